@@ -52,7 +52,7 @@ room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h
 room runtime/tenants $below_runtime runtime client/token.h
 room engine $below_engine engine/serve engine/train engine/query engine/process engine/router
 room engine/serve $below_engine
-room engine/train $below_engine engine/serve/reload.h
+room engine/train $below_engine engine/serve/version_swap.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine

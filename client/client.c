@@ -12,7 +12,7 @@
 #include "client/exchange.h"
 #include "client/forked.h"
 #include "client/lane.h"
-#include "client/local.h"
+#include "client/default_url.h"
 #include "client/msg.h"
 #include "client/passed.h"
 #include "client/plain.h"
@@ -81,7 +81,7 @@ static hth_err client_not_url(const char *url)
 
 hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes)
 {
-    return (hearth_status)hth_local_find(runtime_dir, url, bytes);
+    return (hearth_status)hth_default_url_find(runtime_dir, url, bytes);
 }
 
 static hth_err client_dial(hearth *h, const char *url)
@@ -371,7 +371,7 @@ static hth_err client_path(hearth *h, const char *path, char **out)
 
 // client_call is hth_exchange for a body that carries no tensors and must be answered by `want`.
 static hth_err client_call(hearth *h, Hearth__Request *q, Hearth__Reply__BodyCase want,
-                           const hth_watch *watch, hth_reply *r)
+                           const hth_replan *watch, hth_reply *r)
 {
     HTH_TRY(hth_exchange(h, q, NULL, watch, r));
     if (r->head->body_case != want) {
@@ -382,7 +382,7 @@ static hth_err client_call(hearth *h, Hearth__Request *q, Hearth__Reply__BodyCas
 }
 
 static hth_err client_import(hearth *h, Hearth__Import *body, const char *path,
-                             const hth_watch *watch, hearth_import_report *out)
+                             const hth_replan *watch, hearth_import_report *out)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     hth_reply r;
@@ -413,7 +413,7 @@ hearth_status hearth_import_with(hearth *h, const char *name, const char *path, 
 {
     Hearth__Import body = HEARTH__IMPORT__INIT;
     hearth_import_report report;
-    hth_watch watch = {progress, ctx};
+    hth_replan watch = {progress, ctx};
     body.name = (char *)name;
     body.max_batch = max_batch;
     body.no_wait = options != NULL && options->no_wait != 0;
@@ -452,7 +452,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Query body = HEARTH__QUERY__INIT;
-    hth_watch watch = {progress, ctx};
+    hth_replan watch = {progress, ctx};
     hth_reply r;
     char *arguments = NULL, *passed = NULL;
     uint64_t handles[HTH_PASSED_FILES];

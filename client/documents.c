@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "client/whole.h"
+#include "client/atomic_file.h"
 
 #include <jansson.h>
 
@@ -166,8 +166,8 @@ static hth_err document_write(const char *path, const json_t *doc)
                            : no_memory();
     }
     bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-    hth_whole_piece piece[] = {{text, strlen(text)}, {"\n", 1}};
-    hth_err err = special ? document_put(path, text) : hth_whole_write(path, piece, 2);
+    hth_atomic_file_piece piece[] = {{text, strlen(text)}, {"\n", 1}};
+    hth_err err = special ? document_put(path, text) : hth_atomic_file_write(path, piece, 2);
     hth_free(text);
     return err;
 }

@@ -209,7 +209,7 @@ hth_err hth_exchange_timed_out(hearth *h, uint64_t call)
 }
 
 // exchange_ask_progress tells the watcher how far the call is; non-zero: it wants the call stopped.
-static int exchange_ask_progress(hearth *h, uint64_t call, const hth_watch *watch)
+static int exchange_ask_progress(hearth *h, uint64_t call, const hth_replan *watch)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Progress body = HEARTH__PROGRESS__INIT;
@@ -229,7 +229,7 @@ static int exchange_ask_progress(hearth *h, uint64_t call, const hth_watch *watc
     return stop;
 }
 
-static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
+static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_replan *watch,
                               nng_msg **out)
 {
     exchange_waiter w = {.done = false};
@@ -260,7 +260,7 @@ static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_w
     return err;
 }
 
-static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
+static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth_replan *watch,
                                 nng_msg **out)
 {
     hth_err err;
@@ -313,7 +313,7 @@ hth_err hth_exchange_check(const hearth *h)
 }
 
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                     const hth_watch *watch, hth_reply *out)
+                     const hth_replan *watch, hth_reply *out)
 {
     hth_call *c;
     nng_msg *msg = NULL;

@@ -65,10 +65,10 @@ typedef struct hth_reply {
     uint64_t data_bytes;
 } hth_reply;
 
-typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
+typedef struct hth_replan { // how a long call is followed; fn NULL: it is not
     hearth_progress fn;
     void *ctx;
-} hth_watch;
+} hth_replan;
 
 // hth_exchange_check fails with HTH_EINVAL where the connection is that of a parent process.
 hth_err hth_exchange_check(const hearth *h);
@@ -76,7 +76,7 @@ hth_err hth_exchange_check(const hearth *h);
 // to the i-th tensor of the infer body, and stores the reply. An error reply becomes this call's
 // error. On error *out is empty.
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                     const hth_watch *watch, hth_reply *out);
+                     const hth_replan *watch, hth_reply *out);
 void hth_reply_fini(hth_reply *r);
 // The halves of it: hth_exchange_frame makes the message, a header, then the bytes of every tensor
 // that travels in it; hth_exchange_decode makes a reply of the message that came for `call`, taking

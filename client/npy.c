@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "client/dtype.h"
-#include "client/whole.h"
+#include "client/atomic_file.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -257,6 +257,6 @@ hth_err hth_npy_write(const char *path, const hearth_tensor *t)
     head[length - 1] = '\n';
     head[8] = (uint8_t)(length - 10);
     head[9] = (uint8_t)((length - 10) >> 8);
-    hth_whole_piece piece[2] = {{head, length}, {t->data, bytes}};
-    return hth_whole_write(path, piece, 2);
+    hth_atomic_file_piece piece[2] = {{head, length}, {t->data, bytes}};
+    return hth_atomic_file_write(path, piece, 2);
 }

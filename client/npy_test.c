@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "client/dtype.h"
-#include "client/whole.h"
+#include "client/atomic_file.h"
 #include "client/safetensors.h"
 
 #include <math.h>
@@ -109,7 +109,7 @@ static void test_fortran(void **state)
     size_t n =
         npy_file(file, "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }", 128, f, 24);
     hearth_tensor t;
-    assert_int_equal(hth_whole_write(path, &(hth_whole_piece){file, n}, 1), HTH_OK);
+    assert_int_equal(hth_atomic_file_write(path, &(hth_atomic_file_piece){file, n}, 1), HTH_OK);
     assert_int_equal(hth_npy_read(path, &t), HTH_OK);
     for (int i = 0; i < 24; i++) {
         assert_int_equal(((uint8_t *)t.data)[i], i);

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "client/descriptor.h"
-#include "client/whole.h"
+#include "client/atomic_file.h"
 
 #include <jansson.h>
 
@@ -93,7 +93,7 @@ static void import_clear(passed_import *p)
 }
 
 static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char *const *locations,
-                          const hth_watch *watch, hth_reply *r)
+                          const hth_replan *watch, hth_reply *r)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     hth_err err = import_list(p, n, locations);
@@ -111,8 +111,8 @@ static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char
     return err;
 }
 
-hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path, const hth_watch *watch,
-                          hth_reply *r)
+hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path,
+                          const hth_replan *watch, hth_reply *r)
 {
     passed_import p = {.h = h, .path = path, .folder = -1};
     hth_reply wanted;
@@ -142,9 +142,9 @@ hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path, con
 hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
-    hth_whole w;
+    hth_atomic_file w;
     hth_reply r;
-    HTH_TRY(hth_whole_begin(path, &w));
+    HTH_TRY(hth_atomic_file_begin(path, &w));
     hth_err err = hth_descriptor_pass(h, w.fd, &body->handle);
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
     q.export_model = body;
@@ -152,7 +152,7 @@ hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path)
     if (err == HTH_OK) {
         hth_reply_fini(&r);
     }
-    hth_err end = hth_whole_end(&w, err == HTH_OK);
+    hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
     return err != HTH_OK ? err : end;
 }
 

@@ -14,8 +14,8 @@ bool hth_passed_to(hearth *h);
 // hth_passed_import imports the model at `path` by descriptors, body->path being its name: the
 // model's, then those that the server wants, which have to lie below the model's folder. *r gets
 // the reply `imported`.
-hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path, const hth_watch *watch,
-                          hth_reply *r);
+hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path,
+                          const hth_replan *watch, hth_reply *r);
 // hth_passed_export has a version written to the file at `path`, which appears whole.
 hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path);
 // hth_passed_query passes the files that arguments "data" and "eval" name; where the server may

@@ -250,7 +250,7 @@ static void plain_cancel(plain_call *c)
 }
 
 // plain_progress tells the watcher how far the call is; *stop: it wants it stopped.
-static hth_err plain_progress(plain_call *c, const hth_watch *watch, bool *stop)
+static hth_err plain_progress(plain_call *c, const hth_replan *watch, bool *stop)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Progress body = HEARTH__PROGRESS__INIT;
@@ -272,7 +272,7 @@ static hth_err plain_progress(plain_call *c, const hth_watch *watch, bool *stop)
 }
 
 // plain_wait waits for the call's answer, which is c->answer then.
-static hth_err plain_wait(plain_call *c, const hth_watch *watch)
+static hth_err plain_wait(plain_call *c, const hth_replan *watch)
 {
     bool watched = watch != NULL && watch->fn != NULL, stop = false, canceled = false;
     while (c->answer == NULL) {
@@ -311,7 +311,7 @@ static hth_err plain_failed(plain_call *c, hth_err err, bool sent)
 }
 
 hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                           const hth_watch *watch, hth_reply *out)
+                           const hth_replan *watch, hth_reply *out)
 {
     // what is fetched is the reply to the call that it was made for
     uint64_t answers = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;

@@ -18,7 +18,7 @@
 hth_err hth_plain_open(hearth *h);
 // hth_plain_exchange is hth_exchange, behind what it does for every way.
 hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                           const hth_watch *watch, hth_reply *out);
+                           const hth_replan *watch, hth_reply *out);
 void hth_plain_fini(hearth *h); // no call is in flight any more
 
 #endif

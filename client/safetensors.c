@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/dtype.h"
-#include "client/whole.h"
+#include "client/atomic_file.h"
 
 #include <jansson.h>
 
@@ -49,20 +49,20 @@ static hth_err safetensors_to(const char *path, int fd, const hearth_tensor *t, 
     char *head;
     HTH_TRY(safetensors_header(t, n, &head));
     size_t bytes = strlen(head), padded = (bytes + 7) / 8 * 8;
-    hth_whole_piece *piece = hth_calloc(3 + (size_t)n, sizeof *piece);
+    hth_atomic_file_piece *piece = hth_calloc(3 + (size_t)n, sizeof *piece);
     hth_err err = hth_fail(HTH_ENOMEM, "out of memory to write %s", path);
     if (piece != NULL) {
         for (int i = 0; i < 8; i++) {
             length[i] = (uint8_t)(padded >> (8 * i));
         }
-        piece[0] = (hth_whole_piece){length, sizeof length};
-        piece[1] = (hth_whole_piece){head, bytes};
-        piece[2] = (hth_whole_piece){spaces, padded - bytes};
+        piece[0] = (hth_atomic_file_piece){length, sizeof length};
+        piece[1] = (hth_atomic_file_piece){head, bytes};
+        piece[2] = (hth_atomic_file_piece){spaces, padded - bytes};
         for (int i = 0; i < n; i++) {
-            piece[3 + i] = (hth_whole_piece){t[i].data, t[i].bytes};
+            piece[3 + i] = (hth_atomic_file_piece){t[i].data, t[i].bytes};
         }
-        err = fd >= 0 ? hth_whole_put(fd, path, piece, 3 + (size_t)n)
-                      : hth_whole_write(path, piece, 3 + (size_t)n);
+        err = fd >= 0 ? hth_atomic_file_put(fd, path, piece, 3 + (size_t)n)
+                      : hth_atomic_file_write(path, piece, 3 + (size_t)n);
     }
     hth_free(piece);
     free(head);

@@ -161,7 +161,7 @@ static hth_err bench_make(hth_bench *b)
 }
 
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, const hth_heat *heat, hth_bench **out)
+                       const hth_timing_cache *cache, const hth_cache_model *heat, hth_bench **out)
 {
     hth_bench *b = hth_calloc(1, sizeof *b);
     hth_err err = HTH_OK;
@@ -174,7 +174,7 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     b->graph = g;
     b->node = n;
     b->heat = heat;
-    b->heat_text = hth_heat_text(heat, g, n);
+    b->heat_text = hth_cache_model_text(heat, g, n);
     b->in = hth_calloc((size_t)n->n_inputs, sizeof *b->in);
     b->args_in = hth_calloc((size_t)n->n_inputs, sizeof *b->args_in);
     b->packed = hth_calloc((size_t)n->n_inputs, sizeof *b->packed);

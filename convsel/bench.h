@@ -5,7 +5,7 @@
 #define HTH_CONVSEL_BENCH_H
 
 #include "convsel/convsel.h"
-#include "convsel/race.h"
+#include "convsel/successive_halving.h"
 #include "kernels/kernel.h"
 
 typedef struct hth_bench hth_bench;
@@ -14,7 +14,7 @@ typedef struct hth_bench hth_bench;
 // outputs, in memory from `cache` (NULL: host memory). `heat` says how the step uses the caches
 // (NULL: the node is run again and again by itself). Both must outlive it.
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, const hth_heat *heat, hth_bench **out);
+                       const hth_timing_cache *cache, const hth_cache_model *heat, hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_bytes: what the node's operands take together.
 uint64_t hth_bench_bytes(const hth_bench *b);
@@ -29,13 +29,13 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
 // The same on a device whose memory the host does not see: times are the device's own events'.
 // Memory there is taken from `cache`. HTH_ENOMEM: no room.
-typedef struct hth_far hth_far;
-hth_err hth_far_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                     const hth_timing_cache *cache, hth_far **out);
-void hth_far_close(hth_far *f); // NULL is allowed
-uint64_t hth_far_bytes(const hth_far *f);
-hth_err hth_far_turn(hth_far *f, hth_choice *c, hth_samples *s);
-hth_err hth_far_error(hth_far *f, hth_choice *c);
+typedef struct hth_bench_device hth_bench_device;
+hth_err hth_bench_device_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                              const hth_timing_cache *cache, hth_bench_device **out);
+void hth_bench_device_close(hth_bench_device *f); // NULL is allowed
+uint64_t hth_bench_device_bytes(const hth_bench_device *f);
+hth_err hth_bench_device_turn(hth_bench_device *f, hth_choice *c, hth_samples *s);
+hth_err hth_bench_device_error(hth_bench_device *f, hth_choice *c);
 
 // hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double
 // from inputs of f32 or bf16 as they lie in memory. Point i is element index[i] of the row-major

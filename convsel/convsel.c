@@ -9,8 +9,8 @@
 #include "base/id.h"
 #include "base/thread.h"
 #include "convsel/bench.h"
-#include "convsel/insitu.h"
-#include "convsel/race.h"
+#include "convsel/in_step_times.h"
+#include "convsel/successive_halving.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -122,10 +122,10 @@ void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size
     key_fit(&t, out, cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY);
 }
 
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
-                     char *out, size_t cap)
+void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n,
+                     const hth_cache_model *heat, char *out, size_t cap)
 {
-    const char *caches = hth_heat_text(heat, g, n);
+    const char *caches = hth_cache_model_text(heat, g, n);
     text t = {.n = 0};
     text_add(&t, "convsel4 ");
     key_node(&t, g, n);
@@ -308,8 +308,8 @@ static bool convsel_any_disturbed(const hth_choice *list, int count)
     return any;
 }
 
-bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
-                       const hth_timing_cache *cache)
+bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_cache_model *heat, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
@@ -329,40 +329,41 @@ static hth_err convsel_check(void *ctx, hth_choice *c)
 
 static hth_err convsel_far_turn(void *ctx, hth_choice *c, hth_samples *s)
 {
-    return hth_far_turn(ctx, c, s);
+    return hth_bench_device_turn(ctx, c, s);
 }
 
 static hth_err convsel_far_check(void *ctx, hth_choice *c)
 {
-    return hth_far_error(ctx, c);
+    return hth_bench_device_error(ctx, c);
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 // *whole: none was for want of memory, so that the result holds for other processes, too.
 static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_timing_cache *cache, const hth_heat *heat, hth_choice *list,
-                           int *count, bool *whole)
+                           const hth_timing_cache *cache, const hth_cache_model *heat,
+                           hth_choice *list, int *count, bool *whole)
 {
     hth_bench *b = NULL;
-    hth_far *f = NULL;
+    hth_bench_device *f = NULL;
     bool far = convsel_far(d);
-    HTH_TRY(far ? hth_far_open(d, g, n, cache, &f) : hth_bench_open(d, g, n, cache, heat, &b));
+    HTH_TRY(far ? hth_bench_device_open(d, g, n, cache, &f)
+                : hth_bench_open(d, g, n, cache, heat, &b));
     hth_racer r = {.turn = far ? convsel_far_turn : convsel_turn,
                    .check = far ? convsel_far_check : convsel_check,
                    .ctx = far ? (void *)f : (void *)b,
                    .tolerance = hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE),
-                   .slack_bytes = (far ? hth_far_bytes(f) : hth_bench_bytes(b)) / SLACK,
-                   .step = hth_heat_text(heat, g, n) != NULL};
+                   .slack_bytes = (far ? hth_bench_device_bytes(f) : hth_bench_bytes(b)) / SLACK,
+                   .step = hth_cache_model_text(heat, g, n) != NULL};
     hth_err err = hth_race(&r, list, count, whole);
-    hth_far_close(f);
+    hth_bench_device_close(f);
     hth_bench_close(b);
     return err;
 }
 
 // Measures what is listed, and marks all of it when something disturbed that.
 static hth_err convsel_take(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_timing_cache *cache, const hth_heat *heat, hth_choice *list,
-                            int cap, int *count, bool *whole, double *took_us)
+                            const hth_timing_cache *cache, const hth_cache_model *heat,
+                            hth_choice *list, int cap, int *count, bool *whole, double *took_us)
 {
     HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
     uint64_t delay_ns = hth_thread_delay_ns(), start_ns = hth_now_ns();
@@ -410,7 +411,7 @@ static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_
 
 // Measures n, and takes into account what was known of it: `old`, taken `tries` times, disturbed.
 static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *n,
-                             const hth_heat *heat, const hth_timing_cache *cache,
+                             const hth_cache_model *heat, const hth_timing_cache *cache,
                              const hth_choice *old, int n_old, int tries, hth_choice *list, int cap,
                              int *count)
 {
@@ -422,7 +423,7 @@ static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *
     if (disturbed && n_old > 0 && !convsel_implausible(d, g, n, old, n_old)) {
         convsel_merge(list, *count, old, n_old);
     }
-    bool step = hth_heat_text(heat, g, n) != NULL;
+    bool step = hth_cache_model_text(heat, g, n) != NULL;
     if (disturbed && step && tries == 0 && took_us < AGAIN_US) {
         hth_choice first[HTH_MAX_CHOICES];
         int n_first = *count;
@@ -436,8 +437,8 @@ static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *
 }
 
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
-                            int cap, int *count)
+                            const hth_cache_model *heat, const hth_timing_cache *cache,
+                            hth_choice *list, int cap, int *count)
 {
     char key[HTH_CONVSEL_KEY];
     hth_convsel_key(d, g, n, heat, key, sizeof key);
@@ -450,7 +451,7 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
         }
     }
     if (heat != NULL) {
-        hth_insitu_apply(cache, key, list, *count);
+        hth_in_step_times_apply(cache, key, list, *count);
         qsort(list, (size_t)*count, sizeof *list, choice_order);
     }
     hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
@@ -458,7 +459,7 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
 }
 
 bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_heat *heat, const hth_timing_cache *cache)
+                           const hth_cache_model *heat, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
@@ -470,7 +471,7 @@ bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
 }
 
 hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
-                          const hth_heat *heat, const hth_timing_cache *cache)
+                          const hth_cache_model *heat, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice old[HTH_MAX_CHOICES], list[HTH_MAX_CHOICES];
@@ -488,10 +489,10 @@ hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
 }
 
 hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_heat *heat, const hth_timing_cache *cache)
+                           const hth_cache_model *heat, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_convsel_key(d, g, n, heat, key, sizeof key);
     HTH_TRY(cache->put(cache->ctx, key, HTH_CONVSEL_NOTHING));
-    return hth_insitu_forget(cache, key);
+    return hth_in_step_times_forget(cache, key);
 }

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/compare.h"
 #include "base/thread.h"
-#include "convsel/insitu.h"
+#include "convsel/in_step_times.h"
 #include "kernels/kernel.h"
 
 #include <math.h>
@@ -295,7 +295,8 @@ hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_
     link_recall(d, cache, &s);
     for (int way = 0; way < 2; way++) {
         if (now[way] > 0 && before[way] > 0) { // seconds a byte
-            s.speed[way] = round(1 / hth_insitu_blend(1 / before[way], s.n[way], 1 / now[way]));
+            s.speed[way] =
+                round(1 / hth_in_step_times_blend(1 / before[way], s.n[way], 1 / now[way]));
             s.n[way] += s.n[way] < LINK_SEEN;
         }
     }

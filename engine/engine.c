@@ -12,9 +12,9 @@
 #include "base/settings.h"
 #include "base/stats.h"
 #include "convsel/link.h"
-#include "engine/serve/beside.h"
+#include "engine/serve/train_overlap.h"
 #include "engine/serve/load.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 #include "engine/router/router.h"
 #include "engine/process/proxy.h"
 #include "engine/query/query.h"
@@ -55,7 +55,7 @@ struct hth_engine {
     hth_loads loads;
     hth_tenants tenants;
     bool resume;
-    hth_beside beside;
+    hth_train_overlap beside;
     hth_request drain; // hth_engine_drain's message
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
@@ -130,17 +130,17 @@ static hth_err site_open(hth_engine *e)
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
-    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_reload_look};
+    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_version_swap_look};
     s->tenants = &e->tenants;
     HTH_TRY(hth_tenants_read(&e->tenants));
     hth_serve_init(&e->serve);
-    hth_beside_init(&e->beside);
+    hth_train_overlap_init(&e->beside);
     return HTH_OK;
 }
 
 static void site_close(hth_engine *e)
 {
-    hth_beside_fini(&e->beside);
+    hth_train_overlap_fini(&e->beside);
     hth_serve_fini(&e->serve);
     hth_models_fini(&e->models);
     if (e->site.pool != NULL) {
@@ -349,7 +349,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     e->serve.queue = e->queue;
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
-    e->beside = (hth_beside){.serve = &e->serve};
+    e->beside = (hth_train_overlap){.serve = &e->serve};
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);

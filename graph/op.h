@@ -161,13 +161,14 @@
     X(WHERE, "Where", 3, 3, 1, 1, 9, 16) \
     X(XOR, "Xor", 2, 2, 1, 1, 1, 7)
 
-// Operators of our own, made by passes. X(enum, name, min_inputs, max_inputs, min_outputs, max_outputs)
+// Operators of our own, made by passes. X(enum, name, min_inputs, max_inputs, min_outputs,
+// max_outputs)
 //   Reorder:       layout change of input 0 (layouts stand on the values)
 //   ScaleShift:    y = x * scale[c] + shift[c] along axis 1
 //   FusedAttention: softmax(scale * Q K^T + mask) V. inputs Q [.., T, D], K [.., S, D], V [.., S, E], mask?
 //                  (broadcastable to [.., T, S]); attributes scale (float), heads etc. as pass_attention.c documents
-// Operators of a training step, made by autodiff (docs/design/autodiff.md describes each one). `shape`
-// is an attribute: the result's dimensions, where the inputs do not say them.
+// Operators of a training step, made by autodiff (docs/design/autodiff.md describes each one).
+// `shape` is an attribute: the result's dimensions, where the inputs do not say them.
 #define HTH_TRAIN_OPS(X) \
     X(CONV_GRAD_DATA, "ConvGradData", 2, 2, 1, 1) \
     X(CONV_GRAD_FILTER, "ConvGradFilter", 2, 2, 1, 2) \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_place.h - a forward pass's decision (plan_stream.h) as rectangles with addresses, and
-// as instructions. Part of hth_plan_inference.
+// planner/plan_place.h - a forward pass's decision (plan_stream.h) as rectangles with addresses,
+// and as instructions. Part of hth_plan_inference.
 #ifndef HTH_PLANNER_PLAN_PLACE_H
 #define HTH_PLANNER_PLAN_PLACE_H
 

@@ -84,7 +84,7 @@ static void search_round(hth_search *x, double least, bool blur)
     int tensor = -1;
     double at = least;
     for (int g = 0; g < m->n_gaps; g++) {
-        const hth_share *s = &x->share[g];
+        const hth_job_memory *s = &x->share[g];
         if (m->gap[g].tensor != tensor && blur) {
             at = least * (1 - 0.001 * hth_search_random(x, 1000));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_train.h - plans a training step: which tensors stay, leave or are computed again, and
-// which algorithm every node can afford, as one joint decision.
+// planner/plan_train.h - plans a training step: which tensors stay, leave or are computed again,
+// and which algorithm every node can afford, as one joint decision.
 #ifndef HTH_PLANNER_PLAN_TRAIN_H
 #define HTH_PLANNER_PLAN_TRAIN_H
 

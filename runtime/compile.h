@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/compile.h - the inside of compiling: menus of candidates, and the planning problem. Shared
-// by compile*.c only.
+// runtime/compile.h - the inside of compiling: menus of candidates, and the planning problem.
+// Shared by compile*.c only.
 #ifndef HTH_RUNTIME_COMPILE_H
 #define HTH_RUNTIME_COMPILE_H
 

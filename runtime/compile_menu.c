@@ -200,7 +200,7 @@ static hth_err compile_heat(const hth_site *site, hth_program *p)
             replaces[g->outputs[s->output]] = g->inputs[s->input];
         }
     }
-    hth_err err = hth_heat_make(&site->device->props, g, replaces, &p->heat);
+    hth_err err = hth_cache_model_make(&site->device->props, g, replaces, &p->heat);
     hth_free(replaces);
     return err;
 }
@@ -245,13 +245,13 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
     return HTH_OK;
 }
 
-hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_in_step_times *seen,
                              const double copied[2])
 {
     if (p->profile != NULL || site->timings == NULL) {
         return HTH_OK;
     }
-    HTH_TRY(hth_insitu_learn(site->device, p->graph, &p->heat, site->timings, seen));
+    HTH_TRY(hth_in_step_times_learn(site->device, p->graph, &p->heat, site->timings, seen));
     if (p->spill != NULL) {
         return HTH_OK;
     }

@@ -206,7 +206,7 @@ void hth_program_free(hth_site *site, hth_program *p)
     hth_free(p->n_in);
     hth_free(p->n_out);
     hth_free(p->value_tensor);
-    hth_heat_fini(&p->heat);
+    hth_cache_model_fini(&p->heat);
     hth_free(p->fixed);
     hth_graph_free(p->graph);
     hth_free(p);

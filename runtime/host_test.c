@@ -49,7 +49,7 @@ static void test_limit(void **state)
 static hth_err infer(site_rig *rig, const char *model, float *x, int64_t n, call *c)
 {
     hth_model *m;
-    hth_work *w;
+    hth_infer_request *w;
     hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
                                    .shape = {.rank = 1, .dim = {n}},
                                    .data = x,
@@ -57,12 +57,12 @@ static hth_err infer(site_rig *rig, const char *model, float *x, int64_t n, call
     *c = (call){.r = {.model = model, .inputs = &in, .n_inputs = 1}};
     call_init(c);
     HTH_TRY(hth_model_find(&rig->models, model, &m));
-    HTH_TRY(hth_work_open(&rig->models, m, &c->r, &w));
+    HTH_TRY(hth_infer_request_open(&rig->models, m, &c->r, &w));
     hth_err err = hth_infer(&rig->models, w);
     if (err == HTH_OK) {
         assert_true(rig->site.host_bytes[HTH_HOST_OUTPUTS] > 0); // until it is answered
     }
-    hth_work_close(&rig->models, w);
+    hth_infer_request_close(&rig->models, w);
     assert_int_equal(rig->site.host_bytes[HTH_HOST_OUTPUTS], 0);
     assert_int_equal(rig->site.host_bytes[HTH_HOST_STAGES], 0);
     hth_free(c->r.outputs);

@@ -5,7 +5,7 @@
 #include "runtime/ledger.h"
 
 #include "base/alloc.h"
-#include "runtime/share.h"
+#include "runtime/job_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +165,7 @@ static hth_err ledger_gather(const hth_site *site, hth_ledger *out, ledger_item 
         }
         *n += ledger_program(site, p, out, row, x + *n);
     }
-    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+    for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
         int row = ledger_row(out, s->account);
         if (row < 0) {
             return hth_fail(HTH_ENOMEM, "no memory for the ledger");
@@ -187,7 +187,7 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
         n_rows++;
         n_items += (size_t)p->n_weights;
     }
-    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+    for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
         n_rows++;
     }
     *out = (hth_ledger){.rows = hth_calloc(n_rows, sizeof *out->rows),

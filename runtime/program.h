@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/program.h - a model made ready for given input shapes: graph, kernels, plan, run. Engine's
-// thread only.
+// runtime/program.h - a model made ready for given input shapes: graph, kernels, plan, run.
+// Engine's thread only.
 //
 // Design notes
 // compile: specialize -> passes -> one kernel per node -> planning problem -> plan. A program is
@@ -11,7 +11,7 @@
 #ifndef HTH_RUNTIME_PROGRAM_H
 #define HTH_RUNTIME_PROGRAM_H
 
-#include "convsel/insitu.h"
+#include "convsel/in_step_times.h"
 #include "convsel/profile.h"
 #include "runtime/quiet.h"
 #include "graph/specialize.h"
@@ -26,8 +26,8 @@
 #define HTH_PROGRAMS 16 // of one graph
 
 typedef struct hth_program hth_program;
-typedef struct hth_share hth_share;     // share.h
-typedef struct hth_tenants hth_tenants; // tenant.h
+typedef struct hth_job_memory hth_job_memory; // share.h
+typedef struct hth_tenants hth_tenants;       // tenant.h
 
 // Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
 typedef struct hth_account {
@@ -88,8 +88,8 @@ typedef struct hth_site {
     int awaiting;
     uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
     bool host_refused; // the last compilation was refused for memory of the host, not the device's
-    hth_share *shares; // of training jobs
-    hth_tenants *tenants; // NULL: nobody has limits
+    hth_job_memory *shares; // of training jobs
+    hth_tenants *tenants;   // NULL: nobody has limits
     // does work(arg) of a training job in a space of its own (space.h), and serves others beside
     // it, for beside_ns nanoseconds; NULL: nobody is served
     hth_err (*beside)(void *ctx, hth_err (*work)(void *arg), void *arg);
@@ -137,7 +137,7 @@ struct hth_program {
     int n_final, *final_index;
     int *same_output;     // per output: the first one that is the same value
     hth_kernel **kernels; // per node
-    hth_heat heat;        // of a training step: what its nodes find in the caches
+    hth_cache_model heat; // of a training step: what its nodes find in the caches
     hth_problem problem;
     hth_plan *plan;
     hth_run *run;
@@ -229,7 +229,7 @@ hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem,
 // hth_program_remember keeps what the nodes of a step took, seen[i] of node i, and the problem's
 // speeds of copies out and in where copied[way] > 0 ({in, out}), for steps that are compiled from
 // now on. What is planned for another device or a disk says nothing about this one's link.
-hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_in_step_times *seen,
                              const double copied[2]);
 // hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
 int hth_program_slot(const hth_program *p, int i);

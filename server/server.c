@@ -37,7 +37,7 @@ typedef struct server_listener {
 
 struct hth_server {
     hth_store *store;
-    hth_jobs *jobs;
+    hth_store_worker *jobs;
     hth_scrub *scrub; // NULL: the store is not this process's alone
     hth_engine *engine;
     hth_publisher *publisher;
@@ -181,7 +181,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
             hth_log(WARN, SERVER, "paths", "jobs may not find their data: %s", hth_err_detail());
         }
     }
-    HTH_TRY(hth_jobs_open(&s->jobs));
+    HTH_TRY(hth_store_worker_open(&s->jobs));
     HTH_TRY(server_auth(s));
     HTH_TRY(server_tls(s, config));
     HTH_TRY(hth_descriptors_open(&s->descriptors));
@@ -414,7 +414,7 @@ hth_err hth_server_stop(hth_server *s)
     if (s->engine != NULL) {
         hth_engine_stop(s->engine);
     }
-    hth_jobs_close(s->jobs);
+    hth_store_worker_close(s->jobs);
     s->jobs = NULL;
     if (s->inproc != NULL) {
         hth_inproc_halt(s->inproc);
@@ -435,7 +435,8 @@ void hth_server_close(hth_server *s)
         return; // threads still work in it
     }
     hth_http_close(s->http);
-    hth_jobs_close(s->jobs); // its thread may still be inside the call that sent the last answer
+    hth_store_worker_close(
+        s->jobs); // its thread may still be inside the call that sent the last answer
     hth_inproc_close(s->inproc);
     hth_rpc_close(s->local);
     hth_rpc_close(s->network);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/ipc/ring.h - a bounded queue of messages in memory that two processes share and do not trust.
+// base/ipc/ring.h - a bounded queue of messages in memory that two processes share and do not
+// trust.
 //
 // Design notes
 // One producer, one consumer; two rings make a channel. A message is any number of bytes up to

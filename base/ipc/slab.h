@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/ipc/slab.h - memory that two processes see: a memfd, from which one of them gives out blocks.
+// base/ipc/slab.h - memory that two processes see: a memfd, from which one of them gives out
+// blocks.
 //
 // Design notes
 // The owner writes, the other side has mapped it for reading only and names what lies there by

@@ -4,7 +4,7 @@
 #include "client/cli/cli.h"
 
 #include "client/cli/correct.h"
-#include "client/local.h"
+#include "client/default_url.h"
 #include "client/cli/table.h"
 #include "client/terminal.h"
 #include "client/token.h"
@@ -367,7 +367,7 @@ int hth_cli_connect(hth_cli *c)
     if (server != NULL) {
         return cli_open(c, server, &o);
     }
-    if (hth_local_find(c->runtime_dir, url, sizeof url) == HTH_OK) {
+    if (hth_default_url_find(c->runtime_dir, url, sizeof url) == HTH_OK) {
         return cli_open(c, url, &o);
     }
     fprintf(stderr,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/cli.h - the `hearth` command's frame: its commands are rows, their options are rows, and
-// reading the command line, help, and corrections of misspelt words are made from them.
+// client/cli/cli.h - the `hearth` command's frame: its commands are rows, their options are rows,
+// and reading the command line, help, and corrections of misspelt words are made from them.
 //
 // A command is `hearth [global options] COMMAND [arguments and options in any order]`. Exit codes:
 // 0 done, 1 refused or failed, 2 the command line is wrong. Answers go to stdout, everything else

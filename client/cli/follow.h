@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/follow.h - a training job on the terminal while it runs: one line that is rewritten, or
-// plain lines where stderr is no terminal.
+// client/cli/follow.h - a training job on the terminal while it runs: one line that is rewritten,
+// or plain lines where stderr is no terminal.
 #ifndef HTH_CLIENT_CLI_FOLLOW_H
 #define HTH_CLIENT_CLI_FOLLOW_H
 

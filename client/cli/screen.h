@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/screen.h - a terminal that is rewritten as a whole, and a pause that keys and a new size
-// end. Of the process there is one; its main thread.
+// client/cli/screen.h - a terminal that is rewritten as a whole, and a pause that keys and a new
+// size end. Of the process there is one; its main thread.
 #ifndef HTH_CLIENT_CLI_SCREEN_H
 #define HTH_CLIENT_CLI_SCREEN_H
 

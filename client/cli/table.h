@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/table.h - JSON documents for people: objects as `key  value` lines, arrays of objects as
-// tables.
+// client/cli/table.h - JSON documents for people: objects as `key  value` lines, arrays of objects
+// as tables.
 #ifndef HTH_CLIENT_CLI_TABLE_H
 #define HTH_CLIENT_CLI_TABLE_H
 

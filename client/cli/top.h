@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/top.h - what `hearth top` shows: one look at a server, from the answers to the questions
-// "devices", "stats", "latency", "jobs" and "job", and how it is written for people.
+// client/cli/top.h - what `hearth top` shows: one look at a server, from the answers to the
+// questions "devices", "stats", "latency", "jobs" and "job", and how it is written for people.
 #ifndef HTH_CLIENT_CLI_TOP_H
 #define HTH_CLIENT_CLI_TOP_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/child_files.h - files that hearthd opens for the engine's process, which is confined to
-// the store.
+// engine/process/child_files.h - files that hearthd opens for the engine's process, which is
+// confined to the store.
 //
 // Design notes
 // The child asks over a socket of its own, one question at a time, and waits: what it would have

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/child_impl.h - the inside of the engine's process: child.c (messages, settings, the
-// process), child_call.c (requests and answers), child_region.c (clients' memory), child_confine.c
-// (what it may open).
+// engine/process/child_impl.h - the inside of the engine's process: child.c (messages, settings,
+// the process), child_call.c (requests and answers), child_region.c (clients' memory),
+// child_confine.c (what it may open).
 #ifndef HTH_ENGINE_PROCESS_CHILD_IMPL_H
 #define HTH_ENGINE_PROCESS_CHILD_IMPL_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/child_link.h - what hearthd and its engine's process share: the board, two slabs, a
-// socket.
+// engine/process/child_link.h - what hearthd and its engine's process share: the board, two slabs,
+// a socket.
 //
 // Design notes
 // The board is one memfd: the beat of the child, its requests, and a ring of messages each way. The

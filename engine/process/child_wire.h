@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/child_wire.h - requests and answers as they pass between hearthd and its engine's process.
+// engine/process/child_wire.h - requests and answers as they pass between hearthd and its engine's
+// process.
 //
 // Design notes
 // A record is one request or one answer without its tensors' bytes: numbers, then the tensors, then

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread that keeps
-// a child), proxy_call.c (requests), proxy_answer.c (answers), proxy_child.c (one child, from its
-// start to its end), proxy_region.c (clients' memory), proxy_models.c (what is loaded again).
+// engine/process/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread
+// that keeps a child), proxy_call.c (requests), proxy_answer.c (answers), proxy_child.c (one child,
+// from its start to its end), proxy_region.c (clients' memory), proxy_models.c (what is loaded
+// again).
 //
 // The keeper is the one thread that starts children (the kernel ends them when it ends). It
 // receives from them and calls `place`, `progress` and `done` of requests, unless another thread

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/sandbox.h - what the engine's process may still do once it runs models that others wrote.
+// engine/process/sandbox.h - what the engine's process may still do once it runs models that others
+// wrote.
 //
 // Two steps, because Linux binds a Landlock ruleset to a thread and its later children, and a
 // seccomp filter can be given to all threads at once: hth_sandbox_files is called before the

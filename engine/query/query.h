@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/query/query.h - questions to an engine that are answered by a JSON document. Engine's thread
-// only.
+// engine/query/query.h - questions to an engine that are answered by a JSON document. Engine's
+// thread only.
 #ifndef HTH_ENGINE_QUERY_QUERY_H
 #define HTH_ENGINE_QUERY_QUERY_H
 

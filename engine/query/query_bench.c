@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/compare.h"
 #include "runtime/host.h"
-#include "engine/serve/slice.h"
+#include "engine/serve/microbatch.h"
 
 #include <stdlib.h>
 
@@ -20,11 +20,11 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
                           double seconds, double *ms, int *n)
 {
     for (int i = 0; i < BENCH_WARMUP; i++) {
-        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
     }
     uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), told = t0;
     for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
-        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
         uint64_t now = hth_now_ns();
         ms[*n] = (double)(now - last) / 1e6;
         last = now;
@@ -87,7 +87,7 @@ hth_err query_bench(query *q, json_t **out)
             s.model->name);
     }
     if (err == HTH_OK && !p->sliced) {
-        err = hth_slice_choose(q->ms, p, q->r);
+        err = hth_microbatch_choose(q->ms, p, q->r);
     }
     if (err != HTH_OK) {
         goto out;
@@ -103,7 +103,7 @@ hth_err query_bench(query *q, json_t **out)
         goto out;
     }
     uint64_t weights, arena;
-    const hth_program *works = hth_slice_program(q->ms, p);
+    const hth_program *works = hth_microbatch_program(q->ms, p);
     hth_program_ledger(works, &weights, &arena);
     qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];

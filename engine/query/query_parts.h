@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/query/query_parts.h - what the questions to an engine (engine/query/query.h) share: their arguments,
-// and the program that one is about. Internal to query*.c.
+// engine/query/query_parts.h - what the questions to an engine (engine/query/query.h) share: their
+// arguments, and the program that one is about. Internal to query*.c.
 #ifndef HTH_ENGINE_QUERY_QUERY_PARTS_H
 #define HTH_ENGINE_QUERY_QUERY_PARTS_H
 

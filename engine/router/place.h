@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/router/place.h - which of a machine's devices gets a model, a request or a training job. Pure: a
-// function of what is known of the devices, so that it is tested without any.
+// engine/router/place.h - which of a machine's devices gets a model, a request or a training job.
+// Pure: a function of what is known of the devices, so that it is tested without any.
 //
 // Design notes
 // Rules that a person can follow beat a cost model whose terms nobody measures. What is certain is

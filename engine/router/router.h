@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/router/router.h - the engines of one machine's devices as one engine: what engine.h promises, for
-// engine.c, where several devices are named.
+// engine/router/router.h - the engines of one machine's devices as one engine: what engine.h
+// promises, for engine.c, where several devices are named.
 //
 // Design notes
 // Each device has an engine of its own, a thread or a process, and all have the same store; none

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/router/router_impl.h - the inside of a machine's engines: router.c (lifetime), router_infer.c
-// (inference), router_own.c (requests of its own), router_model.c (what is where), router_query.c
-// (questions), router_job.c (training).
+// engine/router/router_impl.h - the inside of a machine's engines: router.c (lifetime),
+// router_infer.c (inference), router_own.c (requests of its own), router_model.c (what is where),
+// router_query.c (questions), router_job.c (training).
 //
 // One lock guards everything that changes; it is never held across a call into an engine that
 // submits, nor while a request's `done` is called.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/batcher.h - what waits to be run: which request is next, and which others are joined with
-// it into one run.
+// engine/serve/batcher.h - what waits to be run: which request is next, and which others are joined
+// with it into one run.
 //
 // Design notes
 // A queue per model version holds its requests by priority, then arrival; the batcher serves the

@@ -7,10 +7,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
-#include "engine/serve/admit.h"
+#include "engine/serve/capacity_error.h"
 #include "runtime/host.h"
 #include "runtime/tenants/quota.h"
-#include "engine/serve/slice.h"
+#include "engine/serve/microbatch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -45,9 +45,10 @@ hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *in
 #define TIMED_OUTLIER 4
 
 hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
-                        const hth_tensor *out, const atomic_int *canceled, hth_work_times *t)
+                        const hth_tensor *out, const atomic_int *canceled,
+                        hth_infer_request_times *t)
 {
-    HTH_TRY(hth_slice_run(ms, p, inputs, out, canceled));
+    HTH_TRY(hth_microbatch_run(ms, p, inputs, out, canceled));
     t->infer_ns = hth_now_ns();
     uint64_t ns = t->infer_ns - t->input_ns, most = p->run_ns * TIMED_OUTLIER;
     if (p->n_timed++ == 0) {
@@ -89,15 +90,16 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         (*out)->tuned |= tuned;
         (*out)->runs = runs;
     }
-    return err == HTH_ETOOBIG && !site->host_refused ? hth_admit_refuse(site, s, inputs) : err;
+    return err == HTH_ETOOBIG && !site->host_refused ? hth_capacity_error_refuse(site, s, inputs)
+                                                     : err;
 }
 
 typedef struct infer_state {
     hth_models *ms;
-    hth_work *w;
+    hth_infer_request *w;
     hth_request *r;
     int depth;
-    hth_work_times t;
+    hth_infer_request_times t;
 } infer_state;
 
 static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
@@ -111,7 +113,7 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
-    hth_err err = hth_work_place(st->ms, st->w, p, output_map, -1);
+    hth_err err = hth_infer_request_place(st->ms, st->w, p, output_map, -1);
     st->t.input_ns = hth_now_ns();
     for (int i = 0; i < n; i++) {
         out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
@@ -173,7 +175,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
     memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
     for (int i = 0; i < p->n_final; i++) {
-        HTH_GOTO(hth_work_describe(st->w, output_map[p->final_index[i]], &out[i]), out);
+        HTH_GOTO(hth_infer_request_describe(st->w, output_map[p->final_index[i]], &out[i]), out);
     }
     // The rest's outputs are the model's outputs that this stage did not give, in order.
     for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {
@@ -216,14 +218,14 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
     return err;
 }
 
-hth_err hth_infer(hth_models *ms, hth_work *w)
+hth_err hth_infer(hth_models *ms, hth_infer_request *w)
 {
     hth_model *m = w->model;
     infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = w->r->started_ns}};
     int n = m->source.graph->n_outputs;
     int *map = hth_calloc((size_t)n, sizeof *map);
-    hth_err err =
-        map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request") : hth_work_outputs(w);
+    hth_err err = map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request")
+                              : hth_infer_request_outputs(w);
     if (err == HTH_OK) {
         for (int i = 0; i < n; i++) {
             map[i] = i;
@@ -232,10 +234,10 @@ hth_err hth_infer(hth_models *ms, hth_work *w)
     }
     st.t.output_ns = st.t.infer_ns;
     if (err == HTH_OK) {
-        hth_work_ran(m, w->item.samples, &st.t);
+        hth_infer_request_ran(m, w->item.samples, &st.t);
     }
     if (err != HTH_ENODEVMEM) {
-        hth_work_count(ms, m, w->r, &st.t, err);
+        hth_infer_request_count(ms, m, w->r, &st.t, err);
     }
     hth_free(map);
     return err;
@@ -327,7 +329,7 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
         return tune_again(ms, p, tuned);
     }
     if (p->tuned) {
-        (void)hth_slice_choose(ms, p, NULL);
+        (void)hth_microbatch_choose(ms, p, NULL);
         return true;
     }
     for (int i = 0; i < p->graph->n_nodes; i++) {

@@ -21,7 +21,7 @@ static const hth_timing_cache no_timings = {.get = none_get, .put = none_put};
 typedef struct asked {
     hth_request r;
     hth_request_tensor in;
-    hth_work *w;
+    hth_infer_request *w;
     int64_t y[ELEMENTS];
     float r_out[ELEMENTS];
     int64_t count; // of y
@@ -50,12 +50,12 @@ static void asked_open(site_rig *rig, asked *a, const char *model, float *x)
     a->r = (hth_request){
         .model = model, .inputs = &a->in, .n_inputs = 1, .place = asked_place, .ctx = a};
     assert_ok(hth_model_find(&rig->models, model, &m));
-    assert_ok(hth_work_open(&rig->models, m, &a->r, &a->w));
+    assert_ok(hth_infer_request_open(&rig->models, m, &a->r, &a->w));
 }
 
 static void asked_close(site_rig *rig, asked *a)
 {
-    hth_work_close(&rig->models, a->w);
+    hth_infer_request_close(&rig->models, a->w);
     hth_free(a->r.outputs);
 }
 

@@ -7,8 +7,8 @@
 #include "engine/serve/infer.h"
 #include "runtime/ledger.h"
 #include "runtime/tenants/quota.h"
-#include "engine/serve/reload.h"
-#include "runtime/share.h"
+#include "engine/serve/version_swap.h"
+#include "runtime/job_memory.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ hth_err hth_load_program(hth_models *ms, hth_model *m, hth_request *r, hth_progr
 // load_leaves: a pin takes nothing that a request waits for.
 static hth_err load_leaves(const hth_site *site, const hth_program *p)
 {
-    uint64_t weights, arena, left = hth_share_models(site);
+    uint64_t weights, arena, left = hth_job_memory_models(site);
     hth_program_ledger(p, &weights, &arena);
     if (p->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
         return HTH_OK;
@@ -203,7 +203,7 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
     l->ms->asks = r;
     hth_models_look(l->ms); // what was removed serves nothing, nor does it keep its place
     if (err == HTH_OK && first && a.version == 0) {
-        hth_reload_again(l->ms, a.name);
+        hth_version_swap_again(l->ms, a.name);
     }
     if (err == HTH_OK) {
         err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
@@ -361,8 +361,8 @@ static void loads_retry(hth_loads *l, hth_request **from, bool changed)
 
 bool hth_loads_turn(hth_loads *l)
 {
-    bool more = hth_reload_turn(l->ms);
-    uint64_t bytes = hth_share_models(l->ms->site) - l->ms->site->awaited_bytes;
+    bool more = hth_version_swap_turn(l->ms);
+    uint64_t bytes = hth_job_memory_models(l->ms->site) - l->ms->site->awaited_bytes;
     loads_retry(l, &l->behind, false);
     loads_retry(l, &l->waiting, bytes != l->tried_bytes);
     l->tried_bytes = bytes;

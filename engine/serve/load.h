@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/load.h - models brought to the device and away from it by name. Engine's thread only.
+// engine/serve/load.h - models brought to the device and away from it by name. Engine's thread
+// only.
 //
 // Design notes
 // "load" answers when the bytes are there: the graph loaded, a program compiled, its weights and an

@@ -5,7 +5,7 @@
 #include "engine/serve/infer.h"
 #include "runtime/ledger.h"
 #include "engine/serve/load.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 #include "tests/rig/engine_call.h"
 #include "tests/rig/npy_data.h"
 
@@ -50,7 +50,7 @@ static void rig_open(rig *r, const char *device)
     r->site.tolerance = 1e-3;
     r->site.timings = &no_timings;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_reload_look};
+    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
     r->loads = (hth_loads){.ms = &r->models, .answer = rig_answer};
 }
 
@@ -139,11 +139,11 @@ static void test_reload(void **state)
     put(r.store, "m", PARITY);
     const hth_name *n = hth_model_name(&r.models, "m");
     for (uint64_t nth = 1; n->serving->version == 1; nth++) {
-        hth_reload_again(&r.models, "m");
+        hth_version_swap_again(&r.models, "m");
         assert_int_equal(n->wanted, 2);
         int64_t live = hth_alloc_live();
         hth_fault_alloc(nth);
-        hth_reload_settle(&r.models, "m");
+        hth_version_swap_settle(&r.models, "m");
         hth_fault_alloc(0);
         n = hth_model_name(&r.models, "m");
         if (n->serving->version == 1) {
@@ -171,12 +171,12 @@ static hth_err rig_infer(rig *r, const char *model, const hth_tensor *x, void *o
     hth_request_tensor in = {.t = *x};
     hth_request q = {.model = model, .inputs = &in, .n_inputs = 1, .place = rig_place, .ctx = out};
     hth_model *m;
-    hth_work *w = NULL;
+    hth_infer_request *w = NULL;
     hth_err err = hth_model_find(&r->models, model, &m);
-    err = err == HTH_OK ? hth_work_open(&r->models, m, &q, &w) : err;
+    err = err == HTH_OK ? hth_infer_request_open(&r->models, m, &q, &w) : err;
     if (err == HTH_OK) {
         err = hth_infer(&r->models, w);
-        hth_work_close(&r->models, w);
+        hth_infer_request_close(&r->models, w);
     }
     hth_free(q.outputs);
     return err;

@@ -14,9 +14,9 @@
 // How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_LOOK_NS 1000000u
 
-static hth_work *work_of(hth_batch_item *i)
+static hth_infer_request *work_of(hth_batch_item *i)
 {
-    return (hth_work *)i; // its first member
+    return (hth_infer_request *)i; // its first member
 }
 
 // ---- ways out
@@ -33,27 +33,27 @@ static hth_err fail_canceled(void)
 }
 
 // serve_drop answers a request that leaves the queue without a run.
-static void serve_drop(hth_serve *s, hth_work *w)
+static void serve_drop(hth_serve *s, hth_infer_request *w)
 {
     hth_err err =
         w->r->canceled ? fail_canceled() : hth_fail(HTH_ETIMEDOUT, "Request timeout expired");
-    hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, err);
+    hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
     serve_refuse(s, w->r, err);
-    hth_work_close(s->ms, w);
+    hth_infer_request_close(s->ms, w);
 }
 
 // serve_finish answers a request whose result stands in it.
-static void serve_finish(hth_serve *s, hth_work *w)
+static void serve_finish(hth_serve *s, hth_infer_request *w)
 {
     hth_request *r = w->r;
     s->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
-    hth_work_close(s->ms, w);
+    hth_infer_request_close(s->ms, w);
 }
 
 // serve_give_up answers one that waited for memory, and waits no longer.
-static void serve_give_up(hth_serve *s, hth_work *w)
+static void serve_give_up(hth_serve *s, hth_infer_request *w)
 {
-    hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, w->r->err);
+    hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, w->r->err);
     atomic_fetch_sub(&s->waiting, 1);
     serve_finish(s, w);
 }
@@ -65,7 +65,7 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
         next = i->next;
         serve_drop(s, work_of(i));
     }
-    for (hth_work *w; (w = hth_await_ended(&s->await, now_ns)) != NULL;) {
+    for (hth_infer_request *w; (w = hth_memory_wait_ended(&s->await, now_ns)) != NULL;) {
         serve_give_up(s, w);
     }
     for (hth_request **at = &s->first; *at != NULL;) {
@@ -88,8 +88,8 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
 
 static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
 {
-    hth_work *w;
-    hth_err err = hth_work_open(s->ms, m, r, &w);
+    hth_infer_request *w;
+    hth_err err = hth_infer_request_open(s->ms, m, r, &w);
     if (err == HTH_OK) {
         m->queue.policy = hth_model_batch_policy(m);
         w->item.arrived_ns = r->submitted_ns;
@@ -103,8 +103,8 @@ static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
         if (err == HTH_OK) {
             return;
         }
-        hth_work_count(s->ms, m, r, &(hth_work_times){0}, err);
-        hth_work_close(s->ms, w);
+        hth_infer_request_count(s->ms, m, r, &(hth_infer_request_times){0}, err);
+        hth_infer_request_close(s->ms, w);
     }
     serve_refuse(s, r, err);
 }
@@ -139,7 +139,7 @@ void hth_serve_look(hth_serve *s)
 // ---- runs
 
 // serve_ran answers a request that was run, or has it wait for memory.
-void hth_serve_ran(hth_serve *s, hth_work *w)
+void hth_serve_ran(hth_serve *s, hth_infer_request *w)
 {
     if (w->r->err != HTH_ENODEVMEM) {
         w->model->ended_ns = hth_now_ns(); // who asks again on this answer comes later
@@ -147,27 +147,27 @@ void hth_serve_ran(hth_serve *s, hth_work *w)
         return;
     }
     atomic_fetch_add(&s->waiting, 1);
-    if (!hth_await_add(&s->await, w, s->queue / 2)) {
+    if (!hth_memory_wait_add(&s->await, w, s->queue / 2)) {
         serve_give_up(s, w);
     }
 }
 
-static void serve_alone(hth_serve *s, hth_work *w)
+static void serve_alone(hth_serve *s, hth_infer_request *w)
 {
     const hth_program *p = hth_source_match(&w->model->source, w->inputs);
     if (p == NULL || !p->active) {
         hth_quota_owner(s->ms->site, &w->model->account, w->r->tenant);
     }
     s->ms->site->refused_over = s->ms->site->refused_bytes = 0;
-    if (!hth_await_joins(&s->await, w)) {
-        hth_work_result(w, hth_infer(s->ms, w));
+    if (!hth_memory_wait_joins(&s->await, w)) {
+        hth_infer_request_result(w, hth_infer(s->ms, w));
     }
     hth_serve_ran(s, w);
 }
 
-static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
+static void serve_joined(hth_serve *s, hth_infer_request **work, int n, int64_t bucket)
 {
-    if (hth_join_run(&s->join, s->ms, work, n, bucket) != HTH_OK) {
+    if (hth_batch_run_run(&s->join, s->ms, work, n, bucket) != HTH_OK) {
         for (int k = 0; k < n; k++) {
             serve_alone(s, work[k]);
         }
@@ -232,7 +232,7 @@ bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_
     }
     *priority = x.work[0]->item.priority;
     if (!ask.ready && ask.priority == 0 && x.bucket == 0) { // nothing else is at work
-        hth_spaces_run(s, &x);
+        hth_instances_run(s, &x);
     }
     if (x.n > 0) {
         serve_run(s, &x);
@@ -257,7 +257,7 @@ static void serve_before(hth_serve *s)
 static bool serve_again(hth_serve *s)
 {
     bool any = false;
-    for (hth_work *w; (w = hth_await_ready(&s->await)) != NULL; any = true) {
+    for (hth_infer_request *w; (w = hth_memory_wait_ready(&s->await)) != NULL; any = true) {
         hth_batcher_again(&s->batcher, &w->model->queue, &w->item);
     }
     return any;
@@ -305,7 +305,7 @@ static bool serve_make(hth_serve *s)
         }
         hth_model_rele(s->ms, m);
     }
-    bool made = hth_spaces_make(s);
+    bool made = hth_instances_make(s);
     hth_serve_ends(s);
     return made;
 }
@@ -326,7 +326,7 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         worked = true;
     }
     worked = hth_serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
-    uint64_t over_ns = hth_await_wake_ns(&s->await);
+    uint64_t over_ns = hth_memory_wait_wake_ns(&s->await);
     *wake_ns = over_ns < *wake_ns ? over_ns : *wake_ns;
     bool wished = s->wished != NULL || s->spaces.wished != NULL;
     return (wished && hth_serve_begins(s) && serve_make(s)) || worked;
@@ -358,7 +358,7 @@ bool hth_serve_empty(const hth_serve *s)
 
 bool hth_serve_idle(hth_serve *s)
 {
-    hth_join_fini(&s->join);
+    hth_batch_run_fini(&s->join);
     for (hth_model *m = s->ms->list; m != NULL; m = m->next) {
         if (m->wish.key != NULL && hth_serve_begins(s)) {
             hth_serve_grant(s, m);
@@ -376,13 +376,13 @@ static void serve_leave(hth_serve *s)
 {
     bool left = false;
     for (int k = 0; k < s->join.n; k++) {
-        hth_work *w = s->join.work[k];
+        hth_infer_request *w = s->join.work[k];
         if (w != NULL && !w->done && w->r->canceled) {
             s->join.work[k] = NULL;
             hth_err err = hth_fail(HTH_ECANCELED, "canceled");
-            hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, err);
+            hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
             s->answer(w->r, err);
-            hth_work_close(s->ms, w);
+            hth_infer_request_close(s->ms, w);
         } else {
             left = left || w != NULL;
         }
@@ -401,8 +401,8 @@ static void serve_in_run(void *ctx)
 
 void hth_serve_stop(hth_serve *s)
 {
-    for (hth_work *w; (w = hth_await_last(&s->await)) != NULL;) {
-        hth_work_result(w, hth_fail(HTH_ECANCELED, "the server stops"));
+    for (hth_infer_request *w; (w = hth_memory_wait_last(&s->await)) != NULL;) {
+        hth_infer_request_result(w, hth_fail(HTH_ECANCELED, "the server stops"));
         serve_give_up(s, w);
     }
 }
@@ -420,12 +420,12 @@ void hth_serve_init(hth_serve *s)
 
 void hth_serve_fini(hth_serve *s)
 {
-    hth_spaces_fini(&s->spaces);
+    hth_instances_fini(&s->spaces);
     if (s->spaces.wished != NULL) {
         hth_model_rele(s->ms, s->spaces.wished);
         s->spaces.wished = NULL;
     }
-    hth_join_fini(&s->join);
+    hth_batch_run_fini(&s->join);
     if (s->wished != NULL) {
         hth_model_rele(s->ms, s->wished);
         s->wished = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/serve.h - requests on the engine's thread, from the mailbox to their answer: accepted,
-// queued, joined, run, counted.
+// engine/serve/serve.h - requests on the engine's thread, from the mailbox to their answer:
+// accepted, queued, joined, run, counted.
 //
 // Design notes
 // What arrived is looked at between two requests, between two operators of a run, and between two
@@ -15,9 +15,9 @@
 #ifndef HTH_ENGINE_SERVE_SERVE_H
 #define HTH_ENGINE_SERVE_SERVE_H
 
-#include "engine/serve/await.h"
-#include "engine/serve/join.h"
-#include "engine/serve/spaces.h"
+#include "engine/serve/memory_wait.h"
+#include "engine/serve/batch_run.h"
+#include "engine/serve/instances.h"
 
 typedef struct hth_serve {
     // the engine's
@@ -34,9 +34,9 @@ typedef struct hth_serve {
     atomic_int waiting; // requests that were submitted and neither begun nor refused; any thread
     // its own
     hth_batcher batcher;
-    hth_join join;
-    hth_await await;
-    hth_spaces spaces;
+    hth_batch_run join;
+    hth_memory_wait await;
+    hth_instances spaces;
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
@@ -58,7 +58,7 @@ void hth_serve_fini(hth_serve *s);
 
 // What the batcher chose to be run at once.
 typedef struct hth_pick {
-    hth_work *work[HTH_BATCH_ITEMS];
+    hth_infer_request *work[HTH_BATCH_ITEMS];
     int n;
     int64_t bucket, samples; // bucket 0: the one request, as it is
     uint64_t start_ns;
@@ -67,7 +67,7 @@ typedef struct hth_pick {
 // hth_serve_pick takes the next from the queues; false: there is none before *wake_ns.
 bool hth_serve_pick(hth_serve *s, hth_batch_ask ask, hth_pick *out, uint64_t *wake_ns);
 // hth_serve_ran answers a request whose result stands in it, or has it wait for memory.
-void hth_serve_ran(hth_serve *s, hth_work *w);
+void hth_serve_ran(hth_serve *s, hth_infer_request *w);
 // hth_serve_look takes what has arrived and drops what waits no longer.
 void hth_serve_look(hth_serve *s);
 // hth_serve_take queues a request that arrived, or refuses it.

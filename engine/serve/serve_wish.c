@@ -23,9 +23,10 @@ static bool wish_room(hth_site *site, const hth_program *p)
 static uint64_t wish_time(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
-    const hth_work *w = (const hth_work *)like;
-    const hth_program *p = hth_infer_ready(s->ms, &w->model->source, hth_work_key(w, samples));
-    if (p == NULL || (samples != like->samples && !hth_join_fits(p)) ||
+    const hth_infer_request *w = (const hth_infer_request *)like;
+    const hth_program *p =
+        hth_infer_ready(s->ms, &w->model->source, hth_infer_request_key(w, samples));
+    if (p == NULL || (samples != like->samples && !hth_batch_run_fits(p)) ||
         (s->tuning && !p->active &&
          !hth_program_room(s->ms->site, p))) { // what is measured has its room
         return HTH_BATCH_NONE;
@@ -35,16 +36,16 @@ static uint64_t wish_time(void *ctx, const hth_batch_item *like, int64_t samples
 
 static bool wish_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *b)
 {
-    return hth_work_alike((const hth_work *)a, (const hth_work *)b);
+    return hth_infer_request_alike((const hth_infer_request *)a, (const hth_infer_request *)b);
 }
 
 static bool wish_want(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
-    const hth_work *w = (const hth_work *)like;
+    const hth_infer_request *w = (const hth_infer_request *)like;
     hth_model *m = w->model;
     hth_batch_wish *wish = &m->wish;
-    const hth_tensor *key = hth_work_key(w, samples);
+    const hth_tensor *key = hth_infer_request_key(w, samples);
     size_t n = (size_t)m->source.graph->n_inputs;
     if (m->too_many > 0 && samples >= m->too_many && hth_now_ns() < m->too_many_until_ns) {
         return false;
@@ -72,7 +73,7 @@ void hth_serve_grant(hth_serve *s, hth_model *m)
     m->wish = (hth_batch_wish){.key = NULL};
     hth_model_hold(m);
     hth_err err = hth_infer_program(s->ms, &m->source, wish.key, false, NULL, &p);
-    bool serves = err == HTH_OK && hth_join_fits(p) && wish_room(s->ms->site, p);
+    bool serves = err == HTH_OK && hth_batch_run_fits(p) && wish_room(s->ms->site, p);
     if (!serves) {
         if (err == HTH_OK) {
             hth_program_free(s->ms->site, p);

@@ -2,7 +2,7 @@
 #include "engine/train/checkpoint_write.h"
 
 #include "base/alloc.h"
-#include "runtime/jobs.h"
+#include "runtime/store_worker.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 
 struct hth_checkpointer {
     hth_store *store;
-    hth_jobs *thread;
-    hth_job job;
+    hth_store_worker *thread;
+    hth_store_task job;
     // of the checkpoint at work: the thread's while `busy`
     char name[HTH_CHECKPOINT_NAME];
     char *meta;          // from json_dumps
@@ -45,7 +45,7 @@ static void write_drop(hth_checkpointer *w)
     w->put = NULL;
 }
 
-static void write_run(hth_job *job)
+static void write_run(hth_store_task *job)
 {
     hth_checkpointer *w = (hth_checkpointer *)((char *)job - offsetof(hth_checkpointer, job));
     pthread_mutex_lock(&w->lock);
@@ -79,7 +79,7 @@ hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out)
     w->store = store;
     w->saved = -1;
     w->job.run = write_run;
-    hth_err err = hth_jobs_open(&w->thread);
+    hth_err err = hth_store_worker_open(&w->thread);
     if (err != HTH_OK) {
         hth_free(w);
         return err;
@@ -95,7 +95,7 @@ void hth_checkpointer_close(hth_checkpointer *w)
     if (w == NULL) {
         return;
     }
-    hth_jobs_close(w->thread);
+    hth_store_worker_close(w->thread);
     write_drop(w);
     hth_free(w->copy);
     pthread_cond_destroy(&w->idle);
@@ -167,7 +167,7 @@ hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, h
         return HTH_OK;
     }
     w->busy = w->put_due = true; // the thread does not run
-    hth_jobs_submit(w->thread, &w->job);
+    hth_store_worker_submit(w->thread, &w->job);
     return HTH_OK;
 }
 
@@ -180,7 +180,7 @@ void hth_checkpointer_proved(hth_checkpointer *w)
     w->unproven = false;
     pthread_mutex_unlock(&w->lock);
     if (idle) {
-        hth_jobs_submit(w->thread, &w->job);
+        hth_store_worker_submit(w->thread, &w->job);
     }
 }
 

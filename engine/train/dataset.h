@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/dataset.h - training data: a safetensors file of `x` and `y`, first dimension = samples.
+// engine/train/dataset.h - training data: a safetensors file of `x` and `y`, first dimension =
+// samples.
 //
 // Design notes
 // The file is checked as a whole when it is opened; samples are read row by row, so it may be

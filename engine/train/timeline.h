@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/timeline.h - when the instructions of a job's last measured step ran, and on which stream.
+// engine/train/timeline.h - when the instructions of a job's last measured step ran, and on which
+// stream.
 //
 // Design notes
 // Measuring costs two readings of the clock per instruction, so that one step in a second can be

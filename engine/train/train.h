@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train.h - training jobs on an engine: a specification, and what runs it. Engine's thread
-// only.
+// engine/train/train.h - training jobs on an engine: a specification, and what runs it. Engine's
+// thread only.
 #ifndef HTH_ENGINE_TRAIN_TRAIN_H
 #define HTH_ENGINE_TRAIN_TRAIN_H
 

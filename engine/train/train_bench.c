@@ -107,8 +107,8 @@ static hth_err bench_warm(bench *b)
     for (int i = 0; i < BENCH_WARMUP; i++) {
         HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
     }
-    HTH_TRY(whole ? hth_watch_correct(b->trainer) : HTH_OK);
-    for (int i = 0; whole && i < HTH_WATCH_SAMPLES + 1; i++) { // one in a new plan's memory
+    HTH_TRY(whole ? hth_replan_correct(b->trainer) : HTH_OK);
+    for (int i = 0; whole && i < HTH_REPLAN_SAMPLES + 1; i++) { // one in a new plan's memory
         HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
     }
     return HTH_OK;
@@ -142,7 +142,7 @@ static hth_err bench_count(bench *b, int steps, hth_request *r, double *ms, int 
 {
     double warm_ms;
     HTH_TRY(bench_step(b, &warm_ms));
-    HTH_TRY(b->trainer->parts == 1 ? hth_watch_see(b->trainer, steps) : HTH_OK);
+    HTH_TRY(b->trainer->parts == 1 ? hth_replan_see(b->trainer, steps) : HTH_OK);
     for (*n = 0; *n < steps; ++*n) {
         HTH_TRY(bench_step(b, &ms[*n]));
         if (r->progress != NULL) {
@@ -211,7 +211,7 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
         err = steps > 0 ? bench_count(&b, steps, r, took, &n)
                         : bench_seconds(&b, seconds, r, took, &n);
     }
-    err = err == HTH_OK ? hth_watch_remember(b.trainer) : err;
+    err = err == HTH_OK ? hth_replan_remember(b.trainer) : err;
     json_t *trace = NULL;
     err = err == HTH_OK && spec->trace ? bench_trace(&b, &trace) : err;
     if (err == HTH_OK) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_data.h - a dataset bound to a model's inputs: batches in the order of an epoch.
-// Engine's thread only.
+// engine/train/train_data.h - a dataset bound to a model's inputs: batches in the order of an
+// epoch. Engine's thread only.
 #ifndef HTH_ENGINE_TRAIN_TRAIN_DATA_H
 #define HTH_ENGINE_TRAIN_TRAIN_DATA_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_ended.h - what is kept of training jobs that have ended: the last HTH_ENDED_JOBS
-// of them, each a row and its losses, as texts in the store. Any thread, and any process that has
-// the store open.
+// engine/train/train_ended.h - what is kept of training jobs that have ended: the last
+// HTH_ENDED_JOBS of them, each a row and its losses, as texts in the store. Any thread, and any
+// process that has the store open.
 #ifndef HTH_ENGINE_TRAIN_TRAIN_ENDED_H
 #define HTH_ENGINE_TRAIN_TRAIN_ENDED_H
 

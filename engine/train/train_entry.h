@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_entry.h - the inside of the queue of training jobs: train_queue.c (who is at work,
-// and how jobs end), train_query.c (what is asked about them).
+// engine/train/train_entry.h - the inside of the queue of training jobs: train_queue.c (who is at
+// work, and how jobs end), train_query.c (what is asked about them).
 #ifndef HTH_ENGINE_TRAIN_TRAIN_ENTRY_H
 #define HTH_ENGINE_TRAIN_TRAIN_ENTRY_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_eval.h - a training job's loss and accuracy over data that it is not trained on.
+// engine/train/train_eval.h - a training job's loss and accuracy over data that it is not trained
+// on.
 //
 // Design notes
 // The model runs as it is served (batch norm with its running statistics, no dropout), with the

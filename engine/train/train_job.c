@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "runtime/redact.h"
 #include "runtime/catalog.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -229,7 +229,7 @@ static hth_err job_answer(hth_train_job *j, bool *done)
         return HTH_OK;
     }
     *done = true;
-    hth_reload_settle(j->ms, name); // who waits for the job finds its result served
+    hth_version_swap_settle(j->ms, name); // who waits for the job finds its result served
     HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
     {

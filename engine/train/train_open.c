@@ -6,7 +6,7 @@
 #include "base/size.h"
 #include "runtime/catalog.h"
 #include "runtime/precision.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static hth_err job_pin(hth_train_job *j, hth_model **out)
         snprintf(j->model, sizeof j->model, "%s:%d", name, begun);
         j->spec.model = j->model;
     }
-    hth_reload_settle(j->ms, name); // what is trained is the newest, served or not
+    hth_version_swap_settle(j->ms, name); // what is trained is the newest, served or not
     HTH_TRY(hth_model_find(j->ms, j->spec.model, out));
     return json_object_set_new(j->args, "version", json_integer((*out)->version)) == 0
                ? HTH_OK

@@ -89,7 +89,7 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
 
 hth_err hth_trainer_replan(hth_trainer *t)
 {
-    hth_watch_stop(t);
+    hth_replan_stop(t);
     HTH_TRY(hth_slots_leave(&t->slots));
     while (t->n_shapes > 0) {
         hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
@@ -134,7 +134,7 @@ static hth_err trainer_run(hth_trainer *t, hth_trainer_phase *s)
         hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run), from_ns);
     }
     if (t->measured) { // the watch may need all steps
-        hth_run_measure(p->run, hth_watch_measures(t, p));
+        hth_run_measure(p->run, hth_replan_measures(t, p));
     }
     return err;
 }
@@ -187,8 +187,9 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     if (t->measured) {
         hth_timeline_end(t->timeline, t->counter, hth_now_ns());
     }
-    return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
-                              : HTH_OK;
+    return s == &t->shapes[0]
+               ? hth_replan_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
+               : HTH_OK;
 }
 
 double hth_trainer_stall_ms(const hth_trainer *t)
@@ -335,7 +336,7 @@ void hth_trainer_close(hth_trainer *t)
     if (t == NULL) {
         return;
     }
-    hth_watch_stop(t);
+    hth_replan_stop(t);
     while (t->n_shapes > 0) {
         hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
     }

@@ -4,11 +4,11 @@
 #define HTH_ENGINE_TRAIN_TRAINER_H
 
 #include "planner/plan_curve.h"
-#include "runtime/share.h"
+#include "runtime/job_memory.h"
 #include "engine/train/timeline.h"
 #include "engine/train/train.h"
 #include "engine/train/trainer_slots.h"
-#include "engine/train/trainer_watch.h"
+#include "engine/train/replan.h"
 
 #define HTH_TRAINER_SHAPES 2    // the batch, and the last one of an epoch
 #define HTH_TRAINER_PARTS  16   // most parts of a batch that are tried
@@ -49,9 +49,9 @@ struct hth_trainer {
     uint64_t kept_bytes;
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
-    hth_share share;          // of the device: that memory
+    hth_job_memory share;     // of the device: that memory
     hth_account account;      // whose it is
-    hth_watch watch;          // of the first shape
+    hth_replan watch;         // of the first shape
     hth_timeline *timeline;   // gets a step now and then; NULL: nobody looks
     bool measured;            // .. and it gets the present one
     int64_t part;             // samples in a part of a whole batch; 0: not known yet

@@ -20,9 +20,9 @@ static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
     if (curve.n == 0 || curve.point[0].device_bytes > t->ms->site->device->props.budget_bytes) {
         return HTH_OK; // never: which planning it finds out, and says
     }
-    HTH_TRY(hth_share_admit(t->ms->site, &curve, &point));
+    HTH_TRY(hth_job_memory_admit(t->ms->site, &curve, &point));
     t->budget_bytes = point.budget_bytes;
-    uint64_t rest = hth_share_rest(t->ms->site, &t->share);
+    uint64_t rest = hth_job_memory_rest(t->ms->site, &t->share);
     t->budget_bytes = t->budget_bytes < rest ? t->budget_bytes : rest;
     return HTH_OK;
 }
@@ -30,19 +30,19 @@ static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
 hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs)
 {
     hth_site *site = t->ms->site;
-    bool alone = hth_share_alone(site, &t->share);
-    t->available_bytes = hth_share_rest(site, &t->share);
+    bool alone = hth_job_memory_alone(site, &t->share);
+    t->available_bytes = hth_job_memory_rest(site, &t->share);
     if (t->spec->budget != NULL || t->budget_bytes > 0) {
         return HTH_OK;
     }
     hth_program_evict_stale(site, NULL); // they are made again behind the job only
-    t->available_bytes = alone ? hth_share_spare(site, &t->share) : t->available_bytes;
+    t->available_bytes = alone ? hth_job_memory_spare(site, &t->share) : t->available_bytes;
     return alone ? HTH_OK : admit_beside(t, inputs);
 }
 
 bool hth_trainer_admit_more(hth_trainer *t)
 {
-    uint64_t rest = hth_share_rest(t->ms->site, &t->share);
+    uint64_t rest = hth_job_memory_rest(t->ms->site, &t->share);
     if (t->spec->budget != NULL || rest <= t->available_bytes) {
         return false;
     }
@@ -73,7 +73,7 @@ void hth_trainer_share(hth_trainer *t)
         }
     }
     point.time_us = point.time_us > 0 ? point.time_us : 1;
-    hth_share_set(t->ms->site, &t->share, &point);
+    hth_job_memory_set(t->ms->site, &t->share, &point);
     // what was admitted is within the limit beside what stays: idle programs go for it
     (void)hth_quota_holds(t->ms->site, &t->account, NULL);
 }

@@ -3,7 +3,7 @@
 // that is planned again, and of those that are planned later. Steps in which other processes ran on
 // the same processors (their threads waited for one) say little: they count only where there is
 // nothing else, and are not remembered.
-#include "engine/train/trainer_watch_parts.h"
+#include "engine/train/replan_parts.h"
 
 #include "base/alloc.h"
 #include "base/compare.h"
@@ -18,15 +18,15 @@
 #define WATCH_CALM    1.1  // times the fastest of the measured steps: slower ones were disturbed
 #define WATCH_DELAY   0.05 // of a step's time: threads that wait longer for a processor have company
 
-double hth_watch_median(const double *v, int n)
+double hth_replan_median(const double *v, int n)
 {
-    double sorted[HTH_WATCH_STEPS];
+    double sorted[HTH_REPLAN_STEPS];
     memcpy(sorted, v, (size_t)n * sizeof *v);
     qsort(sorted, (size_t)n, sizeof *sorted, hth_compare_double);
     return sorted[n / 2];
 }
 
-hth_err hth_watch_choices(const hth_program *p, int **out)
+hth_err hth_replan_choices(const hth_program *p, int **out)
 {
     *out = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof **out);
     if (*out == NULL) {
@@ -41,9 +41,9 @@ hth_err hth_watch_choices(const hth_program *p, int **out)
     return HTH_OK;
 }
 
-void hth_watch_samples_free(hth_watch *w)
+void hth_replan_samples_free(hth_replan *w)
 {
-    for (int i = 0; i < HTH_WATCH_SAMPLES; i++) {
+    for (int i = 0; i < HTH_REPLAN_SAMPLES; i++) {
         hth_free(w->sample[i]);
         w->sample[i] = NULL;
     }
@@ -52,10 +52,10 @@ void hth_watch_samples_free(hth_watch *w)
     w->n_samples = -1;
 }
 
-hth_err hth_watch_measure(hth_trainer *t, int steps)
+hth_err hth_replan_measure(hth_trainer *t, int steps)
 {
-    hth_watch *w = &t->watch;
-    const hth_program *p = hth_watch_program(t);
+    hth_replan *w = &t->watch;
+    const hth_program *p = hth_replan_program(t);
     size_t n = (size_t)p->problem.n_nodes + 1;
     bool all = (w->runs = hth_calloc(n, sizeof *w->runs)) != NULL;
     for (int i = 0; i < steps; i++) {
@@ -63,7 +63,7 @@ hth_err hth_watch_measure(hth_trainer *t, int steps)
         all = all && w->sample[i] != NULL;
     }
     if (!all) {
-        hth_watch_samples_free(w);
+        hth_replan_samples_free(w);
         return hth_fail(HTH_ENOMEM, "no memory to measure a step");
     }
     for (int i = 0; i < p->plan->n_instrs; i++) {
@@ -81,10 +81,10 @@ hth_err hth_watch_measure(hth_trainer *t, int steps)
 }
 
 // A node that runs more than once in a step: the mean.
-void hth_watch_sample(hth_trainer *t, double us)
+void hth_replan_sample(hth_trainer *t, double us)
 {
-    hth_watch *w = &t->watch;
-    const hth_program *p = hth_watch_program(t);
+    hth_replan *w = &t->watch;
+    const hth_program *p = hth_replan_program(t);
     const double(*times)[2] = hth_run_times(p->run);
     for (int i = 0; i < p->plan->n_instrs; i++) {
         const hth_instr *in = &p->plan->instrs[i];
@@ -106,7 +106,7 @@ void hth_watch_sample(hth_trainer *t, double us)
 
 // The steps that nothing seems to have disturbed, or, where that is not so of any, all that are
 // about as fast as the fastest. Returns how many.
-static int watch_calm(hth_watch *w, int calm[HTH_WATCH_SAMPLES])
+static int watch_calm(hth_replan *w, int calm[HTH_REPLAN_SAMPLES])
 {
     int n = 0, quiet = 0;
     double least = INFINITY;
@@ -127,23 +127,23 @@ static int watch_calm(hth_watch *w, int calm[HTH_WATCH_SAMPLES])
 
 // The nodes' times and the link's speeds become the measured ones, all by the same factor so that
 // the present plan's predicted time is the measured one.
-hth_err hth_watch_learn(hth_trainer *t)
+hth_err hth_replan_learn(hth_trainer *t)
 {
-    hth_watch *w = &t->watch;
-    hth_program *p = hth_watch_program(t);
-    int *alt, calm[HTH_WATCH_SAMPLES], n = watch_calm(w, calm);
-    double v[HTH_WATCH_SAMPLES], factor = 1;
-    HTH_TRY(hth_watch_choices(p, &alt));
+    hth_replan *w = &t->watch;
+    hth_program *p = hth_replan_program(t);
+    int *alt, calm[HTH_REPLAN_SAMPLES], n = watch_calm(w, calm);
+    double v[HTH_REPLAN_SAMPLES], factor = 1;
+    HTH_TRY(hth_replan_choices(p, &alt));
     for (int k = 0; k < n; k++) {
         v[k] = w->wall_us[calm[k]];
     }
-    w->sampled_us = hth_watch_median(v, n);
+    w->sampled_us = hth_replan_median(v, n);
     for (int round = 0; round < WATCH_FACTORS; round++) {
         for (int i = 0; i < p->problem.n_nodes; i++) {
             for (int k = 0; k < n; k++) {
                 v[k] = w->sample[calm[k]][i];
             }
-            p->problem.nodes[i].alternatives[alt[i]].time_us = hth_watch_median(v, n) * factor;
+            p->problem.nodes[i].alternatives[alt[i]].time_us = hth_replan_median(v, n) * factor;
         }
         double *speed[2] = {&p->problem.h2d_bytes_per_s, &p->problem.d2h_bytes_per_s};
         for (int out = 0; out < 2 && round == 0; out++) {
@@ -157,25 +157,25 @@ hth_err hth_watch_learn(hth_trainer *t)
     hth_free(alt);
     p->plan->lower_bound_us = fmin(p->plan->lower_bound_us, p->plan->predicted_us);
     hth_run_measure(p->run, false);
-    hth_watch_samples_free(w);
+    hth_replan_samples_free(w);
     w->n_us = 0;
     return HTH_OK;
 }
 
-hth_err hth_watch_remember(hth_trainer *t)
+hth_err hth_replan_remember(hth_trainer *t)
 {
-    hth_watch *w = &t->watch;
-    const hth_program *p = hth_watch_program(t);
+    hth_replan *w = &t->watch;
+    const hth_program *p = hth_replan_program(t);
     int *alt;
     if (w->sampled_us <= 0 || !w->calm) {
         return HTH_OK;
     }
-    HTH_TRY(hth_watch_choices(p, &alt));
-    hth_insitu *seen = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof *seen);
+    HTH_TRY(hth_replan_choices(p, &alt));
+    hth_in_step_times *seen = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof *seen);
     hth_err err = seen == NULL ? hth_fail(HTH_ENOMEM, "no memory for what nodes took") : HTH_OK;
     for (int i = 0; err == HTH_OK && i < p->problem.n_nodes; i++) {
         const hth_choice *c = &p->problem.nodes[i].alternatives[alt[i]];
-        seen[i] = (hth_insitu){c->name, c->time_us};
+        seen[i] = (hth_in_step_times){c->name, c->time_us};
     }
     hth_free(alt);
     err = err == HTH_OK ? hth_program_remember(t->ms->site, p, seen, w->busy_us) : err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/trainer_slots.h - the contents of a job's slots (parameters, optimizer state, running
-// statistics): on the device, or far from it, in memory or in a file. Engine's thread only.
+// engine/train/trainer_slots.h - the contents of a job's slots (parameters, optimizer state,
+// running statistics): on the device, or far from it, in memory or in a file. Engine's thread only.
 //
 // Design notes
 // A slot begins as the model's initializer, which the store maps, and comes to the device from

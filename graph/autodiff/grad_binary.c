@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/grad_binary.c - gradients of element-wise operators of several operands. Operands may be
-// broadcast: each gradient is summed down to its operand's shape.
+// graph/autodiff/grad_binary.c - gradients of element-wise operators of several operands. Operands
+// may be broadcast: each gradient is summed down to its operand's shape.
 #include "graph/autodiff/grad.h"
 
 #include "graph/passes/pass_util.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train.c - hth_train_build: the order of its stages, and the graph's inputs and outputs.
+// graph/autodiff/train.c - hth_train_build: the order of its stages, and the graph's inputs and
+// outputs.
 //
 //   clone ─► drop unread outputs ─► train_prepare ─► hth_specialize ─► attention in parts,
 //   simplify,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_forward.c - hth_train_forward: the model as it is served, with what a step trains as
-// inputs, so that it is evaluated with the weights of the moment.
+// graph/autodiff/train_forward.c - hth_train_forward: the model as it is served, with what a step
+// trains as inputs, so that it is evaluated with the weights of the moment.
 #include "graph/autodiff/train.h"
 
 #include <string.h>

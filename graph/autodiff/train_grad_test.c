@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_grad_test.c - the gradient of every operator against central differences in double.
+// graph/autodiff/train_grad_test.c - the gradient of every operator against central differences in
+// double.
 //
-// A case is a line (tests/rig/grad_case.h), a model of one node; its output is compared with a target
-// by the mean squared error. The step's graph is made in float32, then turned into double, so that
-// the differences are exact to about 1e-8; the gradient is what one step of plain gradient descent
-// with a rate of 1 takes away.
+// A case is a line (tests/rig/grad_case.h), a model of one node; its output is compared with a
+// target by the mean squared error. The step's graph is made in float32, then turned into double,
+// so that the differences are exact to about 1e-8; the gradient is what one step of plain gradient
+// descent with a rate of 1 takes away.
 #include "graph/specialize.h"
 #include "tests/rig/grad_case.h"
 #include "tests/rig/train_run.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_hyper.h - the order of a training step's hyper parameters. Apart from train.h,
-// because kernels that are compiled for a device read it, too.
+// graph/autodiff/train_hyper.h - the order of a training step's hyper parameters. Apart from
+// train.h, because kernels that are compiled for a device read it, too.
 #ifndef HTH_GRAPH_AUTODIFF_TRAIN_HYPER_H
 #define HTH_GRAPH_AUTODIFF_TRAIN_HYPER_H
 

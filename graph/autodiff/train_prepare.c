@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_prepare.c - the model graph made ready for training, before shapes are known.
+// graph/autodiff/train_prepare.c - the model graph made ready for training, before shapes are
+// known.
 //
 // How the file was exported does not matter: every BatchNormalization uses the batch's statistics
 // and updates the running ones, every Dropout drops. Initializers that a gradient could reach

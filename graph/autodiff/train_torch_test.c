@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_torch_test.c - the gradient of every operator on the CPU device, with each of its
-// algorithms, against PyTorch's (tests/data/train/gradients.txt, by
+// graph/autodiff/train_torch_test.c - the gradient of every operator on the CPU device, with each
+// of its algorithms, against PyTorch's (tests/data/train/gradients.txt, by
 // tests/tools/make_train_gradients.py).
 //
 // A step's graph goes through the device's passes as a job's does; then every value has a buffer of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx/onnx.h - ONNX files: reading a model file without its weights, and the skeleton that the
-// store keeps.
+// graph/onnx/onnx.h - ONNX files: reading a model file without its weights, and the skeleton that
+// the store keeps.
 //
 // Design notes
 // hth_onnx_open reads the file but for its large tensors, and walks its protobuf wire format once:

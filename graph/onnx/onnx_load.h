@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx/onnx_load.h - the state of one import, shared by onnx_load.c (bodies, names), onnx_type.c,
-// onnx_node.c (one node and its attributes), onnx_inline.c (functions, If) and onnx_canon.c (old
-// forms of operators). One thread.
+// graph/onnx/onnx_load.h - the state of one import, shared by onnx_load.c (bodies, names),
+// onnx_type.c, onnx_node.c (one node and its attributes), onnx_inline.c (functions, If) and
+// onnx_canon.c (old forms of operators). One thread.
 #ifndef HTH_GRAPH_ONNX_ONNX_LOAD_H
 #define HTH_GRAPH_ONNX_ONNX_LOAD_H
 

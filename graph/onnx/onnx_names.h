@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx/onnx_names.h - a table from names to indices, for the importer. Private to graph/onnx*.c.
-// One thread.
+// graph/onnx/onnx_names.h - a table from names to indices, for the importer. Private to
+// graph/onnx*.c. One thread.
 #ifndef HTH_GRAPH_ONNX_ONNX_NAMES_H
 #define HTH_GRAPH_ONNX_ONNX_NAMES_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx/onnx_wire.h - protobuf's wire format, read and written in place. Private to graph/onnx*.c.
+// graph/onnx/onnx_wire.h - protobuf's wire format, read and written in place. Private to
+// graph/onnx*.c.
 //
 // A message is a row of fields {number, wire type, payload}. Reading copies nothing: payloads point
 // into the message. Every length is checked against what is left. Any thread.

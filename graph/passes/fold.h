@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/passes/fold.h - computing a node whose inputs are constants, and the ids of what comes out. Inside
-// graph/ only.
+// graph/passes/fold.h - computing a node whose inputs are constants, and the ids of what comes out.
+// Inside graph/ only.
 //
 // Design notes
 // A model decides what is folded, and may be anybody's: a kilobyte of it can ask for any number of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/passes/pass.h - rewrites of a concrete graph. Each keeps the graph valid (hth_graph_check) and its
-// meaning. After an error (HTH_ENOMEM) the graph can only be freed.
+// graph/passes/pass.h - rewrites of a concrete graph. Each keeps the graph valid (hth_graph_check)
+// and its meaning. After an error (HTH_ENOMEM) the graph can only be freed.
 #ifndef HTH_GRAPH_PASSES_PASS_H
 #define HTH_GRAPH_PASSES_PASS_H
 

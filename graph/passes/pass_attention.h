@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/passes/pass_attention.h - the parts of hth_pass_pattern that find products and attention. Internal
-// to graph/.
+// graph/passes/pass_attention.h - the parts of hth_pass_pattern that find products and attention.
+// Internal to graph/.
 #ifndef HTH_GRAPH_PASSES_PASS_ATTENTION_H
 #define HTH_GRAPH_PASSES_PASS_ATTENTION_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/passes/pass_attention_parts.c - Attention said in products and a Softmax, which have gradients.
+// graph/passes/pass_attention_parts.c - Attention said in products and a Softmax, which have
+// gradients.
 //
 // All scores are made at once: what a fused kernel would compute again in the backward pass, the
 // planner may, if it pays. Queries of the heads that share keys are rows of one product, so keys

@@ -58,8 +58,8 @@ static bool post_of_unary(const hth_graph *g, const hth_node *n, hth_post_op *p)
 
 // post_of_binary describes Add, Sub or Mul of `x`, or ReluGrad of it, with another operand that is
 // known before node `i`. An input of the graph whose update is an output may share its buffer (a
-// sum of gradients, graph/autodiff/train.h): element-wise operators allow that, what they are fused into
-// does not.
+// sum of gradients, graph/autodiff/train.h): element-wise operators allow that, what they are fused
+// into does not.
 static bool post_of_binary(const hth_graph *g, const hth_node *n, int x, int i, hth_post_op *p,
                            int *operand)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/passes/pass_util.h - what the passes share: use counts, matching helpers, derived constants.
-// Internal to graph/.
+// graph/passes/pass_util.h - what the passes share: use counts, matching helpers, derived
+// constants. Internal to graph/.
 #ifndef HTH_GRAPH_PASSES_PASS_UTIL_H
 #define HTH_GRAPH_PASSES_PASS_UTIL_H
 

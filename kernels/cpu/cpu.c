@@ -23,7 +23,8 @@ typedef struct cpu_row {
     // algorithms lists alternatives; NULL: one, "default".
     hth_err (*algorithms)(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
                           int cap, int *count);
-    // The oracle's questions (graph/passes/pass.h); NULL: nothing can be fused, the layout is plain.
+    // The oracle's questions (graph/passes/pass.h); NULL: nothing can be fused, the layout is
+    // plain.
     bool (*can_fuse)(hth_device *d, const hth_graph *g, const hth_node *n, const hth_post_op *post,
                      int operand);
     hth_layout (*layout)(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);

@@ -254,13 +254,13 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 }
 
 // Behind its last use a tensor is kept for nobody but a recompute.
-static void bound_shares(const hth_bound *b, hth_share *share)
+static void bound_shares(const hth_bound *b, hth_job_memory *share)
 {
     for (int g = 0; g < b->m->n_gaps; g++) {
         const hth_gap *gap = &b->m->gap[g];
         share[g] = hth_bound_counts(b->m, gap)
-                       ? (hth_share){(float)b->mean_in[g], (float)b->mean_again[g]}
-                       : (hth_share){0, gap->can_rerun};
+                       ? (hth_job_memory){(float)b->mean_in[g], (float)b->mean_again[g]}
+                       : (hth_job_memory){0, gap->can_rerun};
     }
 }
 
@@ -283,7 +283,7 @@ static hth_dual *dual_new(const hth_step *m)
 }
 
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, hth_dual **dual, hth_share *share, double *out)
+                       double limit_ms, hth_dual **dual, hth_job_memory *share, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};

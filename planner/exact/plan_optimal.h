@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/exact/plan_optimal.h - the exact planner of small training steps: an integer program, solved by
-// COIN-OR CBC in a child process. Part of hth_plan_train.
+// planner/exact/plan_optimal.h - the exact planner of small training steps: an integer program,
+// solved by COIN-OR CBC in a child process. Part of hth_plan_train.
 #ifndef HTH_PLANNER_EXACT_PLAN_OPTIMAL_H
 #define HTH_PLANNER_EXACT_PLAN_OPTIMAL_H
 

@@ -3,7 +3,7 @@
 #include "runtime/tenants/quota.h"
 
 #include "runtime/ledger.h"
-#include "runtime/share.h"
+#include "runtime/job_memory.h"
 #include "runtime/tenants/tenant.h"
 
 #include <stdio.h>
@@ -39,10 +39,10 @@ void hth_quota_owner(const hth_site *site, hth_account *a, const char *tenant)
 }
 
 // What of a tenant does not go: its jobs' memory but `mine`, and what its pinned programs hold.
-static uint64_t quota_fixed(const hth_site *site, const hth_account *a, const hth_share *mine)
+static uint64_t quota_fixed(const hth_site *site, const hth_account *a, const hth_job_memory *mine)
 {
     uint64_t bytes = 0, arena = 0;
-    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+    for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
         bytes += s != mine && quota_same(s->account, a) ? s->point.device_bytes : 0;
     }
     for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
@@ -58,7 +58,7 @@ static uint64_t quota_fixed(const hth_site *site, const hth_account *a, const ht
 
 uint64_t hth_quota_models(const hth_site *site, const hth_account *a)
 {
-    uint64_t all = hth_share_models(site), limit = hth_quota_limit(site, a);
+    uint64_t all = hth_job_memory_models(site), limit = hth_quota_limit(site, a);
     if (limit == UINT64_MAX) {
         return all;
     }
@@ -66,19 +66,19 @@ uint64_t hth_quota_models(const hth_site *site, const hth_account *a)
     return own < all ? own : all;
 }
 
-uint64_t hth_quota_rest(const hth_site *site, const hth_share *mine)
+uint64_t hth_quota_rest(const hth_site *site, const hth_job_memory *mine)
 {
     const hth_account *a = mine != NULL ? mine->account : NULL;
     uint64_t limit = hth_quota_limit(site, a);
     return limit == UINT64_MAX ? limit : less(limit, quota_fixed(site, a, mine));
 }
 
-hth_err hth_quota_job(const hth_site *site, const hth_share *mine, hth_err err)
+hth_err hth_quota_job(const hth_site *site, const hth_job_memory *mine, hth_err err)
 {
     char why[400];
     uint64_t limit = hth_quota_limit(site, mine->account), left = hth_quota_rest(site, mine);
     if ((err != HTH_ETOOBIG && err != HTH_ENODEVMEM) || limit == UINT64_MAX ||
-        left > hth_share_rest(site, mine)) {
+        left > hth_job_memory_rest(site, mine)) {
         return err;
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/tenants/tenant.h - those who ask an engine for something, by name, with what they may have
-// (tenant_rules.h) and what they have. Engine's thread only.
+// runtime/tenants/tenant.h - those who ask an engine for something, by name, with what they may
+// have (tenant_rules.h) and what they have. Engine's thread only.
 //
 // A tenant is made when it is first asked for and stays as long as the engine. Behind
 // HTH_TENANTS_MOST of them all others are one, "others".

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/tenants/tenant_rules.h - what tenants may have of a server: the file that tenant.file names.
+// runtime/tenants/tenant_rules.h - what tenants may have of a server: the file that tenant.file
+// names.
 //
 // A line is NAME and any of weight=N, memory=SIZE, waiting=N, jobs=N; # starts a comment. NAME is a
 // token's name, uid:N of a user behind a Unix socket, http, network, embedded, hearth (the server's

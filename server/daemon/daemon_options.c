@@ -6,7 +6,7 @@
 
 #include "base/word.h"
 #include "client/hearth.h"
-#include "client/local.h"
+#include "client/default_url.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ static int options_help(void)
 static hth_err options_default_url(const char *runtime_dir)
 {
     char path[256], dir[256], url[300];
-    for (int i = 0; hth_local_socket(i, runtime_dir, path, sizeof path) != NULL; i++) {
+    for (int i = 0; hth_default_url_socket(i, runtime_dir, path, sizeof path) != NULL; i++) {
         strcpy(dir, path);
         *strrchr(dir, '/') = 0;
         if (access(dir, W_OK) == 0) {

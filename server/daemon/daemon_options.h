@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/daemon/daemon_options.h - what hearthd was asked to do: its flags, which are made from the table
-// of settings, its configuration file, and what must hold beyond the table. Used by the program's
-// main thread.
+// server/daemon/daemon_options.h - what hearthd was asked to do: its flags, which are made from the
+// table of settings, its configuration file, and what must hold beyond the table. Used by the
+// program's main thread.
 #ifndef HTH_SERVER_DAEMON_DAEMON_OPTIONS_H
 #define HTH_SERVER_DAEMON_DAEMON_OPTIONS_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/daemon/notify.h - tells the service manager how the daemon is (sd_notify's protocol, without its
-// library).
+// server/daemon/notify.h - tells the service manager how the daemon is (sd_notify's protocol,
+// without its library).
 #ifndef HTH_SERVER_DAEMON_NOTIFY_H
 #define HTH_SERVER_DAEMON_NOTIFY_H
 

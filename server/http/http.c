@@ -37,7 +37,7 @@ static void http_requested(struct evhttp_request *req, void *arg)
         evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
         h->n_refused++;
         hth_http_fail(h, req, HTTP_SERVUNAVAIL, "Server exiting");
-    } else if (hth_http_sound(h, req)) {
+    } else if (hth_http_validate(h, req)) {
         hth_http_route(h, req);
     }
 }
@@ -55,7 +55,7 @@ static void metrics_requested(struct evhttp_request *req, void *arg)
 {
     hth_http *h = ((const hth_http_door *)arg)->h;
     http_version(req);
-    if (hth_http_sound(h, req) && hth_http_may(h, req, HTH_NEED_ANY)) {
+    if (hth_http_validate(h, req) && hth_http_auth(h, req, HTH_NEED_ANY)) {
         hth_http_metrics(h, req);
     }
 }
@@ -166,7 +166,7 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     char file[HTH_SETTING_TEXT];
     HTH_TRY(hth_shm_open(config->client_shm, config->engine, &h->shm));
     HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
-    HTH_TRY(hth_http_page_open(h));
+    HTH_TRY(hth_http_dashboard_page_open(h));
     h->base = http_loop();
     if (h->base != NULL) {
         h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
@@ -301,10 +301,10 @@ void hth_http_close(hth_http *h)
     if (h->admit != NULL) {
         event_free(h->admit);
     }
-    hth_http_page_close(h);
+    hth_http_dashboard_page_close(h);
     hth_http_views_close(h);
     hth_http_lists_close(h);
-    hth_seen_fini(&h->seen);
+    hth_head_cache_fini(&h->seen);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);

@@ -11,7 +11,7 @@
 
 #include "server/net/auth.h"
 #include "engine/engine.h"
-#include "runtime/jobs.h"
+#include "runtime/store_worker.h"
 #include "server/net/tls.h"
 
 typedef struct hth_http hth_http;
@@ -24,7 +24,7 @@ typedef struct hth_http_config {
     hth_auth *auth;
     hth_tls *tls; // NULL: neither address is https://
     hth_store *store;
-    hth_jobs *jobs;
+    hth_store_worker *jobs;
 } hth_http_config;
 
 // hth_http_check: HTH_EINVAL says why `address` is none to listen at.

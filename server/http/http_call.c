@@ -173,11 +173,12 @@ void hth_http_call_submit(hth_http_call *c)
     }
 }
 
-void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j))
+void hth_http_call_run(hth_http_call *c, hth_store_worker *jobs, hth_store_task *job,
+                       void (*run)(hth_store_task *j))
 {
     call_begin(c);
     job->run = run;
-    hth_jobs_submit(jobs, job);
+    hth_store_worker_submit(jobs, job);
 }
 
 static void call_worked(hth_http_task *t)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/http_call.h - the inside of the HTTP door, shared by server/http*.c. Loop's thread only,
-// except where a comment says otherwise.
+// server/http/http_call.h - the inside of the HTTP door, shared by server/http*.c. Loop's thread
+// only, except where a comment says otherwise.
 //
 // A handler answers its request at once (hth_http_send, hth_http_fail), or makes a call, submits it
 // to the engine, and answers in the call's `finish`.
@@ -13,7 +13,7 @@
 #include "server/http/http.h"
 #include "server/http/http_chunks.h"
 #include "server/http/tensors/http_json.h"
-#include "server/http/http_seen.h"
+#include "server/http/http_head_cache.h"
 #include "server/http/http_shm.h"
 #include "server/http/trace/http_trace.h"
 #include "server/http/http_work.h"
@@ -88,7 +88,7 @@ typedef struct hth_http_conn {
     struct hth_http_conn *next_fresh;
     UT_hash_handle hh; // by evcon
 } hth_http_conn;
-typedef struct hth_http_view hth_http_view;
+typedef struct hth_http_dashboard hth_http_dashboard;
 typedef struct hth_http_list hth_http_list;
 
 // Documents about all models (http_list.c).
@@ -110,7 +110,7 @@ typedef struct hth_http_unloaded {
 struct hth_http {
     hth_engine *engine;
     hth_store *store;
-    hth_jobs *jobs;
+    hth_store_worker *jobs;
     hth_http_work *work; // threads for what takes long; NULL: nothing did yet
     hth_auth *auth;
     hth_tls *tls;
@@ -150,9 +150,9 @@ struct hth_http {
     hth_trace
         *tracing; // of the request that is being handled; taken over by its call or its answer
     uint64_t received_ns; // when it began to arrive; 0: not known
-    hth_http_view *views;
+    hth_http_dashboard *views;
     hth_http_list *lists[HTH_HTTP_LISTS * 2]; // each for this machine and for others; NULL: not yet
-    hth_seen seen;
+    hth_head_cache seen;
     char scratch[HTH_HTTP_SCRATCH];
     time_t date_s; // what `date` says
     char date[50];
@@ -198,7 +198,8 @@ void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_
 void hth_http_call_submit(hth_http_call *c);
 // hth_http_call_run is the same for what the thread of `jobs` does: `run` leaves c->r.err and
 // c->r.detail and calls c->r.done.
-void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j));
+void hth_http_call_run(hth_http_call *c, hth_store_worker *jobs, hth_store_task *job,
+                       void (*run)(hth_store_task *j));
 // hth_http_call_work has a thread of http_work.h call `work`, whose error and sentence are the
 // call's then, and `finish` on the loop's thread. c->task says how long it takes, and whose turn
 // that is; one 0: its tenant's (without a token: its address's) and its connection's.
@@ -247,8 +248,8 @@ typedef struct hth_http_refusal {
 // false: why not is in *no.
 bool hth_http_judge(hth_http *h, const hth_http_conn *c, const char *target,
                     const struct evkeyvalq *headers, hth_need need, hth_http_refusal *no);
-// hth_http_may is the same for a request that is there; false: answered.
-bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
+// hth_http_auth is the same for a request that is there; false: answered.
+bool hth_http_auth(hth_http *h, struct evhttp_request *req, hth_need need);
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
 // hth_http_tenant stores whose request it is: the token's name, or HTH_HTTP_NOBODY.
 #define HTH_HTTP_NOBODY "http"
@@ -319,9 +320,9 @@ void hth_http_io_later(const hth_http_conn *c);
 
 // ---- http_quick.c: health checks
 
-// hth_http_quick answers what has come, `n` bytes, if that is a health check that passes, as a
+// hth_http_health answers what has come, `n` bytes, if that is a health check that passes, as a
 // whole and between two requests. false: nothing has happened.
-bool hth_http_quick(hth_http_conn *c, const char *text, size_t n);
+bool hth_http_health(hth_http_conn *c, const char *text, size_t n);
 
 // ---- http_block.c: large bodies
 
@@ -343,18 +344,18 @@ void hth_http_block_done(hth_http_conn *c, struct evbuffer *body);
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *door);
 // hth_http_header is a header of the request, the first of that name; NULL: it has none.
 const char *hth_http_header(const struct evhttp_request *req, const char *name);
-// hth_http_sound checks what evhttp lets through; false: answered.
-bool hth_http_sound(hth_http *h, struct evhttp_request *req);
+// hth_http_validate checks what evhttp lets through; false: answered.
+bool hth_http_validate(hth_http *h, struct evhttp_request *req);
 // hth_http_body reads an optional JSON body, a short one: an empty one is NULL. false: answered.
 bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
 
 // ---- http_reply.c: answers
 
 const char *hth_http_phrase(int status);
-#define HTH_HTTP_QUICK_BYTES 192
-// hth_http_quick_text writes an answer that is 200 with `json`, at most 32 bytes, and returns how
+#define HTH_HTTP_HEALTH_BYTES 192
+// hth_http_health_text writes an answer that is 200 with `json`, at most 32 bytes, and returns how
 // long it is.
-size_t hth_http_quick_text(hth_http *h, const char *json, char out[HTH_HTTP_QUICK_BYTES]);
+size_t hth_http_health_text(hth_http *h, const char *json, char out[HTH_HTTP_HEALTH_BYTES]);
 // hth_http_error_text writes an answer that is an error and ends its connection, for clients that
 // are told so past evhttp. `fields`: further header lines. Returns its length; 0: there is no room.
 size_t hth_http_error_text(hth_http *h, int status, const char *fields, const char *json, char *out,
@@ -412,8 +413,8 @@ int hth_http_gpu(const json_t *row);
 
 // ---- http_page.c, http_view.c: the page, and what it shows
 
-hth_err hth_http_page_open(hth_http *h);
-void hth_http_page_close(hth_http *h);
+hth_err hth_http_dashboard_page_open(hth_http *h);
+void hth_http_dashboard_page_close(hth_http *h);
 void hth_http_views_close(hth_http *h);
 
 // ---- http_list.c: documents about all models
@@ -454,9 +455,10 @@ hth_http_handler hth_http_shm_register, hth_http_shm_unregister, hth_http_shm_st
 hth_http_handler hth_http_shm_unnamed, hth_http_cuda_register, hth_http_cuda_unregister;
 hth_http_handler hth_http_cuda_status, hth_http_trace_get, hth_http_trace_set;
 hth_http_handler hth_http_logging_get, hth_http_logging_set;
-hth_http_handler hth_http_page, hth_http_view_devices, hth_http_view_stats, hth_http_view_models;
-hth_http_handler hth_http_view_latency, hth_http_view_jobs, hth_http_view_job;
-hth_http_handler hth_http_view_timeline;
+hth_http_handler hth_http_dashboard_page, hth_http_dashboard_devices, hth_http_dashboard_stats,
+    hth_http_dashboard_models;
+hth_http_handler hth_http_dashboard_latency, hth_http_dashboard_jobs, hth_http_dashboard_job;
+hth_http_handler hth_http_dashboard_timeline;
 void hth_http_metrics(hth_http *h, struct evhttp_request *req); // the other port's only page
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/http_chunks.h - a body in chunks (RFC 9112, 7.1), looked at before evhttp sees it: what is
-// not well-formed is found, and what evhttp does not know, extensions of chunks, becomes blanks,
-// which it passes over.
+// server/http/http_chunks.h - a body in chunks (RFC 9112, 7.1), looked at before evhttp sees it:
+// what is not well-formed is found, and what evhttp does not know, extensions of chunks, becomes
+// blanks, which it passes over.
 #ifndef HTH_SERVER_HTTP_HTTP_CHUNKS_H
 #define HTH_SERVER_HTTP_HTTP_CHUNKS_H
 

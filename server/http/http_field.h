@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/http_field.h - members of a JSON object, checked: the sentence of an error names the key.
+// server/http/http_field.h - members of a JSON object, checked: the sentence of an error names the
+// key.
 #ifndef HTH_SERVER_HTTP_HTTP_FIELD_H
 #define HTH_SERVER_HTTP_HTTP_FIELD_H
 

@@ -55,7 +55,7 @@ static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
     if (n <= 0) {
         return n;
     }
-    if (hth_http_quick(c, scratch, (size_t)n)) {
+    if (hth_http_health(c, scratch, (size_t)n)) {
         return n;
     }
     c->due = 0; // of what was looked at before

@@ -197,7 +197,7 @@ static char *reply_number(char *at, uint64_t n)
     return mempcpy(at, p, (size_t)(end - p));
 }
 
-size_t hth_http_quick_text(hth_http *h, const char *json, char out[HTH_HTTP_QUICK_BYTES])
+size_t hth_http_health_text(hth_http *h, const char *json, char out[HTH_HTTP_HEALTH_BYTES])
 {
     char *at = stpcpy(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n");
     at = stpcpy(reply_field(at, "Date", reply_date(h)), "Content-Length: ");

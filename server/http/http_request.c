@@ -383,8 +383,8 @@ hth_err hth_infer_head(hth_infer_call *c)
 static hth_err read_text(reading *s, const char *text)
 {
     hth_infer_call *c = s->c;
-    return c->taken == NULL ? hth_seen_request(&c->c.h->seen, text, s->head_bytes, s->data,
-                                               HTH_INFER_MAX_TENSORS, &c->counted, &c->head)
+    return c->taken == NULL ? hth_head_cache_request(&c->c.h->seen, text, s->head_bytes, s->data,
+                                                     HTH_INFER_MAX_TENSORS, &c->counted, &c->head)
                             : hth_json_request(text, s->head_bytes, s->data, HTH_INFER_MAX_TENSORS,
                                                &c->counted, &c->head);
 }

@@ -62,14 +62,15 @@ static const route route_table[] = {
     {"v2/models/*/trace/setting", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
     {"v2/logging", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_logging_get},
     {"v2/logging", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_logging_set},
-    {"", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING, hth_http_page}, // without a figure in it
-    {"v2/hearth/devices", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_devices},
-    {"v2/hearth/stats", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_stats},
-    {"v2/hearth/models", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_models},
-    {"v2/hearth/latency", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_latency},
-    {"v2/hearth/jobs", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_jobs},
-    {"v2/hearth/jobs/*", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_job},
-    {"v2/hearth/timeline", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_view_timeline},
+    {"", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING,
+     hth_http_dashboard_page}, // without a figure in it
+    {"v2/hearth/devices", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_devices},
+    {"v2/hearth/stats", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_stats},
+    {"v2/hearth/models", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_models},
+    {"v2/hearth/latency", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency},
+    {"v2/hearth/jobs", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_jobs},
+    {"v2/hearth/jobs/*", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_job},
+    {"v2/hearth/timeline", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline},
     {"v2/models/*", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
     {"v2/models/*/config", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_config},
     {"v2/models/*/ready", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_ready},
@@ -336,7 +337,7 @@ void hth_http_route(hth_http *h, struct evhttp_request *req)
                               hth_http_route_allow(h, path));
         }
         hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
-    } else if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
+    } else if (hth_http_auth(h, req, r->need) && hth_http_inflate(h, req) &&
                route_args(h, req, r, &s, name, &a)) {
         r->handler(h, req, &a);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/net/accept_guard.h - what the listeners of all front ends share: the descriptors that peers
-// may use together, and what a listener does when the process has none left.
+// server/net/accept_guard.h - what the listeners of all front ends share: the descriptors that
+// peers may use together, and what a listener does when the process has none left.
 //
 // Design notes
 // A process without a free descriptor can neither restart its engine nor open a model, and a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/net/account.h - the bytes of requests and answers that all front ends of the process hold for
-// their clients, in one sum. Its limit is http.buffered_bytes. Any thread.
+// server/net/account.h - the bytes of requests and answers that all front ends of the process hold
+// for their clients, in one sum. Its limit is http.buffered_bytes. Any thread.
 #ifndef HTH_SERVER_NET_ACCOUNT_H
 #define HTH_SERVER_NET_ACCOUNT_H
 

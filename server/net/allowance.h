@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/net/allowance.h - what one peer may use: a local user, or an address of the network (of IPv6,
-// its /64).
+// server/net/allowance.h - what one peer may use: a local user, or an address of the network (of
+// IPv6, its /64).
 //
 // Design notes
 // Limits per connection do not hold who opens many. Therefore connections, requests in progress and

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/net/mapped.h - the address space that clients' shared memory takes, in one sum for all front
-// ends. A file need not have the memory that it says it has: without a limit a few calls use up the
-// addresses that a process has, and nothing can be mapped any more. Any thread.
+// server/net/mapped.h - the address space that clients' shared memory takes, in one sum for all
+// front ends. A file need not have the memory that it says it has: without a limit a few calls use
+// up the addresses that a process has, and nothing can be mapped any more. Any thread.
 #ifndef HTH_SERVER_NET_MAPPED_H
 #define HTH_SERVER_NET_MAPPED_H
 

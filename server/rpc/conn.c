@@ -47,7 +47,7 @@ struct hth_conn {
     uint64_t uid; // if it is known
     int n_regions;
     hth_region *regions;
-    struct hth_slot *slots; // the dispatcher's
+    struct hth_rpc_slot *slots; // the dispatcher's
 };
 
 struct hth_conns {
@@ -127,7 +127,7 @@ void hth_conn_close(hth_conn *c)
     pthread_mutex_unlock(&c->table->lock);
 }
 
-struct hth_slot **hth_conn_slots(hth_conn *c)
+struct hth_rpc_slot **hth_conn_slots(hth_conn *c)
 {
     return &c->slots;
 }

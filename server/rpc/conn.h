@@ -44,9 +44,9 @@ typedef struct hth_conn_who {
 hth_err hth_conn_open(hth_conns *c, const hth_conn_who *who, hth_conn **out);
 void hth_conn_close(hth_conn *c);
 void hth_conn_hold(hth_conn *c);
-void hth_conn_rele(hth_conn *c);               // NULL is allowed
-bool hth_conn_is_gone(hth_conn *c);            // it was closed
-struct hth_slot **hth_conn_slots(hth_conn *c); // the list of its requests, the dispatcher's
+void hth_conn_rele(hth_conn *c);                   // NULL is allowed
+bool hth_conn_is_gone(hth_conn *c);                // it was closed
+struct hth_rpc_slot **hth_conn_slots(hth_conn *c); // the list of its requests, the dispatcher's
 
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
 // "network".

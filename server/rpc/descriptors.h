@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/rpc/descriptors.h - descriptors that local clients have passed to the server, until a request
-// names them.
+// server/rpc/descriptors.h - descriptors that local clients have passed to the server, until a
+// request names them.
 //
 // Design notes
 // What a client has open, the server must not open by its name: the name may lead elsewhere by

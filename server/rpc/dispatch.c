@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots' state machine (dispatch.h) and the requests that are answered without engine or job
 // thread. What goes to the engine is prepared in request.c.
-#include "server/rpc/slot.h"
+#include "server/rpc/rpc_slot.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -17,10 +17,10 @@
 
 // ---- lists
 
-static void slot_list(hth_slot *s)
+static void slot_list(hth_rpc_slot *s)
 {
     hth_dispatch *d = s->d;
-    hth_slot **mine = hth_conn_slots(s->conn);
+    hth_rpc_slot **mine = hth_conn_slots(s->conn);
     s->newer = *mine;
     s->older = mine;
     if (*mine != NULL) {
@@ -35,7 +35,7 @@ static void slot_list(hth_slot *s)
     d->slots = s;
 }
 
-static void slot_unlist(hth_slot *s)
+static void slot_unlist(hth_rpc_slot *s)
 {
     *s->older = s->newer;
     if (s->newer != NULL) {
@@ -49,13 +49,13 @@ static void slot_unlist(hth_slot *s)
 
 // ---- places
 
-bool hth_slot_place(hth_slot *s)
+bool hth_rpc_slot_place(hth_rpc_slot *s)
 {
     hth_dispatch *d = s->d;
-    int most = (int)hth_setting_int(s->kind == HTH_SLOT_LONG ? HTH_SET_LIMIT_LONG_REQUESTS
-                                                             : HTH_SET_LIMIT_REQUESTS);
-    bool admin = hth_slot_is_admin(s);
-    assert(s->state == HTH_SLOT_TAKEN && !s->placed);
+    int most = (int)hth_setting_int(s->kind == HTH_RPC_SLOT_LONG ? HTH_SET_LIMIT_LONG_REQUESTS
+                                                                 : HTH_SET_LIMIT_REQUESTS);
+    bool admin = hth_rpc_slot_is_admin(s);
+    assert(s->state == HTH_RPC_SLOT_TAKEN && !s->placed);
     pthread_mutex_lock(&d->lock);
     s->placed = d->n_placed[s->kind] < most;
     s->reserved = !s->placed && admin && d->n_reserved < DISPATCH_RESERVE;
@@ -104,19 +104,19 @@ void hth_dispatch_unwatch(hth_dispatch *d, void *ctx)
 
 // slot_end takes the slot out of everything, gives its memory back, then hands the reply over: what
 // was charged for it is the front end's to give back.
-static void slot_end(hth_slot *s, nng_msg *reply)
+static void slot_end(hth_rpc_slot *s, nng_msg *reply)
 {
     hth_dispatch *d = s->d;
-    assert(s->state != HTH_SLOT_ENDED);
+    assert(s->state != HTH_RPC_SLOT_ENDED);
     pthread_mutex_lock(&d->lock);
     slot_unlist(s); // before it is cleared: requests about others look into those that are listed
-    s->state = HTH_SLOT_ENDED;
+    s->state = HTH_RPC_SLOT_ENDED;
     bool placed = s->placed;
     d->n_placed[s->kind] -= placed && !s->reserved;
     d->n_reserved -= s->reserved;
     pthread_mutex_unlock(&d->lock);
-    hth_frame_inputs_fini(&s->in);
-    hth_slot_close_files(s);
+    hth_rpc_tensors_inputs_fini(&s->in);
+    hth_rpc_slot_close_files(s);
     hth_wire_free_request(s->q);
     s->message.free(s->message.owner);
     hth_conn *conn = s->conn;
@@ -137,17 +137,17 @@ static void slot_end(hth_slot *s, nng_msg *reply)
     pthread_mutex_unlock(&d->lock);
 }
 
-void hth_slot_send(hth_slot *s, nng_msg *msg)
+void hth_rpc_slot_send(hth_rpc_slot *s, nng_msg *msg)
 {
     slot_end(s, msg);
 }
 
-void hth_slot_drop(hth_slot *s)
+void hth_rpc_slot_drop(hth_rpc_slot *s)
 {
     slot_end(s, NULL);
 }
 
-void hth_slot_reply(hth_slot *s, Hearth__Reply *r)
+void hth_rpc_slot_reply(hth_rpc_slot *s, Hearth__Reply *r)
 {
     nng_msg *msg = NULL;
     uint8_t *data;
@@ -158,7 +158,7 @@ void hth_slot_reply(hth_slot *s, Hearth__Reply *r)
     slot_end(s, msg);
 }
 
-void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
+void hth_rpc_slot_fail(hth_rpc_slot *s, hth_err err, const char *sentence)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Error body = HEARTH__ERROR__INIT;
@@ -172,10 +172,10 @@ void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
     body.sentence = (char *)sentence;
     r.body_case = HEARTH__REPLY__BODY_ERROR;
     r.error = &body;
-    hth_slot_reply(s, &r);
+    hth_rpc_slot_reply(s, &r);
 }
 
-void hth_slot_document(hth_slot *s, const char *json)
+void hth_rpc_slot_document(hth_rpc_slot *s, const char *json)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Document body = HEARTH__DOCUMENT__INIT;
@@ -187,32 +187,32 @@ void hth_slot_document(hth_slot *s, const char *json)
     r.document = &body;
     hth_err err = hth_msg_frame(&r.base, NULL, 0, body.bytes, &s->d->limits, &msg, &data);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     memcpy(data, json, body.bytes);
-    hth_slot_send(s, msg);
+    hth_rpc_slot_send(s, msg);
 }
 
-static void slot_finished(hth_slot *s, hth_err err)
+static void slot_finished(hth_rpc_slot *s, hth_err err)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Done body = HEARTH__DONE__INIT;
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     r.body_case = HEARTH__REPLY__BODY_FINISHED;
     r.finished = &body;
-    hth_slot_reply(s, &r);
+    hth_rpc_slot_reply(s, &r);
 }
 
 // ---- requests about other requests: found by connection and call id
 
 // dispatch_find is under the lock.
-static hth_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_slot *other)
+static hth_rpc_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_rpc_slot *other)
 {
-    for (hth_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+    for (hth_rpc_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
         if (s != other && s->q != NULL && s->q->call == call) {
             return s;
         }
@@ -220,10 +220,10 @@ static hth_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_slot *other
     return NULL;
 }
 
-static void slot_cancel(hth_slot *s, uint64_t call)
+static void slot_cancel(hth_rpc_slot *s, uint64_t call)
 {
     pthread_mutex_lock(&s->d->lock);
-    hth_slot *other = dispatch_find(s->conn, call, s);
+    hth_rpc_slot *other = dispatch_find(s->conn, call, s);
     if (other != NULL) {
         other->r.canceled = 1;
     }
@@ -232,13 +232,13 @@ static void slot_cancel(hth_slot *s, uint64_t call)
     slot_finished(s, HTH_OK);
 }
 
-static void slot_progress(hth_slot *s, uint64_t call)
+static void slot_progress(hth_rpc_slot *s, uint64_t call)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Progressed body = HEARTH__PROGRESSED__INIT;
     hth_progress p = {.what = ""};
     pthread_mutex_lock(&s->d->lock);
-    const hth_slot *other = dispatch_find(s->conn, call, s);
+    const hth_rpc_slot *other = dispatch_find(s->conn, call, s);
     if (other != NULL) {
         p = other->progress;
         body.active = p.what[0] != 0;
@@ -249,10 +249,10 @@ static void slot_progress(hth_slot *s, uint64_t call)
     body.total = p.total;
     r.body_case = HEARTH__REPLY__BODY_PROGRESSED;
     r.progressed = &body;
-    hth_slot_reply(s, &r);
+    hth_rpc_slot_reply(s, &r);
 }
 
-void hth_slot_set_progress(hth_slot *s, const char *what, uint64_t done, uint64_t total)
+void hth_rpc_slot_set_progress(hth_rpc_slot *s, const char *what, uint64_t done, uint64_t total)
 {
     pthread_mutex_lock(&s->d->lock);
     strncpy(s->progress.what, what, sizeof s->progress.what - 1);
@@ -264,7 +264,7 @@ void hth_slot_set_progress(hth_slot *s, const char *what, uint64_t done, uint64_
 void hth_dispatch_gone(hth_dispatch *d, hth_conn *c)
 {
     pthread_mutex_lock(&d->lock);
-    for (hth_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+    for (hth_rpc_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
         s->r.canceled = 1;
     }
     pthread_mutex_unlock(&d->lock);
@@ -272,33 +272,33 @@ void hth_dispatch_gone(hth_dispatch *d, hth_conn *c)
 
 // ---- taking requests
 
-static void slot_map(hth_slot *s)
+static void slot_map(hth_rpc_slot *s)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Mapped body = HEARTH__MAPPED__INIT;
     hth_err err = hth_conn_map(s->conn, s->q->map->handle, s->q->map->bytes, &body.region);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     r.body_case = HEARTH__REPLY__BODY_MAPPED;
     r.mapped = &body;
-    hth_slot_reply(s, &r);
+    hth_rpc_slot_reply(s, &r);
 }
 
-static void slot_fetch(hth_slot *s)
+static void slot_fetch(hth_rpc_slot *s)
 {
     nng_msg *reply;
     hth_err err = hth_rings_fetch(s->d->rings, s->conn, s->q->fetch->call, &reply);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
-    hth_slot_send(s, reply);
+    hth_rpc_slot_send(s, reply);
 }
 
 // slot_answer_now answers what needs no engine; false: it does.
-static bool slot_answer_now(hth_slot *s)
+static bool slot_answer_now(hth_rpc_slot *s)
 {
     switch (s->q->body_case) {
     case HEARTH__REQUEST__BODY_CANCEL:
@@ -324,30 +324,30 @@ static bool slot_answer_now(hth_slot *s)
     }
 }
 
-void hth_slot_run(hth_slot *s)
+void hth_rpc_slot_run(hth_rpc_slot *s)
 {
-    assert(s->state == HTH_SLOT_TAKEN);
-    s->state = HTH_SLOT_WORKING;
+    assert(s->state == HTH_RPC_SLOT_TAKEN);
+    s->state = HTH_RPC_SLOT_WORKING;
     switch (s->q->body_case) {
     case HEARTH__REQUEST__BODY_INFER:
-        hth_slot_infer(s);
+        hth_rpc_slot_infer(s);
         break;
     case HEARTH__REQUEST__BODY_QUERY:
         if (strcmp(s->q->query->what, "models") == 0) {
-            hth_slot_models(s);
+            hth_rpc_slot_models(s);
         } else if (strcmp(s->q->query->what, "verify") == 0) {
-            hth_slot_verify(s);
+            hth_rpc_slot_verify(s);
         } else {
-            hth_slot_query(s);
+            hth_rpc_slot_query(s);
         }
         break;
     default:
-        hth_slot_job(s);
+        hth_rpc_slot_job(s);
         break;
     }
 }
 
-static bool slot_is_about_others(const hth_slot *s)
+static bool slot_is_about_others(const hth_rpc_slot *s)
 {
     return s->q->body_case == HEARTH__REQUEST__BODY_PROGRESS ||
            s->q->body_case == HEARTH__REQUEST__BODY_CANCEL ||
@@ -356,7 +356,7 @@ static bool slot_is_about_others(const hth_slot *s)
 }
 
 // slot_judge answers a request that may not be, or that need not wait; false: it is to be run.
-static bool slot_judge(hth_slot *s, hth_err decoded)
+static bool slot_judge(hth_rpc_slot *s, hth_err decoded)
 {
     hth_dispatch *d = s->d;
     pthread_mutex_lock(&d->lock);
@@ -371,16 +371,16 @@ static bool slot_judge(hth_slot *s, hth_err decoded)
             hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token, hth_auth_need(s->q), NULL);
     }
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return true;
     }
     return slot_answer_now(s);
 }
 
 hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
-                          const hth_front *front, void *back, hth_slot **out)
+                          const hth_front *front, void *back, hth_rpc_slot **out)
 {
-    hth_slot *s = hth_calloc(1, sizeof *s);
+    hth_rpc_slot *s = hth_calloc(1, sizeof *s);
     *out = NULL;
     if (s == NULL) {
         m->free(m->owner);
@@ -396,7 +396,7 @@ hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
     s->file = -1;
     hth_err err = hth_wire_read_request(m->frame, m->bytes, &d->limits, NULL, &s->q, &s->data,
                                         &s->data_bytes);
-    s->kind = err == HTH_OK ? hth_slot_kind_of(s->q) : HTH_SLOT_SHORT;
+    s->kind = err == HTH_OK ? hth_rpc_slot_kind_of(s->q) : HTH_RPC_SLOT_SHORT;
     pthread_mutex_lock(&d->lock);
     d->n_working++;
     slot_list(s);
@@ -405,12 +405,12 @@ hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
     return HTH_OK;
 }
 
-hth_slot_kind hth_slot_get_kind(const hth_slot *s)
+hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *s)
 {
     return s->kind;
 }
 
-bool hth_slot_is_admin(const hth_slot *s)
+bool hth_rpc_slot_is_admin(const hth_rpc_slot *s)
 {
     return hth_conn_peer(s->conn) == HTH_PEER_TRUSTED &&
            s->q->body_case != HEARTH__REQUEST__BODY_INFER;
@@ -425,10 +425,10 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     if (d == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for requests");
     }
-    hth_err err = hth_jobs_open(&d->lists);
-    err = err == HTH_OK ? hth_jobs_open(&d->checks) : err;
+    hth_err err = hth_store_worker_open(&d->lists);
+    err = err == HTH_OK ? hth_store_worker_open(&d->checks) : err;
     if (err != HTH_OK) {
-        hth_jobs_close(d->lists);
+        hth_store_worker_close(d->lists);
         hth_free(d);
         return err;
     }
@@ -454,7 +454,7 @@ void hth_dispatch_refuse(hth_dispatch *d)
 {
     pthread_mutex_lock(&d->lock);
     d->stopping = true;
-    for (hth_slot *s = d->slots; s != NULL; s = s->after) {
+    for (hth_rpc_slot *s = d->slots; s != NULL; s = s->after) {
         bool verify = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
                       strcmp(s->q->query->what, "verify") == 0;
         if (verify) {
@@ -495,7 +495,7 @@ hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns)
 int hth_dispatch_cancel(hth_dispatch *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (hth_slot *s = d->slots; s != NULL; s = s->after) {
+    for (hth_rpc_slot *s = d->slots; s != NULL; s = s->after) {
         bool train = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
                      strcmp(s->q->query->what, "train") == 0;
         if (!train) {
@@ -512,8 +512,8 @@ void hth_dispatch_close(hth_dispatch *d)
     if (d == NULL) {
         return;
     }
-    hth_jobs_close(d->lists);
-    hth_jobs_close(d->checks);
+    hth_store_worker_close(d->lists);
+    hth_store_worker_close(d->checks);
     pthread_cond_destroy(&d->idle);
     pthread_rwlock_destroy(&d->watching);
     pthread_mutex_destroy(&d->lock);

@@ -24,18 +24,18 @@
 #include "client/wire.h"
 #include "server/rpc/conn.h"
 #include "engine/engine.h"
-#include "runtime/jobs.h"
+#include "runtime/store_worker.h"
 #include "server/rpc/rings.h"
 
 #include <nng/nng.h>
 
 typedef struct hth_dispatch hth_dispatch;
-typedef struct hth_slot hth_slot;
+typedef struct hth_rpc_slot hth_rpc_slot;
 
 typedef struct hth_dispatch_config {
     hth_store *store;
     hth_engine *engine;
-    hth_jobs *jobs;
+    hth_store_worker *jobs;
     hth_auth *auth;
     hth_rings *rings;
     hth_wire_limits limits;
@@ -81,27 +81,28 @@ typedef struct hth_front {
     hth_err (*room)(void *back, uint64_t bytes);
 } hth_front;
 
-typedef enum hth_slot_kind {
-    HTH_SLOT_SHORT,
-    HTH_SLOT_LONG,
-} hth_slot_kind;
+typedef enum hth_rpc_slot_kind {
+    HTH_RPC_SLOT_SHORT,
+    HTH_RPC_SLOT_LONG,
+} hth_rpc_slot_kind;
 
 // hth_dispatch_take decodes a message, checks whether its sender may ask that, and answers at once
 // where it may not or where no engine is needed: then *out is NULL. Else *out is a slot in TAKEN,
-// for hth_slot_run or hth_slot_fail. HTH_ENOMEM: nothing was taken, and nothing is answered. The
-// message is freed in any case.
+// for hth_rpc_slot_run or hth_rpc_slot_fail. HTH_ENOMEM: nothing was taken, and nothing is
+// answered. The message is freed in any case.
 hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
-                          const hth_front *front, void *back, hth_slot **out);
-hth_slot_kind hth_slot_get_kind(const hth_slot *s);
-// hth_slot_is_admin: a local administrator asks, and it is no inference.
-bool hth_slot_is_admin(const hth_slot *s);
-// hth_slot_place counts the slot among those that are worked on, until it ends. False: no place is
-// free for it now.
-bool hth_slot_place(hth_slot *s);
-void hth_slot_run(hth_slot *s);
-// hth_slot_fail answers with an error; hth_slot_drop ends a slot in TAKEN whose client is gone.
-void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence);
-void hth_slot_drop(hth_slot *s);
+                          const hth_front *front, void *back, hth_rpc_slot **out);
+hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *s);
+// hth_rpc_slot_is_admin: a local administrator asks, and it is no inference.
+bool hth_rpc_slot_is_admin(const hth_rpc_slot *s);
+// hth_rpc_slot_place counts the slot among those that are worked on, until it ends. False: no place
+// is free for it now.
+bool hth_rpc_slot_place(hth_rpc_slot *s);
+void hth_rpc_slot_run(hth_rpc_slot *s);
+// hth_rpc_slot_fail answers with an error; hth_rpc_slot_drop ends a slot in TAKEN whose client is
+// gone.
+void hth_rpc_slot_fail(hth_rpc_slot *s, hth_err err, const char *sentence);
+void hth_rpc_slot_drop(hth_rpc_slot *s);
 
 // hth_dispatch_watch has `freed` called whenever a place becomes free; any thread, after the slot's
 // answer. Before front ends start; at most HTH_DISPATCH_WATCHES.

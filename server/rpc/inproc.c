@@ -139,7 +139,7 @@ static void inproc_take(inproc_context *c, nng_msg *msg)
     static const hth_front front = {.answer = inproc_answer};
     hth_conn *conn = client_conn(c->i, nng_msg_get_pipe(msg));
     const hth_message m = {nng_msg_body(msg), nng_msg_len(msg), msg, inproc_free};
-    hth_slot *s = NULL;
+    hth_rpc_slot *s = NULL;
     if (conn == NULL) { // gone
         nng_msg_free(msg);
         inproc_receive(c);
@@ -148,7 +148,7 @@ static void inproc_take(inproc_context *c, nng_msg *msg)
     if (hth_dispatch_take(c->i->dispatch, conn, &m, &front, c, &s) != HTH_OK) {
         inproc_receive(c);
     } else if (s != NULL) {
-        hth_slot_run(s);
+        hth_rpc_slot_run(s);
     }
     hth_conn_rele(conn);
 }

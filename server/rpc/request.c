@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that leave the callback's thread: to the engine (infer, queries) or to the job thread.
-#include "server/rpc/slot.h"
+#include "server/rpc/rpc_slot.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -32,11 +32,11 @@ static bool query_is_short(const char *what)
     return i < sizeof words / sizeof words[0];
 }
 
-hth_slot_kind hth_slot_kind_of(const Hearth__Request *q)
+hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *q)
 {
     bool is_short = q->body_case == HEARTH__REQUEST__BODY_INFER ||
                     (q->body_case == HEARTH__REQUEST__BODY_QUERY && query_is_short(q->query->what));
-    return is_short ? HTH_SLOT_SHORT : HTH_SLOT_LONG;
+    return is_short ? HTH_RPC_SLOT_SHORT : HTH_RPC_SLOT_LONG;
 }
 
 // ---- to the engine
@@ -44,7 +44,7 @@ hth_slot_kind hth_slot_kind_of(const Hearth__Request *q)
 static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__Tensor *const *list,
                              size_t n, uint8_t **data)
 {
-    hth_slot *s = ctx;
+    hth_rpc_slot *s = ctx;
     uint64_t bytes;
     HTH_TRY(hth_wire_place(list, n, &bytes));
     if (s->front->room != NULL) {
@@ -55,20 +55,20 @@ static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__
 
 static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_out)
 {
-    hth_slot *s = req->ctx;
-    return hth_frame_outputs(s->q->call, req->version, out, n_out, request_frame, s);
+    hth_rpc_slot *s = req->ctx;
+    return hth_rpc_tensors_outputs(s->q->call, req->version, out, n_out, request_frame, s);
 }
 
 // request_document answers with a document, and frees it; one that tells about this machine without
 // that, to peers elsewhere.
-static void request_document(hth_slot *s, char *json, bool tells)
+static void request_document(hth_rpc_slot *s, char *json, bool tells)
 {
     if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
         char *cleared = hth_redact_jobs(json);
         hth_free(json);
         json = cleared;
     }
-    hth_slot_document(s, json != NULL ? json : "null");
+    hth_rpc_slot_document(s, json != NULL ? json : "null");
     hth_free(json);
 }
 
@@ -87,11 +87,11 @@ static bool request_tells(const char *query)
 
 static void request_done(hth_request *req)
 {
-    hth_slot *s = req->ctx;
+    hth_rpc_slot *s = req->ctx;
     nng_msg *reply = s->reply;
     char *json = req->json;
     if (req->err != HTH_OK) {
-        hth_slot_fail(s, req->err, req->detail);
+        hth_rpc_slot_fail(s, req->err, req->detail);
         if (reply != NULL) {
             nng_msg_free(reply);
         }
@@ -99,19 +99,19 @@ static void request_done(hth_request *req)
         request_document(s, json, request_tells(req->query));
         json = NULL;
     } else if (reply != NULL) {
-        hth_slot_send(s, reply);
+        hth_rpc_slot_send(s, reply);
     } else {
-        hth_slot_fail(s, HTH_ENOTSUP, "the engine gave no outputs");
+        hth_rpc_slot_fail(s, HTH_ENOTSUP, "the engine gave no outputs");
     }
     hth_free(json);
 }
 
 static void request_progress(hth_request *req, const char *what, uint64_t done, uint64_t total)
 {
-    hth_slot_set_progress(req->ctx, what, done, total);
+    hth_rpc_slot_set_progress(req->ctx, what, done, total);
 }
 
-static void request_submit(hth_slot *s)
+static void request_submit(hth_rpc_slot *s)
 {
     hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
     s->r.tenant = s->tenant;
@@ -120,24 +120,24 @@ static void request_submit(hth_slot *s)
     s->r.done = request_done;
     hth_err err = hth_engine_submit(s->d->engine, &s->r);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
     }
 }
 
-void hth_slot_infer(hth_slot *s)
+void hth_rpc_slot_infer(hth_rpc_slot *s)
 {
-    hth_err err = hth_frame_inputs_init(&s->in, s->conn, s->q->infer, s->data, s->data_bytes);
+    hth_err err = hth_rpc_tensors_inputs_init(&s->in, s->conn, s->q->infer, s->data, s->data_bytes);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
-    hth_frame_request(s->q->infer, &s->in, &s->r);
+    hth_rpc_tensors_request(s->q->infer, &s->in, &s->r);
     s->r.place = request_place;
     request_submit(s);
 }
 
 // request_may_name: whether the peer may have the server open files by their paths.
-static hth_err request_may_name(const hth_slot *s)
+static hth_err request_may_name(const hth_rpc_slot *s)
 {
     return hth_conn_names_files(s->conn) ? HTH_OK
            : hth_conn_same_machine(s->conn)
@@ -149,7 +149,7 @@ static hth_err request_may_name(const hth_slot *s)
 
 // ---- files
 
-void hth_slot_close_files(hth_slot *s)
+void hth_rpc_slot_close_files(hth_rpc_slot *s)
 {
     for (int i = 0; i < s->r.n_files; i++) {
         hth_conn_close_taken(s->conn, s->r.files[i]);
@@ -168,7 +168,7 @@ void hth_slot_close_files(hth_slot *s)
 
 // request_path looks at an argument that is a file: its path may be named by some, and with a
 // descriptor by others.
-static hth_err request_path(const hth_slot *s, const char *key, const json_t *v, int n_files)
+static hth_err request_path(const hth_rpc_slot *s, const char *key, const json_t *v, int n_files)
 {
     const json_t *which = json_object_get(v, "descriptor");
     json_int_t i = json_integer_value(which);
@@ -182,7 +182,7 @@ static hth_err request_path(const hth_slot *s, const char *key, const json_t *v,
 
 // request_paths looks for paths in a query's arguments. Documents that a client reads and writes
 // itself are no paths here.
-static hth_err request_paths(const hth_slot *s, const json_t *args, int n_files)
+static hth_err request_paths(const hth_rpc_slot *s, const json_t *args, int n_files)
 {
     static const char *const path[] = {"data", "eval", "spill"};
     static const char *const document[] = {"out", "trace", "problem", "profile", "write-profile"};
@@ -200,7 +200,7 @@ static hth_err request_paths(const hth_slot *s, const json_t *args, int n_files)
 }
 
 // request_take takes over what the client has passed for a query.
-static hth_err request_take(hth_slot *s)
+static hth_err request_take(hth_rpc_slot *s)
 {
     const Hearth__Query *q = s->q->query;
     if (q->n_handles > HTH_REQUEST_FILES) {
@@ -215,7 +215,7 @@ static hth_err request_take(hth_slot *s)
     return HTH_OK;
 }
 
-static hth_err request_files(hth_slot *s)
+static hth_err request_files(hth_rpc_slot *s)
 {
     const Hearth__Query *q = s->q->query;
     json_t *args;
@@ -228,11 +228,11 @@ static hth_err request_files(hth_slot *s)
     return err;
 }
 
-void hth_slot_query(hth_slot *s)
+void hth_rpc_slot_query(hth_rpc_slot *s)
 {
     hth_err err = request_files(s);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     s->r.query = s->q->query->what;
@@ -243,60 +243,60 @@ void hth_slot_query(hth_slot *s)
 
 // ---- to the job threads
 
-static void request_list(hth_job *j)
+static void request_list(hth_store_task *j)
 {
-    hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
     char *json;
     hth_err err = hth_catalog_list(s->d->store, &json);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
-    hth_slot_document(s, json);
+    hth_rpc_slot_document(s, json);
     hth_free(json);
 }
 
-void hth_slot_models(hth_slot *s)
+void hth_rpc_slot_models(hth_rpc_slot *s)
 {
     s->job.run = request_list;
-    hth_jobs_submit(s->d->lists, &s->job);
+    hth_store_worker_submit(s->d->lists, &s->job);
 }
 
 static int request_verify_progress(void *ctx, uint64_t done, uint64_t total)
 {
-    hth_slot *s = ctx;
-    hth_slot_set_progress(s, "reading", done, total);
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "reading", done, total);
     return s->r.canceled;
 }
 
-static void request_verify(hth_job *j)
+static void request_verify(hth_store_task *j)
 {
-    hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
     char *json = NULL;
     hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
                                 : hth_verify_answer(s->d->store, s->q->query->arguments,
                                                     request_verify_progress, s, &json);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     request_document(s, json, true);
 }
 
-void hth_slot_verify(hth_slot *s)
+void hth_rpc_slot_verify(hth_rpc_slot *s)
 {
     s->job.run = request_verify;
-    hth_jobs_submit(s->d->checks, &s->job);
+    hth_store_worker_submit(s->d->checks, &s->job);
 }
 
 static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
 {
-    hth_slot *s = ctx;
-    hth_slot_set_progress(s, "importing", done, total);
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "importing", done, total);
     return s->r.canceled;
 }
 
-static void request_imported(hth_slot *s)
+static void request_imported(hth_rpc_slot *s)
 {
     const hth_put_result *r = &s->put;
     Hearth__Reply reply = HEARTH__REPLY__INIT;
@@ -312,26 +312,26 @@ static void request_imported(hth_slot *s)
     body.record_repaired = r->record_repaired;
     reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
     reply.imported = &body;
-    hth_slot_reply(s, &reply);
+    hth_rpc_slot_reply(s, &reply);
 }
 
 // request_stored says what became of a version that is in the store, but does not answer.
-static void request_stored(hth_slot *s, hth_err err, const char *why)
+static void request_stored(hth_rpc_slot *s, hth_err err, const char *why)
 {
     char sentence[800];
     snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->q->import_model->name,
              s->put.version, why);
-    hth_slot_fail(s, err, sentence);
+    hth_rpc_slot_fail(s, err, sentence);
 }
 
 static void request_serves(hth_request *req)
 {
-    hth_slot *s = req->ctx;
+    hth_rpc_slot *s = req->ctx;
     hth_free(req->json);
     req->json = NULL;
     // an engine that is started again loads the newest version: it is asked once more, as long as
     // it is not that version which ends it
-    if (req->err == HTH_EDEVLOST && ++s->losses < HTH_SLOT_LOSSES &&
+    if (req->err == HTH_EDEVLOST && ++s->losses < HTH_RPC_SLOT_LOSSES &&
         hth_engine_submit(s->d->engine, req) == HTH_OK) {
         return;
     }
@@ -345,7 +345,7 @@ static void request_serves(hth_request *req)
 
 // request_serve waits until the version that was imported answers by its name, where the name is
 // served.
-static void request_serve(hth_slot *s)
+static void request_serve(hth_rpc_slot *s)
 {
     const char *name = s->q->import_model->name;
     char text[32];
@@ -359,7 +359,7 @@ static void request_serve(hth_slot *s)
         return;
     }
     snprintf(text, sizeof text, "loading version %d", s->put.version);
-    hth_slot_set_progress(s, text, 0, 0);
+    hth_rpc_slot_set_progress(s, text, 0, 0);
     hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
     s->r.tenant = s->tenant;
     s->r.query = "serving";
@@ -372,7 +372,7 @@ static void request_serve(hth_slot *s)
     }
 }
 
-static void request_wanted(hth_slot *s, hth_onnx_wanted *w)
+static void request_wanted(hth_rpc_slot *s, hth_onnx_wanted *w)
 {
     Hearth__Reply reply = HEARTH__REPLY__INIT;
     Hearth__Wanted body = HEARTH__WANTED__INIT;
@@ -380,10 +380,10 @@ static void request_wanted(hth_slot *s, hth_onnx_wanted *w)
     body.n_locations = (size_t)w->n;
     reply.body_case = HEARTH__REPLY__BODY_WANTED;
     reply.wanted = &body;
-    hth_slot_reply(s, &reply);
+    hth_rpc_slot_reply(s, &reply);
 }
 
-static void request_import(hth_slot *s)
+static void request_import(hth_rpc_slot *s)
 {
     const Hearth__Import *q = s->q->import_model;
     hth_onnx_wanted wanted = {NULL, 0, 0};
@@ -397,7 +397,7 @@ static void request_import(hth_slot *s)
     if (err == HTH_ENOENT && wanted.n > 0) {
         request_wanted(s, &wanted);
     } else if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
     } else if (no_wait) {
         request_imported(s);
     } else {
@@ -406,9 +406,9 @@ static void request_import(hth_slot *s)
     hth_onnx_wanted_fini(&wanted);
 }
 
-static void request_run_job(hth_job *j)
+static void request_run_job(hth_store_task *j)
 {
-    hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Collected collected = HEARTH__COLLECTED__INIT;
     Hearth__Done finished = HEARTH__DONE__INIT;
@@ -431,14 +431,14 @@ static void request_run_job(hth_job *j)
         err = hth_catalog_remove(s->d->store, s->q->remove->model);
     }
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
     } else {
-        hth_slot_reply(s, &r);
+        hth_rpc_slot_reply(s, &r);
     }
 }
 
 // request_given takes over the files of an import.
-static hth_err request_given(hth_slot *s)
+static hth_err request_given(hth_rpc_slot *s)
 {
     const Hearth__Import *q = s->q->import_model;
     if (q->files[0]->location[0] != 0 || q->n_files > HTH_ONNX_WANTED + 1) {
@@ -458,7 +458,7 @@ static hth_err request_given(hth_slot *s)
 
 // request_job_files takes over what an import or export was passed, or looks whether it may name
 // paths.
-static hth_err request_job_files(hth_slot *s)
+static hth_err request_job_files(hth_rpc_slot *s)
 {
     const Hearth__Request *q = s->q;
     if (q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
@@ -471,13 +471,13 @@ static hth_err request_job_files(hth_slot *s)
     return HTH_OK;
 }
 
-void hth_slot_job(hth_slot *s)
+void hth_rpc_slot_job(hth_rpc_slot *s)
 {
     hth_err err = request_job_files(s);
     if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
     s->job.run = request_run_job;
-    hth_jobs_submit(s->d->jobs, &s->job);
+    hth_store_worker_submit(s->d->jobs, &s->job);
 }

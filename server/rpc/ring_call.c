@@ -22,7 +22,7 @@ struct hth_ring_call {
     uint64_t call;
     char tenant[HTH_TENANT];
     Hearth__Request *q;
-    hth_frame_inputs in;
+    hth_rpc_tensors_inputs in;
     uint8_t *message; // the request
     uint8_t *reply;   // a lane's message, or
     size_t reply_bytes;
@@ -82,14 +82,14 @@ static hth_err call_make(void *ctx, const ProtobufCMessage *header, Hearth__Tens
 static hth_err call_place(hth_request *r, hth_request_tensor *out, int n_out)
 {
     hth_ring_call *k = r->ctx;
-    return hth_frame_outputs(k->call, r->version, out, n_out, call_make, k);
+    return hth_rpc_tensors_outputs(k->call, r->version, out, n_out, call_make, k);
 }
 
 // call_free frees a call that is in no list. Its ring goes with the last one.
 static void call_free(hth_ring_call *k)
 {
     hth_ring_client *c = k->c;
-    hth_frame_inputs_fini(&k->in);
+    hth_rpc_tensors_inputs_fini(&k->in);
     hth_wire_free_request(k->q);
     hth_free(k->message);
     hth_free(k->reply);
@@ -237,8 +237,8 @@ static hth_err call_submit(hth_ring_call *k, const uint8_t *data, uint64_t data_
     const Hearth__Infer *q = k->q->infer;
     HTH_TRY(hth_auth_check(k->c->t->auth, hth_conn_peer(k->c->conn), k->q->token,
                            hth_auth_need(k->q), NULL));
-    HTH_TRY(hth_frame_inputs_init(&k->in, k->c->conn, q, data, data_bytes));
-    hth_frame_request(q, &k->in, &k->r);
+    HTH_TRY(hth_rpc_tensors_inputs_init(&k->in, k->c->conn, q, data, data_bytes));
+    hth_rpc_tensors_request(q, &k->in, &k->r);
     hth_auth_tenant(k->c->t->auth, k->q->token, hth_conn_tenant(k->c->conn), k->tenant,
                     sizeof k->tenant);
     k->r.tenant = k->tenant;

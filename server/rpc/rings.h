@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/rpc/rings.h - the rings of local clients (client/layout.h): takes inferences from them, has
-// them done, and answers in their lanes.
+// server/rpc/rings.h - the rings of local clients (client/layout.h): takes inferences from them,
+// has them done, and answers in their lanes.
 //
 // Design notes
 // A ring belongs to a connection, which asked for it by `attach` over its socket, and goes with it;

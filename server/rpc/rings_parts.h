@@ -7,7 +7,7 @@
 #include "base/mailbox.h"
 #include "base/ipc/ring.h"
 #include "client/layout.h"
-#include "server/rpc/frame.h"
+#include "server/rpc/rpc_tensors.h"
 #include "server/rpc/rings.h"
 
 #include <pthread.h>

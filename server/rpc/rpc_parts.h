@@ -47,8 +47,8 @@ typedef struct hth_rpc_out {
 
 // A request that is in progress: what its slot calls back with.
 typedef struct hth_rpc_request {
-    hth_rpc_conn *c; // held
-    hth_slot *slot;  // while it waits
+    hth_rpc_conn *c;    // held
+    hth_rpc_slot *slot; // while it waits
     struct hth_rpc_request *next;
     bool is_long, counted;        // by its allowance
     uint64_t message_bytes;       // charged

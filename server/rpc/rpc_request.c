@@ -158,12 +158,12 @@ typedef enum request_start {
 
 static request_start request_try(hth_rpc_request *q)
 {
-    hth_slot *s = q->slot;
-    bool admin = hth_slot_is_admin(s);
+    hth_rpc_slot *s = q->slot;
+    bool admin = hth_rpc_slot_is_admin(s);
     if (!admin && hth_allowance_request(q->c->allowance, q->is_long) != HTH_OK) {
         return REQUEST_PEER_FULL;
     }
-    if (!hth_slot_place(s)) {
+    if (!hth_rpc_slot_place(s)) {
         if (!admin) {
             hth_allowance_answered(q->c->allowance, q->is_long);
         }
@@ -173,7 +173,7 @@ static request_start request_try(hth_rpc_request *q)
     q->counted = !admin;
     atomic_fetch_add(&q->c->n_long, q->is_long && q->counted);
     q->slot = NULL;
-    hth_slot_run(s);
+    hth_rpc_slot_run(s);
     return REQUEST_STARTED;
 }
 
@@ -202,15 +202,15 @@ static void request_long(hth_rpc_request *q)
 {
     hth_rpc_conn *c = q->c;
     int most = (int)hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) / REQUEST_LONG;
-    hth_slot *s = q->slot;
+    hth_rpc_slot *s = q->slot;
     if (atomic_load(&c->n_long) >= most) {
         hth_fail(HTH_EBUSY,
                  "%d long requests are in progress on this connection (half of "
                  "limits.requests_per_connection)",
                  most);
-        hth_slot_fail(s, HTH_EBUSY, hth_err_detail());
+        hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
     } else if (request_try(q) != REQUEST_STARTED) {
-        hth_slot_fail(s, HTH_EBUSY, hth_err_detail());
+        hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
     }
 }
 
@@ -244,7 +244,7 @@ void hth_rpc_request_take(hth_rpc_conn *c)
     hth_rpc_in_forget(c);
     hth_rpc_conn_hold(c);
     atomic_fetch_add(&c->n_pending, 1);
-    hth_slot *s;
+    hth_rpc_slot *s;
     if (hth_dispatch_take(c->r->config.dispatch, c->conn, &m, &front, q, &s) != HTH_OK) {
         request_answer(q, NULL);
         return;
@@ -253,10 +253,11 @@ void hth_rpc_request_take(hth_rpc_conn *c)
         return; // answered
     }
     q->slot = s;
-    q->is_long = hth_slot_get_kind(s) == HTH_SLOT_LONG;
+    q->is_long = hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_LONG;
     if (q->is_long) {
         request_long(q);
-    } else if ((c->waiting != NULL && !hth_slot_is_admin(s)) || request_try(q) != REQUEST_STARTED) {
+    } else if ((c->waiting != NULL && !hth_rpc_slot_is_admin(s)) ||
+               request_try(q) != REQUEST_STARTED) {
         request_wait(q);
     }
 }
@@ -322,7 +323,7 @@ void hth_rpc_request_drop_all(hth_rpc_conn *c)
     while (c->waiting != NULL) {
         hth_rpc_request *q = c->waiting;
         c->waiting = q->next;
-        hth_slot_drop(q->slot);
+        hth_rpc_slot_drop(q->slot);
     }
     c->last_waiting = &c->waiting;
 }

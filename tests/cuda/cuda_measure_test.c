@@ -160,18 +160,18 @@ static void times_at_a_new_anchor(void **state)
     test_clock clock = {.now = hth_now_ns(), .tick = TICK_NS};
     hth_clock_inject(test_now, &clock);
     fixture f;
-    hth_far *far;
+    hth_bench_device *far;
     uint64_t readings = 0;
     const hth_node *n = conv_open(&f, HTH_OP_CONV, false, false);
     taken = 0;
-    assert_int_equal(hth_far_open(cuda_test_device, f.graph, n, &cache, &far), HTH_OK);
+    assert_int_equal(hth_bench_device_open(cuda_test_device, f.graph, n, &cache, &far), HTH_OK);
     for (uint64_t jump = 0; jump <= readings; jump++) {
         hth_choice c = any;
         hth_samples s = {.n = 0};
         clock.readings = 0;
         clock.jump = jump;
         clock.tick = (1 + jump) * TICK_NS; // another reference would be late by as much
-        assert_int_equal(hth_far_turn(far, &c, &s), HTH_OK);
+        assert_int_equal(hth_bench_device_turn(far, &c, &s), HTH_OK);
         assert_int_equal(s.n, 1);
         readings = jump == 0 ? clock.readings : readings;
         // five runs; one, where the warm-up seemed long; the jump among those that are timed
@@ -182,7 +182,7 @@ static void times_at_a_new_anchor(void **state)
         }
     }
     assert_int_equal(readings, 4); // two events around the warm-up, two around the runs
-    hth_far_close(far);
+    hth_bench_device_close(far);
     hth_clock_inject(NULL, NULL);
     fixture_close(&f);
 }

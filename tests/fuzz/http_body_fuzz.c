@@ -222,7 +222,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     must(decode(&h, &b) == first); // the JSON may have been kept
     b.taken = true;
     must(decode(&h, &b) == first);
-    hth_seen_fini(&h.seen);
+    hth_head_cache_fini(&h.seen);
     free(b.p);
     return 0;
 }

@@ -10,7 +10,7 @@
 #include "graph/autodiff/train.h"
 #include "runtime/host.h"
 #include "engine/serve/infer.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 #include "engine/serve/load.h"
 #include "runtime/paced.h"
 #include "tests/fuzz/onnx_mutate.h"
@@ -28,7 +28,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigned seed);
 
 static hth_site site;
-static hth_models models = {.site = &site, .changed = hth_reload_look};
+static hth_models models = {.site = &site, .changed = hth_version_swap_look};
 static hth_request request;
 static int turns, trained; // steps of training that were made
 
@@ -126,13 +126,13 @@ static void fuzz_request(hth_model *m)
 {
     const hth_graph *g = m->source.graph;
     hth_request_tensor *in = hth_calloc((size_t)g->n_inputs + 1, sizeof *in);
-    hth_work *w;
+    hth_infer_request *w;
     request = (hth_request){
         .model = "m", .inputs = in, .n_inputs = g->n_inputs, .place = fuzz_place, .at_once = true};
     turns = 0;
-    if (fuzz_inputs(g, in) && hth_work_open(&models, m, &request, &w) == HTH_OK) {
-        hth_work_result(w, hth_infer(&models, w));
-        hth_work_close(&models, w);
+    if (fuzz_inputs(g, in) && hth_infer_request_open(&models, m, &request, &w) == HTH_OK) {
+        hth_infer_request_result(w, hth_infer(&models, w));
+        hth_infer_request_close(&models, w);
     }
     for (int i = 0; i < request.n_outputs; i++) {
         hth_free(request.outputs[i].t.data);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/children.h - the processes that a process has started, as the kernel lists them, and what
-// an engine's process does whose parent is gone.
+// tests/rig/children.h - the processes that a process has started, as the kernel lists them, and
+// what an engine's process does whose parent is gone.
 #ifndef HTH_TESTS_RIG_CHILDREN_H
 #define HTH_TESTS_RIG_CHILDREN_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/fake_engine.h - an engine behind engine/engine.h that computes nothing, included by one .c
-// of a test program; its symbols are found before the library's.
+// tests/rig/fake_engine.h - an engine behind engine/engine.h that computes nothing, included by one
+// .c of a test program; its symbols are found before the library's.
 //
 // Infer answers each input as the output of the same name. Models: "missing" does not exist;
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/fake_http_rig.h - a server with HTTP on the fake engine, for tests of requests that are not
-// answered at once.
+// tests/rig/fake_http_rig.h - a server with HTTP on the fake engine, for tests of requests that are
+// not answered at once.
 #ifndef HTH_TESTS_RIG_FAKE_HTTP_RIG_H
 #define HTH_TESTS_RIG_FAKE_HTTP_RIG_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/free_port.h - TCP ports of the loopback that nobody listens at, and that no other test gets
-// as long as this process lives. Below those that the kernel gives to connections: a server that is
-// started again finds its port as it was.
+// tests/rig/free_port.h - TCP ports of the loopback that nobody listens at, and that no other test
+// gets as long as this process lives. Below those that the kernel gives to connections: a server
+// that is started again finds its port as it was.
 #ifndef HTH_TESTS_RIG_FREE_PORT_H
 #define HTH_TESTS_RIG_FREE_PORT_H
 

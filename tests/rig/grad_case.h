@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/grad_case.h - models of one node that are said in one line: operator, operands, attributes.
-// Every float operand is a parameter; the loss compares the output.
+// tests/rig/grad_case.h - models of one node that are said in one line: operator, operands,
+// attributes. Every float operand is a parameter; the loss compares the output.
 //
 //   Op x[2,3] w+[3] i:[2]{0,1} f=[2]{1,2} s={2} - ; name=1,2 name='text' name=0.5
 //   x[..] parameter, values in (-1, 1) away from 0, no two alike; w+[..] positive, w^[..] above 1;

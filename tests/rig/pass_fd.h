@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/pass_fd.h - passes descriptors as the client does, for tests that make requests themselves.
+// tests/rig/pass_fd.h - passes descriptors as the client does, for tests that make requests
+// themselves.
 #ifndef HTH_TESTS_RIG_PASS_FD_H
 #define HTH_TESTS_RIG_PASS_FD_H
 

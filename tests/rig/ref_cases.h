@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/ref_cases.h - reads tests/data/ref_cases.bin: single nodes with inputs and the outputs that
-// ONNX expects.
+// tests/rig/ref_cases.h - reads tests/data/ref_cases.bin: single nodes with inputs and the outputs
+// that ONNX expects.
 //
 // The format, little-endian, without padding (written by tests/tools/make_ref_cases.py):
 //   file      = "HTHREF1\0", i64 number of cases, case ..

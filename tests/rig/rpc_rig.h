@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/rpc_rig.h - a server with the fake engine that listens on ipc:// and another url, and peers
-// that speak the socket protocol themselves, byte by byte. Included by one .c of a test program.
+// tests/rig/rpc_rig.h - a server with the fake engine that listens on ipc:// and another url, and
+// peers that speak the socket protocol themselves, byte by byte. Included by one .c of a test
+// program.
 #ifndef HTH_TESTS_RIG_RPC_RIG_H
 #define HTH_TESTS_RIG_RPC_RIG_H
 

@@ -4,7 +4,7 @@
 #define HTH_TESTS_RIG_SITE_RIG_H
 
 #include "engine/serve/infer.h"
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 #include "tests/rig/engine_call.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static inline void site_rig_open(site_rig *r, const hth_timing_cache *cache)
     r->site.tolerance = 1e-3;
     r->site.timings = cache;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_reload_look};
+    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
 }
 
 static inline void site_rig_close(site_rig *r)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/train_job.h - training jobs through an engine: the models of tests/data/train, datasets of
-// the formulas that PyTorch's losses were made with, and questions about jobs.
+// tests/rig/train_job.h - training jobs through an engine: the models of tests/data/train, datasets
+// of the formulas that PyTorch's losses were made with, and questions about jobs.
 #ifndef HTH_TESTS_RIG_TRAIN_JOB_H
 #define HTH_TESTS_RIG_TRAIN_JOB_H
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/rig/trainer_rig.h - a trainer with what it needs of an engine, on this thread: for tests that
-// look inside.
+// tests/rig/trainer_rig.h - a trainer with what it needs of an engine, on this thread: for tests
+// that look inside.
 #ifndef HTH_TESTS_RIG_TRAINER_RIG_H
 #define HTH_TESTS_RIG_TRAINER_RIG_H
 
-#include "engine/serve/reload.h"
+#include "engine/serve/version_swap.h"
 #include "engine/train/trainer.h"
 #include "tests/rig/train_job.h"
 
@@ -86,7 +86,7 @@ static inline void rig_make(rig *r, const training *t, int64_t samples, hth_poli
     r->site.tolerance = 1e-3;
     r->site.timings = &known_timings;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e8; // offloads cost
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_reload_look};
+    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
     r->spec = (hth_train_spec){
         .model = "net",
         .options = {.loss = t->y_classes > 0 ? HTH_LOSS_SOFTMAX_XENT : HTH_LOSS_MSE,

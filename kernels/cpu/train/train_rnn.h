@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/train/train_rnn.h - the cells of recurrent networks, one step of one sample forward and
-// back, vectorised over the units.
+// kernels/cpu/train/train_rnn.h - the cells of recurrent networks, one step of one sample forward
+// and back, vectorised over the units.
 //
 // Gates come in as the input's share, without bias, and are left as their values; `bias` has the
 // input's half first, then the state's. Orders are ONNX's: RNN i; GRU z r h; LSTM i o f c. Going

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_body.h - Winograd's transforms of the forward pass and products in vectors
-// of WINO_LANES floats. Included once by each file that is compiled for an instruction set, which
-// defines WINO_LANES, WINO_BLOCK (channels of a block), WINO_ROWS (tiles at once in a product),
-// WINO_HALF and WINO_VECS (of a filter gradient's product); else they are those of SSE2.
+// kernels/cpu/winograd/winograd_body.h - Winograd's transforms of the forward pass and products in
+// vectors of WINO_LANES floats. Included once by each file that is compiled for an instruction set,
+// which defines WINO_LANES, WINO_BLOCK (channels of a block), WINO_ROWS (tiles at once in a
+// product), WINO_HALF and WINO_VECS (of a filter gradient's product); else they are those of SSE2.
 //
 // Design notes
 // Everything is written for a number of pairs of points that is a constant where it is inlined, so

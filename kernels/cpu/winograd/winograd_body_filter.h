@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_body_filter.h - what transforms filters: WINO_LANES outputs side by side,
-// computed ones in float, constant ones in double. Their taps are nine vectors, whose elements lie
-// a filter (data gradient) or all filters of an output (forward) apart in memory.
+// kernels/cpu/winograd/winograd_body_filter.h - what transforms filters: WINO_LANES outputs side by
+// side, computed ones in float, constant ones in double. Their taps are nine vectors, whose
+// elements lie a filter (data gradient) or all filters of an output (forward) apart in memory.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_BODY_FILTER_H
 #define HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_BODY_FILTER_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_body_grad.h - what Winograd's filter gradient adds to winograd_body.h: the
-// transposed transforms, and products summed over tiles. WINO_HALF input channels times WINO_VECS
-// vectors of results are in registers at once.
+// kernels/cpu/winograd/winograd_body_grad.h - what Winograd's filter gradient adds to
+// winograd_body.h: the transposed transforms, and products summed over tiles. WINO_HALF input
+// channels times WINO_VECS vectors of results are in registers at once.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_BODY_GRAD_H
 #define HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_BODY_GRAD_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_filter.h - filters of 3x3 convolutions, transformed: U = G g G^T in panels
-// (winograd_tile.h).
+// kernels/cpu/winograd/winograd_filter.h - filters of 3x3 convolutions, transformed: U = G g G^T in
+// panels (winograd_tile.h).
 #ifndef HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_FILTER_H
 #define HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_FILTER_H
 

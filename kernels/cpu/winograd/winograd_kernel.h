@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_kernel.h - a forward pass or data gradient by Winograd's algorithm: how its
-// workspace is divided. Between winograd.c, which runs it, and winograd_reserve.c.
+// kernels/cpu/winograd/winograd_kernel.h - a forward pass or data gradient by Winograd's algorithm:
+// how its workspace is divided. Between winograd.c, which runs it, and winograd_reserve.c.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_KERNEL_H
 #define HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_KERNEL_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_point.h - Winograd's interpolation points and the polynomials made of them.
+// kernels/cpu/winograd/winograd_point.h - Winograd's interpolation points and the polynomials made
+// of them.
 //
 // Design notes
 // Results are products of polynomials, evaluated at 0, +-p for each pair, and infinity. Large and

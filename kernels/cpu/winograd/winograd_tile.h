@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_tile.h - what the kernels of Winograd's algorithm share: the grid of tiles,
-// the transformed filter's form, and the table of what is compiled per instruction set.
+// kernels/cpu/winograd/winograd_tile.h - what the kernels of Winograd's algorithm share: the grid
+// of tiles, the transformed filter's form, and the table of what is compiled per instruction set.
 //
 // Design notes
 // F(m x m, 3x3): a tile of m x m results comes from a patch of (m + 2) x (m + 2) inputs. The

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd/winograd_vector.h - vectors of WINO_LANES floats, for files that are compiled once
-// per instruction set and define it.
+// kernels/cpu/winograd/winograd_vector.h - vectors of WINO_LANES floats, for files that are
+// compiled once per instruction set and define it.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_VECTOR_H
 #define HTH_KERNELS_CPU_WINOGRAD_WINOGRAD_VECTOR_H
 

@@ -33,7 +33,7 @@ typedef struct load_file {
 
 typedef struct load_call {
     hth_http_call c;
-    hth_job job;
+    hth_store_task job;
     struct evbuffer *body;            // job thread only while it has it
     hth_text text;                    // the engine's arguments
     int made[LOAD_MAX_FILES], n_made; // versions that are new
@@ -272,12 +272,12 @@ static void load_done(load_call *l, hth_err err, const char *sentence)
     l->c.r.done(&l->c.r);
 }
 
-static load_call *load_of(hth_job *j)
+static load_call *load_of(hth_store_task *j)
 {
     return (load_call *)((char *)j - offsetof(load_call, job));
 }
 
-static void load_run(hth_job *j)
+static void load_run(hth_store_task *j)
 {
     load_call *l = load_of(j);
     char sentence[512] = "";
@@ -289,7 +289,7 @@ static void load_run(hth_job *j)
     load_done(l, err, sentence);
 }
 
-static void load_run_undo(hth_job *j)
+static void load_run_undo(hth_store_task *j)
 {
     load_call *l = load_of(j);
     load_undo(l);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/repository/model_config.h - what a client says about a model that it loads: a ModelConfig of the Open
-// Inference Protocol, as JSON.
+// server/http/repository/model_config.h - what a client says about a model that it loads: a
+// ModelConfig of the Open Inference Protocol, as JSON.
 #ifndef HTH_SERVER_HTTP_REPOSITORY_MODEL_CONFIG_H
 #define HTH_SERVER_HTTP_REPOSITORY_MODEL_CONFIG_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/tensors/http_json.h - tensor data as JSON text, in and out, without a tree of values; and text
-// that grows.
+// server/http/tensors/http_json.h - tensor data as JSON text, in and out, without a tree of values;
+// and text that grows.
 #ifndef HTH_SERVER_HTTP_TENSORS_HTTP_JSON_H
 #define HTH_SERVER_HTTP_TENSORS_HTTP_JSON_H
 

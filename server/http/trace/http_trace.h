@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/trace/http_trace.h - traces of requests: which are taken, by settings for all models and for
-// single ones, and the file into which they go.
+// server/http/trace/http_trace.h - traces of requests: which are taken, by settings for all models
+// and for single ones, and the file into which they go.
 //
 // Design notes
 // A trace is begun when an inference request arrives, gets its times as the request goes on, and is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/trace/http_trace_file.h - the file of traces: a JSON array that is whole after each write. With
-// a log frequency N, each N traces get a file of their own, FILE.0, FILE.1, ..
+// server/http/trace/http_trace_file.h - the file of traces: a JSON array that is whole after each
+// write. With a log frequency N, each N traces get a file of their own, FILE.0, FILE.1, ..
 #ifndef HTH_SERVER_HTTP_TRACE_HTTP_TRACE_FILE_H
 #define HTH_SERVER_HTTP_TRACE_HTTP_TRACE_FILE_H
 

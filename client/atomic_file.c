@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The temporary name ends in the process id and a number, so that writers of one path do not meet.
+#include "client/atomic_file.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t n = write(fd, p, bytes);
+        if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+        if (n > 0) {
+            p += n;
+            bytes -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *w)
+{
+    static atomic_uint serial;
+    *w = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
+    w->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    hth_err err = w->path == NULL || w->tmp == NULL
+                      ? hth_fail(HTH_ENOMEM, "out of memory for a path")
+                      : HTH_OK;
+    if (err == HTH_OK &&
+        (w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
+        err = hth_fail_errno(errno, "cannot write %s", path);
+    }
+    if (err != HTH_OK) {
+        hth_free(w->path);
+        hth_free(w->tmp);
+        *w = (hth_atomic_file){.fd = -1};
+    }
+    return err;
+}
+
+hth_err hth_atomic_file_end(hth_atomic_file *w, bool keep)
+{
+    bool failed = keep && (fsync(w->fd) != 0 || rename(w->tmp, w->path) != 0);
+    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", w->path) : HTH_OK;
+    close(w->fd);
+    if (failed || !keep) {
+        unlink(w->tmp);
+    }
+    hth_free(w->path);
+    hth_free(w->tmp);
+    *w = (hth_atomic_file){.fd = -1};
+    return err;
+}
+
+hth_err hth_atomic_file_put(int fd, const char *shown, const hth_atomic_file_piece *piece, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (whole_write_all(fd, piece[i].data, piece[i].bytes) != 0) {
+            return hth_fail_errno(errno, "cannot write %s", shown);
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *piece, size_t n)
+{
+    hth_atomic_file w;
+    HTH_TRY(hth_atomic_file_begin(path, &w));
+    hth_err err = hth_atomic_file_put(w.fd, path, piece, n);
+    hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
+    return err != HTH_OK ? err : end;
+}

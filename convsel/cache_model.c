@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's caches as one queue of bytes: what is written, and what is read from memory, moves a
+// clock on; a tensor that was last touched less than a cache's size ago is still in that cache.
+// Nodes walk their operands together, from end to end: between two uses of a piece of a tensor lie,
+// on the average, half of all that the one node touches, and half of what the other does. The step
+// runs again and again, so it is walked twice: in the second round the first nodes find what the
+// last ones left.
+//
+// An output has a place of its own, which a step with memory to spare gives it far from what was
+// used last; it is in no cache if the step touches more than the cache holds. Places that are taken
+// over - in-place kernels, new values of parameters - are as warm as what lay there.
+#include "convsel/cache_model.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define HEAT_MIB      20                  // log2: sweeps are told apart by powers of two of a MiB
+#define HEAT_START    ((uint64_t)1 << 62) // before it lies more than any node touches
+#define HEAT_LETTERS  26
+#define HEAT_REPLACED 26 // inputs that an output can name
+
+typedef struct heat_walk {
+    const hth_graph *g;
+    const int *replaces;
+    uint64_t core, shared, clock;
+    uint64_t *touched; // [n_values]: the clock then; 0: never
+    int *last;         // [n_values]: the last node that reads it
+} heat_walk;
+
+static uint64_t heat_bytes(const hth_graph *g, int v)
+{
+    size_t bytes;
+    const hth_value *x = &g->values[v];
+    return hth_tensor_bytes(x->dtype, &x->shape, x->layout, &bytes) == HTH_OK ? bytes : 0;
+}
+
+// How far away the last use of v is, in the middle of a node that touches so many bytes.
+static int heat_age(const heat_walk *w, int v, uint64_t touches)
+{
+    if (w->touched[v] == 0) {
+        return 2;
+    }
+    uint64_t age = w->clock + touches / 2 - w->touched[v];
+    return age < w->core ? 0 : age < w->shared ? 1 : 2;
+}
+
+static bool heat_dies(const heat_walk *w, int v, int node)
+{
+    const hth_value *x = &w->g->values[v];
+    return w->last[v] == node && x->constant == NULL && !x->is_input && !x->is_output;
+}
+
+// The input whose place output `v` takes, -1: none.
+static int heat_place(const heat_walk *w, const hth_node *n, int v)
+{
+    for (int i = 0; w->replaces != NULL && i < n->n_inputs && i < HEAT_REPLACED; i++) {
+        if (n->inputs[i] >= 0 && n->inputs[i] == w->replaces[v]) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static uint64_t heat_touches(const heat_walk *w, const hth_node *n)
+{
+    uint64_t bytes = 0;
+    for (int k = 0; k < n->n_inputs; k++) {
+        bytes += n->inputs[k] < 0 ? 0 : heat_bytes(w->g, n->inputs[k]);
+    }
+    for (int k = 0; k < n->n_outputs; k++) {
+        int v = n->outputs[k];
+        bytes += v < 0 || heat_place(w, n, v) >= 0 ? 0 : heat_bytes(w->g, v);
+    }
+    return bytes;
+}
+
+// Walks node i; with `text`, writes its description there.
+static void heat_node(heat_walk *w, int i, char *text)
+{
+    const hth_node *n = &w->g->nodes[i];
+    char sink[2] = {0};
+    uint64_t fresh = 0, touches = heat_touches(w, n);
+    for (int k = 0; k < n->n_inputs; k++) {
+        int v = n->inputs[k], age = v < 0 ? 0 : heat_age(w, v, touches);
+        char *at = text == NULL ? sink : text + k;
+        *at = v < 0 ? '-' : (char)((heat_dies(w, v, i) ? 'a' : '0') + age);
+        fresh += age == 2 ? heat_bytes(w->g, v) : 0;
+    }
+    for (int k = 0; k < n->n_outputs; k++) {
+        int v = n->outputs[k], place = v < 0 ? -1 : heat_place(w, n, v);
+        char *at = text == NULL ? sink : text + n->n_inputs + 1 + k;
+        *at = v < 0 ? '-' : place < 0 ? 'n' : (char)('A' + place);
+        fresh += v < 0 || place >= 0 ? 0 : heat_bytes(w->g, v);
+    }
+    w->clock += fresh;
+    for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
+        int v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
+        if (v >= 0) {
+            w->touched[v] = w->clock - touches / 2;
+            int old = k < n->n_inputs || w->replaces == NULL ? -1 : w->replaces[v];
+            if (old >= 0) {
+                w->touched[old] = w->touched[v];
+            }
+        }
+    }
+}
+
+static hth_err heat_texts(heat_walk *w, hth_cache_model *out)
+{
+    uint64_t begin = 0;
+    for (int round = 0; round < 2; round++) {
+        begin = w->clock;
+        for (int i = 0; i < w->g->n_nodes; i++) {
+            const hth_node *n = &w->g->nodes[i];
+            char *text = NULL;
+            if (round == 1) {
+                text = hth_calloc((size_t)(n->n_inputs + n->n_outputs) + 3, 1);
+                if (text == NULL) {
+                    return hth_fail(HTH_ENOMEM, "no memory to describe a step");
+                }
+                text[1 + n->n_inputs] = '>';
+                out->of[i] = text++;
+            }
+            heat_node(w, i, text);
+        }
+    }
+    // Half as much again as the cache, so that little stays whatever it keeps.
+    uint64_t step = w->clock - begin, most = w->shared + w->shared / 2;
+    out->sweep_bytes = step < most ? step : most;
+    char letter = 'a';
+    while (letter < 'a' + HEAT_LETTERS - 1 && out->sweep_bytes >> HEAT_MIB >> (letter - 'a') > 0) {
+        letter++;
+    }
+    for (int i = 0; i < w->g->n_nodes; i++) {
+        out->of[i][0] = letter;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, const int *replaces,
+                             hth_cache_model *out)
+{
+    size_t values = (size_t)g->n_values + 1;
+    *out = (hth_cache_model){.n_nodes = g->n_nodes,
+                             .core_bytes = props->core_cache_bytes * (uint64_t)props->n_threads};
+    out->of = hth_calloc((size_t)g->n_nodes + 1, sizeof *out->of);
+    heat_walk w = {.g = g,
+                   .replaces = replaces,
+                   .core = out->core_bytes,
+                   .shared = props->cache_bytes,
+                   .clock = HEAT_START,
+                   .touched = hth_calloc(values, sizeof *w.touched),
+                   .last = hth_calloc(values, sizeof *w.last)};
+    hth_err err = out->of == NULL || w.touched == NULL || w.last == NULL
+                      ? hth_fail(HTH_ENOMEM, "no memory to describe a step")
+                      : HTH_OK;
+    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
+        for (int k = 0; k < g->nodes[i].n_inputs; k++) {
+            if (g->nodes[i].inputs[k] >= 0) {
+                w.last[g->nodes[i].inputs[k]] = i;
+            }
+        }
+    }
+    if (err == HTH_OK && props->cache_bytes > 0) {
+        err = heat_texts(&w, out);
+    }
+    hth_free(w.touched);
+    hth_free(w.last);
+    return err;
+}
+
+void hth_cache_model_fini(hth_cache_model *h)
+{
+    for (int i = 0; h->of != NULL && i < h->n_nodes; i++) {
+        hth_free(h->of[i]);
+    }
+    hth_free(h->of);
+    *h = (hth_cache_model){.n_nodes = 0};
+}
+
+const char *hth_cache_model_text(const hth_cache_model *h, const hth_graph *g, const hth_node *n)
+{
+    return h == NULL || h->of == NULL ? NULL : h->of[n - g->nodes];
+}
+
+int hth_cache_model_level(char c, bool *dies)
+{
+    *dies = c >= 'a' && c <= 'c';
+    return *dies ? c - 'a' : c >= '0' && c <= '2' ? c - '0' : -1;
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// A space has one piece of work at a time, which is handed over and back under one lock; `busy` is
+// atomic, so that who has other things to do looks at it without. Its thread looks for the next for
+// a moment before it sleeps: the steps of a job follow each other closely.
+#include "engine/serve/instance.h"
+
+#include "base/alloc.h"
+#include "base/spin.h"
+#include "base/thread.h"
+#include "device/cpu/team.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#define SPACE_SPIN_NS 50000u
+
+struct hth_instance {
+    hth_instance_config config;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    atomic_bool busy, stopping;
+    hth_team *team; // of several threads; under the lock, as `ready` and `low`
+    bool ready, low;
+    hth_err (*work)(void *arg);
+    void *arg;
+    hth_err err; // of the last work, and its sentence
+    char detail[512];
+};
+
+static bool space_idle(void *ctx)
+{
+    const hth_instance *s = ctx;
+    return !s->busy && !s->stopping;
+}
+
+// space_next waits for work; false: there will be none.
+static bool space_next(hth_instance *s)
+{
+    hth_spin(space_idle, s, hth_real_after(SPACE_SPIN_NS));
+    pthread_mutex_lock(&s->lock);
+    while (space_idle(s)) {
+        pthread_cond_wait(&s->changed, &s->lock);
+    }
+    bool busy = s->busy; // what was started is done, also when it is to stop
+    pthread_mutex_unlock(&s->lock);
+    return busy;
+}
+
+static void space_main(void *ctx)
+{
+    hth_instance *s = ctx;
+    hth_team_set(s->config.threads);
+    pthread_mutex_lock(&s->lock);
+    s->team = hth_team_open();
+    s->ready = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    while (space_next(s)) {
+        s->err = s->work(s->arg);
+        if (s->err != HTH_OK) {
+            snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
+        }
+        pthread_mutex_lock(&s->lock);
+        s->busy = false;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        s->config.done(s->config.ctx);
+    }
+}
+
+hth_err hth_instance_open(const hth_instance_config *config, hth_instance **out)
+{
+    *out = NULL;
+    hth_instance *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a compute space");
+    }
+    s->config = *config;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    hth_err err = hth_thread_start(config->name, space_main, s, &s->thread);
+    if (err != HTH_OK) {
+        pthread_cond_destroy(&s->changed);
+        pthread_mutex_destroy(&s->lock);
+        hth_free(s);
+        return err;
+    }
+    *out = s;
+    return HTH_OK;
+}
+
+void hth_instance_close(hth_instance *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    hth_thread_join(s->thread);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    hth_free(s);
+}
+
+void hth_instance_start(hth_instance *s, hth_err (*work)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&s->lock);
+    s->work = work;
+    s->arg = arg;
+    s->busy = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void hth_instance_lower(hth_instance *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->ready) {
+        pthread_cond_wait(&s->changed, &s->lock);
+    }
+    if (s->team != NULL && !s->low) {
+        hth_team_low(s->team);
+    }
+    if (!s->low) {
+        (void)pthread_setschedparam(s->thread, SCHED_IDLE, &(struct sched_param){0});
+    }
+    s->low = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool hth_instance_busy(const hth_instance *s)
+{
+    return s->busy;
+}
+
+hth_err hth_instance_wait(hth_instance *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->busy) {
+        pthread_cond_wait(&s->changed, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return s->err == HTH_OK ? HTH_OK : hth_fail(s->err, "%s", s->detail);
+}

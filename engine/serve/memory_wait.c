@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// A list by arrival. There is one per engine, and it is empty nearly always, so that walking it is
+// all the order it needs.
+#include "engine/serve/memory_wait.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "runtime/tenants/quota.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static hth_infer_request *await_work(hth_batch_item *i)
+{
+    return (hth_infer_request *)i; // its first member
+}
+
+// What the oldest needs is kept from new jobs and pins; not for who waits for its own tenant.
+static void await_reserve(hth_memory_wait *a)
+{
+    hth_site *site = a->ms->site;
+    hth_batch_item *i = a->first;
+    while (i != NULL && await_work(i)->awaits_bytes == 0) {
+        i = i->next;
+    }
+    site->awaited_bytes = i != NULL ? await_work(i)->awaits_bytes : 0;
+    site->awaiting = a->n;
+}
+
+// When its time is over: its own, where it has one.
+static uint64_t await_until(hth_batch_item *i)
+{
+    return i->expires_ns != 0 ? i->expires_ns : await_work(i)->awaits_until_ns;
+}
+
+static hth_infer_request *await_take(hth_memory_wait *a, hth_batch_item **at)
+{
+    hth_batch_item *i = *at;
+    hth_infer_request *w = await_work(i);
+    *at = i->next;
+    i->next = NULL;
+    a->n--;
+    w->model->queue.away--;
+    w->item.flow->away--;
+    await_reserve(a);
+    return w;
+}
+
+// Why it waited stands in its request.
+static void await_over(hth_infer_request *w, uint64_t now_ns)
+{
+    char why[sizeof w->r->detail];
+    double s = (double)(now_ns - w->awaits_since_ns) / 1e9;
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 80, w->r->detail);
+    if (w->r->canceled) {
+        hth_infer_request_result(w, hth_fail(HTH_ECANCELED, "canceled while it waited for memory"));
+    } else if (w->item.expires_ns != 0 && now_ns >= w->item.expires_ns) {
+        hth_infer_request_result(w, hth_fail(HTH_ETIMEDOUT, "Request timeout expired: %s", why));
+    } else {
+        hth_infer_request_result(w, hth_fail(HTH_ENODEVMEM, "%s; it waited for %.1f s", why, s));
+    }
+}
+
+bool hth_memory_wait_add(hth_memory_wait *a, hth_infer_request *w, int most)
+{
+    const hth_site *site = a->ms->site;
+    uint64_t now_ns = hth_now_ns();
+    uint64_t wait_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_MEMORY_WAIT) * 1000000u;
+    if (w->awaits_until_ns == 0) {
+        w->awaits_since_ns = now_ns;
+        w->awaits_until_ns = now_ns + wait_ns;
+    }
+    if (wait_ns == 0 || w->r->at_once || a->n >= most) {
+        return false;
+    }
+    if (w->r->canceled || now_ns >= await_until(&w->item)) { // its time went while it was tried
+        await_over(w, now_ns);
+        return false;
+    }
+    w->awaits_over = site->refused_over;
+    w->awaits_bytes = site->refused_bytes;
+    w->done = false;
+    hth_batch_item **at = &a->first;
+    while (*at != NULL && (*at)->arrived_ns <= w->item.arrived_ns) {
+        at = &(*at)->next;
+    }
+    w->item.next = *at;
+    *at = &w->item;
+    a->n++;
+    w->model->queue.away++;
+    w->item.flow->away++;
+    await_reserve(a);
+    hth_log(DEBUG, SERVER, "await", "model=%s n=%d: %s", w->model->name, a->n, w->r->detail);
+    return true;
+}
+
+bool hth_memory_wait_joins(const hth_memory_wait *a, hth_infer_request *w)
+{
+    hth_site *site = a->ms->site;
+    for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
+        const hth_infer_request *x = await_work(i);
+        if (x->model == w->model && w->item.samples >= i->samples &&
+            hth_infer_request_alike(x, w) &&
+            x->awaits_over >= hth_quota_models(site, &x->model->account)) {
+            site->refused_over = x->awaits_over;
+            site->refused_bytes = x->awaits_bytes;
+            w->r->err = x->r->err;
+            snprintf(w->r->detail, sizeof w->r->detail, "%s", x->r->detail);
+            return true;
+        }
+    }
+    return false;
+}
+
+hth_infer_request *hth_memory_wait_ready(hth_memory_wait *a)
+{
+    const hth_site *site = a->ms->site;
+    if (a->n == 0 || a->freed == site->freed) {
+        return NULL;
+    }
+    for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
+        const hth_infer_request *w = await_work(*at);
+        if (w->awaits_over == 0 || hth_quota_models(site, &w->model->account) > w->awaits_over) {
+            return await_take(a, at);
+        }
+    }
+    a->freed = site->freed;
+    return NULL;
+}
+
+hth_infer_request *hth_memory_wait_ended(hth_memory_wait *a, uint64_t now_ns)
+{
+    for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
+        hth_infer_request *w = await_work(*at);
+        if (w->r->canceled || now_ns >= await_until(*at)) {
+            await_over(w, now_ns);
+            return await_take(a, at);
+        }
+    }
+    return NULL;
+}
+
+uint64_t hth_memory_wait_wake_ns(const hth_memory_wait *a)
+{
+    uint64_t wake_ns = UINT64_MAX;
+    for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
+        uint64_t until_ns = await_until(i);
+        wake_ns = until_ns < wake_ns ? until_ns : wake_ns;
+    }
+    return wake_ns;
+}
+
+hth_infer_request *hth_memory_wait_last(hth_memory_wait *a)
+{
+    return a->n > 0 ? await_take(a, &a->first) : NULL;
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// When to measure, when to search, when to swap. See trainer_watch.h.
+#include "engine/train/replan_parts.h"
+
+#include "base/alloc.h"
+#include "base/compare.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "planner/plan_parts.h"
+#include "runtime/compile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WATCH_OFF         0.05 // of the predicted time: further away it was wrong
+#define WATCH_GAIN        0.01 // of the time, to change the plan
+#define WATCH_SLACK       1.01 // times the time that no plan can beat: not worth a search
+#define WATCH_CORRECTIONS 4    // in a job
+#define WATCH_ROUNDS      8    // of a search, each with a seed of its own
+#define WATCH_ROUND_MS    500
+
+static const hth_trainer_phase *watch_phase(const hth_trainer *t)
+{
+    return t->shapes[0].parts > 1 ? &t->shapes[0].add : &t->shapes[0].apply;
+}
+
+hth_program *hth_replan_program(const hth_trainer *t)
+{
+    return watch_phase(t)->program;
+}
+
+double hth_trainer_measured_us(const hth_trainer *t)
+{
+    int n = t->watch.n_us < HTH_REPLAN_STEPS ? t->watch.n_us : HTH_REPLAN_STEPS;
+    return n > 0 ? hth_replan_median(t->watch.us, n) : 0;
+}
+
+double hth_trainer_predicted_us(const hth_trainer *t)
+{
+    return t->n_shapes > 0 ? hth_trainer_shape_us(t, &t->shapes[0]) : 0;
+}
+
+int hth_trainer_swaps(const hth_trainer *t)
+{
+    return t->watch.swaps;
+}
+
+bool hth_trainer_plans(const hth_trainer *t)
+{
+    const hth_replan *w = &t->watch;
+    return w->searching || w->n_samples >= 0 || (w->on && !w->refined);
+}
+
+// Searching.
+
+static void watch_search(void *ctx)
+{
+    hth_replan *w = ctx;
+    hth_thread_low();
+    for (int round = 0; round < (w->once ? 1 : WATCH_ROUNDS) && !w->stop; round++) {
+        hth_plan *plan;
+        w->options.seed++;
+        if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
+            continue; // nothing found this time
+        }
+        if (w->found == NULL || plan->predicted_us < w->found->predicted_us) {
+            hth_plan_free(w->found);
+            w->found = plan;
+        } else {
+            hth_plan_free(plan);
+        }
+    }
+    w->done = 1;
+}
+
+static hth_err watch_begin(hth_trainer *t)
+{
+    hth_replan *w = &t->watch;
+    const hth_program *p = hth_replan_program(t);
+    int *only;
+    w->refined = true;
+    if (p->plan->predicted_us <= p->plan->lower_bound_us * WATCH_SLACK) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_replan_choices(p, &only));
+    hth_err err = hth_problem_copy(&p->problem, only, &w->problem);
+    hth_free(only);
+    HTH_TRY(err);
+    // What the job has now, and no more: growing could find others in the way.
+    const hth_trainer_phase *s = watch_phase(t);
+    w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
+    w->options = p->options;
+    w->options.limit_ms = w->once ? p->options.limit_ms : WATCH_ROUND_MS;
+    w->done = w->stop = 0;
+    err = hth_thread_start("replan", watch_search, w, &w->thread);
+    w->searching = err == HTH_OK;
+    return err;
+}
+
+static void watch_join(hth_replan *w)
+{
+    if (w->searching) {
+        hth_thread_join(w->thread);
+        w->searching = false;
+    }
+}
+
+static void watch_forget(hth_replan *w)
+{
+    hth_plan_free(w->found);
+    hth_problem_fini(&w->problem);
+    w->found = NULL;
+}
+
+void hth_replan_stop(hth_trainer *t)
+{
+    hth_replan *w = &t->watch;
+    w->stop = 1;
+    watch_join(w);
+    watch_forget(w);
+    hth_replan_samples_free(w);
+    w->n_us = 0;
+    w->refined = false;
+}
+
+// Swapping.
+
+// The found plan, with the problem that it was found for, in the place of the present one.
+static hth_err watch_swap(hth_trainer *t)
+{
+    hth_replan *w = &t->watch;
+    hth_program *p = hth_replan_program(t);
+    HTH_TRY(hth_plan_verify(&w->problem, w->found));
+    HTH_TRY(hth_program_replan(t->ms->site, p, &w->problem, &w->found));
+    hth_trainer_place(t, &t->shapes[0]);
+    w->swaps++;
+    w->n_us = 0;
+    hth_trainer_share(t);
+    return HTH_OK;
+}
+
+static hth_err watch_finish(hth_trainer *t)
+{
+    hth_replan *w = &t->watch;
+    watch_join(w);
+    double now = hth_replan_program(t)->plan->predicted_us;
+    hth_err err = w->found != NULL && w->found->predicted_us < now * (1 - WATCH_GAIN)
+                      ? watch_swap(t)
+                      : HTH_OK;
+    watch_forget(w);
+    return err;
+}
+
+static bool watch_is_off(const hth_trainer *t)
+{
+    double predicted = hth_replan_program(t)->plan->predicted_us;
+    return t->watch.n_us >= 2 * HTH_REPLAN_STEPS && t->watch.corrections < WATCH_CORRECTIONS &&
+           fabs(hth_replan_median(t->watch.one_us, HTH_REPLAN_STEPS) - predicted) >
+               WATCH_OFF * predicted;
+}
+
+hth_err hth_replan_correct(hth_trainer *t)
+{
+    t->watch.once = true;
+    return hth_replan_measure(t, HTH_REPLAN_SAMPLES);
+}
+
+hth_err hth_replan_see(hth_trainer *t, int steps)
+{
+    t->watch.only = true;
+    return hth_replan_measure(t, steps);
+}
+
+bool hth_replan_measures(const hth_trainer *t, const hth_program *p)
+{
+    return t->watch.n_samples >= 0 && p == hth_replan_program(t);
+}
+
+hth_err hth_replan_step(hth_trainer *t, double us, double one_us)
+{
+    hth_replan *w = &t->watch;
+    if (w->n_samples >= 0) {
+        hth_replan_sample(t, one_us);
+        if (w->n_samples < w->want) {
+            return HTH_OK;
+        }
+        HTH_TRY(hth_replan_learn(t));
+        HTH_TRY(w->only ? HTH_OK : watch_begin(t));
+        return w->once ? watch_finish(t) : HTH_OK;
+    }
+    w->us[w->n_us % HTH_REPLAN_STEPS] = us;
+    w->one_us[w->n_us % HTH_REPLAN_STEPS] = one_us;
+    w->n_us++;
+    if (!w->on) {
+        return HTH_OK;
+    }
+    if (w->searching) {
+        return w->done ? watch_finish(t) : HTH_OK;
+    }
+    if (watch_is_off(t)) {
+        return hth_replan_measure(t, HTH_REPLAN_SAMPLES);
+    }
+    return !w->refined && w->n_us > 1 ? watch_begin(t) : HTH_OK;
+}

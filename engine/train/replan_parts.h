@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/train/replan_parts.h - the inside of watching a job's steps: shared by trainer_watch.c
+// and trainer_measure.c only.
+#ifndef HTH_ENGINE_TRAIN_REPLAN_PARTS_H
+#define HTH_ENGINE_TRAIN_REPLAN_PARTS_H
+
+#include "engine/train/trainer.h"
+
+// The step that is watched.
+hth_program *hth_replan_program(const hth_trainer *t);
+// The middle one of at most HTH_REPLAN_STEPS.
+double hth_replan_median(const double *v, int n);
+// hth_replan_choices allocates the algorithm that each node has now.
+hth_err hth_replan_choices(const hth_program *p, int **out);
+
+// hth_replan_measure begins to measure `steps` steps; hth_replan_sample takes one of them over,
+// which took `us`; hth_replan_learn, behind the last one, has the problem's times be the measured
+// ones.
+hth_err hth_replan_measure(hth_trainer *t, int steps);
+void hth_replan_sample(hth_trainer *t, double us);
+hth_err hth_replan_learn(hth_trainer *t);
+void hth_replan_samples_free(hth_replan *w); // none is being taken then
+
+#endif

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/job_memory.h"
+
+#include "base/alloc.h"
+#include "base/size.h"
+#include "runtime/tenants/quota.h"
+
+#include <string.h>
+
+#define SHARE_MODELS 10 // the part of the device that jobs without a budget of their own leave
+
+void hth_job_memory_set(hth_site *site, hth_job_memory *s, const hth_curve_point *point)
+{
+    hth_job_memory **at = &site->shares;
+    while (*at != NULL && *at != s) {
+        at = &(*at)->next;
+    }
+    if (*at == s && point->device_bytes == 0) {
+        *at = s->next;
+    } else if (*at == NULL && point->device_bytes > 0) {
+        s->next = NULL;
+        *at = s;
+    }
+    s->point = *point;
+    site->freed++;
+}
+
+static uint64_t share_beside(const hth_site *site, const hth_job_memory *mine)
+{
+    uint64_t rest = site->device->props.budget_bytes;
+    for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
+        rest -= s != mine && s->point.device_bytes < rest ? s->point.device_bytes : 0;
+    }
+    return rest;
+}
+
+static uint64_t share_less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+// What requests wait for is kept from new jobs; only beside others, whose end they can wait for.
+static bool share_others(const hth_site *site, const hth_job_memory *mine)
+{
+    return site->shares != NULL && (site->shares != mine || mine->next != NULL);
+}
+
+uint64_t hth_job_memory_models(const hth_site *site)
+{
+    return share_less(share_beside(site, NULL), site->pinned_bytes);
+}
+
+uint64_t hth_job_memory_rest(const hth_site *site, const hth_job_memory *mine)
+{
+    uint64_t awaited = share_others(site, mine) ? site->awaited_bytes : 0;
+    uint64_t rest = share_less(share_beside(site, mine),
+                               site->pinned_bytes + site->pinned_arena + awaited),
+             quota = hth_quota_rest(site, mine);
+    return rest < quota ? rest : quota;
+}
+
+bool hth_job_memory_alone(const hth_site *site, const hth_job_memory *mine)
+{
+    return hth_job_memory_rest(site, mine) == site->device->props.budget_bytes;
+}
+
+uint64_t hth_job_memory_spare(const hth_site *site, const hth_job_memory *mine)
+{
+    hth_residency_stats models;
+    uint64_t rest = hth_job_memory_rest(site, mine);
+    hth_residency_stats_get(site->residency, &models);
+    uint64_t held = models.held_bytes + site->arena_bytes;
+    held += site->device->props.budget_bytes / SHARE_MODELS;
+    return rest > held ? rest - held : 0;
+}
+
+// `found`: the least memory that the job was planned for.
+static hth_err share_refuse(const hth_site *site, uint64_t found)
+{
+    hth_size least = hth_size_up(found), left = hth_size_down(hth_job_memory_rest(site, NULL));
+    if (strcmp(least.text, left.text) == 0) {
+        least = hth_size_exact(found);
+        left = hth_size_exact(hth_job_memory_rest(site, NULL));
+    }
+    return hth_fail(HTH_ENODEVMEM,
+                    "no plan was found for the %s that other jobs leave of the device's %s; one "
+                    "was found for %s",
+                    left.text, hth_size_of(site->device->props.budget_bytes).text, least.text);
+}
+
+hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_curve_point *out)
+{
+    int n = 0;
+    for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
+        n++;
+    }
+    hth_curve *fixed = hth_calloc((size_t)n + 1, sizeof *fixed);
+    const hth_curve **curves = hth_calloc((size_t)n + 1, sizeof *curves);
+    double *weight = hth_calloc((size_t)n + 1, sizeof *weight);
+    int *chosen = hth_calloc((size_t)n + 1, sizeof *chosen);
+    hth_err err = fixed && curves && weight && chosen
+                      ? HTH_OK
+                      : hth_fail(HTH_ENOMEM, "no memory to admit a job");
+    if (err == HTH_OK) {
+        const hth_job_memory *s = site->shares;
+        for (int i = 0; i < n; i++, s = s->next) {
+            fixed[i] = (hth_curve){.n = 1, .point = {s->point}};
+            curves[i] = &fixed[i];
+            weight[i] = 1;
+        }
+        curves[n] = curve;
+        weight[n] = 1;
+        // Jobs take turns: the copies of one do not run beside another's.
+        double link = n + 1;
+        uint64_t all = share_less(site->device->props.budget_bytes,
+                                  site->shares != NULL ? site->awaited_bytes : 0);
+        err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, link, chosen);
+        err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, link, chosen) : err;
+    }
+    if (err == HTH_OK) {
+        *out = curve->point[chosen[n]];
+    } else if (err == HTH_ETOOBIG) {
+        err = share_refuse(site, curve->point[0].device_bytes);
+    }
+    hth_free(fixed);
+    hth_free(curves);
+    hth_free(weight);
+    hth_free(chosen);
+    return err;
+}

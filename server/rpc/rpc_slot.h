@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/rpc/rpc_slot.h - the inside of the dispatcher: shared by dispatch.c (the state machine)
+// and request.c (what takes long).
+#ifndef HTH_SERVER_RPC_RPC_SLOT_H
+#define HTH_SERVER_RPC_RPC_SLOT_H
+
+#include "client/msg.h"
+#include "graph/onnx/onnx.h"
+#include "server/rpc/dispatch.h"
+#include "server/rpc/rpc_tensors.h"
+#include "runtime/tenants/tenant_rules.h"
+
+#include <pthread.h>
+
+typedef struct hth_progress {
+    char what[400];
+    uint64_t done, total;
+} hth_progress;
+
+typedef enum hth_rpc_slot_state {
+    HTH_RPC_SLOT_TAKEN,   // its front end's
+    HTH_RPC_SLOT_WORKING, // the engine's or the job thread's
+    HTH_RPC_SLOT_ENDED,
+} hth_rpc_slot_state;
+
+struct hth_rpc_slot {
+    hth_dispatch *d;
+    hth_rpc_slot_state state;
+    hth_rpc_slot_kind kind;
+    bool placed, reserved; // counted; among those of administrators
+    const hth_front *front;
+    void *back;
+    hth_rpc_slot *newer, **older;  // of the same connection, in its list; under d->lock
+    hth_rpc_slot *after, **before; // all
+    hth_conn *conn;
+    Hearth__Request *q;
+    hth_request r;
+    char tenant[HTH_TENANT];
+    hth_progress progress; // under d->lock
+    hth_message message;   // the request; q's data section lies in it
+    const uint8_t *data;
+    uint64_t data_bytes;
+    hth_rpc_tensors_inputs in;
+    nng_msg *reply; // made by place, sent by done
+    hth_store_task job;
+    int file;              // that an export writes to, passed by its client; -1: none
+    hth_onnx_given *given; // files of an import that its client has passed
+    int n_given;
+    hth_put_result put; // of an import
+    char *arguments;    // .. and of its question to the engine
+    int losses;         // of the engine's process while it was asked
+};
+
+typedef struct hth_dispatch_watcher {
+    void (*freed)(void *ctx);
+    void *ctx;
+} hth_dispatch_watcher;
+
+#define HTH_RPC_SLOT_LOSSES 3
+
+struct hth_dispatch {
+    hth_store *store;
+    hth_engine *engine;
+    hth_store_worker *jobs;
+    hth_store_worker *lists;  // of models: they read the store, and wait for no import
+    hth_store_worker *checks; // of all that is stored: they take long, and nobody waits for them
+    hth_auth *auth;
+    hth_rings *rings;
+    hth_wire_limits limits;
+    pthread_rwlock_t watching; // guards `watch`
+    hth_dispatch_watcher watch[HTH_DISPATCH_WATCHES];
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    hth_rpc_slot *slots;         // all that are not ended
+    int n_working;               // of them
+    int n_placed[2], n_reserved; // by kind; administrators' beyond the limits
+    bool stopping;
+    uint64_t n_answered, n_refused;
+};
+
+// Each of these ends the request, and the slot: it is freed when they return.
+void hth_rpc_slot_send(hth_rpc_slot *s, nng_msg *msg);
+void hth_rpc_slot_reply(hth_rpc_slot *s, Hearth__Reply *r);
+void hth_rpc_slot_document(hth_rpc_slot *s, const char *json);
+
+void hth_rpc_slot_infer(hth_rpc_slot *s);
+void hth_rpc_slot_query(hth_rpc_slot *s);
+void hth_rpc_slot_job(hth_rpc_slot *s);    // import, export, remove, gc
+void hth_rpc_slot_verify(hth_rpc_slot *s); // the query "verify"
+void hth_rpc_slot_models(hth_rpc_slot *s); // the list of models
+// hth_rpc_slot_close_files closes what its client has passed for a request.
+void hth_rpc_slot_close_files(hth_rpc_slot *s);
+// hth_rpc_slot_kind_of says what a request is that is not answered at once.
+hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *q);
+
+void hth_rpc_slot_set_progress(hth_rpc_slot *s, const char *what, uint64_t done, uint64_t total);
+
+#endif
