@@ -27,7 +27,7 @@ CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lseccomp -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc graph graph/onnx graph/passes graph/autodiff device modelstore kernels convsel planner planner/bound planner/exact \
-            memmgr runtime runtime/tenants engine engine/serve engine/train engine/query engine/process engine/router client client/cli \
+            memmgr runtime runtime/tenants engine engine/local engine/serve engine/train engine/query engine/process engine/router client client/cli \
             server server/net server/rpc server/http $(addprefix server/http/,tensors repository trace dashboard) server/daemon
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
 

@@ -50,7 +50,8 @@ for d in planner planner/bound planner/exact; do room $d base convsel/choice.h p
 room memmgr $base graph device kernels convsel planner
 room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h
 room runtime/tenants $below_runtime runtime client/token.h
-room engine $below_engine engine/serve engine/train engine/query engine/process engine/router
+room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
+room engine/local $below_engine engine engine/serve engine/train engine/query
 room engine/serve $below_engine
 room engine/train $below_engine engine/serve/version_swap.h
 room engine/query $below_engine engine/serve engine/train

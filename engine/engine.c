@@ -1,438 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's thread: opens the device, takes requests, has them served (serve.c), gives training
-// jobs their turns, and when nobody asks for anything measures convolution candidates for the
-// programs in use and swaps better plans in.
+// Opens the implementation that a configuration asks for, and calls it through its table.
 #include "engine/engine.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/keep.h"
-#include "base/log.h"
-#include "base/mailbox.h"
-#include "base/settings.h"
-#include "base/stats.h"
-#include "convsel/link.h"
-#include "engine/serve/train_overlap.h"
-#include "engine/serve/load.h"
-#include "engine/serve/version_swap.h"
-#include "engine/router/router.h"
+#include "device/device.h"
+#include "engine/engine_ops.h"
+#include "engine/local/local.h"
 #include "engine/process/proxy.h"
-#include "engine/query/query.h"
-#include "engine/serve/serve.h"
-#include "runtime/tenants/tenant.h"
-#include "engine/train/train_queue.h"
+#include "engine/router/router.h"
 
 #include <jansson.h>
 
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-// How long the engine is idle before it measures: longer than the gap between two requests of a
-// busy client.
-#define ENGINE_IDLE_NS 200000000u
-// Kernels are made and models are planned on the engine's thread, whatever a program gives others.
-#define ENGINE_STACK ((size_t)2 << 20)
-
-struct hth_engine {
-    hth_router *router; // it is several engines; NULL: what follows
-    hth_proxy *proxy; // the engine is a child process; NULL: a thread of this one, and what follows
-    char name[64];    // of its device, the only one of the server; "": there are others
-    hth_mailbox *mailbox;
-    int queue; // requests that may wait
-    hth_serve serve;
-    pthread_t thread;
-    bool running;
-    _Atomic uint64_t turned, *turned_ns; // the last turn; where it is noted
-    char device[256];
-    hth_store *store;
-    hth_site site;
-    hth_models models;
-    hth_timing_cache timings;
-    hth_device_kept kept;
-    hth_train_queue training;
-    hth_loads loads;
-    hth_tenants tenants;
-    bool resume;
-    hth_train_overlap beside;
-    hth_request drain; // hth_engine_drain's message
-    // start-up: the thread opens the device, because the thread team belongs to the thread that
-    // first computes
-    pthread_mutex_t lock;
-    pthread_cond_t started;
-    bool ready;
-    hth_err open_err;
-    char open_detail[512];
-};
-
-static hth_err timing_get(void *ctx, const char *key, char *value, size_t cap)
-{
-    return hth_store_text_get(ctx, key, value, cap);
-}
-
-static hth_err timing_put(void *ctx, const char *key, const char *value)
-{
-    return hth_store_text_put(ctx, key, value);
-}
-
-// Measuring takes what the pool has free, so that it needs no memory beside the device's; where
-// that is too little, the host's.
-static void *timing_take(void *owner, size_t bytes)
-{
-    void *p;
-    const hth_site *s = owner;
-    return hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK ? p
-           : s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN)
-                                           : NULL;
-}
-
-static void timing_give(void *owner, void *p)
-{
-    const hth_site *s = owner;
-    if (hth_pool_holds(s->pool, p)) {
-        hth_pool_free(s->pool, p);
-    } else {
-        hth_free(p);
-    }
-}
-
-static bool timing_between(void *owner)
-{
-    const hth_site *s = owner;
-    return s->in_measure != NULL && s->in_measure(s->in_ctx);
-}
-
-static hth_err site_open(hth_engine *e)
-{
-    hth_site *s = &e->site;
-    HTH_TRY(hth_device_open(e->device, &s->device));
-    if (hth_kernel_oracle(s->device) == NULL) {
-        return hth_fail(HTH_ENOTSUP, "device %s (%s): this version has no operators for it",
-                        s->device->props.name, s->device->props.description);
-    }
-    char word[HTH_SETTING_TEXT];
-    hth_precision precision;
-    HTH_TRY(hth_precision_find(hth_setting_text(HTH_SET_PRECISION, word), &precision));
-    HTH_TRY(hth_kernel_computes(s->device, precision));
-    e->timings = (hth_timing_cache){timing_get,  timing_put, e->store,      timing_take,
-                                    timing_give, s,          timing_between};
-    s->timings = &e->timings;
-    e->kept = (hth_device_kept){timing_get, timing_put, e->store};
-    s->device->kept = &e->kept;
-    hth_link link;
-    HTH_TRY(hth_link_measure(s->device, s->timings, &link));
-    s->link_bytes_per_s = link.h2d_bytes_per_s;
-    s->link_back_bytes_per_s = link.d2h_bytes_per_s;
-    s->link_latency_us = link.latency_us;
-    s->copy_interference = link.interference;
-    HTH_TRY(hth_pool_open(s->device, s->device->props.budget_bytes, &s->pool));
-    HTH_TRY(hth_residency_open(s->pool, &s->residency));
-    s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
-    s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
-    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_version_swap_look};
-    s->tenants = &e->tenants;
-    HTH_TRY(hth_tenants_read(&e->tenants));
-    hth_serve_init(&e->serve);
-    hth_train_overlap_init(&e->beside);
-    return HTH_OK;
-}
-
-static void site_close(hth_engine *e)
-{
-    hth_train_overlap_fini(&e->beside);
-    hth_serve_fini(&e->serve);
-    hth_models_fini(&e->models);
-    if (e->site.pool != NULL) {
-        hth_pool_free(e->site.pool, e->site.arena);
-    }
-    if (e->site.residency != NULL) {
-        hth_residency_close(e->site.residency);
-    }
-    hth_pool_close(e->site.pool);
-    hth_device_close(e->site.device);
-    hth_tenants_fini(&e->tenants);
-}
-
-static void engine_answer(hth_request *r, hth_err err)
-{
-    r->err = err;
-    if (err != HTH_OK) {
-        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
-    }
-    r->finished_ns = hth_now_ns();
-    hth_request_tensor *outputs = r->outputs;
-    r->done(r); // r may be gone now
-    hth_free(outputs);
-}
-
-// ---- what the serving asks for
-
-// engine_turned notes that the thread looks for requests. The clock has the kernel's ticks, and is
-// read in a few nanoseconds.
-static void engine_turned(hth_engine *e)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    atomic_store_explicit(e->turned_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
-                          memory_order_relaxed);
-}
-
-static hth_request *engine_mail(void *ctx)
-{
-    hth_engine *e = ctx;
-    void *message = NULL;
-    engine_turned(e);
-    if (hth_mailbox_count(e->mailbox) > 0) {
-        (void)hth_mailbox_receive(e->mailbox, 0, &message);
-    }
-    return message;
-}
-
-static void engine_query(void *ctx, hth_request *r)
-{
-    hth_engine *e = ctx;
-    r->started_ns = hth_now_ns();
-    if (r == &e->drain) {
-        hth_train_queue_drain(&e->training);
-    } else if (r->canceled) {
-        engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
-    } else if (strcmp(r->query, "train") == 0) {
-        hth_train_queue_add(&e->training, r);
-    } else if (!hth_loads_take(&e->loads, r)) {
-        bool known;
-        hth_err err = hth_train_queue_query(&e->training, r, &known);
-        engine_answer(r, known ? err : hth_query_answer(&e->models, r));
-    }
-}
-
-static bool engine_at_once(void *ctx, hth_request *r)
-{
-    hth_engine *e = ctx;
-    if (r == &e->drain || r->canceled) {
-        return false;
-    }
-    if (strcmp(r->query, "loaded") == 0) {
-        r->started_ns = hth_now_ns();
-        return hth_loads_take(&e->loads, r);
-    }
-    if (!hth_query_at_once(&e->models, r)) {
-        return false;
-    }
-    r->started_ns = hth_now_ns();
-    engine_answer(r, hth_query_answer(&e->models, r));
-    return true;
-}
-
-static bool engine_await(void *ctx, uint64_t ns)
-{
-    hth_engine *e = ctx;
-    void *message;
-    engine_turned(e);
-    hth_err got = hth_mailbox_receive(e->mailbox, ns, &message);
-    if (message != NULL) {
-        hth_serve_take(&e->serve, message);
-    }
-    return got != HTH_ECANCELED;
-}
-
-static void engine_wake(void *ctx)
-{
-    hth_mailbox_wake(((hth_engine *)ctx)->mailbox);
-}
-
-// engine_wait is how long the thread may sleep before something that waits is due.
-static uint64_t engine_wait(uint64_t wake_ns)
-{
-    uint64_t now_ns = wake_ns < UINT64_MAX ? hth_now_ns() : 0;
-    if (wake_ns <= now_ns) {
-        return 0;
-    }
-    return wake_ns - now_ns < ENGINE_IDLE_NS ? wake_ns - now_ns : ENGINE_IDLE_NS;
-}
-
-// engine_loop goes on until the mailbox is stopped and everything is answered.
-static void engine_loop(hth_engine *e)
-{
-    bool tuning = false, busy = e->training.first != NULL, more = false;
-    uint64_t wake_ns = UINT64_MAX;
-    hth_err got = HTH_OK;
-    while (got != HTH_ECANCELED || !hth_serve_empty(&e->serve)) {
-        void *message;
-        uint64_t wait_ns = tuning || busy || more ? 0 : engine_wait(wake_ns);
-        engine_turned(e);
-        got = hth_mailbox_receive(e->mailbox, wait_ns, &message);
-        for (hth_request *r = message; r != NULL; r = engine_mail(e)) {
-            hth_serve_take(&e->serve, r);
-        }
-        more = hth_serve_turn(&e->serve, got == HTH_ECANCELED, &wake_ns);
-        bool idle = !more && !busy && got == HTH_ETIMEDOUT && hth_serve_empty(&e->serve) &&
-                    (tuning || wait_ns == ENGINE_IDLE_NS);
-        more = more && !hth_serve_empty(&e->serve);
-        tuning = idle && hth_serve_idle(&e->serve);
-        if (!idle && !busy && got != HTH_ECANCELED) {
-            hth_serve_tune(&e->serve);
-        }
-        busy = hth_loads_turn(&e->loads);
-        busy = hth_train_queue_turn(&e->training) || busy;
-    }
-}
-
-static void *engine_main(void *arg)
-{
-    hth_engine *e = arg;
-    hth_keep_begin();
-    hth_err err = site_open(e);
-    pthread_mutex_lock(&e->lock);
-    e->ready = true;
-    e->open_err = err;
-    snprintf(e->open_detail, sizeof e->open_detail, "%s", hth_err_detail());
-    pthread_cond_signal(&e->started);
-    pthread_mutex_unlock(&e->lock);
-    if (err == HTH_OK && e->resume) {
-        hth_train_queue_resume(&e->training);
-    }
-    if (err == HTH_OK) {
-        engine_loop(e);
-    }
-    hth_serve_stop(&e->serve);
-    hth_loads_stop(&e->loads);
-    hth_train_queue_stop(&e->training);
-    site_close(e);
-    hth_keep_end();
-    return NULL;
-}
 
 hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
 {
+    hth_engine *e = NULL;
     *out = NULL;
-    hth_engine *e = hth_calloc(1, sizeof *e);
-    if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for an engine");
+    if (hth_router_several(config->device)) {
+        HTH_TRY(hth_router_open(config, store, &e));
+    } else if (config->child_store != NULL) {
+        HTH_TRY(hth_proxy_open(config, &e));
+    } else {
+        HTH_TRY(hth_local_open(config, store, &e));
     }
-    bool several = hth_router_several(config->device);
-    if (several || config->inner ||
-        hth_device_name(config->device != NULL ? config->device : "cpu", e->name, sizeof e->name) !=
-            HTH_OK) {
-        e->name[0] = 0; // what is no device's name is refused where the device is opened
-    }
-    if (several || config->child_store != NULL) {
-        hth_err there_err = several ? hth_router_open(config, store, &e->router)
-                                    : hth_proxy_open(config, &e->proxy);
-        if (there_err != HTH_OK) {
-            hth_free(e);
-            return there_err;
-        }
-        *out = e;
-        return HTH_OK;
-    }
-    snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
-    e->store = store;
-    e->resume = config->resume;
-    e->turned_ns = config->turned_ns != NULL ? config->turned_ns : &e->turned;
-    e->training = (hth_train_queue){.ms = &e->models,
-                                    .answer = engine_answer,
-                                    .event = config->event,
-                                    .event_ctx = config->event_ctx};
-    e->loads = (hth_loads){.ms = &e->models, .answer = engine_answer};
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->started, NULL);
-    e->serve = (hth_serve){.ms = &e->models,
-                           .mail = engine_mail,
-                           .query = engine_query,
-                           .at_once = engine_at_once,
-                           .answer = engine_answer,
-                           .wait = engine_await,
-                           .wake = engine_wake,
-                           .ctx = e};
-    e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
-    e->serve.queue = e->queue;
-    uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
-    hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
-    e->beside = (hth_train_overlap){.serve = &e->serve};
-    pthread_attr_t stack;
-    pthread_attr_init(&stack);
-    pthread_attr_setstacksize(&stack, ENGINE_STACK);
-    if (err == HTH_OK && pthread_create(&e->thread, &stack, engine_main, e) != 0) {
-        err = hth_fail(HTH_ENOMEM, "cannot start the engine's thread");
-    }
-    pthread_attr_destroy(&stack);
-    if (err != HTH_OK) {
-        hth_engine_close(e);
-        return err;
-    }
-    e->running = true;
-    pthread_mutex_lock(&e->lock);
-    while (!e->ready) {
-        pthread_cond_wait(&e->started, &e->lock);
-    }
-    pthread_mutex_unlock(&e->lock);
-    if (e->open_err != HTH_OK) {
-        err = hth_fail(e->open_err, "%s", e->open_detail);
-        hth_engine_close(e);
-        return err;
+    const char *device = config->device != NULL ? config->device : "cpu";
+    if (hth_router_several(config->device) || config->inner ||
+        hth_device_name(device, e->name, sizeof e->name) != HTH_OK) {
+        e->name[0] = 0;
     }
     *out = e;
     return HTH_OK;
-}
-
-void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
-{
-    if (e->router != NULL) {
-        hth_router_watch(e->router, w);
-    } else if (e->proxy != NULL) {
-        hth_proxy_watch(e->proxy, w);
-    } else {
-        hth_mailbox_set_watch(e->mailbox, w);
-    }
-}
-
-bool hth_engine_look(hth_engine *e, bool on)
-{
-    return e->proxy != NULL && hth_proxy_look(e->proxy, on);
-}
-
-void hth_engine_drain(hth_engine *e)
-{
-    e->drain.query = "drain";
-    if (e->router != NULL) {
-        hth_router_drain(e->router);
-    } else if (e->proxy != NULL) {
-        hth_proxy_drain(e->proxy);
-    } else if (hth_engine_submit(e, &e->drain) != HTH_OK) {
-        hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
-    }
-}
-
-void hth_engine_stop(hth_engine *e)
-{
-    if (e->router != NULL) {
-        hth_router_stop(e->router);
-    } else if (e->proxy != NULL) {
-        hth_proxy_stop(e->proxy);
-    } else if (e->running) {
-        hth_mailbox_stop(e->mailbox);
-        pthread_join(e->thread, NULL);
-        e->running = false;
-    }
-}
-
-void hth_engine_close(hth_engine *e)
-{
-    if (e == NULL) {
-        return;
-    }
-    hth_engine_stop(e);
-    if (e->router != NULL) {
-        hth_router_close(e->router);
-    } else if (e->proxy != NULL) {
-        hth_proxy_close(e->proxy);
-    } else {
-        hth_mailbox_close(e->mailbox);
-        pthread_cond_destroy(&e->started);
-        pthread_mutex_destroy(&e->lock);
-    }
-    hth_free(e);
 }
 
 // engine_named refuses what is to be done on a device (the argument "on") that is not there.
@@ -455,60 +54,65 @@ static hth_err engine_named(const hth_engine *e, const hth_request *r)
 hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 {
     HTH_TRY(engine_named(e, r));
-    if (e->proxy != NULL) {
-        return hth_proxy_submit(e->proxy, r);
+    return e->ops->submit(e, r);
+}
+
+void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
+{
+    e->ops->watch(e, w);
+}
+
+bool hth_engine_look(hth_engine *e, bool on)
+{
+    return e->ops->look(e, on);
+}
+
+void hth_engine_drain(hth_engine *e)
+{
+    e->ops->drain(e);
+}
+
+void hth_engine_stop(hth_engine *e)
+{
+    e->ops->stop(e);
+}
+
+void hth_engine_close(hth_engine *e)
+{
+    if (e != NULL) {
+        e->ops->close(e);
     }
-    if (e->router != NULL) {
-        return hth_router_submit(e->router, r);
-    }
-    r->submitted_ns = hth_now_ns() - r->waited_ns;
-    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || r == &e->drain
-                      ? hth_mailbox_send(e->mailbox, r)
-                      : HTH_EBUSY;
-    if (err == HTH_OK) {
-        return HTH_OK;
-    }
-    atomic_fetch_sub(&e->serve.waiting, 1);
-    hth_stat_add(HTH_STAT_REQUESTS_REFUSED, err == HTH_EBUSY);
-    return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
 }
 
 bool hth_engine_ready(hth_engine *e)
 {
-    return e->router != NULL ? hth_router_ready(e->router)
-                             : e->proxy == NULL || hth_proxy_ready(e->proxy);
+    return e->ops->ready(e);
 }
 
 uint64_t hth_engine_stalled_ns(hth_engine *e)
 {
-    if (e->router != NULL) {
-        return hth_router_stalled_ns(e->router);
-    }
-    return e->proxy != NULL ? hth_proxy_stalled_ns(e->proxy) : hth_turn_age_ns(e->turned_ns);
+    return e->ops->stalled_ns(e);
 }
 
 void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
 {
-    if (e->router != NULL) {
-        hth_router_share(e->router, fd, offset, base, bytes);
-    } else if (e->proxy != NULL) {
-        hth_proxy_share(e->proxy, fd, offset, base, bytes);
-    }
+    e->ops->share(e, fd, offset, base, bytes);
+}
+
+void hth_engine_unshare(hth_engine *e, const void *base)
+{
+    e->ops->unshare(e, base);
 }
 
 void *hth_engine_alloc(hth_engine *e, size_t bytes)
 {
-    void *p = e->router != NULL  ? hth_router_alloc(e->router, bytes)
-              : e->proxy != NULL ? hth_proxy_alloc(e->proxy, bytes)
-                                 : NULL;
+    void *p = e->ops->alloc(e, bytes);
     return p != NULL ? p : hth_alloc_aligned(bytes, 64);
 }
 
 void hth_engine_free(hth_engine *e, void *p)
 {
-    if (e->router != NULL) {
-        hth_router_free(e->router, p);
-    } else if (e->proxy == NULL || !hth_proxy_free(e->proxy, p)) {
+    if (!e->ops->free(e, p)) {
         hth_free(p);
     }
 }
@@ -516,15 +120,12 @@ void hth_engine_free(hth_engine *e, void *p)
 void hth_engine_release(hth_kept *kept)
 {
     if (kept != NULL) {
-        hth_proxy_release(kept);
+        hth_proxy_release(kept); // only a child process keeps outputs
     }
 }
 
-void hth_engine_unshare(hth_engine *e, const void *base)
+uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns)
 {
-    if (e->router != NULL) {
-        hth_router_unshare(e->router, base);
-    } else if (e->proxy != NULL) {
-        hth_proxy_unshare(e->proxy, base);
-    }
+    uint64_t then = atomic_load_explicit(turned_ns, memory_order_relaxed), now = hth_real_ns();
+    return then != 0 && now > then ? now - then : 0;
 }

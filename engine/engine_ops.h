@@ -29,4 +29,7 @@ struct hth_engine {
     char name[64]; // of its device, the only one of the server; "": there are others
 };
 
+// hth_turn_age_ns is how long ago a turn was noted; 0: none was.
+uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns);
+
 #endif

@@ -187,8 +187,9 @@ void proxy_unattend(hth_proxy *p)
     }
 }
 
-bool hth_proxy_look(hth_proxy *p, bool on)
+static bool proxy_take_now(hth_engine *e, bool on)
 {
+    hth_proxy *p = hth_proxy_of(e);
     bool came = false;
     if (pthread_mutex_trylock(&p->taking) != 0) {
         if (on) {
@@ -400,13 +401,98 @@ static hth_err proxy_init(hth_proxy *p, const hth_engine_config *config)
     return HTH_OK;
 }
 
-hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
+static void proxy_watch(hth_engine *e, const hth_poll_hook *w)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    p->watch = w;
+}
+
+static bool proxy_ready(hth_engine *e)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    pthread_mutex_lock(&p->lock);
+    bool ready = p->phase == PROXY_UP && !p->stopping;
+    pthread_mutex_unlock(&p->lock);
+    return ready;
+}
+
+static uint64_t proxy_stalled_ns(hth_engine *e)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    pthread_mutex_lock(&p->lock);
+    uint64_t age = p->phase == PROXY_UP ? hth_turn_age_ns(&p->link.board->turned_ns) : 0;
+    pthread_mutex_unlock(&p->lock);
+    return age;
+}
+
+static void proxy_drain(hth_engine *e)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    pthread_mutex_lock(&p->lock);
+    p->draining = true;
+    proxy_tell_end(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void proxy_stop(hth_engine *e)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    if (!p->running) {
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    p->stopping = true;
+    proxy_tell_end(p);
+    pthread_mutex_unlock(&p->lock);
+    hth_thread_join(p->thread);
+    p->running = false;
+}
+
+static void proxy_close(hth_engine *e)
+{
+    hth_proxy *p = hth_proxy_of(e);
+    if (p == NULL) {
+        return;
+    }
+    proxy_stop(&p->engine);
+    proxy_region_close(p);
+    proxy_models_close(p);
+    hth_slab_close(p->in);
+    if (p->in_fd >= 0) {
+        close(p->in_fd);
+    }
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->taking);
+    hth_free(p->calls);
+    hth_free(p->device);
+    hth_free(p->store);
+    hth_free(p);
+}
+
+static const hth_engine_ops proxy_ops = {
+    .submit = hth_proxy_submit,
+    .watch = proxy_watch,
+    .look = proxy_take_now,
+    .drain = proxy_drain,
+    .stop = proxy_stop,
+    .close = proxy_close,
+    .ready = proxy_ready,
+    .stalled_ns = proxy_stalled_ns,
+    .share = hth_proxy_share,
+    .unshare = hth_proxy_unshare,
+    .alloc = hth_proxy_alloc,
+    .free = hth_proxy_free,
+};
+
+hth_err hth_proxy_open(const hth_engine_config *config, hth_engine **out)
 {
     *out = NULL;
     hth_proxy *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
+    p->engine.ops = &proxy_ops;
     p->in_fd = p->link.socket = p->link.board_fd = p->files = -1;
     pthread_mutex_init(&p->taking, NULL);
     pthread_mutex_init(&p->lock, NULL);
@@ -423,78 +509,9 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
     if (err != HTH_OK) {
         char detail[1024];
         snprintf(detail, sizeof detail, "%s", hth_err_detail());
-        hth_proxy_close(p);
+        proxy_close(&p->engine);
         return hth_fail(err, "%s", detail);
     }
-    *out = p;
+    *out = &p->engine;
     return HTH_OK;
-}
-
-void hth_proxy_watch(hth_proxy *p, const hth_poll_hook *w)
-{
-    p->watch = w;
-}
-
-bool hth_proxy_ready(hth_proxy *p)
-{
-    pthread_mutex_lock(&p->lock);
-    bool ready = p->phase == PROXY_UP && !p->stopping;
-    pthread_mutex_unlock(&p->lock);
-    return ready;
-}
-
-uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns)
-{
-    uint64_t then = atomic_load_explicit(turned_ns, memory_order_relaxed), now = hth_real_ns();
-    return then != 0 && now > then ? now - then : 0;
-}
-
-uint64_t hth_proxy_stalled_ns(hth_proxy *p)
-{
-    pthread_mutex_lock(&p->lock);
-    uint64_t age = p->phase == PROXY_UP ? hth_turn_age_ns(&p->link.board->turned_ns) : 0;
-    pthread_mutex_unlock(&p->lock);
-    return age;
-}
-
-void hth_proxy_drain(hth_proxy *p)
-{
-    pthread_mutex_lock(&p->lock);
-    p->draining = true;
-    proxy_tell_end(p);
-    pthread_mutex_unlock(&p->lock);
-}
-
-void hth_proxy_stop(hth_proxy *p)
-{
-    if (!p->running) {
-        return;
-    }
-    pthread_mutex_lock(&p->lock);
-    p->stopping = true;
-    proxy_tell_end(p);
-    pthread_mutex_unlock(&p->lock);
-    hth_thread_join(p->thread);
-    p->running = false;
-}
-
-void hth_proxy_close(hth_proxy *p)
-{
-    if (p == NULL) {
-        return;
-    }
-    hth_proxy_stop(p);
-    proxy_region_close(p);
-    proxy_models_close(p);
-    hth_slab_close(p->in);
-    if (p->in_fd >= 0) {
-        close(p->in_fd);
-    }
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
-    pthread_mutex_destroy(&p->taking);
-    hth_free(p->calls);
-    hth_free(p->device);
-    hth_free(p->store);
-    hth_free(p);
 }

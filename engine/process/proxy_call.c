@@ -25,13 +25,15 @@ static void *record_take(void *ctx, size_t bytes)
     return bytes > HTH_CHILD_NEAR_BYTES ? hth_slab_alloc(p->in, bytes) : hth_alloc(bytes);
 }
 
-void *hth_proxy_alloc(hth_proxy *p, size_t bytes)
+void *hth_proxy_alloc(hth_engine *e, size_t bytes)
 {
+    hth_proxy *p = hth_proxy_of(e);
     return hth_slab_alloc(p->in, bytes);
 }
 
-bool hth_proxy_free(hth_proxy *p, void *block)
+bool hth_proxy_free(hth_engine *e, void *block)
 {
+    hth_proxy *p = hth_proxy_of(e);
     bool ours = block != NULL && hth_slab_holds(p->in, block, 1);
     if (ours) {
         hth_slab_free(p->in, block);
@@ -41,7 +43,7 @@ bool hth_proxy_free(hth_proxy *p, void *block)
 
 static void call_unpack(hth_proxy *p, proxy_call *c)
 {
-    if (!hth_proxy_free(p, c->record)) {
+    if (!hth_proxy_free(&p->engine, c->record)) {
         hth_free(c->record);
     }
     hth_slab_free(p->in, c->data);
@@ -241,8 +243,9 @@ static hth_err call_take(hth_proxy *p, proxy_call **out)
     return err;
 }
 
-hth_err hth_proxy_submit(hth_proxy *p, hth_request *r)
+hth_err hth_proxy_submit(hth_engine *e, hth_request *r)
 {
+    hth_proxy *p = hth_proxy_of(e);
     proxy_call *c = NULL;
     r->submitted_ns = hth_now_ns() - r->waited_ns;
     HTH_TRY(call_take(p, &c));

@@ -11,10 +11,13 @@
 #ifndef HTH_ENGINE_PROCESS_PROXY_IMPL_H
 #define HTH_ENGINE_PROCESS_PROXY_IMPL_H
 
+#include "engine/engine_ops.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/process/child_link.h"
 #include "engine/process/proxy.h"
+
+typedef struct hth_proxy hth_proxy;
 
 // Deaths with less than PROXY_LIVED_NS from start to end, one behind the other.
 #define PROXY_LOST     8
@@ -78,6 +81,7 @@ typedef struct proxy_end {
 } proxy_end;
 
 struct hth_proxy {
+    hth_engine engine;
     char *device, *store;
     int queue;
     bool resume;
@@ -124,6 +128,18 @@ struct hth_proxy {
     bool again; // .. which the first child has found out: the next one takes its place
     atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense
 };
+
+static inline hth_proxy *hth_proxy_of(hth_engine *e)
+{
+    return (hth_proxy *)e;
+}
+
+// The table's calls (engine_ops.h), and what proxy.h says of one.
+hth_err hth_proxy_submit(hth_engine *e, hth_request *r);
+void hth_proxy_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes);
+void hth_proxy_unshare(hth_engine *e, const void *base);
+void *hth_proxy_alloc(hth_engine *e, size_t bytes);
+bool hth_proxy_free(hth_engine *e, void *block);
 
 // ---- proxy_call.c
 

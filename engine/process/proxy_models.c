@@ -100,7 +100,7 @@ void proxy_models_again(hth_proxy *p)
             strcpy(call->spec, m->spec);
             call->r = (hth_request){
                 .query = "load", .arguments = call->arguments, .done = models_done, .ctx = call};
-            if (call->arguments == NULL || hth_proxy_submit(p, &call->r) != HTH_OK) {
+            if (call->arguments == NULL || hth_proxy_submit(&p->engine, &call->r) != HTH_OK) {
                 free(call->arguments);
                 hth_free(call);
             }

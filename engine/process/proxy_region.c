@@ -11,8 +11,9 @@
 // What is smaller is copied anyway, by who submits it.
 #define REGION_LEAST_BYTES (64u << 10)
 
-void hth_proxy_share(hth_proxy *p, int fd, uint64_t offset, const void *base, size_t bytes)
+void hth_proxy_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
 {
+    hth_proxy *p = hth_proxy_of(e);
     if (bytes < REGION_LEAST_BYTES) {
         return;
     }
@@ -54,8 +55,9 @@ void proxy_region_forget(hth_proxy *p, bool known)
     }
 }
 
-void hth_proxy_unshare(hth_proxy *p, const void *base)
+void hth_proxy_unshare(hth_engine *e, const void *base)
 {
+    hth_proxy *p = hth_proxy_of(e);
     proxy_region *r;
     pthread_mutex_lock(&p->lock);
     HASH_FIND_PTR(p->regions, &base, r);

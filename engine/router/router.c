@@ -86,41 +86,20 @@ static hth_err router_start(hth_router *n, const hth_engine_config *config)
     return HTH_OK;
 }
 
-hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_router **out)
-{
-    *out = NULL;
-    hth_router *n = hth_calloc(1, sizeof *n);
-    if (n == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a machine's engines");
-    }
-    n->store = store;
-    n->child = config->child_store != NULL;
-    n->resume = config->resume;
-    pthread_mutex_init(&n->lock, NULL);
-    pthread_cond_init(&n->changed, NULL);
-    hth_err err = router_start(n, config);
-    if (err != HTH_OK) {
-        char detail[1024];
-        snprintf(detail, sizeof detail, "%s", hth_err_detail());
-        hth_router_close(n);
-        return hth_fail(err, "%s", detail);
-    }
-    *out = n;
-    return HTH_OK;
-}
-
-// hth_router_watch: a keeper waits for its child and can look elsewhere at any time. An engine's
+// router_watch: a keeper waits for its child and can look elsewhere at any time. An engine's
 // thread is away for as long as it computes, while others could serve: then nobody looks, and rings
 // are left to their own threads.
-void hth_router_watch(hth_router *n, const hth_poll_hook *w)
+static void router_watch(hth_engine *e, const hth_poll_hook *w)
 {
+    hth_router *n = hth_router_of(e);
     if (n->child) {
         hth_engine_watch(n->device[0].engine, w);
     }
 }
 
-void hth_router_drain(hth_router *n)
+static void router_drain(hth_engine *e)
 {
+    hth_router *n = hth_router_of(e);
     pthread_mutex_lock(&n->lock);
     n->draining = true;
     pthread_mutex_unlock(&n->lock);
@@ -129,8 +108,9 @@ void hth_router_drain(hth_router *n)
     }
 }
 
-void hth_router_stop(hth_router *n)
+static void router_stop(hth_engine *e)
 {
+    hth_router *n = hth_router_of(e);
     pthread_mutex_lock(&n->lock);
     n->stopping = true;
     pthread_mutex_unlock(&n->lock);
@@ -139,12 +119,13 @@ void hth_router_stop(hth_router *n)
     }
 }
 
-void hth_router_close(hth_router *n)
+static void router_close(hth_engine *e)
 {
+    hth_router *n = hth_router_of(e);
     if (n == NULL) {
         return;
     }
-    hth_router_stop(n);
+    router_stop(&n->engine);
     for (int i = 0; i < n->n; i++) {
         hth_engine_close(n->device[i].engine);
     }
@@ -155,8 +136,9 @@ void hth_router_close(hth_router *n)
     hth_free(n);
 }
 
-bool hth_router_ready(hth_router *n)
+static bool router_ready(hth_engine *e)
 {
+    hth_router *n = hth_router_of(e);
     bool ready = false;
     pthread_mutex_lock(&n->lock);
     for (int i = 0; i < n->n && !ready && !n->stopping; i++) {
@@ -166,8 +148,9 @@ bool hth_router_ready(hth_router *n)
     return ready;
 }
 
-uint64_t hth_router_stalled_ns(hth_router *n)
+static uint64_t router_stalled_ns(hth_engine *e)
 {
+    hth_router *n = hth_router_of(e);
     uint64_t least = UINT64_MAX;
     pthread_mutex_lock(&n->lock);
     for (int i = 0; i < n->n; i++) {
@@ -178,8 +161,9 @@ uint64_t hth_router_stalled_ns(hth_router *n)
     return least < UINT64_MAX ? least : 0;
 }
 
-hth_err hth_router_submit(hth_router *n, hth_request *r)
+static hth_err router_submit(hth_engine *e, hth_request *r)
 {
+    hth_router *n = hth_router_of(e);
     r->route = (hth_route){.router = n, .done = r->done};
     if (n->stopping) {
         return hth_fail(HTH_ECANCELED, "Server exiting");
@@ -198,26 +182,75 @@ hth_err hth_router_submit(hth_router *n, hth_request *r)
 
 // ---- memory: every process sees what clients share; what is asked for here, the first device's
 
-void hth_router_share(hth_router *n, int fd, uint64_t offset, const void *base, size_t bytes)
+static bool router_look(hth_engine *e, bool on)
 {
+    return false; // the engines' own threads take answers
+}
+
+static void router_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+    hth_router *n = hth_router_of(e);
     for (int i = 0; i < n->n; i++) {
         hth_engine_share(n->device[i].engine, fd, offset, base, bytes);
     }
 }
 
-void hth_router_unshare(hth_router *n, const void *base)
+static void router_unshare(hth_engine *e, const void *base)
 {
+    hth_router *n = hth_router_of(e);
     for (int i = 0; i < n->n; i++) {
         hth_engine_unshare(n->device[i].engine, base);
     }
 }
 
-void *hth_router_alloc(hth_router *n, size_t bytes)
+static void *router_alloc(hth_engine *e, size_t bytes)
 {
+    hth_router *n = hth_router_of(e);
     return hth_engine_alloc(n->device[0].engine, bytes);
 }
 
-void hth_router_free(hth_router *n, void *p)
+static bool router_free(hth_engine *e, void *p)
 {
+    hth_router *n = hth_router_of(e);
     hth_engine_free(n->device[0].engine, p);
+    return true;
+}
+
+static const hth_engine_ops router_ops = {
+    .submit = router_submit,
+    .watch = router_watch,
+    .look = router_look,
+    .drain = router_drain,
+    .stop = router_stop,
+    .close = router_close,
+    .ready = router_ready,
+    .stalled_ns = router_stalled_ns,
+    .share = router_share,
+    .unshare = router_unshare,
+    .alloc = router_alloc,
+    .free = router_free,
+};
+
+hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
+{
+    *out = NULL;
+    hth_router *n = hth_calloc(1, sizeof *n);
+    if (n == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a machine's engines");
+    }
+    n->engine.ops = &router_ops;
+    n->store = store;
+    n->child = config->child_store != NULL;
+    n->resume = config->resume;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_cond_init(&n->changed, NULL);
+    hth_err err = router_start(n, config);
+    if (err != HTH_OK) {
+        char detail[1024];
+        snprintf(detail, sizeof detail, "%s", hth_err_detail());
+        router_close(&n->engine);
+        return hth_fail(err, "%s", detail);
+    }
+    *out = &n->engine;
+    return HTH_OK;
 }

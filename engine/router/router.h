@@ -17,8 +17,6 @@
 
 #include "engine/engine.h"
 
-typedef struct hth_router hth_router;
-
 // hth_router_several tells whether a text names several devices: "cuda:0,mem=80% cpu:mem=2GiB".
 bool hth_router_several(const char *devices);
 // hth_router_check reads such a list: HTH_EINVAL: a device is named twice, is none, or there are
@@ -27,17 +25,6 @@ hth_err hth_router_check(const char *devices);
 
 // hth_router_open opens an engine for each device of config->device; when one of them fails, none
 // is left open, and the error is its.
-hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_router **out);
-hth_err hth_router_submit(hth_router *n, hth_request *r);
-void hth_router_watch(hth_router *n, const hth_poll_hook *w);
-void hth_router_drain(hth_router *n);
-void hth_router_stop(hth_router *n);
-void hth_router_close(hth_router *n);          // NULL is allowed
-bool hth_router_ready(hth_router *n);          // one of them is
-uint64_t hth_router_stalled_ns(hth_router *n); // as hth_engine_stalled_ns, of those that are up
-void hth_router_share(hth_router *n, int fd, uint64_t offset, const void *base, size_t bytes);
-void hth_router_unshare(hth_router *n, const void *base);
-void *hth_router_alloc(hth_router *n, size_t bytes);
-void hth_router_free(hth_router *n, void *p);
+hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_engine **out);
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef HTH_ENGINE_ROUTER_ROUTER_IMPL_H
 #define HTH_ENGINE_ROUTER_ROUTER_IMPL_H
 
+#include "engine/engine_ops.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/router/router.h"
@@ -16,6 +17,8 @@
 
 #include <jansson.h>
 #include <pthread.h>
+
+typedef struct hth_router hth_router;
 
 // How long a device may be away before its models are sought elsewhere: a process is started again
 // within some milliseconds.
@@ -77,6 +80,7 @@ typedef struct router_job {
 } router_job;
 
 struct hth_router {
+    hth_engine engine;
     hth_store *store;
     bool child, resume;
     int n;
@@ -89,6 +93,11 @@ struct hth_router {
     router_content *contents;
     router_job *jobs;
 };
+
+static inline hth_router *hth_router_of(hth_engine *e)
+{
+    return (hth_router *)e;
+}
 
 // A request of the router's own.
 typedef struct router_own {
