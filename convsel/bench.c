@@ -3,7 +3,7 @@
 // behind what brings the caches to the state in which the step would leave them (bench_warm.c).
 // Other processes only ever add to a run: one in which a thread had to make room for another
 // process is marked. How often which choice is run is up to race.c.
-#include "convsel/bench_parts.h"
+#include "convsel/bench_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

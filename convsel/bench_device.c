@@ -4,7 +4,7 @@
 // lies as they do; all choices of the node share it. A run is launched on a stream, and the
 // device's own events give the time of several: caches are as the runs leave them. For the error
 // the sampled points of the result come back.
-#include "convsel/bench_parts.h"
+#include "convsel/bench_impl.h"
 
 #include "base/alloc.h"
 

@@ -2,7 +2,7 @@
 // Error is measured on the node without its post ops (an activation can hide or clamp a
 // difference), at SAMPLES points of its output, relative to the largest of them. A ReLU hides half
 // of the points, which leaves enough.
-#include "convsel/bench_parts.h"
+#include "convsel/bench_impl.h"
 
 #include "base/alloc.h"
 #include "convsel/convsel.h"

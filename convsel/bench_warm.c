@@ -5,7 +5,7 @@
 // the inputs that the step would have in the shared cache are read, then as much else as the cores'
 // own caches hold, then the inputs that would be there. The team's threads share each walk, as they
 // share the work of most kernels.
-#include "convsel/bench_parts.h"
+#include "convsel/bench_impl.h"
 
 #include "device/cpu/team.h"
 

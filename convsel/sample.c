@@ -2,7 +2,7 @@
 // Convolution at a few output points, in double: cheap whatever the size of the layer, and
 // independent of every kernel that is measured. Filters are plain, the input is read in its own
 // layout; both in their own type.
-#include "convsel/bench_parts.h"
+#include "convsel/bench_impl.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref_window.h"

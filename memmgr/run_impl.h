@@ -3,7 +3,7 @@
 #ifndef HTH_MEMMGR_RUN_IMPL_H
 #define HTH_MEMMGR_RUN_IMPL_H
 
-#include "planner/plan_parts.h"
+#include "planner/plan_walk.h"
 #include "memmgr/run.h"
 
 #define RUN_NOWHERE UINT64_MAX // no place in the arena

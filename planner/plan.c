@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all planners share: the check of a problem, liveness with in-place pairs, emission, and the
 // rules of time.
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 #include "base/alloc.h"
 

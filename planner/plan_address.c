@@ -8,7 +8,7 @@
 // Who shares a stage with whom is computed once, as adjacency lists; a pass then costs the sum of
 // their lengths. Where these would be too long there is one placement (plan_address_stream.c). The
 // search is limited by the neighbours that it looks at, so it is deterministic.
-#include "planner/plan_address_parts.h"
+#include "planner/plan_address_impl.h"
 
 #include "base/alloc.h"
 

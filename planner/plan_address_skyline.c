@@ -9,7 +9,7 @@
 //
 // Small rectangles take no part: they find their places in what is lost. Stages between which no
 // other rectangle begins or ends are one section.
-#include "planner/plan_address_parts.h"
+#include "planner/plan_address_impl.h"
 
 #include "base/alloc.h"
 

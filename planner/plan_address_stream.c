@@ -4,7 +4,7 @@
 // their births, once, as an allocator would: free blocks in lists by size, good fit, neighbours
 // joined (TLSF, Masmano and others 2004). Linear in their number, and higher than what the search
 // finds.
-#include "planner/plan_address_parts.h"
+#include "planner/plan_address_impl.h"
 
 #include "base/alloc.h"
 

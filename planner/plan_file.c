@@ -3,7 +3,7 @@
 // can be replayed and checked by a program that knows nothing of hearth. Reading takes a whole plan
 // file or its "problem" alone; everything read is validated, unknown keys are ignored.
 #include "planner/plan_json.h"
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 #include "base/alloc.h"
 #include "base/file.h"

@@ -16,7 +16,7 @@
 // place, or one that wants a weight in a smaller form. Its workspaces and weights count nothing,
 // and where an input that is no weight is large enough, its first output may lie in that one's
 // buffer.
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 #include "base/size.h"
 

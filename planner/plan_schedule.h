@@ -21,7 +21,7 @@
 #ifndef HTH_PLANNER_PLAN_SCHEDULE_H
 #define HTH_PLANNER_PLAN_SCHEDULE_H
 
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 typedef enum hth_gap_mode {
     HTH_GAP_KEEP,

@@ -4,7 +4,7 @@
 #ifndef HTH_PLANNER_PLAN_STREAM_H
 #define HTH_PLANNER_PLAN_STREAM_H
 
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 typedef struct hth_streamable {
     int tensor;

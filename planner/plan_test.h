@@ -4,7 +4,7 @@
 #define HTH_PLANNER_PLAN_TEST_H
 
 #include "base/test.h"
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 #include <stdio.h>
 #include <time.h>

@@ -2,7 +2,7 @@
 // The timeline as Chrome's trace event format, which Perfetto reads too: process 1 is the
 // prediction, process 2 what was measured; one row per stream.
 #include "planner/plan_json.h"
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 static const char *const trace_row[] = {"compute", "host to device", "device to host"};
 static const char *const trace_process[] = {"", "predicted", "measured"};

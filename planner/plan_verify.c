@@ -7,7 +7,7 @@
 // first byte is written. The host slab is a second such map. Reads must find a tensor whose
 // producer (or fetch) surely came before. Budget, arena height, resident bytes and live peak are
 // computed again.
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 #include "base/alloc.h"
 

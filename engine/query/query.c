@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions about models, devices and tenants, and the table of all questions.
-#include "engine/query/query_parts.h"
+#include "engine/query/query_impl.h"
 
 #include "base/alloc.h"
 #include "device/plugin.h"

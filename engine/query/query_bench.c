@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The question "bench": a model's steady state on inputs that are made up, or a training step's.
-#include "engine/query/query_parts.h"
+#include "engine/query/query_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The questions "plan", "curve" and "convsel": what is planned for a model, a training step or a
 // problem that comes with the question, and what there was to choose from.
-#include "engine/query/query_parts.h"
+#include "engine/query/query_impl.h"
 
 #include "base/alloc.h"
 #include "base/settings.h"

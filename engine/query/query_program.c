@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arguments of questions, and the program that a question is about: the one that requests use, or
 // one of its own under another budget or in another precision.
-#include "engine/query/query_parts.h"
+#include "engine/query/query_impl.h"
 
 #include "base/alloc.h"
 #include "base/settings.h"

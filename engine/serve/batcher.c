@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queues: in, out, and what is predicted. Which requests make a run:
 // batcher_choose.c; whose turn it is: batcher_flow.c.
-#include "engine/serve/batcher_choose.h"
+#include "engine/serve/batcher_choose_impl.h"
 
 #include <inttypes.h>
 #include <math.h>

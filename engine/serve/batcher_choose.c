@@ -5,7 +5,7 @@
 // The objective is time per sample that somebody asked for: a bucket's padding counts as time, not
 // as samples. Of each bucket only the longest prefix of the queue that fits is looked at: a shorter
 // one in the same bucket is dearer.
-#include "engine/serve/batcher_choose.h"
+#include "engine/serve/batcher_choose_impl.h"
 
 #include <stddef.h>
 

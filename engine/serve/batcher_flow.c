@@ -3,7 +3,7 @@
 //
 // A flow is charged when its items are taken, by what their samples took lately, so that the next
 // decision already knows of them; and corrected by what the run really took when it has ended.
-#include "engine/serve/batcher_choose.h"
+#include "engine/serve/batcher_choose_impl.h"
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/serve/serve_parts.h"
+#include "engine/serve/serve_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

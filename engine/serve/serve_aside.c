@@ -2,7 +2,7 @@
 // What the engine's thread does aside - measured algorithms, programs that are compiled - while
 // requests keep coming: in pieces, with runs behind them. No piece begins that would make somebody
 // late who was promised an answer in time (batcher.h), unless for ASIDE_WAIT_NS none could begin.
-#include "engine/serve/serve_parts.h"
+#include "engine/serve/serve_impl.h"
 
 #include "base/clock.h"
 #include "engine/serve/infer.h"

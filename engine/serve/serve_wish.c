@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model's wish is one program, for the bucket that was asked for last. All wishes count,
 // whichever bucket they are for: one after the other each comes to its turn.
-#include "engine/serve/serve_parts.h"
+#include "engine/serve/serve_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

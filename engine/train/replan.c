@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // When to measure, when to search, when to swap. See trainer_watch.h.
-#include "engine/train/replan_parts.h"
+#include "engine/train/replan_impl.h"
 
 #include "base/alloc.h"
 #include "base/compare.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "planner/plan_parts.h"
-#include "runtime/compile.h"
+#include "planner/plan_walk.h"
 
 #include <math.h>
 #include <stdlib.h>

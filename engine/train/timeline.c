@@ -2,7 +2,7 @@
 #include "engine/train/timeline.h"
 
 #include "base/alloc.h"
-#include "planner/plan_parts.h"
+#include "planner/plan_walk.h"
 
 #include <math.h>
 #include <stdio.h>

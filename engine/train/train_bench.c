@@ -4,7 +4,7 @@
 // (trainer_watch.h) before anything counts: then what is predicted, of a step or of a new plan's
 // step, can be held against the steps that come after. In both cases what the nodes took is
 // remembered for plans that come after this one.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

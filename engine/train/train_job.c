@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job: its way through the data step by step, and what is told about it.
-#include "engine/train/train_job.h"
+#include "engine/train/train_job_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job made ready: everything that can be wrong is found here, before its first step.
-#include "engine/train/train_job.h"
+#include "engine/train/train_job_impl.h"
 
 #include "base/alloc.h"
 #include "base/size.h"

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/train/train_ended.h"
-#include "engine/train/train_entry.h"
+#include "engine/train/train_entry_impl.h"
 #include "engine/train/train_eval.h"
 
 #include <stdio.h>

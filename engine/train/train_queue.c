@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/train/train_entry.h"
+#include "engine/train/train_entry_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

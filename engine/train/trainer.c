@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer owns what lives from step to step: the slots (parameters, optimizer state, running
 // statistics), their memory, and what each batch shape was compiled to.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -2,7 +2,7 @@
 // What a job may have of the device when it begins. A budget that was asked for is had or waited
 // for; a job without one gets what is spare, or, where that is too little, also what idle models
 // occupy; beside other jobs the point of its curve that the rest of the device can give.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "runtime/tenants/quota.h"
 

@@ -4,7 +4,7 @@
 //
 // An update in parts is planned as it will be compiled: first the step that updates, then the one
 // that adds, with what the first keeps on the device taken from its budget.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 

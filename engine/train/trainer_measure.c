@@ -3,12 +3,12 @@
 // that is planned again, and of those that are planned later. Steps in which other processes ran on
 // the same processors (their threads waited for one) say little: they count only where there is
 // nothing else, and are not remembered.
-#include "engine/train/replan_parts.h"
+#include "engine/train/replan_impl.h"
 
 #include "base/alloc.h"
 #include "base/compare.h"
 #include "base/thread.h"
-#include "planner/plan_parts.h"
+#include "planner/plan_walk.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 // loads processors and caches less well: so the first number that is not followed by a faster one
 // is taken. Two or more parts are planned under the bytes that one part would have had, so that a
 // share of memory does not depend on the choice.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 

@@ -4,7 +4,7 @@
 // All steps of a job agree on the slots that the first one keeps on the device: to the others they
 // are the caller's, and their budget is what is left. Hence these never move, whatever the order in
 // which steps run. What else a step keeps is moved when it is entered.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "runtime/paced.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer and the model store: the state of all slots for checkpoints, and the result as a new
 // version of a model.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"

@@ -2,7 +2,7 @@
 // What to tell who asked for a job that no plan was found for: whether none can exist, the memory
 // that plans were really found for, as it is, and with the changes that the user could make.
 // Algorithms that nobody measured yet are guessed at, so that the answer comes in seconds.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "base/size.h"

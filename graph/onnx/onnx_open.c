@@ -5,12 +5,12 @@
 // the skeleton stays small and weights are found once.
 //
 // Large tensors stay in their files, so opening costs time by the number of nodes and not by the
-// number of bytes (onnx_parts.h).
+// number of bytes (onnx_impl.h).
 #include "graph/onnx/onnx.h"
 
 #include "base/alloc.h"
 #include "graph/onnx/onnx_hint.h"
-#include "graph/onnx/onnx_parts.h"
+#include "graph/onnx/onnx_impl.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 // the whole file, so that everything is where it is in the file, and is only there where it was
 // read. Where the walk meets what is no field it ends, and the importer, which then reads zeros,
 // says that the file is damaged.
-#include "graph/onnx/onnx_parts.h"
+#include "graph/onnx/onnx_impl.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models whose large tensors stay in their files: a file says what its bytes say, whatever is in
 // it, and one that changes while it is read is told.
-#include "graph/onnx/onnx_parts.h"
+#include "graph/onnx/onnx_impl.h"
 
 #include "base/test.h"
 

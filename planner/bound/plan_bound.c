@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The certificate: a time that no plan of this step can beat under the budget. The dual
-// (plan_bound_parts.h) is concave and piecewise linear in prices and weights together; a projected
+// (plan_bound_impl.h) is concave and piecewise linear in prices and weights together; a projected
 // subgradient with Polyak's step and averaged directions climbs it, and every few iterations the
 // paths that are too long under the average of the minimisers join. Every point that it visits is a
 // valid bound; the best is kept.
 // Sources: Held and Karp 1971; Polyak 1969; averaged directions: Camerini, Fratta and Maffioli
 // 1975; projection on the simplex: Duchi et al. 2008.
-#include "planner/bound/plan_bound_parts.h"
+#include "planner/bound/plan_bound_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

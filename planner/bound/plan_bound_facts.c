@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the dual knows before any price is set: bytes that are there in every plan, the fastest
 // algorithm that can ever fit, and what recomputes read that is dead by then.
-#include "planner/bound/plan_bound_parts.h"
+#include "planner/bound/plan_bound_impl.h"
 
 #include "base/alloc.h"
 

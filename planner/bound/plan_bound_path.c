@@ -2,7 +2,7 @@
 // Paths: which are in the mixture, what their weights come to, and which are missing. New ones are
 // the longest under the average of the minimisers so far, which tends to a solution of the
 // relaxation (Anstreicher and Wolsey 2009): copies out up to a stage, then copies in.
-#include "planner/bound/plan_bound_parts.h"
+#include "planner/bound/plan_bound_impl.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dual's value at given prices and weights: the cheapest choice of every tensor and every node.
 // The gaps of a tensor belong together, because only the first that leaves needs a copy out.
-#include "planner/bound/plan_bound_parts.h"
+#include "planner/bound/plan_bound_impl.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can happen in a gap, and what it costs at given prices and weights: the cheapest stages to
 // leave and to come back, to compute again, and to have again what that reads.
-#include "planner/bound/plan_bound_parts.h"
+#include "planner/bound/plan_bound_impl.h"
 
 #include <math.h>
 

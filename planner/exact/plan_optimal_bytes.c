@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the integer program that count bytes: the buffers of every stage, less those that are
 // taken over, and the workspaces and scratch of what runs there.
-#include "planner/exact/plan_optimal_parts.h"
+#include "planner/exact/plan_optimal_impl.h"
 
 #include <math.h>
 

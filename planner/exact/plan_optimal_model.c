@@ -26,7 +26,7 @@
 // relaxation tight are the windows, which need none: what is absent at stage s and needed at m or
 // earlier comes in between W_s and S_m, what was made at r or later and is absent at s went out
 // between E_r and W_s.
-#include "planner/exact/plan_optimal_parts.h"
+#include "planner/exact/plan_optimal_impl.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the integer program that say which modes work: what is recomputed is recomputed for a
 // reader, with its producer, and finds what it reads.
-#include "planner/exact/plan_optimal_parts.h"
+#include "planner/exact/plan_optimal_impl.h"
 
 static void rows_gap(hth_ilp *x, int g)
 {

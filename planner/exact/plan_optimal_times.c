@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the integer program that say when: the three lanes by the rules of plan_schedule.h, and
 // the windows, which are true of every schedule and make the relaxation tight.
-#include "planner/exact/plan_optimal_parts.h"
+#include "planner/exact/plan_optimal_impl.h"
 
 // Time.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots' state machine (dispatch.h) and the requests that are answered without engine or job
 // thread. What goes to the engine is prepared in request.c.
-#include "server/rpc/rpc_slot.h"
+#include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

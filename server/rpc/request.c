@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that leave the callback's thread: to the engine (infer, queries) or to the job thread.
-#include "server/rpc/rpc_slot.h"
+#include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
 #include "base/file.h"

@@ -4,7 +4,7 @@
 // larger than its lane, or for which the lane has no room because replies to calls that were given
 // up lie there, becomes a message of the socket's, kept until it is fetched, its call is canceled,
 // or the connection goes.
-#include "server/rpc/rings_parts.h"
+#include "server/rpc/rings_impl.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #include "base/alloc.h"

@@ -2,7 +2,7 @@
 // The table of rings, their threads, and who looks when (rings.h). A ring ends on its own thread,
 // whoever found the reason: that stops the ring, which wakes the thread. Threads are detached;
 // closing the table waits until all have given their memory back.
-#include "server/rpc/rings_parts.h"
+#include "server/rpc/rings_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

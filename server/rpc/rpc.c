@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop: listeners, the thread, what other threads ask of it, and its end.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

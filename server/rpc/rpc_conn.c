@@ -2,7 +2,7 @@
 // A connection's life: accepted and counted, watched, paused while it has too much, closed. What is
 // over a peer's limit is closed at once; where all connections are at theirs, a new one takes the
 // place of one without a token or without a request.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -2,7 +2,7 @@
 // What comes: greetings, lengths, messages. Small messages are read many at a time into the loop's
 // scratch and copied out of it; the larger part of a large one is read where it stays. Memory for a
 // message grows fourfold, by what has come; beyond IN_FREE bytes it is charged before it is read.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -3,7 +3,7 @@
 // Whoever sends descriptors where none are expected has them received and closed elsewhere
 // (closer.h): the kernel would close them here, on the loop's thread.
 #include "server/net/closer.h"
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include <openssl/err.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes out. Whoever brings a small reply sends it at once, which saves the loop's thread from
 // being woken; the loop sends what the socket did not take then, what is large, and all of TLS.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -4,7 +4,7 @@
 // bytes, the handle, little endian; 0: it was not taken. Everything else ends the connection. On
 // other connections, and before the greeting, descriptors that come are closed.
 #include "server/net/closer.h"
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/clock.h"
 

@@ -2,7 +2,7 @@
 // From a message to a request in progress, to its reply. A request that may not start yet waits in
 // its connection's list, and the connection in its loop's: whenever a place becomes free, the loop
 // goes round the connections, one request each, and passes over peers that have their share.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
 #include "base/settings.h"

@@ -3,7 +3,7 @@
 // nothing: a few hundred bytes that it may send again and again. Therefore they do not happen when
 // they come, but a few at a time between everything else, and those go first that have got further,
 // then those of peers that had the fewest in this second, then the oldest.
-#include "server/rpc/rpc_parts.h"
+#include "server/rpc/rpc_impl.h"
 
 #include "base/clock.h"
 

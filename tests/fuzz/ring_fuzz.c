@@ -5,7 +5,7 @@
 // position, the rest is the ring's data, over and over.
 #include "client/layout.h"
 #include "client/wire.h"
-#include "server/rpc/rings_parts.h"
+#include "server/rpc/rings_impl.h"
 
 #include "base/alloc.h"
 

@@ -5,7 +5,7 @@
 #define HTH_TESTS_RIG_TRAINER_RIG_H
 
 #include "engine/serve/version_swap.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 #include "tests/rig/train_job.h"
 
 // Measurements, so that all trainers choose the same algorithms.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/batcher_choose.h - the inside of the batcher: which requests make a run. Shared by
-// batcher*.c only.
-#ifndef HTH_ENGINE_SERVE_BATCHER_CHOOSE_H
-#define HTH_ENGINE_SERVE_BATCHER_CHOOSE_H
+// engine/serve/batcher_choose_impl.h - the inside of the batcher: which requests make a run. Shared
+// by batcher*.c only.
+#ifndef HTH_ENGINE_SERVE_BATCHER_CHOOSE_IMPL_H
+#define HTH_ENGINE_SERVE_BATCHER_CHOOSE_IMPL_H
 
 #include "engine/serve/batcher.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/serve_parts.h - what the parts of serving (serve*.c) have of each other: runs, the
+// engine/serve/serve_impl.h - what the parts of serving (serve*.c) have of each other: runs, the
 // programs that the batcher asks about and wishes for, and what is done aside.
-#ifndef HTH_ENGINE_SERVE_SERVE_PARTS_H
-#define HTH_ENGINE_SERVE_SERVE_PARTS_H
+#ifndef HTH_ENGINE_SERVE_SERVE_IMPL_H
+#define HTH_ENGINE_SERVE_SERVE_IMPL_H
 
 #include "engine/serve/serve.h"
 

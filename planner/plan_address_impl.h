@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_address_parts.h - what the two searches of hth_address_assign share: the rectangles,
+// planner/plan_address_impl.h - what the two searches of hth_address_assign share: the rectangles,
 // who shares a stage with whom, and the best placement so far.
-#ifndef HTH_PLANNER_PLAN_ADDRESS_PARTS_H
-#define HTH_PLANNER_PLAN_ADDRESS_PARTS_H
+#ifndef HTH_PLANNER_PLAN_ADDRESS_IMPL_H
+#define HTH_PLANNER_PLAN_ADDRESS_IMPL_H
 
-#include "planner/plan_parts.h"
+#include "planner/plan_impl.h"
 
 typedef struct hth_address_span {
     uint64_t lo, hi;

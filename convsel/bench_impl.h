@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// convsel/bench_parts.h - the inside of measuring a node. Shared by bench*.c only.
-#ifndef HTH_CONVSEL_BENCH_PARTS_H
-#define HTH_CONVSEL_BENCH_PARTS_H
+// convsel/bench_impl.h - the inside of measuring a node. Shared by bench*.c only.
+#ifndef HTH_CONVSEL_BENCH_IMPL_H
+#define HTH_CONVSEL_BENCH_IMPL_H
 
 #include "convsel/bench.h"
 

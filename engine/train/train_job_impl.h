@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_job.h - the inside of a training job: train_open.c (what it is made of, and
-// its plans), train_job.c (its steps, and what is told of them).
-#ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_H
-#define HTH_ENGINE_TRAIN_TRAIN_JOB_H
+// engine/train/train_job_impl.h - the inside of a training job: train_open.c (what it is made of,
+// and its plans), train_job.c (its steps, and what is told of them).
+#ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
+#define HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 
 #include "engine/train/checkpoint_write.h"
 #include "engine/train/train_eval.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/trainer.h - the inside of a trainer: shared by trainer*.c only.
-#ifndef HTH_ENGINE_TRAIN_TRAINER_H
-#define HTH_ENGINE_TRAIN_TRAINER_H
+// engine/train/trainer_impl.h - the inside of a trainer: shared by trainer*.c only.
+#ifndef HTH_ENGINE_TRAIN_TRAINER_IMPL_H
+#define HTH_ENGINE_TRAIN_TRAINER_IMPL_H
 
 #include "planner/plan_curve.h"
 #include "runtime/job_memory.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_entry.h - the inside of the queue of training jobs: train_queue.c (who is at
-// work, and how jobs end), train_query.c (what is asked about them).
-#ifndef HTH_ENGINE_TRAIN_TRAIN_ENTRY_H
-#define HTH_ENGINE_TRAIN_TRAIN_ENTRY_H
+// engine/train/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c (who is
+// at work, and how jobs end), train_query.c (what is asked about them).
+#ifndef HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
+#define HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
 
 #include "engine/train/checkpoint.h"
 #include "runtime/tenants/tenant.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/rpc/rings_parts.h - the inside of rings.h: shared by rings.c (the table, the threads) and
+// server/rpc/rings_impl.h - the inside of rings.h: shared by rings.c (the table, the threads) and
 // ring_call.c (one request).
-#ifndef HTH_SERVER_RPC_RINGS_PARTS_H
-#define HTH_SERVER_RPC_RINGS_PARTS_H
+#ifndef HTH_SERVER_RPC_RINGS_IMPL_H
+#define HTH_SERVER_RPC_RINGS_IMPL_H
 
 #include "base/mailbox.h"
 #include "base/ipc/ring.h"

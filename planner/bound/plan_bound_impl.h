@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/bound/plan_bound_parts.h - the dual problem of a training step. Part of hth_step_bound.
+// planner/bound/plan_bound_impl.h - the dual problem of a training step. Part of hth_step_bound.
 //
 // Design notes
 // Lagrangian relaxation. A price per stage for memory takes the budget into the objective, and the
@@ -20,8 +20,8 @@
 // Whatever is counted, a schedule pays at least that much: what a gap pays for a path depends on
 // when its tensor leaves and comes back, so each gap chooses that, too, and pays for the stages in
 // which it then stays.
-#ifndef HTH_PLANNER_BOUND_PLAN_BOUND_PARTS_H
-#define HTH_PLANNER_BOUND_PLAN_BOUND_PARTS_H
+#ifndef HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
+#define HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
 
 #include "planner/bound/plan_bound.h"
 

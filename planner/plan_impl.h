@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_parts.h - what planners are made of: checks, liveness, addresses, emission, the
+// planner/plan_impl.h - what planners are made of: checks, liveness, addresses, emission, the
 // simulated timeline.
 //
 // Design notes
@@ -7,17 +7,10 @@
 // memory is exact at plan time whatever the copies' real speed. Every policy decides *what* is
 // where and when, as rectangles {stages, bytes}; everything after that (offsets, instructions,
 // predicted times, verification) is shared by all of them.
-#ifndef HTH_PLANNER_PLAN_PARTS_H
-#define HTH_PLANNER_PLAN_PARTS_H
+#ifndef HTH_PLANNER_PLAN_IMPL_H
+#define HTH_PLANNER_PLAN_IMPL_H
 
-#include "planner/plan.h"
-
-#define HTH_PLAN_ALIGN 64u // offsets and sizes in the arena; device.h's HTH_DEVICE_ALIGN
-
-static inline uint64_t hth_plan_round(uint64_t bytes)
-{
-    return (bytes + HTH_PLAN_ALIGN - 1) / HTH_PLAN_ALIGN * HTH_PLAN_ALIGN;
-}
+#include "planner/plan_walk.h"
 
 typedef struct hth_rect {
     int first, last; // stages, both included
@@ -28,19 +21,8 @@ typedef struct hth_rect {
 // hth_problem_check verifies indices, topological order and sizes; HTH_EINVAL says what is wrong.
 hth_err hth_problem_check(const hth_problem *p);
 
-// How a tensor gets its memory.
-typedef enum hth_home { HTH_HOME_CALLER, HTH_HOME_RESIDENT, HTH_HOME_ARENA } hth_home;
-// hth_plan_home: external tensors are the caller's; weights and state that were there before the
-// run are resident (or streamed); everything else lives in the arena.
-hth_home hth_plan_home(const hth_plan_tensor *t);
-
 // hth_plan_time is the duration of alternative `alt` of a node; unmeasured ones count 0.
 double hth_plan_time(const hth_plan_node *n, int alt);
-static inline uint64_t hth_plan_workspace(const hth_plan_node *n, int alt)
-{
-    return alt < n->n_alternatives ? n->alternatives[alt].workspace_bytes : 0;
-}
-
 // hth_plan_pair returns the input whose place output t of the node may take over, -1: none.
 static inline int hth_plan_pair(const hth_plan_node *n, int t)
 {
@@ -97,19 +79,7 @@ hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_
 // hth_plan_slowed adds to a step's time what copies take from compute while both run
 // (copy_interference): `time` without that, of which `compute` is busy; `link`: sum of the copies.
 double hth_plan_slowed(const hth_problem *p, double time_us, double compute_us, double link_us);
-// hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO
-// streams and the waits, then hth_plan_slowed.
-void hth_plan_simulate(const hth_problem *p, hth_plan *plan);
 // hth_plan_live_peak returns the largest sum of live arena bytes over the plan's instructions.
 hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t *peak);
-
-// Streams of the executor and of the simulator.
-typedef enum hth_lane { HTH_LANE_COMPUTE, HTH_LANE_H2D, HTH_LANE_D2H, HTH_N_LANES } hth_lane;
-static inline hth_lane hth_instr_lane(const hth_instr *in)
-{
-    return in->kind == HTH_INSTR_PREFETCH  ? HTH_LANE_H2D
-           : in->kind == HTH_INSTR_OFFLOAD ? HTH_LANE_D2H
-                                           : HTH_LANE_COMPUTE;
-}
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/exact/plan_optimal_parts.h - the inside of the integer program: rows under construction,
+// planner/exact/plan_optimal_impl.h - the inside of the integer program: rows under construction,
 // and the terms that several kinds of rows are made of. Shared by plan_optimal_*.c only.
-#ifndef HTH_PLANNER_EXACT_PLAN_OPTIMAL_PARTS_H
-#define HTH_PLANNER_EXACT_PLAN_OPTIMAL_PARTS_H
+#ifndef HTH_PLANNER_EXACT_PLAN_OPTIMAL_IMPL_H
+#define HTH_PLANNER_EXACT_PLAN_OPTIMAL_IMPL_H
 
 #include "planner/exact/plan_optimal.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/rpc/rpc_parts.h - the inside of rpc.h: the loop (rpc.c), a connection's life (rpc_conn.c),
+// server/rpc/rpc_impl.h - the inside of rpc.h: the loop (rpc.c), a connection's life (rpc_conn.c),
 // what comes (rpc_in.c), requests (rpc_request.c), what goes (rpc_out.c), TLS (rpc_io.c) and its
 // handshakes (rpc_shake.c), passed descriptors (rpc_pass.c).
 //
@@ -7,8 +7,8 @@
 // under which are what goes out and whether it is closed, and have the loop look at it where it has
 // something to do (hth_rpc_touch). References: 1 of the loop while it is open, 1 of each request,
 // 1 while it is touched.
-#ifndef HTH_SERVER_RPC_RPC_PARTS_H
-#define HTH_SERVER_RPC_RPC_PARTS_H
+#ifndef HTH_SERVER_RPC_RPC_IMPL_H
+#define HTH_SERVER_RPC_RPC_IMPL_H
 
 #include "server/net/accept_guard.h"
 #include "server/rpc/rpc.h"

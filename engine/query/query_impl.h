@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/query/query_parts.h - what the questions to an engine (engine/query/query.h) share: their
+// engine/query/query_impl.h - what the questions to an engine (engine/query/query.h) share: their
 // arguments, and the program that one is about. Internal to query*.c.
-#ifndef HTH_ENGINE_QUERY_QUERY_PARTS_H
-#define HTH_ENGINE_QUERY_QUERY_PARTS_H
+#ifndef HTH_ENGINE_QUERY_QUERY_IMPL_H
+#define HTH_ENGINE_QUERY_QUERY_IMPL_H
 
 #include "engine/query/query.h"
 #include "engine/train/train.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx/onnx_parts.h - the files of one model: the .onnx file, and those with external data.
+// graph/onnx/onnx_impl.h - the files of one model: the .onnx file, and those with external data.
 // Private to graph/onnx*.c.
 //
 // Design notes
@@ -8,8 +8,8 @@
 // somebody wants their bytes (hth_onnx_parts_read), so that a model needs not fit into memory.
 // Nothing is mapped: a mapping of a file that is cut ends the process. Every read looks whether the
 // file is still the one that was opened.
-#ifndef HTH_GRAPH_ONNX_ONNX_PARTS_H
-#define HTH_GRAPH_ONNX_ONNX_PARTS_H
+#ifndef HTH_GRAPH_ONNX_ONNX_IMPL_H
+#define HTH_GRAPH_ONNX_ONNX_IMPL_H
 
 #include "base/file.h"
 #include "graph/onnx/onnx_tensor.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/replan_parts.h - the inside of watching a job's steps: shared by trainer_watch.c
+// engine/train/replan_impl.h - the inside of watching a job's steps: shared by trainer_watch.c
 // and trainer_measure.c only.
-#ifndef HTH_ENGINE_TRAIN_REPLAN_PARTS_H
-#define HTH_ENGINE_TRAIN_REPLAN_PARTS_H
+#ifndef HTH_ENGINE_TRAIN_REPLAN_IMPL_H
+#define HTH_ENGINE_TRAIN_REPLAN_IMPL_H
 
-#include "engine/train/trainer.h"
+#include "engine/train/trainer_impl.h"
 
 // The step that is watched.
 hth_program *hth_replan_program(const hth_trainer *t);

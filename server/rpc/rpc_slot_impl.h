@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/rpc/rpc_slot.h - the inside of the dispatcher: shared by dispatch.c (the state machine)
-// and request.c (what takes long).
-#ifndef HTH_SERVER_RPC_RPC_SLOT_H
-#define HTH_SERVER_RPC_RPC_SLOT_H
+// server/rpc/rpc_slot_impl.h - the inside of the dispatcher: shared by dispatch.c (the state
+// machine) and request.c (what takes long).
+#ifndef HTH_SERVER_RPC_RPC_SLOT_IMPL_H
+#define HTH_SERVER_RPC_RPC_SLOT_IMPL_H
 
 #include "client/msg.h"
 #include "graph/onnx/onnx.h"
