@@ -118,7 +118,7 @@ $(B)/gen/page.inc: server/http/dashboard/page.html server/http/dashboard/page.cs
 	@mkdir -p $(@D)
 	$(Q){ $(call bytes,html,server/http/dashboard/page.html) && $(call bytes,css,server/http/dashboard/page.css) && $(call bytes,js,$(PAGE_JS)); } >$@.new && \
 	    mv $@.new $@
-$(B)/server/http/dashboard/http_page.o: $(B)/gen/page.inc
+$(B)/server/http/dashboard/http_dashboard_page.o: $(B)/gen/page.inc
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
