@@ -249,7 +249,7 @@ format: deps-lint
 
 FUZZ_CHECKS := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow
 # libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS, or FUZZ_RUNS executions where
-# that is less, from the committed seeds in tests/data/fuzz. All together must come to FUZZ_LEAST executions.
+# that is less, from the seeds in tests/data/fuzz, an archive a target. All together must come to FUZZ_LEAST executions.
 fuzz: deps-lint
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link $(FUZZ_CHECKS)'
@@ -259,10 +259,11 @@ fuzz: deps-lint
 run-%_fuzz:
 	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer $(FUZZ_CHECKS) -pthread \
 	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
-	@mkdir -p build-fuzz/corpus-$*_fuzz
+	@rm -rf build-fuzz/seeds-$*_fuzz && mkdir -p build-fuzz/corpus-$*_fuzz build-fuzz/seeds-$*_fuzz
+	$(Q)[ ! -e tests/data/fuzz/$*_fuzz.tar ] || tar xmf tests/data/fuzz/$*_fuzz.tar -C build-fuzz/seeds-$*_fuzz
 	$(call say,FUZZ,'$*_fuzz ($(FUZZ_SECONDS) s)')
 	$(Q)build-fuzz/$*_fuzz -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$*_fuzz \
-	    $(wildcard tests/data/fuzz/$*_fuzz tests/data/onnx) >build-fuzz/$*_fuzz.log 2>&1 || { tail -40 build-fuzz/$*_fuzz.log; exit 1; }
+	    build-fuzz/seeds-$*_fuzz tests/data/onnx >build-fuzz/$*_fuzz.log 2>&1 || { tail -40 build-fuzz/$*_fuzz.log; exit 1; }
 	$(Q)sed -n -E 's/^stat::(number_of_executed_units|peak_rss_mb): */$*_fuzz: \1 /p' build-fuzz/$*_fuzz.log
 
 bench: all

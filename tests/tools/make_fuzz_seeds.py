@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the fuzzers of HTTP bodies, tests/data/fuzz/http_{body,json}_fuzz/rNN, from the recorded requests in tests/data/http.
+"""Writes the seeds of the fuzzers of HTTP bodies, rNNN in tests/data/fuzz/http_{body,json}_fuzz.tar, from the recorded requests in tests/data/http.
 
 usage: tests/tools/make_fuzz_seeds.py     from the repository's root
 Of the requests for an inference each distinct body is one seed of http_body_fuzz, in the form that tests/fuzz/http_body_fuzz.c takes apart: how it
@@ -9,8 +9,9 @@ Compressed ones are inflated; those of more than 4 KiB are left out.
 """
 import base64
 import json
-import os
 import zlib
+
+import seeds
 
 MOST = 4 << 10
 WHOLE, PIECES, BLOCK, CHUNKS = range(4)
@@ -47,16 +48,10 @@ def inflated(headers, body):
     return body
 
 
-def write(target, seeds):
-    folder = f'tests/data/fuzz/{target}'
-    os.makedirs(folder, exist_ok=True)
-    for old in os.listdir(folder):
-        if old.startswith('r') and old[1:].isdigit():
-            os.remove(os.path.join(folder, old))
-    for i, seed in enumerate(seeds):
-        with open(os.path.join(folder, f'r{i:03}'), 'wb') as f:
-            f.write(seed)
-    print(f'{target}: {len(seeds)} seeds, {sum(map(len, seeds))} bytes')
+def write(target, made):
+    kept = {name: seed for name, seed in seeds.read(target).items() if not (name.startswith('r') and name[1:].isdigit())}
+    seeds.write(target, kept | {f'r{i:03}': seed for i, seed in enumerate(made)})
+    print(f'{target}: {len(made)} seeds, {sum(map(len, made))} bytes')
 
 
 def main():

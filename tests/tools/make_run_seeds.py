@@ -5,14 +5,14 @@ but the first as constants.
 
 usage: tests/tools/make_run_seeds.py, from the root; needs the onnx package (PyPI).
 """
-import os
-
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
-FOLDER = 'tests/data/fuzz/model_run_fuzz'
+import seeds
+
+TARGET = 'model_run_fuzz'
 LARGEST = 1500  # bytes
 
 
@@ -57,13 +57,13 @@ def main():
             forms.append(model.SerializeToString())
         if max(len(f) for f in forms) <= LARGEST:
             best.setdefault(operators.pop(), []).append(forms)
-    os.makedirs(FOLDER, exist_ok=True)
+    kept = seeds.read(TARGET)
     for operator, found in sorted(best.items()):
         found.sort(key=lambda forms: (len(forms[-1]), forms))
         for i, forms in enumerate(found[:2]):
             for k, data in enumerate(forms if i == 0 else forms[1:]):
-                with open(f'{FOLDER}/{operator}_{i}{k}', 'wb') as f:
-                    f.write(data)
+                kept[f'{operator}_{i}{k}'] = data
+    seeds.write(TARGET, kept)
 
 
 main()
