@@ -13,7 +13,7 @@ sh build-aux/cuda_symbols.sh cc "${CUDA_HOME:-/usr/local/cuda}" || bad=1
 step 'exports of the libraries'
 sh build-aux/exports.sh "$1" || bad=1
 step 'SPDX lines'
-git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' '*.js' '*.css' '*.html' Makefile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1
+git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' '*.js' '*.css' '*.html' Makefile '*.mk' | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1
 step 'format (clang-format 14)'
 case $(clang-format --version 2>/dev/null) in
 *version\ 14.*)

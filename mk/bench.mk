@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# What takes measurements.
+BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
+
+.PHONY: bench bench-table bench-train bench-policies bench-winograd conformance
+$(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS)
+
+bench: all ## a local socket against a bare one, serving, the planner on networks (VGG19=FILE.onnx: spilling)
+	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
+	$(Q)for b in $(BENCHBIN); do echo "== $$b"; $$b || exit 1; done
+	$(Q)[ -z "$(VGG19)" ] || sh tests/spill_test.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
+bench-table: all ## serving against onnxruntime and OpenVINO (PyPI)
+	$(Q)python3 tests/bench/table.py $(B)/hearth
+bench-train: all ## training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)
+	$(Q)python3 tests/bench/train_table.py $(B)/hearth
+bench-policies: all ## training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)
+	$(Q)python3 tests/bench/train_policies.py $(B)/hearth
+bench-winograd: all ## 3x3 convolutions of well-known networks against oneDNN (10 minutes)
+	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
+	$(Q)sh tests/bench/winograd.sh $(B)
+conformance: all ## the onnx package's backend node tests (PyPI) through the client, as a table
+	$(Q)sh tests/tools/conformance.sh $(B)
