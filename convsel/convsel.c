@@ -393,7 +393,7 @@ static void convsel_merge(hth_choice *list, int count, const hth_choice *old, in
     qsort(list, (size_t)count, sizeof *list, choice_order);
 }
 
-// Keeps it, and has the list as the next one will know it.
+// Keeps it, and has the list as the next one will know it. The error is the cache's.
 static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_choice *list,
                             int count, int tries)
 {
@@ -401,12 +401,12 @@ static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_
     hth_choice kept[HTH_MAX_CHOICES];
     int read;
     choices_write(list, count, tries, value, sizeof value);
-    HTH_TRY(cache->put(cache->ctx, key, value));
+    hth_err err = cache->put(cache->ctx, key, value);
     if (choices_read(value, kept, HTH_MAX_CHOICES, &read) == count) {
         memcpy(list, kept, (size_t)count * sizeof *list);
         qsort(list, (size_t)count, sizeof *list, choice_order);
     }
-    return HTH_OK;
+    return err;
 }
 
 // Measures n, and takes into account what was known of it: `old`, taken `tries` times, disturbed.
@@ -431,9 +431,10 @@ static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *
         return convsel_fresh(d, g, n, heat, cache, first, n_first, 1, list, cap, count);
     }
     hth_convsel_key(d, g, n, heat, key, sizeof key);
-    return cache != NULL && whole
-               ? convsel_keep(cache, key, list, *count, disturbed ? tries + 1 : 0)
-               : HTH_OK;
+    if (cache != NULL && whole) { // where it takes nothing (a full disk): measured again next time
+        (void)convsel_keep(cache, key, list, *count, disturbed ? tries + 1 : 0);
+    }
+    return HTH_OK;
 }
 
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,

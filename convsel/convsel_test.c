@@ -181,6 +181,30 @@ static void median_by_the_clock(void **state)
     fixture_close(&f);
 }
 
+static hth_err cache_put_full(void *ctx, const char *key, const char *value)
+{
+    ((memory_cache *)ctx)->puts++;
+    return hth_fail(HTH_EIO, "no space left on device");
+}
+
+// A full disk, or a store that may only be read: what cannot be kept is measured again.
+static void full_cache_costs_nothing_else(void **state)
+{
+    layer l = {16, 16, 1, 8, 3, 1, 1, false};
+    memory_cache memory = {.puts = 0};
+    hth_timing_cache cache = {.get = cache_get, .put = cache_put_full, .ctx = &memory};
+    fixture f;
+    hth_choice list[HTH_MAX_CHOICES];
+    int n_list = 0;
+    hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
+    assert_int_equal(
+        hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, list, HTH_MAX_CHOICES, &n_list),
+        HTH_OK);
+    assert_int_equal(memory.puts, 1);
+    assert_true(n_list > 0 && list[0].time_us > 0);
+    fixture_close(&f);
+}
+
 static void cache_answers_the_second_time(void **state)
 {
     (void)state;
@@ -393,6 +417,7 @@ int main(void)
         cmocka_unit_test(front_is_what_nothing_beats),
         cmocka_unit_test(samples_match_the_reference),
         cmocka_unit_test(choices_are_measured),
+        cmocka_unit_test(full_cache_costs_nothing_else),
         cmocka_unit_test(median_by_the_clock),
         cmocka_unit_test(cache_answers_the_second_time),
         cmocka_unit_test(disturbed_is_taken_again),

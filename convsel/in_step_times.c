@@ -82,7 +82,8 @@ static void table_get(const hth_timing_cache *cache, const char *key, insitu_tab
     }
 }
 
-static hth_err table_put(const hth_timing_cache *cache, const char *key, const insitu_table *t)
+// What the cache does not take is learnt again by a later step.
+static void table_put(const hth_timing_cache *cache, const char *key, const insitu_table *t)
 {
     char value[INSITU_VALUE], at[HTH_CONVSEL_KEY];
     size_t used = 0;
@@ -96,7 +97,7 @@ static hth_err table_put(const hth_timing_cache *cache, const char *key, const i
         used += (size_t)n;
     }
     value[used] = '\0';
-    return cache->put(cache->ctx, at, value);
+    (void)cache->put(cache->ctx, at, value);
 }
 
 static insitu_line *table_find(insitu_table *t, const char *name)
@@ -163,7 +164,7 @@ static bool table_see(insitu_table *t, const hth_choice *alone, double us)
 }
 
 // Rows of one key.
-static hth_err insitu_update(const hth_timing_cache *cache, const insitu_row *row, int n)
+static void insitu_update(const hth_timing_cache *cache, const insitu_row *row, int n)
 {
     hth_choice alone[HTH_MAX_CHOICES];
     insitu_table t;
@@ -181,7 +182,9 @@ static hth_err insitu_update(const hth_timing_cache *cache, const insitu_row *ro
             }
         }
     }
-    return changed ? table_put(cache, row->key, &t) : HTH_OK;
+    if (changed) {
+        table_put(cache, row->key, &t);
+    }
 }
 
 hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g, const hth_cache_model *heat,
@@ -203,7 +206,7 @@ hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g, const hth_cac
     for (int first = 0, end; err == HTH_OK && cache != NULL && first < n; first = end) {
         for (end = first; end < n && strcmp(rows[end].key, rows[first].key) == 0; end++) {
         }
-        err = insitu_update(cache, &rows[first], end - first);
+        insitu_update(cache, &rows[first], end - first);
     }
     hth_free(rows);
     return err;
