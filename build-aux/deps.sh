@@ -18,7 +18,7 @@ needed() { # the packages of what is not found
     command -v protoc-c >/dev/null || echo protobuf-c-compiler
     { [ "$want" = build ] || command -v prove >/dev/null; } || echo perl
     while read -r header package; do
-        printf '#if !__has_include(<%s>)\n@"%s"\n#endif\n' "$header" "$package"
+        [ -z "$header" ] || printf '#if !__has_include(<%s>)\n@"%s"\n#endif\n' "$header" "$package"
     done <<END | $CC "$@" -E -P -x c - | sed -n 's/^@"\(.*\)".*/\1/p'
 stdio.h libc6-dev
 protobuf-c/protobuf-c.h libprotobuf-c-dev

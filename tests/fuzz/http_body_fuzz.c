@@ -4,9 +4,23 @@
 // Inference-Header-Content-Length with a '\n' behind it ("": there is no such header), the body.
 // Tensors must have the bytes that their shapes say, and those behind the JSON the body's.
 #include "server/http/http_infer.h"
+#include "engine/engine_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+// An engine whose memory is malloc's; more is not asked of it.
+static void *memory_alloc(hth_engine *e, size_t bytes)
+{
+    return NULL;
+}
+
+static bool memory_free(hth_engine *e, void *p)
+{
+    return false;
+}
+
+static const hth_engine_ops memory_ops = {.alloc = memory_alloc, .free = memory_free};
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
@@ -203,15 +217,14 @@ static bool take(const uint8_t *bytes, size_t n, fuzz_body *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    // All zero it is an engine whose memory is malloc's; more is not asked of it.
-    static max_align_t local[4096];
+    static hth_engine engine = {.ops = &memory_ops};
     static hth_http h;
     fuzz_body b;
     if (!take(bytes, n, &b)) {
         return -1;
     }
     if (h.engine == NULL) {
-        h.engine = (hth_engine *)local;
+        h.engine = &engine;
         must(hth_auth_open("", "", &h.auth) == HTH_OK);
         must(hth_shm_open(false, h.engine, &h.shm) == HTH_OK);
     }
