@@ -23,10 +23,10 @@ LDFLAGS  ?= $(if $(SAN),,-Wl,-z,relro,-z,now,-z,noexecstack)
 CFLAGS    = -std=c11 $(OPT) $(HARDEN) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz \
+LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lssl -lz \
             -lseccomp -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
-LAYERS   := base base/ipc graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
+LAYERS   := base base/ipc sched graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime runtime/tenants \
             engine $(addprefix engine/,local serve train query process router) client client/cli \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard daemon)

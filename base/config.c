@@ -17,7 +17,7 @@ static void config_clear(hth_config_value *v)
 {
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         hth_free(v[i].text);
-        v[i] = (hth_config_value){NULL, 0};
+        v[i] = (hth_config_value){NULL, 0, NULL};
     }
 }
 
@@ -27,12 +27,32 @@ void hth_config_fini(hth_config *c)
     config_clear(c->flag);
 }
 
+// config_one_name refuses a setting that is given by its old name `was` (NULL: by its name) if `v`
+// has it by the other one.
+static hth_err config_one_name(const hth_config_value *v, const char *was, const char *name)
+{
+    const char *old = was != NULL ? was : v->was;
+    char place[40] = "";
+    if (v->text == NULL || was == v->was) {
+        return HTH_OK;
+    }
+    if (v->line > 0) {
+        snprintf(place, sizeof place, " (line %d has the other)", v->line);
+    }
+    return hth_fail(HTH_EINVAL, "'%s' is the old name of '%s': give only one of them%s", old, name,
+                    place);
+}
+
 // config_put keeps `text` in v, or adds it to the list that is there.
 static hth_err config_put(hth_config_value *v, const char *name, const char *text, int line)
 {
     int i = hth_setting_find(name);
     bool known = i < HTH_N_SETTINGS;
     const hth_setting_info *t = known ? hth_setting_get_info((hth_setting)i) : NULL;
+    const char *was = hth_setting_old_name(name);
+    if (known) {
+        HTH_TRY(config_one_name(&v[i], was, t->name));
+    }
     bool more = known && v[i].text != NULL && t->kind == HTH_KIND_LIST;
     if (known && v[i].text != NULL && !more && line > 0) {
         return hth_fail(HTH_EINVAL, "%s is set in line %d already", name, v[i].line);
@@ -49,6 +69,7 @@ static hth_err config_put(hth_config_value *v, const char *name, const char *tex
     hth_free(v[i].text);
     v[i].text = all;
     v[i].line = more ? v[i].line : line;
+    v[i].was = was;
     return HTH_OK;
 }
 
@@ -133,7 +154,7 @@ static hth_err config_read_lines(FILE *f, const char *path, hth_config_value *v,
 
 hth_err hth_config_read(hth_config *c, const hth_config_report *report)
 {
-    hth_config_value fresh[HTH_N_SETTINGS] = {{NULL, 0}};
+    hth_config_value fresh[HTH_N_SETTINGS] = {{NULL, 0, NULL}};
     FILE *f = fopen(c->path, "re");
     if (f == NULL) {
         hth_err err = hth_fail_errno(errno, "cannot read %s", c->path);
@@ -158,26 +179,64 @@ const char *hth_config_text(const hth_config *c, hth_setting s)
     return c->flag[s].text != NULL ? c->flag[s].text : c->file[s].text;
 }
 
-const char *hth_config_flag_name(hth_setting s, char *out, size_t cap)
+const char *hth_config_flag_spelling(const char *name, char *out, size_t cap)
 {
-    snprintf(out, cap, "%s", hth_setting_get_info(s)->name);
+    snprintf(out, cap, "%s", name);
     for (char *p = out; *p != '\0'; p++) {
         *p = *p == '.' || *p == '_' ? '-' : *p;
     }
     return out;
 }
 
-const char *hth_config_origin(const hth_config *c, hth_setting s, char *out, size_t cap)
+const char *hth_config_flag_name(hth_setting s, char *out, size_t cap)
+{
+    return hth_config_flag_spelling(hth_setting_get_info(s)->name, out, cap);
+}
+
+// config_flag writes the flag by which a setting was given.
+static void config_flag(const hth_config *c, hth_setting s, char *out, size_t cap)
 {
     char flag[64];
+    const char *was = c->flag[s].was;
+    snprintf(out, cap, "--%s",
+             was != NULL ? hth_config_flag_spelling(was, flag, sizeof flag)
+                         : hth_config_flag_name(s, flag, sizeof flag));
+}
+
+const char *hth_config_origin(const hth_config *c, hth_setting s, char *out, size_t cap)
+{
     if (c->flag[s].text != NULL) {
-        snprintf(out, cap, "--%s", hth_config_flag_name(s, flag, sizeof flag));
+        config_flag(c, s, out, cap);
     } else if (c->file[s].text != NULL) {
         snprintf(out, cap, "%s:%d", c->path, c->file[s].line);
     } else {
         snprintf(out, cap, "default");
     }
     return out;
+}
+
+// config_report_rename reports `v` of setting `s` if it was given by an old name.
+static void config_report_rename(const hth_config_value *v, hth_setting s, const char *origin,
+                                 const hth_config_report *report)
+{
+    char sentence[600];
+    if (v->was != NULL) {
+        snprintf(sentence, sizeof sentence,
+                 "%s: '%s' is now '%s'; the old name will be removed in the next version", origin,
+                 v->was, hth_setting_get_info(s)->name);
+        config_say(report, sentence);
+    }
+}
+
+void hth_config_renamed(const hth_config *c, const hth_config_report *report)
+{
+    char origin[300];
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        snprintf(origin, sizeof origin, "%s:%d", c->path != NULL ? c->path : "", c->file[i].line);
+        config_report_rename(&c->file[i], (hth_setting)i, origin, report);
+        config_flag(c, (hth_setting)i, origin, sizeof origin);
+        config_report_rename(&c->flag[i], (hth_setting)i, origin, report);
+    }
 }
 
 static const char *config_wanted(const hth_config *c, hth_setting s, char *out, size_t cap)
@@ -221,7 +280,7 @@ int hth_config_reload(const hth_config *c, const hth_config_report *report)
             continue;
         }
         hth_setting_get(t->name, now, sizeof now);
-        hth_fail(HTH_EINVAL, "%s: %s stays '%.200s': '%.200s' takes a restart",
+        hth_fail(HTH_EINVAL, "%s: %s stays '%.200s': '%.200s' needs a restart",
                  hth_config_origin(c, (hth_setting)i, origin, sizeof origin), t->name, now, wanted);
         config_say(report, hth_err_detail());
     }

@@ -76,7 +76,7 @@ static void test_bad_lines(void **state)
     assert_said(":4: limits.message_bytes: '3 apples': the unit is not one of");
     assert_said(":5: 'what is this' is not NAME = VALUE\n");
     assert_said(":6: '= 5' is not NAME = VALUE\n");
-    assert_said(":7: log.format: 'xml' is none of: logfmt json\n");
+    assert_said(":7: log.format: 'xml' is not one of: logfmt json\n");
     assert_said(":8: store is set in line 1 already\n");
     assert_said(":9: log.level: log filter 'loud'");
     assert_null(hth_config_text(&c, HTH_SET_STORE));
@@ -110,12 +110,54 @@ static void test_reload(void **state)
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_NODES), 200000);
     assert_int_equal(hth_setting_int(HTH_SET_DRAIN_SECONDS), 7);
     assert_string_equal(hth_setting_text(HTH_SET_STORE, text), "/a");
-    assert_said(":1: store stays '/a': '/b' takes a restart\n");
+    assert_said(":1: store stays '/a': '/b' needs a restart\n");
     assert_null(strstr(said, "message_bytes"));
     write_file("log.level = loud\nlimits.nodes = 5\n"); // a mistake: all stays
     assert_err(hth_config_read(&c, &report), HTH_EINVAL, ":1: log.level");
     assert_int_equal(hth_config_reload(&c, &report), 0);
     assert_string_equal(hth_setting_text(HTH_SET_LOG_LEVEL, text), "debug");
+    hth_config_fini(&c);
+    hth_setting_reset();
+    assert_int_equal(hth_alloc_live(), 0);
+}
+
+// A renamed setting is accepted by its old name from file and flags, and the report names both.
+static void test_renamed(void **state)
+{
+    hth_config c = {.path = path};
+    char origin[300];
+    write_file("batch.max = 4\ncompute.spaces = 2\n");
+    assert_ok(hth_config_read(&c, &report));
+    assert_ok(hth_config_flag(&c, "engine.heartbeats", "20"));
+    assert_ok(hth_config_flag(&c, "engine.heartbeats", "30"));
+    assert_ok(hth_config_apply(&c));
+    assert_int_equal(hth_setting_int(HTH_SET_COMPUTE_INSTANCES), 2);
+    assert_int_equal(hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS), 30);
+    assert_string_equal(said, "");
+    hth_config_renamed(&c, &report);
+    assert_said(":2: 'compute.spaces' is now 'compute.instances'; the old name will be removed");
+    assert_said("--engine-heartbeats: 'engine.heartbeats' is now 'engine.missed_heartbeats'; the");
+    assert_null(strstr(said, "batch"));
+    assert_string_equal(
+        hth_config_origin(&c, HTH_SET_ENGINE_MISSED_HEARTBEATS, origin, sizeof origin),
+        "--engine-heartbeats");
+    // both names: one of them would be ignored silently
+    assert_err(hth_config_flag(&c, "engine.missed_heartbeats", "20"), HTH_EINVAL,
+               "'engine.heartbeats' is the old name of 'engine.missed_heartbeats': give only one");
+    write_file("compute.spaces = 2\ncompute.instances = 2\n");
+    assert_err(hth_config_read(&c, &report), HTH_EINVAL,
+               ":2: 'compute.spaces' is the old name of 'compute.instances': give only one of "
+               "them (line 1 has the other)");
+    write_file("compute.instances = 2\n\ncompute.spaces = 2\n");
+    assert_err(hth_config_read(&c, &report), HTH_EINVAL, ":3: 'compute.spaces' is the old name");
+    assert_said("(line 1 has the other)");
+    // a flag overrides the file under either name
+    assert_ok(hth_config_flag(&c, "compute.instances", "3"));
+    assert_ok(hth_config_apply(&c));
+    assert_int_equal(hth_setting_int(HTH_SET_COMPUTE_INSTANCES), 3);
+    write_file("compute.spaces = 99\n");
+    assert_err(hth_config_read(&c, &report), HTH_EINVAL,
+               ":1: compute.spaces: '99' is not between 1 and 4");
     hth_config_fini(&c);
     hth_setting_reset();
     assert_int_equal(hth_alloc_live(), 0);
@@ -139,9 +181,8 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_precedence),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_precedence), cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_reload),     cmocka_unit_test(test_renamed),
         cmocka_unit_test(test_faults),
     };
     int fd = mkstemp(path);

@@ -30,13 +30,11 @@ typedef enum hth_err {
 const char *hth_strerror(hth_err err);
 
 // hth_fail sets the calling thread's detail sentence (printf style, truncated at 1,023 bytes) and
-// returns `err`. It is one line: what a terminal would obey in names that others gave becomes '?'
-// (utf8.h).
+// returns `err`. It is one line; control characters become '?' (utf8.h).
 hth_err hth_fail(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // hth_fail_errno is hth_fail with the operating system's `errnum` translated to a code and appended
-// as
-// ": No space left on device".
+// as ": No space left on device".
 hth_err hth_fail_errno(int errnum, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // hth_err_prefix puts "text: " in front of the calling thread's detail (context added on the way

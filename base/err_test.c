@@ -15,6 +15,16 @@ static void test_strings(void **state)
         }
     }
     assert_string_equal(hth_strerror((hth_err)999), "unknown error");
+    assert_string_equal(hth_strerror(HTH_N_ERR), "unknown error");
+    assert_string_equal(hth_strerror((hth_err)-1), "unknown error");
+}
+
+// What jansson says of its own flags helps nobody.
+static void test_json(void **state)
+{
+    char flagged[] = "NUL byte in object key not supported without JSON_ALLOW_NUL", plain[] = "bad";
+    assert_string_equal(hth_err_json(flagged), "NUL byte in object key not supported");
+    assert_string_equal(hth_err_json(plain), "bad");
 }
 
 static void test_detail(void **state)
@@ -86,7 +96,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strings), cmocka_unit_test(test_detail), cmocka_unit_test(test_errno),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_json),   cmocka_unit_test(test_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,8 @@ static hth_err file_finish(int fd, int folder, const char *path, const char *sho
     }
     err = err == HTH_OK ? file_look(f, shown, out, &now) : err;
     if (err == HTH_OK && (seen.st_dev != now.st_dev || seen.st_ino != now.st_ino)) {
-        err = hth_fail(HTH_EBUSY, "'%s' became another file while it was opened", shown);
+        err = hth_fail(HTH_EBUSY, "'%s' was replaced by another file while it was being opened",
+                       shown);
     }
     close(fd);
     if (err != HTH_OK) {
@@ -92,7 +93,7 @@ hth_err hth_file_open(const char *path, const char *shown, hth_file *out)
 
 static hth_err beneath_denied(const char *shown)
 {
-    return hth_fail(HTH_EDENIED, "'%s' leads out of its folder", shown);
+    return hth_fail(HTH_EDENIED, "'%s' points outside its folder", shown);
 }
 
 // beneath_walk is for kernels before 5.6 and sandboxes that do not know openat2: part by part, and
@@ -215,9 +216,7 @@ static hth_err file_take_look(int fd, const char *shown, int wants, const char *
     }
     if (!mount_is_ours(mount_of(fd))) {
         return hth_fail(HTH_EDENIED,
-                        "'%s' lies on a file system that the server does not see, or that a "
-                        "process stands for (FUSE)",
-                        shown);
+                        "'%s' is on a file system that the server cannot see, or on FUSE", shown);
     }
     return file_look(fd, shown, out, &st);
 }
@@ -264,7 +263,7 @@ void hth_file_close(hth_file *f)
 
 static hth_err file_changed(const char *shown)
 {
-    return hth_fail(HTH_EIO, "'%s' changed while it was read", shown);
+    return hth_fail(HTH_EIO, "'%s' changed while it was being read", shown);
 }
 
 hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *dst, size_t n)

@@ -107,7 +107,8 @@ static void test_proc(void **state)
     hth_free(p);
     const char *shorter = "/sys/kernel/mm/transparent_hugepage/enabled"; // than it says
     if (access(shorter, R_OK) == 0) {
-        assert_err(hth_file_load(shorter, 1 << 20, &p, &n), HTH_EIO, "changed while it was read");
+        assert_err(hth_file_load(shorter, 1 << 20, &p, &n), HTH_EIO,
+                   "changed while it was being read");
     }
 }
 
@@ -120,12 +121,13 @@ static void test_changes(void **state)
     assert_ok(hth_file_unchanged(&f, "moving"));
     assert_int_equal(truncate(in_dir("moving"), 4), 0);
     assert_err(hth_file_read(&f, "moving", 0, text, 10), HTH_EIO,
-               "'moving' changed while it was read");
-    assert_err(hth_file_unchanged(&f, "moving"), HTH_EIO, "'moving' changed while it was read");
+               "'moving' changed while it was being read");
+    assert_err(hth_file_unchanged(&f, "moving"), HTH_EIO,
+               "'moving' changed while it was being read");
     hth_file_close(&f);
     assert_ok(hth_file_open(in_dir("moving"), "moving", &f));
     put("moving", "01234567");
-    assert_err(hth_file_unchanged(&f, "moving"), HTH_EIO, "changed while it was read");
+    assert_err(hth_file_unchanged(&f, "moving"), HTH_EIO, "changed while it was being read");
     hth_file_close(&f);
 }
 
@@ -163,17 +165,17 @@ static void test_load(void **state)
 typedef struct writer {
     const char *path; // of a FIFO; NULL: `fd` is there already
     int fd;
-    size_t n, piece;
+    size_t n, chunk;
     bool stays; // it does not close
 } writer;
 
-static void *write_pieces(void *arg)
+static void *write_chunks(void *arg)
 {
     writer *w = arg;
     w->fd = w->path != NULL ? open(w->path, O_WRONLY | O_CLOEXEC) : w->fd;
     for (size_t at = 0; w->fd >= 0 && at < w->n;) {
         char text[4096];
-        size_t n = w->n - at < w->piece ? w->n - at : w->piece;
+        size_t n = w->n - at < w->chunk ? w->n - at : w->chunk;
         for (size_t i = 0; i < n; i++) {
             text[i] = (char)('0' + (at + i) % 10);
         }
@@ -214,7 +216,7 @@ static void own_is(const void *p, size_t n, size_t want)
 static void test_own_fifo(void **state)
 {
     static const struct {
-        size_t n, piece, most;
+        size_t n, chunk, most;
     } c[] = {{0, 1, 10},
              {10, 3, 10},
              {11, 3, 10},
@@ -228,8 +230,8 @@ static void test_own_fifo(void **state)
         size_t n;
         char path[300];
         snprintf(path, sizeof path, "%s", in_dir("fifo"));
-        writer w = {.path = path, .n = c[i].n, .piece = c[i].piece};
-        assert_int_equal(pthread_create(&t, NULL, write_pieces, &w), 0);
+        writer w = {.path = path, .n = c[i].n, .chunk = c[i].chunk};
+        assert_int_equal(pthread_create(&t, NULL, write_chunks, &w), 0);
         hth_err err = hth_file_load_own(path, c[i].most, NULL, &p, &n);
         pthread_join(t, NULL);
         if (c[i].n > c[i].most) {
@@ -252,13 +254,14 @@ static void test_own_input(void **state)
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
     assert_int_equal(dup2(ends[0], 0), 0);
-    writer w = {.fd = ends[1], .n = 8, .piece = 8, .stays = true};
+    writer w = {.fd = ends[1], .n = 8, .chunk = 8, .stays = true};
     pthread_t t;
-    assert_int_equal(pthread_create(&t, NULL, write_pieces, &w), 0);
+    assert_int_equal(pthread_create(&t, NULL, write_chunks, &w), 0);
     pthread_join(t, NULL);
     close(ends[1]);
     assert_ok(hth_file_load_own("-", 100, begins_short, &p, &n));
     own_is(p, n, 8);
+    assert_int_equal(((const char *)p)[n], 0);
     hth_free(p);
     assert_true(fcntl(0, F_GETFD) >= 0); // not ours to close
     assert_err(hth_file_load_own("-", 100, begins_short, &p, &n), HTH_ECORRUPT,
@@ -446,10 +449,10 @@ static void test_take(void **state)
     take(open("/dev/zero", O_RDONLY), HTH_EINVAL, "a character device");
     assert_int_equal(pipe(ends), 0);
     close(ends[1]);
-    take(ends[0], HTH_EDENIED, "does not see");
-    take(socket(AF_UNIX, SOCK_STREAM, 0), HTH_EDENIED, "does not see");
+    take(ends[0], HTH_EDENIED, "cannot see");
+    take(socket(AF_UNIX, SOCK_STREAM, 0), HTH_EDENIED, "cannot see");
     take(open(in_dir("fifo"), O_RDWR | O_NONBLOCK), HTH_EINVAL, "a FIFO");
-    take(memfd_create("it", 0), HTH_EDENIED, "does not see");
+    take(memfd_create("it", 0), HTH_EDENIED, "cannot see");
     int fd = open(in_dir("gone"), O_RDWR | O_CREAT, 0600);
     assert_int_equal(unlink(in_dir("gone")), 0);
     take(fd, HTH_OK, "");

@@ -38,11 +38,11 @@ hth_id hth_id_sum_end(hth_id_sum *sum)
     return id;
 }
 
-hth_id hth_id_of(const hth_piece *piece, size_t n)
+hth_id hth_id_of(const hth_chunk *chunk, size_t n)
 {
     hth_id_sum *sum = hth_id_sum_begin();
     for (size_t i = 0; i < n; i++) {
-        hth_id_sum_add(sum, piece[i].data, piece[i].bytes);
+        hth_id_sum_add(sum, chunk[i].data, chunk[i].bytes);
     }
     return hth_id_sum_end(sum);
 }

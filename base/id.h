@@ -14,11 +14,11 @@ typedef struct hth_id {
 #define HTH_ID_HEX 65 // 64 digits and the terminator
 
 // hth_id_of hashes the concatenation of `n` pieces. Any thread; cannot fail.
-typedef struct hth_piece {
+typedef struct hth_chunk {
     const void *data;
     size_t bytes;
-} hth_piece;
-hth_id hth_id_of(const hth_piece *piece, size_t n);
+} hth_chunk;
+hth_id hth_id_of(const hth_chunk *chunk, size_t n);
 
 // hth_id_sum is the same for content that comes in parts: hth_id_sum_end gives the id and frees the
 // sum. One thread at a time.

@@ -7,7 +7,7 @@
 static void check(const char *text, const char *want)
 {
     char hex[HTH_ID_HEX];
-    hth_id id = hth_id_of(&(hth_piece){text, strlen(text)}, 1);
+    hth_id id = hth_id_of(&(hth_chunk){text, strlen(text)}, 1);
     assert_string_equal(hth_id_hex(&id, hex), want);
 }
 
@@ -24,10 +24,10 @@ static void test_vectors(void **state)
     hth_free(a);
 }
 
-static void test_pieces(void **state)
+static void test_chunks(void **state)
 {
-    hth_piece parts[] = {{"a", 1}, {NULL, 0}, {"bc", 2}};
-    hth_id whole = hth_id_of(&(hth_piece){"abc", 3}, 1), split = hth_id_of(parts, 3);
+    hth_chunk parts[] = {{"a", 1}, {NULL, 0}, {"bc", 2}};
+    hth_id whole = hth_id_of(&(hth_chunk){"abc", 3}, 1), split = hth_id_of(parts, 3);
     assert_true(hth_id_equal(&whole, &split));
     split.byte[31] ^= 1;
     assert_false(hth_id_equal(&whole, &split));
@@ -36,6 +36,6 @@ static void test_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors),
-                                       cmocka_unit_test(test_pieces)};
+                                       cmocka_unit_test(test_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static bool mailbox_idle(void *ctx)
     hth_mailbox *m = ctx;
     const hth_poll_hook *w = m->watch;
     if (mailbox_empty(m) && w != NULL) {
-        (void)w->look(w->ctx);
+        (void)w->poll(w->ctx);
     }
     return mailbox_empty(m);
 }
@@ -165,7 +165,7 @@ void hth_mailbox_stop(hth_mailbox *m)
     pthread_cond_signal(&m->wake);
 }
 
-void hth_mailbox_set_watch(hth_mailbox *m, const hth_poll_hook *w)
+void hth_mailbox_set_poll(hth_mailbox *m, const hth_poll_hook *w)
 {
     m->watch = w;
 }

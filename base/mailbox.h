@@ -30,9 +30,9 @@ void hth_mailbox_wake(hth_mailbox *m);
 // hth_mailbox_stop refuses new messages and wakes the receiver, who still gets those accepted. Any
 // thread, idempotent.
 void hth_mailbox_stop(hth_mailbox *m);
-// hth_mailbox_set_watch has the receiver look into `w` as well, which must stay as it is until the
+// hth_mailbox_set_poll has the receiver look into `w` as well, which must stay as it is until the
 // receiver has ended. Any thread, once.
-void hth_mailbox_set_watch(hth_mailbox *m, const hth_poll_hook *w);
+void hth_mailbox_set_poll(hth_mailbox *m, const hth_poll_hook *w);
 // hth_mailbox_count returns how many messages wait, a moment's truth, and looks into what is
 // watched first. The receiver.
 size_t hth_mailbox_count(hth_mailbox *m);

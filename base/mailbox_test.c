@@ -169,7 +169,7 @@ static void test_watch(void **state)
     hth_poll_hook w = {place_look, place_leave, &p};
     void *out;
     assert_ok(hth_mailbox_open(4, 10000000000u, &p.m)); // found long before that
-    hth_mailbox_set_watch(p.m, &w);
+    hth_mailbox_set_poll(p.m, &w);
     assert_int_equal(hth_mailbox_receive(p.m, 0, &out), HTH_ETIMEDOUT);
     assert_int_equal(p.looks, 1);
     assert_ok(hth_mailbox_receive(p.m, HTH_FOREVER, &out));
@@ -182,7 +182,7 @@ static void test_watch(void **state)
     hth_mailbox_close(p.m);
     p = (place){.send_at = 0};
     assert_ok(hth_mailbox_open(4, 0, &p.m));
-    hth_mailbox_set_watch(p.m, &w);
+    hth_mailbox_set_poll(p.m, &w);
     assert_ok(hth_mailbox_receive(p.m, HTH_FOREVER, &out)); // sent in the last moment: no sleep
     assert_int_equal(p.leaves, 1);
     hth_mailbox_close(p.m);

@@ -63,7 +63,7 @@ static hth_err pace_count(hth_pace *p, uint64_t work)
     if (p->work > p->most_work) {
         return pace_exceeds(p, "operations", p->work, p->most_work);
     }
-    return p->work - p->turned < HTH_PACE_TURN ? HTH_OK : pace_turn(p);
+    return p->work - p->turned < HTH_PACE_QUANTUM ? HTH_OK : pace_turn(p);
 }
 
 hth_err hth_pace_step(uint64_t work)

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HTH_PACE_TURN ((uint64_t)1 << 20) // work between two turns
+#define HTH_PACE_QUANTUM ((uint64_t)1 << 20) // work between two turns
 
 // All zero but for the limits and the turn at first; UINT64_MAX: no limit.
 typedef struct hth_pace {

@@ -74,7 +74,8 @@ static void test_turns(void **state)
     }
     assert_int_equal(t.n, 3);
     assert_null(t.inside);
-    assert_in_range((uint64_t)steps * 1000, 3 * HTH_PACE_TURN - 3000, 3 * HTH_PACE_TURN + 3000);
+    assert_in_range((uint64_t)steps * 1000, 3 * HTH_PACE_QUANTUM - 3000,
+                    3 * HTH_PACE_QUANTUM + 3000);
     assert_int_equal(hth_pace_step(0), HTH_ECANCELED);
     assert_string_equal(hth_err_detail(), "nobody wants it");
     assert_int_equal(t.n, 3);

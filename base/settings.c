@@ -16,13 +16,19 @@
 #include <string.h>
 
 static const hth_setting_info setting_table[HTH_N_SETTINGS] = {
-#define SETTING_NUMBER(id, name, kind, dflt, least, most, change, help)                            \
-    {name, HTH_KIND_##kind, dflt, least, most, NULL, NULL, HTH_CHANGE_##change, help},
+#define SETTING_NUMBER(id, name, kind, dflt, min, max, change, help)                               \
+    {name, HTH_KIND_##kind, dflt, min, max, NULL, NULL, HTH_CHANGE_##change, help},
 #define SETTING_TEXT(id, name, kind, dflt, words, change, help)                                    \
     {name, HTH_KIND_##kind, 0, 0, 0, dflt, words, HTH_CHANGE_##change, help},
     HTH_TEXT_SETTINGS(SETTING_TEXT) HTH_SETTINGS(SETTING_NUMBER)
 #undef SETTING_NUMBER
 #undef SETTING_TEXT
+};
+
+static const hth_setting_rename setting_renames[HTH_N_RENAMED_SETTINGS] = {
+#define SETTING_RENAME(was, id) {was, HTH_SET_##id},
+    HTH_RENAMED_SETTINGS(SETTING_RENAME)
+#undef SETTING_RENAME
 };
 
 static _Atomic double setting_number[HTH_N_SETTINGS] = {
@@ -117,13 +123,12 @@ hth_err hth_parse_size(const char *text, uint64_t whole, uint64_t *out)
     }
     if (strcmp(rest, "%") == 0) {
         if (whole == 0) {
-            return hth_fail(HTH_EINVAL,
-                            "'%.80s': there is nothing here of which this could be a share; give "
-                            "bytes, such as 512MiB",
-                            text);
+            return hth_fail(
+                HTH_EINVAL,
+                "'%.80s': a percentage is not possible here; give bytes, such as 512MiB", text);
         }
         if (v > 100) {
-            return hth_fail(HTH_EINVAL, "'%.80s' is more than all", text);
+            return hth_fail(HTH_EINVAL, "'%.80s' is more than 100%%", text);
         }
         *out = (uint64_t)(v / 100 * (double)whole);
         return HTH_OK;
@@ -132,7 +137,7 @@ hth_err hth_parse_size(const char *text, uint64_t whole, uint64_t *out)
     if (factor == 0 || v * factor > 9007199254740992.0) {
         return hth_fail(HTH_EINVAL,
                         factor == 0 ? "'%.80s': the unit is not one of B, KiB, MiB, GiB, TiB"
-                                    : "'%.80s' is too big for a size",
+                                    : "'%.80s' is too large",
                         text);
     }
     *out = (uint64_t)(v * factor);
@@ -159,7 +164,25 @@ int hth_setting_find(const char *name)
     while (i < HTH_N_SETTINGS && strcmp(setting_table[i].name, name) != 0) {
         i++;
     }
+    for (int r = 0; i == HTH_N_SETTINGS && r < HTH_N_RENAMED_SETTINGS; r++) {
+        i = strcmp(setting_renames[r].was, name) == 0 ? (int)setting_renames[r].setting : i;
+    }
     return i;
+}
+
+const hth_setting_rename *hth_setting_get_rename(int i)
+{
+    return &setting_renames[i];
+}
+
+const char *hth_setting_old_name(const char *name)
+{
+    for (int r = 0; r < HTH_N_RENAMED_SETTINGS; r++) {
+        if (strcmp(setting_renames[r].was, name) == 0) {
+            return setting_renames[r].was;
+        }
+    }
+    return NULL;
 }
 
 // What other servers call them.
@@ -272,11 +295,11 @@ static hth_err setting_check_number(const hth_setting_info *t, const char *text,
 {
     char lo[32], hi[32];
     HTH_TRY(setting_parse(t, text, out));
-    return *out >= t->least && *out <= t->most
+    return *out >= t->min && *out <= t->max
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "'%.80s' is not between %s and %s", text,
-                          hth_setting_format(t->kind, t->least, lo, sizeof lo),
-                          hth_setting_format(t->kind, t->most, hi, sizeof hi));
+                          hth_setting_format(t->kind, t->min, lo, sizeof lo),
+                          hth_setting_format(t->kind, t->max, hi, sizeof hi));
 }
 
 static bool setting_is_word(const char *words, const char *text)
@@ -298,11 +321,11 @@ static hth_err setting_check_text(const hth_setting_info *t, const char *text)
     }
     for (const char *p = text; *p != '\0'; p++) {
         if ((unsigned char)*p < ' ') {
-            return hth_fail(HTH_EINVAL, "a control character is in it");
+            return hth_fail(HTH_EINVAL, "it contains a control character");
         }
     }
     if (t->kind == HTH_KIND_WORD && !setting_is_word(t->words, text)) {
-        return hth_fail(HTH_EINVAL, "'%.80s' is none of: %s", text, t->words);
+        return hth_fail(HTH_EINVAL, "'%.80s' is not one of: %s", text, t->words);
     }
     return t->kind == HTH_KIND_FILTER ? hth_log_filter_check(text) : HTH_OK;
 }
@@ -319,12 +342,17 @@ static hth_err setting_put(const char *name, const char *text, bool store)
     if (err != HTH_OK) {
         return hth_err_prefix(err, "%s", name);
     }
+    if (store && hth_setting_old_name(name) != NULL) {
+        hth_log(WARN, BASE, "setting-renamed",
+                "'%s' is now '%s'; the old name will be removed in the next version", name,
+                t->name);
+    }
     if (store && t->text != NULL) {
         setting_store_text(i, text);
     } else if (store) {
         atomic_store(&setting_number[i], v);
     }
-    // behind the value: who reads the count and then the values may read them twice, never miss one
+    // after the value: a reader of the count and then the values may read twice, but misses none
     atomic_fetch_add(&setting_changes, store);
     return HTH_OK;
 }

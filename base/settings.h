@@ -40,177 +40,198 @@ typedef enum hth_setting_change {
 
 // X(identifier, name, kind, default, words, change, help)
 #define HTH_TEXT_SETTINGS(X)                                                                       \
-    X(STORE, "store", TEXT, "", "", FIXED, "directory of the models; created if absent")           \
+    X(STORE, "store", TEXT, "", "", FIXED, "model store directory; created if absent")             \
     X(LISTEN, "listen", LIST, "", "", FIXED,                                                       \
-      "where clients connect: ipc://PATH, tcp:// or tls+tcp://HOST:PORT; empty: a local socket")   \
+      "addresses for hearth clients: ipc://PATH, tcp:// or tls+tcp://HOST:PORT; empty: a local "   \
+      "socket")                                                                                    \
     X(HTTP, "http", TEXT, "", "", FIXED,                                                           \
-      "where the Open Inference Protocol is served: 127.0.0.1:8000, https://..; empty: nowhere")   \
+      "address of the Open Inference Protocol server: 127.0.0.1:8000, https://..; empty: off")     \
     X(METRICS, "metrics", TEXT, "", "", FIXED,                                                     \
-      "where /metrics is served to Prometheus, 127.0.0.1:8002; needs http; empty: nowhere")        \
+      "address of /metrics for Prometheus: 127.0.0.1:8002; needs http; empty: off")                \
     X(METRICS_SUMMARIES, "metrics.summaries", WORD, "false", "false true", LIVE,                   \
-      "whether /metrics tells percentiles of the last minute's requests, by model")                \
+      "export latency percentiles per model over the last minute in /metrics")                     \
     X(TRACE_FILE, "trace.file", TEXT, "", "", FIXED,                                               \
-      "where traces of HTTP requests go when a client asks for them; empty: it cannot")            \
+      "file for traces of HTTP requests, written on a client's request; empty: tracing is off")    \
     X(HTTP_PREFIX, "http.prefix", TEXT, "", "", FIXED,                                             \
-      "path in front of all paths over HTTP: /base/path serves /base/path/v2/..; empty: none")     \
+      "prefix of all HTTP paths: /base/path serves /base/path/v2/..; empty: none")                 \
     X(HTTP_HOSTS, "http.hosts", LIST, "", "", LIVE,                                                \
-      "names, beside localhost and addresses, by which a proxy on this machine calls over HTTP")   \
+      "extra Host names to accept over loopback, besides localhost and IP addresses")              \
     X(AUTH_TOKENS_FILE, "auth.tokens_file", TEXT, "", "", FIXED,                                   \
-      "file of tokens (hearth token); read again on SIGHUP; empty: there are none")                \
+      "token file (see `hearth token`); reread on SIGHUP; empty: no tokens")                       \
     X(AUTH_LOCAL, "auth.local", LIST, "", "", FIXED,                                               \
-      "users and @groups that may do everything through a Unix socket, as root may")               \
+      "users and @groups with the admin role on Unix sockets, in addition to root and hearthd's "  \
+      "user")                                                                                      \
     X(TENANT_FILE, "tenant.file", TEXT, "", "", FIXED,                                             \
-      "file of what tenants may have (docs/tenants.md); read again on SIGHUP; empty: no limits")   \
-    X(USER, "user", TEXT, "", "", FIXED,                                                           \
-      "account that hearthd becomes before it opens anything, when root starts it")                \
+      "file of tenants' limits (docs/tenants.md); reread on SIGHUP; empty: no limits")             \
+    X(USER, "user", TEXT, "", "", FIXED, "account to switch to at startup when started by root")   \
     X(TLS_CERT, "tls.cert", TEXT, "", "", FIXED,                                                   \
-      "PEM file, certificate and chain for https:// and tls+tcp://; read again on SIGHUP")         \
-    X(TLS_KEY, "tls.key", TEXT, "", "", FIXED, "PEM file, private key of tls.cert")                \
-    X(TLS_MIN_VERSION, "tls.min_version", WORD, "1.2", "1.2 1.3", FIXED,                           \
-      "oldest version of TLS that is spoken")                                                      \
+      "PEM file with the certificate chain for https:// and tls+tcp://; reread on SIGHUP")         \
+    X(TLS_KEY, "tls.key", TEXT, "", "", FIXED, "PEM file with the private key of tls.cert")        \
+    X(TLS_MIN_VERSION, "tls.min_version", WORD, "1.2", "1.2 1.3", FIXED, "minimum TLS version")    \
     X(ALLOW_CLIENT_SHM, "allow_client_shm", WORD, "false", "false true", FIXED,                    \
-      "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
+      "allow HTTP clients to register POSIX shared memory for tensors")                            \
     X(DEVICE, "device", LIST, "cpu", "", FIXED,                                                    \
-      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; "     \
+      "compute devices, with memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; "       \
       "several devices serve together")                                                            \
     X(PRECISION, "precision", WORD, "fp32", "fp32 tf32 bf16", FIXED,                               \
-      "in what convolutions and products compute where a model has none of its own; not on a CPU") \
+      "default precision of convolutions and matrix products; a CPU always computes in fp32")      \
     X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                      \
-      "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
+      "run a device's engine as a thread of hearthd, or as a child process that can be restarted") \
     X(ENGINE_SANDBOX, "engine.sandbox", WORD, "true", "false true", FIXED,                         \
-      "whether an engine's process is confined: store, no network, no other programs")             \
+      "sandbox the engine process: access to the store only, no network, no exec")                 \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
-      "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
+      "folders searched first for CUDA libraries, separated by ':'; defaults to $CUDA_HOME")       \
     X(ONEDNN, "kernels.onednn", WORD, "true", "false true", FIXED,                                 \
-      "whether a CPU computes with oneDNN where libhearth_dnnl.so and its libraries are there")    \
+      "use oneDNN on the CPU if libhearth_dnnl.so and its libraries are installed")                \
     X(CLEAR_ARENA, "memory.clear_arena", WORD, "true", "false true", FIXED,                        \
-      "whether memory of results in between is cleared before another model or job has it")        \
+      "zero activation memory before another model or job reuses it")                              \
     X(STORE_CHECK, "store.check_on_load", WORD, "auto", "auto always never", LIVE,                 \
-      "whether tensors are hashed when a model is loaded: auto: where the file has changed since " \
-      "that was last done, or it was not within store.scrub_days; always: once in each process")   \
+      "verify tensor hashes when a model is loaded: auto: if the file changed since the last "     \
+      "check, or that was more than store.scrub_days ago; always: once per process")               \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
-      "what is logged: none, error, warn, info, debug, or by subsystem: warn,store=debug")         \
+      "log level: none, error, warn, info or debug; or by subsystem: warn,store=debug")            \
     X(LOG_FORMAT, "log.format", WORD, "logfmt", "logfmt json", LIVE,                               \
-      "logfmt: key=value; json: one object a line")
+      "logfmt: key=value; json: one object per line")
 
-// X(identifier, name, kind, default, least, most, change, help)
+// X(identifier, name, kind, default, min, max, change, help)
 #define HTH_SETTINGS(X)                                                                            \
     X(LIMIT_MODEL_BYTES, "limits.model_bytes", BYTES, 64 * HTH_GIB, HTH_KIB, 1024 * HTH_TIB, LIVE, \
-      "largest model file, external data included, that is imported")                              \
+      "max size of an imported model file, including external data")                               \
     X(LIMIT_UPLOAD_BYTES, "limits.upload_bytes", BYTES, 256 * HTH_MIB, 0, HTH_TIB, LIVE,           \
-      "largest model that is taken over HTTP; 0: none is")                                         \
+      "max size of a model uploaded over HTTP; 0: uploads are refused")                            \
     X(LIMIT_MESSAGE_BYTES, "limits.message_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, HTH_TIB, FIXED,   \
-      "largest request or answer, after decompression")                                            \
-    X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, FIXED, "most dimensions of a tensor")             \
+      "max size of a request or reply, after decompression")                                       \
+    X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, FIXED, "max dimensions of a tensor")              \
     X(LIMIT_ELEMENTS, "limits.elements", COUNT, 1099511627776.0, 1, 1125899906842624.0, LIVE,      \
-      "most elements of one tensor")                                                               \
+      "max elements of a tensor")                                                                  \
     X(LIMIT_NODES, "limits.nodes", COUNT, 200000, 1, 100000000, LIVE,                              \
-      "most operators of a model; each takes some 4 KiB of memory when it is loaded")              \
-    X(LIMIT_SIGNATURE, "limits.signature", COUNT, 4096, 1, 1000000, LIVE,                          \
-      "most inputs and outputs of a model together")                                               \
+      "max operators of a model; each takes about 4 KiB of memory while it is loaded")             \
+    X(LIMIT_INPUTS_OUTPUTS, "limits.inputs_outputs", COUNT, 4096, 1, 1000000, LIVE,                \
+      "max inputs plus outputs of a model")                                                        \
     X(LIMIT_FOLD_BYTES, "limits.fold_bytes", BYTES, 256 * HTH_MIB, 0, 1024 * HTH_TIB, LIVE,        \
-      "memory for results that a model's constants decide and that are computed beforehand, in "   \
-      "addition to 4 times its constants; more is computed by each run")                           \
+      "memory for the results of constant folding per model, in addition to 4 times its "          \
+      "constants; the rest is computed in each run")                                               \
     X(LIMIT_FOLD_OPERATIONS, "limits.fold_operations", COUNT, 2e9, 0, 1e18, LIVE,                  \
-      "operations for that, in addition to 16 for each byte of its constants")                     \
+      "max operations for constant folding per model, in addition to 16 per byte of its "          \
+      "constants")                                                                                 \
     X(LIMIT_FOLDED_BYTES, "limits.folded_bytes", BYTES, 0, 0, 1024 * HTH_TIB, LIVE,                \
-      "memory for such results of all models together; 0: a quarter of the machine's")             \
+      "memory for the results of constant folding of all models; 0: a quarter of RAM")             \
+    X(LIMIT_OPERATOR_SECONDS, "limits.operator_seconds", COUNT, 30, 1, 1e9, LIVE,                  \
+      "max seconds that one operator is expected to compute on a CPU, which nobody interrupts; "   \
+      "longer ones are refused")                                                                   \
     X(HOST_BYTES, "memory.host_bytes", BYTES, 0, 0, 64 * HTH_TIB, LIVE,                            \
-      "host memory that requests take outside of a device, for outputs and between a model's "     \
-      "stages; 0: as much as the device has, at most a quarter of the machine's")                  \
+      "host memory of requests outside of devices, for outputs and between a model's stages; 0: "  \
+      "as much as the device has, but at most a quarter of RAM")                                   \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576, FIXED,                                \
-      "requests that may wait for one engine; more are refused as busy")                           \
+      "max queued requests per engine; more are refused as busy")                                  \
     X(QUEUE_TIMEOUT_US, "queue.timeout_us", COUNT, 0, 0, 3600000000.0, LIVE,                       \
-      "how long an inference that names no timeout may wait, in microseconds; 0: without end")     \
+      "default queue timeout of an inference in microseconds; 0: none")                            \
     X(QUEUE_MEMORY_WAIT, "queue.memory_wait_ms", COUNT, 30000, 0, 3600000.0, LIVE,                 \
-      "how long an inference may wait for memory that others hold, in milliseconds; 0: not")       \
+      "max time in milliseconds that an inference waits for memory in use by others; 0: fail at "  \
+      "once")                                                                                      \
     X(QUEUE_PRIORITY, "queue.priority", COUNT, 100, 1, 4294967295.0, LIVE,                         \
-      "priority of inferences that name none; 1 is served first")                                  \
+      "default priority of an inference; 1 is served first")                                       \
     X(BATCH_MAX, "batch.max", COUNT, 32, 1, 65536, LIVE,                                           \
-      "samples of one run, at most, into which waiting requests are joined; 1: none are")          \
+      "max samples of a batch formed from queued requests; 1: no batching")                        \
     X(BATCH_DELAY_US, "batch.delay_us", COUNT, 0, 0, 1000000, LIVE,                                \
-      "how long a request may wait for others to join, in microseconds, where that pays")          \
-    X(COMPUTE_SPACES, "compute.spaces", COUNT, 4, 1, 4, LIVE,                                      \
-      "runs of one model at a time, at most, where that is measured to be faster on a CPU")        \
+      "max time in microseconds that a request waits for its batch to fill, where that pays off")  \
+    X(COMPUTE_INSTANCES, "compute.instances", COUNT, 4, 1, 4, LIVE,                                \
+      "max concurrent instances of a model on a CPU; used where measured to be faster")            \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
-      "time in microseconds that an idle engine looks for work before it sleeps")                  \
-    X(DEVICES_COPY_QUEUE, "devices.copy_queue", COUNT, 8, 0, 1048576, LIVE,                        \
-      "unanswered requests for a model on each device that has it, at which another gets a copy; " \
-      "0: never")                                                                                  \
+      "time in microseconds that an idle engine polls for work before it sleeps")                  \
+    X(DEVICES_REPLICA_QUEUE, "devices.replica_queue", COUNT, 8, 0, 1048576, LIVE,                  \
+      "queued requests per replica of a model at which it is replicated to another device; 0: "    \
+      "never")                                                                                     \
     X(RING_CLIENTS, "ring.clients", COUNT, 64, 0, 4096, FIXED,                                     \
-      "local clients that may send requests through shared memory; more use the socket")           \
+      "max local clients that use shared memory rings; further ones use the socket")               \
     X(RING_BYTES, "ring.bytes", BYTES, 64 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \
-      "most shared memory of one of them for requests and answers")                                \
+      "max shared memory per ring, for requests and replies")                                      \
     X(ENGINE_HEARTBEAT_MS, "engine.heartbeat_ms", COUNT, 1000, 10, 600000, FIXED,                  \
-      "how often hearthd looks whether the engine's process still runs, in milliseconds")          \
-    X(ENGINE_HEARTBEATS, "engine.heartbeats", COUNT, 10, 2, 1000, LIVE,                            \
-      "looks without a sign of life behind which the engine's process is killed and restarted")    \
-    X(ENGINE_RESTART_MS, "engine.restart_ms", COUNT, 10000, 0, 3600000, LIVE,                      \
-      "longest pause, in milliseconds, before an engine's process that keeps dying is restarted")  \
+      "heartbeat interval of the engine process in milliseconds")                                  \
+    X(ENGINE_MISSED_HEARTBEATS, "engine.missed_heartbeats", COUNT, 10, 2, 1000, LIVE,              \
+      "missed heartbeats after which the engine process is killed and restarted")                  \
+    X(ENGINE_RESTART_BACKOFF_MS, "engine.restart_backoff_ms", COUNT, 10000, 0, 3600000, LIVE,      \
+      "max delay in milliseconds before a repeatedly crashing engine process is restarted")        \
     X(ENGINE_STALL_SECONDS, "engine.stall_seconds", COUNT, 30, 1, 86400, LIVE,                     \
-      "seconds in which the engine has looked for no requests after which it is not ready")        \
+      "time in seconds without progress of the engine's loop after which it is reported as not "   \
+      "ready")                                                                                     \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
-      "how long an HTTP connection may stay without a request, or with half of one")               \
+      "idle timeout of an HTTP connection in seconds")                                             \
     X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \
-      "how long a request may take to come, plus what http.request_rate allows; of all front "     \
-      "ends")                                                                                      \
-    X(HTTP_REQUEST_RATE, "http.request_rate", BYTES, 512, 1, HTH_GIB, LIVE,                        \
-      "bytes of a request that allow it a second more")                                            \
+      "time limit in seconds for receiving a request, over any protocol; http.min_request_rate "   \
+      "extends it")                                                                                \
+    X(HTTP_MIN_REQUEST_RATE, "http.min_request_rate", BYTES, 512, 1, HTH_GIB, LIVE,                \
+      "min transfer rate in bytes per second: this many bytes extend the time limit of a request " \
+      "by a second")                                                                               \
     X(HTTP_HEADER_BYTES, "http.header_bytes", BYTES, 32 * HTH_KIB, HTH_KIB, HTH_MIB, FIXED,        \
-      "largest request line and headers together")                                                 \
-    X(HTTP_URL_BYTES, "http.url_bytes", BYTES, 8 * HTH_KIB, 64, HTH_MIB, LIVE, "longest URL")      \
-    X(HTTP_CHUNKS, "http.chunks", COUNT, 1048576, 1, 1e12, LIVE,                                   \
-      "most chunks of a request's body")                                                           \
+      "max size of the request line and headers together")                                         \
+    X(HTTP_URL_BYTES, "http.url_bytes", BYTES, 8 * HTH_KIB, 64, HTH_MIB, LIVE,                     \
+      "max length of a URL")                                                                       \
+    X(HTTP_CHUNKS, "http.chunks", COUNT, 1048576, 1, 1e12, LIVE, "max chunks of a request body")   \
     X(HTTP_JSON_DEPTH, "http.json_depth", COUNT, 100, 4, 100, LIVE,                                \
-      "most levels of a request's JSON")                                                           \
+      "max nesting depth of JSON in a request")                                                    \
     X(HTTP_BUFFERED_BYTES, "http.buffered_bytes", BYTES, 4 * HTH_GIB, HTH_MIB, 64 * HTH_TIB, LIVE, \
-      "most bytes of requests and answers that connections of all kinds hold together")            \
+      "max bytes of requests and replies buffered for all connections, of any protocol")           \
     X(SHM_REGIONS, "shm.regions", COUNT, 256, 1, 1024, LIVE,                                       \
-      "most regions of shared memory that one tenant has registered over HTTP")                    \
+      "max shared memory regions that a tenant may register over HTTP")                            \
     X(SHM_BYTES, "shm.bytes", BYTES, 64 * HTH_GIB, 4 * HTH_KIB, 4 * HTH_TIB, LIVE,                 \
-      "most bytes of memory that one tenant shares with the server; all together 16 times as "     \
-      "many")                                                                                      \
+      "max shared memory of a tenant; all tenants together: 16 times as much")                     \
     X(LIMIT_CONNECTIONS, "limits.connections", COUNT, 4096, 1, 1048576, LIVE,                      \
-      "most HTTP connections, connections of hearth's clients over a network, and local ones")     \
+      "max connections, counted separately for HTTP, network clients and local clients")           \
     X(LIMIT_ADDRESS, "limits.connections_per_address", COUNT, 1024, 1, 1048576, LIVE,              \
-      "the same from one address of the network, or of one local user")                            \
+      "max connections per network address or local user")                                         \
     X(LIMIT_REQUESTS, "limits.requests", COUNT, 256, 1, 65536, LIVE,                               \
-      "inferences and questions of hearth's own clients that are worked on at once; others wait")  \
+      "max concurrent requests of hearth clients; more wait")                                      \
     X(LIMIT_PEER_REQUESTS, "limits.requests_per_peer", COUNT, 192, 1, 65536, LIVE,                 \
-      "the same for one address of the network or one local user")                                 \
+      "max concurrent requests of hearth clients per network address or local user")               \
     X(LIMIT_CONN_REQUESTS, "limits.requests_per_connection", COUNT, 256, 2, 65536, LIVE,           \
-      "requests in progress on one connection of hearth's own clients; no more are read from it")  \
+      "max concurrent requests on a hearth client's connection; no more are read from it")         \
     X(LIMIT_PEER_BYTES, "limits.bytes_per_peer", BYTES, 2 * HTH_GIB, HTH_MIB, 64 * HTH_TIB, LIVE,  \
-      "bytes of requests and answers held for one address of the network or one local user")       \
+      "max bytes of requests and replies buffered per network address or local user")              \
     X(LIMIT_HANDSHAKE_SECONDS, "limits.handshake_seconds", COUNT, 5, 1, 86400, LIVE,               \
-      "how long a connection of hearth's own clients may take until it is one")                    \
+      "time limit in seconds for the handshake of a hearth client")                                \
     X(LIMIT_TOKEN_SECONDS, "limits.token_seconds", COUNT, 10, 1, 86400, LIVE,                      \
-      "how long a connection over a network may stay without a valid token, where there are any")  \
+      "time limit in seconds for the first valid token on a network connection, if tokens are "    \
+      "configured")                                                                                \
     X(LIMIT_IDLE_SECONDS, "limits.idle_seconds", COUNT, 3600, 1, 31536000, LIVE,                   \
-      "how long a connection of hearth's own clients over a network may stay without a request")   \
+      "idle timeout in seconds of a hearth client's network connection")                           \
     X(LIMIT_LONG_REQUESTS, "limits.long_requests", COUNT, 1024, 1, 65536, LIVE,                    \
-      "the same of training that is waited for, imports, measurements; more are refused")          \
+      "max concurrent long requests of hearth clients (waiting for training, imports, "            \
+      "benchmarks); more are refused")                                                             \
+    X(LIMIT_DETACHED_JOBS, "limits.detached_jobs", COUNT, 256, 1, 65536, LIVE,                     \
+      "max training jobs that clients have left to the server; more are refused")                  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
-      "largest relative error, against the direct algorithm, of a convolution algorithm; in TF32 " \
-      "at least 2^-8, in bf16 2^-5; 1e-6 leaves out AMX for fp32 and large Winograd tiles")        \
-    X(CONVSEL_AGAIN, "convsel.again_seconds", REAL, 30, 0, 86400, LIVE,                            \
-      "a timing for inference that other work on the machine disturbed is taken again, three "     \
-      "times "                                                                                     \
-      "at most, when so long has passed and the machine is quiet")                                 \
+      "max relative error of a convolution algorithm against direct convolution; at least 2^-8 "   \
+      "in TF32 and 2^-5 in bf16; 1e-6 excludes AMX for fp32 and large Winograd tiles")             \
+    X(CONVSEL_REMEASURE, "convsel.remeasure_seconds", REAL, 30, 0, 86400, LIVE,                    \
+      "delay in seconds before an algorithm's timing that other load disturbed is measured "       \
+      "again, on an idle machine and at most three times")                                         \
     X(CONVSEL_QUIET, "convsel.quiet_share", REAL, 0.25, 0, 1, LIVE,                                \
-      "the machine is quiet while no more than this share of its processors is busy")              \
+      "max fraction of busy processors at which the machine counts as idle for measurements")      \
     X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \
-      "widest vectors that are used, in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; HEARTH_ISA sets it")  \
+      "max vector width in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; defaults to $HEARTH_ISA")          \
     X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB, FIXED,   \
-      "address space reserved at first for a store's index; it grows by itself")                   \
+      "initial address space of the store's index; grows automatically")                           \
     X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB, LIVE,             \
-      "tensors up to this size are kept in the index instead of a file each")                      \
+      "max size of a tensor stored in the index rather than in a file of its own")                 \
     X(STORE_SCRUB_DAYS, "store.scrub_days", COUNT, 7, 0, 3650, LIVE,                               \
-      "hearthd reads all that is stored, in the background, once in so many days; 0: it does not") \
+      "days in which a background scrub reads and verifies the whole store; 0: off")               \
     X(STORE_SCRUB_RATE, "store.scrub_rate", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_TIB, LIVE,      \
-      "bytes that it reads in a second, at most")                                                  \
+      "max bytes per second read by the background scrub")                                         \
     X(DRAIN_SECONDS, "drain.seconds", COUNT, 30, 1, 3600, LIVE,                                    \
-      "how long SIGTERM waits for the answers to accepted requests")
+      "max time in seconds that SIGTERM waits for accepted requests to finish")
+
+// Settings that were renamed: X(old name, identifier). An old name is accepted wherever the new
+// one is (file, command line, environment), with a warning, until the next version; only help,
+// manual page and completions do not show it.
+#define HTH_RENAMED_SETTINGS(X)                                                                    \
+    X("limits.signature", LIMIT_INPUTS_OUTPUTS)                                                    \
+    X("compute.spaces", COMPUTE_INSTANCES)                                                         \
+    X("devices.copy_queue", DEVICES_REPLICA_QUEUE)                                                 \
+    X("engine.heartbeats", ENGINE_MISSED_HEARTBEATS)                                               \
+    X("engine.restart_ms", ENGINE_RESTART_BACKOFF_MS)                                              \
+    X("http.request_rate", HTTP_MIN_REQUEST_RATE)                                                  \
+    X("convsel.again_seconds", CONVSEL_REMEASURE)
 
 typedef enum hth_setting {
 #define HTH_SETTING_ID(id, ...) HTH_SET_##id,
@@ -219,10 +240,19 @@ typedef enum hth_setting {
         HTH_N_SETTINGS
 } hth_setting;
 
+#define HTH_RENAMED_ID(was, id) HTH_RENAMED_##id,
+enum { HTH_RENAMED_SETTINGS(HTH_RENAMED_ID) HTH_N_RENAMED_SETTINGS };
+#undef HTH_RENAMED_ID
+
+typedef struct hth_setting_rename {
+    const char *was; // the old name
+    hth_setting setting;
+} hth_setting_rename;
+
 typedef struct hth_setting_info {
     const char *name;
     hth_setting_kind kind;
-    double dflt, least, most; // of a number
+    double dflt, min, max;    // of a number
     const char *text, *words; // of a text: default; the words of WORD, separated by blanks
     hth_setting_change change;
     const char *help;
@@ -230,8 +260,13 @@ typedef struct hth_setting_info {
 
 // hth_setting_get_info returns row `s` of the table.
 const hth_setting_info *hth_setting_get_info(hth_setting s);
-// hth_setting_find is the row of `name`; HTH_N_SETTINGS: there is none.
+// hth_setting_find returns the row of the setting `name`, which may be an old name;
+// HTH_N_SETTINGS: there is none.
 int hth_setting_find(const char *name);
+// hth_setting_get_rename returns row `i` of the table of renamed settings.
+const hth_setting_rename *hth_setting_get_rename(int i);
+// hth_setting_old_name returns the static copy of `name` if it is a setting's old name, else NULL.
+const char *hth_setting_old_name(const char *name);
 // hth_setting_means is the setting that is called `name` but for case and what separates its words,
 // or for which other servers have this word; NULL: none is.
 const char *hth_setting_means(const char *name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/test.h"
 
+#include "base/log.h"
 #include "base/settings.h"
 #include "base/stats.h"
 
@@ -11,7 +12,7 @@ static void test_table(void **state)
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         const hth_setting_info *t = hth_setting_get_info((hth_setting)i);
         char text[64];
-        assert_true(t->least <= t->dflt && t->dflt <= t->most && strlen(t->help) > 5);
+        assert_true(t->min <= t->dflt && t->dflt <= t->max && strlen(t->help) > 5);
         assert_ok(hth_setting_get(t->name, text, sizeof text));
         assert_ok(hth_setting_set(t->name, text)); // prints as it reads
         assert_true(hth_setting_real((hth_setting)i) == t->dflt);
@@ -37,7 +38,7 @@ static void test_set(void **state)
                "limits.rank: '9' is not between 1 and 8");
     assert_err(hth_setting_set("limits.rank", "2.5"), HTH_EINVAL, "not a whole number");
     assert_err(hth_setting_set("limits.rank", "-1"), HTH_EINVAL, "not a whole number");
-    assert_err(hth_setting_set("limits.message_bytes", "60%"), HTH_EINVAL, "share");
+    assert_err(hth_setting_set("limits.message_bytes", "60%"), HTH_EINVAL, "a percentage");
     assert_err(hth_setting_set("limits.message_bytes", "1KiB"), HTH_EINVAL,
                "between 64KiB and 1TiB");
     assert_err(hth_setting_set("convsel.tolerance", "nan"), HTH_EINVAL, "not a number");
@@ -46,6 +47,38 @@ static void test_set(void **state)
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_RANK), 8);
     hth_setting_reset();
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), GIB);
+}
+
+static void keep_record(void *ctx, const hth_log_record *r)
+{
+    snprintf(ctx, 300, "%s %s", r->event, r->text);
+}
+
+// An old name means its setting, is never another setting's name, and setting by it logs a warning.
+static void test_renamed(void **state)
+{
+    char logged[300] = "";
+    for (int i = 0; i < HTH_N_RENAMED_SETTINGS; i++) {
+        const hth_setting_rename *r = hth_setting_get_rename(i);
+        const char *name = hth_setting_get_info(r->setting)->name;
+        assert_string_not_equal(r->was, name);
+        assert_int_equal(hth_setting_find(r->was), r->setting);
+        assert_string_equal(hth_setting_old_name(r->was), r->was);
+        assert_null(hth_setting_old_name(name));
+        for (int k = 0; k < HTH_N_SETTINGS; k++) {
+            assert_string_not_equal(hth_setting_get_info((hth_setting)k)->name, r->was);
+        }
+    }
+    hth_log_sink(keep_record, logged);
+    assert_ok(hth_setting_check("compute.spaces", "2"));
+    assert_ok(hth_setting_set("compute.instances", "3"));
+    assert_string_equal(logged, "");
+    assert_ok(hth_setting_set("compute.spaces", "2"));
+    assert_string_equal(logged, "setting-renamed 'compute.spaces' is now 'compute.instances'; the "
+                                "old name will be removed in the next version");
+    assert_int_equal(hth_setting_int(HTH_SET_COMPUTE_INSTANCES), 2);
+    hth_log_sink(NULL, NULL);
+    hth_setting_reset();
 }
 
 static void test_texts(void **state)
@@ -60,9 +93,10 @@ static void test_texts(void **state)
     assert_err(hth_setting_set("device", lengthy), HTH_EINVAL, "device: longer than 2047 bytes");
     assert_err(hth_setting_set("device", "a\nb"), HTH_EINVAL, "control character");
     assert_ok(hth_setting_set("log.format", "json"));
-    assert_err(hth_setting_set("log.format", "jso"), HTH_EINVAL, "'jso' is none of: logfmt json");
-    assert_err(hth_setting_set("log.format", ""), HTH_EINVAL, "none of");
-    assert_err(hth_setting_set("log.format", "logfmt json"), HTH_EINVAL, "none of");
+    assert_err(hth_setting_set("log.format", "jso"), HTH_EINVAL,
+               "'jso' is not one of: logfmt json");
+    assert_err(hth_setting_set("log.format", ""), HTH_EINVAL, "is not one of");
+    assert_err(hth_setting_set("log.format", "logfmt json"), HTH_EINVAL, "is not one of");
     assert_ok(hth_setting_set("log.level", "warn,store=debug"));
     assert_err(hth_setting_set("log.level", "loud"), HTH_EINVAL, "log.level: log filter 'loud'");
     assert_err(hth_setting_check("limits.rank", "9"), HTH_EINVAL, "not between 1 and 8");
@@ -106,7 +140,8 @@ static void test_sizes(void **state)
         assert_int_equal(hth_parse_size(bad[i], 1000, &v), HTH_EINVAL);
         assert_true(strlen(hth_err_detail()) > 0);
     }
-    assert_err(hth_parse_size("5%", 0, &v), HTH_EINVAL, "could be a share; give bytes");
+    assert_err(hth_parse_size("5%", 0, &v), HTH_EINVAL,
+               "a percentage is not possible here; give bytes");
 }
 
 static void test_stats(void **state)
@@ -125,7 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table), cmocka_unit_test(test_set),   cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_stats), cmocka_unit_test(test_renamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,14 +27,14 @@ void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns)
     }
 }
 
-void hth_spin_rest(uint64_t until_ns)
+void hth_spin_suspend(uint64_t until_ns)
 {
     uint64_t old = spin_rests_ns;
     while (old < until_ns && !atomic_compare_exchange_weak(&spin_rests_ns, &old, until_ns)) {
     }
 }
 
-uint64_t hth_spin_rests(void)
+uint64_t hth_spin_suspended_until(void)
 {
     return spin_rests_ns;
 }

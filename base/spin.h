@@ -13,9 +13,9 @@
 
 // Another place that messages come from: who waits for messages of his own looks there, too.
 typedef struct hth_poll_hook {
-    bool (*look)(void *ctx);  // handles what has come, and says whether anything had; cheap
+    bool (*poll)(void *ctx);  // handles what has come, and says whether anything had; cheap
     void (*leave)(void *ctx); // the same, once, before the waiting thread sleeps: somebody else has
-                              // to look from then on, until look is called again
+                              // to look from then on, until poll is called again
     void *ctx;
 } hth_poll_hook;
 
@@ -27,12 +27,12 @@ uint64_t hth_real_after(uint64_t timeout_ns);
 // two looks: on a full machine the other side may need this very core, and where nobody does a
 // yield takes no longer than a look.
 void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns);
-// hth_spin_rest has all threads of the process sleep at once where they would look, until then or
-// what was said before, if that is later. It is for when threads of the lowest priority compute:
-// one of them that is given a processor keeps it to the end of the scheduler's tick, for
-// milliseconds, while from who sleeps to who is woken it takes microseconds.
-void hth_spin_rest(uint64_t until_ns);
-// hth_spin_rests is until when; a time that is over, or 0: they look.
-uint64_t hth_spin_rests(void);
+// hth_spin_suspend disables spinning process-wide until `until_ns` (or the current deadline, if
+// later): threads that would spin sleep at once. Used while SCHED_IDLE threads compute: one of
+// them, once scheduled, runs until the scheduler's next tick, for milliseconds, whereas waking a
+// sleeping thread takes microseconds.
+void hth_spin_suspend(uint64_t until_ns);
+// hth_spin_suspended_until returns that deadline; one that has passed, or 0: spinning is enabled.
+uint64_t hth_spin_suspended_until(void);
 
 #endif

@@ -32,10 +32,10 @@ static void rests(void **state)
     (void)state;
     int n = 0;
     uint64_t until_ns = hth_real_after(3000000000); // it must not be over before it is looked
-    hth_spin_rest(until_ns);
-    hth_spin_rest(until_ns - 2000000000); // earlier: nothing new
-    hth_spin_rest(0);
-    assert_true(hth_spin_rests() == until_ns);
+    hth_spin_suspend(until_ns);
+    hth_spin_suspend(until_ns - 2000000000); // earlier: nothing new
+    hth_spin_suspend(0);
+    assert_true(hth_spin_suspended_until() == until_ns);
     hth_spin(looks, &n, HTH_FOREVER);
     assert_int_equal(n, 1); // what is there is found all the same
     while (hth_real_ns() < until_ns) {

@@ -10,18 +10,18 @@
 #define HTH_STATS(X)                                                                               \
     X(REQUESTS_REFUSED, "requests_refused", "requests",                                            \
       "requests refused because the engine's queue was full")                                      \
-    X(HTTP_BYTES_IN, "http_bytes_in", "bytes", "bytes that came over HTTP")                        \
-    X(HTTP_BYTES_OUT, "http_bytes_out", "bytes", "bytes that were sent over HTTP")                 \
+    X(HTTP_BYTES_IN, "http_bytes_in", "bytes", "bytes received over HTTP")                         \
+    X(HTTP_BYTES_OUT, "http_bytes_out", "bytes", "bytes sent over HTTP")                           \
     X(STORE_BYTES_WRITTEN, "store_bytes_written", "bytes", "tensor bytes written to the store")    \
     X(STORE_BYTES_SHARED, "store_bytes_shared", "bytes",                                           \
-      "tensor bytes found in the store already")                                                   \
+      "tensor bytes that the store already had")                                                   \
     X(STORE_BYTES_MAPPED, "store_bytes_mapped", "bytes",                                           \
       "tensor bytes mapped or read from the store")                                                \
     X(STORE_BYTES_CHECKED, "store_bytes_checked", "bytes",                                         \
-      "tensor bytes of the store that were read and compared with what was stored")                \
-    X(STORE_DAMAGED, "store_damaged", "tensors", "stored tensors that were found damaged")         \
+      "stored tensor bytes that were read and verified")                                           \
+    X(STORE_DAMAGED, "store_damaged", "tensors", "stored tensors found damaged")                   \
     X(STORE_REPAIRED, "store_repaired", "tensors",                                                 \
-      "damaged tensors that an import of the same content repaired")
+      "damaged tensors repaired by importing the same content again")
 
 typedef enum hth_stat {
 #define HTH_STAT_ID(id, name, unit, help) HTH_STAT_##id,

@@ -49,6 +49,21 @@ bool hth_utf8_obeyed(uint32_t code)
            (code >= 0x2066 && code <= 0x2069) || code == HTH_UTF8_NONE;
 }
 
+bool hth_utf8_hidden(uint32_t code)
+{
+    static const uint32_t hidden[][2] = {
+        {0xad, 0xad},     {0x34f, 0x34f},     {0x61c, 0x61c},     {0x115f, 0x1160},
+        {0x17b4, 0x17b5}, {0x180b, 0x180f},   {0x200b, 0x200f},   {0x2060, 0x206f},
+        {0x3164, 0x3164}, {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},
+        {0xfff0, 0xfffb}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff}};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+        if (code >= hidden[i][0] && code <= hidden[i][1]) {
+            return true;
+        }
+    }
+    return hth_utf8_obeyed(code);
+}
+
 void hth_utf8_plain(char *text)
 {
     size_t n = strlen(text);

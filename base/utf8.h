@@ -18,6 +18,10 @@ size_t hth_utf8_next(const char *text, size_t n, uint32_t *code);
 // showing it: control characters, separators of lines, changes of direction, HTH_UTF8_NONE.
 bool hth_utf8_obeyed(uint32_t code);
 
+// hth_utf8_hidden says whether `code` cannot be seen in a name, or makes it look like another one:
+// what is obeyed, marks of direction, joiners and spaces without width, tags.
+bool hth_utf8_hidden(uint32_t code);
+
 // hth_utf8_plain makes `text` one line that is fit for a terminal or a log: each byte of what would
 // be obeyed becomes '?'. In place; the length stays.
 void hth_utf8_plain(char *text);

@@ -26,7 +26,7 @@ static void test_next(void **state)
         {"\xe0\x82\x9b", 1, HTH_UTF8_NONE},     // .. of a control character
         {"\xf0\x80\x80\x9b", 1, HTH_UTF8_NONE}, // .. in four bytes
         {"\xed\xa0\x80", 1, HTH_UTF8_NONE},     // a surrogate
-        {"\xf4\x90\x80\x80", 1, HTH_UTF8_NONE}, // behind the last
+        {"\xf4\x90\x80\x80", 1, HTH_UTF8_NONE}, // after the last one
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t code;
@@ -34,10 +34,10 @@ static void test_next(void **state)
         assert_int_equal(hth_utf8_next(cases[i].text, n, &code), cases[i].bytes);
         assert_int_equal(code, cases[i].code);
         for (size_t cut = 1; cut < cases[i].bytes; cut++) { // in memory of just that size
-            char *piece = test_malloc(cut);
-            memcpy(piece, cases[i].text, cut);
-            assert_int_equal(hth_utf8_next(piece, cut, &code), 0);
-            test_free(piece);
+            char *chunk = test_malloc(cut);
+            memcpy(chunk, cases[i].text, cut);
+            assert_int_equal(hth_utf8_next(chunk, cut, &code), 0);
+            test_free(chunk);
         }
     }
 }
@@ -98,9 +98,27 @@ static void test_pad(void **state)
     assert_string_equal(text, WIDE "|");
 }
 
+static void test_hidden(void **state)
+{
+    static const uint32_t hidden[] = {0,      0x1f,   0x7f,    0x80,    0x9f,
+                                      0xad,   0x61c,  0x200b,  0x200f,  0x202a,
+                                      0x202e, 0x2060, 0x2066,  0x206f,  0xfe0f,
+                                      0xfeff, 0xfffb, 0xe0001, 0xe0fff, HTH_UTF8_NONE},
+                          seen[] = {' ',    '~',    0xa0,    0xac,    0xae,   0x300,  0x61b,
+                                    0x61d,  0x200a, 0x2010,  0x2070,  0xfdff, 0xfe10, 0xfefe,
+                                    0xff00, 0xfffc, 0x1f525, 0xdffff, 0xe1000};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+        assert_true(hth_utf8_hidden(hidden[i]));
+    }
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        assert_false(hth_utf8_hidden(seen[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_next), cmocka_unit_test(test_plain),
-                                       cmocka_unit_test(test_columns), cmocka_unit_test(test_pad)};
+                                       cmocka_unit_test(test_columns), cmocka_unit_test(test_pad),
+                                       cmocka_unit_test(test_hidden)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

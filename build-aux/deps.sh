@@ -48,7 +48,7 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
  libssl-dev libevent-dev zlib1g-dev libseccomp-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
-test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl curl" ;;
+test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config python3-numpy python3-venv openssl curl" ;;
 clients) want="$build python3-venv libb64-0d zsh" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc mypy" ;;
 demo) want=curl ;;

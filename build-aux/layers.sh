@@ -27,11 +27,12 @@ seen=
 base='base base/ipc'
 graph='graph graph/onnx graph/passes graph/autodiff'
 below_kernels="$base graph graph/passes graph/autodiff device device/cpu kernels kernels/ref convsel/choice.h"
-below_runtime="$base $graph device device/cpu kernels convsel planner memmgr modelstore"
+below_runtime="$base sched $graph device device/cpu kernels convsel planner memmgr modelstore"
 below_engine="$below_runtime runtime runtime/tenants engine/engine.h"
 front="$base graph runtime runtime/tenants engine client server/net"
 room base base/ipc
 room base/ipc base
+room sched $base
 room graph base graph/passes/fold.h
 room graph/onnx base graph graph/passes
 room graph/passes base graph graph/autodiff/grad.h
@@ -77,6 +78,15 @@ only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'
 only 'nng/' 'client/|server/|tests/bench/'
 only 'event2?/|event2' 'client/|server/'
+# A command is its enum: its name is compared in runtime/command.c alone ("jobs" is a word of tenants' rules, too), and a row of
+# the command line's says what depends on it. What a client writes of an answer is its own.
+names=$(sed -n 's/^    X([A-Z]*, \([a-z]*\), HTH_NEED.*/\1/p' runtime/command.h | paste -sd'|')
+[ -n "$names" ] || { echo "$0 finds no rows in runtime/command.h"; bad=1; }
+compared=$(git ls-files '*.c' '*.h' | grep -vE '^(tests|client)/|_test\.c$|^runtime/command\.c$' |
+    xargs grep -nHE "cmp\([^;]*(->|\.)(query|what)\b|cmp\((query|what|command)\b|cmp\([^;\"]*\"($names)\"" |
+    grep -v '^runtime/tenants/tenant_rules\.c:.*"jobs"' || true
+    git ls-files 'client/*.c' 'client/*.h' | xargs grep -nHE 'cmp\([^;]*[^_]command->name' || true)
+[ -z "$compared" ] || { echo "commands that are compared by their names:"; echo "$compared"; bad=1; }
 up=$(git ls-files '*.c' '*.h' | xargs grep -nHE '^#include *[<"]\.\./' || true)
 [ -z "$up" ] || { echo "includes that climb:"; echo "$up"; bad=1; }
 exit $bad

@@ -1,12 +1,23 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs one test for prove, HEARTH_TEST_SECONDS at most, else 10 minutes: a program, or a script, which is told the build folder
-# ($HEARTH_BUILD). cmocka 1.1.5 (Debian 12) says "not ok" of a skipped test; TAP wants "ok".
+# ($HEARTH_BUILD). What the test started and left running is named and killed: it must not keep the runner waiting for more
+# output. cmocka 1.1.5 (Debian 12) says "not ok" of a skipped test; TAP wants "ok".
 case $1 in
 *.sh) set -- sh "$1" "$HEARTH_BUILD" ;;
 *.py) set -- python3 "$1" "$HEARTH_BUILD" ;;
 esac
-out=$(timeout "${HEARTH_TEST_SECONDS:-600}" "$@")
+unset MAKEFLAGS MFLAGS MAKELEVEL # a make that a test runs is nobody's child
+out=$(mktemp) || exit 1
+trap 'rm -f "$out" "$out.group"' EXIT
+# timeout is the leader of a process group, in which is what the test starts.
+sh -c 'echo $$ >"$0.group" && exec timeout "$@"' "$out" "${HEARTH_TEST_SECONDS:-600}" "$@" >"$out"
 rc=$?
-printf '%s\n' "$out" | sed 's/^not ok \(.*# SKIP\)/ok \1/'
+group=$(cat "$out.group")
+left=$(cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s/^\([0-9]* (.*)\) [^Z] [0-9]* $group .*/\1/p" | tr '\n' ' ')
+if [ -n "$left" ]; then
+    echo "$*: still running after the test, killed: $left" >&2
+    kill -s KILL -- "-$group"
+fi
+sed 's/^not ok \(.*# SKIP\)/ok \1/' "$out"
 exit $rc

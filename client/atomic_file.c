@@ -26,43 +26,44 @@ static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
     return 0;
 }
 
-hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *w)
+hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *file)
 {
     static atomic_uint serial;
-    *w = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
-    w->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
-    hth_err err = w->path == NULL || w->tmp == NULL
+    *file = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
+    file->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    hth_err err = file->path == NULL || file->tmp == NULL
                       ? hth_fail(HTH_ENOMEM, "out of memory for a path")
                       : HTH_OK;
     if (err == HTH_OK &&
-        (w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
+        (file->fd = open(file->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
         err = hth_fail_errno(errno, "cannot write %s", path);
     }
     if (err != HTH_OK) {
-        hth_free(w->path);
-        hth_free(w->tmp);
-        *w = (hth_atomic_file){.fd = -1};
+        hth_free(file->path);
+        hth_free(file->tmp);
+        *file = (hth_atomic_file){.fd = -1};
     }
     return err;
 }
 
-hth_err hth_atomic_file_end(hth_atomic_file *w, bool keep)
+hth_err hth_atomic_file_end(hth_atomic_file *file, bool keep)
 {
-    bool failed = keep && (fsync(w->fd) != 0 || rename(w->tmp, w->path) != 0);
-    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", w->path) : HTH_OK;
-    close(w->fd);
+    bool failed = keep && (fsync(file->fd) != 0 || rename(file->tmp, file->path) != 0);
+    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", file->path) : HTH_OK;
+    close(file->fd);
     if (failed || !keep) {
-        unlink(w->tmp);
+        unlink(file->tmp);
     }
-    hth_free(w->path);
-    hth_free(w->tmp);
-    *w = (hth_atomic_file){.fd = -1};
+    hth_free(file->path);
+    hth_free(file->tmp);
+    *file = (hth_atomic_file){.fd = -1};
     return err;
 }
 
-hth_err hth_atomic_file_put(int fd, const char *shown, const hth_atomic_file_piece *piece, size_t n)
+hth_err hth_atomic_file_put(int fd, const char *shown, const hth_atomic_file_piece *piece,
+                            size_t count)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (whole_write_all(fd, piece[i].data, piece[i].bytes) != 0) {
             return hth_fail_errno(errno, "cannot write %s", shown);
         }
@@ -70,11 +71,11 @@ hth_err hth_atomic_file_put(int fd, const char *shown, const hth_atomic_file_pie
     return HTH_OK;
 }
 
-hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *piece, size_t n)
+hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *piece, size_t count)
 {
     hth_atomic_file w;
     HTH_TRY(hth_atomic_file_begin(path, &w));
-    hth_err err = hth_atomic_file_put(w.fd, path, piece, n);
+    hth_err err = hth_atomic_file_put(w.fd, path, piece, count);
     hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
     return err != HTH_OK ? err : end;
 }

@@ -19,16 +19,16 @@ typedef struct hth_atomic_file {
     int fd;
 } hth_atomic_file;
 
-// hth_atomic_file_begin makes the file that will become `path`; the caller writes to w->fd.
+// hth_atomic_file_begin makes the file that will become `path`; the caller writes to file->fd.
 // hth_atomic_file_end syncs it and gives it its name (keep), or removes it; the sentence of an
 // earlier error stays.
-hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *w);
-hth_err hth_atomic_file_end(hth_atomic_file *w, bool keep);
-// hth_atomic_file_put writes n pieces to a descriptor; `shown` is for messages.
+hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *file);
+hth_err hth_atomic_file_end(hth_atomic_file *file, bool keep);
+// hth_atomic_file_put writes `count` pieces to a descriptor; `shown` is for messages.
 hth_err hth_atomic_file_put(int fd, const char *shown, const hth_atomic_file_piece *piece,
-                            size_t n);
-// hth_atomic_file_write replaces `path` by the concatenation of n pieces. On error `path` is as it
-// was.
-hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *piece, size_t n);
+                            size_t count);
+// hth_atomic_file_write replaces `path` by the concatenation of `count` pieces. On error `path` is
+// as it was.
+hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *piece, size_t count);
 
 #endif

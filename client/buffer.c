@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/ipc/memfd.h"
 #include "client/descriptor.h"
-#include "client/forked.h"
+#include "client/exchange.h"
 
 #define BUFFER_ALIGN 64u
 
@@ -131,14 +131,15 @@ void hearth_buffer_free(hearth *h, void *data)
     hth_free(b);
 }
 
-void hth_buffer_find(hearth *h, const void *data, size_t bytes, uint32_t *region, uint64_t *offset)
+void hth_buffer_find(hearth *handle, const void *data, size_t bytes, uint32_t *region,
+                     uint64_t *offset)
 {
     const uint8_t *p = data;
     bool stale = false;
     *region = 0;
     *offset = 0;
-    pthread_mutex_lock(&h->lock);
-    hth_buffer *b = h->buffers;
+    pthread_mutex_lock(&handle->lock);
+    hth_buffer *b = handle->buffers;
     while (b != NULL && !(p >= b->data && p < b->data + b->bytes)) {
         b = b->next;
     }
@@ -146,20 +147,20 @@ void hth_buffer_find(hearth *h, const void *data, size_t bytes, uint32_t *region
         (p - b->data) % BUFFER_ALIGN == 0) {
         *region = b->region;
         *offset = (uint64_t)(p - b->data);
-        stale = b->generation != atomic_load(&h->generation);
+        stale = b->generation != atomic_load(&handle->generation);
     }
-    pthread_mutex_unlock(&h->lock);
+    pthread_mutex_unlock(&handle->lock);
     if (stale) {
-        *region = buffer_map(h, b) == HTH_OK ? b->region : 0;
+        *region = buffer_map(handle, b) == HTH_OK ? b->region : 0;
     }
     *offset = *region != 0 ? *offset : 0;
 }
 
-void hth_buffer_fini(hearth *h)
+void hth_buffer_fini(hearth *handle)
 {
-    while (h->buffers != NULL) {
-        hth_buffer *b = h->buffers;
-        h->buffers = b->next;
+    while (handle->buffers != NULL) {
+        hth_buffer *b = handle->buffers;
+        handle->buffers = b->next;
         buffer_release(b);
         hth_free(b);
     }

@@ -15,7 +15,8 @@
 // hth_buffer_find tells whether [data, data + bytes) lies in a buffer that the server has mapped:
 // the region's id and the offset in it; region 0 when it does not. Maps it again after a reconnect.
 // Any thread.
-void hth_buffer_find(hearth *h, const void *data, size_t bytes, uint32_t *region, uint64_t *offset);
-void hth_buffer_fini(hearth *h); // frees what the caller left
+void hth_buffer_find(hearth *handle, const void *data, size_t bytes, uint32_t *region,
+                     uint64_t *offset);
+void hth_buffer_fini(hearth *handle); // frees what the caller left
 
 #endif

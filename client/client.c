@@ -6,25 +6,21 @@
 
 #include "base/alloc.h"
 #include "client/buffer.h"
+#include "client/channel.h"
+#include "client/default_url.h"
 #include "client/descriptor.h"
 #include "client/documents.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
-#include "client/forked.h"
-#include "client/lane.h"
-#include "client/default_url.h"
-#include "client/msg.h"
 #include "client/passed.h"
 #include "client/plain.h"
+#include "client/wire.h"
 
 #include <jansson.h>
 #include <nng/protocol/reqrep0/req.h>
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <unistd.h>
 
 #define CLIENT_TIMEOUT_MS   (10u * 60 * 1000)
 #define CLIENT_RECONNECT_MS 50
@@ -59,7 +55,7 @@ static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
         atomic_fetch_add(&h->pipes, 1);
     } else {
         atomic_fetch_sub(&h->pipes, 1);
-        hth_lanes_lost(h);
+        hth_channels_lost(h);
     }
 }
 
@@ -88,7 +84,7 @@ static hth_err client_dial(hearth *h, const char *url)
 {
     int rv = nng_req0_open(&h->socket);
     if (rv != 0) {
-        return hth_msg_fail(rv, "cannot open a socket");
+        return hth_wire_fail(rv, "cannot open a socket");
     }
     h->socket_open = true;
     if ((rv = nng_socket_set_ms(h->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) != 0 ||
@@ -97,12 +93,12 @@ static hth_err client_dial(hearth *h, const char *url)
         (rv = nng_socket_set_size(h->socket, NNG_OPT_RECVMAXSZ, h->limits.message_bytes)) != 0 ||
         (rv = nng_pipe_notify(h->socket, NNG_PIPE_EV_ADD_POST, client_pipe_changed, h)) != 0 ||
         (rv = nng_pipe_notify(h->socket, NNG_PIPE_EV_REM_POST, client_pipe_changed, h)) != 0) {
-        return hth_msg_fail(rv, "cannot set up a socket");
+        return hth_wire_fail(rv, "cannot set up a socket");
     }
     if ((rv = nng_dialer_create(&h->dialer, h->socket, url)) != 0) {
         return rv == NNG_EINVAL || rv == NNG_ENOTSUP || rv == NNG_EADDRINVAL
                    ? client_not_url(url)
-                   : hth_msg_fail(rv, "cannot connect to %s", url);
+                   : hth_wire_fail(rv, "cannot connect to %s", url);
     }
     rv = nng_dialer_start(h->dialer, 0);
     if (rv == NNG_EADDRINVAL) {
@@ -115,7 +111,7 @@ static hth_err client_dial(hearth *h, const char *url)
                         "there, it is tls+%s",
                         url, url);
     }
-    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "no server at %s", url);
+    return rv == 0 ? HTH_OK : hth_wire_fail(rv, "no server at %s", url);
 }
 
 static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
@@ -131,7 +127,7 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
     if (inside && h->forks > 0) {
         return hth_fail(HTH_ENOTSUP,
                         "this process was forked from one that used hearth, and an engine's "
-                        "threads stay behind in a fork: ask a server, or start the process anew");
+                        "threads do not survive a fork: use a server, or start a new process");
     }
     h->timeout_ms = o != NULL && o->timeout_ms != 0 ? o->timeout_ms : CLIENT_TIMEOUT_MS;
     h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
@@ -166,7 +162,7 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
     pthread_mutex_init(&h->lock, NULL);
     pthread_mutex_init(&h->passing, NULL);
     pthread_cond_init(&h->idle, NULL);
-    h->channel = -1;
+    h->passing_fd = -1;
     hth_err err = client_start(h, url, options);
     if (err != HTH_OK) {
         hearth_close(h);
@@ -186,7 +182,7 @@ void hearth_close(hearth *h)
         pthread_cond_wait(&h->idle, &h->lock);
     }
     pthread_mutex_unlock(&h->lock);
-    hth_lanes_fini(h);
+    hth_channels_fini(h);
     hth_exchange_fini(h);
     hth_plain_fini(h);
     if (h->socket_open) {
@@ -209,6 +205,7 @@ void hearth_close(hearth *h)
 typedef struct client_outputs {
     hth_reply reply;
     void *copy; // of the data section, when it was not aligned
+    int version;
     hearth_tensor t[];
 } client_outputs;
 
@@ -232,33 +229,80 @@ static hth_err client_describe(const hearth_tensor *in, Hearth__Tensor *t)
     return HTH_OK;
 }
 
+// client_outputs_new makes an array for n outputs, which keeps the reply once it is filled.
+static client_outputs *client_outputs_new(size_t n)
+{
+    client_outputs *o = hth_calloc(1, sizeof *o + n * sizeof o->t[0]);
+    if (o == NULL) {
+        (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", n);
+    }
+    return o;
+}
+
+static void client_output(const char *name, uint32_t dtype, size_t rank, const int64_t *shape,
+                          const void *data, uint64_t bytes, hearth_tensor *out)
+{
+    *out = (hearth_tensor){.name = name,
+                           .dtype = (hearth_dtype)dtype,
+                           .rank = (int)rank,
+                           .data = (void *)data,
+                           .bytes = bytes};
+    if (rank > 0) { // a scalar's is NULL
+        memcpy(out->shape, shape, rank * sizeof shape[0]);
+    }
+}
+
+// client_record_outputs makes outputs of a record, client_frame_outputs of a frame: NULL, and why.
+static client_outputs *client_record_outputs(const hth_ipc_record *r)
+{
+    client_outputs *o = client_outputs_new(r->n_tensors);
+    for (uint32_t i = 0; o != NULL && i < r->n_tensors; i++) {
+        const hth_ipc_record_tensor *t = &r->tensor[i];
+        const char *name = hth_ipc_record_name(r, t);
+        client_output(name != NULL ? name : "", t->dtype, t->rank, t->dim,
+                      (const uint8_t *)r + t->at, t->bytes, &o->t[i]);
+    }
+    if (o != NULL) {
+        o->version = r->version;
+    }
+    return o;
+}
+
+static client_outputs *client_frame_outputs(const hth_reply *r)
+{
+    const Hearth__Outputs *all = r->head->outputs;
+    client_outputs *o = client_outputs_new(all->n_outputs);
+    const uint8_t *data = o != NULL ? hth_wire_aligned(r->data, r->data_bytes, &o->copy) : NULL;
+    if (data == NULL && r->data_bytes > 0) {
+        hth_free(o);
+        (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", all->n_outputs);
+        return NULL;
+    }
+    for (size_t i = 0; o != NULL && i < all->n_outputs; i++) {
+        const Hearth__Tensor *t = all->outputs[i];
+        client_output(t->name, t->dtype, t->n_shape, t->shape, data + t->offset, t->bytes,
+                      &o->t[i]);
+    }
+    if (o != NULL) {
+        o->version = all->version;
+    }
+    return o;
+}
+
 // client_outputs_take hands the reply over to a fresh array; on error the caller keeps it.
 static hth_err client_outputs_take(hth_reply *r, hearth_tensor **out, int *n_out)
 {
-    if (r->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
+    if (r->record == NULL && r->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
         return hth_fail(HTH_ECORRUPT, "the server's answer has no outputs");
     }
-    size_t n = r->head->outputs->n_outputs;
-    client_outputs *o = hth_calloc(1, sizeof *o + n * sizeof o->t[0]);
-    const uint8_t *data = o != NULL ? hth_msg_aligned(r->data, r->data_bytes, &o->copy) : NULL;
-    if (data == NULL && (o == NULL || r->data_bytes > 0)) {
-        hth_free(o);
-        return hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", n);
-    }
-    for (size_t i = 0; i < n; i++) {
-        const Hearth__Tensor *t = r->head->outputs->outputs[i];
-        o->t[i] = (hearth_tensor){.name = t->name,
-                                  .dtype = (hearth_dtype)t->dtype,
-                                  .rank = (int)t->n_shape,
-                                  .data = (uint8_t *)data + t->offset,
-                                  .bytes = t->bytes};
-        if (t->n_shape > 0) { // a scalar's is NULL
-            memcpy(o->t[i].shape, t->shape, t->n_shape * sizeof t->shape[0]);
-        }
+    bool framed = r->record == NULL;
+    client_outputs *o = framed ? client_frame_outputs(r) : client_record_outputs(r->record);
+    if (o == NULL) {
+        return HTH_ENOMEM;
     }
     o->reply = *r;
     *out = o->t;
-    *n_out = (int)n;
+    *n_out = framed ? (int)r->head->outputs->n_outputs : (int)r->record->n_tensors;
     return HTH_OK;
 }
 
@@ -281,7 +325,7 @@ static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *t,
     q.body_case = HEARTH__REQUEST__BODY_INFER;
     q.infer = body;
     bool used = false;
-    hth_err err = h->rings ? hth_lane_exchange(h, &q, inputs, r, &used) : HTH_OK;
+    hth_err err = h->rings ? hth_channel_exchange(h, &q, inputs, r, &used) : HTH_OK;
     return used ? err : hth_exchange(h, &q, inputs, NULL, r);
 }
 
@@ -335,7 +379,7 @@ int hearth_outputs_version(const hearth_tensor *outputs)
 {
     const client_outputs *o =
         (const client_outputs *)((const char *)outputs - offsetof(client_outputs, t));
-    return o->reply.head->outputs->version;
+    return o->version;
 }
 
 void hearth_tensors_free(hearth_tensor *t, int n)
@@ -349,91 +393,7 @@ void hearth_tensors_free(hearth_tensor *t, int n)
     hth_free(o);
 }
 
-// ---- the store and queries
-
-// client_path makes a path absolute: the server's working directory is another one.
-static hth_err client_path(hearth *h, const char *path, char **out)
-{
-    char cwd[4096];
-    if (!h->same_machine) {
-        return hth_fail(HTH_EDENIED,
-                        "%s is not local: files are only passed by path on this machine", h->url);
-    }
-    if (path[0] == '/') {
-        *out = hth_strdup(path);
-    } else if (getcwd(cwd, sizeof cwd) == NULL) {
-        return hth_fail_errno(errno, "the working directory has no path");
-    } else {
-        *out = hth_asprintf("%s/%s", cwd, path);
-    }
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a path");
-}
-
-// client_call is hth_exchange for a body that carries no tensors and must be answered by `want`.
-static hth_err client_call(hearth *h, Hearth__Request *q, Hearth__Reply__BodyCase want,
-                           const hth_replan *watch, hth_reply *r)
-{
-    HTH_TRY(hth_exchange(h, q, NULL, watch, r));
-    if (r->head->body_case != want) {
-        hth_reply_fini(r);
-        return hth_fail(HTH_ECORRUPT, "%s gave an answer of another kind", h->url);
-    }
-    return HTH_OK;
-}
-
-static hth_err client_import(hearth *h, Hearth__Import *body, const char *path,
-                             const hth_replan *watch, hearth_import_report *out)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    hth_reply r;
-    HTH_TRY(client_path(h, path, &body->path));
-    q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
-    q.import_model = body;
-    hth_err err = hth_passed_to(h) ? hth_passed_import(h, body, path, watch, &r)
-                                   : client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
-    hth_free(body->path);
-    HTH_TRY(err);
-    const Hearth__Imported *i = r.head->imported;
-    *out = (hearth_import_report){.result = {.version = i->version,
-                                             .unchanged = i->unchanged,
-                                             .tensors_new = i->tensors_new,
-                                             .tensors_shared = i->tensors_shared,
-                                             .bytes_new = i->bytes_new,
-                                             .bytes_shared = i->bytes_shared},
-                                  .tensors_repaired = i->tensors_repaired,
-                                  .bytes_repaired = i->bytes_repaired,
-                                  .record_repaired = i->record_repaired};
-    hth_reply_fini(&r);
-    return HTH_OK;
-}
-
-hearth_status hearth_import_with(hearth *h, const char *name, const char *path, int max_batch,
-                                 const hearth_import_options *options, hearth_progress progress,
-                                 void *ctx, hearth_import_report *out)
-{
-    Hearth__Import body = HEARTH__IMPORT__INIT;
-    hearth_import_report report;
-    hth_replan watch = {progress, ctx};
-    body.name = (char *)name;
-    body.max_batch = max_batch;
-    body.no_wait = options != NULL && options->no_wait != 0;
-    hth_err err = client_import(h, &body, path, &watch, &report);
-    if (err == HTH_OK && out != NULL) {
-        *out = report;
-    }
-    return (hearth_status)err;
-}
-
-hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
-                            hearth_progress progress, void *ctx, hearth_import_result *out)
-{
-    hearth_import_report report;
-    hearth_status s = hearth_import_with(h, name, path, max_batch, NULL, progress, ctx, &report);
-    if (s == HEARTH_OK && out != NULL) {
-        *out = report.result;
-    }
-    return s;
-}
+// ---- queries
 
 // client_arguments turns "model NAME" into {"model":"NAME"}; *what_end is where the query's word
 // ends.
@@ -452,7 +412,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Query body = HEARTH__QUERY__INIT;
-    hth_replan watch = {progress, ctx};
+    hth_watch watch = {progress, ctx};
     hth_reply r;
     char *arguments = NULL, *passed = NULL;
     uint64_t handles[HTH_PASSED_FILES];
@@ -466,9 +426,8 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
         err = hth_fail(HTH_ENOMEM, "out of memory for a query");
     }
     if (err == HTH_OK) {
-        body.arguments = arguments != NULL        ? arguments
-                         : arguments_json != NULL ? (char *)arguments_json
-                                                  : "";
+        body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
+        body.arguments = body.arguments != NULL ? body.arguments : "";
         err = hth_passed_query(h, body.arguments, &passed, handles, &body.n_handles);
     }
     if (err == HTH_OK) {
@@ -476,7 +435,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
         body.handles = handles;
         q.body_case = HEARTH__REQUEST__BODY_QUERY;
         q.query = &body;
-        err = client_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
+        err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
     }
     if (err == HTH_OK) {
         *json = hth_strndup((const char *)r.data, r.head->document->bytes);
@@ -488,69 +447,5 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     hth_free(passed);
     hth_free(arguments);
     hth_free(body.what);
-    return (hearth_status)err;
-}
-
-hearth_status hearth_remove(hearth *h, const char *model)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Remove body = HEARTH__REMOVE__INIT;
-    hth_reply r;
-    body.model = (char *)model;
-    q.body_case = HEARTH__REQUEST__BODY_REMOVE;
-    q.remove = &body;
-    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
-    if (err == HTH_OK) {
-        hth_reply_fini(&r);
-    }
-    return (hearth_status)err;
-}
-
-hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Gc body = HEARTH__GC__INIT;
-    hth_reply r;
-    q.body_case = HEARTH__REQUEST__BODY_GC;
-    q.gc = &body;
-    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_COLLECTED, NULL, &r);
-    if (err == HTH_OK) {
-        *files = r.head->collected->files;
-        *bytes = r.head->collected->bytes;
-        hth_reply_fini(&r);
-    }
-    return (hearth_status)err;
-}
-
-hearth_status hearth_export(hearth *h, const char *model, const char *path)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Export body = HEARTH__EXPORT__INIT;
-    hth_reply r;
-    size_t n = strlen(path);
-    if (n >= 5 && strcasecmp(path + n - 5, ".onnx") == 0) {
-        return (hearth_status)hth_fail(
-            HTH_EINVAL,
-            "'%s': an export is the tensors as safetensors, not an ONNX file: give "
-            "it a name that ends in .safetensors",
-            path);
-    }
-    hth_err err = client_path(h, path, &body.path);
-    if (err != HTH_OK) {
-        return (hearth_status)err;
-    }
-    body.model = (char *)model;
-    if (hth_passed_to(h)) {
-        err = hth_passed_export(h, &body, path);
-        hth_free(body.path);
-        return (hearth_status)err;
-    }
-    q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
-    q.export_model = &body;
-    err = client_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
-    hth_free(body.path);
-    if (err == HTH_OK) {
-        hth_reply_fini(&r);
-    }
     return (hearth_status)err;
 }

@@ -17,13 +17,13 @@
 
 #define LOCAL_SYSTEM 2 // so many places are root's: the first ones
 
-const char *hth_default_url_socket(int i, const char *runtime_dir, char *out, size_t cap)
+const char *hth_default_url_socket(int index, const char *runtime_dir, char *out, size_t cap)
 {
     bool own = runtime_dir != NULL && runtime_dir[0] == '/';
-    if (i > 1 && !own) {
-        i++; // there is no such place
+    if (index > 1 && !own) {
+        index++; // there is no such place
     }
-    switch (i) {
+    switch (index) {
     case 0:
         snprintf(out, cap, "/run/hearth.sock");
         return out;
@@ -48,7 +48,7 @@ static bool local_ours(uid_t uid)
 
 static hth_err local_strange(const char *path, const char *what, uid_t uid)
 {
-    return hth_fail(HTH_EDENIED, "%s is not asked: %s user %u, who is neither you nor root", path,
+    return hth_fail(HTH_EDENIED, "%s is not trusted: %s user %u, who is neither you nor root", path,
                     what, (unsigned)uid);
 }
 
@@ -61,7 +61,7 @@ static hth_err local_folder_check(const char *path, bool system)
     const char *slash = strrchr(path, '/');
     size_t n = slash != NULL ? (size_t)(slash - path) : sizeof folder;
     if (n >= sizeof folder) {
-        return hth_fail(HTH_EINVAL, "'%s' is no path of a socket", path);
+        return hth_fail(HTH_EINVAL, "'%s' is not a socket's path", path);
     }
     memcpy(folder, path, n);
     folder[n] = 0;
@@ -76,7 +76,7 @@ static hth_err local_folder_check(const char *path, bool system)
             return local_strange(path, "its folder belongs to", st.st_uid);
         }
         if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (st.st_mode & S_ISVTX) == 0) {
-            return hth_fail(HTH_EDENIED, "%s is not asked: others may write its folder %s", path,
+            return hth_fail(HTH_EDENIED, "%s is not trusted: others may write its folder %s", path,
                             real);
         }
         char *last = strrchr(real, '/');
@@ -113,7 +113,7 @@ hth_err hth_default_url_trusts(const char *path, bool system)
         return hth_fail(HTH_ENOENT, "there is no %s", path);
     }
     if (!S_ISSOCK(st.st_mode)) {
-        return hth_fail(HTH_EDENIED, "%s is not asked: it is no socket", path);
+        return hth_fail(HTH_EDENIED, "%s is not trusted: it is not a socket", path);
     }
     HTH_TRY(local_folder_check(path, system));
     if (!local_ours(st.st_uid) && !system) {

@@ -49,7 +49,7 @@ static void test_own(void **state)
     assert_err(hth_default_url_trusts(path, false), HTH_ENOENT, "no server answers");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(symlink("/dev/log", path), 0);
-    assert_err(hth_default_url_trusts(path, false), HTH_EDENIED, "no socket");
+    assert_err(hth_default_url_trusts(path, false), HTH_EDENIED, "not a socket");
 }
 
 static void test_open_folders(void **state)
@@ -121,7 +121,7 @@ static void test_find(void **state)
     assert_int_equal(chmod(dir, 0777), 0);
     hth_err err = hth_default_url_find(dir, url, sizeof url); // there may be one in /tmp
     assert_true(err == HTH_OK ? strcmp(url, want) != 0
-                              : err == HTH_EDENIED && strstr(hth_err_detail(), "is not asked"));
+                              : err == HTH_EDENIED && strstr(hth_err_detail(), "is not trusted"));
     close(fd);
 }
 

@@ -15,9 +15,9 @@
 
 static void descriptor_drop(hearth *h)
 {
-    if (h->channel >= 0) {
-        close(h->channel);
-        h->channel = -1;
+    if (h->passing_fd >= 0) {
+        close(h->passing_fd);
+        h->passing_fd = -1;
     }
 }
 
@@ -30,14 +30,14 @@ static hth_err descriptor_connect(hearth *h)
         return hth_fail(HTH_ENOTSUP, "descriptors are only passed over ipc://, not to %s", h->url);
     }
     strcpy(a.sun_path, h->url + 6);
-    h->channel = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (h->channel < 0) {
+    h->passing_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (h->passing_fd < 0) {
         return hth_fail_errno(errno, "cannot make a socket");
     }
-    if (setsockopt(h->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
-        setsockopt(h->channel, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0 ||
-        connect(h->channel, (const struct sockaddr *)&a, sizeof a) != 0 ||
-        send(h->channel, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+    if (setsockopt(h->passing_fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
+        setsockopt(h->passing_fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0 ||
+        connect(h->passing_fd, (const struct sockaddr *)&a, sizeof a) != 0 ||
+        send(h->passing_fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
         hth_err err = hth_fail_errno(errno, "no server at %s", h->url);
         descriptor_drop(h);
         return err;
@@ -50,8 +50,8 @@ static hth_err descriptor_exchange(hearth *h, int fd, uint64_t *handle)
 {
     static const char zero[DESCRIPTOR_BYTES];
     uint8_t answer[DESCRIPTOR_BYTES];
-    if (!hth_fd_send(h->channel, zero, sizeof zero, fd, 0) ||
-        recv(h->channel, answer, sizeof answer, MSG_WAITALL) != DESCRIPTOR_BYTES) {
+    if (!hth_fd_send(h->passing_fd, zero, sizeof zero, fd, 0) ||
+        recv(h->passing_fd, answer, sizeof answer, MSG_WAITALL) != DESCRIPTOR_BYTES) {
         descriptor_drop(h);
         return hth_fail(HTH_EIO, "%s takes no descriptors", h->url);
     }
@@ -63,36 +63,37 @@ static hth_err descriptor_exchange(hearth *h, int fd, uint64_t *handle)
                         : hth_fail(HTH_EBUSY, "%s has too many passed descriptors", h->url);
 }
 
-hth_err hth_descriptor_pass(hearth *h, int fd, uint64_t *handle)
+hth_err hth_descriptor_pass(hearth *connection, int fd, uint64_t *handle)
 {
     hth_err err = HTH_EIO;
-    pthread_mutex_lock(&h->passing);
-    if (h->channel >= 0) { // of a server that may have gone since
-        err = descriptor_exchange(h, fd, handle);
+    pthread_mutex_lock(&connection->passing);
+    if (connection->passing_fd >= 0) { // of a server that may have gone since
+        err = descriptor_exchange(connection, fd, handle);
     }
     if (err == HTH_EIO) {
-        err = descriptor_connect(h);
-        err = err == HTH_OK ? descriptor_exchange(h, fd, handle) : err;
+        err = descriptor_connect(connection);
+        err = err == HTH_OK ? descriptor_exchange(connection, fd, handle) : err;
     }
-    pthread_mutex_unlock(&h->passing);
+    pthread_mutex_unlock(&connection->passing);
     return err;
 }
 
-hth_err hth_descriptor_server(hearth *h, uint64_t *uid)
+hth_err hth_descriptor_server(hearth *handle, uint64_t *uid)
 {
     struct ucred who;
     socklen_t bytes = sizeof who;
-    pthread_mutex_lock(&h->passing);
-    hth_err err = h->channel >= 0 ? HTH_OK : descriptor_connect(h);
-    if (err == HTH_OK && getsockopt(h->channel, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
-        err = hth_fail_errno(errno, "cannot tell who serves %s", h->url);
+    pthread_mutex_lock(&handle->passing);
+    hth_err err = handle->passing_fd >= 0 ? HTH_OK : descriptor_connect(handle);
+    if (err == HTH_OK &&
+        getsockopt(handle->passing_fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
+        err = hth_fail_errno(errno, "cannot identify the server at %s", handle->url);
     }
     *uid = err == HTH_OK ? who.uid : 0;
-    pthread_mutex_unlock(&h->passing);
+    pthread_mutex_unlock(&handle->passing);
     return err;
 }
 
-void hth_descriptor_fini(hearth *h)
+void hth_descriptor_fini(hearth *handle)
 {
-    descriptor_drop(h);
+    descriptor_drop(handle);
 }

@@ -13,13 +13,13 @@
 #include "client/exchange.h"
 
 // hth_descriptor_pass has the server have `fd`, too, as it is open here; *handle names it in one
-// request over h. `fd` stays the caller's. Blocks for at most some seconds; any thread.
-// HTH_ENOTSUP: h is not over ipc://; HTH_EIO: there is no server, or it takes no descriptors;
-// HTH_EBUSY: it has too many.
-hth_err hth_descriptor_pass(hearth *h, int fd, uint64_t *handle);
+// request over connection. `fd` stays the caller's. Blocks for at most some seconds; any thread.
+// HTH_ENOTSUP: connection is not over ipc://; HTH_EIO: there is no server, or it takes no
+// descriptors; HTH_EBUSY: it has too many.
+hth_err hth_descriptor_pass(hearth *connection, int fd, uint64_t *handle);
 // hth_descriptor_server stores the user that the server runs as. Errors are those of
 // hth_descriptor_pass.
-hth_err hth_descriptor_server(hearth *h, uint64_t *uid);
-void hth_descriptor_fini(hearth *h); // ends the connection, if there is one
+hth_err hth_descriptor_server(hearth *handle, uint64_t *uid);
+void hth_descriptor_fini(hearth *handle); // ends the connection, if there is one
 
 #endif

@@ -126,11 +126,11 @@ static char *document_text(const json_t *doc)
     return out;
 }
 
-hth_err hth_documents_read(const char *what, const char *arguments, hth_documents *d,
+hth_err hth_documents_read(const char *what, const char *arguments, hth_documents *documents,
                            char **changed)
 {
     bool any = false;
-    *d = (hth_documents){.n = 0};
+    *documents = (hth_documents){.n = 0};
     *changed = NULL;
     json_t *args = arguments != NULL ? json_loads(arguments, 0, NULL) : NULL;
     if (!json_is_object(args)) { // the server says what is wrong with it
@@ -138,7 +138,7 @@ hth_err hth_documents_read(const char *what, const char *arguments, hth_document
         return HTH_OK;
     }
     hth_err err = documents_fill(args, &any);
-    err = err == HTH_OK ? documents_note(d, what, args, &any) : err;
+    err = err == HTH_OK ? documents_note(documents, what, args, &any) : err;
     if (err == HTH_OK && any) {
         *changed = document_text(args);
         err = *changed != NULL ? HTH_OK : no_memory();
@@ -172,16 +172,17 @@ static hth_err document_write(const char *path, const json_t *doc)
     return err;
 }
 
-hth_err hth_documents_write(const hth_documents *d, char *json, char **out)
+hth_err hth_documents_write(const hth_documents *documents, char *json, char **out)
 {
     hth_err err = HTH_OK;
     *out = json;
-    if (d->n == 0) {
+    if (documents->n == 0) {
         return HTH_OK;
     }
     json_t *doc = json_loads(json, 0, NULL);
-    for (int i = 0; i < d->n && err == HTH_OK; i++) {
-        err = document_write(d->path[i], json_object_get(json_object_get(doc, "files"), d->key[i]));
+    for (int i = 0; i < documents->n && err == HTH_OK; i++) {
+        err = document_write(documents->path[i],
+                             json_object_get(json_object_get(doc, "files"), documents->key[i]));
     }
     json_object_del(doc, "files");
     hth_free(json);
@@ -190,10 +191,10 @@ hth_err hth_documents_write(const hth_documents *d, char *json, char **out)
     return err == HTH_OK && *out == NULL ? no_memory() : err;
 }
 
-void hth_documents_fini(hth_documents *d)
+void hth_documents_fini(hth_documents *documents)
 {
-    for (int i = 0; i < d->n; i++) {
-        hth_free(d->path[i]);
+    for (int i = 0; i < documents->n; i++) {
+        hth_free(documents->path[i]);
     }
-    d->n = 0;
+    documents->n = 0;
 }

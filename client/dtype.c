@@ -65,9 +65,14 @@ static double dtype_half(uint16_t h)
 {
     int exponent = h >> 10 & 31;
     double m = (h & 1023) / 1024.0;
-    double v = exponent == 0    ? ldexp(m, -14)
-               : exponent == 31 ? (m == 0 ? INFINITY : NAN)
-                                : ldexp(1 + m, exponent - 15);
+    double v;
+    if (exponent == 0) {
+        v = ldexp(m, -14);
+    } else if (exponent == 31) {
+        v = m == 0 ? INFINITY : NAN;
+    } else {
+        v = ldexp(1 + m, exponent - 15);
+    }
     return h & 0x8000 ? -v : v;
 }
 
@@ -82,7 +87,7 @@ static double dtype_bfloat(uint16_t h)
 #define DTYPE_LOAD(type, data, i)                                                                  \
     (memcpy(&u.type, (const uint8_t *)(data) + (i) * sizeof u.type, sizeof u.type), u.type)
 
-double hth_dtype_value(int dtype, const void *data, size_t i)
+double hth_dtype_value(int dtype, const void *data, size_t index)
 {
     union {
         float f;
@@ -98,30 +103,30 @@ double hth_dtype_value(int dtype, const void *data, size_t i)
     } u;
     switch (dtype) {
     case HEARTH_F32:
-        return DTYPE_LOAD(f, data, i);
+        return DTYPE_LOAD(f, data, index);
     case HEARTH_F64:
-        return DTYPE_LOAD(d, data, i);
+        return DTYPE_LOAD(d, data, index);
     case HEARTH_U8:
     case HEARTH_BOOL:
-        return DTYPE_LOAD(u8, data, i);
+        return DTYPE_LOAD(u8, data, index);
     case HEARTH_I8:
-        return DTYPE_LOAD(i8, data, i);
+        return DTYPE_LOAD(i8, data, index);
     case HEARTH_U16:
-        return DTYPE_LOAD(u16, data, i);
+        return DTYPE_LOAD(u16, data, index);
     case HEARTH_I16:
-        return DTYPE_LOAD(i16, data, i);
+        return DTYPE_LOAD(i16, data, index);
     case HEARTH_I32:
-        return DTYPE_LOAD(i32, data, i);
+        return DTYPE_LOAD(i32, data, index);
     case HEARTH_U32:
-        return DTYPE_LOAD(u32, data, i);
+        return DTYPE_LOAD(u32, data, index);
     case HEARTH_I64:
-        return (double)DTYPE_LOAD(i64, data, i);
+        return (double)DTYPE_LOAD(i64, data, index);
     case HEARTH_U64:
-        return (double)DTYPE_LOAD(u64, data, i);
+        return (double)DTYPE_LOAD(u64, data, index);
     case HEARTH_F16:
-        return dtype_half(DTYPE_LOAD(u16, data, i));
+        return dtype_half(DTYPE_LOAD(u16, data, index));
     case HEARTH_BF16:
-        return dtype_bfloat(DTYPE_LOAD(u16, data, i));
+        return dtype_bfloat(DTYPE_LOAD(u16, data, index));
     default:
         return NAN;
     }

@@ -25,7 +25,7 @@ const hth_dtype_names *hth_dtype_of_npy(const char *descr);
 // hth_dtype_bytes_of stores elements * size for a dense tensor. HTH_EINVAL: unknown type, rank or
 // dimension out of range; HTH_ETOOBIG: the product overflows.
 hth_err hth_dtype_bytes_of(int dtype, int rank, const int64_t *shape, uint64_t *out);
-// hth_dtype_value returns element `i` of a dense tensor as a double.
-double hth_dtype_value(int dtype, const void *data, size_t i);
+// hth_dtype_value returns element `index` of a dense tensor as a double.
+double hth_dtype_value(int dtype, const void *data, size_t index);
 
 #endif

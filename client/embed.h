@@ -12,10 +12,10 @@ typedef struct hth_embedded hth_embedded;
 // hth_embed_open starts store, engine and dispatcher, listening on a url that no other has.
 // `device` NULL: "cpu". On error *out is NULL and nothing is held.
 hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out);
-const char *hth_embed_url(const hth_embedded *e); // valid until close
+const char *hth_embed_url(const hth_embedded *embedded); // valid until close
 // hth_embed_close answers what was accepted. Requests that take longer than drain.seconds are
 // canceled; if they do not end then either, their server is abandoned, not freed. NULL is allowed.
-void hth_embed_close(hth_embedded *e);
+void hth_embed_close(hth_embedded *embedded);
 
 // hth_embed_plan answers the question "plan" about a planning problem (the argument "problem" is
 // its file). It needs neither store nor device, and blocks while it plans. On success *json is the

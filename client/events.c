@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "client/exchange.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "client/socket.h"
 
 #include <nng/protocol/pubsub0/sub.h>
@@ -33,7 +33,7 @@ hth_err hth_events_url(const char *url, char *out, size_t cap)
     }
     unsigned long n = events_is(url, "tcp://") && port != NULL ? strtoul(port + 1, &end, 10) : 0;
     if (n < 1 || n >= 65535 || *end != 0) {
-        return hth_fail(HTH_ENOTSUP, "no events are published beside %s", url);
+        return hth_fail(HTH_ENOTSUP, "%s publishes no events", url);
     }
     snprintf(out, cap, "%.*s:%lu", (int)(port - url), url, n + 1);
     return HTH_OK;
@@ -56,7 +56,7 @@ hth_err hth_events_write(const char *job, const hth_event *event, nng_msg **out)
     body.total = event->total;
     int rv = nng_msg_alloc(out, n + hearth__progressed__get_packed_size(&body));
     if (rv != 0) {
-        return hth_msg_fail(rv, "no memory for an event");
+        return hth_wire_fail(rv, "no memory for an event");
     }
     memcpy(nng_msg_body(*out), topic, n);
     hearth__progressed__pack(&body, (uint8_t *)nng_msg_body(*out) + n);
@@ -100,13 +100,13 @@ static hth_err events_there(const char *url)
     return HTH_OK;
 }
 
-hth_err hth_events_open(const hearth *h, const char *job, hth_events **out)
+hth_err hth_events_open(const hearth *handle, const char *job, hth_events **out)
 {
     char url[EVENTS_URL], topic[EVENTS_TOPIC];
     size_t n = events_topic(job, topic);
     int rv;
     *out = NULL;
-    HTH_TRY(hth_events_url(h->url, url, sizeof url));
+    HTH_TRY(hth_events_url(handle->url, url, sizeof url));
     HTH_TRY(events_there(url));
     hth_events *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
@@ -120,29 +120,29 @@ hth_err hth_events_open(const hearth *h, const char *job, hth_events **out)
     }
     if (rv != 0) {
         hth_events_close(e);
-        return hth_msg_fail(rv, "no events from %s", url);
+        return hth_wire_fail(rv, "no events from %s", url);
     }
     *out = e;
     return HTH_OK;
 }
 
-void hth_events_close(hth_events *e)
+void hth_events_close(hth_events *events)
 {
-    if (e != NULL) {
-        if (e->open) {
-            nng_close(e->socket);
+    if (events != NULL) {
+        if (events->open) {
+            nng_close(events->socket);
         }
-        hth_free(e);
+        hth_free(events);
     }
 }
 
-hth_err hth_events_next(hth_events *e, uint64_t timeout_ms, hth_event *out)
+hth_err hth_events_next(hth_events *events, uint64_t timeout_ms, hth_event *out)
 {
     nng_msg *msg;
-    int rv = nng_socket_set_ms(e->socket, NNG_OPT_RECVTIMEO, (nng_duration)timeout_ms);
-    rv = rv == 0 ? nng_recvmsg(e->socket, &msg, 0) : rv;
+    int rv = nng_socket_set_ms(events->socket, NNG_OPT_RECVTIMEO, (nng_duration)timeout_ms);
+    rv = rv == 0 ? nng_recvmsg(events->socket, &msg, 0) : rv;
     if (rv != 0) {
-        return hth_msg_fail(rv, "no event");
+        return hth_wire_fail(rv, "no event");
     }
     hth_err err = events_read(msg, out);
     nng_msg_free(msg);

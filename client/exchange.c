@@ -6,11 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "client/forked.h"
-#include "client/msg.h"
 #include "client/plain.h"
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -46,10 +46,26 @@ static hth_err call_new(hearth *h, hth_call **out)
     }
     if (rv != 0) {
         call_free(c);
-        return hth_msg_fail(rv, "cannot start a call to %s", h->url);
+        return hth_wire_fail(rv, "cannot start a call to %s", h->url);
     }
     *out = c;
     return HTH_OK;
+}
+
+void hth_exchange_hold(hearth *handle)
+{
+    pthread_mutex_lock(&handle->lock);
+    handle->in_flight++;
+    pthread_mutex_unlock(&handle->lock);
+}
+
+void hth_exchange_rele(hearth *handle)
+{
+    pthread_mutex_lock(&handle->lock);
+    if (--handle->in_flight == 0) {
+        pthread_cond_broadcast(&handle->idle);
+    }
+    pthread_mutex_unlock(&handle->lock);
 }
 
 static hth_err call_get(hearth *h, hth_call **out)
@@ -78,26 +94,26 @@ static void call_put(hearth *h, hth_call *c)
     pthread_mutex_unlock(&h->lock);
 }
 
-void hth_exchange_fini(hearth *h)
+void hth_exchange_fini(hearth *handle)
 {
-    while (h->free_calls != NULL) {
-        hth_call *c = h->free_calls;
-        h->free_calls = c->next;
+    while (handle->free_calls != NULL) {
+        hth_call *c = handle->free_calls;
+        handle->free_calls = c->next;
         call_free(c);
     }
 }
 
-hth_err hth_exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
                            nng_msg **out)
 {
     Hearth__Tensor **t = NULL;
     size_t n = 0;
     uint8_t *data;
-    if (q->body_case == HEARTH__REQUEST__BODY_INFER) {
-        t = q->infer->inputs;
-        n = q->infer->n_inputs;
+    if (request->body_case == HEARTH__REQUEST__BODY_INFER) {
+        t = request->infer->inputs;
+        n = request->infer->n_inputs;
     }
-    HTH_TRY(hth_msg_frame(&q->base, t, n, 0, &h->limits, out, &data));
+    HTH_TRY(hth_wire_message(&request->base, t, n, 0, &handle->limits, out, &data));
     for (size_t i = 0; i < n; i++) {
         if (t[i]->region == 0 && t[i]->bytes > 0) {
             memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
@@ -127,13 +143,13 @@ static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t time
         return HTH_OK;
     }
     nng_msg_free(msg);
-    return up ? hth_msg_fail(rv, "cannot send to %s", h->url)
+    return up ? hth_wire_fail(rv, "cannot send to %s", h->url)
               : hth_fail(HTH_EIO, "no server answers at %s", h->url);
 }
 
-hth_err hth_exchange_lost(hearth *h)
+hth_err hth_exchange_lost(hearth *handle)
 {
-    return hth_fail(HTH_EIO, "the connection to %s was lost before the answer came", h->url);
+    return hth_fail(HTH_EIO, "the connection to %s was lost before the answer came", handle->url);
 }
 
 static hth_err exchange_received(hearth *h, int rv, nng_aio *aio, nng_msg **out)
@@ -142,7 +158,7 @@ static hth_err exchange_received(hearth *h, int rv, nng_aio *aio, nng_msg **out)
         return hth_exchange_lost(h);
     }
     if (rv != 0) {
-        return hth_msg_fail(rv, "no answer from %s", h->url);
+        return hth_wire_fail(rv, "no answer from %s", h->url);
     }
     *out = nng_aio_get_msg(aio);
     return HTH_OK;
@@ -200,16 +216,16 @@ static void exchange_cancel(hearth *h, uint64_t call)
     call_put(h, c);
 }
 
-hth_err hth_exchange_timed_out(hearth *h, uint64_t call)
+hth_err hth_exchange_timed_out(hearth *handle, uint64_t call)
 {
-    exchange_cancel(h, call);
+    exchange_cancel(handle, call);
     return hth_fail(HTH_ETIMEDOUT,
-                    "no answer from %s within %" PRIu64 " ms; the request was canceled", h->url,
-                    h->timeout_ms);
+                    "no answer from %s within %" PRIu64 " ms; the request was canceled",
+                    handle->url, handle->timeout_ms);
 }
 
 // exchange_ask_progress tells the watcher how far the call is; non-zero: it wants the call stopped.
-static int exchange_ask_progress(hearth *h, uint64_t call, const hth_replan *watch)
+static int exchange_ask_progress(hearth *h, uint64_t call, const hth_watch *watch)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Progress body = HEARTH__PROGRESS__INIT;
@@ -229,7 +245,7 @@ static int exchange_ask_progress(hearth *h, uint64_t call, const hth_replan *wat
     return stop;
 }
 
-static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_replan *watch,
+static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
                               nng_msg **out)
 {
     exchange_waiter w = {.done = false};
@@ -260,7 +276,7 @@ static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_r
     return err;
 }
 
-static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth_replan *watch,
+static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
                                 nng_msg **out)
 {
     hth_err err;
@@ -275,25 +291,51 @@ static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth
     return err == HTH_ETIMEDOUT ? hth_exchange_timed_out(h, call) : err;
 }
 
-hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r)
+hth_err hth_reply_read(const hearth *handle, const uint8_t *at, size_t bytes, hth_reply *out)
 {
-    hth_err err = HTH_OK;
-    if (r->head->body_case == HEARTH__REPLY__BODY_ERROR) {
-        uint32_t code = r->head->error->code;
-        err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
-                       r->head->error->sentence);
-    } else if (r->call != call) {
-        err = hth_fail(HTH_ECORRUPT, "%s answered another call", h->url);
+    const hth_ipc_record *r = (const hth_ipc_record *)(const void *)at;
+    HTH_TRY(hth_wire_check_record(r, bytes, &handle->limits));
+    for (uint32_t i = 0; i < r->n_tensors; i++) {
+        if (r->tensor[i].region != HTH_IPC_RECORD_HERE) {
+            return hth_fail(HTH_ECORRUPT, "output %" PRIu32 " of a reply lies outside of it", i);
+        }
+    }
+    out->record = r;
+    return HTH_OK;
+}
+
+// reply_error is the error that a reply is, with its sentence; HTH_OK: it is none.
+static hth_err reply_error(const hth_reply *r, const char **sentence)
+{
+    uint32_t code = HTH_OK;
+    if (r->record != NULL) {
+        code = r->record->err;
+        *sentence = hth_ipc_record_text(r->record, HTH_IPC_RECORD_DETAIL);
+    } else if (r->head->body_case == HEARTH__REPLY__BODY_ERROR) {
+        code = r->head->error->code > HTH_OK ? r->head->error->code : HTH_N_ERR;
+        *sentence = r->head->error->sentence;
+    }
+    return code < HTH_N_ERR ? (hth_err)code : HTH_EIO;
+}
+
+hth_err hth_reply_check(hearth *handle, uint64_t call, hth_reply *reply)
+{
+    const char *sentence = NULL;
+    hth_err err = reply_error(reply, &sentence);
+    if (err != HTH_OK) {
+        err = hth_fail(err, "%s", sentence != NULL ? sentence : "");
+    } else if (reply->call != call) {
+        err = hth_fail(HTH_ECORRUPT, "%s replied to another call", handle->url);
     }
     if (err != HTH_OK) {
-        hth_reply_fini(r);
+        hth_reply_fini(reply);
     }
     return err;
 }
 
-hth_err hth_exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out)
+hth_err hth_exchange_decode(hearth *handle, nng_msg *msg, uint64_t call, hth_reply *out)
 {
-    hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, NULL,
+    hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &handle->limits,
                                       &out->head, &out->data, &out->data_bytes);
     out->msg = msg;
     out->call = err == HTH_OK ? out->head->call : 0;
@@ -301,54 +343,91 @@ hth_err hth_exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *o
         hth_reply_fini(out);
         return err;
     }
-    return hth_reply_check(h, call, out);
+    return hth_reply_check(handle, call, out);
 }
 
-hth_err hth_exchange_check(const hearth *h)
+// ---- forks
+
+static pthread_once_t forked_once = PTHREAD_ONCE_INIT;
+static atomic_uint forked_count;
+
+static void forked_child(void)
 {
-    return h->forks == hth_forks()
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "this connection was opened before the process was forked, "
-                                      "and is its parent's; open another one here");
+    atomic_fetch_add_explicit(&forked_count, 1, memory_order_relaxed);
 }
 
-hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                     const hth_replan *watch, hth_reply *out)
+static void forked_watch(void)
+{
+    pthread_atfork(NULL, NULL, forked_child);
+}
+
+void hth_forked_begin(void)
+{
+    pthread_once(&forked_once, forked_watch);
+}
+
+unsigned hth_forks(void)
+{
+    return atomic_load_explicit(&forked_count, memory_order_relaxed);
+}
+
+hth_err hth_exchange_check(const hearth *handle)
+{
+    return handle->forks == hth_forks()
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "this connection was opened before a fork and belongs to the "
+                                      "parent process; open a new one");
+}
+
+hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
+                     const hth_watch *watch, hth_reply *out)
 {
     hth_call *c;
     nng_msg *msg = NULL;
     memset(out, 0, sizeof *out);
-    HTH_TRY(hth_exchange_check(h));
-    q->call = atomic_fetch_add(&h->next_call, 1) + 1;
-    q->token = h->token != NULL ? h->token : q->token;
-    if (h->plain) {
-        return hth_plain_exchange(h, q, inputs, watch, out);
+    HTH_TRY(hth_exchange_check(handle));
+    request->call = atomic_fetch_add(&handle->next_call, 1) + 1;
+    request->token = handle->token != NULL ? handle->token : request->token;
+    if (handle->plain) {
+        return hth_plain_exchange(handle, request, inputs, watch, out);
     }
-    hth_err err = call_get(h, &c);
+    hth_err err = call_get(handle, &c);
     if (err == HTH_OK) {
-        err = hth_exchange_frame(h, q, inputs, &msg);
-    }
-    if (err == HTH_OK) {
-        err = exchange_send(h, c, msg, h->timeout_ms);
+        err = hth_exchange_frame(handle, request, inputs, &msg);
     }
     if (err == HTH_OK) {
-        err = exchange_receive(h, c, q->call, watch, &msg);
+        err = exchange_send(handle, c, msg, handle->timeout_ms);
+    }
+    if (err == HTH_OK) {
+        err = exchange_receive(handle, c, request->call, watch, &msg);
     }
     if (err == HTH_OK) {
         // what is fetched is the reply to the call that it was made for
-        uint64_t call = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
-        err = hth_exchange_decode(h, msg, call, out);
+        uint64_t call = request->body_case == HEARTH__REQUEST__BODY_FETCH ? request->fetch->call
+                                                                          : request->call;
+        err = hth_exchange_decode(handle, msg, call, out);
     }
-    call_put(h, c); // hearth_close waits until here
+    call_put(handle, c); // hearth_close waits until here
     return err;
 }
 
-void hth_reply_fini(hth_reply *r)
+hth_err hth_exchange_call(hearth *handle, Hearth__Request *request, Hearth__Reply__BodyCase want,
+                          const hth_watch *watch, hth_reply *reply)
 {
-    hth_wire_free_reply(r->head);
-    if (r->msg != NULL) {
-        nng_msg_free(r->msg);
+    HTH_TRY(hth_exchange(handle, request, NULL, watch, reply));
+    if (reply->head->body_case != want) {
+        hth_reply_fini(reply);
+        return hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", handle->url);
     }
-    hth_free(r->copy);
-    memset(r, 0, sizeof *r);
+    return HTH_OK;
+}
+
+void hth_reply_fini(hth_reply *reply)
+{
+    hth_wire_free_reply(reply->head);
+    if (reply->msg != NULL) {
+        nng_msg_free(reply->msg);
+    }
+    hth_free(reply->copy);
+    memset(reply, 0, sizeof *reply);
 }

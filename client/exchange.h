@@ -19,17 +19,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct hth_call hth_call;     // a context and its aio, reused
-typedef struct hth_buffer hth_buffer; // what hearth_buffer_alloc gave out (buffer.h)
-typedef struct hth_lanes hth_lanes;   // a ring in shared memory (lane.h)
-typedef struct hth_plain hth_plain;   // a stream (plain.h)
+typedef struct hth_call hth_call;         // a context and its aio, reused
+typedef struct hth_buffer hth_buffer;     // what hearth_buffer_alloc gave out (buffer.h)
+typedef struct hth_channels hth_channels; // a ring in shared memory (channel.h)
+typedef struct hth_plain hth_plain;       // a stream (plain.h)
 
 struct hearth {
     nng_socket socket;
     nng_dialer dialer;
     bool socket_open;
     bool shared_memory; // worth trying: a local socket, and not switched off
-    bool rings;         // worth trying beside it
+    bool rings;         // worth trying with it
     bool same_machine;  // paths mean the same to both sides
     char *url;
     char *token; // NULL: none
@@ -48,47 +48,67 @@ struct hearth {
     hth_call *free_calls;
     hth_plain *plain_free;
     hth_buffer *buffers;
-    hth_lanes *lanes;     // of the present connection; NULL: none
-    uint64_t lanes_tried; // the last connection that was asked for some
+    hth_channels *channels;  // of the present connection; NULL: none
+    uint64_t channels_tried; // the last connection that was asked for some
     uint64_t inferences;
-    pthread_mutex_t passing; // guards `channel`
-    int channel;             // passes descriptors (descriptor.h); -1: not connected
+    pthread_mutex_t passing; // guards `passing_fd`
+    int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
 };
 
-// A decoded reply. `data` lies in `msg` or `copy`; hth_reply_fini frees all.
+// A reply: a decoded frame, whose `data` lies in `msg`, or a record, in `msg` or `copy`.
+// hth_reply_fini frees all.
 typedef struct hth_reply {
     nng_msg *msg;
     void *copy;
-    Hearth__Reply *head;
-    uint64_t call; // that it answers
+    Hearth__Reply *head;          // NULL: the record came through a channel
+    const hth_ipc_record *record; // NULL: there is none
+    uint64_t call;                // that it answers
     const uint8_t *data;
     uint64_t data_bytes;
 } hth_reply;
 
-typedef struct hth_replan { // how a long call is followed; fn NULL: it is not
+typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
     hearth_progress fn;
     void *ctx;
-} hth_replan;
+} hth_watch;
 
+// hth_exchange_hold keeps the connection as a call in flight does, until hth_exchange_rele:
+// hearth_close waits for that.
+void hth_exchange_hold(hearth *handle);
+void hth_exchange_rele(hearth *handle);
+// Whether this process was forked from one that used hearth. Threads and what they hold stay behind
+// in a fork: a connection of the parent is dead in the child, and so is nng.
+// hth_forked_begin has forks counted from now on; hth_forks is how many there were between that
+// and this process, in its own line of parents. Any thread; neither makes a system call twice.
+void hth_forked_begin(void);
+unsigned hth_forks(void);
 // hth_exchange_check fails with HTH_EINVAL where the connection is that of a parent process.
-hth_err hth_exchange_check(const hearth *h);
-// hth_exchange sends `q` (its call id is filled in) with the n inputs' bytes, inputs[i] belonging
-// to the i-th tensor of the infer body, and stores the reply. An error reply becomes this call's
-// error. On error *out is empty.
-hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                     const hth_replan *watch, hth_reply *out);
-void hth_reply_fini(hth_reply *r);
+hth_err hth_exchange_check(const hearth *handle);
+// hth_exchange sends `request` (its call id is filled in) with the n inputs' bytes, inputs[i]
+// belonging to the i-th tensor of the infer body, and stores the reply. An error reply becomes this
+// call's error. On error *out is empty.
+hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
+                     const hth_watch *watch, hth_reply *out);
+// hth_exchange_call is the same for a body without tensors; HTH_ECORRUPT where its reply is not
+// `want`.
+hth_err hth_exchange_call(hearth *handle, Hearth__Request *request, Hearth__Reply__BodyCase want,
+                          const hth_watch *watch, hth_reply *reply);
+void hth_reply_fini(hth_reply *reply);
 // The halves of it: hth_exchange_frame makes the message, a header, then the bytes of every tensor
 // that travels in it; hth_exchange_decode makes a reply of the message that came for `call`, taking
 // `msg`.
-hth_err hth_exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
                            nng_msg **out);
-hth_err hth_exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out);
-// hth_reply_check makes an error reply, or one to another call, this call's error, and *r empty.
-hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r);
+hth_err hth_exchange_decode(hearth *handle, nng_msg *msg, uint64_t call, hth_reply *out);
+// hth_reply_read has *out be the reply in the record of `bytes` at `at`, which *out owns already;
+// on error, too.
+hth_err hth_reply_read(const hearth *handle, const uint8_t *at, size_t bytes, hth_reply *out);
+// hth_reply_check makes an error reply, or one to another call, this call's error, and *reply
+// empty.
+hth_err hth_reply_check(hearth *handle, uint64_t call, hth_reply *reply);
 // What a call says that was not answered in time, after canceling it, or lost its connection.
-hth_err hth_exchange_timed_out(hearth *h, uint64_t call);
-hth_err hth_exchange_lost(hearth *h);
-void hth_exchange_fini(hearth *h); // closes the free contexts
+hth_err hth_exchange_timed_out(hearth *handle, uint64_t call);
+hth_err hth_exchange_lost(hearth *handle);
+void hth_exchange_fini(hearth *handle); // closes the free contexts
 
 #endif

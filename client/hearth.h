@@ -147,9 +147,12 @@ HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const c
                                             hearth_progress progress, void *ctx,
                                             hearth_import_report *out);
 
-// hearth_query asks for a document: "models", "model NAME[:V]", "devices", "stats", and the
-// long-running "bench", "plan", "convsel" with JSON arguments. *json is a JSON text, freed by
-// hearth_free.
+// hearth_query gives a command to the server, such as "models", "stats", "load", "train" or "jobs",
+// and waits for its answer: docs/commands.md lists all, with the role that each needs and its
+// arguments, a JSON object (NULL or "": none). "model NAME[:V]" is short for "model" with that
+// argument. *json is a JSON text, freed by hearth_free; NULL on error. HEARTH_ENOENT: there is no
+// such command, model or job; HEARTH_EINVAL: an argument is missing or has a wrong type;
+// HEARTH_EDENIED: the caller lacks the role.
 HEARTH_API hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json,
                                       hearth_progress progress, void *ctx, char **json);
 HEARTH_API void hearth_free(void *p);
@@ -161,6 +164,177 @@ HEARTH_API hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes);
 // hearth_export writes a version's tensors to a safetensors file on this machine; a path that ends
 // in .onnx is refused (HEARTH_EINVAL).
 HEARTH_API hearth_status hearth_export(hearth *h, const char *model, const char *path);
+
+// ---- models on the device
+
+// A structure that begins with `size` may grow: set that to the structure's size, or leave it 0 for
+// the fields that this header's first version of it has. Zero is the default of every field.
+typedef struct hearth_load_options {
+    size_t size;
+    int pin;        // 1: its weights stay there, whoever needs the room
+    int unpin;      // 1: they stay no longer than others'; neither: as before
+    int no_wait;    // 1: fail where jobs or pinned models leave too little room now
+    const char *on; // of a server with several devices: which ("cuda:1"); NULL: it chooses
+} hearth_load_options;
+typedef struct hearth_load_result {
+    int version, pinned;
+    uint64_t moved_bytes; // to the device; 0: the weights were there already
+} hearth_load_result;
+// hearth_load brings a model ("name" or "name:version") to the device, and returns when its weights
+// are there; of a name with a newer version, when that one answers. options and out may be NULL.
+// Blocks for as long as that takes, at most the connection's timeout. HEARTH_ENOENT;
+// HEARTH_ETOOBIG: it never fits; HEARTH_ENODEVMEM: not now (only with no_wait); HEARTH_EDENIED.
+HEARTH_API hearth_status hearth_load(hearth *h, const char *model,
+                                     const hearth_load_options *options, hearth_load_result *out);
+// hearth_unload takes a version, or all of a name's, off the device, and stores how many bytes that
+// freed there (may be NULL). Blocks until runs with it have ended. The next request brings it back.
+// HEARTH_ENOENT: there is no such model; one that is not loaded frees 0 bytes.
+HEARTH_API hearth_status hearth_unload(hearth *h, const char *model, uint64_t *freed_bytes);
+
+// ---- training jobs
+
+// A job belongs to the server: it goes on when its connection is closed, and a server that is
+// stopped in good order keeps its state. It is called as the model that it makes; its number, which
+// no other job of the store has, tells it from those that made the same model before. An engine in
+// this process stops with hearth_close: a job at work is saved and "stopped" then, and
+// hearth_job_resume goes on with it on the next connection.
+typedef struct hearth_job {
+    uint64_t id; // from 1
+} hearth_job;
+
+typedef enum hearth_job_state {
+    HEARTH_JOB_OTHER = 0, // one that this library has no name for
+    HEARTH_JOB_WAITING,   // for its turn to begin, or to go on
+    HEARTH_JOB_QUEUED,    // for device memory: `why` says how much
+    HEARTH_JOB_RUNNING,
+    HEARTH_JOB_PAUSED,   // by hearth_job_pause; its checkpoint is in the store, its memory is free
+    HEARTH_JOB_STOPPED,  // ended early with a checkpoint: hearth_job_resume goes on with it
+    HEARTH_JOB_FINISHED, // these three for good
+    HEARTH_JOB_FAILED,
+    HEARTH_JOB_CANCELED
+} hearth_job_state;
+
+// Where a job stands. Filled and freed by hearth (hearth_free), with its strings: it may get more
+// fields at its end. NAN: not known (yet).
+typedef struct hearth_job_info hearth_job_info;
+struct hearth_job_info {
+    uint64_t id;
+    const char *name;   // the model that it makes
+    const char *model;  // that it trains, "" before it has begun
+    const char *tenant; // whose it is
+    hearth_job_state state;
+    const char *why;      // it waits, has failed, or is in trouble; ""
+    uint64_t step, steps; // updates made, and in all; 0 of 0 before it has begun
+    double loss;          // mean over the last step's batch
+    double
+        held_out_loss;   // mean over the held-out samples after the last epoch; NAN: there are none
+    double accuracy;     // of them, from 0 to 1
+    double step_ms;      // the last step's time; NAN: it is not running
+    double seconds_left; // guessed from the steps so far; NAN: it is not running
+    uint64_t peak_bytes, budget_bytes; // of device memory: planned, and allowed; 0: not running
+    int version;                       // of `name`, that a finished job has made; else 0
+    uint64_t ended_ns;                 // since 1970; 0: it has not ended
+    const char *event;     // hearth_job_watch: what the server said (JSON, as `hearth job --follow
+                           // --json` prints it); else ""
+    hearth_job_info *next; // of a list; NULL: the last one
+};
+
+// What a job is asked to do. The losses depend on nothing else, and not on budget or policy.
+typedef struct hearth_train_options {
+    size_t size;           // see hearth_load_options
+    const char *loss;      // "softmax-xent" (NULL), "mse"
+    const char *optimizer; // "sgd" (NULL), "momentum", "adam", "adamw"
+    double lr;             // learning rate; 0: 0.001
+    double weight_decay;   // 0: the optimizer's (0; adamw: 0.01)
+    uint32_t batch;        // samples of an update; 0: 32
+    uint32_t epochs;       // times through the data; 0: 1
+    uint32_t seed;         // of the order of samples, what is held out, and dropout
+    int no_shuffle;        // 1: samples in the file's order
+    const char *budget;    // of device memory: "512MiB", or "60%" of what a step takes when memory
+                           // is not short; NULL: what the device can give when the job begins
+    const char *save_as;   // the model that gets the result as a new version, and the job's name;
+                           // NULL: the model that is trained
+    const char *eval;      // safetensors file of samples to evaluate after every epoch; NULL: none
+    double hold_out;       // share of the samples, 0 to 1, that is kept to be evaluated
+    uint32_t checkpoint_every; // steps from one checkpoint to the next; 0: none
+    const char *on;   // of a server with several devices: which ("cuda:1"); NULL: it chooses
+    const char *more; // JSON object of further options of `hearth train` by their names,
+                      // {"warmup": 100}; they come before the fields above. NULL: none
+} hearth_train_options;
+
+// hearth_train_submit has a server train `model` ("name" or "name:version") on `data`: a
+// safetensors file with the model's inputs (or x) and y, whose first dimension counts the
+// samples. The client opens it, and passes it on; a server that is not on this machine has no
+// way to it yet: HEARTH_EDENIED. options may be NULL, strings are borrowed for the call. Returns
+// when the server has checked the job and it runs, or waits for its turn or for memory: after
+// moments, of a model whose operators were never timed there after seconds, or, behind a long
+// step of another job, that step. What is refused is no job: HEARTH_EINVAL, HEARTH_ENOENT,
+// HEARTH_EDENIED, HEARTH_ENOTSUP (an operator without a gradient), HEARTH_ETOOBIG (never fits),
+// HEARTH_EBUSY (a job of that name has not ended, or there are as many jobs as the server
+// allows). On error out->id is 0.
+HEARTH_API hearth_status hearth_train_submit(hearth *h, const char *model, const char *data,
+                                             const hearth_train_options *options, hearth_job *out);
+// hearth_job_find finds a job that anybody has submitted: the last one that makes the model `name`,
+// or one by its number ("7"). HEARTH_ENOENT; HEARTH_EDENIED: it is another tenant's. On error
+// out->id is 0.
+HEARTH_API hearth_status hearth_job_find(hearth *h, const char *name, hearth_job *out);
+// hearth_job_list stores the caller's jobs as a list, NULL: there are none. Those that have not
+// ended come first, then the last 100 that have, the last one first. One hearth_free of the first
+// one frees all.
+HEARTH_API hearth_status hearth_job_list(hearth *h, hearth_job_info **out);
+// hearth_job_status stores where a job stands; it does not wait. HEARTH_ENOENT: there is no such
+// job, it is another tenant's, or it ended 100 jobs ago. So say the calls below.
+HEARTH_API hearth_status hearth_job_status(hearth *h, hearth_job job, hearth_job_info **out);
+// hearth_job_watch calls `watcher` with where the job stands now, and on the calling thread
+// whenever it has made a step (at most twenty times a second; who is slower misses some) or changes
+// its state, until it stops, finishes, fails or is canceled: then it returns HEARTH_OK. `info` is
+// the library's, for the call. A number other than 0 ends the watching with HEARTH_ECANCELED, not
+// the job. Where the server publishes nothing (over TLS; over tcp where it asks for tokens) it is
+// asked four times a second. A paused job is waited for. out: where it stands at the end; may be
+// NULL.
+typedef int (*hearth_job_watcher)(void *ctx, const hearth_job_info *info);
+HEARTH_API hearth_status hearth_job_watch(hearth *h, hearth_job job, hearth_job_watcher watcher,
+                                          void *ctx, hearth_job_info **out);
+// hearth_job_wait is the same without a watcher, for `timeout_ms` at most (0: as long as it takes).
+// HEARTH_ETIMEDOUT: the job has not ended, and goes on.
+HEARTH_API hearth_status hearth_job_wait(hearth *h, hearth_job job, uint64_t timeout_ms,
+                                         hearth_job_info **out);
+// hearth_job_pause stops a job after the step at work, with a checkpoint; its device memory is free
+// when it returns. One that waits does not begin. It stays paused when the server is started again.
+// HEARTH_EINVAL: it is paused, stopped, or has ended.
+HEARTH_API hearth_status hearth_job_pause(hearth *h, hearth_job job);
+// hearth_job_resume has a paused or stopped job go on, with the losses of one that never stopped,
+// and returns at once. budget: as in hearth_train_options; NULL: as before. HEARTH_EINVAL: it is
+// neither paused nor stopped.
+HEARTH_API hearth_status hearth_job_resume(hearth *h, hearth_job job, const char *budget);
+// hearth_job_cancel ends a job that has not ended, after the step at work, and removes its
+// checkpoint. HEARTH_EINVAL: it has ended.
+HEARTH_API hearth_status hearth_job_cancel(hearth *h, hearth_job job);
+
+// What a job has made. Filled and freed by hearth (hearth_free), with all that it points to.
+typedef struct hearth_evaluation {
+    uint64_t step, epoch;
+    const char *set; // "hold-out", "eval"
+    double loss;
+    double accuracy; // 0 to 1; NAN: of --loss mse there is none
+} hearth_evaluation;
+typedef struct hearth_train_result {
+    const char *model; // whose new version the result is
+    int version;
+    uint64_t steps;
+    size_t n_losses;       // of losses and step_ms: one of every step, of more than 10,000 steps
+    uint64_t every;        // every `every`-th, and the last one
+    const double *losses;  // means over batches
+    const double *step_ms; // the steps' times
+    size_t n_evaluations;
+    const hearth_evaluation *evaluations; // over held-out samples, of each epoch
+} hearth_train_result;
+// hearth_job_result stores what a finished job has made; it does not wait (hearth_job_wait does).
+// HEARTH_EBUSY: it has not ended; HEARTH_ECANCELED: it was canceled, or is stopped with a
+// checkpoint; HEARTH_EIO: it has failed, hearth_error() says why.
+HEARTH_API hearth_status hearth_job_result(hearth *h, hearth_job job, hearth_train_result **out);
+// hearth_job_state_name is the state's word: "running"; never NULL.
+HEARTH_API const char *hearth_job_state_name(hearth_job_state state);
 
 #ifdef __cplusplus
 }

@@ -79,7 +79,10 @@ static const char *npy_value(const char *key, const char *p, npy_header *h)
     if (strcmp(key, "fortran_order") == 0 && !h->has_fortran) {
         h->has_fortran = true;
         h->fortran = *p == 'T';
-        return strncmp(p, "True", 4) == 0 ? p + 4 : strncmp(p, "False", 5) == 0 ? p + 5 : NULL;
+        if (strncmp(p, "True", 4) == 0) {
+            return p + 4;
+        }
+        return strncmp(p, "False", 5) == 0 ? p + 5 : NULL;
     }
     if (strcmp(key, "shape") == 0 && !h->has_shape) {
         h->has_shape = true;
@@ -170,8 +173,7 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
     memset(out, 0, sizeof *out);
     HTH_TRY(npy_describe(file, bytes, &t, fortran, &start));
     if (t.bytes > bytes - start) {
-        return hth_fail(HTH_ECORRUPT,
-                        "the array's %llu bytes are not all there: the file holds %zu",
+        return hth_fail(HTH_ECORRUPT, "the array has %llu bytes, but the file holds only %zu",
                         (unsigned long long)t.bytes, bytes - start);
     }
     *out = t;
@@ -235,21 +237,20 @@ hth_err hth_npy_read(const char *path, hearth_tensor *out)
     return err;
 }
 
-hth_err hth_npy_write(const char *path, const hearth_tensor *t)
+hth_err hth_npy_write(const char *path, const hearth_tensor *tensor)
 {
     uint8_t head[512];
     uint64_t bytes;
-    HTH_TRY(hth_dtype_bytes_of((int)t->dtype, t->rank, t->shape, &bytes));
+    HTH_TRY(hth_dtype_bytes_of((int)tensor->dtype, tensor->rank, tensor->shape, &bytes));
     memcpy(head, "\x93NUMPY\x01\x00", 8);
     char *p = (char *)head + 10, *end = (char *)head + sizeof head;
     p += snprintf(p, (size_t)(end - p), "{'descr': '%s', 'fortran_order': False, 'shape': (",
-                  hth_dtype_names_of((int)t->dtype)->npy);
-    for (int i = 0; i < t->rank; i++) {
-        p += snprintf(p, (size_t)(end - p),
-                      t->rank == 1 ? "%lld,"
-                      : i > 0      ? ", %lld"
-                                   : "%lld",
-                      (long long)t->shape[i]);
+                  hth_dtype_names_of((int)tensor->dtype)->npy);
+    for (int i = 0; i < tensor->rank; i++) {
+        p += snprintf(p, (size_t)(end - p), i > 0 ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    }
+    if (tensor->rank == 1) { // Python's tuple of one
+        *p++ = ',';
     }
     p += snprintf(p, (size_t)(end - p), "), }");
     size_t length = ((size_t)(p - (char *)head) + 64) / 64 * 64; // room for the line's end
@@ -257,6 +258,6 @@ hth_err hth_npy_write(const char *path, const hearth_tensor *t)
     head[length - 1] = '\n';
     head[8] = (uint8_t)(length - 10);
     head[9] = (uint8_t)((length - 10) >> 8);
-    hth_atomic_file_piece piece[2] = {{head, length}, {t->data, bytes}};
+    hth_atomic_file_piece piece[2] = {{head, length}, {tensor->data, bytes}};
     return hth_atomic_file_write(path, piece, 2);
 }

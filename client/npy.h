@@ -20,6 +20,6 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
 hth_err hth_npy_read(const char *path, hearth_tensor *out);
 // hth_npy_write replaces `path`. bfloat16, which numpy has not, is written as the 16-bit integers
 // of its pattern.
-hth_err hth_npy_write(const char *path, const hearth_tensor *t);
+hth_err hth_npy_write(const char *path, const hearth_tensor *tensor);
 
 #endif

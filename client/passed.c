@@ -21,10 +21,23 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "out of memory for a request");
 }
 
-bool hth_passed_to(hearth *h)
+hth_err hth_passed_path(const char *path, char **out)
+{
+    char cwd[4096];
+    if (path[0] == '/') {
+        *out = hth_strdup(path);
+    } else if (getcwd(cwd, sizeof cwd) == NULL) {
+        return hth_fail_errno(errno, "the working directory has no path");
+    } else {
+        *out = hth_asprintf("%s/%s", cwd, path);
+    }
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a path");
+}
+
+bool hth_passed_to(hearth *handle)
 {
     uint64_t uid;
-    return strncmp(h->url, "ipc://", 6) == 0 && hth_descriptor_server(h, &uid) == HTH_OK;
+    return strncmp(handle->url, "ipc://", 6) == 0 && hth_descriptor_server(handle, &uid) == HTH_OK;
 }
 
 // ---- import
@@ -93,7 +106,7 @@ static void import_clear(passed_import *p)
 }
 
 static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char *const *locations,
-                          const hth_replan *watch, hth_reply *r)
+                          const hth_watch *watch, hth_reply *r)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     hth_err err = import_list(p, n, locations);
@@ -111,18 +124,18 @@ static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char
     return err;
 }
 
-hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path,
-                          const hth_replan *watch, hth_reply *r)
+hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path,
+                          const hth_watch *watch, hth_reply *reply)
 {
-    passed_import p = {.h = h, .path = path, .folder = -1};
+    passed_import p = {.h = handle, .path = path, .folder = -1};
     hth_reply wanted;
-    HTH_TRY(import_try(&p, body, 1, NULL, watch, r));
-    if (r->head->body_case == HEARTH__REPLY__BODY_WANTED) {
-        wanted = *r;
-        memset(r, 0, sizeof *r);
+    HTH_TRY(import_try(&p, body, 1, NULL, watch, reply));
+    if (reply->head->body_case == HEARTH__REPLY__BODY_WANTED) {
+        wanted = *reply;
+        memset(reply, 0, sizeof *reply);
         hth_err err = import_folder(&p);
         err = err == HTH_OK ? import_try(&p, body, wanted.head->wanted->n_locations + 1,
-                                         wanted.head->wanted->locations, watch, r)
+                                         wanted.head->wanted->locations, watch, reply)
                             : err;
         hth_reply_fini(&wanted);
         if (p.folder >= 0) {
@@ -130,25 +143,25 @@ hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path,
         }
         HTH_TRY(err);
     }
-    if (r->head->body_case != HEARTH__REPLY__BODY_IMPORTED) {
-        hth_reply_fini(r);
-        return hth_fail(HTH_ECORRUPT, "%s gave an answer of another kind", h->url);
+    if (reply->head->body_case != HEARTH__REPLY__BODY_IMPORTED) {
+        hth_reply_fini(reply);
+        return hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", handle->url);
     }
     return HTH_OK;
 }
 
 // ---- export
 
-hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path)
+hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     hth_atomic_file w;
     hth_reply r;
     HTH_TRY(hth_atomic_file_begin(path, &w));
-    hth_err err = hth_descriptor_pass(h, w.fd, &body->handle);
+    hth_err err = hth_descriptor_pass(handle, w.fd, &body->handle);
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
     q.export_model = body;
-    err = err == HTH_OK ? hth_exchange(h, &q, NULL, NULL, &r) : err;
+    err = err == HTH_OK ? hth_exchange(handle, &q, NULL, NULL, &r) : err;
     if (err == HTH_OK) {
         hth_reply_fini(&r);
     }
@@ -180,27 +193,27 @@ static hth_err query_pass(hearth *h, json_t *args, const char *key, bool again, 
     return v != NULL && json_object_set_new(args, key, v) == 0 ? HTH_OK : no_memory();
 }
 
-hth_err hth_passed_query(hearth *h, const char *arguments, char **changed,
-                         uint64_t handles[HTH_PASSED_FILES], size_t *n)
+hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
+                         uint64_t handles[HTH_PASSED_FILES], size_t *count)
 {
     static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
     uint64_t uid = 0;
     hth_err err = HTH_OK;
     bool any = false;
     *changed = NULL;
-    *n = 0;
-    json_t *args = arguments != NULL && strncmp(h->url, "ipc://", 6) == 0
+    *count = 0;
+    json_t *args = arguments != NULL && strncmp(handle->url, "ipc://", 6) == 0
                        ? json_loads(arguments, 0, NULL)
                        : NULL;
     for (int i = 0; i < HTH_PASSED_FILES; i++) {
         any = any || json_is_string(json_object_get(args, keys[i]));
     }
-    any = any && hth_descriptor_server(h, &uid) == HTH_OK;
+    any = any && hth_descriptor_server(handle, &uid) == HTH_OK;
     bool again = geteuid() == 0 || geteuid() == uid;
     for (int i = 0; i < HTH_PASSED_FILES && any && err == HTH_OK; i++) {
-        err = query_pass(h, args, keys[i], again, &handles[*n], n);
+        err = query_pass(handle, args, keys[i], again, &handles[*count], count);
     }
-    if (err == HTH_OK && *n > 0) {
+    if (err == HTH_OK && *count > 0) {
         char *text = json_dumps(args, JSON_COMPACT);
         *changed = text != NULL ? hth_strdup(text) : NULL;
         free(text);

@@ -7,23 +7,26 @@
 
 #include "client/exchange.h"
 
+// hth_passed_path makes a path absolute: the server's working directory is another one. The caller
+// frees *out with hth_free.
+hth_err hth_passed_path(const char *path, char **out);
 // hth_passed_to tells whether files are passed to this server: it is reached through a socket of
 // this machine, and accepts descriptors.
-bool hth_passed_to(hearth *h);
+bool hth_passed_to(hearth *handle);
 
 // hth_passed_import imports the model at `path` by descriptors, body->path being its name: the
-// model's, then those that the server wants, which have to lie below the model's folder. *r gets
-// the reply `imported`.
-hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path,
-                          const hth_replan *watch, hth_reply *r);
+// model's, then those that the server wants, which have to lie below the model's folder. *reply
+// gets the reply `imported`.
+hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path,
+                          const hth_watch *watch, hth_reply *reply);
 // hth_passed_export has a version written to the file at `path`, which appears whole.
-hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path);
+hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path);
 // hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
 // open them as well, it also gets their paths, for a job that goes on without its client. *changed
 // gets the arguments, hth_alloc'd, and handles[0 .. *n) what was passed; NULL: they stay as they
 // are.
 #define HTH_PASSED_FILES 2
-hth_err hth_passed_query(hearth *h, const char *arguments, char **changed,
-                         uint64_t handles[HTH_PASSED_FILES], size_t *n);
+hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
+                         uint64_t handles[HTH_PASSED_FILES], size_t *count);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "client/socket.h"
 
 #include <string.h>
@@ -43,12 +43,12 @@ static hth_err plain_greet(hth_plain *p, uint64_t until_ns)
     HTH_TRY(hth_socket_write(p->stream, ours, sizeof ours, until_ns));
     hth_err err = hth_socket_read(p->stream, theirs, sizeof theirs, until_ns);
     if (err == HTH_ETIMEDOUT) {
-        return hth_fail(err, "what is there does not answer as hearthd does");
+        return hth_fail(err, "the program there does not respond like hearthd");
     }
     HTH_TRY(err);
     return memcmp(theirs, ours, 5) == 0 && theirs[5] == PLAIN_REP
                ? HTH_OK
-               : hth_fail(HTH_ECORRUPT, "what is there is no hearthd");
+               : hth_fail(HTH_ECORRUPT, "the program there is not hearthd");
 }
 
 static void plain_put(uint8_t *at, uint64_t v, int bytes) // big-endian
@@ -187,19 +187,19 @@ static void plain_leave(hearth *h, hth_plain *p)
     pthread_mutex_unlock(&h->lock);
 }
 
-hth_err hth_plain_open(hearth *h)
+hth_err hth_plain_open(hearth *handle)
 {
     hth_plain *p;
-    HTH_TRY(plain_new(h, &p));
-    h->plain_free = p;
+    HTH_TRY(plain_new(handle, &p));
+    handle->plain_free = p;
     return HTH_OK;
 }
 
-void hth_plain_fini(hearth *h)
+void hth_plain_fini(hearth *handle)
 {
-    while (h->plain_free != NULL) {
-        hth_plain *p = h->plain_free;
-        h->plain_free = p->next;
+    while (handle->plain_free != NULL) {
+        hth_plain *p = handle->plain_free;
+        handle->plain_free = p->next;
         plain_free(p);
     }
 }
@@ -250,7 +250,7 @@ static void plain_cancel(plain_call *c)
 }
 
 // plain_progress tells the watcher how far the call is; *stop: it wants it stopped.
-static hth_err plain_progress(plain_call *c, const hth_replan *watch, bool *stop)
+static hth_err plain_progress(plain_call *c, const hth_watch *watch, bool *stop)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Progress body = HEARTH__PROGRESS__INIT;
@@ -272,7 +272,7 @@ static hth_err plain_progress(plain_call *c, const hth_replan *watch, bool *stop
 }
 
 // plain_wait waits for the call's answer, which is c->answer then.
-static hth_err plain_wait(plain_call *c, const hth_replan *watch)
+static hth_err plain_wait(plain_call *c, const hth_watch *watch)
 {
     bool watched = watch != NULL && watch->fn != NULL, stop = false, canceled = false;
     while (c->answer == NULL) {
@@ -310,20 +310,22 @@ static hth_err plain_failed(plain_call *c, hth_err err, bool sent)
     return err == HTH_EIO ? hth_exchange_lost(c->h) : err;
 }
 
-hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                           const hth_replan *watch, hth_reply *out)
+hth_err hth_plain_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
+                           const hth_watch *watch, hth_reply *out)
 {
     // what is fetched is the reply to the call that it was made for
-    uint64_t answers = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
-    plain_call c = {.h = h, .call = q->call, .until_ns = plain_after(h->timeout_ms * 1000000u)};
+    uint64_t answers =
+        request->body_case == HEARTH__REQUEST__BODY_FETCH ? request->fetch->call : request->call;
+    plain_call c = {
+        .h = handle, .call = request->call, .until_ns = plain_after(handle->timeout_ms * 1000000u)};
     nng_msg *msg = NULL;
-    hth_err err = hth_exchange_frame(h, q, inputs, &msg);
+    hth_err err = hth_exchange_frame(handle, request, inputs, &msg);
     if (err != HTH_OK) {
         return err;
     }
-    if ((err = plain_take(h, &c.p)) != HTH_OK) {
+    if ((err = plain_take(handle, &c.p)) != HTH_OK) {
         nng_msg_free(msg);
-        plain_leave(h, NULL);
+        plain_leave(handle, NULL);
         return err;
     }
     err = plain_send(c.p, msg, c.until_ns);
@@ -331,8 +333,8 @@ hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *i
     c.id = c.p->id;
     err = sent ? plain_wait(&c, watch) : err;
     if (err == HTH_OK) {
-        err = hth_exchange_decode(h, c.answer, answers, out);
-        plain_leave(h, c.p);
+        err = hth_exchange_decode(handle, c.answer, answers, out);
+        plain_leave(handle, c.p);
         return err;
     }
     err = plain_failed(&c, err, sent);
@@ -340,6 +342,6 @@ hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *i
         nng_msg_free(c.answer);
     }
     plain_free(c.p);
-    plain_leave(h, NULL);
+    plain_leave(handle, NULL);
     return err;
 }

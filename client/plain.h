@@ -15,10 +15,10 @@
 #include "client/exchange.h"
 
 // hth_plain_open connects once, so that what is wrong is said when a connection is opened.
-hth_err hth_plain_open(hearth *h);
-// hth_plain_exchange is hth_exchange, behind what it does for every way.
-hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                           const hth_replan *watch, hth_reply *out);
-void hth_plain_fini(hearth *h); // no call is in flight any more
+hth_err hth_plain_open(hearth *handle);
+// hth_plain_exchange is hth_exchange, after what it does for every way.
+hth_err hth_plain_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
+                           const hth_watch *watch, hth_reply *out);
+void hth_plain_fini(hearth *handle); // no call is in flight any more
 
 #endif

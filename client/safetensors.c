@@ -69,12 +69,12 @@ static hth_err safetensors_to(const char *path, int fd, const hearth_tensor *t, 
     return err;
 }
 
-hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n)
+hth_err hth_safetensors_write(const char *path, const hearth_tensor *tensors, int count)
 {
-    return safetensors_to(path, -1, t, n);
+    return safetensors_to(path, -1, tensors, count);
 }
 
-hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *t, int n)
+hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *tensors, int count)
 {
-    return safetensors_to(shown, fd, t, n);
+    return safetensors_to(shown, fd, tensors, count);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The socket never blocks: what cannot be done at once is waited for with poll. OpenSSL reads and
 // writes memory, and we the socket, so that a peer that is gone is an error and no SIGPIPE. The
-// certificate is checked by us behind the handshake, for a sentence with what it says of itself.
+// certificate is checked by us after the handshake, for a sentence with what it says of itself.
 #include "client/socket.h"
 
 #include "base/alloc.h"
@@ -56,7 +56,7 @@ static hth_err socket_poll(int fd, short events, uint64_t until_ns)
             return hth_fail_errno(errno, "cannot wait for a server");
         }
         if (left == 0) {
-            return hth_fail(HTH_ETIMEDOUT, "the time is up");
+            return hth_fail(HTH_ETIMEDOUT, "timed out");
         }
     }
 }
@@ -122,7 +122,7 @@ static hth_err socket_remote(const socket_place *p, uint64_t until_ns, int *out)
     struct addrinfo *list = NULL;
     int rv = hth_resolve(p->host, p->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &list);
     if (rv != 0) {
-        return hth_fail(HTH_EINVAL, "the host is not known: %s", gai_strerror(rv));
+        return hth_fail(HTH_EINVAL, "unknown host: %s", gai_strerror(rv));
     }
     hth_err err = HTH_EIO;
     for (const struct addrinfo *a = list; a != NULL && err != HTH_OK; a = a->ai_next) {
@@ -218,8 +218,10 @@ static void tls_names(X509 *cert, char *out, size_t cap)
         const unsigned char *text = (const unsigned char *)address;
         if (g->type == GEN_IPADD) {
             int n = ASN1_STRING_length(g->d.iPAddress);
-            inet_ntop(n == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(g->d.iPAddress), address,
-                      n == 4 || n == 16 ? sizeof address : 0);
+            if (n == 4 || n == 16) {
+                inet_ntop(n == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(g->d.iPAddress),
+                          address, sizeof address);
+            }
         } else if (g->type == GEN_DNS) {
             text = ASN1_STRING_get0_data(g->d.dNSName);
         }
@@ -244,7 +246,7 @@ static hth_err tls_check(const hth_socket *s, const socket_place *p)
     X509 *cert = SSL_get1_peer_certificate(s->ssl);
     long why = SSL_get_verify_result(s->ssl);
     if (cert == NULL) {
-        return hth_fail(HTH_EDENIED, "the server shows no certificate");
+        return hth_fail(HTH_EDENIED, "the server presents no certificate");
     }
     tls_names(cert, names, sizeof names);
     X509_free(cert);
@@ -260,8 +262,8 @@ static hth_err tls_check(const hth_socket *s, const socket_place *p)
                         X509_verify_cert_error_string(why));
     default:
         return hth_fail(HTH_EDENIED,
-                        "its certificate (of %s) is not trusted: %s; say who signed it with --ca "
-                        "FILE (in a program: ca_file)",
+                        "its certificate (of %s) is not trusted: %s; give its certificate "
+                        "authority with --ca FILE (in a program: ca_file)",
                         names, X509_verify_cert_error_string(why));
     }
 }
@@ -299,7 +301,7 @@ static hth_err tls_prepare(hth_socket *s, const socket_place *p, const char *ca_
     bool set = is_address ? X509_VERIFY_PARAM_set1_ip_asc(param, p->host) == 1
                           : SSL_set1_host(s->ssl, p->host) == 1 &&
                                 SSL_set_tlsext_host_name(s->ssl, p->host) == 1;
-    return set ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is no host's name", p->host);
+    return set ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a host name", p->host);
 }
 
 static hth_err tls_open(hth_socket *s, const socket_place *p, const char *ca_file,
@@ -311,7 +313,7 @@ static hth_err tls_open(hth_socket *s, const socket_place *p, const char *ca_fil
         hth_err err = tls_go_on(s, rv, until_ns);
         if (err != HTH_OK) {
             bool theirs = err == HTH_EIO || err == HTH_ETIMEDOUT;
-            return theirs ? hth_err_prefix(err, "no TLS is spoken there") : err;
+            return theirs ? hth_err_prefix(err, "the server does not use TLS") : err;
         }
     }
     HTH_TRY(tls_check(s, p));
@@ -350,74 +352,74 @@ hth_err hth_socket_open(const char *url, const char *ca_file, uint64_t until_ns,
     return HTH_OK;
 }
 
-void hth_socket_close(hth_socket *s)
+void hth_socket_close(hth_socket *socket)
 {
-    if (s == NULL) {
+    if (socket == NULL) {
         return;
     }
-    if (s->ssl != NULL && SSL_is_init_finished(s->ssl) == 1) {
-        SSL_shutdown(s->ssl);
-        tls_flush(s, 0);
+    if (socket->ssl != NULL && SSL_is_init_finished(socket->ssl) == 1) {
+        SSL_shutdown(socket->ssl);
+        tls_flush(socket, 0);
     }
-    SSL_free(s->ssl);
-    SSL_CTX_free(s->context);
-    if (s->fd >= 0) {
-        close(s->fd);
+    SSL_free(socket->ssl);
+    SSL_CTX_free(socket->context);
+    if (socket->fd >= 0) {
+        close(socket->fd);
     }
     ERR_clear_error();
-    hth_free(s);
+    hth_free(socket);
 }
 
-hth_err hth_socket_write(hth_socket *s, const void *data, size_t n, uint64_t until_ns)
+hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns)
 {
     const uint8_t *p = data;
-    if (s->ssl == NULL) {
-        return socket_send(s->fd, p, n, until_ns);
+    if (socket->ssl == NULL) {
+        return socket_send(socket->fd, p, bytes, until_ns);
     }
-    while (n > 0) { // by pieces: what is encrypted waits in memory
-        int piece = n < SOCKET_CHUNK ? (int)n : SOCKET_CHUNK;
-        int rv = SSL_write(s->ssl, p, piece);
+    while (bytes > 0) { // by pieces: what is encrypted waits in memory
+        int piece = bytes < SOCKET_CHUNK ? (int)bytes : SOCKET_CHUNK;
+        int rv = SSL_write(socket->ssl, p, piece);
         if (rv > 0) {
             p += rv;
-            n -= (size_t)rv;
-            HTH_TRY(tls_flush(s, until_ns));
+            bytes -= (size_t)rv;
+            HTH_TRY(tls_flush(socket, until_ns));
         } else {
-            HTH_TRY(tls_go_on(s, rv, until_ns));
+            HTH_TRY(tls_go_on(socket, rv, until_ns));
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_socket_read(hth_socket *s, void *data, size_t n, uint64_t until_ns)
+hth_err hth_socket_read(hth_socket *socket, void *data, size_t bytes, uint64_t until_ns)
 {
     uint8_t *p = data;
-    while (n > 0) {
-        size_t got = n;
-        if (s->ssl != NULL) {
-            int rv = SSL_read(s->ssl, p, n < INT32_MAX ? (int)n : INT32_MAX);
+    while (bytes > 0) {
+        size_t got = bytes;
+        if (socket->ssl != NULL) {
+            int rv = SSL_read(socket->ssl, p, bytes < INT32_MAX ? (int)bytes : INT32_MAX);
             if (rv <= 0) {
-                HTH_TRY(tls_go_on(s, rv, until_ns));
+                HTH_TRY(tls_go_on(socket, rv, until_ns));
                 continue;
             }
             got = (size_t)rv;
         } else {
-            HTH_TRY(socket_receive(s->fd, p, &got, until_ns));
+            HTH_TRY(socket_receive(socket->fd, p, &got, until_ns));
         }
         p += got;
-        n -= got;
+        bytes -= got;
     }
     return HTH_OK;
 }
 
-bool hth_socket_wait(hth_socket *s, uint64_t until_ns)
+bool hth_socket_wait(hth_socket *socket, uint64_t until_ns)
 {
-    while (s->ssl != NULL) { // what comes may be for TLS alone
+    while (socket->ssl != NULL) { // what comes may be for TLS alone
         char c;
-        int rv = SSL_peek(s->ssl, &c, 1);
-        hth_err err = rv > 0 ? HTH_OK : tls_go_on(s, rv, until_ns);
+        int rv = SSL_peek(socket->ssl, &c, 1);
+        hth_err err = rv > 0 ? HTH_OK : tls_go_on(socket, rv, until_ns);
         if (rv > 0 || err != HTH_OK) {
             return err != HTH_ETIMEDOUT;
         }
     }
-    return socket_poll(s->fd, POLLIN, until_ns) == HTH_OK;
+    return socket_poll(socket->fd, POLLIN, until_ns) == HTH_OK;
 }

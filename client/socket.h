@@ -20,13 +20,13 @@ typedef struct hth_socket hth_socket;
 // is none of them; HTH_EIO: nobody is there; HTH_EDENIED: the certificate is not to be trusted, and
 // why; HTH_ETIMEDOUT.
 hth_err hth_socket_open(const char *url, const char *ca_file, uint64_t until_ns, hth_socket **out);
-void hth_socket_close(hth_socket *s); // NULL is allowed
-// hth_socket_write writes all n bytes, hth_socket_read reads exactly n. After an error the stream
-// is good for nothing but closing. HTH_EIO: the other side is gone; HTH_ETIMEDOUT.
-hth_err hth_socket_write(hth_socket *s, const void *data, size_t n, uint64_t until_ns);
-hth_err hth_socket_read(hth_socket *s, void *data, size_t n, uint64_t until_ns);
+void hth_socket_close(hth_socket *socket); // NULL is allowed
+// hth_socket_write writes all `bytes`, hth_socket_read reads exactly `bytes`. After an error the
+// stream is good for nothing but closing. HTH_EIO: the other side is gone; HTH_ETIMEDOUT.
+hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns);
+hth_err hth_socket_read(hth_socket *socket, void *data, size_t bytes, uint64_t until_ns);
 // hth_socket_wait tells whether something can be read before `until_ns`; the end of the stream is
 // something, too.
-bool hth_socket_wait(hth_socket *s, uint64_t until_ns);
+bool hth_socket_wait(hth_socket *socket, uint64_t until_ns);
 
 #endif

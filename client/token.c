@@ -38,7 +38,7 @@ hth_err hth_roles_parse(const char *text, unsigned *roles)
             i++;
         }
         if (i == all) {
-            return hth_fail(HTH_EINVAL, "'%.*s' is no role: infer, model, job, admin",
+            return hth_fail(HTH_EINVAL, "'%.*s' is not a role: infer, model, job, admin",
                             (int)(n < 40 ? n : 40), p);
         }
         *roles |= role_table[i].roles;
@@ -58,7 +58,10 @@ static void token_hash(const char *token, uint8_t out[HTH_TOKEN_HASH])
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 static hth_err name_check(const char *name, size_t n)
@@ -67,7 +70,7 @@ static hth_err name_check(const char *name, size_t n)
                                   "_.@-";
     if (n == 0 || n >= HTH_TOKEN_NAME || strspn(name, allowed) < n) {
         return hth_fail(HTH_EINVAL,
-                        "'%.*s' is no name of a token: at most %d letters, digits and _ . @ -",
+                        "'%.*s' is not a token's name: at most %d letters, digits and _ . @ -",
                         (int)(n < 80 ? n : 80), name, HTH_TOKEN_NAME - 1);
     }
     return HTH_OK;
@@ -147,11 +150,11 @@ static hth_err tokens_add(hth_tokens *out, int *cap, const char *p, const char *
     return HTH_OK;
 }
 
-hth_err hth_tokens_parse(const char *text, size_t n, hth_tokens *out)
+hth_err hth_tokens_parse(const char *text, size_t bytes, hth_tokens *out)
 {
     int cap = 0, line = 1;
     *out = (hth_tokens){NULL, 0};
-    for (const char *p = text, *all = text + n; p < all; line++) {
+    for (const char *p = text, *all = text + bytes; p < all; line++) {
         const char *end = memchr(p, '\n', (size_t)(all - p));
         end = end != NULL ? end : all;
         hth_err err = memchr(p, 0, (size_t)(end - p)) != NULL
@@ -166,13 +169,13 @@ hth_err hth_tokens_parse(const char *text, size_t n, hth_tokens *out)
     return HTH_OK;
 }
 
-void hth_tokens_fini(hth_tokens *t)
+void hth_tokens_fini(hth_tokens *tokens)
 {
-    hth_free(t->list);
-    *t = (hth_tokens){NULL, 0};
+    hth_free(tokens->list);
+    *tokens = (hth_tokens){NULL, 0};
 }
 
-const hth_token *hth_tokens_find(const hth_tokens *t, const char *token)
+const hth_token *hth_tokens_find(const hth_tokens *tokens, const char *token)
 {
     uint8_t hash[HTH_TOKEN_HASH];
     const hth_token *found = NULL;
@@ -180,8 +183,8 @@ const hth_token *hth_tokens_find(const hth_tokens *t, const char *token)
         return NULL;
     }
     token_hash(token, hash);
-    for (int i = 0; i < t->n; i++) { // all of them, always
-        const hth_token *row = &t->list[i];
+    for (int i = 0; i < tokens->n; i++) { // all of them, always
+        const hth_token *row = &tokens->list[i];
         found = CRYPTO_memcmp(row->hash, hash, sizeof hash) == 0 ? row : found;
     }
     return found;
@@ -199,7 +202,7 @@ static hth_err file_check(int fd)
         return hth_fail(HTH_ETOOBIG, "larger than %d bytes", TOKEN_FILE_BYTES);
     }
     if (st.st_uid != 0 && st.st_uid != geteuid()) {
-        return hth_fail(HTH_EDENIED, "it belongs to another user than this program's or root");
+        return hth_fail(HTH_EDENIED, "it is owned by a user other than this program's or root");
     }
     return (st.st_mode & (S_IWGRP | S_IWOTH | S_IROTH)) == 0
                ? HTH_OK
@@ -260,7 +263,7 @@ static hth_err token_make(char out[HTH_TOKEN_TEXT])
 {
     uint8_t random[TOKEN_RANDOM];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
-        return hth_fail(HTH_EIO, "the system gives no random bytes");
+        return hth_fail(HTH_EIO, "the system has no random bytes");
     }
     strcpy(out, TOKEN_PREFIX);
     hex_write(random, sizeof random, out + strlen(TOKEN_PREFIX));
@@ -326,7 +329,7 @@ hth_err hth_token_load(const char *path, char out[HTH_TOKEN_TEXT])
     close(fd);
     size_t word = strcspn(text, " \t\r\n");
     if (word == 0 || word >= HTH_TOKEN_TEXT || text[word + strspn(text + word, " \t\r\n")] != 0) {
-        return hth_fail(HTH_EINVAL, "%s: a token, and nothing else, should be in it", path);
+        return hth_fail(HTH_EINVAL, "%s: the file must contain a token and nothing else", path);
     }
     memcpy(out, text, word);
     out[word] = 0;

@@ -71,7 +71,7 @@ static hth_err wire_read(const wire_fixture *f, size_t bytes, const hth_wire_lim
     Hearth__Request *r;
     const uint8_t *data;
     uint64_t data_bytes;
-    hth_err err = hth_wire_read_request(f->frame, bytes, limits, NULL, &r, &data, &data_bytes);
+    hth_err err = hth_wire_read_request(f->frame, bytes, limits, &r, &data, &data_bytes);
     assert_true((err == HTH_OK) == (r != NULL));
     hth_wire_free_request(r);
     return err;
@@ -85,9 +85,9 @@ static void test_round_trip(void **state)
     Hearth__Request *r;
     const uint8_t *data;
     uint64_t data_bytes;
-    assert_int_equal(hth_wire_read_request(f.frame, f.bytes, &hth_wire_default_limits, NULL, &r,
-                                           &data, &data_bytes),
-                     HTH_OK);
+    assert_int_equal(
+        hth_wire_read_request(f.frame, f.bytes, &hth_wire_default_limits, &r, &data, &data_bytes),
+        HTH_OK);
     assert_memory_equal(f.frame, "HTH1", 4);
     assert_int_equal((size_t)(data - f.frame) % 64, 60);
     assert_int_equal(data_bytes, 128);
@@ -98,7 +98,7 @@ static void test_round_trip(void **state)
     assert_int_equal(r->infer->inputs[1]->bytes, 24);
     assert_int_equal(data[11], 11);
     for (int i = 12; i < 64; i++) {
-        assert_int_equal(data[i], 0); // the gap behind the first tensor
+        assert_int_equal(data[i], 0); // the gap after the first tensor
     }
     hth_wire_free_request(r);
 }
@@ -106,7 +106,7 @@ static void test_round_trip(void **state)
 static void test_truncated(void **state)
 {
     wire_fixture f;
-    char longer[2][1400]; // than what is allocated in one piece
+    char longer[2][1400];
     wire_make(&f);
     for (int i = 0; i < 2; i++) {
         memset(longer[i], 'x', sizeof longer[i]);
@@ -129,7 +129,7 @@ static void test_refused(void **state)
     f.t[0].offset = 0, f.t[1].offset = 128;
     wire_pack(&f, 0);
     assert_int_equal(wire_read(&f, f.bytes, &hth_wire_default_limits),
-                     HTH_ECORRUPT); // behind the end
+                     HTH_ECORRUPT); // after the end
     f.t[1].offset = UINT64_MAX - 63;
     wire_pack(&f, 0);
     assert_int_equal(wire_read(&f, f.bytes, &hth_wire_default_limits),
@@ -174,8 +174,8 @@ static void test_reply_region(void **state)
             hth_wire_frame_bytes(&reply.base, data_bytes, &hth_wire_default_limits, &f.bytes),
             HTH_OK);
         hth_wire_write(&reply.base, f.frame);
-        assert_int_equal(hth_wire_read_reply(f.frame, f.bytes, &hth_wire_default_limits, NULL,
-                                             &back, &data, &data_bytes),
+        assert_int_equal(hth_wire_read_reply(f.frame, f.bytes, &hth_wire_default_limits, &back,
+                                             &data, &data_bytes),
                          region == 0 ? HTH_OK : HTH_ECORRUPT);
         hth_wire_free_reply(back);
     }
@@ -205,7 +205,7 @@ static void test_limits(void **state)
 static void test_out_of_memory(void **state)
 {
     wire_fixture f;
-    char longer[2][1400]; // than what is allocated in one piece
+    char longer[2][1400];
     wire_make(&f);
     for (int i = 0; i < 2; i++) {
         memset(longer[i], 'x', sizeof longer[i]);
@@ -225,65 +225,39 @@ static void test_out_of_memory(void **state)
     assert_true(n > 3);
 }
 
-// A sender's headers that differ in the call's number only are decoded once.
-static void test_seen(void **state)
+// What is checked of a frame is checked of a record.
+static void test_record(void **state)
 {
-    static const uint64_t call[] = {1, 127, 128, 1ull << 62, UINT64_MAX, 5};
-    wire_fixture f;
-    hth_wire_seen seen = {.call = 0};
-    Hearth__Request *r[7];
-    const uint8_t *data;
-    uint64_t data_bytes;
-    int64_t live = hth_alloc_live();
-    wire_make(&f);
-    for (int i = 0; i < 6; i++) {
-        f.req.call = call[i];
-        wire_pack(&f, 1);
-        assert_int_equal(hth_wire_read_request(f.frame, f.bytes, &hth_wire_default_limits, &seen,
-                                               &r[i], &data, &data_bytes),
-                         HTH_OK);
-        assert_true(seen.call == call[i]);
-        assert_string_equal(r[i]->infer->inputs[1]->name, "b");
-        assert_int_equal(r[i] == r[0], call[i] < 1ull << 63); // longer numbers are not looked for
+    static const char *const text[HTH_IPC_RECORD_TEXTS] = {"m:2"};
+    const int64_t shape[] = {3, 1};
+    _Alignas(64) uint8_t memory[1024] = {0};
+    hth_ipc_record *r = (hth_ipc_record *)(void *)memory;
+    hth_wire_limits l = hth_wire_default_limits;
+    hth_ipc_record_begin(r, text, 2);
+    for (int i = 0; i < 2; i++) {
+        hth_ipc_record_add(r, i == 0 ? "a" : "b", HEARTH_F32, 2, shape, 12);
     }
-    // a shorter data section, another header, and what may not be read at all: not as before
-    assert_int_equal(hth_wire_read_request(f.frame, f.bytes - 64, &hth_wire_default_limits, &seen,
-                                           &r[6], &data, &data_bytes),
-                     HTH_ECORRUPT);
-    f.infer.model = "m:3";
-    wire_pack(&f, 1);
-    assert_int_equal(hth_wire_read_request(f.frame, f.bytes, &hth_wire_default_limits, &seen, &r[6],
-                                           &data, &data_bytes),
-                     HTH_OK);
-    assert_string_equal(r[6]->infer->model, "m:3");
-    assert_string_equal(r[0]->infer->model, "m:2");
-    hth_wire_seen_fini(&seen);
-    assert_string_equal(r[6]->infer->model, "m:3");
-    for (int i = 0; i < 7; i++) {
-        hth_wire_free_request(r[i]);
-    }
-    assert_int_equal(hth_alloc_live(), live);
-}
-
-// protobuf takes the last of two calls' numbers; so does who remembers the rest.
-static void test_seen_twice(void **state)
-{
-    static const uint8_t head[] = {0x08, 7, 0x08, 5, 0x52, 0}; // 7, 5, an inference of nothing
-    uint8_t frame[124] = {'H', 'T', 'H', '1', sizeof head};
-    hth_wire_seen seen = {.call = 0};
-    memcpy(frame + 8, head, sizeof head);
-    for (int i = 0; i < 3; i++) {
-        Hearth__Request *r;
-        const uint8_t *data;
-        uint64_t data_bytes;
-        assert_int_equal(hth_wire_read_request(frame, sizeof frame, &hth_wire_default_limits, &seen,
-                                               &r, &data, &data_bytes),
-                         HTH_OK);
-        assert_true(seen.call == 5 && r->call == 5);
-        hth_wire_free_request(r);
-        frame[9]++;
-    }
-    hth_wire_seen_fini(&seen);
+    assert_int_equal(hth_ipc_record_end(r), HTH_OK);
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_OK);
+    assert_int_equal(hth_wire_check_record(r, r->bytes - 1, &l), HTH_ECORRUPT);
+    r->tensor[1].bytes = 20;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_EINVAL);
+    assert_non_null(
+        strstr(hth_err_detail(), "tensor 'b' claims 20 bytes, its shape and type make 12"));
+    r->tensor[1].bytes = 12, r->tensor[1].dim[0] = -3;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_EINVAL);
+    r->tensor[1].dim[0] = 3, r->tensor[1].dtype = 8;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_EINVAL);
+    r->tensor[1].dtype = HEARTH_F32;
+    l.message_bytes = r->bytes - 1;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_ETOOBIG);
+    l = hth_wire_default_limits, l.header_bytes = r->head_bytes - 1;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_ETOOBIG);
+    l = hth_wire_default_limits, l.tensors = 1;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_ETOOBIG);
+    l = hth_wire_default_limits, l.rank = 1;
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &l), HTH_ETOOBIG);
+    assert_int_equal(hth_wire_check_record(r, r->bytes, &hth_wire_default_limits), HTH_OK);
 }
 
 static void test_dtypes(void **state)
@@ -307,9 +281,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_seen_twice),    cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_reply_region),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_reply_region),  cmocka_unit_test(test_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

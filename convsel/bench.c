@@ -161,7 +161,8 @@ static hth_err bench_make(hth_bench *b)
 }
 
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, const hth_cache_model *heat, hth_bench **out)
+                       const hth_timing_cache *cache, const hth_cache_model *cache_state,
+                       hth_bench **out)
 {
     hth_bench *b = hth_calloc(1, sizeof *b);
     hth_err err = HTH_OK;
@@ -173,8 +174,8 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     b->cache = cache;
     b->graph = g;
     b->node = n;
-    b->heat = heat;
-    b->heat_text = hth_cache_model_text(heat, g, n);
+    b->cache_state = cache_state;
+    b->cache_state_text = hth_cache_model_text(cache_state, g, n);
     b->in = hth_calloc((size_t)n->n_inputs, sizeof *b->in);
     b->args_in = hth_calloc((size_t)n->n_inputs, sizeof *b->args_in);
     b->packed = hth_calloc((size_t)n->n_inputs, sizeof *b->packed);
@@ -276,7 +277,7 @@ static long bench_preempted(void)
 static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
                          hth_samples *s, double *us)
 {
-    if (b->heat_text != NULL) {
+    if (b->cache_state_text != NULL) {
         hth_bench_warm(b, a->out);
     }
     long before = bench_preempted();
@@ -297,7 +298,7 @@ static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_ar
 {
     double us;
     hth_samples cold = {.n = 0};
-    if (b->heat_text != NULL) { // no run warms the next one
+    if (b->cache_state_text != NULL) { // no run warms the next one
         return bench_run(b, k, a, s, &us);
     }
     HTH_TRY(bench_run(b, k, a, &cold, &us));
@@ -332,8 +333,8 @@ static void bench_in_place(hth_bench *b, int inplace_input, void **out)
             }
         }
     }
-    if (b->heat_text != NULL && b->scratch == NULL) {
-        b->scratch = bench_take(b, b->heat->sweep_bytes + b->heat->core_bytes);
+    if (b->cache_state_text != NULL && b->scratch == NULL) {
+        b->scratch = bench_take(b, b->cache_state->sweep_bytes + b->cache_state->core_bytes);
     }
 }
 

@@ -14,7 +14,8 @@ typedef struct hth_bench hth_bench;
 // outputs, in memory from `cache` (NULL: host memory). `heat` says how the step uses the caches
 // (NULL: the node is run again and again by itself). Both must outlive it.
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, const hth_cache_model *heat, hth_bench **out);
+                       const hth_timing_cache *cache, const hth_cache_model *cache_state,
+                       hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_bytes: what the node's operands take together.
 uint64_t hth_bench_bytes(const hth_bench *b);

@@ -8,10 +8,10 @@
 
 #include "base/alloc.h"
 
-#define FAR_RUNS  5
-#define FAR_TRIES 3                 // of a turn whose events tell no time
-#define FAR_US    20000.0           // of a turn, about; longer runs are timed one by one
-#define FAR_WHOLE ((size_t)4 << 20) // results up to here come back in one copy
+#define DEVICE_RUNS  5
+#define DEVICE_TRIES 3                 // of a turn whose events tell no time
+#define DEVICE_US    20000.0           // of a turn, about; longer runs are timed one by one
+#define DEVICE_WHOLE ((size_t)4 << 20) // results up to here come back in one copy
 
 struct hth_bench_device {
     hth_device *device;
@@ -28,18 +28,18 @@ struct hth_bench_device {
     hth_kernel_args args;
 };
 
-static hth_err far_no_room(const hth_bench_device *f)
+static hth_err device_no_room(const hth_bench_device *f)
 {
-    return hth_fail(HTH_ENOMEM, "no room on %s to measure node '%s'", f->host->device->props.name,
-                    f->host->node->name);
+    return hth_fail(HTH_ENOMEM, "not enough memory on %s to measure node '%s'",
+                    f->host->device->props.name, f->host->node->name);
 }
 
-static void *far_take(const hth_bench_device *f, size_t bytes)
+static void *device_take(const hth_bench_device *f, size_t bytes)
 {
     return f->cache->take(f->cache->owner, bytes > 0 ? bytes : 1);
 }
 
-static void far_give(const hth_bench_device *f, void *p)
+static void device_give(const hth_bench_device *f, void *p)
 {
     if (p != NULL) {
         f->cache->give(f->cache->owner, p);
@@ -47,12 +47,12 @@ static void far_give(const hth_bench_device *f, void *p)
 }
 
 // Where an operand of the host's block is on the device.
-static void *far_of(const hth_bench_device *f, const void *host)
+static void *device_of(const hth_bench_device *f, const void *host)
 {
     return host == NULL ? NULL : f->operands + ((const char *)host - (char *)f->host->operands);
 }
 
-static hth_err far_make(hth_bench_device *f, hth_device *d)
+static hth_err device_make(hth_bench_device *f, hth_device *d)
 {
     const hth_node *n = f->host->node;
     f->in = hth_calloc((size_t)n->n_inputs + 1, sizeof *f->in);
@@ -61,11 +61,11 @@ static hth_err far_make(hth_bench_device *f, hth_device *d)
     if (f->in == NULL || f->packed == NULL || f->out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
     }
-    f->operands = far_take(f, f->host->operand_bytes);
-    HTH_TRY(f->operands == NULL ? far_no_room(f) : HTH_OK);
+    f->operands = device_take(f, f->host->operand_bytes);
+    HTH_TRY(f->operands == NULL ? device_no_room(f) : HTH_OK);
     HTH_TRY(hth_device_put(d, f->operands, f->host->operands, f->host->operand_bytes));
     for (int i = 0; i < n->n_outputs; i++) {
-        f->out[i] = far_of(f, f->host->out[i]);
+        f->out[i] = device_of(f, f->host->out[i]);
     }
     HTH_TRY(hth_stream_open(d, HTH_STREAM_COMPUTE, &f->stream));
     HTH_TRY(hth_event_open(d, &f->from));
@@ -88,7 +88,7 @@ hth_err hth_bench_device_open(hth_device *d, const hth_graph *g, const hth_node 
     f->kept = d->kept;
     d->kept = NULL;
     hth_err err = hth_bench_open(d, g, n, NULL, NULL, &f->host);
-    err = err == HTH_OK ? far_make(f, d) : err;
+    err = err == HTH_OK ? device_make(f, d) : err;
     if (err != HTH_OK) {
         hth_bench_device_close(f);
         return err;
@@ -106,8 +106,8 @@ void hth_bench_device_close(hth_bench_device *f)
     hth_stream_close(f->stream);
     hth_event_close(f->from);
     hth_event_close(f->to);
-    far_give(f, f->operands);
-    far_give(f, f->workspace);
+    device_give(f, f->operands);
+    device_give(f, f->workspace);
     hth_free(f->in);
     hth_free(f->packed);
     hth_free(f->out);
@@ -120,30 +120,30 @@ uint64_t hth_bench_device_bytes(const hth_bench_device *f)
     return hth_bench_bytes(f->host);
 }
 
-static hth_err far_workspace(hth_bench_device *f, size_t bytes)
+static hth_err device_workspace(hth_bench_device *f, size_t bytes)
 {
     if (f->workspace == NULL || f->workspace_bytes < bytes) {
-        far_give(f, f->workspace);
-        f->workspace = far_take(f, bytes);
+        device_give(f, f->workspace);
+        f->workspace = device_take(f, bytes);
         f->workspace_bytes = f->workspace == NULL ? 0 : bytes;
     }
-    return f->workspace == NULL ? far_no_room(f) : HTH_OK;
+    return f->workspace == NULL ? device_no_room(f) : HTH_OK;
 }
 
 // The inputs as `k` wants them: its own forms of constants are copied, too.
-static hth_err far_load(hth_bench_device *f, const hth_kernel *k)
+static hth_err device_load(hth_bench_device *f, const hth_kernel *k)
 {
-    hth_err err = far_workspace(f, k->workspace_bytes);
+    hth_err err = device_workspace(f, k->workspace_bytes);
     HTH_TRY(err == HTH_OK ? hth_bench_forms(f->host, k) : err);
     for (int i = 0; i < f->host->node->n_inputs; i++) {
-        f->in[i] = far_of(f, f->host->in[i].placed);
+        f->in[i] = device_of(f, f->host->in[i].placed);
     }
     for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
         const hth_packing *p = &k->packings[i];
         if (p->pack != NULL) {
-            void *to = f->packed[p->input] = far_take(f, p->bytes);
+            void *to = f->packed[p->input] = device_take(f, p->bytes);
             err = to == NULL
-                      ? far_no_room(f)
+                      ? device_no_room(f)
                       : hth_device_put(f->host->device, to, f->host->args_in[p->input], p->bytes);
             f->in[p->input] = to;
         }
@@ -153,16 +153,16 @@ static hth_err far_load(hth_bench_device *f, const hth_kernel *k)
     return err;
 }
 
-static void far_unload(hth_bench_device *f, const hth_kernel *k)
+static void device_unload(hth_bench_device *f, const hth_kernel *k)
 {
     for (int i = 0; i < k->n_packings; i++) {
-        far_give(f, f->packed[k->packings[i].input]);
+        device_give(f, f->packed[k->packings[i].input]);
         f->packed[k->packings[i].input] = NULL;
     }
     hth_bench_unload(f->host, k);
 }
 
-static hth_err far_launched(void *arg)
+static hth_err device_launched(void *arg)
 {
     const hth_bench_device *f = arg;
     return f->kernel->run(f->kernel, &f->args);
@@ -171,11 +171,11 @@ static hth_err far_launched(void *arg)
 // The time of one of `runs` runs behind each other; 0: the events tell none. Reading an event that
 // is long after the device's last reference sets a new one, and two are only to be compared by the
 // same: so the later is read once before.
-static hth_err far_time(hth_bench_device *f, int runs, double *us)
+static hth_err device_time(hth_bench_device *f, int runs, double *us)
 {
     HTH_TRY(hth_stream_record(f->stream, f->from));
     for (int i = 0; i < runs; i++) {
-        HTH_TRY(hth_stream_launch(f->stream, far_launched, f));
+        HTH_TRY(hth_stream_launch(f->stream, device_launched, f));
     }
     HTH_TRY(hth_stream_record(f->stream, f->to));
     HTH_TRY(hth_stream_sync(f->stream));
@@ -185,17 +185,17 @@ static hth_err far_time(hth_bench_device *f, int runs, double *us)
     return HTH_OK;
 }
 
-static hth_err far_runs(hth_bench_device *f, hth_samples *s)
+static hth_err device_runs(hth_bench_device *f, hth_samples *s)
 {
     double us;
-    HTH_TRY(far_time(f, 1, &us)); // the warm-up says how many there may be
-    int runs = us * FAR_RUNS > FAR_US ? 1 : FAR_RUNS;
+    HTH_TRY(device_time(f, 1, &us)); // the warm-up says how many there may be
+    int runs = us * DEVICE_RUNS > DEVICE_US ? 1 : DEVICE_RUNS;
     us = 0;
-    for (int i = 0; i < FAR_TRIES && us <= 0; i++) {
-        HTH_TRY(far_time(f, runs, &us));
+    for (int i = 0; i < DEVICE_TRIES && us <= 0; i++) {
+        HTH_TRY(device_time(f, runs, &us));
     }
     if (us <= 0) {
-        return hth_fail(HTH_EIO, "%s tells no times of node '%s'", f->host->device->props.name,
+        return hth_fail(HTH_EIO, "%s reports no times of node '%s'", f->host->device->props.name,
                         f->host->node->name);
     }
     hth_samples_add(s, us, true);
@@ -203,13 +203,13 @@ static hth_err far_runs(hth_bench_device *f, hth_samples *s)
 }
 
 // Runs choice `c` of node n; *k is the kernel to close.
-static hth_err far_prepare(hth_bench_device *f, const hth_node *n, const hth_choice *c,
-                           hth_kernel **k)
+static hth_err device_prepare(hth_bench_device *f, const hth_node *n, const hth_choice *c,
+                              hth_kernel **k)
 {
     HTH_TRY(hth_kernel_prepare(f->host->device, f->host->graph, n, c->name, k));
-    hth_err err = far_load(f, *k);
+    hth_err err = device_load(f, *k);
     if (err != HTH_OK) {
-        far_unload(f, *k);
+        device_unload(f, *k);
         hth_kernel_close(*k);
     }
     return err;
@@ -218,25 +218,25 @@ static hth_err far_prepare(hth_bench_device *f, const hth_node *n, const hth_cho
 hth_err hth_bench_device_turn(hth_bench_device *f, hth_choice *c, hth_samples *s)
 {
     hth_kernel *k;
-    HTH_TRY(far_prepare(f, f->host->node, c, &k));
+    HTH_TRY(device_prepare(f, f->host->node, c, &k));
     (void)hth_bench_between(f->cache);
-    hth_err err = far_runs(f, s);
+    hth_err err = device_runs(f, s);
     c->workspace_bytes = k->workspace_bytes;
-    far_unload(f, k);
+    device_unload(f, k);
     hth_kernel_close(k);
     (void)hth_bench_between(f->cache);
     return err;
 }
 
 // The result, or of a large one its sampled points, to where it is compared.
-static hth_err far_fetch(hth_bench_device *f)
+static hth_err device_fetch(hth_bench_device *f)
 {
     hth_bench *b = f->host;
     const hth_value *y = &b->graph->values[b->node->outputs[0]];
     size_t bytes;
     size_t element = hth_dtype_bytes(y->dtype);
     HTH_TRY(hth_tensor_bytes(y->dtype, &y->shape, y->layout, &bytes));
-    if (bytes <= FAR_WHOLE) {
+    if (bytes <= DEVICE_WHOLE) {
         return hth_device_get(b->device, b->out[0], f->out[0], bytes);
     }
     for (int i = 0; i < b->n_points; i++) {
@@ -256,19 +256,19 @@ hth_err hth_bench_device_error(hth_bench_device *f, hth_choice *c)
         return HTH_OK;
     }
     hth_node bare = hth_bench_bare(f->host);
-    hth_err err = far_prepare(f, &bare, c, &k);
+    hth_err err = device_prepare(f, &bare, c, &k);
     bool fused = err == HTH_ENOTSUP && f->host->node->n_post > 0, relu = hth_bench_relu(f->host);
     if (fused && !relu) {
         return HTH_OK;
     }
-    HTH_TRY(fused ? far_prepare(f, f->host->node, c, &k) : err);
+    HTH_TRY(fused ? device_prepare(f, f->host->node, c, &k) : err);
     err = hth_bench_samples(f->host, &bare);
-    err = err == HTH_OK ? far_time(f, 1, &us) : err;
-    err = err == HTH_OK ? far_fetch(f) : err;
+    err = err == HTH_OK ? device_time(f, 1, &us) : err;
+    err = err == HTH_OK ? device_fetch(f) : err;
     if (err == HTH_OK) {
         hth_bench_compare(f->host, fused, c);
     }
-    far_unload(f, k);
+    device_unload(f, k);
     hth_kernel_close(k);
     (void)hth_bench_between(f->cache);
     return err;

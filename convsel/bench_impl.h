@@ -17,8 +17,8 @@ struct hth_bench {
     const hth_graph *graph;
     const hth_node *node;
     const hth_timing_cache *cache; // NULL: host memory
-    const hth_cache_model *heat;
-    const char *heat_text; // of the node; NULL: run after run
+    const hth_cache_model *cache_state;
+    const char *cache_state_text; // of the node; NULL: run after run
     bench_input *in;
     void *scratch;  // what is touched between runs; NULL: no room, caches stay warm
     void *operands; // inputs and outputs, one behind the other as in an arena

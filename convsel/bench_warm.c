@@ -42,7 +42,7 @@ static void warm_inputs(const hth_bench *b, int level)
 {
     for (int i = 0; i < b->node->n_inputs; i++) {
         bool dies;
-        if (hth_cache_model_level(b->heat_text[1 + i], &dies) == level) {
+        if (hth_cache_model_level(b->cache_state_text[1 + i], &dies) == level) {
             warm_touch(b->args_in[i], b->in[i].bytes, false);
         }
     }
@@ -59,12 +59,12 @@ static bool warm_same_bytes(const hth_bench *b, int input, int output)
 void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out)
 {
     const hth_node *n = b->node;
-    for (int k = 0; b->heat_text != NULL && k < n->n_outputs; k++) {
-        char c = b->heat_text[1 + n->n_inputs + 1 + k];
+    for (int k = 0; b->cache_state_text != NULL && k < n->n_outputs; k++) {
+        char c = b->cache_state_text[1 + n->n_inputs + 1 + k];
         int place = c >= 'A' && c <= 'Z' ? c - 'A' : -1;
         bool dies = false;
         if (k == 0 && c == 'n' && inplace_input >= 0 && inplace_input < n->n_inputs) {
-            (void)hth_cache_model_level(b->heat_text[1 + inplace_input], &dies);
+            (void)hth_cache_model_level(b->cache_state_text[1 + inplace_input], &dies);
             place = dies ? inplace_input : -1;
         }
         if (place >= 0 && warm_same_bytes(b, place, k)) {
@@ -88,7 +88,7 @@ static void warm_restore(const hth_bench *b, void *const *out)
 
 void hth_bench_warm(const hth_bench *b, void *const *out)
 {
-    const hth_cache_model *h = b->heat;
+    const hth_cache_model *h = b->cache_state;
     warm_restore(b, out);
     hth_team_set(b->device->props.n_threads);
     warm_touch(b->scratch, b->scratch == NULL ? 0 : h->sweep_bytes, true);

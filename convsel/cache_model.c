@@ -15,20 +15,20 @@
 
 #include <string.h>
 
-#define HEAT_MIB      20                  // log2: sweeps are told apart by powers of two of a MiB
-#define HEAT_START    ((uint64_t)1 << 62) // before it lies more than any node touches
-#define HEAT_LETTERS  26
-#define HEAT_REPLACED 26 // inputs that an output can name
+#define CACHE_STATE_MIB      20 // log2: sweeps are told apart by powers of two of a MiB
+#define CACHE_STATE_START    ((uint64_t)1 << 62) // before it lies more than any node touches
+#define CACHE_STATE_LETTERS  26
+#define CACHE_STATE_REPLACED 26 // inputs that an output can name
 
-typedef struct heat_walk {
+typedef struct cache_state_walk {
     const hth_graph *g;
     const int *replaces;
     uint64_t core, shared, clock;
     uint64_t *touched; // [n_values]: the clock then; 0: never
     int *last;         // [n_values]: the last node that reads it
-} heat_walk;
+} cache_state_walk;
 
-static uint64_t heat_bytes(const hth_graph *g, int v)
+static uint64_t cache_state_bytes(const hth_graph *g, int v)
 {
     size_t bytes;
     const hth_value *x = &g->values[v];
@@ -36,7 +36,7 @@ static uint64_t heat_bytes(const hth_graph *g, int v)
 }
 
 // How far away the last use of v is, in the middle of a node that touches so many bytes.
-static int heat_age(const heat_walk *w, int v, uint64_t touches)
+static int cache_state_age(const cache_state_walk *w, int v, uint64_t touches)
 {
     if (w->touched[v] == 0) {
         return 2;
@@ -45,16 +45,16 @@ static int heat_age(const heat_walk *w, int v, uint64_t touches)
     return age < w->core ? 0 : age < w->shared ? 1 : 2;
 }
 
-static bool heat_dies(const heat_walk *w, int v, int node)
+static bool cache_state_dies(const cache_state_walk *w, int v, int node)
 {
     const hth_value *x = &w->g->values[v];
     return w->last[v] == node && x->constant == NULL && !x->is_input && !x->is_output;
 }
 
 // The input whose place output `v` takes, -1: none.
-static int heat_place(const heat_walk *w, const hth_node *n, int v)
+static int cache_state_place(const cache_state_walk *w, const hth_node *n, int v)
 {
-    for (int i = 0; w->replaces != NULL && i < n->n_inputs && i < HEAT_REPLACED; i++) {
+    for (int i = 0; w->replaces != NULL && i < n->n_inputs && i < CACHE_STATE_REPLACED; i++) {
         if (n->inputs[i] >= 0 && n->inputs[i] == w->replaces[v]) {
             return i;
         }
@@ -62,36 +62,36 @@ static int heat_place(const heat_walk *w, const hth_node *n, int v)
     return -1;
 }
 
-static uint64_t heat_touches(const heat_walk *w, const hth_node *n)
+static uint64_t cache_state_touches(const cache_state_walk *w, const hth_node *n)
 {
     uint64_t bytes = 0;
     for (int k = 0; k < n->n_inputs; k++) {
-        bytes += n->inputs[k] < 0 ? 0 : heat_bytes(w->g, n->inputs[k]);
+        bytes += n->inputs[k] < 0 ? 0 : cache_state_bytes(w->g, n->inputs[k]);
     }
     for (int k = 0; k < n->n_outputs; k++) {
         int v = n->outputs[k];
-        bytes += v < 0 || heat_place(w, n, v) >= 0 ? 0 : heat_bytes(w->g, v);
+        bytes += v < 0 || cache_state_place(w, n, v) >= 0 ? 0 : cache_state_bytes(w->g, v);
     }
     return bytes;
 }
 
 // Walks node i; with `text`, writes its description there.
-static void heat_node(heat_walk *w, int i, char *text)
+static void cache_state_node(cache_state_walk *w, int i, char *text)
 {
     const hth_node *n = &w->g->nodes[i];
     char sink[2] = {0};
-    uint64_t fresh = 0, touches = heat_touches(w, n);
+    uint64_t fresh = 0, touches = cache_state_touches(w, n);
     for (int k = 0; k < n->n_inputs; k++) {
-        int v = n->inputs[k], age = v < 0 ? 0 : heat_age(w, v, touches);
+        int v = n->inputs[k], age = v < 0 ? 0 : cache_state_age(w, v, touches);
         char *at = text == NULL ? sink : text + k;
-        *at = v < 0 ? '-' : (char)((heat_dies(w, v, i) ? 'a' : '0') + age);
-        fresh += age == 2 ? heat_bytes(w->g, v) : 0;
+        *at = v < 0 ? '-' : (char)((cache_state_dies(w, v, i) ? 'a' : '0') + age);
+        fresh += age == 2 ? cache_state_bytes(w->g, v) : 0;
     }
     for (int k = 0; k < n->n_outputs; k++) {
-        int v = n->outputs[k], place = v < 0 ? -1 : heat_place(w, n, v);
+        int v = n->outputs[k], place = v < 0 ? -1 : cache_state_place(w, n, v);
         char *at = text == NULL ? sink : text + n->n_inputs + 1 + k;
         *at = v < 0 ? '-' : place < 0 ? 'n' : (char)('A' + place);
-        fresh += v < 0 || place >= 0 ? 0 : heat_bytes(w->g, v);
+        fresh += v < 0 || place >= 0 ? 0 : cache_state_bytes(w->g, v);
     }
     w->clock += fresh;
     for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
@@ -106,7 +106,7 @@ static void heat_node(heat_walk *w, int i, char *text)
     }
 }
 
-static hth_err heat_texts(heat_walk *w, hth_cache_model *out)
+static hth_err cache_state_texts(cache_state_walk *w, hth_cache_model *out)
 {
     uint64_t begin = 0;
     for (int round = 0; round < 2; round++) {
@@ -122,14 +122,15 @@ static hth_err heat_texts(heat_walk *w, hth_cache_model *out)
                 text[1 + n->n_inputs] = '>';
                 out->of[i] = text++;
             }
-            heat_node(w, i, text);
+            cache_state_node(w, i, text);
         }
     }
     // Half as much again as the cache, so that little stays whatever it keeps.
     uint64_t step = w->clock - begin, most = w->shared + w->shared / 2;
     out->sweep_bytes = step < most ? step : most;
     char letter = 'a';
-    while (letter < 'a' + HEAT_LETTERS - 1 && out->sweep_bytes >> HEAT_MIB >> (letter - 'a') > 0) {
+    while (letter < 'a' + CACHE_STATE_LETTERS - 1 &&
+           out->sweep_bytes >> CACHE_STATE_MIB >> (letter - 'a') > 0) {
         letter++;
     }
     for (int i = 0; i < w->g->n_nodes; i++) {
@@ -145,13 +146,13 @@ hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, 
     *out = (hth_cache_model){.n_nodes = g->n_nodes,
                              .core_bytes = props->core_cache_bytes * (uint64_t)props->n_threads};
     out->of = hth_calloc((size_t)g->n_nodes + 1, sizeof *out->of);
-    heat_walk w = {.g = g,
-                   .replaces = replaces,
-                   .core = out->core_bytes,
-                   .shared = props->cache_bytes,
-                   .clock = HEAT_START,
-                   .touched = hth_calloc(values, sizeof *w.touched),
-                   .last = hth_calloc(values, sizeof *w.last)};
+    cache_state_walk w = {.g = g,
+                          .replaces = replaces,
+                          .core = out->core_bytes,
+                          .shared = props->cache_bytes,
+                          .clock = CACHE_STATE_START,
+                          .touched = hth_calloc(values, sizeof *w.touched),
+                          .last = hth_calloc(values, sizeof *w.last)};
     hth_err err = out->of == NULL || w.touched == NULL || w.last == NULL
                       ? hth_fail(HTH_ENOMEM, "no memory to describe a step")
                       : HTH_OK;
@@ -163,7 +164,7 @@ hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, 
         }
     }
     if (err == HTH_OK && props->cache_bytes > 0) {
-        err = heat_texts(&w, out);
+        err = cache_state_texts(&w, out);
     }
     hth_free(w.touched);
     hth_free(w.last);

@@ -81,7 +81,7 @@ static void key_fit(const text *t, char *out, size_t cap)
         memcpy(out, t->at, t->n + 1);
         return;
     }
-    hth_piece piece = {t->at, t->n};
+    hth_chunk piece = {t->at, t->n};
     hth_id id = hth_id_of(&piece, 1);
     char hex[HTH_ID_HEX];
     hth_id_hex(&id, hex);
@@ -123,9 +123,9 @@ void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size
 }
 
 void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n,
-                     const hth_cache_model *heat, char *out, size_t cap)
+                     const hth_cache_model *cache_state, char *out, size_t cap)
 {
-    const char *caches = hth_cache_model_text(heat, g, n);
+    const char *caches = hth_cache_model_text(cache_state, g, n);
     text t = {.n = 0};
     text_add(&t, "convsel4 ");
     key_node(&t, g, n);
@@ -259,7 +259,7 @@ int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice
 #define AGAIN_US   1e5  // a measurement that took longer is not repeated at once
 
 // Whether nodes run elsewhere and are timed by the device's own clock.
-static bool convsel_far(const hth_device *d)
+static bool convsel_device(const hth_device *d)
 {
     return !d->props.host_visible && d->kernels != NULL;
 }
@@ -285,7 +285,7 @@ static bool convsel_implausible(const hth_device *d, const hth_graph *g, const h
 {
     double least = 0;
     int same = 1; // the list is sorted by time
-    if (!convsel_far(d) && hth_convsel_has_menu(n->op)) {
+    if (!convsel_device(d) && hth_convsel_has_menu(n->op)) {
         double rate = FLOPS_US * (d->props.n_threads > 0 ? d->props.n_threads : 1);
         least = convsel_flops(g, n) / rate;
         least /= g->precision == HTH_PRECISION_FP32 ? 1 : FLOPS_HALF;
@@ -309,11 +309,11 @@ static bool convsel_any_disturbed(const hth_choice *list, int count)
 }
 
 bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_cache_model *heat, const hth_timing_cache *cache)
+                       const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     return hth_convsel_alone(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
@@ -327,12 +327,12 @@ static hth_err convsel_check(void *ctx, hth_choice *c)
     return hth_bench_error(ctx, c);
 }
 
-static hth_err convsel_far_turn(void *ctx, hth_choice *c, hth_samples *s)
+static hth_err convsel_device_turn(void *ctx, hth_choice *c, hth_samples *s)
 {
     return hth_bench_device_turn(ctx, c, s);
 }
 
-static hth_err convsel_far_check(void *ctx, hth_choice *c)
+static hth_err convsel_device_check(void *ctx, hth_choice *c)
 {
     return hth_bench_device_error(ctx, c);
 }
@@ -340,20 +340,20 @@ static hth_err convsel_far_check(void *ctx, hth_choice *c)
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 // *whole: none was for want of memory, so that the result holds for other processes, too.
 static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_timing_cache *cache, const hth_cache_model *heat,
+                           const hth_timing_cache *cache, const hth_cache_model *cache_state,
                            hth_choice *list, int *count, bool *whole)
 {
     hth_bench *b = NULL;
     hth_bench_device *f = NULL;
-    bool far = convsel_far(d);
+    bool far = convsel_device(d);
     HTH_TRY(far ? hth_bench_device_open(d, g, n, cache, &f)
-                : hth_bench_open(d, g, n, cache, heat, &b));
-    hth_racer r = {.turn = far ? convsel_far_turn : convsel_turn,
-                   .check = far ? convsel_far_check : convsel_check,
+                : hth_bench_open(d, g, n, cache, cache_state, &b));
+    hth_racer r = {.turn = far ? convsel_device_turn : convsel_turn,
+                   .check = far ? convsel_device_check : convsel_check,
                    .ctx = far ? (void *)f : (void *)b,
                    .tolerance = hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE),
                    .slack_bytes = (far ? hth_bench_device_bytes(f) : hth_bench_bytes(b)) / SLACK,
-                   .step = hth_cache_model_text(heat, g, n) != NULL};
+                   .step = hth_cache_model_text(cache_state, g, n) != NULL};
     hth_err err = hth_race(&r, list, count, whole);
     hth_bench_device_close(f);
     hth_bench_close(b);
@@ -362,17 +362,17 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 
 // Measures what is listed, and marks all of it when something disturbed that.
 static hth_err convsel_take(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_timing_cache *cache, const hth_cache_model *heat,
+                            const hth_timing_cache *cache, const hth_cache_model *cache_state,
                             hth_choice *list, int cap, int *count, bool *whole, double *took_us)
 {
     HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
     uint64_t delay_ns = hth_thread_delay_ns(), start_ns = hth_now_ns();
-    HTH_TRY(convsel_run(d, g, n, cache, heat, list, count, whole));
+    HTH_TRY(convsel_run(d, g, n, cache, cache_state, list, count, whole));
     *took_us = (double)(hth_now_ns() - start_ns) / 1e3;
     uint64_t now_ns = hth_thread_delay_ns();
     double waited_us = now_ns > delay_ns ? (double)(now_ns - delay_ns) / 1e3 : 0;
     qsort(list, (size_t)*count, sizeof *list, choice_order);
-    bool disturbed = (!convsel_far(d) && waited_us > DELAY * *took_us) ||
+    bool disturbed = (!convsel_device(d) && waited_us > DELAY * *took_us) ||
                      convsel_any_disturbed(list, *count) ||
                      convsel_implausible(d, g, n, list, *count);
     for (int i = 0; i < *count; i++) {
@@ -411,26 +411,26 @@ static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_
 
 // Measures n, and takes into account what was known of it: `old`, taken `tries` times, disturbed.
 static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *n,
-                             const hth_cache_model *heat, const hth_timing_cache *cache,
+                             const hth_cache_model *cache_state, const hth_timing_cache *cache,
                              const hth_choice *old, int n_old, int tries, hth_choice *list, int cap,
                              int *count)
 {
     char key[HTH_CONVSEL_KEY];
     bool whole;
     double took_us;
-    HTH_TRY(convsel_take(d, g, n, cache, heat, list, cap, count, &whole, &took_us));
+    HTH_TRY(convsel_take(d, g, n, cache, cache_state, list, cap, count, &whole, &took_us));
     bool disturbed = convsel_any_disturbed(list, *count);
     if (disturbed && n_old > 0 && !convsel_implausible(d, g, n, old, n_old)) {
         convsel_merge(list, *count, old, n_old);
     }
-    bool step = hth_cache_model_text(heat, g, n) != NULL;
+    bool step = hth_cache_model_text(cache_state, g, n) != NULL;
     if (disturbed && step && tries == 0 && took_us < AGAIN_US) {
         hth_choice first[HTH_MAX_CHOICES];
         int n_first = *count;
         memcpy(first, list, (size_t)n_first * sizeof *list);
-        return convsel_fresh(d, g, n, heat, cache, first, n_first, 1, list, cap, count);
+        return convsel_fresh(d, g, n, cache_state, cache, first, n_first, 1, list, cap, count);
     }
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     if (cache != NULL && whole) { // where it takes nothing (a full disk): measured again next time
         (void)convsel_keep(cache, key, list, *count, disturbed ? tries + 1 : 0);
     }
@@ -438,20 +438,20 @@ static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *
 }
 
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_cache_model *heat, const hth_timing_cache *cache,
+                            const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count)
 {
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     *count = hth_convsel_alone(cache, key, list, cap);
     if (*count == 0) {
-        HTH_TRY(convsel_fresh(d, g, n, heat, cache, NULL, 0, 0, list, cap, count));
+        HTH_TRY(convsel_fresh(d, g, n, cache_state, cache, NULL, 0, 0, list, cap, count));
     } else if (convsel_implausible(d, g, n, list, *count)) {
         for (int i = 0; i < *count; i++) {
             list[i].disturbed = true;
         }
     }
-    if (heat != NULL) {
+    if (cache_state != NULL) {
         hth_in_step_times_apply(cache, key, list, *count);
         qsort(list, (size_t)*count, sizeof *list, choice_order);
     }
@@ -460,28 +460,28 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
 }
 
 bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_cache_model *heat, const hth_timing_cache *cache)
+                           const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
     int tries;
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     int count = convsel_recall(cache, key, list, HTH_MAX_CHOICES, &tries);
     return count > 0 && tries < HTH_CONVSEL_TRIES &&
            (tries > 0 || convsel_implausible(d, g, n, list, count));
 }
 
 hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
-                          const hth_cache_model *heat, const hth_timing_cache *cache)
+                          const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice old[HTH_MAX_CHOICES], list[HTH_MAX_CHOICES];
     int tries, count;
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     int n_old = convsel_recall(cache, key, old, HTH_MAX_CHOICES, &tries);
     int before = tries > 0 ? tries : 1;
-    hth_err err =
-        convsel_fresh(d, g, n, heat, cache, old, n_old, before, list, HTH_MAX_CHOICES, &count);
+    hth_err err = convsel_fresh(d, g, n, cache_state, cache, old, n_old, before, list,
+                                HTH_MAX_CHOICES, &count);
     (void)convsel_recall(cache, key, list, HTH_MAX_CHOICES, &count);
     if (n_old > 0 && count == tries && (err != HTH_OK || tries > 0)) { // nothing was kept
         HTH_TRY(convsel_keep(cache, key, old, n_old, before + 1));
@@ -490,10 +490,10 @@ hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
 }
 
 hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_cache_model *heat, const hth_timing_cache *cache)
+                           const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
     HTH_TRY(cache->put(cache->ctx, key, HTH_CONVSEL_NOTHING));
     return hth_in_step_times_forget(cache, key);
 }

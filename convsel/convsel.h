@@ -45,7 +45,7 @@ typedef struct hth_timing_cache {
 // the step that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on
 // the device's owner thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_cache_model *heat, const hth_timing_cache *cache,
+                            const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count);
 // hth_convsel_disturbed says whether node n's measurement in `cache` was disturbed, or is not
 // plausible (three algorithms with one time, or less than the arithmetic can take), and may be
@@ -53,11 +53,11 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
 // disturbed replaces it, else each choice keeps the lesser of its times. hth_convsel_forget drops
 // all timings of n, also those that were taken within training steps.
 bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_cache_model *heat, const hth_timing_cache *cache);
+                           const hth_cache_model *cache_state, const hth_timing_cache *cache);
 hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
-                          const hth_cache_model *heat, const hth_timing_cache *cache);
+                          const hth_cache_model *cache_state, const hth_timing_cache *cache);
 hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_cache_model *heat, const hth_timing_cache *cache);
+                           const hth_cache_model *cache_state, const hth_timing_cache *cache);
 // hth_convsel_alone is what `cache` (NULL: nothing) has under a key, measured alone and not
 // corrected, fastest first; returns how many choices, 0: not measured.
 int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap);
@@ -69,11 +69,11 @@ bool hth_convsel_lists(const hth_device *d, hth_op op);
 const char *hth_convsel_direction(hth_op op);
 // hth_convsel_known says whether `cache` has node n's measurement.
 bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_cache_model *heat, const hth_timing_cache *cache);
+                       const hth_cache_model *cache_state, const hth_timing_cache *cache);
 // hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op,
 // shapes, attributes, post ops, layouts), and the step's caches.
 void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n,
-                     const hth_cache_model *heat, char *out, size_t cap);
+                     const hth_cache_model *cache_state, char *out, size_t cap);
 // hth_convsel_describe writes the descriptor alone, the same on every device.
 void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap);
 // hth_convsel_tolerance is the largest error that a choice of this graph may have: `setting`, or

@@ -18,22 +18,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INSITU_VALUE 2048
-#define INSITU_ALONE 4.0   // a first time is within this factor of the one measured alone
-#define INSITU_STEP  1.5   // later ones, of the one before
-#define INSITU_N     4     // steps that count; later ones weigh as much as the last of them
-#define INSITU_SAME  0.002 // of the value: a smaller change is not written
+#define IN_STEP_VALUE 2048
+#define IN_STEP_ALONE 4.0   // a first time is within this factor of the one measured alone
+#define IN_STEP_STEP  1.5   // later ones, of the one before
+#define IN_STEP_N     4     // steps that count; later ones weigh as much as the last of them
+#define IN_STEP_SAME  0.002 // of the value: a smaller change is not written
 
-typedef struct insitu_line {
+typedef struct in_step_line {
     char name[48];
     double us;
     int n;
-} insitu_line;
+} in_step_line;
 
-typedef struct insitu_table {
-    insitu_line line[HTH_MAX_CHOICES];
+typedef struct in_step_table {
+    in_step_line line[HTH_MAX_CHOICES];
     int n;
-} insitu_table;
+} in_step_table;
 
 static double clamp(double x, double around, double factor)
 {
@@ -42,11 +42,11 @@ static double clamp(double x, double around, double factor)
 
 double hth_in_step_times_blend(double old, int n, double now)
 {
-    double weight = 1.0 / (n + 1 < INSITU_N ? n + 1 : INSITU_N);
-    return old + weight * (clamp(now, old, INSITU_STEP) - old);
+    double weight = 1.0 / (n + 1 < IN_STEP_N ? n + 1 : IN_STEP_N);
+    return old + weight * (clamp(now, old, IN_STEP_STEP) - old);
 }
 
-static void insitu_key(const char *key, char out[HTH_CONVSEL_KEY])
+static void in_step_key(const char *key, char out[HTH_CONVSEL_KEY])
 {
     size_t name = strcspn(key, " "); // "convsel3"
     snprintf(out, HTH_CONVSEL_KEY, "in-situ1%s", key + name);
@@ -55,22 +55,22 @@ static void insitu_key(const char *key, char out[HTH_CONVSEL_KEY])
 hth_err hth_in_step_times_forget(const hth_timing_cache *cache, const char *key)
 {
     char at[HTH_CONVSEL_KEY];
-    insitu_key(key, at);
+    in_step_key(key, at);
     return cache->put(cache->ctx, at, HTH_CONVSEL_NOTHING);
 }
 
 // A value that is not as table_put makes it is as good as none.
-static void table_get(const hth_timing_cache *cache, const char *key, insitu_table *t)
+static void table_get(const hth_timing_cache *cache, const char *key, in_step_table *t)
 {
-    char value[INSITU_VALUE], at[HTH_CONVSEL_KEY];
+    char value[IN_STEP_VALUE], at[HTH_CONVSEL_KEY];
     const char *in = value;
     t->n = 0;
-    insitu_key(key, at);
+    in_step_key(key, at);
     if (cache == NULL || cache->get(cache->ctx, at, value, sizeof value) != HTH_OK) {
         return;
     }
     while (*in != '\0' && t->n < HTH_MAX_CHOICES) {
-        insitu_line *l = &t->line[t->n];
+        in_step_line *l = &t->line[t->n];
         int used = 0;
         if (sscanf(in, "%47s %lf %d\n%n", l->name, &l->us, &l->n, &used) != 3 || used == 0 ||
             !(l->us > 0) || l->n < 1) {
@@ -83,13 +83,13 @@ static void table_get(const hth_timing_cache *cache, const char *key, insitu_tab
 }
 
 // What the cache does not take is learnt again by a later step.
-static void table_put(const hth_timing_cache *cache, const char *key, const insitu_table *t)
+static void table_put(const hth_timing_cache *cache, const char *key, const in_step_table *t)
 {
-    char value[INSITU_VALUE], at[HTH_CONVSEL_KEY];
+    char value[IN_STEP_VALUE], at[HTH_CONVSEL_KEY];
     size_t used = 0;
-    insitu_key(key, at);
+    in_step_key(key, at);
     for (int i = 0; i < t->n; i++) {
-        const insitu_line *l = &t->line[i];
+        const in_step_line *l = &t->line[i];
         int n = snprintf(value + used, sizeof value - used, "%s %.3f %d\n", l->name, l->us, l->n);
         if (n < 0 || used + (size_t)n >= sizeof value) {
             break;
@@ -100,7 +100,7 @@ static void table_put(const hth_timing_cache *cache, const char *key, const insi
     (void)cache->put(cache->ctx, at, value);
 }
 
-static insitu_line *table_find(insitu_table *t, const char *name)
+static in_step_line *table_find(in_step_table *t, const char *name)
 {
     for (int i = 0; i < t->n; i++) {
         if (strcmp(t->line[i].name, name) == 0) {
@@ -113,43 +113,43 @@ static insitu_line *table_find(insitu_table *t, const char *name)
 void hth_in_step_times_apply(const hth_timing_cache *cache, const char *key, hth_choice *list,
                              int n)
 {
-    insitu_table t;
+    in_step_table t;
     double sum = 0;
     int seen = 0;
     table_get(cache, key, &t);
     for (int i = 0; i < n && t.n > 0; i++) {
-        const insitu_line *l = table_find(&t, list[i].name);
+        const in_step_line *l = table_find(&t, list[i].name);
         if (l != NULL && list[i].time_us > 0) {
-            sum += log(clamp(l->us / list[i].time_us, 1, INSITU_ALONE));
+            sum += log(clamp(l->us / list[i].time_us, 1, IN_STEP_ALONE));
             seen++;
         }
     }
     for (int i = 0; i < n && seen > 0; i++) {
-        const insitu_line *l = table_find(&t, list[i].name);
+        const in_step_line *l = table_find(&t, list[i].name);
         list[i].time_us = l != NULL ? l->us : list[i].time_us * exp(sum / seen);
     }
 }
 
 // What one algorithm took, of nodes with one key.
-typedef struct insitu_row {
+typedef struct in_step_row {
     char key[HTH_CONVSEL_KEY];
     const char *name;
     double us;
-} insitu_row;
+} in_step_row;
 
 static int row_order(const void *a, const void *b)
 {
-    const insitu_row *x = a, *y = b;
+    const in_step_row *x = a, *y = b;
     int by_key = strcmp(x->key, y->key);
     return by_key != 0 ? by_key : strcmp(x->name, y->name);
 }
 
-static bool table_see(insitu_table *t, const hth_choice *alone, double us)
+static bool table_see(in_step_table *t, const hth_choice *alone, double us)
 {
-    insitu_line *l = table_find(t, alone->name);
+    in_step_line *l = table_find(t, alone->name);
     if (l == NULL && t->n < HTH_MAX_CHOICES) {
         l = &t->line[t->n++];
-        *l = (insitu_line){.us = clamp(us, alone->time_us, INSITU_ALONE), .n = 1};
+        *l = (in_step_line){.us = clamp(us, alone->time_us, IN_STEP_ALONE), .n = 1};
         memcpy(l->name, alone->name, sizeof l->name);
         return true;
     }
@@ -157,17 +157,17 @@ static bool table_see(insitu_table *t, const hth_choice *alone, double us)
         return false;
     }
     double was = l->us;
-    bool settled = l->n >= INSITU_N;
+    bool settled = l->n >= IN_STEP_N;
     l->us = hth_in_step_times_blend(l->us, l->n, us);
     l->n += !settled;
-    return !settled || fabs(l->us - was) > INSITU_SAME * was;
+    return !settled || fabs(l->us - was) > IN_STEP_SAME * was;
 }
 
 // Rows of one key.
-static void insitu_update(const hth_timing_cache *cache, const insitu_row *row, int n)
+static void in_step_update(const hth_timing_cache *cache, const in_step_row *row, int n)
 {
     hth_choice alone[HTH_MAX_CHOICES];
-    insitu_table t;
+    in_step_table t;
     bool changed = false;
     int n_alone = hth_convsel_alone(cache, row->key, alone, HTH_MAX_CHOICES);
     table_get(cache, row->key, &t);
@@ -187,15 +187,16 @@ static void insitu_update(const hth_timing_cache *cache, const insitu_row *row, 
     }
 }
 
-hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g, const hth_cache_model *heat,
-                                const hth_timing_cache *cache, const hth_in_step_times *seen)
+hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g,
+                                const hth_cache_model *cache_state, const hth_timing_cache *cache,
+                                const hth_in_step_times *seen)
 {
-    insitu_row *rows = hth_calloc((size_t)g->n_nodes + 1, sizeof *rows);
+    in_step_row *rows = hth_calloc((size_t)g->n_nodes + 1, sizeof *rows);
     hth_err err = rows == NULL ? hth_fail(HTH_ENOMEM, "no memory for what nodes took") : HTH_OK;
     int n = 0;
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
         if (seen[i].name != NULL && seen[i].time_us > 0) {
-            hth_convsel_key(d, g, &g->nodes[i], heat, rows[n].key, sizeof rows[n].key);
+            hth_convsel_key(d, g, &g->nodes[i], cache_state, rows[n].key, sizeof rows[n].key);
             rows[n].name = seen[i].name;
             rows[n++].us = seen[i].time_us;
         }
@@ -206,7 +207,7 @@ hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g, const hth_cac
     for (int first = 0, end; err == HTH_OK && cache != NULL && first < n; first = end) {
         for (end = first; end < n && strcmp(rows[end].key, rows[first].key) == 0; end++) {
         }
-        insitu_update(cache, &rows[first], end - first);
+        in_step_update(cache, &rows[first], end - first);
     }
     hth_free(rows);
     return err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// convsel/in_step_times.h - what nodes take in the step that they belong to, kept beside what they
-// take alone.
+// convsel/in_step_times.h - how long nodes take within their step, kept in addition to their time
+// alone.
 #ifndef HTH_CONVSEL_IN_STEP_TIMES_H
 #define HTH_CONVSEL_IN_STEP_TIMES_H
 
@@ -16,8 +16,9 @@ typedef struct hth_in_step_times {
 // with the same key count as one, with their mean time. A time that was never seen before is taken
 // as it is, within a factor of 4 of the one that was measured alone; one that was moves part of the
 // way, by at most half of itself. Nodes that were never measured alone are left out. Owner thread.
-hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g, const hth_cache_model *heat,
-                                const hth_timing_cache *cache, const hth_in_step_times *seen);
+hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g,
+                                const hth_cache_model *cache_state, const hth_timing_cache *cache,
+                                const hth_in_step_times *seen);
 // hth_in_step_times_apply corrects the times of `list`, measured alone under `key`: a choice that
 // was seen in a step takes what it took there, the others what they take alone, times the mean
 // ratio of the ones that were. Nothing changes where none was. The order of the list stays.

@@ -43,7 +43,7 @@ static hth_err texts_put(void *ctx, const char *key, const char *value)
 // Two equal nodes and one of another size, "a" and "b" measured alone in 100 and 110 us.
 typedef struct step {
     fixture f;
-    hth_cache_model heat;
+    hth_cache_model cache_state;
     texts t;
     hth_timing_cache cache;
 } step;
@@ -62,18 +62,19 @@ static void step_open(step *s)
     fixture_node(&s->f, HTH_OP_RELU, &v[2], 1, &v[3], 1);
     s->cache = (hth_timing_cache){.get = texts_get, .put = texts_put, .ctx = &s->t};
     for (int i = 1; i < 3; i++) {
-        hth_convsel_key(&s->f.device, s->f.graph, &s->f.graph->nodes[i], &s->heat, key, sizeof key);
+        hth_convsel_key(&s->f.device, s->f.graph, &s->f.graph->nodes[i], &s->cache_state, key,
+                        sizeof key);
         texts_put(&s->t, key, "a 0 0 100.0 -1 -1 1 0 1\nb 64 0 110.0 -1 -1 1 0 1\n");
     }
     s->t.puts = 0;
 }
 
-static double us_of(step *s, int node, const char *name, const hth_cache_model *heat)
+static double us_of(step *s, int node, const char *name, const hth_cache_model *cache_state)
 {
     hth_choice list[HTH_MAX_CHOICES];
     int n;
-    assert_int_equal(hth_convsel_measure(&s->f.device, s->f.graph, &s->f.graph->nodes[node], heat,
-                                         &s->cache, list, HTH_MAX_CHOICES, &n),
+    assert_int_equal(hth_convsel_measure(&s->f.device, s->f.graph, &s->f.graph->nodes[node],
+                                         cache_state, &s->cache, list, HTH_MAX_CHOICES, &n),
                      HTH_OK);
     assert_int_equal(n, 2);
     assert_true(list[0].time_us <= list[1].time_us);
@@ -84,8 +85,9 @@ static void learn(step *s, const char *name, double first, double second, double
 {
     const hth_in_step_times seen[3] = {
         {first > 0 ? name : NULL, first}, {name, second}, {name, third}};
-    assert_int_equal(hth_in_step_times_learn(&s->f.device, s->f.graph, &s->heat, &s->cache, seen),
-                     HTH_OK);
+    assert_int_equal(
+        hth_in_step_times_learn(&s->f.device, s->f.graph, &s->cache_state, &s->cache, seen),
+        HTH_OK);
 }
 
 #define NEAR(x, want) assert_true(fabs((x) - (want)) < NOWHERE * (want))
@@ -95,20 +97,20 @@ static void seen_times_win_and_scale_the_others(void **state)
     (void)state;
     step s;
     step_open(&s);
-    NEAR(us_of(&s, 0, "a", &s.heat), 100);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 100);
     learn(&s, "a", 120, 130, 80); // the first two are the same node
-    NEAR(us_of(&s, 0, "a", &s.heat), 125);
-    NEAR(us_of(&s, 1, "b", &s.heat), 110 * 1.25);
-    NEAR(us_of(&s, 2, "b", &s.heat), 110 * 0.8);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 125);
+    NEAR(us_of(&s, 1, "b", &s.cache_state), 110 * 1.25);
+    NEAR(us_of(&s, 2, "b", &s.cache_state), 110 * 0.8);
     NEAR(us_of(&s, 0, "a", NULL), 100); // not of a step
     learn(&s, "b", 115, 115, 88);
-    NEAR(us_of(&s, 1, "b", &s.heat), 115); // now it is the faster one
-    NEAR(us_of(&s, 1, "a", &s.heat), 125);
+    NEAR(us_of(&s, 1, "b", &s.cache_state), 115); // now it is the faster one
+    NEAR(us_of(&s, 1, "a", &s.cache_state), 125);
     hth_choice third[3] = {{.name = "a", .time_us = 100},
                            {.name = "b", .time_us = 110},
                            {.name = "c", .time_us = 200}};
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(&s.f.device, s.f.graph, &s.f.graph->nodes[0], &s.heat, key, sizeof key);
+    hth_convsel_key(&s.f.device, s.f.graph, &s.f.graph->nodes[0], &s.cache_state, key, sizeof key);
     hth_in_step_times_apply(&s.cache, key, third, 3);
     NEAR(third[2].time_us, 200 * sqrt(1.25 * 115 / 110));
     fixture_close(&s.f);
@@ -120,22 +122,22 @@ static void changes_are_bounded(void **state)
     step s;
     step_open(&s);
     learn(&s, "a", 1e6, 1e6, 1);
-    NEAR(us_of(&s, 0, "a", &s.heat), 400);
-    NEAR(us_of(&s, 2, "a", &s.heat), 25);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 400);
+    NEAR(us_of(&s, 2, "a", &s.cache_state), 25);
     learn(&s, "a", 100, 100, 100); // half of the way down, by a third at most; up as a mean of two
-    NEAR(us_of(&s, 0, "a", &s.heat), 400 - 0.5 * 400 / 3);
-    NEAR(us_of(&s, 2, "a", &s.heat), 25 + 0.5 * 12.5);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 400 - 0.5 * 400 / 3);
+    NEAR(us_of(&s, 2, "a", &s.cache_state), 25 + 0.5 * 12.5);
     for (int i = 0; i < 40; i++) {
         learn(&s, "a", 90, 110, 100);
     }
-    double first = us_of(&s, 0, "a", &s.heat), third = us_of(&s, 2, "a", &s.heat);
+    double first = us_of(&s, 0, "a", &s.cache_state), third = us_of(&s, 2, "a", &s.cache_state);
     assert_true(fabs(first - 100) < 2 && fabs(third - 100) < 2);
     int puts = s.t.puts;
     learn(&s, "a", first, first, third); // settled: nothing is written
     assert_int_equal(s.t.puts, puts);
     learn(&s, "a", 2 * first, 2 * first, third / 2);
-    NEAR(us_of(&s, 0, "a", &s.heat), 1.125 * first);
-    NEAR(us_of(&s, 2, "a", &s.heat), third - third / 12);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 1.125 * first);
+    NEAR(us_of(&s, 2, "a", &s.cache_state), third - third / 12);
     fixture_close(&s.f);
 }
 
@@ -148,16 +150,16 @@ static void damaged_and_unknown(void **state)
     learn(&s, "nobody", 50, 50, 50);
     assert_int_equal(s.t.puts, 0);
     learn(&s, "a", 0, 50, 50);
-    NEAR(us_of(&s, 0, "a", &s.heat), 50);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 50);
     for (int k = 0; k < (int)(sizeof bad / sizeof *bad); k++) {
         for (int i = 0; i < s.t.n; i++) {
             if (strncmp(s.t.key[i], "in-situ", 7) == 0) {
                 snprintf(s.t.value[i], sizeof s.t.value[i], "%s", bad[k]);
             }
         }
-        NEAR(us_of(&s, 0, "a", &s.heat), 100);
+        NEAR(us_of(&s, 0, "a", &s.cache_state), 100);
     }
-    assert_int_equal(hth_in_step_times_learn(&s.f.device, s.f.graph, &s.heat, NULL,
+    assert_int_equal(hth_in_step_times_learn(&s.f.device, s.f.graph, &s.cache_state, NULL,
                                              (hth_in_step_times[3]){{"a", 1}, {"a", 1}, {"a", 1}}),
                      HTH_OK);
     fixture_close(&s.f);

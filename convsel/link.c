@@ -26,13 +26,13 @@
 #define LINK_NS      40000000u
 #define LINK_SHARE   0.4  // of the computation's time: what concurrent copies take alone
 #define LINK_LOSSES  5    // measurements; their median counts
-#define LINK_MOST    2.0  // more is something else on the machine
+#define LINK_MAX     2.0  // more is something else on the machine
 #define LINK_REPEATS 1.5  // times the fastest copy: the middle one, if nothing disturbs them
 #define LINK_DELAY   0.05 // of the time: threads that wait longer for a processor have company
 #define LINK_CHANNEL 64
 #define LINK_SIZE    56
 #define LINK_ALONE   "link5"
-#define LINK_INSITU  "link-in-situ2"
+#define LINK_IN_STEP "link-in-situ2"
 #define LINK_SEEN    100 // steps that are counted
 
 typedef struct link_bench {
@@ -161,7 +161,7 @@ static hth_err link_interference(link_bench *b, hth_link *out)
     }
     qsort(loss, LINK_LOSSES, sizeof *loss, hth_compare_double);
     double median = loss[LINK_LOSSES / 2];
-    out->interference = median < 0 ? 0 : median > LINK_MOST ? LINK_MOST : median;
+    out->interference = median < 0 ? 0 : median > LINK_MAX ? LINK_MAX : median;
     return HTH_OK;
 }
 
@@ -215,7 +215,7 @@ static bool link_read(const char *text, hth_link *l)
     return sscanf(text, "%lf %lf %lf %lf", &l->h2d_bytes_per_s, &l->d2h_bytes_per_s, &l->latency_us,
                   &l->interference) == 4 &&
            l->h2d_bytes_per_s > 0 && l->d2h_bytes_per_s > 0 && l->latency_us >= 0 &&
-           l->interference >= 0 && l->interference <= LINK_MOST;
+           l->interference >= 0 && l->interference <= LINK_MAX;
 }
 
 static void link_key(const hth_device *d, const char *what, char key[HTH_CONVSEL_KEY])
@@ -233,7 +233,7 @@ typedef struct link_seen {
 static void link_recall(hth_device *d, const hth_timing_cache *cache, link_seen *s)
 {
     char key[HTH_CONVSEL_KEY], value[128];
-    link_key(d, LINK_INSITU, key);
+    link_key(d, LINK_IN_STEP, key);
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         sscanf(value, "%lf %d %lf %d", &s->speed[0], &s->n[0], &s->speed[1], &s->n[1]) != 4 ||
         !(s->speed[0] >= 0) || !(s->speed[1] >= 0)) {
@@ -301,7 +301,7 @@ hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_
         }
     }
     link_take(&s, link);
-    link_key(d, LINK_INSITU, key);
+    link_key(d, LINK_IN_STEP, key);
     snprintf(value, sizeof value, "%.0f %d %.0f %d", s.speed[0], s.n[0], s.speed[1], s.n[1]);
     return cache != NULL ? cache->put(cache->ctx, key, value) : HTH_OK;
 }

@@ -154,8 +154,8 @@ hth_err hth_profile_find(const hth_profile *p, const hth_graph *g, const hth_nod
     const profile_entry *e = profile_look(p, node);
     *count = 0;
     if (e == NULL && (hth_convsel_has_menu(n->op) || p->traffic <= 0)) {
-        return hth_fail(HTH_ENOENT, "the profile of '%s' does not know node '%s': %s", p->device,
-                        n->name, node);
+        return hth_fail(HTH_ENOENT, "the profile of '%s' has no node '%s': %s", p->device, n->name,
+                        node);
     }
     if (e == NULL) {
         list[(*count)++] =
@@ -228,7 +228,7 @@ static hth_err file_number(const json_t *o, const char *key, double least, doubl
     *out = v == NULL ? dflt : json_number_value(v);
     if (v == NULL ? isnan(dflt) : !json_is_number(v) || !(*out >= least && *out <= most)) {
         return hth_fail(HTH_EINVAL, "'%s' %s", key,
-                        v == NULL ? "is missing" : "is not a number, or an impossible one");
+                        v == NULL ? "is missing" : "is not a valid number");
     }
     return HTH_OK;
 }
@@ -240,7 +240,7 @@ static hth_err file_read_choice(const json_t *o, hth_choice *c)
     *c = (hth_choice){.accumulates = json_is_true(json_object_get(o, "accumulates")),
                       .deterministic = !json_is_false(json_object_get(o, "deterministic"))};
     if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof c->name) {
-        return hth_fail(HTH_EINVAL, "'name' is no text of 1 to %zu letters", sizeof c->name - 1);
+        return hth_fail(HTH_EINVAL, "'name' is not a text of 1 to %zu letters", sizeof c->name - 1);
     }
     snprintf(c->name, sizeof c->name, "%s", name);
     HTH_TRY(file_number(o, "time_us", 0, 1e12, NAN, &c->time_us));
@@ -265,7 +265,7 @@ static hth_err file_read_node(hth_profile *p, const json_t *o)
     const json_t *choices = json_object_get(o, "choices");
     size_t n = json_array_size(choices);
     if (node == NULL || n == 0 || n > HTH_MAX_CHOICES) {
-        return hth_fail(HTH_EINVAL, "wants a \"node\" and 1 to %d \"choices\"", HTH_MAX_CHOICES);
+        return hth_fail(HTH_EINVAL, "needs a \"node\" and 1 to %d \"choices\"", HTH_MAX_CHOICES);
     }
     for (size_t i = 0; i < n; i++) {
         hth_err err = file_read_choice(json_array_get(choices, i), &list[i]);
@@ -275,7 +275,7 @@ static hth_err file_read_node(hth_profile *p, const json_t *o)
     }
     qsort(list, n, sizeof *list, file_order);
     return profile_entry_of(p, node) != NULL
-               ? hth_fail(HTH_EINVAL, "the same node is there twice: %.200s", node)
+               ? hth_fail(HTH_EINVAL, "the same node is listed twice: %.200s", node)
                : profile_put(p, node, list, (int)n);
 }
 

@@ -70,7 +70,7 @@ static void what_is_written_is_read(void **state)
     }
     // Another size: a convolution has to be there, what moves bytes is estimated.
     assert_err(hth_profile_find(p, graph, layer(HTH_OP_CONV, 32, HTH_LAYOUT_PLAIN), list, 4, &n),
-               HTH_ENOENT, "does not know node 'node': Conv");
+               HTH_ENOENT, "has no node 'node': Conv");
     assert_ok(hth_profile_find(p, graph, layer(HTH_OP_RELU, 32, HTH_LAYOUT_PLAIN), list, 4, &n));
     assert_int_equal(n, 1);
     assert_float_equal(list[0].time_us, 1 + 2 * 2, 1e-6);
@@ -99,10 +99,10 @@ static void bad_files_are_refused(void **state)
     bad(HEAD "\"nodes\":[{\"node\":\"Conv\",\"choices\":[{\"name\":\"a\"}]}]}", HTH_EINVAL,
         "choices[0]: 'time_us' is missing");
     bad(HEAD "\"nodes\":[{\"node\":\"Conv\",\"choices\":[{\"name\":\"a\",\"time_us\":-1}]}]}",
-        HTH_EINVAL, "'time_us' is not a number");
+        HTH_EINVAL, "'time_us' is not a valid number");
     bad(HEAD "\"nodes\":[{\"node\":\"C\",\"choices\":[{\"name\":\"a\",\"time_us\":1}]},"
              "{\"node\":\"C\",\"choices\":[{\"name\":\"a\",\"time_us\":1}]}]}",
-        HTH_EINVAL, "twice");
+        HTH_EINVAL, "the same node is listed twice");
 }
 
 static void allocations_fail_cleanly(void **state)

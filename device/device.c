@@ -14,7 +14,7 @@
 #include <string.h>
 
 // Of the host, whatever the machine has: what measures the link, and the smallest steps.
-#define DEVICE_HOST_LEAST ((uint64_t)64 << 20)
+#define DEVICE_HOST_MIN ((uint64_t)64 << 20)
 
 static const struct {
     const char *kind;
@@ -82,7 +82,7 @@ static hth_err device_item(int kind, char *item, hth_device_spec *s)
     } else if (strcmp(item, "threads") == 0) {
         HTH_TRY(device_number(item, value, 1024, &v));
         if (v == 0) {
-            return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread computes");
+            return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread is needed");
         }
         s->threads = (int)v;
     } else if (strcmp(item, "graphs") == 0) {
@@ -133,10 +133,9 @@ hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const c
     if (*out < 4096 || *out > total) {
         hth_size asked, there;
         hth_size_pair(*out, total, &asked, &there);
-        return hth_fail(
-            HTH_EINVAL,
-            "device memory %s: %s, where between 4 KiB and the machine's %s are possible",
-            s->mem[0] ? s->mem : dflt, asked.text, there.text);
+        return hth_fail(HTH_EINVAL,
+                        "device memory %s: %s, which is not between 4 KiB and the machine's %s",
+                        s->mem[0] ? s->mem : dflt, asked.text, there.text);
     }
     return HTH_OK;
 }
@@ -162,7 +161,7 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     (*out)->plain = s.plain;
     const hth_device_props *p = &(*out)->props;
     uint64_t all = hth_machine_memory(), own = p->host_visible ? p->budget_bytes : 0;
-    (*out)->host_limit_bytes = all > own + DEVICE_HOST_LEAST ? all - own : DEVICE_HOST_LEAST;
+    (*out)->host_limit_bytes = all > own + DEVICE_HOST_MIN ? all - own : DEVICE_HOST_MIN;
     return HTH_OK;
 }
 
@@ -228,7 +227,7 @@ hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base)
         return hth_fail(HTH_EINVAL, "device %s: cannot reserve 0 bytes", d->props.name);
     }
     if (bytes > d->props.budget_bytes) {
-        return hth_fail(HTH_ETOOBIG, "device %s: %zu bytes asked for, the budget is %llu",
+        return hth_fail(HTH_ETOOBIG, "device %s: %zu bytes requested, the budget is %llu",
                         d->props.name, bytes, (unsigned long long)d->props.budget_bytes);
     }
     return d->ops->reserve(d, bytes, base);
@@ -261,8 +260,8 @@ hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
         hth_size need, there;
         hth_size_pair(bytes, left, &need, &there);
         return hth_fail(HTH_ENOMEM,
-                        "device %s: %s of host memory for what leaves the device, but the machine "
-                        "has %s left for that; a smaller batch, or --spill DIR, needs less",
+                        "device %s: %s of host memory are needed for offloading, but the machine "
+                        "has %s left; use a smaller batch, or --spill DIR",
                         d->props.name, need.text, there.text);
     }
     HTH_TRY(device_host(d, bytes, base));

@@ -10,6 +10,7 @@
 #include "engine/process/proxy.h"
 #include "engine/router/router.h"
 
+#include <assert.h>
 #include <jansson.h>
 
 #include <string.h>
@@ -37,7 +38,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 // engine_named refuses what is to be done on a device (the argument "on") that is not there.
 static hth_err engine_named(const hth_engine *e, const hth_request *r)
 {
-    if (e->name[0] == 0 || r->query == NULL || r->arguments == NULL ||
+    if (e->name[0] == 0 || r->command == HTH_COMMAND_NONE || r->arguments == NULL ||
         strstr(r->arguments, "\"on\"") == NULL) {
         return HTH_OK;
     }
@@ -51,81 +52,82 @@ static hth_err engine_named(const hth_engine *e, const hth_request *r)
     return err;
 }
 
-hth_err hth_engine_submit(hth_engine *e, hth_request *r)
+hth_err hth_engine_submit(hth_engine *engine, hth_request *request)
 {
-    HTH_TRY(engine_named(e, r));
-    return e->ops->submit(e, r);
+    assert(request->model != NULL || request->command != HTH_COMMAND_NONE);
+    HTH_TRY(engine_named(engine, request));
+    return engine->ops->submit(engine, request);
 }
 
-void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
+void hth_engine_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
-    e->ops->watch(e, w);
+    engine->ops->set_poll_hook(engine, hook);
 }
 
-bool hth_engine_look(hth_engine *e, bool on)
+bool hth_engine_poll(hth_engine *engine, bool on)
 {
-    return e->ops->look(e, on);
+    return engine->ops->poll(engine, on);
 }
 
-void hth_engine_drain(hth_engine *e)
+void hth_engine_drain(hth_engine *engine)
 {
-    e->ops->drain(e);
+    engine->ops->drain(engine);
 }
 
-void hth_engine_stop(hth_engine *e)
+void hth_engine_stop(hth_engine *engine)
 {
-    e->ops->stop(e);
+    engine->ops->stop(engine);
 }
 
-void hth_engine_close(hth_engine *e)
+void hth_engine_close(hth_engine *engine)
 {
-    if (e != NULL) {
-        e->ops->close(e);
+    if (engine != NULL) {
+        engine->ops->close(engine);
     }
 }
 
-bool hth_engine_ready(hth_engine *e)
+bool hth_engine_ready(hth_engine *engine)
 {
-    return e->ops->ready(e);
+    return engine->ops->ready(engine);
 }
 
-uint64_t hth_engine_stalled_ns(hth_engine *e)
+uint64_t hth_engine_stalled_ns(hth_engine *engine)
 {
-    return e->ops->stalled_ns(e);
+    return engine->ops->stalled_ns(engine);
 }
 
-void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+void hth_engine_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes)
 {
-    e->ops->share(e, fd, offset, base, bytes);
+    engine->ops->share(engine, fd, offset, base, bytes);
 }
 
-void hth_engine_unshare(hth_engine *e, const void *base)
+void hth_engine_unshare(hth_engine *engine, const void *base)
 {
-    e->ops->unshare(e, base);
+    engine->ops->unshare(engine, base);
 }
 
-void *hth_engine_alloc(hth_engine *e, size_t bytes)
+void *hth_engine_alloc(hth_engine *engine, size_t bytes)
 {
-    void *p = e->ops->alloc(e, bytes);
+    void *p = engine->ops->alloc(engine, bytes);
     return p != NULL ? p : hth_alloc_aligned(bytes, 64);
 }
 
-void hth_engine_free(hth_engine *e, void *p)
+void hth_engine_free(hth_engine *engine, void *memory)
 {
-    if (!e->ops->free(e, p)) {
-        hth_free(p);
+    if (!engine->ops->free(engine, memory)) {
+        hth_free(memory);
     }
 }
 
-void hth_engine_release(hth_kept *kept)
+void hth_engine_release(hth_retained *retained)
 {
-    if (kept != NULL) {
-        hth_proxy_release(kept); // only a child process keeps outputs
+    if (retained != NULL) {
+        hth_proxy_release(retained); // only a child process keeps outputs
     }
 }
 
-uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns)
+uint64_t hth_poll_age_ns(const _Atomic uint64_t *polled_ns)
 {
-    uint64_t then = atomic_load_explicit(turned_ns, memory_order_relaxed), now = hth_real_ns();
+    uint64_t then = atomic_load_explicit(polled_ns, memory_order_relaxed), now = hth_real_ns();
     return then != 0 && now > then ? now - then : 0;
 }

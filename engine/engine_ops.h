@@ -9,18 +9,19 @@
 #include "engine/engine.h"
 
 typedef struct hth_engine_ops {
-    hth_err (*submit)(hth_engine *e, hth_request *r);
-    void (*watch)(hth_engine *e, const hth_poll_hook *w);
-    bool (*look)(hth_engine *e, bool on);
-    void (*drain)(hth_engine *e);
-    void (*stop)(hth_engine *e);
-    void (*close)(hth_engine *e); // stops if needed, and frees e
-    bool (*ready)(hth_engine *e);
-    uint64_t (*stalled_ns)(hth_engine *e);
-    void (*share)(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes);
-    void (*unshare)(hth_engine *e, const void *base);
-    void *(*alloc)(hth_engine *e, size_t bytes); // NULL: it has no memory of its own for requests
-    bool (*free)(hth_engine *e, void *p);        // false: p is not from alloc
+    hth_err (*submit)(hth_engine *engine, hth_request *request);
+    void (*set_poll_hook)(hth_engine *engine, const hth_poll_hook *hook);
+    bool (*poll)(hth_engine *engine, bool on);
+    void (*drain)(hth_engine *engine);
+    void (*stop)(hth_engine *engine);
+    void (*close)(hth_engine *engine); // stops if needed, and frees it
+    bool (*ready)(hth_engine *engine);
+    uint64_t (*stalled_ns)(hth_engine *engine);
+    void (*share)(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes);
+    void (*unshare)(hth_engine *engine, const void *base);
+    void *(*alloc)(hth_engine *engine,
+                   size_t bytes); // NULL: it has no memory of its own for requests
+    bool (*free)(hth_engine *engine, void *memory); // false: it is not from alloc
 } hth_engine_ops;
 
 // The first member of each implementation's state.
@@ -29,7 +30,7 @@ struct hth_engine {
     char name[64]; // of its device, the only one of the server; "": there are others
 };
 
-// hth_turn_age_ns is how long ago a turn was noted; 0: none was.
-uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns);
+// hth_poll_age_ns is how long ago a turn was noted; 0: none was.
+uint64_t hth_poll_age_ns(const _Atomic uint64_t *polled_ns);
 
 #endif

@@ -274,17 +274,19 @@ static void test_bad_requests(void **state)
     c = (call){.r = {.model = "digits"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL,
                "expected 1 inputs but got 0 inputs for model 'digits': 'image' FP32 [-1,1,8,8]");
-    c = (call){.r = {.query = "nonsense", .arguments = "{}"}};
-    assert_err(call_run(f.engine, &c), HTH_ENOENT, "nonsense");
-    c = (call){.r = {.query = "bench", .arguments = "{\"model\":\"digits\",\"batch\":1e300}"}};
+    c = (call){.r = {.command = HTH_COMMAND_MODELS}};
+    assert_err(call_run(f.engine, &c), HTH_ENOTSUP, "'models' is answered from the store");
+    c = (call){
+        .r = {.command = HTH_COMMAND_BENCH, .arguments = "{\"model\":\"digits\",\"batch\":1e300}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "batch");
-    c = (call){.r = {.query = "bench", .arguments = "{\"model\":\"digits\",\"seconds\":1e300}"}};
+    c = (call){.r = {.command = HTH_COMMAND_BENCH,
+                     .arguments = "{\"model\":\"digits\",\"seconds\":1e300}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "seconds");
     c = (call){
-        .r = {.query = "bench",
+        .r = {.command = HTH_COMMAND_BENCH,
               .arguments = "{\"model\":\"digits\",\"train\":true,\"batch\":8,\"seconds\":1e300}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "seconds");
-    c = (call){.r = {.query = "plan", .arguments = "[1"}};
+    c = (call){.r = {.command = HTH_COMMAND_PLAN, .arguments = "[1"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "JSON");
     assert_ok(infer(&f, "digits", &x, &c)); // and it lives on
     free(c.out[0].data);

@@ -184,7 +184,7 @@ static bool concat_fits(hth_follow *f, int i, int axis, bool any)
     } else if (y->kind == HTH_TRACK_SAMPLES && y->axis == axis) {
         hth_follow_mixed(f, "joins others along", axis);
     } else if (any && (x->kind != HTH_TRACK_SAMPLES || y->kind != HTH_TRACK_SAMPLES)) {
-        hth_follow_mixed(f, "joins samples with what is not one row for each of them", -1);
+        hth_follow_mixed(f, "joins samples with an operand that has not one row per sample", -1);
     } else if (any && (y->axis != x->axis || !hth_follow_alike(x, y))) {
         hth_follow_mixed(f, "joins tensors whose samples lie along different axes", -1);
     } else {

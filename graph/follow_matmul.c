@@ -48,7 +48,7 @@ void hth_through_matmul(hth_follow *f)
     bool row = a->rank == 1, column = b->rank == 1; // a vector is a matrix of one row or column
     hth_track x = *a, y = *b, out;
     if (a->rank < 1 || b->rank < 1) {
-        hth_follow_mixed(f, "multiplies what is no matrix", -1);
+        hth_follow_mixed(f, "multiplies an operand that is not a matrix", -1);
         return;
     }
     if ((row && a->kind == HTH_TRACK_SAMPLES) || (column && b->kind == HTH_TRACK_SAMPLES)) {
@@ -82,7 +82,7 @@ void hth_through_gemm(hth_follow *f)
 {
     hth_track x, y, out;
     if (hth_follow_in(f, 0)->rank != 2 || hth_follow_in(f, 1)->rank != 2) {
-        hth_follow_mixed(f, "multiplies what is no matrix", -1);
+        hth_follow_mixed(f, "multiplies an operand that is not a matrix", -1);
         return;
     }
     if (product_factor(f, 0, hth_node_int(f->n, "transA", 0) != 0, 1, &x) &&

@@ -254,7 +254,7 @@ void hth_through_matrix(hth_follow *f)
         return;
     }
     if (t.rank < 2) {
-        hth_follow_mixed(f, "has an operand that is no matrix", -1);
+        hth_follow_mixed(f, "has an operand that is not a matrix", -1);
     } else if (t.kind == HTH_TRACK_SAMPLES && t.axis >= t.rank - 2) {
         hth_follow_mixed(f, det ? "multiplies elements along" : "has a diagonal through", t.axis);
     } else {

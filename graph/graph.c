@@ -330,12 +330,12 @@ static hth_err check_node(const hth_graph *g, int i)
                             g->n_values);
         }
         if (v >= 0 && g->values[v].producer >= i) {
-            return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s' before it is made", n->name,
+            return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s' before it is computed", n->name,
                             g->values[v].name);
         }
         if (v >= 0 && g->values[v].producer < 0 && g->values[v].constant == NULL &&
             !g->values[v].is_input) {
-            return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s', which nothing makes", n->name,
+            return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s', which no node computes", n->name,
                             g->values[v].name);
         }
     }
@@ -369,7 +369,7 @@ hth_err hth_graph_check(const hth_graph *g)
             return hth_fail(HTH_ECORRUPT, "graph output %d is not an output value", i);
         }
         if (g->values[v].producer < 0 && g->values[v].constant == NULL && !g->values[v].is_input) {
-            return hth_fail(HTH_ECORRUPT, "graph output '%s' is not made by any node",
+            return hth_fail(HTH_ECORRUPT, "graph output '%s' is not computed by any node",
                             g->values[v].name);
         }
     }

@@ -272,7 +272,7 @@ static void visit(hth_follow *f)
         count = count || (t != NULL && t->kind == HTH_TRACK_COUNT);
     }
     if (row->rule == NULL) {
-        hth_follow_mixed(f, "is an operator through which samples are not followed", -1);
+        hth_follow_mixed(f, "is an operator that the analysis of samples does not support", -1);
     } else if (may_run(f, row, samples, count)) {
         row->rule(f);
         finish(f, row, samples, count);

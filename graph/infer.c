@@ -488,7 +488,8 @@ static hth_err check_outputs(const hth_infer *c)
         const hth_value *v = c->n->outputs[i] < 0 ? NULL : &c->g->values[c->n->outputs[i]];
         if (v != NULL &&
             (hth_dtype_bytes(v->dtype) == 0 || !(sized || hth_shape_known(&v->shape)))) {
-            return hth_infer_fail(c, HTH_EINVAL, "output %d is none that these inputs give", i);
+            return hth_infer_fail(c, HTH_EINVAL, "output %d cannot be inferred from these inputs",
+                                  i);
         }
     }
     return HTH_OK;

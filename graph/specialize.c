@@ -124,7 +124,7 @@ static hth_err take_content(walk *w, int i, int *out)
     }
     if (i >= 64) {
         return hth_fail(HTH_ENOTSUP,
-                        "the contents of input '%s' are needed, but it stands behind 64 others",
+                        "the contents of input '%s' are needed, but it comes after 64 others",
                         w->g->values[value].name);
     }
     w->out->value_inputs |= UINT64_C(1) << i;

@@ -54,7 +54,7 @@ hth_err hth_precision_find(const char *name, hth_precision *out)
             return HTH_OK;
         }
     }
-    return hth_fail(HTH_EINVAL, "precision '%.40s' is none of fp32, tf32, bf16",
+    return hth_fail(HTH_EINVAL, "precision '%.40s' is not one of fp32, tf32, bf16",
                     name != NULL ? name : "");
 }
 
@@ -148,7 +148,7 @@ hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t 
     if (n < 0 || hth_mul_bytes((uint64_t)n, hth_dtype_bytes(dt), &bytes) != 0 ||
         bytes > SIZE_MAX / 2) {
         char t[128];
-        return hth_fail(HTH_ETOOBIG, "a tensor of shape %s does not fit any memory",
+        return hth_fail(HTH_ETOOBIG, "a tensor of shape %s is too large for any memory",
                         hth_shape_str(s, t, sizeof t));
     }
     *out = (size_t)bytes;

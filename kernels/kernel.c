@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels a device has follows from its name. "fake" devices run the CPU's kernels: what
-// differs there is when things happen, not what is computed. A device of a plug-in brings its own.
+// Kernels are reached through their device's table: a plug-in's device brings one (d->kernels), and
+// the built-in devices have a row here. It is looked up when a kernel is prepared, never when one
+// runs.
 #include "kernels/kernel.h"
 
 #include "base/alloc.h"
@@ -8,9 +9,28 @@
 
 #include <string.h>
 
-static bool kernel_on_cpu(const hth_device *d)
+// "fake" devices run the CPU's kernels: what differs there is when things happen, not what is
+// computed.
+static const struct {
+    const char *kind;
+    const hth_kernel_ops *ops;
+} kernel_built_in[] = {{"cpu", &hth_cpu_kernel_ops}, {"fake", &hth_cpu_kernel_ops}};
+
+// kernel_ops returns a device's table, NULL: this build has no kernels for it.
+static const hth_kernel_ops *kernel_ops(const hth_device *d)
 {
-    return strncmp(d->props.name, "cpu", 3) == 0 || strncmp(d->props.name, "fake", 4) == 0;
+    const hth_kernel_ops *ops = d->kernels;
+    for (size_t i = 0; ops == NULL && i < sizeof kernel_built_in / sizeof *kernel_built_in; i++) {
+        const char *kind = kernel_built_in[i].kind;
+        bool is = strncmp(d->props.name, kind, strlen(kind)) == 0;
+        ops = is ? kernel_built_in[i].ops : NULL;
+    }
+    return ops;
+}
+
+static hth_err kernel_none(const hth_device *d)
+{
+    return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
 }
 
 static const hth_kernel_host kernel_host = {hth_const_map, hth_const_unmap};
@@ -56,13 +76,8 @@ hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     if (kernel_empty(g, n)) {
         return kernel_nothing(n, out);
     }
-    if (kernel_on_cpu(d)) {
-        return hth_cpu_prepare(d, g, n, algorithm, out);
-    }
-    if (d->kernels != NULL) {
-        return d->kernels->prepare(&kernel_host, d, g, n, algorithm, out);
-    }
-    return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
+    const hth_kernel_ops *ops = kernel_ops(d);
+    return ops != NULL ? ops->prepare(&kernel_host, d, g, n, algorithm, out) : kernel_none(d);
 }
 
 void hth_kernel_close(hth_kernel *k)
@@ -76,13 +91,9 @@ static hth_err kernel_list(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_choice *list, int cap, int *count)
 {
     *count = 0;
-    if (kernel_on_cpu(d)) {
-        return hth_cpu_algorithms(d, g, n, list, cap, count);
-    }
-    if (d->kernels != NULL) {
-        return d->kernels->algorithms(&kernel_host, d, g, n, first, list, cap, count);
-    }
-    return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
+    const hth_kernel_ops *ops = kernel_ops(d);
+    return ops != NULL ? ops->algorithms(&kernel_host, d, g, n, first, list, cap, count)
+                       : kernel_none(d);
 }
 
 hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -99,23 +110,23 @@ hth_err hth_kernel_first(hth_device *d, const hth_graph *g, const hth_node *n, h
 
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d)
 {
-    return kernel_on_cpu(d) ? hth_cpu_oracle(d) : d->kernels != NULL ? d->kernels->oracle(d) : NULL;
+    const hth_kernel_ops *ops = kernel_ops(d);
+    return ops != NULL ? ops->oracle(d) : NULL;
 }
 
 hth_err hth_kernel_computes(hth_device *d, hth_precision p)
 {
+    const hth_kernel_ops *ops = kernel_ops(d);
     if (p == HTH_PRECISION_FP32) {
         return HTH_OK;
     }
-    return d->kernels != NULL && !kernel_on_cpu(d)
-               ? d->kernels->computes(d, p)
-               : hth_fail(HTH_ENOTSUP, "%s computes in fp32 only: precision %s needs a CUDA device",
-                          d->props.name, hth_precision_name(p));
+    return ops != NULL ? ops->computes(d, p) : kernel_none(d);
 }
 
 hth_err hth_kernel_half(hth_device *d, hth_graph *g)
 {
-    return g->precision == HTH_PRECISION_BF16 && d->kernels != NULL && !kernel_on_cpu(d)
-               ? hth_pass_half(g, d->kernels->half, d)
+    const hth_kernel_ops *ops = kernel_ops(d);
+    return g->precision == HTH_PRECISION_BF16 && ops != NULL && ops->half != NULL
+               ? hth_pass_half(g, ops->half, d)
                : HTH_OK;
 }

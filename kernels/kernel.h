@@ -72,22 +72,22 @@ hth_err hth_kernel_computes(hth_device *d, hth_precision p);
 // hth_kernel_half keeps values of a graph whose precision is bf16 in bf16 as far as `d` can.
 hth_err hth_kernel_half(hth_device *d, hth_graph *g);
 
-// What a device that comes with a plug-in (device/plugin.h) has in the place of kernels/cpu;
-// hth_device.kernels points to it. The plug-in is linked with nothing of this program: what it
-// calls of graph/ to read constants comes along.
+// A device's kernels. The CPU's table is hth_cpu_kernel_ops (kernels/cpu/cpu.h); a device that comes
+// with a plug-in (device/plugin.h) brings its own, to which hth_device.kernels points. A plug-in is
+// linked with nothing of this program: what it calls of graph/ to read constants comes along.
 typedef struct hth_kernel_host {
     hth_err (*const_map)(hth_const *c, const void **out);
     void (*const_unmap)(hth_const *c);
 } hth_kernel_host;
-struct hth_kernel_ops {
+typedef struct hth_kernel_ops {
     hth_err (*prepare)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
                        const hth_node *n, const char *algorithm, hth_kernel **out);
     hth_err (*algorithms)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
                           const hth_node *n, bool first, hth_choice *list, int cap, int *count);
     const hth_fuse_oracle *(*oracle)(hth_device *d);
     hth_err (*computes)(hth_device *d, hth_precision p);
-    hth_half_fn half; // which tensors kernels read and write in bf16; ctx: the device
-};
+    hth_half_fn half; // which tensors kernels read and write in bf16; ctx: the device; NULL: none
+} hth_kernel_ops;
 
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):
 // plain C, every operator, every dtype it needs; post ops included. An hth_eval_fn. HTH_ENOTSUP

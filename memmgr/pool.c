@@ -255,13 +255,13 @@ hth_err hth_pool_alloc(hth_pool *p, size_t bytes, hth_pool_use use, void **out)
         return hth_fail(HTH_EINVAL, "a pool cannot allocate %zu bytes for use %d", bytes, (int)use);
     }
     if (bytes > p->size) {
-        return hth_fail(HTH_ETOOBIG, "%zu bytes asked for, the device's pool has %zu in all", bytes,
+        return hth_fail(HTH_ETOOBIG, "%zu bytes requested, the device's pool has %zu in all", bytes,
                         p->size);
     }
     size_t size = (bytes + POOL_UNIT - 1) / POOL_UNIT * POOL_UNIT;
     pool_block *b = pool_find(p, size);
     if (b == NULL) {
-        return hth_fail(HTH_ENODEVMEM, "%zu bytes asked for, %llu are free, but not in one piece",
+        return hth_fail(HTH_ENODEVMEM, "%zu bytes requested, %llu are free, but not contiguous",
                         bytes, (unsigned long long)p->free);
     }
     pool_block *spare = hth_alloc(sizeof *spare);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's weights: one entry per (content id, form).
+// The device's weights: one entry per (content id, packed layout).
 //
 //               hold                    fill ok                  last rele
 //     ABSENT ----------> FILLING ---------------------> HELD <---------------> IDLE
 //        ^                  | fill or pool failed         ^         hold         |
 //        +------------------+                             |                     |
-//        +--------------------------------------------------------- evict -----+
+//        +-------------------------------------------------------- evict ------+
 //
 //     ABSENT   no entry in the table
 //     FILLING  in the table, owns pool bytes, content not valid; holders == 0, not in the idle list
@@ -13,13 +13,16 @@
 //     IDLE     content valid, holders == 0, in the idle list (least recently used first)
 //
 //     transition            function                  why it cannot be seen half done
-//     ABSENT -> FILLING     residency_make            the fill callback runs on the owner's thread,
-//     nobody else calls FILLING -> HELD       hth_residency_hold        a hold of the same entry
-//     from inside its fill is HTH_EBUSY FILLING -> ABSENT     residency_drop HELD -> IDLE
-//     hth_residency_rele IDLE -> HELD          hth_residency_hold IDLE -> ABSENT
-//     residency_evict_idle
+//     ABSENT -> FILLING     residency_make            the fill callback runs on the owner's thread;
+//                                                     nobody else calls
+//     FILLING -> HELD       hth_residency_hold        a hold of the same entry from inside its
+//                                                     fill is HTH_EBUSY
+//     FILLING -> ABSENT     residency_drop
+//     HELD -> IDLE          hth_residency_rele
+//     IDLE -> HELD          hth_residency_hold
+//     IDLE -> ABSENT        residency_evict_idle
 //
-// An idle entry costs nothing but room, so it stays until somebody needs the room.
+// An idle entry costs nothing but memory, so it stays until the memory is needed.
 #include "memmgr/residency.h"
 
 #include "base/alloc.h"
@@ -150,7 +153,8 @@ static hth_err residency_key(const hth_id *id, const char *form, resident_key *k
 {
     *key = (resident_key){.id = *id};
     if (strlen(form) >= sizeof key->form) {
-        return hth_fail(HTH_EINVAL, "the name of a weight's form is longer than %zu bytes: '%s'",
+        return hth_fail(HTH_EINVAL,
+                        "the name of a weight's packed layout is longer than %zu bytes: '%s'",
                         sizeof key->form - 1, form);
     }
     strcpy(key->form, form);
@@ -229,9 +233,9 @@ hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form,
     if (e == NULL) {
         HTH_TRY(residency_fill(r, &key, bytes, fill, ctx, &e));
     } else if (e->state == RESIDENT_FILLING) {
-        return hth_fail(HTH_EBUSY, "weight form '%s' is being filled", form);
+        return hth_fail(HTH_EBUSY, "packed weight '%s' is being written", form);
     } else if (e->bytes != bytes) {
-        return hth_fail(HTH_EINVAL, "weight form '%s' has %zu bytes, %zu were expected", form,
+        return hth_fail(HTH_EINVAL, "packed weight '%s' has %zu bytes, %zu were expected", form,
                         e->bytes, bytes);
     }
     if (e->state == RESIDENT_IDLE) {

@@ -34,7 +34,7 @@ static hth_err run_resolve(hth_run *r, void *const *fixed)
             r->pointers[i] = NULL;
             if (s->tensor >= 0 && r->spec.problem->tensors[s->tensor].bytes > 0) {
                 const char *name = r->spec.problem->tensors[s->tensor].name;
-                return hth_fail(HTH_EINVAL, "tensor '%s' was bound to no memory",
+                return hth_fail(HTH_EINVAL, "tensor '%s' is not bound to memory",
                                 name ? name : "?");
             }
         }
@@ -228,8 +228,8 @@ static void run_collect_times(hth_run *r, uint64_t origin_ns)
 }
 
 // Kernels of rare operators count their work (base/pace.h), and may take memory to work in.
-#define RUN_SCRATCH       4 // times the device's memory ..
-#define RUN_SCRATCH_LEAST ((uint64_t)1 << 30)
+#define RUN_SCRATCH     4 // times the device's memory ..
+#define RUN_SCRATCH_MIN ((uint64_t)1 << 30)
 
 static hth_err run_turn(void *ctx)
 {
@@ -270,7 +270,7 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
     }
     uint64_t scratch = (uint64_t)r->spec.device->props.budget_bytes * RUN_SCRATCH;
     hth_pace pace = {.most_work = UINT64_MAX,
-                     .most_bytes = scratch > RUN_SCRATCH_LEAST ? scratch : RUN_SCRATCH_LEAST,
+                     .most_bytes = scratch > RUN_SCRATCH_MIN ? scratch : RUN_SCRATCH_MIN,
                      .turn = run_turn,
                      .ctx = r};
     r->canceled = canceled;

@@ -99,9 +99,10 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
         return HTH_OK;
     }
     s->far = r->spec.far[t];
-    return s->far != NULL ? HTH_OK
-                          : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no far place",
-                                     x->name ? x->name : "?");
+    return s->far != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no copy in host memory",
+                          x->name ? x->name : "?");
 }
 
 // Keeps the waits of instruction i that another stream must be waited for; marks who must record an

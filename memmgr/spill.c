@@ -209,7 +209,7 @@ static double spill_rate(uint64_t bytes, uint64_t from_ns, double best)
 
 static hth_err spill_measure_rounds(hth_spill *s, char *part, uint64_t bytes, hth_spill_speed *out)
 {
-    uint64_t least_ns = UINT64_MAX;
+    uint64_t min_ns = UINT64_MAX;
     for (int round = 0; round < 3; round++) {
         uint64_t from_ns = hth_now_ns();
         HTH_TRY(spill_measure_all(s, part, bytes, true));
@@ -220,9 +220,9 @@ static hth_err spill_measure_rounds(hth_spill *s, char *part, uint64_t bytes, ht
         from_ns = hth_now_ns();
         HTH_TRY(hth_spill_read(s, 0, part, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
         uint64_t took_ns = hth_now_ns() - from_ns;
-        least_ns = took_ns < least_ns ? took_ns : least_ns;
+        min_ns = took_ns < min_ns ? took_ns : min_ns;
     }
-    out->latency_us = (double)least_ns / 1e3;
+    out->latency_us = (double)min_ns / 1e3;
     return HTH_OK;
 }
 

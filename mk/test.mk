@@ -36,7 +36,7 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,bodies certificate clients confined damage demo disk_full files fork \
+            $(patsubst %,tests/%_test.py,bodies certificate clients confined cxx damage demo disk_full files fork \
             hostile_model job_owner page python rpc security soak terminal versions) \
             $(patsubst %,tests/%_test.sh,gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time

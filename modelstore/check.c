@@ -134,7 +134,7 @@ hth_record_sum hth_check_sum(const void *record, size_t bytes)
     hth_record_sum s = {.created_ns = 0};
     size_t head = bytes < HTH_RECORD_CREATED_BYTES ? bytes : HTH_RECORD_CREATED_BYTES;
     memcpy(&s.created_ns, record, head);
-    s.sum = hth_id_of(&(hth_piece){(const char *)record + head, bytes - head}, 1);
+    s.sum = hth_id_of(&(hth_chunk){(const char *)record + head, bytes - head}, 1);
     return s;
 }
 

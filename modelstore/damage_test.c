@@ -74,9 +74,9 @@ static const char *const harm_says[SOME] = {[FLIP] = "does not have the bytes th
                                             [EMPTY] = "has 0 bytes, not 4096",
                                             [LONGER] = "has 4097 bytes, not 4096",
                                             [MISSING] = "is missing",
-                                            [LINK] = "is no regular file",
-                                            [FOLDER] = "is no regular file",
-                                            [FIFO] = "is no regular file"};
+                                            [LINK] = "is not a regular file",
+                                            [FOLDER] = "is not a regular file",
+                                            [FIFO] = "is not a regular file"};
 
 static void count_damage(void *ctx, const hth_store_damage *d)
 {

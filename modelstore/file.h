@@ -30,11 +30,11 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
 // bytes at `at` are, until its next call; an error from it ends the writing.
 hth_err
 hth_store_file_write_from(int dir, const char *path, size_t bytes,
-                          hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data),
+                          hth_err (*chunk)(void *ctx, size_t at, size_t n, const void **data),
                           void *piece_ctx, hth_err (*tick)(void *ctx, size_t bytes), void *ctx);
 // Bytes of a piece, at most: enough that a system call is nothing beside the copy, few enough to be
 // in a core's cache still when what was read into them is written.
-#define HTH_STORE_PIECE ((size_t)1 << 20)
+#define HTH_STORE_CHUNK ((size_t)1 << 20)
 // hth_store_file_sync waits until the file's or directory's contents are on the disk.
 hth_err hth_store_file_sync(int dir, const char *path);
 hth_err hth_store_file_rename(int dir, const char *from, const char *to);

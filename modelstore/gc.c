@@ -73,11 +73,10 @@ static hth_err gc_forget(hth_txn *t, void *ctx)
     hth_uses_fini(&j->uses); // of an earlier try
     HTH_TRY(hth_uses_count(t, &j->uses));
     if (j->uses.unreadable > 0) {
-        return hth_fail(
-            HTH_ECORRUPT,
-            "nothing is removed: the record of %s is damaged, so that nobody knows which "
-            "tensors it uses; import that model again, or remove that version",
-            j->uses.example);
+        return hth_fail(HTH_ECORRUPT,
+                        "nothing is removed: the record of %s is damaged, so the tensors that it "
+                        "uses are unknown; import that model again, or remove that version",
+                        j->uses.example);
     }
     HTH_TRY(hth_txn_each(t, HTH_TABLE_TENSORS, NULL, 0, gc_find_dead, j));
     for (int i = 0; i < j->n_dead; i++) {

@@ -162,7 +162,7 @@ static hth_err index_is_there(const char *path)
     return S_ISREG(st.st_mode) && whole
                ? HTH_OK
                : hth_fail(HTH_ECORRUPT, "the store's index is damaged: it is %s",
-                          S_ISREG(st.st_mode) ? "cut" : "no regular file");
+                          S_ISREG(st.st_mode) ? "cut" : "not a regular file");
 }
 
 hth_err hth_index_pages(hth_index *ix)
@@ -226,8 +226,8 @@ static hth_err index_has_copy(const char *path)
         snprintf(what, sizeof what, "%s", hth_err_detail());
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
         return hth_fail(HTH_ECORRUPT,
-                        "%s; its copy of %s UTC, " HTH_INDEX_COPY ", can take the place of "
-                        "index/data.mdb, and what came later be imported again",
+                        "%s; its copy of %s UTC, " HTH_INDEX_COPY
+                        ", can replace index/data.mdb; import again what was added later",
                         what, when);
     }
     return HTH_ECORRUPT;

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OBJECT_PIECE ((size_t)1 << 20)
+#define OBJECT_CHUNK ((size_t)1 << 20)
 #define OBJECT_ALIGN 4096
 
 bool hth_object_same(const hth_object_seen *a, const hth_object_seen *b)
@@ -30,7 +30,7 @@ static hth_err object_is(const struct stat *st, const hth_path *path, uint64_t b
                          hth_object_seen *out)
 {
     if (!S_ISREG(st->st_mode)) {
-        return hth_fail(HTH_ECORRUPT, "its file '%s' is no regular file", path->text);
+        return hth_fail(HTH_ECORRUPT, "its file '%s' is not a regular file", path->text);
     }
     *out = (hth_object_seen){st->st_ino, (uint64_t)st->st_size, object_ns(st->st_mtim),
                              object_ns(st->st_ctim)};
@@ -46,7 +46,7 @@ static hth_err object_absent(int errnum, const hth_path *path)
     return errnum == ENOENT || errnum == ENOTDIR
                ? hth_fail(HTH_ECORRUPT, "its file '%s' is missing", path->text)
            : errnum == ELOOP
-               ? hth_fail(HTH_ECORRUPT, "its file '%s' is no regular file", path->text)
+               ? hth_fail(HTH_ECORRUPT, "its file '%s' is not a regular file", path->text)
            : errnum == EIO || errnum == EUCLEAN
                ? hth_fail(HTH_ECORRUPT, "its file '%s': %s", path->text, strerror(errnum))
                : hth_fail_errno(errnum, "opening '%s'", path->text);
@@ -87,11 +87,11 @@ hth_err hth_object_open(const hth_store *s, const hth_id *id, uint64_t bytes, bo
     return HTH_OK;
 }
 
-// object_piece reads as much as there is of a piece; -1: errno.
-static ssize_t object_piece(int fd, char *buffer, uint64_t at)
+// object_chunk reads as much as there is of a piece; -1: errno.
+static ssize_t object_chunk(int fd, char *buffer, uint64_t at)
 {
     for (;;) {
-        ssize_t n = pread(fd, buffer, OBJECT_PIECE, (off_t)at);
+        ssize_t n = pread(fd, buffer, OBJECT_CHUNK, (off_t)at);
         int how = n < 0 && errno == EINVAL ? fcntl(fd, F_GETFL) : -1;
         if (how >= 0 && (how & O_DIRECT) != 0 && fcntl(fd, F_SETFL, how & ~O_DIRECT) == 0) {
             continue; // this file system does not read past the cache
@@ -105,14 +105,14 @@ static ssize_t object_piece(int fd, char *buffer, uint64_t at)
 hth_err hth_object_read(int fd, const hth_id *id, uint64_t bytes, hth_object_take take, void *ctx)
 {
     hth_path path = hth_path_of_tensor(id);
-    char *buffer = hth_alloc_aligned(OBJECT_PIECE, OBJECT_ALIGN);
+    char *buffer = hth_alloc_aligned(OBJECT_CHUNK, OBJECT_ALIGN);
     if (buffer == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory reading '%s'", path.text);
     }
     hth_err err = HTH_OK;
     for (uint64_t at = 0; at < bytes && err == HTH_OK;) {
-        ssize_t n = object_piece(fd, buffer, at);
-        uint64_t left = bytes - at, end = at + (left < OBJECT_PIECE ? left : OBJECT_PIECE);
+        ssize_t n = object_chunk(fd, buffer, at);
+        uint64_t left = bytes - at, end = at + (left < OBJECT_CHUNK ? left : OBJECT_CHUNK);
         if (n < 0 && (errno == EIO || errno == EUCLEAN)) {
             err = hth_fail(HTH_ECORRUPT, "its file '%s' cannot be read between bytes %llu and %llu",
                            path.text, (unsigned long long)at, (unsigned long long)end);

@@ -23,8 +23,8 @@ static hth_path path_file(const char *folder, hth_named_path p)
 {
     char use = (char)('a' + p.use), hex[HTH_ID_HEX];
     hth_path out;
-    hth_piece piece[] = {{&use, 1}, {p.path, strlen(p.path)}};
-    hth_id id = hth_id_of(piece, 2);
+    hth_chunk chunk[] = {{&use, 1}, {p.path, strlen(p.path)}};
+    hth_id id = hth_id_of(chunk, 2);
     snprintf(out.text, sizeof out.text, "%s/%s", folder, hth_id_hex(&id, hex));
     return out;
 }

@@ -235,7 +235,7 @@ static hth_err put_check(const hth_put_tensor *tensors, int n)
         }
         HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
         if (bytes != t->bytes) {
-            return hth_fail(HTH_EINVAL, "tensor '%s' has %zu bytes, its dtype and shape want %zu",
+            return hth_fail(HTH_EINVAL, "tensor '%s' has %zu bytes, its dtype and shape need %zu",
                             t->name, t->bytes, bytes);
         }
     }
@@ -280,7 +280,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
 {
     int lock;
     memset(out, 0, sizeof *out);
-    HTH_TRY(hth_store_check_name(name));
+    HTH_TRY(hth_store_check_new(name));
     HTH_TRY(put_check(tensors, n));
     if (s->read_only) {
         return hth_store_read_only();

@@ -19,18 +19,18 @@
 typedef struct mend_compare {
     hth_put_job *j;
     const hth_put_item *it;
-    void *piece;          // of an item whose bytes are read
+    void *chunk;          // of an item whose bytes are read
     uint64_t first, last; // bytes that differ; first > last: none
 } mend_compare;
 
-static hth_err mend_piece(void *ctx, const void *data, uint64_t at, size_t bytes)
+static hth_err mend_chunk(void *ctx, const void *data, uint64_t at, size_t bytes)
 {
     mend_compare *c = ctx;
     const uint8_t *have = data, *want = hth_put_bytes(c->it);
     if (want == NULL) {
-        assert(bytes <= HTH_STORE_PIECE);
-        HTH_TRY(hth_put_read(c->it, at, c->piece, bytes));
-        want = c->piece;
+        assert(bytes <= HTH_STORE_CHUNK);
+        HTH_TRY(hth_put_read(c->it, at, c->chunk, bytes));
+        want = c->chunk;
     } else {
         want += at;
     }
@@ -58,15 +58,15 @@ static hth_err mend_file(hth_put_job *j, hth_put_item *it)
     char what[80];
     hth_object_seen seen;
     mend_compare c = {.j = j, .it = it, .first = UINT64_MAX};
-    if (hth_put_bytes(it) == NULL && (c.piece = hth_alloc(HTH_STORE_PIECE)) == NULL) {
+    if (hth_put_bytes(it) == NULL && (c.chunk = hth_alloc(HTH_STORE_CHUNK)) == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory to compare tensor '%s'", it->t->name);
     }
     hth_err err = hth_object_open(j->s, &it->id, it->t->bytes, false, &fd, &seen);
     if (err == HTH_OK) {
-        err = hth_object_read(fd, &it->id, it->t->bytes, mend_piece, &c);
+        err = hth_object_read(fd, &it->id, it->t->bytes, mend_chunk, &c);
         close(fd);
     }
-    hth_free(c.piece);
+    hth_free(c.chunk);
     if (err == HTH_ECORRUPT) {
         mend_found(it, hth_err_detail());
         return HTH_OK;

@@ -167,15 +167,15 @@ void hth_put_work_fini(hth_put_job *j)
 // An item that is read in pieces, and the sum of what was read.
 typedef struct put_stream {
     const hth_put_item *it;
-    void *piece;
+    void *chunk;
     hth_id_sum *sum;
 } put_stream;
 
-static hth_err stream_piece(void *ctx, size_t at, size_t n, const void **data)
+static hth_err stream_chunk(void *ctx, size_t at, size_t n, const void **data)
 {
     put_stream *s = ctx;
-    *data = s->piece;
-    return put_sum(s->it, at, s->piece, n, s->sum);
+    *data = s->chunk;
+    return put_sum(s->it, at, s->chunk, n, s->sum);
 }
 
 // stream_hash finds the id of an item that is read in pieces.
@@ -183,12 +183,12 @@ static hth_err stream_hash(hth_put_job *j, put_room *r, hth_put_item *it)
 {
     put_stream s = {.it = it};
     const void *data;
-    HTH_TRY(room_get(r, it, HTH_STORE_PIECE, &s.piece));
+    HTH_TRY(room_get(r, it, HTH_STORE_CHUNK, &s.chunk));
     s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
     hth_err err = HTH_OK;
-    for (size_t at = 0; at < it->t->bytes && err == HTH_OK; at += HTH_STORE_PIECE) {
-        size_t left = it->t->bytes - at, n = left < HTH_STORE_PIECE ? left : HTH_STORE_PIECE;
-        err = stream_piece(&s, at, n, &data);
+    for (size_t at = 0; at < it->t->bytes && err == HTH_OK; at += HTH_STORE_CHUNK) {
+        size_t left = it->t->bytes - at, n = left < HTH_STORE_CHUNK ? left : HTH_STORE_CHUNK;
+        err = stream_chunk(&s, at, n, &data);
         err = err == HTH_OK ? put_tick(j, n) : err;
     }
     it->id = hth_id_sum_end(s.sum);
@@ -200,9 +200,9 @@ static hth_err stream_hash(hth_put_job *j, put_room *r, hth_put_item *it)
 static hth_err stream_write(hth_put_job *j, put_room *r, hth_put_item *it, hth_id *id)
 {
     put_stream s = {.it = it};
-    HTH_TRY(room_get(r, it, HTH_STORE_PIECE, &s.piece));
+    HTH_TRY(room_get(r, it, HTH_STORE_CHUNK, &s.chunk));
     s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
-    hth_err err = hth_store_file_write_from(j->s->dir, it->temp.text, it->t->bytes, stream_piece,
+    hth_err err = hth_store_file_write_from(j->s->dir, it->temp.text, it->t->bytes, stream_chunk,
                                             &s, put_tick, j);
     *id = hth_id_sum_end(s.sum);
     return err;

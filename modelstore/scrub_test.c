@@ -283,7 +283,7 @@ static void test_copy(void **state)
         fclose(f);
         assert_err(hth_store_open(dir, false, false, &s), HTH_ECORRUPT,
                    "the store's index is damaged");
-        assert_non_null(strstr(hth_err_detail(), "index/data.copy, can take the place of"));
+        assert_non_null(strstr(hth_err_detail(), "index/data.copy, can replace"));
         char command[300];
         snprintf(command, sizeof command, "cp %s %s", copy, index);
         assert_int_equal(system(command), 0);

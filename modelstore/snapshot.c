@@ -23,12 +23,12 @@
 #include <unistd.h>
 
 #define SNAPSHOT_HEAD  ((size_t)2 << 16) // both meta pages, whatever the size of a page (64 KiB)
-#define SNAPSHOT_PIECE ((size_t)1 << 20)
+#define SNAPSHOT_CHUNK ((size_t)1 << 20)
 #define SNAPSHOT_TRIES 100
 
 typedef struct snapshot {
     int from, to;
-    char *head, *piece; // SNAPSHOT_HEAD and SNAPSHOT_PIECE bytes
+    char *head, *chunk; // SNAPSHOT_HEAD and SNAPSHOT_CHUNK bytes
 } snapshot;
 
 // snapshot_read reads until `bytes` are there, or the file ends; *n: how many are.
@@ -70,12 +70,12 @@ static hth_err snapshot_copy(const snapshot *s, bool *same)
     HTH_TRY(snapshot_write(s->to, s->head, head, 0));
     off_t at = (off_t)head;
     do {
-        HTH_TRY(snapshot_read(s->from, s->piece, SNAPSHOT_PIECE, at, &n));
-        HTH_TRY(snapshot_write(s->to, s->piece, n, at));
+        HTH_TRY(snapshot_read(s->from, s->chunk, SNAPSHOT_CHUNK, at, &n));
+        HTH_TRY(snapshot_write(s->to, s->chunk, n, at));
         at += (off_t)n;
-    } while (n == SNAPSHOT_PIECE);
-    HTH_TRY(snapshot_read(s->from, s->piece, SNAPSHOT_HEAD, 0, &n));
-    *same = n == head && memcmp(s->piece, s->head, n) == 0;
+    } while (n == SNAPSHOT_CHUNK);
+    HTH_TRY(snapshot_read(s->from, s->chunk, SNAPSHOT_HEAD, 0, &n));
+    *same = n == head && memcmp(s->chunk, s->head, n) == 0;
     return HTH_OK;
 }
 
@@ -86,8 +86,8 @@ static hth_err snapshot_run(const snapshot *s)
         HTH_TRY(snapshot_copy(s, &same));
     }
     return same ? HTH_OK
-                : hth_fail(HTH_EBUSY, "the store is written all the time: ask the server that does "
-                                      "(--server), or have write permission for index/lock.mdb");
+                : hth_fail(HTH_EBUSY, "the store is being written all the time: use its server "
+                                      "(--server), or get write permission for index/lock.mdb");
 }
 
 hth_err hth_snapshot_take(const char *path, int *fd)
@@ -100,8 +100,8 @@ hth_err hth_snapshot_take(const char *path, int *fd)
     }
     s.to = memfd_create("hearth-index", MFD_CLOEXEC);
     s.head = hth_alloc(SNAPSHOT_HEAD);
-    s.piece = hth_alloc(SNAPSHOT_PIECE);
-    if (s.to < 0 || s.head == NULL || s.piece == NULL) {
+    s.chunk = hth_alloc(SNAPSHOT_CHUNK);
+    if (s.to < 0 || s.head == NULL || s.chunk == NULL) {
         err = hth_fail(HTH_ENOMEM, "out of memory for a copy of the store's index");
     }
     err = err == HTH_OK ? snapshot_run(&s) : err;
@@ -111,7 +111,7 @@ hth_err hth_snapshot_take(const char *path, int *fd)
         close(s.to);
     }
     hth_free(s.head);
-    hth_free(s.piece);
+    hth_free(s.chunk);
     close(s.from);
     return err;
 }

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -257,10 +258,33 @@ hth_err hth_store_check_name(const char *name)
         bad |= c < 0x20 || c == 0x7f || c == '/' || c == ':';
     }
     return bad ? hth_fail(HTH_EINVAL,
-                          "'%s' cannot be a model's name: no '/', ':' or control characters, and "
-                          "no '.' in front",
+                          "'%s' is not a valid model name: no '/', ':' or control characters, and "
+                          "no leading '.'",
                           name)
                : HTH_OK;
+}
+
+hth_err hth_store_check_new(const char *name)
+{
+    HTH_TRY(hth_store_check_name(name));
+    for (size_t n = strlen(name), at = 0, bytes; at < n; at += bytes) {
+        char plain[HTH_STORE_NAME_MAX + 1];
+        uint32_t code;
+        bytes = hth_utf8_next(name + at, n - at, &code);
+        if (bytes > 0 && !hth_utf8_hidden(code)) {
+            continue;
+        }
+        memcpy(plain, name, n + 1);
+        hth_utf8_plain(plain);
+        return bytes == 0 || code == HTH_UTF8_NONE
+                   ? hth_fail(HTH_EINVAL, "'%s' cannot be a model's name: byte %zu is not UTF-8",
+                              plain, at + 1)
+                   : hth_fail(HTH_EINVAL,
+                              "'%s' cannot be a model's name: it has a character that is not seen "
+                              "(U+%04X, at byte %zu)",
+                              plain, (unsigned)code, at + 1);
+    }
+    return HTH_OK;
 }
 
 hth_version_key hth_version_key_of(const char *name, int version)
@@ -412,8 +436,8 @@ static hth_err store_text_get(hth_txn *t, void *ctx)
     MDB_val v;
     HTH_TRY(store_text_find(t, x->key, &v));
     if (v.mv_size >= x->cap) {
-        return hth_fail(HTH_ETOOBIG, "the text '%.100s' has %zu bytes, room is for %zu", x->key,
-                        v.mv_size, x->cap);
+        return hth_fail(HTH_ETOOBIG, "the text '%.100s' has %zu bytes, but the buffer has %zu",
+                        x->key, v.mv_size, x->cap);
     }
     memcpy(x->out, v.mv_data, v.mv_size);
     x->out[v.mv_size] = '\0';

@@ -50,9 +50,7 @@ typedef int (*hth_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_by
 // hth_store_put adds a version of model `name` (1, 2, ..): a skeleton (graph) and its tensors.
 // Hashes on two threads, writes what is new. What the store has already is compared, and written
 // again where it is damaged: whoever has the damaged file mapped keeps it. Atomic. `meta` is a
-// small JSON text kept with the version (may be NULL). Names: 1-200 bytes, no '/', ':' or control
-// characters, not starting with
-// '.'.
+// small JSON text kept with the version (may be NULL). Names: hth_store_check_new.
 hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes,
                       const char *meta, const hth_put_tensor *tensors, int n,
                       hth_progress_fn progress, void *ctx, hth_put_result *out);
@@ -65,8 +63,13 @@ hth_err hth_store_room(hth_store *s, uint64_t *bytes);
 hth_err hth_store_reserve(hth_store *s, uint64_t bytes, int *fd);
 void hth_store_unreserve(int fd); // -1 is allowed
 
-// hth_store_check_name: HTH_EINVAL, this can be no model's name.
+// hth_store_check_name: HTH_EINVAL, this can be no model's name: 1-200 bytes, no '/', ':' or control
+// characters of ASCII, not starting with '.'.
 hth_err hth_store_check_name(const char *name);
+// hth_store_check_new is the same for the name of a new version, in which everything is to be seen:
+// UTF-8 without what hth_utf8_hidden tells of. Versions that have other names, from before that was
+// asked for, can be read and removed.
+hth_err hth_store_check_new(const char *name);
 
 typedef struct hth_manifest_tensor {
     char *name;
@@ -173,7 +176,7 @@ hth_err hth_store_text_load(hth_store *s, const char *key, char **value);
 hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, const char *value);
 
 // hth_store_latest stores the newest version of a model that exists, 0: there is none.
-// hth_store_has tells whether a version exists. Neither reads it.
+// hth_store_has tells whether a version exists (0: any). Neither reads it.
 hth_err hth_store_latest(hth_store *s, const char *name, int *version);
 hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has);
 

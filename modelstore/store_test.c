@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a store says and keeps when nothing goes wrong, and how it refuses.
+#include "modelstore/check.h"
+#include "modelstore/store_impl.h"
 #include "modelstore/store_test.h"
+
+#include "base/alloc.h"
 
 #include <time.h>
 
@@ -144,6 +148,134 @@ static void test_names(void **state)
     assert_ok(hth_store_get(s, name, 0, &m));
     assert_string_equal(m.name, name);
     hth_manifest_fini(&m);
+    hth_store_close(s);
+}
+
+// What is not seen in a name, and how the sentence calls it.
+static void test_hidden_names(void **state)
+{
+    static const struct {
+        const char *name, *words;
+    } bad[] = {
+        {"a\xc2\x9b"
+         "31m",
+         "'a??31m' cannot be a model's name: it has a character that is not seen (U+009B, at byte "
+         "2)"},
+        {"a\xc2\x80", "U+0080"},
+        {"a\xe2\x80\xae"
+         "gpj",
+         "(U+202E, at byte 2)"},
+        {"\xe2\x81\xa6"
+         "a",
+         "U+2066"},
+        {"\xe2\x80\x8e"
+         "a",
+         "U+200E"},
+        {"a\xe2\x80\x8b", "U+200B"},
+        {"a\xe2\x80\x8d"
+         "b",
+         "U+200D"},
+        {"a\xef\xbb\xbf", "U+FEFF"},
+        {"a\xc2\xad"
+         "b",
+         "U+00AD"},
+        {"a\xe2\x80\xa8"
+         "b",
+         "U+2028"},
+        {"a\xf3\xa0\x81\x81", "U+E0041"},
+        {"a\xe2\x81\xa0"
+         "b",
+         "U+2060"},
+        {"a\xd8\x9c", "U+061C"},
+        {"a\xff"
+         "b",
+         "byte 2 is not UTF-8"},
+        {"a\xe2\x80", "byte 2 is not UTF-8"},
+        {"\xc0\xaf", "byte 1 is not UTF-8"},
+    };
+    static const char *const good[] = {"\xe6\xa8\xa1\xe5\x9e\x8b", "\xd7\xa9\xd7\x9c",
+                                       "na\xc3\xafve", "\xf0\x9f\x94\xa5", "e\xcc\x81"};
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_err(test_put(s, bad[i].name, 1, &r), HTH_EINVAL, bad[i].words);
+        assert_ok(hth_store_check_name(bad[i].name));
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_ok(test_put(s, good[i], 1, &r));
+    }
+    hth_store_close(s);
+}
+
+// another_name gives version 1 of model "a" another name, too, which could be had once.
+#define OLD_NAME                                                                                   \
+    "a\xe2\x80\xae"                                                                                \
+    "gpj"
+static hth_err another_name(hth_txn *t, void *ctx)
+{
+    MDB_val v;
+    uint32_t number = 1;
+    hth_version_key from = hth_version_key_of("a", 1), to = hth_version_key_of(OLD_NAME, 1);
+    HTH_TRY(hth_txn_get(t, HTH_TABLE_VERSIONS, from.text, from.bytes, &v));
+    size_t bytes = v.mv_size;
+    void *copy = hth_memdup(v.mv_data, bytes);
+    hth_err err = hth_txn_put(t, HTH_TABLE_VERSIONS, to.text, to.bytes, copy, bytes);
+    err = err == HTH_OK ? hth_check_sum_put(t, &to, copy, bytes) : err;
+    hth_free(copy);
+    return err == HTH_OK ? hth_txn_put(t, HTH_TABLE_MODELS, OLD_NAME, strlen(OLD_NAME), &number,
+                                       sizeof number)
+                         : err;
+}
+
+// Versions that have such a name are read, listed, told of, and removed; they get no newer one.
+static void test_old_names(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_manifest m;
+    hth_store_entry *list;
+    int n, version;
+    bool has;
+    assert_ok(test_put(s, "a", 1, &r));
+    assert_ok(hth_index_write(&s->index, another_name, NULL));
+    assert_ok(hth_store_get(s, OLD_NAME, 0, &m));
+    assert_string_equal(m.name, OLD_NAME);
+    hth_manifest_fini(&m);
+    assert_ok(hth_store_list(s, &list, &n));
+    assert_int_equal(n, 2);
+    hth_free(list);
+    assert_ok(hth_store_latest(s, OLD_NAME, &version));
+    assert_int_equal(version, 1);
+    assert_ok(hth_store_verify(s, OLD_NAME, 1));
+    assert_err(test_put(s, OLD_NAME, 2, &r), HTH_EINVAL, "U+202E");
+    assert_ok(hth_store_rm(s, OLD_NAME, 0));
+    assert_ok(hth_store_has(s, OLD_NAME, 0, &has));
+    assert_false(has);
+    hth_store_close(s);
+}
+
+static void test_has(void **state)
+{
+    static const struct {
+        const char *name;
+        int version;
+        bool has;
+    } cases[] = {{"a", 0, true},   {"a", 1, false}, {"a", 2, true}, {"a", 3, false},
+                 {"ab", 0, false}, {"b", 0, false}, {"", 1, false}};
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    assert_ok(test_put(s, "a", 1, &r));
+    assert_ok(test_put(s, "a", 2, &r));
+    assert_ok(hth_store_rm(s, "a", 1));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool has = !cases[i].has;
+        if (cases[i].name[0] == 0) {
+            assert_err(hth_store_has(s, "", 1, &has), HTH_EINVAL, "name");
+            continue;
+        }
+        assert_ok(hth_store_has(s, cases[i].name, cases[i].version, &has));
+        assert_int_equal(has, cases[i].has);
+    }
     hth_store_close(s);
 }
 
@@ -332,15 +464,12 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_versions),
-        TEST(test_repeated_tensor),
-        TEST(test_list_rm_gc),
-        TEST(test_names),
-        TEST(test_bad_tensors),
-        TEST(test_texts),
-        TEST(test_refused_directories),
-        TEST(test_read_only),
-        TEST(test_warm_start),
+        TEST(test_versions),      TEST(test_repeated_tensor),
+        TEST(test_list_rm_gc),    TEST(test_names),
+        TEST(test_hidden_names),  TEST(test_old_names),
+        TEST(test_has),           TEST(test_bad_tensors),
+        TEST(test_texts),         TEST(test_refused_directories),
+        TEST(test_read_only),     TEST(test_warm_start),
         TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

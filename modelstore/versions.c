@@ -175,6 +175,11 @@ static hth_err versions_has(hth_txn *t, void *ctx)
 {
     const version_job *j = ctx;
     MDB_val v;
+    int last;
+    if (j->version == 0) {
+        HTH_TRY(hth_store_last(t, j->name, &last));
+        return last > 0 ? HTH_OK : HTH_ENOENT;
+    }
     hth_version_key key = hth_version_key_of(j->name, j->version);
     return hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
 }

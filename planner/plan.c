@@ -152,8 +152,8 @@ static hth_err problem_check_node(const hth_problem *p, int i)
     for (int j = 0; j < n->n_inputs; j++) {
         int t = n->inputs[j];
         if (t < 0 || t >= p->n_tensors || p->tensors[t].producer >= i) {
-            return hth_fail(HTH_EINVAL, "node %d '%s': input %d is no tensor made before it", i,
-                            problem_name(n->name), t);
+            return hth_fail(HTH_EINVAL, "node %d '%s': input %d is not a tensor produced before it",
+                            i, problem_name(n->name), t);
         }
     }
     for (int j = 0; j < n->n_outputs; j++) {

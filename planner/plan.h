@@ -55,7 +55,7 @@ typedef struct hth_problem {
     double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a
                               // GPU, more where copies and compute share processors
     bool loose; // the alternatives are not all there are, and weights may have other forms: neither
-                // proves how much memory is needed (hth_plan_least)
+                // proves how much memory is needed (hth_plan_min)
     int n_tensors, n_nodes;
     hth_plan_tensor *tensors;
     hth_plan_node *nodes; // execution order
@@ -115,14 +115,14 @@ void hth_plan_free(hth_plan *p); // NULL is allowed
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
 
 // hth_plan_floor computes the bytes of the smallest plan that hth_plan_inference finds: it succeeds
-// with them. That proves nothing about less (hth_plan_least does).
+// with them. That proves nothing about less (hth_plan_min does).
 hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes);
 
-// hth_plan_least returns bytes that every plan of p needs, whoever makes it: what one node holds
+// hth_plan_min returns bytes that every plan of p needs, whoever makes it: what one node holds
 // while it runs (*node, -1: none; may be NULL). Below it there is no plan that hth_plan_verify
 // accepts; above it there need not be one. p has been checked.
-uint64_t hth_plan_least(const hth_problem *p, int *node);
-// What to say when nothing fits: either what hth_plan_least proves, or that no plan was found; with
+uint64_t hth_plan_min(const hth_problem *p, int *node);
+// What to say when nothing fits: either what hth_plan_min proves, or that no plan was found; with
 // the budget, and the bytes of a plan that was found, where there is one.
 typedef struct hth_shortage {
     uint64_t budget, least, found; // found 0: not known

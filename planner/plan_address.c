@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses: rectangles {stages x bytes} to offsets so that none overlap, as low as possible
 // ("dynamic storage allocation", NP-hard). Place the rectangles one after the other into the best
-// gap between already placed ones that share a stage with them, in several orders; the order
+// interval between already placed ones that share a stage with them, in several orders; the order
 // decides everything. If no order reaches the peak of live bytes, which is a lower bound,
 // plan_address_skyline.c looks for better ones.
 //
@@ -19,7 +19,7 @@
 #define ADDRESS_NEAR     64     // part of the peak: what fits but is more above it is tried again
 #define ADDRESS_LOWER    2      // .. for so many times as long
 #define ADDRESS_KINDS    5      // of orders
-#define ADDRESS_LEAST    6      // passes, whatever the time
+#define ADDRESS_MIN      6      // passes, whatever the time
 #define ADDRESS_PATIENCE 5      // times as many, where a target can be reached
 // Of all rectangles together, 64 MiB: with more there is no search. Networks of thousands of layers
 // have a tenth of that.
@@ -148,22 +148,22 @@ out:
 // Shell sort by offset: short, nearly sorted lists, no callback.
 static void address_sort_near(hth_address_span *near, int n)
 {
-    static const int gaps[] = {301, 57, 10, 1};
-    for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++) {
-        for (int i = gaps[g]; i < n; i++) {
+    static const int intervals[] = {301, 57, 10, 1};
+    for (size_t g = 0; g < sizeof intervals / sizeof *intervals; g++) {
+        for (int i = intervals[g]; i < n; i++) {
             hth_address_span x = near[i];
             int j = i;
-            for (; j >= gaps[g] && near[j - gaps[g]].lo > x.lo; j -= gaps[g]) {
-                near[j] = near[j - gaps[g]];
+            for (; j >= intervals[g] && near[j - intervals[g]].lo > x.lo; j -= intervals[g]) {
+                near[j] = near[j - intervals[g]];
             }
             near[j] = x;
         }
     }
 }
 
-// The offset of the tightest (or, with `lowest`, the first) gap for rectangle i among its placed
+// The offset of the tightest (or, with `lowest`, the first) interval for rectangle i among its placed
 // neighbours.
-static uint64_t address_gap(hth_address *a, int i, bool lowest)
+static uint64_t address_interval(hth_address *a, int i, bool lowest)
 {
     int n = 0;
     uint64_t bytes = a->r[i].bytes;
@@ -197,7 +197,7 @@ void hth_address_pass(hth_address *a, bool lowest)
     memset(a->placed, 0, (size_t)a->n * sizeof *a->placed);
     for (int k = 0; k < a->n && height < a->best_height; k++) {
         int i = a->order[k];
-        a->r[i].offset = address_gap(a, i, lowest);
+        a->r[i].offset = address_interval(a, i, lowest);
         uint64_t top = a->r[i].offset + a->r[i].bytes;
         a->placed[i] = (hth_address_span){a->r[i].offset, top};
         height = top > height ? top : height;
@@ -252,7 +252,7 @@ static hth_err address_many(hth_address *a)
 static hth_err address_search(hth_address *a, int effort)
 {
     for (int pass = 0; pass < 2 * ADDRESS_KINDS; pass++) {
-        if (a->best_height <= a->goal || (hth_address_done(a) && pass >= ADDRESS_LEAST)) {
+        if (a->best_height <= a->goal || (hth_address_done(a) && pass >= ADDRESS_MIN)) {
             break;
         }
         if (pass % 2 == 0) {

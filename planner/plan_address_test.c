@@ -2,7 +2,7 @@
 #include "planner/plan_test.h"
 
 #define ADDRESS_FOLDER "tests/data/addresses"
-#define ADDRESS_MOST   2048
+#define ADDRESS_MAX    2048
 
 static void assert_disjoint(const hth_rect *r, int n, uint64_t height)
 {
@@ -98,7 +98,7 @@ static int address_read(const char *name, hth_rect *r)
     assert_non_null(f);
     while (fgets(line, sizeof line, f) != NULL) {
         unsigned long long bytes;
-        assert_true(n < ADDRESS_MOST);
+        assert_true(n < ADDRESS_MAX);
         if (sscanf(line, "%d %d %llu", &r[n].first, &r[n].last, &bytes) == 3) {
             r[n++].bytes = bytes;
         }
@@ -113,7 +113,7 @@ static void test_training_steps(void **state)
                                         "unet-0.4",  "unet-0.6",     "unet-0.7",
                                         "unet-0.8",  "resnet50-0.4", "mobilenetv2-0.3"};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        static hth_rect r[ADDRESS_MOST];
+        static hth_rect r[ADDRESS_MAX];
         uint64_t height, peak;
         int n = address_read(names[k], r);
         peak = peak_of(r, n);
@@ -154,7 +154,7 @@ static void test_many(void **state)
     r = many(300000, 300000, 300000);
     assert_ok(hth_address_assign(r, 300000, 0, 4, &height));
     hth_free(r);
-    r = many(9000, 1, 1); // all at once: no gap is lost
+    r = many(9000, 1, 1); // all at once: no interval is lost
     assert_ok(hth_address_assign(r, 9000, 0, 1, &height));
     assert_disjoint(r, 9000, height);
     assert_int_equal(height, peak_of(r, 9000));

@@ -117,12 +117,12 @@ hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curv
     return err;
 }
 
-hth_err hth_curve_least(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
-                        uint64_t *bytes)
+hth_err hth_curve_min(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
+                      uint64_t *bytes)
 {
     hth_curve_point point;
     bool fits;
-    uint64_t enough = (uint64_t)((double)peak * HTH_CURVE_LEAST), low = floor, high = peak;
+    uint64_t enough = (uint64_t)((double)peak * HTH_CURVE_MIN), low = floor, high = peak;
     HTH_TRY(plan(ctx, peak, &point, &fits));
     if (!fits) {
         return hth_fail(HTH_ETOOBIG, "no plan was found for %s", hth_size_of(peak).text);

@@ -39,13 +39,13 @@ hth_err hth_curve_point_of(const hth_problem *p, const hth_plan_options *o, uint
 // hth_plan_curve_by is hth_plan_curve of whatever `plan` plans, from `peak` bytes down to `floor`.
 hth_err hth_plan_curve_by(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
                           hth_curve *out);
-// hth_curve_least looks for the plan with the least memory between `floor`, below which there is
+// hth_curve_min looks for the plan with the least memory between `floor`, below which there is
 // none, and `peak`: halving what is left, so *bytes, what the plan found needs, is within
-// HTH_CURVE_LEAST of the least budget for which one is found. HTH_ETOOBIG: none, not for `peak`
+// HTH_CURVE_MIN of the least budget for which one is found. HTH_ETOOBIG: none, not for `peak`
 // either.
-#define HTH_CURVE_LEAST 0.01 // of the peak
-hth_err hth_curve_least(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
-                        uint64_t *bytes);
+#define HTH_CURVE_MIN 0.01 // of the peak
+hth_err hth_curve_min(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
+                      uint64_t *bytes);
 
 // One point for each job: the choice with the least sum of weight * time / fastest time whose bytes
 // fit `device_bytes` and whose link times fit `link_us` per second of work (a multiple-choice

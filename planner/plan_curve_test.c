@@ -48,13 +48,13 @@ static void least_memory_is_found(void **state)
     for (uint64_t least = 100; least <= 1000000; least = least * 3 / 2) {
         limits x = {.least = least};
         uint64_t bytes;
-        assert_ok(hth_curve_least(limits_plan, &x, 1000000, 90, &bytes));
+        assert_ok(hth_curve_min(limits_plan, &x, 1000000, 90, &bytes));
         assert_true(bytes >= least && bytes <= least + 10000);
         assert_true(x.asked <= 9);
     }
     limits x = {.least = 11};
     uint64_t bytes;
-    assert_err(hth_curve_least(limits_plan, &x, 10, 5, &bytes), HTH_ETOOBIG,
+    assert_err(hth_curve_min(limits_plan, &x, 10, 5, &bytes), HTH_ETOOBIG,
                "no plan was found for 10 B");
 }
 

@@ -40,7 +40,7 @@ static void decode_estimate(hth_decoder *d, bool waits)
             at += m->menu[d->item[d->run[r].node]].time_us;
         }
         for (int g = waits ? d->saves.head[s] : -1; g >= 0; g = d->saves.next[g]) {
-            lane = d->saved_us[g] = hth_later(lane, at) + m->d2h_us[m->gap[g].tensor];
+            lane = d->saved_us[g] = hth_later(lane, at) + m->d2h_us[m->interval[g].tensor];
         }
     }
     d->begin_us[m->n_stages] = at;
@@ -57,15 +57,16 @@ static void decode_saves(hth_decoder *d)
         if (d->save[g] >= 0) {
             hth_lists_add(&d->saves, d->save[g], g);
         } else {
-            d->away[g] = (m->gap[g].cyclic ? d->until[g] : m->gap[g].p) + 1;
+            d->away[g] = (m->interval[g].cyclic ? d->until[g] : m->interval[g].p) + 1;
         }
     }
     for (int s = 0; s < n; s++) {
         for (int g = d->saves.head[s]; g >= 0; g = d->saves.next[g]) {
-            const hth_gap *gap = &m->gap[g];
-            int first = (gap->cyclic ? d->until[g] : gap->p) + 1;
-            int limit = gap->cyclic ? n : d->need[g] - 1;
-            lane = d->saved_us[g] = hth_later(lane, d->begin_us[s + 1]) + m->d2h_us[gap->tensor];
+            const hth_interval *interval = &m->interval[g];
+            int first = (interval->cyclic ? d->until[g] : interval->p) + 1;
+            int limit = interval->cyclic ? n : d->need[g] - 1;
+            lane = d->saved_us[g] =
+                hth_later(lane, d->begin_us[s + 1]) + m->d2h_us[interval->tensor];
             while (after < n && d->begin_us[after] < lane) {
                 after++;
             }
@@ -86,11 +87,11 @@ static void decode_fetches(hth_decoder *d)
     }
     for (int s = n - 1; s >= 0; s--) {
         for (int g = d->needs.head[s]; g >= 0; g = d->needs.next[g]) {
-            latest = hth_sooner(latest, d->begin_us[s]) - m->h2d_us[m->gap[g].tensor];
+            latest = hth_sooner(latest, d->begin_us[s]) - m->h2d_us[m->interval[g].tensor];
             while (before > 0 && d->begin_us[before] > latest) {
                 before--;
             }
-            int first = m->gap[g].cyclic ? 0 : d->away[g], c = before < s ? before : s;
+            int first = m->interval[g].cyclic ? 0 : d->away[g], c = before < s ? before : s;
             d->back[g] = c > first ? c : first;
         }
     }
@@ -119,7 +120,7 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
     double end = 0, in = 0, away = 0, compute = 0, link = 0;
     time_lists(d);
     for (int k = 0; k < d->n_off; k++) {
-        d->host_us[m->gap[d->off[k]].tensor] = 0;
+        d->host_us[m->interval[d->off[k]].tensor] = 0;
     }
     for (int s = 0; s < m->n_stages; s++) {
         double at = end;
@@ -127,8 +128,9 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
             at = hth_later(at, d->saved_us[g]);
         }
         for (int g = d->backs.head[s]; g >= 0; g = d->backs.next[g]) {
-            int t = m->gap[g].tensor;
-            in = hth_later(hth_later(in, at), m->gap[g].cyclic ? 0 : d->host_us[t]) + m->h2d_us[t];
+            int t = m->interval[g].tensor;
+            in = hth_later(hth_later(in, at), m->interval[g].cyclic ? 0 : d->host_us[t]) +
+                 m->h2d_us[t];
             d->fetched_us[g] = in;
             link += m->h2d_us[t];
         }
@@ -142,7 +144,7 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
         end = d->end_us[s] = at + m->menu[d->item[s]].time_us;
         compute += end - d->start_us[s];
         for (int g = d->saves.head[s]; g >= 0; g = d->saves.next[g]) {
-            int t = m->gap[g].tensor;
+            int t = m->interval[g].tensor;
             away = hth_later(away, end) + m->d2h_us[t];
             d->saved_us[g] = d->host_us[t] = away;
             link += m->d2h_us[t];
@@ -212,17 +214,17 @@ void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)
 static void fixed_stages(hth_decoder *d, const hth_fixed *f)
 {
     const hth_step *m = d->m;
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        if (d->mode[g] != HTH_GAP_OFFLOAD) {
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        if (d->mode[g] != HTH_INTERVAL_OFFLOAD) {
             continue;
         }
-        int gone = (gap->cyclic ? d->until[g] : gap->p) + 1, need = d->need[g];
+        int gone = (interval->cyclic ? d->until[g] : interval->p) + 1, need = d->need[g];
         int back = f->back[g] < need ? f->back[g] : need;
-        int end = gap->cyclic ? m->n_stages : back;
+        int end = interval->cyclic ? m->n_stages : back;
         int away = f->away[g] < end ? f->away[g] : end;
         d->away[g] = away > gone ? away : gone;
-        d->back[g] = gap->cyclic || back > d->away[g] ? back : d->away[g];
+        d->back[g] = interval->cyclic || back > d->away[g] ? back : d->away[g];
     }
 }
 
@@ -267,7 +269,7 @@ void hth_decoder_fini(hth_decoder *d)
                    d->back,       d->save,       d->saved_us,   d->fetched_us, d->host_us,
                    d->read_of,    d->run_of,     d->read,       d->run,        d->saves.head,
                    d->saves.next, d->aways.head, d->aways.next, d->backs.head, d->backs.next,
-                   d->needs.head, d->needs.next, d->flight,     d->stay,       d->order,
+                   d->needs.head, d->needs.next, d->flight,     d->residency,  d->order,
                    d->need0,      d->until0,     d->moved,      d->off,        d->group,
                    d->group_of,   d->groups,     d->reader};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -278,7 +280,7 @@ void hth_decoder_fini(hth_decoder *d)
 
 hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget)
 {
-    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_gaps + 1,
+    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_intervals + 1,
            nt = (size_t)m->p->n_tensors + 1;
     *d = (hth_decoder){.m = m, .budget = budget};
     struct {
@@ -318,7 +320,7 @@ hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget)
                {&d->group_of, ng, sizeof(int)},
                {&d->groups, ng, sizeof(int)},
                {&d->reader, ns, sizeof(int)},
-               {&d->stay, ng + ns, sizeof(hth_segment)}};
+               {&d->residency, ng + ns, sizeof(hth_segment)}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         void *block = hth_calloc(all[i].n, all[i].size);
         if (block == NULL) {
@@ -327,9 +329,9 @@ hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget)
         }
         memcpy(all[i].at, &block, sizeof block);
     }
-    for (int g = 0; g < m->n_gaps; g++) {
-        d->need0[g] = m->gap[g].q;
-        d->until0[g] = m->gap[g].cyclic ? m->gap[g].p : -1;
+    for (int g = 0; g < m->n_intervals; g++) {
+        d->need0[g] = m->interval[g].q;
+        d->until0[g] = m->interval[g].cyclic ? m->interval[g].p : -1;
     }
     return HTH_OK;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_decode.h - from modes (one per gap) to a schedule with its times and bytes. Part of
+// planner/plan_decode.h - from modes (one per interval) to a schedule with its times and bytes. Part of
 // hth_plan_train.
 //
 // Design notes
 // The search decodes thousands of times a second, mostly to hear that a change is no good. So the
 // decoder touches what differs from "everything is kept" (whose memory the model knows), and the
 // search may ask after each part whether it wants to hear the rest:
-//   needs  backwards: what each gap is needed for, what has to be computed again when. A lower
+//   needs  backwards: what each interval is needed for, what has to be computed again when. A lower
 //          bound of the time is known.
 //   fit    copies out as soon as possible, copies in as late as they cause no stall; where that is
 //          too much, the copy that hurts least is hurried or put off; then the fastest algorithm
@@ -34,7 +34,7 @@ typedef struct hth_lists {
 
 typedef struct hth_flight { // a copy in flight
     double hurt;
-    int gap;
+    int interval;
 } hth_flight;
 
 typedef struct hth_read { // of a tensor, by a rerun
@@ -58,29 +58,30 @@ typedef struct hth_decoder {
     double *start_us, *end_us; // per stage
     int64_t *delta;            // per stage: change of live bytes
     uint64_t *used;            // per stage: live bytes, resident ones and buffers
-    uint8_t *mode;             // per gap: what it came to; a mode that cannot work is KEEP
-    int *need;                 // per gap: first stage that reads behind it; n_stages: none
-    int *until;          // per gap: last stage that reads behind a tail gap, or before a cyclic one
-    int *away, *back;    // per gap: absent in [away, back); the copy in may begin at `back`
-    int *save;           // per gap: the stage behind which its copy out goes, -1: the host has one
-    int *need0, *until0; // .. while everything is kept
-    double *saved_us, *fetched_us; // per gap: ends of the copies
+    uint8_t *mode;             // per interval: what it came to; a mode that cannot work is KEEP
+    int *need;                 // per interval: first stage that reads behind it; n_stages: none
+    int *
+        until; // per interval: last stage that reads behind a tail interval, or before a cyclic one
+    int *away, *back; // per interval: absent in [away, back); the copy in may begin at `back`
+    int *save; // per interval: the stage behind which its copy out goes, -1: the host has one
+    int *need0, *until0;           // .. while everything is kept
+    double *saved_us, *fetched_us; // per interval: ends of the copies
     double *host_us;               // per tensor: when the host has it
     int *read_of;                  // per tensor: first of `read`
     int *run_of;                   // per stage: first of `run`, nodes ascending
     hth_read *read;
     hth_run *run;
-    hth_group *group;       // of all gaps in mode AGAIN
-    int *group_of, *groups; // per such gap: its first group, how many
+    hth_group *group;       // of all intervals in mode AGAIN
+    int *group_of, *groups; // per such interval: its first group, how many
     int n_reads, cap_reads, n_runs, cap_runs, n_groups, cap_groups;
-    int *moved, n_moved; // tensors with a gap that is not kept, or that a rerun reads
-    int *off, n_off;     // gaps that are offloaded, descending
-    hth_lists saves, aways, backs, needs; // gaps by stage
+    int *moved, n_moved; // tensors with an interval that is not kept, or that a rerun reads
+    int *off, n_off;     // intervals that are offloaded, descending
+    hth_lists saves, aways, backs, needs; // intervals by stage
     int *flight, *reader;                 // scratch
     hth_flight *order;                    // scratch
-    hth_segment *stay;                    // scratch
+    hth_segment *residency;               // scratch
     int64_t live;                         // of the stage at hand
-    double least_us;                      // hth_decode_needs: what the nodes and reruns take
+    double min_us;                        // hth_decode_needs: what the nodes and reruns take
     bool hurried;                         // hth_decode_room made a stage wait for a copy out
     bool failed;                          // out of memory
 } hth_decoder;
@@ -88,8 +89,8 @@ typedef struct hth_decoder {
 hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget);
 void hth_decoder_fini(hth_decoder *d);
 
-// hth_decode turns modes (per gap) into times and bytes; everything is left in the decoder.
-// O(nodes + gaps + what the modes recompute). No memory is allocated after the first few calls.
+// hth_decode turns modes (per interval) into times and bytes; everything is left in the decoder.
+// O(nodes + intervals + what the modes recompute). No memory is allocated after the first few calls.
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot
@@ -104,8 +105,8 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out);
 // hth_decode_fixed is hth_decode for decisions that are all made: modes, stages and algorithms.
 // Modes that cannot work become KEEP, stages that cannot be are moved to where they can.
 typedef struct hth_fixed {
-    uint8_t *mode;    // per gap
-    int *away, *back; // per gap: hth_decoder's
+    uint8_t *mode;    // per interval
+    int *away, *back; // per interval: hth_decoder's
     int *item;        // per stage
 } hth_fixed;
 void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out);

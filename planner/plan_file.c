@@ -262,7 +262,7 @@ static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
         }
     }
     return hth_fail(HTH_EINVAL,
-                    "class '%s' is none of weight, activation, gradient, state, input, output",
+                    "class '%s' is not one of weight, activation, gradient, state, input, output",
                     file_text(cls));
 }
 

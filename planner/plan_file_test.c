@@ -150,7 +150,7 @@ static void test_reading_validates(void **state)
          "inputs"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
               "\"inputs\":[1],\"outputs\":[1]}]}",
-         "made before"},
+         "produced before"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
               "\"inputs\":[0],\"outputs\":[1],\"inplace\":[[1,0]]}]}",
          "in-place"},

@@ -4,7 +4,7 @@
 #include "planner/plan_decode.h"
 
 // The bytes that stage s needs beside its live ones, at least.
-static uint64_t fit_least(const hth_decoder *d, int s)
+static uint64_t fit_min(const hth_decoder *d, int s)
 {
     const hth_step *m = d->m;
     uint64_t most = hth_step_smallest(m, s)->workspace;
@@ -17,15 +17,15 @@ static uint64_t fit_least(const hth_decoder *d, int s)
 
 static bool fit_leaves(const hth_decoder *d, int g, int s)
 {
-    const hth_gap *gap = &d->m->gap[g];
-    return d->away[g] > s && s > (gap->cyclic ? d->until[g] : gap->p);
+    const hth_interval *interval = &d->m->interval[g];
+    return d->away[g] > s && s > (interval->cyclic ? d->until[g] : interval->p);
 }
 
-// What it costs, per byte, to hurry gap g's copy out in stage s, or to put its copy in off.
+// What it costs, per byte, to hurry interval g's copy out in stage s, or to put its copy in off.
 static double fit_hurt(const hth_decoder *d, int g, int s)
 {
     const hth_step *m = d->m;
-    int t = m->gap[g].tensor;
+    int t = m->interval[g].tensor;
     double us = fit_leaves(d, g, s) ? d->saved_us[g] - d->begin_us[s]
                                     : d->begin_us[s + 1] + m->h2d_us[t] - d->begin_us[d->need[g]];
     return hth_later(us, 0) / (double)m->bytes[t];
@@ -38,7 +38,7 @@ static bool fit_returns(const hth_decoder *d, int g, int s)
 
 static bool fit_before(hth_flight a, hth_flight b)
 {
-    return a.hurt < b.hurt || (a.hurt == b.hurt && a.gap < b.gap);
+    return a.hurt < b.hurt || (a.hurt == b.hurt && a.interval < b.interval);
 }
 
 // Moves element i of the heap h[0..n) down to where it belongs.
@@ -56,21 +56,21 @@ static void fit_sift(hth_flight *h, int n, int i)
     h[i] = x;
 }
 
-// Takes back what fit_repair did to a gap, if stage s has room for it.
+// Takes back what fit_repair did to an interval, if stage s has room for it.
 static void fit_undo(hth_decoder *d, int s, hth_flight x, int64_t *over)
 {
     const hth_step *m = d->m;
-    int64_t bytes = x.gap >= 0 ? (int64_t)m->bytes[m->gap[x.gap].tensor] : 0;
+    int64_t bytes = x.interval >= 0 ? (int64_t)m->bytes[m->interval[x.interval].tensor] : 0;
     int was = (int)x.hurt;
-    if (x.gap < 0 || *over + bytes > 0) {
+    if (x.interval < 0 || *over + bytes > 0) {
         return;
     }
-    if (d->away[x.gap] == s && was > s) {
+    if (d->away[x.interval] == s && was > s) {
         d->delta[was] -= bytes;
-        d->away[x.gap] = was;
+        d->away[x.interval] = was;
     } else {
         d->delta[s + 1] -= bytes;
-        d->back[x.gap] = was;
+        d->back[x.interval] = was;
     }
     d->live += bytes;
     *over += bytes;
@@ -96,18 +96,18 @@ static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
     int all = n;
     for (; n > 0 && over > 0; fit_sift(d->order, n, 0)) {
         hth_flight x = d->order[0];
-        int64_t bytes = (int64_t)m->bytes[m->gap[x.gap].tensor];
+        int64_t bytes = (int64_t)m->bytes[m->interval[x.interval].tensor];
         d->order[0] = d->order[--n];
         d->order[n] = (hth_flight){0, -1}; // behind the heap: what was taken, and where it was
-        if (fit_leaves(d, x.gap, s)) {
-            d->order[n] = (hth_flight){d->away[x.gap], x.gap};
-            d->delta[d->away[x.gap]] += bytes;
-            d->away[x.gap] = s;
+        if (fit_leaves(d, x.interval, s)) {
+            d->order[n] = (hth_flight){d->away[x.interval], x.interval};
+            d->delta[d->away[x.interval]] += bytes;
+            d->away[x.interval] = s;
             d->hurried = true;
-        } else if (fit_returns(d, x.gap, s)) {
-            d->order[n] = (hth_flight){d->back[x.gap], x.gap};
+        } else if (fit_returns(d, x.interval, s)) {
+            d->order[n] = (hth_flight){d->back[x.interval], x.interval};
             d->delta[s + 1] += bytes;
-            d->back[x.gap] = s + 1;
+            d->back[x.interval] = s + 1;
         } else {
             continue; // it was there twice: leaving, and about to come back
         }
@@ -173,7 +173,7 @@ static void fit_lists(hth_decoder *d)
     hth_lists_clear(&d->backs, m->n_stages + 1);
     hth_lists_clear(&d->aways, m->n_stages + 1);
     for (int k = 0; k < d->n_off; k++) {
-        int g = d->off[k], first = (m->gap[g].cyclic ? d->until[g] : m->gap[g].p) + 1;
+        int g = d->off[k], first = (m->interval[g].cyclic ? d->until[g] : m->interval[g].p) + 1;
         hth_lists_add(&d->backs, d->back[g], g);
         if (d->away[g] > first) {
             hth_lists_add(&d->aways, first, g);
@@ -185,7 +185,7 @@ bool hth_decode_room(hth_decoder *d, bool all, double limit_us, hth_outcome *out
 {
     const hth_step *m = d->m;
     int n_flight = 0;
-    double worst = 0, mean = 0, us = d->least_us;
+    double worst = 0, mean = 0, us = d->min_us;
     out->excess = 0;
     out->worst = -1;
     out->peak_bytes = 0;
@@ -198,7 +198,7 @@ bool hth_decode_room(hth_decoder *d, bool all, double limit_us, hth_outcome *out
         if (d->run_of[s] < 0 && d->live + (int64_t)most <= (int64_t)d->budget) {
             d->item[s] = m->menu_start[s];
         } else {
-            int64_t over = d->live + (int64_t)fit_least(d, s) - (int64_t)d->budget;
+            int64_t over = d->live + (int64_t)fit_min(d, s) - (int64_t)d->budget;
             if (over > 0) {
                 fit_repair(d, s, over, &n_flight);
             }

@@ -196,9 +196,9 @@ static void test_bad_problems(void **state)
     hth_problem p = small_problem();
     hth_plan *plan;
     p.nodes[1].inputs[0] = p.nodes[3].outputs[0];
-    assert_err(hth_plan_inference(&p, &plan), HTH_EINVAL, "made before it");
+    assert_err(hth_plan_inference(&p, &plan), HTH_EINVAL, "produced before it");
     p.nodes[1].inputs[0] = 99;
-    assert_err(hth_plan_inference(&p, &plan), HTH_EINVAL, "made before it");
+    assert_err(hth_plan_inference(&p, &plan), HTH_EINVAL, "produced before it");
     hth_problem_fini(&p);
     p = small_problem();
     p.tensors[1].bytes = UINT64_MAX;

@@ -24,7 +24,7 @@
 #include <string.h>
 
 // What tensor t takes while a node that reads or writes it runs.
-static uint64_t least_bytes(const hth_problem *p, int t)
+static uint64_t min_bytes(const hth_problem *p, int t)
 {
     const hth_plan_tensor *x = &p->tensors[t];
     hth_home home = hth_plan_home(x);
@@ -33,7 +33,7 @@ static uint64_t least_bytes(const hth_problem *p, int t)
     return home == HTH_HOME_CALLER || always || !sure ? 0 : hth_plan_round(x->bytes);
 }
 
-static bool least_among(const int *tensors, int n, int t)
+static bool min_among(const int *tensors, int n, int t)
 {
     for (int j = 0; j < n; j++) {
         if (tensors[j] == t) {
@@ -44,7 +44,7 @@ static bool least_among(const int *tensors, int n, int t)
 }
 
 // Whether output j of n may lie in the buffer of an input.
-static bool least_inplace(const hth_problem *p, const hth_plan_node *n, int j)
+static bool min_inplace(const hth_problem *p, const hth_plan_node *n, int j)
 {
     int in = hth_plan_pair(n, n->outputs[j]);
     uint64_t bytes = hth_plan_round(p->tensors[n->outputs[j]].bytes);
@@ -56,7 +56,7 @@ static bool least_inplace(const hth_problem *p, const hth_plan_node *n, int j)
     return may;
 }
 
-static uint64_t least_node(const hth_problem *p, const hth_plan_node *n)
+static uint64_t min_node(const hth_problem *p, const hth_plan_node *n)
 {
     uint64_t bytes = 0, workspace = n->n_alternatives > 0 && !p->loose ? UINT64_MAX : 0;
     for (int a = 0; a < n->n_alternatives; a++) {
@@ -64,24 +64,24 @@ static uint64_t least_node(const hth_problem *p, const hth_plan_node *n)
         workspace = w < workspace ? w : workspace;
     }
     for (int j = 0; j < n->n_inputs; j++) {
-        bool again = least_among(n->inputs, j, n->inputs[j]);
-        bytes += again ? 0 : least_bytes(p, n->inputs[j]);
+        bool again = min_among(n->inputs, j, n->inputs[j]);
+        bytes += again ? 0 : min_bytes(p, n->inputs[j]);
     }
     for (int j = 0; j < n->n_outputs; j++) {
-        bytes += least_inplace(p, n, j) ? 0 : least_bytes(p, n->outputs[j]);
+        bytes += min_inplace(p, n, j) ? 0 : min_bytes(p, n->outputs[j]);
     }
     return bytes + workspace;
 }
 
 // Resident tensors that some node reads, where nothing can be fetched.
-static uint64_t least_resident(const hth_problem *p)
+static uint64_t min_resident(const hth_problem *p)
 {
     uint64_t bytes = 0;
     for (int t = 0; t < p->n_tensors && !(p->h2d_bytes_per_s > 0); t++) {
         const hth_plan_tensor *x = &p->tensors[t];
         bool read = false;
         for (int i = 0; i < p->n_nodes && !read; i++) {
-            read = least_among(p->nodes[i].inputs, p->nodes[i].n_inputs, t);
+            read = min_among(p->nodes[i].inputs, p->nodes[i].n_inputs, t);
         }
         bool counts = hth_plan_home(x) == HTH_HOME_RESIDENT && read &&
                       !(p->loose && x->cls == HTH_MEM_WEIGHT);
@@ -90,19 +90,19 @@ static uint64_t least_resident(const hth_problem *p)
     return bytes;
 }
 
-uint64_t hth_plan_least(const hth_problem *p, int *node)
+uint64_t hth_plan_min(const hth_problem *p, int *node)
 {
     uint64_t most = 0;
     int at = -1;
     for (int i = 0; i < p->n_nodes; i++) {
-        uint64_t bytes = least_node(p, &p->nodes[i]);
+        uint64_t bytes = min_node(p, &p->nodes[i]);
         at = bytes > most ? i : at;
         most = bytes > most ? bytes : most;
     }
     if (node != NULL) {
         *node = at;
     }
-    return most + least_resident(p);
+    return most + min_resident(p);
 }
 
 hth_err hth_shortage_fail(const hth_shortage *s)
@@ -137,7 +137,7 @@ hth_err hth_plan_refuse(const hth_problem *p, uint64_t found, const char *policy
 {
     int node;
     hth_shortage s = {.budget = p->budget, .found = found, .policy = policy};
-    s.least = hth_plan_least(p, &node);
+    s.least = hth_plan_min(p, &node);
     s.node = node >= 0 && p->h2d_bytes_per_s > 0 ? p->nodes[node].name : NULL;
     return hth_shortage_fail(&s);
 }

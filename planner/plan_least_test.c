@@ -17,24 +17,24 @@ static void by_hand(void **state)
     pt_node(&p, (int[]){b}, 1, HTH_MEM_OUTPUT, 64, false);
     pt_choice(&p, 0, 10, 100000);
     pt_choice(&p, 0, -1, 129);
-    assert_int_equal(hth_plan_least(&p, &node), 1024 + 4096 + 2048 + 192);
+    assert_int_equal(hth_plan_min(&p, &node), 1024 + 4096 + 2048 + 192);
     assert_int_equal(node, 0);
     p.loose = true; // no workspace, no weight, and the output may not lie in the smaller input
-    assert_int_equal(hth_plan_least(&p, NULL), 1024 + 2048);
+    assert_int_equal(hth_plan_min(&p, NULL), 1024 + 2048);
     p.tensors[x].bytes = 2048;
-    assert_int_equal(hth_plan_least(&p, &node), 2048);
+    assert_int_equal(hth_plan_min(&p, &node), 2048);
     assert_int_equal(node, 0);
     p.loose = false;
     p.tensors[x].external = true;
-    assert_int_equal(hth_plan_least(&p, NULL), 4096 + 2048 + 192);
+    assert_int_equal(hth_plan_min(&p, NULL), 4096 + 2048 + 192);
     p.h2d_bytes_per_s = 0; // the weight stays, also while another node runs
     p.nodes[2].n_alternatives = 0;
     pt_choice(&p, 2, 1, 8192);
-    assert_int_equal(hth_plan_least(&p, &node), 4096 + 2048 + 64 + 8192);
+    assert_int_equal(hth_plan_min(&p, &node), 4096 + 2048 + 64 + 8192);
     assert_int_equal(node, 2);
     hth_problem_fini(&p);
     p = pt_problem(1, 1);
-    assert_int_equal(hth_plan_least(&p, &node), 0);
+    assert_int_equal(hth_plan_min(&p, &node), 0);
     assert_int_equal(node, -1);
     hth_problem_fini(&p);
 }
@@ -111,7 +111,7 @@ static void training_steps(void **state)
         }
         assert_ok(hth_plan_train_peak(&p, &peak));
         fewest = pl_fewest(&p, seed, peak);
-        assert_in_range(hth_plan_least(&p, NULL), 1, fewest);
+        assert_in_range(hth_plan_min(&p, NULL), 1, fewest);
         for (int k = 0; k < 8; k++) {
             hth_plan *plan;
             hth_plan_options o = {.policy = (hth_policy)((seed + (uint64_t)k) % HTH_POLICY_OPTIMAL),

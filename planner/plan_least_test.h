@@ -21,12 +21,13 @@ static inline uint64_t pl_size(const char *text, const char *words)
         return 0;
     }
     at += strlen(words);
-    size_t n = strspn(at, "0123456789."), gap = at[n] == ' ';
-    size_t unit = n + gap;
+    size_t n = strspn(at, "0123456789."), interval = at[n] == ' ';
+    size_t unit = n + interval;
     while (isalpha((unsigned char)at[unit])) {
         unit++;
     }
-    snprintf(size, sizeof size, "%.*s%.*s", (int)n, at, (int)(unit - n - gap), at + n + gap);
+    snprintf(size, sizeof size, "%.*s%.*s", (int)n, at, (int)(unit - n - interval),
+             at + n + interval);
     assert_ok(hth_parse_size(size, 0, &bytes));
     return bytes;
 }

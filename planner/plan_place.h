@@ -28,7 +28,7 @@ hth_err hth_place_assign(hth_place *x, uint64_t target);
 hth_err hth_place_minimal(hth_place *x);
 // hth_place_polish uses what the budget leaves free without moving anything: weights become
 // resident where there is room beside the arena, and workspaces of faster algorithms are put into
-// gaps of their stages.
+// intervals of their stages.
 hth_err hth_place_polish(hth_place *x);
 
 static inline const hth_menu_item *hth_place_item(const hth_place *x, int s)

@@ -27,10 +27,11 @@ hth_err hth_policy_find(const char *name, hth_policy *out)
             return HTH_OK;
         }
     }
-    return hth_fail(HTH_EINVAL,
-                    "no policy is called '%s'; there are hearth, keep, vdnn, chen, checkmate-auto, "
-                    "str-auto, monet, capuchin, mo-sos and optimal",
-                    name);
+    return hth_fail(
+        HTH_EINVAL,
+        "unknown policy '%s'; the policies are hearth, keep, vdnn, chen, checkmate-auto, "
+        "str-auto, monet, capuchin, mo-sos and optimal",
+        name);
 }
 
 static void policy_try(hth_search *x)
@@ -39,7 +40,7 @@ static void policy_try(hth_search *x)
     x->score = hth_search_try(x, x->mode, &o);
     if (x->score < x->best_score) {
         x->best_score = x->score;
-        memcpy(x->best, x->mode, (size_t)x->m->n_gaps);
+        memcpy(x->best, x->mode, (size_t)x->m->n_intervals);
     }
 }
 
@@ -52,10 +53,10 @@ static bool policy_is_conv(const hth_search *x, int node)
 static void policy_vdnn(hth_search *x)
 {
     for (int all = 0; all < 2; all++) {
-        for (int g = 0; g < x->m->n_gaps; g++) {
-            const hth_gap *gap = &x->m->gap[g];
-            bool take = all || (gap->p >= 0 && policy_is_conv(x, gap->p));
-            x->mode[g] = gap->can_offload && take ? HTH_GAP_OFFLOAD : HTH_GAP_KEEP;
+        for (int g = 0; g < x->m->n_intervals; g++) {
+            const hth_interval *interval = &x->m->interval[g];
+            bool take = all || (interval->p >= 0 && policy_is_conv(x, interval->p));
+            x->mode[g] = interval->can_offload && take ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_KEEP;
         }
         policy_try(x);
     }
@@ -66,11 +67,11 @@ static void policy_chen(hth_search *x)
 {
     int limit = (int)(3 * sqrt((double)x->m->n_stages)) + 2;
     for (int k = 1; k <= limit; k++) {
-        for (int g = 0; g < x->m->n_gaps; g++) {
-            const hth_gap *gap = &x->m->gap[g];
-            int v = x->m->p->tensors[gap->tensor].producer;
-            bool kept = !gap->can_rerun || v % k == 0;
-            x->mode[g] = kept ? HTH_GAP_KEEP : HTH_GAP_RECOMPUTE;
+        for (int g = 0; g < x->m->n_intervals; g++) {
+            const hth_interval *interval = &x->m->interval[g];
+            int v = x->m->p->tensors[interval->tensor].producer;
+            bool kept = !interval->can_rerun || v % k == 0;
+            x->mode[g] = kept ? HTH_INTERVAL_KEEP : HTH_INTERVAL_RECOMPUTE;
         }
         policy_try(x);
     }
@@ -82,10 +83,10 @@ static int policy_rank_cmp(const void *a, const void *b)
     if (x->value != y->value) {
         return x->value > y->value ? -1 : 1;
     }
-    return x->gap - y->gap;
+    return x->interval - y->interval;
 }
 
-// Swaps by free time (the gap's length less both copies), longest first, as long as something is
+// Swaps by free time (the interval's length less both copies), longest first, as long as something is
 // missing; what the link cannot hide is computed again, most bytes per microsecond first.
 static void policy_capuchin(hth_search *x)
 {
@@ -93,16 +94,18 @@ static void policy_capuchin(hth_search *x)
     const hth_step *m = x->m;
     for (int pass = 0; pass < 3; pass++) { // hidden swaps, recomputes, the other swaps
         int n = 0;
-        for (int g = 0; g < m->n_gaps; g++) {
-            const hth_gap *gap = &m->gap[g];
-            int end = gap->q < m->n_stages ? gap->q : m->n_stages;
-            double free_us = x->d.begin_us[end] - x->d.begin_us[gap->p + 1] -
-                             m->h2d_us[gap->tensor] - m->d2h_us[gap->tensor];
-            bool may = pass == 1 ? gap->can_rerun : gap->can_offload && (pass == 2 || free_us > 0);
-            if (x->mode[g] == HTH_GAP_KEEP && may && !gap->cyclic) {
-                int v = m->p->tensors[gap->tensor].producer;
+        for (int g = 0; g < m->n_intervals; g++) {
+            const hth_interval *interval = &m->interval[g];
+            int end = interval->q < m->n_stages ? interval->q : m->n_stages;
+            double free_us = x->d.begin_us[end] - x->d.begin_us[interval->p + 1] -
+                             m->h2d_us[interval->tensor] - m->d2h_us[interval->tensor];
+            bool may = pass == 1 ? interval->can_rerun
+                                 : interval->can_offload && (pass == 2 || free_us > 0);
+            if (x->mode[g] == HTH_INTERVAL_KEEP && may && !interval->cyclic) {
+                int v = m->p->tensors[interval->tensor].producer;
                 double us = pass == 1 ? hth_step_fastest(m, v)->time_us + 1e-3 : 0;
-                rank[n++] = (hth_rank){pass == 1 ? (double)m->bytes[gap->tensor] / us : free_us, g};
+                rank[n++] =
+                    (hth_rank){pass == 1 ? (double)m->bytes[interval->tensor] / us : free_us, g};
             }
         }
         qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
@@ -113,7 +116,7 @@ static void policy_capuchin(hth_search *x)
                 policy_try(x);
                 return;
             }
-            x->mode[rank[i].gap] = pass == 1 ? HTH_GAP_RECOMPUTE : HTH_GAP_OFFLOAD;
+            x->mode[rank[i].interval] = pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD;
             policy_try(x);
         }
     }
@@ -136,12 +139,12 @@ static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool w
         hth_step_trim(m, HTH_TRIM_NONE);
         score[k] = hth_search_try(x, x->best, out);
         if (k == 0) {
-            memcpy(x->first, x->best, (size_t)m->n_gaps);
+            memcpy(x->first, x->best, (size_t)m->n_intervals);
         }
     }
     x->n_elites = 0; // of trimmed menus
     if (score[0] < score[1]) {
-        memcpy(x->best, x->first, (size_t)m->n_gaps);
+        memcpy(x->best, x->first, (size_t)m->n_intervals);
     }
 }
 
@@ -178,7 +181,7 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
         break;
     default: // greedy ones
         x->n_elites = 0;
-        memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);
+        memset(x->mode, HTH_INTERVAL_KEEP, (size_t)m->n_intervals);
         x->best_score = INFINITY;
         policy_try(x);
         if (o->policy == HTH_POLICY_VDNN) {

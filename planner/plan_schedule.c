@@ -263,8 +263,9 @@ static hth_err lay_leave(hth_lay *x, int stage, int compute)
     }
     for (int i = x->last_at[stage]; i >= 0; i = x->next_last[i]) {
         const hth_segment *g = &x->s->segment[i];
-        bool stays = x->p->tensors[g->tensor].cls == HTH_MEM_OUTPUT && stage == x->s->n_stages - 1;
-        if (g->save < 0 && !stays) {
+        bool residencies =
+            x->p->tensors[g->tensor].cls == HTH_MEM_OUTPUT && stage == x->s->n_stages - 1;
+        if (g->save < 0 && !residencies) {
             HTH_TRY(lay_simple(x, HTH_INSTR_FREE, g->tensor, 0, -1, NULL));
         }
     }

@@ -4,10 +4,10 @@
 //
 // Design notes
 // A *stage* is the first execution of one node; node s runs in stage s. A buffer is owned for whole
-// stages, so memory is exact whatever the copies' real speed. A *gap* is what lies between two
+// stages, so memory is exact whatever the copies' real speed. An *interval* is what lies between two
 // consecutive uses of a tensor that are at least two stages apart, the time after its last use
 // (where only recomputes can read it), or, for a weight or state that is there before the step, the
-// time from its last use round to its first one in the next step. Each gap has a mode; everything
+// time from its last use round to its first one in the next step. Each interval has a mode; everything
 // else (when a buffer goes, when a copy is released, which stage recomputes what, which algorithm
 // each node can afford) follows from the modes by hth_decode (plan_decode.c), which yields a
 // *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
@@ -23,13 +23,13 @@
 
 #include "planner/plan_impl.h"
 
-typedef enum hth_gap_mode {
-    HTH_GAP_KEEP,
-    HTH_GAP_OFFLOAD,
-    HTH_GAP_RECOMPUTE, // once, where it is first read behind the gap's start; then it stays
-    HTH_GAP_AGAIN,     // whenever it is read, and dropped in between
-    HTH_N_GAP_MODES
-} hth_gap_mode;
+typedef enum hth_interval_mode {
+    HTH_INTERVAL_KEEP,
+    HTH_INTERVAL_OFFLOAD,
+    HTH_INTERVAL_RECOMPUTE, // once, where it is first read behind the interval's start; then it stays
+    HTH_INTERVAL_REMATERIALIZE, // whenever it is read, and dropped in between
+    HTH_N_INTERVAL_MODES
+} hth_interval_mode;
 
 typedef enum hth_origin {
     HTH_FROM_START, // there before stage 0

@@ -22,7 +22,7 @@
 #define SEARCH_LOOK     4         // decodes between two looks at the clock
 #define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
 #define SEARCH_STALL    4.0       // what a stall counts on top of its time among the starts
-#define SEARCH_ALIKE    100       // kicks without success before another start, per 100 gaps
+#define SEARCH_ALIKE    100       // kicks without success before another start, per 100 intervals
 #define SEARCH_STALLS   0.01      // of the time: worth getting out of
 
 uint32_t hth_search_random(hth_search *x, uint32_t below)
@@ -78,7 +78,7 @@ double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
 
 void hth_search_elite(hth_search *x, const uint8_t *mode, double score)
 {
-    size_t n = (size_t)x->m->n_gaps;
+    size_t n = (size_t)x->m->n_intervals;
     int at = x->n_elites;
     for (int i = 0; i < x->n_elites; i++) {
         if (fabs(x->elite_score[i] - score) <= SEARCH_SAME * score) {
@@ -103,7 +103,7 @@ void hth_search_keep_best(hth_search *x)
 {
     if (x->score < x->best_score) {
         x->best_score = x->score;
-        memcpy(x->best, x->mode, (size_t)x->m->n_gaps);
+        memcpy(x->best, x->mode, (size_t)x->m->n_intervals);
     }
 }
 
@@ -119,9 +119,9 @@ void hth_search_keep_elite(hth_search *x)
 // nothing, either.
 static void search_kicks(hth_search *x)
 {
-    int limit = SEARCH_ALIKE * (1 + x->m->n_gaps / 100), next = 0, since = 0;
-    bool more = x->dual && x->m->n_gaps > 0;
-    while ((more || since < limit) && x->m->n_gaps > 0 && !hth_search_over(x)) {
+    int limit = SEARCH_ALIKE * (1 + x->m->n_intervals / 100), next = 0, since = 0;
+    bool more = x->dual && x->m->n_intervals > 0;
+    while ((more || since < limit) && x->m->n_intervals > 0 && !hth_search_over(x)) {
         since = hth_search_kick(x) ? 0 : since + 1;
         if (since >= limit && more) {
             more = hth_search_another(x, &next);
@@ -135,7 +135,7 @@ static void search_kicks(hth_search *x)
 static void search_improve(hth_search *x)
 {
     hth_outcome o;
-    memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+    memcpy(x->mode, x->best, (size_t)x->m->n_intervals);
     x->best_score = x->score = hth_search_try(x, x->best, &o);
     hth_search_note(x, &o);
     if (x->best_score != x->settled) {
@@ -148,9 +148,9 @@ static void search_improve(hth_search *x)
 // so it is freed whatever the time, before everything else would leave.
 static void search_warm(hth_search *x, hth_outcome *out)
 {
-    uint64_t deadline_ns = x->deadline_ns, least_ns = hth_now_ns() + SEARCH_WARM_NS;
-    x->deadline_ns = deadline_ns > least_ns ? deadline_ns : least_ns;
-    memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+    uint64_t deadline_ns = x->deadline_ns, min_ns = hth_now_ns() + SEARCH_WARM_NS;
+    x->deadline_ns = deadline_ns > min_ns ? deadline_ns : min_ns;
+    memcpy(x->mode, x->best, (size_t)x->m->n_intervals);
     x->best_score = hth_search_try(x, x->best, out);
     if (out->excess > 0) {
         hth_search_greedy(x, 0.3, false, INFINITY);
@@ -205,7 +205,7 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                         const hth_plan_options *o)
 {
-    size_t n = (size_t)m->n_gaps + 1;
+    size_t n = (size_t)m->n_intervals + 1;
     *x = (hth_search){.m = m,
                       .offload = true,
                       .recompute = true,

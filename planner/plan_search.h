@@ -8,7 +8,7 @@
 
 typedef struct hth_rank {
     double value;
-    int gap;
+    int interval;
 } hth_rank;
 
 #define HTH_SEARCH_ELITES 8
@@ -21,28 +21,28 @@ typedef struct hth_search {
     bool no_stalls;          // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
     uint64_t now_ns, next_look; // the clock when last asked; the decode at which it is asked again
-    uint8_t *mode, *best;       // per gap: at hand, best so far
+    uint8_t *mode, *best;       // per interval: at hand, best so far
     uint8_t *kept, *first, *before, *step; // scratch
-    uint8_t *modes;                        // per gap: those below this make a difference
-    uint8_t *banned; // per gap: modes, a bit each, that hth_search_ways leaves out
+    uint8_t *modes;                        // per interval: those below this make a difference
+    uint8_t *banned; // per interval: modes, a bit each, that hth_search_moves leaves out
     int64_t *room;   // per stage: bytes that are free beside tensors, ..
-    int *item, *end; // .. its algorithm; per gap: the stage that ends it
-    double *late;    // per gap: stalls that its copies have a part in; ..
+    int *item, *end; // .. its algorithm; per interval: the stage that ends it
+    double *late;    // per interval: stalls that its copies have a part in; ..
     double *span;    // .. time from its start to its end
-    int *order;      // scratch: per gap
-    int *lane;       // scratch: gaps in the order of their copies
+    int *order;      // scratch: per interval
+    int *lane;       // scratch: intervals in the order of their copies
     int *cover;      // scratch: number of stages over the budget before each
-    hth_rank *rank;  // scratch: per gap
+    hth_rank *rank;  // scratch: per interval
     double score, best_score, stall_price;
     double settled; // score of modes from which flips or kicks have gone down already
     double tie_us;  // the tie-break per byte and stage
     bool fits;      // whether the modes at hand fit
-    uint8_t *elite; // the best few that fit, modes per gap, one behind the other: addresses
+    uint8_t *elite; // the best few that fit, modes per interval, one behind the other: addresses
     int n_elites;   // may be found for one when there are none for the best
     double elite_score[HTH_SEARCH_ELITES]; // ascending
     double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
     struct hth_dual **prices;              // the caller's, may be NULL: where the dual ended
-    struct hth_job_memory *share;          // per gap: what the dual does, ..
+    struct hth_job_memory *share;          // per interval: what the dual does, ..
     bool shares;                           // .. once there is one
 } hth_search;
 
@@ -75,7 +75,7 @@ void hth_search_keep_best(hth_search *x);
 void hth_search_keep_elite(hth_search *x);
 // Moves (plan_search_moves.c), from the modes at hand. hth_search_greedy frees bytes, cheapest
 // first, counting `price` of the link's time and the fastest algorithms or the smallest; false: the
-// step would take longer than limit_us. hth_search_descend flips single gaps as long as that helps.
+// step would take longer than limit_us. hth_search_descend flips single intervals as long as that helps.
 // hth_search_kick: whether it found a better one than the best.
 bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_us);
 void hth_search_descend(hth_search *x);
@@ -90,24 +90,24 @@ bool hth_search_another(hth_search *x, int *next);
 void hth_search_away(hth_search *x);
 
 // What the search knows about moves (plan_ways.c), as the last whole decode left it.
-// hth_search_allows: gap g may have this mode under the policy.
-bool hth_search_allows(const hth_search *x, int g, hth_gap_mode mode);
+// hth_search_allows: interval g may have this mode under the policy.
+bool hth_search_allows(const hth_search *x, int g, hth_interval_mode mode);
 // hth_search_keep_all: everything is kept; what only recomputes read is computed again, too.
 void hth_search_keep_all(const hth_search *x, uint8_t *mode);
-// hth_search_cost: what giving gap g another mode would cost about, in us; `price` of the link's
+// hth_search_cost: what giving interval g another mode would cost about, in us; `price` of the link's
 // time.
-double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double price);
+double hth_search_cost(const hth_search *x, int g, hth_interval_mode mode, double price);
 // hth_search_note takes over what the last decode, of x->mode, left: for hth_search_gain, which
-// says about how much time another mode of gap g would gain: hardly ever too little, but often too
+// says about how much time another mode of interval g would gain: hardly ever too little, but often too
 // much (reruns of inputs, stalls). <= 0: not worth trying.
 void hth_search_note(hth_search *x, const hth_outcome *o);
-double hth_search_gain(const hth_search *x, int g, hth_gap_mode mode);
+double hth_search_gain(const hth_search *x, int g, hth_interval_mode mode);
 // hth_search_worst returns the stage with the most bytes too many (*over), counting the fastest
 // algorithms or the smallest; -1: none.
 int hth_search_worst(const hth_search *x, bool fastest, double *over);
-// hth_search_ways lists what could free bytes in stage s in x->rank (gap * 4 + mode), cheapest per
+// hth_search_moves lists what could free bytes in stage s in x->rank (interval * 4 + mode), cheapest per
 // byte and stage first; returns how many. `blur` > 0 randomises.
-int hth_search_ways(hth_search *x, int s, bool fastest, double price, double blur);
+int hth_search_moves(hth_search *x, int s, bool fastest, double price, double blur);
 int hth_search_rank_cmp(const void *a, const void *b);
 uint32_t hth_search_random(hth_search *x, uint32_t below);
 

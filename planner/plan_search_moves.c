@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEARCH_FAILED  10    // moves in a row that free nothing: there is no way down from here
-#define SEARCH_FEW     300   // gaps of a step per gap that is freed before the next decode
-#define SEARCH_BACK    16    // flips that may follow them
-#define SEARCH_SMALL   1000  // part of the budget: gaps with less are flipped when no other helps
-#define SEARCH_GAIN    5e-4  // of the score, that a pass over all gaps has to gain for another
+#define SEARCH_FAILED  10  // moves in a row that free nothing: there is no way down from here
+#define SEARCH_FEW     300 // intervals of a step per interval that is freed before the next decode
+#define SEARCH_BACK    16  // flips that may follow them
+#define SEARCH_SMALL   1000 // part of the budget: intervals with less are flipped when no other helps
+#define SEARCH_GAIN    5e-4  // of the score, that a pass over all intervals has to gain for another
 #define SEARCH_WORSE   1.002 // of the best, still gone on from
 #define SEARCH_BLUR    1.5   // of the costs behind a kick: factors up to exp(1.5)
 #define SEARCH_RELIEVE 4     // .. fewer of them for faster algorithms
 #define SEARCH_EJECT   8     // flips that may follow a kick
 
-// Gives the first `few` gaps of x->rank, until `over` bytes are freed, the modes that stand there,
+// Gives the first `few` intervals of x->rank, until `over` bytes are freed, the modes that stand there,
 // and decodes. What makes more bytes too many (a recompute that needs a whole chain, say) is taken
 // back, *o too. Returns how many have got them.
 static int search_free(hth_search *x, int few, double over, hth_outcome *o)
@@ -27,10 +27,10 @@ static int search_free(hth_search *x, int few, double over, hth_outcome *o)
     double freed = 0, score = x->score;
     int n = 0;
     for (; n < few && freed < over; n++) {
-        int g = x->rank[n].gap / 4;
-        freed += (double)x->m->bytes[x->m->gap[g].tensor];
-        uint8_t to = (uint8_t)(x->rank[n].gap % 4);
-        x->rank[n].gap = g * 4 + x->mode[g]; // where it comes from
+        int g = x->rank[n].interval / 4;
+        freed += (double)x->m->bytes[x->m->interval[g].tensor];
+        uint8_t to = (uint8_t)(x->rank[n].interval % 4);
+        x->rank[n].interval = g * 4 + x->mode[g]; // where it comes from
         x->mode[g] = to;
     }
     x->score = hth_search_try(x, x->mode, o);
@@ -39,7 +39,7 @@ static int search_free(hth_search *x, int few, double over, hth_outcome *o)
     }
     while (n > 0) {
         n--;
-        x->mode[x->rank[n].gap / 4] = (uint8_t)(x->rank[n].gap % 4);
+        x->mode[x->rank[n].interval / 4] = (uint8_t)(x->rank[n].interval % 4);
     }
     x->score = score;
     *o = was;
@@ -52,18 +52,18 @@ bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_u
 {
     hth_outcome o;
     double over;
-    int few = 1 + x->m->n_gaps / SEARCH_FEW, now = few, failed = 0;
-    memset(x->banned, 0, (size_t)x->m->n_gaps);
+    int few = 1 + x->m->n_intervals / SEARCH_FEW, now = few, failed = 0;
+    memset(x->banned, 0, (size_t)x->m->n_intervals);
     x->score = hth_search_try(x, x->mode, &o);
-    for (int round = 0; round < 4 * x->m->n_gaps && !hth_search_over(x); round++) {
+    for (int round = 0; round < 4 * x->m->n_intervals && !hth_search_over(x); round++) {
         hth_search_keep_best(x);
         int s = hth_search_worst(x, fastest, &over);
-        int n = s >= 0 ? hth_search_ways(x, s, fastest, price, 0) : 0;
+        int n = s >= 0 ? hth_search_moves(x, s, fastest, price, 0) : 0;
         if (n == 0 || (o.excess == 0 && o.time_us >= limit_us)) {
             break;
         }
         // A few at a time: what is worth freeing changes with each.
-        int first = x->rank[0].gap;
+        int first = x->rank[0].interval;
         if (search_free(x, n < now ? n : now, over, &o) > 0) {
             now = few;
             failed = 0;
@@ -76,12 +76,12 @@ bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_u
         }
         hth_search_try(x, x->mode, &o);
     }
-    memset(x->banned, 0, (size_t)x->m->n_gaps);
+    memset(x->banned, 0, (size_t)x->m->n_intervals);
     return o.excess > 0 || o.time_us < limit_us;
 }
 
-// Tries gap g in `mode`; keeps it if that is better.
-static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
+// Tries interval g in `mode`; keeps it if that is better.
+static bool search_flip(hth_search *x, int g, hth_interval_mode mode)
 {
     hth_outcome o;
     uint8_t old = x->mode[g];
@@ -101,7 +101,7 @@ static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
 
 static void search_shuffle(hth_search *x)
 {
-    for (int i = 0; i < x->m->n_gaps; i++) {
+    for (int i = 0; i < x->m->n_intervals; i++) {
         int j = (int)hth_search_random(x, (uint32_t)i + 1);
         x->order[i] = x->order[j];
         x->order[j] = i;
@@ -112,14 +112,14 @@ static void search_shuffle(hth_search *x)
 static void search_prune(hth_search *x)
 {
     int n = 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
-            x->rank[n++] = (hth_rank){-hth_search_cost(x, g, (hth_gap_mode)x->mode[g], 1), g};
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        if (x->modes[g] > 0 && x->mode[g] != HTH_INTERVAL_KEEP) {
+            x->rank[n++] = (hth_rank){-hth_search_cost(x, g, (hth_interval_mode)x->mode[g], 1), g};
         }
     }
     qsort(x->rank, (size_t)n, sizeof *x->rank, hth_search_rank_cmp);
     for (int i = 0; i < n && !hth_search_over(x); i++) {
-        search_flip(x, x->rank[i].gap, HTH_GAP_KEEP);
+        search_flip(x, x->rank[i].interval, HTH_INTERVAL_KEEP);
     }
 }
 
@@ -135,11 +135,11 @@ void hth_search_descend(hth_search *x)
         all = !better;
         better = false;
         search_shuffle(x);
-        for (int i = 0; i < x->m->n_gaps && !hth_search_over(x); i++) {
+        for (int i = 0; i < x->m->n_intervals && !hth_search_over(x); i++) {
             int g = x->order[i];
-            bool small = x->m->bytes[x->m->gap[g].tensor] < x->d.budget / SEARCH_SMALL;
-            for (int k = HTH_GAP_KEEP; small <= all && k < x->modes[g]; k++) {
-                search_flip(x, g, (hth_gap_mode)k);
+            bool small = x->m->bytes[x->m->interval[g].tensor] < x->d.budget / SEARCH_SMALL;
+            for (int k = HTH_INTERVAL_KEEP; small <= all && k < x->modes[g]; k++) {
+                search_flip(x, g, (hth_interval_mode)k);
             }
         }
         better = x->score < before * (1 - SEARCH_GAIN);
@@ -149,13 +149,13 @@ void hth_search_descend(hth_search *x)
     hth_search_keep_elite(x);
 }
 
-// A random gap: one that is not kept, or with one chance in three any that makes a difference.
+// A random interval: one that is not kept, or with one chance in three any that makes a difference.
 static int search_pick(hth_search *x)
 {
     int n = 0;
     bool any = hth_search_random(x, 3) == 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && (any || x->mode[g] != HTH_GAP_KEEP)) {
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        if (x->modes[g] > 0 && (any || x->mode[g] != HTH_INTERVAL_KEEP)) {
             x->order[n++] = g;
         }
     }
@@ -168,7 +168,7 @@ static void search_eject(hth_search *x, hth_outcome *o)
     double over, price = hth_search_random(x, 2) ? 1.0 : 0.1;
     for (int i = 0; i < SEARCH_EJECT && o->excess > 0 && !hth_search_over(x); i++) {
         int s = hth_search_worst(x, false, &over);
-        if (s < 0 || hth_search_ways(x, s, false, price, SEARCH_BLUR) == 0) {
+        if (s < 0 || hth_search_moves(x, s, false, price, SEARCH_BLUR) == 0) {
             return;
         }
         if (search_free(x, 1, over, o) == 0) {
@@ -198,7 +198,7 @@ static void search_relieve(hth_search *x, hth_outcome *o)
     double price = hth_search_random(x, 2) ? 1.0 : 0.1;
     for (int i = 0, n = (int)hth_search_random(x, SEARCH_RELIEVE); i < n; i++) {
         int s = o->excess > 0 || hth_search_over(x) ? -1 : search_slow(x);
-        if (s < 0 || hth_search_ways(x, s, true, price, SEARCH_BLUR) == 0) {
+        if (s < 0 || hth_search_moves(x, s, true, price, SEARCH_BLUR) == 0) {
             return;
         }
         search_free(x, 1, 1, o);
@@ -210,8 +210,8 @@ static void search_complete(hth_search *x, const hth_outcome *o)
 {
     int n = 0;
     hth_search_note(x, o);
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        if (x->modes[g] > 0 && x->mode[g] != HTH_INTERVAL_KEEP) {
             x->order[n++] = g;
         }
     }
@@ -219,44 +219,45 @@ static void search_complete(hth_search *x, const hth_outcome *o)
     for (int i = 0; i < n && x->n_decodes < end && !hth_search_over(x); i++) {
         int j = i + (int)hth_search_random(x, (uint32_t)(n - i)), g = x->order[j];
         x->order[j] = x->order[i];
-        if (!search_flip(x, g, HTH_GAP_KEEP)) {
-            search_flip(x, g, (hth_gap_mode)(1 + hth_search_random(x, HTH_N_GAP_MODES - 1)));
+        if (!search_flip(x, g, HTH_INTERVAL_KEEP)) {
+            search_flip(x, g,
+                        (hth_interval_mode)(1 + hth_search_random(x, HTH_N_INTERVAL_MODES - 1)));
         }
     }
 }
 
-// Gives gap g mode k, and with even chances the other gaps of its tensor, too. What only a
+// Gives interval g mode k, and with even chances the other intervals of its tensor, too. What only a
 // recompute of it reads is computed again once or each time.
-static void search_push(hth_search *x, int g, hth_gap_mode k)
+static void search_push(hth_search *x, int g, hth_interval_mode k)
 {
     const hth_step *m = x->m;
-    int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
+    int t = m->interval[g].tensor, v = m->p->tensors[t].producer;
     bool whole = hth_search_random(x, 2) == 0;
-    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
+    for (int h = m->interval_start[t]; h < m->interval_start[t + 1]; h++) {
         if ((h == g || whole) && hth_search_allows(x, h, k)) {
             x->mode[h] = (uint8_t)k;
         }
     }
-    for (int j = 0; k >= HTH_GAP_RECOMPUTE && v >= 0 && j < m->p->nodes[v].n_inputs; j++) {
-        int in = m->p->nodes[v].inputs[j], tail = m->gap_start[in + 1] - 1;
-        k = hth_search_random(x, 2) ? HTH_GAP_RECOMPUTE : HTH_GAP_AGAIN;
-        if (tail >= m->gap_start[in] && m->gap[tail].q == m->n_stages &&
+    for (int j = 0; k >= HTH_INTERVAL_RECOMPUTE && v >= 0 && j < m->p->nodes[v].n_inputs; j++) {
+        int in = m->p->nodes[v].inputs[j], tail = m->interval_start[in + 1] - 1;
+        k = hth_search_random(x, 2) ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_REMATERIALIZE;
+        if (tail >= m->interval_start[in] && m->interval[tail].q == m->n_stages &&
             hth_search_allows(x, tail, k)) {
             x->mode[tail] = (uint8_t)k;
         }
     }
 }
 
-// One kick: a gap gets another mode, then others give way until it fits again, then some that are
+// One kick: an interval gets another mode, then others give way until it fits again, then some that are
 // away may come back. Kept if it is better, or hardly worse than the best.
 bool hth_search_kick(hth_search *x)
 {
     hth_outcome o;
     double before = x->score;
-    memcpy(x->kept, x->mode, (size_t)x->m->n_gaps);
+    memcpy(x->kept, x->mode, (size_t)x->m->n_intervals);
     for (int i = 0, n = 1 + (int)hth_search_random(x, 2); i < n; i++) {
         int g = search_pick(x);
-        hth_gap_mode k = (hth_gap_mode)hth_search_random(x, HTH_N_GAP_MODES);
+        hth_interval_mode k = (hth_interval_mode)hth_search_random(x, HTH_N_INTERVAL_MODES);
         if (g >= 0) {
             search_push(x, g, k);
         }
@@ -272,7 +273,7 @@ bool hth_search_kick(hth_search *x)
         hth_search_keep_best(x);
     } else {
         x->score = before;
-        memcpy(x->mode, x->kept, (size_t)x->m->n_gaps);
+        memcpy(x->mode, x->kept, (size_t)x->m->n_intervals);
     }
     return better;
 }

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #define SEARCH_DUAL        100 // iterations of the dual for a start
-#define SEARCH_MOST        0.6 // of its solutions: what the dual does more often is done in any case
+#define SEARCH_MAX         0.6 // of its solutions: what the dual does more often is done in any case
 #define SEARCH_LOWER       0.12 // part of the budget by which it comes down at once, at most
-#define SEARCH_LOWER_LEAST 0.03 // .. below which steps are not halved
+#define SEARCH_LOWER_MIN   0.03 // .. below which steps are not halved
 #define SEARCH_LOWER_STEPS 26   // .. of the time is the most for a step, where there are few
 #define SEARCH_LOWER_FALLS 3 // more steps at which the time falls off before half of the time: left
 #define SEARCH_LOWER_LATE  4.0  // parts
@@ -24,10 +24,10 @@
 void hth_search_away(hth_search *x)
 {
     hth_outcome o;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        x->mode[g] = hth_search_allows(x, g, HTH_GAP_OFFLOAD)     ? HTH_GAP_OFFLOAD
-                     : hth_search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE
-                                                                  : HTH_GAP_KEEP;
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        x->mode[g] = hth_search_allows(x, g, HTH_INTERVAL_OFFLOAD)     ? HTH_INTERVAL_OFFLOAD
+                     : hth_search_allows(x, g, HTH_INTERVAL_RECOMPUTE) ? HTH_INTERVAL_RECOMPUTE
+                                                                       : HTH_INTERVAL_KEEP;
     }
     x->score = hth_search_try(x, x->mode, &o);
     hth_search_keep_best(x);
@@ -69,7 +69,7 @@ static void search_begin(hth_search *x, const search_start *start, bool first)
         if (o.excess > 0) { // better than nothing
             hth_search_away(x);
         }
-        memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+        memcpy(x->mode, x->best, (size_t)x->m->n_intervals);
     }
     if (near) {
         hth_search_descend(x);
@@ -83,15 +83,15 @@ static void search_round(hth_search *x, double least, bool blur)
     const hth_step *m = x->m;
     int tensor = -1;
     double at = least;
-    for (int g = 0; g < m->n_gaps; g++) {
+    for (int g = 0; g < m->n_intervals; g++) {
         const hth_job_memory *s = &x->share[g];
-        if (m->gap[g].tensor != tensor && blur) {
+        if (m->interval[g].tensor != tensor && blur) {
             at = least * (1 - 0.001 * hth_search_random(x, 1000));
         }
-        tensor = m->gap[g].tensor;
-        x->mode[g] = (double)s->offload + (double)s->recompute <= at ? HTH_GAP_KEEP
-                     : s->offload > s->recompute                     ? HTH_GAP_OFFLOAD
-                                                                     : HTH_GAP_RECOMPUTE;
+        tensor = m->interval[g].tensor;
+        x->mode[g] = (double)s->offload + (double)s->recompute <= at ? HTH_INTERVAL_KEEP
+                     : s->offload > s->recompute                     ? HTH_INTERVAL_OFFLOAD
+                                                                     : HTH_INTERVAL_RECOMPUTE;
     }
 }
 
@@ -128,7 +128,7 @@ static void search_dual(hth_search *x)
 static void search_step_down(hth_search *x, double before)
 {
     static const double prices[] = {0.3, 3};
-    size_t n = (size_t)x->m->n_gaps;
+    size_t n = (size_t)x->m->n_intervals;
     hth_outcome o;
     double least = INFINITY;
     memcpy(x->before, x->mode, n);
@@ -167,13 +167,13 @@ static bool search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
         x->max_decodes = until;
         search_step_down(x, before);
         search_slice(x, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
-        uint64_t most_ns = hth_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
-        x->deadline_ns = x->deadline_ns < most_ns ? x->deadline_ns : most_ns;
+        uint64_t max_ns = hth_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
+        x->deadline_ns = x->deadline_ns < max_ns ? x->deadline_ns : max_ns;
         hth_search_descend(x);
         bool fell = x->score > before * SEARCH_FALL;
         before = x->score;
-        if (fell && step > SEARCH_LOWER_LEAST && hth_now_ns() < until_ns && x->n_decodes < until) {
-            memcpy(x->mode, x->before, (size_t)x->m->n_gaps);
+        if (fell && step > SEARCH_LOWER_MIN && hth_now_ns() < until_ns && x->n_decodes < until) {
+            memcpy(x->mode, x->before, (size_t)x->m->n_intervals);
             before = was;
             step /= 2;
             continue;
@@ -247,7 +247,7 @@ bool hth_search_another(hth_search *x, int *next)
     bool round = x->shares && (*next)++ % 2 == 0;
     const search_start *s = &search_start_of[i];
     if (round) {
-        search_round(x, SEARCH_MOST, true);
+        search_round(x, SEARCH_MAX, true);
         hth_search_greedy(x, 1, false, INFINITY);
         hth_search_descend(x);
     } else if (search_has(x, s)) {

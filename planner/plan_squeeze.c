@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a placement is too high: tensors that stick out go into gaps between other tensors, wherever
+// When a placement is too high: tensors that stick out go into intervals between other tensors, wherever
 // workspaces are, and each workspace into the largest hole that its stage has left. A workspace is
 // one stage's own, so what it gets concerns nobody else: its node may take an algorithm that needs
 // less. That costs a few microseconds of one node, where planning for a smaller budget costs all of

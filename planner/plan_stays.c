@@ -8,22 +8,22 @@
 #include <string.h>
 
 // The stage with which the last stay of an arena tensor ends.
-static int stays_last(const hth_decoder *d, int t)
+static int residencies_last(const hth_decoder *d, int t)
 {
     const hth_step *m = d->m;
-    int g = m->gap_start[t + 1] - 1;
-    bool tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages;
+    int g = m->interval_start[t + 1] - 1;
+    bool tail = g >= m->interval_start[t] && m->interval[g].q == m->n_stages;
     return tail && d->until[g] > m->last[t] ? d->until[g] : m->last[t];
 }
 
 // Whether a stay of arena tensor t ends with stage s, a use of it or a recompute's read.
-static bool stays_end(const hth_decoder *d, int t, int s)
+static bool residencies_end(const hth_decoder *d, int t, int s)
 {
     const hth_step *m = d->m;
-    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-        const hth_gap *gap = &m->gap[g];
-        bool tail = gap->q == m->n_stages;
-        if (d->mode[g] != HTH_GAP_AGAIN || s <= gap->p || s >= gap->q) {
+    for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+        const hth_interval *interval = &m->interval[g];
+        bool tail = interval->q == m->n_stages;
+        if (d->mode[g] != HTH_INTERVAL_REMATERIALIZE || s <= interval->p || s >= interval->q) {
             continue;
         }
         for (int k = 0; k < d->groups[g]; k++) {
@@ -34,23 +34,23 @@ static bool stays_end(const hth_decoder *d, int t, int s)
         }
         return s == d->away[g] - 1;
     }
-    int g = m->gap_start[t + 1] - 1;
-    hth_gap_mode tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages
-                            ? (hth_gap_mode)d->mode[g]
-                            : HTH_GAP_KEEP;
-    if (s == m->last[t] && (tail == HTH_GAP_RECOMPUTE || tail == HTH_GAP_AGAIN)) {
-        return tail == HTH_GAP_RECOMPUTE || d->away[g] == s + 1;
+    int g = m->interval_start[t + 1] - 1;
+    hth_interval_mode tail = g >= m->interval_start[t] && m->interval[g].q == m->n_stages
+                                 ? (hth_interval_mode)d->mode[g]
+                                 : HTH_INTERVAL_KEEP;
+    if (s == m->last[t] && (tail == HTH_INTERVAL_RECOMPUTE || tail == HTH_INTERVAL_REMATERIALIZE)) {
+        return tail == HTH_INTERVAL_RECOMPUTE || d->away[g] == s + 1;
     }
-    return stays_last(d, t) == s;
+    return residencies_last(d, t) == s;
 }
 
 // Tensor t takes over the buffer of its pair, which nothing reads any more, when its producer runs
 // in stage `stage`, first or again.
-static bool stays_shares(const hth_decoder *d, int t, int stage)
+static bool residencies_shares(const hth_decoder *d, int t, int stage)
 {
     const hth_step *m = d->m;
     int x = m->pair[t], readers = 0;
-    if (x < 0 || !stays_end(d, x, stage)) {
+    if (x < 0 || !residencies_end(d, x, stage)) {
         return false;
     }
     for (int r = d->read_of[x]; r >= 0; r = d->read[r].next) {
@@ -63,16 +63,16 @@ static bool stays_shares(const hth_decoder *d, int t, int stage)
 }
 
 // A resident tensor: away for a while, or there all the time (no stay).
-static int stays_resident(const hth_decoder *d, int t, hth_segment *out)
+static int residencies_resident(const hth_decoder *d, int t, hth_segment *out)
 {
     const hth_step *m = d->m;
-    int n = 0, g = m->gap_start[t], round = m->gap_start[t + 1] - 1;
-    if (g > round || d->mode[round] != HTH_GAP_OFFLOAD) {
+    int n = 0, g = m->interval_start[t], round = m->interval_start[t + 1] - 1;
+    if (g > round || d->mode[round] != HTH_INTERVAL_OFFLOAD) {
         return 0;
     }
     hth_segment at = {t, d->back[round], 0, HTH_FROM_HOST, d->need[round], -1, -1};
     for (; g < round; g++) {
-        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+        if (d->mode[g] == HTH_INTERVAL_OFFLOAD) {
             at.last = d->away[g] - 1;
             out[n++] = at;
             at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
@@ -85,60 +85,60 @@ static int stays_resident(const hth_decoder *d, int t, hth_segment *out)
 }
 
 // Writes the stays of tensor t as the modes have it, returns how many.
-static int stays_of(const hth_decoder *d, int t, hth_segment *out)
+static int residencies_of(const hth_decoder *d, int t, hth_segment *out)
 {
     const hth_step *m = d->m;
     int n = 0;
     if (!m->arena[t]) {
-        return stays_resident(d, t, out);
+        return residencies_resident(d, t, out);
     }
     if (m->first[t] < 0) {
         return 0; // nobody reads it
     }
     hth_origin origin = m->p->tensors[t].producer >= 0 ? HTH_FROM_NODE : HTH_FROM_START;
     hth_segment at = {t, m->first[t], 0, origin, -1, -1, -1};
-    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+    for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+        if (d->mode[g] == HTH_INTERVAL_OFFLOAD) {
             at.last = d->away[g] - 1;
             at.save = d->save[g];
             out[n++] = at;
             at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
-        } else if (d->mode[g] == HTH_GAP_RECOMPUTE) {
-            at.last = m->gap[g].p;
+        } else if (d->mode[g] == HTH_INTERVAL_RECOMPUTE) {
+            at.last = m->interval[g].p;
             out[n++] = at;
             at = (hth_segment){t, d->need[g], 0, HTH_FROM_RERUN, -1, -1, -1};
-        } else if (d->mode[g] == HTH_GAP_AGAIN) {
+        } else if (d->mode[g] == HTH_INTERVAL_REMATERIALIZE) {
             at.last = d->away[g] - 1;
             out[n++] = at;
             for (int k = 0; k < d->groups[g]; k++) {
                 const hth_group *r = &d->group[d->group_of[g] + k];
                 at = (hth_segment){t, r->first, r->last, HTH_FROM_RERUN, -1, -1, -1};
-                if (k + 1 < d->groups[g] || m->gap[g].q == m->n_stages) {
+                if (k + 1 < d->groups[g] || m->interval[g].q == m->n_stages) {
                     out[n++] = at;
                 }
             }
-            if (m->gap[g].q == m->n_stages) {
+            if (m->interval[g].q == m->n_stages) {
                 return n;
             }
         }
     }
-    at.last = stays_last(d, t);
+    at.last = residencies_last(d, t);
     out[n++] = at;
     return n;
 }
 
-// Whether a recompute in stage s begins a stay of the tensor of gap g.
-static bool stays_begin(const hth_decoder *d, int g, int s)
+// Whether a recompute in stage s begins a stay of the tensor of interval g.
+static bool residencies_begin(const hth_decoder *d, int g, int s)
 {
-    bool begins = d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] == s;
-    for (int k = 0; d->mode[g] == HTH_GAP_AGAIN && k < d->groups[g]; k++) {
+    bool begins = d->mode[g] == HTH_INTERVAL_RECOMPUTE && d->need[g] == s;
+    for (int k = 0; d->mode[g] == HTH_INTERVAL_REMATERIALIZE && k < d->groups[g]; k++) {
         begins = begins || d->group[d->group_of[g] + k].first == s;
     }
     return begins;
 }
 
 // Recomputes in place: a buffer less in their stage.
-static void stays_again(hth_decoder *d)
+static void residencies_again(hth_decoder *d)
 {
     const hth_step *m = d->m;
     for (int r = 0; r < d->n_runs; r++) {
@@ -147,10 +147,10 @@ static void stays_again(hth_decoder *d)
         for (int j = 0; j < n->n_outputs && n->n_inplace > 0; j++) {
             int t = n->outputs[j];
             bool begins = false;
-            for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-                begins = begins || stays_begin(d, g, s);
+            for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+                begins = begins || residencies_begin(d, g, s);
             }
-            if (begins && stays_shares(d, t, s)) {
+            if (begins && residencies_shares(d, t, s)) {
                 d->delta[s] -= (int64_t)m->bytes[t];
                 d->delta[s + 1] += (int64_t)m->bytes[t];
             }
@@ -165,13 +165,13 @@ void hth_decode_memory(hth_decoder *d)
     int64_t *delta = d->delta;
     memcpy(delta, m->kept, ((size_t)m->n_stages + 2) * sizeof *delta);
     for (int k = 0; k < d->n_moved; k++) {
-        int t = d->moved[k], n = stays_of(d, t, d->stay);
+        int t = d->moved[k], n = residencies_of(d, t, d->residency);
         int64_t bytes = (int64_t)m->bytes[t];
         if (m->arena[t]) {
             delta[m->first[t]] -= bytes;
             delta[m->last[t] + 1] += bytes;
             int y = m->heir[t];
-            if (y >= 0 && !stays_end(d, t, m->last[t])) { // it is still read: a buffer more
+            if (y >= 0 && !residencies_end(d, t, m->last[t])) { // it is still read: a buffer more
                 delta[m->first[y]] += bytes;
                 delta[m->first[y] + 1] -= bytes;
             }
@@ -179,15 +179,15 @@ void hth_decode_memory(hth_decoder *d)
             delta[0] -= bytes;
         }
         for (int i = 0; i < n; i++) {
-            delta[d->stay[i].first] += bytes;
-            delta[d->stay[i].last + 1] -= bytes;
+            delta[d->residency[i].first] += bytes;
+            delta[d->residency[i].last + 1] -= bytes;
         }
     }
-    stays_again(d);
+    residencies_again(d);
 }
 
 // The segment of tensor t, whose segments begin at `from`, that ends with stage `last`.
-static int stays_find(const hth_schedule *s, int from, int t, int last)
+static int residencies_find(const hth_schedule *s, int from, int t, int last)
 {
     for (int i = from; i < s->n_segments && s->segment[i].tensor == t; i++) {
         if (s->segment[i].last == last) {
@@ -197,13 +197,13 @@ static int stays_find(const hth_schedule *s, int from, int t, int last)
     return -1;
 }
 
-static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
+static void residencies_segments(const hth_decoder *d, hth_schedule *s, int *from)
 {
     const hth_step *m = d->m;
     for (int t = 0; t < m->p->n_tensors; t++) {
         from[t] = s->n_segments;
         if (m->bytes[t] > 0) {
-            int n = stays_of(d, t, &s->segment[s->n_segments]);
+            int n = residencies_of(d, t, &s->segment[s->n_segments]);
             s->n_segments += n;
             s->resident_bytes += !m->arena[t] && n == 0 ? m->bytes[t] : 0;
         }
@@ -211,9 +211,9 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
     for (int i = 0; i < s->n_segments; i++) {
         hth_segment *x = &s->segment[i];
         bool computed = x->origin == HTH_FROM_NODE || x->origin == HTH_FROM_RERUN;
-        if (m->arena[x->tensor] && computed && stays_shares(d, x->tensor, x->first)) {
+        if (m->arena[x->tensor] && computed && residencies_shares(d, x->tensor, x->first)) {
             int pair = m->pair[x->tensor];
-            x->inplace = stays_find(s, from[pair], pair, x->first);
+            x->inplace = residencies_find(s, from[pair], pair, x->first);
         }
     }
 }
@@ -221,7 +221,7 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
 hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out)
 {
     const hth_step *m = d->m;
-    int n = m->p->n_tensors + m->n_gaps + 1;
+    int n = m->p->n_tensors + m->n_intervals + 1;
     for (int r = 0; r < d->n_runs; r++) {
         n += m->p->nodes[d->run[r].node].n_outputs;
     }
@@ -244,7 +244,7 @@ hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_sche
                 (hth_rerun){s, d->run[r].node, m->menu[d->item[d->run[r].node]].alt};
         }
     }
-    stays_segments(d, out, from);
+    residencies_segments(d, out, from);
     hth_free(from);
     return HTH_OK;
 }

@@ -10,10 +10,10 @@
 
 void hth_step_fini(hth_step *m)
 {
-    void *all[] = {m->use_start, m->use,    m->gap_start, m->gap,      m->menu_start,
-                   m->menu,      m->pair,   m->updated,   m->dirty,    m->bytes,
-                   m->arena,     m->h2d_us, m->d2h_us,    m->heir,     m->first,
-                   m->last,      m->kept,   m->backward,  m->menu_end, m->menu_whole};
+    void *all[] = {m->use_start, m->use,    m->interval_start, m->interval, m->menu_start,
+                   m->menu,      m->pair,   m->updated,        m->dirty,    m->bytes,
+                   m->arena,     m->h2d_us, m->d2h_us,         m->heir,     m->first,
+                   m->last,      m->kept,   m->backward,       m->menu_end, m->menu_whole};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -31,8 +31,8 @@ static hth_err step_arrays(hth_step *m)
     }
     m->use_start = hth_calloc(nt + 1, sizeof(int));
     m->use = hth_calloc(uses, sizeof(int));
-    m->gap_start = hth_calloc(nt, sizeof(int));
-    m->gap = hth_calloc(uses + nt, sizeof *m->gap);
+    m->interval_start = hth_calloc(nt, sizeof(int));
+    m->interval = hth_calloc(uses + nt, sizeof *m->interval);
     m->menu_start = hth_calloc(ns, sizeof(int));
     m->menu_end = hth_calloc(ns, sizeof(int));
     m->menu_whole = hth_calloc(ns, sizeof(int));
@@ -49,10 +49,10 @@ static hth_err step_arrays(hth_step *m)
     m->kept = hth_calloc(ns + 1, sizeof *m->kept);
     m->h2d_us = hth_calloc(nt, sizeof(double));
     m->d2h_us = hth_calloc(nt, sizeof(double));
-    bool ok = m->use_start && m->use && m->gap_start && m->gap && m->menu_start && m->menu_end &&
-              m->menu_whole && m->menu && m->pair && m->updated && m->dirty && m->bytes &&
-              m->arena && m->backward && m->heir && m->first && m->last && m->kept && m->h2d_us &&
-              m->d2h_us;
+    bool ok = m->use_start && m->use && m->interval_start && m->interval && m->menu_start &&
+              m->menu_end && m->menu_whole && m->menu && m->pair && m->updated && m->dirty &&
+              m->bytes && m->arena && m->backward && m->heir && m->first && m->last && m->kept &&
+              m->h2d_us && m->d2h_us;
     return ok ? HTH_OK
               : hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->p->n_nodes);
 }
@@ -133,13 +133,14 @@ static bool step_can_rerun(const hth_step *m, int t)
     return v >= 0 && m->p->nodes[v].recomputable;
 }
 
-static void step_add_gap(hth_step *m, int t, int p, int q, bool cyclic)
+static void step_add_interval(hth_step *m, int t, int p, int q, bool cyclic)
 {
     bool link = m->h2d_us[t] < INFINITY && m->d2h_us[t] < INFINITY;
-    m->gap[m->n_gaps++] = (hth_gap){t, p, q, cyclic, link, !cyclic && step_can_rerun(m, t)};
+    m->interval[m->n_intervals++] =
+        (hth_interval){t, p, q, cyclic, link, !cyclic && step_can_rerun(m, t)};
 }
 
-static void step_gaps_of(hth_step *m, int t, int n_uses)
+static void step_intervals_of(hth_step *m, int t, int n_uses)
 {
     const int *u = &m->use[m->use_start[t]];
     int n = m->n_stages, last = n_uses - 1;
@@ -150,41 +151,41 @@ static void step_gaps_of(hth_step *m, int t, int n_uses)
         if (u[0] + n - u[last] >= 3) {
             for (int k = 0; k < last; k++) {
                 if (u[k + 1] - u[k] >= 2) {
-                    step_add_gap(m, t, u[k], u[k + 1], false);
+                    step_add_interval(m, t, u[k], u[k + 1], false);
                 }
             }
-            step_add_gap(m, t, u[last], u[0], true);
+            step_add_interval(m, t, u[last], u[0], true);
         }
         return;
     }
     for (int k = 0; k < last; k++) {
         if (u[k + 1] - u[k] >= 2) {
-            step_add_gap(m, t, u[k], u[k + 1], false);
+            step_add_interval(m, t, u[k], u[k + 1], false);
         }
     }
     if (m->p->tensors[t].cls == HTH_MEM_OUTPUT) {
         if (n - 1 - u[last] >= 2) { // it has to be there at the end
-            step_add_gap(m, t, u[last], n - 1, false);
+            step_add_interval(m, t, u[last], n - 1, false);
         }
     } else if (u[last] + 1 < n) {
-        step_add_gap(m, t, u[last], n, false);
+        step_add_interval(m, t, u[last], n, false);
     }
 }
 
-// The tensors with gaps, backwards; those that are there before the step at the end.
+// The tensors with intervals, backwards; those that are there before the step at the end.
 static void step_backward(hth_step *m)
 {
     const hth_problem *p = m->p;
     for (int v = m->n_stages - 1; v >= 0; v--) {
         for (int j = 0; j < p->nodes[v].n_outputs; j++) {
             int t = p->nodes[v].outputs[j];
-            if (m->gap_start[t] < m->gap_start[t + 1]) {
+            if (m->interval_start[t] < m->interval_start[t + 1]) {
                 m->backward[m->n_backward++] = t;
             }
         }
     }
     for (int t = 0; t < p->n_tensors; t++) {
-        if (p->tensors[t].producer < 0 && m->gap_start[t] < m->gap_start[t + 1]) {
+        if (p->tensors[t].producer < 0 && m->interval_start[t] < m->interval_start[t + 1]) {
             m->backward[m->n_backward++] = t;
             m->n_roots++;
         }
@@ -258,11 +259,11 @@ hth_err hth_step_init(hth_step *m, const hth_problem *p)
         return err;
     }
     step_tensors(m);
-    step_uses(m, m->gap_start);
-    m->gap_start[0] = 0;
+    step_uses(m, m->interval_start);
+    m->interval_start[0] = 0;
     for (int t = 0; t < p->n_tensors; t++) {
-        step_gaps_of(m, t, m->use_start[t + 1] - m->use_start[t]);
-        m->gap_start[t + 1] = m->n_gaps;
+        step_intervals_of(m, t, m->use_start[t + 1] - m->use_start[t]);
+        m->interval_start[t + 1] = m->n_intervals;
     }
     step_backward(m);
     step_kept(m);

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_step.h - the model of a training step that the planner's search works on: uses, gaps
+// planner/plan_step.h - the model of a training step that the planner's search works on: uses, intervals
 // and menus. Part of hth_plan_train.
 #ifndef HTH_PLANNER_PLAN_STEP_H
 #define HTH_PLANNER_PLAN_STEP_H
 
 #include "planner/plan_schedule.h"
 
-// What lies between two uses (plan_schedule.h). q == n_stages: after the last use. A cyclic gap
+// What lies between two uses (plan_schedule.h). q == n_stages: after the last use. A cyclic interval
 // goes from the last use p round to the first use q < p of the next step.
-typedef struct hth_gap {
+typedef struct hth_interval {
     int tensor, p, q;
     bool cyclic, can_offload, can_rerun;
-} hth_gap;
+} hth_interval;
 
 typedef struct hth_step {
     const hth_problem *p;
-    int n_stages, n_gaps, n_backward, n_roots;
-    int *backward; // tensors with gaps: those of the last node first, those without a producer
+    int n_stages, n_intervals, n_backward, n_roots;
+    int *backward; // tensors with intervals: those of the last node first, those without a producer
                    // (n_roots of them) at the end
     int *use_start, *use; // per tensor: stages of its uses, ascending, the producer's first
-    int *gap_start;       // per tensor: its gaps, ascending
-    hth_gap *gap;
+    int *interval_start;  // per tensor: its intervals, ascending
+    hth_interval *interval;
     int *menu_start, *menu_end; // per stage: its menu, fastest first
     int *menu_whole;            // per stage: where it starts when it is not trimmed
     hth_menu_item *menu_free;   // per stage: its fastest without the workspace, behind the menus

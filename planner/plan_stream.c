@@ -22,7 +22,7 @@
 #define STREAM_MIN(a, b) ((a) < (b) ? (a) : (b))
 
 #define STREAM_FLIPS       100 // evaluations of the local search; each costs two decodes
-#define STREAM_KEEP_STAGES 64  // a gap between uses longer than this is not worth its bytes
+#define STREAM_KEEP_STAGES 64  // an interval between uses longer than this is not worth its bytes
 
 static const hth_menu_item *stream_item(const hth_stream_model *m, const hth_stream_decision *d,
                                         int s)
@@ -30,7 +30,7 @@ static const hth_menu_item *stream_item(const hth_stream_model *m, const hth_str
     return &m->menu[m->menu_start[s] + d->item[s]];
 }
 
-static uint64_t stream_least_workspace(const hth_stream_model *m, int s)
+static uint64_t stream_min_workspace(const hth_stream_model *m, int s)
 {
     return m->menu[m->menu_start[s + 1] - 1].workspace;
 }
@@ -47,7 +47,7 @@ static int stream_fastest(const hth_stream_model *m, int s, uint64_t room)
 
 // Sets used_base: buffers and, around their uses, streamed weights. Returns the largest stage's
 // bytes with the least workspaces.
-static uint64_t stream_least_room(hth_stream_model *m, const hth_stream_decision *d)
+static uint64_t stream_min_room(hth_stream_model *m, const hth_stream_decision *d)
 {
     uint64_t most = 0;
     memcpy(m->used_base, m->base, (size_t)m->n_stages * sizeof *m->base);
@@ -58,7 +58,7 @@ static uint64_t stream_least_room(hth_stream_model *m, const hth_stream_decision
         }
     }
     for (int s = 0; s < m->n_stages; s++) {
-        uint64_t bytes = m->used_base[s] + stream_least_workspace(m, s);
+        uint64_t bytes = m->used_base[s] + stream_min_workspace(m, s);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -73,9 +73,9 @@ static uint64_t stream_resident(const hth_stream_model *m, const hth_stream_deci
     return bytes;
 }
 
-// Decides per use whether the weight is fetched or kept since the use before: kept when the gap has
+// Decides per use whether the weight is fetched or kept since the use before: kept when the interval has
 // room for it.
-static void stream_gaps(hth_stream_model *m, hth_stream_decision *d, uint64_t room)
+static void stream_intervals(hth_stream_model *m, hth_stream_decision *d, uint64_t room)
 {
     for (int u = 0; u < m->n_uses; u++) {
         const hth_use *x = &m->use[u];
@@ -87,7 +87,7 @@ static void stream_gaps(hth_stream_model *m, hth_stream_decision *d, uint64_t ro
         int from = m->use[x->previous].last + 1, s = from;
         uint64_t bytes = m->weight[x->weight].bytes;
         while (s < x->need && x->need - from <= STREAM_KEEP_STAGES &&
-               m->used_base[s] + stream_least_workspace(m, s) + bytes <= room) {
+               m->used_base[s] + stream_min_workspace(m, s) + bytes <= room) {
             s++;
         }
         if (s < x->need) {
@@ -120,9 +120,9 @@ static void stream_time(hth_stream_model *m, const hth_stream_decision *d)
 }
 
 // Gives every fetch the lead that it needs to hide, as far as the bytes allow, on top of used_base
-// and the items' workspaces (least_workspaces: of the least ones instead).
+// and the items' workspaces (min_workspaces: of the least ones instead).
 static void stream_leads(hth_stream_model *m, hth_stream_decision *d, uint64_t room,
-                         bool least_workspaces)
+                         bool min_workspaces)
 {
     double latest = INFINITY;
     for (int u = m->n_uses - 1; u >= 0; u--) {
@@ -143,8 +143,8 @@ static void stream_leads(hth_stream_model *m, hth_stream_decision *d, uint64_t r
         int s = x->need, stop = x->previous >= 0 ? m->use[x->previous].last + 1 : 0;
         stop = stop > floor ? stop : floor;
         while (s > stop && m->end_us[s] > m->latest_us[u]) {
-            uint64_t workspace = least_workspaces ? stream_least_workspace(m, s - 1)
-                                                  : stream_item(m, d, s - 1)->workspace;
+            uint64_t workspace = min_workspaces ? stream_min_workspace(m, s - 1)
+                                                : stream_item(m, d, s - 1)->workspace;
             if (m->used[s - 1] + workspace + bytes > room) {
                 break;
             }
@@ -169,10 +169,10 @@ static void stream_decode(hth_stream_model *m, uint64_t budget, bool leads_first
     d->time_us = d->cost_us = INFINITY;
     d->resident_bytes = stream_resident(m, d);
     uint64_t room = budget - d->resident_bytes;
-    if (d->resident_bytes > budget || stream_least_room(m, d) > room) {
+    if (d->resident_bytes > budget || stream_min_room(m, d) > room) {
         return;
     }
-    stream_gaps(m, d, room);
+    stream_intervals(m, d, room);
     stream_algorithms(m, d, m->used_base, room);
     stream_time(m, d);
     for (int pass = 0; pass < 2;
@@ -241,7 +241,7 @@ uint64_t hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d)
     d->resident_bytes = m->fixed_bytes;
     stream_time(m, d);
     d->time_us = d->cost_us = m->end_us[m->n_stages];
-    return m->fixed_bytes + stream_least_room(m, d);
+    return m->fixed_bytes + stream_min_room(m, d);
 }
 
 void hth_stream_keep_all(hth_stream_model *m, uint64_t budget, hth_stream_decision *d,
@@ -316,7 +316,7 @@ static int stream_shortest(hth_stream_model *m, uint64_t budget, const stream_ra
         stream_prefix(m, rank, k, d);
         uint64_t resident = stream_resident(m, d);
         if (k > m->n_weights ||
-            (resident <= budget && stream_least_room(m, d) <= budget - resident)) {
+            (resident <= budget && stream_min_room(m, d) <= budget - resident)) {
             high = k;
         } else {
             low = k + 1;

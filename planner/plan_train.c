@@ -14,14 +14,15 @@
 #define TRAIN_LIMIT_MS 100 // up to this many nodes, ..
 #define TRAIN_NODES    500
 #define TRAIN_NODE_MS  0.6  // .. for each one more, ..
-#define TRAIN_MOST_MS  1000 // .. at most
+#define TRAIN_MAX_MS   1000 // .. at most
 #define TRAIN_AGAIN    5    // times the limit, when nothing was found
 #define TRAIN_FINE     2048 // of the budget: steps in which rounds tighten it, at least
+#define TRAIN_HASTE    4    // times those steps, once the search's time is up
 #define TRAIN_ROUNDS   8
 #define TRAIN_ALIKE    1e-9 // of the time: no difference
 #define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
 #define TRAIN_SEARCH   0.8  // of the limit, by which that ends
-#define TRAIN_LEAST    0.1  // of the limit, for the search of a round
+#define TRAIN_MIN      0.1  // of the limit, for the search of a round
 #define TRAIN_ONCE     0.68 // of the limit: later than that no round follows one that fits
 #define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
 #define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
@@ -39,7 +40,7 @@ static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, ui
 static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
 {
     double more = TRAIN_NODE_MS * fmax(p->n_nodes - TRAIN_NODES, 0);
-    double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MOST_MS);
+    double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MAX_MS);
     limit_ms = o->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
     return o->limit_ms > 0 ? o->limit_ms : limit_ms;
 }
@@ -56,7 +57,7 @@ static hth_err train_lay(const hth_problem *p, const hth_search *x, const hth_ou
                          const uint8_t *mode, bool hasty, train_try *t)
 {
     hth_schedule s;
-    size_t n = (size_t)x->m->n_gaps;
+    size_t n = (size_t)x->m->n_intervals;
     t->plan = NULL;
     HTH_TRY(hth_decode_schedule(&x->d, o, &s));
     hth_err err = hth_plan_emit(p, &s, hasty, &t->plan);
@@ -95,7 +96,7 @@ static hth_err train_elites(const hth_problem *p, hth_search *x, uint64_t deadli
 {
     hth_outcome o;
     for (int i = 0; i < x->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
-        const uint8_t *mode = x->elite + (size_t)i * (size_t)x->m->n_gaps;
+        const uint8_t *mode = x->elite + (size_t)i * (size_t)x->m->n_intervals;
         train_try one;
         hth_search_try(x, mode, &o);
         if (*best != NULL && (*best)->predicted_us <= o.time_us * (1 + TRAIN_ALIKE)) {
@@ -131,7 +132,7 @@ static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, ht
                              hth_plan **best)
 {
     uint64_t found = UINT64_MAX;
-    uint8_t *keep = hth_calloc((size_t)x->m->n_gaps + 1, sizeof *keep); // HTH_GAP_KEEP is 0
+    uint8_t *keep = hth_calloc((size_t)x->m->n_intervals + 1, sizeof *keep); // HTH_GAP_KEEP is 0
     hth_err err = keep == NULL ? hth_fail(HTH_ENOMEM, "no memory for a plan") : HTH_OK;
     err = err == HTH_OK ? train_measure(p, x, x->best, &found, best) : err;
     err = err == HTH_OK ? train_measure(p, x, keep, &found, best) : err;
@@ -181,14 +182,14 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
                                                0.84, 0.88, 0.94, 1}; // of the time
     hth_plan *best = NULL;
     hth_err err = HTH_OK;
-    bool warm = o->from != NULL && o->from->n_modes == m->n_gaps && m->n_gaps > 0;
+    bool warm = o->from != NULL && o->from->n_modes == m->n_intervals && m->n_intervals > 0;
     if (warm) {
-        memcpy(x->best, o->from->mode, (size_t)m->n_gaps);
+        memcpy(x->best, o->from->mode, (size_t)m->n_intervals);
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
         // Addresses may have taken some of the time: a little is left for the search in any case.
         double from_ms = (double)(hth_now_ns() - start_ns) / 1e6;
-        double until_ms = fmin(from_ms + TRAIN_LEAST * limit_ms, TRAIN_SEARCH * limit_ms);
+        double until_ms = fmin(from_ms + TRAIN_MIN * limit_ms, TRAIN_SEARCH * limit_ms);
         until_ms = fmax(until_ms, share[round] * limit_ms);
         train_try t = {0};
         err = train_round(p, m, o, x, budget, start_ns + (uint64_t)(until_ms * 1e6),
@@ -211,6 +212,7 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         uint64_t over = (t.height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
         uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
         over = over > least ? over : least;
+        over *= past_ms > TRAIN_SEARCH * limit_ms ? TRAIN_HASTE : 1;
         budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
             err = train_too_big(p, o, t.height);
@@ -240,8 +242,8 @@ static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_op
 // A resident tensor that may be away between two steps.
 static bool train_leaves(const hth_step *m, int t)
 {
-    int last = m->gap_start[t + 1] - 1;
-    return !m->arena[t] && last >= m->gap_start[t] && m->gap[last].can_offload;
+    int last = m->interval_start[t + 1] - 1;
+    return !m->arena[t] && last >= m->interval_start[t] && m->interval[last].can_offload;
 }
 
 // Whether input j of a node is one more tensor that has to be there beside what never leaves.
@@ -256,7 +258,7 @@ static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
 }
 
 // The largest stage's own tensors and smallest workspace beside what can never leave.
-static uint64_t train_least(const hth_step *m)
+static uint64_t train_min(const hth_step *m)
 {
     uint64_t most = 0;
     for (int s = 0; s < m->n_stages; s++) {
@@ -288,7 +290,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
     HTH_TRY(hth_step_init(&m, p));
     hth_err err = train_search(p, &m, o, &x, &dual, out);
     if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && o->policy != HTH_POLICY_OPTIMAL &&
-        train_least(&m) <= p->budget) {
+        train_min(&m) <= p->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
         hth_plan_options more = *o;
@@ -336,7 +338,7 @@ hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
 {
     hth_step m;
     HTH_TRY(hth_step_init(&m, p));
-    *bytes = train_least(&m);
+    *bytes = train_min(&m);
     hth_step_fini(&m);
     return HTH_OK;
 }

@@ -372,10 +372,10 @@ static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool m
     assert_ok(hth_plan_train_peak(p, &peak));
     assert_ok(hth_step_init(&m, p));
     assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
-    uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+    uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
     pt_state = seed;
-    for (int g = 0; moves && g < m.n_gaps; g++) {
-        mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+    for (int g = 0; moves && g < m.n_intervals; g++) {
+        mode[g] = (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
     }
     hth_decode(&d, mode, &o);
     assert_ok(hth_decode_schedule(&d, &o, &s));

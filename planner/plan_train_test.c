@@ -97,9 +97,9 @@ static void decode_agrees_with_instructions(void **state)
         assert_ok(hth_plan_train_peak(&p, &peak));
         assert_ok(hth_step_init(&m, &p));
         assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
-        uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
-        for (int g = 0; g < m.n_gaps; g++) {
-            mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+        uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
+        for (int g = 0; g < m.n_intervals; g++) {
+            mode[g] = (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
         }
         hth_decode(&d, mode, &o);
         assert_ok(hth_decode_schedule(&d, &o, &s));
@@ -117,7 +117,7 @@ static void decode_agrees_with_instructions(void **state)
     }
 }
 
-// Small steps, all modes of all gaps tried: the bound is never above the best plan.
+// Small steps, all modes of all intervals tried: the bound is never above the best plan.
 static void bounds_hold(void **state)
 {
     int solved = 0;
@@ -134,12 +134,12 @@ static void bounds_hold(void **state)
         uint8_t mode[12] = {0};
         double best = INFINITY, bound, bound2;
         int all = 1;
-        for (int g = 0; g < m.n_gaps && g <= 8; g++) {
-            all *= HTH_N_GAP_MODES;
+        for (int g = 0; g < m.n_intervals && g <= 8; g++) {
+            all *= HTH_N_INTERVAL_MODES;
         }
-        for (int code = 0; m.n_gaps <= 8 && code < all; code++) {
-            for (int g = 0, c = code; g < m.n_gaps; g++, c /= HTH_N_GAP_MODES) {
-                mode[g] = (uint8_t)(c % HTH_N_GAP_MODES);
+        for (int code = 0; m.n_intervals <= 8 && code < all; code++) {
+            for (int g = 0, c = code; g < m.n_intervals; g++, c /= HTH_N_INTERVAL_MODES) {
+                mode[g] = (uint8_t)(c % HTH_N_INTERVAL_MODES);
             }
             hth_decode(&d, mode, &o);
             best = o.excess == 0 && o.time_us < best ? o.time_us : best;

@@ -172,13 +172,13 @@ static hth_err verify_place(verify *v, verify_map *map, uint64_t limit, int tens
     const char *name = tensor >= 0 ? verify_name(v->p->tensors[tensor].name) : "workspace";
     bytes = hth_plan_round(bytes);
     if (offset % HTH_PLAN_ALIGN != 0 || bytes > limit || offset > limit - bytes) {
-        return VERIFY_FAIL(v, "'%s' at offset %llu is misaligned or ends behind the arena", name,
+        return VERIFY_FAIL(v, "'%s' at offset %llu is misaligned or ends after the arena", name,
                            (unsigned long long)offset);
     }
     for (int k = map_find(map, offset); k < map->n && map->span[k].lo < offset + bytes; k++) {
         const verify_buffer *old = &v->buffer[map->span[k].buffer];
         if (old->live && !verify_inherits(v, tensor, offset, map->span[k].buffer)) {
-            return VERIFY_FAIL(v, "'%s' would lie on '%s', which is still alive", name,
+            return VERIFY_FAIL(v, "'%s' would overlap '%s', which is still alive", name,
                                old->tensor >= 0 ? verify_name(v->p->tensors[old->tensor].name)
                                                 : "workspace");
         }
@@ -213,7 +213,7 @@ static hth_err verify_read(verify *v, int t, int node, hth_lane lane, const veri
         return VERIFY_FAIL(v, "reads '%s', which is not in memory", name);
     }
     if (!x->valid || !clock_covers(start, &x->ready)) {
-        return VERIFY_FAIL(v, "reads '%s' before it is surely there", name);
+        return VERIFY_FAIL(v, "reads '%s' before its copy is known to be complete", name);
     }
     if (x->buffer >= 0) {
         verify_clock self = clock_self(v, lane);
@@ -282,7 +282,7 @@ static hth_err verify_compute(verify *v, const hth_instr *in, const verify_clock
                            in->recompute ? "again first" : "twice");
     }
     if (in->recompute && v->computed[in->node] != 1 + in->alt) {
-        return VERIFY_FAIL(v, "node '%s' is computed again by another algorithm",
+        return VERIFY_FAIL(v, "node '%s' is recomputed with another algorithm",
                            verify_name(n->name));
     }
     v->computed[in->node] = 1 + in->alt;
@@ -298,7 +298,7 @@ static hth_err verify_compute(verify *v, const hth_instr *in, const verify_clock
         }
     }
     if (in->recompute && !n->recomputable) {
-        return VERIFY_FAIL(v, "node '%s' must not be computed again", verify_name(n->name));
+        return VERIFY_FAIL(v, "node '%s' must not be recomputed", verify_name(n->name));
     }
     if (workspace > 0) {
         int b;
@@ -466,7 +466,7 @@ static hth_err verify_end(verify *v)
             return hth_fail(HTH_ECORRUPT, "plan: the update of '%s' is lost", verify_name(x->name));
         }
         if (x->cls == HTH_MEM_OUTPUT && x->producer >= 0 && !v->tensor[t].valid) {
-            return hth_fail(HTH_ECORRUPT, "plan: output '%s' is not there at the end",
+            return hth_fail(HTH_ECORRUPT, "plan: output '%s' is missing at the end",
                             verify_name(x->name));
         }
     }

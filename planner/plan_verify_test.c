@@ -196,13 +196,13 @@ static void test_offload(void **state)
     plan->instrs[6].waits[0] = 5; // the free, which waited for the offload
     assert_ok(hth_plan_verify(&p, plan));
     plan->host_bytes = 512;
-    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "behind the arena");
+    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "after the arena");
     plan->host_bytes = 1024;
     plan->instrs[2].n_waits = 0;
-    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "before it is surely there");
+    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "before its copy is known to be complete");
     plan->instrs[2].n_waits = 1;
     plan->instrs[8].n_waits = 0;
-    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "before it is surely there");
+    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "before its copy is known to be complete");
     hth_plan_free(plan);
     hth_problem_fini(&p);
 }

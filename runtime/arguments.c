@@ -1,50 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table for all questions: an argument means the same in each of them. Files ("data", "eval")
-// and documents ("problem", "profile", "out", ..) are objects as often as texts, and are checked
-// where they are read.
 #include "runtime/arguments.h"
 
 #include <stdbool.h>
-#include <string.h>
-
-enum { TEXT = 1, NUMBER = 2, SWITCH = 4, TEXTS = 8 };
-
-static const struct {
-    const char *key;
-    int types;
-} table[] = {
-    {"accumulate", TEXT | NUMBER},
-    {"again", SWITCH},
-    {"batch", NUMBER},
-    {"budget", TEXT},
-    {"freeze", TEXTS},
-    {"job", TEXT},
-    {"keep", SWITCH},
-    {"loss", TEXT},
-    {"model", TEXT},
-    {"nesterov", SWITCH},
-    {"no-shuffle", SWITCH},
-    {"no-wait", SWITCH},
-    {"on", TEXT},
-    {"optimizer", TEXT},
-    {"pin", SWITCH},
-    {"plan-ms", NUMBER},
-    {"points", NUMBER},
-    {"policy", TEXT},
-    {"precision", TEXT},
-    {"read", SWITCH},
-    {"replan", TEXT},
-    {"resume", SWITCH},
-    {"save-as", TEXT},
-    {"schedule", TEXT},
-    {"seconds", NUMBER},
-    {"seed", NUMBER},
-    {"spill", TEXT},
-    {"steps", NUMBER},
-    {"train", SWITCH},
-    {"unpin", SWITCH},
-    {"wait", SWITCH},
-};
 
 static bool is_texts(const json_t *v)
 {
@@ -68,22 +25,34 @@ static const char *type_name(const json_t *v)
                                 : "a list";
 }
 
-static hth_err argument_check(const char *key, int types, const json_t *v)
+static hth_err argument_check(hth_argument argument, const json_t *v)
 {
-    static const char *const wanted[] = {[TEXT] = "a string",
-                                         [NUMBER] = "a number",
-                                         [TEXT | NUMBER] = "a string or a number",
-                                         [SWITCH] = "true or false",
-                                         [TEXTS] = "a list of strings"};
-    bool right = v == NULL || json_is_null(v) || ((types & TEXT) != 0 && json_is_string(v)) ||
-                 ((types & NUMBER) != 0 && json_is_number(v)) ||
-                 ((types & SWITCH) != 0 && json_is_boolean(v)) ||
-                 ((types & TEXTS) != 0 && is_texts(v));
-    const char *is = types == TEXTS && json_is_array(v) ? "a list of others" : type_name(v);
-    return right ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' must be %s, not %s", key, wanted[types], is);
+    static const char *const wanted[] = {[HTH_ARGUMENT_TEXT] = "a string",
+                                         [HTH_ARGUMENT_NUMBER] = "a number",
+                                         [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER] =
+                                             "a string or a number",
+                                         [HTH_ARGUMENT_SWITCH] = "true or false",
+                                         [HTH_ARGUMENT_TEXTS] = "a list of strings"};
+    unsigned types = hth_argument_types(argument);
+    bool right = types == HTH_ARGUMENT_ANY || v == NULL || json_is_null(v) ||
+                 ((types & HTH_ARGUMENT_TEXT) != 0 && json_is_string(v)) ||
+                 ((types & HTH_ARGUMENT_NUMBER) != 0 && json_is_number(v)) ||
+                 ((types & HTH_ARGUMENT_SWITCH) != 0 && json_is_boolean(v)) ||
+                 ((types & HTH_ARGUMENT_TEXTS) != 0 && is_texts(v));
+    if (right) {
+        return HTH_OK;
+    }
+    bool list = types == HTH_ARGUMENT_TEXTS && json_is_array(v);
+    return hth_fail(HTH_EINVAL, "'%s' must be %s, not %s", hth_argument_name(argument),
+                    wanted[types], list ? "a list of others" : type_name(v));
 }
 
-hth_err hth_arguments_read(const char *query, const char *text, json_t **out)
+static bool is_missing(const json_t *v)
+{
+    return v == NULL || json_is_null(v) || (json_is_string(v) && json_string_length(v) == 0);
+}
+
+hth_err hth_arguments_read(hth_command_id command, const char *text, json_t **out)
 {
     json_error_t why = {.text = ""};
     *out = json_loads(text[0] != 0 ? text : "{}", 0, &why);
@@ -92,20 +61,24 @@ hth_err hth_arguments_read(const char *query, const char *text, json_t **out)
     }
     json_decref(*out);
     *out = NULL;
-    return hth_fail(HTH_EINVAL, "the arguments of '%.32s' are not a JSON object%s%s", query,
-                    why.text[0] != 0 ? ": " : "", hth_err_json(why.text));
+    return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object%s%s",
+                    hth_command_name(command), why.text[0] != 0 ? ": " : "",
+                    hth_err_json(why.text));
 }
 
-hth_err hth_arguments_check(const char *query, const json_t *args)
+hth_err hth_arguments_check(hth_command_id command, const json_t *args)
 {
-    static const char *const of_a_job[] = {"job", "pause", "resume", "cancel"};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        HTH_TRY(argument_check(table[i].key, table[i].types, json_object_get(args, table[i].key)));
+    const hth_command_row *row = hth_command_get(command);
+    for (int i = 0; i < HTH_ARGUMENTS; i++) {
+        if ((row->takes >> i & 1) != 0) {
+            const char *name = hth_argument_name((hth_argument)i);
+            HTH_TRY(argument_check((hth_argument)i, json_object_get(args, name)));
+        }
     }
-    const char *job = json_string_value(json_object_get(args, "job"));
-    for (size_t i = 0; i < sizeof of_a_job / sizeof *of_a_job; i++) {
-        if (strcmp(of_a_job[i], query) == 0 && (job == NULL || job[0] == 0)) {
-            return hth_fail(HTH_EINVAL, "which job? the argument 'job' is missing");
+    for (int i = 0; i < HTH_ARGUMENTS; i++) {
+        const char *name = hth_argument_name((hth_argument)i);
+        if ((row->required >> i & 1) != 0 && is_missing(json_object_get(args, name))) {
+            return hth_fail(HTH_EINVAL, "the argument '%s' is missing", name);
         }
     }
     return HTH_OK;

@@ -3,11 +3,14 @@
 
 #include "base/test.h"
 
+#include <string.h>
+
 static hth_err check(const char *query, const char *text)
 {
     json_t *args;
-    hth_err err = hth_arguments_read(query, text, &args);
-    err = err == HTH_OK ? hth_arguments_check(query, args) : err;
+    hth_command_id command = hth_command_find(query);
+    hth_err err = hth_arguments_read(command, text, &args);
+    err = err == HTH_OK ? hth_arguments_check(command, args) : err;
     json_decref(args);
     return err;
 }
@@ -40,7 +43,10 @@ static void test_types(void **state)
         {"{\"freeze\":[\"a\",1]}", "'freeze' must be a list of strings, not a list of others"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_err(check("train", bad[i][0]), HTH_EINVAL, bad[i][1]);
+        const char *command = strstr(bad[i][0], "pin") != NULL      ? "load"
+                              : strstr(bad[i][0], "points") != NULL ? "job"
+                                                                    : "train";
+        assert_err(check(command, bad[i][0]), HTH_EINVAL, bad[i][1]);
     }
     static const char *const good[] = {
         "{\"model\":\"m\",\"batch\":8,\"seed\":1.0,\"freeze\":[],\"accumulate\":\"auto\"}",
@@ -52,13 +58,30 @@ static void test_types(void **state)
     }
 }
 
+// What another command takes is ignored, whatever it is.
+static void test_not_taken(void **state)
+{
+    assert_ok(check("stats", "{\"points\":\"x\",\"seconds\":[]}"));
+    assert_err(check("stats", "{\"model\":7}"), HTH_EINVAL, "'model' must be a string");
+}
+
+static void test_which_model(void **state)
+{
+    static const char *const about[] = {"load", "unload", "model", "batching", "precision"};
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        assert_err(check(about[i], "{}"), HTH_EINVAL, "the argument 'model' is missing");
+        assert_ok(check(about[i], "{\"model\":\"m\"}"));
+    }
+    assert_ok(check("plan", "{}")); // of a problem
+}
+
 static void test_which_job(void **state)
 {
     static const char *const about[] = {"job", "pause", "resume", "cancel"};
     for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
-        assert_err(check(about[i], "{}"), HTH_EINVAL, "which job?");
-        assert_err(check(about[i], "{\"job\":null}"), HTH_EINVAL, "which job?");
-        assert_err(check(about[i], "{\"job\":\"\"}"), HTH_EINVAL, "which job?");
+        assert_err(check(about[i], "{}"), HTH_EINVAL, "the argument 'job' is missing");
+        assert_err(check(about[i], "{\"job\":null}"), HTH_EINVAL, "the argument 'job' is missing");
+        assert_err(check(about[i], "{\"job\":\"\"}"), HTH_EINVAL, "the argument 'job' is missing");
         assert_ok(check(about[i], "{\"job\":\"42\"}"));
     }
     assert_ok(check("train", "{\"model\":\"m\"}"));
@@ -67,8 +90,8 @@ static void test_which_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_not_an_object),
-        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_not_an_object), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_not_taken),     cmocka_unit_test(test_which_model),
         cmocka_unit_test(test_which_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,7 +207,8 @@ hth_err hth_batching_of_config(const json_t *config, json_t **out)
         return HTH_OK;
     }
     if (!json_is_object(d) || (policy != NULL && !json_is_object(policy))) {
-        return hth_fail(HTH_EINVAL, "the model configuration's 'dynamic_batching' is no object");
+        return hth_fail(HTH_EINVAL,
+                        "the model configuration's 'dynamic_batching' is not an object");
     }
     HTH_TRY(config_words(d, false));
     HTH_TRY(config_words(policy, true));

@@ -49,7 +49,7 @@ hth_onnx_limits hth_catalog_limits(void)
         .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
         .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
         .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK),
-        .max_signature = (int)hth_setting_int(HTH_SET_LIMIT_SIGNATURE)};
+        .max_signature = (int)hth_setting_int(HTH_SET_LIMIT_INPUTS_OUTPUTS)};
 }
 
 // A tensor of a file.
@@ -87,7 +87,7 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
             break;
         }
         atomic_init(&c[i]->refs, 1);
-        c[i]->id = hth_id_of(&(hth_piece){&i, sizeof i}, 1);
+        c[i]->id = hth_id_of(&(hth_chunk){&i, sizeof i}, 1);
         c[i]->dtype = t[i].dtype;
         c[i]->shape = t[i].shape;
         c[i]->bytes = t[i].bytes;

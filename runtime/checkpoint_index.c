@@ -113,9 +113,9 @@ hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
         const char *job = json_string_value(name);
         if (err == HTH_OK && hth_checkpoint_find(store, job, &doc) == HTH_OK) {
             if (checkpoint_uses(doc, model, version)) {
-                err = hth_fail(HTH_EBUSY,
-                               "job '%s' is to go on with '%s': `hearth cancel %s` ends it", job,
-                               model, job);
+                err =
+                    hth_fail(HTH_EBUSY, "job '%s' needs '%s' to resume: `hearth cancel %s` ends it",
+                             job, model, job);
             }
             json_decref(doc);
         }

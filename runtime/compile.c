@@ -145,11 +145,10 @@ static hth_err compile_eval(void *ctx, const hth_graph *g, const hth_node *n, co
 {
     evaluation *e = ctx;
     bool asks = out[0].data == NULL;
-    char what[128];
     HTH_TRY(hth_ref_eval(NULL, g, n, in, out));
     if (asks) {
-        snprintf(what, sizeof what, "the result of node '%.60s' (%s)", n->name, hth_op_name(n->op));
-        HTH_TRY(hth_host_take(e->site, HTH_HOST_CONTENTS, out[0].bytes, what));
+        HTH_TRY(hth_host_take(e->site, HTH_HOST_CONTENTS, out[0].bytes,
+                              "the result of node '%.60s' (%s)", n->name, hth_op_name(n->op)));
         e->bytes += out[0].bytes;
     }
     return HTH_OK;
@@ -213,12 +212,12 @@ static hth_err compile_count(const hth_program *p, const hth_graph *model, uint6
 // compile_keeps counts what p keeps of contents.
 static hth_err compile_keeps(hth_site *site, hth_program *p, const hth_source *source)
 {
+    const char *name = source->account != NULL ? source->account->name : "";
     uint64_t bytes;
-    char what[128];
     HTH_TRY(compile_count(p, source->graph, &bytes));
-    snprintf(what, sizeof what, "a program for these inputs of model '%.60s'",
-             source->account != NULL ? source->account->name : "");
-    HTH_TRY(bytes > 0 ? hth_host_take(site, HTH_HOST_CONTENTS, bytes, what) : HTH_OK);
+    HTH_TRY(bytes > 0 ? hth_host_take(site, HTH_HOST_CONTENTS, bytes,
+                                      "a program for these inputs of model '%.60s'", name)
+                      : HTH_OK);
     p->content_bytes = bytes;
     return HTH_OK;
 }
@@ -279,11 +278,11 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
     p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : available;
     HTH_TRY(hth_compile_problem(site, p, menus));
     HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
-    p->peak_bytes += spec->kept_bytes;
+    p->peak_bytes += spec->retained_bytes;
     if (*spec->budget_bytes == 0 && spec->budget != NULL) {
         HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
         if (p->budget == 0) {
-            return hth_fail(HTH_EINVAL, "a budget of '%.40s' is no memory at all", spec->budget);
+            return hth_fail(HTH_EINVAL, "a budget of '%.40s' is zero bytes", spec->budget);
         }
         if (p->budget > whole) {
             hth_size asked, there;
@@ -299,7 +298,7 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
         }
     }
     *spec->budget_bytes = p->budget;
-    p->budget -= spec->kept_bytes < p->budget ? spec->kept_bytes : p->budget;
+    p->budget -= spec->retained_bytes < p->budget ? spec->retained_bytes : p->budget;
     return HTH_OK;
 }
 
@@ -394,7 +393,7 @@ static bool compile_same_forms(const hth_program *whole, const hth_program *p)
     return same;
 }
 
-static hth_err compile_beside(hth_site *site, hth_program *whole, hth_program *p)
+static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program *p)
 {
     hth_stage stage = {0};
     const hth_graph *model = whole->source->graph;
@@ -414,17 +413,17 @@ static hth_err compile_beside(hth_site *site, hth_program *whole, hth_program *p
     HTH_TRY(err);
     return compile_same_forms(whole, p)
                ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "other forms of weights for %d threads", p->threads);
+               : hth_fail(HTH_ENOTSUP, "different packed weights for %d threads", p->threads);
 }
 
-hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threads)
+hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int threads)
 {
     bool streamed = false;
     for (int w = 0; w < whole->n_weights; w++) {
         streamed = streamed || whole->weights[w].streamed;
     }
     if (whole->source == NULL || whole->rest.graph != NULL || whole->value_inputs != 0 ||
-        streamed || whole->n_beside == HTH_SPACES) {
+        streamed || whole->n_instances == HTH_INSTANCES) {
         return hth_fail(HTH_ENOTSUP, "the model has stages, or streams weights");
     }
     hth_program *p = hth_calloc(1, sizeof *p);
@@ -437,7 +436,7 @@ hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threa
     hth_paced paced;
     whole->held++;
     hth_paced_begin(&paced, site, NULL);
-    hth_err err = compile_beside(site, whole, p);
+    hth_err err = compile_instance(site, whole, p);
     hth_paced_end(&paced);
     whole->held--;
     if (err != HTH_OK) {
@@ -447,7 +446,7 @@ hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threa
     p->account = whole->account;
     p->site_next = site->programs;
     site->programs = p;
-    whole->beside[whole->n_beside++] = p;
+    whole->instance[whole->n_instances++] = p;
     return HTH_OK;
 }
 
@@ -464,7 +463,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->train = spec->train;
     p->options = spec->options;
     p->far = spec->far;
-    p->kept = spec->kept;
+    p->retained = spec->retained;
     p->spill = spec->spill;
     p->profile = spec->profile;
     p->plan_only = spec->plan_only;

@@ -353,9 +353,7 @@ hth_err hth_compile_like(hth_site *site, hth_program *p, hth_menu *menus)
     like_node *node = hth_calloc((size_t)n + 1, sizeof *node);
     hth_err err = node == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : HTH_OK;
     for (int i = 0; i < n && err == HTH_OK; i++) {
-        if (site->in_compile != NULL) {
-            site->in_compile(site->in_ctx);
-        }
+        (void)hth_work_point(site->queue);
         if (like_asks(p, i, &menus[i])) {
             err = like_find(site, p, i, &menus[i], &node[i].shared, &node[i].found);
         }

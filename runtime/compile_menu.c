@@ -230,16 +230,12 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         if (progress != NULL && progress->canceled) {
             return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
         }
-        if (site->in_compile != NULL) {
-            site->in_compile(site->in_ctx);
-        }
+        (void)hth_work_point(site->queue);
         HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
     }
     HTH_TRY(hth_compile_like(site, p, menus));
     for (int i = 0; i < p->graph->n_nodes; i++) {
-        if (site->in_compile != NULL) {
-            site->in_compile(site->in_ctx);
-        }
+        (void)hth_work_point(site->queue);
         HTH_TRY(menus[i].prepared ? HTH_OK : compile_first(site, p, i, &menus[i]));
     }
     return HTH_OK;

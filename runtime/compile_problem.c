@@ -141,7 +141,7 @@ static void problem_slots(hth_program *p)
             continue;
         }
         p->problem.tensors[in].cls = HTH_MEM_STATE;
-        p->problem.tensors[in].external = p->kept != NULL && p->kept[i];
+        p->problem.tensors[in].external = p->retained != NULL && p->retained[i];
         if (out >= 0 && out != in) {
             p->problem.tensors[out].external = true;
             p->problem.tensors[out].replaces = in + 1;

@@ -79,7 +79,7 @@ static hth_err repeat_key(const hth_program *p, char out[REPEAT_KEY])
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
     repeat_fill(p, row);
-    const hth_id id = hth_id_of(&(hth_piece){row, n * sizeof *row}, 1);
+    const hth_id id = hth_id_of(&(hth_chunk){row, n * sizeof *row}, 1);
     hth_free(row);
     snprintf(out, REPEAT_KEY, "algorithms2 %s", hth_id_hex(&id, hex));
     return HTH_OK;

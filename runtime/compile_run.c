@@ -165,8 +165,8 @@ void hth_program_free(hth_site *site, hth_program *p)
     if (p == NULL) {
         return;
     }
-    while (p->n_beside > 0) {
-        hth_program_free(site, p->beside[--p->n_beside]);
+    while (p->n_instances > 0) {
+        hth_program_free(site, p->instance[--p->n_instances]);
     }
     program_leave(site, p);
     site->arena_owner = site->arena_owner == p->account ? NULL : site->arena_owner;

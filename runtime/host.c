@@ -7,6 +7,8 @@
 #include "device/cpu/machine.h"
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 // Of the machine's memory that one engine may take so, unless memory.host_bytes says more; and what
@@ -52,7 +54,8 @@ static bool host_let_go(hth_site *site)
     return oldest != NULL;
 }
 
-hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const char *what)
+// host_refuse says why `what` does not get its bytes, and returns the code for that.
+static hth_err host_refuse(hth_site *site, uint64_t bytes, const char *what)
 {
     uint64_t limit = hth_host_limit(site);
     hth_size need, all;
@@ -60,17 +63,29 @@ hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const ch
     if (bytes > limit) {
         site->host_refused = true;
         return hth_fail(HTH_ETOOBIG,
-                        "%s takes %s of host memory: never, requests may have %s of it "
+                        "%s takes %s of host memory: more than the limit of %s for all requests "
                         "(memory.host_bytes)",
                         what, need.text, all.text);
     }
-    while (hth_host_used(site) > limit - bytes && host_let_go(site)) {
+    return hth_fail(HTH_ENODEVMEM,
+                    "%s takes %s of host memory: requests already use %s of the limit of %s "
+                    "(memory.host_bytes)",
+                    what, need.text, hth_size_of(hth_host_used(site)).text, all.text);
+}
+
+hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const char *fmt, ...)
+{
+    uint64_t limit = hth_host_limit(site);
+    bool fits = bytes <= limit;
+    while (fits && hth_host_used(site) > limit - bytes && host_let_go(site)) {
     }
-    if (hth_host_used(site) > limit - bytes) {
-        return hth_fail(HTH_ENODEVMEM,
-                        "%s takes %s of host memory: not now, requests have %s of the %s that they "
-                        "may have (memory.host_bytes)",
-                        what, need.text, hth_size_of(hth_host_used(site)).text, all.text);
+    if (!fits || hth_host_used(site) > limit - bytes) {
+        char what[256];
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(what, sizeof what, fmt, ap);
+        va_end(ap);
+        return host_refuse(site, bytes, what);
     }
     site->host_bytes[use] += bytes;
     return HTH_OK;
@@ -160,7 +175,7 @@ static hth_err host_outputs(const hth_program *p, const hth_request *r)
 hth_err hth_host_sizes(hth_site *site, const hth_program *p, const hth_request *r)
 {
     const hth_graph *g = p->graph;
-    bool answers = r != NULL && r->query == NULL; // one request, alone
+    bool answers = r != NULL && r->command == HTH_COMMAND_NONE; // one request, alone
     HTH_TRY(answers ? host_outputs(p, r) : HTH_OK);
     uint64_t most = host_largest(site, g, r);
     for (int i = 0; i < g->n_nodes; i++) {
@@ -174,10 +189,10 @@ hth_err hth_host_sizes(hth_site *site, const hth_program *p, const hth_request *
             if (bytes > most) {
                 hth_size need, there;
                 hth_size_pair(bytes, most, &need, &there);
-                return hth_fail(HTH_ETOOBIG,
-                                "the result of node '%.80s' (%s) takes %s: no memory here may have "
-                                "more than %s",
-                                n->name, hth_op_name(n->op), need.text, there.text);
+                return hth_fail(
+                    HTH_ETOOBIG,
+                    "the result of node '%.80s' (%s) takes %s: more than the limit of %s", n->name,
+                    hth_op_name(n->op), need.text, there.text);
             }
         }
     }

@@ -8,7 +8,7 @@
 // that a program was made of. All of that is counted here before it is allocated, and together
 // stays below one limit: memory.host_bytes, or as much as the device has, at most a quarter of the
 // machine's memory. The request that would exceed it is refused, with both numbers, or waits until
-// others have given theirs back (await.h).
+// others have given theirs back (memory_wait.h).
 #ifndef HTH_RUNTIME_HOST_H
 #define HTH_RUNTIME_HOST_H
 
@@ -17,10 +17,12 @@
 uint64_t hth_host_limit(hth_site *site);
 uint64_t hth_host_used(const hth_site *site); // all uses together
 
-// hth_host_take counts `bytes` that are about to be allocated for `what` ("output 'y'"). Programs
-// that nobody uses now and that hold such memory are let go of first. HTH_ETOOBIG: more than there
-// may ever be; HTH_ENODEVMEM: not now. On error nothing is counted.
-hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const char *what);
+// hth_host_take counts `bytes` that are about to be allocated for what `fmt` names ("output 'y'",
+// printf style; only an error is formatted). Programs that nobody uses now and that hold such
+// memory are let go of first. HTH_ETOOBIG: more than there may ever be; HTH_ENODEVMEM: not now. On
+// error nothing is counted.
+hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 void hth_host_give(hth_site *site, hth_host_use use, uint64_t bytes);
 
 // hth_host_answers checks the n outputs (names, bytes) of a request against limits.message_bytes;

@@ -100,7 +100,7 @@ static void cancel(shared *s, const char *job, witness *w, char *text)
 
 static void submit(shared *s, witness *w, char *text)
 {
-    *w = (witness){.c = {.r = {.query = "train", .arguments = text}}};
+    *w = (witness){.c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}}};
     call_start(s->f.engine, &w->c);
 }
 
@@ -109,7 +109,7 @@ static unsigned long long job_floor(shared *s)
 {
     unsigned long long need = 0;
     char *text = job_text(s, "small", 1, ", \"budget\": \"100KB\"");
-    call c = {.r = {.query = "train", .arguments = text}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
     assert_int_equal(call_run(s->f.engine, &c), HTH_ETOOBIG);
     need = pl_found(hth_err_detail());
     assert_true(need > 0);

@@ -18,8 +18,8 @@ static hth_err model_damaged(hth_err err)
     char what[700];
     snprintf(what, sizeof what, "%s", hth_err_detail());
     return hth_fail(err,
-                    "it is damaged in the store, and not served: %s; an import of the same file "
-                    "repairs it, `hearth verify` lists what is damaged",
+                    "it is damaged in the store, and not served: %s; importing the same file "
+                    "repairs it; `hearth verify` lists what is damaged",
                     what);
 }
 
@@ -51,7 +51,7 @@ static void model_free(hth_models *ms, hth_model *m)
     hth_source_fini(ms->site, &m->source);
     hth_manifest_fini(&m->manifest);
     hth_latency_close(m->latency);
-    hth_free(m->wish.key);
+    hth_free(m->demand.key);
     hth_free(m);
     hth_site_trim(ms->site);
     ms->site->freed++;
@@ -176,7 +176,7 @@ static void models_forget(hth_models *ms)
     ms->seen_health = health;
 }
 
-void hth_models_look(hth_models *ms)
+void hth_models_refresh(hth_models *ms)
 {
     uint64_t change = hth_store_change_count(ms->store);
     if (change != ms->seen_change) {
@@ -347,7 +347,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
         model_remember(ms, spec, *out);
         return HTH_OK;
     }
-    hth_models_look(ms);
+    hth_models_refresh(ms);
     HTH_TRY(hth_catalog_parse(spec, name, &version));
     *out = hth_model_loaded(ms, name, version);
     if (*out == NULL) {

@@ -26,11 +26,11 @@ typedef struct hth_batch_count {
 #define HTH_BATCH_SIZES 64 // that are counted
 
 // A program that requests were waiting for, to be joined in.
-typedef struct hth_batch_wish {
+typedef struct hth_batch_demand {
     hth_tensor *key; // one per input, without data; NULL: none
     int64_t samples;
-    int times; // it was wished for
-} hth_batch_wish;
+    int times; // it was demanded
+} hth_batch_demand;
 
 // Why requests fail, as /metrics tells it.
 typedef enum hth_failure {
@@ -74,14 +74,14 @@ typedef struct hth_model {
     hth_batching batching; // as configured
     hth_batch_queue queue;
     bool alone; // they cannot be joined
-    // runs beside each other (spaces.h): when its last run ended; requests in a row that had
+    // concurrent runs (instances.h): when its last run ended; requests in a row that had
     // arrived before that; such runs
     uint64_t ended_ns;
     int overlapped;
-    uint64_t beside;
+    uint64_t concurrent_runs;
     int64_t too_many; // samples whose program could not be had; 0: not known
     uint64_t too_many_until_ns;
-    hth_batch_wish wish;
+    hth_batch_demand demand;
 } hth_model;
 
 // A name that was asked for without a version.
@@ -108,15 +108,15 @@ typedef struct hth_models {
     hth_name *names;
     const char *tenant;      // who asks now; NULL: the engine itself
     const hth_request *asks; // .. and by which request; NULL: none that could be canceled
-    uint64_t seen_change;    // the store's change count at the last hth_models_look, ..
+    uint64_t seen_change;    // the store's change count at the last hth_models_refresh, ..
     uint64_t seen_health;    // .. and its count of what was found damaged or repaired
     uint64_t looked_bytes;   // of the device for models, when newer versions were last looked for
     struct {
         char spec[208];
         hth_model *model;
     } recent; // the last name asked for
-    // called where the store has changed, after what it lost was dropped (hth_models_look); NULL:
-    // nobody listens
+    // called where the store has changed, after what it lost was dropped (hth_models_refresh);
+    // NULL: nobody listens
     void (*changed)(struct hth_models *ms);
 } hth_models;
 
@@ -145,11 +145,11 @@ void hth_model_drop(hth_models *ms, hth_model *m);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
 // there were.
 int hth_models_unload(hth_models *ms, const char *name, int version);
-// hth_models_look drops, where the store has changed since the last look, loaded versions that it
-// has no more, or that were found damaged there, and asks for newer ones. Requests that were
+// hth_models_refresh drops, where the store has changed since the last look, loaded versions that
+// it has no more, or that were found damaged there, and asks for newer ones. Requests that were
 // accepted for a dropped version still run; nothing else is served by it from then on. Not while a
 // model is loaded or a program compiled: whoever does that has pointers to names.
-void hth_models_look(hth_models *ms);
+void hth_models_refresh(hth_models *ms);
 // hth_models_renew drops those that compute in another precision than is set for them now.
 void hth_models_renew(hth_models *ms, const char *name);
 void hth_models_fini(hth_models *ms);

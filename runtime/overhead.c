@@ -28,7 +28,7 @@ static hth_program *overhead_oldest(const hth_site *site, uint64_t *sum)
     *sum = 0;
     for (hth_program *p = site->programs; p != NULL; p = p->site_next) {
         bool idle = p->source != NULL && p->held == 0 && !p->running && !p->pinned &&
-                    p->n_beside == 0 && p->rest.programs == NULL;
+                    p->n_instances == 0 && p->rest.programs == NULL;
         *sum += p->overhead_bytes;
         oldest = idle && (oldest == NULL || p->used_at < oldest->used_at) ? p : oldest;
     }
@@ -41,11 +41,10 @@ hth_err hth_overhead_room(hth_site *site, hth_program *p)
     most = most > OVERHEAD_LEAST ? most : OVERHEAD_LEAST;
     p->overhead_bytes = hth_overhead_bytes(p->graph);
     if (p->overhead_bytes > most) {
-        return hth_fail(HTH_ETOOBIG,
-                        "the model's %d operators take about %llu bytes of the host's memory, "
-                        "at most %llu are for that",
-                        p->graph->n_nodes, (unsigned long long)p->overhead_bytes,
-                        (unsigned long long)most);
+        return hth_fail(
+            HTH_ETOOBIG,
+            "the model's %d operators take about %llu bytes of host memory; the limit is %llu",
+            p->graph->n_nodes, (unsigned long long)p->overhead_bytes, (unsigned long long)most);
     }
     hth_program *oldest = overhead_oldest(site, &sum);
     while (oldest != NULL && sum + p->overhead_bytes > most) {

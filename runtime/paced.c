@@ -4,11 +4,9 @@
 static hth_err paced_turn(void *ctx)
 {
     const hth_paced *p = ctx;
-    if (p->site->in_compile != NULL) {
-        p->site->in_compile(p->site->in_ctx);
-    }
+    (void)hth_work_point(p->site->queue);
     return p->r != NULL && p->r->canceled
-               ? hth_fail(HTH_ECANCELED, "canceled while its model was made ready")
+               ? hth_fail(HTH_ECANCELED, "canceled while its model was being prepared")
                : HTH_OK;
 }
 

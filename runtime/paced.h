@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/paced.h - loading and compiling on the engine's thread, with others served meanwhile.
+// runtime/paced.h - loading and compiling on the engine's thread, with preemption points.
 // Engine's thread only.
 //
 // Design notes
 // A model decides how long it takes to load and to compile: how many nodes it has, what of it is
-// folded. What walks over it counts its work (base/pace.h); every millisecond or so others are
-// served as between two kernels that are prepared (site->in_compile), and it is looked whether who
-// asked still wants it.
+// folded. What walks over it counts its work (base/pace.h); every millisecond or so there is a
+// preemption point (sched/work.h), as between two kernels that are prepared, and it is looked
+// whether who asked still wants it.
 #ifndef HTH_RUNTIME_PACED_H
 #define HTH_RUNTIME_PACED_H
 

@@ -22,6 +22,7 @@
 #include "memmgr/spill.h"
 #include "runtime/request.h"
 #include "runtime/tenants/tenant_rules.h"
+#include "sched/work.h"
 
 #define HTH_PROGRAMS 16 // of one graph
 
@@ -80,28 +81,22 @@ typedef struct hth_site {
     hth_program *programs;               // all there are, active or not
     uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
     uint64_t clock;                      // counts runs: recency
-    // requests that wait for memory (await.h): how often some was given back; the bytes for models
-    // that the last was refused for (0: they were not what it lacked) and what it would take of
-    // what others hold (0: only its own tenant is in its way); what the oldest of those that would
-    // needs; how many wait
+    // requests that wait for memory (memory_wait.h): how often some was given back; the bytes for
+    // models that the last was refused for (0: they were not what it lacked) and what it would take
+    // of what others hold (0: only its own tenant is in its way); what the oldest of those that
+    // would needs; how many wait
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
     uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
     bool host_refused; // the last compilation was refused for memory of the host, not the device's
     hth_job_memory *shares; // of training jobs
     hth_tenants *tenants;   // NULL: nobody has limits
-    // does work(arg) of a training job in a space of its own (space.h), and serves others beside
-    // it, for beside_ns nanoseconds; NULL: nobody is served
-    hth_err (*beside)(void *ctx, hth_err (*work)(void *arg), void *arg);
-    void *beside_ctx;
-    uint64_t beside_ns;
-    // what is done between kernels of inferences, and between kernels that are prepared
-    hth_run_between_fn in_run, in_compile;
-    bool (*in_measure)(void *ctx);
-    void *in_ctx;
+    // who computes next; NULL: whoever calls has the device for itself. Loading, compiling and
+    // measuring have points there (hth_work_point); runs in the site's arena hold the device
+    hth_work_queue *queue;
 } hth_site;
 
-#define HTH_SPACES 4 // runs of one program at a time, at most
+#define HTH_INSTANCES 4 // runs of one program at a time, at most
 
 // The weight of one kernel input in one form.
 typedef struct hth_weight {
@@ -167,18 +162,18 @@ struct hth_program {
     hth_plan_options options; // of its plan
     uint64_t peak_bytes;      // what it takes when nothing is short
     const hth_run_far *far;   // per slot: where its content is when it is not on the device
-    const bool *kept;         // per slot: the caller has it on the device; NULL: none
+    const bool *retained;     // per slot: the caller has it on the device; NULL: none
     const char *spill;        // directory of the files that offloads go to; NULL: memory
     hth_spill_speed spill_speed;
     const hth_profile *profile; // costs and link of another device, NULL: of this one
     bool plan_only;             // there is no run, and nothing but the first kernels is prepared
     hth_spill *spill_weights;   // streamed weights
     void *arena;                // the caller's, for the plan's arena; NULL: the site's
-    // the same for teams of fewer threads, which run beside each other in spaces (spaces.h): owned,
-    // their weights are this one's. none_beside: there cannot be any
-    hth_program *beside[HTH_SPACES];
-    int n_beside;
-    bool none_beside;
+    // the same for teams of fewer threads, which run concurrently in instances (instances.h):
+    // owned, their weights are this one's. no_instances: there cannot be any
+    hth_program *instance[HTH_INSTANCES];
+    int n_instances;
+    bool no_instances;
     uint32_t chances; // to run them
     int threads;      // of such a one; 0: all of the device
 };
@@ -192,9 +187,9 @@ void hth_source_fini(hth_site *site, hth_source *s);
 // convolution candidates that the cache lacks. progress may be NULL.
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out);
-// hth_program_compile_beside makes another p->beside[], for a team of so many threads. HTH_ENOTSUP:
-// p has stages or streams weights, or other forms of weights would be wanted.
-hth_err hth_program_compile_beside(hth_site *site, hth_program *p, int threads);
+// hth_program_compile_instance makes another p->instance[], for a team of so many threads.
+// HTH_ENOTSUP: p has stages or streams weights, or other forms of weights would be wanted.
+hth_err hth_program_compile_instance(hth_site *site, hth_program *p, int threads);
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
@@ -204,9 +199,9 @@ typedef struct hth_step_spec {
     uint64_t available_bytes; // without `budget` this; one that is more is HTH_ENODEVMEM. 0: all
     hth_plan_options options;
     // slots that are on the device whatever the plan says, in the caller's memory, which is
-    // kept_bytes of the budget; NULL: none. Outlive the program, like far
-    const bool *kept;
-    uint64_t kept_bytes;
+    // retained_bytes of the budget; NULL: none. Outlive the program, like far
+    const bool *retained;
+    uint64_t retained_bytes;
     const hth_run_far *far;     // per slot: where it is when it is not on the device
     const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
     bool problem_only;          // stop before planning: no plan, no run
@@ -218,7 +213,7 @@ typedef struct hth_step_spec {
 
 // hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
 // are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away),
-// its arena is p->arena. p->budget is without kept_bytes.
+// its arena is p->arena. p->budget is without retained_bytes.
 // Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out);
@@ -264,9 +259,6 @@ void hth_program_deactivate(hth_site *site, hth_program *p);
 void hth_program_evict(hth_site *site, hth_program *p);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *p, bool on);
-// hth_site_beside does work(arg), which belongs to a training job and touches nothing of the
-// site's, while others may be served.
-hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg);
 // hth_site_trim gives back what of the arena no program needs any more, behind the run that uses
 // it.
 void hth_site_trim(hth_site *site);

@@ -100,11 +100,6 @@ static hth_err program_download(hth_site *site, const hth_program *p, const hth_
     return HTH_OK;
 }
 
-hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg)
-{
-    return site->beside != NULL ? site->beside(site->beside_ctx, work, arg) : work(arg);
-}
-
 typedef struct execution {
     hth_run *run;
     const atomic_int *canceled;
@@ -114,6 +109,11 @@ static hth_err execute(void *arg)
 {
     const execution *x = arg;
     return hth_run_execute(x->run, x->canceled);
+}
+
+static void run_point(void *ctx)
+{
+    (void)hth_work_point(ctx);
 }
 
 hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
@@ -139,7 +139,7 @@ hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inpu
         HTH_TRY(arena_hand_over(site, p));
     }
     if (p->arena == NULL && p->threads == 0) {
-        hth_run_between(p->run, site->in_run, site->in_ctx);
+        hth_run_between(p->run, run_point, site->queue);
     }
     return program_upload(site, p, inputs);
 }
@@ -161,7 +161,7 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
     execution x = {p->run, canceled};
     HTH_TRY(hth_program_begin(site, p, inputs, out));
     p->running = true;
-    hth_err err = p->arena != NULL ? hth_site_beside(site, execute, &x) : execute(&x);
+    hth_err err = p->arena != NULL ? hth_work_elsewhere(site->queue, execute, &x) : execute(&x);
     p->running = false;
     site->freed++;
     HTH_TRY(err);
@@ -171,7 +171,14 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled)
 {
+    bool shared = p->arena == NULL; // all runs have the site's arena
+    if (shared) {
+        hth_work_hold(site->queue);
+    }
     hth_err err = program_run(site, p, inputs, out, canceled);
+    if (shared) {
+        hth_work_let(site->queue);
+    }
     if (site->trim) {
         hth_site_trim(site);
     }

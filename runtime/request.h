@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/request.h - a request to an engine, and its answer: an inference, or a question with JSON
+// runtime/request.h - a request to an engine, and its answer: an inference, or a command with JSON
 // arguments. engine/engine.h takes them; what binds, places and runs their tensors lies here.
 #ifndef HTH_RUNTIME_REQUEST_H
 #define HTH_RUNTIME_REQUEST_H
 
 #include "base/err.h"
 #include "graph/tensor.h"
+#include "runtime/command.h"
 
 #include <stdatomic.h>
 
@@ -35,7 +36,8 @@ static inline bool hth_shared_in_place(const hth_tensor *t)
 }
 
 typedef struct hth_request hth_request;
-typedef struct hth_kept hth_kept; // outputs that stay where the engine's process put them
+typedef struct hth_ipc_record hth_ipc_record;
+typedef struct hth_retained hth_retained; // outputs that stay where the engine's process put them
 
 // Where a request is, for the router between several engines (router.h).
 typedef struct hth_route {
@@ -49,9 +51,13 @@ typedef struct hth_route {
 
 struct hth_request {
     // what, filled by the submitter; everything borrowed until done
-    const char *model; // "name" or "name:version"; NULL for a query
+    const char *model; // "name" or "name:version"; NULL for a command
     const hth_request_tensor *inputs;
     int n_inputs;
+    // an inference's model, inputs and limits as a record (base/ipc/ipc_record.h) that was checked,
+    // in memory of hth_engine_alloc: an engine in another process reads it there, and it is this
+    // engine's to say in it where the inputs are. NULL: there is none
+    hth_ipc_record *record;
     uint32_t priority;   // in the queue: 1 comes first; 0: the model's default
     uint64_t timeout_us; // to wait in the queue before HTH_ETIMEDOUT; 0: the model's default
     uint64_t waited_ns;  // before it was submitted: counts as waiting in the queue
@@ -67,32 +73,32 @@ struct hth_request {
     // data, and bytes that there is room for; place has to say the same. Only a hint, may be NULL
     const hth_request_tensor *known;
     int n_known;
-    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "load",
-    // "loaded", "unload", "batching", "precision", "train", "curve", "jobs", "job", "cancel",
-    // "pause", "resume") with JSON arguments
-    const char *query, *arguments;
-    // of a query: descriptors that its arguments name by their index; borrowed until done
+    // a command (runtime/command.h) with JSON arguments; HTH_COMMAND_NONE: an inference
+    hth_command_id command;
+    const char *arguments;
+    // of a command: descriptors that its arguments name by their index; borrowed until done
     int files[HTH_REQUEST_FILES], n_files;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread
     void (*done)(hth_request *r);     // called exactly once; r may be freed in it
     void *ctx;
     const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
-    bool admin;          // .. and may see and change jobs of others; set for queries
+    bool admin;          // .. and may see and change jobs of others; set for commands
     bool own;            // the server asks in the tenant's name: nobody waits for the answer
-    uint32_t deaths;     // of processes that were at work on it: "train" goes on where it was
+    uint32_t crashes;    // of processes that were at work on it: "train" goes on where it was
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
     // answer
     hth_err err;
     char detail[512];
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
-    hth_kept *kept; // not NULL: place took an offer; `done` takes it over (hth_engine_release)
+    hth_retained
+        *retained; // not NULL: place took an offer; `done` takes it over (hth_engine_release)
     // of the model that answered; of a load that failed because a newer version was refused: the
     // one that still answers, 0: none
     int version;
     bool batched; // its outputs' first dimension is a batch
-    char *json;   // answer of a query, hth_alloc'd: `done` takes it over
+    char *json;   // answer of a command, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the engine's
     hth_route route;   // the router's

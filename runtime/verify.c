@@ -38,7 +38,7 @@ static hth_err verify_run(hth_store *s, const json_t *args, verify_answer *a,
 {
     char name[201];
     int version = 0;
-    HTH_TRY(hth_arguments_check("verify", args));
+    HTH_TRY(hth_arguments_check(HTH_COMMAND_VERIFY, args));
     const char *model = json_string_value(json_object_get(args, "model"));
     if (model == NULL) {
         return hth_store_verify_all(s, NULL, 0, verify_progress, verify_damage, a, out);
@@ -54,7 +54,7 @@ hth_err hth_verify_answer(hth_store *s, const char *arguments, hth_progress_fn p
     hth_store_verified v;
     json_t *args;
     *json = NULL;
-    hth_err err = hth_arguments_read("verify", arguments, &args);
+    hth_err err = hth_arguments_read(HTH_COMMAND_VERIFY, arguments, &args);
     err = err == HTH_OK ? verify_run(s, args, &a, &v) : err;
     json_decref(args);
     if (err != HTH_OK) {

@@ -41,24 +41,24 @@ hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out
     return HTH_OK;
 }
 
-const char *hth_embed_url(const hth_embedded *e)
+const char *hth_embed_url(const hth_embedded *embedded)
 {
-    return e->url;
+    return embedded->url;
 }
 
-void hth_embed_close(hth_embedded *e)
+void hth_embed_close(hth_embedded *embedded)
 {
-    if (e != NULL) {
-        hth_server_close(e->server);
-        hth_free(e);
+    if (embedded != NULL) {
+        hth_server_close(embedded->server);
+        hth_free(embedded);
     }
 }
 
 hth_err hth_embed_plan(const char *arguments, char **json)
 {
     json_t *args, *doc = NULL;
-    hth_err err = hth_arguments_read("plan", arguments, &args);
-    err = err == HTH_OK ? hth_arguments_check("plan", args) : err;
+    hth_err err = hth_arguments_read(HTH_COMMAND_PLAN, arguments, &args);
+    err = err == HTH_OK ? hth_arguments_check(HTH_COMMAND_PLAN, args) : err;
     err = err == HTH_OK ? hth_query_problem(args, &doc) : err;
     char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
     *json = text != NULL ? hth_strdup(text) : NULL;

@@ -52,7 +52,8 @@ static uint64_t scrub_rest(const hth_scrub_result *r)
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     uint64_t ns = r->next_ns > now_ns ? r->next_ns - now_ns : 0;
-    return ns < SCRUB_LEAST_NS ? SCRUB_LEAST_NS : ns < SCRUB_MOST_NS ? ns : SCRUB_MOST_NS;
+    ns = ns < SCRUB_MOST_NS ? ns : SCRUB_MOST_NS;
+    return ns < SCRUB_LEAST_NS ? SCRUB_LEAST_NS : ns;
 }
 
 static void scrub_main(void *ctx)
@@ -71,7 +72,7 @@ static void scrub_main(void *ctx)
     } while (scrub_wait(c, scrub_rest(&r)) == HTH_OK);
 }
 
-hth_err hth_scrub_open(hth_store *s, hth_scrub **out)
+hth_err hth_scrub_open(hth_store *store, hth_scrub **out)
 {
     pthread_condattr_t monotonic;
     hth_scrub *c = hth_calloc(1, sizeof *c);
@@ -79,7 +80,7 @@ hth_err hth_scrub_open(hth_store *s, hth_scrub **out)
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for the store's reader");
     }
-    c->store = s;
+    c->store = store;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&c->lock, NULL);
@@ -96,17 +97,17 @@ hth_err hth_scrub_open(hth_store *s, hth_scrub **out)
     return HTH_OK;
 }
 
-void hth_scrub_close(hth_scrub *c)
+void hth_scrub_close(hth_scrub *scrub)
 {
-    if (c == NULL) {
+    if (scrub == NULL) {
         return;
     }
-    pthread_mutex_lock(&c->lock);
-    c->stop = true;
-    pthread_cond_signal(&c->wake);
-    pthread_mutex_unlock(&c->lock);
-    hth_thread_join(c->thread);
-    pthread_cond_destroy(&c->wake);
-    pthread_mutex_destroy(&c->lock);
-    hth_free(c);
+    pthread_mutex_lock(&scrub->lock);
+    scrub->stop = true;
+    pthread_cond_signal(&scrub->wake);
+    pthread_mutex_unlock(&scrub->lock);
+    hth_thread_join(scrub->thread);
+    pthread_cond_destroy(&scrub->wake);
+    pthread_mutex_destroy(&scrub->lock);
+    hth_free(scrub);
 }

@@ -8,8 +8,8 @@
 
 typedef struct hth_scrub hth_scrub;
 
-// hth_scrub_open starts the thread; `s` must outlive it. One process for a store.
-hth_err hth_scrub_open(hth_store *s, hth_scrub **out);
-void hth_scrub_close(hth_scrub *c); // ends it, within a piece of a file; NULL is allowed
+// hth_scrub_open starts the thread; `store` must outlive it. One process for a store.
+hth_err hth_scrub_open(hth_store *store, hth_scrub **out);
+void hth_scrub_close(hth_scrub *scrub); // ends it, within a piece of a file; NULL is allowed
 
 #endif

@@ -52,9 +52,9 @@ struct hth_server {
     hth_rpc *local, *network; // a loop each: nothing on a network keeps local clients waiting
     hth_http *http;
     bool stopped, saved, abandoned;
-    hth_request tenants;      // has the engine read its file of tenants again
-    atomic_bool tenants_told; // .. and is with it
-    int store_claim;          // -1: none
+    hth_request tenants;          // has the engine read its file of tenants again
+    atomic_bool tenants_reported; // .. and is with it
+    int store_claim;              // -1: none
     int n_listeners;
     server_listener listeners[SERVER_MAX_LISTEN];
 };
@@ -85,8 +85,8 @@ static void server_warn_open(const hth_server *s, const char *url)
                  strncmp(host, "localhost:", 10) == 0;
     if (!local && !hth_auth_has_tokens(s->auth)) {
         hth_log(WARN, SERVER, "open",
-                "url=%s: everybody who reaches it may run every model; auth.tokens_file (hearth "
-                "token) decides who may",
+                "url=%s: everyone who can reach it may run every model; auth.tokens_file (hearth "
+                "token) restricts access",
                 url);
     }
 }
@@ -118,7 +118,7 @@ static hth_err server_listen(hth_server *s, const char *url)
 static hth_err server_claim(hth_server *s, const char *store)
 {
     char *path = hth_asprintf("%s/hearthd.lock", store);
-    char *taken = hth_asprintf("another hearthd works on the store %s: a store has one", store);
+    char *taken = hth_asprintf("another hearthd uses the store %s", store);
     hth_err err = path != NULL && taken != NULL ? hth_sockfile_lock(path, taken, &s->store_claim)
                                                 : hth_fail(HTH_ENOMEM, "out of memory for a path");
     hth_free(path);
@@ -253,7 +253,7 @@ static void server_tenants_done(hth_request *r)
         hth_log(ERROR, SERVER, "tenants", "%s", r->detail);
     }
     hth_free(r->json);
-    atomic_store(&s->tenants_told, false);
+    atomic_store(&s->tenants_reported, false);
 }
 
 // The engine reads the file when it comes to it; one with a mistake is refused before.
@@ -263,36 +263,38 @@ static hth_err server_tenants(hth_server *s)
     hth_tenant_rules rules;
     HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules));
     hth_tenant_rules_fini(&rules);
-    if (file[0] == 0 || atomic_exchange(&s->tenants_told, true)) {
+    if (file[0] == 0 || atomic_exchange(&s->tenants_reported, true)) {
         return HTH_OK;
     }
-    s->tenants = (hth_request){
-        .query = "tenants", .arguments = "{\"read\":true}", .done = server_tenants_done, .ctx = s};
+    s->tenants = (hth_request){.command = HTH_COMMAND_TENANTS,
+                               .arguments = "{\"read\":true}",
+                               .done = server_tenants_done,
+                               .ctx = s};
     hth_err err = hth_engine_submit(s->engine, &s->tenants);
     if (err != HTH_OK) {
-        atomic_store(&s->tenants_told, false);
+        atomic_store(&s->tenants_reported, false);
     }
     return err;
 }
 
-hth_err hth_server_reload(hth_server *s)
+hth_err hth_server_reload(hth_server *server)
 {
-    hth_err err = hth_auth_reload(s->auth);
-    err = err == HTH_OK ? server_tenants(s) : err;
-    if (err != HTH_OK || s->tls == NULL) {
+    hth_err err = hth_auth_reload(server->auth);
+    err = err == HTH_OK ? server_tenants(server) : err;
+    if (err != HTH_OK || server->tls == NULL) {
         return err;
     }
-    return hth_tls_reload(s->tls);
+    return hth_tls_reload(server->tls);
 }
 
-int hth_server_http_port(const hth_server *s)
+int hth_server_http_port(const hth_server *server)
 {
-    return s->http != NULL ? hth_http_port(s->http) : 0;
+    return server->http != NULL ? hth_http_port(server->http) : 0;
 }
 
-int hth_server_metrics_port(const hth_server *s)
+int hth_server_metrics_port(const hth_server *server)
 {
-    return s->http != NULL ? hth_http_metrics_port(s->http) : 0;
+    return server->http != NULL ? hth_http_metrics_port(server->http) : 0;
 }
 
 // server_drain_http waits until HTTP has answered everything, until `end_ns`.
@@ -355,12 +357,12 @@ static hth_err server_answer(hth_server *s, uint64_t limit_ns)
     return err;
 }
 
-hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
+hth_err hth_server_drain(hth_server *server, uint64_t limit_ns)
 {
     hth_log(INFO, SERVER, "draining", "seconds=%" PRIu64, limit_ns / 1000000000u);
-    server_refuse(s);
-    server_save(s);
-    return server_answer(s, limit_ns);
+    server_refuse(server);
+    server_save(server);
+    return server_answer(server, limit_ns);
 }
 
 // server_disconnect ends the front ends of hearth's own clients.
@@ -387,71 +389,74 @@ static void server_stopped(const hth_server *s)
     hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered, refused);
 }
 
-hth_err hth_server_stop(hth_server *s)
+hth_err hth_server_stop(hth_server *server)
 {
     uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
-    if (s->stopped) {
-        return s->abandoned ? hth_fail(HTH_ETIMEDOUT, "requests are not answered") : HTH_OK;
+    if (server->stopped) {
+        return server->abandoned ? hth_fail(HTH_ETIMEDOUT, "requests are not answered") : HTH_OK;
     }
-    s->stopped = true;
-    hth_scrub_close(s->scrub);
-    s->scrub = NULL;
-    if (s->dispatch != NULL) {
-        server_refuse(s);
-        hth_err err = server_answer(s, limit_ns);
+    server->stopped = true;
+    hth_scrub_close(server->scrub);
+    server->scrub = NULL;
+    if (server->dispatch != NULL) {
+        server_refuse(server);
+        if (hth_dispatch_detached(server->dispatch) > 0) { // nobody waits for these
+            server_save(server);
+        }
+        hth_err err = server_answer(server, limit_ns);
         if (err != HTH_OK) {
-            s->abandoned = true;
-            hth_log(ERROR, SERVER, "abandoned", "drain.seconds are over: %s", hth_err_detail());
-            server_disconnect(s);
-            server_unlisten(s);
-            return hth_fail(err, "drain.seconds are over, and requests are not answered");
+            server->abandoned = true;
+            hth_log(ERROR, SERVER, "abandoned", "drain.seconds exceeded: %s", hth_err_detail());
+            server_disconnect(server);
+            server_unlisten(server);
+            return hth_fail(err, "drain.seconds exceeded, and requests are not answered");
         }
     }
-    if (s->http != NULL) {
-        hth_http_stop(s->http);
+    if (server->http != NULL) {
+        hth_http_stop(server->http);
     }
-    server_disconnect(s);
-    if (s->engine != NULL) {
-        hth_engine_stop(s->engine);
+    server_disconnect(server);
+    if (server->engine != NULL) {
+        hth_engine_stop(server->engine);
     }
-    hth_store_worker_close(s->jobs);
-    s->jobs = NULL;
-    if (s->inproc != NULL) {
-        hth_inproc_halt(s->inproc);
+    hth_store_worker_close(server->jobs);
+    server->jobs = NULL;
+    if (server->inproc != NULL) {
+        hth_inproc_halt(server->inproc);
     }
-    if (s->dispatch != NULL) {
-        server_stopped(s);
+    if (server->dispatch != NULL) {
+        server_stopped(server);
     }
-    server_unlisten(s);
+    server_unlisten(server);
     return HTH_OK;
 }
 
-void hth_server_close(hth_server *s)
+void hth_server_close(hth_server *server)
 {
-    if (s == NULL) {
+    if (server == NULL) {
         return;
     }
-    if (hth_server_stop(s) != HTH_OK) {
+    if (hth_server_stop(server) != HTH_OK) {
         return; // threads still work in it
     }
-    hth_http_close(s->http);
+    hth_http_close(server->http);
     hth_store_worker_close(
-        s->jobs); // its thread may still be inside the call that sent the last answer
-    hth_inproc_close(s->inproc);
-    hth_rpc_close(s->local);
-    hth_rpc_close(s->network);
-    hth_dispatch_close(s->dispatch);
-    hth_rings_close(s->rings);
-    hth_engine_close(s->engine);
-    hth_publisher_close(s->publisher);
-    hth_descriptors_close(s->descriptors);
-    hth_allowances_close(s->allowances);
-    hth_conns_close(s->conns);
-    hth_tls_close(s->tls);
-    hth_auth_close(s->auth);
-    hth_store_close(s->store);
-    if (s->store_claim >= 0) {
-        close(s->store_claim);
+        server->jobs); // its thread may still be inside the call that sent the last answer
+    hth_inproc_close(server->inproc);
+    hth_rpc_close(server->local);
+    hth_rpc_close(server->network);
+    hth_dispatch_close(server->dispatch);
+    hth_rings_close(server->rings);
+    hth_engine_close(server->engine);
+    hth_publisher_close(server->publisher);
+    hth_descriptors_close(server->descriptors);
+    hth_allowances_close(server->allowances);
+    hth_conns_close(server->conns);
+    hth_tls_close(server->tls);
+    hth_auth_close(server->auth);
+    hth_store_close(server->store);
+    if (server->store_claim >= 0) {
+        close(server->store_claim);
     }
-    hth_free(s);
+    hth_free(server);
 }

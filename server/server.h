@@ -31,21 +31,21 @@ typedef struct hth_server_config {
 hth_err hth_server_open(const hth_server_config *config, hth_server **out);
 // hth_server_reload reads tokens, limits of tenants, and certificates again. On error what could
 // not be read stays as it was. One thread at a time.
-hth_err hth_server_reload(hth_server *s);
+hth_err hth_server_reload(hth_server *server);
 // hth_server_drain refuses new requests, has training jobs saved, so that the next server on the
-// store goes on with them, and answers every accepted request: those that run behind five sixths of
+// store goes on with them, and answers every accepted request: those that run after five sixths of
 // `limit_ns` are canceled. HTH_ETIMEDOUT: even so not all are answered; nothing but the end of the
 // process is left then. To be followed by hth_server_close.
-hth_err hth_server_drain(hth_server *s, uint64_t limit_ns);
+hth_err hth_server_drain(hth_server *server, uint64_t limit_ns);
 // hth_server_stop refuses new requests, answers every accepted one, and then disconnects everybody.
 // Requests that run after five sixths of drain.seconds are canceled, and training jobs saved.
 // HTH_ETIMEDOUT: drain.seconds are over, and some are not answered even so. Everybody is
 // disconnected then, but threads still work in the server.
-hth_err hth_server_stop(hth_server *s);
-int hth_server_http_port(const hth_server *s);    // 0: no HTTP
-int hth_server_metrics_port(const hth_server *s); // 0: no metrics
+hth_err hth_server_stop(hth_server *server);
+int hth_server_http_port(const hth_server *server);    // 0: no HTTP
+int hth_server_metrics_port(const hth_server *server); // 0: no metrics
 // hth_server_close stops if needed, and frees; what could not be stopped is left as it is, until
 // the process ends. NULL is allowed.
-void hth_server_close(hth_server *s);
+void hth_server_close(hth_server *server);
 
 #endif

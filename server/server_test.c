@@ -150,7 +150,9 @@ static void test_errors(void **state)
     in.rank = 9;
     assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_EINVAL);
     char *json;
-    assert_int_equal(hearth_query(h, "nonsense", NULL, NULL, NULL, &json), HEARTH_ENOTSUP);
+    assert_int_equal(hearth_query(h, "nonsense", NULL, NULL, NULL, &json), HEARTH_ENOENT);
+    assert_string_equal(hearth_error(), "there is no command 'nonsense'");
+    assert_int_equal(hearth_query(h, "drain", NULL, NULL, NULL, &json), HEARTH_ENOENT);
     assert_int_equal(hearth_remove(h, "a:b"), HEARTH_EINVAL);
     echo(h, 5);
     hearth_close(h);

@@ -86,7 +86,7 @@ class Certificate(unittest.TestCase):
     def test_untrusted(self):
         for more in ((), ('--ca', self.stranger)):
             said = self.ls(f'localhost:{self.port}', *more)
-            self.assertIn('its certificate (of localhost, 127.0.0.1) is not trusted: self-signed certificate; say who signed it with --ca FILE',
+            self.assertIn('its certificate (of localhost, 127.0.0.1) is not trusted: self-signed certificate; give its certificate authority with --ca FILE',
                           said)
             self.assertEqual(said.count('\n'), 1)
         with self.assertRaisesRegex(hearth.Denied, 'ca_file'):
@@ -100,7 +100,7 @@ class Certificate(unittest.TestCase):
         self.assertIn('its certificate is for localhost, 127.0.0.1, not for 127.0.0.2', self.ls(f'127.0.0.2:{self.port}', '--ca', self.ca))
 
     def test_no_tls(self):
-        self.assertIn('no TLS is spoken there', self.ls(f'127.0.0.1:{self.plain}', '--ca', self.ca))
+        self.assertIn('the server does not use TLS', self.ls(f'127.0.0.1:{self.plain}', '--ca', self.ca))
         self.assertIn(f'it is tls+tcp://127.0.0.1:{self.port}', self.ls(f'127.0.0.1:{self.port}', scheme='tcp'))
 
     def test_reset(self):
@@ -133,7 +133,7 @@ class Certificate(unittest.TestCase):
 
     def test_nobody(self):
         self.assertIn('Connection refused', self.ls(f'localhost:{tap.free_port()}', '--ca', self.ca))
-        self.assertIn('the host is not known', self.ls('nobody.invalid:7300', '--ca', self.ca))
+        self.assertIn('unknown host', self.ls('nobody.invalid:7300', '--ca', self.ca))
         self.assertIn('is not HOST:PORT', self.ls('localhost', '--ca', self.ca))
 
     def test_calls(self):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine's process may open: the store, and what users named. Speaks TAP. usage: tests/confined_test.py BUILD_DIR, from the root.
+"""What the engine process may open: the store, and what users named. Speaks TAP. usage: tests/confined_test.py BUILD_DIR, from the root.
 
-Code of an attacker's runs in the engine's process of a hearthd that serves (tests/tools/confined.c): what it may not do is refused there,
+Code of an attacker's runs in the engine process of a hearthd that serves (tests/tools/confined.c): what it may not do is refused there,
 and everything that users do goes on."""
 import ctypes
 import errno
@@ -25,6 +25,7 @@ PATIENCE = 120
 SAMPLES = f'{ROOT}/tests/data/digits/train.safetensors'
 FOLDER = tempfile.mkdtemp(prefix='hearth-confined-')
 PRELOAD = FOLDER + '/confined.so'
+INPUTS, OUTPUTS = 5, 6  # descriptors of the slabs (engine/process/child_link.h)
 HAS_LANDLOCK = ctypes.CDLL(None, use_errno=True).syscall(444, None, 0, 1) >= 2  # landlock_create_ruleset: the version
 for name in ('HEARTH_SERVER', 'HEARTH_TOKEN', 'XDG_RUNTIME_DIR'):
     os.environ.pop(name, None)
@@ -36,7 +37,7 @@ def setUpModule():
 
 
 class Server:
-    """hearthd on a store that stays when it ends; `tries`: what the engine's process tries first."""
+    """hearthd on a store that stays when it ends; `tries`: what the engine process tries first."""
 
     def __init__(self, folder, *flags, tries=(), more=None, program=BUILD + '/hearthd'):
         self.folder, self.store, self.url = folder, folder + '/store', f'ipc://{folder}/sock'
@@ -118,11 +119,11 @@ class Attack(Case):
             'read /proc/PARENT/maps', 'read /proc/PARENT/cmdline', f'read /proc/PARENT/root{secret}', f'read /proc/PARENT/cwd{secret}', 'list /proc/PARENT/fd',
             'list /proc', 'read /proc/kallsyms', 'write /proc/self/oom_score_adj', 'write /proc/sys/kernel/core_pattern', 'list /sys', 'list /dev',
             'write /dev/full', 'read /usr/bin/env', 'list /usr', 'list /usr/local', f'ask {secret}', 'ask /etc/shadow', f'ask {SAMPLES}', 'ask /dev/zero',
-            f'ask {store}/index/data.mdb', 'ask ', f'scratch {self.folder}', 'scratch /tmp')
+            f'ask {store}/index/data.mdb', 'ask ', f'scratch {self.folder}', 'scratch /tmp', f'map {INPUTS}', f'write /proc/self/fd/{INPUTS}')
         self.write('log')
         granted = (f'list {store}', f'make {store}/tmp/x', f'unlink {store}/tmp/x', f'nameless {store}/tmp', f'read {store}/format',
                    f'write {store}/lock', f'read {store}/index/data.mdb', f'mkdir {store}/tensors/zz', f'rmdir {store}/tensors/zz',
-                   'read /proc/self/status', 'read /proc/cpuinfo', 'read /sys/devices/system/cpu/online', 'read /etc/ld.so.cache')
+                   'read /proc/self/status', 'read /proc/cpuinfo', f'map {OUTPUTS}', 'read /sys/devices/system/cpu/online', 'read /etc/ld.so.cache')
         granted = tuple(t for t in granted if not t.startswith('read /sys/') or os.path.exists(t[5:]))  # not in every chroot
         s = self.server(tries=refused + granted)
         s.hearth('import', 'digits', f'{ROOT}/tests/data/digits/digits.onnx')
@@ -210,7 +211,7 @@ class Users(Case):
         self.assertEqual(s.stop(), 0)
 
     def test_job_that_names_itself(self):
-        """The checkpoint alone, which the engine's process writes, opens nothing."""
+        """The checkpoint alone, which the engine process writes, opens nothing."""
         samples = self.begin()
         for f in os.listdir(self.path('store/paths')):
             os.unlink(self.path('store/paths/' + f))
@@ -257,7 +258,7 @@ class Users(Case):
             self.assertEqual(s.stop(), 0)
 
     def test_without_landlock(self):
-        """It says so once, however often the engine's process is started."""
+        """It says so once, however often the engine process is started."""
         s = self.server(more={'CONFINED_NO_LANDLOCK': '1'})
         s.hearth('import', 'digits', f'{ROOT}/tests/data/digits/digits.onnx')
         s.hearth('infer', 'digits', '--input', 'tests/data/digits/images.npy')

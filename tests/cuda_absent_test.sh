@@ -81,7 +81,7 @@ says "NVIDIA's driver (libcuda.so.1) has no cuMemCreate"
 library HTH_CUDA_DRIVER cu "$dir/libs/libcuda.so.1"
 library HTH_CUDA_CUDNN cudnn "$dir/libs/libcudnn.so.9" " unsigned long cudnnGetVersion(void) { return 8907; }"
 library HTH_CUDA_CUBLASLT cublasLt "$dir/libs/nvidia/cu13/lib/libcublasLt.so.13"
-says "libcudnn.so.9 says that it is version 8907; 9 is needed"
+says "libcudnn.so.9 reports version 8907; 9 is needed"
 library HTH_CUDA_CUDNN cudnn "$dir/libs/libcudnn.so.9" "" cudnnBackendExecute
 says "cuDNN 9 (libcudnn.so.9) has no cudnnBackendExecute"
 rm "$dir/libs/libcudnn.so.9"

@@ -113,7 +113,7 @@ class Damage(unittest.TestCase):
         status, sentence = self.s.infer()
         self.assertEqual(status, 500, sentence)
         self.assertIn("model 'digits' version 1: it is damaged in the store, and not served: tensor '", sentence)
-        self.assertIn('an import of the same file repairs it', sentence)
+        self.assertIn('importing the same file repairs it', sentence)
         self.assertIn('tensor ', self.s.hearth('load', 'digits', code=1))
         c = http.client.HTTPConnection('127.0.0.1', self.s.port, timeout=PATIENCE)
         c.request('POST', '/v2/repository/index')
@@ -174,7 +174,7 @@ class Damage(unittest.TestCase):
             self.assertIn('does not have the bytes that were stored', row['why'])
         said = self.s.hearth('verify', code=1)
         self.assertIn(f"digits:1  {row['tensor']}: its file '{file}'", said)
-        self.assertIn('1 damaged; an import of the same file repairs it', said)
+        self.assertIn('1 damaged; importing the same file repairs it', said)
         self.assertIn('model', self.s.hearth('verify', code=1, url=self.s.tcp))  # without a token: not for everybody
         self.refused()
         self.assertIn("no model 'digit'", self.s.hearth('verify', 'digit', code=1))

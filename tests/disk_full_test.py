@@ -69,11 +69,11 @@ class Full(unittest.TestCase):
         """A job whose result has no room is refused before its first step, and one whose checkpoints have none."""
         self.fill(200 << 10)
         said = self.hearth(*self.training('--save-as', 'made'), code=1)
-        self.assertRegex(said, r"there is no room for what this job makes: \d+\.\d KiB are needed, the store's file system has \d+\.\d KiB left")
+        self.assertRegex(said, r"not enough space for the result of this job: \d+\.\d KiB are needed, the store's file system has \d+\.\d KiB left")
         self.empty()
         self.fill(1 << 20)
         said = self.hearth(*self.training('--save-as', 'made', '--optimizer', 'adam', '--checkpoint-every', '1'), code=1)
-        self.assertRegex(said, r'what this job makes, and its checkpoints: \d+\.\d MiB are needed, .* has \d+\.\d KiB left')
+        self.assertRegex(said, r'the result of this job and its checkpoints: \d+\.\d MiB are needed, .* has \d+\.\d KiB left')
         self.assertEqual(self.jobs(), [])
         self.empty()
         self.hearth(*self.training('--save-as', 'made', '--optimizer', 'adam', '--checkpoint-every', '1'))
@@ -94,7 +94,7 @@ class Full(unittest.TestCase):
         self.empty()
         log.seek(0)
         said = log.read()
-        self.assertEqual(said.count("job 'made': its last checkpoint could not be written, the next one is tried when it is due"), 1, said)
+        self.assertEqual(said.count("job 'made': its last checkpoint could not be written; the next one is due at its usual time"), 1, said)
 
 
 if __name__ == '__main__':

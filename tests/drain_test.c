@@ -210,10 +210,12 @@ static void test_training(void **state)
     hearth_close(h);
     assert_int_equal(end(pid), 0);
     assert_int_equal(train_status, HEARTH_ECANCELED);
-    assert_int_equal(
-        sscanf(train_error, "the server stops: job 'trained' is saved behind step %lld", &step), 1);
+    assert_int_equal(sscanf(train_error,
+                            "the server is stopping: job 'trained' is saved after step %lld",
+                            &step),
+                     1);
     assert_true(step >= 20);
-    assert_non_null(strstr(train_error, "goes on when hearthd starts again"));
+    assert_non_null(strstr(train_error, "resumes when hearthd starts again"));
     pid = start("30");
     h = dial();
     for (int i = 0; strcmp(word, "finished") != 0; i++) { // nobody asked for it

@@ -102,9 +102,9 @@ class Files(unittest.TestCase):
             os.truncate(path, 4096)
             said = p.stdout.read()
             self.assertEqual(p.wait(PATIENCE), 1)
-        self.assertIn(f"'{path}' changed while it was read: training stops, nothing is saved", said)
+        self.assertIn(f"'{path}' changed while it was being read: training stops, nothing is saved", said)
         self.serves()
-        self.assertIn('changed while it was read', self.hearth('jobs'))
+        self.assertIn('changed while it was being read', self.hearth('jobs'))
 
     def external(self, name, elements):
         """A model y = x + w whose w lies in NAME.bin, which reads as zeros; the paths of both."""
@@ -146,14 +146,14 @@ class Files(unittest.TestCase):
     def test_model_that_is_cut(self):
         before = self.hearth('ls')
         said = self.import_that_is_cut('cut', self.daemon.process.pid, '--server', self.url)
-        self.assertIn("'cut.bin' changed while it was read", said)
+        self.assertIn("'cut.bin' changed while it was being read", said)
         self.serves()
         self.assertEqual([row for row in self.hearth('ls').split('\n') if not row.startswith('cut')],
                          [row for row in before.split('\n') if not row.startswith('cut')])
         self.assertEqual(os.listdir(self.daemon.folder + '/store/tmp'), [])
 
     def test_model_that_is_cut_without_a_server(self):
-        self.assertIn("'own.bin' changed while it was read", self.import_that_is_cut('own', None, '--store', self.path('store')))
+        self.assertIn("'own.bin' changed while it was being read", self.import_that_is_cut('own', None, '--store', self.path('store')))
 
     def test_model_in_another_file(self):
         """Large and small external data, whole."""
@@ -353,7 +353,7 @@ class Others(unittest.TestCase):
         self.assertIn('new 117.2 KiB', self.hearth('model', 'import', 'add', add, code=0))
         os.symlink(self.secret + '/precious', self.own + '/out.bin')
         out = self.owned('out.onnx', onnx_small.external_add(1, 'out.bin'))
-        self.assertIn('leads out of its folder', self.hearth('model', 'import', 'out', out))
+        self.assertIn('points outside its folder', self.hearth('model', 'import', 'out', out))
         self.hearth('model', 'export', 'theirs', self.own + '/theirs.safetensors', code=0)
         self.assertEqual(os.stat(self.own + '/theirs.safetensors').st_uid, 65534)
         run(HEARTH, '--server', self.url, 'export', 'digits', self.secret + '/digits.safetensors')
@@ -437,10 +437,10 @@ class Others(unittest.TestCase):
         said = as_nobody(attack)
         only = 'only the user that hearthd runs as'
         wanted = (('path', 'not open for reading'), ('write', 'not open for reading'), ('folder', 'a folder, not a regular file'),
-                  ('fifo', 'a FIFO, not'), ('zero', 'a character device, not'), ('socket', 'does not see'), ('memfd', 'does not see'),
+                  ('fifo', 'a FIFO, not'), ('zero', 'a character device, not'), ('socket', 'cannot see'), ('memfd', 'cannot see'),
                   ('proc', 'an empty file'), ('none', 'handle'), ('by path', only), ('export', only), ('export read', 'not open for writing'),
                   ('data', only), ('data path', only), ('data none', 'did not come with it'), ('data other', 'did not come with it'),
-                  ('data gone', 'client that is gone'), ('data what', 'no safetensors file'), ('data twice', 'handle'), ('resume', only))
+                  ('data gone', 'client that is gone'), ('data what', 'not a safetensors file'), ('data twice', 'handle'), ('resume', only))
         self.assertEqual([(key, said[key]) for key, words in wanted if words not in said[key]], [])
         with open(self.secret + '/precious', encoding='utf-8') as f:
             self.assertEqual(f.read(), 'precious')

@@ -65,7 +65,7 @@ def worker(url):
         client.infer('digits', IMAGES)
         return 'the old client answered'
     except hearth.InvalidArgument as e:
-        if 'before the process was forked' not in str(e):
+        if 'was opened before a fork' not in str(e):
             return str(e)
     with hearth.Client(url) as c:
         return right(c)
@@ -102,7 +102,7 @@ class Fork(unittest.TestCase):
                 try:
                     ask()
                 except hearth.InvalidArgument as e:
-                    assert 'open another one here' in str(e), e
+                    assert 'open a new one' in str(e), e
                 else:
                     raise AssertionError('the old connection answered')
             buffer[:] = 1
@@ -177,7 +177,7 @@ class Fork(unittest.TestCase):
             try:
                 hearth.Client(folder + '/other')
             except hearth.NotSupported as e:
-                assert 'ask a server' in str(e), e
+                assert 'use a server' in str(e), e
             else:
                 raise AssertionError('an engine was opened')
             assert right(hearth.Client(self.url))

@@ -13,6 +13,7 @@
 #   GPU_PRECISIONS='fp32 tf32 bf16' GPU_MEM=80%   memory of the device
 #   GPU_RATIOS, GPU_POLICIES        of the part `policies`
 #   GPU_DATA=FILE.safetensors       of the part `training`
+#   GPU_NO_TORCH=1                 PyTorch is neither asked nor named
 #   GPU_STORE=DIR                   is kept: models and what was timed serve the next run on that machine
 set -u
 build=$1 out=$2
@@ -87,10 +88,21 @@ on() { # SECONDS DEVICE ARGUMENTS..
     shift 2
     limited "$limit_on" "$prog" --store "$store/s" --device "$dev" "$@"
 }
-figure() { # KEYS.. of a line of JSON on stdin: a value each, "-" where it is not there
-    python3 -c 'import json, sys
-line = json.loads([l for l in sys.stdin if l.startswith("{")][-1])
-print(*("-" if line.get(k) is None else "%.6g" % line[k] for k in sys.argv[1:]))' "$@" 2>/dev/null || echo - - - -
+figure() { # KEYS.. of the last line of JSON on stdin: a value each, "-" where it is not there
+    grep '^{' | tail -1 | awk -v keys="$*" '{
+        n = split(keys, key, " ")
+        for (i = 1; i <= n; i++) {
+            value = "-"
+            if (match($0, "\"" key[i] "\": *-?[0-9][-+.0-9eE]*")) {
+                value = substr($0, RSTART, RLENGTH)
+                sub(/^[^:]*: */, "", value)
+                value = sprintf("%.6g", value)
+            }
+            printf "%s%s", value, i < n ? " " : "\n"
+        }
+        said = 1
+    }
+    END { if (!said) print "- - - -" }'
 }
 judge() { # NAME CODE NOTE
     case $2 in
@@ -106,7 +118,8 @@ import() { # NAME FILE: once
 
 part_machine() {
     { uname -a; ldd --version 2>&1 | head -1; nvidia-smi 2>&1; "$prog" --store "$store/s" --device "$device" devices; lscpu; free -m
-      python3 -c 'import torch; print("torch", torch.__version__, torch.version.cuda, torch.backends.cudnn.version())'; } >"$out/machine.txt" 2>&1
+      [ -n "${GPU_NO_TORCH:-}" ] ||
+          python3 -c 'import torch; print("torch", torch.__version__, torch.version.cuda, torch.backends.cudnn.version())'; } >"$out/machine.txt" 2>&1
     found=$("$prog" --store "$store/s" --device "$device" devices 2>"$store/devices.err" | grep -m1 cuda: | tr -s ' ' | cut -c1-100)
     [ -n "$found" ]
     judge machine $? "${found:-$(tail -1 "$store/devices.err")}"

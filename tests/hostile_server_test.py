@@ -30,7 +30,7 @@ FORGED = 'hearth: all is well'
 EVIL = f'm\x1b]0;title\x07\x1b[31m\x9b31m\x7f\u202eü\u2028\r\n{FORGED}\n'
 OBEYED = ['\x1b]0', '\x07', '\x1b[31m', '\x9b', '\x7f', '\u202e', '\u2028']
 MODEL = {'name': EVIL, 'version': 1, 'created_ns': 1e300, 'own_bytes': 1e300, 'state': EVIL}
-JOB = {'job': EVIL, 'model': EVIL, 'step': 1, 'steps': 2, 'loss': 1e300, EVIL: EVIL}
+JOB = {'id': 7, 'job': EVIL, 'model': EVIL, 'step': 1, 'steps': 2, 'loss': 1e300, EVIL: EVIL}
 EVENTS = [{'warning': EVIL}, {'state': 5}, {'state': EVIL}, {'step': 1, 'epoch': 1e300, 'loss': 1e300, 'held_out_loss': 1e300, 'accuracy': 1e300,
           'ms': 1e300, 'stall_ms': 1e300, 'peak_bytes': 1e300, 'budget_bytes': 1e300}, {'state': 'finished'}]
 DOCUMENTS = {

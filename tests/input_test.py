@@ -38,8 +38,8 @@ JSON = [  # an input, what is said
 ARGUMENTS = [  # a question, its arguments, the error, what is said
     ('job', {'job': 42}, hearth.InvalidArgument, "'job' must be a string, not a number"),
     ('pause', {'job': ['a']}, hearth.InvalidArgument, "'job' must be a string, not a list"),
-    ('cancel', {}, hearth.InvalidArgument, "which job? the argument 'job' is missing"),
-    ('resume', {'job': ''}, hearth.InvalidArgument, "which job? the argument 'job' is missing"),
+    ('cancel', {}, hearth.InvalidArgument, "the argument 'job' is missing"),
+    ('resume', {'job': ''}, hearth.InvalidArgument, "the argument 'job' is missing"),
     ('job', {'job': '../x'}, hearth.NotFound, "there is no job '../x'; `hearth jobs` lists what there is"),
     ('job', {'job': 'a:1'}, hearth.NotFound, "there is no job 'a:1'"),
     ('job', {'job': 'x' * 195}, hearth.NotFound, "there is no job 'xxx"),
@@ -132,14 +132,14 @@ class Inputs(unittest.TestCase):
             self.assertEqual((r.returncode, r.stdout.decode()), (0, answer))
         self.assertIn('/dev/zero: not a .npy file', self.hearth('infer', 'digits', '--input', '/dev/zero'))
         self.assertIn('standard input: not a .npy file', self.hearth('infer', 'digits', '--input', '-'))
-        self.assertIn("are not all there: the file holds", self.through(data[:-1], 'infer', 'digits', '--input', 'FIFO'))
+        self.assertIn("bytes, but the file holds only", self.through(data[:-1], 'infer', 'digits', '--input', 'FIFO'))
         with open('tests/data/oracle/norm-60.json', 'rb') as f:
             problem = f.read()
         words = ('--json', 'plan', '--policy', 'hearth', '--problem')
         streamed, read = (json.loads(said) for said in (self.through(problem, *words, 'FIFO'),
                                                         self.hearth(*words, 'tests/data/oracle/norm-60.json', code=0)))
         self.assertEqual([streamed[key] for key in ('nodes', 'tensors', 'floor_bytes')], [read[key] for key in ('nodes', 'tensors', 'floor_bytes')])
-        self.assertIn('nothing else, should be in it', self.through(b'x' * 9999, '--token-file', 'FIFO', 'ls'))
+        self.assertIn('must contain a token and nothing else', self.through(b'x' * 9999, '--token-file', 'FIFO', 'ls'))
         self.assertIn('digits', self.through(b'hth_' + b'0' * 64 + b'\n', '--token-file', 'FIFO', 'ls'))
 
     def test_python(self):

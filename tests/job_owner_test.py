@@ -75,14 +75,21 @@ class Jobs(unittest.TestCase):
             self.denied('belongs to another tenant', who, 'job', 'secret')
         for args in (('job', 'secret', '--budget', '60%'), ('pause', 'secret'), ('resume', 'secret'), ('cancel', 'secret')):
             self.denied('belongs to another tenant', 'bob', *args)
-            self.denied("has not the role 'job'", 'eve', *args)
+            self.denied("lacks the role 'job'", 'eve', *args)
+        for args in (('job', '1'), ('pause', '1'), ('cancel', '1')):  # nobody learns the name by its number
+            self.denied('there is no job 1', 'bob', *args)
         self.wait_step(self.wait_step(0))  # it goes on
         for who in ('alice', 'root'):
             rows = json.loads(self.hearth(who, '--json', 'jobs')[1])
             self.assertEqual([(r['job'], r['tenant'], r['state']) for r in rows], [('secret', 'alice', 'running')])
         self.assertEqual(self.hearth('alice', 'job', 'secret', '--budget', '60%')[0], 0)
+        follows = subprocess.Popen([BUILD + '/hearth', '--server', f'tcp://127.0.0.1:{self.port}', '--json', 'job', '1', '--follow'],
+                                   stdout=subprocess.PIPE, text=True, env={**os.environ, 'HEARTH_TOKEN': self.token['alice']})
+        self.assertIn('"loss":', follows.stdout.readline())  # nothing is published where tokens are needed: she asks
         row = json.loads(self.hearth('root', '--json', 'cancel', 'secret')[1])
         self.assertEqual(row['state'], 'canceled')
+        row = json.loads(follows.communicate(timeout=PATIENCE)[0].splitlines()[-1])
+        self.assertEqual((row['id'], row['state'], follows.returncode), (1, 'canceled', 0))
 
 
 if __name__ == '__main__':

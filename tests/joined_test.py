@@ -151,8 +151,8 @@ class Joined(unittest.TestCase):
             return subprocess.run([BUILD + '/hearth', '--server', f'ipc://{self.d.folder}/sock', *words], check=True, capture_output=True,
                                   text=True, timeout=PATIENCE)
         why = "node 'Softmax_0' (Softmax) normalizes over axis 0, which holds the samples"
-        self.assertIn(f'requests share no run: {why}', hearth('import', 'told', path).stdout)
-        self.assertIn(f'--max-batch 8 only limits requests; they share no run: {why}', hearth('import', 'told', path, '--max-batch', '8').stderr)
+        self.assertIn(f'requests are not batched: {why}', hearth('import', 'told', path).stdout)
+        self.assertIn(f'--max-batch 8 only limits requests; they are not batched: {why}', hearth('import', 'told', path, '--max-batch', '8').stderr)
         self.assertEqual(self.together('told'), 0)  # its record in the store says a batch of 8, as an older hearth's may
         self.assertEqual(json.loads(hearth('import', 'told', path, '--json').stdout)['dependent_because'], why)
         shown = json.loads(hearth('show', 'told', '--json').stdout)

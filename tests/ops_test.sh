@@ -47,7 +47,7 @@ check 'flags are over the file, the file is over the defaults, and the print can
 config_bad() {
     config "store = $dir/store" 'limits.rnk = 5' 'limits.rank = 99' 'log.format = xml' 'listen' "store = $dir/other"
     run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: no setting 'limits.rnk'; did you mean limits.rank?" &&
-        said "$conf:3: limits.rank: '99' is not between 1 and 8" && said "$conf:4: log.format: 'xml' is none of: logfmt json" &&
+        said "$conf:3: limits.rank: '99' is not between 1 and 8" && said "$conf:4: log.format: 'xml' is not one of: logfmt json" &&
         said "$conf:5: 'listen' is not NAME = VALUE" && said "$conf:6: store is set in line 1 already" || return 1
     run 2 "$build/hearthd" --config "$conf" && said "$conf:2: no setting" || return 1
     config "store = $dir/store" 'device = gpu' 'listen = http://x'
@@ -71,6 +71,17 @@ config_bad() {
 }
 check 'what is wrong is told with file, line and a sentence; nothing starts' config_bad
 
+renamed() { # a setting's old name works for one version, and help does not show it
+    config "store = $dir/store" 'compute.spaces = 2'
+    run 0 "$build/hearthd" --config "$conf" --engine-heartbeats 7 --check-config && said 'compute.instances = 2' && said 'engine.missed_heartbeats = 7' &&
+        said "hearthd: $conf:2: 'compute.spaces' is now 'compute.instances'; the old name will be removed in the next version" &&
+        said "hearthd: --engine-heartbeats: 'engine.heartbeats' is now 'engine.missed_heartbeats'; " || return 1
+    run 2 "$build/hearthd" --store "$dir/store" --compute-spaces 2 --set compute.instances=3 &&
+        said "hearthd: 'compute.spaces' is the old name of 'compute.instances': give only one of them" || return 1
+    run 0 "$build/hearthd" --help && said compute.instances && ! grep -e compute.spaces -e compute-spaces "$dir/out"
+}
+check "a setting's old name works, and is warned about" renamed
+
 # What a new user gets wrong: exit code 2 where the command line says what cannot be, 1 where the machine does; one sentence each.
 one() { [ "$(wc -l <"$dir/out")" = 1 ] || { echo 'that is not one line' >>"$dir/out"; return 1; }; }
 d=$build/hearthd
@@ -78,12 +89,12 @@ h=$build/hearth
 daemon_wrong() {
     run 2 "$d" && said 'hearthd: store: --store DIR is missing' && one && run 2 "$d" --nonsense && said 'hearthd: there is no option --nonsense; ' && one &&
         run 2 "$d" --httpx=1 && said 'did you mean --http;' && run 2 "$d" --store && said 'hearthd: --store needs a value' && one &&
-        run 2 "$d" --limits 1 && said 'hearthd: --limits begins' && one && run 2 "$d" serve && said "'serve' is no option" && one || return 1
+        run 2 "$d" --limits 1 && said 'hearthd: --limits begins' && one && run 2 "$d" serve && said "'serve' is not an option" && one || return 1
     s="$d --store $dir/wrong --listen ipc://$dir/wrong.sock"
-    run 2 $s --http 8000 && said "hearthd: --http: '8000' is no address such as 127.0.0.1:8000" && one &&
+    run 2 $s --http 8000 && said "hearthd: --http: '8000' is not an address such as 127.0.0.1:8000" && one &&
         run 1 $s --http 8000 --check-config && run 2 $s --metrics 127.0.0.1:8002 && said 'hearthd: --metrics: it needs --http, too' && one &&
-        run 1 $s --http no.host.invalid:80 && said "'no.host.invalid' is no host's name or address" && one &&
-        run 2 "$d" --store /dev/null && said "hearthd: --store: '/dev/null' is no folder" && one && run 2 $s --config "$dir" && said "cannot read $dir: Is a directory" && one
+        run 1 $s --http no.host.invalid:80 && said "'no.host.invalid' is not a host's name or address" && one &&
+        run 2 "$d" --store /dev/null && said "hearthd: --store: '/dev/null' is not a folder" && one && run 2 $s --config "$dir" && said "cannot read $dir: Is a directory" && one
 }
 check 'hearthd says in a sentence what is wrong with its command line' daemon_wrong
 
@@ -96,11 +107,11 @@ daemon_taken() { # what cannot be opened together, before anything is
     run 1 $s --listen tcp://127.0.0.1:7999 &&
         said "hearthd: --http: '127.0.0.1:8000' is taken by listen 'tcp://127.0.0.1:7999', whose events are at the next port" && one || return 1
     echo text >"$dir/plain"
-    run 1 "$d" --check-config --store "$dir/plain" && said "hearthd: --store: '$dir/plain' is no folder" && one || return 1
+    run 1 "$d" --check-config --store "$dir/plain" && said "hearthd: --store: '$dir/plain' is not a folder" && one || return 1
     t="$d --check-config --store $dir/wrong --http https://127.0.0.1:8000 --tls-key $dir/plain"
     run 1 $t --tls-cert "$dir/absent.pem" && said "tls.cert: cannot open '$dir/absent.pem': No such file or directory" && one &&
         run 1 $t --tls-cert "$dir" && said "tls.cert: '$dir' is a folder, not a regular file" && one &&
-        run 1 $t --tls-cert "$dir/plain" && said "tls.cert: $dir/plain is no certificate in PEM (" && one
+        run 1 $t --tls-cert "$dir/plain" && said "tls.cert: $dir/plain is not a PEM certificate (" && one
 }
 check 'hearthd --check-config says what is taken twice, what is no folder, and which file of TLS cannot be read' daemon_taken
 
@@ -115,7 +126,7 @@ daemon_twice() { # the second one finds port, socket and store in use
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen "tcp://127.0.0.1:$tcp" --http "127.0.0.1:$http" >"$dir/ready" 2>&1 &
     pid=$!
     wait_for "$dir/ready" " ready: " || return 1
-    run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd works on the store $dir/twice: a store has one" && one &&
+    run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd uses the store $dir/twice" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/twice.sock" && said "another hearthd already listens on ipc://$dir/twice.sock" && one &&
         run 1 "$d" --store "$dir/free" --listen "tcp://127.0.0.1:$tcp" && said "cannot listen on tcp://127.0.0.1:$tcp: Address already in use" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/free.sock" --http "127.0.0.1:$http" &&
@@ -162,10 +173,11 @@ reload() {
     wait_listener=$!
     i=0
     until [ -S "$dir/notify" ] || [ $i = 1200 ]; do i=$((i + 1)); sleep 0.05; done
-    config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'limits.nodes = 3'
+    config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'limits.nodes = 3' 'compute.spaces = 4'
     NOTIFY_SOCKET=$dir/notify "$build/hearthd" --config "$conf" --drain-seconds 20 >"$dir/ready" 2>"$dir/log" &
     pid=$!
     wait_for "$dir/ready" " ready: " && wait_for "$dir/told" READY=1 && wait_for "$dir/log" 'event=listening url=ipc:' || return 1
+    wait_for "$dir/log" "event=setting-renamed message=\"$conf:5: 'compute.spaces' is now 'compute.instances'; " || return 1
     HEARTH_SERVER=ipc://$dir/sock
     export HEARTH_SERVER
     run 1 "$build/hearth" import digits tests/data/digits/digits.onnx && said 'nodes' || return 1
@@ -173,7 +185,7 @@ reload() {
     config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'log.format = json' 'device = cpu:threads=1' 'drain.seconds = 9'
     kill -HUP "$pid"
     wait_for "$dir/log" '"event":"reloaded","changed":2' && wait_for "$dir/told" 'RELOADING=1;MONOTONIC_USEC=' || return 1
-    wait_for "$dir/log" "$conf:5: device stays 'cpu': 'cpu:threads=1' takes a restart" || return 1
+    wait_for "$dir/log" "$conf:5: device stays 'cpu': 'cpu:threads=1' needs a restart" || return 1
     run 0 "$build/hearth" import digits tests/data/digits/digits.onnx || return 1
     # a mistake: nothing changes
     config "store = $dir/store" 'log.format = logfmt' 'limits.nodes = many'
@@ -258,6 +270,8 @@ if command -v man >/dev/null; then
 else
     skip 'manual pages' 'man is not installed'
 fi
+new_names() { ! grep -l compute.spaces "$build/man/hearthd.8" "$build"/completions/*/*hearthd >"$dir/out"; }
+check "manual page and completions have the settings' new names only" new_names
 complete_bash() { # FUNCTION WORD.. : what bash would offer for the last one
     run 0 bash -c '. "$1"; shift; f=$1; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $f; printf "%s\n" "${COMPREPLY[@]}"' - \
         "$share/bash-completion/completions/$2" "$@"
@@ -288,7 +302,7 @@ names() {
     # what is offered is what there is
     for word in optimizer loss; do
         complete_line "$h train x --$word " && offered=$(tr '\n' ' ' <"$dir/out" | sed 's/ $//; s/ /, /g') || return 1
-        run 1 $h plan untrained --train --batch 64 --$word nothing && said "'nothing' is none of $offered" || return 1
+        run 1 $h plan untrained --train --batch 64 --$word nothing && said "'nothing' is not one of $offered" || return 1
     done
 }
 completions() {

@@ -250,7 +250,7 @@ class Limits(Case):
                     status, said = self.ask(d, op, n)
                     self.assertEqual(status, 400, (op, n, said))
                     if n == 1 << 34:
-                        self.assertRegex(said, r'the result of node .* takes (64|128)\.0 GiB: no memory here may have more than 1\.0 GiB', op)
+                        self.assertRegex(said, r'the result of node .* takes (64|128)\.0 GiB: more than the limit of 1\.0 GiB', op)
             self.alive(d)
 
     def test_stages(self):
@@ -266,7 +266,7 @@ class Limits(Case):
                 self.assertEqual(array.array('q', good[1]['y'])[0], 999, op)
                 status, said = self.ask(d, op, x[0])
                 self.assertEqual(status, 400, (op, said))
-                self.assertRegex(said, r"what stage 1 of model '.*' hands on takes (8|16)\.0 MiB of host memory: never, requests may have 4\.0 MiB of it", op)
+                self.assertRegex(said, r"the output of stage 1 of model '.*' takes (8|16)\.0 MiB of host memory: more than the limit of 4\.0 MiB", op)
             self.alive(d)
 
     def test_contents(self):

@@ -391,6 +391,16 @@ class Page(unittest.TestCase):
         self.pictures(tab, 'job')
         self.fine(tab)
 
+    def test_3_last_losses(self):
+        """The page asks again for a job that ended after it was last described."""
+        tab = self.open()
+        tab.wait("typeof jobs === 'object'")
+        row = {'id': 1 << 40, 'job': 'a', 'ended_ns': 5}
+        for doc, wanted in (None, True), ({**row, 'ended_ns': None}, True), (row, False):
+            self.assertEqual(tab.run(f"(() => {{ const j = new Jobs(), doc = {json.dumps(doc)};"
+                                     f" if (doc) j.docs.set(String(doc.id), doc);"
+                                     f" return j.wanted([{json.dumps(row)}]); }})()"), [str(row['id'])] if wanted else [])
+
     def test_4_ended_jobs(self):
         self.server.hearth(*self.server.train('first', '--epochs', '4'))
         self.server.hearth(*self.server.train('second', '--epochs', '2'))
@@ -528,14 +538,14 @@ class Page(unittest.TestCase):
         self.fine(tab)
 
     def test_9_engine_dies(self):
-        server = Server('dying', '--engine-process', 'child', '--engine-restart-ms', '3000')
+        server = Server('dying', '--engine-process', 'child', '--engine-restart-backoff-ms', '3000')
         self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
         server.hearth('import', 'digits', DATA + '/digits.onnx')
         tab = self.open(server)
         pid, end = server.process.pid, time.monotonic() + 200
         while True:
             said, state = tab.run(f"[document.getElementById('status').textContent, {STATE}]")
-            if 'started again' in said:
+            if 'restarting' in said:
                 break
             for child in tap.children(pid):
                 os.kill(child, signal.SIGKILL)

@@ -259,8 +259,36 @@ class Daemon(unittest.TestCase):
             started.result()
         with self.assertRaises(hearth.NotFound):
             self.h.job('nothing').wait()
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(hearth.Canceled, 'endless'):
             job.result()
+        self.assertEqual(self.h.job(str(started.id)).status()['state'], 'canceled')
+
+    def test_job_is_watched(self):
+        job = self.h.submit('new', samples(), loss='softmax-xent', lr=0.05, batch=16, epochs=10, save_as='seen')
+        seen, events = [], []
+        job.watch(seen.append)
+        self.assertEqual((seen[0].name, seen[0].id, seen[-1].steps), ('seen', job.id, 400))
+        self.assertEqual([s.step for s in seen], sorted(s.step for s in seen))
+        again = hearth.Client(self.h.url).job('seen').result()  # by whom it was not submitted
+        self.assertEqual((again.model, again.version, len(again.losses)), ('seen', 1, 400))
+        np.testing.assert_array_equal(again.losses, job.result().losses)
+        told = self.h.train('new', samples(), loss='softmax-xent', batch=16, epochs=10, save_as='told', wait=False, on_step=events.append)
+        self.assertEqual(told.result().model, 'told')
+        self.assertTrue(all('loss' in e for e in events))
+
+    def test_job_watching_ends(self):
+        def stop(at):
+            raise KeyboardInterrupt
+        job = self.h.submit('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='on')
+        with self.assertRaises(KeyboardInterrupt):
+            job.watch(stop)
+        with self.assertRaises(hearth.TimedOut):
+            job.wait(0.01)
+        self.assertEqual(job.status()['state'], 'running')
+        job.cancel()
+        self.assertEqual(job.wait()['state'], 'canceled')
+        with self.assertRaises(KeyboardInterrupt):
+            self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='off', wait=False, on_step=stop).result()
 
     def test_server_goes(self):
         server = Server('going')
@@ -269,10 +297,11 @@ class Daemon(unittest.TestCase):
                       wait=False)
         next(job.follow(0.05))
         self.assertEqual(server.stop(), 0)  # in good order: the job is saved
-        with self.assertRaisesRegex(hearth.Canceled, "the server stops: job 'new' is saved"):
-            job.result()
         server.start()
         self.assertEqual([m['name'] for m in h.models()], ['new'])  # the same client
+        step = next(job.follow(0.05))
+        self.assertEqual((step.step, job.status()['id']), (1, job.id))
+        self.assertIn(job.status()['state'], ('waiting', 'running'))  # it goes on
         server.stop(signal.SIGKILL)
         with self.assertRaises(hearth.SystemFailure) as caught:
             h.models()

@@ -92,7 +92,7 @@ train kept >"$dir/cut" 2>"$dir/says" &
 client=$!
 checkpointed kept
 engine_kill
-followed kept "the engine's process died; the job goes on behind step [1-9]"
+followed kept "the engine process died; the job continues after step [1-9]"
 echo "ok - a killed engine's job is followed on from its checkpoint"
 
 long() { # no checkpoint in sight
@@ -113,7 +113,7 @@ step anew
 engine_kill
 step anew # by itself
 i=0
-until grep -q "died before the job's first checkpoint; the job begins anew" "$dir/says"; do
+until grep -q "died before the job's first checkpoint; the job starts over" "$dir/says"; do
     i=$((i + 1))
     [ $i -lt 12000 ] || fail "the command said: $(cat "$dir/says")"
     sleep 0.02

@@ -116,7 +116,7 @@ static void disturbed_timings_are_taken_again(void **state)
     fixture f;
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
-    assert_ok(hth_setting_set("convsel.again_seconds", "86400"));
+    assert_ok(hth_setting_set("convsel.remeasure_seconds", "86400"));
     assert_ok(hth_setting_set("convsel.quiet_share", "1")); // whatever runs beside this test
     hth_thread_delay_inject(others_delay, NULL);
     others_are(true);
@@ -127,17 +127,17 @@ static void disturbed_timings_are_taken_again(void **state)
     all_disturbed(&f, one); // what is asked takes nothing again
     assert_int_equal(others_looks(), looks);
     // The engine takes them again while nobody asks, and the program follows.
-    assert_ok(hth_setting_set("convsel.again_seconds", "0"));
+    assert_ok(hth_setting_set("convsel.remeasure_seconds", "0"));
     run_digits(&f);
     expect_quiet(&f, one, looks);
     // At once, because somebody asks for it, each node once.
-    assert_ok(hth_setting_set("convsel.again_seconds", "86400"));
+    assert_ok(hth_setting_set("convsel.remeasure_seconds", "86400"));
     looks = others_looks();
     others_are(true);
     all_disturbed(&f, anew);
     assert_int_equal(others_looks(), looks + 2 * CONVS);
     others_are(false);
-    assert_ok(hth_setting_set("convsel.again_seconds", "0"));
+    assert_ok(hth_setting_set("convsel.remeasure_seconds", "0"));
     run_digits(&f); // the program is made again for that first
     expect_quiet(&f, one, looks + 2 * CONVS);
     hth_thread_delay_inject(NULL, NULL);

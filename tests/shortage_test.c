@@ -23,7 +23,7 @@ typedef struct asked {
 static bool ask_budget(asked *a, const char *query, const char *arguments, uint64_t budget)
 {
     char text[500];
-    call c = {.r = {.query = query, .arguments = text}};
+    call c = {.r = {.command = hth_command_find(query), .arguments = text}};
     snprintf(text, sizeof text, arguments, (unsigned long long)budget);
     hth_err err = call_run(a->f->engine, &c);
     hth_free(c.r.json);

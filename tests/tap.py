@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """unittest's results as TAP, a daemon to test against, and the Python that has the packages a test needs."""
+import atexit
 import os
 import random
 import shutil
@@ -26,8 +27,26 @@ socket.getaddrinfo = _resolve
 
 
 class Tap(unittest.TestResult):
+    """One line for each test, and one for each class or module that could not be set up."""
+
+    def __init__(self):
+        super().__init__()
+        self.n, self.told = 0, False
+
     def line(self, word, test, more=''):
-        print(f'{word} {self.testsRun} - {test.id().split(".", 1)[1]}{more}', flush=True)
+        self.n += 1
+        self.told = True
+        name = test.id().split('.', 1)[-1] if hasattr(test, '_testMethodName') or hasattr(test, 'test_case') else test.id()
+        print(f'{word} {self.n} - {name}{more}', flush=True)
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.told = False
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        if not self.told:  # some of its subtests failed
+            self.line('not ok', test)
 
     def addSuccess(self, test):
         super().addSuccess(test)
@@ -35,10 +54,11 @@ class Tap(unittest.TestResult):
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        self.line('ok', test, f' # SKIP {reason}')
+        if not self.told:  # not for a subtest
+            self.line('ok', test, f' # SKIP {reason}')
 
     def bad(self, test, text):
-        if hasattr(test, '_testMethodName'):
+        if not self.told or not hasattr(test, '_testMethodName'):  # tearDown may fail, too
             self.line('not ok', test)
         print('# ' + text.replace('\n', '\n# '), flush=True)
 
@@ -50,6 +70,20 @@ class Tap(unittest.TestResult):
         super().addError(test, err)
         self.bad(test, self.errors[-1][1])
 
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            kind = self.failures if issubclass(err[0], test.failureException) else self.errors
+            print(f'# {subtest.id()}: ' + kind[-1][1].replace('\n', '\n# '), flush=True)
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.line('not ok', test, ' passes, and should not')
+
+    def addExpectedFailure(self, test, err):
+        super().addExpectedFailure(test, err)
+        self.line('ok', test, ' fails, as it should')
+
 
 def run(classes):
     """Runs test cases; returns the exit code."""
@@ -57,7 +91,7 @@ def run(classes):
     started = time.monotonic()
     result = Tap()
     suite.run(result)
-    print(f'1..{result.testsRun}\n# {time.monotonic() - started:.1f} s')
+    print(f'1..{result.n}\n# {time.monotonic() - started:.1f} s')
     return 0 if result.wasSuccessful() else 1
 
 
@@ -117,12 +151,23 @@ class Daemon:
 
     def __init__(self, build, *flags):
         self.folder = tempfile.mkdtemp(prefix='hearth-daemon-')
+        self.process, self.maker = None, os.getpid()
+        atexit.register(self.end)
         self.http, self.metrics = free_port(), free_port()
         self.address = f'127.0.0.1:{self.http}'
         self.process = subprocess.Popen(
             [build + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock', '--http', self.address,
              '--metrics', f'127.0.0.1:{self.metrics}', '--device', 'cpu:mem=1GiB,threads=2', *flags], stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
+
+    def end(self):
+        """Whatever a failed test left: nothing of it stays. A forked child leaves its parent's server alone."""
+        if os.getpid() != self.maker:
+            return
+        if self.process is not None and self.alive():
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def alive(self):
         return self.process.poll() is None

@@ -89,7 +89,7 @@ class Remove(unittest.TestCase):
         for answer in ('n\n', '\n', '\x04', 'no, yes\n'):
             t = Terminal('--store', self.store, 'rm', 'm')
             t.until('[y/N]')
-            self.assertRegex(t.said, r'remove m:1, m:2 \(2 versions, [0-9.]+ (K|M)?i?B that no other has\)\?')
+            self.assertRegex(t.said, r'remove m:1, m:2 \(2 versions, [0-9.]+ (K|M)?i?B not shared\)\?')
             t.type(answer)
             self.assertEqual(t.end(), 1)
             self.assertIn('nothing was removed', t.said)

@@ -234,7 +234,7 @@ class EngineDies(unittest.TestCase):
                   ('Add', ['square', 'zero'], ['OUTPUT0'], {})]
         slow = write('slow.onnx', onnx_small.graph(nodes, [('INPUT0', 'FP32', (N, N))], [('OUTPUT0', 'FP32', (N, N))],
                                                    [('z', 'FP32', (n, n), [0.0] * (n * n))]))
-        s = Server('--device', 'cpu:mem=64MiB,threads=1', '--log-level', 'info', '--engine-restart-ms', '100', '--limits-fold-operations', '1e12')
+        s = Server('--device', 'cpu:mem=64MiB,threads=1', '--log-level', 'info', '--engine-restart-backoff-ms', '100', '--limits-fold-operations', '1e12')
         s.hearth('import', 'm', power(3))
         self.assertEqual(s.infer_http('m')[1], 8)
         waiting = subprocess.Popen([HEARTH, '--server', s.url, 'import', 'm', slow], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

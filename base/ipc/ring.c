@@ -31,9 +31,9 @@
 #define RING_RESTART (64u << 10) // where an empty ring goes back to its start
 
 // What a side does, in the word that it sleeps on: only who sleeps is woken. That another thread
-// attends to the ring has a value of its own, because RING_AWAKE is also what a wake-up leaves: who
+// polls the ring has a value of its own, because RING_AWAKE is also what a wake-up leaves: who
 // slept on that would sleep through it.
-enum { RING_AWAKE, RING_SLEEPS, RING_ATTENDED };
+enum { RING_AWAKE, RING_SLEEPS, RING_POLLED };
 
 typedef struct ring_shared {
     _Alignas(64) _Atomic uint64_t tail;    // the producer's position
@@ -55,17 +55,17 @@ struct hth_ring {
         base_room; // how many bytes behind it are free while the peer has not come to it; producer
     const hth_poll_hook *watch;
     bool came; // since the spinning began, where it looks besides; consumer
-    atomic_bool stopped, broken, attended;
+    atomic_bool stopped, broken, polled;
 };
 
 size_t hth_ring_bytes(size_t capacity)
 {
-    bool good = capacity >= HTH_RING_LEAST && capacity <= HTH_RING_LARGEST &&
+    bool good = capacity >= HTH_RING_MIN && capacity <= HTH_RING_LARGEST &&
                 (capacity & (capacity - 1)) == 0;
     return good ? sizeof(ring_shared) + capacity : 0;
 }
 
-size_t hth_ring_most(size_t capacity)
+size_t hth_ring_max(size_t capacity)
 {
     return capacity - RING_WORD;
 }
@@ -76,7 +76,7 @@ hth_err hth_ring_open(void *memory, size_t capacity, hth_ring_side side, uint64_
     *out = NULL;
     if (hth_ring_bytes(capacity) == 0 || (uintptr_t)memory % _Alignof(ring_shared) != 0) {
         return hth_fail(HTH_EINVAL, "a ring of %zu bytes: not a power of two from %u to %u",
-                        capacity, HTH_RING_LEAST, HTH_RING_LARGEST);
+                        capacity, HTH_RING_MIN, HTH_RING_LARGEST);
     }
     hth_ring *r = hth_calloc(1, sizeof *r);
     if (r == NULL) {
@@ -99,7 +99,7 @@ void hth_ring_spin(hth_ring *r, uint64_t spin_ns)
     r->spin_ns = spin_ns;
 }
 
-void hth_ring_set_watch(hth_ring *r, const hth_poll_hook *w)
+void hth_ring_set_poll(hth_ring *r, const hth_poll_hook *w)
 {
     r->watch = w;
 }
@@ -139,7 +139,7 @@ bool hth_ring_stopped(const hth_ring *r)
 }
 
 // ring_sleep waits until `idle` says false, or `until`, sleeping on `word`, which is set before the
-// last look. While another thread attends to the ring the word says so, and the sleeper is there
+// last look. While another thread polls the ring the word says so, and the sleeper is there
 // for when that leaves.
 static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atomic uint32_t *word,
                           uint64_t until)
@@ -150,12 +150,12 @@ static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atom
             return HTH_ETIMEDOUT;
         }
         uint32_t value = RING_AWAKE;
-        if (!atomic_load(&r->attended)) {
+        if (!atomic_load(&r->polled)) {
             atomic_store(word, value = RING_SLEEPS);
-        } else if (atomic_compare_exchange_strong(word, &value, RING_ATTENDED)) {
-            value = RING_ATTENDED; // else what it is: RING_SLEEPS where that has just ended
+        } else if (atomic_compare_exchange_strong(word, &value, RING_POLLED)) {
+            value = RING_POLLED; // else what it is: RING_SLEEPS where that has just ended
         }
-        if (idle(ctx) && (value != RING_ATTENDED || atomic_load(&r->attended))) {
+        if (idle(ctx) && (value != RING_POLLED || atomic_load(&r->polled))) {
             uint64_t left = until - now;
             ring_futex_wait(word, value, left < HTH_RING_SLICE_NS ? left : HTH_RING_SLICE_NS);
         }
@@ -174,7 +174,7 @@ static size_t ring_place(const hth_ring *r, uint64_t at)
 static hth_err ring_broken(hth_ring *r)
 {
     atomic_store(&r->broken, true);
-    return hth_fail(HTH_ECORRUPT, "the other side of a ring wrote an impossible position");
+    return hth_fail(HTH_ECORRUPT, "the peer wrote an invalid position to the ring");
 }
 
 // ---- producer
@@ -250,7 +250,7 @@ static uint64_t ring_restart(hth_ring *r, uint64_t mine, uint64_t need)
 
 hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t timeout_ns)
 {
-    uint64_t bytes = 0, most = hth_ring_most(r->capacity);
+    uint64_t bytes = 0, most = hth_ring_max(r->capacity);
     for (int i = 0; i < n; i++) {
         bytes = part[i].bytes <= most ? bytes + part[i].bytes : UINT64_MAX / 2;
     }
@@ -297,7 +297,7 @@ static bool ring_is_idle(void *ctx)
 {
     hth_ring *r = ctx;
     if (r->watch != NULL && ring_is_empty(r)) {
-        r->came = r->watch->look(r->watch->ctx) || r->came;
+        r->came = r->watch->poll(r->watch->ctx) || r->came;
     }
     return ring_is_empty(r);
 }
@@ -311,7 +311,7 @@ hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
     if (idle) {
         uint64_t until = hth_real_after(timeout_ns);
         do { // again, when something has come elsewhere: its answer may be the next message
-            uint64_t spin_ns = atomic_load(&r->attended) ? 0 : r->spin_ns;
+            uint64_t spin_ns = atomic_load(&r->polled) ? 0 : r->spin_ns;
             r->came = false;
             if (spin_ns > 0 || r->watch != NULL) {
                 uint64_t looking = hth_real_after(spin_ns);
@@ -359,34 +359,45 @@ hth_err hth_ring_next(hth_ring *r, size_t *bytes)
     return HTH_OK;
 }
 
-void hth_ring_take(hth_ring *r, void *to)
+void hth_ring_read(const hth_ring *r, size_t offset, void *to, size_t bytes)
 {
-    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed), at = mine + RING_WORD;
-    size_t bytes = r->next, start = ring_place(r, at), first = r->capacity - start;
+    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
+    size_t start = ring_place(r, mine + RING_WORD + offset), first = r->capacity - start;
     first = bytes < first ? bytes : first;
     if (bytes > 0) {
         memcpy(to, r->m->data + start, first);
         memcpy((uint8_t *)to + first, r->m->data, bytes - first);
     }
-    mine = at + (bytes + RING_WORD - 1) / RING_WORD * RING_WORD;
+}
+
+void hth_ring_drop(hth_ring *r)
+{
+    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
+    mine += RING_WORD + (r->next + RING_WORD - 1) / RING_WORD * RING_WORD;
     r->next = 0;
     atomic_store_explicit(&r->mine, mine, memory_order_relaxed);
     atomic_store(&r->m->head, mine);
     ring_wake(&r->m->blocked);
 }
 
-void hth_ring_attend(hth_ring *r)
+void hth_ring_take(hth_ring *r, void *to)
 {
-    bool said = atomic_load(&r->attended) && atomic_load(&r->m->hungry) == RING_ATTENDED;
+    hth_ring_read(r, 0, to, r->next);
+    hth_ring_drop(r);
+}
+
+void hth_ring_poll_begin(hth_ring *r)
+{
+    bool said = atomic_load(&r->polled) && atomic_load(&r->m->hungry) == RING_POLLED;
     if (!said && !hth_ring_stopped(r)) { // a stop's last word stays
-        atomic_store(&r->attended, true);
-        atomic_store(&r->m->hungry, RING_ATTENDED);
+        atomic_store(&r->polled, true);
+        atomic_store(&r->m->hungry, RING_POLLED);
     }
 }
 
-bool hth_ring_leave(hth_ring *r)
+bool hth_ring_poll_end(hth_ring *r)
 {
-    atomic_store(&r->attended, false);
+    atomic_store(&r->polled, false);
     atomic_store(&r->m->hungry, RING_SLEEPS);
     return !ring_is_empty(r);
 }

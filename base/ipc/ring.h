@@ -4,7 +4,7 @@
 //
 // Design notes
 // One producer, one consumer; two rings make a channel. A message is any number of bytes up to
-// hth_ring_most. Sending and receiving are copies and a few atomic accesses: a system call (futex)
+// hth_ring_max. Sending and receiving are copies and a few atomic accesses: a system call (futex)
 // is made only to sleep, and to wake a side that says that it sleeps.
 //
 // Trust: all that steers a side, its own position and what it knows of the other's, is private
@@ -34,7 +34,7 @@
 
 typedef struct hth_ring hth_ring; // one side's private half
 
-#define HTH_RING_LEAST    4096u      // capacities are powers of two from here
+#define HTH_RING_MIN      4096u      // capacities are powers of two from here
 #define HTH_RING_LARGEST  (1u << 30) // to here
 #define HTH_RING_SLICE_NS 1000000000u
 
@@ -48,8 +48,8 @@ typedef struct hth_ring_part { // messages are gathered from parts
 // hth_ring_bytes is how much shared memory a ring takes whose messages have `capacity` bytes
 // together, 8 and up to 7 of padding for each included; 0: no such capacity. A multiple of 64.
 size_t hth_ring_bytes(size_t capacity);
-// hth_ring_most is the largest message.
-size_t hth_ring_most(size_t capacity);
+// hth_ring_max is the largest message.
+size_t hth_ring_max(size_t capacity);
 
 // hth_ring_open makes one side's half of the ring in `memory`: hth_ring_bytes(capacity), aligned to
 // 64, zero before the first of both sides opens, mapped for as long as the half is open. Each side
@@ -69,9 +69,9 @@ bool hth_ring_stopped(const hth_ring *r);
 
 // hth_ring_spin changes how long the side looks before it sleeps; the thread that waits.
 void hth_ring_spin(hth_ring *r, uint64_t spin_ns);
-// hth_ring_set_watch has hth_ring_wait look into `w` while it looks for messages, anew for as long
+// hth_ring_set_poll has hth_ring_wait look into `w` while it looks for messages, anew for as long
 // as things come there. The same thread.
-void hth_ring_set_watch(hth_ring *r, const hth_poll_hook *w);
+void hth_ring_set_poll(hth_ring *r, const hth_poll_hook *w);
 
 // ---- producer: one thread at a time
 
@@ -88,12 +88,16 @@ hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns);
 // hth_ring_next stores how many bytes the oldest message has. HTH_ETIMEDOUT: there is none now;
 // HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer wrote nonsense, and the ring gives no more.
 hth_err hth_ring_next(hth_ring *r, size_t *bytes);
-// hth_ring_take copies that message to `to` and removes it. Once after each successful next.
+// hth_ring_read copies `bytes` of that message, from `offset` on, to `to`; both lie inside of it. Who
+// reads a byte twice may see two values. hth_ring_drop removes the message, once after each
+// successful next; hth_ring_take reads all of it and removes it.
+void hth_ring_read(const hth_ring *r, size_t offset, void *to, size_t bytes);
+void hth_ring_drop(hth_ring *r);
 void hth_ring_take(hth_ring *r, void *to);
-// hth_ring_attend says that the consumer looks by itself: until hth_ring_leave the producer wakes
+// hth_ring_poll_begin says that the consumer looks by itself: until hth_ring_poll_end the producer wakes
 // nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns true
 // when a message came meanwhile.
-void hth_ring_attend(hth_ring *r);
-bool hth_ring_leave(hth_ring *r);
+void hth_ring_poll_begin(hth_ring *r);
+bool hth_ring_poll_end(hth_ring *r);
 
 #endif

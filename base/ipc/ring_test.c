@@ -13,7 +13,7 @@
 
 #define CAPACITY   ((size_t)16384)
 #define N_MESSAGES 1000000
-#define MOST_WORDS 80
+#define MAX_WORDS  80
 #define N_FUZZ     200000
 
 // Both halves of a ring on memory that other processes share.
@@ -73,7 +73,7 @@ static void test_order_and_bound(void **state)
     pair p;
     size_t n;
     char text[64], *large = hth_calloc(1, CAPACITY);
-    hth_ring_part part = {large, hth_ring_most(CAPACITY)};
+    hth_ring_part part = {large, hth_ring_max(CAPACITY)};
     pair_open(&p, 0);
     assert_int_equal(hth_ring_next(p.out, &n), HTH_ETIMEDOUT);
     assert_int_equal(hth_ring_wait(p.out, 0), HTH_ETIMEDOUT);
@@ -97,7 +97,7 @@ static void test_order_and_bound(void **state)
     hth_ring_part many[] = {{large, CAPACITY / 2}, {large, SIZE_MAX}, {large, CAPACITY / 2}};
     assert_err(hth_ring_send(p.in, many, 3, 0), HTH_ETOOBIG, "larger");
     assert_ok(hth_ring_next(p.out, &n));
-    assert_int_equal(n, hth_ring_most(CAPACITY));
+    assert_int_equal(n, hth_ring_max(CAPACITY));
     hth_ring_take(p.out, large);
     assert_ok(send_text(p.in, "a", "b"));
     hth_free(large);
@@ -191,9 +191,9 @@ static void fill(uint64_t *x, uint64_t *words, size_t n)
 
 static void produce(hth_ring *r, int count)
 {
-    uint64_t x = 88172645463325252u, words[MOST_WORDS];
+    uint64_t x = 88172645463325252u, words[MAX_WORDS];
     for (int i = 0; i < count; i++) {
-        size_t n = 1 + step(&x) % (MOST_WORDS - 1), extra = step(&x) % 8;
+        size_t n = 1 + step(&x) % (MAX_WORDS - 1), extra = step(&x) % 8;
         fill(&x, words, n);
         hth_ring_part part[] = {{words, n * 8}, {"abcdefgh", extra}};
         assert_ok(hth_ring_send(r, part, 2, HTH_FOREVER));
@@ -202,11 +202,11 @@ static void produce(hth_ring *r, int count)
 
 static void consume(hth_ring *r, int count)
 {
-    uint64_t x = 88172645463325252u, want[MOST_WORDS];
-    uint8_t got[MOST_WORDS * 8 + 8];
+    uint64_t x = 88172645463325252u, want[MAX_WORDS];
+    uint8_t got[MAX_WORDS * 8 + 8];
     size_t bytes;
     for (int i = 0; i < count; i++) {
-        size_t n = 1 + step(&x) % (MOST_WORDS - 1), extra = step(&x) % 8;
+        size_t n = 1 + step(&x) % (MAX_WORDS - 1), extra = step(&x) % 8;
         fill(&x, want, n);
         assert_ok(hth_ring_wait(r, HTH_FOREVER));
         assert_ok(hth_ring_next(r, &bytes));
@@ -320,26 +320,26 @@ static void test_killed_consumer(void **state)
     pair_close(&p);
 }
 
-// ---- attending
+// ---- polling
 
 static void wait_for_one(void *ctx)
 {
     assert_ok(hth_ring_wait(ctx, HTH_FOREVER));
 }
 
-static void test_attend(void **state)
+static void test_poll(void **state)
 {
     pair p;
     pthread_t t;
     pair_open(&p, 0);
     assert_ok(hth_thread_start("sleeper", wait_for_one, p.out, &t));
     for (int i = 0; i < 100; i++) {
-        hth_ring_attend(p.out);
-        assert_false(hth_ring_leave(p.out));
+        hth_ring_poll_begin(p.out);
+        assert_false(hth_ring_poll_end(p.out));
     }
-    hth_ring_attend(p.out);
+    hth_ring_poll_begin(p.out);
     assert_ok(send_text(p.in, "x", "y"));
-    assert_true(hth_ring_leave(p.out));
+    assert_true(hth_ring_poll_end(p.out));
     assert_ok(send_text(p.in, "wakes", ""));
     hth_thread_join(t);
     pair_close(&p);
@@ -375,7 +375,7 @@ static void test_watch(void **state)
     pair_open(&p, 10000000000u); // found long before that
     place at = {.in = p.in, .send_at = 5};
     hth_poll_hook w = {place_look, place_leave, &at};
-    hth_ring_set_watch(p.out, &w);
+    hth_ring_set_poll(p.out, &w);
     assert_ok(hth_ring_wait(p.out, HTH_FOREVER));
     assert_int_equal(at.looks, 5);
     assert_int_equal(at.leaves, 0);
@@ -440,7 +440,7 @@ typedef struct fenced {
 
 static void fenced_open(fenced *f, bool at_end)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), need = hth_ring_bytes(HTH_RING_LEAST);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), need = hth_ring_bytes(HTH_RING_MIN);
     size_t inner = (need + page - 1) / page * page;
     f->bytes = inner + 2 * page;
     f->all = mmap(NULL, f->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -458,7 +458,7 @@ static uint64_t hostile_word(uint64_t *x, uint64_t near)
     case 1:
         return near + (v >> 32) % 64 - 32;
     case 2:
-        return near + (v >> 32) % (HTH_RING_LEAST + 16);
+        return near + (v >> 32) % (HTH_RING_MIN + 16);
     case 3:
         return UINT64_MAX - (v >> 32) % 4; // the word that skips among them
     default:
@@ -471,22 +471,22 @@ static void hostile_consume(fenced *f, uint64_t *x, int count)
 {
     uint64_t *w = (uint64_t *)f->memory, taken = 0;
     hth_ring *r = NULL;
-    uint8_t *to = hth_alloc(HTH_RING_LEAST);
+    uint8_t *to = hth_alloc(HTH_RING_MIN);
     for (int i = 0; i < count; i++) {
         size_t n;
         if (r == NULL) {
-            assert_ok(hth_ring_open(f->memory, HTH_RING_LEAST, HTH_RING_CONSUMER, 0, &r));
+            assert_ok(hth_ring_open(f->memory, HTH_RING_MIN, HTH_RING_CONSUMER, 0, &r));
             taken = 0;
         }
         w[TAIL] = hostile_word(x, taken);
         for (int k = 0; k < 8; k++) { // wherever it looks next
-            w[DATA + step(x) % (HTH_RING_LEAST / 8)] = hostile_word(x, 0);
+            w[DATA + step(x) % (HTH_RING_MIN / 8)] = hostile_word(x, 0);
         }
         w[DATA] = hostile_word(x, 0);
-        w[DATA + taken % HTH_RING_LEAST / 8] = hostile_word(x, 0);
+        w[DATA + taken % HTH_RING_MIN / 8] = hostile_word(x, 0);
         hth_err err = hth_ring_next(r, &n);
         if (err == HTH_OK) {
-            assert_true(n <= hth_ring_most(HTH_RING_LEAST));
+            assert_true(n <= hth_ring_max(HTH_RING_MIN));
             uint8_t *exact = n < 64 ? malloc(n) : to; // the smallest are watched by sanitizers
             hth_ring_take(r, exact);
             if (exact != to) {
@@ -510,14 +510,14 @@ static void hostile_produce(fenced *f, uint64_t *x, int count)
 {
     uint64_t *w = (uint64_t *)f->memory, sent = 0;
     hth_ring *r = NULL;
-    static const uint8_t bytes[HTH_RING_LEAST];
+    static const uint8_t bytes[HTH_RING_MIN];
     for (int i = 0; i < count; i++) {
         if (r == NULL) {
-            assert_ok(hth_ring_open(f->memory, HTH_RING_LEAST, HTH_RING_PRODUCER, 0, &r));
+            assert_ok(hth_ring_open(f->memory, HTH_RING_MIN, HTH_RING_PRODUCER, 0, &r));
             sent = 0;
         }
         w[HEAD] = hostile_word(x, sent);
-        size_t n = step(x) % hth_ring_most(HTH_RING_LEAST);
+        size_t n = step(x) % hth_ring_max(HTH_RING_MIN);
         hth_err err = hth_ring_send(r, &(hth_ring_part){bytes, n}, 1, 0);
         if (err == HTH_ECORRUPT) {
             hth_ring_close(r);
@@ -555,7 +555,7 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_killed_producer),
         cmocka_unit_test(test_killed_consumer),
-        cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_poll),
         cmocka_unit_test(test_watch),
         cmocka_unit_test(test_hostile_sleep),
         cmocka_unit_test(test_hostile_words),

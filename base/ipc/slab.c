@@ -13,11 +13,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SLAB_LEAST   (64u << 20) // a smaller file is of no use
+#define SLAB_MIN     (64u << 20) // a smaller file is of no use
 #define SLAB_PUNCH   (1u << 20)  // free memory in smaller pieces is not worth a system call
 #define SLAB_PAGE    4096u
 #define SLAB_NOWHERE UINT64_MAX
@@ -44,7 +45,7 @@ hth_err hth_slab_make(const char *name, uint64_t bytes, int *fd, uint64_t *made)
 {
     void *p;
     hth_err err = hth_memfd_make(name, bytes, fd, &p);
-    while (err != HTH_OK && bytes / 2 >= SLAB_LEAST) { // where the address space is limited
+    while (err != HTH_OK && bytes / 2 >= SLAB_MIN) { // where the address space is limited
         bytes /= 2;
         err = hth_memfd_make(name, bytes, fd, &p);
     }
@@ -53,6 +54,14 @@ hth_err hth_slab_make(const char *name, uint64_t bytes, int *fd, uint64_t *made)
         *made = bytes;
     }
     return err;
+}
+
+hth_err hth_slab_reader(int fd, int *reader)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    *reader = fchmod(fd, S_IRUSR) == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    return *reader >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot open shared memory for reading");
 }
 
 hth_err hth_slab_open(int fd, uint64_t bytes, bool owner, hth_slab **out)

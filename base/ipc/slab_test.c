@@ -2,6 +2,7 @@
 #include "base/ipc/slab.h"
 #include "base/test.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,22 @@ static void test_seen_by_both(void **state)
     hth_slab_free(p.own, b);
     assert_int_equal(hth_slab_used(p.own), 0);
     pair_close(&p);
+}
+
+static void test_reader(void **state)
+{
+    pair p;
+    int fd;
+    pair_open(&p);
+    assert_ok(hth_slab_reader(p.fd, &fd));
+    assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    hth_slab_close(p.other);
+    assert_ok(hth_slab_open(fd, BYTES, false, &p.other));
+    char *a = hth_slab_alloc(p.own, 10);
+    memset(a, 7, 10);
+    assert_memory_equal(hth_slab_at(p.other, hth_slab_offset(p.own, a), 10), a, 10);
+    pair_close(&p);
+    close(fd);
 }
 
 static void test_full_and_again(void **state)
@@ -139,9 +156,8 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seen_by_both),
-        cmocka_unit_test(test_full_and_again),
-        cmocka_unit_test(test_memory_goes_back),
+        cmocka_unit_test(test_seen_by_both),   cmocka_unit_test(test_reader),
+        cmocka_unit_test(test_full_and_again), cmocka_unit_test(test_memory_goes_back),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,15 +17,14 @@
 #include <unistd.h>
 
 const hth_option hth_cli_global[] = {
-    {"server", HTH_OPTION_TEXT, "URL",
-     "the server to ask: ipc://PATH, tcp:// or tls+tcp://HOST:PORT"},
-    {"token-file", HTH_OPTION_PATH, "FILE", "the token that the server knows you by"},
-    {"ca", HTH_OPTION_PATH, "FILE", "with tls+tcp: who may have signed the server's certificate"},
-    {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
+    {"server", HTH_OPTION_TEXT, "URL", "server address: ipc://PATH, tcp:// or tls+tcp://HOST:PORT"},
+    {"token-file", HTH_OPTION_PATH, "FILE", "file with the token to authenticate with"},
+    {"ca", HTH_OPTION_PATH, "FILE", "with tls+tcp: PEM file of trusted certificate authorities"},
+    {"store", HTH_OPTION_PATH, "DIR", "no server: run an engine in this process on the store DIR"},
     {"device", HTH_OPTION_LIST, "SPEC",
      "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; several serve "
      "together"},
-    {"json", HTH_OPTION_FLAG, NULL, "answer in JSON"},
+    {"json", HTH_OPTION_FLAG, NULL, "print JSON"},
     {"help", HTH_OPTION_FLAG, NULL, "help for hearth, or for the command"},
     {"version", HTH_OPTION_FLAG, NULL, "print the version"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
@@ -55,8 +54,10 @@ static void cli_print_options(const char *title, const hth_option *o)
     printf("%s", o->name != NULL ? title : "");
     for (; o->name != NULL; o++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "",
-                 o->value != NULL ? o->value : "");
+        int n = snprintf(left, sizeof left, "--%s", o->name);
+        if (o->value != NULL) {
+            snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+        }
         printf("  %-24s %s\n", left, o->help);
     }
 }
@@ -73,11 +74,12 @@ static int cli_help(const hth_cli *c, const hth_command *command)
             const char *help = c->commands[i]->help;
             printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
         }
-        printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
-               "$HEARTH_TOKEN: the token, where --token-file does not say another.\n"
+        printf("\n"
+               "Without --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
+               "$HEARTH_TOKEN: the token, unless --token-file is given.\n"
                "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
-               "$CUDA_HOME: folders in which CUDA's libraries are looked for first.\n"
-               "`hearth help COMMAND` says more.\n");
+               "$CUDA_HOME: folders searched first for CUDA libraries.\n"
+               "`hearth help COMMAND` shows details.\n");
     }
     cli_print_options("\nEverywhere:\n", hth_cli_global);
     return HTH_CLI_OK;
@@ -138,7 +140,7 @@ static int cli_set(hth_cli *c, const hth_option *o, const char *text)
     if (v == NULL) {
         char *end;
         bool part = o->kind == HTH_OPTION_INT && (strtod(text, &end), end != text && *end == 0);
-        return hth_cli_usage("--%s wants a %snumber, not '%s'", o->name, part ? "whole " : "",
+        return hth_cli_usage("--%s needs a %snumber, not '%s'", o->name, part ? "whole " : "",
                              text);
     }
     if (o->kind != HTH_OPTION_LIST) {
@@ -157,11 +159,15 @@ static int cli_set(hth_cli *c, const hth_option *o, const char *text)
 // cli_switch gives the value of a switch: what follows it, where that is one.
 static const char *cli_switch(const char *given, const char *next, int *i)
 {
-    const char *text = given != NULL ? given : next != NULL ? next : "";
+    const char *text = given != NULL ? given : next;
+    text = text != NULL ? text : "";
     bool on = strcmp(text, "on") == 0 || strcmp(text, "true") == 0;
     bool off = strcmp(text, "off") == 0 || strcmp(text, "false") == 0;
     *i += given == NULL && (on || off);
-    return on || (given == NULL && !off) ? "on" : off ? "off" : given;
+    if (off) {
+        return "off";
+    }
+    return on || given == NULL ? "on" : given;
 }
 
 // cli_option reads the option at argv[*i], and its value.
@@ -206,8 +212,9 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
             c->command = cli_command(c, argv[i]);
             rv = c->command == NULL ? hth_correct_command(c, argv[i]) : HTH_CLI_OK;
         } else if (c->n_args == c->command->most) {
-            rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s%s%s", argv[i],
-                               c->command->name, c->command->usage[0] != 0 ? " " : "",
+            rv = hth_cli_usage("unexpected argument '%s'\n"
+                               "usage: hearth %s%s%s",
+                               argv[i], c->command->name, c->command->usage[0] != 0 ? " " : "",
                                c->command->usage);
         } else {
             c->args[c->n_args++] = argv[i];
@@ -231,7 +238,7 @@ static int cli_dispatch(hth_cli *c)
     if (c->command == NULL) {
         return hth_cli_usage("a command is missing; `hearth help` lists them");
     }
-    if (strcmp(c->command->name, "help") == 0) {
+    if (c->command->helps) {
         const hth_command *about = c->n_args > 0 ? cli_command(c, c->args[0]) : NULL;
         return about == NULL && c->n_args > 0 ? hth_correct_command(c, c->args[0])
                                               : cli_help(c, about);
@@ -243,36 +250,36 @@ static int cli_dispatch(hth_cli *c)
     return c->command->run(c);
 }
 
-int hth_cli_run(hth_cli *c, int argc, char **argv)
+int hth_cli_run(hth_cli *cli, int argc, char **argv)
 {
-    c->options = json_object();
-    int rv = c->options == NULL ? HTH_CLI_ERROR : cli_parse(c, argc, argv);
-    if (rv == HTH_CLI_OK && hth_cli_json(c)) {
+    cli->options = json_object();
+    int rv = cli->options == NULL ? HTH_CLI_ERROR : cli_parse(cli, argc, argv);
+    if (rv == HTH_CLI_OK && hth_cli_json(cli)) {
         hth_terminal_json();
     }
     if (rv == HTH_CLI_OK) {
-        rv = cli_dispatch(c);
+        rv = cli_dispatch(cli);
     }
-    hearth_close(c->h);
-    json_decref(c->options);
+    hearth_close(cli->h);
+    json_decref(cli->options);
     return rv;
 }
 
 // ---- for the commands
 
-bool hth_cli_json(const hth_cli *c)
+bool hth_cli_json(const hth_cli *cli)
 {
-    return json_is_true(json_object_get(c->options, "json"));
+    return json_is_true(json_object_get(cli->options, "json"));
 }
 
-const char *hth_cli_text(const hth_cli *c, const char *name)
+const char *hth_cli_text(const hth_cli *cli, const char *name)
 {
-    return json_string_value(json_object_get(c->options, name));
+    return json_string_value(json_object_get(cli->options, name));
 }
 
-int64_t hth_cli_int(const hth_cli *c, const char *name, int64_t dflt)
+int64_t hth_cli_int(const hth_cli *cli, const char *name, int64_t dflt)
 {
-    const json_t *v = json_object_get(c->options, name);
+    const json_t *v = json_object_get(cli->options, name);
     return v != NULL ? (int64_t)json_integer_value(v) : dflt;
 }
 
@@ -293,10 +300,7 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
         n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
                               strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
     }
-    bool trains = json_is_true(json_object_get(c->options, "train")) ||
-                  strcmp(c->command->name, "train") == 0 || strcmp(c->command->name, "job") == 0 ||
-                  strcmp(c->command->name, "resume") == 0 ||
-                  strcmp(c->command->name, "curve") == 0; // a budget is the job's, not the device's
+    bool trains = c->command->own_budget || json_is_true(json_object_get(c->options, "train"));
     if (budget != NULL && !trains && n < cap) {
         n += (size_t)snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':',
                               budget);
@@ -304,18 +308,10 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
     return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
 }
 
-// A training job takes as long as it takes, and so does reading a whole store; who watches wants
-// the terminal, whatever the server does.
 static hearth_options cli_options(const hth_cli *c)
 {
-    const char *name = c->command->name;
-    return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 || strcmp(name, "verify") == 0
-                                              ? INT32_MAX
-                                          : strcmp(name, "top") == 0 ? 5000
-                                          : c->command == c->hidden  ? 1000
-                                                                     : 0,
-                            .token = c->token,
-                            .ca_file = hth_cli_text(c, "ca")};
+    return (hearth_options){
+        .timeout_ms = c->command->timeout_ms, .token = c->token, .ca_file = hth_cli_text(c, "ca")};
 }
 
 static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
@@ -323,52 +319,46 @@ static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
     return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
-// cli_makes_store: these need no store that is there.
-static bool cli_makes_store(const hth_cli *c)
+int hth_cli_connect(hth_cli *cli)
 {
-    return strcmp(c->command->name, "import") == 0 || strcmp(c->command->name, "devices") == 0;
-}
-
-int hth_cli_connect(hth_cli *c)
-{
-    const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
+    const char *store = hth_cli_text(cli, "store"), *server = hth_cli_text(cli, "server");
     char device[1024], url[300], token[HTH_TOKEN_TEXT];
-    hearth_options o = cli_options(c);
-    if (c->h != NULL) {
+    hearth_options o = cli_options(cli);
+    if (cli->h != NULL) {
         return HTH_CLI_OK;
     }
-    if (hth_cli_text(c, "token-file") != NULL) {
-        if (hth_token_load(hth_cli_text(c, "token-file"), token) != HTH_OK) {
+    if (hth_cli_text(cli, "token-file") != NULL) {
+        if (hth_token_load(hth_cli_text(cli, "token-file"), token) != HTH_OK) {
             return hth_cli_error();
         }
         o.token = token;
     }
     if (store != NULL && server != NULL) {
-        return hth_cli_usage("--server and --store exclude each other");
+        return hth_cli_usage("--server and --store cannot be combined");
     }
     if (store != NULL) {
-        if (access(store, F_OK) != 0 && errno == ENOENT && !cli_makes_store(c)) {
-            fprintf(stderr, "hearth: there is no store %s; `import` makes one\n", store);
+        if (access(store, F_OK) != 0 && errno == ENOENT && !cli->command->makes_store) {
+            fprintf(stderr, "hearth: there is no store %s; `import` creates one\n", store);
             return HTH_CLI_ERROR;
         }
-        if (!cli_device(c, device, sizeof device)) {
-            return hth_cli_usage("--threads and --budget belong into the specifications of several "
-                                 "devices: --device cpu:mem=1GiB,threads=1");
+        if (!cli_device(cli, device, sizeof device)) {
+            return hth_cli_usage("with several devices, give memory and threads in each --device: "
+                                 "--device cpu:mem=1GiB,threads=1");
         }
         o.store = store;
         o.device = device;
-        return cli_open(c, "inproc://", &o);
+        return cli_open(cli, "inproc://", &o);
     }
-    if (json_object_get(c->options, "device") != NULL) {
-        return hth_cli_usage("--device goes with --store: a server has devices of its own, which "
-                             "`hearth devices` lists, and --on names one of them");
+    if (json_object_get(cli->options, "device") != NULL) {
+        return hth_cli_usage("--device needs --store; to choose one of a server's devices, use "
+                             "--on (`hearth devices` lists them)");
     }
-    server = server != NULL ? server : c->environment;
+    server = server != NULL ? server : cli->environment;
     if (server != NULL) {
-        return cli_open(c, server, &o);
+        return cli_open(cli, server, &o);
     }
-    if (hth_default_url_find(c->runtime_dir, url, sizeof url) == HTH_OK) {
-        return cli_open(c, url, &o);
+    if (hth_default_url_find(cli->runtime_dir, url, sizeof url) == HTH_OK) {
+        return cli_open(cli, url, &o);
     }
     fprintf(stderr,
             "hearth: %s: start one with `hearthd --store DIR`, name one with --server URL, or "
@@ -377,9 +367,9 @@ int hth_cli_connect(hth_cli *c)
     return HTH_CLI_ERROR;
 }
 
-int hth_cli_print(const hth_cli *c, const char *json)
+int hth_cli_print(const hth_cli *cli, const char *json)
 {
-    json_t *doc = hth_cli_json(c) ? NULL : json_loads(json, JSON_DECODE_ANY, NULL);
+    json_t *doc = hth_cli_json(cli) ? NULL : json_loads(json, JSON_DECODE_ANY, NULL);
     if (doc == NULL) {
         printf("%s\n", json);
     } else if (json_is_array(doc) && json_array_size(doc) == 0) {

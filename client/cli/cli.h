@@ -43,7 +43,12 @@ typedef struct hth_command {
     const char *help;
     int least, most; // arguments
     const hth_option *options;
-    int (*run)(hth_cli *c);
+    int (*run)(hth_cli *cli);
+    bool helps;       // prints the help of the command that its argument names; run is not called
+    bool destroys;    // a misspelt word is never corrected to it
+    bool own_budget;  // --budget is a training step's; without it, an embedded device's
+    bool makes_store; // --store DIR need not exist
+    uint64_t timeout_ms; // of each call to the server; 0: the default
 } hth_command;
 
 struct hth_cli {
@@ -62,20 +67,20 @@ struct hth_cli {
 extern const hth_option hth_cli_global[]; // those that every command has
 
 // hth_cli_run reads the command line, does what it says, and returns the exit code.
-int hth_cli_run(hth_cli *c, int argc, char **argv);
+int hth_cli_run(hth_cli *cli, int argc, char **argv);
 
-// hth_cli_connect opens c->h, once, as --server, --store, the environment and the local sockets
+// hth_cli_connect opens cli->h, once, as --server, --store, the environment and the local sockets
 // say; threads and budget of the command shape an embedded engine. An exit code; errors are
 // printed.
-int hth_cli_connect(hth_cli *c);
+int hth_cli_connect(hth_cli *cli);
 int hth_cli_error(void); // prints hearth_error(); HTH_CLI_ERROR
 // prints; HTH_CLI_USAGE
 int hth_cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-bool hth_cli_json(const hth_cli *c);                          // --json
-const char *hth_cli_text(const hth_cli *c, const char *name); // NULL when not given
-int64_t hth_cli_int(const hth_cli *c, const char *name, int64_t dflt);
+bool hth_cli_json(const hth_cli *cli);                          // --json
+const char *hth_cli_text(const hth_cli *cli, const char *name); // NULL when not given
+int64_t hth_cli_int(const hth_cli *cli, const char *name, int64_t dflt);
 // hth_cli_print writes a document: as it is with --json, else as tables (table.h).
-int hth_cli_print(const hth_cli *c, const char *json);
+int hth_cli_print(const hth_cli *cli, const char *json);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/cmd.h - the commands' rows; each is defined beside what it does.
+// client/cli/cmd.h - the commands' rows; each is defined in the file that implements it.
 #ifndef HTH_CLIENT_CLI_CMD_H
 #define HTH_CLIENT_CLI_CMD_H
 
@@ -10,15 +10,17 @@
 extern const hth_option hth_cmd_no_options[];
 extern const hth_command *const hth_commands[]; // all, NULL-terminated: commands.c
 extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
-    hth_cmd_export, hth_cmd_load, hth_cmd_unload; // cmd_store.c
-extern const hth_command hth_cmd_infer;           // cmd_infer.c
-extern const hth_command hth_cmd_verify;          // cmd_verify.c
-extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_devices,
-    hth_cmd_stats;                          // cmd_query.c
-extern const hth_command hth_cmd_batching;  // cmd_batching.c
-extern const hth_command hth_cmd_precision; // cmd_precision.c
-extern const hth_command hth_cmd_train;     // cmd_train.c
-extern const hth_command hth_cmd_curve;     // cmd_curve.c
+    hth_cmd_export, hth_cmd_load, hth_cmd_unload;        // cmd_store.c
+extern const hth_command hth_cmd_infer;                  // cmd_infer.c
+extern const hth_command hth_cmd_verify;                 // cmd_verify.c
+extern const hth_command hth_cmd_plan;                   // cmd_plan.c
+extern const hth_command hth_cmd_bench;                  // cmd_bench.c
+extern const hth_command hth_cmd_convsel;                // cmd_convsel.c
+extern const hth_command hth_cmd_devices, hth_cmd_stats; // cmd_query.c
+extern const hth_command hth_cmd_batching;               // cmd_batching.c
+extern const hth_command hth_cmd_precision;              // cmd_precision.c
+extern const hth_command hth_cmd_train;                  // cmd_train.c
+extern const hth_command hth_cmd_curve;                  // cmd_curve.c
 extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resume,
     hth_cmd_cancel;                        // cmd_jobs.c
 extern const hth_command hth_cmd_token;    // cmd_token.c
@@ -27,29 +29,38 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
 
 // clang-format off
 #define OPTION_ON                                                                                  \
-    {"on", HTH_OPTION_TEXT, "DEVICE", "of a server with several devices: on this one (cuda:1)"}
+    {"on", HTH_OPTION_TEXT, "DEVICE", "device to use if the server has several (cuda:1)"}
+#define OPTION_BATCH     {"batch", HTH_OPTION_INT, "N", "samples in a batch"}
+#define OPTION_BUDGET                                                                              \
+    {"budget", HTH_OPTION_TEXT, "BYTES", "memory budget: 512MiB, or 60% of what is needed"}
+#define OPTION_PRECISION                                                                           \
+    {"precision", HTH_OPTION_TEXT, "P",                                                            \
+     "precision: fp32, tf32 or bf16, the last two on CUDA (the model's)"}
+#define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
 // The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
-    {"loss", HTH_OPTION_TEXT, "L", "of a training step: softmax-xent or mse"},                     \
-    {"optimizer", HTH_OPTION_TEXT, "O", "of a training step: sgd, momentum, adam or adamw"},       \
-    {"policy", HTH_OPTION_TEXT, "P", "who plans a training step: hearth, keep, vdnn, chen, .."},   \
-    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning a training step (100)"},                 \
-    {"seed", HTH_OPTION_INT, "S", "of the search (0)"}
+    {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent or mse"},                     \
+    {"optimizer", HTH_OPTION_TEXT, "O", "optimizer of the training step: sgd, momentum, adam or adamw"},       \
+    {"policy", HTH_OPTION_TEXT, "P", "memory planner of the training step: hearth, keep, vdnn, chen, .."},   \
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time limit for planning a training step (100)"},                 \
+    {"seed", HTH_OPTION_INT, "S", "random seed of the search (0)"}
 // clang-format on
 
 // hth_cmd_arguments makes a question's arguments: the command's own options under their names, and
 // the model. The caller owns them.
-json_t *hth_cmd_arguments(const hth_cli *c);
-// hth_cmd_ask asks (taking `arguments`) and gives the answer, to be freed by hearth_free.
+json_t *hth_cmd_arguments(const hth_cli *cli);
+// hth_cmd_request asks (taking `arguments`) and gives the answer, to be freed by hearth_free.
 // `progress` gets a hth_progress_bar.
-int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
-                char **json);
-// hth_cmd_ask_shown is the same when there is a connection, with a progress that has a context of
-// its own; HTH_CLI_ERROR: hth_cli_error has not been said.
-int hth_cmd_ask_shown(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
-                      void *ctx, char **json);
+int hth_cmd_request(hth_cli *cli, const char *what, json_t *arguments, hearth_progress progress,
+                    char **json);
+// hth_cmd_request_shown is the same when there is a connection, with a progress that has a context
+// of its own; HTH_CLI_ERROR: hth_cli_error has not been said.
+int hth_cmd_request_shown(hth_cli *cli, const char *what, json_t *arguments,
+                          hearth_progress progress, void *ctx, char **json);
 // hth_cmd_query asks for a document with a progress bar and prints it.
-int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);
+int hth_cmd_query(hth_cli *cli, const char *what, json_t *arguments);
+// hth_cmd_query_itself does so for the query that is called as the command is.
+int hth_cmd_query_itself(hth_cli *cli);
 // hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.
 void hth_cmd_held_out(json_t *doc);
 // hth_cmd_write has a file written from a document.

@@ -56,14 +56,13 @@ static int cmd_batching(hth_cli *c)
 }
 
 static const hth_option batching_options[] = {
-    {"max", HTH_OPTION_INT, "N", "samples of one run into which requests are joined; 1: none are"},
-    {"delay-us", HTH_OPTION_INT, "N", "how long a request may wait for others, where that pays"},
-    {"preferred", HTH_OPTION_TEXT, "N,N", "batch sizes that go without delay"},
-    {"timeout-us", HTH_OPTION_INT, "N",
-     "how long a request that names no timeout may wait; 0: without end"},
-    {"queue", HTH_OPTION_INT, "N", "requests that may wait; 0: as many as the server takes"},
-    {"priority", HTH_OPTION_INT, "N", "of requests that name none; 1 is served first"},
-    {"reset", HTH_OPTION_FLAG, NULL, "the server's settings for all that is not given"},
+    {"max", HTH_OPTION_INT, "N", "max samples of a batch; 1: no batching"},
+    {"delay-us", HTH_OPTION_INT, "N", "max time that a request waits for its batch to fill"},
+    {"preferred", HTH_OPTION_TEXT, "N,N", "batch sizes that start without delay"},
+    {"timeout-us", HTH_OPTION_INT, "N", "default queue timeout; 0: none"},
+    {"queue", HTH_OPTION_INT, "N", "max queued requests; 0: the server's limit"},
+    {"priority", HTH_OPTION_INT, "N", "default priority; 1 is served first"},
+    {"reset", HTH_OPTION_FLAG, NULL, "reset all that is not given to the server's settings"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
@@ -71,10 +70,10 @@ const hth_command hth_cmd_batching = {
     "batching",
     "NAME [--max N] [--delay-us N] [--preferred N,N] [--timeout-us N] [--queue N] [--priority N] "
     "[--reset]",
-    "say, and set, how a model's requests wait and are joined\nWhat is set is kept in the store "
-    "and "
-    "holds for all versions at once, also while requests wait.",
+    "show or set how a model's requests are queued and batched\n"
+    "Changes are stored with the model and apply to all its versions, also to requests already "
+    "queued.",
     1,
     1,
     batching_options,
-    cmd_batching};
+    .run = cmd_batching};

@@ -46,7 +46,7 @@ static int cmd_complete(hth_cli *c)
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    if (hth_cmd_ask_shown(c, c->args[0], json_object(), NULL, NULL, &json) != HTH_CLI_OK) {
+    if (hth_cmd_request_shown(c, c->args[0], json_object(), NULL, NULL, &json) != HTH_CLI_OK) {
         return hth_cli_error();
     }
     json_t *doc = hth_terminal_load(json);
@@ -60,4 +60,4 @@ static int cmd_complete(hth_cli *c)
 
 const hth_command hth_cmd_complete = {
     "__complete",       "models|jobs|devices", "names for a shell", 1, 1,
-    hth_cmd_no_options, cmd_complete};
+    hth_cmd_no_options, .run = cmd_complete,   .timeout_ms = 1000};

@@ -105,7 +105,7 @@ static int cmd_curve(hth_cli *c)
 {
     char *json;
     const char *csv = hth_cli_text(c, "csv"), *svg = hth_cli_text(c, "svg");
-    int rv = hth_cmd_ask(c, "curve", hth_cmd_arguments(c), hth_progress_show, &json);
+    int rv = hth_cmd_request(c, "curve", hth_cmd_arguments(c), hth_progress_show, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
@@ -124,24 +124,27 @@ static int cmd_curve(hth_cli *c)
 
 static const hth_option curve_options[] = {
     {"batch", HTH_OPTION_INT, "N", "samples in a batch"},
-    {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
-    {"precision", HTH_OPTION_TEXT, "P", "fp32, tf32 or bf16, the last two on CUDA (the model's)"},
+    {"train", HTH_OPTION_FLAG, NULL, "plan a training step (the default, and the only choice)"},
+    {"precision", HTH_OPTION_TEXT, "P",
+     "precision: fp32, tf32 or bf16, the last two on CUDA (the model's)"},
     OPTIONS_STEP,
     OPTION_ON,
     {"accumulate", HTH_OPTION_TEXT, "M",
-     "take the batch in M equal parts, one update for all; auto: in what is fastest"},
-    {"profile", HTH_OPTION_PATH, "FILE", "for the device of this profile (hearth plan)"},
+     "split the batch into M equal parts with one update (gradient accumulation); auto: the "
+     "fastest"},
+    {"profile", HTH_OPTION_PATH, "FILE", "use the device of this cost profile (see hearth plan)"},
     {"csv", HTH_OPTION_PATH, "FILE", "write the points as CSV"},
-    {"svg", HTH_OPTION_PATH, "FILE", "draw them"},
+    {"svg", HTH_OPTION_PATH, "FILE", "write the curve as SVG"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 const hth_command hth_cmd_curve = {"curve",
                                    "NAME[:VERSION] --batch N [--csv FILE] [--svg FILE]",
-                                   "show how long a training step takes under every budget\n"
-                                   "Predicted by the planner; time never grows with memory. The "
-                                   "dashed line is what no plan can beat.",
+                                   "show the predicted step time for every memory budget\n"
+                                   "Predicted by the planner; more memory never takes longer. The "
+                                   "dashed line is a lower bound for all plans.",
                                    1,
                                    1,
                                    curve_options,
-                                   cmd_curve};
+                                   .run = cmd_curve,
+                                   .own_budget = true};

@@ -173,8 +173,11 @@ static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
     if (hth_npy_read(hth_cli_text(c, "labels"), &labels) != HTH_OK) {
         return hth_cli_error();
     }
-    int64_t rows = t->rank >= 2 ? t->shape[0] : 0, classes = t->rank >= 2 ? t->shape[1] : 0,
-            right = 0;
+    int64_t rows = 0, classes = 0, right = 0;
+    if (t->rank >= 2) {
+        rows = t->shape[0];
+        classes = t->shape[1];
+    }
     int rv = HTH_CLI_OK;
     if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
         char name[256], out[128], got[128];
@@ -261,15 +264,14 @@ static int cmd_infer(hth_cli *c)
 
 static const hth_option infer_options[] = {
     {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
-     "an input; once for each. NAME= may be left out when there is one. FILE may be a FIFO, and - "
+     "an input; repeat for each. NAME= may be omitted if there is only one. FILE may be a FIFO; - "
      "is standard input"},
     {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
     {"labels", HTH_OPTION_PATH, "FILE.npy",
-     "one label for each row of the first output: says how often the largest score is there"},
+     "one label per row of the first output: prints the accuracy"},
     {"priority", HTH_OPTION_INT, "N",
-     "where it waits: before requests with a larger number; 1 comes first. Default: the model's"},
-    {"timeout", HTH_OPTION_INT, "MS",
-     "fail when the device is not free within so many milliseconds. Default: the model's"},
+     "priority in the queue; 1 is served first. Default: the model's"},
+    {"timeout", HTH_OPTION_INT, "MS", "queue timeout in milliseconds. Default: the model's"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
@@ -280,4 +282,4 @@ const hth_command hth_cmd_infer = {"infer",
                                    1,
                                    1,
                                    infer_options,
-                                   cmd_infer};
+                                   .run = cmd_infer};

@@ -8,11 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define JOB_ASK_MS     250  // where nothing is published, from one look at the job to the next
-#define JOB_SILENCE_MS 1000 // without events, after which the job is asked about
-#define LOSS_SETS      2    // of held-out data, at most
+#define LOSS_SETS 2 // of held-out data, at most
 
 typedef struct loss_range {
     double least, most, steps;
@@ -63,11 +60,12 @@ static void loss_line(FILE *f, const loss_range *r, const json_t *job)
 {
     const json_t *history = json_object_get(job, "history");
     double every = loss_key(job, "every");
+    every = every > 1 ? every : 1;
     size_t n = json_array_size(history);
     fprintf(f, "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='");
     for (size_t i = 0; i < n; i++) {
-        loss_point(f, r, i + 1 < n ? 1 + (double)i * (every > 1 ? every : 1) : r->steps,
-                   loss_at(history, i));
+        double step = i + 1 < n ? 1 + (double)i * every : r->steps;
+        loss_point(f, r, step, loss_at(history, i));
     }
     fprintf(f, "'/>\n");
 }
@@ -144,7 +142,7 @@ static int job_ask(hth_cli *c, const char *what, int points, char **json)
     if (hth_cli_text(c, "budget") != NULL) {
         json_object_set_new(q, "budget", json_string(hth_cli_text(c, "budget")));
     }
-    return hth_cmd_ask(c, what, q, hth_progress_show, json);
+    return hth_cmd_request(c, what, q, hth_progress_show, json);
 }
 
 static int cmd_jobs(hth_cli *c)
@@ -170,16 +168,6 @@ static int job_print(const hth_cli *c, json_t *doc)
     return rv;
 }
 
-static bool job_goes_on(const char *state)
-{
-    static const char *const ends[] = {"finished", "failed", "canceled", "stopped"};
-    bool ended = state == NULL;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        ended = ended || strcmp(state, ends[i]) == 0;
-    }
-    return !ended;
-}
-
 static int job_get(hth_cli *c, int points, json_t **doc)
 {
     char *json;
@@ -191,105 +179,41 @@ static int job_get(hth_cli *c, int points, json_t **doc)
     return rv;
 }
 
-// Shows events until there is one about an end, or none for a while.
-static void job_follow_some(const hth_cli *c, hth_events *events, hth_follow *f)
+typedef struct job_shown {
+    const hth_cli *c;
+    hth_follow f;
+} job_shown;
+
+static int job_show(void *ctx, const hearth_job_info *at)
 {
-    hth_event e;
-    bool goes_on = true;
-    while (goes_on && hth_events_next(events, JOB_SILENCE_MS, &e) == HTH_OK) {
-        if (hth_cli_json(c)) {
-            printf("%s\n", e.what);
+    job_shown *s = ctx;
+    if (at->event[0] != 0) {
+        if (hth_cli_json(s->c)) {
+            printf("%s\n", at->event);
             fflush(stdout);
         }
-        hth_follow_event(f, e.what, e.done, e.total);
-        json_t *o = json_loads(e.what, 0, NULL);
-        const char *state = json_string_value(json_object_get(o, "state"));
-        goes_on = state == NULL || job_goes_on(state);
-        json_decref(o);
+        hth_follow_event(&s->f, at->event, at->step, at->steps);
     }
+    return 0;
 }
 
-// job_event makes of a job's document what would have been published since `last`: its present
-// step, or another state. NULL: nothing.
-static json_t *job_event(const json_t *doc, const json_t *last)
-{
-    static const struct {
-        const char *from, *to;
-    } keys[] = {{"step", "step"},
-                {"loss", "loss"},
-                {"step_ms", "ms"},
-                {"stall_ms", "stall_ms"},
-                {"peak_bytes", "peak_bytes"},
-                {"budget_bytes", "budget_bytes"},
-                {"held_out_loss", "held_out_loss"},
-                {"accuracy", "accuracy"}};
-    const json_t *state = json_object_get(doc, "state");
-    if (!json_equal(state, json_object_get(last, "state"))) {
-        return json_pack("{s:O}", "state", state);
-    }
-    if (json_equal(json_object_get(doc, "step"), json_object_get(last, "step"))) {
-        return NULL;
-    }
-    json_t *e = json_object();
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        json_t *v = json_object_get(doc, keys[i].from);
-        if (json_is_number(v)) {
-            json_object_set(e, keys[i].to, v);
-        }
-    }
-    return e;
-}
-
-// job_follow_asked asks for the job's document instead: a server publishes nothing over the network
-// where clients need tokens.
-static int job_follow_asked(hth_cli *c, hth_follow *f, json_t **doc)
-{
-    json_t *last = *doc;
-    nanosleep(&(struct timespec){.tv_nsec = JOB_ASK_MS * 1000000L}, NULL);
-    *doc = NULL;
-    int rv = job_get(c, 1, doc);
-    json_t *e = rv == HTH_CLI_OK ? job_event(*doc, last) : NULL;
-    char *text = e != NULL ? json_dumps(e, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    if (text != NULL && hth_cli_json(c)) {
-        printf("%s\n", text);
-        fflush(stdout);
-    }
-    if (text != NULL) {
-        hth_follow_event(f, text, (uint64_t)json_integer_value(json_object_get(*doc, "step")),
-                         (uint64_t)json_integer_value(json_object_get(*doc, "steps")));
-    }
-    free(text);
-    json_decref(e);
-    json_decref(last);
-    return rv;
-}
-
+// job_follow shows what happens to the job until it ends, and then gets its document anew.
 static int job_follow(hth_cli *c, json_t **doc)
 {
-    hth_events *events;
-    hth_follow f;
-    const char *name = json_string_value(json_object_get(*doc, "job"));
-    int rv = HTH_CLI_OK;
-    bool published = hth_events_open(c->h, name != NULL ? name : "", &events) == HTH_OK;
-    hth_follow_init(&f, !hth_cli_json(c));
-    while (rv == HTH_CLI_OK && job_goes_on(json_string_value(json_object_get(*doc, "state")))) {
-        if (!published) {
-            rv = job_follow_asked(c, &f, doc);
-            continue;
-        }
-        job_follow_some(c, events, &f);
-        json_decref(*doc);
-        *doc = NULL;
-        rv = job_get(c, 0, doc);
+    job_shown s = {.c = c};
+    hearth_job job = {(uint64_t)json_integer_value(json_object_get(*doc, "id"))};
+    if (job.id == 0) { // of an older hearth, and not resumed since: nothing happens to it
+        return HTH_CLI_OK;
     }
-    if (rv == HTH_CLI_OK && !published) { // with all of its losses
-        json_decref(*doc);
-        *doc = NULL;
-        rv = job_get(c, 0, doc);
+    hth_follow_init(&s.f, !hth_cli_json(c));
+    bool ended = hearth_job_watch(c->h, job, job_show, &s, NULL) == HEARTH_OK;
+    hth_follow_fini(&s.f);
+    if (!ended) {
+        return hth_cli_error();
     }
-    hth_follow_fini(&f);
-    hth_events_close(events);
-    return rv;
+    json_decref(*doc);
+    *doc = NULL;
+    return job_get(c, 0, doc);
 }
 
 static int cmd_job(hth_cli *c)
@@ -317,65 +241,70 @@ static int cmd_change(hth_cli *c)
     return rv;
 }
 
-#define OPTION_BUDGET                                                                              \
+#define OPTION_NEW_BUDGET                                                                          \
     {                                                                                              \
         "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
-            "go on under another budget: 512MiB, or 60% of what the step takes"                    \
+            "continue with another memory budget: 512MiB, or 60% of what the step needs"           \
     }
 
 static const hth_option job_options[] = {
     {"follow", HTH_OPTION_FLAG, NULL,
-     "show its steps until it ends; with --json a line of events each"},
-    {"svg", HTH_OPTION_PATH, "FILE", "draw the losses, those over held-out data, too"},
-    OPTION_BUDGET,
+     "follow its steps until it ends; with --json one event per line"},
+    {"svg", HTH_OPTION_PATH, "FILE", "write the losses, training and held-out, as SVG"},
+    OPTION_NEW_BUDGET,
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 static const hth_option resume_options[] = {
-    OPTION_BUDGET,
+    OPTION_NEW_BUDGET,
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 const hth_command hth_cmd_jobs = {
     "jobs",
     "",
-    "list training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that "
-    "ended\nEnded ones are finished, failed or canceled; the last comes first. A job is called as "
-    "the model that it\n"
-    "makes, one that has ended also by its id.",
+    "list training jobs: running, queued, paused, and the last 100 that ended\n"
+    "Ended jobs are finished, failed or canceled, newest first. A job is named after the model "
+    "that it\n"
+    "produces, and has a number.",
     0,
     0,
     hth_cmd_no_options,
-    cmd_jobs};
+    .run = cmd_jobs};
 const hth_command hth_cmd_job = {"job",
                                  "JOB [--follow] [--svg FILE] [--budget BYTES]",
-                                 "show how far a training job is, or how it ended\n"
-                                 "JOB is the model that it makes, or the id of one that has ended. "
-                                 "With --json its losses, too: every step's, of an\n"
-                                 "ended job with more than 10,000 steps every n-th (\"every\").",
+                                 "show a training job's progress or result\n"
+                                 "JOB is the model that it produces, or the job's number. "
+                                 "--json adds the losses of all steps; for an\n"
+                                 "ended job of more than 10,000 steps, of every n-th (\"every\").",
                                  1,
                                  1,
                                  job_options,
-                                 cmd_job};
+                                 .run = cmd_job,
+                                 .own_budget = true};
 const hth_command hth_cmd_pause = {
     "pause",
     "JOB",
-    "stop a training job behind the step at work, with a checkpoint, until `hearth resume`\n"
-    "Its memory is free for others. It stays paused when hearthd is started again; `hearth train` "
-    "waits for it.",
+    "pause a training job after the current step, with a checkpoint, until `hearth resume`\n"
+    "Its memory is released. It stays paused when hearthd restarts; `hearth train` waits for it.",
     1,
     1,
     hth_cmd_no_options,
-    cmd_change};
+    .run = cmd_change};
 const hth_command hth_cmd_resume = {
     "resume",
     "JOB [--budget BYTES]",
-    "go on with a paused or stopped training job, with the losses of one that never stopped\n"
-    "The command returns at once; `hearth train --resume JOB` waits for the job's end.",
+    "resume a paused or stopped training job; losses are those of an uninterrupted run\n"
+    "The command returns immediately; `hearth train --resume JOB` waits for the job to end.",
     1,
     1,
     resume_options,
-    cmd_change};
-const hth_command hth_cmd_cancel = {
-    "cancel",           "JOB",     "end a training job and remove its checkpoint", 1, 1,
-    hth_cmd_no_options, cmd_change};
+    .run = cmd_change,
+    .own_budget = true};
+const hth_command hth_cmd_cancel = {"cancel",
+                                    "JOB",
+                                    "cancel a training job and remove its checkpoint",
+                                    1,
+                                    1,
+                                    hth_cmd_no_options,
+                                    .run = cmd_change};

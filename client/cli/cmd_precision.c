@@ -17,16 +17,17 @@ static int cmd_precision(hth_cli *c)
 }
 
 static const hth_option precision_options[] = {
-    {"reset", HTH_OPTION_FLAG, NULL, "as the server's setting `precision` says"},
+    {"reset", HTH_OPTION_FLAG, NULL, "use the server's setting `precision`"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 const hth_command hth_cmd_precision = {
     "precision",
     "NAME [fp32|tf32|bf16] [--reset]",
-    "say, and set, in what precision a model computes\nIt holds for convolutions and matrix "
-    "products of all versions, and is kept in the store: fp32 on\n"
-    "every device, tf32 and bf16 on CUDA. The model is loaded anew by the next request.\n"
+    "show or set the precision in which a model computes\n"
+    "It applies to convolutions and matrix products of all versions and is stored with the model: "
+    "fp32 on\n"
+    "every device, tf32 and bf16 on CUDA. The next request reloads the model.\n"
     "On processors with AMX, fp32 convolutions may be computed as three products of bf16 numbers\n"
     "each: 16 bits of every factor, sums in fp32. The error is measured for each layer and "
     "bounded\n"
@@ -35,4 +36,4 @@ const hth_command hth_cmd_precision = {
     1,
     2,
     precision_options,
-    cmd_precision};
+    .run = cmd_precision};

@@ -90,10 +90,10 @@ static void import_joins(const hth_cli *c, int version, json_t *doc)
     if (doc != NULL && why != NULL) {
         json_object_set(doc, "dependent_because", why);
     } else if (why != NULL && most > 0) {
-        fprintf(stderr, "hearth: --max-batch %lld only limits requests; they share no run: %s\n",
+        fprintf(stderr, "hearth: --max-batch %lld only limits requests; they are not batched: %s\n",
                 (long long)most, json_string_value(why));
     } else if (why != NULL && most < 0) {
-        printf("requests share no run: %s\n", json_string_value(why));
+        printf("requests are not batched: %s\n", json_string_value(why));
     }
     json_decref(m);
 }
@@ -112,7 +112,7 @@ static int cmd_import(hth_cli *c)
     const hearth_import_result *r = &report.result;
     hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
     if (import_swapped(c)) {
-        return hth_cli_usage("'%s' is a file and '%s' is none: the name comes first\n"
+        return hth_cli_usage("'%s' is a file and '%s' is not: the name comes first\n"
                              "usage: hearth import NAME FILE.onnx",
                              c->args[0], c->args[1]);
     }
@@ -161,6 +161,25 @@ static void ls_models(json_t *list)
     }
 }
 
+// ls_model_state is the state of a row of the engine's models, in a word; "": nothing.
+static const char *ls_model_state(const json_t *m)
+{
+    const char *state = json_string_value(json_object_get(m, "state"));
+    if (state == NULL) {
+        return "";
+    }
+    if (strcmp(state, "UNAVAILABLE") == 0) {
+        return "refused";
+    }
+    if (strcmp(state, "LOADING") == 0) {
+        return "loading";
+    }
+    if (json_is_true(json_object_get(m, "pinned"))) {
+        return "pinned";
+    }
+    return json_is_true(json_object_get(m, "loaded")) ? "loaded" : "";
+}
+
 // What the engine has of a version that is not damaged in the store: "pinned", "loaded", "loading",
 // "refused", or nothing.
 static const char *ls_state(const json_t *loaded, const json_t *row)
@@ -171,13 +190,7 @@ static const char *ls_state(const json_t *loaded, const json_t *row)
     {
         if (json_equal(json_object_get(m, "name"), json_object_get(row, "name")) &&
             json_equal(json_object_get(m, "version"), json_object_get(row, "version"))) {
-            const char *state = json_string_value(json_object_get(m, "state"));
-            return state == NULL                                ? ""
-                   : strcmp(state, "UNAVAILABLE") == 0          ? "refused"
-                   : strcmp(state, "LOADING") == 0              ? "loading"
-                   : json_is_true(json_object_get(m, "pinned")) ? "pinned"
-                   : json_is_true(json_object_get(m, "loaded")) ? "loaded"
-                                                                : "";
+            return ls_model_state(m);
         }
     }
     return "";
@@ -225,7 +238,7 @@ static int cmd_ls(hth_cli *c)
     if (hth_cli_json(c)) {
         rv = cmd_print(c, json_incref(doc));
     } else if (json_array_size(list) == 0) {
-        printf("no models; `hearth import NAME FILE.onnx` puts one into the store\n");
+        printf("no models; `hearth import NAME FILE.onnx` adds one\n");
     } else {
         hth_table_print(stdout, list);
     }
@@ -304,7 +317,7 @@ static void rm_what(const json_t *rows, char *out, size_t cap)
         }
     }
     if (at < cap) {
-        snprintf(out + at, cap - at, "%s (%zu version%s, %s that no other has)",
+        snprintf(out + at, cap - at, "%s (%zu version%s, %s not shared)",
                  n > RM_LISTED ? ", .." : "", n, n == 1 ? "" : "s",
                  hth_table_bytes((double)own, bytes, sizeof bytes));
     }
@@ -411,79 +424,87 @@ static int cmd_gc(hth_cli *c)
 }
 
 static const hth_option ls_options[] = {
-    {"all", HTH_OPTION_FLAG, NULL, "checkpoints of training jobs, too"},
+    {"all", HTH_OPTION_FLAG, NULL, "include checkpoints of training jobs"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 static const hth_option import_options[] = {
-    {"max-batch", HTH_OPTION_INT, "N", "largest batch that is served; 0: requests share no run"},
-    {"no-wait", HTH_OPTION_FLAG, NULL, "return when the version is stored, before it answers"},
+    {"max-batch", HTH_OPTION_INT, "N", "max batch size; 0: no batching"},
+    {"no-wait", HTH_OPTION_FLAG, NULL,
+     "return when the version is stored, before it serves requests"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 static const hth_option load_options[] = {
     OPTION_ON,
-    {"pin", HTH_OPTION_FLAG, NULL, "keep its weights there, whoever needs the room"},
-    {"unpin", HTH_OPTION_FLAG, NULL, "keep them no longer than others"},
-    {"no-wait", HTH_OPTION_FLAG, NULL, "fail where jobs or pinned models leave too little now"},
+    {"pin", HTH_OPTION_FLAG, NULL, "pin its weights: they are never evicted"},
+    {"unpin", HTH_OPTION_FLAG, NULL, "unpin its weights"},
+    {"no-wait", HTH_OPTION_FLAG, NULL,
+     "fail instead of waiting for memory that jobs or pinned models hold"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
 const hth_command hth_cmd_load = {"load",
                                   "NAME[:VERSION] [--pin|--unpin] [--no-wait]",
-                                  "bring a model to the device\n"
-                                  "Returns when its weights are there; of a name with a newer "
-                                  "version, when that one serves it.\n"
-                                  "Models that are asked for come by themselves, and go, least "
-                                  "recently used first, when others need the room.",
+                                  "load a model onto the device\n"
+                                  "Returns when its weights are resident; if there is a newer "
+                                  "version, when that one serves requests.\n"
+                                  "Requests load models automatically; the least recently used are "
+                                  "evicted when others need the memory.",
                                   1,
                                   1,
                                   load_options,
-                                  cmd_load};
+                                  .run = cmd_load};
 const hth_command hth_cmd_unload = {
     "unload",
     "NAME[:VERSION]",
-    "take a model off the device\n"
-    "Returns when its bytes are free. The next request brings it back.",
+    "unload a model from the device\n"
+    "Returns when its memory is free. The next request loads it again.",
     1,
     1,
     hth_cmd_no_options,
-    cmd_unload};
-const hth_command hth_cmd_import = {"import",
-                                    "NAME FILE.onnx [--max-batch N] [--no-wait]",
-                                    "put a model into the store, as a new version\n"
-                                    "Tensors that the store has already, of whatever model, are "
-                                    "shared. The file is checked first:\n"
-                                    "a version that exists can be run. Returns when the new "
-                                    "version is the one that answers.",
-                                    2,
-                                    2,
-                                    import_options,
-                                    cmd_import};
+    .run = cmd_unload};
+const hth_command hth_cmd_import = {
+    "import",
+    "NAME FILE.onnx [--max-batch N] [--no-wait]",
+    "add a model to the store as a new version\n"
+    "Tensors that the store already has, of any model, are shared. The file is checked first:\n"
+    "an imported version can be run. Returns when the new version serves requests.",
+    2,
+    2,
+    import_options,
+    .run = cmd_import,
+    .makes_store = true};
 const hth_command hth_cmd_ls = {
-    "ls",       "[--all]", "list the models and their versions, and which are on the device", 0, 0,
-    ls_options, cmd_ls};
-const hth_command hth_cmd_show = {
-    "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
-    cmd_show};
+    "ls",       "[--all]",    "list the models and their versions, and which are loaded", 0, 0,
+    ls_options, .run = cmd_ls};
+const hth_command hth_cmd_show = {"show",
+                                  "NAME[:VERSION]",
+                                  "describe a model: inputs, outputs, size",
+                                  1,
+                                  1,
+                                  hth_cmd_no_options,
+                                  .run = cmd_show};
 static const hth_option rm_options[] = {
-    {"yes", HTH_OPTION_FLAG, NULL, "do not ask"},
+    {"yes", HTH_OPTION_FLAG, NULL, "do not ask for confirmation"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 const hth_command hth_cmd_rm = {"rm",
                                 "NAME[:VERSION] [--yes]",
                                 "remove a version, or all versions, of a model\n"
-                                "On a terminal it names the versions and their bytes first, and "
-                                "asks; elsewhere nobody is asked.",
+                                "On a terminal it lists the versions and their sizes and asks "
+                                "first; otherwise it does not ask.",
                                 1,
                                 1,
                                 rm_options,
-                                cmd_rm};
+                                .run = cmd_rm,
+                                .destroys = true};
 const hth_command hth_cmd_gc = {
-    "gc", "", "free what removed models left in the store", 0, 0, hth_cmd_no_options, cmd_gc};
+    "gc",         "", "free tensors of the store that no model uses", 0, 0, hth_cmd_no_options,
+    .run = cmd_gc};
 const hth_command hth_cmd_export = {"export",
                                     "NAME[:VERSION] FILE.safetensors",
                                     "write a version's tensors as a safetensors file",
                                     2,
                                     2,
                                     hth_cmd_no_options,
-                                    cmd_export};
+                                    .run = cmd_export};

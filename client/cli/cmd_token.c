@@ -11,7 +11,7 @@ static int cmd_token(hth_cli *c)
     char token[HTH_TOKEN_TEXT];
     const char *roles = hth_cli_text(c, "roles"), *file = hth_cli_text(c, "file");
     if (strcmp(c->args[0], "new") != 0) {
-        return hth_cli_usage("'%s' is not done with tokens: hearth token new NAME", c->args[0]);
+        return hth_cli_usage("unknown token command '%s': hearth token new NAME", c->args[0]);
     }
     if (roles == NULL || file == NULL) {
         return hth_cli_usage("token new needs --roles and --file");
@@ -20,21 +20,21 @@ static int cmd_token(hth_cli *c)
         return hth_cli_error();
     }
     printf("%s\n", token);
-    fprintf(stderr, "hearth: this token is shown once; hearthd knows it after a SIGHUP\n");
+    fprintf(stderr, "hearth: this token is shown only once; hearthd accepts it after a SIGHUP\n");
     return HTH_CLI_OK;
 }
 
 static const hth_option token_options[] = {
-    {"roles", HTH_OPTION_TEXT, "ROLE,..", "what it may do: infer, model, job; admin: all"},
+    {"roles", HTH_OPTION_TEXT, "ROLE,..", "its roles: infer, model, job; admin: all"},
     {"file", HTH_OPTION_PATH, "FILE", "the server's auth.tokens_file; created if absent"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
-const hth_command hth_cmd_token = {
-    "token",
-    "new NAME --roles ROLE,.. --file FILE",
-    "make a token for a server on the network\nThe token is printed once; the file keeps its "
-    "SHA-256. Remove the line to take it back. hearthd reads the file again on SIGHUP.",
-    2,
-    2,
-    token_options,
-    cmd_token};
+const hth_command hth_cmd_token = {"token",
+                                   "new NAME --roles ROLE,.. --file FILE",
+                                   "create a token for a server on the network\n"
+                                   "The token is printed once; the file stores its SHA-256. Remove "
+                                   "the line to revoke it. hearthd rereads the file on SIGHUP.",
+                                   2,
+                                   2,
+                                   token_options,
+                                   .run = cmd_token};

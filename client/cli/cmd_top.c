@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth top`: looks at a server again and again. On a terminal the last look is shown until there
-// is a newer one, be the server away or busy; elsewhere what cannot be asked ends the command.
+// `hearth top`: looks at a server again and again. On a terminal the last sample is shown until
+// there is a newer one, be the server away or busy; elsewhere what cannot be asked ends the
+// command.
 #include "client/cli/cmd.h"
 
 #include "client/cli/screen.h"
@@ -19,7 +20,7 @@
 static json_t *top_ask(hth_cli *c, const char *what, json_t *arguments)
 {
     char *json;
-    if (hth_cmd_ask_shown(c, what, arguments, NULL, NULL, &json) != HTH_CLI_OK) {
+    if (hth_cmd_request_shown(c, what, arguments, NULL, NULL, &json) != HTH_CLI_OK) {
         return NULL;
     }
     json_t *doc = json_loads(json, 0, NULL);
@@ -47,29 +48,29 @@ static json_t *top_ask_jobs(hth_cli *c, const json_t *jobs)
     return docs;
 }
 
-// top_look asks for what a look is made of. NULL: hearth_error.
-static json_t *top_look(hth_cli *c, const json_t *last)
+// top_sample asks for what a sample is made of. NULL: hearth_error.
+static json_t *top_sample(hth_cli *c, const json_t *last)
 {
     static const char *const what[] = {"devices", "stats", "latency", "jobs"};
-    json_t *doc[4] = {NULL}, *look = NULL;
+    json_t *doc[4] = {NULL}, *sample = NULL;
     int n = 0;
     while (n < 4 && (doc[n] = top_ask(c, what[n], json_object())) != NULL) {
         n++;
     }
     if (n == 4) {
         json_t *jobs = top_ask_jobs(c, doc[3]);
-        look = hth_top_look(&(hth_top_answers){doc[0], doc[1], doc[2], doc[3], jobs}, last,
-                            hth_now_ns());
+        sample = hth_top_sample(&(hth_top_answers){doc[0], doc[1], doc[2], doc[3], jobs}, last,
+                                hth_now_ns());
         json_decref(jobs);
-        json_object_set_new(look, "time_ms", json_integer((json_int_t)time(NULL) * 1000));
+        json_object_set_new(sample, "time_ms", json_integer((json_int_t)time(NULL) * 1000));
     }
     for (int i = 0; i < n; i++) {
         json_decref(doc[i]);
     }
-    return look;
+    return sample;
 }
 
-static void top_show(const json_t *look, const char *trouble)
+static void top_show(const json_t *sample, const char *trouble)
 {
     int lines, columns;
     char title[400], when[40];
@@ -77,12 +78,11 @@ static void top_show(const json_t *look, const char *trouble)
     struct tm tm;
     hth_screen_size(&lines, &columns);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &tm));
-    snprintf(title, sizeof title, "hearth top  %s%s%s", when, trouble != NULL ? "  " : "",
-             trouble != NULL            ? trouble
-             : hth_screen_is_terminal() ? "  q quits"
-                                        : "");
+    const char *note = hth_screen_is_terminal() ? "q quits" : "";
+    note = trouble != NULL ? trouble : note;
+    snprintf(title, sizeof title, "hearth top  %s%s%s", when, note[0] != 0 ? "  " : "", note);
     bool terminal = hth_screen_is_terminal() && lines != INT_MAX;
-    json_t *plain = json_deep_copy(look);
+    json_t *plain = json_deep_copy(sample);
     hth_terminal_plain(plain);
     char *body = hth_top_text(plain, terminal ? lines - 1 : INT_MAX, columns);
     size_t cap = strlen(title) + (body != NULL ? strlen(body) : 0) + 2;
@@ -101,33 +101,34 @@ static void top_show(const json_t *look, const char *trouble)
     json_decref(plain);
 }
 
-static void top_print(const json_t *look)
+static void top_print(const json_t *sample)
 {
-    char *text = json_dumps(look, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = json_dumps(sample, JSON_COMPACT | JSON_REAL_PRECISION(9));
     if (text != NULL) {
         printf("%s\n", text);
     }
     free(text);
 }
 
-// One look, shown; `look` is the last one. The exit code. *read: somebody reads what is written.
-static int top_once(hth_cli *c, json_t **look, bool *read)
+// One sample, shown; `sample` is the last one. The exit code. *read: somebody reads what is
+// written.
+static int top_once(hth_cli *c, json_t **sample, bool *read)
 {
     char trouble[300] = "";
     bool terminal = hth_screen_is_terminal();
-    json_t *next = top_look(c, *look);
+    json_t *next = top_sample(c, *sample);
     if (next != NULL) {
-        json_decref(*look);
-        *look = next;
-    } else if (*look == NULL || !terminal) {
+        json_decref(*sample);
+        *sample = next;
+    } else if (*sample == NULL || !terminal) {
         return HTH_CLI_ERROR;
     } else {
         snprintf(trouble, sizeof trouble, "as it was: %s", hearth_error());
     }
     if (hth_cli_json(c)) {
-        top_print(*look);
+        top_print(*sample);
     } else {
-        top_show(*look, trouble[0] != 0 ? trouble : NULL);
+        top_show(*sample, trouble[0] != 0 ? trouble : NULL);
     }
     *read = fflush(stdout) == 0;
     return HTH_CLI_OK;
@@ -135,26 +136,26 @@ static int top_once(hth_cli *c, json_t **look, bool *read)
 
 static int top_run(hth_cli *c, double interval, int64_t count)
 {
-    json_t *look = NULL;
+    json_t *sample = NULL;
     int rv = HTH_CLI_OK;
     bool goes_on = true;
     uint64_t step = (uint64_t)(interval * 1e9), next = hth_now_ns();
     for (int64_t n = 1; goes_on; n++) {
         hth_screen_event event = HTH_SCREEN_RESIZED;
-        rv = top_once(c, &look, &goes_on);
+        rv = top_once(c, &sample, &goes_on);
         goes_on = goes_on && rv == HTH_CLI_OK && n != count;
         next += step;
         while (goes_on && event == HTH_SCREEN_RESIZED) {
             uint64_t now = hth_now_ns();
-            next = next > now ? next : now; // a late look moves those behind it
+            next = next > now ? next : now; // a late sample moves those after it
             event = hth_screen_pause(next - now);
             if (event == HTH_SCREEN_RESIZED && hth_screen_is_terminal()) {
-                top_show(look, NULL);
+                top_show(sample, NULL);
             }
         }
         goes_on = goes_on && event != HTH_SCREEN_QUIT;
     }
-    json_decref(look);
+    json_decref(sample);
     return rv;
 }
 
@@ -167,7 +168,7 @@ static int cmd_top(hth_cli *c)
         return hth_cli_usage("--interval is a number of seconds from 0.1 to 3600");
     }
     if (count < 0 || (count == 0 && json_object_get(c->options, "count") != NULL)) {
-        return hth_cli_usage("--count is 1 or more looks");
+        return hth_cli_usage("--count is a number from 1");
     }
     int rv = hth_cli_connect(c);
     if (rv != HTH_CLI_OK) {
@@ -180,8 +181,8 @@ static int cmd_top(hth_cli *c)
 }
 
 static const hth_option top_options[] = {
-    {"interval", HTH_OPTION_REAL, "S", "seconds from one look to the next (1)"},
-    {"count", HTH_OPTION_INT, "N", "end after N looks"},
+    {"interval", HTH_OPTION_REAL, "S", "seconds between updates (1)"},
+    {"count", HTH_OPTION_INT, "N", "exit after N updates"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
 const hth_command hth_cmd_top = {
@@ -189,12 +190,13 @@ const hth_command hth_cmd_top = {
     "[--interval S] [--count N]",
     "watch devices, models, jobs and tenants\n"
     "A device's memory is a bar: P weights that one model has, S weights that models share, K "
-    "weights that are kept and not in use, A the models' arenas, J training jobs, o other, "
+    "cached weights that are not in use, A the models' arenas, J training jobs, o other, "
     ". free.\n"
-    "Requests per second and samples per run (batch) are since the look before, percentiles of the "
+    "Requests per second and samples per batch are since the previous update, percentiles over the "
     "last minute.\n"
-    "q or Ctrl-C ends it. Without a terminal each look is a block of text, with --json a line.",
+    "q or Ctrl-C quits. Without a terminal each update is a block of text, with --json a line.",
     0,
     0,
     top_options,
-    cmd_top};
+    .run = cmd_top,
+    .timeout_ms = 5000};

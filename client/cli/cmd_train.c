@@ -76,10 +76,17 @@ static int cmd_train(hth_cli *c)
         json_object_set(q, "job", json_object_get(q, "model"));
         json_object_del(q, "model");
     }
+    if (json_is_true(json_object_get(q, "detach"))) {
+        if (hth_cli_text(c, "store") != NULL) {
+            json_decref(q);
+            return hth_cli_usage("--detach leaves the job to a server, and --store has none");
+        }
+        return hth_cmd_query(c, "train", q);
+    }
     train_job(q, job);
     hth_follow_init(&follow, !hth_cli_json(c));
     hth_follow_start(&follow, c->h, job);
-    rv = hth_cmd_ask_shown(c, "train", q, hth_follow_show, &follow, &json);
+    rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
     hth_follow_fini(&follow);
     if (rv == HTH_CLI_OK) {
         rv = train_print(c, json);
@@ -95,40 +102,42 @@ static const hth_option train_options[] = {
     {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y) or mse"},
     {"optimizer", HTH_OPTION_TEXT, "O", "sgd, momentum, adam or adamw"},
     {"lr", HTH_OPTION_REAL, "R", "learning rate (0.001)"},
-    {"momentum", HTH_OPTION_REAL, "M", "of --optimizer momentum (0.9)"},
-    {"nesterov", HTH_OPTION_FLAG, NULL, "of --optimizer momentum"},
-    {"beta1", HTH_OPTION_REAL, "B", "of adam and adamw (0.9)"},
-    {"beta2", HTH_OPTION_REAL, "B", "of adam and adamw (0.999)"},
-    {"eps", HTH_OPTION_REAL, "E", "of adam and adamw (1e-8)"},
+    {"momentum", HTH_OPTION_REAL, "M", "momentum factor of --optimizer momentum (0.9)"},
+    {"nesterov", HTH_OPTION_FLAG, NULL, "Nesterov momentum, for --optimizer momentum"},
+    {"beta1", HTH_OPTION_REAL, "B", "decay rate of the first moment of adam and adamw (0.9)"},
+    {"beta2", HTH_OPTION_REAL, "B", "decay rate of the second moment of adam and adamw (0.999)"},
+    {"eps", HTH_OPTION_REAL, "E", "epsilon of adam and adamw (1e-8)"},
     {"weight-decay", HTH_OPTION_REAL, "W", "weight decay (0; adamw: 0.01)"},
     {"schedule", HTH_OPTION_TEXT, "S", "constant, step:EPOCHS:GAMMA, cosine or linear (to 0)"},
-    {"warmup", HTH_OPTION_INT, "N", "steps in which the learning rate grows from 0"},
-    {"freeze", HTH_OPTION_LIST, "PATTERN", "parameters that stay as they are: 'layer1.*'"},
+    {"warmup", HTH_OPTION_INT, "N", "warm-up steps, in which the learning rate grows from 0"},
+    {"freeze", HTH_OPTION_LIST, "PATTERN", "parameters to freeze: 'layer1.*'"},
     {"clip", HTH_OPTION_REAL, "N", "clip gradients to this norm"},
     {"batch", HTH_OPTION_INT, "N", "samples in a batch (32)"},
     {"accumulate", HTH_OPTION_TEXT, "M",
-     "take each batch in M equal parts, one update for all; auto: in 1, 2, 4, 8 or 16, what is "
-     "fastest under the budget"},
-    {"epochs", HTH_OPTION_INT, "E", "times through the data (1)"},
+     "split each batch into M equal parts with one update (gradient accumulation); auto: the "
+     "fastest of 1, 2, 4, 8 and 16 within the budget"},
+    {"epochs", HTH_OPTION_INT, "E", "passes over the data (1)"},
     {"hold-out", HTH_OPTION_REAL, "SHARE",
-     "samples that are not trained on; loss and accuracy over them behind every epoch"},
-    {"eval", HTH_OPTION_PATH, "FILE", "samples that are evaluated behind every epoch"},
-    {"seed", HTH_OPTION_INT, "S", "of the order of samples, what is held out, and dropout (0)"},
-    {"no-shuffle", HTH_OPTION_FLAG, NULL, "take the samples in the file's order"},
+     "held-out samples; loss and accuracy over them are computed after every epoch"},
+    {"eval", HTH_OPTION_PATH, "FILE", "samples to evaluate after every epoch"},
+    {"seed", HTH_OPTION_INT, "S",
+     "random seed of the samples' order, held-out samples and dropout (0)"},
+    {"no-shuffle", HTH_OPTION_FLAG, NULL, "use the samples in the file's order"},
     {"precision", HTH_OPTION_TEXT, "P",
-     "fp32, tf32 or bf16 for convolutions and products, the last two on CUDA (the model's)"},
-    {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
-    {"spill", HTH_OPTION_PATH, "DIR",
-     "what leaves the device goes to a file in DIR, not to memory"},
-    {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
-    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (1000)"},
+     "precision of convolutions and matrix products: fp32, tf32 or bf16, the last two on CUDA (the "
+     "model's)"},
+    {"budget", HTH_OPTION_TEXT, "BYTES",
+     "device memory budget: 512MiB, or 60% of what the step needs"},
+    {"spill", HTH_OPTION_PATH, "DIR", "offload to a file in DIR instead of host memory"},
+    {"policy", HTH_OPTION_TEXT, "P", "memory planner: hearth, keep, vdnn, chen, .."},
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time limit for planning (1000)"},
     {"replan", HTH_OPTION_SWITCH, "[on|off]",
-     "look for better plans while the job runs, with the same algorithms (on)"},
-    {"profile", HTH_OPTION_PATH, "FILE", "costs to plan with (hearth plan --write-profile)"},
-    {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
-    {"checkpoint-every", HTH_OPTION_INT, "N",
-     "keep the job's state in the store every N steps and every epoch"},
-    {"resume", HTH_OPTION_FLAG, NULL, "go on from the last checkpoint of this job"},
+     "search for better plans while the job runs, with the same algorithms (on)"},
+    {"profile", HTH_OPTION_PATH, "FILE", "cost profile to plan with (hearth plan --write-profile)"},
+    {"save-as", HTH_OPTION_TEXT, "NAME", "model that receives the result as a new version"},
+    {"checkpoint-every", HTH_OPTION_INT, "N", "write a checkpoint every N steps and every epoch"},
+    {"resume", HTH_OPTION_FLAG, NULL, "continue from the last checkpoint of this job"},
+    {"detach", HTH_OPTION_FLAG, NULL, "leave the job to the server as soon as it has taken it"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
@@ -140,18 +149,19 @@ const hth_command hth_cmd_train = {
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "
     "summary;\n"
-    "`hearth job JOB --follow --json` tells steps as they come.\n"
-    "With --hold-out and --eval each epoch ends with loss and (softmax-xent) accuracy over data "
-    "that\n"
-    "are not trained on, by the model as it would be served: \"held_out\" of the summary.\n"
-    "With --checkpoint-every a job that ends before its time stays in `hearth jobs`. The same\n"
-    "command with --resume, or just --resume JOB, goes on as if it had never stopped, or says that "
-    "there\n"
-    "is no checkpoint; hearthd does\n"
-    "so by itself when it was interrupted. A job whose engine's process dies goes on, or begins\n"
-    "anew where it has no checkpoint, and this command follows it. A job is called as the model\n"
-    "that it makes.",
+    "`hearth job JOB --follow --json` prints steps as they happen.\n"
+    "With --hold-out and --eval each epoch ends with loss and (softmax-xent) accuracy over\n"
+    "held-out data, computed by the model as it would be served: \"held_out\" in the summary.\n"
+    "With --checkpoint-every an interrupted job stays in `hearth jobs`. The same command with\n"
+    "--resume, or just --resume JOB, continues as if it had never stopped, or fails if there is "
+    "no\n"
+    "checkpoint; hearthd resumes interrupted jobs when it starts. If the engine process dies, the "
+    "job\n"
+    "continues from its checkpoint, or starts over if it has none, and this command follows it.\n"
+    "A job is named after the model that it produces.",
     1,
     1,
     train_options,
-    cmd_train};
+    .run = cmd_train,
+    .own_budget = true,
+    .timeout_ms = INT32_MAX};

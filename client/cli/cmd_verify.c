@@ -44,7 +44,7 @@ static void verify_print(const json_t *doc)
     if (verify_count(doc, "damages") == 0) {
         printf("nothing is damaged\n");
     } else {
-        printf("%" PRIu64 " damaged; an import of the same file repairs it\n",
+        printf("%" PRIu64 " damaged; importing the same file repairs it\n",
                verify_count(doc, "damages"));
     }
 }
@@ -52,7 +52,7 @@ static void verify_print(const json_t *doc)
 static int cmd_verify(hth_cli *c)
 {
     char *json;
-    int rv = hth_cmd_ask(c, "verify", hth_cmd_arguments(c), hth_progress_show, &json);
+    int rv = hth_cmd_request(c, "verify", hth_cmd_arguments(c), hth_progress_show, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
@@ -71,11 +71,12 @@ static int cmd_verify(hth_cli *c)
 const hth_command hth_cmd_verify = {
     "verify",
     "[NAME[:VERSION]]",
-    "read what is stored, and say what is damaged\n"
-    "All models, or one, or a version; without a name the store's index, too. Fails (1) when "
-    "something is damaged.\n"
-    "What is damaged is not served any more. An import of the same file repairs it.",
+    "verify stored models and report damage\n"
+    "All models, one, or one version; without a name also the store's index. Exit status 1 if "
+    "anything is damaged.\n"
+    "A damaged model is not served. Importing the same file repairs it.",
     0,
     1,
     hth_cmd_no_options,
-    cmd_verify};
+    .run = cmd_verify,
+    .timeout_ms = INT32_MAX};

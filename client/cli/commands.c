@@ -2,14 +2,13 @@
 // All commands: for the program, and for the manual page and completions that are made from them.
 #include "client/cli/cmd.h"
 
-static int cmd_help(hth_cli *c)
-{
-    return HTH_CLI_OK; // answered before any command runs
-}
-
-static const hth_command hth_cmd_help = {
-    "help",  "[COMMAND]", "say what hearth, or one of its commands, does", 0, 1, hth_cmd_no_options,
-    cmd_help};
+static const hth_command hth_cmd_help = {"help",
+                                         "[COMMAND]",
+                                         "show help for hearth or one of its commands",
+                                         0,
+                                         1,
+                                         hth_cmd_no_options,
+                                         .helps = true};
 
 const hth_command *const hth_commands[] = {
     &hth_cmd_import,    &hth_cmd_ls,     &hth_cmd_show,   &hth_cmd_rm,

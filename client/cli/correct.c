@@ -12,7 +12,7 @@
 #define CORRECT_FAR  3 // letters that are another word
 #define CORRECT_LONG 5 // letters of a word of the table that may be misspelt
 
-#define SERVER  "the server is a program of its own: hearthd --store DIR"
+#define SERVER  "the server is a separate program: hearthd --store DIR"
 #define REMOVAL "`hearth help` lists them, the one that removes a model, too"
 
 // A command, or what follows "there is no command 'WORD'; ".
@@ -24,10 +24,10 @@ static const hth_synonym correct_commands[] = {
     {"inference", "infer"},
     {"forward", "infer"},
     {"generate", "infer"},
-    {"test", "did you mean 'infer' (with --labels it says the accuracy)?"},
-    {"eval", "did you mean 'infer' (with --labels it says the accuracy)?"},
-    {"evaluate", "did you mean 'infer' (with --labels it says the accuracy)?"},
-    {"validate", "did you mean 'infer' (with --labels it says the accuracy)?"},
+    {"test", "did you mean 'infer' (--labels prints the accuracy)?"},
+    {"eval", "did you mean 'infer' (--labels prints the accuracy)?"},
+    {"evaluate", "did you mean 'infer' (--labels prints the accuracy)?"},
+    {"validate", "did you mean 'infer' (--labels prints the accuracy)?"},
     {"list", "ls"},
     {"dir", "ls"},
     {"models", "ls"},
@@ -87,8 +87,8 @@ static const hth_synonym correct_commands[] = {
     {"dtype", "precision"},
     {"login", "token"},
     {"version", "did you mean --version?"},
-    {"config", "its settings are hearthd's: `hearthd --help` lists them"},
-    {"settings", "its settings are hearthd's: `hearthd --help` lists them"},
+    {"config", "it is a setting of hearthd: `hearthd --help` lists them"},
+    {"settings", "it is a setting of hearthd: `hearthd --help` lists them"},
     {"serve", SERVER},
     {"server", SERVER},
     {"start", SERVER},
@@ -262,13 +262,13 @@ static const hth_synonym correct_options[] = {
 
 // ---- commands
 
-int hth_correct_command(const hth_cli *c, const char *name)
+int hth_correct_command(const hth_cli *cli, const char *name)
 {
     const char *best = NULL, *means = hth_word_means(correct_commands, name, NULL, NULL);
     int distance = CORRECT_FAR;
-    for (int i = 0; c->commands[i] != NULL && means == NULL; i++) {
-        if (strcmp(c->commands[i]->name, "rm") != 0) {
-            hth_word_closer(name, c->commands[i]->name, &distance, &best);
+    for (int i = 0; cli->commands[i] != NULL && means == NULL; i++) {
+        if (!cli->commands[i]->destroys) {
+            hth_word_closer(name, cli->commands[i]->name, &distance, &best);
         }
     }
     for (const hth_synonym *s = correct_commands; s->word != NULL && means == NULL; s++) {
@@ -347,42 +347,49 @@ static const char *correct_word(const char *name, char out[CORRECT_WORD])
     return out;
 }
 
-int hth_correct_option(const hth_cli *c, const char *name)
+int hth_correct_option(const hth_cli *cli, const char *name)
 {
     char word[CORRECT_WORD];
-    const char *where = c->command != NULL ? c->command->name : "hearth", *best, *owner;
-    const hth_option *same = correct_find(c, correct_word(name, word));
-    owner = correct_owner(c, word);
-    best = same != NULL ? same->name : hth_word_means(correct_options, word, correct_known, c);
+    const char *where = cli->command != NULL ? cli->command->name : "hearth", *best, *owner;
+    const hth_option *same = correct_find(cli, correct_word(name, word));
+    owner = correct_owner(cli, word);
+    best = same != NULL ? same->name : hth_word_means(correct_options, word, correct_known, cli);
     if (best == NULL && owner == NULL) {
-        best = correct_spelling(c, word);
+        best = correct_spelling(cli, word);
     }
     if (best != NULL) {
         return hth_cli_usage("%s has no option --%s; did you mean --%s?", where, word, best);
     }
-    if (owner != NULL && c->command == NULL) {
+    if (owner != NULL && cli->command == NULL) {
         return hth_cli_usage("--%s is an option of commands, %s among them, and comes after one",
                              word, owner);
     }
-    return owner != NULL
-               ? hth_cli_usage("%s has no option --%s, %s has; `hearth help %s` lists them", where,
-                               word, owner, where)
-               : hth_cli_usage("%s has no option --%s; `hearth help%s%s` lists them", where, word,
-                               c->command != NULL ? " " : "", c->command != NULL ? where : "");
+    if (owner != NULL) {
+        return hth_cli_usage("%s has no option --%s, %s has; `hearth help %s` lists them", where,
+                             word, owner, where);
+    }
+    if (cli->command != NULL) {
+        return hth_cli_usage("%s has no option --%s; `hearth help %s` lists them", where, word,
+                             where);
+    }
+    return hth_cli_usage("%s has no option --%s; `hearth help` lists them", where, word);
 }
 
-int hth_correct_dash(const hth_cli *c, const char *text)
+int hth_correct_dash(const hth_cli *cli, const char *text)
 {
     char word[CORRECT_WORD];
     const char *name = correct_word(text + 1, word);
-    const hth_option *o = correct_find(c, name);
+    const hth_option *o = correct_find(cli, name);
     const char *best =
-        o != NULL ? o->name : hth_word_means(correct_options, name, correct_known, c);
+        o != NULL ? o->name : hth_word_means(correct_options, name, correct_known, cli);
     if (best != NULL) {
         return hth_cli_usage("there is no option %s; did you mean --%s?", text, best);
     }
+    char about[CORRECT_WORD] = "";
+    if (cli->command != NULL) {
+        snprintf(about, sizeof about, " %s", cli->command->name);
+    }
     return hth_cli_usage(
-        "there is no option %s: options are words with two dashes; `hearth help%s%s` "
-        "lists them",
-        text, c->command != NULL ? " " : "", c->command != NULL ? c->command->name : "");
+        "there is no option %s: options are words with two dashes; `hearth help%s` lists them",
+        text, about);
 }

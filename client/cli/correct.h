@@ -9,9 +9,9 @@
 
 // Both print one sentence and return HTH_CLI_USAGE. `name` of an option is without its dashes, and
 // may go on with "=VALUE".
-int hth_correct_command(const hth_cli *c, const char *name);
-int hth_correct_option(const hth_cli *c, const char *name);
+int hth_correct_command(const hth_cli *cli, const char *name);
+int hth_correct_option(const hth_cli *cli, const char *name);
 // hth_correct_dash is the same for an option with a single dash, `text`.
-int hth_correct_dash(const hth_cli *c, const char *text);
+int hth_correct_dash(const hth_cli *cli, const char *text);
 
 #endif

@@ -13,7 +13,7 @@
 // hearthd's flags that are no settings.
 static const hth_option daemon_own[] = {
     {"config", HTH_OPTION_PATH, "FILE", "settings, one NAME = VALUE a line"},
-    {"check-config", HTH_OPTION_FLAG, NULL, "print the settings that would hold"},
+    {"check-config", HTH_OPTION_FLAG, NULL, "print the effective settings"},
     {"set", HTH_OPTION_TEXT, "NAME=VALUE", "a setting by its name"},
     {"help", HTH_OPTION_FLAG, NULL, "list all settings"},
     {"version", HTH_OPTION_FLAG, NULL, "print the version"},
@@ -43,7 +43,7 @@ static void roff_text(const char *text)
     putchar('\n');
 }
 
-// roff_sentence makes a sentence of the first line of a help text; others behind it are sentences.
+// roff_sentence makes a sentence of the first line of a help text; others after it are sentences.
 static void roff_sentence(const char *help)
 {
     char first[400];
@@ -60,7 +60,13 @@ static void roff_word(const char *text, size_t n)
 {
     printf(" \"");
     for (size_t i = 0; i < n; i++) {
-        printf(text[i] == '"' ? "\\(dq" : text[i] == '\\' ? "\\e" : "%c", text[i]);
+        if (text[i] == '"') {
+            printf("\\(dq");
+        } else if (text[i] == '\\') {
+            printf("\\e");
+        } else {
+            putchar(text[i]);
+        }
     }
     printf("\"");
 }
@@ -118,8 +124,8 @@ static void docs_settings(void)
         hth_setting_default((hth_setting)i, text, sizeof text);
         if (t->text == NULL) {
             printf("From %s to %s; the default is %s.\n",
-                   hth_setting_format(t->kind, t->least, lo, sizeof lo),
-                   hth_setting_format(t->kind, t->most, hi, sizeof hi), text);
+                   hth_setting_format(t->kind, t->min, lo, sizeof lo),
+                   hth_setting_format(t->kind, t->max, hi, sizeof hi), text);
         } else if (text[0] != '\0') {
             printf("The default is\n.Ql %s .\n", text);
         }
@@ -160,9 +166,10 @@ static const char *words_of(const char *option)
 // What the first argument of a command names; NULL: something else.
 static const char *names_of(const hth_command *c)
 {
-    return strncmp(c->usage, "NAME", 4) == 0  ? "models"
-           : strncmp(c->usage, "JOB", 3) == 0 ? "jobs"
-                                              : NULL;
+    if (strncmp(c->usage, "NAME", 4) == 0) {
+        return "models";
+    }
+    return strncmp(c->usage, "JOB", 3) == 0 ? "jobs" : NULL;
 }
 
 static bool takes_value(const hth_option *o)

@@ -15,11 +15,11 @@
 #define FOLLOW_WAIT_MS 100
 #define FOLLOW_LINE_NS 1000000000u
 
-void hth_follow_init(hth_follow *f, bool lines)
+void hth_follow_init(hth_follow *follow, bool lines)
 {
-    *f = (hth_follow){.lines = lines};
-    hth_progress_init(&f->bar);
-    pthread_mutex_init(&f->lock, NULL);
+    *follow = (hth_follow){.lines = lines};
+    hth_progress_init(&follow->bar);
+    pthread_mutex_init(&follow->lock, NULL);
 }
 
 static double follow_number(const json_t *o, const char *key)
@@ -85,14 +85,15 @@ static void follow_step(hth_follow *f, const json_t *o, uint64_t done, uint64_t 
     uint64_t now = hth_now_ns(), hundredth = total > 0 ? done * 100 / total : 0;
     if (f->first == 0) {
         f->first = done;
-        f->started_ns = f->told_ns = now;
+        f->started_ns = f->reported_ns = now;
     }
     follow_text(f, o, done, total, text, sizeof text);
     hth_progress_show(&f->bar, text, done, total);
-    if (f->lines && !f->bar.terminal && hundredth > f->told && now - f->told_ns >= FOLLOW_LINE_NS) {
+    if (f->lines && !f->bar.terminal && hundredth > f->reported &&
+        now - f->reported_ns >= FOLLOW_LINE_NS) {
         fprintf(stderr, "step %" PRIu64 "/%" PRIu64 "  %s\n", done, total, text);
-        f->told = hundredth;
-        f->told_ns = now;
+        f->reported = hundredth;
+        f->reported_ns = now;
     }
 }
 
@@ -101,35 +102,35 @@ static void follow_death(hth_follow *f, const json_t *from_step)
 {
     json_int_t from = json_integer_value(from_step);
     hth_progress_fini(&f->bar);
-    f->told = 0;
+    f->reported = 0;
     if (from >= 0) {
-        fprintf(stderr, "hearth: the engine's process died; the job goes on behind step %lld\n",
+        fprintf(stderr, "hearth: the engine process died; the job continues after step %lld\n",
                 (long long)from);
     } else {
-        fprintf(stderr, "hearth: the engine's process died before the job's first checkpoint; the "
-                        "job begins anew\n");
+        fprintf(stderr, "hearth: the engine process died before the job's first checkpoint; the "
+                        "job starts over\n");
     }
 }
 
-void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total)
+void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = hth_terminal_load(what);
-    pthread_mutex_lock(&f->lock);
+    pthread_mutex_lock(&follow->lock);
     const char *warning = json_string_value(json_object_get(o, "warning"));
     const char *state = json_string_value(json_object_get(o, "state"));
     if (warning != NULL) {
-        hth_progress_fini(&f->bar);
+        hth_progress_fini(&follow->bar);
         fprintf(stderr, "hearth: %s\n", warning);
     } else if (json_object_get(o, "step") != NULL) {
-        follow_step(f, o, done, total);
+        follow_step(follow, o, done, total);
     } else if (state != NULL) {
-        f->first = 0; // what is left is guessed anew
+        follow->first = 0; // what is left is guessed anew
         if (json_object_get(o, "deaths") != NULL) {
-            follow_death(f, json_object_get(o, "from_step"));
+            follow_death(follow, json_object_get(o, "from_step"));
         }
-        hth_progress_show(&f->bar, state, done, total);
+        hth_progress_show(&follow->bar, state, done, total);
     }
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_unlock(&follow->lock);
     json_decref(o);
 }
 
@@ -158,20 +159,20 @@ static void *follow_main(void *arg)
     return NULL;
 }
 
-void hth_follow_start(hth_follow *f, const hearth *h, const char *job)
+void hth_follow_start(hth_follow *follow, const hearth *handle, const char *job)
 {
-    if (hth_events_open(h, job, &f->events) == HTH_OK) {
-        f->running = pthread_create(&f->thread, NULL, follow_main, f) == 0;
+    if (hth_events_open(handle, job, &follow->events) == HTH_OK) {
+        follow->running = pthread_create(&follow->thread, NULL, follow_main, follow) == 0;
     }
 }
 
-void hth_follow_fini(hth_follow *f)
+void hth_follow_fini(hth_follow *follow)
 {
-    if (f->running) {
-        atomic_store(&f->stop, true);
-        pthread_join(f->thread, NULL);
+    if (follow->running) {
+        atomic_store(&follow->stop, true);
+        pthread_join(follow->thread, NULL);
     }
-    hth_events_close(f->events);
-    hth_progress_fini(&f->bar);
-    pthread_mutex_destroy(&f->lock);
+    hth_events_close(follow->events);
+    hth_progress_fini(&follow->bar);
+    pthread_mutex_destroy(&follow->lock);
 }

@@ -17,7 +17,8 @@ typedef struct hth_follow {
     bool lines;          // plain lines where stderr is no terminal
     uint64_t started_ns; // when the first step was seen, and which
     uint64_t first;
-    uint64_t told_ns, told; // of the last plain line: when, and how many hundredths were done
+    uint64_t reported_ns,
+        reported; // of the last plain line: when, and how many hundredths were done
     // a thread that reads events; hth_follow_start
     hth_events *events;
     pthread_t thread;
@@ -27,14 +28,14 @@ typedef struct hth_follow {
 } hth_follow;
 
 // lines: for people, so not when the command answers in JSON.
-void hth_follow_init(hth_follow *f, bool lines);
+void hth_follow_init(hth_follow *follow, bool lines);
 // hth_follow_start has a job's events shown from now on, on a thread of their own. Where the server
 // publishes none, hth_follow_show is what shows it.
-void hth_follow_start(hth_follow *f, const hearth *h, const char *job);
-void hth_follow_fini(hth_follow *f); // ends the thread, clears the line
+void hth_follow_start(hth_follow *follow, const hearth *handle, const char *job);
+void hth_follow_fini(hth_follow *follow); // ends the thread, clears the line
 
 // hth_follow_event shows what was said about a job (JSON).
-void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total);
+void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total);
 // hth_follow_show is a hearth_progress; ctx is a hth_follow. Steps that events tell are left to
 // them.
 int hth_follow_show(void *ctx, const char *what, uint64_t done, uint64_t total);

@@ -26,9 +26,9 @@ static int progress_columns(void)
     return known ? w.ws_col : PROGRESS_COLUMNS;
 }
 
-void hth_progress_init(hth_progress_bar *b)
+void hth_progress_init(hth_progress_bar *bar)
 {
-    *b = (hth_progress_bar){.started_ns = hth_now_ns(), .terminal = isatty(STDERR_FILENO) == 1};
+    *bar = (hth_progress_bar){.started_ns = hth_now_ns(), .terminal = isatty(STDERR_FILENO) == 1};
 }
 
 // progress_fits is how many bytes of `what` have room in so many columns: whole pieces, which two
@@ -55,12 +55,17 @@ const char *hth_progress_line(const char *what, uint64_t done, uint64_t total, u
     hth_utf8_plain(text);
     text[progress_fits(text, room)] = 0;
     int width = room - hth_utf8_columns(text) - 3;
-    width = width > PROGRESS_WIDTH ? PROGRESS_WIDTH : width < PROGRESS_LEAST ? 0 : width;
+    width = width < PROGRESS_WIDTH ? width : PROGRESS_WIDTH;
+    width = width < PROGRESS_LEAST ? 0 : width;
     for (int i = 0; i < width; i++) {
         bar[i] = i < (int)(part * width) ? '#' : '.';
     }
     bar[width] = 0;
-    snprintf(out, cap, "%s %s%s%s%s", text, width > 0 ? "[" : "", bar, width > 0 ? "] " : "", tail);
+    if (width > 0) {
+        snprintf(out, cap, "%s [%s] %s", text, bar, tail);
+    } else {
+        snprintf(out, cap, "%s %s", text, tail);
+    }
     return out;
 }
 
@@ -80,10 +85,10 @@ int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total
     return 0;
 }
 
-void hth_progress_fini(hth_progress_bar *b)
+void hth_progress_fini(hth_progress_bar *bar)
 {
-    if (b->shown) {
+    if (bar->shown) {
         hth_terminal_clear();
-        b->shown = false;
+        bar->shown = false;
     }
 }

@@ -13,10 +13,10 @@ typedef struct hth_progress_bar {
     bool shown;
 } hth_progress_bar;
 
-void hth_progress_init(hth_progress_bar *b);
+void hth_progress_init(hth_progress_bar *bar);
 // hth_progress_show is a hearth_progress; ctx is the bar.
 int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total);
-void hth_progress_fini(hth_progress_bar *b); // clears the line
+void hth_progress_fini(hth_progress_bar *bar); // clears the line
 
 // hth_progress_line makes the line, of less than `columns` columns: as many pieces of `what` (two
 // blanks part them, what a terminal would obey is '?') as have room, a bar where it has, percent

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signals set flags. Around a pause they are blocked but in ppoll, so that none is lost between a
 // look at the flags and the wait; one that another thread got wakes the main thread by SIGWINCH.
-// What handlers do beside that, write, tcsetattr and pthread_kill, POSIX allows them. The flags are
-// atomic because a handler may run on any thread.
+// What handlers do besides that, write, tcsetattr and pthread_kill, POSIX allows them. The flags
+// are atomic because a handler may run on any thread.
 #include "client/cli/screen.h"
 
 #include "base/clock.h"
@@ -130,7 +130,7 @@ void hth_screen_size(int *lines, int *columns)
     *lines = known && w.ws_row > 0 ? w.ws_row : INT_MAX;
 }
 
-// Lines are overwritten and what is behind them is cleared: nothing flickers.
+// Lines are overwritten and what is after them is cleared: nothing flickers.
 void hth_screen_show(const char *text)
 {
     if (!screen.taken) {
@@ -169,7 +169,11 @@ static void screen_mask(int how, sigset_t *before)
     }
     sigaddset(&all, SIGWINCH);
     sigaddset(&all, SIGCONT);
-    sigprocmask(how, how == SIG_BLOCK ? &all : before, how == SIG_BLOCK ? before : NULL);
+    if (how == SIG_BLOCK) {
+        sigprocmask(how, &all, before);
+    } else {
+        sigprocmask(how, before, NULL);
+    }
 }
 
 hth_screen_event hth_screen_pause(uint64_t ns)

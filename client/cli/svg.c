@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/svg.h"
 
-void hth_svg_open(FILE *f)
+void hth_svg_open(FILE *file)
 {
-    fprintf(f,
+    fprintf(file,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %g %g' font-family='sans-serif' "
             "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
             HTH_SVG_WIDTH, HTH_SVG_HEIGHT);
 }
 
-void hth_svg_close(FILE *f)
+void hth_svg_close(FILE *file)
 {
-    fprintf(f, "</svg>\n");
+    fprintf(file, "</svg>\n");
 }
 
 double hth_svg_x(double share)
@@ -24,16 +24,16 @@ double hth_svg_y(double share)
     return HTH_SVG_HEIGHT - HTH_SVG_MARGIN - share * (HTH_SVG_HEIGHT - 2 * HTH_SVG_MARGIN);
 }
 
-void hth_svg_rule(FILE *f, double share, const char *value)
+void hth_svg_rule(FILE *file, double share, const char *value)
 {
     double y = hth_svg_y(share);
-    fprintf(f,
+    fprintf(file,
             "<path d='M%g %gH%g' stroke='#ddd'/><text x='%g' y='%g' "
             "text-anchor='end'>%s</text>\n",
             HTH_SVG_MARGIN, y, HTH_SVG_WIDTH - HTH_SVG_MARGIN, HTH_SVG_MARGIN - 8, y + 4, value);
 }
 
-void hth_svg_text(FILE *f, double x, double y, const char *style, const char *text)
+void hth_svg_text(FILE *file, double x, double y, const char *style, const char *text)
 {
-    fprintf(f, "<text x='%g' y='%g' text-anchor='middle' %s>%s</text>\n", x, y, style, text);
+    fprintf(file, "<text x='%g' y='%g' text-anchor='middle' %s>%s</text>\n", x, y, style, text);
 }

@@ -10,14 +10,14 @@
 #define HTH_SVG_HEIGHT 400.0
 #define HTH_SVG_MARGIN 60.0
 
-void hth_svg_open(FILE *f);
-void hth_svg_close(FILE *f);
+void hth_svg_open(FILE *file);
+void hth_svg_close(FILE *file);
 // Where the shares 0 .. 1 of the axes are: x to the right, y upwards.
 double hth_svg_x(double share);
 double hth_svg_y(double share);
-// hth_svg_rule draws a rule at a share of the y axis, `value` beside it.
-void hth_svg_rule(FILE *f, double share, const char *value);
+// hth_svg_rule draws a rule at a share of the y axis, `value` next to it.
+void hth_svg_rule(FILE *file, double share, const char *value);
 // hth_svg_text writes a line centered at (x, y).
-void hth_svg_text(FILE *f, double x, double y, const char *style, const char *text);
+void hth_svg_text(FILE *file, double x, double y, const char *style, const char *text);
 
 #endif

@@ -32,9 +32,10 @@ static int table_ends(const char *key, const char *with)
 // Dates have a label of their own.
 static const char *table_label(const char *key)
 {
-    return strcmp(key, "created_ns") == 0 ? "created"
-           : strcmp(key, "ended_ns") == 0 ? "ended"
-                                          : key;
+    if (strcmp(key, "created_ns") == 0) {
+        return "created";
+    }
+    return strcmp(key, "ended_ns") == 0 ? "ended" : key;
 }
 
 // table_text writes as many whole characters of `text` as there is room for, of which a terminal
@@ -133,27 +134,30 @@ static void table_rows(FILE *f, const json_t *rows)
                 if (pass == 0) {
                     width[k] = w > width[k] ? w : width[k];
                 } else {
-                    pad = json_is_number(v) ? pad : k + 1 < n ? -pad : 0;
-                    fprintf(f, "%*s%s", pad, cell, k + 1 < n ? "  " : "\n");
+                    bool last = k + 1 == n;
+                    if (!json_is_number(v)) {
+                        pad = last ? 0 : -pad;
+                    }
+                    fprintf(f, "%*s%s", pad, cell, last ? "\n" : "  ");
                 }
             }
         }
     }
 }
 
-void hth_table_print(FILE *f, const json_t *doc)
+void hth_table_print(FILE *file, const json_t *doc)
 {
     const char *key;
     json_t *v;
     int width = 0;
     char cell[512], label[TABLE_CELL];
     if (table_is_table(doc)) {
-        table_rows(f, doc);
+        table_rows(file, doc);
         return;
     }
     if (!json_is_object(doc)) {
         table_cell("", doc, cell, sizeof cell);
-        fprintf(f, "%s\n", cell);
+        fprintf(file, "%s\n", cell);
         return;
     }
     json_object_foreach((json_t *)doc, key, v)
@@ -168,11 +172,11 @@ void hth_table_print(FILE *f, const json_t *doc)
             bool section = json_is_object(v) || table_is_table(v);
             table_key(key, label, sizeof label);
             if (section && sections == 1) {
-                fprintf(f, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", label);
-                hth_table_print(f, v);
+                fprintf(file, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", label);
+                hth_table_print(file, v);
             } else if (!section && sections == 0) {
                 table_cell(key, v, cell, sizeof cell);
-                fprintf(f, "%-*s  %s\n", hth_utf8_pad(label, width), label, cell);
+                fprintf(file, "%-*s  %s\n", hth_utf8_pad(label, width), label, cell);
             }
         }
     }

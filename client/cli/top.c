@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A look's rows are made from the server's documents and from the look before, which for that
+// A sample's rows are made from the server's documents and from the sample before, which for that
 // carries the counters that rates are made of. The parts of a device's memory add up to its budget
 // to the byte: what the ledger does not name is "other". Lists are ordered for a terminal that cuts
 // them: models by their requests a second.
@@ -85,7 +85,7 @@ static json_t *top_ms(const json_t *t, const char *key)
                : json_null();
 }
 
-// Samples of a run: since the look before if there was a run, else since the model was loaded.
+// Samples of a run: since the sample before if there was a run, else since the model was loaded.
 static json_t *top_batch(json_int_t samples, json_int_t runs, const json_t *before)
 {
     json_int_t s = samples - top_int(before, "samples"), r = runs - top_int(before, "runs");
@@ -172,10 +172,13 @@ static int top_busier(const void *a, const void *b)
     double q = json_number_value(json_object_get(y, "per_second"));
     json_int_t m = top_int(x, "queued"), n = top_int(y, "queued");
     int by_name = strcmp(top_str(x, "name"), top_str(y, "name"));
-    return p != q         ? (p < q ? 1 : -1)
-           : m != n       ? (m < n ? 1 : -1)
-           : by_name != 0 ? by_name
-                          : (int)(top_int(x, "version") - top_int(y, "version"));
+    if (p != q) {
+        return p < q ? 1 : -1;
+    }
+    if (m != n) {
+        return m < n ? 1 : -1;
+    }
+    return by_name != 0 ? by_name : (int)(top_int(x, "version") - top_int(y, "version"));
 }
 
 // top_order gives a list with the busiest first, taking `rows`.
@@ -200,27 +203,27 @@ static json_t *top_order(json_t *rows)
     return out;
 }
 
-json_t *hth_top_look(const hth_top_answers *a, const json_t *last, uint64_t now_ns)
+json_t *hth_top_sample(const hth_top_answers *answers, const json_t *last, uint64_t now_ns)
 {
     json_t *devices = json_array(), *models = json_array(), *jobs = json_array(),
            *tenants = json_array(), *v;
     double seconds = top_seconds(last, now_ns);
     size_t i;
-    json_array_foreach(json_object_get(a->devices, "devices"), i, v)
+    json_array_foreach(json_object_get(answers->devices, "devices"), i, v)
     {
-        json_array_append_new(devices, top_device(v, a->stats));
+        json_array_append_new(devices, top_device(v, answers->stats));
     }
-    json_array_foreach(json_object_get(a->stats, "models"), i, v)
+    json_array_foreach(json_object_get(answers->stats, "models"), i, v)
     {
-        json_array_append_new(models, top_model(v, a->latency, last, seconds));
+        json_array_append_new(models, top_model(v, answers->latency, last, seconds));
     }
-    json_array_foreach(a->jobs, i, v)
+    json_array_foreach(answers->jobs, i, v)
     {
         if (top_job_lives(v)) {
-            json_array_append_new(jobs, top_job(v, a->job));
+            json_array_append_new(jobs, top_job(v, answers->job));
         }
     }
-    json_array_foreach(json_object_get(a->stats, "tenants"), i, v)
+    json_array_foreach(json_object_get(answers->stats, "tenants"), i, v)
     {
         json_array_append_new(tenants, top_tenant(v));
     }

@@ -44,7 +44,7 @@ static json_t *look(json_t *s, const json_t *last, uint64_t now_ns)
     json_t *d = json_loads(devices, 0, NULL), *l = json_loads(latency, 0, NULL),
            *j = json_loads(jobs, 0, NULL), *docs = json_loads(job, 0, NULL);
     assert_true(d != NULL && l != NULL && j != NULL && docs != NULL && s != NULL);
-    json_t *out = hth_top_look(&(hth_top_answers){d, s, l, j, docs}, last, now_ns);
+    json_t *out = hth_top_sample(&(hth_top_answers){d, s, l, j, docs}, last, now_ns);
     assert_non_null(out);
     json_decref(d);
     json_decref(s);
@@ -122,7 +122,7 @@ static void test_several_devices(void **state)
                           "name", "y", "state", "restarting");
     json_t *s = json_pack("{s:{}, s:[{s:s, s:i, s:i}]}", "ledger", "devices", "name", "x",
                           "budget_bytes", 70, "free_bytes", 70);
-    json_t *o = hth_top_look(&(hth_top_answers){.devices = d, .stats = s}, NULL, 1);
+    json_t *o = hth_top_sample(&(hth_top_answers){.devices = d, .stats = s}, NULL, 1);
     assert_int_equal(number(row(o, "devices", 0), "free_bytes"), 70);
     assert_null(json_object_get(row(o, "devices", 1), "free_bytes"));
     char *text = hth_top_text(o, INT_MAX, 22);
@@ -218,8 +218,8 @@ static void test_fits(void **state)
         json_t *first =
             json_pack("{s:I, s:[{s:s, s:i, s:i}]}", "monotonic_ns", (json_int_t)0, "models", "name",
                       "a-model-with-a-name-of-some-length-33", "version", 1, "requests", 0);
-        json_t *o = hth_top_look(&(hth_top_answers){.devices = d, .stats = s, .jobs = jobs}, first,
-                                 1000000000);
+        json_t *o = hth_top_sample(&(hth_top_answers){.devices = d, .stats = s, .jobs = jobs},
+                                   first, 1000000000);
         char *text = hth_top_text(o, screens[i].lines, screens[i].columns);
         int width, n = lines_of(text, &width);
         assert_in_range(n, 1, screens[i].lines);

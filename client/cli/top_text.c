@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A look for people. On a terminal everything has its share of the lines: devices a third, then the
-// jobs, of which there are few, the models, and what is left for tenants. A table that is too wide
-// loses its columns in a fixed order, the names last of all.
+// A sample for people. On a terminal everything has its share of the lines: devices a third, then
+// the jobs, of which there are few, the models, and what is left for tenants. A table that is too
+// wide loses its columns in a fixed order, the names last of all.
 #include "base/utf8.h"
 #include "client/cli/table.h"
 #include "client/cli/top.h"
@@ -115,7 +115,10 @@ static int text_devices(FILE *f, const json_t *list, int lines, int columns)
 {
     int n = (int)json_array_size(list), third = lines / 3;
     bool fit = lines != INT_MAX, brief = fit && 3 * n > third;
-    int shown = !brief || n <= third ? n : third > 1 ? third - 1 : 1;
+    int shown = n;
+    if (brief && n > third) {
+        shown = third > 1 ? third - 1 : 1;
+    }
     for (int i = 0; i < shown; i++) {
         text_device(f, json_array_get(list, (size_t)i), columns, fit, brief);
     }
@@ -186,10 +189,10 @@ static void text_shorten(json_t *rows, const char *key)
     }
 }
 
-// text_rows are those of the table, without counters that only the next look needs.
-static json_t *text_rows(const json_t *look, const char *key)
+// text_rows are those of the table, without counters that only the next sample needs.
+static json_t *text_rows(const json_t *sample, const char *key)
 {
-    json_t *rows = json_deep_copy(json_object_get(look, key));
+    json_t *rows = json_deep_copy(json_object_get(sample, key));
     text_drop(rows, "samples");
     text_drop(rows, "runs");
     text_round(rows, "per_second", 0.1);
@@ -259,7 +262,8 @@ static int text_share(json_t *const rows[TEXT_TABLES], int k, int left)
     int others = 0, n = (int)json_array_size(rows[k]);
     for (int i = k + 1; i < TEXT_TABLES; i++) {
         int m = (int)json_array_size(rows[i]);
-        others += m > 0 ? 2 + (m < TOP_ROWS ? m : TOP_ROWS) : 0;
+        m = m < TOP_ROWS ? m : TOP_ROWS;
+        others += m > 0 ? 2 + m : 0;
     }
     int least = 2 + (n < TOP_ROWS ? n : TOP_ROWS), most = left - others;
     most = most > least ? most : least;
@@ -267,7 +271,7 @@ static int text_share(json_t *const rows[TEXT_TABLES], int k, int left)
     return n + 2 <= most ? n + 2 : most;
 }
 
-char *hth_top_text(const json_t *look, int lines, int columns)
+char *hth_top_text(const json_t *sample, int lines, int columns)
 {
     char *text = NULL;
     size_t bytes;
@@ -277,15 +281,15 @@ char *hth_top_text(const json_t *look, int lines, int columns)
         return NULL;
     }
     for (int k = 0; k < TEXT_TABLES; k++) {
-        rows[k] = text_rows(look, text_tables[k].key);
+        rows[k] = text_rows(sample, text_tables[k].key);
     }
-    int left = lines, taken = text_devices(f, json_object_get(look, "devices"), lines, columns);
+    int left = lines, taken = text_devices(f, json_object_get(sample, "devices"), lines, columns);
     left -= lines == INT_MAX ? 0 : taken;
     for (int k = 0; k < TEXT_TABLES; k++) {
         if (json_array_size(rows[k]) > 0) {
             int share = lines == INT_MAX ? INT_MAX : text_share(rows, k, left);
             text_table_write(f, &text_tables[k], rows[k], share, columns);
-            left -= lines == INT_MAX ? 0 : share > 2 ? share : 0;
+            left -= lines != INT_MAX && share > 2 ? share : 0;
         } else if (text_tables[k].none != NULL) {
             fprintf(f, "\n%s\n", text_tables[k].none);
             left -= lines == INT_MAX ? 0 : 2;

@@ -79,7 +79,7 @@ static hth_err cpu_reserve(hth_device *base, size_t bytes, void **out)
 {
     cpu_device *d = cpu_of(base);
     if (bytes > base->props.budget_bytes - d->reserved) {
-        return hth_fail(HTH_ENODEVMEM, "device %s: %zu bytes asked for, %llu of %llu are free",
+        return hth_fail(HTH_ENODEVMEM, "device %s: %zu bytes requested, %llu of %llu are free",
                         base->props.name, bytes,
                         (unsigned long long)(base->props.budget_bytes - d->reserved),
                         (unsigned long long)base->props.budget_bytes);

@@ -47,7 +47,7 @@ static void test_specification(void **state)
     assert_refused("cpu:seed=1", HTH_EINVAL, "it has: mem,threads");
     assert_refused("cpu:mem=12parsec", HTH_EINVAL, "unit");
     assert_refused("cpu:mem=0", HTH_EINVAL, "4 KiB");
-    assert_refused("cpu:mem=101%", HTH_EINVAL, "more than all");
+    assert_refused("cpu:mem=101%", HTH_EINVAL, "more than 100%");
     assert_refused("cpu:mem=4000TiB", HTH_EINVAL, "machine");
     assert_refused("cpu:threads=0", HTH_EINVAL, "thread");
     assert_refused("cpu:threads=two", HTH_EINVAL, "number");

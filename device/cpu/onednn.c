@@ -56,7 +56,7 @@ static void onednn_open(void)
                 hth_err_detail());
     } else if (!onednn->our_threads) {
         hth_log(WARN, DEVICE, "openmp",
-                "oneDNN computes with threads of an OpenMP that the process had before");
+                "oneDNN uses the threads of an OpenMP runtime that was loaded before");
     }
 }
 

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // A team runs one *region* at a time: n shares of one function, of which its owner runs share 0 and
 // workers claim the others. Invariants:
-// - `ticket` holds the region's number, its n, and the next unclaimed share; a claim is one
-// compare-and-swap, so a worker
-//   that wakes late can never claim a share of a region that is over.
-// - fn and data change only between regions, and a region is over only when all n shares are done:
-// a claimed share
-//   therefore reads them safely.
-// - The owner, done with share 0, claims what is left. It cannot take over a share that others wait
-// for in a barrier: to
-//   be done with share 0 it must itself have passed every barrier, and so must all others.
+// - `ticket` holds the region's number, its n, and the next unclaimed share. A claim is one
+//   compare-and-swap, so a worker that wakes late can never claim a share of a finished region.
+// - fn and data change only between regions, and a region is finished only when all n shares are
+//   done: a claimed share therefore reads them safely.
+// - The owner, done with share 0, claims the remaining shares. It cannot take over a share that
+//   others wait for in a barrier: to finish share 0 it must itself have passed every barrier, and
+//   so must all others.
 // - Each worker is bound to a processor of its own, never the owner's: a woken thread is otherwise
 //   put beside the one that woke it whenever the other processors are not idle, and both shares
 //   take turns. The owner is not bound, unless it asks for it; when it has moved to a worker's
 //   processor, that worker moves to the one the owner left.
-// Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
-// away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
+// Waiting (for work, for the end, in a barrier) spins for some microseconds, yielding the processor
+// to other threads, and then sleeps on a futex. Workers start with the first region that
 // needs them and end with the owner thread.
 #include "device/cpu/team.h"
 
-#include "device/cpu/turn.h"
+#include "device/cpu/quantum.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -163,7 +161,7 @@ static void keep(bool on)
 {
     if (me.keeps != on) {
         me.keeps = on;
-        hth_turn_keep(on);
+        hth_quantum_keep(on);
     }
 }
 

@@ -105,8 +105,7 @@ hth_err hth_cuda_load(const char *dirs, hth_cuda_api *out)
     }
     size_t version = out->cudnnGetVersion();
     if (version / 10000 != LOAD_CUDNN_MAJOR) {
-        return hth_fail(HTH_ENOTSUP, "libcudnn.so.9 says that it is version %zu; 9 is needed",
-                        version);
+        return hth_fail(HTH_ENOTSUP, "libcudnn.so.9 reports version %zu; 9 is needed", version);
     }
     return HTH_OK;
 }

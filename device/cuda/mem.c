@@ -162,7 +162,7 @@ hth_err hth_cuda_mem_reserve(hth_cuda *d, size_t bytes, void **out)
     hth_cuda_mem *m = &d->mem;
     uint64_t budget = d->base.props.budget_bytes;
     if (bytes > budget - m->asked_bytes) {
-        return hth_fail(HTH_ENODEVMEM, "device %s: %zu bytes asked for, %llu of %llu are free",
+        return hth_fail(HTH_ENODEVMEM, "device %s: %zu bytes requested, %llu of %llu are free",
                         d->base.props.name, bytes, (unsigned long long)(budget - m->asked_bytes),
                         (unsigned long long)budget);
     }

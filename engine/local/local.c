@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's thread: opens the device, takes requests, has them served (serve.c), gives training
-// jobs their turns, and when nobody asks for anything measures convolution candidates for the
-// programs in use and swaps better plans in.
+// The engine's thread: opens the device, takes what arrives, and has served, measured and trained
+// what the device's run queue says (serve_queue.c).
 #include "engine/local/local.h"
 
 #include "base/alloc.h"
@@ -12,7 +11,6 @@
 #include "base/settings.h"
 #include "base/stats.h"
 #include "convsel/link.h"
-#include "engine/serve/train_overlap.h"
 #include "engine/serve/load.h"
 #include "engine/serve/version_swap.h"
 #include "engine/engine_ops.h"
@@ -21,13 +19,14 @@
 #include "runtime/tenants/tenant.h"
 #include "engine/train/train_queue.h"
 
+#include <assert.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-// How long the engine is idle before it measures: longer than the gap between two requests of a
-// busy client.
+// How long the thread sleeps at most: then it looks what has changed in the store.
 #define ENGINE_IDLE_NS 200000000u
 // Kernels are made and models are planned on the engine's thread, whatever a program gives others.
 #define ENGINE_STACK ((size_t)2 << 20)
@@ -39,7 +38,7 @@ typedef struct local_engine {
     hth_serve serve;
     pthread_t thread;
     bool running;
-    _Atomic uint64_t turned, *turned_ns; // the last turn; where it is noted
+    _Atomic uint64_t polled, *polled_ns; // the last turn; where it is noted
     char device[256];
     hth_store *store;
     hth_site site;
@@ -50,7 +49,6 @@ typedef struct local_engine {
     hth_loads loads;
     hth_tenants tenants;
     bool resume;
-    hth_train_overlap beside;
     hth_request drain; // hth_engine_drain's message
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
@@ -71,15 +69,16 @@ static hth_err timing_put(void *ctx, const char *key, const char *value)
     return hth_store_text_put(ctx, key, value);
 }
 
-// Measuring takes what the pool has free, so that it needs no memory beside the device's; where
-// that is too little, the host's.
+// Measuring takes what the pool has free, so that it needs no memory in addition to the device's;
+// where that is too little, the host's.
 static void *timing_take(void *owner, size_t bytes)
 {
     void *p;
     const hth_site *s = owner;
-    return hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK ? p
-           : s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN)
-                                           : NULL;
+    if (hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK) {
+        return p;
+    }
+    return s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN) : NULL;
 }
 
 static void timing_give(void *owner, void *p)
@@ -92,10 +91,12 @@ static void timing_give(void *owner, void *p)
     }
 }
 
+// What is measured for somebody is measured to its end.
 static bool timing_between(void *owner)
 {
-    const hth_site *s = owner;
-    return s->in_measure != NULL && s->in_measure(s->in_ctx);
+    const local_engine *e =
+        (const local_engine *)((const char *)owner - offsetof(local_engine, site));
+    return hth_serve_tuning(&e->serve) && hth_work_point(e->site.queue);
 }
 
 static hth_err site_open(local_engine *e)
@@ -125,17 +126,15 @@ static hth_err site_open(local_engine *e)
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
-    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_version_swap_look};
+    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_version_swap_check};
     s->tenants = &e->tenants;
     HTH_TRY(hth_tenants_read(&e->tenants));
     hth_serve_init(&e->serve);
-    hth_train_overlap_init(&e->beside);
     return HTH_OK;
 }
 
 static void site_close(local_engine *e)
 {
-    hth_train_overlap_fini(&e->beside);
     hth_serve_fini(&e->serve);
     hth_models_fini(&e->models);
     if (e->site.pool != NULL) {
@@ -163,13 +162,13 @@ static void engine_answer(hth_request *r, hth_err err)
 
 // ---- what the serving asks for
 
-// engine_turned notes that the thread looks for requests. The clock has the kernel's ticks, and is
+// engine_polled notes that the thread looks for requests. The clock has the kernel's ticks, and is
 // read in a few nanoseconds.
-static void engine_turned(local_engine *e)
+static void engine_polled(local_engine *e)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    atomic_store_explicit(e->turned_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
+    atomic_store_explicit(e->polled_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
                           memory_order_relaxed);
 }
 
@@ -177,45 +176,74 @@ static hth_request *engine_mail(void *ctx)
 {
     local_engine *e = ctx;
     void *message = NULL;
-    engine_turned(e);
+    engine_polled(e);
     if (hth_mailbox_count(e->mailbox) > 0) {
         (void)hth_mailbox_receive(e->mailbox, 0, &message);
     }
     return message;
 }
 
+static void take_drain(local_engine *e, hth_request *r)
+{
+    assert(r == &e->drain); // it has no answer
+    hth_train_queue_drain(&e->training);
+}
+
+static void take_train(local_engine *e, hth_request *r)
+{
+    hth_train_queue_add(&e->training, r);
+}
+
+static void local_store(local_engine *e, hth_request *r)
+{
+    engine_answer(r, hth_fail(HTH_ENOTSUP, "'%s' is answered from the store, and not by an engine",
+                              hth_command_name(r->command)));
+}
+
+static void local_query(local_engine *e, hth_request *r)
+{
+    engine_answer(r, hth_query_answer(&e->models, r));
+}
+
+static void local_load(local_engine *e, hth_request *r)
+{
+    hth_loads_take(&e->loads, r);
+}
+
+static void local_jobs(local_engine *e, hth_request *r)
+{
+    engine_answer(r, hth_train_queue_query(&e->training, r));
+}
+
+// Who answers each command: the row's section says it.
+static void (*const local_commands[HTH_COMMANDS])(local_engine *e, hth_request *r) = {
+#define LOCAL_STORE(ID, ...)        [HTH_COMMAND_##ID] = local_store,
+#define LOCAL_QUERY(ID, ...)        [HTH_COMMAND_##ID] = local_query,
+#define LOCAL_LOAD(ID, ...)         [HTH_COMMAND_##ID] = local_load,
+#define LOCAL_JOBS(ID, ...)         [HTH_COMMAND_##ID] = local_jobs,
+#define LOCAL_ENGINE(ID, name, ...) [HTH_COMMAND_##ID] = take_##name,
+    HTH_COMMANDS_STORE(LOCAL_STORE) HTH_COMMANDS_QUERY(LOCAL_QUERY) HTH_COMMANDS_LOAD(LOCAL_LOAD)
+        HTH_COMMANDS_JOBS(LOCAL_JOBS) HTH_COMMANDS_ENGINE(LOCAL_ENGINE)};
+
 static void engine_query(void *ctx, hth_request *r)
 {
     local_engine *e = ctx;
     r->started_ns = hth_now_ns();
-    if (r == &e->drain) {
-        hth_train_queue_drain(&e->training);
-    } else if (r->canceled) {
+    if (r->canceled) {
         engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
-    } else if (strcmp(r->query, "train") == 0) {
-        hth_train_queue_add(&e->training, r);
-    } else if (!hth_loads_take(&e->loads, r)) {
-        bool known;
-        hth_err err = hth_train_queue_query(&e->training, r, &known);
-        engine_answer(r, known ? err : hth_query_answer(&e->models, r));
+    } else {
+        local_commands[r->command](e, r);
     }
 }
 
 static bool engine_at_once(void *ctx, hth_request *r)
 {
     local_engine *e = ctx;
-    if (r == &e->drain || r->canceled) {
-        return false;
-    }
-    if (strcmp(r->query, "loaded") == 0) {
-        r->started_ns = hth_now_ns();
-        return hth_loads_take(&e->loads, r);
-    }
-    if (!hth_query_at_once(&e->models, r)) {
+    if (r->canceled || !hth_query_at_once(&e->models, r)) {
         return false;
     }
     r->started_ns = hth_now_ns();
-    engine_answer(r, hth_query_answer(&e->models, r));
+    local_commands[r->command](e, r);
     return true;
 }
 
@@ -223,7 +251,7 @@ static bool engine_await(void *ctx, uint64_t ns)
 {
     local_engine *e = ctx;
     void *message;
-    engine_turned(e);
+    engine_polled(e);
     hth_err got = hth_mailbox_receive(e->mailbox, ns, &message);
     if (message != NULL) {
         hth_serve_take(&e->serve, message);
@@ -246,30 +274,33 @@ static uint64_t engine_wait(uint64_t wake_ns)
     return wake_ns - now_ns < ENGINE_IDLE_NS ? wake_ns - now_ns : ENGINE_IDLE_NS;
 }
 
+static bool engine_due(void *ctx)
+{
+    local_engine *e = ctx;
+    return hth_loads_due(&e->loads) || e->training.first != NULL;
+}
+
+static bool engine_job(void *ctx)
+{
+    local_engine *e = ctx;
+    bool loads = hth_loads_slice(&e->loads);
+    return hth_train_queue_slice(&e->training) || loads;
+}
+
 // engine_loop goes on until the mailbox is stopped and everything is answered.
 static void engine_loop(local_engine *e)
 {
-    bool tuning = false, busy = e->training.first != NULL, more = false;
-    uint64_t wake_ns = UINT64_MAX;
+    bool more = true;
+    uint64_t wake_ns = 0;
     hth_err got = HTH_OK;
-    while (got != HTH_ECANCELED || !hth_serve_empty(&e->serve)) {
+    while (got != HTH_ECANCELED || !hth_serve_over(&e->serve)) {
         void *message;
-        uint64_t wait_ns = tuning || busy || more ? 0 : engine_wait(wake_ns);
-        engine_turned(e);
-        got = hth_mailbox_receive(e->mailbox, wait_ns, &message);
+        engine_polled(e);
+        got = hth_mailbox_receive(e->mailbox, more ? 0 : engine_wait(wake_ns), &message);
         for (hth_request *r = message; r != NULL; r = engine_mail(e)) {
             hth_serve_take(&e->serve, r);
         }
-        more = hth_serve_turn(&e->serve, got == HTH_ECANCELED, &wake_ns);
-        bool idle = !more && !busy && got == HTH_ETIMEDOUT && hth_serve_empty(&e->serve) &&
-                    (tuning || wait_ns == ENGINE_IDLE_NS);
-        more = more && !hth_serve_empty(&e->serve);
-        tuning = idle && hth_serve_idle(&e->serve);
-        if (!idle && !busy && got != HTH_ECANCELED) {
-            hth_serve_tune(&e->serve);
-        }
-        busy = hth_loads_turn(&e->loads);
-        busy = hth_train_queue_turn(&e->training) || busy;
+        more = hth_serve_iterate(&e->serve, got == HTH_ECANCELED, &wake_ns);
     }
 }
 
@@ -318,12 +349,12 @@ static hth_err local_submit(hth_engine *engine, hth_request *r)
     return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
 }
 
-static void local_watch(hth_engine *e, const hth_poll_hook *w)
+static void local_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
 {
-    hth_mailbox_set_watch(local_of(e)->mailbox, w);
+    hth_mailbox_set_poll(local_of(e)->mailbox, w);
 }
 
-static bool local_look(hth_engine *e, bool on)
+static bool local_poll(hth_engine *e, bool on)
 {
     return false; // its own thread answers
 }
@@ -331,7 +362,7 @@ static bool local_look(hth_engine *e, bool on)
 static void local_drain(hth_engine *engine)
 {
     local_engine *e = local_of(engine);
-    e->drain.query = "drain";
+    e->drain.command = HTH_COMMAND_DRAIN;
     if (local_submit(engine, &e->drain) != HTH_OK) {
         hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
     }
@@ -364,7 +395,7 @@ static bool local_ready(hth_engine *e)
 
 static uint64_t local_stalled_ns(hth_engine *e)
 {
-    return hth_turn_age_ns(local_of(e)->turned_ns);
+    return hth_poll_age_ns(local_of(e)->polled_ns);
 }
 
 static void local_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
@@ -387,8 +418,8 @@ static bool local_free(hth_engine *e, void *p)
 
 static const hth_engine_ops local_ops = {
     .submit = local_submit,
-    .watch = local_watch,
-    .look = local_look,
+    .set_poll_hook = local_set_poll_hook,
+    .poll = local_poll,
     .drain = local_drain,
     .stop = local_stop,
     .close = local_close,
@@ -410,7 +441,7 @@ hth_err hth_local_open(const hth_engine_config *config, hth_store *store, hth_en
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
     e->resume = config->resume;
-    e->turned_ns = config->turned_ns != NULL ? config->turned_ns : &e->turned;
+    e->polled_ns = config->polled_ns != NULL ? config->polled_ns : &e->polled;
     e->training = (hth_train_queue){.ms = &e->models,
                                     .answer = engine_answer,
                                     .event = config->event,
@@ -425,12 +456,13 @@ hth_err hth_local_open(const hth_engine_config *config, hth_store *store, hth_en
                            .answer = engine_answer,
                            .wait = engine_await,
                            .wake = engine_wake,
+                           .due = engine_due,
+                           .job = engine_job,
                            .ctx = e};
     e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     e->serve.queue = e->queue;
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
-    e->beside = (hth_train_overlap){.serve = &e->serve};
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);

@@ -2,16 +2,16 @@
 // The engine's process: opens store and device, and an engine of the kind that is a thread, and
 // takes messages from the ring, in order.
 //
-// Threads: the engine's looks into the ring itself while it waits for work, so that a request needs
-// to wake one thread only; this one receives while the engine sleeps. The beat's counts, so that
-// hearthd knows that the process runs however long a kernel takes, looks for blocks that were
+// Threads: the engine's polls the ring itself while it waits for work, so that a request needs
+// to wake one thread only; this one receives while the engine sleeps. The heartbeat's counts, so
+// that hearthd knows that the process runs however long a kernel takes, looks for blocks that were
 // released, and ends the process when hearthd is gone. The kernel does that, too
 // (PR_SET_PDEATHSIG), and at once.
 #include "engine/process/child_impl.h"
 
 #include "base/settings.h"
 #include "base/thread.h"
-#include "device/cpu/turn.h"
+#include "device/cpu/quantum.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -23,7 +23,7 @@
 
 #define CHILD_HELLO_NS 60000000000u
 
-bool hth_child_asked(int argc, char **argv)
+bool hth_child_requested(int argc, char **argv)
 {
     return argc == 2 && strcmp(argv[1], HTH_CHILD_FLAG) == 0;
 }
@@ -70,7 +70,7 @@ static hth_err child_hello(child *c, const char *text)
     if (json_unpack(c->hello, "{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", &c->open.store,
                     "device", &c->open.device, "queue", &c->open.queue, "resume", &c->open.resume,
                     "loose", &c->open.loose, "settings", &settings, "log", &filter) != 0) {
-        return hth_fail(HTH_ECORRUPT, "the engine's process was not told what to open");
+        return hth_fail(HTH_ECORRUPT, "the engine process received no configuration");
     }
     child_settings(c, settings, filter);
     return HTH_OK;
@@ -84,7 +84,7 @@ static hth_err child_open(child *c)
                            .event = child_event,
                            .event_ctx = c,
                            .resume = c->open.resume != 0,
-                           .turned_ns = &c->link.board->turned_ns,
+                           .polled_ns = &c->link.control->polled_ns,
                            .inner = true};
     HTH_TRY(hth_engine_open(&e, c->store, &c->engine));
     return child_is_confined() ? hth_sandbox_calls(&c->sandbox) : HTH_OK;
@@ -100,21 +100,21 @@ static void child_set(const child *c, const char *text)
 
 // ---- the process
 
-static void child_beat(void *arg)
+static void child_heartbeat(void *arg)
 {
     child *c = arg;
-    hth_child_board *b = c->link.board;
-    int ms = (int)(b->beat_ns / 1000000u);
+    hth_child_control *b = c->link.control;
+    int ms = (int)(b->heartbeat_ns / 1000000u);
     struct pollfd gone = {.fd = c->link.socket, .events = POLLRDHUP};
     while (!atomic_load(&c->ended)) {
-        atomic_fetch_add(&b->beat, 1);
+        atomic_fetch_add(&b->heartbeats, 1);
         if (poll(&gone, 1, ms > 0 ? ms : 1) > 0) {
             c->config->orphaned();
             return;
         }
         pthread_mutex_lock(&c->lock);
-        for (uint64_t i = 0; i < b->n_slots; i++) {
-            if (c->calls[i].answered && atomic_load(&b->slot[i].released)) {
+        for (uint64_t i = 0; i < b->n_entries; i++) {
+            if (c->calls[i].answered && atomic_load(&b->entry[i].released)) {
                 child_release(&c->calls[i]);
             }
         }
@@ -137,7 +137,7 @@ static hth_err child_message(child *c)
         child_region_take(c, &head);
         return HTH_OK;
     case HTH_CHILD_FORGET:
-        child_region_forget(c, head.slot);
+        child_region_forget(c, head.entry);
         return HTH_OK;
     case HTH_CHILD_DRAIN:
         hth_engine_drain(c->engine);
@@ -151,12 +151,12 @@ static hth_err child_message(child *c)
     }
 }
 
-// child_look is the engine's own look into the ring while it waits for work.
-static bool child_look(void *ctx)
+// child_poll polls the ring on the engine's thread while it waits for work.
+static bool child_poll(void *ctx)
 {
     child *c = ctx;
     bool came = false;
-    hth_ring_attend(c->link.from);
+    hth_ring_poll_begin(c->link.from);
     if (hth_ring_wait(c->link.from, 0) == HTH_OK && pthread_mutex_trylock(&c->taking) == 0) {
         while (child_message(c) == HTH_OK) {
             came = true;
@@ -169,7 +169,7 @@ static bool child_look(void *ctx)
 static void child_leave(void *ctx)
 {
     child *c = ctx;
-    if (hth_ring_leave(c->link.from)) {
+    if (hth_ring_poll_end(c->link.from)) {
         pthread_mutex_lock(&c->taking);
         while (child_message(c) == HTH_OK) {
         }
@@ -181,8 +181,8 @@ static void child_leave(void *ctx)
 static void child_serve(child *c)
 {
     hth_err err = HTH_OK;
-    c->watch = (hth_poll_hook){child_look, child_leave, c};
-    hth_engine_watch(c->engine, &c->watch);
+    c->hook = (hth_poll_hook){child_poll, child_leave, c};
+    hth_engine_set_poll_hook(c->engine, &c->hook);
     while (err == HTH_OK || err == HTH_ETIMEDOUT) {
         err = hth_ring_wait(c->link.from, HTH_FOREVER);
         if (err == HTH_OK) {
@@ -198,26 +198,26 @@ static void child_serve(child *c)
 static hth_err child_map(child *c)
 {
     struct stat st;
-    if (fstat(HTH_CHILD_FD_BOARD, &st) != 0 || (size_t)st.st_size < sizeof *c->link.board) {
-        return hth_fail(HTH_EINVAL, "this is started by hearthd, not by hand");
+    if (fstat(HTH_CHILD_FD_CONTROL, &st) != 0 || (size_t)st.st_size < sizeof *c->link.control) {
+        return hth_fail(HTH_EINVAL, "the engine process is started by hearthd, not by hand");
     }
-    c->link.board_bytes = (size_t)st.st_size;
-    c->link.board =
-        mmap(NULL, c->link.board_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, HTH_CHILD_FD_BOARD, 0);
-    if (c->link.board == MAP_FAILED) {
-        return hth_fail(HTH_ENOMEM, "the engine's process cannot map its board");
+    c->link.control_bytes = (size_t)st.st_size;
+    c->link.control = mmap(NULL, c->link.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                           HTH_CHILD_FD_CONTROL, 0);
+    if (c->link.control == MAP_FAILED) {
+        return hth_fail(HTH_ENOMEM, "the engine process cannot map its control block");
     }
-    const hth_child_board *b = c->link.board;
-    if (hth_child_board_bytes(b->n_slots) != c->link.board_bytes) {
-        return hth_fail(HTH_ECORRUPT, "the board is another program's");
+    const hth_child_control *b = c->link.control;
+    if (hth_child_control_bytes(b->n_entries) != c->link.control_bytes) {
+        return hth_fail(HTH_ECORRUPT, "the control block belongs to another program");
     }
     HTH_TRY(hth_slab_open(HTH_CHILD_FD_IN, b->in_bytes, false, &c->link.in));
     HTH_TRY(hth_slab_open(HTH_CHILD_FD_OUT, b->out_bytes, true, &c->link.out));
-    c->calls = hth_calloc(b->n_slots, sizeof *c->calls);
+    c->calls = hth_calloc(b->n_entries, sizeof *c->calls);
     if (c->calls == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for requests");
     }
-    for (uint64_t i = 0; i < b->n_slots; i++) {
+    for (uint64_t i = 0; i < b->n_entries; i++) {
         c->calls[i].c = c;
     }
     return hth_child_link_open(&c->link, false);
@@ -233,7 +233,7 @@ static hth_err child_greet(child *c)
     HTH_TRY(hth_child_link_receive(&c->link, CHILD_HELLO_NS, &head, &body, &bytes));
     HTH_TRY(head.kind == HTH_CHILD_HELLO
                 ? child_hello(c, body)
-                : hth_fail(HTH_ECORRUPT, "the engine's process got no greeting"));
+                : hth_fail(HTH_ECORRUPT, "the engine process received no greeting"));
     hth_sandbox_oom();
     HTH_TRY(hth_store_open(c->open.store, true, false, &c->store));
     return child_confine(c);
@@ -255,7 +255,7 @@ static hth_err child_report(child *c, hth_err err)
 static void child_close(child *c)
 {
     hth_store_close(c->store);
-    for (uint64_t i = 0; c->calls != NULL && i < c->link.board->n_slots; i++) {
+    for (uint64_t i = 0; c->calls != NULL && i < c->link.control->n_entries; i++) {
         child_release(&c->calls[i]);
     }
     child_region_close(c);
@@ -265,16 +265,16 @@ static void child_close(child *c)
     hth_slab_close(c->link.out);
     hth_free(c->calls);
     json_decref(c->hello);
-    munmap(c->link.board, c->link.board_bytes);
+    munmap(c->link.control, c->link.control_bytes);
 }
 
 int hth_child_run(const hth_child_config *config)
 {
     child c = {.config = config, .link = {.socket = HTH_CHILD_FD_SOCKET}};
-    pthread_t beat;
+    pthread_t heartbeat;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "hearthd-engine");
-    hth_turn_rise(true);      // this process is there to answer, and nobody else's program
+    hth_quantum_raise(true);  // this process is there to answer, and nobody else's program
     signal(SIGTERM, SIG_IGN); // hearthd says when to stop; these come to both of them
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
@@ -284,7 +284,7 @@ int hth_child_run(const hth_child_config *config)
     sigprocmask(SIG_SETMASK, &none, NULL);
     pthread_mutex_init(&c.lock, NULL);
     pthread_mutex_init(&c.taking, NULL);
-    if (child_map(&c) != HTH_OK || getppid() != c.link.board->parent) {
+    if (child_map(&c) != HTH_OK || getppid() != c.link.control->parent) {
         return 1;
     }
     hth_err err = child_greet(&c);
@@ -292,17 +292,17 @@ int hth_child_run(const hth_child_config *config)
         (void)child_report(&c, err);
         return 1;
     }
-    if (hth_thread_start("hth-beat", child_beat, &c, &beat) != HTH_OK) {
+    if (hth_thread_start("hth-heartbeat", child_heartbeat, &c, &heartbeat) != HTH_OK) {
         return 1;
     }
     err = child_report(&c, child_open(&c));
     if (err == HTH_OK) {
         child_serve(&c);
     }
-    hth_engine_close(c.engine); // answers what was accepted; the beat goes on for as long
+    hth_engine_close(c.engine); // answers what was accepted; the heartbeat goes on for as long
     c.engine = NULL;
     atomic_store(&c.ended, true);
-    hth_thread_join(beat);
+    hth_thread_join(heartbeat);
     child_close(&c);
     pthread_mutex_destroy(&c.lock);
     pthread_mutex_destroy(&c.taking);

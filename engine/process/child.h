@@ -14,8 +14,8 @@ typedef struct hth_child_config {
     void (*orphaned)(void);
 } hth_child_config;
 
-// hth_child_asked tells whether the program was started to be the engine's process.
-bool hth_child_asked(int argc, char **argv);
+// hth_child_requested tells whether the program was started to be the engine's process.
+bool hth_child_requested(int argc, char **argv);
 // hth_child_run is that process, to be called before there is any other thread. It returns the exit
 // status, when hearthd has stopped it.
 int hth_child_run(const hth_child_config *config);

@@ -3,8 +3,8 @@
 //
 // Outputs get a block of the slab `out` when the engine asks for their place, but for those that a
 // client wants in memory of its own. It stays until hearthd says that it needs it no more
-// (`released`), or takes the slot for another request: no message is spent on that. A request's
-// record is copied, because the ring's memory is reused; inputs are used where they lie.
+// (`released`), or takes the entry for another request: no message is spent on that. A request's
+// record and inputs are used where they lie, which stays until it is answered.
 #include "engine/process/child_impl.h"
 
 #include "base/spin.h"
@@ -14,13 +14,13 @@
 #include <unistd.h>
 
 #define CALL_PROGRESS_NS 10000000u // from one message about a request's progress to the next
-// A request with a tensor of so many bytes has others sleep where they would look, for so long.
+// A request with a tensor of so many bytes has others sleep where they would spin, for so long.
 #define CALL_LARGE_BYTES (64u << 10)
-#define CALL_REST_NS     10000000u
+#define CALL_NO_SPIN_NS  10000000u
 
-static hth_child_slot *call_slot(child_call *call)
+static hth_child_entry *call_entry(child_call *call)
 {
-    return &call->c->link.board->slot[call - call->c->calls];
+    return &call->c->link.control->entry[call - call->c->calls];
 }
 
 // ---- answers: the engine's thread
@@ -35,10 +35,10 @@ void child_release(child_call *call)
 
 // call_known is the place that a client wants an output at, NULL: none that it fits, or it may
 // only get there when it is whole.
-static const hth_child_tensor *call_known(const child_call *call, const hth_request_tensor *out,
-                                          void **data)
+static const hth_ipc_record_tensor *call_known(const child_call *call,
+                                               const hth_request_tensor *out, void **data)
 {
-    const hth_child_record *q = call->record;
+    const hth_ipc_record *q = call->record;
     if (!hth_shared_in_place(&out->t)) {
         return NULL;
     }
@@ -83,12 +83,12 @@ static void call_progress(hth_request *r, const char *what, uint64_t done, uint6
 {
     child_call *call = r->ctx;
     uint64_t now = hth_real_ns();
-    if (now - call->told_ns >= CALL_PROGRESS_NS || done == total) {
+    if (now - call->reported_ns >= CALL_PROGRESS_NS || done == total) {
         hth_child_head head = {.kind = HTH_CHILD_PROGRESS,
-                               .slot = (uint32_t)(call - call->c->calls),
+                               .entry = (uint32_t)(call - call->c->calls),
                                .done = done,
                                .total = total};
-        call->told_ns = now;
+        call->reported_ns = now;
         (void)hth_child_link_text(&call->c->link, &head, what, 0); // the next one says more
     }
 }
@@ -99,39 +99,50 @@ typedef struct answer_memory {
     void *near, *far;
 } answer_memory;
 
-static void *answer_take(void *ctx, size_t bytes)
+static void *answer_take(answer_memory *m, size_t bytes)
 {
-    answer_memory *m = ctx;
     if (bytes > HTH_CHILD_NEAR_BYTES) {
         return m->far = hth_slab_alloc(m->c->link.out, bytes);
     }
     return m->near = hth_alloc(bytes);
 }
 
-static hth_err answer_record(const hth_request *r, answer_memory *m, hth_child_record **out)
+static hth_err answer_record(const hth_request *r, answer_memory *m, hth_ipc_record **out)
 {
     bool good = r->err == HTH_OK;
-    const char *text[HTH_CHILD_TEXTS] = {
-        [HTH_CHILD_DETAIL] = good ? NULL : r->detail, [HTH_CHILD_JSON] = good ? r->json : NULL};
-    int n = good && r->query == NULL ? r->n_outputs : 0;
-    HTH_TRY(hth_child_record_new(text, r->outputs, n, answer_take, m, out));
-    hth_child_record *a = *out;
-    a->err = r->err;
+    const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_DETAIL] =
+                                                        good ? NULL : r->detail,
+                                                    [HTH_IPC_RECORD_JSON] = good ? r->json : NULL};
+    int n = good && r->command == HTH_COMMAND_NONE ? r->n_outputs : 0;
+    size_t names = 0;
+    for (int i = 0; i < n; i++) {
+        names += strlen(r->outputs[i].name) + 1;
+    }
+    size_t bytes = hth_ipc_record_room(text, (size_t)n, names);
+    hth_ipc_record *a = *out = bytes > 0 ? answer_take(m, bytes) : NULL;
+    if (a == NULL) {
+        return HTH_ENOMEM;
+    }
+    hth_ipc_record_begin(a, text, (size_t)n);
+    a->err = (uint32_t)r->err;
     a->version = r->version;
     a->batched = r->batched;
     a->started_ns = r->started_ns;
     for (int i = 0; i < n; i++) {
-        const hth_request_tensor *t = &r->outputs[i];
+        const hth_tensor *t = &r->outputs[i].t;
+        hth_ipc_record_tensor *w = hth_ipc_record_add(
+            a, r->outputs[i].name, t->dtype, (size_t)t->shape.rank, t->shape.dim, t->bytes);
         void *at;
-        if (hth_slab_holds(m->c->link.out, t->t.data, t->t.bytes)) {
-            a->tensor[i].at = hth_slab_offset(m->c->link.out, t->t.data);
+        if (hth_slab_holds(m->c->link.out, t->data, t->bytes)) {
+            w->region = HTH_IPC_RECORD_SLAB;
+            w->at = hth_slab_offset(m->c->link.out, t->data);
         } else {
-            const hth_child_tensor *k = call_known(r->ctx, t, &at);
-            a->tensor[i].region = k->region;
-            a->tensor[i].at = k->at;
+            const hth_ipc_record_tensor *k = call_known(r->ctx, &r->outputs[i], &at);
+            w->region = k->region;
+            w->at = k->at;
         }
     }
-    return HTH_OK;
+    return hth_ipc_record_end(a);
 }
 
 static void call_answer(hth_request *r)
@@ -139,8 +150,8 @@ static void call_answer(hth_request *r)
     child_call *call = r->ctx;
     child *c = call->c;
     answer_memory memory = {.c = c};
-    hth_child_record none = {.bytes = 0}, *a; // none: refused by who reads it
-    hth_child_head head = {.kind = HTH_CHILD_DONE, .slot = (uint32_t)(call - c->calls)};
+    hth_ipc_record none = {.bytes = 0}, *a; // none: refused by who reads it
+    hth_child_head head = {.kind = HTH_CHILD_DONE, .entry = (uint32_t)(call - c->calls)};
     if (answer_record(r, &memory, &a) != HTH_OK) {
         hth_free(r->json);
         r->json = NULL;
@@ -159,7 +170,6 @@ static void call_answer(hth_request *r)
     }
     r->n_files = 0;
     hth_free(r->json);
-    hth_free(call->record);
     hth_free(call->inputs);
     pthread_mutex_lock(&c->lock);
     call->record = NULL;
@@ -167,115 +177,128 @@ static void call_answer(hth_request *r)
     call->far = memory.far;
     call->answered = true; // from here on the blocks may go as soon as hearthd says so
     pthread_mutex_unlock(&c->lock);
-    size_t bytes = memory.far != NULL ? 0 : a->bytes;
-    c->link.board->rest_ns = hth_spin_rests();
+    size_t bytes = 0;
+    if (memory.far == NULL) {
+        bytes = a == &none ? sizeof none : a->bytes;
+    }
+    c->link.control->spin_suspended_ns = hth_spin_suspended_until();
     (void)hth_child_link_send(&c->link, &head, a, bytes, HTH_FOREVER); // fails: nobody is there
     hth_free(memory.near);
 }
 
 // ---- requests
 
-static hth_err call_input(child *c, const hth_child_tensor *w, hth_request_tensor *t)
+static hth_err call_input(child *c, const hth_ipc_record_tensor *w, hth_request_tensor *t)
 {
     static _Alignas(64) uint8_t nothing[64];
     if (w->bytes == 0) { // of no samples, perhaps
         t->t.data = nothing;
         return HTH_OK;
     }
-    t->t.data =
-        w->region == 0 ? hth_slab_at(c->link.in, w->at, w->bytes) : child_region_at(c, w, false);
+    t->t.data = w->region == HTH_IPC_RECORD_SLAB ? hth_slab_at(c->link.in, w->at, w->bytes)
+                                                 : child_region_at(c, w, false);
     return t->t.data != NULL
                ? HTH_OK
-               : hth_fail(HTH_EIO, "an input's shared memory is not there in the engine's process");
+               : hth_fail(HTH_EIO, "an input's shared memory is not there in the engine process");
 }
 
-static void call_output(child *c, const hth_child_tensor *w, hth_request_tensor *t)
-{
-    t->t.data = w->region != 0 ? child_region_at(c, w, true) : NULL; // NULL: in the slab
-}
-
-// call_rest has nobody look for what comes while large tensors come through sockets: all processors
+// call_suspend_spin stops spinning while large tensors come through sockets: all processors
 // copy then. Who yields one gets it back when the others have had their slices, milliseconds later;
 // who sleeps is woken. hearthd is told with the next answer.
-static void call_rest(const hth_child_record *q, const hth_request *r)
+static void call_suspend_spin(const hth_ipc_record *q, const hth_request *r)
 {
     for (int i = 0; i < r->n_inputs; i++) {
-        if (q->tensor[i].region == 0 && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
-            hth_spin_rest(hth_real_after(CALL_REST_NS));
+        if (q->tensor[i].region == HTH_IPC_RECORD_SLAB && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
+            hth_spin_suspend(hth_real_after(CALL_NO_SPIN_NS));
         }
     }
 }
 
-static hth_err call_files(child *c, const child_call *call, const hth_child_record *q,
-                          hth_request *r)
+static hth_err call_files(child *c, const child_call *call, hth_request *r)
 {
-    uint32_t slot = (uint32_t)(call - c->calls);
-    for (uint32_t i = 0; i < q->n_files; i++) {
-        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(slot, (int)i), &r->files[i]));
+    uint32_t entry = (uint32_t)(call - c->calls);
+    for (uint32_t i = 0; i < call->ask.n_files; i++) {
+        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(entry, (int)i), &r->files[i]));
         r->n_files++;
     }
     return HTH_OK;
 }
 
-static hth_err call_open(child *c, child_call *call, const hth_child_record *q, hth_request *r)
+// call_inputs says where the request's tensors are: inputs, and places of outputs after them, where
+// those are not in the slab.
+static hth_err call_inputs(child *c, child_call *call, hth_request *r)
 {
-    r->model = hth_child_record_text(q, HTH_CHILD_MODEL);
-    r->query = hth_child_record_text(q, HTH_CHILD_QUERY);
-    r->arguments = hth_child_record_text(q, HTH_CHILD_ARGUMENTS);
-    r->tenant = hth_child_record_text(q, HTH_CHILD_TENANT);
-    r->own = q->own != 0;
-    r->admin = q->admin != 0;
-    r->priority = q->priority;
-    r->timeout_us = q->timeout_us;
-    r->waited_ns = q->waited_ns;
-    r->at_once = q->at_once != 0;
-    r->deaths = q->deaths;
-    if (r->model == NULL && r->query == NULL) {
-        return hth_fail(HTH_EINVAL, "a request asks for nothing");
-    }
+    const hth_ipc_record *q = call->record;
+    uint32_t n = q->n_tensors - q->n_known;
     call->inputs = hth_calloc(q->n_tensors + 1u, sizeof *call->inputs);
     if (call->inputs == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    uint32_t n = q->n_tensors - q->n_known;
     for (uint32_t i = 0; i < q->n_tensors; i++) {
-        call->inputs[i] = hth_child_record_tensor(q, (int)i);
+        const hth_ipc_record_tensor *w = &q->tensor[i];
+        call->inputs[i] = hth_child_record_tensor(q, w);
         if (i < n) {
-            HTH_TRY(call_input(c, &q->tensor[i], &call->inputs[i]));
+            HTH_TRY(call_input(c, w, &call->inputs[i]));
         } else {
-            call_output(c, &q->tensor[i], &call->inputs[i]);
+            call->inputs[i].t.data = child_region_at(c, w, true);
         }
     }
-    HTH_TRY(call_files(c, call, q, r));
     r->inputs = call->inputs;
     r->n_inputs = (int)n;
-    call_rest(q, r); // behind the next line request and record may be gone
+    return HTH_OK;
+}
+
+static hth_err call_open(child *c, child_call *call, hth_request *r)
+{
+    const hth_ipc_record *q = call->record;
+    const hth_child_ask *ask = &call->ask;
+    r->model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
+    r->command = hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY));
+    r->arguments = hth_ipc_record_text(q, HTH_IPC_RECORD_ARGUMENTS);
+    r->priority = q->priority;
+    r->timeout_us = q->timeout_us;
+    r->tenant = ask->known ? ask->tenant : NULL;
+    r->own = ask->own;
+    r->admin = ask->admin;
+    r->waited_ns = ask->waited_ns;
+    r->at_once = ask->at_once;
+    r->crashes = ask->crashes;
+    if (r->model == NULL && r->command == HTH_COMMAND_NONE) {
+        return hth_fail(HTH_EINVAL, "a request asks for nothing");
+    }
+    HTH_TRY(call_inputs(c, call, r));
+    HTH_TRY(call_files(c, call, r));
+    call_suspend_spin(q, r); // after the next line request and record may be gone
     return hth_engine_submit(c->engine, r);
 }
 
-void child_take(child *c, const hth_child_head *head, const char *body, size_t bytes)
+// call_read takes what hearthd says of a request, and its record.
+static hth_err call_read(child *c, child_call *call, const hth_child_head *head, const char *body,
+                         size_t bytes)
 {
-    const hth_child_record *q;
-    if (head->slot >= c->link.board->n_slots) {
+    call->record = hth_slab_at(c->link.in, head->far_at, head->far_bytes);
+    if (call->record == NULL || bytes != sizeof call->ask) {
+        return hth_fail(HTH_ECORRUPT, "a request lies outside of what is shared");
+    }
+    memcpy(&call->ask, body, bytes);
+    return hth_ipc_record_check(call->record, head->far_bytes);
+}
+
+void child_take(child *process, const hth_child_head *head, const char *body, size_t bytes)
+{
+    if (head->entry >= process->link.control->n_entries) {
         return;
     }
-    child_call *call = &c->calls[head->slot];
-    hth_request *r = &call_slot(call)->r;
-    pthread_mutex_lock(&c->lock);
+    child_call *call = &process->calls[head->entry];
+    hth_request *r = &call_entry(call)->r;
+    pthread_mutex_lock(&process->lock);
     child_release(call);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&process->lock);
     *r = (hth_request){
         .place = call_place, .progress = call_progress, .done = call_answer, .ctx = call};
-    call->told_ns = 0;
-    hth_err err = hth_child_link_record(head, body, bytes, c->link.in, &call->record, &q);
-    if (err == HTH_OK && call->record == NULL) {
-        call->record = hth_memdup(q, bytes);
-        q = call->record;
-        err = q != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a request");
-    }
-    if (err == HTH_OK) {
-        err = call_open(c, call, q, r);
-    }
+    call->reported_ns = 0;
+    hth_err err = call_read(process, call, head, body, bytes);
+    err = err == HTH_OK ? call_open(process, call, r) : err;
     if (err != HTH_OK) {
         r->err = err;
         snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());

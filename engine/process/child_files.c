@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question is {use, path with its zero} in one packet, an answer {error, sentence} with the
-// descriptor in its control data. What the child sends is believed in nothing; descriptors that
-// come with it are not taken.
+// What the engine's process may open. It is left with the store, without its list of paths that
+// users named (modelstore/paths.h) and hearthd's lock; the libraries of its device; and what it is
+// sent. Other files are opened by hearthd: a question is {use, path with its zero} in one packet,
+// an answer {error, sentence} with the descriptor in its control data. What the child sends is
+// believed in nothing; descriptors that come with it are not taken.
 #include "engine/process/child_files.h"
 
+#include "base/alloc.h"
 #include "base/ipc/fd.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "device/plugin.h"
+#include "engine/process/child_impl.h"
 #include "modelstore/paths.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#define CONFINE_PLACES 64
+#define CONFINE_OWN    7 // of the store, and of what the driver compiles
 
 typedef struct files_question {
     uint32_t use;
@@ -27,7 +37,7 @@ typedef struct files_answer {
     char detail[700];
 } files_answer;
 
-// ---- the child's side
+// ---- the child asks
 
 static struct {
     int socket;
@@ -47,15 +57,16 @@ static hth_err files_ask(void *ctx, hth_open_use use, const char *path, int *fd)
     memcpy(q.path, path, bytes);
     size_t all = offsetof(files_question, path) + bytes;
     pthread_mutex_lock(&files.lock);
-    bool told = send(files.socket, &q, all, MSG_NOSIGNAL) == (ssize_t)all &&
-                hth_fd_receive(files.socket, &a, sizeof a, fd, 0);
+    bool answered = send(files.socket, &q, all, MSG_NOSIGNAL) == (ssize_t)all &&
+                    hth_fd_receive(files.socket, &a, sizeof a, fd, 0);
     pthread_mutex_unlock(&files.lock);
-    if (!told) {
+    if (!answered) {
         return hth_fail(HTH_EIO, "cannot open '%s': hearthd does not answer", path);
     }
-    return a.err == HTH_OK && *fd < 0 ? hth_fail(HTH_EIO, "'%s' did not arrive", path)
-           : a.err == HTH_OK          ? HTH_OK
-                                      : hth_fail((hth_err)a.err, "%s", a.detail);
+    if (a.err != HTH_OK) {
+        return hth_fail((hth_err)a.err, "%s", a.detail);
+    }
+    return *fd >= 0 ? HTH_OK : hth_fail(HTH_EIO, "'%s' did not arrive", path);
 }
 
 void hth_child_files_use(int socket)
@@ -64,7 +75,7 @@ void hth_child_files_use(int socket)
     hth_opener_set(files_ask, NULL);
 }
 
-// ---- hearthd's side
+// ---- hearthd answers
 
 static hth_err files_open(const char *store, hth_open_use use, const char *path, int *fd)
 {
@@ -77,10 +88,10 @@ static hth_err files_open(const char *store, hth_open_use use, const char *path,
     hth_store_close(s);
     if (!named) {
         hth_log(WARN, SERVER, "engine-file",
-                "the engine's process asked for '%s', which no user named", path);
+                "the engine process requested '%s', which no user named", path);
         return hth_fail(HTH_EDENIED,
                         "'%s' was not named by a user of this server; `hearth train --resume` "
-                        "with --data FILE (and --eval) goes on",
+                        "with --data FILE (and --eval) continues",
                         path);
     }
     return hth_open_here(use, path, fd);
@@ -112,4 +123,99 @@ void hth_child_files_serve(int socket, const char *store)
             close(fd);
         }
     }
+}
+
+// ---- the child's confinement
+
+typedef struct confine_places {
+    hth_sandbox_place list[CONFINE_PLACES];
+    char *own[CONFINE_PLACES]; // what they point to, to be freed
+    int n;
+} confine_places;
+
+// A process with a sanitizer looks for leaks at its end by tracing itself, which the filter
+// refuses.
+bool child_is_confined(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return false;
+#endif
+    char word[HTH_SETTING_TEXT];
+    return strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
+}
+
+// place_take adds `path`, which it takes over.
+static hth_err place_take(confine_places *p, hth_sandbox_may may, char *path)
+{
+    if (path == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory to confine the engine process");
+    }
+    if (p->n == CONFINE_PLACES) {
+        hth_free(path);
+        return hth_fail(HTH_EINVAL, "cuda.libs names too many folders: at most %d are possible",
+                        CONFINE_PLACES - CONFINE_OWN);
+    }
+    p->own[p->n] = path;
+    p->list[p->n++] = (hth_sandbox_place){path, may};
+    return HTH_OK;
+}
+
+static hth_err places_store(confine_places *p, const char *store)
+{
+    static const struct {
+        const char *name;
+        hth_sandbox_may may;
+    } part[] = {{"", HTH_MAY_LIST},         {"format", HTH_MAY_READ}, {"lock", HTH_MAY_USE},
+                {"tensors", HTH_MAY_WRITE}, {"tmp", HTH_MAY_WRITE},   {"index", HTH_MAY_WRITE}};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        HTH_TRY(place_take(p, part[i].may, hth_asprintf("%s/%s", store, part[i].name)));
+    }
+    return HTH_OK;
+}
+
+// places_cuda adds the folders of CUDA's libraries, and one for what the driver compiles for this
+// device, which it would compile again at each start.
+static hth_err places_cuda(confine_places *p, const char *store)
+{
+    char text[HTH_SETTING_TEXT];
+    const char *cache = getenv("CUDA_CACHE_PATH"), *d = hth_setting_text(HTH_SET_CUDA_LIBS, text);
+    for (size_t n; *d != 0; d += n + (d[n] == ':')) {
+        n = strcspn(d, ":");
+        HTH_TRY(n > 0 ? place_take(p, HTH_MAY_READ, hth_asprintf("%.*s", (int)n, d)) : HTH_OK);
+    }
+    if (cache != NULL) {
+        return place_take(p, HTH_MAY_WRITE, hth_asprintf("%s", cache));
+    }
+    char *own = hth_asprintf("%s/jit", store);
+    if (own != NULL && (mkdir(own, 0700) == 0 || errno == EEXIST)) {
+        (void)setenv("CUDA_CACHE_PATH", own, 0);
+    }
+    return place_take(p, HTH_MAY_WRITE, own);
+}
+
+static hth_err confine(child *c)
+{
+    confine_places p = {.n = 0};
+    bool gpu = strncmp(c->open.device, "cuda", 4) == 0;
+    hth_err err = places_store(&p, c->open.store);
+    err = err == HTH_OK && gpu ? places_cuda(&p, c->open.store) : err;
+    err = err == HTH_OK ? hth_sandbox_files(p.list, p.n, gpu, &c->sandbox) : err;
+    for (int i = 0; i < p.n; i++) {
+        hth_free(p.own[i]);
+    }
+    if (err == HTH_OK && c->sandbox.files && !gpu && access("/dev/nvidiactl", F_OK) == 0) {
+        hth_plugin_keep_out("there is a GPU, which the sandbox of another device's process hides; "
+                            "`hearthd --device cuda:0` uses it");
+    }
+    return err;
+}
+
+hth_err child_confine(child *process)
+{
+    hth_child_files_use(HTH_CHILD_FD_FILES);
+    if (!child_is_confined()) {
+        return HTH_OK;
+    }
+    return process->open.loose ? hth_sandbox_files(NULL, 0, false, &process->sandbox)
+                               : confine(process);
 }

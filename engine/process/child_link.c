@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rings stand behind the slots of the board, each at a multiple of 64.
+// The rings follow the entries of the control block, each at a multiple of 64.
 #include "engine/process/child_link.h"
 
 #include "base/alloc.h"
@@ -10,90 +10,89 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static size_t board_head_bytes(uint64_t n_slots)
+static size_t control_head_bytes(uint64_t n_entries)
 {
-    size_t bytes = sizeof(hth_child_board) + n_slots * sizeof(hth_child_slot);
+    size_t bytes = sizeof(hth_child_control) + n_entries * sizeof(hth_child_entry);
     return (bytes + 4095) / 4096 * 4096;
 }
 
-size_t hth_child_board_bytes(uint64_t n_slots)
+size_t hth_child_control_bytes(uint64_t n_entries)
 {
-    return board_head_bytes(n_slots) + 2 * hth_ring_bytes(HTH_CHILD_RING_BYTES);
+    return control_head_bytes(n_entries) + 2 * hth_ring_bytes(HTH_CHILD_RING_BYTES);
 }
 
-hth_err hth_child_link_open(hth_child_link *l, bool parent)
+hth_err hth_child_link_open(hth_child_link *link, bool parent)
 {
-    char *at = (char *)l->board + board_head_bytes(l->board->n_slots);
+    char *at = (char *)link->control + control_head_bytes(link->control->n_entries);
     char *second = at + hth_ring_bytes(HTH_CHILD_RING_BYTES);
-    uint64_t spin_ns = parent ? l->board->spin_ns : 0; // there the engine looks
-    pthread_mutex_init(&l->lock, NULL);
-    hth_err err = hth_ring_open(parent ? at : second, HTH_CHILD_RING_BYTES, HTH_RING_PRODUCER,
-                                spin_ns, &l->to);
-    return err == HTH_OK ? hth_ring_open(parent ? second : at, HTH_CHILD_RING_BYTES,
-                                         HTH_RING_CONSUMER, spin_ns, &l->from)
-                         : err;
+    uint64_t spin_ns = parent ? link->control->spin_ns : 0; // there the engine polls
+    pthread_mutex_init(&link->lock, NULL);
+    HTH_TRY(hth_ring_open(parent ? at : second, HTH_CHILD_RING_BYTES, HTH_RING_PRODUCER, spin_ns,
+                          &link->to));
+    return hth_ring_open(parent ? second : at, HTH_CHILD_RING_BYTES, HTH_RING_CONSUMER, spin_ns,
+                         &link->from);
 }
 
-void hth_child_link_close(hth_child_link *l)
+void hth_child_link_close(hth_child_link *link)
 {
-    hth_ring_close(l->to);
-    hth_ring_close(l->from);
-    hth_free(l->message);
-    l->to = l->from = NULL;
-    l->message = NULL;
-    l->cap = 0;
-    pthread_mutex_destroy(&l->lock);
+    hth_ring_close(link->to);
+    hth_ring_close(link->from);
+    hth_free(link->message);
+    link->to = link->from = NULL;
+    link->message = NULL;
+    link->cap = 0;
+    pthread_mutex_destroy(&link->lock);
 }
 
-hth_err hth_child_link_send(hth_child_link *l, const hth_child_head *head, const void *body,
+hth_err hth_child_link_send(hth_child_link *link, const hth_child_head *head, const void *body,
                             size_t bytes, uint64_t timeout_ns)
 {
     const hth_ring_part parts[] = {{head, sizeof *head}, {body, bytes}};
-    pthread_mutex_lock(&l->lock);
-    hth_err err = hth_ring_send(l->to, parts, bytes > 0 ? 2 : 1, timeout_ns);
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&link->lock);
+    hth_err err = hth_ring_send(link->to, parts, bytes > 0 ? 2 : 1, timeout_ns);
+    pthread_mutex_unlock(&link->lock);
     return err;
 }
 
-hth_err hth_child_link_text(hth_child_link *l, const hth_child_head *head, const char *text,
+hth_err hth_child_link_text(hth_child_link *link, const hth_child_head *head, const char *text,
                             uint64_t timeout_ns)
 {
-    return hth_child_link_send(l, head, text, strlen(text) + 1, timeout_ns);
+    return hth_child_link_send(link, head, text, strlen(text) + 1, timeout_ns);
 }
 
-hth_err hth_child_link_receive(hth_child_link *l, uint64_t timeout_ns, hth_child_head *head,
+hth_err hth_child_link_receive(hth_child_link *link, uint64_t timeout_ns, hth_child_head *head,
                                const char **body, size_t *bytes)
 {
     size_t n;
     if (timeout_ns > 0) {
-        HTH_TRY(hth_ring_wait(l->from, timeout_ns));
+        HTH_TRY(hth_ring_wait(link->from, timeout_ns));
     }
-    HTH_TRY(hth_ring_next(l->from, &n));
-    if (n + 1 > l->cap) {
-        char *more = hth_realloc(l->message, n + 1, 1);
+    HTH_TRY(hth_ring_next(link->from, &n));
+    if (n + 1 > link->cap) {
+        char *more = hth_realloc(link->message, n + 1, 1);
         if (more == NULL) {
             return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", n);
         }
-        l->message = more;
-        l->cap = n + 1;
+        link->message = more;
+        link->cap = n + 1;
     }
-    hth_ring_take(l->from, l->message);
+    hth_ring_take(link->from, link->message);
     if (n < sizeof *head) {
         return hth_fail(HTH_ECORRUPT, "a message has no head");
     }
-    l->message[n] = 0;
-    memcpy(head, l->message, sizeof *head);
-    *body = l->message + sizeof *head;
+    link->message[n] = 0;
+    memcpy(head, link->message, sizeof *head);
+    *body = link->message + sizeof *head;
     *bytes = n - sizeof *head;
     return HTH_OK;
 }
 
-hth_err hth_child_link_record(const hth_child_head *head, const char *body, size_t bytes,
-                              const hth_slab *slab, hth_child_record **copy,
-                              const hth_child_record **out)
+hth_err hth_child_link_answer(const hth_child_head *head, const char *body, size_t bytes,
+                              const hth_slab *slab, hth_ipc_record **copy,
+                              const hth_ipc_record **out)
 {
     *copy = NULL;
-    *out = (const hth_child_record *)(const void *)body;
+    *out = (const hth_ipc_record *)(const void *)body;
     if (head->far_bytes > 0) {
         const void *far = hth_slab_at(slab, head->far_at, head->far_bytes);
         bytes = head->far_bytes;
@@ -106,12 +105,25 @@ hth_err hth_child_link_record(const hth_child_head *head, const char *body, size
             return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
         }
     }
-    hth_err err = hth_child_record_check(*out, bytes);
+    hth_err err = hth_ipc_record_check(*out, bytes);
     if (err != HTH_OK) {
         hth_free(*copy);
         *copy = NULL;
     }
     return err;
+}
+
+hth_request_tensor hth_child_record_tensor(const hth_ipc_record *record,
+                                           const hth_ipc_record_tensor *tensor)
+{
+    _Static_assert(HTH_IPC_RECORD_RANK == HTH_MAX_RANK, "a record's tensors are the engine's");
+    hth_request_tensor t = {.name = hth_ipc_record_name(record, tensor),
+                            .t = {.dtype = (hth_dtype)tensor->dtype,
+                                  .layout = HTH_LAYOUT_PLAIN,
+                                  .shape = {.rank = (int)tensor->rank},
+                                  .bytes = tensor->bytes}};
+    memcpy(t.t.shape.dim, tensor->dim, sizeof tensor->dim);
+    return t;
 }
 
 // ---- descriptors
@@ -131,9 +143,9 @@ static hth_err fd_next(int socket, uint32_t *number, int *fd)
                : hth_fail(HTH_EIO, "shared memory did not arrive");
 }
 
-uint32_t hth_child_file(uint32_t slot, int i)
+uint32_t hth_child_file(uint32_t entry, int index)
 {
-    return UINT32_C(1) << 31 | (slot * HTH_REQUEST_FILES + (uint32_t)i);
+    return UINT32_C(1) << 31 | (entry * HTH_REQUEST_FILES + (uint32_t)index);
 }
 
 hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd)

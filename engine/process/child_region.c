@@ -9,12 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-void *child_region_at(child *c, const hth_child_tensor *w, bool write)
+void *child_region_at(child *process, const hth_ipc_record_tensor *tensor, bool write)
 {
     child_region *r = NULL;
-    HASH_FIND(hh, c->regions, &w->region, sizeof w->region, r);
-    bool inside = r != NULL && w->at <= r->bytes && w->bytes <= r->bytes - w->at;
-    return inside && (r->writable || !write) ? r->data + w->at : NULL;
+    HASH_FIND(hh, process->regions, &tensor->region, sizeof tensor->region, r);
+    bool inside = r != NULL && tensor->at <= r->bytes && tensor->bytes <= r->bytes - tensor->at;
+    return inside && (r->writable || !write) ? r->data + tensor->at : NULL;
 }
 
 static void region_free(child *c, child_region *r)
@@ -25,19 +25,19 @@ static void region_free(child *c, child_region *r)
     hth_free(r);
 }
 
-void child_region_forget(child *c, uint32_t number)
+void child_region_forget(child *process, uint32_t number)
 {
     child_region *r;
-    HASH_FIND(hh, c->regions, &number, sizeof number, r);
+    HASH_FIND(hh, process->regions, &number, sizeof number, r);
     if (r != NULL) {
-        region_free(c, r);
+        region_free(process, r);
     }
 }
 
-void child_region_take(child *c, const hth_child_head *head)
+void child_region_take(child *process, const hth_child_head *head)
 {
     int fd;
-    hth_err err = hth_child_fd_receive(c->link.socket, head->slot, &fd);
+    hth_err err = hth_child_fd_receive(process->link.socket, head->entry, &fd);
     if (err != HTH_OK) {
         hth_log(WARN, SERVER, "engine-memory", "%s", hth_err_detail());
         return;
@@ -50,14 +50,14 @@ void child_region_take(child *c, const hth_child_head *head)
     close(fd);
     child_region *r = p != MAP_FAILED ? hth_calloc(1, sizeof *r) : NULL;
     if (r != NULL) {
-        *r = (child_region){.number = head->slot,
+        *r = (child_region){.number = head->entry,
                             .data = p,
                             .bytes = head->done,
                             .writable = writable,
                             .guard = -1};
         r->guard = shrinks ? hth_shm_guard(p, head->done) : -1;
         if (!shrinks || r->guard >= 0) {
-            HASH_ADD(hh, c->regions, number, sizeof r->number, r);
+            HASH_ADD(hh, process->regions, number, sizeof r->number, r);
         }
         if (r->hh.tbl != NULL) {
             return;
@@ -71,9 +71,9 @@ void child_region_take(child *c, const hth_child_head *head)
     hth_log(WARN, SERVER, "engine-memory", "bytes=%" PRIu64 " mapped=no", head->done);
 }
 
-void child_region_close(child *c)
+void child_region_close(child *process)
 {
-    while (c->regions != NULL) {
-        region_free(c, c->regions);
+    while (process->regions != NULL) {
+        region_free(process, process->regions);
     }
 }

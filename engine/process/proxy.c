@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper's loop, and the proxy's lifetime.
+// The supervisor's loop, and the proxy's lifetime.
 //
 //     DOWN --(started)--> STARTING --(device and store open)--> UP
 //       ^                     |                                  |
-//       +---(it ended, after a pause that grows with quick deaths)---+
+//       +---(it ended, after a pause that grows with quick crashes)---+
 //
-// The keeper sleeps on the ring. It wakes by itself to look after requests (cancellation is a flag
-// that nobody announces) and to see whether the process has ended: every 10 ms while there are
-// requests, every 50 ms otherwise. Beats are looked at in units of the keeper's own looks: when
-// the whole machine stood still, no look was missed.
+// The supervisor sleeps on the ring. It wakes by itself to look after requests (cancellation is a
+// flag that nobody announces) and to see whether the process has ended: every 10 ms while there are
+// requests, every 50 ms otherwise. Heartbeats are counted in the supervisor's own ticks: when
+// the whole machine stood still, no tick was missed.
 #include "engine/process/proxy_impl.h"
 
 #include "base/keep.h"
@@ -28,11 +28,11 @@
 #define IDLE_NS      50000000u
 #define PAUSE_NS     100000000u   // before the second restart in a row; doubles
 #define PAUSE_DOUBLE 20           // at most that often
-#define BIRTH_NS     60000000000u // until the first beat: a program may take long to load
+#define BIRTH_NS     60000000000u // until the first heartbeat: a program may take long to load
 // Requests beyond those that wait: at work, or training jobs.
 #define MORE_CALLS 1024
 
-static void keeper_phase(hth_proxy *p, proxy_phase phase)
+static void supervisor_phase(hth_proxy *p, proxy_phase phase)
 {
     pthread_mutex_lock(&p->lock);
     p->phase = phase;
@@ -42,7 +42,7 @@ static void keeper_phase(hth_proxy *p, proxy_phase phase)
 
 // ---- the first start's result, which hth_proxy_open waits for
 
-static void keeper_opened(hth_proxy *p, hth_err err, const char *detail)
+static void supervisor_opened(hth_proxy *p, hth_err err, const char *detail)
 {
     pthread_mutex_lock(&p->lock);
     if (!p->opened) {
@@ -58,7 +58,7 @@ static void keeper_opened(hth_proxy *p, hth_err err, const char *detail)
 // ---- the child
 
 // proxy_tell_end has the child drain and stop, in that order, where that is wished and it was not
-// told: behind all that was accepted before. The ring may be full: the next look tries again. Lock
+// told: after all that was accepted before. The ring may be full: the next tick tries again. Lock
 // held.
 static void proxy_tell_end(hth_proxy *p)
 {
@@ -75,10 +75,10 @@ static void proxy_tell_end(hth_proxy *p)
     }
 }
 
-// keeper_loosen tells whether the first child could not open a GPU because it is confined, perhaps:
-// drivers differ in what they open. The next one is not. Later children may not ask for that: what
-// they fail for may be somebody's doing.
-static bool keeper_loosen(hth_proxy *p)
+// supervisor_loosen tells whether the first child could not open a GPU because it is confined,
+// perhaps: drivers differ in what they open. The next one is not. Later children may not ask for
+// that: what they fail for may be somebody's doing.
+static bool supervisor_loosen(hth_proxy *p)
 {
     char word[HTH_SETTING_TEXT];
     bool confined = strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
@@ -89,26 +89,26 @@ static bool keeper_loosen(hth_proxy *p)
     return true;
 }
 
-// keeper_unconfined says once, however many children there are, that they are not confined.
-static void keeper_unconfined(const hth_proxy *p)
+// supervisor_unconfined says once, however many children there are, that they are not confined.
+static void supervisor_unconfined(const hth_proxy *p)
 {
     static atomic_bool told;
     if (p->loose) {
         hth_log(WARN, SERVER, "engine-unconfined",
-                "device %s opens only where it may open what it likes: its process can open what "
-                "hearthd's account can",
+                "device %s does not open in the sandbox: its process can open whatever hearthd's "
+                "account can",
                 p->device);
     } else if (!atomic_exchange(&told, true)) {
         hth_log(WARN, SERVER, "engine-unconfined",
-                "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine's "
-                "process can open what hearthd's account can");
+                "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine "
+                "process can open whatever hearthd's account can");
     }
 }
 
-static void keeper_started(hth_proxy *p, bool confined)
+static void supervisor_started(hth_proxy *p, bool confined)
 {
     if (!confined) {
-        keeper_unconfined(p);
+        supervisor_unconfined(p);
     }
     pthread_mutex_lock(&p->lock);
     p->phase = PROXY_UP;
@@ -122,22 +122,24 @@ static void keeper_started(hth_proxy *p, bool confined)
     hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)p->pid,
             (hth_real_ns() - p->started_ns) / 1000000u);
     p->up = true;
-    keeper_opened(p, HTH_OK, "");
+    supervisor_opened(p, HTH_OK, "");
     if (!stopping) {
         proxy_models_again(p);
     }
 }
 
-static void keeper_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes)
+static void supervisor_message(hth_proxy *p, const hth_child_head *head, const char *body,
+                               size_t bytes)
 {
     if (head->kind == HTH_CHILD_STARTED && p->phase == PROXY_STARTING) {
-        keeper_started(p, head->done != HTH_CHILD_UNCONFINED);
-    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING && keeper_loosen(p)) {
+        supervisor_started(p, head->done != HTH_CHILD_UNCONFINED);
+    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING &&
+               supervisor_loosen(p)) {
         hth_log(INFO, SERVER, "engine-again", "%s", body);
     } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", body);
-        keeper_opened(p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO,
-                      body);
+        supervisor_opened(
+            p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO, body);
     } else {
         proxy_message(p, head, body, bytes);
     }
@@ -152,7 +154,7 @@ static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
     hth_err err = hth_child_link_receive(&p->link, 0, &head, &body, &bytes);
     while (err == HTH_OK) {
         *came = true;
-        keeper_message(p, &head, body, bytes);
+        supervisor_message(p, &head, body, bytes);
         err = hth_real_ns() < until_ns ? hth_child_link_receive(&p->link, 0, &head, &body, &bytes)
                                        : HTH_ETIMEDOUT;
     }
@@ -162,28 +164,28 @@ static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
     return err;
 }
 
-// keeper_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
+// supervisor_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
 // sends no more.
-static bool keeper_receive(hth_proxy *p, uint64_t timeout_ns)
+static bool supervisor_receive(hth_proxy *p, uint64_t timeout_ns)
 {
     bool came = false;
-    hth_spin_rest(p->link.board->rest_ns);
+    hth_spin_suspend(p->link.control->spin_suspended_ns);
     hth_err err = hth_ring_wait(p->link.from, timeout_ns);
     if (err == HTH_OK) {
         pthread_mutex_lock(&p->taking);
-        err = proxy_take(p, p->next_look_ns, &came);
+        err = proxy_take(p, p->next_tick_ns, &came);
         pthread_mutex_unlock(&p->taking);
     }
     return err != HTH_ECANCELED;
 }
 
-// ---- another thread that looks
+// ---- another thread that polls
 
-void proxy_unattend(hth_proxy *p)
+void proxy_stop_polling(hth_proxy *proxy)
 {
-    if (p->attended) { // what came meanwhile is taken by that thread's next look
-        p->attended = false;
-        (void)hth_ring_leave(p->link.from);
+    if (proxy->polled) { // what came meanwhile is taken by that thread's next poll
+        proxy->polled = false;
+        (void)hth_ring_poll_end(proxy->link.from);
     }
 }
 
@@ -198,13 +200,13 @@ static bool proxy_take_now(hth_engine *e, bool on)
         pthread_mutex_lock(&p->taking);
     }
     pthread_mutex_lock(&p->lock);
-    p->looked = p->looked || on;
-    p->looker = pthread_self();
+    p->polling = p->polling || on;
+    p->poller = pthread_self();
     if (!on || !p->up || p->others > 0) {
-        proxy_unattend(p);
-    } else if (!p->attended) {
-        p->attended = true;
-        hth_ring_attend(p->link.from);
+        proxy_stop_polling(p);
+    } else if (!p->polled) {
+        p->polled = true;
+        hth_ring_poll_begin(p->link.from);
     }
     pthread_mutex_unlock(&p->lock);
     if (p->up) {
@@ -214,17 +216,17 @@ static bool proxy_take_now(hth_engine *e, bool on)
     return came;
 }
 
-static void keeper_check_beat(hth_proxy *p, uint64_t now)
+static void supervisor_check_heartbeat(hth_proxy *p, uint64_t now)
 {
-    if (now < p->next_beat_ns) {
+    if (now < p->next_heartbeat_ns) {
         return;
     }
-    uint64_t beat = atomic_load(&p->link.board->beat);
-    p->next_beat_ns = now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
-    p->missed = beat == p->beat && beat > 0 ? p->missed + 1 : 0;
-    p->beat = beat;
-    if (p->missed >= (int)hth_setting_int(HTH_SET_ENGINE_HEARTBEATS) ||
-        (beat == 0 && now - p->started_ns > BIRTH_NS)) {
+    uint64_t heartbeat = atomic_load(&p->link.control->heartbeats);
+    p->next_heartbeat_ns = now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
+    p->missed = heartbeat == p->heartbeats && heartbeat > 0 ? p->missed + 1 : 0;
+    p->heartbeats = heartbeat;
+    if (p->missed >= (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS) ||
+        (heartbeat == 0 && now - p->started_ns > BIRTH_NS)) {
         hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d", (int)p->pid, p->missed);
         kill(p->pid, SIGKILL);
     }
@@ -233,27 +235,27 @@ static void keeper_check_beat(hth_proxy *p, uint64_t now)
     }
 }
 
-// keeper_pause is how long to wait behind the deaths so far.
-static uint64_t keeper_pause(int deaths)
+// supervisor_pause is how long to wait after the crashes so far.
+static uint64_t supervisor_pause(int crashes)
 {
-    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_RESTART_MS) * 1000000u;
-    int doubled = deaths - 2 < PAUSE_DOUBLE ? deaths - 2 : PAUSE_DOUBLE;
-    uint64_t pause = deaths >= 2 ? (uint64_t)PAUSE_NS << doubled : 0;
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_RESTART_BACKOFF_MS) * 1000000u;
+    int doubled = crashes - 2 < PAUSE_DOUBLE ? crashes - 2 : PAUSE_DOUBLE;
+    uint64_t pause = crashes >= 2 ? (uint64_t)PAUSE_NS << doubled : 0;
     return pause < most ? pause : most;
 }
 
-// keeper_leave has others look where the keeper looked while it waited for a child.
-static void keeper_leave(hth_proxy *p)
+// supervisor_leave has others poll what the supervisor polled while it waited for a child.
+static void supervisor_leave(hth_proxy *p)
 {
-    const hth_poll_hook *watch = p->watch;
-    hth_ring_set_watch(p->link.from, NULL);
-    if (watch != NULL) {
-        watch->leave(watch->ctx);
+    const hth_poll_hook *hook = p->hook;
+    hth_ring_set_poll(p->link.from, NULL);
+    if (hook != NULL) {
+        hook->leave(hook->ctx);
     }
 }
 
-// keeper_died is for a child that has ended, however that came.
-static void keeper_died(hth_proxy *p, proxy_end how)
+// supervisor_died is for a child that has ended, however that came.
+static void supervisor_died(hth_proxy *p, proxy_end how)
 {
     char sentence[300];
     bool came;
@@ -264,73 +266,73 @@ static void keeper_died(hth_proxy *p, proxy_end how)
     pthread_mutex_lock(&p->lock);
     bool stopping = p->stopping;
     p->phase = PROXY_DOWN;
-    p->attended = false; // the ring goes
-    p->deaths = now - p->started_ns < PROXY_LIVED_NS ? p->deaths + 1 : 1;
-    int deaths = p->deaths;
+    p->polled = false; // the ring goes
+    p->crashes = now - p->started_ns < PROXY_LIVED_NS ? p->crashes + 1 : 1;
+    int crashes = p->crashes;
     pthread_mutex_unlock(&p->lock);
-    uint64_t pause_ns = keeper_pause(deaths);
+    uint64_t pause_ns = supervisor_pause(crashes);
     p->next_start_ns = now + pause_ns;
     bool again = p->again;
     bool clean = again || (stopping && how.word[0] == 'e' && how.number == 0);
     p->again = false;
-    bool lost = deaths >= PROXY_LOST && pause_ns > 0;
+    bool lost = crashes >= PROXY_LOST && pause_ns > 0;
     if (!clean) {
-        hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " deaths=%d",
-                (int)p->pid, how.word, how.number, (now - p->started_ns) / 1000000u, deaths);
+        hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " crashes=%d",
+                (int)p->pid, how.word, how.number, (now - p->started_ns) / 1000000u, crashes);
     }
     if (!stopping && lost) {
-        hth_log(ERROR, SERVER, "engine-lost", "deaths=%d next_start_ms=%" PRIu64, deaths,
+        hth_log(ERROR, SERVER, "engine-lost", "crashes=%d next_start_ms=%" PRIu64, crashes,
                 pause_ns / 1000000u);
     }
-    snprintf(sentence, sizeof sentence, "the engine's process died%s (%s %d); %s",
+    snprintf(sentence, sizeof sentence, "the engine process died%s (%s %d); %s",
              lost ? " too often" : " while this request ran", how.word, how.number,
              stopping ? "the server is stopping" : "it is being restarted");
     proxy_bury(p, sentence, stopping || lost);
-    snprintf(sentence, sizeof sentence, "the engine's process ended before it was ready (%s %d)",
+    snprintf(sentence, sizeof sentence, "the engine process ended before it was ready (%s %d)",
              how.word, how.number);
     if (!again) {
-        keeper_opened(p, HTH_EDEVLOST, sentence);
+        supervisor_opened(p, HTH_EDEVLOST, sentence);
     }
     proxy_forget_child(p);
     p->pid = 0;
     pthread_mutex_unlock(&p->taking);
 }
 
-// keeper_serve works with a child until it has ended.
-static void keeper_serve(hth_proxy *p)
+// supervisor_serve works with a child until it has ended.
+static void supervisor_serve(hth_proxy *p)
 {
     proxy_end how;
     bool open = true;
     while (open) {
         uint64_t now = hth_real_ns();
-        uint64_t left = p->next_look_ns > now ? p->next_look_ns - now : 0;
-        hth_ring_set_watch(p->link.from, p->watch);
-        open = keeper_receive(p, left);
+        uint64_t left = p->next_tick_ns > now ? p->next_tick_ns - now : 0;
+        hth_ring_set_poll(p->link.from, p->hook);
+        open = supervisor_receive(p, left);
         if (atomic_exchange(&p->lost, false)) {
             kill(p->pid, SIGKILL);
         }
         now = hth_real_ns();
-        if (now >= p->next_look_ns) {
-            proxy_look(p);
-            keeper_check_beat(p, now);
+        if (now >= p->next_tick_ns) {
+            proxy_tick(p);
+            supervisor_check_heartbeat(p, now);
             pthread_mutex_lock(&p->lock);
             proxy_tell_end(p);
-            p->next_look_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
+            p->next_tick_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
             pthread_mutex_unlock(&p->lock);
             if (proxy_ended(p, false, &how)) {
-                keeper_leave(p);
-                keeper_died(p, how);
+                supervisor_leave(p);
+                supervisor_died(p, how);
                 return;
             }
         }
     }
-    keeper_leave(p);
+    supervisor_leave(p);
     (void)proxy_ended(p, true, &how); // it said that it ends
-    keeper_died(p, how);
+    supervisor_died(p, how);
 }
 
-// keeper_rest waits until it is time for the next start; false: there is none.
-static bool keeper_rest(hth_proxy *p)
+// supervisor_iterate waits until it is time for the next start; false: there is none.
+static bool supervisor_iterate(hth_proxy *p)
 {
     while (hth_real_ns() < p->next_start_ns) {
         pthread_mutex_lock(&p->lock);
@@ -339,7 +341,7 @@ static bool keeper_rest(hth_proxy *p)
         if (stopping) {
             return false;
         }
-        proxy_look(p);
+        proxy_tick(p);
         nanosleep(&(struct timespec){.tv_nsec = BUSY_NS}, NULL);
     }
     pthread_mutex_lock(&p->lock);
@@ -348,33 +350,33 @@ static bool keeper_rest(hth_proxy *p)
     return !stopping;
 }
 
-static void keeper_start(hth_proxy *p)
+static void supervisor_start(hth_proxy *p)
 {
     p->lost = false;
     p->missed = 0;
-    p->beat = 0;
+    p->heartbeats = 0;
     p->started_ns = hth_real_ns();
-    p->next_look_ns = p->next_beat_ns = p->started_ns;
+    p->next_tick_ns = p->next_heartbeat_ns = p->started_ns;
     hth_err err = proxy_start(p);
     if (err != HTH_OK) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", hth_err_detail());
-        keeper_opened(p, err, hth_err_detail());
+        supervisor_opened(p, err, hth_err_detail());
         p->next_start_ns = hth_real_ns() + PAUSE_NS;
         return;
     }
-    keeper_phase(p, PROXY_STARTING);
+    supervisor_phase(p, PROXY_STARTING);
     proxy_greet(p);
-    keeper_serve(p);
+    supervisor_serve(p);
 }
 
-static void keeper_main(void *arg)
+static void supervisor_main(void *arg)
 {
     hth_proxy *p = arg;
     hth_keep_begin();
-    while (keeper_rest(p)) {
-        keeper_start(p);
+    while (supervisor_iterate(p)) {
+        supervisor_start(p);
     }
-    proxy_bury(p, "the server is stopping, and the engine's process is not there", true);
+    proxy_bury(p, "the server is stopping, and the engine process is not there", true);
     hth_keep_end();
 }
 
@@ -396,15 +398,16 @@ static hth_err proxy_init(hth_proxy *p, const hth_engine_config *config)
     }
     HTH_TRY(hth_slab_make("hearth-in", IN_BYTES, &p->in_fd, &p->in_bytes));
     HTH_TRY(hth_slab_open(p->in_fd, p->in_bytes, true, &p->in));
-    HTH_TRY(hth_thread_start("hth-keeper", keeper_main, p, &p->thread));
+    HTH_TRY(hth_slab_reader(p->in_fd, &p->in_reader));
+    HTH_TRY(hth_thread_start("hth-supervisor", supervisor_main, p, &p->thread));
     p->running = true;
     return HTH_OK;
 }
 
-static void proxy_watch(hth_engine *e, const hth_poll_hook *w)
+static void proxy_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
 {
     hth_proxy *p = hth_proxy_of(e);
-    p->watch = w;
+    p->hook = w;
 }
 
 static bool proxy_ready(hth_engine *e)
@@ -420,7 +423,7 @@ static uint64_t proxy_stalled_ns(hth_engine *e)
 {
     hth_proxy *p = hth_proxy_of(e);
     pthread_mutex_lock(&p->lock);
-    uint64_t age = p->phase == PROXY_UP ? hth_turn_age_ns(&p->link.board->turned_ns) : 0;
+    uint64_t age = p->phase == PROXY_UP ? hth_poll_age_ns(&p->link.control->polled_ns) : 0;
     pthread_mutex_unlock(&p->lock);
     return age;
 }
@@ -461,6 +464,9 @@ static void proxy_close(hth_engine *e)
     if (p->in_fd >= 0) {
         close(p->in_fd);
     }
+    if (p->in_reader >= 0) {
+        close(p->in_reader);
+    }
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->taking);
@@ -472,8 +478,8 @@ static void proxy_close(hth_engine *e)
 
 static const hth_engine_ops proxy_ops = {
     .submit = hth_proxy_submit,
-    .watch = proxy_watch,
-    .look = proxy_take_now,
+    .set_poll_hook = proxy_set_poll_hook,
+    .poll = proxy_take_now,
     .drain = proxy_drain,
     .stop = proxy_stop,
     .close = proxy_close,
@@ -493,7 +499,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_engine **out)
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
     p->engine.ops = &proxy_ops;
-    p->in_fd = p->link.socket = p->link.board_fd = p->files = -1;
+    p->in_fd = p->in_reader = p->link.socket = p->link.control_fd = p->files = -1;
     pthread_mutex_init(&p->taking, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);

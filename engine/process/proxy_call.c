@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests on their way to the child and back.
+// Requests on their way to the child and back, and what becomes of those to which there is no
+// answer.
 //
-// A request is packed on its submitter's thread: its record, and one block of the slab with the
-// inputs that lie neither in the slab nor in a client's memory that the child has mapped. Both stay
-// until it is answered, so that it can go to another child.
+// A request is packed on its submitter's thread: its record, which one that came through a ring has
+// already, and one block of the slab with the inputs that lie neither in the slab nor in a client's
+// memory that the child has mapped. Both stay until it is answered, so that it can go to another
+// child.
+//
+// An answer is copied once, from where the child put it to where `place` says, unless the request
+// keeps it where it is. What a child says is believed as far as it has been checked: an answer to
+// what was not asked, or one with offsets that lead astray, ends it.
 #include "engine/process/proxy_impl.h"
 
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define CALL_NOWHERE UINT64_MAX // of an input, until it is copied
+// Deaths of the process while a request waited in it: more are no accident.
+#define CALL_MAX_CRASHES 3
 
 static size_t aligned(size_t bytes)
 {
@@ -19,86 +28,26 @@ static size_t aligned(size_t bytes)
 
 // ---- submission
 
-static void *record_take(void *ctx, size_t bytes)
-{
-    hth_proxy *p = ctx;
-    return bytes > HTH_CHILD_NEAR_BYTES ? hth_slab_alloc(p->in, bytes) : hth_alloc(bytes);
-}
-
-void *hth_proxy_alloc(hth_engine *e, size_t bytes)
-{
-    hth_proxy *p = hth_proxy_of(e);
-    return hth_slab_alloc(p->in, bytes);
-}
-
-bool hth_proxy_free(hth_engine *e, void *block)
-{
-    hth_proxy *p = hth_proxy_of(e);
-    bool ours = block != NULL && hth_slab_holds(p->in, block, 1);
-    if (ours) {
-        hth_slab_free(p->in, block);
-    }
-    return ours;
-}
-
 static void call_unpack(hth_proxy *p, proxy_call *c)
 {
-    if (!hth_proxy_free(&p->engine, c->record)) {
-        hth_free(c->record);
+    if (c->record != c->r->record) {
+        hth_slab_free(p->in, c->record);
     }
     hth_slab_free(p->in, c->data);
     c->record = NULL;
     c->data = NULL;
 }
 
-// call_locate says where the child sees an input; false: it has to be copied.
-static bool call_locate(hth_proxy *p, const hth_tensor *t, hth_child_tensor *w)
+// call_copy copies the inputs of `bytes` together that nothing tells the child where they are.
+static hth_err call_copy(hth_proxy *p, proxy_call *c, size_t bytes)
 {
-    if (hth_slab_holds(p->in, t->data, t->bytes)) {
-        w->at = hth_slab_offset(p->in, t->data);
-        return true;
-    }
-    pthread_mutex_lock(&p->lock);
-    const proxy_region *r = proxy_region_find(p, t->data, t->bytes);
-    if (r != NULL) {
-        w->region = r->number;
-        w->at = (uint64_t)((const char *)t->data - (const char *)r->base);
-    }
-    pthread_mutex_unlock(&p->lock);
-    return r != NULL;
-}
-
-// call_known says where the child may put outputs itself: those of the record behind the inputs.
-static void call_known(hth_proxy *p, hth_child_record *record, const hth_request *r)
-{
-    for (int i = 0; i < r->n_known; i++) {
-        hth_child_tensor *w = &record->tensor[r->n_inputs + i];
-        if (!call_locate(p, &r->known[i].t, w)) {
-            w->name = 0; // none has that
-        }
-    }
-    record->n_known = (uint32_t)r->n_known;
-}
-
-static hth_err call_copy(hth_proxy *p, proxy_call *c, const hth_request *r)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < r->n_inputs; i++) {
-        bool there = call_locate(p, &r->inputs[i].t, &c->record->tensor[i]);
-        if (!there) {
-            c->record->tensor[i].at = CALL_NOWHERE;
-            bytes += aligned(r->inputs[i].t.bytes);
-        }
-    }
-    if (bytes == 0) {
-        return HTH_OK;
-    }
+    const hth_request *r = c->r;
     char *at = c->data = hth_slab_alloc(p->in, bytes);
     if (at == NULL) {
         return hth_fail(HTH_ENOMEM, "out of shared memory for inputs of %zu bytes", bytes);
     }
     for (int i = 0; i < r->n_inputs; i++) {
-        hth_child_tensor *w = &c->record->tensor[i];
+        hth_ipc_record_tensor *w = &c->record->tensor[i];
         const hth_tensor *t = &r->inputs[i].t;
         if (w->at == CALL_NOWHERE) {
             w->at = hth_slab_offset(p->in, at);
@@ -111,35 +60,81 @@ static hth_err call_copy(hth_proxy *p, proxy_call *c, const hth_request *r)
     return HTH_OK;
 }
 
+// call_inputs says in the record where the inputs are.
+static hth_err call_inputs(hth_proxy *p, proxy_call *c)
+{
+    const hth_request *r = c->r;
+    size_t bytes = 0;
+    for (int i = 0; i < r->n_inputs; i++) {
+        hth_ipc_record_tensor *w = &c->record->tensor[i];
+        if (!proxy_locate(p, &r->inputs[i].t, w)) {
+            w->region = HTH_IPC_RECORD_SLAB;
+            w->at = CALL_NOWHERE;
+            bytes += aligned(r->inputs[i].t.bytes);
+        }
+    }
+    return bytes > 0 ? call_copy(p, c, bytes) : HTH_OK;
+}
+
+static hth_ipc_record_tensor *call_add(hth_ipc_record *record, const hth_request_tensor *t)
+{
+    return hth_ipc_record_add(record, t->name, t->t.dtype, (size_t)t->t.shape.rank, t->t.shape.dim,
+                              t->t.bytes);
+}
+
+static size_t call_names(const hth_request_tensor *t, int n)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++) {
+        bytes += t[i].name != NULL ? strlen(t[i].name) + 1 : 0;
+    }
+    return bytes;
+}
+
+// call_record makes the record of a request that has none. Where the child may put outputs itself
+// stands after the inputs.
+static hth_err call_record(hth_proxy *p, proxy_call *c)
+{
+    const hth_request *r = c->r;
+    const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = r->model,
+                                                    [HTH_IPC_RECORD_QUERY] =
+                                                        hth_command_name(r->command),
+                                                    [HTH_IPC_RECORD_ARGUMENTS] = r->arguments};
+    size_t n = (size_t)r->n_inputs + (size_t)r->n_known;
+    size_t names = call_names(r->inputs, r->n_inputs) + call_names(r->known, r->n_known);
+    size_t bytes = hth_ipc_record_room(text, n, names);
+    hth_ipc_record *record = bytes > 0 ? hth_slab_alloc(p->in, bytes) : NULL;
+    if (record == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
+    }
+    hth_ipc_record_begin(record, text, n);
+    record->priority = r->priority;
+    record->timeout_us = r->timeout_us;
+    for (int i = 0; i < r->n_inputs; i++) {
+        call_add(record, &r->inputs[i])->region =
+            HTH_IPC_RECORD_SLAB; // until call_inputs says where
+    }
+    for (int i = 0; i < r->n_known; i++) {
+        hth_ipc_record_tensor *w = call_add(record, &r->known[i]);
+        if (!proxy_locate(p, &r->known[i].t, w)) {
+            w->region = HTH_IPC_RECORD_SLAB;
+            w->name = 0; // none has that
+        }
+    }
+    record->n_known = (uint32_t)r->n_known;
+    c->record = record;
+    return hth_ipc_record_end(record);
+}
+
 static hth_err call_pack(hth_proxy *p, proxy_call *c)
 {
     const hth_request *r = c->r;
-    const char *text[HTH_CHILD_TEXTS] = {[HTH_CHILD_MODEL] = r->model,
-                                         [HTH_CHILD_QUERY] = r->query,
-                                         [HTH_CHILD_ARGUMENTS] = r->arguments,
-                                         [HTH_CHILD_TENANT] = r->tenant};
-    int n = r->n_inputs + r->n_known;
-    hth_request_tensor *all = NULL;
-    if (r->n_known > 0) {
-        all = hth_calloc((size_t)n, sizeof *all);
-        if (all == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a request");
-        }
-        memcpy(all, r->inputs, (size_t)r->n_inputs * sizeof *all);
-        memcpy(all + r->n_inputs, r->known, (size_t)r->n_known * sizeof *all);
+    if (r->record != NULL && hth_slab_holds(p->in, r->record, sizeof *r->record)) {
+        c->record = r->record;
+    } else {
+        HTH_TRY(call_record(p, c));
     }
-    hth_err err =
-        hth_child_record_new(text, all != NULL ? all : r->inputs, n, record_take, p, &c->record);
-    hth_free(all);
-    HTH_TRY(err);
-    call_known(p, c->record, r);
-    c->record->own = r->own;
-    c->record->admin = r->admin;
-    c->record->priority = r->priority;
-    c->record->timeout_us = r->timeout_us;
-    c->record->at_once = r->at_once;
-    c->record->n_files = (uint32_t)r->n_files;
-    return call_copy(p, c, r);
+    return call_inputs(p, c);
 }
 
 static void call_give_back(hth_proxy *p, proxy_call *c)
@@ -149,40 +144,40 @@ static void call_give_back(hth_proxy *p, proxy_call *c)
     p->first_free = (int)(c - p->calls);
 }
 
-void proxy_call_free(hth_proxy *p, proxy_call *c)
+void proxy_call_free(hth_proxy *proxy, proxy_call *call)
 {
-    call_unpack(p, c);
-    c->r = NULL;
-    p->in_flight--;
-    p->others -= !c->own;
-    if (c->state != PROXY_KEPT) {
-        call_give_back(p, c);
+    call_unpack(proxy, call);
+    call->r = NULL;
+    proxy->in_flight--;
+    proxy->others -= !call->own;
+    if (call->state != PROXY_RETAINED) {
+        call_give_back(proxy, call);
     }
 }
 
-void hth_proxy_release(hth_kept *kept)
+void hth_proxy_release(hth_retained *retained)
 {
-    hth_proxy *p = kept->p;
+    hth_proxy *p = retained->p;
     pthread_mutex_lock(&p->lock);
-    if (kept->out == p->out) { // else there is no child any more that would use it again
-        atomic_store(&p->link.board->slot[kept->slot].released, true);
+    if (retained->out == p->out) { // else there is no child any more that would use it again
+        atomic_store(&p->link.control->entry[retained->entry].released, true);
     }
-    call_give_back(p, &p->calls[kept->slot]);
-    p->n_kept--;
+    call_give_back(p, &p->calls[retained->entry]);
+    p->n_retained--;
     pthread_mutex_unlock(&p->lock);
-    proxy_out_rele(p, kept->out);
-    hth_free(kept);
+    proxy_out_rele(p, retained->out);
+    hth_free(retained);
 }
 
 // call_files passes a request's descriptors on, in front of it. Where it is tried again they come
 // again: the child drops what nobody takes. HTH_EBUSY: there is no room.
-static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t slot)
+static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t entry)
 {
     HTH_TRY(c->r->n_files > 0 ? proxy_region_settle(p) : HTH_OK);
     for (int i = 0; i < c->r->n_files; i++) {
         int fd = c->r->files[i];
-        if (hth_child_fd_send(p->link.socket, hth_child_file(slot, i), fd) != HTH_OK) {
-            return hth_fail(HTH_EBUSY, "the engine's process takes no more descriptors now");
+        if (hth_child_fd_send(p->link.socket, hth_child_file(entry, i), fd) != HTH_OK) {
+            return hth_fail(HTH_EBUSY, "the engine process takes no more descriptors now");
         }
     }
     return HTH_OK;
@@ -191,51 +186,56 @@ static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t slot)
 // call_send hands a request to the child; lock held.
 static hth_err call_send(hth_proxy *p, proxy_call *c)
 {
-    uint32_t slot = (uint32_t)(c - p->calls);
-    hth_child_head head = {.kind = HTH_CHILD_CALL, .slot = slot};
-    hth_child_slot *s = &p->link.board->slot[slot];
-    HTH_TRY(proxy_region_send(p, c->record));
-    if (hth_slab_holds(p->in, c->record, 1)) {
-        head.far_at = hth_slab_offset(p->in, c->record);
-        head.far_bytes = c->record->bytes;
-    }
-    HTH_TRY(call_files(p, c, slot));
-    c->record->deaths = c->r->deaths;
+    const hth_request *r = c->r;
+    uint32_t entry = (uint32_t)(c - p->calls);
+    hth_child_entry *s = &p->link.control->entry[entry];
+    hth_child_head head = {.kind = HTH_CHILD_CALL,
+                           .entry = entry,
+                           .far_at = hth_slab_offset(p->in, c->record),
+                           .far_bytes = c->record->bytes};
     // before it was submitted, here, or in a process that died
-    c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;
+    hth_child_ask ask = {.waited_ns = hth_now_ns() - r->submitted_ns,
+                         .crashes = r->crashes,
+                         .n_files = (uint32_t)r->n_files,
+                         .own = r->own,
+                         .admin = r->admin,
+                         .at_once = r->at_once,
+                         .known = r->tenant != NULL};
+    snprintf(ask.tenant, sizeof ask.tenant, "%s", r->tenant != NULL ? r->tenant : "");
+    HTH_TRY(proxy_region_send(p, c->record));
+    HTH_TRY(call_files(p, c, entry));
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
-    hth_err err = hth_child_link_send(&p->link, &head, c->record,
-                                      head.far_bytes > 0 ? 0 : c->record->bytes, 0);
+    hth_err err = hth_child_link_send(&p->link, &head, &ask, sizeof ask, 0);
     if (err == HTH_OK) {
         c->state = PROXY_SENT;
     }
     return err;
 }
 
-// call_take finds a free slot.
+// call_take finds a free entry.
 static hth_err call_take(hth_proxy *p, proxy_call **out)
 {
     hth_err err = HTH_OK;
     pthread_mutex_lock(&p->lock);
     if (p->stopping) {
         err = hth_fail(HTH_ECANCELED, "Server exiting");
-    } else if (p->phase != PROXY_UP && p->deaths >= PROXY_LOST) {
+    } else if (p->phase != PROXY_UP && p->crashes >= PROXY_LOST) {
         err = hth_fail(HTH_EDEVLOST,
-                       "the engine's process died %d times in a row; it is being restarted",
-                       p->deaths);
+                       "the engine process died %d times in a row; it is being restarted",
+                       p->crashes);
     } else if (p->first_free < 0 && p->high == p->n_calls) {
         err = hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     } else {
-        int slot = p->first_free >= 0 ? p->first_free : p->high++;
-        proxy_call *c = &p->calls[slot];
-        p->first_free = slot == p->first_free ? c->next : p->first_free;
+        int entry = p->first_free >= 0 ? p->first_free : p->high++;
+        proxy_call *c = &p->calls[entry];
+        p->first_free = entry == p->first_free ? c->next : p->first_free;
         *c = (proxy_call){.state = PROXY_FILLING, .order = p->order++, .next = -1};
-        c->own = p->looked && pthread_equal(p->looker, pthread_self());
+        c->own = p->polling && pthread_equal(p->poller, pthread_self());
         p->in_flight++;
         p->others += !c->own;
         if (!c->own) {
-            proxy_unattend(p);
+            proxy_stop_polling(p);
         }
         *out = c;
     }
@@ -243,13 +243,13 @@ static hth_err call_take(hth_proxy *p, proxy_call **out)
     return err;
 }
 
-hth_err hth_proxy_submit(hth_engine *e, hth_request *r)
+hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     proxy_call *c = NULL;
-    r->submitted_ns = hth_now_ns() - r->waited_ns;
+    request->submitted_ns = hth_now_ns() - request->waited_ns;
     HTH_TRY(call_take(p, &c));
-    c->r = r;
+    c->r = request;
     hth_err err = call_pack(p, c);
     pthread_mutex_lock(&p->lock);
     if (err == HTH_OK && p->stopping) {
@@ -270,13 +270,13 @@ hth_err hth_proxy_submit(hth_engine *e, hth_request *r)
     return err;
 }
 
-hth_err proxy_send_waiting(hth_proxy *p)
+hth_err proxy_send_waiting(hth_proxy *proxy)
 {
     hth_err err = HTH_OK;
     while (err == HTH_OK) {
         proxy_call *first = NULL;
-        for (int i = 0; i < p->high; i++) {
-            proxy_call *c = &p->calls[i];
+        for (int i = 0; i < proxy->high; i++) {
+            proxy_call *c = &proxy->calls[i];
             if (c->state == PROXY_WAITING && (first == NULL || c->order < first->order)) {
                 first = c;
             }
@@ -284,7 +284,266 @@ hth_err proxy_send_waiting(hth_proxy *p)
         if (first == NULL) {
             break;
         }
-        err = call_send(p, first); // no room: the next look tries again
+        err = call_send(proxy, first); // no room: the next tick tries again
     }
     return err;
+}
+
+// ---- answers
+
+// call_end takes a request out of the table, as `err` with the calling thread's detail.
+static void call_end(hth_proxy *p, proxy_call *c, hth_err err)
+{
+    hth_request *r = c->r;
+    r->err = err;
+    r->detail[0] = 0;
+    if (err != HTH_OK) {
+        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
+    }
+    r->finished_ns = hth_now_ns();
+    pthread_mutex_lock(&p->lock);
+    proxy_call_free(p, c);
+    pthread_mutex_unlock(&p->lock);
+    hth_request_tensor *outputs = r->outputs;
+    r->done(r); // r may be gone now
+    hth_free(outputs);
+}
+
+// answer_keep has outputs stay where the child put them until they are given up.
+static hth_err answer_keep(hth_proxy *p, hth_request *r, proxy_call *c)
+{
+    hth_retained *k = hth_alloc(sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an answer");
+    }
+    pthread_mutex_lock(&p->lock);
+    *k = (hth_retained){p, p->out, (int)(c - p->calls)};
+    p->out->refs++;
+    c->state = PROXY_RETAINED;
+    p->n_retained++;
+    pthread_mutex_unlock(&p->lock);
+    r->retained = k;
+    return HTH_OK;
+}
+
+// answer_may_stay tells whether outputs may stay in the child's slab: slow readers of answers leave
+// enough entries to all others.
+static bool answer_may_stay(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool may = p->n_retained < p->n_calls / 4;
+    pthread_mutex_unlock(&p->lock);
+    return may;
+}
+
+// answer_outputs has the outputs placed, and copies them there, unless that is where they are.
+static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_ipc_record *a)
+{
+    hth_request *r = c->r;
+    int n = (int)a->n_tensors;
+    bool keep = false, may = r->keeps && answer_may_stay(p);
+    r->outputs = hth_calloc((size_t)n + 1, sizeof *r->outputs);
+    if (r->outputs == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
+    }
+    for (int i = 0; i < n; i++) {
+        size_t bytes = 0;
+        hth_request_tensor *t = &r->outputs[i];
+        *t = hth_child_record_tensor(a, &a->tensor[i]);
+        void *at = proxy_output_at(p, &a->tensor[i]);
+        if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
+            bytes != t->t.bytes || at == NULL) {
+            p->lost = true;
+            return hth_fail(HTH_ECORRUPT, "the engine process returned an invalid output");
+        }
+        t->t.data = NULL;
+        t->offered = may && a->tensor[i].region == HTH_IPC_RECORD_SLAB ? at : NULL;
+    }
+    r->n_outputs = n;
+    HTH_TRY(r->place(r, r->outputs, n));
+    for (int i = 0; i < n; i++) {
+        const hth_tensor *t = &r->outputs[i].t;
+        const void *from = proxy_output_at(p, &a->tensor[i]);
+        if (t->data == from) {
+            keep = keep || r->outputs[i].offered != NULL;
+        } else if (t->bytes > 0) {
+            memmove(t->data, from, t->bytes); // a client's memory may be both
+        }
+        r->outputs[i].offered = NULL;
+    }
+    return keep ? answer_keep(p, r, c) : HTH_OK;
+}
+
+static hth_err answer_read(hth_proxy *p, proxy_call *c, const hth_ipc_record *a)
+{
+    hth_request *r = c->r;
+    const char *detail = hth_ipc_record_text(a, HTH_IPC_RECORD_DETAIL);
+    const char *json = hth_ipc_record_text(a, HTH_IPC_RECORD_JSON);
+    r->version = a->version;
+    r->batched = a->batched != 0;
+    r->started_ns = a->started_ns;
+    if (a->err != HTH_OK) {
+        p->lost |= a->err == HTH_EDEVLOST;
+        return hth_fail((hth_err)a->err, "%s", detail != NULL ? detail : "");
+    }
+    if (r->command == HTH_COMMAND_NONE) {
+        return answer_outputs(p, c, a);
+    }
+    r->json = json != NULL ? hth_strdup(json) : NULL;
+    return json != NULL && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
+                                           : HTH_OK;
+}
+
+static void answer_take(hth_proxy *p, const hth_child_head *head, proxy_call *c, const char *body,
+                        size_t bytes)
+{
+    hth_ipc_record *copy;
+    const hth_ipc_record *a;
+    hth_request *r = c->r;
+    hth_err err = hth_child_link_answer(head, body, bytes, p->link.out, &copy, &a);
+    if (err == HTH_OK) {
+        err = answer_read(p, c, a);
+    } else {
+        p->lost |= err == HTH_ECORRUPT;
+    }
+    atomic_store(&p->link.control->entry[head->entry].released, r->retained == NULL);
+    if (err == HTH_OK) {
+        proxy_models_note(p, r);
+    }
+    call_end(p, c, err); // names of outputs lie in the record
+    hth_free(copy);
+}
+
+void proxy_message(hth_proxy *proxy, const hth_child_head *head, const char *body, size_t bytes)
+{
+    proxy_call *c = head->entry < (uint32_t)proxy->n_calls ? &proxy->calls[head->entry] : NULL;
+    pthread_mutex_lock(&proxy->lock);
+    bool asked = c != NULL && c->state == PROXY_SENT; // only this thread changes that back
+    pthread_mutex_unlock(&proxy->lock);
+    if (head->kind == HTH_CHILD_DONE && asked) {
+        answer_take(proxy, head, c, body, bytes);
+    } else if (head->kind == HTH_CHILD_PROGRESS && asked) {
+        if (c->r->progress != NULL) {
+            c->r->progress(c->r, body, head->done, head->total);
+        }
+    } else if (head->kind == HTH_CHILD_EVENT) {
+        size_t n = strlen(body) + 1;
+        if (proxy->event != NULL && n < bytes) {
+            proxy->event(proxy->event_ctx, body, body + n, head->done, head->total);
+        }
+    } else if (head->kind != HTH_CHILD_PROGRESS) {
+        hth_log(ERROR, SERVER, "engine-nonsense", "kind=%u entry=%u", head->kind, head->entry);
+        proxy->lost = true;
+    }
+}
+
+// ---- what time brings
+
+// call_find returns a call for which `wanted` says yes.
+static proxy_call *call_find(hth_proxy *p, bool (*wanted)(hth_proxy *p, const proxy_call *c))
+{
+    proxy_call *found = NULL;
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->high && found == NULL; i++) {
+        found = wanted(p, &p->calls[i]) ? &p->calls[i] : NULL;
+    }
+    if (found != NULL) {
+        found->state = PROXY_FILLING; // nobody else looks at it any more
+    }
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+static bool call_is_canceled(hth_proxy *p, const proxy_call *c)
+{
+    return c->state == PROXY_WAITING && c->r->canceled;
+}
+
+static bool call_is_expired(hth_proxy *p, const proxy_call *c)
+{
+    const hth_request *r = c->r;
+    return c->state == PROXY_WAITING && r->command == HTH_COMMAND_NONE && r->timeout_us > 0 &&
+           (hth_now_ns() - r->submitted_ns) / 1000u >= r->timeout_us;
+}
+
+void proxy_tick(hth_proxy *proxy)
+{
+    proxy_call *c;
+    pthread_mutex_lock(&proxy->lock);
+    for (int i = 0; proxy->phase == PROXY_UP && i < proxy->high; i++) {
+        if (proxy->calls[i].state == PROXY_SENT && proxy->calls[i].r->canceled) {
+            proxy->link.control->entry[i].r.canceled = 1;
+        }
+    }
+    if (proxy->phase == PROXY_UP) {
+        proxy_region_forget(proxy, false);
+        (void)proxy_send_waiting(proxy);
+    }
+    pthread_mutex_unlock(&proxy->lock);
+    while ((c = call_find(proxy, call_is_canceled)) != NULL) {
+        call_end(proxy, c, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
+    }
+    while ((c = call_find(proxy, call_is_expired)) != NULL) {
+        call_end(proxy, c, hth_fail(HTH_ETIMEDOUT, "Request timeout expired"));
+    }
+}
+
+static bool call_is_lost(hth_proxy *p, const proxy_call *c)
+{
+    return c->state == PROXY_SENT || (c->state == PROXY_WAITING && c->crashes >= CALL_MAX_CRASHES);
+}
+
+static bool call_is_open(hth_proxy *p, const proxy_call *c)
+{
+    return c->state == PROXY_SENT || c->state == PROXY_WAITING;
+}
+
+// call_has_begun looks at what a dead child left: while a request is queued its start is its
+// submission.
+static bool call_has_begun(const hth_request *r)
+{
+    return r->started_ns != r->submitted_ns && r->started_ns != 0;
+}
+
+// call_goes_on tells of a request that had begun whether the next child can go on with it: a
+// training job has its checkpoint, or nothing that it left, and what the child knows of it.
+static bool call_goes_on(const hth_request *r)
+{
+    return r->command == HTH_COMMAND_TRAIN;
+}
+
+void proxy_bury(hth_proxy *proxy, const char *sentence, bool all)
+{
+    int running = 0, waiting = 0;
+    proxy_call *c;
+    pthread_mutex_lock(&proxy->lock);
+    for (int i = 0; i < proxy->high; i++) {
+        c = &proxy->calls[i];
+        if (c->state == PROXY_SENT && !call_has_begun(&proxy->link.control->entry[i].r)) {
+            c->state = PROXY_WAITING;
+            c->crashes++;
+            c->r->started_ns = 0; // nothing was computed for it
+        } else if (c->state == PROXY_SENT) {
+            c->r->started_ns = proxy->link.control->entry[i].r.started_ns;
+            c->r->crashes++;
+            c->state = call_goes_on(c->r) ? PROXY_WAITING : PROXY_SENT;
+        }
+        running += c->state == PROXY_SENT;
+        waiting += c->state == PROXY_WAITING;
+    }
+    pthread_mutex_unlock(&proxy->lock);
+    if (running + waiting > 0) {
+        hth_log(WARN, SERVER, "engine-requests", "failed=%d waiting=%d", running, waiting);
+    }
+    while ((c = call_find(proxy, all ? call_is_open : call_is_lost)) != NULL) {
+        if (c->crashes >= CALL_MAX_CRASHES) {
+            call_end(proxy, c,
+                     hth_fail(HTH_EDEVLOST,
+                              "the engine process died %d times while this request was in its "
+                              "queue: it is not retried",
+                              c->crashes));
+        } else {
+            call_end(proxy, c, hth_fail(HTH_EDEVLOST, "%s", sentence));
+        }
+    }
 }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One child, from its start to its end. It is this very program (/proc/self/exe, also when the file
 // has been replaced meanwhile), without any descriptor but those of the link, and with no signal
-// blocked. It is started by the keeper, whose end ends it.
+// blocked. It is started by the supervisor, whose end ends it.
+//
+// Which models a child has loaded, and which are pinned, is known from the answers to requests. A
+// new child is asked to load them, as far as there is room. One whose loading ends the process is
+// not asked for again: the request for it is answered with an error, like any that was begun.
 #include "engine/process/proxy_impl.h"
 
 #include "base/ipc/memfd.h"
@@ -23,9 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OUT_BYTES ((uint64_t)64 << 30) // address space; memory as much as outputs take at a time
-#define END_NS    20000000000u         // how long a child that was told to stop may take
-#define BEATS     4                    // of the child, for one look at it
+#define OUT_BYTES   ((uint64_t)64 << 30) // address space; memory as much as outputs take at a time
+#define END_NS      20000000000u         // how long a child that was told to stop may take
+#define HEARTBEATS  4                    // of the child, for one look at it
+#define MODELS_MOST 256                  // more are loaded when they are asked for
 
 // ---- what is shared
 
@@ -33,42 +38,43 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
 {
     hth_child_link *l = &p->link;
     uint64_t out_bytes;
-    void *board;
-    *l = (hth_child_link){.socket = -1, .board_fd = -1};
+    void *control;
+    *l = (hth_child_link){.socket = -1, .control_fd = -1};
     theirs[0] = theirs[1] = -1;
     proxy_out *out = hth_calloc(1, sizeof *out);
     if (out == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the engine's process");
+        return hth_fail(HTH_ENOMEM, "out of memory for the engine process");
     }
     *out = (proxy_out){.fd = -1, .refs = 1};
     pthread_mutex_lock(&p->lock);
     p->out = out;
     pthread_mutex_unlock(&p->lock);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, theirs) != 0) {
-        return hth_fail_errno(errno, "cannot make a socket for the engine's process");
+        return hth_fail_errno(errno, "cannot make a socket for the engine process");
     }
     l->socket = theirs[0];
-    l->board_bytes = hth_child_board_bytes((uint64_t)p->n_calls);
-    HTH_TRY(hth_memfd_make("hearth-board", l->board_bytes, &l->board_fd, &board));
-    l->board = board;
+    l->control_bytes = hth_child_control_bytes((uint64_t)p->n_calls);
+    HTH_TRY(hth_memfd_make("hearth-control", l->control_bytes, &l->control_fd, &control));
+    l->control = control;
     HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &out->fd, &out_bytes));
     HTH_TRY(hth_slab_open(out->fd, out_bytes, false, &out->slab));
     l->out = out->slab;
-    l->board->n_slots = (uint64_t)p->n_calls;
-    l->board->in_bytes = p->in_bytes;
-    l->board->out_bytes = out_bytes;
-    l->board->spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
-    l->board->beat_ns = (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u / BEATS;
-    l->board->parent = getpid();
+    l->control->n_entries = (uint64_t)p->n_calls;
+    l->control->in_bytes = p->in_bytes;
+    l->control->out_bytes = out_bytes;
+    l->control->spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
+    l->control->heartbeat_ns =
+        (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u / HEARTBEATS;
+    l->control->parent = getpid();
     l->in = p->in;
     return hth_child_link_open(l, true);
 }
 
-void proxy_out_rele(hth_proxy *p, proxy_out *out)
+void proxy_out_rele(hth_proxy *proxy, proxy_out *out)
 {
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
     bool last = --out->refs == 0;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&proxy->lock);
     if (last) {
         hth_slab_close(out->slab);
         if (out->fd >= 0) {
@@ -91,7 +97,7 @@ static hth_err files_start(hth_proxy *p, int *theirs)
 {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-        return hth_fail_errno(errno, "cannot make a socket for the engine's process");
+        return hth_fail_errno(errno, "cannot make a socket for the engine process");
     }
     p->files = ends[0];
     *theirs = ends[1];
@@ -113,26 +119,27 @@ static void files_stop(hth_proxy *p)
     }
 }
 
-void proxy_forget_child(hth_proxy *p)
+void proxy_forget_child(hth_proxy *proxy)
 {
-    hth_child_link *l = &p->link;
-    files_stop(p);
-    pthread_mutex_lock(&p->lock);
-    proxy_out *out = p->out;
-    p->out = NULL; // from here on nobody writes to the board for an answer that was kept
-    pthread_mutex_unlock(&p->lock);
+    hth_child_link *l = &proxy->link;
+    files_stop(proxy);
+    pthread_mutex_lock(&proxy->lock);
+    proxy_out *out = proxy->out;
+    proxy->out =
+        NULL; // from here on nobody writes to the control block for an answer that was kept
+    pthread_mutex_unlock(&proxy->lock);
     if (l->to != NULL) {
         hth_child_link_close(l);
     }
-    if (l->board != NULL) {
-        hth_memfd_drop(l->board_fd, l->board, l->board_bytes);
+    if (l->control != NULL) {
+        hth_memfd_drop(l->control_fd, l->control, l->control_bytes);
     }
     if (l->socket >= 0) {
         close(l->socket);
     }
-    *l = (hth_child_link){.socket = -1, .board_fd = -1};
+    *l = (hth_child_link){.socket = -1, .control_fd = -1};
     if (out != NULL) {
-        proxy_out_rele(p, out);
+        proxy_out_rele(proxy, out);
     }
 }
 
@@ -141,7 +148,7 @@ void proxy_forget_child(hth_proxy *p)
 static hth_err child_actions(const hth_proxy *p, int socket, int files,
                              posix_spawn_file_actions_t *a)
 {
-    const int from[] = {socket, p->link.board_fd, p->in_fd, p->out->fd, files};
+    const int from[] = {socket, p->link.control_fd, p->in_reader, p->out->fd, files};
     const int n = sizeof from / sizeof *from;
     int rc = 0, spare = HTH_CHILD_FD_FILES;
     _Static_assert(HTH_CHILD_FD_FILES == HTH_CHILD_FD_SOCKET + 4, "in the order of `from`");
@@ -155,7 +162,7 @@ static hth_err child_actions(const hth_proxy *p, int socket, int files,
         rc = posix_spawn_file_actions_adddup2(a, spare + 1 + i, HTH_CHILD_FD_SOCKET + i);
     }
     rc = rc == 0 ? posix_spawn_file_actions_addclosefrom_np(a, HTH_CHILD_FD_FILES + 1) : rc;
-    return rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine's process");
+    return rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine process");
 }
 
 static hth_err child_spawn(hth_proxy *p, int socket, int files)
@@ -176,20 +183,20 @@ static hth_err child_spawn(hth_proxy *p, int socket, int files)
     hth_err err = child_actions(p, socket, files, &actions);
     if (err == HTH_OK) {
         int rc = posix_spawn(&p->pid, "/proc/self/exe", &actions, &attr, argv, environ);
-        err = rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine's process");
+        err = rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine process");
     }
     posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&actions);
     return err;
 }
 
-hth_err proxy_start(hth_proxy *p)
+hth_err proxy_start(hth_proxy *proxy)
 {
     int ends[2], files = -1;
-    hth_err err = child_share(p, ends);
-    err = err == HTH_OK ? files_start(p, &files) : err;
+    hth_err err = child_share(proxy, ends);
+    err = err == HTH_OK ? files_start(proxy, &files) : err;
     if (err == HTH_OK) {
-        err = child_spawn(p, ends[1], files);
+        err = child_spawn(proxy, ends[1], files);
     }
     if (ends[1] >= 0) {
         close(ends[1]);
@@ -198,8 +205,8 @@ hth_err proxy_start(hth_proxy *p)
         close(files);
     }
     if (err != HTH_OK) {
-        proxy_forget_child(p);
-        p->pid = 0;
+        proxy_forget_child(proxy);
+        proxy->pid = 0;
     }
     return err;
 }
@@ -221,57 +228,173 @@ static json_t *settings_json(hth_proxy *p)
     return list;
 }
 
-static void child_tell(hth_proxy *p, hth_child_kind kind, json_t *doc)
+static void child_send_json(hth_proxy *p, hth_child_kind kind, json_t *doc)
 {
     hth_child_head head = {.kind = (uint32_t)kind};
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     if (text == NULL || hth_child_link_text(&p->link, &head, text, 0) != HTH_OK) {
-        hth_log(WARN, SERVER, "engine-settings", "the engine's process was not told");
-        p->settings = 0; // the next look tries again
+        hth_log(WARN, SERVER, "engine-settings", "settings did not reach the engine process");
+        p->settings = 0; // the next tick tries again
     }
     free(text);
     json_decref(doc);
 }
 
-void proxy_greet(hth_proxy *p)
+void proxy_greet(hth_proxy *proxy)
 {
-    child_tell(p, HTH_CHILD_HELLO,
-               json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", p->store, "device",
-                         p->device, "queue", p->queue, "resume", p->resume && !p->draining, "loose",
-                         p->loose, "settings", settings_json(p), "log", p->filter));
+    child_send_json(proxy, HTH_CHILD_HELLO,
+                    json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", proxy->store,
+                              "device", proxy->device, "queue", proxy->queue, "resume",
+                              proxy->resume && !proxy->draining, "loose", proxy->loose, "settings",
+                              settings_json(proxy), "log", proxy->filter));
 }
 
-void proxy_settings(hth_proxy *p)
+void proxy_settings(hth_proxy *proxy)
 {
     char filter[HTH_LOG_FILTER_TEXT];
-    if (p->settings != hth_setting_changes() ||
-        strcmp(p->filter, hth_log_filter_text(filter)) != 0) {
-        json_t *settings = settings_json(p);
-        child_tell(p, HTH_CHILD_SETTINGS,
-                   json_pack("{s:o, s:s}", "settings", settings, "log", p->filter));
+    if (proxy->settings != hth_setting_changes() ||
+        strcmp(proxy->filter, hth_log_filter_text(filter)) != 0) {
+        json_t *settings = settings_json(proxy);
+        child_send_json(proxy, HTH_CHILD_SETTINGS,
+                        json_pack("{s:o, s:s}", "settings", settings, "log", proxy->filter));
     }
 }
 
 // ---- end
 
-bool proxy_ended(hth_proxy *p, bool wait, proxy_end *how)
+bool proxy_ended(hth_proxy *proxy, bool wait, proxy_end *how)
 {
     int status = 0;
-    pid_t got = waitpid(p->pid, &status, WNOHANG);
+    pid_t got = waitpid(proxy->pid, &status, WNOHANG);
     uint64_t until = hth_real_after(END_NS);
     while (got == 0 && wait) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         if (hth_real_ns() > until) {
-            kill(p->pid, SIGKILL);
+            kill(proxy->pid, SIGKILL);
             until = HTH_FOREVER;
         }
-        got = waitpid(p->pid, &status, WNOHANG);
+        got = waitpid(proxy->pid, &status, WNOHANG);
     }
     if (got == 0) {
         return false;
     }
-    bool killed = got == p->pid && WIFSIGNALED(status);
-    how->word = killed ? "signal" : "exit";
-    how->number = killed ? WTERMSIG(status) : got == p->pid ? WEXITSTATUS(status) : -1;
+    *how = (proxy_end){"exit", -1};
+    if (got == proxy->pid && WIFSIGNALED(status)) {
+        *how = (proxy_end){"signal", WTERMSIG(status)};
+    } else if (got == proxy->pid) {
+        how->number = WEXITSTATUS(status);
+    }
     return true;
+}
+
+// ---- the models that a new child is to load
+
+// A request of our own.
+typedef struct models_call {
+    hth_request r;
+    hth_proxy *p;
+    char *arguments; // malloc'd
+    char spec[216];
+} models_call;
+
+// models_drop forgets a name with all its versions, or the one that is named.
+static void models_drop(hth_proxy *p, const char *spec)
+{
+    proxy_model *m, *next;
+    size_t n = strlen(spec);
+    HASH_ITER (hh, p->models, m, next) {
+        if (strncmp(m->spec, spec, n) == 0 && (m->spec[n] == 0 || m->spec[n] == ':')) {
+            HASH_DEL(p->models, m);
+            hth_free(m);
+        }
+    }
+}
+
+// models_add returns the row of a model, NULL: there is no room for it.
+static proxy_model *models_add(hth_proxy *p, const char *spec)
+{
+    proxy_model *m;
+    HASH_FIND_STR(p->models, spec, m);
+    if (m != NULL || strlen(spec) >= sizeof m->spec || HASH_COUNT(p->models) >= MODELS_MOST) {
+        return m;
+    }
+    m = hth_calloc(1, sizeof *m);
+    if (m != NULL) {
+        strcpy(m->spec, spec);
+        HASH_ADD_STR(p->models, spec, m);
+        if (!HTH_HASH_ADDED(m)) {
+            hth_free(m);
+            m = NULL;
+        }
+    }
+    return m;
+}
+
+void proxy_models_note(hth_proxy *proxy, const hth_request *request)
+{
+    if (request->command == HTH_COMMAND_NONE) {
+        (void)models_add(proxy, request->model);
+        return;
+    }
+    bool load = request->command == HTH_COMMAND_LOAD;
+    if (!load && request->command != HTH_COMMAND_UNLOAD) {
+        return;
+    }
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    const char *spec = json_string_value(json_object_get(args, "model"));
+    const json_t *pin = json_object_get(args, "pin");
+    proxy_model *m = spec != NULL && load ? models_add(proxy, spec) : NULL;
+    bool unpin = json_is_true(json_object_get(args, "unpin"));
+    if (m != NULL && (pin != NULL || unpin)) {
+        m->pinned = json_is_true(pin) && !unpin;
+    } else if (spec != NULL && !load) {
+        models_drop(proxy, spec);
+    }
+    json_decref(args);
+}
+
+static void models_done(hth_request *r)
+{
+    models_call *m = r->ctx;
+    if (r->err != HTH_OK) { // gone from the store, or not to be loaded
+        hth_log(WARN, SERVER, "engine-model", "%s: not loaded again: %s", m->spec, r->detail);
+        models_drop(m->p, m->spec);
+    }
+    hth_free(r->json);
+    free(m->arguments);
+    hth_free(m);
+}
+
+void proxy_models_again(hth_proxy *proxy)
+{
+    for (const proxy_model *m = proxy->models; m != NULL; m = m->hh.next) {
+        models_call *call = hth_calloc(1, sizeof *call);
+        json_t *args = json_pack("{s:s, s:b}", "model", m->spec, "wait", 0);
+        if (m->pinned) {
+            json_object_set_new(args, "pin", json_true());
+        }
+        if (call != NULL) {
+            call->p = proxy;
+            call->arguments = json_dumps(args, JSON_COMPACT);
+            strcpy(call->spec, m->spec);
+            call->r = (hth_request){.command = HTH_COMMAND_LOAD,
+                                    .arguments = call->arguments,
+                                    .done = models_done,
+                                    .ctx = call};
+            if (call->arguments == NULL || hth_proxy_submit(&proxy->engine, &call->r) != HTH_OK) {
+                free(call->arguments);
+                hth_free(call);
+            }
+        }
+        json_decref(args);
+    }
+}
+
+void proxy_models_close(hth_proxy *proxy)
+{
+    while (proxy->models != NULL) {
+        proxy_model *m = proxy->models;
+        HASH_DEL(proxy->models, m);
+        hth_free(m);
+    }
 }

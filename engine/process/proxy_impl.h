@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/process/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread
-// that keeps a child), proxy_call.c (requests), proxy_answer.c (answers), proxy_child.c (one child,
-// from its start to its end), proxy_region.c (clients' memory), proxy_models.c (what is loaded
-// again).
+// that keeps a child), proxy_call.c (requests and answers), proxy_child.c (one child, from its
+// start to its end, and what it loads again), proxy_region.c (memory that both see).
 //
-// The keeper is the one thread that starts children (the kernel ends them when it ends). It
+// The supervisor is the one thread that starts children (the kernel ends them when it ends). It
 // receives from them and calls `place`, `progress` and `done` of requests, unless another thread
-// that has requests of its own looks for their answers (hth_proxy_look): whoever does holds
+// that has requests of its own polls for their answers (proxy_take_now): whoever does holds
 // `taking`.
 #ifndef HTH_ENGINE_PROCESS_PROXY_IMPL_H
 #define HTH_ENGINE_PROCESS_PROXY_IMPL_H
@@ -19,43 +18,43 @@
 
 typedef struct hth_proxy hth_proxy;
 
-// Deaths with less than PROXY_LIVED_NS from start to end, one behind the other.
+// Crashes with less than PROXY_LIVED_NS from start to end, one after the other.
 #define PROXY_LOST     8
 #define PROXY_LIVED_NS 10000000000u
 
 typedef enum proxy_phase { PROXY_DOWN, PROXY_STARTING, PROXY_UP } proxy_phase;
 
-// FREE -> FILLING -> WAITING <-> SENT -> (KEPT ->) FREE
+// FREE -> FILLING -> WAITING <-> SENT -> (RETAINED ->) FREE
 typedef enum proxy_state {
     PROXY_FREE,
     PROXY_FILLING,
     PROXY_WAITING,
     PROXY_SENT,
-    PROXY_KEPT // answered; its outputs are read where the child put them
+    PROXY_RETAINED // answered; its outputs are read where the child put them
 } proxy_state;
 
-// The slab of one child's outputs: mapped until the last of them is given up, which may be behind
+// The slab of one child's outputs: mapped until the last of them is given up, which may be after
 // the child's end. Guarded by the proxy's lock.
 typedef struct proxy_out {
     hth_slab *slab;
     int fd, refs;
 } proxy_out;
 
-struct hth_kept {
+struct hth_retained {
     hth_proxy *p;
     proxy_out *out;
-    int slot;
+    int entry;
 };
 
 typedef struct proxy_call {
     proxy_state state;
     hth_request *r;
-    hth_child_record *record; // on the heap, or, large, in the slab
-    void *data;               // block of the slab: inputs that were copied; may be NULL
-    uint64_t order;           // of submission
-    int deaths;               // of children that had it and had not begun with it
-    bool own;                 // of the thread that looks
-    int next;                 // of the free list, -1: none
+    hth_ipc_record *record; // in the slab, the request's own or one that was made for it
+    void *data;             // block of the slab: inputs that were copied; may be NULL
+    uint64_t order;         // of submission
+    int crashes;            // of children that had it and had not begun with it
+    bool own;               // of the thread that polls
+    int next;               // of the free list, -1: none
 } proxy_call;
 
 // A client's memory.
@@ -88,14 +87,14 @@ struct hth_proxy {
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total);
     void *event_ctx;
     hth_slab *in;
-    int in_fd;
+    int in_fd, in_reader; // the latter is the children's
     uint64_t in_bytes;
     pthread_t thread;
     bool running;
-    _Atomic(const hth_poll_hook *) watch; // NULL: none
+    _Atomic(const hth_poll_hook *) hook; // NULL: none
     pthread_mutex_t taking; // of messages, and of all that follows from one; before `lock`
     bool up;                // guarded by it: there is a child to receive from
-    pthread_mutex_t lock;   // of all that follows, up to the keeper's
+    pthread_mutex_t lock;   // of all that follows, up to the supervisor's
     pthread_cond_t changed;
     proxy_phase phase;
     bool stopping, draining, opened;
@@ -108,20 +107,20 @@ struct hth_proxy {
     pthread_t opener;    // that thread
     proxy_call *calls;
     int n_calls, high, first_free, in_flight; // high: calls from there on were never used
-    int n_kept;                               // calls whose state is KEPT
-    int others;                               // of those in flight: not of the thread that looks
-    pthread_t looker;                         // that thread, where there is one
-    bool looked, attended; // there is one; it has said to the ring that nobody need be woken
+    int n_retained;                           // calls whose state is RETAINED
+    int others;                               // of those in flight: not of the thread that polls
+    pthread_t poller;                         // that thread, where there is one
+    bool polling, polled; // there is one; it has said to the ring that nobody need be woken
     uint64_t order;
     proxy_region *regions;
     uint32_t last_region;
     uint32_t passed; // region whose descriptor is in the socket, and its message is not sent
     proxy_region *forgotten; // by `next`: gone here, and the child is not told yet
-    int deaths;              // quick ones, one behind the other
-    // the keeper's
+    int crashes;             // quick ones, one after the other
+    // the supervisor's
     proxy_model *models;
     proxy_out *out; // of the child that is starting or up
-    uint64_t started_ns, next_start_ns, next_look_ns, next_beat_ns, beat, settings;
+    uint64_t started_ns, next_start_ns, next_tick_ns, next_heartbeat_ns, heartbeats, settings;
     char filter[HTH_LOG_FILTER_TEXT];
     int missed;
     bool loose; // children are not confined to the store: a GPU's driver does not start in one
@@ -129,69 +128,70 @@ struct hth_proxy {
     atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense
 };
 
-static inline hth_proxy *hth_proxy_of(hth_engine *e)
+static inline hth_proxy *hth_proxy_of(hth_engine *engine)
 {
-    return (hth_proxy *)e;
+    return (hth_proxy *)engine;
 }
 
 // The table's calls (engine_ops.h), and what proxy.h says of one.
-hth_err hth_proxy_submit(hth_engine *e, hth_request *r);
-void hth_proxy_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes);
-void hth_proxy_unshare(hth_engine *e, const void *base);
-void *hth_proxy_alloc(hth_engine *e, size_t bytes);
-bool hth_proxy_free(hth_engine *e, void *block);
+hth_err hth_proxy_submit(hth_engine *engine, hth_request *request);
+void hth_proxy_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes);
+void hth_proxy_unshare(hth_engine *engine, const void *base);
+void *hth_proxy_alloc(hth_engine *engine, size_t bytes);
+bool hth_proxy_free(hth_engine *engine, void *block);
 
 // ---- proxy_call.c
 
-// proxy_call_free gives the slot back, or keeps nothing but that where the state is KEPT; lock
+// proxy_call_free gives the entry back, or keeps nothing but that where the state is RETAINED; lock
 // held.
-void proxy_call_free(hth_proxy *p, proxy_call *c);
+void proxy_call_free(hth_proxy *proxy, proxy_call *call);
 // proxy_send_waiting sends what waits, in order of submission; HTH_EBUSY: there is no room for all
 // of it. Lock held.
-hth_err proxy_send_waiting(hth_proxy *p);
-
-// ---- proxy_answer.c
-
-// proxy_look does for requests what only time brings: cancellation, timeouts. Keeper.
-void proxy_look(hth_proxy *p);
-// proxy_unattend has the keeper woken for answers; `lock` is held, and a child is up.
-void proxy_unattend(hth_proxy *p);
-// proxy_message takes a message of the child. p->taking is held, here and below.
-void proxy_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes);
+hth_err proxy_send_waiting(hth_proxy *proxy);
+// proxy_tick does for requests what only time brings: cancellation, timeouts. Supervisor.
+void proxy_tick(hth_proxy *proxy);
+// proxy_stop_polling has the supervisor woken for answers; `lock` is held, and a child is up.
+void proxy_stop_polling(hth_proxy *proxy);
+// proxy_message takes a message of the child. proxy->taking is held, here and below.
+void proxy_message(hth_proxy *proxy, const hth_child_head *head, const char *body, size_t bytes);
 // proxy_bury answers the requests that a dead child had begun with `sentence`, and has the others
-// wait; all: those, too. Keeper.
-void proxy_bury(hth_proxy *p, const char *sentence, bool all);
+// wait; all: those, too. Supervisor.
+void proxy_bury(hth_proxy *proxy, const char *sentence, bool all);
 
 // ---- proxy_child.c
 
-hth_err proxy_start(hth_proxy *p); // keeper
-void proxy_greet(hth_proxy *p);    // sends HELLO. Keeper
-void proxy_settings(hth_proxy *p); // sends them when they have changed. Keeper
-// proxy_ended tells whether the child has ended, and how; wait: until it has. Keeper.
-bool proxy_ended(hth_proxy *p, bool wait, proxy_end *how);
-void proxy_forget_child(hth_proxy *p); // what is shared with it. Keeper
+hth_err proxy_start(hth_proxy *proxy); // supervisor
+void proxy_greet(hth_proxy *proxy);    // sends HELLO. Supervisor
+void proxy_settings(hth_proxy *proxy); // sends them when they have changed. Supervisor
+// proxy_ended tells whether the child has ended, and how; wait: until it has. Supervisor.
+bool proxy_ended(hth_proxy *proxy, bool wait, proxy_end *how);
+void proxy_forget_child(hth_proxy *proxy); // what is shared with it. Supervisor
 // proxy_out_rele gives up one use of outputs; lock not held.
-void proxy_out_rele(hth_proxy *p, proxy_out *out);
+void proxy_out_rele(hth_proxy *proxy, proxy_out *out);
 
-// ---- proxy_region.c: lock held
+// What a new child is to load. Supervisor.
+void proxy_models_note(hth_proxy *proxy, const hth_request *request); // one that was answered well
+void proxy_models_again(hth_proxy *proxy);                            // asks a new child for all
+void proxy_models_close(hth_proxy *proxy);
 
-// proxy_region_find is the region in which [data, data + bytes) lies; NULL: none.
-proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes);
-proxy_region *proxy_region_number(hth_proxy *p, uint32_t number); // NULL: it is gone
+// ---- proxy_region.c
+
+// proxy_locate says in *out where the child sees a tensor; false: it has to be copied.
+bool proxy_locate(hth_proxy *proxy, const hth_tensor *tensor, hth_ipc_record_tensor *out);
+// proxy_output_at is where an output lies: in the child's slab, or where its client wants it. NULL:
+// in neither.
+void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor);
+
+// These with the lock held.
+
 // proxy_region_send makes sure that the child has what a record needs.
-hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record);
+hth_err proxy_region_send(hth_proxy *proxy, const hth_ipc_record *record);
 // proxy_region_settle has the child take a descriptor that is in the socket, before another
 // follows.
-hth_err proxy_region_settle(hth_proxy *p);
+hth_err proxy_region_settle(hth_proxy *proxy);
 // proxy_region_forget tells the child of what is gone, as far as there is room; known: there is
 // nothing to tell, the child is new.
-void proxy_region_forget(hth_proxy *p, bool known);
-void proxy_region_close(hth_proxy *p); // all
-
-// ---- proxy_models.c: keeper
-
-void proxy_models_note(hth_proxy *p, const hth_request *r); // one that was answered well
-void proxy_models_again(hth_proxy *p);                      // asks a new child for all
-void proxy_models_close(hth_proxy *p);
+void proxy_region_forget(hth_proxy *proxy, bool known);
+void proxy_region_close(hth_proxy *proxy); // all
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of clients that is mapped here is mapped in the child as well, when an input lies in it
-// for the first time: its descriptor goes over the socket, its number over the ring, in front of
-// the request, which waits where the ring has no room. Where that fails the request is refused;
-// nothing else is lost.
+// Memory that hearthd and its child both see: the slab `in`, the outputs' slab, and memory of
+// clients. The latter is mapped in the child as well, when an input lies in it for the first time:
+// its descriptor goes over the socket, its number over the ring, in front of the request, which
+// waits where the ring has no room. Where that fails the request is refused; nothing else is lost.
 #include "engine/process/proxy_impl.h"
 
 #include <fcntl.h>
@@ -11,9 +11,29 @@
 // What is smaller is copied anyway, by who submits it.
 #define REGION_LEAST_BYTES (64u << 10)
 
-void hth_proxy_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+// ---- memory of hearthd's own that a child sees
+
+void *hth_proxy_alloc(hth_engine *engine, size_t bytes)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
+    return hth_slab_alloc(p->in, bytes);
+}
+
+bool hth_proxy_free(hth_engine *engine, void *block)
+{
+    hth_proxy *p = hth_proxy_of(engine);
+    bool ours = block != NULL && hth_slab_holds(p->in, block, 1);
+    if (ours) {
+        hth_slab_free(p->in, block);
+    }
+    return ours;
+}
+
+// ---- clients' memory
+
+void hth_proxy_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+    hth_proxy *p = hth_proxy_of(engine);
     if (bytes < REGION_LEAST_BYTES) {
         return;
     }
@@ -25,7 +45,8 @@ void hth_proxy_share(hth_engine *e, int fd, uint64_t offset, const void *base, s
     }
     *r = (proxy_region){.base = base, .fd = mine, .offset = offset, .bytes = bytes};
     pthread_mutex_lock(&p->lock);
-    r->number = ++p->last_region != 0 ? p->last_region : ++p->last_region;
+    p->last_region = p->last_region % (HTH_IPC_RECORD_SLAB - 1) + 1; // neither that nor 0
+    r->number = p->last_region;
     HASH_ADD_PTR(p->regions, base, r);
     bool added = HTH_HASH_ADDED(r);
     pthread_mutex_unlock(&p->lock);
@@ -42,22 +63,22 @@ static void region_free(hth_proxy *p, proxy_region *r)
     hth_free(r);
 }
 
-void proxy_region_forget(hth_proxy *p, bool known)
+void proxy_region_forget(hth_proxy *proxy, bool known)
 {
-    while (p->forgotten != NULL) {
-        proxy_region *r = p->forgotten;
-        hth_child_head head = {.kind = HTH_CHILD_FORGET, .slot = r->number};
-        if (!known && hth_child_link_send(&p->link, &head, NULL, 0, 0) != HTH_OK) {
+    while (proxy->forgotten != NULL) {
+        proxy_region *r = proxy->forgotten;
+        hth_child_head head = {.kind = HTH_CHILD_FORGET, .entry = r->number};
+        if (!known && hth_child_link_send(&proxy->link, &head, NULL, 0, 0) != HTH_OK) {
             return;
         }
-        p->forgotten = r->next;
+        proxy->forgotten = r->next;
         hth_free(r);
     }
 }
 
-void hth_proxy_unshare(hth_engine *e, const void *base)
+void hth_proxy_unshare(hth_engine *engine, const void *base)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     proxy_region *r;
     pthread_mutex_lock(&p->lock);
     HASH_FIND_PTR(p->regions, &base, r);
@@ -76,7 +97,8 @@ void hth_proxy_unshare(hth_engine *e, const void *base)
     pthread_mutex_unlock(&p->lock);
 }
 
-proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes)
+// region_find is the region in which [data, data + bytes) lies; NULL: none.
+static proxy_region *region_find(hth_proxy *p, const void *data, size_t bytes)
 {
     uintptr_t at = (uintptr_t)data;
     proxy_region *r = p->regions;
@@ -90,7 +112,8 @@ proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes)
     return r;
 }
 
-proxy_region *proxy_region_number(hth_proxy *p, uint32_t number)
+// region_number: NULL: it is gone.
+static proxy_region *region_number(hth_proxy *p, uint32_t number)
 {
     proxy_region *r = p->regions;
     while (r != NULL && r->number != number) {
@@ -99,53 +122,88 @@ proxy_region *proxy_region_number(hth_proxy *p, uint32_t number)
     return r;
 }
 
-// region_tell says what the descriptor is that was passed.
-static hth_err region_tell(hth_proxy *p, proxy_region *r)
+// ---- where tensors are
+
+bool proxy_locate(hth_proxy *proxy, const hth_tensor *tensor, hth_ipc_record_tensor *out)
+{
+    if (hth_slab_holds(proxy->in, tensor->data, tensor->bytes)) {
+        out->region = HTH_IPC_RECORD_SLAB;
+        out->at = hth_slab_offset(proxy->in, tensor->data);
+        return true;
+    }
+    pthread_mutex_lock(&proxy->lock);
+    const proxy_region *r = region_find(proxy, tensor->data, tensor->bytes);
+    if (r != NULL) {
+        out->region = r->number;
+        out->at = (uint64_t)((const char *)tensor->data - (const char *)r->base);
+    }
+    pthread_mutex_unlock(&proxy->lock);
+    return r != NULL;
+}
+
+void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor)
+{
+    if (tensor->region == HTH_IPC_RECORD_SLAB) {
+        return hth_slab_at(proxy->link.out, tensor->at, tensor->bytes);
+    }
+    pthread_mutex_lock(&proxy->lock);
+    const proxy_region *r = region_number(proxy, tensor->region);
+    bool inside = r != NULL && tensor->at <= r->bytes && tensor->bytes <= r->bytes - tensor->at;
+    void *at = inside ? (char *)r->base + tensor->at : NULL;
+    pthread_mutex_unlock(&proxy->lock);
+    return at;
+}
+
+// ---- telling the child
+
+// region_announce says what the descriptor is that was passed.
+static hth_err region_announce(hth_proxy *p, proxy_region *r)
 {
     hth_child_head head = {
-        .kind = HTH_CHILD_REGION, .slot = r->number, .done = r->bytes, .total = r->offset};
+        .kind = HTH_CHILD_REGION, .entry = r->number, .done = r->bytes, .total = r->offset};
     HTH_TRY(hth_child_link_send(&p->link, &head, NULL, 0, 0));
     p->passed = 0;
     r->known = p->pid;
     return HTH_OK;
 }
 
-hth_err proxy_region_settle(hth_proxy *p)
+hth_err proxy_region_settle(hth_proxy *proxy)
 {
-    proxy_region *before = proxy_region_number(p, p->passed);
-    return before != NULL ? region_tell(p, before) : HTH_OK;
+    proxy_region *before = region_number(proxy, proxy->passed);
+    return before != NULL ? region_announce(proxy, before) : HTH_OK;
 }
 
 // region_send passes a region on. What was passed before comes first, so that descriptors and
 // messages stay in step; where that is gone the child drops its descriptor.
 static hth_err region_send(hth_proxy *p, proxy_region *r)
 {
-    const proxy_region *before = proxy_region_number(p, p->passed);
+    const proxy_region *before = region_number(p, p->passed);
     HTH_TRY(proxy_region_settle(p));
     if (before != r) {
         HTH_TRY(hth_child_fd_send(p->link.socket, r->number, r->fd));
         p->passed = r->number;
-        HTH_TRY(region_tell(p, r));
+        HTH_TRY(region_announce(p, r));
     }
     return HTH_OK;
 }
 
-hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record)
+hth_err proxy_region_send(hth_proxy *proxy, const hth_ipc_record *record)
 {
     for (uint32_t i = 0; i < record->n_tensors; i++) {
         uint32_t number = record->tensor[i].region;
-        proxy_region *r = number != 0 ? proxy_region_number(p, number) : NULL;
-        if (r != NULL && r->known != p->pid) {
-            HTH_TRY(region_send(p, r));
+        bool region = number != HTH_IPC_RECORD_HERE && number != HTH_IPC_RECORD_SLAB;
+        proxy_region *r = region ? region_number(proxy, number) : NULL;
+        if (r != NULL && r->known != proxy->pid) {
+            HTH_TRY(region_send(proxy, r));
         }
     }
     return HTH_OK;
 }
 
-void proxy_region_close(hth_proxy *p)
+void proxy_region_close(hth_proxy *proxy)
 {
-    proxy_region_forget(p, true);
-    while (p->regions != NULL) {
-        region_free(p, p->regions);
+    proxy_region_forget(proxy, true);
+    while (proxy->regions != NULL) {
+        region_free(proxy, proxy->regions);
     }
 }

@@ -122,7 +122,7 @@ static void wait_ready(hth_engine *e)
 // A request that is submitted and not waited for.
 static void call_begin(hth_engine *e, call *c, const char *query, const char *arguments)
 {
-    c->r = (hth_request){.query = query, .arguments = arguments};
+    c->r = (hth_request){.command = hth_command_find(query), .arguments = arguments};
     call_start(e, c);
 }
 
@@ -174,7 +174,8 @@ static void note_progress(hth_request *r, const char *what, uint64_t done, uint6
 static void slow_begin(hth_engine *e, call *c)
 {
     atomic_store(&progress, 0);
-    c->r = (hth_request){.query = "bench", .arguments = SLOW, .progress = note_progress};
+    c->r =
+        (hth_request){.command = HTH_COMMAND_BENCH, .arguments = SLOW, .progress = note_progress};
     call_start(e, c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (atomic_load(&progress) == 0) {
@@ -191,7 +192,7 @@ static void test_answers(void **state)
     open_all(&f);
     assert_true(hth_engine_ready(f.engine));
     assert_int_equal(classify(f.engine, images.data), 355);
-    call c = {.r = {.query = "devices"}};
+    call c = {.r = {.command = HTH_COMMAND_DEVICES}};
     assert_ok(call_run(f.engine, &c));
     json_t *doc = json_loads(c.r.json, 0, NULL);
     assert_int_equal(json_integer_value(json_object_get(
@@ -247,29 +248,30 @@ static void test_many(void **state)
     fixture_close(&f);
 }
 
-// ---- a thread that looks for its own answers
+// ---- a thread that polls for its own answers
 
-typedef struct looked {
+typedef struct polled_call {
     atomic_bool ended;
     pthread_t by;
-} looked;
+} polled_call;
 
-static void looked_done(hth_request *r)
+static void polled_done(hth_request *r)
 {
-    looked *l = r->ctx;
+    polled_call *l = r->ctx;
     l->by = pthread_self();
     atomic_store(&l->ended, true);
 }
 
-// look_until_answered returns whether the answer came on this thread.
-static bool look_until_answered(hth_engine *e)
+// poll_until_answered returns whether the answer came on this thread.
+static bool poll_until_answered(hth_engine *e)
 {
-    looked l = {.ended = false};
-    hth_request r = {.query = "devices", .arguments = "{}", .done = looked_done, .ctx = &l};
+    polled_call l = {.ended = false};
+    hth_request r = {
+        .command = HTH_COMMAND_DEVICES, .arguments = "{}", .done = polled_done, .ctx = &l};
     uint64_t until = hth_real_after(LIMIT_NS);
     assert_ok(hth_engine_submit(e, &r));
     while (!atomic_load(&l.ended)) {
-        (void)hth_engine_look(e, true);
+        (void)hth_engine_poll(e, true);
         assert_true(hth_real_ns() < until);
     }
     assert_ok(r.err);
@@ -284,32 +286,32 @@ static void *classify_elsewhere(void *arg)
     return NULL;
 }
 
-static void test_look(void **state)
+static void test_poll(void **state)
 {
     fixture f;
     pthread_t other;
     int here = 0;
     open_all(&f);
-    (void)hth_engine_look(f.engine, true);
+    (void)hth_engine_poll(f.engine, true);
     for (int i = 0; i < 200; i++) {
-        here += look_until_answered(f.engine);
+        here += poll_until_answered(f.engine);
     }
     assert_true(here > 0);
-    for (int i = 0; i < 2; i++) { // who said that it looks, and does not, keeps nobody from answers
-        (void)hth_engine_look(f.engine, true);
+    for (int i = 0; i < 2; i++) { // who said that it polls, and does not, keeps nobody from answers
+        (void)hth_engine_poll(f.engine, true);
         assert_int_equal(pthread_create(&other, NULL, classify_elsewhere, &f), 0);
         pthread_join(other, NULL);
-        (void)hth_engine_look(f.engine, true);
+        (void)hth_engine_poll(f.engine, true);
         (void)kill_engine(SIGKILL); // and goes on with the next child
-        (void)look_until_answered(f.engine);
+        (void)poll_until_answered(f.engine);
     }
-    (void)hth_engine_look(f.engine, false);
+    (void)hth_engine_poll(f.engine, false);
     assert_int_equal(classify(f.engine, images.data), 355);
     fixture_close(&f);
 }
 
-// While large tensors come nobody looks in either process; small ones change nothing.
-static void test_rests(void **state)
+// While large tensors come nobody spins in either process; small ones change nothing.
+static void test_spin_suspended(void **state)
 {
     (void)state;
     fixture f;
@@ -318,16 +320,16 @@ static void test_rests(void **state)
     call c = {.r = {.model = "digits", .inputs = &one, .n_inputs = 1}};
     assert_ok(call_run(f.engine, &c));
     free(c.out[0].data);
-    usleep(60000); // the keeper has looked what the child says
-    uint64_t before = hth_spin_rests(), until = hth_real_after(LIMIT_NS);
+    usleep(60000); // the supervisor has read what the child says
+    uint64_t before = hth_spin_suspended_until(), until = hth_real_after(LIMIT_NS);
     assert_int_equal(before, 0);
     assert_true(images.shape[0] * 256 >= 64 << 10);
     classify(f.engine, images.data);
-    while (hth_spin_rests() == before) {
+    while (hth_spin_suspended_until() == before) {
         assert_true(hth_real_ns() < until);
         nap();
     }
-    assert_true(hth_spin_rests() < hth_real_after(1000000000u));
+    assert_true(hth_spin_suspended_until() < hth_real_after(1000000000u));
     fixture_close(&f);
 }
 
@@ -358,7 +360,7 @@ static void test_cannot_open(void **state)
     assert_int_equal(test_remove(dir), 0);
 }
 
-// ---- deaths
+// ---- crashes
 
 static void test_killed_idle(void **state)
 {
@@ -372,7 +374,7 @@ static void test_killed_idle(void **state)
     fixture_close(&f);
 }
 
-// What runs fails with a sentence, what waits behind it is answered by the next process.
+// What runs fails with a sentence, what waits after it is answered by the next process.
 static void test_killed_at_work(void **state)
 {
     enum { N = 20 };
@@ -389,7 +391,7 @@ static void test_killed_at_work(void **state)
     }
     kill_engine(SIGABRT);
     assert_err(call_wait(&slow), HTH_EDEVLOST,
-               "the engine's process died while this request ran (signal 6); it is being "
+               "the engine process died while this request ran (signal 6); it is being "
                "restarted");
     for (int i = 0; i < N; i++) {
         assert_ok(call_wait(&wait[i]));
@@ -412,13 +414,13 @@ static void test_timeouts_while_it_is_away(void **state)
     open_all(&f);
     pid_t last = 0, pid;
     uint64_t until = hth_real_after(LIMIT_NS);
-    for (int deaths = 0; deaths < 4; deaths++) { // the next start is 400 ms away then
+    for (int crashes = 0; crashes < 4; crashes++) { // the next start is 400 ms away then
         while ((pid = engine_pid()) == 0 || pid == last) {
             assert_true(hth_real_ns() < until);
             nap();
         }
         last = pid;
-        kill(pid, deaths < 3 ? SIGKILL : SIGSTOP);
+        kill(pid, crashes < 3 ? SIGKILL : SIGSTOP);
     }
     while (!is_stopped(last)) {
         assert_true(hth_real_ns() < until);
@@ -444,8 +446,8 @@ static void test_default_timeout_goes_on(void **state)
     fixture f;
     hth_request_tensor in = input_of(1, images.data);
     static call c;
-    call set = {
-        .r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"timeout_us\":1500000}"}};
+    call set = {.r = {.command = HTH_COMMAND_BATCHING,
+                      .arguments = "{\"model\":\"digits\",\"timeout_us\":1500000}"}};
     memset(&c, 0, sizeof c);
     open_all(&f);
     assert_ok(call_run(f.engine, &set));
@@ -482,7 +484,7 @@ static void test_waited_before(void **state)
 
 static bool is_loaded(hth_engine *e)
 {
-    call c = {.r = {.query = "loaded"}};
+    call c = {.r = {.command = HTH_COMMAND_LOADED}};
     assert_ok(call_run(e, &c));
     bool found = strstr(c.r.json, "\"digits\"") != NULL;
     hth_free(c.r.json);
@@ -498,7 +500,7 @@ static void test_models_come_back(void **state)
         assert_int_equal(classify(f.engine, images.data), 355);
         assert_true(is_loaded(f.engine));
         if (round == 1) {
-            call c = {.r = {.query = "unload", .arguments = "{\"model\":\"digits\"}"}};
+            call c = {.r = {.command = HTH_COMMAND_UNLOAD, .arguments = "{\"model\":\"digits\"}"}};
             assert_ok(call_run(f.engine, &c));
             hth_free(c.r.json);
         }
@@ -519,7 +521,7 @@ static void test_hangs(void **state)
 {
     fixture f;
     assert_ok(hth_setting_set("engine.heartbeat_ms", "100"));
-    assert_ok(hth_setting_set("engine.heartbeats", "50"));
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "50"));
     open_all(&f);
     pid_t pid = stop_engine();
     uint64_t until = hth_real_after(LIMIT_NS);
@@ -527,7 +529,7 @@ static void test_hangs(void **state)
         assert_true(hth_real_ns() < until);
         nap();
     }
-    assert_ok(hth_setting_set("engine.heartbeats", "1000")); // the next one may get no time
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "1000")); // the next one may get no time
     assert_int_equal(classify(f.engine, images.data), 355);
     fixture_close(&f);
     hth_setting_reset();
@@ -563,11 +565,11 @@ static void test_killed_while_it_trains(void **state)
 }
 
 // A process that dies again and again is refused to, and tried on.
-static void test_too_many_deaths(void **state)
+static void test_too_many_crashes(void **state)
 {
     fixture f;
     open_all(&f);
-    assert_ok(hth_setting_set("engine.restart_ms", "300"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "300"));
     uint64_t until = hth_real_after(LIMIT_NS);
     hth_request_tensor in = input_of(1, images.data);
     call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .place = call_place}};
@@ -603,7 +605,7 @@ static void test_nothing_is_left(void **state)
 {
     fixture f;
     open_all(&f);
-    assert_ok(hth_setting_set("engine.restart_ms", "0"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
     assert_int_equal(classify(f.engine, images.data), 355);
     int fds = 0, mappings = 0;
     for (int i = 0; i < 100; i++) {
@@ -660,7 +662,7 @@ static void keep(hth_engine *e, call *c, const hth_request_tensor *in)
     c->r.place = keeping_place;
     assert_ok(hth_engine_submit(e, &c->r));
     assert_ok(call_wait(c));
-    assert_non_null(c->r.kept);
+    assert_non_null(c->r.retained);
 }
 
 static void assert_near(const float *a, const float *b, size_t bytes)
@@ -682,7 +684,7 @@ static void restart(hth_engine *e)
 }
 
 // Neither other requests nor the child's death change what is kept; when it is given up, its memory
-// is gone with the child that it was of, and its slot serves again.
+// is gone with the child that it was of, and its entry serves again.
 static void test_kept(void **state)
 {
     fixture f;
@@ -692,7 +694,7 @@ static void test_kept(void **state)
     hth_request_tensor in = input_of(images.shape[0], images.data);
     call copied = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
     assert_ok(call_run(f.engine, &copied));
-    assert_null(copied.r.kept);
+    assert_null(copied.r.retained);
     size_t bytes = copied.out[0].bytes;
     int mappings = count_mappings(), fds = test_open_fds();
     float *zeros = calloc((size_t)images.shape[0], 256);
@@ -714,17 +716,17 @@ static void test_kept(void **state)
         for (int k = 0; k <= i; k++) {
             assert_memory_equal(c[k].out[0].data, was[k], bytes);
         }
-        hth_engine_release(c[i].r.kept);
+        hth_engine_release(c[i].r.retained);
         free(was[i]);
     }
     assert_int_equal(count_mappings(), mappings);
     assert_int_equal(test_open_fds(), fds);
     hth_request_tensor one = input_of(1, images.data);
-    for (int i = 0; i < 3000; i++) { // more than there are slots
+    for (int i = 0; i < 3000; i++) { // more than there are entries
         call again;
         keep(f.engine, &again, &one);
         assert_near(again.out[0].data, copied.out[0].data, again.out[0].bytes);
-        hth_engine_release(again.r.kept);
+        hth_engine_release(again.r.retained);
     }
     free(zeros);
     free(copied.out[0].data);
@@ -740,11 +742,11 @@ static hth_err greedy_place(hth_request *r, hth_request_tensor *out, int n)
     return n == 1 ? HTH_OK : HTH_EINVAL;
 }
 
-// Who does not read what it was given leaves three quarters of the slots to all others, whose
+// Who does not read what it was given leaves three quarters of the entries to all others, whose
 // outputs are copied meanwhile.
 static void test_kept_share(void **state)
 {
-    enum { QUEUE = 8, SLOTS = QUEUE + 1024, SHARE = SLOTS / 4 };
+    enum { QUEUE = 8, ENTRIES = QUEUE + 1024, SHARE = ENTRIES / 4 };
     static call c[SHARE];
     fixture f;
     open_all(&f);
@@ -762,11 +764,11 @@ static void test_kept_share(void **state)
             call other = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .keeps = true}};
             other.r.place = greedy_place;
             assert_ok(call_run(f.engine, &other));
-            assert_null(other.r.kept);
+            assert_null(other.r.retained);
             free(other.out[0].data);
         }
         for (int i = 0; i < SHARE; i++) {
-            hth_engine_release(c[i].r.kept);
+            hth_engine_release(c[i].r.retained);
         }
     }
     fixture_close(&f);
@@ -818,14 +820,14 @@ static int teardown(void **state)
 
 int main(int argc, char **argv)
 {
-    if (hth_child_asked(argc, argv)) {
+    if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rests), // before any other sends large tensors
+        cmocka_unit_test(test_spin_suspended), // before any other sends large tensors
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_many),
-        cmocka_unit_test(test_look),
+        cmocka_unit_test(test_poll),
         cmocka_unit_test(test_cancel_and_progress),
         cmocka_unit_test(test_cannot_open),
         cmocka_unit_test(test_killed_idle),
@@ -836,7 +838,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_models_come_back),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_killed_while_it_trains),
-        cmocka_unit_test(test_too_many_deaths),
+        cmocka_unit_test(test_too_many_crashes),
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_kept),
         cmocka_unit_test(test_kept_share),

@@ -215,11 +215,19 @@ static hth_err sandbox_confine(int abi, const hth_sandbox_place *place, int n, b
                                    [HTH_MAY_READ] = FS_READ,
                                    [HTH_MAY_USE] = FS_USE,
                                    [HTH_MAY_WRITE] = FS_WRITE};
-    sandbox_rules r = {.fs = FS_FIRST | FS_REFER | (abi >= 3 ? FS_TRUNCATE : 0) |
-                             (abi >= 5 ? FS_IOCTL : 0)};
-    sandbox_ruleset all = {
-        .fs = r.fs, .net = abi >= ABI_NET ? NET_TCP : 0, .scoped = abi >= 6 ? SCOPE_ALL : 0};
-    size_t bytes = abi >= 6 ? 24 : abi >= ABI_NET ? 16 : 8;
+    sandbox_rules r = {.fs = FS_FIRST | FS_REFER};
+    r.fs |= abi >= 3 ? FS_TRUNCATE : 0;
+    r.fs |= abi >= 5 ? FS_IOCTL : 0;
+    sandbox_ruleset all = {.fs = r.fs};
+    size_t bytes = 8; // of it that the kernel knows
+    if (abi >= ABI_NET) {
+        all.net = NET_TCP;
+        bytes = 16;
+    }
+    if (abi >= 6) {
+        all.scoped = SCOPE_ALL;
+        bytes = 24;
+    }
     r.ruleset = (int)syscall(SYS_landlock_create_ruleset, &all, bytes, 0);
     if (r.ruleset < 0) {
         return hth_fail_errno(errno, "cannot make a Landlock ruleset");
@@ -255,15 +263,15 @@ static void sandbox_privileges(void)
     }
 }
 
-hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_sandbox *s)
+hth_err hth_sandbox_files(const hth_sandbox_place *place, int count, bool gpu, hth_sandbox *sandbox)
 {
     sandbox_privileges();
     int abi = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (abi < ABI_FILES || place == NULL) {
         return HTH_OK; // not in this kernel, or not enabled
     }
-    HTH_TRY(sandbox_confine(abi, place, n, gpu));
-    s->files = true;
+    HTH_TRY(sandbox_confine(abi, place, count, gpu));
+    sandbox->files = true;
     return HTH_OK;
 }
 
@@ -493,7 +501,7 @@ static int sandbox_filter(scmp_filter_ctx f)
     return rc == 0 ? seccomp_load(f) : rc;
 }
 
-hth_err hth_sandbox_calls(hth_sandbox *s)
+hth_err hth_sandbox_calls(hth_sandbox *sandbox)
 {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     scmp_filter_ctx f = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
@@ -502,7 +510,7 @@ hth_err hth_sandbox_calls(hth_sandbox *s)
     if (rc != 0) {
         return hth_fail_errno(-rc, "cannot restrict system calls");
     }
-    s->calls = true;
+    sandbox->calls = true;
     return HTH_OK;
 }
 
@@ -519,7 +527,7 @@ void hth_sandbox_oom(void)
     int score = n > 0 ? atoi(text) + OOM_MORE : OOM_MORE;
     int m = snprintf(text, sizeof text, "%d", score < 1000 ? score : 1000);
     if (pwrite(fd, text, (size_t)m, 0) != m) {
-        hth_log(DEBUG, SERVER, "oom-score", "the engine's process keeps its parent's");
+        hth_log(DEBUG, SERVER, "oom-score", "the engine process keeps its parent's");
     }
     close(fd);
 }

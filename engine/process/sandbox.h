@@ -34,20 +34,21 @@ typedef struct hth_sandbox_place {
 
 // hth_sandbox_files gives up privileges (no_new_privs; of root's capabilities all but the one for
 // priorities, and the one for locked memory) and, where the kernel has Landlock (Linux 5.19),
-// confines the calling thread and all that it starts to the `n` places, and of the system to what a
-// program that computes reads: libraries, its own entry in /proc, processors and memory in /sys;
-// with `gpu` NVIDIA's devices too, and what their driver reads. It may neither bind nor connect TCP
-// ports. A place that there is not is passed over; descriptors that are open stay what they are.
-// `place` NULL: files stay as they are, only privileges go. HTH_EIO: the kernel has Landlock and
-// refused.
-hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_sandbox *s);
+// confines the calling thread and all that it starts to the `count` places, and of the system to
+// what a program that computes reads: libraries, its own entry in /proc, processors and memory in
+// /sys; with `gpu` NVIDIA's devices too, and what their driver reads. It may neither bind nor
+// connect TCP ports. A place that there is not is passed over; descriptors that are open stay what
+// they are. `place` NULL: files stay as they are, only privileges go. HTH_EIO: the kernel has
+// Landlock and refused.
+hth_err hth_sandbox_files(const hth_sandbox_place *place, int count, bool gpu,
+                          hth_sandbox *sandbox);
 // hth_sandbox_calls allows all threads of the process the system calls of a program that computes,
 // maps files and talks to descriptors it already has. Sockets, programs, other processes, mounts,
 // namespaces, modules, clocks, identities, tracing, and what Landlock does not govern (modes,
 // owners and times of files, cutting one that is open for reading) are refused (EPERM); a call that
 // the list does not know looks as on a kernel that lacks it (ENOSYS). HTH_EIO: the filter was
 // refused.
-hth_err hth_sandbox_calls(hth_sandbox *s);
+hth_err hth_sandbox_calls(hth_sandbox *sandbox);
 // hth_sandbox_oom makes the kernel end this process before its parent when memory runs out.
 void hth_sandbox_oom(void);
 

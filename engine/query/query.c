@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions about models, devices and tenants, and the table of all questions.
+// Commands about models, devices and tenants: a function query_NAME for each row of
+// HTH_COMMANDS_QUERY (runtime/command.h), here or in the other files of this folder.
 #include "engine/query/query_impl.h"
 
 #include "base/alloc.h"
@@ -8,6 +9,7 @@
 #include "runtime/query_latency.h"
 #include "runtime/tenants/tenant.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,7 +95,7 @@ static hth_err query_precision(query *q, json_t **out)
     char set[HTH_PRECISION_TEXT];
     const char *name = query_text(q, "model"), *wanted = query_text(q, "precision");
     if (name == NULL || strchr(name, ':') != NULL) {
-        return hth_fail(HTH_EINVAL, "which model? a name without a version");
+        return hth_fail(HTH_EINVAL, "the model's name, without a version, is missing");
     }
     HTH_TRY(hth_store_get(q->ms->store, name, 0, &found));
     hth_manifest_fini(&found);
@@ -157,58 +159,51 @@ static hth_err query_tenants(query *q, json_t **out)
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }
 
-bool hth_query_at_once(hth_models *ms, const hth_request *r)
+bool hth_query_at_once(hth_models *ms, const hth_request *request)
 {
-    static const char *const names[] = {"model", "devices", "stats", "latency"};
-    bool known = false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        known = known || strcmp(r->query, names[i]) == 0;
+    const hth_command_row *row = hth_command_get(request->command);
+    bool known = (row->traits & HTH_COMMAND_AT_ONCE) != 0;
+    if (!known || request->arguments == NULL || request->arguments[0] == 0) {
+        return known && row->required == 0;
     }
-    if (!known || r->arguments == NULL || r->arguments[0] == 0) {
-        return known && strcmp(r->query, "model") != 0;
+    if ((row->takes & HTH_TAKES(MODEL)) == 0) {
+        return true;
     }
-    json_t *args = json_loads(r->arguments, 0, NULL);
+    json_t *args = json_loads(request->arguments, 0, NULL);
     const char *model = json_string_value(json_object_get(args, "model"));
     known = model == NULL || hth_model_current(ms, model) != NULL;
     json_decref(args);
     return known;
 }
 
-hth_err hth_query_answer(hth_models *ms, hth_request *r)
+hth_err hth_query_answer(hth_models *ms, hth_request *request)
 {
-    static const struct {
-        const char *name;
-        hth_err (*answer)(query *q, json_t **out);
-    } table[] = {
-        {"model", query_model},         {"devices", query_devices}, {"stats", query_stats},
-        {"bench", query_bench},         {"plan", query_plan},       {"convsel", query_convsel},
-        {"curve", query_curve},         {"latency", query_latency}, {"batching", query_batching},
-        {"precision", query_precision}, {"tenants", query_tenants}};
-    query q = {.ms = ms, .r = r};
+    static hth_err (*const answer[HTH_COMMANDS])(query * q, json_t * *out) = {
+#define QUERY_ROW(ID, name, ...) [HTH_COMMAND_##ID] = query_##name,
+        HTH_COMMANDS_QUERY(QUERY_ROW)};
+    assert(answer[request->command] != NULL);
+    query q = {.ms = ms, .r = request};
     json_error_t je;
-    q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);
+    q.args = json_loads(
+        request->arguments != NULL && request->arguments[0] ? request->arguments : "{}", 0, &je);
     if (!json_is_object(q.args)) {
         json_decref(q.args);
-        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query,
-                        hth_err_json(je.text));
+        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s",
+                        hth_command_name(request->command), hth_err_json(je.text));
     }
-    hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
     const char *before = ms->tenant; // one that is answered while another one's model is made ready
     const hth_request *asked = ms->asks;
-    ms->tenant = r->tenant;
-    ms->asks = r;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (strcmp(table[i].name, r->query) == 0) {
-            json_t *doc = NULL;
-            err = table[i].answer(&q, &doc);
-            char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
-            r->json = text != NULL ? hth_strdup(text) : NULL;
-            err = err == HTH_OK && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
-                                                   : err;
-            free(text);
-            json_decref(doc);
-        }
+    ms->tenant = request->tenant;
+    ms->asks = request;
+    json_t *doc = NULL;
+    hth_err err = answer[request->command](&q, &doc);
+    char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+    request->json = text != NULL ? hth_strdup(text) : NULL;
+    if (err == HTH_OK && request->json == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for an answer");
     }
+    free(text);
+    json_decref(doc);
     ms->tenant = before;
     ms->asks = asked;
     json_decref(q.args);

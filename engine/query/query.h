@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/query/query.h - questions to an engine that are answered by a JSON document. Engine's
-// thread only.
+// engine/query/query.h - commands that are answered by a JSON document about models, devices and
+// tenants (HTH_COMMANDS_QUERY). Engine's thread only.
 #ifndef HTH_ENGINE_QUERY_QUERY_H
 #define HTH_ENGINE_QUERY_QUERY_H
 
@@ -10,12 +10,12 @@
 
 // hth_query_stats answers "stats", of one model or (NULL) of all. The caller owns *out.
 hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out);
-// hth_query_answer sets r->json for r->query ("devices", "stats", "model", "bench", "plan",
-// "convsel").
-hth_err hth_query_answer(hth_models *ms, hth_request *r);
-// hth_query_at_once says that this changes, loads and computes nothing: the answer is there, also
-// while something else is being loaded or compiled.
-bool hth_query_at_once(hth_models *ms, const hth_request *r);
+// hth_query_answer sets request->json, the answer to request->command, which is one of
+// HTH_COMMANDS_QUERY.
+hth_err hth_query_answer(hth_models *ms, hth_request *request);
+// hth_query_at_once tells whether a command (of any section) changes, loads and computes nothing:
+// its answer is there even while something else is being loaded or compiled.
+bool hth_query_at_once(hth_models *ms, const hth_request *request);
 
 // hth_query_problem answers "plan" about a problem that is a file, which needs no engine.
 hth_err hth_query_problem(json_t *args, json_t **out);

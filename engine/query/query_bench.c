@@ -22,15 +22,15 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
     for (int i = 0; i < BENCH_WARMUP; i++) {
         HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
     }
-    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), told = t0;
+    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), reported = t0;
     for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
         HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
         uint64_t now = hth_now_ns();
         ms[*n] = (double)(now - last) / 1e6;
         last = now;
-        if (q->r->progress != NULL && now - told > 200000000u) {
+        if (q->r->progress != NULL && now - reported > 200000000u) {
             q->r->progress(q->r, "measuring", now - t0, end - t0);
-            told = now;
+            reported = now;
         }
     }
     return HTH_OK;
@@ -55,20 +55,20 @@ static hth_err bench_outputs(query *q, const hth_program *p, hth_tensor *out, ui
     return HTH_OK;
 }
 
-hth_err query_bench(query *q, json_t **out)
+hth_err query_bench(query *call, json_t **out)
 {
-    double seconds = query_number(q, "seconds", 5), batch = query_number(q, "batch", 1);
+    double seconds = query_number(call, "seconds", 5), batch = query_number(call, "batch", 1);
     if (!(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
         return hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
     }
-    if (json_is_true(json_object_get(q->args, "train"))) {
+    if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        HTH_TRY(query_spec(q, &spec));
-        double steps = query_number(q, "steps", 0);
+        HTH_TRY(query_spec(call, &spec));
+        double steps = query_number(call, "steps", 0);
         if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
             return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
         }
-        return hth_train_bench(q->ms, &spec, seconds, (int)steps, q->r, out);
+        return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
     }
     query_subject s = {.model = NULL};
     hth_tensor *outputs = NULL;
@@ -77,7 +77,7 @@ hth_err query_bench(query *q, json_t **out)
     uint64_t bytes = 0;
     hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
     if (err == HTH_OK) {
-        err = query_program(q, &s);
+        err = query_program(call, &s);
     }
     hth_program *p = s.program;
     if (err == HTH_OK && p->rest.graph != NULL) {
@@ -87,7 +87,7 @@ hth_err query_bench(query *q, json_t **out)
             s.model->name);
     }
     if (err == HTH_OK && !p->sliced) {
-        err = hth_microbatch_choose(q->ms, p, q->r);
+        err = hth_microbatch_choose(call->ms, p, call->r);
     }
     if (err != HTH_OK) {
         goto out;
@@ -95,15 +95,15 @@ hth_err query_bench(query *q, json_t **out)
     n_outputs = p->graph->n_outputs;
     outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
     err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark")
-                          : bench_outputs(q, p, outputs, &bytes);
+                          : bench_outputs(call, p, outputs, &bytes);
     if (err == HTH_OK) {
-        err = bench_runs(q, p, s.inputs, outputs, seconds, ms, &n);
+        err = bench_runs(call, p, s.inputs, outputs, seconds, ms, &n);
     }
     if (err != HTH_OK) {
         goto out;
     }
     uint64_t weights, arena;
-    const hth_program *works = hth_microbatch_program(q->ms, p);
+    const hth_program *works = hth_microbatch_program(call->ms, p);
     hth_program_ledger(works, &weights, &arena);
     qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
@@ -115,11 +115,11 @@ hth_err query_bench(query *q, json_t **out)
         "arena_bytes", (json_int_t)arena, "live_peak_bytes",
         (json_int_t)works->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
         works->plan->plan_ms, "predicted_ms", works->plan->predicted_us / 1e3, "runs", n, "threads",
-        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name, "slice",
-        (int)p->slice);
+        call->ms->site->device->props.n_threads, "device", call->ms->site->device->props.name,
+        "slice", (int)p->slice);
 out:
-    hth_host_give(q->ms->site, HTH_HOST_BATCHES, bytes);
-    query_program_done(q, &s);
+    hth_host_give(call->ms->site, HTH_HOST_BATCHES, bytes);
+    query_program_done(call, &s);
     query_tensors_free(outputs, n_outputs);
     hth_free(ms);
     return err;

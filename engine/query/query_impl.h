@@ -16,11 +16,11 @@ typedef struct query {
 
 // Arguments: a text, NULL where there is none; a number, `dflt` where there is none; the model that
 // "model" names.
-const char *query_text(const query *q, const char *name);
-double query_number(const query *q, const char *name, double dflt);
-hth_err query_find_model(const query *q, hth_model **out);
+const char *query_text(const query *call, const char *name);
+double query_number(const query *call, const char *name, double dflt);
+hth_err query_find_model(const query *call, hth_model **out);
 // query_spec reads the step that a question is about.
-hth_err query_spec(query *q, hth_train_spec *out);
+hth_err query_spec(query *call, hth_train_spec *out);
 
 // query_program makes the program that a question is about: arguments model, batch, precision and
 // budget (less than the device's: not kept). query_program_done, whether that succeeded or not,
@@ -30,16 +30,16 @@ typedef struct query_subject {
     hth_tensor *inputs; // of numbers that are made up
     hth_program *program;
 } query_subject;
-hth_err query_program(query *q, query_subject *out);
-void query_program_done(query *q, query_subject *s);
+hth_err query_program(query *call, query_subject *out);
+void query_program_done(query *call, query_subject *subject);
 
-// query_tensors_free frees a list of n tensors and their data; NULL: there is none.
-void query_tensors_free(hth_tensor *t, int n);
+// query_tensors_free frees a list of count tensors and their data; NULL: there is none.
+void query_tensors_free(hth_tensor *tensor, int count);
 
 // Answers, each in a file of its own or with those that are alike; the caller owns *out.
-hth_err query_bench(query *q, json_t **out);
-hth_err query_plan(query *q, json_t **out);
-hth_err query_curve(query *q, json_t **out);
-hth_err query_convsel(query *q, json_t **out);
+hth_err query_bench(query *call, json_t **out);
+hth_err query_plan(query *call, json_t **out);
+hth_err query_curve(query *call, json_t **out);
+hth_err query_convsel(query *call, json_t **out);
 
 #endif

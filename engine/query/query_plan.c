@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-// plan_tell adds a document that the client writes to a file; `doc` NULL: it could not be made.
-static hth_err plan_tell(json_t *out, const char *key, json_t *doc)
+// plan_add adds a document that the client writes to a file; `doc` NULL: it could not be made.
+static hth_err plan_add(json_t *out, const char *key, json_t *doc)
 {
     json_t *files = json_object_get(out, "files");
     if (files == NULL) {
@@ -26,10 +26,10 @@ static hth_err plan_files(const query *q, const hth_problem *p, const hth_plan *
 {
     hth_err err = HTH_OK;
     if (json_is_true(json_object_get(q->args, "out"))) {
-        err = plan_tell(out, "out", hth_plan_json(p, plan));
+        err = plan_add(out, "out", hth_plan_json(p, plan));
     }
     if (err == HTH_OK && json_is_true(json_object_get(q->args, "trace"))) {
-        err = plan_tell(out, "trace", hth_plan_trace_json(p, plan, NULL));
+        err = plan_add(out, "trace", hth_plan_trace_json(p, plan, NULL));
     }
     return err;
 }
@@ -59,11 +59,18 @@ static hth_err problem_budget(const char *text, hth_problem *p)
 {
     if (text != NULL && strchr(text, '%') != NULL && p->budget == 0) {
         return hth_fail(HTH_EINVAL,
-                        "'%.80s' of what? the problem has no budget of its own; give bytes, such "
+                        "'%.80s': the problem has no budget of its own; give bytes, such "
                         "as 512MiB",
                         text);
     }
     return text != NULL ? hth_parse_size(text, p->budget, &p->budget) : HTH_OK;
+}
+
+static hth_err plan_verified(const query *q, const hth_problem *p, const hth_plan *plan,
+                             json_t **out)
+{
+    HTH_TRY(hth_plan_verify(p, plan));
+    return plan_report(q, p, plan, out);
 }
 
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
@@ -83,8 +90,9 @@ static hth_err plan_problem(const query *q, json_t **out)
     if (err == HTH_OK) {
         err = inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan);
     }
-    err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
-    err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
+    if (err == HTH_OK) {
+        err = plan_verified(q, &problem, plan, out);
+    }
     hth_plan_free(plan);
     hth_problem_fini(&problem);
     return err;
@@ -106,41 +114,41 @@ static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_pla
     return plan_report(a->q, p, plan, a->out);
 }
 
-hth_err query_curve(query *q, json_t **out)
+hth_err query_curve(query *call, json_t **out)
 {
     hth_train_spec spec;
-    HTH_TRY(query_spec(q, &spec));
-    return hth_train_curve(q->ms, &spec, q->r, out);
+    HTH_TRY(query_spec(call, &spec));
+    return hth_train_curve(call->ms, &spec, call->r, out);
 }
 
-hth_err query_plan(query *q, json_t **out)
+hth_err query_plan(query *call, json_t **out)
 {
-    if (json_is_true(json_object_get(q->args, "train"))) {
+    if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        HTH_TRY(query_spec(q, &spec));
+        HTH_TRY(query_spec(call, &spec));
         json_t *profile;
-        hth_err err = hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out},
-                                     &profile);
+        hth_err err = hth_train_plan(call->ms, &spec, call->r, plan_answer_report,
+                                     &(plan_answer){call, out}, &profile);
         if (err == HTH_OK && profile != NULL) {
-            return plan_tell(*out, "write-profile", profile);
+            return plan_add(*out, "write-profile", profile);
         }
         json_decref(profile);
         return err;
     }
-    if (json_object_get(q->args, "problem") != NULL) {
-        return plan_problem(q, out);
+    if (json_object_get(call->args, "problem") != NULL) {
+        return plan_problem(call, out);
     }
-    if (json_object_get(q->args, "profile") != NULL ||
-        json_is_true(json_object_get(q->args, "write-profile"))) {
+    if (json_object_get(call->args, "profile") != NULL ||
+        json_is_true(json_object_get(call->args, "write-profile"))) {
         return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
     }
     query_subject s = {.model = NULL};
-    hth_err err = query_program(q, &s);
-    err = err == HTH_OK ? plan_report(q, &s.program->problem, s.program->plan, out) : err;
+    hth_err err = query_program(call, &s);
+    err = err == HTH_OK ? plan_report(call, &s.program->problem, s.program->plan, out) : err;
     if (err == HTH_OK) {
         json_object_set_new(*out, "model", json_string(s.model->name));
     }
-    query_program_done(q, &s);
+    query_program_done(call, &s);
     return err;
 }
 
@@ -204,25 +212,25 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
     return err;
 }
 
-hth_err query_convsel(query *q, json_t **out)
+hth_err query_convsel(query *call, json_t **out)
 {
-    convsel_answer a = {.site = q->ms->site,
+    convsel_answer a = {.site = call->ms->site,
                         .rows = json_array(),
-                        .again = json_is_true(json_object_get(q->args, "again"))};
+                        .again = json_is_true(json_object_get(call->args, "again"))};
     hth_err err;
-    if (json_is_true(json_object_get(q->args, "train"))) {
+    if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        err = query_spec(q, &spec);
-        err = err == HTH_OK ? hth_train_visit(q->ms, &spec, q->r, convsel_rows, &a) : err;
+        err = query_spec(call, &spec);
+        err = err == HTH_OK ? hth_train_visit(call->ms, &spec, call->r, convsel_rows, &a) : err;
     } else {
         query_subject s = {.model = NULL};
-        err = query_program(q, &s);
+        err = query_program(call, &s);
         err = err == HTH_OK ? convsel_rows(&a, s.program) : err;
         for (hth_program *p = a.again && err == HTH_OK ? s.model->source.programs : NULL; p != NULL;
              p = p->next) {
             p->stale = true; // made again, with the new times, when nobody asks
         }
-        query_program_done(q, &s);
+        query_program_done(call, &s);
     }
     hth_free(a.key);
     if (err != HTH_OK) {

@@ -11,36 +11,36 @@
 
 #include <string.h>
 
-const char *query_text(const query *q, const char *name)
+const char *query_text(const query *call, const char *name)
 {
-    return json_string_value(json_object_get(q->args, name));
+    return json_string_value(json_object_get(call->args, name));
 }
 
-double query_number(const query *q, const char *name, double dflt)
+double query_number(const query *call, const char *name, double dflt)
 {
-    json_t *v = json_object_get(q->args, name);
+    json_t *v = json_object_get(call->args, name);
     return json_is_number(v) ? json_number_value(v) : dflt;
 }
 
-hth_err query_find_model(const query *q, hth_model **out)
+hth_err query_find_model(const query *call, hth_model **out)
 {
-    const char *name = query_text(q, "model");
-    return name == NULL ? hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing")
-                        : hth_model_find(q->ms, name, out);
+    const char *name = query_text(call, "model");
+    return name == NULL ? hth_fail(HTH_EINVAL, "the argument 'model' is missing")
+                        : hth_model_find(call->ms, name, out);
 }
 
-hth_err query_spec(query *q, hth_train_spec *out)
+hth_err query_spec(query *call, hth_train_spec *out)
 {
-    hth_precision_fill(q->ms->store, q->args);
-    return hth_train_spec_read(q->args, true, out);
+    hth_precision_fill(call->ms->store, call->args);
+    return hth_train_spec_read(call->args, true, out);
 }
 
-void query_tensors_free(hth_tensor *t, int n)
+void query_tensors_free(hth_tensor *tensor, int count)
 {
-    for (int i = 0; t != NULL && i < n; i++) {
-        hth_free(t[i].data);
+    for (int i = 0; tensor != NULL && i < count; i++) {
+        hth_free(tensor[i].data);
     }
-    hth_free(t);
+    hth_free(tensor);
 }
 
 // query_source is the model's source, or one of its own for the precision that was asked for.
@@ -102,9 +102,9 @@ static hth_err query_make(query *q, query_subject *out)
     return hth_program_compile(site, source, out->inputs, budget, true, q->r, &out->program);
 }
 
-hth_err query_program(query *q, query_subject *out)
+hth_err query_program(query *call, query_subject *out)
 {
-    hth_err err = query_make(q, out);
+    hth_err err = query_make(call, out);
     if (err != HTH_OK) {
         out->program = NULL;
         return err;
@@ -113,19 +113,19 @@ hth_err query_program(query *q, query_subject *out)
     return HTH_OK;
 }
 
-void query_program_done(query *q, query_subject *s)
+void query_program_done(query *call, query_subject *subject)
 {
-    hth_program *p = s->program;
+    hth_program *p = subject->program;
     if (p != NULL) {
         p->held--;
     }
-    if (p != NULL && p->budget != q->ms->site->device->props.budget_bytes) {
-        hth_program_free(q->ms->site, s->program);
+    if (p != NULL && p->budget != call->ms->site->device->props.budget_bytes) {
+        hth_program_free(call->ms->site, subject->program);
     }
-    if (q->other.graph != NULL) {
-        hth_source_fini(q->ms->site, &q->other);
+    if (call->other.graph != NULL) {
+        hth_source_fini(call->ms->site, &call->other);
     }
-    if (s->inputs != NULL) {
-        query_tensors_free(s->inputs, s->model->source.graph->n_inputs);
+    if (subject->inputs != NULL) {
+        query_tensors_free(subject->inputs, subject->model->source.graph->n_inputs);
     }
 }

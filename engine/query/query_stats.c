@@ -55,12 +55,12 @@ static json_t *stats_row(const hth_account *a, const hth_ledger_row *r)
         (json_int_t)(r->private_bytes + r->shared_bytes + r->job_bytes));
 }
 
-// What a further run beside others takes of the device; 0: none was made ready.
-static uint64_t stats_beside(const hth_model *m)
+// What a further concurrent run takes of the device; 0: none was made ready.
+static uint64_t stats_instance_bytes(const hth_model *m)
 {
     uint64_t most = 0;
     for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
-        uint64_t bytes = p->n_beside > 0 ? p->beside[0]->plan->arena_bytes : 0;
+        uint64_t bytes = p->n_instances > 0 ? p->instance[0]->plan->arena_bytes : 0;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -94,8 +94,12 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l, const char *
                        stats_measured(m), "queued", m->queue.n + m->queue.away, "awaiting_memory",
                        m->queue.away, "failed", stats_counts(m->failed, HTH_N_FAILURES), "answered",
                        stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
-                       hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns, "beside",
-                       (json_int_t)m->beside, "beside_arena_bytes", (json_int_t)stats_beside(m)));
+                       hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns,
+                       "concurrent_runs", (json_int_t)m->concurrent_runs, "instance_arena_bytes",
+                       (json_int_t)stats_instance_bytes(m)));
+    // version 0.1's names for them
+    json_object_set(doc, "beside", json_object_get(doc, "concurrent_runs"));
+    json_object_set(doc, "beside_arena_bytes", json_object_get(doc, "instance_arena_bytes"));
     return doc;
 }
 

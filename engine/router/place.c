@@ -26,11 +26,11 @@ static bool model_before(const hth_place *a, const hth_place *b)
     return a->room_bytes > b->room_bytes;
 }
 
-int hth_place_model(const hth_place *d, int n)
+int hth_place_model(const hth_place *place, int count)
 {
     int best = -1;
-    for (int i = 0; i < n; i++) {
-        if (possible(&d[i]) && (best < 0 || model_before(&d[i], &d[best]))) {
+    for (int i = 0; i < count; i++) {
+        if (possible(&place[i]) && (best < 0 || model_before(&place[i], &place[best]))) {
             best = i;
         }
     }
@@ -51,14 +51,14 @@ static double mean_service(const hth_place *d, int n)
     return known > 0 ? sum / known : 1;
 }
 
-int hth_place_request(const hth_place *d, int n)
+int hth_place_request(const hth_place *place, int count)
 {
     int best = -1;
-    double best_ns = 0, mean_ns = mean_service(d, n);
-    for (int i = 0; i < n; i++) {
-        double each_ns = d[i].service_ns > 0 ? d[i].service_ns : mean_ns;
-        double ns = (d[i].requests + 1) * each_ns;
-        if (d[i].up && d[i].has && (best < 0 || ns < best_ns)) {
+    double best_ns = 0, mean_ns = mean_service(place, count);
+    for (int i = 0; i < count; i++) {
+        double each_ns = place[i].service_ns > 0 ? place[i].service_ns : mean_ns;
+        double ns = (place[i].requests + 1) * each_ns;
+        if (place[i].up && place[i].has && (best < 0 || ns < best_ns)) {
             best = i;
             best_ns = ns;
         }
@@ -66,21 +66,23 @@ int hth_place_request(const hth_place *d, int n)
     return best;
 }
 
-int hth_place_another(const hth_place *d, int n, int queue)
+int hth_place_another(const hth_place *place, int count, int queue)
 {
     int least = -1, best = -1;
-    for (int i = 0; i < n; i++) {
-        if (d[i].coming || (d[i].has && d[i].up && d[i].mine < queue)) {
+    for (int i = 0; i < count; i++) {
+        if (place[i].coming || (place[i].has && place[i].up && place[i].mine < queue)) {
             return -1;
         }
-        if (d[i].has && d[i].up && (least < 0 || d[i].requests < d[least].requests)) {
+        if (place[i].has && place[i].up &&
+            (least < 0 || place[i].requests < place[least].requests)) {
             least = i;
         }
     }
-    for (int i = 0; least >= 0 && i < n; i++) {
-        bool free = !d[i].has && possible(&d[i]) && fits(&d[i]) && d[i].host == d[least].host &&
-                    d[i].requests * 2 <= d[least].requests;
-        if (free && (best < 0 || model_before(&d[i], &d[best]))) {
+    for (int i = 0; least >= 0 && i < count; i++) {
+        bool free = !place[i].has && possible(&place[i]) && fits(&place[i]) &&
+                    place[i].host == place[least].host &&
+                    place[i].requests * 2 <= place[least].requests;
+        if (free && (best < 0 || model_before(&place[i], &place[best]))) {
             best = i;
         }
     }
@@ -98,11 +100,11 @@ static bool job_before(const hth_place *a, const hth_place *b)
     return a->room_bytes > b->room_bytes;
 }
 
-int hth_place_job(const hth_place *d, int n)
+int hth_place_job(const hth_place *place, int count)
 {
     int best = -1;
-    for (int i = 0; i < n; i++) {
-        if (d[i].up && !d[i].refused && (best < 0 || job_before(&d[i], &d[best]))) {
+    for (int i = 0; i < count; i++) {
+        if (place[i].up && !place[i].refused && (best < 0 || job_before(&place[i], &place[best]))) {
             best = i;
         }
     }

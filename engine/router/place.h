@@ -33,18 +33,18 @@ typedef struct hth_place {
 // hth_place_model chooses where a model goes that is nowhere: of the devices that are up and did
 // not refuse it one with room before one without; then one that is no host; the fewest bytes to
 // move; the most room; the first. -1: none can have it.
-int hth_place_model(const hth_place *d, int n);
+int hth_place_model(const hth_place *place, int count);
 // hth_place_request chooses among the devices that are up and have the model the one where a
 // request is answered soonest: (what is unanswered there + 1) times what one takes, where that is
 // not known what the others take; the first of equals. -1: none.
-int hth_place_request(const hth_place *d, int n);
+int hth_place_request(const hth_place *place, int count);
 // hth_place_another chooses a device for one more copy of a model: when each device that has it has
 // at least `queue` of its requests unanswered, and there is one of the same kind as one of these
 // (a host does not help out a GPU, or the other way round) with room for what it lacks and at most
 // half as many requests as the least loaded of them. Then as hth_place_model. -1: no.
-int hth_place_another(const hth_place *d, int n, int queue);
+int hth_place_another(const hth_place *place, int count, int queue);
 // hth_place_job chooses where a training job begins: of the devices that are up and did not refuse
 // it one that is no host; the fewest jobs; the most room; the first. -1: none.
-int hth_place_job(const hth_place *d, int n);
+int hth_place_job(const hth_place *place, int count);
 
 #endif

@@ -86,14 +86,14 @@ static hth_err router_start(hth_router *n, const hth_engine_config *config)
     return HTH_OK;
 }
 
-// router_watch: a keeper waits for its child and can look elsewhere at any time. An engine's
-// thread is away for as long as it computes, while others could serve: then nobody looks, and rings
-// are left to their own threads.
-static void router_watch(hth_engine *e, const hth_poll_hook *w)
+// router_set_poll_hook: a supervisor waits for its child and can look elsewhere at any time. An
+// engine's thread is away for as long as it computes, while others could serve: then nobody looks,
+// and rings are left to their own threads.
+static void router_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
 {
     hth_router *n = hth_router_of(e);
     if (n->child) {
-        hth_engine_watch(n->device[0].engine, w);
+        hth_engine_set_poll_hook(n->device[0].engine, w);
     }
 }
 
@@ -169,7 +169,7 @@ static hth_err router_submit(hth_engine *e, hth_request *r)
         return hth_fail(HTH_ECANCELED, "Server exiting");
     }
     hth_err err;
-    if (r->query != NULL) {
+    if (r->command != HTH_COMMAND_NONE) {
         err = router_query(n, r);
     } else {
         err = router_infer(n, r);
@@ -182,7 +182,7 @@ static hth_err router_submit(hth_engine *e, hth_request *r)
 
 // ---- memory: every process sees what clients share; what is asked for here, the first device's
 
-static bool router_look(hth_engine *e, bool on)
+static bool router_poll(hth_engine *e, bool on)
 {
     return false; // the engines' own threads take answers
 }
@@ -218,8 +218,8 @@ static bool router_free(hth_engine *e, void *p)
 
 static const hth_engine_ops router_ops = {
     .submit = router_submit,
-    .watch = router_watch,
-    .look = router_look,
+    .set_poll_hook = router_set_poll_hook,
+    .poll = router_poll,
     .drain = router_drain,
     .stop = router_stop,
     .close = router_close,

@@ -61,7 +61,7 @@ typedef struct router_device {
     uint64_t away_ns; // since when it is not ready; 0: it was
     int requests, jobs;
     // by the engine's ledger, and what was placed there since it was asked
-    uint64_t budget_bytes, free_bytes, placed_bytes, asked_bytes;
+    uint64_t budget_bytes, free_bytes, placed_bytes, queried_bytes;
     bool asking;
 } router_device;
 
@@ -94,9 +94,9 @@ struct hth_router {
     router_job *jobs;
 };
 
-static inline hth_router *hth_router_of(hth_engine *e)
+static inline hth_router *hth_router_of(hth_engine *engine)
 {
-    return (hth_router *)e;
+    return (hth_router *)engine;
 }
 
 // A request of the router's own.
@@ -104,79 +104,80 @@ typedef struct router_own {
     hth_request r;
     hth_router *router;
     int device;
-    void (*then)(struct router_own *o);
+    void (*then)(struct router_own *own);
     char *arguments; // malloc'd
     char name[216], tenant[HTH_TENANT];
 } router_own;
 
 // ---- router_infer.c
 
-hth_err router_infer(hth_router *n, hth_request *r);
+hth_err router_infer(hth_router *router, hth_request *request);
 
 // router_up tells whether a device takes work. Lock held.
-bool router_up(hth_router *n, int device);
-// router_places describes all devices as `m` (NULL: nothing) sees them; those of the mask `tried`
-// are not up. Lock held.
-void router_places(hth_router *n, const router_model *m, uint32_t tried, hth_place *out);
-// router_pick chooses a device for a request for `m`; *another: also one for a copy, -1: none. With
-// `place`, it has the model from then on. Lock held.
-int router_pick(hth_router *n, router_model *m, uint32_t tried, bool place, int *another);
-// router_send hands `r` to `device` and counts it; router_sent takes it from the counts again.
-hth_err router_send(hth_router *n, hth_request *r, int device);
-void router_sent(hth_router *n, hth_request *r);
+bool router_up(hth_router *router, int device);
+// router_places describes all devices as `model` (NULL: nothing) sees them; those of the mask
+// `tried` are not up. Lock held.
+void router_places(hth_router *router, const router_model *model, uint32_t tried, hth_place *out);
+// router_pick chooses a device for a request for `model`; *another: also one for a copy, -1: none.
+// With `place`, it has the model from then on. Lock held.
+int router_pick(hth_router *router, router_model *model, uint32_t tried, bool place, int *another);
+// router_send hands `request` to `device` and counts it; router_sent takes it from the counts
+// again.
+hth_err router_send(hth_router *router, hth_request *request, int device);
+void router_sent(hth_router *router, hth_request *request);
 // router_finish gives a request back to who submitted it.
-void router_finish(hth_request *r);
+void router_finish(hth_request *request);
 // router_lost takes a device's models away from it and has them loaded elsewhere.
-void router_lost(hth_router *n, int device);
+void router_lost(hth_router *router, int device);
 // router_is_lost tells by an answer, or a refusal, whether the device that gave it is lost.
-bool router_is_lost(hth_router *n, const hth_request *r, hth_err err);
+bool router_is_lost(hth_router *router, const hth_request *request, hth_err err);
 
 // ---- router_own.c
 
 // router_own_make makes a request of the router's own, about `name` and in a tenant's name; takes
 // `args`. When it is answered `then` may look at it, and it is freed.
-hth_err router_own_make(hth_router *n, int device, const char *tenant, const char *query,
-                        json_t *args, const char *name, void (*then)(router_own *o),
+hth_err router_own_make(hth_router *router, int device, const char *tenant, hth_command_id command,
+                        json_t *args, const char *name, void (*then)(router_own *own),
                         router_own **out);
 // router_own_submit hands it over; on error it stays the caller's, to be given to router_own_free.
-hth_err router_own_submit(router_own *o);
-void router_own_free(router_own *o);
-hth_err router_own_ask(hth_router *n, int device, const char *tenant, const char *query,
-                       json_t *args, const char *name, void (*then)(router_own *o)); // both
+hth_err router_own_submit(router_own *own);
+void router_own_free(router_own *own);
+hth_err router_own_ask(hth_router *router, int device, const char *tenant, hth_command_id command,
+                       json_t *args, const char *name, void (*then)(router_own *own)); // both
 // router_refresh asks a device for its ledger, unless it is asked already.
-void router_refresh(hth_router *n, int device);
+void router_refresh(hth_router *router, int device);
 
 // ---- router_model.c: lock held, where nothing else is said
 
 // router_model_find returns a model's row, NULL: the store has no such model, or there is no
 // memory. Lock not held.
-router_model *router_model_find(hth_router *n, const char *spec);
-uint64_t router_model_lacks(const router_model *m, int device);
-void router_model_place(hth_router *n, router_model *m, int device);
+router_model *router_model_find(hth_router *router, const char *spec);
+uint64_t router_model_lacks(const router_model *model, int device);
+void router_model_place(hth_router *router, router_model *model, int device);
 // router_model_for notes whose a model is, if it is nobody's; again: also if it is somebody's.
-void router_model_for(router_model *m, const char *tenant, bool again);
-void router_model_leave(router_model *m, int device);
+void router_model_for(router_model *model, const char *tenant, bool again);
+void router_model_leave(router_model *model, int device);
 // router_model_unload has all devices without `spec`, and its versions if it names none.
-void router_model_unload(hth_router *n, const char *spec);
+void router_model_unload(hth_router *router, const char *spec);
 // router_model_fetch has a device load a model in the background, to answer requests there when it
-// has. Lock not held; m->on[device].coming is set.
-void router_model_fetch(hth_router *n, router_model *m, int device);
-void router_models_close(hth_router *n);
+// has. Lock not held; model->on[device].coming is set.
+void router_model_fetch(hth_router *router, router_model *model, int device);
+void router_models_close(hth_router *router);
 
 // ---- router_query.c
 
-hth_err router_query(hth_router *n, hth_request *r);
+hth_err router_query(hth_router *router, hth_request *request);
 
 // ---- router_job.c
 
-hth_err router_job_train(hth_router *n, hth_request *r);
+hth_err router_job_train(hth_router *router, hth_request *request);
 // router_job_device is where a job is, -1: nowhere. Lock not held.
-int router_job_device(hth_router *n, const char *job);
+int router_job_device(hth_router *router, const char *job);
 // router_job_resume has a job go on, from its checkpoint, in the name of who submitted it; `args`
-// (borrowed) are those of the question "resume", NULL: none. device -1: wherever there is room.
-void router_job_resume(hth_router *n, const char *job, const json_t *args, int device);
+// (borrowed) are those of the command "resume", NULL: none. device -1: wherever there is room.
+void router_job_resume(hth_router *router, const char *job, const json_t *args, int device);
 // router_jobs_resume does so with all jobs that were interrupted by the end of an earlier server.
-void router_jobs_resume(hth_router *n);
-void router_jobs_close(hth_router *n);
+void router_jobs_resume(hth_router *router);
+void router_jobs_close(hth_router *router);
 
 #endif

@@ -17,9 +17,9 @@
 
 // ---- what is known
 
-bool router_up(hth_router *n, int device)
+bool router_up(hth_router *router, int device)
 {
-    router_device *d = &n->device[device];
+    router_device *d = &router->device[device];
     if (d->dead) {
         return false;
     }
@@ -31,21 +31,21 @@ bool router_up(hth_router *n, int device)
     return false;
 }
 
-void router_places(hth_router *n, const router_model *m, uint32_t tried, hth_place *out)
+void router_places(hth_router *router, const router_model *model, uint32_t tried, hth_place *out)
 {
-    for (int i = 0; i < n->n; i++) {
-        const router_device *d = &n->device[i];
-        uint64_t since = d->placed_bytes - d->asked_bytes;
+    for (int i = 0; i < router->n; i++) {
+        const router_device *d = &router->device[i];
+        uint64_t since = d->placed_bytes - d->queried_bytes;
         out[i] = (hth_place){
-            .up = (tried >> i & 1) == 0 && router_up(n, i),
+            .up = (tried >> i & 1) == 0 && router_up(router, i),
             .host = d->host,
             .budget_bytes = d->budget_bytes,
             .room_bytes = d->free_bytes > since ? d->free_bytes - since : 0,
             .requests = d->requests,
             .jobs = d->jobs,
         };
-        if (m != NULL) {
-            const router_there *t = &m->on[i];
+        if (model != NULL) {
+            const router_there *t = &model->on[i];
             out[i].refused = t->refused;
             out[i].has = t->has;
             out[i].coming = t->coming;
@@ -87,81 +87,81 @@ static int pick_waiting(const hth_router *n, const hth_place *d, uint32_t tried)
     return -1;
 }
 
-int router_pick(hth_router *n, router_model *m, uint32_t tried, bool place, int *another)
+int router_pick(hth_router *router, router_model *model, uint32_t tried, bool place, int *another)
 {
     hth_place d[HTH_PLACE_DEVICES];
-    int queue = (int)hth_setting_int(HTH_SET_DEVICES_COPY_QUEUE);
-    router_places(n, m, tried, d);
+    int queue = (int)hth_setting_int(HTH_SET_DEVICES_REPLICA_QUEUE);
+    router_places(router, model, tried, d);
     *another = -1;
-    int to = m != NULL ? hth_place_request(d, n->n) : -1;
+    int to = model != NULL ? hth_place_request(d, router->n) : -1;
     if (to >= 0) {
-        if (place && queue > 0 && m->on[to].requests >= queue) {
-            places_lacks(n, m, d);
-            *another = hth_place_another(d, n->n, queue);
+        if (place && queue > 0 && model->on[to].requests >= queue) {
+            places_lacks(router, model, d);
+            *another = hth_place_another(d, router->n, queue);
         }
         return to;
     }
-    to = m != NULL ? pick_waiting(n, d, tried) : -1;
+    to = model != NULL ? pick_waiting(router, d, tried) : -1;
     if (to >= 0) {
         return to;
     }
-    places_lacks(n, m, d);
-    to = hth_place_model(d, n->n);
-    for (int i = 0; i < n->n && to < 0 && tried == 0; i++) { // somebody has to say why not
+    places_lacks(router, model, d);
+    to = hth_place_model(d, router->n);
+    for (int i = 0; i < router->n && to < 0 && tried == 0; i++) { // somebody has to say why not
         to = d[i].up ? i : -1;
     }
     to = to < 0 && tried == 0 ? 0 : to;
-    if (to >= 0 && m != NULL && place) {
-        router_model_place(n, m, to);
+    if (to >= 0 && model != NULL && place) {
+        router_model_place(router, model, to);
     }
     return to;
 }
 
 // ---- a request's way
 
-void router_finish(hth_request *r)
+void router_finish(hth_request *request)
 {
-    r->done = r->route.done;
-    r->done(r);
+    request->done = request->route.done;
+    request->done(request);
 }
 
-hth_err router_send(hth_router *n, hth_request *r, int device)
+hth_err router_send(hth_router *router, hth_request *request, int device)
 {
-    router_model *m = r->route.model;
-    pthread_mutex_lock(&n->lock);
-    r->route.device = device;
-    r->route.tried |= 1u << device;
-    n->device[device].requests++;
+    router_model *m = request->route.model;
+    pthread_mutex_lock(&router->lock);
+    request->route.device = device;
+    request->route.tried |= 1u << device;
+    router->device[device].requests++;
     if (m != NULL) {
         m->on[device].requests++;
     }
-    pthread_mutex_unlock(&n->lock);
-    r->started_ns = 0;
-    r->outputs = NULL;
-    r->n_outputs = 0;
-    hth_err err = hth_engine_submit(n->device[device].engine, r);
+    pthread_mutex_unlock(&router->lock);
+    request->started_ns = 0;
+    request->outputs = NULL;
+    request->n_outputs = 0;
+    hth_err err = hth_engine_submit(router->device[device].engine, request);
     if (err != HTH_OK) {
-        router_sent(n, r);
+        router_sent(router, request);
     }
     return err;
 }
 
-void router_sent(hth_router *n, hth_request *r)
+void router_sent(hth_router *router, hth_request *request)
 {
-    router_model *m = r->route.model;
-    pthread_mutex_lock(&n->lock);
-    n->device[r->route.device].requests--;
+    router_model *m = request->route.model;
+    pthread_mutex_lock(&router->lock);
+    router->device[request->route.device].requests--;
     if (m != NULL) {
-        m->on[r->route.device].requests--;
+        m->on[request->route.device].requests--;
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&router->lock);
 }
 
-bool router_is_lost(hth_router *n, const hth_request *r, hth_err err)
+bool router_is_lost(hth_router *router, const hth_request *request, hth_err err)
 {
-    const router_device *d = &n->device[r->route.device];
+    const router_device *d = &router->device[request->route.device];
     return err == HTH_EDEVLOST &&
-           (!n->child || (r->started_ns == 0 && !hth_engine_ready(d->engine)));
+           (!router->child || (request->started_ns == 0 && !hth_engine_ready(d->engine)));
 }
 
 // lost_from takes a model from a device; true: it was there and is nowhere now. Lock held.
@@ -175,19 +175,19 @@ static bool lost_from(const hth_router *n, router_model *m, int device)
     return had && !elsewhere;
 }
 
-void router_lost(hth_router *n, int device)
+void router_lost(hth_router *router, int device)
 {
-    router_device *d = &n->device[device];
+    router_device *d = &router->device[device];
     router_model **moved = NULL;
     int *to = NULL, n_moved = 0;
-    pthread_mutex_lock(&n->lock);
-    bool newly_dead = !n->child && !d->dead;
-    d->dead = !n->child;
-    moved = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *moved);
-    to = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *to);
-    for (router_model *m = n->models; m != NULL && !n->stopping; m = m->hh.next) {
-        if (lost_from(n, m, device) && moved != NULL && to != NULL) {
-            int ignored, next = router_pick(n, m, 1u << device, false, &ignored);
+    pthread_mutex_lock(&router->lock);
+    bool newly_dead = !router->child && !d->dead;
+    d->dead = !router->child;
+    moved = hth_calloc(HASH_COUNT(router->models) + 1u, sizeof *moved);
+    to = hth_calloc(HASH_COUNT(router->models) + 1u, sizeof *to);
+    for (router_model *m = router->models; m != NULL && !router->stopping; m = m->hh.next) {
+        if (lost_from(router, m, device) && moved != NULL && to != NULL) {
+            int ignored, next = router_pick(router, m, 1u << device, false, &ignored);
             if (next >= 0) {
                 m->on[next].coming = true;
                 moved[n_moved] = m;
@@ -195,12 +195,12 @@ void router_lost(hth_router *n, int device)
             }
         }
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&router->lock);
     if (n_moved > 0 || newly_dead) {
         hth_log(ERROR, SERVER, "device-lost", "device=%s models_moved=%d", d->name, n_moved);
     }
     for (int i = 0; i < n_moved; i++) {
-        router_model_fetch(n, moved[i], to[i]);
+        router_model_fetch(router, moved[i], to[i]);
     }
     hth_free(moved);
     hth_free(to);
@@ -294,8 +294,8 @@ static hth_err infer_send(hth_router *n, hth_request *r)
         }
         pthread_mutex_unlock(&n->lock);
         if (to < 0) {
-            return hth_fail(n->stopping ? HTH_ECANCELED : HTH_EDEVLOST,
-                            n->stopping ? "Server exiting" : "no device is left that could");
+            return n->stopping ? hth_fail(HTH_ECANCELED, "Server exiting")
+                               : hth_fail(HTH_EDEVLOST, "no device is left for it");
         }
         err = router_send(n, r, to); // r may be gone now, if it was taken
         if (err == HTH_EDEVLOST && router_is_lost(n, r, err)) {
@@ -308,9 +308,9 @@ static hth_err infer_send(hth_router *n, hth_request *r)
     return err;
 }
 
-hth_err router_infer(hth_router *n, hth_request *r)
+hth_err router_infer(hth_router *router, hth_request *request)
 {
-    r->route.model = router_model_find(n, r->model);
-    r->done = infer_done;
-    return infer_send(n, r);
+    request->route.model = router_model_find(router, request->model);
+    request->done = infer_done;
+    return infer_send(router, request);
 }

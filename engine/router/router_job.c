@@ -83,20 +83,20 @@ static void job_drop(hth_router *n, const char *name, const hth_request *r)
     }
 }
 
-int router_job_device(hth_router *n, const char *job)
+int router_job_device(hth_router *router, const char *job)
 {
-    pthread_mutex_lock(&n->lock);
-    const router_job *j = job_find(n, job);
+    pthread_mutex_lock(&router->lock);
+    const router_job *j = job_find(router, job);
     int device = j != NULL && j->r != NULL ? j->device : -1;
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&router->lock);
     return device;
 }
 
-void router_jobs_close(hth_router *n)
+void router_jobs_close(hth_router *router)
 {
-    while (n->jobs != NULL) {
-        router_job *j = n->jobs;
-        HASH_DEL(n->jobs, j);
+    while (router->jobs != NULL) {
+        router_job *j = router->jobs;
+        HASH_DEL(router->jobs, j);
         hth_free(j);
     }
 }
@@ -150,10 +150,10 @@ static void job_lost(hth_router *n, const char *name, int device)
         return;
     }
     if (times >= JOB_LOST) {
-        hth_log(ERROR, SERVER, "train", "job '%s' was at work when its device went, %d times", name,
-                times);
+        hth_log(ERROR, SERVER, "train", "job '%s' was running when its device failed, %d times",
+                name, times);
         hth_checkpoint_note_set(n->store, name,
-                                "its device's engine ended while it was at work, several times");
+                                "its device's engine failed several times while it was running");
         return;
     }
     router_job_resume(n, name, NULL,
@@ -171,57 +171,58 @@ static void resume_done(router_own *o)
     if (o->r.err == HTH_EDEVLOST) {
         job_lost(n, o->name, o->device);
     } else if (o->r.err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "a job that was gone on with: %s", o->r.detail);
+        hth_log(WARN, SERVER, "train", "resumed job failed: %s", o->r.detail);
     }
 }
 
-void router_job_resume(hth_router *n, const char *job, const json_t *args, int device)
+void router_job_resume(hth_router *router, const char *job, const json_t *args, int device)
 {
     json_t *given = args != NULL ? json_copy((json_t *)args) : json_object(), *doc = NULL;
     char tenant[HTH_TENANT];
     json_object_set_new(given, "job", json_string(job));
-    if (hth_checkpoint_find(n->store, job, &doc) == HTH_OK && device < 0) {
-        device = job_named(n, json_object_get(doc, "job"));
+    if (hth_checkpoint_find(router->store, job, &doc) == HTH_OK && device < 0) {
+        device = job_named(router, json_object_get(doc, "job"));
     }
     hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
     json_decref(doc);
     router_own *o = NULL;
-    if (router_own_make(n, 0, tenant, "train", given, job, resume_done, &o) != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "job '%s' does not go on: %s", job, hth_err_detail());
+    if (router_own_make(router, 0, tenant, HTH_COMMAND_TRAIN, given, job, resume_done, &o) !=
+        HTH_OK) {
+        hth_log(WARN, SERVER, "train", "cannot resume job '%s': %s", job, hth_err_detail());
         return;
     }
-    pthread_mutex_lock(&n->lock);
-    const router_job *j = job_find(n, job);
+    pthread_mutex_lock(&router->lock);
+    const router_job *j = job_find(router, job);
     bool waited_for = j != NULL && j->r != NULL; // somebody has asked for it meanwhile
-    int to = job_pick(n, device, 0);
+    int to = job_pick(router, device, 0);
     o->device = to >= 0 ? to : 0;
     if (!waited_for) {
-        job_put(n, job, o->device, &o->r, true);
+        job_put(router, job, o->device, &o->r, true);
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&router->lock);
     if (waited_for) {
         router_own_free(o);
     } else if (router_own_submit(o) != HTH_OK) {
-        pthread_mutex_lock(&n->lock);
-        job_drop(n, job, &o->r);
-        pthread_mutex_unlock(&n->lock);
+        pthread_mutex_lock(&router->lock);
+        job_drop(router, job, &o->r);
+        pthread_mutex_unlock(&router->lock);
         router_own_free(o);
-        hth_log(WARN, SERVER, "train", "job '%s' does not go on: %s", job, hth_err_detail());
+        hth_log(WARN, SERVER, "train", "cannot resume job '%s': %s", job, hth_err_detail());
     }
 }
 
-void router_jobs_resume(hth_router *n)
+void router_jobs_resume(hth_router *router)
 {
     size_t i;
     json_t *names, *name;
-    if (hth_checkpoint_list(n->store, &names) != HTH_OK) {
+    if (hth_checkpoint_list(router->store, &names) != HTH_OK) {
         hth_log(WARN, SERVER, "train", "interrupted jobs: %s", hth_err_detail());
         return;
     }
     json_array_foreach(names, i, name)
     {
-        if (job_went(n, json_string_value(name))) {
-            router_job_resume(n, json_string_value(name), NULL, -1);
+        if (job_went(router, json_string_value(name))) {
+            router_job_resume(router, json_string_value(name), NULL, -1);
         }
     }
     json_decref(names);
@@ -279,16 +280,19 @@ static hth_err train_send(hth_router *n, hth_request *r)
     pthread_mutex_lock(&n->lock);
     const router_job *j = job_find(n, name);
     bool there = j != NULL && j->r != NULL, other = there && !j->own, again = r->route.tried != 0;
-    int to = there && !again                 ? j->device // who is there says so
-             : again && (there || stay >= 0) ? -1
-                                             : job_pick(n, stay, r->route.tried);
+    int to = -1;
+    if (there && !again) {
+        to = j->device; // who is there says so
+    } else if (!again || stay < 0) {
+        to = there ? -1 : job_pick(n, stay, r->route.tried);
+    }
     if (to >= 0 && name[0] != 0 && !other) {
         job_put(n, name, to, r, false);
     }
     pthread_mutex_unlock(&n->lock);
     json_decref(args);
     if (to < 0) {
-        return hth_fail(HTH_EDEVLOST, "no device is left that could train");
+        return hth_fail(HTH_EDEVLOST, "no device is left for training");
     }
     r->done = train_done;
     hth_err err = router_send(n, r, to);
@@ -302,13 +306,13 @@ static hth_err train_send(hth_router *n, hth_request *r)
     return HTH_OK;
 }
 
-hth_err router_job_train(hth_router *n, hth_request *r)
+hth_err router_job_train(hth_router *router, hth_request *request)
 {
-    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
     const char *on = json_string_value(json_object_get(args, "on"));
-    hth_err err = on != NULL && job_named(n, args) < 0
+    hth_err err = on != NULL && job_named(router, args) < 0
                       ? hth_fail(HTH_EINVAL, "there is no device '%.60s' here", on)
                       : HTH_OK;
     json_decref(args);
-    return err == HTH_OK ? train_send(n, r) : err;
+    return err == HTH_OK ? train_send(router, request) : err;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/query_latency.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -252,7 +253,7 @@ static const char *const latency_most[] = {"seconds", "p50_ns",     "p90_ns",
                                            "p99_ns",  "longest_ns", NULL};
 static const merge_rule latency_rule = {latency_keep, latency_most};
 
-// Series end with the slot of now, however far back they go: the oldest come first.
+// Series end with the interval of now, however far back they go: the oldest come first.
 static json_t *merge_series(docs_t *docs, int n)
 {
     json_t *out = json_array();
@@ -262,15 +263,15 @@ static json_t *merge_series(docs_t *docs, int n)
         most = have > most ? have : most;
     }
     for (size_t back = most; back > 0; back--) {
-        json_t *slot = json_object();
+        json_t *interval = json_object();
         for (int i = 0; i < n; i++) {
             const json_t *series = json_object_get(docs[i], "series");
             if (json_array_size(series) >= back) {
-                merge_into(slot, json_array_get(series, json_array_size(series) - back),
+                merge_into(interval, json_array_get(series, json_array_size(series) - back),
                            &latency_rule);
             }
         }
-        json_array_append_new(out, slot);
+        json_array_append_new(out, interval);
     }
     return out;
 }
@@ -398,24 +399,24 @@ static json_t *merge_unload(docs_t *docs, const char *const *name, int n)
     return out;
 }
 
-json_t *hth_router_merge(const char *query, json_t *const *docs, const char *const *name, int n)
+// Of commands whose answer is the same everywhere, or one device's.
+static json_t *merge_first(docs_t *docs, const char *const *name, int n)
 {
-    static const struct {
-        const char *query;
-        json_t *(*merge)(docs_t *docs, const char *const *name, int n);
-    } table[] = {{"devices", merge_devices}, {"stats", merge_stats},
-                 {"latency", merge_latency}, {"loaded", merge_loaded},
-                 {"jobs", merge_jobs},       {"timeline", merge_timeline},
-                 {"unload", merge_unload},   {"tenants", merge_tenants}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (strcmp(table[i].query, query) == 0) {
-            return table[i].merge(docs, name, n);
-        }
-    }
     for (int i = 0; i < n; i++) {
         if (docs[i] != NULL) {
             return json_deep_copy(docs[i]);
         }
     }
     return NULL;
+}
+
+json_t *hth_router_merge(hth_command_id command, json_t *const *docs, const char *const *name,
+                         int count)
+{
+    static json_t *(*const merge[HTH_COMMANDS])(docs_t * docs, const char *const *name,
+                                                int count) = {
+#define MERGE_ROW(ID, word, need, traits, asked, merge, ...) [HTH_COMMAND_##ID] = merge_##merge,
+        HTH_COMMAND_TABLE(MERGE_ROW)};
+    assert(merge[command] != NULL);
+    return merge[command](docs, name, count);
 }

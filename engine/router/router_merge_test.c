@@ -13,7 +13,7 @@ static json_t *merged(const char *query, const char *a, const char *b)
     json_t *docs[] = {a != NULL ? json_loads(a, 0, NULL) : NULL,
                       b != NULL ? json_loads(b, 0, NULL) : NULL};
     assert_true((a == NULL || docs[0] != NULL) && (b == NULL || docs[1] != NULL));
-    json_t *out = hth_router_merge(query, docs, names, 2);
+    json_t *out = hth_router_merge(hth_command_find(query), docs, names, 2);
     json_decref(docs[0]);
     json_decref(docs[1]);
     return out;

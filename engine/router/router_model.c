@@ -59,91 +59,91 @@ static router_model *model_new(hth_router *n, const char *spec, const hth_manife
     return m;
 }
 
-router_model *router_model_find(hth_router *n, const char *spec)
+router_model *router_model_find(hth_router *router, const char *spec)
 {
     router_model *m;
     char name[201];
     int version;
     hth_manifest list;
-    pthread_mutex_lock(&n->lock);
-    HASH_FIND_STR(n->models, spec, m);
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&router->lock);
+    HASH_FIND_STR(router->models, spec, m);
+    pthread_mutex_unlock(&router->lock);
     if (m != NULL || strlen(spec) >= sizeof m->spec ||
         hth_catalog_parse(spec, name, &version) != HTH_OK ||
-        hth_store_get(n->store, name, version, &list) != HTH_OK) {
+        hth_store_get(router->store, name, version, &list) != HTH_OK) {
         return m;
     }
-    pthread_mutex_lock(&n->lock);
-    HASH_FIND_STR(n->models, spec, m); // somebody was faster
-    m = m != NULL ? m : model_new(n, spec, &list);
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&router->lock);
+    HASH_FIND_STR(router->models, spec, m); // somebody was faster
+    m = m != NULL ? m : model_new(router, spec, &list);
+    pthread_mutex_unlock(&router->lock);
     hth_manifest_fini(&list);
     return m;
 }
 
-void router_models_close(hth_router *n)
+void router_models_close(hth_router *router)
 {
-    while (n->models != NULL) {
-        router_model *m = n->models;
-        HASH_DEL(n->models, m);
+    while (router->models != NULL) {
+        router_model *m = router->models;
+        HASH_DEL(router->models, m);
         hth_free(m->content);
         hth_free(m);
     }
-    while (n->contents != NULL) {
-        router_content *c = n->contents;
-        HASH_DEL(n->contents, c);
+    while (router->contents != NULL) {
+        router_content *c = router->contents;
+        HASH_DEL(router->contents, c);
         hth_free(c);
     }
 }
 
 // ---- where they are
 
-uint64_t router_model_lacks(const router_model *m, int device)
+uint64_t router_model_lacks(const router_model *model, int device)
 {
     uint64_t bytes = 0;
-    for (int i = 0; i < m->n_content; i++) {
-        bytes += m->content[i]->refs[device] == 0 ? m->content[i]->bytes : 0;
+    for (int i = 0; i < model->n_content; i++) {
+        bytes += model->content[i]->refs[device] == 0 ? model->content[i]->bytes : 0;
     }
     return bytes;
 }
 
-void router_model_for(router_model *m, const char *tenant, bool again)
+void router_model_for(router_model *model, const char *tenant, bool again)
 {
-    if (tenant != NULL && (again || m->tenant[0] == 0)) {
-        snprintf(m->tenant, sizeof m->tenant, "%s", tenant);
+    if (tenant != NULL && (again || model->tenant[0] == 0)) {
+        snprintf(model->tenant, sizeof model->tenant, "%s", tenant);
     }
 }
 
-void router_model_place(hth_router *n, router_model *m, int device)
+void router_model_place(hth_router *router, router_model *model, int device)
 {
-    if (m->on[device].has) {
+    if (model->on[device].has) {
         return;
     }
-    n->device[device].placed_bytes += router_model_lacks(m, device);
-    m->on[device].has = true;
-    for (int i = 0; i < m->n_content; i++) {
-        m->content[i]->refs[device]++;
+    router->device[device].placed_bytes += router_model_lacks(model, device);
+    model->on[device].has = true;
+    for (int i = 0; i < model->n_content; i++) {
+        model->content[i]->refs[device]++;
     }
 }
 
-void router_model_leave(router_model *m, int device)
+void router_model_leave(router_model *model, int device)
 {
-    router_there *t = &m->on[device];
-    for (int i = 0; t->has && i < m->n_content; i++) {
-        m->content[i]->refs[device]--;
+    router_there *t = &model->on[device];
+    for (int i = 0; t->has && i < model->n_content; i++) {
+        model->content[i]->refs[device]--;
     }
     t->has = t->loaded = t->good = false;
     t->service_ns = 0;
 }
 
-void router_model_unload(hth_router *n, const char *spec)
+void router_model_unload(hth_router *router, const char *spec)
 {
     size_t len = strlen(spec);
-    for (router_model *m = n->models; m != NULL; m = m->hh.next) {
+    for (router_model *m = router->models; m != NULL; m = m->hh.next) {
         if (strncmp(m->spec, spec, len) == 0 && (m->spec[len] == 0 || m->spec[len] == ':')) {
             m->pinned = false;
             m->tenant[0] = 0;
-            for (int i = 0; i < n->n; i++) {
+            for (int i = 0; i < router->n; i++) {
                 router_model_leave(m, i);
                 m->on[i].coming = false;
                 m->on[i].refused = false; // a newer version may be another matter
@@ -179,20 +179,21 @@ static void fetch_done(router_own *o)
     }
 }
 
-void router_model_fetch(hth_router *n, router_model *m, int device)
+void router_model_fetch(hth_router *router, router_model *model, int device)
 {
-    json_t *args = json_pack("{s:s, s:b}", "model", m->spec, "wait", 0);
-    pthread_mutex_lock(&n->lock);
+    json_t *args = json_pack("{s:s, s:b}", "model", model->spec, "wait", 0);
+    pthread_mutex_lock(&router->lock);
     char tenant[HTH_TENANT];
-    memcpy(tenant, m->tenant, sizeof tenant);
-    bool pinned = m->pinned;
-    pthread_mutex_unlock(&n->lock);
+    memcpy(tenant, model->tenant, sizeof tenant);
+    bool pinned = model->pinned;
+    pthread_mutex_unlock(&router->lock);
     if (pinned) {
         json_object_set_new(args, "pin", json_true());
     }
-    if (router_own_ask(n, device, tenant, "load", args, m->spec, fetch_done) != HTH_OK) {
-        pthread_mutex_lock(&n->lock);
-        m->on[device].coming = false;
-        pthread_mutex_unlock(&n->lock);
+    if (router_own_ask(router, device, tenant, HTH_COMMAND_LOAD, args, model->spec, fetch_done) !=
+        HTH_OK) {
+        pthread_mutex_lock(&router->lock);
+        model->on[device].coming = false;
+        pthread_mutex_unlock(&router->lock);
     }
 }

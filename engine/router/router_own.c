@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void router_own_free(router_own *o)
+void router_own_free(router_own *own)
 {
-    hth_free(o->r.json);
-    free(o->arguments);
-    hth_free(o);
+    hth_free(own->r.json);
+    free(own->arguments);
+    hth_free(own);
 }
 
 static void own_done(hth_request *r)
@@ -20,7 +20,7 @@ static void own_done(hth_request *r)
     router_own_free(o);
 }
 
-hth_err router_own_make(hth_router *n, int device, const char *tenant, const char *query,
+hth_err router_own_make(hth_router *router, int device, const char *tenant, hth_command_id command,
                         json_t *args, const char *name, void (*then)(router_own *o),
                         router_own **out)
 {
@@ -32,8 +32,8 @@ hth_err router_own_make(hth_router *n, int device, const char *tenant, const cha
         free(text);
         return hth_fail(HTH_ENOMEM, "no memory for a question to a device");
     }
-    *o = (router_own){.router = n, .device = device, .then = then, .arguments = text};
-    o->r = (hth_request){.query = query,
+    *o = (router_own){.router = router, .device = device, .then = then, .arguments = text};
+    o->r = (hth_request){.command = command,
                          .arguments = text,
                          .tenant = o->tenant,
                          .own = true,
@@ -46,16 +46,16 @@ hth_err router_own_make(hth_router *n, int device, const char *tenant, const cha
     return HTH_OK;
 }
 
-hth_err router_own_submit(router_own *o)
+hth_err router_own_submit(router_own *own)
 {
-    return hth_engine_submit(o->router->device[o->device].engine, &o->r);
+    return hth_engine_submit(own->router->device[own->device].engine, &own->r);
 }
 
-hth_err router_own_ask(hth_router *n, int device, const char *tenant, const char *query,
+hth_err router_own_ask(hth_router *router, int device, const char *tenant, hth_command_id command,
                        json_t *args, const char *name, void (*then)(router_own *o))
 {
     router_own *o;
-    HTH_TRY(router_own_make(n, device, tenant, query, args, name, then, &o));
+    HTH_TRY(router_own_make(router, device, tenant, command, args, name, then, &o));
     hth_err err = router_own_submit(o);
     if (err != HTH_OK) {
         router_own_free(o);
@@ -80,18 +80,19 @@ static void refresh_done(router_own *o)
     json_decref(doc);
 }
 
-void router_refresh(hth_router *n, int device)
+void router_refresh(hth_router *router, int device)
 {
-    router_device *d = &n->device[device];
-    pthread_mutex_lock(&n->lock);
-    bool ask = !d->asking && !n->stopping && router_up(n, device);
+    router_device *d = &router->device[device];
+    pthread_mutex_lock(&router->lock);
+    bool ask = !d->asking && !router->stopping && router_up(router, device);
     d->asking = d->asking || ask;
-    d->asked_bytes = ask ? d->placed_bytes : d->asked_bytes;
-    pthread_mutex_unlock(&n->lock);
-    if (ask && router_own_ask(n, device, "", "stats", json_object(), "", refresh_done) != HTH_OK) {
-        pthread_mutex_lock(&n->lock);
+    d->queried_bytes = ask ? d->placed_bytes : d->queried_bytes;
+    pthread_mutex_unlock(&router->lock);
+    if (ask && router_own_ask(router, device, "", HTH_COMMAND_STATS, json_object(), "",
+                              refresh_done) != HTH_OK) {
+        pthread_mutex_lock(&router->lock);
         d->asking = false;
-        pthread_cond_broadcast(&n->changed);
-        pthread_mutex_unlock(&n->lock);
+        pthread_cond_broadcast(&router->changed);
+        pthread_mutex_unlock(&router->lock);
     }
 }

@@ -11,26 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum router_kind {
-    ROUTER_ALL,
-    ROUTER_HAVING,
-    ROUTER_MODEL,
-    ROUTER_LOAD,
-    ROUTER_TRAIN,
-    ROUTER_JOB
-} router_kind;
+// Which devices are asked: a row's column `asked` in lower case.
+typedef enum router_query_kind {
+    ROUTER_none, // no request of that command comes here; any device says so
+    ROUTER_all,
+    ROUTER_each,
+    ROUTER_having,
+    ROUTER_one,
+    ROUTER_load,
+    ROUTER_train,
+    ROUTER_job,
+} router_query_kind;
 
-static const struct {
-    const char *query;
-    router_kind kind;
-} kinds[] = {
-    {"devices", ROUTER_ALL},     {"latency", ROUTER_ALL},      {"loaded", ROUTER_ALL},
-    {"jobs", ROUTER_ALL},        {"tenants", ROUTER_ALL},      {"timeline", ROUTER_ALL},
-    {"unload", ROUTER_ALL},      {"serving", ROUTER_ALL},      {"stats", ROUTER_HAVING},
-    {"batching", ROUTER_HAVING}, {"precision", ROUTER_HAVING}, {"load", ROUTER_LOAD},
-    {"train", ROUTER_TRAIN},     {"job", ROUTER_JOB},          {"cancel", ROUTER_JOB},
-    {"pause", ROUTER_JOB},       {"resume", ROUTER_JOB},
-};
+static const router_query_kind router_asks[HTH_COMMANDS] = {
+#define ROUTER_ROW(ID, name, need, traits, asked, ...) [HTH_COMMAND_##ID] = ROUTER_##asked,
+    HTH_COMMAND_TABLE(ROUTER_ROW)};
 
 // A question to several devices.
 typedef struct router_all {
@@ -93,11 +88,10 @@ static void all_devices(hth_router *n, json_t *doc)
                               "vector_bytes", 0, "fingerprint", "");
             json_array_append_new(rows, found);
         }
-        json_object_update_new(found, json_pack("{s:s, s:i, s:i}", "state",
-                                                up     ? "up"
-                                                : lost ? "lost"
-                                                       : "restarting",
-                                                "requests", d->requests, "jobs", d->jobs));
+        const char *state = lost ? "lost" : "restarting";
+        state = up ? "up" : state;
+        json_object_update_new(found, json_pack("{s:s, s:i, s:i}", "state", state, "requests",
+                                                d->requests, "jobs", d->jobs));
     }
     pthread_mutex_unlock(&n->lock);
 }
@@ -137,10 +131,10 @@ static void all_finish(router_all *a)
     }
     all_result(a);
     if (r->err == HTH_OK && !a->answered) {
-        json_t *doc = hth_router_merge(r->query, docs, name, a->n);
-        if (strcmp(r->query, "devices") == 0) {
+        json_t *doc = hth_router_merge(r->command, docs, name, a->n);
+        if (r->command == HTH_COMMAND_DEVICES) {
             all_devices(n, doc);
-        } else if (strcmp(r->query, "unload") == 0 && query_text(args, "model") != NULL) {
+        } else if (r->command == HTH_COMMAND_UNLOAD && query_text(args, "model") != NULL) {
             pthread_mutex_lock(&n->lock);
             router_model_unload(n, query_text(args, "model"));
             pthread_mutex_unlock(&n->lock);
@@ -165,9 +159,9 @@ static void all_done(hth_request *part)
     }
 }
 
-// all_ask asks the devices of a mask: r's question, or, where it is answered already, another one
+// all_ask asks the devices of a mask: r's command, or, where it is answered already, another one
 // with the same arguments.
-static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask, const char *query)
+static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask, hth_command_id command)
 {
     router_all *a = hth_calloc(1, sizeof *a);
     hth_err err = HTH_OK;
@@ -176,11 +170,11 @@ static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask, const char 
     }
     a->router = n;
     a->r = r;
-    a->each = strcmp(query, "serving") == 0;
-    a->answered = query != r->query;
+    a->each = router_asks[command] == ROUTER_each;
+    a->answered = command != r->command;
     for (int i = 0; i < n->n; i++) {
         if ((mask >> i & 1) != 0) {
-            a->part[a->n] = (hth_request){.query = query,
+            a->part[a->n] = (hth_request){.command = command,
                                           .arguments = r->arguments,
                                           .tenant = r->tenant,
                                           .done = all_done,
@@ -283,7 +277,7 @@ static bool load_others(hth_router *n, hth_request *r)
     uint32_t others = query_up(n) & ~(1u << r->route.device);
     bool named = spec != NULL && hth_catalog_parse(spec, name, &version) == HTH_OK && version == 0;
     json_decref(args);
-    return named && others != 0 && all_ask(n, r, others, "serving") == HTH_OK;
+    return named && others != 0 && all_ask(n, r, others, HTH_COMMAND_SERVING) == HTH_OK;
 }
 
 static void load_done(hth_request *r)
@@ -330,14 +324,14 @@ static hth_err load_send(hth_router *n, hth_request *r)
         to = router_pick(n, r->route.model, r->route.tried, false, &ignored);
         pthread_mutex_unlock(&n->lock);
     }
-    return to >= 0 ? router_send(n, r, to) : hth_fail(HTH_EDEVLOST, "no device is left that could");
+    return to >= 0 ? router_send(n, r, to) : hth_fail(HTH_EDEVLOST, "no device is left for it");
 }
 
 // query_sets tells whether a question about a model changes something. A device that has the model
 // by another name (of a version), or not in memory now, has to know that, too.
 static bool query_sets(const hth_request *r, const json_t *args)
 {
-    return strcmp(r->query, "stats") != 0 && json_object_size(args) > 1;
+    return r->command != HTH_COMMAND_STATS && json_object_size(args) > 1;
 }
 
 // query_having is the mask of the devices with the model that the question is about; 0: it is about
@@ -374,7 +368,7 @@ static void job_done(hth_request *r)
     hth_router *n = r->route.router;
     json_t *args = query_args(r), *doc = r->err == HTH_OK ? json_loads(r->json, 0, NULL) : NULL;
     const char *job = query_text(args, "job");
-    bool resumed = doc != NULL && strcmp(r->query, "resume") == 0;
+    bool resumed = doc != NULL && r->command == HTH_COMMAND_RESUME;
     router_sent(n, r);
     if (resumed && router_job_device(n, job) < 0) {
         router_job_resume(n, job, args, r->route.device);
@@ -403,31 +397,30 @@ static hth_err query_job(hth_router *n, hth_request *r, const json_t *args)
     return router_send(n, r, to >= 0 ? to : 0);
 }
 
-hth_err router_query(hth_router *n, hth_request *r)
+hth_err router_query(hth_router *router, hth_request *request)
 {
-    router_kind kind = ROUTER_MODEL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        kind = strcmp(kinds[i].query, r->query) == 0 ? kinds[i].kind : kind;
-    }
-    json_t *args = query_args(r);
+    router_query_kind kind = router_asks[request->command];
+    json_t *args = query_args(request);
     const char *spec = query_text(args, "model");
     hth_err err;
-    if (kind == ROUTER_TRAIN) {
-        err = router_job_train(n, r);
-    } else if (kind == ROUTER_JOB) {
-        err = query_job(n, r, args);
-    } else if (kind == ROUTER_LOAD && spec != NULL) {
-        r->route.model = router_model_find(n, spec);
-        r->done = r->route.model != NULL ? load_done : one_done;
-        err = load_send(n, r);
-    } else if (kind == ROUTER_HAVING && spec != NULL) {
-        uint32_t mask =
-            query_sets(r, args) ? query_up(n) : query_having(n, router_model_find(n, spec));
-        err = mask != 0 ? all_ask(n, r, mask, r->query) : query_model(n, r, args);
-    } else if (kind == ROUTER_ALL || kind == ROUTER_HAVING) {
-        err = all_ask(n, r, query_up(n), r->query);
+    if (kind == ROUTER_train) {
+        err = router_job_train(router, request);
+    } else if (kind == ROUTER_job) {
+        err = query_job(router, request, args);
+    } else if (kind == ROUTER_load && spec != NULL) {
+        request->route.model = router_model_find(router, spec);
+        request->done = request->route.model != NULL ? load_done : one_done;
+        err = load_send(router, request);
+    } else if (kind == ROUTER_having && spec != NULL) {
+        uint32_t mask = query_sets(request, args)
+                            ? query_up(router)
+                            : query_having(router, router_model_find(router, spec));
+        err = mask != 0 ? all_ask(router, request, mask, request->command)
+                        : query_model(router, request, args);
+    } else if (kind == ROUTER_all || kind == ROUTER_each || kind == ROUTER_having) {
+        err = all_ask(router, request, query_up(router), request->command);
     } else {
-        err = query_model(n, r, args);
+        err = query_model(router, request, args);
     }
     json_decref(args);
     return err;

@@ -70,7 +70,7 @@ static void told_fails(const fixture *f, const char *query, const char *argument
 static void refused(const fixture *f, const char *query, const char *arguments,
                     const char *sentence)
 {
-    call c = {.r = {.query = query, .arguments = arguments, .done = call_done}};
+    call c = {.r = {.command = hth_command_find(query), .arguments = arguments, .done = call_done}};
     assert_err(hth_engine_submit(f->engine, &c.r), HTH_EINVAL, sentence);
     assert_true(c.r.done == call_done);
 }
@@ -174,7 +174,7 @@ static void placed(void **state)
         snprintf(args, sizeof args, "{\"model\":\"digits:%s\"}", no_version[i]);
         told_fails(&f, "load", args, HTH_EINVAL, "is not a version of model 'digits'");
     }
-    told_fails(&f, "dance", "{}", HTH_ENOENT, "no question 'dance'");
+    told_fails(&f, "models", NULL, HTH_ENOTSUP, "'models' is answered from the store");
 
     doc = told(&f, "devices", "{}");
     json_t *rows = json_object_get(doc, "devices");
@@ -226,7 +226,7 @@ static void copied(void **state)
     static call c[MANY];
     static hth_request_tensor in[MANY];
     char got[40] = "";
-    assert_ok(hth_setting_set("devices.copy_queue", "4"));
+    assert_ok(hth_setting_set("devices.replica_queue", "4"));
     both_open(&f, TWO, false);
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     infer(&f, "digits");
@@ -251,7 +251,7 @@ static void copied(void **state)
         }
         json_decref(doc);
     }
-    assert_ok(hth_setting_set("devices.copy_queue", "8"));
+    assert_ok(hth_setting_set("devices.replica_queue", "8"));
     fixture_close(&f);
 }
 
@@ -343,7 +343,7 @@ static void interrupted(fixture *f, char args[900], int epochs, const char *tena
              cwd, epochs);
     both_open(f, TWO, false);
     put(f->store, "new", "tests/data/digits/untrained.onnx");
-    call c = {.r = {.query = "train", .arguments = args, .tenant = tenant}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args, .tenant = tenant}};
     call_start(f->engine, &c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (!has_checkpoint(f)) {
@@ -374,7 +374,7 @@ static void resumed(void **state)
     assert_non_null(row);
     assert_int_not_equal(text(row, "device")[0], 0);
     json_decref(jobs);
-    call again = {.r = {.query = "train", .arguments = args, .tenant = "alice"}};
+    call again = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args, .tenant = "alice"}};
     assert_ok(call_run(f.engine, &again));
     hth_setting_reset();
     json_t *doc = json_loads(again.r.json, 0, NULL);
@@ -401,7 +401,8 @@ static void refused_beside(void **state)
     interrupted(&f, args, 1000000, NULL, "");
     limits(&f);
     for (int i = 0; i < 2; i++) {
-        call c = {.r = {.query = "train", .arguments = args, .tenant = "bob", .admin = true}};
+        call c = {
+            .r = {.command = HTH_COMMAND_TRAIN, .arguments = args, .tenant = "bob", .admin = true}};
         assert_err(call_run(f.engine, &c), HTH_EBUSY, "its limit is 0");
         json_t *doc = told(&f, "job", "{\"job\":\"made\"}");
         assert_string_equal(text(doc, "device"), "cpu:0");
@@ -436,7 +437,9 @@ static void refused_for_one(void **state)
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .tenant = "alice"}};
     assert_err(call_run(f.engine, &c), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
-    call l = {.r = {.query = "load", .arguments = "{\"model\":\"digits\"}", .tenant = "alice"}};
+    call l = {.r = {.command = HTH_COMMAND_LOAD,
+                    .arguments = "{\"model\":\"digits\"}",
+                    .tenant = "alice"}};
     assert_err(call_run(f.engine, &l), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
     json_t *doc = told(&f, "load", "{\"model\":\"digits\"}");
     assert_string_equal(text(doc, "device"), "cpu:1"); // the most room, as if nobody had asked
@@ -520,7 +523,7 @@ static void killed(void **state)
     fixture f;
     pid_t pid[8];
     char got[40] = "";
-    assert_ok(hth_setting_set("engine.restart_ms", "20"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "20"));
     both_open(&f, TWO, true);
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     put(f.store, "mlp", "tests/data/passes/mlp.onnx");
@@ -553,7 +556,7 @@ static void killed(void **state)
                         "up");
     json_decref(doc);
     assert_int_equal(kill(stays, 0), 0);
-    assert_ok(hth_setting_set("engine.restart_ms", "10000"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "10000"));
     fixture_close(&f);
 }
 
@@ -576,7 +579,7 @@ static void killed_while_it_trains(void **state)
     both_open(&f, TWO, true);
     put(f.store, "new", "tests/data/digits/untrained.onnx");
     paths_named(f.store, args[0]); // the same file for both
-    call c = {.r = {.query = "train", .arguments = args[0]}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args[0]}};
     call_start(f.engine, &c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (hth_store_get(f.store, "broken.checkpoint", 0, &m) != HTH_OK) {
@@ -592,7 +595,7 @@ static void killed_while_it_trains(void **state)
     kill(first ? low : high, SIGKILL);
     assert_ok(call_wait(&c)); // goes on by itself, to its end
     hth_free(c.r.json);
-    call whole = {.r = {.query = "train", .arguments = args[1]}};
+    call whole = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args[1]}};
     assert_ok(call_run(f.engine, &whole));
     hth_free(whole.r.json);
     same_tensors(&f, "broken", "whole");
@@ -614,7 +617,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(killed),
         cmocka_unit_test(killed_while_it_trains),
     };
-    if (hth_child_asked(argc, argv)) {
+    if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     if (!npy_data("tests/data/digits/images.npy", &digits)) {

@@ -13,12 +13,13 @@
 #include <assert.h>
 #include <string.h>
 
-bool hth_batch_run_fits(const hth_program *p)
+bool hth_batch_run_fits(const hth_program *program)
 {
-    bool fits = p->rest.graph == NULL && p->value_inputs == 0 && p->graph->n_inputs > 0;
-    for (int i = 0; fits && i < p->graph->n_outputs; i++) {
-        hth_tensor t = hth_program_output(p, i);
-        fits = t.shape.rank > 0 && t.shape.dim[0] == p->key[0].shape.dim[0];
+    bool fits =
+        program->rest.graph == NULL && program->value_inputs == 0 && program->graph->n_inputs > 0;
+    for (int i = 0; fits && i < program->graph->n_outputs; i++) {
+        hth_tensor t = hth_program_output(program, i);
+        fits = t.shape.rank > 0 && t.shape.dim[0] == program->key[0].shape.dim[0];
     }
     return fits;
 }
@@ -171,7 +172,7 @@ static void join_compute(hth_batch_run *j, hth_models *ms, hth_model *m, joined 
     join_end(ms, j, &t, ran);
 }
 
-hth_err hth_batch_run_run(hth_batch_run *j, hth_models *ms, hth_infer_request **work, int n,
+hth_err hth_batch_run_run(hth_batch_run *run, hth_models *ms, hth_infer_request **work, int count,
                           int64_t bucket)
 {
     joined x = {.p = NULL};
@@ -185,17 +186,17 @@ hth_err hth_batch_run_run(hth_batch_run *j, hth_models *ms, hth_infer_request **
     }
     x.p->held++; // others' programs may be let go of for the run's memory
     x.t = hth_calloc((size_t)(x.p->graph->n_inputs + x.p->graph->n_outputs), sizeof *x.t);
-    x.samples = hth_calloc((size_t)n, sizeof *x.samples);
+    x.samples = hth_calloc((size_t)count, sizeof *x.samples);
     hth_err made = x.t == NULL || x.samples == NULL
                        ? hth_fail(HTH_ENOMEM, "no memory for a joined run")
-                       : join_tensors(j, ms->site, x.p, x.t);
+                       : join_tensors(run, ms->site, x.p, x.t);
     if (made == HTH_OK) {
-        j->work = work;
-        j->n = n;
-        j->stop = 0;
-        join_compute(j, ms, m, &x);
-        j->work = NULL;
-        j->n = 0;
+        run->work = work;
+        run->n = count;
+        run->stop = 0;
+        join_compute(run, ms, m, &x);
+        run->work = NULL;
+        run->n = 0;
     }
     x.p->held--;
     hth_free(x.t);
@@ -203,12 +204,12 @@ hth_err hth_batch_run_run(hth_batch_run *j, hth_models *ms, hth_infer_request **
     return made;
 }
 
-void hth_batch_run_fini(hth_batch_run *j)
+void hth_batch_run_fini(hth_batch_run *run)
 {
-    if (j->memory != NULL) {
-        hth_host_give(j->site, HTH_HOST_BATCHES, j->bytes);
+    if (run->memory != NULL) {
+        hth_host_give(run->site, HTH_HOST_BATCHES, run->bytes);
     }
-    hth_free(j->memory);
-    j->memory = NULL;
-    j->bytes = 0;
+    hth_free(run->memory);
+    run->memory = NULL;
+    run->bytes = 0;
 }

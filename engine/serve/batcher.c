@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queues: in, out, and what is predicted. Which requests make a run:
-// batcher_choose.c; whose turn it is: batcher_flow.c.
+// batcher_choose.c; which flow is next: batcher_flow.c.
 #include "engine/serve/batcher_choose_impl.h"
 
 #include <inttypes.h>
@@ -14,31 +14,31 @@
 #define MARGIN_ABOVE  1.2
 // A part of the wait's timeout above which a wait teaches the margin: shorter ones say nothing.
 #define MARGIN_PART 4
-// For how long behind a piece of what is done aside others are expected; how much longer than the
-// longest lately the next may be, and how fast that is forgotten; the part of a timeout that is
-// left for one at most.
-#define ASIDE_RECENT_NS 1000000000u
-#define ASIDE_ABOVE     1.5
-#define ASIDE_FORGET    16
-#define ASIDE_PART      4
-#define ASIDE_MOST_NS   100000000u // a longer one is none of those
-// For how long, up to twice that, a run that was held up is remembered; how much longer the next
+// For how long after a background slice others are expected; how much longer than the longest
+// lately the next may be, and how fast that is forgotten; the part of a timeout that is left for
+// one at most.
+#define BACKGROUND_RECENT_NS 1000000000u
+#define BACKGROUND_ABOVE     1.5
+#define BACKGROUND_FORGET    16
+#define BACKGROUND_PART      4
+#define BACKGROUND_MOST_NS   100000000u // a longer one is none of those
+// For how long, up to twice that, a stalled run is remembered; how much longer the next
 // may be, and the part of a timeout that is left for waiting all the same. What took longer is no
-// hold-up.
+// stall.
 #define STALL_WINDOW_NS 30000000000u
 #define STALL_ABOVE     1.5
 #define STALL_PART      4
 #define STALL_MOST_NS   100000000u
 // Of the new measurement in the average of what a sample takes.
 #define SAMPLE_WEIGHT 0.125
-// A run that takes this many times the average is one that the system held up.
+// A run that takes this many times the average is one that the system stalled.
 #define SAMPLE_OUTLIER 8.0
 // Until when to look again at what the sweep has to take.
 #define SWEEP_NS 1000000u
 
-void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle)
+void hth_batcher_init(hth_batcher *batcher, const hth_batch_oracle *oracle)
 {
-    *b = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST, .nobodys = {.weight = 1}};
+    *batcher = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST, .nobodys = {.weight = 1}};
 }
 
 static void queue_link(hth_batcher *b, hth_batch_queue *q)
@@ -81,7 +81,7 @@ static bool item_before(const hth_batch_item *a, const hth_batch_item *b)
            (a->priority == b->priority && a->arrived_ns < b->arrived_ns);
 }
 
-// item_link puts an item behind those of its priority that arrived before it, and marks those that
+// item_link puts an item after those of its priority that arrived before it, and marks those that
 // it overtakes.
 static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
 {
@@ -110,28 +110,28 @@ static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
     }
 }
 
-// aside_next_ns is what the next piece of what is done aside takes at most, as far as it is known.
-static double aside_next_ns(const hth_batcher *b)
+// background_slice_ns is how long the next background slice takes at most, as far as it is known.
+static double background_slice_ns(const hth_batcher *b)
 {
-    return (double)b->piece_ns * ASIDE_ABOVE;
+    return (double)b->slice_ns * BACKGROUND_ABOVE;
 }
 
-// aside_reserve_ns is what a promise leaves for it.
-static double aside_reserve_ns(const hth_batcher *b, uint64_t timeout_ns, uint64_t now_ns)
+// background_reserve_ns is what admission leaves for it.
+static double background_reserve_ns(const hth_batcher *b, uint64_t timeout_ns, uint64_t now_ns)
 {
-    bool going = b->aside_at_ns != 0 && now_ns - b->aside_at_ns < ASIDE_RECENT_NS;
-    double ns = aside_next_ns(b);
-    return going && ns * ASIDE_PART <= (double)timeout_ns ? ns : 0;
+    bool going = b->background_end_ns != 0 && now_ns - b->background_end_ns < BACKGROUND_RECENT_NS;
+    double ns = background_slice_ns(b);
+    return going && ns * BACKGROUND_PART <= (double)timeout_ns ? ns : 0;
 }
 
-void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns)
+void hth_batcher_background(hth_batcher *batcher, uint64_t took_ns, uint64_t now_ns)
 {
-    b->aside_ns += took_ns;
-    b->aside_at_ns = now_ns;
+    batcher->background_ns += took_ns;
+    batcher->background_end_ns = now_ns;
     if (took_ns > 0) {
-        uint64_t piece_ns = took_ns < ASIDE_MOST_NS ? took_ns : ASIDE_MOST_NS;
-        b->piece_ns -= b->piece_ns / ASIDE_FORGET;
-        b->piece_ns = piece_ns > b->piece_ns ? piece_ns : b->piece_ns;
+        uint64_t slice_ns = took_ns < BACKGROUND_MOST_NS ? took_ns : BACKGROUND_MOST_NS;
+        batcher->slice_ns -= batcher->slice_ns / BACKGROUND_FORGET;
+        batcher->slice_ns = slice_ns > batcher->slice_ns ? slice_ns : batcher->slice_ns;
     }
 }
 
@@ -145,67 +145,78 @@ static void stall_forget(hth_batcher *b, uint64_t now_ns)
     }
 }
 
-void hth_batcher_held(hth_batcher *b, uint64_t expected_ns, uint64_t took_ns, uint64_t now_ns)
+void hth_batcher_note_stall(hth_batcher *batcher, uint64_t expected_ns, uint64_t took_ns,
+                            uint64_t now_ns)
 {
     uint64_t ns = expected_ns > 0 && took_ns > expected_ns ? took_ns - expected_ns : 0;
-    stall_forget(b, now_ns);
-    b->stall_ns[0] = ns > b->stall_ns[0] && ns <= STALL_MOST_NS ? ns : b->stall_ns[0];
+    stall_forget(batcher, now_ns);
+    batcher->stall_ns[0] =
+        ns > batcher->stall_ns[0] && ns <= STALL_MOST_NS ? ns : batcher->stall_ns[0];
 }
 
-// promise_ns is what an item may wait at most where wait_ns are predicted: a multiple, or longer by
-// the longest hold-up lately; and `aside_ns` more.
-static double promise_ns(const hth_batcher *b, uint64_t wait_ns, uint64_t timeout_ns,
-                         double aside_ns)
+// wait_bound_ns is what an item may wait at most where wait_ns are predicted: a multiple, or longer
+// by the longest stall lately; and `background_ns` more.
+static double wait_bound_ns(const hth_batcher *b, uint64_t wait_ns, uint64_t timeout_ns,
+                            double background_ns)
 {
     uint64_t stall_ns = b->stall_ns[0] > b->stall_ns[1] ? b->stall_ns[0] : b->stall_ns[1];
     double most = (double)timeout_ns - (double)timeout_ns / STALL_PART;
-    return fmax((double)wait_ns * b->margin + aside_ns,
-                (double)wait_ns + fmin((double)stall_ns * STALL_ABOVE + aside_ns, most));
+    return fmax((double)wait_ns * b->margin + background_ns,
+                (double)wait_ns + fmin((double)stall_ns * STALL_ABOVE + background_ns, most));
 }
 
-// item_ready says that the item has a program; else it waits for what is done aside.
+// item_ready says that the item has a program; else it waits for background work.
 static bool item_ready(const hth_batcher *b, const hth_batch_item *i)
 {
     return b->oracle.time_ns(b->oracle.ctx, i, i->samples) != HTH_BATCH_NONE;
 }
 
-// When an item comes to its turn: as was predicted, and what was done aside since; or, where more
-// is before it by now or is known of it, so much later.
-bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns)
+uint64_t hth_batcher_slice_ns(const hth_batcher *batcher)
 {
-    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+    return (uint64_t)background_slice_ns(batcher);
+}
+
+// An item is due as was predicted, plus the background work since; or, where more is before it by
+// now or is known of it, so much later.
+uint64_t hth_batcher_slack_ns(const hth_batcher *batcher, uint64_t now_ns)
+{
+    double slack = HUGE_VAL;
+    for (const hth_batch_queue *q = batcher->queues; q != NULL; q = q->next) {
         double before = 0;
+        bool known = q->sample_ns > 0; // else a first run tells
         for (const hth_batch_item *i = q->first; i != NULL; i = i->next) {
-            double due = (double)i->admitted_ns + promise_ns(b, i->predicted_ns, i->timeout_ns, 0) +
-                         (double)(b->aside_ns - i->aside_ns);
-            due = fmax(due, (double)now_ns + before * b->margin) + aside_next_ns(b);
-            bool known = q->sample_ns > 0; // else a first run tells
-            if (i->expires_ns != 0 && (!known || due > (double)i->expires_ns) && item_ready(b, i)) {
-                return false;
+            double due = (double)i->admitted_ns +
+                         wait_bound_ns(batcher, i->predicted_ns, i->timeout_ns, 0) +
+                         (double)(batcher->background_ns - i->background_ns);
+            due = fmax(due, (double)now_ns + before * batcher->margin);
+            double own = known ? (double)i->expires_ns - due : 0;
+            if (i->expires_ns != 0 && own < slack && item_ready(batcher, i)) {
+                slack = fmax(own, 0);
             }
             before += hth_batch_item_ns(i);
         }
     }
-    return true;
+    return slack < HUGE_VAL ? (uint64_t)slack : UINT64_MAX;
 }
 
-hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, uint64_t now_ns)
+hth_err hth_batcher_add(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *i,
+                        uint64_t now_ns)
 {
-    const hth_batch_policy *p = &q->policy;
-    i->flow = i->flow != NULL ? i->flow : &b->nobodys;
+    const hth_batch_policy *p = &queue->policy;
+    i->flow = i->flow != NULL ? i->flow : &batcher->nobodys;
     i->priority = i->priority != 0 ? i->priority : p->priority;
     i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
     i->admitted_ns = now_ns;
-    i->aside_ns = b->aside_ns;
+    i->background_ns = batcher->background_ns;
     i->expires_ns = i->timeout_ns != 0 ? i->arrived_ns + i->timeout_ns : 0;
-    if (p->max_queue > 0 && q->n + q->away >= (int)p->max_queue) {
+    if (p->max_queue > 0 && queue->n + queue->away >= (int)p->max_queue) {
         return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     }
     if (i->timeout_ns != 0) {
-        i->predicted_ns = hth_batcher_wait_ns(b, i->flow, i->priority, now_ns);
-        stall_forget(b, now_ns);
-        double predicted = promise_ns(b, i->predicted_ns, i->timeout_ns,
-                                      aside_reserve_ns(b, i->timeout_ns, now_ns)) +
+        i->predicted_ns = hth_batcher_wait_ns(batcher, i->flow, i->priority, now_ns);
+        stall_forget(batcher, now_ns);
+        double predicted = wait_bound_ns(batcher, i->predicted_ns, i->timeout_ns,
+                                         background_reserve_ns(batcher, i->timeout_ns, now_ns)) +
                            (double)(now_ns - i->arrived_ns);
         if (predicted > (double)i->timeout_ns) {
             return hth_fail(HTH_ETIMEDOUT,
@@ -214,28 +225,28 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
                             (uint64_t)predicted / 1000, i->timeout_ns / 1000);
         }
     }
-    item_link(b, q, i);
+    item_link(batcher, queue, i);
     return HTH_OK;
 }
 
-void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
+void hth_batcher_requeue(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *i)
 {
     i->overtaken = true; // it waited for something else: no measure of predictions
-    item_link(b, q, i);
+    item_link(batcher, queue, i);
 }
 
-bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns)
+bool hth_batch_item_ended(const hth_batch_item *item, uint64_t now_ns)
 {
-    return (i->canceled != NULL && *i->canceled != 0) ||
-           (i->expires_ns != 0 && now_ns >= i->expires_ns);
+    return (item->canceled != NULL && *item->canceled != 0) ||
+           (item->expires_ns != 0 && now_ns >= item->expires_ns);
 }
 
 // margin_learn compares the wait of an item with its prediction; where tenants share, those that
 // came later may have gone before it, and it says nothing.
 static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns)
 {
-    uint64_t waited = now_ns - i->admitted_ns, aside = b->aside_ns - i->aside_ns;
-    waited -= aside < waited ? aside : waited;
+    uint64_t waited = now_ns - i->admitted_ns, background = b->background_ns - i->background_ns;
+    waited -= background < waited ? background : waited;
     if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0 || b->flows->next != NULL) {
         return;
     }
@@ -246,18 +257,18 @@ static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_n
     }
 }
 
-hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns)
+hth_batch_item *hth_batcher_sweep(hth_batcher *batcher, uint64_t now_ns)
 {
     hth_batch_item *out = NULL, **last = &out;
     hth_batch_queue *next_queue;
-    for (hth_batch_queue *q = b->queues; q != NULL; q = next_queue) {
+    for (hth_batch_queue *q = batcher->queues; q != NULL; q = next_queue) {
         hth_batch_item *next;
         next_queue = q->next;
         for (hth_batch_item *i = q->first; i != NULL; i = next) {
             next = i->next;
             if (hth_batch_item_ended(i, now_ns)) {
-                margin_learn(b, i, now_ns);
-                item_unlink(b, i);
+                margin_learn(batcher, i, now_ns);
+                item_unlink(batcher, i);
                 *last = i;
                 last = &i->next;
             }
@@ -276,22 +287,23 @@ static bool item_next(const hth_batch_item *a, const hth_batch_item *b)
 }
 
 // item_may says that it can be chosen: it is left to the sweep, or passed over, else.
-static bool item_may(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns, hth_batch_ask ask)
+static bool item_may(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns,
+                     hth_batch_filter filter)
 {
     if (hth_batch_item_ended(i, now_ns)) {
         return false;
     }
-    bool may = !ask.ready || item_ready(b, i);
+    bool may = !filter.ready || item_ready(b, i);
     b->passed = b->passed || !may;
     return may;
 }
 
-// queue_head is the first item, or with several flows that of the one whose turn it is.
+// queue_head is the first item, or with several flows that of the one that is next.
 static hth_batch_item *queue_head(hth_batcher *b, const hth_batch_queue *q, uint64_t now_ns,
-                                  hth_batch_ask ask)
+                                  hth_batch_filter filter)
 {
     hth_batch_item *i = q->first, *best;
-    while (i != NULL && !item_may(b, i, now_ns, ask)) {
+    while (i != NULL && !item_may(b, i, now_ns, filter)) {
         i = i->next;
     }
     best = i;
@@ -299,17 +311,17 @@ static hth_batch_item *queue_head(hth_batcher *b, const hth_batch_queue *q, uint
         return i;
     }
     while ((i = i->next) != NULL && i->priority == best->priority) {
-        best = item_next(i, best) && item_may(b, i, now_ns, ask) ? i : best;
+        best = item_next(i, best) && item_may(b, i, now_ns, filter) ? i : best;
     }
     return best;
 }
 
 // head_next is the first item of those queues that were not looked at in this round.
-static hth_batch_item *head_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask ask)
+static hth_batch_item *head_next(hth_batcher *b, uint64_t now_ns, hth_batch_filter filter)
 {
     hth_batch_item *best = NULL;
     for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
-        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns, ask) : NULL;
+        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns, filter) : NULL;
         if (head != NULL && (best == NULL || item_next(head, best))) {
             best = head;
         }
@@ -333,40 +345,43 @@ static hth_batch_item *batch_take(hth_batcher *b, const hth_batch_choice *c, uin
     return c->item[0];
 }
 
-hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask ask,
+hth_batch_item *hth_batcher_next(hth_batcher *batcher, uint64_t now_ns, hth_batch_filter filter,
                                  int64_t *bucket, uint64_t *wake_ns)
 {
     hth_batch_item *head;
-    *wake_ns = b->n > 0 ? now_ns + SWEEP_NS : UINT64_MAX;
-    b->round++;
-    b->passed = false;
-    while ((head = head_next(b, now_ns, ask)) != NULL &&
-           (ask.priority == 0 || head->priority <= ask.priority)) {
+    *wake_ns = batcher->n > 0 ? now_ns + SWEEP_NS : UINT64_MAX;
+    batcher->round++;
+    batcher->passed = false;
+    while ((head = head_next(batcher, now_ns, filter)) != NULL &&
+           (filter.priority == 0 || head->priority <= filter.priority)) {
         hth_batch_choice choice;
-        head->queue->round = b->round;
-        hth_batch_choose(b, head, now_ns, ask, &choice);
+        head->queue->round = batcher->round;
+        hth_batch_choose(batcher, head, now_ns, filter, &choice);
         if (choice.n > 0) {
             *bucket = choice.bucket;
-            return batch_take(b, &choice, now_ns);
+            return batch_take(batcher, &choice, now_ns);
         }
         *wake_ns = choice.wake_ns < *wake_ns ? choice.wake_ns : *wake_ns;
     }
     return NULL;
 }
 
-void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns)
+void hth_batcher_begin(hth_batcher *batcher, const hth_batch_queue *queue, int64_t samples,
+                       uint64_t now_ns)
 {
-    b->busy_until_ns = now_ns + (uint64_t)((double)(samples > 0 ? samples : 1) * q->sample_ns);
+    batcher->busy_until_ns =
+        now_ns + (uint64_t)((double)(samples > 0 ? samples : 1) * queue->sample_ns);
 }
 
-void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns)
+void hth_batcher_end(hth_batcher *batcher, hth_batch_queue *queue, int64_t samples,
+                     uint64_t took_ns)
 {
     double ns = (double)took_ns / (double)(samples > 0 ? samples : 1);
-    b->busy_until_ns = 0;
-    if (q->sample_ns == 0) {
-        q->sample_ns = ns;
+    batcher->busy_until_ns = 0;
+    if (queue->sample_ns == 0) {
+        queue->sample_ns = ns;
     } else {
-        ns = ns < q->sample_ns * SAMPLE_OUTLIER ? ns : q->sample_ns * SAMPLE_OUTLIER;
-        q->sample_ns += (ns - q->sample_ns) * SAMPLE_WEIGHT;
+        ns = ns < queue->sample_ns * SAMPLE_OUTLIER ? ns : queue->sample_ns * SAMPLE_OUTLIER;
+        queue->sample_ns += (ns - queue->sample_ns) * SAMPLE_WEIGHT;
     }
 }

@@ -10,7 +10,7 @@
 //
 // Requests are joined only where that was measured to be faster per sample. The samples of a joined
 // run are rounded up to a *bucket* (a power of two, or a preferred size), so that few programs are
-// made. A bucket without a program is asked for (`want`) and meanwhile not waited for; one that was
+// made. A bucket without a program is requested (`want`) and meanwhile not waited for; one that was
 // not timed yet is tried. What was measured grows old, so once in a while the other way is taken.
 //
 // A delay is spent on waiting for others only while a larger bucket may be faster, and only where
@@ -20,15 +20,15 @@
 // A request with a timeout is refused on arrival when the work before it is predicted to take
 // longer: it costs its sender a microsecond instead of the timeout, and those that are admitted
 // start in time. The prediction is what is queued before it, times a margin that follows the worst
-// ratio of wait to prediction that was seen lately, and leaves room for a run that is held up (by
-// the system: a host that takes a virtual machine's processors away) for half as long again as the
-// worst of the last half minute to minute. What later overtakes it (a higher priority) is not
+// ratio of wait to prediction that was seen lately, and leaves time for a run that stalls (because
+// of the system: a host that takes a virtual machine's processors away) for half as long again as
+// the worst of the last half minute to minute. What later overtakes it (a higher priority) is not
 // foreseen.
 //
-// The thread that runs what the batcher chooses does other things *aside*: measures algorithms,
-// prepares kernels, a piece at a time. While it does, admission leaves room for one piece, half
-// as long again as the longest lately, and a piece begins only where everybody who waits can bear
-// one: so pieces take, of each promise, what was left for them, and make nobody late.
+// The thread that runs what the batcher chooses also has *background* work: it measures algorithms
+// and prepares kernels, a slice at a time. Meanwhile admission leaves time for one slice, half as
+// long again as the longest lately, and a slice starts only if every queued request would still
+// meet its deadline. Thus slices take the time that admission left for them, and make nobody late.
 //
 // Several tenants' requests of one priority share the device fairly: each tenant is a *flow* with a
 // weight and a virtual time, which is what its runs took divided by its weight; the flow with the
@@ -61,7 +61,7 @@ struct hth_batch_item {
     hth_batch_item *prev, *next;
     hth_batch_queue *queue; // NULL: in none
     uint64_t admitted_ns, expires_ns, predicted_ns;
-    uint64_t aside_ns; // the batcher's, when it was admitted
+    uint64_t background_ns; // the batcher's, when it was admitted
     bool overtaken;
     double charged; // to its flow, before it was measured
 };
@@ -73,7 +73,7 @@ typedef struct hth_batch_oracle {
     // has no program.
     uint64_t (*time_ns)(void *ctx, const hth_batch_item *like, int64_t samples);
     // alike says that b, of the same queue, can be joined with a.
-    bool (*alike)(void *ctx, const hth_batch_item *a, const hth_batch_item *b);
+    bool (*alike)(void *ctx, const hth_batch_item *left, const hth_batch_item *right);
     // want asks for a program for `samples` like `like`. false: there can be none for now.
     bool (*want)(void *ctx, const hth_batch_item *like, int64_t samples);
     void *ctx;
@@ -81,15 +81,15 @@ typedef struct hth_batch_oracle {
 
 typedef struct hth_batcher {
     hth_batch_oracle oracle;
-    hth_batch_queue *queues; // with something in them
-    int n;                   // items, in all
-    uint64_t busy_until_ns;  // when what runs is expected to end
-    double margin;           // of predictions
-    uint64_t aside_ns;       // what the thread did aside took, in all
-    uint64_t piece_ns;       // the longest piece of that, lately
-    uint64_t aside_at_ns;    // when the last one ended
-    uint64_t stall_ns[2];    // for how long a run was held up at most: lately, and before that
-    uint64_t stall_from_ns;  // since when lately
+    hth_batch_queue *queues;    // with something in them
+    int n;                      // items, in all
+    uint64_t busy_until_ns;     // when what runs is expected to end
+    double margin;              // of predictions
+    uint64_t background_ns;     // what background work took, in all
+    uint64_t slice_ns;          // the longest slice of that, lately
+    uint64_t background_end_ns; // when the last one ended
+    uint64_t stall_ns[2];       // for how long a run stalled at most: lately, and before that
+    uint64_t stall_from_ns;     // since when lately
     uint64_t round;
     bool passed;            // the last choice passed over items without a program
     hth_batch_flow *flows;  // with items
@@ -108,48 +108,54 @@ typedef struct hth_batch_bill {
     } part[HTH_BATCH_ITEMS];
 } hth_batch_bill;
 
-void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle);
+void hth_batcher_init(hth_batcher *batcher, const hth_batch_oracle *oracle);
 
 // hth_batcher_add queues an item. HTH_EBUSY: the queue is full; HTH_ETIMEDOUT: its timeout would
 // expire before it is its turn; then it is not queued.
-hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item, uint64_t now_ns);
+hth_err hth_batcher_add(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *item,
+                        uint64_t now_ns);
 
-// hth_batcher_again puts an item that was taken back to its place; it is not refused.
-void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item);
+// hth_batcher_requeue puts an item that was taken back where it was; it is not refused.
+void hth_batcher_requeue(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *item);
 
 // hth_batcher_wait_ns predicts when an item of this priority and flow (NULL: nobody's) that arrives
 // now would start.
-uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, uint32_t priority,
-                             uint64_t now_ns);
+uint64_t hth_batcher_wait_ns(const hth_batcher *batcher, const hth_batch_flow *flow,
+                             uint32_t priority, uint64_t now_ns);
 
-// hth_batcher_aside says that the thread did something else for took_ns, until now; 0: that it
-// would, as soon as hth_batcher_spares.
-void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns);
-// hth_batcher_spares says whether everybody who waits and has a program can wait for one more piece
-// of something else, half as long again as the longest lately.
-bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns);
+// hth_batcher_background counts background work of took_ns that ends now; 0: some waits for slack.
+void hth_batcher_background(hth_batcher *batcher, uint64_t took_ns, uint64_t now_ns);
+// hth_batcher_slice_ns is how long the next background slice takes at most: half as long again as
+// the longest lately.
+uint64_t hth_batcher_slice_ns(const hth_batcher *batcher);
+// hth_batcher_slack_ns is how long all queued requests with a program can wait for background work;
+// 0: not at all; UINT64_MAX: none of them has a timeout.
+uint64_t hth_batcher_slack_ns(const hth_batcher *batcher, uint64_t now_ns);
 
 // hth_batcher_sweep unlinks what was canceled or has expired and returns it, by `next`.
-hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns);
+hth_batch_item *hth_batcher_sweep(hth_batcher *batcher, uint64_t now_ns);
 
-typedef struct hth_batch_ask {
+typedef struct hth_batch_filter {
     bool hurry;        // no delays
     bool ready;        // only what has a program
     uint32_t priority; // at most (1 is first); 0: any
-} hth_batch_ask;
+} hth_batch_filter;
 
 // hth_batcher_next unlinks what is to be run now and returns it, by `next`; *bucket: the samples of
 // the joined run, 0: run each alone. NULL: nothing now, but at *wake_ns (UINT64_MAX: never).
 // Canceled and expired items are left to the sweep.
-hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask ask,
+hth_batch_item *hth_batcher_next(hth_batcher *batcher, uint64_t now_ns, hth_batch_filter filter,
                                  int64_t *bucket, uint64_t *wake_ns);
 
-// hth_batcher_begin and _end frame a run of `samples` of q.
-void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns);
-void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns);
-// hth_batcher_held says what a run took whose like takes expected_ns (0: not known); what is longer
-// by up to 100 ms is a hold-up.
-void hth_batcher_held(hth_batcher *b, uint64_t expected_ns, uint64_t took_ns, uint64_t now_ns);
+// hth_batcher_begin and _end frame a run of `samples` of queue.
+void hth_batcher_begin(hth_batcher *batcher, const hth_batch_queue *queue, int64_t samples,
+                       uint64_t now_ns);
+void hth_batcher_end(hth_batcher *batcher, hth_batch_queue *queue, int64_t samples,
+                     uint64_t took_ns);
+// hth_batcher_note_stall learns from a run that took took_ns where such runs take expected_ns (0:
+// not known): a difference of up to 100 ms is a stall.
+void hth_batcher_note_stall(hth_batcher *batcher, uint64_t expected_ns, uint64_t took_ns,
+                            uint64_t now_ns);
 
 // hth_batch_bill_open says who owes for the run of `items`, by `next`; hth_batch_bill_settle
 // charges them what it took. Both: where it failed, too.
@@ -157,9 +163,9 @@ void hth_batch_bill_open(hth_batch_bill *bill, const hth_batch_item *items);
 void hth_batch_bill_settle(const hth_batch_bill *bill, uint64_t took_ns);
 
 // hth_batch_item_ended: canceled or expired.
-bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns);
+bool hth_batch_item_ended(const hth_batch_item *item, uint64_t now_ns);
 
 // hth_batch_bucket is the least bucket of at least `samples`.
-int64_t hth_batch_bucket(const hth_batch_policy *p, int64_t samples);
+int64_t hth_batch_bucket(const hth_batch_policy *policy, int64_t samples);
 
 #endif

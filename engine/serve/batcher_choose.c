@@ -11,7 +11,7 @@
 
 // A joined run must be this much faster per sample: what is within the noise stays as it is.
 #define CHOOSE_GAIN 0.97
-// The other way is taken, so that both measurements stay fresh, behind so many decisions or so much
+// The other way is taken, so that both measurements stay fresh, after so many decisions or so much
 // time, and so many times what it takes longer: it costs less than 1 % of the time.
 #define CHOOSE_OTHER      16
 #define CHOOSE_OTHER_NS   1000000000u
@@ -20,16 +20,16 @@
 #define WAIT_VAIN 4
 #define WAIT_TRY  16
 
-int64_t hth_batch_bucket(const hth_batch_policy *p, int64_t samples)
+int64_t hth_batch_bucket(const hth_batch_policy *policy, int64_t samples)
 {
     int64_t b = 1;
     while (b < samples) {
         b *= 2;
     }
-    for (int i = 0; i < p->n_preferred; i++) {
-        b = p->preferred[i] >= samples && p->preferred[i] < b ? p->preferred[i] : b;
+    for (int i = 0; i < policy->n_preferred; i++) {
+        b = policy->preferred[i] >= samples && policy->preferred[i] < b ? policy->preferred[i] : b;
     }
-    return p->max_samples >= samples && p->max_samples < b ? p->max_samples : b;
+    return policy->max_samples >= samples && policy->max_samples < b ? policy->max_samples : b;
 }
 
 // bucket_below is the largest bucket that is smaller than `bucket`.
@@ -58,7 +58,7 @@ typedef struct chooser {
     int64_t best_bucket;
 } chooser;
 
-// collect_from adds items that fit beside the head, in the queue's order: of its flow, or of
+// collect_from adds items that fit with the head, in the queue's order: of its flow, or of
 // others.
 static void collect_from(chooser *c, const hth_batch_item *head, bool own, uint64_t now_ns,
                          hth_batch_choice *out)
@@ -103,7 +103,7 @@ static int prefix(const chooser *c, int64_t bucket)
 static bool weigh(chooser *c)
 {
     const hth_batch_oracle *o = &c->b->oracle;
-    bool asked = false;
+    bool requested = false;
     int64_t bucket = hth_batch_bucket(c->policy, c->total[c->n - 1]);
     for (; bucket > c->head->samples; bucket = bucket_below(c->policy, bucket)) {
         int n = prefix(c, bucket);
@@ -113,8 +113,8 @@ static bool weigh(chooser *c)
         uint64_t ns = o->time_ns(o->ctx, c->head, bucket);
         double rate = (double)ns / (double)c->total[n - 1];
         if (ns == HTH_BATCH_NONE) {
-            if (!asked && !(c->best_n > 0 && c->best_rate < c->rate * CHOOSE_GAIN)) {
-                asked = o->want(o->ctx, c->head, bucket);
+            if (!requested && !(c->best_n > 0 && c->best_rate < c->rate * CHOOSE_GAIN)) {
+                requested = o->want(o->ctx, c->head, bucket);
             }
         } else if (ns == 0 || c->best_n == 0 || rate < c->best_rate) {
             c->best_rate = rate;
@@ -200,16 +200,16 @@ static bool waits(const chooser *c, hth_batch_queue *q, uint64_t now_ns)
     return larger_pays(c);
 }
 
-void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth_batch_ask ask,
-                      hth_batch_choice *out)
+void hth_batch_choose(hth_batcher *batcher, hth_batch_item *head, uint64_t now_ns,
+                      hth_batch_filter filter, hth_batch_choice *out)
 {
     hth_batch_queue *q = head->queue;
-    chooser c = {.b = b, .head = head, .policy = &q->policy};
+    chooser c = {.b = batcher, .head = head, .policy = &q->policy};
     out->n = 0;
     out->bucket = 0;
     out->wake_ns = UINT64_MAX;
     collect(&c, head, now_ns, out);
-    if (!ask.hurry && waits(&c, q, now_ns)) {
+    if (!filter.hurry && waits(&c, q, now_ns)) {
         q->waited_n = q->waited_n == 0 ? q->n : q->waited_n;
         out->wake_ns = head->arrived_ns + q->policy.delay_ns;
         return;

@@ -14,13 +14,13 @@ typedef struct hth_batch_choice {
 } hth_batch_choice;
 
 // hth_batch_choose decides what is run with `head`, the first of its queue.
-void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth_batch_ask ask,
-                      hth_batch_choice *out);
+void hth_batch_choose(hth_batcher *batcher, hth_batch_item *head, uint64_t now_ns,
+                      hth_batch_filter filter, hth_batch_choice *out);
 
 // hth_batch_flow_link and _unlink: a flow has items from now on, or none.
-void hth_batch_flow_link(hth_batcher *b, hth_batch_flow *f);
-void hth_batch_flow_unlink(hth_batcher *b, hth_batch_flow *f);
+void hth_batch_flow_link(hth_batcher *batcher, hth_batch_flow *flow);
+void hth_batch_flow_unlink(hth_batcher *batcher, hth_batch_flow *flow);
 // hth_batch_item_ns is what the samples of an item that waits took lately.
-double hth_batch_item_ns(const hth_batch_item *i);
+double hth_batch_item_ns(const hth_batch_item *item);
 
 #endif

@@ -7,26 +7,26 @@
 
 #include <stddef.h>
 
-void hth_batch_flow_link(hth_batcher *b, hth_batch_flow *f)
+void hth_batch_flow_link(hth_batcher *batcher, hth_batch_flow *flow)
 {
-    f->next = b->flows;
-    b->flows = f;
-    f->at = f->at > b->at ? f->at : b->at;
+    flow->next = batcher->flows;
+    batcher->flows = flow;
+    flow->at = flow->at > batcher->at ? flow->at : batcher->at;
 }
 
-void hth_batch_flow_unlink(hth_batcher *b, hth_batch_flow *f)
+void hth_batch_flow_unlink(hth_batcher *batcher, hth_batch_flow *flow)
 {
-    hth_batch_flow **at = &b->flows;
-    while (*at != f) {
+    hth_batch_flow **at = &batcher->flows;
+    while (*at != flow) {
         at = &(*at)->next;
     }
-    *at = f->next;
-    f->next = NULL;
+    *at = flow->next;
+    flow->next = NULL;
 }
 
-double hth_batch_item_ns(const hth_batch_item *i)
+double hth_batch_item_ns(const hth_batch_item *item)
 {
-    return (double)(i->samples > 0 ? i->samples : 1) * i->queue->sample_ns;
+    return (double)(item->samples > 0 ? item->samples : 1) * item->queue->sample_ns;
 }
 
 // flows_count sums up what waits at this priority, by flow; returns what waits at a higher one.
@@ -50,15 +50,16 @@ static double flows_count(const hth_batcher *b, uint32_t priority)
 
 // Until its flow has come to the new item's virtual time the others come as far, and one item
 // further.
-uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, uint32_t priority,
-                             uint64_t now_ns)
+uint64_t hth_batcher_wait_ns(const hth_batcher *batcher, const hth_batch_flow *flow,
+                             uint32_t priority, uint64_t now_ns)
 {
-    double ns = b->busy_until_ns > now_ns ? (double)(b->busy_until_ns - now_ns) : 0;
-    flow = flow != NULL ? flow : &b->nobodys;
-    ns += flows_count(b, priority);
-    double own = flow->n > 0 ? flow->waiting_ns : 0,
-           at = (flow->n > 0 || flow->at > b->at ? flow->at : b->at) + own / flow->weight;
-    for (const hth_batch_flow *f = b->flows; f != NULL; f = f->next) {
+    double ns = batcher->busy_until_ns > now_ns ? (double)(batcher->busy_until_ns - now_ns) : 0;
+    flow = flow != NULL ? flow : &batcher->nobodys;
+    ns += flows_count(batcher, priority);
+    double own = flow->n > 0 ? flow->waiting_ns : 0;
+    double at = flow->n > 0 || flow->at > batcher->at ? flow->at : batcher->at;
+    at += own / flow->weight;
+    for (const hth_batch_flow *f = batcher->flows; f != NULL; f = f->next) {
         double most = at > f->at ? (at - f->at) * f->weight : 0;
         most += f->longest_ns;
         ns += f == flow || most > f->waiting_ns ? f->waiting_ns : most;

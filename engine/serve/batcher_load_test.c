@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server on a simulated clock under less load than it can bear, and under three times as much:
-// who is admitted is served in time, whatever is done aside.
+// who is admitted is served in time, whatever the background work.
 #include "tests/rig/batcher_rig.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ typedef struct load {
     uint64_t timeout_ns; // of each
     double joined;       // time of a further sample, of one alone
     bool delays;
-    uint64_t piece_ns; // of what is done aside, at most; 0: nothing is
+    uint64_t slice_ns; // of a background slice, at most; 0: there is none
     double others;     // the least time between two pieces, of the first
 } load;
 
@@ -75,7 +75,7 @@ static outcome simulate(const load *l, uint64_t seed)
     for (int arrivals = 0; arrivals < LOAD_ARRIVALS || r.b.n > 0 || ran > 0;) {
         uint64_t due = ran > 0 ? free_at : wake;
         uint64_t then = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
-        now = then > now ? then : now; // behind a piece: what has come meanwhile
+        now = then > now ? then : now; // after a piece: what has come meanwhile
         if (arrivals < LOAD_ARRIVALS && arrives <= now) {
             assert_true(n_unused > 0); // the queue stays short
             hth_batch_item *i = &pool[unused[--n_unused]];
@@ -96,7 +96,7 @@ static outcome simulate(const load *l, uint64_t seed)
         }
         if (ran > 0 && now >= free_at) {
             hth_batcher_end(&r.b, &r.q, ran, ran_ns);
-            hth_batcher_held(&r.b, expected_ns, ran_ns, now);
+            hth_batcher_note_stall(&r.b, expected_ns, ran_ns, now);
             o.done += (uint64_t)ran;
             ran = 0;
             last = now;
@@ -108,11 +108,12 @@ static outcome simulate(const load *l, uint64_t seed)
             unused[n_unused++] = (int)(i - pool);
             o.late++;
         }
-        if (l->piece_ns > 0 && now >= piece_at) {
-            uint64_t took = hth_batcher_spares(&r.b, now)
-                                ? (uint64_t)((double)l->piece_ns * (1 + uniform(&seed)) / 2)
+        if (l->slice_ns > 0 && now >= piece_at) {
+            uint64_t slack = hth_batcher_slack_ns(&r.b, now);
+            uint64_t took = slack > 0 && slack >= hth_batcher_slice_ns(&r.b)
+                                ? (uint64_t)((double)l->slice_ns * (1 + uniform(&seed)) / 2)
                                 : 0;
-            hth_batcher_aside(&r.b, took, now + took);
+            hth_batcher_background(&r.b, took, now + took);
             if (took > 0) {
                 now += took;
                 piece_at = now + (uint64_t)(l->others * (double)took);
@@ -123,7 +124,7 @@ static outcome simulate(const load *l, uint64_t seed)
         }
         int64_t bucket = 0;
         hth_batch_item *i =
-            hth_batcher_next(&r.b, now, (hth_batch_ask){.hurry = false}, &bucket, &wake);
+            hth_batcher_next(&r.b, now, (hth_batch_filter){.hurry = false}, &bucket, &wake);
         wake = wake <= now ? now + 1 : wake;
         for (; i != NULL; i = i->next) {
             unused[n_unused++] = (int)(i - pool);
@@ -182,7 +183,7 @@ static void test_stalls(void **state)
          .stall_ns = 29 * MS,
          .timeout_ns = 50 * MS,
          .joined = 1,
-         .piece_ns = 3 * MS,
+         .slice_ns = 3 * MS,
          .others = 19},
     };
     for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
@@ -192,31 +193,31 @@ static void test_stalls(void **state)
     }
 }
 
-// What is done aside makes nobody late, and gets its part of the time all the same.
-static void test_aside(void **state)
+// Background work makes nobody late, and gets its part of the time all the same.
+static void test_background(void **state)
 {
     static const load loads[] = {
-        {.rate = 3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 2 * MS, .others = 19},
+        {.rate = 3, .timeout_ns = 50 * MS, .joined = 1, .slice_ns = 2 * MS, .others = 19},
         {.rate = 3,
          .spread = 0.3,
          .timeout_ns = 50 * MS,
          .joined = 1,
-         .piece_ns = 8 * MS,
+         .slice_ns = 8 * MS,
          .others = 19},
         {.rate = 3,
          .spread = 0.3,
          .timeout_ns = 100 * MS,
          .joined = 0.3,
-         .piece_ns = 16 * MS,
+         .slice_ns = 16 * MS,
          .others = 19},
-        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 3 * MS},
+        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1, .slice_ns = 3 * MS},
     };
     for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
         outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
         assert_in_time(&o, k);
-        double aside = o.pieces * (double)loads[k].piece_ns * 0.75 / (double)o.ended_ns;
-        if (aside < 0.03) {
-            fail_msg("load %zu: what is done aside got %.4f of the time", k, aside);
+        double background = o.pieces * (double)loads[k].slice_ns * 0.75 / (double)o.ended_ns;
+        if (background < 0.03) {
+            fail_msg("load %zu: background work got %.4f of the time", k, background);
         }
         assert_true(o.busy > 0.8);
     }
@@ -233,8 +234,8 @@ static void test_light_load(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overload),
-                                       cmocka_unit_test(test_stalls), cmocka_unit_test(test_aside),
-                                       cmocka_unit_test(test_light_load)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_overload), cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_background), cmocka_unit_test(test_light_load)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static int count(const hth_batch_item *i)
 static hth_batch_item *next(rig *r, uint64_t now_ns, int64_t *bucket)
 {
     uint64_t wake_ns;
-    return hth_batcher_next(&r->b, now_ns, (hth_batch_ask){.hurry = false}, bucket, &wake_ns);
+    return hth_batcher_next(&r->b, now_ns, (hth_batch_filter){.hurry = false}, bucket, &wake_ns);
 }
 
 static void test_order(void **state)
@@ -112,7 +112,7 @@ static void drain(rig *r)
 }
 
 // What was measured not to be faster is not joined, but for less than 1 % of the time; what has no
-// program is wished for; what is not timed is tried.
+// program is requested; what is not timed is tried.
 static void test_measured(void **state)
 {
     rig r;
@@ -167,7 +167,7 @@ static void test_delay(void **state)
     int64_t bucket;
     uint64_t wake_ns;
     hth_batch_item i[8];
-    hth_batch_ask patient = {.hurry = false}, hurry = {.hurry = true};
+    hth_batch_filter patient = {.hurry = false}, hurry = {.hurry = true};
     r.q.policy.delay_ns = 100 * US;
     r.q.policy.n_preferred = 1;
     r.q.policy.preferred[0] = 3;
@@ -228,7 +228,8 @@ static void test_sweep(void **state)
     assert_null(gone->next);
     // The third has expired: it is not run, and is left to the sweep.
     assert_int_equal(count(next(&r, 6 * MS, &bucket)), 2);
-    assert_null(hth_batcher_next(&r.b, 6 * MS, (hth_batch_ask){.hurry = true}, &bucket, &wake_ns));
+    assert_null(
+        hth_batcher_next(&r.b, 6 * MS, (hth_batch_filter){.hurry = true}, &bucket, &wake_ns));
     assert_int_equal(wake_ns, 7 * MS);
     assert_ptr_equal(hth_batcher_sweep(&r.b, 6 * MS), &i[2]);
     assert_int_equal(r.b.n, 0);
@@ -258,8 +259,8 @@ static void test_refusals(void **state)
     assert_err(hth_batcher_add(&r.b, &r.q, &i[11], 0), HTH_EBUSY, "Exceeds maximum queue size");
 }
 
-// Where only what has a program is run, others are passed over, and what is done aside, which they
-// wait for, is not held up for them.
+// Where only what has a program is run, others are passed over, and background work, which they
+// wait for, is not delayed for them.
 static void test_passed(void **state)
 {
     rig r;
@@ -271,16 +272,17 @@ static void test_passed(void **state)
     without.joins = with.joins = false;
     hth_batcher_begin(&r.b, &r.q, 1, 0);
     hth_batcher_end(&r.b, &r.q, 1, MS);
-    hth_batcher_aside(&r.b, 4 * MS, 0);
+    hth_batcher_background(&r.b, 4 * MS, 0);
     assert_ok(hth_batcher_add(&r.b, &r.q, &without, 1));
-    assert_true(hth_batcher_spares(&r.b, 19 * MS));
+    assert_true(hth_batcher_slack_ns(&r.b, 19 * MS) == UINT64_MAX);
     assert_ok(hth_batcher_add(&r.b, &r.q, &with, 1));
-    assert_true(hth_batcher_spares(&r.b, 2 * MS));
-    assert_false(hth_batcher_spares(&r.b, 19 * MS));
-    assert_ptr_equal(hth_batcher_next(&r.b, 2, (hth_batch_ask){.ready = true}, &bucket, &wake_ns),
-                     &with);
+    assert_true(hth_batcher_slice_ns(&r.b) == 6 * MS);
+    assert_in_range(hth_batcher_slack_ns(&r.b, 2 * MS), 6 * MS, 20 * MS);
+    assert_in_range(hth_batcher_slack_ns(&r.b, 19 * MS), 0, MS);
+    assert_ptr_equal(
+        hth_batcher_next(&r.b, 2, (hth_batch_filter){.ready = true}, &bucket, &wake_ns), &with);
     assert_true(r.b.passed);
-    assert_null(hth_batcher_next(&r.b, 2, (hth_batch_ask){.ready = true}, &bucket, &wake_ns));
+    assert_null(hth_batcher_next(&r.b, 2, (hth_batch_filter){.ready = true}, &bucket, &wake_ns));
     assert_true(r.b.passed);
     assert_ptr_equal(next(&r, 2, &bucket), &without);
     assert_false(r.b.passed);

@@ -15,6 +15,6 @@
 // hth_fail keeps says by how much). HTH_ENODEVMEM: it would fit without jobs and pins, so not now,
 // and site->refused_over and refused_bytes are set;
 // HTH_ETOOBIG: never, on this device. The sentence says who has the memory and what would help.
-hth_err hth_capacity_error_refuse(hth_site *site, hth_source *s, const hth_tensor *inputs);
+hth_err hth_capacity_error_refuse(hth_site *site, hth_source *source, const hth_tensor *inputs);
 
 #endif

@@ -34,38 +34,40 @@ static bool infer_suits(const hth_program *p, uint64_t budget)
     return weights + arena <= budget && (!squeezed || p->budget >= budget);
 }
 
-hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs)
+hth_program *hth_infer_ready(hth_models *ms, hth_source *source, const hth_tensor *inputs)
 {
-    hth_program *p = hth_source_match(s, inputs);
-    return p != NULL && infer_suits(p, hth_quota_models(ms->site, s->account)) ? p : NULL;
+    hth_program *p = hth_source_match(source, inputs);
+    return p != NULL && infer_suits(p, hth_quota_models(ms->site, source->account)) ? p : NULL;
 }
 
-// Of a new measurement in the average, and how many times the average counts as held up by others.
+// Of a new measurement in the average, and how many times the average counts as stalled by others.
 #define TIMED_WEIGHT  8
 #define TIMED_OUTLIER 4
 
-hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+hth_err hth_infer_timed(hth_models *ms, hth_program *program, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled,
-                        hth_infer_request_times *t)
+                        hth_infer_request_times *times)
 {
-    HTH_TRY(hth_microbatch_run(ms, p, inputs, out, canceled));
-    t->infer_ns = hth_now_ns();
-    uint64_t ns = t->infer_ns - t->input_ns, most = p->run_ns * TIMED_OUTLIER;
-    if (p->n_timed++ == 0) {
+    HTH_TRY(hth_microbatch_run(ms, program, inputs, out, canceled));
+    times->infer_ns = hth_now_ns();
+    uint64_t ns = times->infer_ns - times->input_ns, most = program->run_ns * TIMED_OUTLIER;
+    if (program->n_timed++ == 0) {
         return HTH_OK; // the first run fetches weights and memory
     }
-    ns = p->run_ns > 0 && ns > most ? most : ns;
-    p->run_ns = p->run_ns == 0 ? ns : p->run_ns - p->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
-    p->run_ns += p->run_ns == 0;
+    ns = program->run_ns > 0 && ns > most ? most : ns;
+    program->run_ns = program->run_ns == 0
+                          ? ns
+                          : program->run_ns - program->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
+    program->run_ns += program->run_ns == 0;
     return HTH_OK;
 }
 
-hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
+hth_err hth_infer_program(hth_models *ms, hth_source *source, const hth_tensor *inputs, bool tune,
                           hth_request *progress, hth_program **out)
 {
     hth_site *site = ms->site;
-    hth_program *p = hth_source_match(s, inputs);
-    uint64_t budget = hth_quota_models(site, s->account);
+    hth_program *p = hth_source_match(source, inputs);
+    uint64_t budget = hth_quota_models(site, source->account);
     if (p != NULL && ((p->tuned && !p->stale) || !tune) && infer_suits(p, budget)) {
         *out = p;
         return HTH_OK;
@@ -75,9 +77,9 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
     if (p == NULL || p->held == 0) {
         hth_program_free(site, p);
     }
-    while (s->n_programs >= HTH_PROGRAMS) {
+    while (source->n_programs >= HTH_PROGRAMS) {
         hth_program *last = NULL;
-        for (p = s->programs; p != NULL; p = p->next) {
+        for (p = source->programs; p != NULL; p = p->next) {
             last = p->held == 0 ? p : last;
         }
         if (last == NULL) {
@@ -85,13 +87,14 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         }
         hth_program_free(site, last);
     }
-    hth_err err = hth_program_compile(site, s, inputs, budget, tune, progress, out);
+    hth_err err = hth_program_compile(site, source, inputs, budget, tune, progress, out);
     if (err == HTH_OK) {
         (*out)->tuned |= tuned;
         (*out)->runs = runs;
     }
-    return err == HTH_ETOOBIG && !site->host_refused ? hth_capacity_error_refuse(site, s, inputs)
-                                                     : err;
+    return err == HTH_ETOOBIG && !site->host_refused
+               ? hth_capacity_error_refuse(site, source, inputs)
+               : err;
 }
 
 typedef struct infer_state {
@@ -125,14 +128,13 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     return err;
 }
 
-// infer_stage_room makes the buffers of a stage that feeds another; *bytes of the host's memory are
-// counted for them.
-static hth_err infer_stage_room(infer_state *st, const hth_program *p, hth_tensor *out,
-                                uint64_t *bytes)
+// infer_stage_alloc makes the buffers of a stage that feeds another; *bytes of the host's memory
+// are counted for them.
+static hth_err infer_stage_alloc(infer_state *st, const hth_program *p, hth_tensor *out,
+                                 uint64_t *bytes)
 {
     int n = p->graph->n_outputs;
     uint64_t all = 0;
-    char what[128];
     for (int i = 0; i < n; i++) {
         out[i] = hth_program_output(p, i);
         all += out[i].bytes; // each is below 2^63: two that are so large are refused as one is
@@ -140,9 +142,9 @@ static hth_err infer_stage_room(infer_state *st, const hth_program *p, hth_tenso
             return hth_fail(HTH_ETOOBIG, "a stage's results take more memory than there is");
         }
     }
-    snprintf(what, sizeof what, "what stage %d of model '%.60s' hands on", st->depth,
-             st->w->model->name);
-    HTH_TRY(hth_host_take(st->ms->site, HTH_HOST_STAGES, all, what));
+    HTH_TRY(hth_host_take(st->ms->site, HTH_HOST_STAGES, all,
+                          "the output of stage %d of model '%.60s'", st->depth,
+                          st->w->model->name));
     *bytes = all;
     for (int i = 0; i < n; i++) {
         out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
@@ -170,7 +172,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
         err = hth_fail(HTH_ENOMEM, "no memory for a request");
         goto out;
     }
-    HTH_GOTO(infer_stage_room(st, p, out, &bytes), out);
+    HTH_GOTO(infer_stage_alloc(st, p, out, &bytes), out);
     HTH_GOTO(hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled), out);
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
     memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
@@ -218,26 +220,26 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
     return err;
 }
 
-hth_err hth_infer(hth_models *ms, hth_infer_request *w)
+hth_err hth_infer(hth_models *ms, hth_infer_request *infer)
 {
-    hth_model *m = w->model;
-    infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = w->r->started_ns}};
+    hth_model *m = infer->model;
+    infer_state st = {.ms = ms, .w = infer, .r = infer->r, .t = {.start_ns = infer->r->started_ns}};
     int n = m->source.graph->n_outputs;
     int *map = hth_calloc((size_t)n, sizeof *map);
     hth_err err = map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request")
-                              : hth_infer_request_outputs(w);
+                              : hth_infer_request_outputs(infer);
     if (err == HTH_OK) {
         for (int i = 0; i < n; i++) {
             map[i] = i;
         }
-        err = infer_stage(&st, &m->source, w->inputs, map);
+        err = infer_stage(&st, &m->source, infer->inputs, map);
     }
     st.t.output_ns = st.t.infer_ns;
     if (err == HTH_OK) {
-        hth_infer_request_ran(m, w->item.samples, &st.t);
+        hth_infer_request_ran(m, infer->item.samples, &st.t);
     }
     if (err != HTH_ENODEVMEM) {
-        hth_infer_request_count(ms, m, w->r, &st.t, err);
+        hth_infer_request_count(ms, m, infer->r, &st.t, err);
     }
     hth_free(map);
     return err;
@@ -250,7 +252,7 @@ static bool tune_again_due(const hth_site *site, const hth_program *p)
         return false;
     }
     uint64_t now_ns = hth_now_ns(), wait_ns;
-    wait_ns = (uint64_t)(hth_setting_real(HTH_SET_CONVSEL_AGAIN) * 1e9);
+    wait_ns = (uint64_t)(hth_setting_real(HTH_SET_CONVSEL_REMEASURE) * 1e9);
     return now_ns >= site->again_ns && now_ns - site->disturbed_ns >= wait_ns;
 }
 
@@ -288,7 +290,7 @@ static bool tune_quiet(hth_site *site)
     return is == HTH_QUIET_YES;
 }
 
-// tune_again takes one disturbed timing of p again, or, behind the last of them, makes the program
+// tune_again takes one disturbed timing of p again, or, after the last of them, makes the program
 // that uses what came of them. false: not now.
 static bool tune_again(hth_models *ms, hth_program *p, hth_program **tuned)
 {

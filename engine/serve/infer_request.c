@@ -17,146 +17,147 @@ static int64_t work_samples(const hth_model *m, const hth_tensor *inputs)
     return m->source.batched && inputs[0].shape.rank > 0 ? inputs[0].shape.dim[0] : 1;
 }
 
-hth_err hth_infer_request_open(hth_models *ms, hth_model *m, hth_request *r,
+hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *request,
                                hth_infer_request **out)
 {
-    size_t n = (size_t)m->source.graph->n_inputs;
+    size_t n = (size_t)model->source.graph->n_inputs;
     hth_infer_request *w = hth_calloc(1, sizeof *w + 2 * n * sizeof w->inputs[0]);
     *out = NULL;
-    r->version = m->version;
-    r->batched = m->source.batched;
-    r->started_ns = r->submitted_ns;
+    request->version = model->version;
+    request->batched = model->source.batched;
+    request->started_ns = request->submitted_ns;
     hth_err err = w == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request")
-                            : hth_model_bind(m, r->inputs, r->n_inputs, w->inputs);
+                            : hth_model_bind(model, request->inputs, request->n_inputs, w->inputs);
     if (err != HTH_OK) {
         hth_free(w);
-        hth_infer_request_count(ms, m, r, &(hth_infer_request_times){0}, err);
+        hth_infer_request_count(ms, model, request, &(hth_infer_request_times){0}, err);
         return err;
     }
-    w->r = r;
-    w->model = m;
+    w->r = request;
+    w->model = model;
     w->probe = w->inputs + n;
-    w->item.samples = n > 0 ? work_samples(m, w->inputs) : 1;
-    w->item.joins = m->source.batched && !m->alone && w->item.samples > 0;
-    w->item.priority = r->priority;
-    w->item.timeout_ns =
-        r->timeout_us < WORK_LONGEST_NS / 1000u ? r->timeout_us * 1000u : WORK_LONGEST_NS;
-    w->item.canceled = &r->canceled;
-    hth_model_hold(m);
+    w->item.samples = n > 0 ? work_samples(model, w->inputs) : 1;
+    w->item.joins = model->source.batched && !model->alone && w->item.samples > 0;
+    w->item.priority = request->priority;
+    w->item.timeout_ns = request->timeout_us < WORK_LONGEST_NS / 1000u ? request->timeout_us * 1000u
+                                                                       : WORK_LONGEST_NS;
+    w->item.canceled = &request->canceled;
+    hth_model_hold(model);
     *out = w;
     return HTH_OK;
 }
 
-void hth_infer_request_close(hth_models *ms, hth_infer_request *w)
+void hth_infer_request_close(hth_models *ms, hth_infer_request *infer)
 {
-    hth_host_give(ms->site, HTH_HOST_OUTPUTS, w->host_bytes);
-    hth_model_rele(ms, w->model);
-    hth_free(w);
+    hth_host_give(ms->site, HTH_HOST_OUTPUTS, infer->host_bytes);
+    hth_model_rele(ms, infer->model);
+    hth_free(infer);
 }
 
-const hth_tensor *hth_infer_request_key(const hth_infer_request *w, int64_t samples)
+const hth_tensor *hth_infer_request_key(const hth_infer_request *infer, int64_t samples)
 {
-    int n = w->model->source.graph->n_inputs;
-    if (samples == w->item.samples) {
-        return w->inputs;
+    int n = infer->model->source.graph->n_inputs;
+    if (samples == infer->item.samples) {
+        return infer->inputs;
     }
     for (int i = 0; i < n; i++) {
-        hth_tensor *k = &w->probe[i];
-        *k = w->inputs[i];
+        hth_tensor *k = &infer->probe[i];
+        *k = infer->inputs[i];
         k->data = NULL;
         k->bytes = k->bytes / (size_t)k->shape.dim[0] * (size_t)samples;
         k->shape.dim[0] = samples;
     }
-    return w->probe;
+    return infer->probe;
 }
 
-bool hth_infer_request_alike(const hth_infer_request *a, const hth_infer_request *b)
+bool hth_infer_request_alike(const hth_infer_request *left, const hth_infer_request *right)
 {
-    int n = a->model->source.graph->n_inputs;
+    int n = left->model->source.graph->n_inputs;
     bool alike = true;
     for (int i = 0; i < n && alike; i++) {
-        const hth_shape *s = &a->inputs[i].shape, *t = &b->inputs[i].shape;
+        const hth_shape *s = &left->inputs[i].shape, *t = &right->inputs[i].shape;
         alike = s->rank == t->rank && s->rank > 0 &&
                 memcmp(s->dim + 1, t->dim + 1, (size_t)(s->rank - 1) * sizeof s->dim[0]) == 0;
     }
     return alike;
 }
 
-hth_err hth_infer_request_outputs(hth_infer_request *w)
+hth_err hth_infer_request_outputs(hth_infer_request *infer)
 {
-    const hth_graph *g = w->model->source.graph;
-    if (w->r->outputs != NULL) {
+    const hth_graph *g = infer->model->source.graph;
+    if (infer->r->outputs != NULL) {
         return HTH_OK;
     }
-    w->r->outputs = hth_calloc((size_t)g->n_outputs, sizeof *w->r->outputs); // freed by the engine
-    if (w->r->outputs == NULL) {
+    infer->r->outputs =
+        hth_calloc((size_t)g->n_outputs, sizeof *infer->r->outputs); // freed by the engine
+    if (infer->r->outputs == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
     for (int i = 0; i < g->n_outputs; i++) {
-        w->r->outputs[i].name = g->values[g->outputs[i]].name;
+        infer->r->outputs[i].name = g->values[g->outputs[i]].name;
     }
     return HTH_OK;
 }
 
-hth_err hth_infer_request_describe(hth_infer_request *w, int at, const hth_tensor *t)
+hth_err hth_infer_request_describe(hth_infer_request *infer, int at, const hth_tensor *tensor)
 {
-    hth_request_tensor *o = &w->r->outputs[at];
-    if (!w->placed) {
-        o->t = *t;
+    hth_request_tensor *o = &infer->r->outputs[at];
+    if (!infer->placed) {
+        o->t = *tensor;
         o->t.data = NULL; // the submitter's, and it has not been asked
         return HTH_OK;
     }
-    bool same =
-        o->t.dtype == t->dtype && o->t.bytes == t->bytes && hth_shape_equal(&o->t.shape, &t->shape);
+    bool same = o->t.dtype == tensor->dtype && o->t.bytes == tensor->bytes &&
+                hth_shape_equal(&o->t.shape, &tensor->shape);
     return same ? HTH_OK
                 : hth_fail(HTH_EINVAL,
                            "output '%s' took %zu bytes, and %zu when its request was run again: "
                            "its inputs in shared memory were changed meanwhile",
-                           o->name, o->t.bytes, t->bytes);
+                           o->name, o->t.bytes, tensor->bytes);
 }
 
-// work_room counts the outputs' bytes, which must fit in an answer and in the host's memory.
-static hth_err work_room(hth_models *ms, hth_infer_request *w)
+// work_check_capacity counts the outputs' bytes, which must fit in an answer and in the host's
+// memory.
+static hth_err work_check_capacity(hth_models *ms, hth_infer_request *w)
 {
     hth_request *r = w->r;
     uint64_t bytes;
-    char what[128];
     HTH_TRY(hth_host_answers(r, r->outputs, r->n_outputs, &bytes));
-    snprintf(what, sizeof what, "an answer of model '%.60s'", w->model->name);
-    hth_err err = hth_host_take(ms->site, HTH_HOST_OUTPUTS, bytes, what);
+    hth_err err = hth_host_take(ms->site, HTH_HOST_OUTPUTS, bytes, "an answer of model '%.60s'",
+                                w->model->name);
     w->host_bytes = err == HTH_OK ? bytes : 0;
     r->n_outputs = err == HTH_OK ? r->n_outputs : 0; // nobody was asked: another device may be
     return err;
 }
 
-hth_err hth_infer_request_place(hth_models *ms, hth_infer_request *w, const hth_program *p,
-                                const int *map, int64_t samples)
+hth_err hth_infer_request_place(hth_models *ms, hth_infer_request *infer,
+                                const hth_program *program, const int *map, int64_t samples)
 {
-    hth_request *r = w->r;
-    for (int i = 0; i < p->n_final; i++) {
-        int at = p->final_index[i];
-        hth_tensor t = hth_program_output(p, i);
+    hth_request *r = infer->r;
+    for (int i = 0; i < program->n_final; i++) {
+        int at = program->final_index[i];
+        hth_tensor t = hth_program_output(program, i);
         if (samples >= 0) {
             t.bytes = t.bytes / (size_t)t.shape.dim[0] * (size_t)samples;
             t.shape.dim[0] = samples;
         }
-        HTH_TRY(hth_infer_request_describe(w, map != NULL ? map[at] : at, &t));
+        HTH_TRY(hth_infer_request_describe(infer, map != NULL ? map[at] : at, &t));
     }
-    if (w->placed) {
+    if (infer->placed) {
         return HTH_OK;
     }
-    r->n_outputs = w->model->source.graph->n_outputs;
-    hth_err err = work_room(ms, w);
+    r->n_outputs = infer->model->source.graph->n_outputs;
+    hth_err err = work_check_capacity(ms, infer);
     err = err == HTH_OK ? r->place(r, r->outputs, r->n_outputs) : err;
-    w->placed = err == HTH_OK;
+    infer->placed = err == HTH_OK;
     return err;
 }
 
-void hth_infer_request_result(hth_infer_request *w, hth_err err)
+void hth_infer_request_result(hth_infer_request *infer, hth_err err)
 {
-    w->r->err = err;
+    infer->r->err = err;
     if (err != HTH_OK) {
-        snprintf(w->r->detail, sizeof w->r->detail, "%s", hth_err_detail());
+        snprintf(infer->r->detail, sizeof infer->r->detail, "%s", hth_err_detail());
     }
 }
 
@@ -196,27 +197,27 @@ static void count_answer(hth_model *m, uint64_t took_ns)
     }
 }
 
-void hth_infer_request_count(hth_models *ms, hth_model *m, const hth_request *r,
-                             const hth_infer_request_times *t, hth_err err)
+void hth_infer_request_count(hth_models *ms, hth_model *model, const hth_request *request,
+                             const hth_infer_request_times *times, hth_err err)
 {
-    uint64_t now_ns = err == HTH_OK ? t->output_ns : hth_now_ns();
-    m->requests++;
-    m->last_wall_ns = wall_ns();
-    hth_latency_count(ms, m, now_ns, now_ns - r->submitted_ns, err == HTH_OK);
+    uint64_t now_ns = err == HTH_OK ? times->output_ns : hth_now_ns();
+    model->requests++;
+    model->last_wall_ns = wall_ns();
+    hth_latency_count(ms, model, now_ns, now_ns - request->submitted_ns, err == HTH_OK);
     if (err != HTH_OK) {
-        m->failures++;
-        m->failed[failure_of(err)]++;
-        m->failure_ns += now_ns - r->submitted_ns;
+        model->failures++;
+        model->failed[failure_of(err)]++;
+        model->failure_ns += now_ns - request->submitted_ns;
         return;
     }
-    const hth_shape *s = r->n_inputs > 0 ? &r->inputs[0].t.shape : NULL;
-    m->samples += m->source.batched && s != NULL && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
-    count_answer(m, t->output_ns - r->submitted_ns);
-    m->success_ns += t->output_ns - r->submitted_ns;
-    m->queue_ns += t->start_ns - r->submitted_ns;
-    m->input_ns += t->input_ns - t->start_ns;
-    m->infer_ns += t->infer_ns - t->input_ns;
-    m->output_ns += t->output_ns - t->infer_ns;
+    const hth_shape *s = request->n_inputs > 0 ? &request->inputs[0].t.shape : NULL;
+    model->samples += model->source.batched && s != NULL && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
+    count_answer(model, times->output_ns - request->submitted_ns);
+    model->success_ns += times->output_ns - request->submitted_ns;
+    model->queue_ns += times->start_ns - request->submitted_ns;
+    model->input_ns += times->input_ns - times->start_ns;
+    model->infer_ns += times->infer_ns - times->input_ns;
+    model->output_ns += times->output_ns - times->infer_ns;
 }
 
 // ran_size finds the counts of a batch size; NULL: the table is full.
@@ -237,15 +238,15 @@ static hth_batch_count *ran_size(hth_model *m, int64_t samples)
     return &m->sizes[i];
 }
 
-void hth_infer_request_ran(hth_model *m, int64_t samples, const hth_infer_request_times *t)
+void hth_infer_request_ran(hth_model *model, int64_t samples, const hth_infer_request_times *times)
 {
-    m->executions++;
-    m->busy_ns += t->output_ns - t->start_ns;
-    hth_batch_count *c = ran_size(m, samples);
+    model->executions++;
+    model->busy_ns += times->output_ns - times->start_ns;
+    hth_batch_count *c = ran_size(model, samples);
     if (c != NULL) {
         c->runs++;
-        c->input_ns += t->input_ns - t->start_ns;
-        c->infer_ns += t->infer_ns - t->input_ns;
-        c->output_ns += t->output_ns - t->infer_ns;
+        c->input_ns += times->input_ns - times->start_ns;
+        c->infer_ns += times->infer_ns - times->input_ns;
+        c->output_ns += times->output_ns - times->infer_ns;
     }
 }

@@ -14,43 +14,42 @@ typedef struct hth_infer_request {
     bool placed;         // its outputs have a place
     uint64_t host_bytes; // .. of which so many are counted (host.h)
     bool done;           // its result stands
-    // of one that waits for memory (await.h): since and until when, the bytes for models that it
-    // was refused for (0: they were not what it lacked), what it needs of what others hold
+    // of one that waits for memory (memory_wait.h): since and until when, the bytes for models that
+    // it was refused for (0: they were not what it lacked), what it needs of what others hold
     uint64_t awaits_since_ns, awaits_until_ns, awaits_over, awaits_bytes;
     hth_tensor *probe;   // room for the inputs of a program of another batch
     hth_tensor inputs[]; // in the model's order
 } hth_infer_request;
 
-// hth_infer_request_open binds r's tensors to the inputs of `m`, which stays held until
+// hth_infer_request_open binds request's tensors to the inputs of `model`, which stays held until
 // hth_infer_request_close. HTH_EINVAL: the sentence says which input and what was expected; the
 // failure is counted.
-hth_err hth_infer_request_open(hth_models *ms, hth_model *m, hth_request *r,
+hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *request,
                                hth_infer_request **out);
-void hth_infer_request_close(hth_models *ms, hth_infer_request *w);
+void hth_infer_request_close(hth_models *ms, hth_infer_request *infer);
 
-// hth_infer_request_key describes w's inputs with `samples` samples, without data: good until the
-// next call.
-const hth_tensor *hth_infer_request_key(const hth_infer_request *w, int64_t samples);
+// hth_infer_request_key describes infer's inputs with `samples` samples, without data: good until
+// the next call.
+const hth_tensor *hth_infer_request_key(const hth_infer_request *infer, int64_t samples);
 // hth_infer_request_alike says that the samples of two requests for one model have the same shapes.
-bool hth_infer_request_alike(const hth_infer_request *a, const hth_infer_request *b);
+bool hth_infer_request_alike(const hth_infer_request *left, const hth_infer_request *right);
 
 // hth_infer_request_outputs makes the list of the request's outputs, by name; once.
-hth_err hth_infer_request_outputs(hth_infer_request *w);
+hth_err hth_infer_request_outputs(hth_infer_request *infer);
 // hth_infer_request_describe says what the model's output `at` is like (dtype, shape, bytes;
-// t->data is not looked at), before its place is asked for. HTH_EINVAL: it has a place already,
-// because the request had to wait for memory and is run again, and is another one now: somebody
-// wrote into the inputs.
-hth_err hth_infer_request_describe(hth_infer_request *w, int at, const hth_tensor *t);
-// hth_infer_request_place describes p's outputs, which are the outputs map[i] of the model (NULL:
-// i), of `samples` samples (-1: of as many as p has), and asks the submitter for a place of all
-// outputs. Once: a place stays.
-// HTH_EINVAL: they are more than an answer may have; HTH_ETOOBIG: than the host's memory for
-// requests; HTH_ENODEVMEM: not now.
-hth_err hth_infer_request_place(hth_models *ms, hth_infer_request *w, const hth_program *p,
-                                const int *map, int64_t samples);
+// tensor->data is not looked at), before its place is asked for. HTH_EINVAL: it has a place
+// already, because the request had to wait for memory and is run again, and is another one now:
+// somebody wrote into the inputs.
+hth_err hth_infer_request_describe(hth_infer_request *infer, int at, const hth_tensor *tensor);
+// hth_infer_request_place describes program's outputs, which are the outputs map[i] of the model
+// (NULL: i), of `samples` samples (-1: of as many as program has), and asks the submitter for a
+// place of all outputs. Once: a place stays. HTH_EINVAL: they are more than an answer may have;
+// HTH_ETOOBIG: than the host's memory for requests; HTH_ENODEVMEM: not now.
+hth_err hth_infer_request_place(hth_models *ms, hth_infer_request *infer,
+                                const hth_program *program, const int *map, int64_t samples);
 // hth_infer_request_result puts a result into the request, with the present detail if it is an
 // error.
-void hth_infer_request_result(hth_infer_request *w, hth_err err);
+void hth_infer_request_result(hth_infer_request *infer, hth_err err);
 
 // What a run took, from the end of the queue on.
 typedef struct hth_infer_request_times {
@@ -59,8 +58,8 @@ typedef struct hth_infer_request_times {
 
 // hth_infer_request_count adds a request that is done to its model's counts; hth_infer_request_ran
 // adds a run of `samples` samples for one or more of them.
-void hth_infer_request_count(hth_models *ms, hth_model *m, const hth_request *r,
-                             const hth_infer_request_times *t, hth_err err);
-void hth_infer_request_ran(hth_model *m, int64_t samples, const hth_infer_request_times *t);
+void hth_infer_request_count(hth_models *ms, hth_model *model, const hth_request *request,
+                             const hth_infer_request_times *times, hth_err err);
+void hth_infer_request_ran(hth_model *model, int64_t samples, const hth_infer_request_times *times);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A space has one piece of work at a time, which is handed over and back under one lock; `busy` is
+// An instance has one task at a time, which is handed over and back under one lock; `busy` is
 // atomic, so that who has other things to do looks at it without. Its thread looks for the next for
 // a moment before it sleeps: the steps of a job follow each other closely.
 #include "engine/serve/instance.h"
@@ -74,7 +74,7 @@ hth_err hth_instance_open(const hth_instance_config *config, hth_instance **out)
     *out = NULL;
     hth_instance *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a compute space");
+        return hth_fail(HTH_ENOMEM, "no memory for a model instance");
     }
     s->config = *config;
     pthread_mutex_init(&s->lock, NULL);
@@ -90,58 +90,58 @@ hth_err hth_instance_open(const hth_instance_config *config, hth_instance **out)
     return HTH_OK;
 }
 
-void hth_instance_close(hth_instance *s)
+void hth_instance_close(hth_instance *instance)
 {
-    if (s == NULL) {
+    if (instance == NULL) {
         return;
     }
-    pthread_mutex_lock(&s->lock);
-    s->stopping = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    hth_thread_join(s->thread);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
-    hth_free(s);
+    pthread_mutex_lock(&instance->lock);
+    instance->stopping = true;
+    pthread_cond_broadcast(&instance->changed);
+    pthread_mutex_unlock(&instance->lock);
+    hth_thread_join(instance->thread);
+    pthread_cond_destroy(&instance->changed);
+    pthread_mutex_destroy(&instance->lock);
+    hth_free(instance);
 }
 
-void hth_instance_start(hth_instance *s, hth_err (*work)(void *arg), void *arg)
+void hth_instance_start(hth_instance *instance, hth_err (*work)(void *arg), void *arg)
 {
-    pthread_mutex_lock(&s->lock);
-    s->work = work;
-    s->arg = arg;
-    s->busy = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&instance->lock);
+    instance->work = work;
+    instance->arg = arg;
+    instance->busy = true;
+    pthread_cond_broadcast(&instance->changed);
+    pthread_mutex_unlock(&instance->lock);
 }
 
-void hth_instance_lower(hth_instance *s)
+void hth_instance_lower(hth_instance *instance)
 {
-    pthread_mutex_lock(&s->lock);
-    while (!s->ready) {
-        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_lock(&instance->lock);
+    while (!instance->ready) {
+        pthread_cond_wait(&instance->changed, &instance->lock);
     }
-    if (s->team != NULL && !s->low) {
-        hth_team_low(s->team);
+    if (instance->team != NULL && !instance->low) {
+        hth_team_low(instance->team);
     }
-    if (!s->low) {
-        (void)pthread_setschedparam(s->thread, SCHED_IDLE, &(struct sched_param){0});
+    if (!instance->low) {
+        (void)pthread_setschedparam(instance->thread, SCHED_IDLE, &(struct sched_param){0});
     }
-    s->low = true;
-    pthread_mutex_unlock(&s->lock);
+    instance->low = true;
+    pthread_mutex_unlock(&instance->lock);
 }
 
-bool hth_instance_busy(const hth_instance *s)
+bool hth_instance_busy(const hth_instance *instance)
 {
-    return s->busy;
+    return instance->busy;
 }
 
-hth_err hth_instance_wait(hth_instance *s)
+hth_err hth_instance_wait(hth_instance *instance)
 {
-    pthread_mutex_lock(&s->lock);
-    while (s->busy) {
-        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_lock(&instance->lock);
+    while (instance->busy) {
+        pthread_cond_wait(&instance->changed, &instance->lock);
     }
-    pthread_mutex_unlock(&s->lock);
-    return s->err == HTH_OK ? HTH_OK : hth_fail(s->err, "%s", s->detail);
+    pthread_mutex_unlock(&instance->lock);
+    return instance->err == HTH_OK ? HTH_OK : hth_fail(instance->err, "%s", instance->detail);
 }

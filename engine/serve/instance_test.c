@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compute spaces: results and failures of runs come back; and requests answered beside a training
+// Instances: results and failures of runs come back; and requests answered during a training
 // step: the job's parameters, state and losses are the bits that they are without, whatever leaves
 // the device meanwhile; the answers are those of an idle device.
 #include "engine/serve/instance.h"
@@ -21,7 +21,11 @@ typedef struct asker {
     char right[OUT_BYTES], got[OUT_BYTES];
     int asked, wrong, runs;
     atomic_int ended;
-    hth_instance *space[2];
+    hth_instance *instance[2], *at;
+    hth_work_queue queue;
+    hth_work_other other;
+    hth_work work;
+    float loss;
 } asker;
 
 static hth_err asker_place(hth_request *q, hth_request_tensor *out, int n)
@@ -53,20 +57,46 @@ static void asker_woken(void *ctx)
     atomic_fetch_add(&((asker *)ctx)->ended, 1);
 }
 
-// In the place of the engine's: asks at least twice beside each run.
-static hth_err asker_beside(void *ctx, hth_err (*work)(void *arg), void *arg)
+// In the place of the engine's: what computes elsewhere, and a loop that asks at least twice
+// meanwhile.
+static bool asker_start(void *ctx, hth_err (*fn)(void *arg), void *arg)
 {
     asker *a = ctx;
-    hth_instance *s = a->space[a->runs++ % 2];
-    hth_instance_start(s, work, arg);
-    for (int i = 0; i < 2 || hth_instance_busy(s); i++) {
-        if (a->asked++ % 40 == 0) { // the model leaves, too: the room is needed now and then
-            hth_models_unload(&a->r->models, "digits", 0);
+    a->at = a->instance[a->runs++ % 2];
+    hth_instance_start(a->at, fn, arg);
+    return true;
+}
+
+static bool asker_busy(void *ctx)
+{
+    return hth_instance_busy(((const asker *)ctx)->at);
+}
+
+static hth_err asker_wait(void *ctx)
+{
+    return hth_instance_wait(((const asker *)ctx)->at);
+}
+
+static void asker_main(void *arg)
+{
+    asker *a = arg;
+    a->loss = rig_step(a->r);
+}
+
+static float asker_step(asker *a)
+{
+    hth_work_begin(&a->queue, &a->work, asker_main, a);
+    while (hth_work_busy(&a->work)) {
+        for (int i = 0; i < 2 || hth_work_computes(&a->queue, &a->work); i++) {
+            if (a->asked++ % 40 == 0) { // the model leaves, too: the room is needed now and then
+                hth_models_unload(&a->r->models, "digits", 0);
+            }
+            asker_ask(a);
+            a->wrong += memcmp(a->got, a->right, OUT_BYTES) != 0;
         }
-        asker_ask(a);
-        a->wrong += memcmp(a->got, a->right, OUT_BYTES) != 0;
+        hth_work_go(&a->queue, &a->work);
     }
-    return hth_instance_wait(s);
+    return a->loss;
 }
 
 static void asker_open(asker *a, rig *r)
@@ -81,38 +111,41 @@ static void asker_open(asker *a, rig *r)
     for (int i = 0; i < 2; i++) {
         assert_ok(hth_instance_open(
             &(hth_instance_config){.name = "step", .threads = 2, .done = asker_woken, .ctx = a},
-            &a->space[i]));
+            &a->instance[i]));
     }
-    hth_instance_lower(a->space[1]);
-    r->site.beside = asker_beside;
-    r->site.beside_ctx = a;
+    hth_instance_lower(a->instance[1]);
+    a->other = (hth_work_other){asker_start, asker_busy, asker_wait, a};
+    a->queue = (hth_work_queue){.other = &a->other, .ctx = a};
+    a->work = (hth_work){.item = {.weight = 1}};
+    r->site.queue = &a->queue;
 }
 
 static void compare(const training *t, const char *budget)
 {
-    rig alone, beside;
+    rig alone, concurrent;
     asker a;
     rig_make(&alone, t, 4, HTH_POLICY_HEARTH);
-    rig_make(&beside, t, 4, HTH_POLICY_HEARTH);
-    alone.spec.budget = beside.spec.budget = budget;
+    rig_make(&concurrent, t, 4, HTH_POLICY_HEARTH);
+    alone.spec.budget = concurrent.spec.budget = budget;
     rig_prepare(&alone);
-    rig_prepare(&beside);
-    asker_open(&a, &beside);
+    rig_prepare(&concurrent);
+    asker_open(&a, &concurrent);
     for (int i = 0; i < SPACE_STEPS; i++) {
-        float x = rig_step(&alone), y = rig_step(&beside);
+        float x = rig_step(&alone), y = asker_step(&a);
         assert_memory_equal(&x, &y, sizeof x);
     }
-    rig_same_state(&alone, &beside);
+    rig_same_state(&alone, &concurrent);
     assert_int_equal(a.wrong, 0);
     assert_true(a.asked >= SPACE_STEPS * 2);
-    hth_instance_close(a.space[0]);
-    hth_instance_close(a.space[1]);
+    hth_instance_close(a.instance[0]);
+    hth_instance_close(a.instance[1]);
     assert_true(a.runs >= SPACE_STEPS);
     assert_int_equal(a.ended, a.runs);
+    hth_work_fini(&a.queue);
     print_message("# %s, budget %s: %d requests in %d steps\n", t->model,
                   budget != NULL ? budget : "all", a.asked, SPACE_STEPS);
     rig_close(&alone);
-    rig_close(&beside);
+    rig_close(&concurrent);
 }
 
 static void test_same_bits(void **state)
@@ -184,7 +217,8 @@ static hth_err crew_work(void *arg)
     return HTH_OK;
 }
 
-// A space that is lowered while it works is so with all its threads, on processors of their own.
+// An instance that is lowered while it works is so with all its threads, on processors of their
+// own.
 static void test_lowered(void **state)
 {
     asker a = {.ended = 0};

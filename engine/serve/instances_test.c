@@ -2,7 +2,7 @@
 // Several runs of one model at a time: every caller's own answer, one copy of the weights, the
 // ledger, cancellation and failures in the middle of others, and memory for one run only.
 //
-// Whether runs beside each other pay depends on the machine; that they are tried when several
+// Whether concurrent runs pay depends on the machine; that they are tried when several
 // requests wait does not.
 #include "engine/serve/serve.h"
 #include "tests/rig/engine_call.h"
@@ -47,7 +47,7 @@ static void caller_init(caller *w)
 }
 
 typedef struct facts {
-    json_int_t beside, private_bytes, arena_bytes, requests, programs, measured;
+    json_int_t concurrent, private_bytes, arena_bytes, requests, programs, measured;
 } facts;
 
 // rig_facts also asserts that every byte of the device is accounted for.
@@ -59,7 +59,8 @@ static facts rig_facts(rig *r)
     assert_non_null(ledger);
     assert_int_equal(json_integer_value(json_object_get(ledger, "difference_bytes")), 0);
     assert_int_equal(json_integer_value(json_object_get(ledger, "unclaimed_bytes")), 0);
-    facts x = {json_integer_value(json_object_get(m, "beside")),
+    assert_true(json_equal(json_object_get(m, "beside"), json_object_get(m, "concurrent_runs")));
+    facts x = {json_integer_value(json_object_get(m, "concurrent_runs")),
                json_integer_value(json_object_get(m, "resident_private_bytes")),
                json_integer_value(json_object_get(ledger, "compute_arena_bytes")),
                json_integer_value(json_object_get(m, "requests")),
@@ -131,12 +132,12 @@ static void rig_round(rig *r)
     }
 }
 
-// rig_until asks until so many runs more were done beside others.
+// rig_until asks until so many more concurrent runs were done.
 static facts rig_until(rig *r, int runs)
 {
     facts x = rig_facts(r);
-    json_int_t want = x.beside + runs;
-    for (int i = 0; i < ROUNDS && x.beside < want; i++) {
+    json_int_t want = x.concurrent + runs;
+    for (int i = 0; i < ROUNDS && x.concurrent < want; i++) {
         rig_round(r);
         for (int k = 0; k < CALLERS; k++) {
             expect_answer(&r->w[k]);
@@ -149,11 +150,11 @@ static facts rig_until(rig *r, int runs)
 
 // An engine that nobody asks for a moment, as on a machine with other work, measures algorithms:
 // its programs are others then, with weights in other forms, and what they take says nothing about
-// runs beside each other. That is tried anew.
+// concurrent runs. That is tried anew.
 static void test_own_answers(void **state)
 {
     rig r;
-    facts alone, beside;
+    facts alone, concurrent;
     bool same = false;
     for (int i = 0; i < TRIES && !same; i++) {
         if (i > 0) {
@@ -161,15 +162,15 @@ static void test_own_answers(void **state)
         }
         rig_open(&r, "cpu:mem=256MiB,threads=2");
         alone = rig_facts(&r);
-        beside = rig_until(&r, 4);
-        assert_true(beside.beside >= alone.beside + 4);
-        same = beside.programs == alone.programs && beside.measured == alone.measured;
+        concurrent = rig_until(&r, 4);
+        assert_true(concurrent.concurrent >= alone.concurrent + 4);
+        same = concurrent.programs == alone.programs && concurrent.measured == alone.measured;
     }
     assert_true(same);
     assert_true(alone.private_bytes > 0);
-    assert_int_equal(beside.private_bytes, alone.private_bytes); // weights 1.00x
-    print_message("# %lld runs beside others, of %lld requests\n", (long long)beside.beside,
-                  (long long)beside.requests);
+    assert_int_equal(concurrent.private_bytes, alone.private_bytes); // weights 1.00x
+    print_message("# %lld concurrent runs, of %lld requests\n", (long long)concurrent.concurrent,
+                  (long long)concurrent.requests);
     json_decref(told(&r.f, "unload", "{\"model\":\"digits\"}"));
     facts gone = rig_facts(&r);
     assert_int_equal(gone.private_bytes, 0);
@@ -227,7 +228,7 @@ static void test_little_memory(void **state)
             free(r.w[k].c.out[0].data);
         }
     }
-    assert_int_equal(rig_facts(&r).beside, 0);
+    assert_int_equal(rig_facts(&r).concurrent, 0);
     rig_close(&r);
 }
 
@@ -245,7 +246,7 @@ static void test_lone(void **state)
         expect_answer(w);
         free(w->c.out[0].data);
     }
-    assert_int_equal(rig_facts(&r).beside, before.beside);
+    assert_int_equal(rig_facts(&r).concurrent, before.concurrent);
     rig_close(&r);
 }
 
@@ -261,7 +262,7 @@ static void expect_split(int threads, int most, uint64_t free_bytes, int runs, i
 static void test_split(void **state)
 {
     for (int threads = 1; threads <= 64; threads++) {
-        for (int most = 1; most <= HTH_SPACES; most++) {
+        for (int most = 1; most <= HTH_INSTANCES; most++) {
             for (uint64_t room = 0; room <= 400; room += 50) {
                 hth_instances_split x = hth_instances_split_of(threads, most, 100, room);
                 assert_int_not_equal(x.runs, 1);
@@ -288,8 +289,8 @@ static void test_uneven(void **state)
 {
     rig r;
     rig_open(&r, "cpu:mem=256MiB,threads=6");
-    facts alone = rig_facts(&r), beside = rig_until(&r, 4);
-    assert_true(beside.beside >= alone.beside + 4);
+    facts alone = rig_facts(&r), concurrent = rig_until(&r, 4);
+    assert_true(concurrent.concurrent >= alone.concurrent + 4);
     rig_close(&r);
 }
 

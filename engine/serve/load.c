@@ -10,6 +10,7 @@
 #include "engine/serve/version_swap.h"
 #include "runtime/job_memory.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,20 +30,23 @@ static hth_err load_flag(const json_t *doc, const char *key, int *out)
                : hth_fail(HTH_EINVAL, "'%s' is neither true nor false", key);
 }
 
+static hth_err load_parse(const json_t *doc, load_args *a)
+{
+    const char *model = json_string_value(json_object_get(doc, "model"));
+    if (model == NULL || strlen(model) >= sizeof a->spec) {
+        return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
+    }
+    strcpy(a->spec, model);
+    HTH_TRY(hth_catalog_parse(a->spec, a->name, &a->version));
+    HTH_TRY(load_flag(doc, "pin", &a->pin));
+    return load_flag(doc, "wait", &a->wait);
+}
+
 static hth_err load_read(const hth_request *r, load_args *a)
 {
     *a = (load_args){.version = 0};
     json_t *doc = json_loads(r->arguments != NULL ? r->arguments : "{}", 0, NULL);
-    const char *model = json_string_value(json_object_get(doc, "model"));
-    hth_err err = HTH_OK;
-    if (model == NULL || strlen(model) >= sizeof a->spec) {
-        err = hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
-    } else {
-        strcpy(a->spec, model);
-        err = hth_catalog_parse(a->spec, a->name, &a->version);
-    }
-    err = err == HTH_OK ? load_flag(doc, "pin", &a->pin) : err;
-    err = err == HTH_OK ? load_flag(doc, "wait", &a->wait) : err;
+    hth_err err = load_parse(doc, a);
     a->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : a->pin;
     a->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : a->wait;
     json_decref(doc);
@@ -68,24 +72,24 @@ static void load_inputs_free(const hth_model *m, hth_tensor *in)
     hth_free(in);
 }
 
-hth_err hth_load_program(hth_models *ms, hth_model *m, hth_request *r, hth_program **out,
+hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request, hth_program **out,
                          bool *made)
 {
-    for (*out = m->source.programs; *out != NULL && (*out)->stale;) {
+    for (*out = model->source.programs; *out != NULL && (*out)->stale;) {
         *out = (*out)->next;
     }
     *made = *out == NULL;
     if (!*made) {
         return HTH_OK;
     }
-    hth_tensor *in = hth_calloc((size_t)m->source.graph->n_inputs + 1, sizeof *in);
+    hth_tensor *in = hth_calloc((size_t)model->source.graph->n_inputs + 1, sizeof *in);
     if (in == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", m->name);
+        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", model->name);
     }
-    hth_err err = hth_model_synthetic(m, 1, false, in);
-    *made = err == HTH_OK && hth_source_match(&m->source, in) == NULL;
-    err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, r, out) : err;
-    load_inputs_free(m, in);
+    hth_err err = hth_model_synthetic(model, 1, false, in);
+    *made = err == HTH_OK && hth_source_match(&model->source, in) == NULL;
+    err = err == HTH_OK ? hth_infer_program(ms, &model->source, in, false, request, out) : err;
+    load_inputs_free(model, in);
     return err;
 }
 
@@ -98,7 +102,7 @@ static hth_err load_leaves(const hth_site *site, const hth_program *p)
         return HTH_OK;
     }
     return hth_fail(HTH_ENODEVMEM,
-                    "not pinned now: %d requests wait for memory, the oldest for %llu bytes",
+                    "cannot pin it now: %d requests wait for memory, the oldest for %llu bytes",
                     site->awaiting, (unsigned long long)site->awaited_bytes);
 }
 
@@ -164,7 +168,7 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
     hth_batching_load(ms->store, m->name, &m->batching);
     const hth_name *n = a->version == 0 ? hth_model_name(ms, a->name) : NULL;
     if (n != NULL && n->wanted > 0) {
-        *list = &l->behind;
+        *list = &l->upgrades;
         return HTH_OK;
     }
     HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
@@ -186,7 +190,7 @@ static hth_err load_serving(hth_loads *l, hth_request *r, const load_args *a, ht
     const hth_name *n = hth_model_name(l->ms, a->name);
     int version = n != NULL ? n->serving->version : 0;
     if (n != NULL && n->wanted > 0) {
-        *list = &l->behind;
+        *list = &l->upgrades;
         return HTH_OK;
     }
     HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
@@ -198,12 +202,12 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
     load_args a;
     hth_request **list = NULL;
     hth_err err = load_read(r, &a);
-    bool serving = strcmp(r->query, "serving") == 0;
+    bool serving = r->command == HTH_COMMAND_SERVING;
     l->ms->tenant = r->tenant;
     l->ms->asks = r;
-    hth_models_look(l->ms); // what was removed serves nothing, nor does it keep its place
+    hth_models_refresh(l->ms); // what was removed serves nothing, nor does it keep its place
     if (err == HTH_OK && first && a.version == 0) {
-        hth_version_swap_again(l->ms, a.name);
+        hth_version_swap_retry(l->ms, a.name);
     }
     if (err == HTH_OK) {
         err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
@@ -276,10 +280,16 @@ static json_t *loaded_row(const hth_model *m, bool coming, const hth_ledger *l)
 
 static json_t *loaded_name_row(const hth_name *n, bool waits)
 {
+    int version = n->refused;
+    const char *state = "UNAVAILABLE", *reason = n->why;
+    if (waits) {
+        version = n->wanted;
+        state = "LOADING";
+        reason = "";
+    }
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name, "version",
-                     waits ? n->wanted : n->refused, "state", waits ? "LOADING" : "UNAVAILABLE",
-                     "reason", waits ? "" : n->why, "loaded", 0, "pinned", 0, "device_bytes", 0,
-                     "mapped_bytes", 0);
+                     version, "state", state, "reason", reason, "loaded", 0, "pinned", 0,
+                     "device_bytes", 0, "mapped_bytes", 0);
 }
 
 // Versions that are loaded, and those that wait to be, or may not.
@@ -320,18 +330,33 @@ static hth_err load_loaded(const hth_loads *l, hth_request *r)
 
 // ---- the engine's side
 
-bool hth_loads_take(hth_loads *l, hth_request *r)
+static void take_load(hth_loads *l, hth_request *r)
 {
-    if (strcmp(r->query, "load") == 0 || strcmp(r->query, "serving") == 0) {
-        load_one(l, r, true);
-    } else if (strcmp(r->query, "unload") == 0) {
-        l->answer(r, load_unload(l, r));
-    } else if (strcmp(r->query, "loaded") == 0) {
-        l->answer(r, load_loaded(l, r));
-    } else {
-        return false;
-    }
-    return true;
+    load_one(l, r, true);
+}
+
+static void take_serving(hth_loads *l, hth_request *r)
+{
+    load_one(l, r, true);
+}
+
+static void take_unload(hth_loads *l, hth_request *r)
+{
+    l->answer(r, load_unload(l, r));
+}
+
+static void take_loaded(hth_loads *l, hth_request *r)
+{
+    l->answer(r, load_loaded(l, r));
+}
+
+void hth_loads_take(hth_loads *loads, hth_request *request)
+{
+    static void (*const take[HTH_COMMANDS])(hth_loads * loads, hth_request * request) = {
+#define LOAD_ROW(ID, name, ...) [HTH_COMMAND_##ID] = take_##name,
+        HTH_COMMANDS_LOAD(LOAD_ROW)};
+    assert(take[request->command] != NULL);
+    take[request->command](loads, request);
 }
 
 // A request that waited for its name's newer version goes on when that has come about or not.
@@ -359,24 +384,29 @@ static void loads_retry(hth_loads *l, hth_request **from, bool changed)
     }
 }
 
-bool hth_loads_turn(hth_loads *l)
+bool hth_loads_due(hth_loads *loads)
 {
-    bool more = hth_version_swap_turn(l->ms);
-    uint64_t bytes = hth_job_memory_models(l->ms->site) - l->ms->site->awaited_bytes;
-    loads_retry(l, &l->behind, false);
-    loads_retry(l, &l->waiting, bytes != l->tried_bytes);
-    l->tried_bytes = bytes;
+    return hth_version_swap_due(loads->ms) || loads->upgrades != NULL || loads->waiting != NULL;
+}
+
+bool hth_loads_slice(hth_loads *loads)
+{
+    bool more = hth_version_swap_slice(loads->ms);
+    uint64_t bytes = hth_job_memory_models(loads->ms->site) - loads->ms->site->awaited_bytes;
+    loads_retry(loads, &loads->upgrades, false);
+    loads_retry(loads, &loads->waiting, bytes != loads->tried_bytes);
+    loads->tried_bytes = bytes;
     return more;
 }
 
-void hth_loads_stop(hth_loads *l)
+void hth_loads_stop(hth_loads *loads)
 {
-    hth_request **list[] = {&l->behind, &l->waiting};
+    hth_request **list[] = {&loads->upgrades, &loads->waiting};
     for (int i = 0; i < 2; i++) {
         while (*list[i] != NULL) {
             hth_request *r = *list[i];
             *list[i] = r->next;
-            l->answer(r, hth_fail(HTH_ECANCELED, "the server stops"));
+            loads->answer(r, hth_fail(HTH_ECANCELED, "the server is stopping"));
         }
     }
 }

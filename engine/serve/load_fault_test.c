@@ -50,7 +50,8 @@ static void rig_open(rig *r, const char *device)
     r->site.tolerance = 1e-3;
     r->site.timings = &no_timings;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
+    r->models =
+        (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_check};
     r->loads = (hth_loads){.ms = &r->models, .answer = rig_answer};
 }
 
@@ -68,8 +69,8 @@ static void rig_close(rig *r)
 
 static hth_err rig_ask(rig *r, const char *what, const char *arguments)
 {
-    hth_request q = {.query = what, .arguments = arguments, .err = HTH_EIO};
-    assert_true(hth_loads_take(&r->loads, &q));
+    hth_request q = {.command = hth_command_find(what), .arguments = arguments, .err = HTH_EIO};
+    hth_loads_take(&r->loads, &q);
     hth_free(q.json);
     return q.err;
 }
@@ -139,7 +140,7 @@ static void test_reload(void **state)
     put(r.store, "m", PARITY);
     const hth_name *n = hth_model_name(&r.models, "m");
     for (uint64_t nth = 1; n->serving->version == 1; nth++) {
-        hth_version_swap_again(&r.models, "m");
+        hth_version_swap_retry(&r.models, "m");
         assert_int_equal(n->wanted, 2);
         int64_t live = hth_alloc_live();
         hth_fault_alloc(nth);

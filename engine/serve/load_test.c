@@ -12,7 +12,7 @@
 static json_t *load_ask(fixture *f, const char *tenant, const char *what, const char *arguments,
                         call *c)
 {
-    *c = (call){.r = {.query = what, .arguments = arguments, .tenant = tenant}};
+    *c = (call){.r = {.command = hth_command_find(what), .arguments = arguments, .tenant = tenant}};
     json_t *j = call_run(f->engine, c) == HTH_OK ? json_loads(c->r.json, 0, NULL) : NULL;
     hth_free(c->r.json);
     return j;
@@ -217,7 +217,7 @@ static void test_job(void **state)
     ledger before = ledger_of(&f);
     json_t *q = arguments_of(&unet, data, "{\"epochs\": 100000, \"plan-ms\": 100}", want);
     char *text = json_dumps(q, JSON_COMPACT);
-    call job = {.r = {.query = "train", .arguments = text, .tenant = "uid:7"}};
+    call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "uid:7"}};
     call_start(f.engine, &job);
     ledger busy = ledger_of(&f);
     for (int i = 0; i < 12000 && busy.jobs == 0; i++) {
@@ -446,13 +446,13 @@ static void test_not_now(void **state)
     ledger pinned = ledger_of(&f);
     assert_null(load_ask(&f, NULL, "load", "{\"model\":\"mlp\",\"wait\":false}", &c));
     assert_int_equal(c.r.err, HTH_ENODEVMEM);
-    assert_non_null(strstr(c.r.detail, "not now"));
+    assert_non_null(strstr(c.r.detail, "fit now"));
     assert_non_null(strstr(c.r.detail, "pinned"));
     same(ledger_of(&f), pinned);
     infer(&f, "digits");
     same(ledger_of(&f), pinned);
 
-    call waits = {.r = {.query = "load", .arguments = "{\"model\":\"mlp\"}"}};
+    call waits = {.r = {.command = HTH_COMMAND_LOAD, .arguments = "{\"model\":\"mlp\"}"}};
     call_start(f.engine, &waits);
     infer(&f, "digits");
     assert_false(call_finished(&waits));
@@ -465,7 +465,7 @@ static void test_not_now(void **state)
     json_decref(
         told(&f, "unload", "{\"model\":\"mlp\"}")); // canceled, and still waiting at the end
     json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
-    waits = (call){.r = {.query = "load", .arguments = "{\"model\":\"mlp\"}"}};
+    waits = (call){.r = {.command = HTH_COMMAND_LOAD, .arguments = "{\"model\":\"mlp\"}"}};
     call_start(f.engine, &waits);
     waits.r.canceled = 1;
     infer(&f, "digits");

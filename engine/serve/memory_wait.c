@@ -62,96 +62,98 @@ static void await_over(hth_infer_request *w, uint64_t now_ns)
     }
 }
 
-bool hth_memory_wait_add(hth_memory_wait *a, hth_infer_request *w, int most)
+bool hth_memory_wait_add(hth_memory_wait *memory_wait, hth_infer_request *infer, int most)
 {
-    const hth_site *site = a->ms->site;
+    const hth_site *site = memory_wait->ms->site;
     uint64_t now_ns = hth_now_ns();
     uint64_t wait_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_MEMORY_WAIT) * 1000000u;
-    if (w->awaits_until_ns == 0) {
-        w->awaits_since_ns = now_ns;
-        w->awaits_until_ns = now_ns + wait_ns;
+    if (infer->awaits_until_ns == 0) {
+        infer->awaits_since_ns = now_ns;
+        infer->awaits_until_ns = now_ns + wait_ns;
     }
-    if (wait_ns == 0 || w->r->at_once || a->n >= most) {
+    if (wait_ns == 0 || infer->r->at_once || memory_wait->n >= most) {
         return false;
     }
-    if (w->r->canceled || now_ns >= await_until(&w->item)) { // its time went while it was tried
-        await_over(w, now_ns);
+    if (infer->r->canceled ||
+        now_ns >= await_until(&infer->item)) { // its time went while it was tried
+        await_over(infer, now_ns);
         return false;
     }
-    w->awaits_over = site->refused_over;
-    w->awaits_bytes = site->refused_bytes;
-    w->done = false;
-    hth_batch_item **at = &a->first;
-    while (*at != NULL && (*at)->arrived_ns <= w->item.arrived_ns) {
+    infer->awaits_over = site->refused_over;
+    infer->awaits_bytes = site->refused_bytes;
+    infer->done = false;
+    hth_batch_item **at = &memory_wait->first;
+    while (*at != NULL && (*at)->arrived_ns <= infer->item.arrived_ns) {
         at = &(*at)->next;
     }
-    w->item.next = *at;
-    *at = &w->item;
-    a->n++;
-    w->model->queue.away++;
-    w->item.flow->away++;
-    await_reserve(a);
-    hth_log(DEBUG, SERVER, "await", "model=%s n=%d: %s", w->model->name, a->n, w->r->detail);
+    infer->item.next = *at;
+    *at = &infer->item;
+    memory_wait->n++;
+    infer->model->queue.away++;
+    infer->item.flow->away++;
+    await_reserve(memory_wait);
+    hth_log(DEBUG, SERVER, "memory-wait", "model=%s n=%d: %s", infer->model->name, memory_wait->n,
+            infer->r->detail);
     return true;
 }
 
-bool hth_memory_wait_joins(const hth_memory_wait *a, hth_infer_request *w)
+bool hth_memory_wait_joins(const hth_memory_wait *memory_wait, hth_infer_request *infer)
 {
-    hth_site *site = a->ms->site;
-    for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
+    hth_site *site = memory_wait->ms->site;
+    for (hth_batch_item *i = memory_wait->first; i != NULL; i = i->next) {
         const hth_infer_request *x = await_work(i);
-        if (x->model == w->model && w->item.samples >= i->samples &&
-            hth_infer_request_alike(x, w) &&
+        if (x->model == infer->model && infer->item.samples >= i->samples &&
+            hth_infer_request_alike(x, infer) &&
             x->awaits_over >= hth_quota_models(site, &x->model->account)) {
             site->refused_over = x->awaits_over;
             site->refused_bytes = x->awaits_bytes;
-            w->r->err = x->r->err;
-            snprintf(w->r->detail, sizeof w->r->detail, "%s", x->r->detail);
+            infer->r->err = x->r->err;
+            snprintf(infer->r->detail, sizeof infer->r->detail, "%s", x->r->detail);
             return true;
         }
     }
     return false;
 }
 
-hth_infer_request *hth_memory_wait_ready(hth_memory_wait *a)
+hth_infer_request *hth_memory_wait_ready(hth_memory_wait *memory_wait)
 {
-    const hth_site *site = a->ms->site;
-    if (a->n == 0 || a->freed == site->freed) {
+    const hth_site *site = memory_wait->ms->site;
+    if (memory_wait->n == 0 || memory_wait->freed == site->freed) {
         return NULL;
     }
-    for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
+    for (hth_batch_item **at = &memory_wait->first; *at != NULL; at = &(*at)->next) {
         const hth_infer_request *w = await_work(*at);
         if (w->awaits_over == 0 || hth_quota_models(site, &w->model->account) > w->awaits_over) {
-            return await_take(a, at);
+            return await_take(memory_wait, at);
         }
     }
-    a->freed = site->freed;
+    memory_wait->freed = site->freed;
     return NULL;
 }
 
-hth_infer_request *hth_memory_wait_ended(hth_memory_wait *a, uint64_t now_ns)
+hth_infer_request *hth_memory_wait_ended(hth_memory_wait *memory_wait, uint64_t now_ns)
 {
-    for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
+    for (hth_batch_item **at = &memory_wait->first; *at != NULL; at = &(*at)->next) {
         hth_infer_request *w = await_work(*at);
         if (w->r->canceled || now_ns >= await_until(*at)) {
             await_over(w, now_ns);
-            return await_take(a, at);
+            return await_take(memory_wait, at);
         }
     }
     return NULL;
 }
 
-uint64_t hth_memory_wait_wake_ns(const hth_memory_wait *a)
+uint64_t hth_memory_wait_wake_ns(const hth_memory_wait *memory_wait)
 {
     uint64_t wake_ns = UINT64_MAX;
-    for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
+    for (hth_batch_item *i = memory_wait->first; i != NULL; i = i->next) {
         uint64_t until_ns = await_until(i);
         wake_ns = until_ns < wake_ns ? until_ns : wake_ns;
     }
     return wake_ns;
 }
 
-hth_infer_request *hth_memory_wait_last(hth_memory_wait *a)
+hth_infer_request *hth_memory_wait_last(hth_memory_wait *memory_wait)
 {
-    return a->n > 0 ? await_take(a, &a->first) : NULL;
+    return memory_wait->n > 0 ? await_take(memory_wait, &memory_wait->first) : NULL;
 }

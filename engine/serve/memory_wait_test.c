@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests whose model does not fit beside what others hold: they wait, nobody stands behind them,
+// Requests whose model does not fit beside what others hold: they wait, nobody stands after them,
 // and they end with the memory, with their time, with their sender or with the server.
 #include "base/clock.h"
 #include "base/settings.h"
@@ -147,7 +147,7 @@ static void test_time(void **state)
     until_waiting(&f, 0);
     assert_err(call_wait(&longer), HTH_ETIMEDOUT, "pinned models");
     assert_ok(hth_setting_set("queue.memory_wait_ms", "0"));
-    assert_err(infer(&f, "mlp", 0), HTH_ENODEVMEM, "not now");
+    assert_err(infer(&f, "mlp", 0), HTH_ENODEVMEM, "does not fit now");
     assert_int_equal(number_at(&f, "memory_waits", "requests"), 0);
     json_t *doc = told(&f, "stats", "{}"), *m;
     size_t i;
@@ -162,7 +162,7 @@ static void test_time(void **state)
     hth_clock_inject(NULL, NULL);
     assert_ok(hth_engine_open(&(hth_engine_config){.device = "cpu:mem=4KiB,threads=1"}, f.store,
                               &f.engine));
-    assert_err(infer(&f, "mlp", 0), HTH_ETOOBIG, "not on this device");
+    assert_err(infer(&f, "mlp", 0), HTH_ETOOBIG, "more than this device's");
     fixture_close(&f);
 }
 
@@ -199,7 +199,7 @@ static void test_queue(void **state)
         call_start(f.engine, &c[i]);
     }
     until_waiting(&f, 8);
-    assert_err(infer(&f, "mlp", 0), HTH_ENODEVMEM, "not now");
+    assert_err(infer(&f, "mlp", 0), HTH_ENODEVMEM, "does not fit now");
     assert_ok(infer(&f, "digits", 0));
     c[0].r.canceled = 1; // its sender is gone
     assert_err(call_wait(&c[0]), HTH_ECANCELED, "waited for memory");
@@ -208,7 +208,7 @@ static void test_queue(void **state)
     assert_err(infer(&f, "mlp", 0), HTH_EBUSY, "maximum queue size");
     hth_engine_stop(f.engine);
     for (int i = 1; i < 8; i++) {
-        assert_err(call_wait(&c[i]), HTH_ECANCELED, "stops");
+        assert_err(call_wait(&c[i]), HTH_ECANCELED, "stopping");
     }
     fixture_close(&f);
 }
@@ -238,8 +238,8 @@ static void test_pin_behind(void **state)
     hth_request_tensor in;
     rig(&f);
     put(f.store, "fixed", "tests/data/digits/digits-parity.onnx");
-    call c = call_of("mlp", &in),
-         pin = {.r = {.query = "load", .arguments = "{\"model\":\"fixed\",\"pin\":true}"}};
+    call c = call_of("mlp", &in), pin = {.r = {.command = HTH_COMMAND_LOAD,
+                                               .arguments = "{\"model\":\"fixed\",\"pin\":true}"}};
     call_start(f.engine, &c);
     until_waiting(&f, 1);
     call_start(f.engine, &pin);
@@ -268,7 +268,7 @@ static void job_start(fixture *f, job *j, const char *data, json_int_t budget, c
              (long long)budget, name);
     json_t *q = arguments_of(&unet, data, more, want);
     j->text = json_dumps(q, JSON_COMPACT);
-    j->c = (call){.r = {.query = "train", .arguments = j->text}};
+    j->c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = j->text}};
     json_decref(q);
     call_start(f->engine, &j->c);
 }
@@ -289,7 +289,7 @@ static void job_end(job *j)
     free(j->text);
 }
 
-// Beside a job that has nearly all: the request comes before the job that was submitted behind it.
+// Beside a job that has nearly all: the request comes before the job that was submitted after it.
 static void test_before_the_next_job(void **state)
 {
     fixture f;

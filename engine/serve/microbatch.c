@@ -10,7 +10,7 @@
 
 // A slice must be this much faster than the whole: what is within the noise stays whole.
 #define SLICE_GAIN 0.97
-// Runs of each way that are timed, behind one that is not, as each is that others' came before; the
+// Runs of each way that are timed, after one that is not, as each is that others' came before; the
 // least counts.
 #define SLICE_RUNS 2
 
@@ -64,20 +64,22 @@ static hth_err slice_run_as(hth_models *ms, hth_program *p, int64_t samples,
     return err;
 }
 
-hth_err hth_microbatch_run(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+hth_err hth_microbatch_run(hth_models *ms, hth_program *program, const hth_tensor *inputs,
                            const hth_tensor *out, const atomic_int *canceled)
 {
-    return p->slice > 0 ? slice_run_as(ms, p, p->slice, inputs, out, canceled)
-                        : hth_program_run(ms->site, p, inputs, out, canceled);
+    return program->slice > 0 ? slice_run_as(ms, program, program->slice, inputs, out, canceled)
+                              : hth_program_run(ms->site, program, inputs, out, canceled);
 }
 
-hth_program *hth_microbatch_program(hth_models *ms, hth_program *p)
+hth_program *hth_microbatch_program(hth_models *ms, hth_program *program)
 {
     hth_program *q;
-    return p->slice > 0 && slice_find(ms, p, p->slice, false, NULL, &q) == HTH_OK ? q : p;
+    return program->slice > 0 && slice_find(ms, program, program->slice, false, NULL, &q) == HTH_OK
+               ? q
+               : program;
 }
 
-// slice_fits says that q computes p's outputs for `samples` samples, one behind the other.
+// slice_fits says that q computes p's outputs for `samples` samples, one after the other.
 static bool slice_fits(const hth_program *p, const hth_program *q, int64_t samples)
 {
     if (q->rest.graph != NULL || q->graph->n_outputs != p->graph->n_outputs) {
@@ -119,7 +121,7 @@ static hth_err slice_time(hth_models *ms, hth_program *p, int64_t samples, const
             uint64_t ns = hth_now_ns() - start;
             *best = k > 0 && ns < *best ? ns : *best;
         }
-        cold = ms->site->in_measure != NULL && ms->site->in_measure(ms->site->in_ctx);
+        cold = hth_work_point(ms->site->queue);
     }
     return HTH_OK;
 }
@@ -153,8 +155,8 @@ static hth_err slice_compare(hth_models *ms, hth_program *p, const hth_tensor *i
     return HTH_OK;
 }
 
-// slice_room makes inputs and outputs of p to compare with; *bytes are counted for them.
-static hth_err slice_room(hth_site *site, const hth_program *p, hth_tensor *t, uint64_t *bytes)
+// slice_alloc makes inputs and outputs of p to compare with; *bytes are counted for them.
+static hth_err slice_alloc(hth_site *site, const hth_program *p, hth_tensor *t, uint64_t *bytes)
 {
     int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
     uint64_t all = 0;
@@ -175,22 +177,22 @@ static hth_err slice_room(hth_site *site, const hth_program *p, hth_tensor *t, u
     return HTH_OK;
 }
 
-hth_err hth_microbatch_choose(hth_models *ms, hth_program *p, hth_request *progress)
+hth_err hth_microbatch_choose(hth_models *ms, hth_program *program, hth_request *progress)
 {
-    int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
-    p->slice = 0;
-    p->sliced = true;
-    if (!p->source->batched || p->value_inputs != 0 || p->rest.graph != NULL || n_in == 0 ||
-        p->key[0].shape.dim[0] < 2) {
+    int n_in = program->graph->n_inputs, n = n_in + program->graph->n_outputs;
+    program->slice = 0;
+    program->sliced = true;
+    if (!program->source->batched || program->value_inputs != 0 || program->rest.graph != NULL ||
+        n_in == 0 || program->key[0].shape.dim[0] < 2) {
         return HTH_OK;
     }
     hth_tensor *t = hth_calloc((size_t)n, sizeof *t);
     hth_err err = t == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure slices") : HTH_OK;
     uint64_t bytes = 0;
-    p->held++;
-    err = err == HTH_OK ? slice_room(ms->site, p, t, &bytes) : err;
-    err = err == HTH_OK ? slice_compare(ms, p, t, t + n_in, progress) : err;
-    p->held--;
+    program->held++;
+    err = err == HTH_OK ? slice_alloc(ms->site, program, t, &bytes) : err;
+    err = err == HTH_OK ? slice_compare(ms, program, t, t + n_in, progress) : err;
+    program->held--;
     hth_host_give(ms->site, HTH_HOST_BATCHES, bytes);
     for (int i = 0; t != NULL && i < n; i++) {
         hth_free(t[i].data);

@@ -13,16 +13,17 @@
 
 #include "runtime/model.h"
 
-// hth_microbatch_run runs `p` once, in slices if that was chosen. Arguments as hth_program_run's.
-hth_err hth_microbatch_run(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+// hth_microbatch_run runs `program` once, in slices if that was chosen. Arguments as
+// hth_program_run's.
+hth_err hth_microbatch_run(hth_models *ms, hth_program *program, const hth_tensor *inputs,
                            const hth_tensor *out, const atomic_int *canceled);
 
-// hth_microbatch_choose measures p whole and in slices and sets p->slice. A slice that cannot be
-// (memory, a model whose results are not per sample) is left out. progress may be NULL.
-// HTH_ECANCELED, HTH_ENOMEM; other failures leave p whole.
-hth_err hth_microbatch_choose(hth_models *ms, hth_program *p, hth_request *progress);
+// hth_microbatch_choose measures program whole and in slices and sets program->slice. A slice that
+// cannot be (memory, a model whose results are not per sample) is left out. progress may be NULL.
+// HTH_ECANCELED, HTH_ENOMEM; other failures leave program whole.
+hth_err hth_microbatch_choose(hth_models *ms, hth_program *program, hth_request *progress);
 
-// hth_microbatch_program returns the program that does p's work: p, or its slices'.
-hth_program *hth_microbatch_program(hth_models *ms, hth_program *p);
+// hth_microbatch_program returns the program that does program's work: program, or its slices'.
+hth_program *hth_microbatch_program(hth_models *ms, hth_program *program);
 
 #endif

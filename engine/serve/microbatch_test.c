@@ -18,7 +18,7 @@ static hth_err none_put(void *ctx, const char *key, const char *value)
 
 static const hth_timing_cache none = {.get = none_get, .put = none_put};
 
-// How many programs there are behind the choice: the whole batch's, and those of slices.
+// How many programs there are after the choice: the whole batch's, and those of slices.
 static int programs(const char *path, bool independent)
 {
     site_rig r;

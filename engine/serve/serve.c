@@ -12,7 +12,7 @@
 #include <string.h>
 
 // How often it is looked at during work who of those that wait is canceled or expired.
-#define SERVE_LOOK_NS 1000000u
+#define SERVE_POLL_NS 1000000u
 
 static hth_infer_request *work_of(hth_batch_item *i)
 {
@@ -65,12 +65,12 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
         next = i->next;
         serve_drop(s, work_of(i));
     }
-    for (hth_infer_request *w; (w = hth_memory_wait_ended(&s->await, now_ns)) != NULL;) {
+    for (hth_infer_request *w; (w = hth_memory_wait_ended(&s->memory_wait, now_ns)) != NULL;) {
         serve_give_up(s, w);
     }
     for (hth_request **at = &s->first; *at != NULL;) {
         hth_request *r = *at;
-        bool expired = r->query == NULL && r->timeout_us > 0 &&
+        bool expired = r->command == HTH_COMMAND_NONE && r->timeout_us > 0 &&
                        (now_ns - r->submitted_ns) / 1000u >= r->timeout_us;
         if (!expired && !r->canceled) {
             at = &r->next;
@@ -96,10 +96,9 @@ static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
         hth_tenant *tenant = hth_tenant_of(s->ms->site->tenants, r->tenant);
         w->item.flow = tenant != NULL ? &tenant->flow : NULL;
         bool timed = w->item.timeout_ns > 0 || m->queue.policy.timeout_ns > 0;
+        uint64_t now_ns = timed ? hth_now_ns() : r->submitted_ns;
         err = hth_tenant_waits(tenant);
-        err = err != HTH_OK ? err
-                            : hth_batcher_add(&s->batcher, &m->queue, &w->item,
-                                              timed ? hth_now_ns() : r->submitted_ns);
+        err = err == HTH_OK ? hth_batcher_add(&s->batcher, &m->queue, &w->item, now_ns) : err;
         if (err == HTH_OK) {
             return;
         }
@@ -109,46 +108,71 @@ static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
     serve_refuse(s, r, err);
 }
 
-void hth_serve_take(hth_serve *s, hth_request *r)
+void hth_serve_take(hth_serve *serve, hth_request *request)
 {
-    hth_model *m = r->query == NULL ? hth_model_current(s->ms, r->model) : NULL;
+    hth_model *m =
+        request->command == HTH_COMMAND_NONE ? hth_model_current(serve->ms, request->model) : NULL;
+    serve->requested_ns = request->submitted_ns;
     if (m != NULL) {
-        serve_accept(s, r, m);
+        serve_accept(serve, request, m);
         return;
     }
-    r->next = NULL;
-    *s->last = r;
-    s->last = &r->next;
+    request->next = NULL;
+    *serve->last = request;
+    serve->last = &request->next;
+    serve->arrived = true;
 }
 
-// serve_look takes what has arrived and, now and then, drops what waits no longer. Where nothing
-// waits it costs nothing.
-void hth_serve_look(hth_serve *s)
+// serve_leave answers those of a joined run that were canceled; with nobody left, the run ends.
+static void serve_leave(hth_serve *s)
 {
-    hth_request *r;
-    while ((r = s->mail(s->ctx)) != NULL) {
-        hth_serve_take(s, r);
+    bool left = false;
+    for (int k = 0; k < s->batch_run.n; k++) {
+        hth_infer_request *w = s->batch_run.work[k];
+        if (w != NULL && !w->done && w->r->canceled) {
+            s->batch_run.work[k] = NULL;
+            hth_err err = hth_fail(HTH_ECANCELED, "canceled");
+            hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
+            s->answer(w->r, err);
+            hth_infer_request_close(s->ms, w);
+        } else {
+            left = left || w != NULL;
+        }
     }
-    uint64_t now_ns = hth_serve_empty(s) && s->await.n == 0 ? 0 : hth_now_ns();
-    if (now_ns > s->looked_ns + SERVE_LOOK_NS) {
-        s->looked_ns = now_ns;
-        serve_sweep(s, now_ns);
+    s->batch_run.stop = s->batch_run.n > 0 && !left;
+}
+
+// hth_serve_poll takes what has arrived and, now and then, drops what waits no longer. Where
+// nothing waits it costs nothing.
+void hth_serve_poll(hth_serve *serve)
+{
+    if (serve->batch_run.n > 0) {
+        serve_leave(serve);
+    }
+    hth_request *r;
+    while ((r = serve->mail(serve->ctx)) != NULL) {
+        hth_serve_take(serve, r);
+    }
+    uint64_t now_ns = hth_serve_empty(serve) && serve->memory_wait.n == 0 ? 0 : hth_now_ns();
+    if (now_ns > serve->polled_ns + SERVE_POLL_NS) {
+        serve->polled_ns = now_ns;
+        serve_sweep(serve, now_ns);
     }
 }
 
 // ---- runs
 
 // serve_ran answers a request that was run, or has it wait for memory.
-void hth_serve_ran(hth_serve *s, hth_infer_request *w)
+void hth_serve_ran(hth_serve *serve, hth_infer_request *infer)
 {
-    if (w->r->err != HTH_ENODEVMEM) {
-        w->model->ended_ns = hth_now_ns(); // who asks again on this answer comes later
-        serve_finish(s, w);
+    if (infer->r->err != HTH_ENODEVMEM) {
+        infer->model->ended_ns = hth_now_ns(); // who asks again on this answer comes later
+        serve_finish(serve, infer);
         return;
     }
-    atomic_fetch_add(&s->waiting, 1);
-    if (!hth_memory_wait_add(&s->await, w, s->queue / 2)) {
-        serve_give_up(s, w);
+    atomic_fetch_add(&serve->waiting, 1);
+    if (!hth_memory_wait_add(&serve->memory_wait, infer, serve->queue / 2)) {
+        serve_give_up(serve, infer);
     }
 }
 
@@ -159,7 +183,7 @@ static void serve_alone(hth_serve *s, hth_infer_request *w)
         hth_quota_owner(s->ms->site, &w->model->account, w->r->tenant);
     }
     s->ms->site->refused_over = s->ms->site->refused_bytes = 0;
-    if (!hth_memory_wait_joins(&s->await, w)) {
+    if (!hth_memory_wait_joins(&s->memory_wait, w)) {
         hth_infer_request_result(w, hth_infer(s->ms, w));
     }
     hth_serve_ran(s, w);
@@ -167,7 +191,10 @@ static void serve_alone(hth_serve *s, hth_infer_request *w)
 
 static void serve_joined(hth_serve *s, hth_infer_request **work, int n, int64_t bucket)
 {
-    if (hth_batch_run_run(&s->join, s->ms, work, n, bucket) != HTH_OK) {
+    hth_work_hold(&s->works); // there is one join
+    hth_err err = hth_batch_run_run(&s->batch_run, s->ms, work, n, bucket);
+    hth_work_let(&s->works);
+    if (err != HTH_OK) {
         for (int k = 0; k < n; k++) {
             serve_alone(s, work[k]);
         }
@@ -180,20 +207,20 @@ static void serve_joined(hth_serve *s, hth_infer_request **work, int n, int64_t 
     }
 }
 
-bool hth_serve_pick(hth_serve *s, hth_batch_ask ask, hth_pick *out, uint64_t *wake_ns)
+bool hth_serve_pick(hth_serve *serve, hth_batch_filter filter, hth_pick *out, uint64_t *wake_ns)
 {
     out->n = 0;
     out->bucket = out->samples = 0;
     out->start_ns = hth_now_ns();
     hth_batch_item *items =
-        hth_batcher_next(&s->batcher, out->start_ns, ask, &out->bucket, wake_ns);
+        hth_batcher_next(&serve->batcher, out->start_ns, filter, &out->bucket, wake_ns);
     hth_batch_bill_open(&out->bill, items);
     for (hth_batch_item *i = items; i != NULL; i = i->next) {
         out->work[out->n] = work_of(i);
         out->work[out->n++]->r->started_ns = out->start_ns;
         out->samples += i->samples;
     }
-    atomic_fetch_sub(&s->waiting, out->n);
+    atomic_fetch_sub(&serve->waiting, out->n);
     return out->n > 0;
 }
 
@@ -219,46 +246,65 @@ static void serve_run(hth_serve *s, hth_pick *x)
     }
     uint64_t now_ns = hth_now_ns(), took_ns = now_ns - x->start_ns;
     hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns);
-    hth_batcher_held(&s->batcher, expected_ns, took_ns, now_ns);
+    hth_batcher_note_stall(&s->batcher, expected_ns, took_ns, now_ns);
     hth_batch_bill_settle(&x->bill, took_ns);
     hth_model_rele(s->ms, m);
 }
 
-bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority)
+// serve_quick says that the run begins at once: nothing has to be compiled for it, or for a later
+// stage of it.
+static bool serve_quick(hth_serve *s, const hth_pick *x)
+{
+    hth_infer_request *w = x->work[0];
+    hth_source *source = &w->model->source;
+    const hth_tensor *key = x->bucket > 0 ? hth_infer_request_key(w, x->bucket) : w->inputs;
+    hth_program *p = hth_infer_ready(s->ms, source, key);
+    return p != NULL && p->rest.graph == NULL && p->slice == 0;
+}
+
+bool hth_serve_batch(hth_serve *serve, hth_batch_filter filter, uint64_t *wake_ns,
+                     uint32_t *priority)
 {
     hth_pick x;
-    if (!hth_serve_pick(s, ask, &x, wake_ns)) {
+    if (!hth_serve_pick(serve, filter, &x, wake_ns)) {
         return false;
     }
     *priority = x.work[0]->item.priority;
-    if (!ask.ready && ask.priority == 0 && x.bucket == 0) { // nothing else is at work
-        hth_instances_run(s, &x);
+    if (!filter.ready && filter.priority == 0 && x.bucket == 0) { // nothing else is at work
+        hth_instances_run(serve, &x);
     }
-    if (x.n > 0) {
-        serve_run(s, &x);
+    if (x.n > 0 && !filter.ready && serve->works.now == NULL && !serve_quick(serve, &x)) {
+        serve->pick = x;
+    } else if (x.n > 0) {
+        serve_run(serve, &x);
     }
     return true;
 }
 
-// ---- turns
+void hth_serve_picked(hth_serve *serve)
+{
+    hth_pick x = serve->pick;
+    serve->pick.n = 0;
+    serve_run(serve, &x);
+}
 
-// serve_before does the runs that something else has to wait for: as many as there are requests
-// now.
-static void serve_before(hth_serve *s)
+// ---- what was asked
+
+void hth_serve_before(hth_serve *serve)
 {
     uint64_t wake_ns;
     uint32_t priority;
-    for (int n = s->batcher.n; n > 0; n--) {
-        hth_serve_batch(s, (hth_batch_ask){.hurry = true}, &wake_ns, &priority);
+    for (int n = serve->batcher.n; n > 0; n--) {
+        hth_serve_batch(serve, (hth_batch_filter){.hurry = true}, &wake_ns, &priority);
     }
 }
 
-// serve_again queues what waited for memory, where there may be some now; true: something was.
-static bool serve_again(hth_serve *s)
+bool hth_serve_requeue(hth_serve *serve)
 {
     bool any = false;
-    for (hth_infer_request *w; (w = hth_memory_wait_ready(&s->await)) != NULL; any = true) {
-        hth_batcher_again(&s->batcher, &w->model->queue, &w->item);
+    for (hth_infer_request *w; (w = hth_memory_wait_ready(&serve->memory_wait)) != NULL;
+         any = true) {
+        hth_batcher_requeue(&serve->batcher, &w->model->queue, &w->item);
     }
     return any;
 }
@@ -271,6 +317,7 @@ static void serve_find(hth_serve *s, hth_request *r)
     const hth_request *asked = s->ms->asks;
     s->ms->tenant = r->tenant;
     s->ms->asks = r;
+    r->started_ns = hth_now_ns(); // a process that ends by loading its model is not the queue's
     hth_err err = r->canceled ? fail_canceled() : hth_model_find(s->ms, r->model, &m);
     s->ms->tenant = before;
     s->ms->asks = asked;
@@ -283,151 +330,66 @@ static void serve_find(hth_serve *s, hth_request *r)
 
 static void serve_arrived(hth_serve *s, hth_request *r)
 {
-    if (r->query == NULL) {
+    if (r->command == HTH_COMMAND_NONE) {
         serve_find(s, r);
         return;
     }
-    if (strcmp(r->query, "unload") == 0) {
-        serve_before(s);
+    if (r->command == HTH_COMMAND_UNLOAD) {
+        hth_serve_before(s);
     }
     atomic_fetch_sub(&s->waiting, 1);
     s->query(s->ctx, r);
 }
 
-// serve_make makes the programs that are wished for.
-static bool serve_make(hth_serve *s)
+bool hth_serve_accept(hth_serve *serve, bool queries)
 {
-    if (s->wished != NULL) {
-        hth_model *m = s->wished;
-        s->wished = NULL;
-        if (!m->gone && m->wish.key != NULL) {
-            hth_serve_grant(s, m);
-        }
-        hth_model_rele(s->ms, m);
+    hth_request **at = &serve->first, *r;
+    while (*at != NULL && !queries && (*at)->command != HTH_COMMAND_NONE) {
+        at = &(*at)->next;
     }
-    bool made = hth_instances_make(s);
-    hth_serve_ends(s);
-    return made;
+    r = *at;
+    if (r == NULL) {
+        return false;
+    }
+    *at = r->next;
+    serve->last = *at == NULL ? at : serve->last;
+    serve_arrived(serve, r);
+    return true;
 }
 
-bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
+bool hth_serve_empty(const hth_serve *serve)
 {
-    bool worked = s->first != NULL;
-    uint32_t priority;
-    while (s->first != NULL) {
-        hth_request *r = s->first;
-        s->first = r->next;
-        s->last = s->first == NULL ? &s->first : s->last;
-        serve_arrived(s, r);
-    }
-    hth_serve_look(s);
-    if (serve_again(s)) { // before a job is given that memory
-        serve_before(s);
-        worked = true;
-    }
-    worked = hth_serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
-    uint64_t over_ns = hth_memory_wait_wake_ns(&s->await);
-    *wake_ns = over_ns < *wake_ns ? over_ns : *wake_ns;
-    bool wished = s->wished != NULL || s->spaces.wished != NULL;
-    return (wished && hth_serve_begins(s) && serve_make(s)) || worked;
+    return serve->first == NULL && serve->batcher.n == 0;
 }
 
-bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
+void hth_serve_stop(hth_serve *serve)
 {
-    uint64_t wake_ns;
-    hth_request *r;
-    hth_serve_look(s);
-    for (hth_request **at = &s->first; *at != NULL;) {
-        r = *at;
-        if (r->query != NULL) {
-            at = &r->next;
-            continue;
-        }
-        *at = r->next;
-        s->last = *at == NULL ? at : s->last;
-        serve_find(s, r);
-    }
-    (void)serve_again(s);
-    return hth_serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
-}
-
-bool hth_serve_empty(const hth_serve *s)
-{
-    return s->first == NULL && s->batcher.n == 0;
-}
-
-bool hth_serve_idle(hth_serve *s)
-{
-    hth_batch_run_fini(&s->join);
-    for (hth_model *m = s->ms->list; m != NULL; m = m->next) {
-        if (m->wish.key != NULL && hth_serve_begins(s)) {
-            hth_serve_grant(s, m);
-            hth_serve_ends(s);
-            return true;
-        }
-    }
-    return hth_serve_measure(s);
-}
-
-// ---- during work
-
-// serve_leave answers those of a joined run that were canceled; with nobody left, the run ends.
-static void serve_leave(hth_serve *s)
-{
-    bool left = false;
-    for (int k = 0; k < s->join.n; k++) {
-        hth_infer_request *w = s->join.work[k];
-        if (w != NULL && !w->done && w->r->canceled) {
-            s->join.work[k] = NULL;
-            hth_err err = hth_fail(HTH_ECANCELED, "canceled");
-            hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
-            s->answer(w->r, err);
-            hth_infer_request_close(s->ms, w);
-        } else {
-            left = left || w != NULL;
-        }
-    }
-    s->join.stop = s->join.n > 0 && !left;
-}
-
-static void serve_in_run(void *ctx)
-{
-    hth_serve *s = ctx;
-    hth_serve_look(s);
-    if (s->join.n > 0) {
-        serve_leave(s);
+    for (hth_infer_request *w; (w = hth_memory_wait_last(&serve->memory_wait)) != NULL;) {
+        hth_infer_request_result(w, hth_fail(HTH_ECANCELED, "the server is stopping"));
+        serve_give_up(serve, w);
     }
 }
 
-void hth_serve_stop(hth_serve *s)
+void hth_serve_init(hth_serve *serve)
 {
-    for (hth_infer_request *w; (w = hth_memory_wait_last(&s->await)) != NULL;) {
-        hth_infer_request_result(w, hth_fail(HTH_ECANCELED, "the server stops"));
-        serve_give_up(s, w);
-    }
+    serve->memory_wait.ms = serve->ms;
+    hth_serve_oracle(serve);
+    serve->last = &serve->first;
+    hth_serve_queue_init(serve);
 }
 
-void hth_serve_init(hth_serve *s)
+void hth_serve_fini(hth_serve *serve)
 {
-    s->await.ms = s->ms;
-    hth_serve_oracle(s);
-    s->last = &s->first;
-    s->ms->site->in_run = serve_in_run;
-    s->ms->site->in_compile = hth_serve_in_compile;
-    s->ms->site->in_measure = hth_serve_in_measure;
-    s->ms->site->in_ctx = s;
-}
-
-void hth_serve_fini(hth_serve *s)
-{
-    hth_instances_fini(&s->spaces);
-    if (s->spaces.wished != NULL) {
-        hth_model_rele(s->ms, s->spaces.wished);
-        s->spaces.wished = NULL;
+    hth_work_fini(&serve->works);
+    hth_train_overlap_fini(&serve->overlap);
+    hth_instances_fini(&serve->instances);
+    if (serve->instances.demanded != NULL) {
+        hth_model_rele(serve->ms, serve->instances.demanded);
+        serve->instances.demanded = NULL;
     }
-    hth_batch_run_fini(&s->join);
-    if (s->wished != NULL) {
-        hth_model_rele(s->ms, s->wished);
-        s->wished = NULL;
+    hth_batch_run_fini(&serve->batch_run);
+    if (serve->demanded != NULL) {
+        hth_model_rele(serve->ms, serve->demanded);
+        serve->demanded = NULL;
     }
 }

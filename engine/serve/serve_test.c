@@ -417,9 +417,11 @@ static void test_policy(void **state)
     fixture f;
     waiting w[4], first;
     digits_open(&f);
-    call c = {.r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"max\":0}"}};
+    call c = {
+        .r = {.command = HTH_COMMAND_BATCHING, .arguments = "{\"model\":\"digits\",\"max\":0}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "max is a whole number from 1 to 65536");
-    c = (call){.r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"preferred\":[0]}"}};
+    c = (call){.r = {.command = HTH_COMMAND_BATCHING,
+                     .arguments = "{\"model\":\"digits\",\"preferred\":[0]}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "preferred batch size");
     json_t *j = told(&f, "batching",
                      "{\"model\":\"digits\",\"queue\":2,\"preferred\":[3,6],\"delay_us\":50}");
@@ -463,7 +465,7 @@ static void test_removed(void **state)
     waiting w[CALLERS], first;
     digits_open(&f);
     hth_tensor x = part(0, 1);
-    call unload = {.r = {.query = "unload", .arguments = "{\"model\":\"digits\"}"}};
+    call unload = {.r = {.command = HTH_COMMAND_UNLOAD, .arguments = "{\"model\":\"digits\"}"}};
     for (int round = 0; round < 4; round++) {
         waiting_init(&first, "digits", &x);
         hold(&f, &first);

@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/serve/train_overlap.h - inference beside a training job: a step runs in a compute space,
-// and the engine's thread serves requests meanwhile, in memory of their own.
+// engine/serve/train_overlap.h - where training steps compute: a thread with a team of its own, so
+// that the engine's thread serves requests meanwhile, in memory of their own.
 //
 // Design notes
-// Only requests for inference are served then; everything else waits for the step's end, because it
-// may be about the job. Requests of priority 1 always come first; others as long as the job keeps
-// its share. A step that a request meets is lowered at once, and so are those behind it while
-// requests come: an operator that takes long delays nobody. While none do, steps have normal
-// priority: on a machine that has other work, a job that nobody waits beside gets what every other
-// process does. Threads cannot be raised again: the space is made anew then.
+// A step that a request meets is lowered at once, and so are those after it while requests come: an
+// operator that takes long delays nobody. While none do, steps have normal priority: on a machine
+// that has other work, a job gets what every other process does. Threads cannot be raised again:
+// the instance is made anew then. How much requests may take of a step's time is up to the run
+// queue (serve_queue.c). Engine's thread, like all of it.
 #ifndef HTH_ENGINE_SERVE_TRAIN_OVERLAP_H
 #define HTH_ENGINE_SERVE_TRAIN_OVERLAP_H
 
-#include "engine/serve/serve.h"
 #include "engine/serve/instance.h"
+#include "sched/work.h"
 
 typedef struct hth_train_overlap {
-    hth_serve *serve;
+    // the owner's
+    int threads;             // of the device
+    void (*wake)(void *ctx); // wakes the engine's thread: a step has ended. Any thread
+    void *ctx;
     // its own
-    hth_instance *space; // opened when it is first needed
-    bool low;            // its priority
-    uint64_t asked_ns;   // when a request was served last
-    uint64_t alone_ns;   // since when the device is the step's
-    double credit_ns;    // what requests of normal priority may take of steps
+    hth_work_other other;   // for the device's run queue
+    hth_instance *instance; // opened when it is first needed
+    bool low;               // its priority
+    uint64_t requested_ns;  // when a request was served last
 } hth_train_overlap;
 
-// hth_train_overlap_init completes `b`, whose upper half is set, and hooks it into the site, if its
-// device computes on the thread that asks it to. Engine's thread, like all of it.
-void hth_train_overlap_init(hth_train_overlap *b);
-void hth_train_overlap_fini(hth_train_overlap *b);
+// hth_train_overlap_init completes `overlap`, whose upper half is set.
+void hth_train_overlap_init(hth_train_overlap *overlap);
+void hth_train_overlap_fini(hth_train_overlap *overlap);
+// hth_train_overlap_lower keeps the step at work out of the way of requests, which wait: of the
+// processors, and of spinning threads, which would yield it theirs. Again while they do.
+void hth_train_overlap_lower(hth_train_overlap *overlap);
 
 #endif

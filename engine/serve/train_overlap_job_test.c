@@ -152,7 +152,7 @@ static void test_both_at_once(void **state)
         same_losses(x, y, 10 * STEPS);
         same_tensors(&l.f, alone, beside);
         assert_true(l.during > 0);
-        print_message("# %s: %d answers beside %d steps\n", t->model, (int)l.during, 10 * STEPS);
+        print_message("# %s: %d answers during %d steps\n", t->model, (int)l.during, 10 * STEPS);
         l.during = 0;
         json_decref(x);
         json_decref(y);

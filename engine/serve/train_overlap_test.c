@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who serves beside a training step sees the step's end, whenever it comes.
-#include "engine/serve/train_overlap.h"
+#include "engine/serve/serve.h"
 #include "base/test.h"
 
 #include <unistd.h>
@@ -10,9 +10,8 @@ typedef struct late {
     hth_site site;
     hth_models models;
     hth_serve serve;
-    hth_train_overlap beside;
     atomic_bool go, woken;
-    int slept;
+    int slept, steps;
 } late;
 
 static void late_wake(void *ctx)
@@ -25,19 +24,13 @@ static void late_wake(void *ctx)
 static hth_request *late_mail(void *ctx)
 {
     late *l = ctx;
-    l->go = true;
-    while (!l->woken) {
+    bool away = l->serve.work[HTH_SERVE_JOBS].work.away;
+    l->go = away;
+    while (away && !l->woken) {
         usleep(100);
     }
     l->woken = false;
     return NULL;
-}
-
-static bool late_wait(void *ctx, uint64_t ns)
-{
-    late *l = ctx;
-    l->slept += !l->woken;
-    return true;
 }
 
 static hth_err late_step(void *arg)
@@ -49,22 +42,39 @@ static hth_err late_step(void *arg)
     return HTH_OK;
 }
 
+static bool late_due(void *ctx)
+{
+    return ((late *)ctx)->steps < 5;
+}
+
+static bool late_job(void *ctx)
+{
+    late *l = ctx;
+    l->go = l->woken = false;
+    assert_ok(hth_work_elsewhere(l->site.queue, late_step, l));
+    l->steps++;
+    return true;
+}
+
 static void test_end_in_a_look(void **state)
 {
     late l = {.device.props = {.inline_compute = true, .n_threads = 1}};
+    uint64_t wake_ns;
     l.site.device = &l.device;
     l.models.site = &l.site;
-    l.serve = (hth_serve){
-        .ms = &l.models, .mail = late_mail, .wait = late_wait, .wake = late_wake, .ctx = &l};
-    l.serve.await.ms = &l.models;
-    l.beside.serve = &l.serve;
-    hth_train_overlap_init(&l.beside);
-    for (int i = 0; i < 5; i++) {
-        l.go = l.woken = false;
-        assert_ok(hth_site_beside(&l.site, late_step, &l));
+    l.serve = (hth_serve){.ms = &l.models,
+                          .mail = late_mail,
+                          .wake = late_wake,
+                          .due = late_due,
+                          .job = late_job,
+                          .ctx = &l};
+    hth_serve_init(&l.serve);
+    while (l.steps < 5) {
+        bool away = l.serve.work[HTH_SERVE_JOBS].work.away;
+        l.slept += !hth_serve_iterate(&l.serve, false, &wake_ns) && away;
     }
     assert_int_equal(l.slept, 0);
-    hth_train_overlap_fini(&l.beside);
+    hth_serve_fini(&l.serve);
 }
 
 int main(void)

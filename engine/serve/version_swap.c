@@ -47,7 +47,7 @@ static void reload_want(hth_models *ms, hth_name *n)
     }
 }
 
-void hth_version_swap_look(hth_models *ms)
+void hth_version_swap_check(hth_models *ms)
 {
     ms->looked_bytes = hth_job_memory_models(ms->site);
     for (hth_name *n = ms->names; n != NULL; n = n->next) {
@@ -55,9 +55,9 @@ void hth_version_swap_look(hth_models *ms)
     }
 }
 
-void hth_version_swap_again(hth_models *ms, const char *name)
+void hth_version_swap_retry(hth_models *ms, const char *name)
 {
-    hth_models_look(ms);
+    hth_models_refresh(ms);
     hth_name *n = hth_model_name(ms, name);
     if (n != NULL) {
         n->refused = 0;
@@ -65,7 +65,7 @@ void hth_version_swap_again(hth_models *ms, const char *name)
     }
 }
 
-// ---- turns
+// ---- slices
 
 static hth_program *reload_next(const hth_name *n)
 {
@@ -197,26 +197,31 @@ static hth_name *reload_first(const hth_models *ms)
     return n;
 }
 
-bool hth_version_swap_turn(hth_models *ms)
+bool hth_version_swap_due(hth_models *ms)
 {
     if (ms->list == NULL) {
         return false;
     }
-    hth_models_look(ms);
+    hth_models_refresh(ms);
     if (hth_job_memory_models(ms->site) > ms->looked_bytes) {
-        hth_version_swap_look(ms);
+        hth_version_swap_check(ms);
     }
-    hth_name *n = reload_first(ms);
-    if (n != NULL) {
-        reload_step(ms, n);
+    return reload_first(ms) != NULL;
+}
+
+bool hth_version_swap_slice(hth_models *ms)
+{
+    if (!hth_version_swap_due(ms)) {
+        return false;
     }
+    reload_step(ms, reload_first(ms));
     return reload_first(ms) != NULL;
 }
 
 void hth_version_swap_settle(hth_models *ms, const char *name)
 {
-    hth_models_look(ms);
-    hth_version_swap_look(ms);
+    hth_models_refresh(ms);
+    hth_version_swap_check(ms);
     for (hth_name *n = hth_model_name(ms, name); n != NULL && n->wanted > 0;) {
         reload_step(ms, n);
         n = hth_model_name(ms, name);

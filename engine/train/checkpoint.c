@@ -19,18 +19,19 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
     return HTH_OK;
 }
 
-json_t *hth_checkpoint_doc(const hth_checkpoint *c)
+json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint)
 {
-    return json_pack("{s:O, s:I, s:I, s:O, s:O}", "job", c->args, "step", (json_int_t)c->step,
-                     "steps", (json_int_t)c->steps, "history", c->history, "held_out", c->held_out);
+    return json_pack("{s:O, s:I, s:I, s:O, s:O}", "job", checkpoint->args, "step",
+                     (json_int_t)checkpoint->step, "steps", (json_int_t)checkpoint->steps,
+                     "history", checkpoint->history, "held_out", checkpoint->held_out);
 }
 
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
-                           const hth_put_tensor *put, int n)
+                           const hth_put_tensor *put, int count)
 {
     hth_put_result result;
-    return hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put, n,
-                         NULL, NULL, &result);
+    return hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put,
+                         count, NULL, NULL, &result);
 }
 
 hth_err hth_checkpoint_trim(hth_store *store, const char *name)
@@ -59,7 +60,7 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
     json_t *doc = json_loads(before.meta, 0, NULL);
     hth_manifest_fini(&before);
     if (doc == NULL) {
-        return hth_fail(HTH_ECORRUPT, "'%s' is no checkpoint", name);
+        return hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", name);
     }
     *step = json_integer_value(json_object_get(doc, "step"));
     json_decref(doc);
@@ -73,12 +74,12 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
     const char *as = spec->save_as != NULL ? spec->save_as : spec->model;
     size_t tail = strlen(HTH_CHECKPOINT_TAIL);
     hth_err err = hth_catalog_parse(as, name, &version);
-    err = err == HTH_OK ? hth_store_check_name(name) : err;
+    err = err == HTH_OK ? hth_store_check_new(name) : err;
     size_t n = err == HTH_OK ? strlen(name) : 0;
     if (err == HTH_OK && spec->save_as != NULL && version > 0) {
-        err =
-            hth_fail(HTH_EINVAL, "'%s': the result becomes the next version of '%s', none is named",
-                     as, name);
+        err = hth_fail(HTH_EINVAL,
+                       "'%s': the result becomes the next version of '%s', do not name one", as,
+                       name);
     } else if (err == HTH_OK && n > tail && strcmp(name + n - tail, HTH_CHECKPOINT_TAIL) == 0) {
         err = hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
                        name, HTH_CHECKPOINT_TAIL);
@@ -91,17 +92,19 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
                                        "checkpoints it is too long for a model's name",
                                        name, n, HTH_CHECKPOINT_TAIL);
     }
-    return err == HTH_OK           ? HTH_OK
-           : spec->save_as != NULL ? hth_err_prefix(err, "--save-as")
-                                   : hth_err_prefix(err, "the model trained, without --save-as");
+    if (err == HTH_OK) {
+        return HTH_OK;
+    }
+    return hth_err_prefix(err, spec->save_as != NULL ? "--save-as"
+                                                     : "the model trained, without --save-as");
 }
 
 // The losses of a job do not depend on these.
 static bool key_is_free(const char *key)
 {
-    static const char *const names[] = {"budget",  "policy",  "plan-ms", "checkpoint-every",
-                                        "threads", "resume",  "trace",   "replan",
-                                        "parts",   "profile", "tenant"};
+    static const char *const names[] = {
+        "budget", "policy", "plan-ms", "checkpoint-every", "threads", "resume", "trace",
+        "replan", "parts",  "profile", "tenant",           "id",      "detach"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;
@@ -141,11 +144,13 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     key = key != NULL ? key : job_differs(c->args, job);
     hth_err err = HTH_OK;
     if (!json_is_object(job) || step < 0 || json_array_size(history) != (size_t)step) {
-        err = hth_fail(HTH_ECORRUPT, "'%s' is no checkpoint", m->name);
+        err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", m->name);
     } else if (key != NULL) {
-        err = hth_fail(HTH_EINVAL, "'%s' is of another job: '%s' is not the same", m->name, key);
+        err =
+            hth_fail(HTH_EINVAL, "'%s' belongs to another job: '%s' is not the same", m->name, key);
     } else if (json_integer_value(json_object_get(doc, "steps")) != c->steps) {
-        err = hth_fail(HTH_EINVAL, "'%s' is of another job: its data has another size", m->name);
+        err =
+            hth_fail(HTH_EINVAL, "'%s' belongs to another job: its data has another size", m->name);
     } else {
         err = hth_trainer_restore(t, store, m, (uint64_t)step);
     }
@@ -160,8 +165,8 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     return err;
 }
 
-hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
-                            hth_checkpoint *c)
+hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *trainer,
+                            hth_checkpoint *checkpoint)
 {
     char name[HTH_CHECKPOINT_NAME];
     hth_manifest m;
@@ -170,7 +175,7 @@ hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_tr
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
-    err = checkpoint_read(store, &m, t, c);
+    err = checkpoint_read(store, &m, trainer, checkpoint);
     hth_manifest_fini(&m);
     return err;
 }

@@ -9,7 +9,7 @@
 #include "runtime/checkpoint_index.h"
 #include "engine/train/train.h"
 
-// What a checkpoint says beside the tensors.
+// What a checkpoint says in addition to the tensors.
 typedef struct hth_checkpoint {
     const json_t *args;  // the job as it was asked for
     int64_t step, steps; // done, in all
@@ -19,7 +19,7 @@ typedef struct hth_checkpoint {
 
 // hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out"}.
 // NULL: no memory.
-json_t *hth_checkpoint_doc(const hth_checkpoint *c);
+json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint);
 
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
 hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
@@ -28,15 +28,15 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
 hth_err hth_checkpoint_result(const hth_train_spec *spec);
 // hth_checkpoint_put stores one; hth_checkpoint_trim removes those before the last. Any thread.
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
-                           const hth_put_tensor *put, int n);
+                           const hth_put_tensor *put, int count);
 hth_err hth_checkpoint_trim(hth_store *store, const char *name);
 // hth_checkpoint_back removes the last one if there is one before it, whose step *step becomes.
 hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step);
-// hth_checkpoint_load brings trainer, c->step, c->history and c->held_out (which are empty) to the
-// last checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget,
-// policy and the like may differ.
-hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
-                            hth_checkpoint *c);
+// hth_checkpoint_load brings trainer, checkpoint->step, checkpoint->history and
+// checkpoint->held_out (which are empty) to the last checkpoint; without one they stay as they are.
+// HTH_EINVAL: it is of another job; budget, policy and the like may differ.
+hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *trainer,
+                            hth_checkpoint *checkpoint);
 // hth_checkpoint_drop removes the checkpoint of a job that is done.
 hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
 

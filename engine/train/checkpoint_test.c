@@ -17,8 +17,8 @@ static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint6
     }
 }
 
-// A job that ends behind step 7 goes on from step 6 and has, bit by bit, the losses of one that ran
-// through: order of the samples, a shorter last batch, optimizer state, running statistics.
+// A job that ends after step 7 continues from step 6 and has, bit by bit, the losses of one that
+// ran through: order of the samples, a shorter last batch, optimizer state, running statistics.
 static void a_checkpoint_repeats_the_losses(void **state)
 {
     static const char more[] = "{\"batch\": 5, \"epochs\": 3, \"no-shuffle\": false, "
@@ -36,7 +36,7 @@ static void a_checkpoint_repeats_the_losses(void **state)
     assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
     json_t *q = arguments_of(&unet, data, more, want);
     char *text = json_dumps(q, JSON_COMPACT);
-    call c = {.r = {.query = "train", .arguments = text, .progress = stop_at_seven}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = stop_at_seven}};
     assert_int_equal(call_run(f.engine, &c), HTH_ECANCELED);
     assert_non_null(strstr(hth_err_detail(), "the checkpoint of step 6 is kept"));
     free(text);
@@ -47,7 +47,7 @@ static void a_checkpoint_repeats_the_losses(void **state)
     json_object_set_new(q, "resume", json_true());
     json_object_set_new(q, "lr", json_real(0.5));
     assert_null(train(&f, q, &err));
-    assert_non_null(strstr(hth_err_detail(), "of another job: 'lr'"));
+    assert_non_null(strstr(hth_err_detail(), "another job: 'lr'"));
     q = arguments_of(&unet, data, more, want);
     json_object_set_new(q, "resume", json_true());
     json_t *rest = train(&f, q, &err);
@@ -77,13 +77,13 @@ static void expect_jobs(fixture *f, size_t n)
     assert_true(json_is_array(jobs));
     json_array_foreach(jobs, i, row)
     {
-        live += json_is_null(json_object_get(row, "id"));
+        live += json_is_null(json_object_get(row, "ended_ns"));
     }
     assert_int_equal(live, n);
     json_decref(jobs);
 }
 
-// A job that is gone on with by its name ends as if it had not stopped: behind an epoch's end, in
+// A job that is gone on with by its name ends as if it had not stopped: after an epoch's end, in
 // one, with Adam's moments, running statistics and dropout's random numbers.
 static void jobs_go_on_by_name(void **state)
 {
@@ -145,7 +145,7 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_int_equal(sscanf(strstr(why, "the checkpoint"), "the checkpoint of step %lld", &kept),
                      1);
     assert_int_equal(json_integer_value(json_object_get(job, "step")), kept);
-    // A step from it had a finite loss: the one behind it, of the very state that was lost, is
+    // A step from it had a finite loss: the one after it, of the very state that was lost, is
     // gone.
     assert_true(lost > 2 && kept == lost - 2);
     json_decref(job);
@@ -156,7 +156,7 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_int_equal(kept, lost);
     json_t *q = json_pack("{s:s, s:s}", "job", "result", "schedule", "cosine");
     assert_null(train(&f, q, &err));
-    assert_non_null(strstr(hth_err_detail(), "of another job: 'schedule'"));
+    assert_non_null(strstr(hth_err_detail(), "another job: 'schedule'"));
     assert_ok(hth_store_get(f.store, "result.checkpoint", 0, &m));
     hth_manifest_fini(&m);
     json_decref(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
@@ -229,7 +229,8 @@ static void disk_end(fixture *f)
 
 static void disk_start(fixture *f, disk *d, const char *text)
 {
-    d->c.r = (hth_request){.query = "train", .arguments = text, .progress = disk_progress};
+    d->c.r =
+        (hth_request){.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = disk_progress};
     call_start(f->engine, &d->c);
 }
 
@@ -274,8 +275,8 @@ static void checkpoints_that_fail_are_tried_again(void **state)
     disk_start(&f, &d, text);
     assert_ok(call_wait(&d.c));
     assert_int_equal(d.warnings, 1); // of those of steps 3 to 8
-    assert_non_null(strstr(d.last, "job 'result': its last checkpoint could not be written, the "
-                                   "next one is tried when it is due: "));
+    assert_non_null(strstr(d.last, "job 'result': its last checkpoint could not be written; the "
+                                   "next one is due at its usual time: "));
     assert_non_null(strstr(d.last, "File too large"));
     same_tensors(&f, "whole", "result");
     assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
@@ -283,6 +284,80 @@ static void checkpoints_that_fail_are_tried_again(void **state)
     free(text);
     json_decref(q);
     disk_end(&f);
+}
+
+// A change of the store's files that fails, the `at`-th from step 6 on; and what the job says of
+// it.
+typedef struct fault {
+    call c;
+    hth_store *store;
+    uint64_t at;
+    int warnings;
+    int64_t saved; // the step that is in the store when it says so
+} fault;
+
+// checkpoint_step is the step of the checkpoint in the store, 0: there is none.
+static int64_t checkpoint_step(hth_store *store)
+{
+    hth_manifest m;
+    if (hth_store_get(store, "result.checkpoint", 0, &m) != HTH_OK) {
+        return 0;
+    }
+    json_t *doc = json_loads(m.meta, 0, NULL);
+    int64_t step = json_integer_value(json_object_get(doc, "step"));
+    json_decref(doc);
+    hth_manifest_fini(&m);
+    return step;
+}
+
+static void fault_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    fault *x = r->ctx;
+    if (strstr(what, "\"warning\"") != NULL) {
+        x->warnings++;
+        x->saved = checkpoint_step(x->store);
+    } else if (done == 6 && strstr(what, "\"step\"") != NULL) {
+        while (checkpoint_step(x->store) != 3) { // its writer has a thread of its own
+            usleep(1000);
+        }
+        hth_store_file_fault(x->at, ENOSPC);
+    }
+}
+
+// Whichever change of the store's files fails, a job says that a checkpoint could not be written
+// where that is so, once, and nowhere else: an older one that cannot be removed is no trouble.
+static void a_checkpoint_is_missed_where_it_is(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    int turns = 0;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    static const char whole[] = "{\"batch\": 2, \"epochs\": 2, \"save-as\": \"whole\"}",
+                      job[] = "{\"batch\": 2, \"epochs\": 2, \"checkpoint-every\": 3}";
+    json_decref(train(&f, arguments_of(&mlp, data, whole, want), &err));
+    json_t *q = arguments_of(&mlp, data, job, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    // those of the checkpoint of step 6, of removing that of step 3, of the checkpoint of step 9
+    for (uint64_t at = 1, before = 1; turns < 2; at += 4) {
+        fault x = {.store = f.store, .at = at};
+        x.c.r = (hth_request){
+            .command = HTH_COMMAND_TRAIN, .arguments = text, .progress = fault_progress};
+        assert_true(at < 100);
+        assert_ok(call_run(f.engine, &x.c));
+        hth_free(x.c.r.json);
+        assert_in_range(x.warnings, 0, 1);
+        assert_int_equal(x.saved, x.warnings == 0 ? 0 : turns == 0 ? 3 : 6);
+        turns += (uint64_t)x.warnings != before;
+        before = (uint64_t)x.warnings;
+    }
+    hth_store_file_fault(0, 0);
+    same_tensors(&f, "whole", "result");
+    free(text);
+    json_decref(q);
+    fixture_close(&f);
 }
 
 static void fail_next_file(hth_request *r, const char *what, uint64_t done, uint64_t total)
@@ -306,7 +381,7 @@ static void a_result_that_fails_is_a_checkpoint(void **state)
     json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err));
     json_t *q = arguments_of(&mlp, data, "{}", want);
     char *text = json_dumps(q, JSON_COMPACT);
-    call c = {.r = {.query = "train", .arguments = text, .progress = fail_next_file}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = fail_next_file}};
     assert_err(call_run(f.engine, &c), HTH_EIO,
                "; its checkpoint of step 6 is kept: `hearth train --resume result` saves it");
     assert_non_null(strstr(hth_err_detail(), "the result of job 'result' could not be saved: "));
@@ -380,7 +455,7 @@ static void nothing_to_resume(void **state)
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     prepare(&f, &mlp, data);
     expect(&f, &mlp, data, "{\"resume\": true}",
-           "job 'result' has no checkpoint to go on from; without --resume it begins anew");
+           "job 'result' has no checkpoint to resume from; without --resume it starts over");
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
     expect_jobs(&f, 0);
     fixture_close(&f);
@@ -503,6 +578,7 @@ int main(void)
         cmocka_unit_test(jobs_go_on_by_name),
         cmocka_unit_test(failed_jobs_keep_their_checkpoint),
         cmocka_unit_test(checkpoints_that_fail_are_tried_again),
+        cmocka_unit_test(a_checkpoint_is_missed_where_it_is),
         cmocka_unit_test(a_result_that_fails_is_a_checkpoint),
         cmocka_unit_test(a_result_waits_for_room),
         cmocka_unit_test(nothing_to_resume),

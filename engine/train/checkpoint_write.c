@@ -2,6 +2,7 @@
 #include "engine/train/checkpoint_write.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "runtime/store_worker.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ struct hth_checkpointer {
     pthread_cond_t idle;
     bool busy, put_due, trim_due; // what the thread is to do, put first
     bool unproven;                // the one before is still there
+    bool untrimmed;               // .. because it could not be removed
     int64_t saved;
     hth_err err;
     char detail[512];
@@ -45,6 +47,18 @@ static void write_drop(hth_checkpointer *w)
     w->put = NULL;
 }
 
+// write_trimmed notes, under the lock, what became of removing the one before. Where that failed
+// the last one is as good as it was: it is tried again when the next step has proved it again.
+static void write_trimmed(hth_checkpointer *w, hth_err err)
+{
+    if (err != HTH_OK && !w->untrimmed) {
+        hth_log(WARN, STORE, "checkpoint-kept", "model=%s: an older one is not removed: %s",
+                w->name, hth_err_detail());
+    }
+    w->untrimmed = err != HTH_OK;
+    w->unproven = w->unproven || w->untrimmed;
+}
+
 static void write_run(hth_store_task *job)
 {
     hth_checkpointer *w = (hth_checkpointer *)((char *)job - offsetof(hth_checkpointer, job));
@@ -55,14 +69,16 @@ static void write_run(hth_store_task *job)
         pthread_mutex_unlock(&w->lock);
         hth_err err = put ? write_put(w) : hth_checkpoint_trim(w->store, w->name);
         pthread_mutex_lock(&w->lock);
-        if (err != HTH_OK) {
+        if (!put) {
+            write_trimmed(w, err);
+        } else if (err != HTH_OK) {
             w->err = err;
             snprintf(w->detail, sizeof w->detail, "%s", hth_err_detail());
-            w->unproven = w->unproven && !put; // there is nothing to prove
-        } else if (put) {
+            w->unproven = false; // there is nothing to prove
+            w->trim_due = false;
+        } else {
             w->saved = w->step;
         }
-        w->trim_due = w->trim_due && err == HTH_OK;
     }
     w->busy = false;
     pthread_cond_signal(&w->idle);
@@ -90,33 +106,33 @@ hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out)
     return HTH_OK;
 }
 
-void hth_checkpointer_close(hth_checkpointer *w)
+void hth_checkpointer_close(hth_checkpointer *checkpointer)
 {
-    if (w == NULL) {
+    if (checkpointer == NULL) {
         return;
     }
-    hth_store_worker_close(w->thread);
-    write_drop(w);
-    hth_free(w->copy);
-    pthread_cond_destroy(&w->idle);
-    pthread_mutex_destroy(&w->lock);
-    hth_free(w);
+    hth_store_worker_close(checkpointer->thread);
+    write_drop(checkpointer);
+    hth_free(checkpointer->copy);
+    pthread_cond_destroy(&checkpointer->idle);
+    pthread_mutex_destroy(&checkpointer->lock);
+    hth_free(checkpointer);
 }
 
-hth_err hth_checkpointer_wait(hth_checkpointer *w, int64_t *saved)
+hth_err hth_checkpointer_wait(hth_checkpointer *checkpointer, int64_t *saved)
 {
-    pthread_mutex_lock(&w->lock);
-    while (w->busy) {
-        pthread_cond_wait(&w->idle, &w->lock);
+    pthread_mutex_lock(&checkpointer->lock);
+    while (checkpointer->busy) {
+        pthread_cond_wait(&checkpointer->idle, &checkpointer->lock);
     }
-    *saved = w->saved;
-    hth_err err = w->err;
-    w->err = HTH_OK;
-    pthread_mutex_unlock(&w->lock);
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", w->detail);
+    *saved = checkpointer->saved;
+    hth_err err = checkpointer->err;
+    checkpointer->err = HTH_OK;
+    pthread_mutex_unlock(&checkpointer->lock);
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", checkpointer->detail);
 }
 
-static size_t write_room(size_t bytes)
+static size_t write_aligned(size_t bytes)
 {
     return (bytes + WRITE_ALIGN - 1) / WRITE_ALIGN * WRITE_ALIGN;
 }
@@ -127,7 +143,7 @@ static bool write_copy(hth_checkpointer *w)
 {
     size_t bytes = 0;
     for (int i = 0; i < w->n; i++) {
-        bytes += write_room(w->put[i].bytes) + write_room(strlen(w->put[i].name) + 1);
+        bytes += write_aligned(w->put[i].bytes) + write_aligned(strlen(w->put[i].name) + 1);
     }
     if (w->copy_bytes < bytes) {
         hth_free(w->copy);
@@ -138,56 +154,56 @@ static bool write_copy(hth_checkpointer *w)
     for (int i = 0; at != NULL && i < w->n; i++) {
         hth_put_tensor *t = &w->put[i];
         t->data = memcpy(at, t->data, t->bytes);
-        at += write_room(t->bytes);
+        at += write_aligned(t->bytes);
         t->name = strcpy(at, t->name);
-        at += write_room(strlen(t->name) + 1);
+        at += write_aligned(strlen(t->name) + 1);
     }
     return at != NULL;
 }
 
-hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, hth_trainer *t,
-                              const hth_checkpoint *c)
+hth_err hth_checkpointer_save(hth_checkpointer *checkpointer, const hth_train_spec *spec,
+                              hth_trainer *trainer, const hth_checkpoint *checkpoint)
 {
     int64_t saved;
-    HTH_TRY(hth_checkpointer_wait(w, &saved));
-    write_drop(w);
-    HTH_TRY(hth_checkpoint_name(spec, w->name));
-    json_t *doc = hth_checkpoint_doc(c);
-    w->meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    HTH_TRY(hth_checkpointer_wait(checkpointer, &saved));
+    write_drop(checkpointer);
+    HTH_TRY(hth_checkpoint_name(spec, checkpointer->name));
+    json_t *doc = hth_checkpoint_doc(checkpoint);
+    checkpointer->meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);
-    if (w->meta == NULL) {
+    if (checkpointer->meta == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
     }
-    HTH_TRY(hth_trainer_state(t, &w->put, &w->n));
-    w->step = c->step;
-    w->unproven = true;
-    if (spec->spill != NULL || !write_copy(w)) {
-        HTH_TRY(write_put(w));
-        w->saved = c->step;
+    HTH_TRY(hth_trainer_state(trainer, &checkpointer->put, &checkpointer->n));
+    checkpointer->step = checkpoint->step;
+    checkpointer->unproven = true;
+    if (spec->spill != NULL || !write_copy(checkpointer)) {
+        HTH_TRY(write_put(checkpointer));
+        checkpointer->saved = checkpoint->step;
         return HTH_OK;
     }
-    w->busy = w->put_due = true; // the thread does not run
-    hth_store_worker_submit(w->thread, &w->job);
+    checkpointer->busy = checkpointer->put_due = true; // the thread does not run
+    hth_store_worker_submit(checkpointer->thread, &checkpointer->job);
     return HTH_OK;
 }
 
-void hth_checkpointer_proved(hth_checkpointer *w)
+void hth_checkpointer_proved(hth_checkpointer *checkpointer)
 {
-    pthread_mutex_lock(&w->lock);
-    bool idle = w->unproven && !w->busy;
-    w->trim_due = w->trim_due || w->unproven;
-    w->busy = w->busy || w->unproven;
-    w->unproven = false;
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_lock(&checkpointer->lock);
+    bool idle = checkpointer->unproven && !checkpointer->busy;
+    checkpointer->trim_due = checkpointer->trim_due || checkpointer->unproven;
+    checkpointer->busy = checkpointer->busy || checkpointer->unproven;
+    checkpointer->unproven = false;
+    pthread_mutex_unlock(&checkpointer->lock);
     if (idle) {
-        hth_store_worker_submit(w->thread, &w->job);
+        hth_store_worker_submit(checkpointer->thread, &checkpointer->job);
     }
 }
 
-hth_err hth_checkpointer_back(hth_checkpointer *w, const hth_train_spec *spec)
+hth_err hth_checkpointer_back(hth_checkpointer *checkpointer, const hth_train_spec *spec)
 {
     int64_t saved;
-    (void)hth_checkpointer_wait(w, &saved); // one that was not written is not there
-    HTH_TRY(hth_checkpoint_name(spec, w->name));
-    return hth_checkpoint_back(w->store, w->name, &w->saved);
+    (void)hth_checkpointer_wait(checkpointer, &saved); // one that was not written is not there
+    HTH_TRY(hth_checkpoint_name(spec, checkpointer->name));
+    return hth_checkpoint_back(checkpointer->store, checkpointer->name, &checkpointer->saved);
 }

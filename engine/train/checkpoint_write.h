@@ -16,19 +16,20 @@
 typedef struct hth_checkpointer hth_checkpointer;
 
 hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out);
-void hth_checkpointer_close(hth_checkpointer *w); // writes what was begun; NULL is allowed
+void hth_checkpointer_close(
+    hth_checkpointer *checkpointer); // writes what was begun; NULL is allowed
 
-// hth_checkpointer_save begins a checkpoint of `t` as it is now. The error may be that of the one
-// before.
-hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, hth_trainer *t,
-                              const hth_checkpoint *c);
+// hth_checkpointer_save begins a checkpoint of `trainer` as it is now. The error may be that of the
+// one before.
+hth_err hth_checkpointer_save(hth_checkpointer *checkpointer, const hth_train_spec *spec,
+                              hth_trainer *trainer, const hth_checkpoint *checkpoint);
 // hth_checkpointer_wait returns when nothing is being written. *saved: step of the last checkpoint
 // that this writer has made, -1: none. The error is that of the last save.
-hth_err hth_checkpointer_wait(hth_checkpointer *w, int64_t *saved);
+hth_err hth_checkpointer_wait(hth_checkpointer *checkpointer, int64_t *saved);
 // hth_checkpointer_proved says that the last one is good: the thread removes the one before.
-void hth_checkpointer_proved(hth_checkpointer *w);
+void hth_checkpointer_proved(hth_checkpointer *checkpointer);
 // hth_checkpointer_back says that the last one is bad: the one before, if there is one, is the last
 // then.
-hth_err hth_checkpointer_back(hth_checkpointer *w, const hth_train_spec *spec);
+hth_err hth_checkpointer_back(hth_checkpointer *checkpointer, const hth_train_spec *spec);
 
 #endif

@@ -36,7 +36,7 @@ static hth_err dataset_shape(const char *name, const json_t *shape, hth_shape *o
     json_array_foreach(shape, i, v)
     {
         if (!json_is_integer(v) || json_integer_value(v) < 0) {
-            return hth_fail(HTH_EINVAL, "tensor '%s' has a dimension that is no size", name);
+            return hth_fail(HTH_EINVAL, "tensor '%s' has an invalid dimension", name);
         }
         out->dim[i] = json_integer_value(v);
     }
@@ -92,7 +92,7 @@ static hth_err dataset_header(hth_dataset *d, const json_t *head, uint64_t data,
         HTH_TRY(dataset_tensor(name, o, data, bytes, t));
         d->n_tensors++;
         if (t->t.shape.rank < 1) {
-            return hth_fail(HTH_EINVAL, "tensor '%s' is a single value: where are its samples?",
+            return hth_fail(HTH_EINVAL, "tensor '%s' is a single value, not a list of samples",
                             name);
         }
         if (d->n_tensors > 1 && t->t.shape.dim[0] != d->n_samples) {
@@ -110,9 +110,10 @@ static hth_err dataset_parse(hth_dataset *d, const char *text, size_t bytes)
     json_error_t je;
     json_t *head = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &je);
     uint64_t data = 8 + (uint64_t)bytes;
-    hth_err err = json_is_object(head)
-                      ? dataset_header(d, head, data, d->file.bytes - data)
-                      : hth_fail(HTH_EINVAL, "no safetensors file: its header is no JSON object");
+    hth_err err =
+        json_is_object(head)
+            ? dataset_header(d, head, data, d->file.bytes - data)
+            : hth_fail(HTH_EINVAL, "not a safetensors file: its header is no JSON object");
     json_decref(head);
     return err;
 }
@@ -125,13 +126,13 @@ static hth_err dataset_read(hth_dataset *d)
         return hth_fail(HTH_EINVAL, "it is empty");
     }
     if (d->file.bytes < 8) {
-        return hth_fail(HTH_EINVAL, "no safetensors file: it has %llu bytes",
+        return hth_fail(HTH_EINVAL, "not a safetensors file: it has %llu bytes",
                         (unsigned long long)d->file.bytes);
     }
     HTH_TRY(hth_file_read(&d->file, d->name, 0, &bytes, 8));
     if (bytes > DATASET_MAX_HEADER || bytes > d->file.bytes - 8) {
         return hth_fail(HTH_EINVAL,
-                        "no safetensors file: it does not begin with its header "
+                        "not a safetensors file: it does not begin with its header "
                         "(safetensors.numpy.save_file({'x': x, 'y': y}, FILE) writes one)");
     }
     char *text = hth_alloc((size_t)bytes + 1);
@@ -162,15 +163,21 @@ static hth_err dataset_keep(hth_dataset *d)
     return hth_file_unchanged(&d->file, d->name);
 }
 
+static hth_err dataset_fill(const char *path, int fd, hth_dataset *d)
+{
+    if (d->name == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    }
+    HTH_TRY(fd >= 0 ? hth_file_again(fd, path, &d->file) : hth_open_data(path, &d->file));
+    HTH_TRY(dataset_read(d));
+    return dataset_keep(d);
+}
+
 // dataset_open opens `path`, or (fd >= 0) what a descriptor stands for.
 static hth_err dataset_open(const char *path, int fd, hth_dataset *out)
 {
     *out = (hth_dataset){.name = hth_strdup(path), .file = {.fd = -1}};
-    hth_err err = out->name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a dataset")
-                  : fd >= 0         ? hth_file_again(fd, path, &out->file)
-                                    : hth_open_data(path, &out->file);
-    err = err == HTH_OK ? dataset_read(out) : err;
-    err = err == HTH_OK ? dataset_keep(out) : err;
+    hth_err err = dataset_fill(path, fd, out);
     if (err != HTH_OK) {
         hth_dataset_close(out);
         return hth_err_prefix(err, "dataset %s", path);
@@ -188,53 +195,53 @@ hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out)
     return dataset_open(name, fd, out);
 }
 
-void hth_dataset_close(hth_dataset *d)
+void hth_dataset_close(hth_dataset *dataset)
 {
-    for (int i = 0; i < d->n_tensors; i++) {
-        hth_free(d->tensors[i].name);
-        hth_free(d->tensors[i].t.data);
+    for (int i = 0; i < dataset->n_tensors; i++) {
+        hth_free(dataset->tensors[i].name);
+        hth_free(dataset->tensors[i].t.data);
     }
-    hth_free(d->tensors);
-    if (d->name != NULL) { // it was opened
-        hth_file_close(&d->file);
+    hth_free(dataset->tensors);
+    if (dataset->name != NULL) { // it was opened
+        hth_file_close(&dataset->file);
     }
-    hth_free(d->name);
-    memset(d, 0, sizeof *d);
+    hth_free(dataset->name);
+    memset(dataset, 0, sizeof *dataset);
 }
 
-const hth_dataset_tensor *hth_dataset_find(const hth_dataset *d, const char *name)
+const hth_dataset_tensor *hth_dataset_find(const hth_dataset *dataset, const char *name)
 {
-    for (int i = 0; i < d->n_tensors; i++) {
-        if (strcmp(d->tensors[i].name, name) == 0) {
-            return &d->tensors[i];
+    for (int i = 0; i < dataset->n_tensors; i++) {
+        if (strcmp(dataset->tensors[i].name, name) == 0) {
+            return &dataset->tensors[i];
         }
     }
     return NULL;
 }
 
-hth_err hth_dataset_gather(const hth_dataset *d, const hth_dataset_tensor *t, const int64_t *rows,
-                           int64_t n, void *out)
+hth_err hth_dataset_gather(const hth_dataset *dataset, const hth_dataset_tensor *tensor,
+                           const int64_t *rows, int64_t count, void *out)
 {
-    size_t row = t->t.bytes / (size_t)d->n_samples;
-    for (int64_t i = 0, k; i < n; i = k) {
-        for (k = i + 1; k < n && rows[k] == rows[k - 1] + 1; k++) {
+    size_t row = tensor->t.bytes / (size_t)dataset->n_samples;
+    for (int64_t i = 0, k; i < count; i = k) {
+        for (k = i + 1; k < count && rows[k] == rows[k - 1] + 1; k++) {
         }
         char *to = (char *)out + (size_t)i * row;
         size_t from = (size_t)rows[i] * row, bytes = (size_t)(k - i) * row;
-        if (t->t.data != NULL) {
-            memcpy(to, (const char *)t->t.data + from, bytes);
+        if (tensor->t.data != NULL) {
+            memcpy(to, (const char *)tensor->t.data + from, bytes);
         } else {
-            HTH_TRY(hth_file_read(&d->file, d->name, t->at + from, to, bytes));
+            HTH_TRY(hth_file_read(&dataset->file, dataset->name, tensor->at + from, to, bytes));
         }
     }
     return HTH_OK;
 }
 
-void hth_dataset_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows)
+void hth_dataset_order(int64_t count, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows)
 {
     uint64_t s = (seed + 1) * 0x9E3779B97F4A7C15u + (uint64_t)epoch * 0xD1B54A32D192ED03u;
     s = s != 0 ? s : 1;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         rows[i] = i;
         if (!shuffle) {
             continue;

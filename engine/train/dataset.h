@@ -35,16 +35,17 @@ hth_err hth_dataset_open(const char *path, hth_dataset *out);
 // hth_dataset_open_fd is the same for a descriptor that was taken (base/file.h), and stays the
 // caller's.
 hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out);
-void hth_dataset_close(hth_dataset *d);
+void hth_dataset_close(hth_dataset *dataset);
 
 // hth_dataset_find returns the tensor of that name, NULL: none.
-const hth_dataset_tensor *hth_dataset_find(const hth_dataset *d, const char *name);
-// hth_dataset_gather reads samples rows[0 .. n) of `t` to `out`, one after the other. HTH_EIO: the
-// file is shorter by now, or cannot be read. Blocks for as long as its file system does.
-hth_err hth_dataset_gather(const hth_dataset *d, const hth_dataset_tensor *t, const int64_t *rows,
-                           int64_t n, void *out);
-// hth_dataset_order fills rows[0 .. n) with a random order that depends on seed and epoch only
+const hth_dataset_tensor *hth_dataset_find(const hth_dataset *dataset, const char *name);
+// hth_dataset_gather reads samples rows[0 .. count) of `tensor` to `out`, one after the other.
+// HTH_EIO: the file is shorter by now, or cannot be read. Blocks for as long as its file system
+// does.
+hth_err hth_dataset_gather(const hth_dataset *dataset, const hth_dataset_tensor *tensor,
+                           const int64_t *rows, int64_t count, void *out);
+// hth_dataset_order fills rows[0 .. count) with a random order that depends on seed and epoch only
 // (Fisher and Yates, xorshift64*); unshuffled: 0, 1, 2, ..
-void hth_dataset_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows);
+void hth_dataset_order(int64_t count, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows);
 
 #endif

@@ -59,7 +59,8 @@ static void bad_files_are_refused(void **state)
          -1, 12},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "lies outside", -1,
          12},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[-3],\"data_offsets\":[0,12]}}", "no size", -1, 12},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[-3],\"data_offsets\":[0,12]}}",
+         "an invalid dimension", -1, 12},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":3,\"data_offsets\":[0,12]}}", "no shape", -1, 12},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", "single value", -1, 4},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", "no samples", -1, 0},
@@ -123,7 +124,8 @@ static void files_that_are_cut(void **state)
     assert_int_equal((unsigned char)row[77], 77);
     assert_int_equal(truncate(path, 65536), 0);
     assert_ok(hth_dataset_gather(&d, x, &first, 1, row));
-    assert_err(hth_dataset_gather(&d, x, &last, 1, row), HTH_EIO, "changed while it was read");
+    assert_err(hth_dataset_gather(&d, x, &last, 1, row), HTH_EIO,
+               "changed while it was being read");
     assert_ok(hth_dataset_gather(&d, y, &last, 1, row));
     hth_dataset_close(&d);
 }

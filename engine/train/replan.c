@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When to measure, when to search, when to swap. See trainer_watch.h.
+// When to measure, when to search, when to swap. See replan.h.
 #include "engine/train/replan_impl.h"
 
 #include "base/alloc.h"
@@ -12,42 +12,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_OFF         0.05 // of the predicted time: further away it was wrong
-#define WATCH_GAIN        0.01 // of the time, to change the plan
-#define WATCH_SLACK       1.01 // times the time that no plan can beat: not worth a search
-#define WATCH_CORRECTIONS 4    // in a job
-#define WATCH_ROUNDS      8    // of a search, each with a seed of its own
-#define WATCH_ROUND_MS    500
+#define REPLAN_OFF         0.05 // of the predicted time: further away it was wrong
+#define REPLAN_GAIN        0.01 // of the time, to change the plan
+#define REPLAN_SLACK       1.01 // times the time that no plan can beat: not worth a search
+#define REPLAN_CORRECTIONS 4    // in a job
+#define REPLAN_ROUNDS      8    // of a search, each with a seed of its own
+#define REPLAN_ROUND_MS    500
 
 static const hth_trainer_phase *watch_phase(const hth_trainer *t)
 {
     return t->shapes[0].parts > 1 ? &t->shapes[0].add : &t->shapes[0].apply;
 }
 
-hth_program *hth_replan_program(const hth_trainer *t)
+hth_program *hth_replan_program(const hth_trainer *trainer)
 {
-    return watch_phase(t)->program;
+    return watch_phase(trainer)->program;
 }
 
-double hth_trainer_measured_us(const hth_trainer *t)
+double hth_trainer_measured_us(const hth_trainer *trainer)
 {
-    int n = t->watch.n_us < HTH_REPLAN_STEPS ? t->watch.n_us : HTH_REPLAN_STEPS;
-    return n > 0 ? hth_replan_median(t->watch.us, n) : 0;
+    int n = trainer->replan.n_us < HTH_REPLAN_STEPS ? trainer->replan.n_us : HTH_REPLAN_STEPS;
+    return n > 0 ? hth_replan_median(trainer->replan.us, n) : 0;
 }
 
-double hth_trainer_predicted_us(const hth_trainer *t)
+double hth_trainer_predicted_us(const hth_trainer *trainer)
 {
-    return t->n_shapes > 0 ? hth_trainer_shape_us(t, &t->shapes[0]) : 0;
+    return trainer->n_shapes > 0 ? hth_trainer_shape_us(trainer, &trainer->shapes[0]) : 0;
 }
 
-int hth_trainer_swaps(const hth_trainer *t)
+int hth_trainer_swaps(const hth_trainer *trainer)
 {
-    return t->watch.swaps;
+    return trainer->replan.swaps;
 }
 
-bool hth_trainer_plans(const hth_trainer *t)
+bool hth_trainer_plans(const hth_trainer *trainer)
 {
-    const hth_replan *w = &t->watch;
+    const hth_replan *w = &trainer->replan;
     return w->searching || w->n_samples >= 0 || (w->on && !w->refined);
 }
 
@@ -57,7 +57,7 @@ static void watch_search(void *ctx)
 {
     hth_replan *w = ctx;
     hth_thread_low();
-    for (int round = 0; round < (w->once ? 1 : WATCH_ROUNDS) && !w->stop; round++) {
+    for (int round = 0; round < (w->once ? 1 : REPLAN_ROUNDS) && !w->stop; round++) {
         hth_plan *plan;
         w->options.seed++;
         if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
@@ -75,11 +75,11 @@ static void watch_search(void *ctx)
 
 static hth_err watch_begin(hth_trainer *t)
 {
-    hth_replan *w = &t->watch;
+    hth_replan *w = &t->replan;
     const hth_program *p = hth_replan_program(t);
     int *only;
     w->refined = true;
-    if (p->plan->predicted_us <= p->plan->lower_bound_us * WATCH_SLACK) {
+    if (p->plan->predicted_us <= p->plan->lower_bound_us * REPLAN_SLACK) {
         return HTH_OK;
     }
     HTH_TRY(hth_replan_choices(p, &only));
@@ -90,7 +90,7 @@ static hth_err watch_begin(hth_trainer *t)
     const hth_trainer_phase *s = watch_phase(t);
     w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
     w->options = p->options;
-    w->options.limit_ms = w->once ? p->options.limit_ms : WATCH_ROUND_MS;
+    w->options.limit_ms = w->once ? p->options.limit_ms : REPLAN_ROUND_MS;
     w->done = w->stop = 0;
     err = hth_thread_start("replan", watch_search, w, &w->thread);
     w->searching = err == HTH_OK;
@@ -112,9 +112,9 @@ static void watch_forget(hth_replan *w)
     w->found = NULL;
 }
 
-void hth_replan_stop(hth_trainer *t)
+void hth_replan_stop(hth_trainer *trainer)
 {
-    hth_replan *w = &t->watch;
+    hth_replan *w = &trainer->replan;
     w->stop = 1;
     watch_join(w);
     watch_forget(w);
@@ -128,7 +128,7 @@ void hth_replan_stop(hth_trainer *t)
 // The found plan, with the problem that it was found for, in the place of the present one.
 static hth_err watch_swap(hth_trainer *t)
 {
-    hth_replan *w = &t->watch;
+    hth_replan *w = &t->replan;
     hth_program *p = hth_replan_program(t);
     HTH_TRY(hth_plan_verify(&w->problem, w->found));
     HTH_TRY(hth_program_replan(t->ms->site, p, &w->problem, &w->found));
@@ -141,10 +141,10 @@ static hth_err watch_swap(hth_trainer *t)
 
 static hth_err watch_finish(hth_trainer *t)
 {
-    hth_replan *w = &t->watch;
+    hth_replan *w = &t->replan;
     watch_join(w);
     double now = hth_replan_program(t)->plan->predicted_us;
-    hth_err err = w->found != NULL && w->found->predicted_us < now * (1 - WATCH_GAIN)
+    hth_err err = w->found != NULL && w->found->predicted_us < now * (1 - REPLAN_GAIN)
                       ? watch_swap(t)
                       : HTH_OK;
     watch_forget(w);
@@ -154,39 +154,39 @@ static hth_err watch_finish(hth_trainer *t)
 static bool watch_is_off(const hth_trainer *t)
 {
     double predicted = hth_replan_program(t)->plan->predicted_us;
-    return t->watch.n_us >= 2 * HTH_REPLAN_STEPS && t->watch.corrections < WATCH_CORRECTIONS &&
-           fabs(hth_replan_median(t->watch.one_us, HTH_REPLAN_STEPS) - predicted) >
-               WATCH_OFF * predicted;
+    return t->replan.n_us >= 2 * HTH_REPLAN_STEPS && t->replan.corrections < REPLAN_CORRECTIONS &&
+           fabs(hth_replan_median(t->replan.one_us, HTH_REPLAN_STEPS) - predicted) >
+               REPLAN_OFF * predicted;
 }
 
-hth_err hth_replan_correct(hth_trainer *t)
+hth_err hth_replan_correct(hth_trainer *trainer)
 {
-    t->watch.once = true;
-    return hth_replan_measure(t, HTH_REPLAN_SAMPLES);
+    trainer->replan.once = true;
+    return hth_replan_measure(trainer, HTH_REPLAN_SAMPLES);
 }
 
-hth_err hth_replan_see(hth_trainer *t, int steps)
+hth_err hth_replan_see(hth_trainer *trainer, int steps)
 {
-    t->watch.only = true;
-    return hth_replan_measure(t, steps);
+    trainer->replan.only = true;
+    return hth_replan_measure(trainer, steps);
 }
 
-bool hth_replan_measures(const hth_trainer *t, const hth_program *p)
+bool hth_replan_measures(const hth_trainer *trainer, const hth_program *program)
 {
-    return t->watch.n_samples >= 0 && p == hth_replan_program(t);
+    return trainer->replan.n_samples >= 0 && program == hth_replan_program(trainer);
 }
 
-hth_err hth_replan_step(hth_trainer *t, double us, double one_us)
+hth_err hth_replan_step(hth_trainer *trainer, double us, double one_us)
 {
-    hth_replan *w = &t->watch;
+    hth_replan *w = &trainer->replan;
     if (w->n_samples >= 0) {
-        hth_replan_sample(t, one_us);
+        hth_replan_sample(trainer, one_us);
         if (w->n_samples < w->want) {
             return HTH_OK;
         }
-        HTH_TRY(hth_replan_learn(t));
-        HTH_TRY(w->only ? HTH_OK : watch_begin(t));
-        return w->once ? watch_finish(t) : HTH_OK;
+        HTH_TRY(hth_replan_learn(trainer));
+        HTH_TRY(w->only ? HTH_OK : watch_begin(trainer));
+        return w->once ? watch_finish(trainer) : HTH_OK;
     }
     w->us[w->n_us % HTH_REPLAN_STEPS] = us;
     w->one_us[w->n_us % HTH_REPLAN_STEPS] = one_us;
@@ -195,10 +195,10 @@ hth_err hth_replan_step(hth_trainer *t, double us, double one_us)
         return HTH_OK;
     }
     if (w->searching) {
-        return w->done ? watch_finish(t) : HTH_OK;
+        return w->done ? watch_finish(trainer) : HTH_OK;
     }
-    if (watch_is_off(t)) {
-        return hth_replan_measure(t, HTH_REPLAN_SAMPLES);
+    if (watch_is_off(trainer)) {
+        return hth_replan_measure(trainer, HTH_REPLAN_SAMPLES);
     }
-    return !w->refined && w->n_us > 1 ? watch_begin(t) : HTH_OK;
+    return !w->refined && w->n_us > 1 ? watch_begin(trainer) : HTH_OK;
 }

@@ -55,22 +55,22 @@ typedef struct hth_replan {
 struct hth_trainer;
 // hth_replan_step counts an update of a whole batch, which took `us`, with `one_us` for the last
 // run of the plan that is watched, and takes a better plan over when there is one.
-hth_err hth_replan_step(struct hth_trainer *t, double us, double one_us);
+hth_err hth_replan_step(struct hth_trainer *trainer, double us, double one_us);
 // hth_replan_correct has the next HTH_REPLAN_SAMPLES steps (of batches in one part) measured, and
 // at the end of the last one does for once what a job does: times become the measured ones, and a
 // plan that the search finds with these in one round of the time that the first plan had is taken
 // over.
-hth_err hth_replan_correct(struct hth_trainer *t);
+hth_err hth_replan_correct(struct hth_trainer *trainer);
 // hth_replan_see has the next `steps` (of batches in one part, at most HTH_REPLAN_SAMPLES)
 // measured; the times become what they took, the plan stays.
-hth_err hth_replan_see(struct hth_trainer *t, int steps);
+hth_err hth_replan_see(struct hth_trainer *trainer, int steps);
 // hth_replan_remember leaves what was measured last, nodes and copies, to plans that are made from
 // now on, in this process and, through the store, in others. Nothing changes where nothing was
 // measured, or where in most of the steps other processes ran on the same processors.
-hth_err hth_replan_remember(struct hth_trainer *t);
-// hth_replan_measures says whether every run of `p` is measured now, for the watch.
-bool hth_replan_measures(const struct hth_trainer *t, const hth_program *p);
+hth_err hth_replan_remember(struct hth_trainer *trainer);
+// hth_replan_measures says whether every run of `program` is measured now, for the watch.
+bool hth_replan_measures(const struct hth_trainer *trainer, const hth_program *program);
 // hth_replan_stop ends the search; before the program that is watched goes.
-void hth_replan_stop(struct hth_trainer *t);
+void hth_replan_stop(struct hth_trainer *trainer);
 
 #endif

@@ -7,18 +7,18 @@
 #include "engine/train/trainer_impl.h"
 
 // The step that is watched.
-hth_program *hth_replan_program(const hth_trainer *t);
+hth_program *hth_replan_program(const hth_trainer *trainer);
 // The middle one of at most HTH_REPLAN_STEPS.
-double hth_replan_median(const double *v, int n);
+double hth_replan_median(const double *values, int count);
 // hth_replan_choices allocates the algorithm that each node has now.
-hth_err hth_replan_choices(const hth_program *p, int **out);
+hth_err hth_replan_choices(const hth_program *program, int **out);
 
 // hth_replan_measure begins to measure `steps` steps; hth_replan_sample takes one of them over,
-// which took `us`; hth_replan_learn, behind the last one, has the problem's times be the measured
+// which took `us`; hth_replan_learn, after the last one, has the problem's times be the measured
 // ones.
-hth_err hth_replan_measure(hth_trainer *t, int steps);
-void hth_replan_sample(hth_trainer *t, double us);
-hth_err hth_replan_learn(hth_trainer *t);
-void hth_replan_samples_free(hth_replan *w); // none is being taken then
+hth_err hth_replan_measure(hth_trainer *trainer, int steps);
+void hth_replan_sample(hth_trainer *trainer, double us);
+hth_err hth_replan_learn(hth_trainer *trainer);
+void hth_replan_samples_free(hth_replan *replan); // none is being taken then
 
 #endif

@@ -12,7 +12,7 @@ static void rig_open(rig *r, hth_policy policy, const char *budget, int64_t part
     rig_make(r, &unet, SAMPLES, policy);
     r->t->parts = parts;
     r->spec.budget = budget;
-    r->spec.replan = r->t->watch.on = replan;
+    r->spec.replan = r->t->replan.on = replan;
     rig_prepare(r);
 }
 
@@ -28,12 +28,12 @@ static void predictions_are_corrected(void **state)
     p->plan->lower_bound_us *= 1000; // so that no search stands in the way
     assert_true(hth_trainer_measured_us(r.t) == 0);
     int steps = 0;
-    for (; r.t->watch.corrections == 0 || r.t->watch.n_samples >= 0; steps++) {
+    for (; r.t->replan.corrections == 0 || r.t->replan.n_samples >= 0; steps++) {
         assert_true(steps < 200);
         rig_step(&r);
     }
     assert_int_equal(steps, 2 * HTH_REPLAN_STEPS + HTH_REPLAN_SAMPLES);
-    double sampled = r.t->watch.sampled_us;
+    double sampled = r.t->replan.sampled_us;
     if (fabs(hth_trainer_predicted_us(r.t) - sampled) > 0.05 * sampled) {
         fail_msg("predicted %g us, measured %g us", hth_trainer_predicted_us(r.t), sampled);
     }
@@ -42,7 +42,7 @@ static void predictions_are_corrected(void **state)
     rig_close(&r);
 }
 
-// At once, as `bench` has it: behind the last of the measured steps nothing is left to do.
+// At once, as `bench` has it: after the last of the measured steps nothing is left to do.
 static void correction_can_be_asked_for(void **state)
 {
     rig r;
@@ -55,17 +55,17 @@ static void correction_can_be_asked_for(void **state)
     assert_ok(hth_replan_correct(r.t));
     assert_true(hth_trainer_plans(r.t));
     for (int i = 0; i < HTH_REPLAN_SAMPLES; i++) {
-        assert_int_equal(r.t->watch.n_samples, i);
+        assert_int_equal(r.t->replan.n_samples, i);
         rig_step(&r);
     }
-    assert_true(r.t->watch.n_samples < 0 && !r.t->watch.searching);
-    double predicted = hth_trainer_predicted_us(r.t), sampled = r.t->watch.sampled_us;
-    if (!(r.t->watch.swaps > 0 ? predicted < sampled
-                               : fabs(predicted - sampled) < 0.05 * sampled)) {
+    assert_true(r.t->replan.n_samples < 0 && !r.t->replan.searching);
+    double predicted = hth_trainer_predicted_us(r.t), sampled = r.t->replan.sampled_us;
+    if (!(r.t->replan.swaps > 0 ? predicted < sampled
+                                : fabs(predicted - sampled) < 0.05 * sampled)) {
         fail_msg("predicted %g us, measured %g us", predicted, sampled);
     }
     rig_step(&r);
-    assert_true(r.t->watch.n_samples < 0 && !hth_trainer_plans(r.t));
+    assert_true(r.t->replan.n_samples < 0 && !hth_trainer_plans(r.t));
     rig_close(&r);
 }
 
@@ -93,7 +93,7 @@ static void check_taken_over(int64_t parts)
     assert_int_equal(hth_trainer_swaps(b.t), 0);
     assert_true(p->plan->arena_bytes + p->plan->resident_bytes <= p->budget);
     assert_string_equal(p->plan->policy, "hearth");
-    print_message("# %d parts: another plan behind %d steps\n", (int)parts, steps - 5);
+    print_message("# %d parts: another plan after %d steps\n", (int)parts, steps - 5);
     rig_same_state(&a, &b); // contents are where the new plan has them
     rig_close(&a);
     rig_close(&b);
@@ -111,13 +111,13 @@ static void searches_are_stopped(void **state)
     rig r;
     rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, true);
     r.t->shapes[0].apply.program->plan->predicted_us *= 2;
-    while (!r.t->watch.searching) {
+    while (!r.t->replan.searching) {
         rig_step(&r);
     }
     assert_ok(hth_trainer_replan(r.t));
-    assert_false(r.t->watch.searching);
+    assert_false(r.t->replan.searching);
     assert_ok(hth_trainer_prepare(r.t, &r.input, &r.target));
-    while (!r.t->watch.searching) {
+    while (!r.t->replan.searching) {
         rig_step(&r);
         r.t->shapes[0].apply.program->plan->predicted_us *= 2;
     }
@@ -135,11 +135,11 @@ static void steps_are_remembered(void **state)
     assert_ok(hth_replan_see(a.t, 3));
     for (int i = 0; i < 4; i++) {
         rig_step(&a);
-        assert_int_equal(a.t->watch.n_samples, i < 2 ? i + 1 : -1);
+        assert_int_equal(a.t->replan.n_samples, i < 2 ? i + 1 : -1);
     }
-    double seen = hth_trainer_predicted_us(a.t), sampled = a.t->watch.sampled_us;
+    double seen = hth_trainer_predicted_us(a.t), sampled = a.t->replan.sampled_us;
     assert_true(sampled > 0 && fabs(seen / sampled - 1) < 0.05);
-    assert_false(a.t->watch.searching || hth_trainer_swaps(a.t) > 0);
+    assert_false(a.t->replan.searching || hth_trainer_swaps(a.t) > 0);
     rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
     double alone = hth_trainer_predicted_us(b.t), sum = 0;
     const hth_problem *q = &b.t->shapes[0].apply.program->problem;
@@ -149,20 +149,20 @@ static void steps_are_remembered(void **state)
         p->problem.nodes[i].alternatives[0].time_us = q->nodes[i].alternatives[0].time_us * 4 / 3;
     }
     rig_close(&b);
-    a.t->watch.calm = false;
+    a.t->replan.calm = false;
     assert_ok(hth_replan_remember(a.t)); // .. in steps that were disturbed: no
     rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
     assert_true(hth_trainer_predicted_us(b.t) == alone);
     rig_close(&b);
-    a.t->watch.calm = true;
-    a.t->watch.busy_us[1] = 1;
+    a.t->replan.calm = true;
+    a.t->replan.busy_us[1] = 1;
     p->problem.d2h_bytes_per_s = a.site.link_back_bytes_per_s / 1.25;
     assert_ok(hth_replan_remember(a.t));
     assert_true(fabs(a.site.link_back_bytes_per_s / 1.6e8 - 1) < 1e-6);
     assert_true(a.site.link_bytes_per_s == 2e8);
     rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
     double now = hth_trainer_predicted_us(b.t);
-    print_message("# planned %.0f us alone (nodes %.0f), %.0f behind a step\n", alone, sum, now);
+    print_message("# planned %.0f us alone (nodes %.0f), %.0f during a step\n", alone, sum, now);
     assert_true(fabs(now - alone - sum / 3) < 0.02 * alone);
     rig_close(&b);
     rig_close(&a);

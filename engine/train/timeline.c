@@ -45,22 +45,22 @@ hth_err hth_timeline_open(hth_timeline **out)
     return HTH_OK;
 }
 
-void hth_timeline_close(hth_timeline *t)
+void hth_timeline_close(hth_timeline *timeline)
 {
-    hth_free(t);
+    hth_free(timeline);
 }
 
-bool hth_timeline_begin(hth_timeline *t, uint64_t now_ns)
+bool hth_timeline_begin(hth_timeline *timeline, uint64_t now_ns)
 {
-    if (t == NULL ||
-        (t->begun >= HTH_TIMELINE_FIRST && now_ns - t->begun_ns < HTH_TIMELINE_PERIOD_NS)) {
+    if (timeline == NULL || (timeline->begun >= HTH_TIMELINE_FIRST &&
+                             now_ns - timeline->begun_ns < HTH_TIMELINE_PERIOD_NS)) {
         return false;
     }
-    t->begun++;
-    t->begun_ns = now_ns;
-    t->fine_us = 0;
-    t->draft->n = 0;
-    t->draft->wall_us = 0;
+    timeline->begun++;
+    timeline->begun_ns = now_ns;
+    timeline->fine_us = 0;
+    timeline->draft->n = 0;
+    timeline->draft->wall_us = 0;
     return true;
 }
 
@@ -100,7 +100,7 @@ static void draft_join(hth_timeline *t)
 
 // What came since the last time is joined as what was there before; where that does not do, twice
 // as much is: at the latest when a stream is one bar, there is room.
-static void draft_room(hth_timeline *t)
+static void draft_reserve(hth_timeline *t)
 {
     draft_join(t);
     while (t->draft->n > HTH_TIMELINE_BARS / 2) {
@@ -116,48 +116,48 @@ static const char *instr_name(const hth_problem *p, const hth_instr *in)
     return name != NULL ? name : "?";
 }
 
-void hth_timeline_add(hth_timeline *t, const hth_problem *p, const hth_plan *plan,
+void hth_timeline_add(hth_timeline *timeline, const hth_problem *problem, const hth_plan *plan,
                       const double (*times_us)[2], uint64_t from_ns)
 {
-    timeline_step *d = t->draft;
-    double offset_us = (double)(from_ns - t->begun_ns) / 1e3;
+    timeline_step *d = timeline->draft;
+    double offset_us = (double)(from_ns - timeline->begun_ns) / 1e3;
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
             continue;
         }
         if (d->n == HTH_TIMELINE_BARS) {
-            draft_room(t);
+            draft_reserve(timeline);
         }
         timeline_bar *b = &d->bar[d->n++];
         bool copies = in->kind != HTH_INSTR_COMPUTE;
         *b = (timeline_bar){.from_us = offset_us + times_us[i][0],
                             .to_us = offset_us + times_us[i][1],
                             .longest_us = times_us[i][1] - times_us[i][0],
-                            .bytes = copies ? p->tensors[in->tensor].bytes : 0,
+                            .bytes = copies ? problem->tensors[in->tensor].bytes : 0,
                             .lane = (int)hth_instr_lane(in),
                             .count = 1,
                             .again = in->recompute};
-        snprintf(b->name, sizeof b->name, "%s", instr_name(p, in));
+        snprintf(b->name, sizeof b->name, "%s", instr_name(problem, in));
         d->wall_us = fmax(d->wall_us, b->to_us);
     }
 }
 
-void hth_timeline_end(hth_timeline *t, uint64_t step, uint64_t now_ns)
+void hth_timeline_end(hth_timeline *timeline, uint64_t step, uint64_t now_ns)
 {
-    timeline_step *d = t->draft;
-    if (t->fine_us > 0) { // all of it by the same measure
-        draft_join(t);
+    timeline_step *d = timeline->draft;
+    if (timeline->fine_us > 0) { // all of it by the same measure
+        draft_join(timeline);
     }
     d->step = step;
     d->ended_ns = now_ns;
-    t->draft = t->last;
-    t->last = d;
+    timeline->draft = timeline->last;
+    timeline->last = d;
 }
 
-uint64_t hth_timeline_ns(const hth_timeline *t)
+uint64_t hth_timeline_ns(const hth_timeline *timeline)
 {
-    return t->last->ended_ns;
+    return timeline->last->ended_ns;
 }
 
 // A name may have been cut inside a character, and is whatever the model's author wrote.
@@ -176,9 +176,9 @@ static json_int_t in_ns(double us)
     return (json_int_t)llround(us * 1e3);
 }
 
-json_t *hth_timeline_json(const hth_timeline *t, uint64_t now_ns)
+json_t *hth_timeline_json(const hth_timeline *timeline, uint64_t now_ns)
 {
-    const timeline_step *s = t->last;
+    const timeline_step *s = timeline->last;
     json_t *bars = json_array();
     for (int i = 0; i < s->n; i++) {
         const timeline_bar *b = &s->bar[i];

@@ -44,7 +44,7 @@ typedef struct hth_train_spec {
     int64_t batch, epochs;
     bool replan;         // look for better plans while the job runs
     int64_t accumulate;  // parts of equal size that a batch is taken in; 0: the fastest
-    int64_t checkpoint;  // a checkpoint behind every so many steps, and every epoch; 0: none
+    int64_t checkpoint;  // a checkpoint after every so many steps, and every epoch; 0: none
     bool resume;         // begin at the last one, if there is one
     double hold_out;     // share of the data that is evaluated, not trained on
     hth_train_file eval; // more data to evaluate
@@ -69,132 +69,135 @@ typedef struct hth_trainer hth_trainer;
 // (dtypes and shapes; data unused): builds the step, plans it, allocates.
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
                          hth_trainer **out);
-void hth_trainer_close(hth_trainer *t); // NULL is allowed
+void hth_trainer_close(hth_trainer *trainer); // NULL is allowed
 
 // hth_trainer_prepare makes the step for one batch shape the current one.
-hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target);
+hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
+                            const hth_tensor *target);
 // hth_trainer_step runs one step on the current shape; data of inputs and target are read.
-hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+hth_err hth_trainer_step(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                          float *loss);
 // hth_trainer_replan forgets what was compiled: the next prepare does so under spec->budget as it
 // is then. Slots keep their contents.
-hth_err hth_trainer_replan(hth_trainer *t);
+hth_err hth_trainer_replan(hth_trainer *trainer);
 // hth_trainer_measured_us is the median of the last updates on whole batches, 0: not known;
 // hth_trainer_predicted_us what they are planned to take; hth_trainer_swaps how often a better plan
 // was taken over; hth_trainer_plans says that one is looked for, or will be soon.
-double hth_trainer_measured_us(const hth_trainer *t);
-double hth_trainer_predicted_us(const hth_trainer *t);
-int hth_trainer_swaps(const hth_trainer *t);
-bool hth_trainer_plans(const hth_trainer *t);
+double hth_trainer_measured_us(const hth_trainer *trainer);
+double hth_trainer_predicted_us(const hth_trainer *trainer);
+int hth_trainer_swaps(const hth_trainer *trainer);
+bool hth_trainer_plans(const hth_trainer *trainer);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
-double hth_trainer_stall_ms(const hth_trainer *t);
+double hth_trainer_stall_ms(const hth_trainer *trainer);
 // hth_trainer_memory_bytes is what the job holds of the device now.
-uint64_t hth_trainer_memory_bytes(const hth_trainer *t);
+uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer);
 // hth_trainer_timeline has one step in a while measured into `timeline`, which outlives the
 // trainer.
-void hth_trainer_timeline(hth_trainer *t, hth_timeline *timeline);
+void hth_trainer_timeline(hth_trainer *trainer, hth_timeline *timeline);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
-void hth_trainer_rate(hth_trainer *t, double lr);
+void hth_trainer_rate(hth_trainer *trainer, double lr);
 // The current program and its graph, the model's graph, and for softmax-xent the number of classes
 // (else 0).
-const hth_program *hth_trainer_program(const hth_trainer *t);
-const hth_train_graph *hth_trainer_graph(const hth_trainer *t);
-const hth_graph *hth_trainer_model(const hth_trainer *t);
+const hth_program *hth_trainer_program(const hth_trainer *trainer);
+const hth_train_graph *hth_trainer_graph(const hth_trainer *trainer);
+const hth_graph *hth_trainer_model(const hth_trainer *trainer);
 // hth_trainer_account is whom its memory belongs to.
-const hth_account *hth_trainer_account(const hth_trainer *t);
-int64_t hth_trainer_classes(const hth_trainer *t);
+const hth_account *hth_trainer_account(const hth_trainer *trainer);
+int64_t hth_trainer_classes(const hth_trainer *trainer);
 // hth_trainer_whole says that its batches are never taken in parts: the model's samples depend on
 // each other.
-bool hth_trainer_whole(const hth_trainer *t);
+bool hth_trainer_whole(const hth_trainer *trainer);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
-hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
+hth_err hth_trainer_target(hth_trainer *trainer, const hth_tensor *inputs, hth_tensor *target);
 // hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change
 // of the budget.
-hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes);
+hth_err hth_trainer_arena(hth_trainer *trainer, void **out, uint64_t *bytes);
 // hth_trainer_finite: HTH_EINVAL names a parameter or statistic with elements that are not finite,
 // but were.
-hth_err hth_trainer_finite(hth_trainer *t);
+hth_err hth_trainer_finite(hth_trainer *trainer);
 // hth_trainer_bytes is how many bytes of files the store gets by hth_trainer_publish at most, and
 // by one checkpoint.
-void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state);
+void hth_trainer_bytes(const hth_trainer *trainer, uint64_t *result, uint64_t *state);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
-hth_err hth_trainer_publish(hth_trainer *t, int *version);
+hth_err hth_trainer_publish(hth_trainer *trainer, int *version);
 
-// hth_trainer_state tells all slots but copies of parameters (n; the table is to be freed by
+// hth_trainer_state tells all slots but copies of parameters (count; the table is to be freed by
 // hth_free) as they are now; valid until the next call. hth_trainer_restore sets them, and the
 // number of steps that made them so.
-hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n);
-hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m,
+hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count);
+hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest,
                             uint64_t steps);
 
 // hth_train_rate is the learning rate of step `step` (from 0) of `steps`, `per_epoch` in an epoch.
-double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch);
+double hth_train_rate(const hth_train_spec *spec, int64_t step, int64_t steps, int64_t per_epoch);
 
 // A job runs in turns of one step, so that requests are served in between.
 typedef struct hth_train_job hth_train_job;
-// What is told behind every step and evaluation, to r->progress and to `fn`: {"step", "epoch",
+// What is told after every step and evaluation, to r->progress and to `fn`: {"step", "epoch",
 // "loss", "ms", "stall_ms", "peak_bytes", "budget_bytes"} and, of the last evaluation,
 // "held_out_loss" and "accuracy".
-typedef struct hth_train_tell {
+typedef struct hth_train_events {
     void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
     void *ctx;
     hth_timeline *timeline; // gets a step now and then; NULL: none
-} hth_train_tell;
-// hth_train_job_open reads the specification in r->arguments and makes everything ready: what can
-// be wrong is told here, before any step runs. `r` must outlive the job.
-hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell,
+} hth_train_events;
+// hth_train_job_open reads the specification in request->arguments and makes everything ready: what
+// can be wrong is told here, before any step runs. `request` must outlive the job.
+hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                            hth_train_job **out);
-// hth_train_job_turn runs one step, or evaluates one batch of held-out data behind an epoch. After
+// hth_train_job_slice runs one step, or evaluates one batch of held-out data after an epoch. After
 // the last one the result is published, r->json is the summary, and *done.
-hth_err hth_train_job_turn(hth_train_job *j, bool *done);
+hth_err hth_train_job_slice(hth_train_job *job, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
-json_t *hth_train_job_state(const hth_train_job *j);
+json_t *hth_train_job_state(const hth_train_job *job);
 // hth_train_job_times is what they take of time: {"predicted_ms", "measured_ms" (median of the last
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
-json_t *hth_train_job_times(const hth_train_job *j);
+json_t *hth_train_job_times(const hth_train_job *job);
 // hth_train_job_memory is what its steps take ({"peak_bytes", "budget_bytes", ..}); the job's.
-const json_t *hth_train_job_memory(const hth_train_job *j);
+const json_t *hth_train_job_memory(const hth_train_job *job);
 // hth_train_job_save makes a checkpoint of where the job stands.
-hth_err hth_train_job_save(hth_train_job *j);
+hth_err hth_train_job_save(hth_train_job *job);
 // hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the
 // job stays as it is.
-hth_err hth_train_job_budget(hth_train_job *j, const char *budget);
+hth_err hth_train_job_budget(hth_train_job *job, const char *budget);
 // hth_train_job_saved is the step of the last checkpoint, -1: none.
-int64_t hth_train_job_saved(const hth_train_job *j);
+int64_t hth_train_job_saved(const hth_train_job *job);
 // hth_train_job_trouble says what does not go as it should while the job goes on; "": nothing.
-const char *hth_train_job_trouble(const hth_train_job *j);
+const char *hth_train_job_trouble(const hth_train_job *job);
 // hth_train_job_stuck tells of a job that is done that neither its result nor a checkpoint could be
 // stored: the next turn tries that again.
-bool hth_train_job_stuck(const hth_train_job *j);
+bool hth_train_job_stuck(const hth_train_job *job);
 // hth_train_job_for has a job that is stuck go on for another request than it was made for.
-void hth_train_job_for(hth_train_job *j, hth_request *r);
-void hth_train_job_free(hth_train_job *j); // NULL is allowed
+void hth_train_job_for(hth_train_job *job, hth_request *request);
+void hth_train_job_free(hth_train_job *job); // NULL is allowed
 
 // hth_train_bench measures steps on synthetic data: for `seconds`, or, with `steps` > 0 (at most
 // HTH_TRAIN_STEPS), as many as that.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
-                        hth_request *r, json_t **out);
+                        hth_request *request, json_t **out);
 // hth_train_visit compiles the step of a synthetic batch and shows it to `visit`. With
 // spec->profile it is compiled for that device: there is a plan, but nothing that could run.
-hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                        hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
+hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                        hth_err (*visit)(void *ctx, const hth_program *program), void *ctx);
 // hth_train_elsewhere is hth_train_visit with spec->profile.
-hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                            hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
+hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx);
 // hth_train_plan plans the step of a synthetic batch and hands it to `report`; with
 // spec->write_profile *profile gets the costs of its nodes on this device, the caller's; else NULL.
-hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
+hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                       hth_err (*report)(void *ctx, const hth_problem *problem,
+                                         const hth_plan *plan),
                        void *ctx, json_t **profile);
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
-hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                        json_t **out);
 // hth_trainer_curve plans a job's update for every budget; `inputs` are shapes of a whole batch.
-hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, hth_curve *out);
 // hth_train_memory describes what a compiled step takes; hth_trainer_memory what an update does, in
 // all its parts.
-json_t *hth_train_memory(const hth_program *p);
-json_t *hth_trainer_memory(const hth_trainer *t);
+json_t *hth_train_memory(const hth_program *program);
+json_t *hth_trainer_memory(const hth_trainer *trainer);
 
 #endif

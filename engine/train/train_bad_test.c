@@ -12,11 +12,11 @@ static void bad_input_is_told(void **state)
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     prepare(&f, &image_net, data);
     expect(&f, &image_net, data, "{\"loss\": \"hinge\"}",
-           "loss 'hinge' is none of softmax-xent, mse");
+           "loss 'hinge' is not one of softmax-xent, mse");
     expect(&f, &image_net, data, "{\"optimizer\": \"lion\"}", "sgd, momentum, adam, adamw");
     expect(&f, &image_net, data, "{\"lr\": -1}", "lr is a number from 0");
     expect(&f, &image_net, data, "{\"batch\": 0}", "batch is a number from 1");
-    expect(&f, &image_net, data, "{\"policy\": \"magic\"}", "no policy is called 'magic'");
+    expect(&f, &image_net, data, "{\"policy\": \"magic\"}", "unknown policy 'magic'");
     expect(&f, &image_net, data, "{\"model\": \"nobody\"}", "nobody");
     expect(&f, &image_net, data, "{\"save-as\": \"a:b\", \"budget\": \"4KiB\"}", "not a version");
     expect(&f, &image_net, data, "{\"data\": \"/nowhere.safetensors\"}", "/nowhere.safetensors");
@@ -84,25 +84,25 @@ static void refused_before_any_step(void **state)
         {&mlp, "{\"loss\": \"softmax-xent\"}", "targets are"},
         {&mlp, "{\"freeze\": [\"0.*\", \"layer9.*\"]}",
          "'layer9.*' freezes nothing: there are parameters '0.weight', '0.bias', "},
-        {&mlp, "{\"budget\": \"0%\"}", "a budget of '0%' is no memory at all"},
-        {&mlp, "{\"budget\": \"0.0001%\"}", "is no memory at all"},
+        {&mlp, "{\"budget\": \"0%\"}", "a budget of '0%' is zero bytes"},
+        {&mlp, "{\"budget\": \"0.0001%\"}", "is zero bytes"},
         {&mlp, "{\"momentum\": 0.9}",
          "momentum is a setting of the optimizer momentum, not of sgd"},
         {&mlp, "{\"optimizer\": \"adam\", \"nesterov\": true}", "not of adam"},
         {&mlp, "{\"optimizer\": \"adam\", \"beta2\": 1}", "beta2 is a number from 0 to less"},
-        {&mlp, "{\"save-as\": \"a/b\"}", "--save-as: 'a/b' cannot be a model's name"},
-        {&mlp, "{\"save-as\": \".a\"}", "cannot be a model's name"},
-        {&mlp, "{\"save-as\": \"a\\nb\"}", "cannot be a model's name"},
+        {&mlp, "{\"save-as\": \"a/b\"}", "--save-as: 'a/b' is not a valid model name"},
+        {&mlp, "{\"save-as\": \".a\"}", "is not a valid model name"},
+        {&mlp, "{\"save-as\": \"a\\nb\"}", "is not a valid model name"},
         {&mlp, "{\"save-as\": \"\"}", "--save-as: '' is not a model name"},
         {&mlp, "{\"save-as\": \"a:b\"}", "--save-as: 'b' is not a version of model 'a'"},
         {&mlp, "{\"save-as\": \"a:3\"}",
-         "--save-as: 'a:3': the result becomes the next version of 'a', none is named"},
+         "--save-as: 'a:3': the result becomes the next version of 'a', do not name one"},
         {&mlp, "{\"save-as\": \"a.checkpoint\"}", "those of jobs' checkpoints"},
         {&mlp, LONG_NAME, "has 195 bytes: with the '.checkpoint' of a job's checkpoints"},
         {&mlp, "{\"batch\": 25}", "a batch of 25 is more than the 24 samples to train on"},
         {&mlp, "{\"batch\": 20, \"hold-out\": 0.25}",
          "a batch of 20 is more than the 18 samples to train on (6 of 24 are held out)"},
-        {&mlp, "{\"resume\": true}", "has no checkpoint to go on from"},
+        {&mlp, "{\"resume\": true}", "has no checkpoint to resume from"},
     };
     fixture f;
     char data[200];
@@ -116,7 +116,7 @@ static void refused_before_any_step(void **state)
         prepare(&f, bad[i].t, data);
         json_t *q = arguments_of(bad[i].t, data, bad[i].more, want);
         char *text = json_dumps(q, JSON_COMPACT);
-        call c = {.r = {.query = "train", .arguments = text, .progress = no_progress}};
+        call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = no_progress}};
         err = call_run(f.engine, &c);
         if (err != HTH_EINVAL && err != HTH_ENOTSUP && err != HTH_ENOENT) {
             fail_msg("%s: %s", bad[i].more, hth_err_detail());
@@ -134,7 +134,7 @@ static void refused_before_any_step(void **state)
 }
 
 // The last update is looked at, too. AdamW without eps divides 0 by 0 where a gradient is 0: of the
-// positions behind the sequence's end.
+// positions after the sequence's end.
 static void what_is_lost_is_not_published(void **state)
 {
     fixture f;
@@ -168,7 +168,7 @@ static void measured_without_learning(void **state)
 }
 
 // Relu's maximum swallows a NaN: every loss is finite, but the weights in front of it are not. The
-// checkpoint behind the first step stays what a job can go on from.
+// checkpoint after the first step stays what a job can go on from.
 static void lost_weights_are_told(void **state)
 {
     fixture f;
@@ -197,7 +197,7 @@ static void lost_weights_are_told(void **state)
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
     // Its model stays as long as the job could go on with it.
     assert_int_equal(hth_catalog_remove(f.store, "relu_net:1"), HTH_EBUSY);
-    assert_non_null(strstr(hth_err_detail(), "job 'result' is to go on with 'relu_net'"));
+    assert_non_null(strstr(hth_err_detail(), "job 'result' needs 'relu_net' to resume"));
     assert_ok(hth_checkpoint_rm(f.store, "result"));
     assert_ok(hth_catalog_remove(f.store, "relu_net:1"));
     fixture_close(&f);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training step on one synthetic batch: measured, or compiled for a look. Either a number of
 // steps of the plan as it is, or, for a time, steps of a plan that is corrected as a job's is
-// (trainer_watch.h) before anything counts: then what is predicted, of a step or of a new plan's
+// (replan.h) before anything counts: then what is predicted, of a step or of a new plan's
 // step, can be held against the steps that come after. In both cases what the nodes took is
 // remembered for plans that come after this one.
 #include "engine/train/trainer_impl.h"
@@ -167,10 +167,10 @@ static hth_err bench_trace(bench *b, json_t **out)
 // slots that are away among them.
 static void bench_memory(const bench *b, json_t *doc)
 {
-    const hth_slots *slots = &b->trainer->slots;
+    const hth_trainer_slots *slots = &b->trainer->slots;
     uint64_t away = 0;
     for (int i = 0; slots->file == NULL && i < slots->n; i++) {
-        away += slots->near[i] == NULL ? slots->bytes[i] : 0;
+        away += slots->resident[i] == NULL ? slots->bytes[i] : 0;
     }
     json_object_set_new(doc, "away_bytes", json_integer((json_int_t)away));
     uint64_t used = bench_used(b->trainer->ms) - b->used_bytes, anon = bench_anonymous();
@@ -193,23 +193,23 @@ static json_t *bench_document(const bench *b, const hth_train_spec *spec, double
                             "runs", n, "threads", props->n_threads, "device", props->name, "train",
                             true, "planned_ms", planned_us / 1e3);
     json_object_update_new(doc, hth_trainer_memory(b->trainer));
-    json_object_set_new(doc, "calm", json_boolean(b->trainer->watch.calm));
+    json_object_set_new(doc, "calm", json_boolean(b->trainer->replan.calm));
     bench_memory(b, doc);
     return doc;
 }
 
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
-                        hth_request *r, json_t **out)
+                        hth_request *request, json_t **out)
 {
     bench b;
     int n = 0;
     double *took = hth_calloc(BENCH_MAX_RUNS, sizeof *took);
-    hth_err err = bench_open(ms, spec, r, &b);
+    hth_err err = bench_open(ms, spec, request, &b);
     err = err == HTH_OK && took == NULL ? no_memory() : err;
     double planned_us = err == HTH_OK ? hth_trainer_predicted_us(b.trainer) : 0;
     if (err == HTH_OK) {
-        err = steps > 0 ? bench_count(&b, steps, r, took, &n)
-                        : bench_seconds(&b, seconds, r, took, &n);
+        err = steps > 0 ? bench_count(&b, steps, request, took, &n)
+                        : bench_seconds(&b, seconds, request, took, &n);
     }
     err = err == HTH_OK ? hth_replan_remember(b.trainer) : err;
     json_t *trace = NULL;
@@ -226,14 +226,14 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
     return err;
 }
 
-hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
 {
     bench b;
     if (spec->profile != NULL) {
-        return hth_train_elsewhere(ms, spec, r, visit, ctx);
+        return hth_train_elsewhere(ms, spec, request, visit, ctx);
     }
-    hth_err err = bench_open(ms, spec, r, &b);
+    hth_err err = bench_open(ms, spec, request, &b);
     err = err == HTH_OK ? visit(ctx, hth_trainer_program(b.trainer)) : err;
     bench_close(&b);
     return err;

@@ -16,15 +16,15 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a batch");
 }
 
-void hth_train_data_close(hth_train_data *d)
+void hth_train_data_close(hth_train_data *data)
 {
-    for (int i = 0; i < d->n_inputs; i++) {
-        hth_free(d->input[i].data);
+    for (int i = 0; i < data->n_inputs; i++) {
+        hth_free(data->input[i].data);
     }
-    hth_free(d->target.data);
-    hth_free(d->rows);
-    hth_free(d->used);
-    hth_dataset_close(&d->set);
+    hth_free(data->target.data);
+    hth_free(data->rows);
+    hth_free(data->used);
+    hth_dataset_close(&data->set);
 }
 
 static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
@@ -48,10 +48,13 @@ static hth_err data_target(hth_train_data *d)
             last = &d->set.tensors[k];
         }
     }
-    d->target_source = y != NULL && !data_is_input(d, y) ? y : left == 1 ? last : NULL;
+    d->target_source = left == 1 ? last : NULL;
+    if (y != NULL && !data_is_input(d, y)) {
+        d->target_source = y;
+    }
     return d->target_source != NULL
                ? HTH_OK
-               : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y' to train towards");
+               : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y', the targets");
 }
 
 static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, int64_t batch,
@@ -94,13 +97,13 @@ static hth_err data_part(hth_train_data *d, const hth_train_part *part)
 #define TRAIN_LABEL(DTYPE, TYPE)                                                                   \
     case DTYPE: {                                                                                  \
         TYPE v;                                                                                    \
-        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);                                \
+        memcpy(&v, (const char *)tensor->data + index * sizeof v, sizeof v);                       \
         return (int64_t)v;                                                                         \
     }
 
-int64_t hth_train_data_label(const hth_tensor *t, size_t i)
+int64_t hth_train_data_label(const hth_tensor *tensor, size_t index)
 {
-    switch (t->dtype) {
+    switch (tensor->dtype) {
         TRAIN_LABEL(HTH_DT_I8, int8_t)
         TRAIN_LABEL(HTH_DT_U8, uint8_t)
         TRAIN_LABEL(HTH_DT_I16, int16_t)
@@ -172,40 +175,41 @@ static hth_err data_open(void *arg)
                             : hth_dataset_open(f->part->path, f->set);
 }
 
-hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
+hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
+                            hth_train_data *data)
 {
-    const hth_graph *g = m->source.graph;
+    const hth_graph *g = model->source.graph;
     hth_request_tensor named[HTH_TRAIN_MAX_INPUTS];
     hth_tensor bound[HTH_TRAIN_MAX_INPUTS];
     if (g->n_inputs > HTH_TRAIN_MAX_INPUTS) {
-        return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", m->name,
+        return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", model->name,
                         HTH_TRAIN_MAX_INPUTS);
     }
-    d->site = part->site;
-    HTH_TRY(hth_site_beside(part->site, data_open, &(data_file){part, &d->set}));
-    HTH_TRY(data_part(d, part));
-    int64_t samples = d->set.n_samples;
-    int64_t batch = part->batch < d->n_samples ? part->batch : d->n_samples;
+    data->site = part->site;
+    HTH_TRY(hth_work_elsewhere(part->site->queue, data_open, &(data_file){part, &data->set}));
+    HTH_TRY(data_part(data, part));
+    int64_t samples = data->set.n_samples;
+    int64_t batch = part->batch < data->n_samples ? part->batch : data->n_samples;
     for (int i = 0; i < g->n_inputs; i++) {
         const char *name = g->values[g->inputs[i]].name;
-        const hth_dataset_tensor *t = hth_dataset_find(&d->set, name);
+        const hth_dataset_tensor *t = hth_dataset_find(&data->set, name);
         if (t == NULL && g->n_inputs == 1) {
-            t = hth_dataset_find(&d->set, "x");
+            t = hth_dataset_find(&data->set, "x");
         }
         if (t == NULL) {
             return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
-                            name, m->name);
+                            name, model->name);
         }
-        d->source[i] = t;
-        d->n_inputs = i + 1;
-        HTH_TRY(data_buffer(t, samples, batch, &d->input[i]));
-        named[i] = (hth_request_tensor){.name = name, .t = d->input[i]};
+        data->source[i] = t;
+        data->n_inputs = i + 1;
+        HTH_TRY(data_buffer(t, samples, batch, &data->input[i]));
+        named[i] = (hth_request_tensor){.name = name, .t = data->input[i]};
     }
-    HTH_TRY(hth_model_bind(m, named, d->n_inputs, bound));
-    HTH_TRY(data_target(d));
-    HTH_TRY(data_target_buffer(d, batch));
-    d->rows = hth_calloc((size_t)samples, sizeof *d->rows);
-    return d->rows != NULL ? HTH_OK : no_memory();
+    HTH_TRY(hth_model_bind(model, named, data->n_inputs, bound));
+    HTH_TRY(data_target(data));
+    HTH_TRY(data_target_buffer(data, batch));
+    data->rows = hth_calloc((size_t)samples, sizeof *data->rows);
+    return data->rows != NULL ? HTH_OK : no_memory();
 }
 
 // data_labels looks at all labels, a piece of the file at a time.
@@ -238,26 +242,26 @@ static hth_err data_labels(void *arg)
 }
 
 // Labels out of range are told before anything runs.
-hth_err hth_train_data_check_labels(hth_train_data *d, int64_t classes)
+hth_err hth_train_data_check_labels(hth_train_data *data, int64_t classes)
 {
-    d->classes = classes;
-    return hth_site_beside(d->site, data_labels, d);
+    data->classes = classes;
+    return hth_work_elsewhere(data->site->queue, data_labels, data);
 }
 
-void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch)
+void hth_train_data_order(hth_train_data *data, bool shuffle, uint64_t seed, int64_t epoch)
 {
-    hth_dataset_order(d->n_samples, shuffle, seed, epoch, d->rows);
-    for (int64_t i = 0; d->used != NULL && i < d->n_samples; i++) {
-        d->rows[i] = d->used[d->rows[i]];
+    hth_dataset_order(data->n_samples, shuffle, seed, epoch, data->rows);
+    for (int64_t i = 0; data->used != NULL && i < data->n_samples; i++) {
+        data->rows[i] = data->used[data->rows[i]];
     }
 }
 
-void hth_train_data_shape(hth_train_data *d, int64_t n)
+void hth_train_data_shape(hth_train_data *data, int64_t count)
 {
-    for (int i = 0; i < d->n_inputs; i++) {
-        d->input[i].shape.dim[0] = n;
+    for (int i = 0; i < data->n_inputs; i++) {
+        data->input[i].shape.dim[0] = count;
     }
-    d->target.shape.dim[0] = n;
+    data->target.shape.dim[0] = count;
 }
 
 typedef struct data_rows {
@@ -276,10 +280,10 @@ static hth_err data_gather(void *arg)
     return data_gather_target(d, d->rows + r->first, r->n);
 }
 
-hth_err hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
+hth_err hth_train_data_batch(hth_train_data *data, int64_t first, int64_t batch)
 {
-    data_rows r = {d, first, d->n_samples - first < batch ? d->n_samples - first : batch};
-    HTH_TRY(hth_site_beside(d->site, data_gather, &r));
-    hth_train_data_shape(d, r.n);
+    data_rows r = {data, first, data->n_samples - first < batch ? data->n_samples - first : batch};
+    HTH_TRY(hth_work_elsewhere(data->site->queue, data_gather, &r));
+    hth_train_data_shape(data, r.n);
     return HTH_OK;
 }

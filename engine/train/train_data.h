@@ -18,7 +18,7 @@ typedef struct hth_train_part {
     double share;
     uint64_t seed;
     bool held;      // the ones that are held out, else the others
-    hth_site *site; // where files are read beside requests (hth_site_beside)
+    hth_site *site; // where files are read concurrently with requests (hth_work_elsewhere)
     int fd;         // of the file, which stays the caller's; -1: `path` is opened
 } hth_train_part;
 
@@ -34,23 +34,25 @@ typedef struct hth_train_data {
     int64_t *rows;                                  // the order of the epoch
 } hth_train_data;
 
-// hth_train_data_open opens a part's file and matches its tensors to the inputs of `m`; what is
+// hth_train_data_open opens a part's file and matches its tensors to the inputs of `model`; what is
 // left is the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
-hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d);
-void hth_train_data_close(hth_train_data *d);
+hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
+                            hth_train_data *data);
+void hth_train_data_close(hth_train_data *data);
 
 // hth_train_data_order sets the order of an epoch.
-void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch);
+void hth_train_data_order(hth_train_data *data, bool shuffle, uint64_t seed, int64_t epoch);
 // hth_train_data_label is element i of labels, which need not be aligned.
-int64_t hth_train_data_label(const hth_tensor *t, size_t i);
+int64_t hth_train_data_label(const hth_tensor *tensor, size_t index);
 // hth_train_data_check_labels refuses labels that are neither classes nor HTH_TRAIN_IGNORED, here
 // and in each batch: the file may be another one by then.
-hth_err hth_train_data_check_labels(hth_train_data *d, int64_t classes);
-// hth_train_data_shape makes inputs and target those of a batch of `n` samples, contents undefined.
-void hth_train_data_shape(hth_train_data *d, int64_t n);
+hth_err hth_train_data_check_labels(hth_train_data *data, int64_t classes);
+// hth_train_data_shape makes inputs and target those of a batch of `count` samples, contents
+// undefined.
+void hth_train_data_shape(hth_train_data *data, int64_t count);
 // hth_train_data_batch reads the batch that begins at `first` in the order of the epoch; the last
-// one may be shorter. Requests are served meanwhile (hth_site_beside). HTH_EIO: the file changed or
-// cannot be read; HTH_EINVAL: a label that was none when it was opened.
-hth_err hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch);
+// one may be shorter. Requests are served meanwhile (hth_work_elsewhere). HTH_EIO: the file changed
+// or cannot be read; HTH_EINVAL: a label that was none when it was opened.
+hth_err hth_train_data_batch(hth_train_data *data, int64_t first, int64_t batch);
 
 #endif

@@ -30,7 +30,7 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to evaluate");
 }
 
-// The trainer's parameters and statistics become inputs behind the model's.
+// The trainer's parameters and statistics become inputs after the model's.
 static hth_err eval_bind(hth_evaluator *e)
 {
     const hth_train_graph *g = hth_trainer_graph(e->trainer);
@@ -83,7 +83,7 @@ static void eval_result_free(hth_evaluator *e)
     e->result_bytes = 0;
 }
 
-static hth_err eval_result_room(hth_evaluator *e)
+static hth_err eval_result_alloc(hth_evaluator *e)
 {
     size_t most = 0;
     for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
@@ -129,21 +129,21 @@ static hth_err eval_prepare(hth_evaluator *e)
         e->batch /= 2;
         err = eval_programs(e);
     }
-    return err == HTH_OK ? eval_result_room(e) : err;
+    return err == HTH_OK ? eval_result_alloc(e) : err;
 }
 
-hth_err hth_evaluator_refit(hth_evaluator *e)
+hth_err hth_evaluator_refit(hth_evaluator *evaluator)
 {
-    HTH_TRY(eval_bind(e));
-    if (e->budget >= e->planned) {
+    HTH_TRY(eval_bind(evaluator));
+    if (evaluator->budget >= evaluator->planned) {
         return HTH_OK;
     }
-    eval_forget(e);
-    e->at = 0;
-    hth_err err = eval_prepare(e);
+    eval_forget(evaluator);
+    evaluator->at = 0;
+    hth_err err = eval_prepare(evaluator);
     if (err != HTH_OK) {
-        eval_forget(e);
-        e->planned = UINT64_MAX; // the next try makes them again, whatever there is then
+        eval_forget(evaluator);
+        evaluator->planned = UINT64_MAX; // the next try makes them again, whatever there is then
     }
     return err;
 }
@@ -161,8 +161,8 @@ static hth_err eval_open(hth_evaluator *e)
     return eval_prepare(e);
 }
 
-hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
-                           hth_train_data *data, hth_request *r, hth_evaluator **out)
+hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *trainer,
+                           hth_train_data *data, hth_request *request, hth_evaluator **out)
 {
     *out = NULL;
     hth_evaluator *e = hth_calloc(1, sizeof *e);
@@ -172,10 +172,10 @@ hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_train
     }
     *e = (hth_evaluator){.ms = ms,
                          .spec = spec,
-                         .trainer = t,
-                         .r = r,
+                         .trainer = trainer,
+                         .r = request,
                          .data = *data,
-                         .source = {.account = hth_trainer_account(t)}};
+                         .source = {.account = hth_trainer_account(trainer)}};
     hth_err err = eval_open(e);
     if (err != HTH_OK) {
         hth_evaluator_close(e);
@@ -185,17 +185,17 @@ hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_train
     return HTH_OK;
 }
 
-void hth_evaluator_close(hth_evaluator *e)
+void hth_evaluator_close(hth_evaluator *evaluator)
 {
-    if (e == NULL) {
+    if (evaluator == NULL) {
         return;
     }
-    hth_source_fini(e->ms->site, &e->source);
-    hth_train_data_close(&e->data);
-    hth_free(e->in);
-    eval_result_free(e);
-    hth_free(e->slots);
-    hth_free(e);
+    hth_source_fini(evaluator->ms->site, &evaluator->source);
+    hth_train_data_close(&evaluator->data);
+    hth_free(evaluator->in);
+    eval_result_free(evaluator);
+    hth_free(evaluator->slots);
+    hth_free(evaluator);
 }
 
 // One row of logits, `stride` apart: log-sum-exp minus the label's.
@@ -203,7 +203,7 @@ static void eval_label(hth_evaluator *e, const float *logit, int64_t classes, in
                        int64_t label)
 {
     int64_t best = 0;
-    double others = 0; // beside the largest one, which is 1
+    double others = 0; // in addition to the largest one, which is 1
     for (int64_t k = 1; k < classes; k++) {
         best = logit[k * stride] > logit[best * stride] ? k : best;
     }
@@ -254,30 +254,30 @@ static json_t *eval_result(const hth_evaluator *e)
     return doc;
 }
 
-hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
+hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **result)
 {
     hth_program *p;
     *done = false;
-    HTH_TRY(hth_evaluator_refit(e)); // slots may have moved since the last turn
-    if (e->at == 0) {
-        e->loss = 0;
-        e->counted = e->right = 0;
+    HTH_TRY(hth_evaluator_refit(evaluator)); // slots may have moved since the last turn
+    if (evaluator->at == 0) {
+        evaluator->loss = 0;
+        evaluator->counted = evaluator->right = 0;
     }
-    HTH_TRY(hth_train_data_batch(&e->data, e->at, e->batch));
-    HTH_TRY(eval_program(e, &p));
+    HTH_TRY(hth_train_data_batch(&evaluator->data, evaluator->at, evaluator->batch));
+    HTH_TRY(eval_program(evaluator, &p));
     hth_tensor out = hth_program_output(p, 0);
-    out.data = e->result;
-    HTH_TRY(hth_program_run(e->ms->site, p, e->in, &out, &e->r->canceled));
-    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        eval_xent(e, &out.shape);
+    out.data = evaluator->result;
+    HTH_TRY(hth_program_run(evaluator->ms->site, p, evaluator->in, &out, &evaluator->r->canceled));
+    if (evaluator->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        eval_xent(evaluator, &out.shape);
     } else {
-        eval_mse(e, &out.shape);
+        eval_mse(evaluator, &out.shape);
     }
-    e->at += e->batch;
-    if (e->at >= e->data.n_samples) {
-        e->at = 0;
+    evaluator->at += evaluator->batch;
+    if (evaluator->at >= evaluator->data.n_samples) {
+        evaluator->at = 0;
         *done = true;
-        *result = eval_result(e);
+        *result = eval_result(evaluator);
     }
     return HTH_OK;
 }

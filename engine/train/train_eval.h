@@ -14,22 +14,22 @@
 
 typedef struct hth_evaluator hth_evaluator;
 
-// hth_evaluator_open makes everything ready to evaluate `t`, whose current step is prepared, over
-// `data`, which it takes over, also on error. All must outlive it. Its batches are halved until
-// they fit into the memory that its steps compute in; HTH_ETOOBIG, where the model's samples depend
-// on each other: then they are never halved, for another batch has another loss. HTH_EINVAL: a
-// label is out of range.
-hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
-                           hth_train_data *data, hth_request *r, hth_evaluator **out);
-void hth_evaluator_close(hth_evaluator *e); // NULL is allowed
+// hth_evaluator_open makes everything ready to evaluate `trainer`, whose current step is prepared,
+// over `data`, which it takes over, also on error. All must outlive it. Its batches are halved
+// until they fit into the memory that its steps compute in; HTH_ETOOBIG, where the model's samples
+// depend on each other: then they are never halved, for another batch has another loss. HTH_EINVAL:
+// a label is out of range.
+hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *trainer,
+                           hth_train_data *data, hth_request *request, hth_evaluator **out);
+void hth_evaluator_close(hth_evaluator *evaluator); // NULL is allowed
 
 // hth_evaluator_refit makes everything ready again where the trainer has less memory by now; errors
 // as hth_evaluator_open, and the next turn tries again. An evaluation that was begun begins anew.
-hth_err hth_evaluator_refit(hth_evaluator *e);
+hth_err hth_evaluator_refit(hth_evaluator *evaluator);
 
-// hth_evaluator_turn runs one batch; behind the last one, *done and *result: {"loss", "accuracy"}
+// hth_evaluator_slice runs one batch; after the last one, *done and *result: {"loss", "accuracy"}
 // (softmax-xent: of the labels that count) with the trainer's parameters as they are.
-hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result);
+hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **result);
 
 // hth_train_held_out is the last evaluation, in a list of them, of the set that comes first; NULL:
 // there is none.

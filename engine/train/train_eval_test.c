@@ -152,7 +152,7 @@ static hth_err evaluate(rig *r, const char *data, int64_t batch, double *loss)
     hth_train_spec spec = r->spec;
     hth_train_part part = {data, batch, 0, 0, false, &r->site, -1};
     hth_train_data d = {.n_inputs = 0};
-    hth_request q = {.query = "train"};
+    hth_request q = {.command = HTH_COMMAND_TRAIN};
     hth_evaluator *e;
     hth_model *m;
     bool done = false;
@@ -162,7 +162,7 @@ static hth_err evaluate(rig *r, const char *data, int64_t batch, double *loss)
     assert_ok(hth_train_data_open(&part, m, &d));
     HTH_TRY(hth_evaluator_open(&r->models, &spec, r->t, &d, &q, &e));
     while (!done) {
-        assert_ok(hth_evaluator_turn(e, &done, &found));
+        assert_ok(hth_evaluator_slice(e, &done, &found));
     }
     *loss = json_number_value(json_object_get(found, "loss"));
     json_decref(found);
@@ -221,7 +221,7 @@ static double evaluator_run(hth_evaluator *e, int *turns)
     json_t *found = NULL;
     bool done = false;
     for (*turns = 0; !done; ++*turns) {
-        assert_ok(hth_evaluator_turn(e, &done, &found));
+        assert_ok(hth_evaluator_slice(e, &done, &found));
     }
     double loss = json_number_value(json_object_get(found, "loss"));
     json_decref(found);
@@ -236,7 +236,7 @@ static void evaluations_fit_another_budget(void **state)
     rig r;
     char data[200];
     hth_train_spec spec;
-    hth_request q = {.query = "train"};
+    hth_request q = {.command = HTH_COMMAND_TRAIN};
     hth_evaluator *e;
     json_t *found = NULL;
     int whole, smaller, again;
@@ -247,7 +247,7 @@ static void evaluations_fit_another_budget(void **state)
     rig_prepare(&r);
     assert_ok(evaluator_open(&r, &spec, data, 24, &q, &e));
     double loss = evaluator_run(e, &whole);
-    assert_ok(hth_evaluator_turn(e, &done, &found)); // of another one, a part
+    assert_ok(hth_evaluator_slice(e, &done, &found)); // of another one, a part
     assert_true(!done && found == NULL);
     r.spec.budget = "50%";
     assert_ok(hth_trainer_replan(r.t));
@@ -285,7 +285,7 @@ static void evaluations_go_on_under_another_budget(void **state)
         char *text = json_dumps(q, JSON_COMPACT);
         train_three_steps(&f, &w, text); // of 12: an epoch and a half
         assert_null(ask(&f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}", &err));
-        assert_non_null(strstr(hth_err_detail(), "goes on under the budget that it had"));
+        assert_non_null(strstr(hth_err_detail(), "continues with the budget that it had"));
         json_t *row = ask(&f, "job", "{\"job\": \"result\", \"budget\": \"60%\"}", &err);
         assert_ok(err);
         witness_let_go();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job: its way through the data step by step, and what is told about it.
+// A training job: its way through the data step by step, and what is reported about it.
 #include "engine/train/train_job_impl.h"
 
 #include "base/alloc.h"
@@ -21,14 +21,15 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to train");
 }
 
-json_t *hth_train_memory(const hth_program *p)
+json_t *hth_train_memory(const hth_program *program)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
-                     (json_int_t)(p->plan->arena_bytes + p->plan->resident_bytes),
-                     "unconstrained_bytes", (json_int_t)p->peak_bytes, "budget_bytes",
-                     (json_int_t)p->budget, "host_bytes", (json_int_t)p->plan->host_bytes, "policy",
-                     p->plan->policy, "plan_ms", p->plan->plan_ms, "predicted_ms",
-                     p->plan->predicted_us / 1e3);
+                     (json_int_t)(program->plan->arena_bytes + program->plan->resident_bytes),
+                     "unconstrained_bytes", (json_int_t)program->peak_bytes, "budget_bytes",
+                     (json_int_t)program->budget, "host_bytes",
+                     (json_int_t)program->plan->host_bytes, "policy", program->plan->policy,
+                     "plan_ms", program->plan->plan_ms, "predicted_ms",
+                     program->plan->predicted_us / 1e3);
 }
 
 // The evaluations but those of an epoch that are not complete yet.
@@ -54,12 +55,12 @@ static hth_err job_save(hth_train_job *j)
     return err;
 }
 
-hth_err hth_train_job_save(hth_train_job *j)
+hth_err hth_train_job_save(hth_train_job *job)
 {
     int64_t saved;
-    (void)hth_checkpointer_wait(j->writer, &saved); // another one is written now
-    HTH_TRY(job_save(j));
-    return hth_checkpointer_wait(j->writer, &saved);
+    (void)hth_checkpointer_wait(job->writer, &saved); // another one is written now
+    HTH_TRY(job_save(job));
+    return hth_checkpointer_wait(job->writer, &saved);
 }
 
 // job_warn says something about the job to who waits for it and who listens; without paths, for
@@ -75,8 +76,8 @@ static void job_warn(const hth_train_job *j, const char *text)
     if (line != NULL && j->r->progress != NULL) {
         j->r->progress(j->r, line, (uint64_t)j->step, (uint64_t)j->steps);
     }
-    if (line != NULL && j->tell.fn != NULL) {
-        j->tell.fn(j->tell.ctx, line, 1, 1); // however soon after another one
+    if (line != NULL && j->events.fn != NULL) {
+        j->events.fn(j->events.ctx, line, 1, 1); // however soon after another one
     }
     free(line);
 }
@@ -86,17 +87,17 @@ static void job_warn(const hth_train_job *j, const char *text)
 static void job_wrote(hth_train_job *j, hth_err err)
 {
     char name[HTH_CHECKPOINT_JOB], text[JOB_TEXT];
-    bool told = j->trouble[0] != 0;
+    bool reported = j->trouble[0] != 0;
     if (err == HTH_OK) {
         return;
     }
     snprintf(
         j->trouble, sizeof j->trouble,
-        "its last checkpoint could not be written, the next one is tried when it is due: %.400s",
+        "its last checkpoint could not be written; the next one is due at its usual time: %.400s",
         hth_err_detail());
     snprintf(text, sizeof text, "job '%s': %s",
              hth_checkpoint_job(j->args, name) == HTH_OK ? name : "", j->trouble);
-    if (!told) { // once, until one is written
+    if (!reported) { // once, until one is written
         job_warn(j, text);
     }
 }
@@ -116,50 +117,65 @@ static hth_err job_checkpoint(hth_train_job *j)
     return HTH_OK;
 }
 
-const char *hth_train_job_trouble(const hth_train_job *j)
+const char *hth_train_job_trouble(const hth_train_job *job)
 {
-    return j->trouble;
+    return job->trouble;
 }
 
-bool hth_train_job_stuck(const hth_train_job *j)
+bool hth_train_job_stuck(const hth_train_job *job)
 {
-    return j->stuck;
+    return job->stuck;
 }
 
-void hth_train_job_for(hth_train_job *j, hth_request *r)
+void hth_train_job_for(hth_train_job *job, hth_request *request)
 {
-    j->r = r;
+    job->r = request;
 }
 
-json_t *hth_train_job_state(const hth_train_job *j)
+json_t *hth_train_job_state(const hth_train_job *job)
 {
-    return hth_checkpoint_doc(
-        &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out});
+    json_t *doc = hth_checkpoint_doc(
+        &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out});
+    if (job->version > 0) {
+        json_object_set_new(doc, "version", json_integer(job->version));
+    }
+    return doc;
 }
 
-json_t *hth_train_job_times(const hth_train_job *j)
+// By the steps since it goes on here, evaluations, checkpoints and other jobs' turns included.
+static json_t *job_seconds_left(const hth_train_job *j)
 {
-    double measured = hth_trainer_measured_us(j->trainer);
-    return json_pack("{s:f, s:o, s:i, s:b, s:f, s:f, s:I}", "predicted_ms",
-                     hth_trainer_predicted_us(j->trainer) / 1e3, "measured_ms",
+    double passed = (double)(hth_now_ns() - j->first_ns) / 1e9;
+    int64_t steps = j->step - j->first;
+    return j->first_ns > 0 && steps > 0
+               ? json_real(passed / (double)steps * (double)(j->steps - j->step))
+               : json_null();
+}
+
+json_t *hth_train_job_times(const hth_train_job *job)
+{
+    double measured = hth_trainer_measured_us(job->trainer);
+    return json_pack("{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:o}", "predicted_ms",
+                     hth_trainer_predicted_us(job->trainer) / 1e3, "measured_ms",
                      measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
-                     hth_trainer_swaps(j->trainer), "planning", hth_trainer_plans(j->trainer),
-                     "step_ms", j->step_ms, "stall_ms", hth_trainer_stall_ms(j->trainer),
-                     "memory_bytes", (json_int_t)hth_trainer_memory_bytes(j->trainer));
+                     hth_trainer_swaps(job->trainer), "planning", hth_trainer_plans(job->trainer),
+                     "step_ms", job->step_ms, "stall_ms", hth_trainer_stall_ms(job->trainer),
+                     "memory_bytes", (json_int_t)hth_trainer_memory_bytes(job->trainer),
+                     "seconds_left", job_seconds_left(job));
 }
 
-const json_t *hth_train_job_memory(const hth_train_job *j)
+const json_t *hth_train_job_memory(const hth_train_job *job)
 {
-    return j->memory;
+    return job->memory;
 }
 
-int64_t hth_train_job_saved(const hth_train_job *j)
+int64_t hth_train_job_saved(const hth_train_job *job)
 {
     int64_t saved = -1;
-    if (j->writer != NULL) {
-        (void)hth_checkpointer_wait(j->writer, &saved); // what counts is the last whole one
+    if (job->writer != NULL) {
+        (void)hth_checkpointer_wait(job->writer, &saved); // what counts is the last whole one
     }
-    return saved >= 0 ? saved : j->begun;
+    return saved >= 0 ? saved : job->begun;
 }
 
 // What is left of a job that ends early.
@@ -182,7 +198,7 @@ static hth_err job_finite(hth_train_job *j)
         return err;
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    return hth_fail(err, "behind step %lld %s: nothing is published, %s", (long long)j->step, why,
+    return hth_fail(err, "after step %lld %s: nothing is published, %s", (long long)j->step, why,
                     job_kept(j, kept));
 }
 
@@ -229,6 +245,7 @@ static hth_err job_answer(hth_train_job *j, bool *done)
         return HTH_OK;
     }
     *done = true;
+    j->version = version;
     hth_version_swap_settle(j->ms, name); // who waits for the job finds its result served
     HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
@@ -250,7 +267,7 @@ static hth_err job_answer(hth_train_job *j, bool *done)
 static hth_err job_canceled(const hth_train_job *j)
 {
     char kept[80];
-    return hth_fail(HTH_ECANCELED, "canceled behind step %lld: %s", (long long)j->step,
+    return hth_fail(HTH_ECANCELED, "canceled after step %lld: %s", (long long)j->step,
                     job_kept(j, kept));
 }
 
@@ -259,7 +276,7 @@ static double job_memory(const hth_train_job *j, const char *key)
     return json_number_value(json_object_get(j->memory, key));
 }
 
-static void job_tell(const hth_train_job *j)
+static void job_event(const hth_train_job *j)
 {
     char text[400];
     const json_t *held = hth_train_held_out(j->held_out), *v;
@@ -282,12 +299,12 @@ static void job_tell(const hth_train_job *j)
     if (j->r->progress != NULL) {
         j->r->progress(j->r, text, (uint64_t)j->step, (uint64_t)j->steps);
     }
-    if (j->tell.fn != NULL) {
-        j->tell.fn(j->tell.ctx, text, (uint64_t)j->step, (uint64_t)j->steps);
+    if (j->events.fn != NULL) {
+        j->events.fn(j->events.ctx, text, (uint64_t)j->step, (uint64_t)j->steps);
     }
 }
 
-// Behind an epoch, and its evaluation.
+// After an epoch, and its evaluation.
 static hth_err job_epoch(hth_train_job *j, bool *done)
 {
     return j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
@@ -297,7 +314,7 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
 {
     json_t *found;
     bool whole;
-    hth_err err = hth_evaluator_turn(j->evaluator[j->evaluating], &whole, &found);
+    hth_err err = hth_evaluator_slice(j->evaluator[j->evaluating], &whole, &found);
     if (err != HTH_OK) {
         return err == HTH_ECANCELED ? job_canceled(j) : err;
     }
@@ -310,11 +327,11 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
     if (json_array_append_new(j->held_out, row) != 0) {
         return no_memory();
     }
-    job_tell(j);
+    job_event(j);
     return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
 }
 
-// The loss of the step behind j->step is not finite, or the step failed by its data or its update.
+// The loss of the step after j->step is not finite, or the step failed by its data or its update.
 // A checkpoint of that very state would lead to it again.
 static hth_err job_lost(hth_train_job *j, hth_err err, float loss)
 {
@@ -349,6 +366,10 @@ static hth_err job_step(hth_train_job *j, bool *done)
 {
     hth_train_data *d = &j->data;
     float loss = NAN;
+    if (j->first_ns == 0) {
+        j->first_ns = hth_now_ns();
+        j->first = j->step;
+    }
     if (j->at == 0) {
         hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
     }
@@ -370,7 +391,7 @@ static hth_err job_step(hth_train_job *j, bool *done)
     j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     j->loss = (double)loss;
     j->step++;
-    job_tell(j);
+    job_event(j);
     if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
         return no_memory();
     }
@@ -384,15 +405,15 @@ static hth_err job_step(hth_train_job *j, bool *done)
     return j->n_evaluators == 0 ? job_epoch(j, done) : HTH_OK;
 }
 
-hth_err hth_train_job_turn(hth_train_job *j, bool *done)
+hth_err hth_train_job_slice(hth_train_job *job, bool *done)
 {
     *done = false;
-    if (j->r->canceled) {
-        return job_canceled(j);
+    if (job->r->canceled) {
+        return job_canceled(job);
     }
-    if (j->evaluating < j->n_evaluators) {
-        return job_evaluate(j, done);
+    if (job->evaluating < job->n_evaluators) {
+        return job_evaluate(job, done);
     }
     // all steps may be made: its result could not be saved then
-    return j->step < j->steps ? job_step(j, done) : job_answer(j, done);
+    return job->step < job->steps ? job_step(job, done) : job_answer(job, done);
 }

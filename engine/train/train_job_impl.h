@@ -18,6 +18,9 @@ struct hth_train_job {
     hth_trainer *trainer;
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
     int64_t begun;                  // step of the checkpoint that it began with, -1: none
+    uint64_t first_ns;              // when it made its first step here, 0: it has not
+    int64_t first;                  // .. and how many it had then
+    int version;                    // of the result, 0: there is none yet
     hth_checkpointer *writer;
     int room; // kept for the result (hth_store_reserve), -1: nothing is
     // why the last checkpoint could not be written, "": it could; or why the result cannot
@@ -29,7 +32,7 @@ struct hth_train_job {
     int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
     const char *set[2]; // what they evaluate
-    hth_train_tell tell;
+    hth_train_events events;
     double loss, step_ms; // of the last step
 };
 

@@ -38,7 +38,7 @@ static hth_err job_pin(hth_train_job *j, hth_model **out)
                : no_memory();
 }
 
-// Data that are evaluated behind each epoch. They must be of the dtypes and shapes that are trained
+// Data that are evaluated after each epoch. They must be of the dtypes and shapes that are trained
 // on.
 static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const hth_model *m,
                              const char *set)
@@ -81,35 +81,35 @@ static hth_err job_plan(hth_train_job *j)
     return j->memory != NULL ? HTH_OK : no_memory();
 }
 
-hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
+hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
 {
     char detail[512];
-    json_t *before = json_incref(json_object_get(j->args, "budget"));
-    json_object_set_new(j->args, "budget", json_string(budget));
-    j->spec.budget = json_string_value(json_object_get(j->args, "budget"));
-    HTH_TRY(hth_trainer_replan(j->trainer));
-    hth_err err = job_plan(j);
-    for (int i = 0; i < j->n_evaluators && err == HTH_OK; i++) {
-        err = hth_evaluator_refit(j->evaluator[i]);
+    json_t *before = json_incref(json_object_get(job->args, "budget"));
+    json_object_set_new(job->args, "budget", json_string(budget));
+    job->spec.budget = json_string_value(json_object_get(job->args, "budget"));
+    HTH_TRY(hth_trainer_replan(job->trainer));
+    hth_err err = job_plan(job);
+    for (int i = 0; i < job->n_evaluators && err == HTH_OK; i++) {
+        err = hth_evaluator_refit(job->evaluator[i]);
         err = err == HTH_OK ? HTH_OK : hth_err_prefix(err, "held-out data");
     }
     if (err != HTH_OK) {
         snprintf(detail, sizeof detail, "%s", hth_err_detail());
-        json_object_del(j->args, "budget");
+        json_object_del(job->args, "budget");
         if (before != NULL) {
-            json_object_set(j->args, "budget", before);
+            json_object_set(job->args, "budget", before);
         }
-        j->spec.budget = json_string_value(before);
-        bool back = hth_trainer_replan(j->trainer) == HTH_OK && job_plan(j) == HTH_OK;
-        hth_fail(err, back ? "%s; the job goes on under the budget that it had" : "%s", detail);
+        job->spec.budget = json_string_value(before);
+        bool back = hth_trainer_replan(job->trainer) == HTH_OK && job_plan(job) == HTH_OK;
+        hth_fail(err, back ? "%s; the job continues with the budget that it had" : "%s", detail);
     }
     json_decref(before);
     return err;
 }
 
-// job_room looks whether the store has room for the result, and for the checkpoints that there are
-// at a time, and keeps it for the result.
-static hth_err job_room(hth_train_job *j)
+// job_check_capacity looks whether the store has room for the result, and for the checkpoints that
+// there are at a time, and keeps it for the result.
+static hth_err job_check_capacity(hth_train_job *j)
 {
     uint64_t result, state, room;
     char why[200];
@@ -125,9 +125,9 @@ static hth_err job_room(hth_train_job *j)
     snprintf(why, sizeof why, "%s", hth_err_detail());
     hth_size_pair(all, room, &need, &with);
     return err != HTH_OK
-               ? hth_fail(err, "there is no room for what this job makes: %s", why)
+               ? hth_fail(err, "not enough space for the result of this job: %s", why)
                : hth_fail(HTH_EIO,
-                          "there is no room for what this job makes, and its checkpoints: %s are "
+                          "not enough space for the result of this job and its checkpoints: %s are "
                           "needed, the store's file system has %s left",
                           need.text, with.text);
 }
@@ -139,12 +139,12 @@ static hth_err job_resume(hth_train_job *j)
     int64_t per_epoch = j->steps / j->spec.epochs;
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
-    if (c.step < 0 && j->r->deaths == 0) {
+    if (c.step < 0 && j->r->crashes == 0) {
         char name[HTH_CHECKPOINT_JOB];
         HTH_TRY(hth_checkpoint_job(j->args, name));
-        return hth_fail(HTH_ENOENT,
-                        "job '%s' has no checkpoint to go on from; without --resume it begins anew",
-                        name);
+        return hth_fail(
+            HTH_ENOENT,
+            "job '%s' has no checkpoint to resume from; without --resume it starts over", name);
     }
     j->begun = c.step;
     j->step = c.step = c.step > 0 ? c.step : 0;
@@ -152,8 +152,8 @@ static hth_err job_resume(hth_train_job *j)
     j->at = c.step % per_epoch * j->spec.batch;
     hth_train_data_order(&j->data, j->spec.shuffle, j->spec.seed, j->epoch);
     const json_t *last = json_array_get(j->held_out, json_array_size(j->held_out) - 1);
-    bool told = json_integer_value(json_object_get(last, "step")) == j->step;
-    j->evaluating = j->step > 0 && j->at == 0 && !told ? 0 : j->n_evaluators;
+    bool reported = json_integer_value(json_object_get(last, "step")) == j->step;
+    j->evaluating = j->step > 0 && j->at == 0 && !reported ? 0 : j->n_evaluators;
     return HTH_OK;
 }
 
@@ -193,12 +193,11 @@ static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_tra
     bool passed = f->passed >= 0 && f->passed < j->r->n_files;
     part->path = passed ? f->name : f->path;
     part->fd = passed ? j->r->files[f->passed] : -1;
-    return part->path != NULL
-               ? HTH_OK
-               : hth_fail(HTH_EDENIED,
-                          "'%s' was passed by a client that is gone; `hearth train --resume` with "
-                          "--data FILE (and --eval) goes on",
-                          f->name);
+    return part->path != NULL ? HTH_OK
+                              : hth_fail(HTH_EDENIED,
+                                         "'%s' was passed by a client that is gone; `hearth train "
+                                         "--resume` with --data FILE (and --eval) continues",
+                                         f->name);
 }
 
 // A batch that the data do not fill was meant for other data.
@@ -237,7 +236,7 @@ static hth_err job_open(hth_train_job *j)
     HTH_TRY(job_batch(j));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
-    hth_trainer_timeline(j->trainer, j->tell.timeline);
+    hth_trainer_timeline(j->trainer, j->events.timeline);
     HTH_TRY(job_plan(j));
     // What was chosen belongs to the job: its losses depend on it.
     json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));
@@ -253,12 +252,12 @@ static hth_err job_open(hth_train_job *j)
         HTH_TRY(job_evaluator(j, &part, m, "eval"));
     }
     j->evaluating = j->n_evaluators;
-    HTH_TRY(job_room(j));
+    HTH_TRY(job_check_capacity(j));
     HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
     return s->resume ? job_resume(j) : HTH_OK;
 }
 
-static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, bool resume,
+static hth_err job_make(hth_models *ms, hth_request *r, hth_train_events events, bool resume,
                         hth_train_job **out)
 {
     json_error_t je;
@@ -274,7 +273,7 @@ static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, boo
                          .begun = -1,
                          .room = -1,
                          .saved = -1,
-                         .tell = tell};
+                         .events = events};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     if (resume) {
         json_object_set_new(j->args, "resume", json_true());
@@ -293,28 +292,29 @@ static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, boo
 
 // After a death of its process a job goes on from its checkpoint, or begins anew where it had made
 // none: what there is under its name may be of an older job then.
-hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, hth_train_job **out)
+hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
+                           hth_train_job **out)
 {
-    bool died = r->deaths > 0;
-    hth_err err = job_make(ms, r, tell, died, out);
-    return died && err == HTH_EINVAL ? job_make(ms, r, tell, false, out) : err;
+    bool died = request->crashes > 0;
+    hth_err err = job_make(ms, request, events, died, out);
+    return died && err == HTH_EINVAL ? job_make(ms, request, events, false, out) : err;
 }
 
-void hth_train_job_free(hth_train_job *j)
+void hth_train_job_free(hth_train_job *job)
 {
-    if (j == NULL) {
+    if (job == NULL) {
         return;
     }
-    for (int i = 0; i < j->n_evaluators; i++) {
-        hth_evaluator_close(j->evaluator[i]);
+    for (int i = 0; i < job->n_evaluators; i++) {
+        hth_evaluator_close(job->evaluator[i]);
     }
-    hth_checkpointer_close(j->writer);
-    hth_store_unreserve(j->room);
-    hth_trainer_close(j->trainer);
-    hth_train_data_close(&j->data);
-    json_decref(j->held_out);
-    json_decref(j->history);
-    json_decref(j->memory);
-    json_decref(j->args);
-    hth_free(j);
+    hth_checkpointer_close(job->writer);
+    hth_store_unreserve(job->room);
+    hth_trainer_close(job->trainer);
+    hth_train_data_close(&job->data);
+    json_decref(job->held_out);
+    json_decref(job->history);
+    json_decref(job->memory);
+    json_decref(job->args);
+    hth_free(job);
 }

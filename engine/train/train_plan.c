@@ -8,7 +8,7 @@
 #include "planner/plan_curve.h"
 #include "runtime/paced.h"
 
-hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                             hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
 {
     hth_model *model = NULL;
@@ -27,7 +27,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
     if (err == HTH_OK) {
         hth_paced paced;
-        hth_paced_begin(&paced, ms->site, r);
+        hth_paced_begin(&paced, ms->site, request);
         err = hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step);
         hth_paced_end(&paced);
     }
@@ -38,7 +38,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
                            .options = spec->plan,
                            .profile = profile,
                            .plan_only = true};
-        err = hth_program_compile_step(ms->site, &s, false, r, &p);
+        err = hth_program_compile_step(ms->site, &s, false, request, &p);
     }
     err = err == HTH_OK ? visit(ctx, p) : err;
     hth_program_free(ms->site, p);
@@ -92,7 +92,7 @@ static hth_err plan_visit(void *ctx, const hth_program *p)
     return x->report(x->ctx, &p->problem, p->plan);
 }
 
-hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                        hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
                        void *ctx, json_t **profile)
 {
@@ -102,7 +102,7 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
         return hth_fail(HTH_EINVAL, "a profile is read or written, not both: what is written is "
                                     "measured on this device");
     }
-    return hth_train_visit(ms, spec, r, plan_visit, &x);
+    return hth_train_visit(ms, spec, request, plan_visit, &x);
 }
 
 typedef struct curve_of {
@@ -134,14 +134,15 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     return err;
 }
 
-hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                        json_t **out)
 {
     curve_of x = {.options = &spec->plan};
     if (spec->profile != NULL && spec->accumulate != 1) {
-        return hth_fail(HTH_ENOTSUP, "batches are not taken in parts on the device of a profile");
+        return hth_fail(HTH_ENOTSUP, "batches cannot be split for the device of a profile");
     }
-    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, r, curve_visit, &x)
-                                  : curve_here(ms, spec, r, &x.curve));
+    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, request, curve_visit, &x)
+                                  : curve_here(ms, spec, request, &x.curve));
     const hth_curve *curve = &x.curve;
     *out = json_array();
     for (int i = 0; i < curve->n; i++) {

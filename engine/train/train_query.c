@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions about training jobs. They come between two steps: what changes a job, changes it there.
+// Commands about training jobs: a function query_NAME for each row of HTH_COMMANDS_JOBS
+// (runtime/command.h). They come between two steps: what changes a job, changes it there.
 #include "engine/train/train_queue.h"
 
 #include "base/alloc.h"
@@ -9,6 +10,7 @@
 #include "engine/train/train_entry_impl.h"
 #include "engine/train/train_eval.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,25 +27,26 @@ static bool query_mine(const hth_request *r, const char *tenant)
 static hth_err query_others(const char *job)
 {
     return hth_fail(HTH_EDENIED,
-                    "job '%s' belongs to another tenant: only that one, or the role 'admin', may "
-                    "look at it and change it",
+                    "job '%s' belongs to another tenant: only that tenant, or the role 'admin', "
+                    "may see or change it",
                     job);
 }
 
-hth_err hth_train_queue_may(const hth_train_queue *q, const char *job, const hth_request *r)
+hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
+                            const hth_request *request)
 {
-    const hth_train_entry *e = hth_train_queue_find(q, job);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
     json_t *doc = NULL;
     char tenant[HTH_TENANT] = "";
     if (e != NULL) {
-        return query_mine(r, e->of) ? HTH_OK : query_others(job);
+        return query_mine(request, e->of) ? HTH_OK : query_others(job);
     }
-    hth_err err = hth_checkpoint_find(q->ms->store, job, &doc);
+    hth_err err = hth_checkpoint_find(queue->ms->store, job, &doc);
     if (err == HTH_OK) {
         hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
     }
     json_decref(doc);
-    return err == HTH_OK && !query_mine(r, tenant) ? query_others(job) : err;
+    return err == HTH_OK && !query_mine(request, tenant) ? query_others(job) : err;
 }
 
 // query_may: what has no checkpoint and is not in the queue is nobody's so far.
@@ -79,13 +82,15 @@ static json_t *job_row(const char *job, const char *tenant, const char *word, co
     const json_t *losses = json_object_get(state, "history");
     const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
     const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
-    return json_pack("{s:n, s:s, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id",
-                     "job", job, "tenant", tenant, "state", word, "model",
-                     json_object_get(json_object_get(state, "job"), "model"), "step",
+    const json_t *asked = json_object_get(state, "job");
+    return json_pack("{s:O?, s:s, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}",
+                     "id", json_object_get(asked, "id"), "job", job, "tenant", tenant, "state",
+                     word, "model", json_object_get(asked, "model"), "step",
                      json_object_get(state, "step"), "steps", json_object_get(state, "steps"),
                      "loss", json_array_get(last, 0), "held_out_loss",
                      json_object_get(held, "loss"), "accuracy", json_object_get(held, "accuracy"),
-                     "ended_ns", "why", why != NULL && why[0] != 0 ? why : NULL);
+                     "version", json_object_get(state, "version"), "ended_ns", "why",
+                     why != NULL && why[0] != 0 ? why : NULL);
 }
 
 // query_tenant is whose a job is that is in the queue, or stands like this.
@@ -98,11 +103,12 @@ static void query_tenant(const hth_train_entry *e, const json_t *state, char out
     }
 }
 
-void hth_train_queue_record(hth_train_queue *q, const char *job, const char *word, const char *why)
+void hth_train_queue_record(hth_train_queue *queue, const char *job, const char *word,
+                            const char *why)
 {
     json_t *state = NULL;
-    const hth_train_entry *e = hth_train_queue_find(q, job);
-    hth_err err = query_state(q, job, &state);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
+    hth_err err = query_state(queue, job, &state);
     if (err == HTH_ENOENT && e != NULL) { // it never came to a step here: what was asked for
         state = json_pack("{s:o?}", "job", json_loads(e->r->arguments, 0, NULL));
         err = HTH_OK;
@@ -111,7 +117,7 @@ void hth_train_queue_record(hth_train_queue *q, const char *job, const char *wor
         char tenant[HTH_TENANT];
         query_tenant(e, state, tenant);
         json_t *row = job_row(job, tenant, word, state, why);
-        err = hth_ended_add(q->ms->store, row, state);
+        err = hth_ended_add(queue->ms->store, row, state);
         json_decref(row);
     }
     json_decref(state);
@@ -130,7 +136,13 @@ static const char *job_word(const hth_train_queue *q, const hth_train_entry *e, 
         snprintf(note, HTH_CHECKPOINT_NOTE, "%s", e->why);
         return HTH_TRAIN_QUEUED;
     }
-    return e == NULL ? "stopped" : e->paused ? "paused" : e->work != NULL ? "running" : "waiting";
+    if (e == NULL) {
+        return "stopped";
+    }
+    if (e->paused) {
+        return "paused";
+    }
+    return e->work != NULL ? "running" : "waiting";
 }
 
 // One job: at work, waiting, in the store only, or ended.
@@ -163,6 +175,9 @@ static hth_err job_describe(hth_train_queue *q, const hth_request *r, const char
         snprintf(note, sizeof note, "%s", hth_train_job_trouble(e->work));
     }
     *out = job_row(job, tenant, word, state, note);
+    if (e != NULL && e->id > 0) { // has no step yet, perhaps
+        json_object_set_new(*out, "id", json_integer(e->id));
+    }
     if (history && state != NULL) {
         json_object_set(*out, "history", json_object_get(state, "history"));
         json_object_set(*out, "held_out", json_object_get(state, "held_out"));
@@ -274,7 +289,7 @@ static hth_err query_resume(hth_train_queue *q, const hth_request *r, const char
     hth_err err = hth_checkpoint_find(q->ms->store, job, &meta);
     if (err == HTH_OK) {
         json_decref(meta);
-        HTH_TRY(e != NULL ? hth_train_entry_again(q, e, args)
+        HTH_TRY(e != NULL ? hth_train_entry_resume(q, e, args)
                           : hth_train_queue_own(q, job, args, true));
         hth_checkpoint_note_set(q->ms->store, job, "");
     } else if (e == NULL) {
@@ -369,33 +384,44 @@ static hth_err query_timeline(hth_train_queue *q, const hth_request *r, const ch
     return HTH_OK;
 }
 
-hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known)
+// query_id is the number of the job of that name which has not ended, 0: it has none, or there is
+// none.
+static json_int_t query_id(const hth_train_queue *q, const char *job)
 {
-    static const struct {
-        const char *name;
-        hth_err (*answer)(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                          json_t **out);
-    } table[] = {{"jobs", query_jobs},     {"job", query_job},     {"timeline", query_timeline},
-                 {"cancel", query_cancel}, {"pause", query_pause}, {"resume", query_resume}};
-    size_t i = 0, n = sizeof table / sizeof *table;
+    const hth_train_entry *e = hth_train_queue_find(q, job);
     json_t *doc = NULL;
-    while (i < n && strcmp(r->query, table[i].name) != 0) {
-        i++;
+    if (e != NULL) {
+        return e->id;
     }
-    *known = i < n;
-    if (!*known) {
-        return HTH_OK;
-    }
-    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
+    (void)hth_checkpoint_find(q->ms->store, job, &doc);
+    json_int_t id = json_integer_value(json_object_get(json_object_get(doc, "job"), "id"));
+    json_decref(doc);
+    return id;
+}
+
+hth_err hth_train_queue_query(hth_train_queue *queue, hth_request *request)
+{
+    static hth_err (*const answer[HTH_COMMANDS])(hth_train_queue * queue,
+                                                 const hth_request *request, const char *job,
+                                                 json_t *args, json_t **out) = {
+#define JOBS_ROW(ID, name, ...) [HTH_COMMAND_##ID] = query_##name,
+        HTH_COMMANDS_JOBS(JOBS_ROW)};
+    json_t *doc = NULL;
+    assert(answer[request->command] != NULL);
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
     const char *job = json_string_value(json_object_get(args, "job"));
     char name[HTH_CHECKPOINT_JOB];
+    json_int_t id = json_integer_value(json_object_get(args, "id"));
     snprintf(name, sizeof name, "%s", job != NULL ? job : "");
-    hth_err err = table[i].answer(q, r, name, args, &doc);
+    if (id > 0 && query_id(queue, name) != id) { // one of before, of that name
+        snprintf(name, sizeof name, "%lld", (long long)id);
+    }
+    hth_err err = answer[request->command](queue, request, name, args, &doc);
     json_decref(args);
     HTH_TRY(err);
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
-    r->json = text != NULL ? hth_strdup(text) : NULL;
+    request->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
-    return r->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return request->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }

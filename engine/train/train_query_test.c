@@ -13,7 +13,7 @@ typedef struct job_test {
     char data[200], *text;
 } job_test;
 
-// A job behind its third step of 15 or more, and the summary of one like it.
+// A job after its third step of 15 or more, and the summary of one like it.
 static void begin(job_test *t, const training *model, const char *more)
 {
     char all[300];
@@ -155,7 +155,7 @@ static void budgets_change_between_steps(void **state)
         expect_refusal(&t.f, "resume", "{\"job\": \"result\"}", "is running");
         expect_refusal(&t.f, "train", t.text, "job 'result' is running already");
         expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}",
-                       "goes on under the budget that it had");
+                       "continues with the budget that it had");
         json_decref(ask(&t.f, "job", "{\"job\": \"result\", \"budget\": \"75%\"}", &err));
         assert_ok(err);
         json_t *doc = wait_for_summary(&t.w);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/train/train_entry_impl.h"
+#include "runtime/job_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,36 +18,48 @@
 
 #define QUEUE_EVENT_NS 50000000u // from one event about steps to the next, at least
 // Deaths of the engine's process while it was at work on a job: more are no accident.
-#define QUEUE_MOST_DEATHS 3
+#define QUEUE_MAX_CRASHES 3
 
-hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job)
+hth_train_entry *hth_train_queue_find(const hth_train_queue *queue, const char *job)
 {
-    hth_train_entry *e = q->first;
+    hth_train_entry *e = queue->first;
     while (e != NULL && strcmp(e->job, job) != 0) {
         e = e->next;
     }
     return e;
 }
 
-void hth_train_queue_event(const hth_train_queue *q, const char *job, const char *word)
+void hth_train_queue_event(const hth_train_queue *queue, const char *job, const char *word)
 {
     char text[60];
     snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
-    if (q->event != NULL) {
-        q->event(q->event_ctx, job, text, 0, 1);
+    if (queue->event != NULL) {
+        queue->event(queue->event_ctx, job, text, 0, 1);
     }
 }
 
 // Steps of the job at work, as often as somebody could look at them, and its last one.
-static void queue_tell(void *ctx, const char *what, uint64_t done, uint64_t total)
+static void queue_event(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     const hth_train_queue *q = ctx;
     hth_train_entry *e = q->active;
     uint64_t now = hth_now_ns();
-    if (q->event != NULL && (now - e->told_ns >= QUEUE_EVENT_NS || done == total)) {
-        e->told_ns = now;
+    if (q->event != NULL && (now - e->reported_ns >= QUEUE_EVENT_NS || done == total)) {
+        e->reported_ns = now;
         q->event(q->event_ctx, e->job, what, done, total);
     }
+}
+
+// queue_take tells who leaves its job here that it is taken: from now on its end is known from its
+// record.
+static void queue_take(hth_train_entry *e, const char *word)
+{
+    char text[60];
+    snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
+    if (e->leaves && !e->taken && e->r->progress != NULL) {
+        e->r->progress(e->r, text, 1, 1);
+    }
+    e->taken = e->leaves;
 }
 
 // entry_own tells that no client waits for a job: the server itself does.
@@ -82,46 +95,47 @@ static void queue_keep(hth_train_queue *q, hth_train_entry *e)
     snprintf(q->timeline_tenant, sizeof q->timeline_tenant, "%s", e->of);
 }
 
-void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word)
+void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err err,
+                         const char *word)
 {
     char detail[HTH_CHECKPOINT_NOTE];
-    hth_train_entry **at = &q->first;
+    hth_train_entry **at = &queue->first;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    q->freed += e->work != NULL;
-    hth_train_job_free(e->work);
-    q->active = e == q->active ? NULL : q->active;
-    while (*at != e) {
+    queue->freed += entry->work != NULL;
+    hth_train_job_free(entry->work);
+    queue->active = entry == queue->active ? NULL : queue->active;
+    while (*at != entry) {
         at = &(*at)->next;
     }
-    *at = e->next;
-    if (e->tenant != NULL) {
-        e->tenant->jobs--;
+    *at = entry->next;
+    if (entry->tenant != NULL) {
+        entry->tenant->jobs--;
     }
     if (word != NULL) {
-        hth_train_queue_event(q, e->job, word);
+        hth_train_queue_event(queue, entry->job, word);
     }
-    q->answer(e->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
-    queue_keep(q, e);
-    free(e->arguments);
-    hth_free(e);
+    queue->answer(entry->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
+    queue_keep(queue, entry);
+    free(entry->arguments);
+    hth_free(entry);
 }
 
-// Of a job that failed or was left, the checkpoint stays with the reason beside it, or there is
+// Of a job that failed or was left, the checkpoint stays with the reason next to it, or there is
 // none and it has ended. One that could not even be made ready, here or in a process that died, is
-// told to who asked for it. Returns the job's state.
+// answered to the client, if somebody still waits. Returns the job's state.
 static const char *queue_failed(hth_train_queue *q, const hth_train_entry *e, hth_err err)
 {
     char detail[HTH_CHECKPOINT_NOTE];
     const char *word = err == HTH_ECANCELED ? "canceled" : "failed";
     json_t *meta;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    bool before = e->work == NULL && e->r->deaths > 0; // it was at work in a process that died
+    bool before = e->work == NULL && e->r->crashes > 0; // it was at work in a process that died
     bool saved = e->work != NULL ? hth_train_job_saved(e->work) >= 0 : before || e->r == &e->own;
     if (saved && hth_checkpoint_find(q->ms->store, e->job, &meta) == HTH_OK) {
         hth_checkpoint_note_set(q->ms->store, e->job, detail);
         json_decref(meta);
         word = "stopped";
-    } else if (e->work != NULL || before) {
+    } else if (e->work != NULL || before || e->taken) {
         hth_train_queue_record(q, e->job, word, detail);
     }
     hth_fail(err, "%s", detail);
@@ -133,27 +147,41 @@ static const char *queue_failed(hth_train_queue *q, const hth_train_entry *e, ht
 static void own_done(hth_request *r)
 {
     if (r->err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "a job that was gone on with: %s", r->detail);
+        hth_log(WARN, SERVER, "train", "resumed job failed: %s", r->detail);
     }
     hth_free(r->json);
 }
 
+static void entry_read(hth_train_entry *e, const json_t *args)
+{
+    e->id = json_integer_value(json_object_get(args, "id"));
+    e->leaves = json_is_true(json_object_get(args, "detach"));
+}
+
 // The arguments of a job asked for by name are its checkpoint's, and what is given with it.
-hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *given)
+hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given)
 {
     json_t *doc;
-    HTH_TRY(hth_checkpoint_find(q->ms->store, e->job, &doc));
+    HTH_TRY(hth_checkpoint_find(queue->ms->store, entry->job, &doc));
     json_t *args = json_object_get(doc, "job");
-    hth_checkpoint_tenant(args, e->owner);
+    hth_checkpoint_tenant(args, entry->owner);
     json_object_del(given, "job");
+    json_object_del(given, "id");
+    json_object_del(args, "detach"); // was said about another request
     json_object_update(args, given);
     json_object_set_new(args, "resume", json_true());
-    free(e->arguments);
-    e->arguments = json_dumps(args, JSON_COMPACT);
-    e->r->arguments = e->arguments;
-    e->tried = 0;
+    uint64_t id;
+    if (json_object_get(args, "id") == NULL && // submitted when jobs had no numbers yet
+        hth_job_index_add(queue->ms->store, entry->job, entry->owner, &id) == HTH_OK) {
+        json_object_set_new(args, "id", json_integer((json_int_t)id));
+    }
+    entry_read(entry, args);
+    free(entry->arguments);
+    entry->arguments = json_dumps(args, JSON_COMPACT);
+    entry->r->arguments = entry->arguments;
+    entry->tried = 0;
     json_decref(doc);
-    return e->arguments != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job");
+    return entry->arguments != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job");
 }
 
 // Names the entry of request `r`. Arguments that name no model are refused when it is its turn.
@@ -163,10 +191,11 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
     const char *name = json_string_value(json_object_get(args, "job"));
     hth_err err = HTH_OK;
     e->r = r;
+    entry_read(e, args);
     if (name != NULL) {
         snprintf(e->job, sizeof e->job, "%s", name);
         err = hth_train_queue_may(q, e->job, r);
-        err = err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_again(q, e, args) : err;
+        err = err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_resume(q, e, args) : err;
     } else if (hth_checkpoint_job(args, e->job) != HTH_OK) {
         e->job[0] = 0;
     } else {
@@ -177,12 +206,10 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
     bool taken = same != NULL && (!entry_own(same) || (same->paused && same->work != NULL));
     if (err == HTH_OK && e->job[0] != 0 && taken) {
-        err = hth_fail(HTH_EBUSY,
-                       "job '%s' is %s already; --save-as makes this one another model, and job",
-                       e->job,
-                       same->paused         ? "paused"
-                       : same->work != NULL ? "running"
-                                            : "waiting");
+        const char *state = same->work != NULL ? "running" : "waiting";
+        state = same->paused ? "paused" : state;
+        err = hth_fail(HTH_EBUSY, "job '%s' is %s already; --save-as gives this job another name",
+                       e->job, state);
     }
     json_decref(args);
     return err;
@@ -195,80 +222,99 @@ static void queue_again(hth_train_queue *q, hth_train_entry *e)
     char note[HTH_CHECKPOINT_NOTE];
     hth_checkpoint_note_get(q->ms->store, e->job, note);
     e->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
-    if (!e->paused && e->r->deaths >= QUEUE_MOST_DEATHS) {
-        hth_err err = hth_fail(HTH_EIO,
-                               "the engine's process died %u times while job '%s' was at work: it "
-                               "is not tried again",
-                               (unsigned)e->r->deaths, e->job);
+    if (!e->paused && e->r->crashes >= QUEUE_MAX_CRASHES) {
+        hth_err err = hth_fail(
+            HTH_EIO,
+            "the engine process died %u times while job '%s' was at work: it is not retried",
+            (unsigned)e->r->crashes, e->job);
         hth_log(ERROR, SERVER, "train", "%s", hth_err_detail());
         hth_train_queue_end(q, e, err, queue_failed(q, e, err));
     }
 }
 
-void hth_train_queue_add(hth_train_queue *q, hth_request *r)
+// queue_waits returns the job that has waited longest to begin, NULL: none does.
+static hth_train_entry *queue_waits(const hth_train_queue *q)
+{
+    hth_train_entry *e = q->first;
+    while (e != NULL && (e->paused || e->work != NULL)) {
+        e = e->next;
+    }
+    return e;
+}
+
+void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
-    hth_err err = e != NULL ? entry_open(q, e, r) : hth_fail(HTH_ENOMEM, "no memory for a job");
-    hth_tenant *tenant = hth_tenant_of(q->ms->site->tenants, r->tenant);
-    same = e != NULL ? hth_train_queue_find(q, e->job) : NULL;
-    bool counted = r->own || (same != NULL && entry_own(same) && same->tenant == tenant);
+    hth_err err =
+        e != NULL ? entry_open(queue, e, request) : hth_fail(HTH_ENOMEM, "no memory for a job");
+    hth_tenant *tenant = hth_tenant_of(queue->ms->site->tenants, request->tenant);
+    same = e != NULL ? hth_train_queue_find(queue, e->job) : NULL;
+    bool counted = request->own || (same != NULL && entry_own(same) && same->tenant == tenant);
     err = err == HTH_OK && !counted ? hth_tenant_trains(tenant) : err;
-    if (err == HTH_OK && q->draining) {
-        err = hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
+    if (err == HTH_OK && queue->draining) {
+        err = hth_fail(HTH_ECANCELED,
+                       "the server is stopping and job '%s' had not started: submit it again",
+                       e->job);
     }
     if (err != HTH_OK) {
         if (e != NULL) {
             free(e->arguments);
         }
         hth_free(e);
-        q->answer(r, err);
+        queue->answer(request, err);
         return;
     }
     if (same != NULL && entry_own(same)) { // who asks takes it over, from its checkpoint
-        hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job), NULL);
+        hth_train_queue_end(queue, same, hth_fail(HTH_ECANCELED, "'%s' was requested", e->job),
+                            NULL);
     }
     e->tenant = tenant;
-    queue_append(q, e);
-    if (r->deaths > 0) {
-        queue_again(q, e);
+    bool later = queue_waits(queue) != NULL;
+    queue_append(queue, e);
+    if (later) {
+        queue_take(e, "waiting");
+    }
+    if (request->crashes > 0) {
+        queue_again(queue, e);
     }
 }
 
-hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given, bool asked)
+hth_err hth_train_queue_own(hth_train_queue *queue, const char *job, json_t *given, bool requested)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a job");
     }
     snprintf(e->job, sizeof e->job, "%s", job);
-    e->own = (hth_request){.query = "train", .tenant = e->owner, .own = true, .done = own_done};
+    e->own = (hth_request){
+        .command = HTH_COMMAND_TRAIN, .tenant = e->owner, .own = true, .done = own_done};
     e->r = &e->own;
-    hth_err err = hth_train_entry_again(q, e, given);
-    e->tenant = hth_tenant_of(q->ms->site->tenants, e->owner);
-    err = err == HTH_OK && asked ? hth_tenant_trains(e->tenant) : err;
+    hth_err err = hth_train_entry_resume(queue, e, given);
+    e->tenant = hth_tenant_of(queue->ms->site->tenants, e->owner);
+    err = err == HTH_OK && requested ? hth_tenant_trains(e->tenant) : err;
     if (err != HTH_OK) {
         free(e->arguments);
         hth_free(e);
         return err;
     }
-    queue_append(q, e);
+    queue_append(queue, e);
     return HTH_OK;
 }
 
-void hth_train_queue_resume(hth_train_queue *q)
+void hth_train_queue_resume(hth_train_queue *queue)
 {
     size_t i;
     json_t *names, *name, *none = json_object();
     char note[HTH_CHECKPOINT_NOTE];
-    hth_err err = hth_checkpoint_list(q->ms->store, &names);
+    hth_err err = hth_checkpoint_list(queue->ms->store, &names);
     if (err != HTH_OK) {
         names = NULL;
     }
     json_array_foreach(names, i, name)
     {
-        hth_checkpoint_note_get(q->ms->store, json_string_value(name), note);
+        hth_checkpoint_note_get(queue->ms->store, json_string_value(name), note);
         if (note[0] == 0) {
-            err = hth_train_queue_own(q, json_string_value(name), none, false);
+            err = hth_train_queue_own(queue, json_string_value(name), none, false);
         }
     }
     if (err != HTH_OK) {
@@ -286,7 +332,8 @@ static void queue_adopt(hth_train_queue *q, hth_train_entry *e)
     hth_request *r = e->r;
     char *text = r->arguments != NULL ? strdup(r->arguments) : NULL;
     snprintf(e->owner, sizeof e->owner, "%s", e->of);
-    e->own = (hth_request){.query = "train", .tenant = e->owner, .own = true, .done = own_done};
+    e->own = (hth_request){
+        .command = HTH_COMMAND_TRAIN, .tenant = e->owner, .own = true, .done = own_done};
     free(e->arguments);
     e->arguments = text;
     e->own.arguments = text;
@@ -332,10 +379,7 @@ static bool queue_steps(const hth_train_entry *e)
 // take turns.
 static hth_train_entry *queue_next(const hth_train_queue *q)
 {
-    hth_train_entry *waits = q->first, *e;
-    while (waits != NULL && (waits->paused || waits->work != NULL)) {
-        waits = waits->next;
-    }
+    hth_train_entry *waits = queue_waits(q), *e;
     if (waits != NULL && (waits->tried != q->freed + 1 || !queue_works(q))) {
         return waits;
     }
@@ -356,12 +400,13 @@ static void queue_began(hth_train_queue *q, hth_train_entry *e)
 {
     char text[100];
     hth_train_queue_event(q, e->job, "running");
-    if (e->r->deaths > 0 && q->event != NULL) {
+    queue_take(e, "running");
+    if (e->r->crashes > 0 && q->event != NULL) {
         snprintf(text, sizeof text, "{\"state\":\"running\",\"deaths\":%u,\"from_step\":%lld}",
-                 (unsigned)e->r->deaths, (long long)hth_train_job_saved(e->work));
+                 (unsigned)e->r->crashes, (long long)hth_train_job_saved(e->work));
         q->event(q->event_ctx, e->job, text, 0, 1);
     }
-    e->r->deaths = 0; // paused and resumed, it goes on as any other
+    e->r->crashes = 0; // paused and resumed, it goes on as any other
     hth_checkpoint_note_set(q->ms->store, e->job, "");
 }
 
@@ -372,54 +417,56 @@ static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
         (void)hth_timeline_open(&e->timeline); // a job works without
     }
     hth_err err =
-        hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q, e->timeline}, &e->work);
+        hth_train_job_open(q->ms, e->r, (hth_train_events){queue_event, q, e->timeline}, &e->work);
     if (err == HTH_OK) {
         queue_began(q, e);
     } else if (err == HTH_ENODEVMEM && queue_works(q)) {
-        bool told = e->tried > 0;
+        bool reported = e->tried > 0;
         e->tried = q->freed + 1;
         snprintf(e->why, sizeof e->why, "%s", hth_err_detail());
-        if (!told) {
+        if (!reported) {
             hth_train_queue_event(q, e->job, HTH_TRAIN_QUEUED);
         }
+        queue_take(e, HTH_TRAIN_QUEUED);
         return HTH_OK;
     }
     return err;
 }
 
-bool hth_train_queue_turn(hth_train_queue *q)
+bool hth_train_queue_slice(hth_train_queue *queue)
 {
     bool done = false;
-    queue_drop_left(q);
-    q->freed += q->ms->site->awaited_bytes < q->awaited_bytes; // a job may have that, too
-    q->awaited_bytes = q->ms->site->awaited_bytes;
-    hth_train_entry *e = queue_next(q);
+    queue_drop_left(queue);
+    queue->freed +=
+        queue->ms->site->awaited_bytes < queue->awaited_bytes; // a job may have that, too
+    queue->awaited_bytes = queue->ms->site->awaited_bytes;
+    hth_train_entry *e = queue_next(queue);
     if (e == NULL) {
         return false;
     }
-    q->active = e;
-    hth_err err = e->work != NULL ? hth_train_job_turn(e->work, &done) : queue_begin(q, e);
+    queue->active = e;
+    hth_err err = e->work != NULL ? hth_train_job_slice(e->work, &done) : queue_begin(queue, e);
     if (err != HTH_OK) {
-        hth_train_queue_end(q, e, err, queue_failed(q, e, err));
+        hth_train_queue_end(queue, e, err, queue_failed(queue, e, err));
     } else if (done) {
-        hth_train_queue_record(q, e->job, "finished", NULL);
-        hth_train_queue_end(q, e, HTH_OK, "finished");
+        hth_train_queue_record(queue, e->job, "finished", NULL);
+        hth_train_queue_end(queue, e, HTH_OK, "finished");
     } else if (e->work != NULL && hth_train_job_stuck(e->work)) {
         e->paused = true; // until there is room, and somebody says so
-        hth_train_queue_event(q, e->job, HTH_TRAIN_PAUSED);
+        hth_train_queue_event(queue, e->job, HTH_TRAIN_PAUSED);
     }
     return true;
 }
 
-void hth_train_queue_stop(hth_train_queue *q)
+void hth_train_queue_stop(hth_train_queue *queue)
 {
-    while (q->first != NULL) {
-        hth_train_entry *e = q->first;
-        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "the server stops"),
+    while (queue->first != NULL) {
+        hth_train_entry *e = queue->first;
+        hth_train_queue_end(queue, e, hth_fail(HTH_ECANCELED, "the server is stopping"),
                             e->paused ? NULL : "stopped");
     }
-    hth_timeline_close(q->timeline);
-    q->timeline = NULL;
+    hth_timeline_close(queue->timeline);
+    queue->timeline = NULL;
 }
 
 // What becomes of a job whose server stops in good order.
@@ -427,28 +474,46 @@ static hth_err queue_drained(const hth_train_entry *e)
 {
     char why[HTH_CHECKPOINT_NOTE];
     if (e->paused && e->work == NULL) {
-        return hth_fail(HTH_ECANCELED, "the server stops: job '%s' stays paused", e->job);
+        return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", e->job);
     }
     if (e->work == NULL) {
-        return hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
+        return hth_fail(HTH_ECANCELED,
+                        "the server is stopping and job '%s' had not started: submit it again",
+                        e->job);
     }
     if (hth_train_job_save(e->work) == HTH_OK) {
         return hth_fail(HTH_ECANCELED,
-                        "the server stops: job '%s' is saved behind step %lld and goes on when "
-                        "hearthd starts again",
+                        "the server is stopping: job '%s' is saved after step %lld and resumes "
+                        "when hearthd starts again",
                         e->job, (long long)hth_train_job_saved(e->work));
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    return hth_fail(HTH_EIO, "the server stops: job '%s' could not be saved: %s", e->job, why);
+    return hth_fail(HTH_EIO, "the server is stopping: job '%s' could not be saved: %s", e->job,
+                    why);
 }
 
-void hth_train_queue_drain(hth_train_queue *q)
+// queue_unbegun keeps a record of a job that its client has left and that has not begun: nothing
+// else would be left of it.
+static void queue_unbegun(hth_train_queue *q, const hth_train_entry *e, hth_err err)
 {
-    q->draining = true;
-    while (q->first != NULL) {
-        hth_train_entry *e = q->first;
+    char detail[HTH_CHECKPOINT_NOTE];
+    json_t *meta = NULL;
+    snprintf(detail, sizeof detail, "%s", hth_err_detail());
+    if (e->taken && e->work == NULL && hth_checkpoint_find(q->ms->store, e->job, &meta) != HTH_OK) {
+        hth_train_queue_record(q, e->job, "canceled", detail);
+    }
+    json_decref(meta);
+    hth_fail(err, "%s", detail);
+}
+
+void hth_train_queue_drain(hth_train_queue *queue)
+{
+    queue->draining = true;
+    while (queue->first != NULL) {
+        hth_train_entry *e = queue->first;
         hth_err err = queue_drained(e);
         hth_log(INFO, SERVER, "train", "%s", hth_err_detail());
-        hth_train_queue_end(q, e, err, e->paused ? NULL : "stopped");
+        queue_unbegun(queue, e, err);
+        hth_train_queue_end(queue, e, err, e->paused ? NULL : "stopped");
     }
 }

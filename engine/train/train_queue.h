@@ -10,11 +10,11 @@
 typedef struct hth_train_entry hth_train_entry;
 typedef struct hth_train_queue {
     hth_models *ms;
-    void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
-    hth_train_entry *first, *active;             // active: whose turn it is or was, NULL: none
-    bool draining;                               // no job begins any more
-    uint64_t freed;                              // counts the times that memory was given back
-    uint64_t awaited_bytes;                      // by requests, when that was last looked at
+    void (*answer)(hth_request *request, hth_err err); // gives a request back with its result
+    hth_train_entry *first, *active; // active: whose turn it is or was, NULL: none
+    bool draining;                   // no job begins any more
+    uint64_t freed;                  // counts the times that memory was given back
+    uint64_t awaited_bytes;          // by requests, when that was last looked at
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;
@@ -22,27 +22,30 @@ typedef struct hth_train_queue {
     char timeline_job[HTH_CHECKPOINT_JOB], timeline_tenant[HTH_TENANT];
 } hth_train_queue;
 
-// hth_train_queue_add takes the request "train"; it is answered when its job ends.
-void hth_train_queue_add(hth_train_queue *q, hth_request *r);
+// hth_train_queue_add takes the request "train"; it is answered when its job ends. With {"detach"}
+// its progress tells {"state":..} once, as soon as the job works or waits for memory: who asked for
+// it need not wait then, and a record tells how it ended, even if it never came to a step.
+void hth_train_queue_add(hth_train_queue *queue, hth_request *request);
 // hth_train_queue_resume adds the jobs that were interrupted by the end of an earlier engine; their
 // results go nowhere but to the store.
-void hth_train_queue_resume(hth_train_queue *q);
-// hth_train_queue_turn runs one step of the job whose turn it is, or makes the next one ready: jobs
-// at work take turns, those that wait begin in order of arrival, as soon as the device has memory
-// for them. false: there is nothing to do now.
-bool hth_train_queue_turn(hth_train_queue *q);
+void hth_train_queue_resume(hth_train_queue *queue);
+// hth_train_queue_slice runs one step of the job whose turn it is, or makes the next one ready:
+// jobs at work take turns, those that wait begin in order of arrival, as soon as the device has
+// memory for them. false: there is nothing to do now.
+bool hth_train_queue_slice(hth_train_queue *queue);
 // hth_train_queue_stop ends all jobs; those with checkpoints are taken up by
 // hth_train_queue_resume, except paused ones.
-void hth_train_queue_stop(hth_train_queue *q);
+void hth_train_queue_stop(hth_train_queue *queue);
 
 // hth_train_queue_drain ends all jobs with a checkpoint of where they are, from which
 // hth_train_queue_resume goes on, and says so to who waits for them. Those added later are refused.
-void hth_train_queue_drain(hth_train_queue *q);
+void hth_train_queue_drain(hth_train_queue *queue);
 
 // hth_train_queue_query answers "jobs", "timeline" (of the job that last had a step measured), and
-// "job", "cancel", "pause", "resume" of {"job"} by r->json; *known: it is one of those. "job" and
+// "job", "cancel", "pause", "resume" of {"job"} by r->json. With {"id"}
+// the job of that number is meant, and of that name no other. "job" and
 // "resume" change the job's {"budget"} when there is one; with {"points"} a "job" tells that many
 // losses at most.
-hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known);
+hth_err hth_train_queue_query(hth_train_queue *queue, hth_request *request);
 
 #endif

@@ -37,7 +37,7 @@ static hth_err spec_choice(const json_t *args, const char *key, const char *dflt
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
     }
     return v == NULL ? hth_fail(HTH_EINVAL, "%s is missing: one of %s", key, all)
-                     : hth_fail(HTH_EINVAL, "%s '%.40s' is none of %s", key, v, all);
+                     : hth_fail(HTH_EINVAL, "%s '%.40s' is not one of %s", key, v, all);
 }
 
 // At 1 Adam would divide by 0.
@@ -121,24 +121,24 @@ static hth_err spec_schedule(const json_t *args, hth_train_spec *s)
         s->schedule = HTH_RATE_STEP;
         s->every = every;
     } else {
-        return hth_fail(HTH_EINVAL,
-                        "schedule '%.40s' is none of constant, step:EPOCHS:GAMMA, cosine, linear",
-                        text);
+        return hth_fail(
+            HTH_EINVAL,
+            "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, cosine, linear", text);
     }
     return HTH_OK;
 }
 
-double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch)
+double hth_train_rate(const hth_train_spec *spec, int64_t step, int64_t steps, int64_t per_epoch)
 {
-    double lr = s->lr, share = steps > 0 ? (double)step / (double)steps : 0;
-    if (s->schedule == HTH_RATE_STEP) {
-        lr *= pow(s->gamma, (double)(step / per_epoch / s->every));
-    } else if (s->schedule == HTH_RATE_COSINE) {
+    double lr = spec->lr, share = steps > 0 ? (double)step / (double)steps : 0;
+    if (spec->schedule == HTH_RATE_STEP) {
+        lr *= pow(spec->gamma, (double)(step / per_epoch / spec->every));
+    } else if (spec->schedule == HTH_RATE_COSINE) {
         lr *= (1 + cos(acos(-1) * share)) / 2;
-    } else if (s->schedule == HTH_RATE_LINEAR) {
+    } else if (spec->schedule == HTH_RATE_LINEAR) {
         lr *= 1 - share;
     }
-    return step < s->warmup ? lr * (double)(step + 1) / (double)s->warmup : lr;
+    return step < spec->warmup ? lr * (double)(step + 1) / (double)spec->warmup : lr;
 }
 
 // "auto", a number, or a number as text. What an earlier start of the job chose ("parts") stays.
@@ -174,7 +174,7 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
     }
     return v == NULL || json_is_null(v) || out->name != NULL
                ? HTH_OK
-               : hth_fail(HTH_EINVAL, "'%s' is no file", key);
+               : hth_fail(HTH_EINVAL, "'%s' is not a file", key);
 }
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
@@ -192,13 +192,12 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
                           .budget = spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (s->model == NULL) {
-        return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+        return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
     }
     HTH_TRY(spec_file(args, "data", &s->data));
     HTH_TRY(spec_file(args, "eval", &s->eval));
     if (s->data.name == NULL && !bench) {
-        return hth_fail(HTH_EINVAL,
-                        "which data? --data FILE.safetensors (the argument 'data') is missing");
+        return hth_fail(HTH_EINVAL, "--data FILE.safetensors (the argument 'data') is missing");
     }
     HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
     s->options.loss = (hth_train_loss)loss;

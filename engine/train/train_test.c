@@ -115,7 +115,7 @@ static void parts_add_up(void **state)
             json_decref(doc);
             compare_losses(t->model, exact[k], parts, whole, STEPS, 2e-4);
         }
-        expect(&f, t, data, "{\"accumulate\": 3}", "cannot be taken in 3 equal parts");
+        expect(&f, t, data, "{\"accumulate\": 3}", "cannot be split into 3 equal parts");
         expect(&f, t, data, "{\"accumulate\": \"some\"}", "accumulate is 'auto' or");
         fixture_close(&f);
     }
@@ -134,7 +134,8 @@ static void dependent_samples_stay_together(void **state)
     put(f.store, "centered", "tests/data/train/centered.onnx");
     prepare(&f, &image_net, data);
     expect(&f, &image_net, data, "{\"model\": \"centered\", \"accumulate\": 2}",
-           "a batch cannot be taken in 2 parts, for the model's samples are not independent: node "
+           "a batch cannot be split into 2 parts, because the model's samples are not independent: "
+           "node "
            "'ReduceMean_3' (ReduceMean) reduces over axis 0, which holds the samples");
     for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
         json_t *doc;
@@ -147,7 +148,7 @@ static void dependent_samples_stay_together(void **state)
 
 static json_t *ask_curve(fixture *f, const char *arguments)
 {
-    call c = {.r = {.query = "curve", .arguments = arguments}};
+    call c = {.r = {.command = HTH_COMMAND_CURVE, .arguments = arguments}};
     assert_ok(call_run(f->engine, &c));
     json_t *doc = json_loads(c.r.json, 0, NULL);
     hth_free(c.r.json);
@@ -187,7 +188,7 @@ static void parts_save_memory(void **state)
     assert_true(isfinite(loss[2]));
     bool many = json_integer_value(json_object_get(doc, "accumulate")) > 1;
     // For what a plan is said to be found is enough, and so is what is said to help.
-    call c = {.r = {.query = "train"}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN}};
     json_t *q = arguments_of(&unet, data, "{\"batch\": 24, \"budget\": \"100KB\"}", loss);
     char *text = json_dumps(q, JSON_COMPACT);
     c.r.arguments = text;

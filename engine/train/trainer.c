@@ -33,7 +33,7 @@ static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth
     if (err == HTH_ETOOBIG && hth_trainer_admit_more(t)) {
         err = trainer_make(t, inputs, target, s);
     }
-    err = err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
+    err = err == HTH_ETOOBIG ? hth_trainer_toobig(t, inputs) : err;
     return hth_quota_job(t->ms->site, &t->share, err);
 }
 
@@ -57,50 +57,51 @@ static hth_err trainer_smaller(hth_trainer *t, const hth_tensor *inputs, const h
     return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
 }
 
-hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
+hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
+                            const hth_tensor *target)
 {
-    for (int k = 0; k < t->n_shapes; k++) {
+    for (int k = 0; k < trainer->n_shapes; k++) {
         bool same = true;
-        for (int i = 0; i < t->model->n_inputs; i++) {
-            same = same && hth_shape_equal(&t->shapes[k].inputs[i].shape, &inputs[i].shape);
+        for (int i = 0; i < trainer->model->n_inputs; i++) {
+            same = same && hth_shape_equal(&trainer->shapes[k].inputs[i].shape, &inputs[i].shape);
         }
         if (same) {
-            t->current = k;
+            trainer->current = k;
             return HTH_OK;
         }
     }
-    if (t->n_shapes == HTH_TRAINER_SHAPES) {
-        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
-        t->current = -1;
+    if (trainer->n_shapes == HTH_TRAINER_SHAPES) {
+        hth_trainer_shape_free(trainer, &trainer->shapes[--trainer->n_shapes]);
+        trainer->current = -1;
     }
-    hth_trainer_shape *s = &t->shapes[t->n_shapes];
-    HTH_TRY(t->n_shapes == 0 ? trainer_first(t, inputs, target, s)
-                             : hth_trainer_shape_make(t, inputs, target, s));
-    t->current = t->n_shapes++;
-    hth_err err = hth_trainer_enter(t, &hth_trainer_current(t)->apply);
-    if (err == HTH_ENODEVMEM && t->n_shapes == 1 && t->spec->budget == NULL) {
-        err = trainer_smaller(t, inputs, target);
+    hth_trainer_shape *s = &trainer->shapes[trainer->n_shapes];
+    HTH_TRY(trainer->n_shapes == 0 ? trainer_first(trainer, inputs, target, s)
+                                   : hth_trainer_shape_make(trainer, inputs, target, s));
+    trainer->current = trainer->n_shapes++;
+    hth_err err = hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
+    if (err == HTH_ENODEVMEM && trainer->n_shapes == 1 && trainer->spec->budget == NULL) {
+        err = trainer_smaller(trainer, inputs, target);
     }
     if (err == HTH_OK) {
-        hth_trainer_share(t);
+        hth_trainer_share(trainer);
     }
     return err;
 }
 
-hth_err hth_trainer_replan(hth_trainer *t)
+hth_err hth_trainer_replan(hth_trainer *trainer)
 {
-    hth_replan_stop(t);
-    HTH_TRY(hth_slots_leave(&t->slots));
-    while (t->n_shapes > 0) {
-        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+    hth_replan_stop(trainer);
+    HTH_TRY(hth_trainer_slots_leave(&trainer->slots));
+    while (trainer->n_shapes > 0) {
+        hth_trainer_shape_free(trainer, &trainer->shapes[--trainer->n_shapes]);
     }
-    hth_pool_free(t->ms->site->pool, t->memory);
-    hth_free(t->kept);
-    t->memory = NULL;
-    t->kept = NULL;
-    t->memory_bytes = t->budget_bytes = 0;
-    t->current = -1;
-    hth_trainer_share(t);
+    hth_pool_free(trainer->ms->site->pool, trainer->memory);
+    hth_free(trainer->retained);
+    trainer->memory = NULL;
+    trainer->retained = NULL;
+    trainer->memory_bytes = trainer->budget_bytes = 0;
+    trainer->current = -1;
+    hth_trainer_share(trainer);
     return HTH_OK;
 }
 
@@ -154,92 +155,94 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     s->out[0].data = loss;
     uint64_t from_ns = hth_now_ns();
     HTH_TRY(trainer_run(t, s));
-    uint64_t took_ns = hth_now_ns() - from_ns - t->ms->site->beside_ns;
+    const hth_work_queue *queue = t->ms->site->queue;
+    uint64_t took_ns = hth_now_ns() - from_ns - (queue != NULL ? queue->other_ns : 0);
     bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
     t->part_ns = watched ? took_ns : t->part_ns;
     t->run_ns += took_ns;
     t->stall_ns += hth_run_stall_ns(s->program->run);
     for (int i = 0; i < t->slots.n; i++) {
         if (s->graph.slots[i].output >= 0) {
-            hth_slots_changed(&t->slots, i);
+            hth_trainer_slots_changed(&t->slots, i);
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+hth_err hth_trainer_step(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                          float *loss)
 {
-    hth_trainer_shape *s = hth_trainer_current(t);
+    hth_trainer_shape *s = hth_trainer_current(trainer);
     double sum = 0;
     hth_err err = HTH_OK;
-    trainer_hyper(t, s->parts);
-    hth_slots_unview(&t->slots);
-    t->stall_ns = t->run_ns = 0;
-    t->measured = hth_timeline_begin(t->timeline, hth_now_ns());
+    trainer_hyper(trainer, s->parts);
+    hth_trainer_slots_unview(&trainer->slots);
+    trainer->stall_ns = trainer->run_ns = 0;
+    trainer->measured = hth_timeline_begin(trainer->timeline, hth_now_ns());
     for (int64_t i = 0; i < s->parts && err == HTH_OK; i++) {
-        err = trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
+        err =
+            trainer_part(trainer, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
         sum += *loss;
     }
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
     HTH_TRY(err);
-    t->counter++;
-    if (t->measured) {
-        hth_timeline_end(t->timeline, t->counter, hth_now_ns());
+    trainer->counter++;
+    if (trainer->measured) {
+        hth_timeline_end(trainer->timeline, trainer->counter, hth_now_ns());
     }
-    return s == &t->shapes[0]
-               ? hth_replan_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
-               : HTH_OK;
+    return s == &trainer->shapes[0] ? hth_replan_step(trainer, (double)trainer->run_ns / 1e3,
+                                                      (double)trainer->part_ns / 1e3)
+                                    : HTH_OK;
 }
 
-double hth_trainer_stall_ms(const hth_trainer *t)
+double hth_trainer_stall_ms(const hth_trainer *trainer)
 {
-    return (double)t->stall_ns / 1e6;
+    return (double)trainer->stall_ns / 1e6;
 }
 
-uint64_t hth_trainer_memory_bytes(const hth_trainer *t)
+uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer)
 {
-    return t->memory_bytes;
+    return trainer->memory_bytes;
 }
 
-void hth_trainer_timeline(hth_trainer *t, hth_timeline *timeline)
+void hth_trainer_timeline(hth_trainer *trainer, hth_timeline *timeline)
 {
-    t->timeline = timeline;
+    trainer->timeline = timeline;
 }
 
-void hth_trainer_rate(hth_trainer *t, double lr)
+void hth_trainer_rate(hth_trainer *trainer, double lr)
 {
-    t->lr = lr;
+    trainer->lr = lr;
 }
 
-const hth_program *hth_trainer_program(const hth_trainer *t)
+const hth_program *hth_trainer_program(const hth_trainer *trainer)
 {
-    return t->current >= 0 ? hth_trainer_current(t)->apply.program : NULL;
+    return trainer->current >= 0 ? hth_trainer_current(trainer)->apply.program : NULL;
 }
 
-const hth_train_graph *hth_trainer_graph(const hth_trainer *t)
+const hth_train_graph *hth_trainer_graph(const hth_trainer *trainer)
 {
-    return &hth_trainer_current(t)->apply.graph;
+    return &hth_trainer_current(trainer)->apply.graph;
 }
 
-const hth_graph *hth_trainer_model(const hth_trainer *t)
+const hth_graph *hth_trainer_model(const hth_trainer *trainer)
 {
-    return t->model;
+    return trainer->model;
 }
 
-const hth_account *hth_trainer_account(const hth_trainer *t)
+const hth_account *hth_trainer_account(const hth_trainer *trainer)
 {
-    return &t->account;
+    return &trainer->account;
 }
 
-bool hth_trainer_whole(const hth_trainer *t)
+bool hth_trainer_whole(const hth_trainer *trainer)
 {
-    return t->whole;
+    return trainer->whole;
 }
 
-int64_t hth_trainer_classes(const hth_trainer *t)
+int64_t hth_trainer_classes(const hth_trainer *trainer)
 {
-    const hth_graph *g = hth_trainer_current(t)->apply.graph.graph;
+    const hth_graph *g = hth_trainer_current(trainer)->apply.graph.graph;
     for (int i = 0; i < g->n_nodes; i++) {
         if (g->nodes[i].op == HTH_OP_SOFTMAX_XENT) {
             return g->values[g->nodes[i].inputs[0]].shape.dim[1];
@@ -248,12 +251,13 @@ int64_t hth_trainer_classes(const hth_trainer *t)
     return 0;
 }
 
-hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target)
+hth_err hth_trainer_target(hth_trainer *trainer, const hth_tensor *inputs, hth_tensor *target)
 {
     hth_train_graph g;
     hth_paced paced;
-    hth_paced_begin(&paced, t->ms->site, t->progress);
-    hth_err err = hth_train_build(t->model, inputs, &t->spec->options, hth_ref_eval, NULL, &g);
+    hth_paced_begin(&paced, trainer->ms->site, trainer->progress);
+    hth_err err =
+        hth_train_build(trainer->model, inputs, &trainer->spec->options, hth_ref_eval, NULL, &g);
     hth_paced_end(&paced);
     HTH_TRY(err);
     const hth_value *v = &g.graph->values[g.graph->inputs[g.target]];
@@ -263,15 +267,15 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
     return err;
 }
 
-hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes)
+hth_err hth_trainer_arena(hth_trainer *trainer, void **out, uint64_t *bytes)
 {
-    if (t->current < 0) {
+    if (trainer->current < 0) {
         return hth_fail(HTH_EINVAL, "there is no step to share memory with");
     }
-    hth_trainer_phase *s = &hth_trainer_current(t)->apply;
-    HTH_TRY(hth_trainer_enter(t, s));
+    hth_trainer_phase *s = &hth_trainer_current(trainer)->apply;
+    HTH_TRY(hth_trainer_enter(trainer, s));
     *out = s->program->arena;
-    *bytes = t->memory_bytes - s->slots_bytes;
+    *bytes = trainer->memory_bytes - s->slots_bytes;
     return HTH_OK;
 }
 
@@ -286,8 +290,8 @@ static hth_err trainer_divides(hth_trainer *t)
     return samples.proven || t->spec->accumulate <= 1
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
-                          "a batch cannot be taken in %lld parts, for the model's samples are not "
-                          "independent: %s",
+                          "a batch cannot be split into %lld parts, because the model's samples "
+                          "are not independent: %s",
                           (long long)t->spec->accumulate, samples.why);
 }
 
@@ -307,7 +311,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
                        .progress = progress,
                        .current = -1,
                        .parts = spec->accumulate,
-                       .watch = {.n_samples = -1, .on = spec->replan},
+                       .replan = {.n_samples = -1, .on = spec->replan},
                        .share = {.account = &t->account},
                        .account = {.job = true},
                        .lr = spec->lr};
@@ -331,22 +335,22 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     return HTH_OK;
 }
 
-void hth_trainer_close(hth_trainer *t)
+void hth_trainer_close(hth_trainer *trainer)
 {
-    if (t == NULL) {
+    if (trainer == NULL) {
         return;
     }
-    hth_replan_stop(t);
-    while (t->n_shapes > 0) {
-        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+    hth_replan_stop(trainer);
+    while (trainer->n_shapes > 0) {
+        hth_trainer_shape_free(trainer, &trainer->shapes[--trainer->n_shapes]);
     }
-    hth_slots_close(&t->slots);
-    hth_pool_free(t->ms->site->pool, t->memory);
-    t->memory_bytes = 0;
-    hth_trainer_share(t);
-    hth_free(t->kept);
-    hth_profile_close(t->profile);
-    hth_graph_free(t->model);
-    hth_manifest_fini(&t->manifest);
-    hth_free(t);
+    hth_trainer_slots_close(&trainer->slots);
+    hth_pool_free(trainer->ms->site->pool, trainer->memory);
+    trainer->memory_bytes = 0;
+    hth_trainer_share(trainer);
+    hth_free(trainer->retained);
+    hth_profile_close(trainer->profile);
+    hth_graph_free(trainer->model);
+    hth_manifest_fini(&trainer->manifest);
+    hth_free(trainer);
 }

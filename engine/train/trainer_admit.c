@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job may have of the device when it begins. A budget that was asked for is had or waited
 // for; a job without one gets what is spare, or, where that is too little, also what idle models
-// occupy; beside other jobs the point of its curve that the rest of the device can give.
+// occupy; with other jobs the point of its curve that the rest of the device can give.
 #include "engine/train/trainer_impl.h"
 
 #include "runtime/tenants/quota.h"
 
 #define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
 
-// Beside other jobs. HTH_ENODEVMEM: not now.
+// With other jobs. HTH_ENODEVMEM: not now.
 static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
 {
     hth_curve curve;
@@ -27,26 +27,27 @@ static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
     return HTH_OK;
 }
 
-hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs)
+hth_err hth_trainer_admit(hth_trainer *trainer, const hth_tensor *inputs)
 {
-    hth_site *site = t->ms->site;
-    bool alone = hth_job_memory_alone(site, &t->share);
-    t->available_bytes = hth_job_memory_rest(site, &t->share);
-    if (t->spec->budget != NULL || t->budget_bytes > 0) {
+    hth_site *site = trainer->ms->site;
+    bool alone = hth_job_memory_alone(site, &trainer->share);
+    trainer->available_bytes = hth_job_memory_rest(site, &trainer->share);
+    if (trainer->spec->budget != NULL || trainer->budget_bytes > 0) {
         return HTH_OK;
     }
-    hth_program_evict_stale(site, NULL); // they are made again behind the job only
-    t->available_bytes = alone ? hth_job_memory_spare(site, &t->share) : t->available_bytes;
-    return alone ? HTH_OK : admit_beside(t, inputs);
+    hth_program_evict_stale(site, NULL); // they are made again after the job only
+    trainer->available_bytes =
+        alone ? hth_job_memory_spare(site, &trainer->share) : trainer->available_bytes;
+    return alone ? HTH_OK : admit_beside(trainer, inputs);
 }
 
-bool hth_trainer_admit_more(hth_trainer *t)
+bool hth_trainer_admit_more(hth_trainer *trainer)
 {
-    uint64_t rest = hth_job_memory_rest(t->ms->site, &t->share);
-    if (t->spec->budget != NULL || rest <= t->available_bytes) {
+    uint64_t rest = hth_job_memory_rest(trainer->ms->site, &trainer->share);
+    if (trainer->spec->budget != NULL || rest <= trainer->available_bytes) {
         return false;
     }
-    t->available_bytes = t->budget_bytes = rest;
+    trainer->available_bytes = trainer->budget_bytes = rest;
     return true;
 }
 
@@ -61,19 +62,19 @@ static void admit_point(const hth_trainer_phase *s, double times, hth_curve_poin
     }
 }
 
-void hth_trainer_share(hth_trainer *t)
+void hth_trainer_share(hth_trainer *trainer)
 {
-    hth_curve_point point = {.device_bytes = t->memory_bytes};
-    if (t->memory_bytes > 0 && t->current >= 0) {
-        const hth_trainer_shape *s = hth_trainer_current(t);
-        point.time_us = hth_trainer_shape_us(t, s);
+    hth_curve_point point = {.device_bytes = trainer->memory_bytes};
+    if (trainer->memory_bytes > 0 && trainer->current >= 0) {
+        const hth_trainer_shape *s = hth_trainer_current(trainer);
+        point.time_us = hth_trainer_shape_us(trainer, s);
         admit_point(&s->apply, 1, &point);
         if (s->parts > 1) {
             admit_point(&s->add, (double)(s->parts - 1), &point);
         }
     }
     point.time_us = point.time_us > 0 ? point.time_us : 1;
-    hth_job_memory_set(t->ms->site, &t->share, &point);
-    // what was admitted is within the limit beside what stays: idle programs go for it
-    (void)hth_quota_holds(t->ms->site, &t->account, NULL);
+    hth_job_memory_set(trainer->ms->site, &trainer->share, &point);
+    // what was admitted is within the limit with what stays: idle programs go for it
+    (void)hth_quota_holds(trainer->ms->site, &trainer->account, NULL);
 }

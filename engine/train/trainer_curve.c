@@ -40,12 +40,12 @@ static bool trial_keeps(const hth_program *p, const hth_plan *plan, int slot)
 }
 
 // What one plan keeps and the other does not is moved between them, twice in each update.
-static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bool *kept)
+static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bool *retained)
 {
     const hth_problem *p = &x->s->apply.program->problem;
     double us = 0;
     for (int i = 0; i < x->t->slots.n; i++) {
-        bool more = !kept[i] && trial_keeps(x->s->add.program, add, i);
+        bool more = !retained[i] && trial_keeps(x->s->add.program, add, i);
         bool changes = more && x->s->add.graph.slots[i].output >= 0;
         double bytes = more ? (double)x->t->slots.bytes[i] : 0;
         us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
@@ -54,9 +54,10 @@ static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bo
     return us;
 }
 
-// The adding step as it will be planned: what `apply` keeps is there. *kept_bytes: of the budget.
+// The adding step as it will be planned: what `apply` keeps is there. *retained_bytes: of the
+// budget.
 static hth_err trial_problem(const curve_trial *x, const hth_plan *apply, hth_problem *out,
-                             bool *kept, uint64_t *kept_bytes)
+                             bool *retained, uint64_t *retained_bytes)
 {
     const hth_program *add = x->s->add.program;
     *out = add->problem;
@@ -64,36 +65,36 @@ static hth_err trial_problem(const curve_trial *x, const hth_plan *apply, hth_pr
     if (out->tensors == NULL) {
         return no_memory();
     }
-    *kept_bytes = 0;
+    *retained_bytes = 0;
     for (int i = 0; i < x->t->slots.n; i++) {
         int t = hth_program_slot(add, i);
-        kept[i] = trial_keeps(x->s->apply.program, apply, i);
-        *kept_bytes += kept[i] ? hth_plan_round(x->t->slots.bytes[i]) : 0;
+        retained[i] = trial_keeps(x->s->apply.program, apply, i);
+        *retained_bytes += retained[i] ? hth_plan_round(x->t->slots.bytes[i]) : 0;
         if (t >= 0) {
-            out->tensors[t].external = kept[i];
+            out->tensors[t].external = retained[i];
         }
     }
     return HTH_OK;
 }
 
 // Adds what the adding steps of an update need to *out.
-static hth_err trial_add(const curve_trial *x, uint64_t budget, const hth_plan *apply, bool *kept,
-                         hth_curve_point *out, bool *fits)
+static hth_err trial_add(const curve_trial *x, uint64_t budget, const hth_plan *apply,
+                         bool *retained, hth_curve_point *out, bool *fits)
 {
     hth_problem p;
     hth_plan *plan;
     hth_curve_point add;
-    uint64_t kept_bytes = 0;
+    uint64_t retained_bytes = 0;
     double times = (double)(x->s->parts - 1);
-    HTH_TRY(trial_problem(x, apply, &p, kept, &kept_bytes));
-    hth_err err = hth_curve_point_of(&p, x->o, budget > kept_bytes ? budget - kept_bytes : 0, &add,
-                                     fits, &plan);
+    HTH_TRY(trial_problem(x, apply, &p, retained, &retained_bytes));
+    hth_err err = hth_curve_point_of(
+        &p, x->o, budget > retained_bytes ? budget - retained_bytes : 0, &add, fits, &plan);
     if (err == HTH_OK && *fits) {
-        add.device_bytes += kept_bytes;
+        add.device_bytes += retained_bytes;
         out->device_bytes =
             add.device_bytes > out->device_bytes ? add.device_bytes : out->device_bytes;
         out->host_bytes += add.host_bytes;
-        out->time_us += times * add.time_us + trial_moves_us(x, plan, kept);
+        out->time_us += times * add.time_us + trial_moves_us(x, plan, retained);
         out->lower_bound_us += times * add.lower_bound_us;
         out->h2d_us += times * add.h2d_us;
         out->d2h_us += times * add.d2h_us;
@@ -109,9 +110,10 @@ static hth_err trial_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool
     hth_plan *plan;
     HTH_TRY(hth_curve_point_of(&x->s->apply.program->problem, x->o, budget, out, fits, &plan));
     if (*fits && x->s->parts > 1) {
-        bool *kept = hth_calloc((size_t)x->t->slots.n + 1, sizeof *kept);
-        hth_err err = kept == NULL ? no_memory() : trial_add(x, budget, plan, kept, out, fits);
-        hth_free(kept);
+        bool *retained = hth_calloc((size_t)x->t->slots.n + 1, sizeof *retained);
+        hth_err err =
+            retained == NULL ? no_memory() : trial_add(x, budget, plan, retained, out, fits);
+        hth_free(retained);
         hth_plan_free(plan);
         out->parts = (int)x->s->parts;
         return err;
@@ -166,7 +168,7 @@ static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_req
     int64_t parts = spec->accumulate > 0 ? spec->accumulate : 1, n = inputs[0].shape.dim[0];
     int64_t last = spec->accumulate > 0 ? parts : HTH_TRAINER_PARTS;
     if (n % parts != 0) {
-        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
+        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be split into %lld equal parts",
                         (long long)n, (long long)parts);
     }
     for (; parts <= last && n % parts == 0; parts *= 2) {
@@ -200,35 +202,48 @@ static void curve_close(curve_jobs *x)
     }
 }
 
-hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+static hth_err curve_plan(curve_jobs *x, hth_curve *out)
+{
+    uint64_t peak, floor;
+    HTH_TRY(curve_limits(x, &peak, &floor));
+    return hth_plan_curve_by(jobs_plan, x, peak, floor, out);
+}
+
+hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, hth_curve *out)
 {
     curve_jobs x = {.n = 0};
-    uint64_t peak, floor;
-    hth_err err = curve_compile(ms, spec, r, inputs, &x);
-    err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
-    err = err == HTH_OK ? hth_plan_curve_by(jobs_plan, &x, peak, floor, out) : err;
+    hth_err err = curve_compile(ms, spec, request, inputs, &x);
+    if (err == HTH_OK) {
+        err = curve_plan(&x, out);
+    }
     curve_close(&x);
     return err;
 }
 
-hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                          const hth_tensor *inputs, int64_t parts, hth_trainer_need *out)
+static hth_err curve_least(curve_jobs *x, hth_trainer_need *out)
 {
     int node;
+    uint64_t peak, floor;
+    HTH_TRY(curve_limits(x, &peak, &floor));
+    HTH_TRY(hth_curve_min(trial_plan, &x->trial[0], peak, floor, &out->found));
+    const hth_problem *p = &x->trial[0].s->apply.program->problem;
+    out->found += out->found / CURVE_ROOM;
+    out->least = hth_plan_min(p, &node);
+    snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);
+    return HTH_OK;
+}
+
+hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                          const hth_tensor *inputs, int64_t parts, hth_trainer_need *out)
+{
     curve_jobs x = {.n = 1};
     hth_train_spec quick = *spec;
-    uint64_t peak, floor;
     quick.budget = NULL;
     quick.plan.limit_ms = CURVE_LEAST_MS;
-    hth_err err = curve_open(ms, &quick, r, inputs, parts, true, &x.trial[0]);
-    err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
-    err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, &out->found) : err;
+    hth_err err = curve_open(ms, &quick, request, inputs, parts, true, &x.trial[0]);
     if (err == HTH_OK) {
-        const hth_problem *p = &x.trial[0].s->apply.program->problem;
-        out->found += out->found / CURVE_ROOM;
-        out->least = hth_plan_least(p, &node);
-        snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);
+        err = curve_least(&x, out);
     }
     curve_close(&x);
     return err;

@@ -20,8 +20,8 @@ typedef struct hth_trainer_phase {
     hth_train_graph graph;
     hth_program *program;
     hth_tensor *in, *out; // of the program
-    uint64_t *place;      // per slot: where it is while this one runs, HTH_SLOT_FAR: not near
-    uint64_t slots_bytes; // of those that are near
+    uint64_t *place; // per slot: where it is while this one runs, HTH_SLOT_OFF_DEVICE: not resident
+    uint64_t slots_bytes; // of those that are resident
 } hth_trainer_phase;
 
 // What an update of one batch shape consists of: `parts` - 1 runs of `add`, which only adds up
@@ -40,18 +40,18 @@ struct hth_trainer {
     hth_graph *model;
     hth_trainer_shape shapes[HTH_TRAINER_SHAPES];
     int n_shapes, current; // current -1: none
-    hth_slots slots;
-    bool *kept;           // per slot: near in the first step that was planned, and so in all others
+    hth_trainer_slots slots;
+    bool *retained; // per slot: resident in the first step that was planned, and so in all others
     hth_profile *profile; // costs to plan with, NULL: measured
     bool problem_only;    // steps are to be planned by others, and are not run
     bool whole;           // its batches are not taken in parts: samples depend on each other
     bool guess;           // with problem_only: what was not measured yet need not be
-    uint64_t kept_bytes;
-    void *memory; // on the device: slots, and behind them the arena of the step at work
+    uint64_t retained_bytes;
+    void *memory; // on the device: slots, and after them the arena of the step at work
     uint64_t memory_bytes;
     hth_job_memory share;     // of the device: that memory
     hth_account account;      // whose it is
-    hth_replan watch;         // of the first shape
+    hth_replan replan;        // of the first shape
     hth_timeline *timeline;   // gets a step now and then; NULL: nobody looks
     bool measured;            // .. and it gets the present one
     int64_t part;             // samples in a part of a whole batch; 0: not known yet
@@ -67,56 +67,56 @@ struct hth_trainer {
     float hyper[HTH_N_HYPER];
 };
 
-static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *t)
+static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *trainer)
 {
-    return (hth_trainer_shape *)&t->shapes[t->current];
+    return (hth_trainer_shape *)&trainer->shapes[trainer->current];
 }
 
-// trainer_step.c
+// trainer_shape.c
 // hth_trainer_shape_make compiles the steps of one batch shape; freed also on error.
-hth_err hth_trainer_shape_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
-                               hth_trainer_shape *out);
-void hth_trainer_shape_free(hth_trainer *t, hth_trainer_shape *s);
-// hth_trainer_place gives the step that is watched (trainer_watch.h), whose plan is new, the places
+hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
+                               const hth_tensor *target, hth_trainer_shape *out);
+void hth_trainer_shape_free(hth_trainer *trainer, hth_trainer_shape *shape);
+// hth_trainer_place gives the step that is watched (replan.h), whose plan is new, the places
 // of its slots.
-void hth_trainer_place(hth_trainer *t, hth_trainer_shape *s);
+void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape);
 // hth_trainer_enter makes everything ready to run a step: its memory, and the slots where it wants
 // them.
-hth_err hth_trainer_enter(hth_trainer *t, hth_trainer_phase *s);
+hth_err hth_trainer_enter(hth_trainer *trainer, hth_trainer_phase *phase);
 
 // trainer_parts.c
 // hth_trainer_choose is hth_trainer_shape_make of the first batch in the number of parts (1, 2, 4,
 // .. HTH_TRAINER_PARTS, as long as they divide it) whose update is planned to be the shortest.
 // HTH_ETOOBIG: none fits.
-hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+hth_err hth_trainer_choose(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_shape *out);
 // hth_trainer_shape_us is what an update is planned to take.
-double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s);
+double hth_trainer_shape_us(const hth_trainer *trainer, const hth_trainer_shape *shape);
 
 // trainer_curve.c
 // hth_trainer_least looks for the least memory that an update on batches like `inputs` in `parts`
 // parts can be planned for, for a second or two.
 typedef struct hth_trainer_need {
     uint64_t found; // bytes for which a plan was found, with room for another search to find one
-    uint64_t least; // bytes below which there is none (hth_plan_least)
+    uint64_t least; // bytes below which there is none (hth_plan_min)
     char node[80];  // .. because of this node
 } hth_trainer_need;
-hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, int64_t parts, hth_trainer_need *out);
 
 // trainer_admit.c
 // hth_trainer_admit finds out what a job that begins, with batches like `inputs`, may have now.
 // HTH_ENODEVMEM: too little; HTH_OK says nothing about never.
-hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs);
+hth_err hth_trainer_admit(hth_trainer *trainer, const hth_tensor *inputs);
 // hth_trainer_admit_more raises that by what idle models occupy; false: there is no more.
-bool hth_trainer_admit_more(hth_trainer *t);
+bool hth_trainer_admit_more(hth_trainer *trainer);
 // hth_trainer_share tells the site what the job holds and needs now.
-void hth_trainer_share(hth_trainer *t);
+void hth_trainer_share(hth_trainer *trainer);
 
-// trainer_never.c
-// hth_trainer_never says that the first batch's shape cannot be planned for t->budget_bytes, or
-// that no plan was found; for how much one was, and for how much less in other ways. Returns
+// trainer_toobig.c
+// hth_trainer_toobig says that the first batch's shape cannot be planned for trainer->budget_bytes,
+// or that no plan was found; for how much one was, and for how much less in other ways. Returns
 // HTH_ETOOBIG.
-hth_err hth_trainer_never(hth_trainer *t, const hth_tensor *inputs);
+hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs);
 
 #endif

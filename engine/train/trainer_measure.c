@@ -14,26 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_FACTORS 6    // rounds: copies' times are not part of what is multiplied
-#define WATCH_CALM    1.1  // times the fastest of the measured steps: slower ones were disturbed
-#define WATCH_DELAY   0.05 // of a step's time: threads that wait longer for a processor have company
+#define REPLAN_FACTORS 6   // rounds: copies' times are not part of what is multiplied
+#define REPLAN_CALM    1.1 // times the fastest of the measured steps: slower ones were disturbed
+// Of a step's time: threads that wait longer for a processor have company.
+#define REPLAN_DELAY 0.05
 
-double hth_replan_median(const double *v, int n)
+double hth_replan_median(const double *values, int count)
 {
     double sorted[HTH_REPLAN_STEPS];
-    memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, hth_compare_double);
-    return sorted[n / 2];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, hth_compare_double);
+    return sorted[count / 2];
 }
 
-hth_err hth_replan_choices(const hth_program *p, int **out)
+hth_err hth_replan_choices(const hth_program *program, int **out)
 {
-    *out = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof **out);
+    *out = hth_calloc((size_t)program->problem.n_nodes + 1, sizeof **out);
     if (*out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to plan again");
     }
-    for (int i = 0; i < p->plan->n_instrs; i++) {
-        const hth_instr *in = &p->plan->instrs[i];
+    for (int i = 0; i < program->plan->n_instrs; i++) {
+        const hth_instr *in = &program->plan->instrs[i];
         if (in->kind == HTH_INSTR_COMPUTE && !in->recompute) {
             (*out)[in->node] = in->alt;
         }
@@ -41,21 +42,21 @@ hth_err hth_replan_choices(const hth_program *p, int **out)
     return HTH_OK;
 }
 
-void hth_replan_samples_free(hth_replan *w)
+void hth_replan_samples_free(hth_replan *replan)
 {
     for (int i = 0; i < HTH_REPLAN_SAMPLES; i++) {
-        hth_free(w->sample[i]);
-        w->sample[i] = NULL;
+        hth_free(replan->sample[i]);
+        replan->sample[i] = NULL;
     }
-    hth_free(w->runs);
-    w->runs = NULL;
-    w->n_samples = -1;
+    hth_free(replan->runs);
+    replan->runs = NULL;
+    replan->n_samples = -1;
 }
 
-hth_err hth_replan_measure(hth_trainer *t, int steps)
+hth_err hth_replan_measure(hth_trainer *trainer, int steps)
 {
-    hth_replan *w = &t->watch;
-    const hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    const hth_program *p = hth_replan_program(trainer);
     size_t n = (size_t)p->problem.n_nodes + 1;
     bool all = (w->runs = hth_calloc(n, sizeof *w->runs)) != NULL;
     for (int i = 0; i < steps; i++) {
@@ -81,10 +82,10 @@ hth_err hth_replan_measure(hth_trainer *t, int steps)
 }
 
 // A node that runs more than once in a step: the mean.
-void hth_replan_sample(hth_trainer *t, double us)
+void hth_replan_sample(hth_trainer *trainer, double us)
 {
-    hth_replan *w = &t->watch;
-    const hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    const hth_program *p = hth_replan_program(trainer);
     const double(*times)[2] = hth_run_times(p->run);
     for (int i = 0; i < p->plan->n_instrs; i++) {
         const hth_instr *in = &p->plan->instrs[i];
@@ -99,7 +100,7 @@ void hth_replan_sample(hth_trainer *t, double us)
     }
     uint64_t delay_ns = hth_thread_delay_ns();
     w->busy[w->n_samples] =
-        delay_ns > w->delay_ns && (double)(delay_ns - w->delay_ns) / 1e3 > WATCH_DELAY * us;
+        delay_ns > w->delay_ns && (double)(delay_ns - w->delay_ns) / 1e3 > REPLAN_DELAY * us;
     w->delay_ns = delay_ns;
     w->wall_us[w->n_samples++] = us;
 }
@@ -117,7 +118,7 @@ static int watch_calm(hth_replan *w, int calm[HTH_REPLAN_SAMPLES])
         least = w->busy[k] && quiet > 0 ? least : fmin(least, w->wall_us[k]);
     }
     for (int k = 0; k < w->want; k++) {
-        if (w->wall_us[k] <= WATCH_CALM * least && !(w->busy[k] && quiet > 0)) {
+        if (w->wall_us[k] <= REPLAN_CALM * least && !(w->busy[k] && quiet > 0)) {
             calm[n++] = k;
         }
     }
@@ -127,10 +128,10 @@ static int watch_calm(hth_replan *w, int calm[HTH_REPLAN_SAMPLES])
 
 // The nodes' times and the link's speeds become the measured ones, all by the same factor so that
 // the present plan's predicted time is the measured one.
-hth_err hth_replan_learn(hth_trainer *t)
+hth_err hth_replan_learn(hth_trainer *trainer)
 {
-    hth_replan *w = &t->watch;
-    hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    hth_program *p = hth_replan_program(trainer);
     int *alt, calm[HTH_REPLAN_SAMPLES], n = watch_calm(w, calm);
     double v[HTH_REPLAN_SAMPLES], factor = 1;
     HTH_TRY(hth_replan_choices(p, &alt));
@@ -138,7 +139,7 @@ hth_err hth_replan_learn(hth_trainer *t)
         v[k] = w->wall_us[calm[k]];
     }
     w->sampled_us = hth_replan_median(v, n);
-    for (int round = 0; round < WATCH_FACTORS; round++) {
+    for (int round = 0; round < REPLAN_FACTORS; round++) {
         for (int i = 0; i < p->problem.n_nodes; i++) {
             for (int k = 0; k < n; k++) {
                 v[k] = w->sample[calm[k]][i];
@@ -162,10 +163,10 @@ hth_err hth_replan_learn(hth_trainer *t)
     return HTH_OK;
 }
 
-hth_err hth_replan_remember(hth_trainer *t)
+hth_err hth_replan_remember(hth_trainer *trainer)
 {
-    hth_replan *w = &t->watch;
-    const hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    const hth_program *p = hth_replan_program(trainer);
     int *alt;
     if (w->sampled_us <= 0 || !w->calm) {
         return HTH_OK;
@@ -178,7 +179,7 @@ hth_err hth_replan_remember(hth_trainer *t)
         seen[i] = (hth_in_step_times){c->name, c->time_us};
     }
     hth_free(alt);
-    err = err == HTH_OK ? hth_program_remember(t->ms->site, p, seen, w->busy_us) : err;
+    err = err == HTH_OK ? hth_program_remember(trainer->ms->site, p, seen, w->busy_us) : err;
     hth_free(seen);
     return err;
 }

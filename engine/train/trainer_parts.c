@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// What moves when `s` is entered behind `before`, and when that one is entered again: slots that
+// What moves when `s` is entered after `before`, and when that one is entered again: slots that
 // only one of them keeps, in and (where they change) out.
 static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
                              const hth_trainer_phase *before)
@@ -21,7 +21,8 @@ static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
     const hth_problem *p = &s->program->problem;
     double us = 0;
     for (int i = 0; i < t->slots.n; i++) {
-        bool here = s->place[i] != HTH_SLOT_FAR, there = before->place[i] != HTH_SLOT_FAR;
+        bool here = s->place[i] != HTH_SLOT_OFF_DEVICE,
+             there = before->place[i] != HTH_SLOT_OFF_DEVICE;
         const hth_trainer_phase *only = here ? s : before;
         bool changes = only->graph.slots[i].output >= 0;
         double bytes = here == there ? 0 : (double)t->slots.bytes[i];
@@ -31,58 +32,58 @@ static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
     return us;
 }
 
-double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s)
+double hth_trainer_shape_us(const hth_trainer *trainer, const hth_trainer_shape *shape)
 {
-    double us = s->apply.program->plan->predicted_us;
-    if (s->parts > 1) {
-        us += (double)(s->parts - 1) * s->add.program->plan->predicted_us;
-        us += parts_moves_us(t, &s->apply, &s->add);
+    double us = shape->apply.program->plan->predicted_us;
+    if (shape->parts > 1) {
+        us += (double)(shape->parts - 1) * shape->add.program->plan->predicted_us;
+        us += parts_moves_us(trainer, &shape->apply, &shape->add);
     }
     return us;
 }
 
-json_t *hth_trainer_memory(const hth_trainer *t)
+json_t *hth_trainer_memory(const hth_trainer *trainer)
 {
-    const hth_trainer_shape *s = hth_trainer_current(t);
+    const hth_trainer_shape *s = hth_trainer_current(trainer);
     json_t *doc = hth_train_memory(s->apply.program);
     uint64_t peak = s->apply.program->plan->arena_bytes + s->apply.program->plan->resident_bytes;
     if (s->parts > 1) {
         const hth_plan *add = s->add.program->plan;
-        uint64_t other = add->arena_bytes + add->resident_bytes + t->kept_bytes;
+        uint64_t other = add->arena_bytes + add->resident_bytes + trainer->retained_bytes;
         json_int_t host = json_integer_value(json_object_get(doc, "host_bytes"));
         peak = other > peak ? other : peak;
         json_object_set_new(doc, "host_bytes", json_integer(host + (json_int_t)add->host_bytes));
     }
     json_object_set_new(doc, "peak_bytes", json_integer((json_int_t)peak));
-    json_object_set_new(doc, "budget_bytes", json_integer((json_int_t)t->budget_bytes));
-    json_object_set_new(doc, "predicted_ms", json_real(hth_trainer_shape_us(t, s) / 1e3));
-    json_object_set_new(doc, "accumulate", json_integer(t->parts));
+    json_object_set_new(doc, "budget_bytes", json_integer((json_int_t)trainer->budget_bytes));
+    json_object_set_new(doc, "predicted_ms", json_real(hth_trainer_shape_us(trainer, s) / 1e3));
+    json_object_set_new(doc, "accumulate", json_integer(trainer->parts));
     return doc;
 }
 
 // What a trial leaves behind when it is not the best one.
 typedef struct trial {
     hth_trainer_shape shape;
-    hth_slots slots;
-    bool *kept;
-    uint64_t kept_bytes;
+    hth_trainer_slots slots;
+    bool *retained;
+    uint64_t retained_bytes;
     int64_t part, parts;
 } trial;
 
 static void trial_take(hth_trainer *t, trial *x)
 {
-    *x = (trial){x->shape, t->slots, t->kept, t->kept_bytes, t->part, t->parts};
-    t->slots = (hth_slots){.n = 0};
-    t->kept = NULL;
+    *x = (trial){x->shape, t->slots, t->retained, t->retained_bytes, t->part, t->parts};
+    t->slots = (hth_trainer_slots){.n = 0};
+    t->retained = NULL;
     t->part = 0;
 }
 
 static void trial_free(hth_trainer *t, trial *x)
 {
     hth_trainer_shape_free(t, &x->shape);
-    hth_slots_close(&x->slots);
-    hth_free(x->kept);
-    x->kept = NULL;
+    hth_trainer_slots_close(&x->slots);
+    hth_free(x->retained);
+    x->retained = NULL;
 }
 
 // The shape's programs know where their graphs are.
@@ -115,7 +116,7 @@ static hth_err trial_make(hth_trainer *t, const hth_tensor *inputs, const hth_te
     return err == HTH_ETOOBIG ? HTH_OK : err;
 }
 
-hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+hth_err hth_trainer_choose(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_shape *out)
 {
     trial best = {.parts = 0};
@@ -127,34 +128,34 @@ hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_t
          parts *= 2) {
         trial x = {.parts = 0};
         double us;
-        err = trial_make(t, inputs, target, parts, &x, &us, why);
+        err = trial_make(trainer, inputs, target, parts, &x, &us, why);
         bool better = err == HTH_OK && us < best_us * HTH_TRAINER_GAIN;
         bool stop = best.parts > 0 && !better;
         if (better) {
-            trial_free(t, &best);
+            trial_free(trainer, &best);
             shape_move(&best.shape, &x.shape);
             x.shape = best.shape;
             best = x;
             best_us = us;
         } else {
-            trial_free(t, &x);
+            trial_free(trainer, &x);
         }
         if (stop) {
             break;
         }
     }
     if (err != HTH_OK || best.parts == 0) {
-        trial_free(t, &best);
-        t->parts = 0;
+        trial_free(trainer, &best);
+        trainer->parts = 0;
         return err != HTH_OK ? err
                              : hth_fail(HTH_ETOOBIG, "%s; nor with --accumulate up to %d", why,
                                         HTH_TRAINER_PARTS);
     }
     shape_move(out, &best.shape);
-    t->slots = best.slots;
-    t->kept = best.kept;
-    t->kept_bytes = best.kept_bytes;
-    t->part = best.part;
-    t->parts = best.parts;
+    trainer->slots = best.slots;
+    trainer->retained = best.retained;
+    trainer->retained_bytes = best.retained_bytes;
+    trainer->part = best.part;
+    trainer->parts = best.parts;
     return HTH_OK;
 }

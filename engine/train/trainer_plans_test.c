@@ -57,13 +57,13 @@ static void forced(rig *r, hth_problem *out)
 // Modes: what the decoder cannot follow it keeps. Frozen weights stay: a job decides on them once.
 static uint8_t *random_modes(const hth_step *m)
 {
-    uint8_t *mode = calloc((size_t)m->n_gaps + 1, 1);
+    uint8_t *mode = calloc((size_t)m->n_intervals + 1, 1);
     uint32_t keep = pt_random(4);
     assert_non_null(mode);
-    for (int g = 0; g < m->n_gaps; g++) {
-        bool weight = m->p->tensors[m->gap[g].tensor].cls == HTH_MEM_WEIGHT;
-        mode[g] =
-            weight || pt_random(4) < keep ? HTH_GAP_KEEP : (uint8_t)pt_random(HTH_N_GAP_MODES);
+    for (int g = 0; g < m->n_intervals; g++) {
+        bool weight = m->p->tensors[m->interval[g].tensor].cls == HTH_MEM_WEIGHT;
+        mode[g] = weight || pt_random(4) < keep ? HTH_INTERVAL_KEEP
+                                                : (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
     }
     return mode;
 }
@@ -188,7 +188,7 @@ static char *known_algorithms(void)
     return NULL;
 }
 
-// The number of node i, which stands behind the budget and what was needed of it.
+// The number of node i, which stands after the budget and what was needed of it.
 static char *choice_of(char *text, int i)
 {
     for (i += 2; i > 0; i--) {

@@ -35,14 +35,14 @@ static bool step_keeps(const hth_program *p, int i)
 // The first step of a job decides which slots stay.
 static hth_err step_keep(hth_trainer *t, const hth_program *p)
 {
-    t->kept = hth_calloc((size_t)t->slots.n + 1, sizeof *t->kept);
-    if (t->kept == NULL) {
+    t->retained = hth_calloc((size_t)t->slots.n + 1, sizeof *t->retained);
+    if (t->retained == NULL) {
         return no_memory();
     }
-    t->kept_bytes = 0;
+    t->retained_bytes = 0;
     for (int i = 0; i < t->slots.n; i++) {
-        t->kept[i] = step_keeps(p, i);
-        t->kept_bytes += t->kept[i] ? hth_plan_round(t->slots.bytes[i]) : 0;
+        t->retained[i] = step_keeps(p, i);
+        t->retained_bytes += t->retained[i] ? hth_plan_round(t->slots.bytes[i]) : 0;
     }
     return HTH_OK;
 }
@@ -52,9 +52,9 @@ static void step_gather(const hth_trainer *t, hth_trainer_phase *s)
 {
     uint64_t at = 0;
     for (int i = 0; i < t->slots.n; i++) {
-        bool near = step_keeps(s->program, i);
-        s->place[i] = near ? at : HTH_SLOT_FAR;
-        at += near ? hth_plan_round(t->slots.bytes[i]) : 0;
+        bool resident = step_keeps(s->program, i);
+        s->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
+        at += resident ? hth_plan_round(t->slots.bytes[i]) : 0;
     }
     s->slots_bytes = at;
 }
@@ -63,25 +63,25 @@ static void step_gather(const hth_trainer *t, hth_trainer_phase *s)
 static void step_places(const hth_trainer *t, hth_trainer_phase *s)
 {
     uint64_t at = 0;
-    for (int kept = 1; kept >= 0; kept--) {
+    for (int retained = 1; retained >= 0; retained--) {
         for (int i = 0; i < t->slots.n; i++) {
-            if (t->kept[i] != (kept == 1)) {
+            if (t->retained[i] != (retained == 1)) {
                 continue;
             }
-            bool near = t->kept[i] || step_keeps(s->program, i);
-            s->place[i] = near ? at : HTH_SLOT_FAR;
-            at += near ? hth_plan_round(t->slots.bytes[i]) : 0;
+            bool resident = t->retained[i] || step_keeps(s->program, i);
+            s->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
+            at += resident ? hth_plan_round(t->slots.bytes[i]) : 0;
         }
     }
     s->slots_bytes = at;
 }
 
-void hth_trainer_place(hth_trainer *t, hth_trainer_shape *s)
+void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape)
 {
-    if (s->parts > 1) {
-        step_places(t, &s->add);
+    if (shape->parts > 1) {
+        step_places(trainer, &shape->add);
     } else {
-        step_gather(t, &s->apply);
+        step_gather(trainer, &shape->apply);
     }
 }
 
@@ -118,15 +118,15 @@ static hth_err step_check_target(const hth_trainer_phase *s, const hth_tensor *t
                     hth_dtype_name(want->dtype), hth_shape_str(&want->shape, b, sizeof b));
 }
 
-static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *kept)
+static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *retained)
 {
     hth_step_spec spec = {.train = &s->graph,
                           .account = &t->account,
                           .budget = t->spec->budget,
                           .budget_bytes = &t->budget_bytes,
                           .available_bytes = t->available_bytes,
-                          .kept = kept,
-                          .kept_bytes = kept != NULL ? t->kept_bytes : 0,
+                          .retained = retained,
+                          .retained_bytes = retained != NULL ? t->retained_bytes : 0,
                           .options = t->spec->plan,
                           .far = t->slots.far,
                           .profile = t->profile,
@@ -147,24 +147,24 @@ static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase p
     HTH_TRY(err);
     HTH_TRY(step_check_target(s, target));
     if (t->slots.n == 0) {
-        HTH_TRY(hth_slots_open(&t->slots, t->ms->site->device, &s->graph, t->spec->spill));
+        HTH_TRY(hth_trainer_slots_open(&t->slots, t->ms->site->device, &s->graph, t->spec->spill));
     }
-    HTH_TRY(step_compile(t, s, t->kept));
+    HTH_TRY(step_compile(t, s, t->retained));
     if (t->problem_only) {
         return HTH_OK;
     }
-    HTH_TRY(t->kept == NULL ? step_keep(t, s->program) : HTH_OK);
+    HTH_TRY(t->retained == NULL ? step_keep(t, s->program) : HTH_OK);
     return step_tensors(t, s);
 }
 
 // Shapes.
 
-void hth_trainer_shape_free(hth_trainer *t, hth_trainer_shape *s)
+void hth_trainer_shape_free(hth_trainer *trainer, hth_trainer_shape *shape)
 {
-    step_free(t, &s->add);
-    step_free(t, &s->apply);
-    hth_free(s->inputs);
-    *s = (hth_trainer_shape){.parts = 0};
+    step_free(trainer, &shape->add);
+    step_free(trainer, &shape->apply);
+    hth_free(shape->inputs);
+    *shape = (hth_trainer_shape){.parts = 0};
 }
 
 static hth_tensor shape_part(hth_tensor whole, int64_t parts)
@@ -179,7 +179,7 @@ static hth_tensor shape_part(hth_tensor whole, int64_t parts)
 static hth_err shape_parts(hth_trainer *t, int64_t n, int64_t *parts)
 {
     if (t->part == 0 && n % t->parts != 0) {
-        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
+        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be split into %lld equal parts",
                         (long long)n, (long long)t->parts);
     }
     t->part = t->part == 0 ? n / t->parts : t->part;
@@ -212,15 +212,15 @@ static hth_err shape_steps(hth_trainer *t, const hth_tensor *inputs, const hth_t
     return err;
 }
 
-hth_err hth_trainer_shape_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
-                               hth_trainer_shape *out)
+hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
+                               const hth_tensor *target, hth_trainer_shape *out)
 {
     *out = (hth_trainer_shape){.parts = 1};
-    HTH_TRY(shape_parts(t, inputs[0].shape.dim[0], &out->parts));
-    out->inputs = hth_memdup(inputs, (size_t)t->model->n_inputs * sizeof *inputs);
-    hth_err err = out->inputs == NULL ? no_memory() : shape_steps(t, inputs, target, out);
+    HTH_TRY(shape_parts(trainer, inputs[0].shape.dim[0], &out->parts));
+    out->inputs = hth_memdup(inputs, (size_t)trainer->model->n_inputs * sizeof *inputs);
+    hth_err err = out->inputs == NULL ? no_memory() : shape_steps(trainer, inputs, target, out);
     if (err != HTH_OK) {
-        hth_trainer_shape_free(t, out);
+        hth_trainer_shape_free(trainer, out);
     }
     return err;
 }
@@ -233,7 +233,7 @@ static hth_err step_memory(hth_trainer *t, uint64_t bytes)
     if (t->memory_bytes >= bytes) {
         return HTH_OK;
     }
-    HTH_TRY(hth_slots_leave(&t->slots));
+    HTH_TRY(hth_trainer_slots_leave(&t->slots));
     hth_pool_free(t->ms->site->pool, t->memory);
     t->memory = NULL;
     t->memory_bytes = 0;
@@ -243,20 +243,20 @@ static hth_err step_memory(hth_trainer *t, uint64_t bytes)
     return HTH_OK;
 }
 
-hth_err hth_trainer_enter(hth_trainer *t, hth_trainer_phase *s)
+hth_err hth_trainer_enter(hth_trainer *trainer, hth_trainer_phase *phase)
 {
-    uint64_t bytes = s->slots_bytes + s->program->plan->arena_bytes;
-    HTH_TRY(step_memory(t, bytes > 0 ? bytes : HTH_PLAN_ALIGN));
-    HTH_TRY(hth_slots_enter(&t->slots, t->memory, s->place));
-    s->program->arena = (char *)t->memory + s->slots_bytes;
-    for (int i = 0; i < t->slots.n; i++) {
-        const hth_train_slot *slot = &s->graph.slots[i];
-        s->in[slot->input].data = t->slots.near[i];
+    uint64_t bytes = phase->slots_bytes + phase->program->plan->arena_bytes;
+    HTH_TRY(step_memory(trainer, bytes > 0 ? bytes : HTH_PLAN_ALIGN));
+    HTH_TRY(hth_trainer_slots_enter(&trainer->slots, trainer->memory, phase->place));
+    phase->program->arena = (char *)trainer->memory + phase->slots_bytes;
+    for (int i = 0; i < trainer->slots.n; i++) {
+        const hth_train_slot *slot = &phase->graph.slots[i];
+        phase->in[slot->input].data = trainer->slots.resident[i];
         if (slot->output >= 0) {
-            s->out[slot->output].data = t->slots.near[i];
+            phase->out[slot->output].data = trainer->slots.resident[i];
         }
     }
-    s->in[s->graph.step].data = &t->step_input;
-    s->in[s->graph.hyper].data = t->hyper;
+    phase->in[phase->graph.step].data = &trainer->step_input;
+    phase->in[phase->graph.hyper].data = trainer->hyper;
     return HTH_OK;
 }

@@ -17,7 +17,7 @@ static uint64_t slot_range(size_t bytes)
     return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
 }
 
-static hth_err slots_file(hth_slots *s, const char *dir)
+static hth_err slots_file(hth_trainer_slots *s, const char *dir)
 {
     uint64_t end = 0;
     for (int i = 0; i < s->n; i++) {
@@ -31,63 +31,64 @@ static hth_err slots_file(hth_slots *s, const char *dir)
     return HTH_OK;
 }
 
-hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, const char *spill)
+hth_err hth_trainer_slots_open(hth_trainer_slots *slots, hth_device *device,
+                               const hth_train_graph *graph, const char *spill)
 {
-    size_t n = (size_t)g->n_slots + 1;
-    *s = (hth_slots){.n = g->n_slots,
-                     .device = d,
-                     .copy = hth_calloc(n, sizeof *s->copy),
-                     .bytes = hth_calloc(n, sizeof *s->bytes),
-                     .initial = hth_calloc(n, sizeof *s->initial),
-                     .rounded = hth_calloc(n, sizeof *s->rounded),
-                     .last = hth_calloc(n, sizeof *s->last),
-                     .near = hth_calloc(n, sizeof *s->near),
-                     .stored = hth_calloc(n, sizeof *s->stored),
-                     .far = hth_calloc(n, sizeof *s->far)};
-    if (!s->bytes || !s->initial || !s->rounded || !s->last || !s->near || !s->stored || !s->far ||
-        !s->copy) {
+    size_t n = (size_t)graph->n_slots + 1;
+    *slots = (hth_trainer_slots){.n = graph->n_slots,
+                                 .device = device,
+                                 .copy = hth_calloc(n, sizeof *slots->copy),
+                                 .bytes = hth_calloc(n, sizeof *slots->bytes),
+                                 .initial = hth_calloc(n, sizeof *slots->initial),
+                                 .rounded = hth_calloc(n, sizeof *slots->rounded),
+                                 .last = hth_calloc(n, sizeof *slots->last),
+                                 .resident = hth_calloc(n, sizeof *slots->resident),
+                                 .stored = hth_calloc(n, sizeof *slots->stored),
+                                 .far = hth_calloc(n, sizeof *slots->far)};
+    if (!slots->bytes || !slots->initial || !slots->rounded || !slots->last || !slots->resident ||
+        !slots->stored || !slots->far || !slots->copy) {
         return no_memory();
     }
-    for (int i = 0; i < s->n; i++) {
-        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
-        hth_const *c = g->slots[i].content;
-        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &s->bytes[i]));
-        s->initial[i] = c != NULL ? hth_const_hold(c) : NULL;
-        s->rounded[i] = g->slots[i].kind == HTH_SLOT_COPY;
+    for (int i = 0; i < slots->n; i++) {
+        const hth_value *v = &graph->graph->values[graph->graph->inputs[graph->slots[i].input]];
+        hth_const *c = graph->slots[i].content;
+        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &slots->bytes[i]));
+        slots->initial[i] = c != NULL ? hth_const_hold(c) : NULL;
+        slots->rounded[i] = graph->slots[i].kind == HTH_SLOT_COPY;
         if (v->layout == HTH_LAYOUT_NHWC) {
-            s->last[i] = v->shape;
+            slots->last[i] = v->shape;
         }
     }
-    return spill != NULL ? slots_file(s, spill) : HTH_OK;
+    return spill != NULL ? slots_file(slots, spill) : HTH_OK;
 }
 
-void hth_slots_close(hth_slots *s)
+void hth_trainer_slots_close(hth_trainer_slots *slots)
 {
-    hth_slots_unview(s);
-    for (int i = 0; i < s->n; i++) {
-        if (s->far != NULL) {
-            hth_device_release_host(s->device, s->far[i].memory, s->bytes[i]);
+    hth_trainer_slots_unview(slots);
+    for (int i = 0; i < slots->n; i++) {
+        if (slots->far != NULL) {
+            hth_device_release_host(slots->device, slots->far[i].memory, slots->bytes[i]);
         }
-        if (s->initial != NULL) {
-            hth_const_rele(s->initial[i]);
+        if (slots->initial != NULL) {
+            hth_const_rele(slots->initial[i]);
         }
     }
-    hth_spill_close(s->file);
-    hth_free(s->bytes);
-    hth_free(s->initial);
-    hth_free(s->rounded);
-    hth_free(s->last);
-    hth_free(s->near);
-    hth_free(s->stored);
-    hth_free(s->far);
-    hth_free(s->copy);
-    *s = (hth_slots){.n = 0};
+    hth_spill_close(slots->file);
+    hth_free(slots->bytes);
+    hth_free(slots->initial);
+    hth_free(slots->rounded);
+    hth_free(slots->last);
+    hth_free(slots->resident);
+    hth_free(slots->stored);
+    hth_free(slots->far);
+    hth_free(slots->copy);
+    *slots = (hth_trainer_slots){.n = 0};
 }
 
 // Moving.
 
-// Content that the host sees, or what is near.
-static hth_err slot_store(hth_slots *s, int i, const void *content)
+// Content that the host sees, or what is resident.
+static hth_err slot_store(hth_trainer_slots *s, int i, const void *content)
 {
     hth_run_far *f = &s->far[i];
     if (s->file != NULL) {
@@ -96,7 +97,7 @@ static hth_err slot_store(hth_slots *s, int i, const void *content)
         if (f->memory == NULL) {
             HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &f->memory));
         }
-        if (content == s->near[i]) {
+        if (content == s->resident[i]) {
             HTH_TRY(hth_device_get(s->device, f->memory, content, s->bytes[i]));
         } else {
             memcpy(f->memory, content, s->bytes[i]);
@@ -114,8 +115,8 @@ static size_t slot_last(const hth_shape *s, size_t k)
     return (k / size / channels * size + k % size) * channels + k / size % channels;
 }
 
-// Content for slot i from outside, which goes to `near`, or far if that is NULL.
-static hth_err slot_fill(hth_slots *s, int i, const void *content, void *near)
+// Content for slot i from outside, which goes to `resident`, or far if that is NULL.
+static hth_err slot_fill(hth_trainer_slots *s, int i, const void *content, void *resident)
 {
     uint16_t *rounded = NULL;
     if (s->rounded[i]) {
@@ -129,23 +130,23 @@ static hth_err slot_fill(hth_slots *s, int i, const void *content, void *near)
         }
         content = rounded;
     }
-    hth_err err = near != NULL ? hth_device_put(s->device, near, content, s->bytes[i])
-                               : slot_store(s, i, content);
+    hth_err err = resident != NULL ? hth_device_put(s->device, resident, content, s->bytes[i])
+                                   : slot_store(s, i, content);
     hth_free(rounded);
     return err;
 }
 
 // The content that slot i begins with.
-static hth_err slot_begin(hth_slots *s, int i, void *near)
+static hth_err slot_begin(hth_trainer_slots *s, int i, void *resident)
 {
     const void *data;
     HTH_TRY(hth_const_map(s->initial[i], &data));
-    hth_err err = slot_fill(s, i, data, near);
+    hth_err err = slot_fill(s, i, data, resident);
     hth_const_unmap(s->initial[i]);
     return err;
 }
 
-static hth_err slot_begin_far(hth_slots *s, int i)
+static hth_err slot_begin_far(hth_trainer_slots *s, int i)
 {
     if (s->initial[i] != NULL) {
         return slot_begin(s, i, NULL);
@@ -158,52 +159,52 @@ static hth_err slot_begin_far(hth_slots *s, int i)
     return HTH_OK;
 }
 
-static hth_err slot_load(hth_slots *s, int i, void *near)
+static hth_err slot_load(hth_trainer_slots *s, int i, void *resident)
 {
     if (s->stored[i] && s->file != NULL) {
-        HTH_TRY(hth_spill_read(s->file, s->far[i].at, near, s->bytes[i]));
+        HTH_TRY(hth_spill_read(s->file, s->far[i].at, resident, s->bytes[i]));
     } else if (s->stored[i]) {
-        HTH_TRY(hth_device_put(s->device, near, s->far[i].memory, s->bytes[i]));
+        HTH_TRY(hth_device_put(s->device, resident, s->far[i].memory, s->bytes[i]));
     } else if (s->initial[i] == NULL) {
-        HTH_TRY(hth_device_zero(s->device, near, s->bytes[i]));
+        HTH_TRY(hth_device_zero(s->device, resident, s->bytes[i]));
     } else {
-        HTH_TRY(slot_begin(s, i, near));
+        HTH_TRY(slot_begin(s, i, resident));
     }
-    s->near[i] = near;
+    s->resident[i] = resident;
     return HTH_OK;
 }
 
 // Takes slot i away from the device.
-static hth_err slot_leave(hth_slots *s, int i)
+static hth_err slot_leave(hth_trainer_slots *s, int i)
 {
     if (!s->stored[i]) {
-        HTH_TRY(slot_store(s, i, s->near[i]));
+        HTH_TRY(slot_store(s, i, s->resident[i]));
     }
-    s->near[i] = NULL;
+    s->resident[i] = NULL;
     return HTH_OK;
 }
 
-hth_err hth_slots_leave(hth_slots *s)
+hth_err hth_trainer_slots_leave(hth_trainer_slots *slots)
 {
-    for (int i = 0; i < s->n; i++) {
-        HTH_TRY(s->near[i] != NULL ? slot_leave(s, i) : HTH_OK);
+    for (int i = 0; i < slots->n; i++) {
+        HTH_TRY(slots->resident[i] != NULL ? slot_leave(slots, i) : HTH_OK);
     }
     return HTH_OK;
 }
 
-hth_err hth_slots_enter(hth_slots *s, void *base, const uint64_t *place)
+hth_err hth_trainer_slots_enter(hth_trainer_slots *slots, void *base, const uint64_t *place)
 {
-    for (int i = 0; i < s->n; i++) { // all that go, before any comes
-        if (s->near[i] != NULL &&
-            (place[i] == HTH_SLOT_FAR || s->near[i] != (char *)base + place[i])) {
-            HTH_TRY(slot_leave(s, i));
+    for (int i = 0; i < slots->n; i++) { // all that go, before any comes
+        if (slots->resident[i] != NULL &&
+            (place[i] == HTH_SLOT_OFF_DEVICE || slots->resident[i] != (char *)base + place[i])) {
+            HTH_TRY(slot_leave(slots, i));
         }
     }
-    for (int i = 0; i < s->n; i++) {
-        if (place[i] != HTH_SLOT_FAR && s->near[i] == NULL) {
-            HTH_TRY(slot_load(s, i, (char *)base + place[i]));
-        } else if (place[i] == HTH_SLOT_FAR && !s->stored[i]) {
-            HTH_TRY(slot_begin_far(s, i));
+    for (int i = 0; i < slots->n; i++) {
+        if (place[i] != HTH_SLOT_OFF_DEVICE && slots->resident[i] == NULL) {
+            HTH_TRY(slot_load(slots, i, (char *)base + place[i]));
+        } else if (place[i] == HTH_SLOT_OFF_DEVICE && !slots->stored[i]) {
+            HTH_TRY(slot_begin_far(slots, i));
         }
     }
     return HTH_OK;
@@ -212,48 +213,48 @@ hth_err hth_slots_enter(hth_slots *s, void *base, const uint64_t *place)
 // Reading and writing from outside.
 
 // A copy of slot i, which is on a device whose memory the host does not see.
-static hth_err slot_copy(hth_slots *s, int i)
+static hth_err slot_copy(hth_trainer_slots *s, int i)
 {
     s->copy[i] = hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
     return s->copy[i] == NULL ? no_memory()
-                              : hth_device_get(s->device, s->copy[i], s->near[i], s->bytes[i]);
+                              : hth_device_get(s->device, s->copy[i], s->resident[i], s->bytes[i]);
 }
 
-hth_err hth_slots_view(hth_slots *s, const void **view)
+hth_err hth_trainer_slots_view(hth_trainer_slots *slots, const void **view)
 {
     const void *map = NULL;
-    hth_slots_unview(s);
-    for (int i = 0; i < s->n; i++) {
-        if (s->near[i] != NULL) {
-            bool seen = s->device->props.host_visible;
-            HTH_TRY(seen ? HTH_OK : slot_copy(s, i));
-            view[i] = seen ? s->near[i] : s->copy[i];
-        } else if (s->file == NULL) {
-            view[i] = s->far[i].memory;
+    hth_trainer_slots_unview(slots);
+    for (int i = 0; i < slots->n; i++) {
+        if (slots->resident[i] != NULL) {
+            bool seen = slots->device->props.host_visible;
+            HTH_TRY(seen ? HTH_OK : slot_copy(slots, i));
+            view[i] = seen ? slots->resident[i] : slots->copy[i];
+        } else if (slots->file == NULL) {
+            view[i] = slots->far[i].memory;
         } else {
-            HTH_TRY(map == NULL ? hth_spill_map(s->file, &map) : HTH_OK);
-            view[i] = (const char *)map + s->far[i].at;
+            HTH_TRY(map == NULL ? hth_spill_map(slots->file, &map) : HTH_OK);
+            view[i] = (const char *)map + slots->far[i].at;
         }
     }
     return HTH_OK;
 }
 
-void hth_slots_unview(hth_slots *s)
+void hth_trainer_slots_unview(hth_trainer_slots *slots)
 {
-    for (int i = 0; s->copy != NULL && i < s->n; i++) {
-        hth_free(s->copy[i]);
-        s->copy[i] = NULL;
+    for (int i = 0; slots->copy != NULL && i < slots->n; i++) {
+        hth_free(slots->copy[i]);
+        slots->copy[i] = NULL;
     }
-    if (s->file != NULL) {
-        hth_spill_unmap(s->file);
+    if (slots->file != NULL) {
+        hth_spill_unmap(slots->file);
     }
 }
 
-hth_err hth_slots_set(hth_slots *s, int i, const void *content)
+hth_err hth_trainer_slots_set(hth_trainer_slots *slots, int index, const void *content)
 {
-    if (s->near[i] != NULL) {
-        s->stored[i] = false;
-        return slot_fill(s, i, content, s->near[i]);
+    if (slots->resident[index] != NULL) {
+        slots->stored[index] = false;
+        return slot_fill(slots, index, content, slots->resident[index]);
     }
-    return slot_fill(s, i, content, NULL);
+    return slot_fill(slots, index, content, NULL);
 }

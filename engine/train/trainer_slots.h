@@ -4,51 +4,54 @@
 //
 // Design notes
 // A slot begins as the model's initializer, which the store maps, and comes to the device from
-// there: what is near has no copy in host memory until it has to leave. A job's programs (another
-// batch shape, the phases of an accumulated step) may want different slots near; those that both
-// want at the same place stay, the others move when the program changes.
+// there: what is resident has no copy in host memory until it has to leave. A job's programs
+// (another batch shape, the phases of an accumulated step) may want different slots resident; those
+// that both want at the same place stay, the others move when the program changes.
 #ifndef HTH_ENGINE_TRAIN_TRAINER_SLOTS_H
 #define HTH_ENGINE_TRAIN_TRAINER_SLOTS_H
 
 #include "runtime/program.h"
 
-#define HTH_SLOT_FAR UINT64_MAX // the place of a slot that is not on the device
+#define HTH_SLOT_OFF_DEVICE UINT64_MAX // the place of a slot that is not on the device
 
-typedef struct hth_slots {
+typedef struct hth_trainer_slots {
     int n;
     size_t *bytes;
     hth_const **initial; // held; NULL: zeros
     bool *rounded;       // bf16 where `initial`, and what it is set to, is f32
     hth_shape *last;     // .. and has its channels last where that is plain; else of rank 0
-    void **near;         // on the device; NULL: not there
-    bool *stored;        // the far place holds the content; neither near nor stored: `initial` does
+    void **resident;     // on the device; NULL: not there
+    bool *stored; // the far place holds the content; neither resident nor stored: `initial` does
     hth_run_far *far;
     hth_spill *file; // of all slots; NULL: far is memory
     hth_device *device;
-    void **copy; // what hth_slots_view made of slots that the host does not see
-} hth_slots;
+    void **copy; // what hth_trainer_slots_view made of slots that the host does not see
+} hth_trainer_slots;
 
-// hth_slots_open takes the slots of `g` over as they begin. spill: directory of the file that far
-// slots go to, NULL: memory. Closed also on error; s->far stays where it is until then.
-hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, const char *spill);
-void hth_slots_close(hth_slots *s); // one that was never opened is allowed, zeroed
+// hth_trainer_slots_open takes the slots of `graph` over as they begin. spill: directory of the
+// file that far slots go to, NULL: memory. Closed also on error; slots->far stays where it is until
+// then.
+hth_err hth_trainer_slots_open(hth_trainer_slots *slots, hth_device *device,
+                               const hth_train_graph *graph, const char *spill);
+void hth_trainer_slots_close(
+    hth_trainer_slots *slots); // one that was never opened is allowed, zeroed
 
-// hth_slots_enter brings slot i to base + place[i], or far. Places do not overlap; a slot that is
-// where it should be is not touched.
-hth_err hth_slots_enter(hth_slots *s, void *base, const uint64_t *place);
-// hth_slots_leave brings all slots far: their memory on the device is not used any more.
-hth_err hth_slots_leave(hth_slots *s);
-// hth_slots_changed tells that slot i was written where it is.
-static inline void hth_slots_changed(hth_slots *s, int i)
+// hth_trainer_slots_enter brings slot i to base + place[i], or far. Places do not overlap; a slot
+// that is where it should be is not touched.
+hth_err hth_trainer_slots_enter(hth_trainer_slots *slots, void *base, const uint64_t *place);
+// hth_trainer_slots_leave brings all slots far: their memory on the device is not used any more.
+hth_err hth_trainer_slots_leave(hth_trainer_slots *slots);
+// hth_trainer_slots_changed tells that slot i was written where it is.
+static inline void hth_trainer_slots_changed(hth_trainer_slots *slots, int index)
 {
-    s->stored[i] = s->near[i] == NULL;
+    slots->stored[index] = slots->resident[index] == NULL;
 }
 
-// hth_slots_view gives all contents to read from, until hth_slots_unview or a step.
-hth_err hth_slots_view(hth_slots *s, const void **view);
-void hth_slots_unview(hth_slots *s);
-// hth_slots_set overwrites slot i, wherever it is; of a copy of a parameter `content` is the
-// parameter's.
-hth_err hth_slots_set(hth_slots *s, int i, const void *content);
+// hth_trainer_slots_view gives all contents to read from, until hth_trainer_slots_unview or a step.
+hth_err hth_trainer_slots_view(hth_trainer_slots *slots, const void **view);
+void hth_trainer_slots_unview(hth_trainer_slots *slots);
+// hth_trainer_slots_set overwrites slot i, wherever it is; of a copy of a parameter `content` is
+// the parameter's.
+hth_err hth_trainer_slots_set(hth_trainer_slots *slots, int index, const void *content);
 
 #endif

@@ -18,21 +18,22 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
 }
 
-hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
+hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count)
 {
-    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
-    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
-    *n = 0;
-    *out = hth_calloc((size_t)t->slots.n + 1, sizeof **out);
-    hth_err err = *out != NULL && view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
-    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+    const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
+    const void **view = hth_calloc((size_t)trainer->slots.n + 1, sizeof *view);
+    *count = 0;
+    *out = hth_calloc((size_t)trainer->slots.n + 1, sizeof **out);
+    hth_err err =
+        *out != NULL && view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
         const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
         if (g->slots[i].kind != HTH_SLOT_COPY) {
-            (*out)[(*n)++] = (hth_put_tensor){.name = g->slots[i].name,
-                                              .dtype = v->dtype,
-                                              .shape = v->shape,
-                                              .data = (void *)view[i],
-                                              .bytes = t->slots.bytes[i]};
+            (*out)[(*count)++] = (hth_put_tensor){.name = g->slots[i].name,
+                                                  .dtype = v->dtype,
+                                                  .shape = v->shape,
+                                                  .data = (void *)view[i],
+                                                  .bytes = trainer->slots.bytes[i]};
         }
     }
     hth_free(view);
@@ -58,25 +59,27 @@ static bool slot_is(const hth_trainer *t, const hth_train_graph *g, int i,
            x->bytes == t->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
 }
 
-hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m, uint64_t steps)
+hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest,
+                            uint64_t steps)
 {
-    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
-    for (int i = 0; i < t->slots.n; i++) {
+    const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
+    for (int i = 0; i < trainer->slots.n; i++) {
         int k = 0;
         hth_const *view;
-        while (k < m->n_tensors && !slot_is(t, g, i, &m->tensors[k])) {
+        while (k < manifest->n_tensors && !slot_is(trainer, g, i, &manifest->tensors[k])) {
             k++;
         }
-        if (k == m->n_tensors) {
-            return hth_fail(HTH_EINVAL, "'%s' has no '%s' as this job needs it", m->name,
-                            g->slots[i].name);
+        if (k == manifest->n_tensors) {
+            return hth_fail(HTH_EINVAL,
+                            "'%s' has no '%s' of the shape and type that this job needs",
+                            manifest->name, g->slots[i].name);
         }
-        HTH_TRY(hth_store_view(store, &m->tensors[k], &view));
-        hth_err err = hth_slots_set(&t->slots, i, view->data);
+        HTH_TRY(hth_store_view(store, &manifest->tensors[k], &view));
+        hth_err err = hth_trainer_slots_set(&trainer->slots, i, view->data);
         hth_const_rele(view);
         HTH_TRY(err);
     }
-    t->counter = steps;
+    trainer->counter = steps;
     return HTH_OK;
 }
 
@@ -105,15 +108,15 @@ static hth_err slot_finite(hth_trainer *t, int i, const void *now)
                                hth_trainer_current(t)->apply.graph.slots[i].name);
 }
 
-hth_err hth_trainer_finite(hth_trainer *t)
+hth_err hth_trainer_finite(hth_trainer *trainer)
 {
-    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
-    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
-    hth_err err = view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
-    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+    const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
+    const void **view = hth_calloc((size_t)trainer->slots.n + 1, sizeof *view);
+    hth_err err = view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
         bool floats = g->graph->values[g->graph->inputs[g->slots[i].input]].dtype == HTH_DT_F32;
-        if (floats && t->slots.initial[i] != NULL) {
-            err = slot_finite(t, i, view[i]);
+        if (floats && trainer->slots.initial[i] != NULL) {
+            err = slot_finite(trainer, i, view[i]);
         }
     }
     hth_free(view);
@@ -138,7 +141,7 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
     const hth_manifest *m = &t->manifest;
     const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
     const void **content = hth_calloc((size_t)t->slots.n + 1, sizeof *content);
-    hth_err err = content != NULL ? hth_slots_view(&t->slots, content) : no_memory();
+    hth_err err = content != NULL ? hth_trainer_slots_view(&t->slots, content) : no_memory();
     for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
         const hth_manifest_tensor *x = &m->tensors[i];
         put[i] = (hth_put_tensor){
@@ -157,17 +160,17 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
     return err;
 }
 
-void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state)
+void hth_trainer_bytes(const hth_trainer *trainer, uint64_t *result, uint64_t *state)
 {
-    const hth_manifest *m = &t->manifest;
-    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const hth_manifest *m = &trainer->manifest;
+    const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
     *result = *state = 0;
-    for (int s = 0; s < t->slots.n; s++) {
-        *state += g->slots[s].kind != HTH_SLOT_COPY ? t->slots.bytes[s] + STORE_BLOCK : 0;
+    for (int s = 0; s < trainer->slots.n; s++) {
+        *state += g->slots[s].kind != HTH_SLOT_COPY ? trainer->slots.bytes[s] + STORE_BLOCK : 0;
     }
     for (int i = 0; i < m->n_tensors; i++) {
         bool trained = false;
-        for (int s = 0; s < t->slots.n; s++) {
+        for (int s = 0; s < trainer->slots.n; s++) {
             trained =
                 trained || (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i);
         }
@@ -175,29 +178,29 @@ void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state)
     }
 }
 
-hth_err hth_trainer_publish(hth_trainer *t, int *version)
+hth_err hth_trainer_publish(hth_trainer *trainer, int *version)
 {
-    const hth_manifest *m = &t->manifest;
-    const char *as = t->spec->save_as != NULL ? t->spec->save_as : t->spec->model;
+    const hth_manifest *m = &trainer->manifest;
+    const char *as = trainer->spec->save_as != NULL ? trainer->spec->save_as : trainer->spec->model;
     char name[208];
     int ignored;
     hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
     hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
     hth_put_result result;
-    hth_err err = put != NULL && view != NULL ? trainer_tensors(t, put, view) : no_memory();
+    hth_err err = put != NULL && view != NULL ? trainer_tensors(trainer, put, view) : no_memory();
     err = err == HTH_OK ? hth_catalog_parse(as, name, &ignored) : err;
     char *meta = trainer_meta(m->meta);
     if (err == HTH_OK) {
         err = meta == NULL ? no_memory()
-                           : hth_store_put(t->ms->store, name, m->skeleton, m->skeleton_bytes, meta,
-                                           put, m->n_tensors, NULL, NULL, &result);
+                           : hth_store_put(trainer->ms->store, name, m->skeleton, m->skeleton_bytes,
+                                           meta, put, m->n_tensors, NULL, NULL, &result);
     }
     free(meta);
     *version = err == HTH_OK ? result.version : 0;
     for (int i = 0; view != NULL && i < m->n_tensors; i++) {
         hth_const_rele(view[i]);
     }
-    hth_slots_unview(&t->slots);
+    hth_trainer_slots_unview(&trainer->slots);
     hth_free(view);
     hth_free(put);
     return err;

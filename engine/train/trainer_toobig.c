@@ -51,26 +51,27 @@ static hth_err never_least(hth_trainer *t, const hth_tensor *inputs, hth_trainer
     return HTH_OK;
 }
 
-hth_err hth_trainer_never(hth_trainer *t, const hth_tensor *inputs)
+hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs)
 {
     char text[HTH_TRAINER_WHY], plain[HTH_TRAINER_WHY];
     hth_trainer_need need;
-    uint64_t budget = t->budget_bytes;
-    int64_t n = inputs[0].shape.dim[0], parts = t->spec->accumulate > 1 ? t->spec->accumulate : 1;
+    uint64_t budget = trainer->budget_bytes;
+    int64_t n = inputs[0].shape.dim[0],
+            parts = trainer->spec->accumulate > 1 ? trainer->spec->accumulate : 1;
     snprintf(plain, sizeof plain, "%s", hth_err_detail());
-    hth_err err = never_least(t, inputs, &need);
+    hth_err err = never_least(trainer, inputs, &need);
     if (err != HTH_OK || budget == 0 || need.found <= budget) {
         return hth_fail(HTH_ETOOBIG, "%s", plain);
     }
     hth_shortage_fail(&(hth_shortage){budget, need.least, need.found, need.node,
-                                      hth_policy_name(t->spec->plan.policy)});
+                                      hth_policy_name(trainer->spec->plan.policy)});
     snprintf(text, sizeof text, "%s", hth_err_detail());
-    if (n % (2 * parts) == 0 && t->spec->accumulate > 0 && !t->whole) {
-        never_try(t, inputs, n, 2 * parts, need.found, "--accumulate", 2 * parts, text,
+    if (n % (2 * parts) == 0 && trainer->spec->accumulate > 0 && !trainer->whole) {
+        never_try(trainer, inputs, n, 2 * parts, need.found, "--accumulate", 2 * parts, text,
                   sizeof text);
     }
     if (n % 2 == 0 && n / 2 % parts == 0) {
-        never_try(t, inputs, n / 2, parts, need.found, "--batch", n / 2, text, sizeof text);
+        never_try(trainer, inputs, n / 2, parts, need.found, "--batch", n / 2, text, sizeof text);
     }
     return hth_fail(HTH_ETOOBIG, "%s", text);
 }

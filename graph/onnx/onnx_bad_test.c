@@ -381,7 +381,7 @@ static const struct {
 } bad_model[] = {
     {good, HTH_OK, ""},
     {duplicate, HTH_EINVAL, "'y' is given to two values"},
-    {dangling, HTH_EINVAL, "node 'node' (Add) reads 'ghost', which nothing makes"},
+    {dangling, HTH_EINVAL, "node 'node' (Add) reads 'ghost', which no node computes"},
     {cycle, HTH_EINVAL, "cycle"},
     {unknown_operator, HTH_ENOTSUP,
      "node 'node': operator Frobnicate of domain 'ai.onnx' (opset 17) is not supported"},
@@ -404,7 +404,7 @@ static const struct {
     {nameless_tensor, HTH_EINVAL, "an initializer has no name"},
     {string_input, HTH_ENOTSUP, "input 's': element type STRING"},
     {rank_input, HTH_ENOTSUP, "input 's': 9 dimensions"},
-    {ghost_output, HTH_EINVAL, "nothing makes the output 'ghost'"},
+    {ghost_output, HTH_EINVAL, "no node computes the output 'ghost'"},
     {sparse, HTH_ENOTSUP, "sparse initializers"},
     {many_nodes, HTH_ETOOBIG, "more than 2 nodes"},
     {constant_without_value, HTH_EINVAL, "(Constant): it has no value"},
@@ -418,7 +418,8 @@ static const struct {
     {constant_in_calls, HTH_ETOOBIG, "expand to more than"},
     {attribute_in_calls, HTH_ETOOBIG, "expand to more than"},
     {name_in_calls, HTH_ETOOBIG, "expand to more than"},
-    {many_results, HTH_ETOOBIG, "1 inputs and 3 outputs, more than 3 together (limits.signature)"},
+    {many_results, HTH_ETOOBIG,
+     "1 inputs and 3 outputs, more than 3 together (limits.inputs_outputs)"},
 };
 
 static hth_wire_buffer make_model(void (*make)(bad *b), hth_onnx_limits *limits)
@@ -446,6 +447,30 @@ static void test_refused(void **state)
         }
         hth_free(model.data);
         assert_int_equal(hth_alloc_live(), live);
+    }
+}
+
+// The type of an attribute depends on its whole name, which may be any text.
+static void test_attribute_types(void **state)
+{
+    static const struct {
+        const char *name;
+        hth_err err;
+    } cases[] = {{"axis", HTH_EINVAL}, {"transA", HTH_EINVAL}, {"value_int", HTH_EINVAL},
+                 {"axi", HTH_OK},      {"xis", HTH_OK},        {" ", HTH_OK},
+                 {" axis", HTH_OK},    {"axis ", HTH_OK},      {"axis batch_axis", HTH_OK}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        hth_wire_buffer graph = {0}, model = {0}, node = make_node("", "Relu", "x", "y");
+        add_attribute(&node, cases[i].name, 3);
+        add_info(&graph, 11, "x", 1, 2);
+        put_nested(&graph, 1, node);
+        add_info(&graph, 12, "y", 1, 2);
+        add_opset(&model, 8, "", 17);
+        put_nested(&model, 7, graph);
+        if (load((hth_span){model.data, model.bytes}, NULL) != cases[i].err) {
+            fail_msg("'%s': %s", cases[i].name, hth_err_detail());
+        }
+        hth_free(model.data);
     }
 }
 
@@ -511,9 +536,8 @@ static void test_large_constant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_not_onnx),
-        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_attribute_types),
+        cmocka_unit_test(test_not_onnx),       cmocka_unit_test(test_cut),
         cmocka_unit_test(test_large_constant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// docs/onnx.md is printed from the table of operators (`onnx_doc_test --print`); the test sees that
-// the committed page is what the table says now.
+// docs/onnx.md is printed from the table of operators (`onnx_doc_test --print`); the test compares
+// the committed page with the table.
 #include "graph/autodiff/grad.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static const doc_row doc_note[] = {
 
 // What has a gradient in some forms only.
 static const doc_row doc_gradient[] = {
-    {HTH_OP_ATTENTION, "yes"}, // other operators in a training step
+    {HTH_OP_ATTENTION, "yes"}, // become other operators in a training step
     {HTH_OP_BATCH_NORMALIZATION, "yes"},
     {HTH_OP_DROPOUT, "yes, if its mask is not read"},
     {HTH_OP_CLIP, "yes; by its bounds none"},
@@ -66,46 +66,68 @@ static const char *gradient_of(hth_op op)
     return note != NULL ? note : rule->fn != NULL ? "yes" : rule->flat ? "0" : "";
 }
 
-// print_versions lists the versions that opsets HTH_OPSET_MIN to HTH_OPSET_MAX can mean.
-static void print_versions(FILE *f, const hth_op_info *info)
+// name_of writes the operator's name, and the opset that brought it where not every one has it.
+static void name_of(const hth_op_info *info, char *out, size_t bytes)
 {
-    int first = 0;
-    while (first + 1 < info->n_since && info->since[first + 1] <= HTH_OPSET_MIN) {
-        first++;
+    bool late = info->since[0] > HTH_OPSET_MIN;
+    int n = late ? snprintf(out, bytes, "%s (%d)", info->name, info->since[0])
+                 : snprintf(out, bytes, "%s", info->name);
+    assert_in_range(n, 1, bytes - 1);
+}
+
+// print_list prints the operators with that gradient and without a note: "Abs, Acosh (9), ..", in
+// lines of at most 100 columns.
+static void print_list(FILE *f, const char *title, const char *gradient)
+{
+    size_t column = 0;
+    fprintf(f, "\n## %s\n", title);
+    for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
+        const hth_op_info *info = hth_op_info_of(op);
+        if (info->n_since == 0 || NOTE_OF(doc_note, op) != NULL ||
+            strcmp(gradient_of(op), gradient) != 0) {
+            continue;
+        }
+        char item[64];
+        name_of(info, item, sizeof item);
+        size_t n = strlen(item);
+        size_t wide = column + strlen(", ") + n;
+        bool fits = column > 0 && wide < 100; // with the comma that may follow
+        fprintf(f, "%s%s", column == 0 ? "" : fits ? ", " : ",\n", item);
+        column = fits ? wide : n;
     }
-    for (int i = first; i < info->n_since; i++) {
-        fprintf(f, "%s%d", i > first ? ", " : "", info->since[i]);
-    }
+    fprintf(f, "\n");
 }
 
 static void print_page(FILE *f)
 {
     fprintf(
         f,
-        "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited by "
-        "hand. -->\n"
+        "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited "
+        "by hand. -->\n"
         "# ONNX operators\n\n"
-        "Models of opset %d to %d are read; whatever the version, an operator is brought to "
-        "its newest form first.\n"
-        "Everything else is refused when the model is imported, by the node's name, operator "
-        "and opset. Functions\n"
-        "that a model defines are read in place, and so is `If` where its condition is a "
-        "constant. Strings,\n"
-        "sequences, optionals and sparse tensors are not supported.\n\n"
-        "Gradient: whether a training step can go through the operator; 0: its derivative is 0 "
-        "wherever it exists, and\n"
-        "what lies before it is not trained. Without one, or in another form, a model is "
-        "refused for training by the\n"
-        "node's name, if a parameter lies before it.\n\n"
-        "| operator | versions | gradient | notes |\n|---|---|---|---|\n",
+        "hearth imports models of opset %d to %d and brings every operator to its newest form.\n"
+        "An import refuses anything else by the node's name, operator and opset. Functions "
+        "that a\n"
+        "model defines are inlined, and so is `If` with a constant condition. Strings, "
+        "sequences,\n"
+        "optionals and sparse tensors are not supported. A number in brackets is the opset that\n"
+        "introduced an operator; all its versions since are read.\n\n"
+        "Training refuses a model by the node's name if a gradient would have to pass an "
+        "operator\n"
+        "without one, or a form that the notes exclude.\n",
         HTH_OPSET_MIN, HTH_OPSET_MAX);
+    print_list(f, "With a gradient", "yes");
+    print_list(f, "With the derivative 0", "0");
+    print_list(f, "Without a gradient", "");
+    fprintf(f, "\n## With notes\n| operator | gradient | notes |\n|---|---|---|\n");
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
         const hth_op_info *info = hth_op_info_of(op);
-        if (info->n_since > 0) {
-            fprintf(f, "| %s | ", info->name);
-            print_versions(f, info);
-            const char *note = NOTE_OF(doc_note, op);
-            fprintf(f, " | %s | %s |\n", gradient_of(op), note != NULL ? note : "");
+        const char *gradient = gradient_of(op), *note = NOTE_OF(doc_note, op);
+        bool plain = strcmp(gradient, "yes") == 0 || strcmp(gradient, "0") == 0 || !*gradient;
+        if (info->n_since > 0 && (note != NULL || !plain)) {
+            char name[64];
+            name_of(info, name, sizeof name);
+            fprintf(f, "| %s | %s | %s |\n", name, gradient, note != NULL ? note : "");
         }
     }
 }

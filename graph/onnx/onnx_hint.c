@@ -37,7 +37,7 @@ static const hint_magic hint_magics[] = {
     MAGIC(0, "ftrt", "a TensorRT engine; import the ONNX file that it was built from"),
     MAGIC(0, "ptrt", "a TensorRT engine; import the ONNX file that it was built from"),
     MAGIC(0, "version https://git-lfs.",
-          "a pointer of Git LFS in the place of the model; `git lfs pull` fetches it"),
+          "a Git LFS pointer instead of the model; `git lfs pull` fetches it"),
     MAGIC(0, "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9", "a PyTorch file; " EXPORT),
     MAGIC(0, "\x1f\x8b", "a gzip file; unpack it, and import the ONNX file in it"),
     MAGIC(0,
@@ -177,7 +177,7 @@ static const char *hint_text(hth_span s)
         rest.bytes--;
     }
     if (hint_begins_text(rest, "<!doctype html") || hint_begins_text(rest, "<html")) {
-        return "a page of HTML in the place of the model, of a failed download perhaps";
+        return "an HTML page instead of the model, perhaps from a failed download";
     }
     for (size_t i = 0; i < head.bytes; i++) {
         bool text = head.data[i] >= ' ' || (head.data[i] >= 9 && head.data[i] <= 13);
@@ -230,6 +230,6 @@ const char *hth_onnx_hint_operator(const char *domain, const char *op)
         return "onnxruntime's optimizer makes it; import the model as it was before that";
     }
     return strcmp(domain, "ai.onnx.ml") == 0
-               ? "trees, linear and other classical models are not what this server runs"
+               ? "trees, linear and other classical models are not supported"
                : NULL;
 }

@@ -58,8 +58,8 @@ static hth_err inline_result(onnx_load *ld, const onnx_scope *s, const onnx_node
         return HTH_OK;
     }
     if (name == NULL || !onnx_resolve(body, name, &from) || from < 0) {
-        return hth_fail(HTH_EINVAL, "node '%s' (%s): nothing makes its result '%s'", onnx_label(n),
-                        n->op_type, name == NULL ? "" : name);
+        return hth_fail(HTH_EINVAL, "node '%s' (%s): no node computes its result '%s'",
+                        onnx_label(n), n->op_type, name == NULL ? "" : name);
     }
     hth_names_find(&s->names, n->output[k], &to);
     return hth_graph_add_node(ld->g, HTH_OP_IDENTITY, NULL, &from, 1, &to, 1, NULL);

@@ -337,7 +337,7 @@ static hth_err load_output(onnx_load *ld, onnx_scope *s, const onnx_value_info *
     hth_dtype dt;
     hth_shape shape;
     if (info->name == NULL || !hth_names_find(&s->names, info->name, &v)) {
-        return hth_fail(HTH_EINVAL, "nothing makes the output '%s'",
+        return hth_fail(HTH_EINVAL, "no node computes the output '%s'",
                         info->name == NULL ? "" : info->name);
     }
     if (ld->g->values[v].is_output) {
@@ -379,7 +379,7 @@ static hth_err load_signature(const onnx_load *ld, int inputs, size_t outputs)
     }
     return hth_fail(HTH_ETOOBIG,
                     "the model has %d inputs and %zu outputs, more than %d together "
-                    "(limits.signature)",
+                    "(limits.inputs_outputs)",
                     inputs, outputs, ld->limits.max_signature);
 }
 

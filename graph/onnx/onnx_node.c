@@ -173,15 +173,25 @@ static const struct {
     {A_STRINGS, "STRINGS", " activations "},
 };
 
-static hth_err attribute_check(const onnx_attribute *a, const char *name)
+// names_have says whether one of the names, each between two spaces, is `name`. A name of the file
+// may be anything, spaces included.
+static bool names_have(const char *names, const char *name)
 {
     size_t n = strlen(name);
+    for (const char *at = names + 1; *at != '\0'; at += strcspn(at, " ") + 1) {
+        if (strcspn(at, " ") == n && memcmp(at, name, n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hth_err attribute_check(const onnx_attribute *a, const char *name)
+{
     for (size_t i = 0; i < sizeof attribute_types / sizeof attribute_types[0]; i++) {
-        for (const char *at = attribute_types[i].names; (at = strstr(at, name)) != NULL; at++) {
-            if (at[-1] == ' ' && at[n] == ' ' && a->type != attribute_types[i].type) {
-                return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
-                                a->type, attribute_types[i].article);
-            }
+        if (a->type != attribute_types[i].type && names_have(attribute_types[i].names, name)) {
+            return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
+                            a->type, attribute_types[i].article);
         }
     }
     return HTH_OK;
@@ -277,7 +287,7 @@ hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out)
         index[i] = -1;
         if (n->input[i][0] != '\0' && !onnx_resolve(s, n->input[i], &index[i])) {
             hth_free(index);
-            return hth_fail(HTH_EINVAL, "node '%s' (%s) reads '%s', which nothing makes",
+            return hth_fail(HTH_EINVAL, "node '%s' (%s) reads '%s', which no node computes",
                             onnx_label(n), n->op_type, n->input[i]);
         }
     }

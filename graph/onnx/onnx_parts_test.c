@@ -150,7 +150,7 @@ static hth_id content_of(hth_err err, hth_onnx_file *f)
         hth_free(data);
     }
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
-    hth_piece piece[] = {{all, sizeof all}, {skeleton, bytes}};
+    hth_chunk piece[] = {{all, sizeof all}, {skeleton, bytes}};
     hth_id id = hth_id_of(piece, 2);
     hth_onnx_close(f);
     return id;
@@ -200,7 +200,7 @@ static void test_changes(void **state)
     assert_ok(hth_onnx_open(path, NULL, &f));
     assert_int_equal(truncate(path, 1000), 0); // where a mapping would end the process
     assert_err(hth_onnx_tensor_read(f, 0, 0, some, sizeof some), HTH_EIO,
-               "changed while it was read");
+               "changed while it was being read");
     hth_onnx_close(f);
     write_file(model.data, model.bytes);
     assert_ok(hth_onnx_open(path, NULL, &f));
@@ -208,7 +208,7 @@ static void test_changes(void **state)
     assert_int_equal(write(fd, "x", 1), 1);
     close(fd);
     assert_err(hth_onnx_tensor_read(f, 0, 0, some, sizeof some), HTH_EIO,
-               "changed while it was read");
+               "changed while it was being read");
     hth_onnx_close(f);
     hth_free(model.data);
 }

@@ -26,7 +26,7 @@
 
 static hth_id chain(hth_id before, const void *data, size_t bytes)
 {
-    hth_piece piece[2] = {{&before, sizeof before}, {data, bytes}};
+    hth_chunk piece[2] = {{&before, sizeof before}, {data, bytes}};
     return hth_id_of(piece, 2);
 }
 
@@ -60,7 +60,7 @@ static hth_id chain_attr(hth_id id, const hth_attr *a)
 static hth_id node_recipe(const hth_node *n)
 {
     const char *name = hth_op_name(n->op);
-    hth_piece piece = {name, strlen(name)};
+    hth_chunk piece = {name, strlen(name)};
     hth_id id = hth_id_of(&piece, 1);
     for (int i = 0; i < n->n_attrs; i++) {
         id = chain_attr(id, &n->attrs[i]);

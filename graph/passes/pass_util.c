@@ -179,7 +179,7 @@ hth_err hth_pass_scaled(hth_const *w, hth_const *scale, int axis, int groups, ht
     }
     *s = (scaled){hth_const_hold(w), hth_const_hold(scale), axis, groups};
     int32_t how[2] = {axis, groups};
-    hth_piece piece[] = {
+    hth_chunk piece[] = {
         {"scaled", 6}, {&w->id, sizeof w->id}, {&scale->id, sizeof scale->id}, {how, sizeof how}};
     *c = (hth_const){.dtype = w->dtype,
                      .shape = w->shape,

@@ -70,7 +70,7 @@ hth_err cpu_conv_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     HTH_TRY(hth_conv_describe_placed(g, n, split, &f));
     HTH_TRY(hth_conv_find(&f, n, algorithm == NULL ? NULL : name, &c));
     if (split > 1 && c.n_fused < f.n_post) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': post ops behind '%s'", n->name, algorithm);
+        return hth_fail(HTH_ENOTSUP, "node '%s': post ops after '%s'", n->name, algorithm);
     }
     hth_seq *s;
     HTH_TRY(hth_seq_open(d, &s));

@@ -8,6 +8,7 @@
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/duration.h"
 #include "kernels/cpu/lowered.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/primitive.h"
@@ -184,10 +185,11 @@ static hth_device *cpu_share(hth_device *d, const hth_graph *g, const hth_node *
     return d;
 }
 
-hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out)
+static hth_err cpu_prepare(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
+                           const hth_node *n, const char *algorithm, hth_kernel **out)
 {
     hth_device one;
+    HTH_TRY(hth_cpu_duration_check(d, g, n));
     d = cpu_share(d, g, n, &one);
     if (algorithm != NULL && strcmp(algorithm, "default") == 0) {
         algorithm = NULL;
@@ -208,10 +210,11 @@ hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, co
     return cpu_fallback_prepare(d, g, n, NULL, out);
 }
 
-hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                           int cap, int *count)
+static hth_err cpu_algorithms(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
+                              const hth_node *n, bool first, hth_choice *list, int cap, int *count)
 {
     hth_device one;
+    HTH_TRY(hth_cpu_duration_check(d, g, n));
     d = cpu_share(d, g, n, &one);
     for (int i = 0; i < CPU_ROWS; i++) {
         if (cpu_table[i].op == n->op && cpu_table[i].algorithms != NULL &&
@@ -220,7 +223,7 @@ hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
         }
     }
     hth_kernel *k;
-    HTH_TRY(hth_cpu_prepare(d, g, n, NULL, &k));
+    HTH_TRY(cpu_prepare(host, d, g, n, NULL, &k));
     *count = 0;
     if (cap > 0) {
         list[0] = (hth_choice){.workspace_bytes = k->workspace_bytes,
@@ -268,7 +271,7 @@ static bool cpu_reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
     return false;
 }
 
-const hth_fuse_oracle *hth_cpu_oracle(hth_device *d)
+static const hth_fuse_oracle *cpu_oracle(hth_device *d)
 {
     // One per thread: an oracle is used by the thread that asked for it, before it asks for another
     // device's.
@@ -277,3 +280,16 @@ const hth_fuse_oracle *hth_cpu_oracle(hth_device *d)
     oracle = (hth_fuse_oracle){cpu_can_fuse, cpu_layout, cpu_reads_plain, d};
     return &oracle;
 }
+
+static hth_err cpu_computes(hth_device *d, hth_precision p)
+{
+    return p == HTH_PRECISION_FP32
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "%s computes in fp32 only: precision %s needs a CUDA device",
+                          d->props.name, hth_precision_name(p));
+}
+
+const hth_kernel_ops hth_cpu_kernel_ops = {.prepare = cpu_prepare,
+                                           .algorithms = cpu_algorithms,
+                                           .oracle = cpu_oracle,
+                                           .computes = cpu_computes};

@@ -16,13 +16,7 @@
 typedef hth_err (*hth_cpu_prepare_fn)(hth_device *d, const hth_graph *g, const hth_node *n,
                                       const char *algorithm, hth_kernel **out);
 
-// hth_cpu_prepare, _algorithms and _oracle are kernel.h's functions for devices "cpu:*" and
-// "fake:*".
-hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out);
-hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                           int cap, int *count);
-const hth_fuse_oracle *hth_cpu_oracle(hth_device *d);
+extern const hth_kernel_ops hth_cpu_kernel_ops; // of devices "cpu:*" and "fake:*"
 
 // cpu_fallback_prepare wraps the reference kernel of any operator; blocked tensors are unpacked
 // around it.

@@ -79,8 +79,8 @@ hth_err hth_dn_prim_run(hth_dn_prim *p)
 void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM])
 {
     uint8_t image[4096];
-    hth_piece piece = {image, calls()->image(p, arg, image, sizeof image)};
-    hth_id id = hth_id_of(&piece, 1);
+    hth_chunk chunk = {image, calls()->image(p, arg, image, sizeof image)};
+    hth_id id = hth_id_of(&chunk, 1);
     char hex[HTH_ID_HEX];
     snprintf(out, HTH_DN_FORM, "dnnl:%.32s", hth_id_hex(&id, hex));
 }

@@ -10,7 +10,7 @@
 #include <float.h>
 #include <string.h>
 
-#define ELEMENT_PIECE 2048 // floats: 8 KiB of output, with operands well inside 32 KiB
+#define ELEMENT_CHUNK 2048 // floats: 8 KiB of output, with operands well inside 32 KiB
 
 typedef struct element_kernel {
     hth_kernel base;
@@ -48,14 +48,14 @@ static void element_share(void *arg, int i, int n)
 {
     const element_job *j = arg;
     const element_kernel *k = j->k;
-    size_t pieces = (k->cols + ELEMENT_PIECE - 1) / ELEMENT_PIECE, begin, end;
-    size_t group = k->cols < ELEMENT_PIECE ? ELEMENT_PIECE / k->cols : 1;
+    size_t chunks = (k->cols + ELEMENT_CHUNK - 1) / ELEMENT_CHUNK, begin, end;
+    size_t group = k->cols < ELEMENT_CHUNK ? ELEMENT_CHUNK / k->cols : 1;
     size_t groups = (k->rows + group - 1) / group;
-    hth_team_range(groups * pieces, i, n, &begin, &end);
+    hth_team_range(groups * chunks, i, n, &begin, &end);
     for (size_t w = begin; w < end; w++) {
-        size_t row = w / pieces * group, col = w % pieces * ELEMENT_PIECE;
+        size_t row = w / chunks * group, col = w % chunks * ELEMENT_CHUNK;
         size_t rows = k->rows - row < group ? k->rows - row : group;
-        size_t cols = k->cols - col < ELEMENT_PIECE ? k->cols - col : ELEMENT_PIECE;
+        size_t cols = k->cols - col < ELEMENT_CHUNK ? k->cols - col : ELEMENT_CHUNK;
         for (size_t r = 0; r < rows; r++) {
             element_load(j, row + r, col, cols);
         }

@@ -267,8 +267,8 @@ static void lowered_reserve(lowered_kernel *k)
     k->by_panel = k->outs > k->images * positions && k->panels >= threads;
     size_t share = k->by_panel ? all : (all + threads - 1) / threads;
     size_t most = LOWERED_CACHED / sizeof(float) / patch;
-    size_t pieces = most > 0 ? (share + most - 1) / most : share;
-    k->chunk = (share + pieces - 1) / pieces;
+    size_t chunks = most > 0 ? (share + most - 1) / most : share;
+    k->chunk = (share + chunks - 1) / chunks;
     k->patch = in_place ? 0 : patch;
     k->base.workspace_bytes = threads * k->chunk * k->patch * sizeof(float);
 }

@@ -177,7 +177,7 @@ static hth_err tail_step(hth_seq *s, const hth_cpu_post *p, const hth_dn_md *md)
         op.src1 = p->dn.kind == dnnl_sum ? *md : p->dn.src1;
     }
     if (p->dn.kind == dnnl_sum && p->dn.alpha != 1 && p->dn.alpha != -1) {
-        return hth_fail(HTH_ENOTSUP, "a scaled sum behind the primitive");
+        return hth_fail(HTH_ENOTSUP, "a scaled sum after the primitive");
     }
     hth_dn_prim *prim;
     HTH_TRY(hth_dn_prim_open(&op, 0, &prim));

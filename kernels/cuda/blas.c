@@ -89,7 +89,7 @@ static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const cha
     uint32_t v[BLAS_CONFIG];
     int id;
     if (!blas_parse(name, &id, v)) {
-        return hth_fail(HTH_ENOTSUP, "'%s' is no algorithm's name", name);
+        return hth_fail(HTH_ENOTSUP, "'%s' is not an algorithm's name", name);
     }
     HTH_TRY(BLAS(api, cublasLtMatmulAlgoInit, handle, p->compute, CUDA_R_32F, p->factors,
                  p->factors, p->result, p->result, id, &out->algo));
@@ -107,8 +107,8 @@ static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const cha
 }
 
 // What the heuristics are told: at most `limit` bytes of workspace, sums in an order, alignments.
-static hth_err blas_wish(const hth_cuda *d, const hth_blas_product *p, size_t limit,
-                         cublasLtMatmulPreference_t wish)
+static hth_err blas_preference(const hth_cuda *d, const hth_blas_product *p, size_t limit,
+                               cublasLtMatmulPreference_t preference)
 {
     const uint32_t ordered =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
@@ -128,8 +128,8 @@ static hth_err blas_wish(const hth_cuda *d, const hth_blas_product *p, size_t li
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
     for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
-        HTH_TRY(BLAS(d->api, cublasLtMatmulPreferenceSetAttribute, wish, set[i].name, set[i].value,
-                     set[i].bytes));
+        HTH_TRY(BLAS(d->api, cublasLtMatmulPreferenceSetAttribute, preference, set[i].name,
+                     set[i].value, set[i].bytes));
     }
     return HTH_OK;
 }
@@ -139,15 +139,15 @@ static hth_err blas_ask(const hth_cuda *d, const hth_blas_product *p, size_t lim
                         cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     const hth_cuda_api *api = d->api;
-    cublasLtMatmulPreference_t wish;
+    cublasLtMatmulPreference_t preference;
     *n = 0;
-    HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &wish));
-    hth_err err = blas_wish(d, p, limit, wish);
+    HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &preference));
+    hth_err err = blas_preference(d, p, limit, preference);
     if (err == HTH_OK) {
         err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(d)->blas, p->desc, p->b,
-                   p->a, p->c, p->c, wish, cap, found, n);
+                   p->a, p->c, p->c, preference, cap, found, n);
     }
-    (void)api->cublasLtMatmulPreferenceDestroy(wish);
+    (void)api->cublasLtMatmulPreferenceDestroy(preference);
     return err;
 }
 

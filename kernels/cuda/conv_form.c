@@ -140,5 +140,5 @@ int hth_cuda_conv_parse(const char *name, char engine[sizeof((hth_choice *)0)->n
     int k = slash == NULL ? 1 : atoi(slash + 1);
     snprintf(engine, sizeof((hth_choice *)0)->name, "%.*s",
              (int)(slash == NULL ? strlen(name) : (size_t)(slash - name)), name);
-    return k >= 1 && k <= HTH_CUDA_CONV_SPLIT_MOST ? k : 0;
+    return k >= 1 && k <= HTH_CUDA_CONV_SPLIT_MAX ? k : 0;
 }

@@ -23,7 +23,7 @@ hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *f);
 // An algorithm that runs chunks of the batch one after the other is "ENGINE/k": the plan is one of
 // a chunk, and so is its workspace. Of a filter's gradient chunks would have to be added up, which
 // plans do not do: it has none.
-#define HTH_CUDA_CONV_SPLIT_MOST 16
+#define HTH_CUDA_CONV_SPLIT_MAX 16
 // hth_cuda_conv_parse stores the engine's name and returns the number of chunks; 0: a wrong one.
 int hth_cuda_conv_parse(const char *name, char engine[sizeof((hth_choice *)0)->name]);
 // hth_cuda_conv_part makes the k-th part of a convolution; false: it has none whose images begin

@@ -27,7 +27,7 @@ static void conv_keep(const hth_dnn_engine *e, int split, hth_choice *list, int 
 static void conv_splits(const hth_dnn_device *d, const hth_dnn_conv *c, int64_t least,
                         hth_choice *list, int cap, int *count)
 {
-    for (int k = 2; k <= HTH_CUDA_CONV_SPLIT_MOST && least > CONV_WORTH; k *= 2) {
+    for (int k = 2; k <= HTH_CUDA_CONV_SPLIT_MAX && least > CONV_WORTH; k *= 2) {
         hth_dnn_engine engine[HTH_DNN_ENGINES];
         hth_dnn_conv part;
         hth_dnn_graph graph;

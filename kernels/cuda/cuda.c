@@ -23,7 +23,7 @@ static const char cuda_parts[] =
     "of FP32 it becomes products and a Softmax before a device sees it; "
     "other types have no kernel";
 static const char cuda_sized[] = "the size of its result depends on values: it is computed on the "
-                                 "host, between the parts of a model before and behind it";
+                                 "host, between the parts of a model before and after it";
 static const char cuda_folded[] = "it becomes a constant before a device sees the model";
 static const char cuda_resized[] = "it becomes a Resize when a model is read";
 

@@ -378,7 +378,7 @@ hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescr
     int64_t index;
     int n;
     if (!engine_parse(name, &index, knob, &n)) {
-        return hth_fail(HTH_ENOTSUP, "'%s' is no engine's name", name);
+        return hth_fail(HTH_ENOTSUP, "'%s' is not an engine's name", name);
     }
     cudnnBackendDescriptor_t e = engine_open(g, index);
     cudnnBackendDescriptor_t c = e == NULL ? NULL : engine_configure(g, e, knob, n);

@@ -215,9 +215,9 @@ static inline bool cuda_test_last(fixture *f)
     const hth_fuse_oracle *o = hth_kernel_oracle(cuda_test_device);
     bool any = false, image = false;
     g->precision = HTH_PRECISION_TF32;
-    hth_layout wish = o->layout(o->ctx, g, n, &any);
+    hth_layout preference = o->layout(o->ctx, g, n, &any);
     g->precision = HTH_PRECISION_FP32;
-    for (int v = 0; v < g->n_values && wish == HTH_LAYOUT_PLAIN && any; v++) {
+    for (int v = 0; v < g->n_values && preference == HTH_LAYOUT_PLAIN && any; v++) {
         if (g->values[v].shape.rank >= 3 && g->values[v].constant == NULL) {
             g->values[v].layout = HTH_LAYOUT_NHWC;
             image = true;

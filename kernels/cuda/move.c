@@ -166,7 +166,7 @@ hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
 }
 
 // The pieces of `whole` along the node's axis, into it or out of it.
-static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool into)
+static hth_err move_chunks(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool into)
 {
     const hth_value *whole = into ? hth_cuda_out(g, n, 0) : hth_cuda_in(g, n, 0);
     int64_t wide[HTH_MAX_RANK], axis = hth_node_int(n, "axis", 0), at = 0;
@@ -177,14 +177,14 @@ static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     hth_cuda_steps(&whole->shape, whole->layout, wide);
     int count = into ? n->n_inputs : n->n_outputs;
     for (int i = 0; i < count; i++) {
-        const hth_value *piece = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
-        if (piece == NULL || piece->dtype != whole->dtype) {
+        const hth_value *chunk = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
+        if (chunk == NULL || chunk->dtype != whole->dtype) {
             return hth_fail(HTH_ENOTSUP, "piece %d is absent, or of another type", i);
         }
         hth_cuda_loop l;
         hth_shape whole_of = whole->shape; // the piece's place in it: the same steps
-        hth_cuda_loop_begin(&l, &piece->shape, whole->layout);
-        int dense = hth_cuda_loop_add(&l, &piece->shape, piece->layout);
+        hth_cuda_loop_begin(&l, &chunk->shape, whole->layout);
+        int dense = hth_cuda_loop_add(&l, &chunk->shape, chunk->layout);
         int in_whole = hth_cuda_loop_add(&l, &whole_of, whole->layout);
         if (!into) {
             for (int d = 0; d < l.rank; d++) {
@@ -196,7 +196,7 @@ static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *
         int64_t base = at * wide[axis];
         HTH_TRY(hth_cuda_move(s, &l, hth_dtype_bytes(whole->dtype), into ? i : 0, into ? 0 : base,
                               into ? 0 : i, into ? base : 0));
-        at += piece->shape.dim[axis];
+        at += chunk->shape.dim[axis];
     }
     return HTH_OK;
 }
@@ -204,13 +204,13 @@ static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *
 hth_err hth_cuda_concat(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                         const char *algorithm)
 {
-    return move_pieces(s, g, n, true);
+    return move_chunks(s, g, n, true);
 }
 
 hth_err hth_cuda_split(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                        const char *algorithm)
 {
-    return move_pieces(s, g, n, false);
+    return move_chunks(s, g, n, false);
 }
 
 // DepthToSpace and SpaceToDepth. The large image is [N, C, H, b, W, b]; the small one has its two

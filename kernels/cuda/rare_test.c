@@ -322,7 +322,7 @@ static int rare_ints(fixture *f, const int64_t *v, int n)
 }
 
 // One of a Split's results is empty; the others are not.
-static void empty_pieces(void **state)
+static void empty_chunks(void **state)
 {
     (void)state;
     static const int64_t sizes[3] = {0, 4, 2};
@@ -560,7 +560,7 @@ int main(void)
         cmocka_unit_test(norms),
         cmocka_unit_test(rotary),
         cmocka_unit_test(determinants),
-        cmocka_unit_test(empty_pieces),
+        cmocka_unit_test(empty_chunks),
         cmocka_unit_test(typed_reductions),
         cmocka_unit_test(typed_moves),
         cmocka_unit_test(typed_top),

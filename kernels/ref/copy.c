@@ -70,26 +70,26 @@ REF_KERNEL(ref_transpose)
     return HTH_OK;
 }
 
-// copy_piece moves between `whole` and `piece`, which lies in it from position `at` of `axis` on.
-static void copy_piece(const hth_tensor *whole, const hth_tensor *piece, int axis, int64_t at,
+// copy_chunk moves between `whole` and `piece`, which lies in it from position `at` of `axis` on.
+static void copy_chunk(const hth_tensor *whole, const hth_tensor *chunk, int axis, int64_t at,
                        bool into_whole)
 {
     int64_t outer, along, inner, all, skip;
-    ref_around(&piece->shape, axis, &outer, &along, &inner);
+    ref_around(&chunk->shape, axis, &outer, &along, &inner);
     ref_around(&whole->shape, axis, &outer, &all, &skip);
     size_t bytes = hth_dtype_bytes(whole->dtype);
     int64_t dim[2] = {outer, along * inner}, wide[2] = {all * inner, 1},
             dense[2] = {along * inner, 1};
     char *base = (char *)whole->data + (size_t)(at * inner) * bytes;
     if (into_whole) {
-        ref_copy(2, dim, base, wide, piece->data, dense, bytes);
+        ref_copy(2, dim, base, wide, chunk->data, dense, bytes);
     } else {
-        ref_copy(2, dim, piece->data, dense, base, wide, bytes);
+        ref_copy(2, dim, chunk->data, dense, base, wide, bytes);
     }
 }
 
-// copy_pieces checks that the pieces make up `whole` along the node's axis, then moves them.
-static hth_err copy_pieces(const hth_node *n, const hth_tensor *whole, const hth_tensor *pieces,
+// copy_chunks checks that the pieces make up `whole` along the node's axis, then moves them.
+static hth_err copy_chunks(const hth_node *n, const hth_tensor *whole, const hth_tensor *chunks,
                            int count, const int *present, bool into_whole)
 {
     int axis = ref_axis(hth_node_int(n, "axis", 0), whole->shape.rank);
@@ -97,7 +97,7 @@ static hth_err copy_pieces(const hth_node *n, const hth_tensor *whole, const hth
     for (int pass = 0; pass < 2 && axis >= 0; pass++) {
         at = 0;
         for (int i = 0; i < count; i++) {
-            const hth_tensor *p = &pieces[i];
+            const hth_tensor *p = &chunks[i];
             hth_shape same = p->shape;
             if (present[i] < 0 || p->shape.rank != whole->shape.rank) {
                 return copy_disagree();
@@ -107,7 +107,7 @@ static hth_err copy_pieces(const hth_node *n, const hth_tensor *whole, const hth
                 return copy_disagree();
             }
             if (pass == 1) {
-                copy_piece(whole, p, axis, at, into_whole);
+                copy_chunk(whole, p, axis, at, into_whole);
             }
             at += p->shape.dim[axis];
         }
@@ -122,12 +122,12 @@ static hth_err copy_pieces(const hth_node *n, const hth_tensor *whole, const hth
 
 REF_KERNEL(ref_concat)
 {
-    return copy_pieces(n, &out[0], in, ref_n_inputs(n), n->inputs, true);
+    return copy_chunks(n, &out[0], in, ref_n_inputs(n), n->inputs, true);
 }
 
 REF_KERNEL(ref_split)
 {
-    return copy_pieces(n, &in[0], out, n->n_outputs, n->outputs, false);
+    return copy_chunks(n, &in[0], out, n->n_outputs, n->outputs, false);
 }
 
 // copy_slice_axis turns start, end, step of one axis of `dim` elements into the first position and

@@ -38,19 +38,19 @@ static hth_err gather_grad_body(ref_mem *m, const hth_node *n, const hth_tensor 
 
 REF_KERNEL(ref_slice_grad)
 {
-    const hth_shape *s = &out[0].shape, *piece = &in[0].shape;
+    const hth_shape *s = &out[0].shape, *chunk = &in[0].shape;
     int64_t starts[HTH_MAX_RANK], steps[HTH_MAX_RANK], dst[HTH_MAX_RANK], src[HTH_MAX_RANK];
     int64_t first = 0;
     size_t bytes = hth_dtype_bytes(out[0].dtype);
-    if (piece->rank != s->rank || hth_node_ints(n, "starts", starts, HTH_MAX_RANK) != s->rank ||
+    if (chunk->rank != s->rank || hth_node_ints(n, "starts", starts, HTH_MAX_RANK) != s->rank ||
         hth_node_ints(n, "steps", steps, HTH_MAX_RANK) != s->rank) {
         return hth_fail(HTH_EINVAL, "starts and steps do not fit the shape");
     }
     ref_steps(s, dst);
-    ref_steps(piece, src);
+    ref_steps(chunk, src);
     for (int i = 0; i < s->rank; i++) {
-        int64_t end = starts[i] + (piece->dim[i] - 1) * steps[i];
-        if (piece->dim[i] > 0 && (starts[i] < 0 || starts[i] >= s->dim[i] || end < 0 ||
+        int64_t end = starts[i] + (chunk->dim[i] - 1) * steps[i];
+        if (chunk->dim[i] > 0 && (starts[i] < 0 || starts[i] >= s->dim[i] || end < 0 ||
                                   end >= s->dim[i] || steps[i] == 0)) {
             return hth_fail(HTH_EINVAL, "dimension %d leaves the tensor", i);
         }
@@ -59,7 +59,7 @@ REF_KERNEL(ref_slice_grad)
     }
     memset(out[0].data, 0, (size_t)ref_count(&out[0]) * bytes);
     if (ref_count(&in[0]) > 0) {
-        ref_copy(s->rank, piece->dim, (char *)out[0].data + (size_t)first * bytes, dst, in[0].data,
+        ref_copy(s->rank, chunk->dim, (char *)out[0].data + (size_t)first * bytes, dst, in[0].data,
                  src, bytes);
     }
     return HTH_OK;

@@ -19,8 +19,8 @@
 #define BOUND_ROUND  6    // iterations between new paths
 #define BOUND_STALE  24   // .. without progress before the step shrinks
 #define BOUND_SHRINK 0.7
-#define BOUND_LOST   100   // gaps below the best point: a step along too short a mean
-#define BOUND_LEAST  0.002 // a step that gets nowhere
+#define BOUND_LOST   100   // intervals below the best point: a step along too short a mean
+#define BOUND_MIN    0.002 // a step that gets nowhere
 #define BOUND_FAR    4     // a weight's step: the projection loses digits, too
 #define BOUND_DEAR   1e4   // steps per budget: beyond that sums lose the digits that count
 #define BOUND_CLOSE  1e-5  // of the step's time: nothing worth more iterations
@@ -157,7 +157,7 @@ static void climb_begin(climb *c, uint64_t budget)
 
 static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t deadline_ns)
 {
-    for (int i = 0; i < iterations && c->step > BOUND_LEAST; i++) {
+    for (int i = 0; i < iterations && c->step > BOUND_MIN; i++) {
         double value = hth_bound_value(c->b);
         if (!(value < INFINITY)) {
             c->best = value;
@@ -197,7 +197,7 @@ static void bound_fini(hth_bound *b)
                    b->sum,        b->in,         b->out,        b->share,       b->in_at,
                    b->dip,        b->choice,     b->way,        b->use,         b->over,
                    b->us,         b->us_sum,     b->mean_in,    b->mean_out,    b->mean_us,
-                   b->mean_again, b->way_apart,  b->apart_cost, b->apart_first, b->apart_gap,
+                   b->mean_again, b->way_apart,  b->apart_cost, b->apart_first, b->apart_interval,
                    b->apart_at,   b->apart_head, b->apart_next};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
@@ -206,7 +206,7 @@ static void bound_fini(hth_bound *b)
 
 static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 {
-    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_gaps + 1,
+    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_intervals + 1,
            nt = (size_t)m->p->n_tensors + 1, na = BOUND_PATHS * BOUND_ARCS;
     *b = (hth_bound){.m = m,
                      .budget = (double)budget + 1,
@@ -229,11 +229,11 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
                      .way_apart = hth_calloc(ng, sizeof(hth_way)),
                      .apart_cost = hth_calloc(nt, sizeof(double[2])),
                      .apart_first = hth_calloc(nt, sizeof(int[2])),
-                     .apart_gap = hth_calloc(nt, sizeof(int)),
+                     .apart_interval = hth_calloc(nt, sizeof(int)),
                      .apart_at = hth_calloc(nt, sizeof(int)),
                      .apart_head = hth_calloc(ns, sizeof(int)),
                      .apart_next = hth_calloc(nt, sizeof(int)),
-                     .choice = hth_calloc(ng, sizeof(hth_choice_of_gap)),
+                     .choice = hth_calloc(ng, sizeof(hth_choice_of_interval)),
                      .use = hth_calloc(ns, sizeof(double)),
                      .over = hth_calloc(ns, sizeof(double)),
                      .us = hth_calloc(ns, sizeof(double)),
@@ -246,7 +246,7 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
         !b->come || !b->leaves || !b->price || !b->sum || !b->in || !b->out || !b->share ||
         !b->in_at || !b->dip || !b->way || !b->choice || !b->use || !b->over || !b->us ||
         !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us || !b->mean_again ||
-        !b->way_apart || !b->apart_cost || !b->apart_first || !b->apart_gap || !b->apart_at ||
+        !b->way_apart || !b->apart_cost || !b->apart_first || !b->apart_interval || !b->apart_at ||
         !b->apart_head || !b->apart_next) {
         return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
@@ -256,11 +256,11 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 // Behind its last use a tensor is kept for nobody but a recompute.
 static void bound_shares(const hth_bound *b, hth_job_memory *share)
 {
-    for (int g = 0; g < b->m->n_gaps; g++) {
-        const hth_gap *gap = &b->m->gap[g];
-        share[g] = hth_bound_counts(b->m, gap)
+    for (int g = 0; g < b->m->n_intervals; g++) {
+        const hth_interval *interval = &b->m->interval[g];
+        share[g] = hth_bound_counts(b->m, interval)
                        ? (hth_job_memory){(float)b->mean_in[g], (float)b->mean_again[g]}
-                       : (hth_job_memory){0, gap->can_rerun};
+                       : (hth_job_memory){0, interval->can_rerun};
     }
 }
 

@@ -11,7 +11,7 @@
 #define FACTS_DEPTH 8    // of chains of recomputes
 #define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
 
-void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add)
+void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_stage, double add)
 {
     if (g->cyclic) { // [0, q) and (p, n)
         per_stage[0] += add;
@@ -24,7 +24,7 @@ void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, d
     }
 }
 
-// Adds what tensor t takes whatever the modes: from its first use to its last, less its gaps; an
+// Adds what tensor t takes whatever the modes: from its first use to its last, less its intervals; an
 // in-place pair once.
 static void facts_tensor(const hth_bound *b, int t, double *d)
 {
@@ -43,9 +43,9 @@ static void facts_tensor(const hth_bound *b, int t, double *d)
         d[first] -= bytes;
         d[first + 1] += bytes;
     }
-    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-        if (hth_bound_counts(m, &m->gap[g])) {
-            hth_bound_between(m, &m->gap[g], d, -bytes);
+    for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+        if (hth_bound_counts(m, &m->interval[g])) {
+            hth_bound_between(m, &m->interval[g], d, -bytes);
         }
     }
 }
@@ -88,18 +88,18 @@ static bool facts_fits(const hth_bound *b, int t, int s)
     return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
 }
 
-// The stages in which gap g's tensor finds no room. A cyclic gap's
+// The stages in which interval g's tensor finds no room. A cyclic interval's
 // lie before its first use and behind its last one.
 static void facts_room(hth_bound *b, int g)
 {
-    const hth_gap *gap = &b->m->gap[g];
-    bool fits = facts_fits_all(b, gap->tensor);
-    b->leave[g] = gap->cyclic ? b->m->n_stages : gap->q - 1;
-    b->come[g] = gap->cyclic ? 0 : gap->p + 1;
+    const hth_interval *interval = &b->m->interval[g];
+    bool fits = facts_fits_all(b, interval->tensor);
+    b->leave[g] = interval->cyclic ? b->m->n_stages : interval->q - 1;
+    b->come[g] = interval->cyclic ? 0 : interval->p + 1;
     for (int s = 0; s < b->m->n_stages && !fits; s++) {
-        bool before = s < gap->q && (gap->cyclic || s > gap->p);
-        bool behind = gap->cyclic ? s > gap->p : before;
-        if ((before || behind) && !facts_fits(b, gap->tensor, s)) {
+        bool before = s < interval->q && (interval->cyclic || s > interval->p);
+        bool behind = interval->cyclic ? s > interval->p : before;
+        if ((before || behind) && !facts_fits(b, interval->tensor, s)) {
             b->leaves[g] = true;
             b->leave[g] = behind && s < b->leave[g] ? s : b->leave[g];
             b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
@@ -124,15 +124,15 @@ static void facts_tie(hth_bound *b, int t)
 {
     const hth_step *m = b->m;
     double most = 0, bytes = hth_bound_bytes(b, t);
-    b->apart_gap[t] = b->apart_at[t] = -1;
-    for (int g = m->gap_start[t]; bytes >= FACTS_LARGE && g < m->gap_start[t + 1]; g++) {
-        const hth_gap *gap = &m->gap[g];
-        bool may = hth_bound_counts(m, gap) && !gap->cyclic && !b->leaves[g];
-        for (int s = gap->p + 1; may && s < gap->q; s++) {
+    b->apart_interval[t] = b->apart_at[t] = -1;
+    for (int g = m->interval_start[t]; bytes >= FACTS_LARGE && g < m->interval_start[t + 1]; g++) {
+        const hth_interval *interval = &m->interval[g];
+        bool may = hth_bound_counts(m, interval) && !interval->cyclic && !b->leaves[g];
+        for (int s = interval->p + 1; may && s < interval->q; s++) {
             double us = facts_loss(b, s, bytes);
             if (us > most) {
                 most = us;
-                b->apart_gap[t] = g;
+                b->apart_interval[t] = g;
                 b->apart_at[t] = s;
             }
         }
@@ -168,7 +168,7 @@ static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
            m->p->tensors[u].producer >= 0 && b->last_use[u] <= p;
 }
 
-// Lists what a recompute of v behind stage p reads that is dead; a gap pays `share` of it,
+// Lists what a recompute of v behind stage p reads that is dead; an interval pays `share` of it,
 // and `save` of a copy out.
 static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save, int depth,
                           int *head)
@@ -203,16 +203,16 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
     return HTH_OK;
 }
 
-// The part of gap g in all gaps of its tensor: what they need once is mostly for the longest.
+// The part of interval g in all intervals of its tensor: what they need once is mostly for the longest.
 static double facts_part(const hth_step *m, int g)
 {
-    int t = m->gap[g].tensor;
+    int t = m->interval[g].tensor;
     double all = 0;
-    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
-        bool other = m->gap[h].cyclic || !hth_bound_counts(m, &m->gap[h]);
-        all += other ? 0 : m->gap[h].q - m->gap[h].p;
+    for (int h = m->interval_start[t]; h < m->interval_start[t + 1]; h++) {
+        bool other = m->interval[h].cyclic || !hth_bound_counts(m, &m->interval[h]);
+        all += other ? 0 : m->interval[h].q - m->interval[h].p;
     }
-    return (m->gap[g].q - m->gap[g].p) / all;
+    return (m->interval[g].q - m->interval[g].p) / all;
 }
 
 hth_err hth_bound_facts(hth_bound *b)
@@ -223,14 +223,14 @@ hth_err hth_bound_facts(hth_bound *b)
         b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
     }
     facts_stages(b);
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        int v = m->p->tensors[gap->tensor].producer;
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        int v = m->p->tensors[interval->tensor].producer;
         b->dead_of[g] = -1;
         facts_room(b, g);
-        if (hth_bound_counts(m, gap) && gap->can_rerun) {
+        if (hth_bound_counts(m, interval) && interval->can_rerun) {
             double share = 1.0 / b->n_made[v], save = share * facts_part(m, g);
-            HTH_TRY(facts_dead(b, v, gap->p, share, save, 0, &b->dead_of[g]));
+            HTH_TRY(facts_dead(b, v, interval->p, share, save, 0, &b->dead_of[g]));
         }
     }
     memset(b->apart_head, -1, (size_t)m->n_stages * sizeof *b->apart_head);

@@ -5,7 +5,7 @@
 // Lagrangian relaxation. A price per stage for memory takes the budget into the objective, and the
 // time is bounded from below by a mixture of *paths* through the events of the step, whose weights
 // (a point of the simplex) are part of the dual, too. Under prices and weights everything separates
-// into one choice per node (its algorithm) and one per tensor (what happens in its gaps).
+// into one choice per node (its algorithm) and one per tensor (what happens in its intervals).
 //
 // A path follows compute, but for arcs over one of the copy streams (events: plan_schedule.h):
 //   out (from, to)   E_from -> W_to: the copies out of what was made at `from` or later and is
@@ -17,8 +17,8 @@
 // Large tensors are tied to a stage whose fastest algorithms they leave no room for: such a stage's
 // algorithm and what its tensors do are one choice. Without that a relaxation has half of both.
 //
-// Whatever is counted, a schedule pays at least that much: what a gap pays for a path depends on
-// when its tensor leaves and comes back, so each gap chooses that, too, and pays for the stages in
+// Whatever is counted, a schedule pays at least that much: what an interval pays for a path depends on
+// when its tensor leaves and comes back, so each interval chooses that, too, and pays for the stages in
 // which it then stays.
 #ifndef HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
 #define HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
@@ -46,37 +46,38 @@ typedef struct hth_path {
 // use, come by the link, or be computed again itself, from what `reads` lists.
 typedef struct hth_dead {
     int tensor, since;
-    double share, save; // of the cost that this gap pays, and of a copy out; others need the same
+    double share,
+        save; // of the cost that this interval pays, and of a copy out; others need the same
     int next, reads;
     int leave;  // the first stage behind `since` that it finds no room in
     bool taken; // its buffer may be taken over: nothing more in the stage of the recompute
 } hth_dead;
 
-// What the ways through a gap cost. Each that leaves chooses its stages, too.
+// What the ways through an interval cost. Each that leaves chooses its stages, too.
 typedef struct hth_way {
-    double stay;    // kept or computed again
-    double move;    // moved when the far side has a copy
-    double first;   // moved when it has none
-    double before;  // what staying costs in the tensor's gaps before it
-    bool again;     // staying is computing again
-    int stage;      // .. in this stage
-    int away, back; // of a move; `away` when it has to copy out
+    double residency; // kept or computed again
+    double move;      // moved when the far side has a copy
+    double first;     // moved when it has none
+    double before;    // what staying costs in the tensor's intervals before it
+    bool again;       // staying is computing again
+    int stage;        // .. in this stage
+    int away, back;   // of a move; `away` when it has to copy out
 } hth_way;
 
 // How something dead is had again in stage s.
 typedef struct hth_had {
     double us;
-    hth_gap_mode mode;
+    hth_interval_mode mode;
     int away, back;
 } hth_had;
 
-// What the minimiser does in a gap.
-typedef struct hth_choice_of_gap {
-    hth_gap_mode mode;
+// What the minimiser does in an interval.
+typedef struct hth_choice_of_interval {
+    hth_interval_mode mode;
     int away, back; // OFFLOAD: absent in [away, back)
     int stage;      // RECOMPUTE: where
     bool saved;     // OFFLOAD: with a copy out of its own
-} hth_choice_of_gap;
+} hth_choice_of_interval;
 
 typedef struct hth_bound {
     const hth_step *m;
@@ -88,11 +89,12 @@ typedef struct hth_bound {
     int *last_use;   // per tensor, -1: none
     int *n_made;     // per stage: outputs that live in the arena
     int *leave,
-        *come;    // per gap: where it finds no room: it is away from `leave` on and until `come`
-    bool *leaves; // per gap: there is such a stage
-    int *apart_gap, *apart_at; // per tensor: a gap and a stage in it that it is tied to, -1: none
+        *come; // per interval: where it finds no room: it is away from `leave` on and until `come`
+    bool *leaves; // per interval: there is such a stage
+    int *apart_interval,
+        *apart_at; // per tensor: an interval and a stage in it that it is tied to, -1: none
     int *apart_head, *apart_next; // per stage: first tensor that is tied to it; per tensor
-    int *dead_of;                 // per gap: first of `dead`, -1: none
+    int *dead_of;                 // per interval: first of `dead`, -1: none
     hth_dead *dead;
     int n_dead, cap_dead;
     // The dual: prices in us per budget
@@ -108,21 +110,21 @@ typedef struct hth_bound {
     int *dip;      // stages behind which share rises, ascending
     int n_dips;
     // The minimiser: plan_bound_value.c
-    hth_way *way, *way_apart;  // per gap; if its tensor is away in the stage that it is tied to
-    double (*apart_cost)[2];   // per tensor: what these cost
-    int (*apart_first)[2];     // .. and the first gap in which it leaves
-    hth_choice_of_gap *choice; // per gap
-    double *use;               // per stage: change of the bytes that its gaps take, / budget
-    double *over;              // per stage: what it takes over the budget, / budget
-    double *us, *us_sum;       // per stage: compute; prefix sums
+    hth_way *way, *way_apart; // per interval; if its tensor is away in the stage that it is tied to
+    double (*apart_cost)[2];  // per tensor: what these cost
+    int (*apart_first)[2];    // .. and the first interval in which it leaves
+    hth_choice_of_interval *choice; // per interval
+    double *use;         // per stage: change of the bytes that its intervals take, / budget
+    double *over;        // per stage: what it takes over the budget, / budget
+    double *us, *us_sum; // per stage: compute; prefix sums
     double length[BOUND_PATHS + 1]; // of the paths, and `busy`
     // Averages of the minimisers: plan_bound_path.c
-    double *mean_in, *mean_out; // per gap: how often
+    double *mean_in, *mean_out; // per interval: how often
     double *mean_again;
     double *mean_us; // per stage
 } hth_bound;
 
-static inline bool hth_bound_counts(const hth_step *m, const hth_gap *g)
+static inline bool hth_bound_counts(const hth_step *m, const hth_interval *g)
 {
     return g->cyclic || g->q < m->n_stages; // behind the last use nothing is needed
 }
@@ -140,15 +142,15 @@ static inline bool hth_bound_room(const hth_bound *b, int s, double bytes)
 {
     return b->fixed[s] + bytes <= BOUND_ROOM;
 }
-// hth_bound_between adds to a difference array over the stages inside gap g.
-void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add);
+// hth_bound_between adds to a difference array over the stages inside interval g.
+void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_stage, double add);
 
 // hth_bound_facts fills the facts; HTH_ENOMEM. hth_bound_value fills everything below `dual` and
 // returns the dual's value: no plan is faster. INFINITY: there is none, a stage does not fit.
 hth_err hth_bound_facts(hth_bound *b);
 double hth_bound_value(hth_bound *b);
 
-// hth_bound_way returns what can happen in gap g; apart: while its tensor is away in the stage that
+// hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage that
 // it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
 hth_way hth_bound_way(const hth_bound *b, int g, bool apart);
 hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s);

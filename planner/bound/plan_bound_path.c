@@ -78,10 +78,10 @@ void hth_bound_arcs(hth_bound *b)
 void hth_bound_average(hth_bound *b, double by)
 {
     const hth_step *m = b->m;
-    for (int g = 0; g < m->n_gaps; g++) {
-        bool moves = b->choice[g].mode == HTH_GAP_OFFLOAD;
+    for (int g = 0; g < m->n_intervals; g++) {
+        bool moves = b->choice[g].mode == HTH_INTERVAL_OFFLOAD;
         b->mean_in[g] += by * (moves - b->mean_in[g]);
-        b->mean_again[g] += by * ((b->choice[g].mode == HTH_GAP_RECOMPUTE) - b->mean_again[g]);
+        b->mean_again[g] += by * ((b->choice[g].mode == HTH_INTERVAL_RECOMPUTE) - b->mean_again[g]);
         b->mean_out[g] += by * ((moves && b->choice[g].saved) - b->mean_out[g]);
     }
     for (int s = 0; s < m->n_stages; s++) {
@@ -111,16 +111,16 @@ static void path_copies(const hth_bound *b, path_copy *out, int *n_out, path_cop
 {
     const hth_step *m = b->m;
     *n_out = *n_in = 0;
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        const hth_choice_of_gap *c = &b->choice[g];
-        int t = gap->tensor, made = gap->cyclic ? gap->p : m->p->tensors[t].producer;
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        const hth_choice_of_interval *c = &b->choice[g];
+        int t = interval->tensor, made = interval->cyclic ? interval->p : m->p->tensors[t].producer;
         if (b->mean_in[g] > PATH_SEEN) {
-            int back = c->mode == HTH_GAP_OFFLOAD ? c->back : gap->q;
-            in[(*n_in)++] = (path_copy){gap->q, back, b->mean_in[g] * m->h2d_us[t]};
+            int back = c->mode == HTH_INTERVAL_OFFLOAD ? c->back : interval->q;
+            in[(*n_in)++] = (path_copy){interval->q, back, b->mean_in[g] * m->h2d_us[t]};
         }
         if (b->mean_out[g] > PATH_SEEN) {
-            int away = c->mode == HTH_GAP_OFFLOAD ? c->away : gap->p + 1;
+            int away = c->mode == HTH_INTERVAL_OFFLOAD ? c->away : interval->p + 1;
             out[(*n_out)++] = (path_copy){made, away, b->mean_out[g] * m->d2h_us[t]};
         }
     }
@@ -221,7 +221,7 @@ static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteratio
 hth_err hth_bound_path_add(hth_bound *b, int iteration)
 {
     int n = b->m->n_stages, n_out, n_in, n_turns = 0;
-    size_t ng = (size_t)b->m->n_gaps + 1;
+    size_t ng = (size_t)b->m->n_intervals + 1;
     path_copy *out = hth_alloc(ng * sizeof *out), *in = hth_alloc(ng * sizeof *in);
     path_turn turn[PATH_STAGES] = {{0}};
     hth_err err = HTH_OK;

@@ -52,11 +52,11 @@ static void bounds_hold_on_random_networks(void **state)
         us = fmax(us, bound_of(&m, p.budget, known));    // .. and to what may be the optimum
         assert_true(us <= known * (1 + 1e-9) || known == 2 * m.fastest_us);
         assert_ok(hth_decoder_init(&d, &m, p.budget));
-        uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+        uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
         for (int k = 0; k < 200; k++) {
             hth_outcome out;
-            for (int g = 0; g < m.n_gaps; g++) {
-                mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+            for (int g = 0; g < m.n_intervals; g++) {
+                mode[g] = (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
             }
             hth_decode(&d, mode, &out);
             assert_true(out.excess > 0 || us <= out.time_us * (1 + 1e-9));
@@ -76,14 +76,14 @@ static double bound_best(const hth_step *m, uint64_t budget)
     uint8_t mode[16] = {0};
     double best = INFINITY;
     int total = 1;
-    for (int g = 0; g < m->n_gaps; g++) {
-        total *= HTH_N_GAP_MODES;
+    for (int g = 0; g < m->n_intervals; g++) {
+        total *= HTH_N_INTERVAL_MODES;
     }
     assert_ok(hth_decoder_init(&d, m, budget));
     for (int k = 0; k < total; k++) {
         hth_outcome out;
-        for (int g = 0, rest = k; g < m->n_gaps; g++, rest /= HTH_N_GAP_MODES) {
-            mode[g] = (uint8_t)(rest % HTH_N_GAP_MODES);
+        for (int g = 0, rest = k; g < m->n_intervals; g++, rest /= HTH_N_INTERVAL_MODES) {
+            mode[g] = (uint8_t)(rest % HTH_N_INTERVAL_MODES);
         }
         hth_decode(&d, mode, &out);
         best = out.excess == 0 ? fmin(best, out.time_us) : best;
@@ -97,7 +97,7 @@ static double bound_best(const hth_step *m, uint64_t budget)
 static void bounds_hold_against_all_schedules(void **state)
 {
     int tried = 0;
-    double gap = 0;
+    double interval = 0;
     for (uint64_t seed = 0; seed < 700; seed += TEST_STRIDE) {
         hth_problem p = bound_problem(seed, 2 + (int)(seed % 4));
         hth_step m;
@@ -105,14 +105,14 @@ static void bounds_hold_against_all_schedules(void **state)
         assert_ok(hth_plan_train_peak(&p, &peak));
         assert_ok(hth_plan_train_floor(&p, &floor));
         assert_ok(hth_step_init(&m, &p));
-        for (int part = 0; m.n_gaps <= 8 && part < 6; part++) {
+        for (int part = 0; m.n_intervals <= 8 && part < 6; part++) {
             uint64_t budget = floor + (peak - floor) / 6 * (uint64_t)part;
             double best = bound_best(&m, budget);
             if (best < INFINITY) {
                 double us = bound_of(&m, budget, best);
                 assert_true(us <= best * (1 + 1e-9));
                 assert_true(bound_of(&m, budget, 2 * best) <= best * (1 + 1e-9));
-                gap += best > 0 ? best / fmax(us, m.fastest_us) - 1 : 0;
+                interval += best > 0 ? best / fmax(us, m.fastest_us) - 1 : 0;
                 tried++;
             }
         }
@@ -120,7 +120,7 @@ static void bounds_hold_against_all_schedules(void **state)
         hth_problem_fini(&p);
     }
     print_message("# %d small steps: the best schedule is %.0f %% above the bound on average\n",
-                  tried, 100 * gap / tried);
+                  tried, 100 * interval / tried);
     assert_true(tried > 500 / TEST_STRIDE);
 }
 

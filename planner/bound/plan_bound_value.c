@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dual's value at given prices and weights: the cheapest choice of every tensor and every node.
-// The gaps of a tensor belong together, because only the first that leaves needs a copy out.
+// The intervals of a tensor belong together, because only the first that leaves needs a copy out.
 #include "planner/bound/plan_bound_impl.h"
 
 #include <math.h>
@@ -24,20 +24,20 @@ static void value_copies(hth_bound *b, double in_us, int back, int q, double out
     }
 }
 
-// What moving gap g comes to.
+// What moving interval g comes to.
 static void value_take_move(hth_bound *b, int g, const hth_way *x, bool saved)
 {
     const hth_step *m = b->m;
-    const hth_gap *gap = &m->gap[g];
-    int t = gap->tensor, made = gap->cyclic ? gap->p : m->p->tensors[t].producer;
-    int away = saved ? x->away : gap->p + 1, back = x->back;
+    const hth_interval *interval = &m->interval[g];
+    int t = interval->tensor, made = interval->cyclic ? interval->p : m->p->tensors[t].producer;
+    int away = saved ? x->away : interval->p + 1, back = x->back;
     double bytes = hth_bound_bytes(b, t);
-    b->choice[g] = (hth_choice_of_gap){HTH_GAP_OFFLOAD, away, back, 0, saved};
-    value_copies(b, m->h2d_us[t], back, gap->q, saved ? m->d2h_us[t] : 0, made, away);
-    b->use[gap->p + 1] += bytes;
+    b->choice[g] = (hth_choice_of_interval){HTH_INTERVAL_OFFLOAD, away, back, 0, saved};
+    value_copies(b, m->h2d_us[t], back, interval->q, saved ? m->d2h_us[t] : 0, made, away);
+    b->use[interval->p + 1] += bytes;
     b->use[away] -= bytes;
     b->use[back] += bytes;
-    b->use[gap->q] -= bytes;
+    b->use[interval->q] -= bytes;
 }
 
 // .. and having all that is dead in stage s; returns the time of its recomputes.
@@ -50,11 +50,11 @@ static double value_take_dead(hth_bound *b, int head, int s)
         double bytes = hth_bound_bytes(b, x->tensor) * x->share, save = x->save / x->share;
         int u = x->tensor, w = m->p->tensors[u].producer;
         hth_had how = hth_bound_had(b, x, s);
-        b->use[how.mode == HTH_GAP_KEEP ? x->since + 1 : s] += bytes;
+        b->use[how.mode == HTH_INTERVAL_KEEP ? x->since + 1 : s] += bytes;
         b->use[x->taken ? s : s + 1] -= bytes;
-        if (how.mode == HTH_GAP_RECOMPUTE) {
+        if (how.mode == HTH_INTERVAL_RECOMPUTE) {
             us += b->fast_us[w] * x->share / b->n_made[w] + value_take_dead(b, x->reads, s);
-        } else if (how.mode == HTH_GAP_OFFLOAD) {
+        } else if (how.mode == HTH_INTERVAL_OFFLOAD) {
             value_copies(b, x->share * m->h2d_us[u], how.back, s, x->save * m->d2h_us[u], w,
                          how.away);
             b->use[x->since + 1] += bytes * save;
@@ -66,45 +66,46 @@ static double value_take_dead(hth_bound *b, int head, int s)
     return us;
 }
 
-static void value_take_stay(hth_bound *b, int g, const hth_way *x)
+static void value_take_residency(hth_bound *b, int g, const hth_way *x)
 {
-    const hth_gap *gap = &b->m->gap[g];
-    double bytes = hth_bound_bytes(b, gap->tensor);
-    int v = b->m->p->tensors[gap->tensor].producer;
-    b->choice[g] = (hth_choice_of_gap){.mode = HTH_GAP_KEEP};
-    if (!hth_bound_counts(b->m, gap)) {
+    const hth_interval *interval = &b->m->interval[g];
+    double bytes = hth_bound_bytes(b, interval->tensor);
+    int v = b->m->p->tensors[interval->tensor].producer;
+    b->choice[g] = (hth_choice_of_interval){.mode = HTH_INTERVAL_KEEP};
+    if (!hth_bound_counts(b->m, interval)) {
         return;
     }
     if (!x->again) {
-        hth_bound_between(b->m, gap, b->use, bytes);
+        hth_bound_between(b->m, interval, b->use, bytes);
         return;
     }
-    b->choice[g] = (hth_choice_of_gap){.mode = HTH_GAP_RECOMPUTE, .stage = x->stage};
+    b->choice[g] = (hth_choice_of_interval){.mode = HTH_INTERVAL_RECOMPUTE, .stage = x->stage};
     b->us[x->stage] += b->fast_us[v] / b->n_made[v] + value_take_dead(b, b->dead_of[g], x->stage);
     b->use[x->stage] += bytes;
-    b->use[gap->q] -= bytes;
+    b->use[interval->q] -= bytes;
 }
 
-// What tensor t costs: nothing leaves, or gap `first` is the first that does. For what the far side
-// has from the start, all gaps are on their own. way[]: of its gaps.
+// What tensor t costs: nothing leaves, or interval `first` is the first that does. For what the far side
+// has from the start, all intervals are on their own. way[]: of its intervals.
 static double value_tensor(const hth_bound *b, int t, bool apart, hth_way *way, int *first)
 {
     const hth_step *m = b->m;
-    int begin = m->gap_start[t], n = m->gap_start[t + 1] - begin;
-    double stay = 0, rest = 0, best; // rest: of the gaps behind i if the far side has a copy
+    int begin = m->interval_start[t], n = m->interval_start[t + 1] - begin;
+    double residency = 0, rest = 0,
+           best; // rest: of the intervals behind i if the far side has a copy
     *first = m->arena[t] ? n : -1;
     for (int i = 0; i < n; i++) {
         way[i] = hth_bound_way(b, begin + i, apart);
-        way[i].before = stay;
-        stay += way[i].stay;
+        way[i].before = residency;
+        residency += way[i].residency;
     }
-    best = stay;
+    best = residency;
     for (int i = n - 1; i >= 0; i--) {
         if (way[i].before + way[i].first + rest < best) {
             best = way[i].before + way[i].first + rest;
             *first = i;
         }
-        rest += fmin(way[i].stay, way[i].move);
+        rest += fmin(way[i].residency, way[i].move);
     }
     return m->arena[t] ? best : rest;
 }
@@ -112,13 +113,13 @@ static double value_tensor(const hth_bound *b, int t, bool apart, hth_way *way, 
 static void value_take(hth_bound *b, int t, const hth_way *way, int first)
 {
     const hth_step *m = b->m;
-    int begin = m->gap_start[t], n = m->gap_start[t + 1] - begin;
+    int begin = m->interval_start[t], n = m->interval_start[t + 1] - begin;
     for (int i = 0; i < n; i++) {
-        bool round = m->gap[begin + i].cyclic && m->dirty[t];
-        if (i == first || (i > first && way[i].move < way[i].stay)) {
+        bool round = m->interval[begin + i].cyclic && m->dirty[t];
+        if (i == first || (i > first && way[i].move < way[i].residency)) {
             value_take_move(b, begin + i, &way[i], i == first || round);
         } else {
-            value_take_stay(b, begin + i, &way[i]);
+            value_take_residency(b, begin + i, &way[i]);
         }
     }
 }
@@ -130,8 +131,8 @@ static double value_tensors(hth_bound *b)
     double value = 0;
     for (int t = 0; t < m->p->n_tensors; t++) {
         int first;
-        if (m->gap_start[t] < m->gap_start[t + 1] && b->apart_gap[t] < 0) {
-            hth_way *way = &b->way[m->gap_start[t]];
+        if (m->interval_start[t] < m->interval_start[t + 1] && b->apart_interval[t] < 0) {
+            hth_way *way = &b->way[m->interval_start[t]];
             value += value_tensor(b, t, false, way, &first);
             value_take(b, t, way, first);
         }
@@ -146,7 +147,7 @@ static double value_node(hth_bound *b, int s, double *use, double *us)
     const hth_step *m = b->m;
     double best = INFINITY;
     for (int t = b->apart_head[s]; t >= 0; t = b->apart_next[t]) {
-        int g = m->gap_start[t];
+        int g = m->interval_start[t];
         b->apart_cost[t][0] = value_tensor(b, t, false, &b->way[g], &b->apart_first[t][0]);
         b->apart_cost[t][1] = value_tensor(b, t, true, &b->way_apart[g], &b->apart_first[t][1]);
     }
@@ -165,7 +166,7 @@ static double value_node(hth_bound *b, int s, double *use, double *us)
     for (int t = b->apart_head[s]; t >= 0 && best < INFINITY; t = b->apart_next[t]) {
         bool apart = !hth_bound_room(b, s, *use + hth_bound_bytes(b, t));
         const hth_way *way = apart ? b->way_apart : b->way;
-        value_take(b, t, &way[m->gap_start[t]], b->apart_first[t][apart]);
+        value_take(b, t, &way[m->interval_start[t]], b->apart_first[t][apart]);
     }
     return best;
 }

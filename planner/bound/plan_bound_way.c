@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can happen in a gap, and what it costs at given prices and weights: the cheapest stages to
+// What can happen in an interval, and what it costs at given prices and weights: the cheapest stages to
 // leave and to come back, to compute again, and to have again what that reads.
 #include "planner/bound/plan_bound_impl.h"
 
@@ -23,16 +23,16 @@ static double way_out(const hth_bound *b, int made, int p, int last, double us, 
     best = weight * us;
     for (k = behind; k < b->n_out; k++) {
         int to = b->out[k].to;
-        double stay = to < last ? bytes * (b->sum[to + 1] - b->sum[p + 1]) : INFINITY;
+        double residency = to < last ? bytes * (b->sum[to + 1] - b->sum[p + 1]) : INFINITY;
         if (b->out[k].from > made) {
             continue;
         }
-        if (stay >= best) {
+        if (residency >= best) {
             break;
         }
         weight -= b->out[k].weight;
-        if (stay + weight * us < best) {
-            best = stay + weight * us;
+        if (residency + weight * us < best) {
+            best = residency + weight * us;
             *away = to + 1;
         }
     }
@@ -50,13 +50,13 @@ static double way_in(const hth_bound *b, int first, int q, double us, double byt
         if (from > q || b->in[k].to < q) {
             continue;
         }
-        double stay = from - 1 >= first ? bytes * (b->sum[q] - b->sum[from - 1]) : INFINITY;
-        if (stay >= best) {
+        double residency = from - 1 >= first ? bytes * (b->sum[q] - b->sum[from - 1]) : INFINITY;
+        if (residency >= best) {
             break;
         }
         weight -= b->in[k].weight;
-        if (stay + weight * us < best) {
-            best = stay + weight * us;
+        if (residency + weight * us < best) {
+            best = residency + weight * us;
             *back = from - 1;
         }
     }
@@ -70,7 +70,7 @@ hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s)
     const hth_step *m = b->m;
     int u = x->tensor, w = m->p->tensors[u].producer;
     double bytes = hth_bound_bytes(b, u);
-    hth_had best = {INFINITY, HTH_GAP_KEEP, 0, 0};
+    hth_had best = {INFINITY, HTH_INTERVAL_KEEP, 0, 0};
     if (x->leave >= s) {
         best.us = bytes * (b->sum[s] - b->sum[x->since + 1]) * x->share;
     }
@@ -80,10 +80,10 @@ hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s)
     if (m->p->nodes[w].recomputable) {
         double again = b->share[s] * b->fast_us[w] * x->share / b->n_made[w];
         again += again < best.us ? way_dead(b, x->reads, s) : 0;
-        best = again < best.us ? (hth_had){again, HTH_GAP_RECOMPUTE, 0, 0} : best;
+        best = again < best.us ? (hth_had){again, HTH_INTERVAL_RECOMPUTE, 0, 0} : best;
     }
     if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
-        hth_had move = {0, HTH_GAP_OFFLOAD, 0, 0};
+        hth_had move = {0, HTH_INTERVAL_OFFLOAD, 0, 0};
         move.us = x->share * way_in(b, x->since + 1, s, m->h2d_us[u], bytes, &move.back);
         move.us += x->save * way_out(b, w, x->since, s - 1, m->d2h_us[u], bytes, &move.away);
         best = move.us < best.us ? move : best;
@@ -102,23 +102,23 @@ static double way_dead(const hth_bound *b, int head, int s)
     return sum;
 }
 
-// The cheapest stage to compute gap g's tensor again: where it is needed, or before, in a stage
+// The cheapest stage to compute interval g's tensor again: where it is needed, or before, in a stage
 // that counts in fewer paths, for the price of staying from then on.
 static double way_again(const hth_bound *b, int g, int come, double limit, int *stage)
 {
-    const hth_gap *gap = &b->m->gap[g];
-    int v = b->m->p->tensors[gap->tensor].producer, q = gap->q, k = b->n_dips;
-    double us = b->fast_us[v] / b->n_made[v], bytes = hth_bound_bytes(b, gap->tensor);
+    const hth_interval *interval = &b->m->interval[g];
+    int v = b->m->p->tensors[interval->tensor].producer, q = interval->q, k = b->n_dips;
+    double us = b->fast_us[v] / b->n_made[v], bytes = hth_bound_bytes(b, interval->tensor);
     double best = b->share[q] * us;
     best += best < limit ? way_dead(b, b->dead_of[g], q) : 0;
     *stage = q;
     while (k > 0 && b->dip[k - 1] >= q) {
         k--;
     }
-    for (; k > 0 && b->dip[k - 1] > gap->p + 1 && b->dip[k - 1] >= come; k--) {
+    for (; k > 0 && b->dip[k - 1] > interval->p + 1 && b->dip[k - 1] >= come; k--) {
         int s = b->dip[k - 1];
-        double stay = bytes * (b->sum[q] - b->sum[s]), cost = stay + b->share[s] * us;
-        if (stay >= fmin(best, limit)) {
+        double residency = bytes * (b->sum[q] - b->sum[s]), cost = residency + b->share[s] * us;
+        if (residency >= fmin(best, limit)) {
             break;
         }
         cost += cost < best ? way_dead(b, b->dead_of[g], s) : 0;
@@ -130,7 +130,7 @@ static double way_again(const hth_bound *b, int g, int come, double limit, int *
     return best;
 }
 
-static double way_keep(const hth_bound *b, const hth_gap *g)
+static double way_keep(const hth_bound *b, const hth_interval *g)
 {
     double all = b->sum[b->m->n_stages];
     double price =
@@ -141,38 +141,39 @@ static double way_keep(const hth_bound *b, const hth_gap *g)
 hth_way hth_bound_way(const hth_bound *b, int g, bool apart)
 {
     const hth_step *m = b->m;
-    const hth_gap *gap = &m->gap[g];
-    int t = gap->tensor, stage;
+    const hth_interval *interval = &m->interval[g];
+    int t = interval->tensor, stage;
     double bytes = hth_bound_bytes(b, t);
-    int at = apart && g == b->apart_gap[t] ? b->apart_at[t] : -1;
+    int at = apart && g == b->apart_interval[t] ? b->apart_at[t] : -1;
     int leave = at >= 0 && at < b->leave[g] ? at : b->leave[g];
     int come = at >= b->come[g] ? at + 1 : b->come[g];
-    hth_way x = {.move = INFINITY, .first = INFINITY, .away = gap->p + 1, .back = gap->q};
-    if (!hth_bound_counts(m, gap)) {
+    hth_way x = {.move = INFINITY, .first = INFINITY, .away = interval->p + 1, .back = interval->q};
+    if (!hth_bound_counts(m, interval)) {
         return x;
     }
-    x.stay = b->leaves[g] || at >= 0 ? INFINITY : way_keep(b, gap);
-    if (x.stay <= 0) {
+    x.residency = b->leaves[g] || at >= 0 ? INFINITY : way_keep(b, interval);
+    if (x.residency <= 0) {
         return x;
     }
-    if (gap->can_rerun) {
-        double again = way_again(b, g, come, x.stay, &stage);
-        if (again < x.stay) {
-            x.stay = again;
+    if (interval->can_rerun) {
+        double again = way_again(b, g, come, x.residency, &stage);
+        if (again < x.residency) {
+            x.residency = again;
             x.stage = stage;
             x.again = true;
         }
     }
-    if (!gap->can_offload) {
+    if (!interval->can_offload) {
         return x;
     }
-    x.move = way_in(b, come, gap->q, m->h2d_us[t], bytes, &x.back);
-    if (gap->cyclic) {
+    x.move = way_in(b, come, interval->q, m->h2d_us[t], bytes, &x.back);
+    if (interval->cyclic) {
         double out = m->d2h_us[t];
-        x.move += m->dirty[t] ? way_out(b, gap->p, gap->p, leave, out, bytes, &x.away) : 0;
-    } else if (m->arena[t] && x.move < x.stay) {
-        x.first = x.move + way_out(b, m->p->tensors[t].producer, gap->p, leave, m->d2h_us[t], bytes,
-                                   &x.away);
+        x.move +=
+            m->dirty[t] ? way_out(b, interval->p, interval->p, leave, out, bytes, &x.away) : 0;
+    } else if (m->arena[t] && x.move < x.residency) {
+        x.first = x.move + way_out(b, m->p->tensors[t].producer, interval->p, leave, m->d2h_us[t],
+                                   bytes, &x.away);
     }
     return x;
 }

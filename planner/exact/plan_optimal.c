@@ -24,7 +24,7 @@
 
 #define OPTIMAL_MS      60000.0
 #define OPTIMAL_KNOWN   0.02 // of the time limit: for a first plan, whose time is the horizon
-#define OPTIMAL_ALLOWED 1e-3 // gap that counts as none; the horizon is 1000
+#define OPTIMAL_ALLOWED 1e-3 // interval that counts as none; the horizon is 1000
 #define OPTIMAL_EARLY   0.5  // of the time limit: an answer in less was not cut short
 #define OPTIMAL_GRACE   5.0  // seconds that cbc may take to stop
 
@@ -189,16 +189,17 @@ static void optimal_fini(hth_optimal *o)
 
 static hth_err optimal_init(const hth_step *m, hth_optimal *o)
 {
-    size_t gaps = (size_t)m->n_gaps + 1, stages = (size_t)m->n_stages + 1;
-    *o = (hth_optimal){.fixed = {hth_calloc(gaps, 1), hth_calloc(gaps, sizeof(int)),
-                                 hth_calloc(gaps, sizeof(int)), hth_calloc(stages, sizeof(int))}};
+    size_t intervals = (size_t)m->n_intervals + 1, stages = (size_t)m->n_stages + 1;
+    *o = (hth_optimal){.fixed = {hth_calloc(intervals, 1), hth_calloc(intervals, sizeof(int)),
+                                 hth_calloc(intervals, sizeof(int)),
+                                 hth_calloc(stages, sizeof(int))}};
     if (!o->fixed.mode || !o->fixed.away || !o->fixed.back || !o->fixed.item) {
         optimal_fini(o);
         return hth_fail(HTH_ENOMEM, "no memory for a solution");
     }
-    for (int g = 0; g < m->n_gaps; g++) {
-        o->fixed.away[g] = m->gap[g].p + 1;
-        o->fixed.back[g] = m->gap[g].q;
+    for (int g = 0; g < m->n_intervals; g++) {
+        o->fixed.away[g] = m->interval[g].p + 1;
+        o->fixed.back[g] = m->interval[g].q;
     }
     for (int s = 0; s < m->n_stages; s++) {
         o->fixed.item[s] = m->menu_end[s] - 1;
@@ -224,9 +225,9 @@ static double optimal_horizon(hth_search *x, hth_step *m, const hth_plan_options
     for (int s = 0; s < m->n_stages; s++) {
         us += 2 * m->menu[m->menu_end[s] - 1].time_us;
     }
-    for (int g = 0; g < m->n_gaps; g++) {
-        int t = m->gap[g].tensor;
-        copies += m->gap[g].can_offload ? m->h2d_us[t] + m->d2h_us[t] : 0;
+    for (int g = 0; g < m->n_intervals; g++) {
+        int t = m->interval[g].tensor;
+        copies += m->interval[g].can_offload ? m->h2d_us[t] + m->d2h_us[t] : 0;
     }
     return (us + copies) * (1 + m->p->copy_interference) + 1;
 }
@@ -235,11 +236,11 @@ hth_err hth_search_optimal(hth_search *x, hth_step *m, const hth_plan_options *o
 {
     hth_optimal best;
     double ms = o->limit_ms > 0 ? o->limit_ms : OPTIMAL_MS;
-    if (m->n_stages > HTH_OPTIMAL_NODES || m->n_gaps > HTH_OPTIMAL_GAPS) {
+    if (m->n_stages > HTH_OPTIMAL_NODES || m->n_intervals > HTH_OPTIMAL_GAPS) {
         return hth_fail(HTH_ENOTSUP,
-                        "policy optimal is for small steps: %d nodes and %d gaps at most, this "
-                        "one has %d and %d",
-                        HTH_OPTIMAL_NODES, HTH_OPTIMAL_GAPS, m->n_stages, m->n_gaps);
+                        "policy optimal is for small steps: at most %d nodes and %d idle "
+                        "intervals, this one has %d and %d",
+                        HTH_OPTIMAL_NODES, HTH_OPTIMAL_GAPS, m->n_stages, m->n_intervals);
     }
     bool known;
     double horizon_us = optimal_horizon(x, m, o, ms, &known);

@@ -5,14 +5,14 @@
 
 #include <math.h>
 
-// What is recomputed in gap g in stage s may take over its pair's buffer when nothing else reads
+// What is recomputed in interval g in stage s may take over its pair's buffer when nothing else reads
 // that there and its stay ends.
 static void rows_takes(hth_ilp *x, int g, int s)
 {
     const hth_step *m = x->m;
-    int t = m->gap[g].tensor, v = m->p->tensors[t].producer, pair = m->pair[t];
+    int t = m->interval[g].tensor, v = m->p->tensors[t].producer, pair = m->pair[t];
     int h = pair >= 0 ? hth_ilp_around(x, pair, s) : -1;
-    if (h < 0 || (!hth_ilp_tail(x, h) && s + 1 == m->gap[h].q)) {
+    if (h < 0 || (!hth_ilp_tail(x, h) && s + 1 == m->interval[h].q)) {
         return;
     }
     hth_ilp_term(x, 'I', g, s, 1);
@@ -43,19 +43,19 @@ static void rows_takes(hth_ilp *x, int g, int s)
     }
 }
 
-// Its buffer is there; a cyclic gap's in what it has of stages.
+// Its buffer is there; a cyclic interval's in what it has of stages.
 static void bytes_owned(hth_ilp *x, int g, int s, double coef)
 {
-    const hth_gap *gap = &x->m->gap[g];
+    const hth_interval *interval = &x->m->interval[g];
     if (hth_ilp_tail(x, g)) {
         hth_ilp_term(x, 'n', g, s, coef);
         return;
     }
     hth_ilp_keep(x, g, coef);
-    if (!gap->cyclic || s > gap->p) {
+    if (!interval->cyclic || s > interval->p) {
         hth_ilp_term(x, 'a', g, s, coef);
     }
-    if (!gap->cyclic || s < gap->q) {
+    if (!interval->cyclic || s < interval->q) {
         hth_ilp_term(x, 'b', g, s, coef);
         hth_ilp_term(x, 'c', g, s, coef);
         hth_ilp_term(x, 'P', g, s, coef);
@@ -72,9 +72,10 @@ static void bytes_tensor(hth_ilp *x, int t, int s)
     const int *use = &m->use[m->use_start[t]];
     int n = m->use_start[t + 1] - m->use_start[t];
     bool output = m->p->tensors[t].cls == HTH_MEM_OUTPUT;
-    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-        const hth_gap *gap = &m->gap[g];
-        if (gap->cyclic ? s > gap->p || s < gap->q : s > gap->p && s < gap->q) {
+    for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+        const hth_interval *interval = &m->interval[g];
+        if (interval->cyclic ? s > interval->p || s < interval->q
+                             : s > interval->p && s < interval->q) {
             bytes_owned(x, g, s, bytes);
             return;
         }
@@ -84,8 +85,8 @@ static void bytes_tensor(hth_ilp *x, int t, int s)
     x->rhs -= here ? bytes : 0;
     int y = m->p->tensors[t].producer, pair = m->pair[t];
     if (here && m->arena[t] && pair >= 0 && s == y && n > 0) { // in place, unless it is read later
-        int last = m->gap_start[pair + 1] - 1;
-        int tail = last >= m->gap_start[pair] && hth_ilp_tail(x, last) ? last : -1;
+        int last = m->interval_start[pair + 1] - 1;
+        int tail = last >= m->interval_start[pair] && hth_ilp_tail(x, last) ? last : -1;
         bool ends = m->use[m->use_start[pair + 1] - 1] == y && (tail >= 0 || y + 1 == x->n) &&
                     m->p->tensors[pair].cls != HTH_MEM_OUTPUT;
         if (ends && y + 1 < x->n) {
@@ -99,13 +100,13 @@ static void bytes_tensor(hth_ilp *x, int t, int s)
 // Less what recomputes of stage s take over.
 static void bytes_taken(hth_ilp *x, int s)
 {
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        const hth_gap *gap = &x->m->gap[g];
-        int pair = x->m->pair[gap->tensor], v = x->m->p->tensors[gap->tensor].producer;
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        const hth_interval *interval = &x->m->interval[g];
+        int pair = x->m->pair[interval->tensor], v = x->m->p->tensors[interval->tensor].producer;
         int h = pair >= 0 ? hth_ilp_around(x, pair, s) : -1;
-        if (gap->can_rerun && s > gap->p && s <= gap->q && h >= 0 && x->may[v * x->n + s] &&
-            (hth_ilp_tail(x, h) || s + 1 < x->m->gap[h].q)) {
-            hth_ilp_term(x, 'I', g, s, -(double)x->m->bytes[gap->tensor]);
+        if (interval->can_rerun && s > interval->p && s <= interval->q && h >= 0 &&
+            x->may[v * x->n + s] && (hth_ilp_tail(x, h) || s + 1 < x->m->interval[h].q)) {
+            hth_ilp_term(x, 'I', g, s, -(double)x->m->bytes[interval->tensor]);
         }
     }
 }
@@ -133,8 +134,8 @@ static void rows_bytes(hth_ilp *x, int s)
             for (int j = 0; j < n->n_outputs; j++) {
                 int t = n->outputs[j];
                 all += (double)hth_plan_round(m->p->tensors[t].bytes);
-                for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-                    if (s > m->gap[g].p && s <= m->gap[g].q) {
+                for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+                    if (s > m->interval[g].p && s <= m->interval[g].q) {
                         hth_ilp_made(x, g, s, -(double)m->bytes[t]);
                     }
                 }
@@ -149,9 +150,10 @@ static void rows_bytes(hth_ilp *x, int s)
 void hth_ilp_bytes(hth_ilp *x)
 {
     const hth_step *m = x->m;
-    for (int g = 0; g < m->n_gaps; g++) {
-        int v = m->p->tensors[m->gap[g].tensor].producer;
-        for (int s = m->gap[g].p + 2; m->gap[g].can_rerun && s <= m->gap[g].q && s < x->n; s++) {
+    for (int g = 0; g < m->n_intervals; g++) {
+        int v = m->p->tensors[m->interval[g].tensor].producer;
+        for (int s = m->interval[g].p + 2;
+             m->interval[g].can_rerun && s <= m->interval[g].q && s < x->n; s++) {
             if (x->may[v * x->n + s]) {
                 rows_takes(x, g, s);
             }

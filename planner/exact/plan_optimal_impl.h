@@ -7,7 +7,7 @@
 #include "planner/exact/plan_optimal.h"
 
 typedef struct hth_ilp_save { // a copy out that may be made
-    int gap, stage;
+    int interval, stage;
 } hth_ilp_save;
 
 typedef struct hth_ilp {
@@ -28,12 +28,12 @@ typedef struct hth_ilp {
 
 static inline bool hth_ilp_tail(const hth_ilp *x, int g)
 {
-    return x->m->gap[g].q == x->n;
+    return x->m->interval[g].q == x->n;
 }
 
-static inline int hth_ilp_first(const hth_ilp *x, int g) // stage of the gap
+static inline int hth_ilp_first(const hth_ilp *x, int g) // stage of the interval
 {
-    return x->m->gap[g].cyclic ? 0 : x->m->gap[g].p + 1;
+    return x->m->interval[g].cyclic ? 0 : x->m->interval[g].p + 1;
 }
 
 // A row is built by terms on its left side; constants go into x->rhs with the other sign.
@@ -42,7 +42,7 @@ static inline int hth_ilp_first(const hth_ilp *x, int g) // stage of the gap
 void hth_ilp_term(hth_ilp *x, char kind, int i, int j, double coef);
 void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit);
 
-// States of gap g in stage s, times coef: its buffer has been taken again, its copy in is released,
+// States of interval g in stage s, times coef: its buffer has been taken again, its copy in is released,
 // it is recomputed, it is kept.
 void hth_ilp_back(hth_ilp *x, int g, int s, double coef);
 void hth_ilp_release(hth_ilp *x, int g, int s, double coef);
@@ -51,7 +51,7 @@ void hth_ilp_keep(hth_ilp *x, int g, double coef);
 // hth_ilp_alternatives: the time or the workspace of node v.
 void hth_ilp_alternatives(hth_ilp *x, int v, bool time, double coef);
 bool hth_ilp_reads(const hth_ilp *x, int v, int t); // node v reads tensor t
-int hth_ilp_around(const hth_ilp *x, int t, int s); // the gap of t around stage s, -1: none
+int hth_ilp_around(const hth_ilp *x, int t, int s); // the interval of t around stage s, -1: none
 
 // The rows: modes, bytes, times. hth_ilp_saves lists the copies out that may be made.
 void hth_ilp_modes(hth_ilp *x);

@@ -4,24 +4,24 @@
 // again), and times by the rules of plan_schedule.h. What is fixed, so that the program stays
 // small:
 //   copies out go in the order of the stages behind which they may begin (the stage that filled the
-//   buffer, or the use before the gap when the tensor was kept until there), then of tensors
+//   buffer, or the use before the interval when the tensor was kept until there), then of tensors
 //   copies in go in the order of the stages that release them, then of the next uses
-// A gap's reads by recomputes see what came back, never what has not left yet, as in the decoder.
+// An interval's reads by recomputes see what came back, never what has not left yet, as in the decoder.
 //
-// Variables, by letter; g: gap, s: stage, v: node
+// Variables, by letter; g: interval, s: stage, v: node
 //   o_g r_g g_g   offload, recompute, again (none: keep)
 //   a_g_s      offloaded and not gone yet in stage s, falling
 //   b_g_s      offloaded and its buffer taken again by stage s, rising
 //   c_g_s      recomputed by stage s, rising
 //   v_g_s      a recompute in stage s reads the tensor of g; P_g_s it is there for that, in mode
 //              again; q_g_s it is computed in s for that
-//   I_g_s J_g  a buffer is taken over: by what is made in gap g, by the heir of tail gap g's tensor
+//   I_g_s J_g  a buffer is taken over: by what is made in interval g, by the heir of tail interval g's tensor
 //   x_v_s      node v runs again in stage s; t_v_s how long that takes
 //   m_v_k      node v uses alternative k of its menu
 //   y_k D_k    copy out k is made; end of the lane behind it
-//   u_g_s      something reads the tensor of tail gap g in stage s or later; n_g_s it has a buffer
+//   u_g_s      something reads the tensor of tail interval g in stage s or later; n_g_s it has a buffer
 //   W_s S_s E_s F_s   times of a stage; end of the copies in that were released by then
-//   f_g        end of the copy in of gap g;  L, T: the lanes' time, the step's
+//   f_g        end of the copy in of interval g;  L, T: the lanes' time, the step's
 // Implications between a decision and a time use the horizon as the large constant; what makes the
 // relaxation tight are the windows, which need none: what is absent at stage s and needed at m or
 // earlier comes in between W_s and S_m, what was made at r or later and is absent at s went out
@@ -42,22 +42,22 @@
 
 static bool ilp_allows(const hth_ilp *x, char kind, int i, int j)
 {
-    const hth_gap *gap = &x->m->gap[i];
+    const hth_interval *interval = &x->m->interval[i];
     switch (kind) {
     case 'o':
     case 'a':
     case 'b':
     case 'f':
-        return gap->can_offload;
+        return interval->can_offload;
     case 'r':
     case 'c':
     case 'g':
     case 'P':
-        return gap->can_rerun;
+        return interval->can_rerun;
     case 'q':
-        return gap->can_rerun && j > gap->p + 1;
+        return interval->can_rerun && j > interval->p + 1;
     case 'v':
-        return j > gap->p && x->reads[i * x->n + j];
+        return j > interval->p && x->reads[i * x->n + j];
     case 'x':
     case 't':
         return x->may[i * x->n + j];
@@ -106,12 +106,12 @@ void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit)
     x->rhs = 0;
 }
 
-// States of a gap in stage s, times coef.
+// States of an interval in stage s, times coef.
 
 void hth_ilp_back(hth_ilp *x, int g, int s, double coef)
 {
-    const hth_gap *gap = &x->m->gap[g];
-    if (s >= gap->q && !hth_ilp_tail(x, g)) {
+    const hth_interval *interval = &x->m->interval[g];
+    if (s >= interval->q && !hth_ilp_tail(x, g)) {
         hth_ilp_term(x, 'o', g, 0, coef);
     } else if (s >= hth_ilp_first(x, g)) {
         hth_ilp_term(x, 'b', g, s, coef);
@@ -120,8 +120,8 @@ void hth_ilp_back(hth_ilp *x, int g, int s, double coef)
 
 static void ilp_rerun(hth_ilp *x, int g, int s, double coef)
 {
-    const hth_gap *gap = &x->m->gap[g];
-    if (s >= gap->q && !hth_ilp_tail(x, g)) {
+    const hth_interval *interval = &x->m->interval[g];
+    if (s >= interval->q && !hth_ilp_tail(x, g)) {
         hth_ilp_term(x, 'r', g, 0, coef);
     } else if (s >= hth_ilp_first(x, g)) {
         hth_ilp_term(x, 'c', g, s, coef);
@@ -171,11 +171,11 @@ bool hth_ilp_reads(const hth_ilp *x, int v, int t)
     return false;
 }
 
-// The gap of tensor t around stage s, -1: none.
+// The interval of tensor t around stage s, -1: none.
 int hth_ilp_around(const hth_ilp *x, int t, int s)
 {
-    for (int g = x->m->gap_start[t]; g < x->m->gap_start[t + 1]; g++) {
-        if (s > x->m->gap[g].p && s < x->m->gap[g].q && !x->m->gap[g].cyclic) {
+    for (int g = x->m->interval_start[t]; g < x->m->interval_start[t + 1]; g++) {
+        if (s > x->m->interval[g].p && s < x->m->interval[g].q && !x->m->interval[g].cyclic) {
             return g;
         }
     }
@@ -192,14 +192,14 @@ static bool ilp_useful(const hth_ilp *x, int v, int s)
     const hth_plan_node *n = &m->p->nodes[v];
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            bool in = m->gap[g].can_rerun && s > m->gap[g].p + 1 && s <= m->gap[g].q;
+        for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+            bool in = m->interval[g].can_rerun && s > m->interval[g].p + 1 && s <= m->interval[g].q;
             for (int w = v + 1; in && w < s; w++) {
                 if (x->may[w * x->n + s] && hth_ilp_reads(x, w, t)) {
                     return true;
                 }
             }
-            if (in && s == m->gap[g].q) {
+            if (in && s == m->interval[g].q) {
                 return true;
             }
         }
@@ -247,24 +247,24 @@ static hth_err ilp_open(hth_ilp *x)
     const hth_step *m = x->m;
     size_t n = (size_t)x->n;
     x->may = hth_calloc(n * n, sizeof *x->may);
-    x->reads = hth_calloc((size_t)m->n_gaps * n + 1, sizeof *x->reads);
-    x->save = hth_calloc((size_t)m->n_gaps * n + 1, sizeof *x->save);
+    x->reads = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *x->reads);
+    x->save = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *x->save);
     x->head = hth_calloc(n, sizeof *x->head);
     if (!x->may || !x->reads || !x->save || !x->head) {
         return HTH_ENOMEM;
     }
     ilp_may(x);
-    for (int g = 0; g < m->n_gaps; g++) {
+    for (int g = 0; g < m->n_intervals; g++) {
         for (int s = 0; s < x->n; s++) {
             for (int w = 0; w < s; w++) {
                 x->reads[g * x->n + s] =
                     x->reads[g * x->n + s] ||
-                    (x->may[w * x->n + s] && hth_ilp_reads(x, w, m->gap[g].tensor));
+                    (x->may[w * x->n + s] && hth_ilp_reads(x, w, m->interval[g].tensor));
             }
         }
     }
     hth_ilp_saves(x);
-    x->side = x->n > m->n_gaps ? x->n : m->n_gaps;
+    x->side = x->n > m->n_intervals ? x->n : m->n_intervals;
     x->side = x->side > x->n_saves ? x->side : x->n_saves;
     for (int s = 0; s < x->n; s++) {
         int items = m->menu_end[s] - m->menu_start[s];
@@ -306,16 +306,16 @@ void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fi
     if (value < 0.5 || sscanf(name, "%c_%d_%d", &kind, &i, &j) != 3 || i < 0 || j < 0) {
         return;
     }
-    bool gap = strchr("orabg", kind) != NULL && i < m->n_gaps && j < m->n_stages;
-    if (gap && kind == 'o') {
-        out->mode[i] = HTH_GAP_OFFLOAD;
-    } else if (gap && kind == 'r') {
-        out->mode[i] = HTH_GAP_RECOMPUTE;
-    } else if (gap && kind == 'g') {
-        out->mode[i] = HTH_GAP_AGAIN;
-    } else if (gap && kind == 'a') {
+    bool interval = strchr("orabg", kind) != NULL && i < m->n_intervals && j < m->n_stages;
+    if (interval && kind == 'o') {
+        out->mode[i] = HTH_INTERVAL_OFFLOAD;
+    } else if (interval && kind == 'r') {
+        out->mode[i] = HTH_INTERVAL_RECOMPUTE;
+    } else if (interval && kind == 'g') {
+        out->mode[i] = HTH_INTERVAL_REMATERIALIZE;
+    } else if (interval && kind == 'a') {
         out->away[i] = j + 1 > out->away[i] ? j + 1 : out->away[i];
-    } else if (gap && kind == 'b') {
+    } else if (interval && kind == 'b') {
         out->back[i] = j < out->back[i] ? j : out->back[i];
     } else if (kind == 'm' && i < m->n_stages && j < m->menu_end[i] - m->menu_start[i]) {
         out->item[i] = m->menu_start[i] + j;

@@ -3,24 +3,24 @@
 // reader, with its producer, and finds what it reads.
 #include "planner/exact/plan_optimal_impl.h"
 
-static void rows_gap(hth_ilp *x, int g)
+static void rows_interval(hth_ilp *x, int g)
 {
     const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    int first = hth_ilp_first(x, g), end = gap->cyclic ? x->n : gap->q;
-    bool owner = !m->arena[gap->tensor] && !gap->cyclic;
+    const hth_interval *interval = &m->interval[g];
+    int first = hth_ilp_first(x, g), end = interval->cyclic ? x->n : interval->q;
+    bool owner = !m->arena[interval->tensor] && !interval->cyclic;
     hth_ilp_term(x, 'o', g, 0, 1);
     hth_ilp_term(x, 'r', g, 0, 1);
     hth_ilp_term(x, 'g', g, 0, 1);
     hth_ilp_row(x, "<=", 1, 1);
     if (owner) { // what leaves within the step starts and ends it away
         hth_ilp_term(x, 'o', g, 0, 1);
-        hth_ilp_term(x, 'o', m->gap_start[gap->tensor + 1] - 1, 0, -1);
+        hth_ilp_term(x, 'o', m->interval_start[interval->tensor + 1] - 1, 0, -1);
         hth_ilp_row(x, "<=", 0, 1);
     }
     for (int s = first; s < end; s++) {
-        bool out = !gap->cyclic || s > gap->p, in = !gap->cyclic || s < gap->q;
-        if (out && s > gap->p + 1) { // falls
+        bool out = !interval->cyclic || s > interval->p, in = !interval->cyclic || s < interval->q;
+        if (out && s > interval->p + 1) { // falls
             hth_ilp_term(x, 'a', g, s, 1);
             hth_ilp_term(x, 'a', g, s - 1, -1);
             hth_ilp_row(x, "<=", 0, 1);
@@ -49,12 +49,12 @@ static void rows_gap(hth_ilp *x, int g)
     }
 }
 
-// Whether a recompute reads the tensor of gap g in stage s.
+// Whether a recompute reads the tensor of interval g in stage s.
 static void rows_read(hth_ilp *x, int g, int s)
 {
-    const hth_gap *gap = &x->m->gap[g];
+    const hth_interval *interval = &x->m->interval[g];
     for (int w = 0; w < s; w++) {
-        if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+        if (x->may[w * x->n + s] && hth_ilp_reads(x, w, interval->tensor)) {
             hth_ilp_term(x, 'v', g, s, 1);
             hth_ilp_term(x, 'x', w, s, -1);
             hth_ilp_row(x, ">=", 0, 1);
@@ -62,7 +62,7 @@ static void rows_read(hth_ilp *x, int g, int s)
     }
     hth_ilp_term(x, 'v', g, s, 1);
     for (int w = 0; w < s; w++) {
-        hth_ilp_term(x, 'x', w, s, hth_ilp_reads(x, w, gap->tensor) ? -1 : 0);
+        hth_ilp_term(x, 'x', w, s, hth_ilp_reads(x, w, interval->tensor) ? -1 : 0);
     }
     hth_ilp_row(x, "<=", 0, 1);
 }
@@ -70,21 +70,21 @@ static void rows_read(hth_ilp *x, int g, int s)
 // Mode again: there while it is read, computed where it was not there the stage before.
 static void rows_again(hth_ilp *x, int g, int s)
 {
-    const hth_gap *gap = &x->m->gap[g];
-    if (s < gap->q) {
+    const hth_interval *interval = &x->m->interval[g];
+    if (s < interval->q) {
         hth_ilp_term(x, 'P', g, s, 1);
         hth_ilp_term(x, 'g', g, 0, -1);
         hth_ilp_term(x, 'v', g, s, -1);
         hth_ilp_row(x, ">=", -1, 1);
     }
-    if (s == gap->p + 1) {
+    if (s == interval->p + 1) {
         return;
     }
     hth_ilp_term(x, 'q', g, s, 1);
     hth_ilp_term(x, 'g', g, 0, -1);
     hth_ilp_term(x, 'v', g, s - 1, 1);
-    hth_ilp_term(x, 'v', g, s, s < gap->q ? -1 : 0);
-    hth_ilp_row(x, ">=", s < gap->q ? -1 : 0, 1);
+    hth_ilp_term(x, 'v', g, s, s < interval->q ? -1 : 0);
+    hth_ilp_row(x, ">=", s < interval->q ? -1 : 0, 1);
     hth_ilp_term(x, 'q', g, s, 1);
     hth_ilp_term(x, 'g', g, 0, -1);
     hth_ilp_row(x, "<=", 0, 1);
@@ -97,20 +97,20 @@ static void rows_again(hth_ilp *x, int g, int s)
 static void rows_made(hth_ilp *x, int g)
 {
     const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    int v = m->p->tensors[gap->tensor].producer;
-    for (int s = gap->p + 1; !gap->cyclic && s <= gap->q && s < x->n; s++) {
-        if (s < gap->q && x->reads[g * x->n + s]) {
+    const hth_interval *interval = &m->interval[g];
+    int v = m->p->tensors[interval->tensor].producer;
+    for (int s = interval->p + 1; !interval->cyclic && s <= interval->q && s < x->n; s++) {
+        if (s < interval->q && x->reads[g * x->n + s]) {
             rows_read(x, g, s);
         }
-        if (!gap->can_rerun) {
+        if (!interval->can_rerun) {
             continue;
         }
         rows_again(x, g, s);
         hth_ilp_made(x, g, s, 1);
         hth_ilp_term(x, 'x', v, s, -1);
         hth_ilp_row(x, "<=", 0, 1);
-        if (s < gap->q) {
+        if (s < interval->q) {
             hth_ilp_made(x, g, s, 1);
             hth_ilp_term(x, 'v', g, s, -1);
             hth_ilp_row(x, "<=", 0, 1);
@@ -125,16 +125,16 @@ static void rows_rerun(hth_ilp *x, int v, int s)
     const hth_plan_node *n = &m->p->nodes[v];
     for (int j = 0; j < n->n_inputs; j++) {
         int t = n->inputs[j];
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            const hth_gap *gap = &m->gap[g];
-            bool inside = s > gap->p && (s < gap->q || gap->cyclic);
+        for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+            const hth_interval *interval = &m->interval[g];
+            bool inside = s > interval->p && (s < interval->q || interval->cyclic);
             if (!inside) {
                 continue;
             }
             hth_ilp_keep(x, g, 1);
-            hth_ilp_term(x, gap->cyclic ? 'a' : 'b', g, s, 1);
-            hth_ilp_term(x, 'c', g, s, !gap->cyclic);
-            hth_ilp_term(x, 'g', g, 0, !gap->cyclic);
+            hth_ilp_term(x, interval->cyclic ? 'a' : 'b', g, s, 1);
+            hth_ilp_term(x, 'c', g, s, !interval->cyclic);
+            hth_ilp_term(x, 'g', g, 0, !interval->cyclic);
             hth_ilp_term(x, 'x', v, s, -1);
             hth_ilp_row(x, ">=", 0, 1);
         }
@@ -142,8 +142,8 @@ static void rows_rerun(hth_ilp *x, int v, int s)
     hth_ilp_term(x, 'x', v, s, 1);
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            if (s > m->gap[g].p && s <= m->gap[g].q) {
+        for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
+            if (s > m->interval[g].p && s <= m->interval[g].q) {
                 hth_ilp_made(x, g, s, -1);
             }
         }
@@ -160,14 +160,14 @@ static void rows_rerun(hth_ilp *x, int v, int s)
     hth_ilp_row(x, ">=", 0, x->unit_us);
 }
 
-// A tail gap has a buffer until the last reader, if there is one.
+// A tail interval has a buffer until the last reader, if there is one.
 static void rows_tail(hth_ilp *x, int g)
 {
     const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    for (int s = gap->p + 1; s < x->n; s++) {
+    const hth_interval *interval = &m->interval[g];
+    for (int s = interval->p + 1; s < x->n; s++) {
         for (int w = 0; w < s; w++) {
-            if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+            if (x->may[w * x->n + s] && hth_ilp_reads(x, w, interval->tensor)) {
                 hth_ilp_term(x, 'u', g, s, 1);
                 hth_ilp_term(x, 'x', w, s, -1);
                 hth_ilp_row(x, ">=", 0, 1);
@@ -193,12 +193,12 @@ static void rows_tail(hth_ilp *x, int g)
     }
     // In place: its heir takes the buffer unless it is read later, and was not computed for that.
     hth_ilp_term(x, 'J', g, 0, 1);
-    hth_ilp_term(x, 'u', g, gap->p + 1, 1);
+    hth_ilp_term(x, 'u', g, interval->p + 1, 1);
     hth_ilp_term(x, 'r', g, 0, -1);
     hth_ilp_term(x, 'g', g, 0, -1);
     hth_ilp_row(x, "<=", 1, 1);
     hth_ilp_term(x, 'J', g, 0, 1);
-    hth_ilp_term(x, 'v', g, gap->p + 1, 1);
+    hth_ilp_term(x, 'v', g, interval->p + 1, 1);
     hth_ilp_term(x, 'g', g, 0, 1);
     hth_ilp_row(x, "<=", 2, 1);
     hth_ilp_term(x, 'J', g, 0, 1);
@@ -207,8 +207,8 @@ static void rows_tail(hth_ilp *x, int g)
 
 void hth_ilp_modes(hth_ilp *x)
 {
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        rows_gap(x, g);
+    for (int g = 0; g < x->m->n_intervals; g++) {
+        rows_interval(x, g);
         rows_made(x, g);
         if (hth_ilp_tail(x, g)) {
             rows_tail(x, g);

@@ -9,18 +9,18 @@ void hth_ilp_saves(hth_ilp *x)
 {
     const hth_step *m = x->m;
     for (int s = 0; s < x->n; s++) {
-        for (int g = 0; g < m->n_gaps; g++) {
-            const hth_gap *gap = &m->gap[g];
-            int t = gap->tensor, made = m->p->tensors[t].producer;
-            int from = g > m->gap_start[t] ? m->gap[g - 1].q : made >= 0 ? made : 0;
+        for (int g = 0; g < m->n_intervals; g++) {
+            const hth_interval *interval = &m->interval[g];
+            int t = interval->tensor, made = m->p->tensors[t].producer;
+            int from = g > m->interval_start[t] ? m->interval[g - 1].q : made >= 0 ? made : 0;
             bool may = m->arena[t] && s == from;
-            if (gap->cyclic && m->dirty[t] && s >= gap->p) { // behind the last read
-                may = s == gap->p;
+            if (interval->cyclic && m->dirty[t] && s >= interval->p) { // behind the last read
+                may = s == interval->p;
                 for (int w = 0; w < s; w++) {
                     may = may || (x->may[w * x->n + s] && hth_ilp_reads(x, w, t));
                 }
             }
-            if (may && gap->can_offload) {
+            if (may && interval->can_offload) {
                 x->save[x->n_saves++] = (hth_ilp_save){g, s};
             }
         }
@@ -31,8 +31,8 @@ static void rows_saves(hth_ilp *x)
 {
     const hth_step *m = x->m;
     for (int k = 0; k < x->n_saves; k++) {
-        int g = x->save[k].gap, s = x->save[k].stage, t = m->gap[g].tensor;
-        const hth_gap *gap = &m->gap[g];
+        int g = x->save[k].interval, s = x->save[k].stage, t = m->interval[g].tensor;
+        const hth_interval *interval = &m->interval[g];
         hth_ilp_term(x, 'D', k, 0, 1);
         hth_ilp_term(x, 'D', k - 1, 0, k > 0 ? -1 : 0);
         hth_ilp_term(x, 'y', k, 0, -m->d2h_us[t]);
@@ -41,16 +41,17 @@ static void rows_saves(hth_ilp *x)
         hth_ilp_term(x, 'E', s, 0, -1);
         hth_ilp_term(x, 'y', k, 0, -m->d2h_us[t]);
         hth_ilp_row(x, ">=", 0, x->unit_us);
-        int end = gap->cyclic || hth_ilp_tail(x, g) ? x->n - 1 : gap->q;
-        for (int b = (s > gap->p ? s : gap->p) + 1; b <= end; b++) {
+        int end = interval->cyclic || hth_ilp_tail(x, g) ? x->n - 1 : interval->q;
+        for (int b = (s > interval->p ? s : interval->p) + 1; b <= end; b++) {
             double large = x->horizon - x->head[b];
             hth_ilp_term(x, 'W', b, 0, 1);
             hth_ilp_term(x, 'D', k, 0, -1);
             hth_ilp_term(x, 'y', k, 0, -large);
-            hth_ilp_term(x, 'a', g, b, b < gap->q || gap->cyclic ? large : 0);
+            hth_ilp_term(x, 'a', g, b, b < interval->q || interval->cyclic ? large : 0);
             hth_ilp_row(x, ">=", -large, x->unit_us);
         }
-        for (int r = s + 1; gap->cyclic && r < x->n; r++) { // there until its copy, not read later
+        for (int r = s + 1; interval->cyclic && r < x->n;
+             r++) { // there until its copy, not read later
             for (int w = 0; w < r; w++) {
                 if (x->may[w * x->n + r] && hth_ilp_reads(x, w, t)) {
                     hth_ilp_term(x, 'y', k, 0, 1);
@@ -59,21 +60,21 @@ static void rows_saves(hth_ilp *x)
                 }
             }
         }
-        if (gap->cyclic && s > gap->p) {
+        if (interval->cyclic && s > interval->p) {
             hth_ilp_term(x, 'a', g, s, 1);
             hth_ilp_term(x, 'y', k, 0, -1);
             hth_ilp_row(x, ">=", 0, 1);
         }
     }
-    for (int g = 0; g < m->n_gaps; g++) { // the first one that leaves is copied out
-        const hth_gap *gap = &m->gap[g];
+    for (int g = 0; g < m->n_intervals; g++) { // the first one that leaves is copied out
+        const hth_interval *interval = &m->interval[g];
         bool any = false;
         for (int k = 0; k < x->n_saves; k++) {
-            any = any || x->save[k].gap == g;
-            hth_ilp_term(x, 'y', k, 0, x->save[k].gap == g);
+            any = any || x->save[k].interval == g;
+            hth_ilp_term(x, 'y', k, 0, x->save[k].interval == g);
         }
-        for (int h = m->gap_start[gap->tensor]; h <= g; h++) {
-            bool counts = !gap->cyclic || h == g;
+        for (int h = m->interval_start[interval->tensor]; h <= g; h++) {
+            bool counts = !interval->cyclic || h == g;
             hth_ilp_term(x, 'o', h, 0, !any || !counts ? 0 : h < g ? 1 : -1);
         }
         hth_ilp_row(x, ">=", 0, 1);
@@ -83,7 +84,7 @@ static void rows_saves(hth_ilp *x)
 // Order of copies in that the same stage releases.
 static bool rows_before(const hth_ilp *x, int g, int h)
 {
-    int a = x->m->gap[g].q, b = x->m->gap[h].q;
+    int a = x->m->interval[g].q, b = x->m->interval[h].q;
     return a < b || (a == b && g <= h);
 }
 
@@ -98,12 +99,12 @@ static void rows_fetch(hth_ilp *x, int g, int s)
         double large = x->horizon;
         hth_ilp_term(x, 'f', g, 0, 1);
         hth_ilp_term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, -1);
-        for (int h = 0; h < m->n_gaps; h++) {
-            const hth_gap *gap = &m->gap[h];
-            if (s >= hth_ilp_first(x, h) && s <= gap->q && s < x->n && rows_before(x, h, g) &&
-                gap->can_offload) {
-                hth_ilp_release(x, h, s, -m->h2d_us[gap->tensor]);
-                large += h == g ? 0 : m->h2d_us[gap->tensor];
+        for (int h = 0; h < m->n_intervals; h++) {
+            const hth_interval *interval = &m->interval[h];
+            if (s >= hth_ilp_first(x, h) && s <= interval->q && s < x->n && rows_before(x, h, g) &&
+                interval->can_offload) {
+                hth_ilp_release(x, h, s, -m->h2d_us[interval->tensor]);
+                large += h == g ? 0 : m->h2d_us[interval->tensor];
             }
         }
         hth_ilp_release(x, g, s, -large);
@@ -118,31 +119,31 @@ static void rows_fetches(hth_ilp *x)
         for (int lane = 0; lane < 2; lane++) {
             hth_ilp_term(x, 'F', s, 0, 1);
             hth_ilp_term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, lane && s == 0 ? 0 : -1);
-            for (int g = 0; g < m->n_gaps; g++) {
-                const hth_gap *gap = &m->gap[g];
-                if (s >= hth_ilp_first(x, g) && s <= gap->q && gap->can_offload) {
-                    hth_ilp_release(x, g, s, -m->h2d_us[gap->tensor]);
+            for (int g = 0; g < m->n_intervals; g++) {
+                const hth_interval *interval = &m->interval[g];
+                if (s >= hth_ilp_first(x, g) && s <= interval->q && interval->can_offload) {
+                    hth_ilp_release(x, g, s, -m->h2d_us[interval->tensor]);
                 }
             }
             hth_ilp_row(x, ">=", 0, x->unit_us);
         }
     }
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        if (!gap->can_offload) {
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        if (!interval->can_offload) {
             continue;
         }
-        for (int s = hth_ilp_first(x, g); s <= gap->q && s < x->n; s++) {
+        for (int s = hth_ilp_first(x, g); s <= interval->q && s < x->n; s++) {
             rows_fetch(x, g, s);
         }
         if (!hth_ilp_tail(x, g)) {
-            hth_ilp_term(x, 'S', gap->q, 0, 1);
+            hth_ilp_term(x, 'S', interval->q, 0, 1);
             hth_ilp_term(x, 'f', g, 0, -1);
             hth_ilp_row(x, ">=", 0, x->unit_us);
         }
-        for (int s = gap->p + 1; !gap->cyclic && s < gap->q; s++) {
+        for (int s = interval->p + 1; !interval->cyclic && s < interval->q; s++) {
             for (int w = 0; w < s; w++) { // needed earlier
-                if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+                if (x->may[w * x->n + s] && hth_ilp_reads(x, w, interval->tensor)) {
                     hth_ilp_term(x, 'S', s, 0, 1);
                     hth_ilp_term(x, 'f', g, 0, -1);
                     hth_ilp_term(x, 'x', w, s, -x->horizon);
@@ -161,19 +162,20 @@ static void rows_windows(hth_ilp *x)
     for (int s = 0; s < x->n; s++) {
         for (int q = s; q < x->n; q++) {
             bool ends = false;
-            for (int g = 0; g < m->n_gaps; g++) {
-                ends = ends || m->gap[g].q == q;
+            for (int g = 0; g < m->n_intervals; g++) {
+                ends = ends || m->interval[g].q == q;
             }
             if (!ends) {
                 continue;
             }
             hth_ilp_term(x, 'S', q, 0, 1);
             hth_ilp_term(x, 'W', s, 0, -1);
-            for (int g = 0; g < m->n_gaps; g++) {
-                const hth_gap *gap = &m->gap[g];
-                if (gap->can_offload && gap->q <= q && gap->q >= s && !hth_ilp_tail(x, g)) {
-                    hth_ilp_term(x, 'o', g, 0, -m->h2d_us[gap->tensor]);
-                    hth_ilp_back(x, g, s - 1, m->h2d_us[gap->tensor]);
+            for (int g = 0; g < m->n_intervals; g++) {
+                const hth_interval *interval = &m->interval[g];
+                if (interval->can_offload && interval->q <= q && interval->q >= s &&
+                    !hth_ilp_tail(x, g)) {
+                    hth_ilp_term(x, 'o', g, 0, -m->h2d_us[interval->tensor]);
+                    hth_ilp_back(x, g, s - 1, m->h2d_us[interval->tensor]);
                 }
             }
             hth_ilp_row(x, ">=", 0, x->unit_us);
@@ -182,11 +184,12 @@ static void rows_windows(hth_ilp *x)
             hth_ilp_term(x, 'W', s, 0, 1);
             hth_ilp_term(x, 'E', r, 0, -1);
             for (int k = 0; k < x->n_saves; k++) {
-                int g = x->save[k].gap;
-                const hth_gap *gap = &m->gap[g];
-                if (x->save[k].stage >= r && s > gap->p && s < gap->q && !gap->cyclic) {
-                    hth_ilp_term(x, 'y', k, 0, -m->d2h_us[gap->tensor]);
-                    hth_ilp_term(x, 'a', g, s, m->d2h_us[gap->tensor]);
+                int g = x->save[k].interval;
+                const hth_interval *interval = &m->interval[g];
+                if (x->save[k].stage >= r && s > interval->p && s < interval->q &&
+                    !interval->cyclic) {
+                    hth_ilp_term(x, 'y', k, 0, -m->d2h_us[interval->tensor]);
+                    hth_ilp_term(x, 'a', g, s, m->d2h_us[interval->tensor]);
                 }
             }
             hth_ilp_row(x, ">=", 0, x->unit_us);
@@ -234,12 +237,12 @@ static void rows_time(hth_ilp *x)
         hth_ilp_term(x, 'T', 0, 0, 1);
         hth_ilp_term(x, 'L', 0, 0, share - 1);
         for (int k = 0; k < x->n_saves; k++) {
-            hth_ilp_term(x, 'y', k, 0, -share * m->d2h_us[m->gap[x->save[k].gap].tensor]);
+            hth_ilp_term(x, 'y', k, 0, -share * m->d2h_us[m->interval[x->save[k].interval].tensor]);
         }
-        for (int g = 0; g < m->n_gaps; g++) {
-            const hth_gap *gap = &m->gap[g];
-            if (gap->can_offload) {
-                double us = -share * m->h2d_us[gap->tensor];
+        for (int g = 0; g < m->n_intervals; g++) {
+            const hth_interval *interval = &m->interval[g];
+            if (interval->can_offload) {
+                double us = -share * m->h2d_us[interval->tensor];
                 hth_ilp_term(x, hth_ilp_tail(x, g) ? 'b' : 'o', g,
                              hth_ilp_tail(x, g) ? x->n - 1 : 0, us);
             }

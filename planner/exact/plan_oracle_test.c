@@ -241,7 +241,7 @@ static void search_reaches_proven_optima(void **state)
     assert_int_equal(failed, 0);
 }
 
-// Every mode of every gap of small random steps, as the decoder times them: the integer program's
+// Every mode of every interval of small random steps, as the decoder times them: the integer program's
 // optimum is never above the best of them, and holds when it is emitted and simulated.
 static void optimum_is_never_above_what_can_be_tried(void **state)
 {
@@ -260,12 +260,12 @@ static void optimum_is_never_above_what_can_be_tried(void **state)
         assert_ok(hth_step_init(&m, &p));
         assert_ok(hth_decoder_init(&d, &m, p.budget));
         int total = 1;
-        for (int g = 0; g < m.n_gaps && total < 100000; g++) {
-            total *= HTH_N_GAP_MODES;
+        for (int g = 0; g < m.n_intervals && total < 100000; g++) {
+            total *= HTH_N_INTERVAL_MODES;
         }
         for (int k = 0; total <= 16384 && k < total; k++) {
-            for (int g = 0, rest = k; g < m.n_gaps; g++, rest /= HTH_N_GAP_MODES) {
-                mode[g] = (uint8_t)(rest % HTH_N_GAP_MODES);
+            for (int g = 0, rest = k; g < m.n_intervals; g++, rest /= HTH_N_INTERVAL_MODES) {
+                mode[g] = (uint8_t)(rest % HTH_N_INTERVAL_MODES);
             }
             hth_decode(&d, mode, &o);
             best = o.excess == 0 ? fmin(best, o.time_us) : best;

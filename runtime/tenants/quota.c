@@ -84,7 +84,8 @@ hth_err hth_quota_job(const hth_site *site, const hth_job_memory *mine, hth_err 
     snprintf(why, sizeof why, "%s", hth_err_detail());
     return left < limit
                ? hth_fail(HTH_ENODEVMEM,
-                          "%s; not now, tenant '%s' may hold %llu bytes of device memory, and its "
+                          "%s; it does not fit now: tenant '%s' may hold %llu bytes of device "
+                          "memory, and its "
                           "other jobs and pinned models leave %llu",
                           why, mine->account->tenant, (unsigned long long)limit,
                           (unsigned long long)left)
@@ -186,8 +187,8 @@ static hth_err quota_refuse(hth_site *site, const hth_account *a, uint64_t bytes
         }
     }
     return hth_fail(HTH_ENODEVMEM,
-                    "not now: tenant '%s' would hold %llu bytes of device memory, its limit is "
-                    "%llu; it fits when its jobs end, or its models are unpinned",
+                    "it does not fit now: tenant '%s' would hold %llu bytes of device memory, and "
+                    "its limit is %llu; retry when its jobs end or its models are unpinned",
                     a->tenant, (unsigned long long)bytes,
                     (unsigned long long)hth_quota_limit(site, a));
 }

@@ -63,7 +63,7 @@ static hth_err rule_word(char *word, hth_tenant_limits *l)
             return rule_count(word, value, &l->jobs);
         }
     }
-    return hth_fail(HTH_EINVAL, "'%.40s' is none of weight=N, memory=SIZE, waiting=N, jobs=N",
+    return hth_fail(HTH_EINVAL, "'%.40s' is not one of weight=N, memory=SIZE, waiting=N, jobs=N",
                     word);
 }
 
@@ -76,7 +76,7 @@ static hth_err rule_parse(char *line, hth_tenant_rule *rule)
         return HTH_OK;
     }
     if (strlen(word) >= HTH_TENANT || strchr(word, '=') != NULL) {
-        return hth_fail(HTH_EINVAL, "'%.80s' is no name of a tenant", word);
+        return hth_fail(HTH_EINVAL, "'%.80s' is not a tenant's name", word);
     }
     strcpy(rule->name, word);
     while ((word = strtok_r(NULL, " \t\r", &rest)) != NULL && word[0] != '#') {

@@ -38,11 +38,12 @@ static void test_mistakes(void **state)
         {"a waiting=-1", "waiting=-1"},
         {"a waiting=1.5", "not a whole number"},
         {"a jobs=", "jobs=: not a number"},
-        {"a speed=3", "'speed' is none of"},
-        {"a fast", "'fast' is none of weight=N"},
-        {"weight=2", "no name of a tenant"},
+        {"a speed=3", "'speed' is not one of"},
+        {"a fast", "'fast' is not one of weight=N"},
+        {"weight=2", "not a tenant's name"},
         {"a\na jobs=1", "line 2: 'a' has two lines"},
-        {"012345678901234567890123456789012345678901234567890123456789012345", "no name"}};
+        {"012345678901234567890123456789012345678901234567890123456789012345",
+         "not a tenant's name"}};
     hth_tenant_rules r;
     char line[600];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -96,7 +97,7 @@ static void rig_close(fixture *f)
 
 static hth_err request(fixture *f, const char *tenant, const char *what, const char *arguments)
 {
-    call c = {.r = {.query = what, .arguments = arguments, .tenant = tenant}};
+    call c = {.r = {.command = hth_command_find(what), .arguments = arguments, .tenant = tenant}};
     hth_err err = call_run(f->engine, &c);
     hth_free(c.r.json);
     return err;
@@ -106,7 +107,10 @@ static hth_err request(fixture *f, const char *tenant, const char *what, const c
 static hth_err request_admin(fixture *f, const char *tenant, const char *what,
                              const char *arguments)
 {
-    call c = {.r = {.query = what, .arguments = arguments, .tenant = tenant, .admin = true}};
+    call c = {.r = {.command = hth_command_find(what),
+                    .arguments = arguments,
+                    .tenant = tenant,
+                    .admin = true}};
     hth_err err = call_run(f->engine, &c);
     hth_free(c.r.json);
     return err;
@@ -310,7 +314,7 @@ static void test_jobs(void **state)
     engine_again(&f, "cpu:mem=64MiB,threads=2");
     json_t *q = arguments_of(&unet, data, "{\"epochs\": 100000, \"plan-ms\": 50}", want);
     char *text = json_dumps(q, JSON_COMPACT);
-    call job = {.r = {.query = "train", .arguments = text, .tenant = "alice"}};
+    call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "alice"}};
     call_start(f.engine, &job);
     while (has(&f, "alice", "memory_bytes") <= 0) {
         usleep(1000);
@@ -322,7 +326,7 @@ static void test_jobs(void **state)
     assert_err(request(&f, "alice", "train", other), HTH_EBUSY,
                "'alice' has 1 jobs, its limit is 1");
     assert_err(request(&f, "bob", "train", other), HTH_ETOOBIG, "tenant 'bob' may hold 4096 bytes");
-    call small = {.r = {.query = "train", .arguments = other, .tenant = "carol"}};
+    call small = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "carol"}};
     call_start(f.engine, &small); // planned for what it may have
     while (has(&f, "carol", "memory_bytes") <= 0 && !call_finished(&small)) {
         usleep(1000);
@@ -366,7 +370,7 @@ static void test_jobs_that_go_on(void **state)
     json_object_set_new(q, "save-as", json_string("other"));
     char *other = json_dumps(q, JSON_COMPACT);
     json_decref(q);
-    call job = {.r = {.query = "train", .arguments = text, .tenant = "alice"}};
+    call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "alice"}};
     call_start(f.engine, &job);
     until_has(&f, "alice", "memory_bytes");
     assert_ok(request(&f, "alice", "pause", "{\"job\":\"result\"}"));
@@ -374,7 +378,7 @@ static void test_jobs_that_go_on(void **state)
     assert_err(call_wait(&job), HTH_ECANCELED, "stays paused");
     assert_int_equal(has(&f, "alice", "jobs"), 0);
 
-    call second = {.r = {.query = "train", .arguments = other, .tenant = "alice"}};
+    call second = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "alice"}};
     call_start(f.engine, &second);
     until_has(&f, "alice", "jobs");
     assert_err(request(&f, "alice", "resume", "{\"job\":\"result\"}"), HTH_EBUSY,
@@ -395,7 +399,9 @@ static void test_jobs_that_go_on(void **state)
     assert_int_equal(has(&f, "alice", "jobs"), 1);
     until_has(&f, "alice", "memory_bytes");
     assert_true(has(&f, "hearth", "jobs") <= 0 && has(&f, "hearth", "memory_bytes") <= 0);
-    call again = {.r = {.query = "train", .arguments = "{\"job\":\"result\"}", .tenant = "alice"}};
+    call again = {.r = {.command = HTH_COMMAND_TRAIN,
+                        .arguments = "{\"job\":\"result\"}",
+                        .tenant = "alice"}};
     call_start(f.engine, &again); // takes it over: no second job
     until_has(&f, "alice", "jobs");
     assert_false(call_finished(&again));

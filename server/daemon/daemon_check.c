@@ -22,10 +22,14 @@ static bool check_wrong(const hth_daemon_options *o, hth_setting s, const char *
 {
     char origin[300];
     hth_config_origin(&o->config, s, origin, sizeof origin);
-    bool said = hth_config_text(&o->config, s) != NULL;
-    bool flag = said && origin[0] == '-'; // which is the name already
-    fprintf(stderr, "hearthd: %s%s%s: %s\n", said ? origin : "", said && !flag ? ": " : "",
-            flag ? "" : hth_setting_get_info(s)->name, sentence);
+    const char *name = hth_setting_get_info(s)->name;
+    if (hth_config_text(&o->config, s) == NULL) {
+        fprintf(stderr, "hearthd: %s: %s\n", name, sentence);
+    } else if (origin[0] == '-') { // a flag, which is the name already
+        fprintf(stderr, "hearthd: %s: %s\n", origin, sentence);
+    } else {
+        fprintf(stderr, "hearthd: %s: %s: %s\n", origin, name, sentence);
+    }
     return false;
 }
 
@@ -42,10 +46,13 @@ static bool check_url(const hth_daemon_options *o, const char *url)
         atol(port + 1) > 0 && atol(port + 1) < 65535) {
         return true;
     }
-    snprintf(sentence, sizeof sentence, "'%.150s' %s", url,
-             ipc   ? "has no absolute path of at most 107 bytes"
-             : tcp ? "has no port from 1 to 65534 behind the host"
-                   : "is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT");
+    const char *wrong = "is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT";
+    if (ipc) {
+        wrong = "has no absolute path of at most 107 bytes";
+    } else if (tcp) {
+        wrong = "has no port from 1 to 65534 after the host";
+    }
+    snprintf(sentence, sizeof sentence, "'%.150s' %s", url, wrong);
     return check_wrong(o, HTH_SET_LISTEN, sentence);
 }
 
@@ -59,7 +66,7 @@ static bool check_prefix(const hth_daemon_options *o)
     return n == 0 || (prefix[0] == '/' && prefix[n - 1] != '/' && strspn(prefix, allowed) == n &&
                       strstr(prefix, "//") == NULL)
                ? true
-               : check_wrong(o, HTH_SET_HTTP_PREFIX, "is no path such as /base/path");
+               : check_wrong(o, HTH_SET_HTTP_PREFIX, "is not a path such as /base/path");
 }
 
 // check_http looks at the addresses of HTTP.
@@ -77,7 +84,7 @@ static bool check_http(const hth_daemon_options *o)
 }
 
 // check_twice looks for two addresses on which only one thing can listen. Events are at the
-// port behind that of a socket.
+// port after that of a socket.
 static bool check_twice(const hth_daemon_options *o)
 {
     struct {
@@ -88,10 +95,15 @@ static bool check_twice(const hth_daemon_options *o)
     } at[HTH_DAEMON_MAX_LISTEN + 2];
     int n = 0;
     for (int i = 0; i < o->n_listen + 2; i++) {
-        bool listen = i < o->n_listen;
-        at[n].setting = listen ? HTH_SET_LISTEN : i == o->n_listen ? HTH_SET_HTTP : HTH_SET_METRICS;
-        at[n].text = listen ? o->listen[i] : i == o->n_listen ? o->http : o->metrics;
-        at[n].n = listen ? 2 : 1;
+        if (i < o->n_listen) {
+            at[n].setting = HTH_SET_LISTEN;
+            at[n].text = o->listen[i];
+        } else {
+            bool http = i == o->n_listen;
+            at[n].setting = http ? HTH_SET_HTTP : HTH_SET_METRICS;
+            at[n].text = http ? o->http : o->metrics;
+        }
+        at[n].n = i < o->n_listen ? 2 : 1;
         n += strncmp(at[n].text, "ipc://", 6) != 0 &&
              hth_address_split(at[n].text, at[n].host, &at[n].port) == HTH_OK && at[n].port > 0;
     }
@@ -119,7 +131,7 @@ static bool check_store(const hth_daemon_options *o)
         return check_wrong(o, HTH_SET_STORE, "--store DIR is missing");
     }
     if (stat(o->store, &st) == 0 && !S_ISDIR(st.st_mode)) {
-        snprintf(sentence, sizeof sentence, "'%s' is no folder", o->store);
+        snprintf(sentence, sizeof sentence, "'%s' is not a folder", o->store);
         return check_wrong(o, HTH_SET_STORE, sentence);
     }
     return true;
@@ -160,9 +172,8 @@ static bool check_devices(const hth_daemon_options *o)
     snprintf(list, sizeof list, "%s", o->device);
     for (char *spec = strtok_r(list, " ", &save); spec != NULL; spec = strtok_r(NULL, " ", &save)) {
         if (hth_device_open(spec, &device) != HTH_OK) {
-            snprintf(why, sizeof why, "%.100s%s%s", several ? spec : "", several ? ": " : "",
-                     hth_err_detail());
-            return check_wrong(o, HTH_SET_DEVICE, why);
+            snprintf(why, sizeof why, "%.100s: %s", spec, hth_err_detail());
+            return check_wrong(o, HTH_SET_DEVICE, several ? why : hth_err_detail());
         }
         hth_device_close(device);
     }
@@ -180,14 +191,14 @@ static bool check_tenants(const hth_daemon_options *o)
     return true;
 }
 
-bool hth_daemon_check(const hth_daemon_options *o)
+bool hth_daemon_check(const hth_daemon_options *options)
 {
-    bool good = check_store(o);
-    for (int i = 0; i < o->n_listen; i++) {
-        good = check_url(o, o->listen[i]) && good;
+    bool good = check_store(options);
+    for (int i = 0; i < options->n_listen; i++) {
+        good = check_url(options, options->listen[i]) && good;
     }
-    good = check_http(o) && good;
-    good = good && check_twice(o);
-    good = check_prefix(o) && check_tls(o) && check_tenants(o) && good;
-    return check_devices(o) && good;
+    good = check_http(options) && good;
+    good = good && check_twice(options);
+    good = check_prefix(options) && check_tls(options) && check_tenants(options) && good;
+    return check_devices(options) && good;
 }

@@ -108,27 +108,35 @@ void hth_daemon_log_process(const char *name)
     log_process = name;
 }
 
-const char *hth_daemon_log_line(const hth_log_record *r, const struct timespec *now, bool json,
+// line_at is where a line of `cap` bytes goes on after snprintf wrote `n` bytes at `at`.
+static size_t line_at(int n, size_t at, size_t cap)
+{
+    at += n > 0 ? (size_t)n : 0;
+    return at < cap ? at : cap - 1;
+}
+
+const char *hth_daemon_log_line(const hth_log_record *record, const struct timespec *now, bool json,
                                 char *out, size_t cap)
 {
     char time[40], quoted[2200];
     line_time(now, time, sizeof time);
     if (json) {
-        line_json(r, time, out, cap);
+        line_json(record, time, out, cap);
         return out;
     }
-    bool fields = text_is_fields(r->text);
-    if (!fields) {
-        line_quote(r->text, quoted, sizeof quoted);
+    int n = snprintf(out, cap, "time=%s level=%s subsystem=%s", time,
+                     hth_log_level_name(record->level), hth_subsystem_name(record->subsystem));
+    size_t at = line_at(n, 0, cap);
+    if (log_process != NULL) {
+        at = line_at(snprintf(out + at, cap - at, " process=%s", log_process), at, cap);
     }
-    snprintf(out, cap, "time=%s level=%s subsystem=%s%s%s event=%s%s%s%s", time,
-             hth_log_level_name(r->level), hth_subsystem_name(r->subsystem),
-             log_process != NULL ? " process=" : "", log_process != NULL ? log_process : "",
-             r->event,
-             !fields              ? " message=\""
-             : r->text[0] != '\0' ? " "
-                                  : "",
-             fields ? r->text : quoted, fields ? "" : "\"");
+    at = line_at(snprintf(out + at, cap - at, " event=%s", record->event), at, cap);
+    if (!text_is_fields(record->text)) {
+        line_quote(record->text, quoted, sizeof quoted);
+        snprintf(out + at, cap - at, " message=\"%s\"", quoted);
+    } else if (record->text[0] != '\0') {
+        snprintf(out + at, cap - at, " %s", record->text);
+    }
     return out;
 }
 

@@ -11,7 +11,7 @@
 
 // hth_daemon_log_line writes the line of a record at `now`, without its end, and returns `out`.
 // Text that is all key=value becomes fields, any other one field "message".
-const char *hth_daemon_log_line(const hth_log_record *r, const struct timespec *now, bool json,
+const char *hth_daemon_log_line(const hth_log_record *record, const struct timespec *now, bool json,
                                 char *out, size_t cap);
 // hth_daemon_log_process has every line say which process it comes from: process=NAME, a constant.
 void hth_daemon_log_process(const char *name);

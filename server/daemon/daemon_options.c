@@ -14,15 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPTION_SETTING = 256, OPTION_CONFIG = OPTION_SETTING + HTH_N_SETTINGS };
+enum { OPTION_SETTING = 256, OPTION_RENAMED = OPTION_SETTING + HTH_N_SETTINGS };
+enum { OPTION_CONFIG = OPTION_RENAMED + HTH_N_RENAMED_SETTINGS };
 enum { OPTION_CHECK = OPTION_CONFIG + 1, OPTION_SET, OPTION_HELP, OPTION_VERSION };
 
-#define N_OPTIONS   (HTH_N_SETTINGS + 6) // the settings, those above, and the end
+#define N_FLAGS     (HTH_N_SETTINGS + HTH_N_RENAMED_SETTINGS)
+#define N_OPTIONS   (N_FLAGS + 6) // the settings, those above, and the end
 #define OPTION_NAME 64
 
 typedef struct daemon_flags {
     struct option options[N_OPTIONS];
-    char name[HTH_N_SETTINGS][OPTION_NAME];
+    char name[N_FLAGS][OPTION_NAME];
     bool check;
 } daemon_flags;
 
@@ -39,13 +41,15 @@ static const char *flag_value(hth_setting s)
 
 static int options_help(void)
 {
-    printf("usage: hearthd --store DIR [options]\n\n"
+    printf("usage: hearthd --store DIR [options]\n"
+           "\n"
            "  --config FILE            settings, one NAME = VALUE a line, # starts a comment\n"
-           "  --check-config           print the settings that would hold, and whether they could\n"
+           "  --check-config           print the effective settings and check them\n"
            "  --set NAME=VALUE         a setting by its name\n"
-           "  --help, --version\n\n"
-           "Settings, each a flag and a line of the file: flags are over the file, the file is\n"
-           "over the defaults. Those with * can change while hearthd runs (SIGHUP).\n");
+           "  --help, --version\n"
+           "\n"
+           "Each setting is a flag and a line of the file; flags override the file, and the file\n"
+           "overrides the defaults. Settings with * can change while hearthd runs (SIGHUP).\n");
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         const hth_setting_info *s = hth_setting_get_info((hth_setting)i);
         char flag[OPTION_NAME], value[64];
@@ -70,7 +74,7 @@ static hth_err options_default_url(const char *runtime_dir)
             return hth_setting_set("listen", url);
         }
     }
-    return hth_fail(HTH_EINVAL, "no folder for a local socket can be written; say --listen URL");
+    return hth_fail(HTH_EINVAL, "no folder for a local socket is writable; use --listen URL");
 }
 
 // options_take copies what a server is opened with.
@@ -128,7 +132,15 @@ static void flags_init(daemon_flags *f)
         int value = hth_setting_is_switch((hth_setting)i) ? optional_argument : required_argument;
         f->options[i] = (struct option){f->name[i], value, NULL, OPTION_SETTING + i};
     }
-    memcpy(f->options + HTH_N_SETTINGS, own, sizeof own);
+    for (int i = 0; i < HTH_N_RENAMED_SETTINGS; i++) {
+        const hth_setting_rename *r = hth_setting_get_rename(i);
+        char *name = f->name[HTH_N_SETTINGS + i];
+        hth_config_flag_spelling(r->was, name, OPTION_NAME);
+        f->options[HTH_N_SETTINGS + i] = f->options[r->setting];
+        f->options[HTH_N_SETTINGS + i].name = name;
+        f->options[HTH_N_SETTINGS + i].val = OPTION_RENAMED + i;
+    }
+    memcpy(f->options + N_FLAGS, own, sizeof own);
 }
 
 // flag_set takes "NAME=VALUE".
@@ -145,7 +157,7 @@ static hth_err flag_set(hth_config *c, const char *text)
 
 // flag_setting takes a setting's value. A switch alone is on; getopt leaves its value, where there
 // is one, to us.
-static hth_err flag_setting(hth_config *c, hth_setting s, int argc, char **argv)
+static hth_err flag_setting(hth_config *c, const char *name, int argc, char **argv)
 {
     const char *value = optarg;
     if (value == NULL) {
@@ -154,7 +166,7 @@ static hth_err flag_setting(hth_config *c, hth_setting s, int argc, char **argv)
         value = given ? next : "true";
         optind += given;
     }
-    return hth_config_flag(c, hth_setting_get_info(s)->name, value);
+    return hth_config_flag(c, name, value);
 }
 
 // flags_fail says what is wrong with an option that getopt did not take.
@@ -168,6 +180,9 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
     }
     snprintf(word, sizeof word, "%.*s", n < OPTION_NAME ? n : 0, name);
     for (const struct option *o = f->options; o->name != NULL; o++) {
+        if (o->val >= OPTION_RENAMED && o->val < OPTION_CONFIG) {
+            continue; // a name that nobody should learn
+        }
         starts += n > 0 && strncmp(o->name, name, (size_t)n) == 0;
         hth_word_closer(word, o->name, &distance, &best);
     }
@@ -178,8 +193,12 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
         return hth_fail(HTH_EINVAL, "--%s begins %d options; hearthd --help lists them", word,
                         starts);
     }
-    return hth_fail(HTH_EINVAL, "there is no option %.80s%s%s; hearthd --help lists them", arg,
-                    best != NULL ? ", did you mean --" : "", best != NULL ? best : "");
+    if (best == NULL) {
+        return hth_fail(HTH_EINVAL, "there is no option %.80s; hearthd --help lists them", arg);
+    }
+    return hth_fail(HTH_EINVAL,
+                    "there is no option %.80s, did you mean --%s; hearthd --help lists them", arg,
+                    best);
 }
 
 static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv, int *code)
@@ -187,8 +206,11 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
     hth_err err = HTH_OK;
     opterr = 0;
     for (int v; err == HTH_OK && (v = getopt_long(argc, argv, ":h", f->options, NULL)) != -1;) {
-        if (v >= OPTION_SETTING && v < OPTION_CONFIG) {
-            err = flag_setting(c, (hth_setting)(v - OPTION_SETTING), argc, argv);
+        if (v >= OPTION_SETTING && v < OPTION_RENAMED) {
+            const char *name = hth_setting_get_info((hth_setting)(v - OPTION_SETTING))->name;
+            err = flag_setting(c, name, argc, argv);
+        } else if (v >= OPTION_RENAMED && v < OPTION_CONFIG) {
+            err = flag_setting(c, hth_setting_get_rename(v - OPTION_RENAMED)->was, argc, argv);
         } else if (v == OPTION_CONFIG) {
             c->path = optarg;
         } else if (v == OPTION_CHECK) {
@@ -207,10 +229,11 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
         }
     }
     if (err == HTH_OK && optind < argc) {
-        err = hth_fail(HTH_EINVAL,
-                       "'%.80s' is no option: the folder of the models is --store DIR; hearthd "
-                       "--help lists the options",
-                       argv[optind]);
+        err =
+            hth_fail(HTH_EINVAL,
+                     "'%.80s' is not an option: the model store is given with --store DIR; hearthd "
+                     "--help lists the options",
+                     argv[optind]);
     }
     return err;
 }
@@ -220,34 +243,40 @@ static void options_say(void *ctx, const char *sentence)
     fprintf(stderr, "hearthd: %s\n", sentence);
 }
 
-int hth_daemon_options_read(hth_daemon_options *o, int argc, char **argv, const char *runtime_dir)
+int hth_daemon_options_read(hth_daemon_options *options, int argc, char **argv,
+                            const char *runtime_dir)
 {
     const hth_config_report report = {options_say, NULL};
     daemon_flags flags = {.check = false};
     int code = -1;
-    memset(o, 0, sizeof *o);
+    memset(options, 0, sizeof *options);
     flags_init(&flags);
-    hth_err err = flags_read(&flags, &o->config, argc, argv, &code);
+    hth_err err = flags_read(&flags, &options->config, argc, argv, &code);
     if (code >= 0) {
         return code;
     }
-    if (err == HTH_OK && o->config.path != NULL && hth_config_read(&o->config, &report) != HTH_OK) {
+    if (err == HTH_OK && options->config.path != NULL &&
+        hth_config_read(&options->config, &report) != HTH_OK) {
         return flags.check ? 1 : 2;
     }
-    err = err == HTH_OK ? hth_config_apply(&o->config) : err;
-    err = err == HTH_OK ? options_take(o, runtime_dir) : err;
+    err = err == HTH_OK ? hth_config_apply(&options->config) : err;
+    err = err == HTH_OK ? options_take(options, runtime_dir) : err;
     if (err != HTH_OK) {
         options_say(NULL, hth_err_detail());
     }
-    bool good = err == HTH_OK && hth_daemon_check(o);
+    bool good = err == HTH_OK && hth_daemon_check(options);
     if (good && flags.check) {
-        options_print(o);
+        hth_config_renamed(&options->config, &report);
+        options_print(options);
         return 0;
     }
-    return good ? -1 : flags.check ? 1 : 2;
+    if (good) {
+        return -1;
+    }
+    return flags.check ? 1 : 2;
 }
 
-void hth_daemon_options_fini(hth_daemon_options *o)
+void hth_daemon_options_fini(hth_daemon_options *options)
 {
-    hth_config_fini(&o->config);
+    hth_config_fini(&options->config);
 }

@@ -23,10 +23,11 @@ typedef struct hth_daemon_options {
 // with them, sets all settings, and does --help, --version and --check-config. -1: start; else the
 // exit code: 1: --check-config found a mistake, 2: the same without it. `runtime_dir`:
 // $XDG_RUNTIME_DIR, or NULL. To be followed by hth_daemon_options_fini.
-int hth_daemon_options_read(hth_daemon_options *o, int argc, char **argv, const char *runtime_dir);
-void hth_daemon_options_fini(hth_daemon_options *o);
+int hth_daemon_options_read(hth_daemon_options *options, int argc, char **argv,
+                            const char *runtime_dir);
+void hth_daemon_options_fini(hth_daemon_options *options);
 // hth_daemon_check looks at what must hold beyond the table, devices and files included, and prints
 // what does not. daemon_check.c
-bool hth_daemon_check(const hth_daemon_options *o);
+bool hth_daemon_check(const hth_daemon_options *options);
 
 #endif

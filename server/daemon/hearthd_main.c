@@ -78,6 +78,13 @@ static void reload_say(void *ctx, const char *sentence)
     hth_log(ERROR, SERVER, "reload-refused", "%s", sentence);
 }
 
+static void renamed_say(void *ctx, const char *sentence)
+{
+    hth_log(WARN, SERVER, "setting-renamed", "%s", sentence);
+}
+
+static const hth_config_report renamed_report = {renamed_say, NULL};
+
 static void daemon_reload(hearthd *d)
 {
     const hth_config_report report = {reload_say, NULL};
@@ -93,6 +100,7 @@ static void daemon_reload(hearthd *d)
         int changed = hth_config_reload(&d->options.config, &report);
         hth_daemon_log_open();
         hth_log(INFO, SERVER, "reloaded", "changed=%d", changed);
+        hth_config_renamed(&d->options.config, &renamed_report);
     }
     hth_notify(d->manager, "READY=1");
 }
@@ -145,7 +153,7 @@ static void daemon_ready(const hearthd *d)
 {
     if (geteuid() == 0) {
         hth_log(WARN, SERVER, "root",
-                "hearthd runs as root: --user NAME lets it run as an account of its own");
+                "hearthd runs as root: use --user NAME to run it under an account of its own");
     }
     printf("hearthd " HEARTH_VERSION " ready:");
     for (int i = 0; i < d->options.n_listen; i++) {
@@ -194,7 +202,7 @@ static void deadline_main(void *ctx)
 {
     const uint64_t *ns = ctx;
     nanosleep(&(struct timespec){.tv_sec = (time_t)(*ns / 1000000000u)}, NULL);
-    fprintf(stderr, "hearthd: the end took too long, and was cut off\n");
+    fprintf(stderr, "hearthd: shutting down took too long and was aborted\n");
     _exit(1);
 }
 
@@ -249,6 +257,7 @@ static int daemon_run(hearthd *d)
                                       .resume = true,
                                       .child = d->options.child};
     hth_daemon_log_open();
+    hth_config_renamed(&d->options.config, &renamed_report);
     if (daemon_become() != HTH_OK) {
         return daemon_fail(1, hth_err_detail());
     }
@@ -262,7 +271,7 @@ static int daemon_run(hearthd *d)
     uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
     daemon_deadline(limit_ns);
     if (hth_server_drain(d->server, limit_ns) != HTH_OK) {
-        fprintf(stderr, "hearthd: drain.seconds are over: %s\n", hth_err_detail());
+        fprintf(stderr, "hearthd: drain.seconds exceeded: %s\n", hth_err_detail());
         _exit(1); // a thread still works for them: there is no other end
     }
     hth_server_close(d->server);
@@ -295,7 +304,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); // were it ignored, nobody could see how the engine's process ended
     hth_thread_stacks(HTH_THREAD_STACK);
-    if (hth_child_asked(argc, argv)) {
+    if (hth_child_requested(argc, argv)) {
         hth_daemon_log_process("engine");
         return hth_child_run(&(hth_child_config){hth_daemon_log_open, daemon_orphaned});
     }

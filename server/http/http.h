@@ -2,7 +2,7 @@
 // server/http/http.h - the Open Inference Protocol (KServe v2) over HTTP/1.1.
 //
 // Design notes
-// One thread runs libevent's loop with evhttp. What needs the engine is submitted to it, as
+// One thread runs libevent's loop. What needs the engine is submitted to it, as
 // requests from nng are, and the loop goes on; the engine's `done` puts the call on a lock-free
 // list and wakes the loop by an eventfd. Nothing of a connection is touched by another thread, so
 // nothing is locked.
@@ -20,7 +20,7 @@ typedef struct hth_http_config {
     const char *address; // "127.0.0.1:8000", "https://[::1]:8000"; port 0: one that is free
     const char *metrics; // the same for /metrics; NULL: there is none
     bool client_shm;     // clients may register shared memory
-    hth_engine *engine;  // these must outlive the door
+    hth_engine *engine;  // these must outlive the front end
     hth_auth *auth;
     hth_tls *tls; // NULL: neither address is https://
     hth_store *store;
@@ -32,21 +32,21 @@ hth_err hth_http_check(const char *address);
 // hth_http_open listens and starts the thread. Limits come from base/settings.h. HTH_EINVAL: the
 // address is none; HTH_EBUSY, HTH_EIO: it cannot be listened on.
 hth_err hth_http_open(const hth_http_config *config, hth_http **out);
-int hth_http_port(const hth_http *h);
-int hth_http_metrics_port(const hth_http *h); // 0: none
+int hth_http_port(const hth_http *http);
+int hth_http_metrics_port(const hth_http *http); // 0: none
 // hth_http_refuse answers new requests of connections that there are with 503 from now on; accepted
 // ones go on.
-void hth_http_refuse(hth_http *h);
+void hth_http_refuse(hth_http *http);
 // hth_http_busy tells whether an accepted request is not answered yet. Any thread.
-bool hth_http_busy(hth_http *h);
+bool hth_http_busy(hth_http *http);
 // hth_http_cancel cancels all accepted requests, and returns how many there are. Any thread.
-int hth_http_cancel(hth_http *h);
+int hth_http_cancel(hth_http *http);
 // hth_http_stop refuses new requests with 503, answers the accepted ones, and ends the thread. The
 // engine must still run.
-void hth_http_stop(hth_http *h);
+void hth_http_stop(hth_http *http);
 // hth_http_count tells how many requests were answered, and how many of these only to say that the
-// server stops. Behind hth_http_stop.
-void hth_http_count(const hth_http *h, uint64_t *answered, uint64_t *refused);
-void hth_http_close(hth_http *h); // stops if needed; NULL is allowed
+// server stops. After hth_http_stop.
+void hth_http_count(const hth_http *http, uint64_t *answered, uint64_t *refused);
+void hth_http_close(hth_http *http); // stops if needed; NULL is allowed
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of an inference: JSON, and behind it the bytes of those outputs that are sent as they
+// The answer of an inference: JSON, and after it the bytes of those outputs that are sent as they
 // are, large ones from where the engine put them. Answers of much text, and those that are
 // compressed, are written by the threads of http_work.h: everybody else would wait for them.
 #include "server/http/http_infer.h"
@@ -48,9 +48,9 @@ static void answer_begin(hth_text *out, const char *name, const char *datatype,
     hth_text_shape(out, shape);
 }
 
-const hth_request_tensor *hth_infer_output(const hth_infer_result *r, const char *name)
+const hth_request_tensor *hth_infer_output(const hth_infer_result *result, const char *name)
 {
-    const hth_request_tensor *t = r->t;
+    const hth_request_tensor *t = result->t;
     while (strcmp(t->name, name) != 0) { // it was looked for before the run
         t++;
     }
@@ -98,18 +98,18 @@ static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
     }
 }
 
-void hth_infer_who(const hth_infer_call *c, hth_text *out)
+void hth_infer_who(const hth_infer_call *call, hth_text *out)
 {
     hth_text_put(out, "{");
-    if (c->id[0] != 0) {
+    if (call->id[0] != 0) {
         hth_text_put(out, "\"id\":");
-        hth_text_quoted(out, c->id);
+        hth_text_quoted(out, call->id);
         hth_text_put(out, ",");
     }
     hth_text_put(out, "\"model_name\":");
-    hth_text_quoted(out, c->c.args.name);
+    hth_text_quoted(out, call->c.args.name);
     hth_text_put(out, ",\"model_version\":\"");
-    hth_text_int(out, c->c.r.version);
+    hth_text_int(out, call->c.r.version);
     hth_text_put(out, "\"");
 }
 
@@ -200,12 +200,12 @@ static void answer_fail(const answer *a, const hth_http_call *call)
 {
     if (a != NULL && a->head.over) {
         hth_http_fail(
-            call->h, call->req, HTTP_BADREQUEST,
+            call->h, call->req, 400,
             "the answer as JSON is more than %s (limits.message_bytes): binary_data needs "
             "less",
             hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
     } else {
-        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        hth_http_fail(call->h, call->req, 503, "out of memory for an answer");
     }
 }
 
@@ -221,13 +221,12 @@ static void answer_send(const answer *a)
     } else {
         snprintf(length, sizeof length, "%zu", a->head_bytes);
         if (binary) {
-            evhttp_add_header(evhttp_request_get_output_headers(call->req),
-                              "Inference-Header-Content-Length", length);
+            hth_http_add(call->req, "Inference-Header-Content-Length", length);
         }
         if (a->coded) {
             hth_http_encoded(call->req, a->coding);
         }
-        hth_http_send(call->h, call->req, HTTP_OK,
+        hth_http_send(call->h, call->req, 200,
                       binary ? "application/octet-stream" : "application/json", a->body);
     }
 }
@@ -270,32 +269,32 @@ static uint64_t answer_cost(const answer *a)
     return text + (a->coding != HTH_HTTP_PLAIN ? binary : 0);
 }
 
-void hth_infer_answer_free(answer *a)
+void hth_infer_answer_free(answer *held)
 {
-    if (a == NULL) {
+    if (held == NULL) {
         return;
     }
-    for (int i = 0; i < a->n_pieces; i++) {
-        hth_text_fini(&a->piece[i].text);
+    for (int i = 0; i < held->n_pieces; i++) {
+        hth_text_fini(&held->piece[i].text);
     }
-    hth_text_fini(&a->head);
-    if (a->body != NULL) {
-        evbuffer_free(a->body);
+    hth_text_fini(&held->head);
+    if (held->body != NULL) {
+        evbuffer_free(held->body);
     }
-    hth_account_give(a->counted);
-    hth_free(a);
+    hth_account_give(held->counted);
+    hth_free(held);
 }
 
-void hth_infer_reply(hth_infer_call *c)
+void hth_infer_reply(hth_infer_call *call)
 {
-    size_t n = (size_t)(c->n_wanted > 0 ? c->n_wanted : c->result->n);
-    answer *a = c->answer = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
+    size_t n = (size_t)(call->n_wanted > 0 ? call->n_wanted : call->result->n);
+    answer *a = call->answer = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
     if (a == NULL || (a->body = evbuffer_new()) == NULL) {
-        answer_fail(NULL, &c->c);
+        answer_fail(NULL, &call->c);
         return;
     }
-    a->c = c;
-    a->coding = c->stream ? HTH_HTTP_PLAIN : hth_http_accepts(c->c.req);
+    a->c = call;
+    a->coding = call->stream ? HTH_HTTP_PLAIN : hth_http_accepts(call->c.req);
     uint64_t cost = answer_cost(a);
     if (cost <= ANSWER_LONG_BYTES) {
         answer_make(a);
@@ -304,11 +303,11 @@ void hth_infer_reply(hth_infer_call *c)
     }
     hth_err err = hth_http_hold(cost);
     if (err != HTH_OK) {
-        hth_http_fail_err(c->c.h, c->c.req, err);
+        hth_http_fail_err(call->c.h, call->c.req, err);
         return;
     }
     a->counted = cost;
-    c->c.task.cost = cost;
-    c->c.task.goes_on = false; // or reading would wait for as long as answers are made
-    hth_http_call_work(&c->c, answer_work, answer_over);
+    call->c.task.cost = cost;
+    call->c.task.goes_on = false; // or reading would wait for as long as answers are made
+    hth_http_call_work(&call->c, answer_work, answer_over);
 }

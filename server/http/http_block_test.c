@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large bodies: in pieces of any size, with tensors at any offset, behind other requests on the
+// Large bodies: in pieces of any size, with tensors at any offset, after other requests on the
 // same connection, and cut off.
 #include "tests/rig/http_rig.h"
 

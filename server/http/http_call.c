@@ -3,8 +3,8 @@
 //
 // A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
 // pushes it on h->completed and writes to the eventfd when the list was empty and the loop does not
-// look for it; the loop takes the whole list at once. While a reply is pending evhttp does not
-// read, and does not see a client that hangs up. Calls that take longer than a tick are therefore
+// look for it; the loop takes the whole list at once. While a reply is pending nothing is read, and
+// a client that hangs up is not seen. Calls that take longer than a tick are therefore
 // watched for EV_CLOSED; quick ones are not, because watching costs two system calls.
 #include "server/http/http_call.h"
 
@@ -18,21 +18,20 @@
 // How long replies may take to leave when everything is answered and the server stops.
 #define CALL_LINGER_NS 1000000000u
 
-void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
-                        size_t bytes)
+void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *args, size_t bytes)
 {
     hth_http_call *c = hth_calloc(1, bytes);
     if (c == NULL) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        hth_http_fail(http, req, 503, "out of memory for a request");
         return NULL;
     }
-    c->h = h;
+    c->h = http;
     c->req = req;
-    c->args = *a;
-    hth_http_tenant(h, req, c->tenant, sizeof c->tenant);
+    c->args = *args;
+    hth_http_tenant(http, req, c->tenant, sizeof c->tenant);
     c->r.tenant = c->tenant;
-    c->trace = h->tracing;
-    h->tracing = NULL;
+    c->trace = http->tracing;
+    http->tracing = NULL;
     return c;
 }
 
@@ -44,20 +43,20 @@ static void call_unwatch(hth_http_call *c)
     }
 }
 
-void hth_http_call_free(hth_http_call *c)
+void hth_http_call_free(hth_http_call *call)
 {
-    call_unwatch(c);
-    if (c->drop != NULL) {
-        c->drop(c);
+    call_unwatch(call);
+    if (call->drop != NULL) {
+        call->drop(call);
     }
-    hth_free(c->r.json);
-    hth_free(c);
+    hth_free(call->r.json);
+    hth_free(call);
 }
 
-void hth_http_wake(hth_http *h)
+void hth_http_wake(hth_http *http)
 {
     uint64_t one = 1;
-    ssize_t n = write(h->wake_fd, &one, sizeof one);
+    ssize_t n = write(http->wake_fd, &one, sizeof one);
     (void)n; // fails only when the count is at its end, and then the loop is awake
 }
 
@@ -70,7 +69,7 @@ static void call_done(hth_request *r)
     do {
         c->next_completed = first;
     } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
-    if (first == NULL && !atomic_load(&h->looking)) {
+    if (first == NULL && !atomic_load(&h->polling)) {
         hth_http_wake(h);
     }
 }
@@ -115,11 +114,11 @@ static void call_begin(hth_http_call *c)
     atomic_fetch_add(&h->n_pending, 1);
 }
 
-void hth_http_call_refuse(hth_http_call *c, hth_err err)
+void hth_http_call_refuse(hth_http_call *call, hth_err err)
 {
-    call_answer(c);
-    hth_http_fail_err(c->h, c->req, err);
-    hth_http_call_free(c);
+    call_answer(call);
+    hth_http_fail_err(call->h, call->req, err);
+    hth_http_call_free(call);
 }
 
 // call_times takes the times over that the engine has kept. A question before the request itself
@@ -127,7 +126,7 @@ void hth_http_call_refuse(hth_http_call *c, hth_err err)
 static void call_times(const hth_http_call *c)
 {
     uint64_t *ns = c->trace->ns;
-    if (c->r.query == NULL && ns[HTH_TRACE_REQUEST_START] != 0) {
+    if (c->r.command == HTH_COMMAND_NONE && ns[HTH_TRACE_REQUEST_START] != 0) {
         ns[HTH_TRACE_QUEUE_START] = c->r.submitted_ns;
         ns[HTH_TRACE_COMPUTE_START] = c->r.started_ns;
         ns[HTH_TRACE_COMPUTE_OUTPUT_START] =
@@ -153,30 +152,30 @@ static void call_finish(hth_http_call *c)
     }
 }
 
-void hth_http_call_submit(hth_http_call *c)
+void hth_http_call_submit(hth_http_call *call)
 {
-    hth_http *h = c->h;
-    call_begin(c);
-    if (c->trace != NULL) {
-        c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
+    hth_http *h = call->h;
+    call_begin(call);
+    if (call->trace != NULL) {
+        call->trace->ns[HTH_TRACE_REQUEST_START] = call->since_ns;
     }
-    hth_err err = hth_engine_submit(h->engine, &c->r);
-    if (err != HTH_OK && c->late != NULL) {
-        call_unlink(c);
-        call_answer(c);
-        c->late(c, err);
-        hth_http_call_free(c);
+    hth_err err = hth_engine_submit(h->engine, &call->r);
+    if (err != HTH_OK && call->late != NULL) {
+        call_unlink(call);
+        call_answer(call);
+        call->late(call, err);
+        hth_http_call_free(call);
     } else if (err != HTH_OK) {
-        c->r.err = err;
-        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
-        call_done(&c->r);
+        call->r.err = err;
+        snprintf(call->r.detail, sizeof call->r.detail, "%s", hth_err_detail());
+        call_done(&call->r);
     }
 }
 
-void hth_http_call_run(hth_http_call *c, hth_store_worker *jobs, hth_store_task *job,
+void hth_http_call_run(hth_http_call *call, hth_store_worker *jobs, hth_store_task *job,
                        void (*run)(hth_store_task *j))
 {
-    call_begin(c);
+    call_begin(call);
     job->run = run;
     hth_store_worker_submit(jobs, job);
 }
@@ -196,36 +195,36 @@ static void call_worked(hth_http_task *t)
 // call_turn stores whose turn a task takes.
 static void call_turn(hth_http_call *c)
 {
-    const hth_http_conn *conn = hth_http_conn_of(c->h, c->req);
+    const hth_http_conn *conn = c->req->conn;
     uint64_t group = 0;
     for (const char *p = c->tenant; *p != 0; p++) {
         group = group * 31 + (unsigned char)*p;
     }
-    if (conn != NULL && strcmp(c->tenant, HTH_HTTP_NOBODY) == 0) {
+    if (strcmp(c->tenant, HTH_HTTP_NOBODY) == 0) {
         group = (uintptr_t)conn->address;
     }
     c->task.group = group;
     c->task.one = (uintptr_t)conn;
 }
 
-void hth_http_call_work(hth_http_call *c, hth_err (*work)(hth_http_call *c),
-                        void (*finish)(hth_http_call *c))
+void hth_http_call_work(hth_http_call *call, hth_err (*work)(hth_http_call *call),
+                        void (*finish)(hth_http_call *call))
 {
-    hth_http *h = c->h;
-    hth_err err = h->work == NULL ? hth_http_work_open(&h->work) : HTH_OK;
-    if (c->task.one == 0) {
-        call_turn(c);
+    hth_http *http = call->h;
+    hth_err err = http->work == NULL ? hth_http_work_open(&http->work) : HTH_OK;
+    if (call->task.one == 0) {
+        call_turn(call);
     }
-    c->finish = finish;
-    c->work = work;
-    c->task.run = call_worked;
-    call_begin(c);
+    call->finish = finish;
+    call->work = work;
+    call->task.run = call_worked;
+    call_begin(call);
     if (err == HTH_OK) {
-        hth_http_work_submit(h->work, &c->task);
+        hth_http_work_submit(http->work, &call->task);
     } else {
-        c->r.err = err;
-        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
-        call_done(&c->r);
+        call->r.err = err;
+        snprintf(call->r.detail, sizeof call->r.detail, "%s", hth_err_detail());
+        call_done(&call->r);
     }
 }
 
@@ -242,12 +241,12 @@ static void http_maybe_end(hth_http *h)
     }
 }
 
-bool hth_http_complete(hth_http *h)
+bool hth_http_complete(hth_http *http)
 {
-    if (atomic_load(&h->completed) == NULL) {
+    if (atomic_load(&http->completed) == NULL) {
         return false;
     }
-    hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
+    hth_http_call *c = atomic_exchange(&http->completed, NULL), *first = NULL;
     while (c != NULL) { // the oldest first
         hth_http_call *next = c->next_completed;
         c->next_completed = first;
@@ -275,7 +274,7 @@ void hth_http_woken(evutil_socket_t fd, short what, void *arg)
         c->r.canceled = 1;
     }
     if (atomic_load(&h->stopping)) {
-        hth_http_door_close(&h->api);
+        hth_http_listener_close(&h->api);
     }
     http_maybe_end(h);
 }
@@ -302,17 +301,15 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
     hth_http *h = arg;
     uint64_t now = hth_now_ns();
     hth_tracer_flush(h->tracer);
-    hth_http_conn_look(h, now);
-    hth_http_lists_look(h, now);
+    hth_http_conns_check_slow(h, now);
+    hth_http_lists_start(h, now);
     for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
         if (c->late != NULL && now - c->since_ns > HTH_HTTP_PATIENCE_NS) {
             call_late(c);
         }
         if (c->req != NULL && c->closed == NULL && !c->r.canceled &&
             now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
-            const hth_http_conn *conn = hth_http_conn_of(h, c->req);
-            c->closed =
-                conn != NULL ? event_new(h->base, conn->fd, EV_CLOSED, call_closed, c) : NULL;
+            c->closed = event_new(h->base, c->req->conn->fd, EV_CLOSED, call_closed, c);
             if (c->closed != NULL) {
                 event_add(c->closed, NULL);
             }

@@ -9,7 +9,10 @@
 static int digit_of(char c)
 {
     int low = c | 32;
-    return c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
 }
 
 static bool is_control(char c)
@@ -35,7 +38,7 @@ static const char *take_size(hth_chunks *k, char *c)
         k->at = HTH_CHUNKS_BLANK;
         *c = ' ';
     } else {
-        return "behind a chunk's size comes neither an extension nor the line's end";
+        return "a chunk's size is followed by neither an extension nor the end of its line";
     }
     return NULL;
 }
@@ -53,16 +56,20 @@ static const char *take_extension(hth_chunks *k, char *c)
     return NULL;
 }
 
-// take_end takes the '\n' behind a '\r'.
+// take_end takes the '\n' after a '\r'.
 static const char *take_end(hth_chunks *k, char c)
 {
     if (c != '\n') {
         return "a line of a body in chunks does not end in CR LF";
     }
-    k->at = k->at == HTH_CHUNKS_DATA_END                  ? HTH_CHUNKS_FIRST
-            : k->at == HTH_CHUNKS_END                     ? HTH_CHUNKS_NONE
-            : k->at == HTH_CHUNKS_SIZE_END && k->left > 0 ? HTH_CHUNKS_DATA
-                                                          : HTH_CHUNKS_TRAILER;
+    if (k->at == HTH_CHUNKS_DATA_END) {
+        k->at = HTH_CHUNKS_FIRST;
+    } else if (k->at == HTH_CHUNKS_END) {
+        k->at = HTH_CHUNKS_NONE;
+    } else {
+        bool data = k->at == HTH_CHUNKS_SIZE_END && k->left > 0;
+        k->at = data ? HTH_CHUNKS_DATA : HTH_CHUNKS_TRAILER;
+    }
     return NULL;
 }
 
@@ -71,9 +78,9 @@ static const char *take_trailer(hth_chunks *k, char c)
     if (c == '\r' && k->at != HTH_CHUNKS_NAME) {
         k->at = k->at == HTH_CHUNKS_TRAILER ? HTH_CHUNKS_END : HTH_CHUNKS_TRAILER_END;
     } else if (k->at == HTH_CHUNKS_VALUE ? is_control(c) : is_control(c) || c == ' ' || c == '\t') {
-        return "a trailer behind a body in chunks is not well-formed";
+        return "a trailer after a body in chunks is not well-formed";
     } else if (c == ':' && k->at == HTH_CHUNKS_TRAILER) {
-        return "a trailer behind a body in chunks has no name";
+        return "a trailer after a body in chunks has no name";
     } else if (k->at != HTH_CHUNKS_VALUE) {
         k->at = c == ':' ? HTH_CHUNKS_VALUE : HTH_CHUNKS_NAME;
     }
@@ -101,18 +108,18 @@ static const char *take_byte(hth_chunks *k, char *c)
     }
 }
 
-const char *hth_chunks_take(hth_chunks *k, char *text, size_t n)
+const char *hth_chunks_take(hth_chunks *chunks, char *text, size_t bytes)
 {
     const char *wrong = NULL;
-    for (size_t i = 0; i < n && wrong == NULL && k->at != HTH_CHUNKS_NONE;) {
-        if (k->at != HTH_CHUNKS_DATA) {
-            wrong = take_byte(k, &text[i++]);
+    for (size_t i = 0; i < bytes && wrong == NULL && chunks->at != HTH_CHUNKS_NONE;) {
+        if (chunks->at != HTH_CHUNKS_DATA) {
+            wrong = take_byte(chunks, &text[i++]);
             continue;
         }
-        size_t some = n - i < k->left ? n - i : (size_t)k->left;
-        k->left -= some;
+        size_t some = bytes - i < chunks->left ? bytes - i : (size_t)chunks->left;
+        chunks->left -= some;
         i += some;
-        k->at = k->left == 0 ? HTH_CHUNKS_DATA_CR : HTH_CHUNKS_DATA;
+        chunks->at = chunks->left == 0 ? HTH_CHUNKS_DATA_CR : HTH_CHUNKS_DATA;
     }
     return wrong;
 }

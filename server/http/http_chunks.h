@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/http_chunks.h - a body in chunks (RFC 9112, 7.1), looked at before evhttp sees it:
-// what is not well-formed is found, and what evhttp does not know, extensions of chunks, becomes
-// blanks, which it passes over.
+// server/http/http_chunks.h - a body in chunks (RFC 9112, 7.1): what of it is data, and whether it
+// is well-formed. What extensions of chunks say, and headers after the last, has no effect.
 #ifndef HTH_SERVER_HTTP_HTTP_CHUNKS_H
 #define HTH_SERVER_HTTP_HTTP_CHUNKS_H
 
@@ -31,8 +30,8 @@ typedef struct hth_chunks {
     uint64_t left; // of the present chunk; one that is larger than can be said is the largest
 } hth_chunks;
 
-// hth_chunks_take looks at the `n` bytes that come next, and changes extensions in them; what is
-// behind the body's end it leaves alone. NULL, or what is wrong, a sentence.
-const char *hth_chunks_take(hth_chunks *k, char *text, size_t n);
+// hth_chunks_take looks at the `bytes` that come next, and changes extensions in them; what
+// is after the body's end it leaves alone. NULL, or what is wrong, a sentence.
+const char *hth_chunks_take(hth_chunks *chunks, char *text, size_t bytes);
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies in chunks: what is well-formed, in pieces of any size, and what evhttp gets to see of it;
+// Bodies in chunks: what is well-formed, in pieces of any size, and the text that stays;
 // what is not, as the parser says it and as the server answers it.
 #include "server/http/http_chunks.h"
 #include "tests/rig/http_rig.h"
 
 typedef struct chunks_case {
-    const char *text, *seen; // seen: by evhttp; NULL: refused
+    const char *text, *seen; // seen: what stays; NULL: refused
 } chunks_case;
 
 static const chunks_case cases[] = {
@@ -54,7 +54,7 @@ static void test_parser(void **state)
     }
 }
 
-// Sizes that no number holds are data without an end: evhttp has refused them before.
+// Sizes that no number holds are data without an end: refused.
 static void test_huge(void **state)
 {
     char text[] = "ffffffffffffffffffffffff\r\nxyz";

@@ -5,8 +5,6 @@
 // stream is one event.
 #include "server/http/http_infer.h"
 
-#include "server/http/http_field.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +150,7 @@ static hth_err generate_read(hth_infer_call *c)
     if (!json_is_object(c->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
-    HTH_TRY(hth_field(c->head, "id", JSON_STRING, "a string", &id));
+    HTH_TRY(hth_json_field(c->head, "id", JSON_STRING, "a string", &id));
     c->id = id != NULL ? json_string_value(id) : "";
     HTH_TRY(hth_infer_read_parameters(c));
     c->all_binary = false;
@@ -161,14 +159,14 @@ static hth_err generate_read(hth_infer_call *c)
 
 // ---- the answer
 
-void hth_infer_write_flat(const hth_infer_call *c, hth_text *out)
+void hth_infer_write_flat(const hth_infer_call *call, hth_text *out)
 {
-    hth_infer_who(c, out);
-    for (int i = 0; i < c->result->n; i++) {
+    hth_infer_who(call, out);
+    for (int i = 0; i < call->result->n; i++) {
         hth_text_put(out, ",");
-        hth_text_quoted(out, c->result->t[i].name);
+        hth_text_quoted(out, call->result->t[i].name);
         hth_text_put(out, ":");
-        hth_json_write_flat(out, &c->result->t[i].t);
+        hth_json_write_flat(out, &call->result->t[i].t);
     }
     hth_text_put(out, "}");
 }
@@ -183,8 +181,7 @@ static void generate_go_on(hth_http_call *question, bool stream)
         c->model = json_incref(model);
         c->flat = true;
         c->stream = stream;
-        hth_infer_start(c, evbuffer_get_length(evhttp_request_get_input_buffer(question->req)),
-                        generate_read);
+        hth_infer_start(c, evbuffer_get_length(question->req->body), generate_read);
     }
     json_decref(model);
 }
@@ -199,18 +196,18 @@ static void generate_described_stream(hth_http_call *question)
     generate_go_on(question, true);
 }
 
-void hth_http_generate(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_generate(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     hth_http_trace(h, req, a);
     if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_ask(h, req, a, "model", generate_described);
+        hth_http_query(h, req, a, HTH_COMMAND_MODEL, generate_described);
     }
 }
 
-void hth_http_generate_stream(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_generate_stream(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     hth_http_trace(h, req, a);
     if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_ask(h, req, a, "model", generate_described_stream);
+        hth_http_query(h, req, a, HTH_COMMAND_MODEL, generate_described_stream);
     }
 }

@@ -18,22 +18,22 @@
 // From here on, outputs that are sent as they are stay where the engine's process put them.
 #define INFER_KEEP_BYTES (64 << 10)
 
-void hth_infer_result_rele(hth_infer_result *r)
+void hth_infer_result_rele(hth_infer_result *result)
 {
-    if (r != NULL && --r->refs == 0) {
-        hth_engine_release(r->kept);
-        hth_engine_free(r->engine, r);
+    if (result != NULL && --result->refs == 0) {
+        hth_engine_release(result->retained);
+        hth_engine_free(result->engine, result);
     }
 }
 
-hth_err hth_infer_count(hth_infer_call *c, uint64_t bytes)
+hth_err hth_infer_count(hth_infer_call *call, uint64_t bytes)
 {
     HTH_TRY(hth_http_hold(bytes));
-    c->counted += bytes;
+    call->counted += bytes;
     return HTH_OK;
 }
 
-// infer_free_inputs frees the inputs' bytes, which nobody reads behind the run.
+// infer_free_inputs frees the inputs' bytes, which nobody reads after the run.
 static void infer_free_inputs(hth_infer_call *c)
 {
     hth_engine_free(c->c.h->engine, c->data);
@@ -82,7 +82,7 @@ static hth_err infer_check_output(const hth_infer_call *c, const hth_request_ten
     const hth_infer_wanted *w = infer_wanted(c, out->name);
     bool sent = c->n_wanted == 0 || w != NULL;
     bool binary = w != NULL ? w->binary || w->classes > 0 || w->at != NULL : c->all_binary;
-    if (w != NULL && w->at != NULL && w->room < out->t.bytes) {
+    if (w != NULL && w->at != NULL && w->capacity < out->t.bytes) {
         return hth_fail(HTH_EIO,
                         "shared memory size specified with the request for output '%s' should be "
                         "at least %zu bytes to hold the results",
@@ -147,7 +147,7 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     }
     char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
     result->engine = c->c.h->engine;
-    result->kept = NULL;
+    result->retained = NULL;
     result->refs = 1;
     result->n = n;
     for (int i = 0; i < n; i++) {
@@ -166,19 +166,20 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-void hth_infer_name_trace(const hth_infer_call *c)
+void hth_infer_name_trace(const hth_infer_call *call)
 {
-    hth_trace *trace = c->c.h->tracing;
+    hth_trace *trace = call->c.h->tracing;
     if (trace != NULL) {
-        trace->version = c->c.r.version;
-        snprintf(trace->request, sizeof trace->request, "%s", c->id);
+        trace->version = call->c.r.version;
+        snprintf(trace->request, sizeof trace->request, "%s", call->id);
     }
     if (trace != NULL && (trace->level & HTH_TRACE_TENSORS) != 0) {
-        for (int i = 0; i < c->n_in; i++) {
-            hth_trace_tensor(trace, "TENSOR_QUEUE_INPUT", c->in[i].name, &c->in[i].t);
+        for (int i = 0; i < call->n_in; i++) {
+            hth_trace_tensor(trace, "TENSOR_QUEUE_INPUT", call->in[i].name, &call->in[i].t);
         }
-        for (int i = 0; c->c.r.err == HTH_OK && c->result != NULL && i < c->result->n; i++) {
-            const hth_request_tensor *out = &c->result->t[i];
+        for (int i = 0; call->c.r.err == HTH_OK && call->result != NULL && i < call->result->n;
+             i++) {
+            const hth_request_tensor *out = &call->result->t[i];
             hth_trace_tensor(trace, "TENSOR_BACKEND_OUTPUT", out->name, &out->t);
         }
     }
@@ -200,14 +201,14 @@ static void infer_finish(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
     if (c->result != NULL) {
-        c->result->kept = call->r.kept;
+        c->result->retained = call->r.retained;
     }
     hth_infer_name_trace(c);
     infer_free_inputs(c);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, c->id);
     } else if (c->result == NULL) {
-        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
+        hth_http_fail(call->h, call->req, 501, "the model has no outputs");
     } else {
         infer_share(c);
         hth_infer_reply(c);
@@ -222,7 +223,7 @@ static void infer_known(hth_infer_call *c)
         const hth_infer_wanted *w = &c->wanted[i];
         if (w->at != NULL) {
             c->known[c->c.r.n_known++] =
-                (hth_request_tensor){.name = w->name, .t = {.data = w->at, .bytes = w->room}};
+                (hth_request_tensor){.name = w->name, .t = {.data = w->at, .bytes = w->capacity}};
         }
     }
     c->c.r.known = c->known;
@@ -268,9 +269,9 @@ static void infer_read(hth_http_call *call)
 static void infer_begin(hth_infer_call *c)
 {
     hth_http *h = c->c.h;
-    c->body = evhttp_request_get_input_buffer(c->c.req);
-    c->arrived = hth_http_block_of(hth_http_conn_of(h, c->c.req), c->body);
-    c->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(h, c->c.req);
+    c->body = c->c.req->body;
+    c->arrived = hth_http_block_of(c->c.req->conn, c->body);
+    c->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(c->c.req);
 }
 
 // infer_take makes the body the call's own. false: out of memory.
@@ -281,38 +282,38 @@ static bool infer_take(hth_infer_call *c, hth_http_conn *conn)
         return false;
     }
     c->body = c->taken;
-    hth_http_block_done(conn, evhttp_request_get_input_buffer(c->c.req));
+    hth_http_block_done(conn, c->c.req->body);
     return true;
 }
 
-void hth_infer_start(hth_infer_call *c, size_t text_bytes, hth_err (*read)(hth_infer_call *c))
+void hth_infer_start(hth_infer_call *call, size_t text_bytes, hth_err (*read)(hth_infer_call *call))
 {
-    hth_http_conn *conn = hth_http_conn_of(c->c.h, c->c.req);
-    infer_begin(c);
-    size_t copied = c->arrived != NULL ? 0 : evbuffer_get_length(c->body);
-    c->read = read;
+    hth_http_conn *conn = call->c.req->conn;
+    infer_begin(call);
+    size_t copied = call->arrived != NULL ? 0 : evbuffer_get_length(call->body);
+    call->read = read;
     if (text_bytes > INFER_LONG_TEXT || copied > INFER_LONG_COPY) {
-        c->c.task.cost = text_bytes + copied;
-        c->c.task.goes_on = conn != NULL && conn->inflated;
-        if (infer_take(c, conn)) {
-            hth_http_call_work(&c->c, infer_work, infer_read);
+        call->c.task.cost = text_bytes + copied;
+        call->c.task.goes_on = conn->inflated;
+        if (infer_take(call, conn)) {
+            hth_http_call_work(&call->c, infer_work, infer_read);
         } else {
-            hth_http_call_refuse(&c->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+            hth_http_call_refuse(&call->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
         }
         return;
     }
-    hth_err err = read(c);
-    hth_http_block_done(conn, c->body);
+    hth_err err = read(call);
+    hth_http_block_done(conn, call->body);
     if (err != HTH_OK) {
-        hth_http_call_refuse(&c->c, err);
+        hth_http_call_refuse(&call->c, err);
     } else {
-        infer_submit(c);
+        infer_submit(call);
     }
 }
 
-hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+hth_infer_call *hth_infer_new(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    hth_infer_call *c = hth_http_call_new(http, req, args, sizeof *c);
     if (c != NULL) {
         c->c.drop = infer_drop;
         c->id = "";
@@ -333,17 +334,17 @@ static void infer_raw(hth_http_call *question)
     json_decref(model);
 }
 
-void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_infer(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_trace(h, req, a);
-    if (hth_http_is_unloaded(h, req, a)) {
+    hth_http_trace(http, req, args);
+    if (hth_http_is_unloaded(http, req, args)) {
         return;
     }
     if (hth_infer_is_raw(req)) {
-        hth_http_ask(h, req, a, "model", infer_raw);
+        hth_http_query(http, req, args, HTH_COMMAND_MODEL, infer_raw);
         return;
     }
-    hth_infer_call *c = hth_infer_new(h, req, a);
+    hth_infer_call *c = hth_infer_new(http, req, args);
     hth_err err = c != NULL ? hth_infer_head(c) : HTH_OK;
     if (err != HTH_OK) {
         hth_http_call_refuse(&c->c, err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/http/http_infer.h - an inference request over HTTP: between http_request.c, http_raw.c and
+// server/http/http_infer.h - an inference request over HTTP: between http_request.c and
 // http_generate.c, which read it, http_infer.c, which has it run, and http_answer.c.
 #ifndef HTH_SERVER_HTTP_HTTP_INFER_H
 #define HTH_SERVER_HTTP_HTTP_INFER_H
@@ -16,14 +16,14 @@ typedef struct hth_infer_wanted {
     bool binary;
     int64_t classes; // 0: the tensor itself
     char *at;        // in shared memory; NULL: in the answer
-    uint64_t room;
+    uint64_t capacity;
 } hth_infer_wanted;
 
 // The outputs' names, shapes and bytes: one block, in which everything that they point to lies.
 typedef struct hth_infer_result {
-    hth_engine *engine; // its memory is from there
-    hth_kept *kept;     // .. and the outputs' that the engine's process has kept; may be NULL
-    int refs;           // the call's, and one for each output that is being sent from here
+    hth_engine *engine;     // its memory is from there
+    hth_retained *retained; // .. and the outputs' that the engine's process has kept; may be NULL
+    int refs;               // the call's, and one for each output that is being sent from here
     int n;
     hth_request_tensor t[];
 } hth_infer_result;
@@ -37,7 +37,7 @@ typedef struct hth_infer_call {
     size_t head_bytes;             // of it, the JSON in front
     hth_http_block *arrived;       // where all of it lies; NULL: in pieces
     bool near;                     // shared memory may be named
-    hth_err (*read)(struct hth_infer_call *c);
+    hth_err (*read)(struct hth_infer_call *call);
     json_t *model;        // the engine's answer to "model", where that is needed; may be NULL
     hth_json_span *spans; // of generate
     bool flat, stream;    // it is answered as generate does; .. as an event
@@ -67,10 +67,11 @@ typedef struct hth_infer_classes {
 // The most that may be asked for.
 #define HTH_INFER_MAX_CLASSES 1000000
 
-// hth_infer_classify ranks the `n` largest values of each row of `t` (of all, when `batched` is
-// false). On success hth_infer_classes_fini frees *out.
-hth_err hth_infer_classify(const hth_tensor *t, bool batched, int64_t n, hth_infer_classes *out);
-void hth_infer_classes_fini(hth_infer_classes *c);
+// hth_infer_classify ranks the `count` largest values of each row of `tensor` (of all, when
+// `batched` is false). On success hth_infer_classes_fini frees *out.
+hth_err hth_infer_classify(const hth_tensor *tensor, bool batched, int64_t count,
+                           hth_infer_classes *out);
+void hth_infer_classes_fini(hth_infer_classes *classes);
 
 // Where the inputs' bytes begin.
 #define HTH_INFER_ALIGN 64u
@@ -82,43 +83,45 @@ static inline size_t hth_infer_aligned(size_t bytes)
 
 // hth_infer_dtype_named is the type of that name; HTH_DT_NONE: there is none.
 hth_dtype hth_infer_dtype_named(const char *name);
-void hth_infer_clean_bools(const hth_tensor *t); // a client's truth values become 0 and 1
-// hth_infer_read_parameters reads "parameters" of c->head.
-hth_err hth_infer_read_parameters(hth_infer_call *c);
+void hth_infer_clean_bools(const hth_tensor *tensor); // a client's truth values become 0 and 1
+// hth_infer_read_parameters reads "parameters" of call->head.
+hth_err hth_infer_read_parameters(hth_infer_call *call);
 
 // hth_infer_is_raw tells whether the whole body is the model's only input. hth_infer_read_raw makes
 // it that: c->model is the engine's answer to "model".
-bool hth_infer_is_raw(struct evhttp_request *req);
-hth_err hth_infer_read_raw(hth_infer_call *c);
+bool hth_infer_is_raw(hth_http_req *req);
+hth_err hth_infer_read_raw(hth_infer_call *call);
 
 // hth_infer_new makes a call that answers as infer does, or answers 503 and returns NULL.
-hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
+hth_infer_call *hth_infer_new(hth_http *http, hth_http_req *req, const hth_http_args *args);
 // hth_infer_name_trace says whose the trace is, and what the tensors hold if that is traced; in
 // `finish`.
-void hth_infer_name_trace(const hth_infer_call *c);
+void hth_infer_name_trace(const hth_infer_call *call);
 // hth_infer_start has `read` read the request into `c`, at once or, where it has long text or much
 // to copy, on another thread, and the engine run it; with an error it is answered with that. `read`
 // may use what is in `c`, and of `c->c.h` what is for any thread. The call is taken over.
-void hth_infer_start(hth_infer_call *c, size_t text_bytes, hth_err (*read)(hth_infer_call *c));
+void hth_infer_start(hth_infer_call *call, size_t text_bytes,
+                     hth_err (*read)(hth_infer_call *call));
 
 // hth_infer_who begins an answer: id, model, version; members may follow.
-void hth_infer_who(const hth_infer_call *c, hth_text *out);
+void hth_infer_who(const hth_infer_call *call, hth_text *out);
 // hth_infer_write_flat writes an answer as generate has it.
-void hth_infer_write_flat(const hth_infer_call *c, hth_text *out);
-// hth_infer_reply answers with c->result, at once or from another thread; in the call's `finish`.
-void hth_infer_reply(hth_infer_call *c);
-void hth_infer_answer_free(hth_infer_answer *a); // NULL is allowed
-void hth_infer_result_rele(hth_infer_result *r); // NULL is allowed
+void hth_infer_write_flat(const hth_infer_call *call, hth_text *out);
+// hth_infer_reply answers with call->result, at once or from another thread; in the call's
+// `finish`.
+void hth_infer_reply(hth_infer_call *call);
+void hth_infer_answer_free(hth_infer_answer *held);   // NULL is allowed
+void hth_infer_result_rele(hth_infer_result *result); // NULL is allowed
 // hth_infer_output finds an output of a result that has it.
-const hth_request_tensor *hth_infer_output(const hth_infer_result *r, const char *name);
+const hth_request_tensor *hth_infer_output(const hth_infer_result *result, const char *name);
 
 // hth_infer_head stores how long the JSON in front of the body is. HTH_EINVAL.
-hth_err hth_infer_head(hth_infer_call *c);
-// hth_infer_read reads the request's body into `c`: id, inputs with their data, wanted outputs.
+hth_err hth_infer_head(hth_infer_call *call);
+// hth_infer_read reads the request's body into `call`: id, inputs with their data, wanted outputs.
 // On error the sentence says what is wrong, and the caller frees the call.
-hth_err hth_infer_read(hth_infer_call *c);
+hth_err hth_infer_read(hth_infer_call *call);
 // hth_infer_count counts memory that the inputs take besides their text, until they are freed.
 // HTH_EBUSY.
-hth_err hth_infer_count(hth_infer_call *c, uint64_t bytes);
+hth_err hth_infer_count(hth_infer_call *call, uint64_t bytes);
 
 #endif

@@ -1,193 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection's socket: read into its bufferevent's input, written from its output.
+// A connection's socket, plain or with TLS: read to where the caller wants it, written from c->out.
+// The socket is watched for as long as the connection lasts; what is to go out is written at once,
+// and only the rest waits until the socket has room.
 //
-// A socket's own bufferevent asks how much there is before each read, takes at most 4 KiB, and has
-// the kernel watch the socket anew for each request, because evhttp reads no further while it
-// answers one. Here the socket is watched for as long as the connection lasts, and is read and
-// written by the events of this file; the bufferevent is left without a socket, and evhttp is told
-// what came and what has gone. TLS does its own reading and writing.
+// What a connection holds is counted from a request's first byte until its answer has left: what
+// came of it, and the answer.
 #include "server/http/http_call.h"
 
-#include <event2/bufferevent.h>
+#include "base/clock.h"
+#include "base/stats.h"
+#include "server/net/account.h"
+
+#include <openssl/err.h>
 
 #include <errno.h>
+#include <limits.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-// More than the scratch holds is read in such pieces, at most so many a turn of the loop.
-#define IO_READ  (256 << 10)
-#define IO_READS 4
+#define IO_WRITE  (1 << 20)  // bytes that are written in one turn of the loop
+#define IO_RECORD 16384      // the most that one record of TLS holds
+#define IO_SMALL  (64 << 10) // of a request: not worth closing a connection for
 
 static bool io_again(void)
 {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-// ---- reading
-
-// io_more reads what did not fit into the scratch. What goes wrong is found by the next read.
-static void io_more(const hth_http_conn *c, struct evbuffer *in)
+bool hth_http_io_secure(hth_http_conn *conn)
 {
-    ssize_t n = IO_READ;
-    for (int i = 0; i < IO_READS && n == IO_READ; i++) {
-        struct evbuffer_iovec v;
-        if (evbuffer_reserve_space(in, IO_READ, &v, 1) != 1) {
-            return;
-        }
-        n = recv(c->fd, v.iov_base, IO_READ, MSG_DONTWAIT);
-        if (n > 0) {
-            v.iov_len = (size_t)n;
-            evbuffer_commit_space(in, &v, 1);
-        }
-    }
-}
-
-// io_read takes what has come; it returns what recv does.
-static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
-{
-    char *scratch = c->h->scratch;
-    if (c->told && c->refused_ns == 0) {
-        return 0; // it was given its end: what it has sent is not asked any more
-    }
-    if (c->block != NULL && c->block->come < c->block->bytes) {
-        return hth_http_block_read(c);
-    }
-    ssize_t n = recv(c->fd, scratch, HTH_HTTP_SCRATCH, MSG_DONTWAIT);
-    if (n <= 0) {
-        return n;
-    }
-    if (hth_http_health(c, scratch, (size_t)n)) {
-        return n;
-    }
-    c->due = 0; // of what was looked at before
-    if (evbuffer_add(in, scratch, (size_t)n) != 0) {
-        errno = ENOMEM;
-        return -1;
-    }
-    if (c->due > 0) {
-        hth_http_block_begin(c);
-    }
-    if (n == HTH_HTTP_SCRATCH && c->block != NULL) {
-        (void)hth_http_block_read(c); // what goes wrong is found by the next read
-    } else if (n == HTH_HTTP_SCRATCH) {
-        io_more(c, in);
-    }
-    return n;
-}
-
-// io_restart has http.idle_seconds begin anew, unless they began in this tick.
-static void io_restart(hth_http_conn *c)
-{
-    struct timeval now;
-    event_base_gettimeofday_cached(c->h->base, &now);
-    uint64_t tick = ((uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_usec) / HTH_HTTP_TICK_US;
-    if (c->tick != tick) {
-        c->tick = tick;
-        bufferevent_enable(c->b, EV_READ);
-    }
-}
-
-static void io_readable(evutil_socket_t fd, short what, void *conn)
-{
-    hth_http_conn *c = conn;
-    struct bufferevent *b = c->b;
-    struct evbuffer *in = bufferevent_get_input(b);
-    if ((bufferevent_get_enabled(b) & EV_READ) == 0) { // evhttp answers, and takes nothing
-        event_del(c->readable);
-        c->paused = true;
-        return;
-    }
-    ssize_t n = io_read(c, in);
-    if (n > 0) {
-        io_restart(c);
-        if (evbuffer_get_length(in) > 0) {
-            bufferevent_trigger(b, EV_READ, 0);
-        }
-    } else if (n == 0 || !io_again()) {
-        bufferevent_disable(b, EV_READ);
-        bufferevent_trigger_event(
-            b, (short)(BEV_EVENT_READING | (n == 0 ? BEV_EVENT_EOF : BEV_EVENT_ERROR)), 0);
-    } // c may be gone
-}
-
-void hth_http_io_resume(hth_http_conn *c)
-{
-    if (c->paused) {
-        c->paused = false;
-        event_add(c->readable, NULL);
-    }
-}
-
-// ---- writing
-
-static void io_writable(evutil_socket_t fd, short what, void *conn)
-{
-    hth_http_conn *c = conn;
-    struct bufferevent *b = c->b;
-    struct evbuffer *out = bufferevent_get_output(b);
-    if (evbuffer_get_length(out) == 0) { // sent meanwhile, and evhttp was told
-        event_del(c->writable);
-        return;
-    }
-    int n = evbuffer_write_atmost(out, fd, HTH_HTTP_WRITE);
-    if (n < 0 && !io_again()) {
-        event_del(c->writable);
-        bufferevent_trigger_event(b, BEV_EVENT_WRITING | BEV_EVENT_ERROR, 0);
-    } else if (evbuffer_get_length(out) == 0) {
-        event_del(c->writable);
-        bufferevent_trigger(b, EV_WRITE, 0);
-    } else if (n > 0 && (bufferevent_get_enabled(b) & EV_WRITE) != 0) {
-        bufferevent_enable(b, EV_WRITE); // http.idle_seconds begin anew
-    }
-}
-
-void hth_http_io_later(const hth_http_conn *c)
-{
-    if (c->writable != NULL && evbuffer_get_length(bufferevent_get_output(c->b)) > 0) {
-        event_add(c->writable, NULL);
-    }
-}
-
-void hth_http_io_write(const hth_http_conn *c)
-{
-    struct evbuffer *out = bufferevent_get_output(c->b);
-    if (c->writable == NULL) {
-        return;
-    }
-    (void)evbuffer_write_atmost(out, c->fd, HTH_HTTP_WRITE); // what is wrong is found again
-    if (evbuffer_get_length(out) == 0) {
-        event_del(c->writable);
-        bufferevent_trigger(c->b, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
-    } else {
-        event_add(c->writable, NULL);
-        bufferevent_enable(c->b, EV_WRITE); // http.idle_seconds begin
-    }
-}
-
-// ---- from accept to close
-
-bool hth_http_io_open(hth_http_conn *c)
-{
-    c->fd = bufferevent_getfd(c->b);
-    if (c->tls) {
-        return true;
-    }
-    struct event_base *base = c->h->base;
-    c->readable = event_new(base, c->fd, EV_READ | EV_PERSIST, io_readable, c);
-    c->writable = event_new(base, c->fd, EV_WRITE | EV_PERSIST, io_writable, c);
-    if (c->readable == NULL || c->writable == NULL || bufferevent_setfd(c->b, -1) != 0) {
+    conn->ssl = hth_tls_session(conn->h->tls);
+    if (conn->ssl == NULL || SSL_set_fd(conn->ssl, conn->fd) != 1) {
+        ERR_clear_error();
         return false;
     }
-    bufferevent_enable(c->b, EV_READ); // of it, the time that evhttp waits is left
-    return event_add(c->readable, NULL) == 0;
+    SSL_set_mode(conn->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_set_accept_state(conn->ssl);
+    return true;
 }
 
-void hth_http_io_close(hth_http_conn *c)
+// io_failed says what a call of OpenSSL's meant that gave `rv`.
+static int io_failed(hth_http_conn *c, int rv)
 {
-    if (c->readable != NULL) {
-        event_free(c->readable);
+    int why = SSL_get_error(c->ssl, rv);
+    ERR_clear_error();
+    if (why == SSL_ERROR_WANT_WRITE) {
+        event_add(c->writable, NULL);
     }
-    if (c->writable != NULL) {
-        event_free(c->writable);
+    return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? HTH_HTTP_AGAIN : 0;
+}
+
+ssize_t hth_http_io_read(hth_http_conn *conn, void *memory, size_t bytes)
+{
+    if (conn->ssl != NULL && conn->at != HTH_HTTP_AT_LINGER) {
+        int rv = SSL_read(conn->ssl, memory, bytes < INT_MAX ? (int)bytes : INT_MAX);
+        return rv > 0 ? rv : io_failed(conn, rv);
     }
-    c->readable = c->writable = NULL;
+    ssize_t got = recv(conn->fd, memory, bytes, MSG_DONTWAIT);
+    if (got >= 0) {
+        return got;
+    }
+    return io_again() ? HTH_HTTP_AGAIN : 0;
+}
+
+size_t hth_http_io_send(hth_http_conn *conn, const void *memory, size_t bytes, bool *well)
+{
+    ssize_t sent;
+    if (conn->ssl != NULL) {
+        int rv = SSL_write(conn->ssl, memory, (int)(bytes < IO_RECORD ? bytes : IO_RECORD));
+        sent = rv > 0 ? rv : io_failed(conn, rv);
+        *well = sent != 0;
+    } else {
+        sent = send(conn->fd, memory, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        *well = sent >= 0 || io_again();
+    }
+    if (sent <= 0) {
+        return 0;
+    }
+    hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, (uint64_t)sent);
+    conn->active_ns = hth_now_ns();
+    return (size_t)sent;
+}
+
+// io_write_tls makes records of what is there: heads are short, and would be one each.
+static bool io_write_tls(hth_http_conn *c)
+{
+    char record[IO_RECORD];
+    bool well = true;
+    size_t sent = 1;
+    for (int i = 0; i < IO_WRITE / IO_RECORD && sent > 0 && evbuffer_get_length(c->out) > 0; i++) {
+        ev_ssize_t n = evbuffer_copyout(c->out, record, sizeof record);
+        sent = n > 0 ? hth_http_io_send(c, record, (size_t)n, &well) : 0;
+        evbuffer_drain(c->out, sent);
+    }
+    return well;
+}
+
+static bool io_write_plain(hth_http_conn *c)
+{
+    int n = evbuffer_write_atmost(c->out, c->fd, IO_WRITE);
+    if (n > 0) {
+        hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, (uint64_t)n);
+        c->active_ns = hth_now_ns();
+    }
+    return n >= 0 || io_again();
+}
+
+bool hth_http_io_write(hth_http_conn *conn)
+{
+    bool some = evbuffer_get_length(conn->out) > 0;
+    bool well = !some || (conn->ssl != NULL ? io_write_tls(conn) : io_write_plain(conn));
+    if (well && evbuffer_get_length(conn->out) > 0) {
+        return event_add(conn->writable, NULL) == 0;
+    }
+    event_del(conn->writable);
+    return well;
+}
+
+void hth_http_io_finish(hth_http_conn *conn)
+{
+    if (conn->ssl != NULL && SSL_is_init_finished(conn->ssl)) {
+        SSL_shutdown(conn->ssl); // as far as that goes at once
+        ERR_clear_error();
+    }
+    shutdown(conn->fd, SHUT_WR);
+}
+
+void hth_http_io_close(hth_http_conn *conn)
+{
+    if (conn->ssl != NULL) {
+        if (SSL_is_init_finished(conn->ssl) && conn->at != HTH_HTTP_AT_LINGER) {
+            SSL_shutdown(conn->ssl);
+        }
+        SSL_free(conn->ssl);
+        ERR_clear_error();
+    }
+    if (conn->readable != NULL) {
+        event_free(conn->readable);
+    }
+    if (conn->writable != NULL) {
+        event_free(conn->writable);
+    }
+    if (conn->again != NULL) {
+        event_free(conn->again);
+    }
+    close(conn->fd);
+}
+
+// ---- what a connection holds
+
+void hth_http_io_came(hth_http_conn *conn, size_t bytes)
+{
+    uint64_t now = hth_now_ns();
+    conn->h->events++;
+    conn->active_ns = now;
+    hth_stat_add(HTH_STAT_HTTP_BYTES_IN, bytes);
+    if (conn->at == HTH_HTTP_AT_LINGER) {
+        return;
+    }
+    conn->bytes += bytes;
+    hth_account_add(bytes);
+    conn->since_ns = conn->since_ns == 0 ? now : conn->since_ns;
+    if (conn->bytes > IO_SMALL && hth_account_full()) {
+        hth_http_conn_refuse(conn, 503, "the server holds too much for its clients");
+    }
+}
+
+void hth_http_io_grew(hth_http_conn *conn, size_t bytes)
+{
+    conn->bytes += bytes;
+    hth_account_add(bytes);
+}
+
+void hth_http_io_answers(hth_http_conn *conn, size_t bytes)
+{
+    conn->answer_ns = hth_now_ns();
+    conn->sending += bytes;
+    hth_account_add(bytes);
 }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-static void logging_send(hth_http *h, struct evhttp_request *req)
+static void logging_send(hth_http *h, hth_http_req *req)
 {
     hth_http_send_json(
         h, req,
@@ -20,9 +20,9 @@ static void logging_send(hth_http *h, struct evhttp_request *req)
                   hth_log_enabled(HTH_LEVEL_DEBUG, HTH_SUBSYS_SERVER), "log_format", "ISO8601"));
 }
 
-void hth_http_logging_get(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_logging_get(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    logging_send(h, req);
+    logging_send(http, req);
 }
 
 // logging_switch reads a switch that stays as it is when the request does not name it.
@@ -33,7 +33,22 @@ static bool logging_switch(const json_t *q, const char *key, hth_log_level level
     return v != NULL ? json_is_true(v) : hth_log_enabled(level, HTH_SUBSYS_SERVER);
 }
 
-void hth_http_logging_set(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+// logging_filter is the filter with the most of what is switched on.
+static const char *logging_filter(bool debug, bool info, bool warn, bool error)
+{
+    if (debug) {
+        return "debug";
+    }
+    if (info) {
+        return "info";
+    }
+    if (warn) {
+        return "warn";
+    }
+    return error ? "error" : "none";
+}
+
+void hth_http_logging_set(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     json_t *q;
     bool good = true;
@@ -53,15 +68,15 @@ void hth_http_logging_set(hth_http *h, struct evhttp_request *req, const hth_htt
     good = good && (verbose == NULL || json_is_integer(verbose));
     json_decref(q);
     if (file || other) {
-        hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "%s",
+        hth_http_fail(h, req, 501, "%s",
                       file ? "log_file may not be set over the network"
                            : "log_format is ISO8601 and cannot be changed");
     } else if (!good) {
-        hth_http_fail(h, req, HTTP_BADREQUEST,
+        hth_http_fail(h, req, 400,
                       "Unable to parse the logging settings: switches are true or false, "
                       "log_verbose_level is a whole number");
     } else {
-        hth_log_filter(debug ? "debug" : info ? "info" : warn ? "warn" : error ? "error" : "none");
+        hth_log_filter(logging_filter(debug, info, warn, error));
         logging_send(h, req);
     }
 }

@@ -25,26 +25,25 @@ static const metric metric_table[] = {
     {"nv_inference_request_duration_us", "counter", "time of successful requests", "times",
      "success_ns", 1000},
     {"nv_inference_queue_duration_us", "counter", "time in the queue", "times", "queue_ns", 1000},
-    {"nv_inference_compute_input_duration_us", "counter", "time until the outputs had a place",
-     "times", "input_ns", 1000},
+    {"nv_inference_compute_input_duration_us", "counter", "time to allocate outputs", "times",
+     "input_ns", 1000},
     {"nv_inference_compute_infer_duration_us", "counter", "time of the model", "times", "infer_ns",
      1000},
     {"nv_inference_compute_output_duration_us", "counter",
-     "time of taking joined requests' outputs apart", "times", "output_ns", 1000},
-    {"nv_inference_pending_request_count", "gauge", "requests that wait to be run", "", "queued",
-     1},
-    {"hearth_model_requests", "counter", "requests, failed ones too", "", "requests", 1},
-    {"hearth_model_busy_us", "counter", "time that the engine spent on the model", "", "busy_ns",
-     1000},
-    {"hearth_model_weight_bytes", "gauge", "bytes of all weights, in the store", "", "weight_bytes",
+     "time to split the outputs of batched requests", "times", "output_ns", 1000},
+    {"nv_inference_pending_request_count", "gauge", "queued requests", "", "queued", 1},
+    {"hearth_model_requests", "counter", "requests, including failed ones", "", "requests", 1},
+    {"hearth_model_busy_us", "counter", "time that the engine computed for the model", "",
+     "busy_ns", 1000},
+    {"hearth_model_weight_bytes", "gauge", "bytes of all weights in the store", "", "weight_bytes",
      1},
     {"hearth_model_private_bytes", "gauge", "resident weights that no other model uses", "",
      "resident_private_bytes", 1},
     {"hearth_model_shared_bytes", "gauge", "resident weights that other models use too", "",
      "resident_shared_bytes", 1},
-    {"hearth_model_pinned_bytes", "gauge", "resident weights that stay whoever needs the room", "",
-     "pinned_bytes", 1},
-    {"hearth_model_mapped_bytes", "gauge", "weights used where the store maps them", "",
+    {"hearth_model_pinned_bytes", "gauge", "resident weights that are pinned", "", "pinned_bytes",
+     1},
+    {"hearth_model_mapped_bytes", "gauge", "weights used in place, mapped from the store", "",
      "mapped_bytes", 1},
     {"hearth_model_host_bytes", "gauge", "copies in host memory", "", "host_bytes", 1},
     {"hearth_model_arena_bytes", "gauge", "largest arena of the model's programs", "",
@@ -138,7 +137,7 @@ static void metrics_answers(hth_text *out, const json_t *models)
     const json_t *m;
     char line[80];
     size_t i;
-    metric_head(out, name, "histogram", "time until the answer of successful requests");
+    metric_head(out, name, "histogram", "latency of successful requests");
     json_array_foreach(models, i, m)
     {
         snprintf(line, sizeof line, "%s_count", name);
@@ -165,7 +164,7 @@ static void metrics_summaries(hth_text *out, const json_t *models)
     const json_t *m;
     char line[80];
     size_t i;
-    metric_head(out, name, "summary", "time of successful requests, percentiles of a minute");
+    metric_head(out, name, "summary", "latency of successful requests, percentiles over a minute");
     json_array_foreach(models, i, m)
     {
         bool any = json_array_size(json_object_get(m, "quantiles_ns")) > 0;
@@ -205,7 +204,7 @@ static void metrics_models(hth_text *out, const json_t *models)
                             t->divisor);
         }
     }
-    metric_head(out, "nv_model_load_duration_secs", "gauge", "time that loading the model took");
+    metric_head(out, "nv_model_load_duration_secs", "gauge", "time to load the model");
     json_array_foreach(models, i, m)
     {
         metric_labels(out, "nv_model_load_duration_secs", m, "");
@@ -382,7 +381,7 @@ static void metrics_store(hth_text *out, const json_t *store)
         int divisor;
     } row[] = {
         {"hearth_store_damaged_tensors", "damaged_tensors",
-         "tensors that are known to be damaged, and not used", 1},
+         "tensors known to be damaged, which are not used", 1},
         {"hearth_store_index_damages", "index_damages",
          "what was wrong with the store's index when it was read last", 1},
         {"hearth_store_tensors", "tensors", "tensors with a file, when they were read last", 1},
@@ -398,7 +397,7 @@ static void metrics_store(hth_text *out, const json_t *store)
     }
 }
 
-hth_err hth_http_write_metrics(hth_http *h, const json_t *doc, bool far, hth_text *out)
+hth_err hth_http_write_metrics(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
     metrics_models(out, json_object_get(doc, "models"));
     metrics_ledger(out, "ledger", json_object_get(doc, "ledger"));
@@ -410,20 +409,19 @@ hth_err hth_http_write_metrics(hth_http *h, const json_t *doc, bool far, hth_tex
                    "device_bytes", json_object_get(doc, "jobs"));
     metrics_store(out, json_object_get(doc, "store"));
     metrics_process(out);
-    metrics_machine(out, &h->machine);
+    metrics_machine(out, &http->machine);
     return HTH_OK;
 }
 
-void hth_http_metrics(hth_http *h, struct evhttp_request *req)
+void hth_http_metrics(hth_http *http, hth_http_req *req)
 {
-    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
-    enum evhttp_cmd_type verb = evhttp_request_get_command(req);
-    if (path == NULL || strcmp(path, "/metrics") != 0) {
-        hth_http_fail(h, req, HTTP_NOTFOUND, "Not Found");
-    } else if (verb != EVHTTP_REQ_GET && verb != EVHTTP_REQ_HEAD) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", HTH_HTTP_ALLOW_GET);
-        hth_http_fail(h, req, HTTP_BADMETHOD, "Method Not Allowed");
+    hth_http_verb verb = req->head.verb;
+    if (strcmp(req->head.path, "/metrics") != 0) {
+        hth_http_fail(http, req, 404, "Not Found");
+    } else if (verb != HTH_VERB_GET && verb != HTH_VERB_HEAD) {
+        hth_http_add(req, "Allow", HTH_HTTP_ALLOW_GET);
+        hth_http_fail(http, req, 405, "Method Not Allowed");
     } else {
-        hth_http_list_ask(h, req, HTH_HTTP_LIST_METRICS);
+        hth_http_list_request(http, req, HTH_HTTP_LIST_METRICS);
     }
 }

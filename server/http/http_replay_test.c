@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded requests: what known clients send, byte for byte, and bad requests with the status that
 // each must get, as a JSON error, or the outputs. What comes back in binary from the identity "m"
-// is compared with what was sent. Behind all of them the server is ready, and the models' memory is
+// is compared with what was sent. After all of them the server is ready, and the models' memory is
 // what it was before the first.
 #include "tests/rig/http_rig.h"
 
@@ -290,7 +290,7 @@ static char *ledger_of(int port)
 }
 
 // replay_whole also compares the ledger, with no model loaded, before the first row with that
-// behind the last.
+// after the last.
 static int replay_whole(void **state, const char *path, int least)
 {
     const server_rig *f = *state;

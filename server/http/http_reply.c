@@ -6,16 +6,11 @@
 #include "base/clock.h"
 #include "runtime/redact.h"
 
-#include <event2/bufferevent.h>
-#include <event2/http_struct.h>
-#include <event2/keyvalq_struct.h>
 #include <event2/util.h>
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/queue.h>
-#include <sys/socket.h>
 #include <time.h>
 
 // ---- errors: the one table
@@ -71,13 +66,14 @@ const char *hth_http_phrase(int status)
 
 // ---- traces
 
-void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_trace(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    h->tracing = hth_tracer_on(h->tracer) ? hth_trace_begin(h->tracer, a->name) : NULL;
-    if (h->tracing != NULL) {
+    http->tracing = hth_tracer_on(http->tracer) ? hth_trace_begin(http->tracer, args->name) : NULL;
+    if (http->tracing != NULL) {
         uint64_t now = hth_now_ns();
-        h->tracing->ns[HTH_TRACE_HTTP_RECV_START] = h->received_ns != 0 ? h->received_ns : now;
-        h->tracing->ns[HTH_TRACE_HTTP_RECV_END] = now;
+        http->tracing->ns[HTH_TRACE_HTTP_RECV_START] =
+            http->received_ns != 0 ? http->received_ns : now;
+        http->tracing->ns[HTH_TRACE_HTTP_RECV_END] = now;
     }
 }
 
@@ -121,18 +117,9 @@ static void reply_trace(hth_http *h, struct evbuffer *body)
 
 // ---- replies
 
-static void reply_sent(struct evhttp_request *req, void *arg)
-{
-    hth_http *h = arg;
-    hth_http_conn *conn = hth_http_conn_of(h, req);
-    if (conn != NULL) {
-        hth_http_conn_answered(conn);
-        if (evhttp_request_get_command(req) == EVHTTP_REQ_CONNECT) { // evhttp would keep it
-            shutdown(conn->fd, SHUT_RDWR);
-        }
-    }
-    h->n_sending--;
-}
+// What an answer's head, and a short answer as a whole, takes at most; and the body of a short one.
+#define REPLY_HEAD  2048
+#define REPLY_SHORT 4096
 
 // reply_date is the present moment as a header says it.
 static const char *reply_date(hth_http *h)
@@ -145,173 +132,173 @@ static const char *reply_date(hth_http *h)
     return h->date;
 }
 
-// reply_is_plain tells whether an answer needs no more than reply_plain knows: most do not.
-static bool reply_is_plain(const hth_http_conn *conn, const struct evhttp_request *req)
+// reply_put puts `text` at `at`, and returns where it ends: before `end`, where it would be too
+// long.
+static char *reply_put(char *at, const char *end, const char *text)
 {
-    return conn != NULL && conn->writable != NULL && req->major == 1 && req->minor == 1 &&
-           req->type != EVHTTP_REQ_CONNECT && !req->chunked &&
-           (req->flags & EVHTTP_PROXY_REQUEST) == 0;
+    size_t n = strlen(text), room = (size_t)(end - at);
+    return mempcpy(at, text, n < room ? n : room);
 }
 
-// reply_field puts "key: value" at `at`, and returns where it ends.
-static char *reply_field(char *at, const char *key, const char *value)
+static char *reply_field(char *at, const char *end, const char *key, const char *value)
 {
-    return stpcpy(stpcpy(stpcpy(stpcpy(at, key), ": "), value), "\r\n");
-}
-
-// reply_fields puts the headers that were set for the answer at `at`, and returns where they end.
-static char *reply_fields(char *at, const struct evhttp_request *req)
-{
-    const char *asked = hth_http_header(req, "Connection");
-    bool close = asked != NULL && strcasecmp(asked, "close") == 0;
-    const struct evkeyval *kv;
-    TAILQ_FOREACH(kv, req->output_headers, next)
-    {
-        if (!close || strcasecmp(kv->key, "Connection") != 0) {
-            at = reply_field(at, kv->key, kv->value);
-        }
-    }
-    return close ? reply_field(at, "Connection", "close") : at;
-}
-
-// reply_most is what the head takes at most, `extra` bytes for what is in no header that was set.
-static size_t reply_most(const struct evhttp_request *req, size_t extra)
-{
-    const struct evkeyval *kv;
-    TAILQ_FOREACH(kv, req->output_headers, next)
-    {
-        extra += strlen(kv->key) + strlen(kv->value) + 4;
-    }
-    return extra;
+    at = reply_put(reply_put(at, end, key), end, ": ");
+    return reply_put(reply_put(at, end, value), end, "\r\n");
 }
 
 // reply_number puts `n` in decimal at `at`, and returns where it ends.
-static char *reply_number(char *at, uint64_t n)
+static char *reply_number(char *at, const char *end, uint64_t n)
 {
-    char digits[20]; // the largest has 20
-    char *end = digits + sizeof digits, *p = end;
+    char digits[21]; // the largest has 20
+    char *p = digits + sizeof digits - 1;
+    *p = 0;
     do {
         *--p = (char)('0' + n % 10);
         n /= 10;
     } while (n != 0);
-    return mempcpy(at, p, (size_t)(end - p));
+    return reply_put(at, end, p);
 }
 
-size_t hth_http_health_text(hth_http *h, const char *json, char out[HTH_HTTP_HEALTH_BYTES])
+// Of an answer that comes in chunks.
+#define REPLY_CHUNKED UINT64_MAX
+
+// reply_head writes an answer's head, for a body of `length` bytes, and returns how long it is.
+static size_t reply_head(hth_http *h, const hth_http_req *req, int status, const char *type,
+                         uint64_t length, char out[REPLY_HEAD])
 {
-    char *at = stpcpy(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n");
-    at = stpcpy(reply_field(at, "Date", reply_date(h)), "Content-Length: ");
-    at = stpcpy(reply_number(at, strlen(json)), "\r\n\r\n");
-    return (size_t)(stpcpy(at, json) - out);
+    const hth_http_head *d = &req->head;
+    char *at = out, *end = out + REPLY_HEAD;
+    at = reply_put(at, end, d->minor > 0 ? "HTTP/1.1 " : "HTTP/1.0 ");
+    at = reply_put(reply_number(at, end, (uint64_t)status), end, " ");
+    at = reply_put(reply_put(at, end, hth_http_phrase(status)), end, "\r\n");
+    at = type != NULL ? reply_field(at, end, "Content-Type", type) : at;
+    for (int i = 0; i < req->n_fields; i++) {
+        at = reply_field(at, end, req->field[i].name, req->field[i].value);
+    }
+    at = reply_field(at, end, "Date", reply_date(h));
+    if (length == REPLY_CHUNKED) {
+        at = reply_field(at, end, "Transfer-Encoding", "chunked");
+    } else {
+        at = reply_number(reply_put(at, end, "Content-Length: "), end, length);
+        at = reply_put(at, end, "\r\n");
+    }
+    if (!d->keep) {
+        at = reply_field(at, end, "Connection", "close");
+    } else if (d->minor == 0) {
+        at = reply_field(at, end, "Connection", "keep-alive");
+    }
+    at = reply_put(at, end, "\r\n");
+    assert(at < end);
+    return (size_t)(at - out);
 }
 
-size_t hth_http_error_text(hth_http *h, int status, const char *fields, const char *json, char *out,
-                           size_t cap)
+size_t hth_http_error_text(hth_http *http, int status, const char *sentence, char *out, size_t cap)
 {
     int n = snprintf(out, cap,
                      "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\n"
-                     "Content-Length: %zu\r\n%sConnection: close\r\n\r\n%s",
-                     status, hth_http_phrase(status), reply_date(h), strlen(json), fields, json);
+                     "Content-Length: %zu\r\nConnection: close\r\n\r\n{\"error\":\"%s\"}",
+                     status, hth_http_phrase(status), reply_date(http), strlen(sentence) + 12,
+                     sentence);
     return n > 0 && (size_t)n < cap ? (size_t)n : 0;
 }
 
-// reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
-// say. `length`: what the head says of the body. false: out of memory, nothing has happened.
-static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
-                        int status, const char *type, size_t length, struct evbuffer *body)
+void hth_http_add(hth_http_req *req, const char *name, const char *value)
 {
-    struct evbuffer *out = bufferevent_get_output(conn->b);
-    const char *date = reply_date(h), *phrase = hth_http_phrase(status);
-    struct evbuffer_iovec v;
-    size_t most = reply_most(req, 200 + strlen(phrase) + (type != NULL ? strlen(type) : 0));
-    if (evbuffer_reserve_space(out, (ev_ssize_t)most, &v, 1) != 1) {
-        return false;
-    }
-    char *at = reply_number(stpcpy(v.iov_base, "HTTP/1.1 "), (uint64_t)status);
-    at = stpcpy(stpcpy(stpcpy(at, " "), phrase), "\r\n");
-    at = type != NULL ? reply_field(at, "Content-Type", type) : at;
-    at = reply_field(reply_fields(at, req), "Date", date);
-    at = stpcpy(at, "Content-Length: ");
-    at = reply_number(at, length);
-    at = stpcpy(at, "\r\n\r\n");
-    v.iov_len = (size_t)(at - (char *)v.iov_base);
-    evbuffer_commit_space(out, &v, 1);
-    if (body != NULL) {
-        evbuffer_add_buffer(out, body);
-    }
-    evhttp_send_reply_end(req); // behind what is to go out
-    return true;
+    assert(req->n_fields < HTH_HTTP_FIELDS);
+    req->field[req->n_fields].name = name;
+    req->field[req->n_fields++].value = value;
 }
 
-// reply_evhttp has evhttp write the head. The length is said here: it does not say it where it
-// knows of no body, of a HEAD's, nor to clients of HTTP/1.0, who could not see then that it was
-// cut.
-static void reply_evhttp(struct evhttp_request *req, int status, const char *type, size_t length,
-                         struct evbuffer *body)
+// reply_short sends a short answer from one piece, `n` bytes with its body: of most answers no
+// memory is taken for that.
+static bool reply_short(hth_http_conn *c, const char *text, size_t n)
 {
-    if (type != NULL) {
-        evhttp_add_header(req->output_headers, "Content-Type", type);
-    }
-    char digits[24];
-    *reply_number(digits, length) = 0;
-    evhttp_add_header(req->output_headers, "Content-Length", digits);
-    evhttp_send_reply(req, status, hth_http_phrase(status), body);
+    bool well;
+    size_t sent = hth_http_io_send(c, text, n, &well);
+    return well && (sent == n ||
+                    (evbuffer_add(c->out, text + sent, n - sent) == 0 && hth_http_io_write(c)));
 }
 
-void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
-                   struct evbuffer *body)
+// reply_send sends an answer whose head is the first `n` of REPLY_SHORT bytes at `text`; `body` may
+// be NULL, and is emptied.
+static void reply_send(hth_http_conn *c, char *text, size_t n, struct evbuffer *body)
 {
-    if (h->tracing != NULL) {
-        reply_trace(h, body);
-    }
-    size_t length = body != NULL ? evbuffer_get_length(body) : 0;
-    hth_http_conn *conn = hth_http_conn_of(h, req);
-    if (req->type == EVHTTP_REQ_HEAD && body != NULL) {
-        evbuffer_drain(body, length);
-    }
-    if (conn != NULL) {
-        hth_http_conn_answers(conn, body != NULL ? evbuffer_get_length(body) : 0);
-    }
+    hth_http *h = c->h;
+    size_t bytes = body != NULL ? evbuffer_get_length(body) : 0;
+    bool well;
+    hth_http_io_answers(c, bytes);
     h->n_sending++;
     h->n_answered++;
-    evhttp_request_set_on_complete_cb(req, reply_sent, h);
-    h->writing = true;
-    if (!reply_is_plain(conn, req) || !reply_plain(h, conn, req, status, type, length, body)) {
-        reply_evhttp(req, status, type, length, body);
+    c->at = HTH_HTTP_AT_ANSWER;
+    if (n + bytes <= REPLY_SHORT && evbuffer_get_length(c->out) == 0) {
+        if (bytes > 0) {
+            evbuffer_copyout(body, text + n, bytes);
+        }
+        well = reply_short(c, text, n + bytes);
+        if (bytes > 0) {
+            evbuffer_drain(body, bytes);
+        }
+    } else {
+        well = evbuffer_add(c->out, text, n) == 0 &&
+               (bytes == 0 || evbuffer_add_buffer(c->out, body) == 0) && hth_http_io_write(c);
     }
-    h->writing = false;
-    if (conn != NULL) {
-        hth_http_io_write(conn);
+    if (!well) { // its client has gone
+        c->req.head.keep = c->refused = false;
+        evbuffer_drain(c->out, evbuffer_get_length(c->out));
+    }
+    if (evbuffer_get_length(c->out) == 0) {
+        hth_http_conn_answered(c);
     }
 }
 
-void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *json, size_t n)
+void hth_http_send(hth_http *http, hth_http_req *req, int status, const char *type,
+                   struct evbuffer *body)
 {
+    char text[REPLY_SHORT];
+    if (http->tracing != NULL) {
+        reply_trace(http, body);
+    }
+    size_t length = body != NULL ? evbuffer_get_length(body) : 0;
+    if (req->head.verb == HTH_VERB_HEAD && body != NULL) {
+        evbuffer_drain(body, length);
+    }
+    reply_send(req->conn, text, reply_head(http, req, status, type, length, text), body);
+}
+
+void hth_http_send_text(hth_http *http, hth_http_req *req, const char *json)
+{
+    char text[REPLY_SHORT];
+    size_t length = strlen(json), n = reply_head(http, req, 200, "application/json", length, text);
+    assert(n + length <= sizeof text);
+    memcpy(text + n, json, length);
+    reply_send(req->conn, text, n + (req->head.verb != HTH_VERB_HEAD ? length : 0), NULL);
+}
+
+// event_chunked makes a body one chunk, and the last. HTTP/1.0 knows none.
+static bool event_chunked(struct evbuffer *event)
+{
+    char size[24];
+    int n = snprintf(size, sizeof size, "%zx\r\n", evbuffer_get_length(event));
+    return evbuffer_prepend(event, size, (size_t)n) == 0 &&
+           evbuffer_add(event, "\r\n0\r\n\r\n", 7) == 0;
+}
+
+void hth_http_send_event(hth_http *http, hth_http_req *req, const char *json, size_t bytes)
+{
+    char text[REPLY_SHORT];
+    bool chunked = req->head.minor > 0;
     struct evbuffer *event = evbuffer_new();
     if (event == NULL || evbuffer_add(event, "data: ", 6) != 0 ||
-        evbuffer_add(event, json, n) != 0 || evbuffer_add(event, "\n\n", 2) != 0) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        evbuffer_add(event, json, bytes) != 0 || evbuffer_add(event, "\n\n", 2) != 0 ||
+        (chunked && !event_chunked(event))) {
+        hth_http_fail(http, req, 503, "out of memory for an answer");
     } else {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type",
-                          "text/event-stream; charset=utf-8");
-        if (h->tracing != NULL) {
-            reply_trace(h, event);
+        if (http->tracing != NULL) {
+            reply_trace(http, event);
         }
-        hth_http_conn *conn = hth_http_conn_of(h, req);
-        if (conn != NULL) {
-            hth_http_conn_answers(conn, evbuffer_get_length(event));
-        }
-        h->n_sending++;
-        h->n_answered++;
-        evhttp_request_set_on_complete_cb(req, reply_sent, h);
-        h->writing = true;
-        evhttp_send_reply_start(req, HTTP_OK, hth_http_phrase(HTTP_OK));
-        evhttp_send_reply_chunk(req, event);
-        evhttp_send_reply_end(req);
-        h->writing = false;
-        if (conn != NULL) {
-            hth_http_io_write(conn);
-        }
+        size_t head = reply_head(http, req, 200, "text/event-stream; charset=utf-8",
+                                 chunked ? REPLY_CHUNKED : evbuffer_get_length(event), text);
+        reply_send(req->conn, text, head, event);
     }
     if (event != NULL) {
         evbuffer_free(event);
@@ -319,12 +306,12 @@ void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *js
 }
 
 // reply_json writes `doc`, which may hold anything that came in a request.
-static void reply_json(hth_http *h, struct evhttp_request *req, int status, const json_t *doc)
+static void reply_json(hth_http *h, hth_http_req *req, int status, const json_t *doc)
 {
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     struct evbuffer *body = evbuffer_new();
     if (text == NULL || body == NULL || evbuffer_add(body, text, strlen(text)) != 0) {
-        status = HTTP_SERVUNAVAIL; // without a body: there is no memory for one
+        status = 503; // without a body: there is no memory for one
     }
     hth_http_send(h, req, status, "application/json", body);
     if (body != NULL) {
@@ -333,20 +320,20 @@ static void reply_json(hth_http *h, struct evhttp_request *req, int status, cons
     free(text);
 }
 
-void hth_http_send_json(hth_http *h, struct evhttp_request *req, json_t *doc)
+void hth_http_send_json(hth_http *http, hth_http_req *req, json_t *doc)
 {
-    reply_json(h, req, HTTP_OK, doc);
+    reply_json(http, req, 200, doc);
     json_decref(doc);
 }
 
-void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const char *fmt, ...)
+void hth_http_fail(hth_http *http, hth_http_req *req, int status, const char *fmt, ...)
 {
     char sentence[1200];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, ap);
     va_end(ap);
-    if (!hth_http_is_near(h, req)) {
+    if (!hth_http_is_near(req)) {
         char cleared[sizeof sentence];
         hth_redact(sentence, cleared, sizeof cleared);
         memcpy(sentence, cleared, sizeof sentence);
@@ -359,34 +346,34 @@ void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const ch
         s = json_string(sentence);
     }
     json_t *doc = json_pack("{s:o}", "error", s);
-    reply_json(h, req, status, doc);
+    reply_json(http, req, status, doc);
     json_decref(doc);
 }
 
-void hth_http_fail_err(hth_http *h, struct evhttp_request *req, hth_err err)
+void hth_http_fail_err(hth_http *http, hth_http_req *req, hth_err err)
 {
     const char *detail = hth_err_detail();
     int status = err == HTH_ETOOBIG ? 413 : status_of(err); // the request, not a tensor in it
-    hth_http_fail(h, req, status, "%s", detail[0] != 0 ? detail : hth_strerror(err));
+    hth_http_fail(http, req, status, "%s", detail[0] != 0 ? detail : hth_strerror(err));
 }
 
-void hth_http_fail_call(hth_http_call *c, const char *id)
+void hth_http_fail_call(hth_http_call *call, const char *id)
 {
-    const hth_http_args *a = &c->args;
-    if (c->r.err != HTH_ENOENT) {
-        const char *detail = c->r.detail[0] != 0 ? c->r.detail : hth_strerror(c->r.err);
-        if (c->r.query != NULL) {
-            hth_http_fail(c->h, c->req, status_of(c->r.err), "%s", detail);
+    const hth_http_args *a = &call->args;
+    if (call->r.err != HTH_ENOENT) {
+        const char *detail = call->r.detail[0] != 0 ? call->r.detail : hth_strerror(call->r.err);
+        if (call->r.command != HTH_COMMAND_NONE) {
+            hth_http_fail(call->h, call->req, status_of(call->r.err), "%s", detail);
         } else {
-            hth_http_fail(c->h, c->req, status_of(c->r.err), "[request id: %.200s] %s",
+            hth_http_fail(call->h, call->req, status_of(call->r.err), "[request id: %.200s] %s",
                           id != NULL && id[0] != 0 ? id : "<id_unknown>", detail);
         }
     } else if (a->version != 0) {
-        hth_http_fail(c->h, c->req, HTTP_NOTFOUND,
+        hth_http_fail(call->h, call->req, 404,
                       "Request for unknown model: '%s' version %d is not found", a->name,
                       a->version);
     } else {
-        hth_http_fail(c->h, c->req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found",
+        hth_http_fail(call->h, call->req, 404, "Request for unknown model: '%s' is not found",
                       a->name);
     }
 }

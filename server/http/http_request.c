@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads an inference request: a JSON head and, behind it, the bytes of those inputs that say so
+// Reads an inference request: a JSON head and, after it, the bytes of those inputs that say so
 // (binary tensor data). Only the head is made contiguous; tensors are used where they came to, if
 // that is the engine's memory (http_block.c), or copied there from the pieces in which they
 // arrived. Sizes are checked against what has arrived before memory is taken.
 #include "server/http/http_infer.h"
-
-#include "server/http/http_field.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,7 @@ typedef struct reading {
     size_t head_bytes, binary_bytes; // of the body, and of the inputs so far
     size_t text_bytes;               // of inputs that are text, as tensors
     hth_json_span data[HTH_INFER_MAX_TENSORS];
-    bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is behind the head
+    bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is after the head
     bool here[HTH_INFER_MAX_TENSORS];   // .. and used there
 } reading;
 
@@ -74,9 +72,9 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     json_t *region;
     uint64_t offset;
     bool sized, placed;
-    HTH_TRY(hth_field(parameters, "shared_memory_region", JSON_STRING, "a string", &region));
-    HTH_TRY(hth_field_count(parameters, "shared_memory_byte_size", bytes, &sized));
-    HTH_TRY(hth_field_count(parameters, "shared_memory_offset", &offset, &placed));
+    HTH_TRY(hth_json_field(parameters, "shared_memory_region", JSON_STRING, "a string", &region));
+    HTH_TRY(hth_json_field_count(parameters, "shared_memory_byte_size", bytes, &sized));
+    HTH_TRY(hth_json_field_count(parameters, "shared_memory_offset", &offset, &placed));
     if (!sized) {
         return hth_fail(HTH_EINVAL, "'shared_memory_byte_size' of tensor '%s' is missing", tensor);
     }
@@ -117,7 +115,7 @@ static hth_err read_source(reading *s, const json_t *input, hth_request_tensor *
     json_t *parameters = json_object_get(input, "parameters");
     uint64_t bytes;
     bool binary, shared = json_object_get(parameters, "shared_memory_region") != NULL;
-    HTH_TRY(hth_field_count(parameters, "binary_data_size", &bytes, &binary));
+    HTH_TRY(hth_json_field_count(parameters, "binary_data_size", &bytes, &binary));
     bool data = json_object_get(input, "data") != NULL;
     if (data + binary + shared != 1) {
         return hth_fail(HTH_EINVAL,
@@ -133,15 +131,15 @@ static hth_err read_source(reading *s, const json_t *input, hth_request_tensor *
         return read_mismatch(s, in, bytes);
     }
     if (data) {
-        return in->t.dtype == HTH_DT_F16 || in->t.dtype == HTH_DT_BF16
-                   ? hth_fail(HTH_EINVAL,
-                              "receiving %s data via JSON is not supported. Please use the binary "
-                              "data format for input '%s'",
-                              hth_dtype_name(in->t.dtype), in->name)
-               : s->data[i].p != NULL &&
-                       hth_json_fits(&s->data[i], hth_shape_elements(&in->t.shape))
-                   ? HTH_OK
-                   : read_too_little(in, &s->data[i]);
+        if (in->t.dtype == HTH_DT_F16 || in->t.dtype == HTH_DT_BF16) {
+            return hth_fail(HTH_EINVAL,
+                            "receiving %s data via JSON is not supported. Please use the binary "
+                            "data format for input '%s'",
+                            hth_dtype_name(in->t.dtype), in->name);
+        }
+        bool fits =
+            s->data[i].p != NULL && hth_json_fits(&s->data[i], hth_shape_elements(&in->t.shape));
+        return fits ? HTH_OK : read_too_little(in, &s->data[i]);
     }
     s->data[i].p = NULL;
     HTH_TRY(read_mismatch(s, in, bytes));
@@ -161,9 +159,9 @@ static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *i
     if (!json_is_object(input)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'inputs': an element is no object");
     }
-    HTH_TRY(hth_field_needed(input, "name", JSON_STRING, "a string", &name));
-    HTH_TRY(hth_field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
-    HTH_TRY(hth_field_needed(input, "datatype", JSON_STRING, "a string", &datatype));
+    HTH_TRY(hth_json_field_needed(input, "name", JSON_STRING, "a string", &name));
+    HTH_TRY(hth_json_field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
+    HTH_TRY(hth_json_field_needed(input, "datatype", JSON_STRING, "a string", &datatype));
     in->name = json_string_value(name);
     in->t.dtype = hth_infer_dtype_named(json_string_value(datatype));
     if (in->t.dtype == HTH_DT_NONE) {
@@ -174,10 +172,10 @@ static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *i
     return read_source(s, input, in, i);
 }
 
-void hth_infer_clean_bools(const hth_tensor *t)
+void hth_infer_clean_bools(const hth_tensor *tensor)
 {
-    uint8_t *b = t->data;
-    for (size_t i = 0; t->dtype == HTH_DT_BOOL && i < t->bytes; i++) {
+    uint8_t *b = tensor->data;
+    for (size_t i = 0; tensor->dtype == HTH_DT_BOOL && i < tensor->bytes; i++) {
         b[i] = b[i] != 0;
     }
 }
@@ -188,9 +186,9 @@ static bool in_place(const hth_tensor *t)
     return t->data != NULL && hth_shared_in_place(t) && (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
 }
 
-// read_behind finds the inputs behind the head. Where the body has come to the engine's memory,
+// read_after_head finds the inputs after the head. Where the body has come to the engine's memory,
 // those that are aligned stay there: nobody else writes to it.
-static void read_behind(reading *s)
+static void read_after_head(reading *s)
 {
     hth_infer_call *c = s->c;
     hth_http_block *b = c->arrived;
@@ -212,7 +210,7 @@ static void read_behind(reading *s)
     }
 }
 
-// read_elsewhere fills the inputs that are not behind the head, into a block from `at` on. Those
+// read_elsewhere fills the inputs that are not after the head, into a block from `at` on. Those
 // that are get their place in it.
 static hth_err read_elsewhere(reading *s, char *at)
 {
@@ -243,7 +241,7 @@ static hth_err read_data(reading *s)
 {
     hth_infer_call *c = s->c;
     size_t bytes = 0;
-    read_behind(s);
+    read_after_head(s);
     for (int i = 0; i < c->n_in; i++) {
         bool there = s->here[i] || in_place(&c->in[i].t);
         bytes += there ? 0 : hth_infer_aligned(c->in[i].t.bytes);
@@ -277,7 +275,7 @@ static hth_err read_inputs(reading *s)
     hth_infer_call *c = s->c;
     json_t *list, *input;
     size_t i;
-    HTH_TRY(hth_field_needed(c->head, "inputs", JSON_ARRAY, "an array", &list));
+    HTH_TRY(hth_json_field_needed(c->head, "inputs", JSON_ARRAY, "an array", &list));
     size_t n = json_array_size(list);
     if (n == 0) {
         return hth_fail(HTH_EINVAL, "the request has no inputs");
@@ -305,7 +303,7 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
     if (!json_is_object(output)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'outputs': an element is no object");
     }
-    HTH_TRY(hth_field_needed(output, "name", JSON_STRING, "a string", &name));
+    HTH_TRY(hth_json_field_needed(output, "name", JSON_STRING, "a string", &name));
     out->name = json_string_value(name);
     for (const hth_infer_wanted *other = c->wanted; other < out; other++) {
         if (strcmp(other->name, out->name) == 0) {
@@ -314,13 +312,13 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
     }
     uint64_t classes;
     bool given;
-    HTH_TRY(hth_field_count(parameters, "classification", &classes, &given));
+    HTH_TRY(hth_json_field_count(parameters, "classification", &classes, &given));
     if (classes > HTH_INFER_MAX_CLASSES) {
         return hth_fail(HTH_EINVAL, "classification: more than %d classes of output '%s'",
                         HTH_INFER_MAX_CLASSES, out->name);
     }
     out->classes = (int64_t)classes;
-    HTH_TRY(hth_field_bool(parameters, "binary_data", &out->binary));
+    HTH_TRY(hth_json_field_bool(parameters, "binary_data", &out->binary));
     if (json_object_get(parameters, "shared_memory_region") == NULL) {
         return HTH_OK;
     }
@@ -330,14 +328,14 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
                         "classification",
                         out->name);
     }
-    return read_shared(c, parameters, out->name, &out->at, &out->room);
+    return read_shared(c, parameters, out->name, &out->at, &out->capacity);
 }
 
 static hth_err read_outputs(hth_infer_call *c)
 {
     json_t *list, *output;
     size_t i;
-    HTH_TRY(hth_field(c->head, "outputs", JSON_ARRAY, "an array", &list));
+    HTH_TRY(hth_json_field(c->head, "outputs", JSON_ARRAY, "an array", &list));
     size_t n = json_array_size(list);
     if (n == 0) {
         return HTH_OK;
@@ -357,13 +355,67 @@ static hth_err read_outputs(hth_infer_call *c)
     return HTH_OK;
 }
 
+// ---- parameters: those that mean something here, and the form of all others, which have no
+// effect. Models have no state between requests: a sequence's name, start and end are checked and
+// otherwise ignored.
+
+static hth_err check_parameter(const json_t *all, const char *key, const json_t *v)
+{
+    static const char *const switches[] = {"sequence_start", "sequence_end", "binary_data_output"};
+    uint64_t count;
+    bool yes;
+    if (strncmp(key, "triton_", 7) == 0) {
+        return hth_fail(HTH_EINVAL, "parameter keys starting with 'triton_' are reserved: '%.80s'",
+                        key);
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        if (strcmp(key, switches[i]) == 0) {
+            return hth_json_field_bool(all, key, &yes);
+        }
+    }
+    if (strcmp(key, "sequence_id") == 0 && !json_is_string(v)) {
+        return hth_json_field_count(all, key, &count, &yes);
+    }
+    return json_is_object(v) || json_is_array(v) || json_is_null(v)
+               ? hth_fail(HTH_EINVAL,
+                          "parameter '%.80s' is not a string, a number, or a truth value", key)
+               : HTH_OK;
+}
+
+// read_queueing reads where and how long the request may wait.
+static hth_err read_queueing(hth_infer_call *c, const json_t *all)
+{
+    uint64_t priority;
+    bool given;
+    HTH_TRY(hth_json_field_count(all, "priority", &priority, &given));
+    HTH_TRY(hth_json_field_count(all, "timeout", &c->c.r.timeout_us, &given));
+    c->c.r.priority = (uint32_t)priority;
+    return priority <= UINT32_MAX
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "Unable to parse 'priority': it is larger than %lld",
+                          (long long)UINT32_MAX);
+}
+
+hth_err hth_infer_read_parameters(hth_infer_call *call)
+{
+    json_t *all, *v;
+    const char *key;
+    HTH_TRY(hth_json_field(call->head, "parameters", JSON_OBJECT, "an object", &all));
+    json_object_foreach(all, key, v)
+    {
+        HTH_TRY(check_parameter(all, key, v));
+    }
+    HTH_TRY(read_queueing(call, all));
+    return hth_json_field_bool(all, "binary_data_output", &call->all_binary);
+}
+
 // ---- the whole
 
-hth_err hth_infer_head(hth_infer_call *c)
+hth_err hth_infer_head(hth_infer_call *call)
 {
-    const char *text = hth_http_header(c->c.req, "Inference-Header-Content-Length");
-    size_t whole = evbuffer_get_length(evhttp_request_get_input_buffer(c->c.req));
-    c->head_bytes = whole;
+    const char *text = call->c.req->head.json_bytes;
+    size_t whole = evbuffer_get_length(call->c.req->body);
+    call->head_bytes = whole;
     if (text == NULL) {
         return HTH_OK;
     }
@@ -375,7 +427,7 @@ hth_err hth_infer_head(hth_infer_call *c)
                         "of %zu bytes",
                         text, whole);
     }
-    c->head_bytes = (size_t)v;
+    call->head_bytes = (size_t)v;
     return HTH_OK;
 }
 
@@ -383,18 +435,18 @@ hth_err hth_infer_head(hth_infer_call *c)
 static hth_err read_text(reading *s, const char *text)
 {
     hth_infer_call *c = s->c;
-    return c->taken == NULL ? hth_head_cache_request(&c->c.h->seen, text, s->head_bytes, s->data,
+    return c->taken == NULL ? hth_json_cache_request(&c->c.h->seen, text, s->head_bytes, s->data,
                                                      HTH_INFER_MAX_TENSORS, &c->counted, &c->head)
                             : hth_json_request(text, s->head_bytes, s->data, HTH_INFER_MAX_TENSORS,
                                                &c->counted, &c->head);
 }
 
-hth_err hth_infer_read(hth_infer_call *c)
+hth_err hth_infer_read(hth_infer_call *call)
 {
     reading s;
-    s.c = c;
-    s.body = c->body;
-    s.head_bytes = c->head_bytes;
+    s.c = call;
+    s.body = call->body;
+    s.head_bytes = call->head_bytes;
     s.binary_bytes = s.text_bytes = 0;
     json_t *id;
     memset(s.data, 0, sizeof s.data);
@@ -408,12 +460,95 @@ hth_err hth_infer_read(hth_infer_call *c)
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
     HTH_TRY(read_text(&s, text));
-    if (!json_is_object(c->head)) {
+    if (!json_is_object(call->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
-    HTH_TRY(hth_field(c->head, "id", JSON_STRING, "a string", &id));
-    c->id = id != NULL ? json_string_value(id) : "";
-    HTH_TRY(hth_infer_read_parameters(c));
-    HTH_TRY(read_outputs(c));
+    HTH_TRY(hth_json_field(call->head, "id", JSON_STRING, "a string", &id));
+    call->id = id != NULL ? json_string_value(id) : "";
+    HTH_TRY(hth_infer_read_parameters(call));
+    HTH_TRY(read_outputs(call));
     return read_inputs(&s);
+}
+
+// ---- raw: the whole body is the model's only input, and all outputs are binary
+
+bool hth_infer_is_raw(hth_http_req *req)
+{
+    const char *text = req->head.json_bytes;
+    return text != NULL && strcmp(text, "0") == 0;
+}
+
+// raw_shape deduces the input's shape from the bytes that there are: a batch of one, and at most
+// one dimension that the model leaves open.
+static hth_err raw_shape(const json_t *dims, bool batch, size_t bytes, hth_request_tensor *in)
+{
+    size_t i, known = hth_dtype_bytes(in->t.dtype);
+    int open = -1;
+    json_t *d;
+    in->t.shape.rank = (int)json_array_size(dims);
+    json_array_foreach(dims, i, d)
+    {
+        int64_t v = batch && i == 0 ? 1 : json_integer_value(d);
+        if (v < 0 && open >= 0) {
+            return hth_fail(HTH_EINVAL,
+                            "Shape of a raw request can be deduced only if at most one dimension "
+                            "of input '%s' is variable",
+                            in->name);
+        }
+        open = v < 0 ? (int)i : open;
+        in->t.shape.dim[i] = v;
+        known *= v < 0 ? 1 : (size_t)v;
+    }
+    if (open >= 0 && known > 0 && bytes % known == 0) {
+        in->t.shape.dim[open] = (int64_t)(bytes / known);
+        return HTH_OK;
+    }
+    return open < 0 && bytes == known
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the %zu bytes of a raw request do not fit input '%s'", bytes,
+                          in->name);
+}
+
+hth_err hth_infer_read_raw(hth_infer_call *call)
+{
+    struct evbuffer *body = call->body;
+    const json_t *model = call->model;
+    const json_t *list = json_object_get(model, "inputs"), *input = json_array_get(list, 0);
+    const char *type = json_string_value(json_object_get(input, "datatype"));
+    size_t bytes = evbuffer_get_length(body);
+    if (json_array_size(list) != 1) {
+        return hth_fail(HTH_EINVAL,
+                        "Raw request must only have 1 input (found 1) to be deduced but got %zu "
+                        "inputs in '%s' model repository",
+                        json_array_size(list), call->c.args.name);
+    }
+    call->in = hth_calloc(1, sizeof *call->in);
+    call->block = call->arrived;
+    if (call->block != NULL && (uintptr_t)call->block->body % HTH_INFER_ALIGN == 0) {
+        call->block->refs++;
+    } else {
+        call->block = NULL;
+        call->data = hth_engine_alloc(call->c.h->engine, bytes + HTH_INFER_ALIGN);
+    }
+    void *at = call->block != NULL ? call->block->body : call->data;
+    if (call->in == NULL || at == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an input of %zu bytes", bytes);
+    }
+    call->id = "";
+    call->all_binary = true;
+    call->n_in = 1;
+    call->in->name = NULL; // the model's only one
+    call->in->t =
+        (hth_tensor){.dtype = hth_infer_dtype_named(type != NULL ? type : ""), .data = at};
+    call->in->t.bytes = bytes;
+    hth_request_tensor named = *call->in;
+    named.name = json_string_value(json_object_get(input, "name"));
+    HTH_TRY(
+        raw_shape(json_object_get(input, "shape"), hth_http_max_batch(model) > 0, bytes, &named));
+    call->in->t.shape = named.t.shape;
+    if (call->data != NULL) {
+        evbuffer_remove(body, call->data, bytes);
+    }
+    hth_infer_clean_bools(&call->in->t);
+    return HTH_OK;
 }

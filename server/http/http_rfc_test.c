@@ -9,7 +9,7 @@
 
 typedef struct rfc_case {
     const char *request;
-    int status, next; // next: of a request behind it, on the same connection; 0: it is closed
+    int status, next; // next: of a request after it, on the same connection; 0: it is closed
 } rfc_case;
 
 static void expect_case(int port, const rfc_case *c)
@@ -26,7 +26,7 @@ static void expect_case(int port, const rfc_case *c)
     push(fd, LIVE, sizeof LIVE - 1);
     reply next = pull(fd, true);
     if (next.status != c->next) {
-        fail_msg("behind %.300s: status %d instead of %d", c->request, next.status, c->next);
+        fail_msg("after %.300s: status %d instead of %d", c->request, next.status, c->next);
     }
     reply_free(&r);
     reply_free(&next);
@@ -106,7 +106,7 @@ static void test_heads(void **state)
         {"\r\r\n" LIVE, 400, 0},
         {" " LIVE, 400, 0},
         {"\t" LIVE, 400, 0},
-        // a body with an empty line behind it, as old clients send it
+        // a body with an empty line after it, as old clients send it
         {"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}\r\n", 200,
          200},
         {"GET /v2  HTTP/1.1\r\nHost: x\r\n\r\n", 400, 0},
@@ -174,7 +174,7 @@ static char *dots(reply *r)
     return r->head;
 }
 
-// A HEAD is answered with the head of the GET, errors too, and the next request is found behind it.
+// A HEAD is answered with the head of the GET, errors too, and the next request is found after it.
 static void test_head(void **state)
 {
     static const char *const paths[] = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of routes. The path is split at '/' before anything is percent-decoded, so an encoded
-// slash cannot make a segment; names are decoded afterwards, once. "versions/V" behind a model's
-// name is taken out before the table is looked at.
+// The table of routes, and the short JSON bodies that most of them read. The path is split at '/'
+// before anything is percent-decoded, so an encoded slash cannot make a segment; names are decoded
+// afterwards, once. "versions/V" after a model's name is taken out before the table is looked at.
 #include "server/http/http_call.h"
 
 #include <limits.h>
@@ -9,77 +9,74 @@
 #include <string.h>
 
 #define ROUTE_SEGMENTS 10
+// The most JSON of a request that brings no tensors and no model.
+#define ROUTE_BODY_BYTES (64 << 10)
 
-typedef struct route {
+struct hth_http_route {
     const char *path; // '*': a name
-    enum evhttp_cmd_type verb;
-    bool versioned; // "versions/V" may stand behind the model's name
+    hth_http_verb verb;
+    bool versioned; // "versions/V" may stand after the model's name
     hth_need need;  // who may (auth.h)
     hth_http_handler *handler;
-} route;
-
-static const route route_table[] = {
-    {"v2/models/*/infer", EVHTTP_REQ_POST, true, HTH_NEED_INFER, hth_http_infer},
-    {"v2/models/*/generate", EVHTTP_REQ_POST, true, HTH_NEED_INFER, hth_http_generate},
-    {"v2/models/*/generate_stream", EVHTTP_REQ_POST, true, HTH_NEED_INFER,
-     hth_http_generate_stream},
-    {"v2/health/live", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING, hth_http_live},
-    {"v2/health/ready", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING, hth_http_ready},
-    {"v2", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_server_metadata},
-    {"v2/models/stats", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_all_stats},
-    {"v2/models/*/stats", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_stats},
-    {"v2/repository/index", EVHTTP_REQ_POST, false, HTH_NEED_ANY, hth_http_repo_index},
-    {"v2/repository/*/index", EVHTTP_REQ_POST, false, HTH_NEED_ANY, hth_http_repo_index},
-    {"v2/repository/models/*/load", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_load},
-    {"v2/repository/models/*/unload", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_unload},
-    {"v2/repository/*/models/*/load", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
-    {"v2/repository/*/models/*/unload", EVHTTP_REQ_POST, false, HTH_NEED_MODEL,
-     hth_http_repo_named},
-    {"v2/systemsharedmemory/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_shm_status},
-    {"v2/systemsharedmemory/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_shm_unnamed},
-    {"v2/systemsharedmemory/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_shm_unregister},
-    {"v2/systemsharedmemory/region/*/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY,
-     hth_http_shm_status},
-    {"v2/systemsharedmemory/region/*/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_shm_register},
-    {"v2/systemsharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_shm_unregister},
-    {"v2/cudasharedmemory/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_cuda_status},
-    {"v2/cudasharedmemory/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
-    {"v2/cudasharedmemory/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_unregister},
-    {"v2/cudasharedmemory/region/*/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY,
-     hth_http_cuda_status},
-    {"v2/cudasharedmemory/region/*/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_register},
-    {"v2/cudasharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_unregister},
-    {"v2/trace/setting", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_trace_get},
-    {"v2/trace/setting", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
-    {"v2/models/*/trace/setting", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_trace_get},
-    {"v2/models/*/trace/setting", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
-    {"v2/logging", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_logging_get},
-    {"v2/logging", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_logging_set},
-    {"", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING,
-     hth_http_dashboard_page}, // without a figure in it
-    {"v2/hearth/devices", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_devices},
-    {"v2/hearth/stats", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_stats},
-    {"v2/hearth/models", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_models},
-    {"v2/hearth/latency", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency},
-    {"v2/hearth/jobs", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_jobs},
-    {"v2/hearth/jobs/*", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_job},
-    {"v2/hearth/timeline", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline},
-    {"v2/models/*", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
-    {"v2/models/*/config", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_config},
-    {"v2/models/*/ready", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_ready},
 };
 
-typedef struct segment {
-    const char *p;
-    size_t n;
-} segment;
+typedef struct hth_http_route route;
+
+static const route route_table[] = {
+    {"v2/models/*/infer", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_infer},
+    {"v2/models/*/generate", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate},
+    {"v2/models/*/generate_stream", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate_stream},
+    {"v2/health/live", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_live},
+    {"v2/health/ready", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_ready},
+    {"v2", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_server_metadata},
+    {"v2/models/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_all_stats},
+    {"v2/models/*/stats", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_stats},
+    {"v2/repository/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index},
+    {"v2/repository/*/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index},
+    {"v2/repository/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_load},
+    {"v2/repository/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_unload},
+    {"v2/repository/*/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
+    {"v2/repository/*/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
+    {"v2/systemsharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_shm_status},
+    {"v2/systemsharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
+    {"v2/systemsharedmemory/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_shm_unregister},
+    {"v2/systemsharedmemory/region/*/status", HTH_VERB_GET, false, HTH_NEED_ANY,
+     hth_http_shm_status},
+    {"v2/systemsharedmemory/region/*/register", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_shm_register},
+    {"v2/systemsharedmemory/region/*/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_shm_unregister},
+    {"v2/cudasharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_cuda_status},
+    {"v2/cudasharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
+    {"v2/cudasharedmemory/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_unregister},
+    {"v2/cudasharedmemory/region/*/status", HTH_VERB_GET, false, HTH_NEED_ANY,
+     hth_http_cuda_status},
+    {"v2/cudasharedmemory/region/*/register", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_register},
+    {"v2/cudasharedmemory/region/*/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_unregister},
+    {"v2/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get},
+    {"v2/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
+    {"v2/models/*/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get},
+    {"v2/models/*/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
+    {"v2/logging", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_logging_get},
+    {"v2/logging", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_logging_set},
+    {"", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_dashboard_page}, // without a figure in it
+    {"v2/hearth/devices", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_devices},
+    {"v2/hearth/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_stats},
+    {"v2/hearth/models", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_models},
+    {"v2/hearth/latency", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency},
+    {"v2/hearth/jobs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_jobs},
+    {"v2/hearth/jobs/*", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_job},
+    {"v2/hearth/timeline", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline},
+    {"v2/models/*", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
+    {"v2/models/*/config", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_config},
+    {"v2/models/*/ready", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_ready},
+};
+
+typedef hth_http_segment segment;
 
 typedef struct parts {
     segment at[ROUTE_SEGMENTS];
@@ -131,10 +128,11 @@ static bool path_version(parts *s)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
+    int low = c | 32;
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
 }
 
 // segment_decode undoes percent-encoding. false: it is malformed, or decodes to a NUL.
@@ -200,46 +198,45 @@ static bool name_is_text(const char *name)
 }
 
 // route_name looks at a decoded name. false: answered.
-static bool route_name(hth_http *h, struct evhttp_request *req, const route *r, const char *name)
+static bool route_name(hth_http *h, hth_http_req *req, const route *r, const char *name)
 {
     // no model has such a name, and ':' would say a version
     bool model = strstr(r->path, "models/*") != NULL, text = name_is_text(name);
     if (model && (!text || strpbrk(name, "/:") != NULL)) {
-        hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found", name);
+        hth_http_fail(h, req, 404, "Request for unknown model: '%s' is not found", name);
         return false;
     }
     if (!text) {
-        hth_http_fail(h, req, HTTP_BADREQUEST, "the name '%s' in the path is not UTF-8", name);
+        hth_http_fail(h, req, 400, "the name '%s' in the path is not UTF-8", name);
     }
     return text;
 }
 
 // route_args decodes what the path says. false: answered.
-static bool route_args(hth_http *h, struct evhttp_request *req, const route *r, const parts *s,
-                       const segment *name, hth_http_args *a)
+static bool route_args(hth_http *h, hth_http_req *req, hth_http_args *a)
 {
+    const segment *name = &req->name, *version = &req->version;
     a->name[0] = a->spec[0] = 0;
     a->version = 0;
-    if (name == NULL) {
+    if (name->p == NULL) {
         return true;
     }
     if (!segment_decode(name, a->name, sizeof a->name)) {
-        hth_http_fail(h, req, name->n > 3 * sizeof a->name ? HTTP_NOTFOUND : HTTP_BADREQUEST,
+        hth_http_fail(h, req, name->n > 3 * sizeof a->name ? 404 : 400,
                       "a name in the path is not percent-encoded as it should be, or too long");
         return false;
     }
-    if (!route_name(h, req, r, a->name)) {
+    if (!route_name(h, req, req->route, a->name)) {
         return false;
     }
-    if (s->version.p == NULL) {
+    if (version->p == NULL) {
         strcpy(a->spec, a->name);
         return true;
     }
-    long v = s->version.n < 10 ? strtol(s->version.p, NULL, 10) : 0;
+    long v = version->n < 10 ? strtol(version->p, NULL, 10) : 0;
     if (v < 1) { // 0, or more than any version
-        hth_http_fail(h, req, HTTP_NOTFOUND,
-                      "Request for unknown model: '%s' version %.*s is not found", a->name,
-                      (int)(s->version.n < 40 ? s->version.n : 40), s->version.p);
+        hth_http_fail(h, req, 404, "Request for unknown model: '%s' version %.*s is not found",
+                      a->name, (int)(version->n < 40 ? version->n : 40), version->p);
         return false;
     }
     a->version = (int)v;
@@ -247,98 +244,81 @@ static bool route_args(hth_http *h, struct evhttp_request *req, const route *r, 
     return true;
 }
 
-// route_path is the path behind http.prefix, or NULL when it has another one.
+// route_path is the path after http.prefix, or NULL when it has another one.
 static const char *route_path(const hth_http *h, const char *path)
 {
     size_t n = strlen(h->prefix);
     return path != NULL && strncmp(path, h->prefix, n) == 0 ? path + n : NULL;
 }
 
-const char *hth_http_route_allow(const hth_http *h, const char *path)
+// route_allow lists the verbs that are served at a path, as the header Allow does.
+static const char *route_allow(const parts *s)
+{
+    const segment *name;
+    bool get = false, post = false;
+    for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
+        const route *r = &route_table[i];
+        bool here = route_matches(r, s, &name);
+        get = get || (here && r->verb == HTH_VERB_GET);
+        post = post || (here && r->verb == HTH_VERB_POST);
+    }
+    if (!get) {
+        return "POST";
+    }
+    return post ? HTH_HTTP_ALLOW_ALL : HTH_HTTP_ALLOW_GET;
+}
+
+bool hth_http_route_find(const hth_http *http, hth_http_req *req, hth_http_refusal *no)
 {
     parts s;
     const segment *name;
-    bool get = false, post = false;
-    path = route_path(h, path);
-    bool split = path_split(path, &s) && path_version(&s);
+    const char *path = route_path(http, req->head.path);
+    hth_http_verb verb = req->head.verb == HTH_VERB_HEAD ? HTH_VERB_GET : req->head.verb;
+    bool here = false, split = path_split(path, &s) && path_version(&s);
     for (size_t i = 0; split && i < sizeof route_table / sizeof route_table[0]; i++) {
         const route *r = &route_table[i];
-        bool here = route_matches(r, &s, &name);
-        get = get || (here && r->verb == EVHTTP_REQ_GET);
-        post = post || (here && r->verb == EVHTTP_REQ_POST);
-    }
-    return get && post ? HTH_HTTP_ALLOW_ALL : get ? HTH_HTTP_ALLOW_GET : "POST";
-}
-
-// route_find looks for what is served there; NULL: *status says why nothing is. A HEAD is a GET
-// whose answer's body is not sent.
-static const route *route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
-                               parts *s, const segment **name, int *status)
-{
-    path = route_path(h, path);
-    verb = verb == EVHTTP_REQ_HEAD ? EVHTTP_REQ_GET : verb;
-    *status = HTTP_NOTFOUND;
-    if (!path_split(path, s) || !path_version(s)) {
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
-        const route *r = &route_table[i];
-        if (route_matches(r, s, name)) {
-            *status = HTTP_BADMETHOD;
+        if (route_matches(r, &s, &name)) {
+            here = true;
             if (r->verb == verb) {
-                return r;
+                req->route = r;
+                req->need = r->need;
+                req->name = name != NULL ? *name : (segment){NULL, 0};
+                req->version = s.version;
+                return true;
             }
         }
     }
-    return NULL;
+    *no = (hth_http_refusal){.status = here ? 405 : 404, .allow = here ? route_allow(&s) : NULL};
+    strcpy(no->sentence, hth_http_phrase(no->status));
+    return false;
 }
 
-int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
-                        hth_need *need)
+void hth_http_route_on(hth_http *http, hth_http_req *req)
 {
-    parts s;
-    const segment *name;
-    int status;
-    const route *r = route_find(h, path, verb, &s, &name, &status);
-    *need = r != NULL ? r->need : HTH_NEED_ADMIN;
-    return r != NULL ? HTTP_OK : status;
-}
-
-static const route *route_of(const hth_http *h, struct evhttp_request *req, parts *s,
-                             const segment **name, int *status)
-{
-    return route_find(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)),
-                      evhttp_request_get_command(req), s, name, status);
-}
-
-void hth_http_route_on(hth_http *h, struct evhttp_request *req)
-{
-    parts s;
-    const segment *name;
     hth_http_args a;
-    int status;
-    const route *r = route_of(h, req, &s, &name, &status); // it was found before
-    if (r != NULL && route_args(h, req, r, &s, name, &a)) {
-        r->handler(h, req, &a);
+    if (route_args(http, req, &a)) {
+        req->route->handler(http, req, &a);
     }
 }
 
-void hth_http_route(hth_http *h, struct evhttp_request *req)
+bool hth_http_body(hth_http *http, hth_http_req *req, json_t **out)
 {
-    parts s;
-    const segment *name;
-    hth_http_args a;
-    int status;
-    const route *r = route_of(h, req, &s, &name, &status);
-    if (r == NULL) {
-        if (status == HTTP_BADMETHOD) {
-            const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
-            evhttp_add_header(evhttp_request_get_output_headers(req), "Allow",
-                              hth_http_route_allow(h, path));
-        }
-        hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
-    } else if (hth_http_auth(h, req, r->need) && hth_http_inflate(h, req) &&
-               route_args(h, req, r, &s, name, &a)) {
-        r->handler(h, req, &a);
+    struct evbuffer *in = req->body;
+    size_t n = evbuffer_get_length(in);
+    *out = NULL;
+    if (n == 0) {
+        return true;
     }
+    if (n > ROUTE_BODY_BYTES) {
+        hth_http_fail(http, req, 413, "the body of this request is %zu bytes: at most %d are read",
+                      n, ROUTE_BODY_BYTES);
+        return false;
+    }
+    const char *text = (const char *)evbuffer_pullup(in, -1);
+    hth_err err = text != NULL ? hth_json_parse(text, n, out)
+                               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    if (err != HTH_OK) {
+        hth_http_fail_err(http, req, err);
+    }
+    return err == HTH_OK;
 }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A region is mapped, so that large tensors need not be copied. Its owner can shrink the object at
 // any time: shm_guard.h.
+//
+// Unregistering what is not there succeeds, as clients begin with it; so do questions about CUDA's
+// regions, of which there are none. Whose program registers a region is what the kernel says; who
+// is not on this machine has none.
 #include "server/http/http_shm.h"
 
 #include "base/hash.h"
-#include "base/settings.h"
-#include "server/net/mapped.h"
 #include "base/ipc/shm_guard.h"
+#include "base/settings.h"
 #include "runtime/tenants/tenant_rules.h"
+#include "server/http/http_call.h"
+#include "server/net/mapped.h"
+#include "server/net/peer_uid.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +48,7 @@ struct hth_shm_region {
 struct hth_shm {
     bool allowed;
     hth_engine *engine;
-    pthread_mutex_t lock; // changes of the table, on the loop; other threads' looking; and `refs`
+    pthread_mutex_t lock; // changes of the table, on the loop; other threads' lookups; and `refs`
     hth_shm_region *regions;
 };
 
@@ -58,20 +64,20 @@ hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out)
     return HTH_OK;
 }
 
-void hth_shm_close(hth_shm *s)
+void hth_shm_close(hth_shm *shm)
 {
-    if (s != NULL) {
-        hth_shm_unregister(s, &(hth_shm_asker){.admin = true}, "");
-        pthread_mutex_destroy(&s->lock);
-        hth_free(s);
+    if (shm != NULL) {
+        hth_shm_unregister(shm, &(hth_shm_asker){.admin = true}, "");
+        pthread_mutex_destroy(&shm->lock);
+        hth_free(shm);
     }
 }
 
-hth_err hth_shm_allowed(const hth_shm *s)
+hth_err hth_shm_allowed(const hth_shm *shm)
 {
-    return s->allowed ? HTH_OK
-                      : hth_fail(HTH_ENOTSUP, "Client shared memory is disabled. hearthd "
-                                              "--allow-client-shm=true allows it");
+    return shm->allowed ? HTH_OK
+                        : hth_fail(HTH_ENOTSUP, "Client shared memory is disabled. hearthd "
+                                                "--allow-client-shm=true allows it");
 }
 
 // shm_find looks for a tenant's region. NULL: it has none of that name.
@@ -96,15 +102,15 @@ static void region_unmap(const hth_shm_region *r)
     hth_mapped_give(r->id.tenant, r->bytes);
 }
 
-void hth_shm_rele(hth_shm_region *r)
+void hth_shm_rele(hth_shm_region *region)
 {
-    hth_shm *s = r->shm;
+    hth_shm *s = region->shm;
     pthread_mutex_lock(&s->lock);
-    bool last = --r->refs == 0;
+    bool last = --region->refs == 0;
     pthread_mutex_unlock(&s->lock);
     if (last) {
-        region_unmap(r);
-        hth_free(r);
+        region_unmap(region);
+        hth_free(region);
     }
 }
 
@@ -207,14 +213,14 @@ static hth_err region_add(hth_shm *s, hth_shm_region *r, uid_t uid)
     return HTH_OK;
 }
 
-hth_err hth_shm_register(hth_shm *s, const char *tenant, uid_t uid, const char *name,
+hth_err hth_shm_register(hth_shm *shm, const char *tenant, uid_t uid, const char *name,
                          const char *key, uint64_t offset, uint64_t bytes)
 {
-    HTH_TRY(hth_shm_allowed(s));
+    HTH_TRY(hth_shm_allowed(shm));
     if (strlen(key) >= SHM_KEY || strlen(name) >= SHM_NAME || strlen(tenant) >= HTH_TENANT) {
         return hth_fail(HTH_EINVAL, "a name of a shared memory region is too long");
     }
-    if (shm_find(s, tenant, name) != NULL) {
+    if (shm_find(shm, tenant, name) != NULL) {
         return hth_fail(HTH_EEXIST, "shared memory region '%s' already in manager", name);
     }
     hth_shm_region *r = hth_calloc(1, sizeof *r);
@@ -226,7 +232,7 @@ hth_err hth_shm_register(hth_shm *s, const char *tenant, uid_t uid, const char *
     strcpy(r->key, key);
     r->offset = offset;
     r->bytes = bytes;
-    hth_err err = region_add(s, r, uid);
+    hth_err err = region_add(shm, r, uid);
     if (err != HTH_OK) {
         hth_free(r);
     }
@@ -242,30 +248,31 @@ static bool asker_sees(const hth_shm_asker *a, const hth_shm_region *r, const ch
     return (own || (others && a->admin)) && (name[0] == 0 || strcmp(r->id.name, name) == 0);
 }
 
-void hth_shm_unregister(hth_shm *s, const hth_shm_asker *a, const char *name)
+void hth_shm_unregister(hth_shm *shm, const hth_shm_asker *asker, const char *name)
 {
-    bool others = name[0] == 0 || shm_find(s, a->tenant, name) == NULL;
-    for (hth_shm_region *r = s->regions, *next; r != NULL; r = next) {
+    bool others = name[0] == 0 || shm_find(shm, asker->tenant, name) == NULL;
+    for (hth_shm_region *r = shm->regions, *next; r != NULL; r = next) {
         next = r->hh.next;
-        if (asker_sees(a, r, name, others)) {
-            pthread_mutex_lock(&s->lock);
-            HASH_DEL(s->regions, r);
-            pthread_mutex_unlock(&s->lock);
+        if (asker_sees(asker, r, name, others)) {
+            pthread_mutex_lock(&shm->lock);
+            HASH_DEL(shm->regions, r);
+            pthread_mutex_unlock(&shm->lock);
             hth_shm_rele(r);
         }
     }
 }
 
-hth_err hth_shm_status(const hth_shm *s, const hth_shm_asker *a, const char *name, json_t **out)
+hth_err hth_shm_status(const hth_shm *shm, const hth_shm_asker *asker, const char *name,
+                       json_t **out)
 {
     json_t *list = json_array();
-    for (const hth_shm_region *r = s->regions; r != NULL; r = r->hh.next) {
-        if (!asker_sees(a, r, name, true)) {
+    for (const hth_shm_region *r = shm->regions; r != NULL; r = r->hh.next) {
+        if (!asker_sees(asker, r, name, true)) {
             continue;
         }
         json_t *row = json_pack("{s:s, s:s, s:I, s:I}", "name", r->id.name, "key", r->key, "offset",
                                 (json_int_t)r->offset, "byte_size", (json_int_t)r->bytes);
-        if (!asker_sees(a, r, name, false)) {
+        if (!asker_sees(asker, r, name, false)) {
             json_object_set_new(row, "tenant", json_string(r->id.tenant));
         }
         json_array_append_new(list, row);
@@ -295,17 +302,120 @@ static hth_err region_range(hth_shm_region *r, uint64_t offset, uint64_t bytes, 
     return HTH_OK;
 }
 
-hth_err hth_shm_range(hth_shm *s, const char *tenant, const char *name, uint64_t offset,
+hth_err hth_shm_range(hth_shm *shm, const char *tenant, const char *name, uint64_t offset,
                       uint64_t bytes, char **out, hth_shm_region **held)
 {
-    HTH_TRY(hth_shm_allowed(s));
-    pthread_mutex_lock(&s->lock);
-    hth_shm_region *r = shm_find(s, tenant, name);
+    HTH_TRY(hth_shm_allowed(shm));
+    pthread_mutex_lock(&shm->lock);
+    hth_shm_region *r = shm_find(shm, tenant, name);
     hth_err err = region_range(r, offset, bytes, name);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&shm->lock);
     if (err == HTH_OK) {
         *out = r->data + offset;
         *held = r;
     }
     return err;
+}
+
+// ---- requests
+
+// region_asker says whose regions a request may see; `tenant` is room for the name.
+static hth_shm_asker region_asker(hth_http *h, hth_http_req *req, char tenant[HTH_TENANT])
+{
+    hth_http_tenant(h, req, tenant, HTH_TENANT);
+    return (hth_shm_asker){.tenant = hth_http_is_near(req) ? tenant : NULL,
+                           .admin = hth_http_is_admin(h, req)};
+}
+
+// region_register maps an object for who asks.
+static hth_err region_register(hth_http *h, hth_http_req *req, const char *name, const char *key,
+                               uint64_t offset, uint64_t bytes)
+{
+    char tenant[HTH_TENANT];
+    const hth_shm_asker a = region_asker(h, req, tenant);
+    uid_t uid;
+    HTH_TRY(hth_shm_allowed(h->shm));
+    if (a.tenant == NULL) {
+        return hth_fail(HTH_EDENIED, "shared memory is registered by programs of the server's own "
+                                     "machine, over loopback and not through a proxy");
+    }
+    HTH_TRY(hth_peer_uid(req->conn->fd, &uid));
+    return hth_shm_register(h->shm, a.tenant, uid, name, key, offset, bytes);
+}
+
+static bool region_count(const json_t *q, const char *key, uint64_t *out, bool needed)
+{
+    const json_t *v = json_object_get(q, key);
+    *out = (uint64_t)json_integer_value(v);
+    return v == NULL ? !needed : json_is_integer(v) && json_integer_value(v) >= 0;
+}
+
+void hth_http_shm_register(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    json_t *q;
+    uint64_t offset, bytes;
+    if (!hth_http_body(http, req, &q)) {
+        return;
+    }
+    const char *key = json_string_value(json_object_get(q, "key"));
+    if (key == NULL || !region_count(q, "offset", &offset, false) ||
+        !region_count(q, "byte_size", &bytes, true)) {
+        hth_http_fail(http, req, 400,
+                      "Unable to parse the region: 'key' is a string, 'byte_size' and 'offset' "
+                      "(which may be missing) are whole numbers that are not negative");
+    } else {
+        hth_err err = region_register(http, req, args->name, key, offset, bytes);
+        if (err != HTH_OK) {
+            hth_http_fail_err(http, req, err);
+        } else {
+            hth_http_send(http, req, 200, NULL, NULL);
+        }
+    }
+    json_decref(q);
+}
+
+void hth_http_shm_unregister(hth_http *h, hth_http_req *req, const hth_http_args *a)
+{
+    char tenant[HTH_TENANT];
+    const hth_shm_asker asker = region_asker(h, req, tenant);
+    hth_shm_unregister(h->shm, &asker, a->name);
+    hth_http_send(h, req, 200, NULL, NULL);
+}
+
+void hth_http_shm_status(hth_http *h, hth_http_req *req, const hth_http_args *a)
+{
+    json_t *list;
+    char tenant[HTH_TENANT];
+    const hth_shm_asker asker = region_asker(h, req, tenant);
+    hth_err err = hth_shm_status(h->shm, &asker, a->name, &list);
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
+    } else {
+        hth_http_send_json(h, req, list);
+    }
+}
+
+void hth_http_shm_unnamed(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    hth_http_fail(http, req, 400, "'region' is missing: which one is to be registered?");
+}
+
+void hth_http_cuda_register(hth_http *h, hth_http_req *req, const hth_http_args *a)
+{
+    hth_http_fail(h, req, 400,
+                  "failed to register CUDA shared memory region: there is no CUDA device here");
+}
+
+void hth_http_cuda_unregister(hth_http *h, hth_http_req *req, const hth_http_args *a)
+{
+    hth_http_send(h, req, 200, NULL, NULL);
+}
+
+void hth_http_cuda_status(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    if (args->name[0] != 0) {
+        hth_http_fail(http, req, 404, "Unable to find CUDA shared memory region: '%s'", args->name);
+    } else {
+        hth_http_send_json(http, req, json_array());
+    }
 }

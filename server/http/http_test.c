@@ -34,8 +34,8 @@ static char *undated(reply *r)
     return r->head;
 }
 
-// A health check is answered alike whether or not its head has something that sends it through
-// evhttp, one connection after the other and in any order.
+// A health check is answered alike whatever else its head has,
+// one connection after the other and in any order.
 static void test_health(void **state)
 {
     static const char *const more[] = {"", "X-Other: 1\r\n", "user-agent: x\r\naccept: */*\r\n"};
@@ -63,7 +63,7 @@ static void test_health(void **state)
 
 typedef struct health_case {
     const char *request;
-    int status, next; // next: of a request behind it, on the same connection; 0: it is closed
+    int status, next; // next: of a request after it, on the same connection; 0: it is closed
 } health_case;
 
 // What is not just a health check is answered as any other request, and what follows it is found.

@@ -150,35 +150,35 @@ hth_err hth_http_work_open(hth_http_work **out)
     return HTH_OK;
 }
 
-void hth_http_work_submit(hth_http_work *w, hth_http_task *t)
+void hth_http_work_submit(hth_http_work *work, hth_http_task *task)
 {
-    pthread_mutex_lock(&w->lock);
-    t->next = NULL;
-    share_join(&w->groups, t->group);
-    share_join(&w->ones, t->one);
-    t->tag = *share_had(&w->ones, t->one) += t->cost;
-    hth_http_task **at = &w->first;
+    pthread_mutex_lock(&work->lock);
+    task->next = NULL;
+    share_join(&work->groups, task->group);
+    share_join(&work->ones, task->one);
+    task->tag = *share_had(&work->ones, task->one) += task->cost;
+    hth_http_task **at = &work->first;
     while (*at != NULL) {
         at = &(*at)->next;
     }
-    *at = t;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
+    *at = task;
+    pthread_cond_signal(&work->wake);
+    pthread_mutex_unlock(&work->lock);
 }
 
-void hth_http_work_close(hth_http_work *w)
+void hth_http_work_close(hth_http_work *work)
 {
-    if (w == NULL) {
+    if (work == NULL) {
         return;
     }
-    pthread_mutex_lock(&w->lock);
-    w->closing = true;
-    pthread_cond_broadcast(&w->wake);
-    pthread_mutex_unlock(&w->lock);
-    for (int i = 0; i < w->n_threads; i++) {
-        hth_thread_join(w->thread[i]);
+    pthread_mutex_lock(&work->lock);
+    work->closing = true;
+    pthread_cond_broadcast(&work->wake);
+    pthread_mutex_unlock(&work->lock);
+    for (int i = 0; i < work->n_threads; i++) {
+        hth_thread_join(work->thread[i]);
     }
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->lock);
-    hth_free(w);
+    pthread_cond_destroy(&work->wake);
+    pthread_mutex_destroy(&work->lock);
+    hth_free(work);
 }

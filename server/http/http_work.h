@@ -23,7 +23,8 @@ typedef struct hth_http_work hth_http_work;
 typedef struct hth_http_task hth_http_task;
 
 struct hth_http_task {
-    void (*run)(hth_http_task *t); // called once on a thread; t may be freed or reused in it
+    void (*run)(
+        hth_http_task *task); // called once on a thread; `task` may be freed or reused in it
     // Whose turn it takes: any number for the group (a tenant, an address), and for one of it (a
     // connection).
     uint64_t group, one;
@@ -35,9 +36,10 @@ struct hth_http_task {
 
 // hth_http_work_open starts the threads. HTH_ENOMEM, HTH_EIO: none runs.
 hth_err hth_http_work_open(hth_http_work **out);
-// hth_http_work_submit queues `t`; any thread, not after hth_http_work_close began. It does not
+// hth_http_work_submit queues `task`; any thread, not after hth_http_work_close began. It does not
 // block for long.
-void hth_http_work_submit(hth_http_work *w, hth_http_task *t);
-void hth_http_work_close(hth_http_work *w); // runs what was submitted, then ends; NULL is allowed
+void hth_http_work_submit(hth_http_work *work, hth_http_task *task);
+void hth_http_work_close(
+    hth_http_work *work); // runs what was submitted, then ends; NULL is allowed
 
 #endif

@@ -120,19 +120,17 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, zip_watch *watch
 }
 
 // zip_inflated counts what came out of a body of `packed` bytes. false: answered.
-static bool zip_inflated(hth_http *h, struct evhttp_request *req, hth_err err, size_t packed)
+static bool zip_inflated(hth_http *h, hth_http_req *req, hth_err err, size_t packed)
 {
-    size_t n = evbuffer_get_length(evhttp_request_get_input_buffer(req));
-    hth_http_conn *conn = hth_http_conn_of(h, req);
+    size_t n = evbuffer_get_length(req->body);
     if (err != HTH_OK) {
         hth_http_fail_err(h, req, err);
         return false;
     }
-    if (conn != NULL && n > packed) {
-        hth_http_conn_grew(conn, n - packed);
+    if (n > packed) {
+        hth_http_io_grew(req->conn, n - packed);
         if (hth_account_full()) {
-            hth_http_fail(h, req, HTTP_SERVUNAVAIL,
-                          "the server holds too much for its clients: try again");
+            hth_http_fail(h, req, 503, "the server holds too much for its clients: try again");
             return false;
         }
     }
@@ -167,14 +165,11 @@ static void zip_finish(hth_http_call *c)
 {
     zip_call *z = (zip_call *)c;
     hth_err err = c->r.err == HTH_OK ? HTH_OK : hth_fail(c->r.err, "%s", c->r.detail);
-    evbuffer_add_buffer(evhttp_request_get_input_buffer(c->req), z->body);
+    evbuffer_add_buffer(c->req->body, z->body);
     c->h->received_ns = z->received_ns;
     hth_account_give(z->watch.held); // it is the connection's now
     z->watch.held = 0;
-    hth_http_conn *conn = hth_http_conn_of(c->h, c->req);
-    if (conn != NULL) {
-        conn->inflated = true;
-    }
+    c->req->conn->inflated = true;
     if (zip_inflated(c->h, c->req, err, z->packed)) {
         hth_http_route_on(c->h, c->req);
     }
@@ -189,10 +184,10 @@ static void zip_drop(hth_http_call *c)
     }
 }
 
-static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *body)
+static void zip_later(hth_http *h, hth_http_req *req, struct evbuffer *body)
 {
     const hth_http_args none = {.version = 0};
-    const char *head = hth_http_header(req, "Inference-Header-Content-Length");
+    const char *head = req->head.json_bytes;
     zip_call *z = hth_http_call_new(h, req, &none, sizeof *z);
     if (z == NULL) {
         return; // answered
@@ -213,25 +208,24 @@ static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *
     hth_http_call_work(&z->c, zip_work, zip_finish);
 }
 
-bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
+bool hth_http_inflate(hth_http *http, hth_http_req *req)
 {
-    const char *coding = hth_http_header(req, "Content-Encoding");
+    const char *coding = req->head.content_encoding;
     if (coding == NULL || coding[0] == 0 || strcasecmp(coding, "identity") == 0) {
         return true;
     }
     if (strcasecmp(coding, "gzip") != 0 && strcasecmp(coding, "deflate") != 0) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Accept-Encoding",
-                          "gzip, deflate");
-        hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "Unsupported Content-Encoding: '%.40s'", coding);
+        hth_http_add(req, "Accept-Encoding", "gzip, deflate");
+        hth_http_fail(http, req, 501, "Unsupported Content-Encoding: '%.40s'", coding);
         return false;
     }
-    struct evbuffer *body = evhttp_request_get_input_buffer(req);
+    struct evbuffer *body = req->body;
     size_t packed = evbuffer_get_length(body);
     if (packed > ZIP_AT_ONCE) {
-        zip_later(h, req, body);
+        zip_later(http, req, body);
         return false;
     }
-    return zip_inflated(h, req, zip_inflate(body, h->message_bytes, NULL), packed);
+    return zip_inflated(http, req, zip_inflate(body, http->message_bytes, NULL), packed);
 }
 
 // ---- answers
@@ -252,12 +246,15 @@ static double accepted(const char *header, const char *coding)
     return 0;
 }
 
-hth_http_coding hth_http_accepts(const struct evhttp_request *req)
+hth_http_coding hth_http_accepts(const hth_http_req *req)
 {
-    const char *header = hth_http_header(req, "Accept-Encoding");
+    const char *header = req->head.accept_encoding;
     double gzip = header != NULL ? accepted(header, "gzip") : 0;
     double zlib = header != NULL ? accepted(header, "deflate") : 0;
-    return gzip > 0 && gzip >= zlib ? HTH_HTTP_GZIP : zlib > 0 ? HTH_HTTP_DEFLATE : HTH_HTTP_PLAIN;
+    if (gzip > 0 && gzip >= zlib) {
+        return HTH_HTTP_GZIP;
+    }
+    return zlib > 0 ? HTH_HTTP_DEFLATE : HTH_HTTP_PLAIN;
 }
 
 bool hth_http_encode(hth_http_coding coding, struct evbuffer *body, const atomic_int *canceled)
@@ -281,13 +278,12 @@ bool hth_http_encode(hth_http_coding coding, struct evbuffer *body, const atomic
     return coded;
 }
 
-void hth_http_encoded(struct evhttp_request *req, hth_http_coding coding)
+void hth_http_encoded(hth_http_req *req, hth_http_coding coding)
 {
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Encoding",
-                      coding == HTH_HTTP_GZIP ? "gzip" : "deflate");
+    hth_http_add(req, "Content-Encoding", coding == HTH_HTTP_GZIP ? "gzip" : "deflate");
 }
 
-void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
+void hth_http_deflate(hth_http_req *req, struct evbuffer *body)
 {
     hth_http_coding coding = hth_http_accepts(req);
     if (hth_http_encode(coding, body, NULL)) {

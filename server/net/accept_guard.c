@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libevent gives a listener's error function the argument of its accept function, which is evhttp's
-// where the listener is: guards are found by their listener, in a list.
+// libevent gives a listener's error function the argument of its accept function, which is a front
+// end's: guards are found by their listener, in a list.
 #include "server/net/accept_guard.h"
 
 #include "base/alloc.h"
@@ -64,8 +64,8 @@ static int accept_all(bool admin)
     return limit > 0 ? (int)limit : 0;
 }
 
-// accept_kept is what the other kinds have for themselves and do not use. Under the lock.
-static int accept_kept(hth_accept_kind kind, const int *n)
+// accept_reserved is what the other kinds have for themselves and do not use. Under the lock.
+static int accept_reserved(hth_accept_kind kind, const int *n)
 {
     int kept = 0, own = accept_all(false) / ACCEPT_OWN;
     for (int k = 0; k < HTH_ACCEPT_ADMIN && kind != HTH_ACCEPT_ADMIN; k++) {
@@ -86,13 +86,14 @@ static int accept_sum(void)
 int hth_accept_limit(hth_accept_kind kind)
 {
     static const int none[HTH_ACCEPT_KINDS];
-    return accept_all(kind == HTH_ACCEPT_ADMIN) - accept_kept(kind, none);
+    return accept_all(kind == HTH_ACCEPT_ADMIN) - accept_reserved(kind, none);
 }
 
 bool hth_accept_take(hth_accept_kind kind)
 {
     pthread_mutex_lock(&accept_lock);
-    bool room = accept_sum() < accept_all(kind == HTH_ACCEPT_ADMIN) - accept_kept(kind, accept_n);
+    bool room =
+        accept_sum() < accept_all(kind == HTH_ACCEPT_ADMIN) - accept_reserved(kind, accept_n);
     accept_n[kind] += room;
     pthread_mutex_unlock(&accept_lock);
     return room;
@@ -116,15 +117,15 @@ int hth_accept_count(void)
 
 // ---- lines of the log
 
-bool hth_seldom_now(hth_seldom *s, uint64_t *unsaid)
+bool hth_seldom_now(hth_seldom *seldom, uint64_t *unsaid)
 {
-    uint64_t now = hth_now_ns(), next = atomic_load(&s->next_ns);
+    uint64_t now = hth_now_ns(), next = atomic_load(&seldom->next_ns);
     *unsaid = 0;
-    if (now >= next && atomic_compare_exchange_strong(&s->next_ns, &next, now + SELDOM_NS)) {
-        *unsaid = atomic_exchange(&s->unsaid, 0);
+    if (now >= next && atomic_compare_exchange_strong(&seldom->next_ns, &next, now + SELDOM_NS)) {
+        *unsaid = atomic_exchange(&seldom->unsaid, 0);
         return true;
     }
-    atomic_fetch_add(&s->unsaid, 1);
+    atomic_fetch_add(&seldom->unsaid, 1);
     return false;
 }
 
@@ -201,15 +202,15 @@ static void guard_rested(evutil_socket_t fd, short what, void *arg)
     evconnlistener_enable(g->listener);
 }
 
-hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *l, const char *name,
-                              hth_accept_guard **out)
+hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *listener,
+                              const char *name, hth_accept_guard **out)
 {
     hth_accept_guard *g = hth_calloc(1, sizeof *g);
     *out = NULL;
     if (g == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a listener");
     }
-    g->listener = l;
+    g->listener = listener;
     g->spare = -1;
     g->name = hth_strdup(name);
     g->rested = evtimer_new(base, guard_rested, g);
@@ -222,35 +223,35 @@ hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *l,
     g->next = guards;
     guards = g;
     pthread_mutex_unlock(&guards_lock);
-    evconnlistener_set_error_cb(l, guard_failed);
+    evconnlistener_set_error_cb(listener, guard_failed);
     *out = g;
     return HTH_OK;
 }
 
-void hth_accept_guard_let_wait(hth_accept_guard *g)
+void hth_accept_guard_let_wait(hth_accept_guard *guard)
 {
-    g->let_wait = true;
+    guard->let_wait = true;
 }
 
-void hth_accept_guard_close(hth_accept_guard *g)
+void hth_accept_guard_close(hth_accept_guard *guard)
 {
-    if (g == NULL) {
+    if (guard == NULL) {
         return;
     }
     pthread_mutex_lock(&guards_lock);
     for (hth_accept_guard **at = &guards; *at != NULL; at = &(*at)->next) {
-        if (*at == g) {
-            *at = g->next;
+        if (*at == guard) {
+            *at = guard->next;
             break;
         }
     }
     pthread_mutex_unlock(&guards_lock);
-    if (g->rested != NULL) {
-        event_free(g->rested);
+    if (guard->rested != NULL) {
+        event_free(guard->rested);
     }
-    if (g->spare >= 0) {
-        close(g->spare);
+    if (guard->spare >= 0) {
+        close(guard->spare);
     }
-    hth_free(g->name);
-    hth_free(g);
+    hth_free(guard->name);
+    hth_free(guard);
 }

@@ -44,15 +44,15 @@ int hth_accept_count(void);                 // of all kinds
 
 typedef struct hth_accept_guard hth_accept_guard;
 
-// hth_accept_guard_open has `l` (which may be evhttp's: evhttp_bound_socket_get_listener) rest when
-// no descriptor is left; `name` is its url, for the log. `base` is the loop of `l`, and its thread
-// the caller's, or not running yet. HTH_ENOMEM, and the listener stays as it was.
-hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *l, const char *name,
-                              hth_accept_guard **out);
+// hth_accept_guard_open has `listener` rest when no descriptor is left; `name` is its url, for the
+// log. `base` is the loop of `listener`, and its thread the caller's, or not running yet.
+// HTH_ENOMEM, and the listener stays as it was.
+hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *listener,
+                              const char *name, hth_accept_guard **out);
 // hth_accept_guard_let_wait: those who wait are not refused, but accepted later. Before it runs.
-void hth_accept_guard_let_wait(hth_accept_guard *g);
+void hth_accept_guard_let_wait(hth_accept_guard *guard);
 // hth_accept_guard_close: before its listener and its loop are freed. NULL is allowed.
-void hth_accept_guard_close(hth_accept_guard *g);
+void hth_accept_guard_close(hth_accept_guard *guard);
 
 // What is worth a line of the log, but not a thousand: peers can bring it about.
 typedef struct hth_seldom {
@@ -62,6 +62,6 @@ typedef struct hth_seldom {
 
 // hth_seldom_now tells whether a line is due: the first, and then one in ten seconds. *unsaid gets
 // how many were not logged since the last one. Any thread.
-bool hth_seldom_now(hth_seldom *s, uint64_t *unsaid);
+bool hth_seldom_now(hth_seldom *seldom, uint64_t *unsaid);
 
 #endif

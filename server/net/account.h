@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// hth_account_take counts n bytes more; false: they would be too many, and are not counted.
-bool hth_account_take(uint64_t n);
+// hth_account_take counts bytes bytes more; false: they would be too many, and are not counted.
+bool hth_account_take(uint64_t bytes);
 // hth_account_add counts what is there anyway, or too small to be refused.
-void hth_account_add(uint64_t n);
-void hth_account_give(uint64_t n); // they are freed
+void hth_account_add(uint64_t bytes);
+void hth_account_give(uint64_t bytes); // they are freed
 uint64_t hth_account_bytes(void);
 bool hth_account_full(void); // the sum is above its limit
 

@@ -17,7 +17,7 @@ hth_err hth_address_split(const char *address, char host[HTH_ADDRESS_HOST], int 
     char *end = NULL;
     long p = colon != NULL ? strtol(colon + 1, &end, 10) : -1;
     if (end == NULL || end == colon + 1 || *end != 0 || p < 0 || p > 65535) {
-        return hth_fail(HTH_EINVAL, "'%.80s' is no address such as 127.0.0.1:8000", address);
+        return hth_fail(HTH_EINVAL, "'%.80s' is not an address such as 127.0.0.1:8000", address);
     }
     bool bracketed = address[0] == '[' && colon > address && colon[-1] == ']';
     const char *from = bracketed ? address + 1 : address;
@@ -44,7 +44,7 @@ hth_err hth_address_resolve(char host[HTH_ADDRESS_HOST])
         freeaddrinfo(found);
     }
     if (rv != 0) {
-        return hth_fail(HTH_EINVAL, "'%s' is no host's name or address: %s", host,
+        return hth_fail(HTH_EINVAL, "'%s' is not a host's name or address: %s", host,
                         gai_strerror(rv));
     }
     memcpy(host, text, sizeof text);

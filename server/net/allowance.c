@@ -44,13 +44,13 @@ hth_allowance_key hth_allowance_key_user(uint64_t uid)
     return (hth_allowance_key){.local = 1, .id = {uid, 0}};
 }
 
-hth_allowance_key hth_allowance_key_address(const struct sockaddr *a)
+hth_allowance_key hth_allowance_key_address(const struct sockaddr *address)
 {
     hth_allowance_key k = {.local = 0, .id = {0, 0}};
-    if (a->sa_family == AF_INET) {
-        k.id[1] = ((const struct sockaddr_in *)a)->sin_addr.s_addr;
-    } else if (a->sa_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
+    if (address->sa_family == AF_INET) {
+        k.id[1] = ((const struct sockaddr_in *)address)->sin_addr.s_addr;
+    } else if (address->sa_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
         uint32_t four;
         if (IN6_IS_ADDR_V4MAPPED(six)) { // the same peer as over IPv4
             memcpy(&four, &six->s6_addr[12], sizeof four);
@@ -75,11 +75,11 @@ hth_err hth_allowances_open(hth_allowances **out)
     return HTH_OK;
 }
 
-void hth_allowances_close(hth_allowances *t)
+void hth_allowances_close(hth_allowances *allowances)
 {
-    if (t != NULL) {
-        pthread_mutex_destroy(&t->lock);
-        hth_free(t);
+    if (allowances != NULL) {
+        pthread_mutex_destroy(&allowances->lock);
+        hth_free(allowances);
     }
 }
 
@@ -133,16 +133,17 @@ static hth_err allowance_events(const hth_allowance *q, int64_t connections)
     if (n >= most) {
         return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)", n);
     }
-    return allowance_last(n, most, q->events)
-               ? hth_fail(HTH_EBUSY,
-                          "%d of at most %" PRId64
-                          " connections for events (limits.connections), and %d from this %s",
-                          n, most, q->events, q->key.local != 0 ? "user" : "address")
-               : HTH_OK;
+    if (!allowance_last(n, most, q->events)) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_EBUSY,
+                    "%d of at most %" PRId64
+                    " connections for events (limits.connections), and %d from this %s",
+                    n, most, q->events, q->key.local != 0 ? "user" : "address");
 }
 
-// allowance_room says whether a peer may have another connection. Under the lock.
-static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
+// allowance_check says whether a peer may have another connection. Under the lock.
+static hth_err allowance_check(const hth_allowance *q, bool trusted, bool events)
 {
     const hth_allowances *t = q->t;
     int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
@@ -171,101 +172,101 @@ static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
     return HTH_OK;
 }
 
-hth_err hth_allowance_join(hth_allowances *t, const hth_allowance_key *key, bool trusted,
+hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *key, bool trusted,
                            bool events, hth_allowance **out)
 {
     *out = NULL;
-    pthread_mutex_lock(&t->lock);
-    hth_allowance *q = allowance_find(t, key);
-    hth_err err = q != NULL ? allowance_room(q, trusted, events)
+    pthread_mutex_lock(&allowances->lock);
+    hth_allowance *q = allowance_find(allowances, key);
+    hth_err err = q != NULL ? allowance_check(q, trusted, events)
                             : hth_fail(HTH_ENOMEM, "out of memory for a connection");
     if (err == HTH_OK) {
         q->trusted = trusted;
         q->refs++;
         q->connections++;
-        t->n[key->local] += !trusted;
+        allowances->n[key->local] += !trusted;
         q->events += events;
-        t->n_events[key->local] += events;
+        allowances->n_events[key->local] += events;
         *out = q;
     } else if (q != NULL) {
         allowance_drop(q);
     }
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_unlock(&allowances->lock);
     return err;
 }
 
-void hth_allowance_leave(hth_allowance *q, bool events)
+void hth_allowance_leave(hth_allowance *allowance, bool events)
 {
-    pthread_mutex_lock(&q->t->lock);
-    q->connections--;
-    q->events -= events;
-    q->t->n[q->key.local] -= !q->trusted;
-    q->t->n_events[q->key.local] -= events;
-    pthread_mutex_unlock(&q->t->lock);
+    pthread_mutex_lock(&allowance->t->lock);
+    allowance->connections--;
+    allowance->events -= events;
+    allowance->t->n[allowance->key.local] -= !allowance->trusted;
+    allowance->t->n_events[allowance->key.local] -= events;
+    pthread_mutex_unlock(&allowance->t->lock);
 }
 
-void hth_allowance_rele(hth_allowance *q)
+void hth_allowance_rele(hth_allowance *allowance)
 {
-    hth_allowances *t = q->t;
+    hth_allowances *t = allowance->t;
     pthread_mutex_lock(&t->lock);
-    q->refs--;
-    allowance_drop(q);
+    allowance->refs--;
+    allowance_drop(allowance);
     pthread_mutex_unlock(&t->lock);
 }
 
-bool hth_allowance_full(hth_allowances *t, bool local)
+bool hth_allowance_full(hth_allowances *allowances, bool local)
 {
-    pthread_mutex_lock(&t->lock);
-    bool full = t->n[local] >= allowance_most(local);
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_lock(&allowances->lock);
+    bool full = allowances->n[local] >= allowance_most(local);
+    pthread_mutex_unlock(&allowances->lock);
     return full;
 }
 
 // ---- requests
 
-hth_err hth_allowance_request(hth_allowance *q, bool is_long)
+hth_err hth_allowance_request(hth_allowance *allowance, bool is_long)
 {
     int64_t most = is_long ? (hth_setting_int(HTH_SET_LIMIT_LONG_REQUESTS) + ALLOWANCE_LONG - 1) /
                                  ALLOWANCE_LONG
                            : hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS);
-    int n = atomic_fetch_add(&q->requests[is_long], 1);
+    int n = atomic_fetch_add(&allowance->requests[is_long], 1);
     if (n < most) {
         return HTH_OK;
     }
-    atomic_fetch_sub(&q->requests[is_long], 1);
+    atomic_fetch_sub(&allowance->requests[is_long], 1);
     return hth_fail(HTH_EBUSY, "%d of your requests are in progress (%s)", n,
                     is_long ? "half of limits.long_requests" : "limits.requests_per_peer");
 }
 
-void hth_allowance_answered(hth_allowance *q, bool is_long)
+void hth_allowance_answered(hth_allowance *allowance, bool is_long)
 {
-    atomic_fetch_sub(&q->requests[is_long], 1);
+    atomic_fetch_sub(&allowance->requests[is_long], 1);
 }
 
 // ---- handshakes
 
-void hth_allowance_shook(hth_allowance *q, uint64_t second)
+void hth_allowance_shook(hth_allowance *allowance, uint64_t second)
 {
-    q->n_shakes = hth_allowance_shakes(q, second) + 1;
-    q->shake_second = second;
+    allowance->n_shakes = hth_allowance_shakes(allowance, second) + 1;
+    allowance->shake_second = second;
 }
 
-int hth_allowance_shakes(const hth_allowance *q, uint64_t second)
+int hth_allowance_shakes(const hth_allowance *allowance, uint64_t second)
 {
-    return q->shake_second == second ? q->n_shakes : 0;
+    return allowance->shake_second == second ? allowance->n_shakes : 0;
 }
 
 // ---- bytes
 
-hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes)
+hth_err hth_allowance_take(hth_allowance *allowance, uint64_t bytes)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_PEER_BYTES);
-    uint64_t before = atomic_fetch_add(&q->bytes, bytes);
+    uint64_t before = atomic_fetch_add(&allowance->bytes, bytes);
     bool mine = bytes <= most && before <= most - bytes;
     if (mine && hth_account_take(bytes)) {
         return HTH_OK;
     }
-    atomic_fetch_sub(&q->bytes, bytes);
+    atomic_fetch_sub(&allowance->bytes, bytes);
     if (mine) {
         return hth_fail(HTH_EBUSY,
                         "the server holds too much for its clients: %" PRIu64
@@ -278,14 +279,14 @@ hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes)
                     before, bytes);
 }
 
-void hth_allowance_add(hth_allowance *q, uint64_t bytes)
+void hth_allowance_add(hth_allowance *allowance, uint64_t bytes)
 {
-    atomic_fetch_add(&q->bytes, bytes);
+    atomic_fetch_add(&allowance->bytes, bytes);
     hth_account_add(bytes);
 }
 
-void hth_allowance_give(hth_allowance *q, uint64_t bytes)
+void hth_allowance_give(hth_allowance *allowance, uint64_t bytes)
 {
-    atomic_fetch_sub(&q->bytes, bytes);
+    atomic_fetch_sub(&allowance->bytes, bytes);
     hth_account_give(bytes);
 }

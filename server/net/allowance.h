@@ -30,35 +30,35 @@ typedef struct hth_allowance_key {
 
 // hth_allowance_key_user and hth_allowance_key_address make keys.
 hth_allowance_key hth_allowance_key_user(uint64_t uid);
-hth_allowance_key hth_allowance_key_address(const struct sockaddr *a);
+hth_allowance_key hth_allowance_key_address(const struct sockaddr *address);
 
 hth_err hth_allowances_open(hth_allowances **out);
-void hth_allowances_close(hth_allowances *t); // without allowances; NULL is allowed
+void hth_allowances_close(hth_allowances *allowances); // without allowances; NULL is allowed
 
 // hth_allowance_join counts a connection of a peer and holds its allowance; `events`: one that only
 // hears events, of which there are a quarter as many. HTH_EBUSY: there are too many.
-hth_err hth_allowance_join(hth_allowances *t, const hth_allowance_key *key, bool trusted,
+hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *key, bool trusted,
                            bool events, hth_allowance **out);
-void hth_allowance_leave(hth_allowance *q,
+void hth_allowance_leave(hth_allowance *allowance,
                          bool events); // the connection ended; the allowance stays held
-void hth_allowance_rele(hth_allowance *q);
+void hth_allowance_rele(hth_allowance *allowance);
 // hth_allowance_full tells whether connections like these are at their limit in all.
-bool hth_allowance_full(hth_allowances *t, bool local);
+bool hth_allowance_full(hth_allowances *allowances, bool local);
 
 // hth_allowance_request counts a request that is in progress: HTH_EBUSY when there are too many of
 // its kind. hth_allowance_answered gives it back.
-hth_err hth_allowance_request(hth_allowance *q, bool is_long);
-void hth_allowance_answered(hth_allowance *q, bool is_long);
+hth_err hth_allowance_request(hth_allowance *allowance, bool is_long);
+void hth_allowance_answered(hth_allowance *allowance, bool is_long);
 
 // hth_allowance_shook counts a step of a peer's TLS handshakes in this second, and
 // hth_allowance_shakes says how many there were. One thread: the network's loop.
-void hth_allowance_shook(hth_allowance *q, uint64_t second);
-int hth_allowance_shakes(const hth_allowance *q, uint64_t second);
+void hth_allowance_shook(hth_allowance *allowance, uint64_t second);
+int hth_allowance_shakes(const hth_allowance *allowance, uint64_t second);
 
 // hth_allowance_take counts bytes that are about to be held: HTH_EBUSY, in a sentence for the peer,
 // where they are too many for it or in all. hth_allowance_add: where they are there anyway, or few.
-hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes);
-void hth_allowance_add(hth_allowance *q, uint64_t bytes);
-void hth_allowance_give(hth_allowance *q, uint64_t bytes);
+hth_err hth_allowance_take(hth_allowance *allowance, uint64_t bytes);
+void hth_allowance_add(hth_allowance *allowance, uint64_t bytes);
+void hth_allowance_give(hth_allowance *allowance, uint64_t bytes);
 
 #endif

@@ -8,6 +8,8 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
+#include <jansson.h>
+
 #include <errno.h>
 #include <grp.h>
 #include <pthread.h>
@@ -112,49 +114,49 @@ hth_err hth_auth_open(const char *tokens_file, const char *local, hth_auth **out
     return HTH_OK;
 }
 
-void hth_auth_close(hth_auth *a)
+void hth_auth_close(hth_auth *auth)
 {
-    if (a != NULL) {
-        hth_tokens_fini(&a->tokens);
-        pthread_rwlock_destroy(&a->lock);
-        hth_free(a->file);
-        hth_free(a);
+    if (auth != NULL) {
+        hth_tokens_fini(&auth->tokens);
+        pthread_rwlock_destroy(&auth->lock);
+        hth_free(auth->file);
+        hth_free(auth);
     }
 }
 
-hth_err hth_auth_reload(hth_auth *a)
+hth_err hth_auth_reload(hth_auth *auth)
 {
     hth_tokens fresh, old;
-    if (a->file == NULL) {
+    if (auth->file == NULL) {
         return HTH_OK;
     }
-    HTH_TRY(hth_tokens_read(a->file, &fresh));
-    pthread_rwlock_wrlock(&a->lock);
-    old = a->tokens;
-    a->tokens = fresh;
-    pthread_rwlock_unlock(&a->lock);
+    HTH_TRY(hth_tokens_read(auth->file, &fresh));
+    pthread_rwlock_wrlock(&auth->lock);
+    old = auth->tokens;
+    auth->tokens = fresh;
+    pthread_rwlock_unlock(&auth->lock);
     hth_tokens_fini(&old);
-    hth_log(INFO, SERVER, "tokens", "file=%s n=%d", a->file, fresh.n);
+    hth_log(INFO, SERVER, "tokens", "file=%s n=%d", auth->file, fresh.n);
     return HTH_OK;
 }
 
-bool hth_auth_has_tokens(const hth_auth *a)
+bool hth_auth_has_tokens(const hth_auth *auth)
 {
-    return a->file != NULL;
+    return auth->file != NULL;
 }
 
-hth_peer hth_auth_local(const hth_auth *a, uint64_t uid, uint64_t gid)
+hth_peer hth_auth_local(const hth_auth *auth, uint64_t uid, uint64_t gid)
 {
     if (uid == 0 || uid == geteuid()) {
         return HTH_PEER_TRUSTED;
     }
-    for (int i = 0; i < a->n_users; i++) {
-        if (a->users[i] == uid) {
+    for (int i = 0; i < auth->n_users; i++) {
+        if (auth->users[i] == uid) {
             return HTH_PEER_TRUSTED;
         }
     }
-    for (int i = 0; i < a->n_groups; i++) {
-        if (a->groups[i] == gid) {
+    for (int i = 0; i < auth->n_groups; i++) {
+        if (auth->groups[i] == gid) {
             return HTH_PEER_TRUSTED;
         }
     }
@@ -180,11 +182,11 @@ static bool need_met(unsigned roles, hth_need need)
 static hth_err deny_without_tokens(hth_peer peer, hth_need need)
 {
     if (peer == HTH_PEER_LOCAL) {
-        return hth_fail(HTH_EDENIED,
-                        "this needs the role '%s'; through this socket other users than the "
-                        "server's may only run inference: auth.local names who may do more, or "
-                        "give the server tokens (hearth token)",
-                        need_role[need]);
+        return hth_fail(
+            HTH_EDENIED,
+            "this needs the role '%s'; over this socket, users other than the server's may only "
+            "run inference: list those who may do more in auth.local, or use tokens (hearth token)",
+            need_role[need]);
     }
     return hth_fail(HTH_EDENIED,
                     "this needs the role '%s', and is off over the network until the server has "
@@ -207,10 +209,9 @@ static hth_err check_token(const hth_auth *a, const char *token, hth_need need, 
         *unknown = true;
         return hth_fail(HTH_EDENIED, "the server does not know this token");
     }
-    return need_met(t->roles, need)
-               ? HTH_OK
-               : hth_fail(HTH_EDENIED, "the token of '%s' has not the role '%s'", t->name,
-                          need_role[need]);
+    return need_met(t->roles, need) ? HTH_OK
+                                    : hth_fail(HTH_EDENIED, "the token of '%s' lacks the role '%s'",
+                                               t->name, need_role[need]);
 }
 
 static void tenant_copy(const char *name, char *out, size_t cap)
@@ -220,14 +221,14 @@ static void tenant_copy(const char *name, char *out, size_t cap)
     out[n] = 0;
 }
 
-void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap)
+void hth_auth_tenant(hth_auth *auth, const char *token, const char *without, char *out, size_t cap)
 {
     const hth_token *t = NULL;
-    if (a->file != NULL && token != NULL && token[0] != 0) {
-        pthread_rwlock_rdlock(&a->lock);
-        t = hth_tokens_find(&a->tokens, token);
+    if (auth->file != NULL && token != NULL && token[0] != 0) {
+        pthread_rwlock_rdlock(&auth->lock);
+        t = hth_tokens_find(&auth->tokens, token);
         tenant_copy(t != NULL ? t->name : without, out, cap);
-        pthread_rwlock_unlock(&a->lock);
+        pthread_rwlock_unlock(&auth->lock);
     } else {
         tenant_copy(without, out, cap);
     }
@@ -252,18 +253,60 @@ static hth_err auth_decide(hth_auth *a, hth_peer peer, const char *token, hth_ne
     return err;
 }
 
-hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown)
+hth_err hth_auth_check(hth_auth *auth, hth_peer peer, const char *token, hth_need need,
+                       bool *unknown)
 {
     bool nobody;
-    hth_err err = auth_decide(a, peer, token, need, unknown != NULL ? unknown : &nobody);
+    hth_err err = auth_decide(auth, peer, token, need, unknown != NULL ? unknown : &nobody);
     if (err != HTH_OK) {
         hth_log(INFO, SERVER, "denied", "need=%s: %s", need_role[need], hth_err_detail());
     }
     return err;
 }
 
-bool hth_auth_allows(hth_auth *a, hth_peer peer, const char *token, hth_need need)
+bool hth_auth_allows(hth_auth *auth, hth_peer peer, const char *token, hth_need need)
 {
     bool unknown;
-    return auth_decide(a, peer, token, need, &unknown) == HTH_OK;
+    return auth_decide(auth, peer, token, need, &unknown) == HTH_OK;
+}
+
+// ---- what the requests of hearth's own clients need: of a command its row says it
+
+// command_changes tells of the command "job" that it gives the job another budget.
+static bool command_changes(const char *arguments)
+{
+    json_t *args = json_loads(arguments, 0, NULL); // as the engine reads them
+    bool changes = json_object_get(args, "budget") != NULL;
+    json_decref(args);
+    return changes;
+}
+
+static hth_need command_need(hth_command_id command, const char *arguments)
+{
+    bool changes = command == HTH_COMMAND_JOB && command_changes(arguments);
+    return changes ? HTH_NEED_JOB : hth_command_get(command)->need;
+}
+
+hth_need hth_auth_need(const Hearth__Request *request, hth_command_id command)
+{
+    switch (request->body_case) {
+    case HEARTH__REQUEST__BODY_INFER:
+    case HEARTH__REQUEST__BODY_MAP:
+    case HEARTH__REQUEST__BODY_ATTACH:
+        return HTH_NEED_INFER;
+    case HEARTH__REQUEST__BODY_QUERY:
+        return command_need(command, request->query->arguments);
+    case HEARTH__REQUEST__BODY_CANCEL: // of the connection's own requests
+    case HEARTH__REQUEST__BODY_PROGRESS:
+    case HEARTH__REQUEST__BODY_UNMAP:
+    case HEARTH__REQUEST__BODY_FETCH:
+        return HTH_NEED_NOTHING;
+    case HEARTH__REQUEST__BODY_IMPORT_MODEL:
+    case HEARTH__REQUEST__BODY_EXPORT_MODEL:
+    case HEARTH__REQUEST__BODY_REMOVE:
+    case HEARTH__REQUEST__BODY_GC:
+        return HTH_NEED_MODEL;
+    default:
+        return HTH_NEED_ADMIN;
+    }
 }

@@ -45,11 +45,11 @@ static void test_parse(void **state)
     } bad[] = {
         {"alice infer\n", "line 1: a line is NAME ROLE[,ROLE] SHA256"},
         {"\nalice infer " SECRET " more\n", "line 2: a line is"},
-        {"alice root " SECRET "\n", "line 1: 'root' is no role: infer, model, job, admin"},
-        {"alice infer, " SECRET "\n", "'' is no role"},
+        {"alice root " SECRET "\n", "line 1: 'root' is not a role: infer, model, job, admin"},
+        {"alice infer, " SECRET "\n", "'' is not a role"},
         {"alice infer " SECRET "0\n", "line 1: the SHA-256 is not 64 hexadecimal digits"},
         {"alice infer 2BB80D537B1DA3E38BD30361AA855686BDE0EACD7162FEF6A25FE97BF527A25B", "SHA-256"},
-        {"al/ice infer " SECRET "\n", "'al/ice' is no name"},
+        {"al/ice infer " SECRET "\n", "'al/ice' is not a token's name"},
         {"a infer " SECRET "\na job " OTHER "\n", "line 2: 'a' has two tokens"},
     };
     hth_tokens t;
@@ -84,8 +84,8 @@ static void test_new(void **state)
     assert_string_not_equal(a, b);
     assert_int_equal(strlen(a), 44);
     assert_err(hth_token_new(file, "a", "infer", a), HTH_EEXIST, "'a' has a token");
-    assert_err(hth_token_new(file, "c", "all", a), HTH_EINVAL, "'all' is no role");
-    assert_err(hth_token_new(file, "", "infer", a), HTH_EINVAL, "no name");
+    assert_err(hth_token_new(file, "c", "all", a), HTH_EINVAL, "'all' is not a role");
+    assert_err(hth_token_new(file, "", "infer", a), HTH_EINVAL, "not a token's name");
     assert_err(hth_token_new("/nowhere/tokens", "c", "infer", a), HTH_ENOENT, "cannot open");
     assert_ok(hth_tokens_read(file, &t));
     assert_int_equal(t.n, 2);
@@ -166,7 +166,7 @@ static void test_with_tokens(void **state)
     assert_string_equal(may(a, HTH_PEER_LOCAL, "other"), "naj");
     assert_string_equal(may(a, HTH_PEER_LOOPBACK, ""), "n");
     assert_err(hth_auth_check(a, HTH_PEER_NETWORK, "secret", HTH_NEED_JOB, &unknown), HTH_EDENIED,
-               "the token of 'i' has not the role 'job'");
+               "the token of 'i' lacks the role 'job'");
     assert_false(unknown);
     assert_err(hth_auth_check(a, HTH_PEER_NETWORK, "guess", HTH_NEED_INFER, &unknown), HTH_EDENIED,
                "does not know this token");
@@ -248,7 +248,7 @@ static void test_needs(void **state)
             body.arguments = want[i].arguments != NULL ? (char *)want[i].arguments : body.arguments;
             q.query = &body;
         }
-        assert_int_equal(hth_auth_need(&q), want[i].need);
+        assert_int_equal(hth_auth_need(&q, hth_command_find(want[i].query)), want[i].need);
     }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/net/sockfile.h - who owns a local socket's path.
 //
-// Beside the socket lies PATH.lock, locked (flock) for as long as the owner lives, however it ends.
-// Who has the lock may remove a socket that a dead owner left; who does not get it is the second
-// one.
+// Next to the socket lies PATH.lock, locked (flock) for as long as the owner lives, however it
+// ends. Who has the lock may remove a socket that a dead owner left; who does not get it is the
+// second one.
 #ifndef HTH_SERVER_NET_SOCKFILE_H
 #define HTH_SERVER_NET_SOCKFILE_H
 

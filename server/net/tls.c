@@ -60,10 +60,10 @@ static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
     HTH_TRY(tls_readable("tls.cert", t->cert));
     HTH_TRY(tls_readable("tls.key", t->key));
     if (SSL_CTX_use_certificate_chain_file(c, t->cert) != 1) {
-        return tls_fail("tls.cert", t->cert, "is no certificate in PEM");
+        return tls_fail("tls.cert", t->cert, "is not a PEM certificate");
     }
     if (SSL_CTX_use_PrivateKey_file(c, t->key, SSL_FILETYPE_PEM) != 1) {
-        return tls_fail("tls.key", t->key, "is no key in PEM that belongs to tls.cert");
+        return tls_fail("tls.key", t->key, "is not a PEM key that belongs to tls.cert");
     }
     return SSL_CTX_check_private_key(c) == 1
                ? HTH_OK
@@ -88,20 +88,20 @@ static void tls_warn(const hth_tls *t, const SSL_CTX *c)
     }
 }
 
-hth_err hth_tls_reload(hth_tls *t)
+hth_err hth_tls_reload(hth_tls *tls)
 {
     SSL_CTX *fresh = SSL_CTX_new(TLS_server_method());
     hth_err err =
-        fresh == NULL ? hth_fail(HTH_ENOMEM, "out of memory for TLS") : context_fill(t, fresh);
+        fresh == NULL ? hth_fail(HTH_ENOMEM, "out of memory for TLS") : context_fill(tls, fresh);
     if (err != HTH_OK) {
         SSL_CTX_free(fresh);
         return err;
     }
-    tls_warn(t, fresh);
-    pthread_mutex_lock(&t->lock);
-    SSL_CTX *old = t->context;
-    t->context = fresh;
-    pthread_mutex_unlock(&t->lock);
+    tls_warn(tls, fresh);
+    pthread_mutex_lock(&tls->lock);
+    SSL_CTX *old = tls->context;
+    tls->context = fresh;
+    pthread_mutex_unlock(&tls->lock);
     SSL_CTX_free(old);
     return HTH_OK;
 }
@@ -129,19 +129,19 @@ hth_err hth_tls_open(hth_tls **out)
     return HTH_OK;
 }
 
-void hth_tls_close(hth_tls *t)
+void hth_tls_close(hth_tls *tls)
 {
-    if (t != NULL) {
-        SSL_CTX_free(t->context);
-        pthread_mutex_destroy(&t->lock);
-        hth_free(t);
+    if (tls != NULL) {
+        SSL_CTX_free(tls->context);
+        pthread_mutex_destroy(&tls->lock);
+        hth_free(tls);
     }
 }
 
-SSL *hth_tls_session(hth_tls *t)
+SSL *hth_tls_session(hth_tls *tls)
 {
-    pthread_mutex_lock(&t->lock);
-    SSL *s = SSL_new(t->context); // holds the context
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_lock(&tls->lock);
+    SSL *s = SSL_new(tls->context); // holds the context
+    pthread_mutex_unlock(&tls->lock);
     return s;
 }

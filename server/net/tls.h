@@ -15,11 +15,11 @@ typedef struct hth_tls hth_tls;
 // hth_tls_open reads the files that the settings name. HTH_EINVAL: they are not named, cannot be
 // read, or do not belong together.
 hth_err hth_tls_open(hth_tls **out);
-void hth_tls_close(hth_tls *t); // after what it was given to; NULL is allowed
+void hth_tls_close(hth_tls *tls); // after what it was given to; NULL is allowed
 // hth_tls_reload reads the files again; on error everything stays.
-hth_err hth_tls_reload(hth_tls *t);
+hth_err hth_tls_reload(hth_tls *tls);
 
 // hth_tls_session makes the server's side of a connection, for SSL_free; NULL: out of memory.
-SSL *hth_tls_session(hth_tls *t);
+SSL *hth_tls_session(hth_tls *tls);
 
 #endif

@@ -72,18 +72,18 @@ hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_c
     return HTH_OK;
 }
 
-void hth_conns_close(hth_conns *c)
+void hth_conns_close(hth_conns *conns)
 {
-    if (c == NULL) {
+    if (conns == NULL) {
         return;
     }
-    pthread_mutex_destroy(&c->lock);
-    hth_free(c);
+    pthread_mutex_destroy(&conns->lock);
+    hth_free(conns);
 }
 
-void hth_conns_share(hth_conns *c, hth_engine *engine)
+void hth_conns_share(hth_conns *conns, hth_engine *engine)
 {
-    c->engine = engine;
+    conns->engine = engine;
 }
 
 static void conn_know(hth_conn *c, const hth_conn_who *who)
@@ -107,43 +107,43 @@ static void conn_know(hth_conn *c, const hth_conn_who *who)
     }
 }
 
-hth_err hth_conn_open(hth_conns *t, const hth_conn_who *who, hth_conn **out)
+hth_err hth_conn_open(hth_conns *conns, const hth_conn_who *who, hth_conn **out)
 {
     hth_conn *c = hth_calloc(1, sizeof *c);
     *out = c;
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a connection");
     }
-    c->table = t;
+    c->table = conns;
     c->refs = 1;
     conn_know(c, who);
     return HTH_OK;
 }
 
-void hth_conn_close(hth_conn *c)
+void hth_conn_close(hth_conn *conn)
 {
-    pthread_mutex_lock(&c->table->lock);
-    c->gone = true;
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_lock(&conn->table->lock);
+    conn->gone = true;
+    pthread_mutex_unlock(&conn->table->lock);
 }
 
-struct hth_rpc_slot **hth_conn_slots(hth_conn *c)
+struct hth_rpc_slot **hth_conn_slots(hth_conn *conn)
 {
-    return &c->slots;
+    return &conn->slots;
 }
 
-void hth_conn_hold(hth_conn *c)
+void hth_conn_hold(hth_conn *conn)
 {
-    pthread_mutex_lock(&c->table->lock);
-    c->refs++;
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_lock(&conn->table->lock);
+    conn->refs++;
+    pthread_mutex_unlock(&conn->table->lock);
 }
 
-bool hth_conn_is_gone(hth_conn *c)
+bool hth_conn_is_gone(hth_conn *conn)
 {
-    pthread_mutex_lock(&c->table->lock);
-    bool gone = c->gone;
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_lock(&conn->table->lock);
+    bool gone = conn->gone;
+    pthread_mutex_unlock(&conn->table->lock);
     return gone;
 }
 
@@ -155,77 +155,77 @@ static void region_unmap(const hth_conns *t, void *base, size_t bytes)
     munmap(base, bytes);
 }
 
-void hth_region_rele(hth_region *r)
+void hth_region_rele(hth_region *region)
 {
-    if (r == NULL) {
+    if (region == NULL) {
         return;
     }
-    pthread_mutex_lock(&r->table->lock);
-    bool last = --r->refs == 0;
-    pthread_mutex_unlock(&r->table->lock);
+    pthread_mutex_lock(&region->table->lock);
+    bool last = --region->refs == 0;
+    pthread_mutex_unlock(&region->table->lock);
     if (last) {
-        region_unmap(r->table, r->base, r->bytes);
-        hth_mapped_give(r->tenant, r->bytes);
-        hth_free(r);
+        region_unmap(region->table, region->base, region->bytes);
+        hth_mapped_give(region->tenant, region->bytes);
+        hth_free(region);
     }
 }
 
-void hth_conn_rele(hth_conn *c)
+void hth_conn_rele(hth_conn *conn)
 {
-    if (c == NULL) {
+    if (conn == NULL) {
         return;
     }
-    pthread_mutex_lock(&c->table->lock);
-    bool last = --c->refs == 0;
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_lock(&conn->table->lock);
+    bool last = --conn->refs == 0;
+    pthread_mutex_unlock(&conn->table->lock);
     if (!last) {
         return;
     }
-    while (c->regions != NULL) {
-        hth_region *r = c->regions;
-        c->regions = r->next;
+    while (conn->regions != NULL) {
+        hth_region *r = conn->regions;
+        conn->regions = r->next;
         hth_region_rele(r);
     }
-    hth_free(c);
+    hth_free(conn);
 }
 
-bool hth_conn_uid(const hth_conn *c, uint64_t *uid)
+bool hth_conn_uid(const hth_conn *conn, uint64_t *uid)
 {
-    *uid = c->uid;
-    return c->uid_known;
+    *uid = conn->uid;
+    return conn->uid_known;
 }
 
-bool hth_conn_same_machine(const hth_conn *c)
+bool hth_conn_same_machine(const hth_conn *conn)
 {
-    return c->same_machine;
+    return conn->same_machine;
 }
 
-const char *hth_conn_tenant(const hth_conn *c)
+const char *hth_conn_tenant(const hth_conn *conn)
 {
-    return c->tenant;
+    return conn->tenant;
 }
 
-bool hth_conn_names_files(const hth_conn *c)
+bool hth_conn_names_files(const hth_conn *conn)
 {
-    return c->names_files;
+    return conn->names_files;
 }
 
-hth_peer hth_conn_peer(const hth_conn *c)
+hth_peer hth_conn_peer(const hth_conn *conn)
 {
-    return c->peer;
+    return conn->peer;
 }
 
-hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd)
+hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd)
 {
     *fd = -1;
-    return c->table->descriptors != NULL
-               ? hth_descriptors_take(c->table->descriptors, c, handle, fd)
+    return conn->table->descriptors != NULL
+               ? hth_descriptors_take(conn->table->descriptors, conn, handle, fd)
                : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
 }
 
-void hth_conn_close_taken(const hth_conn *c, int fd)
+void hth_conn_close_taken(const hth_conn *conn, int fd)
 {
-    hth_closer_close(c->uid_known ? c->uid : geteuid(), fd, false);
+    hth_closer_close(conn->uid_known ? conn->uid : geteuid(), fd, false);
 }
 
 // conn_check_memfd proves that a descriptor is a memfd of `bytes` which cannot shrink. One that is
@@ -278,17 +278,17 @@ static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool
             *out = p;
         }
     }
-    if (err == HTH_OK && c->table->engine != NULL) {
+    if (err == HTH_OK && !write && c->table->engine != NULL) { // a ring's messages are copied
         hth_engine_share(c->table->engine, fd, 0, *out, bytes);
     }
     hth_conn_close_taken(c, fd);
     return err;
 }
 
-hth_err hth_conn_map_ring(hth_conn *c, uint64_t handle, uint64_t bytes, void **out)
+hth_err hth_conn_map_ring(hth_conn *conn, uint64_t handle, uint64_t bytes, void **out)
 {
     *out = NULL;
-    return conn_map(c, handle, bytes, true, out);
+    return conn_map(conn, handle, bytes, true, out);
 }
 
 static hth_err conn_map_region(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
@@ -310,29 +310,29 @@ static hth_err conn_map_region(hth_conn *c, uint64_t handle, uint64_t bytes, uin
     return HTH_OK;
 }
 
-hth_err hth_conn_map(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
+hth_err hth_conn_map(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region)
 {
-    HTH_TRY(hth_mapped_take(c->tenant, bytes));
-    hth_err err = conn_map_region(c, handle, bytes, region);
+    HTH_TRY(hth_mapped_take(conn->tenant, bytes));
+    hth_err err = conn_map_region(conn, handle, bytes, region);
     if (err != HTH_OK) {
-        hth_mapped_give(c->tenant, bytes);
+        hth_mapped_give(conn->tenant, bytes);
     }
     return err;
 }
 
-hth_err hth_conn_unmap(hth_conn *c, uint32_t region)
+hth_err hth_conn_unmap(hth_conn *conn, uint32_t region)
 {
-    pthread_mutex_lock(&c->table->lock);
-    hth_region **at = &c->regions;
+    pthread_mutex_lock(&conn->table->lock);
+    hth_region **at = &conn->regions;
     while (*at != NULL && (*at)->id != region) {
         at = &(*at)->next;
     }
     hth_region *r = *at;
     if (r != NULL) {
         *at = r->next;
-        c->n_regions--;
+        conn->n_regions--;
     }
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_unlock(&conn->table->lock);
     if (r == NULL) {
         return hth_fail(HTH_ENOENT, "shared buffer %" PRIu32 " is not of this connection", region);
     }
@@ -340,11 +340,11 @@ hth_err hth_conn_unmap(hth_conn *c, uint32_t region)
     return HTH_OK;
 }
 
-hth_err hth_conn_range(hth_conn *c, uint32_t region, uint64_t offset, uint64_t bytes,
+hth_err hth_conn_range(hth_conn *conn, uint32_t region, uint64_t offset, uint64_t bytes,
                        const void **out, hth_region **held)
 {
-    pthread_mutex_lock(&c->table->lock);
-    hth_region *r = c->regions;
+    pthread_mutex_lock(&conn->table->lock);
+    hth_region *r = conn->regions;
     while (r != NULL && r->id != region) {
         r = r->next;
     }
@@ -352,7 +352,7 @@ hth_err hth_conn_range(hth_conn *c, uint32_t region, uint64_t offset, uint64_t b
     if (fits) {
         r->refs++;
     }
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_unlock(&conn->table->lock);
     if (!fits) {
         return r == NULL
                    ? hth_fail(HTH_EIO, "shared buffer %" PRIu32 " is not of this connection",

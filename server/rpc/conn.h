@@ -6,9 +6,9 @@
 // Regions belong to a connection and go with it, so the memory of a killed client is back as soon
 // as its calls are. A region is a memfd that its client has passed (descriptors.h): it must be
 // sealed against shrinking, so that no access can fault, and is mapped read-only. What the client
-// writes while a request runs may change the request's result but nothing else: request.c copies
-// everything that steers addresses. Thread-safe. Table and regions are guarded by one lock, held
-// for lookups only.
+// writes while a request runs may change the request's result but nothing else: rpc_tensors.c
+// copies everything that steers addresses. Thread-safe. Table and regions are guarded by one lock,
+// held for lookups only.
 #ifndef HTH_SERVER_RPC_CONN_H
 #define HTH_SERVER_RPC_CONN_H
 
@@ -27,10 +27,10 @@ typedef struct hth_descriptors hth_descriptors;
 // hth_conns_open: `auth` and `descriptors`, which may be NULL, must outlive the table.
 hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_conns **out);
 // hth_conns_close: every connection must be removed and released. NULL is allowed.
-void hth_conns_close(hth_conns *c);
+void hth_conns_close(hth_conns *conns);
 // hth_conns_share has `engine`, which must outlive the connections, know of their regions; before
 // there are any. NULL: nobody is told.
-void hth_conns_share(hth_conns *c, hth_engine *engine);
+void hth_conns_share(hth_conns *conns, hth_engine *engine);
 
 // Who is at the other end, as the kernel says.
 typedef struct hth_conn_who {
@@ -41,44 +41,44 @@ typedef struct hth_conn_who {
 
 // hth_conn_open makes a connection; the caller releases it after hth_conn_close, which says that
 // its client is gone: requests in flight keep it.
-hth_err hth_conn_open(hth_conns *c, const hth_conn_who *who, hth_conn **out);
-void hth_conn_close(hth_conn *c);
-void hth_conn_hold(hth_conn *c);
-void hth_conn_rele(hth_conn *c);                   // NULL is allowed
-bool hth_conn_is_gone(hth_conn *c);                // it was closed
-struct hth_rpc_slot **hth_conn_slots(hth_conn *c); // the list of its requests, the dispatcher's
+hth_err hth_conn_open(hth_conns *conns, const hth_conn_who *who, hth_conn **out);
+void hth_conn_close(hth_conn *conn);
+void hth_conn_hold(hth_conn *conn);
+void hth_conn_rele(hth_conn *conn);                   // NULL is allowed
+bool hth_conn_is_gone(hth_conn *conn);                // it was closed
+struct hth_rpc_slot **hth_conn_slots(hth_conn *conn); // the list of its requests, the dispatcher's
 
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
 // "network".
-const char *hth_conn_tenant(const hth_conn *c);
+const char *hth_conn_tenant(const hth_conn *conn);
 // hth_conn_same_machine: memory of this machine may be named (ipc, inproc).
-bool hth_conn_same_machine(const hth_conn *c);
+bool hth_conn_same_machine(const hth_conn *conn);
 // hth_conn_names_files: what the server opens, the peer could open, too: it is the server's own
 // user, root, or the process that embeds the server. Nobody else may name paths.
-bool hth_conn_names_files(const hth_conn *c);
-hth_peer hth_conn_peer(const hth_conn *c);
+bool hth_conn_names_files(const hth_conn *conn);
+hth_peer hth_conn_peer(const hth_conn *conn);
 // hth_conn_uid stores the user at the other end of a Unix socket; false: it is another connection,
 // or the kernel did not say.
-bool hth_conn_uid(const hth_conn *c, uint64_t *uid);
+bool hth_conn_uid(const hth_conn *conn, uint64_t *uid);
 
 // hth_conn_take hands over the descriptor that the client passed under `handle`; the caller closes
 // it, and looks what it is before using it. HTH_ENOENT: there is none (any more), or it is another
 // user's; HTH_EDENIED: not over a Unix socket.
-hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd);
-void hth_conn_close_taken(const hth_conn *c, int fd); // closes such a one, and never blocks
+hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd);
+void hth_conn_close_taken(const hth_conn *conn, int fd); // closes such a one, and never blocks
 // hth_conn_map maps the passed descriptor `handle`, a sealed memfd of `bytes`, and stores the
 // region's number. HTH_ENOENT, HTH_EDENIED: see hth_conn_take, or not a sealed memfd; HTH_EINVAL:
 // another size; HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).
-hth_err hth_conn_map(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region);
+hth_err hth_conn_map(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region);
 // hth_conn_map_ring does the same for reading and writing, and stores where it is; the caller
 // unmaps it.
-hth_err hth_conn_map_ring(hth_conn *c, uint64_t handle, uint64_t bytes, void **out);
-hth_err hth_conn_unmap(hth_conn *c, uint32_t region); // requests in flight keep it; HTH_ENOENT
+hth_err hth_conn_map_ring(hth_conn *conn, uint64_t handle, uint64_t bytes, void **out);
+hth_err hth_conn_unmap(hth_conn *conn, uint32_t region); // requests in flight keep it; HTH_ENOENT
 // hth_conn_range stores the address of [offset, offset + bytes) of a region, and the region held
 // until hth_region_rele. HTH_EIO: not of this connection (the client tries again without it);
 // HTH_EINVAL: outside of it.
-hth_err hth_conn_range(hth_conn *c, uint32_t region, uint64_t offset, uint64_t bytes,
+hth_err hth_conn_range(hth_conn *conn, uint32_t region, uint64_t offset, uint64_t bytes,
                        const void **out, hth_region **held);
-void hth_region_rele(hth_region *r); // NULL is allowed
+void hth_region_rele(hth_region *region); // NULL is allowed
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/ipc/memfd.h"
 #include "base/settings.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "server/net/accept_guard.h"
 #include "tests/rig/fake_engine.h"
 #include "tests/rig/pass_fd.h"
@@ -72,11 +72,11 @@ static hth_err map(nng_socket s, uint64_t handle, uint64_t bytes)
     q.call = 7;
     q.body_case = HEARTH__REQUEST__BODY_MAP;
     q.map = &body;
-    assert_ok(hth_msg_frame(&q.base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
+    assert_ok(hth_wire_message(&q.base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
     assert_int_equal(nng_sendmsg(s, m, 0), 0);
     assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, NULL,
-                                  &r, &section, &section_bytes));
+    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,
+                                  &section, &section_bytes));
     hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
     hth_wire_free_reply(r);
     nng_msg_free(m);

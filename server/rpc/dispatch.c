@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots' state machine (dispatch.h) and the requests that are answered without engine or job
-// thread. What goes to the engine is prepared in request.c.
+// thread. What goes to the engine is prepared in request.c, what a thread answers from the store in
+// request_store.c.
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
-#include "runtime/redact.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 // Places beyond the limits, for local administrators.
 #define DISPATCH_RESERVE 16
+// How often who waits for the end of all requests looks at the time.
+#define DISPATCH_LOOK_NS 2000000
 
 // ---- lists
 
@@ -35,11 +39,19 @@ static void slot_list(hth_rpc_slot *s)
     d->slots = s;
 }
 
-static void slot_unlist(hth_rpc_slot *s)
+// slot_unlist_mine takes the slot out of its connection's list.
+static void slot_unlist_mine(hth_rpc_slot *s)
 {
     *s->older = s->newer;
     if (s->newer != NULL) {
         s->newer->older = s->older;
+    }
+}
+
+static void slot_unlist(hth_rpc_slot *s)
+{
+    if (!s->detached) {
+        slot_unlist_mine(s);
     }
     *s->before = s->after;
     if (s->after != NULL) {
@@ -49,21 +61,31 @@ static void slot_unlist(hth_rpc_slot *s)
 
 // ---- places
 
-bool hth_rpc_slot_place(hth_rpc_slot *s)
+// slot_give gives the slot's place back; under the lock. True: it had one.
+static bool slot_give(hth_rpc_slot *s)
 {
-    hth_dispatch *d = s->d;
-    int most = (int)hth_setting_int(s->kind == HTH_RPC_SLOT_LONG ? HTH_SET_LIMIT_LONG_REQUESTS
-                                                                 : HTH_SET_LIMIT_REQUESTS);
-    bool admin = hth_rpc_slot_is_admin(s);
-    assert(s->state == HTH_RPC_SLOT_TAKEN && !s->placed);
+    bool placed = s->placed;
+    s->d->n_placed[s->kind] -= placed && !s->reserved;
+    s->d->n_reserved -= s->reserved;
+    s->placed = s->reserved = false;
+    return placed;
+}
+
+bool hth_rpc_slot_place(hth_rpc_slot *slot)
+{
+    hth_dispatch *d = slot->d;
+    int most = (int)hth_setting_int(slot->kind == HTH_RPC_SLOT_LONG ? HTH_SET_LIMIT_LONG_REQUESTS
+                                                                    : HTH_SET_LIMIT_REQUESTS);
+    bool admin = hth_rpc_slot_is_admin(slot);
+    assert(slot->state == HTH_RPC_SLOT_TAKEN && !slot->placed);
     pthread_mutex_lock(&d->lock);
-    s->placed = d->n_placed[s->kind] < most;
-    s->reserved = !s->placed && admin && d->n_reserved < DISPATCH_RESERVE;
-    d->n_placed[s->kind] += s->placed;
-    d->n_reserved += s->reserved;
+    slot->placed = d->n_placed[slot->kind] < most;
+    slot->reserved = !slot->placed && admin && d->n_reserved < DISPATCH_RESERVE;
+    d->n_placed[slot->kind] += slot->placed;
+    d->n_reserved += slot->reserved;
     pthread_mutex_unlock(&d->lock);
-    s->placed = s->placed || s->reserved;
-    return s->placed;
+    slot->placed = slot->placed || slot->reserved;
+    return slot->placed;
 }
 
 static void dispatch_freed(hth_dispatch *d)
@@ -77,30 +99,84 @@ static void dispatch_freed(hth_dispatch *d)
     pthread_rwlock_unlock(&d->watching);
 }
 
-void hth_dispatch_watch(hth_dispatch *d, void (*freed)(void *ctx), void *ctx)
+void hth_dispatch_watch(hth_dispatch *dispatch, void (*freed)(void *ctx), void *ctx)
 {
     int i = 0;
-    pthread_rwlock_wrlock(&d->watching);
-    while (i < HTH_DISPATCH_WATCHES && d->watch[i].freed != NULL) {
+    pthread_rwlock_wrlock(&dispatch->watching);
+    while (i < HTH_DISPATCH_WATCHES && dispatch->watch[i].freed != NULL) {
         i++;
     }
     assert(i < HTH_DISPATCH_WATCHES);
-    d->watch[i] = (hth_dispatch_watcher){freed, ctx};
-    pthread_rwlock_unlock(&d->watching);
+    dispatch->watch[i] = (hth_dispatch_watcher){freed, ctx};
+    pthread_rwlock_unlock(&dispatch->watching);
 }
 
-void hth_dispatch_unwatch(hth_dispatch *d, void *ctx)
+void hth_dispatch_unwatch(hth_dispatch *dispatch, void *ctx)
 {
-    pthread_rwlock_wrlock(&d->watching);
+    pthread_rwlock_wrlock(&dispatch->watching);
     for (int i = 0; i < HTH_DISPATCH_WATCHES; i++) {
-        if (d->watch[i].ctx == ctx) {
-            d->watch[i] = (hth_dispatch_watcher){NULL, NULL};
+        if (dispatch->watch[i].ctx == ctx) {
+            dispatch->watch[i] = (hth_dispatch_watcher){NULL, NULL};
         }
     }
-    pthread_rwlock_unlock(&d->watching);
+    pthread_rwlock_unlock(&dispatch->watching);
 }
 
 // ---- ends
+
+// What a slot has of its client, and who that is.
+typedef struct slot_front {
+    hth_conn *conn;
+    const hth_front *front; // NULL: it has left it before
+    void *back;
+} slot_front;
+
+// slot_leave frees the message, and takes connection and front end from the slot.
+static slot_front slot_leave(hth_rpc_slot *s)
+{
+    slot_front at = {s->conn, s->front, s->back};
+    if (at.front != NULL) {
+        s->message.free(s->message.owner);
+    }
+    s->conn = NULL;
+    s->front = NULL;
+    s->back = NULL;
+    return at;
+}
+
+static void slot_hand(const slot_front *at, nng_msg *reply)
+{
+    if (at->front != NULL) {
+        at->front->answer(at->back, reply);
+        hth_conn_rele(at->conn);
+    }
+}
+
+void hth_rpc_slot_detach(hth_rpc_slot *slot, const char *state)
+{
+    hth_dispatch *d = slot->d;
+    nng_msg *reply = hth_rpc_slot_taken(slot, state);
+    pthread_mutex_lock(&d->lock);
+    bool leaves = reply != NULL && slot->leaves && !slot->detached && !slot->r.canceled;
+    bool placed = leaves && slot_give(slot);
+    if (leaves) {
+        slot_unlist_mine(slot);
+        slot->detached = true;
+        d->n_detached++;
+        d->n_answered++;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (!leaves) {
+        nng_msg_free(reply);
+        return;
+    }
+    slot->uid = hth_conn_uid(slot->conn, &slot->uid) ? slot->uid : geteuid();
+    slot_front at = slot_leave(slot);
+    slot_hand(&at, reply);
+    if (placed) {
+        dispatch_freed(d);
+    }
+}
 
 // slot_end takes the slot out of everything, gives its memory back, then hands the reply over: what
 // was charged for it is the front end's to give back.
@@ -111,21 +187,17 @@ static void slot_end(hth_rpc_slot *s, nng_msg *reply)
     pthread_mutex_lock(&d->lock);
     slot_unlist(s); // before it is cleared: requests about others look into those that are listed
     s->state = HTH_RPC_SLOT_ENDED;
-    bool placed = s->placed;
-    d->n_placed[s->kind] -= placed && !s->reserved;
-    d->n_reserved -= s->reserved;
+    bool placed = slot_give(s);
+    d->n_detached -= s->detached;
     pthread_mutex_unlock(&d->lock);
     hth_rpc_tensors_inputs_fini(&s->in);
     hth_rpc_slot_close_files(s);
     hth_wire_free_request(s->q);
-    s->message.free(s->message.owner);
-    hth_conn *conn = s->conn;
-    const hth_front *front = s->front;
-    void *back = s->back;
+    free(s->changed);
+    slot_front at = slot_leave(s);
     bool answered = reply != NULL;
     hth_free(s);
-    front->answer(back, reply);
-    hth_conn_rele(conn);
+    slot_hand(&at, reply);
     if (placed) {
         dispatch_freed(d);
     }
@@ -137,61 +209,14 @@ static void slot_end(hth_rpc_slot *s, nng_msg *reply)
     pthread_mutex_unlock(&d->lock);
 }
 
-void hth_rpc_slot_send(hth_rpc_slot *s, nng_msg *msg)
+void hth_rpc_slot_send(hth_rpc_slot *slot, nng_msg *msg)
 {
-    slot_end(s, msg);
+    slot_end(slot, msg);
 }
 
-void hth_rpc_slot_drop(hth_rpc_slot *s)
+void hth_rpc_slot_drop(hth_rpc_slot *slot)
 {
-    slot_end(s, NULL);
-}
-
-void hth_rpc_slot_reply(hth_rpc_slot *s, Hearth__Reply *r)
-{
-    nng_msg *msg = NULL;
-    uint8_t *data;
-    r->call = s->q != NULL ? s->q->call : 0;
-    if (hth_msg_frame(&r->base, NULL, 0, 0, &s->d->limits, &msg, &data) != HTH_OK) {
-        msg = NULL; // no memory: nothing is sent
-    }
-    slot_end(s, msg);
-}
-
-void hth_rpc_slot_fail(hth_rpc_slot *s, hth_err err, const char *sentence)
-{
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Error body = HEARTH__ERROR__INIT;
-    char cleared[1024];
-    sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
-    if (!hth_conn_same_machine(s->conn)) {
-        hth_redact(sentence, cleared, sizeof cleared);
-        sentence = cleared;
-    }
-    body.code = (uint32_t)err;
-    body.sentence = (char *)sentence;
-    r.body_case = HEARTH__REPLY__BODY_ERROR;
-    r.error = &body;
-    hth_rpc_slot_reply(s, &r);
-}
-
-void hth_rpc_slot_document(hth_rpc_slot *s, const char *json)
-{
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Document body = HEARTH__DOCUMENT__INIT;
-    nng_msg *msg;
-    uint8_t *data;
-    body.bytes = strlen(json);
-    r.call = s->q->call;
-    r.body_case = HEARTH__REPLY__BODY_DOCUMENT;
-    r.document = &body;
-    hth_err err = hth_msg_frame(&r.base, NULL, 0, body.bytes, &s->d->limits, &msg, &data);
-    if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-        return;
-    }
-    memcpy(data, json, body.bytes);
-    hth_rpc_slot_send(s, msg);
+    slot_end(slot, NULL);
 }
 
 static void slot_finished(hth_rpc_slot *s, hth_err err)
@@ -252,22 +277,22 @@ static void slot_progress(hth_rpc_slot *s, uint64_t call)
     hth_rpc_slot_reply(s, &r);
 }
 
-void hth_rpc_slot_set_progress(hth_rpc_slot *s, const char *what, uint64_t done, uint64_t total)
+void hth_rpc_slot_set_progress(hth_rpc_slot *slot, const char *what, uint64_t done, uint64_t total)
 {
-    pthread_mutex_lock(&s->d->lock);
-    strncpy(s->progress.what, what, sizeof s->progress.what - 1);
-    s->progress.done = done;
-    s->progress.total = total;
-    pthread_mutex_unlock(&s->d->lock);
+    pthread_mutex_lock(&slot->d->lock);
+    strncpy(slot->progress.what, what, sizeof slot->progress.what - 1);
+    slot->progress.done = done;
+    slot->progress.total = total;
+    pthread_mutex_unlock(&slot->d->lock);
 }
 
-void hth_dispatch_gone(hth_dispatch *d, hth_conn *c)
+void hth_dispatch_gone(hth_dispatch *dispatch, hth_conn *conn)
 {
-    pthread_mutex_lock(&d->lock);
-    for (hth_rpc_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+    pthread_mutex_lock(&dispatch->lock);
+    for (hth_rpc_slot *s = *hth_conn_slots(conn); s != NULL; s = s->newer) {
         s->r.canceled = 1;
     }
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_unlock(&dispatch->lock);
 }
 
 // ---- taking requests
@@ -324,25 +349,27 @@ static bool slot_answer_now(hth_rpc_slot *s)
     }
 }
 
-void hth_rpc_slot_run(hth_rpc_slot *s)
+void hth_rpc_slot_run(hth_rpc_slot *slot)
 {
-    assert(s->state == HTH_RPC_SLOT_TAKEN);
-    s->state = HTH_RPC_SLOT_WORKING;
-    switch (s->q->body_case) {
+    assert(slot->state == HTH_RPC_SLOT_TAKEN);
+    slot->state = HTH_RPC_SLOT_WORKING;
+    switch (slot->q->body_case) {
     case HEARTH__REQUEST__BODY_INFER:
-        hth_rpc_slot_infer(s);
+        hth_rpc_slot_infer(slot);
         break;
     case HEARTH__REQUEST__BODY_QUERY:
-        if (strcmp(s->q->query->what, "models") == 0) {
-            hth_rpc_slot_models(s);
-        } else if (strcmp(s->q->query->what, "verify") == 0) {
-            hth_rpc_slot_verify(s);
+        if (slot->command == HTH_COMMAND_MODELS) {
+            hth_rpc_slot_models(slot);
+        } else if (slot->command == HTH_COMMAND_VERIFY) {
+            hth_rpc_slot_verify(slot);
+        } else if (slot->command == HTH_COMMAND_TRAIN) {
+            hth_rpc_slot_train(slot);
         } else {
-            hth_rpc_slot_query(s);
+            hth_rpc_slot_query(slot);
         }
         break;
     default:
-        hth_rpc_slot_job(s);
+        hth_rpc_slot_job(slot);
         break;
     }
 }
@@ -367,8 +394,8 @@ static bool slot_judge(hth_rpc_slot *s, hth_err decoded)
     if (refused) {
         err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     } else if (err == HTH_OK) {
-        err =
-            hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token, hth_auth_need(s->q), NULL);
+        err = hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token,
+                             hth_auth_need(s->q, s->command), NULL);
     }
     if (err != HTH_OK) {
         hth_rpc_slot_fail(s, err, hth_err_detail());
@@ -377,43 +404,46 @@ static bool slot_judge(hth_rpc_slot *s, hth_err decoded)
     return slot_answer_now(s);
 }
 
-hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
+hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_message *message,
                           const hth_front *front, void *back, hth_rpc_slot **out)
 {
     hth_rpc_slot *s = hth_calloc(1, sizeof *s);
     *out = NULL;
     if (s == NULL) {
-        m->free(m->owner);
+        message->free(message->owner);
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
     hth_conn_hold(conn);
-    s->d = d;
+    s->d = dispatch;
     s->conn = conn;
     s->front = front;
     s->back = back;
-    s->message = *m;
+    s->message = *message;
     s->r.ctx = s;
     s->file = -1;
-    hth_err err = hth_wire_read_request(m->frame, m->bytes, &d->limits, NULL, &s->q, &s->data,
-                                        &s->data_bytes);
-    s->kind = err == HTH_OK ? hth_rpc_slot_kind_of(s->q) : HTH_RPC_SLOT_SHORT;
-    pthread_mutex_lock(&d->lock);
-    d->n_working++;
+    hth_err err = hth_wire_read_request(message->frame, message->bytes, &dispatch->limits, &s->q,
+                                        &s->data, &s->data_bytes);
+    if (err == HTH_OK && s->q->body_case == HEARTH__REQUEST__BODY_QUERY) {
+        s->command = hth_command_find(s->q->query->what);
+    }
+    s->kind = err == HTH_OK ? hth_rpc_slot_kind_of(s->q, s->command) : HTH_RPC_SLOT_SHORT;
+    pthread_mutex_lock(&dispatch->lock);
+    dispatch->n_working++;
     slot_list(s);
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_unlock(&dispatch->lock);
     *out = slot_judge(s, err) ? NULL : s;
     return HTH_OK;
 }
 
-hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *s)
+hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *slot)
 {
-    return s->kind;
+    return slot->kind;
 }
 
-bool hth_rpc_slot_is_admin(const hth_rpc_slot *s)
+bool hth_rpc_slot_is_admin(const hth_rpc_slot *slot)
 {
-    return hth_conn_peer(s->conn) == HTH_PEER_TRUSTED &&
-           s->q->body_case != HEARTH__REQUEST__BODY_INFER;
+    return hth_conn_peer(slot->conn) == HTH_PEER_TRUSTED &&
+           slot->q->body_case != HEARTH__REQUEST__BODY_INFER;
 }
 
 // ---- lifetime
@@ -450,72 +480,83 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
 }
 
 // A store takes as long to read as it is large, and loses nothing by being read another time.
-void hth_dispatch_refuse(hth_dispatch *d)
+void hth_dispatch_refuse(hth_dispatch *dispatch)
 {
-    pthread_mutex_lock(&d->lock);
-    d->stopping = true;
-    for (hth_rpc_slot *s = d->slots; s != NULL; s = s->after) {
-        bool verify = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
-                      strcmp(s->q->query->what, "verify") == 0;
+    pthread_mutex_lock(&dispatch->lock);
+    dispatch->stopping = true;
+    for (hth_rpc_slot *s = dispatch->slots; s != NULL; s = s->after) {
+        bool verify = s->command == HTH_COMMAND_VERIFY;
         if (verify) {
             s->r.canceled = 1;
         }
     }
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_unlock(&dispatch->lock);
 }
 
-void hth_dispatch_count(hth_dispatch *d, uint64_t *answered, uint64_t *refused)
+void hth_dispatch_count(hth_dispatch *dispatch, uint64_t *answered, uint64_t *refused)
 {
-    pthread_mutex_lock(&d->lock);
-    *answered = d->n_answered;
-    *refused = d->n_refused;
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_lock(&dispatch->lock);
+    *answered = dispatch->n_answered;
+    *refused = dispatch->n_refused;
+    pthread_mutex_unlock(&dispatch->lock);
 }
 
-hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns)
+// dispatch_wait waits, under the lock, for the end of the last request, or until it is time to look
+// at the time: that is hth_now_ns's, not the system's.
+static void dispatch_wait(hth_dispatch *d)
 {
-    struct timespec until;
-    int rv = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(limit_ns / 1000000000u);
-    until.tv_nsec += (long)(limit_ns % 1000000000u);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&d->lock);
-    d->stopping = true;
-    while (d->n_working > 0 && rv == 0) {
-        rv = limit_ns > 0 ? pthread_cond_timedwait(&d->idle, &d->lock, &until)
-                          : pthread_cond_wait(&d->idle, &d->lock);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += DISPATCH_LOOK_NS;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&d->idle, &d->lock, &t);
+}
+
+hth_err hth_dispatch_stop(hth_dispatch *dispatch, uint64_t limit_ns)
+{
+    uint64_t until_ns = hth_now_ns() + limit_ns;
+    pthread_mutex_lock(&dispatch->lock);
+    dispatch->stopping = true;
+    while (dispatch->n_working > 0 && (limit_ns == 0 || hth_now_ns() < until_ns)) {
+        dispatch_wait(dispatch);
     }
-    int left = d->n_working;
-    pthread_mutex_unlock(&d->lock);
+    int left = dispatch->n_working;
+    pthread_mutex_unlock(&dispatch->lock);
     return left == 0 ? HTH_OK : hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", left);
 }
 
-int hth_dispatch_cancel(hth_dispatch *d)
+int hth_dispatch_detached(hth_dispatch *dispatch)
 {
-    pthread_mutex_lock(&d->lock);
-    for (hth_rpc_slot *s = d->slots; s != NULL; s = s->after) {
-        bool train = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
-                     strcmp(s->q->query->what, "train") == 0;
+    pthread_mutex_lock(&dispatch->lock);
+    int n = dispatch->n_detached;
+    pthread_mutex_unlock(&dispatch->lock);
+    return n;
+}
+
+int hth_dispatch_cancel(hth_dispatch *dispatch)
+{
+    pthread_mutex_lock(&dispatch->lock);
+    for (hth_rpc_slot *s = dispatch->slots; s != NULL; s = s->after) {
+        bool train = s->command == HTH_COMMAND_TRAIN;
         if (!train) {
             s->r.canceled = 1;
         }
     }
-    int n = d->n_working;
-    pthread_mutex_unlock(&d->lock);
+    int n = dispatch->n_working;
+    pthread_mutex_unlock(&dispatch->lock);
     return n;
 }
 
-void hth_dispatch_close(hth_dispatch *d)
+void hth_dispatch_close(hth_dispatch *dispatch)
 {
-    if (d == NULL) {
+    if (dispatch == NULL) {
         return;
     }
-    hth_store_worker_close(d->lists);
-    hth_store_worker_close(d->checks);
-    pthread_cond_destroy(&d->idle);
-    pthread_rwlock_destroy(&d->watching);
-    pthread_mutex_destroy(&d->lock);
-    hth_free(d);
+    hth_store_worker_close(dispatch->lists);
+    hth_store_worker_close(dispatch->checks);
+    pthread_cond_destroy(&dispatch->idle);
+    pthread_rwlock_destroy(&dispatch->watching);
+    pthread_mutex_destroy(&dispatch->lock);
+    hth_free(dispatch);
 }

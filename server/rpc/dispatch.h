@@ -8,7 +8,11 @@
 // hands it over on its own thread. A slot never waits for a peer: what nobody reads is the front
 // end's to count and to drop.
 //
-//     TAKEN --(run)--> WORKING --(done)--> ENDED      answered at once, refused: TAKEN -> ENDED
+//
+// A training job that its client leaves to the server (the argument "detach") is answered as
+// soon as the engine has taken it. From then on its slot is nobody's but the dispatcher's: it
+// has no connection, no front end and no place, and ends with the job. limits.detached_jobs
+// bounds them.
 //
 // Requests that need neither device nor store are answered in hth_dispatch_take. Others are SHORT
 // (inferences, questions) or LONG (training that is waited for, imports, measurements). Both have
@@ -45,21 +49,23 @@ typedef struct hth_dispatch_config {
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out);
 // hth_dispatch_refuse answers what comes from now on with HTH_ECANCELED, but for questions about
 // other requests, and cancels the reading of stores.
-void hth_dispatch_refuse(hth_dispatch *d);
+void hth_dispatch_refuse(hth_dispatch *dispatch);
 // hth_dispatch_stop does the same and returns when everything accepted is answered. HTH_ETIMEDOUT:
 // that took longer than `limit_ns` (0: whatever it takes), and can be called again.
-hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns);
+hth_err hth_dispatch_stop(hth_dispatch *dispatch, uint64_t limit_ns);
 // hth_dispatch_cancel cancels what is being done, but for training jobs: those have checkpoints.
 // Returns how many requests are not answered.
-int hth_dispatch_cancel(hth_dispatch *d);
+int hth_dispatch_cancel(hth_dispatch *dispatch);
 // hth_dispatch_close frees; engine and job thread must have ended, and no front end may call any
 // more. NULL is allowed.
-void hth_dispatch_close(hth_dispatch *d);
+void hth_dispatch_close(hth_dispatch *dispatch);
 // hth_dispatch_gone cancels what a connection that ended had asked for.
-void hth_dispatch_gone(hth_dispatch *d, hth_conn *c);
+void hth_dispatch_gone(hth_dispatch *dispatch, hth_conn *conn);
+// hth_dispatch_detached is how many training jobs are at work or wait without their clients.
+int hth_dispatch_detached(hth_dispatch *dispatch);
 // hth_dispatch_count tells how many requests were answered, and how many of those were refused
 // because the server stops.
-void hth_dispatch_count(hth_dispatch *d, uint64_t *answered, uint64_t *refused);
+void hth_dispatch_count(hth_dispatch *dispatch, uint64_t *answered, uint64_t *refused);
 
 // ---- for front ends
 
@@ -74,11 +80,12 @@ typedef struct hth_message {
 // What a slot calls of its front end, with what that gave for it (`back`). Any thread; both may
 // take locks but must not wait.
 typedef struct hth_front {
-    // answer is called once, when the message and the slot are freed. It takes `reply`
-    // over; NULL: there is none, because nobody is there to get it, or no memory.
+    // answer is called once, when the message is freed and the slot needs its front end no more. It
+    // takes `reply` over; NULL: there is none, because nobody is there to get it, or no memory.
     void (*answer)(void *back, nng_msg *reply);
-    // room is asked before a reply of so many bytes is made. HTH_EBUSY: there is none. NULL: always
-    hth_err (*room)(void *back, uint64_t bytes);
+    // reserve is called before a reply of so many bytes is made. HTH_EBUSY: there is none. NULL:
+    // always
+    hth_err (*reserve)(void *back, uint64_t bytes);
 } hth_front;
 
 typedef enum hth_rpc_slot_kind {
@@ -90,25 +97,25 @@ typedef enum hth_rpc_slot_kind {
 // where it may not or where no engine is needed: then *out is NULL. Else *out is a slot in TAKEN,
 // for hth_rpc_slot_run or hth_rpc_slot_fail. HTH_ENOMEM: nothing was taken, and nothing is
 // answered. The message is freed in any case.
-hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
+hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_message *message,
                           const hth_front *front, void *back, hth_rpc_slot **out);
-hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *s);
+hth_rpc_slot_kind hth_rpc_slot_get_kind(const hth_rpc_slot *slot);
 // hth_rpc_slot_is_admin: a local administrator asks, and it is no inference.
-bool hth_rpc_slot_is_admin(const hth_rpc_slot *s);
+bool hth_rpc_slot_is_admin(const hth_rpc_slot *slot);
 // hth_rpc_slot_place counts the slot among those that are worked on, until it ends. False: no place
 // is free for it now.
-bool hth_rpc_slot_place(hth_rpc_slot *s);
-void hth_rpc_slot_run(hth_rpc_slot *s);
+bool hth_rpc_slot_place(hth_rpc_slot *slot);
+void hth_rpc_slot_run(hth_rpc_slot *slot);
 // hth_rpc_slot_fail answers with an error; hth_rpc_slot_drop ends a slot in TAKEN whose client is
 // gone.
-void hth_rpc_slot_fail(hth_rpc_slot *s, hth_err err, const char *sentence);
-void hth_rpc_slot_drop(hth_rpc_slot *s);
+void hth_rpc_slot_fail(hth_rpc_slot *slot, hth_err err, const char *sentence);
+void hth_rpc_slot_drop(hth_rpc_slot *slot);
 
 // hth_dispatch_watch has `freed` called whenever a place becomes free; any thread, after the slot's
 // answer. Before front ends start; at most HTH_DISPATCH_WATCHES.
 #define HTH_DISPATCH_WATCHES 4
-void hth_dispatch_watch(hth_dispatch *d, void (*freed)(void *ctx), void *ctx);
+void hth_dispatch_watch(hth_dispatch *dispatch, void (*freed)(void *ctx), void *ctx);
 // hth_dispatch_unwatch: `freed` is not called any more when it returns.
-void hth_dispatch_unwatch(hth_dispatch *d, void *ctx);
+void hth_dispatch_unwatch(hth_dispatch *dispatch, void *ctx);
 
 #endif

@@ -4,7 +4,7 @@
 #include "server/rpc/inproc.h"
 
 #include "base/hash.h"
-#include "client/msg.h"
+#include "client/wire.h"
 
 #include <nng/protocol/reqrep0/rep.h>
 
@@ -176,7 +176,7 @@ static hth_err inproc_start(hth_inproc *i)
 {
     int rv = nng_rep0_open(&i->socket);
     if (rv != 0) {
-        return hth_msg_fail(rv, "cannot open a socket");
+        return hth_wire_fail(rv, "cannot open a socket");
     }
     i->socket_open = true;
     rv = nng_socket_set_size(i->socket, NNG_OPT_RECVMAXSZ, 0);
@@ -192,7 +192,7 @@ static hth_err inproc_start(hth_inproc *i)
         i->n_contexts += rv == 0;
     }
     if (rv != 0) {
-        return hth_msg_fail(rv, "cannot set up a socket");
+        return hth_wire_fail(rv, "cannot set up a socket");
     }
     for (int n = 0; n < i->n_contexts; n++) {
         inproc_receive(&i->context[n]);
@@ -200,14 +200,15 @@ static hth_err inproc_start(hth_inproc *i)
     return HTH_OK;
 }
 
-hth_err hth_inproc_open(hth_dispatch *d, hth_conns *conns, hth_rings *rings, hth_inproc **out)
+hth_err hth_inproc_open(hth_dispatch *dispatch, hth_conns *conns, hth_rings *rings,
+                        hth_inproc **out)
 {
     hth_inproc *i = hth_calloc(1, sizeof *i);
     *out = NULL;
     if (i == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a socket");
     }
-    i->dispatch = d;
+    i->dispatch = dispatch;
     i->conns = conns;
     i->rings = rings;
     pthread_mutex_init(&i->lock, NULL);
@@ -221,37 +222,38 @@ hth_err hth_inproc_open(hth_dispatch *d, hth_conns *conns, hth_rings *rings, hth
     return HTH_OK;
 }
 
-hth_err hth_inproc_listen(hth_inproc *i, const char *url)
+hth_err hth_inproc_listen(hth_inproc *inproc, const char *url)
 {
-    int rv = nng_listen(i->socket, url, NULL, 0);
-    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "cannot listen on %s", url);
+    int rv = nng_listen(inproc->socket, url, NULL, 0);
+    return rv == 0 ? HTH_OK : hth_wire_fail(rv, "cannot listen on %s", url);
 }
 
-void hth_inproc_halt(hth_inproc *i)
+void hth_inproc_halt(hth_inproc *inproc)
 {
-    for (int n = 0; n < i->n_contexts; n++) {
-        nng_aio_stop(i->context[n].aio); // waits for the callback, which does not receive again
+    for (int n = 0; n < inproc->n_contexts; n++) {
+        nng_aio_stop(
+            inproc->context[n].aio); // waits for the callback, which does not receive again
     }
-    for (int n = 0; n < i->n_contexts; n++) {
-        nng_ctx_close(i->context[n].ctx);
+    for (int n = 0; n < inproc->n_contexts; n++) {
+        nng_ctx_close(inproc->context[n].ctx);
     }
-    i->halted = true;
+    inproc->halted = true;
 }
 
-void hth_inproc_close(hth_inproc *i)
+void hth_inproc_close(hth_inproc *inproc)
 {
-    if (i == NULL) {
+    if (inproc == NULL) {
         return;
     }
-    if (!i->halted) {
-        hth_inproc_halt(i);
+    if (!inproc->halted) {
+        hth_inproc_halt(inproc);
     }
-    if (i->socket_open) {
-        nng_close(i->socket);
+    if (inproc->socket_open) {
+        nng_close(inproc->socket);
     }
-    for (int n = 0; n < i->n_contexts; n++) {
-        nng_aio_free(i->context[n].aio);
+    for (int n = 0; n < inproc->n_contexts; n++) {
+        nng_aio_free(inproc->context[n].aio);
     }
-    pthread_mutex_destroy(&i->lock);
-    hth_free(i);
+    pthread_mutex_destroy(&inproc->lock);
+    hth_free(inproc);
 }

@@ -11,12 +11,13 @@
 typedef struct hth_inproc hth_inproc;
 
 // hth_inproc_open makes the socket; everything given must outlive it.
-hth_err hth_inproc_open(hth_dispatch *d, hth_conns *conns, hth_rings *rings, hth_inproc **out);
-hth_err hth_inproc_listen(hth_inproc *i, const char *url);
+hth_err hth_inproc_open(hth_dispatch *dispatch, hth_conns *conns, hth_rings *rings,
+                        hth_inproc **out);
+hth_err hth_inproc_listen(hth_inproc *inproc, const char *url);
 // hth_inproc_halt ends all that is being received or sent. Afterwards no call into nng is in
 // progress: nng 1.5 does not survive closing a socket while another thread is inside nng_ctx_send.
 // Engine and job threads must have ended.
-void hth_inproc_halt(hth_inproc *i);
-void hth_inproc_close(hth_inproc *i); // before the dispatcher is closed; NULL is allowed
+void hth_inproc_halt(hth_inproc *inproc);
+void hth_inproc_close(hth_inproc *inproc); // before the dispatcher is closed; NULL is allowed
 
 #endif

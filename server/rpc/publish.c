@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "client/events.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "server/rpc/rpc.h"
 #include "server/net/sockfile.h"
 
@@ -46,7 +46,7 @@ hth_err hth_publisher_open(hth_allowances *allowances, hth_publisher **out)
     if (rv != 0) {
         hth_rpc_close(p->rpc);
         hth_free(p);
-        return hth_msg_fail(rv, "cannot open a socket for events");
+        return hth_wire_fail(rv, "cannot open a socket for events");
     }
     *out = p;
     return HTH_OK;
@@ -56,48 +56,50 @@ static hth_err publisher_listen(hth_publisher *p, publish_listener *l)
 {
     if (strncmp(l->url, "inproc://", 9) == 0) {
         int rv = nng_listen(p->socket, l->url, NULL, 0);
-        return rv == 0 ? HTH_OK : hth_msg_fail(rv, "cannot listen on %s", l->url);
+        return rv == 0 ? HTH_OK : hth_wire_fail(rv, "cannot listen on %s", l->url);
     }
     HTH_TRY(hth_sockfile_claim(l->url, &l->claim));
     return hth_rpc_listen(p->rpc, l->url, HTH_RPC_EVENTS);
 }
 
-void hth_publisher_listen(hth_publisher *p, const char *url)
+void hth_publisher_listen(hth_publisher *publisher, const char *url)
 {
-    publish_listener *l = &p->listener[p->n];
-    if (p->n == PUBLISH_MAX_LISTEN || hth_events_url(url, l->url, sizeof l->url) != HTH_OK) {
+    publish_listener *l = &publisher->listener[publisher->n];
+    if (publisher->n == PUBLISH_MAX_LISTEN ||
+        hth_events_url(url, l->url, sizeof l->url) != HTH_OK) {
         return;
     }
     l->claim = -1;
-    if (publisher_listen(p, l) != HTH_OK) {
+    if (publisher_listen(publisher, l) != HTH_OK) {
         hth_log(WARN, SERVER, "events", "url=%s: %s", l->url, hth_err_detail());
         hth_sockfile_release(l->url, l->claim);
         return;
     }
-    p->n++;
+    publisher->n++;
 }
 
-hth_err hth_publisher_start(hth_publisher *p)
+hth_err hth_publisher_start(hth_publisher *publisher)
 {
-    return hth_rpc_listening(p->rpc) ? hth_rpc_start(p->rpc) : HTH_OK;
+    return hth_rpc_listening(publisher->rpc) ? hth_rpc_start(publisher->rpc) : HTH_OK;
 }
 
-void hth_publisher_close(hth_publisher *p)
+void hth_publisher_close(hth_publisher *publisher)
 {
-    if (p == NULL) {
+    if (publisher == NULL) {
         return;
     }
-    nng_close(p->socket);
-    hth_rpc_close(p->rpc);
-    for (int i = 0; i < p->n; i++) {
-        hth_sockfile_release(p->listener[i].url, p->listener[i].claim);
+    nng_close(publisher->socket);
+    hth_rpc_close(publisher->rpc);
+    for (int i = 0; i < publisher->n; i++) {
+        hth_sockfile_release(publisher->listener[i].url, publisher->listener[i].claim);
     }
-    hth_free(p);
+    hth_free(publisher);
 }
 
-void hth_publisher_job(void *p, const char *job, const char *what, uint64_t done, uint64_t total)
+void hth_publisher_job(void *publisher, const char *job, const char *what, uint64_t done,
+                       uint64_t total)
 {
-    const hth_publisher *to = p;
+    const hth_publisher *to = publisher;
     hth_event e = {.done = done, .total = total};
     nng_msg *msg;
     snprintf(e.what, sizeof e.what, "%s", what);

@@ -13,13 +13,15 @@ typedef struct hth_publisher hth_publisher;
 
 // hth_publisher_open: `allowances`, which count who listens, must outlive it.
 hth_err hth_publisher_open(hth_allowances *allowances, hth_publisher **out);
-// hth_publisher_listen publishes beside a server's url. Where that cannot be done it is logged:
+// hth_publisher_listen publishes next to a server's url. Where that cannot be done it is logged:
 // clients can ask, too. Before hth_publisher_start.
-void hth_publisher_listen(hth_publisher *p, const char *url);
-hth_err hth_publisher_start(hth_publisher *p);
-void hth_publisher_close(hth_publisher *p); // nobody may be sending any more; NULL is allowed
+void hth_publisher_listen(hth_publisher *publisher, const char *url);
+hth_err hth_publisher_start(hth_publisher *publisher);
+void hth_publisher_close(
+    hth_publisher *publisher); // nobody may be sending any more; NULL is allowed
 
-// hth_publisher_job tells about a training job; `p` is a hth_publisher.
-void hth_publisher_job(void *p, const char *job, const char *what, uint64_t done, uint64_t total);
+// hth_publisher_job tells about a training job; `publisher` is a hth_publisher.
+void hth_publisher_job(void *publisher, const char *job, const char *what, uint64_t done,
+                       uint64_t total);
 
 #endif

@@ -20,7 +20,7 @@ static hearth at(char *url)
 }
 
 // nng tells nobody when a subscriber has arrived: sent until the first one comes, and then all that
-// were sent behind that.
+// were sent after that.
 static void arrive(hth_publisher *p, hth_events *e, const char *job)
 {
     hth_event got;
@@ -49,6 +49,14 @@ static void urls_are_beside(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(hth_events_url(bad[i], url, sizeof url), HTH_ENOTSUP);
     }
+}
+
+// unlink_lock removes what a publisher leaves: the file that says who listens at `ipc`.
+static void unlink_lock(const char *ipc)
+{
+    char lock[100];
+    snprintf(lock, sizeof lock, "%s.events.lock", ipc + 6);
+    assert_int_equal(unlink(lock), 0);
 }
 
 static void jobs_have_topics(void **state)
@@ -90,6 +98,7 @@ static void jobs_have_topics(void **state)
     hth_publisher_close(p);
     hth_allowances_close(allowances);
     assert_int_equal(access(ipc + 6, F_OK), -1);
+    unlink_lock(ipc);
 }
 
 // A hundred thousand events to who never reads, and to who comes late.
@@ -121,6 +130,7 @@ static void nobody_waits(void **state)
     hth_events_close(e);
     hth_publisher_close(p);
     hth_allowances_close(allowances);
+    unlink_lock(ipc);
 }
 
 int main(void)

@@ -1,88 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that leave the callback's thread: to the engine (infer, queries) or to the job thread.
+// Replies, and the requests that go to the engine: inferences and questions. What the store answers
+// is in request_store.c.
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "runtime/arguments.h"
-#include "runtime/catalog.h"
+#include "base/log.h"
+#include "base/settings.h"
 #include "engine/job_paths.h"
-#include "runtime/verify.h"
+#include "runtime/arguments.h"
+#include "runtime/job_index.h"
 #include "runtime/redact.h"
+#include "server/net/closer.h"
 
 #include <jansson.h>
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // ---- kinds
 
-// Questions that are answered in a moment; others compute, load or train.
-static bool query_is_short(const char *what)
+hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command)
 {
-    static const char *const words[] = {"models", "model",   "devices", "stats",    "jobs",
-                                        "job",    "latency", "loaded",  "timeline", "pause",
-                                        "resume", "cancel",  "tenants", "batching", "precision"};
-    size_t i = 0;
-    while (i < sizeof words / sizeof words[0] && strcmp(words[i], what) != 0) {
-        i++;
-    }
-    return i < sizeof words / sizeof words[0];
+    bool is_short = request->body_case == HEARTH__REQUEST__BODY_INFER ||
+                    hth_command_is(command, HTH_COMMAND_SHORT);
+    return is_short ? HTH_RPC_SLOT_SHORT : HTH_RPC_SLOT_LONG;
 }
 
-hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *q)
+// ---- replies
+
+void hth_rpc_slot_reply(hth_rpc_slot *slot, Hearth__Reply *reply)
 {
-    bool is_short = q->body_case == HEARTH__REQUEST__BODY_INFER ||
-                    (q->body_case == HEARTH__REQUEST__BODY_QUERY && query_is_short(q->query->what));
-    return is_short ? HTH_RPC_SLOT_SHORT : HTH_RPC_SLOT_LONG;
+    nng_msg *msg = NULL;
+    uint8_t *data;
+    reply->call = slot->q != NULL ? slot->q->call : 0;
+    if (hth_wire_message(&reply->base, NULL, 0, 0, &slot->d->limits, &msg, &data) != HTH_OK) {
+        msg = NULL; // no memory: nothing is sent
+    }
+    hth_rpc_slot_send(slot, msg);
+}
+
+void hth_rpc_slot_fail(hth_rpc_slot *slot, hth_err err, const char *sentence)
+{
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Error body = HEARTH__ERROR__INIT;
+    char cleared[1024];
+    sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
+    if (!hth_conn_same_machine(slot->conn)) {
+        hth_redact(sentence, cleared, sizeof cleared);
+        sentence = cleared;
+    }
+    body.code = (uint32_t)err;
+    body.sentence = (char *)sentence;
+    r.body_case = HEARTH__REPLY__BODY_ERROR;
+    r.error = &body;
+    hth_rpc_slot_reply(slot, &r);
+}
+
+static hth_err request_document(const hth_rpc_slot *s, const char *json, nng_msg **msg)
+{
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Document body = HEARTH__DOCUMENT__INIT;
+    uint8_t *data;
+    body.bytes = strlen(json);
+    r.call = s->q->call;
+    r.body_case = HEARTH__REPLY__BODY_DOCUMENT;
+    r.document = &body;
+    HTH_TRY(hth_wire_message(&r.base, NULL, 0, body.bytes, &s->d->limits, msg, &data));
+    memcpy(data, json, body.bytes);
+    return HTH_OK;
+}
+
+void hth_rpc_slot_document(hth_rpc_slot *slot, const char *json)
+{
+    nng_msg *msg;
+    hth_err err = request_document(slot, json, &msg);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
+        return;
+    }
+    hth_rpc_slot_send(slot, msg);
+}
+
+nng_msg *hth_rpc_slot_taken(const hth_rpc_slot *slot, const char *state)
+{
+    json_t *doc = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)slot->job_id, "job",
+                            slot->job_name, "state", state);
+    char *text = json_dumps(doc, JSON_COMPACT);
+    nng_msg *msg = NULL;
+    json_decref(doc);
+    if (text != NULL && request_document(slot, text, &msg) != HTH_OK) {
+        msg = NULL;
+    }
+    free(text);
+    return msg;
 }
 
 // ---- to the engine
 
-static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__Tensor *const *list,
-                             size_t n, uint8_t **data)
+// request_frame makes the reply's message, whose data section is *data.
+static hth_err request_frame(hth_rpc_slot *s, const Hearth__Reply *r, uint8_t **data)
 {
-    hth_rpc_slot *s = ctx;
+    const Hearth__Outputs *o = r->outputs;
     uint64_t bytes;
-    HTH_TRY(hth_wire_place(list, n, &bytes));
-    if (s->front->room != NULL) {
-        HTH_TRY(s->front->room(s->back, bytes));
+    HTH_TRY(hth_wire_place(o->outputs, o->n_outputs, &bytes));
+    if (s->front->reserve != NULL) {
+        HTH_TRY(s->front->reserve(s->back, bytes));
     }
-    return hth_msg_frame(header, list, n, 0, &s->d->limits, &s->reply, data);
+    return hth_wire_message(&r->base, o->outputs, o->n_outputs, 0, &s->d->limits, &s->reply, data);
 }
 
-static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_out)
+// request_place makes a frame for the outputs, and sets where their bytes go.
+static hth_err request_place(hth_request *req, hth_request_tensor *out, int n)
 {
     hth_rpc_slot *s = req->ctx;
-    return hth_rpc_tensors_outputs(s->q->call, req->version, out, n_out, request_frame, s);
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Outputs body = HEARTH__OUTPUTS__INIT;
+    uint8_t *data;
+    Hearth__Tensor *t = hth_alloc((size_t)n * (sizeof *t + sizeof(Hearth__Tensor *)));
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a reply");
+    }
+    body.outputs = (Hearth__Tensor **)(t + n);
+    body.n_outputs = (size_t)n;
+    body.version = req->version;
+    for (int i = 0; i < n; i++) {
+        hearth__tensor__init(&t[i]);
+        t[i].name = out[i].name != NULL ? (char *)out[i].name : t[i].name;
+        t[i].dtype = (uint32_t)out[i].t.dtype;
+        t[i].n_shape = (size_t)out[i].t.shape.rank;
+        t[i].shape = out[i].t.shape.dim;
+        t[i].bytes = out[i].t.bytes;
+        body.outputs[i] = &t[i];
+    }
+    r.call = s->q->call;
+    r.body_case = HEARTH__REPLY__BODY_OUTPUTS;
+    r.outputs = &body;
+    hth_err err = request_frame(s, &r, &data);
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        out[i].t.data = data + t[i].offset;
+    }
+    hth_free(t);
+    return err;
 }
 
-// request_document answers with a document, and frees it; one that tells about this machine without
-// that, to peers elsewhere.
-static void request_document(hth_rpc_slot *s, char *json, bool tells)
+void hth_rpc_slot_told(hth_rpc_slot *slot, char *json, bool tells)
 {
-    if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
+    if (!hth_conn_same_machine(slot->conn) && tells && json != NULL) {
         char *cleared = hth_redact_jobs(json);
         hth_free(json);
         json = cleared;
     }
-    hth_rpc_slot_document(s, json != NULL ? json : "null");
+    hth_rpc_slot_document(slot, json != NULL ? json : "null");
     hth_free(json);
 }
 
-// request_tells: answers with why a job or a model is not at work, and with what a job was asked
-// for.
-static bool request_tells(const char *query)
+// request_left ends a job that nobody waits for: its record says how it went.
+static void request_left(hth_rpc_slot *s)
 {
-    static const char *const about[] = {"jobs",   "job",    "train", "pause",
-                                        "resume", "cancel", "loaded"};
-    bool tells = false;
-    for (size_t i = 0; i < sizeof about / sizeof about[0] && !tells; i++) {
-        tells = strcmp(query, about[i]) == 0;
-    }
-    return tells;
+    hth_log(
+        INFO, SERVER, "train", "job %" PRIu64 " '%s' %s%s", s->job_id, s->job_name,
+        s->r.err == HTH_OK ? "has finished" : "has ended: ", s->r.err == HTH_OK ? "" : s->r.detail);
+    hth_rpc_slot_drop(s);
 }
 
 static void request_done(hth_request *req)
@@ -90,13 +171,17 @@ static void request_done(hth_request *req)
     hth_rpc_slot *s = req->ctx;
     nng_msg *reply = s->reply;
     char *json = req->json;
-    if (req->err != HTH_OK) {
+    if (s->detached) {
+        request_left(s);
+    } else if (s->leaves && req->err == HTH_OK) { // sooner than anything was told about it
+        hth_rpc_slot_send(s, hth_rpc_slot_taken(s, "finished"));
+    } else if (req->err != HTH_OK) {
         hth_rpc_slot_fail(s, req->err, req->detail);
         if (reply != NULL) {
             nng_msg_free(reply);
         }
-    } else if (req->query != NULL) {
-        request_document(s, json, request_tells(req->query));
+    } else if (req->command != HTH_COMMAND_NONE) {
+        hth_rpc_slot_told(s, json, hth_command_is(req->command, HTH_COMMAND_REDACTED));
         json = NULL;
     } else if (reply != NULL) {
         hth_rpc_slot_send(s, reply);
@@ -108,15 +193,26 @@ static void request_done(hth_request *req)
 
 static void request_progress(hth_request *req, const char *what, uint64_t done, uint64_t total)
 {
-    hth_rpc_slot_set_progress(req->ctx, what, done, total);
+    hth_rpc_slot *s = req->ctx;
+    hth_rpc_slot_set_progress(s, what, done, total);
+    if (s->leaves && !s->detached && what[0] == '{') { // a state, or a step: it is taken
+        json_t *doc = json_loads(what, 0, NULL);
+        const char *state = json_string_value(json_object_get(doc, "state"));
+        hth_rpc_slot_detach(s, state != NULL ? state : "running");
+        json_decref(doc);
+    }
+}
+
+static void request_know(hth_rpc_slot *s)
+{
+    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
+    s->r.tenant = s->tenant;
+    s->r.admin = s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
+                 hth_auth_allows(s->d->auth, hth_conn_peer(s->conn), s->q->token, HTH_NEED_ADMIN);
 }
 
 static void request_submit(hth_rpc_slot *s)
 {
-    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
-    s->r.tenant = s->tenant;
-    s->r.admin = s->r.query != NULL &&
-                 hth_auth_allows(s->d->auth, hth_conn_peer(s->conn), s->q->token, HTH_NEED_ADMIN);
     s->r.done = request_done;
     hth_err err = hth_engine_submit(s->d->engine, &s->r);
     if (err != HTH_OK) {
@@ -124,46 +220,57 @@ static void request_submit(hth_rpc_slot *s)
     }
 }
 
-void hth_rpc_slot_infer(hth_rpc_slot *s)
+void hth_rpc_slot_infer(hth_rpc_slot *slot)
 {
-    hth_err err = hth_rpc_tensors_inputs_init(&s->in, s->conn, s->q->infer, s->data, s->data_bytes);
+    hth_err err = hth_rpc_tensors_inputs_init(&slot->in, slot->conn, slot->q->infer, slot->data,
+                                              slot->data_bytes);
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
-    hth_rpc_tensors_request(s->q->infer, &s->in, &s->r);
-    s->r.place = request_place;
-    request_submit(s);
+    slot->r.model = slot->q->infer->model;
+    slot->r.inputs = slot->in.list;
+    slot->r.n_inputs = slot->in.n;
+    slot->r.priority = slot->q->infer->priority;
+    slot->r.timeout_us = slot->q->infer->timeout_us;
+    slot->r.place = request_place;
+    request_know(slot);
+    request_submit(slot);
 }
 
-// request_may_name: whether the peer may have the server open files by their paths.
-static hth_err request_may_name(const hth_rpc_slot *s)
+hth_err hth_rpc_slot_may_name(const hth_rpc_slot *slot)
 {
-    return hth_conn_names_files(s->conn) ? HTH_OK
-           : hth_conn_same_machine(s->conn)
-               ? hth_fail(HTH_EDENIED,
-                          "only the user that hearthd runs as, and root, may name files "
-                          "for it to open")
-               : hth_fail(HTH_EDENIED, "only clients on the server's machine may name files");
+    if (hth_conn_names_files(slot->conn)) {
+        return HTH_OK;
+    }
+    if (!hth_conn_same_machine(slot->conn)) {
+        return hth_fail(HTH_EDENIED, "only clients on the server's machine may name files");
+    }
+    return hth_fail(HTH_EDENIED, "only the user that hearthd runs as, and root, may name files "
+                                 "for it to open");
 }
 
 // ---- files
 
-void hth_rpc_slot_close_files(hth_rpc_slot *s)
+void hth_rpc_slot_close_files(hth_rpc_slot *slot)
 {
-    for (int i = 0; i < s->r.n_files; i++) {
-        hth_conn_close_taken(s->conn, s->r.files[i]);
+    for (int i = 0; i < slot->r.n_files; i++) {
+        if (slot->conn != NULL) {
+            hth_conn_close_taken(slot->conn, slot->r.files[i]);
+        } else {
+            hth_closer_close(slot->uid, slot->r.files[i], false);
+        }
     }
-    for (int i = 0; i < s->n_given; i++) {
-        hth_conn_close_taken(s->conn, s->given[i].fd);
+    for (int i = 0; i < slot->n_given; i++) {
+        hth_conn_close_taken(slot->conn, slot->given[i].fd);
     }
-    if (s->file >= 0) {
-        hth_conn_close_taken(s->conn, s->file);
+    if (slot->file >= 0) {
+        hth_conn_close_taken(slot->conn, slot->file);
     }
-    hth_free(s->given);
-    s->given = NULL;
-    s->r.n_files = s->n_given = 0;
-    s->file = -1;
+    hth_free(slot->given);
+    slot->given = NULL;
+    slot->r.n_files = slot->n_given = 0;
+    slot->file = -1;
 }
 
 // request_path looks at an argument that is a file: its path may be named by some, and with a
@@ -173,7 +280,7 @@ static hth_err request_path(const hth_rpc_slot *s, const char *key, const json_t
     const json_t *which = json_object_get(v, "descriptor");
     json_int_t i = json_integer_value(which);
     if (json_is_string(v) || json_object_get(v, "path") != NULL) {
-        HTH_TRY(request_may_name(s));
+        HTH_TRY(hth_rpc_slot_may_name(s));
     }
     return which == NULL || (json_is_integer(which) && i >= 0 && i < n_files)
                ? HTH_OK
@@ -191,7 +298,7 @@ static hth_err request_paths(const hth_rpc_slot *s, const json_t *args, int n_fi
     }
     for (size_t i = 0; i < sizeof document / sizeof document[0]; i++) {
         if (json_is_string(json_object_get(args, document[i]))) {
-            HTH_TRY(request_may_name(s));
+            HTH_TRY(hth_rpc_slot_may_name(s));
             return hth_fail(HTH_EINVAL, "'%s' is a document here: its file is the client's",
                             document[i]);
         }
@@ -215,269 +322,109 @@ static hth_err request_take(hth_rpc_slot *s)
     return HTH_OK;
 }
 
+// ---- training jobs by their numbers: a new one gets its own before the engine sees it, so that it
+// keeps it wherever it runs, and goes on; a question about number 7 becomes one about its name
+
+static hth_err job_check_capacity(hth_dispatch *d)
+{
+    int n = hth_dispatch_detached(d), most = (int)hth_setting_int(HTH_SET_LIMIT_DETACHED_JOBS);
+    return n < most ? HTH_OK
+                    : hth_fail(HTH_EBUSY,
+                               "%d training jobs that clients have left have not ended, and "
+                               "limits.detached_jobs allows %d: try again when one has",
+                               n, most);
+}
+
+// job_begins gives a new job its number. One that goes on has it in its checkpoint.
+static hth_err job_begins(hth_rpc_slot *s, json_t *args)
+{
+    const char *again = json_string_value(json_object_get(args, "job"));
+    s->leaves = json_is_true(json_object_get(args, "detach"));
+    HTH_TRY(s->leaves ? job_check_capacity(s->d) : HTH_OK);
+    json_object_del(args, "id"); // is given here, to nobody who asks for one
+    if (again != NULL) {
+        json_t *doc = NULL;
+        snprintf(s->job_name, sizeof s->job_name, "%s", again);
+        (void)hth_checkpoint_find(s->d->store, again, &doc);
+        const json_t *asked = json_object_get(doc, "job");
+        s->job_id = (uint64_t)json_integer_value(json_object_get(asked, "id"));
+        json_decref(doc);
+        return HTH_OK;
+    }
+    if (hth_checkpoint_job(args, s->job_name) != HTH_OK) {
+        return HTH_OK; // the engine says what is wrong with the name
+    }
+    hth_err err = hth_job_index_add(s->d->store, s->job_name, s->tenant, &s->job_id);
+    if (err == HTH_OK) {
+        json_object_set_new(args, "id", json_integer((json_int_t)s->job_id));
+    }
+    return s->leaves ? err : HTH_OK; // a store that cannot be written to trains nothing anyway
+}
+
+// request_arguments reads what a question says about jobs by their numbers: it gives a new job its
+// own, and finds the name of the one that is asked about. Sets s->changed.
+static hth_err request_arguments(hth_rpc_slot *s, json_t *args)
+{
+    bool train = s->command == HTH_COMMAND_TRAIN;
+    bool asked = (hth_command_get(s->command)->required & HTH_TAKES(JOB)) != 0;
+    if (!train && !asked) {
+        return HTH_OK;
+    }
+    if (train) {
+        HTH_TRY(job_begins(s, args));
+    } else {
+        const char *tenant = s->r.admin ? NULL : s->tenant;
+        HTH_TRY(hth_job_index_resolve(s->d->store, args, tenant));
+    }
+    s->changed = json_dumps(args, JSON_COMPACT);
+    return s->changed != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a question");
+}
+
+// ---- questions
+
+static hth_err request_check(hth_rpc_slot *s, json_t *args)
+{
+    HTH_TRY(request_take(s));
+    HTH_TRY(request_paths(s, args, s->r.n_files));
+    HTH_TRY(request_arguments(s, args));
+    HTH_TRY(hth_arguments_check(s->command, args));
+    return hth_job_paths_keep(s->d->store, args);
+}
+
 static hth_err request_files(hth_rpc_slot *s)
 {
     const Hearth__Query *q = s->q->query;
     json_t *args;
-    HTH_TRY(hth_arguments_read(q->what, q->arguments, &args));
-    hth_err err = request_take(s);
-    err = err == HTH_OK ? request_paths(s, args, s->r.n_files) : err;
-    err = err == HTH_OK ? hth_arguments_check(q->what, args) : err;
-    err = err == HTH_OK ? hth_job_paths_keep(s->d->store, args) : err;
+    HTH_TRY(hth_command_named(q->what, &s->command));
+    HTH_TRY(hth_arguments_read(s->command, q->arguments, &args));
+    hth_err err = request_check(s, args);
     json_decref(args);
     return err;
 }
 
-void hth_rpc_slot_query(hth_rpc_slot *s)
+void hth_rpc_slot_query(hth_rpc_slot *slot)
 {
-    hth_err err = request_files(s);
+    request_know(slot);
+    hth_err err = request_files(slot);
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
-    s->r.query = s->q->query->what;
-    s->r.arguments = s->q->query->arguments[0] != 0 ? s->q->query->arguments : "{}";
-    s->r.progress = request_progress;
-    request_submit(s);
+    slot->r.command = slot->command;
+    const char *came = slot->q->query->arguments[0] != 0 ? slot->q->query->arguments : "{}";
+    slot->r.arguments = slot->changed != NULL ? slot->changed : came;
+    slot->r.progress = request_progress;
+    request_submit(slot);
 }
 
-// ---- to the job threads
-
-static void request_list(hth_store_task *j)
+static void request_train(hth_store_task *j)
 {
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
-    char *json;
-    hth_err err = hth_catalog_list(s->d->store, &json);
-    if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-        return;
-    }
-    hth_rpc_slot_document(s, json);
-    hth_free(json);
+    hth_rpc_slot_query((hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job)));
 }
 
-void hth_rpc_slot_models(hth_rpc_slot *s)
+// A job's number is written to the store: not by a loop that others wait for.
+void hth_rpc_slot_train(hth_rpc_slot *slot)
 {
-    s->job.run = request_list;
-    hth_store_worker_submit(s->d->lists, &s->job);
-}
-
-static int request_verify_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    hth_rpc_slot *s = ctx;
-    hth_rpc_slot_set_progress(s, "reading", done, total);
-    return s->r.canceled;
-}
-
-static void request_verify(hth_store_task *j)
-{
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
-    char *json = NULL;
-    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
-                                : hth_verify_answer(s->d->store, s->q->query->arguments,
-                                                    request_verify_progress, s, &json);
-    if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-        return;
-    }
-    request_document(s, json, true);
-}
-
-void hth_rpc_slot_verify(hth_rpc_slot *s)
-{
-    s->job.run = request_verify;
-    hth_store_worker_submit(s->d->checks, &s->job);
-}
-
-static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    hth_rpc_slot *s = ctx;
-    hth_rpc_slot_set_progress(s, "importing", done, total);
-    return s->r.canceled;
-}
-
-static void request_imported(hth_rpc_slot *s)
-{
-    const hth_put_result *r = &s->put;
-    Hearth__Reply reply = HEARTH__REPLY__INIT;
-    Hearth__Imported body = HEARTH__IMPORTED__INIT;
-    body.version = r->version;
-    body.unchanged = r->unchanged;
-    body.tensors_new = r->tensors_new;
-    body.tensors_shared = r->tensors_shared;
-    body.bytes_new = r->bytes_new;
-    body.bytes_shared = r->bytes_shared;
-    body.tensors_repaired = r->tensors_repaired;
-    body.bytes_repaired = r->bytes_repaired;
-    body.record_repaired = r->record_repaired;
-    reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
-    reply.imported = &body;
-    hth_rpc_slot_reply(s, &reply);
-}
-
-// request_stored says what became of a version that is in the store, but does not answer.
-static void request_stored(hth_rpc_slot *s, hth_err err, const char *why)
-{
-    char sentence[800];
-    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->q->import_model->name,
-             s->put.version, why);
-    hth_rpc_slot_fail(s, err, sentence);
-}
-
-static void request_serves(hth_request *req)
-{
-    hth_rpc_slot *s = req->ctx;
-    hth_free(req->json);
-    req->json = NULL;
-    // an engine that is started again loads the newest version: it is asked once more, as long as
-    // it is not that version which ends it
-    if (req->err == HTH_EDEVLOST && ++s->losses < HTH_RPC_SLOT_LOSSES &&
-        hth_engine_submit(s->d->engine, req) == HTH_OK) {
-        return;
-    }
-    hth_free(s->arguments);
-    if (req->err != HTH_OK) {
-        request_stored(s, req->err, req->detail);
-    } else {
-        request_imported(s);
-    }
-}
-
-// request_serve waits until the version that was imported answers by its name, where the name is
-// served.
-static void request_serve(hth_rpc_slot *s)
-{
-    const char *name = s->q->import_model->name;
-    char text[32];
-    json_t *args = json_pack("{s:s}", "model", name);
-    char *arguments = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
-    s->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
-    free(arguments);
-    json_decref(args);
-    if (s->arguments == NULL) {
-        request_stored(s, HTH_ENOMEM, "out of memory");
-        return;
-    }
-    snprintf(text, sizeof text, "loading version %d", s->put.version);
-    hth_rpc_slot_set_progress(s, text, 0, 0);
-    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
-    s->r.tenant = s->tenant;
-    s->r.query = "serving";
-    s->r.arguments = s->arguments;
-    s->r.done = request_serves;
-    hth_err err = hth_engine_submit(s->d->engine, &s->r);
-    if (err != HTH_OK) {
-        hth_free(s->arguments);
-        request_stored(s, err, hth_err_detail());
-    }
-}
-
-static void request_wanted(hth_rpc_slot *s, hth_onnx_wanted *w)
-{
-    Hearth__Reply reply = HEARTH__REPLY__INIT;
-    Hearth__Wanted body = HEARTH__WANTED__INIT;
-    body.locations = w->location;
-    body.n_locations = (size_t)w->n;
-    reply.body_case = HEARTH__REPLY__BODY_WANTED;
-    reply.wanted = &body;
-    hth_rpc_slot_reply(s, &reply);
-}
-
-static void request_import(hth_rpc_slot *s)
-{
-    const Hearth__Import *q = s->q->import_model;
-    hth_onnx_wanted wanted = {NULL, 0, 0};
-    bool no_wait = q->no_wait;
-    hth_err err =
-        s->n_given > 0
-            ? hth_catalog_import_given(s->d->store, q->name, q->path, s->given, s->n_given,
-                                       q->max_batch, request_put_progress, s, &wanted, &s->put)
-            : hth_catalog_import(s->d->store, q->name, q->path, q->max_batch, request_put_progress,
-                                 s, &s->put);
-    if (err == HTH_ENOENT && wanted.n > 0) {
-        request_wanted(s, &wanted);
-    } else if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-    } else if (no_wait) {
-        request_imported(s);
-    } else {
-        request_serve(s);
-    }
-    hth_onnx_wanted_fini(&wanted);
-}
-
-static void request_run_job(hth_store_task *j)
-{
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Collected collected = HEARTH__COLLECTED__INIT;
-    Hearth__Done finished = HEARTH__DONE__INIT;
-    hth_err err;
-    r.body_case = HEARTH__REPLY__BODY_FINISHED;
-    r.finished = &finished;
-    if (s->r.canceled) {
-        err = hth_fail(HTH_ECANCELED, "canceled before it began");
-    } else if (s->q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
-        request_import(s);
-        return;
-    } else if (s->q->body_case == HEARTH__REQUEST__BODY_GC) {
-        err = hth_store_gc(s->d->store, &collected.files, &collected.bytes);
-        r.body_case = HEARTH__REPLY__BODY_COLLECTED;
-        r.collected = &collected;
-    } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
-        err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path,
-                                 s->file);
-    } else {
-        err = hth_catalog_remove(s->d->store, s->q->remove->model);
-    }
-    if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-    } else {
-        hth_rpc_slot_reply(s, &r);
-    }
-}
-
-// request_given takes over the files of an import.
-static hth_err request_given(hth_rpc_slot *s)
-{
-    const Hearth__Import *q = s->q->import_model;
-    if (q->files[0]->location[0] != 0 || q->n_files > HTH_ONNX_WANTED + 1) {
-        return hth_fail(HTH_EINVAL, "the model comes first of what is passed");
-    }
-    s->given = hth_calloc(q->n_files, sizeof *s->given);
-    if (s->given == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an import");
-    }
-    for (size_t i = 0; i < q->n_files; i++) {
-        s->given[i].location = q->files[i]->location;
-        HTH_TRY(hth_conn_take(s->conn, q->files[i]->handle, &s->given[i].fd));
-        s->n_given++;
-    }
-    return HTH_OK;
-}
-
-// request_job_files takes over what an import or export was passed, or looks whether it may name
-// paths.
-static hth_err request_job_files(hth_rpc_slot *s)
-{
-    const Hearth__Request *q = s->q;
-    if (q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
-        return q->import_model->n_files > 0 ? request_given(s) : request_may_name(s);
-    }
-    if (q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
-        uint64_t handle = q->export_model->handle;
-        return handle != 0 ? hth_conn_take(s->conn, handle, &s->file) : request_may_name(s);
-    }
-    return HTH_OK;
-}
-
-void hth_rpc_slot_job(hth_rpc_slot *s)
-{
-    hth_err err = request_job_files(s);
-    if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
-        return;
-    }
-    s->job.run = request_run_job;
-    hth_store_worker_submit(s->d->jobs, &s->job);
+    slot->job.run = request_train;
+    hth_store_worker_submit(slot->d->lists, &slot->job);
 }

@@ -1,88 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request of a ring: the message is copied into the call, decoded there, submitted; the engine
-// writes the outputs into the reply's message, which `done` copies into the lane. A reply that is
-// larger than its lane, or for which the lane has no room because replies to calls that were given
-// up lie there, becomes a message of the socket's, kept until it is fetched, its call is canceled,
-// or the connection goes.
+// One request of a ring: its record is copied out of the ring to where the engine reads it, checked
+// there, and submitted; the engine writes the outputs into the reply's record, which `done` copies
+// into the channel. A reply that is larger than its channel, or for which the channel has no room
+// because replies to calls that were given up lie there, becomes a message of the socket's, kept
+// until it is fetched, its call is canceled, or the connection goes.
 #include "server/rpc/rings_impl.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #include "base/alloc.h"
-#include "client/msg.h"
+#include "client/wire.h"
 
 #include <string.h>
 
-#define CALL_BURST    16 // messages taken in one go: who serves has other rings to look at
-#define CALL_PER_LANE 2  // one that waits and one that was given up
+#define CALL_BURST       16 // messages taken in one go: who serves has other rings to look at
+#define CALL_PER_CHANNEL 2  // one that waits and one that was given up
 
 struct hth_ring_call {
     hth_request r;
     hth_ring_client *c;
-    uint32_t lane;
-    uint64_t call;
+    hth_channel_head head;
     char tenant[HTH_TENANT];
-    Hearth__Request *q;
     hth_rpc_tensors_inputs in;
-    uint8_t *message; // the request
-    uint8_t *reply;   // a lane's message, or
+    hth_ipc_record *request; // memory of the engine's
+    uint8_t *reply;          // a channel's message, or
     size_t reply_bytes;
     nng_msg *large; // the socket's
     bool given_up;  // nobody waits for the reply; under the ring's lock
     hth_ring_call *next;
 };
 
-hth_err hth_ring_message(const hth_ring_layout *l, const uint8_t *message, size_t bytes,
-                         uint32_t *lane, const uint8_t **frame, size_t *frame_bytes)
+hth_err hth_ring_message(const hth_ring_layout *layout, const hth_channel_head *head, size_t bytes)
 {
-    *lane = UINT32_MAX;
-    if (bytes >= HTH_LANE_ID_BYTES) {
-        memcpy(lane, message, HTH_LANE_ID_BYTES);
+    if (bytes < sizeof *head || head->channel >= layout->channels) {
+        return hth_fail(HTH_ECORRUPT, "a message in a ring names no channel of it");
     }
-    if (*lane >= l->lanes) {
-        return hth_fail(HTH_ECORRUPT, "a message in a ring names no lane of it");
-    }
-    *frame = message + HTH_LANE_ID_BYTES;
-    *frame_bytes = bytes - HTH_LANE_ID_BYTES;
-    return HTH_OK;
+    return head->token_bytes <= HTH_CHANNEL_TOKEN && hth_channel_record(head) <= bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "a message in a ring has no room for its token");
 }
 
 // ---- replies
 
-// call_frame makes a lane's message with a frame of `header`, which has so many bytes with its
-// data.
-static hth_err call_frame(hth_ring_call *k, const ProtobufCMessage *header, size_t bytes,
-                          uint8_t **data)
+// call_channel makes a channel's message with room for a record, which goes to *record.
+static hth_err call_channel(hth_ring_call *k, size_t bytes, uint8_t **record)
 {
-    k->reply_bytes = HTH_LANE_ID_BYTES + bytes;
-    k->reply = hth_alloc_aligned(k->reply_bytes, 64);
+    const hth_channel_head head = {.call = k->head.call};
+    hth_free(k->reply);
+    k->reply_bytes = sizeof head + bytes;
+    k->reply = hth_alloc_aligned(k->reply_bytes, HTH_IPC_RECORD_ALIGN);
     if (k->reply == NULL) {
+        k->reply_bytes = 0;
         return hth_fail(HTH_ENOMEM, "out of memory for a reply");
     }
-    memset(k->reply, 0, HTH_LANE_ID_BYTES);
-    *data = hth_wire_write(header, k->reply + HTH_LANE_ID_BYTES);
+    memset(k->reply, 0, sizeof head);
+    memcpy(k->reply, &head, sizeof head);
+    *record = k->reply + sizeof head;
     return HTH_OK;
 }
 
-static hth_err call_make(void *ctx, const ProtobufCMessage *header, Hearth__Tensor *const *list,
-                         size_t n, uint8_t **data)
+// call_large makes a message of the socket's with room for a record.
+static hth_err call_large(hth_ring_call *k, size_t bytes, uint8_t **record)
 {
-    hth_ring_call *k = ctx;
-    uint64_t data_bytes;
-    size_t bytes;
-    HTH_TRY(hth_wire_place(list, n, &data_bytes));
-    HTH_TRY(hth_wire_frame_bytes(header, data_bytes, &k->c->t->limits, &bytes));
-    if (bytes + HTH_LANE_ID_BYTES > hth_ring_most(k->c->layout.lane_bytes)) {
-        return hth_msg_frame(header, list, n, 0, &k->c->t->limits, &k->large, data);
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Kept body = HEARTH__KEPT__INIT;
+    r.call = k->head.call;
+    r.body_case = HEARTH__REPLY__BODY_KEPT;
+    r.kept = &body;
+    if (k->large != NULL) { // of an inference that failed
+        nng_msg_free(k->large);
+        k->large = NULL;
     }
-    HTH_TRY(call_frame(k, header, bytes, data));
-    hth_wire_pad(list, n, *data);
+    return hth_wire_message(&r.base, NULL, 0, bytes, &k->c->t->limits, &k->large, record);
+}
+
+// call_outputs makes the reply's record and sets where the outputs' bytes go.
+static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *out, int n)
+{
+    static const char *const none[HTH_IPC_RECORD_TEXTS];
+    size_t names = 0;
+    uint64_t data = 0;
+    uint8_t *at;
+    for (int i = 0; i < n; i++) {
+        names += out[i].name != NULL ? strlen(out[i].name) + 1 : 0;
+        data += out[i].t.bytes + hth_ipc_record_pad(out[i].t.bytes); // of memory that there is
+    }
+    size_t head = hth_ipc_record_room(none, (size_t)n, names);
+    bool fits = sizeof(hth_channel_head) + head + data <= hth_ring_max(k->c->layout.channel_bytes);
+    HTH_TRY(fits ? call_channel(k, head + data, &at) : call_large(k, head + data, &at));
+    hth_ipc_record *r = (hth_ipc_record *)(void *)at;
+    hth_ipc_record_begin(r, none, (size_t)n);
+    r->version = version;
+    for (int i = 0; i < n; i++) {
+        const hth_tensor *t = &out[i].t;
+        hth_ipc_record_add(r, out[i].name, t->dtype, (size_t)t->shape.rank, t->shape.dim, t->bytes);
+    }
+    HTH_TRY(hth_ipc_record_end(r));
+    for (int i = 0; i < n; i++) {
+        uint64_t end = r->tensor[i].at + out[i].t.bytes;
+        out[i].t.data = at + r->tensor[i].at;
+        memset(at + end, 0, hth_ipc_record_pad(end)); // no old memory leaves the process
+    }
     return HTH_OK;
 }
 
 static hth_err call_place(hth_request *r, hth_request_tensor *out, int n_out)
 {
-    hth_ring_call *k = r->ctx;
-    return hth_rpc_tensors_outputs(k->call, r->version, out, n_out, call_make, k);
+    return call_outputs(r->ctx, r->version, out, n_out);
 }
 
 // call_free frees a call that is in no list. Its ring goes with the last one.
@@ -90,8 +113,7 @@ static void call_free(hth_ring_call *k)
 {
     hth_ring_client *c = k->c;
     hth_rpc_tensors_inputs_fini(&k->in);
-    hth_wire_free_request(k->q);
-    hth_free(k->message);
+    hth_engine_free(c->t->engine, k->request);
     hth_free(k->reply);
     if (k->large != NULL) {
         nng_msg_free(k->large);
@@ -108,86 +130,61 @@ static void call_unlink(hth_ring_call **at, const hth_ring_call *k)
     *at = k->next;
 }
 
-// call_header sends a reply without tensors.
-static void call_header(hth_ring_call *k, Hearth__Reply *r)
+// call_error makes the reply an error; where there is no memory for that the client gives up some
+// time.
+static void call_error(hth_ring_call *k, hth_err err, const char *sentence)
 {
-    uint8_t *data;
-    size_t bytes;
-    hth_free(k->reply);
-    k->reply = NULL;
-    r->call = k->call;
-    if (hth_wire_frame_bytes(&r->base, 0, &k->c->t->limits, &bytes) != HTH_OK ||
-        call_frame(k, &r->base, bytes, &data) != HTH_OK) {
-        k->reply_bytes = 0; // no memory: the client gives up some time
+    const char *const text[HTH_IPC_RECORD_TEXTS] = {
+        [HTH_IPC_RECORD_DETAIL] = sentence[0] != 0 ? sentence : hth_strerror(err)};
+    uint8_t *at;
+    if (call_channel(k, hth_ipc_record_room(text, 0, 0), &at) == HTH_OK) {
+        hth_ipc_record *r = (hth_ipc_record *)(void *)at;
+        hth_ipc_record_begin(r, text, 0);
+        r->err = (uint32_t)err;
+        (void)hth_ipc_record_end(r); // of no tensors
     }
 }
 
-static void call_error(hth_ring_call *k, hth_err err, const char *sentence)
-{
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Error body = HEARTH__ERROR__INIT;
-    body.code = (uint32_t)err;
-    body.sentence = (char *)(sentence[0] != 0 ? sentence : hth_strerror(err));
-    r.body_case = HEARTH__REPLY__BODY_ERROR;
-    r.error = &body;
-    call_header(k, &r);
-}
-
-static void call_kept(hth_ring_call *k)
-{
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Kept body = HEARTH__KEPT__INIT;
-    r.body_case = HEARTH__REPLY__BODY_KEPT;
-    r.kept = &body;
-    call_header(k, &r);
-}
-
-// call_in_lane puts the reply into its lane; false: the lane has no room.
-static bool call_in_lane(hth_ring_call *k)
+// call_in_channel puts the reply into its channel; false: the channel has no room.
+static bool call_in_channel(hth_ring_call *k)
 {
     hth_ring_part part = {k->reply, k->reply_bytes};
     hth_err err = HTH_OK;
     if (k->reply != NULL && k->reply_bytes > 0) {
-        err = hth_ring_send(k->c->replies[k->lane], &part, 1, 0);
+        err = hth_ring_send(k->c->replies[k->head.channel], &part, 1, 0);
         k->c->t->n_answered += err == HTH_OK;
     }
     return err != HTH_EBUSY;
 }
 
-// call_enlarge makes the lane's message one of the socket's. False: no memory, or too many wait.
+// call_enlarge makes the channel's message one of the socket's. False: no memory, or too many wait.
 static bool call_enlarge(hth_ring_call *k)
 {
-    size_t bytes = k->reply_bytes - HTH_LANE_ID_BYTES;
-    if (k->c->n_calls > (int)(k->c->layout.lanes * CALL_PER_LANE)) {
+    size_t bytes = k->reply_bytes - sizeof k->head;
+    uint8_t *record;
+    if (k->c->n_calls > (int)(k->c->layout.channels * CALL_PER_CHANNEL) ||
+        call_large(k, bytes, &record) != HTH_OK) {
         return false;
     }
-    if (k->large != NULL) { // of an inference that failed
-        nng_msg_free(k->large);
-        k->large = NULL;
-    }
-    if (nng_msg_alloc(&k->large, bytes + HTH_WIRE_ID_BYTES) != 0) {
-        return false;
-    }
-    nng_msg_trim(k->large, HTH_WIRE_ID_BYTES);
-    memcpy(nng_msg_body(k->large), k->reply + HTH_LANE_ID_BYTES, bytes);
+    memcpy(record, k->reply + sizeof k->head, bytes);
     return true;
 }
 
-// call_send ends the call: its reply goes into the lane, and the call into the list of those that
-// are fetched, or nowhere.
+// call_send ends the call: its reply goes into the channel, and the call into the list of those
+// that are fetched, or nowhere.
 static void call_send(hth_ring_call *k, bool keep, bool refused)
 {
     hth_ring_client *c = k->c;
     hth_rings *t = c->t;
     pthread_mutex_lock(&c->lock);
     call_unlink(&c->calls, k);
-    bool in_lane = call_in_lane(k);
-    if (!c->ended && !k->given_up && (keep || (!in_lane && call_enlarge(k)))) {
+    bool in_channel = call_in_channel(k);
+    if (!c->ended && !k->given_up && (keep || (!in_channel && call_enlarge(k)))) {
         keep = true;
-        t->n_answered += !in_lane;
-        k->next = c->kept;
-        c->kept = k;
-        atomic_fetch_add(&t->n_kept, 1);
+        t->n_answered += !in_channel;
+        k->next = c->retained;
+        c->retained = k;
+        atomic_fetch_add(&t->n_retained, 1);
     } else {
         keep = false;
         c->n_calls--;
@@ -207,8 +204,9 @@ static void call_done(hth_request *r)
     if (r->err != HTH_OK) {
         call_error(k, r->err, r->detail);
     } else if (k->large != NULL) {
+        uint8_t *none;
         keep = true;
-        call_kept(k);
+        (void)call_channel(k, 0, &none); // no memory: the client gives up some time
     } else if (k->reply == NULL) {
         call_error(k, HTH_ENOTSUP, "the engine gave no outputs");
     }
@@ -222,25 +220,29 @@ static hth_err call_list(hth_ring_call *k)
 {
     hth_ring_client *c = k->c;
     pthread_mutex_lock(&c->lock);
-    bool busy = c->n_calls >= (int)(c->layout.lanes * CALL_PER_LANE);
+    bool busy = c->n_calls >= (int)(c->layout.channels * CALL_PER_CHANNEL);
     k->next = c->calls;
     c->calls = k;
     c->n_calls++;
     pthread_mutex_unlock(&c->lock);
-    return busy ? hth_fail(HTH_EBUSY, "a ring of %u lanes has that many requests in progress",
-                           (unsigned)c->layout.lanes)
+    return busy ? hth_fail(HTH_EBUSY, "a ring of %u channels has that many requests in progress",
+                           (unsigned)c->layout.channels)
                 : HTH_OK;
 }
 
-static hth_err call_submit(hth_ring_call *k, const uint8_t *data, uint64_t data_bytes)
+static hth_err call_submit(hth_ring_call *k, const char *token)
 {
-    const Hearth__Infer *q = k->q->infer;
-    HTH_TRY(hth_auth_check(k->c->t->auth, hth_conn_peer(k->c->conn), k->q->token,
-                           hth_auth_need(k->q), NULL));
-    HTH_TRY(hth_rpc_tensors_inputs_init(&k->in, k->c->conn, q, data, data_bytes));
-    hth_rpc_tensors_request(q, &k->in, &k->r);
-    hth_auth_tenant(k->c->t->auth, k->q->token, hth_conn_tenant(k->c->conn), k->tenant,
-                    sizeof k->tenant);
+    const hth_ipc_record *q = k->request;
+    hth_auth *auth = k->c->t->auth;
+    HTH_TRY(hth_auth_check(auth, hth_conn_peer(k->c->conn), token, HTH_NEED_INFER, NULL));
+    HTH_TRY(hth_rpc_tensors_inputs_record(&k->in, k->c->conn, q));
+    hth_auth_tenant(auth, token, hth_conn_tenant(k->c->conn), k->tenant, sizeof k->tenant);
+    k->r.model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
+    k->r.inputs = k->in.list;
+    k->r.n_inputs = k->in.n;
+    k->r.record = k->request;
+    k->r.priority = q->priority;
+    k->r.timeout_us = q->timeout_us;
     k->r.tenant = k->tenant;
     k->r.place = call_place;
     k->r.done = call_done;
@@ -248,27 +250,23 @@ static hth_err call_submit(hth_ring_call *k, const uint8_t *data, uint64_t data_
     return hth_engine_submit(k->c->t->engine, &k->r);
 }
 
-// call_start decodes the message and submits the request, or answers at once. An error is the
-// ring's: its client does not speak this language.
-static hth_err call_start(hth_ring_call *k, size_t bytes)
+static hth_err call_check(const hth_ring_call *k, size_t bytes)
 {
-    const uint8_t *frame = NULL, *data = NULL;
-    size_t frame_bytes = 0;
-    uint64_t data_bytes = 0;
+    const hth_ipc_record *q = k->request;
+    HTH_TRY(hth_wire_check_record(q, bytes, &k->c->t->limits));
+    bool infers = q->text[HTH_IPC_RECORD_MODEL] != 0 && q->text[HTH_IPC_RECORD_QUERY] == 0 &&
+                  q->text[HTH_IPC_RECORD_ARGUMENTS] == 0 && q->n_known == 0;
+    return infers ? HTH_OK : hth_fail(HTH_ENOTSUP, "a ring carries inferences only");
+}
+
+// call_start submits the request, whose record has so many bytes if it could be read, or answers at
+// once. An error is the ring's: its client does not speak this language.
+static hth_err call_start(hth_ring_call *k, hth_err read, size_t bytes, const char *token)
+{
     hth_rings *t = k->c->t;
-    hth_err bad =
-        hth_ring_message(&k->c->layout, k->message, bytes, &k->lane, &frame, &frame_bytes);
-    if (bad != HTH_OK) {
-        call_free(k);
-        return bad;
-    }
-    bad = hth_wire_read_request(frame, frame_bytes, &t->limits, &k->c->seen[k->lane], &k->q, &data,
-                                &data_bytes);
-    k->call = bad == HTH_OK ? k->c->seen[k->lane].call : 0;
-    hth_err err = bad;
-    if (bad == HTH_OK && k->q->body_case != HEARTH__REQUEST__BODY_INFER) {
-        err = hth_fail(HTH_ENOTSUP, "a ring carries inferences only");
-    }
+    hth_err err = read == HTH_OK ? call_check(k, bytes) : read;
+    hth_err bad = err == HTH_ENOTSUP || err == HTH_ENOMEM ? HTH_OK : err;
+    k->head.call = bad == HTH_OK ? k->head.call : 0;
     atomic_fetch_add(&t->n_working, 1);
     hth_err listed = call_list(k);
     bool refused = err == HTH_OK && t->stopping;
@@ -276,7 +274,7 @@ static hth_err call_start(hth_ring_call *k, size_t bytes)
     if (refused) {
         err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     }
-    err = err == HTH_OK ? call_submit(k, data, data_bytes) : err;
+    err = err == HTH_OK ? call_submit(k, token) : err;
     if (err != HTH_OK) {
         call_error(k, err, hth_err_detail());
         call_send(k, false, refused);
@@ -284,76 +282,96 @@ static hth_err call_start(hth_ring_call *k, size_t bytes)
     return bad;
 }
 
-hth_err hth_ring_serve(hth_ring_client *c)
+// call_take takes the message of `bytes` out of the ring, each byte once: the head and the token to
+// this process, the record to where the engine's may read it.
+static hth_err call_take(hth_ring_client *c, size_t bytes)
+{
+    char token[HTH_CHANNEL_TOKEN + 1];
+    hth_ring_call *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    k->c = c;
+    atomic_fetch_add(&c->refs, 1);
+    hth_ring_read(c->requests, 0, &k->head, bytes < sizeof k->head ? bytes : sizeof k->head);
+    hth_err err = hth_ring_message(&c->layout, &k->head, bytes);
+    if (err == HTH_ECORRUPT) { // nobody can be answered
+        call_free(k);
+        return err;
+    }
+    size_t at = hth_channel_record(&k->head), rest = err == HTH_OK ? bytes - at : 0;
+    if (err == HTH_OK) {
+        hth_ring_read(c->requests, sizeof k->head, token, k->head.token_bytes);
+        token[k->head.token_bytes] = 0;
+        k->request = hth_engine_alloc(c->t->engine, rest);
+        err = k->request != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    if (err == HTH_OK) {
+        hth_ring_read(c->requests, at, k->request, rest);
+    }
+    hth_ring_drop(c->requests);
+    return call_start(k, err, rest, token);
+}
+
+hth_err hth_ring_serve(hth_ring_client *client)
 {
     size_t bytes;
     for (int i = 0; i < CALL_BURST; i++) {
-        HTH_TRY(hth_ring_next(c->requests, &bytes));
-        hth_ring_call *k = hth_calloc(1, sizeof *k);
-        uint8_t *message = hth_alloc_aligned(bytes > 0 ? bytes : 1, 64);
-        if (k == NULL || message == NULL) {
-            hth_free(k);
-            hth_free(message);
-            return hth_fail(HTH_ENOMEM, "out of memory for a request");
-        }
-        hth_ring_take(c->requests, message);
-        k->c = c;
-        k->message = message;
-        atomic_fetch_add(&c->refs, 1);
-        HTH_TRY(call_start(k, bytes));
+        HTH_TRY(hth_ring_next(client->requests, &bytes));
+        HTH_TRY(call_take(client, bytes));
     }
     return HTH_OK;
 }
 
 // ---- about calls
 
-void hth_ring_calls_end(hth_ring_client *c)
+void hth_ring_calls_end(hth_ring_client *client)
 {
-    pthread_mutex_lock(&c->lock);
-    hth_ring_call *k = c->kept;
-    c->kept = NULL;
-    c->ended = true;
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&client->lock);
+    hth_ring_call *k = client->retained;
+    client->retained = NULL;
+    client->ended = true;
+    pthread_mutex_unlock(&client->lock);
     while (k != NULL) {
         hth_ring_call *next = k->next;
-        atomic_fetch_sub(&c->t->n_kept, 1);
+        atomic_fetch_sub(&client->t->n_retained, 1);
         call_free(k);
         k = next;
     }
 }
 
-int hth_ring_calls_cancel(hth_ring_client *c, uint64_t call)
+int hth_ring_calls_cancel(hth_ring_client *client, uint64_t call)
 {
     int n = 0;
-    pthread_mutex_lock(&c->lock);
-    for (hth_ring_call *k = c->calls; k != NULL; k = k->next) {
-        if (call == 0 || k->call == call) {
+    pthread_mutex_lock(&client->lock);
+    for (hth_ring_call *k = client->calls; k != NULL; k = k->next) {
+        if (call == 0 || k->head.call == call) {
             k->r.canceled = 1;
             k->given_up |= call != 0;
             n++;
         }
     }
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&client->lock);
     return n;
 }
 
-nng_msg *hth_ring_calls_fetch(hth_ring_client *c, uint64_t call)
+nng_msg *hth_ring_calls_fetch(hth_ring_client *client, uint64_t call)
 {
     nng_msg *m = NULL;
-    pthread_mutex_lock(&c->lock);
-    hth_ring_call *k = c->kept;
-    while (k != NULL && k->call != call) {
+    pthread_mutex_lock(&client->lock);
+    hth_ring_call *k = client->retained;
+    while (k != NULL && k->head.call != call) {
         k = k->next;
     }
     if (k != NULL) {
-        call_unlink(&c->kept, k);
-        c->n_calls--;
+        call_unlink(&client->retained, k);
+        client->n_calls--;
         m = k->large;
         k->large = NULL;
     }
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&client->lock);
     if (k != NULL) {
-        atomic_fetch_sub(&c->t->n_kept, 1);
+        atomic_fetch_sub(&client->t->n_retained, 1);
         call_free(k);
     }
     return m;

@@ -21,30 +21,26 @@ static void rings_nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
-void hth_ring_client_rele(hth_ring_client *c)
+void hth_ring_client_rele(hth_ring_client *client)
 {
-    if (atomic_fetch_sub(&c->refs, 1) > 1) {
+    if (atomic_fetch_sub(&client->refs, 1) > 1) {
         return;
     }
-    hth_rings *t = c->t;
-    for (uint32_t i = 0; c->replies != NULL && i < c->layout.lanes; i++) {
-        hth_ring_close(c->replies[i]);
+    hth_rings *t = client->t;
+    for (uint32_t i = 0; client->replies != NULL && i < client->layout.channels; i++) {
+        hth_ring_close(client->replies[i]);
     }
-    for (uint32_t i = 0; c->seen != NULL && i < c->layout.lanes; i++) {
-        hth_wire_seen_fini(&c->seen[i]);
+    hth_free(client->replies);
+    hth_ring_close(client->requests);
+    if (client->memory != NULL) {
+        hth_engine_unshare(client->t->engine, client->memory);
+        munmap(client->memory, client->bytes);
     }
-    hth_free(c->replies);
-    hth_free(c->seen);
-    hth_ring_close(c->requests);
-    if (c->memory != NULL) {
-        hth_engine_unshare(c->t->engine, c->memory);
-        munmap(c->memory, c->bytes);
-    }
-    pthread_mutex_destroy(&c->taking);
-    pthread_mutex_destroy(&c->lock);
-    hth_conn_rele(c->conn);
-    hth_free(c);
-    atomic_fetch_sub(&t->n_clients, 1); // nothing of the table is touched behind this
+    pthread_mutex_destroy(&client->taking);
+    pthread_mutex_destroy(&client->lock);
+    hth_conn_rele(client->conn);
+    hth_free(client);
+    atomic_fetch_sub(&t->n_clients, 1); // nothing of the table is touched after this
 }
 
 // ---- looking
@@ -72,14 +68,14 @@ static void rings_take_all(hth_ring_client *c)
 {
     hth_err err = HTH_OK;
     pthread_mutex_lock(&c->taking);
-    for (uint32_t i = 0; err == HTH_OK && i < c->layout.lanes; i++) {
+    for (uint32_t i = 0; err == HTH_OK && i < c->layout.channels; i++) {
         err = hth_ring_serve(c);
     }
     rings_served(c, err);
 }
 
-// rings_look is the engine's thread's look into all rings.
-static bool rings_look(void *ctx)
+// rings_poll is the engine's thread's look into all rings.
+static bool rings_poll(void *ctx)
 {
     hth_rings *t = ctx;
     bool came = false;
@@ -87,7 +83,7 @@ static bool rings_look(void *ctx)
         return false;
     }
     for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
-        hth_ring_attend(c->requests);
+        hth_ring_poll_begin(c->requests);
         if (hth_ring_wait(c->requests, 0) == HTH_OK) {
             came = true;
             rings_take(c);
@@ -105,7 +101,7 @@ static void rings_leave(void *ctx)
     }
     pthread_mutex_lock(&t->lock);
     for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
-        if (hth_ring_leave(c->requests)) {
+        if (hth_ring_poll_end(c->requests)) {
             rings_take(c);
         }
     }
@@ -147,7 +143,7 @@ static void rings_main(void *ctx)
     }
     bool listed = rings_unlist(c);
     hth_ring_stop(c->requests);
-    for (uint32_t i = 0; i < c->layout.lanes; i++) {
+    for (uint32_t i = 0; i < c->layout.channels; i++) {
         hth_ring_stop(c->replies[i]);
     }
     (void)hth_ring_calls_cancel(c, 0);
@@ -162,11 +158,11 @@ static void rings_main(void *ctx)
 
 static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
 {
-    *l = (hth_ring_layout){q->request_bytes, q->lane_bytes, q->lanes};
+    *l = (hth_ring_layout){q->request_bytes, q->channel_bytes, q->channels};
     uint64_t bytes = hth_ring_layout_bytes(l), most = (uint64_t)hth_setting_int(HTH_SET_RING_BYTES);
     if (bytes == 0 || bytes != q->bytes) {
-        return hth_fail(HTH_EINVAL, "%" PRIu64 " bytes are no ring with %" PRIu32 " lanes",
-                        q->bytes, q->lanes);
+        return hth_fail(HTH_EINVAL, "%" PRIu64 " bytes are no ring with %" PRIu32 " channels",
+                        q->bytes, q->channels);
     }
     return bytes <= most
                ? HTH_OK
@@ -178,14 +174,13 @@ static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
 {
     HTH_TRY(hth_conn_map_ring(c->conn, q->handle, c->bytes, &c->memory));
     HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
-    c->replies = hth_calloc(c->layout.lanes, sizeof *c->replies);
-    c->seen = hth_calloc(c->layout.lanes, sizeof *c->seen);
-    if (c->replies == NULL || c->seen == NULL) {
+    c->replies = hth_calloc(c->layout.channels, sizeof *c->replies);
+    if (c->replies == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a ring");
     }
-    for (uint32_t i = 0; i < c->layout.lanes; i++) {
-        uint8_t *at = (uint8_t *)c->memory + hth_ring_layout_lane(&c->layout, i);
-        HTH_TRY(hth_ring_open(at, c->layout.lane_bytes, HTH_RING_PRODUCER, 0, &c->replies[i]));
+    for (uint32_t i = 0; i < c->layout.channels; i++) {
+        uint8_t *at = (uint8_t *)c->memory + hth_ring_layout_channel(&c->layout, i);
+        HTH_TRY(hth_ring_open(at, c->layout.channel_bytes, HTH_RING_PRODUCER, 0, &c->replies[i]));
     }
     return HTH_OK;
 }
@@ -223,24 +218,24 @@ static hth_err rings_list(hth_ring_client *c)
     return err;
 }
 
-hth_err hth_rings_attach(hth_rings *t, hth_conn *conn, const Hearth__Attach *q)
+hth_err hth_rings_attach(hth_rings *rings, hth_conn *conn, const Hearth__Attach *attach)
 {
     hth_ring_layout layout;
-    HTH_TRY(rings_layout(q, &layout));
+    HTH_TRY(rings_layout(attach, &layout));
     hth_ring_client *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a ring");
     }
     hth_conn_hold(conn);
-    c->t = t;
+    c->t = rings;
     c->conn = conn;
     c->layout = layout;
-    c->bytes = q->bytes;
+    c->bytes = attach->bytes;
     c->refs = 1; // of this function
     pthread_mutex_init(&c->taking, NULL);
     pthread_mutex_init(&c->lock, NULL);
-    atomic_fetch_add(&t->n_clients, 1);
-    hth_err err = rings_map(c, q);
+    atomic_fetch_add(&rings->n_clients, 1);
+    hth_err err = rings_map(c, attach);
     err = err == HTH_OK ? rings_list(c) : err;
     if (err == HTH_OK && hth_conn_is_gone(conn)) { // and hth_rings_gone came too early
         hth_ring_stop(c->requests);
@@ -266,9 +261,9 @@ static hth_ring_client *rings_find(hth_rings *t, const hth_conn *conn)
     return c;
 }
 
-void hth_rings_gone(hth_rings *t, const hth_conn *conn)
+void hth_rings_gone(hth_rings *rings, const hth_conn *conn)
 {
-    hth_ring_client *c = rings_find(t, conn);
+    hth_ring_client *c = rings_find(rings, conn);
     if (c != NULL) {
         hth_ring_stop(c->requests);
         (void)hth_ring_calls_cancel(c, 0);
@@ -276,9 +271,9 @@ void hth_rings_gone(hth_rings *t, const hth_conn *conn)
     }
 }
 
-void hth_rings_cancel(hth_rings *t, const hth_conn *conn, uint64_t call)
+void hth_rings_cancel(hth_rings *rings, const hth_conn *conn, uint64_t call)
 {
-    hth_ring_client *c = call != 0 ? rings_find(t, conn) : NULL;
+    hth_ring_client *c = call != 0 ? rings_find(rings, conn) : NULL;
     if (c != NULL) {
         rings_take_all(c); // it may still be in the ring
         (void)hth_ring_calls_cancel(c, call);
@@ -290,9 +285,9 @@ void hth_rings_cancel(hth_rings *t, const hth_conn *conn, uint64_t call)
     }
 }
 
-hth_err hth_rings_fetch(hth_rings *t, const hth_conn *conn, uint64_t call, nng_msg **out)
+hth_err hth_rings_fetch(hth_rings *rings, const hth_conn *conn, uint64_t call, nng_msg **out)
 {
-    hth_ring_client *c = rings_find(t, conn);
+    hth_ring_client *c = rings_find(rings, conn);
     *out = c != NULL ? hth_ring_calls_fetch(c, call) : NULL;
     if (c != NULL) {
         hth_ring_client_rele(c);
@@ -315,14 +310,14 @@ hth_err hth_rings_open(hth_engine *engine, hth_auth *auth, const hth_wire_limits
     t->auth = auth;
     t->limits = *limits;
     pthread_mutex_init(&t->lock, NULL);
-    t->watch = (hth_poll_hook){rings_look, rings_leave, t};
-    hth_engine_watch(engine, &t->watch);
+    t->hook = (hth_poll_hook){rings_poll, rings_leave, t};
+    hth_engine_set_poll_hook(engine, &t->hook);
     return HTH_OK;
 }
 
-void hth_rings_refuse(hth_rings *t)
+void hth_rings_refuse(hth_rings *rings)
 {
-    t->stopping = true;
+    rings->stopping = true;
 }
 
 // rings_wait waits until `*n` is 0 or `until_ns`, 0: for ever.
@@ -334,45 +329,45 @@ static bool rings_wait(_Atomic int *n, uint64_t until_ns)
     return *n == 0;
 }
 
-hth_err hth_rings_stop(hth_rings *t, uint64_t limit_ns)
+hth_err hth_rings_stop(hth_rings *rings, uint64_t limit_ns)
 {
     uint64_t now_ns = hth_now_ns();
-    hth_rings_refuse(t);
-    if (!rings_wait(&t->n_working, limit_ns > 0 ? now_ns + limit_ns : 0)) {
-        return hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", (int)t->n_working);
+    hth_rings_refuse(rings);
+    if (!rings_wait(&rings->n_working, limit_ns > 0 ? now_ns + limit_ns : 0)) {
+        return hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", (int)rings->n_working);
     }
-    (void)rings_wait(&t->n_kept, hth_now_ns() + RINGS_FETCH_NS);
+    (void)rings_wait(&rings->n_retained, hth_now_ns() + RINGS_FETCH_NS);
     return HTH_OK;
 }
 
-int hth_rings_cancel_all(hth_rings *t)
+int hth_rings_cancel_all(hth_rings *rings)
 {
-    pthread_mutex_lock(&t->lock);
-    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+    pthread_mutex_lock(&rings->lock);
+    for (hth_ring_client *c = rings->clients; c != NULL; c = c->next) {
         (void)hth_ring_calls_cancel(c, 0);
     }
-    pthread_mutex_unlock(&t->lock);
-    return t->n_working;
+    pthread_mutex_unlock(&rings->lock);
+    return rings->n_working;
 }
 
-void hth_rings_count(hth_rings *t, uint64_t *answered, uint64_t *refused)
+void hth_rings_count(hth_rings *rings, uint64_t *answered, uint64_t *refused)
 {
-    *answered = t->n_answered;
-    *refused = t->n_refused;
+    *answered = rings->n_answered;
+    *refused = rings->n_refused;
 }
 
-void hth_rings_close(hth_rings *t)
+void hth_rings_close(hth_rings *rings)
 {
-    if (t == NULL) {
+    if (rings == NULL) {
         return;
     }
-    t->stopping = true;
-    pthread_mutex_lock(&t->lock);
-    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+    rings->stopping = true;
+    pthread_mutex_lock(&rings->lock);
+    for (hth_ring_client *c = rings->clients; c != NULL; c = c->next) {
         hth_ring_stop(c->requests);
     }
-    pthread_mutex_unlock(&t->lock);
-    (void)rings_wait(&t->n_clients, 0);
-    pthread_mutex_destroy(&t->lock);
-    hth_free(t);
+    pthread_mutex_unlock(&rings->lock);
+    (void)rings_wait(&rings->n_clients, 0);
+    pthread_mutex_destroy(&rings->lock);
+    hth_free(rings);
 }

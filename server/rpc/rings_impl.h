@@ -6,7 +6,7 @@
 
 #include "base/mailbox.h"
 #include "base/ipc/ring.h"
-#include "client/layout.h"
+#include "client/wire.h"
 #include "server/rpc/rpc_tensors.h"
 #include "server/rpc/rings.h"
 
@@ -19,13 +19,13 @@ struct hth_rings {
     hth_engine *engine;
     hth_auth *auth;
     hth_wire_limits limits;
-    hth_poll_hook watch;
+    hth_poll_hook hook;
     pthread_mutex_t lock;     // guards `clients`
     hth_ring_client *clients; // not ended
     _Atomic int n_listed;     // of them
     _Atomic int n_clients;    // mapped, those included that are ending
     _Atomic int n_working;    // requests that are not answered
-    _Atomic int n_kept;       // answers that are not fetched
+    _Atomic int n_retained;   // answers that are not fetched
     atomic_bool stopping;
     _Atomic uint64_t n_answered, n_refused;
 };
@@ -38,32 +38,31 @@ struct hth_ring_client {
     void *memory;
     size_t bytes;
     _Atomic int refs;       // 1 of the list, 1 of its thread, 1 of each call
-    pthread_mutex_t taking; // guards the next two
+    pthread_mutex_t taking; // guards the next one
     hth_ring *requests;
-    hth_wire_seen *seen;  // of what it asks in each lane
-    pthread_mutex_t lock; // guards what follows
-    hth_ring **replies;   // a lane each
-    hth_ring_call *calls; // in progress
-    hth_ring_call *kept;  // answered, to be fetched
-    int n_calls;          // of both
-    bool ended;           // nothing is kept any more
+    pthread_mutex_t lock;    // guards what follows
+    hth_ring **replies;      // a channel each
+    hth_ring_call *calls;    // in progress
+    hth_ring_call *retained; // answered, to be fetched
+    int n_calls;             // of both
+    bool ended;              // nothing is kept any more
     hth_ring_client *next;
 };
 
 // hth_ring_serve takes the messages that are there, at most a few, and submits them. Under
 // `taking`. HTH_ETIMEDOUT: no more are there; HTH_ECANCELED, HTH_ECORRUPT and others: the ring is
 // to be ended.
-hth_err hth_ring_serve(hth_ring_client *c);
-void hth_ring_client_rele(hth_ring_client *c);
+hth_err hth_ring_serve(hth_ring_client *client);
+void hth_ring_client_rele(hth_ring_client *client);
 // hth_ring_calls_end frees the replies that nobody fetched, and has no more kept.
-void hth_ring_calls_end(hth_ring_client *c);
+void hth_ring_calls_end(hth_ring_client *client);
 // hth_ring_calls_cancel cancels what is in progress; `call` 0: all. Returns how many.
-int hth_ring_calls_cancel(hth_ring_client *c, uint64_t call);
-nng_msg *hth_ring_calls_fetch(hth_ring_client *c, uint64_t call); // NULL: not there
+int hth_ring_calls_cancel(hth_ring_client *client, uint64_t call);
+nng_msg *hth_ring_calls_fetch(hth_ring_client *client, uint64_t call); // NULL: not there
 
-// hth_ring_message splits a message: *lane gets its lane, *frame the frame. HTH_ECORRUPT: it has no
-// such lane. The rest of a request is checked by wire.h.
-hth_err hth_ring_message(const hth_ring_layout *l, const uint8_t *message, size_t bytes,
-                         uint32_t *lane, const uint8_t **frame, size_t *frame_bytes);
+// hth_ring_message checks the head of a message of `bytes`, of which as much was read as there is.
+// HTH_ECORRUPT: it names no channel that could be answered; HTH_EINVAL: it has no room for a token.
+// Its record is checked by wire.h.
+hth_err hth_ring_message(const hth_ring_layout *layout, const hth_channel_head *head, size_t bytes);
 
 #endif

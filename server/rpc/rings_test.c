@@ -7,8 +7,7 @@
 #include "base/ipc/memfd.h"
 #include "base/settings.h"
 #include "client/hearth.h"
-#include "client/layout.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "tests/rig/fake_engine.h"
 #include "tests/rig/pass_fd.h"
 
@@ -22,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define N_CALLERS 24 // more than there are lanes
+#define N_CALLERS 24 // more than there are channels
 #define N_CALLS   200
 
 static int setup(void **state)
@@ -142,7 +141,7 @@ static void test_sizes(void **state)
     }
     void *shared;
     assert_int_equal(hearth_buffer_alloc(h, 8 << 20, &shared), HEARTH_OK);
-    for (int i = 0; i < 5; i++) { // in by its place, out too large for a lane
+    for (int i = 0; i < 5; i++) { // in by its place, out too large for a channel
         assert_true(echo_at(h, shared, 1500000, (float)i));
         assert_true(echo_at(h, shared, 150000, (float)i));
         assert_true(echo_at(h, shared, 10, (float)i));
@@ -250,7 +249,7 @@ static void test_timeout(void **state)
     hearth_tensor in = vector(x, 1), *out;
     int n;
     assert_true(echo(h, 3, 1) && echo(h, 3, 1));
-    for (int i = 0; i < 2; i++) { // canceled over the socket, in the same lane again
+    for (int i = 0; i < 2; i++) { // canceled over the socket, in the same channel again
         assert_int_equal(hearth_infer(h, "hold", &in, 1, &out, &n), HEARTH_ETIMEDOUT);
         wait_count(&fake_canceled, i + 1);
     }
@@ -350,11 +349,11 @@ static hth_err raw_ask(nng_socket s, Hearth__Request *q)
     uint64_t section_bytes;
     Hearth__Reply *r;
     q->call = 7;
-    assert_ok(hth_msg_frame(&q->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
+    assert_ok(hth_wire_message(&q->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
     assert_int_equal(nng_sendmsg(s, m, 0), 0);
     assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, NULL,
-                                  &r, &section, &section_bytes));
+    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,
+                                  &section, &section_bytes));
     hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
     hth_wire_free_reply(r);
     nng_msg_free(m);
@@ -380,8 +379,8 @@ static hth_err raw_attach(const raw *r, int fd, uint64_t bytes)
     body.handle = pass_one(&pass, fd);
     body.bytes = bytes;
     body.request_bytes = r->layout.request_bytes;
-    body.lane_bytes = r->layout.lane_bytes;
-    body.lanes = r->layout.lanes;
+    body.channel_bytes = r->layout.channel_bytes;
+    body.channels = r->layout.channels;
     q.body_case = HEARTH__REQUEST__BODY_ATTACH;
     q.attach = &body;
     hth_err err = raw_ask(r->socket, &q);
@@ -408,7 +407,7 @@ static void raw_open(raw *r, const char *url)
     assert_int_equal(raw_attach(r, fd, r->bytes), HTH_EEXIST);
     hth_memfd_drop(fd, NULL, 0);
     assert_ok(hth_ring_open(r->memory, 8192, HTH_RING_PRODUCER, 0, &r->requests));
-    assert_ok(hth_ring_open(r->memory + hth_ring_layout_lane(&r->layout, 1), 4096,
+    assert_ok(hth_ring_open(r->memory + hth_ring_layout_channel(&r->layout, 1), 4096,
                             HTH_RING_CONSUMER, 0, &r->replies));
 }
 
@@ -420,51 +419,39 @@ static void raw_close(raw *r)
     nng_close(r->socket);
 }
 
-// raw_message makes an inference of model `model` with 16 floats, in `lane`.
-static size_t raw_message(uint32_t lane, const char *model, uint64_t call, uint8_t *out)
+// raw_record is where a message without a token has its record.
+static hth_ipc_record *raw_record(uint8_t *message)
 {
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Infer body = HEARTH__INFER__INIT;
-    Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
-    int64_t shape[] = {16};
-    uint64_t data_bytes;
-    size_t bytes;
-    t.name = (char *)"x";
-    t.dtype = HEARTH_F32;
-    t.shape = shape;
-    t.n_shape = 1;
-    t.bytes = 64;
-    body.model = (char *)model;
-    body.inputs = list;
-    body.n_inputs = 1;
-    q.call = call;
-    q.body_case = HEARTH__REQUEST__BODY_INFER;
-    q.infer = &body;
-    assert_ok(hth_wire_place(list, 1, &data_bytes));
-    assert_ok(hth_wire_frame_bytes(&q.base, data_bytes, &hth_wire_default_limits, &bytes));
-    memcpy(out, &lane, 4);
-    memset(hth_wire_write(&q.base, out + 4), 0, data_bytes);
-    return bytes + 4;
+    return (hth_ipc_record *)(void *)(message + sizeof(hth_channel_head));
 }
 
-// raw_reply takes the next reply in the lane: its error's code, or HTH_OK.
+// raw_message makes an inference of model `model` with 16 floats, in `channel`.
+static size_t raw_message(uint32_t channel, const char *model, uint64_t call, uint8_t *out)
+{
+    const hth_channel_head head = {.call = call, .channel = channel};
+    const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = model};
+    hth_ipc_record *r = raw_record(out);
+    memset(out, 0, 1024);
+    memcpy(out, &head, sizeof head);
+    hth_ipc_record_begin(r, text, 1);
+    hth_ipc_record_add(r, "x", HEARTH_F32, 1, (const int64_t[]){16}, 64);
+    assert_ok(hth_ipc_record_end(r));
+    return sizeof head + r->bytes;
+}
+
+// raw_reply takes the next reply in the channel: its error's code, or HTH_OK.
 static hth_err raw_reply(raw *r, uint64_t *call)
 {
-    uint8_t copy[4096];
+    _Alignas(64) uint8_t copy[4096];
     size_t bytes;
-    Hearth__Reply *reply;
-    const uint8_t *data;
-    uint64_t data_bytes;
     assert_ok(hth_ring_wait(r->replies, 20000000000u));
     assert_ok(hth_ring_next(r->replies, &bytes));
     hth_ring_take(r->replies, copy);
-    assert_ok(hth_wire_read_reply(copy + 4, bytes - 4, &hth_wire_default_limits, NULL, &reply,
-                                  &data, &data_bytes));
-    *call = reply->call;
-    hth_err err =
-        reply->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)reply->error->code : HTH_OK;
-    hth_wire_free_reply(reply);
-    return err;
+    *call = ((hth_channel_head *)(void *)copy)->call;
+    const hth_ipc_record *reply = raw_record(copy);
+    assert_ok(
+        hth_wire_check_record(reply, bytes - sizeof(hth_channel_head), &hth_wire_default_limits));
+    return (hth_err)reply->err;
 }
 
 static void test_bad_attach(void **state)
@@ -531,15 +518,29 @@ static void test_malformed(void **state)
     server_rig *r = *state;
     serve(r);
     hearth *other = connect_to(r, NULL);
-    uint8_t message[4096] = {1, 0, 0, 0, 'n', 'o', 't', ' ', 'H', 'T', 'H', '1'};
+    _Alignas(64) uint8_t message[4096];
+    hth_channel_head *head = (hth_channel_head *)(void *)message;
+    hth_ipc_record *q = raw_record(message);
     assert_true(echo(other, 5, 1) && echo(other, 5, 1));
-    ends_ring(r, other, message, 12, true);
-    ends_ring(r, other, message, 4, true);
-    ends_ring(r, other, message, 3, false);
-    message[0] = 2; // no such lane
-    ends_ring(r, other, message, 12, false);
     size_t bytes = raw_message(1, "m", 9, message);
     ends_ring(r, other, message, bytes - 20, true); // its tensor lies outside
+    ends_ring(r, other, message, sizeof *head + 8, true);
+    ends_ring(r, other, message, sizeof *head, true);
+    ends_ring(r, other, message, sizeof *head - 1, false);
+    ends_ring(r, other, message, 0, false);
+    q->tensor[0].at = q->bytes;
+    ends_ring(r, other, message, bytes, true);
+    raw_message(1, "m", 9, message);
+    q->tensor[0].bytes = 60; // not what its shape makes
+    ends_ring(r, other, message, bytes, true);
+    raw_message(1, "m", 9, message);
+    head->token_bytes = UINT32_MAX;
+    ends_ring(r, other, message, bytes, true);
+    head->token_bytes = (uint32_t)(bytes - sizeof *head); // and no record
+    ends_ring(r, other, message, bytes, true);
+    head->token_bytes = 0;
+    head->channel = 2; // no such channel
+    ends_ring(r, other, message, bytes, false);
     raw a;
     raw_open(&a, r->ipc);
     _Atomic uint64_t *tail = (_Atomic uint64_t *)a.memory;
@@ -556,31 +557,63 @@ static void test_malformed(void **state)
     hearth_close(other);
 }
 
+// What only hearthd may say to its engine's process is refused in a client's record, and what it
+// may not name, too.
 static void test_other_requests(void **state)
 {
     server_rig *r = *state;
     serve(r);
     raw a;
-    uint8_t message[4096];
+    _Alignas(64) uint8_t message[4096];
+    hth_ipc_record *q = raw_record(message);
     uint64_t call;
-    size_t bytes;
     raw_open(&a, r->ipc);
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Gc body = HEARTH__GC__INIT;
-    q.call = 5;
-    q.body_case = HEARTH__REQUEST__BODY_GC;
-    q.gc = &body;
-    assert_ok(hth_wire_frame_bytes(&q.base, 0, &hth_wire_default_limits, &bytes));
-    memcpy(message, &(uint32_t){1}, 4);
-    hth_wire_write(&q.base, message + 4);
-    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes + 4}, 1, 0));
-    assert_int_equal(raw_reply(&a, &call), HTH_ENOTSUP);
-    assert_int_equal(call, 5);
-    bytes = raw_message(1, "m", 6, message); // and goes on
+    for (int i = 0; i < 5; i++) {
+        size_t bytes = raw_message(1, "devices", 5, message);
+        uint32_t word = q->text[HTH_IPC_RECORD_MODEL];
+        q->text[HTH_IPC_RECORD_MODEL] = i == 0 ? 0 : word;
+        q->text[HTH_IPC_RECORD_QUERY] = i <= 1 ? word : 0;
+        q->text[HTH_IPC_RECORD_ARGUMENTS] = i == 2 ? word : 0;
+        q->n_known = i == 3;
+        q->tensor[0].region = i == 4 ? HTH_IPC_RECORD_SLAB : HTH_IPC_RECORD_HERE;
+        assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+        assert_int_equal(raw_reply(&a, &call), i < 4 ? HTH_ENOTSUP : HTH_EIO);
+        assert_int_equal(call, 5);
+    }
+    size_t bytes = raw_message(1, "m", 6, message); // and goes on
     assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
     assert_int_equal(raw_reply(&a, &call), HTH_OK);
     assert_int_equal(call, 6);
     raw_close(&a);
+}
+
+// A client of an earlier version asks for a ring with other messages, and goes on over the socket.
+static void test_earlier_attach(void **state)
+{
+    // call 7, attach: bytes 18688, request_bytes 8192, channel_bytes 4096, 2 channels, handle 1
+    static const uint8_t header[] = {0x08, 7,    0xA2, 1,    14,   0x10, 0x80, 0x92, 0x01, 0x18,
+                                     0x80, 0x40, 0x20, 0x80, 0x20, 0x28, 2,    0x30, 1};
+    server_rig *r = *state;
+    serve(r);
+    raw a;
+    nng_msg *m;
+    Hearth__Reply *reply;
+    const uint8_t *section;
+    uint64_t section_bytes;
+    uint8_t frame[60] = {'H', 'T', 'H', '1', sizeof header};
+    memcpy(frame + 8, header, sizeof header);
+    raw_connect(&a, r->ipc);
+    assert_int_equal(nng_msg_alloc(&m, 0), 0);
+    assert_int_equal(nng_msg_append(m, frame, sizeof frame), 0);
+    assert_int_equal(nng_sendmsg(a.socket, m, 0), 0);
+    assert_int_equal(nng_recvmsg(a.socket, &m, 0), 0);
+    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &reply,
+                                  &section, &section_bytes));
+    assert_int_equal(reply->body_case, HEARTH__REPLY__BODY_ERROR);
+    assert_int_equal(reply->error->code, HTH_EINVAL);
+    hth_wire_free_reply(reply);
+    nng_msg_free(m);
+    nng_close(a.socket);
 }
 
 static void test_never_reads(void **state)
@@ -589,11 +622,11 @@ static void test_never_reads(void **state)
     serve(r);
     hearth *other = connect_to(r, NULL);
     raw a;
-    uint8_t message[4096];
+    _Alignas(64) uint8_t message[4096];
     uint64_t call;
     int n_read = 0;
     raw_open(&a, r->ipc);
-    for (uint64_t i = 1; i <= 1000; i++) { // its lane has room for some twenty answers
+    for (uint64_t i = 1; i <= 1000; i++) { // its channel has room for some twenty answers
         size_t bytes = raw_message(1, "m", i, message);
         assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 20000000000u));
     }
@@ -605,13 +638,13 @@ static void test_never_reads(void **state)
     }
     assert_true(n_read > 0);
     // some of the others are kept, and given once
-    int n_kept = 0;
+    int n_retained = 0;
     for (uint64_t i = 1; i <= 1000; i++) {
-        n_kept += raw_fetch(&a, i) != HTH_ENOENT;
+        n_retained += raw_fetch(&a, i) != HTH_ENOENT;
         assert_int_equal(raw_fetch(&a, i), HTH_ENOENT);
     }
-    assert_in_range(n_kept, 1, 4);
-    // too many at once are refused, in the lane
+    assert_in_range(n_retained, 1, 4);
+    // too many at once are refused, in the channel
     int busy = 0;
     for (uint64_t i = 2001; i <= 2008; i++) {
         size_t bytes = raw_message(1, "hold", i, message);
@@ -633,9 +666,9 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_sizes),     T(test_errors),         T(test_switched_off), T(test_threads),
-        T(test_timeout),   T(test_restart),        T(test_killed),       T(test_bad_attach),
-        T(test_malformed), T(test_other_requests), T(test_never_reads),
+        T(test_sizes),     T(test_errors),         T(test_switched_off),   T(test_threads),
+        T(test_timeout),   T(test_restart),        T(test_killed),         T(test_bad_attach),
+        T(test_malformed), T(test_other_requests), T(test_earlier_attach), T(test_never_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

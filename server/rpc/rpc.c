@@ -30,34 +30,34 @@
 
 static _Thread_local const hth_rpc *rpc_mine; // whose loop the calling thread is
 
-bool hth_rpc_on_loop(const hth_rpc *r)
+bool hth_rpc_on_loop(const hth_rpc *rpc)
 {
-    return rpc_mine == r;
+    return rpc_mine == rpc;
 }
 
-void hth_rpc_wake(hth_rpc *r)
+void hth_rpc_wake(hth_rpc *rpc)
 {
     uint64_t one = 1;
-    pthread_mutex_lock(&r->lock);
-    bool woken = r->woken;
-    r->woken = true;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&rpc->lock);
+    bool woken = rpc->woken;
+    rpc->woken = true;
+    pthread_mutex_unlock(&rpc->lock);
     if (!woken) {
-        ssize_t n = write(r->wake_fd, &one, sizeof one);
+        ssize_t n = write(rpc->wake_fd, &one, sizeof one);
         (void)n; // fails only when the count is at its end, and then the loop is awake
     }
 }
 
-void hth_rpc_touch(hth_rpc_conn *c)
+void hth_rpc_touch(hth_rpc_conn *conn)
 {
-    hth_rpc *r = c->r;
+    hth_rpc *r = conn->r;
     pthread_mutex_lock(&r->lock);
-    bool fresh = !c->touched;
+    bool fresh = !conn->touched;
     if (fresh) {
-        c->touched = true;
-        hth_rpc_conn_hold(c);
-        c->next_touched = r->touched;
-        r->touched = c;
+        conn->touched = true;
+        hth_rpc_conn_hold(conn);
+        conn->next_touched = r->touched;
+        r->touched = conn;
     }
     pthread_mutex_unlock(&r->lock);
     if (fresh) {
@@ -74,9 +74,9 @@ static void rpc_freed(void *ctx)
     }
 }
 
-void hth_rpc_publish(hth_rpc *r, const void *message, size_t bytes)
+void hth_rpc_publish(hth_rpc *rpc, const void *message, size_t bytes)
 {
-    if (atomic_load(&r->n_hearing) == 0) {
+    if (atomic_load(&rpc->n_hearing) == 0) {
         return;
     }
     hth_rpc_event *e = hth_alloc(sizeof *e + bytes);
@@ -86,16 +86,16 @@ void hth_rpc_publish(hth_rpc *r, const void *message, size_t bytes)
     e->next = NULL;
     e->bytes = bytes;
     memcpy(e->data, message, bytes);
-    pthread_mutex_lock(&r->lock);
-    bool room = r->event_bytes + bytes <= RPC_EVENT_BYTES;
+    pthread_mutex_lock(&rpc->lock);
+    bool room = rpc->event_bytes + bytes <= RPC_EVENT_BYTES;
     if (room) {
-        r->event_bytes += bytes;
-        *r->last_event = e;
-        r->last_event = &e->next;
+        rpc->event_bytes += bytes;
+        *rpc->last_event = e;
+        rpc->last_event = &e->next;
     }
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&rpc->lock);
     if (room) {
-        hth_rpc_wake(r);
+        hth_rpc_wake(rpc);
     } else {
         hth_free(e);
     }
@@ -123,7 +123,7 @@ static void rpc_hear(hth_rpc_conn *c, const hth_rpc_event *e)
     hth_rpc_out_add(c, o, false);
 }
 
-static void rpc_tell(hth_rpc *r, hth_rpc_event *e)
+static void rpc_publish(hth_rpc *r, hth_rpc_event *e)
 {
     while (e != NULL) {
         hth_rpc_event *next = e->next;
@@ -194,13 +194,13 @@ static void rpc_woken(evutil_socket_t fd, short what, void *arg)
         hth_rpc_conn *next = c->next_touched;
         c->touched = false;
         pthread_mutex_unlock(&r->lock);
-        hth_rpc_conn_turn(c);
+        hth_rpc_conn_schedule(c);
         hth_rpc_conn_settle(c);
         hth_rpc_conn_rele(c);
         c = next;
     }
     if (e != NULL) {
-        rpc_tell(r, e);
+        rpc_publish(r, e);
     }
     hth_rpc_waiters_run(r);
     rpc_stopping(r);
@@ -230,11 +230,11 @@ static void rpc_accepted(struct evconnlistener *l, evutil_socket_t fd, struct so
 {
     static const struct timeval soon = {0};
     hth_rpc_listener *mine = arg;
-    if (mine->n_turn++ == 0) {
+    if (mine->n_round++ == 0) {
         event_add(mine->again, &soon); // after what else is ready
     }
     hth_rpc_conn_accept(mine, fd, a);
-    if (mine->n_turn == RPC_ACCEPTS) {
+    if (mine->n_round == RPC_ACCEPTS) {
         evconnlistener_disable(l);
     }
 }
@@ -242,8 +242,8 @@ static void rpc_accepted(struct evconnlistener *l, evutil_socket_t fd, struct so
 static void rpc_accept_again(evutil_socket_t fd, short what, void *arg)
 {
     hth_rpc_listener *l = arg;
-    bool rested = l->n_turn >= RPC_ACCEPTS && l->r->stop_ns == 0;
-    l->n_turn = 0;
+    bool rested = l->n_round >= RPC_ACCEPTS && l->r->stop_ns == 0;
+    l->n_round = 0;
     if (rested) {
         evconnlistener_enable(l->listener);
     }
@@ -316,12 +316,12 @@ static hth_err rpc_bind_host(const char *url, const char *address, int *fd)
     return err;
 }
 
-hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service)
+hth_err hth_rpc_listen(hth_rpc *rpc, const char *url, hth_rpc_service service)
 {
     const unsigned how = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC;
     bool local = strncmp(url, "ipc://", 6) == 0, tls = strncmp(url, "tls+tcp://", 10) == 0;
     int fd = -1;
-    if (r->n_listeners == HTH_RPC_LISTENERS) {
+    if (rpc->n_listeners == HTH_RPC_LISTENERS) {
         return hth_fail(HTH_EINVAL, "more than %d urls to listen on", HTH_RPC_LISTENERS);
     }
     if (!local && !tls && strncmp(url, "tcp://", 6) != 0) {
@@ -330,11 +330,11 @@ hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service)
     }
     HTH_TRY(local ? rpc_bind_path(url, url + 6, &fd)
                   : rpc_bind_host(url, strstr(url, "://") + 3, &fd));
-    hth_rpc_listener *l = &r->listener[r->n_listeners];
-    *l = (hth_rpc_listener){.r = r, .service = service, .local = local, .tls = tls};
-    l->again = evtimer_new(r->base, rpc_accept_again, l);
+    hth_rpc_listener *l = &rpc->listener[rpc->n_listeners];
+    *l = (hth_rpc_listener){.r = rpc, .service = service, .local = local, .tls = tls};
+    l->again = evtimer_new(rpc->base, rpc_accept_again, l);
     l->listener =
-        l->again != NULL ? evconnlistener_new(r->base, rpc_accepted, l, how, 0, fd) : NULL;
+        l->again != NULL ? evconnlistener_new(rpc->base, rpc_accepted, l, how, 0, fd) : NULL;
     if (l->listener == NULL) {
         if (l->again != NULL) {
             event_free(l->again);
@@ -342,8 +342,8 @@ hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service)
         close(fd);
         return hth_fail(HTH_ENOMEM, "out of memory for a listener");
     }
-    r->n_listeners++;
-    HTH_TRY(hth_accept_guard_open(r->base, l->listener, url, &l->guard));
+    rpc->n_listeners++;
+    HTH_TRY(hth_accept_guard_open(rpc->base, l->listener, url, &l->guard));
     hth_accept_guard_let_wait(l->guard); // nng's clients give up who refuses them
     return HTH_OK;
 }
@@ -380,73 +380,73 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     return HTH_OK;
 }
 
-hth_err hth_rpc_start(hth_rpc *r)
+hth_err hth_rpc_start(hth_rpc *rpc)
 {
-    if (r->config.dispatch != NULL) {
-        hth_dispatch_watch(r->config.dispatch, rpc_freed, r);
+    if (rpc->config.dispatch != NULL) {
+        hth_dispatch_watch(rpc->config.dispatch, rpc_freed, rpc);
     }
-    HTH_TRY(hth_thread_start(r->config.name, rpc_main, r, &r->thread));
-    r->running = true;
+    HTH_TRY(hth_thread_start(rpc->config.name, rpc_main, rpc, &rpc->thread));
+    rpc->running = true;
     return HTH_OK;
 }
 
-bool hth_rpc_listening(const hth_rpc *r)
+bool hth_rpc_listening(const hth_rpc *rpc)
 {
-    return r->n_listeners > 0;
+    return rpc->n_listeners > 0;
 }
 
-void hth_rpc_stop(hth_rpc *r, uint64_t linger_ns)
+void hth_rpc_stop(hth_rpc *rpc, uint64_t linger_ns)
 {
-    if (r->running) {
-        pthread_mutex_lock(&r->lock);
-        r->stop_asked_ns = hth_now_ns() + linger_ns;
-        pthread_mutex_unlock(&r->lock);
-        hth_rpc_wake(r);
-        hth_thread_join(r->thread);
-        r->running = false;
+    if (rpc->running) {
+        pthread_mutex_lock(&rpc->lock);
+        rpc->stop_asked_ns = hth_now_ns() + linger_ns;
+        pthread_mutex_unlock(&rpc->lock);
+        hth_rpc_wake(rpc);
+        hth_thread_join(rpc->thread);
+        rpc->running = false;
     }
 }
 
-void hth_rpc_close(hth_rpc *r)
+void hth_rpc_close(hth_rpc *rpc)
 {
-    if (r == NULL) {
+    if (rpc == NULL) {
         return;
     }
-    hth_rpc_stop(r, 0);
-    if (r->config.dispatch != NULL) {
-        hth_dispatch_unwatch(r->config.dispatch, r);
+    hth_rpc_stop(rpc, 0);
+    if (rpc->config.dispatch != NULL) {
+        hth_dispatch_unwatch(rpc->config.dispatch, rpc);
     }
-    for (int i = 0; i < r->n_listeners; i++) {
-        hth_accept_guard_close(r->listener[i].guard);
-        evconnlistener_free(r->listener[i].listener);
-        event_free(r->listener[i].again);
+    for (int i = 0; i < rpc->n_listeners; i++) {
+        hth_accept_guard_close(rpc->listener[i].guard);
+        evconnlistener_free(rpc->listener[i].listener);
+        event_free(rpc->listener[i].again);
     }
-    hth_rpc_conn_shut_out(r, true);
-    while (r->touched != NULL) {
-        hth_rpc_conn *c = r->touched;
-        r->touched = c->next_touched;
+    hth_rpc_conn_shut_out(rpc, true);
+    while (rpc->touched != NULL) {
+        hth_rpc_conn *c = rpc->touched;
+        rpc->touched = c->next_touched;
         hth_rpc_conn_rele(c);
     }
-    while (r->events != NULL) {
-        hth_rpc_event *e = r->events;
-        r->events = e->next;
+    while (rpc->events != NULL) {
+        hth_rpc_event *e = rpc->events;
+        rpc->events = e->next;
         hth_free(e);
     }
-    if (r->wake != NULL) {
-        event_free(r->wake);
+    if (rpc->wake != NULL) {
+        event_free(rpc->wake);
     }
-    if (r->tick != NULL) {
-        event_free(r->tick);
+    if (rpc->tick != NULL) {
+        event_free(rpc->tick);
     }
-    if (r->shake != NULL) {
-        event_free(r->shake);
+    if (rpc->shake != NULL) {
+        event_free(rpc->shake);
     }
-    if (r->base != NULL) {
-        event_base_free(r->base);
+    if (rpc->base != NULL) {
+        event_base_free(rpc->base);
     }
-    if (r->wake_fd >= 0) {
-        close(r->wake_fd);
+    if (rpc->wake_fd >= 0) {
+        close(rpc->wake_fd);
     }
-    pthread_mutex_destroy(&r->lock);
-    hth_free(r);
+    pthread_mutex_destroy(&rpc->lock);
+    hth_free(rpc);
 }

@@ -14,11 +14,11 @@
 // connection may cost (allowance.h, base/settings.h: limits.*) before it has shown a valid token,
 // where tokens are asked for: 64 KiB, one request at a time, limits.token_seconds. Afterwards:
 // requests in progress and bytes, by connection, by peer and in all; what comes or goes more slowly
-// than http.request_seconds and http.request_rate allow ends the connection. A message is received
-// into memory that grows with what has come. What is too large, or finds no room, is answered with
-// an error at once; the rest of it is read and dropped. Replies wait with their connection, and
-// their requests are forgotten. When a connection ends, all that it had ends at once: requests that
-// run are canceled, regions and rings unmapped, descriptors closed.
+// than http.request_seconds and http.min_request_rate allow ends the connection. A message is
+// received into memory that grows with what has come. What is too large, or finds no room, is
+// answered with an error at once; the rest of it is read and dropped. Replies wait with their
+// connection, and their requests are forgotten. When a connection ends, all that it had ends at
+// once: requests that run are canceled, regions and rings unmapped, descriptors closed.
 #ifndef HTH_SERVER_RPC_RPC_H
 #define HTH_SERVER_RPC_RPC_H
 
@@ -50,17 +50,17 @@ typedef enum hth_rpc_service {
 // configuration must outlive it.
 hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out);
 // hth_rpc_listen binds and listens, before the start. HTH_EINVAL, HTH_EIO, ..: a sentence why not.
-hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service);
-bool hth_rpc_listening(const hth_rpc *r); // to anything
-hth_err hth_rpc_start(hth_rpc *r);
+hth_err hth_rpc_listen(hth_rpc *rpc, const char *url, hth_rpc_service service);
+bool hth_rpc_listening(const hth_rpc *rpc); // to anything
+hth_err hth_rpc_start(hth_rpc *rpc);
 // hth_rpc_publish sends a message to all who hear events. Any thread; never blocks: for who reads
 // too slowly, and without memory, it is dropped.
-void hth_rpc_publish(hth_rpc *r, const void *message, size_t bytes);
+void hth_rpc_publish(hth_rpc *rpc, const void *message, size_t bytes);
 // hth_rpc_stop disconnects everybody, once their replies have left or `linger_ns` is over, and ends
 // the thread. Replies to requests that still run are dropped.
-void hth_rpc_stop(hth_rpc *r, uint64_t linger_ns);
+void hth_rpc_stop(hth_rpc *rpc, uint64_t linger_ns);
 // hth_rpc_close frees: stopped, and when no request of its connections runs any more. NULL is
 // allowed.
-void hth_rpc_close(hth_rpc *r);
+void hth_rpc_close(hth_rpc *rpc);
 
 #endif

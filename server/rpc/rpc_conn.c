@@ -30,46 +30,46 @@
 
 // ---- references
 
-void hth_rpc_conn_hold(hth_rpc_conn *c)
+void hth_rpc_conn_hold(hth_rpc_conn *conn)
 {
-    atomic_fetch_add(&c->refs, 1);
+    atomic_fetch_add(&conn->refs, 1);
 }
 
-void hth_rpc_conn_rele(hth_rpc_conn *c)
+void hth_rpc_conn_rele(hth_rpc_conn *conn)
 {
-    if (atomic_fetch_sub(&c->refs, 1) == 1) {
-        pthread_mutex_destroy(&c->lock);
-        hth_conn_rele(c->conn);
-        hth_allowance_rele(c->allowance);
-        hth_free(c);
+    if (atomic_fetch_sub(&conn->refs, 1) == 1) {
+        pthread_mutex_destroy(&conn->lock);
+        hth_conn_rele(conn->conn);
+        hth_allowance_rele(conn->allowance);
+        hth_free(conn);
     }
 }
 
 // ---- watching
 
-void hth_rpc_conn_turn(hth_rpc_conn *c)
+void hth_rpc_conn_schedule(hth_rpc_conn *conn)
 {
-    c->n_turn = 0;
-    c->n_reads = CONN_READS;
-    c->turn_over = false;
+    conn->n_round = 0;
+    conn->n_reads = CONN_READS;
+    conn->round_over = false;
 }
 
-bool hth_rpc_conn_full(const hth_rpc_conn *c)
+bool hth_rpc_conn_full(const hth_rpc_conn *conn)
 {
-    if (c->turn_over) {
+    if (conn->round_over) {
         return true;
     }
-    if (c->state == HTH_RPC_PASSING) {
-        return atomic_load(&c->out_bytes) > CONN_PASSED;
+    if (conn->state == HTH_RPC_PASSING) {
+        return atomic_load(&conn->out_bytes) > CONN_PASSED;
     }
-    if (c->state != HTH_RPC_LENGTH || c->n_head > 0) {
+    if (conn->state != HTH_RPC_LENGTH || conn->n_head > 0) {
         return false;
     }
-    if (!c->proven) {
-        return atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0;
+    if (!conn->proven) {
+        return atomic_load(&conn->n_pending) > 0 || atomic_load(&conn->out_bytes) > 0;
     }
-    return atomic_load(&c->n_pending) >= hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) ||
-           atomic_load(&c->out_bytes) > CONN_OUT;
+    return atomic_load(&conn->n_pending) >= hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) ||
+           atomic_load(&conn->out_bytes) > CONN_OUT;
 }
 
 // conn_pause has nothing read; the peer's end is noticed all the same.
@@ -87,31 +87,31 @@ static void conn_resume(hth_rpc_conn *c)
     event_add(c->read, NULL);
 }
 
-void hth_rpc_conn_settle(hth_rpc_conn *c)
+void hth_rpc_conn_settle(hth_rpc_conn *conn)
 {
     for (;;) {
-        if (c->gone) {
+        if (conn->gone) {
             return;
         }
-        hth_rpc_out_flush(c);
-        if (c->dead) {
-            hth_rpc_conn_close(c);
+        hth_rpc_out_flush(conn);
+        if (conn->dead) {
+            hth_rpc_conn_close(conn);
             return;
         }
-        bool full = hth_rpc_conn_full(c), paused = atomic_load(&c->paused);
+        bool full = hth_rpc_conn_full(conn), paused = atomic_load(&conn->paused);
         if (full && paused) {
             return;
         }
         if (!full && !paused) {
-            if (c->rest == NULL) {
+            if (conn->rest == NULL) {
                 return;
             }
-            hth_rpc_in(c); // what was read already, and stopped before its answers had left
+            hth_rpc_in(conn); // what was read already, and stopped before its answers had left
         } else if (full) {
-            conn_pause(c);
+            conn_pause(conn);
         } else {
-            conn_resume(c);
-            hth_rpc_in(c);
+            conn_resume(conn);
+            hth_rpc_in(conn);
         }
     }
 }
@@ -124,7 +124,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
         return;
     }
     hth_rpc_conn_hold(c);
-    hth_rpc_conn_turn(c);
+    hth_rpc_conn_schedule(c);
     hth_rpc_in(c);
     hth_rpc_conn_settle(c);
     hth_rpc_conn_rele(c);
@@ -210,45 +210,45 @@ static void conn_disconnect(hth_rpc_conn *c, const char *why)
     hth_rpc_conn_close(c);
 }
 
-void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
+void hth_rpc_conn_look(hth_rpc_conn *conn, uint64_t now_ns)
 {
-    const char *why = conn_is_late(c, now_ns);
+    const char *why = conn_is_late(conn, now_ns);
     if (why != NULL) {
-        conn_disconnect(c, why);
+        conn_disconnect(conn, why);
     }
 }
 
 // ---- the end
 
-void hth_rpc_conn_close(hth_rpc_conn *c)
+void hth_rpc_conn_close(hth_rpc_conn *conn)
 {
-    hth_rpc *r = c->r;
-    hth_rpc_conn_hold(c);
-    hth_rpc_shake_forget(c);
-    event_free(c->read);
-    event_free(c->write);
-    event_free(c->closed);
-    pthread_mutex_lock(&c->lock);
-    c->gone = true;
-    hth_rpc_out_drop(c);
-    hth_rpc_io_fini(c);
-    pthread_mutex_unlock(&c->lock);
-    atomic_fetch_sub(&r->n_hearing, c->state == HTH_RPC_HEARING);
-    *c->prev = c->next;
-    if (c->next != NULL) {
-        c->next->prev = c->prev;
+    hth_rpc *r = conn->r;
+    hth_rpc_conn_hold(conn);
+    hth_rpc_shake_forget(conn);
+    event_free(conn->read);
+    event_free(conn->write);
+    event_free(conn->closed);
+    pthread_mutex_lock(&conn->lock);
+    conn->gone = true;
+    hth_rpc_out_drop(conn);
+    hth_rpc_io_fini(conn);
+    pthread_mutex_unlock(&conn->lock);
+    atomic_fetch_sub(&r->n_hearing, conn->state == HTH_RPC_HEARING);
+    *conn->prev = conn->next;
+    if (conn->next != NULL) {
+        conn->next->prev = conn->prev;
     }
-    hth_rpc_in_fini(c);
-    if (c->conn != NULL) {
-        hth_conn_close(c->conn);
-        hth_rpc_request_drop_all(c);
-        hth_dispatch_gone(r->config.dispatch, c->conn);
-        hth_rings_gone(r->config.rings, c->conn);
-        hth_descriptors_drop(r->config.descriptors, c);
+    hth_rpc_in_fini(conn);
+    if (conn->conn != NULL) {
+        hth_conn_close(conn->conn);
+        hth_rpc_request_drop_all(conn);
+        hth_dispatch_gone(r->config.dispatch, conn->conn);
+        hth_rings_gone(r->config.rings, conn->conn);
+        hth_descriptors_drop(r->config.descriptors, conn);
     }
-    hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
-    hth_rpc_conn_rele(c);
-    hth_rpc_conn_rele(c); // the loop's
+    hth_allowance_leave(conn->allowance, conn->service == HTH_RPC_EVENTS);
+    hth_rpc_conn_rele(conn);
+    hth_rpc_conn_rele(conn); // the loop's
 }
 
 // ---- coming
@@ -263,7 +263,10 @@ static int conn_worth(const hth_rpc_conn *c)
     if (c->trusted || c->service == HTH_RPC_EVENTS || (c->proven && busy)) {
         return 0;
     }
-    return !c->proven ? 1 : !moving ? 2 : 3;
+    if (!c->proven) {
+        return 1;
+    }
+    return moving ? 3 : 2;
 }
 
 // conn_evict makes room: it closes the connection that is worth least, of equal ones that which
@@ -381,13 +384,13 @@ static void conn_show_out(hth_rpc *r, int fd, uint64_t uid)
     r->next_leaving = (i + 1) % HTH_RPC_LEAVING;
 }
 
-void hth_rpc_conn_shut_out(hth_rpc *r, bool all)
+void hth_rpc_conn_shut_out(hth_rpc *rpc, bool all)
 {
     for (int i = 0; i < HTH_RPC_LEAVING; i++) {
-        if (all || r->left[i]) {
-            conn_leave(r, i);
+        if (all || rpc->left[i]) {
+            conn_leave(rpc, i);
         }
-        r->left[i] = true; // at the next look
+        rpc->left[i] = true; // at the next look
     }
 }
 
@@ -415,42 +418,41 @@ static void conn_undo(hth_rpc_conn *c)
     }
 }
 
-void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
+void hth_rpc_conn_accept(hth_rpc_listener *listener, int fd, const struct sockaddr *address)
 {
-    hth_rpc *r = l->r;
-    const hth_conn_who who = conn_know(l, fd);
-    bool trusted = l->local && who.known && r->config.auth != NULL &&
+    hth_rpc *r = listener->r;
+    const hth_conn_who who = conn_know(listener, fd);
+    bool trusted = listener->local && who.known && r->config.auth != NULL &&
                    hth_auth_local(r->config.auth, who.uid, who.gid) == HTH_PEER_TRUSTED;
-    hth_accept_kind kind = trusted    ? HTH_ACCEPT_ADMIN
-                           : l->local ? HTH_ACCEPT_LOCAL
-                                      : HTH_ACCEPT_NETWORK;
+    hth_accept_kind kind = listener->local ? HTH_ACCEPT_LOCAL : HTH_ACCEPT_NETWORK;
+    kind = trusted ? HTH_ACCEPT_ADMIN : kind;
     if (!hth_accept_take(kind) && !(conn_evict(r) && hth_accept_take(kind))) {
         hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
                  hth_accept_count());
         conn_refused(r);
-        conn_show_out(r, fd, l->local ? who.uid : 0);
+        conn_show_out(r, fd, listener->local ? who.uid : 0);
         return;
     }
     hth_rpc_conn *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         hth_accept_give(kind);
-        conn_show_out(r, fd, l->local ? who.uid : 0);
+        conn_show_out(r, fd, listener->local ? who.uid : 0);
         return;
     }
     c->r = r;
     c->refs = 1;
     c->fd = fd;
-    c->service = l->service;
-    c->local = l->local;
+    c->service = listener->service;
+    c->local = listener->local;
     c->trusted = trusted;
     c->kind = kind;
     c->uid = who.uid;
-    c->state = l->tls ? HTH_RPC_TLS : HTH_RPC_GREETING;
+    c->state = listener->tls ? HTH_RPC_TLS : HTH_RPC_GREETING;
     c->opened_ns = c->since_ns = hth_now_ns();
     c->last_waiting = &c->waiting;
     c->last_out = &c->out;
     pthread_mutex_init(&c->lock, NULL);
-    if (conn_open(c, l, &who, a) != HTH_OK) {
+    if (conn_open(c, listener, &who, address) != HTH_OK) {
         conn_refused(r);
         conn_undo(c);
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/rpc/rpc_impl.h - the inside of rpc.h: the loop (rpc.c), a connection's life (rpc_conn.c),
-// what comes (rpc_in.c), requests (rpc_request.c), what goes (rpc_out.c), TLS (rpc_io.c) and its
-// handshakes (rpc_shake.c), passed descriptors (rpc_pass.c).
+// what comes (rpc_in.c), requests (rpc_request.c), what goes, TLS and its handshakes (rpc_io.c),
+// passed descriptors (descriptors.c).
 //
 // A connection belongs to its loop's thread. Other threads only bring replies: they take its lock,
 // under which are what goes out and whether it is closed, and have the loop look at it where it has
@@ -80,17 +80,17 @@ struct hth_rpc_conn {
     uint8_t head[HTH_RPC_HEAD];
     size_t n_head;
     uint8_t *message;
-    size_t have, room;  // bytes of it that are there, and that there is memory for
-    uint64_t want, may; // .. that it has, and that may be there before it is looked into again
+    size_t have, capacity; // bytes of it that are there, and that there is memory for
+    uint64_t want, may;    // .. that it has, and that may be there before it is looked into again
     uint64_t charged;
     uint64_t skip;
     uint8_t *rest; // read and not looked at, while `paused`
     size_t rest_at, rest_bytes;
-    int n_turn;     // requests of this turn
-    int n_reads;    // of TLS, that this turn has left
-    bool turn_over; // others come first
-    bool shaking;   // its handshake has something to read, and waits for its turn
-    int n_shakes;   // steps of it that were taken
+    int n_round;     // requests of this round
+    int n_reads;     // of TLS, that this round has left
+    bool round_over; // others come first
+    bool shaking;    // its handshake has something to read, and waits for its turn
+    int n_shakes;    // steps of it that were taken
     // requests
     atomic_bool paused; // nothing is read: there are too many requests, or too much goes out
     uint64_t paused_ns;
@@ -117,7 +117,7 @@ typedef struct hth_rpc_listener {
     struct evconnlistener *listener;
     hth_accept_guard *guard;
     struct event *again; // accepts again
-    int n_turn;          // accepted without a pause
+    int n_round;         // accepted without a pause
 } hth_rpc_listener;
 
 #define HTH_RPC_LISTENERS 16
@@ -162,79 +162,81 @@ struct hth_rpc {
 };
 
 // rpc.c
-void hth_rpc_touch(hth_rpc_conn *c); // has the loop look at it; any thread
-void hth_rpc_wake(hth_rpc *r);
-bool hth_rpc_on_loop(const hth_rpc *r);
+void hth_rpc_touch(hth_rpc_conn *conn); // has the loop look at it; any thread
+void hth_rpc_wake(hth_rpc *rpc);
+bool hth_rpc_on_loop(const hth_rpc *rpc);
 
 // rpc_conn.c
 // hth_rpc_conn_accept takes over an accepted socket.
-void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a);
+void hth_rpc_conn_accept(hth_rpc_listener *listener, int fd, const struct sockaddr *address);
 // hth_rpc_conn_shut_out closes connections that were not taken, some time ago or all.
-void hth_rpc_conn_shut_out(hth_rpc *r, bool all);
-void hth_rpc_conn_turn(hth_rpc_conn *c);   // it is its turn to be read
-void hth_rpc_conn_settle(hth_rpc_conn *c); // after anything was done to it: closes, pauses, goes on
-void hth_rpc_conn_close(hth_rpc_conn *c);
-void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns); // for what takes too long
-void hth_rpc_conn_hold(hth_rpc_conn *c);
-void hth_rpc_conn_rele(hth_rpc_conn *c);
+void hth_rpc_conn_shut_out(hth_rpc *rpc, bool all);
+void hth_rpc_conn_schedule(hth_rpc_conn *conn); // it is next to be read
+void hth_rpc_conn_settle(
+    hth_rpc_conn *conn); // after anything was done to it: closes, pauses, goes on
+void hth_rpc_conn_close(hth_rpc_conn *conn);
+void hth_rpc_conn_look(hth_rpc_conn *conn, uint64_t now_ns); // for what takes too long
+void hth_rpc_conn_hold(hth_rpc_conn *conn);
+void hth_rpc_conn_rele(hth_rpc_conn *conn);
 // hth_rpc_conn_full: between two messages, and no more are to be read now.
-bool hth_rpc_conn_full(const hth_rpc_conn *c);
+bool hth_rpc_conn_full(const hth_rpc_conn *conn);
 
 // rpc_in.c
-void hth_rpc_in(hth_rpc_conn *c); // reads what is there
-void hth_rpc_in_fini(hth_rpc_conn *c);
-void hth_rpc_in_forget(hth_rpc_conn *c); // the message that has come so far
-// hth_rpc_moved: n bytes have come or gone; *late_ns, of what is too slow, moves on.
-void hth_rpc_moved(uint64_t *late_ns, uint64_t n, uint64_t now_ns);
+void hth_rpc_in(hth_rpc_conn *conn); // reads what is there
+void hth_rpc_in_fini(hth_rpc_conn *conn);
+void hth_rpc_in_forget(hth_rpc_conn *conn); // the message that has come so far
+// hth_rpc_moved: bytes bytes have come or gone; *late_ns, of what is too slow, moves on.
+void hth_rpc_moved(uint64_t *late_ns, uint64_t bytes, uint64_t now_ns);
 
 // rpc_request.c
 // hth_rpc_request_take makes a request of the message that is whole.
-void hth_rpc_request_take(hth_rpc_conn *c);
+void hth_rpc_request_take(hth_rpc_conn *conn);
 // hth_rpc_request_prove looks for a valid token in what has come of the message: HTH_OK, and the
 // connection is proven; HTH_EBUSY: more has to come; else it is refused, as it is answered.
-hth_err hth_rpc_request_prove(hth_rpc_conn *c);
+hth_err hth_rpc_request_prove(hth_rpc_conn *conn);
 // hth_rpc_request_refuse answers a message of which its words have come, and drops it.
-void hth_rpc_request_refuse(hth_rpc_conn *c, hth_err err, const char *sentence);
-void hth_rpc_request_drop_all(hth_rpc_conn *c); // those that wait for a place
-void hth_rpc_waiters_run(hth_rpc *r);
+void hth_rpc_request_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence);
+void hth_rpc_request_drop_all(hth_rpc_conn *conn); // those that wait for a place
+void hth_rpc_waiters_run(hth_rpc *rpc);
 // hth_rpc_route is how many bytes of words are in front of a request; 0: they have not all come;
 // SIZE_MAX: there are too many.
 size_t hth_rpc_route(const uint8_t *message, size_t have);
 
-// rpc_out.c
-// hth_rpc_out_add queues something of `o`'s, which it takes over, and sends what the socket takes
-// now. Any thread. `soon` false: only the loop sends.
-void hth_rpc_out_add(hth_rpc_conn *c, hth_rpc_out *o, bool soon);
-hth_rpc_out *hth_rpc_out_new(hth_rpc_conn *c, const void *head, size_t n_head, nng_msg *msg);
-void hth_rpc_out_fail(hth_rpc_conn *c); // has the loop close it; any thread
-// hth_rpc_out_flush sends what the socket takes; the loop's thread.
-void hth_rpc_out_flush(hth_rpc_conn *c);
-void hth_rpc_out_drop(hth_rpc_conn *c); // all; under the lock
-// hth_rpc_head writes a message's length as the transport has it, and returns its bytes.
-size_t hth_rpc_head(const hth_rpc_conn *c, uint64_t bytes, uint8_t *head);
-
 // rpc_io.c
-#define HTH_RPC_AGAIN  (-1)                 // nothing now
-#define HTH_RPC_FAILED (-2)                 // and never again
-#define HTH_RPC_FDS    253                  // the most descriptors that one message brings
-hth_err hth_rpc_io_secure(hth_rpc_conn *c); // makes its session
+#define HTH_RPC_AGAIN  (-1)                    // nothing now
+#define HTH_RPC_FAILED (-2)                    // and never again
+#define HTH_RPC_FDS    253                     // the most descriptors that one message brings
+hth_err hth_rpc_io_secure(hth_rpc_conn *conn); // makes its session
 // hth_rpc_io_shake goes on with the handshake; 1: done, or HTH_RPC_AGAIN, HTH_RPC_FAILED.
-int hth_rpc_io_shake(hth_rpc_conn *c);
-ssize_t hth_rpc_io_read(hth_rpc_conn *c, void *p, size_t n); // 0: the peer has ended
-ssize_t hth_rpc_io_write(hth_rpc_conn *c, const struct iovec *v, int n);
+int hth_rpc_io_shake(hth_rpc_conn *conn);
+ssize_t hth_rpc_io_read(hth_rpc_conn *conn, void *memory, size_t bytes); // 0: the peer has ended
+ssize_t hth_rpc_io_write(hth_rpc_conn *conn, const struct iovec *parts, int count);
 // hth_rpc_io_receive reads from a local connection and hands over the descriptors that came along.
-ssize_t hth_rpc_io_receive(hth_rpc_conn *c, void *p, size_t n, int fds[HTH_RPC_FDS], int *n_fds);
+ssize_t hth_rpc_io_receive(hth_rpc_conn *conn, void *memory, size_t bytes, int fds[HTH_RPC_FDS],
+                           int *n_fds);
 // hth_rpc_io_fini ends the session and closes the socket; the connection's place among all goes
 // with the latter.
-void hth_rpc_io_fini(hth_rpc_conn *c);
+void hth_rpc_io_fini(hth_rpc_conn *conn);
 
-// rpc_shake.c
-void hth_rpc_shake_ready(hth_rpc_conn *c);  // there is something to read for its handshake
-void hth_rpc_shake_forget(hth_rpc_conn *c); // it is closed
-void hth_rpc_shake_run(hth_rpc *r);         // takes some steps; the event `shake`
+// .. what goes out
+// hth_rpc_out_add queues something of `out`'s, which it takes over, and sends what the socket takes
+// now. Any thread. `soon` false: only the loop sends.
+void hth_rpc_out_add(hth_rpc_conn *conn, hth_rpc_out *out, bool soon);
+hth_rpc_out *hth_rpc_out_new(hth_rpc_conn *conn, const void *head, size_t n_head, nng_msg *msg);
+void hth_rpc_out_fail(hth_rpc_conn *conn); // has the loop close it; any thread
+// hth_rpc_out_flush sends what the socket takes; the loop's thread.
+void hth_rpc_out_flush(hth_rpc_conn *conn);
+void hth_rpc_out_drop(hth_rpc_conn *conn); // all; under the lock
+// hth_rpc_head writes a message's length as the transport has it, and returns its bytes.
+size_t hth_rpc_head(const hth_rpc_conn *conn, uint64_t bytes, uint8_t *head);
 
-// rpc_pass.c
+// .. handshakes, each in its turn
+void hth_rpc_shake_ready(hth_rpc_conn *conn);  // there is something to read for its handshake
+void hth_rpc_shake_forget(hth_rpc_conn *conn); // it is closed
+void hth_rpc_shake_run(hth_rpc *rpc);          // takes some steps; the event `shake`
+
+// descriptors.c
 bool hth_rpc_pass_hello(const uint8_t *hello);
-void hth_rpc_pass(hth_rpc_conn *c); // takes descriptors that are there
+void hth_rpc_pass(hth_rpc_conn *conn); // takes descriptors that are there
 
 #endif

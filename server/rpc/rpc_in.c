@@ -19,36 +19,36 @@
 
 #define IN_UNPROVEN ((uint64_t)32 << 10) // of a message, before there is a token
 #define IN_READ     ((size_t)4 << 10)    // .. read at once
-#define IN_ROOM     ((uint64_t)1 << 20)  // memory for a message at first
+#define IN_CAPACITY ((uint64_t)1 << 20)  // memory for a message at first
 #define IN_FREE     ((uint64_t)64 << 10) // of a message that is counted, but always let in
 #define IN_CHARGE   ((uint64_t)256 << 10)
 #define IN_DIRECT   ((size_t)8 << 10) // what is missing of a message from here on is read in place
-#define IN_TURN     ((size_t)1 << 20) // read in one go, so that others are read, too
+#define IN_ROUND    ((size_t)1 << 20) // read in one go, so that others are read, too
 #define IN_CALL     ((size_t)4 << 10) // .. each call of the system counts as so many bytes more
 #define IN_REQUESTS 64                // taken in one go
 
 #define SECOND_NS 1000000000u
 
-void hth_rpc_moved(uint64_t *late_ns, uint64_t n, uint64_t now_ns)
+void hth_rpc_moved(uint64_t *late_ns, uint64_t bytes, uint64_t now_ns)
 {
     uint64_t most = now_ns + (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_SECONDS) * SECOND_NS;
-    uint64_t rate = (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_RATE);
-    uint64_t more = n / rate < SECOND_NS ? n * SECOND_NS / rate : most;
+    uint64_t rate = (uint64_t)hth_setting_int(HTH_SET_HTTP_MIN_REQUEST_RATE);
+    uint64_t more = bytes / rate < SECOND_NS ? bytes * SECOND_NS / rate : most;
     uint64_t late = *late_ns == 0 || *late_ns > UINT64_MAX - more ? most : *late_ns + more;
     *late_ns = late < most ? late : most;
 }
 
 // ---- memory
 
-void hth_rpc_in_forget(hth_rpc_conn *c)
+void hth_rpc_in_forget(hth_rpc_conn *conn)
 {
-    hth_free(c->message);
-    c->message = NULL;
-    if (c->charged > 0) {
-        hth_allowance_give(c->allowance, c->charged);
+    hth_free(conn->message);
+    conn->message = NULL;
+    if (conn->charged > 0) {
+        hth_allowance_give(conn->allowance, conn->charged);
     }
-    c->charged = 0;
-    c->have = c->room = 0;
+    conn->charged = 0;
+    conn->have = conn->capacity = 0;
 }
 
 // in_skip drops what has come of the message, and what is to come.
@@ -59,10 +59,10 @@ static void in_skip(hth_rpc_conn *c)
     c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
 }
 
-// in_counted counts a message of this turn.
+// in_counted counts a message of this round.
 static void in_counted(hth_rpc_conn *c)
 {
-    c->turn_over = c->turn_over || ++c->n_turn >= IN_REQUESTS;
+    c->round_over = c->round_over || ++c->n_round >= IN_REQUESTS;
 }
 
 static void in_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
@@ -72,8 +72,8 @@ static void in_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
     in_counted(c);
 }
 
-// in_make_room has memory for n bytes more; false: the message was refused.
-static bool in_make_room(hth_rpc_conn *c, size_t n)
+// in_reserve has memory for n bytes more; false: the message was refused.
+static bool in_reserve(hth_rpc_conn *c, size_t n)
 {
     uint64_t need = c->have + n;
     if (need > c->charged && c->charged < c->want) {
@@ -91,11 +91,14 @@ static bool in_make_room(hth_rpc_conn *c, size_t n)
         }
         c->charged += more;
     }
-    if (need > c->room) {
-        uint64_t room = c->room == 0 ? (c->proven ? IN_ROOM : IN_UNPROVEN) : 4 * (uint64_t)c->room;
-        room = room > need ? room : need;
-        room = room < c->want ? room : c->want;
-        uint8_t *fresh = hth_alloc_aligned(room, 64);
+    if (need > c->capacity) {
+        uint64_t capacity = 4 * (uint64_t)c->capacity;
+        if (c->capacity == 0) {
+            capacity = c->proven ? IN_CAPACITY : IN_UNPROVEN;
+        }
+        capacity = capacity > need ? capacity : need;
+        capacity = capacity < c->want ? capacity : c->want;
+        uint8_t *fresh = hth_alloc_aligned(capacity, 64);
         if (fresh == NULL) {
             in_refuse(c, HTH_ENOMEM, "out of memory for a request");
             return false;
@@ -105,7 +108,7 @@ static bool in_make_room(hth_rpc_conn *c, size_t n)
         }
         hth_free(c->message);
         c->message = fresh;
-        c->room = room;
+        c->capacity = capacity;
     }
     return true;
 }
@@ -212,7 +215,7 @@ static void in_whole(hth_rpc_conn *c)
 static size_t in_body(hth_rpc_conn *c, const uint8_t *p, size_t n)
 {
     size_t more = c->may - c->have < n ? (size_t)(c->may - c->have) : n;
-    if (!in_make_room(c, more)) {
+    if (!in_reserve(c, more)) {
         return 0;
     }
     memcpy(c->message + c->have, p, more);
@@ -272,7 +275,7 @@ static size_t in_step(hth_rpc_conn *c, const uint8_t *p, size_t n)
     return took;
 }
 
-// in_stops: it is others' turn, or between two messages, while there is too much already.
+// in_stops: others are next, or between two messages, while there is too much already.
 static bool in_stops(hth_rpc_conn *c)
 {
     return c->dead || hth_rpc_conn_full(c);
@@ -303,7 +306,7 @@ static void in_keep(hth_rpc_conn *c, const uint8_t *p, size_t n)
     hth_allowance_add(c->allowance, n);
 }
 
-static void in_drop_rest(hth_rpc_conn *c)
+static void in_drop_remainder(hth_rpc_conn *c)
 {
     if (c->rest != NULL) {
         hth_allowance_give(c->allowance, c->rest_bytes);
@@ -312,15 +315,15 @@ static void in_drop_rest(hth_rpc_conn *c)
     }
 }
 
-// in_take_rest takes what was kept; false: some is left.
-static bool in_take_rest(hth_rpc_conn *c)
+// in_take_remainder takes what was kept; false: some is left.
+static bool in_take_remainder(hth_rpc_conn *c)
 {
     if (c->rest != NULL) {
         c->rest_at += in_take(c, c->rest + c->rest_at, c->rest_bytes - c->rest_at);
         if (c->rest_at < c->rest_bytes) {
             return false;
         }
-        in_drop_rest(c);
+        in_drop_remainder(c);
     }
     return true;
 }
@@ -357,51 +360,51 @@ static size_t in_most(const hth_rpc_conn *c)
     return c->proven ? HTH_RPC_SCRATCH : IN_READ;
 }
 
-void hth_rpc_in(hth_rpc_conn *c)
+void hth_rpc_in(hth_rpc_conn *conn)
 {
-    size_t turn = 0;
+    size_t round = 0;
     uint64_t came = 0;
-    while (!c->dead && in_take_rest(c) && !in_stops(c)) {
-        if (c->state == HTH_RPC_PASSING) {
-            hth_rpc_pass(c);
+    while (!conn->dead && in_take_remainder(conn) && !in_stops(conn)) {
+        if (conn->state == HTH_RPC_PASSING) {
+            hth_rpc_pass(conn);
             break;
         }
-        uint64_t missing = c->state == HTH_RPC_BODY ? c->may - c->have : 0;
-        size_t most = missing >= IN_DIRECT ? IN_CHARGE : in_most(c);
+        uint64_t missing = conn->state == HTH_RPC_BODY ? conn->may - conn->have : 0;
+        size_t most = missing >= IN_DIRECT ? IN_CHARGE : in_most(conn);
         most = missing >= IN_DIRECT && missing < most ? (size_t)missing : most;
-        if (missing >= IN_DIRECT && !in_make_room(c, most)) {
+        if (missing >= IN_DIRECT && !in_reserve(conn, most)) {
             continue; // it was refused
         }
-        ssize_t n = missing >= IN_DIRECT ? in_read_here(c, most) : in_read(c, most);
+        ssize_t n = missing >= IN_DIRECT ? in_read_here(conn, most) : in_read(conn, most);
         if (n == 0 || n == HTH_RPC_FAILED) {
-            c->dead = true;
+            conn->dead = true;
         }
         if (n <= 0) {
             break;
         }
-        turn += (size_t)n + IN_CALL;
+        round += (size_t)n + IN_CALL;
         came += (uint64_t)n;
-        if (turn >= IN_TURN) {
-            c->turn_over = true;
+        if (round >= IN_ROUND) {
+            conn->round_over = true;
             break;
         }
-        if ((size_t)n < most && c->ssl == NULL && c->state == HTH_RPC_LENGTH) {
+        if ((size_t)n < most && conn->ssl == NULL && conn->state == HTH_RPC_LENGTH) {
             break; // that was all
         }
     }
-    if (c->turn_over) {
-        hth_rpc_touch(c); // once others had theirs
+    if (conn->round_over) {
+        hth_rpc_touch(conn); // once others had theirs
     }
-    bool inside = c->state == HTH_RPC_BODY || c->state == HTH_RPC_SKIP || c->n_head > 0;
+    bool inside = conn->state == HTH_RPC_BODY || conn->state == HTH_RPC_SKIP || conn->n_head > 0;
     if (!inside) {
-        c->late_ns = 0;
-    } else if (came > 0 || c->late_ns == 0) {
-        hth_rpc_moved(&c->late_ns, came, hth_now_ns());
+        conn->late_ns = 0;
+    } else if (came > 0 || conn->late_ns == 0) {
+        hth_rpc_moved(&conn->late_ns, came, hth_now_ns());
     }
 }
 
-void hth_rpc_in_fini(hth_rpc_conn *c)
+void hth_rpc_in_fini(hth_rpc_conn *conn)
 {
-    hth_rpc_in_forget(c);
-    in_drop_rest(c);
+    hth_rpc_in_forget(conn);
+    in_drop_remainder(conn);
 }

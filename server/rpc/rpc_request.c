@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/settings.h"
-#include "client/msg.h"
+#include "client/wire.h"
 
 #include <string.h>
 
@@ -82,7 +82,7 @@ static void request_answer(void *back, nng_msg *reply)
     hth_rpc_conn_rele(c);
 }
 
-static hth_err request_room(void *back, uint64_t bytes)
+static hth_err request_reserve(void *back, uint64_t bytes)
 {
     hth_rpc_request *q = back;
     if (bytes <= REQUEST_FREE) {
@@ -107,7 +107,7 @@ static void request_error(hth_rpc_conn *c, const uint8_t *route, size_t n_route,
     r.body_case = HEARTH__REPLY__BODY_ERROR;
     r.error = &body;
     hth_rpc_out *o = NULL;
-    if (hth_msg_frame(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data) == HTH_OK) {
+    if (hth_wire_message(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data) == HTH_OK) {
         size_t n = request_head(c, route, n_route, msg, head);
         o = hth_rpc_out_new(c, head, n, msg);
     }
@@ -121,31 +121,31 @@ static void request_error(hth_rpc_conn *c, const uint8_t *route, size_t n_route,
     hth_rpc_out_add(c, o, true);
 }
 
-void hth_rpc_request_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
+void hth_rpc_request_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence)
 {
-    size_t route = hth_rpc_route(c->message, c->have);
+    size_t route = hth_rpc_route(conn->message, conn->have);
     if (route == 0 || route > HTH_RPC_ROUTE) { // it says nothing that can be answered
-        c->dead = true;
+        conn->dead = true;
         return;
     }
-    request_error(c, c->message, route, err, sentence);
+    request_error(conn, conn->message, route, err, sentence);
 }
 
 // ---- requests
 
-hth_err hth_rpc_request_prove(hth_rpc_conn *c)
+hth_err hth_rpc_request_prove(hth_rpc_conn *conn)
 {
     Hearth__Request *q;
-    size_t route = hth_rpc_route(c->message, c->have);
+    size_t route = hth_rpc_route(conn->message, conn->have);
     if (route == 0 || route > HTH_RPC_ROUTE) {
         return hth_fail(HTH_ECORRUPT, "a request without a number");
     }
-    HTH_TRY(
-        hth_wire_peek_request(c->message + route, c->have - route, &hth_wire_default_limits, &q));
-    hth_err err =
-        hth_auth_check(c->r->config.auth, hth_conn_peer(c->conn), q->token, HTH_NEED_ANY, NULL);
+    HTH_TRY(hth_wire_peek_request(conn->message + route, conn->have - route,
+                                  &hth_wire_default_limits, &q));
+    hth_err err = hth_auth_check(conn->r->config.auth, hth_conn_peer(conn->conn), q->token,
+                                 HTH_NEED_ANY, NULL);
     hth_wire_free_request(q);
-    c->proven = err == HTH_OK;
+    conn->proven = err == HTH_OK;
     return err;
 }
 
@@ -214,38 +214,38 @@ static void request_long(hth_rpc_request *q)
     }
 }
 
-void hth_rpc_request_take(hth_rpc_conn *c)
+void hth_rpc_request_take(hth_rpc_conn *conn)
 {
-    static const hth_front front = {.answer = request_answer, .room = request_room};
-    size_t route = hth_rpc_route(c->message, c->have);
+    static const hth_front front = {.answer = request_answer, .reserve = request_reserve};
+    size_t route = hth_rpc_route(conn->message, conn->have);
     hth_rpc_request *q = NULL;
     if (route == 0) { // it does not speak this
-        c->dead = true;
+        conn->dead = true;
     } else if (route <= HTH_RPC_ROUTE) {
-        if (!c->proven) {
-            (void)hth_rpc_request_prove(c); // the dispatcher says what is wrong
+        if (!conn->proven) {
+            (void)hth_rpc_request_prove(conn); // the dispatcher says what is wrong
         }
         q = hth_calloc(1, sizeof *q);
         if (q == NULL) {
-            request_error(c, c->message, route, HTH_ENOMEM, "out of memory for a request");
+            request_error(conn, conn->message, route, HTH_ENOMEM, "out of memory for a request");
         }
     }
     if (q == NULL) { // .. or it has come a long way round: dropped, as nng does
-        hth_rpc_in_forget(c);
+        hth_rpc_in_forget(conn);
         return;
     }
-    const hth_message m = {c->message + route, c->have - route, c->message, hth_free};
-    q->c = c;
-    q->message_bytes = c->charged;
+    const hth_message m = {conn->message + route, conn->have - route, conn->message, hth_free};
+    q->c = conn;
+    q->message_bytes = conn->charged;
     q->n_route = route;
-    memcpy(q->route, c->message, route);
-    c->message = NULL;
-    c->charged = 0;
-    hth_rpc_in_forget(c);
-    hth_rpc_conn_hold(c);
-    atomic_fetch_add(&c->n_pending, 1);
+    memcpy(q->route, conn->message, route);
+    conn->message = NULL;
+    conn->charged = 0;
+    hth_rpc_in_forget(conn);
+    hth_rpc_conn_hold(conn);
+    atomic_fetch_add(&conn->n_pending, 1);
     hth_rpc_slot *s;
-    if (hth_dispatch_take(c->r->config.dispatch, c->conn, &m, &front, q, &s) != HTH_OK) {
+    if (hth_dispatch_take(conn->r->config.dispatch, conn->conn, &m, &front, q, &s) != HTH_OK) {
         request_answer(q, NULL);
         return;
     }
@@ -256,7 +256,7 @@ void hth_rpc_request_take(hth_rpc_conn *c)
     q->is_long = hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_LONG;
     if (q->is_long) {
         request_long(q);
-    } else if ((c->waiting != NULL && !hth_rpc_slot_is_admin(s)) ||
+    } else if ((conn->waiting != NULL && !hth_rpc_slot_is_admin(s)) ||
                request_try(q) != REQUEST_STARTED) {
         request_wait(q);
     }
@@ -297,11 +297,11 @@ static request_start waiter_start(hth_rpc_conn *c)
     return how;
 }
 
-void hth_rpc_waiters_run(hth_rpc *r)
+void hth_rpc_waiters_run(hth_rpc *rpc)
 {
-    int left = atomic_load(&r->n_waiters);
-    while (r->waiters != NULL && left > 0) {
-        hth_rpc_conn *c = r->waiters;
+    int left = atomic_load(&rpc->n_waiters);
+    while (rpc->waiters != NULL && left > 0) {
+        hth_rpc_conn *c = rpc->waiters;
         hth_rpc_conn_hold(c);
         request_start how = waiter_start(c);
         if (how == REQUEST_STARTED) {
@@ -311,19 +311,19 @@ void hth_rpc_waiters_run(hth_rpc *r)
         if (how == REQUEST_ALL_FULL) {
             return;
         }
-        left = how == REQUEST_STARTED ? atomic_load(&r->n_waiters) : left - 1;
+        left = how == REQUEST_STARTED ? atomic_load(&rpc->n_waiters) : left - 1;
     }
 }
 
-void hth_rpc_request_drop_all(hth_rpc_conn *c)
+void hth_rpc_request_drop_all(hth_rpc_conn *conn)
 {
-    if (c->prev_waiter != NULL) {
-        waiter_unlink(c);
+    if (conn->prev_waiter != NULL) {
+        waiter_unlink(conn);
     }
-    while (c->waiting != NULL) {
-        hth_rpc_request *q = c->waiting;
-        c->waiting = q->next;
+    while (conn->waiting != NULL) {
+        hth_rpc_request *q = conn->waiting;
+        conn->waiting = q->next;
         hth_rpc_slot_drop(q->slot);
     }
-    c->last_waiting = &c->waiting;
+    conn->last_waiting = &conn->waiting;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/rpc/rpc_slot_impl.h - the inside of the dispatcher: shared by dispatch.c (the state
-// machine) and request.c (what takes long).
+// machine), request.c (what the engine answers) and request_store.c (what a thread answers from the
+// store).
 #ifndef HTH_SERVER_RPC_RPC_SLOT_IMPL_H
 #define HTH_SERVER_RPC_RPC_SLOT_IMPL_H
 
-#include "client/msg.h"
+#include "client/wire.h"
 #include "graph/onnx/onnx.h"
 #include "server/rpc/dispatch.h"
 #include "server/rpc/rpc_tensors.h"
+#include "runtime/checkpoint_index.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #include <pthread.h>
@@ -27,7 +29,8 @@ struct hth_rpc_slot {
     hth_dispatch *d;
     hth_rpc_slot_state state;
     hth_rpc_slot_kind kind;
-    bool placed, reserved; // counted; among those of administrators
+    hth_command_id command; // of a query; HTH_COMMAND_NONE: it is none, or asks for none there is
+    bool placed, reserved;  // counted; among those of administrators
     const hth_front *front;
     void *back;
     hth_rpc_slot *newer, **older;  // of the same connection, in its list; under d->lock
@@ -46,9 +49,14 @@ struct hth_rpc_slot {
     int file;              // that an export writes to, passed by its client; -1: none
     hth_onnx_given *given; // files of an import that its client has passed
     int n_given;
-    hth_put_result put; // of an import
-    char *arguments;    // .. and of its question to the engine
-    int losses;         // of the engine's process while it was asked
+    hth_put_result put;   // of an import
+    char *arguments;      // .. and of its question to the engine
+    char *changed;        // a query's arguments where they are not as they came, from json_dumps
+    bool leaves;          // a training job that its client leaves as soon as it is taken
+    bool detached;        // .. it is: no connection, no front end, no place; under d->lock
+    uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
+    char job_name[HTH_CHECKPOINT_JOB];
+    int losses; // of the engine's process while it was asked
 };
 
 typedef struct hth_dispatch_watcher {
@@ -62,7 +70,7 @@ struct hth_dispatch {
     hth_store *store;
     hth_engine *engine;
     hth_store_worker *jobs;
-    hth_store_worker *lists;  // of models: they read the store, and wait for no import
+    hth_store_worker *lists;  // of models, and jobs that begin: they wait for no import
     hth_store_worker *checks; // of all that is stored: they take long, and nobody waits for them
     hth_auth *auth;
     hth_rings *rings;
@@ -74,25 +82,39 @@ struct hth_dispatch {
     hth_rpc_slot *slots;         // all that are not ended
     int n_working;               // of them
     int n_placed[2], n_reserved; // by kind; administrators' beyond the limits
+    int n_detached;
     bool stopping;
     uint64_t n_answered, n_refused;
 };
 
 // Each of these ends the request, and the slot: it is freed when they return.
-void hth_rpc_slot_send(hth_rpc_slot *s, nng_msg *msg);
-void hth_rpc_slot_reply(hth_rpc_slot *s, Hearth__Reply *r);
-void hth_rpc_slot_document(hth_rpc_slot *s, const char *json);
+void hth_rpc_slot_send(hth_rpc_slot *slot, nng_msg *msg);
+void hth_rpc_slot_reply(hth_rpc_slot *slot, Hearth__Reply *reply);
+void hth_rpc_slot_document(hth_rpc_slot *slot, const char *json);
 
-void hth_rpc_slot_infer(hth_rpc_slot *s);
-void hth_rpc_slot_query(hth_rpc_slot *s);
-void hth_rpc_slot_job(hth_rpc_slot *s);    // import, export, remove, gc
-void hth_rpc_slot_verify(hth_rpc_slot *s); // the query "verify"
-void hth_rpc_slot_models(hth_rpc_slot *s); // the list of models
+void hth_rpc_slot_infer(hth_rpc_slot *slot);
+void hth_rpc_slot_query(hth_rpc_slot *slot);
+void hth_rpc_slot_train(hth_rpc_slot *slot);  // the query "train"
+void hth_rpc_slot_job(hth_rpc_slot *slot);    // import, export, remove, gc
+void hth_rpc_slot_verify(hth_rpc_slot *slot); // the query "verify"
+void hth_rpc_slot_models(hth_rpc_slot *slot); // the list of models
 // hth_rpc_slot_close_files closes what its client has passed for a request.
-void hth_rpc_slot_close_files(hth_rpc_slot *s);
+void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.
-hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *q);
+hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command);
 
-void hth_rpc_slot_set_progress(hth_rpc_slot *s, const char *what, uint64_t done, uint64_t total);
+// hth_rpc_slot_told answers with a document, and frees it; one that tells about this machine
+// without that, to peers elsewhere.
+void hth_rpc_slot_told(hth_rpc_slot *slot, char *json, bool tells);
+// hth_rpc_slot_may_name: HTH_EDENIED where the peer may not have the server open files by their
+// paths.
+hth_err hth_rpc_slot_may_name(const hth_rpc_slot *slot);
+// hth_rpc_slot_detach answers with what is known of a job that is taken, and lets its client go;
+// nothing happens where that is gone, or has canceled it.
+void hth_rpc_slot_detach(hth_rpc_slot *slot, const char *state);
+// hth_rpc_slot_taken is that answer, NULL: no memory for it.
+nng_msg *hth_rpc_slot_taken(const hth_rpc_slot *slot, const char *state);
+
+void hth_rpc_slot_set_progress(hth_rpc_slot *slot, const char *what, uint64_t done, uint64_t total);
 
 #endif

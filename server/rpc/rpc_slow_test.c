@@ -14,7 +14,7 @@ static void silences(fixture *f, bool local)
     peer silent = dial(f, local, 1, 0), half_hello = dial(f, local, 1, 0);
     say(half_hello, "\0SP", 3);
     peer no_token = greeted(f, local, 1);
-    peer cut[5]; // in the length, behind it, before the words end, in the body, near its end
+    peer cut[5]; // in the length, after it, before the words end, in the body, near its end
     const size_t at[5] = {3, head, head + 2, 50000, n - 1};
     for (int i = 0; i < 5; i++) {
         cut[i] = greeted(f, local, 1);
@@ -56,7 +56,7 @@ static void test_silences(void **state)
     silences(*state, true);
 }
 
-// A message in small parts: at http.request_rate it may take as long as it likes, at less not.
+// A message in small parts: at http.min_request_rate it may take as long as it likes, at less not.
 static void drips(fixture *f, bool local)
 {
     uint8_t *m;

@@ -160,7 +160,7 @@ static void test_halves(void **state)
         ended(p);
     }
     secure_ask(&honest, true);
-    secure late = secure_dial(f, TLS1_2_VERSION); // behind them all
+    secure late = secure_dial(f, TLS1_2_VERSION); // after them all
     secure_greet(&late);
     atomic_fetch_add(&f->ns, 6 * (uint64_t)1000000000u); // limits.handshake_seconds
     for (int i = 0; i < HALVES; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of one sample from several clients of one engine, one by one, in spaces beside each
-// other and joined, and the latency of a single client. usage: batch_bench [MODEL.onnx STORE
+// Requests of one sample from several clients of one engine, one by one, in concurrent
+// instances and joined, and the latency of a single client. usage: batch_bench [MODEL.onnx STORE
 // [CLIENTS [SECONDS]]]; the store keeps what was measured of the model's algorithms. Without a
 // model: the digits of the tests.
 #include "base/alloc.h"
@@ -89,7 +89,7 @@ static void *client_main(void *arg)
 
 static json_t *ask(hth_engine *e, const char *what, const char *arguments)
 {
-    client c = {.engine = e, .r = {.query = what, .arguments = arguments}};
+    client c = {.engine = e, .r = {.command = hth_command_find(what), .arguments = arguments}};
     pthread_mutex_init(&c.lock, NULL);
     pthread_cond_init(&c.changed, NULL);
     if (client_ask(&c) != HTH_OK) {
@@ -102,7 +102,7 @@ static json_t *ask(hth_engine *e, const char *what, const char *arguments)
 }
 
 typedef struct counts {
-    json_int_t executions, beside, weights, arena; // arena: of a further run beside others
+    json_int_t executions, concurrent, weights, arena; // arena: of a further concurrent run
 } counts;
 
 static counts count(hth_engine *e)
@@ -110,10 +110,10 @@ static counts count(hth_engine *e)
     json_t *doc = ask(e, "stats", "{\"model\":\"m\"}");
     const json_t *m = json_array_get(json_object_get(doc, "models"), 0);
     counts c = {json_integer_value(json_object_get(m, "executions")),
-                json_integer_value(json_object_get(m, "beside")),
+                json_integer_value(json_object_get(m, "concurrent_runs")),
                 json_integer_value(json_object_get(m, "resident_private_bytes")) +
                     json_integer_value(json_object_get(m, "mapped_bytes")),
-                json_integer_value(json_object_get(m, "beside_arena_bytes"))};
+                json_integer_value(json_object_get(m, "instance_arena_bytes"))};
     json_decref(doc);
     return c;
 }
@@ -123,7 +123,7 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
 {
     static client c[MAX_CLIENTS];
     if (hth_setting_set("batch.max", max) != HTH_OK ||
-        hth_setting_set("compute.spaces", spaces) != HTH_OK) {
+        hth_setting_set("compute.instances", spaces) != HTH_OK) {
         fail("settings");
     }
     counts before = count(e);
@@ -154,13 +154,13 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
     qsort(all, (size_t)n, sizeof *all, hth_compare_double);
     counts after = count(e);
     double runs = (double)(after.executions - before.executions);
-    printf(
-        "%2d clients, batch.max %2s, compute.spaces %s: %9.1f samples/s, p50 %8.3f ms, p99 %8.3f "
-        "ms, %.2f samples a run, %.2f of the runs beside others, weights %lld bytes, a further "
-        "run %lld, %d failed\n",
-        clients, max, spaces, n / took, all[n / 2], all[(int)((n - 1) * 0.99)], n / runs,
-        (double)(after.beside - before.beside) / runs, (long long)after.weights,
-        (long long)after.arena, failed);
+    printf("%2d clients, batch.max %2s, compute.instances %s: %9.1f samples/s, p50 %8.3f ms, p99 "
+           "%8.3f "
+           "ms, %.2f samples a run, %.2f of the runs concurrent, weights %lld bytes, a further "
+           "run %lld, %d failed\n",
+           clients, max, spaces, n / took, all[n / 2], all[(int)((n - 1) * 0.99)], n / runs,
+           (double)(after.concurrent - before.concurrent) / runs, (long long)after.weights,
+           (long long)after.arena, failed);
     fflush(stdout);
     free(all);
 }

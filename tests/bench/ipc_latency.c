@@ -301,7 +301,7 @@ static hearth *connect_when_up(const char *url, const hearth_options *o)
 
 int main(int argc, char **argv)
 {
-    if (hth_child_asked(argc, argv)) {
+    if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){NULL, orphaned});
     }
     if (argc == 4) {

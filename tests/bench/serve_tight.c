@@ -72,7 +72,8 @@ static void print_runs(hearth *h)
         printf("  %lld: %lld", (long long)json_integer_value(json_object_get(row, "samples")),
                (long long)json_integer_value(json_object_get(row, "runs")));
     }
-    printf("; beside others: %lld\n", (long long)json_integer_value(json_object_get(m, "beside")));
+    printf("; concurrent runs: %lld\n",
+           (long long)json_integer_value(json_object_get(m, "concurrent_runs")));
     json_decref(doc);
 }
 

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,6 +86,7 @@ static inline void serving_start(serving *s, const char *device, int port)
     s->port = port;
     s->pid = fork();
     if (s->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); // a bench that fails leaves no server
         char *argv[12] = {"hearthd", "--store",  store,         "--listen",
                           s->url,    "--device", (char *)device};
         int n = 7;

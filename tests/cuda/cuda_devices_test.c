@@ -128,7 +128,7 @@ static void devices(void **state)
     pid_t pid[8];
     strcpy(f.dir, "/tmp/hearth-cuda-XXXXXX");
     assert_non_null(mkdtemp(f.dir));
-    assert_ok(hth_setting_set("engine.restart_ms", "20"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "20"));
     assert_ok(hth_store_open(f.dir, true, false, &f.store));
     hth_engine_config config = {.device = "cuda:0,mem=100MiB cuda:2,mem=100MiB",
                                 .child_store = f.dir};
@@ -164,7 +164,7 @@ static void devices(void **state)
     expect_where(&f, "mlp", "cuda:0");
     kill_until(&f, (pid_t[]){pid[2]}, 1, "cpu:0");
     assert_int_equal(kill(pid[2], 0), 0);
-    assert_ok(hth_setting_set("engine.restart_ms", "10000"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "10000"));
     fixture_close(&f);
 }
 
@@ -191,7 +191,7 @@ static void jobs(void **state)
         args[i] = json_dumps(doc, JSON_COMPACT);
         paths_named(f.store, args[i]);
         json_decref(doc);
-        c[i] = (call){.r = {.query = "train", .arguments = args[i]}};
+        c[i] = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = args[i]}};
         call_start(f.engine, &c[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -254,7 +254,7 @@ int main(int argc, char **argv)
         return 1;
     }
     driver->n_devices = 2;
-    if (hth_child_asked(argc, argv)) {
+    if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     if (!npy_data("tests/data/passes/residual.x.npy", &input) ||

@@ -96,13 +96,13 @@ static uint64_t left_by_a_job(bool clear)
     engine_open(&f, clear);
     prepare(&f, &unet, data);
     infer(&f, "alice", "secret", 6, 1e30F, false);
-    call c = {.r = {.query = "unload", .arguments = "{\"model\":\"secret\"}"}};
+    call c = {.r = {.command = HTH_COMMAND_UNLOAD, .arguments = "{\"model\":\"secret\"}"}};
     assert_ok(call_run(f.engine, &c));
     hth_free(c.r.json);
     assert_true(hth_cuda_fake_count(is_mark) > 100); // nobody's now
     json_t *q = arguments_of(&unet, data, "{\"policy\": \"keep\"}", want);
     char *text = json_dumps(q, JSON_COMPACT);
-    c = (call){.r = {.query = "train", .arguments = text, .tenant = "bob"}};
+    c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "bob"}};
     assert_ok(call_run(f.engine, &c));
     hth_free(c.r.json);
     uint64_t left = hth_cuda_fake_count(is_mark);

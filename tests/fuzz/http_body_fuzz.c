@@ -168,14 +168,11 @@ static void check(const hth_infer_call *c, const fuzz_body *b, bool raw)
 static hth_err decode(hth_http *h, const fuzz_body *b)
 {
     static const hth_http_args args = {.name = "m", .spec = "m"};
-    hth_http_conn conn = {.h = h}; // the connection of requests that have none
-    struct evhttp_request *req = evhttp_request_new(NULL, NULL);
-    struct evbuffer *in = evhttp_request_get_input_buffer(req);
-    h->last_conn = &conn;
-    if (b->head_bytes[0] != 0) {
-        evhttp_add_header(evhttp_request_get_input_headers(req), "Inference-Header-Content-Length",
-                          b->head_bytes);
-    }
+    hth_http_conn conn = {.h = h};
+    hth_http_req *req = &conn.req;
+    struct evbuffer *in = evbuffer_new();
+    *req = (hth_http_req){.conn = &conn, .body = in};
+    req->head.json_bytes = b->head_bytes[0] != 0 ? b->head_bytes : NULL;
     put(h, &conn, b, in);
     hth_infer_call *c = hth_infer_new(h, req, &args);
     bool raw = hth_infer_is_raw(req);
@@ -193,7 +190,7 @@ static hth_err decode(hth_http *h, const fuzz_body *b)
         check(c, b, raw);
     }
     hth_http_call_free(&c->c);
-    evhttp_request_free(req);
+    evbuffer_free(in);
     must(h->reserved == 0);
     return err;
 }
@@ -235,7 +232,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     must(decode(&h, &b) == first); // the JSON may have been kept
     b.taken = true;
     must(decode(&h, &b) == first);
-    hth_head_cache_fini(&h.seen);
+    hth_json_cache_fini(&h.seen);
     free(b.p);
     return 0;
 }

@@ -28,7 +28,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigned seed);
 
 static hth_site site;
-static hth_models models = {.site = &site, .changed = hth_version_swap_look};
+static hth_models models = {.site = &site, .changed = hth_version_swap_check};
 static hth_request request;
 static int turns, trained; // steps of training that were made
 
@@ -48,12 +48,14 @@ static void fuzz_turn(void *ctx)
     }
 }
 
+static hth_work_queue queue = {.poll = fuzz_turn};
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char *const settings[][2] = {
         {"kernels.onednn", "false"},       {"limits.message_bytes", "1MiB"},
         {"limits.elements", "65536"},      {"limits.nodes", "60"},
-        {"limits.signature", "40"},        {"limits.fold_bytes", "1MiB"},
+        {"limits.inputs_outputs", "40"},   {"limits.fold_bytes", "1MiB"},
         {"limits.fold_operations", "1e6"}, {"limits.folded_bytes", "4MiB"},
         {"limits.model_bytes", "64KiB"},   {"memory.host_bytes", "4MiB"}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
@@ -64,8 +66,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     must(hth_residency_open(site.pool, &site.residency));
     site.tolerance = 1e-3;
     site.link_bytes_per_s = site.link_back_bytes_per_s = 2e9;
-    site.in_run = fuzz_turn;
-    site.in_compile = fuzz_turn;
+    site.queue = &queue;
     return 0;
 }
 

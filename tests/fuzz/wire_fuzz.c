@@ -3,8 +3,6 @@
 // have.
 #include "client/wire.h"
 
-#include <stdlib.h>
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static volatile uint8_t fuzz_sink;
@@ -18,45 +16,20 @@ static void fuzz_read(Hearth__Tensor *const *t, size_t n, const uint8_t *data)
     }
 }
 
-// A frame that is read again is what it was the first time, whoever remembers it.
-static void fuzz_seen(const uint8_t *bytes, size_t n)
-{
-    const uint8_t *data;
-    uint64_t data_bytes, call = 0;
-    hth_wire_seen seen = {.call = 0};
-    hth_err first = HTH_OK;
-    for (int i = 0; i < 2; i++) {
-        Hearth__Request *q;
-        hth_err err = hth_wire_read_request(bytes, n, &hth_wire_default_limits, &seen, &q, &data,
-                                            &data_bytes);
-        if (i > 0 && (err != first || (err == HTH_OK && seen.call != call))) {
-            abort();
-        }
-        if (err == HTH_OK) {
-            hth_wire_free_request(q);
-        }
-        first = err;
-        call = seen.call;
-    }
-    hth_wire_seen_fini(&seen);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     const uint8_t *data;
     uint64_t data_bytes;
     Hearth__Request *q;
-    if (hth_wire_read_request(bytes, n, &hth_wire_default_limits, NULL, &q, &data, &data_bytes) ==
+    if (hth_wire_read_request(bytes, n, &hth_wire_default_limits, &q, &data, &data_bytes) ==
         HTH_OK) {
         if (q->body_case == HEARTH__REQUEST__BODY_INFER) {
             fuzz_read(q->infer->inputs, q->infer->n_inputs, data);
         }
         hth_wire_free_request(q);
     }
-    fuzz_seen(bytes, n);
     Hearth__Reply *r;
-    if (hth_wire_read_reply(bytes, n, &hth_wire_default_limits, NULL, &r, &data, &data_bytes) ==
-        HTH_OK) {
+    if (hth_wire_read_reply(bytes, n, &hth_wire_default_limits, &r, &data, &data_bytes) == HTH_OK) {
         if (r->body_case == HEARTH__REPLY__BODY_OUTPUTS) {
             fuzz_read(r->outputs->outputs, r->outputs->n_outputs, data);
         } else if (r->body_case == HEARTH__REPLY__BODY_DOCUMENT) {

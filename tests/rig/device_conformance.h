@@ -262,7 +262,7 @@ static void conformance_host_limit(void **state)
     assert_int_equal(hth_device_reserve_host(d, CONFORMANCE_BUDGET, &p), HTH_OK);
     assert_int_equal(hth_device_reserve_host(d, 2 * CONFORMANCE_BUDGET, &q), HTH_ENOMEM);
     assert_null(q);
-    assert_non_null(strstr(hth_err_detail(), "for what leaves the device, but the machine has"));
+    assert_non_null(strstr(hth_err_detail(), "are needed for offloading, but the machine has"));
     hth_device_release_host(d, p, CONFORMANCE_BUDGET);
     assert_int_equal(hth_device_reserve_host(d, 2 * CONFORMANCE_BUDGET, &q), HTH_OK);
     hth_device_release_host(d, q, 2 * CONFORMANCE_BUDGET);

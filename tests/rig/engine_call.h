@@ -145,7 +145,7 @@ static inline hth_err call_run(hth_engine *e, call *c)
 // told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
 static inline json_t *told(const fixture *f, const char *query, const char *arguments)
 {
-    call c = {.r = {.query = query, .arguments = arguments}};
+    call c = {.r = {.command = hth_command_find(query), .arguments = arguments}};
     if (call_run(f->engine, &c) != HTH_OK) {
         fail_msg("%s %s: %s", query, arguments != NULL ? arguments : "", c.r.detail);
     }

@@ -6,8 +6,8 @@
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
 // it is canceled or fake_released is set; "stuck" until the latter. Queries: "devices" has a fixed
 // answer; "stats" and "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress
-// until it is canceled, or ten steps; any other word is refused. Memory of fake_hold_bytes or more
-// is given when fake_released is set.
+// until it is canceled, or ten steps; any other command is refused. Memory of fake_hold_bytes or
+// more is given when fake_released is set.
 #ifndef HTH_TESTS_RIG_FAKE_ENGINE_H
 #define HTH_TESTS_RIG_FAKE_ENGINE_H
 
@@ -114,15 +114,15 @@ static hth_err fake_list(hth_request *r)
 
 static hth_err fake_query(hth_request *r)
 {
-    if (strcmp(r->query, "devices") == 0) {
+    if (r->command == HTH_COMMAND_DEVICES) {
         r->json = hth_strdup(FAKE_DEVICES);
         return HTH_OK;
     }
-    if (strcmp(r->query, "stats") == 0 || strcmp(r->query, "loaded") == 0) {
+    if (r->command == HTH_COMMAND_STATS || r->command == HTH_COMMAND_LOADED) {
         return fake_list(r);
     }
-    if (strcmp(r->query, "bench") != 0) {
-        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", r->query);
+    if (r->command != HTH_COMMAND_BENCH) {
+        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", hth_command_name(r->command));
     }
     for (int i = 0; i < 400 && !r->canceled; i++) {
         r->progress(r, "measuring", (uint64_t)i + 1, 400);
@@ -138,7 +138,7 @@ static void *fake_main(void *arg)
     void *message;
     while (hth_mailbox_receive(e->mailbox, HTH_FOREVER, &message) == HTH_OK) {
         hth_request *r = message;
-        r->err = r->query != NULL ? fake_query(r) : fake_infer(r);
+        r->err = r->command != HTH_COMMAND_NONE ? fake_query(r) : fake_infer(r);
         snprintf(r->detail, sizeof r->detail, "%s", r->err != HTH_OK ? hth_err_detail() : "");
         if (r->err == HTH_ECANCELED) {
             atomic_fetch_add(&fake_canceled, 1);
@@ -158,12 +158,12 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
-void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
+void hth_engine_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
 {
-    hth_mailbox_set_watch(e->mailbox, w);
+    hth_mailbox_set_poll(e->mailbox, w);
 }
 
-bool hth_engine_look(hth_engine *e, bool on)
+bool hth_engine_poll(hth_engine *e, bool on)
 {
     return false;
 }
@@ -198,7 +198,7 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
     return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
 }
 
-void hth_engine_release(hth_kept *kept) // this engine leaves no outputs
+void hth_engine_release(hth_retained *retained) // this engine leaves no outputs
 {
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests/rig/http_client.h - a client that sends bytes as they are and reads one reply at a time;
-// for tests of the HTTP door.
+// for tests of the HTTP front end.
 #ifndef HTH_TESTS_RIG_HTTP_CLIENT_H
 #define HTH_TESTS_RIG_HTTP_CLIENT_H
 

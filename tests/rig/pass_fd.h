@@ -13,7 +13,7 @@ typedef struct pass_fd {
 
 static inline void pass_begin(pass_fd *p, const char *url)
 {
-    *p = (pass_fd){.h = {.url = (char *)url, .channel = -1}};
+    *p = (pass_fd){.h = {.url = (char *)url, .passing_fd = -1}};
     pthread_mutex_init(&p->h.passing, NULL);
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/settings.h"
-#include "client/msg.h"
+#include "client/wire.h"
 #include "tests/rig/fake_engine.h"
 #include "tests/rig/free_port.h"
 
@@ -31,11 +31,24 @@ typedef struct fixture {
     server_rig rig;
     int port;
     _Atomic uint64_t ns; // the clock
+    // Who stops the server waits by the clock: each LOOKS times that it has looked, the next of
+    // these passes. 0: none does any more.
+    _Atomic bool stopping;
+    pthread_t stops;
+    int looks;
+    uint64_t passes_ns[3];
 } fixture;
+
+#define LOOKS 20
 
 static inline uint64_t clock_ns(void *ctx)
 {
-    return atomic_load(&((fixture *)ctx)->ns);
+    fixture *f = ctx;
+    if (f->stopping && pthread_equal(pthread_self(), f->stops) && ++f->looks % LOOKS == 0) {
+        atomic_fetch_add(&f->ns, f->passes_ns[0]);
+        memmove(f->passes_ns, f->passes_ns + 1, sizeof f->passes_ns - sizeof *f->passes_ns);
+    }
+    return atomic_load(&f->ns);
 }
 
 static inline void start(fixture *f, bool tokens, const char *scheme)
@@ -157,7 +170,7 @@ static inline size_t framed(peer p, const Hearth__Request *q, Hearth__Tensor *co
 {
     nng_msg *m;
     uint8_t *data;
-    assert_ok(hth_msg_frame(&q->base, t, n, 0, &hth_wire_default_limits, &m, &data));
+    assert_ok(hth_wire_message(&q->base, t, n, 0, &hth_wire_default_limits, &m, &data));
     for (size_t i = 0; i < n; i++) {
         memset(data + t[i]->offset, 0, t[i]->bytes);
     }
@@ -225,7 +238,7 @@ static inline hth_err answer_region(peer p, uint32_t *region)
     }
     uint8_t *m = hth_alloc_aligned(bytes, 64);
     hear(p, m, bytes);
-    assert_ok(hth_wire_read_reply(m + 4, bytes - 4, &hth_wire_default_limits, NULL, &r, &section,
+    assert_ok(hth_wire_read_reply(m + 4, bytes - 4, &hth_wire_default_limits, &r, &section,
                                   &section_bytes));
     hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
     *region = r->body_case == HEARTH__REPLY__BODY_MAPPED ? r->mapped->region : 0;
@@ -254,7 +267,8 @@ static inline void wait_for(atomic_int *what, int want)
     assert_int_equal(atomic_load(what), want);
 }
 
-// settled returns when the door has read what was sent to it before, and accepted who came before.
+// settled returns when the server has read what was sent to it before, and accepted who came
+// before.
 static inline void settled(fixture *f, bool local)
 {
     peer p = greeted(f, local, 98);
@@ -263,7 +277,7 @@ static inline void settled(fixture *f, bool local)
 }
 
 // step moves the clock by some seconds, more than limits.handshake_seconds, and returns when the
-// door has looked at its connections then: a new one that says nothing is ended.
+// server has checked at its connections then: a new one that says nothing is ended.
 static inline void step(fixture *f, bool local, int seconds)
 {
     peer silent = dial(f, local, 99, 0);

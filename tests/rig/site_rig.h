@@ -29,7 +29,8 @@ static inline void site_rig_open(site_rig *r, const hth_timing_cache *cache)
     r->site.tolerance = 1e-3;
     r->site.timings = cache;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
+    r->models =
+        (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_check};
 }
 
 static inline void site_rig_close(site_rig *r)

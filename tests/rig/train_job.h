@@ -155,7 +155,10 @@ static inline json_t *arguments_of(const training *t, const char *data, const ch
 static inline json_t *train(fixture *f, json_t *q, hth_err *err)
 {
     char *text = json_dumps(q, JSON_COMPACT);
-    call c = {.r = {.query = "train", .arguments = text, .tenant = as_tenant, .admin = as_admin}};
+    call c = {.r = {.command = HTH_COMMAND_TRAIN,
+                    .arguments = text,
+                    .tenant = as_tenant,
+                    .admin = as_admin}};
     *err = call_run(f->engine, &c);
     json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
     hth_free(c.r.json);
@@ -237,8 +240,9 @@ static inline void witness_progress(hth_request *r, const char *what, uint64_t d
 static inline void train_and_leave(fixture *f, json_t *q, int stop_at)
 {
     char *text = json_dumps(q, JSON_COMPACT);
-    witness w = {.stop_at = stop_at,
-                 .c.r = {.query = "train", .arguments = text, .progress = witness_progress}};
+    witness w = {
+        .stop_at = stop_at,
+        .c.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = witness_progress}};
     assert_int_equal(call_run(f->engine, &w.c), HTH_ECANCELED);
     free(text);
     json_decref(q);
@@ -247,8 +251,10 @@ static inline void train_and_leave(fixture *f, json_t *q, int stop_at)
 // A job that is held goes on with the question behind it: that is answered before its next step.
 static inline json_t *ask(fixture *f, const char *query, const char *arguments, hth_err *err)
 {
-    call c = {
-        .r = {.query = query, .arguments = arguments, .tenant = as_tenant, .admin = as_admin}};
+    call c = {.r = {.command = hth_command_find(query),
+                    .arguments = arguments,
+                    .tenant = as_tenant,
+                    .admin = as_admin}};
     call_start(f->engine, &c);
     witness_let(witness_held, false);
     *err = call_wait(&c);
@@ -290,7 +296,7 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     witness_let_go();
     *w = (witness){.stop_at = 3,
                    .wait = true,
-                   .c = {.r = {.query = "train",
+                   .c = {.r = {.command = HTH_COMMAND_TRAIN,
                                .arguments = text,
                                .progress = witness_progress,
                                .tenant = as_tenant,
@@ -326,7 +332,7 @@ static inline void *let_go_at_the_end(void *engine)
     do {
         usleep(1000);
         r = calloc(1, sizeof *r);
-        *r = (hth_request){.query = "jobs", .arguments = "{}", .done = probe_done};
+        *r = (hth_request){.command = HTH_COMMAND_JOBS, .arguments = "{}", .done = probe_done};
     } while (hth_engine_submit(engine, r) == HTH_OK);
     free(r);
     witness_let_go();

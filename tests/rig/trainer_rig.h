@@ -86,7 +86,8 @@ static inline void rig_make(rig *r, const training *t, int64_t samples, hth_poli
     r->site.tolerance = 1e-3;
     r->site.timings = &known_timings;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e8; // offloads cost
-    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_look};
+    r->models =
+        (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_check};
     r->spec = (hth_train_spec){
         .model = "net",
         .options = {.loss = t->y_classes > 0 ? HTH_LOSS_SOFTMAX_XENT : HTH_LOSS_MSE,

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -104,6 +105,13 @@ static int try_pair(int (*f)(const char *, const char *), const char *paths)
     return result(f(from, to + 1));
 }
 
+// try_map maps a descriptor of this process for writing.
+static int try_map(int fd)
+{
+    void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return result(p == MAP_FAILED ? -1 : munmap(p, 4096));
+}
+
 static int try_one(const char *verb, const char *path)
 {
     static const struct {
@@ -122,6 +130,7 @@ static int try_one(const char *verb, const char *path)
     }
     return strcmp(verb, "ask") == 0        ? try_ask(0, path)
            : strcmp(verb, "scratch") == 0  ? try_ask(1, path)
+           : strcmp(verb, "map") == 0      ? try_map(atoi(path))
            : strcmp(verb, "mkdir") == 0    ? result(mkdir(path, 0700))
            : strcmp(verb, "rmdir") == 0    ? result(rmdir(path))
            : strcmp(verb, "unlink") == 0   ? result(unlink(path))

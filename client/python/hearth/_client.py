@@ -81,6 +81,15 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
         raise InvalidArgument(f'the arguments are no JSON: {e}') from None
 
 
+def _samples(data: str | os.PathLike[str] | Mapping[str, Any], folder: str) -> str:
+    """The file with the samples; arrays are written to one in `folder`."""
+    if not isinstance(data, Mapping):
+        return os.fspath(data)
+    path = os.path.join(folder, 'data.safetensors')
+    _memory.write_safetensors(path, data)
+    return path
+
+
 class Client:
     """A connection to a server ("ipc://PATH", "tcp://HOST:PORT", "tls+tcp://.."), or an engine in this process on a directory's store.
 
@@ -103,10 +112,14 @@ class Client:
             os.path.abspath(place).encode() if embedded else None, device.encode() if device is not None else None, milliseconds,
             0 if shared_memory else 1, *self._who))
         self._patient: _memory.Handle | None = None
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def close(self) -> None:
-        """Closes the connection as soon as nothing uses it: calls, jobs begun here, and arrays from `buffer`."""
+        """Closes the connection as soon as nothing uses it: calls, and arrays from `buffer`."""
         self._handle = self._patient = None
+        for folder in self._folders:
+            folder.cleanup()
+        self._folders = []
 
     def __enter__(self) -> Client:
         return self
@@ -156,7 +169,7 @@ class Client:
 
     def import_model(self, name: str, path: str | os.PathLike[str], *, max_batch: int | None = None, wait: bool = True,
                      progress: Progress | None = None) -> Imported:
-        """Puts an ONNX file on the server's machine into the store, as a new version of `name`. Returns when that version is the one
+        """Puts an ONNX file of this machine into the store, as a new version of `name`. Returns when that version is the one
         that answers; with wait=False when it is stored."""
         handle, report, options = self._open(), ImportReport(), ImportOptions(0 if wait else 1)
         watch = _Watcher(handle, progress)
@@ -196,7 +209,7 @@ class Client:
         return files.value, size.value
 
     def export(self, model: str, path: str | os.PathLike[str]) -> None:
-        """Writes a version's tensors to a safetensors file on the server's machine."""
+        """Writes a version's tensors to a safetensors file of this machine."""
         handle = self._open()
         check(handle.library, handle.library.hearth_export(handle.pointer, model.encode(), os.fsencode(os.path.abspath(path))))
 
@@ -233,30 +246,40 @@ class Client:
               on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
         """Trains a model; the result is a new version of it, or of `save_as`.
 
-        `data` is a safetensors file on the server's machine, or arrays: the model's inputs (or x) and y. `options` are those of
+        `data` is a safetensors file of this machine, or arrays: the model's inputs (or x) and y. `options` are those of
         `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, .. `on_step` gets the present step,
-        loss and memory now and then; what it raises cancels the job. Returns a `Trained`; with wait=False at once a `Job`, which
-        goes on until it ends or this program does.
+        loss and memory now and then; what it raises cancels the job. Returns a `Trained`. With wait=False it returns a `Job`, as
+        `submit` does.
         """
-        handle, name = self._for_long(), str(options.get('save_as') or model).split(':')[0]
+        if not wait:
+            job = self.submit(model, data, loss=loss, **options)
+            if on_step is not None:
+                job._tell(on_step)
+            return job
 
         def progress(what: str, _done: int, _total: int) -> None:
             if on_step is not None and what.startswith('{'):
                 on_step(json.loads(what))
 
-        def run() -> Trained:
-            arguments = {**options, 'model': model, 'loss': loss}
-            if not isinstance(data, Mapping):
-                return Trained.of(self._query(handle, 'train', progress, {**arguments, 'data': os.fspath(data)}))
-            with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
-                path = os.path.join(folder, 'data.safetensors')
-                _memory.write_safetensors(path, data)
-                return Trained.of(self._query(handle, 'train', progress, {**arguments, 'data': path}))
+        with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
+            arguments = {**options, 'model': model, 'loss': loss, 'data': _samples(data, folder)}
+            return Trained.of(self._query(self._for_long(), 'train', progress, arguments))
 
-        if wait:
-            return run()
-        job = Job(self, name)
-        job._start(run)
+    def submit(self, model: str, data: str | os.PathLike[str] | Mapping[str, Any], *, loss: str, **options: Any) -> Job:
+        """Hands a training job to the server, and returns when that has checked it and it runs, or waits for its turn or for memory.
+
+        Arguments are those of `train`. The job belongs to the server and goes on when this program ends. Arrays are written to a file
+        that is removed with the client: a job that is to go on after a restart of the server needs a file of its own.
+        """
+        folder = tempfile.TemporaryDirectory(prefix='hearth-')
+        arguments = {**options, 'model': model, 'loss': loss, 'data': _samples(data, folder.name), 'detach': True}
+        row = self._query(self._open(), 'train', None, arguments)
+        job = Job(self, row['job'], row['id'])
+        if isinstance(data, Mapping):
+            job._folder = folder
+            self._folders.append(folder)
+        else:
+            folder.cleanup()
         return job
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -264,5 +287,5 @@ class Client:
         return self.query('jobs')
 
     def job(self, name: str) -> Job:
-        """A job by the model that it makes, or the id of one that has ended."""
+        """A job by the model that it makes, or by its number."""
         return Job(self, name)

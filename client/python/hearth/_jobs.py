@@ -2,18 +2,23 @@
 """Training jobs: what one is asked to do, how it goes, and what it ended with."""
 from __future__ import annotations
 
+import ctypes as C
+import json
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
 import numpy as np
 
-from ._errors import NotFound
+from ._errors import Canceled, SystemFailure, TimedOut
+from ._library import WATCHER, JobId, JobInfo, check
 
 if TYPE_CHECKING:
     from ._client import Client
 
+LOOK = 0.5  # seconds in C's hands, after which Ctrl-C is heard
 ENDED = ('finished', 'failed', 'canceled', 'stopped')
 
 
@@ -26,7 +31,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a job ended with. `losses` and `step_ms` have an element per step; `held_out` the evaluations behind every epoch."""
+    """What a job ended with. `losses` and `step_ms` have an element per step (of a job that was not waited for and has more than 10,000
+    steps: per summary["every"] steps); `held_out` the evaluations after every epoch."""
     model: str
     version: int
     losses: np.ndarray
@@ -40,54 +46,99 @@ class Trained:
         return Trained(doc['saved_as'], doc['version'], history[:, 0].copy(), history[:, 1].copy(), doc.pop('held_out') or [], doc)
 
 
-class Job:
-    """A training job of a server, called as the model that it makes (one that has ended, also by its id)."""
+@dataclass(frozen=True)
+class JobStatus:
+    """Where a job stands, as `Job.watch` tells it. What is not known (yet) is NaN. `event` is what the server said, a JSON text, or ''."""
+    id: int
+    name: str
+    state: str
+    why: str
+    step: int
+    steps: int
+    loss: float
+    held_out_loss: float
+    accuracy: float
+    step_ms: float
+    seconds_left: float
+    version: int
+    event: str
 
-    def __init__(self, client: Client, name: str):
+    @staticmethod
+    def of(library: C.CDLL, at: JobInfo) -> JobStatus:
+        def text(v: bytes) -> str:
+            return v.decode('utf-8', 'replace')
+        return JobStatus(at.id, text(at.name), text(library.hearth_job_state_name(at.state)), text(at.why), at.step, at.steps, at.loss,
+                         at.held_out_loss, at.accuracy, at.step_ms, at.seconds_left, at.version, text(at.event))
+
+
+class Job:
+    """A training job. It belongs to the server: it goes on when this program ends. One of an engine in this process is saved then, and
+    `resume` goes on with it."""
+
+    def __init__(self, client: Client, name: str, number: int | None = None):
         self.name = name
+        self.id = number
         self._client = client
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of samples that were arrays
         self._thread: threading.Thread | None = None
-        self._result: Trained | None = None
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f'hearth.Job({self.name!r})'
+        return f'hearth.Job({self.name!r})' if self.id is None else f'hearth.Job({self.name!r}, {self.id})'
 
-    def _start(self, train: Any) -> None:
+    def _ask(self, what: str, **more: Any) -> dict[str, Any]:
+        if self.id is None:
+            return self._client.query(what, job=self.name, **more)
+        return self._client.query(what, id=self.id, **more)
+
+    def _number(self) -> JobId:
+        if self.id is None:
+            self.id = self._ask('job', points=1)['id']
+        return JobId(self.id or 0)
+
+    def _tell(self, on_step: Callable[[dict[str, Any]], Any]) -> None:
+        """Has a thread call on_step; what that raises cancels the job."""
+        def told(at: JobStatus) -> None:
+            step = json.loads(at.event) if at.event else {}
+            if 'step' in step:
+                on_step(step)
+
         def run() -> None:
             try:
-                self._result = train()
+                self.watch(told)
             except BaseException as e:  # pylint: disable=broad-except
                 self._error = e
+                self.cancel()
 
         self._thread = threading.Thread(target=run, name=f'hearth-{self.name}', daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
         """Where the job stands: state, step, steps, loss, memory, and in "history" [loss, ms] of its steps."""
-        return self._client.query('job', job=self.name)
+        return self._ask('job')
 
-    def _status(self) -> dict[str, Any] | None:
-        """Also right behind the start, when the server does not know the job yet; None: not even then."""
-        for _ in range(100):
+    def watch(self, on_change: Callable[[JobStatus], Any]) -> None:
+        """Calls on_change with where the job stands, now and after its steps (at most twenty times a second) and whenever its state
+        changes, until it has ended. What on_change raises ends the watching, not the job."""
+        handle, errors = self._client._open(), []
+
+        def call(_ctx: Any, at: Any) -> int:
             try:
-                return self.status()
-            except NotFound:
-                if self._thread is None:
-                    raise
-                if not self._thread.is_alive():
-                    return None
-                time.sleep(0.02)
-        raise NotFound(f"the server does not know job '{self.name}'")
+                on_change(JobStatus.of(handle.library, at.contents))
+            except BaseException as e:  # pylint: disable=broad-except
+                errors.append(e)
+            return 1 if errors else 0
+
+        status = handle.library.hearth_job_watch(handle.pointer, self._number(), WATCHER(call), None, None)
+        if errors:
+            raise errors[0]
+        check(handle.library, status)
 
     def follow(self, interval: float = 0.2) -> Iterator[Step]:
         """Yields the job's steps from the first one, and as they come, until it ends; asks every `interval` seconds."""
         last = 0
         while True:
-            at = self._status()
-            if at is None:
-                self.result()  # raises why it never began
-                return
+            at = self.status()
             history, every = at.get('history') or [], at.get('every') or 1
             for i, (loss, ms) in enumerate(history):
                 step = min(1 + i * every, at['step']) if i + 1 < len(history) else at['step']
@@ -98,34 +149,47 @@ class Job:
                 return
             time.sleep(interval)
 
-    def wait(self) -> dict[str, Any]:
-        """Returns the status when the job has ended."""
-        for _ in self.follow():
-            pass
-        return self.status()
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Returns the status when the job has ended; raises TimedOut when that takes longer than `timeout` seconds."""
+        handle, number = self._client._open(), self._number()
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LOOK if end is None else min(LOOK, max(0.001, end - time.monotonic()))
+            try:
+                check(handle.library, handle.library.hearth_job_wait(handle.pointer, number, max(1, round(left * 1000)), None))
+                return self.status()
+            except TimedOut:
+                if end is not None and time.monotonic() >= end:
+                    raise
 
     def result(self) -> Trained:
-        """What a job that `train(wait=False)` started ended with; waits for that, and raises what it failed with."""
-        if self._thread is None:
-            raise ValueError(f"job '{self.name}' was not started by this client: wait() tells how it ends")
-        self._thread.join()
+        """Waits for the job's end, and returns what it has made; raises what it has failed with, or Canceled."""
+        at = self.wait()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._folder is not None:
+            self._folder.cleanup()
         if self._error is not None:
             raise self._error
-        assert self._result is not None
-        return self._result
+        if at['state'] == 'failed':
+            raise SystemFailure(f"job '{self.name}' has failed: {at['why']}")
+        if at['state'] != 'finished':
+            raise Canceled(f"job '{self.name}' {'was canceled' if at['state'] == 'canceled' else 'is stopped, with a checkpoint'}"
+                           f"{': ' + at['why'] if at['why'] else ''}")
+        return Trained.of({**at, 'saved_as': at['job']})
 
     def pause(self) -> dict[str, Any]:
-        """Stops the job behind the step at work, with a checkpoint; its memory is free for others."""
-        return self._client.query('pause', job=self.name)
+        """Stops the job after the step at work, with a checkpoint; its memory is free for others."""
+        return self._ask('pause')
 
     def resume(self, budget: str | None = None) -> dict[str, Any]:
         """Goes on with a paused or stopped job, under another budget if there is one."""
-        return self._client.query('resume', job=self.name, budget=budget)
+        return self._ask('resume', budget=budget)
 
     def budget(self, budget: str) -> dict[str, Any]:
         """Goes on under another budget: "512MiB", or "60%" of what the step takes."""
-        return self._client.query('job', job=self.name, budget=budget)
+        return self._ask('job', budget=budget)
 
     def cancel(self) -> dict[str, Any]:
         """Ends the job and removes its checkpoint."""
-        return self._client.query('cancel', job=self.name)
+        return self._ask('cancel')

@@ -42,6 +42,19 @@ class ImportReport(C.Structure):
     _fields_ = [('result', ImportResult), ('tensors_repaired', C.c_uint64), ('bytes_repaired', C.c_uint64), ('record_repaired', C.c_int)]
 
 
+class JobId(C.Structure):
+    _fields_ = [('id', C.c_uint64)]
+
+
+class JobInfo(C.Structure):
+    _fields_ = [('id', C.c_uint64), ('name', C.c_char_p), ('model', C.c_char_p), ('tenant', C.c_char_p), ('state', C.c_int),
+                ('why', C.c_char_p), ('step', C.c_uint64), ('steps', C.c_uint64), ('loss', C.c_double), ('held_out_loss', C.c_double),
+                ('accuracy', C.c_double), ('step_ms', C.c_double), ('seconds_left', C.c_double), ('peak_bytes', C.c_uint64),
+                ('budget_bytes', C.c_uint64), ('version', C.c_int), ('ended_ns', C.c_uint64), ('event', C.c_char_p)]
+
+
+WATCHER = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(JobInfo))
+
 _SIGNATURES = {
     'hearth_open': (C.c_int, [C.c_char_p, C.POINTER(Options), C.POINTER(C.c_void_p)]),
     'hearth_local_url': (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t]),
@@ -56,6 +69,9 @@ _SIGNATURES = {
     'hearth_import_with': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_int, C.POINTER(ImportOptions), PROGRESS, C.c_void_p,
                                      C.POINTER(ImportReport)]),
     'hearth_query': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, PROGRESS, C.c_void_p, C.POINTER(C.c_void_p)]),
+    'hearth_job_watch': (C.c_int, [C.c_void_p, JobId, WATCHER, C.c_void_p, C.c_void_p]),
+    'hearth_job_wait': (C.c_int, [C.c_void_p, JobId, C.c_uint64, C.c_void_p]),
+    'hearth_job_state_name': (C.c_char_p, [C.c_int]),
     'hearth_free': (None, [C.c_void_p]),
     'hearth_remove': (C.c_int, [C.c_void_p, C.c_char_p]),
     'hearth_gc': (C.c_int, [C.c_void_p, C.POINTER(C.c_uint64), C.POINTER(C.c_uint64)]),

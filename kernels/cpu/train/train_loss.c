@@ -20,7 +20,7 @@ typedef struct xent_kernel {
     bool grad;
     hth_dtype labels;
     int64_t ignore;
-    size_t n, classes, inner, pieces; // images; pieces of an image's positions
+    size_t n, classes, inner, chunks; // images; pieces of an image's positions
 } xent_kernel;
 
 typedef struct xent_job {
@@ -114,7 +114,7 @@ HTH_VECTOR(xent_row_grad, (const float *x, float *dx, size_t n, float max, float
 static void xent_unit(const xent_job *j, size_t unit)
 {
     const xent_kernel *k = j->k;
-    size_t image = unit / k->pieces, first = unit % k->pieces * PIECE;
+    size_t image = unit / k->chunks, first = unit % k->chunks * PIECE;
     size_t n = k->inner - first < PIECE ? k->inner - first : PIECE;
     size_t at = image * k->classes * k->inner + first;
     const float *x = j->x + at;
@@ -154,7 +154,7 @@ static void xent_part(void *arg, int i, int n)
 {
     const xent_job *j = arg;
     size_t begin, end;
-    hth_team_range(j->k->n * j->k->pieces, i, n, &begin, &end);
+    hth_team_range(j->k->n * j->k->chunks, i, n, &begin, &end);
     for (size_t u = begin; u < end; u++) {
         xent_unit(j, u);
     }
@@ -179,7 +179,7 @@ static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const xent_kernel *k = (const xent_kernel *)base;
     xent_job j = {k, a->in[0], a->in[1], a->out[0], 0, a->workspace};
-    size_t counted, units = k->n * k->pieces;
+    size_t counted, units = k->n * k->chunks;
     HTH_TRY(xent_count(k, j.labels, &counted));
     j.share = 1.0F / (float)counted;
     hth_cpu_share(k->n_threads, k->n * k->classes * k->inner * 8, xent_part, &j);
@@ -211,14 +211,14 @@ hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     for (int i = 2; i < x->shape.rank; i++) {
         k.inner *= (size_t)x->shape.dim[i];
     }
-    k.pieces = (k.inner + PIECE - 1) / PIECE;
+    k.chunks = (k.inner + PIECE - 1) / PIECE;
     if ((size_t)hth_shape_elements(&labels->shape) != k.n * k.inner) {
         return hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", n->name);
     }
     k.base = (hth_kernel){.run = xent_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "pieces",
-                          .workspace_bytes = k.grad ? 0 : k.n * k.pieces * sizeof(double),
+                          .workspace_bytes = k.grad ? 0 : k.n * k.chunks * sizeof(double),
                           .inplace_input = k.grad ? 0 : -1};
     return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

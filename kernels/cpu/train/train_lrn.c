@@ -105,7 +105,7 @@ static void lrn_move(const lrn_kernel *k, size_t image, size_t c, size_t first, 
     }
 }
 
-static void lrn_piece(const lrn_job *j, size_t image, size_t first, float *scratch)
+static void lrn_chunk(const lrn_job *j, size_t image, size_t first, float *scratch)
 {
     const lrn_kernel *k = j->k;
     size_t channels = k->channels, n = channels * PIECE, left = k->positions - first;
@@ -145,10 +145,10 @@ static void lrn_part(void *arg, int i, int n)
 {
     const lrn_job *j = arg;
     const lrn_kernel *k = j->k;
-    size_t begin, end, pieces = (k->positions + PIECE - 1) / PIECE;
-    hth_team_range(k->images * pieces, i, n, &begin, &end);
+    size_t begin, end, chunks = (k->positions + PIECE - 1) / PIECE;
+    hth_team_range(k->images * chunks, i, n, &begin, &end);
     for (size_t u = begin; u < end; u++) {
-        lrn_piece(j, u / pieces, u % pieces * PIECE,
+        lrn_chunk(j, u / chunks, u % chunks * PIECE,
                   j->scratch + (size_t)i * 5 * PIECE * k->channels);
     }
 }

@@ -51,8 +51,8 @@ static void mse_part(void *arg, int i, int n)
 {
     const mse_job *j = arg;
     const mse_kernel *k = j->k;
-    size_t begin, end, pieces = (k->n + PIECE - 1) / PIECE;
-    hth_team_range(pieces, i, n, &begin, &end);
+    size_t begin, end, chunks = (k->n + PIECE - 1) / PIECE;
+    hth_team_range(chunks, i, n, &begin, &end);
     for (size_t p = begin; p < end; p++) {
         size_t at = p * PIECE, count = k->n - at < PIECE ? k->n - at : PIECE;
         float lane[LANES];

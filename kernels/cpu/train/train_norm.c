@@ -195,11 +195,11 @@ HTH_VECTOR(norm_open_apply,
 
 // The part of block `block` that positions [from, to) of all images' positions cover: calls for
 // each image's piece.
-typedef struct norm_piece {
+typedef struct norm_chunk {
     size_t at, n; // first float, number of floats
-} norm_piece;
+} norm_chunk;
 
-static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, norm_piece *p)
+static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, norm_chunk *p)
 {
     if (*from >= to) {
         return false;
@@ -217,7 +217,7 @@ static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, co
                      norm_sums *s)
 {
     const norm_kernel *k = j->k;
-    norm_piece p;
+    norm_chunk p;
     float part[2 * LANES];
     memset(s, 0, sizeof *s);
     while (norm_next(&k->rows, block, &from, to, &p)) {
@@ -239,7 +239,7 @@ static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, co
 static void norm_write(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l)
 {
     const norm_kernel *k = j->k;
-    norm_piece p;
+    norm_chunk p;
     while (j->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
         float *to0 = (float *)j->out[0] + p.at;
         const float *first = (const float *)j->in[0] + p.at;

@@ -281,7 +281,7 @@ static size_t rnn_reserve(rnn_kernel *k, size_t floats)
     return at;
 }
 
-static size_t rnn_most(size_t a, size_t b)
+static size_t rnn_max(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -309,10 +309,10 @@ static void rnn_describe(rnn_kernel *k, const hth_graph *g, const hth_node *n)
                                  {rows, k->hid}, {row, k->in},   {rows, k->in}};
     size_t packed = 0;
     for (int i = 0; i < 6; i++) {
-        packed = rnn_most(packed, hth_gemm_packed_bytes(shapes[i][0], shapes[i][1]));
+        packed = rnn_max(packed, hth_gemm_packed_bytes(shapes[i][0], shapes[i][1]));
     }
     k->at_packed = rnn_reserve(k, packed / sizeof(float));
-    k->scratch = hth_gemm_scratch_bytes(rnn_most(rows, row));
+    k->scratch = hth_gemm_scratch_bytes(rnn_max(rows, row));
     k->at_scratch = rnn_reserve(k, (size_t)k->n_threads * k->scratch / sizeof(float));
 }
 

@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define STEP_PIECE 4096 // floats summed, or updated and checked, at once
+#define STEP_CHUNK 4096 // floats summed, or updated and checked, at once
 
 typedef struct step_kernel {
     hth_kernel base;
@@ -140,7 +140,7 @@ HTH_VECTOR(step_bad, (const float *x, size_t n, uint32_t *bad), (x, n, bad))
     *bad = any;
 }
 
-static void step_piece(const step_job *j, size_t at, size_t n)
+static void step_chunk(const step_job *j, size_t at, size_t n)
 {
     if (j->k->op == HTH_OP_SGD_STEP) {
         const float *m = step_in(j, 2, at);
@@ -160,12 +160,12 @@ static void step_part(void *arg, int i, int n)
     size_t begin, end, count = j->k->n;
     hth_team_range((count + 15) / 16, i, n, &begin, &end);
     end = end * 16 < count ? end * 16 : count;
-    for (size_t at = begin * 16; at < end; at += STEP_PIECE) {
-        size_t piece = end - at < STEP_PIECE ? end - at : STEP_PIECE;
+    for (size_t at = begin * 16; at < end; at += STEP_CHUNK) {
+        size_t chunk = end - at < STEP_CHUNK ? end - at : STEP_CHUNK;
         uint32_t before, after;
-        step_bad(step_in(j, 0, at), piece, &before);
-        step_piece(j, at, piece);
-        step_bad(step_out(j, 0, at), piece, &after);
+        step_bad(step_in(j, 0, at), chunk, &before);
+        step_chunk(j, at, chunk);
+        step_bad(step_out(j, 0, at), chunk, &after);
         if (after > before) {
             atomic_store_explicit(&j->lost, true, memory_order_relaxed);
         }
@@ -197,9 +197,9 @@ static void clip_part(void *arg, int i, int n)
     for (int t = 1; t < j->k->n_inputs; t++) {
         size_t begin, end;
         hth_team_range(j->k->sizes[t], i, n, &begin, &end);
-        for (size_t p = begin; p < end; p += STEP_PIECE) {
+        for (size_t p = begin; p < end; p += STEP_CHUNK) {
             size_t left = end - p;
-            sum += hth_row_squares(step_in(j, t, p), left < STEP_PIECE ? left : STEP_PIECE, 0);
+            sum += hth_row_squares(step_in(j, t, p), left < STEP_CHUNK ? left : STEP_CHUNK, 0);
         }
     }
     j->sum[i] = sum;

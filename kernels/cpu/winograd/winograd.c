@@ -66,7 +66,7 @@ static void run_panel(const wino_run *r, int i, size_t panel, size_t from, size_
     float *block = r->u + (size_t)i * k->block_floats;
     const float *u = k->rolling ? block : r->whole + panel * k->panel_floats;
     for (size_t first = 0; first < ib; first += k->depth) {
-        size_t blocks = hth_wino_least(k->depth, ib - first);
+        size_t blocks = hth_wino_min(k->depth, ib - first);
         if (k->rolling) {
             run_inputs(r, panel, first, blocks, block);
         }

@@ -292,12 +292,12 @@ static void wino_products(const hth_wino_job *j, const hth_wino_part *part, cons
     size_t vecs = wino_vecs(g, part->panel), n = part->to - part->from;
     size_t ustep = hth_wino_point(part->blocks * WINO_BLOCK, vecs * WINO_LANES);
     size_t mstep = n * WINO_LANES, mpoint = HTH_WINO_PANEL * mstep + HTH_WINO_LINE;
-    size_t pieces = (n + WINO_ROWS - 1) / WINO_ROWS; // of nearly equal sizes
+    size_t chunks = (n + WINO_ROWS - 1) / WINO_ROWS; // of nearly equal sizes
     size_t next = c->count * WINO_BLOCK;
     for (size_t k = 0; k < (g->size + 2) * (g->size + 2); k++) {
         const float *v = c->v + k * c->step + part->block * next + part->from * WINO_BLOCK;
-        for (size_t p = 0; p < pieces; p++) {
-            size_t begin = n * p / pieces, end = n * (p + 1) / pieces;
+        for (size_t p = 0; p < chunks; p++) {
+            size_t begin = n * p / chunks, end = n * (p + 1) / chunks;
             wino_rows(u + k * ustep, v + begin * WINO_BLOCK, part->blocks, next,
                       part->m + k * mpoint + begin * WINO_LANES, mstep, part->block == 0,
                       end - begin, vecs);

@@ -21,9 +21,9 @@
 
 #include <string.h>
 
-#define GRAD_LEAST 32                  // tiles of a chunk
-#define GRAD_FEW   32                  // tiles so cheap that V may be transformed more than once
-#define GRAD_PART  ((size_t)448 << 10) // bytes of M that a thread computes at once
+#define GRAD_MIN  32                  // tiles of a chunk
+#define GRAD_FEW  32                  // tiles so cheap that V may be transformed more than once
+#define GRAD_PART ((size_t)448 << 10) // bytes of M that a thread computes at once
 
 typedef struct grad_kernel {
     hth_kernel base;
@@ -188,7 +188,7 @@ static void grad_close(hth_kernel *base)
     hth_free(base);
 }
 
-static size_t grad_least(size_t a, size_t b)
+static size_t grad_min(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -214,7 +214,7 @@ static void grad_reserve_regions(grad_kernel *k, size_t budget)
     k->m_floats = points * k->m_step;
     size_t row = points * block * (k->ins + k->outs);
     size_t most = budget > k->m_floats ? (budget - k->m_floats) / row : 0;
-    most = most < GRAD_LEAST ? GRAD_LEAST : most;
+    most = most < GRAD_MIN ? GRAD_MIN : most;
     size_t chunks = (p->grid.tiles + most - 1) / most;
     k->chunk = (p->grid.tiles + chunks - 1) / chunks; // equal chunks
 }
@@ -227,9 +227,9 @@ static bool grad_reserve_parts(grad_kernel *k, size_t budget)
     size_t block = p->isa->block, threads = (size_t)k->n_threads,
            square = p->points * block * block;
     size_t ib = p->grid.ib, ob = p->grid.ob, row = p->points * block * p->grid.tiles;
-    size_t fits = grad_least(budget / 8 / threads, GRAD_PART / sizeof(float)) / square;
-    k->out_part = grad_least(ob, (p->isa->vecs * p->isa->lanes + block - 1) / block);
-    k->in_part = grad_least(ib, fits / k->out_part > 0 ? fits / k->out_part : 1);
+    size_t fits = grad_min(budget / 8 / threads, GRAD_PART / sizeof(float)) / square;
+    k->out_part = grad_min(ob, (p->isa->vecs * p->isa->lanes + block - 1) / block);
+    k->in_part = grad_min(ib, fits / k->out_part > 0 ? fits / k->out_part : 1);
     while (k->in_part > 2 * k->out_part && k->out_part * 2 <= ob) {
         k->out_part *= 2;
         k->in_part /= 2;
@@ -242,8 +242,8 @@ static bool grad_reserve_parts(grad_kernel *k, size_t budget)
         (!all && p->grid.tiles > GRAD_FEW)) {
         return false;
     }
-    k->ins = all ? ib : grad_least(ib, left / 2 > k->in_part ? left / 2 : k->in_part);
-    k->outs = grad_least(ob, left - k->ins);
+    k->ins = all ? ib : grad_min(ib, left / 2 > k->in_part ? left / 2 : k->in_part);
+    k->outs = grad_min(ob, left - k->ins);
     k->chunk = p->grid.tiles;
     return true;
 }

@@ -26,7 +26,7 @@ typedef struct hth_wino_kernel {
     size_t filter_floats;              // of the workspace
 } hth_wino_kernel;
 
-static inline size_t hth_wino_least(size_t a, size_t b)
+static inline size_t hth_wino_min(size_t a, size_t b)
 {
     return a < b ? a : b;
 }

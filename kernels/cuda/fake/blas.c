@@ -123,14 +123,14 @@ static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l,
 }
 
 // What is asked of the heuristics.
-typedef struct fake_wish {
+typedef struct fake_preference {
     size_t limit;
     uint32_t reductions, align[4]; // of A, B, C, D
-} fake_wish;
+} fake_preference;
 
-static cublasStatus_t fake_wish_create(cublasLtMatmulPreference_t *out)
+static cublasStatus_t fake_preference_create(cublasLtMatmulPreference_t *out)
 {
-    fake_wish *w = fake_object(sizeof *w);
+    fake_preference *w = fake_object(sizeof *w);
     w->reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     for (int i = 0; i < 4; i++) {
         w->align[i] = 256;
@@ -139,16 +139,16 @@ static cublasStatus_t fake_wish_create(cublasLtMatmulPreference_t *out)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t fake_wish_destroy(cublasLtMatmulPreference_t p)
+static cublasStatus_t fake_preference_destroy(cublasLtMatmulPreference_t p)
 {
     return fake_end(p);
 }
 
-static cublasStatus_t fake_wish_set(cublasLtMatmulPreference_t p,
-                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
-                                    size_t bytes)
+static cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t p,
+                                          cublasLtMatmulPreferenceAttributes_t name,
+                                          const void *value, size_t bytes)
 {
-    fake_wish *w = (fake_wish *)(void *)p;
+    fake_preference *w = (fake_preference *)(void *)p;
     int align = (int)name - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     void *to = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES     ? (void *)&w->limit
                : name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? (void *)&w->reductions
@@ -184,7 +184,7 @@ static uint32_t algo_align(const fake_algo *a)
     return align[a->setting[0]];
 }
 
-static bool algo_fits(const fake_algo *a, const fake_wish *w)
+static bool algo_fits(const fake_algo *a, const fake_preference *w)
 {
     uint16_t scheme = a->setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
     bool fits = (scheme & ~w->reductions) == 0 && algo_workspace(a) <= w->limit;
@@ -199,10 +199,10 @@ unsigned hth_cuda_fake_products[3];
 static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t e,
-                                     cublasLtMatmulPreference_t wish, int cap,
+                                     cublasLtMatmulPreference_t preference, int cap,
                                      cublasLtMatmulHeuristicResult_t *out, int *n)
 {
-    const fake_wish *w = (const fake_wish *)(void *)wish;
+    const fake_preference *w = (const fake_preference *)(void *)preference;
     const fake_matrix *factor[] = {(const fake_matrix *)(void *)a, (const fake_matrix *)(void *)b};
     bool rounds = ((const fake_product *)(void *)d)->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     *n = 0;
@@ -351,9 +351,9 @@ void hth_cuda_fake_fill_blas(hth_cuda_api *api)
     api->cublasLtMatrixLayoutCreate = fake_layout_create;
     api->cublasLtMatrixLayoutDestroy = fake_layout_destroy;
     api->cublasLtMatrixLayoutSetAttribute = fake_layout_set;
-    api->cublasLtMatmulPreferenceCreate = fake_wish_create;
-    api->cublasLtMatmulPreferenceDestroy = fake_wish_destroy;
-    api->cublasLtMatmulPreferenceSetAttribute = fake_wish_set;
+    api->cublasLtMatmulPreferenceCreate = fake_preference_create;
+    api->cublasLtMatmulPreferenceDestroy = fake_preference_destroy;
+    api->cublasLtMatmulPreferenceSetAttribute = fake_preference_set;
     api->cublasLtMatmulAlgoGetHeuristic = fake_heuristic;
     api->cublasLtMatmulAlgoInit = fake_algo_init;
     api->cublasLtMatmulAlgoCheck = fake_algo_check;

@@ -8,18 +8,20 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/http/tensors/http_json.h"
+#include "runtime/job_index.h"
 #include "runtime/redact.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define VIEW_FRESH_NS 200000000u
 #define VIEW_MAX      32 // answers that are kept; the one that nobody asked for longest goes
-#define VIEW_POINTS   "600"
+#define VIEW_POINTS   600
 
 struct hth_http_dashboard {
     hth_http_dashboard *next; // asked for before
-    const char *query;        // a literal
+    hth_command_id command;
     char job[201];
     char who[HTH_TENANT]; // whose jobs it is about; "": everybody's, or it is about no jobs
     int asking;           // calls at the engine
@@ -30,7 +32,7 @@ struct hth_http_dashboard {
 
 typedef struct view_call {
     hth_http_call c;
-    hth_text arguments;
+    char *arguments; // NULL: there are none
 } view_call;
 
 static void view_free(hth_http_dashboard *v)
@@ -40,11 +42,11 @@ static void view_free(hth_http_dashboard *v)
     hth_free(v);
 }
 
-void hth_http_views_close(hth_http *h)
+void hth_http_views_close(hth_http *http)
 {
-    while (h->views != NULL) {
-        hth_http_dashboard *v = h->views;
-        h->views = v->next;
+    while (http->views != NULL) {
+        hth_http_dashboard *v = http->views;
+        http->views = v->next;
         view_free(v);
     }
 }
@@ -65,18 +67,18 @@ static void view_forget(hth_http *h)
 }
 
 // view_find makes the view the first of the list. NULL: no memory.
-static hth_http_dashboard *view_find(hth_http *h, const char *query, const char *job,
+static hth_http_dashboard *view_find(hth_http *h, hth_command_id command, const char *job,
                                      const char *who)
 {
     hth_http_dashboard **at = &h->views, *v;
-    while (*at != NULL && (strcmp((*at)->query, query) != 0 || strcmp((*at)->job, job) != 0 ||
+    while (*at != NULL && ((*at)->command != command || strcmp((*at)->job, job) != 0 ||
                            strcmp((*at)->who, who) != 0)) {
         at = &(*at)->next;
     }
     if ((v = *at) != NULL) {
         *at = v->next;
     } else if ((v = hth_calloc(1, sizeof *v)) != NULL) {
-        v->query = query;
+        v->command = command;
         strcpy(v->job, job);
         strcpy(v->who, who);
     } else {
@@ -92,17 +94,20 @@ static hth_http_dashboard *view_find(hth_http *h, const char *query, const char 
 // view_state says why an answer is an older one.
 static const char *view_state(hth_http *h, hth_err err)
 {
-    return err == HTH_OK                                         ? "ready"
-           : err == HTH_EDEVLOST || !hth_engine_ready(h->engine) ? "restarting"
-           : err == HTH_ECANCELED                                ? "stopping"
-                                                                 : "busy";
+    if (err == HTH_OK) {
+        return "ready";
+    }
+    if (err == HTH_EDEVLOST || !hth_engine_ready(h->engine)) {
+        return "restarting";
+    }
+    return err == HTH_ECANCELED ? "stopping" : "busy";
 }
 
 // view_send answers with what is known; nothing is null.
-static void view_send(hth_http *h, struct evhttp_request *req, hth_http_dashboard *v, hth_err err)
+static void view_send(hth_http *h, hth_http_req *req, hth_http_dashboard *v, hth_err err)
 {
     struct evbuffer *body = evbuffer_new();
-    bool far = strncmp(v->query, "job", 3) == 0 && !hth_http_is_near(h, req);
+    bool far = hth_command_is(v->command, HTH_COMMAND_REDACTED) && !hth_http_is_near(req);
     if (far && v->public == NULL && v->text != NULL) {
         v->public = hth_redact_jobs(v->text);
     }
@@ -118,23 +123,23 @@ static void view_send(hth_http *h, struct evhttp_request *req, hth_http_dashboar
                    (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
                evbuffer_add(body, text, strlen(text)) == 0 && evbuffer_add(body, "}", 1) == 0;
     }
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
-    hth_http_send(h, req, sent ? HTTP_OK : HTTP_SERVUNAVAIL, "application/json", body);
+    hth_http_add(req, "Cache-Control", "no-store");
+    hth_http_send(h, req, sent ? 200 : 503, "application/json", body);
     if (body != NULL) {
         evbuffer_free(body);
     }
 }
 
-// view_who is whose view of `query` somebody has: a tenant is told about its own jobs.
-static const char *view_who(const char *query, const char *tenant, bool admin)
+// view_who is whose view of `command` somebody has: a tenant is told about its own jobs.
+static const char *view_who(hth_command_id command, const char *tenant, bool admin)
 {
-    bool jobs = strncmp(query, "job", 3) == 0 || strcmp(query, "timeline") == 0;
-    return jobs && !admin ? tenant : "";
+    return hth_command_is(command, HTH_COMMAND_OWN_JOBS) && !admin ? tenant : "";
 }
 
 static hth_http_dashboard *view_of(hth_http_call *c)
 {
-    return view_find(c->h, c->r.query, c->args.name, view_who(c->r.query, c->tenant, c->r.admin));
+    return view_find(c->h, c->r.command, c->args.name,
+                     view_who(c->r.command, c->tenant, c->r.admin));
 }
 
 static void view_late(hth_http_call *c, hth_err err)
@@ -172,7 +177,7 @@ static void view_finish(hth_http_call *c)
     if (c->r.err == HTH_OK || v->text != NULL) {
         view_send(c->h, c->req, v, c->r.err);
     } else if (c->r.err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, HTTP_NOTFOUND, "%s", c->r.detail);
+        hth_http_fail(c->h, c->req, 404, "%s", c->r.detail);
     } else {
         hth_http_fail_call(c, NULL);
     }
@@ -180,24 +185,41 @@ static void view_finish(hth_http_call *c)
 
 static void view_drop(hth_http_call *c)
 {
-    hth_text_fini(&((view_call *)c)->arguments);
+    free(((view_call *)c)->arguments);
 }
 
-static void view_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
-                     hth_http_dashboard *v)
+// view_arguments makes what the engine is asked about a job, which the path names or numbers;
+// *out is NULL where the view is about none. HTH_ENOENT: the number of another tenant's job.
+static hth_err view_arguments(hth_http *h, const hth_http_dashboard *v, char **out)
 {
-    view_call *c = hth_http_call_new(h, req, a, sizeof *c);
-    if (c == NULL) {
+    *out = NULL;
+    if (v->job[0] == 0) {
+        return HTH_OK;
+    }
+    json_t *args = json_pack("{s:i, s:s}", "points", VIEW_POINTS, "job", v->job);
+    hth_err err = hth_job_index_resolve(h->store, args, v->who[0] != 0 ? v->who : NULL);
+    *out = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;
+    json_decref(args);
+    return err != HTH_OK || *out != NULL ? err : hth_fail(HTH_ENOMEM, "no memory for a question");
+}
+
+static void view_ask(hth_http *h, hth_http_req *req, const hth_http_args *a, hth_http_dashboard *v)
+{
+    char *arguments;
+    hth_err err = view_arguments(h, v, &arguments);
+    if (err != HTH_OK) {
+        hth_http_fail(h, req, err == HTH_ENOENT ? 404 : 503, "%s", hth_err_detail());
         return;
     }
-    hth_text_put(&c->arguments, a->name[0] != 0 ? "{\"points\":" VIEW_POINTS ",\"job\":" : "{");
-    if (a->name[0] != 0) {
-        hth_text_quoted(&c->arguments, a->name);
+    view_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    if (c == NULL) {
+        free(arguments);
+        return;
     }
-    hth_text_add(&c->arguments, "}", 2);
-    c->c.r.query = v->query;
+    c->arguments = arguments;
+    c->c.r.command = v->command;
     c->c.r.admin = v->who[0] == 0;
-    c->c.r.arguments = c->arguments.failed ? "{}" : c->arguments.p;
+    c->c.r.arguments = c->arguments != NULL ? c->arguments : "{}";
     c->c.finish = view_finish;
     c->c.late = view_late;
     c->c.drop = view_drop;
@@ -205,16 +227,16 @@ static void view_ask(hth_http *h, struct evhttp_request *req, const hth_http_arg
     hth_http_call_submit(&c->c);
 }
 
-static void view_serve(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
-                       const char *query)
+static void view_serve(hth_http *h, hth_http_req *req, const hth_http_args *a,
+                       hth_command_id command)
 {
     char tenant[HTH_TENANT];
     view_forget(h);
     hth_http_tenant(h, req, tenant, sizeof tenant);
     bool admin = hth_http_is_admin(h, req);
-    hth_http_dashboard *v = view_find(h, query, a->name, view_who(query, tenant, admin));
+    hth_http_dashboard *v = view_find(h, command, a->name, view_who(command, tenant, admin));
     if (v == NULL) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        hth_http_fail(h, req, 503, "out of memory for a request");
     } else if (v->text != NULL && hth_now_ns() - v->answered_ns < VIEW_FRESH_NS) {
         view_send(h, req, v, HTH_OK);
     } else if (v->text != NULL && v->asking > 0) { // the engine has the question already
@@ -226,34 +248,34 @@ static void view_serve(hth_http *h, struct evhttp_request *req, const hth_http_a
 
 // ---- handlers
 
-void hth_http_dashboard_devices(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_devices(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    view_serve(h, req, a, "devices");
+    view_serve(h, req, a, HTH_COMMAND_DEVICES);
 }
 
-void hth_http_dashboard_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_stats(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    view_serve(h, req, a, "stats");
+    view_serve(h, req, a, HTH_COMMAND_STATS);
 }
 
-void hth_http_dashboard_latency(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_latency(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, "latency");
+    view_serve(http, req, args, HTH_COMMAND_LATENCY);
 }
 
-void hth_http_dashboard_jobs(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_jobs(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    view_serve(h, req, a, "jobs");
+    view_serve(h, req, a, HTH_COMMAND_JOBS);
 }
 
-void hth_http_dashboard_job(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_job(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    view_serve(h, req, a, "job");
+    view_serve(h, req, a, HTH_COMMAND_JOB);
 }
 
-void hth_http_dashboard_timeline(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_timeline(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, "timeline");
+    view_serve(http, req, args, HTH_COMMAND_TIMELINE);
 }
 
 hth_err hth_http_write_models(hth_http *h, const json_t *doc, bool far, hth_text *out)
@@ -277,7 +299,7 @@ hth_err hth_http_write_models(hth_http *h, const json_t *doc, bool far, hth_text
     return HTH_OK;
 }
 
-void hth_http_dashboard_models(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_models(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    hth_http_list_ask(h, req, HTH_HTTP_LIST_MODELS);
+    hth_http_list_request(h, req, HTH_HTTP_LIST_MODELS);
 }

@@ -16,7 +16,7 @@
 static const char *page_digest(const void *data, size_t bytes, char out[PAGE_DIGEST])
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    hth_id id = hth_id_of(&(hth_piece){data, bytes}, 1);
+    hth_id id = hth_id_of(&(hth_chunk){data, bytes}, 1);
     char *p = out + sprintf(out, "'sha256-");
     for (size_t i = 0; i < sizeof id.byte; i += 3) {
         bool last = i + 3 > sizeof id.byte; // two bytes are left: 32 is 3 * 10 + 2
@@ -50,40 +50,40 @@ static bool page_fill(struct evbuffer *out)
     return all && evbuffer_add(out, p, (size_t)(end - p)) == 0;
 }
 
-hth_err hth_http_dashboard_page_open(hth_http *h)
+hth_err hth_http_dashboard_page_open(hth_http *http)
 {
     char css[PAGE_DIGEST], js[PAGE_DIGEST];
-    snprintf(h->page_policy, sizeof h->page_policy,
+    snprintf(http->page_policy, sizeof http->page_policy,
              "default-src 'none'; style-src %s; script-src %s; connect-src 'self'; img-src data:; "
              "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
              "require-trusted-types-for 'script'",
              page_digest(page_css, sizeof page_css, css), page_digest(page_js, sizeof page_js, js));
-    h->page = evbuffer_new();
-    return h->page != NULL && page_fill(h->page) ? HTH_OK
-                                                 : hth_fail(HTH_ENOMEM, "no memory for the page");
+    http->page = evbuffer_new();
+    return http->page != NULL && page_fill(http->page)
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "no memory for the page");
 }
 
-void hth_http_dashboard_page_close(hth_http *h)
+void hth_http_dashboard_page_close(hth_http *http)
 {
-    if (h->page != NULL) {
-        evbuffer_free(h->page);
-        h->page = NULL;
+    if (http->page != NULL) {
+        evbuffer_free(http->page);
+        http->page = NULL;
     }
 }
 
-void hth_http_dashboard_page(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_dashboard_page(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    struct evkeyvalq *head = evhttp_request_get_output_headers(req);
     struct evbuffer *body = evbuffer_new();
-    if (body == NULL || evbuffer_add_buffer_reference(body, h->page) != 0) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for the page");
+    if (body == NULL || evbuffer_add_buffer_reference(body, http->page) != 0) {
+        hth_http_fail(http, req, 503, "out of memory for the page");
     } else {
-        evhttp_add_header(head, "Content-Security-Policy", h->page_policy);
-        evhttp_add_header(head, "X-Content-Type-Options", "nosniff");
-        evhttp_add_header(head, "Referrer-Policy", "no-referrer");
-        evhttp_add_header(head, "Cache-Control", "no-cache");
+        hth_http_add(req, "Content-Security-Policy", http->page_policy);
+        hth_http_add(req, "X-Content-Type-Options", "nosniff");
+        hth_http_add(req, "Referrer-Policy", "no-referrer");
+        hth_http_add(req, "Cache-Control", "no-cache");
         hth_http_deflate(req, body);
-        hth_http_send(h, req, HTTP_OK, "text/html; charset=utf-8", body);
+        hth_http_send(http, req, 200, "text/html; charset=utf-8", body);
     }
     if (body != NULL) {
         evbuffer_free(body);

@@ -92,7 +92,7 @@ static void test_known(void **state)
     wait_ready(*state);
 }
 
-// Who asked hangs up: before the view is told, and behind it.
+// Who asked hangs up: before the view is told, and after it.
 static void test_hang_up(void **state)
 {
     static const char q[] = "GET /v2/hearth/devices HTTP/1.1\r\nHost: x\r\n\r\n";

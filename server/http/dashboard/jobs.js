@@ -2,6 +2,7 @@
 // Training jobs with their losses, and the timeline of a step.
 
 const ended = row => row.ended_ns !== null;
+const whole = doc => doc !== undefined && ended(doc); // it has all the losses of an ended job
 const STATE_LOOK = {running: 'good', finished: 'good', waiting: 'warn', queued: 'warn', paused: 'warn', stopped: 'warn', failed: 'bad', canceled: 'bad'};
 
 // The steps that a job's losses are of.
@@ -47,7 +48,7 @@ class JobCard {
       ['loss', lossText(row.loss)], ['held-out loss', lossText(row.held_out_loss)],
       ['accuracy', row.accuracy === null ? null : (row.accuracy * 100).toFixed(2) + ' %'],
       ['step time', time(j.measured_ms)], ['planned step time', time(j.predicted_ms)], ['last step', time(j.step_ms)],
-      ['stalled in it', j.step_ms > 0 ? `${time(j.stall_ms)} (${shareText(j.stall_ms / j.step_ms)})` : null],
+      ['stall in it', j.step_ms > 0 ? `${time(j.stall_ms)} (${shareText(j.stall_ms / j.step_ms)})` : null],
       ['memory', size(j.memory_bytes)], ['budget', size(j.budget_bytes)], ['better plans', j.replans > 0 ? exact(j.replans) : null]];
     const shown = facts.filter(f => f[1]), key = JSON.stringify(shown);
     if (this.key !== key) {
@@ -86,7 +87,7 @@ class Jobs {
 
   // The jobs whose documents are to be asked for now.
   wanted(rows) {
-    return this.shown(rows).filter(r => !ended(r) || !this.docs.has(jobKey(r))).map(jobKey);
+    return this.shown(rows).filter(r => !ended(r) || !whole(this.docs.get(jobKey(r)))).map(jobKey);
   }
 
   running() { return [...this.docs.values()].filter(d => d.memory_bytes > 0); }
@@ -111,8 +112,8 @@ class Jobs {
       this.cards.get(key).show(row, this.docs.get(key));
     }
     const live = rows.filter(r => !ended(r)).length, old = rows.filter(ended);
-    setText(byId('jobs-note'), rows.length === 0 ? 'No job has been trained here yet: hearth train MODEL --data FILE begins one.'
-      : live === 0 ? 'No job is at work.' : live > 8 ? `${live} jobs have not ended; the first 8 are shown.` : '');
+    setText(byId('jobs-note'), rows.length === 0 ? 'No job has been trained here yet: hearth train MODEL --data FILE starts one.'
+      : live === 0 ? 'No job is running.' : live > 8 ? `${live} jobs have not ended; the first 8 are shown.` : '');
     setRows(this.table, old.map(r => ({key: r.id, cells: [r.job, String(r.id), {text: r.state, word: STATE_LOOK[r.state], title: r.why},
       r.steps ? exact(r.step) : '', lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6),
       {text: '', title: `${keys.has(jobKey(r)) ? 'Hide' : 'Show'} the losses of job ${r.job}`, button: keys.has(jobKey(r)) ? 'hide' : 'losses', press: () => this.ask(r, rows)}]})));
@@ -134,7 +135,7 @@ const LANES = ['compute', 'host to device', 'device to host'], LANE_COLORS = ['c
 
 class Timeline {
   constructor() {
-    const legend = [['c0', 'compute'], ['c1', 'computed again'], ['c3', LANES[1]], ['c2', LANES[2]]];
+    const legend = [['c0', 'compute'], ['c1', 'recomputed'], ['c3', LANES[1]], ['c2', LANES[2]]];
     this.view = svg('svg', {role: 'img', height: 3 * LANE + 26});
     this.readout = el('p', {class: 'readout'});
     this.host = fill(byId('timeline-picture'), {class: 'chart'}, el('ul', {class: 'legend'}, ...legend.map(l =>
@@ -148,7 +149,7 @@ class Timeline {
     const some = doc.bars.length > 0;
     this.host.hidden = byId('timeline-details').hidden = !some;
     if (!some) {
-      setText(byId('timeline-note'), 'No step has been measured: while a job trains, about one a second is.');
+      setText(byId('timeline-note'), 'No step has been measured yet: while a job trains, about one per second is.');
       return;
     }
     const busy = LANES.map((_, l) => doc.bars.filter(b => b[0] === l).reduce((sum, b) => sum + b[2], 0));
@@ -199,5 +200,5 @@ class Timeline {
 }
 
 function barName(b) {
-  return (b[6] ? 'again ' : '') + b[3] + (b[4] > 1 ? ` and ${b[4] - 1} more` : '');
+  return (b[6] ? 'recomputed ' : '') + b[3] + (b[4] > 1 ? ` and ${b[4] - 1} more` : '');
 }

@@ -100,11 +100,11 @@ function sayAge(answers) {
   if (state === 'ready' || (state === 'busy' && age < 1500 && old.every(a => a.data !== null))) {
     say('live', 'live');
   } else if (state === 'restarting') {
-    say('busy', 'the engine is being started again' + since);
+    say('busy', 'the engine is restarting' + since);
   } else if (state === 'stopping') {
     say('busy', 'the server is stopping' + since);
   } else {
-    say('busy', 'the engine is busy with something long' + since);
+    say('busy', 'the engine is busy with a long task' + since);
   }
 }
 

@@ -26,14 +26,14 @@ function memoryParts(stats) {
   const sharers = stats.models.filter(m => m.resident_shared_bytes > 0).map(specOf).sort();
   add('shared', 'Weights that models share: ' + sharers.slice(0, 4).join(', ') + (sharers.length > 4 ? ` and ${sharers.length - 4} more` : ''),
     l.shared_weight_bytes, 'k-shared');
-  add('kept', 'Weights that are kept and not in use', l.unclaimed_bytes, 'k-kept');
+  add('kept', 'Cached weights that are not in use', l.unclaimed_bytes, 'k-kept');
   for (const j of stats.jobs) {
     add('job ' + j.name, `Training job ${j.name}`, j.job_bytes + j.resident_private_bytes, 'k-job k-' + colorOf('job ' + j.name));
   }
   add('arena', 'Arena of the models', l.compute_arena_bytes, 'k-arena');
   add('workspace', 'Workspaces', l.workspace_bytes, 'k-workspace');
   add('padding', 'Alignment', l.padding_bytes, 'k-padding');
-  add('rest', 'In use otherwise', l.budget_bytes - l.free_bytes - parts.reduce((sum, p) => sum + p.bytes, 0), 'k-padding');
+  add('rest', 'Other', l.budget_bytes - l.free_bytes - parts.reduce((sum, p) => sum + p.bytes, 0), 'k-padding');
   const used = l.budget_bytes - l.free_bytes;
   parts.push({key: 'free', label: 'Free', bytes: l.free_bytes, look: 'k-free'});
   return {parts, used, all: l.budget_bytes};

@@ -14,14 +14,14 @@
 
 #include <string.h>
 
-// The parts of the engine's time that others have behind an answer, for each that it took, waiting
+// The parts of the engine's time that others have after an answer, for each that it took, waiting
 // included; and the longest pause.
 #define LIST_PAUSE         2
 #define LIST_PAUSE_MOST_NS 1000000000u
 
 // Who waits for a document.
 typedef struct list_waiter {
-    struct evhttp_request *req;
+    hth_http_req *req;
     struct list_waiter *next;
 } list_waiter;
 
@@ -37,7 +37,7 @@ struct hth_http_list {
     bool far;                             // for who is not on this machine
     bool making;                          // a call is pending
     list_waiter *asked, *waiting, **last; // for whom it is made; .. the next one will be
-    uint64_t asked_ns, next_ns;           // when the engine was asked; .. may be the next time
+    uint64_t requested_ns, next_ns;       // when the engine was asked; .. may be the next time
 };
 
 typedef struct list_call {
@@ -47,15 +47,18 @@ typedef struct list_call {
 } list_call;
 
 static const struct list_kind {
-    const char *query, *type;
+    hth_command_id command; // MODELS: the store is read, and no engine asked
+    const char *type;
     hth_http_writer *write;
     bool private; // neither the client nor a proxy is to keep it
 } list_kinds[HTH_HTTP_LISTS] = {
-    [HTH_HTTP_LIST_INDEX] = {"loaded", "application/json", hth_http_write_index, false},
-    [HTH_HTTP_LIST_READY] = {"loaded", "application/json", hth_http_write_index_ready, false},
-    [HTH_HTTP_LIST_STATS] = {"stats", "application/json", hth_http_write_stats, false},
-    [HTH_HTTP_LIST_METRICS] = {"stats", "text/plain; charset=utf-8", hth_http_write_metrics, false},
-    [HTH_HTTP_LIST_MODELS] = {NULL, "application/json", hth_http_write_models, true},
+    [HTH_HTTP_LIST_INDEX] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index, false},
+    [HTH_HTTP_LIST_READY] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index_ready,
+                             false},
+    [HTH_HTTP_LIST_STATS] = {HTH_COMMAND_STATS, "application/json", hth_http_write_stats, false},
+    [HTH_HTTP_LIST_METRICS] = {HTH_COMMAND_STATS, "text/plain; charset=utf-8",
+                               hth_http_write_metrics, false},
+    [HTH_HTTP_LIST_MODELS] = {HTH_COMMAND_MODELS, "application/json", hth_http_write_models, true},
 };
 
 // ---- answers
@@ -69,17 +72,17 @@ static void text_rele(const void *data, size_t n, void *text)
     }
 }
 
-static void list_send(const hth_http_list *l, struct evhttp_request *req, list_text *t)
+static void list_send(const hth_http_list *l, hth_http_req *req, list_text *t)
 {
     struct evbuffer *body = evbuffer_new();
     if (body == NULL || evbuffer_add_reference(body, t->text.p, t->text.n, text_rele, t) != 0) {
-        hth_http_fail(l->h, req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        hth_http_fail(l->h, req, 503, "out of memory for an answer");
     } else {
         t->refs++;
         if (l->kind->private) {
-            evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
+            hth_http_add(req, "Cache-Control", "no-store");
         }
-        hth_http_send(l->h, req, HTTP_OK, l->kind->type, body);
+        hth_http_send(l->h, req, 200, l->kind->type, body);
     }
     if (body != NULL) {
         evbuffer_free(body);
@@ -111,7 +114,7 @@ static void list_over(hth_http_call *c)
         } else if (c->r.err != HTH_OK) {
             hth_http_fail_call(c, NULL);
         } else {
-            hth_http_fail(l->h, c->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+            hth_http_fail(l->h, c->req, 503, "out of memory for an answer");
         }
     }
     c->req = NULL;
@@ -119,7 +122,7 @@ static void list_over(hth_http_call *c)
         text_rele(NULL, 0, t);
     }
     l->making = false;
-    hth_http_lists_look(l->h, hth_now_ns());
+    hth_http_lists_start(l->h, hth_now_ns());
 }
 
 // ---- the document
@@ -130,7 +133,7 @@ static hth_err list_work(hth_http_call *c)
     list_call *call = (list_call *)c;
     const struct list_kind *k = call->list->kind;
     json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
-    if (doc == NULL && k->query != NULL) {
+    if (doc == NULL && k->command != HTH_COMMAND_MODELS) {
         return hth_fail(HTH_EIO, "the engine has no answer");
     }
     hth_err err = k->write(c->h, doc, call->list->far, &call->text);
@@ -144,7 +147,7 @@ static void list_write(hth_http_call *c)
 {
     list_call *call = (list_call *)c;
     size_t bytes = c->r.json != NULL ? strlen(c->r.json) : 0;
-    uint64_t now = hth_now_ns(), pause = LIST_PAUSE * (now - call->list->asked_ns);
+    uint64_t now = hth_now_ns(), pause = LIST_PAUSE * (now - call->list->requested_ns);
     call->list->next_ns = now + (pause < LIST_PAUSE_MOST_NS ? pause : LIST_PAUSE_MOST_NS);
     c->task.group = c->task.one = (uintptr_t)call->list;
     c->task.cost = bytes;
@@ -165,7 +168,7 @@ static void list_refuse(hth_http_list *l)
     while (l->asked != NULL) {
         list_waiter *w = l->asked;
         l->asked = w->next;
-        hth_http_fail(l->h, w->req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        hth_http_fail(l->h, w->req, 503, "out of memory for a request");
         hth_free(w);
     }
 }
@@ -185,10 +188,10 @@ static void list_start(hth_http_list *l)
     call->list = l;
     call->c.h = l->h;
     call->c.drop = list_drop;
-    call->c.r.query = l->kind->query != NULL ? l->kind->query : "models";
+    call->c.r.command = l->kind->command;
     l->making = true;
-    l->asked_ns = hth_now_ns();
-    if (l->kind->query == NULL) {
+    l->requested_ns = hth_now_ns();
+    if (l->kind->command == HTH_COMMAND_MODELS) {
         list_write(&call->c);
         return;
     }
@@ -197,31 +200,31 @@ static void list_start(hth_http_list *l)
     hth_http_call_submit(&call->c);
 }
 
-void hth_http_lists_look(hth_http *h, uint64_t now)
+void hth_http_lists_start(hth_http *http, uint64_t now)
 {
     for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
-        hth_http_list *l = h->lists[i];
+        hth_http_list *l = http->lists[i];
         if (l != NULL && l->waiting != NULL && !l->making &&
-            (now >= l->next_ns || atomic_load(&h->stopping))) {
+            (now >= l->next_ns || atomic_load(&http->stopping))) {
             list_start(l);
         }
     }
 }
 
-bool hth_http_lists_wait(const hth_http *h)
+bool hth_http_lists_wait(const hth_http *http)
 {
     bool any = false;
     for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
-        any = any || (h->lists[i] != NULL && h->lists[i]->waiting != NULL);
+        any = any || (http->lists[i] != NULL && http->lists[i]->waiting != NULL);
     }
     return any;
 }
 
-void hth_http_lists_close(hth_http *h)
+void hth_http_lists_close(hth_http *http)
 {
     for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
-        hth_free(h->lists[i]);
-        h->lists[i] = NULL;
+        hth_free(http->lists[i]);
+        http->lists[i] = NULL;
     }
 }
 
@@ -235,17 +238,17 @@ static hth_http_list *list_of(hth_http *h, hth_http_listed kind, bool far)
     return *at;
 }
 
-void hth_http_list_ask(hth_http *h, struct evhttp_request *req, hth_http_listed kind)
+void hth_http_list_request(hth_http *http, hth_http_req *req, hth_http_listed kind)
 {
     bool index = kind == HTH_HTTP_LIST_INDEX || kind == HTH_HTTP_LIST_READY;
-    hth_http_list *l = list_of(h, kind, index && !hth_http_is_near(h, req));
+    hth_http_list *l = list_of(http, kind, index && !hth_http_is_near(req));
     list_waiter *w = l != NULL ? hth_calloc(1, sizeof *w) : NULL;
     if (w == NULL) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        hth_http_fail(http, req, 503, "out of memory for a request");
         return;
     }
     w->req = req;
     *l->last = w;
     l->last = &w->next;
-    hth_http_lists_look(h, hth_now_ns());
+    hth_http_lists_start(http, hth_now_ns());
 }

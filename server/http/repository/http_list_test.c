@@ -27,7 +27,7 @@ static int send_get(int port, const char *verb, const char *path)
     return fd;
 }
 
-// expect_alive has something answered on the loop, behind all that was sent before.
+// expect_alive has something answered on the loop, after all that was sent before.
 static void expect_alive(int port)
 {
     reply r = get(port, "/v2/health/live");

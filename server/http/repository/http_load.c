@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a body may have beside its files.
+// What a body may have besides its files.
 #define LOAD_JSON_BYTES (1 << 20)
 #define LOAD_MAX_FILES  16
 
@@ -60,12 +60,19 @@ static void load_drop(hth_http_call *c)
 
 static int base64_digit(char c)
 {
-    return c >= 'A' && c <= 'Z'   ? c - 'A'
-           : c >= 'a' && c <= 'z' ? c - 'a' + 26
-           : c >= '0' && c <= '9' ? c - '0' + 52
-           : c == '+'             ? 62
-           : c == '/'             ? 63
-                                  : -1;
+    if (c >= 'A' && c <= 'Z') {
+        return c - 'A';
+    }
+    if (c >= 'a' && c <= 'z') {
+        return c - 'a' + 26;
+    }
+    if (c >= '0' && c <= '9') {
+        return c - '0' + 52;
+    }
+    if (c == '+') {
+        return 62;
+    }
+    return c == '/' ? 63 : -1;
 }
 
 // base64_decode decodes whole groups of four, as RFC 4648 has them; ends of lines may stand
@@ -298,7 +305,7 @@ static void load_run_undo(hth_store_task *j)
 
 // ---- to the device, and the answer (loop's thread)
 
-static load_call *load_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+static load_call *load_new(hth_http *h, hth_http_req *req, const hth_http_args *a,
                            void (*finish)(hth_http_call *c))
 {
     load_call *l = hth_http_call_new(h, req, a, sizeof *l);
@@ -318,14 +325,13 @@ static void load_refuse(hth_http_call *c, bool files)
     bool none = c->r.version == 0 && !((const load_call *)c)->left;
     bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
     if (err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
+        hth_http_fail(c->h, c->req, 500,
                       "failed to load '%s', failed to poll from model repository", name);
     } else if (err == HTH_ETOOBIG) {
         hth_http_fail(c->h, c->req, 413, "failed to load '%s': %s", name, c->r.detail);
     } else {
-        hth_http_fail(c->h, c->req, wrong ? HTTP_BADREQUEST : HTTP_INTERNAL,
-                      "failed to load '%s'%s: %s", name, none ? ", no version is available" : "",
-                      c->r.detail);
+        hth_http_fail(c->h, c->req, wrong ? 400 : 500, "failed to load '%s'%s: %s", name,
+                      none ? ", no version is available" : "", c->r.detail);
     }
 }
 
@@ -351,7 +357,7 @@ static void load_loaded(hth_http_call *c)
     const load_call *l = (const load_call *)c;
     if (c->r.err == HTH_OK) {
         hth_http_unloaded_forget(c->h, c->args.name);
-        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+        hth_http_send(c->h, c->req, 200, NULL, NULL);
         return;
     }
     bool changed = l->n_made > 0 || l->rebatched || l->respelled;
@@ -372,7 +378,7 @@ static void load_submit(load_call *l)
     hth_text_put(&l->text, "{\"model\":");
     hth_text_quoted(&l->text, l->c.args.spec);
     hth_text_add(&l->text, "}", 2);
-    l->c.r.query = "load";
+    l->c.r.command = HTH_COMMAND_LOAD;
     l->c.r.arguments = l->text.failed ? "{}" : l->text.p;
     hth_http_call_submit(&l->c);
 }
@@ -389,9 +395,9 @@ static void load_stored(hth_http_call *c)
     }
 }
 
-void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_repo_load(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    struct evbuffer *body = evhttp_request_get_input_buffer(req);
+    struct evbuffer *body = req->body;
     size_t n = evbuffer_get_length(body);
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
     if (n / 4 > most / 3 + LOAD_JSON_BYTES / 4) {
@@ -413,6 +419,6 @@ void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_
         hth_http_call_refuse(&l->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
         return;
     }
-    hth_http_block_done(hth_http_conn_of(h, req), body);
+    hth_http_block_done(req->conn, body);
     hth_http_call_run(&l->c, l->c.h->jobs, &l->job, load_run);
 }

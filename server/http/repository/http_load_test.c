@@ -240,7 +240,7 @@ static void test_batching(void **state)
     says(state, "/v2/models/batch/config", 200, "\"max_queue_size\":9");
     load_says(state, "batch", "{\"dynamic_batching\":{\"preferred_batch_size\":[0]}}", NULL, NULL,
               400, "preferred batch size");
-    load_says(state, "batch", "{\"dynamic_batching\":7}", NULL, NULL, 400, "no object");
+    load_says(state, "batch", "{\"dynamic_batching\":7}", NULL, NULL, 400, "not an object");
     // What is not done is refused, and so is what does not exist.
     static const char *const bad[][2] = {
         {"\"preserve_ordering\":true", "'preserve_ordering' is always false"},
@@ -276,7 +276,7 @@ static void test_precision(void **state)
     says(state, "/v2/models/batch/config", 200, "\"precision\":{\"string_value\":\"fp32\"}");
     load_says(state, "batch", tf32, NULL, NULL, 400, "fp32 only");
     says(state, "/v2/models/batch/config", 200, "\"precision\":{\"string_value\":\"fp32\"}");
-    load_says(state, "batch", fp8, NULL, NULL, 400, "none of fp32, tf32, bf16");
+    load_says(state, "batch", fp8, NULL, NULL, 400, "not one of fp32, tf32, bf16");
     load_says(state, "batch", "{\"parameters\":{\"precision\":{}}}", NULL, NULL, 400,
               "no 'string_value'");
 }

@@ -12,31 +12,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_live(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_send_json(h, req, json_pack("{s:b}", "live", 1));
+    hth_http_send_text(http, req, "{\"live\":true}");
 }
 
-const char *hth_http_unready(hth_http *h)
+static const char *meta_unready(hth_http *h)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_STALL_SECONDS) * 1000000000u;
-    return !hth_engine_ready(h->engine) ? "the engine's process is being restarted"
-           : hth_engine_stalled_ns(h->engine) > most
+    if (!hth_engine_ready(h->engine)) {
+        return "the engine process is being restarted";
+    }
+    return hth_engine_stalled_ns(h->engine) > most
                ? "the engine has not looked for requests for engine.stall_seconds"
                : NULL;
 }
 
-void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_ready(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    const char *why = hth_http_unready(h);
+    const char *why = meta_unready(h);
     if (why != NULL) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "%s", why);
+        hth_http_fail(h, req, 503, "%s", why);
     } else {
-        hth_http_send_json(h, req, json_pack("{s:b}", "ready", 1));
+        hth_http_send_text(h, req, "{\"ready\":true}");
     }
 }
 
-void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_server_metadata(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     hth_http_send_json(
         h, req,
@@ -59,44 +61,44 @@ static void meta_drop(hth_http_call *c)
     hth_text_fini(&((meta_call *)c)->text);
 }
 
-void hth_http_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
-                  const char *query, void (*finish)(hth_http_call *c))
+void hth_http_query(hth_http *http, hth_http_req *req, const hth_http_args *args,
+                    hth_command_id command, void (*finish)(hth_http_call *c))
 {
-    meta_call *m = hth_http_call_new(h, req, a, sizeof *m);
+    meta_call *m = hth_http_call_new(http, req, args, sizeof *m);
     if (m == NULL) {
         return;
     }
     hth_text text = {.p = NULL};
-    hth_text_put(&text, a->spec[0] != 0 ? "{\"model\":" : "{");
-    if (a->spec[0] != 0) {
-        hth_text_quoted(&text, strcmp(query, "unload") == 0 ? a->name : a->spec);
+    hth_text_put(&text, args->spec[0] != 0 ? "{\"model\":" : "{");
+    if (args->spec[0] != 0) {
+        hth_text_quoted(&text, command == HTH_COMMAND_UNLOAD ? args->name : args->spec);
     }
     hth_text_add(&text, "}", 2);
     m->text = text;
     m->c.drop = meta_drop;
-    m->c.r.query = query;
+    m->c.r.command = command;
     m->c.r.arguments = text.failed ? "{}" : text.p;
     m->c.finish = finish;
     hth_http_call_submit(&m->c);
 }
 
-static void meta_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+static void meta_ask(hth_http *h, hth_http_req *req, const hth_http_args *a,
                      void (*finish)(hth_http_call *c))
 {
     if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_ask(h, req, a, "model", finish);
+        hth_http_query(h, req, a, HTH_COMMAND_MODEL, finish);
     }
 }
 
-json_t *hth_http_answer(hth_http_call *c)
+json_t *hth_http_answer(hth_http_call *call)
 {
-    if (c->r.err != HTH_OK) {
-        hth_http_fail_call(c, NULL);
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, NULL);
         return NULL;
     }
-    json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
+    json_t *doc = call->r.json != NULL ? json_loads(call->r.json, 0, NULL) : NULL;
     if (doc == NULL) {
-        hth_http_fail(c->h, c->req, HTTP_INTERNAL, "the engine has no answer");
+        hth_http_fail(call->h, call->req, 500, "the engine has no answer");
     }
     return doc;
 }
@@ -185,9 +187,10 @@ int hth_http_gpu(const json_t *row)
 static json_t *config_group(const json_t *m)
 {
     int gpu = hth_http_gpu(m);
-    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(m, "name"), "kind",
-                     gpu >= 0 ? "KIND_GPU" : "KIND_CPU", "count", 1, "gpus",
-                     gpu >= 0 ? json_pack("[i]", gpu) : json_array());
+    json_t *gpus = gpu >= 0 ? json_pack("[i]", gpu) : json_array();
+    const char *kind = gpu >= 0 ? "KIND_GPU" : "KIND_CPU";
+    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(m, "name"), "kind", kind,
+                     "count", 1, "gpus", gpus);
 }
 
 // config_tensors turns names, types and shapes into what a ModelConfig says of them.
@@ -259,17 +262,17 @@ static void meta_config(hth_http_call *c)
     }
 }
 
-void hth_http_model_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_model_metadata(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    meta_ask(h, req, a, meta_metadata);
+    meta_ask(http, req, args, meta_metadata);
 }
 
-void hth_http_model_config(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_model_config(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     meta_ask(h, req, a, meta_config);
 }
 
-void hth_http_model_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_model_ready(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     meta_ask(h, req, a, meta_ready);
 }

@@ -11,38 +11,38 @@
 #include <stdio.h>
 #include <string.h>
 
-hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name)
+hth_http_unloaded *hth_http_unloaded_find(hth_http *http, const char *name)
 {
     hth_http_unloaded *u;
-    HASH_FIND_STR(h->unloaded, name, u);
+    HASH_FIND_STR(http->unloaded, name, u);
     return u;
 }
 
-bool hth_http_unloaded_has(hth_http *h, const char *name)
+bool hth_http_unloaded_has(hth_http *http, const char *name)
 {
-    pthread_mutex_lock(&h->unloaded_lock);
-    bool has = hth_http_unloaded_find(h, name) != NULL;
-    pthread_mutex_unlock(&h->unloaded_lock);
+    pthread_mutex_lock(&http->unloaded_lock);
+    bool has = hth_http_unloaded_find(http, name) != NULL;
+    pthread_mutex_unlock(&http->unloaded_lock);
     return has;
 }
 
-bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+bool hth_http_is_unloaded(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    if (hth_http_unloaded_find(h, a->name) == NULL) {
+    if (hth_http_unloaded_find(http, args->name) == NULL) {
         return false;
     }
-    hth_http_fail(h, req, HTTP_NOTFOUND,
-                  "Request for unknown model: '%s' is not found: it was unloaded", a->name);
+    hth_http_fail(http, req, 404, "Request for unknown model: '%s' is not found: it was unloaded",
+                  args->name);
     return true;
 }
 
-void hth_http_unloaded_forget(hth_http *h, const char *name)
+void hth_http_unloaded_forget(hth_http *http, const char *name)
 {
-    hth_http_unloaded *u = hth_http_unloaded_find(h, name);
+    hth_http_unloaded *u = hth_http_unloaded_find(http, name);
     if (u != NULL) {
-        pthread_mutex_lock(&h->unloaded_lock);
-        HASH_DEL(h->unloaded, u);
-        pthread_mutex_unlock(&h->unloaded_lock);
+        pthread_mutex_lock(&http->unloaded_lock);
+        HASH_DEL(http->unloaded, u);
+        pthread_mutex_unlock(&http->unloaded_lock);
         hth_free(u);
     }
 }
@@ -92,7 +92,7 @@ static void index_row(hth_http *h, const json_t *m, const hth_store_entry *e, bo
         reason = "unloaded";
     } else if (e->damaged) {
         state = "UNAVAILABLE";
-        reason = "damaged in the store: an import of the same file repairs it";
+        reason = "damaged in the store: importing the same file repairs it";
     } else if (m != NULL) {
         state = json_string_value(json_object_get(m, "state"));
         reason = index_reason(m, far, cleared);
@@ -153,9 +153,9 @@ static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_r
     return loaded != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the index");
 }
 
-hth_err hth_http_write_index(hth_http *h, const json_t *doc, bool far, hth_text *out)
+hth_err hth_http_write_index(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
-    return index_write(h, doc, far, false, out);
+    return index_write(http, doc, far, false, out);
 }
 
 hth_err hth_http_write_index_ready(hth_http *h, const json_t *doc, bool far, hth_text *out)
@@ -163,20 +163,19 @@ hth_err hth_http_write_index_ready(hth_http *h, const json_t *doc, bool far, hth
     return index_write(h, doc, far, true, out);
 }
 
-void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_repo_index(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     json_t *q;
-    if (!hth_http_body(h, req, &q)) {
+    if (!hth_http_body(http, req, &q)) {
         return;
     }
     json_t *ready = json_object_get(q, "ready");
     bool only_ready = json_is_true(ready), wrong = ready != NULL && !json_is_boolean(ready);
     json_decref(q);
     if (wrong) {
-        hth_http_fail(h, req, HTTP_BADREQUEST,
-                      "Unable to parse 'ready': it is neither true nor false");
+        hth_http_fail(http, req, 400, "Unable to parse 'ready': it is neither true nor false");
     } else {
-        hth_http_list_ask(h, req, only_ready ? HTH_HTTP_LIST_READY : HTH_HTTP_LIST_INDEX);
+        hth_http_list_request(http, req, only_ready ? HTH_HTTP_LIST_READY : HTH_HTTP_LIST_INDEX);
     }
 }
 
@@ -187,11 +186,11 @@ static void unload_finish(hth_http_call *c)
     if (c->r.err != HTH_OK) {
         hth_http_fail_call(c, NULL);
     } else {
-        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+        hth_http_send(c->h, c->req, 200, NULL, NULL);
     }
 }
 
-void hth_http_repo_unload(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_repo_unload(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     json_t *q;
     if (!hth_http_body(h, req, &q)) {
@@ -202,21 +201,21 @@ void hth_http_repo_unload(hth_http *h, struct evhttp_request *req, const hth_htt
     json_decref(q);
     hth_manifest m;
     if (wrong) {
-        hth_http_fail(h, req, HTTP_BADREQUEST,
+        hth_http_fail(h, req, 400,
                       "Unable to parse 'parameters': unload_dependents is true or false");
     } else if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
-        hth_http_send(h, req, HTTP_OK, NULL, NULL); // not there: as good as unloaded
+        hth_http_send(h, req, 200, NULL, NULL); // not there: as good as unloaded
     } else {
         hth_manifest_fini(&m);
         if (!repo_unload(h, a->name)) {
-            hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a name");
+            hth_http_fail(h, req, 503, "out of memory for a name");
         } else {
-            hth_http_ask(h, req, a, "unload", unload_finish);
+            hth_http_query(h, req, a, HTH_COMMAND_UNLOAD, unload_finish);
         }
     }
 }
 
-void hth_http_repo_named(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_repo_named(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "'repository_name' specification is not supported");
+    hth_http_fail(http, req, 501, "'repository_name' specification is not supported");
 }

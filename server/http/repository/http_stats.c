@@ -96,8 +96,7 @@ hth_err hth_http_write_stats(hth_http *h, const json_t *doc, bool far, hth_text 
 static void stats_finish(hth_http_call *c)
 {
     if (c->r.err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, HTTP_BADREQUEST, "requested model '%s' is not available",
-                      c->args.name);
+        hth_http_fail(c->h, c->req, 400, "requested model '%s' is not available", c->args.name);
         return;
     }
     json_t *doc = hth_http_answer(c);
@@ -106,9 +105,9 @@ static void stats_finish(hth_http_call *c)
     if (doc != NULL) {
         (void)hth_http_write_stats(c->h, doc, false, &out);
         if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
-            hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+            hth_http_fail(c->h, c->req, 503, "out of memory for an answer");
         } else {
-            hth_http_send(c->h, c->req, HTTP_OK, "application/json", body);
+            hth_http_send(c->h, c->req, 200, "application/json", body);
         }
     }
     if (body != NULL) {
@@ -118,16 +117,16 @@ static void stats_finish(hth_http_call *c)
     json_decref(doc);
 }
 
-void hth_http_model_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_model_stats(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    if (hth_http_unloaded_find(h, a->name) != NULL) {
-        hth_http_fail(h, req, HTTP_BADREQUEST, "requested model '%s' is not available", a->name);
+    if (hth_http_unloaded_find(http, args->name) != NULL) {
+        hth_http_fail(http, req, 400, "requested model '%s' is not available", args->name);
     } else {
-        hth_http_ask(h, req, a, "stats", stats_finish);
+        hth_http_query(http, req, args, HTH_COMMAND_STATS, stats_finish);
     }
 }
 
-void hth_http_all_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_all_stats(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
-    hth_http_list_ask(h, req, HTH_HTTP_LIST_STATS);
+    hth_http_list_request(h, req, HTH_HTTP_LIST_STATS);
 }

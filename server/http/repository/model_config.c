@@ -66,10 +66,11 @@ static hth_err config_word(const json_t *doc, const char *key, const char *const
 {
     const json_t *v = json_object_get(doc, key);
     const char *text = json_string_value(v);
-    return v == NULL || (text != NULL && (text[0] == 0 || config_lists(allowed, n, text)))
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "the model configuration's '%s' is '%.80s', not '%s'", key,
-                          text != NULL ? text : "", allowed[0]);
+    if (v == NULL || (text != NULL && (text[0] == 0 || config_lists(allowed, n, text)))) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_EINVAL, "the model configuration's '%s' is '%.80s', not '%s'", key,
+                    text != NULL ? text : "", allowed[0]);
 }
 
 static hth_err config_batch(const json_t *doc, int *out)
@@ -83,38 +84,45 @@ static hth_err config_batch(const json_t *doc, int *out)
                                       "number from 0 to 2147483647");
 }
 
-hth_err hth_model_config_read(const char *text, const char *name, hth_model_config *out)
+static hth_err config_read(const char *name, hth_model_config *out)
 {
     static const char *const platforms[] = {"onnxruntime_onnx", "onnx_hearth"};
     static const char *const backends[] = {"onnxruntime", "hearth"};
     static const char *const files[] = {"model.onnx"};
     const char *const names[] = {name};
-    *out = (hth_model_config){.doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL)};
-    hth_err err = json_is_object(out->doc)
-                      ? config_keys(out->doc)
-                      : hth_fail(HTH_EINVAL, "the model configuration is not a JSON object");
-    err = err == HTH_OK ? config_word(out->doc, "name", names, 1) : err;
-    err = err == HTH_OK ? config_word(out->doc, "platform", platforms, 2) : err;
-    err = err == HTH_OK ? config_word(out->doc, "backend", backends, 2) : err;
-    err = err == HTH_OK ? config_word(out->doc, "default_model_filename", files, 1) : err;
-    err = err == HTH_OK ? config_batch(out->doc, &out->max_batch) : err;
-    err = err == HTH_OK ? hth_batching_of_config(out->doc, &out->batching) : err;
-    err = err == HTH_OK ? hth_precision_of_config(out->doc, &out->precision) : err;
-    if (err == HTH_OK && json_is_true(json_object_get(
-                             json_object_get(out->doc, "model_transaction_policy"), "decoupled"))) {
-        err = hth_fail(HTH_ENOTSUP, "a model here gives one answer to each request");
+    if (!json_is_object(out->doc)) {
+        return hth_fail(HTH_EINVAL, "the model configuration is not a JSON object");
     }
+    HTH_TRY(config_keys(out->doc));
+    HTH_TRY(config_word(out->doc, "name", names, 1));
+    HTH_TRY(config_word(out->doc, "platform", platforms, 2));
+    HTH_TRY(config_word(out->doc, "backend", backends, 2));
+    HTH_TRY(config_word(out->doc, "default_model_filename", files, 1));
+    HTH_TRY(config_batch(out->doc, &out->max_batch));
+    HTH_TRY(hth_batching_of_config(out->doc, &out->batching));
+    HTH_TRY(hth_precision_of_config(out->doc, &out->precision));
+    const json_t *policy = json_object_get(out->doc, "model_transaction_policy");
+    if (json_is_true(json_object_get(policy, "decoupled"))) {
+        return hth_fail(HTH_ENOTSUP, "a model here gives one answer to each request");
+    }
+    return HTH_OK;
+}
+
+hth_err hth_model_config_read(const char *text, const char *name, hth_model_config *out)
+{
+    *out = (hth_model_config){.doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL)};
+    hth_err err = config_read(name, out);
     if (err != HTH_OK) {
         hth_model_config_fini(out);
     }
     return err;
 }
 
-void hth_model_config_fini(hth_model_config *c)
+void hth_model_config_fini(hth_model_config *config)
 {
-    json_decref(c->doc);
-    json_decref(c->batching);
-    c->doc = c->batching = NULL;
+    json_decref(config->doc);
+    json_decref(config->batching);
+    config->doc = config->batching = NULL;
 }
 
 // ---- against the graph
@@ -182,11 +190,12 @@ static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, con
     return HTH_OK;
 }
 
-hth_err hth_model_config_accept(void *config, const hth_graph *g, const hth_independence *samples)
+hth_err hth_model_config_accept(void *config, const hth_graph *graph,
+                                const hth_independence *samples)
 {
     const hth_model_config *c = config;
-    for (int i = 0; i < g->n_inputs && c->max_batch > 0; i++) {
-        const hth_value *v = &g->values[g->inputs[i]];
+    for (int i = 0; i < graph->n_inputs && c->max_batch > 0; i++) {
+        const hth_value *v = &graph->values[graph->inputs[i]];
         if (v->shape.rank < 1 || v->shape.dim[0] >= 0) {
             return hth_fail(HTH_EINVAL,
                             "the first dimension of input '%s' is fixed: the model has no batch, "
@@ -200,6 +209,6 @@ hth_err hth_model_config_accept(void *config, const hth_graph *g, const hth_inde
                         "are not independent: %s",
                         c->max_batch, samples->why);
     }
-    HTH_TRY(config_tensors(c, g, "input", g->inputs, g->n_inputs));
-    return config_tensors(c, g, "output", g->outputs, g->n_outputs);
+    HTH_TRY(config_tensors(c, graph, "input", graph->inputs, graph->n_inputs));
+    return config_tensors(c, graph, "output", graph->outputs, graph->n_outputs);
 }

@@ -19,10 +19,11 @@ typedef struct hth_model_config {
 // accepted; HTH_EINVAL: a field does not exist or is not well-formed; HTH_ENOTSUP: it asks for what
 // is not done here. On success hth_model_config_fini frees *out.
 hth_err hth_model_config_read(const char *text, const char *name, hth_model_config *out);
-void hth_model_config_fini(hth_model_config *c);
+void hth_model_config_fini(hth_model_config *config);
 // hth_model_config_accept checks that the inputs and outputs that `config` (an hth_model_config)
 // names are the graph's, and that its samples are proven independent if `config` says that there is
 // a batch. HTH_EINVAL.
-hth_err hth_model_config_accept(void *config, const hth_graph *g, const hth_independence *samples);
+hth_err hth_model_config_accept(void *config, const hth_graph *graph,
+                                const hth_independence *samples);
 
 #endif

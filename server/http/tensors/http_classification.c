@@ -63,23 +63,25 @@ static void class_string(const hth_tensor *t, int64_t first, const entry *e, cha
              (long long)e->index);
 }
 
-hth_err hth_infer_classify(const hth_tensor *t, bool batched, int64_t n, hth_infer_classes *out)
+hth_err hth_infer_classify(const hth_tensor *tensor, bool batched, int64_t count,
+                           hth_infer_classes *out)
 {
-    bool rows = batched && t->shape.rank > 1;
-    int64_t all = hth_shape_elements(&t->shape), n_rows = rows ? t->shape.dim[0] : 1;
+    bool rows = batched && tensor->shape.rank > 1;
+    int64_t all = hth_shape_elements(&tensor->shape), n_rows = rows ? tensor->shape.dim[0] : 1;
     int64_t row = n_rows > 0 ? all / n_rows : 0;
-    n = n < row ? n : row;
-    *out = (hth_infer_classes){.shape = rows ? (hth_shape){2, {n_rows, n}} : (hth_shape){1, {n}}};
-    entry *heap = hth_calloc((size_t)n + 1, sizeof *heap);
+    count = count < row ? count : row;
+    *out = (hth_infer_classes){.shape = rows ? (hth_shape){2, {n_rows, count}}
+                                             : (hth_shape){1, {count}}};
+    entry *heap = hth_calloc((size_t)count + 1, sizeof *heap);
     if (heap == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)n);
+        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)count);
     }
     hth_text_put(&out->json, "[");
-    for (int64_t r = 0; r < n_rows && n > 0; r++) {
-        top(t, r * row, row, heap, n);
-        for (int64_t i = 0; i < n; i++) {
+    for (int64_t r = 0; r < n_rows && count > 0; r++) {
+        top(tensor, r * row, row, heap, count);
+        for (int64_t i = 0; i < count; i++) {
             char s[400];
-            class_string(t, r * row, &heap[i], s);
+            class_string(tensor, r * row, &heap[i], s);
             uint32_t bytes = (uint32_t)strlen(s);
             hth_text_put(&out->json, r + i > 0 ? ",\"" : "\"");
             hth_text_put(&out->json, s);
@@ -92,13 +94,13 @@ hth_err hth_infer_classify(const hth_tensor *t, bool batched, int64_t n, hth_inf
     hth_free(heap);
     if (out->json.failed || out->binary.failed) {
         hth_infer_classes_fini(out);
-        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)n);
+        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)count);
     }
     return HTH_OK;
 }
 
-void hth_infer_classes_fini(hth_infer_classes *c)
+void hth_infer_classes_fini(hth_infer_classes *classes)
 {
-    hth_text_fini(&c->json);
-    hth_text_fini(&c->binary);
+    hth_text_fini(&classes->json);
+    hth_text_fini(&classes->binary);
 }

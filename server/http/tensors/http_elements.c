@@ -21,7 +21,7 @@ static bool is_space(char c)
 }
 
 typedef struct reader {
-    const char *p, *end; // behind it is text, or the value ends with ']': no number ends there
+    const char *p, *end; // after it is text, or the value ends with ']': no number ends there
     hth_dtype dtype;
     const hth_shape *shape;
     char *out;
@@ -206,9 +206,13 @@ static hth_err put_bool(reader *r)
 static hth_err put_element(reader *r)
 {
     skip_spaces(r);
-    HTH_TRY(r->dtype == HTH_DT_BOOL                            ? put_bool(r)
-            : r->dtype == HTH_DT_F32 || r->dtype == HTH_DT_F64 ? put_real(r)
-                                                               : put_integer(r));
+    if (r->dtype == HTH_DT_BOOL) {
+        HTH_TRY(put_bool(r));
+    } else if (r->dtype == HTH_DT_F32 || r->dtype == HTH_DT_F64) {
+        HTH_TRY(put_real(r));
+    } else {
+        HTH_TRY(put_integer(r));
+    }
     r->out += r->size;
     return HTH_OK;
 }
@@ -244,43 +248,44 @@ static hth_err read_array(reader *r, int level)
                                 (long long)want);
 }
 
-bool hth_json_fits(const hth_json_span *s, int64_t elements)
+bool hth_json_fits(const hth_json_span *span, int64_t elements)
 {
-    return elements >= 0 && (uint64_t)elements <= s->n / 2 + 1; // a digit and a comma each
+    return elements >= 0 && (uint64_t)elements <= span->n / 2 + 1; // a digit and a comma each
 }
 
-int64_t hth_json_count(const hth_json_span *s)
+int64_t hth_json_count(const hth_json_span *span)
 {
     int64_t commas = 0;
     size_t values = 0;
-    bool array = s->n > 0 && s->p[0] == '[';
-    for (size_t i = array ? 1 : 0; i < s->n; i++) {
-        commas += s->p[i] == ',';
-        values += !is_space(s->p[i]) && s->p[i] != ']';
+    bool array = span->n > 0 && span->p[0] == '[';
+    for (size_t i = array ? 1 : 0; i < span->n; i++) {
+        commas += span->p[i] == ',';
+        values += !is_space(span->p[i]) && span->p[i] != ']';
     }
     return values > 0 ? commas + 1 : 0;
 }
 
-hth_err hth_json_read(const hth_json_span *s, const hth_tensor *t, const atomic_int *canceled)
+hth_err hth_json_read(const hth_json_span *span, const hth_tensor *tensor,
+                      const atomic_int *canceled)
 {
-    reader r = {.p = s->p,
-                .end = s->p + s->n,
-                .dtype = t->dtype,
-                .shape = &t->shape,
-                .out = t->data,
-                .size = hth_dtype_bytes(t->dtype),
+    reader r = {.p = span->p,
+                .end = span->p + span->n,
+                .dtype = tensor->dtype,
+                .shape = &tensor->shape,
+                .out = tensor->data,
+                .size = hth_dtype_bytes(tensor->dtype),
                 .canceled = canceled};
-    if (s->n > 0 && s->p[0] != '[' && hth_shape_elements(&t->shape) == 1) {
+    if (span->n > 0 && span->p[0] != '[' && hth_shape_elements(&tensor->shape) == 1) {
         HTH_TRY(put_element(&r));
         skip_spaces(&r);
         return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "something follows the value");
     }
-    if (s->n < 2 || s->p[0] != '[' || s->p[s->n - 1] != ']') {
+    if (span->n < 2 || span->p[0] != '[' || span->p[span->n - 1] != ']') {
         return hth_fail(HTH_EINVAL, "it is not an array");
     }
     r.p++;
-    r.nested = peek(&r) == '[' && t->shape.rank > 0;
-    r.p = s->p;
+    r.nested = peek(&r) == '[' && tensor->shape.rank > 0;
+    r.p = span->p;
     HTH_TRY(read_array(&r, 0));
     skip_spaces(&r);
     return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "something follows the array");

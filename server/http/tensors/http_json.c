@@ -7,6 +7,7 @@
 // The pass needs no grammar: what it takes out is read strictly, and what it leaves must parse.
 #include "server/http/tensors/http_json.h"
 
+#include "base/alloc.h"
 #include "base/settings.h"
 #include "server/net/account.h"
 
@@ -34,8 +35,8 @@ typedef struct pass {
     int depth, deepest;
     int values;              // about so many are left
     bool key;                // a string here is a key
-    bool in_inputs, at_data; // inside the array; behind the key "data" of one of its objects
-    bool inputs_next;        // behind the key "inputs" of the document
+    bool in_inputs, at_data; // inside the array; after the key "data" of one of its objects
+    bool inputs_next;        // after the key "inputs" of the document
     size_t copied;           // text up to here is in `rest`
     hth_text rest;
 } pass;
@@ -51,7 +52,7 @@ static hth_err pass_deep(const pass *s)
                     s->deepest);
 }
 
-// string_end returns the index behind the string that begins at `i`.
+// string_end returns the index after the string that begins at `i`.
 static size_t string_end(const char *text, size_t n, size_t i)
 {
     for (i++; i < n && text[i] != '"'; i++) {
@@ -60,7 +61,7 @@ static size_t string_end(const char *text, size_t n, size_t i)
     return i < n ? i + 1 : n;
 }
 
-// value_end returns the index behind the value that begins at `i`.
+// value_end returns the index after the value that begins at `i`.
 static hth_err value_end(const pass *s, size_t i, size_t *out)
 {
     int depth = 0;
@@ -88,7 +89,7 @@ static hth_err value_end(const pass *s, size_t i, size_t *out)
     return HTH_OK;
 }
 
-// pass_take takes out the value that begins behind `i`, which is at the colon.
+// pass_take takes out the value that begins after `i`, which is at the colon.
 static hth_err pass_take(pass *s, size_t *i)
 {
     size_t from = *i + 1, to = 0;
@@ -140,7 +141,7 @@ static void pass_string(pass *s, size_t from, size_t to)
     s->key = false;
 }
 
-// pass_flat_value says that behind the colon at `i` a member begins that may be a tensor.
+// pass_flat_value says that after the colon at `i` a member begins that may be a tensor.
 static bool pass_flat_value(const pass *s, size_t i)
 {
     do {
@@ -155,11 +156,11 @@ static hth_err pass_count(pass *s)
 {
     return ++s->values <= JSON_MOST_VALUES
                ? HTH_OK
-               : hth_fail(HTH_ETOOBIG, "the JSON has more than %d values beside its tensors' data",
+               : hth_fail(HTH_ETOOBIG, "the JSON has more than %d values besides its tensors' data",
                           JSON_MOST_VALUES);
 }
 
-// pass_blanks returns the index behind the blanks that begin at `i`. Many are left out, but for the
+// pass_blanks returns the index after the blanks that begin at `i`. Many are left out, but for the
 // first: jansson takes ten times as long for each.
 static size_t pass_blanks(pass *s, size_t i)
 {
@@ -266,19 +267,112 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
     return err;
 }
 
-hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max,
+hth_err hth_json_request(const char *text, size_t bytes, hth_json_span *data, int max,
                          uint64_t *counted, json_t **out)
 {
-    return json_request(text, n, false, data, max, counted, out);
+    return json_request(text, bytes, false, data, max, counted, out);
 }
 
-hth_err hth_json_flat(const char *text, size_t n, hth_json_span *data, int max, uint64_t *counted,
-                      json_t **out)
+hth_err hth_json_flat(const char *text, size_t bytes, hth_json_span *data, int max,
+                      uint64_t *counted, json_t **out)
 {
-    return json_request(text, n, true, data, max, counted, out);
+    return json_request(text, bytes, true, data, max, counted, out);
 }
 
-hth_err hth_json_parse(const char *text, size_t n, json_t **out)
+hth_err hth_json_parse(const char *text, size_t bytes, json_t **out)
 {
-    return hth_json_request(text, n, NULL, 0, NULL, out);
+    return hth_json_request(text, bytes, NULL, 0, NULL, out);
+}
+
+// ---- heads that came before
+
+// seen_recurs tells whether a head is of a kind that comes again as it is.
+static bool seen_recurs(const json_t *doc, const hth_json_span *data, int max)
+{
+    const json_t *id = json_object_get(doc, "id");
+    if (!json_is_object(doc) || (id != NULL && json_string_length(id) > 0)) {
+        return false;
+    }
+    for (int i = 0; i < max; i++) {
+        if (data[i].p != NULL) { // stands in the text
+            return false;
+        }
+    }
+    return true;
+}
+
+static void seen_keep(hth_json_cache *s, const char *text, size_t n, json_t *doc)
+{
+    hth_json_cached *h = &s->head[s->next++ % HTH_JSON_CACHE_HEADS];
+    char *copy = hth_memdup(text, n);
+    if (copy == NULL) {
+        return; // it is parsed again
+    }
+    hth_free(h->text);
+    json_decref(h->doc);
+    *h = (hth_json_cached){copy, n, json_incref(doc)};
+}
+
+hth_err hth_json_cache_request(hth_json_cache *cache, const char *text, size_t bytes,
+                               hth_json_span *data, int max, uint64_t *counted, json_t **out)
+{
+    for (const hth_json_cached *h = cache->head; h < cache->head + HTH_JSON_CACHE_HEADS; h++) {
+        if (h->n == bytes && h->text != NULL && memcmp(h->text, text, bytes) == 0) {
+            *out = json_incref(h->doc);
+            return HTH_OK;
+        }
+    }
+    HTH_TRY(hth_json_request(text, bytes, data, max, counted, out));
+    if (bytes <= HTH_JSON_CACHE_BYTES && seen_recurs(*out, data, max)) {
+        seen_keep(cache, text, bytes, *out);
+    }
+    return HTH_OK;
+}
+
+void hth_json_cache_fini(hth_json_cache *cache)
+{
+    for (hth_json_cached *h = cache->head; h < cache->head + HTH_JSON_CACHE_HEADS; h++) {
+        hth_free(h->text);
+        json_decref(h->doc);
+    }
+    memset(cache, 0, sizeof *cache);
+}
+
+// ---- members of an object
+
+hth_err hth_json_field(const json_t *obj, const char *key, json_type type, const char *what,
+                       json_t **out)
+{
+    *out = json_object_get(obj, key);
+    return *out == NULL || json_typeof(*out) == type
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is not %s", key, what);
+}
+
+hth_err hth_json_field_needed(const json_t *obj, const char *key, json_type type, const char *what,
+                              json_t **out)
+{
+    HTH_TRY(hth_json_field(obj, key, type, what, out));
+    return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is missing", key);
+}
+
+hth_err hth_json_field_count(const json_t *obj, const char *key, uint64_t *out, bool *given)
+{
+    json_t *v;
+    HTH_TRY(hth_json_field(obj, key, JSON_INTEGER, "a whole number", &v));
+    *given = v != NULL;
+    *out = v != NULL ? (uint64_t)json_integer_value(v) : 0;
+    return v == NULL || json_integer_value(v) >= 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is negative", key);
+}
+
+hth_err hth_json_field_bool(const json_t *obj, const char *key, bool *out)
+{
+    json_t *v = json_object_get(obj, key);
+    if (v != NULL && !json_is_boolean(v)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse '%s': it is neither true nor false", key);
+    }
+    *out = json_is_true(v);
+    return HTH_OK;
 }

@@ -14,7 +14,7 @@
 // The longest element: a sign, 17 digits, a point, "e-308", a comma.
 #define TEXT_ELEMENT 32
 
-static bool text_room(hth_text *t, size_t n)
+static bool text_reserve(hth_text *t, size_t n)
 {
     if (!t->failed && t->most > 0 && n > t->most - t->n) {
         t->failed = t->over = true;
@@ -35,17 +35,17 @@ static bool text_room(hth_text *t, size_t n)
     return p != NULL;
 }
 
-void hth_text_add(hth_text *t, const char *s, size_t n)
+void hth_text_add(hth_text *text, const char *chars, size_t bytes)
 {
-    if (text_room(t, n)) {
-        memcpy(t->p + t->n, s, n);
-        t->n += n;
+    if (text_reserve(text, bytes)) {
+        memcpy(text->p + text->n, chars, bytes);
+        text->n += bytes;
     }
 }
 
-void hth_text_put(hth_text *t, const char *s)
+void hth_text_put(hth_text *text, const char *chars)
 {
-    hth_text_add(t, s, strlen(s));
+    hth_text_add(text, chars, strlen(chars));
 }
 
 static void text_unsigned(hth_text *t, uint64_t v)
@@ -59,48 +59,48 @@ static void text_unsigned(hth_text *t, uint64_t v)
     hth_text_add(t, p, (size_t)(end - p));
 }
 
-void hth_text_int(hth_text *t, int64_t v)
+void hth_text_int(hth_text *text, int64_t value)
 {
-    if (v < 0) {
-        hth_text_put(t, "-");
+    if (value < 0) {
+        hth_text_put(text, "-");
     }
-    text_unsigned(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+    text_unsigned(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-void hth_text_quoted(hth_text *t, const char *s)
+void hth_text_quoted(hth_text *text, const char *chars)
 {
-    hth_text_put(t, "\"");
-    for (const char *from = s;; s++) {
-        unsigned char c = (unsigned char)*s;
+    hth_text_put(text, "\"");
+    for (const char *from = chars;; chars++) {
+        unsigned char c = (unsigned char)*chars;
         if (c >= 0x20 && c != '"' && c != '\\') {
             continue;
         }
-        hth_text_add(t, from, (size_t)(s - from));
+        hth_text_add(text, from, (size_t)(chars - from));
         if (c == 0) {
             break;
         }
         char escape[8];
         snprintf(escape, sizeof escape, c < 0x20 ? "\\u%04x" : "\\%c", c);
-        hth_text_put(t, escape);
-        from = s + 1;
+        hth_text_put(text, escape);
+        from = chars + 1;
     }
-    hth_text_put(t, "\"");
+    hth_text_put(text, "\"");
 }
 
-void hth_text_shape(hth_text *t, const hth_shape *s)
+void hth_text_shape(hth_text *text, const hth_shape *shape)
 {
-    hth_text_put(t, "[");
-    for (int i = 0; i < s->rank; i++) {
-        hth_text_put(t, i > 0 ? "," : "");
-        hth_text_int(t, s->dim[i]);
+    hth_text_put(text, "[");
+    for (int i = 0; i < shape->rank; i++) {
+        hth_text_put(text, i > 0 ? "," : "");
+        hth_text_int(text, shape->dim[i]);
     }
-    hth_text_put(t, "]");
+    hth_text_put(text, "]");
 }
 
-void hth_text_fini(hth_text *t)
+void hth_text_fini(hth_text *text)
 {
-    hth_free(t->p);
-    *t = (hth_text){.p = NULL};
+    hth_free(text->p);
+    *text = (hth_text){.p = NULL};
 }
 
 static void text_real(hth_text *t, double v, int precision)
@@ -161,25 +161,25 @@ static void text_element(hth_text *out, hth_dtype dt, const void *at)
     }
 }
 
-void hth_json_write(hth_text *out, const hth_tensor *t)
+void hth_json_write(hth_text *out, const hth_tensor *tensor)
 {
-    size_t size = hth_dtype_bytes(t->dtype);
+    size_t size = hth_dtype_bytes(tensor->dtype);
     hth_text_put(out, "[");
-    for (size_t at = 0; at < t->bytes && !out->failed; at += size) {
+    for (size_t at = 0; at < tensor->bytes && !out->failed; at += size) {
         out->failed = out->canceled != NULL && atomic_load(out->canceled);
         if (at > 0) {
             hth_text_put(out, ",");
         }
-        text_element(out, t->dtype, (const char *)t->data + at);
+        text_element(out, tensor->dtype, (const char *)tensor->data + at);
     }
     hth_text_put(out, "]");
 }
 
-void hth_json_write_flat(hth_text *out, const hth_tensor *t)
+void hth_json_write_flat(hth_text *out, const hth_tensor *tensor)
 {
-    if (t->bytes == hth_dtype_bytes(t->dtype)) {
-        text_element(out, t->dtype, t->data);
+    if (tensor->bytes == hth_dtype_bytes(tensor->dtype)) {
+        text_element(out, tensor->dtype, tensor->data);
     } else {
-        hth_json_write(out, t);
+        hth_json_write(out, tensor);
     }
 }

@@ -4,7 +4,6 @@
 #include "server/http/trace/http_trace.h"
 
 #include "server/http/http_call.h"
-#include "server/http/http_field.h"
 #include "server/http/trace/http_trace_file.h"
 
 #include "base/alloc.h"
@@ -58,20 +57,20 @@ static trace_settings *trace_owner(hth_tracer *t, trace_settings *own, unsigned 
     return own != NULL && (own->given & setting) != 0 ? own : &t->all;
 }
 
-bool hth_tracer_on(const hth_tracer *t)
+bool hth_tracer_on(const hth_tracer *tracer)
 {
-    return t->on;
+    return tracer->on;
 }
 
-hth_trace *hth_trace_begin(hth_tracer *t, const char *model)
+hth_trace *hth_trace_begin(hth_tracer *tracer, const char *model)
 {
-    trace_settings *own = t->on ? trace_of(t, model) : NULL;
-    unsigned level = t->on ? trace_owner(t, own, TRACE_LEVEL)->level : 0;
+    trace_settings *own = tracer->on ? trace_of(tracer, model) : NULL;
+    unsigned level = tracer->on ? trace_owner(tracer, own, TRACE_LEVEL)->level : 0;
     if (level == 0) {
         return NULL;
     }
-    trace_settings *rate = trace_owner(t, own, TRACE_RATE);
-    trace_settings *count = trace_owner(t, own, TRACE_COUNT);
+    trace_settings *rate = trace_owner(tracer, own, TRACE_RATE);
+    trace_settings *count = trace_owner(tracer, own, TRACE_COUNT);
     if (++rate->seen % rate->rate != 0 || count->count == 0) {
         return NULL;
     }
@@ -80,10 +79,10 @@ hth_trace *hth_trace_begin(hth_tracer *t, const char *model)
         return NULL; // the request goes on without
     }
     count->count -= count->count > 0;
-    trace->tracer = t;
-    trace->id = ++t->last_id;
+    trace->tracer = tracer;
+    trace->id = ++tracer->last_id;
     trace->level = level;
-    trace->log_frequency = trace_owner(t, own, TRACE_FREQUENCY)->log_frequency;
+    trace->log_frequency = trace_owner(tracer, own, TRACE_FREQUENCY)->log_frequency;
     snprintf(trace->model, sizeof trace->model, "%s", model);
     return trace;
 }
@@ -97,10 +96,10 @@ void hth_trace_end(hth_trace *trace)
     hth_free(trace);
 }
 
-void hth_tracer_flush(hth_tracer *t)
+void hth_tracer_flush(hth_tracer *tracer)
 {
-    if (t->file != NULL) {
-        hth_trace_file_flush(t->file);
+    if (tracer->file != NULL) {
+        hth_trace_file_flush(tracer->file);
     }
 }
 
@@ -211,34 +210,37 @@ static hth_err trace_keep(hth_tracer *t, const trace_settings *changed)
     return HTH_OK;
 }
 
-hth_err hth_tracer_set(hth_tracer *t, const char *model, const json_t *settings)
+hth_err hth_tracer_set(hth_tracer *tracer, const char *model, const json_t *settings)
 {
     const char *key;
     json_t *v;
-    const trace_settings *own = trace_of(t, model);
-    trace_settings s = model[0] == 0 ? t->all : own != NULL ? *own : trace_defaults;
+    const trace_settings *own = trace_of(tracer, model);
+    trace_settings s = own != NULL ? *own : trace_defaults;
+    if (model[0] == 0) {
+        s = tracer->all;
+    }
     snprintf(s.model, sizeof s.model, "%s", model);
     json_object_foreach((json_t *)settings, key, v)
     {
-        HTH_TRY(set_one(t, key, v, &s));
+        HTH_TRY(set_one(tracer, key, v, &s));
     }
     if (model[0] == 0) {
-        t->all = s;
+        tracer->all = s;
     } else {
-        HTH_TRY(trace_keep(t, &s));
+        HTH_TRY(trace_keep(tracer, &s));
     }
-    t->on = t->all.level != 0;
-    for (const trace_settings *m = t->models; m != NULL; m = m->hh.next) {
-        t->on = t->on || m->level != 0;
+    tracer->on = tracer->all.level != 0;
+    for (const trace_settings *m = tracer->models; m != NULL; m = m->hh.next) {
+        tracer->on = tracer->on || m->level != 0;
     }
     return HTH_OK;
 }
 
-json_t *hth_tracer_get(const hth_tracer *t, const char *model)
+json_t *hth_tracer_get(const hth_tracer *tracer, const char *model)
 {
     char rate[24], count[24], frequency[24];
-    hth_tracer *all = (hth_tracer *)t;
-    trace_settings *own = trace_of(t, model);
+    hth_tracer *all = (hth_tracer *)tracer;
+    trace_settings *own = trace_of(tracer, model);
     snprintf(rate, sizeof rate, "%" PRIu64, trace_owner(all, own, TRACE_RATE)->rate);
     snprintf(count, sizeof count, "%" PRId64, trace_owner(all, own, TRACE_COUNT)->count);
     snprintf(frequency, sizeof frequency, "%" PRIu64,
@@ -254,7 +256,7 @@ json_t *hth_tracer_get(const hth_tracer *t, const char *model)
         json_array_append_new(levels, json_string("OFF"));
     }
     return json_pack("{s:o, s:s, s:s, s:s, s:s, s:s}", "trace_level", levels, "trace_rate", rate,
-                     "trace_count", count, "log_frequency", frequency, "trace_file", t->path,
+                     "trace_count", count, "log_frequency", frequency, "trace_file", tracer->path,
                      "trace_mode", "triton");
 }
 
@@ -277,46 +279,45 @@ hth_err hth_tracer_open(const char *file, hth_tracer **out)
     return HTH_OK;
 }
 
-void hth_tracer_close(hth_tracer *t)
+void hth_tracer_close(hth_tracer *tracer)
 {
     trace_settings *s, *next;
-    if (t == NULL) {
+    if (tracer == NULL) {
         return;
     }
-    HASH_ITER (hh, t->models, s, next) {
-        HASH_DEL(t->models, s);
+    HASH_ITER (hh, tracer->models, s, next) {
+        HASH_DEL(tracer->models, s);
         hth_free(s);
     }
-    hth_trace_file_close(t->file);
-    hth_free(t);
+    hth_trace_file_close(tracer->file);
+    hth_free(tracer);
 }
 
 // ---- over HTTP
 
 // trace_unknown answers when the path names a model that the store does not have.
-static bool trace_unknown(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+static bool trace_unknown(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     hth_manifest m;
     if (a->name[0] == 0) {
         return false;
     }
     if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
-        hth_http_fail(h, req, HTTP_BADREQUEST, "Request for unknown model: '%s' is not found",
-                      a->name);
+        hth_http_fail(h, req, 400, "Request for unknown model: '%s' is not found", a->name);
         return true;
     }
     hth_manifest_fini(&m);
     return false;
 }
 
-void hth_http_trace_get(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_trace_get(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     if (!trace_unknown(h, req, a)) {
         hth_http_send_json(h, req, hth_tracer_get(h->tracer, a->name));
     }
 }
 
-void hth_http_trace_set(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+void hth_http_trace_set(hth_http *h, hth_http_req *req, const hth_http_args *a)
 {
     json_t *q;
     if (trace_unknown(h, req, a) || !hth_http_body(h, req, &q)) {

@@ -61,22 +61,22 @@ typedef struct hth_trace {
 
 // hth_tracer_open: traces go into `file`; "": requests cannot be traced.
 hth_err hth_tracer_open(const char *file, hth_tracer **out);
-void hth_tracer_close(hth_tracer *t); // writes what is left; NULL is allowed
+void hth_tracer_close(hth_tracer *tracer); // writes what is left; NULL is allowed
 // hth_tracer_on tells whether requests may be traced at all: asked before times are taken.
-bool hth_tracer_on(const hth_tracer *t);
+bool hth_tracer_on(const hth_tracer *tracer);
 // hth_trace_begin makes a trace of a request for `model` when it is one that is to be traced;
 // freed by hth_trace_end, which also writes it.
-hth_trace *hth_trace_begin(hth_tracer *t, const char *model);
+hth_trace *hth_trace_begin(hth_tracer *tracer, const char *model);
 void hth_trace_end(hth_trace *trace);
 // hth_trace_tensor adds a tensor's contents to a trace of that level: `activity` is
 // TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT. Of large ones the first 65,536 elements, and "..".
 void hth_trace_tensor(hth_trace *trace, const char *activity, const char *name,
                       const hth_tensor *tensor);
-void hth_tracer_flush(hth_tracer *t); // writes what is complete; each tick
+void hth_tracer_flush(hth_tracer *tracer); // writes what is complete; each tick
 
 // hth_tracer_set changes settings, of one model or (`model` "") of all that have none of their own:
 // `settings` is a request's JSON, where null clears. HTH_EINVAL, HTH_ENOTSUP: nothing changed.
-hth_err hth_tracer_set(hth_tracer *t, const char *model, const json_t *settings);
-json_t *hth_tracer_get(const hth_tracer *t, const char *model); // those that hold
+hth_err hth_tracer_set(hth_tracer *tracer, const char *model, const json_t *settings);
+json_t *hth_tracer_get(const hth_tracer *tracer, const char *model); // those that hold
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is added waits as text for the file that is being written. A write begins where the array's
-// closing bracket stands, and puts it again behind what it adds.
+// closing bracket stands, and puts it again after what it adds.
 #include "server/http/trace/http_trace_file.h"
 
 #include "base/alloc.h"
@@ -70,25 +70,25 @@ static bool array_write(trace_array *a, const char *s, size_t n)
     return true;
 }
 
-void hth_trace_file_flush(hth_trace_file *f)
+void hth_trace_file_flush(hth_trace_file *file)
 {
-    trace_array *a = f->pending;
-    if (f->text.n == 0 && !f->text.failed) {
+    trace_array *a = file->pending;
+    if (file->text.n == 0 && !file->text.failed) {
         return;
     }
-    hth_text_put(&f->text, "]\n");
-    bool good = !f->text.failed && a->fd >= 0;
+    hth_text_put(&file->text, "]\n");
+    bool good = !file->text.failed && a->fd >= 0;
     if (good) {
-        f->text.p[0] = a->end == 1 ? '\n' : ',';
-        good = array_write(a, f->text.p, f->text.n);
+        file->text.p[0] = a->end == 1 ? '\n' : ',';
+        good = array_write(a, file->text.p, file->text.n);
         a->end -= good ? 2 : 0;
     }
-    if (!good && !f->failed) {
-        f->failed = true;
+    if (!good && !file->failed) {
+        file->failed = true;
         hth_log(ERROR, SERVER, "trace-file", "traces cannot be written: %s", strerror(errno));
     }
-    f->text.n = 0;
-    f->text.failed = false;
+    file->text.n = 0;
+    file->text.failed = false;
 }
 
 // file_place finds the file of a trace, and writes what waits for another one first.
@@ -173,10 +173,10 @@ void hth_trace_tensor(hth_trace *trace, const char *activity, const char *name,
     hth_text_fini(&shape);
 }
 
-void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace)
+void hth_trace_file_add(hth_trace_file *file, const hth_trace *trace)
 {
-    hth_text *out = &f->text;
-    file_place(f, trace->log_frequency);
+    hth_text *out = &file->text;
+    file_place(file, trace->log_frequency);
     hth_text_put(out, ",{\"id\":");
     hth_text_int(out, (int64_t)trace->id);
     hth_text_put(out, ",\"model_name\":");
@@ -195,7 +195,7 @@ void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace)
         hth_text_add(out, trace->tensors.p, trace->tensors.n);
     }
     if (out->n > TRACE_MOST_BYTES) {
-        hth_trace_file_flush(f);
+        hth_trace_file_flush(file);
     }
 }
 
@@ -221,14 +221,14 @@ hth_err hth_trace_file_open(const char *path, hth_trace_file **out)
     return HTH_OK;
 }
 
-void hth_trace_file_close(hth_trace_file *f)
+void hth_trace_file_close(hth_trace_file *file)
 {
-    if (f == NULL) {
+    if (file == NULL) {
         return;
     }
-    hth_trace_file_flush(f);
-    array_close(&f->whole);
-    array_close(&f->part);
-    hth_text_fini(&f->text);
-    hth_free(f);
+    hth_trace_file_flush(file);
+    array_close(&file->whole);
+    array_close(&file->part);
+    hth_text_fini(&file->text);
+    hth_free(file);
 }

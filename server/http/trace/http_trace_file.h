@@ -12,9 +12,9 @@ typedef struct hth_trace_file hth_trace_file;
 
 // hth_trace_file_open makes `path` an empty file. HTH_EINVAL, HTH_EIO, HTH_EDENIED.
 hth_err hth_trace_file_open(const char *path, hth_trace_file **out);
-void hth_trace_file_close(hth_trace_file *f); // writes what is left; NULL is allowed
-void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace);
+void hth_trace_file_close(hth_trace_file *file); // writes what is left; NULL is allowed
+void hth_trace_file_add(hth_trace_file *file, const hth_trace *trace);
 // hth_trace_file_flush writes what was added. What cannot be written is dropped, and logged once.
-void hth_trace_file_flush(hth_trace_file *f);
+void hth_trace_file_flush(hth_trace_file *file);
 
 #endif

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public functions that put models into a store and take them out.
+#include "client/exchange.h"
+#include "client/passed.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+#include <strings.h>
+
+static hth_err store_path(hearth *h, const char *path, char **out)
+{
+    return h->same_machine
+               ? hth_passed_path(path, out)
+               : hth_fail(HTH_EDENIED,
+                          "%s is not local: files are only passed by path on this machine", h->url);
+}
+
+static hth_err store_import(hearth *h, Hearth__Import *body, const char *path,
+                            const hth_watch *watch, hearth_import_report *out)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    hth_reply r;
+    HTH_TRY(store_path(h, path, &body->path));
+    q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
+    q.import_model = body;
+    hth_err err = hth_passed_to(h)
+                      ? hth_passed_import(h, body, path, watch, &r)
+                      : hth_exchange_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
+    hth_free(body->path);
+    HTH_TRY(err);
+    const Hearth__Imported *i = r.head->imported;
+    *out = (hearth_import_report){.result = {.version = i->version,
+                                             .unchanged = i->unchanged,
+                                             .tensors_new = i->tensors_new,
+                                             .tensors_shared = i->tensors_shared,
+                                             .bytes_new = i->bytes_new,
+                                             .bytes_shared = i->bytes_shared},
+                                  .tensors_repaired = i->tensors_repaired,
+                                  .bytes_repaired = i->bytes_repaired,
+                                  .record_repaired = i->record_repaired};
+    hth_reply_fini(&r);
+    return HTH_OK;
+}
+
+hearth_status hearth_import_with(hearth *h, const char *name, const char *path, int max_batch,
+                                 const hearth_import_options *options, hearth_progress progress,
+                                 void *ctx, hearth_import_report *out)
+{
+    Hearth__Import body = HEARTH__IMPORT__INIT;
+    hearth_import_report report;
+    hth_watch watch = {progress, ctx};
+    body.name = (char *)name;
+    body.max_batch = max_batch;
+    body.no_wait = options != NULL && options->no_wait != 0;
+    hth_err err = store_import(h, &body, path, &watch, &report);
+    if (err == HTH_OK && out != NULL) {
+        *out = report;
+    }
+    return (hearth_status)err;
+}
+
+hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
+                            hearth_progress progress, void *ctx, hearth_import_result *out)
+{
+    hearth_import_report report;
+    hearth_status s = hearth_import_with(h, name, path, max_batch, NULL, progress, ctx, &report);
+    if (s == HEARTH_OK && out != NULL) {
+        *out = report.result;
+    }
+    return s;
+}
+
+hearth_status hearth_remove(hearth *h, const char *model)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Remove body = HEARTH__REMOVE__INIT;
+    hth_reply r;
+    body.model = (char *)model;
+    q.body_case = HEARTH__REQUEST__BODY_REMOVE;
+    q.remove = &body;
+    hth_err err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
+    if (err == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}
+
+hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Gc body = HEARTH__GC__INIT;
+    hth_reply r;
+    q.body_case = HEARTH__REQUEST__BODY_GC;
+    q.gc = &body;
+    hth_err err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_COLLECTED, NULL, &r);
+    if (err == HTH_OK) {
+        *files = r.head->collected->files;
+        *bytes = r.head->collected->bytes;
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}
+
+hearth_status hearth_export(hearth *h, const char *model, const char *path)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Export body = HEARTH__EXPORT__INIT;
+    hth_reply r;
+    size_t n = strlen(path);
+    if (n >= 5 && strcasecmp(path + n - 5, ".onnx") == 0) {
+        return (hearth_status)hth_fail(HTH_EINVAL,
+                                       "'%s': an export is a safetensors file, not an ONNX file: "
+                                       "give it a name that ends in .safetensors",
+                                       path);
+    }
+    hth_err err = store_path(h, path, &body.path);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    body.model = (char *)model;
+    if (hth_passed_to(h)) {
+        err = hth_passed_export(h, &body, path);
+        hth_free(body.path);
+        return (hearth_status)err;
+    }
+    q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
+    q.export_model = &body;
+    err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
+    hth_free(body.path);
+    if (err == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who computes next: a request that comes in the middle of a measurement or of a compilation is
+// answered there, and what was interrupted goes on; measuring leaves a server that is asked alone.
+#include "engine/serve/serve.h"
+#include "base/clock.h"
+#include "tests/rig/site_rig.h"
+
+#define USES 3
+
+typedef struct rig {
+    site_rig s;
+    hth_serve serve;
+    hth_timing_cache cache;
+    call c;
+    hth_request_tensor in;
+    hth_request *arrives; // at the next look
+    int measured, looked; // nodes: that are, and that were when it was taken
+    int jobs;             // turns of jobs
+    hth_model *job;       // a job: compiles for that; NULL: there is none
+} rig;
+
+static hth_err rig_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    return hth_store_text_get(((rig *)ctx)->s.store, key, value, cap);
+}
+
+static hth_err rig_put(void *ctx, const char *key, const char *value)
+{
+    rig *r = ctx;
+    r->measured++;
+    return hth_store_text_put(r->s.store, key, value);
+}
+
+static bool rig_between(void *ctx)
+{
+    rig *r = ctx;
+    return hth_serve_tuning(&r->serve) && hth_work_point(r->s.site.queue);
+}
+
+static hth_request *rig_mail(void *ctx)
+{
+    rig *r = ctx;
+    hth_request *one = r->arrives;
+    r->arrives = NULL;
+    r->looked = one != NULL ? r->measured : r->looked;
+    return one;
+}
+
+static bool rig_wait(void *ctx, uint64_t ns)
+{
+    return true;
+}
+
+static bool rig_due(void *ctx)
+{
+    return ((rig *)ctx)->job != NULL;
+}
+
+// A job that compiles: a request arrives after it has begun.
+static bool rig_job(void *ctx)
+{
+    rig *r = ctx;
+    hth_model *m = r->job;
+    hth_tensor in[1];
+    hth_program *p;
+    r->job = NULL;
+    r->jobs++;
+    assert_ok(hth_model_synthetic(m, 7, false, in));
+    r->arrives = &r->c.r;
+    assert_ok(hth_infer_program(&r->s.models, &m->source, in, false, NULL, &p));
+    assert_true(r->c.finished); // it was answered before that was done
+    assert_int_equal(p->key[0].shape.dim[0], 7);
+    hth_free(in[0].data);
+    return true;
+}
+
+static void rig_answer(hth_request *q, hth_err err)
+{
+    assert_ok(err);
+    call *c = (call *)((char *)q - offsetof(call, r));
+    c->finished = true;
+    free(c->out[0].data);
+    hth_free(q->outputs);
+}
+
+static void rig_ask(rig *r)
+{
+    static float pixels[64];
+    r->in = (hth_request_tensor){.t = {.dtype = HTH_DT_F32,
+                                       .shape = {4, {1, 1, 8, 8}},
+                                       .data = pixels,
+                                       .bytes = sizeof pixels}};
+    r->c = (call){.r = {.model = "digits", .inputs = &r->in, .n_inputs = 1}};
+    call_init(&r->c);
+    r->arrives = &r->c.r;
+}
+
+static void rig_open(rig *r)
+{
+    memset(r, 0, sizeof *r);
+    r->cache = (hth_timing_cache){
+        .get = rig_get, .put = rig_put, .ctx = r, .between = rig_between, .owner = r};
+    site_rig_open(&r->s, &r->cache);
+    put(r->s.store, "digits", "tests/data/digits/digits.onnx");
+    r->serve = (hth_serve){.ms = &r->s.models,
+                           .mail = rig_mail,
+                           .wait = rig_wait,
+                           .answer = rig_answer,
+                           .due = rig_due,
+                           .job = rig_job,
+                           .ctx = r,
+                           .queue = 16};
+    hth_serve_init(&r->serve);
+}
+
+static void rig_close(rig *r)
+{
+    hth_serve_stop(&r->serve);
+    hth_serve_fini(&r->serve);
+    site_rig_close(&r->s);
+}
+
+// Requests until measuring is worth it.
+static void rig_use(rig *r)
+{
+    uint64_t wake_ns;
+    for (int i = 0; i < USES; i++) {
+        rig_ask(r);
+        while (!r->c.finished) {
+            (void)hth_serve_iterate(&r->serve, false, &wake_ns);
+        }
+    }
+}
+
+// rig_rest has turns until what is in progress is over.
+static void rig_rest(rig *r)
+{
+    uint64_t wake_ns;
+    while (!hth_serve_over(&r->serve)) {
+        (void)hth_serve_iterate(&r->serve, true, &wake_ns);
+    }
+}
+
+static void test_idle(void **state)
+{
+    rig r;
+    uint64_t wake_ns;
+    rig_open(&r);
+    rig_use(&r);
+    rig_rest(&r);
+    r.serve.requested_ns = 1; // long ago
+    while (r.measured < 2) {
+        int before = r.measured;
+        assert_true(hth_serve_iterate(&r.serve, false, &wake_ns)); // at full pace
+        assert_true(r.measured > before);                          // a node a step
+    }
+    rig_ask(&r);
+    for (int i = 0; !r.c.finished; i++) { // taken in the middle of a step, and answered there
+        int before = r.measured;
+        (void)hth_serve_iterate(&r.serve, false, &wake_ns);
+        assert_true(r.arrives != NULL || r.measured == before);
+        assert_true(i < 3);
+    }
+    assert_int_equal(r.serve.batcher.n, 0);
+    rig_rest(&r);
+    rig_close(&r);
+}
+
+// Once somebody has asked, measuring leaves the device alone for most of the time.
+static void test_rests(void **state)
+{
+    rig r;
+    uint64_t wake_ns, from_ns = hth_now_ns();
+    rig_open(&r);
+    rig_use(&r);
+    bool rests = false;
+    r.serve.measured_ns = 0; // now
+    for (int before = r.measured; !rests && r.measured < before + 8;) {
+        r.serve.requested_ns = hth_now_ns();
+        rests = !hth_serve_iterate(&r.serve, false, &wake_ns) && wake_ns > hth_now_ns();
+    }
+    assert_true(rests && wake_ns > from_ns && wake_ns != UINT64_MAX);
+    rig_rest(&r); // but where the engine stops
+    rig_close(&r);
+}
+
+// A job that compiles is left in the middle for a request, and gone on with.
+static void test_compile(void **state)
+{
+    rig r;
+    uint64_t wake_ns;
+    rig_open(&r);
+    rig_use(&r);
+    rig_rest(&r);
+    rig_ask(&r);
+    r.arrives = NULL;
+    r.job = hth_model_current(&r.s.models, "digits");
+    assert_non_null(r.job);
+    while (r.jobs == 0 || hth_work_busy(&r.serve.work[HTH_SERVE_JOBS].work)) {
+        (void)hth_serve_iterate(&r.serve, false, &wake_ns);
+    }
+    assert_true(r.c.finished);
+    rig_rest(&r);
+    rig_close(&r);
+}
+
+// One for a batch whose program is not there is compiled on a stack of its own, and one that comes
+// meanwhile, whose program is there, is answered first.
+static void test_not_there(void **state)
+{
+    rig r;
+    uint64_t wake_ns;
+    static float pixels[64 * 3];
+    rig_open(&r);
+    rig_use(&r);
+    rig_rest(&r);
+    hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                   .shape = {4, {3, 1, 8, 8}},
+                                   .data = pixels,
+                                   .bytes = sizeof pixels}};
+    call big = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    call_init(&big);
+    hth_serve_take(&r.serve, &big.r);
+    rig_ask(&r);
+    while (!r.c.finished) {
+        assert_false(big.finished);
+        (void)hth_serve_iterate(&r.serve, false, &wake_ns);
+    }
+    assert_true(hth_work_busy(&r.serve.work[HTH_SERVE_REQUESTED].work));
+    rig_rest(&r);
+    assert_true(big.finished);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle), cmocka_unit_test(test_rests),
+                                       cmocka_unit_test(test_compile),
+                                       cmocka_unit_test(test_not_there)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

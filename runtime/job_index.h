@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/job_index.h - the numbers of training jobs. A job is called as the model that it makes,
+// and many jobs make the same model one after the other: its number, which no other job of the
+// store ever has, tells which of them is meant. Any thread, and any process that has the store
+// open.
+#ifndef HTH_RUNTIME_JOB_INDEX_H
+#define HTH_RUNTIME_JOB_INDEX_H
+
+#include "runtime/checkpoint_index.h"
+
+#define HTH_JOB_INDEX 1000 // jobs whose names are found by their numbers: the last ones
+
+// hth_job_index_take gives out the next number, from 1.
+hth_err hth_job_index_take(hth_store *store, uint64_t *id);
+// hth_job_index_add gives `job` of `tenant` the next number, by which hth_job_index_find knows it.
+hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant, uint64_t *id);
+// hth_job_index_find stores the name of job number `id`, and whose it is. HTH_ENOENT.
+hth_err hth_job_index_find(hth_store *store, uint64_t id, char job[HTH_CHECKPOINT_JOB],
+                           char tenant[HTH_TENANT]);
+// hth_job_index_resolve reads which job the arguments of a command mean, {"id": 7}, {"job": "7"}
+// where no model is called so, or {"job": "digits"}: in the first two it sets "job" to the job's
+// name and "id" to its number. `tenant` is who asks, NULL: someone who may know of others' jobs.
+// HTH_ENOENT: such a number is another tenant's; HTH_EINVAL: "id" is no number of a job.
+hth_err hth_job_index_resolve(hth_store *store, json_t *args, const char *tenant);
+
+#endif

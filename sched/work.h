@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// sched/work.h - the run queue of a device, and work that it can interrupt: each has a stack of its
+// own (fiber.h), so that a call that takes long is left in the middle, at a preemption point, and
+// gone on with later. One thread: the device's *loop*.
+//
+// Design notes
+// Only the loop decides. On its own stack it takes what arrives, asks the run queue who is next,
+// and has that compute: what is short there and then, what may take long as a *work*. Code that
+// computes for long calls hth_work_point as often as it can bear an interruption. On a work's stack
+// that gives the device back to the loop where somebody else wants it; on the loop's own the loop
+// only looks what arrived. So nothing ever computes inside another's call.
+//
+// What must not be met half done - a run whose values lie in the memory that all runs share -
+// holds the device (hth_work_hold): points inside are looks only.
+//
+// A work that computes on other threads for a while (hth_work_elsewhere) is *away*: the loop serves
+// others, and goes on with it when that has ended.
+#ifndef HTH_SCHED_WORK_H
+#define HTH_SCHED_WORK_H
+
+#include "sched/fiber.h"
+#include "sched/run_queue.h"
+
+typedef struct hth_work {
+    hth_run_item item; // first; the loop's, but for what is the run queue's
+    uint64_t least_ns; // a slice ends at the first point after this long
+    // its own
+    hth_fiber *fiber; // NULL: it is not in progress
+    uint64_t from_ns; // when its slice began
+    bool away;        // what it waits for computes elsewhere
+} hth_work;
+
+// Other threads that a work can compute on, one work at a time. The loop's thread calls all three.
+typedef struct hth_work_other {
+    // start has fn(arg) begin there; false: it cannot, for want of memory.
+    bool (*start)(void *ctx, hth_err (*fn)(void *arg), void *arg);
+    bool (*busy)(void *ctx);
+    hth_err (*wait)(void *ctx); // for its end; its result, with its sentence
+    void *ctx;
+} hth_work_other;
+
+#define HTH_WORK_STACKS 2 // works in progress at a time, at most
+
+typedef struct hth_work_queue {
+    // the loop's
+    void (*poll)(void *ctx);   // takes what has arrived; computes nothing. NULL: nothing arrives
+    bool (*wanted)(void *ctx); // somebody else wants the device. NULL: nobody ever does
+    // slice is told of each slice of `w`, before the run queue is: it may set what is the loop's in
+    // w->item. over: w has ended, or is away from now on. May be NULL.
+    void (*slice)(void *ctx, hth_work *work, uint64_t took_ns, uint64_t now_ns, bool over);
+    void *ctx;
+    const hth_work_other *other; // NULL: there are no other threads
+    // its own
+    hth_run_queue runs;
+    hth_fiber *spare[HTH_WORK_STACKS]; // stacks that nobody is on
+    hth_work *now;                     // whose stack the thread is on; NULL: the loop's own
+    int held;
+    uint64_t slices;   // that were run, of anybody
+    uint64_t other_ns; // what others took while the last work that was away was so
+} hth_work_queue;
+
+void hth_work_fini(hth_work_queue *queue); // no work is in progress
+
+// ---- for the loop
+
+// hth_work_begin has fn(arg) done as `work`, and returns when its first slice has ended. Without
+// memory for a stack it is done at once, without interruption.
+void hth_work_begin(hth_work_queue *queue, hth_work *work, void (*fn)(void *arg), void *arg);
+// hth_work_go goes on with a work in progress, for a slice; not while it computes elsewhere.
+void hth_work_go(hth_work_queue *queue, hth_work *work);
+bool hth_work_busy(const hth_work *work); // in progress
+// hth_work_computes says that a work is away and still computes there.
+bool hth_work_computes(const hth_work_queue *queue, const hth_work *work);
+// hth_work_ran notes that the loop computed on its own stack for took_ns.
+void hth_work_ran(hth_work_queue *queue, uint64_t took_ns);
+
+// ---- for what computes. q NULL: the caller has the device for itself
+
+// hth_work_point is a preemption point. true: others have computed meanwhile.
+bool hth_work_point(hth_work_queue *queue);
+// hth_work_hold keeps the device until hth_work_let; they nest.
+void hth_work_hold(hth_work_queue *queue);
+void hth_work_let(hth_work_queue *queue);
+// hth_work_elsewhere does fn(arg) on other threads while the loop serves others, and returns its
+// result. It is done here where there are none, or where the caller is no work.
+hth_err hth_work_elsewhere(hth_work_queue *queue, hth_err (*fn)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that a thread answers from the store: the list of models, verify, import, export,
+// remove, gc. An import then asks the engine to serve what is new.
+#include "server/rpc/rpc_slot_impl.h"
+
+#include "base/alloc.h"
+#include "runtime/catalog.h"
+#include "runtime/verify.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void request_list(hth_store_task *j)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    char *json;
+    hth_err err = hth_catalog_list(s->d->store, &json);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    hth_rpc_slot_document(s, json);
+    hth_free(json);
+}
+
+void hth_rpc_slot_models(hth_rpc_slot *slot)
+{
+    slot->job.run = request_list;
+    hth_store_worker_submit(slot->d->lists, &slot->job);
+}
+
+static int request_verify_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "reading", done, total);
+    return s->r.canceled;
+}
+
+static void request_verify(hth_store_task *j)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    char *json = NULL;
+    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
+                                : hth_verify_answer(s->d->store, s->q->query->arguments,
+                                                    request_verify_progress, s, &json);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    hth_rpc_slot_told(s, json, true);
+}
+
+void hth_rpc_slot_verify(hth_rpc_slot *slot)
+{
+    slot->job.run = request_verify;
+    hth_store_worker_submit(slot->d->checks, &slot->job);
+}
+
+static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "importing", done, total);
+    return s->r.canceled;
+}
+
+static void request_imported(hth_rpc_slot *s)
+{
+    const hth_put_result *r = &s->put;
+    Hearth__Reply reply = HEARTH__REPLY__INIT;
+    Hearth__Imported body = HEARTH__IMPORTED__INIT;
+    body.version = r->version;
+    body.unchanged = r->unchanged;
+    body.tensors_new = r->tensors_new;
+    body.tensors_shared = r->tensors_shared;
+    body.bytes_new = r->bytes_new;
+    body.bytes_shared = r->bytes_shared;
+    body.tensors_repaired = r->tensors_repaired;
+    body.bytes_repaired = r->bytes_repaired;
+    body.record_repaired = r->record_repaired;
+    reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
+    reply.imported = &body;
+    hth_rpc_slot_reply(s, &reply);
+}
+
+// request_stored says what became of a version that is in the store, but does not answer.
+static void request_stored(hth_rpc_slot *s, hth_err err, const char *why)
+{
+    char sentence[800];
+    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->q->import_model->name,
+             s->put.version, why);
+    hth_rpc_slot_fail(s, err, sentence);
+}
+
+static void request_serves(hth_request *req)
+{
+    hth_rpc_slot *s = req->ctx;
+    hth_free(req->json);
+    req->json = NULL;
+    // an engine that is started again loads the newest version: it is asked once more, as long as
+    // it is not that version which ends it
+    if (req->err == HTH_EDEVLOST && ++s->losses < HTH_RPC_SLOT_LOSSES &&
+        hth_engine_submit(s->d->engine, req) == HTH_OK) {
+        return;
+    }
+    hth_free(s->arguments);
+    if (req->err != HTH_OK) {
+        request_stored(s, req->err, req->detail);
+    } else {
+        request_imported(s);
+    }
+}
+
+// request_serve waits until the version that was imported answers by its name, where the name is
+// served.
+static void request_serve(hth_rpc_slot *s)
+{
+    const char *name = s->q->import_model->name;
+    char text[32];
+    json_t *args = json_pack("{s:s}", "model", name);
+    char *arguments = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
+    s->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
+    free(arguments);
+    json_decref(args);
+    if (s->arguments == NULL) {
+        request_stored(s, HTH_ENOMEM, "out of memory");
+        return;
+    }
+    snprintf(text, sizeof text, "loading version %d", s->put.version);
+    hth_rpc_slot_set_progress(s, text, 0, 0);
+    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
+    s->r.tenant = s->tenant;
+    s->r.command = HTH_COMMAND_SERVING;
+    s->r.arguments = s->arguments;
+    s->r.done = request_serves;
+    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    if (err != HTH_OK) {
+        hth_free(s->arguments);
+        request_stored(s, err, hth_err_detail());
+    }
+}
+
+static void request_wanted(hth_rpc_slot *s, hth_onnx_wanted *w)
+{
+    Hearth__Reply reply = HEARTH__REPLY__INIT;
+    Hearth__Wanted body = HEARTH__WANTED__INIT;
+    body.locations = w->location;
+    body.n_locations = (size_t)w->n;
+    reply.body_case = HEARTH__REPLY__BODY_WANTED;
+    reply.wanted = &body;
+    hth_rpc_slot_reply(s, &reply);
+}
+
+static void request_import(hth_rpc_slot *s)
+{
+    const Hearth__Import *q = s->q->import_model;
+    hth_onnx_wanted wanted = {NULL, 0, 0};
+    bool no_wait = q->no_wait;
+    hth_err err =
+        s->n_given > 0
+            ? hth_catalog_import_given(s->d->store, q->name, q->path, s->given, s->n_given,
+                                       q->max_batch, request_put_progress, s, &wanted, &s->put)
+            : hth_catalog_import(s->d->store, q->name, q->path, q->max_batch, request_put_progress,
+                                 s, &s->put);
+    if (err == HTH_ENOENT && wanted.n > 0) {
+        request_wanted(s, &wanted);
+    } else if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+    } else if (no_wait) {
+        request_imported(s);
+    } else {
+        request_serve(s);
+    }
+    hth_onnx_wanted_fini(&wanted);
+}
+
+static void request_run_job(hth_store_task *j)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Collected collected = HEARTH__COLLECTED__INIT;
+    Hearth__Done finished = HEARTH__DONE__INIT;
+    hth_err err;
+    r.body_case = HEARTH__REPLY__BODY_FINISHED;
+    r.finished = &finished;
+    if (s->r.canceled) {
+        err = hth_fail(HTH_ECANCELED, "canceled before it began");
+    } else if (s->q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
+        request_import(s);
+        return;
+    } else if (s->q->body_case == HEARTH__REQUEST__BODY_GC) {
+        err = hth_store_gc(s->d->store, &collected.files, &collected.bytes);
+        r.body_case = HEARTH__REPLY__BODY_COLLECTED;
+        r.collected = &collected;
+    } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
+        err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path,
+                                 s->file);
+    } else {
+        err = hth_catalog_remove(s->d->store, s->q->remove->model);
+    }
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+    } else {
+        hth_rpc_slot_reply(s, &r);
+    }
+}
+
+// request_given takes over the files of an import.
+static hth_err request_given(hth_rpc_slot *s)
+{
+    const Hearth__Import *q = s->q->import_model;
+    if (q->files[0]->location[0] != 0 || q->n_files > HTH_ONNX_WANTED + 1) {
+        return hth_fail(HTH_EINVAL, "the model comes first of what is passed");
+    }
+    s->given = hth_calloc(q->n_files, sizeof *s->given);
+    if (s->given == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an import");
+    }
+    for (size_t i = 0; i < q->n_files; i++) {
+        s->given[i].location = q->files[i]->location;
+        HTH_TRY(hth_conn_take(s->conn, q->files[i]->handle, &s->given[i].fd));
+        s->n_given++;
+    }
+    return HTH_OK;
+}
+
+// request_job_files takes over what an import or export was passed, or looks whether it may name
+// paths.
+static hth_err request_job_files(hth_rpc_slot *s)
+{
+    const Hearth__Request *q = s->q;
+    if (q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
+        return q->import_model->n_files > 0 ? request_given(s) : hth_rpc_slot_may_name(s);
+    }
+    if (q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
+        uint64_t handle = q->export_model->handle;
+        return handle != 0 ? hth_conn_take(s->conn, handle, &s->file) : hth_rpc_slot_may_name(s);
+    }
+    return HTH_OK;
+}
+
+void hth_rpc_slot_job(hth_rpc_slot *slot)
+{
+    hth_err err = request_job_files(slot);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
+        return;
+    }
+    slot->job.run = request_run_job;
+    hth_store_worker_submit(slot->d->jobs, &slot->job);
+}
