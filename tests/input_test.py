@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
 
+tap.need_numpy()
 BUILD = os.path.abspath(sys.argv[1])
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')

@@ -61,14 +61,20 @@ static void others_are(bool busy)
     pthread_mutex_unlock(&others.lock);
 }
 
-// How many of the choices that are listed were disturbed.
-static int disturbed(const fixture *f, const char *arguments, int *rows)
+// How many of the nodes that are listed were disturbed. The rows of a node follow one another.
+static int disturbed(const fixture *f, const char *arguments, int *nodes)
 {
     json_t *doc = told(f, "convsel", arguments);
+    const char *before = "";
     int n = 0;
-    *rows = (int)json_array_size(doc);
-    for (int i = 0; i < *rows; i++) {
-        n += json_is_true(json_object_get(json_array_get(doc, (size_t)i), "disturbed"));
+    *nodes = 0;
+    for (int i = 0; i < (int)json_array_size(doc); i++) {
+        const json_t *row = json_array_get(doc, (size_t)i);
+        const char *node = json_string_value(json_object_get(row, "node"));
+        bool next = strcmp(node, before) != 0;
+        *nodes += next;
+        n += next && json_is_true(json_object_get(row, "disturbed"));
+        before = node;
     }
     json_decref(doc);
     return n;
@@ -76,9 +82,9 @@ static int disturbed(const fixture *f, const char *arguments, int *rows)
 
 static void all_disturbed(const fixture *f, const char *arguments)
 {
-    int rows, n = disturbed(f, arguments, &rows);
-    assert_true(rows >= CONVS);
-    assert_int_equal(n, rows);
+    int nodes, n = disturbed(f, arguments, &nodes);
+    assert_int_equal(nodes, CONVS);
+    assert_int_equal(n, CONVS);
 }
 
 // Requests for a batch of one, as often as it takes until algorithms are measured for it.
@@ -100,12 +106,12 @@ static void run_digits(const fixture *f)
 // Looks and answers until nothing that is listed is disturbed.
 static void expect_quiet(const fixture *f, const char *arguments, int looks)
 {
-    int rows = 0, left = CONVS;
+    int nodes = 0, left = CONVS;
     for (int i = 0; i < HTH_CONVSEL_TRIES && left > 0; i++) { // a real disturbance is possible, too
         others_wait(looks += 2 * left); // only what is still marked is taken again
-        left = disturbed(f, arguments, &rows);
+        left = disturbed(f, arguments, &nodes);
     }
-    assert_true(rows >= CONVS);
+    assert_int_equal(nodes, CONVS);
     assert_int_equal(left, 0);
 }
 

@@ -139,9 +139,5 @@ class Peers(unittest.TestCase):
 
 
 if __name__ == '__main__':
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        print('1..0 # SKIP no NumPy (make deps-test)')
-        sys.exit(0)
+    tap.need_numpy()
     sys.exit(tap.run((Peers,)))

@@ -10,6 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE + '/tools')
 import tap  # noqa: E402
 
+tap.need_numpy()
 BUILD = sys.argv[1] if len(sys.argv) > 1 else 'build'
 
 

@@ -106,6 +106,13 @@ def use_python(module, python):
     return False
 
 
+def need_numpy():
+    """Debian's NumPy belongs to Debian's Python; another may come first in the path."""
+    if not use_python('numpy', '/usr/bin/python3'):
+        print('1..0 # SKIP NumPy is not installed (make deps-test)')
+        sys.exit(0)
+
+
 def clients_folder():
     """Where build-aux/clients.sh puts the clients of others."""
     return os.environ.get('HEARTH_CLIENTS') or os.path.join(
