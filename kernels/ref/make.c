@@ -6,7 +6,11 @@
 // store shape and bytes, called again with memory they fill it.
 #include "kernels/ref/ref.h"
 
+#include "base/pace.h"
+
 #include <math.h>
+
+#define MAKE_PART 65536 // elements that are made between two counts of the work (base/pace.h)
 
 static hth_err make_disagree(void)
 {
@@ -103,14 +107,19 @@ REF_KERNEL(ref_range)
             return make_disagree();
         }
     }
+    bool integer = ref_is_int(dt);
+    uint64_t start = integer ? (uint64_t)ref_get_i64(dt, in[0].data, 0) : 0;
+    uint64_t delta = integer ? (uint64_t)ref_get_i64(dt, in[2].data, 0) : 0;
+    double start_real = integer ? 0 : ref_get_f64(dt, in[0].data, 0);
+    double delta_real = integer ? 0 : ref_get_f64(dt, in[2].data, 0);
     for (int64_t i = 0; i < count; i++) {
-        if (ref_is_int(dt)) {
-            uint64_t start = (uint64_t)ref_get_i64(dt, in[0].data, 0),
-                     delta = (uint64_t)ref_get_i64(dt, in[2].data, 0);
+        if (i % MAKE_PART == 0 && hth_pace_over(MAKE_PART)) {
+            break; // ref_run returns why
+        }
+        if (integer) {
             ref_set_i64(dt, out[0].data, i, (int64_t)(start + (uint64_t)i * delta));
         } else {
-            double start = ref_get_f64(dt, in[0].data, 0), delta = ref_get_f64(dt, in[2].data, 0);
-            ref_set_f64(dt, out[0].data, i, start + (double)i * delta);
+            ref_set_f64(dt, out[0].data, i, start_real + (double)i * delta_real);
         }
     }
     return HTH_OK;
