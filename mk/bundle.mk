@@ -7,10 +7,10 @@ STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c 
 BUNDLE_MAINS = hearth:client/cli/hearth_main.o hearthd:server/daemon/hearthd_main.o
 BUNDLE_RPATH = -Wl,-rpath,'$$ORIGIN/lib'
 BUNDLE_DNNL = $(if $(BUNDLE_CPU),$(BUNDLE)/build/libhearth_dnnl.so)
-BUNDLE_PY = $(patsubst %,tests/%.py,gpu_compare gpu_torch gpu_pagein bench/train_policies tools/record_problems \
-            tools/make_models)
+BUNDLE_PY = $(patsubst %,tests/%.py,gpu/gpu_compare gpu/gpu_torch gpu/gpu_pagein bench/train_policies \
+            tools/record_problems tools/make_models)
 BUNDLE_FOLDERS = $(addprefix $(BUNDLE)/,build/kernels/cuda build/tests/cuda build/lib \
-            tests/data tests/bench tests/tools)
+            tests/data tests/bench tests/gpu tests/tools)
 
 .PHONY: bundle
 bundle: all ## what a machine with a GPU needs for gpu-check, as an archive; BUNDLE_CPU=1: with oneDNN
@@ -32,7 +32,7 @@ bundle: all ## what a machine with a GPU needs for gpu-check, as an archive; BUN
 	    awk '$$3 ~ "^/" {print $$3}' | sort -u | \
 	    grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $(BUNDLE)/build/lib/
 	$(Q)cp -r tests/data/digits tests/data/devices $(BUNDLE)/tests/data/
-	$(Q)for f in tests/gpu_check.sh $(BUNDLE_PY); do cp $$f $(BUNDLE)/$$f || exit 1; done
+	$(Q)for f in tests/gpu/gpu_check.sh $(BUNDLE_PY); do cp $$f $(BUNDLE)/$$f || exit 1; done
 	$(Q)cp build-aux/bundle-check.sh $(BUNDLE)/check
 	$(Q)tar czf $(BUNDLE).tar.gz -C $(B) bundle
 	$(Q)du -sh $(BUNDLE) $(BUNDLE).tar.gz

@@ -46,16 +46,16 @@ $(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a | $(DNN
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS) -lcmocka
 endif
-# The fake driver as a plug-in file: what gpu-check runs is itself run by tests/gpu_check_test.sh.
+# The fake driver as a plug-in file: what gpu-check runs is itself run by tests/gpu/gpu_check_test.sh.
 $(B)/fake/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
 
-# On a machine with a GPU; the head of tests/gpu_check.sh names what can be set.
+# On a machine with a GPU; the head of tests/gpu/gpu_check.sh names what can be set.
 CUDA_CHECKS := $(patsubst %,kernels/cuda/%_test,attention attention_parts elementwise norm gemm train_ops train_rare \
             rare) tests/cuda/cuda_probe_test tests/cuda/cuda_speed_test
 .PHONY: gpu-check
 gpu-check: all ## on a machine with an NVIDIA GPU: operators, models and training on it, as a table
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
-	$(Q)sh tests/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'
+	$(Q)sh tests/gpu/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'

@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
+SCRIPTS  := $(wildcard $(foreach d,tests tests/security tests/gpu,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
@@ -36,9 +36,9 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,bodies certificate clients confined cxx damage demo disk_full files fork \
-            hostile_model job_owner page python rpc security soak terminal versions) \
-            $(patsubst %,tests/%_test.sh,gpu_check onednn ops resume spill)
+            $(patsubst %,tests/%_test.py,clients cxx damage demo disk_full fork job_owner page python rpc soak terminal \
+            versions $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests
 	$(RUN_TESTS) $(call first,$(SCRIPTS) $(TESTBIN))
@@ -66,7 +66,7 @@ check-asan: ## test under the address and undefined-behaviour sanitizers
 TSAN_NOT := graph/% planner/% kernels/% tests/cuda/% tests/%_values_test.c tests/winograd_% tests/specialize_%
 TSAN_TESTS := $(filter-out $(TSAN_NOT),$(TESTS)) kernels/dnnl/openmp_test.c \
             $(patsubst %,tests/cuda/cuda_%_test.c,devices engine metrics tenant)
-TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,bodies clients metrics security)
+TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,clients metrics security/bodies security/security)
 TSAN_BUILD = B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC=
 check-tsan: export HEARTH_TEST_SECONDS = 1800
 check-tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report

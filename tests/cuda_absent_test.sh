@@ -36,7 +36,7 @@ if installed 'libcuda\.so\.1'; then
     skip 'gpu-check' "this machine has NVIDIA's driver"
 else
     n=$((n + 1))
-    out=$(sh tests/gpu_check.sh "$build" "$dir/check" 2>&1)
+    out=$(sh tests/gpu/gpu_check.sh "$build" "$dir/check" 2>&1)
     case $?,$out in
     2,"gpu-check: nothing was run on a GPU: "*"no CUDA device: "*) echo "ok $n - gpu-check says that nothing was run" ;;
     *) echo "not ok $n - gpu-check: $out" ;;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One set of forms of weights for all batches of a model, whichever algorithms are measured to be
 // the fastest for each.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 #include "engine/serve/infer.h"
 #include "runtime/ledger.h"
 #include "tests/rig/site_rig.h"

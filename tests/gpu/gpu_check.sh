@@ -6,7 +6,7 @@
 # table to stdout, at the end all of it, and files to OUT_DIR. A part all of whose rows are ok is done and not run again; the rows of
 # one that is run again take the place of those it had. Exit 1: a row of the table, of whichever run, says FAILED; 2: there is no GPU
 # here, which is said in a sentence.
-# usage: tests/gpu_check.sh BUILD_DIR OUT_DIR [CUDA_HOME]
+# usage: tests/gpu/gpu_check.sh BUILD_DIR OUT_DIR [CUDA_HOME]
 #   GPU_PARTS='machine probes ..'   these only, in this order
 #   GPU_SECONDS=560                 nothing is begun after that, and no part gets more than what is left
 #   GPU_NETWORKS='vgg19:144 ..'     networks and their batches; NAME.onnx and NAME-infer.onnx in GPU_MODELS (made there by PyTorch)
@@ -154,7 +154,7 @@ part_answers() {
             return
         }
     done
-    said=$(python3 tests/gpu_compare.py answers "$out/answers-cpu" "$out/answers-cuda" 2>&1)
+    said=$(python3 tests/gpu/gpu_compare.py answers "$out/answers-cpu" "$out/answers-cuda" 2>&1)
     judge 'answers of digits, against the CPU' $? "$said"
 }
 # Losses: whole and in 75 % of the memory, with CUDA graphs and without: the same bits where the algorithms are the same.
@@ -171,7 +171,7 @@ part_training() {
         }
     done
     for way in graphless less; do
-        said=$(python3 tests/gpu_compare.py losses "$out/train-whole.json" "$out/train-$way.json" 2>&1)
+        said=$(python3 tests/gpu/gpu_compare.py losses "$out/train-whole.json" "$out/train-$way.json" 2>&1)
         judge "training: whole against $way" $? "$said"
     done
 }
@@ -185,7 +185,7 @@ part_speed() {
 part_models() {
     for n in $networks; do
         [ -e "$models/${n%:*}.onnx" ] && { row "model ${n%:*}" ok 'is there'; continue; }
-        limited 120 python3 tests/gpu_torch.py export "$models" "${n%:*}" >"$out/export-${n%:*}.log" 2>&1
+        limited 120 python3 tests/gpu/gpu_torch.py export "$models" "${n%:*}" >"$out/export-${n%:*}.log" 2>&1
         judge "model ${n%:*}, exported" $? "$(tail -1 "$out/export-${n%:*}.log" | cut -c1-80)"
     done
 }
@@ -230,7 +230,7 @@ against() { # MODE NAME BATCH PRECISION: PyTorch's figure and hearth's over it
     [ -n "${GPU_NO_TORCH:-}" ] && return
     known 'PyTorch ' " $1 $2, batch $3, $4" >"$store/torch.json"
     if [ ! -s "$store/torch.json" ]; then
-        limited 90 python3 tests/gpu_torch.py "$1" "$2" "$3" "$4" >"$store/torch.json" 2>"$out/torch-$1-$2-$3-$4.log" || {
+        limited 90 python3 tests/gpu/gpu_torch.py "$1" "$2" "$3" "$4" >"$store/torch.json" 2>"$out/torch-$1-$2-$3-$4.log" || {
             row '  PyTorch, the same' skipped "$(tail -1 "$out/torch-$1-$2-$3-$4.log" | cut -c1-90)"
             return
         }
@@ -276,7 +276,7 @@ part_policies() {
 part_pagein() {
     name=${GPU_PAGEIN:-vgg19-infer}
     has_model "$name" || { row "page-in of $name" skipped 'no model'; return; }
-    said=$(limited 120 python3 tests/gpu_pagein.py "$build/hearthd" "$store/s" "$device" "$name" 2>"$out/pagein.log")
+    said=$(limited 120 python3 tests/gpu/gpu_pagein.py "$build/hearthd" "$store/s" "$device" "$name" 2>"$out/pagein.log")
     code=$?
     [ -n "$fake" ] && [ $code = 0 ] && said='not measured'
     [ -n "$fake" ] || [ $code != 0 ] || result 'page-in' "$(printf %s "$said" | cut -d' ' -f1)" ms

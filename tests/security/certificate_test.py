@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a client says of a server's certificate over tls+tcp, and calls through TLS. Speaks TAP.
-usage: tests/certificate_test.py BUILD_DIR, from the root."""
+usage: tests/security/certificate_test.py BUILD_DIR, from the root."""
 import json
 import os
 import shutil
@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, 'tests')
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
 

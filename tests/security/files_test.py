@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files that clients name: what is no file, changes while it is read, or is somebody else's. Speaks TAP. usage: tests/files_test.py BUILD_DIR, from the root."""
+"""Files that clients name: what is no file, changes while it is read, or is somebody else's. Speaks TAP. usage: tests/security/files_test.py BUILD_DIR, from the root."""
 import json
 import os
 import shutil
@@ -15,11 +15,12 @@ import unittest
 import urllib.error
 import urllib.request
 
-import onnx_small
-import tap
+sys.path.insert(0, 'tests')
+import onnx_small  # noqa: E402
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEARTH = BUILD + '/hearth'
 DATA = ROOT + '/tests/data'
 PATIENCE = 60

@@ -3,7 +3,7 @@
 // in the form in which a kernel wants it, one plan node per graph node with the candidates of its
 // menu. The form (and size) of a weight depends on the prepared kernel, so the problem is made
 // again when a plan chose another one.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 

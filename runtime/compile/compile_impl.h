@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/compile_impl.h - the inside of compiling: menus of candidates, and the planning problem.
+// runtime/compile/compile_impl.h - the inside of compiling: menus of candidates, and the planning problem.
 // Shared by compile*.c only.
-#ifndef HTH_RUNTIME_COMPILE_IMPL_H
-#define HTH_RUNTIME_COMPILE_IMPL_H
+#ifndef HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
+#define HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
 
 #include "runtime/program.h"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hearth` at a server that wants its terminal: names, sentences, events, and progress with escape sequences, with lines that pretend to be
 the command's own, and numbers without end. What is printed has none of it, on a terminal and in a pipe; JSON stays what it was.
-Speaks TAP. usage: tests/hostile_server_test.py BUILD_DIR, from the root."""
+Speaks TAP. usage: tests/security/hostile_server_test.py BUILD_DIR, from the root."""
 import contextlib
 import json
 import os
@@ -18,7 +18,7 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, 'tests')
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
 from onnx_small import varint  # noqa: E402

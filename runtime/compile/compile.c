@@ -6,7 +6,7 @@
 // prepared with the fastest candidate first, the plan is made with all candidates on the front, and
 // where the budget made it choose another, that kernel is prepared instead and the plan made again
 // with the choices fixed. Two rounds suffice: the second has no choice left.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -3,7 +3,7 @@
 # gpu-check itself, over the fake driver as a plug-in: every part runs, finds nothing wrong, and keeps no figure; a part that is
 # done is not done again; a part that is not known and a time that is up are said. Then over programs of two lines instead of hearth, as
 # on a machine with a GPU: what fails or has no time is not done, and fails the run; figures that are there are not taken again, those that
-# are missing are; a signal ends it. Speaks TAP. usage: tests/gpu_check_test.sh BUILD_DIR
+# are missing are; a signal ends it. Speaks TAP. usage: tests/gpu/gpu_check_test.sh BUILD_DIR
 set -u
 build=$1 n=0
 if [ ! -e "$build/fake/libhearth_cuda.so" ]; then
@@ -53,7 +53,7 @@ check() { # WANTED_CODE WORDS..: of what the last run said
 run() { # PARTS SECONDS
     said=$(GPU_PARTS=$1 GPU_SECONDS=$2 GPU_MEM=60% GPU_NETWORKS=untrained:10 GPU_MODELS=$dir/models GPU_NO_TORCH=1 GPU_PAGEIN=untrained-infer \
         GPU_STORE=$dir/store GPU_DATA=$dir/few.safetensors GPU_PRECISIONS='fp32 tf32' GPU_RATIOS=0.9 GPU_POLICIES=hearth,keep \
-        sh tests/gpu_check.sh "$dir/build" "$dir/out" 2>&1)
+        sh tests/gpu/gpu_check.sh "$dir/build" "$dir/out" 2>&1)
     code=$?
 }
 run 'machine probes ops answers training speed' 600
@@ -96,7 +96,7 @@ EOF
 cat >"$dir/bin/python3" <<EOF
 #!/bin/sh
 case "\$*" in *'import torch'*) echo 'no PyTorch' >&2; exit 1 ;; esac
-[ "\$1" = tests/gpu_torch.py ] || exec $(command -v python3) "\$@"
+[ "\$1" = tests/gpu/gpu_torch.py ] || exec $(command -v python3) "\$@"
 [ -e "$dir/torch" ] || { echo 'no PyTorch' >&2; exit 1; }
 echo "\$*" >>"$dir/benches"
 echo "{\"what\": \"PyTorch 2 \$2 \$3, batch \$4, \$5\", \"samples_per_second\": 40}"
@@ -105,7 +105,7 @@ chmod +x "$dir/stub/hearth" "$dir/stub/tests/cuda/cuda_probe_test" "$dir/bin/pyt
 stub() { # PARTS SECONDS
     : >"$dir/benches"
     said=$(PATH=$dir/bin:$PATH LD_LIBRARY_PATH=/a/driver GPU_PARTS=$1 GPU_SECONDS=$2 GPU_NETWORKS=net:8 GPU_MODELS=$dir/models2 \
-        sh tests/gpu_check.sh "$dir/stub" "$dir/out2" 2>&1)
+        sh tests/gpu/gpu_check.sh "$dir/stub" "$dir/out2" 2>&1)
     code=$?
 }
 is() { # NAME COMMAND..
@@ -156,7 +156,7 @@ is 'nothing is taken twice' [ ! -s "$dir/benches" ]
 rm -f "$dir/probing"
 echo 2 >"$dir/sleeps"
 mkdir "$dir/tmp"
-TMPDIR=$dir/tmp GPU_PARTS='probes machine' GPU_NETWORKS=net:8 sh tests/gpu_check.sh "$dir/stub" "$dir/out3" >"$dir/killed" 2>&1 &
+TMPDIR=$dir/tmp GPU_PARTS='probes machine' GPU_NETWORKS=net:8 sh tests/gpu/gpu_check.sh "$dir/stub" "$dir/out3" >"$dir/killed" 2>&1 &
 pid=$!
 i=0
 while [ ! -e "$dir/probing" ] && [ $i -lt 3000 ]; do sleep 0.1; i=$((i + 1)); done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine process may open: the store, and what users named. Speaks TAP. usage: tests/confined_test.py BUILD_DIR, from the root.
+"""What the engine process may open: the store, and what users named. Speaks TAP. usage: tests/security/confined_test.py BUILD_DIR, from the root.
 
 Code of an attacker's runs in the engine process of a hearthd that serves (tests/tools/confined.c): what it may not do is refused there,
 and everything that users do goes on."""
@@ -17,10 +17,11 @@ import sys
 import tempfile
 import unittest
 
-import tap
+sys.path.insert(0, 'tests')
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120
 SAMPLES = f'{ROOT}/tests/data/digits/train.safetensors'
 FOLDER = tempfile.mkdtemp(prefix='hearth-confined-')

@@ -3,7 +3,7 @@
 """Models that ask for too much, loaded over HTTP: what is refused says so, what takes long holds nobody up and ends when nobody
 wants it, and nothing takes memory beyond its share. Speaks TAP.
 
-usage: tests/hostile_model_test.py BUILD_DIR, from the root.
+usage: tests/security/hostile_model_test.py BUILD_DIR, from the root.
 """
 import base64
 import http.client
@@ -16,8 +16,7 @@ import sys
 import time
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path.insert(0, 'tests')
 sys.dont_write_bytecode = True
 import onnx_small  # noqa: E402
 import tap  # noqa: E402

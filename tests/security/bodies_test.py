@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Large bodies and answers of hearthd, whose engine is a process of its own: their values, the memory that they take, and what is left of
-clients and of a process that go in their midst. Speaks TAP. usage: tests/bodies_test.py BUILD_DIR, from the root."""
+clients and of a process that go in their midst. Speaks TAP. usage: tests/security/bodies_test.py BUILD_DIR, from the root."""
 import array
 import base64
 import gzip
@@ -17,8 +17,9 @@ import time
 import unittest
 import urllib.request
 
-import tap
-from onnx_small import identity, powers, varint
+sys.path.insert(0, 'tests')
+import tap  # noqa: E402
+from onnx_small import identity, powers, varint  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 PATIENCE = 300

@@ -9,7 +9,7 @@
 //
 // Forms are told by prepared kernels, which is exact. What fellows would take for another form is
 // estimated from the names of their measured algorithms. Engine's thread only.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 #include "runtime/tenants/quota.h"

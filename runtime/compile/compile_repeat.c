@@ -5,7 +5,7 @@
 // algorithm rounds otherwise. A job that goes on from its checkpoint, or is begun anew, shall have
 // the bits of one that was never stopped: for a problem that was planned before, in all its times
 // and sizes, each node has the one algorithm that it got then, and only memory is searched.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 #include "base/id.h"

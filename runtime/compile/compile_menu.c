@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The candidates of every node of a program, and the kernels prepared for those chosen. Runs on the
 // engine's thread, because measuring and preparing use the device's threads.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

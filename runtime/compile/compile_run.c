@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a plan to what runs it: where everything is while it is away, and the run; another plan for
 // the same kernels; and the end of a program.
-#include "runtime/compile_impl.h"
+#include "runtime/compile/compile_impl.h"
 #include "runtime/host.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hearthd against those who should not get in, or too much. Speaks TAP. usage: tests/security_test.py BUILD_DIR, from the root."""
+"""hearthd against those who should not get in, or too much. Speaks TAP. usage: tests/security/security_test.py BUILD_DIR, from the root."""
 import base64
 import gzip
 import http.client
@@ -23,10 +23,11 @@ import unittest
 import warnings
 import zlib
 
-import tap
+sys.path.insert(0, 'tests')
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEARTH, HEARTHD = BUILD + '/hearth', BUILD + '/hearthd'
 FOLDER = tempfile.mkdtemp(prefix='hearth-security-')
 os.chmod(FOLDER, 0o755)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How hearth's programs are built, and what its processes may do. Speaks TAP. usage: tests/hardening_test.py BUILD_DIR, from the root."""
+"""How hearth's programs are built, and what its processes may do. Speaks TAP. usage: tests/security/hardening_test.py BUILD_DIR, from the root."""
 import os
 import platform
 import pwd
@@ -10,10 +10,11 @@ import sys
 import tempfile
 import unittest
 
-import tap
+sys.path.insert(0, 'tests')
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = tempfile.mkdtemp(prefix='hearth-hardening-')
 os.chmod(FOLDER, 0o755)
 
