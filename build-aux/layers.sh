@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The layer check: a room includes only what its line names (the house, README.md), a private header (NAME_impl.h) stays in its
-# room, and a vendor's headers stay in the one place that is theirs. usage: build-aux/layers.sh, from the root. Prints each
-# violation; exit 1 if there is any.
+# room, a vendor's headers stay in the one place that is theirs, and a folder has at most 60 entries. usage:
+# build-aux/layers.sh, from the root. Prints each violation; exit 1 if there is any.
 set -eu
 bad=0
 includes() { # FOLDER: "FILE:LINE:HEADER" of all project includes in it; tests may reach up: they bring the pieces together
-    find "$1" -maxdepth 1 -name '*.[ch]' ! -name '*_test.c' ! -name 'fixture.h' -exec grep -nHoE '^#include "[^"]*' {} + | sed 's/#include "//'
+    find "$1" -maxdepth 1 \( -name '*.[ch]' -o -name '*.cu' \) ! -name '*_test.c' ! -name 'fixture.h' -exec grep -nHoE '^#include "[^"]*' {} + | sed 's/#include "//'
 }
 room() { # FOLDER ALLOWED...: FOLDER includes itself, and headers of these folders or these single headers
     dir=$1
@@ -71,7 +71,8 @@ room server/daemon $front device engine/process/child.h engine/router/router.h s
 for d in $(git ls-files '*.c' '*.h' | grep -vE '^(tests|docs)/' | sed 's|/[^/]*$||' | sort -u); do
     case " $seen " in *" $d "*) ;; *) echo "$d has no line in $0"; bad=1 ;; esac
 done
-private=$(git ls-files '*.c' '*.h' | grep -v '_test\.c$' | grep -v '^tests/' | xargs grep -nHoE '^#include "[^"]*_impl\.h' |
+# A private header is of its folder; fuzzers and rigs in tests/ may look inside.
+private=$(git ls-files '*.c' '*.h' '*.cu' | grep -v '^tests/' | xargs grep -nHoE '^#include "[^"]*_impl\.h' |
     awk -F: '{ h = $3; sub(/^#include "/, "", h); a = $1; sub(/\/[^\/]*$/, "", a); b = h; sub(/\/[^\/]*$/, "", b); if (a != b) print }')
 [ -z "$private" ] || { echo "private headers, included from another folder:"; echo "$private"; bad=1; }
 only 'oneapi/|dnnl' 'kernels/cpu/|kernels/dnnl/'
@@ -88,6 +89,9 @@ compared=$(git ls-files '*.c' '*.h' | grep -vE '^(tests|client)/|_test\.c$|^runt
     grep -v '^runtime/tenants/tenant_rules\.c:.*"jobs"' || true
     git ls-files 'client/*.c' 'client/*.h' | xargs grep -nHE 'cmp\([^;]*[^_]command->name' || true)
 [ -z "$compared" ] || { echo "commands that are compared by their names:"; echo "$compared"; bad=1; }
-up=$(git ls-files '*.c' '*.h' | xargs grep -nHE '^#include *[<"]\.\./' || true)
-[ -z "$up" ] || { echo "includes that climb:"; echo "$up"; bad=1; }
+crowded=$(git ls-files | awk -F/ -v most=60 '{ d = "."; for (i = 1; i <= NF; i++) { e = i == 1 ? $1 : d "/" $i; if (!(e in known)) { known[e]; n[d]++ } d = e } }
+    END { for (d in n) if (n[d] > most && d !~ "^(tests/data|kernels/cuda)(/|$)") print d " has " n[d] " entries; at most " most " can be looked through" }')
+[ -z "$crowded" ] || { echo "$crowded"; bad=1; }
+odd=$(git ls-files '*.c' '*.h' '*.cu' | xargs grep -nHE "^ *# *include *[<\"][^>\"]*\.\./|^( +#| *# +)include|^#include *<($(echo $seen | tr ' ' '|'))/" || true)
+[ -z "$odd" ] || { echo 'includes that climb, or are not written #include "FOLDER/NAME.h":'; echo "$odd"; bad=1; }
 exit $bad
