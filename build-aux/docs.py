@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The check of the documentation: its length, its lines, its links, and the files and functions that it names.
-usage: build-aux/docs.py, from the root. Prints each violation; exit 1 if there is any."""
+"""The check of the documentation: its length, its lines, its links, and the files and functions that it names; and of the files
+that comments in C name. usage: build-aux/docs.py, from the root. Prints each violation; exit 1 if there is any."""
 import fnmatch
 import glob
 import os
@@ -15,6 +15,7 @@ PARAGRAPH = 110  # words
 SUFFIXES = 'c|h|cu|py|sh|mk|md|js|css|html|proto|map|in|txt|bin|yml|conf'
 # What pages name that a build, a run or a user makes, and placeholders.
 MADE = re.compile(r'^(build/|/|~|\.\.?/)|^(plan|trace|curve|cert|key|ca|here|program|model|t)\.|NAME|\bX[._]')
+FOREIGN = 'expf.c MathFunctionsImpl.h tgmath.h'.split()
 PLACEHOLDER = re.compile('MODULE|NAME')
 
 
@@ -78,6 +79,14 @@ def functions(page, text, known):
             yield f'{page}: names {word}, which is not there'
 
 
+def comments(path, names):
+    """Files that a comment in C names and that are neither of the tree nor of others."""
+    for number, line in enumerate(read(path).split('\n'), 1):
+        for name in re.findall(r'\b\w+\.(?:c|h|cu)\b', ''.join(re.findall(r'//.*', line))):
+            if name not in names and not re.search(rf'[/<]{name}|NAME|[`>.]{name}', line) and name not in FOREIGN:
+                yield f'{path}:{number}: names {name}, which is not there'
+
+
 def expand(word):
     braces = re.search(r'\{([^{}]*)\}', word)
     if not braces:
@@ -107,6 +116,8 @@ def main():
                 bad.append(f'{page}:{number}: a paragraph of {length} words; {PARAGRAPH} are too many to read at once')
         bad += [f'{page}:{number}: a table without a head' for number in torn(text)]
         bad += list(links(page, text)) + list(files(page, text, tracked, names)) + list(functions(page, text, known))
+    for path in tracked:
+        bad += list(comments(path, names)) if path.endswith(('.c', '.h', '.cu')) else []
     if words > WORDS:
         bad.append(f'the documentation has {words} words, its limit is {WORDS}')
     print('\n'.join(bad), end='\n' if bad else '')

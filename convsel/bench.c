@@ -2,7 +2,7 @@
 // One node alone: runs on warm caches, or, where the node belongs to a step that is planned, each
 // behind what brings the caches to the state in which the step would leave them (bench_warm.c).
 // Other processes only ever add to a run: one in which a thread had to make room for another
-// process is marked. How often which choice is run is up to race.c.
+// process is marked. How often which choice is run is up to successive_halving.c.
 #include "convsel/bench_impl.h"
 
 #include "base/alloc.h"

@@ -5,7 +5,7 @@
 // A problem is nodes in execution order with their tensors and alternatives, a link, and a budget.
 // A plan is a list of instructions in issue order: {compute, alloc, free, offload, prefetch} with
 // the stream, the earlier instructions it waits for, and the arena offset of every buffer. The
-// executor (run.h) walks it and decides nothing. Both are files too (plan_file.h), so that every
+// executor (run.h) walks it and decides nothing. Both are files too (plan_file.c), so that every
 // decision can be replayed.
 #ifndef HTH_PLANNER_PLAN_H
 #define HTH_PLANNER_PLAN_H

@@ -132,7 +132,8 @@ static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, ht
                              hth_plan **best)
 {
     uint64_t found = UINT64_MAX;
-    uint8_t *keep = hth_calloc((size_t)x->m->n_intervals + 1, sizeof *keep); // HTH_GAP_KEEP is 0
+    // every interval HTH_INTERVAL_KEEP, which is 0
+    uint8_t *keep = hth_calloc((size_t)x->m->n_intervals + 1, sizeof *keep);
     hth_err err = keep == NULL ? hth_fail(HTH_ENOMEM, "no memory for a plan") : HTH_OK;
     err = err == HTH_OK ? train_measure(p, x, x->best, &found, best) : err;
     err = err == HTH_OK ? train_measure(p, x, keep, &found, best) : err;

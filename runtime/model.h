@@ -4,7 +4,7 @@
 //
 // Design notes
 // A name without a version is served by one version, and by another one only when that is ready
-// (reload.h): who asks never waits for an import. A name with a version is that version.
+// (version_swap.h): who asks never waits for an import. A name with a version is that version.
 #ifndef HTH_RUNTIME_MODEL_H
 #define HTH_RUNTIME_MODEL_H
 

@@ -27,8 +27,8 @@
 #define HTH_PROGRAMS 16 // of one graph
 
 typedef struct hth_program hth_program;
-typedef struct hth_job_memory hth_job_memory; // share.h
-typedef struct hth_tenants hth_tenants;       // tenant.h
+typedef struct hth_job_memory hth_job_memory; // job_memory.h
+typedef struct hth_tenants hth_tenants;       // tenants/tenant.h
 
 // Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
 typedef struct hth_account {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/replan_impl.h - the inside of watching a job's steps: shared by trainer_watch.c
+// engine/train/replan_impl.h - the inside of watching a job's steps: shared by replan.c
 // and trainer_measure.c only.
 #ifndef HTH_ENGINE_TRAIN_REPLAN_IMPL_H
 #define HTH_ENGINE_TRAIN_REPLAN_IMPL_H

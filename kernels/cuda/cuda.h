@@ -24,8 +24,7 @@ bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool 
 // hth_cuda_refusal says why an operator has no kernel here, NULL: it has one.
 const char *hth_cuda_refusal(hth_op op);
 
-// The images of our kernels, as nvcc made them; a test's are empty. n of them, in the order of
-// hth_cuda_image_of.
+// The images of our kernels, as nvcc made them; a test's are empty. hth_cuda_n_images of them.
 typedef struct hth_cuda_image {
     const char *file; // "chain"
     const void *data;

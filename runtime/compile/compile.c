@@ -371,7 +371,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     *out = p;
 out:
     hth_paced_end(&paced);
-    hth_compile_rele(p);
+    hth_compile_release(p);
     hth_stage_fini(&stage);
     if (err == HTH_OK) {
         hth_compile_lead(site, p);

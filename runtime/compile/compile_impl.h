@@ -14,13 +14,14 @@ typedef struct hth_menu { // the candidates of one node; the first one's kernel 
     bool prepared; // by hth_compile_like
 } hth_menu;
 
-// compile_like.c. hth_compile_hold names the programs of `source` whose forms of weights p, which
-// has its key, is to share, and holds them until hth_compile_rele; without any, p leads when it is
-// measured. hth_compile_like prepares, and leaves in the menus alone, the algorithms that read
-// those forms, or others where p is to lead: hth_compile_lead has the others of its source follow
-// then.
+// ---- compile_like.c: one set of forms of weights for all programs of a model
+
+// hth_compile_hold names the programs of `source` whose forms of weights p, which has its key, is to
+// share, and holds them until hth_compile_release; without any, p leads when it is measured.
+// hth_compile_like prepares the algorithms that read those forms, and leaves them alone in the
+// menus, or others where p is to lead: then hth_compile_lead makes the others of its source follow.
 void hth_compile_hold(hth_program *p, hth_source *source);
-void hth_compile_rele(hth_program *p);
+void hth_compile_release(hth_program *p);
 hth_err hth_compile_like(hth_site *site, hth_program *p, hth_menu *menus);
 void hth_compile_lead(hth_site *site, const hth_program *p);
 
@@ -28,10 +29,19 @@ void hth_compile_lead(hth_site *site, const hth_program *p);
 typedef enum hth_like { HTH_LIKE_UNKNOWN, HTH_LIKE_OTHER, HTH_LIKE_SAME } hth_like;
 hth_like hth_compile_has(const hth_program *q, const hth_id *content, const char *form);
 
+// ---- compile_problem.c: what is planned
+
 // hth_compile_form is the form of constant input `input` that k wants; hth_compile_in_place says
 // that the store's mapping of a constant has that form.
 const char *hth_compile_form(const hth_kernel *k, int input);
 bool hth_compile_in_place(const hth_site *site, const hth_const *c, const char *form);
+
+// hth_compile_problem makes p->problem, weights and tables from the graph, the prepared kernels and
+// the menus.
+hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menus);
+void hth_program_drop_problem(hth_program *p);
+
+// ---- compile_menu.c: candidates
 
 // hth_compile_kernels asks for every node's candidates (menus: one per node, zeroed; the caller
 // frees the lists) and prepares the first of each.
@@ -51,6 +61,8 @@ hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, dou
 // hth_compile_fix leaves node i the k-th of its candidates, prepared.
 hth_err hth_compile_fix(hth_site *site, hth_program *p, int i, hth_menu *m, int k);
 
+// ---- compile_repeat.c, compile_run.c
+
 // hth_compile_repeat fixes the algorithms of a training step whose problem, p->problem, was planned
 // before on this store, within p->budget or a larger one that it did not need whole; else *known is
 // false. hth_compile_record keeps what p->plan chose.
@@ -59,10 +71,5 @@ void hth_compile_record(hth_site *site, const hth_program *p, const hth_menu *me
 
 // hth_compile_run makes p->run for problem, plan and kernels.
 hth_err hth_compile_run(hth_site *site, hth_program *p);
-
-// hth_compile_problem makes p->problem, weights and tables from the graph, the prepared kernels and
-// the menus.
-hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menus);
-void hth_program_drop_problem(hth_program *p);
 
 #endif

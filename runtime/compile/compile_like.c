@@ -52,7 +52,7 @@ void hth_compile_hold(hth_program *p, hth_source *source)
     p->leads = p->tuned && most == LIKE_NONE;
 }
 
-void hth_compile_rele(hth_program *p)
+void hth_compile_release(hth_program *p)
 {
     while (p->n_like > 0) {
         p->like[--p->n_like]->held--;

@@ -379,7 +379,7 @@ json_int_t hth_http_max_batch(const json_t *model);
 // hth_http_gpu is the number of the GPU that `row`, a model's, names as its "device"; -1: a CPU.
 int hth_http_gpu(const json_t *row);
 
-// ---- http_page.c, http_view.c: the page, and what it shows
+// ---- http_dashboard_page.c, http_dashboard.c: the page, and what it shows
 
 hth_err hth_http_dashboard_page_open(hth_http *http);
 void hth_http_dashboard_page_close(hth_http *http);

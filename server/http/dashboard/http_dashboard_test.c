@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#define FRESH_NS 200000000u // of http_view.c
+#define FRESH_NS 200000000u // of http_dashboard.c
 
 static json_t *view(const server_rig *f, const char *name)
 {
