@@ -195,8 +195,8 @@ static hth_err device_runs(hth_bench_device *f, hth_samples *s)
         HTH_TRY(device_time(f, runs, &us));
     }
     if (us <= 0) {
-        return hth_fail(HTH_EIO, "%s reports no times of node '%s'", f->host->device->props.name,
-                        f->host->node->name);
+        return hth_fail(HTH_EIO, "%s does not report times of node '%s'",
+                        f->host->device->props.name, f->host->node->name);
     }
     hth_samples_add(s, us, true);
     return HTH_OK;

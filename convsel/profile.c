@@ -240,7 +240,8 @@ static hth_err file_read_choice(const json_t *o, hth_choice *c)
     *c = (hth_choice){.accumulates = json_is_true(json_object_get(o, "accumulates")),
                       .deterministic = !json_is_false(json_object_get(o, "deterministic"))};
     if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof c->name) {
-        return hth_fail(HTH_EINVAL, "'name' is not a text of 1 to %zu letters", sizeof c->name - 1);
+        return hth_fail(HTH_EINVAL, "'name' is not a string of 1 to %zu characters",
+                        sizeof c->name - 1);
     }
     snprintf(c->name, sizeof c->name, "%s", name);
     HTH_TRY(file_number(o, "time_us", 0, 1e12, NAN, &c->time_us));

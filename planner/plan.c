@@ -160,7 +160,8 @@ static hth_err problem_check_node(const hth_problem *p, int i)
         int t = n->outputs[j];
         if (t < 0 || t >= p->n_tensors || p->tensors[t].producer != i ||
             problem_lists(n->outputs, j, t)) {
-            return hth_fail(HTH_EINVAL, "node %d '%s': output %d is not its own, or twice there", i,
+            return hth_fail(HTH_EINVAL,
+                            "node %d '%s': output %d is listed twice, or is another node's", i,
                             problem_name(n->name), t);
         }
     }
@@ -182,7 +183,7 @@ hth_err hth_problem_check(const hth_problem *p)
     if (p->n_tensors < 0 || p->n_nodes < 0 || isnan(p->h2d_bytes_per_s) ||
         isnan(p->d2h_bytes_per_s) || isnan(p->latency_us)) {
         return hth_fail(HTH_EINVAL,
-                        "a planning problem with a negative count, or a link that is no number");
+                        "a planning problem with a negative count, or an invalid link speed");
     }
     for (int i = 0; i < p->n_nodes; i++) {
         HTH_TRY(problem_check_node(p, i));

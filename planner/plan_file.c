@@ -235,7 +235,7 @@ static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
     json_array_foreach(a, i, v)
     {
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT_MAX) {
-            return hth_fail(HTH_EINVAL, "'%s' holds something that is no tensor's id", key);
+            return hth_fail(HTH_EINVAL, "'%s' contains a value that is not a tensor's id", key);
         }
         (*out)[i] = (int)json_integer_value(v);
         *n = (int)i + 1;
@@ -355,7 +355,7 @@ static hth_err file_read_list(const json_t *root, const char *key, size_t size,
         o = json_array_get(list, i);
         err = file_int(o, "id", true, 0, (int64_t)count - 1, &id);
         if (err == HTH_OK && seen[id]) {
-            err = hth_fail(HTH_EINVAL, "id %lld is there twice", (long long)id);
+            err = hth_fail(HTH_EINVAL, "id %lld is used twice", (long long)id);
         }
         if (err == HTH_OK) {
             seen[id] = true;

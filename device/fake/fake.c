@@ -119,7 +119,7 @@ static hth_err fake_operate(fake_device *d, const fake_op *op)
     if (op->kind == FAKE_OP_COPY) {
         c->now_ns += c->copy_ns + c->copy_ns_per_kib * (op->bytes >> 10);
         if (fake_faulty(&c->fail_copy_run)) {
-            return hth_fail(HTH_EDEVLOST, "device %s: a copy failed, as it was told to",
+            return hth_fail(HTH_EDEVLOST, "device %s: a copy failed, as injected",
                             d->base.props.name);
         }
         memcpy(op->dst, op->src, op->bytes);
@@ -127,7 +127,7 @@ static hth_err fake_operate(fake_device *d, const fake_op *op)
     }
     c->now_ns += c->launch_ns;
     if (fake_faulty(&c->fail_launch_run)) {
-        return hth_fail(HTH_EDEVLOST, "device %s: a launch failed, as it was told to",
+        return hth_fail(HTH_EDEVLOST, "device %s: a launch failed, as injected",
                         d->base.props.name);
     }
     return op->fn(op->dst);
@@ -207,7 +207,7 @@ static hth_err fake_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
     hth_fake_control *c = &fake_of(s->device)->control;
     c->launches++;
     if (fake_faulty(&c->fail_launch)) {
-        return hth_fail(HTH_EDEVLOST, "device %s: launch refused, as it was told to",
+        return hth_fail(HTH_EDEVLOST, "device %s: launch refused, as injected",
                         s->device->props.name);
     }
     return fake_submit(s, (fake_op){.kind = FAKE_OP_LAUNCH, .fn = fn, .dst = arg});
@@ -218,7 +218,7 @@ static hth_err fake_copy(hth_stream *s, void *dst, const void *src, size_t bytes
     hth_fake_control *c = &fake_of(s->device)->control;
     c->copies++;
     if (fake_faulty(&c->fail_copy)) {
-        return hth_fail(HTH_EDEVLOST, "device %s: copy refused, as it was told to",
+        return hth_fail(HTH_EDEVLOST, "device %s: copy refused, as injected",
                         s->device->props.name);
     }
     return fake_submit(s, (fake_op){.kind = FAKE_OP_COPY, .dst = dst, .src = src, .bytes = bytes});

@@ -221,8 +221,7 @@ static hth_err load_node(onnx_load *ld, onnx_scope *s, const onnx_node *n)
         return onnx_inline_if(ld, s, n);
     }
     if (s->opset == 0) {
-        return hth_fail(HTH_EINVAL,
-                        "the model does not say which opset of ONNX its operators are from");
+        return hth_fail(HTH_EINVAL, "the model does not declare the opset of its ONNX operators");
     }
     hth_op op = hth_op_find(n->op_type);
     int since = op == HTH_OP_NONE ? 0 : load_since(op, s->opset);

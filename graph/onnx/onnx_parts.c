@@ -322,7 +322,7 @@ hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *
         *offset = t->offset;
         *bytes = t->has_length ? t->length : t->bytes;
         if (*offset > has || *bytes > has - *offset) {
-            err = hth_fail(HTH_ECORRUPT, "'%s' is shorter than the model says", location);
+            err = hth_fail(HTH_ECORRUPT, "'%s' is shorter than the model declares", location);
         }
     }
     hth_free(location);

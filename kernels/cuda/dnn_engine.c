@@ -357,11 +357,11 @@ static hth_err engine_plan(const hth_dnn_graph *g, cudnnBackendDescriptor_t conf
         ok = ok && engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->description);
     }
-    hth_err err = ok ? DNN(d->api, cudnnBackendFinalize, p)
-                     : hth_fail(HTH_ENOTSUP, "cuDNN takes no such plan");
+    hth_err err =
+        ok ? DNN(d->api, cudnnBackendFinalize, p) : hth_fail(HTH_ENOTSUP, "cuDNN refuses the plan");
     if (err == HTH_OK && !engine_get(g, p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                      CUDNN_TYPE_INT64, 1, &one, workspace_bytes)) {
-        err = hth_fail(HTH_ENOTSUP, "cuDNN does not say the workspace of a plan");
+        err = hth_fail(HTH_ENOTSUP, "cuDNN does not report the workspace of a plan");
     }
     if (err != HTH_OK) {
         engine_end(g, p);

@@ -179,7 +179,7 @@ static hth_err move_chunks(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     for (int i = 0; i < count; i++) {
         const hth_value *chunk = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
         if (chunk == NULL || chunk->dtype != whole->dtype) {
-            return hth_fail(HTH_ENOTSUP, "piece %d is absent, or of another type", i);
+            return hth_fail(HTH_ENOTSUP, "input %d is absent, or of another type", i);
         }
         hth_cuda_loop l;
         hth_shape whole_of = whole->shape; // the piece's place in it: the same steps

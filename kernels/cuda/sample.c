@@ -12,7 +12,8 @@ static hth_err sample_params(const hth_node *n, const hth_value *x, const hth_va
     int rank = x->shape.rank - 2;
     if (rank < 1 || rank > 3 || grid->shape.rank != rank + 2 || grid->shape.dim[rank + 1] != rank ||
         grid->shape.dim[0] != x->shape.dim[0]) {
-        return hth_fail(HTH_ENOTSUP, "images have one to three dimensions, as the grid says");
+        return hth_fail(HTH_ENOTSUP,
+                        "images must have one to three dimensions, as many as the grid");
     }
     *p = (hth_sample_params){.batch = (uint32_t)x->shape.dim[0],
                              .channels = (uint32_t)x->shape.dim[1],

@@ -7,7 +7,7 @@ static hth_err scatter_op(const hth_node *n, hth_dtype dt, int32_t *op)
 {
     hth_op by;
     if (!hth_scatter_reduction(n, &by)) {
-        return hth_fail(HTH_ENOTSUP, "there is no reduction '%s'",
+        return hth_fail(HTH_ENOTSUP, "unknown reduction '%s'",
                         hth_node_str(n, "reduction", "none"));
     }
     *op = (int32_t)by;

@@ -126,7 +126,7 @@ static hth_err pad_mode_of(const hth_node *n, pad_mode *mode)
             return HTH_OK;
         }
     }
-    return hth_fail(HTH_EINVAL, "there is no mode '%s'", name);
+    return hth_fail(HTH_EINVAL, "unknown mode '%s'", name);
 }
 
 REF_KERNEL(ref_pad)

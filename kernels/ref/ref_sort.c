@@ -196,8 +196,7 @@ static hth_err sort_nms_body(ref_mem *m, const hth_node *n, const hth_tensor *in
         return HTH_OK;
     }
     if (ref_count(&out[0]) != 3 * count) {
-        return hth_fail(HTH_EINVAL, "the output has no room for exactly %lld boxes",
-                        (long long)count);
+        return hth_fail(HTH_EINVAL, "the output must hold exactly %lld boxes", (long long)count);
     }
     return nms_all(m, n, in, out[0].data, &count);
 }

@@ -11,8 +11,7 @@
 static hth_err scatter_reduction(const hth_node *n, hth_dtype dt, hth_op *op)
 {
     if (!hth_scatter_reduction(n, op)) {
-        return hth_fail(HTH_EINVAL, "there is no reduction '%s'",
-                        hth_node_str(n, "reduction", "none"));
+        return hth_fail(HTH_EINVAL, "unknown reduction '%s'", hth_node_str(n, "reduction", "none"));
     }
     bool known = *op == HTH_OP_NONE || ref_binary_run(*op, dt, NULL, NULL, 1, NULL, 1, 0);
     return known ? HTH_OK : ref_no_dtype(dt);

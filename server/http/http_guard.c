@@ -199,7 +199,7 @@ static void conn_check_slow(hth_http_conn *c, uint64_t now)
         }
         hth_http_conn_free(c);
     } else if (conn_is_slow(c, now)) {
-        hth_log(INFO, SERVER, "http-refused", "status=408 the answer takes too long to go");
+        hth_log(INFO, SERVER, "http-refused", "status=408 the client reads the reply too slowly");
         hth_http_conn_free(c);
     } else if (c->at == HTH_HTTP_AT_LINGER && conn_is_over(c->refused_ns, 0, now)) {
         hth_http_conn_reset(c); // it was told, and goes on

@@ -220,7 +220,7 @@ static void test_besides(void **state)
     strcpy(at + BYTES, "\"},\"inputs\":[]}");
     reply r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);
     assert_int_equal(r.status, 413);
-    assert_non_null(strstr(r.body, "besides its tensors' data: at most 16777216 are read"));
+    assert_non_null(strstr(r.body, "outside its tensors' data; at most 16777216 are read"));
     reply_free(&r);
     memset(at, ' ', BYTES); // blanks in a string are no blanks
     r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);

@@ -157,7 +157,7 @@ static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *i
 {
     json_t *name, *shape, *datatype;
     if (!json_is_object(input)) {
-        return hth_fail(HTH_EINVAL, "Unable to parse 'inputs': an element is no object");
+        return hth_fail(HTH_EINVAL, "Unable to parse 'inputs': an element is not an object");
     }
     HTH_TRY(hth_json_field_needed(input, "name", JSON_STRING, "a string", &name));
     HTH_TRY(hth_json_field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
@@ -301,7 +301,7 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
 {
     json_t *name, *parameters = json_object_get(output, "parameters");
     if (!json_is_object(output)) {
-        return hth_fail(HTH_EINVAL, "Unable to parse 'outputs': an element is no object");
+        return hth_fail(HTH_EINVAL, "Unable to parse 'outputs': an element is not an object");
     }
     HTH_TRY(hth_json_field_needed(output, "name", JSON_STRING, "a string", &name));
     out->name = json_string_value(name);

@@ -90,7 +90,7 @@ static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct 
         }
         if (!*end &&
             ((rc != Z_OK && rc != Z_BUF_ERROR) || (!more && to.iov_len == 0))) { // broken, or cut
-            return hth_fail(HTH_EINVAL, "the body is not what its Content-Encoding says");
+            return hth_fail(HTH_EINVAL, "the body does not match its Content-Encoding");
         }
     }
     return HTH_OK;
@@ -110,7 +110,7 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, zip_watch *watch
     hth_err err = zip_run(&z, inflate, in, out, limit, watch, &end);
     inflateEnd(&z);
     if (err == HTH_OK && evbuffer_get_length(in) > 0) {
-        err = hth_fail(HTH_EINVAL, "something follows the compressed body");
+        err = hth_fail(HTH_EINVAL, "unexpected bytes after the compressed body");
     }
     if (err == HTH_OK) {
         evbuffer_add_buffer(in, out);

@@ -84,7 +84,7 @@ static void tls_warn(const hth_tls *t, const SSL_CTX *c)
     }
     if (stat(t->key, &key) == 0 && (key.st_mode & S_IROTH) != 0) {
         hth_log(WARN, SERVER, "certificate",
-                "tls.key: %s can be read by everybody on this machine: chmod 600, or 640", t->key);
+                "tls.key: %s can be read by every user of this machine: chmod 600, or 640", t->key);
     }
 }
 

@@ -205,7 +205,7 @@ class Certificate(unittest.TestCase):
             p.terminate()
             self.assertEqual(p.wait(), 0)
         self.assertIn(f'tls.cert: {old} has expired: clients will refuse it', ''.join(said))
-        self.assertIn(f'tls.key: {key} can be read by everybody on this machine: chmod 600, or 640', ''.join(said))
+        self.assertIn(f'tls.key: {key} can be read by every user of this machine: chmod 600, or 640', ''.join(said))
 
     def test_lost(self):
         key = f'{FOLDER}/server.key'

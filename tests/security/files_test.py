@@ -139,7 +139,7 @@ class Files(unittest.TestCase):
                                   text=True) as p:
                 self.cut_while_read(pid or p.pid, data)
                 said = p.communicate(timeout=PATIENCE)[0]
-            if p.returncode != 0 and f"'{name}{i}.bin' is shorter than the model says" not in said:
+            if p.returncode != 0 and f"'{name}{i}.bin' is shorter than the model declares" not in said:
                 self.assertEqual(p.returncode, 1)
                 return said.replace(f'{name}{i}', name)
         raise AssertionError(f'no import was cut while it read: {said}')

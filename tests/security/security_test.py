@@ -854,7 +854,7 @@ class Limits(Case):
                   b'Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n' % (len(head), len(body)) + body)
         good.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n')
         self.assertIn(b'HTTP/1.1 200', good.recv(4096))
-        s.wait_said('the answer takes too long to go')
+        s.wait_said('the client reads the reply too slowly')
         got = b''
         try:
             while more := k.recv(1 << 20):

@@ -200,7 +200,7 @@ static hth_err view_arguments(hth_http *h, const hth_http_dashboard *v, char **o
     hth_err err = hth_job_index_resolve(h->store, args, v->who[0] != 0 ? v->who : NULL);
     *out = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;
     json_decref(args);
-    return err != HTH_OK || *out != NULL ? err : hth_fail(HTH_ENOMEM, "no memory for a question");
+    return err != HTH_OK || *out != NULL ? err : hth_fail(HTH_ENOMEM, "out of memory for a query");
 }
 
 static void view_ask(hth_http *h, hth_http_req *req, const hth_http_args *a, hth_http_dashboard *v)

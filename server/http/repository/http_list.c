@@ -134,7 +134,7 @@ static hth_err list_work(hth_http_call *c)
     const struct list_kind *k = call->list->kind;
     json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
     if (doc == NULL && k->command != HTH_COMMAND_MODELS) {
-        return hth_fail(HTH_EIO, "the engine has no answer");
+        return hth_fail(HTH_EIO, "the engine did not answer");
     }
     hth_err err = k->write(c->h, doc, call->list->far, &call->text);
     json_decref(doc);

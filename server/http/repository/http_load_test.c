@@ -142,7 +142,7 @@ static void test_refused(void **state)
     load_says(state, "bad", "{\"foo\":1}", file, ident, 400, "no field 'foo'");
     load_says(state, "bad", "{\"name\":\"other\"}", file, ident, 400, "'other'");
     load_says(state, "bad", "{\"backend\":\"python\"}", file, ident, 400, "'python'");
-    load_says(state, "bad", "{\"sequence_batching\":{}}", file, ident, 400, "not done here");
+    load_says(state, "bad", "{\"sequence_batching\":{}}", file, ident, 400, "is not supported");
     load_says(state, "bad", "{\"max_batch_size\":-1}", file, ident, 400, "max_batch_size");
     load_says(state, "bad", "{\"max_batch_size\":\"4\"}", file, ident, 400, "max_batch_size");
     load_says(state, "bad", "{\"input\":[{\"name\":\"X\",\"data_type\":\"TYPE_FP32\"}]}", file,

@@ -98,7 +98,7 @@ json_t *hth_http_answer(hth_http_call *call)
     }
     json_t *doc = call->r.json != NULL ? json_loads(call->r.json, 0, NULL) : NULL;
     if (doc == NULL) {
-        hth_http_fail(call->h, call->req, 500, "the engine has no answer");
+        hth_http_fail(call->h, call->req, 500, "the engine did not answer");
     }
     return doc;
 }

@@ -52,7 +52,8 @@ static hth_err config_keys(const json_t *doc)
     json_object_foreach((json_t *)doc, key, v)
     {
         if (config_lists(config_refused, sizeof config_refused / sizeof config_refused[0], key)) {
-            return hth_fail(HTH_ENOTSUP, "'%s' is not done here: models keep nothing", key);
+            return hth_fail(HTH_ENOTSUP,
+                            "'%s' is not supported: models keep no state and call no others", key);
         }
         if (!config_lists(config_fields, sizeof config_fields / sizeof config_fields[0], key)) {
             return hth_fail(HTH_EINVAL, "a model configuration has no field '%.80s'", key);
@@ -103,7 +104,8 @@ static hth_err config_read(const char *name, hth_model_config *out)
     HTH_TRY(hth_precision_of_config(out->doc, &out->precision));
     const json_t *policy = json_object_get(out->doc, "model_transaction_policy");
     if (json_is_true(json_object_get(policy, "decoupled"))) {
-        return hth_fail(HTH_ENOTSUP, "a model here gives one answer to each request");
+        return hth_fail(HTH_ENOTSUP,
+                        "decoupled models are not supported: a request has one response");
     }
     return HTH_OK;
 }
@@ -172,18 +174,19 @@ static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, con
         const hth_value *v = name != NULL ? config_find(g, list, n, name) : NULL;
         char want[32];
         if (v == NULL) {
-            return hth_fail(HTH_EINVAL, "the model has no %s '%.80s', which its configuration says",
-                            key, name != NULL ? name : "");
+            return hth_fail(HTH_EINVAL,
+                            "the model has no %s '%.80s', which its configuration lists", key,
+                            name != NULL ? name : "");
         }
         snprintf(want, sizeof want, "TYPE_%s", hth_dtype_name(v->dtype));
         if (type == NULL || strcmp(type, want) != 0) {
-            return hth_fail(HTH_EINVAL, "%s '%.80s' is %s, and its configuration says %.40s", key,
+            return hth_fail(HTH_EINVAL, "%s '%.80s' is %s, but its configuration has %.40s", key,
                             name, want, type != NULL ? type : "nothing");
         }
         if (json_object_get(t, "dims") != NULL &&
             !config_dims(json_object_get(t, "dims"), v, c->max_batch > 0)) {
             return hth_fail(HTH_EINVAL,
-                            "the dims of %s '%.80s' are not those that its configuration says", key,
+                            "the model's dims of %s '%.80s' differ from its configuration's", key,
                             name);
         }
     }
@@ -197,10 +200,11 @@ hth_err hth_model_config_accept(void *config, const hth_graph *graph,
     for (int i = 0; i < graph->n_inputs && c->max_batch > 0; i++) {
         const hth_value *v = &graph->values[graph->inputs[i]];
         if (v->shape.rank < 1 || v->shape.dim[0] >= 0) {
-            return hth_fail(HTH_EINVAL,
-                            "the first dimension of input '%s' is fixed: the model has no batch, "
-                            "and its configuration says one of %d",
-                            v->name, c->max_batch);
+            return hth_fail(
+                HTH_EINVAL,
+                "the first dimension of input '%s' is fixed, so the model has no batch: "
+                "max_batch_size must be 0, not %d",
+                v->name, c->max_batch);
         }
     }
     if (c->max_batch > 0 && !samples->proven) {

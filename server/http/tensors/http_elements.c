@@ -196,7 +196,7 @@ static hth_err put_bool(reader *r)
     size_t left = (size_t)(r->end - r->p);
     bool yes = left >= 4 && memcmp(r->p, "true", 4) == 0;
     if (!yes && !(left >= 5 && memcmp(r->p, "false", 5) == 0)) {
-        return hth_fail(HTH_EINVAL, "a BOOL is true or false");
+        return hth_fail(HTH_EINVAL, "a BOOL must be true or false");
     }
     r->p += yes ? 4 : 5;
     *r->out = yes;
@@ -278,7 +278,7 @@ hth_err hth_json_read(const hth_json_span *span, const hth_tensor *tensor,
     if (span->n > 0 && span->p[0] != '[' && hth_shape_elements(&tensor->shape) == 1) {
         HTH_TRY(put_element(&r));
         skip_spaces(&r);
-        return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "something follows the value");
+        return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "unexpected text after the value");
     }
     if (span->n < 2 || span->p[0] != '[' || span->p[span->n - 1] != ']') {
         return hth_fail(HTH_EINVAL, "it is not an array");
@@ -288,5 +288,5 @@ hth_err hth_json_read(const hth_json_span *span, const hth_tensor *tensor,
     r.p = span->p;
     HTH_TRY(read_array(&r, 0));
     skip_spaces(&r);
-    return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "something follows the array");
+    return r.p == r.end ? HTH_OK : hth_fail(HTH_EINVAL, "unexpected text after the array");
 }

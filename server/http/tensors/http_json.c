@@ -156,7 +156,7 @@ static hth_err pass_count(pass *s)
 {
     return ++s->values <= JSON_MOST_VALUES
                ? HTH_OK
-               : hth_fail(HTH_ETOOBIG, "the JSON has more than %d values besides its tensors' data",
+               : hth_fail(HTH_ETOOBIG, "the JSON has more than %d values outside its tensors' data",
                           JSON_MOST_VALUES);
 }
 
@@ -228,7 +228,7 @@ static hth_err pass_hold(const pass *s, uint64_t *counted)
     size_t text = s->rest.n + s->n - s->copied;
     if (s->data != NULL && text > JSON_MOST_TEXT) {
         return hth_fail(HTH_ETOOBIG,
-                        "the JSON has %zu bytes besides its tensors' data: at most %d are read",
+                        "the JSON has %zu bytes outside its tensors' data; at most %d are read",
                         text, JSON_MOST_TEXT);
     }
     if (counted != NULL && bytes > JSON_COUNTED) {

@@ -139,7 +139,7 @@ static hth_err set_level(const hth_tracer *t, const json_t *v, unsigned *out)
         }
         if (name == NULL || (bit == 2 && strcmp(name, "OFF") != 0)) {
             return hth_fail(HTH_EINVAL,
-                            "Unable to parse 'trace_level': TIMESTAMPS, TENSORS or OFF");
+                            "Unable to parse 'trace_level': it is not TIMESTAMPS, TENSORS or OFF");
         }
         on |= bit < 2 ? 1u << bit : 0;
     }
