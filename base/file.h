@@ -47,7 +47,7 @@ hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *d
 // change is another than when it was opened.
 hth_err hth_file_unchanged(const hth_file *f, const char *shown);
 // hth_file_load reads all of a file of at most `most` bytes (HTH_ETOOBIG): *out is hth_alloc'd,
-// aligned to 64, with a zero behind it.
+// aligned to 64, with a zero after it.
 hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes);
 
 // hth_file_load_open is the same for one that is open; `shown` names it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One node alone: runs on warm caches, or, where the node belongs to a step that is planned, each
-// behind what brings the caches to the state in which the step would leave them (bench_warm.c).
+// after what brings the caches to the state in which the step would leave them (bench_warm.c).
 // Other processes only ever add to a run: one in which a thread had to make room for another
 // process is marked. How often which choice is run is up to successive_halving.c.
 #include "convsel/bench_impl.h"
@@ -113,7 +113,7 @@ static hth_err bench_make_input(hth_bench *b, const hth_value *v, int i)
     return HTH_OK;
 }
 
-// Gives operand k (outputs behind inputs) its place in the operands' memory, or, before there is
+// Gives operand k (outputs after inputs) its place in the operands' memory, or, before there is
 // any, counts its bytes.
 static hth_err bench_place(hth_bench *b, int k, size_t *at)
 {
@@ -273,7 +273,7 @@ static long bench_preempted(void)
     return getrusage(RUSAGE_SELF, &u) == 0 ? u.ru_nivcsw : 0;
 }
 
-// One run behind what the step does before it. Long ones are always interrupted once or twice.
+// One run after what the step does before it. Long ones are always interrupted once or twice.
 static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
                          hth_samples *s, double *us)
 {

@@ -19,7 +19,7 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_bytes: what the node's operands take together.
 uint64_t hth_bench_bytes(const hth_bench *b);
-// hth_bench_turn runs the choice once more, or, while runs are short and caches stay warm, behind a
+// hth_bench_turn runs the choice once more, or, while runs are short and caches stay warm, after a
 // warm-up a few times, and adds the times to s. Fills c->workspace_bytes, and, when that costs
 // nothing, c->error.
 hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s);

@@ -168,7 +168,7 @@ static hth_err device_launched(void *arg)
     return f->kernel->run(f->kernel, &f->args);
 }
 
-// The time of one of `runs` runs behind each other; 0: the events tell none. Reading an event that
+// The time of one of `runs` successive runs; 0: the events tell none. Reading an event that
 // is long after the device's last reference sets a new one, and two are only to be compared by the
 // same: so the later is read once before.
 static hth_err device_time(hth_bench_device *f, int runs, double *us)
@@ -246,7 +246,7 @@ static hth_err device_fetch(hth_bench_device *f)
     return HTH_OK;
 }
 
-// A choice that is fused with what follows may be none of the bare node: that is compared behind a
+// A choice that is fused with what follows may be none of the bare node: that is compared after a
 // ReLU, and else not measured.
 hth_err hth_bench_device_error(hth_bench_device *f, hth_choice *c)
 {

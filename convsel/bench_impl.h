@@ -21,7 +21,7 @@ struct hth_bench {
     const char *cache_state_text; // of the node; NULL: run after run
     bench_input *in;
     void *scratch;  // what is touched between runs; NULL: no room, caches stay warm
-    void *operands; // inputs and outputs, one behind the other as in an arena
+    void *operands; // inputs and outputs, one after the other as in an arena
     size_t operand_bytes;
     void **args_in, **packed, **out;
     void *workspace; // the largest so far: fresh pages would cost each choice's first run
@@ -43,7 +43,7 @@ hth_err hth_bench_forms(hth_bench *b, const hth_kernel *k);
 void hth_bench_unload(hth_bench *b, const hth_kernel *k);
 
 // hth_bench_samples makes the points and their values, of `bare`: the node without post ops.
-// hth_bench_compare then fills c->error from the output as it lies in b->out[0], `relu`: behind
+// hth_bench_compare then fills c->error from the output as it lies in b->out[0], `relu`: after
 // one.
 hth_err hth_bench_samples(hth_bench *b, const hth_node *bare);
 // hth_bench_point is where point i lies, in elements.

@@ -39,11 +39,11 @@ typedef struct hth_timing_cache {
 // runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
 // remembers the result in `cache` (NULL: nowhere). Fastest first. Of a step's nodes the times are
-// corrected by what steps took (in_step_times.h). A measurement that was disturbed is marked, in the list
-// and in the cache, and holds until it is taken again; one of a step's node, whose algorithms
-// decide of a job's bits and so do not change later, is repeated once at once. `heat` describes how
-// the step that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on
-// the device's owner thread. HTH_ENOMEM: no room for its buffers.
+// corrected by what steps took (in_step_times.h). A measurement that was disturbed is marked, in
+// the list and in the cache, and holds until it is taken again; one of a step's node, whose
+// algorithms decide of a job's bits and so do not change later, is repeated once at once. `heat`
+// describes how the step that n belongs to uses the caches; NULL: time is that of n run again and
+// again. Runs on the device's owner thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count);

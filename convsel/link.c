@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bandwidth is that of the middle one of a few large copies, between the device and such host
 // memory as programs' slabs are (pinned on CUDA: what is pageable goes slower, through a ring);
-// where the compute team makes them, from memory to memory behind caches full of modified lines, as
+// where the compute team makes them, from memory to memory after caches full of modified lines, as
 // in a step. Latency is the mean of many small ones. Interference: the same convolutions run alone
-// and beside copies; what they lose, in the time that those copies take alone. A GPU's copy engines
-// take nothing from its compute, so there it is 0 without a measurement; where copies take turns
-// with compute (inline_copies), all of it.
+// and alongside copies; what they lose, in the time that those copies take alone. A GPU's copy
+// engines take nothing from its compute, so there it is 0 without a measurement; where copies take
+// turns with compute (inline_copies), all of it.
 #include "convsel/link.h"
 
 #include "base/alloc.h"

@@ -9,17 +9,17 @@ typedef struct hth_link {
     double h2d_bytes_per_s, d2h_bytes_per_s; // of large copies
     double latency_us;                       // of a copy of a few bytes, start to end
     double
-        interference; // what compute loses beside a copy, in the time that it takes alone: 0 to 2
+        interference; // what compute loses next to a copy, in the time that it takes alone: 0 to 2
 } hth_link;
 
 // hth_link_measure fills *out from `cache` (NULL: nowhere), or by copies of at most 16 MiB and, on
-// a device whose compute shares processors with copies, a convolution that runs alone and beside
+// a device whose compute shares processors with copies, a convolution that runs alone and alongside
 // copies: about 0.2 s. What others' work disturbed is measured once more at once. Takes
 // device memory for the time of the call. Owner thread.
 // Speeds that steps had (hth_link_learn) take the place of the measured ones.
 hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out);
-// hth_link_learn keeps the speeds that a step's copies had (0: there were none) as
-// in_step_times.h does nodes' times, and has them in *link, what hth_link_measure gave, from then on.
+// hth_link_learn keeps the speeds that a step's copies had (0: there were none) as in_step_times.h
+// does nodes' times, and has them in *link, what hth_link_measure gave, from then on.
 hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_bytes_per_s,
                        double d2h_bytes_per_s, hth_link *link);
 

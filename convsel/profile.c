@@ -78,7 +78,7 @@ static void profile_plain(char *text)
         const char *name = hth_layout_name(l);
         size_t n = strlen(name);
         for (char *at = strstr(text, name); at != NULL; at = strstr(at, name)) {
-            if (at > text && at[-1] == ']') { // behind a shape
+            if (at > text && at[-1] == ']') { // after a shape
                 memmove(at, at + n, strlen(at + n) + 1);
             } else {
                 at += n;

@@ -9,7 +9,7 @@
 // disturbance explains gets a second one before.
 //
 // Variants - chunks of an algorithm, Winograd with smaller blocks - do the same work in less
-// memory, never much faster. They come behind what they vary, and are not run at all when a choice
+// memory, never much faster. They come after what they vary, and are not run at all when a choice
 // that needs no more memory is clearly faster than that already.
 #include "convsel/successive_halving.h"
 
@@ -170,7 +170,7 @@ static void race_sort_out(race *a, double margin)
     }
 }
 
-// The choice whose name, with a colon or a slash and more behind it, is i's.
+// The choice whose name, with a colon or a slash and more after it, is i's.
 static int race_base(const race *a, int i)
 {
     for (int k = 0; k < a->n; k++) {

@@ -3,7 +3,7 @@
 // cpu/, fake/, cuda/.
 //
 // Design notes
-// A device is driven by one owner thread; streams run behind it. A stream is a FIFO of launches,
+// A device is driven by one owner thread; streams run alongside. A stream is a FIFO of launches,
 // copies, event records and event waits. On the CPU the compute stream runs launches on the owner's
 // thread at once (the thread team belongs to it), and each copy direction has a thread of its own;
 // on the fake device everything is deferred and executed in a random legal order; on CUDA a stream

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens plug-ins: beside the program or library that holds this code, in ../lib of there, and where
-// the loader looks. libhearth_cuda.so is looked for when somebody asks for CUDA, once, and is never
-// closed: a driver does not survive that. The lock guards what was found.
+// Opens plug-ins: next to the program or library that holds this code, in ../lib of there, and
+// where the loader looks. libhearth_cuda.so is looked for when somebody asks for CUDA, once, and is
+// never closed: a driver does not survive that. The lock guards what was found.
 #include "device/plugin.h"
 
 #include "base/alloc.h"

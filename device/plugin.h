@@ -40,9 +40,9 @@ typedef struct hth_plugin {
 // What HTH_PLUGIN_ENTRY is: returns a table that stays valid, or NULL for another `abi`.
 typedef const hth_plugin *hth_plugin_entry(uint32_t abi, const hth_plugin_host *host);
 
-// hth_plugin_open opens plug-in `file` and stores its function `entry`. It looks beside the program
-// or library that holds this code, in ../lib of there, and where the loader looks. Never closed.
-// HTH_ENOTSUP: the sentence says why not.
+// hth_plugin_open opens plug-in `file` and stores its function `entry`. It looks next to the
+// program or library that holds this code, in ../lib of there, and where the loader looks. Never
+// closed. HTH_ENOTSUP: the sentence says why not.
 hth_err hth_plugin_open(const char *file, const char *entry, void **out);
 
 // hth_plugin_cuda_probe says whether a CUDA device can be opened and, in `about`, with what:

@@ -47,7 +47,7 @@ static bool plain(hth_follow *f, int i)
     return true;
 }
 
-// gather_dims makes [data before the axis, indices, data behind it].
+// gather_dims makes [data before the axis, indices, data after it].
 static bool gather_dims(hth_follow *f, int axis, hth_track *t)
 {
     const hth_track *x = hth_follow_in(f, 0), *at = hth_follow_in(f, 1);
@@ -119,7 +119,7 @@ void hth_through_gather_elements(hth_follow *f)
     }
 }
 
-// [indices but their last dimension, data behind batch dimensions and those that indices address]
+// [indices but their last dimension, data after batch dimensions and those that indices address]
 static bool gather_nd_dims(hth_follow *f, int depth, int batch, hth_track *t)
 {
     const hth_track *x = hth_follow_in(f, 0), *at = hth_follow_in(f, 1);
@@ -205,7 +205,7 @@ void hth_through_scatter_elements(hth_follow *f)
     hth_follow_out(f, 0, &t);
 }
 
-// data [.., samples, ..] behind what `depth` columns of indices address, updates alike.
+// data [.., samples, ..] after what `depth` columns of indices address, updates alike.
 static bool scatter_behind(hth_follow *f, int depth)
 {
     const hth_track *x = hth_follow_in(f, 0), *at = hth_follow_in(f, 1), *u = hth_follow_in(f, 2);

@@ -16,8 +16,8 @@ static void shape_unknown(hth_follow *f)
 }
 
 // regroup_split finds outer and inner of dimension `at`, the one that depends on N: row-major, the
-// elements are [before, N, behind], and will be. As the runtime makes sure that there are as many
-// elements as before, it is enough that one side agrees: what stands before N, or what behind.
+// elements are [before, N, after], and will be. As the runtime makes sure that there are as many
+// elements as before, it is enough that one side agrees: what stands before N, or what after.
 static bool regroup_split(hth_follow *f, const hth_track *t, int at, hth_size *outer,
                           hth_size *inner)
 {

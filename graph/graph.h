@@ -113,7 +113,7 @@ typedef struct hth_post_op {
 typedef struct hth_node {
     char *name; // never NULL
     hth_op op;
-    int n_inputs, n_outputs; // inputs include the operands of post ops, behind the operator's own
+    int n_inputs, n_outputs; // inputs include the operands of post ops, after the operator's own
     int *inputs, *outputs;   // value indices, -1: absent optional one
     int n_attrs;
     hth_attr *attrs;

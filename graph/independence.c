@@ -204,7 +204,7 @@ static void finish(hth_follow *f, const hth_follow_row *row, bool samples, bool 
 }
 
 // What is computed with samples' numbers, or with what is lost, is lost; but for its shape. Bounds
-// are known only behind operators that move elements, and those whose rules say so.
+// are known only after operators that move elements, and those whose rules say so.
 static void follow_lost(hth_follow *f, const hth_follow_row *row)
 {
     bool shape = f->n->op == HTH_OP_SHAPE || f->n->op == HTH_OP_SIZE, lost = false;

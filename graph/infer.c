@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// What is known of an operator, beside kernels: its shapes, and how samples pass through it.
+// What is known of an operator, besides kernels: its shapes, and how samples pass through it.
 typedef struct op_rules {
     hth_infer_fn infer;
     hth_follow_row sample;

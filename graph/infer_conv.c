@@ -104,7 +104,7 @@ static hth_err window_positions(const hth_infer *c, const window *w, int i, int6
         return HTH_OK;
     }
     *out = room < 0 ? 1 : room / stride + (room % stride != 0) + 1;
-    // A last window that would start behind the input and its leading padding is left out.
+    // A last window that would start after the input and its leading padding is left out.
     if (*out > 1 && (hth_dim_mul(*out - 1, stride, &last) || last >= in + w->pad[i])) {
         --*out;
     }

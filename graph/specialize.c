@@ -3,7 +3,7 @@
 // must wait.
 //
 // Facts per value after the walk: its shape is known, or it is WAITING (some node before it needs
-// contents that only running gives). A WAITING value's node and everything behind it go to `rest`.
+// contents that only running gives). A WAITING value's node and everything after it go to `rest`.
 // SOFT marks constants that come from an input's contents: they hold for this request only, so no
 // more is folded with them than shape arithmetic needs; the work on larger tensors stays on the
 // device. The walk is linear in nodes and edges. Threads: none of its own; the model graph is only
@@ -27,7 +27,7 @@ typedef struct walk {
     const hth_tensor *inputs;
     hth_fold fold;
     hth_stage *out;
-    int n_values;         // of the model; values behind are contents of inputs
+    int n_values;         // of the model; values after are contents of inputs
     unsigned char *flags; // per value of the model
     int *content;         // per value of the model: the constant with its contents, 0: none
     int *cut; // values that `rest` reads from this stage; those whose contents are awaited come

@@ -30,7 +30,7 @@ typedef struct hth_stage {
                       // model's inputs, all of them and in order (also unused ones).
     hth_graph
         *rest; // what must wait for values; NULL: nothing. Its inputs are, in order: the inputs of
-               // `graph`, then the values that `graph` gives as its outputs behind the final ones.
+               // `graph`, then the values that `graph` gives as its outputs after the final ones.
     int n_final;      // the first n_final outputs of `graph` are final outputs of the model ..
     int *final_index; // .. namely these positions among the model's outputs; the others feed `rest`
     uint64_t value_inputs; // bit i: the value (not just shape) of input i was used

@@ -72,9 +72,10 @@ hth_err hth_kernel_computes(hth_device *d, hth_precision p);
 // hth_kernel_half keeps values of a graph whose precision is bf16 in bf16 as far as `d` can.
 hth_err hth_kernel_half(hth_device *d, hth_graph *g);
 
-// A device's kernels. The CPU's table is hth_cpu_kernel_ops (kernels/cpu/cpu.h); a device that comes
-// with a plug-in (device/plugin.h) brings its own, to which hth_device.kernels points. A plug-in is
-// linked with nothing of this program: what it calls of graph/ to read constants comes along.
+// A device's kernels. The CPU's table is hth_cpu_kernel_ops (kernels/cpu/cpu.h); a device that
+// comes with a plug-in (device/plugin.h) brings its own, to which hth_device.kernels points. A
+// plug-in is linked with nothing of this program: what it calls of graph/ to read constants comes
+// along.
 typedef struct hth_kernel_host {
     hth_err (*const_map)(hth_const *c, const void **out);
     void (*const_unmap)(hth_const *c);

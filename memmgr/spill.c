@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of SPILL_BLOCK bytes per direction is the only thing that the system call sees; copying
-// into it costs a fraction of what any disk needs for it. What is written behind a tensor's end, up
+// into it costs a fraction of what any disk needs for it. What is written after a tensor's end, up
 // to the next aligned position, belongs to the tensor's own range, which starts aligned.
 #include "memmgr/spill.h"
 

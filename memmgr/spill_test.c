@@ -54,7 +54,7 @@ static void test_bytes_come_back(void **state)
             assert_memory_equal((const char *)map + at[i], a, sizes[i]);
         }
         hth_spill_unmap(s);
-        fill(a, sizes[4], 7); // a view is not in the way of what comes behind it
+        fill(a, sizes[4], 7); // a view is not in the way of what comes after it
         assert_ok(hth_spill_write(s, at[4], a, sizes[4]));
         assert_ok(hth_spill_map(s, &map));
         assert_memory_equal((const char *)map + at[4], a, sizes[4]);

@@ -413,7 +413,7 @@ static void live_enter(const hth_problem *p, live_account *at, const hth_instr *
 }
 
 // A recompute writes those of its outputs that have a place but no content yet; the others (still
-// there, gone for good, or the caller's) go to scratch behind its workspace, in their order.
+// there, gone for good, or the caller's) go to scratch after its workspace, in their order.
 // Returns workspace and scratch together; filled[t]: tensor t has content, or no place.
 static uint64_t live_scratch(const hth_problem *p, const hth_instr *in, const bool *filled)
 {

@@ -161,8 +161,8 @@ static void address_sort_near(hth_address_span *near, int n)
     }
 }
 
-// The offset of the tightest (or, with `lowest`, the first) interval for rectangle i among its placed
-// neighbours.
+// The offset of the tightest (or, with `lowest`, the first) interval for rectangle i among its
+// placed neighbours.
 static uint64_t address_interval(hth_address *a, int i, bool lowest)
 {
     int n = 0;

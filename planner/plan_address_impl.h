@@ -29,8 +29,9 @@ static inline bool hth_address_done(const hth_address *a)
     return a->best_height <= a->goal || a->visits > a->most;
 }
 
-// hth_address_pass places all in a->order, each into the tightest interval between its placed neighbours
-// (or, with `lowest`, into the first), and keeps the placement if it is the lowest so far.
+// hth_address_pass places all in a->order, each into the tightest interval between its placed
+// neighbours (or, with `lowest`, into the first), and keeps the placement if it is the lowest so
+// far.
 void hth_address_pass(hth_address *a, bool lowest);
 // hth_address_stream places all as they are born and die (numbers of the rectangles, by first and
 // by last stage), once.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_decode.h - from modes (one per interval) to a schedule with its times and bytes. Part of
-// hth_plan_train.
+// planner/plan_decode.h - from modes (one per interval) to a schedule with its times and bytes.
+// Part of hth_plan_train.
 //
 // Design notes
 // The search decodes thousands of times a second, mostly to hear that a change is no good. So the
@@ -18,7 +18,7 @@
 
 #include "planner/plan_step.h"
 
-// What a decode found, beside the modes.
+// What a decode found, besides the modes.
 typedef struct hth_outcome {
     double time_us, compute_us, stall_us, link_us;
     double excess; // bytes over the budget, summed over the stages
@@ -59,11 +59,10 @@ typedef struct hth_decoder {
     int64_t *delta;            // per stage: change of live bytes
     uint64_t *used;            // per stage: live bytes, resident ones and buffers
     uint8_t *mode;             // per interval: what it came to; a mode that cannot work is KEEP
-    int *need;                 // per interval: first stage that reads behind it; n_stages: none
-    int *
-        until; // per interval: last stage that reads behind a tail interval, or before a cyclic one
+    int *need;                 // per interval: first stage that reads after it; n_stages: none
+    int *until; // per interval: last stage that reads after a tail interval, or before a cyclic one
     int *away, *back; // per interval: absent in [away, back); the copy in may begin at `back`
-    int *save; // per interval: the stage behind which its copy out goes, -1: the host has one
+    int *save;        // per interval: the stage after which its copy out goes, -1: the host has one
     int *need0, *until0;           // .. while everything is kept
     double *saved_us, *fetched_us; // per interval: ends of the copies
     double *host_us;               // per tensor: when the host has it
@@ -71,7 +70,7 @@ typedef struct hth_decoder {
     int *run_of;                   // per stage: first of `run`, nodes ascending
     hth_read *read;
     hth_run *run;
-    hth_group *group;       // of all intervals in mode AGAIN
+    hth_group *group;       // of all intervals in mode REMATERIALIZE
     int *group_of, *groups; // per such interval: its first group, how many
     int n_reads, cap_reads, n_runs, cap_runs, n_groups, cap_groups;
     int *moved, n_moved; // tensors with an interval that is not kept, or that a rerun reads
@@ -90,7 +89,8 @@ hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget);
 void hth_decoder_fini(hth_decoder *d);
 
 // hth_decode turns modes (per interval) into times and bytes; everything is left in the decoder.
-// O(nodes + intervals + what the modes recompute). No memory is allocated after the first few calls.
+// O(nodes + intervals + what the modes recompute). No memory is allocated after the first few
+// calls.
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From addresses to instructions. Once addresses are known, a fetch may begin as soon as its place
 // is free, which is often long before the stage that the decision reserved: it is issued right
-// behind the last compute that used any byte of its place, and waits for it.
+// after the last compute that used any byte of its place, and waits for it.
 #include "planner/plan_place.h"
 
 #include "base/alloc.h"

@@ -3,7 +3,7 @@
 // least is hurried or put off; then each node gets the fastest algorithm that finds room.
 #include "planner/plan_decode.h"
 
-// The bytes that stage s needs beside its live ones, at least.
+// The bytes that stage s needs besides its live ones, at least.
 static uint64_t fit_min(const hth_decoder *d, int s)
 {
     const hth_step *m = d->m;
@@ -98,7 +98,7 @@ static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
         hth_flight x = d->order[0];
         int64_t bytes = (int64_t)m->bytes[m->interval[x.interval].tensor];
         d->order[0] = d->order[--n];
-        d->order[n] = (hth_flight){0, -1}; // behind the heap: what was taken, and where it was
+        d->order[n] = (hth_flight){0, -1}; // after the heap: what was taken, and where it was
         if (fit_leaves(d, x.interval, s)) {
             d->order[n] = (hth_flight){d->away[x.interval], x.interval};
             d->delta[d->away[x.interval]] += bytes;

@@ -64,9 +64,9 @@ void hth_buffers_fini(hth_buffers *b);
 // target is no less than the peak; with more that many times as late. Deterministic.
 hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height);
 
-// hth_address_squeeze moves what sticks out above `room`: hard rectangles into intervals between hard
-// ones, soft ones (of one stage each) into the largest hole of their stage, with fewer bytes if
-// that is smaller. *fits: every hard one found an interval.
+// hth_address_squeeze moves what sticks out above `room`: hard rectangles into intervals between
+// hard ones, soft ones (of one stage each) into the largest hole of their stage, with fewer bytes
+// if that is smaller. *fits: every hard one found an interval.
 hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room, bool *fits);
 
 // Emission. `in` is copied, waits too; *index (may be NULL) gets the instruction's number.

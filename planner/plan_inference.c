@@ -66,7 +66,7 @@ static hth_err inference_decide(hth_place *x)
 }
 
 // No plan is faster: all nodes at their fastest, and over the link at least the weights that find
-// no room beside the largest stage (less their padding, which is not copied).
+// no room besides the largest stage (less their padding, which is not copied).
 static double inference_lower_bound(const hth_place *x)
 {
     const hth_stream_model *m = &x->model;

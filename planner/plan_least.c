@@ -6,7 +6,7 @@
 // alternatives. Live buffers and the workspace do not intersect, with one exception: an output may
 // lie in the buffer of its in-place input if it is not larger. So the arena is no lower than the
 // sum of these, each rounded up to HTH_PLAN_ALIGN, with v's smallest workspace. A weight or state
-// that v reads takes its bytes whether it is resident, for which the budget pays beside the arena,
+// that v reads takes its bytes whether it is resident, for which the budget pays besides the arena,
 // or was fetched into it. Without a link to fetch with, all that some node reads is resident all
 // the time. Whatever else a plan keeps, copies or computes again only adds to this; the largest
 // over all nodes is a bound for every plan.

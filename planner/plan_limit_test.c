@@ -103,7 +103,7 @@ static void limits_hold(void **state)
     assert_ok(hth_plan_train_peak(&p, &peak));
     assert_true(p.n_nodes > 1800);
     hth_clock_inject(cpu_ns, NULL);
-    // With little memory the first schedule that fits takes 50 ms; behind a limit that passes
+    // With little memory the first schedule that fits takes 50 ms; after a limit that passes
     // without one the search goes on for more (plan_train.h), as it does on a machine that is slow
     // just then.
     static const double limits[] = {100, 400, 300, 600};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first part of decoding modes: backwards through the step, what each interval is needed for, what
-// has to be computed again when, and which intervals need a copy out of their own.
+// The first part of decoding modes: backwards through the step, what each interval is needed for,
+// what has to be computed again when, and which intervals need a copy out of their own.
 #include "planner/plan_decode.h"
 
 #include "base/alloc.h"
@@ -48,8 +48,8 @@ static double needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
     return us;
 }
 
-// Lists the stages behind interval g's start that read its tensor in d->reader, ascending, each once;
-// returns how many.
+// Lists the stages after interval g's start that read its tensor in d->reader, ascending, each
+// once; returns how many.
 static int needs_readers(hth_decoder *d, int g)
 {
     const hth_interval *interval = &d->m->interval[g];
@@ -71,7 +71,8 @@ static int needs_readers(hth_decoder *d, int g)
     return n;
 }
 
-// Mode AGAIN: groups of adjacent readers, a rerun for each that does not follow the interval's start.
+// Mode REMATERIALIZE: groups of adjacent readers, a rerun for each that does not follow the
+// interval's start.
 static double needs_again(hth_decoder *d, int g)
 {
     const hth_step *m = d->m;
@@ -141,8 +142,8 @@ static double needs_interval(hth_decoder *d, int g, hth_interval_mode mode)
     return 0;
 }
 
-// Decides which intervals of tensor t need a copy out of their own, and behind which stage it goes: the
-// one that filled the buffer when nothing but adjacent uses lies between, else the last use.
+// Decides which intervals of tensor t need a copy out of their own, and after which stage it goes:
+// the one that filled the buffer when nothing but adjacent uses lies between, else the last use.
 static void needs_saves(hth_decoder *d, int t)
 {
     const hth_step *m = d->m;

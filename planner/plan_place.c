@@ -112,7 +112,8 @@ static int place_cmp(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// Gives stage s the fastest algorithm whose workspace fits an interval below `limit`. `near` is scratch.
+// Gives stage s the fastest algorithm whose workspace fits an interval below `limit`. `near` is
+// scratch.
 static void place_polish_stage(hth_place *x, int s, const int *list, int n, uint64_t limit,
                                hth_rect *near)
 {

@@ -27,7 +27,7 @@ hth_err hth_place_assign(hth_place *x, uint64_t target);
 // hth_place_minimal decides for the fewest bytes and places that: the floor.
 hth_err hth_place_minimal(hth_place *x);
 // hth_place_polish uses what the budget leaves free without moving anything: weights become
-// resident where there is room beside the arena, and workspaces of faster algorithms are put into
+// resident where there is room besides the arena, and workspaces of faster algorithms are put into
 // intervals of their stages.
 hth_err hth_place_polish(hth_place *x);
 

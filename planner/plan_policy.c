@@ -86,8 +86,8 @@ static int policy_rank_cmp(const void *a, const void *b)
     return x->interval - y->interval;
 }
 
-// Swaps by free time (the interval's length less both copies), longest first, as long as something is
-// missing; what the link cannot hide is computed again, most bytes per microsecond first.
+// Swaps by free time (the interval's length less both copies), longest first, as long as something
+// is missing; what the link cannot hide is computed again, most bytes per microsecond first.
 static void policy_capuchin(hth_search *x)
 {
     hth_rank *rank = x->rank;

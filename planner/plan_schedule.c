@@ -4,7 +4,7 @@
 //   free   what left by a copy (waits for it)
 //   fetch  what owns its buffer from here on
 //   alloc + compute  reruns, then the node; the first of them waits for the fetches needed here
-//   save   copies out that go behind this stage
+//   save   copies out that go after this stage
 //   free   what ends here
 // A fetch waits for the compute before it and for the saves that this stage waits for, so it starts
 // when the rules of time say (plan_schedule.h), and nothing that lay at its place is still in use.

@@ -4,13 +4,13 @@
 //
 // Design notes
 // A *stage* is the first execution of one node; node s runs in stage s. A buffer is owned for whole
-// stages, so memory is exact whatever the copies' real speed. An *interval* is what lies between two
-// consecutive uses of a tensor that are at least two stages apart, the time after its last use
+// stages, so memory is exact whatever the copies' real speed. An *interval* is what lies between
+// two consecutive uses of a tensor that are at least two stages apart, the time after its last use
 // (where only recomputes can read it), or, for a weight or state that is there before the step, the
-// time from its last use round to its first one in the next step. Each interval has a mode; everything
-// else (when a buffer goes, when a copy is released, which stage recomputes what, which algorithm
-// each node can afford) follows from the modes by hth_decode (plan_decode.c), which yields a
-// *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
+// time from its last use round to its first one in the next step. Each interval has a mode;
+// everything else (when a buffer goes, when a copy is released, which stage recomputes what, which
+// algorithm each node can afford) follows from the modes by hth_decode (plan_decode.c), which
+// yields a *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
 //
 // Rules of time. Three FIFO streams; s is a stage, E_s the end of its compute:
 //   W_s = max(E_{s-1}, end of every save with last + 1 == s)
@@ -26,7 +26,7 @@
 typedef enum hth_interval_mode {
     HTH_INTERVAL_KEEP,
     HTH_INTERVAL_OFFLOAD,
-    HTH_INTERVAL_RECOMPUTE, // once, where it is first read behind the interval's start; then it stays
+    HTH_INTERVAL_RECOMPUTE,     // once, at the first read after the interval's start; then it stays
     HTH_INTERVAL_REMATERIALIZE, // whenever it is read, and dropped in between
     HTH_N_INTERVAL_MODES
 } hth_interval_mode;
@@ -43,7 +43,7 @@ typedef struct hth_segment {
     int first, last; // stages during which the buffer is owned, both included
     hth_origin origin;
     int need; // FROM_HOST: the stage whose reruns and node wait for the copy
-    int save; // >= 0: leaves by a copy to the host, issued behind the compute of stage `save`; the
+    int save; // >= 0: leaves by a copy to the host, issued after the compute of stage `save`; the
               // compute of stage last + 1 (or the end of the step) waits for it. -1: dropped
     int inplace; // the segment whose buffer it takes over (that one's last == this one's first),
                  // -1: a buffer of its own
@@ -52,7 +52,7 @@ typedef struct hth_segment {
 // A recompute of `node` in stage `stage`, before that stage's node, with the algorithm of its first
 // execution, so that the bits are the same. Those of one stage run in the order of their nodes. Its
 // outputs without a segment that begins there (origin FROM_RERUN) go to scratch of the stage, owned
-// beside the workspace.
+// besides the workspace.
 typedef struct hth_rerun {
     int stage, node, alt;
 } hth_rerun;

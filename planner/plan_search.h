@@ -25,7 +25,7 @@ typedef struct hth_search {
     uint8_t *kept, *first, *before, *step; // scratch
     uint8_t *modes;                        // per interval: those below this make a difference
     uint8_t *banned; // per interval: modes, a bit each, that hth_search_moves leaves out
-    int64_t *room;   // per stage: bytes that are free beside tensors, ..
+    int64_t *room;   // per stage: bytes that are free besides tensors, ..
     int *item, *end; // .. its algorithm; per interval: the stage that ends it
     double *late;    // per interval: stalls that its copies have a part in; ..
     double *span;    // .. time from its start to its end
@@ -37,7 +37,7 @@ typedef struct hth_search {
     double settled; // score of modes from which flips or kicks have gone down already
     double tie_us;  // the tie-break per byte and stage
     bool fits;      // whether the modes at hand fit
-    uint8_t *elite; // the best few that fit, modes per interval, one behind the other: addresses
+    uint8_t *elite; // the best few that fit, modes per interval, one after the other: addresses
     int n_elites;   // may be found for one when there are none for the best
     double elite_score[HTH_SEARCH_ELITES]; // ascending
     double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
@@ -52,7 +52,7 @@ void hth_search_close(hth_search *x);
 
 // hth_search_policy sets x->best to what o->policy decides; the other arguments are
 // hth_search_run's. *m is trimmed for the policies that do not see algorithms, and whole again
-// behind it.
+// after it.
 void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
                        bool warm, hth_outcome *out);
 
@@ -75,8 +75,8 @@ void hth_search_keep_best(hth_search *x);
 void hth_search_keep_elite(hth_search *x);
 // Moves (plan_search_moves.c), from the modes at hand. hth_search_greedy frees bytes, cheapest
 // first, counting `price` of the link's time and the fastest algorithms or the smallest; false: the
-// step would take longer than limit_us. hth_search_descend flips single intervals as long as that helps.
-// hth_search_kick: whether it found a better one than the best.
+// step would take longer than limit_us. hth_search_descend flips single intervals as long as that
+// helps. hth_search_kick: whether it found a better one than the best.
 bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_us);
 void hth_search_descend(hth_search *x);
 bool hth_search_kick(hth_search *x);
@@ -94,19 +94,19 @@ void hth_search_away(hth_search *x);
 bool hth_search_allows(const hth_search *x, int g, hth_interval_mode mode);
 // hth_search_keep_all: everything is kept; what only recomputes read is computed again, too.
 void hth_search_keep_all(const hth_search *x, uint8_t *mode);
-// hth_search_cost: what giving interval g another mode would cost about, in us; `price` of the link's
-// time.
+// hth_search_cost: what giving interval g another mode would cost about, in us; `price` of the
+// link's time.
 double hth_search_cost(const hth_search *x, int g, hth_interval_mode mode, double price);
 // hth_search_note takes over what the last decode, of x->mode, left: for hth_search_gain, which
-// says about how much time another mode of interval g would gain: hardly ever too little, but often too
-// much (reruns of inputs, stalls). <= 0: not worth trying.
+// says about how much time another mode of interval g would gain: hardly ever too little, but often
+// too much (reruns of inputs, stalls). <= 0: not worth trying.
 void hth_search_note(hth_search *x, const hth_outcome *o);
 double hth_search_gain(const hth_search *x, int g, hth_interval_mode mode);
 // hth_search_worst returns the stage with the most bytes too many (*over), counting the fastest
 // algorithms or the smallest; -1: none.
 int hth_search_worst(const hth_search *x, bool fastest, double *over);
-// hth_search_moves lists what could free bytes in stage s in x->rank (interval * 4 + mode), cheapest per
-// byte and stage first; returns how many. `blur` > 0 randomises.
+// hth_search_moves lists what could free bytes in stage s in x->rank (interval * 4 + mode),
+// cheapest per byte and stage first; returns how many. `blur` > 0 randomises.
 int hth_search_moves(hth_search *x, int s, bool fastest, double price, double blur);
 int hth_search_rank_cmp(const void *a, const void *b);
 uint32_t hth_search_random(hth_search *x, uint32_t below);

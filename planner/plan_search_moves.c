@@ -14,13 +14,13 @@
 #define SEARCH_SMALL   1000 // part of the budget: intervals with less are flipped when no other helps
 #define SEARCH_GAIN    5e-4  // of the score, that a pass over all intervals has to gain for another
 #define SEARCH_WORSE   1.002 // of the best, still gone on from
-#define SEARCH_BLUR    1.5   // of the costs behind a kick: factors up to exp(1.5)
+#define SEARCH_BLUR    1.5   // of the costs after a kick: factors up to exp(1.5)
 #define SEARCH_RELIEVE 4     // .. fewer of them for faster algorithms
 #define SEARCH_EJECT   8     // flips that may follow a kick
 
-// Gives the first `few` intervals of x->rank, until `over` bytes are freed, the modes that stand there,
-// and decodes. What makes more bytes too many (a recompute that needs a whole chain, say) is taken
-// back, *o too. Returns how many have got them.
+// Gives the first `few` intervals of x->rank, until `over` bytes are freed, the modes that stand
+// there, and decodes. What makes more bytes too many (a recompute that needs a whole chain, say) is
+// taken back, *o too. Returns how many have got them.
 static int search_free(hth_search *x, int few, double over, hth_outcome *o)
 {
     hth_outcome was = *o;
@@ -226,8 +226,8 @@ static void search_complete(hth_search *x, const hth_outcome *o)
     }
 }
 
-// Gives interval g mode k, and with even chances the other intervals of its tensor, too. What only a
-// recompute of it reads is computed again once or each time.
+// Gives interval g mode k, and with even chances the other intervals of its tensor, too. What only
+// a recompute of it reads is computed again once or each time.
 static void search_push(hth_search *x, int g, hth_interval_mode k)
 {
     const hth_step *m = x->m;
@@ -248,8 +248,8 @@ static void search_push(hth_search *x, int g, hth_interval_mode k)
     }
 }
 
-// One kick: an interval gets another mode, then others give way until it fits again, then some that are
-// away may come back. Kept if it is better, or hardly worse than the best.
+// One kick: an interval gets another mode, then others give way until it fits again, then some that
+// are away may come back. Kept if it is better, or hardly worse than the best.
 bool hth_search_kick(hth_search *x)
 {
     hth_outcome o;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a placement is too high: tensors that stick out go into intervals between other tensors, wherever
-// workspaces are, and each workspace into the largest hole that its stage has left. A workspace is
-// one stage's own, so what it gets concerns nobody else: its node may take an algorithm that needs
-// less. That costs a few microseconds of one node, where planning for a smaller budget costs all of
-// them.
+// When a placement is too high: tensors that stick out go into intervals between other tensors,
+// wherever workspaces are, and each workspace into the largest hole that its stage has left. A
+// workspace is one stage's own, so what it gets concerns nobody else: its node may take an
+// algorithm that needs less. That costs a few microseconds of one node, where planning for a
+// smaller budget costs all of them.
 #include "planner/plan_lay.h"
 
 #include "base/alloc.h"
@@ -104,7 +104,7 @@ hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room,
 
 // From rectangles to algorithms.
 
-// The bytes beside its own workspace that a user of stage `stage` needs there: r NULL: its node.
+// The bytes besides its own workspace that a user of stage `stage` needs there: r NULL: its node.
 static uint64_t lay_scratch(const hth_lay *x, const hth_rerun *r)
 {
     return r == NULL ? 0
@@ -148,7 +148,7 @@ static void soft_fini(lay_soft *w)
     }
 }
 
-// The least that a stage can do with, and what it has beside its workspace.
+// The least that a stage can do with, and what it has besides its workspace.
 static void soft_stages(const hth_lay *x, lay_soft *w)
 {
     const hth_schedule *s = x->s;

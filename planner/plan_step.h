@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_step.h - the model of a training step that the planner's search works on: uses, intervals
-// and menus. Part of hth_plan_train.
+// planner/plan_step.h - the model of a training step that the planner's search works on: uses,
+// intervals and menus. Part of hth_plan_train.
 #ifndef HTH_PLANNER_PLAN_STEP_H
 #define HTH_PLANNER_PLAN_STEP_H
 
 #include "planner/plan_schedule.h"
 
-// What lies between two uses (plan_schedule.h). q == n_stages: after the last use. A cyclic interval
-// goes from the last use p round to the first use q < p of the next step.
+// What lies between two uses (plan_schedule.h). q == n_stages: after the last use. A cyclic
+// interval goes from the last use p round to the first use q < p of the next step.
 typedef struct hth_interval {
     int tensor, p, q;
     bool cyclic, can_offload, can_rerun;
@@ -23,7 +23,7 @@ typedef struct hth_step {
     hth_interval *interval;
     int *menu_start, *menu_end; // per stage: its menu, fastest first
     int *menu_whole;            // per stage: where it starts when it is not trimmed
-    hth_menu_item *menu_free;   // per stage: its fastest without the workspace, behind the menus
+    hth_menu_item *menu_free;   // per stage: its fastest without the workspace, after the menus
     hth_menu_item *menu;
     int *pair; // per tensor: the input whose buffer it may take over, -1: none
     int *heir; // per tensor: who takes its buffer over while nothing is computed again, -1: none

@@ -73,8 +73,8 @@ static uint64_t stream_resident(const hth_stream_model *m, const hth_stream_deci
     return bytes;
 }
 
-// Decides per use whether the weight is fetched or kept since the use before: kept when the interval has
-// room for it.
+// Decides per use whether the weight is fetched or kept since the use before: kept when the
+// interval has room for it.
 static void stream_intervals(hth_stream_model *m, hth_stream_decision *d, uint64_t room)
 {
     for (int u = 0; u < m->n_uses; u++) {

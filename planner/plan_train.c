@@ -247,7 +247,7 @@ static bool train_leaves(const hth_step *m, int t)
     return !m->arena[t] && last >= m->interval_start[t] && m->interval[last].can_offload;
 }
 
-// Whether input j of a node is one more tensor that has to be there beside what never leaves.
+// Whether input j of a node is one more tensor that has to be there besides what never leaves.
 static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
 {
     for (int i = 0; i < j; i++) {
@@ -258,7 +258,7 @@ static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
     return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
 }
 
-// The largest stage's own tensors and smallest workspace beside what can never leave.
+// The largest stage's own tensors and smallest workspace besides what can never leave.
 static uint64_t train_min(const hth_step *m)
 {
     uint64_t most = 0;

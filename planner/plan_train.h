@@ -51,7 +51,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
 // their fastest, addresses assigned. Budgets given as a share are shares of it.
 hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
 // hth_plan_train_floor computes a budget below which hth_plan_train can find nothing: the largest
-// stage's own inputs, outputs and smallest workspace beside what it never moves. Other plans may
+// stage's own inputs, outputs and smallest workspace besides what it never moves. Other plans may
 // exist there (hth_plan_min).
 hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
 

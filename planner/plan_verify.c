@@ -52,8 +52,8 @@ typedef struct verify {
     const hth_problem *p;
     const hth_plan *plan;
     int i;                          // current instruction
-    verify_clock lane[HTH_N_LANES]; // clock behind the last instruction of each stream
-    verify_clock *done;             // clock behind each instruction
+    verify_clock lane[HTH_N_LANES]; // clock after the last instruction of each stream
+    verify_clock *done;             // clock after each instruction
     verify_tensor *tensor;
     int *computed; // per node: 1 + the alternative of its first execution, 0: none yet
     bool begun;    // something was computed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_walk.h - what a walk of a plan needs to know of it: where each tensor has its memory,
-// on which stream an instruction runs, and when it is predicted to.
+// planner/plan_walk.h - what a walk of a plan needs to know of it: where each tensor has its
+// memory, on which stream an instruction runs, and when it is predicted to.
 #ifndef HTH_PLANNER_PLAN_WALK_H
 #define HTH_PLANNER_PLAN_WALK_H
 

@@ -97,7 +97,7 @@ static void moves_queue(const hth_search *x, int n, const double *end_us, const 
     }
 }
 
-// Which copies make the compute wait, on their own or because others queue behind them.
+// Which copies make the compute wait, on their own or because others queue after them.
 static void moves_late(hth_search *x, const hth_outcome *o)
 {
     const hth_step *m = x->m;
@@ -293,7 +293,8 @@ static int moves_piles(hth_search *x, int s)
     return n;
 }
 
-// All ways to free bytes in stage s, cheapest first: one per interval, in x->rank (interval * 4 + mode).
+// All ways to free bytes in stage s, cheapest first: one per interval, in x->rank (interval * 4 +
+// mode).
 int hth_search_moves(hth_search *x, int s, bool fastest, double price, double blur)
 {
     int n = 0;

@@ -26,8 +26,8 @@ typedef struct hth_batch_policy {
     int64_t max_samples; // of a joined run; 1: nothing is joined
     uint64_t delay_ns;   // that the head may wait for others
     int n_preferred;
-    int64_t preferred[HTH_BATCH_PREFERRED]; // buckets beside the powers of two; one of them that is
-                                            // full goes without delay
+    int64_t preferred[HTH_BATCH_PREFERRED]; // buckets next to the powers of two; a full one goes
+                                            // without delay
     uint64_t timeout_ns;                    // in the queue, of requests that name none; 0: none
     uint32_t max_queue;                     // requests; 0: no limit
     uint32_t priority;                      // of requests that name none

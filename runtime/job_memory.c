@@ -39,7 +39,7 @@ static uint64_t share_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-// What requests wait for is kept from new jobs; only beside others, whose end they can wait for.
+// What requests wait for is kept from new jobs; only alongside others, whose end they can wait for.
 static bool share_others(const hth_site *site, const hth_job_memory *mine)
 {
     return site->shares != NULL && (site->shares != mine || mine->next != NULL);
@@ -110,7 +110,7 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
         }
         curves[n] = curve;
         weight[n] = 1;
-        // Jobs take turns: the copies of one do not run beside another's.
+        // Jobs take turns: the copies of one do not run alongside another's.
         double link = n + 1;
         uint64_t all = share_less(site->device->props.budget_bytes,
                                   site->shares != NULL ? site->awaited_bytes : 0);

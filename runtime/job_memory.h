@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/job_memory.h - who has how much of a device: training jobs, and beside them the models
+// runtime/job_memory.h - who has how much of a device: training jobs, and besides them the models
 // that are served. Engine's thread only.
 //
 // Design notes
@@ -21,20 +21,20 @@ struct hth_job_memory {
 
 // hth_job_memory_set has a share hold point->device_bytes; 0: it leaves the list.
 void hth_job_memory_set(hth_site *site, hth_job_memory *s, const hth_curve_point *point);
-// hth_job_memory_models is what the device has for the program of a model: beside all shares, and
-// beside the weights of pinned programs.
+// hth_job_memory_models is what the device has for the program of a model: besides all shares, and
+// besides the weights of pinned programs.
 uint64_t hth_job_memory_models(const hth_site *site);
 // hth_job_memory_alone says that there are no shares but `mine`, and no pinned programs.
 bool hth_job_memory_alone(const hth_site *site, const hth_job_memory *mine);
-// hth_job_memory_rest is what the device has beside all shares but `mine` (may be NULL), beside
-// what pinned programs need to run, and, where other jobs have shares, beside what the oldest
+// hth_job_memory_rest is what the device has besides all shares but `mine` (may be NULL), besidess
+// what pinned programs need to run, and, where other jobs have shares, besidess what the oldest
 // request that waits for memory needs; and no more than the tenant of `mine` may have.
 uint64_t hth_job_memory_rest(const hth_site *site, const hth_job_memory *mine);
-// hth_job_memory_spare is what is left of that beside the models that are resident now, and a share
-// of the device for those that are not yet.
+// hth_job_memory_spare is what is left of that besidess the models that are resident now, and a
+// share of the device for those that are not yet.
 uint64_t hth_job_memory_spare(const hth_site *site, const hth_job_memory *mine);
-// hth_job_memory_admit chooses the point of `curve` for a new job beside the others, which stay as
-// they are. HTH_ENODEVMEM: none fits now.
+// hth_job_memory_admit chooses the point of `curve` for a new job alongside the others, which stay
+// as they are. HTH_ENODEVMEM: none fits now.
 hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_curve_point *out);
 
 #endif

@@ -187,7 +187,7 @@ static void waiting_jobs_can_be_left(void **state)
     submit(&s, &b, text_b);
     submit(&s, &c, text_c);
     expect_state(&s, "b", "queued", why);
-    expect_state(&s, "c", "waiting", why); // behind b
+    expect_state(&s, "c", "waiting", why); // after b
     b.c.r.canceled = 1;
     expect_state(&s, "c", "queued", why);
     assert_true(b.c.finished && b.c.r.err == HTH_ECANCELED);

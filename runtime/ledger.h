@@ -49,7 +49,7 @@ typedef struct hth_ledger {
     uint64_t unclaimed_bytes; // resident weights that no program there is wants: 0
     uint64_t arena_bytes, job_bytes, host_bytes;
     hth_pool_ledger pool;
-    int64_t difference; // what the pool has handed out beside all that: 0
+    int64_t difference; // what the pool has handed out besides all that: 0
 } hth_ledger;
 
 // hth_ledger_read makes the ledger as it is now; freed by hth_ledger_fini. HTH_ENOMEM.

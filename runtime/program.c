@@ -187,7 +187,7 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
     return err;
 }
 
-// A larger arena takes the other's place: beside it, where there is room, so that a failure leaves
+// A larger arena takes the other's place: next to it, where there is room, so that a failure leaves
 // what was there.
 static hth_err arena_ensure(hth_site *site, const hth_program *p)
 {

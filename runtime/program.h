@@ -259,7 +259,7 @@ void hth_program_deactivate(hth_site *site, hth_program *p);
 void hth_program_evict(hth_site *site, hth_program *p);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *p, bool on);
-// hth_site_trim gives back what of the arena no program needs any more, behind the run that uses
+// hth_site_trim gives back what of the arena no program needs any more, after the run that uses
 // it.
 void hth_site_trim(hth_site *site);
 
@@ -267,7 +267,7 @@ void hth_site_trim(hth_site *site);
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled);
 // hth_program_begin is what hth_program_run does before p->run is executed, hth_program_end what it
-// does behind; who executes it sees to it that p stays active meanwhile (`running`).
+// does after; who executes it sees to it that p stays active meanwhile (`running`).
 hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
                           const hth_tensor *out);
 hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,

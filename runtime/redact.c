@@ -30,7 +30,7 @@ static size_t address_bytes(const char *p)
     return n >= 6 ? n + 2 : 0;
 }
 
-// word_bytes is how far a path goes that begins behind `quote`: to the same quote, or to the end of
+// word_bytes is how far a path goes that begins after `quote`: to the same quote, or to the end of
 // the word.
 static size_t word_bytes(const char *p, char quote)
 {

@@ -6,15 +6,15 @@
 // Design notes
 // Nothing is decoded: after hth_ipc_record_check the struct is used where it lies. It begins with
 // numbers; tensors' descriptions follow, then texts, each with a zero after it, then, at a multiple
-// of HTH_IPC_RECORD_ALIGN, the bytes of tensors that travel in the record. Texts and bytes are named by
-// their offsets from its start. Native byte order: both sides are on one machine.
+// of HTH_IPC_RECORD_ALIGN, the bytes of tensors that travel in the record. Texts and bytes are
+// named by their offsets from its start. Native byte order: both sides are on one machine.
 //
 // Trust: who reads a record has it in memory that its writer cannot write into, a copy out of a
 // ring or memory that is shared for reading only; else what was checked could change. The check
 // proves that no offset of a text, and none of bytes that travel in the record, leads out of it. It
-// does not know what data types are, nor what memory there is besides: where a tensor lies elsewhere
-// is checked by who has that mapped. Who may ask is no part of it: that stands in the head of the
-// message around a record, which only the process that knows writes.
+// does not know what data types are, nor what memory there is besides: where a tensor lies
+// elsewhere is checked by who has that mapped. Who may ask is no part of it: that stands in the
+// head of the message around a record, which only the process that knows writes.
 #ifndef HTH_BASE_IPC_IPC_RECORD_H
 #define HTH_BASE_IPC_IPC_RECORD_H
 
@@ -61,20 +61,21 @@ typedef struct hth_ipc_record {
 
 // ---- writing: hth_ipc_record_begin, hth_ipc_record_add for each tensor, hth_ipc_record_end
 
-// hth_ipc_record_room is how much memory a record takes without its tensors' bytes: the n tensors' names
-// have `name_bytes`, a zero each included. A multiple of HTH_IPC_RECORD_ALIGN.
+// hth_ipc_record_room is how much memory a record takes without its tensors' bytes: the n tensors'
+// names have `name_bytes`, a zero each included. A multiple of HTH_IPC_RECORD_ALIGN.
 size_t hth_ipc_record_room(const char *const text[HTH_IPC_RECORD_TEXTS], size_t n,
                            size_t name_bytes);
-// hth_ipc_record_begin starts a record of n tensors in that much memory; texts may be NULL. What is not
-// set here or later is zero.
+// hth_ipc_record_begin starts a record of n tensors in that much memory; texts may be NULL. What is
+// not set here or later is zero.
 void hth_ipc_record_begin(hth_ipc_record *r, const char *const text[HTH_IPC_RECORD_TEXTS],
                           size_t n);
-// hth_ipc_record_add describes the next tensor, which lies in the record until the caller says where
-// else. name NULL: none.
+// hth_ipc_record_add describes the next tensor, which lies in the record until the caller says
+// where else. name NULL: none.
 hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *r, const char *name, uint32_t dtype,
                                           size_t rank, const int64_t *dim, uint64_t bytes);
-// hth_ipc_record_end gives the tensors that lie in the record their places and stores how many bytes all
-// of it has. HTH_ETOOBIG: more than 64 bits can count. The caller writes the tensors' bytes.
+// hth_ipc_record_end gives the tensors that lie in the record their places and stores how many
+// bytes all of it has. HTH_ETOOBIG: more than 64 bits can count. The caller writes the tensors'
+// bytes.
 hth_err hth_ipc_record_end(hth_ipc_record *r);
 // hth_ipc_record_pad is how many bytes after a tensor of `bytes` are zero, so that the next one is
 // aligned.
@@ -88,7 +89,8 @@ static inline size_t hth_ipc_record_pad(uint64_t bytes)
 // hth_ipc_record_check looks at the `bytes` at r, which lie at a multiple of HTH_IPC_RECORD_ALIGN.
 // HTH_ECORRUPT says what is wrong.
 hth_err hth_ipc_record_check(const hth_ipc_record *r, uint64_t bytes);
-// hth_ipc_record_text is one of the texts, hth_ipc_record_name a tensor's name; NULL: there is none.
+// hth_ipc_record_text is one of the texts, hth_ipc_record_name a tensor's name; NULL: there is
+// none.
 static inline const char *hth_ipc_record_text(const hth_ipc_record *r, int which)
 {
     return r->text[which] != 0 ? (const char *)r + r->text[which] : NULL;

@@ -52,7 +52,7 @@ struct hth_ring {
     uint64_t next;         // bytes of the message that next found; consumer
     uint64_t base;         // the position that lies at the start of the data
     uint64_t
-        base_room; // how many bytes behind it are free while the peer has not come to it; producer
+        base_room; // how many bytes after it are free while the peer has not come to it; producer
     const hth_poll_hook *watch;
     bool came; // since the spinning began, where it looks besides; consumer
     atomic_bool stopped, broken, polled;

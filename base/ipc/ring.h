@@ -88,15 +88,15 @@ hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns);
 // hth_ring_next stores how many bytes the oldest message has. HTH_ETIMEDOUT: there is none now;
 // HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer wrote nonsense, and the ring gives no more.
 hth_err hth_ring_next(hth_ring *r, size_t *bytes);
-// hth_ring_read copies `bytes` of that message, from `offset` on, to `to`; both lie inside of it. Who
-// reads a byte twice may see two values. hth_ring_drop removes the message, once after each
+// hth_ring_read copies `bytes` of that message, from `offset` on, to `to`; both lie inside of it.
+// Who reads a byte twice may see two values. hth_ring_drop removes the message, once after each
 // successful next; hth_ring_take reads all of it and removes it.
 void hth_ring_read(const hth_ring *r, size_t offset, void *to, size_t bytes);
 void hth_ring_drop(hth_ring *r);
 void hth_ring_take(hth_ring *r, void *to);
-// hth_ring_poll_begin says that the consumer looks by itself: until hth_ring_poll_end the producer wakes
-// nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns true
-// when a message came meanwhile.
+// hth_ring_poll_begin says that the consumer looks by itself: until hth_ring_poll_end the producer
+// wakes nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns
+// true when a message came meanwhile.
 void hth_ring_poll_begin(hth_ring *r);
 bool hth_ring_poll_end(hth_ring *r);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks lie side by side from 0 to `top`; each begins with a head that tells its size and that of
 // the one before, so that neighbours are found and joined. Free blocks are in a list, looked
-// through from the one freed last, whose memory is warm; behind `top` nothing has been given out.
+// through from the one freed last, whose memory is warm; after `top` nothing has been given out.
 //
 // Invariants, under the lock: no two free blocks are neighbours; none ends at `top`.
 #include "base/ipc/slab.h"
@@ -131,7 +131,7 @@ static void slab_list(hth_slab *s, slab_head *h)
     s->first_free = at;
 }
 
-// slab_sized sets the size of the block at `at`, and tells it to the one behind.
+// slab_sized sets the size of the block at `at`, and tells it to the one after.
 static void slab_sized(hth_slab *s, uint64_t at, uint64_t bytes)
 {
     slab_at(s, at)->bytes = bytes;

@@ -4,9 +4,10 @@
 //
 // Design notes
 // The owner writes, the other side has mapped it for reading only and names what lies there by
-// offset. A side that is not trusted gets a descriptor that is good for no more (hth_slab_reader). The bookkeeping stands in front of the blocks, where only the owner can write: a peer
-// that has gone mad spoils nothing. The file is sparse and cannot change its size, so no access can
-// fault; memory that is free again beyond HTH_SLAB_KEEP goes back to the system.
+// offset. A side that is not trusted gets a descriptor that is good for no more (hth_slab_reader).
+// The bookkeeping stands in front of the blocks, where only the owner can write: a peer that has
+// gone mad spoils nothing. The file is sparse and cannot change its size, so no access can fault;
+// memory that is free again beyond HTH_SLAB_KEEP goes back to the system.
 #ifndef HTH_BASE_IPC_SLAB_H
 #define HTH_BASE_IPC_SLAB_H
 
@@ -29,7 +30,8 @@ hth_err hth_slab_make(const char *name, uint64_t bytes, int *fd, uint64_t *made)
 hth_err hth_slab_open(int fd, uint64_t bytes, bool owner, hth_slab **out);
 void hth_slab_close(hth_slab *s); // NULL is allowed
 // hth_slab_reader stores a descriptor of the file `fd`, the caller's, by which it can be mapped for
-// reading only. Who has no other one, and none of root's rights over files, cannot open it for more.
+// reading only. Who has no other one, and none of root's rights over files, cannot open it for
+// more.
 hth_err hth_slab_reader(int fd, int *reader);
 
 // hth_slab_alloc gives out a block at a multiple of HTH_SLAB_ALIGN; NULL: there is none of that

@@ -9,7 +9,7 @@
 //   others wait for in a barrier: to finish share 0 it must itself have passed every barrier, and
 //   so must all others.
 // - Each worker is bound to a processor of its own, never the owner's: a woken thread is otherwise
-//   put beside the one that woke it whenever the other processors are not idle, and both shares
+//   put next to the one that woke it whenever the other processors are not idle, and both shares
 //   take turns. The owner is not bound, unless it asks for it; when it has moved to a worker's
 //   processor, that worker moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds, yielding the processor

@@ -19,9 +19,9 @@ void hth_team_set(int n_threads);
 int hth_team_size(void);
 // hth_team_keep has the calling thread's team keep their processors where threads of the lowest
 // priority want them, too: they do not yield while they wait for each other (at most some tens of
-// microseconds, then they sleep), and have the turns of quantum.h. The scheduler gives who is yielded
-// to, or has a turn, a whole tick, milliseconds, however low its priority. Cheap where nothing
-// changes.
+// microseconds, then they sleep), and have the turns of quantum.h. The scheduler gives who is
+// yielded to, or has a turn, a whole tick, milliseconds, however low its priority. Cheap where
+// nothing changes.
 void hth_team_keep(bool on);
 
 typedef struct hth_team hth_team;

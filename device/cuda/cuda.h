@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/cuda/cuda.h - a CUDA device from inside: for the files beside it and for kernels.
+// device/cuda/cuda.h - a CUDA device from inside: for the files next to it and for kernels.
 //
 // Design notes
 // One owner thread drives a device, as everywhere. The primary context is used, the one that cuDNN

@@ -145,7 +145,7 @@ HTH_FN void hth_set4(void *p, int64_t i, uint32_t n, hth_f4 v, int half)
 }
 
 // Elements i .. i + 3 of a row of n elements that begins at `first`, a multiple of n: in one access
-// where n is a multiple of 4. What is behind the row's end reads zeros and is not written.
+// where n is a multiple of 4. What is after the row's end reads zeros and is not written.
 HTH_FN uint32_t hth_row_count(uint32_t i, uint32_t n)
 {
     return n - i < 4 ? n - i : 4;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens libcuda, libcudnn and libcublasLt and looks up every name of the table. What is opened
 // stays open for good: neither driver nor cuDNN can be unloaded safely. cuDNN finds its parts
-// beside itself, so an absolute path to libcudnn.so.9 is all that it needs.
+// next to itself, so an absolute path to libcudnn.so.9 is all that it needs.
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>

@@ -17,7 +17,7 @@ typedef struct hth_grad {
     hth_err err;
     int n_values;      // of the forward graph
     int *of;           // per forward value: its gradient so far, -1
-    const bool *wants; // per forward value: does a trainable parameter lie behind it
+    const bool *wants; // per forward value: does it depend on a trainable parameter
     int forward;       // index of the forward node, whose gradient is being made
     int node;          // the node between begin and end
     int made;          // nodes made for it so far
@@ -28,7 +28,7 @@ typedef void (*hth_grad_fn)(hth_grad *c, const hth_node *n);
 
 typedef struct hth_grad_rule {
     hth_grad_fn fn; // NULL: no gradient
-    unsigned fixed; // bit k: input k (the last bit: and those behind) is a setting, not data
+    unsigned fixed; // bit k: input k (the last bit: and those after) is a setting, not data
     bool flat;      // the derivative is 0 wherever it exists: no gradient goes through
 } hth_grad_rule;
 

@@ -23,7 +23,7 @@ void hth_grad_sub(hth_grad *c, const hth_node *n)
 {
     int dy = hth_grad_out(c, n, 0);
     give_summed(c, n, 0, dy);
-    if (hth_grad_wants(c, n, 1)) { // negated behind the sum: there it is small
+    if (hth_grad_wants(c, n, 1)) { // negated after the sum: there it is small
         int sum = hth_grad_sum_to(c, dy, hth_grad_shape(c, n->inputs[1]));
         hth_grad_give(c, n, 1, hth_grad_1(c, HTH_OP_NEG, sum));
     }

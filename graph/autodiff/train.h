@@ -5,7 +5,7 @@
 // A step is one concrete graph: forward, loss, backward, optimizer. It computes nothing in place
 // and keeps nothing by itself: parameters, optimizer state and running statistics are graph
 // *inputs*, their new values graph *outputs*, and a table of slots says which belong together. Who
-// runs the step gives each pair one buffer for the life of the job; an optimizer node stands behind
+// runs the step gives each pair one buffer for the life of the job; an optimizer node stands after
 // the last reader of the parameter that it updates, so writing the pair in place is right as long
 // as nodes run in the graph's order (passes keep it). What may be run twice is everything but the
 // optimizer's nodes and the running statistics of BatchNormTrain.

@@ -17,7 +17,7 @@
 typedef struct backward {
     train_build *t;
     hth_grad c;
-    bool *wants, *reached; // per forward value: lies behind a parameter; leads to the loss
+    bool *wants, *reached; // per forward value: depends on a parameter; leads to the loss
     int *slot;             // per forward value: its parameter's slot, -1
     int n_forward, output;
 } backward;

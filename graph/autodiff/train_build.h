@@ -33,7 +33,7 @@ hth_err train_prepare(train_build *t);
 // train_shorten.c
 // train_shorten says products with transposed matrices by attributes, concatenations of dense
 // blocks by the one before, gathers of all parts by a Split; puts MaxPool before Relu, and fuses
-// batch norm with the Relu or Clip behind it.
+// batch norm with the Relu or Clip after it.
 hth_err train_shorten(hth_graph *g);
 // train_shorten_backward lets ReluGrad sum the two parts of its gradient itself; the Add falls to
 // compaction.

@@ -198,7 +198,7 @@ static hth_err shorten_gathers(hth_graph *g)
     return err == HTH_OK && g->n_nodes > n_nodes ? hth_graph_sort(g) : err;
 }
 
-// A maximum commutes with Relu and Clip, which are monotone: behind the pool they work on what is
+// A maximum commutes with Relu and Clip, which are monotone: after the pool they work on what is
 // left, and the pool's gradient needs no mask of its own size. i: the MaxPool.
 static void pool_first(hth_graph *g, const hth_uses *u, int i)
 {

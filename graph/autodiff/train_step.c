@@ -153,7 +153,7 @@ static bool reads_rounded(const hth_node *n, int k)
     }
 }
 
-// In bf16 what reads parameter slot s rounded reads its copy, which gets a slot behind the
+// In bf16 what reads parameter slot s rounded reads its copy, which gets a slot after the
 // optimizer's state; *copy -1: nothing does. All reads are there before the update is. A filter's
 // copy has its channels last, as engines of convolutions in bf16 want it.
 static hth_err add_copy(train_build *t, int s, int *copy)

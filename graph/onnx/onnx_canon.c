@@ -58,7 +58,7 @@ static hth_err canon_ints_to_input(const canon *c, const char *name, int at)
     return HTH_OK;
 }
 
-// canon_operand_dtype returns the element type of a floating-point operand behind the first (a
+// canon_operand_dtype returns the element type of a floating-point operand after the first (a
 // convolution's weights), HTH_DT_NONE if there is none. Resize and Dropout have operands of other
 // types.
 static hth_dtype canon_operand_dtype(const hth_graph *g, const hth_node *n)

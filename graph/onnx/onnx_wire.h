@@ -31,7 +31,7 @@ typedef struct hth_wire_field {
     uint32_t number;
     hth_wire_type type;
     uint64_t value;   // VARINT
-    hth_span payload; // the bytes behind tag (and length); of a VARINT, its encoding
+    hth_span payload; // the bytes after tag (and length); of a VARINT, its encoding
     hth_span whole;   // tag included
 } hth_wire_field;
 

@@ -110,7 +110,7 @@ static hth_err note_live(void *ctx)
     return HTH_OK;
 }
 
-// What only the next node reads is given back behind it: a long chain takes the memory of two.
+// What only the next node reads is given back after it: a long chain takes the memory of two.
 static void test_chain(void **state)
 {
     uint64_t most = 0;

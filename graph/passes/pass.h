@@ -48,7 +48,7 @@ hth_err hth_pass_layout(hth_graph *g, const hth_fuse_oracle *o);
 // *alike (false before): only if all of the node's tensors of which that is said are.
 typedef bool (*hth_half_fn)(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
                             bool *alike);
-// hth_pass_half makes bf16 of what lies between nodes, as far as `fn` allows; behind all others.
+// hth_pass_half makes bf16 of what lies between nodes, as far as `fn` allows; after all others.
 hth_err hth_pass_half(hth_graph *g, hth_half_fn fn, void *ctx);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention: MatMul -> scale, mask -> Softmax -> MatMul becomes one HTH_OP_FUSED_ATTENTION. Its
 // operands are followed back through everything that only moves elements (views) or scales them by
-// a constant, to the tensor that a kernel really writes; a transpose behind the result becomes the
+// a constant, to the tensor that a kernel really writes; a transpose after the result becomes the
 // output's strides.
 #include "graph/passes/pass_attention.h"
 
@@ -301,7 +301,7 @@ static bool masks_where_true(const hth_graph *g, const hth_node *n)
 }
 
 // rows_stay says that the constant condition of `n` leaves something of every row. A row masked
-// whole by a large negative number is uniform behind the Softmax, by minus infinity it is not.
+// whole by a large negative number is uniform after the Softmax, by minus infinity it is not.
 static bool rows_stay(const hth_graph *g, const hth_node *n)
 {
     hth_const *cond = g->values[n->inputs[0]].constant;
@@ -484,7 +484,7 @@ static bool attention_describe(const hth_graph *g, const found *f, hth_attention
 }
 
 // output_view chooses where the result goes: as the second MatMul's value, or as the transpose
-// behind it.
+// after it.
 static int output_view(const hth_graph *g, const hth_uses *u, const found *f, hth_attention *a,
                        int *transpose)
 {

@@ -21,7 +21,7 @@ typedef struct attention {
     const hth_node *n;
     int64_t batch, heads, shared, queries, keys, past, size, v_size; // shared: heads of keys
     int64_t left, right;                                             // window, -1: open
-    int64_t together; // heads whose rows stay one behind the other through the Softmax
+    int64_t together; // heads whose rows stay one after the other through the Softmax
     bool flat, causal;
     // [.., together * queries, keys] or -1; given: rows that see nothing are as they were
     int bias, bias_given;
@@ -45,7 +45,7 @@ static int swapped_heads(attention *a, int v)
     return hth_grad_end(a->c);
 }
 
-// Operand k as [batch, heads, sequence, size], behind its cache if there is one.
+// Operand k as [batch, heads, sequence, size], after its cache if there is one.
 static int operand(attention *a, int k, int64_t heads, int cache)
 {
     int v = given(a, k);
@@ -69,7 +69,7 @@ static int transposed(attention *a, int v)
     return hth_grad_end(a->c);
 }
 
-// Heads that share keys, one behind the other as rows; and apart again.
+// Heads that share keys, one after the other as rows; and apart again.
 static int joined(attention *a, int v, int64_t columns)
 {
     hth_shape s = {4, {a->batch, a->shared, a->heads / a->shared * a->queries, columns}};
@@ -160,7 +160,7 @@ static void bias_of_lengths(attention *a, int lengths)
     a->bias = where(a, keep);
 }
 
-// A mask of booleans, or of numbers to add; keys behind its end are hidden.
+// A mask of booleans, or of numbers to add; keys after its end are hidden.
 static void bias_of_mask(attention *a, int mask)
 {
     hth_grad *c = a->c;

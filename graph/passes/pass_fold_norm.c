@@ -168,7 +168,7 @@ static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
     *done = false;
     if (w == NULL || w->dtype != HTH_DT_F32 || n->n_post > 0 ||
         w->shape.dim[axis] * groups != a->n || n->op == HTH_OP_MAT_MUL) {
-        return HTH_OK; // MatMul has no bias input: it keeps its scale behind it, which is fused as
+        return HTH_OK; // MatMul has no bias input: it keeps its scale after it, which is fused as
                        // a post op
     }
     float *probe = hth_alloc((size_t)a->n * sizeof *probe);

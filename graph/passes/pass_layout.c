@@ -128,7 +128,7 @@ static bool moves(const hth_graph *g, const hth_node *n, int k)
 }
 
 // writes_layout says that output `k` lies in the node's layout: the first one, but not the gradient
-// of a filter; all parts of a Split; the positions of maxima beside the maxima.
+// of a filter; all parts of a Split; the positions of maxima next to the maxima.
 static bool writes_layout(const hth_graph *g, const hth_node *n, int k)
 {
     if (g->values[n->outputs[k]].shape.rank < 3) { // sums of a blocked tensor

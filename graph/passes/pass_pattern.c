@@ -65,7 +65,7 @@ static hth_err become(hth_graph *g, int at, hth_op op, const int *inputs, int n_
     return HTH_OK;
 }
 
-// gelu_tail finds, behind value `v` = 1 + erf(..) or 1 + tanh(..), the product 0.5 * x * v in any
+// gelu_tail finds, after value `v` = 1 + erf(..) or 1 + tanh(..), the product 0.5 * x * v in any
 // order; returns its last node, or -1.
 static int gelu_tail(const hth_graph *g, const hth_uses *u, int add, int x)
 {
@@ -244,7 +244,7 @@ static hth_err find_layer_norm(hth_graph *g, const hth_uses *u, int i)
     return hth_node_set_float(&g->nodes[last], "epsilon", eps);
 }
 
-// ReduceMean over all spatial axes, kept, is GlobalAveragePool. (Not kept: a Reshape behind would
+// ReduceMean over all spatial axes, kept, is GlobalAveragePool. (Not kept: a Reshape after would
 // be needed; the mean over [C, H*W] is as fast as it stands.)
 static hth_err find_global_pool(hth_graph *g, int i)
 {

@@ -22,7 +22,7 @@
 
 typedef struct simplify {
     hth_graph *g;
-    int n_values; // values behind were added by the pass
+    int n_values; // values after were added by the pass
     int *alias;   // per value
     hth_uses uses;
     hth_id *key;   // per node that stays

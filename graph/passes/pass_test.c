@@ -184,7 +184,7 @@ static void test_attention(void **state)
     expect_attention("attention_biased");
 }
 
-// The operator itself, of heads that share keys, causal, behind rotations, which stay.
+// The operator itself, of heads that share keys, causal, after rotations, which stay.
 static void test_attention_operator(void **state)
 {
     hth_graph *g = run_passes("operators");

@@ -20,7 +20,7 @@ bool hth_rows_of(const hth_shape *s, hth_layout l, hth_rows *out);
 void hth_rows_clear(const hth_rows *r, size_t block, float *row);
 
 HTH_CPU_PREPARE(cpu_binary_prepare); // Add, Sub, Mul, Div, Min, Max with a blocked output
-// ScaleShift, inference BatchNormalization; ReLU and Clip behind it
+// ScaleShift, inference BatchNormalization; ReLU and Clip after it
 HTH_CPU_PREPARE(cpu_scale_prepare);
 HTH_CPU_PREPARE(cpu_concat_prepare);
 HTH_CPU_PREPARE(cpu_split_prepare);

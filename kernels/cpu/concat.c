@@ -36,7 +36,7 @@ static void concat_move(bool split, char *whole, char *part, size_t bytes)
 }
 
 // Channels one by one, at positions [begin, end); the last channel of the destination zeroes the
-// padding behind it.
+// padding after it.
 static void concat_lanes(const concat_kernel *k, float *whole, float *part, size_t outer,
                          const concat_part *p, size_t begin, size_t end)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conv and ConvTranspose. A post op that an implementation refuses (Winograd knows sums and ReLU
-// only) runs behind it as a step of its own, so that every algorithm computes the whole node. In
+// only) runs after it as a step of its own, so that every algorithm computes the whole node. In
 // chunks along the batch, the workspace is that of one chunk; then all post ops must be fused.
 #include "kernels/cpu/conv.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cpu/conv_last.h - what the convolutions of our own do to their sums: bias, one sum, one
-// clamp; other post ops run behind them.
+// clamp; other post ops run after them.
 #ifndef HTH_KERNELS_CPU_CONV_LAST_H
 #define HTH_KERNELS_CPU_CONV_LAST_H
 
@@ -20,7 +20,7 @@ void hth_conv_last_close(hth_conv_last *l);
 // hth_conv_last_finish sets what of kernel `k` follows from it: the input that may share the
 // output's buffer, and at least the tail's workspace.
 void hth_conv_last_finish(const hth_conv_last *l, hth_kernel *k);
-// hth_conv_last_run runs the tail behind a kernel that ran.
+// hth_conv_last_run runs the tail after a kernel that ran.
 static inline hth_err hth_conv_last_run(const hth_conv_last *l, const hth_kernel_args *a)
 {
     return l->tail == NULL ? HTH_OK : l->tail->run(l->tail, a);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of the CPU's kernels. An operator may have several rows; they are asked in order. The
-// fall-back behind them takes whatever is left, but only by default: an algorithm asked for by name
+// fall-back after them takes whatever is left, but only by default: an algorithm asked for by name
 // is made by that name or not at all.
 #include "kernels/cpu/cpu.h"
 

@@ -4,7 +4,7 @@
 //
 // Design notes
 // A prepare function either makes a kernel or says HTH_ENOTSUP (this dtype, layout, attribute: not
-// mine); then the next row of the table for that operator is asked, and behind the last one stands
+// mine); then the next row of the table for that operator is asked, and after the last one stands
 // the reference (fallback.c), which can everything. So a fast kernel needs to be right only for
 // what it accepts. All of it runs on the device's owner thread.
 #ifndef HTH_KERNELS_CPU_CPU_H

@@ -29,7 +29,8 @@ static double duration_elements(const hth_shape *s)
     return n;
 }
 
-// duration_filter is the time of `outputs` windows of filters `f` (M, ..), of `per_output` channels.
+// duration_filter is the time of `outputs` windows of filters `f` (M, ..), of `per_output`
+// channels.
 static double duration_filter(double outputs, const hth_shape *f, double per_output, int64_t group)
 {
     double window = 1;

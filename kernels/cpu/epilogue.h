@@ -27,7 +27,7 @@ typedef struct hth_epilogue {
 // operands are plain f32; rows are the output's last dimension. HTH_ENOTSUP names what is not
 // possible.
 hth_err hth_epilogue_of(const hth_graph *g, const hth_node *n, hth_epilogue *e);
-// hth_epilogue_operand finds how a tensor of shape `s`, broadcast to `y`, is read beside rows that
+// hth_epilogue_operand finds how a tensor of shape `s`, broadcast to `y`, is read for rows that
 // are y's last `keep` dimensions; false: within those it is neither complete nor a single number.
 bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, int keep,
                           hth_epilogue_step *step);

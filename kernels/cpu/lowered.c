@@ -77,7 +77,7 @@ static const float *lowered_inputs(const lowered_run *r, lowered_place at)
 }
 
 // A chunk's tiles from..to times a panel; `first` and `next`, the panels before which inputs and
-// behind which nothing was read yet.
+// after which nothing was read yet.
 static void lowered_tiles(const lowered_run *r, const float *patches, size_t from, size_t to,
                           size_t panel, bool first, size_t next)
 {

@@ -29,7 +29,7 @@ typedef struct hth_lowered_grid {
     size_t kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
 } hth_lowered_grid;
 
-// Positions that lie behind each other, times a panel.
+// Positions that lie one after the other, times a panel.
 typedef struct hth_lowered_tile {
     const float *u, *v;  // the panel's filter; the inputs: [block][position][channel of it]
     size_t blocks, next; // blocks of inputs times taps; floats from one to the next in v
@@ -45,7 +45,7 @@ typedef struct hth_lowered_isa {
     const char *name;
     size_t block, rows, even; // blocks of inputs times taps are filled up to a multiple of `even`
     bool copies;              // inputs are always copied
-    // A thread calls begin before its first product, end behind its last; NULL: nothing to do.
+    // A thread calls begin before its first product, end after its last; NULL: nothing to do.
     void (*begin)(void);
     void (*end)(void);
     // The tile's results at `rows` positions of `vecs` vectors of channels.

@@ -28,7 +28,7 @@ unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank);
 // empty.
 bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs);
 
-// hth_cpu_floats returns the floats `bytes` behind `base`: a place in a workspace.
+// hth_cpu_floats returns the floats `bytes` after `base`: a place in a workspace.
 static inline float *hth_cpu_floats(const void *base, size_t bytes)
 {
     const void *p = (const char *)base + bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/post.h - post ops of a node in oneDNN's terms: fused into a primitive, or run behind
+// kernels/cpu/post.h - post ops of a node in oneDNN's terms: fused into a primitive, or run after
 // it.
 #ifndef HTH_KERNELS_CPU_POST_H
 #define HTH_KERNELS_CPU_POST_H

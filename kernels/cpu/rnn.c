@@ -13,7 +13,7 @@
 
 typedef struct rnn_kernel {
     hth_kernel base;
-    hth_packing packing[2]; // W, R: a direction's panels behind the other's
+    hth_packing packing[2]; // W, R: a direction's panels after the other's
     int n_threads;
     bool lstm, reverse; // reverse: the only direction runs backwards
     size_t gates, steps, batch, in, hid, dirs;
@@ -43,7 +43,7 @@ HTH_VECTOR(rnn_lstm, (const float *x, const float *r, float *c, float *h, float 
     }
 }
 
-// z r h, the reset gate behind the product.
+// z r h, the reset gate after the product.
 HTH_VECTOR(rnn_gru, (const float *x, const float *r, float *h, float *y, size_t n), (x, r, h, y, n))
 {
     for (size_t i = 0; i < n; i++) {

@@ -4,7 +4,7 @@
 //
 // Design notes
 // The builder collects steps; each argument of a step is bound to an input, an output, or a place
-// in the workspace. All steps share one scratchpad behind the places that were reserved. A constant
+// in the workspace. All steps share one scratchpad after the places that were reserved. A constant
 // that a primitive wants in a form of its own becomes a packing; a tensor that is not constant is
 // reordered by a step before, on every run.
 #ifndef HTH_KERNELS_CPU_SEQ_H
@@ -63,7 +63,7 @@ void hth_seq_accumulate(hth_seq *s, int input, size_t bytes);
 // at the end.
 void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l);
 // hth_seq_mask says that of output 0, a tensor of `bytes`, only what stands where input `input`
-// lies between low and high stays (a ReluGrad behind); done chunk by chunk.
+// lies between low and high stays (a ReluGrad after); done chunk by chunk.
 void hth_seq_mask(hth_seq *s, int input, size_t bytes, float low, float high);
 // hth_seq_finish turns the sequence into the kernel; on error the sequence is gone. `name` NULL:
 // the name of the first step's implementation.

@@ -22,7 +22,7 @@ typedef struct products {
     int started; // threads
 } products;
 
-// Runs the last of n products, one behind the other, each about 11 us for one core. The thread is a
+// Runs the last of n products, one after the other, each about 11 us for one core. The thread is a
 // new one: it has no team yet.
 static void *run_products(void *arg)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/batch_norm.cu - batch norm in training: a channel's statistics, and its gradients, by
-// one block each. What follows per element is hth_chain's (forward) and hth_channel_grad_apply's.
-// Bytes moved: x twice for the statistics (mean first, then squared distances: no cancellation); dy
-// and x once for the sums of the gradient, once more for dx, which is written.
+// kernels/cuda/batch_norm.cu - batch norm in training: a channel's statistics, and its gradients,
+// by one block each. What follows per element is hth_chain's (forward) and
+// hth_channel_grad_apply's. Bytes moved: x twice for the statistics (mean first, then squared
+// distances: no cancellation); dy and x once for the sums of the gradient, once more for dx, which
+// is written.
 #include "kernels/cuda/params.h"
 
 // Element i of a channel's batch * size.

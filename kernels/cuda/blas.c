@@ -13,7 +13,7 @@
 static const size_t blas_limits[] = {(size_t)32 << 20, (size_t)4 << 20, 0};
 #define BLAS_LIMITS ((int)(sizeof blas_limits / sizeof *blas_limits))
 
-// The settings behind the algorithm's number, in the order of names.
+// The settings after the algorithm's number, in the order of names.
 static const struct {
     cublasLtMatmulAlgoConfigAttributes_t attribute;
     size_t bytes;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/channels_last.cu - sums by channel of [rows, channels]: batch norm's statistics and
 // gradients, and a bias's gradient. A thread has four channels of a range of rows, so that
-// neighbours read neighbours; a second kernel joins the ranges of a channel in their order: the same
-// bits every time. Bytes moved: x once for statistics (running mean and squared distances, which
-// ranges are joined by), dy, and x where it is wanted, once for the gradient; the parts twice.
+// neighbours read neighbours; a second kernel joins the ranges of a channel in their order: the
+// same bits every time. Bytes moved: x once for statistics (running mean and squared distances,
+// which ranges are joined by), dy, and x where it is wanted, once for the gradient; the parts
+// twice.
 #include "kernels/cuda/params.h"
 
 typedef struct last_range {

@@ -61,7 +61,7 @@ static void conv_tensor(hth_cuda_seq *s, conv_plan *p, const hth_dnn_conv *c, ht
 enum { CONV_X, CONV_W, CONV_Y, CONV_BIAS, CONV_SUM, CONV_TENSORS };
 
 // Where the plan's tensors are. What lies otherwise than it wants, or is of another type, is
-// converted before; *result, where it is not the node's output, behind.
+// converted before; *result, where it is not the node's output, after.
 static void conv_places(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                         const hth_cuda_conv_form *f, const hth_dnn_conv *c,
                         hth_cuda_place at[CONV_TENSORS], int *result)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/convert.cu - copies between f32 and bf16, and transpositions of matrices, which are
-// what lies between [N, C, ..] and [N, .., C]. A tile goes through shared memory, whose rows are one
-// longer than a tile's, so that both sides are read and written along their rows and no two threads
-// of a warp meet in a bank. Bytes moved: the input's and the result's.
+// what lies between [N, C, ..] and [N, .., C]. A tile goes through shared memory, whose rows are
+// one longer than a tile's, so that both sides are read and written along their rows and no two
+// threads of a warp meet in a bank. Bytes moved: the input's and the result's.
 #include "kernels/cuda/params.h"
 
 HTH_KERNEL(hth_convert, hth_convert_params, 1)

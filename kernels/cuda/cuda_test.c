@@ -380,7 +380,7 @@ static void products_rounded(void **state)
 typedef struct half_case {
     hth_op op;
     int n_images, kernel; // inputs that are images; of pools
-    int parameters;       // vectors behind them, as long as there are channels
+    int parameters;       // vectors after them, as long as there are channels
     int64_t channels_out, size_out;
 } half_case;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/det.cu - Det and its gradient, the matrix of cofactors, each a determinant of its
 // own: what takes determinants is small. A determinant per thread, by elimination with row pivoting
-// in double, in its own part of the workspace. Bytes moved: the matrices, and the workspace as often
-// as they have rows.
+// in double, in its own part of the workspace. Bytes moved: the matrices, and the workspace as
+// often as they have rows.
 #include "kernels/cuda/params.h"
 
 // Destroys a, [n, n].

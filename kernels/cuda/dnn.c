@@ -200,7 +200,7 @@ static cudnnBackendDescriptor_t dnn_pointwise(hth_dnn_graph *g, hth_err *err,
     return op;
 }
 
-// The operations: the convolution, then what is fused behind it. Returns their number.
+// The operations: the convolution, then what is fused after it. Returns their number.
 static int dnn_operations(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
                           cudnnBackendDescriptor_t *ops)
 {

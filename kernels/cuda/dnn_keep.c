@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of cuDNN that outlive the process. A plan's text, from which cuDNN makes it again without a
 // graph, an engine or a search, is kept under what it was made for: the device with its library
-// versions, the convolution, the engine. The text stands behind its checksum, because what cuDNN
+// versions, the convolution, the engine. The text stands after its checksum, because what cuDNN
 // reads there decides where a kernel writes. What is damaged, or what cuDNN refuses, is made anew
 // and replaced.
 #include "kernels/cuda/dnn_call.h"

@@ -2,7 +2,8 @@
 // kernels/cuda/einsum.cu - Einsum in the forms that are no product of two matrices (those become
 // one before a device sees them): a loop over the results, in it one over what is summed.
 // hth_einsum_thread gives a result to a thread, hth_einsum_block to a block where there are few.
-// Bytes moved: the result, and the operands as often as their labels do not say where they are read.
+// Bytes moved: the result, and the operands as often as their labels do not say where they are
+// read.
 #include "kernels/cuda/params.h"
 
 // Product k of the sum of the result whose operands begin at base.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/gather.cu - Gather along an axis, and its gradient. In the gradient one thread adds
 // up one column of a slice, index after index: sums have one order, and rows that are named twice
-// are not written by two threads. Bytes moved: the result twice and the indices; of the gradient dy,
-// and the rows that are named twice.
+// are not written by two threads. Bytes moved: the result twice and the indices; of the gradient
+// dy, and the rows that are named twice.
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/params.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/loss.cu - cross-entropy, mean squared error, and the gradients' norm. A row's loss by
-// one block, then the sum of all by one; sums of squares by some blocks, then one. Bytes moved:
+// kernels/cuda/loss.cu - cross-entropy, mean squared error, and the gradients' norm. A row's loss
+// by one block, then the sum of all by one; sums of squares by some blocks, then one. Bytes moved:
 // cross-entropy reads a row three times, twice of them from the cache; squares read each operand
 // once.
 #include "graph/autodiff/train_hyper.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/lrn.cu - local response normalisation over channels, and its gradient: an element per
-// thread. Bytes moved: x once per element of the window, from the cache but for the first.
+// kernels/cuda/lrn.cu - local response normalisation over channels, and its gradient: an element
+// per thread. Bytes moved: x once per element of the window, from the cache but for the first.
 #include "kernels/cuda/params.h"
 
 // bias + alpha * (sum of squares around channel c); `first` is position (image, 0, s).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MatMul and Gemm through cublasLt, in the graph's precision. cublasLt's matrices are column-major,
 // so the row- major product C = A B is asked for as C' = B' A', where X' is X read column by
-// column. A bias along the last axis and a ReLU behind it are the product's epilogue; what else
+// column. A bias along the last axis and a ReLU after it are the product's epilogue; what else
 // follows is one kernel of ours. Where the second matrix is one for all of a batch, the batch's
 // rows are rows of one product. Batches that are broadcast against each other are copied out in the
 // workspace first.

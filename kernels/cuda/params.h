@@ -283,7 +283,7 @@ typedef struct hth_transpose_params {
 } hth_transpose_params;
 
 // Three neighbouring dimensions, of which those of one tap are copied or (nearest) chosen from;
-// inner: elements of those behind. coordinates, nearest: as resize.c numbers them. stretch: of
+// inner: elements of those after. coordinates, nearest: as resize.c numbers them. stretch: of
 // distances, below 1 where antialiasing widens the kernel. from, size: the region of interest.
 typedef struct hth_resize_params {
     const void *x;
@@ -339,7 +339,7 @@ typedef struct hth_det_params {
 // GridSample: images of three dimensions (the first ones 1), `places` results of each channel.
 // width: taps per dimension: 1 nearest, 2 linear, 4 cubic. tap: of every place, dimension, and
 // number.
-#define HTH_SAMPLE_CHANNELS 16u // that a thread samples one behind the other
+#define HTH_SAMPLE_CHANNELS 16u // that a thread samples one after the other
 typedef enum hth_sample_padding {
     HTH_SAMPLE_ZEROS,
     HTH_SAMPLE_BORDER,
@@ -402,7 +402,7 @@ typedef struct hth_dropout_params {
 
 // One step of a recurrence. xw: the inputs' product, a row of gates * hid per step and sample; hr:
 // the state's; candidate: GRU's third gate of it. coupled: LSTM's forget is 1 - input; GRU resets
-// behind the product.
+// after the product.
 typedef enum hth_rnn_act {
     HTH_RNN_TANH,
     HTH_RNN_SIGMOID,
@@ -433,7 +433,7 @@ typedef struct hth_rnn_state_params {
 // The same walked back, one step. Rows of gates are `row` floats apart, of states `state_row`.
 // gate: the inputs' share, then the gates' values, then the gradients before the activations;
 // dgate: those on the state's side, of GRU (coupled) only; hr: the state's product; more: another
-// product, going back the state's gradient through the step behind.
+// product, going back the state's gradient through the step after.
 typedef struct hth_rnn_grad_params {
     float *gate, *dgate;                          // dgate may be NULL
     const float *hr, *bias, *more, *h0, *c0, *dy; // bias, dy and, going back, more may be NULL

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/pool.cu - pooling over windows of up to three dimensions, and its gradients. A result
-// per thread; the gradient asks for each element of x which windows hold it, so that nothing is
-// added by two threads and the sum has one order. Bytes moved: x and y once, windows that overlap
-// read from the cache.
+// kernels/cuda/pool.cu - pooling over windows of up to three dimensions, and its gradients. A
+// result per thread; the gradient asks for each element of x which windows hold it, so that nothing
+// is added by two threads and the sum has one order. Bytes moved: x and y once, windows that
+// overlap read from the cache.
 #include "kernels/cuda/params.h"
 
 HTH_FN void pool_position(const int32_t size[3], uint32_t i, int32_t at[3])

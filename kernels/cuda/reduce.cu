@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/reduce.cu - reductions over any axes. hth_reduce_block gives a result to a block:
 // neighbouring threads read neighbouring elements where the last axis is reduced. hth_reduce_thread
-// gives a result to a thread: the same where the last axis stays, and all of integers and F64. Bytes
-// moved: the input's and the result's.
+// gives a result to a thread: the same where the last axis stays, and all of integers and F64.
+// Bytes moved: the input's and the result's.
 #include "graph/op.h"
 #include "kernels/cuda/number.h"
 #include "kernels/cuda/params.h"

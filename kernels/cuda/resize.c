@@ -141,7 +141,7 @@ static hth_err resize_dimension(const hth_node *n, const resize_spec *r, int64_t
 }
 
 // The dimensions that are resized, and between them, are the kernel's three, its last ones; those
-// behind are inner. Images with their channels last are resized in their spatial dimensions.
+// after are inner. Images with their channels last are resized in their spatial dimensions.
 static hth_err resize_dimensions(const hth_node *n, const resize_spec *r, const hth_value *x,
                                  const hth_value *y, hth_resize_params *p)
 {

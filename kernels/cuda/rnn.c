@@ -42,7 +42,7 @@ static const struct {
 };
 #define RNN_N_ACTS ((int)(sizeof rnn_acts / sizeof *rnn_acts))
 
-// Those of direction `dir` of `dirs`; attributes are listed for all, one behind the other.
+// Those of direction `dir` of `dirs`; attributes are listed for all, one after the other.
 static hth_err rnn_activations(const hth_node *n, int per, int dirs, int dir, hth_rnn_params *p)
 {
     static const char *const usual[] = {"Sigmoid", "Tanh", "Tanh"};
@@ -242,7 +242,7 @@ static size_t rnn_layout(rnn_dir *d)
     return at;
 }
 
-// Binds operand `i` of the direction, if it is there, `floats` behind its beginning.
+// Binds operand `i` of the direction, if it is there, `floats` after its beginning.
 static void rnn_bind(hth_cuda_seq *s, rnn_dir *d, int i, bool there, size_t floats)
 {
     d->slot[i] = there && s->err == HTH_OK ? s->steps[s->n_steps - 1].n_bound : -1;
@@ -317,7 +317,7 @@ hth_err hth_cuda_rnn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
     uint32_t gates = n->op == HTH_OP_LSTM ? 4 : n->op == HTH_OP_GRU ? 3 : 1;
     const hth_value *y = hth_cuda_out(g, n, 0);
     HTH_TRY(rnn_check(g, n, gates));
-    if (y != NULL && hth_cuda_in(g, n, LENGTHS) != NULL) { // what is behind an end is zero
+    if (y != NULL && hth_cuda_in(g, n, LENGTHS) != NULL) { // what is after an end is zero
         hth_cuda_fill(s, 0, hth_cuda_count(y), 0);
     }
     for (uint32_t d = 0; d < (uint32_t)hth_cuda_in(g, n, W)->shape.dim[0]; d++) {

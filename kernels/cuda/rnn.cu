@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/rnn.cu - one time step of RNN, GRU and LSTM behind its products: a thread per sample
+// kernels/cuda/rnn.cu - one time step of RNN, GRU and LSTM after its products: a thread per sample
 // and unit applies the gates. A sample that has ended keeps its state. Orders of gates are ONNX's:
 // RNN i; GRU z r h; LSTM i o f c. Bytes moved: the products' results, the state twice, the output.
 #include "graph/op.h"
@@ -76,7 +76,7 @@ HTH_FN float rnn_gru(const hth_rnn_params *p, uint32_t b, uint32_t i, int64_t ti
 {
     float z = rnn_gate(p, 0, rnn_input(p, b, i, time, 0) + rnn_recurrent(p, b, i, 0));
     float more = p->candidate[(int64_t)b * p->candidate_step + i] + rnn_state_bias(p, i, 2);
-    if (p->coupled) { // the reset gate is behind the product
+    if (p->coupled) { // the reset gate is after the product
         more *= rnn_gate(p, 0, rnn_input(p, b, i, time, 1) + rnn_recurrent(p, b, i, 1));
     }
     float v = rnn_gate(p, 1, rnn_input(p, b, i, time, 2) + more);
@@ -104,7 +104,7 @@ HTH_KERNEL(hth_rnn_cell, hth_rnn_params, 1)
     }
 }
 
-// GRU: the state behind the reset gate, for the product of the candidate.
+// GRU: the state after the reset gate, for the product of the candidate.
 HTH_KERNEL(hth_rnn_reset, hth_rnn_params, 1)
 {
     for (uint32_t k = hth_index(t); k < p->batch * p->hid; k += hth_total(t)) {

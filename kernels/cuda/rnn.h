@@ -12,9 +12,9 @@ hth_err hth_cuda_rnn_launch(const hth_cuda_seq *s, hth_cuda_kernel_id id, uint64
 // hth_cuda_rnn_copy copies the rows of a state; p->in NULL: zeros, p->out NULL: nothing.
 hth_err hth_cuda_rnn_copy(const hth_cuda_seq *s, const hth_rnn_state_params *p);
 
-// What the address of an operand divides by, `floats` behind its beginning.
+// What the address of an operand divides by, `floats` after its beginning.
 uint32_t hth_cuda_rnn_align(size_t floats);
-// hth_cuda_rnn_place reserves `bytes` at *at, which it moves behind them.
+// hth_cuda_rnn_place reserves `bytes` at *at, which it moves after them.
 size_t hth_cuda_rnn_place(size_t *at, size_t bytes);
 float *hth_cuda_rnn_at(void *workspace, size_t at);
 

@@ -134,7 +134,7 @@ static hth_err grad_backward(grad_job *j)
     const float *r = j->operand[R];
     HTH_TRY(grad_state(j, j->p.dh, NULL, j->operand[DYH], false));
     HTH_TRY(grad_state(j, j->p.dc, NULL, j->operand[DYC], false));
-    j->p.more = NULL; // nothing is behind the last step
+    j->p.more = NULL; // nothing is after the last step
     for (uint32_t s = d->steps; s-- > 0;) {
         grad_step(j, d->backwards ? d->steps - 1 - s : s);
         HTH_TRY(grad_launch(j, HTH_CUDA_hth_rnn_back));
@@ -307,7 +307,7 @@ static void grad_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, gr
     hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, 0);
 }
 
-// Floats of a row of n that the next one begins aligned behind.
+// Floats of a row of n that the next one begins aligned after.
 static uint32_t grad_padded(uint32_t n)
 {
     const uint32_t unit = HTH_DEVICE_ALIGN / sizeof(float);

@@ -35,7 +35,7 @@ HTH_FN void rnn_keep_lstm(const hth_rnn_grad_params *p, uint32_t b, uint32_t i)
     p->h[at] = out * tanhf(next);
 }
 
-// coupled: the reset gate is behind the product, which it multiplies; else it was applied before.
+// coupled: the reset gate is after the product, which it multiplies; else it was applied before.
 HTH_FN void rnn_keep_gru(const hth_rnn_grad_params *p, uint32_t b, uint32_t i)
 {
     float *g = &p->gate[(int64_t)b * p->row + i];
@@ -75,7 +75,7 @@ HTH_KERNEL(hth_rnn_keep, hth_rnn_grad_params, 1)
     }
 }
 
-// GRU that is not coupled: the state behind the reset gate, for the product of the candidate.
+// GRU that is not coupled: the state after the reset gate, for the product of the candidate.
 HTH_KERNEL(hth_rnn_keep_reset, hth_rnn_grad_params, 1)
 {
     for (uint32_t k = hth_index(t); k < p->batch * p->hid; k += hth_total(t)) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/row_norm.cu - layer, RMS, group and instance norm and their gradients: a row of
-// elements with moments of its own per block, four per access. Bytes moved: a row three times, twice of them from the
-// cache where it fits, and its result; the parameters' gradients read dy and x once more.
+// elements with moments of its own per block, four per access. Bytes moved: a row three times,
+// twice of them from the cache where it fits, and its result; the parameters' gradients read dy and
+// x once more.
 #include "kernels/cuda/params.h"
 
 HTH_FN uint32_t rows_param(const hth_rows_params *p, uint32_t row, uint32_t i)
@@ -99,7 +100,7 @@ HTH_KERNEL(hth_rows_grad, hth_rows_params, 7)
     } else if (phase == 4) {
         float mean = rows_mean(p, t, shared), inv = rows_inv(p, t, shared), sum = 0, dot = 0;
         for (uint32_t i = 4 * t->thread; i < p->size; i += 4 * t->n_threads) {
-            hth_f4 g = rows_scaled(p, t->block, i); // zeros behind the row's end
+            hth_f4 g = rows_scaled(p, t->block, i); // zeros after the row's end
             hth_f4 x = hth_row_get(p->x, first, i, p->size, p->half_x);
             for (int e = 0; e < 4; e++) {
                 sum += g.v[e];

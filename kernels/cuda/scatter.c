@@ -101,7 +101,7 @@ hth_err hth_cuda_scatter_elements(hth_cuda_seq *s, const hth_graph *g, const hth
     return HTH_OK;
 }
 
-// Tuples of the last dimension of `index`, into data behind its first `batch` dimensions.
+// Tuples of the last dimension of `index`, into data after its first `batch` dimensions.
 static hth_err tuple_params(const hth_value *x, const hth_value *index, int batch,
                             hth_tuple_params *p, uint32_t *batches)
 {

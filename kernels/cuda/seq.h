@@ -58,7 +58,7 @@ void hth_cuda_seq_close(hth_kernel *k);
 void hth_cuda_launch_add(hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks, unsigned threads,
                          size_t shared_bytes, const void *params, size_t bytes);
 // hth_cuda_bind makes the address at byte `at` of the last step's parameters that of an input, an
-// output (index) or the workspace, `offset` bytes behind. An absent one stays NULL.
+// output (index) or the workspace, `offset` bytes after. An absent one stays NULL.
 void hth_cuda_bind(hth_cuda_seq *s, size_t at, hth_cuda_from from, int index, size_t offset);
 // hth_cuda_step_add adds a step that a library runs; the sequence takes `state` over also on error.
 void hth_cuda_step_add(hth_cuda_seq *s, hth_cuda_step step);
@@ -92,7 +92,7 @@ hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t 
                       int *count);
 hth_err hth_cuda_float(const hth_graph *g, const hth_node *n, int input, float dflt, float *out);
 // hth_cuda_axis: attribute `axis` of input 0, counted from the front; elements before, along,
-// behind.
+// after.
 hth_err hth_cuda_axis(const hth_node *n, const hth_shape *s, int64_t dflt, uint32_t *outer,
                       uint32_t *along, uint32_t *inner);
 

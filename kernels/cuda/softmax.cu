@@ -80,7 +80,7 @@ HTH_KERNEL(hth_softmax_grad, hth_softmax_params, 3)
         for (uint32_t i = 4 * t->thread; i < p->along; i += 4 * t->n_threads) {
             hth_f4 d = softmax_get(p, p->x, first, i, p->half_x);
             hth_f4 y = softmax_get(p, p->y, first, i, p->half_y);
-            for (int k = 0; k < 4; k++) { // zeros behind the row's end
+            for (int k = 0; k < 4; k++) { // zeros after the row's end
                 part += p->logs ? d.v[k] : d.v[k] * y.v[k];
             }
         }

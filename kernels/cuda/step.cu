@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/step.cu - the optimizers' steps (graph/autodiff/train.h), four elements per thread in accesses
-// of 16 bytes. Bytes moved: parameter and state twice, the gradient once, and the parameter in bf16
-// where products and convolutions read it so. A filter's copy has its channels last: neighbours of a
-// thread are written `rows` apart, but a warp's elements are those of a few whole stretches of
-// channels, which the second cache puts together.
+// kernels/cuda/step.cu - the optimizers' steps (graph/autodiff/train.h), four elements per thread
+// in accesses of 16 bytes. Bytes moved: parameter and state twice, the gradient once, and the
+// parameter in bf16 where products and convolutions read it so. A filter's copy has its channels
+// last: neighbours of a thread are written `rows` apart, but a warp's elements are those of a few
+// whole stretches of channels, which the second cache puts together.
 #include "graph/autodiff/train_hyper.h"
 #include "kernels/cuda/params.h"
 

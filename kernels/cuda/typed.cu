@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/typed.cu - element-wise operators with types beside f32: comparisons, logic, Where,
+// kernels/cuda/typed.cu - element-wise operators with types besides f32: comparisons, logic, Where,
 // Cast, arithmetic. Small tensors, mostly, so a value travels as i64 or double and no access is
 // wide. Bytes moved: each operand and the result.
 #include "graph/op.h"

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// How many of the node's inputs are the operator's own; operands of post ops stand behind them.
+// How many of the node's inputs are the operator's own; operands of post ops stand after them.
 static int values_own(const hth_node *n)
 {
     int count = n->n_inputs;

@@ -591,7 +591,7 @@ static void test_reorder(void **state)
         memset(mid, 0x55, sizeof mid);
         memset(back, 0x55, sizeof back);
         reorder(plain, other);
-        // Element (1, 9, 2, 1) and, in blocked layouts, the padding behind the last channel there.
+        // Element (1, 9, 2, 1) and, in blocked layouts, the padding after the last channel there.
         size_t at = l == HTH_LAYOUT_C8    ? ((1 * 2 + 1) * 6 + 5) * 8 + 1
                     : l == HTH_LAYOUT_C16 ? (6 + 5) * 16 + 9
                                           : 11 * 11 + 9;

@@ -26,7 +26,7 @@ typedef hth_err (*ref_fn)(const hth_graph *g, const hth_node *n, const hth_tenso
 
 // Inputs and outputs.
 // ref_n_inputs returns how many of the node's inputs are the operator's own (operands of post ops
-// stand behind them).
+// stand after them).
 int ref_n_inputs(const hth_node *n);
 // ref_in returns input i, NULL when that optional input is absent; ref_out the same of an output.
 const hth_tensor *ref_in(const hth_node *n, const hth_tensor *in, int i);
@@ -40,7 +40,7 @@ int ref_axis(int64_t axis, int rank);
 // ref_axes marks the axes that int32/int64 tensor `t` lists. HTH_EINVAL: out of range or listed
 // twice.
 hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK]);
-// ref_around stores the elements before, along and behind `axis` (0 <= axis < rank).
+// ref_around stores the elements before, along and after `axis` (0 <= axis < rank).
 void ref_around(const hth_shape *s, int axis, int64_t *outer, int64_t *along, int64_t *inner);
 // ref_no_dtype says that the operator is not made for `dt`: HTH_ENOTSUP.
 hth_err ref_no_dtype(hth_dtype dt);

@@ -26,7 +26,7 @@ typedef struct attention {
     double *scores; // (batch, heads, queries, keys), NULL: not wanted
 } attention;
 
-// attention_heads brings x to (batch, heads, past + sequence, size), behind the cache.
+// attention_heads brings x to (batch, heads, past + sequence, size), after the cache.
 static hth_err attention_heads(ref_mem *m, const hth_tensor *x, const hth_tensor *past,
                                int64_t heads, double **out)
 {

@@ -73,7 +73,7 @@ static double pool_average(const pool *p, const double *x, const int64_t at[3], 
     if (p->count_pads) {
         divisor = 1;
         for (int i = 0; i < 3; i++) {
-            // What lies behind the end pad (ceil_mode) counts nowhere.
+            // What lies after the end pad (ceil_mode) counts nowhere.
             int64_t lo, hi;
             pool_taps(w, i, at[i], w->in[i] + w->pad_end[i], &lo, &hi);
             divisor *= hi;

@@ -223,7 +223,7 @@ static void test_post_ops(void **state)
     assert_int_equal(test_eval(&n, in, &out), HTH_ENOTSUP);
 }
 
-// 16-bit floats are rounded once, behind the post ops: 1 + 2^-11 is a tie that rounds down unless
+// 16-bit floats are rounded once, after the post ops: 1 + 2^-11 is a tie that rounds down unless
 // something follows.
 static void test_half(void **state)
 {
@@ -360,7 +360,7 @@ static void test_refusals(void **state)
 }
 
 // Every allocation of a widened reduction fails once: an error each time, and nothing is left
-// behind.
+// after.
 static void test_out_of_memory(void **state)
 {
     uint16_t x[4] = {0x3c00, 0x4000, 0x4200, 0x4400}, y[1];

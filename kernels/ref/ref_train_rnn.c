@@ -124,7 +124,7 @@ static void forward(const rnn *k, const place *p)
     }
 }
 
-// One step back: dh, dc are the gradients of the states behind the step and become those before it.
+// One step back: dh, dc are the gradients of the states after the step and become those before it.
 static void backward(const rnn *k, const place *p, double *dh, double *dc, double *dx)
 {
     int64_t n = k->hid, gh = k->gates * n;

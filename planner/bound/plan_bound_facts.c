@@ -24,8 +24,8 @@ void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_sta
     }
 }
 
-// Adds what tensor t takes whatever the modes: from its first use to its last, less its intervals; an
-// in-place pair once.
+// Adds what tensor t takes whatever the modes: from its first use to its last, less its intervals;
+// an in-place pair once.
 static void facts_tensor(const hth_bound *b, int t, double *d)
 {
     const hth_step *m = b->m;
@@ -76,7 +76,7 @@ static void facts_stages(hth_bound *b)
     }
 }
 
-// Most tensors fit beside everything: one comparison tells.
+// Most tensors fit besides everything: one comparison tells.
 static bool facts_fits_all(const hth_bound *b, int t)
 {
     return b->crest + hth_bound_bytes(b, t) <= BOUND_ROOM;
@@ -89,7 +89,7 @@ static bool facts_fits(const hth_bound *b, int t, int s)
 }
 
 // The stages in which interval g's tensor finds no room. A cyclic interval's
-// lie before its first use and behind its last one.
+// lie before its first use and after its last one.
 static void facts_room(hth_bound *b, int g)
 {
     const hth_interval *interval = &b->m->interval[g];
@@ -153,7 +153,7 @@ static int facts_readers(const hth_step *m, int u)
     return n > 0 ? n : 1;
 }
 
-// Whether input j of node v is dead behind stage p, so that a recompute of v has to see to it.
+// Whether input j of node v is dead after stage p, so that a recompute of v has to see to it.
 static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
 {
     const hth_step *m = b->m;
@@ -168,7 +168,7 @@ static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
            m->p->tensors[u].producer >= 0 && b->last_use[u] <= p;
 }
 
-// Lists what a recompute of v behind stage p reads that is dead; an interval pays `share` of it,
+// Lists what a recompute of v after stage p reads that is dead; an interval pays `share` of it,
 // and `save` of a copy out.
 static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save, int depth,
                           int *head)
@@ -203,7 +203,8 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
     return HTH_OK;
 }
 
-// The part of interval g in all intervals of its tensor: what they need once is mostly for the longest.
+// The part of interval g in all intervals of its tensor: what they need once is mostly for the
+// longest.
 static double facts_part(const hth_step *m, int g)
 {
     int t = m->interval[g].tensor;

@@ -17,9 +17,9 @@
 // Large tensors are tied to a stage whose fastest algorithms they leave no room for: such a stage's
 // algorithm and what its tensors do are one choice. Without that a relaxation has half of both.
 //
-// Whatever is counted, a schedule pays at least that much: what an interval pays for a path depends on
-// when its tensor leaves and comes back, so each interval chooses that, too, and pays for the stages in
-// which it then stays.
+// Whatever is counted, a schedule pays at least that much: what an interval pays for a path depends
+// on when its tensor leaves and comes back, so each interval chooses that, too, and pays for the
+// stages in which it then stays.
 #ifndef HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
 #define HTH_PLANNER_BOUND_PLAN_BOUND_IMPL_H
 
@@ -49,7 +49,7 @@ typedef struct hth_dead {
     double share,
         save; // of the cost that this interval pays, and of a copy out; others need the same
     int next, reads;
-    int leave;  // the first stage behind `since` that it finds no room in
+    int leave;  // the first stage after `since` that it finds no room in
     bool taken; // its buffer may be taken over: nothing more in the stage of the recompute
 } hth_dead;
 
@@ -107,7 +107,7 @@ typedef struct hth_bound {
     int n_in, n_out;
     double *share; // per stage: weights of the paths in which it counts
     double *in_at; // per stage: weight of the arcs that count a copy in that is needed there
-    int *dip;      // stages behind which share rises, ascending
+    int *dip;      // stages after which share rises, ascending
     int n_dips;
     // The minimiser: plan_bound_value.c
     hth_way *way, *way_apart; // per interval; if its tensor is away in the stage that it is tied to
@@ -126,7 +126,7 @@ typedef struct hth_bound {
 
 static inline bool hth_bound_counts(const hth_step *m, const hth_interval *g)
 {
-    return g->cyclic || g->q < m->n_stages; // behind the last use nothing is needed
+    return g->cyclic || g->q < m->n_stages; // after the last use nothing is needed
 }
 static inline double hth_bound_bytes(const hth_bound *b, int t)
 {
@@ -137,7 +137,7 @@ static inline int hth_arc_first(const hth_arc *a)
 {
     return a->in ? a->from : a->from + 1;
 }
-// Whether `bytes` (/ budget) find room in stage s beside what is there in every plan.
+// Whether `bytes` (/ budget) find room in stage s besides what is there in every plan.
 static inline bool hth_bound_room(const hth_bound *b, int s, double bytes)
 {
     return b->fixed[s] + bytes <= BOUND_ROOM;
@@ -150,8 +150,8 @@ void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_sta
 hth_err hth_bound_facts(hth_bound *b);
 double hth_bound_value(hth_bound *b);
 
-// hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage that
-// it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
+// hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage
+// that it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
 hth_way hth_bound_way(const hth_bound *b, int g, bool apart);
 hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s);
 

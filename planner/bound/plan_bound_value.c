@@ -85,14 +85,14 @@ static void value_take_residency(hth_bound *b, int g, const hth_way *x)
     b->use[interval->q] -= bytes;
 }
 
-// What tensor t costs: nothing leaves, or interval `first` is the first that does. For what the far side
-// has from the start, all intervals are on their own. way[]: of its intervals.
+// What tensor t costs: nothing leaves, or interval `first` is the first that does. For what the far
+// side has from the start, all intervals are on their own. way[]: of its intervals.
 static double value_tensor(const hth_bound *b, int t, bool apart, hth_way *way, int *first)
 {
     const hth_step *m = b->m;
     int begin = m->interval_start[t], n = m->interval_start[t + 1] - begin;
     double residency = 0, rest = 0,
-           best; // rest: of the intervals behind i if the far side has a copy
+           best; // rest: of the intervals after i if the far side has a copy
     *first = m->arena[t] ? n : -1;
     for (int i = 0; i < n; i++) {
         way[i] = hth_bound_way(b, begin + i, apart);
@@ -141,7 +141,7 @@ static double value_tensors(hth_bound *b)
 }
 
 // The cheapest algorithm of stage s that can ever fit it, together with the tensors that are tied
-// to it: those that find no room beside its workspace are away in this stage.
+// to it: those that find no room besides its workspace are away in this stage.
 static double value_node(hth_bound *b, int s, double *use, double *us)
 {
     const hth_step *m = b->m;

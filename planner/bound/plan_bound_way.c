@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can happen in an interval, and what it costs at given prices and weights: the cheapest stages to
-// leave and to come back, to compute again, and to have again what that reads.
+// What can happen in an interval, and what it costs at given prices and weights: the cheapest
+// stages to leave and to come back, to compute again, and to have again what that reads.
 #include "planner/bound/plan_bound_impl.h"
 
 #include <math.h>
 
-// The cheapest time to have left, of a copy out of something made at `made`: right behind its use
+// The cheapest time to have left, of a copy out of something made at `made`: right after its use
 // p, or as soon as an arc ends, for the price of staying until then.
 static double way_out(const hth_bound *b, int made, int p, int last, double us, double bytes,
                       int *away)
@@ -102,8 +102,8 @@ static double way_dead(const hth_bound *b, int head, int s)
     return sum;
 }
 
-// The cheapest stage to compute interval g's tensor again: where it is needed, or before, in a stage
-// that counts in fewer paths, for the price of staying from then on.
+// The cheapest stage to compute interval g's tensor again: where it is needed, or before, in a
+// stage that counts in fewer paths, for the price of staying from then on.
 static double way_again(const hth_bound *b, int g, int come, double limit, int *stage)
 {
     const hth_interval *interval = &b->m->interval[g];

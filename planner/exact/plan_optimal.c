@@ -3,7 +3,7 @@
 // what it says is timed, emitted and verified like any plan.
 //
 // CBC aborts on some instances and loops on others; hence the command `cbc` in a child process with
-// a time limit of its own and ours behind it, never the library. When its time runs out early it
+// a time limit of its own and ours after it, never the library. When its time runs out early it
 // says "infeasible"; so that counts as proven only if there was time left and no plan is known.
 // Whatever goes wrong there is an error, and nothing stays behind.
 #include "planner/exact/plan_optimal.h"

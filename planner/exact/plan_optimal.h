@@ -11,7 +11,8 @@
 #define HTH_OPTIMAL_NODES 72 // largest step: about 14 forward nodes, their gradients and updates
 #define HTH_OPTIMAL_GAPS  96
 
-// What a solution says; per interval, per interval, per interval, per node. hth_decode_fixed reads it.
+// What a solution says; per interval, per interval, per interval, per node. hth_decode_fixed reads
+// it.
 typedef struct hth_optimal {
     hth_fixed fixed;
     double objective_us;

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-// What is recomputed in interval g in stage s may take over its pair's buffer when nothing else reads
-// that there and its stay ends.
+// What is recomputed in interval g in stage s may take over its pair's buffer when nothing else
+// reads that there and its stay ends.
 static void rows_takes(hth_ilp *x, int g, int s)
 {
     const hth_step *m = x->m;

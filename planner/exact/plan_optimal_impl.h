@@ -42,8 +42,8 @@ static inline int hth_ilp_first(const hth_ilp *x, int g) // stage of the interva
 void hth_ilp_term(hth_ilp *x, char kind, int i, int j, double coef);
 void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit);
 
-// States of interval g in stage s, times coef: its buffer has been taken again, its copy in is released,
-// it is recomputed, it is kept.
+// States of interval g in stage s, times coef: its buffer has been taken again, its copy in is
+// released, it is recomputed, it is kept.
 void hth_ilp_back(hth_ilp *x, int g, int s, double coef);
 void hth_ilp_release(hth_ilp *x, int g, int s, double coef);
 void hth_ilp_made(hth_ilp *x, int g, int s, double coef);

@@ -3,10 +3,11 @@
 // algorithms) and what the decoder decides by rules (when a buffer goes and when it is taken
 // again), and times by the rules of plan_schedule.h. What is fixed, so that the program stays
 // small:
-//   copies out go in the order of the stages behind which they may begin (the stage that filled the
+//   copies out go in the order of the stages after which they may begin (the stage that filled the
 //   buffer, or the use before the interval when the tensor was kept until there), then of tensors
 //   copies in go in the order of the stages that release them, then of the next uses
-// An interval's reads by recomputes see what came back, never what has not left yet, as in the decoder.
+// An interval's reads by recomputes see what came back, never what has not left yet, as in the
+// decoder.
 //
 // Variables, by letter; g: interval, s: stage, v: node
 //   o_g r_g g_g   offload, recompute, again (none: keep)
@@ -18,7 +19,7 @@
 //   I_g_s J_g  a buffer is taken over: by what is made in interval g, by the heir of tail interval g's tensor
 //   x_v_s      node v runs again in stage s; t_v_s how long that takes
 //   m_v_k      node v uses alternative k of its menu
-//   y_k D_k    copy out k is made; end of the lane behind it
+//   y_k D_k    copy out k is made; end of the lane after it
 //   u_g_s      something reads the tensor of tail interval g in stage s or later; n_g_s it has a buffer
 //   W_s S_s E_s F_s   times of a stage; end of the copies in that were released by then
 //   f_g        end of the copy in of interval g;  L, T: the lanes' time, the step's

@@ -14,7 +14,7 @@ void hth_ilp_saves(hth_ilp *x)
             int t = interval->tensor, made = m->p->tensors[t].producer;
             int from = g > m->interval_start[t] ? m->interval[g - 1].q : made >= 0 ? made : 0;
             bool may = m->arena[t] && s == from;
-            if (interval->cyclic && m->dirty[t] && s >= interval->p) { // behind the last read
+            if (interval->cyclic && m->dirty[t] && s >= interval->p) { // after the last read
                 may = s == interval->p;
                 for (int w = 0; w < s; w++) {
                     may = may || (x->may[w * x->n + s] && hth_ilp_reads(x, w, t));
@@ -88,7 +88,7 @@ static bool rows_before(const hth_ilp *x, int g, int h)
     return a < b || (a == b && g <= h);
 }
 
-// Gap g's copy in when stage s releases it: behind the lane, behind W_s.
+// Gap g's copy in when stage s releases it: after the lane, after W_s.
 static void rows_fetch(hth_ilp *x, int g, int s)
 {
     const hth_step *m = x->m;

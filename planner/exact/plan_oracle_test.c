@@ -241,8 +241,8 @@ static void search_reaches_proven_optima(void **state)
     assert_int_equal(failed, 0);
 }
 
-// Every mode of every interval of small random steps, as the decoder times them: the integer program's
-// optimum is never above the best of them, and holds when it is emitted and simulated.
+// Every mode of every interval of small random steps, as the decoder times them: the integer
+// program's optimum is never above the best of them, and holds when it is emitted and simulated.
 static void optimum_is_never_above_what_can_be_tried(void **state)
 {
     int tried = 0;

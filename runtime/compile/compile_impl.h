@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/compile/compile_impl.h - the inside of compiling: menus of candidates, and the planning problem.
-// Shared by compile*.c only.
+// runtime/compile/compile_impl.h - the inside of compiling: menus of candidates, and the planning
+// problem. Shared by compile*.c only.
 #ifndef HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
 #define HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
 
@@ -16,8 +16,8 @@ typedef struct hth_menu { // the candidates of one node; the first one's kernel 
 
 // ---- compile_like.c: one set of forms of weights for all programs of a model
 
-// hth_compile_hold names the programs of `source` whose forms of weights p, which has its key, is to
-// share, and holds them until hth_compile_release; without any, p leads when it is measured.
+// hth_compile_hold names the programs of `source` whose forms of weights p, which has its key, is
+// to share, and holds them until hth_compile_release; without any, p leads when it is measured.
 // hth_compile_like prepares the algorithms that read those forms, and leaves them alone in the
 // menus, or others where p is to lead: then hth_compile_lead makes the others of its source follow.
 void hth_compile_hold(hth_program *p, hth_source *source);

@@ -143,7 +143,7 @@ static int like_known(const hth_site *site, const hth_graph *g, int i, hth_choic
     return kept;
 }
 
-// like_menu lists what node i may take, fastest first; runs beside each other the same as the
+// like_menu lists what node i may take, fastest first; runs alongside each other the same as the
 // whole one's before all.
 static int like_menu(const hth_site *site, const hth_program *p, int i, const hth_menu *m,
                      hth_choice *list)

@@ -101,7 +101,7 @@ static void rig_forget(rig *r)
 }
 
 // A family of algorithms in one form: "winograd_4x4", of whatever instruction set, but without what
-// may stand behind that; or "lowered:amx".
+// may stand after that; or "lowered:amx".
 static bool family_is(const char *name, const char *family)
 {
     size_t n = strlen(family);

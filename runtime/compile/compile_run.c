@@ -72,7 +72,7 @@ hth_err hth_compile_run(hth_site *site, hth_program *p)
     return err;
 }
 
-// What a run needs beside kernels and graph.
+// What a run needs besides kernels and graph.
 typedef struct run_parts {
     hth_problem problem;
     hth_plan *plan;

@@ -18,7 +18,7 @@
 #define HTH_TENANT_NEVER INT64_MAX      // no limit
 
 typedef struct hth_tenant_limits {
-    double weight;        // of its engine time beside others that wait; 1
+    double weight;        // of its engine time alongside others that wait; 1
     int64_t memory_bytes; // of the device, privately held
     int64_t waiting;      // requests
     int64_t jobs;         // that train, wait to, or are paused

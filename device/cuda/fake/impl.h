@@ -72,7 +72,7 @@ int hth_cuda_fake_slot(CUstream s); // -1: no such stream
 CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes);
 
 // Captures (graph.c). spoil: a call came that ends the capture under way; whether there is one.
-// add makes a node behind what `s` has captured; wait and record are the events' share of it, and
+// add makes a node after what `s` has captured; wait and record are the events' share of it, and
 // are called for any stream: *taken says whether the capture took it.
 void hth_cuda_fake_captures_open(uint64_t seed);
 bool hth_cuda_fake_capture_spoil(void);

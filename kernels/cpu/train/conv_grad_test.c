@@ -120,7 +120,7 @@ static void data_gradients(void **state)
     check_op(HTH_OP_CONV_GRAD_DATA);
 }
 
-// With a ReluGrad behind, whole and in chunks.
+// With a ReluGrad after, whole and in chunks.
 static void masked_data_gradients(void **state)
 {
     (void)state;

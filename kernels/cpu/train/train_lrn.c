@@ -17,7 +17,7 @@ typedef struct lrn_kernel {
     hth_kernel base;
     int n_threads;
     hth_layout layout;
-    size_t images, channels, positions, before, after; // channels of a window beside its own
+    size_t images, channels, positions, before, after; // channels of a window besides its own
     float alpha, beta, bias;                           // alpha: over the window's size
 } lrn_kernel;
 
@@ -153,7 +153,7 @@ static void lrn_part(void *arg, int i, int n)
     }
 }
 
-// Lanes behind the last channel.
+// Lanes after the last channel.
 static void lrn_clear(const lrn_kernel *k, float *dx)
 {
     hth_rows r;

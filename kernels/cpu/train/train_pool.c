@@ -2,7 +2,7 @@
 // Pools of a training step. MaxPoolTrain keeps one byte per window, the position of its first
 // maximum, so that the backward pass needs neither input nor output. Gradients are gathered row by
 // row of the image: a row is zeroed and collects, in the first-level cache, what all windows that
-// touch it send; a ReluGrad behind it is done there, too. Any layout: a position is a block of 16
+// touch it send; a ReluGrad after it is done there, too. Any layout: a position is a block of 16
 // or 8 channels, or one plain element.
 #include "kernels/cpu/train/train.h"
 
@@ -13,7 +13,7 @@
 
 typedef struct pool_kernel {
     hth_kernel base;
-    int n_threads, mask; // mask: input y of a ReluGrad behind, -1: none
+    int n_threads, mask; // mask: input y of a ReluGrad after, -1: none
     float low, high;
     bool max;
     hth_rows big, small; // the image, and the tensor of one element per window

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backpropagation through time of RNN, GRU and LSTM in the form that exporters write (the reset
-// gate behind the product). The forward pass is computed again and keeps gates and states of every
+// gate after the product). The forward pass is computed again and keeps gates and states of every
 // step; then the steps are walked back, which turns the gates into the gradients before the
 // activations. Only the state's products are made step by step: those with the inputs, and the
 // parameters' gradients, which are sums over all steps, are one product each, of all directions
@@ -120,7 +120,7 @@ static hth_cell rnn_cell(const rnn_job *j, size_t b)
 static void rnn_back(const rnn_job *j, const hth_cell *p, size_t b)
 {
     const rnn_kernel *k = j->k;
-    const float *more = j->state + b * k->hid; // through the state's product of the step behind
+    const float *more = j->state + b * k->hid; // through the state's product of the step after
     const float *dy =
         j->dy == NULL ? NULL : j->dy + ((j->t * k->dirs + j->dir) * k->batch + b) * k->hid;
     for (size_t i = 0; i < k->hid; i++) {

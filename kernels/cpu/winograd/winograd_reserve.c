@@ -17,8 +17,8 @@ static size_t reserve_even(size_t count, size_t most)
     return (count + chunks - 1) / chunks;
 }
 
-// Rolling: a block of the filter per thread, small beside the workspace and the core's cache; M for
-// all tiles of the chunk when there are several blocks; V.
+// Rolling: a block of the filter per thread, small next to the workspace and the core's cache; M
+// for all tiles of the chunk when there are several blocks; V.
 static void reserve_rolling(hth_wino_kernel *k, size_t budget)
 {
     const hth_wino_plan *p = &k->p;

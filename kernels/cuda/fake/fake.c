@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plug-in over the fake driver whose devices have kernels: those of the .cu files, compiled for
-// the host, and the libraries' beside it.
+// the host, and the libraries' next to it.
 #include "kernels/cuda/fake/fake.h"
 
 #include "kernels/cuda/cuda.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/fake/fake.h - cuDNN and cublasLt for tests, beside the fake driver: descriptors keep
-// what is set, engines and algorithms are a few that differ in workspace and notes, and what is
-// executed is computed by kernels/ref, in the stream's order.
+// kernels/cuda/fake/fake.h - cuDNN and cublasLt for tests, next to the fake driver: descriptors
+// keep what is set, engines and algorithms are a few that differ in workspace and notes, and what
+// is executed is computed by kernels/ref, in the stream's order.
 #ifndef HTH_KERNELS_CUDA_FAKE_FAKE_H
 #define HTH_KERNELS_CUDA_FAKE_FAKE_H
 
@@ -16,7 +16,7 @@ hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes);
 const hth_plugin *hth_cuda_fake_engine_plugin(void);
 
 // What the fake cuDNN's engines do, by index. `slow_ns` is a test's to set, while nothing runs:
-// what a run takes beside its computing. hth_cuda_fake_engine_open sets all to 0.
+// what a run takes besides its computing. hth_cuda_fake_engine_open sets all to 0.
 #define HTH_CUDA_FAKE_ENGINES 5
 typedef struct hth_cuda_fake_engine {
     atomic_uint runs;
