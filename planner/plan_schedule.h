@@ -10,7 +10,8 @@
 // time from its last use round to its first one in the next step. Each interval has a mode;
 // everything else (when a buffer goes, when a copy is released, which stage recomputes what, which
 // algorithm each node can afford) follows from the modes by hth_decode (plan_decode.c), which
-// yields a *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
+// yields a *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in
+// stages.
 //
 // Rules of time. Three FIFO streams; s is a stage, E_s the end of its compute:
 //   W_s = max(E_{s-1}, end of every save with last + 1 == s)
