@@ -161,9 +161,17 @@ HEARTH_API void hearth_free(void *p);
 // nobody refers to.
 HEARTH_API hearth_status hearth_remove(hearth *h, const char *model);
 HEARTH_API hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes);
-// hearth_export writes a version's tensors to a safetensors file on this machine; a path that ends
-// in .onnx is refused (HEARTH_EINVAL).
+// hearth_export writes a version to a file on this machine: a path that ends in .onnx gets the model,
+// as it is served, one that ends in .safetensors its tensors; others are refused (HEARTH_EINVAL).
 HEARTH_API hearth_status hearth_export(hearth *h, const char *model, const char *path);
+// hearth_export_with is hearth_export, and reports; progress and out may be NULL.
+typedef struct hearth_export_report {
+    uint64_t bytes; // of the file
+    uint64_t moved; // that came over the connection; a server of this machine writes the file
+} hearth_export_report;
+HEARTH_API hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
+                                            hearth_progress progress, void *ctx,
+                                            hearth_export_report *out);
 
 // ---- models on the device
 

@@ -98,6 +98,19 @@ void hth_manifest_fini(hth_manifest *m);
 // mapping per process. Any thread. HTH_ECORRUPT: what is stored is not what was: it is missing, of
 // another size, marked as damaged, or was read now (store.check_on_load) and found so.
 hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out);
+// A tensor that is read in pieces, not mapped: what was read does not count as the process's
+// memory. It stays what it was when it was opened, whatever gc or an import do.
+typedef struct hth_store_bytes {
+    hth_const *view; // of one in the index
+    int fd;          // of another's file
+    uint64_t bytes;
+    const char *name; // the manifest's
+} hth_store_bytes;
+// hth_store_bytes_open opens a tensor, with hth_store_view's errors. hth_store_bytes_read stores
+// its bytes [at, at + n). HTH_ECORRUPT: they are not there any more. One thread.
+hth_err hth_store_bytes_open(hth_store *s, const hth_manifest_tensor *t, hth_store_bytes *out);
+hth_err hth_store_bytes_read(const hth_store_bytes *b, uint64_t at, void *dst, size_t n);
+void hth_store_bytes_close(hth_store_bytes *b); // zeroed with fd -1: nothing happens
 // hth_store_check reads those tensors of a version that hth_store_view would have to, on several
 // threads, and remembers the result. HTH_ECORRUPT names the first bad one.
 hth_err hth_store_check(hth_store *s, const hth_manifest *m);

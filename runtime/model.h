@@ -167,6 +167,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 #define HTH_MODEL_GUESS ((size_t)1 << 20)
 hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs);
 
+// hth_model_trained tells whether hearth trained a version.
+bool hth_model_trained(const hth_manifest *manifest);
 // hth_model_serves loads a version's graph as it is served: without training mode where hearth
 // trained it. *samples: whether its samples are proven independent. This alone decides whether
 // requests share runs, are padded, or run in slices, and what a configuration may say of a batch;

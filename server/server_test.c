@@ -170,7 +170,7 @@ static void test_remote_names_no_files(void **state)
     assert_int_equal(hearth_query(h, "bench", "{\"out\":\"/tmp/x\"}", NULL, NULL, &json),
                      HEARTH_EDENIED);
     assert_int_equal(hearth_import(h, "m", "/tmp/m.onnx", -1, NULL, NULL, &r), HEARTH_EDENIED);
-    assert_int_equal(hearth_export(h, "m", "/tmp/m"), HEARTH_EDENIED);
+    assert_int_equal(hearth_export(h, "m", "/tmp/m.onnx"), HEARTH_EDENIED);
     hearth_close(h);
 }
 
