@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/settings.h"
+#include "runtime/alias.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/model.h"
 
@@ -316,11 +317,20 @@ hth_err hth_catalog_list(hth_store *s, char **json)
         }
         json_array_append_new(list, row);
     }
-    json_t *doc = json_pack("{s:o}", "models", list);
+    json_t *aliases = NULL;
+    hth_err err = hth_alias_rows(s, &aliases);
+    json_t *doc = json_pack("{s:o, s:o?}", "models", list, "aliases", aliases);
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     *json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
     hth_free(e);
-    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the list of models");
+    err = err == HTH_OK && *json == NULL
+              ? hth_fail(HTH_ENOMEM, "out of memory for the list of models")
+              : err;
+    if (err != HTH_OK) {
+        hth_free(*json);
+        *json = NULL;
+    }
+    return err;
 }

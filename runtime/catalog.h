@@ -43,13 +43,16 @@ hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, in
                            hth_progress_fn progress, void *ctx);
 hth_err hth_catalog_remove(hth_store *s, const char *model);
 // hth_catalog_list stores
-// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by
-// hth_free; "damaged": true, where something of it is known to be.
+// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}],
+// "aliases":[{"alias","model"}]}, freed by hth_free; "damaged": true, where something of it is known
+// to be.
 hth_err hth_catalog_list(hth_store *s, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. A version is digits that
 // do not begin with 0. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);
 
+// hth_catalog_resolve is the same, of an alias for what it stands for.
+hth_err hth_catalog_resolve(hth_store *s, const char *model, char name[201], int *version);
 // hth_catalog_limits returns what may be imported and loaded, from the settings.
 hth_onnx_limits hth_catalog_limits(void);
 

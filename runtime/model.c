@@ -348,7 +348,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
         return HTH_OK;
     }
     hth_models_refresh(ms);
-    HTH_TRY(hth_catalog_parse(spec, name, &version));
+    HTH_TRY(hth_catalog_resolve(ms->store, spec, name, &version));
     *out = hth_model_loaded(ms, name, version);
     if (*out == NULL) {
         HTH_TRY(version > 0 ? hth_model_version(ms, name, version, out)

@@ -120,8 +120,8 @@ typedef struct hth_models {
     void (*changed)(struct hth_models *ms);
 } hth_models;
 
-// hth_model_find resolves "name" (the version that serves it, at first the latest) or
-// "name:version" and loads it if needed. The model stays until a newer one has taken its place, the
+// hth_model_find resolves "name" (the version that serves it, at first the latest), "name:version" or
+// an alias, and loads it if needed. The model stays until a newer one has taken its place, the
 // store loses it, it is unloaded, or hth_models_fini.
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
 // hth_model_version is the same for a version, without asking whether the store still has it.

@@ -236,7 +236,7 @@ static void test_queries(void **state)
     assert_string_equal(json, FAKE_DEVICES);
     hearth_free(json);
     assert_int_equal(hearth_query(h, "models", NULL, NULL, NULL, &json), HEARTH_OK);
-    assert_string_equal(json, "{\"models\":[]}");
+    assert_string_equal(json, "{\"models\":[],\"aliases\":[]}");
     hearth_free(json);
     assert_int_equal(hearth_query(h, "bench a\"b:3", NULL, count_progress, &calls, &json),
                      HEARTH_OK);

@@ -217,6 +217,14 @@ static int ls_states(const hth_cli *c, json_t *list)
     return HTH_CLI_OK;
 }
 
+static void ls_aliases(const json_t *aliases)
+{
+    if (json_array_size(aliases) > 0) {
+        printf("\n");
+        hth_table_print(stdout, aliases);
+    }
+}
+
 static int cmd_ls(hth_cli *c)
 {
     char *json;
@@ -242,6 +250,7 @@ static int cmd_ls(hth_cli *c)
         printf("no models; `hearth import NAME FILE.onnx` adds one\n");
     } else {
         hth_table_print(stdout, list);
+        ls_aliases(json_object_get(doc, "aliases"));
     }
     json_decref(doc);
     return rv;

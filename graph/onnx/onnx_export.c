@@ -102,7 +102,7 @@ static hth_err export_tensor(export_file *f, hth_span message, hth_wire_buffer *
     }
     hth_onnx_head_write(&t, &b);
     hth_wire_put_head(&b, HTH_ONNX_T_RAW_DATA, t.bytes);
-    if (t.constant) {
+    if (t.constant && t.name.bytes > 0) {
         export_constant(&b, t.name, t.bytes);
     } else {
         export_wrap(&b, HTH_ONNX_G_INITIALIZER, t.bytes);

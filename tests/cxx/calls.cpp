@@ -84,6 +84,7 @@ void inference(hearth *h)
     must(hearth_infer(h, "digits", &x, 1, &y, &n), "infer");
     expect(n == 1 && y[0].rank == 2 && y[0].shape[1] == 10, "ten logits");
     expect(hearth_outputs_version(y) == 1, "of version 1");
+    expect(std::strcmp(hearth_outputs_model(y), "digits") == 0, "of digits");
     hearth_tensors_free(y, n);
     hearth_infer_options options = {};
     options.priority = 1;
