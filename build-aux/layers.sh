@@ -49,7 +49,7 @@ room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda
 room convsel base graph graph/passes graph/autodiff device device/cpu kernels kernels/cpu/cpu.h kernels/ref/ref_window.h
 for d in planner planner/bound planner/exact; do room $d base convsel/choice.h planner planner/bound planner/exact; done
 room memmgr $base graph device kernels convsel planner
-room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h
+room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/export_format.h client/atomic_file.h
 room runtime/compile $below_runtime runtime runtime/tenants
 room runtime/tenants $below_runtime runtime client/token.h
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h

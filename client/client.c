@@ -206,6 +206,7 @@ typedef struct client_outputs {
     hth_reply reply;
     void *copy; // of the data section, when it was not aligned
     int version;
+    char model[208]; // its name
     hearth_tensor t[];
 } client_outputs;
 
@@ -239,6 +240,12 @@ static client_outputs *client_outputs_new(size_t n)
     return o;
 }
 
+// client_outputs_named keeps whose outputs they are: of "name:version" the name. "": not said.
+static void client_outputs_named(client_outputs *o, const char *spec)
+{
+    snprintf(o->model, sizeof o->model, "%.*s", (int)strcspn(spec, ":"), spec);
+}
+
 static void client_output(const char *name, uint32_t dtype, size_t rank, const int64_t *shape,
                           const void *data, uint64_t bytes, hearth_tensor *out)
 {
@@ -263,7 +270,9 @@ static client_outputs *client_record_outputs(const hth_ipc_record *r)
                       (const uint8_t *)r + t->at, t->bytes, &o->t[i]);
     }
     if (o != NULL) {
+        const char *served = hth_ipc_record_text(r, HTH_IPC_RECORD_SERVED);
         o->version = r->version;
+        client_outputs_named(o, served != NULL ? served : "");
     }
     return o;
 }
@@ -285,12 +294,14 @@ static client_outputs *client_frame_outputs(const hth_reply *r)
     }
     if (o != NULL) {
         o->version = all->version;
+        client_outputs_named(o, all->model);
     }
     return o;
 }
 
-// client_outputs_take hands the reply over to a fresh array; on error the caller keeps it.
-static hth_err client_outputs_take(hth_reply *r, hearth_tensor **out, int *n_out)
+// client_outputs_take hands the reply over to a fresh array; on error the caller keeps it. `model`:
+// whose outputs they are, if the server does not say so.
+static hth_err client_outputs_take(hth_reply *r, const char *model, hearth_tensor **out, int *n_out)
 {
     if (r->record == NULL && r->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
         return hth_fail(HTH_ECORRUPT, "the server's answer has no outputs");
@@ -302,6 +313,9 @@ static hth_err client_outputs_take(hth_reply *r, hearth_tensor **out, int *n_out
     }
     o->reply = *r;
     *out = o->t;
+    if (o->model[0] == 0) {
+        client_outputs_named(o, model);
+    }
     *n_out = framed ? (int)r->head->outputs->n_outputs : (int)r->record->n_tensors;
     return HTH_OK;
 }
@@ -362,7 +376,7 @@ hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tenso
         shared = false;
         err = client_try(h, &body, t, inputs, &shared, &r);
     }
-    if (err == HTH_OK && (err = client_outputs_take(&r, outputs, n_outputs)) != HTH_OK) {
+    if (err == HTH_OK && (err = client_outputs_take(&r, model, outputs, n_outputs)) != HTH_OK) {
         hth_reply_fini(&r);
     }
     hth_free(t);
@@ -380,6 +394,13 @@ int hearth_outputs_version(const hearth_tensor *outputs)
     const client_outputs *o =
         (const client_outputs *)((const char *)outputs - offsetof(client_outputs, t));
     return o->version;
+}
+
+const char *hearth_outputs_model(const hearth_tensor *outputs)
+{
+    const client_outputs *o =
+        (const client_outputs *)((const char *)outputs - offsetof(client_outputs, t));
+    return o->model;
 }
 
 void hearth_tensors_free(hearth_tensor *t, int n)

@@ -112,6 +112,9 @@ HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
 // hearth_outputs_version returns the version of the model that gave `outputs`, which are those of
 // hearth_infer and not freed yet; 0: the server did not say.
 HEARTH_API int hearth_outputs_version(const hearth_tensor *outputs);
+// hearth_outputs_model returns that model's name: the one that was asked for, or what an alias stood
+// for then. Valid until hearth_tensors_free.
+HEARTH_API const char *hearth_outputs_model(const hearth_tensor *outputs);
 
 // hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill
 // it and use it as a tensor's data. Plain memory when the server is not local. Freed by
@@ -161,9 +164,17 @@ HEARTH_API void hearth_free(void *p);
 // nobody refers to.
 HEARTH_API hearth_status hearth_remove(hearth *h, const char *model);
 HEARTH_API hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes);
-// hearth_export writes a version's tensors to a safetensors file on this machine; a path that ends
-// in .onnx is refused (HEARTH_EINVAL).
+// hearth_export writes a version to a file on this machine: a path that ends in .onnx gets the model,
+// as it is served, one that ends in .safetensors its tensors; others are refused (HEARTH_EINVAL).
 HEARTH_API hearth_status hearth_export(hearth *h, const char *model, const char *path);
+// hearth_export_with is hearth_export, and reports; progress and out may be NULL.
+typedef struct hearth_export_report {
+    uint64_t bytes; // of the file
+    uint64_t moved; // that came over the connection; a server of this machine writes the file
+} hearth_export_report;
+HEARTH_API hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
+                                            hearth_progress progress, void *ctx,
+                                            hearth_export_report *out);
 
 // ---- models on the device
 

@@ -152,7 +152,8 @@ hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path
 
 // ---- export
 
-hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path)
+hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path,
+                          const hth_watch *watch)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     hth_atomic_file w;
@@ -161,7 +162,7 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
     hth_err err = hth_descriptor_pass(handle, w.fd, &body->handle);
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
     q.export_model = body;
-    err = err == HTH_OK ? hth_exchange(handle, &q, NULL, NULL, &r) : err;
+    err = err == HTH_OK ? hth_exchange(handle, &q, NULL, watch, &r) : err;
     if (err == HTH_OK) {
         hth_reply_fini(&r);
     }

@@ -20,7 +20,8 @@ bool hth_passed_to(hearth *handle);
 hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path,
                           const hth_watch *watch, hth_reply *reply);
 // hth_passed_export has a version written to the file at `path`, which appears whole.
-hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path);
+hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path,
+                          const hth_watch *watch);
 // hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
 // open them as well, it also gets their paths, for a job that goes on without its client. *changed
 // gets the arguments, hth_alloc'd, and handles[0 .. *n) what was passed; NULL: they stay as they

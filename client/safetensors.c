@@ -41,40 +41,43 @@ static hth_err safetensors_header(const hearth_tensor *t, int n, char **out)
     return err == HTH_OK && *out == NULL ? hth_fail(HTH_ENOMEM, "out of memory for a header") : err;
 }
 
-// safetensors_to writes to `path`, or (fd >= 0) to a descriptor.
-static hth_err safetensors_to(const char *path, int fd, const hearth_tensor *t, int n)
+#define SAFETENSORS_LENGTH 8
+
+hth_err hth_safetensors_head(const hearth_tensor *tensors, int count, char **head, size_t *bytes)
 {
-    static const char spaces[8] = "        ";
-    uint8_t length[8];
-    char *head;
-    HTH_TRY(safetensors_header(t, n, &head));
-    size_t bytes = strlen(head), padded = (bytes + 7) / 8 * 8;
-    hth_atomic_file_piece *piece = hth_calloc(3 + (size_t)n, sizeof *piece);
-    hth_err err = hth_fail(HTH_ENOMEM, "out of memory to write %s", path);
-    if (piece != NULL) {
-        for (int i = 0; i < 8; i++) {
-            length[i] = (uint8_t)(padded >> (8 * i));
+    char *json;
+    *head = NULL;
+    HTH_TRY(safetensors_header(tensors, count, &json));
+    size_t n = strlen(json), padded = (n + 7) / 8 * 8;
+    char *out = hth_alloc(SAFETENSORS_LENGTH + padded);
+    if (out != NULL) {
+        for (int i = 0; i < SAFETENSORS_LENGTH; i++) {
+            out[i] = (char)(padded >> (8 * i));
         }
-        piece[0] = (hth_atomic_file_piece){length, sizeof length};
-        piece[1] = (hth_atomic_file_piece){head, bytes};
-        piece[2] = (hth_atomic_file_piece){spaces, padded - bytes};
-        for (int i = 0; i < n; i++) {
-            piece[3 + i] = (hth_atomic_file_piece){t[i].data, t[i].bytes};
-        }
-        err = fd >= 0 ? hth_atomic_file_put(fd, path, piece, 3 + (size_t)n)
-                      : hth_atomic_file_write(path, piece, 3 + (size_t)n);
+        memset(out + SAFETENSORS_LENGTH, ' ', padded);
+        memcpy(out + SAFETENSORS_LENGTH, json, n);
+        *head = out;
+        *bytes = SAFETENSORS_LENGTH + padded;
     }
-    hth_free(piece);
-    free(head);
-    return err;
+    free(json);
+    return out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a header");
 }
 
 hth_err hth_safetensors_write(const char *path, const hearth_tensor *tensors, int count)
 {
-    return safetensors_to(path, -1, tensors, count);
-}
-
-hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *tensors, int count)
-{
-    return safetensors_to(shown, fd, tensors, count);
+    char *head;
+    size_t bytes;
+    HTH_TRY(hth_safetensors_head(tensors, count, &head, &bytes));
+    hth_atomic_file_piece *piece = hth_calloc(1 + (size_t)count, sizeof *piece);
+    hth_err err = hth_fail(HTH_ENOMEM, "out of memory to write %s", path);
+    if (piece != NULL) {
+        piece[0] = (hth_atomic_file_piece){head, bytes};
+        for (int i = 0; i < count; i++) {
+            piece[1 + i] = (hth_atomic_file_piece){tensors[i].data, tensors[i].bytes};
+        }
+        err = hth_atomic_file_write(path, piece, 1 + (size_t)count);
+    }
+    hth_free(piece);
+    hth_free(head);
+    return err;
 }

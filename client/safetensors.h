@@ -12,8 +12,8 @@
 // The file is written under another name next to `path`, synced and renamed: `path` is whole or as
 // it was. HTH_EINVAL: two tensors of one name.
 hth_err hth_safetensors_write(const char *path, const hearth_tensor *tensors, int count);
-// hth_safetensors_put writes them to a descriptor, which is at its file's beginning; `shown` is for
-// messages.
-hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *tensors, int count);
+// hth_safetensors_head makes what stands before the tensors' bytes; their `data` is not used. *head
+// is the caller's, freed by hth_free.
+hth_err hth_safetensors_head(const hearth_tensor *tensors, int count, char **head, size_t *bytes);
 
 #endif

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public functions that put models into a store and take them out.
 #include "client/exchange.h"
+#include "client/export_format.h"
 #include "client/passed.h"
 
 #include "base/alloc.h"
 
+#include <errno.h>
 #include <string.h>
-#include <strings.h>
+#include <sys/stat.h>
 
 static hth_err store_path(hearth *h, const char *path, char **out)
 {
@@ -102,34 +104,48 @@ hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes)
     return (hearth_status)err;
 }
 
-hearth_status hearth_export(hearth *h, const char *model, const char *path)
+static hth_err store_export(hearth *h, Hearth__Export *body, const char *path,
+                            const hth_watch *watch)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Export body = HEARTH__EXPORT__INIT;
     hth_reply r;
-    size_t n = strlen(path);
-    if (n >= 5 && strcasecmp(path + n - 5, ".onnx") == 0) {
-        return (hearth_status)hth_fail(HTH_EINVAL,
-                                       "'%s': an export is a safetensors file, not an ONNX file: "
-                                       "give it a name that ends in .safetensors",
-                                       path);
-    }
-    hth_err err = store_path(h, path, &body.path);
-    if (err != HTH_OK) {
-        return (hearth_status)err;
-    }
-    body.model = (char *)model;
     if (hth_passed_to(h)) {
-        err = hth_passed_export(h, &body, path);
-        hth_free(body.path);
-        return (hearth_status)err;
+        return hth_passed_export(h, body, path, watch);
     }
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
-    q.export_model = &body;
-    err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
-    hth_free(body.path);
-    if (err == HTH_OK) {
-        hth_reply_fini(&r);
+    q.export_model = body;
+    HTH_TRY(hth_exchange_call(h, &q, HEARTH__REPLY__BODY_FINISHED, watch, &r));
+    hth_reply_fini(&r);
+    return HTH_OK;
+}
+
+static hth_err store_exported(const char *path, hearth_export_report *out)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return hth_fail_errno(errno, "%s was written, but", path);
     }
-    return (hearth_status)err;
+    *out = (hearth_export_report){.bytes = (uint64_t)st.st_size};
+    return HTH_OK;
+}
+
+hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
+                                 hearth_progress progress, void *ctx, hearth_export_report *out)
+{
+    Hearth__Export body = HEARTH__EXPORT__INIT;
+    hth_export_format format;
+    hth_watch watch = {progress, ctx};
+    hth_err err = hth_export_format_of(path, &format);
+    err = err == HTH_OK ? store_path(h, path, &body.path) : err;
+    if (err == HTH_OK) {
+        body.model = (char *)model;
+        err = store_export(h, &body, path, &watch);
+        hth_free(body.path);
+    }
+    return (hearth_status)(err == HTH_OK && out != NULL ? store_exported(path, out) : err);
+}
+
+hearth_status hearth_export(hearth *h, const char *model, const char *path)
+{
+    return hearth_export_with(h, model, path, NULL, NULL, NULL);
 }

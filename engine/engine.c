@@ -31,8 +31,25 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
         hth_device_name(device, e->name, sizeof e->name) != HTH_OK) {
         e->name[0] = 0;
     }
+    e->store = config->inner ? NULL : store;
     *out = e;
     return HTH_OK;
+}
+
+// engine_alias has an inference ask for what its model's name stands for now, so that it is one
+// version's whatever becomes of the alias. Commands' are looked up by who answers them.
+static hth_err engine_alias(const hth_engine *e, hth_request *r)
+{
+    hth_store_alias a;
+    hth_err err = e->store != NULL && r->command == HTH_COMMAND_NONE
+                      ? hth_store_alias_get(e->store, r->model, &a)
+                      : HTH_ENOENT;
+    if (err == HTH_OK) {
+        hth_store_alias_target(&a, r->stands_for);
+        r->model = r->stands_for;
+        r->record = NULL; // it says the alias
+    }
+    return err == HTH_ENOENT ? HTH_OK : err;
 }
 
 // engine_named refuses what is to be done on a device (the argument "on") that is not there.
@@ -56,6 +73,7 @@ hth_err hth_engine_submit(hth_engine *engine, hth_request *request)
 {
     assert(request->model != NULL || request->command != HTH_COMMAND_NONE);
     HTH_TRY(engine_named(engine, request));
+    HTH_TRY(engine_alias(engine, request));
     return engine->ops->submit(engine, request);
 }
 

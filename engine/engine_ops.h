@@ -27,7 +27,8 @@ typedef struct hth_engine_ops {
 // The first member of each implementation's state.
 struct hth_engine {
     const hth_engine_ops *ops;
-    char name[64]; // of its device, the only one of the server; "": there are others
+    char name[64];    // of its device, the only one of the server; "": there are others
+    hth_store *store; // where aliases are looked up; NULL: requests come from who has done so
 };
 
 // hth_poll_age_ns is how long ago a turn was noted; 0: none was.

@@ -139,6 +139,7 @@ static hth_err put_commit(hth_txn *t, void *ctx)
     hth_put_job *j = ctx;
     int last = 0;
     uint32_t number;
+    HTH_TRY(hth_alias_taken(t, j->name));
     HTH_TRY(put_name_files(j));
     HTH_TRY(hth_store_last(t, j->name, &last));
     HTH_TRY(put_same(t, j, last, &j->result.unchanged));
@@ -285,6 +286,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     if (s->read_only) {
         return hth_store_read_only();
     }
+    HTH_TRY(hth_store_alias_free(s, name)); // before the work, and again when it is committed
     HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
     hth_put_job j = {.s = s,
                      .name = name,

@@ -98,6 +98,19 @@ void hth_manifest_fini(hth_manifest *m);
 // mapping per process. Any thread. HTH_ECORRUPT: what is stored is not what was: it is missing, of
 // another size, marked as damaged, or was read now (store.check_on_load) and found so.
 hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out);
+// A tensor that is read in pieces, not mapped: what was read does not count as the process's
+// memory. It stays what it was when it was opened, whatever gc or an import do.
+typedef struct hth_store_bytes {
+    hth_const *view; // of one in the index
+    int fd;          // of another's file
+    uint64_t bytes;
+    const char *name; // the manifest's
+} hth_store_bytes;
+// hth_store_bytes_open opens a tensor, with hth_store_view's errors. hth_store_bytes_read stores
+// its bytes [at, at + n). HTH_ECORRUPT: they are not there any more. One thread.
+hth_err hth_store_bytes_open(hth_store *s, const hth_manifest_tensor *t, hth_store_bytes *out);
+hth_err hth_store_bytes_read(const hth_store_bytes *b, uint64_t at, void *dst, size_t n);
+void hth_store_bytes_close(hth_store_bytes *b); // zeroed with fd -1: nothing happens
 // hth_store_check reads those tensors of a version that hth_store_view would have to, on several
 // threads, and remembers the result. HTH_ECORRUPT names the first bad one.
 hth_err hth_store_check(hth_store *s, const hth_manifest *m);
@@ -180,7 +193,30 @@ hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, cons
 hth_err hth_store_latest(hth_store *s, const char *name, int *version);
 hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has);
 
-// hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new
+// An alias is a name that stands for a model, or for one of its versions, until it is moved. It is in
+// the name space of models: no model and no alias have one name. What an alias stands for is not
+// removed.
+typedef struct hth_store_alias {
+    char alias[201], name[201];
+    int version; // 0: the newest
+} hth_store_alias;
+#define HTH_STORE_TARGET 216
+// hth_store_alias_target writes what an alias stands for: "name" or "name:version".
+void hth_store_alias_target(const hth_store_alias *a, char text[HTH_STORE_TARGET]);
+// hth_store_alias_set makes an alias, or moves it, at once for whoever asks from then on; *before:
+// what it stood for, name "": nothing (may be NULL). HTH_ENOENT: there is no such version; HTH_EEXIST:
+// a model has that name; HTH_EINVAL: `a->name` is an alias, or `a->alias` cannot be a name.
+hth_err hth_store_alias_set(hth_store *s, const hth_store_alias *a, hth_store_alias *before);
+// hth_store_alias_rm removes one. HTH_ENOENT names those that there are.
+hth_err hth_store_alias_rm(hth_store *s, const char *alias);
+// hth_store_alias_get stores what a name stands for. HTH_ENOENT, without a sentence: it is no alias.
+hth_err hth_store_alias_get(hth_store *s, const char *alias, hth_store_alias *out);
+// hth_store_alias_list stores an hth_alloc'd array of all, by name; the caller frees it with hth_free.
+hth_err hth_store_alias_list(hth_store *s, hth_store_alias **out, int *n);
+// hth_store_alias_free: HTH_EEXIST, a new model cannot have this name, because an alias has it.
+hth_err hth_store_alias_free(hth_store *s, const char *name);
+
+// hth_store_change_count grows with every put and rm, and when an alias is moved, by any process: a cheap way to notice new
 // versions.
 uint64_t hth_store_change_count(hth_store *s);
 

@@ -46,6 +46,16 @@ hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
 hth_err hth_store_last(hth_txn *t, const char *name, int *version);
 // hth_store_changed adds one to the change count.
 hth_err hth_store_changed(hth_txn *t);
+// hth_alias_find stores what a name stands for; HTH_ENOENT without a sentence. hth_alias_taken:
+// HTH_EEXIST, an alias has the name. hth_alias_needs: HTH_EBUSY, an alias stands for the version
+// (0: for any of the model, or for its newest), of which `left` others are there.
+typedef struct hth_alias_text {
+    char text[HTH_STORE_TARGET];
+} hth_alias_text;
+hth_alias_text hth_alias_target(const hth_store_alias *a); // hth_store_alias_target's
+hth_err hth_alias_find(hth_txn *t, const char *alias, hth_store_alias *out);
+hth_err hth_alias_taken(hth_txn *t, const char *name);
+hth_err hth_alias_needs(hth_txn *t, const char *name, int version, int left);
 // hth_store_row reads a tensor's row; HTH_ENOENT without a sentence.
 hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out);
 // hth_store_wall_ns is the time since 1970; hth_store_wall_set has it stand still, for a test (0:

@@ -65,8 +65,13 @@ static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, cons
 static hth_err versions_absent(hth_txn *t, const char *name, int version, int last)
 {
     char text[600] = "";
+    hth_store_alias a;
     version_job j = {
         .name = name, .version = last, .text = text, .text_cap = sizeof text, .distance = 4};
+    if (last == 0 && hth_alias_find(t, name, &a) == HTH_OK) {
+        return hth_fail(HTH_ENOENT, "'%s' is no model, but an alias of '%s': name that", name,
+                        hth_alias_target(&a).text);
+    }
     hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);
     if (err != HTH_OK && err != HTH_ECANCELED) {
         return err;
@@ -357,10 +362,27 @@ static hth_err versions_rm_one(hth_txn *t, const char *name, int version)
     return hth_txn_del(t, HTH_TABLE_VERSIONS, key.text, key.bytes);
 }
 
+// versions_left counts the versions of a model but for one.
+static hth_err versions_left(hth_txn *t, const char *name, int but, int *left)
+{
+    version_job all = {.name = name};
+    hth_err err = versions_numbers(t, &all);
+    *left = 0;
+    for (int i = 0; i < all.n; i++) {
+        *left += all.numbers[i] != but;
+    }
+    hth_free(all.numbers);
+    return err;
+}
+
 static hth_err versions_rm(hth_txn *t, void *ctx)
 {
     version_job *j = ctx;
-    int last = 0;
+    int last = 0, left = 0;
+    if (j->version > 0) {
+        HTH_TRY(versions_left(t, j->name, j->version, &left));
+    }
+    HTH_TRY(hth_alias_needs(t, j->name, j->version, left));
     HTH_TRY(versions_rm_one(t, j->name, j->version));
     if (j->version == 0) {
         HTH_TRY(hth_store_last(t, j->name, &last));

@@ -36,6 +36,42 @@ static void test_one_mapping(void **state)
     hth_store_close(s);
 }
 
+// In pieces, from a file and from the index; what is open stays, whatever becomes of the version.
+static void test_bytes(void **state)
+{
+    hth_store *s;
+    hth_manifest m;
+    hth_store_bytes b[2], gone;
+    uint64_t files, bytes;
+    char got[3000];
+    test_model want;
+    test_make(&want, 1);
+    put_and_get(state, &s, &m);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hth_store_bytes_open(s, &m.tensors[i], &b[i]));
+        assert_int_equal(b[i].bytes, want.t[i].bytes);
+    }
+    assert_true(b[0].fd >= 0 && b[0].view == NULL && b[1].fd < 0 && b[1].view != NULL);
+    assert_ok(hth_store_rm(s, "m", 0));
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    for (int i = 0; i < 2; i++) {
+        const char *all = want.t[i].data;
+        for (uint64_t at = 0; at < b[i].bytes; at += sizeof got) {
+            uint64_t left = b[i].bytes - at;
+            size_t n = left < sizeof got ? (size_t)left : sizeof got;
+            assert_ok(hth_store_bytes_read(&b[i], at, got, n));
+            assert_memory_equal(got, all + at, n);
+        }
+        assert_err(hth_store_bytes_read(&b[i], b[i].bytes, got, 1), HTH_EINVAL, "bytes");
+        hth_store_bytes_close(&b[i]);
+        hth_store_bytes_close(&b[i]);
+    }
+    assert_err(hth_store_bytes_open(s, &m.tensors[2], &gone), HTH_ENOENT, "big1");
+    hth_store_bytes_close(&gone);
+    hth_manifest_fini(&m);
+    hth_store_close(s);
+}
+
 static void test_outlives_store_and_file(void **state)
 {
     hth_store *s;
@@ -153,9 +189,8 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_one_mapping), TEST(test_outlives_store_and_file),
-        TEST(test_damage),      TEST(test_large_alignment),
-        TEST(test_threads),
+        TEST(test_one_mapping), TEST(test_bytes),           TEST(test_outlives_store_and_file),
+        TEST(test_damage),      TEST(test_large_alignment), TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

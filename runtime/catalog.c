@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/settings.h"
-#include "client/safetensors.h"
+#include "runtime/alias.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/model.h"
 
@@ -288,52 +288,7 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
     return err;
 }
 
-// ---- export, remove, list
-
-static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor *t,
-                              hth_const **view, const char *path, int fd)
-{
-    HTH_TRY(hth_store_check(s, m));
-    for (int i = 0; i < m->n_tensors; i++) {
-        const hth_manifest_tensor *from = &m->tensors[i];
-        const void *data;
-        HTH_TRY(hth_store_view(s, from, &view[i]));
-        HTH_TRY(hth_const_map(view[i], &data));
-        t[i] = (hearth_tensor){.name = from->name,
-                               .dtype = (hearth_dtype)from->dtype,
-                               .rank = from->shape.rank,
-                               .data = (void *)data,
-                               .bytes = from->bytes};
-        memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
-    }
-    return fd >= 0 ? hth_safetensors_put(fd, path, t, m->n_tensors)
-                   : hth_safetensors_write(path, t, m->n_tensors);
-}
-
-hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd)
-{
-    char name[201];
-    int version;
-    hth_manifest m;
-    HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
-    HTH_TRY(hth_catalog_parse(model, name, &version));
-    HTH_TRY(hth_store_get(s, name, version, &m));
-    hearth_tensor *t = hth_calloc((size_t)m.n_tensors, sizeof *t);
-    hth_const **view = hth_calloc((size_t)m.n_tensors, sizeof *view);
-    hth_err err = t != NULL && view != NULL
-                      ? catalog_export(s, &m, t, view, path, fd)
-                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m.n_tensors);
-    for (int i = 0; i < m.n_tensors && view != NULL && t != NULL; i++) {
-        if (t[i].name != NULL) {
-            hth_const_unmap(view[i]);
-        }
-        hth_const_rele(view[i]);
-    }
-    hth_free(view);
-    hth_free(t);
-    hth_manifest_fini(&m);
-    return err;
-}
+// ---- remove, list
 
 hth_err hth_catalog_remove(hth_store *s, const char *model)
 {
@@ -362,11 +317,20 @@ hth_err hth_catalog_list(hth_store *s, char **json)
         }
         json_array_append_new(list, row);
     }
-    json_t *doc = json_pack("{s:o}", "models", list);
+    json_t *aliases = NULL;
+    hth_err err = hth_alias_rows(s, &aliases);
+    json_t *doc = json_pack("{s:o, s:o?}", "models", list, "aliases", aliases);
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     *json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
     hth_free(e);
-    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the list of models");
+    err = err == HTH_OK && *json == NULL
+              ? hth_fail(HTH_ENOMEM, "out of memory for the list of models")
+              : err;
+    if (err != HTH_OK) {
+        hth_free(*json);
+        *json = NULL;
+    }
+    return err;
 }

@@ -34,19 +34,25 @@ hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *dat
 // (INT32_MAX: no limit); out->unchanged: it has that already, or that is not said.
 hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
                             const hth_catalog_check *check, hth_put_result *out);
-// hth_catalog_export writes a version's tensors ("name" or "name:version") as a safetensors file;
-// `path` appears whole. fd >= 0: it is written to this descriptor, which a client has passed, and
-// `path` is only its name. HTH_EDENIED, HTH_EINVAL: it is of no file that can be written.
-hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd);
+// hth_catalog_export writes a version ("name" or "name:version"): as an ONNX model (`path` ends in
+// .onnx), as it is served, or its tensors as a safetensors file (.safetensors); `path` appears
+// whole. fd >= 0: it is written to this descriptor, which a client has passed, and `path` is only
+// its name. HTH_EDENIED, HTH_EINVAL: it is of no file that can be written. HTH_ETOOBIG: more than
+// an ONNX file holds.
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd,
+                           hth_progress_fn progress, void *ctx);
 hth_err hth_catalog_remove(hth_store *s, const char *model);
 // hth_catalog_list stores
-// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by
-// hth_free; "damaged": true, where something of it is known to be.
+// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}],
+// "aliases":[{"alias","model"}]}, freed by hth_free; "damaged": true, where something of it is known
+// to be.
 hth_err hth_catalog_list(hth_store *s, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. A version is digits that
 // do not begin with 0. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);
 
+// hth_catalog_resolve is the same, of an alias for what it stands for.
+hth_err hth_catalog_resolve(hth_store *s, const char *model, char name[201], int *version);
 // hth_catalog_limits returns what may be imported and loaded, from the settings.
 hth_onnx_limits hth_catalog_limits(void);
 

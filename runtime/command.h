@@ -40,6 +40,7 @@ typedef enum hth_argument_type {
 #define HTH_ARGUMENT_TABLE(X)                                                                      \
     X(ACCUMULATE,       "accumulate",       HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER)               \
     X(AGAIN,            "again",            HTH_ARGUMENT_SWITCH)                                   \
+    X(ALIAS,            "alias",            HTH_ARGUMENT_TEXT)                                     \
     X(BATCH,            "batch",            HTH_ARGUMENT_NUMBER)                                   \
     X(BETA1,            "beta1",            HTH_ARGUMENT_ANY)                                      \
     X(BETA2,            "beta2",            HTH_ARGUMENT_ANY)                                      \
@@ -79,6 +80,7 @@ typedef enum hth_argument_type {
     X(PROFILE,          "profile",          HTH_ARGUMENT_ANY)                                      \
     X(QUEUE,            "queue",            HTH_ARGUMENT_ANY)                                      \
     X(READ,             "read",             HTH_ARGUMENT_SWITCH)                                   \
+    X(REMOVE,           "remove",           HTH_ARGUMENT_SWITCH)                                   \
     X(REPLAN,           "replan",           HTH_ARGUMENT_TEXT)                                     \
     X(RESUME,           "resume",           HTH_ARGUMENT_SWITCH)                                   \
     X(SAVE_AS,          "save-as",          HTH_ARGUMENT_TEXT)                                     \
@@ -142,6 +144,9 @@ enum {
 // clang-format off
 // Answered from the store by the front end; no engine sees them.
 #define HTH_COMMANDS_STORE(X)                                                                      \
+    X(ALIAS, alias, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first,                                 \
+      HTH_TAKES(ALIAS) | HTH_TAKES(MODEL) | HTH_TAKES(REMOVE) | HTH_TAKES(NO_WAIT),                \
+      HTH_TAKES(ALIAS))                                                                            \
     X(MODELS, models, HTH_NEED_ANY, HTH_COMMAND_SHORT, none, first, 0, 0)                          \
     X(VERIFY, verify, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first, HTH_TAKES(MODEL), 0)
 

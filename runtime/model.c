@@ -198,19 +198,19 @@ static int64_t meta_max_batch(const char *meta)
     return n;
 }
 
-static bool meta_true(const char *meta, const char *key)
+bool hth_model_trained(const hth_manifest *manifest)
 {
-    json_t *j = json_loads(meta, 0, NULL);
-    bool v = json_is_true(json_object_get(j, key));
+    json_t *j = json_loads(manifest->meta, 0, NULL);
+    bool trained = json_is_true(json_object_get(j, HTH_META_TRAINED));
     json_decref(j);
-    return v;
+    return trained;
 }
 
 hth_err hth_model_serves(hth_store *store, const hth_manifest *manifest, hth_graph **out,
                          hth_independence *samples)
 {
     HTH_TRY(hth_model_graph(store, manifest, out));
-    hth_err err = meta_true(manifest->meta, HTH_META_TRAINED) ? hth_train_off(*out) : HTH_OK;
+    hth_err err = hth_model_trained(manifest) ? hth_train_off(*out) : HTH_OK;
     err = err == HTH_OK ? hth_independence_prove(*out, samples) : err;
     if (err != HTH_OK) {
         hth_graph_free(*out);
@@ -348,7 +348,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
         return HTH_OK;
     }
     hth_models_refresh(ms);
-    HTH_TRY(hth_catalog_parse(spec, name, &version));
+    HTH_TRY(hth_catalog_resolve(ms->store, spec, name, &version));
     *out = hth_model_loaded(ms, name, version);
     if (*out == NULL) {
         HTH_TRY(version > 0 ? hth_model_version(ms, name, version, out)

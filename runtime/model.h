@@ -120,8 +120,8 @@ typedef struct hth_models {
     void (*changed)(struct hth_models *ms);
 } hth_models;
 
-// hth_model_find resolves "name" (the version that serves it, at first the latest) or
-// "name:version" and loads it if needed. The model stays until a newer one has taken its place, the
+// hth_model_find resolves "name" (the version that serves it, at first the latest), "name:version" or
+// an alias, and loads it if needed. The model stays until a newer one has taken its place, the
 // store loses it, it is unloaded, or hth_models_fini.
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
 // hth_model_version is the same for a version, without asking whether the store still has it.
@@ -167,6 +167,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 #define HTH_MODEL_GUESS ((size_t)1 << 20)
 hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs);
 
+// hth_model_trained tells whether hearth trained a version.
+bool hth_model_trained(const hth_manifest *manifest);
 // hth_model_serves loads a version's graph as it is served: without training mode where hearth
 // trained it. *samples: whether its samples are proven independent. This alone decides whether
 // requests share runs, are padded, or run in slices, and what a configuration may say of a batch;

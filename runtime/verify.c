@@ -43,7 +43,7 @@ static hth_err verify_run(hth_store *s, const json_t *args, verify_answer *a,
     if (model == NULL) {
         return hth_store_verify_all(s, NULL, 0, verify_progress, verify_damage, a, out);
     }
-    HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_catalog_resolve(s, model, name, &version));
     return hth_store_verify_all(s, name, version, verify_progress, verify_damage, a, out);
 }
 

@@ -295,9 +295,12 @@ static void test_embedded(void **state)
     snprintf(path, sizeof path, "%s/m.safetensors", dir);
     assert_int_equal(stat(path, &st), 0);
     assert_true(st.st_size > bytes);
-    assert_int_equal(run("hearth --store %s/s export m %s/m.ONNX", dir, dir), 1);
-    said("ends in .safetensors");
-    snprintf(path, sizeof path, "%s/m.ONNX", dir);
+    assert_int_equal(run("hearth --store %s/s export m %s/m.ONNX", dir, dir), 0);
+    assert_int_equal(run("hearth --store %s/s import m %s/m.ONNX", dir, dir), 0);
+    said("unchanged");
+    assert_int_equal(run("hearth --store %s/s export m %s/m.pt", dir, dir), 1);
+    said("ends in .onnx or .safetensors");
+    snprintf(path, sizeof path, "%s/m.pt", dir);
     assert_int_equal(access(path, F_OK), -1);
     static const char *const on[] = {"load", "bench", "convsel", "plan"};
     for (size_t i = 0; i < sizeof on / sizeof *on; i++) {

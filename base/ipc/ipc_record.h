@@ -41,7 +41,11 @@ typedef struct hth_ipc_record_tensor {
 
 // The texts of a request, and of an answer.
 enum { HTH_IPC_RECORD_MODEL, HTH_IPC_RECORD_QUERY, HTH_IPC_RECORD_ARGUMENTS, HTH_IPC_RECORD_TEXTS };
-enum { HTH_IPC_RECORD_DETAIL, HTH_IPC_RECORD_JSON };
+enum {
+    HTH_IPC_RECORD_DETAIL,
+    HTH_IPC_RECORD_JSON,
+    HTH_IPC_RECORD_SERVED, // "name" or "name:version" that answered, where an alias was asked for
+};
 
 typedef struct hth_ipc_record {
     uint64_t bytes;                      // all of it

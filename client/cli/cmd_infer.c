@@ -224,13 +224,16 @@ static int infer_ask(hth_cli *c, const infer_inputs *in)
     int rv = HTH_CLI_OK;
     int version = hearth_outputs_version(out);
     if (!hth_cli_json(c)) {
-        printf("%.*s:%d\n", (int)strcspn(c->args[0], ":"), c->args[0], version);
+        printf("%s:%d\n", hearth_outputs_model(out), version);
     }
     for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
         rv = infer_output(c, &out[i], list);
     }
-    json_t *doc =
-        json_pack("{s:s, s:i, s:o}", "model", c->args[0], "version", version, "outputs", list);
+    const char *asked = c->args[0], *name = hearth_outputs_model(out);
+    size_t n_name = strlen(name);
+    bool same = strncmp(asked, name, n_name) == 0 && (asked[n_name] == 0 || asked[n_name] == ':');
+    json_t *doc = json_pack("{s:s, s:i, s:o}", "model", same ? asked : name, "version", version,
+                            "outputs", list);
     if (rv == HTH_CLI_OK && n > 0 && hth_cli_text(c, "labels") != NULL) {
         rv = infer_accuracy(c, &out[0], doc);
     }

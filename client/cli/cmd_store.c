@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
+#include "client/export_format.h"
 #include "client/terminal.h"
 
 #include <inttypes.h>
@@ -216,6 +217,14 @@ static int ls_states(const hth_cli *c, json_t *list)
     return HTH_CLI_OK;
 }
 
+static void ls_aliases(const json_t *aliases)
+{
+    if (json_array_size(aliases) > 0) {
+        printf("\n");
+        hth_table_print(stdout, aliases);
+    }
+}
+
 static int cmd_ls(hth_cli *c)
 {
     char *json;
@@ -241,6 +250,7 @@ static int cmd_ls(hth_cli *c)
         printf("no models; `hearth import NAME FILE.onnx` adds one\n");
     } else {
         hth_table_print(stdout, list);
+        ls_aliases(json_object_get(doc, "aliases"));
     }
     json_decref(doc);
     return rv;
@@ -384,10 +394,30 @@ static int cmd_rm(hth_cli *c)
 
 static int cmd_export(hth_cli *c)
 {
+    hth_export_format format;
+    hth_progress_bar bar;
+    hearth_export_report r;
+    char bytes[32];
+    if (hth_export_format_of(c->args[1], &format) != HTH_OK) { // before anything is opened
+        return hth_cli_error();
+    }
     int rv = hth_cli_connect(c);
-    return rv != HTH_CLI_OK
-               ? rv
-               : cmd_done(c, hearth_export(c->h, c->args[0], c->args[1]), "exported", c->args[1]);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    hth_progress_init(&bar);
+    hearth_status s = hearth_export_with(c->h, c->args[0], c->args[1], hth_progress_show, &bar, &r);
+    hth_progress_fini(&bar);
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(
+            c, json_pack("{s:I, s:I}", "bytes", (json_int_t)r.bytes, "moved", (json_int_t)r.moved));
+    }
+    printf("exported %s: %s, %s\n", c->args[0], c->args[1],
+           hth_table_bytes((double)r.bytes, bytes, sizeof bytes));
+    return HTH_CLI_OK;
 }
 
 static int cmd_load(hth_cli *c)
@@ -502,8 +532,10 @@ const hth_command hth_cmd_gc = {
     "gc",         "", "free tensors of the store that no model uses", 0, 0, hth_cmd_no_options,
     .run = cmd_gc};
 const hth_command hth_cmd_export = {"export",
-                                    "NAME[:VERSION] FILE.safetensors",
-                                    "write a version's tensors as a safetensors file",
+                                    "NAME[:VERSION] FILE.onnx|FILE.safetensors",
+                                    "write a version to a file\n"
+                                    "FILE.onnx: the model, as it is served, for any ONNX runtime. "
+                                    "FILE.safetensors: its tensors.",
                                     2,
                                     2,
                                     hth_cmd_no_options,

@@ -30,23 +30,23 @@ static hth_err load_flag(const json_t *doc, const char *key, int *out)
                : hth_fail(HTH_EINVAL, "'%s' is neither true nor false", key);
 }
 
-static hth_err load_parse(const json_t *doc, load_args *a)
+static hth_err load_parse(hth_store *s, const json_t *doc, load_args *a)
 {
     const char *model = json_string_value(json_object_get(doc, "model"));
     if (model == NULL || strlen(model) >= sizeof a->spec) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
     }
     strcpy(a->spec, model);
-    HTH_TRY(hth_catalog_parse(a->spec, a->name, &a->version));
+    HTH_TRY(hth_catalog_resolve(s, a->spec, a->name, &a->version));
     HTH_TRY(load_flag(doc, "pin", &a->pin));
     return load_flag(doc, "wait", &a->wait);
 }
 
-static hth_err load_read(const hth_request *r, load_args *a)
+static hth_err load_read(const hth_models *ms, const hth_request *r, load_args *a)
 {
     *a = (load_args){.version = 0};
     json_t *doc = json_loads(r->arguments != NULL ? r->arguments : "{}", 0, NULL);
-    hth_err err = load_parse(doc, a);
+    hth_err err = load_parse(ms->store, doc, a);
     a->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : a->pin;
     a->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : a->wait;
     json_decref(doc);
@@ -201,7 +201,7 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
 {
     load_args a;
     hth_request **list = NULL;
-    hth_err err = load_read(r, &a);
+    hth_err err = load_read(l->ms, r, &a);
     bool serving = r->command == HTH_COMMAND_SERVING;
     l->ms->tenant = r->tenant;
     l->ms->asks = r;
@@ -246,7 +246,7 @@ static hth_err load_unload(const hth_loads *l, hth_request *r)
 {
     load_args a;
     hth_pool_ledger before, after;
-    HTH_TRY(load_read(r, &a));
+    HTH_TRY(load_read(l->ms, r, &a));
     HTH_TRY(load_known(l->ms, &a));
     hth_pool_ledger_get(l->ms->site->pool, &before);
     int n = hth_models_unload(l->ms, a.name, a.version);
@@ -363,7 +363,7 @@ void hth_loads_take(hth_loads *loads, hth_request *request)
 static bool load_settled(const hth_loads *l, const hth_request *r)
 {
     load_args a;
-    const hth_name *n = load_read(r, &a) == HTH_OK ? hth_model_name(l->ms, a.name) : NULL;
+    const hth_name *n = load_read(l->ms, r, &a) == HTH_OK ? hth_model_name(l->ms, a.name) : NULL;
     return n == NULL || n->wanted == 0;
 }
 

@@ -26,6 +26,7 @@ static hth_err job_pin(hth_train_job *j, hth_model **out)
     char name[HTH_CHECKPOINT_JOB];
     int version, begun = (int)json_integer_value(json_object_get(j->args, "version"));
     HTH_TRY(hth_checkpoint_job(j->args, name)); // the result's name
+    HTH_TRY(hth_store_alias_free(j->ms->store, name));
     HTH_TRY(hth_catalog_parse(j->spec.model, name, &version));
     if (begun > 0) {
         snprintf(j->model, sizeof j->model, "%s:%d", name, begun);

@@ -73,6 +73,22 @@ const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes);
 // duplicates, cycles, dangling names. Result is canonical (graph.h).
 hth_err hth_onnx_load(const void *skeleton, size_t bytes, hth_const *const *tensors, int n_tensors,
                       const hth_onnx_limits *limits, hth_graph **out);
+// hth_onnx_export_write writes the ONNX file of a skeleton and its tensors, front to back, with at
+// most 1 MiB of a tensor at a time. Opened again, it gives the same skeleton and tensors.
+typedef struct hth_onnx_export {
+    const void *skeleton;
+    size_t skeleton_bytes;
+    int n_tensors;
+    bool inference; // without training mode: Dropout does not drop, batch norm takes its statistics
+    // read stores `n` bytes at `at` of the i-th tensor, in order; write takes the file's next ones.
+    // What they fail with is what the export fails with.
+    hth_err (*read)(void *ctx, int i, uint64_t at, void *dst, size_t n);
+    hth_err (*write)(void *ctx, const void *data, size_t n);
+    void *ctx;
+} hth_onnx_export;
+// HTH_ETOOBIG: the file would have 2 GiB or more, before anything is written. HTH_ECORRUPT: the
+// skeleton is damaged, or has another number of tensors.
+hth_err hth_onnx_export_write(const hth_onnx_export *x);
 // hth_onnx_load_file is open + load with tensors that are read into memory. For tests and tools
 // that need no store.
 hth_err hth_onnx_load_file(const char *path, hth_graph **out);

@@ -31,21 +31,21 @@ enum { // fields of the messages that are walked
     M_GRAPH = HTH_ONNX_M_GRAPH,
     M_METADATA = 14,
     M_TRAINING = HTH_ONNX_M_TRAINING,
-    G_NODE = 1,
+    G_NODE = HTH_ONNX_G_NODE,
     G_INITIALIZER = HTH_ONNX_G_INITIALIZER,
     G_DOC = 10,
     G_QUANTIZATION = 14,
     G_SPARSE = 15,
     G_METADATA = 16,
-    N_OUTPUT = 2,
-    N_OP_TYPE = 4,
-    N_ATTRIBUTE = 5,
+    N_OUTPUT = HTH_ONNX_N_OUTPUT,
+    N_OP_TYPE = HTH_ONNX_N_OP_TYPE,
+    N_ATTRIBUTE = HTH_ONNX_N_ATTRIBUTE,
     N_DOC = 6,
-    N_DOMAIN = 7,
+    N_DOMAIN = HTH_ONNX_N_DOMAIN,
     N_METADATA = 9,
     N_DEVICES = 10,
-    A_NAME = 1,
-    A_TENSOR = 5,
+    A_NAME = HTH_ONNX_A_NAME,
+    A_TENSOR = HTH_ONNX_A_TENSOR,
 };
 
 struct hth_onnx_file {
@@ -149,7 +149,7 @@ static hth_span open_attribute_tensor(hth_span attribute)
 }
 
 // open_weight_constant fills *t and returns true if the node is a Constant whose tensor is large or
-// lies in another file.
+// lies in another file, or did when what exported this file imported it (onnx_export.c).
 static bool open_weight_constant(const hth_onnx_file *f, hth_span node, hth_onnx_head *t)
 {
     hth_span output = {0}, tensor = {0};
@@ -171,7 +171,7 @@ static bool open_weight_constant(const hth_onnx_file *f, hth_span node, hth_onnx
         return false; // the loader will say what is wrong with it
     }
     t->name = output;
-    return t->external || tensor.bytes >= OPEN_LARGE_CONSTANT;
+    return t->external || t->constant || tensor.bytes >= OPEN_LARGE_CONSTANT;
 }
 
 static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_buffer *graph)

@@ -7,11 +7,20 @@
 #include "graph/onnx/onnx.h"
 #include "graph/onnx/onnx_wire.h"
 
-// Fields that both who reads a model's file and who reads its messages know.
+// Fields that more than one of those who read and write models know.
 enum {
     HTH_ONNX_M_GRAPH = 7,
     HTH_ONNX_M_TRAINING = 20,
+    HTH_ONNX_G_NODE = 1,
     HTH_ONNX_G_INITIALIZER = 5,
+    HTH_ONNX_N_INPUT = 1,
+    HTH_ONNX_N_OUTPUT = 2,
+    HTH_ONNX_N_OP_TYPE = 4,
+    HTH_ONNX_N_ATTRIBUTE = 5,
+    HTH_ONNX_N_DOMAIN = 7,
+    HTH_ONNX_A_NAME = 1,
+    HTH_ONNX_A_TENSOR = 5,
+    HTH_ONNX_A_TYPE = 20,
     HTH_ONNX_T_RAW_DATA = 9,
 };
 

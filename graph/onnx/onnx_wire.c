@@ -114,9 +114,14 @@ void hth_wire_put_varint(hth_wire_buffer *b, uint32_t number, uint64_t value)
     wire_put_number(b, value);
 }
 
-void hth_wire_put_bytes(hth_wire_buffer *b, uint32_t number, hth_span bytes)
+void hth_wire_put_head(hth_wire_buffer *b, uint32_t number, uint64_t bytes)
 {
     wire_put_number(b, (uint64_t)number << 3 | HTH_WIRE_BYTES);
-    wire_put_number(b, bytes.bytes);
+    wire_put_number(b, bytes);
+}
+
+void hth_wire_put_bytes(hth_wire_buffer *b, uint32_t number, hth_span bytes)
+{
+    hth_wire_put_head(b, number, bytes.bytes);
     hth_wire_put(b, bytes);
 }

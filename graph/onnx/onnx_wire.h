@@ -51,5 +51,7 @@ typedef struct hth_wire_buffer {
 void hth_wire_put(hth_wire_buffer *b, hth_span bytes);
 void hth_wire_put_varint(hth_wire_buffer *b, uint32_t number, uint64_t value);
 void hth_wire_put_bytes(hth_wire_buffer *b, uint32_t number, hth_span bytes);
+// hth_wire_put_head writes what stands before `bytes` bytes of a field: its tag and their number.
+void hth_wire_put_head(hth_wire_buffer *b, uint32_t number, uint64_t bytes);
 
 #endif

@@ -360,6 +360,8 @@ void hth_rpc_slot_run(hth_rpc_slot *slot)
     case HEARTH__REQUEST__BODY_QUERY:
         if (slot->command == HTH_COMMAND_MODELS) {
             hth_rpc_slot_models(slot);
+        } else if (slot->command == HTH_COMMAND_ALIAS) {
+            hth_rpc_slot_alias(slot);
         } else if (slot->command == HTH_COMMAND_VERIFY) {
             hth_rpc_slot_verify(slot);
         } else if (slot->command == HTH_COMMAND_TRAIN) {

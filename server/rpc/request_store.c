@@ -175,6 +175,13 @@ static void request_import(hth_rpc_slot *s)
     hth_onnx_wanted_fini(&wanted);
 }
 
+static int request_export_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "exporting", done, total);
+    return s->r.canceled;
+}
+
 static void request_run_job(hth_store_task *j)
 {
     hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
@@ -195,7 +202,7 @@ static void request_run_job(hth_store_task *j)
         r.collected = &collected;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
         err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path,
-                                 s->file);
+                                 s->file, request_export_progress, s);
     } else {
         err = hth_catalog_remove(s->d->store, s->q->remove->model);
     }

@@ -76,7 +76,8 @@ static hth_err call_large(hth_ring_call *k, size_t bytes, uint8_t **record)
 // call_outputs makes the reply's record and sets where the outputs' bytes go.
 static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *out, int n)
 {
-    static const char *const none[HTH_IPC_RECORD_TEXTS];
+    const char *const texts[HTH_IPC_RECORD_TEXTS] = {
+        [HTH_IPC_RECORD_SERVED] = k->r.stands_for[0] != 0 ? k->r.stands_for : NULL};
     size_t names = 0;
     uint64_t data = 0;
     uint8_t *at;
@@ -84,11 +85,11 @@ static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *o
         names += out[i].name != NULL ? strlen(out[i].name) + 1 : 0;
         data += out[i].t.bytes + hth_ipc_record_pad(out[i].t.bytes); // of memory that there is
     }
-    size_t head = hth_ipc_record_room(none, (size_t)n, names);
+    size_t head = hth_ipc_record_room(texts, (size_t)n, names);
     bool fits = sizeof(hth_channel_head) + head + data <= hth_ring_max(k->c->layout.channel_bytes);
     HTH_TRY(fits ? call_channel(k, head + data, &at) : call_large(k, head + data, &at));
     hth_ipc_record *r = (hth_ipc_record *)(void *)at;
-    hth_ipc_record_begin(r, none, (size_t)n);
+    hth_ipc_record_begin(r, texts, (size_t)n);
     r->version = version;
     for (int i = 0; i < n; i++) {
         const hth_tensor *t = &out[i].t;

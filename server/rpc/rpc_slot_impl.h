@@ -98,6 +98,7 @@ void hth_rpc_slot_train(hth_rpc_slot *slot);  // the query "train"
 void hth_rpc_slot_job(hth_rpc_slot *slot);    // import, export, remove, gc
 void hth_rpc_slot_verify(hth_rpc_slot *slot); // the query "verify"
 void hth_rpc_slot_models(hth_rpc_slot *slot); // the list of models
+void hth_rpc_slot_alias(hth_rpc_slot *slot);  // the query "alias"
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the importer: any bytes are a model or are refused; what loads is a valid graph, and
-// nothing leaks. Its samples are followed through it, whatever it is. clang
-// -fsanitize=fuzzer,address; seeds: tests/data/onnx.
+// nothing leaks. Its samples are followed through it, whatever it is, and it is exported: what is
+// opened of that is the same again. clang -fsanitize=fuzzer,address; seeds: tests/data/onnx.
 #include "graph/independence.h"
 #include "graph/onnx/onnx.h"
 
 #include "base/alloc.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -34,6 +35,68 @@ static void fuzz_follow(hth_graph *g)
     }
 }
 
+typedef struct fuzz_file {
+    const hth_onnx_file *from; // NULL: of a skeleton without tensors' bytes
+    char *data;
+    size_t bytes, cap;
+} fuzz_file;
+
+static hth_err fuzz_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
+{
+    const fuzz_file *f = ctx;
+    memset(dst, 0, n);
+    return f->from != NULL ? hth_onnx_tensor_read(f->from, i, at, dst, n)
+                           : hth_fail(HTH_EIO, "it has no bytes");
+}
+
+static hth_err fuzz_write(void *ctx, const void *data, size_t n)
+{
+    fuzz_file *f = ctx;
+    if (f->bytes + n > f->cap) {
+        f->cap = 2 * (f->bytes + n);
+        f->data = realloc(f->data, f->cap);
+        if (f->data == NULL) {
+            abort();
+        }
+    }
+    memcpy(f->data + f->bytes, data, n);
+    f->bytes += n;
+    return HTH_OK;
+}
+
+static hth_err fuzz_export(fuzz_file *to, const void *skeleton, size_t bytes, int n, bool inference)
+{
+    to->bytes = 0;
+    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = skeleton,
+                                                    .skeleton_bytes = bytes,
+                                                    .n_tensors = n,
+                                                    .inference = inference,
+                                                    .read = fuzz_read,
+                                                    .write = fuzz_write,
+                                                    .ctx = to});
+}
+
+// Of a model that loads.
+static void fuzz_round_trip(const hth_onnx_file *f)
+{
+    size_t bytes, again_bytes;
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    fuzz_file to = {.from = f};
+    hth_onnx_file *again;
+    (void)fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(f), true);
+    if (fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(f), false) != HTH_OK ||
+        hth_onnx_open_bytes(to.data, to.bytes, NULL, &again) != HTH_OK) {
+        abort();
+    }
+    const void *same = hth_onnx_skeleton(again, &again_bytes);
+    if (bytes != again_bytes || memcmp(skeleton, same, bytes) != 0 ||
+        hth_onnx_n_tensors(f) != hth_onnx_n_tensors(again)) {
+        abort();
+    }
+    hth_onnx_close(again);
+    free(to.data);
+}
+
 static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
 {
     size_t bytes;
@@ -52,6 +115,7 @@ static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
             abort();
         }
         fuzz_follow(g);
+        fuzz_round_trip(f);
     }
     hth_graph_free(g);
     for (int i = 0; i < n; i++) {
@@ -77,6 +141,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     // The skeleton that a store gives back may be damaged, too: the same bytes as one.
     hth_onnx_load(data, bytes, NULL, 0, &limits, &g);
     hth_graph_free(g);
+    fuzz_file to = {.from = NULL};
+    for (int n = 0; n < 3; n++) {
+        (void)fuzz_export(&to, data, bytes, n, true);
+    }
+    free(to.data);
     if (hth_alloc_live() != live) {
         abort();
     }

@@ -316,8 +316,8 @@ class Others(unittest.TestCase):
     def test_paths_are_refused(self):
         train = ('train', 'new', '--loss', 'softmax-xent', '--save-as', 'z')
         before = sorted(os.listdir(self.secret))
-        for role, args in (('model', ('import', 'q', self.secret + '/digits.onnx')), ('model', ('export', 'digits', self.secret + '/new')),
-                           ('model', ('export', 'digits', self.secret + '/precious')),
+        for role, args in (('model', ('import', 'q', self.secret + '/digits.onnx')), ('model', ('export', 'digits', self.secret + '/new.onnx')),
+                           ('model', ('export', 'digits', self.secret + '/new.safetensors')),
                            ('job', (*train, '--data', self.secret + '/train.safetensors')), ('job', (*train, '--data', '/etc/shadow')),
                            ('job', (*train, '--data', f'{DATA}/digits/train.safetensors', '--eval', self.secret + '/train.safetensors')),
                            ('job', (*train, '--data', f'{DATA}/digits/train.safetensors', '--spill', self.secret)),
@@ -361,7 +361,7 @@ class Others(unittest.TestCase):
         with open(self.own + '/theirs.safetensors', 'rb') as a, open(self.secret + '/digits.safetensors', 'rb') as b:
             self.assertEqual(a.read(), b.read())
         os.remove(self.secret + '/digits.safetensors')
-        self.assertIn('Permission denied', self.hearth('model', 'export', 'theirs', self.secret + '/theirs'))
+        self.assertIn('Permission denied', self.hearth('model', 'export', 'theirs', self.secret + '/theirs.onnx'))
         self.assertEqual([n for n in os.listdir(self.own) if n.endswith('.tmp')], [])
 
     def test_data_are_theirs(self):

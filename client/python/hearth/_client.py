@@ -209,7 +209,7 @@ class Client:
         return files.value, size.value
 
     def export(self, model: str, path: str | os.PathLike[str]) -> None:
-        """Writes a version's tensors to a safetensors file of this machine."""
+        """Writes a version to a file of this machine: PATH.onnx the model, as it is served, PATH.safetensors its tensors."""
         handle = self._open()
         check(handle.library, handle.library.hearth_export(handle.pointer, model.encode(), os.fsencode(os.path.abspath(path))))
 

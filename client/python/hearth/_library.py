@@ -63,6 +63,7 @@ _SIGNATURES = {
     'hearth_infer_with': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(InferOptions), C.POINTER(C.POINTER(Tensor)),
                                     C.POINTER(C.c_int)]),
     'hearth_outputs_version': (C.c_int, [C.POINTER(Tensor)]),
+    'hearth_outputs_model': (C.c_char_p, [C.POINTER(Tensor)]),
     'hearth_tensors_free': (None, [C.POINTER(Tensor), C.c_int]),
     'hearth_buffer_alloc': (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(C.c_void_p)]),
     'hearth_buffer_free': (None, [C.c_void_p, C.c_void_p]),

@@ -88,14 +88,15 @@ class _Outputs:
 
 
 class Outputs(dict[str, np.ndarray]):
-    """An answer's arrays by name; `version` is that of the model that gave them."""
-    version = 0
+    """An answer's arrays by name; `model` and `version` are those that gave them, of an alias what it stood for."""
+    model, version = '', 0
 
 
 def outputs(library: C.CDLL, tensors: Any, n: int) -> Outputs:
     """The arrays of an answer, which are views of it."""
     owner, result = _Outputs(library, tensors, n), Outputs()
     result.version = library.hearth_outputs_version(tensors)
+    result.model = library.hearth_outputs_model(tensors).decode()
     for t in tensors[:n]:
         shape = tuple(t.shape[:t.rank])
         if t.dtype == BFLOAT16 and BFLOAT16 not in DTYPES:  # numpy has no such type: the same values in FP32

@@ -135,6 +135,34 @@ static json_t *index_loaded(const json_t *doc)
     return all;
 }
 
+// index_version is the version that an alias stands for now: of a whole model its newest.
+static int index_version(hth_http *h, const hth_store_alias *a)
+{
+    int version = a->version;
+    if (version == 0 && hth_store_latest(h->store, a->name, &version) != HTH_OK) {
+        version = 0;
+    }
+    return version;
+}
+
+// index_aliases writes a row for each alias, in the state of what it stands for.
+static hth_err index_aliases(hth_http *h, const json_t *loaded, bool far, bool only_ready,
+                             hth_text *out)
+{
+    hth_store_alias *a;
+    int n;
+    char key[240];
+    HTH_TRY(hth_store_alias_list(h->store, &a, &n));
+    for (int i = 0; i < n; i++) {
+        hth_store_entry e = {.version = index_version(h, &a[i])};
+        const json_t *m = json_object_get(loaded, index_key(a[i].name, e.version, key));
+        memcpy(e.name, a[i].alias, sizeof e.name);
+        index_row(h, m, &e, far, only_ready, out);
+    }
+    hth_free(a);
+    return HTH_OK;
+}
+
 static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_ready, hth_text *out)
 {
     hth_store_entry *e;
@@ -147,10 +175,12 @@ static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_r
         const json_t *m = json_object_get(loaded, index_key(e[i].name, e[i].version, key));
         index_row(h, m, &e[i], far, only_ready, out);
     }
+    hth_err err = loaded != NULL ? index_aliases(h, loaded, far, only_ready, out)
+                                 : hth_fail(HTH_ENOMEM, "out of memory for the index");
     hth_text_put(out, "]");
     hth_free(e);
     json_decref(loaded);
-    return loaded != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the index");
+    return err;
 }
 
 hth_err hth_http_write_index(hth_http *http, const json_t *doc, bool far, hth_text *out)

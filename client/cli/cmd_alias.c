@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth alias`: names that stand for models.
+#include "client/cli/cmd.h"
+
+#include "client/cli/table.h"
+#include "client/terminal.h"
+
+#include <stdlib.h>
+
+static int alias_list(hth_cli *c)
+{
+    char *json;
+    int rv = hth_cmd_request(c, "models", json_object(), NULL, &json);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "aliases");
+    hearth_free(json);
+    if (hth_cli_json(c)) {
+        json_t *only = json_pack("{s:O?}", "aliases", list);
+        char *text = only != NULL ? json_dumps(only, JSON_COMPACT) : NULL;
+        rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+        free(text);
+        json_decref(only);
+    } else if (json_array_size(list) == 0) {
+        printf("no aliases; `hearth alias ALIAS NAME[:VERSION]` makes one\n");
+    } else {
+        hth_table_print(stdout, list);
+    }
+    json_decref(doc);
+    return rv;
+}
+
+// alias_say tells what became of an alias.
+static int alias_say(const hth_cli *c, const char *json)
+{
+    if (hth_cli_json(c)) {
+        return hth_cli_print(c, json);
+    }
+    json_t *doc = json_loads(json, 0, NULL);
+    hth_terminal_plain(doc);
+    const char *alias = json_string_value(json_object_get(doc, "alias"));
+    const char *model = json_string_value(json_object_get(doc, "model"));
+    const char *before = json_string_value(json_object_get(doc, "before"));
+    const char *was = before != NULL ? ", before: " : "";
+    if (model != NULL) {
+        printf("%s -> %s%s%s\n", alias, model, was, before != NULL ? before : "");
+    } else {
+        printf("removed %s%s%s\n", alias, was, before != NULL ? before : "");
+    }
+    json_decref(doc);
+    return HTH_CLI_OK;
+}
+
+static int cmd_alias(hth_cli *c)
+{
+    bool remove = json_is_true(json_object_get(c->options, "rm"));
+    bool no_wait = json_is_true(json_object_get(c->options, "no-wait"));
+    char *json;
+    if (c->n_args == 0 && !remove && !no_wait) {
+        return alias_list(c);
+    }
+    if (c->n_args != (remove ? 1 : 2)) {
+        return hth_cli_usage("usage: hearth alias [ALIAS NAME[:VERSION] | --rm ALIAS]");
+    }
+    json_t *args = remove ? json_pack("{s:s, s:b}", "alias", c->args[0], "remove", 1)
+                          : json_pack("{s:s, s:s, s:b}", "alias", c->args[0], "model", c->args[1],
+                                      "no-wait", no_wait);
+    int rv = hth_cmd_request(c, "alias", args, NULL, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = alias_say(c, json);
+        hearth_free(json);
+    }
+    return rv;
+}
+
+static const hth_option alias_options[] = {
+    {"rm", HTH_OPTION_FLAG, NULL, "remove the alias"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "move it before what it stands for is loaded"},
+    OPTION_END,
+};
+const hth_command hth_cmd_alias = {
+    "alias",
+    "[ALIAS NAME[:VERSION] | --rm ALIAS]",
+    "list aliases, or make, move or remove one\n"
+    "An alias is a name that stands for a model or one of its versions. Requests to it go to what "
+    "it stands for at that moment; moving it is atomic, and moving it back undoes that. What it "
+    "moves to is loaded first.",
+    0,
+    2,
+    alias_options,
+    .run = cmd_alias};

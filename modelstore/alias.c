@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Aliases: texts of the index, "alias/NAME" -> "MODEL" or "MODEL:VERSION". One is moved in one
+// transaction, which also counts as a change, so that whoever serves models looks again. Names of
+// models and of aliases are compared where either is written, under the index's one writer.
+#include "modelstore/store_impl.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIAS_PREFIX "alias/"
+#define ALIAS_TEXT   (sizeof ALIAS_PREFIX + HTH_STORE_NAME_MAX)
+
+typedef struct alias_job {
+    const hth_store_alias *set;
+    const char *name;
+    hth_store_alias *before, *list;
+    int n, cap;
+    char text[400]; // of the sentence about what exists
+} alias_job;
+
+hth_alias_text hth_alias_target(const hth_store_alias *a)
+{
+    hth_alias_text t;
+    hth_store_alias_target(a, t.text);
+    return t;
+}
+
+void hth_store_alias_target(const hth_store_alias *a, char text[HTH_STORE_TARGET])
+{
+    if (a->version > 0) {
+        snprintf(text, HTH_STORE_TARGET, "%s:%d", a->name, a->version);
+    } else {
+        snprintf(text, HTH_STORE_TARGET, "%s", a->name);
+    }
+}
+
+static size_t alias_key(const char *name, char key[ALIAS_TEXT])
+{
+    return (size_t)snprintf(key, ALIAS_TEXT, ALIAS_PREFIX "%s", name);
+}
+
+// alias_parse reads the row of an alias.
+static hth_err alias_parse(const char *alias, size_t alias_bytes, const MDB_val *value,
+                           hth_store_alias *out)
+{
+    const char *text = value->mv_data, *colon = memchr(text, ':', value->mv_size);
+    size_t n = colon != NULL ? (size_t)(colon - text) : value->mv_size;
+    *out = (hth_store_alias){.version = 0};
+    if (n == 0 || n > HTH_STORE_NAME_MAX || alias_bytes > HTH_STORE_NAME_MAX) {
+        return hth_fail(HTH_ECORRUPT, "the store's list of aliases is damaged");
+    }
+    memcpy(out->alias, alias, alias_bytes);
+    memcpy(out->name, text, n);
+    for (const char *p = text + n + 1; p < text + value->mv_size && out->version < 100000000; p++) {
+        out->version = out->version * 10 + (*p >= '0' && *p <= '9' ? *p - '0' : 0);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_alias_find(hth_txn *t, const char *alias, hth_store_alias *out)
+{
+    char key[ALIAS_TEXT];
+    MDB_val v;
+    HTH_TRY(hth_txn_get(t, HTH_TABLE_TEXTS, key, alias_key(alias, key), &v));
+    return alias_parse(alias, strlen(alias), &v, out);
+}
+
+hth_err hth_alias_taken(hth_txn *t, const char *name)
+{
+    hth_store_alias a;
+    hth_err err = hth_alias_find(t, name, &a);
+    return err == HTH_OK       ? hth_fail(HTH_EEXIST,
+                                          "'%s' is an alias of '%s', and no new model can have that name",
+                                          name, hth_alias_target(&a).text)
+           : err == HTH_ENOENT ? HTH_OK
+                               : err;
+}
+
+// ---- all of them
+
+typedef hth_err (*alias_fn)(const hth_store_alias *a, void *ctx);
+
+typedef struct alias_walk {
+    alias_fn each;
+    void *ctx;
+} alias_walk;
+
+static hth_err alias_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    const alias_walk *w = ctx;
+    const size_t prefix = sizeof ALIAS_PREFIX - 1;
+    hth_store_alias a;
+    if (key->mv_size <= prefix || memcmp(key->mv_data, ALIAS_PREFIX, prefix) != 0) {
+        return HTH_ECANCELED; // other texts begin
+    }
+    HTH_TRY(alias_parse((const char *)key->mv_data + prefix, key->mv_size - prefix, value, &a));
+    return w->each(&a, w->ctx);
+}
+
+static hth_err alias_each(hth_txn *t, alias_fn each, void *ctx)
+{
+    alias_walk w = {each, ctx};
+    hth_err err =
+        hth_txn_each(t, HTH_TABLE_TEXTS, ALIAS_PREFIX, sizeof ALIAS_PREFIX - 1, alias_row, &w);
+    return err == HTH_ECANCELED ? HTH_OK : err;
+}
+
+typedef struct alias_need {
+    const char *name;
+    int version, left;
+} alias_need;
+
+static hth_err alias_needs(const hth_store_alias *a, void *ctx)
+{
+    const alias_need *n = ctx;
+    bool needs = strcmp(a->name, n->name) == 0 &&
+                 (n->version == 0 || a->version == n->version || (a->version == 0 && n->left == 0));
+    return needs ? hth_fail(HTH_EBUSY,
+                            "the alias '%s' stands for '%s': move it (hearth alias %s NAME) or "
+                            "remove it (hearth alias --rm %s) first",
+                            a->alias, hth_alias_target(a).text, a->alias, a->alias)
+                 : HTH_OK;
+}
+
+hth_err hth_alias_needs(hth_txn *t, const char *name, int version, int left)
+{
+    hth_store_alias a;
+    if (hth_alias_find(t, name, &a) == HTH_OK) {
+        return hth_fail(HTH_EINVAL, "'%s' is an alias: hearth alias --rm %s removes it", name,
+                        name);
+    }
+    return alias_each(t, alias_needs, &(alias_need){name, version, left});
+}
+
+static hth_err alias_add(const hth_store_alias *a, void *ctx)
+{
+    alias_job *j = ctx;
+    if (HTH_GROW(j->list, j->n, j->cap) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory listing the store");
+    }
+    j->list[j->n++] = *a;
+    return HTH_OK;
+}
+
+static hth_err alias_list(hth_txn *t, void *ctx)
+{
+    ((alias_job *)ctx)->n = 0; // of an earlier try
+    return alias_each(t, alias_add, ctx);
+}
+
+hth_err hth_store_alias_list(hth_store *s, hth_store_alias **out, int *n)
+{
+    alias_job j = {.n = 0};
+    hth_err err = hth_index_read(&s->index, alias_list, &j);
+    if (err != HTH_OK) {
+        hth_free(j.list);
+        j = (alias_job){.n = 0};
+    }
+    *out = j.list;
+    *n = j.n;
+    return err;
+}
+
+static hth_err alias_get(hth_txn *t, void *ctx)
+{
+    alias_job *j = ctx;
+    return hth_alias_find(t, j->name, j->before);
+}
+
+hth_err hth_store_alias_get(hth_store *s, const char *alias, hth_store_alias *out)
+{
+    if (strnlen(alias, HTH_STORE_NAME_MAX + 1) > HTH_STORE_NAME_MAX) {
+        return HTH_ENOENT;
+    }
+    return hth_index_read(&s->index, alias_get, &(alias_job){.name = alias, .before = out});
+}
+
+static hth_err alias_free(hth_txn *t, void *ctx)
+{
+    return hth_alias_taken(t, ((alias_job *)ctx)->name);
+}
+
+hth_err hth_store_alias_free(hth_store *s, const char *name)
+{
+    HTH_TRY(hth_store_check_name(name));
+    return hth_index_read(&s->index, alias_free, &(alias_job){.name = name});
+}
+
+// ---- changes
+
+// alias_target_there looks whether there is what an alias shall stand for.
+static hth_err alias_target_there(hth_txn *t, const hth_store_alias *a)
+{
+    hth_store_alias other;
+    MDB_val v;
+    int last;
+    hth_version_key key = hth_version_key_of(a->name, a->version);
+    if (hth_alias_find(t, a->name, &other) == HTH_OK) {
+        return hth_fail(HTH_EINVAL, "'%s' is an alias itself, of '%s': name that", a->name,
+                        hth_alias_target(&other).text);
+    }
+    HTH_TRY(hth_store_last(t, a->name, &last));
+    hth_err err = last == 0        ? HTH_ENOENT
+                  : a->version > 0 ? hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v)
+                                   : HTH_OK;
+    return err == HTH_ENOENT ? hth_fail(err, "there is no '%s' that '%s' could stand for",
+                                        hth_alias_target(a).text, a->alias)
+                             : err;
+}
+
+static hth_err alias_set(hth_txn *t, void *ctx)
+{
+    const alias_job *j = ctx;
+    const hth_store_alias *a = j->set;
+    char key[ALIAS_TEXT];
+    hth_alias_text target = hth_alias_target(a);
+    int last;
+    HTH_TRY(hth_store_last(t, a->alias, &last));
+    if (last > 0) {
+        return hth_fail(HTH_EEXIST, "there is a model '%s': an alias needs another name", a->alias);
+    }
+    HTH_TRY(alias_target_there(t, a));
+    hth_err err = hth_alias_find(t, a->alias, j->before);
+    if (err != HTH_OK && err != HTH_ENOENT) {
+        return err;
+    }
+    HTH_TRY(hth_txn_put(t, HTH_TABLE_TEXTS, key, alias_key(a->alias, key), target.text,
+                        strlen(target.text)));
+    return hth_store_changed(t);
+}
+
+hth_err hth_store_alias_set(hth_store *s, const hth_store_alias *a, hth_store_alias *before)
+{
+    hth_store_alias was = {.version = 0};
+    HTH_TRY(hth_store_check_new(a->alias));
+    HTH_TRY(hth_store_check_name(a->name));
+    HTH_TRY(hth_index_write(&s->index, alias_set, &(alias_job){.set = a, .before = &was}));
+    hth_log(INFO, STORE, "alias", "alias=%s model=%s before=%s", a->alias, hth_alias_target(a).text,
+            hth_alias_target(&was).text);
+    if (before != NULL) {
+        *before = was;
+    }
+    return HTH_OK;
+}
+
+static hth_err alias_say(const hth_store_alias *a, void *ctx)
+{
+    alias_job *j = ctx;
+    size_t n = strlen(j->text);
+    if (sizeof j->text - n > strlen(a->alias) + 3) {
+        snprintf(j->text + n, sizeof j->text - n, "%s%s", n > 0 ? ", " : "", a->alias);
+    }
+    return HTH_OK;
+}
+
+static hth_err alias_rm(hth_txn *t, void *ctx)
+{
+    alias_job *j = ctx;
+    char key[ALIAS_TEXT];
+    hth_store_alias a;
+    hth_err err = hth_alias_find(t, j->name, &a);
+    if (err == HTH_ENOENT) {
+        j->text[0] = 0;
+        HTH_TRY(alias_each(t, alias_say, j));
+        return hth_fail(HTH_ENOENT, "there is no alias '%s'; there are: %s", j->name,
+                        j->text[0] != 0 ? j->text : "none");
+    }
+    HTH_TRY(err);
+    HTH_TRY(hth_txn_del(t, HTH_TABLE_TEXTS, key, alias_key(j->name, key)));
+    return hth_store_changed(t);
+}
+
+hth_err hth_store_alias_rm(hth_store *s, const char *alias)
+{
+    HTH_TRY(hth_store_check_name(alias));
+    HTH_TRY(hth_index_write(&s->index, alias_rm, &(alias_job){.name = alias}));
+    hth_log(INFO, STORE, "alias-removed", "alias=%s", alias);
+    return HTH_OK;
+}

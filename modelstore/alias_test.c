@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modelstore/store_test.h"
+
+static hth_err set(hth_store *s, const char *alias, const char *name, int version)
+{
+    hth_store_alias a = {.version = version};
+    assert_true(strlen(alias) < sizeof a.alias && strlen(name) < sizeof a.name);
+    strcpy(a.alias, alias);
+    strcpy(a.name, name);
+    return hth_store_alias_set(s, &a, NULL);
+}
+
+static void assert_target(hth_store *s, const char *alias, const char *want)
+{
+    hth_store_alias a;
+    char text[HTH_STORE_TARGET];
+    assert_ok(hth_store_alias_get(s, alias, &a));
+    assert_string_equal(a.alias, alias);
+    hth_store_alias_target(&a, text);
+    assert_string_equal(text, want);
+}
+
+// A store with m:1 and m:2.
+static hth_store *two_versions(void **state)
+{
+    hth_put_result r;
+    hth_store *s = test_open(state);
+    assert_ok(test_put(s, "m", 1, &r));
+    assert_ok(test_put(s, "m", 2, &r));
+    assert_int_equal(r.version, 2);
+    return s;
+}
+
+static void test_moves(void **state)
+{
+    hth_store *s = two_versions(state);
+    hth_store_alias a = {.alias = "prod", .name = "m", .version = 2}, before;
+    uint64_t changes = hth_store_change_count(s);
+    assert_int_equal(hth_store_alias_get(s, "prod", &a), HTH_ENOENT);
+    a = (hth_store_alias){.alias = "prod", .name = "m", .version = 2};
+    assert_ok(hth_store_alias_set(s, &a, &before));
+    assert_string_equal(before.name, "");
+    assert_target(s, "prod", "m:2");
+    a.version = 1;
+    assert_ok(hth_store_alias_set(s, &a, &before));
+    assert_true(strcmp(before.name, "m") == 0 && before.version == 2);
+    assert_target(s, "prod", "m:1");
+    assert_int_equal(hth_store_change_count(s), changes + 2); // whoever serves models looks again
+    hth_store_close(s);
+    s = test_open(state); // it is kept
+    assert_target(s, "prod", "m:1");
+    assert_ok(set(s, "prod", "m", 0));
+    assert_target(s, "prod", "m");
+    assert_ok(hth_store_alias_rm(s, "prod"));
+    assert_int_equal(hth_store_alias_get(s, "prod", &a), HTH_ENOENT);
+    assert_int_equal(hth_store_change_count(s), changes + 4);
+    hth_store_close(s);
+}
+
+static void test_list(void **state)
+{
+    hth_store *s = two_versions(state);
+    hth_store_alias *a;
+    int n;
+    assert_ok(hth_store_alias_list(s, &a, &n));
+    assert_true(n == 0);
+    hth_free(a);
+    assert_ok(hth_store_text_put(s, "alias", "no alias")); // texts around them
+    assert_ok(hth_store_text_put(s, "alias0", "no alias"));
+    assert_ok(set(s, "b", "m", 1));
+    assert_ok(set(s, "a", "m", 0));
+    assert_ok(hth_store_alias_list(s, &a, &n));
+    assert_int_equal(n, 2);
+    assert_true(strcmp(a[0].alias, "a") == 0 && a[0].version == 0);
+    assert_true(strcmp(a[1].alias, "b") == 0 && a[1].version == 1);
+    hth_free(a);
+    assert_err(hth_store_alias_rm(s, "c"), HTH_ENOENT, "there are: a, b");
+    hth_store_close(s);
+}
+
+// One name is a model's or an alias's.
+static void test_names(void **state)
+{
+    hth_store *s = two_versions(state);
+    hth_put_result r;
+    hth_manifest m;
+    char longest[300];
+    assert_err(set(s, "m", "m", 1), HTH_EEXIST, "there is a model 'm'");
+    assert_err(set(s, "prod", "n", 0), HTH_ENOENT, "there is no 'n'");
+    assert_err(set(s, "prod", "m", 3), HTH_ENOENT, "there is no 'm:3'");
+    assert_err(set(s, "a/b", "m", 1), HTH_EINVAL, "a/b");
+    assert_ok(set(s, "prod", "m", 1));
+    assert_err(set(s, "other", "prod", 0), HTH_EINVAL, "'prod' is an alias itself, of 'm:1'");
+    assert_err(test_put(s, "prod", 1, &r), HTH_EEXIST, "'prod' is an alias of 'm:1'");
+    assert_err(hth_store_alias_free(s, "prod"), HTH_EEXIST, "alias of 'm:1'");
+    assert_ok(hth_store_alias_free(s, "m"));
+    assert_err(hth_store_get(s, "prod", 0, &m), HTH_ENOENT, "an alias of 'm:1'");
+    memset(longest, 'x', sizeof longest);
+    longest[200] = 0;
+    assert_ok(set(s, longest, "m", 1));
+    assert_target(s, longest, "m:1");
+    longest[200] = 'x';
+    longest[201] = 0;
+    hth_store_alias a;
+    assert_int_equal(hth_store_alias_get(s, longest, &a), HTH_ENOENT);
+    hth_store_close(s);
+}
+
+// What an alias stands for stays.
+static void test_removal(void **state)
+{
+    hth_store *s = two_versions(state);
+    assert_ok(set(s, "prod", "m", 1));
+    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "the alias 'prod' stands for 'm:1'");
+    assert_err(hth_store_rm(s, "m", 0), HTH_EBUSY, "the alias 'prod' stands for 'm:1'");
+    assert_err(hth_store_rm(s, "prod", 0), HTH_EINVAL, "'prod' is an alias");
+    assert_ok(set(s, "prod", "m", 0)); // the newest: another one may be it
+    assert_ok(hth_store_rm(s, "m", 2));
+    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "the alias 'prod' stands for 'm'");
+    assert_ok(hth_store_alias_rm(s, "prod"));
+    assert_ok(hth_store_rm(s, "m", 1));
+    hth_store_close(s);
+}
+
+static hth_err move_and_list(hth_store *s)
+{
+    hth_store_alias *a;
+    int n;
+    HTH_TRY(set(s, "prod", "m", 2));
+    HTH_TRY(hth_store_alias_list(s, &a, &n));
+    hth_free(a);
+    return HTH_OK;
+}
+
+static void test_faults(void **state)
+{
+    hth_store *s = two_versions(state);
+    assert_ok(set(s, "prod", "m", 1));
+    FAULT_LOOP(move_and_list(s));
+    assert_target(s, "prod", "m:2");
+    hth_store_close(s);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, test_setup, test_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_moves), TEST(test_list), TEST(test_names), TEST(test_removal), TEST(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

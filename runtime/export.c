@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exports: a version as a file. Tensors are read in pieces, so that a process does not grow by the
+// model that it writes.
+#include "runtime/catalog.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/atomic_file.h"
+#include "client/export_format.h"
+#include "client/safetensors.h"
+#include "runtime/model.h"
+
+#include <string.h>
+
+#define EXPORT_PIECE ((size_t)1 << 20)
+
+typedef struct export_job {
+    hth_store *store;
+    hth_manifest manifest;
+    int fd;
+    const char *shown;
+    hth_progress_fn progress;
+    void *ctx;
+    uint64_t done, total;
+    int open; // the tensor that is read, -1: none
+    hth_store_bytes bytes;
+} export_job;
+
+static hth_err export_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
+{
+    export_job *j = ctx;
+    if (j->open != i) {
+        hth_store_bytes_close(&j->bytes);
+        j->open = -1;
+        HTH_TRY(hth_store_bytes_open(j->store, &j->manifest.tensors[i], &j->bytes));
+        j->open = i;
+    }
+    return hth_store_bytes_read(&j->bytes, at, dst, n);
+}
+
+static hth_err export_write(void *ctx, const void *data, size_t n)
+{
+    export_job *j = ctx;
+    HTH_TRY(hth_atomic_file_put(j->fd, j->shown, &(hth_atomic_file_piece){data, n}, 1));
+    j->done += n;
+    return j->progress != NULL && j->progress(j->ctx, j->done, j->total) != 0
+               ? hth_fail(HTH_ECANCELED, "canceled while %s was written", j->shown)
+               : HTH_OK;
+}
+
+// ---- formats
+
+static hth_err export_onnx(export_job *j)
+{
+    const hth_manifest *m = &j->manifest;
+    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = m->skeleton,
+                                                    .skeleton_bytes = m->skeleton_bytes,
+                                                    .n_tensors = m->n_tensors,
+                                                    .inference = hth_model_trained(m),
+                                                    .read = export_read,
+                                                    .write = export_write,
+                                                    .ctx = j});
+}
+
+static hth_err export_safetensors_head(export_job *j)
+{
+    const hth_manifest *m = &j->manifest;
+    char *head = NULL;
+    size_t bytes;
+    hearth_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m->n_tensors);
+    }
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        t[i] = (hearth_tensor){.name = from->name,
+                               .dtype = (hearth_dtype)from->dtype,
+                               .rank = from->shape.rank,
+                               .bytes = from->bytes};
+        memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
+    }
+    hth_err err = hth_safetensors_head(t, m->n_tensors, &head, &bytes);
+    err = err == HTH_OK ? export_write(j, head, bytes) : err;
+    hth_free(head);
+    hth_free(t);
+    return err;
+}
+
+static hth_err export_safetensors(export_job *j)
+{
+    void *piece = hth_alloc(EXPORT_PIECE);
+    hth_err err = piece != NULL ? export_safetensors_head(j)
+                                : hth_fail(HTH_ENOMEM, "out of memory for an export");
+    for (int i = 0; i < j->manifest.n_tensors && err == HTH_OK; i++) {
+        uint64_t bytes = j->manifest.tensors[i].bytes;
+        for (uint64_t at = 0; at < bytes && err == HTH_OK; at += EXPORT_PIECE) {
+            size_t n = bytes - at < EXPORT_PIECE ? (size_t)(bytes - at) : EXPORT_PIECE;
+            err = export_read(j, i, at, piece, n);
+            err = err == HTH_OK ? export_write(j, piece, n) : err;
+        }
+    }
+    hth_free(piece);
+    return err;
+}
+
+static hth_err export_to(export_job *j, hth_export_format format)
+{
+    hth_err err = format == HTH_EXPORT_ONNX ? export_onnx(j) : export_safetensors(j);
+    hth_store_bytes_close(&j->bytes);
+    return err;
+}
+
+static hth_err export_to_path(export_job *j, hth_export_format format)
+{
+    hth_atomic_file w;
+    HTH_TRY(hth_atomic_file_begin(j->shown, &w));
+    j->fd = w.fd;
+    hth_err err = export_to(j, format);
+    hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
+    return err != HTH_OK ? err : end;
+}
+
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd,
+                           hth_progress_fn progress, void *ctx)
+{
+    char name[201];
+    int version;
+    hth_export_format format;
+    export_job j = {.store = s,
+                    .fd = fd,
+                    .shown = path,
+                    .progress = progress,
+                    .ctx = ctx,
+                    .open = -1,
+                    .bytes = {.fd = -1}};
+    HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
+    HTH_TRY(hth_export_format_of(path, &format));
+    HTH_TRY(hth_catalog_resolve(s, model, name, &version));
+    HTH_TRY(hth_store_get(s, name, version, &j.manifest));
+    for (int i = 0; i < j.manifest.n_tensors; i++) {
+        j.total += j.manifest.tensors[i].bytes;
+    }
+    hth_err err = hth_store_check(s, &j.manifest);
+    err = err != HTH_OK ? err : fd >= 0 ? export_to(&j, format) : export_to_path(&j, format);
+    if (err == HTH_ETOOBIG) {
+        hth_err_prefix(err, "'%s:%d'", name, j.manifest.version);
+    }
+    hth_manifest_fini(&j.manifest);
+    return err;
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command "alias". An alias that is moved gets requests from then on: what it will stand for is
+// loaded first, by the engine, so that they neither wait for it nor find that it cannot be.
+//
+//     store thread (is it moved?) --> engine ("load") --> store thread (moved)
+//                  \--------------------------------------^
+#include "server/rpc/rpc_slot_impl.h"
+
+#include "base/alloc.h"
+#include "runtime/alias.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void alias_fail(hth_rpc_slot *s, hth_err err, const char *why)
+{
+    char sentence[800];
+    snprintf(sentence, sizeof sentence, "the alias stays as it was: %s", why);
+    hth_rpc_slot_fail(s, err, sentence);
+}
+
+static void alias_move(hth_rpc_slot *s)
+{
+    hth_alias_change change;
+    char *json = NULL;
+    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it was done")
+                                : hth_alias_read(s->q->query->arguments, &change);
+    err = err == HTH_OK ? hth_alias_answer(s->d->store, &change, &json) : err;
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+    } else {
+        hth_rpc_slot_told(s, json, true);
+    }
+}
+
+static void alias_move_task(hth_store_task *j)
+{
+    alias_move((hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job)));
+}
+
+static void alias_loaded(hth_request *r)
+{
+    hth_rpc_slot *s = r->ctx;
+    hth_free(r->json);
+    r->json = NULL;
+    hth_free(s->arguments);
+    s->arguments = NULL;
+    if (r->err != HTH_OK) {
+        alias_fail(s, r->err, r->detail);
+        return;
+    }
+    s->job.run = alias_move_task; // not here: the engine's thread waits for no disk
+    hth_store_worker_submit(s->d->lists, &s->job);
+}
+
+// alias_load asks the engine for what the alias will stand for.
+static hth_err alias_load(hth_rpc_slot *s, const hth_alias_change *change)
+{
+    char target[HTH_STORE_TARGET];
+    hth_store_alias_target(&change->alias, target);
+    json_t *args = json_pack("{s:s, s:b}", "model", target, "wait", 0);
+    char *text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
+    s->arguments = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(args);
+    if (s->arguments == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an alias");
+    }
+    hth_rpc_slot_set_progress(s, "loading", 0, 0);
+    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
+    s->r.tenant = s->tenant;
+    s->r.command = HTH_COMMAND_LOAD;
+    s->r.arguments = s->arguments;
+    s->r.done = alias_loaded;
+    s->r.ctx = s;
+    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    if (err != HTH_OK) {
+        hth_free(s->arguments);
+        s->arguments = NULL;
+    }
+    return err;
+}
+
+static void alias_begin(hth_store_task *j)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    hth_alias_change change;
+    hth_err err = hth_alias_read(s->q->query->arguments, &change);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+    } else if (!change.ready || !hth_alias_moves(s->d->store, &change)) {
+        alias_move(s);
+    } else if ((err = alias_load(s, &change)) != HTH_OK) {
+        alias_fail(s, err, hth_err_detail());
+    }
+}
+
+void hth_rpc_slot_alias(hth_rpc_slot *slot)
+{
+    slot->job.run = alias_begin;
+    hth_store_worker_submit(slot->d->lists, &slot->job);
+}
