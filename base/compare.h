@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/compare.h - orders for qsort, least first.
+// base/compare.h - orders for qsort, ascending, and bounds.
 #ifndef HTH_BASE_COMPARE_H
 #define HTH_BASE_COMPARE_H
 
@@ -15,6 +15,13 @@ static inline int hth_compare_i64(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
+}
+
+// hth_clamp is `low` where x is less, else x, at most `high`.
+static inline int64_t hth_clamp(int64_t x, int64_t low, int64_t high)
+{
+    int64_t at_most_high = x > high ? high : x;
+    return x < low ? low : at_most_high;
 }
 
 #endif

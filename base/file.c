@@ -62,22 +62,27 @@ static hth_err file_finish(int fd, int folder, const char *path, const char *sho
 {
     struct stat seen, now;
     int f = -1;
-    hth_err err = file_look(fd, shown, out, &seen);
-    if (err == HTH_OK && (f = file_reopen(fd, folder, path)) < 0) {
+    hth_err err;
+    HTH_GOTO(file_look(fd, shown, out, &seen), fail);
+    f = file_reopen(fd, folder, path);
+    if (f < 0) {
         err = hth_fail_errno(errno, "cannot open '%s'", shown);
+        goto fail;
     }
-    err = err == HTH_OK ? file_look(f, shown, out, &now) : err;
-    if (err == HTH_OK && (seen.st_dev != now.st_dev || seen.st_ino != now.st_ino)) {
+    HTH_GOTO(file_look(f, shown, out, &now), fail);
+    if (seen.st_dev != now.st_dev || seen.st_ino != now.st_ino) {
         err = hth_fail(HTH_EBUSY, "'%s' was replaced by another file while it was being opened",
                        shown);
+        goto fail;
     }
     close(fd);
-    if (err != HTH_OK) {
-        if (f >= 0) {
-            close(f);
-        }
-        out->fd = -1;
+    return HTH_OK;
+fail:
+    close(fd);
+    if (f >= 0) {
+        close(f);
     }
+    out->fd = -1;
     return err;
 }
 

@@ -28,8 +28,9 @@ static int isa_processor(void)
 int hth_isa_bytes(void)
 {
     int limit = (int)hth_setting_int(HTH_SET_VECTOR_BYTES), has = isa_processor();
-    limit = limit >= 64 ? 64 : limit >= 32 ? 32 : 16;
-    return has < limit ? has : limit;
+    int vector = limit >= 32 ? 32 : 16;
+    vector = limit >= 64 ? 64 : vector;
+    return has < vector ? has : vector;
 }
 
 #if defined(__x86_64__) && defined(__linux__)

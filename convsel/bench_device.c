@@ -87,14 +87,14 @@ hth_err hth_bench_device_open(hth_device *d, const hth_graph *g, const hth_node 
     f->device = d;
     f->kept = d->kept;
     d->kept = NULL;
-    hth_err err = hth_bench_open(d, g, n, NULL, NULL, &f->host);
-    err = err == HTH_OK ? device_make(f, d) : err;
-    if (err != HTH_OK) {
-        hth_bench_device_close(f);
-        return err;
-    }
+    hth_err err;
+    HTH_GOTO(hth_bench_open(d, g, n, NULL, NULL, &f->host), fail);
+    HTH_GOTO(device_make(f, d), fail);
     *out = f;
     return HTH_OK;
+fail:
+    hth_bench_device_close(f);
+    return err;
 }
 
 void hth_bench_device_close(hth_bench_device *f)
@@ -262,12 +262,11 @@ hth_err hth_bench_device_error(hth_bench_device *f, hth_choice *c)
         return HTH_OK;
     }
     HTH_TRY(fused ? device_prepare(f, f->host->node, c, &k) : err);
-    err = hth_bench_samples(f->host, &bare);
-    err = err == HTH_OK ? device_time(f, 1, &us) : err;
-    err = err == HTH_OK ? device_fetch(f) : err;
-    if (err == HTH_OK) {
-        hth_bench_compare(f->host, fused, c);
-    }
+    HTH_GOTO(hth_bench_samples(f->host, &bare), out);
+    HTH_GOTO(device_time(f, 1, &us), out);
+    HTH_GOTO(device_fetch(f), out);
+    hth_bench_compare(f->host, fused, c);
+out:
     device_unload(f, k);
     hth_kernel_close(k);
     (void)hth_bench_between(f->cache);

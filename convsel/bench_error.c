@@ -4,6 +4,7 @@
 // of the points, which leaves enough.
 #include "convsel/bench_impl.h"
 
+#include "base/compare.h"
 #include "base/alloc.h"
 #include "convsel/convsel.h"
 #include "device/cpu/team.h"
@@ -23,7 +24,7 @@ static int64_t bench_points(const hth_bench *b, const hth_node *n)
     }
     const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
     int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
-    return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
+    return hth_clamp(points, SAMPLES_MIN, SAMPLES);
 }
 
 typedef struct sample_job {

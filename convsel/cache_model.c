@@ -42,7 +42,10 @@ static int cache_state_age(const cache_state_walk *w, int v, uint64_t touches)
         return 2;
     }
     uint64_t age = w->clock + touches / 2 - w->touched[v];
-    return age < w->core ? 0 : age < w->shared ? 1 : 2;
+    if (age < w->core) {
+        return 0;
+    }
+    return age < w->shared ? 1 : 2;
 }
 
 static bool cache_state_dies(const cache_state_walk *w, int v, int node)
@@ -82,16 +85,24 @@ static void cache_state_node(cache_state_walk *w, int i, char *text)
     char sink[2] = {0};
     uint64_t fresh = 0, touches = cache_state_touches(w, n);
     for (int k = 0; k < n->n_inputs; k++) {
-        int v = n->inputs[k], age = v < 0 ? 0 : cache_state_age(w, v, touches);
+        int v = n->inputs[k];
         char *at = text == NULL ? sink : text + k;
-        *at = v < 0 ? '-' : (char)((cache_state_dies(w, v, i) ? 'a' : '0') + age);
-        fresh += age == 2 ? cache_state_bytes(w->g, v) : 0;
+        *at = '-';
+        if (v >= 0) {
+            int age = cache_state_age(w, v, touches);
+            *at = (char)((cache_state_dies(w, v, i) ? 'a' : '0') + age);
+            fresh += age == 2 ? cache_state_bytes(w->g, v) : 0;
+        }
     }
     for (int k = 0; k < n->n_outputs; k++) {
-        int v = n->outputs[k], place = v < 0 ? -1 : cache_state_place(w, n, v);
+        int v = n->outputs[k];
         char *at = text == NULL ? sink : text + n->n_inputs + 1 + k;
-        *at = v < 0 ? '-' : place < 0 ? 'n' : (char)('A' + place);
-        fresh += v < 0 || place >= 0 ? 0 : cache_state_bytes(w->g, v);
+        *at = '-';
+        if (v >= 0) {
+            int place = cache_state_place(w, n, v);
+            *at = place < 0 ? 'n' : (char)('A' + place);
+            fresh += place < 0 ? cache_state_bytes(w->g, v) : 0;
+        }
     }
     w->clock += fresh;
     for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
@@ -188,5 +199,8 @@ const char *hth_cache_model_text(const hth_cache_model *h, const hth_graph *g, c
 int hth_cache_model_level(char c, bool *dies)
 {
     *dies = c >= 'a' && c <= 'c';
-    return *dies ? c - 'a' : c >= '0' && c <= '2' ? c - '0' : -1;
+    if (*dies) {
+        return c - 'a';
+    }
+    return c >= '0' && c <= '2' ? c - '0' : -1;
 }

@@ -149,9 +149,10 @@ bool hth_convsel_lists(const hth_device *d, hth_op op)
 
 const char *hth_convsel_direction(hth_op op)
 {
-    return op == HTH_OP_CONV_GRAD_DATA     ? "bwd_data"
-           : op == HTH_OP_CONV_GRAD_FILTER ? "bwd_filter"
-                                           : "fwd";
+    if (op == HTH_OP_CONV_GRAD_DATA) {
+        return "bwd_data";
+    }
+    return op == HTH_OP_CONV_GRAD_FILTER ? "bwd_filter" : "fwd";
 }
 
 // Errors are of the largest result, against sums in double over factors that are not rounded. TF32
@@ -161,10 +162,13 @@ const char *hth_convsel_direction(hth_op op)
 // sums, whose terms may be larger than what they add up to. A wrong result is off by about 1.
 double hth_convsel_tolerance(const hth_graph *g, double setting)
 {
-    double least = g->precision == HTH_PRECISION_TF32   ? 0x1p-8
-                   : g->precision == HTH_PRECISION_BF16 ? 0x1p-5
-                                                        : 0;
-    return setting > least ? setting : least;
+    double rounding = 0;
+    if (g->precision == HTH_PRECISION_TF32) {
+        rounding = 0x1p-8;
+    } else if (g->precision == HTH_PRECISION_BF16) {
+        rounding = 0x1p-5;
+    }
+    return setting > rounding ? setting : rounding;
 }
 
 void hth_convsel_front(hth_choice *list, int n, double tolerance)
@@ -269,14 +273,17 @@ static bool convsel_device(const hth_device *d)
 // each element of one filter.
 static double convsel_flops(const hth_graph *g, const hth_node *n)
 {
-    int side = n->op == HTH_OP_CONV               ? n->outputs[0]
-               : n->op == HTH_OP_CONV_GRAD_FILTER ? n->inputs[1]
-                                                  : n->inputs[0];
-    int filter = n->op == HTH_OP_CONV_GRAD_FILTER ? n->outputs[0] : n->inputs[1];
+    int side = n->op == HTH_OP_CONV ? n->outputs[0] : n->inputs[0], filter = n->inputs[1];
+    if (n->op == HTH_OP_CONV_GRAD_FILTER) {
+        side = n->inputs[1];
+        filter = n->outputs[0];
+    }
     const hth_shape *w = &g->values[filter].shape;
-    return w->rank < 1 || w->dim[0] < 1 ? 0
-                                        : 2 * (double)hth_shape_elements(&g->values[side].shape) *
-                                              (double)hth_shape_elements(w) / (double)w->dim[0];
+    if (w->rank < 1 || w->dim[0] < 1) {
+        return 0;
+    }
+    return 2 * (double)hth_shape_elements(&g->values[side].shape) * (double)hth_shape_elements(w) /
+           (double)w->dim[0];
 }
 
 // Whether the times cannot be: of several algorithms the same, or less than the arithmetic takes.

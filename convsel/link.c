@@ -160,8 +160,7 @@ static hth_err link_interference(link_bench *b, hth_link *out)
         HTH_TRY(link_loss(b, runs, LINK_SHARE, out, &loss[i]));
     }
     qsort(loss, LINK_LOSSES, sizeof *loss, hth_compare_double);
-    double median = loss[LINK_LOSSES / 2];
-    out->interference = median < 0 ? 0 : median > LINK_MAX ? LINK_MAX : median;
+    out->interference = fmax(0, fmin(loss[LINK_LOSSES / 2], LINK_MAX));
     return HTH_OK;
 }
 

@@ -229,9 +229,10 @@ static void race_first_turns(race *a)
 static bool race_sure(const race_entry *e, double best, bool alone)
 {
     bool is_long = e->us > LONG_US, close = !alone && e->us <= CLOSE * best;
-    int least = (is_long ? 2 : alone ? TURNS : 3) + close;
-    int most = close || alone ? TURNS : least;
-    return e->s.turns >= most || (e->s.turns >= least && e->next_us <= SURE * e->us);
+    int needed = alone ? TURNS : 3;
+    needed = (is_long ? 2 : needed) + close;
+    int limit = close || alone ? TURNS : needed;
+    return e->s.turns >= limit || (e->s.turns >= needed && e->next_us <= SURE * e->us);
 }
 
 static void race_more_turns(race *a)

@@ -48,7 +48,10 @@ int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
 int hth_node_axis(const hth_node *n, const char *name, int64_t dflt, int rank)
 {
     int64_t axis = hth_node_int(n, name, dflt);
-    return axis < -(int64_t)rank || axis >= rank ? -1 : (int)(axis < 0 ? axis + rank : axis);
+    if (axis < -(int64_t)rank || axis >= rank) {
+        return -1;
+    }
+    return (int)(axis < 0 ? axis + rank : axis);
 }
 
 void hth_attr_clear(hth_attr *a)

@@ -3,6 +3,7 @@
 // sizes. What is not computed here counts as unknown, never as a guess.
 #include "graph/follow_impl.h"
 
+#include "base/compare.h"
 #include "base/alloc.h"
 
 #include <math.h>
@@ -134,9 +135,11 @@ static hth_size content_cast(hth_follow *f, hth_size a, hth_dtype from, hth_dtyp
     bool number = hth_size_value(f->sizes, a, &n);
     int how = CONTENT_CAST + (int)to;
     if (to == HTH_DT_BOOL) {
-        return number                             ? hth_size_number(f->sizes, n != 0)
-               : hth_size_at_least_1(f->sizes, a) ? hth_size_number(f->sizes, 1)
-                                                  : hth_size_made(f->sizes, how, a, a, true);
+        if (number) {
+            return hth_size_number(f->sizes, n != 0);
+        }
+        return hth_size_at_least_1(f->sizes, a) ? hth_size_number(f->sizes, 1)
+                                                : hth_size_made(f->sizes, how, a, a, true);
     }
     bool fits = number && n >= -FOLLOW_WHOLE && n <= FOLLOW_WHOLE;
     bool wide = to == HTH_DT_I64 || to == HTH_DT_I32;
@@ -319,7 +322,7 @@ static void content_slice(hth_follow *f)
         }
         int64_t last = step < 0 ? x.dim[d] - 1 : x.dim[d];
         first += first < 0 ? x.dim[d] : 0;
-        v.from[d] = first < 0 ? 0 : first > last ? last : first;
+        v.from[d] = hth_clamp(first, 0, last);
         v.step[d] = step;
     }
     content_strided(f, &v);
@@ -334,7 +337,8 @@ static void content_transpose(hth_follow *f)
         return;
     }
     for (int d = 0; d < rank; d++) {
-        v.axis[d] = n < 0 ? rank - 1 - d : (int)(perm[d] < 0 ? perm[d] + rank : perm[d]);
+        v.axis[d] = n < 0 ? rank - 1 - d : (int)perm[d];
+        v.axis[d] += v.axis[d] < 0 ? rank : 0;
         v.from[d] = 0;
         v.step[d] = 1;
     }
@@ -376,13 +380,25 @@ static void content_split(hth_follow *f)
     }
 }
 
+// The operator that joins two elements of a reduction.
+static hth_op content_reducer(hth_op op)
+{
+    switch (op) {
+    case HTH_OP_REDUCE_PROD:
+        return HTH_OP_MUL;
+    case HTH_OP_REDUCE_SUM:
+        return HTH_OP_ADD;
+    case HTH_OP_REDUCE_MAX:
+        return HTH_OP_MAX;
+    default:
+        return HTH_OP_MIN;
+    }
+}
+
 // All elements of a vector as one.
 static void content_reduce(hth_follow *f)
 {
-    hth_op op = f->n->op == HTH_OP_REDUCE_PROD  ? HTH_OP_MUL
-                : f->n->op == HTH_OP_REDUCE_SUM ? HTH_OP_ADD
-                : f->n->op == HTH_OP_REDUCE_MAX ? HTH_OP_MAX
-                                                : HTH_OP_MIN;
+    hth_op op = content_reducer(f->n->op);
     const hth_track *x = hth_follow_in(f, 0);
     int64_t total = hth_follow_elements(f, 0);
     int n = 0;
@@ -416,9 +432,10 @@ static void content_attribute(hth_follow *f)
     bool mapped = c != NULL && hth_const_map(a->u.tensor, &data) == HTH_OK;
     for (int k = 0; k < n; k++) {
         int64_t whole = 0;
-        bool known = c == NULL ? fill && a == NULL
-                               : mapped && c->bytes > 0 &&
-                                     follow_whole(c->dtype, data, fill ? 0 : k, &whole);
+        bool known = fill && a == NULL;
+        if (mapped) {
+            known = c->bytes > 0 && follow_whole(c->dtype, data, fill ? 0 : k, &whole);
+        }
         element[k] = known ? hth_size_number(f->sizes, whole) : hth_size_fresh(f->sizes, false);
     }
     if (mapped) {

@@ -2,6 +2,8 @@
 // Operators that cut, join and pad dimensions.
 #include "graph/follow.h"
 
+#include "base/compare.h"
+
 #include <limits.h>
 
 #define CUT_SLICE (HTH_N_OPS + 1) // symbols of a slice's length: start, end, step and dimension
@@ -106,8 +108,8 @@ static int64_t cut_length(int64_t dim, int64_t start, int64_t end, int64_t step)
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
     start += start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
-    start = start < 0 ? 0 : start > high ? high : start;
-    end = end < low ? low : end > high ? high : end;
+    start = hth_clamp(start, 0, high);
+    end = hth_clamp(end, low, high);
     if (dim == 0 || step == 0) {
         return 0;
     }
@@ -248,7 +250,8 @@ static hth_size split_part(hth_follow *f, hth_size dim, int parts, int i)
     int64_t n;
     if (hth_size_value(f->sizes, dim, &n) && n >= 0) {
         int64_t part = n / parts + (n % parts != 0), left = n - part * (parts - 1);
-        return hth_size_number(f->sizes, i < parts - 1 ? part : left > 0 ? left : 0);
+        left = left > 0 ? left : 0;
+        return hth_size_number(f->sizes, i < parts - 1 ? part : left);
     }
     hth_size exact = hth_size_quotient(f->sizes, dim, hth_size_number(f->sizes, parts));
     return exact != HTH_SIZE_OTHER ? exact : hth_size_fresh(f->sizes, true);

@@ -116,7 +116,11 @@ static hth_size constant_below(hth_follow *f, int i)
     t->bounded = true; // once, however many nodes ask
     for (int64_t k = 0; k < n && below < INT64_MAX; k++) {
         bool known = follow_whole(c->dtype, data, k, &whole) && whole >= 0 && whole < INT64_MAX;
-        below = !known ? INT64_MAX : whole >= below ? whole + 1 : below;
+        if (!known) {
+            below = INT64_MAX;
+        } else if (whole >= below) {
+            below = whole + 1;
+        }
     }
     hth_const_unmap(c);
     t->below = below < INT64_MAX ? hth_size_number(f->sizes, below) : HTH_SIZE_OTHER;

@@ -6,6 +6,7 @@
 // coords of follow.h).
 #include "graph/follow.h"
 
+#include "base/compare.h"
 #include "base/alloc.h"
 
 static const char *const picks = "picks by index along";
@@ -57,9 +58,11 @@ static bool gather_dims(hth_follow *f, int axis, hth_track *t)
         return false;
     }
     for (int d = 0; d < x->rank + at->rank - 1; d++) {
-        t->dim[d] = d < axis              ? x->dim[d]
-                    : d < axis + at->rank ? at->dim[d - axis]
-                                          : x->dim[d - at->rank + 1];
+        if (d < axis) {
+            t->dim[d] = x->dim[d];
+        } else {
+            t->dim[d] = d < axis + at->rank ? at->dim[d - axis] : x->dim[d - at->rank + 1];
+        }
     }
     t->rank = (int8_t)(x->rank + at->rank - 1);
     return true;
@@ -412,8 +415,8 @@ void hth_through_shape_of(hth_follow *f)
             to = hth_node_int(f->n, "end", rank);
     from += from < 0 ? rank : 0;
     to += to < 0 ? rank : 0;
-    from = from < 0 ? 0 : from > rank ? rank : from;
-    to = to < from ? from : to > rank ? rank : to;
+    from = hth_clamp(from, 0, rank);
+    to = hth_clamp(to, from, rank);
     int n = (int)(to - from);
     hth_track t = {.kind = HTH_TRACK_FIXED, .rank = 1, .dtype = HTH_DT_I64};
     t.dim[0] = hth_size_number(f->sizes, n);

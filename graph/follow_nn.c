@@ -362,10 +362,13 @@ static void resize_dims(hth_follow *f, const int *axes, int n, bool stretch)
             continue;
         }
         bool number = known && d > 0 && hth_size_value(f->sizes, x->dim[d], &length);
-        t.dim[d] = !stretch ? hth_follow_length(f)
-                   : sizes  ? hth_follow_element(f, 3, i)
-                   : number ? hth_size_number(f->sizes, s.dim[d])
-                            : hth_follow_length(f);
+        if (stretch && sizes) {
+            t.dim[d] = hth_follow_element(f, 3, i);
+        } else if (stretch && number) {
+            t.dim[d] = hth_size_number(f->sizes, s.dim[d]);
+        } else {
+            t.dim[d] = hth_follow_length(f);
+        }
     }
     t.equal = false;
     hth_follow_out(f, 0, &t);

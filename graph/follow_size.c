@@ -442,10 +442,20 @@ static int known_logic(hth_sizes *s, hth_op op, hth_size a, hth_size b)
 
 static hth_size compute_truth(hth_sizes *s, hth_op op, hth_size a, hth_size b)
 {
-    int known = op == HTH_OP_EQUAL ? known_equal(s, a, b)
-                : op == HTH_OP_AND || op == HTH_OP_OR || op == HTH_OP_XOR
-                    ? known_logic(s, op, a, b)
-                    : known_order(s, op, a, b);
+    int known;
+    switch (op) {
+    case HTH_OP_EQUAL:
+        known = known_equal(s, a, b);
+        break;
+    case HTH_OP_AND:
+    case HTH_OP_OR:
+    case HTH_OP_XOR:
+        known = known_logic(s, op, a, b);
+        break;
+    default:
+        known = known_order(s, op, a, b);
+        break;
+    }
     return known >= 0 ? hth_size_number(s, known) : hth_size_made(s, op, a, b, true);
 }
 
@@ -461,8 +471,10 @@ static hth_size compute_unary(hth_sizes *s, hth_op op, hth_size a)
         if (hth_size_at_least_0(s, a)) {
             return a;
         }
-        return number ? hth_size_number(s, op == HTH_OP_ABS ? -x : 0)
-                      : hth_size_made(s, op, a, a, true);
+        if (!number) {
+            return hth_size_made(s, op, a, a, true);
+        }
+        return hth_size_number(s, op == HTH_OP_ABS ? -x : 0);
     case HTH_OP_NOT:
         return number ? hth_size_number(s, x == 0) : hth_size_made(s, op, a, a, true);
     case HTH_OP_CEIL:

@@ -16,15 +16,25 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to follow the samples through a model");
 }
 
+// How many bytes the UTF-8 character that begins with `first` has; 0: none does.
+static int character_bytes(unsigned char first)
+{
+    if (first < 0x80) {
+        return 1;
+    }
+    if (first < 0xC2 || first >= 0xF5) {
+        return 0;
+    }
+    if (first < 0xE0) {
+        return 2;
+    }
+    return first < 0xF0 ? 3 : 4;
+}
+
 // How many bytes the UTF-8 character at `p` has; 0: it is none, or no text.
 static int character(const unsigned char *p)
 {
-    int n = p[0] < 0x80   ? 1
-            : p[0] < 0xC2 ? 0
-            : p[0] < 0xE0 ? 2
-            : p[0] < 0xF0 ? 3
-            : p[0] < 0xF5 ? 4
-                          : 0;
+    int n = character_bytes(p[0]);
     for (int i = 1; i < n; i++) {
         if ((p[i] & 0xC0) != 0x80) { // also where the text ends
             return 0;
@@ -61,6 +71,18 @@ static void say(hth_independence *out, const hth_graph *g, const hth_reason *r)
 
 // ---- inputs
 
+// Why a shape whose first dimension is no symbol has none.
+static const char *input_fault(const hth_shape *s)
+{
+    if (s->rank < 0) {
+        return "is not known";
+    }
+    if (s->rank == 0) {
+        return "does not exist";
+    }
+    return s->dim[0] < 0 ? "has no name" : "is fixed";
+}
+
 // input_symbol finds the symbol of all inputs' first dimensions; -1, with the reason: there is
 // none.
 static int input_symbol(const hth_graph *g, hth_independence *out)
@@ -71,10 +93,7 @@ static int input_symbol(const hth_graph *g, hth_independence *out)
         bool has = v->shape.rank > 0 && v->shape.dim[0] <= HTH_DIM_SYMBOL(0);
         if (!has) {
             snprintf(out->why, sizeof out->why, "the first dimension of input '%.120s' %s", v->name,
-                     v->shape.rank < 0     ? "is not known"
-                     : v->shape.rank == 0  ? "does not exist"
-                     : v->shape.dim[0] < 0 ? "has no name"
-                                           : "is fixed");
+                     input_fault(&v->shape));
             return -1;
         }
         int s = HTH_DIM_TO_SYMBOL(v->shape.dim[0]);
@@ -111,11 +130,15 @@ static void track_value(hth_follow *f, int value, bool input)
                      .dtype = v->dtype};
     t->outer = t->inner = hth_size_number(f->sizes, 1);
     for (int d = 0; d < s->rank; d++) {
-        t->dim[d] = input && d == 0  ? hth_size_samples(f->sizes)
-                    : s->dim[d] >= 0 ? hth_size_number(f->sizes, s->dim[d])
-                    : s->dim[d] <= HTH_DIM_SYMBOL(0)
-                        ? hth_size_open(f->sizes, HTH_DIM_TO_SYMBOL(s->dim[d]))
-                        : hth_size_fresh(f->sizes, true);
+        if (input && d == 0) {
+            t->dim[d] = hth_size_samples(f->sizes);
+        } else if (s->dim[d] >= 0) {
+            t->dim[d] = hth_size_number(f->sizes, s->dim[d]);
+        } else if (s->dim[d] <= HTH_DIM_SYMBOL(0)) {
+            t->dim[d] = hth_size_open(f->sizes, HTH_DIM_TO_SYMBOL(s->dim[d]));
+        } else {
+            t->dim[d] = hth_size_fresh(f->sizes, true);
+        }
     }
 }
 

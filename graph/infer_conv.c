@@ -48,9 +48,8 @@ static hth_err window_read(const hth_infer *c, const int64_t *kernel, window *w)
     const char *mode = hth_node_str(c->n, "auto_pad", "NOTSET");
     w->n = hth_infer_shape(c, 0)->rank - 2;
     w->ceil_mode = hth_node_int(c->n, "ceil_mode", 0) != 0;
-    w->padding = strncmp(mode, "SAME_", 5) == 0 ? SAME
-                 : strcmp(mode, "VALID") == 0   ? VALID
-                                                : EXPLICIT;
+    w->padding = strncmp(mode, "SAME_", 5) == 0 ? SAME : EXPLICIT;
+    w->padding = strcmp(mode, "VALID") == 0 ? VALID : w->padding;
     if (w->padding == EXPLICIT && strcmp(mode, "NOTSET") != 0) {
         return hth_infer_fail(c, HTH_EINVAL, "auto_pad '%s' is unknown", mode);
     }

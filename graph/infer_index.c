@@ -7,6 +7,8 @@
 // such a node at once (specialize.h).
 #include "graph/infer.h"
 
+#include "base/compare.h"
+
 #include <math.h>
 
 hth_err hth_infer_gather(hth_infer *c)
@@ -265,8 +267,8 @@ void hth_infer_shape_range(const hth_node *n, int rank, int *from, int *to)
     int64_t start = hth_node_int(n, "start", 0), end = hth_node_int(n, "end", rank);
     start += start < 0 ? rank : 0;
     end += end < 0 ? rank : 0;
-    *from = (int)(start < 0 ? 0 : start > rank ? rank : start);
-    *to = (int)(end < *from ? *from : end > rank ? rank : end);
+    *from = (int)hth_clamp(start, 0, rank);
+    *to = (int)hth_clamp(end, *from, rank);
 }
 
 hth_err hth_infer_shape_of(hth_infer *c)

@@ -82,7 +82,8 @@ static hth_err rnn_optional(hth_infer *c, int64_t rows, int64_t batch, int64_t b
 // hidden].
 hth_err hth_infer_rnn(hth_infer *c)
 {
-    int64_t gates = c->n->op == HTH_OP_LSTM ? 4 : c->n->op == HTH_OP_GRU ? 3 : 1, rows;
+    int64_t gates = c->n->op == HTH_OP_GRU ? 3 : 1, rows;
+    gates = c->n->op == HTH_OP_LSTM ? 4 : gates;
     for (int i = 0; i < 3; i++) {
         HTH_TRY(hth_infer_rank(c, i, 3, 3));
         HTH_TRY(hth_infer_same_dtype(c, 0, i));

@@ -2,6 +2,8 @@
 // graph/infer_shape.c - operators that regroup, cut, join, repeat or permute dimensions.
 #include "graph/infer.h"
 
+#include "base/compare.h"
+
 hth_err hth_infer_reshape(hth_infer *c)
 {
     const hth_shape *x = hth_infer_shape(c, 0);
@@ -203,8 +205,8 @@ static int64_t slice_length(int64_t dim, int64_t start, int64_t end, int64_t ste
     }
     start += start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
-    start = start < 0 ? 0 : start > high ? high : start;
-    end = end < low ? low : end > high ? high : end;
+    start = hth_clamp(start, 0, high);
+    end = hth_clamp(end, low, high);
     if (step > 0) {
         return end > start ? (end - start - 1) / step + 1 : 0;
     }

@@ -38,7 +38,10 @@ typedef struct walk {
 
 static unsigned char flags_of(const walk *w, int value)
 {
-    return value < 0 ? 0 : value < w->n_values ? w->flags[value] : SOFT;
+    if (value < 0) {
+        return 0;
+    }
+    return value < w->n_values ? w->flags[value] : SOFT;
 }
 
 static hth_err check_dim(const hth_graph *g, const hth_value *v, int axis, int64_t got,

@@ -91,7 +91,8 @@ int64_t hth_shape_elements(const hth_shape *s)
             return -1;
         }
     }
-    return s->rank < 0 ? -1 : zero ? 0 : n;
+    n = zero ? 0 : n;
+    return s->rank < 0 ? -1 : n;
 }
 
 const char *hth_shape_str(const hth_shape *s, char *out, size_t cap)
@@ -139,7 +140,8 @@ const char *hth_layout_name(hth_layout l)
 hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t *out)
 {
     hth_shape p = *s;
-    int64_t block = l == HTH_LAYOUT_C8 ? 8 : l == HTH_LAYOUT_C16 ? 16 : 1;
+    int64_t block = l == HTH_LAYOUT_C16 ? 16 : 1;
+    block = l == HTH_LAYOUT_C8 ? 8 : block;
     if (p.rank >= 2 && p.dim[1] > 0 && p.dim[1] < INT64_MAX - block) {
         p.dim[1] = (p.dim[1] + block - 1) / block * block;
     }

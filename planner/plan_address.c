@@ -240,11 +240,14 @@ static void address_keys(hth_address *a, int kind)
 static hth_err address_many(hth_address *a)
 {
     int *by_last = hth_alloc((size_t)a->n * sizeof *by_last);
-    hth_err err =
-        by_last != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
-    err = err == HTH_OK ? address_sort_stages(a, true, by_last) : err;
-    err = err == HTH_OK ? address_sort_stages(a, false, a->order) : err;
-    err = err == HTH_OK ? hth_address_stream(a, a->order, by_last) : err;
+    if (by_last == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
+    }
+    hth_err err;
+    HTH_GOTO(address_sort_stages(a, true, by_last), out);
+    HTH_GOTO(address_sort_stages(a, false, a->order), out);
+    err = hth_address_stream(a, a->order, by_last);
+out:
     hth_free(by_last);
     return err;
 }
@@ -325,10 +328,8 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
                      .best_height = UINT64_MAX,
                      .peak = peak,
                      .goal = target > peak ? target : peak,
-                     .most = (int64_t)ADDRESS_VISITS * (effort > 0 && target >= peak
-                                                            ? effort * ADDRESS_PATIENCE
-                                                        : effort > 0 ? effort
-                                                                     : 1)};
+                     .most = (int64_t)ADDRESS_VISITS * (effort > 0 ? effort : 1)};
+    a.most *= effort > 0 && target >= peak ? ADDRESS_PATIENCE : 1;
     hth_err err = HTH_ENOMEM;
     if (!a.start || !a.order || !a.key || !a.placed || !a.near || !a.best) {
         hth_fail(err, "no memory to place %d buffers", n);

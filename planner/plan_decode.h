@@ -40,10 +40,10 @@ typedef struct hth_flight { // a copy in flight
 typedef struct hth_read { // of a tensor, by a rerun
     int next, stage;
 } hth_read;
-typedef struct hth_run { // a rerun of a stage
+typedef struct hth_stage_rerun { // a rerun of a stage
     int next, node, stage;
     uint64_t scratch;
-} hth_run;
+} hth_stage_rerun;
 
 typedef struct hth_group { // stages without a pause: a rerun in the first serves them all
     int first, last;
@@ -69,7 +69,7 @@ typedef struct hth_decoder {
     int *read_of;                  // per tensor: first of `read`
     int *run_of;                   // per stage: first of `run`, nodes ascending
     hth_read *read;
-    hth_run *run;
+    hth_stage_rerun *run;
     hth_group *group;       // of all intervals in mode REMATERIALIZE
     int *group_of, *groups; // per such interval: its first group, how many
     int n_reads, cap_reads, n_runs, cap_runs, n_groups, cap_groups;

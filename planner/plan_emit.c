@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct place_emit {
-    hth_place *x;
+    hth_placement *x;
     hth_plan_builder builder;
     int *issue;    // per use: stage before which its fetch is issued
     int *after;    // per use: stage whose compute it waits for, -1: none
@@ -22,7 +22,7 @@ typedef struct place_emit {
 // by their last stage.
 static void emit_advance(place_emit *e, const int *by_last)
 {
-    const hth_place *x = e->x;
+    const hth_placement *x = e->x;
     int previous = 0, n_done = 0; // rectangles that end before the fetch's first stage
     for (int u = 0; u < x->model.n_uses; u++) {
         if (!x->decision.fetched[u]) {
@@ -52,7 +52,7 @@ static void emit_advance(place_emit *e, const int *by_last)
 }
 
 // Stages are small numbers: a counting sort.
-static hth_err emit_sort_by_last(const hth_place *x, int *by_last)
+static hth_err emit_sort_by_last(const hth_placement *x, int *by_last)
 {
     int *count = hth_calloc((size_t)x->p->n_nodes + 1, sizeof *count);
     if (count == NULL) {
@@ -86,7 +86,7 @@ static hth_err emit_alloc(place_emit *e, int t)
 // Fetches issued before stage s; *next is the first use not issued yet.
 static hth_err emit_fetches(place_emit *e, int s, int *next)
 {
-    const hth_place *x = e->x;
+    const hth_placement *x = e->x;
     for (; *next < x->model.n_uses; ++*next) {
         int u = *next;
         if (!x->decision.fetched[u]) {
@@ -107,7 +107,7 @@ static hth_err emit_fetches(place_emit *e, int s, int *next)
 
 static hth_err emit_compute(place_emit *e, int s, int *waits, int n_waits)
 {
-    const hth_place *x = e->x;
+    const hth_placement *x = e->x;
     const hth_plan_node *n = &x->p->nodes[s];
     for (int j = 0; j < n->n_outputs; j++) {
         HTH_TRY(emit_alloc(e, n->outputs[j]));
@@ -122,7 +122,7 @@ static hth_err emit_compute(place_emit *e, int s, int *waits, int n_waits)
 // Whether tensor t, an input or output of stage s, leaves the arena there.
 static bool emit_leaves(const place_emit *e, int t, int s)
 {
-    const hth_place *x = e->x;
+    const hth_placement *x = e->x;
     if (e->place[t] >= 0) { // a fetched weight leaves after the last use that its place serves
         return x->rect[e->place[t]].last == s;
     }
@@ -149,7 +149,7 @@ static hth_err emit_ends(place_emit *e, int s)
 
 static hth_err emit_stages(place_emit *e, int *waits)
 {
-    const hth_place *x = e->x;
+    const hth_placement *x = e->x;
     const hth_stream_model *m = &x->model;
     int issued = 0, needed = 0;
     for (int t = 0; t < x->p->n_tensors; t++) {
@@ -173,7 +173,7 @@ static hth_err emit_stages(place_emit *e, int *waits)
     return HTH_OK;
 }
 
-hth_err hth_place_emit(hth_place *x, hth_plan *plan)
+hth_err hth_place_emit(hth_placement *x, hth_plan *plan)
 {
     size_t n_uses = (size_t)x->model.n_uses, n_stages = (size_t)x->p->n_nodes;
     place_emit e = {.x = x,

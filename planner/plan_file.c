@@ -205,7 +205,10 @@ static hth_err file_int(const json_t *o, const char *key, bool must, int64_t min
     double d = json_number_value(v);
     bool whole =
         json_is_integer(v) || (json_is_real(v) && d > -9e15 && d < 9e15 && d == (double)(int64_t)d);
-    int64_t i = json_is_integer(v) ? json_integer_value(v) : whole ? (int64_t)d : 0;
+    int64_t i = json_is_integer(v) ? json_integer_value(v) : 0;
+    if (whole && !json_is_integer(v)) {
+        i = (int64_t)d;
+    }
     if (!whole || i < min || i > max) {
         return hth_fail(HTH_EINVAL, "'%s' is not a whole number from %lld to %lld", key,
                         (long long)min, (long long)max);

@@ -153,7 +153,7 @@ static uint64_t fit_algorithms(hth_decoder *d, int s, int64_t room, double *us)
     *us += m->menu[d->item[s]].time_us - hth_step_fastest(m, s)->time_us;
     uint64_t most = m->menu[d->item[s]].workspace;
     for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
-        hth_run *run = &d->run[r];
+        hth_stage_rerun *run = &d->run[r];
         // The node's own algorithm, so that the bits are the same: both give way.
         int item = fit_item(m, run->node, room - (int64_t)run->scratch);
         int was = d->item[run->node];

@@ -27,7 +27,7 @@ static uint64_t inference_tighten(uint64_t budget, uint64_t floor, uint64_t exce
 
 // The floor, or HTH_ETOOBIG. Placing it takes as long as a round, so it is not placed when it is
 // far below the budget: then the bytes alone will do.
-static hth_err inference_floor(hth_place *x, bool exact, uint64_t *floor)
+static hth_err inference_floor(hth_placement *x, bool exact, uint64_t *floor)
 {
     *floor = hth_stream_minimal(&x->model, &x->decision);
     if (exact || *floor + *floor / 8 >= x->p->budget) {
@@ -38,7 +38,7 @@ static hth_err inference_floor(hth_place *x, bool exact, uint64_t *floor)
 }
 
 // Decides and places within the budget.
-static hth_err inference_decide(hth_place *x)
+static hth_err inference_decide(hth_placement *x)
 {
     uint64_t budget = x->p->budget, floor;
     bool fastest;
@@ -67,7 +67,7 @@ static hth_err inference_decide(hth_place *x)
 
 // No plan is faster: all nodes at their fastest, and over the link at least the weights that find
 // no room besides the largest stage (less their padding, which is not copied).
-static double inference_lower_bound(const hth_place *x)
+static double inference_lower_bound(const hth_placement *x)
 {
     const hth_stream_model *m = &x->model;
     double compute = 0;
@@ -88,7 +88,7 @@ static double inference_lower_bound(const hth_place *x)
     return link ? fmax(compute, (double)(all - have) / x->p->h2d_bytes_per_s * 1e6) : compute;
 }
 
-static hth_err inference_plan(hth_place *x, hth_plan *plan)
+static hth_err inference_plan(hth_placement *x, hth_plan *plan)
 {
     plan->streamed = hth_calloc((size_t)x->p->n_tensors, sizeof *plan->streamed);
     if (plan->streamed == NULL) {
@@ -115,7 +115,7 @@ static hth_err inference_plan(hth_place *x, hth_plan *plan)
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out)
 {
     uint64_t start_ns = hth_now_ns();
-    hth_place x;
+    hth_placement x;
     *out = NULL;
     HTH_TRY(hth_place_open(p, &x));
     hth_plan *plan = hth_calloc(1, sizeof *plan);
@@ -135,7 +135,7 @@ hth_err hth_plan_inference(const hth_problem *p, hth_plan **out)
 
 hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes)
 {
-    hth_place x;
+    hth_placement x;
     HTH_TRY(hth_place_open(p, &x));
     hth_err err = hth_place_minimal(&x);
     *bytes = hth_place_bytes(&x);

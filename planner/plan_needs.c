@@ -35,7 +35,7 @@ static double needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
             all += hth_plan_round(m->p->tensors[n->outputs[j]].bytes);
         }
         at = d->n_runs++;
-        d->run[at] = (hth_run){d->run_of[s], v, s, all};
+        d->run[at] = (hth_stage_rerun){d->run_of[s], v, s, all};
         d->run_of[s] = at;
         us = hth_step_fastest(m, v)->time_us;
         for (int j = 0; j < n->n_inputs; j++) {

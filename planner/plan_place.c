@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void hth_place_close(hth_place *x)
+void hth_place_close(hth_placement *x)
 {
     hth_buffers_fini(&x->buffers);
     hth_stream_model_fini(&x->model);
@@ -17,9 +17,9 @@ void hth_place_close(hth_place *x)
     hth_free(x->of_use);
 }
 
-hth_err hth_place_open(const hth_problem *p, hth_place *x)
+hth_err hth_place_open(const hth_problem *p, hth_placement *x)
 {
-    *x = (hth_place){.p = p};
+    *x = (hth_placement){.p = p};
     HTH_TRY(hth_problem_check(p));
     hth_err err;
     HTH_GOTO(hth_plan_buffers(p, &x->buffers), fail);
@@ -38,7 +38,7 @@ fail:
     return err;
 }
 
-hth_err hth_place_assign(hth_place *x, uint64_t target)
+hth_err hth_place_assign(hth_placement *x, uint64_t target)
 {
     const hth_stream_model *m = &x->model;
     memcpy(x->rect, x->buffers.rect, (size_t)x->buffers.n * sizeof *x->rect);
@@ -51,7 +51,7 @@ hth_err hth_place_assign(hth_place *x, uint64_t target)
         }
     }
     for (int u = 0; u < m->n_uses; u++) {
-        const hth_use *use = &m->use[u];
+        const hth_stream_use *use = &m->use[u];
         x->of_use[u] = -1;
         if (!x->decision.stream[use->weight]) {
             continue;
@@ -68,7 +68,7 @@ hth_err hth_place_assign(hth_place *x, uint64_t target)
     return hth_address_assign(x->rect, x->n_rects, target, 1, &x->arena_bytes);
 }
 
-hth_err hth_place_minimal(hth_place *x)
+hth_err hth_place_minimal(hth_placement *x)
 {
     hth_stream_minimal(&x->model, &x->decision);
     return hth_place_assign(x, 0);
@@ -77,7 +77,7 @@ hth_err hth_place_minimal(hth_place *x)
 // Polish.
 
 // The rectangles of every stage, as adjacency: of stage s, list[start[s] .. start[s + 1]).
-static hth_err place_stages(const hth_place *x, int **start, int **list)
+static hth_err place_stages(const hth_placement *x, int **start, int **list)
 {
     int n = x->p->n_nodes;
     size_t sum = 0;
@@ -114,7 +114,7 @@ static int place_cmp(const void *a, const void *b)
 
 // Gives stage s the fastest algorithm whose workspace fits an interval below `limit`. `near` is
 // scratch.
-static void place_polish_stage(hth_place *x, int s, const int *list, int n, uint64_t limit,
+static void place_polish_stage(hth_placement *x, int s, const int *list, int n, uint64_t limit,
                                hth_rect *near)
 {
     const hth_menu_item *menu = &x->model.menu[x->model.menu_start[s]];
@@ -147,7 +147,7 @@ static void place_polish_stage(hth_place *x, int s, const int *list, int n, uint
 }
 
 // Makes weights resident, in order of need (the first ones have least compute to hide behind).
-static void place_polish_weights(hth_place *x)
+static void place_polish_weights(hth_placement *x)
 {
     hth_stream_model *m = &x->model;
     hth_stream_decision *d = &x->decision;
@@ -167,7 +167,7 @@ static void place_polish_weights(hth_place *x)
     }
 }
 
-hth_err hth_place_polish(hth_place *x)
+hth_err hth_place_polish(hth_placement *x)
 {
     int *start = NULL, *list = NULL, widest = 0;
     place_polish_weights(x);

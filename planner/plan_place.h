@@ -6,7 +6,7 @@
 
 #include "planner/plan_stream.h"
 
-typedef struct hth_place {
+typedef struct hth_placement {
     const hth_problem *p;
     hth_buffers buffers;
     hth_stream_model model;
@@ -16,31 +16,31 @@ typedef struct hth_place {
     hth_rect *rect;
     int *of_stage, *of_use;
     uint64_t arena_bytes;
-} hth_place;
+} hth_placement;
 
 // hth_place_open checks the problem and makes its model. The problem must outlive it.
-hth_err hth_place_open(const hth_problem *p, hth_place *x);
-void hth_place_close(hth_place *x);
+hth_err hth_place_open(const hth_problem *p, hth_placement *x);
+void hth_place_close(hth_placement *x);
 
 // hth_place_assign gives the decision's rectangles addresses, below `target` if it can.
-hth_err hth_place_assign(hth_place *x, uint64_t target);
+hth_err hth_place_assign(hth_placement *x, uint64_t target);
 // hth_place_minimal decides for the fewest bytes and places that: the floor.
-hth_err hth_place_minimal(hth_place *x);
+hth_err hth_place_minimal(hth_placement *x);
 // hth_place_polish uses what the budget leaves free without moving anything: weights become
 // resident where there is room besides the arena, and workspaces of faster algorithms are put into
 // intervals of their stages.
-hth_err hth_place_polish(hth_place *x);
+hth_err hth_place_polish(hth_placement *x);
 
-static inline const hth_menu_item *hth_place_item(const hth_place *x, int s)
+static inline const hth_menu_item *hth_place_item(const hth_placement *x, int s)
 {
     return &x->model.menu[x->model.menu_start[s] + x->decision.item[s]];
 }
-static inline uint64_t hth_place_bytes(const hth_place *x)
+static inline uint64_t hth_place_bytes(const hth_placement *x)
 {
     return x->decision.resident_bytes + x->arena_bytes;
 }
 
 // hth_place_emit appends the placement's instructions to an empty plan.
-hth_err hth_place_emit(hth_place *x, hth_plan *plan);
+hth_err hth_place_emit(hth_placement *x, hth_plan *plan);
 
 #endif

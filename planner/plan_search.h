@@ -42,7 +42,7 @@ typedef struct hth_search {
     double elite_score[HTH_SEARCH_ELITES]; // ascending
     double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
     struct hth_dual **prices;              // the caller's, may be NULL: where the dual ended
-    struct hth_job_memory *share;          // per interval: what the dual does, ..
+    struct hth_bound_share *share;         // per interval: what the dual does, ..
     bool shares;                           // .. once there is one
 } hth_search;
 

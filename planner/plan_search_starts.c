@@ -25,9 +25,12 @@ void hth_search_away(hth_search *x)
 {
     hth_outcome o;
     for (int g = 0; g < x->m->n_intervals; g++) {
-        x->mode[g] = hth_search_allows(x, g, HTH_INTERVAL_OFFLOAD)     ? HTH_INTERVAL_OFFLOAD
-                     : hth_search_allows(x, g, HTH_INTERVAL_RECOMPUTE) ? HTH_INTERVAL_RECOMPUTE
-                                                                       : HTH_INTERVAL_KEEP;
+        x->mode[g] = HTH_INTERVAL_KEEP;
+        if (hth_search_allows(x, g, HTH_INTERVAL_OFFLOAD)) {
+            x->mode[g] = HTH_INTERVAL_OFFLOAD;
+        } else if (hth_search_allows(x, g, HTH_INTERVAL_RECOMPUTE)) {
+            x->mode[g] = HTH_INTERVAL_RECOMPUTE;
+        }
     }
     x->score = hth_search_try(x, x->mode, &o);
     hth_search_keep_best(x);
@@ -84,14 +87,15 @@ static void search_round(hth_search *x, double least, bool blur)
     int tensor = -1;
     double at = least;
     for (int g = 0; g < m->n_intervals; g++) {
-        const hth_job_memory *s = &x->share[g];
+        const hth_bound_share *s = &x->share[g];
         if (m->interval[g].tensor != tensor && blur) {
             at = least * (1 - 0.001 * hth_search_random(x, 1000));
         }
         tensor = m->interval[g].tensor;
-        x->mode[g] = (double)s->offload + (double)s->recompute <= at ? HTH_INTERVAL_KEEP
-                     : s->offload > s->recompute                     ? HTH_INTERVAL_OFFLOAD
-                                                                     : HTH_INTERVAL_RECOMPUTE;
+        x->mode[g] = s->offload > s->recompute ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_RECOMPUTE;
+        if ((double)s->offload + (double)s->recompute <= at) {
+            x->mode[g] = HTH_INTERVAL_KEEP;
+        }
     }
 }
 

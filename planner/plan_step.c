@@ -199,10 +199,14 @@ static void step_kept(hth_step *m)
     for (int t = 0; t < m->p->n_tensors; t++) {
         int producer = m->p->tensors[t].producer, n = m->use_start[t + 1] - m->use_start[t];
         int64_t bytes = (int64_t)m->bytes[t];
-        m->first[t] = producer >= 0 ? producer : n > 0 ? 0 : -1;
-        m->last[t] = m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1
-                     : n > 0                                ? m->use[m->use_start[t + 1] - 1]
-                                                            : producer;
+        m->first[t] = producer;
+        m->last[t] = n > 0 ? m->use[m->use_start[t + 1] - 1] : producer;
+        if (producer < 0) {
+            m->first[t] = n > 0 ? 0 : -1;
+        }
+        if (m->p->tensors[t].cls == HTH_MEM_OUTPUT) {
+            m->last[t] = m->n_stages - 1;
+        }
         m->heir[t] = -1;
         if (m->arena[t] && bytes > 0 && m->first[t] >= 0) {
             m->kept[m->first[t]] += bytes;
@@ -237,13 +241,15 @@ static void step_menus(hth_step *m)
 
 void hth_step_trim(hth_step *m, hth_trim how)
 {
-    int behind = (int)(m->menu_free - m->menu);
+    int free = (int)(m->menu_free - m->menu); // they follow the menus
     for (int s = 0; s < m->n_stages; s++) {
-        int whole = m->menu_whole[s], end = s + 1 < m->n_stages ? m->menu_whole[s + 1] : behind;
-        m->menu_start[s] = how == HTH_TRIM_FREE       ? behind + s
-                           : how == HTH_TRIM_SMALLEST ? end - 1
-                                                      : whole;
-        m->menu_end[s] = how == HTH_TRIM_FREE ? behind + s + 1 : end;
+        int end = s + 1 < m->n_stages ? m->menu_whole[s + 1] : free;
+        m->menu_start[s] = how == HTH_TRIM_SMALLEST ? end - 1 : m->menu_whole[s];
+        m->menu_end[s] = end;
+        if (how == HTH_TRIM_FREE) {
+            m->menu_start[s] = free + s;
+            m->menu_end[s] = free + s + 1;
+        }
     }
 }
 

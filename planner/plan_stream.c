@@ -52,7 +52,7 @@ static uint64_t stream_min_room(hth_stream_model *m, const hth_stream_decision *
     uint64_t most = 0;
     memcpy(m->used_base, m->base, (size_t)m->n_stages * sizeof *m->base);
     for (int u = 0; u < m->n_uses; u++) {
-        const hth_use *x = &m->use[u];
+        const hth_stream_use *x = &m->use[u];
         for (int s = x->need; d->stream[x->weight] && s <= x->last; s++) {
             m->used_base[s] += m->weight[x->weight].bytes;
         }
@@ -78,7 +78,7 @@ static uint64_t stream_resident(const hth_stream_model *m, const hth_stream_deci
 static void stream_intervals(hth_stream_model *m, hth_stream_decision *d, uint64_t room)
 {
     for (int u = 0; u < m->n_uses; u++) {
-        const hth_use *x = &m->use[u];
+        const hth_stream_use *x = &m->use[u];
         d->fetched[u] = d->stream[x->weight];
         d->begin[u] = x->need;
         if (!d->fetched[u] || x->previous < 0) {
@@ -138,7 +138,7 @@ static void stream_leads(hth_stream_model *m, hth_stream_decision *d, uint64_t r
         if (!d->fetched[u]) {
             continue;
         }
-        const hth_use *x = &m->use[u];
+        const hth_stream_use *x = &m->use[u];
         uint64_t bytes = m->weight[x->weight].bytes;
         int s = x->need, stop = x->previous >= 0 ? m->use[x->previous].last + 1 : 0;
         stop = stop > floor ? stop : floor;
@@ -280,7 +280,7 @@ static void stream_order(const hth_stream_model *m, int kind, stream_rank *rank)
         rank[w] = (stream_rank){0, w};
     }
     for (int u = 0; u < m->n_uses; u++) {
-        const hth_use *x = &m->use[u];
+        const hth_stream_use *x = &m->use[u];
         const hth_streamable *w = &m->weight[x->weight];
         if (x->previous >= 0) {
             rank[x->weight].key *= kind == 1 ? 1 : 0.5; // every further use is another copy
@@ -356,8 +356,8 @@ static void stream_flips(hth_stream_model *m, uint64_t budget, uint64_t seed,
                          hth_stream_decision *x, hth_stream_decision *best)
 {
     uint64_t random = seed * 2 + 1;
-    int steps = m->n_weights == 0 ? 0 : m->n_stages > 2000 ? STREAM_FLIPS / 2 : STREAM_FLIPS;
-    for (int step = 0; step < steps; step++) {
+    int steps = m->n_stages > 2000 ? STREAM_FLIPS / 2 : STREAM_FLIPS;
+    for (int step = 0; step < steps && m->n_weights > 0; step++) {
         memcpy(x->stream, best->stream, (size_t)m->n_weights * sizeof *x->stream);
         size_t w = stream_random(&random) % (size_t)m->n_weights;
         x->stream[w] ^= 1;

@@ -13,11 +13,11 @@ typedef struct hth_streamable {
 } hth_streamable;
 
 // A run of adjacent stages that use a weight. Sorted by `need`, which is the order of the link.
-typedef struct hth_use {
+typedef struct hth_stream_use {
     int weight; // index of a hth_streamable
     int need, last;
     int previous; // the weight's use before, -1: none
-} hth_use;
+} hth_stream_use;
 
 typedef struct hth_stream_model {
     const hth_problem *p;
@@ -27,7 +27,7 @@ typedef struct hth_stream_model {
     int *menu_start; // [n_stages + 1]
     hth_menu_item *menu;
     hth_streamable *weight;
-    hth_use *use;
+    hth_stream_use *use;
     uint64_t resident_bytes; // with nothing streamed
     uint64_t fixed_bytes;    // resident that cannot be streamed
     // scratch of the decoder, [n_stages + 1] and [n_uses]

@@ -78,7 +78,7 @@ static void model_uses(hth_stream_model *m, const int *of_tensor, int *open)
                 m->use[open[w]].last = s;
                 continue;
             }
-            m->use[m->n_uses] = (hth_use){w, s, s, open[w]};
+            m->use[m->n_uses] = (hth_stream_use){w, s, s, open[w]};
             open[w] = m->n_uses++;
         }
     }

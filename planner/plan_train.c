@@ -134,11 +134,16 @@ static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, ht
     uint64_t found = UINT64_MAX;
     // every interval HTH_INTERVAL_KEEP, which is 0
     uint8_t *keep = hth_calloc((size_t)x->m->n_intervals + 1, sizeof *keep);
-    hth_err err = keep == NULL ? hth_fail(HTH_ENOMEM, "no memory for a plan") : HTH_OK;
-    err = err == HTH_OK ? train_measure(p, x, x->best, &found, best) : err;
-    err = err == HTH_OK ? train_measure(p, x, keep, &found, best) : err;
+    if (keep == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a plan");
+    }
+    hth_err err;
+    HTH_GOTO(train_measure(p, x, x->best, &found, best), out);
+    HTH_GOTO(train_measure(p, x, keep, &found, best), out);
+    err = train_too_big(p, o, found);
+out:
     hth_free(keep);
-    return err == HTH_OK ? train_too_big(p, o, found) : err;
+    return err;
 }
 
 // Plans for `budget` bytes; *best: the fastest plan within p->budget so far.

@@ -396,6 +396,20 @@ static hth_err verify_offload(verify *v, const hth_instr *in, const verify_clock
 
 // The replay.
 
+static hth_err verify_kind(verify *v, const hth_instr *in, verify_clock *start)
+{
+    switch (in->kind) {
+    case HTH_INSTR_COMPUTE:
+        return verify_compute(v, in, start);
+    case HTH_INSTR_FREE:
+        return verify_free(v, in);
+    case HTH_INSTR_OFFLOAD:
+        return verify_offload(v, in, start);
+    default: // both give it a buffer
+        return verify_alloc(v, in, start);
+    }
+}
+
 static hth_err verify_instr(verify *v)
 {
     const hth_instr *in = &v->plan->instrs[v->i];
@@ -411,10 +425,7 @@ static hth_err verify_instr(verify *v)
         }
         clock_join(&start, &v->done[in->waits[j]]);
     }
-    hth_err err = in->kind == HTH_INSTR_COMPUTE   ? verify_compute(v, in, &start)
-                  : in->kind == HTH_INSTR_FREE    ? verify_free(v, in)
-                  : in->kind == HTH_INSTR_OFFLOAD ? verify_offload(v, in, &start)
-                                                  : verify_alloc(v, in, &start);
+    hth_err err = verify_kind(v, in, &start);
     start.at[lane] = v->lane[lane].at[lane] + 1;
     v->done[v->i] = v->lane[lane] = start;
     return err;

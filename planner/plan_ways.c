@@ -154,17 +154,19 @@ void hth_search_note(hth_search *x, const hth_outcome *o)
         const hth_interval *interval = &m->interval[g];
         int need = d->need[g], q = interval->q < m->n_stages ? interval->q : d->until[g];
         x->end[g] = interval->q < m->n_stages && !interval->cyclic ? interval->q : d->until[g] + 1;
-        x->modes[g] = need >= m->n_stages ? 0
-                      : need + 1 < q      ? HTH_N_INTERVAL_MODES
-                                          : HTH_INTERVAL_REMATERIALIZE;
+        x->modes[g] = need + 1 < q ? HTH_N_INTERVAL_MODES : HTH_INTERVAL_REMATERIALIZE;
+        if (need >= m->n_stages) {
+            x->modes[g] = 0;
+        }
     }
     moves_late(x, o);
     for (int g = 0; g < m->n_intervals; g++) {
         const hth_interval *interval = &m->interval[g];
         int end = interval->q < m->n_stages ? interval->q : d->until[g];
-        x->span[g] = interval->p < 0 || end <= interval->p
-                         ? d->start_us[end > 0 ? end : 0]
-                         : d->start_us[end] - d->end_us[interval->p];
+        x->span[g] = d->start_us[end > 0 ? end : 0];
+        if (interval->p >= 0 && end > interval->p) {
+            x->span[g] -= d->end_us[interval->p];
+        }
     }
     x->fits = o->excess == 0;
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// sched/work.h - the run queue of a device, and work that it can interrupt: each has a stack of its
-// own (fiber.h), so that a call that takes long is left in the middle, at a preemption point, and
-// gone on with later. One thread: the device's *loop*.
+// sched/work.h - the run queue of a device, and works that it can interrupt: each has a stack of
+// its own (fiber.h), so a long call can stop at a preemption point in its middle and continue
+// later. One thread: the device's *loop*.
 //
 // Design notes
-// Only the loop decides. On its own stack it takes what arrives, asks the run queue who is next,
-// and has that compute: what is short there and then, what may take long as a *work*. Code that
-// computes for long calls hth_work_point as often as it can bear an interruption. On a work's stack
-// that gives the device back to the loop where somebody else wants it; on the loop's own the loop
-// only looks what arrived. So nothing ever computes inside another's call.
+// Only the loop decides. On its own stack it accepts what arrives, asks the run queue what is next,
+// and runs that: short items there and then, long ones as a *work*. Code that computes for long
+// calls hth_work_point wherever it can be interrupted. On a work's stack the point yields the
+// device to the loop if another item wants it; on the loop's own stack it only accepts what
+// arrived. So nothing ever computes inside another item's call.
 //
-// What must not be met half done - a run whose values lie in the memory that all runs share -
-// holds the device (hth_work_hold): points inside are looks only.
+// What must not be interrupted half done (a run, whose values lie in the memory that all runs
+// share) holds the device (hth_work_hold): points inside it only accept.
 //
-// A work that computes on other threads for a while (hth_work_elsewhere) is *away*: the loop serves
-// others, and goes on with it when that has ended.
+// A work that computes on other threads for a while (hth_work_elsewhere) is *away*: the loop runs
+// other items, and continues the work when that computation has ended.
 #ifndef HTH_SCHED_WORK_H
 #define HTH_SCHED_WORK_H
 
@@ -63,10 +63,10 @@ void hth_work_fini(hth_work_queue *queue); // no work is in progress
 
 // ---- for the loop
 
-// hth_work_begin has fn(arg) done as `work`, and returns when its first slice has ended. Without
-// memory for a stack it is done at once, without interruption.
+// hth_work_begin runs fn(arg) as `work`, and returns when its first slice has ended. Without
+// memory for a stack it runs at once, without interruption.
 void hth_work_begin(hth_work_queue *queue, hth_work *work, void (*fn)(void *arg), void *arg);
-// hth_work_go goes on with a work in progress, for a slice; not while it computes elsewhere.
+// hth_work_go continues a work in progress, for a slice; not while it computes elsewhere.
 void hth_work_go(hth_work_queue *queue, hth_work *work);
 bool hth_work_busy(const hth_work *work); // in progress
 // hth_work_computes says that a work is away and still computes there.
@@ -74,15 +74,15 @@ bool hth_work_computes(const hth_work_queue *queue, const hth_work *work);
 // hth_work_ran notes that the loop computed on its own stack for took_ns.
 void hth_work_ran(hth_work_queue *queue, uint64_t took_ns);
 
-// ---- for what computes. q NULL: the caller has the device for itself
+// ---- for what computes. queue NULL: the caller has the device for itself
 
 // hth_work_point is a preemption point. true: others have computed meanwhile.
 bool hth_work_point(hth_work_queue *queue);
 // hth_work_hold keeps the device until hth_work_let; they nest.
 void hth_work_hold(hth_work_queue *queue);
 void hth_work_let(hth_work_queue *queue);
-// hth_work_elsewhere does fn(arg) on other threads while the loop serves others, and returns its
-// result. It is done here where there are none, or where the caller is no work.
+// hth_work_elsewhere runs fn(arg) on other threads while the loop runs other items, and returns its
+// result. It runs here if there are none, or if the caller is not a work.
 hth_err hth_work_elsewhere(hth_work_queue *queue, hth_err (*fn)(void *arg), void *arg);
 
 #endif

@@ -17,6 +17,8 @@
 // needs them and end with the owner thread.
 #include "device/cpu/team.h"
 
+#include "base/compare.h"
+
 #include "device/cpu/quantum.h"
 
 #include <limits.h>
@@ -385,7 +387,7 @@ static int omp_inside(void)
 
 void hth_team_set(int n_threads)
 {
-    me.size = n_threads < 1 ? 1 : n_threads > TEAM_MAX ? TEAM_MAX : n_threads;
+    me.size = (int)hth_clamp(n_threads, 1, TEAM_MAX);
 }
 
 void hth_team_keep(bool on)

@@ -10,7 +10,8 @@ static bool usual_cell(const hth_node *n, bool *relu)
 {
     static const char *const usual[] = {"Sigmoid", "Tanh", "Tanh"};
     const hth_attr *names = hth_node_attr(n, "activations");
-    int per = n->op == HTH_OP_LSTM ? 3 : n->op == HTH_OP_GRU ? 2 : 1;
+    int per = n->op == HTH_OP_GRU ? 2 : 1;
+    per = n->op == HTH_OP_LSTM ? 3 : per;
     int relus = 0;
     *relu = false;
     for (int i = 0; names != NULL && names->type == HTH_ATTR_STRINGS && i < names->n; i++) {

@@ -2,6 +2,7 @@
 // graph/autodiff/grad_shape.c - gradients of operators that move or repeat elements.
 #include "graph/autodiff/grad.h"
 
+#include "base/compare.h"
 #include "base/alloc.h"
 
 #include <string.h>
@@ -124,10 +125,11 @@ static bool slice_read(hth_grad *c, const hth_node *n, const hth_shape *x, int64
         steps[i] = 1;
     }
     for (int i = 0; i < count; i++) {
-        int a = (int)(!has_axes ? i : axes[i] < 0 ? axes[i] + x->rank : axes[i]);
+        int a = has_axes ? (int)axes[i] : i;
+        a += a < 0 ? x->rank : 0;
         int64_t last = x->dim[a] > 0 ? x->dim[a] - 1 : 0;
         int64_t at = from[i] < 0 ? from[i] + x->dim[a] : from[i];
-        starts[a] = at < 0 ? 0 : at > last ? last : at;
+        starts[a] = hth_clamp(at, 0, last);
         steps[a] = has_steps && y.dim[a] > 1 ? step[i] : 1;
     }
     return true;
@@ -153,7 +155,7 @@ static int64_t pad_source(const char *mode, int64_t p, int64_t n)
 {
     int64_t period = mode[0] == 'w' ? n : 2 * (n - 1);
     if (mode[0] == 'e' || period <= 0) { // edge
-        return p < 0 ? 0 : p >= n ? n - 1 : p;
+        return hth_clamp(p, 0, n - 1);
     }
     p = (p % period + period) % period;
     return p < n ? p : period - p; // reflect; for wrap p < n always
@@ -200,7 +202,8 @@ void hth_grad_pad(hth_grad *c, const hth_node *n)
         return;
     }
     for (int i = 0; i < n_axes; i++) {
-        int a = (int)(!has_axes ? i : axes[i] < 0 ? axes[i] + x.rank : axes[i]);
+        int a = has_axes ? (int)axes[i] : i;
+        a += a < 0 ? x.rank : 0;
         back[a] = -given[i];
         back[x.rank + a] = -given[n_axes + i];
     }

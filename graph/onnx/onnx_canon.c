@@ -253,10 +253,8 @@ static hth_err canon_grid_sample(const canon *c)
 {
     hth_node *n = onnx_canon_node(c);
     const char *mode = hth_node_str(n, "mode", "bilinear");
-    mode = strcmp(mode, "bilinear") == 0  ? "linear"
-           : strcmp(mode, "bicubic") == 0 ? "cubic"
-                                          : "nearest";
-    return hth_node_set_str(n, "mode", mode);
+    const char *newest = strcmp(mode, "bicubic") == 0 ? "cubic" : "nearest";
+    return hth_node_set_str(n, "mode", strcmp(mode, "bilinear") == 0 ? "linear" : newest);
 }
 
 static hth_err canon_cast(const canon *c)

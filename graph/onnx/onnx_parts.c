@@ -65,7 +65,8 @@ static hth_err scan_need(scan *s, uint64_t upto)
         return HTH_OK;
     }
     uint64_t ahead = s->have + PARTS_AHEAD;
-    upto = upto > ahead ? upto : ahead < s->file->bytes ? ahead : s->file->bytes;
+    ahead = ahead < s->file->bytes ? ahead : s->file->bytes;
+    upto = upto > ahead ? upto : ahead;
     HTH_TRY(hth_file_read(s->file, s->shown, s->have, s->to + s->have, upto - s->have));
     s->have = upto;
     return HTH_OK;
@@ -110,19 +111,19 @@ static hth_err scan_next(scan *s, uint64_t at, uint64_t end, scan_field *f)
 // scan_inside is the level of a field's payload that is looked into; -1: none.
 static int scan_inside(scan_level level, uint32_t number)
 {
-    return level == SCAN_MODEL && number == HTH_ONNX_M_GRAPH         ? SCAN_GRAPH
-           : level == SCAN_GRAPH && number == HTH_ONNX_G_INITIALIZER ? SCAN_TENSOR
-                                                                     : -1;
+    if (level == SCAN_MODEL && number == HTH_ONNX_M_GRAPH) {
+        return SCAN_GRAPH;
+    }
+    return level == SCAN_GRAPH && number == HTH_ONNX_G_INITIALIZER ? (int)SCAN_TENSOR : -1;
 }
 
 // scan_left_out tells which payloads stay in the file: bytes of large tensors, and what nobody
 // reads.
 static bool scan_left_out(scan_level level, const scan_field *f)
 {
-    bool wanted = level == SCAN_TENSOR  ? f->number != HTH_ONNX_T_RAW_DATA
-                  : level == SCAN_MODEL ? f->number != HTH_ONNX_M_TRAINING
-                                        : true;
-    return !wanted && f->type == HTH_WIRE_BYTES && f->to - f->from > HTH_ONNX_KEPT_BYTES;
+    bool left_out = (level == SCAN_TENSOR && f->number == HTH_ONNX_T_RAW_DATA) ||
+                    (level == SCAN_MODEL && f->number == HTH_ONNX_M_TRAINING);
+    return left_out && f->type == HTH_WIRE_BYTES && f->to - f->from > HTH_ONNX_KEPT_BYTES;
 }
 
 static hth_err scan_message(scan *s, uint64_t at, uint64_t end, scan_level level)

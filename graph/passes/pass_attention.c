@@ -5,6 +5,7 @@
 // output's strides.
 #include "graph/passes/pass_attention.h"
 
+#include "base/compare.h"
 #include "base/alloc.h"
 #include "graph/attention.h"
 
@@ -155,7 +156,7 @@ static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *t
         int64_t a = has_axes ? axis[i] : i, s = has_steps ? step[i] : 1;
         a += a < 0 ? v->rank : 0;
         int64_t from = start[i] < 0 ? start[i] + v->dim[a] : start[i];
-        from = from < 0 ? 0 : from > v->dim[a] ? v->dim[a] : from;
+        from = hth_clamp(from, 0, v->dim[a]);
         if (s <= 0 || !view_cut(v, (int)a, from, s, to->dim[a])) {
             return false;
         }

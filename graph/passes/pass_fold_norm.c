@@ -124,7 +124,10 @@ static int filter_axis(const hth_graph *g, const hth_node *n)
     case HTH_OP_CONV_TRANSPOSE:
         return 1;
     case HTH_OP_GEMM:
-        return hth_node_float(n, "beta", 1) != 1 ? -1 : hth_node_int(n, "transB", 0) ? 0 : 1;
+        if (hth_node_float(n, "beta", 1) != 1) {
+            return -1;
+        }
+        return hth_node_int(n, "transB", 0) ? 0 : 1;
     case HTH_OP_MAT_MUL:
         return rank == 2 && g->values[n->inputs[1]].shape.rank == 2 ? 1 : -1;
     default:

@@ -25,10 +25,13 @@ static int only_user(const hth_graph *g, const hth_uses *u, int node, hth_op op)
 // not an operand.
 static int other_operand(const hth_node *n, int value)
 {
-    return n->n_inputs != 2        ? -1
-           : n->inputs[0] == value ? n->inputs[1]
-           : n->inputs[1] == value ? n->inputs[0]
-                                   : -1;
+    if (n->n_inputs != 2) {
+        return -1;
+    }
+    if (n->inputs[0] == value) {
+        return n->inputs[1];
+    }
+    return n->inputs[1] == value ? n->inputs[0] : -1;
 }
 
 // scalar_operand stores the constant scalar operand of `n` and returns the other operand, or -1.

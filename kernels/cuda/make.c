@@ -4,6 +4,8 @@
 // a constant, says; and Dropout of inference, whose mask is asked for.
 #include "kernels/cuda/seq.h"
 
+#include "base/compare.h"
+
 #include <string.h>
 
 static void make_launch(hth_cuda_seq *s, hth_cuda_kernel_id id, const hth_make_params *p)
@@ -69,7 +71,7 @@ hth_err hth_cuda_eye_like(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
         return hth_fail(HTH_ENOTSUP, "%s", hth_dtype_name(y->dtype));
     }
     int64_t far = y->shape.dim[0] + y->shape.dim[1]; // no diagonal: everything is zero
-    p.k = p.k > far ? far : p.k < -far ? -far : p.k;
+    p.k = hth_clamp(p.k, -far, far);
     make_launch(s, HTH_CUDA_hth_make, &p);
     return s->err;
 }

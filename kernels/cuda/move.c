@@ -2,6 +2,8 @@
 // Operators that move elements by a rule that strides can say, one strided copy per piece; and Pad.
 #include "kernels/cuda/seq.h"
 
+#include "base/compare.h"
+
 #include <string.h>
 
 // Doubles the element while every step, base and the innermost run allow it.
@@ -134,8 +136,8 @@ static int64_t move_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t
     int64_t low = forward ? 0 : -1, high = forward ? dim : dim - 1;
     *start += *start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
-    *start = *start < 0 ? 0 : *start > high ? high : *start;
-    end = end < low ? low : end > high ? high : end;
+    *start = hth_clamp(*start, 0, high);
+    end = hth_clamp(end, low, high);
     int64_t distance = forward ? end - *start : *start - end;
     int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
     *step = forward ? stride : -stride;

@@ -2,6 +2,8 @@
 // TopK, CumSum, OneHot, Trilu, ReverseSequence.
 #include "kernels/cuda/seq.h"
 
+#include "base/compare.h"
+
 hth_err hth_cuda_top_k(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                        const char *algorithm)
 {
@@ -101,7 +103,7 @@ hth_err hth_cuda_trilu(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     p.rows = (uint32_t)x->shape.dim[x->shape.rank - 2];
     p.along = (uint32_t)x->shape.dim[x->shape.rank - 1];
     k = count < 1 ? 0 : k;
-    p.k = k > p.along ? p.along : k < -(int64_t)p.rows ? -(int64_t)p.rows : k;
+    p.k = hth_clamp(k, -(int64_t)p.rows, p.along);
     select_launch(s, HTH_CUDA_hth_trilu, &p, 0, -1);
     return HTH_OK;
 }

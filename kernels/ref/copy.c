@@ -6,6 +6,8 @@
 // runs into memcpy. Dtypes do not matter, only the size of an element.
 #include "kernels/ref/ref.h"
 
+#include "base/compare.h"
+
 static hth_err copy_disagree(void)
 {
     return hth_fail(HTH_EINVAL, "the shape of the output does not agree with the inputs");
@@ -141,8 +143,8 @@ static int64_t copy_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t
     }
     *start += *start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
-    *start = *start < 0 ? 0 : *start > high ? high : *start;
-    end = end < low ? low : end > high ? high : end;
+    *start = hth_clamp(*start, 0, high);
+    end = hth_clamp(end, low, high);
     int64_t distance = forward ? end - *start : *start - end;
     int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
     *step = forward ? stride : -stride;

@@ -6,6 +6,7 @@
 // store shape and bytes, called again with memory they fill it.
 #include "kernels/ref/ref.h"
 
+#include "base/compare.h"
 #include "base/pace.h"
 
 #include <math.h>
@@ -23,8 +24,8 @@ REF_KERNEL(ref_shape)
     int64_t start = hth_node_int(n, "start", 0), end = hth_node_int(n, "end", rank);
     start += start < 0 ? rank : 0;
     end += end < 0 ? rank : 0;
-    start = start < 0 ? 0 : start > rank ? rank : start;
-    end = end < start ? start : end > rank ? rank : end;
+    start = hth_clamp(start, 0, rank);
+    end = hth_clamp(end, start, rank);
     if (ref_count(&out[0]) != end - start || out[0].dtype != HTH_DT_I64) {
         return make_disagree();
     }
@@ -138,12 +139,12 @@ REF_KERNEL(ref_trilu)
     int64_t rows = s->dim[s->rank - 2], cols = s->dim[s->rank - 1];
     int64_t all_rows = cols > 0 ? ref_count(&in[0]) / cols : 0;
     size_t bytes = hth_dtype_bytes(in[0].dtype);
-    k = k > cols ? cols : k < -rows ? -rows : k;
+    k = hth_clamp(k, -rows, cols);
     for (int64_t r = 0; r < all_rows; r++) {
         // Columns below `split` are under the diagonal k (upper), or kept (lower: the diagonal
         // included).
         int64_t split = r % rows + k + (upper ? 0 : 1);
-        split = split < 0 ? 0 : split > cols ? cols : split;
+        split = hth_clamp(split, 0, cols);
         char *to = (char *)out[0].data + (size_t)(r * cols) * bytes;
         const char *from = (const char *)in[0].data + (size_t)(r * cols) * bytes;
         size_t head = (size_t)split * bytes, tail = (size_t)(cols - split) * bytes;

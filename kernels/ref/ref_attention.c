@@ -6,6 +6,8 @@
 // anything is decided on the bias, not on the scores: a row that may see no key gives zeros, never
 // NaN.
 #include "graph/attention.h"
+
+#include "base/compare.h"
 #include "kernels/ref/ref_num.h"
 
 #include <math.h>
@@ -78,7 +80,7 @@ static hth_err attention_mask(ref_mem *m, attention *a, const hth_tensor *t)
 static double attention_bias(const attention *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     int64_t valid = a->lengths ? ref_i64_at(a->lengths, b) : a->keys;
-    valid = valid < 0 ? 0 : valid > a->keys ? a->keys : valid; // a length comes with the request
+    valid = hth_clamp(valid, 0, a->keys); // a length comes with the request
     int64_t at = i + (a->lengths ? valid - a->queries : a->past);
     bool hidden = j >= valid || (a->causal && j > at) || (a->left >= 0 && at - j > a->left) ||
                   (a->right >= 0 && j - at > a->right);

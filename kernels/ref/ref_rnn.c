@@ -9,6 +9,8 @@
 // h; LSTM: i o f c) are ONNX's. All arithmetic is double.
 #include "kernels/ref/ref_num.h"
 
+#include "base/compare.h"
+
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -191,7 +193,7 @@ static hth_err rnn_sizes(rnn *k, const hth_tensor *in, hth_tensor *out)
 static int64_t rnn_length(const rnn *k, int64_t b)
 {
     int64_t n = k->lengths ? ref_i64_at(k->lengths, b) : k->steps;
-    return n < 0 ? 0 : n > k->steps ? k->steps : n;
+    return hth_clamp(n, 0, k->steps);
 }
 
 static hth_err rnn_take(rnn *k, ref_mem *m)

@@ -29,7 +29,7 @@
 struct hth_dual {
     uint64_t budget;
     double best, *price;
-    hth_path path[BOUND_PATHS];
+    hth_bound_path path[BOUND_PATHS];
     int n_paths;
     double weight[BOUND_PATHS + 1];
 };
@@ -254,13 +254,13 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 }
 
 // Behind its last use a tensor is kept for nobody but a recompute.
-static void bound_shares(const hth_bound *b, hth_job_memory *share)
+static void bound_shares(const hth_bound *b, hth_bound_share *share)
 {
     for (int g = 0; g < b->m->n_intervals; g++) {
         const hth_interval *interval = &b->m->interval[g];
         share[g] = hth_bound_counts(b->m, interval)
-                       ? (hth_job_memory){(float)b->mean_in[g], (float)b->mean_again[g]}
-                       : (hth_job_memory){0, interval->can_rerun};
+                       ? (hth_bound_share){(float)b->mean_in[g], (float)b->mean_again[g]}
+                       : (hth_bound_share){0, interval->can_rerun};
     }
 }
 
@@ -283,7 +283,7 @@ static hth_dual *dual_new(const hth_step *m)
 }
 
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, hth_dual **dual, hth_job_memory *share, double *out)
+                       double limit_ms, hth_dual **dual, hth_bound_share *share, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};

@@ -14,11 +14,11 @@
 // dual, if not NULL: where the one before on this step ended, NULL at first; the next one goes on
 // from there, and it is the caller's to free.
 typedef struct hth_dual hth_dual;
-typedef struct hth_job_memory {
+typedef struct hth_bound_share {
     float offload, recompute;
-} hth_job_memory;
+} hth_bound_share;
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, hth_dual **dual, hth_job_memory *share, double *out);
+                       double limit_ms, hth_dual **dual, hth_bound_share *share, double *out);
 void hth_dual_free(hth_dual *d);
 
 #endif

@@ -36,11 +36,11 @@ typedef struct hth_arc {
     double weight;
 } hth_arc;
 
-typedef struct hth_path {
+typedef struct hth_bound_path {
     hth_arc arc[BOUND_ARCS];
     int n_arcs;
     int age; // the iteration that found it
-} hth_path;
+} hth_bound_path;
 
 // What a recompute reads although nobody else needs it any more: it must be kept since its last
 // use, come by the link, or be computed again itself, from what `reads` lists.
@@ -99,7 +99,7 @@ typedef struct hth_bound {
     int n_dead, cap_dead;
     // The dual: prices in us per budget
     double *price, *sum; // per stage; prefix sums
-    hth_path path[BOUND_PATHS];
+    hth_bound_path path[BOUND_PATHS];
     int n_paths;
     double weight[BOUND_PATHS + 1]; // of the paths, and of `busy`
     // What follows from the weights: plan_bound_path.c

@@ -17,9 +17,9 @@
 void hth_bound_path_begin(hth_bound *b)
 {
     int n = b->m->n_stages;
-    b->path[0] = (hth_path){.n_arcs = 0}; // compute; all copies in; all copies out
-    b->path[1] = (hth_path){.n_arcs = 1, .arc = {{0, n - 1, true, 0}}};
-    b->path[2] = (hth_path){.n_arcs = 1, .arc = {{-1, n, false, 0}}};
+    b->path[0] = (hth_bound_path){.n_arcs = 0}; // compute; all copies in; all copies out
+    b->path[1] = (hth_bound_path){.n_arcs = 1, .arc = {{0, n - 1, true, 0}}};
+    b->path[2] = (hth_bound_path){.n_arcs = 1, .arc = {{-1, n, false, 0}}};
     b->n_paths = 3;
     b->weight[0] = 1;
 }
@@ -160,7 +160,7 @@ static path_turn path_longest(int s, int n, const double *begin, const path_copy
     return best;
 }
 
-static bool path_same(const hth_path *x, const hth_path *y)
+static bool path_same(const hth_bound_path *x, const hth_bound_path *y)
 {
     bool same = x->n_arcs == y->n_arcs;
     for (int i = 0; same && i < x->n_arcs; i++) {
@@ -171,7 +171,7 @@ static bool path_same(const hth_path *x, const hth_path *y)
 }
 
 // Adds a path, in place of the oldest without weight if there is no room.
-static void path_insert(hth_bound *b, const hth_path *x)
+static void path_insert(hth_bound *b, const hth_bound_path *x)
 {
     int at = b->n_paths;
     for (int k = 0; k < b->n_paths; k++) {
@@ -205,7 +205,7 @@ static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteratio
         for (int i = 0; i < n_turns; i++) { // the next one elsewhere
             turn[i].us = abs(turn[i].s - best.s) < b->m->n_stages / 16 ? 0 : turn[i].us;
         }
-        hth_path x = {.age = iteration};
+        hth_bound_path x = {.age = iteration};
         if (best.us > 0 && best.p > -2) {
             x.arc[x.n_arcs++] = (hth_arc){best.p, best.s, false, 0};
         }

@@ -124,12 +124,15 @@ static hth_err child_run(const optimal_files *f, double seconds)
                         "cbc gave up on this step (signal %d): try another budget or policy",
                         WTERMSIG(status));
     }
-    return WEXITSTATUS(status) == 0 ? HTH_OK
-           : WEXITSTATUS(status) == 127
-               ? hth_fail(HTH_ENOTSUP, "policy optimal needs the program cbc, which is not "
-                                       "installed: apt-get install coinor-cbc")
-               : hth_fail(HTH_ENOTSUP, "cbc gave up on this step (exit status %d)",
-                          WEXITSTATUS(status));
+    if (WEXITSTATUS(status) == 127) {
+        return hth_fail(HTH_ENOTSUP, "policy optimal needs the program cbc, which is not "
+                                     "installed: apt-get install coinor-cbc");
+    }
+    if (WEXITSTATUS(status) != 0) {
+        return hth_fail(HTH_ENOTSUP, "cbc gave up on this step (exit status %d)",
+                        WEXITSTATUS(status));
+    }
+    return HTH_OK;
 }
 
 // The first line is the verdict, every other "index name value reduced-cost".
@@ -173,8 +176,12 @@ static hth_err optimal_solve(const hth_step *m, uint64_t budget, double horizon_
     if (file != NULL && (ferror(file) | fclose(file)) != 0 && err == HTH_OK) {
         err = hth_fail_errno(errno ? errno : EIO, "cannot write '%s'", f.model);
     }
-    err = err == HTH_OK ? child_run(&f, seconds) : err;
-    err = err == HTH_OK ? solution_read(m, &f, seconds, out) : err;
+    if (err != HTH_OK) {
+        goto out;
+    }
+    HTH_GOTO(child_run(&f, seconds), out);
+    err = solution_read(m, &f, seconds, out);
+out:
     files_close(&f);
     return err;
 }

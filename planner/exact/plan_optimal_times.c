@@ -12,7 +12,8 @@ void hth_ilp_saves(hth_ilp *x)
         for (int g = 0; g < m->n_intervals; g++) {
             const hth_interval *interval = &m->interval[g];
             int t = interval->tensor, made = m->p->tensors[t].producer;
-            int from = g > m->interval_start[t] ? m->interval[g - 1].q : made >= 0 ? made : 0;
+            int from = made >= 0 ? made : 0;
+            from = g > m->interval_start[t] ? m->interval[g - 1].q : from;
             bool may = m->arena[t] && s == from;
             if (interval->cyclic && m->dirty[t] && s >= interval->p) { // after the last read
                 may = s == interval->p;
@@ -74,8 +75,9 @@ static void rows_saves(hth_ilp *x)
             hth_ilp_term(x, 'y', k, 0, x->save[k].interval == g);
         }
         for (int h = m->interval_start[interval->tensor]; h <= g; h++) {
-            bool counts = !interval->cyclic || h == g;
-            hth_ilp_term(x, 'o', h, 0, !any || !counts ? 0 : h < g ? 1 : -1);
+            bool counts = any && (!interval->cyclic || h == g);
+            int sign = h < g ? 1 : -1;
+            hth_ilp_term(x, 'o', h, 0, counts ? sign : 0);
         }
         hth_ilp_row(x, ">=", 0, 1);
     }
@@ -88,7 +90,7 @@ static bool rows_before(const hth_ilp *x, int g, int h)
     return a < b || (a == b && g <= h);
 }
 
-// Gap g's copy in when stage s releases it: after the lane, after W_s.
+// Interval g's copy in when stage s releases it: after the lane, after W_s.
 static void rows_fetch(hth_ilp *x, int g, int s)
 {
     const hth_step *m = x->m;

@@ -2,6 +2,7 @@
 // server/http/http_head.h - the head of an HTTP/1.x request (RFC 9112): where it ends, and what it
 // says. The only reader of heads: what is not well-formed, or what a proxy in front could read
 // differently, is refused here and never interpreted. Pure: no connection, no memory of its own.
+// The connection bounds its length (http.header_bytes, http_conn.c).
 #ifndef HTH_SERVER_HTTP_HTTP_HEAD_H
 #define HTH_SERVER_HTTP_HTTP_HEAD_H
 
