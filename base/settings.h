@@ -214,6 +214,10 @@ typedef enum hth_setting_change {
       "initial address space of the store's index; grows automatically")                           \
     X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB, LIVE,             \
       "max size of a tensor stored in the index rather than in a file of its own")                 \
+    X(STORE_UPLOAD_SECONDS, "store.upload_seconds", COUNT, 3600, 1, 31536000, LIVE,                \
+      "time in seconds after which uploaded tensors that no model uses are removed")               \
+    X(STORE_UPLOAD_BYTES, "store.upload_bytes", BYTES, 256 * HTH_GIB, 0, 1024 * HTH_TIB, LIVE,     \
+      "max bytes of uploaded tensors that no model uses yet, for all clients")                     \
     X(STORE_SCRUB_DAYS, "store.scrub_days", COUNT, 7, 0, 3650, LIVE,                               \
       "days in which a background scrub reads and verifies the whole store; 0: off")               \
     X(STORE_SCRUB_RATE, "store.scrub_rate", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_TIB, LIVE,      \

@@ -34,6 +34,10 @@ typedef struct hth_put_tensor {
     // thing each time: what is stored under an id are bytes that have it. Two threads at a time.
     hth_err (*read)(void *ctx, uint64_t at, void *dst, size_t n);
     void *read_ctx;
+    // What the content has to be; may be NULL. Without data and read: it is in the store, as one of
+    // this dtype and shape (hth_upload_have), or `owner` has uploaded it (upload.h).
+    const hth_id *id;
+    const char *owner;
 } hth_put_tensor;
 
 typedef struct hth_put_result {

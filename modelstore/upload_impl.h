@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// modelstore/upload_impl.h - the inside of upload.h: the table of uploads (upload.c), the file of
+// one (upload_file.c), and what a put takes of them (put_upload.c).
+#ifndef HTH_MODELSTORE_UPLOAD_IMPL_H
+#define HTH_MODELSTORE_UPLOAD_IMPL_H
+
+#include "base/hash.h"
+#include "modelstore/object.h"
+#include "modelstore/upload.h"
+
+#include <pthread.h>
+
+#define HTH_UPLOAD_PARTS 16 // that came early
+
+typedef struct hth_upload_key {
+    hth_id id;
+    uint64_t owner; // the first bytes of its name's SHA-256
+} hth_upload_key;
+
+typedef struct hth_upload_part {
+    uint64_t from, to;
+} hth_upload_part;
+
+typedef struct hth_upload {
+    hth_upload_key key;
+    UT_hash_handle hh;
+    // under the table's lock
+    int refs;
+    bool gone;           // out of the table: freed with its last reference
+    uint64_t bytes;      // announced; of one that an earlier process has left: of its file
+    uint64_t touched_ns; // wall clock
+    // under its own lock
+    pthread_mutex_t lock;
+    bool known; // dtype and shape are
+    hth_dtype dtype;
+    hth_shape shape;
+    bool whole;      // and compared with its id
+    hth_id_sum *sum; // of the first `there` bytes; NULL: of none, or it is whole
+    uint64_t there;
+    hth_upload_part part[HTH_UPLOAD_PARTS];
+    int n_parts;
+    hth_object_seen seen; // the file's state when all this was so
+} hth_upload;
+
+typedef struct hth_uploads {
+    pthread_mutex_t lock;
+    bool scanned; // what earlier processes have left is in the table
+    hth_upload *by_key;
+} hth_uploads;
+
+void hth_uploads_init(hth_uploads *u);
+void hth_uploads_fini(hth_uploads *u);
+
+// upload.c
+hth_path hth_upload_path(const hth_upload_key *key);
+// hth_upload_parse reads a name in tmp/ back; false: it is no upload's.
+bool hth_upload_parse(const char *name, hth_upload_key *out);
+// hth_upload_find holds what `owner` has uploaded of an object; *out NULL: nothing. The caller
+// holds the store's lock file shared, and releases *out.
+hth_err hth_upload_find(hth_store *s, const char *owner, const hth_id *id, hth_upload **out);
+void hth_upload_rele(hth_store *s, hth_upload *u);
+// hth_upload_drop removes it from the table, and its file. The sentence of an earlier error stays.
+void hth_upload_drop(hth_store *s, hth_upload *u);
+// hth_upload_collect removes a file of gc's `tmp/NAME` if it is no upload, or one that has expired;
+// *removed tells. gc holds the lock file alone.
+hth_err hth_upload_collect(hth_store *s, const char *name, uint64_t *bytes, bool *removed);
+
+// upload_file.c; under the upload's lock
+// hth_upload_look brings what is known of an upload into step with its file: dtype and shape are
+// `object`'s, and of a file in another state than it was left in, what is there is hashed.
+// HTH_EINVAL: it is known as another object.
+hth_err hth_upload_look(hth_store *s, hth_upload *u, const hth_manifest_tensor *object);
+// hth_upload_write writes a piece that was checked, after hth_upload_look.
+hth_err hth_upload_write(hth_store *s, hth_upload *u, const hth_manifest_tensor *object,
+                         uint64_t at, const void *data, size_t n);
+// hth_upload_touch has the file count as asked for now.
+void hth_upload_touch(hth_store *s, hth_upload *u);
+void hth_upload_forget(hth_upload *u); // what is known of its bytes
+
+#endif
