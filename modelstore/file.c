@@ -144,6 +144,29 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
     return hth_store_file_write_from(dir, path, bytes, file_memory, (void *)data, tick, ctx);
 }
 
+hth_err hth_store_file_part_open(int dir, const char *path, bool make, int *fd)
+{
+    int fault = make ? file_fault() : 0;
+    *fd = fault ? file_strike(fault)
+                : openat(dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0), 0666);
+    return *fd >= 0 ? HTH_OK : hth_fail_errno(errno, "opening '%s'", path);
+}
+
+hth_err hth_store_file_part_write(int fd, const char *path, const void *data, size_t bytes,
+                                  uint64_t at)
+{
+    return file_write_chunk(fd, data, bytes, at) == 0
+               ? HTH_OK
+               : hth_fail_errno(errno, "writing %zu bytes to '%s'", bytes, path);
+}
+
+hth_err hth_store_file_part_cut(int fd, const char *path, uint64_t bytes)
+{
+    int fault = file_fault();
+    int rc = fault ? file_strike(fault) : ftruncate(fd, (off_t)bytes);
+    return rc == 0 ? HTH_OK : hth_fail_errno(errno, "cutting '%s'", path);
+}
+
 hth_err hth_store_file_sync(int dir, const char *path)
 {
     int fault = file_fault();

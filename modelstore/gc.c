@@ -2,11 +2,12 @@
 // Garbage collection: forget tensors that no version uses, then remove every file that the index
 // does not name.
 //
-// The lock file is held alone: no put is between "the index has it" and its commit, and all of tmp/
-// is litter of killed processes. The index forgets first: killed in between, the files are strays
+// The lock file is held alone: no put is between "the index has it" and its commit, no piece of an
+// upload is being written, and all of tmp/ but uploads is litter of killed processes. The index forgets first: killed in between, the files are strays
 // and go the next time. What is used is counted from the versions' records: a count in the index
 // that is wrong, because a bit of it is, must not cost a tensor. A view of a removed file stays
 // valid, the system keeps a mapped file's bytes.
+#include "modelstore/upload_impl.h"
 #include "modelstore/uses.h"
 
 #include "base/alloc.h"
@@ -103,9 +104,16 @@ static hth_err gc_remove(gc_job *j, const char *name)
     return HTH_OK;
 }
 
+// gc_tmp_entry spares uploads that have time.
 static hth_err gc_tmp_entry(void *ctx, const char *name)
 {
-    return gc_remove(ctx, name);
+    gc_job *j = ctx;
+    uint64_t bytes = 0;
+    bool removed;
+    HTH_TRY(hth_upload_collect(j->s, name, &bytes, &removed));
+    j->files += removed;
+    j->bytes += bytes;
+    return HTH_OK;
 }
 
 // gc_parse_id reads the id out of "ab" and "cdef..".

@@ -26,14 +26,19 @@ static int64_t object_ns(struct timespec t)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+hth_object_seen hth_object_seen_of(const struct stat *st)
+{
+    return (hth_object_seen){st->st_ino, (uint64_t)st->st_size, object_ns(st->st_mtim),
+                             object_ns(st->st_ctim)};
+}
+
 static hth_err object_is(const struct stat *st, const hth_path *path, uint64_t bytes,
                          hth_object_seen *out)
 {
     if (!S_ISREG(st->st_mode)) {
         return hth_fail(HTH_ECORRUPT, "its file '%s' is not a regular file", path->text);
     }
-    *out = (hth_object_seen){st->st_ino, (uint64_t)st->st_size, object_ns(st->st_mtim),
-                             object_ns(st->st_ctim)};
+    *out = hth_object_seen_of(st);
     return out->bytes == bytes
                ? HTH_OK
                : hth_fail(HTH_ECORRUPT, "its file '%s' has %llu bytes, not %llu bytes", path->text,

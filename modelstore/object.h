@@ -16,6 +16,8 @@ typedef struct hth_object_seen {
     int64_t written_ns, changed_ns; // mtime, ctime
 } hth_object_seen;
 
+struct stat;
+hth_object_seen hth_object_seen_of(const struct stat *st);
 bool hth_object_same(const hth_object_seen *a, const hth_object_seen *b);
 
 // hth_object_look looks at the file of a tensor of `bytes` bytes. HTH_ECORRUPT: it is missing, no

@@ -169,6 +169,9 @@ static hth_err put_undo(hth_txn *t, void *ctx)
         hth_put_item *it = &j->items[i];
         hth_tensor_row row;
         hth_path path = it->renamed ? hth_path_of_tensor(&it->id) : it->temp;
+        if (it->uploaded && !it->renamed) {
+            continue; // it waits for another put
+        }
         if (path.text[0] != '\0' &&
             (!it->renamed || (!it->there && hth_store_row(t, &it->id, &row) == HTH_ENOENT))) {
             HTH_TRY(hth_store_file_unlink(j->s->dir, path.text));
@@ -298,6 +301,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     hth_err err = put_run(&j, tensors, n, skeleton, skeleton_bytes, meta);
     if (err == HTH_OK) {
         *out = j.result;
+        hth_put_given_end(&j);
         hth_stat_add(HTH_STAT_STORE_BYTES_WRITTEN, j.result.bytes_new);
         hth_stat_add(HTH_STAT_STORE_BYTES_SHARED, j.result.bytes_shared);
         put_tell_repaired(&j);

@@ -17,6 +17,7 @@ typedef struct hth_put_item {
     bool fresh;    // not in the index when looked up
     bool damaged;  // in the index, and not whole: its bytes are written again
     bool renamed;
+    bool uploaded; // its file is an upload's
     bool there;    // a file was in its place before, which the index may not have known
     hth_path temp; // "" until the file is being made
     void *held;    // bytes that had to be read, as long as they are needed
@@ -76,6 +77,11 @@ hth_err hth_put_tick(hth_put_job *j, size_t bytes);
 const void *hth_put_bytes(const hth_put_item *it);
 hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n);
 void hth_put_work_fini(hth_put_job *j); // what items hold
+// hth_put_given finds an item that has an id in place of bytes, in the index or among uploads.
+// hth_put_given_end removes uploads that this put was given and has not renamed, after the commit.
+hth_err hth_put_given(hth_put_job *j, hth_put_item *it);
+void hth_put_given_end(hth_put_job *j);
+bool hth_put_is_given(const hth_put_item *it);
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.
 bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it);
 

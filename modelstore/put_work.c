@@ -93,7 +93,7 @@ hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n)
 // put_streams tells whether an item is too large to be held: it is read in pieces.
 static bool put_streams(const hth_put_item *it)
 {
-    return it->t->data == NULL && it->t->bytes > PUT_HELD_BYTES;
+    return it->t->data == NULL && !hth_put_is_given(it) && it->t->bytes > PUT_HELD_BYTES;
 }
 
 // What one of the threads reads into, from task to task: the pages stay.
@@ -211,7 +211,14 @@ static hth_err stream_write(hth_put_job *j, put_room *r, hth_put_item *it, hth_i
 // put_known is for an item whose id has been found.
 static hth_err put_known(hth_put_job *j, hth_put_item *it)
 {
+    if (it->t->id != NULL && !hth_id_equal(it->t->id, &it->id)) {
+        return hth_fail(HTH_ECORRUPT, "tensor '%s': its bytes are not what its id says",
+                        it->t->name);
+    }
     HTH_TRY(put_claim(j, it));
+    if (hth_put_is_given(it)) {
+        return it->repeated ? HTH_OK : hth_put_given(j, it);
+    }
     if (it->early) { // should another process store the same bytes meanwhile, the files are equal
         it->fresh = true;
         return HTH_OK;
@@ -226,7 +233,9 @@ static hth_err put_hash(hth_put_job *j, put_room *r, hth_put_item *it)
         HTH_TRY(stream_hash(j, r, it));
         return put_known(j, it);
     }
-    if (t->data == NULL) {
+    if (hth_put_is_given(it)) {
+        it->id = *t->id;
+    } else if (t->data == NULL) {
         HTH_TRY(put_hold(j, r, it));
     } else {
         it->id = hth_content_id(t->dtype, &t->shape, t->data, t->bytes);
@@ -258,7 +267,7 @@ static hth_err put_write_file(hth_put_job *j, put_room *r, hth_put_item *it)
 
 static hth_err put_write(hth_put_job *j, put_room *r, hth_put_item *it)
 {
-    if (!it->early && !hth_put_is_file(j, it)) {
+    if (it->uploaded || (!it->early && !hth_put_is_file(j, it))) {
         return put_tick(j, it->t->bytes);
     }
     hth_err err = put_write_file(j, r, it);

@@ -179,8 +179,10 @@ static hth_err store_open_dir(int dir, const char *path, bool create, bool read_
     s->dev = st.st_dev;
     s->ino = st.st_ino;
     pthread_mutex_init(&s->memo_lock, NULL);
+    pthread_mutex_init(&s->uploads.lock, NULL);
     hth_err err = store_prepare(s, path, create);
     if (err != HTH_OK) {
+        pthread_mutex_destroy(&s->uploads.lock);
         pthread_mutex_destroy(&s->memo_lock);
         hth_free(s);
         return err;
@@ -238,6 +240,8 @@ void hth_store_close(hth_store *s)
         *p = s->next;
         hth_check_flush(s);
         hth_check_forget(s);
+        hth_uploads_forget(s);
+        pthread_mutex_destroy(&s->uploads.lock);
         pthread_mutex_destroy(&s->memo_lock);
         hth_index_close(&s->index);
         close(s->dir);

@@ -18,6 +18,13 @@
 
 typedef struct hth_memo hth_memo; // check.h
 
+// What is being uploaded (upload_impl.h).
+typedef struct hth_uploads {
+    pthread_mutex_t lock;
+    bool scanned; // what earlier processes have left is in the table
+    struct hth_upload *by_key;
+} hth_uploads;
+
 struct hth_store {
     hth_index index;
     int dir; // the directory's descriptor: renaming the directory does not disturb an open store
@@ -28,6 +35,7 @@ struct hth_store {
     ino_t ino;
     pthread_mutex_t memo_lock;
     hth_memo *memo; // objects that this process has read; guarded by memo_lock
+    hth_uploads uploads;
     struct hth_store *next;
 };
 
@@ -62,5 +70,8 @@ hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out);
 // it goes on).
 uint64_t hth_store_wall_ns(void);
 void hth_store_wall_set(uint64_t ns);
+
+// hth_uploads_forget frees the table of uploads; their files stay.
+void hth_uploads_forget(hth_store *s);
 
 #endif

@@ -9,6 +9,7 @@
 #include "modelstore/upload.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define HTH_UPLOAD_PARTS 16 // that came early
 
@@ -24,16 +25,15 @@ typedef struct hth_upload_part {
 typedef struct hth_upload {
     hth_upload_key key;
     UT_hash_handle hh;
-    // under the table's lock
-    int refs;
-    bool gone;           // out of the table: freed with its last reference
-    uint64_t bytes;      // announced; of one that an earlier process has left: of its file
-    uint64_t touched_ns; // wall clock
-    // under its own lock
-    pthread_mutex_t lock;
-    bool known; // dtype and shape are
+    int refs;                        // under the table's lock
+    atomic_bool gone;                // out of the table: freed with its last reference
+    atomic_uint_fast64_t counted;    // bytes that it is to have; its file's, until it is known
+    atomic_uint_fast64_t touched_ns; // wall clock
+    pthread_mutex_t lock;            // guards what follows
+    bool known;                      // what it is
     hth_dtype dtype;
     hth_shape shape;
+    uint64_t bytes;
     bool whole;      // and compared with its id
     hth_id_sum *sum; // of the first `there` bytes; NULL: of none, or it is whole
     uint64_t there;
@@ -41,15 +41,6 @@ typedef struct hth_upload {
     int n_parts;
     hth_object_seen seen; // the file's state when all this was so
 } hth_upload;
-
-typedef struct hth_uploads {
-    pthread_mutex_t lock;
-    bool scanned; // what earlier processes have left is in the table
-    hth_upload *by_key;
-} hth_uploads;
-
-void hth_uploads_init(hth_uploads *u);
-void hth_uploads_fini(hth_uploads *u);
 
 // upload.c
 hth_path hth_upload_path(const hth_upload_key *key);
@@ -61,6 +52,11 @@ hth_err hth_upload_find(hth_store *s, const char *owner, const hth_id *id, hth_u
 void hth_upload_rele(hth_store *s, hth_upload *u);
 // hth_upload_drop removes it from the table, and its file. The sentence of an earlier error stays.
 void hth_upload_drop(hth_store *s, hth_upload *u);
+// hth_upload_check: HTH_EINVAL, there can be no such object.
+hth_err hth_upload_check(const hth_manifest_tensor *object);
+// hth_upload_sound tells whether the index lists a tensor, and whether it can be used.
+hth_err hth_upload_sound(hth_store *s, const hth_manifest_tensor *object, bool *listed,
+                         bool *sound);
 // hth_upload_collect removes a file of gc's `tmp/NAME` if it is no upload, or one that has expired;
 // *removed tells. gc holds the lock file alone.
 hth_err hth_upload_collect(hth_store *s, const char *name, uint64_t *bytes, bool *removed);

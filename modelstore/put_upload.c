@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a put takes of uploads: an item that has an id in place of bytes is in the index, or was
+// uploaded. A large one's file is renamed into its place like one that the put has written; nothing
+// is copied or hashed again. A small one's bytes go into the index.
+#include "modelstore/put_impl.h"
+#include "modelstore/upload_impl.h"
+
+#include <string.h>
+#include <unistd.h>
+
+bool hth_put_is_given(const hth_put_item *it)
+{
+    return it->t->id != NULL && it->t->data == NULL && it->t->read == NULL;
+}
+
+// given_hold reads a small item into memory: its file was compared with its id.
+static hth_err given_hold(const hth_put_job *j, hth_put_item *it, const hth_path *path)
+{
+    int fd;
+    size_t done = 0;
+    it->held = hth_alloc(it->t->bytes + 1);
+    it->stays = it->held != NULL;
+    if (it->held == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name);
+    }
+    HTH_TRY(hth_store_file_part_open(j->s->dir, path->text, false, &fd));
+    for (ssize_t n = 1; n > 0 && done<it->t->bytes; done += n> 0 ? (size_t)n : 0) {
+        n = pread(fd, (char *)it->held + done, it->t->bytes - done, (off_t)done);
+    }
+    close(fd);
+    return done == it->t->bytes
+               ? HTH_OK
+               : hth_fail(HTH_EIO, "tensor '%s': '%s' cannot be read", it->t->name, path->text);
+}
+
+static hth_err given_take(const hth_put_job *j, hth_put_item *it, hth_upload *u)
+{
+    const hth_put_tensor *t = it->t;
+    const hth_manifest_tensor object = {
+        .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+    hth_path path = hth_upload_path(&u->key);
+    pthread_mutex_lock(&u->lock);
+    hth_err err = hth_upload_look(j->s, u, &object);
+    uint64_t there = u->there;
+    bool whole = u->whole && !atomic_load(&u->gone);
+    if (err == HTH_OK && whole) {
+        hth_upload_touch(j->s, u);
+    }
+    pthread_mutex_unlock(&u->lock);
+    HTH_TRY(err);
+    if (!whole) {
+        return hth_fail(HTH_ENOENT, "tensor '%s': %llu of its %zu bytes were uploaded", t->name,
+                        (unsigned long long)there, t->bytes);
+    }
+    if (t->bytes <= j->inline_max) {
+        return given_hold(j, it, &path);
+    }
+    it->temp = path;
+    it->uploaded = true;
+    return HTH_OK;
+}
+
+hth_err hth_put_given(hth_put_job *j, hth_put_item *it)
+{
+    const hth_put_tensor *t = it->t;
+    const hth_manifest_tensor object = {
+        .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+    bool listed, sound;
+    hth_upload *u = NULL;
+    char hex[HTH_ID_HEX];
+    HTH_TRY(hth_upload_sound(j->s, &object, &listed, &sound));
+    it->fresh = !listed;
+    it->damaged = listed && !sound;
+    if (sound) {
+        return HTH_OK;
+    }
+    HTH_TRY(t->owner != NULL ? hth_upload_find(j->s, t->owner, &it->id, &u) : HTH_OK);
+    if (u == NULL) {
+        return hth_fail(HTH_ENOENT,
+                        "tensor '%s' is neither in the store nor was it uploaded; its id is %s",
+                        t->name, hth_id_hex(&it->id, hex));
+    }
+    hth_err err = given_take(j, it, u);
+    hth_upload_rele(j->s, u);
+    return err;
+}
+
+void hth_put_given_end(hth_put_job *j)
+{
+    hth_upload *u;
+    for (int i = 0; i < j->n; i++) {
+        const hth_put_item *it = &j->items[i];
+        if (hth_put_is_given(it) && it->t->owner != NULL &&
+            hth_upload_find(j->s, it->t->owner, &it->id, &u) == HTH_OK && u != NULL) {
+            pthread_mutex_lock(&u->lock);
+            hth_upload_drop(j->s, u);
+            pthread_mutex_unlock(&u->lock);
+            hth_upload_rele(j->s, u);
+        }
+    }
+}

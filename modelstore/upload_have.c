@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of some objects is there. A tensor's row in the index has no dtype and shape, and does not
+// say who may read it: both are in the records of the versions that name it, which are gone through
+// once for all objects.
+#include "modelstore/check.h"
+#include "modelstore/upload_impl.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+#include <unistd.h>
+
+hth_err hth_upload_check(const hth_manifest_tensor *object)
+{
+    size_t bytes;
+    if (!hth_shape_known(&object->shape) || hth_dtype_bytes(object->dtype) == 0) {
+        return hth_fail(HTH_EINVAL, "an object without an element type or shape");
+    }
+    HTH_TRY(hth_tensor_bytes(object->dtype, &object->shape, HTH_LAYOUT_PLAIN, &bytes));
+    return bytes == object->bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "an object of %llu bytes, whose type and shape make %zu",
+                          (unsigned long long)object->bytes, bytes);
+}
+
+// An object that is looked for; several may have one id.
+typedef struct have_want {
+    const hth_manifest_tensor *object;
+    bool found;
+    struct have_want *same;
+    UT_hash_handle hh;
+} have_want;
+
+typedef struct have_job {
+    have_want *want, *by_id;
+    hth_store_sees sees;
+    void *ctx;
+} have_job;
+
+static void have_match(have_job *j, const hth_record_tensor *t)
+{
+    have_want *w;
+    HASH_FIND(hh, j->by_id, &t->id, sizeof t->id, w);
+    for (; w != NULL; w = w->same) {
+        const hth_manifest_tensor *o = w->object;
+        w->found = w->found || (o->dtype == t->dtype && o->bytes == t->bytes &&
+                                o->shape.rank == t->shape.rank &&
+                                memcmp(o->shape.dim, t->shape.dim,
+                                       (size_t)o->shape.rank * sizeof o->shape.dim[0]) == 0);
+    }
+}
+
+static hth_err have_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    have_job *j = ctx;
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    hth_record r;
+    hth_record_tensor x;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    if (j->sees != NULL && !j->sees(j->ctx, name, version)) {
+        return HTH_OK;
+    }
+    hth_version_key k = hth_version_key_of(name, version);
+    hth_err err = hth_check_record(t, &k, value);
+    err = err == HTH_OK ? hth_record_open(&r, value->mv_data, value->mv_size) : err;
+    for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
+        err = hth_record_next(&r, &x);
+        if (err == HTH_OK) {
+            have_match(j, &x);
+        }
+    }
+    return err == HTH_ECORRUPT ? HTH_OK : err; // a damaged version has nothing for others
+}
+
+static hth_err have_rows(hth_txn *t, void *ctx)
+{
+    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, have_row, ctx);
+}
+
+static hth_err have_find(hth_store *s, have_job *j, const hth_manifest_tensor *objects, int n)
+{
+    hth_err err = HTH_OK;
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        have_want *w = &j->want[i], *first;
+        w->object = &objects[i];
+        HASH_FIND(hh, j->by_id, &objects[i].id, sizeof objects[i].id, first);
+        if (first != NULL) {
+            w->same = first->same;
+            first->same = w;
+            continue;
+        }
+        HASH_ADD_KEYPTR(hh, j->by_id, &objects[i].id, sizeof objects[i].id, w);
+        err = HTH_HASH_ADDED(w) ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+    }
+    err = err == HTH_OK ? hth_index_read(&s->index, have_rows, j) : err;
+    HASH_CLEAR(hh, j->by_id);
+    return err;
+}
+
+typedef struct have_sound {
+    const hth_manifest_tensor *object;
+    bool listed, sound, file;
+} have_sound;
+
+static hth_err have_listed(hth_txn *t, void *ctx)
+{
+    have_sound *h = ctx;
+    hth_tensor_row row;
+    hth_check_row check;
+    h->listed = h->sound = h->file = false;
+    hth_err err = hth_store_row(t, &h->object->id, &row);
+    if (err == HTH_OK) {
+        bool marked = hth_check_get(t, &h->object->id, &check) == HTH_OK && check.damaged;
+        h->listed = true;
+        h->file = !row.inlined;
+        h->sound = row.bytes == h->object->bytes && !marked;
+    }
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_upload_sound(hth_store *s, const hth_manifest_tensor *object, bool *listed, bool *sound)
+{
+    have_sound h = {.object = object};
+    hth_object_seen seen;
+    HTH_TRY(hth_index_read(&s->index, have_listed, &h));
+    if (h.sound && h.file) {
+        hth_err err = hth_object_look(s, &object->id, object->bytes, &seen);
+        h.sound = err == HTH_OK;
+        HTH_TRY(err == HTH_ECORRUPT ? HTH_OK : err);
+    }
+    *listed = h.listed;
+    *sound = h.sound;
+    return HTH_OK;
+}
+
+// have_uploaded tells how far the owner's upload of an object is. One that the store has does not
+// need it any more.
+static hth_err have_uploaded(hth_store *s, const char *owner, const hth_manifest_tensor *object,
+                             bool stored, uint64_t *there)
+{
+    hth_upload *u;
+    *there = stored ? HTH_UPLOAD_WHOLE : 0;
+    HTH_TRY(hth_upload_find(s, owner, &object->id, &u));
+    if (u == NULL) {
+        return HTH_OK;
+    }
+    hth_err err = HTH_OK;
+    pthread_mutex_lock(&u->lock);
+    if (stored) {
+        hth_upload_drop(s, u);
+    } else if (!atomic_load(&u->gone) && (err = hth_upload_look(s, u, object)) == HTH_OK) {
+        hth_upload_touch(s, u);
+        *there = u->whole ? HTH_UPLOAD_WHOLE : u->there;
+    }
+    pthread_mutex_unlock(&u->lock);
+    hth_upload_rele(s, u);
+    return err;
+}
+
+static hth_err have_each(hth_store *s, const char *owner, have_job *j,
+                         const hth_manifest_tensor *objects, int n, uint64_t *there)
+{
+    HTH_TRY(have_find(s, j, objects, n));
+    for (int i = 0; i < n; i++) {
+        bool listed, sound = false;
+        if (j->want[i].found) {
+            HTH_TRY(hth_upload_sound(s, &objects[i], &listed, &sound));
+        }
+        HTH_TRY(have_uploaded(s, owner, &objects[i], sound, &there[i]));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_upload_have(hth_store *s, const char *owner, hth_store_sees sees, void *ctx,
+                        const hth_manifest_tensor *objects, int n, uint64_t *there)
+{
+    int lock;
+    for (int i = 0; i < n; i++) {
+        hth_err err = hth_upload_check(&objects[i]);
+        HTH_TRY(err == HTH_OK ? HTH_OK : hth_err_prefix(err, "object %d", i));
+    }
+    if (s->read_only) {
+        return hth_store_read_only();
+    }
+    have_job j = {.sees = sees, .ctx = ctx, .want = hth_calloc((size_t)n, sizeof *j.want)};
+    if (j.want == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+    }
+    hth_err err = hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock);
+    if (err == HTH_OK) {
+        err = have_each(s, owner, &j, objects, n, there);
+        close(lock);
+    }
+    hth_free(j.want);
+    return err;
+}

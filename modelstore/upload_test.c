@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+// Uploads by content: in pieces, in any order that is allowed, interrupted, damaged, refused.
+#include "modelstore/store_test.h"
+#include "modelstore/upload_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#define BIG_BYTES ((size_t)6 << 20)
+#define MIB       ((size_t)1 << 20)
+#define NEVER     UINT64_MAX
+
+static uint8_t big_bytes[BIG_BYTES]; // too large to be cut off whole by a restart
+static uint8_t small_bytes[1000], tiny_bytes[40];
+enum { BIG, SMALL, TINY, N_OBJECTS };
+static hth_manifest_tensor objects[N_OBJECTS];
+static const uint8_t *const contents[N_OBJECTS] = {big_bytes, small_bytes, tiny_bytes};
+
+static int make_objects(void **state)
+{
+    static const char *const names[N_OBJECTS] = {"big", "small", "tiny"};
+    static const size_t bytes[N_OBJECTS] = {BIG_BYTES, sizeof small_bytes, sizeof tiny_bytes};
+    for (size_t i = 0; i < BIG_BYTES; i++) {
+        big_bytes[i] = (uint8_t)(i * 7 + i / 251);
+    }
+    for (size_t i = 0; i < sizeof small_bytes; i++) {
+        small_bytes[i] = (uint8_t)(i * 3);
+    }
+    memset(tiny_bytes, 9, sizeof tiny_bytes);
+    for (int i = 0; i < N_OBJECTS; i++) {
+        hth_manifest_tensor *o = &objects[i];
+        *o = (hth_manifest_tensor){.name = (char *)names[i],
+                                   .dtype = HTH_DT_U8,
+                                   .shape = {1, {(int64_t)bytes[i]}},
+                                   .bytes = bytes[i]};
+        o->id = hth_content_id(o->dtype, &o->shape, contents[i], bytes[i]);
+    }
+    return 0;
+}
+
+static hth_err put_piece(hth_store *s, const char *owner, int i, uint64_t at, size_t n,
+                         uint64_t *there)
+{
+    return hth_upload_put(s, owner, NEVER, &objects[i], at, contents[i] + at, n, there);
+}
+
+// upload sends what the store lacks of an object, in pieces of `step`.
+static hth_err upload(hth_store *s, const char *owner, int i, size_t step)
+{
+    uint64_t there;
+    HTH_TRY(hth_upload_have(s, owner, NULL, NULL, &objects[i], 1, &there));
+    while (there != HTH_UPLOAD_WHOLE) {
+        uint64_t left = objects[i].bytes - there;
+        HTH_TRY(put_piece(s, owner, i, there, left < step ? (size_t)left : step, &there));
+    }
+    return HTH_OK;
+}
+
+static uint64_t have(hth_store *s, const char *owner, int i)
+{
+    uint64_t there = 99;
+    assert_ok(hth_upload_have(s, owner, NULL, NULL, &objects[i], 1, &there));
+    return there;
+}
+
+static hth_err commit(hth_store *s, const char *owner, const char *name, hth_put_result *r)
+{
+    hth_put_tensor t[N_OBJECTS];
+    for (int i = 0; i < N_OBJECTS; i++) {
+        t[i] = (hth_put_tensor){.name = objects[i].name,
+                                .dtype = objects[i].dtype,
+                                .shape = objects[i].shape,
+                                .bytes = objects[i].bytes,
+                                .id = &objects[i].id,
+                                .owner = owner};
+    }
+    return hth_store_put(s, name, "graph", 5, "{}", t, N_OBJECTS, NULL, NULL, r);
+}
+
+static hth_err upload_all(hth_store *s, const char *owner, hth_put_result *r)
+{
+    for (int i = 0; i < N_OBJECTS; i++) {
+        HTH_TRY(upload(s, owner, i, MIB));
+    }
+    return commit(s, owner, "m", r);
+}
+
+static void check_content(hth_store *s)
+{
+    hth_manifest m;
+    assert_ok(hth_store_get(s, "m", 0, &m));
+    assert_int_equal(m.n_tensors, N_OBJECTS);
+    for (int i = 0; i < N_OBJECTS; i++) {
+        hth_const *c;
+        const void *data;
+        assert_ok(hth_store_view(s, &m.tensors[i], &c));
+        assert_ok(hth_const_map(c, &data));
+        assert_memory_equal(data, contents[i], objects[i].bytes);
+        hth_const_unmap(c);
+        hth_const_rele(c);
+    }
+    hth_manifest_fini(&m);
+}
+
+static void test_upload_and_commit(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_upload_state all;
+    uint64_t files, bytes;
+    assert_ok(upload_all(s, "alice", &r));
+    assert_int_equal(r.version, 1);
+    assert_int_equal(r.tensors_new, N_OBJECTS);
+    assert_int_equal(r.bytes_new, BIG_BYTES + sizeof small_bytes + sizeof tiny_bytes);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    assert_int_equal(test_count_files(state, "tensors"), 2); // the tiny one is in the index
+    assert_ok(hth_store_verify(s, "m", 1));
+    check_content(s);
+    assert_ok(hth_upload_state_get(s, &all));
+    assert_int_equal(all.objects, 0);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_int_equal(files, 0);
+    // all is there now, for everybody who sees it, and a second version moves nothing
+    assert_ok(upload_all(s, "bob", &r));
+    assert_true(r.unchanged);
+    assert_ok(commit(s, "bob", "other", &r));
+    assert_int_equal(r.tensors_shared, N_OBJECTS);
+    hth_store_close(s);
+}
+
+// What no upload and no version has is named, and nothing is put.
+static void test_commit_of_what_is_missing(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there;
+    bool any;
+    assert_ok(upload(s, "alice", SMALL, MIB));
+    assert_ok(upload(s, "alice", TINY, MIB));
+    assert_err(commit(s, "alice", "m", &r), HTH_ENOENT, "tensor 'big' is neither in the store");
+    assert_ok(put_piece(s, "alice", BIG, 0, MIB, &there));
+    assert_err(commit(s, "alice", "m", &r), HTH_ENOENT,
+               "tensor 'big': 1048576 of its 6291456 bytes were uploaded");
+    // another's uploads are not there
+    assert_ok(upload(s, "alice", BIG, MIB));
+    assert_err(commit(s, "bob", "m", &r), HTH_ENOENT, "is neither in the store");
+    assert_ok(hth_store_has(s, "m", 0, &any));
+    assert_false(any);
+    assert_ok(commit(s, "alice", "m", &r)); // what was uploaded has waited
+    hth_store_close(s);
+}
+
+static void test_pieces_in_another_order(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there;
+    assert_ok(put_piece(s, "a", BIG, 2 * MIB, MIB, &there));
+    assert_int_equal(there, 0);
+    assert_ok(put_piece(s, "a", BIG, 3 * MIB, MIB, &there));
+    assert_err(put_piece(s, "a", BIG, 4 * MIB, MIB, &there), HTH_EINVAL,
+               "bytes from 4194304 on leave a gap: 0 are there");
+    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there));
+    assert_int_equal(there, MIB);
+    assert_ok(put_piece(s, "a", BIG, MIB / 2, MIB + MIB / 2, &there)); // one part again, and more
+    assert_int_equal(there, 4 * MIB);
+    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there)); // again
+    assert_int_equal(there, 4 * MIB);
+    assert_ok(put_piece(s, "a", BIG, 4 * MIB, 2 * MIB, &there));
+    assert_true(there == HTH_UPLOAD_WHOLE);
+    assert_ok(put_piece(s, "a", BIG, 5 * MIB, MIB, &there));
+    assert_true(there == HTH_UPLOAD_WHOLE);
+    assert_ok(upload_all(s, "a", &r));
+    check_content(s);
+    hth_store_close(s);
+}
+
+static void test_bad_pieces(void **state)
+{
+    hth_store *s = test_open(state);
+    uint64_t there;
+    hth_manifest_tensor lie = objects[SMALL];
+    lie.bytes++;
+    assert_err(hth_upload_put(s, "a", NEVER, &lie, 0, small_bytes, 10, &there), HTH_EINVAL,
+               "an object of 1001 bytes, whose type and shape make 1000");
+    assert_err(hth_upload_have(s, "a", NULL, NULL, &lie, 1, &there), HTH_EINVAL, "object 0: an");
+    lie.dtype = 77;
+    assert_err(hth_upload_put(s, "a", NEVER, &lie, 0, small_bytes, 10, &there), HTH_EINVAL,
+               "without an element type");
+    assert_err(put_piece(s, "a", SMALL, 999, 2, &there), HTH_EINVAL,
+               "2 bytes from 999 on lie outside an object of 1000 bytes");
+    assert_err(put_piece(s, "a", SMALL, 0, 0, &there), HTH_EINVAL, "not 0");
+    assert_err(put_piece(s, "a", BIG, 0, HTH_UPLOAD_PIECE_BYTES + 1, &there), HTH_ETOOBIG,
+               "has 1 to 8388608 bytes");
+    assert_err(hth_upload_put(s, "a", NEVER, &objects[BIG], UINT64_MAX - 1, big_bytes, 2, &there),
+               HTH_EINVAL, "outside");
+    assert_err(put_piece(s, "a", BIG, 4 * MIB, 2 * MIB, &there), HTH_EINVAL, "leave a gap");
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    // content that is not what its id says
+    lie = objects[SMALL];
+    lie.id.byte[5] ^= 1;
+    assert_ok(hth_upload_put(s, "a", NEVER, &lie, 0, small_bytes, 999, &there));
+    assert_err(hth_upload_put(s, "a", NEVER, &lie, 999, small_bytes + 999, 1, &there), HTH_ECORRUPT,
+               "is not what its id says");
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    // .. as two different objects
+    lie = objects[SMALL];
+    lie.dtype = HTH_DT_I8;
+    assert_ok(put_piece(s, "a", SMALL, 0, 10, &there));
+    assert_err(hth_upload_put(s, "a", NEVER, &lie, 10, small_bytes + 10, 10, &there), HTH_EINVAL,
+               "another element type or shape");
+    assert_ok(hth_upload_discard(s, "a", objects, N_OBJECTS));
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
+// What a later process finds it hashes, but for what may have holes, and goes on there.
+static void test_restart(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there;
+    assert_ok(upload(s, "a", SMALL, MIB));
+    for (size_t at = 0; at < 5 * MIB; at += MIB) {
+        assert_ok(put_piece(s, "a", BIG, at, MIB, &there));
+    }
+    hth_store_close(s);
+    s = test_open(state);
+    assert_int_equal(have(s, "a", BIG), MIB); // all but HTH_UPLOAD_AHEAD
+    assert_true(have(s, "a", SMALL) == HTH_UPLOAD_WHOLE);
+    assert_int_equal(have(s, "b", BIG), 0);
+    assert_ok(upload_all(s, "a", &r));
+    check_content(s);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
+static void damage(void **state, int i, const char *owner, off_t at)
+{
+    char path[200];
+    hth_id name = hth_id_of(&(hth_chunk){owner, strlen(owner)}, 1);
+    hth_upload_key key = {.id = objects[i].id};
+    memcpy(&key.owner, name.byte, sizeof key.owner);
+    snprintf(path, sizeof path, "%s/%s", ((test_dir *)*state)->path, hth_upload_path(&key).text);
+    int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0 && pwrite(fd, "x", 1, at) == 1);
+    close(fd);
+}
+
+static void test_damaged_partial(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there;
+    for (size_t at = 0; at < 5 * MIB; at += MIB) {
+        assert_ok(put_piece(s, "a", BIG, at, MIB, &there));
+    }
+    hth_store_close(s);
+    damage(state, BIG, "a", 1000);
+    s = test_open(state);
+    assert_err(upload(s, "a", BIG, MIB), HTH_ECORRUPT, "is not what its id says");
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    assert_ok(upload(s, "a", BIG, MIB));
+    // a whole one that changes is one no more, in this process and in the next
+    damage(state, BIG, "a", 3 * MIB);
+    assert_int_equal(have(s, "a", BIG), 2 * MIB);
+    assert_ok(upload(s, "a", BIG, MIB));
+    assert_ok(upload_all(s, "a", &r));
+    check_content(s);
+    hth_store_close(s);
+}
+
+static void test_two_owners(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there;
+    assert_ok(put_piece(s, "alice", BIG, 0, 2 * MIB, &there));
+    assert_ok(put_piece(s, "bob", BIG, 0, MIB, &there));
+    assert_int_equal(there, MIB);
+    assert_int_equal(have(s, "alice", BIG), 2 * MIB);
+    // a second writer of the same owner is told where it stands
+    assert_ok(put_piece(s, "alice", BIG, 0, MIB, &there));
+    assert_int_equal(there, 2 * MIB);
+    assert_ok(upload(s, "alice", BIG, MIB));
+    assert_int_equal(have(s, "bob", BIG), MIB);
+    assert_ok(upload_all(s, "bob", &r)); // does not disturb alice's
+    assert_int_equal(test_count_files(state, "tmp"), 1);
+    assert_ok(upload_all(s, "alice", &r)); // .. who needs it no more
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
+static bool sees_other(void *ctx, const char *name, int version)
+{
+    return strcmp(name, ctx) == 0;
+}
+
+// An id is worth nothing to who may not read a version that has it, nor with another type.
+static void test_have_asks_who_sees(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    uint64_t there[3];
+    assert_ok(upload_all(s, "alice", &r));
+    hth_manifest_tensor o[3] = {objects[BIG], objects[BIG], objects[TINY]};
+    o[1].dtype = HTH_DT_I8;
+    assert_ok(hth_upload_have(s, "bob", sees_other, "m", o, 3, there));
+    assert_true(there[0] == HTH_UPLOAD_WHOLE && there[1] == 0 && there[2] == HTH_UPLOAD_WHOLE);
+    assert_ok(hth_upload_have(s, "bob", sees_other, "x", o, 3, there));
+    assert_true(there[0] == 0 && there[1] == 0 && there[2] == 0);
+    hth_store_close(s);
+}
+
+static void test_damaged_in_store(void **state)
+{
+    char command[300];
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    assert_ok(upload_all(s, "a", &r));
+    snprintf(command, sizeof command, "find %s/tensors -size +1000k -delete",
+             ((test_dir *)*state)->path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(have(s, "a", BIG), 0);
+    assert_ok(upload_all(s, "a", &r));
+    assert_true(r.unchanged && r.tensors_repaired == 1);
+    assert_ok(hth_store_verify(s, "m", 1));
+    hth_store_close(s);
+}
+
+static void test_expiry(void **state)
+{
+    hth_store *s = test_open(state);
+    uint64_t there, files, bytes, now = hth_store_wall_ns();
+    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there));
+    assert_ok(upload(s, "a", SMALL, MIB));
+    hth_store_wall_set(now + 3500000000000u);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_int_equal(files, 0);
+    assert_true(have(s, "a", SMALL) == HTH_UPLOAD_WHOLE); // it is asked for
+    hth_store_wall_set(now + 3700000000000u);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_int_equal(files, 1);
+    assert_int_equal(bytes, MIB);
+    assert_true(have(s, "a", SMALL) == HTH_UPLOAD_WHOLE);
+    assert_int_equal(have(s, "a", BIG), 0);
+    // the next upload removes what has expired, of other processes, too
+    hth_store_close(s);
+    hth_store_wall_set(now + 9000000000000u);
+    s = test_open(state);
+    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there));
+    assert_int_equal(test_count_files(state, "tmp"), 1);
+    hth_store_wall_set(0);
+    hth_store_close(s);
+}
+
+static void test_limits(void **state)
+{
+    hth_store *s = test_open(state);
+    uint64_t there, most = 8 * MIB;
+    hth_upload_state all;
+    assert_ok(hth_upload_put(s, "a", most, &objects[BIG], 0, big_bytes, MIB, &there));
+    hth_manifest_tensor other = objects[BIG];
+    other.id.byte[0] ^= 1;
+    assert_err(hth_upload_put(s, "a", most, &other, 0, big_bytes, MIB, &there), HTH_ETOOBIG,
+               "an upload of 6.0 MiB: you have 6.0 MiB uploaded that no version uses yet, and may "
+               "have 8.0 MiB");
+    assert_ok(hth_upload_put(s, "b", most, &other, 0, big_bytes, MIB, &there));
+    assert_ok(hth_upload_state_get(s, &all));
+    assert_true(all.objects == 2 && all.bytes == 2 * MIB);
+    assert_ok(hth_setting_set("store.upload_bytes", "12583000"));
+    assert_err(put_piece(s, "c", SMALL, 0, 10, &there), HTH_ETOOBIG, "store.upload_bytes");
+    // a small object costs a file
+    assert_ok(hth_setting_set("store.upload_bytes", "1GiB"));
+    assert_err(hth_upload_put(s, "d", 65535, &objects[SMALL], 0, small_bytes, 10, &there),
+               HTH_ETOOBIG, "uploads=");
+    assert_int_equal(test_count_files(state, "tmp"), 2);
+    hth_store_close(s);
+}
+
+// ---- failures
+
+static hth_err one_life(const char *path)
+{
+    hth_store *s;
+    hth_put_result r;
+    HTH_TRY(hth_store_open(path, true, false, &s));
+    hth_err err = upload_all(s, "a", &r);
+    hth_store_close(s);
+    return err;
+}
+
+// fresh makes an empty store.
+static void fresh(void **state)
+{
+    const char *path = ((test_dir *)*state)->path;
+    test_remove(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    hth_store_close(test_open(state));
+}
+
+// check_goes_on does the same again: the version is there, and nothing else.
+static void check_goes_on(void **state)
+{
+    uint64_t files, bytes;
+    assert_ok(one_life(((test_dir *)*state)->path));
+    hth_store *s = test_open(state);
+    assert_ok(hth_store_verify(s, "m", 0));
+    check_content(s);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_int_equal(files, 0);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
+static void test_killed_anywhere(void **state)
+{
+    int nth = 1, status = 0;
+    for (;; nth++) {
+        fresh(state);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            hth_store_file_fault((uint64_t)nth, HTH_STORE_FILE_KILL);
+            _exit(one_life(((test_dir *)*state)->path) == HTH_OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSIGNALED(status)) {
+            break;
+        }
+        assert_int_equal(WTERMSIG(status), SIGKILL);
+        check_goes_on(state);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(nth > 30); // the points were really there
+}
+
+static void test_disk_full_anywhere(void **state)
+{
+    int nth = 1;
+    for (;; nth++) {
+        fresh(state);
+        int64_t live = hth_alloc_live();
+        hth_store_file_fault((uint64_t)nth, ENOSPC);
+        hth_err err = one_life(((test_dir *)*state)->path);
+        hth_store_file_fault(0, 0);
+        assert_int_equal(hth_alloc_live(), live);
+        if (err == HTH_OK) {
+            break;
+        }
+        assert_err(err, HTH_EIO, "No space left on device");
+        check_goes_on(state);
+    }
+    assert_true(nth > 30);
+}
+
+static void test_failed_upload_leaves_nothing(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_err err;
+    for (uint64_t nth = 1;; nth++) {
+        hth_store_file_fault(nth, ENOSPC);
+        err = upload(s, "a", BIG, MIB);
+        hth_store_file_fault(0, 0);
+        if (err == HTH_OK) {
+            break;
+        }
+        assert_err(err, HTH_EIO, "No space left on device");
+        assert_int_equal(test_count_files(state, "tmp"), 0);
+    }
+    assert_int_equal(test_count_files(state, "tmp"), 1);
+    hth_store_close(s);
+}
+
+static hth_err in_memory(void **state)
+{
+    hth_put_result r;
+    hth_store *s;
+    HTH_TRY(hth_store_open(((test_dir *)*state)->path, true, false, &s));
+    hth_err err = put_piece(s, "a", SMALL, 500, 500, &(uint64_t){0});
+    err = err == HTH_OK ? upload_all(s, "a", &r) : err;
+    err = err == HTH_OK ? hth_store_rm(s, "m", 0) : err;
+    hth_store_close(s);
+    return err;
+}
+
+static void test_out_of_memory(void **state)
+{
+    FAULT_LOOP(in_memory(state));
+    check_goes_on(state);
+}
+
+// ---- several at once
+
+typedef struct writer {
+    pthread_t thread;
+    hth_store *s;
+    size_t step;
+    hth_err err;
+} writer;
+
+// Of those that commit at once one has the uploads. The others find that out in whatever they do,
+// and then what is stored.
+static void *write_all(void *arg)
+{
+    writer *w = arg;
+    hth_put_result r;
+    for (int round = 0; round < 8; round++) {
+        w->err = HTH_OK;
+        for (int i = 0; i < N_OBJECTS && w->err == HTH_OK; i++) {
+            w->err = upload(w->s, "a", i, w->step);
+        }
+        w->err = w->err == HTH_OK ? commit(w->s, "a", "m", &r) : w->err;
+        if (w->err != HTH_ENOENT && w->err != HTH_EBUSY && w->err != HTH_EINVAL) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void test_writers_at_once(void **state)
+{
+    hth_store *s = test_open(state);
+    writer w[4];
+    for (int i = 0; i < 4; i++) {
+        w[i] = (writer){.s = s, .step = MIB / 4 * (size_t)(i + 1)};
+        assert_int_equal(pthread_create(&w[i].thread, NULL, write_all, &w[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(w[i].thread, NULL);
+        assert_int_equal(w[i].err, HTH_OK);
+    }
+    check_content(s);
+    hth_store_close(s);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_upload_and_commit),
+        TEST(test_commit_of_what_is_missing),
+        TEST(test_pieces_in_another_order),
+        TEST(test_bad_pieces),
+        TEST(test_restart),
+        TEST(test_damaged_partial),
+        TEST(test_two_owners),
+        TEST(test_have_asks_who_sees),
+        TEST(test_damaged_in_store),
+        TEST(test_expiry),
+        TEST(test_limits),
+        TEST(test_killed_anywhere),
+        TEST(test_disk_full_anywhere),
+        TEST(test_failed_upload_leaves_nothing),
+        TEST(test_out_of_memory),
+        TEST(test_writers_at_once),
+    };
+    return cmocka_run_group_tests(tests, make_objects, NULL);
+}
