@@ -27,8 +27,8 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
             -lseccomp -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc sched graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
-            planner planner/bound planner/exact memmgr runtime runtime/compile runtime/tenants \
-            engine $(addprefix engine/,local serve train query process router) client client/cli \
+            planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
+            engine $(addprefix engine/,local serve train query process router) client client/content client/cli \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
 

@@ -29,7 +29,7 @@ graph='graph graph/onnx graph/passes graph/autodiff'
 below_kernels="$base graph graph/passes graph/autodiff device device/cpu kernels kernels/ref convsel/choice.h"
 below_runtime="$base sched $graph device device/cpu kernels convsel planner memmgr modelstore"
 below_engine="$below_runtime runtime runtime/tenants engine/engine.h"
-front="$base graph runtime runtime/tenants engine client server/net"
+front="$base graph runtime runtime/tenants runtime/content engine client server/net"
 room base base/ipc
 room base/ipc base
 room sched $base
@@ -52,6 +52,7 @@ room memmgr $base graph device kernels convsel planner
 room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/export_format.h client/atomic_file.h
 room runtime/compile $below_runtime runtime runtime/tenants
 room runtime/tenants $below_runtime runtime client/token.h
+room runtime/content $below_runtime runtime client/content/objects.h
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
 room engine/local $below_engine engine engine/serve engine/train engine/query
 room engine/serve $below_engine
@@ -59,8 +60,9 @@ room engine/train $below_engine engine/serve/version_swap.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine
-room client $base
-room client/cli $base client
+room client $base client/content
+room client/content $base graph graph/onnx/onnx.h client
+room client/cli $base client client/content
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'

@@ -108,12 +108,18 @@ hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const heart
 {
     Hearth__Tensor **t = NULL;
     size_t n = 0;
+    uint64_t section = 0;
     uint8_t *data;
     if (request->body_case == HEARTH__REQUEST__BODY_INFER) {
         t = request->infer->inputs;
         n = request->infer->n_inputs;
+    } else if (inputs != NULL) {
+        section = inputs->bytes;
     }
-    HTH_TRY(hth_wire_message(&request->base, t, n, 0, &handle->limits, out, &data));
+    HTH_TRY(hth_wire_message(&request->base, t, n, section, &handle->limits, out, &data));
+    if (section > 0) {
+        memcpy(data, inputs->data, section);
+    }
     for (size_t i = 0; i < n; i++) {
         if (t[i]->region == 0 && t[i]->bytes > 0) {
             memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);

@@ -85,7 +85,8 @@ unsigned hth_forks(void);
 // hth_exchange_check fails with HTH_EINVAL where the connection is that of a parent process.
 hth_err hth_exchange_check(const hearth *handle);
 // hth_exchange sends `request` (its call id is filled in) with the n inputs' bytes, inputs[i]
-// belonging to the i-th tensor of the infer body, and stores the reply. An error reply becomes this
+// belonging to the i-th tensor of the infer body, and stores the reply. Of a body about content
+// the data section are the bytes of *inputs; NULL: there are none. An error reply becomes this
 // call's error. On error *out is empty.
 hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
                      const hth_watch *watch, hth_reply *out);

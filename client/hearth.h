@@ -122,8 +122,9 @@ HEARTH_API const char *hearth_outputs_model(const hearth_tensor *outputs);
 HEARTH_API hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out);
 HEARTH_API void hearth_buffer_free(hearth *h, void *data);
 
-// hearth_import reads an ONNX file (a path on this machine: local and embedded servers) into the
-// store as a new version. max_batch is kept with it, the largest first dimension of a request; 0:
+// hearth_import reads an ONNX file of this machine into the store as a new version. To a server
+// elsewhere only those tensors travel that its store lacks; what an interrupted import has sent is
+// kept there for a while, and not sent again. max_batch is kept with it, the largest first dimension of a request; 0:
 // requests never share a run; negative: not said. progress may be NULL; returning non-zero from it
 // cancels. It returns when the new version is the one that answers by the name, if the name is
 // served. HEARTH_EBUSY and others whose sentence says that the version is in the store: it cannot
@@ -143,7 +144,8 @@ typedef struct hearth_import_options {
 typedef struct hearth_import_report {
     hearth_import_result result;
     uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
-    int record_repaired; // the same of what the store has of the version beside tensors: its graph
+    int record_repaired;  // the same of what the store has of the version beside tensors: its graph
+    uint64_t bytes_moved; // of tensors, that were sent to a server elsewhere
 } hearth_import_report;
 HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const char *path,
                                             int max_batch, const hearth_import_options *options,

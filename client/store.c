@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public functions that put models into a store and take them out.
+#include "client/content/send.h"
 #include "client/exchange.h"
 #include "client/export_format.h"
 #include "client/passed.h"
@@ -45,6 +46,16 @@ static hth_err store_import(hearth *h, Hearth__Import *body, const char *path,
     return HTH_OK;
 }
 
+// store_send imports a file into a server that is elsewhere: what it lacks of it is sent.
+static hth_err store_send(hearth *h, const Hearth__Import *body, const char *path,
+                          const hth_watch *watch, hearth_import_report *out)
+{
+    hth_content_version v = {
+        .name = body->name, .max_batch = body->max_batch, .no_wait = body->no_wait};
+    HTH_TRY(hth_exchange_check(h));
+    return hth_content_import(h, path, &v, watch, out);
+}
+
 hearth_status hearth_import_with(hearth *h, const char *name, const char *path, int max_batch,
                                  const hearth_import_options *options, hearth_progress progress,
                                  void *ctx, hearth_import_report *out)
@@ -55,7 +66,8 @@ hearth_status hearth_import_with(hearth *h, const char *name, const char *path, 
     body.name = (char *)name;
     body.max_batch = max_batch;
     body.no_wait = options != NULL && options->no_wait != 0;
-    hth_err err = store_import(h, &body, path, &watch, &report);
+    hth_err err = h->same_machine ? store_import(h, &body, path, &watch, &report)
+                                  : store_send(h, &body, path, &watch, &report);
     if (err == HTH_OK && out != NULL) {
         *out = report;
     }

@@ -132,8 +132,9 @@ static bool upload_expired(uint64_t touched_ns)
 // uploads_sweep removes what has expired.
 static hth_err uploads_sweep(hth_store *s)
 {
-    hth_upload *u, *next;
-    HASH_ITER (hh, s->uploads.by_key, u, next) {
+    hth_upload *next;
+    for (hth_upload *u = s->uploads.by_key; u != NULL; u = next) {
+        next = u->hh.next;
         if (u->refs == 0 && upload_expired(atomic_load(&u->touched_ns))) {
             hth_path path = hth_upload_path(&u->key);
             HTH_TRY(hth_store_file_unlink(s->dir, path.text));

@@ -49,6 +49,12 @@ hth_err hth_upload_put(hth_store *s, const char *owner, uint64_t most,
 hth_err hth_upload_discard(hth_store *s, const char *owner, const hth_manifest_tensor *objects,
                            int n);
 
+// hth_upload_read stores `n` bytes, from `at` on, of an object that the store lists, or that `owner`
+// (NULL: nobody) has uploaded as a whole. Any thread; blocks. HTH_ENOENT: neither is so;
+// HTH_ECORRUPT: the store's is damaged; HTH_EINVAL: it has not as many bytes.
+hth_err hth_upload_read(hth_store *s, const char *owner, const hth_manifest_tensor *object,
+                        uint64_t at, void *dst, size_t n);
+
 // What uploads there are: objects that no version has named, and their bytes on disk.
 typedef struct hth_upload_state {
     uint64_t objects, bytes;

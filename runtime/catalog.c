@@ -66,17 +66,14 @@ static hth_err catalog_read(void *ctx, uint64_t at, void *dst, size_t n)
 
 static hth_err catalog_materialize(hth_const *c, void *dst)
 {
-    return catalog_read(c->owner, 0, dst, c->bytes);
+    const hth_put_tensor *t = c->owner;
+    return t->read(t->read_ctx, 0, dst, c->bytes);
 }
 
-// catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
-// every shape sound.
-static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n,
-                             const hth_catalog_check *check)
+hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *t, int n,
+                                const hth_catalog_check *check)
 {
     hth_onnx_limits limits = hth_catalog_limits();
-    size_t bytes;
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
     hth_graph *g = NULL;
     hth_independence samples;
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
@@ -94,7 +91,7 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
         c[i]->data = t[i].data;
         if (t[i].data == NULL) { // whoever wants to know has it read
             c[i]->materialize = catalog_materialize;
-            c[i]->owner = t[i].read_ctx;
+            c[i]->owner = (void *)&t[i];
         }
     }
     if (err == HTH_OK) {
@@ -138,7 +135,7 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
                                     .read = catalog_read,
                                     .read_ctx = &from[i]};
         }
-        err = catalog_check(f, t, n, check);
+        err = hth_catalog_check_graph(skeleton, bytes, t, n, check);
         if (err == HTH_OK) {
             err = hth_store_put(s, name, skeleton, bytes, meta, t, n, progress, ctx, out);
         }

@@ -19,6 +19,11 @@ typedef struct hth_catalog_check {
     void *ctx;
 } hth_catalog_check;
 
+// hth_catalog_check_graph loads the graph of a skeleton with constants that borrow the tensors'
+// bytes, or read them: every operator known, every shape sound. `check` may be NULL.
+hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *t, int n,
+                                const hth_catalog_check *check);
+
 // hth_catalog_import_bytes is an import of a file that is in memory, without external data. `check`
 // may be NULL.
 // hth_catalog_import_given is the same for descriptors that a client has passed, which stay the

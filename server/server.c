@@ -281,6 +281,7 @@ hth_err hth_server_reload(hth_server *server)
 {
     hth_err err = hth_auth_reload(server->auth);
     err = err == HTH_OK ? server_tenants(server) : err;
+    err = err == HTH_OK ? hth_dispatch_reload(server->dispatch) : err;
     if (err != HTH_OK || server->tls == NULL) {
         return err;
     }

@@ -137,12 +137,12 @@ static int cmd_import(hth_cli *c)
         return HTH_CLI_OK;
     }
     json_t *doc = json_pack(
-        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "model", c->args[0], "version",
+        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "model", c->args[0], "version",
         r->version, "unchanged", r->unchanged, "tensors_new", (json_int_t)r->tensors_new,
         "tensors_shared", (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
         "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
         (json_int_t)report.tensors_repaired, "bytes_repaired", (json_int_t)report.bytes_repaired,
-        "graph_repaired", report.record_repaired);
+        "graph_repaired", report.record_repaired, "moved", (json_int_t)report.bytes_moved);
     if (!options.no_wait) {
         import_joins(c, r->version, doc);
     }

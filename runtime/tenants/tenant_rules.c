@@ -15,7 +15,7 @@
 #define RULES_COUNT  1e9
 
 static const hth_tenant_limits rules_none = {1, HTH_TENANT_NEVER, HTH_TENANT_NEVER,
-                                             HTH_TENANT_NEVER};
+                                             HTH_TENANT_NEVER, HTH_TENANT_NEVER};
 
 static hth_err rule_number(const char *word, const char *text, double least, double most,
                            double *out)
@@ -56,6 +56,9 @@ static hth_err rule_word(char *word, hth_tenant_limits *l)
         if (strcmp(word, "memory") == 0) {
             return rule_memory(value, &l->memory_bytes);
         }
+        if (strcmp(word, "uploads") == 0) {
+            return rule_memory(value, &l->upload_bytes);
+        }
         if (strcmp(word, "waiting") == 0) {
             return rule_count(word, value, &l->waiting);
         }
@@ -63,7 +66,8 @@ static hth_err rule_word(char *word, hth_tenant_limits *l)
             return rule_count(word, value, &l->jobs);
         }
     }
-    return hth_fail(HTH_EINVAL, "'%.40s' is not one of weight=N, memory=SIZE, waiting=N, jobs=N",
+    return hth_fail(HTH_EINVAL,
+                    "'%.40s' is not one of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE",
                     word);
 }
 

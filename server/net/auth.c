@@ -305,6 +305,12 @@ hth_need hth_auth_need(const Hearth__Request *request, hth_command_id command)
     case HEARTH__REQUEST__BODY_EXPORT_MODEL:
     case HEARTH__REQUEST__BODY_REMOVE:
     case HEARTH__REQUEST__BODY_GC:
+    case HEARTH__REQUEST__BODY_HAVE:
+    case HEARTH__REQUEST__BODY_PUT:
+    case HEARTH__REQUEST__BODY_DISCARD:
+    case HEARTH__REQUEST__BODY_COMMIT:
+    case HEARTH__REQUEST__BODY_MANIFEST:
+    case HEARTH__REQUEST__BODY_GET:
         return HTH_NEED_MODEL;
     default:
         return HTH_NEED_ADMIN;

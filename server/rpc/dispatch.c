@@ -370,6 +370,14 @@ void hth_rpc_slot_run(hth_rpc_slot *slot)
             hth_rpc_slot_query(slot);
         }
         break;
+    case HEARTH__REQUEST__BODY_HAVE:
+    case HEARTH__REQUEST__BODY_PUT:
+    case HEARTH__REQUEST__BODY_DISCARD:
+    case HEARTH__REQUEST__BODY_COMMIT:
+    case HEARTH__REQUEST__BODY_MANIFEST:
+    case HEARTH__REQUEST__BODY_GET:
+        hth_rpc_slot_content(slot);
+        break;
     default:
         hth_rpc_slot_job(slot);
         break;
@@ -450,6 +458,43 @@ bool hth_rpc_slot_is_admin(const hth_rpc_slot *slot)
 
 // ---- lifetime
 
+static hth_err dispatch_threads(hth_dispatch *d)
+{
+    HTH_TRY(hth_store_worker_open(&d->lists));
+    HTH_TRY(hth_store_worker_open(&d->checks));
+    for (int i = 0; i < HTH_DISPATCH_CONTENT; i++) {
+        HTH_TRY(hth_store_worker_open(&d->content[i]));
+    }
+    return HTH_OK;
+}
+
+static void dispatch_end_threads(hth_dispatch *d)
+{
+    hth_store_worker_close(d->lists);
+    hth_store_worker_close(d->checks);
+    for (int i = 0; i < HTH_DISPATCH_CONTENT; i++) {
+        hth_store_worker_close(d->content[i]);
+    }
+}
+
+static hth_err dispatch_rules(hth_tenant_rules *out)
+{
+    char path[HTH_SETTING_TEXT];
+    return hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, path), out);
+}
+
+hth_err hth_dispatch_reload(hth_dispatch *dispatch)
+{
+    hth_tenant_rules fresh, old;
+    HTH_TRY(dispatch_rules(&fresh));
+    pthread_mutex_lock(&dispatch->lock);
+    old = dispatch->tenants;
+    dispatch->tenants = fresh;
+    pthread_mutex_unlock(&dispatch->lock);
+    hth_tenant_rules_fini(&old);
+    return HTH_OK;
+}
+
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
 {
     hth_dispatch *d = hth_calloc(1, sizeof *d);
@@ -457,10 +502,10 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     if (d == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for requests");
     }
-    hth_err err = hth_store_worker_open(&d->lists);
-    err = err == HTH_OK ? hth_store_worker_open(&d->checks) : err;
+    hth_err err = dispatch_threads(d);
+    err = err == HTH_OK ? dispatch_rules(&d->tenants) : err;
     if (err != HTH_OK) {
-        hth_store_worker_close(d->lists);
+        dispatch_end_threads(d);
         hth_free(d);
         return err;
     }
@@ -555,8 +600,8 @@ void hth_dispatch_close(hth_dispatch *dispatch)
     if (dispatch == NULL) {
         return;
     }
-    hth_store_worker_close(dispatch->lists);
-    hth_store_worker_close(dispatch->checks);
+    dispatch_end_threads(dispatch);
+    hth_tenant_rules_fini(&dispatch->tenants);
     pthread_cond_destroy(&dispatch->idle);
     pthread_rwlock_destroy(&dispatch->watching);
     pthread_mutex_destroy(&dispatch->lock);

@@ -47,6 +47,8 @@ typedef struct hth_dispatch_config {
 
 // hth_dispatch_open: everything in the configuration must outlive the dispatcher.
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out);
+// hth_dispatch_reload reads the limits of tenants again; on error they stay as they were.
+hth_err hth_dispatch_reload(hth_dispatch *dispatch);
 // hth_dispatch_refuse answers what comes from now on with HTH_ECANCELED, but for questions about
 // other requests, and cancels the reading of stores.
 void hth_dispatch_refuse(hth_dispatch *dispatch);

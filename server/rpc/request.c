@@ -25,7 +25,7 @@
 hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command)
 {
     bool is_short = request->body_case == HEARTH__REQUEST__BODY_INFER ||
-                    hth_command_is(command, HTH_COMMAND_SHORT);
+                    hth_rpc_slot_is_content(request) || hth_command_is(command, HTH_COMMAND_SHORT);
     return is_short ? HTH_RPC_SLOT_SHORT : HTH_RPC_SLOT_LONG;
 }
 
@@ -42,18 +42,24 @@ void hth_rpc_slot_reply(hth_rpc_slot *slot, Hearth__Reply *reply)
     hth_rpc_slot_send(slot, msg);
 }
 
+void hth_rpc_slot_plain(const hth_rpc_slot *slot, const char *sentence, char *out, size_t cap)
+{
+    if (hth_conn_same_machine(slot->conn)) {
+        snprintf(out, cap, "%s", sentence);
+    } else {
+        hth_redact(sentence, out, cap);
+    }
+}
+
 void hth_rpc_slot_fail(hth_rpc_slot *slot, hth_err err, const char *sentence)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Error body = HEARTH__ERROR__INIT;
     char cleared[1024];
     sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
-    if (!hth_conn_same_machine(slot->conn)) {
-        hth_redact(sentence, cleared, sizeof cleared);
-        sentence = cleared;
-    }
+    hth_rpc_slot_plain(slot, sentence, cleared, sizeof cleared);
     body.code = (uint32_t)err;
-    body.sentence = (char *)sentence;
+    body.sentence = cleared;
     r.body_case = HEARTH__REPLY__BODY_ERROR;
     r.error = &body;
     hth_rpc_slot_reply(slot, &r);

@@ -88,8 +88,8 @@ static void request_imported(hth_rpc_slot *s)
 static void request_stored(hth_rpc_slot *s, hth_err err, const char *why)
 {
     char sentence[800];
-    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->q->import_model->name,
-             s->put.version, why);
+    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->made, s->put.version,
+             why);
     hth_rpc_slot_fail(s, err, sentence);
 }
 
@@ -116,9 +116,8 @@ static void request_serves(hth_request *req)
 // served.
 static void request_serve(hth_rpc_slot *s)
 {
-    const char *name = s->q->import_model->name;
     char text[32];
-    json_t *args = json_pack("{s:s}", "model", name);
+    json_t *args = json_pack("{s:s}", "model", s->made);
     char *arguments = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
     s->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
     free(arguments);
@@ -138,6 +137,16 @@ static void request_serve(hth_rpc_slot *s)
     if (err != HTH_OK) {
         hth_free(s->arguments);
         request_stored(s, err, hth_err_detail());
+    }
+}
+
+void hth_rpc_slot_stored(hth_rpc_slot *slot, const char *name, bool no_wait)
+{
+    slot->made = name;
+    if (no_wait) {
+        request_imported(slot);
+    } else {
+        request_serve(slot);
     }
 }
 
@@ -167,10 +176,8 @@ static void request_import(hth_rpc_slot *s)
         request_wanted(s, &wanted);
     } else if (err != HTH_OK) {
         hth_rpc_slot_fail(s, err, hth_err_detail());
-    } else if (no_wait) {
-        request_imported(s);
     } else {
-        request_serve(s);
+        hth_rpc_slot_stored(s, q->name, no_wait);
     }
     hth_onnx_wanted_fini(&wanted);
 }

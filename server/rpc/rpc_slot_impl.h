@@ -50,6 +50,7 @@ struct hth_rpc_slot {
     hth_onnx_given *given; // files of an import that its client has passed
     int n_given;
     hth_put_result put;   // of an import
+    const char *made;     // .. the name of its model
     char *arguments;      // .. and of its question to the engine
     char *changed;        // a query's arguments where they are not as they came, from json_dumps
     bool leaves;          // a training job that its client leaves as soon as it is taken
@@ -64,7 +65,8 @@ typedef struct hth_dispatch_watcher {
     void *ctx;
 } hth_dispatch_watcher;
 
-#define HTH_RPC_SLOT_LOSSES 3
+#define HTH_RPC_SLOT_LOSSES  3
+#define HTH_DISPATCH_CONTENT 2 // threads for pieces of content
 
 struct hth_dispatch {
     hth_store *store;
@@ -72,6 +74,8 @@ struct hth_dispatch {
     hth_store_worker *jobs;
     hth_store_worker *lists;  // of models, and jobs that begin: they wait for no import
     hth_store_worker *checks; // of all that is stored: they take long, and nobody waits for them
+    hth_store_worker *content[HTH_DISPATCH_CONTENT];
+    hth_tenant_rules tenants; // under `lock`
     hth_auth *auth;
     hth_rings *rings;
     hth_wire_limits limits;
@@ -94,11 +98,17 @@ void hth_rpc_slot_document(hth_rpc_slot *slot, const char *json);
 
 void hth_rpc_slot_infer(hth_rpc_slot *slot);
 void hth_rpc_slot_query(hth_rpc_slot *slot);
-void hth_rpc_slot_train(hth_rpc_slot *slot);  // the query "train"
-void hth_rpc_slot_job(hth_rpc_slot *slot);    // import, export, remove, gc
-void hth_rpc_slot_verify(hth_rpc_slot *slot); // the query "verify"
-void hth_rpc_slot_models(hth_rpc_slot *slot); // the list of models
-void hth_rpc_slot_alias(hth_rpc_slot *slot);  // the query "alias"
+void hth_rpc_slot_train(hth_rpc_slot *slot);   // the query "train"
+void hth_rpc_slot_job(hth_rpc_slot *slot);     // import, export, remove, gc
+void hth_rpc_slot_verify(hth_rpc_slot *slot);  // the query "verify"
+void hth_rpc_slot_models(hth_rpc_slot *slot);  // the list of models
+void hth_rpc_slot_alias(hth_rpc_slot *slot);   // the query "alias"
+void hth_rpc_slot_content(hth_rpc_slot *slot); // content by ids; hth_rpc_slot_is_content, or commit
+bool hth_rpc_slot_is_content(const Hearth__Request *request);
+// hth_rpc_slot_stored goes on with a version of the model `name` that slot->put has put.
+void hth_rpc_slot_stored(hth_rpc_slot *slot, const char *name, bool no_wait);
+// hth_rpc_slot_plain is a sentence as the slot's peer may read it.
+void hth_rpc_slot_plain(const hth_rpc_slot *slot, const char *sentence, char *out, size_t cap);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.

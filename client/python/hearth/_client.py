@@ -33,6 +33,7 @@ class Imported:
     tensors_repaired: int = 0
     bytes_repaired: int = 0
     graph_repaired: bool = False
+    bytes_moved: int = 0
 
 
 class _Watcher:
@@ -178,7 +179,8 @@ class Client:
             C.byref(options), watch.callback, None, C.byref(report)))
         result = report.result
         return Imported(result.version, bool(result.unchanged), result.tensors_new, result.tensors_shared, result.bytes_new,
-                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired, bool(report.record_repaired))
+                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired, bool(report.record_repaired),
+                        report.bytes_moved)
 
     def models(self) -> list[dict[str, Any]]:
         """The models and their versions."""

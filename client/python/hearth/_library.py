@@ -39,7 +39,8 @@ class ImportOptions(C.Structure):
 
 
 class ImportReport(C.Structure):
-    _fields_ = [('result', ImportResult), ('tensors_repaired', C.c_uint64), ('bytes_repaired', C.c_uint64), ('record_repaired', C.c_int)]
+    _fields_ = [('result', ImportResult), ('tensors_repaired', C.c_uint64), ('bytes_repaired', C.c_uint64), ('record_repaired', C.c_int),
+                ('bytes_moved', C.c_uint64)]
 
 
 class JobId(C.Structure):

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// One lock guards the whole state; it is held for moments, never while anything is read or sent.
+// The caller's thread only watches: it tells how far things are, and ends them.
+#include "client/content/send.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/thread.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#define SEND_PIECE   ((size_t)1 << 20)
+#define SEND_AHEAD   ((uint64_t)4 << 20) // HTH_UPLOAD_AHEAD of the store's
+#define SEND_THREADS 4
+#define SEND_TRIES   10
+#define SEND_WAIT_MS 100 // before the first new attempt; each other one takes twice as long
+#define SEND_WAIT_UP 5   // .. up to so many
+#define SEND_SMALL   ((uint64_t)64 << 10)
+#define SEND_HERE    ((uint64_t)1 << 20)
+#define SEND_LOOK_MS 100
+// An upload that nobody asks for expires, by default in an hour.
+#define SEND_ALIVE_NS ((uint64_t)300 * 1000000000)
+
+typedef struct send_object {
+    int i;               // of the source
+    uint64_t there;      // what the server has of its first bytes
+    uint64_t next;       // where the next piece begins
+    int under_way;       // pieces
+    bool whole, lost;    // lost: a piece was, so it is asked for anew
+    bool asking, failed; // .. which somebody does; it was whole and wrong before
+} send_object;
+
+typedef struct send_job {
+    hearth *h;
+    hth_content_source *source;
+    const hth_watch *watch;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    send_object *objects;
+    int n, first; // those before `first` are whole
+    int running;
+    int tries; // without a piece that arrived
+    uint64_t moved, done, total;
+    bool stop;
+    hth_err err;
+    char detail[1024];
+} send_job;
+
+typedef struct send_piece {
+    send_object *o;
+    uint64_t at;
+    size_t n;
+} send_piece;
+
+bool hth_content_lost(hth_err err)
+{
+    return err == HTH_EIO || err == HTH_EBUSY || err == HTH_ECANCELED;
+}
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "out of memory to send content");
+}
+
+// ---- asking
+
+hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,
+                         hearth_tensor *section, uint64_t *list_bytes)
+{
+    HTH_TRY(hth_content_list_bytes(objects, n, list_bytes));
+    *section = (hearth_tensor){.bytes = (size_t)*list_bytes + more};
+    section->data = hth_alloc(section->bytes + 1);
+    if (section->data == NULL) {
+        return no_memory();
+    }
+    hth_content_list_write(objects, n, section->data);
+    return HTH_OK;
+}
+
+// send_have asks how far `n` objects are.
+static hth_err send_have(hearth *h, const hth_content_object *objects, int n, uint64_t *there)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Have body = HEARTH__HAVE__INIT;
+    hearth_tensor section;
+    uint64_t bytes;
+    hth_reply r;
+    body.objects = (uint32_t)n;
+    q.body_case = HEARTH__REQUEST__BODY_HAVE;
+    q.have = &body;
+    HTH_TRY(hth_content_list(objects, n, 0, &section, &bytes));
+    hth_err err = hth_exchange(h, &q, &section, NULL, &r);
+    hth_free(section.data);
+    HTH_TRY(err);
+    if (r.head->body_case != HEARTH__REPLY__BODY_HELD || r.data_bytes != (uint64_t)n * 8) {
+        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", h->url);
+    } else if (n > 0) {
+        memcpy(there, r.data, (size_t)n * 8);
+    }
+    hth_reply_fini(&r);
+    return err;
+}
+
+static void send_fail(send_job *j, hth_err err) // under the lock
+{
+    if (j->err == HTH_OK) {
+        j->err = err;
+        strncpy(j->detail, hth_err_detail(), sizeof j->detail - 1);
+    }
+    j->stop = true;
+    pthread_cond_broadcast(&j->changed);
+}
+
+// send_wait waits on the lock's condition for at most `ms`.
+static void send_wait(send_job *j, uint64_t ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t ns = (uint64_t)t.tv_nsec + ms * 1000000u;
+    t.tv_sec += (time_t)(ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    (void)pthread_cond_timedwait(&j->changed, &j->lock, &t);
+}
+
+// send_pause waits before another attempt, under the lock.
+static void send_pause(send_job *j)
+{
+    int up = j->tries < SEND_WAIT_UP ? j->tries : SEND_WAIT_UP;
+    uint64_t until = hth_now_ns() + ((uint64_t)SEND_WAIT_MS << up) * 1000000u;
+    for (uint64_t now = hth_now_ns(); !j->stop && now < until; now = hth_now_ns()) {
+        send_wait(j, (until - now) / 1000000u + 1);
+    }
+}
+
+// send_found takes what the server said of an object.
+static void send_found(send_object *o, uint64_t bytes, uint64_t there)
+{
+    o->whole = there == HTH_CONTENT_WHOLE;
+    o->there = o->next = o->whole || there > bytes ? bytes : there;
+    o->lost = o->asking = false;
+}
+
+// send_ask has an object's state asked for anew, when none of its pieces is under way. Under the
+// lock, which it gives up meanwhile.
+static void send_ask(send_job *j, send_object *o)
+{
+    const hth_content_object *object = &j->source->objects[o->i];
+    o->asking = true;
+    while (!j->stop && o->lost) {
+        uint64_t there = 0;
+        send_pause(j);
+        pthread_mutex_unlock(&j->lock);
+        hth_err err = send_have(j->h, object, 1, &there);
+        pthread_mutex_lock(&j->lock);
+        if (err == HTH_OK) {
+            send_found(o, object->bytes, there);
+        } else if (!hth_content_lost(err) || ++j->tries > SEND_TRIES) {
+            send_fail(j, err);
+        }
+    }
+    pthread_cond_broadcast(&j->changed);
+}
+
+// ---- pieces
+
+// send_next finds a piece that may go now: of the first object that is not whole, or of the next
+// few. Under the lock.
+static bool send_next(send_job *j, send_piece *p)
+{
+    while (j->first < j->n && j->objects[j->first].whole) {
+        j->first++;
+    }
+    for (int k = j->first; k < j->n && k < j->first + SEND_THREADS; k++) {
+        send_object *o = &j->objects[k];
+        uint64_t left = j->source->objects[o->i].bytes - o->next;
+        size_t n = left < SEND_PIECE ? (size_t)left : SEND_PIECE;
+        if (!o->whole && !o->lost && n > 0 &&
+            (o->next == o->there || o->next + n <= o->there + SEND_AHEAD)) {
+            *p = (send_piece){o, o->next, n};
+            return true;
+        }
+    }
+    return false;
+}
+
+// send_put sends a piece. *verdict: the server has judged it, and not the connection.
+static hth_err send_put(send_job *j, const send_piece *p, void *chunk, uint64_t *there,
+                        bool *verdict)
+{
+    const hth_content_object *o = &j->source->objects[p->o->i];
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Put body = HEARTH__PUT__INIT;
+    hearth_tensor section = {.data = chunk, .bytes = p->n};
+    hth_reply r;
+    *verdict = false;
+    body.id = (ProtobufCBinaryData){sizeof o->id, (uint8_t *)o->id.byte};
+    body.dtype = (uint32_t)o->dtype;
+    body.n_shape = (size_t)o->shape.rank;
+    body.shape = (int64_t *)o->shape.dim;
+    body.bytes = o->bytes;
+    body.offset = p->at;
+    body.piece = p->n;
+    q.body_case = HEARTH__REQUEST__BODY_PUT;
+    q.put = &body;
+    HTH_TRY(hth_exchange(j->h, &q, &section, NULL, &r));
+    const Hearth__Stored *s = r.head->stored;
+    hth_err err = HTH_OK;
+    if (r.head->body_case != HEARTH__REPLY__BODY_STORED) {
+        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", j->h->url);
+    } else if (s->failed != NULL) {
+        uint32_t code = s->failed->code;
+        *verdict = true;
+        err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
+                       s->failed->sentence);
+    } else {
+        *there = s->whole ? HTH_CONTENT_WHOLE : s->there;
+    }
+    hth_reply_fini(&r);
+    return err;
+}
+
+// send_again tells whether a piece that failed is worth another attempt. Under the lock. What the
+// server has as a whole, and is wrong, may have been damaged there: it is sent once more.
+static bool send_again(send_job *j, send_object *o, hth_err err, bool verdict)
+{
+    if (verdict && err == HTH_ECORRUPT && !o->failed) {
+        o->failed = true;
+        return true;
+    }
+    bool again = verdict ? err == HTH_EBUSY || err == HTH_EINVAL : hth_content_lost(err);
+    return again && ++j->tries <= SEND_TRIES;
+}
+
+// send_ended takes what became of a piece. Under the lock.
+static void send_ended(send_job *j, const send_piece *p, hth_err err, bool verdict, uint64_t there)
+{
+    send_object *o = p->o;
+    o->under_way--;
+    if (err == HTH_OK) {
+        j->tries = 0;
+        j->done += p->n;
+        o->whole = o->whole || there == HTH_CONTENT_WHOLE;
+        o->there = !o->whole && there > o->there ? there : o->there;
+    } else if (!o->whole && send_again(j, o, err, verdict)) {
+        o->lost = true;
+    } else if (!o->whole) {
+        hth_err_prefix(err, "tensor '%s'", j->source->objects[o->i].name);
+        send_fail(j, err);
+    }
+    if (o->lost && o->under_way == 0 && !o->asking) {
+        send_ask(j, o);
+    }
+    pthread_cond_broadcast(&j->changed);
+}
+
+static void send_one(send_job *j, send_piece *p, void *chunk)
+{
+    uint64_t there = 0;
+    bool verdict = false;
+    p->o->next += p->n;
+    p->o->under_way++;
+    pthread_mutex_unlock(&j->lock);
+    hth_err err = j->source->read(j->source->ctx, p->o->i, p->at, chunk, p->n);
+    bool read = err == HTH_OK;
+    err = read ? send_put(j, p, chunk, &there, &verdict) : err;
+    pthread_mutex_lock(&j->lock);
+    j->moved += read ? p->n : 0;
+    if (!read) {
+        send_fail(j, err);
+    }
+    send_ended(j, p, err, verdict, there);
+}
+
+static void send_thread(void *arg)
+{
+    send_job *j = arg;
+    send_piece p;
+    void *chunk = hth_alloc(SEND_PIECE);
+    pthread_mutex_lock(&j->lock);
+    if (chunk == NULL) {
+        send_fail(j, no_memory());
+    }
+    while (!j->stop) {
+        if (send_next(j, &p)) {
+            send_one(j, &p, chunk);
+        } else if (j->first == j->n) {
+            break;
+        } else {
+            send_wait(j, SEND_LOOK_MS);
+        }
+    }
+    j->running--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    hth_free(chunk);
+}
+
+// ---- the whole
+
+// send_alive asks for all objects again, so that none expires while others are sent.
+static void send_alive(send_job *j)
+{
+    uint64_t *there = hth_calloc((size_t)j->source->n, sizeof *there);
+    if (there != NULL) {
+        (void)send_have(j->h, j->source->objects, j->source->n, there);
+    }
+    hth_free(there);
+}
+
+// send_watch waits for the threads' end.
+static void send_watch(send_job *j)
+{
+    uint64_t alive_ns = hth_now_ns();
+    pthread_mutex_lock(&j->lock);
+    while (j->running > 0) {
+        send_wait(j, SEND_LOOK_MS);
+        uint64_t done = j->done < j->total ? j->done : j->total;
+        bool alive = !j->stop && hth_now_ns() - alive_ns > SEND_ALIVE_NS;
+        pthread_mutex_unlock(&j->lock);
+        bool ends = j->watch != NULL && j->watch->fn != NULL &&
+                    j->watch->fn(j->watch->ctx, "uploading", done, j->total) != 0;
+        if (alive) {
+            send_alive(j);
+            alive_ns = hth_now_ns();
+        }
+        pthread_mutex_lock(&j->lock);
+        if (ends) {
+            send_fail(j, hth_fail(HTH_ECANCELED, "canceled"));
+        }
+    }
+    pthread_mutex_unlock(&j->lock);
+}
+
+static void send_run(send_job *j)
+{
+    pthread_t thread[SEND_THREADS];
+    bool started[SEND_THREADS] = {false};
+    uint64_t pieces = 0;
+    for (int k = 0; k < j->n; k++) {
+        pieces += j->source->objects[j->objects[k].i].bytes / SEND_PIECE + 1;
+    }
+    int n = pieces < SEND_THREADS ? (int)pieces : SEND_THREADS;
+    j->running = n;
+    for (int k = 0; k < n; k++) {
+        hth_err err = hth_thread_start("hth-send", send_thread, j, &thread[k]);
+        started[k] = err == HTH_OK;
+        if (!started[k]) {
+            pthread_mutex_lock(&j->lock);
+            j->running--;
+            if (k == 0) {
+                send_fail(j, err);
+            }
+            pthread_mutex_unlock(&j->lock);
+        }
+    }
+    send_watch(j);
+    for (int k = 0; k < n; k++) {
+        if (started[k]) {
+            hth_thread_join(thread[k]);
+        }
+    }
+}
+
+// send_plan chooses what comes along with the commit, and lists what has to be sent.
+static void send_plan(send_job *j, const uint64_t *there)
+{
+    hth_content_source *s = j->source;
+    uint64_t here = 0;
+    for (int i = 0; i < s->n; i++) {
+        hth_content_object *o = &s->objects[i];
+        bool whole = there[i] == HTH_CONTENT_WHOLE;
+        o->here =
+            !whole && o->bytes <= SEND_SMALL && (o->bytes == 0 || here + o->bytes <= SEND_HERE);
+        here += o->here ? o->bytes : 0;
+        if (!whole && !o->here) {
+            send_object *to = &j->objects[j->n++];
+            to->i = i;
+            send_found(to, o->bytes, there[i]);
+            j->total += o->bytes - to->there;
+        }
+    }
+}
+
+// send_discard has the server forget what was sent for nothing.
+static void send_discard(send_job *j)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Discard body = HEARTH__DISCARD__INIT;
+    hearth_tensor section;
+    uint64_t bytes;
+    hth_reply r;
+    hth_content_object *gone = hth_calloc((size_t)j->n, sizeof *gone);
+    for (int k = 0; gone != NULL && k < j->n; k++) {
+        gone[k] = j->source->objects[j->objects[k].i];
+    }
+    body.objects = (uint32_t)j->n;
+    q.body_case = HEARTH__REQUEST__BODY_DISCARD;
+    q.discard = &body;
+    if (gone != NULL && hth_content_list(gone, j->n, 0, &section, &bytes) == HTH_OK) {
+        if (hth_exchange(j->h, &q, &section, NULL, &r) == HTH_OK) {
+            hth_reply_fini(&r);
+        }
+        hth_free(section.data);
+    }
+    hth_free(gone);
+}
+
+static void send_init(send_job *j)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_watch *watch,
+                         uint64_t *moved)
+{
+    size_t n = (size_t)source->n;
+    send_job j = {
+        .h = handle, .source = source, .watch = watch, .objects = hth_calloc(n, sizeof *j.objects)};
+    uint64_t *there = hth_calloc(n, sizeof *there);
+    hth_err err = j.objects != NULL && there != NULL ? HTH_OK : no_memory();
+    err = err == HTH_OK ? send_have(handle, source->objects, source->n, there) : err;
+    if (err == HTH_OK) {
+        send_plan(&j, there);
+        send_init(&j);
+        if (j.n > 0) {
+            send_run(&j);
+        }
+        *moved += j.moved;
+        if (j.err != HTH_OK && !hth_content_lost(j.err)) {
+            send_discard(&j);
+        }
+        err = j.err == HTH_OK ? HTH_OK : hth_fail(j.err, "%s", j.detail);
+        pthread_cond_destroy(&j.changed);
+        pthread_mutex_destroy(&j.lock);
+    }
+    hth_free(there);
+    hth_free(j.objects);
+    return err;
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests about content by its ids: what is there, pieces that come, versions made of them, and
+// pieces that go. Each runs on a thread of the dispatcher's; those of one object on the same one,
+// so that none waits for another's lock. A commit runs where imports do.
+#include "server/rpc/rpc_slot_impl.h"
+
+#include "base/alloc.h"
+#include "runtime/content/content.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static hth_rpc_slot *content_slot(hth_store_task *j)
+{
+    return (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+}
+
+static void content_refuse(hth_rpc_slot *s, hth_err err)
+{
+    hth_rpc_slot_fail(s, err, hth_err_detail());
+}
+
+// content_list reads the list of a request, which has to fill the whole data section.
+static hth_err content_list(const hth_rpc_slot *s, uint32_t n, hth_content_object **out)
+{
+    return hth_content_list_read(s->data, s->data_bytes, n, out);
+}
+
+static hth_err content_id(const ProtobufCBinaryData *from, hth_id *id)
+{
+    if (from->len != sizeof *id) {
+        return hth_fail(HTH_EINVAL, "an id has %zu bytes, not %zu", sizeof *id, from->len);
+    }
+    memcpy(id, from->data, sizeof *id);
+    return HTH_OK;
+}
+
+// content_reply makes a reply with a data section of `bytes`, counted as its front end's.
+static hth_err content_reply(const hth_rpc_slot *s, Hearth__Reply *r, uint64_t bytes, nng_msg **msg,
+                             uint8_t **data)
+{
+    r->call = s->q->call;
+    if (s->front->reserve != NULL) {
+        HTH_TRY(s->front->reserve(s->back, bytes));
+    }
+    return hth_wire_message(&r->base, NULL, 0, bytes, &s->d->limits, msg, data);
+}
+
+// ---- have, discard
+
+static hth_err content_have(hth_rpc_slot *s, nng_msg **msg)
+{
+    uint32_t n = s->q->have->objects;
+    hth_content_object *objects;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Held body = HEARTH__HELD__INIT;
+    uint8_t *data;
+    HTH_TRY(content_list(s, n, &objects));
+    uint64_t *there = hth_calloc(n, sizeof *there);
+    hth_err err = there != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %u objects", n);
+    err = err == HTH_OK ? hth_content_have(s->d->store, s->tenant, objects, (int)n, there) : err;
+    body.objects = n;
+    r.body_case = HEARTH__REPLY__BODY_HELD;
+    r.held = &body;
+    err = err == HTH_OK ? content_reply(s, &r, n * sizeof *there, msg, &data) : err;
+    if (err == HTH_OK && n > 0) {
+        memcpy(data, there, n * sizeof *there);
+    }
+    hth_free(there);
+    hth_free(objects);
+    return err;
+}
+
+static hth_err content_discard(hth_rpc_slot *s, nng_msg **msg)
+{
+    uint32_t n = s->q->discard->objects;
+    hth_content_object *objects;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Done body = HEARTH__DONE__INIT;
+    uint8_t *data;
+    HTH_TRY(content_list(s, n, &objects));
+    hth_err err = hth_content_discard(s->d->store, s->tenant, objects, (int)n);
+    hth_free(objects);
+    HTH_TRY(err);
+    r.body_case = HEARTH__REPLY__BODY_FINISHED;
+    r.finished = &body;
+    return content_reply(s, &r, 0, msg, &data);
+}
+
+// ---- put
+
+static hth_err put_object(const hth_rpc_slot *s, hth_content_object *o)
+{
+    const Hearth__Put *q = s->q->put;
+    if (q->piece != s->data_bytes || q->n_shape > HTH_MAX_RANK) {
+        return q->n_shape > HTH_MAX_RANK
+                   ? hth_fail(HTH_ETOOBIG, "an object of rank %zu; limits.rank is %d", q->n_shape,
+                              HTH_MAX_RANK)
+                   : hth_fail(HTH_EINVAL,
+                              "a piece claims %" PRIu64 " bytes, its message has %" PRIu64,
+                              q->piece, s->data_bytes);
+    }
+    *o = (hth_content_object){.name = "", .dtype = (hth_dtype)q->dtype, .bytes = q->bytes};
+    o->shape.rank = (int)q->n_shape;
+    for (size_t i = 0; i < q->n_shape; i++) {
+        o->shape.dim[i] = q->shape[i];
+    }
+    return content_id(&q->id, &o->id);
+}
+
+// put_most is how much the caller may have uploaded that no version uses.
+static uint64_t put_most(hth_rpc_slot *s)
+{
+    hth_dispatch *d = s->d;
+    pthread_mutex_lock(&d->lock);
+    int64_t most = hth_tenant_rules_of(&d->tenants, s->tenant).upload_bytes;
+    pthread_mutex_unlock(&d->lock);
+    return (uint64_t)most;
+}
+
+static hth_err content_put(hth_rpc_slot *s, nng_msg **msg)
+{
+    hth_content_object o;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Stored body = HEARTH__STORED__INIT;
+    Hearth__Error failed = HEARTH__ERROR__INIT;
+    uint8_t *data;
+    uint64_t there;
+    HTH_TRY(put_object(s, &o));
+    hth_err err = hth_content_put(s->d->store, s->tenant, put_most(s), &o, s->q->put->offset,
+                                  s->data, (size_t)s->data_bytes, &there);
+    body.there = there == HTH_CONTENT_WHOLE ? o.bytes : there;
+    body.whole = there == HTH_CONTENT_WHOLE;
+    char sentence[1024];
+    if (err != HTH_OK) {
+        hth_rpc_slot_plain(s, hth_err_detail(), sentence, sizeof sentence);
+        failed.code = (uint32_t)err;
+        failed.sentence = sentence;
+        body.failed = &failed;
+    }
+    r.body_case = HEARTH__REPLY__BODY_STORED;
+    r.stored = &body;
+    return content_reply(s, &r, 0, msg, &data);
+}
+
+// ---- manifest, get
+
+static hth_err manifest_message(hth_rpc_slot *s, const hth_manifest *m,
+                                const hth_content_object *objects, nng_msg **msg)
+{
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Version body = HEARTH__VERSION__INIT;
+    uint8_t *data;
+    HTH_TRY(hth_content_list_bytes(objects, m->n_tensors, &body.list_bytes));
+    body.name = m->name;
+    body.version = m->version;
+    body.meta = m->meta;
+    body.objects = (uint32_t)m->n_tensors;
+    body.skeleton_bytes = m->skeleton_bytes;
+    r.body_case = HEARTH__REPLY__BODY_VERSION;
+    r.version = &body;
+    HTH_TRY(content_reply(s, &r, body.list_bytes + body.skeleton_bytes, msg, &data));
+    hth_content_list_write(objects, m->n_tensors, data);
+    memcpy(data + body.list_bytes, m->skeleton, m->skeleton_bytes);
+    return HTH_OK;
+}
+
+static hth_err content_manifest(hth_rpc_slot *s, nng_msg **msg)
+{
+    hth_manifest m;
+    hth_content_object *objects;
+    HTH_TRY(hth_content_manifest(s->d->store, s->q->manifest->model, &m, &objects));
+    hth_err err = manifest_message(s, &m, objects, msg);
+    hth_free(objects);
+    hth_manifest_fini(&m);
+    return err;
+}
+
+static hth_err content_get(hth_rpc_slot *s, nng_msg **msg)
+{
+    const Hearth__Get *q = s->q->get;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Piece body = HEARTH__PIECE__INIT;
+    uint8_t *data;
+    hth_id id;
+    HTH_TRY(content_id(&q->id, &id));
+    if (q->bytes > HTH_CONTENT_PIECE_BYTES) {
+        return hth_fail(HTH_ETOOBIG, "a piece of %" PRIu64 " bytes; it has %zu at most", q->bytes,
+                        HTH_CONTENT_PIECE_BYTES);
+    }
+    body.bytes = q->bytes;
+    r.body_case = HEARTH__REPLY__BODY_PIECE;
+    r.piece = &body;
+    HTH_TRY(content_reply(s, &r, q->bytes, msg, &data));
+    hth_err err = hth_content_get(s->d->store, q->model, &id, q->offset, data, (size_t)q->bytes);
+    if (err != HTH_OK) {
+        nng_msg_free(*msg);
+        *msg = NULL;
+    }
+    return err;
+}
+
+// ---- commit
+
+static int commit_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "importing", done, total);
+    return s->r.canceled;
+}
+
+static hth_err content_commit(hth_rpc_slot *s)
+{
+    const Hearth__Commit *q = s->q->commit;
+    hth_content_object *objects;
+    if (strcmp(q->kind, "model") != 0) {
+        return hth_fail(HTH_ENOTSUP, "content of the kind '%.40s': there are models", q->kind);
+    }
+    if (q->list_bytes > s->data_bytes || q->skeleton_bytes > s->data_bytes - q->list_bytes) {
+        return hth_fail(HTH_ECORRUPT,
+                        "a list of %" PRIu64 " bytes and a graph of %" PRIu64
+                        " in a message with %" PRIu64,
+                        q->list_bytes, q->skeleton_bytes, s->data_bytes);
+    }
+    HTH_TRY(hth_content_list_read(s->data, q->list_bytes, q->objects, &objects));
+    const uint8_t *skeleton = s->data + q->list_bytes;
+    const hth_content_model m = {.name = q->name,
+                                 .owner = s->tenant,
+                                 .meta = q->meta,
+                                 .max_batch = q->max_batch,
+                                 .skeleton = skeleton,
+                                 .skeleton_bytes = (size_t)q->skeleton_bytes,
+                                 .objects = objects,
+                                 .n = (int)q->objects,
+                                 .here = skeleton + q->skeleton_bytes,
+                                 .here_bytes = s->data_bytes - q->list_bytes - q->skeleton_bytes};
+    hth_err err = hth_content_commit(s->d->store, &m, commit_progress, s, &s->put);
+    hth_free(objects);
+    return err;
+}
+
+static void content_run_commit(hth_store_task *j)
+{
+    hth_rpc_slot *s = content_slot(j);
+    hth_err err =
+        s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began") : content_commit(s);
+    if (err != HTH_OK) {
+        content_refuse(s, err);
+    } else {
+        hth_rpc_slot_stored(s, s->q->commit->name, s->q->commit->no_wait);
+    }
+}
+
+// ---- all but commits
+
+static hth_err content_answer(hth_rpc_slot *s, nng_msg **msg)
+{
+    switch (s->q->body_case) {
+    case HEARTH__REQUEST__BODY_HAVE:
+        return content_have(s, msg);
+    case HEARTH__REQUEST__BODY_PUT:
+        return content_put(s, msg);
+    case HEARTH__REQUEST__BODY_DISCARD:
+        return content_discard(s, msg);
+    case HEARTH__REQUEST__BODY_MANIFEST:
+        return content_manifest(s, msg);
+    default:
+        return content_get(s, msg);
+    }
+}
+
+static void content_run(hth_store_task *j)
+{
+    hth_rpc_slot *s = content_slot(j);
+    nng_msg *msg = NULL;
+    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
+                                : content_answer(s, &msg);
+    if (err != HTH_OK) {
+        content_refuse(s, err);
+    } else {
+        hth_rpc_slot_send(s, msg);
+    }
+}
+
+bool hth_rpc_slot_is_content(const Hearth__Request *request)
+{
+    return request->body_case == HEARTH__REQUEST__BODY_HAVE ||
+           request->body_case == HEARTH__REQUEST__BODY_PUT ||
+           request->body_case == HEARTH__REQUEST__BODY_DISCARD ||
+           request->body_case == HEARTH__REQUEST__BODY_MANIFEST ||
+           request->body_case == HEARTH__REQUEST__BODY_GET;
+}
+
+// content_worker spreads requests over the threads.
+static hth_store_worker *content_worker(const hth_rpc_slot *s)
+{
+    const Hearth__Request *q = s->q;
+    uint64_t which = q->call;
+    if (q->body_case == HEARTH__REQUEST__BODY_PUT && q->put->id.len > 0) {
+        which = q->put->id.data[0];
+    }
+    return s->d->content[which % HTH_DISPATCH_CONTENT];
+}
+
+void hth_rpc_slot_content(hth_rpc_slot *slot)
+{
+    bool commit = slot->q->body_case == HEARTH__REQUEST__BODY_COMMIT;
+    hth_auth_tenant(slot->d->auth, slot->q->token, hth_conn_tenant(slot->conn), slot->tenant,
+                    sizeof slot->tenant);
+    slot->job.run = commit ? content_run_commit : content_run;
+    hth_store_worker_submit(commit ? slot->d->jobs : content_worker(slot), &slot->job);
+}
