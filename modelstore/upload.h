@@ -20,7 +20,7 @@
 
 #define HTH_UPLOAD_WHOLE       UINT64_MAX
 #define HTH_UPLOAD_PIECE_BYTES ((size_t)8 << 20)   // of a piece, at most
-#define HTH_UPLOAD_AHEAD       ((uint64_t)4 << 20) // how far one may end beyond what is there
+#define HTH_UPLOAD_AHEAD       ((uint64_t)2 << 20) // how far one may end beyond what is there
 // What an object counts at least in what an owner may upload: it costs a file.
 #define HTH_UPLOAD_LEAST_BYTES ((uint64_t)64 << 10)
 

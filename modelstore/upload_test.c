@@ -158,18 +158,18 @@ static void test_pieces_in_another_order(void **state)
     hth_store *s = test_open(state);
     hth_put_result r;
     uint64_t there;
-    assert_ok(put_piece(s, "a", BIG, 2 * MIB, MIB, &there));
+    assert_ok(put_piece(s, "a", BIG, MIB, MIB / 2, &there));
     assert_int_equal(there, 0);
-    assert_ok(put_piece(s, "a", BIG, 3 * MIB, MIB, &there));
-    assert_err(put_piece(s, "a", BIG, 4 * MIB, MIB, &there), HTH_EINVAL,
-               "bytes from 4194304 on leave a gap: 0 are there");
-    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there));
-    assert_int_equal(there, MIB);
-    assert_ok(put_piece(s, "a", BIG, MIB / 2, MIB + MIB / 2, &there)); // one part again, and more
-    assert_int_equal(there, 4 * MIB);
+    assert_ok(put_piece(s, "a", BIG, MIB + MIB / 2, MIB / 2, &there));
+    assert_err(put_piece(s, "a", BIG, 2 * MIB, MIB, &there), HTH_EINVAL,
+               "bytes from 2097152 on leave a gap: 0 are there");
+    assert_ok(put_piece(s, "a", BIG, 0, MIB / 2, &there));
+    assert_int_equal(there, MIB / 2);
+    assert_ok(put_piece(s, "a", BIG, MIB / 4, MIB * 3 / 4, &there)); // one part again, and more
+    assert_int_equal(there, 2 * MIB);
     assert_ok(put_piece(s, "a", BIG, 0, MIB, &there)); // again
-    assert_int_equal(there, 4 * MIB);
-    assert_ok(put_piece(s, "a", BIG, 4 * MIB, 2 * MIB, &there));
+    assert_int_equal(there, 2 * MIB);
+    assert_ok(put_piece(s, "a", BIG, 2 * MIB, 4 * MIB, &there));
     assert_true(there == HTH_UPLOAD_WHOLE);
     assert_ok(put_piece(s, "a", BIG, 5 * MIB, MIB, &there));
     assert_true(there == HTH_UPLOAD_WHOLE);
@@ -229,7 +229,7 @@ static void test_restart(void **state)
     }
     hth_store_close(s);
     s = test_open(state);
-    assert_int_equal(have(s, "a", BIG), MIB); // all but HTH_UPLOAD_AHEAD
+    assert_int_equal(have(s, "a", BIG), 5 * MIB - HTH_UPLOAD_AHEAD);
     assert_true(have(s, "a", SMALL) == HTH_UPLOAD_WHOLE);
     assert_int_equal(have(s, "b", BIG), 0);
     assert_ok(upload_all(s, "a", &r));
@@ -266,7 +266,9 @@ static void test_damaged_partial(void **state)
     assert_ok(upload(s, "a", BIG, MIB));
     // a whole one that changes is one no more, in this process and in the next
     damage(state, BIG, "a", 3 * MIB);
-    assert_int_equal(have(s, "a", BIG), 2 * MIB);
+    assert_int_equal(have(s, "a", BIG), 6 * MIB - HTH_UPLOAD_AHEAD);
+    // .. and what is damaged before that is found at the end
+    assert_err(upload(s, "a", BIG, MIB), HTH_ECORRUPT, "is not what its id says");
     assert_ok(upload(s, "a", BIG, MIB));
     assert_ok(upload_all(s, "a", &r));
     check_content(s);

@@ -98,10 +98,6 @@ def main(folder):
             f.write(model)
 
 
-if __name__ == '__main__':
-    main(sys.argv[1])
-
-
 def external_add(elements, location):
     """y = x + w [elements], w in the file `location` beside the model."""
     entries = b''.join(_bytes(13, _bytes(1, k) + _bytes(2, v)) for k, v in
@@ -110,3 +106,23 @@ def external_add(elements, location):
     graph = _bytes(1, _bytes(1, b'x') + _bytes(1, b'w') + _bytes(2, b'y') + _bytes(4, b'Add')) + _bytes(2, b'test') + _bytes(5, w)
     graph += _bytes(11, _value('x', 'FP32', (elements,))) + _bytes(12, _value('y', 'FP32', (elements,)))
     return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+
+
+def external_sum(layers, location):
+    """y = x + w0 + w1 + .. [n], whose wi have layers[i] = n elements each in the file `location` beside the model, one behind the other; n is
+    1 or the same for all."""
+    constants, nodes, at = b'', b'', 0
+    for i, n in enumerate(layers):
+        entries = b''.join(_bytes(13, _bytes(1, k) + _bytes(2, v)) for k, v in
+                           ((b'location', location.encode()), (b'offset', b'%d' % at), (b'length', b'%d' % (4 * n))))
+        constants += _bytes(5, _int(1, n) + _int(2, 1) + _bytes(8, b'w%d' % i) + entries + _int(14, 1))
+        last, out = b't%d' % (i - 1) if i else b'x', b't%d' % i if i < len(layers) - 1 else b'y'
+        nodes += _bytes(1, _bytes(1, last) + _bytes(1, b'w%d' % i) + _bytes(2, out) + _bytes(4, b'Add'))
+        at += 4 * n
+    most = max(layers)
+    graph = nodes + _bytes(2, b'test') + constants + _bytes(11, _value('x', 'FP32', (most,))) + _bytes(12, _value('y', 'FP32', (most,)))
+    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+
+
+if __name__ == '__main__':
+    main(sys.argv[1])

@@ -82,13 +82,21 @@ hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
         err = hth_content_send(handle, source, watch, &moved);
         err = err == HTH_OK ? commit_once(handle, source, version, watch, &moved, &r) : err;
         // ENOENT: what was there has expired, or went with the last version that had it
-        bool again = err == HTH_EIO || err == HTH_ENOENT;
+        bool again = (err == HTH_EIO && !source->refused) || err == HTH_ENOENT;
         if (!again || tries == COMMIT_TRIES) {
             break;
         }
         commit_pause(tries);
     }
-    HTH_TRY(err);
+    if (err != HTH_OK) {
+        char sentence[1024];
+        strncpy(sentence, hth_err_detail(), sizeof sentence - 1);
+        sentence[sizeof sentence - 1] = 0;
+        if (source->refused || !hth_content_lost(err)) {
+            hth_content_discard_sent(handle, source->objects, source->n);
+        }
+        return hth_fail(err, "%s", sentence);
+    }
     const Hearth__Imported *i = r.head->imported;
     *out = (hearth_import_report){.result = {.version = i->version,
                                              .unchanged = i->unchanged,

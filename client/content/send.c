@@ -3,16 +3,16 @@
 // The caller's thread only watches: it tells how far things are, and ends them.
 #include "client/content/send.h"
 
-#include "base/alloc.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/thread.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
-#define SEND_PIECE   ((size_t)1 << 20)
-#define SEND_AHEAD   ((uint64_t)4 << 20) // HTH_UPLOAD_AHEAD of the store's
+#define SEND_PIECE   ((size_t)512 << 10)
+#define SEND_AHEAD   ((uint64_t)2 << 20) // HTH_UPLOAD_AHEAD of the store's
 #define SEND_THREADS 4
 #define SEND_TRIES   10
 #define SEND_WAIT_MS 100 // before the first new attempt; each other one takes twice as long
@@ -30,6 +30,7 @@ typedef struct send_object {
     int under_way;       // pieces
     bool whole, lost;    // lost: a piece was, so it is asked for anew
     bool asking, failed; // .. which somebody does; it was whole and wrong before
+    UT_hash_handle hh;   // by its id
 } send_object;
 
 typedef struct send_job {
@@ -38,7 +39,7 @@ typedef struct send_job {
     const hth_watch *watch;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    send_object *objects;
+    send_object *objects, *by_id;
     int n, first; // those before `first` are whole
     int running;
     int tries; // without a piece that arrived
@@ -165,21 +166,20 @@ static void send_ask(send_job *j, send_object *o)
 
 // ---- pieces
 
-// send_next finds a piece that may go now: of the first object that is not whole, or of the next
-// few. Under the lock.
+// send_next finds a piece that may go now. One object is sent after the other, the next one's
+// pieces with the last one's: what is begun of many would be sent again of many. Under the lock.
 static bool send_next(send_job *j, send_piece *p)
 {
     while (j->first < j->n && j->objects[j->first].whole) {
         j->first++;
     }
-    for (int k = j->first; k < j->n && k < j->first + SEND_THREADS; k++) {
+    for (int k = j->first; k < j->n; k++) {
         send_object *o = &j->objects[k];
         uint64_t left = j->source->objects[o->i].bytes - o->next;
         size_t n = left < SEND_PIECE ? (size_t)left : SEND_PIECE;
-        if (!o->whole && !o->lost && n > 0 &&
-            (o->next == o->there || o->next + n <= o->there + SEND_AHEAD)) {
+        if (!o->whole && (o->lost || left > 0)) {
             *p = (send_piece){o, o->next, n};
-            return true;
+            return !o->lost && (o->next == o->there || o->next + n <= o->there + SEND_AHEAD);
         }
     }
     return false;
@@ -230,7 +230,18 @@ static bool send_again(send_job *j, send_object *o, hth_err err, bool verdict)
         return true;
     }
     bool again = verdict ? err == HTH_EBUSY || err == HTH_EINVAL : hth_content_lost(err);
-    return again && ++j->tries <= SEND_TRIES;
+    j->tries += !o->lost; // pieces that are lost together count once
+    return again && j->tries <= SEND_TRIES;
+}
+
+// send_lose has all objects asked for anew of which a part was sent: the connection, and perhaps the
+// server, is another one now. Under the lock.
+static void send_lose(send_job *j)
+{
+    for (int k = j->first; k < j->n; k++) {
+        send_object *o = &j->objects[k];
+        o->lost = o->lost || (!o->whole && o->next > 0);
+    }
 }
 
 // send_ended takes what became of a piece. Under the lock.
@@ -245,14 +256,28 @@ static void send_ended(send_job *j, const send_piece *p, hth_err err, bool verdi
         o->there = !o->whole && there > o->there ? there : o->there;
     } else if (!o->whole && send_again(j, o, err, verdict)) {
         o->lost = true;
+        if (!verdict) {
+            send_lose(j);
+        }
     } else if (!o->whole) {
         hth_err_prefix(err, "tensor '%s'", j->source->objects[o->i].name);
+        j->source->refused = verdict;
         send_fail(j, err);
     }
-    if (o->lost && o->under_way == 0 && !o->asking) {
-        send_ask(j, o);
-    }
     pthread_cond_broadcast(&j->changed);
+}
+
+// send_asks finds an object that has to be asked for by whoever is free. Under the lock.
+static bool send_asks(send_job *j, send_object **out)
+{
+    for (int k = j->first; k < j->n; k++) {
+        send_object *o = &j->objects[k];
+        if (o->lost && o->under_way == 0 && !o->asking) {
+            *out = o;
+            return true;
+        }
+    }
+    return false;
 }
 
 static void send_one(send_job *j, send_piece *p, void *chunk)
@@ -277,13 +302,16 @@ static void send_thread(void *arg)
 {
     send_job *j = arg;
     send_piece p;
+    send_object *o;
     void *chunk = hth_alloc(SEND_PIECE);
     pthread_mutex_lock(&j->lock);
     if (chunk == NULL) {
         send_fail(j, no_memory());
     }
     while (!j->stop) {
-        if (send_next(j, &p)) {
+        if (send_asks(j, &o)) {
+            send_ask(j, o);
+        } else if (send_next(j, &p)) {
             send_one(j, &p, chunk);
         } else if (j->first == j->n) {
             break;
@@ -363,6 +391,22 @@ static void send_run(send_job *j)
     }
 }
 
+// send_add lists an object to be sent; one whose content another one has is sent with that.
+static void send_add(send_job *j, int i, uint64_t there)
+{
+    const hth_content_object *o = &j->source->objects[i];
+    send_object *to = &j->objects[j->n], *same;
+    HASH_FIND(hh, j->by_id, &o->id, sizeof o->id, same);
+    if (same != NULL) {
+        return;
+    }
+    to->i = i;
+    send_found(to, o->bytes, there);
+    HASH_ADD_KEYPTR(hh, j->by_id, &o->id, sizeof o->id, to); // or it is sent twice
+    j->total += o->bytes - to->there;
+    j->n++;
+}
+
 // send_plan chooses what comes along with the commit, and lists what has to be sent.
 static void send_plan(send_job *j, const uint64_t *there)
 {
@@ -375,36 +419,28 @@ static void send_plan(send_job *j, const uint64_t *there)
             !whole && o->bytes <= SEND_SMALL && (o->bytes == 0 || here + o->bytes <= SEND_HERE);
         here += o->here ? o->bytes : 0;
         if (!whole && !o->here) {
-            send_object *to = &j->objects[j->n++];
-            to->i = i;
-            send_found(to, o->bytes, there[i]);
-            j->total += o->bytes - to->there;
+            send_add(j, i, there[i]);
         }
     }
+    HASH_CLEAR(hh, j->by_id);
 }
 
-// send_discard has the server forget what was sent for nothing.
-static void send_discard(send_job *j)
+void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Discard body = HEARTH__DISCARD__INIT;
     hearth_tensor section;
     uint64_t bytes;
     hth_reply r;
-    hth_content_object *gone = hth_calloc((size_t)j->n, sizeof *gone);
-    for (int k = 0; gone != NULL && k < j->n; k++) {
-        gone[k] = j->source->objects[j->objects[k].i];
-    }
-    body.objects = (uint32_t)j->n;
+    body.objects = (uint32_t)n;
     q.body_case = HEARTH__REQUEST__BODY_DISCARD;
     q.discard = &body;
-    if (gone != NULL && hth_content_list(gone, j->n, 0, &section, &bytes) == HTH_OK) {
-        if (hth_exchange(j->h, &q, &section, NULL, &r) == HTH_OK) {
+    if (hth_content_list(objects, n, 0, &section, &bytes) == HTH_OK) {
+        if (hth_exchange(handle, &q, &section, NULL, &r) == HTH_OK) {
             hth_reply_fini(&r);
         }
         hth_free(section.data);
     }
-    hth_free(gone);
 }
 
 static void send_init(send_job *j)
@@ -433,9 +469,6 @@ hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_w
             send_run(&j);
         }
         *moved += j.moved;
-        if (j.err != HTH_OK && !hth_content_lost(j.err)) {
-            send_discard(&j);
-        }
         err = j.err == HTH_OK ? HTH_OK : hth_fail(j.err, "%s", j.detail);
         pthread_cond_destroy(&j.changed);
         pthread_mutex_destroy(&j.lock);

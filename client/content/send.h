@@ -24,12 +24,12 @@ typedef struct hth_content_source {
     // read stores `n` bytes, from `at` on, of the i-th object. Several threads at a time.
     hth_err (*read)(void *ctx, int i, uint64_t at, void *dst, size_t n);
     void *ctx;
+    bool refused; // set by the sender: by the server's store, for good
 } hth_content_source;
 
 // hth_content_send brings to the server what it lacks of the source's objects, but for those that
 // it marks as `here`, which have to come along with what names the objects next. *moved grows by
-// the bytes that are sent. Of what the server refused, nothing that was sent is left there.
-// HTH_ECANCELED: the watch says so; what was sent stays for a while.
+// the bytes that are sent. What was sent stays there for a while, also on error.
 hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_watch *watch,
                          uint64_t *moved);
 
@@ -42,7 +42,8 @@ typedef struct hth_content_version {
 } hth_content_version;
 
 // hth_content_send_version sends the objects and makes a version of a model of them. Blocks for as long
-// as the link and an import take.
+// as the link and an import take. Of what the server refuses nothing stays there; after HTH_ECANCELED, and
+// where the connection is lost, what was sent stays for a while.
 hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
                                  const hth_content_version *version, const hth_watch *watch,
                                  hearth_import_report *out);
@@ -56,6 +57,8 @@ hth_err hth_content_import(hearth *handle, const char *path, hth_content_version
 // hth_content_lost tells whether an error is one of the connection, or of the moment: what failed
 // may succeed when it is tried again.
 bool hth_content_lost(hth_err err);
+// hth_content_discard_sent has the server forget what was sent of these objects for nothing.
+void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n);
 // hth_content_list makes the data section that is a list of objects; the caller frees data by
 // hth_free.
 hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,

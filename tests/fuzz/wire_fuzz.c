@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds arbitrary bytes to both decoders and reads every byte that an accepted tensor claims to
-// have.
+// have, and every list of objects.
+#include "base/alloc.h"
+#include "client/content/objects.h"
 #include "client/wire.h"
+
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
@@ -16,6 +20,37 @@ static void fuzz_read(Hearth__Tensor *const *t, size_t n, const uint8_t *data)
     }
 }
 
+// fuzz_list reads a list as a request or reply has it, and writes it again: it is the same.
+static void fuzz_list(const uint8_t *list, uint64_t bytes, uint32_t n)
+{
+    hth_content_object *o;
+    uint64_t again;
+    if (hth_content_list_read(list, bytes, n, &o) != HTH_OK) {
+        return;
+    }
+    uint8_t *copy = hth_alloc(bytes + 1);
+    if (hth_content_list_bytes(o, (int)n, &again) != HTH_OK || again != bytes) {
+        __builtin_trap();
+    }
+    hth_content_list_write(o, (int)n, copy);
+    for (uint64_t b = 0; b < bytes; b++) {
+        fuzz_sink ^= copy[b];
+    }
+    hth_free(copy);
+    hth_free(o);
+}
+
+static void fuzz_lists(const Hearth__Request *q, const uint8_t *data, uint64_t bytes)
+{
+    if (q->body_case == HEARTH__REQUEST__BODY_HAVE) {
+        fuzz_list(data, bytes, q->have->objects);
+    } else if (q->body_case == HEARTH__REQUEST__BODY_DISCARD) {
+        fuzz_list(data, bytes, q->discard->objects);
+    } else if (q->body_case == HEARTH__REQUEST__BODY_COMMIT && q->commit->list_bytes <= bytes) {
+        fuzz_list(data, q->commit->list_bytes, q->commit->objects);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     const uint8_t *data;
@@ -26,6 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         if (q->body_case == HEARTH__REQUEST__BODY_INFER) {
             fuzz_read(q->infer->inputs, q->infer->n_inputs, data);
         }
+        fuzz_lists(q, data, data_bytes);
         hth_wire_free_request(q);
     }
     Hearth__Reply *r;
@@ -36,6 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             for (uint64_t b = 0; b < r->document->bytes; b++) {
                 fuzz_sink ^= data[b];
             }
+        } else if (r->body_case == HEARTH__REPLY__BODY_VERSION &&
+                   r->version->list_bytes <= data_bytes) {
+            fuzz_list(data, r->version->list_bytes, r->version->objects);
         }
         hth_wire_free_reply(r);
     }
