@@ -177,6 +177,12 @@ typedef struct hearth_export_report {
 HEARTH_API hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
                                             hearth_progress progress, void *ctx,
                                             hearth_export_report *out);
+// hearth_push copies a version from the server of `h` to that of `to`, as a new version of the same
+// name, through this process: what the other server lacks. Blocks as hearth_import_with does, whose
+// report and no_wait it has. progress and out may be NULL.
+HEARTH_API hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
+                                     hearth_progress progress, void *ctx,
+                                     hearth_import_report *out);
 
 // ---- models on the device
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public functions that put models into a store and take them out.
+#include "client/content/fetch.h"
 #include "client/content/send.h"
 #include "client/exchange.h"
 #include "client/export_format.h"
@@ -148,6 +149,15 @@ hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
     hth_export_format format;
     hth_watch watch = {progress, ctx};
     hth_err err = hth_export_format_of(path, &format);
+    err = err == HTH_OK ? hth_exchange_check(h) : err;
+    if (err == HTH_OK && !h->same_machine) {
+        hearth_export_report report;
+        err = hth_content_export(h, model, path, &watch, &report);
+        if (err == HTH_OK && out != NULL) {
+            *out = report;
+        }
+        return (hearth_status)err;
+    }
     err = err == HTH_OK ? store_path(h, path, &body.path) : err;
     if (err == HTH_OK) {
         body.model = (char *)model;

@@ -104,9 +104,10 @@ class Server:
 
 
 class Proxy:
-    """Passes connections on, and counts; at so many bytes from the client it does something, once."""
+    """Passes connections on, and counts; at so many bytes from the client (or to it) it does something, once."""
 
-    def __init__(self, port):
+    def __init__(self, port, counts_client=True):
+        self.counts_client = counts_client
         self.to, self.port, self.lock = port, tap.free_port(), threading.Lock()
         self.came, self.at, self.then, self.pairs, self.holds = 0, None, None, [], False
         self.listener = socket.create_server(('127.0.0.1', self.port))
@@ -128,7 +129,7 @@ class Proxy:
                 near.close()
                 continue
             self.pairs.append((near, far))
-            for a, b, counted in ((near, far, True), (far, near, False)):
+            for a, b, counted in ((near, far, self.counts_client), (far, near, not self.counts_client)):
                 threading.Thread(target=self.forward, args=(a, b, counted), daemon=True).start()
 
     def cut(self):
@@ -313,6 +314,55 @@ class Content(unittest.TestCase):
             self.s.admin('verify')
             self.forget('m')
 
+    def test_export(self):
+        path, size = model('out', LAYERS, 13)
+        self.s.run('import', 'out', path, '--no-wait')
+        local = {}
+        for kind in ('onnx', 'safetensors'):
+            file = f'{FOLDER}/local.{kind}'
+            self.assertEqual(self.s.admin('export', 'out', file)['moved'], 0)
+            with open(file, 'rb') as f:
+                local[kind] = f.read()
+        for url in (None, self.tls()):
+            for kind, want in local.items():
+                file = f'{FOLDER}/there.{kind}'
+                r = self.s.run('export', 'out', file, url=url)
+                with open(file, 'rb') as f:
+                    self.assertEqual(f.read(), want)
+                self.assertEqual(r, {'bytes': len(want), 'moved': size})
+                os.unlink(file)
+        # what was exported is what was imported
+        self.s.run('export', 'out', FOLDER + '/again.onnx')
+        self.assertEqual(self.s.run('import', 'again', FOLDER + '/again.onnx', '--no-wait')['moved'], 0)
+        for words, said in ((('out', FOLDER + '/x.txt'), '.safetensors'), (('nobody', FOLDER + '/x.onnx'), 'nobody'),
+                            (('out:7', FOLDER + '/x.onnx'), '7'), (('out', '/nowhere/x.onnx'), 'nowhere')):
+            self.assertIn(said, self.s.run('export', *words, code=1))
+        self.assertIn("lacks the role 'model'", self.s.run('export', 'out', FOLDER + '/x.onnx', who='guest', code=1))
+        self.assertFalse([f for f in os.listdir(FOLDER) if f.startswith('x.') or 'tmp' in f])
+        self.forget('out', 'again')
+
+    def test_export_goes_on(self):
+        """A connection that is lost, and a server that is killed, in the middle of an export."""
+        path, _ = model('on', LAYERS, 17)
+        self.s.run('import', 'on', path, '--no-wait')
+        self.s.admin('export', 'on', FOLDER + '/whole.safetensors')
+        for tls in (False, True):
+            for kill in (False, True):
+                proxy = Proxy(self.s.tls_port if tls else self.s.port, counts_client=False)
+
+                def strike(kill=kill, proxy=proxy):
+                    if kill:
+                        self.s.kill()
+                        self.s.start()
+                    else:
+                        proxy.cut()
+                proxy.arm(5 * MIB, strike)
+                self.s.run('export', 'on', FOLDER + '/cut.safetensors', url=f'{"tls+tcp" if tls else "tcp"}://127.0.0.1:{proxy.port}')
+                with open(FOLDER + '/cut.safetensors', 'rb') as a, open(FOLDER + '/whole.safetensors', 'rb') as b:
+                    self.assertEqual(a.read(), b.read())
+                proxy.close()
+        self.forget('on')
+
     def test_roles(self):
         self.assertIn("the token of 'guest' lacks the role 'model'", self.s.run('import', 'x', DIGITS + '/digits.onnx', who='guest', code=1))
         w = Wire(self.s, 'guest')
@@ -451,11 +501,41 @@ class Limits(unittest.TestCase):
         self.assertEqual(s.stop(), 0)
 
 
+class Push(unittest.TestCase):
+    def test_push(self):
+        a, b = Server('a'), Server('b')
+        token = FOLDER + '/token-b'
+        with open(token, 'w', encoding='utf-8') as f:
+            f.write(b.tokens['bob'] + '\n')
+        os.chmod(token, 0o600)
+        path, size = model('pushed', LAYERS, 21)
+        other, _ = model('pushed2', LAYERS, 21, change=4)
+        a.run('import', 'p', path, '--max-batch', '4', '--no-wait')
+        a.run('import', 'p', other, '--max-batch', '4', '--no-wait')
+        to = ['--to', f'tls+tcp://127.0.0.1:{b.tls_port}', '--to-token-file', token, '--to-ca', b.ca]
+        r = a.run('push', 'p:1', *to, '--no-wait')
+        self.assertEqual((r['version'], r['moved']), (1, size))
+        r = a.run('push', 'p', *to)
+        self.assertEqual((r['version'], r['tensors_new'], r['moved']), (2, 1, 4 * LAYERS[4]))
+        self.assertEqual(a.run('push', 'p', '--to', f'tcp://127.0.0.1:{b.port}', '--to-token-file', token)['moved'], 0)
+        self.assertEqual(b.run('show', 'p')['max_batch'], 4)
+        a.run('export', 'p', FOLDER + '/a.onnx')
+        b.run('export', 'p', FOLDER + '/b.onnx')
+        with open(FOLDER + '/a.onnx', 'rb') as x, open(FOLDER + '/b.onnx', 'rb') as y:
+            self.assertEqual(x.read(), y.read())
+        b.admin('verify')
+        self.assertEqual(b.left(), ([], 0))
+        self.assertIn('needs a token', a.run('push', 'p', '--to', f'tcp://127.0.0.1:{b.port}', code=1))  # not a's
+        self.assertIn('--to URL', a.run('push', 'p', code=2))
+        self.assertIn('nobody', a.run('push', 'nobody', *to, code=1))
+        self.assertEqual((a.stop(), b.stop()), (0, 0))
+
+
 if __name__ == '__main__':
     if shutil.which('openssl') is None:
         print('1..0 # SKIP openssl is not installed')
         sys.exit(0)
     try:
-        sys.exit(tap.run([Content, Limits]))
+        sys.exit(tap.run([Content, Limits, Push]))
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

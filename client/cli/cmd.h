@@ -12,6 +12,7 @@ extern const hth_command *const hth_commands[]; // all, NULL-terminated: command
 extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
     hth_cmd_export, hth_cmd_load, hth_cmd_unload;        // cmd_store.c
 extern const hth_command hth_cmd_alias;                  // cmd_alias.c
+extern const hth_command hth_cmd_push;                   // cmd_push.c
 extern const hth_command hth_cmd_infer;                  // cmd_infer.c
 extern const hth_command hth_cmd_verify;                 // cmd_verify.c
 extern const hth_command hth_cmd_plan;                   // cmd_plan.c
