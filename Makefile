@@ -24,11 +24,11 @@ CFLAGS    = -std=c11 $(OPT) $(HARDEN) -g -Wall -Wextra -Werror -Wno-unused-param
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lssl -lz \
-            -lseccomp -lm
+            -lseccomp -lpng -ljpeg -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc sched graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
-            engine $(addprefix engine/,local serve train query process router) client client/content client/cli \
+            engine $(addprefix engine/,local serve train query process router) client $(addprefix client/,data content cli) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
 

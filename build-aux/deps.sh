@@ -30,6 +30,8 @@ openssl/ssl.h libssl-dev
 event2/event.h libevent-dev
 zlib.h zlib1g-dev
 seccomp.h libseccomp-dev
+png.h libpng-dev
+jpeglib.h libjpeg62-turbo-dev
 uthash.h uthash-dev
 $([ "$want" = build ] || echo cmocka.h libcmocka-dev)
 END
@@ -45,7 +47,8 @@ if [ "${1:-}" = --needs ]; then
 fi
 
 build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libnng-dev libmbedtls-dev liblmdb-dev libjansson-dev
- libssl-dev libevent-dev zlib1g-dev libseccomp-dev uthash-dev"
+ libssl-dev libevent-dev zlib1g-dev libseccomp-dev libpng-dev
+ libjpeg62-turbo-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config python3-numpy python3-venv openssl curl" ;;

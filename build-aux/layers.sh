@@ -56,13 +56,14 @@ room runtime/content $below_runtime runtime client/content/objects.h
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
 room engine/local $below_engine engine engine/serve engine/train engine/query
 room engine/serve $below_engine
-room engine/train $below_engine engine/serve/version_swap.h
+room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine
-room client $base client/content
+room client $base client/content client/data/data.h
+room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
-room client/cli $base client client/content
+room client/cli $base client client/content client/data/data.h
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'
@@ -81,6 +82,8 @@ only 'oneapi/|dnnl' 'kernels/cpu/|kernels/dnnl/'
 only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'
 only 'nng/' 'client/|server/|tests/bench/'
+only 'png\.h' 'client/data/png\.c'
+only 'jpeglib|jerror' 'client/data/jpeg\.c'
 only 'event2?/|event2' 'client/|server/'
 # A command is its enum: its name is compared in runtime/command.c alone ("jobs" is a word of tenants' rules, too), and a row of
 # the command line's says what depends on it. What a client writes of an answer is its own.

@@ -38,6 +38,16 @@ const hth_dtype_names *hth_dtype_of_npy(const char *descr)
     return NULL;
 }
 
+const hth_dtype_names *hth_dtype_of_safetensors(const char *name)
+{
+    for (size_t i = 0; i < DTYPE_ROWS; i++) {
+        if (strcmp(dtype_table[i].safetensors, name) == 0) {
+            return &dtype_table[i];
+        }
+    }
+    return NULL;
+}
+
 hth_err hth_dtype_bytes_of(int dtype, int rank, const int64_t *shape, uint64_t *out)
 {
     const hth_dtype_names *d = hth_dtype_names_of(dtype);

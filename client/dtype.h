@@ -22,6 +22,8 @@ typedef struct hth_dtype_names {
 const hth_dtype_names *hth_dtype_names_of(int dtype);
 // hth_dtype_of_npy returns the row whose numpy descr is `descr`, or NULL.
 const hth_dtype_names *hth_dtype_of_npy(const char *descr);
+// hth_dtype_of_safetensors returns the row of that name in safetensors files, or NULL.
+const hth_dtype_names *hth_dtype_of_safetensors(const char *name);
 // hth_dtype_bytes_of stores elements * size for a dense tensor. HTH_EINVAL: unknown type, rank or
 // dimension out of range; HTH_ETOOBIG: the product overflows.
 hth_err hth_dtype_bytes_of(int dtype, int rank, const int64_t *shape, uint64_t *out);

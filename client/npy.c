@@ -131,10 +131,8 @@ static hth_err npy_locate(const uint8_t *f, size_t bytes, size_t *at, size_t *le
     return HTH_OK;
 }
 
-// npy_describe is hth_npy_parse of a file whose elements need not be there yet; *start: where they
-// begin.
-static hth_err npy_describe(const void *file, size_t bytes, hearth_tensor *out, bool *fortran,
-                            size_t *start)
+hth_err hth_npy_describe(const void *file, size_t bytes, hearth_tensor *out, bool *fortran,
+                         size_t *start)
 {
     npy_header h = {.rank = 0};
     size_t at = 0, length = 0;
@@ -171,7 +169,7 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
     hearth_tensor t;
     size_t start = 0;
     memset(out, 0, sizeof *out);
-    HTH_TRY(npy_describe(file, bytes, &t, fortran, &start));
+    HTH_TRY(hth_npy_describe(file, bytes, &t, fortran, &start));
     if (t.bytes > bytes - start) {
         return hth_fail(HTH_ECORRUPT, "the array has %llu bytes, but the file holds only %zu",
                         (unsigned long long)t.bytes, bytes - start);
@@ -181,8 +179,7 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
     return HTH_OK;
 }
 
-// npy_transpose writes the elements of a Fortran-ordered tensor in row-major order.
-static void npy_transpose(const hearth_tensor *t, uint8_t *out)
+void hth_npy_transpose(const hearth_tensor *t, uint8_t *out)
 {
     size_t size = hth_dtype_names_of((int)t->dtype)->bytes, n = t->bytes / size, from = 0;
     size_t stride[HEARTH_MAX_RANK], index[HEARTH_MAX_RANK] = {0};
@@ -209,7 +206,7 @@ static hth_err npy_begins(const void *data, size_t n, size_t *end)
     hearth_tensor t;
     bool fortran;
     size_t start = 0;
-    HTH_TRY(npy_describe(data, n, &t, &fortran, &start));
+    HTH_TRY(hth_npy_describe(data, n, &t, &fortran, &start));
     *end = t.bytes < SIZE_MAX - start ? start + t.bytes : SIZE_MAX;
     return HTH_OK;
 }
@@ -228,7 +225,7 @@ hth_err hth_npy_read(const char *path, hearth_tensor *out)
     } else if (data == NULL) {
         err = hth_fail(HTH_ENOMEM, "out of memory for the array in %s", path);
     } else if (fortran) {
-        npy_transpose(out, data);
+        hth_npy_transpose(out, data);
     } else {
         memcpy(data, out->data, out->bytes);
     }

@@ -8,12 +8,21 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 // hth_npy_parse reads the header of `bytes` bytes at `file`: dtype, rank, shape and bytes of *out
 // (data points into `file`), and whether the elements are in Fortran order. HTH_ECORRUPT: no .npy
 // file, or cut short; HTH_ENOTSUP: a type or byte order that hearth does not hold. Borrows nothing
 // else; fuzzed.
 hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *fortran);
+// hth_npy_describe is the same for the file's first `bytes` bytes, which hold the header; the
+// elements, from byte *start on, need not be there. out->data is NULL.
+hth_err hth_npy_describe(const void *file, size_t bytes, hearth_tensor *out, bool *fortran,
+                         size_t *start);
+// hth_npy_transpose writes the elements of a tensor in Fortran order to `out`, row-major; both have
+// t->bytes bytes.
+void hth_npy_transpose(const hearth_tensor *t, uint8_t *out);
 // hth_npy_read reads an array from what the user of this process named: a file, a FIFO, "-" for
 // standard input (hth_file_load_own). out->data is row-major, 64-byte aligned, and freed by
 // hth_free; out->name is NULL. What follows the array is not read.

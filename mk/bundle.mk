@@ -3,7 +3,7 @@
 # next to them, without what only debuggers read. The archive is what is carried there.
 BUNDLE   := $(B)/bundle
 STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb \
-            -levent -levent_pthreads -lssl -lcrypto -lz -lseccomp -Wl,-Bdynamic -lm -Wl,--disable-new-dtags -s
+            -levent -levent_pthreads -lssl -lcrypto -lpng16 -ljpeg -lz -lseccomp -Wl,-Bdynamic -lm -Wl,--disable-new-dtags -s
 BUNDLE_MAINS = hearth:client/cli/hearth_main.o hearthd:server/daemon/hearthd_main.o
 BUNDLE_RPATH = -Wl,-rpath,'$$ORIGIN/lib'
 BUNDLE_DNNL = $(if $(BUNDLE_CPU),$(BUNDLE)/build/libhearth_dnnl.so)

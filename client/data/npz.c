@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays of numpy: one file (x), a folder of them, or an archive of them (numpy.savez, with and
+// without compression). Each is a stream that begins with numpy's header. An array in Fortran order
+// is turned around in memory.
+#include "client/data/data_impl.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/data/zip.h"
+#include "client/npy.h"
+
+#include <string.h>
+
+#define NPZ_HEAD    ((size_t)12 + 65536) // most bytes of a header
+#define NPZ_FORTRAN ((uint64_t)4 << 30)  // most of an array that is turned around
+
+typedef struct npz_array {
+    hth_stream stream;
+    uint64_t start;  // of the elements in it
+    uint8_t *turned; // row-major; NULL: it is so in the stream
+} npz_array;
+
+typedef struct npz_set {
+    hth_file file[HTH_DATA_TENSORS]; // of a folder as many as arrays, else one
+    char *shown[HTH_DATA_TENSORS];   // of the arrays
+    int n_files, n_shown;
+    npz_array array[HTH_DATA_TENSORS];
+} npz_set;
+
+// npz_turn reads an array in Fortran order.
+static hth_err npz_turn(npz_array *a, const hearth_tensor *t)
+{
+    if (t->bytes > NPZ_FORTRAN) {
+        return hth_fail(HTH_ETOOBIG,
+                        "'%s' is in Fortran order; numpy.ascontiguousarray makes it one that may "
+                        "have more than %llu bytes",
+                        a->stream.shown, (unsigned long long)NPZ_FORTRAN);
+    }
+    hearth_tensor whole = *t;
+    a->turned = hth_alloc((size_t)t->bytes + 1);
+    whole.data = hth_alloc((size_t)t->bytes + 1);
+    hth_err err = a->turned != NULL && whole.data != NULL
+                      ? hth_stream_read(&a->stream, a->start, whole.data, (size_t)t->bytes)
+                      : hth_data_no_memory();
+    if (err == HTH_OK && t->bytes > 0) {
+        hth_npy_transpose(&whole, a->turned);
+    }
+    hth_free(whole.data);
+    return err;
+}
+
+// npz_array_open reads the header of an array and adds it; `bytes`: what there is of it in all.
+static hth_err npz_array_open(hth_data *d, const char *name, uint64_t bytes)
+{
+    npz_set *s = d->of;
+    npz_array *a = &s->array[d->n_tensors];
+    hearth_tensor t;
+    bool fortran;
+    size_t got, start = 0;
+    uint8_t *head = hth_alloc(NPZ_HEAD);
+    hth_err err =
+        head != NULL ? hth_stream_some(&a->stream, head, NPZ_HEAD, &got) : hth_data_no_memory();
+    err = err == HTH_OK ? hth_npy_describe(head, got, &t, &fortran, &start) : err;
+    if (err == HTH_OK) {
+        hth_stream_head(&a->stream, head, start);
+    }
+    hth_free(head);
+    if (err != HTH_OK) {
+        return err == HTH_ENOMEM ? err : hth_err_prefix(err, "'%s'", a->stream.shown);
+    }
+    a->start = start;
+    if (bytes < start || t.bytes != bytes - start) {
+        return hth_fail(HTH_ECORRUPT, "'%s' claims an array of %llu bytes, but holds %llu",
+                        a->stream.shown, (unsigned long long)t.bytes,
+                        (unsigned long long)(bytes - start));
+    }
+    HTH_TRY(fortran ? npz_turn(a, &t) : HTH_OK);
+    return hth_data_add(d, name, (int)t.dtype, t.rank, t.shape);
+}
+
+static hth_err npz_set_new(hth_data *d, npz_set **out)
+{
+    *out = d->of = hth_calloc(1, sizeof(npz_set));
+    return *out != NULL ? HTH_OK : hth_data_no_memory();
+}
+
+// npz_shown keeps a text for as long as the dataset is open.
+static hth_err npz_shown(npz_set *s, char *text, const char **out)
+{
+    *out = text;
+    if (text == NULL) {
+        return hth_data_no_memory();
+    }
+    s->shown[s->n_shown++] = text;
+    return HTH_OK;
+}
+
+// ---- .npy
+
+// npy_file opens one file as an array.
+static hth_err npy_file(hth_data *d, char *path, const char *name)
+{
+    npz_set *s = d->of;
+    const char *shown;
+    HTH_TRY(npz_shown(s, path, &shown));
+    hth_file *f = &s->file[s->n_files];
+    HTH_TRY(hth_file_open(shown, shown, f));
+    s->n_files++;
+    hth_stream_init(&s->array[d->n_tensors].stream, f, shown, HTH_STREAM_STORED, 0, f->bytes);
+    return npz_array_open(d, name, f->bytes);
+}
+
+static hth_err npy_folder(hth_data *d)
+{
+    char **names;
+    size_t n;
+    HTH_TRY(hth_data_names(d->path, &names, &n));
+    hth_err err = HTH_OK;
+    for (size_t i = 0; i < n && err == HTH_OK; i++) {
+        char *dot = strrchr(names[i], '.');
+        if (dot == NULL || strcmp(dot, ".npy") != 0) {
+            continue;
+        }
+        if (d->n_tensors == HTH_DATA_TENSORS) {
+            err = hth_fail(HTH_ETOOBIG, "it holds more than %d arrays", HTH_DATA_TENSORS);
+            break;
+        }
+        char *path = hth_asprintf("%s/%s", d->path, names[i]);
+        *dot = 0;
+        err = npy_file(d, path, names[i]);
+    }
+    hth_data_names_free(names, n);
+    return err;
+}
+
+static hth_err npy_open(hth_data *d, const hth_data_options *options)
+{
+    npz_set *s;
+    HTH_TRY(npz_set_new(d, &s));
+    return hth_data_is_folder(d->path) ? npy_folder(d) : npy_file(d, hth_strdup(d->path), "x");
+}
+
+// ---- .npz
+
+// Arrays that were not given names are x and y, in this order.
+static void npz_name(const hth_zip_member *m, int n, char out[HTH_ZIP_NAME])
+{
+    size_t k = strlen(m->name);
+    memcpy(out, m->name, k + 1);
+    if (k > 4 && strcmp(m->name + k - 4, ".npy") == 0) {
+        out[k - 4] = 0;
+    }
+    if (n == 2 && strcmp(out, "arr_0") == 0) {
+        strcpy(out, "x");
+    } else if (n == 2 && strcmp(out, "arr_1") == 0) {
+        strcpy(out, "y");
+    }
+}
+
+static hth_err npz_members(hth_data *d, npz_set *s, const hth_zip_member *m, int n)
+{
+    char name[HTH_ZIP_NAME];
+    const char *shown;
+    for (int i = 0; i < n; i++) {
+        npz_name(&m[i], n, name);
+        HTH_TRY(npz_shown(s, hth_strdup(m[i].name), &shown));
+        hth_stream *stream = &s->array[i].stream;
+        hth_stream_init(stream, &s->file[0], shown, m[i].kind, m[i].from, m[i].packed);
+        stream->bytes = m[i].bytes;
+        stream->crc = m[i].crc;
+        stream->has_crc = true;
+        HTH_TRY(npz_array_open(d, name, m[i].bytes));
+    }
+    return HTH_OK;
+}
+
+static hth_err npz_open(hth_data *d, const hth_data_options *options)
+{
+    npz_set *s;
+    hth_zip_member *m;
+    int n;
+    HTH_TRY(npz_set_new(d, &s));
+    HTH_TRY(hth_file_open(d->path, d->path, &s->file[0]));
+    s->n_files = 1;
+    HTH_TRY(hth_zip_read(&s->file[0], d->path, HTH_DATA_TENSORS, &m, &n));
+    hth_err err = npz_members(d, s, m, n);
+    hth_free(m);
+    return err;
+}
+
+// ---- both
+
+static hth_err npz_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+{
+    npz_array *a = &((npz_set *)d->of)->array[i];
+    if (a->turned != NULL) {
+        memcpy(out, a->turned + at, n);
+        return HTH_OK;
+    }
+    return hth_stream_read(&a->stream, a->start + at, out, n);
+}
+
+static void npz_close(hth_data *d)
+{
+    npz_set *s = d->of;
+    if (s == NULL) {
+        return;
+    }
+    for (int i = 0; i < HTH_DATA_TENSORS; i++) {
+        hth_stream_fini(&s->array[i].stream);
+        hth_free(s->array[i].turned);
+    }
+    for (int i = 0; i < s->n_files; i++) {
+        hth_file_close(&s->file[i]);
+    }
+    for (int i = 0; i < s->n_shown; i++) {
+        hth_free(s->shown[i]);
+    }
+    hth_free(s);
+}
+
+const hth_data_reader hth_data_npy = {"npy", npy_open, npz_read, npz_close};
+const hth_data_reader hth_data_npz = {"npz", npz_open, npz_read, npz_close};

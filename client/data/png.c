@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// libpng reports errors by longjmp: what must survive one is in a structure, and nothing is held in
+// locals. Values are those of the file: neither gamma nor profiles are applied.
+#include "client/data/image.h"
+
+#include "base/alloc.h"
+
+#include <png.h>
+
+#include <string.h>
+
+typedef struct png_file {
+    const uint8_t *data;
+    size_t bytes, at;
+    png_structp png;
+    png_infop info;
+    png_bytep *rows;
+    char why[120];
+} png_file;
+
+bool hth_png_is(const void *data, size_t bytes)
+{
+    return bytes >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0;
+}
+
+static void png_feed(png_structp png, png_bytep out, size_t n)
+{
+    png_file *f = png_get_io_ptr(png);
+    if (n > f->bytes - f->at) {
+        png_error(png, "it is cut off");
+    }
+    memcpy(out, f->data + f->at, n);
+    f->at += n;
+}
+
+static void png_fails(png_structp png, png_const_charp why)
+{
+    png_file *f = png_get_error_ptr(png);
+    strncpy(f->why, why, sizeof f->why - 1);
+    png_longjmp(png, 1);
+}
+
+static void png_warns(png_structp png, png_const_charp why)
+{
+}
+
+static hth_err png_begin(png_file *f, const void *data, size_t bytes)
+{
+    memset(f, 0, sizeof *f);
+    f->data = data;
+    f->bytes = bytes;
+    f->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, f, png_fails, png_warns);
+    f->info = f->png != NULL ? png_create_info_struct(f->png) : NULL;
+    if (f->info == NULL) {
+        png_destroy_read_struct(&f->png, NULL, NULL);
+        return hth_fail(HTH_ENOMEM, "out of memory for an image");
+    }
+    png_set_read_fn(f->png, f, png_feed);
+    png_set_user_limits(f->png, HTH_IMAGE_SIDE, HTH_IMAGE_SIDE);
+    png_set_chunk_malloc_max(f->png, 8u << 20);
+    png_set_chunk_cache_max(f->png, 128);
+    return HTH_OK;
+}
+
+static void png_end(png_file *f)
+{
+    png_destroy_read_struct(&f->png, &f->info, NULL);
+    hth_free(f->rows);
+}
+
+static hth_err png_damaged(const png_file *f)
+{
+    return hth_fail(HTH_ECORRUPT, "a damaged PNG: %s", f->why);
+}
+
+static int png_header(png_file *f, hth_image *out)
+{
+    if (setjmp(png_jmpbuf(f->png)) != 0) {
+        return -1;
+    }
+    png_read_info(f->png, f->info);
+    out->width = (int)png_get_image_width(f->png, f->info);
+    out->height = (int)png_get_image_height(f->png, f->info);
+    out->channels = (png_get_color_type(f->png, f->info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
+    return 0;
+}
+
+hth_err hth_png_look(const void *data, size_t bytes, hth_image *out)
+{
+    png_file f;
+    HTH_TRY(png_begin(&f, data, bytes));
+    hth_err err = png_header(&f, out) == 0
+                      ? hth_image_limit((uint64_t)out->width, (uint64_t)out->height)
+                      : png_damaged(&f);
+    png_end(&f);
+    return err;
+}
+
+static int png_pixels(png_file *f, const hth_image *image)
+{
+    if (setjmp(png_jmpbuf(f->png)) != 0) {
+        return -1;
+    }
+    png_set_expand(f->png); // palettes, less than 8 bits
+    png_set_strip_16(f->png);
+    png_set_strip_alpha(f->png);
+    if (image->channels == 3) {
+        png_set_gray_to_rgb(f->png);
+    }
+    png_set_interlace_handling(f->png);
+    png_read_update_info(f->png, f->info);
+    if (png_get_rowbytes(f->png, f->info) != (size_t)image->width * (size_t)image->channels) {
+        png_error(f->png, "its rows have another length than its header says");
+    }
+    png_read_image(f->png, f->rows);
+    png_read_end(f->png, NULL);
+    return 0;
+}
+
+hth_err hth_png_decode(const void *data, size_t bytes, const hth_image *image, uint8_t *out)
+{
+    png_file f;
+    hth_image now = {0, 0, 0};
+    HTH_TRY(png_begin(&f, data, bytes));
+    hth_err err = png_header(&f, &now) == 0 ? HTH_OK : png_damaged(&f);
+    if (err == HTH_OK && (now.width != image->width || now.height != image->height ||
+                          now.channels > image->channels)) {
+        err = hth_fail(HTH_EIO, "the image changed while it was read");
+    }
+    f.rows = err == HTH_OK ? hth_calloc((size_t)now.height, sizeof *f.rows) : NULL;
+    if (err == HTH_OK && f.rows == NULL) {
+        err = hth_fail(HTH_ENOMEM, "out of memory for an image");
+    }
+    for (int y = 0; err == HTH_OK && y < now.height; y++) {
+        f.rows[y] = out + (size_t)y * (size_t)now.width * (size_t)image->channels;
+    }
+    if (err == HTH_OK && png_pixels(&f, image) != 0) {
+        err = png_damaged(&f);
+    }
+    png_end(&f);
+    return err;
+}

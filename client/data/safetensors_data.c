@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Safetensors files: their tensors are ranges of the file.
+#include "client/data/data_impl.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/safetensors.h"
+
+typedef struct safetensors_set {
+    hth_file file;
+    hth_safetensors_entry *entry;
+    int n;
+} safetensors_set;
+
+static hth_err safetensors_open(hth_data *d, const hth_data_options *options)
+{
+    safetensors_set *s = d->of = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_data_no_memory();
+    }
+    s->file.fd = -1;
+    HTH_TRY(hth_file_open(d->path, d->path, &s->file));
+    HTH_TRY(hth_safetensors_look(&s->file, d->path, &s->entry, &s->n));
+    for (int i = 0; i < s->n; i++) {
+        const hth_safetensors_entry *e = &s->entry[i];
+        HTH_TRY(hth_data_add(d, e->name, (int)e->dtype, e->rank, e->shape));
+    }
+    return HTH_OK;
+}
+
+static hth_err safetensors_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+{
+    const safetensors_set *s = d->of;
+    return hth_file_read(&s->file, d->path, s->entry[i].at + at, out, n);
+}
+
+static void safetensors_close(hth_data *d)
+{
+    safetensors_set *s = d->of;
+    if (s != NULL) {
+        hth_safetensors_looked(s->entry, s->n);
+        hth_file_close(&s->file);
+        hth_free(s);
+    }
+}
+
+const hth_data_reader hth_data_safetensors = {"safetensors", safetensors_open, safetensors_read,
+                                              safetensors_close};
