@@ -191,6 +191,7 @@ void hearth_close(hearth *h)
     hth_buffer_fini(h);
     hth_descriptor_fini(h);
     hth_embed_close(h->embedded);
+    hth_passed_fini(h);
     pthread_cond_destroy(&h->idle);
     pthread_mutex_destroy(&h->passing);
     pthread_mutex_destroy(&h->lock);

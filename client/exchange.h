@@ -53,6 +53,8 @@ struct hearth {
     uint64_t inferences;
     pthread_mutex_t passing; // guards `passing_fd`
     int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
+    int *spooled;            // files without names that an embedded engine reads, until the end
+    int n_spooled, cap_spooled;
 };
 
 // A reply: a decoded frame, whose `data` lies in `msg`, or a record, in `msg` or `copy`.

@@ -273,7 +273,7 @@ typedef struct hearth_train_options {
                            // is not short; NULL: what the device can give when the job begins
     const char *save_as;   // the model that gets the result as a new version, and the job's name;
                            // NULL: the model that is trained
-    const char *eval;      // safetensors file of samples to evaluate after every epoch; NULL: none
+    const char *eval;      // dataset to evaluate after every epoch; NULL: none
     double hold_out;       // share of the samples, 0 to 1, that is kept to be evaluated
     uint32_t checkpoint_every; // steps from one checkpoint to the next; 0: none
     const char *on;   // of a server with several devices: which ("cuda:1"); NULL: it chooses
@@ -283,7 +283,8 @@ typedef struct hearth_train_options {
 
 // hearth_train_submit has a server train `model` ("name" or "name:version") on `data`: a
 // safetensors file with the model's inputs (or x) and y, whose first dimension counts the
-// samples. The client opens it, and passes it on; a server that is not on this machine has no
+// samples, or a .npz, .csv, IDX or image dataset (docs/training.md; options->more may have "label",
+// "size", "scale", "mean" and "std"). The client reads it, and passes it on; a server that is not on this machine has no
 // way to it yet: HEARTH_EDENIED. options may be NULL, strings are borrowed for the call. Returns
 // when the server has checked the job and it runs, or waits for its turn or for memory: after
 // moments, of a model whose operators were never timed there after seconds, or, behind a long

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "client/data/data.h"
 #include "client/descriptor.h"
 #include "client/atomic_file.h"
 
@@ -12,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -172,54 +174,143 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 
 // ---- questions
 
-// query_pass passes the file that one argument names. `again`: the server may open it by its path
-// as well, when the client is gone.
-static hth_err query_pass(hearth *h, json_t *args, const char *key, bool again, uint64_t *handle,
-                          size_t *n)
+typedef struct passed_query {
+    hearth *h;
+    json_t *args;
+    bool local; // files are passed over a socket; else the engine is in this process
+    bool again; // the server may open them by their paths as well
+    hth_data_options options;
+    uint64_t *handles;
+    size_t n;
+} passed_query;
+
+// query_options takes what is said about the files out of the arguments; strings stay the text's.
+static hth_err query_options(passed_query *q, const json_t *args)
 {
-    hth_file f;
-    const char *path = json_string_value(json_object_get(args, key));
-    if (path == NULL) {
+    const char *size = json_string_value(json_object_get(args, "size"));
+    q->options.label = json_string_value(json_object_get(args, "label"));
+    json_object_del(q->args, "label");
+    json_object_del(q->args, "size");
+    return size != NULL ? hth_data_size(size, &q->options) : HTH_OK;
+}
+
+// query_spool makes a file of a dataset that the server does not read; *fd is -1 for one that it
+// does.
+static hth_err query_spool(const passed_query *q, const char *path, int *fd)
+{
+    const char *format;
+    hth_data *data;
+    *fd = -1;
+    hth_err err = hth_data_format(path, &format);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "dataset %s", path);
+    }
+    if (strcmp(format, "safetensors") == 0 && q->options.label == NULL && q->options.width == 0) {
         return HTH_OK;
     }
-    HTH_TRY(hth_file_open(path, path, &f));
-    hth_err err = hth_descriptor_pass(h, f.fd, handle);
-    hth_file_close(&f);
-    HTH_TRY(err);
-    json_t *v = json_pack("{s:s, s:i}", "file", path, "descriptor", (int)*n);
-    if (again) {
-        json_object_set_new(v, "path", json_string(path));
+    HTH_TRY(hth_data_open(path, &q->options, &data));
+    err = hth_data_spool(data, fd, NULL);
+    hth_data_close(data);
+    return err;
+}
+
+// query_here names a spooled file for an engine in this process, which may open it later, too.
+static hth_err query_here(passed_query *q, const char *key, int fd)
+{
+    char name[40];
+    hearth *h = q->h;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    pthread_mutex_lock(&h->passing);
+    bool grown = HTH_GROW(h->spooled, h->n_spooled, h->cap_spooled) == 0;
+    if (grown) {
+        h->spooled[h->n_spooled++] = fd;
     }
-    ++*n;
-    return v != NULL && json_object_set_new(args, key, v) == 0 ? HTH_OK : no_memory();
+    pthread_mutex_unlock(&h->passing);
+    if (!grown) {
+        close(fd);
+        return no_memory();
+    }
+    return json_object_set_new(q->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
+}
+
+// query_pass passes the file that one argument names.
+static hth_err query_pass(passed_query *q, const char *key)
+{
+    hth_file f = {.fd = -1};
+    json_t *path = json_incref(json_object_get(q->args, key));
+    const char *text = json_string_value(path);
+    int spooled = -1;
+    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
+    if (err == HTH_OK && text != NULL && !q->local && spooled >= 0) {
+        err = query_here(q, key, spooled);
+    } else if (err == HTH_OK && text != NULL && q->local) {
+        f.fd = spooled;
+        err = spooled >= 0 ? HTH_OK : hth_file_open(text, text, &f);
+        err = err == HTH_OK ? hth_descriptor_pass(q->h, f.fd, &q->handles[q->n]) : err;
+        json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)q->n);
+        if (q->again && spooled < 0) {
+            json_object_set_new(v, "path", json_string(text));
+        }
+        if (err == HTH_OK && (v == NULL || json_object_set(q->args, key, v) != 0)) {
+            err = no_memory();
+        }
+        q->n += err == HTH_OK;
+        json_decref(v);
+        hth_file_close(&f);
+    }
+    json_decref(path);
+    return err;
+}
+
+static hth_err query_files(passed_query *q, const json_t *args, const char *const *keys)
+{
+    uint64_t uid = 0;
+    HTH_TRY(query_options(q, args));
+    if (q->local && hth_descriptor_server(q->h, &uid) != HTH_OK) {
+        return HTH_OK; // it takes none: the paths go
+    }
+    q->again = geteuid() == 0 || geteuid() == uid;
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        HTH_TRY(query_pass(q, keys[i]));
+    }
+    return HTH_OK;
 }
 
 hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
                          uint64_t handles[HTH_PASSED_FILES], size_t *count)
 {
     static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
-    uint64_t uid = 0;
+    passed_query q = {.h = handle, .handles = handles};
     hth_err err = HTH_OK;
     bool any = false;
     *changed = NULL;
     *count = 0;
-    json_t *args = arguments != NULL && strncmp(handle->url, "ipc://", 6) == 0
-                       ? json_loads(arguments, 0, NULL)
-                       : NULL;
+    q.local = strncmp(handle->url, "ipc://", 6) == 0;
+    json_t *args =
+        arguments != NULL && handle->same_machine ? json_loads(arguments, 0, NULL) : NULL;
     for (int i = 0; i < HTH_PASSED_FILES; i++) {
         any = any || json_is_string(json_object_get(args, keys[i]));
     }
-    any = any && hth_descriptor_server(handle, &uid) == HTH_OK;
-    bool again = geteuid() == 0 || geteuid() == uid;
-    for (int i = 0; i < HTH_PASSED_FILES && any && err == HTH_OK; i++) {
-        err = query_pass(handle, args, keys[i], again, &handles[*count], count);
+    q.args = any ? json_copy(args) : NULL;
+    if (any) {
+        err = q.args != NULL ? query_files(&q, args, keys) : no_memory();
     }
-    if (err == HTH_OK && *count > 0) {
-        char *text = json_dumps(args, JSON_COMPACT);
+    if (err == HTH_OK && any && !json_equal(args, q.args)) {
+        char *text = json_dumps(q.args, JSON_COMPACT);
         *changed = text != NULL ? hth_strdup(text) : NULL;
         free(text);
         err = *changed != NULL ? HTH_OK : no_memory();
     }
+    *count = q.n;
+    json_decref(q.args);
     json_decref(args);
     return err;
+}
+
+void hth_passed_fini(hearth *handle)
+{
+    for (int i = 0; i < handle->n_spooled; i++) {
+        close(handle->spooled[i]);
+    }
+    hth_free(handle->spooled);
 }

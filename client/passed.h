@@ -23,11 +23,13 @@ hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path
 hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path,
                           const hth_watch *watch);
 // hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
-// open them as well, it also gets their paths, for a job that goes on without its client. *changed
-// gets the arguments, hth_alloc'd, and handles[0 .. *n) what was passed; NULL: they stay as they
-// are.
+// open them as well, it also gets their paths, for a job that goes on without its client. Datasets
+// of other formats than safetensors (client/data/data.h) are read here, by the arguments "label"
+// and "size", and passed as such a file. *changed gets the arguments, hth_alloc'd, and handles[0 ..
+// *n) what was passed; NULL: they stay as they are.
 #define HTH_PASSED_FILES 2
 hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
                          uint64_t handles[HTH_PASSED_FILES], size_t *count);
+void hth_passed_fini(hearth *handle); // closes what an embedded engine was given
 
 #endif

@@ -61,6 +61,7 @@ typedef enum hth_argument_type {
     X(LOSS,             "loss",             HTH_ARGUMENT_TEXT)                                     \
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
     X(MAX,              "max",              HTH_ARGUMENT_ANY)                                      \
+    X(MEAN,             "mean",             HTH_ARGUMENT_ANY)                                      \
     X(MODEL,            "model",            HTH_ARGUMENT_TEXT)                                     \
     X(MOMENTUM,         "momentum",         HTH_ARGUMENT_ANY)                                      \
     X(NESTEROV,         "nesterov",         HTH_ARGUMENT_SWITCH)                                   \
@@ -84,10 +85,12 @@ typedef enum hth_argument_type {
     X(REPLAN,           "replan",           HTH_ARGUMENT_TEXT)                                     \
     X(RESUME,           "resume",           HTH_ARGUMENT_SWITCH)                                   \
     X(SAVE_AS,          "save-as",          HTH_ARGUMENT_TEXT)                                     \
+    X(SCALE,            "scale",            HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER)               \
     X(SCHEDULE,         "schedule",         HTH_ARGUMENT_TEXT)                                     \
     X(SECONDS,          "seconds",          HTH_ARGUMENT_NUMBER)                                   \
     X(SEED,             "seed",             HTH_ARGUMENT_NUMBER)                                   \
     X(SPILL,            "spill",            HTH_ARGUMENT_TEXT)                                     \
+    X(STD,              "std",              HTH_ARGUMENT_ANY)                                      \
     X(STEPS,            "steps",            HTH_ARGUMENT_NUMBER)                                   \
     X(TIMEOUT_US,       "timeout_us",       HTH_ARGUMENT_ANY)                                      \
     X(TRACE,            "trace",            HTH_ARGUMENT_ANY)                                      \
@@ -124,11 +127,12 @@ _Static_assert(HTH_ARGUMENTS <= 64, "a row's arguments are the bits of a uint64_
     (HTH_TAKES_PROGRAM | HTH_TAKES(ACCUMULATE) | HTH_TAKES(BETA1) | HTH_TAKES(BETA2) |             \
      HTH_TAKES(CHECKPOINT_EVERY) | HTH_TAKES(CLIP) | HTH_TAKES(DATA) | HTH_TAKES(EPOCHS) |         \
      HTH_TAKES(EPS) | HTH_TAKES(EVAL) | HTH_TAKES(FREEZE) | HTH_TAKES(HOLD_OUT) |                  \
-     HTH_TAKES(LOSS) | HTH_TAKES(LR) | HTH_TAKES(MOMENTUM) | HTH_TAKES(NESTEROV) |                 \
-     HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PLAN_MS) | HTH_TAKES(POLICY) |       \
-     HTH_TAKES(PROFILE) | HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) | HTH_TAKES(SAVE_AS) |             \
-     HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(TRACE) |                 \
-     HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | HTH_TAKES(WEIGHT_DECAY) | HTH_TAKES(WRITE_PROFILE))
+     HTH_TAKES(LOSS) | HTH_TAKES(LR) | HTH_TAKES(MEAN) | HTH_TAKES(MOMENTUM) |                     \
+     HTH_TAKES(NESTEROV) | HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PLAN_MS) |     \
+     HTH_TAKES(POLICY) | HTH_TAKES(PROFILE) | HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) |              \
+     HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) | HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) |               \
+     HTH_TAKES(SPILL) | HTH_TAKES(STD) | HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | \
+     HTH_TAKES(WEIGHT_DECAY) | HTH_TAKES(WRITE_PROFILE))
 
 // ---- commands
 

@@ -148,7 +148,7 @@ client_wrong() {
         [ ! -e "$dir/absent" ] && run 2 "$h" stats --store "$dir/absent" extra && said 'usage: hearth stats' || return 1
     run 0 "$h" --store "$dir/present" import digits tests/data/digits/digits.onnx && run 0 "$h" --store "$dir/present" jobs && said 'there are none' &&
         run 1 "$h" --store "$dir/present" show digit && said "no model 'digit'" && one && run 1 "$h" --store "$dir/present" train digits &&
-        said '--data FILE.safetensors' && one && run 1 "$h" --store "$dir/present" infer digits --input tests/data/digits/images.npy --output-dir /proc/x &&
+        said '--data FILE' && one && run 1 "$h" --store "$dir/present" infer digits --input tests/data/digits/images.npy --output-dir /proc/x &&
         said 'cannot make the folder /proc/x' && one
 }
 check 'hearth says in a sentence what is wrong: no server, no store, no such name' client_wrong

@@ -39,8 +39,14 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
     {"precision", HTH_OPTION_TEXT, "P",                                                            \
      "precision: fp32, tf32 or bf16, the last two on CUDA (the model's)"}
 #define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
+// How bytes become a model's floats.
+#define OPTIONS_SCALE                                                                              \
+    {"scale", HTH_OPTION_TEXT, "S", "uint8 inputs become (x * S - mean) / std: 1/255, 1, .."},         \
+    {"mean", HTH_OPTION_TEXT, "M,..", "mean of all channels, or one of each (0)"},                     \
+    {"std", HTH_OPTION_TEXT, "D,..", "standard deviation of all channels, or one of each (1)"}
 // The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
+    OPTIONS_SCALE,                                                                                  \
     {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent or mse"},                     \
     {"optimizer", HTH_OPTION_TEXT, "O", "optimizer of the training step: sgd, momentum, adam or adamw"},       \
     {"policy", HTH_OPTION_TEXT, "P", "memory planner of the training step: hearth, keep, vdnn, chen, .."},   \

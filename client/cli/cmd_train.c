@@ -98,7 +98,12 @@ static int cmd_train(hth_cli *c)
 
 static const hth_option train_options[] = {
     OPTION_ON,
-    {"data", HTH_OPTION_PATH, "FILE.safetensors", "samples: the model's inputs (or x), and y"},
+    {"data", HTH_OPTION_PATH, "FILE",
+     "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
+     "images"},
+    {"label", HTH_OPTION_TEXT, "COLUMN", "of a CSV: the column that is y (y, label or target)"},
+    {"size", HTH_OPTION_TEXT, "HxW", "of images: resample them to this height and width"},
+    OPTIONS_SCALE,
     {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y) or mse"},
     {"optimizer", HTH_OPTION_TEXT, "O", "sgd, momentum, adam or adamw"},
     {"lr", HTH_OPTION_REAL, "R", "learning rate (0.001)"},
@@ -144,7 +149,7 @@ static const hth_option train_options[] = {
 
 const hth_command hth_cmd_train = {
     "train",
-    "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E\n"
+    "NAME[:VERSION] --data FILE --loss softmax-xent|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "

@@ -172,6 +172,9 @@ bool hth_train_job_stuck(const hth_train_job *job);
 void hth_train_job_for(hth_train_job *job, hth_request *request);
 void hth_train_job_free(hth_train_job *job); // NULL is allowed
 
+// hth_train_synthetic is hth_model_synthetic for a step: with spec->options.scale an input is bytes.
+hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, bool whole,
+                            hth_tensor *inputs);
 // hth_train_bench measures steps on synthetic data: for `seconds`, or, with `steps` > 0 (at most
 // HTH_TRAIN_STEPS), as many as that.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,

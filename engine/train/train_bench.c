@@ -91,8 +91,7 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     HTH_TRY(hth_model_find(ms, spec->model, &b->model));
     b->n_inputs = b->model->source.graph->n_inputs;
     b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
-    HTH_TRY(b->inputs == NULL ? no_memory()
-                              : hth_model_synthetic(b->model, spec->batch, true, b->inputs));
+    HTH_TRY(b->inputs == NULL ? no_memory() : hth_train_synthetic(b->model, spec, true, b->inputs));
     b->used_bytes = bench_used(ms);
     b->anon_bytes = bench_anonymous();
     HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));

@@ -163,6 +163,110 @@ static hth_err data_gather_target(hth_train_data *d, const int64_t *rows, int64_
     return HTH_OK;
 }
 
+// -1: more than can be counted.
+static int64_t data_sample(const hth_shape *s)
+{
+    int64_t n = 1;
+    for (int d = 1; d < s->rank; d++) {
+        if (__builtin_mul_overflow(n, s->dim[d], &n)) {
+            return -1;
+        }
+    }
+    return n;
+}
+
+// Whether two shapes are the same but for dimensions of 1, the first one apart.
+static bool data_alike(const hth_shape *a, const hth_shape *b)
+{
+    int i = 1, k = 1;
+    for (;;) {
+        while (i < a->rank && a->dim[i] == 1) {
+            i++;
+        }
+        while (k < b->rank && b->dim[k] == 1) {
+            k++;
+        }
+        if (i >= a->rank || k >= b->rank) {
+            return i >= a->rank && k >= b->rank;
+        }
+        if (a->dim[i++] != b->dim[k++]) {
+            return false;
+        }
+    }
+}
+
+// Rows of a table are samples of any shape, and what has one channel may not say so. Nothing else
+// is reshaped: images with their channels last would only seem to fit.
+static void data_reshape(const hth_shape *want, hth_tensor *t)
+{
+    hth_shape to = *want;
+    bool open = want->rank < 1;
+    for (int d = 1; d < want->rank; d++) {
+        open = open || want->dim[d] < 0;
+    }
+    if (open || t->shape.rank < 1 || data_sample(&to) < 0) {
+        return;
+    }
+    to.dim[0] = t->shape.dim[0];
+    bool flat = to.rank == 2 || t->shape.rank == 2;
+    if (data_sample(&to) == data_sample(&t->shape) && (flat || data_alike(&to, &t->shape))) {
+        t->shape = to;
+    }
+}
+
+// data_bytes has bytes be bound as the floats that they become.
+static hth_err data_bytes(const hth_train_part *part, const char *tensor, const hth_value *want,
+                          hth_tensor *t)
+{
+    if (t->dtype != HTH_DT_U8 || want->dtype != HTH_DT_F32) {
+        return HTH_OK;
+    }
+    if (part->scale == NULL || !part->scale->on) {
+        return hth_fail(HTH_EINVAL,
+                        "tensor '%s' holds bytes, and input '%s' reads floats: --scale 1/255 makes "
+                        "them 0 to 1, --scale 1 keeps them (and --mean, --std)",
+                        tensor, want->name);
+    }
+    t->dtype = HTH_DT_F32;
+    t->bytes *= sizeof(float);
+    return HTH_OK;
+}
+
+// data_input finds input i's tensor; *bound is what is compared with the model's signature.
+static hth_err data_input(hth_train_data *d, int i, const hth_train_part *part,
+                          const hth_model *model, int64_t batch, hth_request_tensor *bound)
+{
+    const hth_graph *g = model->source.graph;
+    const hth_value *want = &g->values[g->inputs[i]];
+    const hth_dataset_tensor *t = hth_dataset_find(&d->set, want->name);
+    if (t == NULL && g->n_inputs == 1) {
+        t = hth_dataset_find(&d->set, "x");
+    }
+    if (t == NULL) {
+        return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
+                        want->name, model->name);
+    }
+    d->source[i] = t;
+    d->n_inputs = i + 1;
+    HTH_TRY(data_buffer(t, d->set.n_samples, batch, &d->input[i]));
+    data_reshape(&want->shape, &d->input[i]);
+    *bound = (hth_request_tensor){.name = want->name, .t = d->input[i]};
+    return data_bytes(part, t->name, want, &bound->t);
+}
+
+// data_scaled refuses a scale that nothing would be scaled by.
+static hth_err data_scaled(const hth_train_data *d, const hth_train_part *part,
+                           const hth_tensor *bound)
+{
+    bool any = part->scale == NULL || !part->scale->on;
+    for (int i = 0; i < d->n_inputs; i++) {
+        any = any || bound[i].dtype != d->input[i].dtype;
+    }
+    return any ? HTH_OK
+               : hth_fail(HTH_EINVAL, "--scale is for bytes (uint8), and tensor '%s' is %s",
+                          d->source[0]->name, hth_dtype_name(d->input[0].dtype));
+}
+
 typedef struct data_file {
     const hth_train_part *part;
     hth_dataset *set;
@@ -191,21 +295,10 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
     int64_t samples = data->set.n_samples;
     int64_t batch = part->batch < data->n_samples ? part->batch : data->n_samples;
     for (int i = 0; i < g->n_inputs; i++) {
-        const char *name = g->values[g->inputs[i]].name;
-        const hth_dataset_tensor *t = hth_dataset_find(&data->set, name);
-        if (t == NULL && g->n_inputs == 1) {
-            t = hth_dataset_find(&data->set, "x");
-        }
-        if (t == NULL) {
-            return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
-                            name, model->name);
-        }
-        data->source[i] = t;
-        data->n_inputs = i + 1;
-        HTH_TRY(data_buffer(t, samples, batch, &data->input[i]));
-        named[i] = (hth_request_tensor){.name = name, .t = data->input[i]};
+        HTH_TRY(data_input(data, i, part, model, batch, &named[i]));
     }
     HTH_TRY(hth_model_bind(model, named, data->n_inputs, bound));
+    HTH_TRY(data_scaled(data, part, bound));
     HTH_TRY(data_target(data));
     HTH_TRY(data_target_buffer(data, batch));
     data->rows = hth_calloc((size_t)samples, sizeof *data->rows);

@@ -20,6 +20,7 @@ typedef struct hth_train_part {
     bool held;      // the ones that are held out, else the others
     hth_site *site; // where files are read concurrently with requests (hth_work_elsewhere)
     int fd;         // of the file, which stays the caller's; -1: `path` is opened
+    const hth_train_scale *scale; // for bytes where the model reads floats; NULL: none
 } hth_train_part;
 
 typedef struct hth_train_data {
@@ -35,7 +36,9 @@ typedef struct hth_train_data {
 } hth_train_data;
 
 // hth_train_data_open opens a part's file and matches its tensors to the inputs of `model`; what is
-// left is the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
+// left is the target. A sample may be flat, or lack or have dimensions of 1: it is reshaped. Bytes
+// stay bytes in data->input. HTH_EINVAL names what is missing or does not fit. Closed also on
+// error.
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
                             hth_train_data *data);
 void hth_train_data_close(hth_train_data *data);

@@ -230,8 +230,11 @@ static hth_err job_open(hth_train_job *j)
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(hth_checkpoint_result(s));
     HTH_TRY(job_pin(j, &m));
-    hth_train_part part = {
-        .batch = s->batch, .share = s->hold_out, .seed = s->seed, .site = j->ms->site};
+    hth_train_part part = {.batch = s->batch,
+                           .share = s->hold_out,
+                           .seed = s->seed,
+                           .site = j->ms->site,
+                           .scale = &s->options.scale};
     HTH_TRY(job_file(j, &s->data, &part));
     HTH_TRY(hth_train_data_open(&part, m, d));
     HTH_TRY(job_batch(j));
@@ -248,7 +251,7 @@ static hth_err job_open(hth_train_job *j)
     part.held = true;
     HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
     if (s->eval.name != NULL) {
-        part = (hth_train_part){.batch = s->batch, .site = j->ms->site};
+        part = (hth_train_part){.batch = s->batch, .site = j->ms->site, .scale = &s->options.scale};
         HTH_TRY(job_file(j, &s->eval, &part));
         HTH_TRY(job_evaluator(j, &part, m, "eval"));
     }

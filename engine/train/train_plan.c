@@ -8,6 +8,33 @@
 #include "planner/plan_curve.h"
 #include "runtime/paced.h"
 
+// With a scale the largest input that reads floats is made of bytes.
+hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, bool whole,
+                            hth_tensor *inputs)
+{
+    int most = -1;
+    HTH_TRY(hth_model_synthetic(model, spec->batch, whole, inputs));
+    for (int i = 0; i < model->source.graph->n_inputs && spec->options.scale.on; i++) {
+        if (inputs[i].dtype == HTH_DT_F32 && (most < 0 || inputs[i].bytes > inputs[most].bytes)) {
+            most = i;
+        }
+    }
+    if (most < 0) {
+        return spec->options.scale.on
+                   ? hth_fail(HTH_EINVAL,
+                              "--scale makes floats of bytes, and model '%s' reads none",
+                              model->name)
+                   : HTH_OK;
+    }
+    hth_tensor *t = &inputs[most];
+    t->dtype = HTH_DT_U8;
+    t->bytes /= sizeof(float);
+    for (size_t k = 0; t->data != NULL && k < t->bytes; k++) {
+        ((uint8_t *)t->data)[k] = (uint8_t)(k * 2654435761u >> 13);
+    }
+    return HTH_OK;
+}
+
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                             hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
 {
@@ -22,7 +49,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
-                                 : hth_model_synthetic(model, spec->batch, false, inputs);
+                                 : hth_train_synthetic(model, spec, false, inputs);
     err = err == HTH_OK ? hth_profile_from_json(spec->profile, &profile) : err;
     err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
     if (err == HTH_OK) {
@@ -125,7 +152,7 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     int n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
-                                 : hth_model_synthetic(model, spec->batch, false, inputs);
+                                 : hth_train_synthetic(model, spec, false, inputs);
     err = err == HTH_OK ? hth_trainer_curve(ms, spec, r, inputs, out) : err;
     for (int i = 0; inputs != NULL && i < n; i++) {
         hth_free(inputs[i].data);

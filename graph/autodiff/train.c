@@ -144,6 +144,17 @@ static hth_err set_order(train_build *t, hth_train_graph *out)
     return HTH_OK;
 }
 
+// scale has inputs that are given as bytes be so.
+static hth_err scale(train_build *t, const hth_tensor *inputs)
+{
+    for (int i = 0; i < t->n_data && t->o->scale.on; i++) {
+        bool bytes =
+            inputs[i].dtype == HTH_DT_U8 && t->g->values[t->g->inputs[i]].dtype == HTH_DT_F32;
+        HTH_TRY(bytes ? hth_train_scale_add(t->g, i, &t->o->scale) : HTH_OK);
+    }
+    return HTH_OK;
+}
+
 static hth_err build(train_build *t, const hth_tensor *inputs, hth_eval_fn eval, void *ctx,
                      hth_train_graph *out)
 {
@@ -152,6 +163,7 @@ static hth_err build(train_build *t, const hth_tensor *inputs, hth_eval_fn eval,
     order_outputs(t, first);
     HTH_TRY(hth_graph_compact(t->g));
     HTH_TRY(train_prepare(t));
+    HTH_TRY(scale(t, inputs));
     HTH_TRY(specialize(t, inputs, eval, ctx));
     HTH_TRY(passes(t));
     find_values(t);
@@ -172,6 +184,7 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
     t.g->precision = o->precision;
     hth_err err = build(&t, inputs, eval, ctx, out);
     out->graph = t.g;
+    out->scale = o->scale;
     out->slots = hth_calloc((size_t)t.n_slots + 1, sizeof *out->slots);
     if (out->slots == NULL && err == HTH_OK) {
         err = no_memory();

@@ -20,6 +20,7 @@
 #include "graph/independence.h"
 #include "graph/specialize.h"
 #include "graph/autodiff/train_hyper.h"
+#include "graph/autodiff/train_scale.h"
 
 typedef enum hth_train_loss {
     HTH_LOSS_SOFTMAX_XENT, // over axis 1; integer labels of the remaining axes, ignore_index -100
@@ -55,6 +56,7 @@ typedef struct hth_train_options {
     int n_freeze;
     bool keep_outputs; // the model's outputs are outputs of the step, too
     hth_precision precision;
+    hth_train_scale scale; // for inputs that are uint8 where the model reads float32
 } hth_train_options;
 
 typedef enum hth_slot_kind {
@@ -86,15 +88,16 @@ typedef struct hth_train_graph {
     hth_graph *graph;
     int n_slots;
     hth_train_slot *slots;
-    int n_data;       // inputs 0 .. n_data - 1 are the model's
-    int target;       // position among the inputs
-    int step;         // u64[1]: seed and step of the random numbers; a new value each step
-    int hyper;        // f32[HTH_N_HYPER]
-    int first_output; // position of the model's first output among the outputs, -1: not kept
+    int n_data;            // inputs 0 .. n_data - 1 are the model's
+    int target;            // position among the inputs
+    int step;              // u64[1]: seed and step of the random numbers; a new value each step
+    int hyper;             // f32[HTH_N_HYPER]
+    int first_output;      // position of the model's first output among the outputs, -1: not kept
+    hth_train_scale scale; // as it was asked for
 } hth_train_graph;
 
 // hth_train_build makes the step graph of `model` for inputs of these dtypes and shapes (`inputs`:
-// as many as the model has, batch bound; data may be NULL). `model` is as hth_onnx_load made it:
+// as many as the model has, batch bound; data may be NULL; uint8 for float32 with o->scale). `model` is as hth_onnx_load made it:
 // not folded, no pass run. Trainable is every float32 initializer of rank 1 or more that a gradient
 // reaches and no pattern freezes. Batch norm trains and dropout drops whether the file was exported
 // for training or not. HTH_ENOTSUP names the node and operator that has no gradient, or says what
@@ -117,7 +120,7 @@ hth_err hth_train_divides(const hth_graph *model, const hth_train_options *o,
 
 // hth_train_forward makes a model graph for inference whose first inputs are the model's and the
 // others, in their order, the parameters and statistics of `step`'s slots (not the optimizer's
-// state); its one output is the model's first. For evaluating what is being trained; `model` as for
+// state); its one output is the model's first. Inputs that are bytes in `step` are so here. For evaluating what is being trained; `model` as for
 // hth_train_build. The caller owns *out.
 hth_err hth_train_forward(const hth_graph *model, const hth_train_graph *step, hth_graph **out);
 

@@ -37,6 +37,11 @@ static hth_err forward(hth_graph *g, const hth_train_graph *step)
     }
     g->n_outputs = g->n_outputs < 1 ? g->n_outputs : 1;
     HTH_TRY(hth_graph_compact(g));
+    for (int i = 0; i < step->n_data && i < g->n_inputs; i++) {
+        bool bytes = step->graph->values[step->graph->inputs[i]].dtype == HTH_DT_U8 &&
+                     g->values[g->inputs[i]].dtype == HTH_DT_F32;
+        HTH_TRY(bytes ? hth_train_scale_add(g, i, &step->scale) : HTH_OK);
+    }
     for (int s = 0; s < step->n_slots; s++) {
         if (hth_slot_of_model(step->slots[s].kind)) {
             HTH_TRY(add_slot(g, step, &step->slots[s]));

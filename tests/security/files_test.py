@@ -87,7 +87,8 @@ class Files(unittest.TestCase):
         for path, word in ((self.path('fifo'), 'a FIFO'), ('/dev/zero', 'a character device'), (self.folder, 'a folder'),
                            (self.daemon.folder + '/sock', 'a socket')):
             for args in (('import', 'q', path), ('train', 'new', '--data', path, '--loss', 'softmax-xent', '--save-as', 'z')):
-                self.assertIn(f'is {word}, not a regular file', self.hearth(*args, code=1))
+                if args[0] == 'import' or word != 'a folder':  # which may be a dataset
+                    self.assertIn(f'is {word}, not a regular file', self.hearth(*args, code=1))
                 self.serves()
         for path, said in (('/dev/zero', 'it is not JSON'), (self.folder, 'is a folder'), (self.daemon.folder + '/sock', 'cannot open')):
             for args in (('plan', '--problem', path), ('plan', 'new', '--train', '--batch', '8', '--profile', path)):

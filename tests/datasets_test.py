@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training on every format of datasets: the same samples have the same losses, whatever file they come in, and bytes that are
+scaled on the device have those of floats that numpy made of them. Speaks TAP. usage: tests/datasets_test.py BUILD_DIR, from the root."""
+import gzip
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+
+import tap
+
+tap.need_numpy()
+import numpy as np  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
+TRAIN = ['--loss', 'softmax-xent', '--optimizer', 'adam', '--lr', '0.002', '--batch', '64', '--epochs', '2', '--hold-out', '0.1']
+for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
+    os.environ.pop(name, None)
+
+
+def load(path):
+    """The tensors of a safetensors file."""
+    with open(path, 'rb') as f:
+        head = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+        data = f.read()
+    kinds = {'F32': '<f4', 'I64': '<i8', 'U8': 'u1'}
+    return {k: np.frombuffer(data[slice(*v['data_offsets'])], kinds[v['dtype']]).reshape(v['shape'])
+            for k, v in head.items() if k != '__metadata__'}
+
+
+def save(path, **tensors):
+    kinds = {'float32': 'F32', 'int64': 'I64', 'uint8': 'U8'}
+    head, at = {}, 0
+    for key, t in tensors.items():
+        head[key] = {'dtype': kinds[t.dtype.name], 'shape': list(t.shape), 'data_offsets': [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(head).encode()
+    with open(path, 'wb') as f:
+        f.write(struct.pack('<Q', len(text)) + text + b''.join(t.tobytes() for t in tensors.values()))
+    return path
+
+
+def idx(path, array, kind):
+    opened = gzip.open if path.endswith('.gz') else open
+    with opened(path, 'wb') as f:
+        f.write(bytes([0, 0, kind, array.ndim]) + struct.pack(f'>{array.ndim}I', *array.shape))
+        f.write(array.astype(array.dtype.newbyteorder('>')).tobytes())
+    return path
+
+
+def png(path, pixels):
+    """Gray, 8 bits."""
+    def chunk(kind, data):
+        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+    height, width = pixels.shape
+    rows = b''.join(b'\0' + row.tobytes() for row in pixels)
+    with open(path, 'wb') as f:
+        f.write(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', width, height, 8, 0, 0, 0, 0)) +
+                chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
+
+
+class Datasets(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tmp = tempfile.TemporaryDirectory(prefix='hearth-datasets-')
+        cls.store = cls.tmp.name + '/store'
+        digits = load(DATA + '/digits/train.safetensors')
+        order = np.argsort(digits['y'], kind='stable')  # as a folder of images has them
+        cls.y = digits['y'][order]
+        cls.x = digits['image'][order]
+        cls.bytes = (cls.x * 16).astype(np.uint8)
+        cls.hearth('import', 'new', DATA + '/digits/untrained.onnx')
+        cls.hearth('import', 'joined', DATA + '/train/joined.onnx')
+        cls.hearth('import', 'mlp', DATA + '/train/mlp_sgd.onnx')
+        cls.path = save(cls.file('floats.safetensors'), x=cls.x, y=cls.y)
+        cls.losses, cls.result = cls.train('new', cls.path)
+        data = save(cls.file('bytes.safetensors'), x=cls.bytes, y=cls.y)
+        cls.of_bytes = cls.train('new', data, '--scale', '1/16')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tmp.cleanup()
+
+    @classmethod
+    def file(cls, name):
+        return os.path.join(cls.tmp.name, name)
+
+    @classmethod
+    def run_(cls, *args, server=None):
+        where = ['--server', server] if server else ['--store', cls.store]
+        return subprocess.run([BUILD + '/hearth', '--json', *where, *args], capture_output=True, text=True, check=False)
+
+    @classmethod
+    def hearth(cls, *args, server=None):
+        done = cls.run_(*args, server=server)
+        if done.returncode != 0:
+            raise AssertionError((args, done.stderr))
+        return done.stdout
+
+    @classmethod
+    def train(cls, model, data, *more, server=None):
+        """Losses of all steps and the summary without its times; the trained tensors."""
+        out = cls.hearth('train', model, '--data', data, *TRAIN, '--save-as', 'result', *more, server=server)
+        lines = [json.loads(line) for line in out.splitlines()]
+        cls.hearth('export', 'result', cls.file('result.safetensors'), server=server)
+        held = [(e['loss'], e.get('accuracy')) for e in lines[-1]['held_out']]
+        with open(cls.file('result.safetensors'), 'rb') as f:
+            return [line['loss'] for line in lines[:-1]] + held, f.read()
+
+    def same(self, data, *more):
+        """As from safetensors, floats or bytes: bit for bit, for the step is the same one."""
+        want = self.of_bytes if '--scale' in more else (self.losses, self.result)
+        self.assertEqual(self.train('new', data, *more), want)
+
+    def refused(self, words, *args):
+        done = self.run_(*args)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(done.stderr.count('\n'), 1, done.stderr)
+
+    def test_the_reference_learns(self):
+        self.assertGreater(len(self.losses), 40)
+        self.assertGreater(self.losses[-1][1], 0.5)
+        # another step, whose convolutions may be computed by other algorithms
+        self.assertAlmostEqual(self.of_bytes[0][0], self.losses[0], delta=1e-5)
+        self.assertAlmostEqual(self.of_bytes[0][-1][0], self.losses[-1][0], delta=0.02)
+
+    def test_npz(self):
+        np.savez_compressed(self.file('digits.npz'), x=self.x, y=self.y)
+        self.same(self.file('digits.npz'))
+
+    def test_csv(self):
+        with open(self.file('digits.csv'), 'w', encoding='ascii') as f:
+            f.write(','.join(f'p{i}' for i in range(64)) + ',class\n')
+            for row, label in zip(self.x.reshape(-1, 64), self.y):
+                f.write(','.join(repr(float(v)) for v in row) + f',{label}\n')
+        self.same(self.file('digits.csv'), '--label', 'class')
+        self.refused('--label names one of', 'train', 'new', '--data', self.file('digits.csv'), *TRAIN)
+
+    def test_idx(self):
+        os.mkdir(self.file('idx'))
+        idx(self.file('idx/train-images-idx3-ubyte.gz'), self.bytes.reshape(-1, 8, 8), 8)
+        idx(self.file('idx/train-labels-idx1-ubyte'), self.y.astype(np.uint8), 8)
+        idx(self.file('idx/t10k-images-idx3-ubyte'), self.bytes.reshape(-1, 8, 8)[:9], 8)
+        idx(self.file('idx/t10k-labels-idx1-ubyte'), self.y.astype(np.uint8)[:9], 8)
+        self.same(self.file('idx'), '--scale', '1/16')
+        self.same(self.file('idx/train-labels-idx1-ubyte'), '--scale', '0.0625')
+
+    def test_images(self):
+        for i, (image, label) in enumerate(zip(self.bytes, self.y)):
+            os.makedirs(self.file(f'images/{label}'), exist_ok=True)
+            png(self.file(f'images/{label}/{i:05}.png'), image[0])
+        self.same(self.file('images'), '--scale', '1/16')
+        self.refused('holds bytes, and input', 'train', 'new', '--data', self.file('images'), *TRAIN)
+
+    def test_over_a_socket(self):
+        daemon = tap.Daemon(BUILD)
+        self.addCleanup(daemon.stop)
+        url = f'ipc://{daemon.folder}/sock'
+        self.hearth('import', 'new', DATA + '/digits/untrained.onnx', server=url)
+        data = save(self.file('socket.safetensors'), x=self.bytes, y=self.y)
+        want = self.train('new', data, '--scale', '1/16', server=url)
+        np.savez(self.file('socket.npz'), x=self.bytes, y=self.y)
+        self.assertEqual(self.train('new', self.file('socket.npz'), '--scale', '1/16', server=url), want)
+
+    def test_bytes_are_scaled_like_floats(self):
+        """A network of products, of which there is one algorithm: bit for bit what numpy computes before."""
+        random = np.random.default_rng(3)
+        x, y = random.integers(0, 256, (200, 12), dtype=np.uint8), random.normal(size=(200, 2)).astype(np.float32)
+        data = save(self.file('b.safetensors'), x=x, y=y)
+        scaled = x.astype(np.float32) * np.float32(1 / 255)
+        mean, std = random.uniform(0.1, 0.6, 12).astype(np.float32), random.uniform(0.2, 0.4, 12).astype(np.float32)
+        texts = [','.join(map(str, v)) for v in (mean, std)]
+        for floats, more in ((scaled, []), (x.astype(np.float32), ['--scale', '1']),
+                             ((scaled - np.float32(0.1307)) / np.float32(0.3081), ['--mean', '0.1307', '--std', '0.3081']),
+                             (scaled / std, ['--std', texts[1]]), ((scaled - mean) / std, ['--mean', texts[0], '--std', texts[1]])):
+            want = self.train('mlp', save(self.file('n.safetensors'), x=floats, y=y), '--loss', 'mse')
+            more = more if '--scale' in more else ['--scale', '1/255', *more]
+            self.assertEqual(self.train('mlp', data, '--loss', 'mse', *more), want, more)
+
+    def test_channels(self):
+        random = np.random.default_rng(3)
+        x, y = random.integers(0, 256, (100, 3, 12, 12), dtype=np.uint8), random.integers(0, 4, 100)
+        mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+        floats = x.astype(np.float32) * np.float32(1 / 255)
+        floats = (floats - np.float32(mean).reshape(3, 1, 1)) / np.float32(std).reshape(3, 1, 1)
+        want = self.train('joined', save(self.file('n3.safetensors'), x=floats, y=y))
+        data = save(self.file('b3.safetensors'), x=x, y=y)
+        got = self.train('joined', data, '--scale', '1/255', '--mean', ','.join(map(str, mean)), '--std', ','.join(map(str, std)))
+        self.assertAlmostEqual(got[0][0], want[0][0], delta=1e-5)
+        self.refused('--mean has 2 values, but input', 'train', 'joined', '--data', data, *TRAIN, '--scale', '1', '--mean', '1,2')
+
+    def test_what_is_refused(self):
+        train = ['train', 'new', *TRAIN, '--data']
+        data = save(self.file('r.safetensors'), x=self.bytes, y=self.y)
+        self.refused('--scale 1/255 makes them 0 to 1', *train, data)
+        self.refused('mean without scale', *train, data, '--mean', '0.5')
+        self.refused('--scale is for bytes (uint8), and tensor', *train, self.path, '--scale', '1/255')
+        self.refused('scale is a number other than 0', *train, data, '--scale', '1/0')
+        self.refused('scale is a number other than 0', *train, data, '--scale', '1/255x')
+        self.refused('is no deviation', *train, data, '--scale', '1', '--std', '0')
+        self.refused('is not a list of numbers', *train, data, '--scale', '1', '--mean', '0.5;0.5')
+        self.refused('cannot open', *train, self.file('nowhere.csv'))
+        with open(self.file('bad.csv'), 'w', encoding='ascii') as f:
+            f.write('a,y\n1,2\n1\n')
+        self.refused('line 3 has 1 cells', *train, self.file('bad.csv'))
+        self.refused('is not a size', *train, self.file('bad.csv'), '--size', '8')
+        # channels last would only seem to fit
+        save(self.file('last.safetensors'), x=np.zeros((4, 12, 12, 3), np.float32), y=self.y[:4])
+        self.refused('unexpected shape', 'train', 'joined', '--data', self.file('last.safetensors'), *TRAIN)
+
+
+if __name__ == '__main__':
+    sys.exit(tap.run([Datasets]))
