@@ -450,7 +450,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     if (err == HTH_OK) {
         body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
         body.arguments = body.arguments != NULL ? body.arguments : "";
-        err = hth_passed_query(h, body.arguments, &passed, handles, &body.n_handles);
+        err = hth_passed_query(h, body.what, body.arguments, &passed, handles, &body.n_handles);
     }
     if (err == HTH_OK) {
         body.arguments = passed != NULL ? passed : body.arguments;

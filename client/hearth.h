@@ -184,6 +184,29 @@ HEARTH_API hearth_status hearth_push(hearth *h, const char *model, hearth *to, i
                                      hearth_progress progress, void *ctx,
                                      hearth_import_report *out);
 
+// ---- datasets of the store
+
+// hearth_data_put stores a dataset, a file or folder of a format that docs/training.md lists, by
+// content: what the server has already is not moved. hearth_train_submit takes its name as `data`.
+// It belongs to the caller: others neither see nor use it. options and out may be NULL. Blocks for
+// as long as reading and storing take. HEARTH_EINVAL, HEARTH_ENOENT, HEARTH_ECORRUPT: no sound
+// dataset; HEARTH_EBUSY: a job trains on the one that it would replace; HEARTH_EDENIED: the caller
+// may not store as much, or the server is not on this machine.
+typedef struct hearth_data_options {
+    size_t size;            // see hearth_load_options
+    const char *label;      // the column of a CSV that is y; NULL: y, label or target
+    const char *image_size; // "HxW" that images are resampled to; NULL: all have one size
+} hearth_data_options;
+typedef struct hearth_data_result {
+    uint64_t bytes, moved_bytes; // of all tensors; of those that the store did not have
+} hearth_data_result;
+HEARTH_API hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
+                                         const hearth_data_options *options,
+                                         hearth_data_result *out);
+// hearth_data_remove removes one of the caller's. HEARTH_ENOENT; HEARTH_EBUSY: a job uses it. The
+// query "datasets" lists them.
+HEARTH_API hearth_status hearth_data_remove(hearth *h, const char *name);
+
 // ---- models on the device
 
 // A structure that begins with `size` may grow: set that to the structure's size, or leave it 0 for

@@ -107,6 +107,40 @@ hearth_status hearth_unload(hearth *h, const char *model, uint64_t *freed_bytes)
     return (hearth_status)err;
 }
 
+// ---- datasets of the store
+
+hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
+                              const hearth_data_options *options, hearth_data_result *out)
+{
+    hearth_data_options o = {.size = sizeof o};
+    json_t *doc = NULL;
+    char *whole;
+    if (options != NULL && hth_options_read(options, &o, sizeof o) != HTH_OK) {
+        return HEARTH_ENOTSUP;
+    }
+    hth_err err = hth_passed_path(path, &whole);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    json_t *args = json_pack("{s:s, s:s, s:s*, s:s*}", "name", name, "data", whole, "label",
+                             o.label, "size", o.image_size);
+    hth_free(whole);
+    err = job_ask(h, "dataset_put", args, &doc);
+    if (err == HTH_OK && out != NULL) {
+        *out = (hearth_data_result){doc_count(doc, "bytes"), doc_count(doc, "moved")};
+    }
+    json_decref(doc);
+    return (hearth_status)err;
+}
+
+hearth_status hearth_data_remove(hearth *h, const char *name)
+{
+    json_t *doc;
+    hth_err err = job_ask(h, "dataset_rm", json_pack("{s:s}", "name", name), &doc);
+    json_decref(doc);
+    return (hearth_status)err;
+}
+
 // ---- jobs
 
 // job_taken reads which job a document is about.
@@ -126,12 +160,12 @@ hearth_status hearth_train_submit(hearth *h, const char *model, const char *data
     char *path = NULL, *eval = NULL, *arguments = NULL, *json = NULL;
     json_t *doc = NULL;
     out->id = 0;
-    hth_err err = hth_passed_path(data, &path);
+    hth_err err = hth_passed_data(data, &path);
     if (err == HTH_OK && options != NULL) {
         err = hth_options_read(options, &o, sizeof o);
     }
     if (err == HTH_OK && o.eval != NULL) {
-        err = hth_passed_path(o.eval, &eval);
+        err = hth_passed_data(o.eval, &eval);
         o.eval = eval;
     }
     err = err == HTH_OK ? hth_job_arguments(model, path, &o, &arguments) : err;

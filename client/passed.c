@@ -23,6 +23,15 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "out of memory for a request");
 }
 
+hth_err hth_passed_data(const char *data, char **out)
+{
+    if (strchr(data, '/') == NULL && access(data, F_OK) != 0) {
+        *out = hth_strdup(data);
+        return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a name");
+    }
+    return hth_passed_path(data, out);
+}
+
 hth_err hth_passed_path(const char *path, char **out)
 {
     char cwd[4096];
@@ -177,7 +186,9 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 typedef struct passed_query {
     hearth *h;
     json_t *args;
-    bool local; // files are passed over a socket; else the engine is in this process
+    bool here;  // the server is on this machine: files can be passed, or their paths
+    bool local; // .. over a socket; else the engine is in this process
+    bool put;   // it stores a dataset: `data` is a file, and what it is goes with it
     bool again; // the server may open them by their paths as well
     hth_data_options options;
     uint64_t *handles;
@@ -194,9 +205,19 @@ static hth_err query_options(passed_query *q, const json_t *args)
     return size != NULL ? hth_data_size(size, &q->options) : HTH_OK;
 }
 
+// query_about has a dataset that is stored say what it was.
+static hth_err query_about(passed_query *q, const hth_data *data)
+{
+    char *meta = q->put ? hth_data_meta(data) : NULL;
+    json_t *about = meta != NULL ? json_loads(meta, 0, NULL) : NULL;
+    bool kept = !q->put || json_object_set_new(q->args, "about", about) == 0;
+    hth_free(meta);
+    return kept ? HTH_OK : hth_fail(HTH_EINVAL, "%s: a class's name is not UTF-8", data->path);
+}
+
 // query_spool makes a file of a dataset that the server does not read; *fd is -1 for one that it
 // does.
-static hth_err query_spool(const passed_query *q, const char *path, int *fd)
+static hth_err query_spool(passed_query *q, const char *path, int *fd)
 {
     const char *format;
     hth_data *data;
@@ -209,7 +230,8 @@ static hth_err query_spool(const passed_query *q, const char *path, int *fd)
         return HTH_OK;
     }
     HTH_TRY(hth_data_open(path, &q->options, &data));
-    err = hth_data_spool(data, fd, NULL);
+    err = query_about(q, data);
+    err = err == HTH_OK ? hth_data_spool(data, fd, NULL) : err;
     hth_data_close(data);
     return err;
 }
@@ -233,9 +255,22 @@ static hth_err query_here(passed_query *q, const char *key, int fd)
     return json_object_set_new(q->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
 }
 
+// query_name makes a name of a stored dataset of what is no file: hth_passed_data left it as it
+// was.
+static hth_err query_name(passed_query *q, const char *key)
+{
+    const char *text = json_string_value(json_object_get(q->args, key));
+    if (text == NULL || q->put || strchr(text, '/') != NULL) {
+        return HTH_OK;
+    }
+    json_t *v = json_pack("{s:s}", "dataset", text);
+    return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+}
+
 // query_pass passes the file that one argument names.
 static hth_err query_pass(passed_query *q, const char *key)
 {
+    HTH_TRY(query_name(q, key));
     hth_file f = {.fd = -1};
     json_t *path = json_incref(json_object_get(q->args, key));
     const char *text = json_string_value(path);
@@ -265,6 +300,12 @@ static hth_err query_pass(passed_query *q, const char *key)
 static hth_err query_files(passed_query *q, const json_t *args, const char *const *keys)
 {
     uint64_t uid = 0;
+    for (int i = 0; i < HTH_PASSED_FILES && !q->here; i++) {
+        HTH_TRY(query_name(q, keys[i]));
+    }
+    if (!q->here) {
+        return HTH_OK;
+    }
     HTH_TRY(query_options(q, args));
     if (q->local && hth_descriptor_server(q->h, &uid) != HTH_OK) {
         return HTH_OK; // it takes none: the paths go
@@ -276,7 +317,7 @@ static hth_err query_files(passed_query *q, const json_t *args, const char *cons
     return HTH_OK;
 }
 
-hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
+hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments, char **changed,
                          uint64_t handles[HTH_PASSED_FILES], size_t *count)
 {
     static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
@@ -285,9 +326,10 @@ hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
     bool any = false;
     *changed = NULL;
     *count = 0;
+    q.here = handle->same_machine;
+    q.put = strcmp(what, "dataset_put") == 0;
     q.local = strncmp(handle->url, "ipc://", 6) == 0;
-    json_t *args =
-        arguments != NULL && handle->same_machine ? json_loads(arguments, 0, NULL) : NULL;
+    json_t *args = arguments != NULL ? json_loads(arguments, 0, NULL) : NULL;
     for (int i = 0; i < HTH_PASSED_FILES; i++) {
         any = any || json_is_string(json_object_get(args, keys[i]));
     }

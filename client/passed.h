@@ -10,6 +10,9 @@
 // hth_passed_path makes a path absolute: the server's working directory is another one. The caller
 // frees *out with hth_free.
 hth_err hth_passed_path(const char *path, char **out);
+// hth_passed_data does so for a dataset; what is neither a file here nor looks like a path is the
+// name of a stored one, and stays as it is.
+hth_err hth_passed_data(const char *data, char **out);
 // hth_passed_to tells whether files are passed to this server: it is reached through a socket of
 // this machine, and accepts descriptors.
 bool hth_passed_to(hearth *handle);
@@ -25,10 +28,11 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 // hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
 // open them as well, it also gets their paths, for a job that goes on without its client. Datasets
 // of other formats than safetensors (client/data/data.h) are read here, by the arguments "label"
-// and "size", and passed as such a file. *changed gets the arguments, hth_alloc'd, and handles[0 ..
+// and "size", and passed as such a file; a name is
+// one of a stored dataset. `what`: the question. *changed gets the arguments, hth_alloc'd, and handles[0 ..
 // *n) what was passed; NULL: they stay as they are.
 #define HTH_PASSED_FILES 2
-hth_err hth_passed_query(hearth *handle, const char *arguments, char **changed,
+hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments, char **changed,
                          uint64_t handles[HTH_PASSED_FILES], size_t *count);
 void hth_passed_fini(hearth *handle); // closes what an embedded engine was given
 

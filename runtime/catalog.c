@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "runtime/alias.h"
 #include "runtime/checkpoint_index.h"
+#include "runtime/dataset_index.h"
 #include "runtime/model.h"
 
 #include <jansson.h>
@@ -117,6 +118,7 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
 {
     int n = hth_onnx_n_tensors(f);
     size_t bytes;
+    HTH_TRY(hth_dataset_model(name));
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
     bool limit = max_batch >= 0 && max_batch < INT32_MAX;
     char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
@@ -292,6 +294,7 @@ hth_err hth_catalog_remove(hth_store *s, const char *model)
     char name[201];
     int version;
     HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_dataset_is_not(s, name));
     HTH_TRY(hth_checkpoint_unused(s, name, version));
     return hth_store_rm(s, name, version);
 }
@@ -304,6 +307,9 @@ hth_err hth_catalog_list(hth_store *s, char **json)
     HTH_TRY(hth_store_list(s, &e, &n));
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
+        if (hth_dataset_is(s, e[i].name)) {
+            continue;
+        }
         json_t *row =
             json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
                       e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",

@@ -102,7 +102,30 @@ static bool checkpoint_uses(const json_t *doc, const char *model, int version)
            (version == 0 || begun == version);
 }
 
-hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
+// What a job must not need: a model's version (0: any), or a dataset of a tenant's.
+typedef struct checkpoint_need {
+    const char *model;
+    int version;
+    const char *dataset, *tenant;
+} checkpoint_need;
+
+static bool checkpoint_reads(const json_t *doc, const char *dataset, const char *tenant)
+{
+    static const char *const keys[] = {"data", "eval"};
+    const json_t *args = json_object_get(doc, "job");
+    char whose[HTH_TENANT];
+    hth_checkpoint_tenant(args, whose);
+    for (int i = 0; i < 2; i++) {
+        const char *name =
+            json_string_value(json_object_get(json_object_get(args, keys[i]), "dataset"));
+        if (name != NULL && strcmp(name, dataset) == 0 && strcmp(whose, tenant) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hth_err checkpoint_none_needs(hth_store *store, const checkpoint_need *need)
 {
     json_t *names, *name, *doc;
     size_t i;
@@ -112,16 +135,31 @@ hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
     {
         const char *job = json_string_value(name);
         if (err == HTH_OK && hth_checkpoint_find(store, job, &doc) == HTH_OK) {
-            if (checkpoint_uses(doc, model, version)) {
+            if (need->model != NULL && checkpoint_uses(doc, need->model, need->version)) {
                 err =
                     hth_fail(HTH_EBUSY, "job '%s' needs '%s' to resume: `hearth cancel %s` ends it",
-                             job, model, job);
+                             job, need->model, job);
+            } else if (need->dataset != NULL &&
+                       checkpoint_reads(doc, need->dataset, need->tenant)) {
+                err = hth_fail(HTH_EBUSY,
+                               "job '%s' needs dataset '%s' to resume: `hearth cancel %s` ends it",
+                               job, need->dataset, job);
             }
             json_decref(doc);
         }
     }
     json_decref(names);
     return err;
+}
+
+hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
+{
+    return checkpoint_none_needs(store, &(checkpoint_need){.model = model, .version = version});
+}
+
+hth_err hth_checkpoint_no_dataset(hth_store *store, const char *dataset, const char *tenant)
+{
+    return checkpoint_none_needs(store, &(checkpoint_need){.dataset = dataset, .tenant = tenant});
 }
 
 hth_err hth_checkpoint_rm(hth_store *store, const char *job)

@@ -31,6 +31,8 @@ hth_err hth_checkpoint_list(hth_store *store, json_t **names);
 // hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint is to go on with
 // this version (0: any) of the model, and names the job.
 hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version);
+// hth_checkpoint_no_dataset does so where it is to go on with this dataset of this tenant.
+hth_err hth_checkpoint_no_dataset(hth_store *store, const char *dataset, const char *tenant);
 // hth_checkpoint_rm is hth_checkpoint_drop by name; there need not be one.
 hth_err hth_checkpoint_rm(hth_store *store, const char *job);
 

@@ -64,6 +64,7 @@ typedef enum hth_argument_type {
     X(MEAN,             "mean",             HTH_ARGUMENT_ANY)                                      \
     X(MODEL,            "model",            HTH_ARGUMENT_TEXT)                                     \
     X(MOMENTUM,         "momentum",         HTH_ARGUMENT_ANY)                                      \
+    X(NAME,             "name",             HTH_ARGUMENT_TEXT)                                     \
     X(NESTEROV,         "nesterov",         HTH_ARGUMENT_SWITCH)                                   \
     X(NO_SHUFFLE,       "no-shuffle",       HTH_ARGUMENT_SWITCH)                                   \
     X(NO_WAIT,          "no-wait",          HTH_ARGUMENT_SWITCH)                                   \
@@ -151,6 +152,11 @@ enum {
     X(ALIAS, alias, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first,                                 \
       HTH_TAKES(ALIAS) | HTH_TAKES(MODEL) | HTH_TAKES(REMOVE) | HTH_TAKES(NO_WAIT),                \
       HTH_TAKES(ALIAS))                                                                            \
+    X(DATASET_PUT, dataset_put, HTH_NEED_JOB, HTH_COMMAND_LONG, none, first,                       \
+      HTH_TAKES(NAME) | HTH_TAKES(DATA), HTH_TAKES(NAME))                                          \
+    X(DATASET_RM, dataset_rm, HTH_NEED_JOB, HTH_COMMAND_SHORT, none, first,                        \
+      HTH_TAKES(NAME), HTH_TAKES(NAME))                                        \
+    X(DATASETS, datasets, HTH_NEED_ANY, HTH_COMMAND_SHORT, none, first, 0, 0)                      \
     X(MODELS, models, HTH_NEED_ANY, HTH_COMMAND_SHORT, none, first, 0, 0)                          \
     X(VERIFY, verify, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first, HTH_TAKES(MODEL), 0)
 

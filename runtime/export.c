@@ -8,6 +8,7 @@
 #include "client/atomic_file.h"
 #include "client/export_format.h"
 #include "client/safetensors.h"
+#include "runtime/dataset_index.h"
 #include "runtime/model.h"
 
 #include <string.h>
@@ -136,6 +137,7 @@ hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, in
     HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
     HTH_TRY(hth_export_format_of(path, &format));
     HTH_TRY(hth_catalog_resolve(s, model, name, &version));
+    HTH_TRY(hth_dataset_is_not(s, name));
     HTH_TRY(hth_store_get(s, name, version, &j.manifest));
     for (int i = 0; i < j.manifest.n_tensors; i++) {
         j.total += j.manifest.tensors[i].bytes;

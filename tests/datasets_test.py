@@ -214,7 +214,119 @@ class Datasets(unittest.TestCase):
         # channels last would only seem to fit
         save(self.file('last.safetensors'), x=np.zeros((4, 12, 12, 3), np.float32), y=self.y[:4])
         self.refused('unexpected shape', 'train', 'joined', '--data', self.file('last.safetensors'), *TRAIN)
+    def test_stored(self):
+        data = self.file('stored.npz')
+        np.savez(data, x=self.bytes, y=self.y)
+        first = json.loads(self.hearth('data', 'put', 'digits', data))
+        self.assertEqual(first['bytes'], self.bytes.nbytes + self.y.nbytes)
+        self.assertEqual(json.loads(self.hearth('data', 'put', 'digits', data))['moved'], 0)
+        self.assertEqual(json.loads(self.hearth('data', 'put', 'again', data))['moved'], 0)
+        rows = json.loads(self.hearth('data', 'ls'))['datasets']
+        self.assertEqual([(r['name'], r['format'], r['samples'], r['bytes']) for r in rows],
+                         [(n, 'npz', len(self.y), first['bytes']) for n in ('again', 'digits')])
+        self.assertNotIn('dataset', self.hearth('ls', '--all'))
+        self.assertEqual(self.train('new', 'digits', '--scale', '1/16'), self.of_bytes)
+        self.train('new', 'digits', '--scale', '1/16', '--eval', 'again')
+        self.hearth('data', 'rm', 'digits')
+        self.refused("no dataset 'digits'", 'data', 'rm', 'digits')
+        self.refused("no dataset 'digits'", 'train', 'new', '--data', 'digits', *TRAIN)
+        self.hearth('data', 'rm', 'again')
+        self.assertEqual(json.loads(self.hearth('data', 'ls'))['datasets'], [])
+        self.assertEqual(json.loads(self.hearth('gc'))['files'], 0)
+
+    def test_stored_images_keep_their_classes(self):
+        for label in ('cat', 'dog'):
+            os.makedirs(self.file('pets/' + label))
+            png(self.file(f'pets/{label}/1.png'), self.bytes[0][0])
+        self.hearth('data', 'put', 'pets', self.file('pets'), '--size', '4x4')
+        row = next(r for r in json.loads(self.hearth('data', 'ls'))['datasets'] if r['name'] == 'pets')
+        self.assertEqual((row['classes'], row['tensors'][0]), (['cat', 'dog'], {'name': 'x', 'dtype': 'UINT8', 'shape': [2, 1, 4, 4]}))
+        self.hearth('data', 'rm', 'pets')
+
+
+class Owners(unittest.TestCase):
+    """Whose datasets are, what they cost, and what keeps them, on a server with tokens."""
+
+    def setUp(self):
+        folder = tempfile.mkdtemp(prefix='hearth-owners-')
+        self.addCleanup(lambda: subprocess.run(['rm', '-rf', folder], check=True))
+        self.token, self.folder = {}, folder
+        for who, role in (('alice', 'job'), ('bob', 'job'), ('root', 'admin')):
+            self.token[who] = self.run_(None, 'token', 'new', who, '--roles', role, '--file', folder + '/tokens').stdout.split('\n')[0]
+        with open(folder + '/tenants', 'w', encoding='ascii') as f:
+            f.write('alice store=1MiB\nbob store=1KiB\n')
+        self.port = tap.free_port(2)
+        self.flags = ['--auth-tokens-file', folder + '/tokens', '--tenant-file', folder + '/tenants', '--listen', f'tcp://127.0.0.1:{self.port}']
+        self.d = tap.Daemon(BUILD, *self.flags)
+        self.addCleanup(lambda: self.d.stop())
+        self.url = f'ipc://{self.d.folder}/sock'
+        self.assertEqual(self.run_('root', 'import', 'new', DATA + '/digits/untrained.onnx').returncode, 0)
+
+    def run_(self, who, *args, url=None):
+        where = ['--server', url or self.url] if who else []
+        return subprocess.run([BUILD + '/hearth', '--json', *where, *args], capture_output=True, text=True, check=False,
+                              env={**os.environ, **({'HEARTH_TOKEN': self.token[who]} if who else {})})
+
+    def ok(self, who, *args, url=None):
+        done = self.run_(who, *args, url=url)
+        self.assertEqual(done.returncode, 0, (who, args, done.stderr))
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def denied(self, words, who, *args, url=None):
+        done = self.run_(who, *args, url=url)
+        self.assertEqual(done.returncode, 1, (who, args, done.stdout))
+        self.assertIn(words, done.stderr)
+
+    def names(self, who, url=None):
+        return [(r['tenant'], r['name']) for r in self.ok(who, 'data', 'ls', url=url)['datasets']]
+
+    def test_they_are_their_owners(self):
+        """The server's own user is an admin on its machine: the others are elsewhere."""
+        data, tcp = DATA + '/digits/train.safetensors', f'tcp://127.0.0.1:{self.port}'
+        self.ok('alice', 'data', 'put', 'digits', data)
+        for who, seen in (('alice', True), ('bob', False), ('root', True)):
+            self.assertEqual(self.names(who, tcp), [('alice', 'digits')] if seen else [])
+        self.denied("no dataset 'digits'", 'bob', 'data', 'rm', 'digits', url=tcp)
+        self.denied("no dataset 'digits'", 'bob', 'data', 'rm', 'digits', '--tenant', 'alice', url=tcp)
+        self.denied("no dataset 'digits'", 'bob', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--save-as', 'b', url=tcp)
+        self.denied("digits@alice.dataset", 'bob', 'show', 'digits@alice.dataset', url=tcp)
+        self.denied('no model', 'root', 'rm', 'digits@alice.dataset', '--yes', url=tcp)
+        self.denied('no model', 'root', 'export', 'digits@alice.dataset', self.folder + '/stolen.safetensors')
+        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data)
+        self.denied('only clients on the server', 'alice', 'data', 'put', 'more', data, url=tcp)
+        # from elsewhere: nothing but a name is needed
+        done = self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--save-as', 'far', url=tcp)
+        self.assertEqual(done['version'], 1)
+        self.ok('root', 'data', 'rm', 'digits', '--tenant', 'alice', url=tcp)
+        self.assertEqual(self.names('alice', tcp), [])
+
+    def step(self, job):
+        return self.ok('alice', 'job', job)['step'] or 0
+
+    def test_what_a_job_uses_stays(self):
+        self.ok('alice', 'data', 'put', 'digits', DATA + '/digits/train.safetensors')
+        self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--epochs', '100000', '--save-as', 'long',
+                '--checkpoint-every', '3', '--detach')
+        self.denied("dataset 'digits'", 'alice', 'data', 'rm', 'digits')
+        while not any(r['checkpoint'] for r in self.ok('root', 'ls', '--all')['models']):
+            pass
+        folder = self.d.folder
+        self.d.process.kill()
+        self.d.process.wait()
+        self.d.process.stdout.close()
+        os.unlink(folder + '/sock')
+        self.d.process = subprocess.Popen([BUILD + '/hearthd', '--store', folder + '/store', '--listen', self.url, *self.flags],
+                                          stdout=subprocess.PIPE, text=True)
+        self.assertIn(' ready: ', self.d.process.stdout.readline())
+        before = self.step('long')
+        while self.step('long') <= before + 2:  # it goes on from its checkpoint
+            pass
+        self.ok('alice', 'pause', 'long')
+        self.denied("job 'long' needs dataset 'digits' to resume", 'alice', 'data', 'rm', 'digits')
+        self.ok('alice', 'resume', 'long')
+        self.ok('alice', 'cancel', 'long')
+        self.ok('alice', 'data', 'rm', 'digits')
 
 
 if __name__ == '__main__':
-    sys.exit(tap.run([Datasets]))
+    sys.exit(tap.run([Datasets, Owners]))

@@ -15,6 +15,7 @@ extern const hth_command hth_cmd_alias;                  // cmd_alias.c
 extern const hth_command hth_cmd_push;                   // cmd_push.c
 extern const hth_command hth_cmd_infer;                  // cmd_infer.c
 extern const hth_command hth_cmd_verify;                 // cmd_verify.c
+extern const hth_command hth_cmd_data;                   // cmd_data.c
 extern const hth_command hth_cmd_plan;                   // cmd_plan.c
 extern const hth_command hth_cmd_bench;                  // cmd_bench.c
 extern const hth_command hth_cmd_convsel;                // cmd_convsel.c

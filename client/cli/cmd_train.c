@@ -2,7 +2,9 @@
 // `hearth train`: a job's options are its specification.
 #include "client/cli/cmd.h"
 
+#include "base/alloc.h"
 #include "client/cli/follow.h"
+#include "client/passed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,12 +64,31 @@ static void train_job(const json_t *q, char out[TRAIN_JOB])
     snprintf(out, TRAIN_JOB, "%.*s", (int)strcspn(name, ":"), name);
 }
 
+// Datasets that are files get their paths; names of stored ones stay.
+static bool train_files(json_t *q)
+{
+    static const char *const keys[] = {"data", "eval"};
+    for (int i = 0; i < 2; i++) {
+        const char *text = json_string_value(json_object_get(q, keys[i]));
+        char *path;
+        if (text == NULL) {
+            continue;
+        }
+        if (hth_passed_data(text, &path) != HTH_OK) {
+            return false;
+        }
+        json_object_set_new(q, keys[i], json_string(path));
+        hth_free(path);
+    }
+    return true;
+}
+
 static int cmd_train(hth_cli *c)
 {
     char *json, job[TRAIN_JOB];
     hth_follow follow;
     json_t *q = hth_cmd_arguments(c);
-    int rv = hth_cli_connect(c);
+    int rv = train_files(q) ? hth_cli_connect(c) : hth_cli_error();
     if (rv != HTH_CLI_OK) {
         json_decref(q);
         return rv;
@@ -98,7 +119,7 @@ static int cmd_train(hth_cli *c)
 
 static const hth_option train_options[] = {
     OPTION_ON,
-    {"data", HTH_OPTION_PATH, "FILE",
+    {"data", HTH_OPTION_TEXT, "FILE|NAME",
      "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
      "images"},
     {"label", HTH_OPTION_TEXT, "COLUMN", "of a CSV: the column that is y (y, label or target)"},
@@ -124,7 +145,7 @@ static const hth_option train_options[] = {
     {"epochs", HTH_OPTION_INT, "E", "passes over the data (1)"},
     {"hold-out", HTH_OPTION_REAL, "SHARE",
      "held-out samples; loss and accuracy over them are computed after every epoch"},
-    {"eval", HTH_OPTION_PATH, "FILE", "samples to evaluate after every epoch"},
+    {"eval", HTH_OPTION_TEXT, "FILE|NAME", "samples to evaluate after every epoch"},
     {"seed", HTH_OPTION_INT, "S",
      "random seed of the samples' order, held-out samples and dropout (0)"},
     {"no-shuffle", HTH_OPTION_FLAG, NULL, "use the samples in the file's order"},
@@ -149,7 +170,7 @@ static const hth_option train_options[] = {
 
 const hth_command hth_cmd_train = {
     "train",
-    "NAME[:VERSION] --data FILE --loss softmax-xent|mse --lr R --batch N --epochs E\n"
+    "NAME[:VERSION] --data FILE|NAME --loss softmax-xent|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "

@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "device/plugin.h"
 #include "engine/process/child_impl.h"
+#include "modelstore/hold.h"
 #include "modelstore/paths.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 #define CONFINE_PLACES 64
-#define CONFINE_OWN    7 // of the store, and of what the driver compiles
+#define CONFINE_OWN    8 // of the store, and of what the driver compiles
 
 typedef struct files_question {
     uint32_t use;
@@ -170,7 +171,13 @@ static hth_err places_store(confine_places *p, const char *store)
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         HTH_TRY(place_take(p, part[i].may, hth_asprintf("%s/%s", store, part[i].name)));
     }
-    return HTH_OK;
+    char *holds = hth_asprintf("%s/%s", store, HTH_STORE_HOLDS);
+    bool there = holds != NULL && (mkdir(holds, 0777) == 0 || errno == EEXIST);
+    if (holds != NULL && !there) { // nothing can be held in a store that may only be read
+        hth_free(holds);
+        return HTH_OK;
+    }
+    return place_take(p, HTH_MAY_WRITE, holds);
 }
 
 // places_cuda adds the folders of CUDA's libraries, and one for what the driver compiles for this

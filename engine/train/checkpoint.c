@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"
+#include "runtime/dataset_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,7 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
     size_t tail = strlen(HTH_CHECKPOINT_TAIL);
     hth_err err = hth_catalog_parse(as, name, &version);
     err = err == HTH_OK ? hth_store_check_new(name) : err;
+    err = err == HTH_OK ? hth_dataset_model(name) : err;
     size_t n = err == HTH_OK ? strlen(name) : 0;
     if (err == HTH_OK && spec->save_as != NULL && version > 0) {
         err = hth_fail(HTH_EINVAL,

@@ -5,6 +5,8 @@
 #include "base/err.h"
 #include "base/opener.h"
 #include "client/safetensors.h"
+#include "modelstore/hold.h"
+#include "runtime/dataset_index.h"
 
 #include <string.h>
 
@@ -78,10 +80,53 @@ static hth_err dataset_fill(const char *path, int fd, hth_dataset *d)
     return dataset_keep(d);
 }
 
+// dataset_map takes the tensors of a version over. A name that is missing is not the version's.
+static hth_err dataset_map(hth_store *store, const hth_manifest *m, hth_dataset *d)
+{
+    d->tensors = hth_calloc((size_t)m->n_tensors + 1, sizeof *d->tensors);
+    if (d->tensors == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    }
+    HTH_TRY(hth_store_check(store, m));
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        hth_dataset_tensor *t = &d->tensors[d->n_tensors++];
+        const void *data;
+        t->t =
+            (hth_tensor){.dtype = from->dtype, .shape = from->shape, .bytes = (size_t)from->bytes};
+        t->name = hth_strdup(from->name);
+        if (t->name == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+        }
+        HTH_TRY(hth_store_view(store, from, &t->view));
+        HTH_TRY(hth_const_map(t->view, &data));
+        t->t.data = (void *)data;
+        d->n_samples = from->shape.dim[0];
+    }
+    return HTH_OK;
+}
+
+hth_err hth_dataset_open_stored(hth_store *store, const char *name, const char *tenant,
+                                hth_dataset *out)
+{
+    hth_manifest m;
+    *out = (hth_dataset){.name = hth_strdup(name), .file = {.fd = -1}, .hold = -1};
+    hth_err err = out->name != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    err = err == HTH_OK ? hth_dataset_hold(store, name, tenant, &m, &out->hold) : err;
+    if (err == HTH_OK) {
+        err = dataset_map(store, &m, out);
+        hth_manifest_fini(&m);
+    }
+    if (err != HTH_OK) {
+        hth_dataset_close(out);
+    }
+    return err;
+}
+
 // dataset_open opens `path`, or (fd >= 0) what a descriptor stands for.
 static hth_err dataset_open(const char *path, int fd, hth_dataset *out)
 {
-    *out = (hth_dataset){.name = hth_strdup(path), .file = {.fd = -1}};
+    *out = (hth_dataset){.name = hth_strdup(path), .file = {.fd = -1}, .hold = -1};
     hth_err err = dataset_fill(path, fd, out);
     if (err != HTH_OK) {
         hth_dataset_close(out);
@@ -103,12 +148,19 @@ hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out)
 void hth_dataset_close(hth_dataset *dataset)
 {
     for (int i = 0; i < dataset->n_tensors; i++) {
-        hth_free(dataset->tensors[i].name);
-        hth_free(dataset->tensors[i].t.data);
+        hth_dataset_tensor *t = &dataset->tensors[i];
+        hth_free(t->name);
+        if (t->view == NULL) {
+            hth_free(t->t.data);
+        } else if (t->t.data != NULL) {
+            hth_const_unmap(t->view);
+        }
+        hth_const_rele(t->view);
     }
     hth_free(dataset->tensors);
     if (dataset->name != NULL) { // it was opened
         hth_file_close(&dataset->file);
+        hth_store_let_go(dataset->hold);
     }
     hth_free(dataset->name);
     memset(dataset, 0, sizeof *dataset);

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/dataset.h - training data: a safetensors file of `x` and `y`, first dimension =
-// samples.
+// engine/train/dataset.h - training data: a safetensors file of `x` and `y`, or a dataset of the
+// store; first dimension = samples.
 //
 // Design notes
 // The file is checked as a whole when it is opened; samples are read row by row, so it may be
 // larger than memory. It is not mapped: its owner may cut it meanwhile, which then is an error and
 // not the end of the process. A read of a short row costs more than the row; tensors of such rows
-// that are not large are kept in memory. Any thread; a dataset is read-only.
+// that are not large are kept in memory. The store's are mapped, for nobody cuts its files; the
+// dataset is held meanwhile (modelstore/hold.h). Any thread; a dataset is read-only.
 #ifndef HTH_ENGINE_TRAIN_DATASET_H
 #define HTH_ENGINE_TRAIN_DATASET_H
 
 #include "base/file.h"
 #include "graph/tensor.h"
+#include "modelstore/store.h"
 
 typedef struct hth_dataset_tensor {
     char *name;
-    hth_tensor t; // data: all of it, where it is kept in memory, else NULL
-    uint64_t at;  // in the file
+    hth_tensor t;    // data: all of it, where it is in memory or mapped, else NULL
+    uint64_t at;     // in the file
+    hth_const *view; // of the store; NULL: from a file
 } hth_dataset_tensor;
 
 typedef struct hth_dataset {
-    char *name; // for messages
-    hth_file file;
+    char *name;        // for messages
+    hth_file file;     // fd -1: from the store
+    int hold;          // of the store's; -1: none
     int64_t n_samples; // of all tensors
     int n_tensors;
     hth_dataset_tensor *tensors;
@@ -35,6 +39,10 @@ hth_err hth_dataset_open(const char *path, hth_dataset *out);
 // hth_dataset_open_fd is the same for a descriptor that was taken (base/file.h), and stays the
 // caller's.
 hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out);
+// hth_dataset_open_stored opens the dataset `name` of a tenant's in the store, and holds it.
+// HTH_ENOENT: the tenant has none of that name; HTH_ECORRUPT: it is damaged.
+hth_err hth_dataset_open_stored(hth_store *store, const char *name, const char *tenant,
+                                hth_dataset *out);
 void hth_dataset_close(hth_dataset *dataset);
 
 // hth_dataset_find returns the tensor of that name, NULL: none.

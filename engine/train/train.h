@@ -22,12 +22,14 @@ typedef enum hth_schedule_kind {
     HTH_RATE_LINEAR, // in a line down to 0 over all steps
 } hth_schedule_kind;
 
-// A file with samples: "PATH", or {"file": NAME, "descriptor": I, "path": PATH}, which a client has
-// passed as descriptor I of its request; with a path the file can be opened again without it.
+// Samples: {"dataset": NAME} of the store, or a file: "PATH", or {"file": NAME, "descriptor": I,
+// "path": PATH}, which a client has passed as descriptor I of its request; with a path the file can
+// be opened again without it.
 typedef struct hth_train_file {
     const char *name; // NULL: there is none
     const char *path; // that may be opened; NULL: it may not
     int passed;       // which descriptor of the request; -1: none
+    bool stored;      // `name` is a dataset's
 } hth_train_file;
 
 // What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).

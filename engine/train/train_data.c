@@ -275,6 +275,9 @@ typedef struct data_file {
 static hth_err data_open(void *arg)
 {
     const data_file *f = arg;
+    if (f->part->store != NULL) {
+        return hth_dataset_open_stored(f->part->store, f->part->path, f->part->tenant, f->set);
+    }
     return f->part->fd >= 0 ? hth_dataset_open_fd(f->part->fd, f->part->path, f->set)
                             : hth_dataset_open(f->part->path, f->set);
 }

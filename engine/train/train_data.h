@@ -13,13 +13,15 @@
 // Which samples of a file are used. A share of them, at least one, is held out: the same ones for
 // one seed and number of samples.
 typedef struct hth_train_part {
-    const char *path; // or, with a descriptor, its name
+    const char *path; // or, with a descriptor, its name; with a store the dataset's
     int64_t batch;    // samples in one, at most
     double share;
     uint64_t seed;
-    bool held;      // the ones that are held out, else the others
-    hth_site *site; // where files are read concurrently with requests (hth_work_elsewhere)
-    int fd;         // of the file, which stays the caller's; -1: `path` is opened
+    bool held;          // the ones that are held out, else the others
+    hth_site *site;     // where files are read concurrently with requests (hth_work_elsewhere)
+    int fd;             // of the file, which stays the caller's; -1: `path` is opened
+    hth_store *store;   // that has the dataset; NULL: it is a file
+    const char *tenant; // .. whose it is
     const hth_train_scale *scale; // for bytes where the model reads floats; NULL: none
 } hth_train_part;
 

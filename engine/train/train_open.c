@@ -192,6 +192,12 @@ static void job_own(hth_train_job *j)
 static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_train_part *part)
 {
     bool passed = f->passed >= 0 && f->passed < j->r->n_files;
+    part->store = f->stored ? j->ms->store : NULL;
+    part->tenant = json_string_value(json_object_get(j->args, "tenant"));
+    if (f->stored) {
+        part->path = f->name;
+        return HTH_OK;
+    }
     part->path = passed ? f->name : f->path;
     part->fd = passed ? j->r->files[f->passed] : -1;
     return part->path != NULL ? HTH_OK

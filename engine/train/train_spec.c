@@ -242,7 +242,10 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
 {
     const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
     *out = (hth_train_file){.passed = -1};
-    if (json_is_object(v)) {
+    if (json_is_string(json_object_get(v, "dataset"))) {
+        out->name = spec_text(v, "dataset");
+        out->stored = true;
+    } else if (json_is_object(v)) {
         out->name = spec_text(v, "file");
         out->path = spec_text(v, "path");
         out->passed = json_is_integer(which) ? (int)json_integer_value(which) : -1;
@@ -251,7 +254,7 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
     }
     return v == NULL || json_is_null(v) || out->name != NULL
                ? HTH_OK
-               : hth_fail(HTH_EINVAL, "'%s' is not a file", key);
+               : hth_fail(HTH_EINVAL, "'%s' is neither a file nor a dataset", key);
 }
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)

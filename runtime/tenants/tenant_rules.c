@@ -14,8 +14,8 @@
 #define RULES_WEIGHT 1e6 // largest; the least is one divided by it
 #define RULES_COUNT  1e9
 
-static const hth_tenant_limits rules_none = {1, HTH_TENANT_NEVER, HTH_TENANT_NEVER,
-                                             HTH_TENANT_NEVER, HTH_TENANT_NEVER};
+static const hth_tenant_limits rules_none = {
+    1, HTH_TENANT_NEVER, HTH_TENANT_NEVER, HTH_TENANT_NEVER, HTH_TENANT_NEVER, HTH_TENANT_NEVER};
 
 static hth_err rule_number(const char *word, const char *text, double least, double most,
                            double *out)
@@ -65,10 +65,14 @@ static hth_err rule_word(char *word, hth_tenant_limits *l)
         if (strcmp(word, "jobs") == 0) {
             return rule_count(word, value, &l->jobs);
         }
+        if (strcmp(word, "store") == 0) {
+            return rule_memory(value, &l->store_bytes);
+        }
     }
-    return hth_fail(HTH_EINVAL,
-                    "'%.40s' is not one of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE",
-                    word);
+    return hth_fail(
+        HTH_EINVAL,
+        "'%.40s' is not one of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE, store=SIZE",
+        word);
 }
 
 // rule_parse reads a line; *rule has no name when nothing stands in it.

@@ -2,7 +2,7 @@
 // runtime/tenants/tenant_rules.h - what tenants may have of a server: the file that tenant.file
 // names.
 //
-// A line is NAME and any of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE; # starts a comment. NAME is a
+// A line is NAME and any of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE, store=SIZE; # starts a comment. NAME is a
 // token's name, uid:N of a user behind a Unix socket, http, network, embedded, hearth (the server's
 // own), or * for each tenant without a line. What a line does not name is not limited. Any thread.
 #ifndef HTH_RUNTIME_TENANTS_TENANT_RULES_H
@@ -23,6 +23,7 @@ typedef struct hth_tenant_limits {
     int64_t waiting;      // requests
     int64_t jobs;         // that train, wait to, or are paused
     int64_t upload_bytes; // of tensors that it has uploaded, and no version uses yet
+    int64_t store_bytes;  // of datasets
 } hth_tenant_limits;
 
 typedef struct hth_tenant_rule {

@@ -364,6 +364,8 @@ void hth_rpc_slot_run(hth_rpc_slot *slot)
             hth_rpc_slot_alias(slot);
         } else if (slot->command == HTH_COMMAND_VERIFY) {
             hth_rpc_slot_verify(slot);
+        } else if (hth_rpc_slot_is_dataset(slot)) {
+            hth_rpc_slot_dataset(slot);
         } else if (slot->command == HTH_COMMAND_TRAIN) {
             hth_rpc_slot_train(slot);
         } else {

@@ -210,8 +210,9 @@ static void request_progress(hth_request *req, const char *what, uint64_t done, 
     }
 }
 
-static void request_know(hth_rpc_slot *s)
+void hth_rpc_slot_know(hth_rpc_slot *slot)
 {
+    hth_rpc_slot *s = slot;
     hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
     s->r.tenant = s->tenant;
     s->r.admin = s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
@@ -241,7 +242,7 @@ void hth_rpc_slot_infer(hth_rpc_slot *slot)
     slot->r.priority = slot->q->infer->priority;
     slot->r.timeout_us = slot->q->infer->timeout_us;
     slot->r.place = request_place;
-    request_know(slot);
+    hth_rpc_slot_know(slot);
     request_submit(slot);
 }
 
@@ -398,8 +399,9 @@ static hth_err request_check(hth_rpc_slot *s, json_t *args)
     return hth_job_paths_keep(s->d->store, args);
 }
 
-static hth_err request_files(hth_rpc_slot *s)
+hth_err hth_rpc_slot_files(hth_rpc_slot *slot)
 {
+    hth_rpc_slot *s = slot;
     const Hearth__Query *q = s->q->query;
     json_t *args;
     HTH_TRY(hth_command_named(q->what, &s->command));
@@ -411,8 +413,8 @@ static hth_err request_files(hth_rpc_slot *s)
 
 void hth_rpc_slot_query(hth_rpc_slot *slot)
 {
-    request_know(slot);
-    hth_err err = request_files(slot);
+    hth_rpc_slot_know(slot);
+    hth_err err = hth_rpc_slot_files(slot);
     if (err != HTH_OK) {
         hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;

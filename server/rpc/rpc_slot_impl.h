@@ -109,6 +109,14 @@ bool hth_rpc_slot_is_content(const Hearth__Request *request);
 void hth_rpc_slot_stored(hth_rpc_slot *slot, const char *name, bool no_wait);
 // hth_rpc_slot_plain is a sentence as the slot's peer may read it.
 void hth_rpc_slot_plain(const hth_rpc_slot *slot, const char *sentence, char *out, size_t cap);
+// hth_rpc_slot_is_dataset: the query is about datasets of the store, which hth_rpc_slot_dataset
+// answers.
+bool hth_rpc_slot_is_dataset(const hth_rpc_slot *slot);
+void hth_rpc_slot_dataset(hth_rpc_slot *slot);
+// hth_rpc_slot_know finds out who asks; hth_rpc_slot_files takes what came with a query and checks
+// its arguments.
+void hth_rpc_slot_know(hth_rpc_slot *slot);
+hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.

@@ -242,6 +242,19 @@ void refused(hearth *h, const std::string &data)
     expect(hearth_job_cancel(h, job) == HEARTH_EINVAL, "0 is no job");
 }
 
+void datasets(hearth *h, const std::string &data)
+{
+    hearth_data_options options = {};
+    options.size = sizeof options;
+    hearth_data_result put = {}, again = {};
+    must(hearth_data_put(h, "samples", data.c_str(), &options, &put), "data_put");
+    expect(put.bytes > 0 && put.moved_bytes == put.bytes, "its bytes");
+    must(hearth_data_put(h, "samples", data.c_str(), nullptr, &again), "data_put again");
+    expect(again.bytes == put.bytes && again.moved_bytes == 0, "no byte again");
+    must(hearth_data_remove(h, "samples"), "data_remove");
+    expect(hearth_data_remove(h, "samples") == HEARTH_ENOENT, "it is gone");
+}
+
 void rest(hearth *h, const std::string &store)
 {
     char *json = nullptr;
@@ -277,6 +290,7 @@ int main(int argc, char **argv)
     expect(found == HEARTH_OK || found == HEARTH_ENOENT || found == HEARTH_EDENIED,
            "a server, or none");
     models(h, digits);
+    datasets(h, data);
     inference(h);
     finished(h, data);
     changed(h, data);

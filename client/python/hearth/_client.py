@@ -75,7 +75,8 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
         name = key.replace('_', '-')
         if value is None or value is False:
             continue
-        out[name] = os.path.abspath(value) if name in PATHS else value
+        stored = name in ('data', 'eval') and os.sep not in os.fspath(value) and not os.path.exists(value)  # a dataset's name
+        out[name] = os.path.abspath(value) if name in PATHS and not stored else value
     try:
         return json.dumps(out, default=lambda v: v.item()).encode()
     except (TypeError, AttributeError) as e:
@@ -215,6 +216,23 @@ class Client:
         handle = self._open()
         check(handle.library, handle.library.hearth_export(handle.pointer, model.encode(), os.fsencode(os.path.abspath(path))))
 
+    # ---- datasets of the store
+
+    def put_data(self, name: str, path: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Stores a dataset by content: a file or folder of this machine, or arrays (x and y). `train` takes its name. Options are
+        those of `hearth data put`: label, size. Returns its bytes, and those that were moved."""
+        with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
+            data = os.path.abspath(_samples(path, folder))
+            return self.query('dataset_put', name=name, data=data, **options)
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """The caller's datasets."""
+        return self.query('datasets')['datasets']
+
+    def remove_data(self, name: str) -> None:
+        """Removes a dataset."""
+        self.query('dataset_rm', name=name)
+
     # ---- questions
 
     def query(self, what: str, *, progress: Progress | None = None, **arguments: Any) -> Any:
@@ -248,7 +266,8 @@ class Client:
               on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
         """Trains a model; the result is a new version of it, or of `save_as`.
 
-        `data` is a safetensors file of this machine, or arrays: the model's inputs (or x) and y. `options` are those of
+        `data` is a dataset's file or folder of this machine, the name of a stored one, or arrays: the model's inputs (or x) and y.
+        `options` are those of
         `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, .. `on_step` gets the present step,
         loss and memory now and then; what it raises cancels the job. Returns a `Trained`. With wait=False it returns a `Job`, as
         `submit` does.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds are shared or alone, among threads and processes, and end with who has them.
+#include "base/test.h"
+#include "modelstore/hold.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/hearth-hold-XXXXXX";
+static hth_store *store;
+
+static void shared_and_alone(void **state)
+{
+    int a, b, c;
+    assert_ok(hth_store_hold(store, "x", false, &a));
+    assert_ok(hth_store_hold(store, "x", false, &b));
+    assert_err(hth_store_hold(store, "x", true, &c), HTH_EBUSY, "in use");
+    assert_int_equal(c, -1);
+    assert_ok(hth_store_hold(store, "y", true, &c));
+    hth_store_let_go(c);
+    hth_store_let_go(a);
+    assert_err(hth_store_hold(store, "x", true, &c), HTH_EBUSY, "in use");
+    hth_store_let_go(b);
+    assert_ok(hth_store_hold(store, "x", true, &c));
+    assert_err(hth_store_hold(store, "x", false, &a), HTH_EBUSY, "in use");
+    hth_store_let_go(c);
+    hth_store_let_go(-1);
+}
+
+static void dead_processes_hold_nothing(void **state)
+{
+    int to_child[2], to_parent[2], fd;
+    char byte;
+    assert_int_equal(pipe(to_child) | pipe(to_parent), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        byte = hth_store_hold(store, "z", false, &fd) == HTH_OK ? 'y' : 'n';
+        ssize_t done = write(to_parent[1], &byte, 1);
+        close(to_child[1]);
+        done += read(to_child[0], &byte, 1);
+        _exit((int)done);
+    }
+    close(to_child[0]);
+    assert_int_equal(read(to_parent[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+    assert_err(hth_store_hold(store, "z", true, &fd), HTH_EBUSY, "in use");
+    close(to_child[1]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_ok(hth_store_hold(store, "z", true, &fd));
+    hth_store_let_go(fd);
+    close(to_parent[0]);
+    close(to_parent[1]);
+}
+
+static void read_only_stores_are_not_held(void **state)
+{
+    hth_store *other;
+    char from[100];
+    int fd;
+    snprintf(from, sizeof from, "%s/s", dir);
+    hth_store_close(store);
+    assert_ok(hth_store_open(from, false, true, &other));
+    assert_err(hth_store_hold(other, "x", false, &fd), HTH_EDENIED, "read-only");
+    hth_store_close(other);
+    assert_ok(hth_store_open(from, false, false, &store));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shared_and_alone),
+                                       cmocka_unit_test(dead_processes_hold_nothing),
+                                       cmocka_unit_test(read_only_stores_are_not_held)};
+    char path[100];
+    if (mkdtemp(dir) == NULL) {
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/s", dir);
+    if (hth_store_open(path, true, false, &store) != HTH_OK) {
+        return 1;
+    }
+    int rv = cmocka_run_group_tests(tests, NULL, NULL);
+    hth_store_close(store);
+    return test_remove(dir) == 0 ? rv : 1;
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// The owner stands in the name, so that names of tenants are apart, and in the meta, as it is.
+#include "runtime/dataset_index.h"
+
+#include "base/alloc.h"
+#include "base/size.h"
+#include "modelstore/hold.h"
+#include "runtime/checkpoint_index.h"
+#include "runtime/request.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+}
+
+static const char *tenant_of(const char *tenant)
+{
+    return tenant != NULL ? tenant : HTH_TENANT_OWN;
+}
+
+// dataset_key writes the name of a dataset's versions; characters of the tenant that a name cannot
+// have, or that would end it, as %XX.
+static hth_err dataset_key(const char *name, const char *tenant, char out[HTH_DATASET_NAME])
+{
+    static const char hex[] = "0123456789ABCDEF";
+    size_t n = strlen(name), at = 0, tail = sizeof HTH_DATASET_TAIL;
+    HTH_TRY(hth_store_check_new(name));
+    if (strchr(name, '@') != NULL) {
+        return hth_fail(HTH_EINVAL, "'%s' is no name for a dataset: it has a '@'", name);
+    }
+    memcpy(out, name, n);
+    at = n;
+    out[at++] = '@';
+    for (const char *p = tenant; *p != 0 && at + 4 + tail < HTH_DATASET_NAME; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (isalnum(c) || c == '-' || c == '_') {
+            out[at++] = *p;
+        } else {
+            out[at++] = '%';
+            out[at++] = hex[c >> 4];
+            out[at++] = hex[c & 15];
+        }
+    }
+    if (at + 4 + tail >= HTH_DATASET_NAME) {
+        return hth_fail(HTH_EINVAL, "'%.32s..' has %zu bytes: it is too long for a dataset's name",
+                        name, n);
+    }
+    memcpy(out + at, HTH_DATASET_TAIL, tail);
+    return HTH_OK;
+}
+
+static bool dataset_looks(const char *name)
+{
+    size_t n = strlen(name), tail = strlen(HTH_DATASET_TAIL);
+    return n > tail && strchr(name, '@') != NULL && strcmp(name + n - tail, HTH_DATASET_TAIL) == 0;
+}
+
+hth_err hth_dataset_model(const char *name)
+{
+    return dataset_looks(name)
+               ? hth_fail(HTH_EINVAL, "'%s': names with '@' that end in '%s' are those of datasets",
+                          name, HTH_DATASET_TAIL)
+               : HTH_OK;
+}
+
+// dataset_meta reads the meta of a version; NULL: it is no dataset.
+static json_t *dataset_meta(const hth_manifest *m)
+{
+    json_t *doc = json_loads(m->meta, 0, NULL);
+    if (!json_is_string(json_object_get(doc, "dataset")) ||
+        !json_is_string(json_object_get(doc, "tenant"))) {
+        json_decref(doc);
+        return NULL;
+    }
+    return doc;
+}
+
+bool hth_dataset_is(hth_store *store, const char *model)
+{
+    hth_manifest m;
+    if (!dataset_looks(model) || hth_store_get(store, model, 0, &m) != HTH_OK) {
+        return false;
+    }
+    json_t *doc = dataset_meta(&m);
+    bool is = doc != NULL;
+    json_decref(doc);
+    hth_manifest_fini(&m);
+    return is;
+}
+
+hth_err hth_dataset_is_not(hth_store *store, const char *model)
+{
+    return hth_dataset_is(store, model) ? hth_fail(HTH_ENOENT, "no model '%s'", model) : HTH_OK;
+}
+
+static hth_err dataset_none(const char *name)
+{
+    return hth_fail(HTH_ENOENT, "no dataset '%s'; `hearth data ls` lists what there is", name);
+}
+
+hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, hth_manifest *out)
+{
+    char key[HTH_DATASET_NAME];
+    HTH_TRY(dataset_key(name, tenant_of(tenant), key));
+    hth_err err = hth_store_get(store, key, 0, out);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? dataset_none(name) : err;
+    }
+    json_t *doc = dataset_meta(out);
+    if (doc == NULL) {
+        hth_manifest_fini(out);
+        return dataset_none(name);
+    }
+    json_decref(doc);
+    return HTH_OK;
+}
+
+hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant, hth_manifest *out,
+                         int *fd)
+{
+    char key[HTH_DATASET_NAME];
+    HTH_TRY(dataset_key(name, tenant_of(tenant), key));
+    hth_err err = hth_store_hold(store, key, false, fd);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "dataset '%s'", name);
+    }
+    err = hth_dataset_get(store, name, tenant, out);
+    if (err != HTH_OK) {
+        hth_store_let_go(*fd);
+        *fd = -1;
+    }
+    return err;
+}
+
+// ---- all of them
+
+typedef hth_err (*dataset_fn)(void *ctx, const hth_manifest *m, const json_t *meta);
+
+// dataset_each calls fn for the newest version of each dataset.
+static hth_err dataset_each(hth_store *store, dataset_fn fn, void *ctx)
+{
+    hth_store_entry *e;
+    int n;
+    HTH_TRY(hth_store_list(store, &e, &n));
+    hth_err err = HTH_OK;
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        hth_manifest m;
+        bool last = i + 1 == n || strcmp(e[i].name, e[i + 1].name) != 0;
+        if (!last || !dataset_looks(e[i].name) ||
+            hth_store_get(store, e[i].name, e[i].version, &m) != HTH_OK) {
+            continue;
+        }
+        json_t *meta = dataset_meta(&m);
+        err = meta != NULL ? fn(ctx, &m, meta) : HTH_OK;
+        json_decref(meta);
+        hth_manifest_fini(&m);
+    }
+    hth_free(e);
+    return err;
+}
+
+static uint64_t manifest_bytes(const hth_manifest *m)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < m->n_tensors; i++) {
+        bytes += m->tensors[i].bytes;
+    }
+    return bytes;
+}
+
+typedef struct dataset_sum {
+    const char *tenant, *but; // but: a name that is not counted
+    uint64_t bytes;
+} dataset_sum;
+
+static bool meta_is(const json_t *meta, const char *key, const char *text)
+{
+    return text != NULL && strcmp(json_string_value(json_object_get(meta, key)), text) == 0;
+}
+
+static hth_err dataset_add(void *ctx, const hth_manifest *m, const json_t *meta)
+{
+    dataset_sum *s = ctx;
+    if (meta_is(meta, "tenant", s->tenant) && !meta_is(meta, "dataset", s->but)) {
+        s->bytes += manifest_bytes(m);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_dataset_bytes(hth_store *store, const char *tenant, uint64_t *bytes)
+{
+    dataset_sum s = {tenant_of(tenant), NULL, 0};
+    hth_err err = dataset_each(store, dataset_add, &s);
+    *bytes = s.bytes;
+    return err;
+}
+
+typedef struct dataset_rows {
+    hth_dataset_who who;
+    json_t *list;
+} dataset_rows;
+
+static json_t *dataset_tensor(const hth_manifest_tensor *t)
+{
+    json_t *shape = json_array();
+    for (int d = 0; d < t->shape.rank; d++) {
+        json_array_append_new(shape, json_integer(t->shape.dim[d]));
+    }
+    return json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype", hth_dtype_name(t->dtype), "shape",
+                     shape);
+}
+
+static hth_err dataset_row(void *ctx, const hth_manifest *m, const json_t *meta)
+{
+    dataset_rows *r = ctx;
+    const json_t *about = json_object_get(meta, "about"),
+                 *classes = json_object_get(about, "classes");
+    if (!r->who.admin && !meta_is(meta, "tenant", tenant_of(r->who.tenant))) {
+        return HTH_OK;
+    }
+    json_t *tensors = json_array(), *format = json_object_get(about, "format");
+    for (int i = 0; i < m->n_tensors; i++) {
+        json_array_append_new(tensors, dataset_tensor(&m->tensors[i]));
+    }
+    json_t *row =
+        json_pack("{s:O, s:O, s:I, s:I, s:O, s:I, s:o}", "name", json_object_get(meta, "dataset"),
+                  "tenant", json_object_get(meta, "tenant"), "bytes", (json_int_t)manifest_bytes(m),
+                  "samples", (json_int_t)(m->n_tensors > 0 ? m->tensors[0].shape.dim[0] : 0),
+                  "format", json_is_string(format) ? format : json_object_get(meta, "format"),
+                  "created_ns", (json_int_t)m->created_ns, "tensors", tensors);
+    if (json_is_array(classes)) {
+        json_object_set(row, "classes", (json_t *)classes);
+    }
+    return json_array_append_new(r->list, row) == 0 ? HTH_OK : no_memory();
+}
+
+hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out)
+{
+    dataset_rows r = {who, json_array()};
+    hth_err err = dataset_each(store, dataset_row, &r);
+    *out = err == HTH_OK ? json_pack("{s:O}", "datasets", r.list) : NULL;
+    json_decref(r.list);
+    return err != HTH_OK || *out != NULL ? err : no_memory();
+}
+
+// ---- remove
+
+// dataset_free holds a dataset alone: no job runs on it, and none is to go on with it.
+static hth_err dataset_free(hth_store *store, const char *name, const char *tenant, int *fd)
+{
+    char key[HTH_DATASET_NAME];
+    *fd = -1;
+    HTH_TRY(dataset_key(name, tenant, key));
+    HTH_TRY(hth_checkpoint_no_dataset(store, name, tenant));
+    hth_err err = hth_store_hold(store, key, true, fd);
+    return err == HTH_EBUSY ? hth_fail(HTH_EBUSY,
+                                       "a job trains on dataset '%s': `hearth jobs` "
+                                       "lists it",
+                                       name)
+                            : err;
+}
+
+hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
+                           hth_dataset_who who)
+{
+    char key[HTH_DATASET_NAME];
+    hth_manifest m;
+    uint64_t files, bytes;
+    int fd;
+    const char *mine = tenant_of(who.tenant), *tenant = owner != NULL ? owner : mine;
+    if (!who.admin && strcmp(tenant, mine) != 0) {
+        return dataset_none(name);
+    }
+    HTH_TRY(hth_dataset_get(store, name, tenant, &m));
+    hth_manifest_fini(&m);
+    HTH_TRY(dataset_key(name, tenant, key));
+    HTH_TRY(dataset_free(store, name, tenant, &fd));
+    hth_err err = hth_store_rm(store, key, 0);
+    hth_store_let_go(fd);
+    return err == HTH_OK ? hth_store_gc(store, &files, &bytes) : err;
+}
+
+// ---- put
+
+static hth_err put_check(const hth_dataset_put *p)
+{
+    if (p->n == 0) {
+        return hth_fail(HTH_EINVAL, "there are no tensors");
+    }
+    for (int i = 0; i < p->n; i++) {
+        const hth_put_tensor *t = &p->tensors[i];
+        if (t->shape.rank < 1) {
+            return hth_fail(HTH_EINVAL, "tensor '%s' is a single value, not a list of samples",
+                            t->name);
+        }
+        if (t->shape.dim[0] != p->tensors[0].shape.dim[0]) {
+            return hth_fail(HTH_EINVAL, "'%s' has %lld samples, but '%s' has %lld",
+                            p->tensors[0].name, (long long)p->tensors[0].shape.dim[0], t->name,
+                            (long long)t->shape.dim[0]);
+        }
+    }
+    return p->tensors[0].shape.dim[0] > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
+}
+
+// put_quota compares what the tenant would have with what it may.
+static hth_err put_quota(hth_store *store, const hth_dataset_put *p, const char *tenant)
+{
+    dataset_sum had = {tenant, p->name, 0};
+    uint64_t bytes = 0;
+    if (p->store_bytes == HTH_TENANT_NEVER) {
+        return HTH_OK;
+    }
+    for (int i = 0; i < p->n; i++) {
+        bytes += p->tensors[i].bytes;
+    }
+    HTH_TRY(dataset_each(store, dataset_add, &had));
+    if (had.bytes + bytes <= (uint64_t)p->store_bytes) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_EDENIED,
+                    "tenant '%s' has %s of datasets in the store and may have %s (store=, "
+                    "tenant.file): %s more do not fit",
+                    tenant, hth_size_of(had.bytes).text, hth_size_of((uint64_t)p->store_bytes).text,
+                    hth_size_of(bytes).text);
+}
+
+// put_replace removes what a dataset was before, where nobody uses it; else the new version goes.
+static hth_err put_replace(hth_store *store, const hth_dataset_put *p, const char *tenant,
+                           const char *key, const hth_put_result *r)
+{
+    int *versions, n, fd;
+    uint64_t files, bytes;
+    HTH_TRY(hth_store_versions(store, key, &versions, &n));
+    hth_err err = n > 1 ? dataset_free(store, p->name, tenant, &fd) : HTH_OK;
+    if (err != HTH_OK) {
+        char why[600];
+        snprintf(why, sizeof why, "%s", hth_err_detail());
+        (void)hth_store_rm(store, key, r->version);
+        hth_fail(err, "%s", why);
+    }
+    for (int i = 0; i < n && err == HTH_OK && n > 1; i++) {
+        err = versions[i] != r->version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
+    }
+    if (n > 1 && err == HTH_OK) {
+        hth_store_let_go(fd);
+        err = hth_store_gc(store, &files, &bytes);
+    }
+    hth_free(versions);
+    return err;
+}
+
+hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_progress_fn progress,
+                          void *ctx, hth_put_result *out)
+{
+    char key[HTH_DATASET_NAME];
+    const char *tenant = tenant_of(put->tenant);
+    memset(out, 0, sizeof *out);
+    HTH_TRY(put_check(put));
+    HTH_TRY(dataset_key(put->name, tenant, key));
+    HTH_TRY(put_quota(store, put, tenant));
+    json_t *meta = json_pack("{s:s, s:s, s:s}", "dataset", put->name, "tenant", tenant, "format",
+                             "safetensors");
+    if (json_is_object(put->about)) {
+        json_object_set(meta, "about", (json_t *)put->about);
+    }
+    char *text = meta != NULL ? json_dumps(meta, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    hth_err err = text != NULL ? hth_store_put(store, key, "", 0, text, put->tensors, put->n,
+                                               progress, ctx, out)
+                               : no_memory();
+    free(text);
+    json_decref(meta);
+    return err == HTH_OK && !out->unchanged ? put_replace(store, put, tenant, key, out) : err;
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Datasets of a store: whose they are, what they cost, what keeps them.
+#include "base/test.h"
+#include "client/safetensors.h"
+#include "modelstore/hold.h"
+#include "runtime/catalog.h"
+#include "runtime/dataset_index.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/hearth-datasets-XXXXXX";
+static hth_store *store;
+static float values[64];
+
+static hth_err put(const char *name, const char *tenant, float first, int samples, int64_t most,
+                   hth_put_result *r)
+{
+    values[0] = first;
+    const hth_put_tensor t[] = {{.name = "x",
+                                 .dtype = HTH_DT_F32,
+                                 .shape = {2, {samples, 4}},
+                                 .data = values,
+                                 .bytes = (size_t)samples * 16},
+                                {.name = "y",
+                                 .dtype = HTH_DT_F32,
+                                 .shape = {1, {samples}},
+                                 .data = values + 1,
+                                 .bytes = (size_t)samples * 4}};
+    json_t *about = json_pack("{s:s, s:[s,s]}", "format", "images", "classes", "cat", "dog");
+    const hth_dataset_put p = {name, tenant, about, t, 2, most};
+    hth_err err = hth_dataset_store(store, &p, NULL, NULL, r);
+    json_decref(about);
+    return err;
+}
+
+static size_t count(hth_dataset_who who)
+{
+    json_t *doc;
+    assert_ok(hth_dataset_list(store, who, &doc));
+    size_t n = json_array_size(json_object_get(doc, "datasets"));
+    json_decref(doc);
+    return n;
+}
+
+static void they_belong_to_tenants(void **state)
+{
+    hth_put_result r;
+    hth_manifest m;
+    const hth_dataset_who alice = {"alice", false}, bob = {"uid:7", false}, root = {"root", true};
+    assert_ok(put("mnist", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_int_equal(r.bytes_new, 8 * 20);
+    assert_int_equal(count(alice), 1);
+    assert_int_equal(count(bob), 0);
+    assert_int_equal(count(root), 1);
+    assert_err(hth_dataset_get(store, "mnist", "uid:7", &m), HTH_ENOENT, "no dataset 'mnist'");
+    assert_err(hth_dataset_remove(store, "mnist", NULL, bob), HTH_ENOENT, "no dataset");
+    assert_err(hth_dataset_remove(store, "mnist", "alice", bob), HTH_ENOENT, "no dataset");
+    // the same name, and the same content: it costs nothing
+    assert_ok(put("mnist", "uid:7", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_int_equal(r.bytes_new, 0);
+    assert_ok(put("mnist", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_true(r.unchanged && r.bytes_new == 0);
+    assert_int_equal(count(root), 2);
+    assert_ok(hth_dataset_remove(store, "mnist", "alice", root));
+    assert_int_equal(count(alice), 0);
+    assert_ok(hth_dataset_get(store, "mnist", "uid:7", &m));
+    assert_int_equal(m.n_tensors, 2);
+    hth_manifest_fini(&m);
+    assert_ok(hth_dataset_remove(store, "mnist", NULL, bob));
+}
+
+static void they_are_no_models(void **state)
+{
+    hth_put_result r;
+    char *json;
+    assert_ok(put("d", "alice", 1, 4, HTH_TENANT_NEVER, &r));
+    assert_true(hth_dataset_is(store, "d@alice.dataset"));
+    assert_false(hth_dataset_is(store, "d"));
+    assert_ok(hth_catalog_list(store, &json));
+    assert_null(strstr(json, "alice"));
+    hth_free(json);
+    assert_err(
+        hth_catalog_export(store, "d@alice.dataset", "/tmp/never.safetensors", -1, NULL, NULL),
+        HTH_ENOENT, "no model");
+    assert_err(hth_catalog_remove(store, "d@alice.dataset"), HTH_ENOENT, "no model");
+    assert_err(hth_catalog_import(store, "e@alice.dataset", "tests/data/digits/digits.onnx", -1,
+                                  NULL, NULL, &r),
+               HTH_EINVAL, "are those of datasets");
+    assert_ok(hth_dataset_remove(store, "d", NULL, (hth_dataset_who){"alice", false}));
+}
+
+static void quotas_have_numbers(void **state)
+{
+    hth_put_result r;
+    assert_err(put("a", "alice", 1, 8, 100, &r), HTH_EDENIED,
+               "tenant 'alice' has 0 B of datasets in the store and may have 100 B (store=, "
+               "tenant.file): 160 B more do not fit");
+    assert_ok(put("a", "alice", 1, 8, 200, &r));
+    assert_err(put("b", "alice", 2, 4, 200, &r), HTH_EDENIED, "has 160 B of datasets");
+    assert_ok(put("a", "alice", 2, 10, 200, &r)); // in the place of the first
+    assert_ok(hth_dataset_remove(store, "a", NULL, (hth_dataset_who){"alice", false}));
+}
+
+static void what_is_used_stays(void **state)
+{
+    hth_put_result r;
+    hth_manifest m;
+    int fd;
+    uint64_t bytes;
+    const hth_dataset_who alice = {"alice", false};
+    assert_ok(put("a", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_dataset_hold(store, "a", "alice", &m, &fd));
+    hth_manifest_fini(&m);
+    assert_err(hth_dataset_remove(store, "a", NULL, alice), HTH_EBUSY, "trains on dataset 'a'");
+    assert_err(put("a", "alice", 2, 4, HTH_TENANT_NEVER, &r), HTH_EBUSY, "trains on dataset 'a'");
+    assert_ok(hth_dataset_bytes(store, "alice", &bytes));
+    assert_int_equal(bytes, 8 * 20);
+    hth_store_let_go(fd);
+    assert_ok(hth_store_put(store, "job.checkpoint", "", 0,
+                            "{\"job\":{\"tenant\":\"alice\",\"data\":{\"dataset\":\"a\"}}}", NULL,
+                            0, NULL, NULL, &r));
+    assert_err(hth_dataset_remove(store, "a", NULL, alice), HTH_EBUSY,
+               "job 'job' needs dataset 'a' to resume");
+    assert_ok(put("a", "bob", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_dataset_remove(store, "a", NULL, (hth_dataset_who){"bob", false}));
+    assert_ok(hth_store_rm(store, "job.checkpoint", 0));
+    assert_ok(hth_dataset_remove(store, "a", NULL, alice));
+    assert_err(hth_dataset_hold(store, "a", "alice", &m, &fd), HTH_ENOENT, "no dataset");
+}
+
+static void bad_ones_are_refused(void **state)
+{
+    hth_put_result r;
+    char name[260];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    assert_err(put("a/b", "alice", 1, 4, HTH_TENANT_NEVER, &r), HTH_EINVAL, "");
+    assert_err(put("a@b", "alice", 1, 4, HTH_TENANT_NEVER, &r), HTH_EINVAL, "'@'");
+    assert_err(put(name, "alice", 1, 4, HTH_TENANT_NEVER, &r), HTH_EINVAL, "");
+    name[195] = 0;
+    assert_err(put(name, "alice", 1, 4, HTH_TENANT_NEVER, &r), HTH_EINVAL, "too long");
+    const hth_put_tensor t[] = {
+        {.name = "x", .dtype = HTH_DT_F32, .shape = {1, {4}}, .data = values, .bytes = 16},
+        {.name = "y", .dtype = HTH_DT_F32, .shape = {1, {3}}, .data = values, .bytes = 12},
+        {.name = "z", .dtype = HTH_DT_F32, .data = values, .bytes = 4}};
+    hth_dataset_put p = {"a", "alice", NULL, t, 2, HTH_TENANT_NEVER};
+    assert_err(hth_dataset_store(store, &p, NULL, NULL, &r), HTH_EINVAL, "'y' has 3");
+    p.n = 0;
+    assert_err(hth_dataset_store(store, &p, NULL, NULL, &r), HTH_EINVAL, "no tensors");
+    p.n = 1;
+    p.tensors = t + 2;
+    assert_err(hth_dataset_store(store, &p, NULL, NULL, &r), HTH_EINVAL, "single value");
+    assert_int_equal(count((hth_dataset_who){"alice", true}), 0);
+}
+
+static void files_become_datasets(void **state)
+{
+    char path[100];
+    hth_put_result r;
+    uint64_t bytes;
+    snprintf(path, sizeof path, "%s/f.safetensors", dir);
+    hearth_tensor t = {
+        .name = "x", .dtype = HEARTH_F32, .rank = 1, .shape = {16}, .data = values, .bytes = 64};
+    assert_ok(hth_safetensors_write(path, &t, 1));
+    const hth_dataset_put p = {"f", NULL, NULL, NULL, 0, HTH_TENANT_NEVER};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_ok(hth_dataset_file(store, &p, fd, "f", NULL, NULL, &r, &bytes));
+    close(fd);
+    assert_int_equal(bytes, 64);
+    assert_ok(hth_dataset_file(store, &p, -1, path, NULL, NULL, &r, &bytes));
+    assert_true(r.unchanged);
+    assert_err(hth_dataset_file(store, &p, -1, "/nowhere", NULL, NULL, &r, &bytes), HTH_ENOENT,
+               "/nowhere");
+    assert_ok(hth_dataset_remove(store, "f", NULL, (hth_dataset_who){NULL, false}));
+    unlink(path);
+}
+
+static hth_err put_once(void)
+{
+    hth_put_result r;
+    HTH_TRY(put("f", "alice", 3, 6, 1000, &r));
+    return hth_dataset_remove(store, "f", NULL, (hth_dataset_who){"alice", false});
+}
+
+static void allocations_fail_cleanly(void **state)
+{
+    hth_put_result r;
+    assert_ok(put("g", "alice", 4, 6, HTH_TENANT_NEVER, &r));
+    FAULT_LOOP(put_once());
+    assert_ok(hth_dataset_remove(store, "g", NULL, (hth_dataset_who){"alice", false}));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(they_belong_to_tenants),  cmocka_unit_test(they_are_no_models),
+        cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
+        cmocka_unit_test(bad_ones_are_refused),    cmocka_unit_test(files_become_datasets),
+        cmocka_unit_test(allocations_fail_cleanly)};
+    char path[100];
+    if (mkdtemp(dir) == NULL) {
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/s", dir);
+    if (hth_store_open(path, true, false, &store) != HTH_OK) {
+        return 1;
+    }
+    int rv = cmocka_run_group_tests(tests, NULL, NULL);
+    hth_store_close(store);
+    return test_remove(dir) == 0 ? rv : 1;
+}

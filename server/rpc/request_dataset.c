@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queries about datasets of the store: put, list, remove. A put runs where imports do.
+#include "server/rpc/rpc_slot_impl.h"
+
+#include "base/alloc.h"
+#include "base/settings.h"
+#include "runtime/arguments.h"
+#include "runtime/dataset_index.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+
+static hth_rpc_slot *dataset_slot(hth_store_task *j)
+{
+    return (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+}
+
+bool hth_rpc_slot_is_dataset(const hth_rpc_slot *slot)
+{
+    return slot->command == HTH_COMMAND_DATASETS || slot->command == HTH_COMMAND_DATASET_PUT ||
+           slot->command == HTH_COMMAND_DATASET_RM;
+}
+
+static int dataset_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "storing", done, total);
+    return s->r.canceled;
+}
+
+// dataset_limit is how many bytes the caller's datasets may have.
+static hth_err dataset_limit(const char *tenant, int64_t *out)
+{
+    char file[HTH_SETTING_TEXT];
+    hth_tenant_rules rules;
+    HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules));
+    *out = hth_tenant_rules_of(&rules, tenant).store_bytes;
+    hth_tenant_rules_fini(&rules);
+    return HTH_OK;
+}
+
+static hth_err dataset_put(hth_rpc_slot *s, const json_t *args, json_t **doc)
+{
+    const json_t *data = json_object_get(args, "data"),
+                 *which = json_object_get(data, "descriptor");
+    const char *file = json_is_object(data) ? json_string_value(json_object_get(data, "file"))
+                                            : json_string_value(data);
+    int i = json_is_integer(which) ? (int)json_integer_value(which) : -1;
+    hth_dataset_put put = {.name = json_string_value(json_object_get(args, "name")),
+                           .tenant = s->tenant,
+                           .about = json_object_get(args, "about")};
+    uint64_t bytes;
+    if (file == NULL || (json_is_object(data) && (i < 0 || i >= s->r.n_files))) {
+        return hth_fail(HTH_EINVAL, "'data' is not a file");
+    }
+    HTH_TRY(dataset_limit(s->tenant, &put.store_bytes));
+    HTH_TRY(hth_dataset_file(s->d->store, &put, i >= 0 ? s->r.files[i] : -1, file, dataset_progress,
+                             s, &s->put, &bytes));
+    *doc = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", put.name, "bytes", (json_int_t)bytes,
+                     "moved", (json_int_t)s->put.bytes_new, "tensors_new",
+                     (json_int_t)s->put.tensors_new, "tensors_shared",
+                     (json_int_t)s->put.tensors_shared);
+    return HTH_OK;
+}
+
+static hth_err dataset_rm(const hth_rpc_slot *s, const json_t *args, json_t **doc)
+{
+    const char *name = json_string_value(json_object_get(args, "name"));
+    HTH_TRY(hth_dataset_remove(s->d->store, name,
+                               json_string_value(json_object_get(args, "tenant")),
+                               (hth_dataset_who){s->tenant, s->r.admin}));
+    *doc = json_pack("{s:s}", "removed", name);
+    return HTH_OK;
+}
+
+static hth_err dataset_answer(hth_rpc_slot *s, const json_t *args, json_t **doc)
+{
+    switch (s->command) {
+    case HTH_COMMAND_DATASET_PUT:
+        return dataset_put(s, args, doc);
+    case HTH_COMMAND_DATASET_RM:
+        return dataset_rm(s, args, doc);
+    default:
+        return hth_dataset_list(s->d->store, (hth_dataset_who){s->tenant, s->r.admin}, doc);
+    }
+}
+
+static void dataset_run(hth_store_task *j)
+{
+    hth_rpc_slot *s = dataset_slot(j);
+    json_t *args = NULL, *doc = NULL;
+    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
+                                : hth_arguments_read(s->command, s->q->query->arguments, &args);
+    err = err == HTH_OK ? dataset_answer(s, args, &doc) : err;
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    if (err == HTH_OK && text == NULL) {
+        err = hth_fail(HTH_ENOMEM, "out of memory for an answer");
+    }
+    json_decref(args);
+    json_decref(doc);
+    if (err != HTH_OK) {
+        free(text);
+        hth_rpc_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    hth_rpc_slot_document(s, text);
+    free(text);
+}
+
+void hth_rpc_slot_dataset(hth_rpc_slot *slot)
+{
+    hth_rpc_slot_know(slot);
+    hth_err err = hth_rpc_slot_files(slot);
+    if (err != HTH_OK) {
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
+        return;
+    }
+    bool put = slot->command == HTH_COMMAND_DATASET_PUT;
+    slot->job.run = dataset_run;
+    hth_store_worker_submit(put ? slot->d->jobs : slot->d->lists, &slot->job);
+}
