@@ -5,7 +5,7 @@
 #include "client/data/image.h"
 
 #include <setjmp.h>
-#include <stdio.h> // jpeglib.h needs it
+#include <stdio.h>
 #include <string.h>
 
 #include <jerror.h>
