@@ -436,7 +436,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     Hearth__Query body = HEARTH__QUERY__INIT;
     hth_watch watch = {progress, ctx};
     hth_reply r;
-    char *arguments = NULL, *passed = NULL;
+    char *arguments = NULL, *passed = NULL, *answer = NULL;
     uint64_t handles[HTH_PASSED_FILES];
     hth_documents documents;
     size_t word = strcspn(what, " ");
@@ -450,16 +450,21 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     if (err == HTH_OK) {
         body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
         body.arguments = body.arguments != NULL ? body.arguments : "";
-        err = hth_passed_query(h, body.what, body.arguments, &passed, handles, &body.n_handles);
+        err = hth_passed_query(h, body.what, body.arguments, &watch, &passed, handles,
+                               &body.n_handles, &answer);
+        *json = answer;
     }
-    if (err == HTH_OK) {
+    if (err == HTH_OK && answer == NULL) {
         body.arguments = passed != NULL ? passed : body.arguments;
         body.handles = handles;
         q.body_case = HEARTH__REQUEST__BODY_QUERY;
         q.query = &body;
         err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
+        if (err != HTH_OK && err != HTH_EIO && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+            hth_passed_undo(h, passed);
+        }
     }
-    if (err == HTH_OK) {
+    if (err == HTH_OK && answer == NULL) {
         *json = hth_strndup((const char *)r.data, r.head->document->bytes);
         err = *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a document");
         hth_reply_fini(&r);

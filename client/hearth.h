@@ -191,7 +191,7 @@ HEARTH_API hearth_status hearth_push(hearth *h, const char *model, hearth *to, i
 // It belongs to the caller: others neither see nor use it. options and out may be NULL. Blocks for
 // as long as reading and storing take. HEARTH_EINVAL, HEARTH_ENOENT, HEARTH_ECORRUPT: no sound
 // dataset; HEARTH_EBUSY: a job trains on the one that it would replace; HEARTH_EDENIED: the caller
-// may not store as much, or the server is not on this machine.
+// may not store as much.
 typedef struct hearth_data_options {
     size_t size;            // see hearth_load_options
     const char *label;      // the column of a CSV that is y; NULL: y, label or target
@@ -305,16 +305,16 @@ typedef struct hearth_train_options {
 } hearth_train_options;
 
 // hearth_train_submit has a server train `model` ("name" or "name:version") on `data`: a
-// safetensors file with the model's inputs (or x) and y, whose first dimension counts the
-// samples, or a .npz, .csv, IDX or image dataset (docs/training.md; options->more may have "label",
-// "size", "scale", "mean" and "std"). The client reads it, and passes it on; a server that is not on this machine has no
-// way to it yet: HEARTH_EDENIED. options may be NULL, strings are borrowed for the call. Returns
-// when the server has checked the job and it runs, or waits for its turn or for memory: after
-// moments, of a model whose operators were never timed there after seconds, or, behind a long
-// step of another job, that step. What is refused is no job: HEARTH_EINVAL, HEARTH_ENOENT,
-// HEARTH_EDENIED, HEARTH_ENOTSUP (an operator without a gradient), HEARTH_ETOOBIG (never fits),
-// HEARTH_EBUSY (a job of that name has not ended, or there are as many jobs as the server
-// allows). On error out->id is 0.
+// safetensors file with the model's inputs (or x) and y, whose first dimension counts the samples,
+// or a .npz, .csv, IDX or image dataset (docs/training.md; options->more may have "label", "size",
+// "scale", "mean" and "std"), or the name of one of hearth_data_put. The client reads it, and
+// passes it on; a server elsewhere is sent what it lacks of it, until the job ends. options may be
+// NULL, strings are borrowed for the call. Returns when the server has checked the job and it
+// runs, or waits for its turn or for memory: after moments, of a model whose operators were never
+// timed there after seconds, or, behind a long step of another job, that step. What is refused is
+// no job: HEARTH_EINVAL, HEARTH_ENOENT, HEARTH_EDENIED, HEARTH_ENOTSUP (an operator without a
+// gradient), HEARTH_ETOOBIG (never fits), HEARTH_EBUSY (a job of that name has not ended, or there
+// are as many jobs as the server allows). On error out->id is 0.
 HEARTH_API hearth_status hearth_train_submit(hearth *h, const char *model, const char *data,
                                              const hearth_train_options *options, hearth_job *out);
 // hearth_job_find finds a job that anybody has submitted: the last one that makes the model `name`,

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "client/content/dataset.h"
 #include "client/data/data.h"
 #include "client/descriptor.h"
 #include "client/atomic_file.h"
@@ -193,6 +194,8 @@ typedef struct passed_query {
     hth_data_options options;
     uint64_t *handles;
     size_t n;
+    const hth_watch *watch;
+    char **answer; // of a dataset that is stored by content: there is nothing left to ask
 } passed_query;
 
 // query_options takes what is said about the files out of the arguments; strings stay the text's.
@@ -297,16 +300,65 @@ static hth_err query_pass(passed_query *q, const char *key)
     return err;
 }
 
+// query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
+static hth_err query_sent(passed_query *q, const char *key, const char *name,
+                          const hth_content_dataset_result *r)
+{
+    json_t *v = q->put ? json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)r->bytes,
+                                   "moved", (json_int_t)r->moved)
+                       : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
+    if (v == NULL || !q->put) {
+        return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+    }
+    char *text = json_dumps(v, JSON_COMPACT);
+    *q->answer = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(v);
+    return *q->answer != NULL ? HTH_OK : no_memory();
+}
+
+// query_send sends the dataset that one argument names to a server that is elsewhere.
+static hth_err query_send(passed_query *q, const char *key)
+{
+    char upload[HTH_CONTENT_UPLOAD];
+    hth_content_dataset_result r;
+    hth_file f = {.fd = -1};
+    HTH_TRY(query_name(q, key));
+    json_t *path = json_incref(json_object_get(q->args, key));
+    const char *text = json_string_value(path), *name = "";
+    int spooled = -1;
+    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
+    if (err == HTH_OK && text != NULL) {
+        err = spooled >= 0 ? hth_file_again(spooled, text, &f) : hth_file_open(text, text, &f);
+    }
+    if (err == HTH_OK && text != NULL) {
+        json_t *about = json_object_get(q->args, "about");
+        char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
+        name = q->put ? json_string_value(json_object_get(q->args, "name")) : "";
+        err = name != NULL ? hth_content_dataset(q->h, name, meta, &f, text,
+                                                 q->put ? q->watch : NULL, upload, &r)
+                           : hth_fail(HTH_EINVAL, "the argument 'name' is missing");
+        free(meta);
+        err = err == HTH_OK ? query_sent(q, key, q->put ? name : upload, &r) : err;
+    }
+    hth_file_close(&f);
+    if (spooled >= 0) {
+        close(spooled);
+    }
+    json_decref(path);
+    return err;
+}
+
 static hth_err query_files(passed_query *q, const json_t *args, const char *const *keys)
 {
     uint64_t uid = 0;
+    HTH_TRY(query_options(q, args));
     for (int i = 0; i < HTH_PASSED_FILES && !q->here; i++) {
-        HTH_TRY(query_name(q, keys[i]));
+        HTH_TRY(query_send(q, keys[i]));
     }
     if (!q->here) {
         return HTH_OK;
     }
-    HTH_TRY(query_options(q, args));
     if (q->local && hth_descriptor_server(q->h, &uid) != HTH_OK) {
         return HTH_OK; // it takes none: the paths go
     }
@@ -317,14 +369,15 @@ static hth_err query_files(passed_query *q, const json_t *args, const char *cons
     return HTH_OK;
 }
 
-hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments, char **changed,
-                         uint64_t handles[HTH_PASSED_FILES], size_t *count)
+hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
+                         const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],
+                         size_t *count, char **answer)
 {
     static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
-    passed_query q = {.h = handle, .handles = handles};
+    passed_query q = {.h = handle, .handles = handles, .watch = watch, .answer = answer};
     hth_err err = HTH_OK;
     bool any = false;
-    *changed = NULL;
+    *changed = *answer = NULL;
     *count = 0;
     q.here = handle->same_machine;
     q.put = strcmp(what, "dataset_put") == 0;
@@ -355,4 +408,21 @@ void hth_passed_fini(hearth *handle)
         close(handle->spooled[i]);
     }
     hth_free(handle->spooled);
+}
+
+void hth_passed_undo(hearth *handle, const char *changed)
+{
+    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
+    char why[1024];
+    json_t *args = changed != NULL ? json_loads(changed, 0, NULL) : NULL;
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        const json_t *data = json_object_get(args, keys[i]);
+        const char *name = json_string_value(json_object_get(data, "dataset"));
+        if (name != NULL && json_is_true(json_object_get(data, "own"))) {
+            (void)hearth_data_remove(handle, name);
+        }
+    }
+    json_decref(args);
+    hth_fail(HTH_EINVAL, "%s", why);
 }

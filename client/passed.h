@@ -29,11 +29,17 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 // open them as well, it also gets their paths, for a job that goes on without its client. Datasets
 // of other formats than safetensors (client/data/data.h) are read here, by the arguments "label"
 // and "size", and passed as such a file; a name is
-// one of a stored dataset. `what`: the question. *changed gets the arguments, hth_alloc'd, and handles[0 ..
+// one of a stored dataset. A server that is elsewhere is sent them by content: as datasets that end
+// with the job, or (the question "dataset_put") as the one that is named, whose answer *answer
+// gets; else that is NULL. `what`: the question. *changed gets the arguments, hth_alloc'd, and handles[0 ..
 // *n) what was passed; NULL: they stay as they are.
 #define HTH_PASSED_FILES 2
-hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments, char **changed,
-                         uint64_t handles[HTH_PASSED_FILES], size_t *count);
+hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
+                         const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],
+                         size_t *count, char **answer);
+// hth_passed_undo removes what was sent for a job that the server has refused, by its changed
+// arguments (NULL: nothing was); the error's sentence stays.
+void hth_passed_undo(hearth *handle, const char *changed);
 void hth_passed_fini(hearth *handle); // closes what an embedded engine was given
 
 #endif

@@ -30,6 +30,7 @@ typedef enum hth_need {
     HTH_NEED_INFER,
     HTH_NEED_MODEL,
     HTH_NEED_JOB,
+    HTH_NEED_CONTENT, // of a model, or of a job
     HTH_NEED_ADMIN,
 } hth_need;
 

@@ -8,7 +8,7 @@
 #include "base/settings.h"
 #include "runtime/alias.h"
 #include "runtime/checkpoint_index.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
 
 #include <jansson.h>

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/request.h"
 
 #include <stdio.h>
@@ -166,14 +167,21 @@ hth_err hth_checkpoint_rm(hth_store *store, const char *job)
 {
     json_t *doc;
     char name[HTH_CHECKPOINT_NAME];
+    char tenant[HTH_TENANT];
     hth_err err = hth_checkpoint_find(store, job, &doc);
-    json_decref(doc);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
     hth_checkpoint_note_set(store, job, "");
     snprintf(name, sizeof name, "%s" HTH_CHECKPOINT_TAIL, job);
-    return hth_checkpoint_forget(store, name, 0);
+    err = hth_checkpoint_forget(store, name, 0);
+    const json_t *args = json_object_get(doc, "job");
+    hth_checkpoint_tenant(args, tenant);
+    if (err == HTH_OK) {
+        hth_dataset_drop_own(store, args, tenant);
+    }
+    json_decref(doc);
+    return err;
 }
 
 static const char *note_key(const char *job, char key[HTH_CHECKPOINT_NAME])

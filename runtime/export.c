@@ -8,7 +8,7 @@
 #include "client/atomic_file.h"
 #include "client/export_format.h"
 #include "client/safetensors.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
 
 #include <string.h>

@@ -293,12 +293,43 @@ class Owners(unittest.TestCase):
         self.denied('no model', 'root', 'rm', 'digits@alice.dataset', '--yes', url=tcp)
         self.denied('no model', 'root', 'export', 'digits@alice.dataset', self.folder + '/stolen.safetensors')
         self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data)
-        self.denied('only clients on the server', 'alice', 'data', 'put', 'more', data, url=tcp)
         # from elsewhere: nothing but a name is needed
         done = self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--save-as', 'far', url=tcp)
         self.assertEqual(done['version'], 1)
         self.ok('root', 'data', 'rm', 'digits', '--tenant', 'alice', url=tcp)
         self.assertEqual(self.names('alice', tcp), [])
+
+    def test_they_travel_by_content(self):
+        """What the server has is not sent again, a job's own dataset goes with it, and nothing is left of what is refused."""
+        data, tcp = DATA + '/digits/train.safetensors', f'tcp://127.0.0.1:{self.port}'
+        first = self.ok('alice', 'data', 'put', 'far', data, url=tcp)
+        self.assertEqual(first['moved'], first['bytes'])
+        self.assertEqual(self.ok('alice', 'data', 'put', 'far', data, url=tcp), {**first, 'moved': 0})
+        self.assertEqual(self.ok('alice', 'data', 'put', 'near', data)['moved'], 0)
+        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data, url=tcp)
+        self.ok('alice', 'data', 'rm', 'near', url=tcp)
+        self.ok('alice', 'data', 'rm', 'far', url=tcp)
+        x, y = load(data)['image'], load(data)['y']
+        np.savez_compressed(self.folder + '/far.npz', x=(x * 16).astype(np.uint8), y=y)
+        train = ['train', 'new', '--loss', 'softmax-xent', '--batch', '64', '--no-shuffle', '--scale', '1/16', '--data']
+        far = self.ok('alice', *train, self.folder + '/far.npz', '--save-as', 'far', url=tcp)
+        near = self.ok('alice', *train, self.folder + '/far.npz', '--save-as', 'near')
+        self.assertEqual(far['version'], near['version'])
+        self.assertEqual(self.names('root', tcp), [])
+        for name in ('far', 'near'):
+            self.ok('root', 'export', name, f'{self.folder}/{name}.safetensors')
+        with open(self.folder + '/far.safetensors', 'rb') as a, open(self.folder + '/near.safetensors', 'rb') as b:
+            self.assertEqual(a.read(), b.read())
+        with open(self.folder + '/bad.csv', 'w', encoding='ascii') as f:
+            f.write('a,y\n1,0\n2,1\n')
+        self.denied('unexpected shape', 'alice', *train[:-3], '--data', self.folder + '/bad.csv', url=tcp)
+        self.denied('line 2', 'alice', *train[:-3], '--data', self.bad('a,y\nb,0\n'), url=tcp)
+        self.assertEqual(self.names('root', tcp), [])
+
+    def bad(self, text):
+        with open(self.folder + '/worse.csv', 'w', encoding='ascii') as f:
+            f.write(text)
+        return self.folder + '/worse.csv'
 
     def step(self, job):
         return self.ok('alice', 'job', job)['step'] or 0

@@ -44,7 +44,7 @@ static hth_err commit_once(hearth *h, const hth_content_source *s, const hth_con
     hearth_tensor section;
     uint64_t here;
     HTH_TRY(commit_section(s, v, &section, &body.list_bytes, &here));
-    body.kind = "model";
+    body.kind = (char *)(v->kind != NULL ? v->kind : "model");
     body.name = (char *)v->name;
     body.meta = (char *)(v->meta != NULL ? v->meta : "");
     body.max_batch = v->max_batch;

@@ -34,6 +34,7 @@ hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_w
                          uint64_t *moved);
 
 typedef struct hth_content_version {
+    const char *kind; // "dataset"; NULL: "model"
     const char *name, *meta;
     int max_batch;
     bool no_wait;

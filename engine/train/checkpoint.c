@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "base/opener.h"
 #include "client/safetensors.h"
 #include "modelstore/hold.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include <string.h>
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/train/train_entry_impl.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/job_index.h"
 
 #include <stdio.h>
@@ -95,6 +96,14 @@ static void queue_keep(hth_train_queue *q, hth_train_entry *e)
     snprintf(q->timeline_tenant, sizeof q->timeline_tenant, "%s", e->of);
 }
 
+// queue_drop_own removes datasets that came with the job, unless it is to go on with them.
+static void queue_drop_own(hth_train_queue *q, const hth_train_entry *e)
+{
+    json_t *args = e->r->arguments != NULL ? json_loads(e->r->arguments, 0, NULL) : NULL;
+    hth_dataset_drop_own(q->ms->store, args, e->of);
+    json_decref(args);
+}
+
 void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err err,
                          const char *word)
 {
@@ -114,6 +123,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     if (word != NULL) {
         hth_train_queue_event(queue, entry->job, word);
     }
+    queue_drop_own(queue, entry);
     queue->answer(entry->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
     queue_keep(queue, entry);
     free(entry->arguments);

@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 #include "runtime/catalog.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
 
 #include <jansson.h>
@@ -36,19 +37,20 @@ static hth_err content_tensors(const hth_content_object *objects, int n, hth_man
     return t != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
 }
 
-// content_sees: models belong to nobody, and who may import them may export them all. Names with a
-// dot in front are no models'.
+// content_sees: names with a dot in front are no models'.
 static bool content_sees(void *ctx, const char *name, int version)
 {
-    return name[0] != '.';
+    const hth_content_who *who = ctx;
+    bool mine;
+    return hth_dataset_named(name, who->owner, &mine) ? mine : who->models && name[0] != '.';
 }
 
-hth_err hth_content_have(hth_store *s, const char *owner, const hth_content_object *objects, int n,
-                         uint64_t *there)
+hth_err hth_content_have(hth_store *s, const hth_content_who *who,
+                         const hth_content_object *objects, int n, uint64_t *there)
 {
     hth_manifest_tensor *t;
     HTH_TRY(content_tensors(objects, n, &t));
-    hth_err err = hth_upload_have(s, owner, content_sees, NULL, t, n, there);
+    hth_err err = hth_upload_have(s, who->owner, content_sees, (void *)who, t, n, there);
     hth_free(t);
     return err;
 }
@@ -87,6 +89,7 @@ typedef struct commit_job {
     hth_manifest_tensor *asked; // those that did not come along
     uint64_t *there;
     int n_asked;
+    bool unlimited; // a dataset: its tenant's limit counts, not that of models
 } commit_job;
 
 static hth_err commit_read(void *ctx, uint64_t at, void *dst, size_t n)
@@ -130,14 +133,14 @@ static hth_err commit_fill(commit_job *j)
             return hth_fail(HTH_ECORRUPT, "tensor '%s' is to come along, and does not", o->name);
         }
         all = o->bytes > UINT64_MAX - all ? UINT64_MAX : all + o->bytes;
-        j->from[i] = (commit_tensor){j->s, m->owner, content_tensor(o)};
+        j->from[i] = (commit_tensor){j->s, m->who.owner, content_tensor(o)};
         j->put[i] = (hth_put_tensor){.name = o->name,
                                      .dtype = o->dtype,
                                      .shape = o->shape,
                                      .data = o->here ? m->here + at : NULL,
                                      .bytes = o->bytes,
                                      .id = &o->id,
-                                     .owner = m->owner};
+                                     .owner = m->who.owner};
         j->look[i] = j->put[i];
         j->look[i].read = commit_read;
         j->look[i].read_ctx = &j->from[i];
@@ -150,15 +153,17 @@ static hth_err commit_fill(commit_job *j)
     if (at != m->here_bytes) {
         return hth_fail(HTH_ECORRUPT, "bytes came along that belong to no tensor");
     }
-    return all <= most ? HTH_OK
-                       : hth_fail(HTH_ETOOBIG, "the model has %s; limits.model_bytes is %s",
-                                  have.text, limit.text);
+    return all <= most || j->unlimited
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG, "the model has %s; limits.model_bytes is %s", have.text,
+                          limit.text);
 }
 
 // commit_there looks whether all that did not come along is there.
 static hth_err commit_there(commit_job *j)
 {
-    HTH_TRY(hth_upload_have(j->s, j->m->owner, content_sees, NULL, j->asked, j->n_asked, j->there));
+    HTH_TRY(hth_upload_have(j->s, j->m->who.owner, content_sees, (void *)&j->m->who, j->asked,
+                            j->n_asked, j->there));
     for (int i = 0; i < j->n_asked; i++) {
         const hth_manifest_tensor *t = &j->asked[i];
         if (j->there[i] != HTH_UPLOAD_WHOLE) {
@@ -243,7 +248,36 @@ hth_err hth_content_commit(hth_store *s, const hth_content_model *m, hth_progres
     commit_job j = {.s = s, .m = m};
     memset(out, 0, sizeof *out);
     hth_err err = hth_store_check_new(m->name);
+    err = err == HTH_OK ? hth_dataset_model(m->name) : err;
     err = err == HTH_OK ? commit_run(&j, progress, ctx, out) : err;
+    commit_fini(&j);
+    return err;
+}
+
+static hth_err dataset_run(commit_job *j, int64_t store_bytes, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
+{
+    const hth_content_model *m = j->m;
+    hth_dataset_put put = {.name = m->name, .tenant = m->who.owner, .store_bytes = store_bytes};
+    j->unlimited = true;
+    HTH_TRY(commit_init(j));
+    HTH_TRY(commit_fill(j));
+    HTH_TRY(commit_there(j));
+    json_t *about = json_loads(m->meta, 0, NULL);
+    put.about = about;
+    put.tensors = j->put;
+    put.n = m->n;
+    hth_err err = hth_dataset_store(j->s, &put, progress, ctx, out);
+    json_decref(about);
+    return err;
+}
+
+hth_err hth_content_dataset_put(hth_store *s, const hth_content_model *m, int64_t store_bytes,
+                                hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    commit_job j = {.s = s, .m = m};
+    memset(out, 0, sizeof *out);
+    hth_err err = dataset_run(&j, store_bytes, progress, ctx, out);
     commit_fini(&j);
     return err;
 }
@@ -255,6 +289,7 @@ static hth_err content_version(hth_store *s, const char *model, hth_manifest *ou
     char name[201];
     int version;
     HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_dataset_is_not(s, name));
     return hth_store_get(s, name, version, out);
 }
 

@@ -10,10 +10,17 @@
 #include "client/content/objects.h"
 #include "modelstore/upload.h"
 
+// Who asks. Models belong to nobody, and who may import them may export them all: models. Datasets
+// are their owner's.
+typedef struct hth_content_who {
+    const char *owner;
+    bool models;
+} hth_content_who;
+
 // hth_content_have, hth_content_put and hth_content_discard are those of modelstore/upload.h, for
 // objects of the wire.
-hth_err hth_content_have(hth_store *s, const char *owner, const hth_content_object *objects, int n,
-                         uint64_t *there);
+hth_err hth_content_have(hth_store *s, const hth_content_who *who,
+                         const hth_content_object *objects, int n, uint64_t *there);
 hth_err hth_content_put(hth_store *s, const char *owner, uint64_t most,
                         const hth_content_object *object, uint64_t at, const void *data, size_t n,
                         uint64_t *there);
@@ -21,8 +28,9 @@ hth_err hth_content_discard(hth_store *s, const char *owner, const hth_content_o
                             int n);
 
 typedef struct hth_content_model {
-    const char *name, *owner;
-    const char *meta; // of a version that is copied, or ""
+    const char *name;
+    hth_content_who who;
+    const char *meta; // of a version that is copied, or ""; of a dataset what it was
     int max_batch;    // negative: not said
     const void *skeleton;
     size_t skeleton_bytes;
@@ -36,6 +44,11 @@ typedef struct hth_content_model {
 // an object is neither in the store nor was it uploaded.
 hth_err hth_content_commit(hth_store *s, const hth_content_model *m, hth_progress_fn progress,
                            void *ctx, hth_put_result *out);
+
+// hth_content_dataset_put makes a dataset of it (runtime/content/dataset_index.h), store_bytes: what its owner's
+// may have.
+hth_err hth_content_dataset_put(hth_store *s, const hth_content_model *m, int64_t store_bytes,
+                                hth_progress_fn progress, void *ctx, hth_put_result *out);
 
 // hth_content_manifest reads what a version ("name" or "name:version") is made of;
 // hth_manifest_fini. *objects points into it, and is freed by hth_free.

@@ -167,7 +167,8 @@ hth_peer hth_auth_local(const hth_auth *auth, uint64_t uid, uint64_t gid)
 
 static const char *const need_role[] = {
     [HTH_NEED_NOTHING] = "",    [HTH_NEED_ANY] = "infer", [HTH_NEED_INFER] = "infer",
-    [HTH_NEED_MODEL] = "model", [HTH_NEED_JOB] = "job",   [HTH_NEED_ADMIN] = "admin"};
+    [HTH_NEED_MODEL] = "model", [HTH_NEED_JOB] = "job",   [HTH_NEED_ADMIN] = "admin",
+    [HTH_NEED_CONTENT] = "job"};
 
 static bool need_met(unsigned roles, hth_need need)
 {
@@ -175,6 +176,7 @@ static bool need_met(unsigned roles, hth_need need)
                                    [HTH_NEED_INFER] = HTH_ROLE_INFER,
                                    [HTH_NEED_MODEL] = HTH_ROLE_MODEL,
                                    [HTH_NEED_JOB] = HTH_ROLE_JOB,
+                                   [HTH_NEED_CONTENT] = HTH_ROLE_MODEL | HTH_ROLE_JOB,
                                    [HTH_NEED_ADMIN] = HTH_ROLE_ADMIN};
     return (roles & bit[need]) != 0;
 }
@@ -305,13 +307,15 @@ hth_need hth_auth_need(const Hearth__Request *request, hth_command_id command)
     case HEARTH__REQUEST__BODY_EXPORT_MODEL:
     case HEARTH__REQUEST__BODY_REMOVE:
     case HEARTH__REQUEST__BODY_GC:
-    case HEARTH__REQUEST__BODY_HAVE:
-    case HEARTH__REQUEST__BODY_PUT:
-    case HEARTH__REQUEST__BODY_DISCARD:
-    case HEARTH__REQUEST__BODY_COMMIT:
     case HEARTH__REQUEST__BODY_MANIFEST:
     case HEARTH__REQUEST__BODY_GET:
         return HTH_NEED_MODEL;
+    case HEARTH__REQUEST__BODY_HAVE:
+    case HEARTH__REQUEST__BODY_PUT:
+    case HEARTH__REQUEST__BODY_DISCARD:
+        return HTH_NEED_CONTENT;
+    case HEARTH__REQUEST__BODY_COMMIT:
+        return strcmp(request->commit->kind, "dataset") == 0 ? HTH_NEED_JOB : HTH_NEED_MODEL;
     default:
         return HTH_NEED_ADMIN;
     }

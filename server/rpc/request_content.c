@@ -46,11 +46,19 @@ static hth_err content_reply(const hth_rpc_slot *s, Hearth__Reply *r, uint64_t b
     return hth_wire_message(&r->base, NULL, 0, bytes, &s->d->limits, msg, data);
 }
 
+static hth_content_who content_who(const hth_rpc_slot *s)
+{
+    hth_peer peer = hth_conn_peer(s->conn);
+    return (hth_content_who){s->tenant,
+                             hth_auth_allows(s->d->auth, peer, s->q->token, HTH_NEED_MODEL)};
+}
+
 // ---- have, discard
 
 static hth_err content_have(hth_rpc_slot *s, nng_msg **msg)
 {
     uint32_t n = s->q->have->objects;
+    const hth_content_who who = content_who(s);
     hth_content_object *objects;
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Held body = HEARTH__HELD__INIT;
@@ -58,7 +66,7 @@ static hth_err content_have(hth_rpc_slot *s, nng_msg **msg)
     HTH_TRY(content_list(s, n, &objects));
     uint64_t *there = hth_calloc(n, sizeof *there);
     hth_err err = there != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %u objects", n);
-    err = err == HTH_OK ? hth_content_have(s->d->store, s->tenant, objects, (int)n, there) : err;
+    err = err == HTH_OK ? hth_content_have(s->d->store, &who, objects, (int)n, there) : err;
     body.objects = n;
     r.body_case = HEARTH__REPLY__BODY_HELD;
     r.held = &body;
@@ -209,12 +217,19 @@ static int commit_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
+static bool content_is_dataset(const Hearth__Commit *q)
+{
+    return strcmp(q->kind, "dataset") == 0;
+}
+
 static hth_err content_commit(hth_rpc_slot *s)
 {
     const Hearth__Commit *q = s->q->commit;
     hth_content_object *objects;
-    if (strcmp(q->kind, "model") != 0) {
-        return hth_fail(HTH_ENOTSUP, "content of the kind '%.40s': there are models", q->kind);
+    bool dataset = content_is_dataset(q), known = dataset || strcmp("model", q->kind) == 0;
+    if (!known) {
+        return hth_fail(HTH_ENOTSUP, "content of the kind '%.40s': there are models and datasets",
+                        q->kind);
     }
     if (q->list_bytes > s->data_bytes || q->skeleton_bytes > s->data_bytes - q->list_bytes) {
         return hth_fail(HTH_ECORRUPT,
@@ -225,7 +240,7 @@ static hth_err content_commit(hth_rpc_slot *s)
     HTH_TRY(hth_content_list_read(s->data, q->list_bytes, q->objects, &objects));
     const uint8_t *skeleton = s->data + q->list_bytes;
     const hth_content_model m = {.name = q->name,
-                                 .owner = s->tenant,
+                                 .who = content_who(s),
                                  .meta = q->meta,
                                  .max_batch = q->max_batch,
                                  .skeleton = skeleton,
@@ -234,7 +249,11 @@ static hth_err content_commit(hth_rpc_slot *s)
                                  .n = (int)q->objects,
                                  .here = skeleton + q->skeleton_bytes,
                                  .here_bytes = s->data_bytes - q->list_bytes - q->skeleton_bytes};
-    hth_err err = hth_content_commit(s->d->store, &m, commit_progress, s, &s->put);
+    int64_t most;
+    hth_rpc_slot_store_bytes(s, &most);
+    hth_err err = dataset
+                      ? hth_content_dataset_put(s->d->store, &m, most, commit_progress, s, &s->put)
+                      : hth_content_commit(s->d->store, &m, commit_progress, s, &s->put);
     hth_free(objects);
     return err;
 }
@@ -247,7 +266,8 @@ static void content_run_commit(hth_store_task *j)
     if (err != HTH_OK) {
         content_refuse(s, err);
     } else {
-        hth_rpc_slot_stored(s, s->q->commit->name, s->q->commit->no_wait);
+        bool serves = !content_is_dataset(s->q->commit);
+        hth_rpc_slot_stored(s, s->q->commit->name, !serves || s->q->commit->no_wait);
     }
 }
 

@@ -3,9 +3,8 @@
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
-#include "base/settings.h"
 #include "runtime/arguments.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include <jansson.h>
 
@@ -29,15 +28,12 @@ static int dataset_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-// dataset_limit is how many bytes the caller's datasets may have.
-static hth_err dataset_limit(const char *tenant, int64_t *out)
+void hth_rpc_slot_store_bytes(hth_rpc_slot *slot, int64_t *bytes)
 {
-    char file[HTH_SETTING_TEXT];
-    hth_tenant_rules rules;
-    HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules));
-    *out = hth_tenant_rules_of(&rules, tenant).store_bytes;
-    hth_tenant_rules_fini(&rules);
-    return HTH_OK;
+    hth_dispatch *d = slot->d;
+    pthread_mutex_lock(&d->lock);
+    *bytes = hth_tenant_rules_of(&d->tenants, slot->tenant).store_bytes;
+    pthread_mutex_unlock(&d->lock);
 }
 
 static hth_err dataset_put(hth_rpc_slot *s, const json_t *args, json_t **doc)
@@ -54,7 +50,7 @@ static hth_err dataset_put(hth_rpc_slot *s, const json_t *args, json_t **doc)
     if (file == NULL || (json_is_object(data) && (i < 0 || i >= s->r.n_files))) {
         return hth_fail(HTH_EINVAL, "'data' is not a file");
     }
-    HTH_TRY(dataset_limit(s->tenant, &put.store_bytes));
+    hth_rpc_slot_store_bytes(s, &put.store_bytes);
     HTH_TRY(hth_dataset_file(s->d->store, &put, i >= 0 ? s->r.files[i] : -1, file, dataset_progress,
                              s, &s->put, &bytes));
     *doc = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", put.name, "bytes", (json_int_t)bytes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A safetensors file becomes a dataset of the store: read by range, never mapped.
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
 #include "base/file.h"

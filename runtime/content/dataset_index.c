@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner stands in the name, so that names of tenants are apart, and in the meta, as it is.
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
 #include "base/size.h"
@@ -58,6 +58,19 @@ static bool dataset_looks(const char *name)
 {
     size_t n = strlen(name), tail = strlen(HTH_DATASET_TAIL);
     return n > tail && strchr(name, '@') != NULL && strcmp(name + n - tail, HTH_DATASET_TAIL) == 0;
+}
+
+bool hth_dataset_named(const char *model, const char *tenant, bool *mine)
+{
+    char name[HTH_DATASET_NAME], key[HTH_DATASET_NAME];
+    size_t stem = strcspn(model, "@");
+    *mine = false;
+    if (!dataset_looks(model)) {
+        return false;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)stem, model);
+    *mine = dataset_key(name, tenant_of(tenant), key) == HTH_OK && strcmp(key, model) == 0;
+    return true;
 }
 
 hth_err hth_dataset_model(const char *name)
@@ -283,6 +296,18 @@ hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner
     hth_err err = hth_store_rm(store, key, 0);
     hth_store_let_go(fd);
     return err == HTH_OK ? hth_store_gc(store, &files, &bytes) : err;
+}
+
+void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant)
+{
+    static const char *const keys[] = {"data", "eval"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *data = json_object_get(args, keys[i]);
+        const char *name = json_string_value(json_object_get(data, "dataset"));
+        if (name != NULL && json_is_true(json_object_get(data, "own"))) {
+            (void)hth_dataset_remove(store, name, NULL, (hth_dataset_who){tenant, false});
+        }
+    }
 }
 
 // ---- put

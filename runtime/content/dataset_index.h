@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/dataset_index.h - datasets that a store has: versions of "NAME@TENANT.dataset", with a
+// runtime/content/dataset_index.h - datasets that a store has: versions of "NAME@TENANT.dataset", with a
 // tensor for each of theirs and no graph.
 //
 // A dataset belongs to a tenant, in whose name space its name is: others neither see it nor can use
 // it, and may call one of their own the same. Tensors are stored by content: the same ones again
 // cost nothing. Any thread; all of it may block for as long as the disk takes.
-#ifndef HTH_RUNTIME_DATASET_INDEX_H
-#define HTH_RUNTIME_DATASET_INDEX_H
+#ifndef HTH_RUNTIME_CONTENT_DATASET_INDEX_H
+#define HTH_RUNTIME_CONTENT_DATASET_INDEX_H
 
 #include "modelstore/store.h"
 #include "runtime/tenants/tenant_rules.h"
@@ -24,12 +24,18 @@ typedef struct hth_dataset_who {
 
 // hth_dataset_is tells a dataset from a model of such a name.
 bool hth_dataset_is(hth_store *store, const char *model);
+// hth_dataset_named tells by a version's name alone whether it is a dataset's, *mine: the tenant's.
+bool hth_dataset_named(const char *model, const char *tenant, bool *mine);
 // hth_dataset_is_not refuses a dataset where a model is asked for: HTH_ENOENT, as if there were
 // none.
 hth_err hth_dataset_is_not(hth_store *store, const char *model);
 // hth_dataset_model refuses with HTH_EINVAL what can be no model's name, for it looks like a
 // dataset's.
 hth_err hth_dataset_model(const char *name);
+
+// hth_dataset_drop_own removes those datasets that came with a job ({"dataset", "own": true}) and
+// that nothing needs any more, given its arguments; others stay.
+void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant);
 
 // What is put: `about` is the client's description, a JSON object or NULL; store_bytes: what the
 // tenant may have in datasets.

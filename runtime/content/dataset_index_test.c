@@ -4,7 +4,7 @@
 #include "client/safetensors.h"
 #include "modelstore/hold.h"
 #include "runtime/catalog.h"
-#include "runtime/dataset_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file is read twice: for the tensors' ids, and for what the server lacks of them. It is never
+// held: a piece at a time. What changes in between is refused by the server, for it has another id.
+#include "client/content/dataset.h"
+
+#include "base/alloc.h"
+#include "client/safetensors.h"
+#include "graph/graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DATASET_PIECE ((size_t)1 << 20)
+
+typedef struct dataset_job {
+    const hth_file *file;
+    const char *shown;
+    hth_safetensors_entry *entry;
+    hth_content_source source;
+} dataset_job;
+
+static hth_err dataset_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
+{
+    const dataset_job *j = ctx;
+    return hth_file_read(j->file, j->shown, j->entry[i].at + at, dst, n);
+}
+
+static hth_err dataset_hash(dataset_job *j, int i, void *piece)
+{
+    const hth_safetensors_entry *e = &j->entry[i];
+    hth_content_object *o = &j->source.objects[i];
+    *o = (hth_content_object){.name = e->name,
+                              .dtype = (hth_dtype)e->dtype,
+                              .shape = {.rank = e->rank},
+                              .bytes = e->bytes};
+    memcpy(o->shape.dim, e->shape, sizeof e->shape);
+    hth_id_sum *sum = hth_content_sum(o->dtype, &o->shape);
+    hth_err err = HTH_OK;
+    for (uint64_t at = 0; at < e->bytes && err == HTH_OK;) {
+        size_t n = e->bytes - at < DATASET_PIECE ? (size_t)(e->bytes - at) : DATASET_PIECE;
+        err = dataset_read(j, i, at, piece, n);
+        if (err == HTH_OK) {
+            hth_id_sum_add(sum, piece, n);
+        }
+        at += n;
+    }
+    o->id = hth_id_sum_end(sum);
+    return err;
+}
+
+static hth_err dataset_ids(dataset_job *j, uint64_t *bytes)
+{
+    void *piece = hth_alloc(DATASET_PIECE);
+    j->source.objects = hth_calloc((size_t)j->source.n + 1, sizeof *j->source.objects);
+    hth_err err = piece != NULL && j->source.objects != NULL
+                      ? HTH_OK
+                      : hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+    for (int i = 0; i < j->source.n && err == HTH_OK; i++) {
+        err = dataset_hash(j, i, piece);
+        *bytes += j->entry[i].bytes;
+    }
+    hth_free(piece);
+    return err;
+}
+
+// dataset_name calls a dataset after its tensors' names and ids.
+static hth_err dataset_name(const dataset_job *j, char out[HTH_CONTENT_UPLOAD])
+{
+    char hex[HTH_ID_HEX];
+    hth_chunk *chunk = hth_calloc(2 * (size_t)j->source.n + 1, sizeof *chunk);
+    if (chunk == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+    }
+    for (int i = 0; i < j->source.n; i++) {
+        const hth_content_object *o = &j->source.objects[i];
+        chunk[2 * i] = (hth_chunk){o->name, strlen(o->name) + 1};
+        chunk[2 * i + 1] = (hth_chunk){&o->id, sizeof o->id};
+    }
+    hth_id id = hth_id_of(chunk, 2 * j->source.n);
+    hth_free(chunk);
+    snprintf(out, HTH_CONTENT_UPLOAD, "upload-%.24s", hth_id_hex(&id, hex));
+    return HTH_OK;
+}
+
+hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
+                            const hth_file *file, const char *shown, const hth_watch *watch,
+                            char upload[HTH_CONTENT_UPLOAD], hth_content_dataset_result *out)
+{
+    dataset_job j = {.file = file, .shown = shown};
+    hth_content_version v = {.kind = "dataset",
+                             .name = name,
+                             .meta = about != NULL ? about : "",
+                             .max_batch = -1,
+                             .no_wait = true,
+                             .skeleton = ""};
+    hearth_import_report report;
+    *out = (hth_content_dataset_result){0, 0};
+    HTH_TRY(hth_safetensors_look(file, shown, &j.entry, &j.source.n));
+    j.source.read = dataset_read;
+    j.source.ctx = &j;
+    hth_err err = dataset_ids(&j, &out->bytes);
+    if (err == HTH_OK && name[0] == 0) {
+        err = dataset_name(&j, upload);
+        v.name = upload;
+    }
+    err = err == HTH_OK ? hth_content_send_version(handle, &j.source, &v, watch, &report) : err;
+    out->moved = err == HTH_OK ? report.bytes_moved : 0;
+    hth_free(j.source.objects);
+    hth_safetensors_looked(j.entry, j.source.n);
+    return err;
+}
