@@ -16,6 +16,7 @@ import tap
 
 tap.need_numpy()
 import numpy as np  # noqa: E402
+import pyhearth  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
@@ -233,6 +234,17 @@ class Datasets(unittest.TestCase):
         self.hearth('data', 'rm', 'again')
         self.assertEqual(json.loads(self.hearth('data', 'ls'))['datasets'], [])
         self.assertEqual(json.loads(self.hearth('gc'))['files'], 0)
+
+    def test_python(self):
+        os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
+        with pyhearth.hearth.Client(self.store, device='cpu:threads=2') as h:
+            put = h.put_data('mine', {'x': self.bytes, 'y': self.y})
+            self.assertEqual(put['bytes'], self.bytes.nbytes + self.y.nbytes)
+            self.assertEqual([d['name'] for d in h.datasets()], ['mine'])
+            t = h.train('new', 'mine', loss='softmax-xent', scale='1/16', batch=64, save_as='result')
+            self.assertLess(t.losses[-1], t.losses[0])
+            h.remove_data('mine')
+            self.assertEqual(h.datasets(), [])
 
     def test_stored_images_keep_their_classes(self):
         for label in ('cat', 'dog'):
