@@ -166,9 +166,9 @@ hth_peer hth_auth_local(const hth_auth *auth, uint64_t uid, uint64_t gid)
 // ---- deciding
 
 static const char *const need_role[] = {
-    [HTH_NEED_NOTHING] = "",    [HTH_NEED_ANY] = "infer", [HTH_NEED_INFER] = "infer",
-    [HTH_NEED_MODEL] = "model", [HTH_NEED_JOB] = "job",   [HTH_NEED_ADMIN] = "admin",
-    [HTH_NEED_CONTENT] = "job"};
+    [HTH_NEED_NOTHING] = "",     [HTH_NEED_ANY] = "infer", [HTH_NEED_INFER] = "infer",
+    [HTH_NEED_MODEL] = "model",  [HTH_NEED_JOB] = "job",   [HTH_NEED_ADMIN] = "admin",
+    [HTH_NEED_CONTENT] = "model"};
 
 static bool need_met(unsigned roles, hth_need need)
 {
@@ -211,9 +211,10 @@ static hth_err check_token(const hth_auth *a, const char *token, hth_need need, 
         *unknown = true;
         return hth_fail(HTH_EDENIED, "the server does not know this token");
     }
-    return need_met(t->roles, need) ? HTH_OK
-                                    : hth_fail(HTH_EDENIED, "the token of '%s' lacks the role '%s'",
-                                               t->name, need_role[need]);
+    return need_met(t->roles, need)
+               ? HTH_OK
+               : hth_fail(HTH_EDENIED, "the token of '%s' lacks the role '%s'%s", t->name,
+                          need_role[need], need == HTH_NEED_CONTENT ? " or 'job'" : "");
 }
 
 static void tenant_copy(const char *name, char *out, size_t cap)
