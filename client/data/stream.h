@@ -41,7 +41,7 @@ void hth_stream_init(hth_stream *s, const hth_file *file, const char *shown, hth
                      uint64_t from, uint64_t packed);
 void hth_stream_fini(hth_stream *s); // also of one that is zeroed
 
-// hth_stream_read reads exactly n bytes at `at`. HTH_ECORRUPT: there are fewer, or they are damaged;
+// hth_stream_read reads exactly n bytes at `at`. HTH_ECORRUPT: there are fewer, or damaged ones;
 // HTH_EIO: the file changed.
 hth_err hth_stream_read(hth_stream *s, uint64_t at, void *out, size_t n);
 // hth_stream_some reads n bytes from the beginning, or as many as there are: *got.

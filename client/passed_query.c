@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The datasets that a question names: passed to a server on this machine, sent to one elsewhere, or
+// left as the name of one that is stored.
+#include "client/passed.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/content/dataset.h"
+#include "client/data/data.h"
+#include "client/descriptor.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "out of memory for a request");
+}
+
+typedef struct passed_query {
+    hearth *h;
+    json_t *args;
+    bool here;  // the server is on this machine: files can be passed, or their paths
+    bool local; // .. over a socket; else the engine is in this process
+    bool put;   // it stores a dataset: `data` is a file, and what it is goes with it
+    bool again; // the server may open them by their paths as well
+    hth_data_options options;
+    uint64_t *handles;
+    size_t n;
+    const hth_watch *watch;
+    char **answer; // of a dataset that is stored by content: there is nothing left to ask
+} passed_query;
+
+// query_options takes what is said about the files out of the arguments; strings stay the text's.
+static hth_err query_options(passed_query *q, const json_t *args)
+{
+    const char *size = json_string_value(json_object_get(args, "size"));
+    q->options.label = json_string_value(json_object_get(args, "label"));
+    json_object_del(q->args, "label");
+    json_object_del(q->args, "size");
+    return size != NULL ? hth_data_size(size, &q->options) : HTH_OK;
+}
+
+// query_about has a dataset that is stored say what it was.
+static hth_err query_about(passed_query *q, const hth_data *data)
+{
+    char *meta = q->put ? hth_data_meta(data) : NULL;
+    json_t *about = meta != NULL ? json_loads(meta, 0, NULL) : NULL;
+    bool kept = !q->put || json_object_set_new(q->args, "about", about) == 0;
+    hth_free(meta);
+    return kept ? HTH_OK : hth_fail(HTH_EINVAL, "%s: a class's name is not UTF-8", data->path);
+}
+
+// query_spool makes a file of a dataset that the server does not read; *fd is -1 for one that it
+// does.
+static hth_err query_spool(passed_query *q, const char *path, int *fd)
+{
+    const char *format;
+    hth_data *data;
+    *fd = -1;
+    hth_err err = hth_data_format(path, &format);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "dataset %s", path);
+    }
+    if (strcmp(format, "safetensors") == 0 && q->options.label == NULL && q->options.width == 0) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_data_open(path, &q->options, &data));
+    err = query_about(q, data);
+    err = err == HTH_OK ? hth_data_spool(data, fd, NULL) : err;
+    hth_data_close(data);
+    return err;
+}
+
+// query_here names a spooled file for an engine in this process, which may open it later, too.
+static hth_err query_here(passed_query *q, const char *key, int fd)
+{
+    char name[40];
+    hearth *h = q->h;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    pthread_mutex_lock(&h->passing);
+    bool grown = HTH_GROW(h->spooled, h->n_spooled, h->cap_spooled) == 0;
+    if (grown) {
+        h->spooled[h->n_spooled++] = fd;
+    }
+    pthread_mutex_unlock(&h->passing);
+    if (!grown) {
+        close(fd);
+        return no_memory();
+    }
+    return json_object_set_new(q->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
+}
+
+// query_name makes a name of a stored dataset of what is no file: hth_passed_data left it as it
+// was.
+static hth_err query_name(passed_query *q, const char *key)
+{
+    const char *text = json_string_value(json_object_get(q->args, key));
+    if (text == NULL || q->put || strchr(text, '/') != NULL) {
+        return HTH_OK;
+    }
+    json_t *v = json_pack("{s:s}", "dataset", text);
+    return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+}
+
+// query_pass passes the file that one argument names.
+static hth_err query_pass(passed_query *q, const char *key)
+{
+    HTH_TRY(query_name(q, key));
+    hth_file f = {.fd = -1};
+    json_t *path = json_incref(json_object_get(q->args, key));
+    const char *text = json_string_value(path);
+    int spooled = -1;
+    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
+    if (err == HTH_OK && text != NULL && !q->local && spooled >= 0) {
+        err = query_here(q, key, spooled);
+    } else if (err == HTH_OK && text != NULL && q->local) {
+        f.fd = spooled;
+        err = spooled >= 0 ? HTH_OK : hth_file_open(text, text, &f);
+        err = err == HTH_OK ? hth_descriptor_pass(q->h, f.fd, &q->handles[q->n]) : err;
+        json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)q->n);
+        if (q->again && spooled < 0) {
+            json_object_set_new(v, "path", json_string(text));
+        }
+        if (err == HTH_OK && (v == NULL || json_object_set(q->args, key, v) != 0)) {
+            err = no_memory();
+        }
+        q->n += err == HTH_OK;
+        json_decref(v);
+        hth_file_close(&f);
+    }
+    json_decref(path);
+    return err;
+}
+
+// query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
+static hth_err query_sent(passed_query *q, const char *key, const char *name,
+                          const hth_content_dataset_result *r)
+{
+    json_t *v = q->put ? json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)r->bytes,
+                                   "moved", (json_int_t)r->moved)
+                       : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
+    if (v == NULL || !q->put) {
+        return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+    }
+    char *text = json_dumps(v, JSON_COMPACT);
+    *q->answer = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(v);
+    return *q->answer != NULL ? HTH_OK : no_memory();
+}
+
+// query_send sends the dataset that one argument names to a server that is elsewhere.
+static hth_err query_send(passed_query *q, const char *key)
+{
+    char upload[HTH_CONTENT_UPLOAD];
+    hth_content_dataset_result r;
+    hth_file f = {.fd = -1};
+    HTH_TRY(query_name(q, key));
+    json_t *path = json_incref(json_object_get(q->args, key));
+    const char *text = json_string_value(path), *name = "";
+    int spooled = -1;
+    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
+    if (err == HTH_OK && text != NULL) {
+        err = spooled >= 0 ? hth_file_again(spooled, text, &f) : hth_file_open(text, text, &f);
+    }
+    if (err == HTH_OK && text != NULL) {
+        json_t *about = json_object_get(q->args, "about");
+        char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
+        name = q->put ? json_string_value(json_object_get(q->args, "name")) : "";
+        err = name != NULL ? hth_content_dataset(q->h, name, meta, &f, text,
+                                                 q->put ? q->watch : NULL, upload, &r)
+                           : hth_fail(HTH_EINVAL, "the argument 'name' is missing");
+        free(meta);
+        err = err == HTH_OK ? query_sent(q, key, q->put ? name : upload, &r) : err;
+    }
+    hth_file_close(&f);
+    if (spooled >= 0) {
+        close(spooled);
+    }
+    json_decref(path);
+    return err;
+}
+
+static hth_err query_files(passed_query *q, const json_t *args, const char *const *keys)
+{
+    uint64_t uid = 0;
+    HTH_TRY(query_options(q, args));
+    for (int i = 0; i < HTH_PASSED_FILES && !q->here; i++) {
+        HTH_TRY(query_send(q, keys[i]));
+    }
+    if (!q->here) {
+        return HTH_OK;
+    }
+    if (q->local && hth_descriptor_server(q->h, &uid) != HTH_OK) {
+        return HTH_OK; // it takes none: the paths go
+    }
+    q->again = geteuid() == 0 || geteuid() == uid;
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        HTH_TRY(query_pass(q, keys[i]));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
+                         const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],
+                         size_t *count, char **answer)
+{
+    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
+    passed_query q = {.h = handle, .handles = handles, .watch = watch, .answer = answer};
+    hth_err err = HTH_OK;
+    bool any = false;
+    *changed = *answer = NULL;
+    *count = 0;
+    q.here = handle->same_machine;
+    q.put = strcmp(what, "dataset_put") == 0;
+    q.local = strncmp(handle->url, "ipc://", 6) == 0;
+    json_t *args = arguments != NULL ? json_loads(arguments, 0, NULL) : NULL;
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        any = any || json_is_string(json_object_get(args, keys[i]));
+    }
+    q.args = any ? json_copy(args) : NULL;
+    if (any) {
+        err = q.args != NULL ? query_files(&q, args, keys) : no_memory();
+    }
+    if (err == HTH_OK && any && !json_equal(args, q.args)) {
+        char *text = json_dumps(q.args, JSON_COMPACT);
+        *changed = text != NULL ? hth_strdup(text) : NULL;
+        free(text);
+        err = *changed != NULL ? HTH_OK : no_memory();
+    }
+    *count = q.n;
+    json_decref(q.args);
+    json_decref(args);
+    return err;
+}
+
+void hth_passed_fini(hearth *handle)
+{
+    for (int i = 0; i < handle->n_spooled; i++) {
+        close(handle->spooled[i]);
+    }
+    hth_free(handle->spooled);
+}
+
+void hth_passed_undo(hearth *handle, const char *changed)
+{
+    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
+    char why[1024];
+    json_t *args = changed != NULL ? json_loads(changed, 0, NULL) : NULL;
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        const json_t *data = json_object_get(args, keys[i]);
+        const char *name = json_string_value(json_object_get(data, "dataset"));
+        if (name != NULL && json_is_true(json_object_get(data, "own"))) {
+            (void)hearth_data_remove(handle, name);
+        }
+    }
+    json_decref(args);
+    hth_fail(HTH_EINVAL, "%s", why);
+}
