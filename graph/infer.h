@@ -150,6 +150,7 @@ hth_err hth_infer_norm_grad(hth_infer *c);
 hth_err hth_infer_first_of_two(hth_infer *c);
 hth_err hth_infer_xent(hth_infer *c);
 hth_err hth_infer_mse(hth_infer *c);
+hth_err hth_infer_bce(hth_infer *c);
 hth_err hth_infer_rnn_grad(hth_infer *c);
 hth_err hth_infer_clip_scale(hth_infer *c);
 hth_err hth_infer_step(hth_infer *c);

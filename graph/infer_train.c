@@ -91,14 +91,39 @@ static hth_err loss_or_grad(hth_infer *c, bool grad)
                 : hth_infer_out(c, 0, hth_infer_dtype(c, 0), &(hth_shape){.rank = 0});
 }
 
-// logits [N, C, ..], labels [N, ..]
+// Weights are a vector along the axis of the classes; `one`: or a single element.
+static hth_err loss_weights(hth_infer *c, int axis, bool one)
+{
+    if (!hth_infer_has(c, 2)) {
+        return HTH_OK;
+    }
+    const hth_shape *w = hth_infer_shape(c, 2);
+    int64_t classes = axis < 0 ? 1 : hth_infer_shape(c, 0)->dim[axis];
+    bool single = one && w->rank == 1 && w->dim[0] == 1;
+    if (!single && (w->rank != 1 || w->dim[0] != classes)) {
+        return hth_infer_disagree(c, "logits", 0, "weights", 2);
+    }
+    return hth_infer_same_dtype(c, 0, 2);
+}
+
+// The attribute `axis` of the classes, counted from the front; -1: the logits have no such axis.
+static int loss_axis(hth_infer *c)
+{
+    int rank = hth_infer_shape(c, 0)->rank;
+    int64_t axis = hth_node_int(c->n, "axis", 1);
+    axis += axis < 0 ? rank : 0;
+    return axis >= 0 && axis < rank ? (int)axis : -1;
+}
+
+// logits [.., C, ..] with the classes along `axis`; labels like them, without it
 hth_err hth_infer_xent(hth_infer *c)
 {
     HTH_TRY(hth_infer_rank(c, 0, 2, HTH_MAX_RANK));
     const hth_shape *x = hth_infer_shape(c, 0), *labels = hth_infer_shape(c, 1);
-    bool agree = labels->rank == x->rank - 1;
+    int axis = loss_axis(c);
+    bool agree = labels->rank == x->rank - 1 && axis >= 0;
     for (int i = 0; agree && i < labels->rank; i++) {
-        agree = labels->dim[i] == x->dim[i == 0 ? 0 : i + 1];
+        agree = labels->dim[i] == x->dim[i < axis ? i : i + 1];
     }
     if (!agree) {
         return hth_infer_disagree(c, "logits", 0, "labels", 1);
@@ -107,7 +132,18 @@ hth_err hth_infer_xent(hth_infer *c)
         return hth_infer_fail(c, HTH_EINVAL, "labels are %s, expected INT64 or INT32",
                               hth_dtype_name(hth_infer_dtype(c, 1)));
     }
+    HTH_TRY(loss_weights(c, axis, false));
     return loss_or_grad(c, c->n->op == HTH_OP_SOFTMAX_XENT_GRAD);
+}
+
+hth_err hth_infer_bce(hth_infer *c)
+{
+    HTH_TRY(hth_infer_same_dtype(c, 0, 1));
+    if (!hth_shape_equal(hth_infer_shape(c, 0), hth_infer_shape(c, 1))) {
+        return hth_infer_disagree(c, "logits", 0, "target", 1);
+    }
+    HTH_TRY(loss_weights(c, loss_axis(c), true));
+    return loss_or_grad(c, c->n->op == HTH_OP_BCE_GRAD);
 }
 
 hth_err hth_infer_mse(hth_infer *c)

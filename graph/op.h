@@ -184,10 +184,12 @@
     X(ELEMENT_GRAD, "ElementGrad", 2, 2, 1, 1) \
     X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 1) \
     X(LOG_SOFTMAX_GRAD, "LogSoftmaxGrad", 2, 2, 1, 1) \
-    X(SOFTMAX_XENT, "SoftmaxXent", 2, 2, 1, 1) \
-    X(SOFTMAX_XENT_GRAD, "SoftmaxXentGrad", 2, 2, 1, 1) \
+    X(SOFTMAX_XENT, "SoftmaxXent", 2, 4, 1, 1) \
+    X(SOFTMAX_XENT_GRAD, "SoftmaxXentGrad", 2, 4, 1, 1) \
     X(MSE, "Mse", 2, 2, 1, 1) \
     X(MSE_GRAD, "MseGrad", 2, 2, 1, 1) \
+    X(BCE, "BceWithLogits", 2, 3, 1, 1) \
+    X(BCE_GRAD, "BceWithLogitsGrad", 2, 3, 1, 1) \
     X(DROPOUT_TRAIN, "DropoutTrain", 2, 2, 1, 1) \
     X(RESIZE_GRAD, "ResizeGrad", 1, 4, 1, 1) \
     X(GATHER_GRAD, "GatherGrad", 2, 2, 1, 1) \

@@ -23,8 +23,9 @@
 #include "graph/autodiff/train_scale.h"
 
 typedef enum hth_train_loss {
-    HTH_LOSS_SOFTMAX_XENT, // over axis 1; integer labels of the remaining axes, ignore_index -100
+    HTH_LOSS_SOFTMAX_XENT, // over one axis; integer labels of the remaining axes, ignore_index -100
     HTH_LOSS_MSE,          // mean over all elements
+    HTH_LOSS_BCE, // sigmoid and binary cross-entropy of each element, mean over all elements
 } hth_train_loss;
 
 typedef enum hth_train_optimizer {
@@ -49,9 +50,13 @@ typedef struct hth_train_options {
     hth_train_phase phase;
     hth_train_optimizer optimizer;
     bool nesterov;
-    float clip_norm;           // > 0: gradients are scaled down to this global norm
-    const char *output;        // the model output that the loss compares; NULL: the first
-    hth_dtype label_dtype;     // of softmax-xent's labels: I64 (also when 0) or I32
+    float clip_norm;       // > 0: gradients are scaled down to this global norm
+    const char *output;    // the model output that the loss compares; NULL: the first
+    hth_dtype label_dtype; // of softmax-xent's labels: I64 (also when 0) or I32
+    int class_axis;        // of the loss's classes: 1 (also when 0) or -1, the last one
+    float label_smoothing; // of softmax-xent, 0 to 1
+    const float *weights; // along that axis, n_weights of them: of softmax-xent's classes, of bce's
+    int n_weights;        // positive targets (1: for all). NULL: all are 1
     const char *const *freeze; // patterns (fnmatch) of parameters that stay as they are
     int n_freeze;
     bool keep_outputs; // the model's outputs are outputs of the step, too
@@ -106,6 +111,10 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
                         const hth_train_options *o, hth_eval_fn eval, void *ctx,
                         hth_train_graph *out);
 void hth_train_graph_fini(hth_train_graph *t);
+
+// hth_train_class_axis finds out which axis of the logits has the classes, if labels are of shape
+// `labels`: 1 or -1. HTH_EINVAL: they fit both, or the output has no classes.
+hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *labels, int *axis);
 
 // hth_train_off makes a model graph that was exported for training one for inference, in place:
 // batch norm uses the running statistics, dropout passes everything. For evaluating and serving

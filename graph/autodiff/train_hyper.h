@@ -7,7 +7,8 @@
 // The hyper parameters' input: f32[HTH_N_HYPER], filled before each step. Formulas are
 // torch.optim's; gradients are first multiplied by GRAD_SCALE (1 / number of accumulated steps) and
 // by the clipping factor. CORRECT1 and CORRECT2 are Adam's 1 - beta^t (t from 1), of the betas as
-// floats.
+// floats. LOSS_NORM is what a cross-entropy of a part of a batch is divided by: the weights of the
+// whole batch's labels, over its parts.
 typedef enum hth_hyper {
     HTH_HYPER_LR,
     HTH_HYPER_BETA1, // momentum's factor, or Adam's beta1
@@ -17,6 +18,7 @@ typedef enum hth_hyper {
     HTH_HYPER_GRAD_SCALE,
     HTH_HYPER_CORRECT1,
     HTH_HYPER_CORRECT2,
+    HTH_HYPER_LOSS_NORM,
     HTH_N_HYPER,
 } hth_hyper;
 

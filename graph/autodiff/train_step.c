@@ -35,7 +35,14 @@ static hth_err infer(hth_graph *g, int node)
     return hth_infer_node(g, node, &wait);
 }
 
-// The labels of logits [N, C, ..] are [N, ..]; a target is like the output.
+// The axis of the classes, counted from the front; -1: there is none.
+static int class_axis(const train_build *t, int output)
+{
+    int rank = t->g->values[output].shape.rank;
+    return t->o->class_axis < 0 ? rank - 1 : rank > 1 ? 1 : -1;
+}
+
+// Labels are like the logits without the axis of the classes; another target is like the output.
 static hth_err add_target(train_build *t, int output)
 {
     hth_graph *g = t->g;
@@ -43,13 +50,14 @@ static hth_err add_target(train_build *t, int output)
     hth_dtype dt = g->values[output].dtype;
     if (t->o->loss == HTH_LOSS_SOFTMAX_XENT) {
         char text[128];
+        int axis = class_axis(t, output);
         if (s.rank < 2) {
             return hth_fail(HTH_EINVAL,
                             "output '%s' has the shape %s; a softmax cross-entropy needs classes "
                             "in dimension 1",
                             g->values[output].name, hth_shape_str(&s, text, sizeof text));
         }
-        memmove(s.dim + 1, s.dim + 2, (size_t)(s.rank - 2) * sizeof s.dim[0]);
+        memmove(s.dim + axis, s.dim + axis + 1, (size_t)(s.rank - axis - 1) * sizeof s.dim[0]);
         s.rank--;
         dt = t->o->label_dtype == HTH_DT_I32 ? HTH_DT_I32 : HTH_DT_I64;
     }
@@ -57,26 +65,106 @@ static hth_err add_target(train_build *t, int output)
     return hth_graph_add_input(g, t->target);
 }
 
-static hth_err add_loss_node(train_build *t, hth_op op, const char *name, int output, int *value)
+// The weights of the loss as a constant; *out -1: there are none.
+static hth_err add_weights(train_build *t, int output, int *out)
 {
-    int node, in[2] = {output, t->target};
+    const hth_value *y = &t->g->values[output];
+    int n = t->o->n_weights, axis = class_axis(t, output);
+    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
+    hth_const *c;
+    *out = -1;
+    if (t->o->weights == NULL) {
+        return HTH_OK;
+    }
+    int64_t classes = axis >= 0 ? y->shape.dim[axis] : 1;
+    if (n != classes && (xent || n != 1)) {
+        char text[128];
+        return hth_fail(
+            HTH_EINVAL, "there are %d %s weights, but output '%s' %s has %lld classes in axis %d",
+            n, xent ? "class" : "positive", y->name, hth_shape_str(&y->shape, text, sizeof text),
+            (long long)classes, axis >= 0 ? axis : 0);
+    }
+    HTH_TRY(hth_const_new(HTH_DT_F32, &(hth_shape){1, {n}}, t->o->weights, &c));
+    hth_err err = hth_graph_add_const(t->g, "hearth.loss.weights", c, out);
+    if (err != HTH_OK) {
+        hth_const_rele(c);
+    }
+    return err;
+}
+
+static hth_err add_loss_node(train_build *t, hth_op op, const char *name, const int in[4],
+                             int *value)
+{
+    int node, n_in = in[3] >= 0 ? 4 : in[2] >= 0 ? 3 : 2;
+    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
     HTH_TRY(hth_graph_add_value(t->g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, value));
-    HTH_TRY(hth_graph_add_node(t->g, op, name, in, 2, value, 1, &node));
+    HTH_TRY(hth_graph_add_node(t->g, op, name, in, n_in, value, 1, &node));
+    hth_node *n = &t->g->nodes[node];
+    if (t->o->loss != HTH_LOSS_MSE) {
+        HTH_TRY(hth_node_set_int(n, "axis", t->o->class_axis < 0 ? -1 : 1));
+    }
+    if (xent && t->o->label_smoothing > 0) {
+        HTH_TRY(hth_node_set_float(n, "smoothing", t->o->label_smoothing));
+    }
     return infer(t->g, node);
 }
 
+// A part of a batch is divided by what the whole batch's labels weigh, which only the caller knows.
 hth_err train_loss(train_build *t, int output, int *grad)
 {
-    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
+    static const hth_op ops[][2] = {
+        [HTH_LOSS_SOFTMAX_XENT] = {HTH_OP_SOFTMAX_XENT, HTH_OP_SOFTMAX_XENT_GRAD},
+        [HTH_LOSS_MSE] = {HTH_OP_MSE, HTH_OP_MSE_GRAD},
+        [HTH_LOSS_BCE] = {HTH_OP_BCE, HTH_OP_BCE_GRAD}};
+    bool parts = t->o->loss == HTH_LOSS_SOFTMAX_XENT && t->o->phase != HTH_TRAIN_WHOLE;
+    int in[4] = {output, -1, -1, parts ? t->hyper : -1};
     if (t->g->values[output].dtype != HTH_DT_F32) {
         return hth_fail(HTH_ENOTSUP, "output '%s' is %s; training is in FP32",
                         t->g->values[output].name, hth_dtype_name(t->g->values[output].dtype));
     }
     HTH_TRY(add_target(t, output));
-    HTH_TRY(
-        add_loss_node(t, xent ? HTH_OP_SOFTMAX_XENT : HTH_OP_MSE, "hearth.loss", output, &t->loss));
-    return add_loss_node(t, xent ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_MSE_GRAD, "hearth.loss.grad",
-                         output, grad);
+    in[1] = t->target;
+    HTH_TRY(add_weights(t, output, &in[2]));
+    HTH_TRY(add_loss_node(t, ops[t->o->loss][0], "hearth.loss", in, &t->loss));
+    return add_loss_node(t, ops[t->o->loss][1], "hearth.loss.grad", in, grad);
+}
+
+static const hth_value *loss_logits(const hth_train_graph *step)
+{
+    const hth_graph *g = step->graph;
+    const hth_value *loss = &g->values[g->outputs[0]];
+    return &g->values[g->nodes[loss->producer].inputs[0]];
+}
+
+static bool labels_fit(const hth_shape *logits, const hth_shape *labels, int axis)
+{
+    bool fit = labels->rank == logits->rank - 1;
+    for (int i = 0; fit && i < labels->rank; i++) {
+        fit = labels->dim[i] == logits->dim[i < axis ? i : i + 1];
+    }
+    return fit;
+}
+
+hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *labels, int *axis)
+{
+    const hth_value *y = loss_logits(step);
+    int last = y->shape.rank - 1;
+    bool front = labels_fit(&y->shape, labels, 1), back = labels_fit(&y->shape, labels, last);
+    char logits[128], given[128];
+    *axis = front || last < 2 ? 1 : -1;
+    if (front != back || last < 2) {
+        return HTH_OK;
+    }
+    hth_shape_str(&y->shape, logits, sizeof logits);
+    hth_shape_str(labels, given, sizeof given);
+    return front ? hth_fail(HTH_EINVAL,
+                            "labels %s fit output '%s' %s with its classes in axis 1 and in the "
+                            "last one: --class-axis 1 or -1 chooses",
+                            given, y->name, logits)
+                 : hth_fail(HTH_EINVAL,
+                            "labels are %s, but output '%s' %s needs one per position: its shape "
+                            "without axis 1, or without the last one",
+                            given, y->name, logits);
 }
 
 // State `what` of parameter slot s, or its copy: an input like the parameter, in a slot of its own.

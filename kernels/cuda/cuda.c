@@ -80,7 +80,8 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_ROW(LAYER_NORM_GRAD, rows_grad), CUDA_ROW(GROUP_NORM_GRAD, rows_grad), CUDA_ROW(LRN_GRAD, lrn),
     CUDA_ROW(RELU_GRAD, element), CUDA_ROW(ELEMENT_GRAD, element), CUDA_ROW(SOFTMAX_GRAD, softmax_grad),
     CUDA_ROW(LOG_SOFTMAX_GRAD, softmax_grad), CUDA_ROW(SOFTMAX_XENT, xent), CUDA_ROW(SOFTMAX_XENT_GRAD, xent),
-    CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_ROW(RESIZE_GRAD, resize),
+    CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(BCE, bce), CUDA_ROW(BCE_GRAD, bce),
+    CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_ROW(RESIZE_GRAD, resize),
     CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_ROW(GRID_SAMPLE_GRAD, sample_grad),
     CUDA_ROW(DET_GRAD, det), CUDA_ROW(RNN_GRAD, rnn_grad), CUDA_ROW(CLIP_SCALE, clip_scale),
     CUDA_ROW(SGD_STEP, step_op), CUDA_ROW(ADAM_STEP, step_op),
@@ -326,7 +327,8 @@ static bool cuda_half_each(const hth_graph *g, const hth_node *n, bool in)
     if (b == hth_cuda_gather_grad) { // sums are added up in the result
         return in;
     }
-    if (n->op == HTH_OP_SOFTMAX_XENT_GRAD || n->op == HTH_OP_MSE_GRAD) { // of losses in f32
+    if (n->op == HTH_OP_SOFTMAX_XENT_GRAD || n->op == HTH_OP_MSE_GRAD ||
+        n->op == HTH_OP_BCE_GRAD) { // of losses in f32
         return !in;
     }
     return b == hth_cuda_conv || b == hth_cuda_matmul || b == hth_cuda_scale_shift ||

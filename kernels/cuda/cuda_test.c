@@ -533,6 +533,7 @@ static const row_case row_cases[] = {
     {HTH_OP_GATHER, "xi", "x", {"axis"}, {0}, false},
     {HTH_OP_MSE_GRAD, "xy", "x", {NULL}, {0}, true},
     {HTH_OP_SOFTMAX_XENT_GRAD, "xl", "x", {NULL}, {0}, true},
+    {HTH_OP_BCE_GRAD, "xyc", "x", {NULL}, {0}, true},
 };
 
 static hth_shape row_shape(char name, int64_t width)

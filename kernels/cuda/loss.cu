@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/loss.cu - cross-entropy, mean squared error, and the gradients' norm. A row's loss
-// by one block, then the sum of all by one; sums of squares by some blocks, then one. Bytes moved:
-// cross-entropy reads a row three times, twice of them from the cache; squares read each operand
-// once.
+// kernels/cuda/loss.cu - cross-entropies, mean squared error, and the gradients' norm. A row's loss
+// by one block, then the sum of all by one; sums over elements by some blocks, then one. Bytes
+// moved: cross-entropy reads a row three times (with label smoothing four), all but the first from
+// the cache; sums over elements read each operand once.
 #include "graph/autodiff/train_hyper.h"
 #include "kernels/cuda/params.h"
 
@@ -39,42 +39,71 @@ HTH_FN void xent_moments(const hth_xent_params *p, const hth_grid *t, int phase,
     }
 }
 
-HTH_KERNEL(hth_xent_rows, hth_xent_params, 5)
+// The weight of a label, NaN: it is no class.
+HTH_FN float xent_weight(const hth_xent_params *p, int64_t label)
 {
-    float *fold = shared + t->n_threads;
+    float w = p->weights != NULL && label >= 0 && label < (int64_t)p->classes ? p->weights[label] : 1;
+    return label >= 0 && label < (int64_t)p->classes ? w : NAN;
+}
+
+HTH_KERNEL(hth_xent_rows, hth_xent_params, 7)
+{
+    float *fold = shared + t->n_threads, *even = fold + 2 * HTH_FOLD;
+    const float *x = xent_row(p, p->x, t->block);
     xent_moments(p, t, phase, shared);
-    if (phase == 4 && t->thread == 0) {
+    if (phase < 4) {
+        return;
+    }
+    float log_sum = logf(hth_fold_sum(fold + HTH_FOLD)), max = hth_fold_max(fold);
+    if (phase == 4 && p->smoothing > 0) {
+        float part = 0;
+        for (uint32_t i = t->thread; i < p->classes; i += t->n_threads) {
+            part += xent_weight(p, i) * (log_sum + max - x[i * p->inner]);
+        }
+        shared[t->thread] = part;
+    } else if (phase == 5 && p->smoothing > 0 && t->thread < HTH_FOLD) {
+        even[t->thread] = hth_fold_share(t, shared);
+    } else if (phase == 6 && t->thread == 0) {
         int64_t label = xent_label(p, t->block);
         float loss = NAN;
         if (label == p->ignore) {
             loss = 0;
         } else if (label >= 0 && label < (int64_t)p->classes) {
-            loss = logf(hth_fold_sum(fold + HTH_FOLD)) + hth_fold_max(fold) -
-                   xent_row(p, p->x, t->block)[label * p->inner];
+            loss = (1 - p->smoothing) * xent_weight(p, label) *
+                   (log_sum + max - x[label * p->inner]);
+            loss += p->smoothing > 0 ? p->smoothing / (float)p->classes * hth_fold_sum(even) : 0;
         }
         p->rows[t->block] = loss;
     }
 }
 
-// One block: the loss (out may be NULL) and how many rows count.
+// One block: the loss (out may be NULL), what the rows' labels weigh, and all classes.
 HTH_KERNEL(hth_xent_sum, hth_xent_params, 3)
 {
-    float *counts = shared + t->n_threads, *fold = counts + t->n_threads, sum = 0, n = 0;
+    float *norms = shared + t->n_threads, *totals = norms + t->n_threads;
+    float *fold = totals + t->n_threads, sum = 0, norm = 0, total = 0;
     if (phase == 0) {
         for (uint32_t i = t->thread; i < p->n_rows; i += t->n_threads) {
+            int64_t label = xent_label(p, i);
             sum += p->rows != NULL ? p->rows[i] : 0;
-            n += xent_label(p, i) != p->ignore;
+            norm += label != p->ignore ? xent_weight(p, label) : 0;
+        }
+        for (uint32_t i = t->thread; i < p->classes && p->weights != NULL; i += t->n_threads) {
+            total += p->weights[i];
         }
         shared[t->thread] = sum;
-        counts[t->thread] = n;
+        norms[t->thread] = norm;
+        totals[t->thread] = total;
     } else if (phase == 1 && t->thread < HTH_FOLD) {
         fold[t->thread] = hth_fold_share(t, shared);
-        fold[HTH_FOLD + t->thread] = hth_fold_share(t, counts);
+        fold[HTH_FOLD + t->thread] = hth_fold_share(t, norms);
+        fold[2 * HTH_FOLD + t->thread] = hth_fold_share(t, totals);
     } else if (phase == 2 && t->thread == 0) {
-        float counted = hth_fold_sum(fold + HTH_FOLD);
-        p->counted[0] = counted;
+        norm = p->hyper != NULL ? p->hyper[HTH_HYPER_LOSS_NORM] : hth_fold_sum(fold + HTH_FOLD);
+        p->counted[0] = norm;
+        p->counted[1] = p->weights != NULL ? hth_fold_sum(fold + 2 * HTH_FOLD) : (float)p->classes;
         if (p->out != NULL) {
-            ((float *)p->out)[0] = hth_fold_sum(fold) / counted;
+            ((float *)p->out)[0] = hth_fold_sum(fold) / norm;
         }
     }
 }
@@ -89,12 +118,14 @@ HTH_KERNEL(hth_xent_grad, hth_xent_params, 5)
     int64_t label = xent_label(p, t->block);
     int counts = label != p->ignore;
     float max = hth_fold_max(fold), sum = hth_fold_sum(fold + HTH_FOLD), n = p->counted[0];
-    float bad = label >= 0 && label < (int64_t)p->classes ? 0 : NAN;
+    float own = (1 - p->smoothing) * xent_weight(p, label);
+    float even = p->smoothing / (float)p->classes, all = own + even * p->counted[1];
     const float *x = xent_row(p, p->x, t->block);
     int64_t dx = x - p->x;
     for (uint32_t i = t->thread; i < p->classes; i += t->n_threads) {
-        float g = (expf(x[i * p->inner] - max) / sum - (i == label ? 1.0f : 0.0f)) / n;
-        hth_set(p->out, dx + (int64_t)i * p->inner, counts ? g + bad : 0, p->half);
+        float g = expf(x[i * p->inner] - max) / sum * all - (i == label ? own : 0);
+        g -= even > 0 ? even * xent_weight(p, i) : 0;
+        hth_set(p->out, dx + (int64_t)i * p->inner, counts ? g / n : 0, p->half);
     }
 }
 
@@ -141,5 +172,39 @@ HTH_KERNEL(hth_mse_grad, hth_squares_params, 1)
 {
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         hth_set(p->out, i, 2 * (p->a[i] - p->b[i]) * p->factor, p->half);
+    }
+}
+
+// The positive target's part of element i, weighted.
+HTH_FN float bce_positive(const hth_bce_params *p, uint32_t i)
+{
+    float w = p->weights == NULL ? 1 : p->weights[i / p->inner % p->classes];
+    return w * p->y[i];
+}
+
+HTH_KERNEL(hth_bce, hth_bce_params, 3)
+{
+    float *fold = shared + t->n_threads, part = 0;
+    if (phase == 0) {
+        for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
+            float positive = bce_positive(p, i), negative = 1 - p->y[i], x = p->x[i];
+            part += negative * (x > 0 ? x : 0) - positive * (x < 0 ? x : 0);
+            part += (negative + positive) * log1pf(expf(-fabsf(x)));
+        }
+        shared[t->thread] = part;
+    } else if (phase == 1 && t->thread < HTH_FOLD) {
+        fold[t->thread] = hth_fold_share(t, shared);
+    } else if (phase == 2 && t->thread == 0) {
+        p->part[t->block] = hth_fold_sum(fold);
+    }
+}
+
+HTH_KERNEL(hth_bce_grad, hth_bce_params, 1)
+{
+    for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
+        float positive = bce_positive(p, i), negative = 1 - p->y[i], x = p->x[i];
+        float e = expf(-fabsf(x)), q = 1 / (1 + e);
+        float g = negative * (x < 0 ? e * q : q) - positive * (x < 0 ? q : e * q);
+        hth_set(p->out, i, g * p->factor, p->half);
     }
 }

@@ -31,7 +31,7 @@
     X(hth_sample_grad_grid, sample) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
-    X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
+    X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) X(hth_bce, loss) X(hth_bce_grad, loss) \
     X(hth_convert, convert) X(hth_transpose, convert) \
     X(hth_last_stats, channels_last) X(hth_last_stats_join, channels_last) \
     X(hth_last_sums, channels_last) X(hth_last_sums_join, channels_last) \
@@ -359,15 +359,27 @@ typedef struct hth_sample_params {
 
 // Cross-entropy over `classes` of x [outer, classes, inner].
 typedef struct hth_xent_params {
-    const float *x;
+    const float *x, *weights, *hyper; // of the classes, NULL: 1; has the divisor, NULL: the labels'
     const void *labels;
     float *rows;    // loss per row, NaN where the label is no class
-    float *counted; // rows that count
+    float *counted; // what the sum is divided by; the sum of all weights
     void *out;      // the loss, f32, or the gradient
     uint32_t n_rows, classes, inner;
     int32_t wide, half; // half: the gradient is bf16
     int64_t ignore;
+    float smoothing;
 } hth_xent_params;
+
+// Binary cross-entropy of the logits x: of a block into part[block], or the gradient into out. An
+// element's weight where it is positive: that of its class (classes of x [outer, classes, inner]).
+typedef struct hth_bce_params {
+    const float *x, *y, *weights; // NULL: 1
+    float *part;
+    void *out;
+    uint32_t n, classes, inner;
+    int32_t half;
+    float factor;
+} hth_bce_params;
 
 // Sums of squares of a, or of a - b: of a block into part[block]; then all parts into out.
 // max_norm > 0: out is the factor that clips gradients, hyper has their scale.

@@ -189,7 +189,8 @@ hth_cuda_build hth_cuda_top_k, hth_cuda_cum_sum, hth_cuda_one_hot, hth_cuda_tril
     hth_cuda_reverse_sequence; // select.c
 hth_cuda_build hth_cuda_gather, hth_cuda_gather_grad, hth_cuda_attention;
 hth_cuda_build hth_cuda_resize; // resize.c
-hth_cuda_build hth_cuda_xent, hth_cuda_mse, hth_cuda_step_op, hth_cuda_clip_scale, hth_cuda_dropout;
+hth_cuda_build hth_cuda_xent, hth_cuda_mse, hth_cuda_bce, hth_cuda_step_op, hth_cuda_clip_scale,
+    hth_cuda_dropout; // train.c
 hth_cuda_build hth_cuda_sample, hth_cuda_sample_grad, hth_cuda_einsum, hth_cuda_line_norm;
 hth_cuda_build hth_cuda_rotary, hth_cuda_det, hth_cuda_hardmax; // rare.c
 hth_cuda_build hth_cuda_constant_of_shape, hth_cuda_eye_like, hth_cuda_arange, hth_cuda_compress,

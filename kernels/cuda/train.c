@@ -11,31 +11,46 @@
 
 static hth_err xent_params(const hth_graph *g, const hth_node *n, hth_xent_params *p)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0), *labels = hth_cuda_in(g, n, 1);
+    const hth_value *x = hth_cuda_in(g, n, 0), *labels = hth_cuda_in(g, n, 1),
+                    *weights = hth_cuda_in(g, n, 2);
     bool grad = n->op == HTH_OP_SOFTMAX_XENT_GRAD;
+    uint32_t outer;
     HTH_TRY(hth_cuda_need_f32(g, n, 1, grad ? 0 : 1));
     HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     p->half = grad && hth_cuda_half(hth_cuda_out(g, n, 0));
     if ((labels->dtype != HTH_DT_I64 && labels->dtype != HTH_DT_I32) || x->shape.rank < 2 ||
-        x->shape.dim[0] * x->shape.dim[1] == 0) {
+        hth_cuda_count(x) == 0) {
         return hth_fail(HTH_ENOTSUP, "labels are %s", hth_dtype_name(labels->dtype));
+    }
+    HTH_TRY(hth_cuda_axis(n, &x->shape, 1, &outer, &p->classes, &p->inner));
+    if (weights != NULL &&
+        (weights->dtype != HTH_DT_F32 || hth_cuda_count(weights) != p->classes)) {
+        return hth_fail(HTH_ENOTSUP, "weights are not one FP32 per class");
     }
     p->wide = labels->dtype == HTH_DT_I64;
     p->n_rows = hth_cuda_count(labels);
-    p->classes = (uint32_t)x->shape.dim[1];
-    p->inner = hth_cuda_count(x) / (uint32_t)x->shape.dim[0] / p->classes;
     p->ignore = hth_node_int(n, "ignore_index", -100);
+    p->smoothing = hth_node_float(n, "smoothing", 0);
     return HTH_OK;
 }
 
-static void xent_add(hth_cuda_seq *s, hth_cuda_kernel_id id, const hth_xent_params *p, bool one,
-                     size_t counted)
+static void loss_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, size_t at, int input)
+{
+    if (hth_cuda_in(g, n, input) != NULL) {
+        hth_cuda_bind(s, at, HTH_CUDA_IN, input, 0);
+    }
+}
+
+static void xent_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, hth_cuda_kernel_id id,
+                     const hth_xent_params *p, bool one, size_t counted)
 {
     unsigned threads = one ? TRAIN_THREADS : hth_cuda_row_threads(p->classes);
     hth_cuda_launch_add(s, id, one ? 1 : p->n_rows, threads,
-                        (2 * threads + 2 * HTH_FOLD) * sizeof(float), p, sizeof *p);
+                        (3 * threads + 3 * HTH_FOLD) * sizeof(float), p, sizeof *p);
     hth_cuda_bind(s, offsetof(hth_xent_params, x), HTH_CUDA_IN, 0, 0);
     hth_cuda_bind(s, offsetof(hth_xent_params, labels), HTH_CUDA_IN, 1, 0);
+    loss_bind(s, g, n, offsetof(hth_xent_params, weights), 2);
+    loss_bind(s, g, n, offsetof(hth_xent_params, hyper), 3);
     hth_cuda_bind(s, offsetof(hth_xent_params, counted), HTH_CUDA_WS, 0, counted);
 }
 
@@ -43,16 +58,16 @@ hth_err hth_cuda_xent(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
 {
     hth_xent_params p = {.n_rows = 0};
     HTH_TRY(xent_params(g, n, &p));
-    size_t counted = hth_cuda_workspace(s, sizeof(float));
+    size_t counted = hth_cuda_workspace(s, 2 * sizeof(float));
     if (n->op == HTH_OP_SOFTMAX_XENT_GRAD) {
-        xent_add(s, HTH_CUDA_hth_xent_sum, &p, true, counted);
-        xent_add(s, HTH_CUDA_hth_xent_grad, &p, false, counted);
+        xent_add(s, g, n, HTH_CUDA_hth_xent_sum, &p, true, counted);
+        xent_add(s, g, n, HTH_CUDA_hth_xent_grad, &p, false, counted);
         hth_cuda_bind(s, offsetof(hth_xent_params, out), HTH_CUDA_OUT, 0, 0);
     } else {
         size_t rows = hth_cuda_workspace(s, p.n_rows * sizeof(float));
-        xent_add(s, HTH_CUDA_hth_xent_rows, &p, false, counted);
+        xent_add(s, g, n, HTH_CUDA_hth_xent_rows, &p, false, counted);
         hth_cuda_bind(s, offsetof(hth_xent_params, rows), HTH_CUDA_WS, 0, rows);
-        xent_add(s, HTH_CUDA_hth_xent_sum, &p, true, counted);
+        xent_add(s, g, n, HTH_CUDA_hth_xent_sum, &p, true, counted);
         hth_cuda_bind(s, offsetof(hth_xent_params, rows), HTH_CUDA_WS, 0, rows);
         hth_cuda_bind(s, offsetof(hth_xent_params, out), HTH_CUDA_OUT, 0, 0);
     }
@@ -104,6 +119,52 @@ hth_err hth_cuda_mse(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
     size_t parts = hth_cuda_workspace(s, TRAIN_PARTS * sizeof(float));
     p.n_parts = squares_add(s, count, 0, 1, parts);
     squares_end(s, &p, parts);
+    return HTH_OK;
+}
+
+static hth_err bce_params(const hth_graph *g, const hth_node *n, hth_bce_params *p)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *weights = hth_cuda_in(g, n, 2);
+    uint32_t outer;
+    HTH_TRY(hth_cuda_need_f32(g, n, 3, n->op == HTH_OP_BCE_GRAD ? 0 : 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 3, 1));
+    p->n = hth_cuda_count(x);
+    p->classes = p->inner = 1;
+    p->factor = p->n > 0 ? 1 / (float)p->n : 0;
+    if (weights == NULL || hth_cuda_count(weights) == 1) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_cuda_axis(n, &x->shape, 1, &outer, &p->classes, &p->inner));
+    return hth_cuda_count(weights) == p->classes
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "weights are not one per class");
+}
+
+hth_err hth_cuda_bce(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+{
+    hth_bce_params p = {.n = 0};
+    HTH_TRY(bce_params(g, n, &p));
+    bool grad = n->op == HTH_OP_BCE_GRAD;
+    uint32_t blocks = (p.n + TRAIN_THREADS - 1) / TRAIN_THREADS;
+    blocks = blocks == 0 ? 1 : blocks > TRAIN_PARTS ? TRAIN_PARTS : blocks;
+    size_t parts = grad ? 0 : hth_cuda_workspace(s, TRAIN_PARTS * sizeof(float));
+    s->moved_bytes += 2 * (size_t)p.n * sizeof(float);
+    if (grad) {
+        p.half = hth_cuda_half(hth_cuda_out(g, n, 0));
+        s->moved_bytes += hth_cuda_bytes(hth_cuda_out(g, n, 0));
+        hth_cuda_launch_add(s, HTH_CUDA_hth_bce_grad, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
+                            sizeof p);
+        hth_cuda_bind(s, offsetof(hth_bce_params, out), HTH_CUDA_OUT, 0, 0);
+    } else {
+        hth_cuda_launch_add(s, HTH_CUDA_hth_bce, blocks, TRAIN_THREADS, TRAIN_FOLDS, &p, sizeof p);
+        hth_cuda_bind(s, offsetof(hth_bce_params, part), HTH_CUDA_WS, 0, parts);
+    }
+    hth_cuda_bind(s, offsetof(hth_bce_params, x), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_bce_params, y), HTH_CUDA_IN, 1, 0);
+    loss_bind(s, g, n, offsetof(hth_bce_params, weights), 2);
+    if (!grad) {
+        squares_end(s, &(hth_squares_params){.n_parts = blocks, .factor = p.factor}, parts);
+    }
     return HTH_OK;
 }
 

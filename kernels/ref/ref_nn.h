@@ -71,6 +71,8 @@
     X(SOFTMAX_XENT_GRAD, ref_softmax_xent, 0) \
     X(MSE, ref_mse, 0) \
     X(MSE_GRAD, ref_mse, 0) \
+    X(BCE, ref_bce, 0) \
+    X(BCE_GRAD, ref_bce, 0) \
     X(DROPOUT_TRAIN, ref_dropout_train, 0) \
     X(RESIZE_GRAD, ref_resize_grad, 0) \
     X(GATHER_GRAD, ref_gather_grad, 0) \

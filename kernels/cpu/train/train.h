@@ -18,6 +18,7 @@ HTH_CPU_PREPARE(cpu_step_prepare); // SgdStep, AdamStep
 HTH_CPU_PREPARE(cpu_clip_scale_prepare);
 HTH_CPU_PREPARE(cpu_xent_prepare); // SoftmaxXent and its gradient
 HTH_CPU_PREPARE(cpu_mse_prepare);  // Mse and its gradient
+HTH_CPU_PREPARE(cpu_bce_prepare);  // BceWithLogits and its gradient
 HTH_CPU_PREPARE(cpu_dropout_prepare);
 HTH_CPU_PREPARE(cpu_layer_norm_grad_prepare);
 HTH_CPU_PREPARE(cpu_group_norm_grad_prepare); // of InstanceNormalization, too

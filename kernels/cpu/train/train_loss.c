@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax cross-entropy over axis 1 and its gradient, on plain tensors. Logits of one position
-// stand `inner` apart: with inner 1 (a class per sample) a row is worked on, otherwise (a class per
-// pixel) up to PIECE positions side by side. The loss is the sum of the units' sums, in their
-// order.
+// Softmax cross-entropy and its gradient, on plain tensors. Logits of one position stand `inner`
+// apart: with inner 1 (a class per sample, or classes in the last axis) a row is worked on,
+// otherwise (a class per pixel) up to PIECE positions side by side. The loss is the sum of the
+// units' sums, in their order.
+//
+// A position with label y is -sum_k t_k log p_k with t_k = even w_k, and (1 - smoothing) w_y more
+// for k = y, where even = smoothing / classes; its gradient p_k sum(t) - t_k. All is divided by the
+// sum of the labels' weights.
 #include "kernels/cpu/train/train.h"
 
 #include "device/cpu/team.h"
+#include "graph/autodiff/train_hyper.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/vector.h"
 
@@ -17,7 +22,8 @@
 typedef struct xent_kernel {
     hth_kernel base;
     int n_threads;
-    bool grad;
+    bool grad, weighted, part; // part: of a batch, the divisor is given
+    float smoothing;
     hth_dtype labels;
     int64_t ignore;
     size_t n, classes, inner, chunks; // images; pieces of an image's positions
@@ -27,7 +33,10 @@ typedef struct xent_job {
     const xent_kernel *k;
     const float *x;
     const void *labels;
-    float *dx, share; // 1 / counted labels
+    const float *weights; // NULL: all are 1
+    float *dx, share;     // 1 / the labels' weights
+    float own, even;      // what the label's class gets of its weight, and each class
+    double total;         // of the weights
     double *sums;
 } xent_job;
 
@@ -111,42 +120,141 @@ HTH_VECTOR(xent_row_grad, (const float *x, float *dx, size_t n, float max, float
     }
 }
 
+// Smoothing, of one position: the sum of w_k (x_k - max).
+HTH_VECTOR(xent_row_even, (const float *x, const float *w, size_t n, float max, float *out),
+           (x, w, n, max, out))
+{
+    float total[LANES] = {0}, s = 0;
+    size_t whole = n / LANES * LANES;
+    for (size_t i = 0; i < whole; i += LANES) {
+        for (size_t l = 0; l < LANES; l++) {
+            total[l] += (w != NULL ? w[i + l] : 1) * (x[i + l] - max);
+        }
+    }
+    for (size_t l = 0; l < LANES; l++) {
+        s += total[l];
+    }
+    for (size_t i = whole; i < n; i++) {
+        s += (w != NULL ? w[i] : 1) * (x[i] - max);
+    }
+    *out = s;
+}
+
+HTH_VECTOR(xent_columns_even,
+           (const float *x, const float *w, size_t classes, size_t inner, size_t n,
+            const float *max, float *out),
+           (x, w, classes, inner, n, max, out))
+{
+    for (size_t i = 0; i < n; i++) {
+        out[i] = 0;
+    }
+    for (size_t c = 0; c < classes; c++) {
+        float weight = w != NULL ? w[c] : 1;
+        for (size_t i = 0; i < n; i++) {
+            out[i] += weight * (x[c * inner + i] - max[i]);
+        }
+    }
+}
+
+// .. and its part of the gradient.
+HTH_VECTOR(xent_row_even_grad, (float *dx, const float *w, size_t n, float even), (dx, w, n, even))
+{
+    for (size_t i = 0; i < n; i++) {
+        dx[i] -= even * (w != NULL ? w[i] : 1);
+    }
+}
+
+HTH_VECTOR(xent_columns_even_grad,
+           (float *dx, const float *w, size_t classes, size_t inner, size_t n, const float *even),
+           (dx, w, classes, inner, n, even))
+{
+    for (size_t c = 0; c < classes; c++) {
+        float weight = w != NULL ? w[c] : 1;
+        for (size_t i = 0; i < n; i++) {
+            dx[c * inner + i] -= even[i] * weight;
+        }
+    }
+}
+
+// The positions that a unit works on.
+typedef struct xent_piece {
+    size_t n, at, label; // positions; of its first logit; of its first label
+    float max[PIECE], sum[PIECE];
+} xent_piece;
+
+static void xent_loss(const xent_job *j, size_t unit, const xent_piece *p)
+{
+    const xent_kernel *k = j->k;
+    const float *x = j->x + p->at;
+    float even[PIECE];
+    double loss = 0;
+    if (k->smoothing > 0 && k->inner == 1) {
+        xent_row_even(x, j->weights, k->classes, p->max[0], even);
+    } else if (k->smoothing > 0) {
+        xent_columns_even(x, j->weights, k->classes, k->inner, p->n, p->max, even);
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        int64_t label = xent_label(k, j->labels, p->label + i);
+        if (label == k->ignore) {
+            continue;
+        }
+        double log_sum = (double)logf(p->sum[i]);
+        double w = j->weights != NULL ? (double)j->weights[label] : 1;
+        loss +=
+            (double)j->own * w * (log_sum + (double)(p->max[i] - x[(size_t)label * k->inner + i]));
+        if (k->smoothing > 0) {
+            loss += (double)j->even * (j->total * log_sum - (double)even[i]);
+        }
+    }
+    j->sums[unit] = loss;
+}
+
+static void xent_grad(const xent_job *j, const xent_piece *p)
+{
+    const xent_kernel *k = j->k;
+    const float *x = j->x + p->at;
+    float *dx = j->dx + p->at, factor[PIECE], even[PIECE], own[PIECE];
+    for (size_t i = 0; i < p->n; i++) {
+        int64_t label = xent_label(k, j->labels, p->label + i);
+        bool counts = label != k->ignore;
+        own[i] = counts ? j->own * (j->weights != NULL ? j->weights[label] : 1) * j->share : 0;
+        even[i] = counts ? j->even * j->share : 0;
+        factor[i] = (own[i] + even[i] * (float)j->total) / p->sum[i];
+    }
+    if (k->inner == 1) {
+        xent_row_grad(x, dx, k->classes, p->max[0], factor[0]);
+    } else {
+        xent_columns_grad(x, dx, k->classes, k->inner, p->n, p->max, factor);
+    }
+    if (k->smoothing > 0 && k->inner == 1) {
+        xent_row_even_grad(dx, j->weights, k->classes, even[0]);
+    } else if (k->smoothing > 0) {
+        xent_columns_even_grad(dx, j->weights, k->classes, k->inner, p->n, even);
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        int64_t label = xent_label(k, j->labels, p->label + i);
+        if (label != k->ignore) {
+            dx[(size_t)label * k->inner + i] -= own[i];
+        }
+    }
+}
+
 static void xent_unit(const xent_job *j, size_t unit)
 {
     const xent_kernel *k = j->k;
     size_t image = unit / k->chunks, first = unit % k->chunks * PIECE;
-    size_t n = k->inner - first < PIECE ? k->inner - first : PIECE;
-    size_t at = image * k->classes * k->inner + first;
-    const float *x = j->x + at;
-    float max[PIECE], sum[PIECE], factor[PIECE];
-    double loss = 0;
+    xent_piece p = {.n = k->inner - first < PIECE ? k->inner - first : PIECE,
+                    .at = image * k->classes * k->inner + first,
+                    .label = image * k->inner + first};
     if (k->inner == 1) {
-        xent_row(x, k->classes, max, sum);
+        xent_row(j->x + p.at, k->classes, p.max, p.sum);
     } else {
-        xent_columns(x, k->classes, k->inner, n, max, sum);
+        xent_columns(j->x + p.at, k->classes, k->inner, p.n, p.max, p.sum);
     }
-    for (size_t i = 0; i < n; i++) {
-        int64_t label = xent_label(k, j->labels, image * k->inner + first + i);
-        factor[i] = label == k->ignore ? 0 : j->share / sum[i];
-        loss += k->grad || label == k->ignore
-                    ? 0
-                    : (double)logf(sum[i]) + (double)(max[i] - x[(size_t)label * k->inner + i]);
-    }
-    if (!k->grad) {
-        j->sums[unit] = loss;
-        return;
-    }
-    float *dx = j->dx + at;
-    if (k->inner == 1) {
-        xent_row_grad(x, dx, k->classes, max[0], factor[0]);
+    if (k->grad) {
+        xent_grad(j, &p);
     } else {
-        xent_columns_grad(x, dx, k->classes, k->inner, n, max, factor);
-    }
-    for (size_t i = 0; i < n; i++) {
-        int64_t label = xent_label(k, j->labels, image * k->inner + first + i);
-        if (label != k->ignore) {
-            dx[(size_t)label * k->inner + i] -= j->share;
-        }
+        xent_loss(j, unit, &p);
     }
 }
 
@@ -160,17 +268,20 @@ static void xent_part(void *arg, int i, int n)
     }
 }
 
-// Labels that count; a label that is no class is an error of the data.
-static hth_err xent_count(const xent_kernel *k, const void *labels, size_t *count)
+// The weights of the labels that count; a label that is no class is an error of the data.
+static hth_err xent_norm(const xent_kernel *k, const xent_job *j, double *sum)
 {
-    *count = 0;
+    *sum = 0;
     for (size_t i = 0; i < k->n * k->inner; i++) {
-        int64_t label = xent_label(k, labels, i);
-        if (label != k->ignore && (label < 0 || label >= (int64_t)k->classes)) {
+        int64_t label = xent_label(k, j->labels, i);
+        if (label == k->ignore) {
+            continue;
+        }
+        if (label < 0 || label >= (int64_t)k->classes) {
             return hth_fail(HTH_EINVAL, "label %" PRId64 " is outside of %zu classes", label,
                             k->classes);
         }
-        *count += label != k->ignore;
+        *sum += j->weights != NULL ? (double)j->weights[label] : 1;
     }
     return HTH_OK;
 }
@@ -178,19 +289,61 @@ static hth_err xent_count(const xent_kernel *k, const void *labels, size_t *coun
 static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const xent_kernel *k = (const xent_kernel *)base;
-    xent_job j = {k, a->in[0], a->in[1], a->out[0], 0, a->workspace};
-    size_t counted, units = k->n * k->chunks;
-    HTH_TRY(xent_count(k, j.labels, &counted));
-    j.share = 1.0F / (float)counted;
+    xent_job j = {.k = k,
+                  .x = a->in[0],
+                  .labels = a->in[1],
+                  .weights = k->weighted ? a->in[2] : NULL,
+                  .dx = a->out[0],
+                  .own = 1 - k->smoothing,
+                  .even = k->smoothing / (float)k->classes,
+                  .total = (double)k->classes,
+                  .sums = a->workspace};
+    double norm;
+    HTH_TRY(xent_norm(k, &j, &norm));
+    if (k->part) {
+        norm = (double)((const float *)a->in[3])[HTH_HYPER_LOSS_NORM];
+    }
+    if (k->weighted) {
+        j.total = 0;
+        for (size_t c = 0; c < k->classes; c++) {
+            j.total += (double)j.weights[c];
+        }
+    }
+    j.share = 1.0F / (float)norm;
     hth_cpu_share(k->n_threads, k->n * k->classes * k->inner * 8, xent_part, &j);
     if (!k->grad) {
         double loss = 0;
-        for (size_t u = 0; u < units; u++) {
+        for (size_t u = 0; u < k->n * k->chunks; u++) {
             loss += j.sums[u];
         }
-        *(float *)a->out[0] = (float)(loss / (double)counted);
+        *(float *)a->out[0] = (float)(loss / norm);
     }
     return HTH_OK;
+}
+
+static bool xent_has(const hth_node *n, int input)
+{
+    return input < n->n_inputs && n->inputs[input] >= 0;
+}
+
+// Images, classes and positions of the logits.
+static hth_err xent_shape(xent_kernel *k, const hth_graph *g, const hth_node *n)
+{
+    const hth_value *x = &g->values[n->inputs[0]], *labels = &g->values[n->inputs[1]];
+    int64_t axis = hth_node_int(n, "axis", 1);
+    axis += axis < 0 ? x->shape.rank : 0;
+    k->n = k->inner = 1;
+    for (int i = 0; i < x->shape.rank; i++) {
+        *(i < axis ? &k->n : i > axis ? &k->inner : &k->classes) *= (size_t)x->shape.dim[i];
+    }
+    k->chunks = (k->inner + PIECE - 1) / PIECE;
+    bool agree = (size_t)hth_shape_elements(&labels->shape) == k->n * k->inner;
+    if (k->weighted) {
+        const hth_value *w = &g->values[n->inputs[2]];
+        agree = agree && (size_t)hth_shape_elements(&w->shape) == k->classes;
+    }
+    return agree ? HTH_OK
+                 : hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", n->name);
 }
 
 hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -199,22 +352,18 @@ hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     const hth_value *x = &g->values[n->inputs[0]], *labels = &g->values[n->inputs[1]];
     xent_kernel k = {.n_threads = d->props.n_threads,
                      .grad = n->op == HTH_OP_SOFTMAX_XENT_GRAD,
+                     .weighted = xent_has(n, 2),
+                     .part = xent_has(n, 3),
+                     .smoothing = hth_node_float(n, "smoothing", 0),
                      .labels = labels->dtype,
                      .ignore = hth_node_int(n, "ignore_index", -100),
-                     .inner = 1};
+                     .classes = 1};
     if (algorithm != NULL || n->n_post > 0 || x->shape.rank < 2 || !cpu_plain_f32(g, n, 1) ||
+        (k.weighted && g->values[n->inputs[2]].dtype != HTH_DT_F32) ||
         (labels->dtype != HTH_DT_I32 && labels->dtype != HTH_DT_I64)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
     }
-    k.n = (size_t)x->shape.dim[0];
-    k.classes = (size_t)x->shape.dim[1];
-    for (int i = 2; i < x->shape.rank; i++) {
-        k.inner *= (size_t)x->shape.dim[i];
-    }
-    k.chunks = (k.inner + PIECE - 1) / PIECE;
-    if ((size_t)hth_shape_elements(&labels->shape) != k.n * k.inner) {
-        return hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", n->name);
-    }
+    HTH_TRY(xent_shape(&k, g, n));
     k.base = (hth_kernel){.run = xent_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "pieces",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators of a training step against the reference, in every layout, at sizes around those of
 // blocks and vectors, in place and not, with one thread and with several.
+#include "graph/autodiff/train_hyper.h"
 #include "kernels/cpu/fixture.h"
 
 static const hth_layout layouts[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C16, HTH_LAYOUT_C8};
@@ -162,8 +163,8 @@ static void optimizer_steps(void **state)
             in[3] = fixture_const_of(&f, HTH_DT_F32, s, v);
             hth_free(v);
         }
-        const float hyper[] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
-        in[h] = fixture_const_of(&f, HTH_DT_F32, SHAPE(8), hyper);
+        const float hyper[HTH_N_HYPER] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        in[h] = fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper);
         in[h + 1] = fixture_value(&f, SHAPE(1));
         int n_out = adam ? 3 : in[2] < 0 ? 1 : 2;
         hth_node *n = fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1 + clip,
@@ -179,8 +180,8 @@ static void clip_scale(void **state)
     for (size_t i = 0; i < 4; i++) {
         fixture f;
         fixture_open(&f, 51 + i);
-        const float hyper[] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
-        int in[4] = {fixture_const_of(&f, HTH_DT_F32, SHAPE(8), hyper),
+        const float hyper[HTH_N_HYPER] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        int in[4] = {fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper),
                      fixture_value(&f, SHAPE(33, 17)), fixture_value(&f, SHAPE(5)),
                      fixture_value(&f, SHAPE(100, 1000))};
         int out = fixture_value(&f, SHAPE(1));
@@ -210,6 +211,68 @@ static void cross_entropy(void **state)
             fixture_node(&f, grad ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_SOFTMAX_XENT, in, 2, &out, 1);
         hth_node_set_int(n, "ignore_index", 1);
         fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
+    }
+}
+
+// Classes in the last axis, weights of classes, label smoothing, and the divisor of a batch that is
+// taken in parts, all together and each alone.
+static void cross_entropy_options(void **state)
+{
+    (void)state;
+    static const hth_shape shapes[] = {
+        {3, {3, 4, 9}}, {3, {2, 5, 1000}}, {2, {6, 33}}, {4, {2, 7, 20, 21}}};
+    for (size_t i = 0; i < 4 * 2 * 2 * 8; i++) {
+        fixture f;
+        hth_shape x = shapes[i / 32], y = x;
+        bool grad = i / 8 % 2, last = i / 16 % 2, weighted = i % 2, part = i / 4 % 2;
+        int axis = last ? x.rank - 1 : 1;
+        fixture_open(&f, 131 + i);
+        y.rank--;
+        memmove(y.dim + axis, y.dim + axis + 1, (size_t)(y.rank - axis) * sizeof y.dim[0]);
+        f.limit = x.dim[axis];
+        int in[4] = {fixture_value(&f, x), fixture_value(&f, y), -1, -1};
+        float weights[1000], hyper[HTH_N_HYPER] = {[HTH_HYPER_LOSS_NORM] = 3.25F};
+        for (int k = 0; k < 1000; k++) {
+            weights[k] = k % 7 == 3 ? 0 : fabsf(fixture_random(&f)) + 0.1F;
+        }
+        f.graph->values[in[1]].dtype = HTH_DT_I64;
+        if (weighted) {
+            in[2] = fixture_const_of(&f, HTH_DT_F32, SHAPE(x.dim[axis]), weights);
+        }
+        if (part) {
+            in[3] = fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper);
+        }
+        int out = fixture_value(&f, grad ? x : (hth_shape){.rank = 0});
+        hth_node *n =
+            fixture_node(&f, grad ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_SOFTMAX_XENT, in, 4, &out, 1);
+        hth_node_set_int(n, "axis", last ? -1 : 1);
+        hth_node_set_float(n, "smoothing", i / 2 % 2 ? 0.3F : 0);
+        hth_node_set_int(n, "ignore_index", 1);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
+    }
+}
+
+// One weight for all, one per class in axis 1 and in the last; logits so large that exp would
+// overflow.
+static void binary_cross_entropy(void **state)
+{
+    (void)state;
+    static const hth_shape shapes[] = {
+        {1, {7}}, {2, {17, 1003}}, {4, {2, 3, 64, 65}}, {3, {5, 6, 4}}};
+    for (size_t i = 0; i < 4 * 2 * 4; i++) {
+        fixture f;
+        hth_shape s = shapes[i / 8];
+        bool grad = i / 4 % 2;
+        int how = (int)(i % 4), axis = how == 3 ? s.rank - 1 : 1;
+        fixture_open(&f, 17 + i);
+        f.spike = i % 2 ? 200 : -200;
+        int64_t count = how == 1 || s.rank == 1 ? 1 : s.dim[axis];
+        int in[3] = {fixture_value(&f, s), fixture_value(&f, s), -1};
+        in[2] = how > 0 ? fixture_const(&f, SHAPE(count)) : -1;
+        int out = fixture_value(&f, grad ? s : (hth_shape){.rank = 0});
+        hth_node *n = fixture_node(&f, grad ? HTH_OP_BCE_GRAD : HTH_OP_BCE, in, 3, &out, 1);
+        hth_node_set_int(n, "axis", how == 3 ? -1 : 1);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 3e-6);
     }
 }
 
@@ -377,6 +440,8 @@ int main(void)
         cmocka_unit_test(optimizer_steps),
         cmocka_unit_test(clip_scale),
         cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(cross_entropy_options),
+        cmocka_unit_test(binary_cross_entropy),
         cmocka_unit_test(labels_outside_are_refused),
         cmocka_unit_test(dropout),
         cmocka_unit_test(layer_norm_grad),
