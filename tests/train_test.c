@@ -10,15 +10,30 @@
 
 #define FOLDER "tests/data/train/"
 
-// The script's formulas.
-static void fill(hth_tensor *t, int64_t seed, int64_t classes)
+// The script's formulas. Label 3 of every `ignored` counts for nothing.
+static void fill_target(hth_tensor *t, int64_t seed, int64_t classes, int ignored)
 {
     for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
-        if (t->dtype == HTH_DT_I64) {
+        if (t->dtype == HTH_DT_I64 && ignored > 0 && i % ignored == 3) {
+            ((int64_t *)t->data)[i] = -100;
+        } else if (t->dtype == HTH_DT_I64) {
             ((int64_t *)t->data)[i] = (i * 7 + seed * 5 + i / 3) % classes;
         } else {
             ((float *)t->data)[i] = (float)((i * 37 + seed * 101 + i / 7 * 13) % 67 - 33) / 32;
         }
+    }
+}
+
+static void fill(hth_tensor *t, int64_t seed, int64_t classes)
+{
+    fill_target(t, seed, classes, 0);
+}
+
+// .. of a target that is true or false
+static void threshold(hth_tensor *t)
+{
+    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
+        ((float *)t->data)[i] = ((float *)t->data)[i] > 0;
     }
 }
 
@@ -47,13 +62,37 @@ typedef struct recipe {
     char loss[16], optimizer[16];
     float lr, beta1, decay, clip, nesterov;
     int steps;
+    float smoothing, weights[64];
+    int ignored, axis, n_weights;
 } recipe;
+
+static recipe recipe_read(FILE *f)
+{
+    recipe r = {.axis = 0};
+    assert_int_equal(fscanf(f, "%15s %15s %f %f %f %f %f %d", r.loss, r.optimizer, &r.lr, &r.beta1,
+                            &r.decay, &r.clip, &r.nesterov, &r.steps),
+                     8);
+    if (fscanf(f, " options %f %d %d %d", &r.smoothing, &r.ignored, &r.axis, &r.n_weights) == 4) {
+        assert_in_range(r.n_weights, 0, 64);
+        for (int i = 0; i < r.n_weights; i++) {
+            assert_int_equal(fscanf(f, "%f", &r.weights[i]), 1);
+        }
+    }
+    return r;
+}
 
 static hth_train_options options_of(const recipe *r)
 {
     static const char *const name[] = {"sgd", "momentum", "adam", "adamw"};
-    hth_train_options o = {.clip_norm = r->clip, .nesterov = r->nesterov != 0};
-    o.loss = strcmp(r->loss, "mse") == 0 ? HTH_LOSS_MSE : HTH_LOSS_SOFTMAX_XENT;
+    hth_train_options o = {.clip_norm = r->clip,
+                           .nesterov = r->nesterov != 0,
+                           .class_axis = r->axis,
+                           .label_smoothing = r->smoothing,
+                           .weights = r->n_weights > 0 ? r->weights : NULL,
+                           .n_weights = r->n_weights};
+    o.loss = strcmp(r->loss, "mse") == 0   ? HTH_LOSS_MSE
+             : strcmp(r->loss, "bce") == 0 ? HTH_LOSS_BCE
+                                           : HTH_LOSS_SOFTMAX_XENT;
     for (int i = 0; i < 4; i++) {
         o.optimizer = strcmp(name[i], r->optimizer) == 0 ? (hth_train_optimizer)i : o.optimizer;
     }
@@ -141,15 +180,12 @@ static void run_passes(hth_graph *g)
 static void train_with(const char *name, int64_t classes_in, int64_t classes, bool passes)
 {
     char path[128], what[256];
-    recipe r;
     double want;
     hth_train_graph t;
     snprintf(path, sizeof path, FOLDER "%s.txt", name);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    assert_int_equal(fscanf(f, "%15s %15s %f %f %f %f %f %d", r.loss, r.optimizer, &r.lr, &r.beta1,
-                            &r.decay, &r.clip, &r.nesterov, &r.steps),
-                     8);
+    const recipe r = recipe_read(f);
     hth_graph *g = load(name);
     hth_tensor in = batch_of_4(g);
     hth_train_options o = options_of(&r);
@@ -162,7 +198,11 @@ static void train_with(const char *name, int64_t classes_in, int64_t classes, bo
     train_run run = run_open(&t);
     for (int i = 0; i < r.steps; i++) {
         fill(run_input(&run, 0), i, classes_in);
-        fill(run_input(&run, t.target), o.loss == HTH_LOSS_MSE ? i + 9 : i, classes);
+        bool floats = o.loss != HTH_LOSS_SOFTMAX_XENT, next = o.class_axis < 0;
+        fill_target(run_input(&run, t.target), floats ? i + 9 : i + next, classes, r.ignored);
+        if (o.loss == HTH_LOSS_BCE) {
+            threshold(run_input(&run, t.target));
+        }
         set_hyper(run_input(&run, t.hyper)->data, &r, i);
         assert_int_equal(fscanf(f, " loss %lf", &want), 1);
         snprintf(what, sizeof what, "loss %d", i + 1);
@@ -214,6 +254,16 @@ static void test_others(void **state)
     train("rnn_sgd", 0, 3);
     train("mlp_sgd", 0, 0);
     train("mlp_inference", 0, 0);
+}
+
+// Classes in axis 1 and in the last, weights, label smoothing, labels that are ignored; BCE.
+static void test_losses(void **state)
+{
+    train("tokens_adamw", 30, 30);
+    train("unet_weighted", 0, 3);
+    train("net_smooth", 0, 4);
+    train("net_bce", 0, 0);
+    train("mlp_bce", 0, 0);
 }
 
 static int count_op(const hth_graph *g, hth_op op)
@@ -512,11 +562,17 @@ static void test_dropout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolutional), cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_others),        cmocka_unit_test(test_shape_of_the_graph),
-        cmocka_unit_test(test_copies),        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_convolutional),
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_shape_of_the_graph),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_freeze),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models trained for a few steps by PyTorch: tests/data/train/NAME.onnx (exported for training, or for inference) and NAME.txt, which
-says how it was trained, the loss of each step, and the norm of every parameter and running statistic in the end (not of the 50-step runs: Adam
+says how it was trained (options of the loss in a second line: smoothing, which labels are ignored, the axis of the classes, weights), the loss of each step, and the norm of every parameter and running statistic in the end (not of the 50-step runs: Adam
 makes a random walk of the rounding errors that are all the gradient of a bias in front of batch norm).
 usage: make_train_models.py OUT-DIR     Data are formulas that tests/train_test.c knows, too. Dropout has p = 0: its masks are our own."""
 import sys, warnings
@@ -21,6 +21,15 @@ def floats(shape, seed):
 def labels(shape, n, seed):
     i = np.arange(np.prod(shape), dtype=np.int64)
     return torch.from_numpy(((i * 7 + seed * 5 + i // 3) % n).reshape(shape))
+
+
+def bits(shape, seed): return (floats(shape, seed) > 0).float()
+
+
+def ignore(t, every):
+    """Label 3 of every `every` counts for nothing."""
+    i = torch.arange(t.numel()).reshape(t.shape)
+    return torch.where(i % every == 3, -100, t) if every else t
 
 
 class Block(nn.Module):
@@ -46,6 +55,15 @@ class UNet(nn.Module):
     def forward(s, x):
         a = s.d1(x); b = s.d2(s.p(a))
         return s.o(s.c(torch.cat([a, s.u(b)], 1)))
+
+
+class Tokens(nn.Module):
+    """A language model as it is exported: logits (N, T, V)."""
+    def __init__(s):
+        super().__init__()
+        s.e, s.p = nn.Embedding(30, 16), nn.Parameter(torch.randn(1, 9, 16) * .1)
+        s.l, s.h = nn.TransformerEncoderLayer(16, 2, 32, 0.0, 'gelu', batch_first=True), nn.Linear(16, 30)
+    def forward(s, x): return s.h(s.l(s.e(x) + s.p[:, :x.shape[1]]))
 
 
 class Encoder(nn.Module):
@@ -94,7 +112,22 @@ CASES = {  # name: model, x, y, loss, optimizer, settings, exported for training
     'gru_sgd': (lambda: Recurrent(nn.GRU), series, lambda i: labels((4,), 3, i), 'xent', 'sgd', dict(lr=.1), True),
     'rnn_sgd': (lambda: Recurrent(nn.RNN), series, lambda i: labels((4,), 3, i), 'xent', 'sgd', dict(lr=.1), True),
 }
+CASES |= {
+    'tokens_adamw': (Tokens, lambda i: labels((4, 7), 30, i), lambda i: labels((4, 7), 30, i + 1), 'xent', 'adamw', dict(lr=.01, decay=.05, smoothing=.1, ignored=5, axis=-1, weights=[.5 + k % 4 * .5 for k in range(30)]), True),
+    'unet_weighted': (UNet, image, lambda i: labels((4, 12, 12), 3, i), 'xent', 'adam', dict(lr=.01, decay=.01, smoothing=.2, ignored=7, axis=1, weights=[1., .25, 2.]), True),
+    'net_smooth': (Net, image, classes, 'xent', 'sgd', dict(lr=.05, smoothing=.1), True),
+    'net_bce': (Net, image, lambda i: bits((4, 4), i + 9), 'bce', 'momentum', dict(lr=.05, beta1=.9, weights=[1., 2., .5, 3.]), True),
+    'mlp_bce': (MLP, lambda i: floats((4, 12), i), lambda i: bits((4, 2), i + 9), 'bce', 'sgd', dict(lr=.1), True),
+}
 STEPS = 6
+
+
+def criterion(loss, s):
+    w = torch.tensor(s['weights']) if 'weights' in s else None
+    if loss == 'xent':
+        f = nn.CrossEntropyLoss(w, label_smoothing=s.get('smoothing', 0.))
+        return lambda y, t: f(y.movedim(-1, 1) if s.get('axis') == -1 else y, ignore(t, s.get('ignored', 0)))
+    return nn.BCEWithLogitsLoss(pos_weight=w) if loss == 'bce' else nn.MSELoss()
 
 
 def optimizer(kind, m, s):
@@ -113,9 +146,10 @@ def make(name, out):
     torch.manual_seed(3); m = maker().train(); state = m.state_dict()
     for w in onnx.load(f'{out}/{name}.onnx').graph.initializer:  # tracing has moved the running statistics
         if 'running' in w.name: state[w.name].copy_(torch.from_numpy(onnx.numpy_helper.to_array(w).copy()))
-    o = optimizer(kind, m, s); f = nn.CrossEntropyLoss() if loss == 'xent' else nn.MSELoss()
+    o = optimizer(kind, m, s); f = criterion(loss, s)
     with open(f'{out}/{name}.txt', 'w') as t:
         print(loss, kind, *(s.get(k, 0.) for k in ('lr', 'beta1', 'decay', 'clip', 'nesterov')), s.get('steps', STEPS), file=t)
+        if {'smoothing', 'ignored', 'axis', 'weights'} & set(s): print('options', s.get('smoothing', 0.), s.get('ignored', 0), s.get('axis', 0), len(s.get('weights', [])), *s.get('weights', []), file=t)
         for i in range(s.get('steps', STEPS)):
             o.zero_grad(); l = f(m(x(i)), y(i)); l.backward()
             if s.get('clip'): nn.utils.clip_grad_norm_(m.parameters(), s['clip'])
