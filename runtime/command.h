@@ -25,7 +25,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// ---- arguments: each means the same in every command
+// ---- arguments: each means the same in every command, but "keep": whether a model stays loaded, or
+// whose parameters a job's result has
 
 // ANY: a document, a file or a number whose reader says what is wrong with it.
 typedef enum hth_argument_type {
@@ -46,6 +47,8 @@ typedef enum hth_argument_type {
     X(BETA2,            "beta2",            HTH_ARGUMENT_ANY)                                      \
     X(BUDGET,           "budget",           HTH_ARGUMENT_TEXT)                                     \
     X(CHECKPOINT_EVERY, "checkpoint-every", HTH_ARGUMENT_ANY)                                      \
+    X(CLASS_AXIS,       "class-axis",       HTH_ARGUMENT_NUMBER)                                   \
+    X(CLASS_WEIGHTS,    "class-weights",    HTH_ARGUMENT_ANY)                                      \
     X(CLIP,             "clip",             HTH_ARGUMENT_ANY)                                      \
     X(DATA,             "data",             HTH_ARGUMENT_ANY)                                      \
     X(DELAY_US,         "delay_us",         HTH_ARGUMENT_ANY)                                      \
@@ -57,7 +60,8 @@ typedef enum hth_argument_type {
     X(HOLD_OUT,         "hold-out",         HTH_ARGUMENT_ANY)                                      \
     X(ID,               "id",               HTH_ARGUMENT_NUMBER)                                   \
     X(JOB,              "job",              HTH_ARGUMENT_TEXT)                                     \
-    X(KEEP,             "keep",             HTH_ARGUMENT_SWITCH)                                   \
+    X(KEEP,             "keep",             HTH_ARGUMENT_SWITCH | HTH_ARGUMENT_TEXT)                                   \
+    X(LABEL_SMOOTHING,  "label-smoothing",  HTH_ARGUMENT_ANY)                                      \
     X(LOSS,             "loss",             HTH_ARGUMENT_TEXT)                                     \
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
     X(MAX,              "max",              HTH_ARGUMENT_ANY)                                      \
@@ -71,10 +75,12 @@ typedef enum hth_argument_type {
     X(ON,               "on",               HTH_ARGUMENT_TEXT)                                     \
     X(OPTIMIZER,        "optimizer",        HTH_ARGUMENT_TEXT)                                     \
     X(OUT,              "out",              HTH_ARGUMENT_ANY)                                      \
+    X(PATIENCE,         "patience",         HTH_ARGUMENT_ANY)                                      \
     X(PIN,              "pin",              HTH_ARGUMENT_SWITCH)                                   \
     X(PLAN_MS,          "plan-ms",          HTH_ARGUMENT_NUMBER)                                   \
     X(POINTS,           "points",           HTH_ARGUMENT_NUMBER)                                   \
     X(POLICY,           "policy",           HTH_ARGUMENT_TEXT)                                     \
+    X(POS_WEIGHT,       "pos-weight",       HTH_ARGUMENT_ANY)                                      \
     X(PRECISION,        "precision",        HTH_ARGUMENT_TEXT)                                     \
     X(PREFERRED,        "preferred",        HTH_ARGUMENT_ANY)                                      \
     X(PRIORITY,         "priority",         HTH_ARGUMENT_ANY)                                      \
@@ -126,13 +132,15 @@ _Static_assert(HTH_ARGUMENTS <= 64, "a row's arguments are the bits of a uint64_
 // Of a training step.
 #define HTH_TAKES_STEP                                                                             \
     (HTH_TAKES_PROGRAM | HTH_TAKES(ACCUMULATE) | HTH_TAKES(BETA1) | HTH_TAKES(BETA2) |             \
-     HTH_TAKES(CHECKPOINT_EVERY) | HTH_TAKES(CLIP) | HTH_TAKES(DATA) | HTH_TAKES(EPOCHS) |         \
-     HTH_TAKES(EPS) | HTH_TAKES(EVAL) | HTH_TAKES(FREEZE) | HTH_TAKES(HOLD_OUT) |                  \
+     HTH_TAKES(CHECKPOINT_EVERY) | HTH_TAKES(CLASS_AXIS) | HTH_TAKES(CLASS_WEIGHTS) |              \
+     HTH_TAKES(CLIP) | HTH_TAKES(DATA) | HTH_TAKES(EPOCHS) | HTH_TAKES(EPS) | HTH_TAKES(EVAL) |    \
+     HTH_TAKES(FREEZE) | HTH_TAKES(HOLD_OUT) | HTH_TAKES(KEEP) | HTH_TAKES(LABEL_SMOOTHING) |      \
      HTH_TAKES(LOSS) | HTH_TAKES(LR) | HTH_TAKES(MEAN) | HTH_TAKES(MOMENTUM) |                     \
-     HTH_TAKES(NESTEROV) | HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PLAN_MS) |     \
-     HTH_TAKES(POLICY) | HTH_TAKES(PROFILE) | HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) |              \
-     HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) | HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) |               \
-     HTH_TAKES(SPILL) | HTH_TAKES(STD) | HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | \
+     HTH_TAKES(NESTEROV) | HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PATIENCE) |    \
+     HTH_TAKES(PLAN_MS) | HTH_TAKES(POLICY) | HTH_TAKES(POS_WEIGHT) | HTH_TAKES(PROFILE) |         \
+     HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) | HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) |               \
+     HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(STD) |                   \
+     HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) |                                     \
      HTH_TAKES(WEIGHT_DECAY) | HTH_TAKES(WRITE_PROFILE))
 
 // ---- commands

@@ -20,7 +20,16 @@ typedef enum hth_schedule_kind {
     HTH_RATE_STEP,   // times `gamma` every `every` epochs (torch.optim.lr_scheduler.StepLR)
     HTH_RATE_COSINE, // half a cosine down to 0 over all steps (CosineAnnealingLR, called each step)
     HTH_RATE_LINEAR, // in a line down to 0 over all steps
+    HTH_RATE_EXPONENTIAL, // times `gamma` every epoch (ExponentialLR)
+    HTH_RATE_ONE_CYCLE, // from lr / 25 up to lr and down to lr / 250,000 (OneCycleLR, its defaults)
 } hth_schedule_kind;
+
+// Whose parameters are the result.
+typedef enum hth_train_keep {
+    HTH_KEEP_LAST, // the last step's
+    HTH_KEEP_BEST, // those of the epoch with the least held-out loss
+    HTH_KEEP_BEST_ACCURACY,
+} hth_train_keep;
 
 // Samples: {"dataset": NAME} of the store, or a file: "PATH", or {"file": NAME, "descriptor": I,
 // "path": PATH}, which a client has passed as descriptor I of its request; with a path the file can
@@ -35,9 +44,10 @@ typedef struct hth_train_file {
 // What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).
 typedef struct hth_train_spec {
     const char *model;
-    hth_train_file data; // none: one synthetic batch
-    const char *save_as; // the model that gets the result as a new version; NULL: `model`
-    hth_train_options options;
+    hth_train_file data;       // none: one synthetic batch
+    const char *save_as;       // the model that gets the result as a new version; NULL: `model`
+    hth_train_options options; // without weights: a trainer has them (hth_trainer_options)
+    const json_t *weights;     // of classes or positive targets: numbers. NULL: all are 1
     const char *freeze[HTH_TRAIN_MAX_FREEZE]; // what options.freeze points to
     hth_schedule_kind schedule;
     double gamma;
@@ -50,6 +60,8 @@ typedef struct hth_train_spec {
     bool resume;         // begin at the last one, if there is one
     double hold_out;     // share of the data that is evaluated, not trained on
     hth_train_file eval; // more data to evaluate
+    hth_train_keep keep;
+    int64_t patience; // epochs without a better evaluation that end the job; 0: it makes all steps
     uint64_t seed;
     bool shuffle;
     const char *spill;     // directory for what leaves the device; NULL: memory
@@ -109,6 +121,11 @@ int64_t hth_trainer_classes(const hth_trainer *trainer);
 // hth_trainer_whole says that its batches are never taken in parts: the model's samples depend on
 // each other.
 bool hth_trainer_whole(const hth_trainer *trainer);
+// hth_trainer_options is spec->options with the weights of its loss, which the trainer has.
+hth_train_options hth_trainer_options(const hth_trainer *trainer);
+// hth_trainer_class_axis is hth_train_class_axis for labels of shape `labels` on such inputs.
+hth_err hth_trainer_class_axis(hth_trainer *trainer, const hth_tensor *inputs,
+                               const hth_shape *labels, int *axis);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *trainer, const hth_tensor *inputs, hth_tensor *target);
 // hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change
@@ -120,12 +137,20 @@ hth_err hth_trainer_finite(hth_trainer *trainer);
 // hth_trainer_bytes is how many bytes of files the store gets by hth_trainer_publish at most, and
 // by one checkpoint.
 void hth_trainer_bytes(const hth_trainer *trainer, uint64_t *result, uint64_t *state);
-// hth_trainer_publish stores the parameters as a new version of spec->save_as.
+// hth_trainer_publish stores the parameters, or those that were kept, as a new version of
+// spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *trainer, int *version);
 
+// hth_trainer_keep_open takes memory, or with spec->spill a file, for a copy of the model's
+// parameters and statistics; hth_trainer_keep makes them as they are now the result, whatever steps
+// come after. hth_trainer_keeps: there is such a copy.
+hth_err hth_trainer_keep_open(hth_trainer *trainer);
+hth_err hth_trainer_keep(hth_trainer *trainer);
+bool hth_trainer_keeps(const hth_trainer *trainer);
+
 // hth_trainer_state tells all slots but copies of parameters (count; the table is to be freed by
-// hth_free) as they are now; valid until the next call. hth_trainer_restore sets them, and the
-// number of steps that made them so.
+// hth_free) as they are now, then what was kept; valid until the next call. hth_trainer_restore
+// sets them, and the number of steps that made them so.
 hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count);
 hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest,
                             uint64_t steps);
@@ -136,8 +161,9 @@ double hth_train_rate(const hth_train_spec *spec, int64_t step, int64_t steps, i
 // A job runs in turns of one step, so that requests are served in between.
 typedef struct hth_train_job hth_train_job;
 // What is told after every step and evaluation, to r->progress and to `fn`: {"step", "epoch",
-// "loss", "ms", "stall_ms", "peak_bytes", "budget_bytes"} and, of the last evaluation,
-// "held_out_loss" and "accuracy".
+// "loss", "lr", "ms", "stall_ms", "peak_bytes", "budget_bytes"} and, of the last evaluation,
+// "held_out_step", "held_out_loss" and what it has of "accuracy", "top5", "perplexity". A job that
+// ends early says {"early_stop": {"epoch", "best_step", "best_epoch"}} before.
 typedef struct hth_train_events {
     void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
     void *ctx;

@@ -12,7 +12,7 @@ static void bad_input_is_told(void **state)
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     prepare(&f, &image_net, data);
     expect(&f, &image_net, data, "{\"loss\": \"hinge\"}",
-           "loss 'hinge' is not one of softmax-xent, mse");
+           "loss 'hinge' is not one of softmax-xent, mse, bce");
     expect(&f, &image_net, data, "{\"optimizer\": \"lion\"}", "sgd, momentum, adam, adamw");
     expect(&f, &image_net, data, "{\"lr\": -1}", "lr is a number from 0");
     expect(&f, &image_net, data, "{\"batch\": 0}", "batch is a number from 1");
@@ -103,6 +103,36 @@ static void refused_before_any_step(void **state)
         {&mlp, "{\"batch\": 20, \"hold-out\": 0.25}",
          "a batch of 20 is more than the 18 samples to train on (6 of 24 are held out)"},
         {&mlp, "{\"resume\": true}", "has no checkpoint to resume from"},
+        {&image_net, "{\"loss\": \"softmax-xnet\"}", "did you mean 'softmax-xent'?"},
+        {&image_net, "{\"label-smoothing\": 1}",
+         "label-smoothing is a number from 0 to less than 1"},
+        {&image_net, "{\"label-smoothing\": -0.1}", "label-smoothing is a number from 0 to 1"},
+        {&image_net, "{\"class-axis\": 2}", "class-axis is a number from -1 to 1"},
+        {&image_net, "{\"class-axis\": 0}", "class-axis is 1 or -1"},
+        {&image_net, "{\"class-weights\": [1, 2, 3]}",
+         "there are 3 class weights, but output 'y' [4,4] has 4 classes in axis 1"},
+        {&image_net, "{\"class-weights\": [1, -2, 3, 4]}",
+         "class-weights: weight 2 is not a number from 0 to 1e30"},
+        {&image_net, "{\"class-weights\": [1, \"a\", 3, 4]}", "class-weights: weight 2 is not"},
+        {&image_net, "{\"class-weights\": [0, 0, 0, 0]}",
+         "class-weights is a list of numbers, at least one of them above 0"},
+        {&image_net, "{\"class-weights\": \"w.txt\"}", "class-weights is a list of numbers"},
+        {&image_net, "{\"pos-weight\": 2}",
+         "pos-weight is a setting of the loss bce, not of softmax-xent"},
+        {&mlp, "{\"label-smoothing\": 0.1}",
+         "label-smoothing is a setting of the loss softmax-xent, not of mse"},
+        {&mlp_bce, "{\"pos-weight\": [1, 2, 3]}",
+         "there are 3 positive weights, but output 'y' [4,2] has 2 classes in axis 1"},
+        {&mlp_bce, "{\"pos-weight\": -1}", "pos-weight is a list of numbers"},
+        {&image_net, "{\"loss\": \"bce\"}", "targets are"},
+        {&unet_weighted, "{\"class-axis\": -1, \"class-weights\": null}", "targets are"},
+        {&mlp, "{\"keep\": \"best\"}",
+         "keep needs held-out data to compare epochs by: --hold-out SHARE or --eval FILE"},
+        {&mlp, "{\"patience\": 3}", "patience needs held-out data"},
+        {&mlp, "{\"patience\": 0, \"hold-out\": 0.2}", "patience is a number from 1"},
+        {&mlp, "{\"keep\": \"bset\", \"hold-out\": 0.2}", "did you mean 'best'?"},
+        {&mlp, "{\"keep\": \"best:accuracy\", \"hold-out\": 0.2}",
+         "keep is best:accuracy, but the loss mse has no accuracy"},
     };
     fixture f;
     char data[200];

@@ -5,6 +5,7 @@
 // may end at once. The history is written next and says whose it is, so that a process that dies in
 // between leaves no row with the losses of another job.
 #include "engine/train/train_ended.h"
+#include "engine/train/train_eval.h"
 
 #include "base/alloc.h"
 #include "runtime/job_index.h"
@@ -135,6 +136,7 @@ static hth_err ended_take(hth_store *store, json_int_t *nth)
 
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
 {
+    static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early"};
     struct timespec now;
     size_t every;
     json_int_t nth;
@@ -152,7 +154,10 @@ hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
         kept, "history",
         hth_ended_thin(json_object_get(state, "history"), HTH_ENDED_POINTS, &every));
     json_object_set_new(kept, "every", json_integer((json_int_t)every));
-    json_object_set(kept, "held_out", json_object_get(state, "held_out"));
+    hth_train_details(state, kept);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        json_object_set(kept, same[i], json_object_get(state, same[i]));
+    }
     hth_err err = ended_write(store, index, "/history", kept);
     json_decref(kept);
     return err == HTH_OK ? ended_write(store, index, "", row) : err;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/train/train_eval.h"
+#include "engine/train/train_score.h"
 
 #include "base/alloc.h"
 #include "runtime/host.h"
 
-#include <math.h>
 #include <string.h>
 
 struct hth_evaluator {
@@ -21,8 +21,8 @@ struct hth_evaluator {
     float *result;            // its output
     uint64_t result_bytes;    // .. that are counted for it
     hth_put_tensor *slots;    // the trainer's, as they are now
-    double loss;              // sums over what was seen
-    int64_t counted, right;   // labels (or elements), and those that were predicted
+    hth_train_options o;      // the loss, with its weights
+    hth_score score;          // of what was seen
 };
 
 static hth_err no_memory(void)
@@ -174,6 +174,7 @@ hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_train
                          .spec = spec,
                          .trainer = trainer,
                          .r = request,
+                         .o = hth_trainer_options(trainer),
                          .data = *data,
                          .source = {.account = hth_trainer_account(trainer)}};
     hth_err err = eval_open(e);
@@ -198,86 +199,27 @@ void hth_evaluator_close(hth_evaluator *evaluator)
     hth_free(evaluator);
 }
 
-// One row of logits, `stride` apart: log-sum-exp minus the label's.
-static void eval_label(hth_evaluator *e, const float *logit, int64_t classes, int64_t stride,
-                       int64_t label)
-{
-    int64_t best = 0;
-    double others = 0; // in addition to the largest one, which is 1
-    for (int64_t k = 1; k < classes; k++) {
-        best = logit[k * stride] > logit[best * stride] ? k : best;
-    }
-    for (int64_t k = 0; k < classes; k++) {
-        others += k != best ? exp((double)logit[k * stride] - (double)logit[best * stride]) : 0;
-    }
-    e->loss += log1p(others) + (double)logit[best * stride] - (double)logit[label * stride];
-    e->counted++;
-    e->right += best == label;
-}
-
-static void eval_xent(hth_evaluator *e, const hth_shape *s)
-{
-    int64_t classes = s->dim[1], inner = 1;
-    for (int i = 2; i < s->rank; i++) {
-        inner *= s->dim[i];
-    }
-    for (int64_t i = 0; i < s->dim[0] * inner; i++) {
-        int64_t label = hth_train_data_label(&e->data.target, (size_t)i);
-        if (label != HTH_TRAIN_IGNORED) {
-            eval_label(e, e->result + i / inner * classes * inner + i % inner, classes, inner,
-                       label);
-        }
-    }
-}
-
-static void eval_mse(hth_evaluator *e, const hth_shape *s)
-{
-    const float *want = e->data.target.data;
-    int64_t n = hth_shape_elements(s);
-    for (int64_t i = 0; i < n; i++) {
-        double d = (double)e->result[i] - (double)want[i];
-        e->loss += d * d;
-    }
-    e->counted += n;
-}
-
-static json_t *eval_result(const hth_evaluator *e)
-{
-    double n = (double)e->counted;
-    json_t *doc = json_object();
-    if (e->counted > 0 && isfinite(e->loss)) {
-        json_object_set_new(doc, "loss", json_real(e->loss / n));
-    }
-    if (e->counted > 0 && e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        json_object_set_new(doc, "accuracy", json_real((double)e->right / n));
-    }
-    return doc;
-}
-
 hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **result)
 {
     hth_program *p;
     *done = false;
     HTH_TRY(hth_evaluator_refit(evaluator)); // slots may have moved since the last turn
     if (evaluator->at == 0) {
-        evaluator->loss = 0;
-        evaluator->counted = evaluator->right = 0;
+        evaluator->score = (hth_score){.loss = 0};
     }
     HTH_TRY(hth_train_data_batch(&evaluator->data, evaluator->at, evaluator->batch));
     HTH_TRY(eval_program(evaluator, &p));
     hth_tensor out = hth_program_output(p, 0);
     out.data = evaluator->result;
     HTH_TRY(hth_program_run(evaluator->ms->site, p, evaluator->in, &out, &evaluator->r->canceled));
-    if (evaluator->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        eval_xent(evaluator, &out.shape);
-    } else {
-        eval_mse(evaluator, &out.shape);
-    }
+    hth_score_add(&evaluator->score, &evaluator->o, evaluator->result, &out.shape,
+                  &evaluator->data.target);
     evaluator->at += evaluator->batch;
     if (evaluator->at >= evaluator->data.n_samples) {
         evaluator->at = 0;
         *done = true;
-        *result = eval_result(evaluator);
+        *result = hth_score_result(&evaluator->score, &evaluator->o);
+        return *result != NULL ? HTH_OK : no_memory();
     }
     return HTH_OK;
 }
@@ -292,4 +234,18 @@ const json_t *hth_train_held_out(const json_t *list)
         last = json_equal(json_object_get(v, "set"), set) ? v : last;
     }
     return last;
+}
+
+void hth_train_details(const json_t *state, json_t *doc)
+{
+    const json_t *history = json_object_get(state, "history");
+    const json_t *last = json_array_get(history, json_array_size(history) - 1);
+    const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
+    json_int_t epochs = json_integer_value(json_object_get(json_object_get(state, "job"), "epochs"));
+    json_int_t steps = json_integer_value(json_object_get(state, "steps"));
+    json_object_set_new(doc, "steps_per_epoch", json_integer(steps / (epochs > 0 ? epochs : 1)));
+    json_object_set(doc, "lr", json_array_get(last, 2));
+    json_object_set(doc, "held_out_step", json_object_get(held, "step"));
+    json_object_set(doc, "top5", json_object_get(held, "top5"));
+    json_object_set(doc, "perplexity", json_object_get(held, "perplexity"));
 }

@@ -5,7 +5,7 @@
 // Design notes
 // The model runs as it is served (batch norm with its running statistics, no dropout), with the
 // trainer's parameters as inputs: read where the host has them, not copied into a model of their
-// own. Loss and accuracy are computed here from its output, summed over samples, so that a last,
+// own. Loss and metrics are computed of its output (train_score.h), summed over samples: a last,
 // smaller batch counts as what it is. Engine's thread only.
 #ifndef HTH_ENGINE_TRAIN_TRAIN_EVAL_H
 #define HTH_ENGINE_TRAIN_TRAIN_EVAL_H
@@ -27,12 +27,15 @@ void hth_evaluator_close(hth_evaluator *evaluator); // NULL is allowed
 // as hth_evaluator_open, and the next turn tries again. An evaluation that was begun begins anew.
 hth_err hth_evaluator_refit(hth_evaluator *evaluator);
 
-// hth_evaluator_slice runs one batch; after the last one, *done and *result: {"loss", "accuracy"}
-// (softmax-xent: of the labels that count) with the trainer's parameters as they are.
+// hth_evaluator_slice runs one batch; after the last one, *done and *result (hth_score_result) with
+// the trainer's parameters as they are.
 hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **result);
 
 // hth_train_held_out is the last evaluation, in a list of them, of the set that comes first; NULL:
 // there is none.
 const json_t *hth_train_held_out(const json_t *list);
+// hth_train_details adds to a job's document, from where the job stands, what rows of `jobs` have
+// no column for: "steps_per_epoch", "lr", "held_out_step", "top5", "perplexity", as far as known.
+void hth_train_details(const json_t *state, json_t *doc);
 
 #endif

@@ -28,14 +28,29 @@ static void score_add(const training *t, const hth_tensor *z, const hth_tensor *
                       score *s)
 {
     int64_t inner = hth_shape_elements(&y->shape) / y->shape.dim[0], n = z->shape.dim[0] * inner;
+    int ignored;
+    bool bits;
+    targets_of(t, &bits, &ignored);
+    bool last = z->shape.rank > 2 && z->shape.dim[z->shape.rank - 1] == t->y_classes;
     for (int64_t i = 0; i < n; i++) {
         double want = element(y, from * inner + i), exps = 0, best = -1e9, at = 0, own = 0;
+        if (bits) {
+            double p = 1 / (1 + exp(-element(z, i)));
+            s->loss -= want > 0 ? log(p) : log(1 - p);
+            s->right += (p > 0.5) == (want > 0);
+            continue;
+        }
         if (t->y_classes == 0) {
             s->loss += pow(element(z, i) - want, 2);
             continue;
         }
+        if (want < 0) {
+            s->n--;
+            continue;
+        }
         for (int64_t k = 0; k < t->y_classes; k++) {
-            double v = element(z, (i / inner * t->y_classes + k) * inner + i % inner);
+            double v = element(z, last ? i * t->y_classes + k
+                                       : (i / inner * t->y_classes + k) * inner + i % inner);
             exps += exp(v);
             own = (double)k == want ? v : own;
             at = v > best ? (double)k : at;
@@ -94,11 +109,18 @@ static void check_evaluation(const training *t, int batch, const char *budget)
     assert_int_equal(json_integer_value(json_object_get(last, "epoch")), 2);
     assert_string_equal(json_string_value(json_object_get(last, "set")), "eval");
     double got = json_number_value(json_object_get(last, "loss"));
+    const json_t *perplexity = json_object_get(last, "perplexity");
+    assert_int_equal(perplexity != NULL, t->y_classes > 0);
+    if (t->y_classes > 0) { // of plain cross-entropy, whatever is trained
+        assert_true(fabs(log(json_number_value(perplexity)) - loss) <= 1e-5 * (1 + loss));
+    }
+    assert_int_equal(json_object_get(last, "top5") != NULL, t->y_classes > 5);
+    got = t == &tokens ? loss : got; // .. with weights and label smoothing
     if (fabs(got - loss) > 1e-5 * (1 + loss)) {
         fail_msg("%s, batches of %d: %g, served %g", t->model, batch, got, loss);
     }
-    assert_int_equal(json_object_get(last, "accuracy") != NULL, t->y_classes > 0);
-    if (t->y_classes > 0) {
+    assert_int_equal(json_object_get(last, "accuracy") != NULL, t->y_classes > 0 || t == &mlp_bce);
+    if (t->y_classes > 0 || t == &mlp_bce) {
         got = json_number_value(json_object_get(last, "accuracy"));
         assert_true(fabs(got - accuracy) < 0.01);
     }
@@ -114,6 +136,8 @@ static void evaluations_are_what_is_served(void **state)
     check_evaluation(&image_net, 24, "");
     check_evaluation(&unet, 7, ", \"budget\": \"80%\"");
     check_evaluation(&mobile, 7, "");
+    check_evaluation(&tokens, 7, "");
+    check_evaluation(&mlp_bce, 5, "");
 }
 
 static const training joined = {"joined", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
@@ -424,7 +448,8 @@ static void evaluations_are_repeated(void **state)
 // an error, or does without, and the next one is as good as new.
 static void allocations_fail_cleanly(void **state)
 {
-    static const char more[] = "{\"hold-out\": 0.2, \"checkpoint-every\": 2, \"epochs\": 2}";
+    static const char more[] = "{\"hold-out\": 0.2, \"checkpoint-every\": 2, \"epochs\": 2, "
+                               "\"keep\": \"best\"}";
     fixture f;
     char data[200];
     double want[STEPS];

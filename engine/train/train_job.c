@@ -132,12 +132,25 @@ void hth_train_job_for(hth_train_job *job, hth_request *request)
     job->r = request;
 }
 
+// job_ends adds whose parameters the result has where held-out data decide that.
+static void job_ends(const hth_train_job *j, json_t *doc)
+{
+    hth_best best = hth_train_job_best(j);
+    if ((j->spec.keep == HTH_KEEP_LAST && j->spec.patience == 0) || best.step < 0) {
+        return;
+    }
+    json_object_set_new(doc, "best_step", json_integer(best.step));
+    json_object_set_new(doc, "best_epoch", json_integer(best.epoch));
+    json_object_set_new(doc, "stopped_early", json_boolean(j->early && j->step < j->steps));
+}
+
 json_t *hth_train_job_state(const hth_train_job *job)
 {
     json_t *doc = hth_checkpoint_doc(
         &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out});
     if (job->version > 0) {
         json_object_set_new(doc, "version", json_integer(job->version));
+        job_ends(job, doc);
     }
     return doc;
 }
@@ -189,10 +202,13 @@ static const char *job_kept(const hth_train_job *j, char text[80])
     return text;
 }
 
-// The last update is not followed by a step that would tell.
+// The last update is not followed by a step that would tell. What was kept had a finite loss.
 static hth_err job_finite(hth_train_job *j)
 {
     char why[300], kept[80];
+    if (hth_trainer_keeps(j->trainer)) {
+        return HTH_OK;
+    }
     hth_err err = hth_trainer_finite(j->trainer);
     if (err != HTH_EINVAL) {
         return err;
@@ -257,6 +273,8 @@ static hth_err job_answer(hth_train_job *j, bool *done)
                                           "version", version, "steps", (json_int_t)j->step,
                                           "mean_ms", ms_sum / (double)j->step, "history",
                                           j->history, "held_out", j->held_out));
+    job_ends(j, doc);
+    json_object_set_new(doc, "steps_per_epoch", json_integer(j->steps / j->spec.epochs));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     j->r->json = text != NULL ? hth_strdup(text) : NULL;
@@ -276,26 +294,8 @@ static double job_memory(const hth_train_job *j, const char *key)
     return json_number_value(json_object_get(j->memory, key));
 }
 
-static void job_event(const hth_train_job *j)
+static void job_tell(const hth_train_job *j, const char *text)
 {
-    char text[400];
-    const json_t *held = hth_train_held_out(j->held_out), *v;
-    int n =
-        snprintf(text, sizeof text,
-                 "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"ms\":%.3f,\"stall_ms\":%.3f,"
-                 "\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
-                 (long long)j->step, (long long)((j->step - 1) / (j->steps / j->spec.epochs) + 1),
-                 j->loss, j->step_ms, hth_trainer_stall_ms(j->trainer), job_memory(j, "peak_bytes"),
-                 job_memory(j, "budget_bytes"));
-    if ((v = json_object_get(held, "loss")) != NULL) {
-        n += snprintf(text + n, sizeof text - (size_t)n, ",\"held_out_loss\":%.9g",
-                      json_number_value(v));
-    }
-    if ((v = json_object_get(held, "accuracy")) != NULL) {
-        n +=
-            snprintf(text + n, sizeof text - (size_t)n, ",\"accuracy\":%.9g", json_number_value(v));
-    }
-    snprintf(text + n, sizeof text - (size_t)n, "}");
     if (j->r->progress != NULL) {
         j->r->progress(j->r, text, (uint64_t)j->step, (uint64_t)j->steps);
     }
@@ -304,10 +304,54 @@ static void job_event(const hth_train_job *j)
     }
 }
 
+static void job_event(const hth_train_job *j)
+{
+    static const char *const keys[][2] = {{"step", "held_out_step"},
+                                          {"loss", "held_out_loss"},
+                                          {"accuracy", "accuracy"},
+                                          {"top5", "top5"},
+                                          {"perplexity", "perplexity"}};
+    char text[500];
+    const json_t *held = hth_train_held_out(j->held_out);
+    int n =
+        snprintf(text, sizeof text,
+                 "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"ms\":%.3f,"
+                 "\"stall_ms\":%.3f,\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
+                 (long long)j->step, (long long)((j->step - 1) / (j->steps / j->spec.epochs) + 1),
+                 j->loss, j->lr, j->step_ms, hth_trainer_stall_ms(j->trainer),
+                 job_memory(j, "peak_bytes"), job_memory(j, "budget_bytes"));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *v = json_object_get(held, keys[i][0]);
+        if (v != NULL) {
+            n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":%.9g", keys[i][1],
+                          json_number_value(v));
+        }
+    }
+    snprintf(text + n, sizeof text - (size_t)n, "}");
+    job_tell(j, text);
+}
+
+static void job_event_early(const hth_train_job *j, const hth_best *best)
+{
+    char text[160];
+    snprintf(text, sizeof text,
+             "{\"early_stop\":{\"epoch\":%lld,\"best_step\":%lld,\"best_epoch\":%lld}}",
+             (long long)j->epoch, (long long)best->step, (long long)best->epoch);
+    job_tell(j, text);
+}
+
 // After an epoch, and its evaluation.
 static hth_err job_epoch(hth_train_job *j, bool *done)
 {
-    return j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
+    hth_best best = hth_train_job_best(j);
+    if (j->spec.keep != HTH_KEEP_LAST && best.step == j->step) {
+        HTH_TRY(hth_trainer_keep(j->trainer));
+    }
+    j->early = j->spec.patience > 0 && best.stale >= j->spec.patience;
+    if (j->early && j->epoch < j->spec.epochs) {
+        job_event_early(j, &best);
+    }
+    return j->early || j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
 }
 
 static hth_err job_evaluate(hth_train_job *j, bool *done)
@@ -373,8 +417,8 @@ static hth_err job_step(hth_train_job *j, bool *done)
     if (j->at == 0) {
         hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
     }
-    hth_trainer_rate(j->trainer,
-                     hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
+    j->lr = hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs);
+    hth_trainer_rate(j->trainer, j->lr);
     HTH_TRY(job_read(j));
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
@@ -392,7 +436,8 @@ static hth_err job_step(hth_train_job *j, bool *done)
     j->loss = (double)loss;
     j->step++;
     job_event(j);
-    if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
+    if (json_array_append_new(j->history, json_pack("[f, f, f]", j->loss, j->step_ms, j->lr)) !=
+        0) {
         return no_memory();
     }
     j->at += j->spec.batch;
@@ -415,5 +460,5 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done)
         return job_evaluate(job, done);
     }
     // all steps may be made: its result could not be saved then
-    return job->step < job->steps ? job_step(job, done) : job_answer(job, done);
+    return job->step < job->steps && !job->early ? job_step(job, done) : job_answer(job, done);
 }

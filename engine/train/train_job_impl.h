@@ -6,6 +6,7 @@
 
 #include "engine/train/checkpoint_write.h"
 #include "engine/train/train_eval.h"
+#include "engine/train/train_score.h"
 
 struct hth_train_job {
     hth_models *ms;
@@ -27,13 +28,20 @@ struct hth_train_job {
     char trouble[HTH_CHECKPOINT_NOTE];
     int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
     bool stuck;       // all steps are made, and the result is nowhere but here
-    json_t *history;  // [[loss, ms], ..]
-    json_t *held_out; // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    bool early;       // it ends before its last step: no epoch was better for spec.patience
+    json_t *history;  // [[loss, ms, lr], ..]
+    json_t *held_out; // [{"step", "epoch", "set", "loss", "accuracy", ..}, ..]
     int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
     const char *set[2]; // what they evaluate
     hth_train_events events;
-    double loss, step_ms; // of the last step
+    double loss, step_ms, lr; // of the last step
 };
+
+// hth_train_job_best is the best evaluation so far, by what spec.keep compares.
+static inline hth_best hth_train_job_best(const hth_train_job *job)
+{
+    return hth_train_best(job->held_out, job->spec.keep == HTH_KEEP_BEST_ACCURACY);
+}
 
 #endif

@@ -155,6 +155,7 @@ static hth_err job_resume(hth_train_job *j)
     const json_t *last = json_array_get(j->held_out, json_array_size(j->held_out) - 1);
     bool reported = json_integer_value(json_object_get(last, "step")) == j->step;
     j->evaluating = j->step > 0 && j->at == 0 && !reported ? 0 : j->n_evaluators;
+    j->early = reported && j->spec.patience > 0 && hth_train_job_best(j).stale >= j->spec.patience;
     return HTH_OK;
 }
 
@@ -223,6 +224,17 @@ static hth_err job_batch(const hth_train_job *j)
                     (long long)j->spec.batch, (long long)d->n_samples, held);
 }
 
+// Where the classes are follows from the labels' shape, unless it was said.
+static hth_err job_class_axis(hth_train_job *j)
+{
+    const hth_tensor *y = &j->data.target;
+    hth_train_options *o = &j->spec.options;
+    bool labels = y->dtype == HTH_DT_I64 || y->dtype == HTH_DT_I32;
+    return o->loss == HTH_LOSS_SOFTMAX_XENT && o->class_axis == 0 && labels
+               ? hth_trainer_class_axis(j->trainer, j->data.input, &y->shape, &o->class_axis)
+               : HTH_OK;
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -247,7 +259,9 @@ static hth_err job_open(hth_train_job *j)
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
     hth_trainer_timeline(j->trainer, j->events.timeline);
+    HTH_TRY(job_class_axis(j));
     HTH_TRY(job_plan(j));
+    HTH_TRY(s->keep != HTH_KEEP_LAST ? hth_trainer_keep_open(j->trainer) : HTH_OK);
     // What was chosen belongs to the job: its losses depend on it.
     json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {

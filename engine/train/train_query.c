@@ -181,6 +181,7 @@ static hth_err job_describe(hth_train_queue *q, const hth_request *r, const char
     if (history && state != NULL) {
         json_object_set(*out, "history", json_object_get(state, "history"));
         json_object_set(*out, "held_out", json_object_get(state, "held_out"));
+        hth_train_details(state, *out);
     }
     json_decref(state);
     return HTH_OK;

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training job is asked to do: a JSON object of its options, read and checked.
-#include "engine/train/train.h"
+#include "engine/train/train_spec_impl.h"
 
-#include <math.h>
+#include "base/word.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define TRAIN_PLAN_MS 1000 // a job runs long enough to be planned well
 
-static const char *spec_text(const json_t *args, const char *key)
+const char *hth_spec_text(const json_t *args, const char *key)
 {
     return json_string_value(json_object_get(args, key));
 }
 
-static hth_err spec_number(const json_t *args, const char *key, double dflt, double least,
-                           double most, double *out)
+hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double least, double most,
+                        double *out)
 {
     const json_t *v = json_object_get(args, key);
     *out = v == NULL ? dflt : json_number_value(v);
@@ -24,10 +25,11 @@ static hth_err spec_number(const json_t *args, const char *key, double dflt, dou
                : hth_fail(HTH_EINVAL, "%s is a number from %.10g to %.10g", key, least, most);
 }
 
-static hth_err spec_choice(const json_t *args, const char *key, const char *dflt,
-                           const char *const *names, int n, int *out)
+hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
+                        const char *const *names, int n, int *out)
 {
-    const char *v = spec_text(args, key);
+    const char *v = hth_spec_text(args, key), *meant = NULL;
+    int distance = 4;
     char all[200] = "";
     v = v != NULL ? v : dflt;
     for (int i = 0; i < n; i++) {
@@ -36,6 +38,13 @@ static hth_err spec_choice(const json_t *args, const char *key, const char *dflt
             return HTH_OK;
         }
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
+        if (v != NULL) {
+            hth_word_closer(v, names[i], &distance, &meant);
+        }
+    }
+    if (meant != NULL) {
+        return hth_fail(HTH_EINVAL, "%s '%.40s' is not one of %s; did you mean '%s'?", key, v, all,
+                        meant);
     }
     return v == NULL ? hth_fail(HTH_EINVAL, "%s is missing: one of %s", key, all)
                      : hth_fail(HTH_EINVAL, "%s '%.40s' is not one of %s", key, v, all);
@@ -44,7 +53,7 @@ static hth_err spec_choice(const json_t *args, const char *key, const char *dflt
 // At 1 Adam would divide by 0.
 static hth_err spec_beta(const json_t *args, const char *key, double dflt, double *out)
 {
-    HTH_TRY(spec_number(args, key, dflt, 0, 1, out));
+    HTH_TRY(hth_spec_number(args, key, dflt, 0, 1, out));
     return *out < 1 ? HTH_OK : hth_fail(HTH_EINVAL, "%s is a number from 0 to less than 1", key);
 }
 
@@ -72,17 +81,17 @@ static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
 {
     static const char *const names[] = {"sgd", "momentum", "adam", "adamw"};
     int which;
-    HTH_TRY(spec_choice(args, "optimizer", "sgd", names, 4, &which));
+    HTH_TRY(hth_spec_choice(args, "optimizer", "sgd", names, 4, &which));
     s->options.optimizer = (hth_train_optimizer)which;
-    HTH_TRY(spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
-    HTH_TRY(spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
+    HTH_TRY(hth_spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
+    HTH_TRY(hth_spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
     HTH_TRY(spec_beta(args, "beta1", 0.9, &s->beta1));
     HTH_TRY(spec_beta(args, "beta2", 0.999, &s->beta2));
-    HTH_TRY(spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
+    HTH_TRY(hth_spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
     HTH_TRY(spec_fitting(args, names[which]));
     double decay = s->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
-    HTH_TRY(spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
-    HTH_TRY(spec_number(args, "clip", 0, 0, 1e9, &clip));
+    HTH_TRY(hth_spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
+    HTH_TRY(hth_spec_number(args, "clip", 0, 0, 1e9, &clip));
     s->options.clip_norm = (float)clip;
     s->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
     return HTH_OK;
@@ -102,44 +111,6 @@ static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
     }
     s->options.freeze = s->freeze;
     return HTH_OK;
-}
-
-// "constant", "step:EPOCHS:GAMMA", "cosine", "linear".
-static hth_err spec_schedule(const json_t *args, hth_train_spec *s)
-{
-    const char *text = spec_text(args, "schedule");
-    double warmup;
-    long long every = 0;
-    HTH_TRY(spec_number(args, "warmup", 0, 0, 1e9, &warmup));
-    s->warmup = (int64_t)warmup;
-    if (text == NULL || strcmp(text, "constant") == 0) {
-        s->schedule = HTH_RATE_CONSTANT;
-    } else if (strcmp(text, "cosine") == 0) {
-        s->schedule = HTH_RATE_COSINE;
-    } else if (strcmp(text, "linear") == 0) {
-        s->schedule = HTH_RATE_LINEAR;
-    } else if (sscanf(text, "step:%lld:%lf", &every, &s->gamma) == 2 && every > 0 && s->gamma > 0) {
-        s->schedule = HTH_RATE_STEP;
-        s->every = every;
-    } else {
-        return hth_fail(
-            HTH_EINVAL,
-            "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, cosine, linear", text);
-    }
-    return HTH_OK;
-}
-
-double hth_train_rate(const hth_train_spec *spec, int64_t step, int64_t steps, int64_t per_epoch)
-{
-    double lr = spec->lr, share = steps > 0 ? (double)step / (double)steps : 0;
-    if (spec->schedule == HTH_RATE_STEP) {
-        lr *= pow(spec->gamma, (double)(step / per_epoch / spec->every));
-    } else if (spec->schedule == HTH_RATE_COSINE) {
-        lr *= (1 + cos(acos(-1) * share)) / 2;
-    } else if (spec->schedule == HTH_RATE_LINEAR) {
-        lr *= 1 - share;
-    }
-    return step < spec->warmup ? lr * (double)(step + 1) / (double)spec->warmup : lr;
 }
 
 // "auto", a number, or a number as text. What an earlier start of the job chose ("parts") stays.
@@ -243,11 +214,11 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
     const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
     *out = (hth_train_file){.passed = -1};
     if (json_is_string(json_object_get(v, "dataset"))) {
-        out->name = spec_text(v, "dataset");
+        out->name = hth_spec_text(v, "dataset");
         out->stored = true;
     } else if (json_is_object(v)) {
-        out->name = spec_text(v, "file");
-        out->path = spec_text(v, "path");
+        out->name = hth_spec_text(v, "file");
+        out->path = hth_spec_text(v, "path");
         out->passed = json_is_integer(which) ? (int)json_integer_value(which) : -1;
     } else {
         out->name = out->path = json_string_value(v);
@@ -259,17 +230,17 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
-    static const char *const losses[] = {"softmax-xent", "mse"}, *const switches[] = {"off", "on"};
-    const char *text = spec_text(args, "precision");
+    static const char *const switches[] = {"off", "on"};
+    const char *text = hth_spec_text(args, "precision");
     double batch, epochs, seed, limit, checkpoint;
-    int loss, replan;
-    *s = (hth_train_spec){.model = spec_text(args, "model"),
-                          .save_as = spec_text(args, "save-as"),
-                          .spill = spec_text(args, "spill"),
+    int replan;
+    *s = (hth_train_spec){.model = hth_spec_text(args, "model"),
+                          .save_as = hth_spec_text(args, "save-as"),
+                          .spill = hth_spec_text(args, "spill"),
                           .trace = json_is_true(json_object_get(args, "trace")),
                           .profile = json_object_get(args, "profile"),
                           .write_profile = json_is_true(json_object_get(args, "write-profile")),
-                          .budget = spec_text(args, "budget"),
+                          .budget = hth_spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (s->model == NULL) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
@@ -279,32 +250,32 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     if (s->data.name == NULL && !bench) {
         return hth_fail(HTH_EINVAL, "--data FILE (the argument 'data') is missing");
     }
-    HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
-    s->options.loss = (hth_train_loss)loss;
+    HTH_TRY(hth_train_spec_loss(args, bench, s));
     HTH_TRY(hth_precision_find(text != NULL ? text : hth_precision_name(HTH_PRECISION_FP32),
                                &s->options.precision));
     HTH_TRY(spec_optimizer(args, s));
-    HTH_TRY(spec_schedule(args, s));
+    HTH_TRY(hth_train_spec_rate(args, s));
     HTH_TRY(spec_freeze(args, s));
     HTH_TRY(spec_scaling(args, &s->options.scale));
-    if (bench && spec_text(args, "optimizer") == NULL) {
+    if (bench && hth_spec_text(args, "optimizer") == NULL) {
         s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }
-    HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
+    HTH_TRY(hth_spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
     HTH_TRY(spec_accumulate(args, s));
-    HTH_TRY(spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
+    HTH_TRY(hth_spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
     s->replan = replan == 1;
-    HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
-    HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
-    HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
-    HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
-    HTH_TRY(spec_number(args, "hold-out", 0, 0, 1, &s->hold_out));
+    HTH_TRY(hth_spec_number(args, "epochs", 1, 1, 1e9, &epochs));
+    HTH_TRY(hth_spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
+    HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
+    HTH_TRY(hth_spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
+    HTH_TRY(hth_spec_number(args, "hold-out", 0, 0, 1, &s->hold_out));
+    HTH_TRY(hth_train_spec_keep(args, s));
     s->checkpoint = (int64_t)checkpoint;
     s->resume = json_is_true(json_object_get(args, "resume"));
     s->batch = (int64_t)batch;
     s->epochs = (int64_t)epochs;
     s->seed = (uint64_t)seed;
     s->plan = (hth_plan_options){.seed = s->seed, .limit_ms = limit};
-    const char *policy = spec_text(args, "policy");
+    const char *policy = hth_spec_text(args, "policy");
     return policy != NULL ? hth_policy_find(policy, &s->plan.policy) : HTH_OK;
 }

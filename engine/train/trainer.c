@@ -2,6 +2,7 @@
 // A trainer owns what lives from step to step: the slots (parameters, optimizer state, running
 // statistics), their memory, and what each batch shape was compiled to.
 #include "engine/train/trainer_impl.h"
+#include "engine/train/train_data.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -105,7 +106,20 @@ hth_err hth_trainer_replan(hth_trainer *trainer)
     return HTH_OK;
 }
 
-static void trainer_hyper(hth_trainer *t, int64_t parts)
+// What the labels of a whole batch weigh together.
+static double trainer_norm(const hth_trainer *t, const hth_tensor *labels)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < hth_shape_elements(&labels->shape); i++) {
+        int64_t label = hth_train_data_label(labels, (size_t)i);
+        bool weighs = t->weights != NULL && label >= 0 && label < t->n_weights;
+        sum += label == HTH_TRAIN_IGNORED ? 0 : weighs ? (double)t->weights[label] : 1;
+    }
+    return sum;
+}
+
+// A batch in parts has one mean: each part is divided by what the whole one is, over the parts.
+static void trainer_hyper(hth_trainer *t, int64_t parts, const hth_tensor *target)
 {
     const hth_train_spec *s = t->spec;
     bool adam =
@@ -119,6 +133,9 @@ static void trainer_hyper(hth_trainer *t, int64_t parts)
     t->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
     t->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
     t->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
+    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT && t->parts != 1) {
+        t->hyper[HTH_HYPER_LOSS_NORM] = (float)(trainer_norm(t, target) / (double)parts);
+    }
 }
 
 // Runs what is ready, for the timeline too when it gets this step.
@@ -175,7 +192,7 @@ hth_err hth_trainer_step(hth_trainer *trainer, const hth_tensor *inputs, const h
     hth_trainer_shape *s = hth_trainer_current(trainer);
     double sum = 0;
     hth_err err = HTH_OK;
-    trainer_hyper(trainer, s->parts);
+    trainer_hyper(trainer, s->parts, target);
     hth_trainer_slots_unview(&trainer->slots);
     trainer->stall_ns = trainer->run_ns = 0;
     trainer->measured = hth_timeline_begin(trainer->timeline, hth_now_ns());
@@ -240,29 +257,56 @@ bool hth_trainer_whole(const hth_trainer *trainer)
     return trainer->whole;
 }
 
+hth_train_options hth_trainer_options(const hth_trainer *trainer)
+{
+    hth_train_options o = trainer->spec->options;
+    o.weights = trainer->weights;
+    o.n_weights = trainer->n_weights;
+    return o;
+}
+
 int64_t hth_trainer_classes(const hth_trainer *trainer)
 {
     const hth_graph *g = hth_trainer_current(trainer)->apply.graph.graph;
     for (int i = 0; i < g->n_nodes; i++) {
         if (g->nodes[i].op == HTH_OP_SOFTMAX_XENT) {
-            return g->values[g->nodes[i].inputs[0]].shape.dim[1];
+            const hth_shape *s = &g->values[g->nodes[i].inputs[0]].shape;
+            return s->dim[trainer->spec->options.class_axis < 0 ? s->rank - 1 : 1];
         }
     }
     return 0;
 }
 
+// The step of such inputs, only to look at.
+static hth_err trainer_look(hth_trainer *t, const hth_tensor *inputs, const hth_train_options *o,
+                            hth_train_graph *out)
+{
+    hth_paced paced;
+    hth_paced_begin(&paced, t->ms->site, t->progress);
+    hth_err err = hth_train_build(t->model, inputs, o, hth_ref_eval, NULL, out);
+    hth_paced_end(&paced);
+    return err;
+}
+
 hth_err hth_trainer_target(hth_trainer *trainer, const hth_tensor *inputs, hth_tensor *target)
 {
     hth_train_graph g;
-    hth_paced paced;
-    hth_paced_begin(&paced, trainer->ms->site, trainer->progress);
-    hth_err err =
-        hth_train_build(trainer->model, inputs, &trainer->spec->options, hth_ref_eval, NULL, &g);
-    hth_paced_end(&paced);
-    HTH_TRY(err);
+    const hth_train_options o = hth_trainer_options(trainer);
+    HTH_TRY(trainer_look(trainer, inputs, &o, &g));
     const hth_value *v = &g.graph->values[g.graph->inputs[g.target]];
     *target = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-    err = hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &target->bytes);
+    hth_err err = hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &target->bytes);
+    hth_train_graph_fini(&g);
+    return err;
+}
+
+hth_err hth_trainer_class_axis(hth_trainer *trainer, const hth_tensor *inputs,
+                               const hth_shape *labels, int *axis)
+{
+    hth_train_graph g;
+    const hth_train_options o = trainer->spec->options; // weights are counted when it is known
+    HTH_TRY(trainer_look(trainer, inputs, &o, &g));
+    hth_err err = hth_train_class_axis(&g, labels, axis);
     hth_train_graph_fini(&g);
     return err;
 }
@@ -295,6 +339,25 @@ static hth_err trainer_divides(hth_trainer *t)
                           (long long)t->spec->accumulate, samples.why);
 }
 
+static hth_err trainer_weights(hth_trainer *t)
+{
+    const json_t *list = t->spec->weights;
+    size_t n = json_is_array(list) ? json_array_size(list) : 1;
+    if (list == NULL) {
+        return HTH_OK;
+    }
+    t->weights = hth_calloc(n, sizeof *t->weights);
+    if (t->weights == NULL) {
+        return no_memory();
+    }
+    t->n_weights = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        t->weights[i] =
+            (float)json_number_value(json_is_array(list) ? json_array_get(list, i) : list);
+    }
+    return HTH_OK;
+}
+
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
                          hth_trainer **out)
 {
@@ -324,6 +387,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
         err = hth_model_graph(ms->store, &t->manifest, &t->model);
     }
     err = err == HTH_OK ? trainer_divides(t) : err;
+    err = err == HTH_OK ? trainer_weights(t) : err;
     if (err == HTH_OK && spec->profile != NULL) {
         err = hth_profile_from_json(spec->profile, &t->profile);
     }
@@ -344,11 +408,13 @@ void hth_trainer_close(hth_trainer *trainer)
     while (trainer->n_shapes > 0) {
         hth_trainer_shape_free(trainer, &trainer->shapes[--trainer->n_shapes]);
     }
+    hth_trainer_kept_close(trainer);
     hth_trainer_slots_close(&trainer->slots);
     hth_pool_free(trainer->ms->site->pool, trainer->memory);
     trainer->memory_bytes = 0;
     hth_trainer_share(trainer);
     hth_free(trainer->retained);
+    hth_free(trainer->weights);
     hth_profile_close(trainer->profile);
     hth_graph_free(trainer->model);
     hth_manifest_fini(&trainer->manifest);

@@ -32,6 +32,16 @@ typedef struct hth_trainer_shape {
     hth_trainer_phase add, apply;
 } hth_trainer_shape;
 
+// A copy of what the result is to be made of (trainer_keep.c).
+typedef struct hth_trainer_kept {
+    int n;        // slots; 0: the job keeps none
+    bool any;     // there is something in it
+    uint64_t *at; // per slot: where it is, UINT64_MAX: it is no part of the model
+    char **name;  // .. and what it is called in a checkpoint; else NULL
+    void *memory;
+    hth_spill *file; // in its place
+} hth_trainer_kept;
+
 struct hth_trainer {
     hth_models *ms;
     const hth_train_spec *spec;
@@ -65,6 +75,9 @@ struct hth_trainer {
     uint64_t step_input;
     double lr;
     float hyper[HTH_N_HYPER];
+    float *weights; // of the loss; NULL: all are 1
+    int n_weights;
+    hth_trainer_kept kept;
 };
 
 static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *trainer)
@@ -92,6 +105,14 @@ hth_err hth_trainer_choose(hth_trainer *trainer, const hth_tensor *inputs, const
                            hth_trainer_shape *out);
 // hth_trainer_shape_us is what an update is planned to take.
 double hth_trainer_shape_us(const hth_trainer *trainer, const hth_trainer_shape *shape);
+
+// trainer_keep.c
+// hth_trainer_kept_view points content[i] at what was kept of slot i, as far as there is anything.
+// Valid until the next step.
+hth_err hth_trainer_kept_view(hth_trainer *trainer, const void **content);
+// hth_trainer_kept_set sets what was kept of slot i.
+hth_err hth_trainer_kept_set(hth_trainer *trainer, int slot, const void *content);
+void hth_trainer_kept_close(hth_trainer *trainer);
 
 // trainer_curve.c
 // hth_trainer_least looks for the least memory that an update on batches like `inputs` in `parts`

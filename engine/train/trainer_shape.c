@@ -138,7 +138,7 @@ static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *re
 static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase phase,
                          const hth_tensor *inputs, const hth_tensor *target)
 {
-    hth_train_options o = t->spec->options;
+    hth_train_options o = hth_trainer_options(t);
     o.phase = phase;
     hth_paced paced;
     hth_paced_begin(&paced, t->ms->site, t->progress);

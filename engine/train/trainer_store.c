@@ -18,22 +18,37 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
 }
 
+// What slot i has in a checkpoint, under `name`.
+static hth_put_tensor state_tensor(const hth_trainer *t, int i, const char *name, const void *data)
+{
+    const hth_train_graph *g = hth_trainer_graph(t);
+    const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
+    return (hth_put_tensor){.name = name,
+                            .dtype = v->dtype,
+                            .shape = v->shape,
+                            .data = (void *)data,
+                            .bytes = t->slots.bytes[i]};
+}
+
 hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count)
 {
     const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
-    const void **view = hth_calloc((size_t)trainer->slots.n + 1, sizeof *view);
+    size_t n = (size_t)trainer->slots.n;
+    const void **view = hth_calloc(2 * n + 1, sizeof *view);
     *count = 0;
-    *out = hth_calloc((size_t)trainer->slots.n + 1, sizeof **out);
+    *out = hth_calloc(2 * n + 1, sizeof **out);
     hth_err err =
         *out != NULL && view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
+    err = err == HTH_OK ? hth_trainer_kept_view(trainer, view + n) : err;
     for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
-        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
         if (g->slots[i].kind != HTH_SLOT_COPY) {
-            (*out)[(*count)++] = (hth_put_tensor){.name = g->slots[i].name,
-                                                  .dtype = v->dtype,
-                                                  .shape = v->shape,
-                                                  .data = (void *)view[i],
-                                                  .bytes = trainer->slots.bytes[i]};
+            (*out)[(*count)++] = state_tensor(trainer, i, g->slots[i].name, view[i]);
+        }
+    }
+    for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
+        if (view[n + (size_t)i] != NULL) {
+            (*out)[(*count)++] =
+                state_tensor(trainer, i, trainer->kept.name[i], view[n + (size_t)i]);
         }
     }
     hth_free(view);
@@ -59,6 +74,32 @@ static bool slot_is(const hth_trainer *t, const hth_train_graph *g, int i,
            x->bytes == t->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
 }
 
+// What was kept, of all slots that have it or of none.
+static hth_err restore_kept(hth_trainer *t, hth_store *store, const hth_manifest *m)
+{
+    int found = 0, wanted = 0;
+    for (int i = 0; i < t->kept.n; i++) {
+        hth_const *view;
+        wanted += t->kept.name[i] != NULL;
+        for (int k = 0; k < m->n_tensors && t->kept.name[i] != NULL; k++) {
+            const hth_manifest_tensor *x = &m->tensors[k];
+            if (strcmp(x->name, t->kept.name[i]) != 0 || x->bytes != t->slots.bytes[i]) {
+                continue;
+            }
+            HTH_TRY(hth_store_view(store, x, &view));
+            hth_err err = hth_trainer_kept_set(t, i, view->data);
+            hth_const_rele(view);
+            HTH_TRY(err);
+            found++;
+        }
+    }
+    t->kept.any = found > 0;
+    return found == 0 || found == wanted
+               ? HTH_OK
+               : hth_fail(HTH_ECORRUPT, "'%s' has %d of %d tensors of the best epoch", m->name,
+                          found, wanted);
+}
+
 hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest,
                             uint64_t steps)
 {
@@ -80,7 +121,7 @@ hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_ma
         HTH_TRY(err);
     }
     trainer->counter = steps;
-    return HTH_OK;
+    return restore_kept(trainer, store, manifest);
 }
 
 static int64_t not_finite(const float *x, size_t bytes)
@@ -142,6 +183,7 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
     const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
     const void **content = hth_calloc((size_t)t->slots.n + 1, sizeof *content);
     hth_err err = content != NULL ? hth_trainer_slots_view(&t->slots, content) : no_memory();
+    err = err == HTH_OK ? hth_trainer_kept_view(t, content) : err;
     for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
         const hth_manifest_tensor *x = &m->tensors[i];
         put[i] = (hth_put_tensor){
@@ -166,7 +208,9 @@ void hth_trainer_bytes(const hth_trainer *trainer, uint64_t *result, uint64_t *s
     const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
     *result = *state = 0;
     for (int s = 0; s < trainer->slots.n; s++) {
-        *state += g->slots[s].kind != HTH_SLOT_COPY ? trainer->slots.bytes[s] + STORE_BLOCK : 0;
+        uint64_t bytes = trainer->slots.bytes[s] + STORE_BLOCK;
+        *state += g->slots[s].kind != HTH_SLOT_COPY ? bytes : 0;
+        *state += trainer->kept.n > 0 && hth_slot_of_model(g->slots[s].kind) ? bytes : 0;
     }
     for (int i = 0; i < m->n_tensors; i++) {
         bool trained = false;

@@ -106,6 +106,50 @@ __attribute__((unused)) static const training mlp_inference = {
 __attribute__((unused)) static const training clipped = {"net_clip", {3, 12, 12}, 4, 0,
                                                          {0},        1,           4, 0};
 
+__attribute__((unused)) static const training tokens = {"tokens_adamw", {7}, 2, 30, {7}, 2, 30, 1};
+__attribute__((unused)) static const training unet_weighted = {"unet_weighted", {3, 12, 12}, 4, 0,
+                                                               {12, 12},        3,           3, 0};
+__attribute__((unused)) static const training smooth = {"net_smooth", {3, 12, 12}, 4, 0,
+                                                        {0},          1,           4, 0};
+__attribute__((unused)) static const training image_bce = {"net_bce", {3, 12, 12}, 4, 0,
+                                                           {4},       2,           0, 9};
+__attribute__((unused)) static const training mlp_bce = {"mlp_bce", {12}, 2, 0, {2}, 2, 0, 9};
+
+// *bits: targets are 1 where the formula is positive, else 0; *ignored: label 3 of every so many
+// counts for nothing, 0: all count.
+static inline void targets_of(const training *t, bool *bits, int *ignored)
+{
+    char path[200], loss[16];
+    double smoothing;
+    snprintf(path, sizeof path, "tests/data/train/%s.txt", t->model);
+    FILE *file = fopen(path, "r");
+    *bits = file != NULL && fscanf(file, "%15s", loss) == 1 && strcmp(loss, "bce") == 0;
+    *ignored = 0;
+    if (file != NULL) {
+        bool any = fscanf(file, "%*[^\n] options %lf %d", &smoothing, ignored) == 2;
+        *ignored = any ? *ignored : 0;
+        fclose(file);
+    }
+}
+
+// Of the target that was added last.
+static inline void change_batches(writer *w, const training *t, size_t from)
+{
+    size_t per = (w->bytes - from) / (t->y_classes > 0 ? 8 : 4) / STEPS;
+    int64_t *label = (int64_t *)(void *)(w->data + from);
+    float *bit = (float *)(void *)(w->data + from);
+    bool bits;
+    int ignored;
+    targets_of(t, &bits, &ignored);
+    for (size_t i = 0; i < per * STEPS; i++) {
+        if (ignored > 0 && i % per % (size_t)ignored == 3) {
+            label[i] = -100;
+        } else if (bits) {
+            bit[i] = bit[i] > 0;
+        }
+    }
+}
+
 static inline void prepare(fixture *f, const training *t, char *data)
 {
     char path[200];
@@ -113,12 +157,33 @@ static inline void prepare(fixture *f, const training *t, char *data)
     snprintf(path, sizeof path, "tests/data/train/%s.onnx", t->model);
     put(f->store, t->model, path);
     add_batches(&w, "x", t->x, t->x_rank, t->x_classes, 0);
+    size_t before = w.bytes;
     add_batches(&w, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
+    change_batches(&w, t, before);
     sprintf(data, "%s/%s.safetensors", f->dir, t->model);
     writer_close(&w, data);
 }
 
 // Trains as tests/data/train/NAME.txt says; `more`: JSON members to add. want[]: PyTorch's losses.
+static inline void arguments_loss(FILE *file, const char *loss, json_t *q)
+{
+    double smoothing, w;
+    int ignored, axis, n = 0;
+    json_t *weights = json_array();
+    bool bce = strcmp(loss, "bce") == 0;
+    if (fscanf(file, " options %lf %d %d %d", &smoothing, &ignored, &axis, &n) == 4 && !bce) {
+        json_object_set_new(q, "label-smoothing", json_real(smoothing));
+    }
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(fscanf(file, "%lf", &w), 1);
+        json_array_append_new(weights, json_real(w));
+    }
+    if (n > 0) {
+        json_object_set(q, bce ? "pos-weight" : "class-weights", weights);
+    }
+    json_decref(weights);
+}
+
 static inline json_t *arguments_of(const training *t, const char *data, const char *more,
                                    double *want)
 {
@@ -132,18 +197,22 @@ static inline json_t *arguments_of(const training *t, const char *data, const ch
                             &decay, &clip, &nesterov, &steps),
                      8);
     assert_int_equal(steps, STEPS);
+    json_t *of_loss = json_object();
+    arguments_loss(file, loss, of_loss);
     for (int i = 0; i < STEPS; i++) {
         assert_int_equal(fscanf(file, " loss %lf", &want[i]), 1);
     }
     fclose(file);
     json_t *q =
         json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:s}", "model", t->model,
-                  "data", data, "loss", strcmp(loss, "mse") == 0 ? "mse" : "softmax-xent",
+                  "data", data, "loss", strcmp(loss, "xent") == 0 ? "softmax-xent" : loss,
                   "optimizer", optimizer, "lr", lr, "weight-decay", decay, "clip", clip, "nesterov",
                   nesterov != 0, "no-shuffle", 1, "batch", BATCH, "epochs", 1, "save-as", "result");
     if (strcmp(optimizer, "momentum") == 0) {
         json_object_set_new(q, "momentum", json_real(beta1));
     }
+    json_object_update(q, of_loss);
+    json_decref(of_loss);
     json_t *extra = json_loads(more, 0, NULL);
     assert_non_null(extra);
     json_object_update(q, extra);

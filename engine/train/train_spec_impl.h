@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/train/train_spec_impl.h - how a specification is read: shared by train_spec*.c and
+// train_rate.c only.
+#ifndef HTH_ENGINE_TRAIN_TRAIN_SPEC_IMPL_H
+#define HTH_ENGINE_TRAIN_TRAIN_SPEC_IMPL_H
+
+#include "engine/train/train.h"
+
+// hth_spec_text is an argument that is a text, NULL: it is none, or absent.
+const char *hth_spec_text(const json_t *args, const char *key);
+// hth_spec_number: HTH_EINVAL: the argument is no number from `least` to `most`.
+hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double least, double most,
+                        double *out);
+// hth_spec_choice stores which of n words an argument is; `dflt` NULL: it must be there.
+// HTH_EINVAL: none of them, with what was probably meant.
+hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
+                        const char *const *names, int n, int *out);
+
+// hth_train_spec_loss reads the loss and its options, hth_train_spec_keep what is kept and when a
+// job ends early (train_spec_loss.c), hth_train_spec_rate schedule and warm-up (train_rate.c).
+hth_err hth_train_spec_loss(const json_t *args, bool bench, hth_train_spec *s);
+hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *s);
+hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *s);
+
+#endif
