@@ -279,12 +279,14 @@ struct hearth_job_info {
     const char *event;     // hearth_job_watch: what the server said (JSON, as `hearth job --follow
                            // --json` prints it); else ""
     hearth_job_info *next; // of a list; NULL: the last one
+    double lr;             // of the last step
+    double top5, perplexity; // of the held-out samples, as accuracy is; NAN: there is none
 };
 
 // What a job is asked to do. The losses depend on nothing else, and not on budget or policy.
 typedef struct hearth_train_options {
     size_t size;           // see hearth_load_options
-    const char *loss;      // "softmax-xent" (NULL), "mse"
+    const char *loss;      // "softmax-xent" (NULL), "bce" (of logits), "mse"
     const char *optimizer; // "sgd" (NULL), "momentum", "adam", "adamw"
     double lr;             // learning rate; 0: 0.001
     double weight_decay;   // 0: the optimizer's (0; adamw: 0.01)
@@ -302,6 +304,17 @@ typedef struct hearth_train_options {
     const char *on;   // of a server with several devices: which ("cuda:1"); NULL: it chooses
     const char *more; // JSON object of further options of `hearth train` by their names,
                       // {"warmup": 100}; they come before the fields above. NULL: none
+    int class_axis;   // of softmax-xent's and bce's classes: 1, or -1, the last one; 0: as the
+                      // labels' shape says
+    double label_smoothing; // softmax-xent: from 0 to less than 1
+    const double
+        *weights; // softmax-xent: of each class; bce: of positive targets, of each class or
+                  // one for all. NULL: all are 1
+    size_t n_weights;
+    const char *schedule; // "constant" (NULL), "cosine", "one-cycle", .. (`hearth help train`)
+    const char *keep;  // whose parameters the result has: "last" (NULL), "best" by held-out loss,
+                       // "best:accuracy"
+    uint32_t patience; // epochs without a better evaluation that end the job; 0: it makes all
 } hearth_train_options;
 
 // hearth_train_submit has a server train `model` ("name" or "name:version") on `data`: a
@@ -354,12 +367,13 @@ HEARTH_API hearth_status hearth_job_resume(hearth *h, hearth_job job, const char
 // checkpoint. HEARTH_EINVAL: it has ended.
 HEARTH_API hearth_status hearth_job_cancel(hearth *h, hearth_job job);
 
-// What a job has made. Filled and freed by hearth (hearth_free), with all that it points to.
+// What a job has made. Filled and freed by hearth (hearth_free), with all that it points to: a
+// result may get more fields at its end.
 typedef struct hearth_evaluation {
     uint64_t step, epoch;
     const char *set; // "hold-out", "eval"
     double loss;
-    double accuracy; // 0 to 1; NAN: of --loss mse there is none
+    double accuracy; // 0 to 1; NAN: mse has none
 } hearth_evaluation;
 typedef struct hearth_train_result {
     const char *model; // whose new version the result is
@@ -371,6 +385,9 @@ typedef struct hearth_train_result {
     const double *step_ms; // the steps' times
     size_t n_evaluations;
     const hearth_evaluation *evaluations; // over held-out samples, of each epoch
+    const double *top5, *perplexity;      // of each evaluation; NAN: there is none
+    uint64_t best_step, best_epoch;       // of the best evaluation, with keep or patience; else 0
+    int stopped_early;                    // 1: `patience` ended it before its last epoch
 } hearth_train_result;
 // hearth_job_result stores what a finished job has made; it does not wait (hearth_job_wait does).
 // HEARTH_EBUSY: it has not ended; HEARTH_ECANCELED: it was canceled, or is stopped with a

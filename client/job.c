@@ -67,7 +67,7 @@ hearth_status hearth_load(hearth *h, const char *model, const hearth_load_option
 {
     hearth_load_options o = {.size = sizeof o};
     json_t *doc;
-    if (options != NULL && hth_options_read(options, &o, sizeof o) != HTH_OK) {
+    if (options != NULL && hth_options_read(options, &o, sizeof o, sizeof o) != HTH_OK) {
         return HEARTH_ENOTSUP;
     }
     if (o.pin != 0 && o.unpin != 0) {
@@ -162,7 +162,7 @@ hearth_status hearth_train_submit(hearth *h, const char *model, const char *data
     out->id = 0;
     hth_err err = hth_passed_data(data, &path);
     if (err == HTH_OK && options != NULL) {
-        err = hth_options_read(options, &o, sizeof o);
+        err = hth_options_read(options, &o, sizeof o, offsetof(hearth_train_options, class_axis));
     }
     if (err == HTH_OK && o.eval != NULL) {
         err = hth_passed_data(o.eval, &eval);
@@ -294,8 +294,9 @@ static json_t *watch_left(job_watch *w, uint64_t done, uint64_t total)
 // watch_step notes a step that was heard of in the row.
 static void watch_step(job_watch *w, json_t *o, uint64_t done, uint64_t total)
 {
-    static const char *const same[] = {"step",         "loss",          "stall_ms", "peak_bytes",
-                                       "budget_bytes", "held_out_loss", "accuracy"};
+    static const char *const same[] = {"step",          "loss",          "stall_ms",  "peak_bytes",
+                                       "budget_bytes",  "held_out_loss", "accuracy",  "lr",
+                                       "held_out_step", "top5",          "perplexity"};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         json_t *v = json_object_get(o, same[i]);
         if (v != NULL) {
@@ -361,7 +362,11 @@ static char *watch_change(const json_t *last, const json_t *doc)
                                           {"peak_bytes", "peak_bytes"},
                                           {"budget_bytes", "budget_bytes"},
                                           {"held_out_loss", "held_out_loss"},
-                                          {"accuracy", "accuracy"}};
+                                          {"accuracy", "accuracy"},
+                                          {"held_out_step", "held_out_step"},
+                                          {"top5", "top5"},
+                                          {"perplexity", "perplexity"},
+                                          {"lr", "lr"}};
     json_t *state = json_object_get(doc, "state"), *e = json_object();
     if (!json_equal(state, json_object_get(last, "state"))) {
         json_object_set(e, "state", state);

@@ -101,7 +101,10 @@ static hearth_job_info row_read(const json_t *row, char **at)
                              .budget_bytes = row_count(row, "budget_bytes"),
                              .version = (int)row_count(row, "version"),
                              .ended_ns = row_count(row, "ended_ns"),
-                             .event = ""};
+                             .event = "",
+                             .lr = row_number(row, "lr"),
+                             .top5 = row_number(row, "top5"),
+                             .perplexity = row_number(row, "perplexity")};
 }
 
 hth_err hth_job_rows(const json_t *rows, hearth_job_info **out)
@@ -179,8 +182,8 @@ hth_err hth_job_result(const json_t *doc, hearth_train_result **out)
     if (hth_job_state_of(doc) != HEARTH_JOB_FINISHED) {
         return result_none(doc);
     }
-    size_t bytes = sizeof **out + 2 * n * sizeof(double) + n_held * sizeof(hearth_evaluation) +
-                   strlen(row_text(doc, "job")) + 1;
+    size_t bytes = sizeof **out + 2 * (n + n_held) * sizeof(double) +
+                   n_held * sizeof(hearth_evaluation) + strlen(row_text(doc, "job")) + 1;
     json_array_foreach(held, i, v)
     {
         bytes += strlen(row_text(v, "set")) + 1;
@@ -190,7 +193,8 @@ hth_err hth_job_result(const json_t *doc, hearth_train_result **out)
         return no_memory();
     }
     double *losses = (double *)(r + 1), *step_ms = losses + n;
-    hearth_evaluation *evaluations = (hearth_evaluation *)(step_ms + n);
+    double *top5 = step_ms + n, *perplexity = top5 + n_held;
+    hearth_evaluation *evaluations = (hearth_evaluation *)(perplexity + n_held);
     char *at = (char *)(evaluations + n_held);
     json_array_foreach(history, i, v)
     {
@@ -200,17 +204,25 @@ hth_err hth_job_result(const json_t *doc, hearth_train_result **out)
     json_array_foreach(held, i, v)
     {
         evaluations[i] = result_evaluation(v, &at);
+        top5[i] = row_number(v, "top5");
+        perplexity[i] = row_number(v, "perplexity");
     }
     uint64_t every = row_count(doc, "every");
-    *r = (hearth_train_result){.model = row_keep(row_text(doc, "job"), &at),
-                               .version = (int)row_count(doc, "version"),
-                               .steps = row_count(doc, "step"),
-                               .n_losses = n,
-                               .every = every > 0 ? every : 1,
-                               .losses = losses,
-                               .step_ms = step_ms,
-                               .n_evaluations = n_held,
-                               .evaluations = evaluations};
+    *r =
+        (hearth_train_result){.model = row_keep(row_text(doc, "job"), &at),
+                              .version = (int)row_count(doc, "version"),
+                              .steps = row_count(doc, "step"),
+                              .n_losses = n,
+                              .every = every > 0 ? every : 1,
+                              .losses = losses,
+                              .step_ms = step_ms,
+                              .n_evaluations = n_held,
+                              .evaluations = evaluations,
+                              .top5 = top5,
+                              .perplexity = perplexity,
+                              .best_step = row_count(doc, "best_step"),
+                              .best_epoch = row_count(doc, "best_epoch"),
+                              .stopped_early = json_is_true(json_object_get(doc, "stopped_early"))};
     *out = r;
     return HTH_OK;
 }
@@ -254,12 +266,12 @@ static hth_err arguments_more(json_t *args, const char *more)
     return err;
 }
 
-hth_err hth_options_read(const void *given, void *out, size_t bytes)
+hth_err hth_options_read(const void *given, void *out, size_t bytes, size_t first)
 {
     size_t size;
     memcpy(&size, given, sizeof size);
     memset(out, 0, bytes);
-    memcpy(out, given, size == 0 || size > bytes ? bytes : size);
+    memcpy(out, given, size == 0 ? first : size > bytes ? bytes : size);
     for (size_t i = bytes; i < size; i++) {
         if (((const uint8_t *)given)[i] != 0) {
             return hth_fail(HTH_ENOTSUP, "the options use a field of a newer hearth.h: this is "
@@ -269,13 +281,39 @@ hth_err hth_options_read(const void *given, void *out, size_t bytes)
     return HTH_OK;
 }
 
+static void arguments_loss(json_t *args, const hearth_train_options *o)
+{
+    json_t *weights = o->weights != NULL ? json_array() : NULL;
+    bool bce = o->loss != NULL && strcmp(o->loss, "bce") == 0;
+    for (size_t i = 0; weights != NULL && i < o->n_weights; i++) {
+        json_array_append_new(weights, json_real(o->weights[i]));
+    }
+    if (weights != NULL) {
+        json_object_set_new(args, bce ? "pos-weight" : "class-weights", weights);
+    }
+    if (o->class_axis != 0) {
+        json_object_set_new(args, "class-axis", json_integer(o->class_axis));
+    }
+    put_number(args, "label-smoothing", o->label_smoothing);
+    put_text(args, "schedule", o->schedule);
+    put_text(args, "keep", o->keep);
+    put_count(args, "patience", o->patience);
+}
+
 hth_err hth_job_arguments(const char *model, const char *data, const hearth_train_options *options,
                           char **text)
 {
     const hearth_train_options o = *options;
     *text = NULL;
-    if (!isfinite(o.lr) || !isfinite(o.weight_decay) || !isfinite(o.hold_out)) {
-        return hth_fail(HTH_EINVAL, "lr, weight_decay and hold_out must be finite numbers");
+    if (!isfinite(o.lr) || !isfinite(o.weight_decay) || !isfinite(o.hold_out) ||
+        !isfinite(o.label_smoothing)) {
+        return hth_fail(HTH_EINVAL, "lr, weight_decay, hold_out and label_smoothing must be finite "
+                                    "numbers");
+    }
+    for (size_t i = 0; o.weights != NULL && i < o.n_weights; i++) {
+        if (!isfinite(o.weights[i])) {
+            return hth_fail(HTH_EINVAL, "weight %zu is not a finite number", i + 1);
+        }
     }
     json_t *args = json_pack("{s:s, s:s, s:s, s:b}", "model", model, "data", data, "loss",
                              o.loss != NULL ? o.loss : "softmax-xent", "detach", 1);
@@ -297,6 +335,7 @@ hth_err hth_job_arguments(const char *model, const char *data, const hearth_trai
     put_number(args, "hold-out", o.hold_out);
     put_count(args, "checkpoint-every", o.checkpoint_every);
     put_text(args, "on", o.on);
+    arguments_loss(args, &o);
     hth_err err = o.more != NULL ? arguments_more(args, o.more) : HTH_OK;
     json_object_set_new(args, "detach", json_true());
     char *dumped = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;

@@ -12,10 +12,10 @@
 
 #include <stdbool.h>
 
-// hth_options_read copies a structure that begins with its size (0: that of this header) to `out`,
-// which has `bytes`, and zero for what the caller's header lacks. HTH_ENOTSUP: it uses a field that
-// this library does not know.
-hth_err hth_options_read(const void *given, void *out, size_t bytes);
+// hth_options_read copies a structure that begins with its size (0: `first` bytes, as many as its
+// first version had) to `out`, which has `bytes`, and zero for what the caller's header lacks.
+// HTH_ENOTSUP: it uses a field that this library does not know.
+hth_err hth_options_read(const void *given, void *out, size_t bytes, size_t first);
 // hth_job_arguments writes what a job is asked to do as the arguments of the question "train"; the
 // caller frees *text with hth_free.
 hth_err hth_job_arguments(const char *model, const char *data, const hearth_train_options *options,

@@ -4,6 +4,7 @@
 #define HTH_CLIENT_CLI_CMD_H
 
 #include "client/cli/cli.h"
+#include "client/cli/train_log.h"
 
 #include <stdio.h>
 
@@ -39,6 +40,12 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
 #define OPTION_PRECISION                                                                           \
     {"precision", HTH_OPTION_TEXT, "P",                                                            \
      "precision: fp32, tf32 or bf16, the last two on CUDA (the model's)"}
+#define OPTION_CLASS_AXIS                                                                          \
+    {"class-axis", HTH_OPTION_INT, "1|-1",                                                         \
+     "axis of the classes: 1, or -1, the last one (as the labels' shape says)"}
+#define OPTIONS_LOG                                                                                \
+    {"log-csv", HTH_OPTION_PATH, "FILE", "write losses, rates and metrics as CSV"},                  \
+    {"log-tensorboard", HTH_OPTION_PATH, "DIR", "write them to a TensorBoard event file in DIR"}
 #define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
 // How bytes become a model's floats.
 #define OPTIONS_SCALE                                                                              \
@@ -49,6 +56,8 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
 #define OPTIONS_STEP                                                                               \
     OPTIONS_SCALE,                                                                                  \
     {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent or mse"},                     \
+    {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent, bce or mse"},                \
+    OPTION_CLASS_AXIS,                                                                                 \
     {"optimizer", HTH_OPTION_TEXT, "O", "optimizer of the training step: sgd, momentum, adam or adamw"},       \
     {"policy", HTH_OPTION_TEXT, "P", "memory planner of the training step: hearth, keep, vdnn, chen, .."},   \
     {"plan-ms", HTH_OPTION_REAL, "MS", "time limit for planning a training step (100)"},                 \
@@ -72,6 +81,12 @@ int hth_cmd_query(hth_cli *cli, const char *what, json_t *arguments);
 int hth_cmd_query_itself(hth_cli *cli);
 // hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.
 void hth_cmd_held_out(json_t *doc);
+// hth_cmd_logs: --log-csv or --log-tensorboard was given. hth_cmd_log_open opens what they name
+// (*out NULL: nothing), hth_cmd_log_end ends it with a job's document (may be NULL). Exit codes;
+// errors are printed.
+bool hth_cmd_logs(const hth_cli *cli);
+int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out);
+int hth_cmd_log_end(hth_train_log *log, const char *json);
 // hth_cmd_write has a file written from a document.
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *));
 

@@ -198,7 +198,7 @@ static int job_show(void *ctx, const hearth_job_info *at)
 }
 
 // job_follow shows what happens to the job until it ends, and then gets its document anew.
-static int job_follow(hth_cli *c, json_t **doc)
+static int job_follow(hth_cli *c, hth_train_log *log, json_t **doc)
 {
     job_shown s = {.c = c};
     hearth_job job = {(uint64_t)json_integer_value(json_object_get(*doc, "id"))};
@@ -206,6 +206,7 @@ static int job_follow(hth_cli *c, json_t **doc)
         return HTH_CLI_OK;
     }
     hth_follow_init(&s.f, !hth_cli_json(c));
+    s.f.log = log;
     bool ended = hearth_job_watch(c->h, job, job_show, &s, NULL) == HEARTH_OK;
     hth_follow_fini(&s.f);
     if (!ended) {
@@ -219,14 +220,45 @@ static int job_follow(hth_cli *c, json_t **doc)
 static int cmd_job(hth_cli *c)
 {
     json_t *doc = NULL;
+    hth_train_log *log = NULL;
     int rv = job_get(c, 0, &doc);
+    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(c, &log) : rv;
     if (rv == HTH_CLI_OK && json_is_true(json_object_get(c->options, "follow"))) {
         json_object_del(c->options, "budget"); // is changed once
-        rv = job_follow(c, &doc);
+        rv = job_follow(c, log, &doc);
     }
+    char *whole = log != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    int logged = hth_cmd_log_end(log, whole);
+    free(whole);
+    rv = rv == HTH_CLI_OK ? logged : rv;
     rv = rv == HTH_CLI_OK ? job_print(c, doc) : rv;
     json_decref(doc);
     return rv;
+}
+
+bool hth_cmd_logs(const hth_cli *cli)
+{
+    return hth_cli_text(cli, "log-csv") != NULL || hth_cli_text(cli, "log-tensorboard") != NULL;
+}
+
+static int log_error(void)
+{
+    fprintf(stderr, "hearth: %s\n", hth_err_detail());
+    return HTH_CLI_ERROR;
+}
+
+int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out)
+{
+    const char *csv = hth_cli_text(cli, "log-csv"), *tb = hth_cli_text(cli, "log-tensorboard");
+    return hth_train_log_open(csv, tb, out) == HTH_OK ? HTH_CLI_OK : log_error();
+}
+
+int hth_cmd_log_end(hth_train_log *log, const char *json)
+{
+    json_t *doc = json != NULL && log != NULL ? json_loads(json, 0, NULL) : NULL;
+    hth_err err = hth_train_log_end(log, doc);
+    json_decref(doc);
+    return err == HTH_OK ? HTH_CLI_OK : log_error();
 }
 
 // pause, resume, cancel: the job's row as it is then.
@@ -251,6 +283,7 @@ static const hth_option job_options[] = {
     {"follow", HTH_OPTION_FLAG, NULL,
      "follow its steps until it ends; with --json one event per line"},
     {"svg", HTH_OPTION_PATH, "FILE", "write the losses, training and held-out, as SVG"},
+    OPTIONS_LOG,
     OPTION_NEW_BUDGET,
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "client/cli/follow.h"
+#include "client/cli/numbers.h"
 #include "client/passed.h"
 
 #include <stdio.h>
@@ -83,12 +84,70 @@ static bool train_files(json_t *q)
     return true;
 }
 
-static int cmd_train(hth_cli *c)
+// Weights are numbers to the server, whatever they were written in; logs are this command's.
+static int train_arguments(const hth_cli *c, json_t *q)
+{
+    static const char *const lists[] = {"class-weights", "pos-weight"};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        const char *text = hth_cli_text(c, lists[i]);
+        json_t *numbers;
+        if (text == NULL) {
+            continue;
+        }
+        if (hth_cli_numbers(text, &numbers) != HTH_OK) {
+            return hth_cli_usage("--%s: %s", lists[i], hth_err_detail());
+        }
+        json_object_set_new(q, lists[i], numbers);
+    }
+    json_object_del(q, "log-csv");
+    json_object_del(q, "log-tensorboard");
+    return HTH_CLI_OK;
+}
+
+static int train_detached(hth_cli *c, json_t *q)
+{
+    if (hth_cli_text(c, "store") != NULL || hth_cmd_logs(c)) {
+        json_decref(q);
+        return hth_cmd_logs(c) ? hth_cli_usage("--detach follows no job; `hearth job JOB --follow` "
+                                               "has --log-csv and --log-tensorboard, too")
+                               : hth_cli_usage("--detach leaves the job to a server, and --store "
+                                               "has none");
+    }
+    return hth_cmd_query(c, "train", q);
+}
+
+// The job is followed to its end.
+static int train_followed(hth_cli *c, json_t *q)
 {
     char *json, job[TRAIN_JOB];
     hth_follow follow;
+    hth_train_log *log;
+    if (hth_cmd_log_open(c, &log) != HTH_CLI_OK) {
+        json_decref(q);
+        return HTH_CLI_ERROR;
+    }
+    train_job(q, job);
+    hth_follow_init(&follow, !hth_cli_json(c));
+    follow.log = log;
+    hth_follow_start(&follow, c->h, job);
+    int rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
+    hth_follow_fini(&follow);
+    if (rv != HTH_CLI_OK) {
+        rv = rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
+        (void)hth_cmd_log_end(log, NULL);
+        return rv;
+    }
+    rv = hth_cmd_log_end(log, json);
+    int printed = train_print(c, json);
+    hearth_free(json);
+    return printed != HTH_CLI_OK ? printed : rv;
+}
+
+static int cmd_train(hth_cli *c)
+{
     json_t *q = hth_cmd_arguments(c);
-    int rv = train_files(q) ? hth_cli_connect(c) : hth_cli_error();
+    int rv = train_files(q) ? train_arguments(c, q) : hth_cli_error();
+    rv = rv == HTH_CLI_OK ? hth_cli_connect(c) : rv;
     if (rv != HTH_CLI_OK) {
         json_decref(q);
         return rv;
@@ -97,24 +156,7 @@ static int cmd_train(hth_cli *c)
         json_object_set(q, "job", json_object_get(q, "model"));
         json_object_del(q, "model");
     }
-    if (json_is_true(json_object_get(q, "detach"))) {
-        if (hth_cli_text(c, "store") != NULL) {
-            json_decref(q);
-            return hth_cli_usage("--detach leaves the job to a server, and --store has none");
-        }
-        return hth_cmd_query(c, "train", q);
-    }
-    train_job(q, job);
-    hth_follow_init(&follow, !hth_cli_json(c));
-    hth_follow_start(&follow, c->h, job);
-    rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
-    hth_follow_fini(&follow);
-    if (rv == HTH_CLI_OK) {
-        rv = train_print(c, json);
-        hearth_free(json);
-        return rv;
-    }
-    return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
+    return json_is_true(json_object_get(q, "detach")) ? train_detached(c, q) : train_followed(c, q);
 }
 
 static const hth_option train_options[] = {
@@ -125,7 +167,13 @@ static const hth_option train_options[] = {
     {"label", HTH_OPTION_TEXT, "COLUMN", "of a CSV: the column that is y (y, label or target)"},
     {"size", HTH_OPTION_TEXT, "HxW", "of images: resample them to this height and width"},
     OPTIONS_SCALE,
-    {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y) or mse"},
+    {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y), bce (of logits) or mse"},
+    OPTION_CLASS_AXIS,
+    {"class-weights", HTH_OPTION_TEXT, "W,W,..|FILE", "weights of classes (softmax-xent)"},
+    {"label-smoothing", HTH_OPTION_REAL, "E",
+     "share of each label that all classes get (softmax-xent; 0)"},
+    {"pos-weight", HTH_OPTION_TEXT, "W|W,..|FILE",
+     "weight of positive targets, of all classes or each (bce)"},
     {"optimizer", HTH_OPTION_TEXT, "O", "sgd, momentum, adam or adamw"},
     {"lr", HTH_OPTION_REAL, "R", "learning rate (0.001)"},
     {"momentum", HTH_OPTION_REAL, "M", "momentum factor of --optimizer momentum (0.9)"},
@@ -134,7 +182,8 @@ static const hth_option train_options[] = {
     {"beta2", HTH_OPTION_REAL, "B", "decay rate of the second moment of adam and adamw (0.999)"},
     {"eps", HTH_OPTION_REAL, "E", "epsilon of adam and adamw (1e-8)"},
     {"weight-decay", HTH_OPTION_REAL, "W", "weight decay (0; adamw: 0.01)"},
-    {"schedule", HTH_OPTION_TEXT, "S", "constant, step:EPOCHS:GAMMA, cosine or linear (to 0)"},
+    {"schedule", HTH_OPTION_TEXT, "S",
+     "constant, step:EPOCHS:GAMMA, exponential:GAMMA, cosine or linear (to 0), one-cycle"},
     {"warmup", HTH_OPTION_INT, "N", "warm-up steps, in which the learning rate grows from 0"},
     {"freeze", HTH_OPTION_LIST, "PATTERN", "parameters to freeze: 'layer1.*'"},
     {"clip", HTH_OPTION_REAL, "N", "clip gradients to this norm"},
@@ -146,6 +195,9 @@ static const hth_option train_options[] = {
     {"hold-out", HTH_OPTION_REAL, "SHARE",
      "held-out samples; loss and accuracy over them are computed after every epoch"},
     {"eval", HTH_OPTION_TEXT, "FILE|NAME", "samples to evaluate after every epoch"},
+    {"keep", HTH_OPTION_TEXT, "[last|best|best:accuracy]",
+     "whose parameters the result has: the last, or those with the best held-out loss (accuracy)"},
+    {"patience", HTH_OPTION_INT, "N", "end after N epochs without a better evaluation"},
     {"seed", HTH_OPTION_INT, "S",
      "random seed of the samples' order, held-out samples and dropout (0)"},
     {"no-shuffle", HTH_OPTION_FLAG, NULL, "use the samples in the file's order"},
@@ -163,6 +215,7 @@ static const hth_option train_options[] = {
     {"save-as", HTH_OPTION_TEXT, "NAME", "model that receives the result as a new version"},
     {"checkpoint-every", HTH_OPTION_INT, "N", "write a checkpoint every N steps and every epoch"},
     {"resume", HTH_OPTION_FLAG, NULL, "continue from the last checkpoint of this job"},
+    OPTIONS_LOG,
     {"detach", HTH_OPTION_FLAG, NULL, "leave the job to the server as soon as it has taken it"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
@@ -170,14 +223,15 @@ static const hth_option train_options[] = {
 
 const hth_command hth_cmd_train = {
     "train",
-    "NAME[:VERSION] --data FILE|NAME --loss softmax-xent|mse --lr R --batch N --epochs E\n"
+    "NAME[:VERSION] --data FILE|NAME --loss softmax-xent|bce|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "
     "summary;\n"
     "`hearth job JOB --follow --json` prints steps as they happen.\n"
-    "With --hold-out and --eval each epoch ends with loss and (softmax-xent) accuracy over\n"
+    "With --hold-out and --eval each epoch ends with loss, accuracy, top-5 and perplexity over\n"
     "held-out data, computed by the model as it would be served: \"held_out\" in the summary.\n"
+    "--keep and --patience compare epochs by them, --hold-out's where there are both.\n"
     "With --checkpoint-every an interrupted job stays in `hearth jobs`. The same command with\n"
     "--resume, or just --resume JOB, continues as if it had never stopped, or fails if there is "
     "no\n"

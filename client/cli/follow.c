@@ -112,15 +112,30 @@ static void follow_death(hth_follow *f, const json_t *from_step)
     }
 }
 
+// follow_early says that the job ends before its last epoch.
+static void follow_early(hth_follow *f, const json_t *early)
+{
+    hth_progress_fini(&f->bar);
+    if (f->lines) {
+        fprintf(stderr,
+                "hearth: held-out data have not been better since epoch %.0f: the job ends after "
+                "epoch %.0f\n",
+                follow_number(early, "best_epoch"), follow_number(early, "epoch"));
+    }
+}
+
 void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = hth_terminal_load(what);
     pthread_mutex_lock(&follow->lock);
+    hth_train_log_event(follow->log, o);
     const char *warning = json_string_value(json_object_get(o, "warning"));
     const char *state = json_string_value(json_object_get(o, "state"));
     if (warning != NULL) {
         hth_progress_fini(&follow->bar);
         fprintf(stderr, "hearth: %s\n", warning);
+    } else if (json_object_get(o, "early_stop") != NULL) {
+        follow_early(follow, json_object_get(o, "early_stop"));
     } else if (json_object_get(o, "step") != NULL) {
         follow_step(follow, o, done, total);
     } else if (state != NULL) {

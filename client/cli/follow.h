@@ -6,6 +6,7 @@
 
 #include "client/events.h"
 #include "client/cli/progress.h"
+#include "client/cli/train_log.h"
 
 #include <jansson.h>
 
@@ -14,6 +15,7 @@
 
 typedef struct hth_follow {
     hth_progress_bar bar;
+    hth_train_log *log;  // gets all that is said, too; the caller's, may be NULL
     bool lines;          // plain lines where stderr is no terminal
     uint64_t started_ns; // when the first step was seen, and which
     uint64_t first;

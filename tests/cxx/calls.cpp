@@ -130,6 +130,14 @@ void finished(hearth *h, const std::string &data)
     options.save_as = "made";
     options.hold_out = 0.1;
     options.more = "{\"warmup\": 4}";
+    const double weights[10] = {1, 2, 1, 1, 1, 1, 1, 1, 1, 0.5};
+    options.weights = weights;
+    options.n_weights = 10;
+    options.class_axis = 1;
+    options.label_smoothing = 0.05;
+    options.schedule = "one-cycle";
+    options.keep = "best";
+    options.patience = 2;
     hearth_job job = {}, found = {};
     must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit");
     expect(job.id > 0, "it has a number");
@@ -143,6 +151,7 @@ void finished(hearth *h, const std::string &data)
     expect(info->step == info->steps && info->steps > 0 && info->ended_ns > 0, "all its steps");
     expect(info->version == 1 && std::strcmp(info->name, "made") == 0, "what it made");
     expect(std::strcmp(info->model, "new") == 0 && !std::isnan(info->held_out_loss), "of what");
+    expect(info->lr > 0 && info->top5 > 0 && info->perplexity >= 1, "how it did");
     uint64_t steps = info->steps;
     hearth_free(info);
     hearth_train_result *result = nullptr;
@@ -156,6 +165,8 @@ void finished(hearth *h, const std::string &data)
            "an evaluation an epoch");
     expect(result->evaluations[2].accuracy > 0 && result->evaluations[2].accuracy <= 1, "a share");
     expect(std::strcmp(result->evaluations[0].set, "hold-out") == 0, "of the samples held out");
+    expect(result->top5[2] >= result->evaluations[2].accuracy && result->perplexity[2] >= 1, "metrics");
+    expect(result->best_epoch >= 1 && result->best_epoch <= 3 && result->stopped_early == 0, "the best");
     hearth_free(result);
     must(hearth_job_find(h, "made", &found), "job_find");
     expect(found.id == job.id, "the same by its name");
@@ -170,6 +181,7 @@ void changed(hearth *h, const std::string &data)
     hearth_train_options options = {};
     options.epochs = 100000;
     options.save_as = "long";
+    options.patience = 1; // a structure of the first version, whose size is 0, has no such field
     hearth_job job = {}, other = {};
     must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit");
     expect(hearth_train_submit(h, "new", data.c_str(), &options, &other) == HEARTH_EBUSY,
@@ -224,6 +236,16 @@ void refused(hearth *h, const std::string &data)
     expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
            "no number");
     options.lr = 0;
+    options.size = sizeof options;
+    options.patience = 1;
+    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
+           "nothing to compare epochs by");
+    const double weight = std::nan("");
+    options.patience = 0;
+    options.weights = &weight;
+    options.n_weights = 1;
+    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL, "no weight");
+    options.weights = nullptr;
     options.more = "[1]";
     expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
            "no object");

@@ -268,8 +268,8 @@ class Client:
 
         `data` is a dataset's file or folder of this machine, the name of a stored one, or arrays: the model's inputs (or x) and y.
         `options` are those of
-        `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, .. `on_step` gets the present step,
-        loss and memory now and then; what it raises cancels the job. Returns a `Trained`. With wait=False it returns a `Job`, as
+        `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, keep, class_weights (a list), ..
+        `on_step` gets the present step, loss and memory now and then; what it raises cancels the job. Returns a `Trained`. With wait=False it returns a `Job`, as
         `submit` does.
         """
         if not wait:

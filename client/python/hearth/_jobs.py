@@ -42,7 +42,7 @@ class Trained:
 
     @staticmethod
     def of(doc: dict[str, Any]) -> Trained:
-        history = np.asarray(doc.pop('history'), np.float64).reshape(-1, 2)
+        history = np.asarray([row[:2] for row in doc.pop('history')], np.float64).reshape(-1, 2)
         return Trained(doc['saved_as'], doc['version'], history[:, 0].copy(), history[:, 1].copy(), doc.pop('held_out') or [], doc)
 
 
@@ -62,13 +62,16 @@ class JobStatus:
     seconds_left: float
     version: int
     event: str
+    lr: float
+    top5: float
+    perplexity: float
 
     @staticmethod
     def of(library: C.CDLL, at: JobInfo) -> JobStatus:
         def text(v: bytes) -> str:
             return v.decode('utf-8', 'replace')
         return JobStatus(at.id, text(at.name), text(library.hearth_job_state_name(at.state)), text(at.why), at.step, at.steps, at.loss,
-                         at.held_out_loss, at.accuracy, at.step_ms, at.seconds_left, at.version, text(at.event))
+                         at.held_out_loss, at.accuracy, at.step_ms, at.seconds_left, at.version, text(at.event), at.lr, at.top5, at.perplexity)
 
 
 class Job:
@@ -114,7 +117,7 @@ class Job:
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """Where the job stands: state, step, steps, loss, memory, and in "history" [loss, ms] of its steps."""
+        """Where the job stands: state, step, steps, loss, memory, and in "history" [loss, ms, lr] of its steps."""
         return self._ask('job')
 
     def watch(self, on_change: Callable[[JobStatus], Any]) -> None:
@@ -140,7 +143,7 @@ class Job:
         while True:
             at = self.status()
             history, every = at.get('history') or [], at.get('every') or 1
-            for i, (loss, ms) in enumerate(history):
+            for i, (loss, ms, *_) in enumerate(history):
                 step = min(1 + i * every, at['step']) if i + 1 < len(history) else at['step']
                 if step > last:
                     last = step

@@ -51,7 +51,8 @@ class JobInfo(C.Structure):
     _fields_ = [('id', C.c_uint64), ('name', C.c_char_p), ('model', C.c_char_p), ('tenant', C.c_char_p), ('state', C.c_int),
                 ('why', C.c_char_p), ('step', C.c_uint64), ('steps', C.c_uint64), ('loss', C.c_double), ('held_out_loss', C.c_double),
                 ('accuracy', C.c_double), ('step_ms', C.c_double), ('seconds_left', C.c_double), ('peak_bytes', C.c_uint64),
-                ('budget_bytes', C.c_uint64), ('version', C.c_int), ('ended_ns', C.c_uint64), ('event', C.c_char_p)]
+                ('budget_bytes', C.c_uint64), ('version', C.c_int), ('ended_ns', C.c_uint64), ('event', C.c_char_p), ('next', C.c_void_p), ('lr', C.c_double),
+                ('top5', C.c_double), ('perplexity', C.c_double)]
 
 
 WATCHER = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(JobInfo))

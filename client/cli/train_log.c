@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row waits for the next step: the evaluation after it belongs to it, and is heard of later.
+#include "client/cli/train_log.h"
+
+#include "base/alloc.h"
+#include "client/atomic_file.h"
+#include "client/cli/tfevents.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOG_HEAD "step,epoch,loss,lr,ms,held_out_loss,accuracy,top5,perplexity\n"
+
+typedef struct log_row {
+    int64_t step, epoch; // step 0: there is no row
+    double loss, lr, ms, wall;
+    double held_out_loss, accuracy, top5, perplexity; // NAN: there is none
+} log_row;
+
+typedef struct log_file {
+    char *path;
+    FILE *f; // NULL: it is not wanted
+    bool events;
+} log_file;
+
+struct hth_train_log {
+    log_file file[2]; // CSV, events
+    log_row row;      // the last one, which is not written yet
+    int64_t written;  // step of the last one that is
+    bool gap;         // steps are missing
+    hth_err err;      // of the first write that failed
+    char why[400];
+};
+
+static double log_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void log_failed(hth_train_log *log, const char *path)
+{
+    if (log->err == HTH_OK) {
+        log->err = HTH_EIO;
+        snprintf(log->why, sizeof log->why, "%s: %s", path, strerror(errno));
+    }
+}
+
+static bool csv_number(FILE *f, double v)
+{
+    return isnan(v) ? fputc(',', f) != EOF : fprintf(f, ",%.9g", v) > 0;
+}
+
+static bool csv_row(FILE *f, const log_row *r)
+{
+    return fprintf(f, "%lld,%lld", (long long)r->step, (long long)r->epoch) > 0 &&
+           csv_number(f, r->loss) && csv_number(f, r->lr) && csv_number(f, r->ms) &&
+           csv_number(f, r->held_out_loss) && csv_number(f, r->accuracy) &&
+           csv_number(f, r->top5) && csv_number(f, r->perplexity) && fputc('\n', f) != EOF;
+}
+
+static bool events_row(FILE *f, const log_row *r)
+{
+    const hth_scalar v[] = {{"train/loss", r->loss},         {"train/lr", r->lr},
+                            {"eval/loss", r->held_out_loss}, {"eval/accuracy", r->accuracy},
+                            {"eval/top5", r->top5},          {"eval/perplexity", r->perplexity}};
+    return hth_tfevents_scalars(f, r->wall, r->step, v, sizeof v / sizeof *v);
+}
+
+static bool file_begin(const log_file *l, FILE *f, double wall)
+{
+    return l->events ? hth_tfevents_begin(f, wall) : fputs(LOG_HEAD, f) >= 0;
+}
+
+static bool file_row(const log_file *l, FILE *f, const log_row *r)
+{
+    return l->events ? events_row(f, r) : csv_row(f, r);
+}
+
+// Writes the row that waits.
+static void log_flush(hth_train_log *log)
+{
+    const log_row *r = &log->row;
+    for (int i = 0; i < 2 && r->step > 0; i++) {
+        const log_file *l = &log->file[i];
+        if (l->f != NULL && (!file_row(l, l->f, r) || fflush(l->f) != 0)) {
+            log_failed(log, l->path);
+        }
+    }
+    log->written = r->step > 0 ? r->step : log->written;
+    log->row = (log_row){.step = 0};
+}
+
+static double row_number(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void row_evaluated(log_row *r, const json_t *o, const char *loss)
+{
+    r->held_out_loss = row_number(o, loss);
+    r->accuracy = row_number(o, "accuracy");
+    r->top5 = row_number(o, "top5");
+    r->perplexity = row_number(o, "perplexity");
+}
+
+void hth_train_log_event(hth_train_log *log, const json_t *event)
+{
+    int64_t step = json_integer_value(json_object_get(event, "step"));
+    if (log == NULL || step <= 0) {
+        return;
+    }
+    if (json_integer_value(json_object_get(event, "held_out_step")) == log->row.step) {
+        row_evaluated(&log->row, event, "held_out_loss");
+    }
+    if (step == log->row.step) {
+        return;
+    }
+    log_flush(log);
+    log->gap = log->gap || step != log->written + 1;
+    log->row = (log_row){.step = step,
+                         .epoch = json_integer_value(json_object_get(event, "epoch")),
+                         .loss = row_number(event, "loss"),
+                         .lr = row_number(event, "lr"),
+                         .ms = row_number(event, "ms"),
+                         .wall = log_now(),
+                         .held_out_loss = NAN,
+                         .accuracy = NAN,
+                         .top5 = NAN,
+                         .perplexity = NAN};
+    if (json_integer_value(json_object_get(event, "held_out_step")) == step) {
+        row_evaluated(&log->row, event, "held_out_loss");
+    }
+}
+
+// The evaluation after `step`, of the set that comes first; *at: where to look from.
+static const json_t *doc_evaluation(const json_t *held, int64_t step, size_t *at)
+{
+    const json_t *set = json_object_get(json_array_get(held, 0), "set");
+    for (; *at < json_array_size(held); ++*at) {
+        const json_t *v = json_array_get(held, *at);
+        int64_t of = json_integer_value(json_object_get(v, "step"));
+        if (of > step) {
+            return NULL;
+        }
+        if (of == step && json_equal(json_object_get(v, "set"), set)) {
+            return v;
+        }
+    }
+    return NULL;
+}
+
+// All steps of a document; they ended now.
+static bool doc_rows(const log_file *l, FILE *f, const json_t *doc)
+{
+    const json_t *history = json_object_get(doc, "history"), *v;
+    const json_t *held = json_object_get(doc, "held_out"), *found;
+    int64_t per = json_integer_value(json_object_get(doc, "steps_per_epoch"));
+    double wall = log_now();
+    size_t i, at = 0;
+    json_array_foreach((json_t *)history, i, v)
+    {
+        wall -= json_number_value(json_array_get(v, 1)) / 1e3;
+    }
+    bool good = file_begin(l, f, wall);
+    json_array_foreach((json_t *)history, i, v)
+    {
+        const json_t *lr = json_array_get(v, 2);
+        wall += json_number_value(json_array_get(v, 1)) / 1e3;
+        log_row r = {.step = (int64_t)i + 1,
+                     .epoch = per > 0 ? (int64_t)i / per + 1 : 0,
+                     .loss = json_number_value(json_array_get(v, 0)),
+                     .ms = json_number_value(json_array_get(v, 1)),
+                     .lr = lr != NULL ? json_number_value(lr) : NAN,
+                     .wall = wall};
+        found = doc_evaluation(held, r.step, &at);
+        row_evaluated(&r, found, "loss");
+        good = good && file_row(l, f, &r);
+    }
+    return good;
+}
+
+static void log_replace(hth_train_log *log, const log_file *l, const json_t *doc)
+{
+    hth_atomic_file file;
+    struct stat st;
+    if (fstat(fileno(l->f), &st) == 0 && !S_ISREG(st.st_mode)) {
+        return; // a pipe has the rows that were heard of
+    }
+    if (hth_atomic_file_begin(l->path, &file) != HTH_OK) {
+        log_failed(log, l->path);
+        return;
+    }
+    FILE *f = fdopen(dup(file.fd), "w");
+    bool good = f != NULL && doc_rows(l, f, doc);
+    if (!good) {
+        log_failed(log, l->path);
+    }
+    if (f != NULL && fclose(f) != 0) {
+        good = false;
+        log_failed(log, l->path);
+    }
+    if (hth_atomic_file_end(&file, good) != HTH_OK) {
+        log_failed(log, l->path);
+    }
+}
+
+hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
+{
+    if (log == NULL) {
+        return HTH_OK;
+    }
+    log_flush(log);
+    size_t n = json_array_size(json_object_get(doc, "history"));
+    bool whole = !(json_number_value(json_object_get(doc, "every")) > 1);
+    for (int i = 0; i < 2; i++) {
+        log_file *l = &log->file[i];
+        if (l->f != NULL && whole && n > 0 && (log->gap || log->written != (int64_t)n)) {
+            log_replace(log, l, doc);
+        }
+        if (l->f != NULL && fclose(l->f) != 0) {
+            log_failed(log, l->path);
+        }
+        hth_free(l->path);
+    }
+    hth_err err =
+        log->err == HTH_OK ? HTH_OK : hth_fail(log->err, "the log is not whole: %s", log->why);
+    hth_free(log);
+    return err;
+}
+
+static hth_err file_open(log_file *l, char *path)
+{
+    l->path = path;
+    if (path == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a log");
+    }
+    l->f = fopen(path, "we");
+    if (l->f == NULL || !file_begin(l, l->f, log_now()) || fflush(l->f) != 0) {
+        return hth_fail(HTH_EIO, "%s: %s", path, strerror(errno));
+    }
+    return HTH_OK;
+}
+
+// TensorBoard knows the files by "tfevents" in their names, and sorts them.
+static hth_err events_open(log_file *l, const char *folder)
+{
+    char host[64] = "host";
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
+        return hth_fail(HTH_EIO, "%s: %s", folder, strerror(errno));
+    }
+    (void)gethostname(host, sizeof host - 1);
+    l->events = true;
+    return file_open(l, hth_asprintf("%s/events.out.tfevents.%lld.%s.%ld.0", folder,
+                                     (long long)log_now(), host, (long)getpid()));
+}
+
+hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_log **out)
+{
+    *out = NULL;
+    if (csv == NULL && tensorboard == NULL) {
+        return HTH_OK;
+    }
+    hth_train_log *log = hth_calloc(1, sizeof *log);
+    if (log == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a log");
+    }
+    hth_err err = csv != NULL ? file_open(&log->file[0], hth_strdup(csv)) : HTH_OK;
+    err = err == HTH_OK && tensorboard != NULL ? events_open(&log->file[1], tensorboard) : err;
+    if (err == HTH_OK) {
+        *out = log;
+        return HTH_OK;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (log->file[i].f != NULL) {
+            fclose(log->file[i].f);
+        }
+        hth_free(log->file[i].path);
+    }
+    hth_free(log);
+    return err;
+}
