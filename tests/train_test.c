@@ -266,6 +266,37 @@ static void test_losses(void **state)
     train("mlp_bce", 0, 0);
 }
 
+// Which axis the labels leave out. Where they could leave out either the caller has to say.
+static void test_class_axis(void **state)
+{
+    hth_graph *g = load("tokens_adamw");
+    hth_train_options o = {.loss = HTH_LOSS_SOFTMAX_XENT};
+    hth_train_graph t;
+    int axis;
+    hth_tensor in = batch_of_4(g);
+    assert_int_equal(hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t), HTH_OK);
+    assert_int_equal(hth_train_class_axis(&t, &(hth_shape){2, {4, 7}}, &axis), HTH_OK);
+    assert_int_equal(axis, -1);
+    assert_int_equal(hth_train_class_axis(&t, &(hth_shape){2, {4, 30}}, &axis), HTH_OK);
+    assert_int_equal(axis, 1);
+    assert_int_equal(hth_train_class_axis(&t, &(hth_shape){2, {4, 8}}, &axis), HTH_EINVAL);
+    assert_non_null(
+        strstr(hth_err_detail(), "labels are [4,8], but output 'y' [4,7,30] needs one"));
+    const hth_value *loss = &t.graph->values[t.graph->outputs[0]];
+    t.graph->values[t.graph->nodes[loss->producer].inputs[0]].shape.dim[1] = 30;
+    assert_int_equal(hth_train_class_axis(&t, &(hth_shape){2, {4, 30}}, &axis), HTH_EINVAL);
+    assert_non_null(strstr(hth_err_detail(), "--class-axis 1 or -1 chooses"));
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+    g = load("net_sgd"); // there is one axis only
+    in = batch_of_4(g);
+    assert_int_equal(hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t), HTH_OK);
+    assert_int_equal(hth_train_class_axis(&t, &(hth_shape){1, {4}}, &axis), HTH_OK);
+    assert_int_equal(axis, 1);
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
 static int count_op(const hth_graph *g, hth_op op)
 {
     int n = 0;
@@ -562,17 +593,12 @@ static void test_dropout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolutional),
-        cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_others),
-        cmocka_unit_test(test_losses),
-        cmocka_unit_test(test_shape_of_the_graph),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_convolutional), cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_class_axis),    cmocka_unit_test(test_others),
+        cmocka_unit_test(test_losses),        cmocka_unit_test(test_shape_of_the_graph),
+        cmocka_unit_test(test_copies),        cmocka_unit_test(test_freeze),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);

@@ -116,6 +116,67 @@ static void check_case(const char *line)
     }
 }
 
+// A loss of parameters x, in whole or as a part of a batch; labels are spread over `classes` (0: the
+// target is numbers), and every fourth counts for nothing.
+static void check_loss(const char *line, const hth_train_options *of, int64_t classes)
+{
+    grad_case c = {.seed = 12345};
+    hth_train_graph t;
+    for (int part = 0; part < 2; part++) {
+        hth_train_options o = *of;
+        o.phase = part == 1 ? HTH_TRAIN_APPLY : HTH_TRAIN_WHOLE;
+        c = (grad_case){.seed = 12345};
+        case_read(&c, line);
+        if (hth_train_build(c.g, NULL, &o, hth_ref_eval, NULL, &t) != HTH_OK) {
+            fail_msg("%s: %s", line, hth_err_detail());
+        }
+        to_double(t.graph);
+        train_run r = run_open(&t);
+        double *hyper = run_input(&r, t.hyper)->data;
+        hyper[HTH_HYPER_LR] = hyper[HTH_HYPER_GRAD_SCALE] = 1;
+        hyper[HTH_HYPER_LOSS_NORM] = 2.5;
+        hth_tensor *target = run_input(&r, t.target);
+        for (int64_t i = 0; i < hth_shape_elements(&target->shape); i++) {
+            if (classes > 0) {
+                ((int64_t *)target->data)[i] = i % 4 == 3 ? -100 : (i * 5 + 1) % classes;
+            } else {
+                ((double *)target->data)[i] = (double)(i % 5) / 4;
+            }
+        }
+        check_gradients(&r, line);
+        run_close(&r);
+        hth_train_graph_fini(&t);
+        hth_graph_free(c.g);
+    }
+}
+
+static void test_losses(void **state)
+{
+    static const float weights[] = {1, 0.5f, 0, 2, 3};
+    hth_train_options o = {.loss = HTH_LOSS_SOFTMAX_XENT};
+    check_loss("Neg x[4,5]", &o, 5);
+    check_loss("Neg x[2,5,3]", &o, 5);
+    o.class_axis = -1;
+    check_loss("Neg x[2,3,5]", &o, 5);
+    o.label_smoothing = 0.3f;
+    check_loss("Neg x[2,3,5]", &o, 5);
+    o.weights = weights;
+    o.n_weights = 5;
+    check_loss("Neg x[2,3,5]", &o, 5);
+    o.class_axis = 1;
+    check_loss("Neg x[2,5,3]", &o, 5);
+    o.label_smoothing = 0;
+    check_loss("Neg x[2,5,3]", &o, 5);
+    o.loss = HTH_LOSS_BCE;
+    check_loss("Neg x[2,5,3]", &o, 0);
+    o.class_axis = -1;
+    check_loss("Neg x[3,5]", &o, 0);
+    o.n_weights = 1;
+    check_loss("Neg x[7]", &o, 0);
+    o.weights = NULL;
+    check_loss("Neg x[2,5,3]", &o, 0);
+}
+
 static void check_all(const char *const *lines)
 {
     for (; *lines != NULL; lines++) {
@@ -576,14 +637,14 @@ static void test_every_operator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),          cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_products),       cmocka_unit_test(test_convolution),
-        cmocka_unit_test(test_pooling),        cmocka_unit_test(test_normalisation),
-        cmocka_unit_test(test_reductions),     cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_indices),        cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_sampling),       cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_flat),           cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_every_operator),
+        cmocka_unit_test(test_unary),      cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_pooling),    cmocka_unit_test(test_normalisation),
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_indices),    cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_sampling),   cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_flat),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_losses),     cmocka_unit_test(test_every_operator),
     };
     return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
 }
