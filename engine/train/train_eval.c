@@ -241,7 +241,8 @@ void hth_train_details(const json_t *state, json_t *doc)
     const json_t *history = json_object_get(state, "history");
     const json_t *last = json_array_get(history, json_array_size(history) - 1);
     const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
-    json_int_t epochs = json_integer_value(json_object_get(json_object_get(state, "job"), "epochs"));
+    json_int_t epochs =
+        json_integer_value(json_object_get(json_object_get(state, "job"), "epochs"));
     json_int_t steps = json_integer_value(json_object_get(state, "steps"));
     json_object_set_new(doc, "steps_per_epoch", json_integer(steps / (epochs > 0 ? epochs : 1)));
     json_object_set(doc, "lr", json_array_get(last, 2));

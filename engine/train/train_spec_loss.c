@@ -15,8 +15,7 @@ static hth_err loss_fitting(const json_t *args, const char *loss)
                     {"pos-weight", "bce"}};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         const json_t *v = json_object_get(args, settings[i].key);
-        if (v != NULL && !json_is_null(v) &&
-            strstr(settings[i].of, loss) == NULL) {
+        if (v != NULL && !json_is_null(v) && strstr(settings[i].of, loss) == NULL) {
             return hth_fail(HTH_EINVAL, "%s is a setting of the loss %s, not of %s",
                             settings[i].key, settings[i].of, loss);
         }
