@@ -27,12 +27,13 @@ static const char *type_name(const json_t *v)
 
 static hth_err argument_check(hth_argument argument, const json_t *v)
 {
-    static const char *const wanted[] = {[HTH_ARGUMENT_TEXT] = "a string",
-                                         [HTH_ARGUMENT_NUMBER] = "a number",
-                                         [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER] =
-                                             "a string or a number",
-                                         [HTH_ARGUMENT_SWITCH] = "true or false",
-                                         [HTH_ARGUMENT_TEXTS] = "a list of strings"};
+    static const char *const wanted[] = {
+        [HTH_ARGUMENT_TEXT] = "a string",
+        [HTH_ARGUMENT_NUMBER] = "a number",
+        [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER] = "a string or a number",
+        [HTH_ARGUMENT_SWITCH] = "true or false",
+        [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_SWITCH] = "a string, or true or false",
+        [HTH_ARGUMENT_TEXTS] = "a list of strings"};
     unsigned types = hth_argument_types(argument);
     bool right = types == HTH_ARGUMENT_ANY || v == NULL || json_is_null(v) ||
                  ((types & HTH_ARGUMENT_TEXT) != 0 && json_is_string(v)) ||

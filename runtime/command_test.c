@@ -77,12 +77,13 @@ static void print_arguments(FILE *f, const hth_command_row *row)
 
 static void print_types(FILE *f)
 {
-    static const char *const types[] = {[HTH_ARGUMENT_TEXT] = "string",
-                                        [HTH_ARGUMENT_NUMBER] = "number",
-                                        [HTH_ARGUMENT_SWITCH] = "true or false",
-                                        [HTH_ARGUMENT_TEXTS] = "list of strings",
-                                        [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER] =
-                                            "string or number"};
+    static const char *const types[] = {
+        [HTH_ARGUMENT_TEXT] = "string",
+        [HTH_ARGUMENT_NUMBER] = "number",
+        [HTH_ARGUMENT_SWITCH] = "true or false",
+        [HTH_ARGUMENT_TEXTS] = "list of strings",
+        [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER] = "string or number",
+        [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_SWITCH] = "string, or true or false"};
     for (size_t t = 1; t < sizeof types / sizeof *types; t++) {
         int n = 0;
         for (int i = 0; i < HTH_ARGUMENTS && types[t] != NULL; i++) {

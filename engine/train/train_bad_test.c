@@ -128,6 +128,7 @@ static void refused_before_any_step(void **state)
         {&unet_weighted, "{\"class-axis\": -1, \"class-weights\": null}", "targets are"},
         {&mlp, "{\"keep\": \"best\"}",
          "keep needs held-out data to compare epochs by: --hold-out SHARE or --eval FILE"},
+        {&mlp, "{\"keep\": true}", "keep is last, best or best:accuracy"},
         {&mlp, "{\"patience\": 3}", "patience needs held-out data"},
         {&mlp, "{\"patience\": 0, \"hold-out\": 0.2}", "patience is a number from 1"},
         {&mlp, "{\"keep\": \"bset\", \"hold-out\": 0.2}", "did you mean 'best'?"},

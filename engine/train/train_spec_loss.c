@@ -78,6 +78,9 @@ hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *s)
     int keep;
     double patience;
     bool waits = json_object_get(args, "patience") != NULL;
+    if (json_is_boolean(json_object_get(args, "keep"))) { // of another command
+        return hth_fail(HTH_EINVAL, "keep is last, best or best:accuracy");
+    }
     HTH_TRY(hth_spec_choice(args, "keep", words[HTH_KEEP_LAST], words, 3, &keep));
     HTH_TRY(hth_spec_number(args, "patience", 1, 1, 1e9, &patience));
     s->keep = (hth_train_keep)keep;

@@ -42,8 +42,8 @@ HTH_FN void xent_moments(const hth_xent_params *p, const hth_grid *t, int phase,
 // The weight of a label, NaN: it is no class.
 HTH_FN float xent_weight(const hth_xent_params *p, int64_t label)
 {
-    float w = p->weights != NULL && label >= 0 && label < (int64_t)p->classes ? p->weights[label] : 1;
-    return label >= 0 && label < (int64_t)p->classes ? w : NAN;
+    int valid = label >= 0 && label < (int64_t)p->classes;
+    return !valid ? NAN : p->weights != NULL ? p->weights[label] : 1;
 }
 
 HTH_KERNEL(hth_xent_rows, hth_xent_params, 7)
