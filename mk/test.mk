@@ -27,7 +27,7 @@ RUN_TESTS = $(Q)HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MES
 SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/engine_test \
             $(B)/engine/process/proxy_test $(B)/engine/router/router_test \
             $(patsubst %,$(B)/engine/serve/%_test,memory_wait train_overlap_job load serve instance) \
-            $(patsubst %,$(B)/engine/train/%_test,checkpoint train_bad train_eval train_query train replan) \
+            $(patsubst %,$(B)/engine/train/%_test,checkpoint train_bad train_eval train_keep train_query train replan) \
             $(patsubst %,$(B)/graph/onnx/%_test,onnx_bad onnx_parts onnx) $(B)/graph/specialize_models_test \
             $(B)/kernels/cpu/conv_test \
             $(B)/kernels/cpu/train/conv_grad_test $(patsubst %,$(B)/kernels/cuda/%_test,dnn train_ops) \
@@ -37,7 +37,7 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
-            terminal versions $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            terminal train_log versions $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests
