@@ -115,7 +115,7 @@ hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
     hearth_data_options o = {.size = sizeof o};
     json_t *doc = NULL;
     char *whole;
-    if (options != NULL && hth_options_read(options, &o, sizeof o) != HTH_OK) {
+    if (options != NULL && hth_options_read(options, &o, sizeof o, sizeof o) != HTH_OK) {
         return HEARTH_ENOTSUP;
     }
     hth_err err = hth_passed_path(path, &whole);

@@ -116,9 +116,11 @@ typedef enum hth_argument {
         HTH_ARGUMENTS
 } hth_argument;
 
-_Static_assert(HTH_ARGUMENTS <= 64, "a row's arguments are the bits of a uint64_t");
+// A set of arguments: its bits are HTH_TAKES.
+typedef unsigned __int128 hth_argument_set;
+_Static_assert(HTH_ARGUMENTS <= 128, "a row's arguments are the bits of a hth_argument_set");
 
-#define HTH_TAKES(ID)   (UINT64_C(1) << HTH_ARGUMENT_##ID)
+#define HTH_TAKES(ID)   ((hth_argument_set)1 << HTH_ARGUMENT_##ID)
 #define HTH_TAKES_MODEL (HTH_TAKES(MODEL) | HTH_TAKES(ON))
 #define HTH_TAKES_JOB   (HTH_TAKES(JOB) | HTH_TAKES(ID) | HTH_TAKES(ON))
 #define HTH_TAKES_LOAD                                                                             \
@@ -247,7 +249,7 @@ typedef struct hth_command_row {
     const char *name;
     hth_need need;
     unsigned traits;
-    uint64_t takes, required; // bits of HTH_TAKES
+    hth_argument_set takes, required;
 } hth_command_row;
 
 // hth_command_find: HTH_COMMAND_NONE: no command has that name, or it is the server's own.
