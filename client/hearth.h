@@ -112,8 +112,8 @@ HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
 // hearth_outputs_version returns the version of the model that gave `outputs`, which are those of
 // hearth_infer and not freed yet; 0: the server did not say.
 HEARTH_API int hearth_outputs_version(const hearth_tensor *outputs);
-// hearth_outputs_model returns that model's name: the one that was asked for, or what an alias stood
-// for then. Valid until hearth_tensors_free.
+// hearth_outputs_model returns that model's name; after a request for an alias, its target's. Valid
+// until hearth_tensors_free.
 HEARTH_API const char *hearth_outputs_model(const hearth_tensor *outputs);
 
 // hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill

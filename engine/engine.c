@@ -36,8 +36,8 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
-// engine_alias has an inference ask for what its model's name stands for now, so that it is one
-// version's whatever becomes of the alias. Commands' are looked up by who answers them.
+// engine_alias resolves an inference's alias once, at submission, so that moving the alias later
+// changes nothing for it. Commands resolve aliases where they are answered.
 static hth_err engine_alias(const hth_engine *e, hth_request *r)
 {
     hth_store_alias a;
@@ -45,8 +45,8 @@ static hth_err engine_alias(const hth_engine *e, hth_request *r)
                       ? hth_store_alias_get(e->store, r->model, &a)
                       : HTH_ENOENT;
     if (err == HTH_OK) {
-        hth_store_alias_target(&a, r->stands_for);
-        r->model = r->stands_for;
+        hth_store_alias_target(&a, r->target);
+        r->model = r->target;
         r->record = NULL; // it says the alias
     }
     return err == HTH_ENOENT ? HTH_OK : err;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Aliases: texts of the index, "alias/NAME" -> "MODEL" or "MODEL:VERSION". One is moved in one
-// transaction, which also counts as a change, so that whoever serves models looks again. Names of
-// models and of aliases are compared where either is written, under the index's one writer.
+// Aliases: texts of the index, "alias/NAME" -> "MODEL" or "MODEL:VERSION". Moving one is one
+// transaction, which also increments the change count, so that engines notice it. Both puts and
+// alias_set compare the names of models and aliases, under the index's single writer.
 #include "modelstore/store_impl.h"
 
 #include "base/alloc.h"
@@ -24,7 +24,7 @@ typedef struct alias_job {
 
 hth_alias_text hth_alias_target(const hth_store_alias *a)
 {
-    hth_alias_text t;
+    hth_alias_text t = {""};
     hth_store_alias_target(a, t.text);
     return t;
 }
@@ -47,17 +47,20 @@ static size_t alias_key(const char *name, char key[ALIAS_TEXT])
 static hth_err alias_parse(const char *alias, size_t alias_bytes, const MDB_val *value,
                            hth_store_alias *out)
 {
-    const char *text = value->mv_data, *colon = memchr(text, ':', value->mv_size);
+    const char *text = value->mv_data, *end = text + value->mv_size;
+    const char *colon = memchr(text, ':', value->mv_size);
     size_t n = colon != NULL ? (size_t)(colon - text) : value->mv_size;
+    int64_t version = 0;
     *out = (hth_store_alias){.version = 0};
     if (n == 0 || n > HTH_STORE_NAME_MAX || alias_bytes > HTH_STORE_NAME_MAX) {
         return hth_fail(HTH_ECORRUPT, "the store's list of aliases is damaged");
     }
     memcpy(out->alias, alias, alias_bytes);
     memcpy(out->name, text, n);
-    for (const char *p = text + n + 1; p < text + value->mv_size && out->version < 100000000; p++) {
-        out->version = out->version * 10 + (*p >= '0' && *p <= '9' ? *p - '0' : 0);
+    for (const char *p = colon != NULL ? colon + 1 : end; p < end && version <= INT32_MAX; p++) {
+        version = version * 10 + (*p >= '0' && *p <= '9' ? *p - '0' : 0);
     }
+    out->version = version <= INT32_MAX ? (int)version : INT32_MAX;
     return HTH_OK;
 }
 
@@ -120,9 +123,9 @@ static hth_err alias_needs(const hth_store_alias *a, void *ctx)
     bool needs = strcmp(a->name, n->name) == 0 &&
                  (n->version == 0 || a->version == n->version || (a->version == 0 && n->left == 0));
     return needs ? hth_fail(HTH_EBUSY,
-                            "the alias '%s' stands for '%s': move it (hearth alias %s NAME) or "
-                            "remove it (hearth alias --rm %s) first",
-                            a->alias, hth_alias_target(a).text, a->alias, a->alias)
+                            "'%s' is the target of the alias '%s': move the alias (hearth alias %s "
+                            "NAME) or remove it (hearth alias --rm %s) first",
+                            hth_alias_target(a).text, a->alias, a->alias, a->alias)
                  : HTH_OK;
 }
 
@@ -192,7 +195,7 @@ hth_err hth_store_alias_free(hth_store *s, const char *name)
 
 // ---- changes
 
-// alias_target_there looks whether there is what an alias shall stand for.
+// alias_target_there checks that the target exists and is a model.
 static hth_err alias_target_there(hth_txn *t, const hth_store_alias *a)
 {
     hth_store_alias other;
@@ -200,14 +203,14 @@ static hth_err alias_target_there(hth_txn *t, const hth_store_alias *a)
     int last;
     hth_version_key key = hth_version_key_of(a->name, a->version);
     if (hth_alias_find(t, a->name, &other) == HTH_OK) {
-        return hth_fail(HTH_EINVAL, "'%s' is an alias itself, of '%s': name that", a->name,
+        return hth_fail(HTH_EINVAL, "'%s' is itself an alias, of '%s': use that name", a->name,
                         hth_alias_target(&other).text);
     }
     HTH_TRY(hth_store_last(t, a->name, &last));
     hth_err err = last == 0        ? HTH_ENOENT
                   : a->version > 0 ? hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v)
                                    : HTH_OK;
-    return err == HTH_ENOENT ? hth_fail(err, "there is no '%s' that '%s' could stand for",
+    return err == HTH_ENOENT ? hth_fail(err, "there is no model '%s' for the alias '%s'",
                                         hth_alias_target(a).text, a->alias)
                              : err;
 }

@@ -45,7 +45,7 @@ static void test_moves(void **state)
     assert_ok(hth_store_alias_set(s, &a, &before));
     assert_true(strcmp(before.name, "m") == 0 && before.version == 2);
     assert_target(s, "prod", "m:1");
-    assert_int_equal(hth_store_change_count(s), changes + 2); // whoever serves models looks again
+    assert_int_equal(hth_store_change_count(s), changes + 2); // engines notice it
     hth_store_close(s);
     s = test_open(state); // it is kept
     assert_target(s, "prod", "m:1");
@@ -86,11 +86,11 @@ static void test_names(void **state)
     hth_manifest m;
     char longest[300];
     assert_err(set(s, "m", "m", 1), HTH_EEXIST, "there is a model 'm'");
-    assert_err(set(s, "prod", "n", 0), HTH_ENOENT, "there is no 'n'");
-    assert_err(set(s, "prod", "m", 3), HTH_ENOENT, "there is no 'm:3'");
+    assert_err(set(s, "prod", "n", 0), HTH_ENOENT, "there is no model 'n'");
+    assert_err(set(s, "prod", "m", 3), HTH_ENOENT, "there is no model 'm:3'");
     assert_err(set(s, "a/b", "m", 1), HTH_EINVAL, "a/b");
     assert_ok(set(s, "prod", "m", 1));
-    assert_err(set(s, "other", "prod", 0), HTH_EINVAL, "'prod' is an alias itself, of 'm:1'");
+    assert_err(set(s, "other", "prod", 0), HTH_EINVAL, "'prod' is itself an alias, of 'm:1'");
     assert_err(test_put(s, "prod", 1, &r), HTH_EEXIST, "'prod' is an alias of 'm:1'");
     assert_err(hth_store_alias_free(s, "prod"), HTH_EEXIST, "alias of 'm:1'");
     assert_ok(hth_store_alias_free(s, "m"));
@@ -106,17 +106,17 @@ static void test_names(void **state)
     hth_store_close(s);
 }
 
-// What an alias stands for stays.
+// An alias's target cannot be removed.
 static void test_removal(void **state)
 {
     hth_store *s = two_versions(state);
     assert_ok(set(s, "prod", "m", 1));
-    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "the alias 'prod' stands for 'm:1'");
-    assert_err(hth_store_rm(s, "m", 0), HTH_EBUSY, "the alias 'prod' stands for 'm:1'");
+    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "'m:1' is the target of the alias 'prod'");
+    assert_err(hth_store_rm(s, "m", 0), HTH_EBUSY, "'m:1' is the target of the alias 'prod'");
     assert_err(hth_store_rm(s, "prod", 0), HTH_EINVAL, "'prod' is an alias");
     assert_ok(set(s, "prod", "m", 0)); // the newest: another one may be it
     assert_ok(hth_store_rm(s, "m", 2));
-    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "the alias 'prod' stands for 'm'");
+    assert_err(hth_store_rm(s, "m", 1), HTH_EBUSY, "'m' is the target of the alias 'prod'");
     assert_ok(hth_store_alias_rm(s, "prod"));
     assert_ok(hth_store_rm(s, "m", 1));
     hth_store_close(s);

@@ -197,27 +197,27 @@ hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, cons
 hth_err hth_store_latest(hth_store *s, const char *name, int *version);
 hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has);
 
-// An alias is a name that stands for a model, or for one of its versions, until it is moved. It is in
-// the name space of models: no model and no alias have one name. What an alias stands for is not
-// removed.
+// An alias is a second name for a model (its newest version) or for one version: its target. Models
+// and aliases share one name space. A target cannot be removed.
 typedef struct hth_store_alias {
     char alias[201], name[201];
     int version; // 0: the newest
 } hth_store_alias;
 #define HTH_STORE_TARGET 216
-// hth_store_alias_target writes what an alias stands for: "name" or "name:version".
+// hth_store_alias_target writes the target as "name" or "name:version".
 void hth_store_alias_target(const hth_store_alias *a, char text[HTH_STORE_TARGET]);
-// hth_store_alias_set makes an alias, or moves it, at once for whoever asks from then on; *before:
-// what it stood for, name "": nothing (may be NULL). HTH_ENOENT: there is no such version; HTH_EEXIST:
-// a model has that name; HTH_EINVAL: `a->name` is an alias, or `a->alias` cannot be a name.
+// hth_store_alias_set creates an alias or moves it, atomically. *before (may be NULL) gets the
+// previous target, name "" if there was none. HTH_ENOENT: the target does not exist; HTH_EEXIST: a
+// model has the alias's name; HTH_EINVAL: the target is an alias, or the name is not valid.
 hth_err hth_store_alias_set(hth_store *s, const hth_store_alias *a, hth_store_alias *before);
-// hth_store_alias_rm removes one. HTH_ENOENT names those that there are.
+// hth_store_alias_rm removes an alias. HTH_ENOENT lists the existing ones.
 hth_err hth_store_alias_rm(hth_store *s, const char *alias);
-// hth_store_alias_get stores what a name stands for. HTH_ENOENT, without a sentence: it is no alias.
+// hth_store_alias_get looks an alias up. HTH_ENOENT, without a sentence: no alias has this name.
 hth_err hth_store_alias_get(hth_store *s, const char *alias, hth_store_alias *out);
-// hth_store_alias_list stores an hth_alloc'd array of all, by name; the caller frees it with hth_free.
+// hth_store_alias_list stores an hth_alloc'd array of all aliases, sorted by name; the caller frees
+// it with hth_free.
 hth_err hth_store_alias_list(hth_store *s, hth_store_alias **out, int *n);
-// hth_store_alias_free: HTH_EEXIST, a new model cannot have this name, because an alias has it.
+// hth_store_alias_free: HTH_EEXIST if an alias has this name, so that no new model can.
 hth_err hth_store_alias_free(hth_store *s, const char *name);
 
 // hth_store_change_count grows with every put and rm, and when an alias is moved, by any process: a cheap way to notice new

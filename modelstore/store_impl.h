@@ -54,9 +54,9 @@ hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
 hth_err hth_store_last(hth_txn *t, const char *name, int *version);
 // hth_store_changed adds one to the change count.
 hth_err hth_store_changed(hth_txn *t);
-// hth_alias_find stores what a name stands for; HTH_ENOENT without a sentence. hth_alias_taken:
-// HTH_EEXIST, an alias has the name. hth_alias_needs: HTH_EBUSY, an alias stands for the version
-// (0: for any of the model, or for its newest), of which `left` others are there.
+// hth_alias_find looks an alias up; HTH_ENOENT without a sentence. hth_alias_taken: HTH_EEXIST if an
+// alias has the name. hth_alias_needs: HTH_EBUSY if removing a version (0: all) would remove the
+// target of an alias; `left` versions of the model would remain.
 typedef struct hth_alias_text {
     char text[HTH_STORE_TARGET];
 } hth_alias_text;

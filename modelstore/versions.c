@@ -69,7 +69,7 @@ static hth_err versions_absent(hth_txn *t, const char *name, int version, int la
     version_job j = {
         .name = name, .version = last, .text = text, .text_cap = sizeof text, .distance = 4};
     if (last == 0 && hth_alias_find(t, name, &a) == HTH_OK) {
-        return hth_fail(HTH_ENOENT, "'%s' is no model, but an alias of '%s': name that", name,
+        return hth_fail(HTH_ENOENT, "'%s' is an alias of '%s', not a model: use that name", name,
                         hth_alias_target(&a).text);
     }
     hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);

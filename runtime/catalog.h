@@ -56,7 +56,7 @@ hth_err hth_catalog_list(hth_store *s, char **json);
 // do not begin with 0. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);
 
-// hth_catalog_resolve is the same, of an alias for what it stands for.
+// hth_catalog_resolve is the same, and resolves an alias.
 hth_err hth_catalog_resolve(hth_store *s, const char *model, char name[201], int *version);
 // hth_catalog_limits returns what may be imported and loaded, from the settings.
 hth_onnx_limits hth_catalog_limits(void);

@@ -52,8 +52,8 @@ typedef struct hth_route {
 struct hth_request {
     // what, filled by the submitter; everything borrowed until done
     const char *model; // "name" or "name:version"; NULL for a command
-    char
-        stands_for[216]; // what `model` is from its submission on, where that was an alias; else ""
+    char target
+        [216]; // set when submitted with an alias: its target, which `model` then names; else ""
     const hth_request_tensor *inputs;
     int n_inputs;
     // an inference's model, inputs and limits as a record (base/ipc/ipc_record.h) that was checked,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Aliases: what answers by one, over all transports, also while it is moved. Speaks TAP. usage: tests/alias_test.py BUILD_DIR, from the root."""
+"""Aliases over all transports, also while they are moved. Speaks TAP. usage: tests/alias_test.py BUILD_DIR, from the root."""
 import glob
 import http.client
 import json
@@ -66,7 +66,7 @@ def request():
 
 class Alias(Case):
     def test_names(self):
-        """What a name may be, what it stands for, and what it keeps."""
+        """Which names are allowed, and that a target cannot be removed."""
         self.daemon()
         self.versions('m', 2, 3)
         self.assertIn('no aliases', self.hearth('alias'))
@@ -75,8 +75,8 @@ class Alias(Case):
         self.assertEqual(self.asks('alias'), {'aliases': [{'alias': 'prod', 'model': 'm:2'}]})
         self.assertRegex(self.hearth('ls'), r'(?s)alias +model\nprod +m:2')
         for words, args in (("there is a model 'm'", ('alias', 'm', 'm:1')), ("no version 3", ('alias', 'prod', 'm:3')),
-                            ("no 'm:3' that", ('alias', 'new', 'm:3')), ("'prod' is an alias itself", ('alias', 'x', 'prod')), ("no new model can have that name", ('import', 'prod', f'{DATA}/digits.onnx')),
-                            ("the alias 'prod' stands for 'm:2'", ('rm', 'm:2')), ("the alias 'prod' stands for 'm:2'", ('rm', 'm')),
+                            ("no model 'm:3' for", ('alias', 'new', 'm:3')), ("'prod' is itself an alias", ('alias', 'x', 'prod')), ("no new model can have that name", ('import', 'prod', f'{DATA}/digits.onnx')),
+                            ("'m:2' is the target of the alias 'prod'", ('rm', 'm:2')), ("'m:2' is the target of the alias 'prod'", ('rm', 'm')),
                             ('an alias of', ('show', 'prod:1')), ('alias --rm prod', ('rm', 'prod')), ("no alias 'y'", ('alias', '--rm', 'y')),
                             ('no new model can have', ('train', 'm', '--data', f'{DATA}/train.safetensors', '--loss', 'mse', '--save-as', 'prod'))):
             self.assertIn(words, self.hearth(*args, code=1))
@@ -87,7 +87,7 @@ class Alias(Case):
         self.hearth('rm', 'm')
 
     def test_resolved(self):
-        """Wherever a model's name is taken, and over HTTP; answers say which version it was. It outlives the server."""
+        """By every command that takes a model, over HTTP, and when another process moves it."""
         daemon = self.daemon()
         self.versions('m', 2, 3)
         self.hearth('alias', 'prod', 'm:1')
@@ -133,7 +133,7 @@ class Alias(Case):
         return doc['model_name'], doc['model_version'], doc['outputs'][0]['data'][0]
 
     def test_cannot_run(self):
-        """What it would move to cannot be loaded: it stays, unless nobody is to wait for that."""
+        """A target that cannot be loaded leaves the alias where it was, except with --no-wait."""
         daemon = self.daemon()
         n = 50000
         with tempfile.NamedTemporaryFile(suffix='.onnx') as f:
@@ -145,7 +145,7 @@ class Alias(Case):
         self.hearth('alias', 'prod', 'm:1')
         stored, = glob.glob(daemon.folder + '/store/tensors/*/*')
         os.truncate(stored, 4 * n - 1)
-        self.assertRegex(self.hearth('alias', 'prod', 'damaged', code=1), 'the alias stays as it was: .*damaged')
+        self.assertRegex(self.hearth('alias', 'prod', 'damaged', code=1), 'the alias was not moved: .*damaged')
         self.assertEqual(self.infer_http('prod'), ('m', '1', 4.0))
         self.assertEqual(self.asks('alias', 'prod', 'damaged', '--no-wait')['before'], 'm:1')
 
@@ -198,7 +198,7 @@ class Alias(Case):
             for i in range(MOVES):
                 version = 2 - i % 2
                 client.query('alias', alias='prod', model=f'm:{version}')
-                self.assertEqual(client.infer('prod', TWICE).version, version)  # at once, for whoever asks from then on
+                self.assertEqual(client.infer('prod', TWICE).version, version)  # every later request
                 with changed:
                     self.assertTrue(changed.wait_for(lambda: bad or {('http', version), ('ipc', version)} <= seen, PATIENCE))  # pylint: disable=cell-var-from-loop
         finally:

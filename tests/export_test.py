@@ -189,7 +189,7 @@ def bigger(model, elements):
 
 @unittest.skipUnless(onnx, 'onnx and onnxruntime are not installed (HEARTH_ONNXRUNTIME=PYTHON)')
 class Runtime(Case):
-    """Answers of onnxruntime to exported models, beside hearth's to the versions."""
+    """Answers of onnxruntime and of hearth to the same models."""
 
     def signature(self, model):
         """Inputs that the file asks for: name, type, shape with 2 for what is open."""

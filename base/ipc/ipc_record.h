@@ -44,7 +44,7 @@ enum { HTH_IPC_RECORD_MODEL, HTH_IPC_RECORD_QUERY, HTH_IPC_RECORD_ARGUMENTS, HTH
 enum {
     HTH_IPC_RECORD_DETAIL,
     HTH_IPC_RECORD_JSON,
-    HTH_IPC_RECORD_SERVED, // "name" or "name:version" that answered, where an alias was asked for
+    HTH_IPC_RECORD_SERVED, // target of the alias that was requested, else none
 };
 
 typedef struct hth_ipc_record {

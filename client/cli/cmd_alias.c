@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth alias`: names that stand for models.
+// `hearth alias`: second names of models.
 #include "client/cli/cmd.h"
 
 #include "client/cli/table.h"
@@ -23,7 +23,7 @@ static int alias_list(hth_cli *c)
         free(text);
         json_decref(only);
     } else if (json_array_size(list) == 0) {
-        printf("no aliases; `hearth alias ALIAS NAME[:VERSION]` makes one\n");
+        printf("no aliases; `hearth alias ALIAS NAME[:VERSION]` creates one\n");
     } else {
         hth_table_print(stdout, list);
     }
@@ -76,16 +76,16 @@ static int cmd_alias(hth_cli *c)
 
 static const hth_option alias_options[] = {
     {"rm", HTH_OPTION_FLAG, NULL, "remove the alias"},
-    {"no-wait", HTH_OPTION_FLAG, NULL, "move it before what it stands for is loaded"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "move the alias before its new target is loaded"},
     OPTION_END,
 };
 const hth_command hth_cmd_alias = {
     "alias",
     "[ALIAS NAME[:VERSION] | --rm ALIAS]",
-    "list aliases, or make, move or remove one\n"
-    "An alias is a name that stands for a model or one of its versions. Requests to it go to what "
-    "it stands for at that moment; moving it is atomic, and moving it back undoes that. What it "
-    "moves to is loaded first.",
+    "list aliases, or create, move or remove one\n"
+    "An alias is a second name for a model or for one version of it. Requests for the alias go to "
+    "its current target. Moving it is atomic, and so is moving it back. The new target is loaded "
+    "first.",
     0,
     2,
     alias_options,

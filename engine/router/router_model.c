@@ -59,9 +59,9 @@ static router_model *model_new(hth_router *n, const char *spec, const hth_manife
     return m;
 }
 
-// model_stands_for is what a command names, or of an alias what that stands for.
-static const char *model_stands_for(const hth_router *n, const char *spec,
-                                    char target[HTH_STORE_TARGET])
+// model_target resolves a name that a command was given: an alias's target, else the name itself.
+static const char *model_target(const hth_router *n, const char *spec,
+                                char target[HTH_STORE_TARGET])
 {
     hth_store_alias a;
     if (hth_store_alias_get(n->store, spec, &a) != HTH_OK) {
@@ -78,7 +78,7 @@ router_model *router_model_find(hth_router *router, const char *spec)
     int version;
     hth_manifest list;
     char target[HTH_STORE_TARGET];
-    spec = model_stands_for(router, spec, target);
+    spec = model_target(router, spec, target);
     pthread_mutex_lock(&router->lock);
     HASH_FIND_STR(router->models, spec, m);
     pthread_mutex_unlock(&router->lock);
@@ -153,7 +153,7 @@ void router_model_leave(router_model *model, int device)
 void router_model_unload(hth_router *router, const char *spec)
 {
     char target[HTH_STORE_TARGET];
-    spec = model_stands_for(router, spec, target);
+    spec = model_target(router, spec, target);
     size_t len = strlen(spec);
     for (router_model *m = router->models; m != NULL; m = m->hh.next) {
         if (strncmp(m->spec, spec, len) == 0 && (m->spec[len] == 0 || m->spec[len] == ':')) {

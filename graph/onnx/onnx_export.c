@@ -24,7 +24,7 @@ enum {
     A_TYPE_TENSOR = 4, // value of AttributeProto.type
 };
 
-// The bytes of a tensor come in behind `at` bytes of the text.
+// A tensor's bytes are written after `at` bytes of the text.
 typedef struct export_cut {
     size_t at;
     uint64_t bytes;

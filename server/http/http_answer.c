@@ -107,8 +107,8 @@ void hth_infer_who(const hth_infer_call *call, hth_text *out)
         hth_text_put(out, ",");
     }
     hth_text_put(out, "\"model_name\":");
-    char name[HTH_STORE_TARGET]; // of an alias, what it stands for
-    const char *asked = call->c.r.stands_for[0] != 0 ? call->c.r.stands_for : call->c.args.name;
+    char name[HTH_STORE_TARGET]; // an alias's target
+    const char *asked = call->c.r.target[0] != 0 ? call->c.r.target : call->c.args.name;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(asked, ":"), asked);
     hth_text_quoted(out, name);
     hth_text_put(out, ",\"model_version\":\"");

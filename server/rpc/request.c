@@ -132,7 +132,7 @@ static hth_err request_place(hth_request *req, hth_request_tensor *out, int n)
     body.outputs = (Hearth__Tensor **)(t + n);
     body.n_outputs = (size_t)n;
     body.version = req->version;
-    body.model = req->stands_for;
+    body.model = req->target;
     for (int i = 0; i < n; i++) {
         hearth__tensor__init(&t[i]);
         t[i].name = out[i].name != NULL ? (char *)out[i].name : t[i].name;

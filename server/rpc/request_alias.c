@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command "alias". An alias that is moved gets requests from then on: what it will stand for is
-// loaded first, by the engine, so that they neither wait for it nor find that it cannot be.
+// The command "alias". A moved alias gets requests at once, so the engine loads the new target first:
+// no request waits for the load, or fails because of it.
 //
 //     store thread (is it moved?) --> engine ("load") --> store thread (moved)
 //                  \--------------------------------------^
@@ -15,7 +15,7 @@
 static void alias_fail(hth_rpc_slot *s, hth_err err, const char *why)
 {
     char sentence[800];
-    snprintf(sentence, sizeof sentence, "the alias stays as it was: %s", why);
+    snprintf(sentence, sizeof sentence, "the alias was not moved: %s", why);
     hth_rpc_slot_fail(s, err, sentence);
 }
 
@@ -53,7 +53,7 @@ static void alias_loaded(hth_request *r)
     hth_store_worker_submit(s->d->lists, &s->job);
 }
 
-// alias_load asks the engine for what the alias will stand for.
+// alias_load has the engine load the new target.
 static hth_err alias_load(hth_rpc_slot *s, const hth_alias_change *change)
 {
     char target[HTH_STORE_TARGET];

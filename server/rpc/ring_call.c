@@ -76,8 +76,8 @@ static hth_err call_large(hth_ring_call *k, size_t bytes, uint8_t **record)
 // call_outputs makes the reply's record and sets where the outputs' bytes go.
 static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *out, int n)
 {
-    const char *const texts[HTH_IPC_RECORD_TEXTS] = {
-        [HTH_IPC_RECORD_SERVED] = k->r.stands_for[0] != 0 ? k->r.stands_for : NULL};
+    const char *const texts[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_SERVED] =
+                                                         k->r.target[0] != 0 ? k->r.target : NULL};
     size_t names = 0;
     uint64_t data = 0;
     uint8_t *at;

@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace
-{
+namespace {
 
 void must(hearth_status status, const char *what)
 {
@@ -40,8 +39,7 @@ void models(hearth *h, const std::string &digits)
 {
     int told = 0;
     hearth_import_result imported = {};
-    must(hearth_import(h, "digits", (digits + "/digits.onnx").c_str(), -1, progress, &told,
-                       &imported),
+    must(hearth_import(h, "digits", (digits + "/digits.onnx").c_str(), -1, progress, &told, &imported),
          "import");
     hearth_import_options options = {};
     hearth_import_report report = {};
@@ -63,8 +61,7 @@ void models(hearth *h, const std::string &digits)
     expect(hearth_load(h, "absent", nullptr, nullptr) == HEARTH_ENOENT, "no such model to load");
     expect(hearth_unload(h, "absent", &freed) == HEARTH_ENOENT, "no such model to unload");
     load.unpin = 1;
-    expect(hearth_load(h, "digits", &load, nullptr) == HEARTH_EINVAL,
-           "to pin and to unpin is refused");
+    expect(hearth_load(h, "digits", &load, nullptr) == HEARTH_EINVAL, "to pin and to unpin is refused");
 }
 
 void inference(hearth *h)
@@ -141,8 +138,7 @@ void finished(hearth *h, const std::string &data)
     hearth_job job = {}, found = {};
     must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit");
     expect(job.id > 0, "it has a number");
-    expect(hearth_train_submit(h, "new", data.c_str(), nullptr, &found) == HEARTH_OK &&
-               found.id > job.id,
+    expect(hearth_train_submit(h, "new", data.c_str(), nullptr, &found) == HEARTH_OK && found.id > job.id,
            "another model is another job");
     Seen seen;
     hearth_job_info *info = nullptr;
@@ -157,12 +153,9 @@ void finished(hearth *h, const std::string &data)
     hearth_train_result *result = nullptr;
     must(hearth_job_result(h, job, &result), "job_result");
     expect(std::strcmp(result->model, "made") == 0 && result->version == 1, "the result's name");
-    expect(result->steps == steps && result->n_losses == steps && result->every == 1,
-           "a loss a step");
-    expect(result->losses[steps - 1] < result->losses[0] && result->step_ms[0] > 0,
-           "it has learned");
-    expect(result->n_evaluations == 3 && result->evaluations[2].epoch == 3,
-           "an evaluation an epoch");
+    expect(result->steps == steps && result->n_losses == steps && result->every == 1, "a loss a step");
+    expect(result->losses[steps - 1] < result->losses[0] && result->step_ms[0] > 0, "it has learned");
+    expect(result->n_evaluations == 3 && result->evaluations[2].epoch == 3, "an evaluation an epoch");
     expect(result->evaluations[2].accuracy > 0 && result->evaluations[2].accuracy <= 1, "a share");
     expect(std::strcmp(result->evaluations[0].set, "hold-out") == 0, "of the samples held out");
     expect(result->top5[2] >= result->evaluations[2].accuracy && result->perplexity[2] >= 1, "metrics");
@@ -188,11 +181,9 @@ void changed(hearth *h, const std::string &data)
            "one job of a name at a time");
     expect(other.id == 0 && std::strstr(hearth_error(), "long") != nullptr, "which says its name");
     hearth_train_result *result = nullptr;
-    expect(hearth_job_result(h, job, &result) == HEARTH_EBUSY && result == nullptr,
-           "no result yet");
+    expect(hearth_job_result(h, job, &result) == HEARTH_EBUSY && result == nullptr, "no result yet");
     hearth_job_info *info = nullptr;
-    expect(hearth_job_wait(h, job, 1, &info) == HEARTH_ETIMEDOUT && info == nullptr,
-           "it is waited for");
+    expect(hearth_job_wait(h, job, 1, &info) == HEARTH_ETIMEDOUT && info == nullptr, "it is waited for");
     Seen seen;
     seen.ends_at_once = true;
     expect(hearth_job_watch(h, job, watcher, &seen, nullptr) == HEARTH_ECANCELED && seen.calls == 1,
@@ -222,19 +213,15 @@ void refused(hearth *h, const std::string &data)
 {
     hearth_job job = {7};
     hearth_train_options options = {};
-    expect(hearth_train_submit(h, "absent", data.c_str(), nullptr, &job) == HEARTH_ENOENT &&
-               job.id == 0,
+    expect(hearth_train_submit(h, "absent", data.c_str(), nullptr, &job) == HEARTH_ENOENT && job.id == 0,
            "no such model");
-    expect(hearth_train_submit(h, "new", (data + ".absent").c_str(), nullptr, &job) ==
-               HEARTH_ENOENT,
+    expect(hearth_train_submit(h, "new", (data + ".absent").c_str(), nullptr, &job) == HEARTH_ENOENT,
            "no such file");
     options.loss = "none";
-    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
-           "no such loss");
+    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL, "no such loss");
     options.loss = nullptr;
     options.lr = std::nan("");
-    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
-           "no number");
+    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL, "no number");
     options.lr = 0;
     options.size = sizeof options;
     options.patience = 1;
@@ -247,8 +234,7 @@ void refused(hearth *h, const std::string &data)
     expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL, "no weight");
     options.weights = nullptr;
     options.more = "[1]";
-    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL,
-           "no object");
+    expect(hearth_train_submit(h, "new", data.c_str(), &options, &job) == HEARTH_EINVAL, "no object");
     struct {
         hearth_train_options known;
         uint64_t later;
@@ -309,8 +295,7 @@ int main(int argc, char **argv)
     hearth *h = nullptr;
     must(hearth_open(argv[1], &options, &h), "open");
     hearth_status found = hearth_local_url("/nowhere", local, sizeof local);
-    expect(found == HEARTH_OK || found == HEARTH_ENOENT || found == HEARTH_EDENIED,
-           "a server, or none");
+    expect(found == HEARTH_OK || found == HEARTH_ENOENT || found == HEARTH_EDENIED, "a server, or none");
     models(h, digits);
     datasets(h, data);
     inference(h);

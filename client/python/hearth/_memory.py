@@ -88,7 +88,7 @@ class _Outputs:
 
 
 class Outputs(dict[str, np.ndarray]):
-    """An answer's arrays by name; `model` and `version` are those that gave them, of an alias what it stood for."""
+    """An answer's arrays by name; `model` and `version` are those that gave them; for an alias, its target."""
     model, version = '', 0
 
 

@@ -135,7 +135,7 @@ static json_t *index_loaded(const json_t *doc)
     return all;
 }
 
-// index_version is the version that an alias stands for now: of a whole model its newest.
+// index_version is the version that an alias resolves to now.
 static int index_version(hth_http *h, const hth_store_alias *a)
 {
     int version = a->version;
@@ -145,7 +145,7 @@ static int index_version(hth_http *h, const hth_store_alias *a)
     return version;
 }
 
-// index_aliases writes a row for each alias, in the state of what it stands for.
+// index_aliases writes a row for each alias, with the state of its target.
 static hth_err index_aliases(hth_http *h, const json_t *loaded, bool far, bool only_ready,
                              hth_text *out)
 {
