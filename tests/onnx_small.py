@@ -108,20 +108,27 @@ def external_add(elements, location):
     return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
 
 
-def external_sum(layers, location):
-    """y = x + w0 + w1 + .. [n], whose wi have layers[i] = n elements each in the file `location` beside the model, one behind the other; n is
-    1 or the same for all."""
-    constants, nodes, at = b'', b'', 0
-    for i, n in enumerate(layers):
+def external_graph(nodes, inputs, outputs, tensors, location):
+    """graph() whose constants, FP32 tensors (name, dims), lie in the file `location` beside the model, one behind the other."""
+    made = [b''.join(_bytes(1, i.encode()) for i in ins) + b''.join(_bytes(2, o.encode()) for o in outs) + _bytes(4, op.encode()) +
+            b''.join(_bytes(5, _attribute(*a)) for a in more.items()) for op, ins, outs, more in nodes]
+    constants, at = [], 0
+    for name, dims in tensors:
+        size = 4
+        for d in dims:
+            size *= d
         entries = b''.join(_bytes(13, _bytes(1, k) + _bytes(2, v)) for k, v in
-                           ((b'location', location.encode()), (b'offset', b'%d' % at), (b'length', b'%d' % (4 * n))))
-        constants += _bytes(5, _int(1, n) + _int(2, 1) + _bytes(8, b'w%d' % i) + entries + _int(14, 1))
-        last, out = b't%d' % (i - 1) if i else b'x', b't%d' % i if i < len(layers) - 1 else b'y'
-        nodes += _bytes(1, _bytes(1, last) + _bytes(1, b'w%d' % i) + _bytes(2, out) + _bytes(4, b'Add'))
-        at += 4 * n
-    most = max(layers)
-    graph = nodes + _bytes(2, b'test') + constants + _bytes(11, _value('x', 'FP32', (most,))) + _bytes(12, _value('y', 'FP32', (most,)))
-    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+                           ((b'location', location.encode()), (b'offset', b'%d' % at), (b'length', b'%d' % size)))
+        constants.append(b''.join(_int(1, d) for d in dims) + _int(2, 1) + _bytes(8, name.encode()) + entries + _int(14, 1))
+        at += size
+    return _model(made, [_value(*i) for i in inputs], [_value(*o) for o in outputs], constants)
+
+
+def external_sum(layers, location):
+    """y = x + w0 + w1 + .. [n], whose wi have layers[i] elements each in the file `location`: 1, or the same for all."""
+    last, most = len(layers) - 1, max(layers)
+    nodes = [('Add', [f't{i - 1}' if i else 'x', f'w{i}'], [f't{i}' if i < last else 'y'], {}) for i in range(last + 1)]
+    return external_graph(nodes, [('x', 'FP32', (most,))], [('y', 'FP32', (most,))], [(f'w{i}', (n,)) for i, n in enumerate(layers)], location)
 
 
 if __name__ == '__main__':
