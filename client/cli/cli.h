@@ -23,6 +23,7 @@ typedef enum hth_option_kind {
     HTH_OPTION_SWITCH, // a text, "on" or "off"; alone it is on
     HTH_OPTION_TEXT,
     HTH_OPTION_PATH, // made absolute: the server has another working directory
+    HTH_OPTION_DATA, // likewise, unless it is the name of a stored dataset (hth_passed_data)
     HTH_OPTION_INT,
     HTH_OPTION_REAL,
     HTH_OPTION_LIST, // may be repeated

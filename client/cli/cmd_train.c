@@ -161,7 +161,7 @@ static int cmd_train(hth_cli *c)
 
 static const hth_option train_options[] = {
     OPTION_ON,
-    {"data", HTH_OPTION_TEXT, "FILE|NAME",
+    {"data", HTH_OPTION_DATA, "FILE|NAME",
      "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
      "images"},
     {"label", HTH_OPTION_TEXT, "COLUMN", "of a CSV: the column that is y (y, label or target)"},
@@ -194,7 +194,7 @@ static const hth_option train_options[] = {
     {"epochs", HTH_OPTION_INT, "E", "passes over the data (1)"},
     {"hold-out", HTH_OPTION_REAL, "SHARE",
      "held-out samples; loss and accuracy over them are computed after every epoch"},
-    {"eval", HTH_OPTION_TEXT, "FILE|NAME", "samples to evaluate after every epoch"},
+    {"eval", HTH_OPTION_DATA, "FILE|NAME", "samples to evaluate after every epoch"},
     {"keep", HTH_OPTION_TEXT, "[last|best|best:accuracy]",
      "whose parameters the result has: the last, or those with the best held-out loss (accuracy)"},
     {"patience", HTH_OPTION_INT, "N", "end after N epochs without a better evaluation"},

@@ -179,7 +179,8 @@ static bool takes_value(const hth_option *o)
 
 static bool takes_file(const hth_option *o)
 {
-    return o->kind == HTH_OPTION_PATH || (o->kind == HTH_OPTION_LIST && words_of(o->name) == NULL);
+    return o->kind == HTH_OPTION_PATH || o->kind == HTH_OPTION_DATA ||
+           (o->kind == HTH_OPTION_LIST && words_of(o->name) == NULL);
 }
 
 static void bash_names(const hth_option *o)
