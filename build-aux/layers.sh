@@ -33,6 +33,7 @@ front="$base graph runtime runtime/tenants runtime/content engine client server/
 room base base/ipc
 room base/ipc base
 room sched $base
+room fair $base
 room graph base graph/passes/fold.h
 room graph/onnx base graph graph/passes
 room graph/passes base graph graph/autodiff/grad.h
@@ -63,7 +64,7 @@ room engine/router $below_engine engine
 room client $base client/content client/data/data.h
 room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
-room client/cli $base client client/content client/data/data.h
+room client/cli $base client client/content client/data/data.h fair
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'
