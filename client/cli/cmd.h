@@ -18,6 +18,7 @@ extern const hth_command hth_cmd_infer;                  // cmd_infer.c
 extern const hth_command hth_cmd_verify;                 // cmd_verify.c
 extern const hth_command hth_cmd_data;                   // cmd_data.c
 extern const hth_command hth_cmd_plan;                   // cmd_plan.c
+extern const hth_command hth_cmd_shares;                 // cmd_shares.c
 extern const hth_command hth_cmd_bench;                  // cmd_bench.c
 extern const hth_command hth_cmd_convsel;                // cmd_convsel.c
 extern const hth_command hth_cmd_devices, hth_cmd_stats; // cmd_query.c

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth shares`: who gets which share of what a node has.
+#include "client/cli/cmd.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/cli/table.h"
+#include "fair/fair_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SHARES_FILE ((size_t)64 << 20) // bytes of a problem, at most
+
+static hth_err shares_read(const char *path, hth_fair_problem *out)
+{
+    void *text;
+    size_t n;
+    HTH_TRY(hth_file_load_own(path, SHARES_FILE, NULL, &text, &n));
+    hth_err err = hth_fair_problem_read(text, n, out);
+    hth_free(text);
+    return err == HTH_OK ? err : hth_err_prefix(err, "'%s'", path);
+}
+
+// A row for each tenant, and one for what is left, with a column for each resource.
+static json_t *shares_row(const hth_fair_problem *p, const hth_fair_share *s, const char *name)
+{
+    char share[24] = "-";
+    json_t *row = json_pack("{s:s, s:o}", "tenant", name, "tasks",
+                            s != NULL ? json_integer((json_int_t)s->tasks) : json_string("-"));
+    if (s != NULL) {
+        snprintf(share, sizeof share, "%.2f %%", s->dominant_share * 100);
+    }
+    json_object_set_new(row, "share", json_string(share));
+    json_object_set_new(
+        row, "dominant",
+        json_string(s != NULL && s->dominant >= 0 ? p->resource[s->dominant] : "-"));
+    return row;
+}
+
+static void shares_used(const hth_fair_problem *p, const hth_fair_amounts *used, json_t *row)
+{
+    for (int r = 0; r < p->n_resources; r++) {
+        char name[100];
+        snprintf(name, sizeof name, json_object_get(row, p->resource[r]) ? "%.80s used" : "%.80s",
+                 p->resource[r]);
+        json_object_set_new(row, name, hth_fair_amount_json(p, r, used->of[r]));
+    }
+}
+
+static int shares_print(const hth_cli *c, const hth_fair_problem *p, const hth_fair_shares *s)
+{
+    if (hth_cli_json(c)) {
+        json_t *doc = hth_fair_shares_json(p, s);
+        char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+        int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+        json_decref(doc);
+        free(text);
+        return rv;
+    }
+    json_t *rows = json_array();
+    for (int i = 0; i < p->n_tenants; i++) {
+        json_t *row = shares_row(p, &s->of[i], p->tenants[i].name);
+        shares_used(p, &s->of[i].used, row);
+        json_array_append_new(rows, row);
+    }
+    json_t *left = shares_row(p, NULL, "(left)");
+    shares_used(p, &s->left, left);
+    json_array_append_new(rows, left);
+    hth_table_print(stdout, rows);
+    json_decref(rows);
+    return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
+}
+
+static int cmd_shares(hth_cli *c)
+{
+    const char *path = hth_cli_text(c, "problem");
+    hth_fair_problem problem;
+    hth_fair_shares shares;
+    if (path == NULL) {
+        return hth_cli_usage("--problem FILE is missing\nusage: hearth shares %s",
+                             c->command->usage);
+    }
+    hth_err err = shares_read(path, &problem);
+    if (err != HTH_OK) {
+        return hth_cli_error();
+    }
+    err = hth_fair_fill(&problem, HTH_FAIR_TASKS, &shares);
+    int rv = err == HTH_OK ? shares_print(c, &problem, &shares) : hth_cli_error();
+    if (err == HTH_OK) {
+        hth_fair_shares_fini(&shares);
+    }
+    hth_fair_problem_fini(&problem);
+    return rv;
+}
+
+static const hth_option shares_options[] = {
+    {"problem", HTH_OPTION_PATH, "FILE", "capacity and tenants, as JSON"},
+    OPTION_END,
+};
+
+const hth_command hth_cmd_shares = {
+    "shares",
+    "--problem FILE",
+    "share resources among tenants\n"
+    "Dominant Resource Fairness with whole tasks, given one at a time to the tenant with the "
+    "least\n"
+    "dominant share by weight whose next task fits. No server is asked. The file:\n"
+    "  {\"capacity\": {\"cpu\": 9, \"memory\": 18},\n"
+    "   \"tenants\": [{\"name\": \"A\", \"weight\": 1, \"tasks\": null,\n"
+    "                \"demand\": {\"cpu\": 1, \"memory\": 4}}]}\n"
+    "tasks null: as many as fit. A demand may be a list, from best to least: any one will do.",
+    0,
+    0,
+    shares_options,
+    .run = cmd_shares};
