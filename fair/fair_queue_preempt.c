@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is paused in whose favour (rule 5 of fair_queue.h).
+#include "fair/fair_queue_impl.h"
+
+#include <stddef.h>
+
+#define PREEMPT_OVER (1 + 1e-9)
+
+// preempt_note notes since when tenants wait below their entitlement, and *until_ns when the next
+// one has waited long enough.
+static void preempt_note(hth_fair_queue *q, uint64_t now_ns, uint64_t *until_ns)
+{
+    for (int i = 0; i < q->n_tenants; i++) {
+        queue_tenant *t = q->tenants[i];
+        bool under = t->waiting.n > 0 && t->level * q->weights * PREEMPT_OVER < 1;
+        uint64_t since_ns = t->under_since_ns > 0 ? t->under_since_ns : now_ns;
+        t->under_since_ns = under ? since_ns : 0;
+        if (under && since_ns + q->o.patience_ns > now_ns &&
+            since_ns + q->o.patience_ns < *until_ns) {
+            *until_ns = since_ns + q->o.patience_ns;
+        }
+    }
+}
+
+static bool preempt_owed(const hth_fair_queue *q, const queue_tenant *t, uint64_t now_ns)
+{
+    return t->under_since_ns > 0 && now_ns - t->under_since_ns >= q->o.patience_ns;
+}
+
+static bool preempt_chosen(const hth_fair_decision *d, const hth_fair_job *job)
+{
+    bool chosen = false;
+    for (int i = 0; i < d->n_victims; i++) {
+        chosen = chosen || d->victim[i] == job;
+    }
+    return chosen;
+}
+
+// What a tenant has without the victims chosen so far, and without one more (NULL: none).
+static double preempt_level(const hth_fair_queue *q, const queue_tenant *t,
+                            const hth_fair_decision *d, const hth_fair_job *more)
+{
+    hth_fair_amounts used = t->used;
+    for (int i = 0; i < d->n_victims; i++) {
+        if (d->victim[i]->tenant == t->index) {
+            hth_queue_sum(q, &used, &d->victim[i]->demand[d->victim[i]->with], -1);
+        }
+    }
+    if (more != NULL) {
+        hth_queue_sum(q, &used, &more->demand[more->with], -1);
+    }
+    return hth_queue_level(q, t, &used);
+}
+
+// preempt_job is the job of t that started last and has run for long enough; NULL: none has.
+static hth_fair_job *preempt_job(const hth_fair_queue *q, const queue_tenant *t,
+                                 const hth_fair_decision *d, uint64_t now_ns, uint64_t *until_ns)
+{
+    hth_fair_job *job = t->newest;
+    while (job != NULL && (preempt_chosen(d, job) || now_ns - job->began_ns < q->o.patience_ns)) {
+        uint64_t ripe_ns = job->began_ns + q->o.patience_ns;
+        *until_ns = ripe_ns > now_ns && ripe_ns < *until_ns ? ripe_ns : *until_ns;
+        job = job->older;
+    }
+    return job;
+}
+
+// preempt_victim is the next job to pause for tenant `t`: of the tenant with the most over its
+// entitlement. NULL: nobody may be paused.
+static hth_fair_job *preempt_victim(const hth_fair_queue *q, const queue_tenant *t,
+                                    hth_fair_decision *d, uint64_t now_ns)
+{
+    hth_fair_job *victim = NULL;
+    double most = 0;
+    for (int i = 0; i < q->n_tenants; i++) {
+        const queue_tenant *v = q->tenants[i];
+        double level = v != t && v->running > 0 ? preempt_level(q, v, d, NULL) : 0;
+        hth_fair_job *job = level * q->weights > PREEMPT_OVER && level > most
+                                ? preempt_job(q, v, d, now_ns, &d->until_ns)
+                                : NULL;
+        if (job != NULL && (t->running == 0 || preempt_level(q, v, d, job) > t->level)) {
+            most = level;
+            victim = job;
+        }
+    }
+    return victim;
+}
+
+// preempt_spare gives up those victims without which the job fits as well.
+static void preempt_spare(const hth_fair_queue *q, const hth_fair_amounts *need,
+                          hth_fair_amounts *room, hth_fair_decision *d)
+{
+    for (int i = d->n_victims - 1; i >= 0; i--) {
+        const hth_fair_amounts *gives = &d->victim[i]->demand[d->victim[i]->with];
+        hth_fair_amounts less = *room;
+        hth_queue_sum(q, &less, gives, -1);
+        if (hth_queue_fits(q, need, &less)) {
+            *room = less;
+            d->victim[i] = d->victim[--d->n_victims];
+        }
+    }
+}
+
+static bool preempt_for(const hth_fair_queue *q, const queue_tenant *t, hth_fair_job *job,
+                        uint64_t now_ns, hth_fair_decision *d)
+{
+    const hth_fair_amounts *need = &job->demand[job->n_demands - 1];
+    hth_fair_amounts room = q->free;
+    d->n_victims = 0;
+    while (!hth_queue_fits(q, need, &room)) {
+        hth_fair_job *victim =
+            d->n_victims < HTH_FAIR_VICTIMS ? preempt_victim(q, t, d, now_ns) : NULL;
+        if (victim == NULL) {
+            d->n_victims = 0;
+            return false;
+        }
+        d->victim[d->n_victims++] = victim;
+        hth_queue_sum(q, &room, &victim->demand[victim->with], 1);
+    }
+    preempt_spare(q, need, &room, d);
+    d->action = HTH_FAIR_PREEMPT;
+    d->job = job;
+    d->with = hth_queue_point(q, job, &room, NULL, now_ns);
+    return true;
+}
+
+bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)
+{
+    queue_tenant *t = queue->tenants[queue->reserved->tenant];
+    hth_fair_walk walk;
+    if (queue->o.patience_ns == HTH_FAIR_NEVER) {
+        return false;
+    }
+    preempt_note(queue, now_ns, &out->until_ns);
+    if (preempt_owed(queue, t, now_ns) && preempt_for(queue, t, queue->reserved, now_ns, out)) {
+        return true;
+    }
+    if (t->under_since_ns > 0) {
+        return false; // its turn is nobody else's
+    }
+    hth_fair_walk_begin(&walk, &queue->by_level);
+    while ((t = hth_fair_walk_next(&walk)) != NULL) {
+        hth_fair_job *job = hth_fair_heap_first(&t->waiting);
+        if (job != queue->reserved && preempt_owed(queue, t, now_ns) &&
+            preempt_for(queue, t, job, now_ns, out)) {
+            return true;
+        }
+    }
+    return false;
+}
