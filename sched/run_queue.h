@@ -40,6 +40,7 @@ typedef struct hth_run_item {
     uint64_t deadline_ns; // when it is to be done; 0: it has no deadline
     uint64_t need_ns;     // predicted: how long it computes until then
     uint64_t patience_ns; // how long deadlines may hold it up; 0: for ever
+    uint64_t most_ns;     // that a slice counts as, at most; 0: a second
     uint32_t rests;       // after a slice: so many times what it took
     bool insists;         // deadlines do not hold it up
     // The queue's.
@@ -67,9 +68,9 @@ void hth_run_queue_remove(hth_run_queue *queue, hth_run_item *item);
 // before something changes). Asked again, it gives the same answer; the slice ends with
 // hth_run_queue_ran.
 hth_run_item *hth_run_queue_next(hth_run_queue *queue, uint64_t now_ns, uint64_t *wake_ns);
-// hth_run_queue_ran ends a slice of the item, queued or not, that took took_ns until now. One of
-// more than a second counts as a second: nobody pays for minutes because of a clock that leaps, or
-// a machine that was stopped.
+// hth_run_queue_ran ends a slice of the item, queued or not, that took took_ns until now. It counts
+// as most_ns at most: nobody pays for minutes because of a clock that leaps, or a machine that was
+// stopped.
 void hth_run_queue_ran(hth_run_queue *queue, hth_run_item *item, uint64_t took_ns, uint64_t now_ns);
 // hth_run_queue_renew has an item that is not queued stand for something else from now on, which
 // owes nothing for what it took before.

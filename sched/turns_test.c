@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shares of measured time on a simulated clock.
+#include "sched/turns.h"
+#include "base/test.h"
+
+#include <math.h>
+
+#define MS 1000000u
+#define S  1000000000u
+
+typedef struct rig {
+    hth_turns turns;
+    hth_turns_tenant a, b;
+    hth_turns_job job[8];
+    uint64_t now_ns, had_ns[8];
+} rig;
+
+static void rig_job(rig *r, int i, hth_turns_tenant *tenant, uint64_t step_ns)
+{
+    r->job[i] = (hth_turns_job){.item = {.weight = 1, .slice_ns = step_ns}, .tenant = tenant};
+    hth_turns_add(&r->turns, &r->job[i]);
+}
+
+// rig_step runs one step of whose turn it is.
+static hth_turns_job *rig_step(rig *r)
+{
+    hth_turns_job *j = hth_turns_next(&r->turns);
+    assert_ptr_equal(hth_turns_next(&r->turns), j);
+    r->now_ns += j->item.slice_ns;
+    r->had_ns[j - r->job] += j->item.slice_ns;
+    hth_turns_ran(&r->turns, j, j->item.slice_ns);
+    return j;
+}
+
+static double part(uint64_t x, uint64_t of)
+{
+    return (double)x / (double)of;
+}
+
+// Weights 3:1 are 75:25 of the time, whoever has the long steps: within 3 points after 30 s, and of
+// steps of seconds after some minutes.
+static void test_weights(void **state)
+{
+    static const uint64_t step_ns[][2] = {
+        {45 * MS, MS}, {MS, 45 * MS}, {4000ull * MS, 40 * MS}, {40 * MS, 4000ull * MS}};
+    for (int i = 0; i < 4; i++) {
+        rig r = {.a = {.item = {.weight = 3}}, .b = {.item = {.weight = 1}}};
+        rig_job(&r, 0, &r.a, step_ns[i][0]);
+        rig_job(&r, 1, &r.b, step_ns[i][1]);
+        while (r.now_ns < (i < 2 ? 30ull : 600ull) * S) {
+            (void)rig_step(&r);
+        }
+        assert_true(fabs(part(r.had_ns[0], r.now_ns) - 0.75) < 0.03);
+        assert_true(r.a.ran_ns == r.had_ns[0] && r.b.ran_ns == r.had_ns[1]);
+    }
+}
+
+// More jobs get a tenant no more, and share what it gets by time.
+static void test_jobs(void **state)
+{
+    rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
+    rig_job(&r, 0, &r.a, 10 * MS);
+    for (int i = 1; i <= 4; i++) {
+        rig_job(&r, i, &r.b, (uint64_t)i * 7 * MS);
+    }
+    while (r.now_ns < 60ull * S) {
+        (void)rig_step(&r);
+    }
+    assert_true(fabs(part(r.had_ns[0], r.now_ns) - 0.5) < 0.01);
+    for (int i = 1; i <= 4; i++) {
+        assert_true(fabs(part(r.had_ns[i], r.now_ns) - 0.125) < 0.01);
+    }
+}
+
+// What a tenant computes beside its jobs is on the same account.
+static void test_charge(void **state)
+{
+    rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
+    uint64_t beside_ns = 0;
+    hth_turns_charge(&r.turns, &r.a, 5 * MS); // without any job
+    rig_job(&r, 0, &r.a, 10 * MS);
+    rig_job(&r, 1, &r.b, 10 * MS);
+    assert_ptr_equal(rig_step(&r), &r.job[1]);
+    while (r.now_ns < 60ull * S) {
+        if (rig_step(&r) == &r.job[0]) {
+            hth_turns_charge(&r.turns, &r.a, 5 * MS);
+            r.now_ns += 5 * MS;
+            beside_ns += 5 * MS;
+        }
+    }
+    assert_true(fabs(part(r.had_ns[0] + beside_ns, r.now_ns) - 0.5) < 0.01);
+    // One that runs requests only, while others train, owes for what it had lately.
+    hth_turns_remove(&r.turns, &r.job[0]);
+    for (int i = 0; i < 1000; i++) {
+        (void)rig_step(&r);
+    }
+    hth_turns_charge(&r.turns, &r.a, 100 * MS);
+    hth_turns_add(&r.turns, &r.job[0]);
+    for (int i = 0; i < 9; i++) {
+        assert_ptr_equal(rig_step(&r), &r.job[1]);
+    }
+}
+
+// Who comes back starts with the others: nothing is saved up.
+static void test_no_claim(void **state)
+{
+    rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
+    rig_job(&r, 0, &r.a, 10 * MS);
+    for (int i = 0; i < 1000; i++) {
+        (void)rig_step(&r);
+    }
+    rig_job(&r, 1, &r.b, 10 * MS);
+    uint64_t had_ns = r.had_ns[0];
+    for (int i = 0; i < 100; i++) {
+        (void)rig_step(&r);
+    }
+    assert_in_range(r.had_ns[0] - had_ns, 490 * MS, 510 * MS);
+    hth_turns_remove(&r.turns, &r.job[0]);
+    hth_turns_remove(&r.turns, &r.job[1]);
+    assert_null(hth_turns_next(&r.turns));
+}
+
+// A step during which the clock leapt counts as twice what was predicted, or a second.
+static void test_leap(void **state)
+{
+    rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
+    rig_job(&r, 0, &r.a, 4000ull * MS);
+    rig_job(&r, 1, &r.b, 4000ull * MS);
+    hth_turns_ran(&r.turns, &r.job[0], 3600ull * S);
+    assert_true(r.a.ran_ns == 8ull * S);
+    assert_ptr_equal(rig_step(&r), &r.job[1]);
+    assert_ptr_equal(rig_step(&r), &r.job[1]);
+    r.job[1].item.slice_ns = 0;
+    hth_turns_ran(&r.turns, &r.job[1], 3600ull * S);
+    assert_true(r.b.ran_ns == 9ull * S);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights),  cmocka_unit_test(test_jobs), cmocka_unit_test(test_charge),
+        cmocka_unit_test(test_no_claim), cmocka_unit_test(test_leap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
