@@ -246,7 +246,7 @@ class Wire:
 
     def commit(self, name, items, skeleton, here=b'', **change):
         text = b''.join(map(listed, items))
-        c = {'kind': 0, 'n': len(items), 'list': len(text), 'graph': len(skeleton), **change}
+        c = {'kind': b'model', 'n': len(items), 'list': len(text), 'graph': len(skeleton), **change}
         return self.ask(25, proto((1, c['kind']), (2, name), (3, -1), (6, c['n']), (7, c['list']), (8, c['graph'])), text + skeleton + here)
 
 
@@ -471,7 +471,7 @@ class Content(unittest.TestCase):
         self.assertIn('belong to no tensor', w.commit(b'two', [o], skeleton, b'x'))
         self.assertIn('in a message with', w.commit(b'two', [o], skeleton, list=2**60))
         self.assertIn('in a message with', w.commit(b'two', [o], skeleton, graph=2**64 - 1))
-        self.assertIn('content of kind 7', w.commit(b'two', [o], skeleton, kind=7))
+        self.assertIn("content of the kind 'song'", w.commit(b'two', [o], skeleton, kind=b'song'))
         self.assertIn('not a valid model name', w.commit(b'.two', [o], skeleton))
         self.assertIn('error', w.commit(b'two', [o], b'\xff' * 50).lower() + 'error')
         for bad, said in ((proto((1, b'nobody')), 'nobody'), (proto((1, b'one:7')), '7')):

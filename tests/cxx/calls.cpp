@@ -275,6 +275,9 @@ void rest(hearth *h, const std::string &store)
          "export with");
     expect(report.bytes > 0 && report.moved == 0, "exported bytes");
     expect(hearth_export(h, "made", store.c_str()) == HEARTH_EINVAL, "an extension is needed");
+    hearth_import_report pushed = {};
+    must(hearth_push(h, "made", h, 0, nullptr, nullptr, &pushed), "push");
+    expect(pushed.result.unchanged == 1 && pushed.result.tensors_new == 0, "it has that already");
     must(hearth_remove(h, "made"), "remove");
     uint64_t files = 0, bytes = 0;
     must(hearth_gc(h, &files, &bytes), "gc");
