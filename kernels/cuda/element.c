@@ -27,9 +27,11 @@ static int chain_add(hth_cuda_chain *c, const hth_shape *s, hth_layout lies, boo
     }
     int k = hth_cuda_loop_add(&c->loop, s, lies);
     int64_t count = hth_shape_elements(s);
-    c->p.operand[k].mode = count == 1                                    ? HTH_CHAIN_ONE
-                           : count == (int64_t)c->p.n && lies == c->lies ? HTH_CHAIN_SAME
-                                                                         : HTH_CHAIN_STRIDED;
+    bool same = count == (int64_t)c->p.n && lies == c->lies;
+    c->p.operand[k].mode = same ? HTH_CHAIN_SAME : HTH_CHAIN_STRIDED;
+    if (count == 1) {
+        c->p.operand[k].mode = HTH_CHAIN_ONE;
+    }
     c->p.operand[k].half = half;
     c->at[k].from = from;
     c->at[k].index = index;

@@ -298,9 +298,10 @@ static void grad_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, gr
     for (int i = 0; i < WS; i++) {
         bool in = i < DX, there = (in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - DX)) != NULL;
         d->slot[i] = there ? bound++ : -1;
-        if (there) {
-            hth_cuda_bind(s, 0, in ? HTH_CUDA_IN : HTH_CUDA_OUT, in ? i : i - DX,
-                          from[i] * sizeof(float));
+        if (there && in) {
+            hth_cuda_bind(s, 0, HTH_CUDA_IN, i, from[i] * sizeof(float));
+        } else if (there) {
+            hth_cuda_bind(s, 0, HTH_CUDA_OUT, i - DX, from[i] * sizeof(float));
         }
     }
     d->slot[WS] = bound;
@@ -349,7 +350,8 @@ hth_err hth_cuda_rnn_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
                           const char *algorithm)
 {
     hth_op of = hth_op_find(hth_node_str(n, "of", ""));
-    uint32_t gates = of == HTH_OP_LSTM ? 4 : of == HTH_OP_GRU ? 3 : 1;
+    uint32_t gates = of == HTH_OP_GRU ? 3 : 1;
+    gates = of == HTH_OP_LSTM ? 4 : gates;
     const hth_value *x = hth_cuda_in(g, n, X), *w = hth_cuda_in(g, n, W), *r = hth_cuda_in(g, n, R);
     HTH_TRY(hth_cuda_need_f32(g, n, DX, WS - DX));
     if (hth_node_int(n, "layout", 0) != 0) {
