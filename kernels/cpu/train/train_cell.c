@@ -14,7 +14,8 @@ HTH_VECTOR(cell_rnn,
 {
     for (size_t i = 0; i < n; i++) {
         float v = CELL_IN(0);
-        h[i] = g[i] = relu ? (v > 0 ? v : 0) : hth_tanhf(v);
+        float rectified = v > 0 ? v : 0;
+        h[i] = g[i] = relu ? rectified : hth_tanhf(v);
     }
 }
 
@@ -56,7 +57,8 @@ HTH_VECTOR(cell_gru,
 HTH_VECTOR(back_rnn, (float *g, float *dh, size_t n, bool relu), (g, dh, n, relu))
 {
     for (size_t i = 0; i < n; i++) {
-        g[i] = dh[i] * (relu ? (g[i] > 0 ? 1.0F : 0.0F) : 1 - g[i] * g[i]);
+        float step = g[i] > 0 ? 1.0F : 0.0F;
+        g[i] = dh[i] * (relu ? step : 1 - g[i] * g[i]);
         dh[i] = 0;
     }
 }
