@@ -43,8 +43,10 @@ bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *nam
     static const char *const kinds[] = {"fwd", "bwd_data", "bwd_filter"};
     int rank = c->n_spatial + 2;
     keep_text t = {out, 0, cap};
-    const char *bias = c->bias ? "+bias" : "", *sum = c->sum ? "+sum" : "";
-    const char *relu = c->relu ? "+relu" : "", *nhwc = c->nhwc ? " nhwc" : "";
+    const char *bias = c->bias ? "+bias" : "";
+    const char *sum = c->sum ? "+sum" : "";
+    const char *relu = c->relu ? "+relu" : "";
+    const char *nhwc = c->nhwc ? " nhwc" : "";
     t.n = (size_t)snprintf(out, cap, "plan1 %s%s%s%s%s %s", kinds[c->kind], bias, sum, relu, nhwc,
                            hth_precision_name(c->precision));
     keep_list(&t, " x", c->x, rank);

@@ -381,11 +381,10 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                           .op = n->op,
                           .n_operands = count,
                           .out_type = y->dtype,
-                          .flags =
-                              (hth_node_int(n, "detect_positive", 1) != 0 ? 1 : 0) |
-                              (hth_node_int(n, "detect_negative", 1) != 0 ? 2 : 0) |
-                              (hth_node_int(n, "fmod", 0) != 0 ? 4 : 0) |
-                              (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0 ? 8 : 0)};
+                          .flags = hth_node_int(n, "detect_positive", 1) != 0};
+    p.flags |= (hth_node_int(n, "detect_negative", 1) != 0) << 1;
+    p.flags |= (hth_node_int(n, "fmod", 0) != 0) << 2;
+    p.flags |= (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0) << 3;
     hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
     for (int i = 0; i < count; i++) {
         const hth_value *v = hth_cuda_in(g, n, i); // NULL: a bound that is absent

@@ -70,13 +70,19 @@ static hth_err grad_launch(const grad_job *j, hth_cuda_kernel_id id)
 static hth_err grad_state(const grad_job *j, float *state, const float *more, float *operand,
                           bool out)
 {
-    const hth_rnn_state_params p = {.in = out ? state : operand,
-                                    .more = more,
-                                    .out = out ? operand : state,
-                                    .n = j->p.batch * j->p.hid,
-                                    .hid = j->p.hid,
-                                    .in_step = out ? j->p.state_row : j->p.hid,
-                                    .out_step = out ? j->p.hid : j->p.state_row};
+    hth_rnn_state_params p = {.in = operand,
+                              .more = more,
+                              .out = state,
+                              .n = j->p.batch * j->p.hid,
+                              .hid = j->p.hid,
+                              .in_step = j->p.hid,
+                              .out_step = j->p.state_row};
+    if (out) {
+        p.in = state;
+        p.out = operand;
+        p.in_step = j->p.state_row;
+        p.out_step = j->p.hid;
+    }
     return hth_cuda_rnn_copy(j->s, &p);
 }
 
