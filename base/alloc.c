@@ -84,7 +84,10 @@ void *hth_realloc(void *p, size_t n, size_t size)
 
 void *hth_alloc_aligned(size_t bytes, size_t align)
 {
-    return alloc_refused() ? NULL : alloc_counted(hth_keep_aligned(bytes ? bytes : 1, align));
+    if (alloc_refused()) {
+        return NULL;
+    }
+    return alloc_counted(hth_keep_aligned(bytes ? bytes : 1, align));
 }
 
 void *hth_alloc_large(size_t bytes)

@@ -167,7 +167,9 @@ static hth_err read_all(void)
 {
     hth_config c = {.path = path};
     hth_err err = hth_config_flag(&c, "device", "cpu");
-    err = err == HTH_OK ? hth_config_read(&c, NULL) : err;
+    if (err == HTH_OK) {
+        err = hth_config_read(&c, NULL);
+    }
     hth_config_fini(&c);
     return err;
 }

@@ -18,13 +18,22 @@
 
 static const char *file_kind(mode_t mode)
 {
-    return S_ISDIR(mode)    ? "a folder"
-           : S_ISFIFO(mode) ? "a FIFO"
-           : S_ISSOCK(mode) ? "a socket"
-           : S_ISLNK(mode)  ? "a link"
-           : S_ISCHR(mode)  ? "a character device"
-           : S_ISBLK(mode)  ? "a block device"
-                            : "something else";
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a folder";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFSOCK:
+        return "a socket";
+    case S_IFLNK:
+        return "a link";
+    case S_IFCHR:
+        return "a character device";
+    case S_IFBLK:
+        return "a block device";
+    default:
+        return "something else";
+    }
 }
 
 static uint64_t file_changed_ns(const struct stat *st)

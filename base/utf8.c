@@ -98,7 +98,12 @@ static size_t utf8_each(const char *text, int columns, int *taken)
         uint32_t code;
         bytes = hth_utf8_next(text + at, n - at, &code);
         bytes = bytes > 0 ? bytes : n - at;
-        int width = code < 0x80 ? 1 : code == HTH_UTF8_NONE ? (int)bytes : wcwidth((wchar_t)code);
+        int width = 1;
+        if (code == HTH_UTF8_NONE) {
+            width = (int)bytes;
+        } else if (code >= 0x80) {
+            width = wcwidth((wchar_t)code);
+        }
         width = width >= 0 ? width : 1;
         if (width > columns - *taken) {
             break;

@@ -315,7 +315,8 @@ static void content_slice(hth_follow *f)
         v.step[d] = 1;
     }
     for (int i = 0; i < n; i++) {
-        int64_t d = has_axes ? axes[i] : i, step = has_steps ? steps[i] : 1, first = from[i];
+        int64_t d = has_axes ? axes[i] : i, first = from[i];
+        int64_t step = has_steps ? steps[i] : 1;
         d += d < 0 ? x.rank : 0;
         if (d < 0 || d >= x.rank || step > FOLLOW_ELEMENTS || step < -FOLLOW_ELEMENTS) {
             return;

@@ -105,7 +105,7 @@ static bool cut_whole(hth_follow *f, const cut *c, hth_size dim, bool rows)
 // The number of elements that start:end:step takes from `dim`, all numbers.
 static int64_t cut_length(int64_t dim, int64_t start, int64_t end, int64_t step)
 {
-    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
+    int64_t low = step > 0 ? 0 : -1, high = low + dim;
     start += start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
     start = hth_clamp(start, 0, high);

@@ -253,8 +253,9 @@ void hth_through_along(hth_follow *f)
         }
         return;
     }
+    const char *what = sum ? "sums along" : "normalizes over";
     if (hth_follow_axis(f, given, x->rank > 0 ? x->rank : 1, &axis) &&
-        line_apart(f, 1U << axis, sum ? "sums along" : "normalizes over")) {
+        line_apart(f, 1U << axis, what)) {
         hth_follow_out(f, 0, x);
     }
 }

@@ -20,9 +20,11 @@ static bool product_factor(hth_follow *f, int i, bool swap, int across, hth_trac
         hth_size rows = out->dim[last - 1];
         out->dim[last - 1] = out->dim[last];
         out->dim[last] = rows;
-        out->axis = (int8_t)(out->axis == last       ? last - 1
-                             : out->axis == last - 1 ? last
-                                                     : out->axis);
+        if (out->axis == last) {
+            out->axis = (int8_t)(last - 1);
+        } else if (out->axis == last - 1) {
+            out->axis = (int8_t)last;
+        }
     }
     if (out->kind == HTH_TRACK_SAMPLES && out->axis == out->rank - across) {
         hth_follow_mixed(f, sums, hth_follow_in(f, i)->axis);
@@ -157,9 +159,11 @@ static bool einsum_term(hth_follow *f, const char *p, size_t len, int i, einsum 
             hth_follow_mixed(f, "takes a diagonal through", x->axis);
             return false;
         }
-        e->dim[l] = !e->seen[l] || (samples && d == x->axis) ? x->dim[d]
-                    : l == e->along                          ? e->dim[l]
-                                    : hth_size_broadcast(f->sizes, e->dim[l], x->dim[d]);
+        if (!e->seen[l] || (samples && d == x->axis)) {
+            e->dim[l] = x->dim[d];
+        } else if (l != e->along) {
+            e->dim[l] = hth_size_broadcast(f->sizes, e->dim[l], x->dim[d]);
+        }
         e->seen[l] = true;
     }
     return true;
@@ -354,7 +358,7 @@ void hth_through_rotary(hth_follow *f)
     bool positions = hth_follow_has(f, 3);
     if (positions && (hth_follow_samples(f, 1) || hth_follow_samples(f, 2))) {
         hth_follow_mixed(f, "has caches that depend on the samples", -1);
-    } else if (first_axes(f, positions ? with : without, positions ? 2 : 3)) {
+    } else if (positions ? first_axes(f, with, 2) : first_axes(f, without, 3)) {
         hth_track t = *hth_follow_in(f, 0);
         t.equal = false;
         hth_follow_out(f, 0, &t);

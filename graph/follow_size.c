@@ -236,6 +236,13 @@ bool hth_size_at_least_1(const hth_sizes *s, hth_size a)
     return a != HTH_SIZE_OTHER && s->row[a].factor >= 1 && s->row[a].n == 0;
 }
 
+// hth_size_made of an operator whose arguments may change places: b + a is a + b.
+static hth_size made_in_order(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0)
+{
+    return a < b ? hth_size_made(s, how, a, b, at_least_0)
+                 : hth_size_made(s, how, b, a, at_least_0);
+}
+
 // What a product of too many symbols is stored as: the symbols of both in one of their own.
 static hth_size mul_wide(hth_sizes *s, size_row a, size_row b)
 {
@@ -247,8 +254,7 @@ static hth_size mul_wide(hth_sizes *s, size_row a, size_row b)
     a.samples = b.samples = 0;
     hth_size left = row_intern(s, &a), right = row_intern(s, &b);
     bool positive = hth_size_at_least_0(s, left) && hth_size_at_least_0(s, right);
-    hth_size low = left < right ? left : right, high = left < right ? right : left;
-    hth_size one = hth_size_made(s, HTH_OP_MUL, low, high, positive);
+    hth_size one = made_in_order(s, HTH_OP_MUL, left, right, positive);
     out.symbol[0] = one != HTH_SIZE_OTHER ? s->row[one].symbol[0] : 0;
     return one != HTH_SIZE_OTHER ? row_intern(s, &out) : HTH_SIZE_OTHER;
 }
@@ -342,7 +348,10 @@ static hth_size compute_sum(hth_sizes *s, hth_op op, hth_size a, hth_size b)
     hth_size sum = add_alike(s, a, b, minus ? -1 : 1);
     bool swap = !minus && a > b;
     bool positive = !minus && hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
-    return sum != HTH_SIZE_OTHER ? sum : hth_size_made(s, op, swap ? b : a, swap ? a : b, positive);
+    if (sum != HTH_SIZE_OTHER) {
+        return sum;
+    }
+    return swap ? hth_size_made(s, op, b, a, positive) : hth_size_made(s, op, a, b, positive);
 }
 
 static hth_size compute_quotient(hth_sizes *s, bool real, hth_size a, hth_size b)
@@ -389,7 +398,7 @@ static hth_size compute_extreme(hth_sizes *s, hth_op op, hth_size a, hth_size b)
     }
     bool positive = max ? hth_size_at_least_0(s, a) || hth_size_at_least_0(s, b)
                         : hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
-    return hth_size_made(s, op, a < b ? a : b, a < b ? b : a, positive);
+    return made_in_order(s, op, a, b, positive);
 }
 
 // 1, 0, or -1: not known.
@@ -545,12 +554,13 @@ hth_size hth_size_broadcast(hth_sizes *s, hth_size a, hth_size b)
     }
     // A minimum of b and something else is b, or 1 while b is 1, too, where it broadcasts at all.
     for (int i = 0; i < 2; i++) {
-        hth_size x = i == 0 ? a : b, y = i == 0 ? b : a;
+        hth_size x = i == 0 ? a : b;
+        hth_size y = i == 0 ? b : a;
         const size_row *r = &s->row[x];
         const size_symbol *m = r->n == 1 && r->factor == 1 ? &s->symbol[r->symbol[0]] : NULL;
         if (m != NULL && m->how == HTH_OP_MIN && (m->a == y || m->b == y)) {
             return y;
         }
     }
-    return hth_size_made(s, HTH_OP_MAX, a < b ? a : b, a < b ? b : a, true);
+    return made_in_order(s, HTH_OP_MAX, a, b, true);
 }

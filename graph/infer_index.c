@@ -162,7 +162,8 @@ hth_err hth_infer_one_hot(hth_infer *c)
         return hth_infer_fail(c, HTH_EINVAL, "values must be [off, on]");
     }
     for (int i = 0; i <= x->rank; i++) {
-        HTH_TRY(hth_infer_push(c, &s, i == axis ? (int64_t)depth : x->dim[i < axis ? i : i - 1]));
+        int64_t dim = i == axis ? (int64_t)depth : x->dim[i - (i > axis)];
+        HTH_TRY(hth_infer_push(c, &s, dim));
     }
     return hth_infer_out(c, 0, hth_infer_dtype(c, 2), &s);
 }

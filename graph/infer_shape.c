@@ -199,7 +199,7 @@ hth_err hth_infer_pad(hth_infer *c)
 // The number of elements that start:end:step takes from `dim`.
 static int64_t slice_length(int64_t dim, int64_t start, int64_t end, int64_t step)
 {
-    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
+    int64_t low = step > 0 ? 0 : -1, high = low + dim;
     if (dim == 0) {
         return 0;
     }
@@ -232,7 +232,8 @@ hth_err hth_infer_slice(hth_infer *c)
                               n_end, n_axes, n_step, s.rank);
     }
     for (int i = 0; i < n; i++) {
-        int64_t by = n_step < 0 ? 1 : step[i], *dim = &s.dim[n_axes < 0 ? i : axes[i]];
+        int64_t by = n_step < 0 ? 1 : step[i];
+        int64_t *dim = &s.dim[n_axes < 0 ? i : axes[i]];
         if (by == 0) {
             return hth_infer_fail(c, HTH_EINVAL, "a step is 0");
         }

@@ -376,9 +376,12 @@ hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eva
               .out = out,
               .n_values = out->graph->n_values,
               .missing = -1};
-    err =
-        err == HTH_OK ? hth_fold_open(&w.fold, w.g, content_bytes(model, inputs), eval, ctx) : err;
-    err = err == HTH_OK ? walk_all(&w) : err;
+    if (err == HTH_OK) {
+        err = hth_fold_open(&w.fold, w.g, content_bytes(model, inputs), eval, ctx);
+    }
+    if (err == HTH_OK) {
+        err = walk_all(&w);
+    }
     hth_fold_close(&w.fold);
     hth_free(w.flags);
     hth_free(w.content);

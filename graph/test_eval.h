@@ -52,8 +52,10 @@ static UNUSED int ints(hth_graph *g, int n, const int64_t *v)
 static UNUSED int node(hth_graph *g, hth_op op, int a, int b, int c)
 {
     int out = value(g, NULL, HTH_DT_NONE, HTH_SHAPE_UNKNOWN), in[3] = {a, b, c};
-    int n = c >= 0 ? 3 : b >= 0 ? 2 : a >= 0 ? 1 : 0;
-    int index;
+    int n = 3, index;
+    while (n > 0 && in[n - 1] < 0) {
+        n--;
+    }
     assert_int_equal(hth_graph_add_node(g, op, NULL, in, n, &out, 1, &index), HTH_OK);
     if (op == HTH_OP_CONCAT) { // it has no default
         assert_int_equal(hth_node_set_int(&g->nodes[index], "axis", 0), HTH_OK);

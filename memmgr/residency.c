@@ -34,6 +34,7 @@
 #include <uthash.h>
 #include <utlist.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,7 @@ void hth_residency_close(hth_residency *r)
 
 static void residency_drop(hth_residency *r, hth_resident *e)
 {
+    assert(e->holders == 0);
     HASH_DEL(r->table, e);
     hth_pool_free(r->pool, e->data);
     hth_free(e);
@@ -119,6 +121,7 @@ static void residency_drop(hth_residency *r, hth_resident *e)
 static uint64_t residency_evict_idle(hth_residency *r, hth_resident *e)
 {
     uint64_t bytes = e->bytes;
+    assert(e->state == RESIDENT_IDLE);
     DL_DELETE(r->idle, e);
     r->stats.entries--;
     r->stats.resident_bytes -= bytes;
@@ -238,6 +241,7 @@ hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form,
         return hth_fail(HTH_EINVAL, "packed weight '%s' has %zu bytes, %zu were expected", form,
                         e->bytes, bytes);
     }
+    assert((e->holders > 0) == (e->state == RESIDENT_HELD));
     if (e->state == RESIDENT_IDLE) {
         DL_DELETE(r->idle, e);
     }
@@ -251,6 +255,7 @@ hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form,
 void hth_residency_rele(hth_residency *r, hth_resident *e)
 {
     resident_check(r);
+    assert(e == NULL || (e->state == RESIDENT_HELD && e->holders > 0));
     if (e != NULL && --e->holders == 0) {
         e->state = RESIDENT_IDLE;
         DL_APPEND(r->idle, e);

@@ -54,9 +54,11 @@ static void run_build_compute(run_builder *b, run_step *s)
             spare += hth_plan_round(spec->problem->tensors[t].bytes);
             continue;
         }
-        int old = t >= 0 ? spec->problem->tensors[t].replaces - 1 : -1; // where an update goes
-        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[old >= 0 ? old : t]);
-        if (t >= 0) {
+        if (t < 0) {
+            run_add_slot(r, t, RUN_NOWHERE);
+        } else {
+            int old = spec->problem->tensors[t].replaces - 1; // where an update goes
+            run_add_slot(r, t, b->place[old >= 0 ? old : t]);
             b->filled[t] = true;
         }
     }
@@ -99,10 +101,11 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
         return HTH_OK;
     }
     s->far = r->spec.far[t];
-    return s->far != NULL
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no copy in host memory",
-                          x->name ? x->name : "?");
+    if (s->far == NULL) {
+        return hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no copy in host memory",
+                        x->name ? x->name : "?");
+    }
+    return HTH_OK;
 }
 
 // Keeps the waits of instruction i that another stream must be waited for; marks who must record an

@@ -263,9 +263,8 @@ static inline bool rig_right(const rig *r)
         if (r->file != NULL && old >= 0 && r->plan->streamed[old]) {
             assert_ok(hth_spill_read(r->file, r->places[old].at, r->host[old], x->bytes));
         }
-        const void *got = x->replaces > 0 ? r->host[x->replaces - 1]
-                          : r->fixed[t]   ? r->fixed[t]
-                                          : rig_place(r, t);
+        const void *got = r->fixed[t] ? r->fixed[t] : rig_place(r, t);
+        got = old >= 0 ? r->host[old] : got;
         if (x->cls == HTH_MEM_OUTPUT && memcmp(got, r->want[t], x->bytes / 4 * 4) != 0) {
             return false;
         }

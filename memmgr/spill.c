@@ -110,7 +110,8 @@ static hth_err spill_block(const hth_spill *s, char *block, size_t bytes, uint64
         size_t whole = n > 0 ? done + (size_t)n : done;
         whole = whole == bytes ? bytes : whole / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
         if (n < 0 || whole == done) {
-            return hth_fail_errno(n < 0 ? errno : EIO, "cannot %s %zu bytes of the spill file",
+            int errnum = n < 0 ? errno : EIO;
+            return hth_fail_errno(errnum, "cannot %s %zu bytes of the spill file",
                                   write ? "write" : "read", bytes);
         }
         done = whole;

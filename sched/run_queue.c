@@ -31,6 +31,7 @@ void hth_run_queue_remove(hth_run_queue *queue, hth_run_item *item)
         return;
     }
     while (*at != item) {
+        assert(*at != NULL); // a queued item is in the list
         at = &(*at)->next;
     }
     *at = item->next;
@@ -165,6 +166,7 @@ hth_run_item *hth_run_queue_next(hth_run_queue *queue, uint64_t now_ns, uint64_t
 
 void hth_run_queue_ran(hth_run_queue *queue, hth_run_item *item, uint64_t took_ns, uint64_t now_ns)
 {
+    assert(item->weight > 0);
     uint64_t most_ns = item->most_ns > 0 ? item->most_ns : SLICE_MOST_NS;
     took_ns = took_ns < most_ns ? took_ns : most_ns;
     queue->at = item->at > queue->at ? item->at : queue->at;

@@ -362,8 +362,11 @@ static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
     p->host_visible = true;
     p->inline_compute = true;
     p->inline_copies = p->n_threads >= hth_machine_threads();
-    snprintf(onednn, sizeof onednn, "%s%s", o != NULL ? "oneDNN " : "no oneDNN",
-             o != NULL ? o->version : "");
+    if (o != NULL) {
+        snprintf(onednn, sizeof onednn, "oneDNN %s", o->version);
+    } else {
+        snprintf(onednn, sizeof onednn, "no oneDNN");
+    }
     snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s, %s", name, isa,
              p->n_threads, p->n_threads == 1 ? "" : "s", onednn);
     snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; %s", name, isa,

@@ -112,8 +112,8 @@ int hth_machine_isa(char *out, size_t cap)
 #if defined(__x86_64__)
     int bytes = hth_isa_bytes();
     if (bytes == 64) {
-        snprintf(out, cap, "AVX-512%s%s", __builtin_cpu_supports("avx512vnni") ? " VNNI" : "",
-                 hth_isa_amx() ? " AMX" : "");
+        const char *vnni = __builtin_cpu_supports("avx512vnni") ? " VNNI" : "";
+        snprintf(out, cap, "AVX-512%s%s", vnni, hth_isa_amx() ? " AMX" : "");
     } else {
         snprintf(out, cap, "%s", bytes == 32 ? "AVX2" : "SSE2");
     }
@@ -147,7 +147,10 @@ uint64_t hth_machine_cache(int level)
         }
         char *unit;
         uint64_t size = strtoull(text, &unit, 10);
-        return *unit == 'K' ? size << 10 : *unit == 'M' ? size << 20 : size;
+        if (*unit == 'K') {
+            return size << 10;
+        }
+        return *unit == 'M' ? size << 20 : size;
     }
     return 0;
 }

@@ -167,8 +167,9 @@ static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)
     int n, driver;
     HTH_TRY(cuda_count(d->api, &n, &driver));
     if (s->index >= n) {
-        return hth_fail(HTH_ENOTSUP, "device %s: there %s %d CUDA device%s", d->base.props.name,
-                        n == 1 ? "is" : "are", n, n == 1 ? ", number 0" : "s");
+        const char *name = d->base.props.name;
+        return n == 1 ? hth_fail(HTH_ENOTSUP, "device %s: there is 1 CUDA device, number 0", name)
+                      : hth_fail(HTH_ENOTSUP, "device %s: there are %d CUDA devices", name, n);
     }
     HTH_TRY(HTH_CUDA(d, cuDeviceGet, &d->device, s->index));
     HTH_TRY(cuda_props(d, s, driver));

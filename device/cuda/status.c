@@ -64,8 +64,9 @@ hth_err hth_cuda_fail(const hth_cuda_api *api, const char *who, CUresult r, cons
     const char *name = NULL, *text = NULL;
     api->cuGetErrorName(r, &name);
     api->cuGetErrorString(r, &text);
-    return hth_fail(status_code(r), "%s: %s answered %s (%s)", who, call,
-                    name != NULL ? name : "an unknown error", text != NULL ? text : "no text");
+    name = name != NULL ? name : "an unknown error";
+    text = text != NULL ? text : "no text";
+    return hth_fail(status_code(r), "%s: %s answered %s (%s)", who, call, name, text);
 }
 
 hth_err hth_cuda_status(hth_cuda *d, CUresult r, const char *call)

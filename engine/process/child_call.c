@@ -110,9 +110,12 @@ static void *answer_take(answer_memory *m, size_t bytes)
 static hth_err answer_record(const hth_request *r, answer_memory *m, hth_ipc_record **out)
 {
     bool good = r->err == HTH_OK;
-    const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_DETAIL] =
-                                                        good ? NULL : r->detail,
-                                                    [HTH_IPC_RECORD_JSON] = good ? r->json : NULL};
+    const char *text[HTH_IPC_RECORD_TEXTS] = {NULL};
+    if (good) {
+        text[HTH_IPC_RECORD_JSON] = r->json;
+    } else {
+        text[HTH_IPC_RECORD_DETAIL] = r->detail;
+    }
     int n = good && r->command == HTH_COMMAND_NONE ? r->n_outputs : 0;
     size_t names = 0;
     for (int i = 0; i < n; i++) {
@@ -298,7 +301,9 @@ void child_take(child *process, const hth_child_head *head, const char *body, si
         .place = call_place, .progress = call_progress, .done = call_answer, .ctx = call};
     call->reported_ns = 0;
     hth_err err = call_read(process, call, head, body, bytes);
-    err = err == HTH_OK ? call_open(process, call, r) : err;
+    if (err == HTH_OK) {
+        err = call_open(process, call, r);
+    }
     if (err != HTH_OK) {
         r->err = err;
         snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());

@@ -205,8 +205,12 @@ static hth_err confine(child *c)
     confine_places p = {.n = 0};
     bool gpu = strncmp(c->open.device, "cuda", 4) == 0;
     hth_err err = places_store(&p, c->open.store);
-    err = err == HTH_OK && gpu ? places_cuda(&p, c->open.store) : err;
-    err = err == HTH_OK ? hth_sandbox_files(p.list, p.n, gpu, &c->sandbox) : err;
+    if (err == HTH_OK && gpu) {
+        err = places_cuda(&p, c->open.store);
+    }
+    if (err == HTH_OK) {
+        err = hth_sandbox_files(p.list, p.n, gpu, &c->sandbox);
+    }
     for (int i = 0; i < p.n; i++) {
         hth_free(p.own[i]);
     }

@@ -284,9 +284,10 @@ static void supervisor_died(hth_proxy *p, proxy_end how)
         hth_log(ERROR, SERVER, "engine-lost", "crashes=%d next_start_ms=%" PRIu64, crashes,
                 pause_ns / 1000000u);
     }
-    snprintf(sentence, sizeof sentence, "the engine process died%s (%s %d); %s",
-             lost ? " too often" : " while this request ran", how.word, how.number,
-             stopping ? "the server is stopping" : "it is being restarted");
+    const char *when = lost ? "too often" : "while this request ran";
+    const char *next = stopping ? "the server is stopping" : "it is being restarted";
+    snprintf(sentence, sizeof sentence, "the engine process died %s (%s %d); %s", when, how.word,
+             how.number, next);
     proxy_bury(p, sentence, stopping || lost);
     snprintf(sentence, sizeof sentence, "the engine process ended before it was ready (%s %d)",
              how.word, how.number);

@@ -194,7 +194,9 @@ hth_err proxy_start(hth_proxy *proxy)
 {
     int ends[2], files = -1;
     hth_err err = child_share(proxy, ends);
-    err = err == HTH_OK ? files_start(proxy, &files) : err;
+    if (err == HTH_OK) {
+        err = files_start(proxy, &files);
+    }
     if (err == HTH_OK) {
         err = child_spawn(proxy, ends[1], files);
     }

@@ -144,7 +144,9 @@ hth_err query_plan(query *call, json_t **out)
     }
     query_subject s = {.model = NULL};
     hth_err err = query_program(call, &s);
-    err = err == HTH_OK ? plan_report(call, &s.program->problem, s.program->plan, out) : err;
+    if (err == HTH_OK) {
+        err = plan_report(call, &s.program->problem, s.program->plan, out);
+    }
     if (err == HTH_OK) {
         json_object_set_new(*out, "model", json_string(s.model->name));
     }
@@ -191,9 +193,10 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
             continue;
         }
         err = a->again ? convsel_drop(a, p, n) : HTH_OK;
-        err = err == HTH_OK ? hth_convsel_measure(a->site->device, p->graph, n, &p->heat,
-                                                  a->site->timings, list, HTH_MAX_CHOICES, &count)
-                            : err;
+        if (err == HTH_OK) {
+            err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings,
+                                      list, HTH_MAX_CHOICES, &count);
+        }
         if (!listed) {
             continue;
         }
@@ -221,11 +224,15 @@ hth_err query_convsel(query *call, json_t **out)
     if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
         err = query_spec(call, &spec);
-        err = err == HTH_OK ? hth_train_visit(call->ms, &spec, call->r, convsel_rows, &a) : err;
+        if (err == HTH_OK) {
+            err = hth_train_visit(call->ms, &spec, call->r, convsel_rows, &a);
+        }
     } else {
         query_subject s = {.model = NULL};
         err = query_program(call, &s);
-        err = err == HTH_OK ? convsel_rows(&a, s.program) : err;
+        if (err == HTH_OK) {
+            err = convsel_rows(&a, s.program);
+        }
         for (hth_program *p = a.again && err == HTH_OK ? s.model->source.programs : NULL; p != NULL;
              p = p->next) {
             p->stale = true; // made again, with the new times, when nobody asks

@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
+hth_err train_no_memory(void)
 {
     return hth_fail(HTH_ENOMEM, "no memory for a training step");
 }
@@ -56,7 +56,7 @@ static hth_err specialize(train_build *t, const hth_tensor *inputs, hth_eval_fn 
     hth_stage stage;
     hth_tensor *all = hth_calloc((size_t)g->n_inputs, sizeof *all);
     if (all == NULL) {
-        return no_memory();
+        return train_no_memory();
     }
     for (int i = 0; i < g->n_inputs; i++) {
         const hth_value *v = &g->values[g->inputs[i]];
@@ -110,7 +110,7 @@ static hth_err set_order(train_build *t, hth_train_graph *out)
     if (in == NULL || to == NULL) {
         hth_free(in);
         hth_free(to);
-        return no_memory();
+        return train_no_memory();
     }
     memcpy(in, g->inputs, (size_t)t->n_data * sizeof *in);
     in[out->target = t->n_data] = t->target;
@@ -187,7 +187,7 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
     out->scale = o->scale;
     out->slots = hth_calloc((size_t)t.n_slots + 1, sizeof *out->slots);
     if (out->slots == NULL && err == HTH_OK) {
-        err = no_memory();
+        err = train_no_memory();
     }
     for (int s = 0; s < t.n_slots; s++) {
         if (out->slots != NULL) {

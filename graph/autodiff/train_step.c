@@ -6,17 +6,12 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a training step");
-}
-
 hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value, int initializer,
                        hth_const *content)
 {
     if (HTH_GROW(t->slots, t->n_slots, t->cap_slots) != 0) {
         hth_free(name);
-        return no_memory();
+        return train_no_memory();
     }
     t->slots[t->n_slots++] = (train_slot){
         .slot = {.kind = kind,
@@ -175,10 +170,12 @@ static hth_err add_state(train_build *t, int s, hth_slot_kind kind, const char *
     const hth_shape shape = t->g->values[t->slots[s].value].shape;
     char *name = hth_asprintf("%s/%s", p->name, what);
     if (name == NULL) {
-        return no_memory();
+        return train_no_memory();
     }
     hth_err err = hth_graph_add_value(t->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
-    err = err == HTH_OK ? hth_graph_add_input(t->g, *value) : err;
+    if (err == HTH_OK) {
+        err = hth_graph_add_input(t->g, *value);
+    }
     if (err != HTH_OK) {
         hth_free(name);
         return err;
@@ -194,7 +191,8 @@ static hth_err new_value(train_build *t, int slot, int *out)
     const hth_layout layout = v->layout;
     hth_dtype dt = v->dtype;
     char *name = hth_asprintf("%s/new", s->name);
-    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
+    hth_err err =
+        name == NULL ? train_no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
     hth_free(name);
     HTH_TRY(err);
     t->g->values[*out].layout = layout;
@@ -296,10 +294,11 @@ hth_err train_update(train_build *t, int s, int gradient, int clip)
     in[hyper + 2] = copy;
     int n_in = copy >= 0 ? hyper + 3 : hyper + 1 + (clip >= 0);
     char *name = hth_asprintf("%s/step", t->slots[s].slot.name);
-    hth_err err = name == NULL
-                      ? no_memory()
-                      : hth_graph_add_node(t->g, is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, name,
-                                           in, n_in, out, n_out, &node);
+    if (name == NULL) {
+        return train_no_memory();
+    }
+    hth_op op = is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP;
+    hth_err err = hth_graph_add_node(t->g, op, name, in, n_in, out, n_out, &node);
     hth_free(name);
     HTH_TRY(err);
     if (t->o->optimizer == HTH_OPTIMIZER_ADAMW) {
@@ -314,14 +313,14 @@ hth_err train_clip(train_build *t, const int *gradients, int n, int *out)
 {
     int node, *in = hth_calloc((size_t)n + 1, sizeof *in);
     if (in == NULL) {
-        return no_memory();
+        return train_no_memory();
     }
     in[0] = t->hyper;
     memcpy(in + 1, gradients, (size_t)n * sizeof *in);
     hth_err err = hth_graph_add_value(t->g, "hearth.clip", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, out);
-    err = err == HTH_OK
-              ? hth_graph_add_node(t->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1, &node)
-              : err;
+    if (err == HTH_OK) {
+        err = hth_graph_add_node(t->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1, &node);
+    }
     hth_free(in);
     HTH_TRY(err);
     HTH_TRY(hth_node_set_float(&t->g->nodes[node], "max_norm", t->o->clip_norm));

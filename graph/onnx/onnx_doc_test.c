@@ -63,7 +63,13 @@ static const char *gradient_of(hth_op op)
 {
     const hth_grad_rule *rule = hth_grad_rule_of(op);
     const char *note = NOTE_OF(doc_gradient, op);
-    return note != NULL ? note : rule->fn != NULL ? "yes" : rule->flat ? "0" : "";
+    if (note != NULL) {
+        return note;
+    }
+    if (rule->fn != NULL) {
+        return "yes";
+    }
+    return rule->flat ? "0" : "";
 }
 
 // name_of writes the operator's name, and the opset that brought it where not every one has it.
@@ -92,7 +98,8 @@ static void print_list(FILE *f, const char *title, const char *gradient)
         size_t n = strlen(item);
         size_t wide = column + strlen(", ") + n;
         bool fits = column > 0 && wide < 100; // with the comma that may follow
-        fprintf(f, "%s%s", column == 0 ? "" : fits ? ", " : ",\n", item);
+        const char *comma = fits ? ", " : ",\n";
+        fprintf(f, "%s%s", column == 0 ? "" : comma, item);
         column = fits ? wide : n;
     }
     fprintf(f, "\n");

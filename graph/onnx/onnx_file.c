@@ -13,7 +13,9 @@ static hth_err file_constants(const hth_onnx_file *f, hth_const **c, int n)
             return hth_fail(HTH_ENOMEM, "no memory for tensor '%s'", t->name);
         }
         hth_err err = hth_onnx_tensor_read(f, i, 0, data, t->bytes);
-        err = err == HTH_OK ? hth_const_adopt(t->dtype, &t->shape, data, NULL, &c[i]) : err;
+        if (err == HTH_OK) {
+            err = hth_const_adopt(t->dtype, &t->shape, data, NULL, &c[i]);
+        }
         if (err != HTH_OK) {
             hth_free(data);
             return err;

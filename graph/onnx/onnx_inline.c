@@ -19,8 +19,9 @@ const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *n)
     if (ld->model->n_functions == 0) {
         return NULL;
     }
-    int len = snprintf(key, sizeof key, "%s:%s:%s", n->domain != NULL ? n->domain : "", n->op_type,
-                       n->overload != NULL ? n->overload : "");
+    const char *domain = n->domain != NULL ? n->domain : "";
+    const char *overload = n->overload != NULL ? n->overload : "";
+    int len = snprintf(key, sizeof key, "%s:%s:%s", domain, n->op_type, overload);
     return (size_t)len < sizeof key && hth_names_find(&ld->functions, key, &index)
                ? ld->model->functions[index]
                : NULL;

@@ -79,7 +79,9 @@ static hth_err load_unique_name(onnx_load *ld, const char *prefix, const char *n
 {
     char *s = hth_asprintf("%s%s", prefix, name);
     hth_err err = s == NULL ? onnx_no_memory() : onnx_made(ld, strlen(s) + LOAD_NAME);
-    err = err == HTH_OK ? hth_names_put(&ld->taken, s, 0) : err;
+    if (err == HTH_OK) {
+        err = hth_names_put(&ld->taken, s, 0);
+    }
     // The next number after a name stands with it: calls of one function by one name are many.
     int *number = err == HTH_EEXIST ? hth_names_at(&ld->taken, s) : NULL;
     while (err == HTH_EEXIST) {
@@ -181,11 +183,11 @@ static hth_err load_refuse(const onnx_scope *s, const onnx_node *n)
         }
     }
     const char *hint = hth_onnx_hint_operator(domain, n->op_type);
+    const char *colon = hint != NULL ? ": " : "";
     return hth_fail(HTH_ENOTSUP,
                     "node '%s': operator %s of domain '%s' (opset %" PRId64
                     ") is not supported%s%s",
-                    onnx_label(n), n->op_type, domain, version, hint != NULL ? ": " : "",
-                    hint != NULL ? hint : "");
+                    onnx_label(n), n->op_type, domain, version, colon, hint != NULL ? hint : "");
 }
 
 // load_since stores the version of `op` that opset `opset` means; 0 when it had none yet.
@@ -355,9 +357,10 @@ static hth_err load_functions(onnx_load *ld)
 {
     for (size_t i = 0; i < ld->model->n_functions; i++) {
         const onnx_function *f = ld->model->functions[i];
-        char *key =
-            hth_asprintf("%s:%s:%s", f->domain != NULL ? f->domain : "",
-                         f->name != NULL ? f->name : "", f->overload != NULL ? f->overload : "");
+        const char *domain = f->domain != NULL ? f->domain : "";
+        const char *name = f->name != NULL ? f->name : "";
+        const char *overload = f->overload != NULL ? f->overload : "";
+        char *key = hth_asprintf("%s:%s:%s", domain, name, overload);
         hth_err err = key == NULL ? onnx_no_memory() : hth_names_put(&ld->functions, key, (int)i);
         if (err == HTH_EEXIST) {
             hth_fail(HTH_EINVAL, "function '%s' is defined twice", key);

@@ -269,8 +269,12 @@ hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, ht
     if (err == HTH_OK && a == NULL) {
         err = hth_fail(HTH_EINVAL, "it has no value");
     }
-    err = err == HTH_OK ? onnx_made(ld, attribute_bytes(a)) : err;
-    err = err == HTH_OK ? constant_value(ld, a, out) : err;
+    if (err == HTH_OK) {
+        err = onnx_made(ld, attribute_bytes(a));
+    }
+    if (err == HTH_OK) {
+        err = constant_value(ld, a, out);
+    }
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(n));
 }
 

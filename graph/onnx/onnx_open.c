@@ -84,7 +84,9 @@ static hth_err open_in_file(hth_onnx_file *f, const hth_onnx_head *t, int i, int
         return open_no_memory();
     }
     hth_err err = hth_onnx_parts_read(&f->parts, part, at, owned, (size_t)bytes);
-    err = err == HTH_OK ? hth_onnx_content_check(t, (hth_span){owned, (size_t)bytes}) : err;
+    if (err == HTH_OK) {
+        err = hth_onnx_content_check(t, (hth_span){owned, (size_t)bytes});
+    }
     if (err != HTH_OK) {
         hth_free(owned);
         return err;
@@ -196,7 +198,10 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
     }
     hth_wire_put_bytes(graph, G_NODE, (hth_span){kept.data, kept.bytes});
     hth_free(kept.data);
-    return more < 0 ? open_corrupt("a node is damaged") : kept.failed ? open_no_memory() : HTH_OK;
+    if (more < 0) {
+        return open_corrupt("a node is damaged");
+    }
+    return kept.failed ? open_no_memory() : HTH_OK;
 }
 
 static hth_err open_initializer(hth_onnx_file *f, const hth_wire_field *field,
@@ -267,9 +272,10 @@ static hth_err open_walk(hth_onnx_file *f, hth_span message)
     if (more < 0) {
         return open_corrupt("it is damaged or cut short");
     }
-    return n_graphs == 0        ? open_corrupt("it has no graph")
-           : f->skeleton.failed ? open_no_memory()
-                                : HTH_OK;
+    if (n_graphs == 0) {
+        return open_corrupt("it has no graph");
+    }
+    return f->skeleton.failed ? open_no_memory() : HTH_OK;
 }
 
 // open_model reads the model; of what is none it says what it is instead.

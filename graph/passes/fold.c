@@ -380,8 +380,13 @@ static hth_err evaluate_within(evaluation *e, const hth_graph *g, const hth_node
                                const fold_size *s, bool *over)
 {
     hth_pace *before = hth_pace_now();
-    hth_pace own = {.most_work = s->tiny && f->work < FOLD_TINY_WORK ? FOLD_TINY_WORK : f->work,
-                    .most_bytes = s->tiny && f->bytes < FOLD_BYTES ? FOLD_BYTES : f->bytes};
+    hth_pace own = {.most_work = f->work, .most_bytes = f->bytes};
+    if (s->tiny && f->work < FOLD_TINY_WORK) {
+        own.most_work = FOLD_TINY_WORK;
+    }
+    if (s->tiny && f->bytes < FOLD_BYTES) {
+        own.most_bytes = FOLD_BYTES;
+    }
     if (before != NULL) {
         own.turn = before->turn;
         own.ctx = before->ctx;
@@ -426,7 +431,9 @@ static hth_err fold_by_eval(hth_graph *g, int node, hth_fold *f, const fold_size
     hth_node *n = &g->nodes[node];
     bool over = false;
     hth_err err = evaluation_open(&e, g, n);
-    err = err == HTH_OK ? evaluate_within(&e, g, n, f, s, &over) : err;
+    if (err == HTH_OK) {
+        err = evaluate_within(&e, g, n, f, s, &over);
+    }
     if (err == HTH_OK) {
         err = adopt_outputs(&e, g, n, f);
     } else if ((err == HTH_ENOTSUP || over) && !s->dynamic) {

@@ -153,7 +153,8 @@ static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *t
         return false;
     }
     for (int i = 0; i < k; i++) {
-        int64_t a = has_axes ? axis[i] : i, s = has_steps ? step[i] : 1;
+        int64_t a = has_axes ? axis[i] : i;
+        int64_t s = has_steps ? step[i] : 1;
         a += a < 0 ? v->rank : 0;
         int64_t from = start[i] < 0 ? start[i] + v->dim[a] : start[i];
         from = hth_clamp(from, 0, v->dim[a]);

@@ -55,10 +55,11 @@ static bool einsum_parse(const hth_graph *g, int node, einsum *e)
     for (int i = 0; i < sa->rank; i++) {
         e->size[(int)e->a[i]] = sa->dim[i];
         bool in_b = strchr(e->b, e->a[i]) != NULL, in_y = strchr(e->y, e->a[i]) != NULL;
-        char *to = in_b && in_y ? e->batch : in_b ? e->sums : in_y ? e->rows : NULL;
-        if (to == NULL) {
+        if (!in_b && !in_y) {
             return false;
         }
+        char *to = in_b ? e->sums : e->rows;
+        to = in_b && in_y ? e->batch : to;
         to[strlen(to)] = e->a[i];
     }
     for (int i = 0; i < sb->rank; i++) {

@@ -225,7 +225,9 @@ static hth_err fold_node(hth_graph *g, hth_uses *u, int i)
     } else if (err == HTH_OK && norm) {
         int scale, shift;
         err = hth_pass_const_f32(g, NULL, a.scale, a.n, &scale);
-        err = err == HTH_OK ? hth_pass_const_f32(g, NULL, a.shift, a.n, &shift) : err;
+        if (err == HTH_OK) {
+            err = hth_pass_const_f32(g, NULL, a.shift, a.n, &shift);
+        }
         if (err == HTH_OK) {
             n->op = HTH_OP_SCALE_SHIFT;
             n->inputs[1] = scale;

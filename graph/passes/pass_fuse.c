@@ -72,8 +72,10 @@ static bool post_of_binary(const hth_graph *g, const hth_node *n, int x, int i, 
         return false;
     }
     *operand = n->inputs[0] == x ? n->inputs[1] : n->inputs[0];
-    *p = (hth_post_op){.op = n->op == HTH_OP_MUL ? HTH_OP_MUL : HTH_OP_ADD,
-                       .alpha = n->op == HTH_OP_SUB ? -1.0f : 1.0f};
+    *p = (hth_post_op){.op = n->op == HTH_OP_MUL ? HTH_OP_MUL : HTH_OP_ADD, .alpha = 1.0f};
+    if (n->op == HTH_OP_SUB) {
+        p->alpha = -1.0f;
+    }
     if (mask) {
         *p = (hth_post_op){.op = n->op,
                            .alpha = hth_node_float(n, "low", 0),

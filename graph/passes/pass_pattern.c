@@ -241,8 +241,8 @@ static hth_err find_layer_norm(hth_graph *g, const hth_uses *u, int i)
     int bias = vector_operand(g, add, g->nodes[mul].outputs[0]);
     int last = bias >= 0 ? add : mul;
     const int in[3] = {centred ? sub->inputs[0] : d, weight, bias};
-    HTH_TRY(become(g, last, centred ? HTH_OP_LAYER_NORMALIZATION : HTH_OP_RMSNORMALIZATION, in,
-                   bias >= 0 ? 3 : 2));
+    hth_op op = centred ? HTH_OP_LAYER_NORMALIZATION : HTH_OP_RMSNORMALIZATION;
+    HTH_TRY(become(g, last, op, in, bias >= 0 ? 3 : 2));
     HTH_TRY(hth_node_set_int(&g->nodes[last], "axis", -1));
     return hth_node_set_float(&g->nodes[last], "epsilon", eps);
 }

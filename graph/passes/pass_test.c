@@ -216,6 +216,15 @@ static void test_written_norm(void **state)
     hth_graph_free(g);
 }
 
+static hth_err passes_run(hth_graph *g)
+{
+    HTH_TRY(hth_pass_simplify(g));
+    HTH_TRY(hth_pass_pattern(g));
+    HTH_TRY(hth_pass_fold_norm(g));
+    HTH_TRY(hth_pass_fuse(g, &oracle));
+    return hth_pass_layout(g, &oracle);
+}
+
 // Every allocation of every pass is made to fail once: an error, no leak, a graph that can still be
 // freed.
 static void test_no_memory(void **state)
@@ -226,11 +235,7 @@ static void test_no_memory(void **state)
         assert_int_equal(hth_graph_clone(g, &c), HTH_OK);
         uint64_t before = hth_alloc_count();
         hth_fault_alloc(n);
-        hth_err err = hth_pass_simplify(c);
-        err = err == HTH_OK ? hth_pass_pattern(c) : err;
-        err = err == HTH_OK ? hth_pass_fold_norm(c) : err;
-        err = err == HTH_OK ? hth_pass_fuse(c, &oracle) : err;
-        err = err == HTH_OK ? hth_pass_layout(c, &oracle) : err;
+        hth_err err = passes_run(c);
         hth_fault_alloc(0);
         before = hth_alloc_count() - before;
         assert_true(err == HTH_OK || err == HTH_ENOMEM); // a pass may also do without

@@ -14,9 +14,10 @@ typedef struct attention_case {
 
 static int attention_mask(fixture *f, const attention_case *c, hth_attention *a)
 {
-    hth_shape s = c->mask == 1   ? SHAPE(c->s)
-                  : c->mask == 2 ? SHAPE(c->t, c->s)
-                                 : SHAPE(c->b, 1, c->t, c->s);
+    hth_shape s = c->mask == 1 ? SHAPE(c->s) : SHAPE(c->t, c->s);
+    if (c->mask == 3) {
+        s = SHAPE(c->b, 1, c->t, c->s);
+    }
     a->has_mask = true;
     a->mask =
         (hth_attention_view){0, {c->mask == 3 ? c->t * c->s : 0, 0, c->mask == 1 ? 0 : c->s, 1}};

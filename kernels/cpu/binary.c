@@ -180,7 +180,8 @@ static bool binary_side_of(const hth_value *v, const hth_shape *y, hth_layout l,
         return false;
     }
     size_t blocks = ((size_t)s.dim[1] + b - 1) / b;
-    *out = (binary_side){.s = one ? 0 : b, .lane = channels, .block = channels ? spatial * b : 0};
+    *out = (binary_side){.s = one ? 0 : b, .lane = channels};
+    out->block = channels ? spatial * b : 0;
     out->n = s.dim[0] == 1 ? 0 : blocks * spatial * b;
     out->s = full && one ? b : out->s; // a row of one position
     return true;

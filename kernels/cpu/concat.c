@@ -30,8 +30,10 @@ typedef struct concat_job {
 
 static void concat_move(bool split, char *whole, char *part, size_t bytes)
 {
-    if (bytes > 0) { // an empty part may have no address
-        memcpy(split ? part : whole, split ? whole : part, bytes);
+    if (bytes > 0 && split) { // an empty part may have no address
+        memcpy(part, whole, bytes);
+    } else if (bytes > 0) {
+        memcpy(whole, part, bytes);
     }
 }
 
@@ -53,7 +55,8 @@ static void concat_lanes(const concat_kernel *k, float *whole, float *part, size
             from = swap;
         }
         bool last = k->split ? c + 1 == p->length : w + 1 == k->whole;
-        size_t lane = (k->split ? c : w) % b, pad = last ? b - 1 - lane : 0;
+        size_t lane = (k->split ? c : w) % b;
+        size_t pad = last ? b - 1 - lane : 0;
         for (size_t i = begin; i < end; i++) {
             to[i * b] = from[i * b];
             for (size_t l = 1; l <= pad; l++) {
@@ -92,7 +95,10 @@ static void concat_run_part(void *arg, int i, int n)
 static hth_err concat_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const concat_kernel *k = (const concat_kernel *)base;
-    concat_job j = {k, k->split ? a->in[0] : a->out[0], k->split ? a->out : a->in};
+    concat_job j = {k, a->out[0], a->in};
+    if (k->split) {
+        j = (concat_job){k, a->in[0], a->out};
+    }
     hth_team_set(k->n_threads);
     hth_team_run(concat_run_part, &j);
     return HTH_OK;
@@ -115,7 +121,9 @@ static hth_err concat_geometry(concat_kernel *k, const hth_graph *g, const hth_n
     for (int i = 0; i < v->shape.rank; i++) {
         size_t dim = (size_t)v->shape.dim[i];
         dim = i == 1 && b != 0 && axis != 1 ? (dim + b - 1) / b : dim;
-        *(i < axis ? &k->outer : i == axis ? &k->whole : &k->inner) *= i == axis ? 1 : dim;
+        if (i != axis) {
+            *(i < axis ? &k->outer : &k->inner) *= dim;
+        }
     }
     k->whole = (size_t)v->shape.dim[axis];
     k->elem = hth_dtype_bytes(v->dtype);
@@ -162,9 +170,12 @@ static hth_err concat_open(hth_device *d, const hth_graph *g, const hth_node *n,
     k->split = split;
     k->n_parts = split ? n->n_outputs : n->n_inputs;
     k->parts = hth_calloc((size_t)k->n_parts, sizeof *k->parts);
-    hth_err err = k->parts == NULL
-                      ? hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name)
-                      : concat_geometry(k, g, n, whole, split ? n->outputs : n->inputs, axis);
+    hth_err err = HTH_ENOMEM;
+    if (k->parts == NULL) {
+        (void)hth_fail(err, "out of memory for node '%s'", n->name);
+    } else {
+        err = concat_geometry(k, g, n, whole, split ? n->outputs : n->inputs, axis);
+    }
     if (err != HTH_OK) {
         concat_close(&k->base);
         return err;

@@ -119,11 +119,16 @@ static void conv_place(const hth_node *n, const hth_dn_md *x, const hth_dn_md *y
     w.any = true;
     f->op.src = n->op == HTH_OP_CONV_GRAD_DATA ? *y : *x;
     f->op.src1 = n->op == HTH_OP_CONV_GRAD_FILTER ? *y : w;
-    f->op.dst = n->op == HTH_OP_CONV_GRAD_DATA ? *x : n->op == HTH_OP_CONV_GRAD_FILTER ? w : *y;
-    f->op.kind = n->op == HTH_OP_CONV_GRAD_DATA     ? HTH_DN_CONV_BWD_DATA
-                 : n->op == HTH_OP_CONV_GRAD_FILTER ? HTH_DN_CONV_BWD_WEIGHTS
-                 : f->transposed                    ? HTH_DN_DECONV
-                                                    : HTH_DN_CONV;
+    if (n->op == HTH_OP_CONV_GRAD_DATA) {
+        f->op.dst = *x;
+        f->op.kind = HTH_DN_CONV_BWD_DATA;
+    } else if (n->op == HTH_OP_CONV_GRAD_FILTER) {
+        f->op.dst = w;
+        f->op.kind = HTH_DN_CONV_BWD_WEIGHTS;
+    } else {
+        f->op.dst = *y;
+        f->op.kind = f->transposed ? HTH_DN_DECONV : HTH_DN_CONV;
+    }
 }
 
 // A gradient may have one post op: a data gradient's ReluGrad, with y as dx lies.

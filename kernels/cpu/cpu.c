@@ -136,8 +136,8 @@ static double cpu_node_ns(const hth_graph *g, const hth_node *n)
     }
     bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
     if (filter || n->op == HTH_OP_CONV_GRAD_DATA) {
-        const hth_shape *dy = &g->values[n->inputs[filter ? 1 : 0]].shape,
-                        *f = &g->values[filter ? n->outputs[0] : n->inputs[1]].shape;
+        const hth_shape *dy = &g->values[n->inputs[filter]].shape;
+        const hth_shape *f = &g->values[filter ? n->outputs[0] : n->inputs[1]].shape;
         macs = (double)hth_shape_elements(dy) * (double)hth_shape_elements(f) / (double)f->dim[0];
         return macs / CPU_MACS_SHORT + bytes / CPU_BYTES;
     }

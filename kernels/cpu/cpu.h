@@ -36,7 +36,17 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout);
 // hth_layout_block returns the channels per block: 8, 16, or 0 for layouts that do not block.
 static inline int hth_layout_block(hth_layout l)
 {
-    return l == HTH_LAYOUT_C16 ? 16 : l == HTH_LAYOUT_C8 ? 8 : 0;
+    if (l == HTH_LAYOUT_C16) {
+        return 16;
+    }
+    return l == HTH_LAYOUT_C8 ? 8 : 0;
+}
+
+// hth_cpu_alpha returns the node's attribute alpha, or what it is by default for operator `op`.
+static inline float hth_cpu_alpha(const hth_node *n, hth_op op)
+{
+    float usual = op == HTH_OP_HARD_SIGMOID ? 0.2F : 1.0F;
+    return hth_node_float(n, "alpha", op == HTH_OP_LEAKY_RELU ? 0.01F : usual);
 }
 
 // hth_layout_at returns the offset, in elements, of (n, c, first position) of a tensor with C

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/id.h"
 #include "device/cpu/onednn.h"
+#include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
 
@@ -124,7 +125,7 @@ hth_dn_md hth_dn_md_plain(hth_dtype dt, int ndims, const int64_t *dims)
 hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *s, hth_layout l)
 {
     hth_dn_md md = hth_dn_md_plain(dt, s->rank, s->dim);
-    md.block = l == HTH_LAYOUT_C16 ? 16 : l == HTH_LAYOUT_C8 ? 8 : 0;
+    md.block = hth_layout_block(l);
     if (l == HTH_LAYOUT_NHWC) {
         int64_t stride = s->dim[1];
         md.strides[1] = 1;

@@ -37,10 +37,10 @@ static double duration_filter(double outputs, const hth_shape *f, double per_out
     for (int i = 2; i < f->rank; i++) {
         window *= (double)f->dim[i];
     }
-    double channels = f->rank > 0 ? (double)f->dim[0] / (double)(group > 0 ? group : 1) : 0;
-    double rate = window <= DURATION_ELEMENTS           ? DURATION_MATRIX
-                  : channels < DURATION_MATRIX_CHANNELS ? DURATION_LARGE
-                                                        : DURATION_ROWS;
+    double groups = group > 0 ? (double)group : 1;
+    double channels = f->rank > 0 ? (double)f->dim[0] / groups : 0;
+    double rate = channels < DURATION_MATRIX_CHANNELS ? DURATION_LARGE : DURATION_ROWS;
+    rate = window <= DURATION_ELEMENTS ? DURATION_MATRIX : rate;
     return outputs * per_output * window / rate;
 }
 
@@ -61,8 +61,8 @@ static double duration_pool(const hth_node *n, const hth_shape *y)
 static double duration_matrix(const hth_node *n, const hth_shape *b, const hth_shape *y)
 {
     bool across = n->op == HTH_OP_GEMM && hth_node_int(n, "transB", 0) != 0;
-    double sum =
-        b->rank == 0 ? 0 : (double)b->dim[b->rank < 2 || across ? b->rank - 1 : b->rank - 2];
+    int along = b->rank - (b->rank < 2 || across ? 1 : 2);
+    double sum = b->rank == 0 ? 0 : (double)b->dim[along];
     return duration_elements(y) * sum / DURATION_MATRIX;
 }
 

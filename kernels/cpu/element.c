@@ -82,10 +82,7 @@ static bool element_step(const hth_graph *g, const hth_node *n, hth_epilogue_ste
     }
     if (n->op != HTH_OP_CLIP) {
         if (!binary) {
-            s->alpha = hth_node_float(n, "alpha",
-                                      n->op == HTH_OP_LEAKY_RELU     ? 0.01F
-                                      : n->op == HTH_OP_HARD_SIGMOID ? 0.2F
-                                                                     : 1.0F);
+            s->alpha = hth_cpu_alpha(n, n->op);
             s->beta = hth_node_float(n, "beta", 0.5F);
         }
         if (n->op == HTH_OP_GELU) {

@@ -114,7 +114,10 @@ static const gemm_isa *gemm_isa_here(void)
 {
     static const gemm_isa wide = {gemm_tile_512, 32, 14}, half = {gemm_tile_256, 16, 6},
                           any = {gemm_tile_any, 16, 6};
-    return HTH_HAS_512 ? &wide : HTH_HAS_256 ? &half : &any;
+    if (HTH_HAS_512) {
+        return &wide;
+    }
+    return HTH_HAS_256 ? &half : &any;
 }
 
 int hth_gemm_width(void)
@@ -186,17 +189,19 @@ static void gemm_panel(const hth_gemm *g, const gemm_pass *s, size_t q)
     const float *b = g->b + (q * g->k + s->k0) * w;
     size_t bytes = q + 1 < s->last ? s->depth * w * sizeof(float) : 0,
            step = bytes / s->depth / tiles;
+    const char *next = (const char *)(bytes ? b + g->k * w : b);
     for (size_t t = 0; t < tiles; t++) {
         size_t r0 = rows * t / tiles, r1 = rows * (t + 1) / tiles;
         float *c = g->c + (s->i0 + r0) * g->c_row + q * w;
+        float *to = full ? c : s->edge;
+        size_t to_row = full ? g->c_row : w;
         gemm_tile tile = {.k = s->depth,
                           .a = s->block + r0 * GEMM_STRIDE,
                           .b = b,
-                          .c = full ? c : s->edge,
-                          .c_row = full ? g->c_row : w,
+                          .c = to,
+                          .c_row = to_row,
                           .add = full && s->k0 > 0,
-                          .next = bytes ? (const char *)(b + g->k * w) + step * s->depth * t
-                                        : (const char *)b,
+                          .next = next + step * s->depth * t,
                           .next_step = step};
         s->isa->tile(&tile, (int)(r1 - r0));
         for (size_t i = 0; !full && i < r1 - r0; i++) {

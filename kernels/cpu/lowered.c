@@ -293,7 +293,9 @@ hth_err cpu_lowered_prepare(hth_device *d, const hth_graph *g, const hth_node *n
                            .packings = &k->packing,
                            .n_packings = 1};
     hth_err err = lowered_geometry(g, n, k);
-    err = err == HTH_OK ? hth_conv_last_open(d, g, n, &k->last) : err;
+    if (err == HTH_OK) {
+        err = hth_conv_last_open(d, g, n, &k->last);
+    }
     if (err != HTH_OK) {
         hth_free(k);
         return err;

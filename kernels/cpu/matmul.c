@@ -269,7 +269,9 @@ hth_err cpu_matmul_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         matmul_describe(k, g, n);
     }
     hth_err err = matmul_bias(k, g, n);
-    err = err == HTH_OK ? hth_epilogue_of(g, n, &k->post) : err;
+    if (err == HTH_OK) {
+        err = hth_epilogue_of(g, n, &k->post);
+    }
     if (err != HTH_OK) {
         hth_free(k);
         return err;

@@ -163,7 +163,8 @@ static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x
     }
     ref_steps(x, k->from);
     for (int64_t i = 0; i < count; i++) {
-        int64_t a = axes ? axes[i] : i, start = starts[i], step = steps ? steps[i] : 1;
+        int64_t a = axes ? axes[i] : i, start = starts[i];
+        int64_t step = steps ? steps[i] : 1;
         a += a < 0 ? x->rank : 0;
         if (a < 0 || a >= x->rank || step <= 0) {
             return false;
@@ -179,6 +180,19 @@ static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x
     return true;
 }
 
+// The strides of what the node does; false: it is not known beforehand, or no strided copy.
+static bool move_strides(const hth_graph *g, const hth_node *n, const hth_shape *x, move_kernel *k)
+{
+    switch (n->op) {
+    case HTH_OP_TRANSPOSE:
+        return move_transpose(n, x, k);
+    case HTH_OP_EXPAND:
+        return move_expand(x, k);
+    default:
+        return move_slice(g, n, x, k);
+    }
+}
+
 hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
@@ -191,10 +205,7 @@ hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     k.rank = y->rank;
     memcpy(k.dim, y->dim, sizeof k.dim);
     ref_steps(y, k.to);
-    if (algorithm != NULL || !move_plain(g, n, &k) ||
-        !(n->op == HTH_OP_TRANSPOSE ? move_transpose(n, x, &k)
-          : n->op == HTH_OP_EXPAND  ? move_expand(x, &k)
-                                    : move_slice(g, n, x, &k))) {
+    if (algorithm != NULL || !move_plain(g, n, &k) || !move_strides(g, n, x, &k)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': not a strided copy known beforehand", n->name);
     }
     bool same = k.count == (size_t)hth_shape_elements(x);

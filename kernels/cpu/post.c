@@ -168,9 +168,10 @@ static hth_err tail_step(hth_seq *s, const hth_cpu_post *p, const hth_dn_md *md)
 {
     bool unary = p->dn.kind == dnnl_eltwise;
     hth_dn_op op = {.kind = unary ? HTH_DN_ELTWISE : HTH_DN_BINARY, .src = *md, .dst = *md};
-    op.alg = p->dn.kind != dnnl_sum ? p->dn.alg
-             : p->dn.alpha < 0      ? dnnl_binary_sub
-                                    : dnnl_binary_add;
+    op.alg = p->dn.alg;
+    if (p->dn.kind == dnnl_sum) {
+        op.alg = p->dn.alpha < 0 ? dnnl_binary_sub : dnnl_binary_add;
+    }
     op.alpha = p->dn.alpha;
     op.beta = p->dn.beta;
     if (!unary) {

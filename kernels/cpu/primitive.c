@@ -66,10 +66,7 @@ static hth_err prim_kernel(hth_device *d, const hth_dn_op *op, bool ref_too, hth
 // Attributes as post ops have them: Clip's bounds are inputs and must be constant.
 static bool unary_params(const hth_graph *g, const hth_node *n, float *alpha, float *beta)
 {
-    *alpha = hth_node_float(n, "alpha",
-                            n->op == HTH_OP_LEAKY_RELU     ? 0.01F
-                            : n->op == HTH_OP_HARD_SIGMOID ? 0.2F
-                                                           : 1.0F);
+    *alpha = hth_cpu_alpha(n, n->op);
     *beta = hth_node_float(n, "beta", 0.5F);
     if (n->op == HTH_OP_GELU) {
         *alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
@@ -223,9 +220,11 @@ hth_err cpu_pool_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_ENOTSUP, "node '%s': indices or rank", n->name);
     }
     bool max = n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_GLOBAL_MAX_POOL;
-    op.alg = max                                            ? dnnl_pooling_max
-             : hth_node_int(n, "count_include_pad", 0) != 0 ? dnnl_pooling_avg_include_padding
-                                                            : dnnl_pooling_avg_exclude_padding;
+    op.alg = dnnl_pooling_max;
+    if (!max) {
+        op.alg = hth_node_int(n, "count_include_pad", 0) != 0 ? dnnl_pooling_avg_include_padding
+                                                              : dnnl_pooling_avg_exclude_padding;
+    }
     if (n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_AVERAGE_POOL) {
         HTH_TRY(pool_geometry(g, n, &op));
     } else if (n->op == HTH_OP_REDUCE_MEAN && !reduces_all_spatial(g, n, op.src.ndims)) {

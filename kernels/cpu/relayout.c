@@ -54,8 +54,9 @@ void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const vo
 {
     relayout_job j = {
         .elem = elem, .n = 1, .c = 1, .s = 1, .from = from, .to = to, .src = src, .dst = dst};
+    size_t *const extent[] = {&j.n, &j.c, &j.s};
     for (int k = 0; k < s->rank; k++) {
-        *(k == 0 ? &j.n : k == 1 ? &j.c : &j.s) *= (size_t)s->dim[k];
+        *extent[k < 2 ? k : 2] *= (size_t)s->dim[k];
     }
     size_t b = (size_t)hth_layout_block(to);
     j.rows_c = b == 0 ? j.c : (j.c + b - 1) / b * b;

@@ -154,10 +154,16 @@ static double resize_source(enum coordinates mode, double x, double scale, doubl
 
 static double resize_nearest(enum nearest mode, double x)
 {
-    return mode == CEIL          ? ceil(x)
-           : mode == FLOOR       ? floor(x)
-           : mode == PREFER_CEIL ? floor(x + 0.5)
-                                 : ceil(x - 0.5);
+    switch (mode) {
+    case CEIL:
+        return ceil(x);
+    case FLOOR:
+        return floor(x);
+    case PREFER_CEIL:
+        return floor(x + 0.5);
+    default:
+        return ceil(x - 0.5);
+    }
 }
 
 static void resize_taps(const resize_kernel *k, size_t in, double scale, size_t begin, size_t end,

@@ -90,9 +90,10 @@ static void seq_clear_part(void *arg, int i, int n)
 
 static void *seq_resolve(const hth_kernel_args *a, hth_seq_ref r)
 {
-    return r.from == HTH_SEQ_IN    ? a->in[r.at]
-           : r.from == HTH_SEQ_OUT ? a->out[r.at]
-                                   : (char *)a->workspace + r.at;
+    if (r.from == HTH_SEQ_IN) {
+        return a->in[r.at];
+    }
+    return r.from == HTH_SEQ_OUT ? a->out[r.at] : (char *)a->workspace + r.at;
 }
 
 static bool seq_runs(hth_seq_when when, size_t chunk, int split)

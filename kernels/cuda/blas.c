@@ -26,10 +26,11 @@ static const struct {
 
 hth_err hth_blas_status(cublasStatus_t r, const char *call)
 {
-    return r == CUBLAS_STATUS_SUCCESS
-               ? HTH_OK
-               : hth_fail(r == CUBLAS_STATUS_NOT_SUPPORTED ? HTH_ENOTSUP : HTH_EIO,
-                          "cublasLt: %s answered %d", call, (int)r);
+    if (r == CUBLAS_STATUS_SUCCESS) {
+        return HTH_OK;
+    }
+    return hth_fail(r == CUBLAS_STATUS_NOT_SUPPORTED ? HTH_ENOTSUP : HTH_EIO,
+                    "cublasLt: %s answered %d", call, (int)r);
 }
 
 // A setting's value; false: the library does not tell it.

@@ -8,7 +8,10 @@
 
 HTH_FN float chain_clamp01(float v)
 {
-    return v < 0 ? 0 : v > 1 ? 1 : v;
+    if (v < 0) {
+        return 0;
+    }
+    return v > 1 ? 1 : v;
 }
 
 HTH_FN float chain_softplus(float x)
@@ -69,7 +72,11 @@ HTH_FN float chain_unary(int op, float a, float b, float x)
     case HTH_OP_RELU: return x < 0 ? 0 : x;
     case HTH_OP_ROUND: return rintf(x);
     case HTH_OP_SELU: return b * (x > 0 ? x : a * expm1f(x));
-    case HTH_OP_SHRINK: return x < -b ? x + a : x > b ? x - a : 0;
+    case HTH_OP_SHRINK:
+        if (x < -b) {
+            return x + a;
+        }
+        return x > b ? x - a : 0;
     case HTH_OP_SIGMOID: return chain_sigmoid(x);
     case HTH_OP_SIGN: return x != x ? x : (float)((x > 0) - (x < 0));
     case HTH_OP_SOFTPLUS: return chain_softplus(x);
@@ -130,7 +137,11 @@ HTH_FN float chain_slope(int op, float a, float b, float z)
     case HTH_OP_ERF: return expf(-z * z) * 1.1283791670955126f;
     case HTH_OP_GELU: return chain_gelu_slope(z, a);
     case HTH_OP_SWISH: return chain_sigmoid(a * z) * (1 + a * z * (1 - chain_sigmoid(a * z)));
-    case HTH_OP_HARD_SWISH: return z <= -3 ? 0 : z < 3 ? z / 3 + 0.5f : 1;
+    case HTH_OP_HARD_SWISH:
+        if (z <= -3) {
+            return 0;
+        }
+        return z < 3 ? z / 3 + 0.5f : 1;
     case HTH_OP_HARD_SIGMOID: return a * z + b > 0 && a * z + b < 1 ? a : 0;
     case HTH_OP_LEAKY_RELU: return z > 0 ? 1 : a;
     case HTH_OP_ELU: return z > 0 ? 1 : a * expf(z);
@@ -180,10 +191,11 @@ HTH_FN hth_f4 chain_load(const hth_chain_params *p, const hth_chain_operand *o, 
 
 HTH_KERNEL(hth_chain, hth_chain_params, 1)
 {
-    uint32_t i = hth_index(t) * 4, n = i >= p->n ? 0 : p->n - i < 4 ? p->n - i : 4;
-    if (n == 0) {
+    uint32_t i = hth_index(t) * 4;
+    if (i >= p->n) {
         return;
     }
+    uint32_t n = p->n - i < 4 ? p->n - i : 4;
     hth_f4 x = chain_load(p, &p->operand[0], i, n), y = x;
     for (int s = 0; s < p->n_steps; s++) {
         const hth_chain_step *step = &p->step[s];

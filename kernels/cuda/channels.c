@@ -62,7 +62,11 @@ static void channels_bind_kept(hth_cuda_seq *s, const hth_graph *g, const hth_no
                                int index, size_t spare)
 {
     bool wanted = hth_cuda_out(g, n, index) != NULL;
-    hth_cuda_bind(s, at, wanted ? HTH_CUDA_OUT : HTH_CUDA_WS, index, wanted ? 0 : spare);
+    if (wanted) {
+        hth_cuda_bind(s, at, HTH_CUDA_OUT, index, 0);
+    } else {
+        hth_cuda_bind(s, at, HTH_CUDA_WS, index, spare);
+    }
 }
 
 static void stats_bind_at(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, size_t base)

@@ -39,8 +39,9 @@ void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_pl
     size_t at[2];
     if (convert_turns(shape, from->lies, to->lies)) {
         convert_matrix(shape, &rows, &cols);
-        hth_transpose_params p = {.rows = to->lies == HTH_LAYOUT_NHWC ? rows : cols,
-                                  .cols = to->lies == HTH_LAYOUT_NHWC ? cols : rows,
+        bool last = to->lies == HTH_LAYOUT_NHWC;
+        hth_transpose_params p = {.rows = last ? rows : cols,
+                                  .cols = last ? cols : rows,
                                   .half_in = from->half,
                                   .half_out = to->half};
         uint64_t tiles =
@@ -123,8 +124,9 @@ static bool convert_packs(hth_cuda_seq *s, const hth_value *v, int input, bool t
     s->packed[k] = v->shape;
     s->packing[k] = (hth_packing){
         .input = input, .bytes = convert_bytes(&v->shape, half), .pack = convert_pack};
-    snprintf(s->packing[k].form, sizeof s->packing[k].form, "%s%s", turns ? "last" : "plain",
-             half ? ",bf16" : "");
+    const char *order = turns ? "last" : "plain";
+    const char *type = half ? ",bf16" : "";
+    snprintf(s->packing[k].form, sizeof s->packing[k].form, "%s%s", order, type);
     s->base.packings = s->packing;
     return true;
 }

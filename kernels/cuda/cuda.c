@@ -183,9 +183,10 @@ static hth_err cuda_refuse(const hth_device *d, const hth_node *n, hth_err err)
 static hth_cuda_lists *cuda_lists(hth_op op)
 {
     hth_cuda_build *build = cuda_table[op].build;
-    return build == hth_cuda_conv     ? hth_cuda_conv_algorithms
-           : build == hth_cuda_matmul ? hth_cuda_matmul_algorithms
-                                      : NULL;
+    if (build == hth_cuda_conv) {
+        return hth_cuda_conv_algorithms;
+    }
+    return build == hth_cuda_matmul ? hth_cuda_matmul_algorithms : NULL;
 }
 
 hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,

@@ -15,8 +15,8 @@ hth_err hth_dnn_status(const hth_cuda_api *api, cudnnStatus_t r, const char *cal
         return HTH_OK;
     }
     api->cudnnGetLastErrorString(text, sizeof text);
-    return hth_fail(r == CUDNN_STATUS_ALLOC_FAILED ? HTH_ENOMEM : HTH_ENOTSUP,
-                    "cuDNN: %s answered %d%s%s", call, (int)r, text[0] ? ": " : "", text);
+    hth_err err = r == CUDNN_STATUS_ALLOC_FAILED ? HTH_ENOMEM : HTH_ENOTSUP;
+    return hth_fail(err, "cuDNN: %s answered %d%s%s", call, (int)r, text[0] ? ": " : "", text);
 }
 
 hth_err hth_dnn_describe(hth_dnn_device *d, const char *json)
@@ -27,7 +27,9 @@ hth_err hth_dnn_describe(hth_dnn_device *d, const char *json)
     hth_err err = DNN(api, cudnnBackendSetAttribute, d->description,
                       CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
                       (int64_t)strlen(json) + 1, json);
-    err = err == HTH_OK ? DNN(api, cudnnBackendFinalize, d->description) : err;
+    if (err == HTH_OK) {
+        err = DNN(api, cudnnBackendFinalize, d->description);
+    }
     if (err != HTH_OK) {
         hth_dnn_undescribe(d);
     }
@@ -215,9 +217,10 @@ static int dnn_operations(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
         }
         left--;
         cudnnBackendDescriptor_t b = NULL, x = y;
-        if (i < 2) {
-            b = dnn_tensor(g, err, c, i == 0 ? HTH_DNN_BIAS : HTH_DNN_SUM, i == 0 ? channel : c->y,
-                           false);
+        if (i == 0) {
+            b = dnn_tensor(g, err, c, HTH_DNN_BIAS, channel, false);
+        } else if (i == 1) {
+            b = dnn_tensor(g, err, c, HTH_DNN_SUM, c->y, false);
         }
         y = dnn_tensor(g, err, c, left > 0 ? 2 + i : HTH_DNN_Y, c->y, left > 0);
         ops[n++] =

@@ -43,8 +43,11 @@ bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *nam
     static const char *const kinds[] = {"fwd", "bwd_data", "bwd_filter"};
     int rank = c->n_spatial + 2;
     keep_text t = {out, 0, cap};
-    t.n = (size_t)snprintf(out, cap, "plan1 %s%s%s%s%s %s", kinds[c->kind], c->bias ? "+bias" : "",
-                           c->sum ? "+sum" : "", c->relu ? "+relu" : "", c->nhwc ? " nhwc" : "",
+    const char *bias = c->bias ? "+bias" : "";
+    const char *sum = c->sum ? "+sum" : "";
+    const char *relu = c->relu ? "+relu" : "";
+    const char *nhwc = c->nhwc ? " nhwc" : "";
+    t.n = (size_t)snprintf(out, cap, "plan1 %s%s%s%s%s %s", kinds[c->kind], bias, sum, relu, nhwc,
                            hth_precision_name(c->precision));
     keep_list(&t, " x", c->x, rank);
     keep_list(&t, " w", c->w, rank);
@@ -59,14 +62,12 @@ bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *nam
     return t.n < cap;
 }
 
-hth_err hth_dnn_plan_load(const hth_dnn_device *d, const char *json, cudnnBackendDescriptor_t *out,
-                          int64_t *workspace_bytes)
+// The new plan `p` becomes what the text says.
+static hth_err keep_read(const hth_dnn_device *d, const char *json, cudnnBackendDescriptor_t p,
+                         int64_t *workspace_bytes)
 {
     const hth_cuda_api *api = d->api;
-    cudnnBackendDescriptor_t p;
     int64_t one = 0;
-    *out = NULL;
-    HTH_TRY(DNN(api, cudnnBackendCreateDescriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p));
     hth_err err = HTH_OK;
     if (d->handle != NULL) {
         err = DNN(api, cudnnBackendSetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
@@ -75,17 +76,23 @@ hth_err hth_dnn_plan_load(const hth_dnn_device *d, const char *json, cudnnBacken
         err = DNN(api, cudnnBackendSetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->description);
     }
-    err = err == HTH_OK
-              ? DNN(api, cudnnBackendSetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                    CUDNN_TYPE_CHAR, (int64_t)strlen(json), json)
-              : err;
-    err = err == HTH_OK ? DNN(api, cudnnBackendFinalize, p) : err;
-    err = err == HTH_OK
-              ? DNN(api, cudnnBackendGetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                    CUDNN_TYPE_INT64, 1, &one, workspace_bytes)
-              : err;
+    HTH_TRY(err);
+    HTH_TRY(DNN(api, cudnnBackendSetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                CUDNN_TYPE_CHAR, (int64_t)strlen(json), json));
+    HTH_TRY(DNN(api, cudnnBackendFinalize, p));
+    return DNN(api, cudnnBackendGetAttribute, p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+               CUDNN_TYPE_INT64, 1, &one, workspace_bytes);
+}
+
+hth_err hth_dnn_plan_load(const hth_dnn_device *d, const char *json, cudnnBackendDescriptor_t *out,
+                          int64_t *workspace_bytes)
+{
+    cudnnBackendDescriptor_t p;
+    *out = NULL;
+    HTH_TRY(DNN(d->api, cudnnBackendCreateDescriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p));
+    hth_err err = keep_read(d, json, p, workspace_bytes);
     if (err != HTH_OK) {
-        (void)api->cudnnBackendDestroyDescriptor(p);
+        (void)d->api->cudnnBackendDestroyDescriptor(p);
         return err;
     }
     *out = p;

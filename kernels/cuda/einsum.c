@@ -19,7 +19,10 @@ typedef struct einsum {
 
 static int einsum_letter(char c)
 {
-    return c >= 'a' && c <= 'z' ? c - 'a' : c >= 'A' && c <= 'Z' ? c - 'A' + 26 : -1;
+    if (c >= 'a' && c <= 'z') {
+        return c - 'a';
+    }
+    return c >= 'A' && c <= 'Z' ? c - 'A' + 26 : -1;
 }
 
 // Reads a term up to ',', '-' or the end; rank -1: the result, whose ellipsis is known. Returns how
@@ -152,11 +155,14 @@ hth_err hth_cuda_einsum(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_ENOTSUP, "the equation does not fit the result");
     }
     p.n_in = e.n_in;
-    bool block = p.n < EINSUM_FEW && p.n_sum >= 32;
-    unsigned threads = block ? hth_cuda_row_threads(p.n_sum) : 0;
-    hth_cuda_launch_add(s, block ? HTH_CUDA_hth_einsum_block : HTH_CUDA_hth_einsum_thread,
-                        block ? p.n : hth_cuda_blocks(s, p.n, true), threads,
-                        block ? (threads + HTH_FOLD) * sizeof(float) : 0, &p, sizeof p);
+    if (p.n < EINSUM_FEW && p.n_sum >= 32) {
+        unsigned threads = hth_cuda_row_threads(p.n_sum);
+        hth_cuda_launch_add(s, HTH_CUDA_hth_einsum_block, p.n, threads,
+                            (threads + HTH_FOLD) * sizeof(float), &p, sizeof p);
+    } else {
+        hth_cuda_launch_add(s, HTH_CUDA_hth_einsum_thread, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
+                            sizeof p);
+    }
     hth_cuda_bind(s, offsetof(hth_einsum_params, out), HTH_CUDA_OUT, 0, 0);
     for (int k = 0; k < e.n_in; k++) {
         size_t at = offsetof(hth_einsum_params, in) + (size_t)k * sizeof p.in[0];

@@ -27,9 +27,11 @@ static int chain_add(hth_cuda_chain *c, const hth_shape *s, hth_layout lies, boo
     }
     int k = hth_cuda_loop_add(&c->loop, s, lies);
     int64_t count = hth_shape_elements(s);
-    c->p.operand[k].mode = count == 1                                    ? HTH_CHAIN_ONE
-                           : count == (int64_t)c->p.n && lies == c->lies ? HTH_CHAIN_SAME
-                                                                         : HTH_CHAIN_STRIDED;
+    bool same = count == (int64_t)c->p.n && lies == c->lies;
+    c->p.operand[k].mode = same ? HTH_CHAIN_SAME : HTH_CHAIN_STRIDED;
+    if (count == 1) {
+        c->p.operand[k].mode = HTH_CHAIN_ONE;
+    }
     c->p.operand[k].half = half;
     c->at[k].from = from;
     c->at[k].index = index;
@@ -379,11 +381,10 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                           .op = n->op,
                           .n_operands = count,
                           .out_type = y->dtype,
-                          .flags =
-                              (hth_node_int(n, "detect_positive", 1) != 0 ? 1 : 0) |
-                              (hth_node_int(n, "detect_negative", 1) != 0 ? 2 : 0) |
-                              (hth_node_int(n, "fmod", 0) != 0 ? 4 : 0) |
-                              (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0 ? 8 : 0)};
+                          .flags = hth_node_int(n, "detect_positive", 1) != 0};
+    p.flags |= (hth_node_int(n, "detect_negative", 1) != 0) << 1;
+    p.flags |= (hth_node_int(n, "fmod", 0) != 0) << 2;
+    p.flags |= (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0) << 3;
     hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
     for (int i = 0; i < count; i++) {
         const hth_value *v = hth_cuda_in(g, n, i); // NULL: a bound that is absent

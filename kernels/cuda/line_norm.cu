@@ -39,7 +39,11 @@ HTH_KERNEL(hth_line_norm, hth_reduce_params, 5)
     }
     for (uint32_t i = t->thread; i < p->n_in && (phase == 0 || centred); i += t->n_threads) {
         float x = line_get(p, base, i) - mean;
-        sum += centred && phase == 0 ? x : !centred && p->p == 1 ? fabsf(x) : x * x;
+        if (centred && phase == 0) {
+            sum += x;
+        } else {
+            sum += !centred && p->p == 1 ? fabsf(x) : x * x;
+        }
     }
     shared[t->thread] = sum;
 }

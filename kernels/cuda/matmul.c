@@ -129,15 +129,20 @@ static hth_err matmul_layout(const hth_cuda_api *api, bool half, int64_t rows, i
     return HTH_OK;
 }
 
+static cublasLtEpilogue_t matmul_epilogue(const matmul_form *f)
+{
+    if (f->bias) {
+        return f->relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    }
+    return f->relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, hth_blas_product *c)
 {
     bool factor = f->precision == HTH_PRECISION_BF16;
     cublasOperation_t op_b = f->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_a = f->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = f->bias && f->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                  : f->bias          ? CUBLASLT_EPILOGUE_BIAS
-                                  : f->relu          ? CUBLASLT_EPILOGUE_RELU
-                                                     : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = matmul_epilogue(f);
     c->compute =
         f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     c->factors = factor ? CUDA_R_16BF : CUDA_R_32F;
@@ -157,10 +162,12 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
         HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc,
                      CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     }
-    HTH_TRY(matmul_layout(api, factor, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->row_b,
-                          f->batch, f->stride_b, &c->b));
-    HTH_TRY(matmul_layout(api, factor, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->row_a,
-                          f->batch, f->stride_a, &c->a));
+    int64_t rows_b = f->trans_b ? f->k : f->n;
+    int64_t cols_b = f->trans_b ? f->n : f->k;
+    HTH_TRY(matmul_layout(api, factor, rows_b, cols_b, f->row_b, f->batch, f->stride_b, &c->b));
+    int64_t rows_a = f->trans_a ? f->m : f->k;
+    int64_t cols_a = f->trans_a ? f->k : f->m;
+    HTH_TRY(matmul_layout(api, factor, rows_a, cols_a, f->row_a, f->batch, f->stride_a, &c->a));
     return matmul_layout(api, f->half, f->n, f->m, f->row_c, f->batch, f->m * f->n, &c->c);
 }
 
@@ -246,7 +253,9 @@ hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *fo
     p->alpha = 1;
     p->beta = form->adds ? 1 : 0;
     hth_err err = matmul_describe(d->api, &f, &p->product);
-    err = err == HTH_OK ? hth_blas_choose(d, &p->product, NULL, &p->choice) : err;
+    if (err == HTH_OK) {
+        err = hth_blas_choose(d, &p->product, NULL, &p->choice);
+    }
     if (err != HTH_OK) {
         hth_cuda_product_close(d, p);
         return err;
@@ -313,7 +322,9 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
     }
     hth_err err = matmul_ask(s->d->api, g, n, &f, &c->product);
-    err = err == HTH_OK ? hth_blas_choose(s->d, &c->product, algorithm, &c->choice) : err;
+    if (err == HTH_OK) {
+        err = hth_blas_choose(s->d, &c->product, algorithm, &c->choice);
+    }
     bool half = f.precision == HTH_PRECISION_BF16;
     hth_cuda_place a = {HTH_CUDA_IN, 0, 0, HTH_LAYOUT_PLAIN, false}, b = a, bias = a;
     if (err == HTH_OK) {
@@ -321,7 +332,9 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
         b = hth_cuda_operand(s, g, n, 1, HTH_LAYOUT_PLAIN, half);
         bias = f.bias ? hth_cuda_operand(s, g, n, 2, HTH_LAYOUT_PLAIN, f.half) : a;
         err = matmul_spread(s, &hth_cuda_in(g, n, 0)->shape, &f, half, &a);
-        err = err == HTH_OK ? matmul_spread(s, &hth_cuda_in(g, n, 1)->shape, &f, half, &b) : err;
+    }
+    if (err == HTH_OK) {
+        err = matmul_spread(s, &hth_cuda_in(g, n, 1)->shape, &f, half, &b);
     }
     hth_cuda_step_add(s, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
     HTH_TRY(err);
@@ -347,7 +360,9 @@ hth_err hth_cuda_matmul_algorithms(hth_cuda *d, const hth_graph *g, const hth_no
     matmul_form f;
     *count = 0;
     hth_err err = matmul_ask(d->api, g, n, &f, &p);
-    err = err == HTH_OK ? hth_blas_list(d, &p, first, list, cap, count) : err;
+    if (err == HTH_OK) {
+        err = hth_blas_list(d, &p, first, list, cap, count);
+    }
     matmul_end(d->api, &p);
     return err;
 }

@@ -91,7 +91,8 @@ hth_err hth_cuda_transpose(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     hth_cuda_row_major(&x->shape, from);
     hth_cuda_row_major(&y->shape, out);
     for (int d = 0; d < rank; d++) {
-        int64_t axis = have < 0 ? rank - 1 - d : perm[d] < 0 ? perm[d] + rank : perm[d];
+        int64_t axis = have < 0 ? rank - 1 - d : perm[d];
+        axis += axis < 0 ? rank : 0;
         in[d] = from[axis];
     }
     move_loop(&l, &y->shape, in, out);
@@ -133,14 +134,14 @@ hth_err hth_cuda_tile(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
 static int64_t move_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
     bool forward = *step > 0;
-    int64_t low = forward ? 0 : -1, high = forward ? dim : dim - 1;
+    int64_t low = forward ? 0 : -1, high = low + dim;
     *start += *start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
     *start = hth_clamp(*start, 0, high);
     end = hth_clamp(end, low, high);
     int64_t distance = forward ? end - *start : *start - end;
-    int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
-    *step = forward ? stride : -stride;
+    *step = hth_clamp(*step, -dim, dim);
+    int64_t stride = forward ? *step : -*step;
     return distance <= 0 || stride == 0 ? 0 : (distance - 1) / stride + 1;
 }
 
@@ -157,7 +158,8 @@ hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     hth_cuda_row_major(&x->shape, in);
     hth_cuda_row_major(&y->shape, out);
     for (int i = 0; i < count[0]; i++) {
-        int64_t axis = count[2] < 0 ? i : v[2][i], step = count[3] < 0 ? 1 : v[3][i];
+        int64_t axis = count[2] < 0 ? i : v[2][i];
+        int64_t step = count[3] < 0 ? 1 : v[3][i];
         axis += axis < 0 ? x->shape.rank : 0;
         int64_t start = v[0][i], k = move_slice_axis(x->shape.dim[axis], &start, v[1][i], &step);
         base += k > 0 ? start * in[axis] : 0;
@@ -196,8 +198,12 @@ static hth_err move_chunks(hth_cuda_seq *s, const hth_graph *g, const hth_node *
             }
         }
         int64_t base = at * wide[axis];
-        HTH_TRY(hth_cuda_move(s, &l, hth_dtype_bytes(whole->dtype), into ? i : 0, into ? 0 : base,
-                              into ? 0 : i, into ? base : 0));
+        size_t element = hth_dtype_bytes(whole->dtype);
+        if (into) {
+            HTH_TRY(hth_cuda_move(s, &l, element, i, 0, 0, base));
+        } else {
+            HTH_TRY(hth_cuda_move(s, &l, element, 0, base, i, 0));
+        }
         at += chunk->shape.dim[axis];
     }
     return HTH_OK;
@@ -237,7 +243,11 @@ hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_nod
     deep[3] = (crd ? b : b * c) * hw;
     deep[4] = 1;
     deep[5] = (crd ? 1 : c) * hw;
-    move_loop(&l, &large, to_space ? deep : wide, to_space ? wide : deep);
+    if (to_space) {
+        move_loop(&l, &large, deep, wide);
+    } else {
+        move_loop(&l, &large, wide, deep);
+    }
     return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
@@ -289,13 +299,14 @@ static hth_err pad_amounts(const hth_graph *g, const hth_node *n, hth_pad_params
     HTH_TRY(hth_cuda_ints(g, n, 3, axes, HTH_MAX_RANK, &n_axes));
     int pairs = count / 2;
     for (int i = 0; i < pairs; i++) {
-        int64_t a = n_axes < 0 ? i : axes[i] < 0 ? axes[i] + x->rank : axes[i];
+        int64_t a = n_axes < 0 ? i : axes[i];
+        a += a < 0 ? x->rank : 0;
         p->before[a] = (int32_t)amount[i];
         after[a] = amount[pairs + i];
     }
     for (int d = 0; d < x->rank; d++) {
-        int64_t crop = (p->before[d] < 0 ? -p->before[d] : 0) + (after[d] < 0 ? -after[d] : 0);
         p->first[d] = p->before[d] < 0 ? -p->before[d] : 0;
+        int64_t crop = p->first[d] + (after[d] < 0 ? -after[d] : 0);
         p->before[d] = p->before[d] > 0 ? p->before[d] : 0;
         p->kept[d] = (int32_t)(x->dim[d] - crop);
         p->dims.dim[d] = (uint32_t)y->dim[d];

@@ -106,10 +106,10 @@ hth_err hth_cuda_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
 {
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
     bool train = n->op == HTH_OP_MAX_POOL_TRAIN;
-    hth_pool_params p = {.n = hth_cuda_count(y),
-                         .kind = n->op == HTH_OP_AVERAGE_POOL ? HTH_POOL_AVERAGE
-                                 : n->op == HTH_OP_LP_POOL    ? HTH_POOL_LP
-                                                              : HTH_POOL_MAX};
+    hth_pool_params p = {.n = hth_cuda_count(y), .kind = HTH_POOL_MAX};
+    if (n->op == HTH_OP_AVERAGE_POOL || n->op == HTH_OP_LP_POOL) {
+        p.kind = n->op == HTH_OP_LP_POOL ? HTH_POOL_LP : HTH_POOL_AVERAGE;
+    }
     HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     HTH_TRY(pool_params(n, &x->shape, &y->shape, &p));
     HTH_TRY(pool_lies(x, y, &p));

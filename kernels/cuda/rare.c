@@ -10,7 +10,10 @@ static hth_err rotary_params(const hth_graph *g, const hth_node *n, hth_rotary_p
     bool flat = x->shape.rank == 3;
     int64_t heads = flat ? hth_node_int(n, "num_heads", 0) : x->shape.dim[1];
     int64_t turned = hth_node_int(n, "rotary_embedding_dim", 0);
-    int64_t size = flat ? (heads > 0 ? x->shape.dim[2] / heads : 0) : x->shape.dim[3];
+    int64_t size = x->shape.dim[3];
+    if (flat) {
+        size = heads > 0 ? x->shape.dim[2] / heads : 0;
+    }
     turned = turned > 0 ? turned : size;
     if (heads < 1 || (flat && x->shape.dim[2] % heads != 0) || turned < 2 || turned > size ||
         turned % 2 != 0) {

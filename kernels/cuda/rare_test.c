@@ -173,9 +173,10 @@ static void makes(void **state)
         const float ff[2] = {0.1F, -0.3F};
         const double fd[2] = {0.1, -0.3};
         const int64_t whole[2] = {-70, 3};
-        const void *from = dt == HTH_DT_F32   ? (const void *)ff
-                           : dt == HTH_DT_F64 ? (const void *)fd
-                                              : whole;
+        const void *from = whole;
+        if (dt == HTH_DT_F32 || dt == HTH_DT_F64) {
+            from = dt == HTH_DT_F32 ? (const void *)ff : fd;
+        }
         size_t step = dt == HTH_DT_F32 || dt == HTH_DT_F64 ? hth_dtype_bytes(dt) : sizeof *whole;
         fixture_open(&f, i);
         int three[3] = {

@@ -47,9 +47,13 @@ static hth_err reduce_loops(hth_reduce_params *p, const hth_value *x, const bool
             }
         }
         hth_cuda_loop_fold(&l);
-        HTH_TRY(hth_cuda_loop_store(&l, pass ? &p->inner : &p->outer,
-                                    pass ? &p->inner_steps : &p->outer_steps));
-        *(pass ? &p->n_in : &p->n_out) = (uint32_t)count;
+        if (pass == 0) {
+            p->n_out = (uint32_t)count;
+            HTH_TRY(hth_cuda_loop_store(&l, &p->outer, &p->outer_steps));
+        } else {
+            p->n_in = (uint32_t)count;
+            HTH_TRY(hth_cuda_loop_store(&l, &p->inner, &p->inner_steps));
+        }
     }
     return HTH_OK;
 }
@@ -72,13 +76,14 @@ static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
     bool real = x->dtype == HTH_DT_F32 || x->dtype == HTH_DT_BF16;
     bool block = !arg && real && op != HTH_OP_REDUCE_LOG_SUM_EXP && (last || p.n_out < REDUCE_FEW);
     p.type = arg || !real ? (int32_t)x->dtype : 0;
-    unsigned threads = block ? hth_cuda_row_threads(p.n_in) : 0;
-    hth_cuda_launch_add(s,
-                        arg     ? HTH_CUDA_hth_arg
-                        : block ? HTH_CUDA_hth_reduce_block
-                                : HTH_CUDA_hth_reduce_thread,
-                        block ? p.n_out : hth_cuda_blocks(s, p.n_out, false), threads,
-                        block ? (threads + HTH_FOLD) * sizeof(float) : 0, &p, sizeof p);
+    if (block) {
+        unsigned threads = hth_cuda_row_threads(p.n_in);
+        hth_cuda_launch_add(s, HTH_CUDA_hth_reduce_block, p.n_out, threads,
+                            (threads + HTH_FOLD) * sizeof(float), &p, sizeof p);
+    } else {
+        hth_cuda_launch_add(s, arg ? HTH_CUDA_hth_arg : HTH_CUDA_hth_reduce_thread,
+                            hth_cuda_blocks(s, p.n_out, false), 0, 0, &p, sizeof p);
+    }
     hth_cuda_bind(s, offsetof(hth_reduce_params, in), HTH_CUDA_IN, 0, 0);
     hth_cuda_bind(s, offsetof(hth_reduce_params, out), HTH_CUDA_OUT, 0, 0);
     s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(hth_cuda_out(g, n, 0));
@@ -122,9 +127,10 @@ hth_err hth_cuda_global_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node
     for (int d = 0; d < HTH_MAX_RANK; d++) {
         reduced[d] = d >= 2 && d < x->shape.rank;
     }
-    hth_op op = n->op == HTH_OP_GLOBAL_MAX_POOL  ? HTH_OP_REDUCE_MAX
-                : n->op == HTH_OP_GLOBAL_LP_POOL ? n->op
-                                                 : HTH_OP_REDUCE_MEAN;
+    hth_op op = n->op == HTH_OP_GLOBAL_LP_POOL ? n->op : HTH_OP_REDUCE_MEAN;
+    if (n->op == HTH_OP_GLOBAL_MAX_POOL) {
+        op = HTH_OP_REDUCE_MAX;
+    }
     return reduce_add(s, g, n, op, reduced);
 }
 

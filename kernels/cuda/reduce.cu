@@ -9,18 +9,23 @@
 
 HTH_FN float reduce_begin(int op)
 {
-    return op == HTH_OP_REDUCE_MAX    ? -INFINITY
-           : op == HTH_OP_REDUCE_MIN  ? INFINITY
-           : op == HTH_OP_REDUCE_PROD ? 1
-                                      : 0;
+    switch (op) {
+    case HTH_OP_REDUCE_MAX: return -INFINITY;
+    case HTH_OP_REDUCE_MIN: return INFINITY;
+    case HTH_OP_REDUCE_PROD: return 1;
+    default: return 0;
+    }
 }
 
 HTH_FN float reduce_map(int op, float x, float power)
 {
-    return op == HTH_OP_GLOBAL_LP_POOL ? powf(fabsf(x), power)
-           : op == HTH_OP_REDUCE_L1                                     ? fabsf(x)
-           : op == HTH_OP_REDUCE_L2 || op == HTH_OP_REDUCE_SUM_SQUARE ? x * x
-                                                                      : x;
+    switch (op) {
+    case HTH_OP_GLOBAL_LP_POOL: return powf(fabsf(x), power);
+    case HTH_OP_REDUCE_L1: return fabsf(x);
+    case HTH_OP_REDUCE_L2:
+    case HTH_OP_REDUCE_SUM_SQUARE: return x * x;
+    default: return x;
+    }
 }
 
 HTH_FN float reduce_join(int op, float a, float b)
@@ -133,9 +138,10 @@ HTH_FN int64_t reduce_integer(const hth_reduce_params *p, int64_t base)
     if (p->op != HTH_OP_REDUCE_MEAN) {
         return acc;
     }
-    return p->n_in == 0                ? 0
-           : p->type == HTH_DT_U64 ? (int64_t)((uint64_t)acc / p->n_in)
-                                       : acc / (int64_t)p->n_in;
+    if (p->n_in == 0) {
+        return 0;
+    }
+    return p->type == HTH_DT_U64 ? (int64_t)((uint64_t)acc / p->n_in) : acc / (int64_t)p->n_in;
 }
 
 HTH_FN double reduce_wide_join(int op, double a, double v, double max)
@@ -154,10 +160,7 @@ HTH_FN double reduce_wide_join(int op, double a, double v, double max)
 
 HTH_FN double reduce_wide_fold(const hth_reduce_params *p, int64_t base, int op, double max)
 {
-    double acc = op == HTH_OP_REDUCE_MAX    ? -INFINITY
-                 : op == HTH_OP_REDUCE_MIN  ? INFINITY
-                 : op == HTH_OP_REDUCE_PROD ? 1
-                                            : 0;
+    double acc = reduce_begin(op);
     for (uint32_t i = 0; i < p->n_in; i++) {
         int64_t at = base + hth_offset(i, &p->inner, &p->inner_steps);
         acc = reduce_wide_join(op, acc, hth_number_get(p->type, p->in, at).f, max);
@@ -193,7 +196,12 @@ HTH_KERNEL(hth_reduce_thread, hth_reduce_params, 1)
     float acc = reduce_begin(p->op);
     if (p->type != 0) {
         const int real = hth_number_is_float(p->type);
-        const hth_number v = {real ? 0 : reduce_integer(p, base), real ? reduce_wide(p, base) : 0};
+        hth_number v = {0, 0};
+        if (real) {
+            v.f = reduce_wide(p, base);
+        } else {
+            v.i = reduce_integer(p, base);
+        }
         hth_number_set(p->type, p->out, o, v);
         return;
     }

@@ -54,7 +54,8 @@ static hth_err resize_axes(const hth_node *n, int rank, int *axes, int *count)
     int have = hth_node_ints(n, "axes", v, HTH_MAX_RANK);
     *count = have < 0 ? rank : have;
     for (int i = 0; i < *count; i++) {
-        axes[i] = have < 0 ? i : (int)(v[i] < 0 ? v[i] + rank : v[i]);
+        int64_t axis = have < 0 ? i : v[i];
+        axes[i] = (int)(axis < 0 ? axis + rank : axis);
         if (axes[i] < 0 || axes[i] >= rank) {
             return hth_fail(HTH_ENOTSUP, "axis %d is out of range", axes[i]);
         }
@@ -209,7 +210,8 @@ hth_err hth_cuda_resize(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
 {
     bool grad = n->op == HTH_OP_RESIZE_GRAD;
     const hth_value *in = hth_cuda_in(g, n, 0), *out = hth_cuda_out(g, n, 0);
-    const hth_value *x = grad ? out : in, *y = grad ? in : out;
+    const hth_value *x = grad ? out : in;
+    const hth_value *y = grad ? in : out;
     hth_resize_params p = {.n = hth_cuda_count(out), .half = hth_cuda_half(x)};
     HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     if (x->layout != y->layout || x->dtype != y->dtype) {

@@ -38,16 +38,21 @@ HTH_FN double resize_coordinate(const hth_resize_params *p, int d, int32_t o)
 
 HTH_FN int32_t resize_clamp(double x, int32_t n)
 {
-    return x < 0 ? 0 : x > (double)(n - 1) ? n - 1 : (int32_t)x;
+    if (x < 0) {
+        return 0;
+    }
+    return x > (double)(n - 1) ? n - 1 : (int32_t)x;
 }
 
 // nearest: 0 round_prefer_floor, 1 round_prefer_ceil, 2 floor, 3 ceil.
 HTH_FN double resize_nearest(const hth_resize_params *p, double x)
 {
-    return p->nearest == 0   ? ceil(x - 0.5)
-           : p->nearest == 1 ? floor(x + 0.5)
-           : p->nearest == 2 ? floor(x)
-                             : ceil(x);
+    switch (p->nearest) {
+    case 0: return ceil(x - 0.5);
+    case 1: return floor(x + 0.5);
+    case 2: return floor(x);
+    default: return ceil(x);
+    }
 }
 
 HTH_FN float resize_kernel(const hth_resize_params *p, float distance)
@@ -56,9 +61,10 @@ HTH_FN float resize_kernel(const hth_resize_params *p, float distance)
     if (!p->cubic) {
         return x < 1 ? 1 - x : 0;
     }
-    return x <= 1  ? ((a + 2) * x - (a + 3)) * x * x + 1
-           : x < 2 ? a * (((x - 5) * x + 8) * x - 4)
-                   : 0;
+    if (x <= 1) {
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    }
+    return x < 2 ? a * (((x - 5) * x + 8) * x - 4) : 0;
 }
 
 // The weight of tap k, and where it reads.

@@ -54,7 +54,8 @@ static hth_err rnn_activations(const hth_node *n, int per, int dirs, int dir, ht
         return hth_fail(HTH_EINVAL, "%d activations are needed", per * dirs);
     }
     for (int i = 0; i < per * (dir + 1); i++) {
-        const char *name = names != NULL ? names->u.strings[i] : per == 1 ? "Tanh" : usual[i % per];
+        const char *otherwise = per == 1 ? "Tanh" : usual[i % per];
+        const char *name = names != NULL ? names->u.strings[i] : otherwise;
         int k = 0, to = i % per;
         while (k < RNN_N_ACTS && strcasecmp(rnn_acts[k].name, name) != 0) {
             k++;
@@ -246,9 +247,10 @@ static size_t rnn_layout(rnn_dir *d)
 static void rnn_bind(hth_cuda_seq *s, rnn_dir *d, int i, bool there, size_t floats)
 {
     d->slot[i] = there && s->err == HTH_OK ? s->steps[s->n_steps - 1].n_bound : -1;
-    if (there) {
-        hth_cuda_bind(s, 0, i < Y ? HTH_CUDA_IN : HTH_CUDA_OUT, i < Y ? i : i - Y,
-                      floats * sizeof(float));
+    if (there && i < Y) {
+        hth_cuda_bind(s, 0, HTH_CUDA_IN, i, floats * sizeof(float));
+    } else if (there) {
+        hth_cuda_bind(s, 0, HTH_CUDA_OUT, i - Y, floats * sizeof(float));
     }
 }
 
@@ -300,9 +302,11 @@ static hth_err rnn_direction(hth_cuda_seq *s, const hth_graph *g, const hth_node
     }
     d->p = rnn_params(g, n, gates, dir);
     d->state_row = (int64_t)d->p.hid * (d->p.batch_first ? d->p.dirs : 1);
-    int per = gates == 4 ? 3 : gates == 3 ? 2 : 1;
+    int per = gates == 1 ? 1 : (int)gates - 1;
     hth_err err = rnn_activations(n, per, (int)d->p.dirs, (int)dir, &d->p);
-    err = err == HTH_OK ? rnn_products(s, g, d, in) : err;
+    if (err == HTH_OK) {
+        err = rnn_products(s, g, d, in);
+    }
     size_t bytes = err == HTH_OK ? rnn_layout(d) : 0;
     hth_cuda_step_add(s, (hth_cuda_step){.run = rnn_run, .close = rnn_close, .state = d});
     HTH_TRY(err);
@@ -314,7 +318,8 @@ static hth_err rnn_direction(hth_cuda_seq *s, const hth_graph *g, const hth_node
 
 hth_err hth_cuda_rnn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
-    uint32_t gates = n->op == HTH_OP_LSTM ? 4 : n->op == HTH_OP_GRU ? 3 : 1;
+    uint32_t gates = n->op == HTH_OP_GRU ? 3 : 1;
+    gates = n->op == HTH_OP_LSTM ? 4 : gates;
     const hth_value *y = hth_cuda_out(g, n, 0);
     HTH_TRY(rnn_check(g, n, gates));
     if (y != NULL && hth_cuda_in(g, n, LENGTHS) != NULL) { // what is after an end is zero

@@ -33,7 +33,10 @@ HTH_FN int64_t rnn_time(const hth_rnn_params *p, uint32_t b)
 {
     int64_t length = p->lengths != NULL ? p->lengths[b] : (int64_t)p->steps;
     length = length > (int64_t)p->steps ? (int64_t)p->steps : length;
-    return (int64_t)p->step >= length ? -1 : p->reverse ? length - 1 - p->step : p->step;
+    if ((int64_t)p->step >= length) {
+        return -1;
+    }
+    return p->reverse ? length - 1 - p->step : p->step;
 }
 
 // What of gate q does not come from the state.
@@ -63,9 +66,10 @@ HTH_FN float rnn_lstm(const hth_rnn_params *p, uint32_t b, uint32_t i, int64_t t
     }
     const float *peep = p->peep;
     float in = rnn_gate(p, 0, g[0] + (peep != NULL ? peep[i] * *c : 0));
-    float forget = p->coupled
-                       ? 1 - in
-                       : rnn_gate(p, 0, g[2] + (peep != NULL ? peep[2 * p->hid + i] * *c : 0));
+    float forget = 1 - in;
+    if (!p->coupled) {
+        forget = rnn_gate(p, 0, g[2] + (peep != NULL ? peep[2 * p->hid + i] * *c : 0));
+    }
     float now = forget * *c + in * rnn_gate(p, 1, g[3]);
     *c = now;
     float out = rnn_gate(p, 0, g[1] + (peep != NULL ? peep[p->hid + i] * now : 0));
@@ -91,10 +95,14 @@ HTH_KERNEL(hth_rnn_cell, hth_rnn_params, 1)
         if (time < 0) {
             continue;
         }
-        float h = p->gates == 4   ? rnn_lstm(p, b, i, time)
-                  : p->gates == 3 ? rnn_gru(p, b, i, time)
-                                  : rnn_gate(p, 0, rnn_input(p, b, i, time, 0) +
-                                                       rnn_recurrent(p, b, i, 0));
+        float h;
+        if (p->gates == 4) {
+            h = rnn_lstm(p, b, i, time);
+        } else if (p->gates == 3) {
+            h = rnn_gru(p, b, i, time);
+        } else {
+            h = rnn_gate(p, 0, rnn_input(p, b, i, time, 0) + rnn_recurrent(p, b, i, 0));
+        }
         p->h[k] = h;
         if (p->y != NULL) {
             int64_t at = p->batch_first ? ((int64_t)b * p->steps + time) * p->dirs + p->dir

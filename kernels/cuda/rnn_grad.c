@@ -70,13 +70,19 @@ static hth_err grad_launch(const grad_job *j, hth_cuda_kernel_id id)
 static hth_err grad_state(const grad_job *j, float *state, const float *more, float *operand,
                           bool out)
 {
-    const hth_rnn_state_params p = {.in = out ? state : operand,
-                                    .more = more,
-                                    .out = out ? operand : state,
-                                    .n = j->p.batch * j->p.hid,
-                                    .hid = j->p.hid,
-                                    .in_step = out ? j->p.state_row : j->p.hid,
-                                    .out_step = out ? j->p.hid : j->p.state_row};
+    hth_rnn_state_params p = {.in = operand,
+                              .more = more,
+                              .out = state,
+                              .n = j->p.batch * j->p.hid,
+                              .hid = j->p.hid,
+                              .in_step = j->p.hid,
+                              .out_step = j->p.state_row};
+    if (out) {
+        p.in = state;
+        p.out = operand;
+        p.in_step = j->p.state_row;
+        p.out_step = j->p.hid;
+    }
     return hth_cuda_rnn_copy(j->s, &p);
 }
 
@@ -298,9 +304,10 @@ static void grad_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, gr
     for (int i = 0; i < WS; i++) {
         bool in = i < DX, there = (in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - DX)) != NULL;
         d->slot[i] = there ? bound++ : -1;
-        if (there) {
-            hth_cuda_bind(s, 0, in ? HTH_CUDA_IN : HTH_CUDA_OUT, in ? i : i - DX,
-                          from[i] * sizeof(float));
+        if (there && in) {
+            hth_cuda_bind(s, 0, HTH_CUDA_IN, i, from[i] * sizeof(float));
+        } else if (there) {
+            hth_cuda_bind(s, 0, HTH_CUDA_OUT, i - DX, from[i] * sizeof(float));
         }
     }
     d->slot[WS] = bound;
@@ -349,7 +356,8 @@ hth_err hth_cuda_rnn_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
                           const char *algorithm)
 {
     hth_op of = hth_op_find(hth_node_str(n, "of", ""));
-    uint32_t gates = of == HTH_OP_LSTM ? 4 : of == HTH_OP_GRU ? 3 : 1;
+    uint32_t gates = of == HTH_OP_GRU ? 3 : 1;
+    gates = of == HTH_OP_LSTM ? 4 : gates;
     const hth_value *x = hth_cuda_in(g, n, X), *w = hth_cuda_in(g, n, W), *r = hth_cuda_in(g, n, R);
     HTH_TRY(hth_cuda_need_f32(g, n, DX, WS - DX));
     if (hth_node_int(n, "layout", 0) != 0) {

@@ -42,8 +42,8 @@ HTH_FN void rnn_keep_gru(const hth_rnn_grad_params *p, uint32_t b, uint32_t i)
     int64_t at = (int64_t)b * p->state_row + i;
     const float *bias = p->bias;
     float z = rnn_sigmoid(rnn_sum(p, b, i, 0)), v;
-    float own = bias != NULL ? bias[2 * p->hid + i] : 0,
-          far = bias != NULL ? bias[5 * p->hid + i] : 0;
+    float own = bias != NULL ? bias[2 * p->hid + i] : 0;
+    float far = bias != NULL ? bias[5 * p->hid + i] : 0;
     if (p->coupled) {
         float reset = rnn_sigmoid(rnn_sum(p, b, i, 1));
         float inner = p->hr[(int64_t)b * p->row + 2 * p->hid + i] + far;
@@ -68,7 +68,11 @@ HTH_KERNEL(hth_rnn_keep, hth_rnn_grad_params, 1)
             rnn_keep_gru(p, b, i);
         } else {
             float v = rnn_sum(p, b, i, 0);
-            v = p->relu ? (v > 0 ? v : 0) : tanhf(v);
+            if (p->relu) {
+                v = v > 0 ? v : 0;
+            } else {
+                v = tanhf(v);
+            }
             p->gate[(int64_t)b * p->row + i] = v;
             p->h[(int64_t)b * p->state_row + i] = v;
         }
@@ -126,14 +130,19 @@ HTH_KERNEL(hth_rnn_back, hth_rnn_grad_params, 1)
     for (uint32_t k = hth_index(t); k < p->batch * p->hid; k += hth_total(t)) {
         uint32_t b = k / p->hid, i = k % p->hid;
         int64_t at = (int64_t)b * p->state_row + i;
-        float dh = p->dh[at] + (p->more != NULL ? p->more[at] : 0) + (p->dy != NULL ? p->dy[k] : 0);
+        float dh = p->dh[at] + (p->more != NULL ? p->more[at] : 0);
+        dh += p->dy != NULL ? p->dy[k] : 0;
         if (p->gates == 4) {
             rnn_back_lstm(p, b, i, dh);
         } else if (p->gates == 3) {
             rnn_back_gru(p, b, i, dh);
         } else {
             float *g = &p->gate[(int64_t)b * p->row + i];
-            *g = dh * (p->relu ? (*g > 0 ? 1.0F : 0.0F) : 1 - *g * *g);
+            float slope = 1 - *g * *g;
+            if (p->relu) {
+                slope = *g > 0 ? 1.0F : 0.0F;
+            }
+            *g = dh * slope;
             p->dh[at] = 0;
         }
     }

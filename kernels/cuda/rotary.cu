@@ -20,8 +20,10 @@ HTH_KERNEL(hth_rotary, hth_rotary_params, 1)
         uint32_t pair = p->interleaved ? e / 2 : e % half;
         int second = p->interleaved ? (int)(e % 2) : e >= half;
         int64_t at = p->positions != NULL ? hth_index_at(p->positions, p->wide, place, p->rows) : place;
-        uint32_t away = p->interleaved ? 1 : half, other = second ? i - away : i + away;
-        float c = at < 0 ? 0 : p->cos[at * half + pair], s = at < 0 ? 0 : p->sin[at * half + pair];
+        uint32_t away = p->interleaved ? 1 : half;
+        uint32_t other = second ? i - away : i + away;
+        float c = at < 0 ? 0 : p->cos[at * half + pair];
+        float s = at < 0 ? 0 : p->sin[at * half + pair];
         p->out[i] = second ? s * p->x[other] + c * p->x[i] : c * p->x[i] - s * p->x[other];
     }
 }

@@ -19,14 +19,16 @@ static hth_err sample_params(const hth_node *n, const hth_value *x, const hth_va
                              .channels = (uint32_t)x->shape.dim[1],
                              .size = 1,
                              .rank = rank,
-                             .width = strcmp(mode, "nearest") == 0    ? 1
-                                      : strstr(mode, "cubic") != NULL ? 4
-                                                                      : 2,
-                             .padding = padding == 'b'   ? HTH_SAMPLE_BORDER
-                                        : padding == 'r' ? HTH_SAMPLE_REFLECT
-                                                         : HTH_SAMPLE_ZEROS,
+                             .width = strstr(mode, "cubic") != NULL ? 4 : 2,
+                             .padding = HTH_SAMPLE_ZEROS,
                              .corners = hth_node_int(n, "align_corners", 0) != 0,
                              .dim = {1, 1, 1}};
+    if (strcmp(mode, "nearest") == 0) {
+        p->width = 1;
+    }
+    if (padding == 'b' || padding == 'r') {
+        p->padding = padding == 'b' ? HTH_SAMPLE_BORDER : HTH_SAMPLE_REFLECT;
+    }
     for (int d = 0; d < rank; d++) {
         p->dim[3 - rank + d] = (int32_t)x->shape.dim[2 + d];
         p->size *= (uint32_t)x->shape.dim[2 + d];

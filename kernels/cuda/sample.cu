@@ -22,7 +22,8 @@ HTH_FN double sample_reflect(double x, double lo, double hi)
     if (x >= lo && x <= hi) {
         return x;
     }
-    double far = x < lo ? lo - x : x > hi ? x - hi : 0, turns = floor(far / range);
+    double far = x < lo ? lo - x : fmax(x - hi, 0.0); // fmax: NaN is not far
+    double turns = floor(far / range);
     double rest = far - turns * range;
     return (x < lo) == (fmod(turns, 2.0) == 0) ? lo + rest : hi - rest;
 }
@@ -30,9 +31,10 @@ HTH_FN double sample_reflect(double x, double lo, double hi)
 // Brings a coordinate or a tap into the image; zeros padding leaves it outside.
 HTH_FN double sample_inside(const hth_sample_params *p, double x, double end, double half)
 {
-    return p->padding == HTH_SAMPLE_BORDER    ? fmin(fmax(x, 0.0), end)
-           : p->padding == HTH_SAMPLE_REFLECT ? sample_reflect(x, -half, end + half)
-                                              : x;
+    if (p->padding == HTH_SAMPLE_BORDER) {
+        return fmin(fmax(x, 0.0), end);
+    }
+    return p->padding == HTH_SAMPLE_REFLECT ? sample_reflect(x, -half, end + half) : x;
 }
 
 // How fast sample_inside's result moves with x, which is outside.
@@ -42,7 +44,10 @@ HTH_FN double sample_pace(const hth_sample_params *p, double x, double end, doub
     if (p->padding != HTH_SAMPLE_REFLECT) {
         return p->padding == HTH_SAMPLE_BORDER ? 0 : 1;
     }
-    return range <= 0 ? 0 : fmod(floor(far / range), 2.0) == 0 ? -1 : 1;
+    if (range <= 0) {
+        return 0;
+    }
+    return fmod(floor(far / range), 2.0) == 0 ? -1 : 1;
 }
 
 // The cubic kernel with a = -0.75, at a distance, and its derivative by the coordinate, which is
@@ -51,19 +56,38 @@ HTH_FN double sample_cubic(double distance)
 {
     const double a = -0.75;
     double x = fabs(distance);
-    return x <= 1  ? ((a + 2) * x - (a + 3)) * x * x + 1
-           : x < 2 ? a * (((x - 5) * x + 8) * x - 4)
-                   : 0;
+    if (x <= 1) {
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    }
+    return x < 2 ? a * (((x - 5) * x + 8) * x - 4) : 0;
 }
 
 HTH_FN double sample_cubic_slope(double distance)
 {
     const double a = -0.75;
     double x = fabs(distance);
-    double rise = x <= 1  ? (3 * (a + 2) * x - 2 * (a + 3)) * x
-                  : x < 2 ? (3 * a * x - 10 * a) * x + 8 * a
-                          : 0;
+    double rise = 0;
+    if (x <= 1) {
+        rise = (3 * (a + 2) * x - 2 * (a + 3)) * x;
+    } else if (x < 2) {
+        rise = (3 * a * x - 10 * a) * x + 8 * a;
+    }
     return distance < 0 ? rise : -rise;
+}
+
+// The weight of tap t, which is `away` from the coordinate, and how it moves with that.
+HTH_FN void sample_weigh(const hth_sample_params *p, int t, double away, double *weight,
+                         double *slope)
+{
+    *weight = 1;
+    *slope = 0;
+    if (p->width == 2) {
+        *weight = 1 - fabs(away);
+        *slope = t == 0 ? -1 : 1;
+    } else if (p->width == 4) {
+        *weight = sample_cubic(away);
+        *slope = sample_cubic_slope(away);
+    }
 }
 
 HTH_FN void sample_taps(const hth_sample_params *p, int d, double g, sample_line *s)
@@ -76,16 +100,14 @@ HTH_FN void sample_taps(const hth_sample_params *p, int d, double g, sample_line
         pace *= sample_pace(p, x, end, half);
         x = sample_inside(p, x, end, half);
     }
-    double first = p->width == 1 ? x : floor(x) - (p->width == 4 ? 1 : 0);
+    double first = p->width == 1 ? x : floor(x) - (p->width == 4);
     for (int t = 0; t < p->width; t++) {
         double at = trunc(sample_inside(p, first + t, end, half)), away = first + t - x;
         s->at[t] = at >= 0 && at <= end ? (int32_t)at : -1;
-        s->weight[t] = (float)(p->width == 1   ? 1
-                               : p->width == 2 ? 1 - fabs(away)
-                                               : sample_cubic(away));
-        s->slope[t] = (float)(pace * (p->width == 1   ? 0
-                                      : p->width == 2 ? (t == 0 ? -1 : 1)
-                                                      : sample_cubic_slope(away)));
+        double weight, slope;
+        sample_weigh(p, t, away, &weight, &slope);
+        s->weight[t] = (float)weight;
+        s->slope[t] = (float)(pace * slope);
     }
 }
 
@@ -170,7 +192,8 @@ HTH_FN void sample_give(const hth_sample_params *p, const hth_sample_tap *tap, f
     for (int k = 0; k < w * w * w; k++) {
         const hth_sample_tap *a = &tap[k / (w * w)], *b = &tap[w + k / w % w],
                              *c = &tap[2 * w + k % w];
-        int32_t row = band == 0 ? a->at : band == 1 ? b->at : c->at;
+        int32_t row = band == 0 ? a->at : b->at;
+        row = band == 2 ? c->at : row;
         if (a->at >= 0 && b->at >= 0 && c->at >= 0 && row >= low && row < high) {
             dx[((int64_t)a->at * p->dim[1] + b->at) * p->dim[2] + c->at] +=
                 a->weight * b->weight * c->weight * dy;

@@ -32,7 +32,8 @@ HTH_KERNEL(hth_reverse, hth_select_params, 1)
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         uint32_t inside = i % p->inner, b = i / p->inner % (p->upper ? p->rows : p->along);
         uint32_t a = i / p->inner / (p->upper ? p->rows : p->along);
-        uint32_t row = p->upper ? b : a, time = p->upper ? a : b;
+        uint32_t row = p->upper ? b : a;
+        uint32_t time = p->upper ? a : b;
         int64_t length = p->wide ? ((const int64_t *)p->index)[row]
                                  : ((const int32_t *)p->index)[row];
         int64_t at = time < length && length <= (int64_t)p->along ? length - 1 - time : time;

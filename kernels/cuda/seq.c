@@ -90,19 +90,28 @@ uint64_t hth_cuda_blocks(const hth_cuda_seq *s, uint64_t n, bool loops)
     uint64_t blocks = (n + SEQ_THREADS - 1) / SEQ_THREADS;
     uint64_t enough =
         (uint64_t)(s->d->base.props.n_threads > 0 ? s->d->base.props.n_threads : 1) * SEQ_WAVES;
-    return blocks == 0 ? 1 : loops && blocks > enough ? enough : blocks;
+    if (blocks == 0) {
+        return 1;
+    }
+    return loops && blocks > enough ? enough : blocks;
 }
 
 unsigned hth_cuda_row_threads(uint64_t n)
 {
-    return n >= SEQ_THREADS ? SEQ_THREADS : (unsigned)(n + 31) / 32 * 32 + (n == 0 ? 32 : 0);
+    if (n >= SEQ_THREADS) {
+        return SEQ_THREADS;
+    }
+    return n == 0 ? 32 : (unsigned)(n + 31) / 32 * 32;
 }
 
 static void *seq_address(const struct hth_cuda_bound *b, const hth_kernel_args *a)
 {
-    char *base = b->from == HTH_CUDA_IN    ? (char *)a->in[b->index]
-                 : b->from == HTH_CUDA_OUT ? (char *)a->out[b->index]
-                                           : (char *)a->workspace;
+    char *base = a->workspace;
+    if (b->from == HTH_CUDA_IN) {
+        base = (char *)a->in[b->index];
+    } else if (b->from == HTH_CUDA_OUT) {
+        base = a->out[b->index];
+    }
     return base == NULL ? NULL : base + b->offset;
 }
 

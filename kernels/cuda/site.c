@@ -91,7 +91,9 @@ hth_err hth_cuda_kernels_attach(hth_cuda *d)
     d->kernels = s;
     d->kernels_close = NULL;
     hth_err err = site_load(d, s);
-    err = err == HTH_OK ? site_handles(d, s) : err;
+    if (err == HTH_OK) {
+        err = site_handles(d, s);
+    }
     if (err != HTH_OK) {
         site_close(d);
         return err;

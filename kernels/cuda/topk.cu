@@ -19,7 +19,13 @@ HTH_FN int64_t topk_key(const hth_topk_params *p, int64_t i)
         return p->type == HTH_DT_U64 ? (int64_t)((uint64_t)k ^ (uint64_t)1 << 63) : k;
     }
     v.f = hth_number_get(p->type, p->in, i).f;
-    return v.f != v.f ? INT64_MAX : v.f == 0 ? 0 : v.bits < 0 ? INT64_MIN - v.bits : v.bits;
+    if (v.f != v.f) {
+        return INT64_MAX;
+    }
+    if (v.f == 0) {
+        return 0;
+    }
+    return v.bits < 0 ? INT64_MIN - v.bits : v.bits;
 }
 
 HTH_KERNEL(hth_topk, hth_topk_params, 1)

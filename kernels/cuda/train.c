@@ -3,6 +3,7 @@
 // sums have one order.
 #include "kernels/cuda/seq.h"
 
+#include "base/compare.h"
 #include "kernels/philox.h"
 
 #define TRAIN_THREADS 256u
@@ -80,7 +81,7 @@ hth_err hth_cuda_xent(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
 static uint32_t squares_add(hth_cuda_seq *s, uint32_t n, int a, int b, size_t parts)
 {
     uint32_t blocks = (n + 4 * TRAIN_THREADS - 1) / (4 * TRAIN_THREADS);
-    blocks = blocks == 0 ? 1 : blocks > TRAIN_PARTS ? TRAIN_PARTS : blocks;
+    blocks = (uint32_t)hth_clamp(blocks, 1, TRAIN_PARTS);
     hth_squares_params p = {.n = n};
     hth_cuda_launch_add(s, HTH_CUDA_hth_squares, blocks, TRAIN_THREADS, TRAIN_FOLDS, &p, sizeof p);
     hth_cuda_bind(s, offsetof(hth_squares_params, a), HTH_CUDA_IN, a, 0);
@@ -198,7 +199,7 @@ hth_err hth_cuda_step_op(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                          const char *algorithm)
 {
     bool adam = n->op == HTH_OP_ADAM_STEP;
-    int hyper = adam ? 4 : 3, copy = adam ? 3 : 2;
+    int copy = adam ? 3 : 2, hyper = copy + 1;
     const hth_value *rounded = hth_cuda_out(g, n, copy);
     uint32_t count = hth_cuda_count(hth_cuda_in(g, n, 0));
     hth_step_params p = {.n = count,

@@ -14,7 +14,10 @@ HTH_FN int64_t typed_truncate(double f)
 
 HTH_FN int64_t typed_divide(int64_t a, int64_t b)
 {
-    return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+    if (b == -1) {
+        return (int64_t)(0 - (uint64_t)a);
+    }
+    return b == 0 ? 0 : a / b;
 }
 
 // The remainder with the divisor's sign, or with the dividend's.
@@ -27,13 +30,19 @@ HTH_FN int64_t typed_modulo(int64_t a, int64_t b, int as_c)
 HTH_FN int64_t typed_shift(int64_t a, int64_t b, int left)
 {
     int far = b < 0 || b > 63;
-    return !left ? a >> (far ? 63 : b) : far ? 0 : (int64_t)((uint64_t)a << b);
+    if (!left) {
+        return a >> (far ? 63 : b);
+    }
+    return far ? 0 : (int64_t)((uint64_t)a << b);
 }
 
 HTH_FN int64_t typed_power(int64_t x, int64_t y)
 {
+    if (y < 0 && x == -1) {
+        return (y & 1) != 0 ? -1 : 1;
+    }
     if (y < 0) {
-        return x == 1 ? 1 : x == -1 ? ((y & 1) != 0 ? -1 : 1) : 0;
+        return x == 1;
     }
     uint64_t r = 1, base = (uint64_t)x;
     for (; y > 0; y >>= 1) {
@@ -55,7 +64,10 @@ HTH_FN int64_t typed_unsigned(int op, uint64_t a, uint64_t b, int flags, int64_t
     case HTH_OP_ABS:
     case HTH_OP_RELU: return (int64_t)a;
     case HTH_OP_BIT_SHIFT:
-        return (int64_t)(b > 63 ? 0 : (flags & 8) != 0 ? a << b : a >> b);
+        if (b > 63) {
+            return 0;
+        }
+        return (int64_t)((flags & 8) != 0 ? a << b : a >> b);
     default: return otherwise;
     }
 }
@@ -77,7 +89,13 @@ HTH_FN double typed_real(int op, double a, double b, int flags)
     case HTH_OP_POW: return b == 2 ? a * a : pow(a, b);
     case HTH_OP_MOD:
         r = fmod(a, b);
-        return (flags & 4) != 0 ? r : r == 0 ? copysign(0.0, b) : (r < 0) != (b < 0) ? r + b : r;
+        if ((flags & 4) != 0) {
+            return r;
+        }
+        if (r == 0) {
+            return copysign(0.0, b);
+        }
+        return (r < 0) != (b < 0) ? r + b : r;
     default: return 0;
     }
 }
@@ -112,10 +130,14 @@ HTH_FN int64_t typed_arithmetic(int op, int64_t a, int64_t b, int flags)
 
 HTH_FN int64_t typed_compare(int op, int type, hth_number a, hth_number b)
 {
-    int floats = hth_number_is_float(type), bare = type == HTH_DT_U64;
+    int floats = hth_number_is_float(type);
+    if (type == HTH_DT_U64) { // in the order of i64 with the top bit turned
+        a.i = (int64_t)((uint64_t)a.i ^ (uint64_t)1 << 63);
+        b.i = (int64_t)((uint64_t)b.i ^ (uint64_t)1 << 63);
+    }
     int equal = floats ? a.f == b.f : a.i == b.i;
-    int less = floats ? a.f < b.f : bare ? (uint64_t)a.i < (uint64_t)b.i : a.i < b.i;
-    int more = floats ? a.f > b.f : bare ? (uint64_t)a.i > (uint64_t)b.i : a.i > b.i;
+    int less = floats ? a.f < b.f : a.i < b.i;
+    int more = floats ? a.f > b.f : a.i > b.i;
     switch (op) {
     case HTH_OP_EQUAL: return equal;
     case HTH_OP_LESS: return less;

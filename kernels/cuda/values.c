@@ -35,13 +35,22 @@ size_t hth_cuda_bytes(const hth_value *v)
     return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
 }
 
+// The i-th of the node's n_in inputs and its outputs, of a type that is not in `only`.
+static hth_err values_refuse(const hth_value *v, int i, int n_in, const char *only)
+{
+    const char *type = hth_dtype_name(v->dtype);
+    if (i < n_in) {
+        return hth_fail(HTH_ENOTSUP, "input %d is %s: only %s", i, type, only);
+    }
+    return hth_fail(HTH_ENOTSUP, "output %d is %s: only %s", i - n_in, type, only);
+}
+
 hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n_out)
 {
     for (int i = 0; i < n_in + n_out; i++) {
         const hth_value *v = i < n_in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - n_in);
         if (v != NULL && v->dtype != HTH_DT_F32) {
-            return hth_fail(HTH_ENOTSUP, "%s %d is %s: only FP32", i < n_in ? "input" : "output",
-                            i < n_in ? i : i - n_in, hth_dtype_name(v->dtype));
+            return values_refuse(v, i, n_in, "FP32");
         }
     }
     return HTH_OK;
@@ -57,9 +66,7 @@ hth_err hth_cuda_need_float(const hth_graph *g, const hth_node *n, int n_in, int
     for (int i = 0; i < n_in + n_out; i++) {
         const hth_value *v = i < n_in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - n_in);
         if (v != NULL && v->dtype != HTH_DT_F32 && v->dtype != HTH_DT_BF16) {
-            return hth_fail(HTH_ENOTSUP, "%s %d is %s: only FP32 and BF16",
-                            i < n_in ? "input" : "output", i < n_in ? i : i - n_in,
-                            hth_dtype_name(v->dtype));
+            return values_refuse(v, i, n_in, "FP32 and BF16");
         }
     }
     return HTH_OK;
@@ -166,7 +173,10 @@ void hth_cuda_steps(const hth_shape *s, hth_layout lies, int64_t *step)
 // Where axis d of the result is in the loop.
 static int loop_axis(const hth_cuda_loop *l, int d)
 {
-    return !l->last || d == 0 ? d : d == 1 ? l->rank - 1 : d - 1;
+    if (!l->last || d == 0) {
+        return d;
+    }
+    return d == 1 ? l->rank - 1 : d - 1;
 }
 
 void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s, hth_layout lies)

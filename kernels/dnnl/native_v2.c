@@ -115,9 +115,11 @@ static dnnl_status_t v2_hint(dnnl_engine_t e, const hth_dn_op *o, v2_mds *m,
         return dnnl_success;
     }
     dnnl_convolution_desc_t d;
+    const dnnl_memory_desc_t *x = data ? &m->dst : &m->src;
+    const dnnl_memory_desc_t *w = data ? &m->src1 : &m->dst;
+    const dnnl_memory_desc_t *y = data ? &m->src : &m->src1;
     dnnl_status_t st = dnnl_dilated_convolution_forward_desc_init(
-        &d, dnnl_forward_training, dnnl_convolution_direct, data ? &m->dst : &m->src,
-        data ? &m->src1 : &m->dst, NULL, data ? &m->src : &m->src1, o->strides, o->dilates,
+        &d, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, o->strides, o->dilates,
         o->pad_l, o->pad_r);
     return st != dnnl_success ? st : dnnl_primitive_desc_create(out, &d, NULL, e, NULL);
 }
@@ -181,9 +183,11 @@ dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn
 {
     dnnl_memory_desc_t m;
     dnnl_status_t st = v2_md(md, &m);
-    return st != dnnl_success ? st
-                              : dnnl_reorder_primitive_desc_create(out, back ? native : &m, e,
-                                                                   back ? &m : native, e, attr);
+    if (st != dnnl_success) {
+        return st;
+    }
+    return back ? dnnl_reorder_primitive_desc_create(out, native, e, &m, e, attr)
+                : dnnl_reorder_primitive_desc_create(out, &m, e, native, e, attr);
 }
 
 dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p)

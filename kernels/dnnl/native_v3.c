@@ -121,10 +121,12 @@ static dnnl_status_t v3_hint(dnnl_engine_t e, const hth_dn_op *o, const v3_mds *
     if (!data && o->kind != HTH_DN_CONV_BWD_WEIGHTS) {
         return dnnl_success;
     }
+    const_dnnl_memory_desc_t x = data ? m->dst : m->src;
+    const_dnnl_memory_desc_t w = data ? m->src1 : m->dst;
+    const_dnnl_memory_desc_t y = data ? m->src : m->src1;
     return dnnl_convolution_forward_primitive_desc_create(
-        out, e, dnnl_forward_training, dnnl_convolution_direct, data ? m->dst : m->src,
-        data ? m->src1 : m->dst, NULL, data ? m->src : m->src1, o->strides, o->dilates, o->pad_l,
-        o->pad_r, NULL);
+        out, e, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, o->strides,
+        o->dilates, o->pad_l, o->pad_r, NULL);
 }
 
 static dnnl_status_t v3_nth(dnnl_engine_t e, const hth_dn_op *op, const v3_mds *m,
@@ -177,8 +179,8 @@ dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn
     dnnl_memory_desc_t m;
     dnnl_status_t st = v3_md(md, &m);
     if (st == dnnl_success) {
-        st = dnnl_reorder_primitive_desc_create(out, back ? native : m, e, back ? m : native, e,
-                                                attr);
+        st = back ? dnnl_reorder_primitive_desc_create(out, native, e, m, e, attr)
+                  : dnnl_reorder_primitive_desc_create(out, m, e, native, e, attr);
     }
     v3_md_close(m);
     return st;

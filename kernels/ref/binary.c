@@ -70,7 +70,7 @@ typedef void (*binary_loop)(void *out, const void *a, int64_t sa, const void *b,
     X(ADD, T, (uint64_t)x + (uint64_t)y)                                                           \
     X(SUB, T, (uint64_t)x - (uint64_t)y)                                                           \
     X(MUL, T, (uint64_t)x *(uint64_t)y)                                                            \
-    X(DIV, T, y == 0 ? 0 : y == -1 ? 0 - (uint64_t)x : (uint64_t)(x / y))                          \
+    X(DIV, T, binary_divide(x, y))                                                                 \
     X(MAX, T, x > y ? x : y)                                                                       \
     X(MIN, T, x < y ? x : y)                                                                       \
     X(MOD, T, binary_floor_mod(x, y))                                                              \
@@ -84,6 +84,14 @@ typedef void (*binary_loop)(void *out, const void *a, int64_t sa, const void *b,
     X(BITWISE_XOR, T, x ^ y)                                                                       \
     X(BIT_SHIFT, T, y<0 || y> 63 ? 0 : (uint64_t)x << y)
 
+static uint64_t binary_divide(int64_t x, int64_t y)
+{
+    if (y == -1) {
+        return 0 - (uint64_t)x;
+    }
+    return y == 0 ? 0 : (uint64_t)(x / y);
+}
+
 // Mod without fmod has the sign of y, as in Python.
 static int64_t binary_floor_mod(int64_t x, int64_t y)
 {
@@ -94,19 +102,28 @@ static int64_t binary_floor_mod(int64_t x, int64_t y)
 static double binary_floor_modd(double x, double y)
 {
     double r = fmod(x, y);
-    return r == 0 ? copysign(0, y) : (r < 0) != (y < 0) ? r + y : r;
+    if (r == 0) {
+        return copysign(0, y);
+    }
+    return (r < 0) != (y < 0) ? r + y : r;
 }
 
 static float binary_floor_modf(float x, float y)
 {
     float r = fmodf(x, y);
-    return r == 0 ? copysignf(0, y) : (r < 0) != (y < 0) ? r + y : r;
+    if (r == 0) {
+        return copysignf(0, y);
+    }
+    return (r < 0) != (y < 0) ? r + y : r;
 }
 
 static int64_t binary_power(int64_t x, int64_t y)
 {
+    if (y < 0 && x == -1) {
+        return y & 1 ? -1 : 1;
+    }
     if (y < 0) {
-        return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+        return x == 1;
     }
     uint64_t r = 1, base = (uint64_t)x;
     for (; y > 0; y >>= 1) {
@@ -220,14 +237,16 @@ static void binary_pow_mixed(hth_tensor *y, int64_t at, const hth_tensor *a, int
 static binary_loop binary_of_node(const hth_node *n, hth_dtype dt)
 {
     if (n->op == HTH_OP_BIT_SHIFT && strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") == 0) {
-        return dt == HTH_DT_U64 ? binary_uint64_t_SHIFT_RIGHT
-               : ref_is_int(dt) ? binary_int64_t_SHIFT_RIGHT
-                                : NULL;
+        if (dt == HTH_DT_U64) {
+            return binary_uint64_t_SHIFT_RIGHT;
+        }
+        return ref_is_int(dt) ? binary_int64_t_SHIFT_RIGHT : NULL;
     }
     if (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0 && dt != HTH_DT_U64) {
-        return dt == HTH_DT_F32   ? binary_float_C_MOD
-               : dt == HTH_DT_F64 ? binary_double_C_MOD
-                                  : binary_int64_t_C_MOD;
+        if (dt == HTH_DT_F32) {
+            return binary_float_C_MOD;
+        }
+        return dt == HTH_DT_F64 ? binary_double_C_MOD : binary_int64_t_C_MOD;
     }
     return binary_find(n->op, dt);
 }

@@ -137,7 +137,7 @@ REF_KERNEL(ref_split)
 static int64_t copy_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
     bool forward = *step > 0;
-    int64_t low = forward ? 0 : -1, high = forward ? dim : dim - 1;
+    int64_t low = forward ? 0 : -1, high = low + dim;
     if (dim == 0) {
         return 0;
     }
@@ -146,8 +146,8 @@ static int64_t copy_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t
     *start = hth_clamp(*start, 0, high);
     end = hth_clamp(end, low, high);
     int64_t distance = forward ? end - *start : *start - end;
-    int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
-    *step = forward ? stride : -stride;
+    *step = hth_clamp(*step, -dim, dim);
+    int64_t stride = forward ? *step : -*step;
     return distance <= 0 ? 0 : (distance - 1) / stride + 1;
 }
 

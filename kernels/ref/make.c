@@ -148,8 +148,13 @@ REF_KERNEL(ref_trilu)
         char *to = (char *)out[0].data + (size_t)(r * cols) * bytes;
         const char *from = (const char *)in[0].data + (size_t)(r * cols) * bytes;
         size_t head = (size_t)split * bytes, tail = (size_t)(cols - split) * bytes;
-        memmove(upper ? to + head : to, upper ? from + head : from, upper ? tail : head);
-        memset(upper ? to : to + head, 0, upper ? head : tail);
+        if (upper) {
+            memmove(to + head, from + head, tail);
+            memset(to, 0, head);
+        } else {
+            memmove(to, from, head);
+            memset(to + head, 0, tail);
+        }
     }
     return HTH_OK;
 }

@@ -7,7 +7,7 @@
 // attention, failing allocations.
 #include "base/alloc.h"
 #include "graph/attention.h"
-#include "kernels/kernel.h"
+#include "kernels/ref/ref.h"
 #include "tests/data/nn_cases.h"
 
 #include <math.h>
@@ -31,7 +31,8 @@ typedef struct one {
 
 static void one_add(one *o, hth_dtype dt, hth_shape s, bool is_input)
 {
-    int *n = is_input ? &o->n_in : &o->n_out, *value = is_input ? o->in_value : o->out_value;
+    int *n = is_input ? &o->n_in : &o->n_out;
+    int *value = is_input ? o->in_value : o->out_value;
     hth_tensor *t = is_input ? &o->in[*n] : &o->out[*n];
     assert_int_equal(hth_graph_add_value(o->g, NULL, dt, &s, &value[*n]), HTH_OK);
     *t = (hth_tensor){.dtype = dt, .shape = s};
@@ -109,9 +110,7 @@ static void one_check(const one *o, int i, const double *want, size_t n)
     const hth_tensor *t = &o->out[i];
     assert_int_equal(hth_shape_elements(&t->shape), n);
     for (size_t k = 0; k < n; k++) {
-        double have = t->dtype == HTH_DT_I64   ? (double)((const int64_t *)t->data)[k]
-                      : t->dtype == HTH_DT_F64 ? ((const double *)t->data)[k]
-                                               : (double)((const float *)t->data)[k];
+        double have = ref_get_f64(t->dtype, t->data, (int64_t)k);
         if (!(fabs(have - want[k]) <= 2e-6 * (1 + fabs(want[k])))) {
             fail_msg("output %d, element %zu: %.9g instead of %.9g", i, k, have, want[k]);
         }
@@ -592,9 +591,10 @@ static void test_reorder(void **state)
         memset(back, 0x55, sizeof back);
         reorder(plain, other);
         // Element (1, 9, 2, 1) and, in blocked layouts, the padding after the last channel there.
-        size_t at = l == HTH_LAYOUT_C8    ? ((1 * 2 + 1) * 6 + 5) * 8 + 1
-                    : l == HTH_LAYOUT_C16 ? (6 + 5) * 16 + 9
-                                          : 11 * 11 + 9;
+        static const size_t places[] = {[HTH_LAYOUT_C8] = ((1 * 2 + 1) * 6 + 5) * 8 + 1,
+                                        [HTH_LAYOUT_C16] = (6 + 5) * 16 + 9,
+                                        [HTH_LAYOUT_NHWC] = 11 * 11 + 9};
+        size_t at = places[l];
         assert_true(mid[at] == x[66 + 9 * 6 + 5]);
         assert_true(l == HTH_LAYOUT_NHWC || mid[at + 2] == 0);
         plain.data = back;

@@ -43,7 +43,9 @@ static hth_err pad_map(pad_mode mode, int64_t from, int64_t before, int64_t afte
         from + before + after != to) {
         return hth_fail(HTH_EINVAL, "the amounts do not agree with the shape of the output");
     }
-    int64_t first = before < 0 ? -before : 0, kept = from - first - (after < 0 ? -after : 0);
+    int64_t first = before < 0 ? -before : 0;
+    int64_t last = after < 0 ? -after : 0;
+    int64_t kept = from - first - last;
     if (kept <= 0 && to > 0 && mode != PAD_CONSTANT) {
         return hth_fail(HTH_EINVAL, "there is nothing to repeat in an axis of %lld elements",
                         (long long)from);

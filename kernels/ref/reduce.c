@@ -114,7 +114,16 @@ REDUCE_RUN(double)
 
 static double reduce_neutral(reduce_fold fold)
 {
-    return fold == FOLD_PROD ? 1 : fold == FOLD_MAX ? -INFINITY : fold == FOLD_MIN ? INFINITY : 0;
+    switch (fold) {
+    case FOLD_PROD:
+        return 1;
+    case FOLD_MAX:
+        return -INFINITY;
+    case FOLD_MIN:
+        return INFINITY;
+    default:
+        return 0;
+    }
 }
 
 // reduce_floats folds the whole loop into acc; max: one value per accumulator, for FOLD_EXP.
@@ -217,16 +226,25 @@ static int64_t reduce_int_step(reduce_fold fold, bool is_unsigned, int64_t a, in
     }
 }
 
+// The mean of `n` integers with this sum, of which none has none.
+static int64_t reduce_int_mean(int64_t sum, int64_t n, bool is_unsigned)
+{
+    if (n == 0) {
+        return 0;
+    }
+    return is_unsigned ? (int64_t)((uint64_t)sum / (uint64_t)n) : sum / n;
+}
+
 static hth_err reduce_int(const hth_node *n, const hth_tensor *x, hth_tensor *y,
                           const ref_iter *start, bool more)
 {
     int64_t count = ref_count(y);
     reduce_fold fold = reduce_fold_of(n->op);
     bool is_unsigned = x->dtype == HTH_DT_U64;
-    int64_t neutral = fold == FOLD_PROD ? 1
-                      : fold == FOLD_MAX || fold == FOLD_MIN
-                          ? reduce_limit(x->dtype, fold == FOLD_MIN)
-                          : 0;
+    int64_t neutral = fold == FOLD_PROD;
+    if (fold == FOLD_MAX || fold == FOLD_MIN) {
+        neutral = reduce_limit(x->dtype, fold == FOLD_MIN);
+    }
     ref_iter it = *start;
     int64_t *acc = hth_calloc((size_t)count + 1, sizeof *acc);
     if (acc == NULL) {
@@ -245,10 +263,7 @@ static hth_err reduce_int(const hth_node *n, const hth_tensor *x, hth_tensor *y,
     int64_t folded = count > 0 ? ref_count(x) / count : 0;
     for (int64_t i = 0; i < count; i++) {
         if (n->op == HTH_OP_REDUCE_MEAN) {
-            int64_t mean = folded == 0   ? 0
-                           : is_unsigned ? (int64_t)((uint64_t)acc[i] / (uint64_t)folded)
-                                         : acc[i] / folded;
-            ref_set_i64(y->dtype, y->data, i, mean);
+            ref_set_i64(y->dtype, y->data, i, reduce_int_mean(acc[i], folded, is_unsigned));
         } else if (n->op == HTH_OP_REDUCE_L2 || n->op == HTH_OP_REDUCE_LOG_SUM) {
             ref_set_f64(y->dtype, y->data, i, reduce_finish(n->op, (double)acc[i], 0, folded));
         } else {

@@ -117,7 +117,10 @@ hth_tensor *ref_out(const hth_node *n, hth_tensor *out, int i)
 
 int ref_axis(int64_t axis, int rank)
 {
-    return axis >= -rank && axis < rank ? (int)(axis < 0 ? axis + rank : axis) : -1;
+    if (axis < -rank || axis >= rank) {
+        return -1;
+    }
+    return (int)(axis < 0 ? axis + rank : axis);
 }
 
 hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK])

@@ -34,8 +34,8 @@ static hth_err attention_heads(ref_mem *m, const hth_tensor *x, const hth_tensor
 {
     const hth_shape *s = &x->shape;
     bool flat = s->rank == 3;
-    int64_t batch = s->dim[0], len = flat ? s->dim[1] : s->dim[2],
-            n_past = past ? past->shape.dim[2] : 0;
+    int64_t batch = s->dim[0], len = s->dim[flat ? 1 : 2];
+    int64_t n_past = past ? past->shape.dim[2] : 0;
     int64_t size = flat ? s->dim[2] / heads : s->dim[3];
     HTH_TRY(REF_TAKE(m, batch * heads * (n_past + len) * size, out));
     for (int64_t b = 0; b < batch; b++) {
@@ -71,7 +71,8 @@ static hth_err attention_mask(ref_mem *m, attention *a, const hth_tensor *t)
         int64_t key = i % a->keys;
         double v = key < full.dim[3] ? x[i / a->keys * full.dim[3] + key] : -INFINITY;
         bool drop = key >= full.dim[3] || (t->dtype == HTH_DT_BOOL && v == 0);
-        a->mask[i] = drop ? -INFINITY : t->dtype == HTH_DT_BOOL ? 0 : v;
+        double kept = t->dtype == HTH_DT_BOOL ? 0 : v;
+        a->mask[i] = drop ? -INFINITY : kept;
     }
     return HTH_OK;
 }
@@ -156,9 +157,11 @@ static bool attention_is(const hth_tensor *t, int64_t batch, int64_t heads, int6
 {
     const hth_shape *s = &t->shape;
     bool flat = s->rank == 3;
-    return s->dim[0] == batch && s->dim[flat ? 1 : 2] == len &&
-           (flat ? s->dim[2] == heads * size
-                 : s->rank == 4 && s->dim[1] == heads && s->dim[3] == size);
+    if (flat) {
+        return s->dim[0] == batch && s->dim[1] == len && s->dim[2] == heads * size;
+    }
+    return s->rank == 4 && s->dim[0] == batch && s->dim[1] == heads && s->dim[2] == len &&
+           s->dim[3] == size;
 }
 
 static hth_err attention_heads_of(attention *a, const hth_node *n, const hth_tensor *in, bool flat)
@@ -368,8 +371,8 @@ static hth_err rotary_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
             return hth_fail(HTH_EINVAL, "position %lld has no angle", (long long)row);
         }
         for (int64_t j = 0; j < half; j++) {
-            int64_t p = i * r.size + (r.interleaved ? 2 * j : j),
-                    q = p + (r.interleaved ? 1 : half);
+            int64_t p = i * r.size + (r.interleaved ? 2 * j : j);
+            int64_t q = p + (r.interleaved ? 1 : half);
             double c = r.cos[row * half + j], s = r.sin[row * half + j];
             y[p] = c * x[p] - s * x[q];
             y[q] = s * x[p] + c * x[q];

@@ -33,7 +33,10 @@ typedef struct einsum {
 
 static int einsum_letter(char c)
 {
-    return c >= 'a' && c <= 'z' ? c - 'a' : c >= 'A' && c <= 'Z' ? c - 'A' + 26 : -1;
+    if (c >= 'a' && c <= 'z') {
+        return c - 'a';
+    }
+    return c >= 'A' && c <= 'Z' ? c - 'A' + 26 : -1;
 }
 
 // einsum_labels reads one side of the equation up to ',', '-' or the end; `rank` < 0: take the
@@ -201,7 +204,10 @@ static void einsum_sort(const einsum_term *a, const einsum_term *b, const einsum
     for (int l = 0; l < EINSUM_LABELS; l++) {
         bool in_a = einsum_depends(a, l), in_b = einsum_depends(b, l);
         bool needed = einsum_needed(rest, n_rest, result, l);
-        int kind = in_a && in_b ? (needed ? BATCH : DEPTH) : in_a ? ROWS : COLS;
+        int kind = in_a ? ROWS : COLS;
+        if (in_a && in_b) {
+            kind = needed ? BATCH : DEPTH;
+        }
         if ((in_a || in_b) && (needed || kind == DEPTH)) {
             s->label[kind][s->n[kind]++] = l;
         }

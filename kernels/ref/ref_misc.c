@@ -21,13 +21,15 @@ static hth_err misc_blocks(const hth_node *n, const hth_tensor *deep, const hth_
         return hth_fail(HTH_EINVAL, "the shapes do not agree with blocksize %lld", (long long)b);
     }
     bool crd = strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
-    int64_t image = d[2] * d[3], channel = crd ? image * b * b : image,
-            block = crd ? image : image * w[1];
+    int64_t image = d[2] * d[3];
+    int64_t channel = crd ? image * b * b : image;
+    int64_t block = crd ? image : image * w[1];
     const int64_t dim[] = {d[0], w[1], b, b, d[2], d[3]};
     const int64_t deep_step[] = {d[1] * image, channel, b * block, block, d[3], 1};
     const int64_t wide_step[] = {w[1] * w[2] * w[3], w[2] * w[3], w[3], 1, b * w[3], b};
-    ref_copy(6, dim, dst, to_wide ? wide_step : deep_step, src, to_wide ? deep_step : wide_step,
-             hth_dtype_bytes(deep->dtype));
+    const int64_t *to = to_wide ? wide_step : deep_step;
+    const int64_t *from = to_wide ? deep_step : wide_step;
+    ref_copy(6, dim, dst, to, src, from, hth_dtype_bytes(deep->dtype));
     return HTH_OK;
 }
 

@@ -7,6 +7,8 @@
 // as (channel, position) runs, so that every inner loop is contiguous.
 #include "kernels/ref/ref_num.h"
 
+#include "base/compare.h"
+
 #include <math.h>
 
 static void norm_moments(const double *x, int64_t n, double *mean, double *var)
@@ -260,7 +262,7 @@ static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_
     const hth_shape *s = &in[0].shape;
     int64_t axes[HTH_MAX_RANK] = {0, 2, 3}, total = ref_count(&in[0]);
     int n_axes = hth_node_ints(n, "axes", axes, HTH_MAX_RANK);
-    n_axes = n_axes < 0 ? 3 : n_axes > HTH_MAX_RANK ? HTH_MAX_RANK : n_axes;
+    n_axes = n_axes < 0 ? 3 : (int)hth_clamp(n_axes, 0, HTH_MAX_RANK);
     hth_shape kept = *s;
     double *x, *mean, *var;
     for (int i = 0; i < n_axes; i++) {

@@ -250,7 +250,8 @@ void ref_softmax_row(double *row, int64_t n)
 double ref_cubic(double distance, double a)
 {
     double x = fabs(distance);
-    return x <= 1  ? ((a + 2) * x - (a + 3)) * x * x + 1
-           : x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-                   : 0;
+    if (x <= 1) {
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    }
+    return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }

@@ -219,9 +219,12 @@ static double pool_global_lp(const double *x, int64_t n, double p)
 static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
                                 hth_tensor *out)
 {
-    pool_global_fn *fn = n->op == HTH_OP_GLOBAL_MAX_POOL  ? pool_global_max
-                         : n->op == HTH_OP_GLOBAL_LP_POOL ? pool_global_lp
-                                                          : pool_global_average;
+    pool_global_fn *fn = pool_global_average;
+    if (n->op == HTH_OP_GLOBAL_MAX_POOL) {
+        fn = pool_global_max;
+    } else if (n->op == HTH_OP_GLOBAL_LP_POOL) {
+        fn = pool_global_lp;
+    }
     HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t images = ref_span(&in[0].shape, 0, 2),
             size = ref_span(&in[0].shape, 2, in[0].shape.rank);

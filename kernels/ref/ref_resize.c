@@ -64,7 +64,10 @@ static double resize_nearest(const char *mode, double x)
 
 static int64_t resize_clamp(double x, int64_t n)
 {
-    return !(x > 0) ? 0 : x > (double)(n - 1) ? n - 1 : (int64_t)x; // NaN is the first
+    if (!(x > 0)) { // or NaN
+        return 0;
+    }
+    return x > (double)(n - 1) ? n - 1 : (int64_t)x;
 }
 
 // Fills row `o` of the table for input coordinate x; taps stand at first, first + 1, ...
@@ -267,16 +270,19 @@ static hth_err resize_read(const hth_node *n, const hth_shape *x, const hth_tens
     *out = (resize){
         .node = n,
         .mode = hth_node_str(n, "mode", "nearest"),
-        .coordinates = upsample ? "asymmetric"
-                                : hth_node_str(n, "coordinate_transformation_mode", "half_pixel"),
-        .nearest = upsample ? "floor" : hth_node_str(n, "nearest_mode", "round_prefer_floor"),
+        .coordinates = hth_node_str(n, "coordinate_transformation_mode", "half_pixel"),
+        .nearest = hth_node_str(n, "nearest_mode", "round_prefer_floor"),
         .antialias = hth_node_int(n, "antialias", 0) != 0,
         .exclude_outside = hth_node_int(n, "exclude_outside", 0) != 0,
         .cubic_a = hth_node_float(n, "cubic_coeff_a", -0.75f),
         .extrapolation = hth_node_float(n, "extrapolation_value", 0),
     };
-    return resize_scales(out, x, upsample ? NULL : ref_in(n, in, 1),
-                         ref_in(n, in, upsample ? 1 : 2), upsample ? NULL : ref_in(n, in, 3));
+    if (upsample) {
+        out->coordinates = "asymmetric";
+        out->nearest = "floor";
+        return resize_scales(out, x, NULL, ref_in(n, in, 1), NULL);
+    }
+    return resize_scales(out, x, ref_in(n, in, 1), ref_in(n, in, 2), ref_in(n, in, 3));
 }
 
 static hth_err resize_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)

@@ -102,8 +102,10 @@ static void rnn_cell_lstm(rnn *k, int64_t b, const double *x)
         }
         const double *p = k->peep;
         double in = rnn_gate(k, 0, g[0] + (p ? p[i] * c[i] : 0));
-        double forget =
-            k->input_forget ? 1 - in : rnn_gate(k, 0, g[2] + (p ? p[2 * n + i] * c[i] : 0));
+        double forget = 1 - in;
+        if (!k->input_forget) {
+            forget = rnn_gate(k, 0, g[2] + (p ? p[2 * n + i] * c[i] : 0));
+        }
         c[i] = forget * c[i] + in * rnn_gate(k, 1, g[3]);
         double o = rnn_gate(k, 0, g[1] + (p ? p[n + i] * c[i] : 0));
         h[i] = o * rnn_apply(&k->f[2], c[i]);
@@ -142,9 +144,8 @@ static hth_err rnn_activations(rnn *k)
         return hth_fail(HTH_EINVAL, "%d activations are needed", total);
     }
     for (int i = 0; i < total; i++) {
-        const char *name = names            ? names->u.strings[i]
-                           : k->n_acts == 1 ? "Tanh"
-                                            : usual[i % k->n_acts];
+        const char *otherwise = k->n_acts == 1 ? "Tanh" : usual[i % k->n_acts];
+        const char *name = names ? names->u.strings[i] : otherwise;
         int t = 0;
         while (t < RNN_N_ACTS && strcasecmp(rnn_acts[t].name, name) != 0) {
             t++;

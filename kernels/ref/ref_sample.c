@@ -31,13 +31,11 @@ static double sample_reflect(double x, double lo, double hi)
     if (range <= 0) {
         return 0;
     }
-    double far = fabs(x < lo   ? lo - x
-                      : x > hi ? x - hi
-                               : 0),
-           turns = floor(far / range), rest = far - turns * range;
     if (x >= lo && x <= hi) {
         return x;
     }
+    double far = x < lo ? lo - x : fmax(x - hi, 0); // fmax: NaN is not far
+    double turns = floor(far / range), rest = far - turns * range;
     return (x < lo) == (fmod(turns, 2) == 0) ? lo + rest : hi - rest;
 }
 
@@ -53,7 +51,10 @@ static double sample_inside(const sample *s, double x, int64_t n)
 
 static double sample_weight(const sample *s, double distance)
 {
-    return s->width == 1 ? 1 : s->width == 2 ? 1 - fabs(distance) : ref_cubic(distance, -0.75);
+    if (s->width == 1) {
+        return 1;
+    }
+    return s->width == 2 ? 1 - fabs(distance) : ref_cubic(distance, -0.75);
 }
 
 // How fast sample_inside's result moves with x, which is outside.
@@ -64,7 +65,10 @@ static double sample_pace(const sample *s, double x, int64_t n)
         return s->padding == 'b' ? 0 : 1;
     }
     double far = x < -half ? -half - x : x - ((double)(n - 1) + half);
-    return range <= 0 ? 0 : fmod(floor(far / range), 2) == 0 ? -1 : 1;
+    if (range <= 0) {
+        return 0;
+    }
+    return fmod(floor(far / range), 2) == 0 ? -1 : 1;
 }
 
 // The derivative of tap t's weight by the coordinate, which is `distance` below it.
@@ -72,12 +76,18 @@ static double sample_slope(const sample *s, int t, double distance)
 {
     const double a = -0.75;
     double x = fabs(distance);
-    if (s->width < 4) {
-        return s->width == 1 ? 0 : t == 0 ? -1 : 1;
+    if (s->width == 1) {
+        return 0;
     }
-    double rise = x <= 1  ? (3 * (a + 2) * x - 2 * (a + 3)) * x
-                  : x < 2 ? (3 * a * x - 10 * a) * x + 8 * a
-                          : 0;
+    if (s->width == 2) {
+        return t == 0 ? -1 : 1;
+    }
+    double rise = 0;
+    if (x <= 1) {
+        rise = (3 * (a + 2) * x - 2 * (a + 3)) * x;
+    } else if (x < 2) {
+        rise = (3 * a * x - 10 * a) * x + 8 * a;
+    }
     return distance < 0 ? rise : -rise;
 }
 
@@ -136,8 +146,8 @@ static void sample_taps(sample *s, const double *grid)
     s->weight[0] = 1;
     for (int d = 0; d < s->rank; d++) {
         double g = grid[s->rank - 1 - d], n = (double)s->dim[d];
-        sample_dimension(s, d, s->corners ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2,
-                         (s->corners ? n - 1 : n) / 2);
+        double x = s->corners ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2;
+        sample_dimension(s, d, x, (s->corners ? n - 1 : n) / 2);
     }
 }
 
@@ -155,11 +165,12 @@ static hth_err sample_init(sample *s, const hth_node *n, const hth_tensor *x,
         return hth_fail(HTH_EINVAL, "the shapes of input, grid and output do not agree");
     }
     *s = (sample){.rank = rank,
-                  .width = strcmp(mode, "nearest") == 0 ? 1
-                           : strstr(mode, "cubic")      ? 4
-                                                        : 2,
+                  .width = strstr(mode, "cubic") ? 4 : 2,
                   .padding = hth_node_str(n, "padding_mode", "zeros")[0],
                   .corners = hth_node_int(n, "align_corners", 0) != 0};
+    if (strcmp(mode, "nearest") == 0) {
+        s->width = 1;
+    }
     for (int d = 0; d < rank; d++) {
         s->dim[d] = x->shape.dim[2 + d];
         s->step[d] = ref_span(&x->shape, 3 + d, x->shape.rank);

@@ -34,9 +34,12 @@ static void softmax_hard_row(double *row, int64_t n)
 
 static hth_err softmax_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
-    void (*fn)(double *row, int64_t n) = n->op == HTH_OP_SOFTMAX       ? ref_softmax_row
-                                         : n->op == HTH_OP_LOG_SOFTMAX ? softmax_log_row
-                                                                       : softmax_hard_row;
+    void (*fn)(double *row, int64_t n) = softmax_hard_row;
+    if (n->op == HTH_OP_SOFTMAX) {
+        fn = ref_softmax_row;
+    } else if (n->op == HTH_OP_LOG_SOFTMAX) {
+        fn = softmax_log_row;
+    }
     const hth_shape *s = &in[0].shape;
     int axis = ref_axis(hth_node_int(n, "axis", -1), s->rank);
     int64_t outer = 1, along = 1, inner = 1;

@@ -31,7 +31,10 @@ static int64_t sort_key_of_double(double v)
     int64_t bits;
     v += 0.0; // -0 becomes +0
     memcpy(&bits, &v, sizeof bits);
-    return v != v ? INT64_MAX : bits < 0 ? INT64_MIN - bits : bits;
+    if (v != v) {
+        return INT64_MAX;
+    }
+    return bits < 0 ? INT64_MIN - bits : bits;
 }
 
 static int64_t sort_key(const hth_tensor *t, int64_t i)

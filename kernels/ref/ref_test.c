@@ -19,7 +19,10 @@ static const char *test_only; // from the command line
 // Relative to the largest magnitude of the tensor, and to the element.
 static double test_tolerance(hth_dtype dt)
 {
-    return dt == HTH_DT_F16 ? 2e-3 : dt == HTH_DT_BF16 ? 1.6e-2 : 1e-6;
+    if (dt == HTH_DT_F16) {
+        return 2e-3;
+    }
+    return dt == HTH_DT_BF16 ? 1.6e-2 : 1e-6;
 }
 
 static bool test_same_float(double got, double want, double largest, double tolerance)

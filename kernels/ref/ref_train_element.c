@@ -22,7 +22,8 @@ static hth_err relu_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *i
         HTH_TRY(ref_wide(m, &in[2], &more));
     }
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
-        dy[i] = y[i] > low && y[i] < high ? dy[i] + (more != NULL ? more[i] : 0) : 0;
+        double sum = dy[i] + (more != NULL ? more[i] : 0);
+        dy[i] = y[i] > low && y[i] < high ? sum : 0;
     }
     ref_round(dy, &out[0]);
     return HTH_OK;
@@ -96,7 +97,10 @@ static double element_slope(hth_op op, double a, double b, double z)
     case HTH_OP_SWISH:
         return sigmoid(a * z) * (1 + a * z * (1 - sigmoid(a * z)));
     case HTH_OP_HARD_SWISH: // PyTorch's: 0 at -3, 1 at 3
-        return z <= -3 ? 0 : z < 3 ? z / 3 + 0.5 : 1;
+        if (z <= -3) {
+            return 0;
+        }
+        return z < 3 ? z / 3 + 0.5 : 1;
     case HTH_OP_HARD_SIGMOID:
         return a * z + b > 0 && a * z + b < 1 ? a : 0;
     case HTH_OP_LEAKY_RELU:

@@ -248,7 +248,8 @@ static hth_err rnn_open(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor 
 {
     hth_op op = hth_op_find(hth_node_str(n, "of", ""));
     k->node = n;
-    k->gates = op == HTH_OP_LSTM ? 4 : op == HTH_OP_GRU ? 3 : 1;
+    k->gates = op == HTH_OP_GRU ? 3 : 1;
+    k->gates = op == HTH_OP_LSTM ? 4 : k->gates;
     k->batch_first = hth_node_int(n, "layout", 0) != 0;
     k->relu = hth_node_int(n, "relu", 0) != 0;
     k->linear_before_reset = hth_node_int(n, "linear_before_reset", 0) != 0;

@@ -92,8 +92,8 @@ typedef struct scan_walk {
             int64_t before = to + (w->reverse ? w->inner : -w->inner);                             \
             for (int64_t i = 0; i < w->inner; i++) {                                               \
                 A sum = k > 0 ? (A)y[before + i] : 0;                                              \
-                A term = !w->exclusive ? (A)x[to + i] : k > 0 ? (A)x[before + i] : 0;              \
-                y[to + i] = (T)(sum + term);                                                       \
+                A last = w->exclusive && k > 0 ? (A)x[before + i] : 0;                             \
+                y[to + i] = (T)(sum + (w->exclusive ? last : (A)x[to + i]));                       \
             }                                                                                      \
         }                                                                                          \
     }

@@ -13,8 +13,11 @@
 #define UNARY_SQRT_HALF 0.70710678118654752440
 #define UNARY_GELU_TANH 0.79788456080286535588 // sqrt(2 / pi)
 
-#define UNARY_CLAMP01(v)  ((v) < 0 ? 0 : (v) > 1 ? 1 : (v))
-#define UNARY_SOFTPLUS(v) ((v > 0 ? v : 0) + log1p(exp(-fabs(v))))
+// v, at most m; y where v is above m, else 0.
+#define UNARY_MOST(v, m)     ((v) > (m) ? (m) : (v))
+#define UNARY_CLAMP01(v)     ((v) < 0 ? 0 : UNARY_MOST(v, 1))
+#define UNARY_ABOVE(v, m, y) ((v) > (m) ? (y) : 0)
+#define UNARY_SOFTPLUS(v)    ((v > 0 ? v : 0) + log1p(exp(-fabs(v))))
 
 // X(operator, formula in x of type T, with the attributes alpha and beta). Constants are exact in
 // both types or cast, and tgmath's arguments are all T: an int among them would mean double.
@@ -28,7 +31,7 @@
     X(ATANH, atanh(x))                                                                             \
     X(CEIL, ceil(x))                                                                               \
     X(CELU, x > 0 ? x : alpha * expm1(x / alpha))                                                  \
-    X(CLIP, x<alpha ? alpha : x> beta ? beta : x)                                                  \
+    X(CLIP, x < alpha ? alpha : UNARY_MOST(x, beta))                                               \
     X(COS, cos(x))                                                                                 \
     X(COSH, cosh(x))                                                                               \
     X(ELU, x < 0 ? alpha * expm1(x) : x)                                                           \
@@ -47,7 +50,7 @@
     X(RELU, x < 0 ? 0 : x)                                                                         \
     X(ROUND, rint(x))                                                                              \
     X(SELU, beta *(x > 0 ? x : alpha * expm1(x)))                                                  \
-    X(SHRINK, x<-beta ? x + alpha : x> beta ? x - alpha : 0)                                       \
+    X(SHRINK, x < -beta ? x + alpha : UNARY_ABOVE(x, beta, x - alpha))                             \
     X(SIGMOID, 1 / (1 + exp(-x)))                                                                  \
     X(SIGN, x != x ? x : (T)((x > 0) - (x < 0)))                                                   \
     X(SIN, sin(x))                                                                                 \
@@ -214,7 +217,8 @@ REF_KERNEL(ref_is_special)
     bool *y = out[0].data;
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
         double x = ref_get_f64(in[0].dtype, in[0].data, i);
-        y[i] = n->op == HTH_OP_IS_NA_N ? isnan(x) : isinf(x) && (x > 0 ? positive : negative);
+        bool infinite = isinf(x) && (x > 0 ? positive : negative);
+        y[i] = n->op == HTH_OP_IS_NA_N ? isnan(x) : infinite;
     }
     return HTH_OK;
 }

@@ -54,10 +54,13 @@ static int options_help(void)
         const hth_setting_info *s = hth_setting_get_info((hth_setting)i);
         char flag[OPTION_NAME], value[64];
         hth_setting_default((hth_setting)i, value, sizeof value);
-        printf("  --%s %s%s\n      %c %s: %s%s%s%s\n",
-               hth_config_flag_name((hth_setting)i, flag, sizeof flag), flag_value((hth_setting)i),
-               s->kind == HTH_KIND_LIST ? " .." : "", s->change == HTH_CHANGE_LIVE ? '*' : ' ',
-               s->name, s->help, value[0] != 0 ? " (" : "", value, value[0] != 0 ? ")" : "");
+        printf("  --%s %s%s\n", hth_config_flag_name((hth_setting)i, flag, sizeof flag),
+               flag_value((hth_setting)i), s->kind == HTH_KIND_LIST ? " .." : "");
+        printf("      %c %s: %s", s->change == HTH_CHANGE_LIVE ? '*' : ' ', s->name, s->help);
+        if (value[0] != 0) {
+            printf(" (%s)", value);
+        }
+        printf("\n");
     }
     return 0;
 }
@@ -259,8 +262,12 @@ int hth_daemon_options_read(hth_daemon_options *options, int argc, char **argv,
         hth_config_read(&options->config, &report) != HTH_OK) {
         return flags.check ? 1 : 2;
     }
-    err = err == HTH_OK ? hth_config_apply(&options->config) : err;
-    err = err == HTH_OK ? options_take(options, runtime_dir) : err;
+    if (err == HTH_OK) {
+        err = hth_config_apply(&options->config);
+    }
+    if (err == HTH_OK) {
+        err = options_take(options, runtime_dir);
+    }
     if (err != HTH_OK) {
         options_say(NULL, hth_err_detail());
     }

@@ -246,13 +246,14 @@ static hth_err daemon_become(void)
 
 static int daemon_run(hearthd *d)
 {
+    const char *http = d->options.http[0] != 0 ? d->options.http : NULL;
+    const char *metrics = d->options.metrics[0] != 0 ? d->options.metrics : NULL;
     const hth_server_config config = {.store = d->options.store,
                                       .device = d->options.device,
                                       .listen = d->options.listen,
                                       .n_listen = d->options.n_listen,
-                                      .http = d->options.http[0] != 0 ? d->options.http : NULL,
-                                      .metrics =
-                                          d->options.metrics[0] != 0 ? d->options.metrics : NULL,
+                                      .http = http,
+                                      .metrics = metrics,
                                       .client_shm = d->options.client_shm,
                                       .resume = true,
                                       .child = d->options.child};

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "server/net/account.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -148,6 +149,7 @@ static void conn_whole(hth_http_conn *c, size_t ahead)
 {
     hth_http *h = c->h;
     hth_http_refusal no;
+    assert(c->at == HTH_HTTP_AT_WHOLE);
     c->ahead = ahead;
     h->received_ns = c->since_ns;
     c->since_ns = 0;
@@ -302,6 +304,7 @@ static void body_failed(hth_http_conn *c)
 // body_took counts `n` bytes that are where they stay.
 static void body_took(hth_http_conn *c, size_t n)
 {
+    assert(c->at == HTH_HTTP_AT_BODY && n <= c->left);
     c->left -= n;
     if (c->block != NULL) {
         c->block->come += n;
@@ -567,6 +570,7 @@ static void conn_writable(evutil_socket_t fd, short what, void *conn)
 void hth_http_conn_answered(hth_http_conn *conn)
 {
     size_t rest = conn->refused ? 0 : conn->ahead;
+    assert(conn->at == HTH_HTTP_AT_ANSWER);
     hth_account_give(conn->bytes + conn->sending);
     hth_account_add(rest);
     conn->h->n_sending--;

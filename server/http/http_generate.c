@@ -130,7 +130,9 @@ static hth_err generate_inputs(hth_infer_call *c)
     hth_err err = HTH_OK;
     json_object_foreach(others, key, v)
     {
-        err = err == HTH_OK ? generate_parameter(c, key, v) : err;
+        if (err == HTH_OK) {
+            err = generate_parameter(c, key, v);
+        }
     }
     json_decref(others);
     return err == HTH_OK ? generate_data(c) : err;

@@ -139,7 +139,8 @@ static void test_split(void **state)
         for (size_t cut = 0; cut < n; cut++) { // 0: all of them
             fd = dial(port_of(state));
             for (size_t at = 0; at < n;) {
-                size_t some = cut == 0 ? 1 : at == 0 ? cut : n - at;
+                size_t some = at == 0 ? cut : n - at;
+                some = cut == 0 ? 1 : some;
                 push(fd, text + at, some);
                 at += some;
                 if (at < n) {

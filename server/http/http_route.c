@@ -288,7 +288,10 @@ bool hth_http_route_find(const hth_http *http, hth_http_req *req, hth_http_refus
             }
         }
     }
-    *no = (hth_http_refusal){.status = here ? 405 : 404, .allow = here ? route_allow(&s) : NULL};
+    *no = (hth_http_refusal){.status = 404};
+    if (here) {
+        *no = (hth_http_refusal){.status = 405, .allow = route_allow(&s)};
+    }
     strcpy(no->sentence, hth_http_phrase(no->status));
     return false;
 }

@@ -69,11 +69,20 @@ static CUresult fake_driver_version(int *out)
 
 static CUresult fake_error_name(CUresult r, const char **out)
 {
-    *out = r == CUDA_ERROR_OUT_OF_MEMORY     ? "CUDA_ERROR_OUT_OF_MEMORY"
-           : r == CUDA_ERROR_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS"
-           : r == CUDA_ERROR_NO_DEVICE       ? "CUDA_ERROR_NO_DEVICE"
-                                             : NULL;
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    switch (r) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+        *out = "CUDA_ERROR_OUT_OF_MEMORY";
+        return CUDA_SUCCESS;
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+        *out = "CUDA_ERROR_ILLEGAL_ADDRESS";
+        return CUDA_SUCCESS;
+    case CUDA_ERROR_NO_DEVICE:
+        *out = "CUDA_ERROR_NO_DEVICE";
+        return CUDA_SUCCESS;
+    default:
+        *out = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
 }
 
 static CUresult fake_device_count(int *out)
@@ -101,9 +110,10 @@ static CUresult fake_device_name(char *out, int cap, CUdevice d)
 static CUresult fake_device_attribute(int *out, CUdevice_attribute which, CUdevice d)
 {
     FAKE_ENTER();
-    *out = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? !fake.control.no_vmm
-           : which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT              ? 2
-                                                                            : 1;
+    *out = which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 2 : 1;
+    if (which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
+        *out = !fake.control.no_vmm;
+    }
     return CUDA_SUCCESS;
 }
 

@@ -212,10 +212,11 @@ static CUresult fake_end(CUstream s, CUgraph *out)
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    r = r != CUDA_SUCCESS   ? r
-        : capture.spoiled   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-        : !capture_joined() ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-                            : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS && capture.spoiled) {
+        r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    } else if (r == CUDA_SUCCESS && !capture_joined()) {
+        r = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    }
     capture.on = false;
     if (r != CUDA_SUCCESS) {
         graph_free(capture.graph);
@@ -291,7 +292,8 @@ static CUresult fake_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateRe
 // The next of the n ready nodes, by how: 0: any, 1: the newest, 2: the oldest.
 static int ready_take(int *ready, int *n, uint64_t how)
 {
-    int at = how == 0 ? (int)graph_random((uint64_t)*n) : how == 1 ? *n - 1 : 0;
+    int at = how == 1 ? *n - 1 : 0;
+    at = how == 0 ? (int)graph_random((uint64_t)*n) : at;
     int node = ready[at];
     memmove(&ready[at], &ready[at + 1], (size_t)(*n - at - 1) * sizeof *ready);
     (*n)--;

@@ -324,9 +324,10 @@ static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessD
 {
     FAKE_UNSAFE();
     FAKE_ENTER();
-    int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
-                 : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
-                                                                   : PROT_NONE;
+    int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ : PROT_NONE;
+    if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        access = PROT_READ | PROT_WRITE;
+    }
     return n == 1 && each_mapping(at, bytes, mapping_protect, access) ? CUDA_SUCCESS
                                                                       : CUDA_ERROR_INVALID_VALUE;
 }

@@ -12,9 +12,12 @@ HTH_VECTOR(cell_rnn,
            (float *g, const float *r, const float *b, float *h, size_t n, size_t half, bool relu),
            (g, r, b, h, n, half, relu))
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; relu && i < n; i++) {
         float v = CELL_IN(0);
-        h[i] = g[i] = relu ? (v > 0 ? v : 0) : hth_tanhf(v);
+        h[i] = g[i] = v > 0 ? v : 0;
+    }
+    for (size_t i = 0; !relu && i < n; i++) {
+        h[i] = g[i] = hth_tanhf(CELL_IN(0));
     }
 }
 
@@ -55,8 +58,12 @@ HTH_VECTOR(cell_gru,
 
 HTH_VECTOR(back_rnn, (float *g, float *dh, size_t n, bool relu), (g, dh, n, relu))
 {
-    for (size_t i = 0; i < n; i++) {
-        g[i] = dh[i] * (relu ? (g[i] > 0 ? 1.0F : 0.0F) : 1 - g[i] * g[i]);
+    for (size_t i = 0; relu && i < n; i++) {
+        g[i] = dh[i] * (g[i] > 0 ? 1.0F : 0.0F);
+        dh[i] = 0;
+    }
+    for (size_t i = 0; !relu && i < n; i++) {
+        g[i] = dh[i] * (1 - g[i] * g[i]);
         dh[i] = 0;
     }
 }

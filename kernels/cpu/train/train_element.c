@@ -47,6 +47,12 @@ HTH_INLINE float slope_hard_swish(float z)
     return z <= -3.0F ? 0.0F : inside;
 }
 
+HTH_INLINE float slope_abs(float z)
+{
+    float low = z < 0 ? -1.0F : 0.0F;
+    return z > 0 ? 1.0F : low;
+}
+
 // SLOPES(X): X(operator, slope at z with attributes a, b)
 #define SLOPES(X)                                                                                  \
     X(SIGMOID, z *(1.0F - z))                                                                      \
@@ -59,7 +65,7 @@ HTH_INLINE float slope_hard_swish(float z)
     X(LEAKY_RELU, z > 0 ? 1.0F : a)                                                                \
     X(ELU, z > 0 ? 1.0F : a * hth_expf(z))                                                         \
     X(SOFTPLUS, hth_sigmoidf(z))                                                                   \
-    X(ABS, z > 0 ? 1.0F : z < 0 ? -1.0F : 0.0F)                                                    \
+    X(ABS, slope_abs(z))                                                                           \
     X(ERF, hth_expf(-z *z) * 1.1283791670955126F)
 
 HTH_VECTOR(slope_run_range,
@@ -114,10 +120,7 @@ hth_err cpu_element_grad_prepare(hth_device *d, const hth_graph *g, const hth_no
     slope_kernel k = {.n_threads = d->props.n_threads,
                       .of = hth_op_find(hth_node_str(n, "of", "")),
                       .b = hth_node_float(n, "beta", 0.5F)};
-    k.a = hth_node_float(n, "alpha",
-                         k.of == HTH_OP_LEAKY_RELU     ? 0.01F
-                         : k.of == HTH_OP_HARD_SIGMOID ? 0.2F
-                                                       : 1.0F);
+    k.a = hth_cpu_alpha(n, k.of);
     if (k.of == HTH_OP_GELU) {
         k.a = hth_node_str(n, "approximate", "none")[0] == 't';
     }

@@ -117,8 +117,8 @@ static void lrn_chunk(const lrn_job *j, size_t image, size_t first, float *scrat
     }
     lrn_square(x, share, n, k->alpha);
     for (size_t c = 0; c < channels; c++) {
-        size_t from = c < k->before ? 0 : c - k->before,
-               to = c + k->after < channels ? c + k->after + 1 : channels;
+        size_t from = c < k->before ? 0 : c - k->before;
+        size_t to = c + k->after < channels ? c + k->after + 1 : channels;
         lrn_window(share + from * PIECE, to - from, k->bias, d + c * PIECE);
     }
     memcpy(power, d, n * sizeof *d);
@@ -131,8 +131,8 @@ static void lrn_chunk(const lrn_job *j, size_t image, size_t first, float *scrat
     }
     lrn_share(dy, x, d, power, share, n);
     for (size_t c = 0; c < channels; c++) { // those whose windows reach c
-        size_t from = c < k->after ? 0 : c - k->after,
-               to = c + k->before < channels ? c + k->before + 1 : channels;
+        size_t from = c < k->after ? 0 : c - k->after;
+        size_t to = c + k->before < channels ? c + k->before + 1 : channels;
         lrn_apply(dy + c * PIECE, x + c * PIECE, share + from * PIECE, to - from,
                   2 * k->alpha * k->beta);
     }

@@ -166,7 +166,8 @@ static void optimizer_steps(void **state)
         const float hyper[HTH_N_HYPER] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
         in[h] = fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper);
         in[h + 1] = fixture_value(&f, SHAPE(1));
-        int n_out = adam ? 3 : in[2] < 0 ? 1 : 2;
+        int n_out = in[2] < 0 ? 1 : 2;
+        n_out = adam ? 3 : n_out;
         hth_node *n = fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1 + clip,
                                    out, n_out);
         hth_node_set_int(n, adam ? "decoupled" : "nesterov", other);

@@ -179,19 +179,17 @@ static void pool_backward(void *arg, int i, int n)
     size_t begin, end, from = k->small.s * k->small.b, to = k->big.s * k->big.b;
     hth_team_range(k->big.n * k->big.blocks, i, n, &begin, &end);
     for (size_t p = begin; p < end; p++) {
-        pool_gather(k, j->x + p * from, j->from == NULL ? NULL : j->from + p * from,
-                    j->y == NULL ? NULL : j->y + p * to, j->out + p * to);
+        const uint8_t *index = j->from == NULL ? NULL : j->from + p * from;
+        const float *y = j->y == NULL ? NULL : j->y + p * to;
+        pool_gather(k, j->x + p * from, index, y, j->out + p * to);
     }
 }
 
 static hth_err pool_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const pool_kernel *k = (const pool_kernel *)base;
-    pool_job j = {.k = k,
-                  .x = a->in[0],
-                  .from = k->max ? a->in[1] : NULL,
-                  .y = k->mask < 0 ? NULL : a->in[k->mask],
-                  .out = a->out[0]};
+    pool_job j = {.k = k, .x = a->in[0], .from = k->max ? a->in[1] : NULL, .out = a->out[0]};
+    j.y = k->mask < 0 ? NULL : a->in[k->mask];
     hth_team_set(k->n_threads);
     hth_team_run(pool_backward, &j);
     return HTH_OK;

@@ -337,7 +337,8 @@ hth_err cpu_rnn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *
     k->n_threads = d->props.n_threads;
     k->n_in = n->n_inputs;
     k->n_out = n->n_outputs;
-    k->gates = op == HTH_OP_LSTM ? 4 : op == HTH_OP_GRU ? 3 : 1;
+    k->gates = op == HTH_OP_GRU ? 3 : 1;
+    k->gates = op == HTH_OP_LSTM ? 4 : k->gates;
     k->reverse = strcmp(hth_node_str(n, "direction", "forward"), "reverse") == 0;
     k->relu = hth_node_int(n, "relu", 0) != 0;
     rnn_describe(k, g, n);

@@ -71,7 +71,7 @@ HTH_VECTOR(step_sgd,
         }
         return;
     }
-    float ahead = nesterov ? beta : 1, now = nesterov ? 1 : 0;
+    float ahead = nesterov ? beta : 1, now = nesterov;
     for (size_t i = 0; i < n; i++) {
         float d = g[i] * scale + decay * p[i], v = beta * m[i] + d;
         p1[i] = p[i] - lr * (now * d + ahead * v);
@@ -87,7 +87,8 @@ HTH_VECTOR(step_adam,
     float lr = hyper[HTH_HYPER_LR], b1 = hyper[HTH_HYPER_BETA1], b2 = hyper[HTH_HYPER_BETA2];
     float eps = hyper[HTH_HYPER_EPS], decay = hyper[HTH_HYPER_DECAY];
     float rate = lr / hyper[HTH_HYPER_CORRECT1], root = 1 / sqrtf(hyper[HTH_HYPER_CORRECT2]);
-    float keep = decoupled ? 1 - lr * decay : 1, pull = decoupled ? 0 : decay;
+    float keep = decoupled ? 1 - lr * decay : 1;
+    float pull = decoupled ? 0 : decay;
     for (size_t i = 0; i < n; i++) {
         float d = g[i] * scale + pull * p[i];
         float a = b1 * m[i] + (1 - b1) * d, b = b2 * v[i] + (1 - b2) * d * d;
@@ -282,7 +283,7 @@ hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node 
 hth_err cpu_step_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
-    int h = n->op == HTH_OP_ADAM_STEP ? 4 : 3, copy = n->op == HTH_OP_ADAM_STEP ? 3 : 2;
+    int copy = n->op == HTH_OP_ADAM_STEP ? 3 : 2, h = copy + 1;
     if (n->n_outputs > copy && n->outputs[copy] >= 0) {
         return hth_fail(HTH_ENOTSUP, "node '%s': a copy of the parameter in bf16", n->name);
     }

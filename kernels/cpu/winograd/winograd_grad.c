@@ -242,7 +242,8 @@ static bool grad_reserve_parts(grad_kernel *k, size_t budget)
         (!all && p->grid.tiles > GRAD_FEW)) {
         return false;
     }
-    k->ins = all ? ib : grad_min(ib, left / 2 > k->in_part ? left / 2 : k->in_part);
+    size_t half = left / 2 > k->in_part ? left / 2 : k->in_part;
+    k->ins = all ? ib : grad_min(ib, half);
     k->outs = grad_min(ob, left - k->ins);
     k->chunk = p->grid.tiles;
     return true;

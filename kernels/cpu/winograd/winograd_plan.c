@@ -20,7 +20,10 @@ static const hth_wino_isa *plan_isa(hth_layout l)
     if (l == HTH_LAYOUT_C16) {
         return bytes >= 64 ? &hth_wino_avx512 : NULL;
     }
-    return l != HTH_LAYOUT_C8 ? NULL : bytes >= 32 ? &hth_wino_avx2 : &hth_wino_sse2;
+    if (l != HTH_LAYOUT_C8) {
+        return NULL;
+    }
+    return bytes >= 32 ? &hth_wino_avx2 : &hth_wino_sse2;
 }
 
 static hth_err plan_parse(const char *algorithm, hth_wino_plan *p)
@@ -73,7 +76,9 @@ static hth_err plan_geometry(const hth_node *n, const hth_shape *x, const hth_sh
     size_t ins = (size_t)x->dim[1] / groups, outs = (size_t)y->dim[1] / groups;
     hth_wino_grid *g = &p->grid;
     ref_window win;
-    HTH_TRY(ref_window_init(&win, n, back ? y : x, back ? x : y, w->dim + 2, 2));
+    const hth_shape *image = back ? y : x;
+    const hth_shape *result = back ? x : y;
+    HTH_TRY(ref_window_init(&win, n, image, result, w->dim + 2, 2));
     for (int i = 1; i < 3; i++) {
         win.pad[i] = back ? 2 - win.pad[i] : win.pad[i];
         if (win.stride[i] != 1 || win.dilation[i] != 1) {
@@ -110,9 +115,9 @@ typedef struct plan_values {
 static plan_values plan_values_of(const hth_graph *g, const hth_node *n)
 {
     bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
-    return (plan_values){&g->values[n->inputs[0]],
-                         &g->values[filter ? n->inputs[1] : n->outputs[0]],
-                         &g->values[filter ? n->outputs[0] : n->inputs[1]]};
+    const hth_value *x = &g->values[n->inputs[0]], *other = &g->values[n->inputs[1]];
+    const hth_value *result = &g->values[n->outputs[0]];
+    return filter ? (plan_values){x, other, result} : (plan_values){x, result, other};
 }
 
 // What does not depend on layouts; p has an instruction set and a tile.

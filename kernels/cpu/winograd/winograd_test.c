@@ -81,7 +81,7 @@ static void case_open(fixture *f, const wino_case *c, uint64_t seed)
                         c->w + c->pad[1] + c->pad[3] - 2);
     hth_shape w = SHAPE(c->outs * c->groups, c->ins, 3, 3);
     fixture_open(f, seed);
-    f->device.props.vector_bytes = c->isa == 0 ? 64 : c->isa == 1 ? 32 : 16;
+    f->device.props.vector_bytes = 64 >> c->isa;
     hth_layout l = c->isa == 0 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
     bool forward = c->op == HTH_OP_CONV, filter = c->op == HTH_OP_CONV_GRAD_FILTER;
     int vx = fixture_value(f, x), vy = fixture_value(f, y);

@@ -48,7 +48,8 @@ WINO_INLINE wino_vec wino_clamp(wino_vec y, float low, float high)
     return _mm_min_ps(_mm_set1_ps(high), _mm_max_ps(_mm_set1_ps(low), y));
 #else
     for (int i = 0; i < WINO_LANES; i++) {
-        y[i] = y[i] < low ? low : y[i] > high ? high : y[i];
+        y[i] = y[i] < low ? low : y[i];
+        y[i] = y[i] > high ? high : y[i];
     }
     return y;
 #endif

@@ -82,12 +82,21 @@ static cublasStatus_t fake_desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAt
                                     const void *value, size_t bytes)
 {
     fake_product *p = (fake_product *)(void *)d;
-    void *to = name == CUBLASLT_MATMUL_DESC_TRANSA         ? (void *)&p->op[0]
-               : name == CUBLASLT_MATMUL_DESC_TRANSB       ? (void *)&p->op[1]
-               : name == CUBLASLT_MATMUL_DESC_EPILOGUE     ? (void *)&p->epilogue
-               : name == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? (void *)&p->bias
-                                                           : NULL;
-    if (to == NULL) {
+    void *to;
+    switch (name) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        to = &p->op[0];
+        break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        to = &p->op[1];
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        to = &p->epilogue;
+        break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        to = &p->bias;
+        break;
+    default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     memcpy(to, value, bytes);
@@ -150,10 +159,14 @@ static cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t p,
 {
     fake_preference *w = (fake_preference *)(void *)p;
     int align = (int)name - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
-    void *to = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES     ? (void *)&w->limit
-               : name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? (void *)&w->reductions
-               : align >= 0 && align < 4                            ? (void *)&w->align[align]
-                                                                    : NULL;
+    void *to = NULL;
+    if (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
+        to = &w->limit;
+    } else if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+        to = &w->reductions;
+    } else if (align >= 0 && align < 4) {
+        to = &w->align[align];
+    }
     if (to == NULL || bytes != (to == &w->limit ? sizeof w->limit : sizeof w->reductions)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -174,7 +187,10 @@ static const fake_algo fake_algos[] = {{{4, 1, 8, CUBLASLT_REDUCTION_SCHEME_INPL
 
 static size_t algo_workspace(const fake_algo *a)
 {
-    return a->setting[0] == 2 ? 4 * FAKE_WORKSPACE : a->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
+    if (a->setting[0] == 2) {
+        return 4 * FAKE_WORKSPACE;
+    }
+    return a->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
 }
 
 // How it wants operands aligned.

@@ -41,11 +41,19 @@ typedef struct fake_descriptor {
 
 static size_t attr_size(cudnnBackendAttributeType_t type)
 {
-    return type == CUDNN_TYPE_BOOLEAN || type == CUDNN_TYPE_CHAR ? 1
-           : type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE || type == CUDNN_TYPE_VOID_PTR ||
-                   type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_BACKEND_DESCRIPTOR
-               ? 8
-               : 4;
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+        return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+        return 8;
+    default:
+        return 4;
+    }
 }
 
 static const fake_attr *attr_of(const fake_descriptor *d, cudnnBackendAttributeName_t name)
@@ -163,7 +171,10 @@ static bool problem_dense(const fake_descriptor *tensor, bool nhwc)
     int64_t at = 1, rank = dim->count;
     bool dense = step->count == rank;
     for (int64_t k = rank - 1; dense && k >= 0; k--) {
-        int64_t d = !nhwc || k == 0 ? k : k == rank - 1 ? 1 : k + 1;
+        int64_t d = k;
+        if (nhwc && k > 0) {
+            d = k == rank - 1 ? 1 : k + 1;
+        }
         dense = dim->value[d] == 1 || step->value[d] == at;
         at *= dim->value[d];
     }
@@ -364,7 +375,7 @@ static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *
 
 static cudnnStatus_t fake_get_notes(int64_t engine, int64_t *n, cudnnBackendNumericalNote_t *out)
 {
-    *n = engine < 2 ? 0 : engine == 4 ? 2 : 1;
+    *n = engine < 2 ? 0 : 1 + (engine == 4);
     if (engine >= 2) {
         out[0] =
             engine == 3 ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;

@@ -57,9 +57,18 @@ static void run_store(const fake_problem *p, const hth_shape *s, const float *fr
     }
 }
 
+static hth_err run_attributes(const fake_problem *p, hth_node *node)
+{
+    int n = p->rank - 2;
+    HTH_TRY(hth_node_set_ints(node, "pads", p->pads, 2 * n));
+    HTH_TRY(hth_node_set_ints(node, "strides", p->stride, n));
+    HTH_TRY(hth_node_set_ints(node, "dilations", p->dilation, n));
+    return hth_node_set_int(node, "group", p->x.dim[1] / p->w.dim[1]);
+}
+
 static hth_err run_convolution(const fake_problem *p, float *const t[3])
 {
-    int index[2] = {0, 1}, out = 2, n = p->rank - 2;
+    int index[2] = {0, 1}, out = 2;
     hth_node node = {.name = (char *)"fake", .op = p->op, .n_inputs = 2, .n_outputs = 1};
     hth_graph graph = {.training = false};
     hth_tensor x = {HTH_DT_F32, HTH_LAYOUT_PLAIN, p->x, t[RUN_X], SIZE_MAX}, w = x, y = x, in[2];
@@ -71,12 +80,14 @@ static hth_err run_convolution(const fake_problem *p, float *const t[3])
     node.outputs = &out;
     in[0] = p->op == HTH_OP_CONV_GRAD_DATA ? y : x;
     in[1] = p->op == HTH_OP_CONV_GRAD_FILTER ? y : w;
-    hth_tensor to = p->op == HTH_OP_CONV ? y : p->op == HTH_OP_CONV_GRAD_DATA ? x : w;
-    hth_err err = hth_node_set_ints(&node, "pads", p->pads, 2 * n);
-    err = err == HTH_OK ? hth_node_set_ints(&node, "strides", p->stride, n) : err;
-    err = err == HTH_OK ? hth_node_set_ints(&node, "dilations", p->dilation, n) : err;
-    err = err == HTH_OK ? hth_node_set_int(&node, "group", p->x.dim[1] / p->w.dim[1]) : err;
-    err = err == HTH_OK ? hth_ref_eval(NULL, &graph, &node, in, &to) : err;
+    hth_tensor to = p->op == HTH_OP_CONV ? y : w;
+    if (p->op == HTH_OP_CONV_GRAD_DATA) {
+        to = x;
+    }
+    hth_err err = run_attributes(p, &node);
+    if (err == HTH_OK) {
+        err = hth_ref_eval(NULL, &graph, &node, in, &to);
+    }
     for (int i = 0; i < node.n_attrs; i++) {
         hth_attr_clear(&node.attrs[i]);
     }
@@ -101,7 +112,10 @@ hth_err hth_cuda_fake_convolve(void *job)
     const fake_run *r = job;
     const fake_problem *p = &r->p;
     const hth_shape *shape[] = {&p->x, &p->w, &p->y};
-    int result = p->op == HTH_OP_CONV ? RUN_Y : p->op == HTH_OP_CONV_GRAD_DATA ? RUN_X : RUN_W;
+    int result = p->op == HTH_OP_CONV ? RUN_Y : RUN_W;
+    if (p->op == HTH_OP_CONV_GRAD_DATA) {
+        result = RUN_X;
+    }
     hth_cuda_fake_engine *engine = &hth_cuda_fake_engines[p->engine];
     atomic_fetch_add(&engine->runs, 1);
     if (engine->slow_ns > 0) {
@@ -116,7 +130,9 @@ hth_err hth_cuda_fake_convolve(void *job)
         t[i] = run_open(p, shape[i], r->at[i], true);
         err = t[i] == NULL ? HTH_ENOMEM : err;
     }
-    err = err == HTH_OK ? run_convolution(p, t) : err;
+    if (err == HTH_OK) {
+        err = run_convolution(p, t);
+    }
     if (err == HTH_OK) {
         run_epilogue(r, t[RUN_Y]);
         run_store(p, shape[result], t[result], r->at[result]);

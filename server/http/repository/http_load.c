@@ -243,8 +243,12 @@ static hth_err load_read(load_call *l)
                                : hth_fail(HTH_ENOMEM, "out of memory for a request");
     evbuffer_free(l->body); // the files are in `q` now
     l->body = NULL;
-    err = err == HTH_OK ? load_parameters(q, &brings) : err;
-    err = err == HTH_OK && brings ? load_put(l, json_object_get(q, "parameters")) : err;
+    if (err == HTH_OK) {
+        err = load_parameters(q, &brings);
+    }
+    if (err == HTH_OK && brings) {
+        err = load_put(l, json_object_get(q, "parameters"));
+    }
     json_decref(q);
     return err;
 }
@@ -330,8 +334,9 @@ static void load_refuse(hth_http_call *c, bool files)
     } else if (err == HTH_ETOOBIG) {
         hth_http_fail(c->h, c->req, 413, "failed to load '%s': %s", name, c->r.detail);
     } else {
-        hth_http_fail(c->h, c->req, wrong ? 400 : 500, "failed to load '%s'%s: %s", name,
-                      none ? ", no version is available" : "", c->r.detail);
+        const char *left = none ? ", no version is available" : "";
+        hth_http_fail(c->h, c->req, wrong ? 400 : 500, "failed to load '%s'%s: %s", name, left,
+                      c->r.detail);
     }
 }
 

@@ -255,7 +255,9 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
               .max = max,
               .deepest = (int)hth_setting_int(HTH_SET_HTTP_JSON_DEPTH)};
     hth_err err = pass_run(&s);
-    err = err == HTH_OK ? pass_hold(&s, counted) : err;
+    if (err == HTH_OK) {
+        err = pass_hold(&s, counted);
+    }
     if (err == HTH_OK && s.copied > 0) {
         hth_text_add(&s.rest, text + s.copied, n - s.copied);
         err = s.rest.failed ? hth_fail(HTH_ENOMEM, "out of memory for a request")
