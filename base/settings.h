@@ -200,6 +200,12 @@ typedef enum hth_setting_change {
       "benchmarks); more are refused")                                                             \
     X(LIMIT_DETACHED_JOBS, "limits.detached_jobs", COUNT, 256, 1, 65536, LIVE,                     \
       "max training jobs that clients have left to the server; more are refused")                  \
+    X(TRAIN_CHECKPOINT_SECONDS, "train.checkpoint_seconds", COUNT, 60, 0, 1000000, LIVE,           \
+      "seconds that a training job runs from one checkpoint to the next; 0: checkpoints only "     \
+      "where a job asks for them, is paused, canceled or stopped")                                 \
+    X(TRAIN_CANCELED_DAYS, "train.canceled_days", COUNT, 7, 0, 36500, LIVE,                        \
+      "days in which a canceled training job can be resumed; then `hearth gc` removes its "        \
+      "checkpoint")                                                                                \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "max relative error of a convolution algorithm against direct convolution; at least 2^-8 "   \
       "in TF32 and 2^-5 in bf16; 1e-6 excludes AMX for fp32 and large Winograd tiles")             \

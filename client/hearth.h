@@ -246,14 +246,14 @@ typedef struct hearth_job {
 
 typedef enum hearth_job_state {
     HEARTH_JOB_OTHER = 0, // one that this library has no name for
-    HEARTH_JOB_WAITING,   // for its turn to begin, or to go on
-    HEARTH_JOB_QUEUED,    // for device memory: `why` says how much
+    HEARTH_JOB_WAITING,   // for its turn, another job, or its next attempt: `why` says what
+    HEARTH_JOB_QUEUED,    // for device memory, or its tenant's limit: `why` says how much
     HEARTH_JOB_RUNNING,
     HEARTH_JOB_PAUSED,   // by hearth_job_pause; its checkpoint is in the store, its memory is free
-    HEARTH_JOB_STOPPED,  // ended early with a checkpoint: hearth_job_resume goes on with it
-    HEARTH_JOB_FINISHED, // these three for good
-    HEARTH_JOB_FAILED,
-    HEARTH_JOB_CANCELED
+    HEARTH_JOB_STOPPED,  // with its server: hearth_job_resume, or the next server, goes on with it
+    HEARTH_JOB_FINISHED, // for good
+    HEARTH_JOB_FAILED,   // where there is a checkpoint, hearth_job_resume goes on with it; so
+    HEARTH_JOB_CANCELED  // with one that was canceled
 } hearth_job_state;
 
 // Where a job stands. Filled and freed by hearth (hearth_free), with its strings: it may get more
@@ -297,7 +297,7 @@ typedef struct hearth_train_options {
     const char *budget;    // of device memory: "512MiB", or "60%" of what a step takes when memory
                            // is not short; NULL: what the device can give when the job begins
     const char *save_as;   // the model that gets the result as a new version, and the job's name;
-                           // NULL: the model that is trained
+                           // NULL: a model of its own, "digits-job7"
     const char *eval;      // dataset to evaluate after every epoch; NULL: none
     double hold_out;       // share of the samples, 0 to 1, that is kept to be evaluated
     uint32_t checkpoint_every; // steps from one checkpoint to the next; 0: none
@@ -359,12 +359,12 @@ HEARTH_API hearth_status hearth_job_wait(hearth *h, hearth_job job, uint64_t tim
 // when it returns. One that waits does not begin. It stays paused when the server is started again.
 // HEARTH_EINVAL: it is paused, stopped, or has ended.
 HEARTH_API hearth_status hearth_job_pause(hearth *h, hearth_job job);
-// hearth_job_resume has a paused or stopped job go on, with the losses of one that never stopped,
-// and returns at once. budget: as in hearth_train_options; NULL: as before. HEARTH_EINVAL: it is
-// neither paused nor stopped.
+// hearth_job_resume has a job continue that is not at work and has a checkpoint, with the losses of
+// one that never stopped, and returns at once. budget: as in hearth_train_options; NULL: as before.
+// HEARTH_EINVAL: it is at work, or has ended without a checkpoint.
 HEARTH_API hearth_status hearth_job_resume(hearth *h, hearth_job job, const char *budget);
-// hearth_job_cancel ends a job that has not ended, after the step at work, and removes its
-// checkpoint. HEARTH_EINVAL: it has ended.
+// hearth_job_cancel ends a job that has not ended, after the step at work; a checkpoint is kept for
+// hearth_job_resume. HEARTH_EINVAL: it has ended.
 HEARTH_API hearth_status hearth_job_cancel(hearth *h, hearth_job job);
 
 // What a job has made. Filled and freed by hearth (hearth_free), with all that it points to: a

@@ -26,10 +26,16 @@ bool hth_checkpoint_is(hth_store *store, const char *model);
 // hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT: there is none, perhaps
 // because nothing can have such a name.
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
-// hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
+// hth_checkpoint_args reads of that only the job as it was asked for ("job"), which takes no longer
+// however many losses there are; the caller's. HTH_ENOENT as above.
+hth_err hth_checkpoint_args(hth_store *store, const char *job, json_t **args);
+// hth_checkpoint_list stores a JSON array of the names of all jobs that have one, in the order in
+// which they were submitted.
 hth_err hth_checkpoint_list(hth_store *store, json_t **names);
-// hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint is to go on with
-// this version (0: any) of the model, and names the job.
+// hth_checkpoint_expire removes the checkpoints of jobs that were canceled `age_ns` ago or before.
+hth_err hth_checkpoint_expire(hth_store *store, uint64_t now_ns, uint64_t age_ns);
+// hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint, and was not
+// canceled, is to go on with this version (0: any) of the model, and names the job.
 hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version);
 // hth_checkpoint_no_dataset does so where it is to go on with this dataset of this tenant.
 hth_err hth_checkpoint_no_dataset(hth_store *store, const char *dataset, const char *tenant);

@@ -40,8 +40,10 @@ typedef enum hth_argument_type {
 // clang-format off
 #define HTH_ARGUMENT_TABLE(X)                                                                      \
     X(ACCUMULATE,       "accumulate",       HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER)               \
+    X(AFTER,            "after",            HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER)               \
     X(AGAIN,            "again",            HTH_ARGUMENT_SWITCH)                                   \
     X(ALIAS,            "alias",            HTH_ARGUMENT_TEXT)                                     \
+    X(ALL,              "all",              HTH_ARGUMENT_SWITCH)                                   \
     X(BATCH,            "batch",            HTH_ARGUMENT_NUMBER)                                   \
     X(BETA1,            "beta1",            HTH_ARGUMENT_ANY)                                      \
     X(BETA2,            "beta2",            HTH_ARGUMENT_ANY)                                      \
@@ -66,6 +68,7 @@ typedef enum hth_argument_type {
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
     X(MAX,              "max",              HTH_ARGUMENT_ANY)                                      \
     X(MEAN,             "mean",             HTH_ARGUMENT_ANY)                                      \
+    X(MINE,             "mine",             HTH_ARGUMENT_SWITCH)                                   \
     X(MODEL,            "model",            HTH_ARGUMENT_TEXT)                                     \
     X(MOMENTUM,         "momentum",         HTH_ARGUMENT_ANY)                                      \
     X(NAME,             "name",             HTH_ARGUMENT_TEXT)                                     \
@@ -91,6 +94,7 @@ typedef enum hth_argument_type {
     X(REMOVE,           "remove",           HTH_ARGUMENT_SWITCH)                                   \
     X(REPLAN,           "replan",           HTH_ARGUMENT_TEXT)                                     \
     X(RESUME,           "resume",           HTH_ARGUMENT_SWITCH)                                   \
+    X(RETRIES,          "retries",          HTH_ARGUMENT_ANY)                                      \
     X(SAVE_AS,          "save-as",          HTH_ARGUMENT_TEXT)                                     \
     X(SCALE,            "scale",            HTH_ARGUMENT_TEXT | HTH_ARGUMENT_NUMBER)               \
     X(SCHEDULE,         "schedule",         HTH_ARGUMENT_TEXT)                                     \
@@ -99,6 +103,7 @@ typedef enum hth_argument_type {
     X(SPILL,            "spill",            HTH_ARGUMENT_TEXT)                                     \
     X(STD,              "std",              HTH_ARGUMENT_ANY)                                      \
     X(STEPS,            "steps",            HTH_ARGUMENT_NUMBER)                                   \
+    X(TIME_LIMIT,       "time-limit",       HTH_ARGUMENT_ANY)                                      \
     X(TIMEOUT_US,       "timeout_us",       HTH_ARGUMENT_ANY)                                      \
     X(TRACE,            "trace",            HTH_ARGUMENT_ANY)                                      \
     X(TRAIN,            "train",            HTH_ARGUMENT_SWITCH)                                   \
@@ -142,8 +147,8 @@ _Static_assert(HTH_ARGUMENTS <= 128, "a row's arguments are the bits of a hth_ar
      HTH_TAKES(PLAN_MS) | HTH_TAKES(POLICY) | HTH_TAKES(POS_WEIGHT) | HTH_TAKES(PROFILE) |         \
      HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) | HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) |               \
      HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(STD) |                   \
-     HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) |                                     \
-     HTH_TAKES(WEIGHT_DECAY) | HTH_TAKES(WRITE_PROFILE))
+     HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | HTH_TAKES(WEIGHT_DECAY) |           \
+     HTH_TAKES(WRITE_PROFILE))
 
 // ---- commands
 
@@ -214,11 +219,13 @@ enum {
     X(JOB, job, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED | HTH_COMMAND_OWN_JOBS,     \
       job, first, HTH_TAKES_JOB | HTH_TAKES(BUDGET) | HTH_TAKES(POINTS), HTH_TAKES(JOB))           \
     X(JOBS, jobs, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED | HTH_COMMAND_OWN_JOBS,   \
-      all, jobs, HTH_TAKES(ON), 0)                                                                 \
+      all, jobs, HTH_TAKES(ON) | HTH_TAKES(MINE) | HTH_TAKES(ALL), 0)                              \
+    X(LOGS, logs, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED | HTH_COMMAND_OWN_JOBS,   \
+      job, first, HTH_TAKES_JOB | HTH_TAKES(AFTER) | HTH_TAKES(MAX), HTH_TAKES(JOB))               \
     X(PAUSE, pause, HTH_NEED_JOB, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED, job, first,            \
       HTH_TAKES_JOB, HTH_TAKES(JOB))                                                               \
     X(RESUME, resume, HTH_NEED_JOB, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED, job, first,          \
-      HTH_TAKES_STEP | HTH_TAKES_JOB, HTH_TAKES(JOB))                                              \
+      HTH_TAKES_STEP | HTH_TAKES_JOB | HTH_TAKES(TIME_LIMIT), HTH_TAKES(JOB))                      \
     X(TIMELINE, timeline, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_OWN_JOBS, all, timeline,   \
       HTH_TAKES(ON), 0)
 
@@ -227,7 +234,9 @@ enum {
 #define HTH_COMMANDS_ENGINE(X)                                                                     \
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
-      HTH_TAKES_STEP | HTH_TAKES(JOB) | HTH_TAKES(DETACH), 0)
+      HTH_TAKES_STEP | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |                     \
+          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT),                                              \
+      0)
 // clang-format on
 
 #define HTH_COMMAND_TABLE(X)                                                                       \

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define INDEX_LAST  "train/job/last"
 #define INDEX_ENDED "train/ended/last"
@@ -47,39 +48,178 @@ static const char *index_key(uint64_t id, char key[INDEX_KEY])
     return key;
 }
 
-hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant, uint64_t *id)
+uint64_t hth_job_index_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static hth_err index_write(hth_store *store, uint64_t id, const json_t *record)
 {
     char key[INDEX_KEY];
-    HTH_TRY(hth_job_index_take(store, id));
-    json_t *doc = json_pack("{s:I, s:s, s:s}", "id", (json_int_t)*id, "job", job, "tenant", tenant);
-    char *text = json_dumps(doc, JSON_COMPACT);
-    json_decref(doc);
-    hth_err err = text != NULL ? hth_store_text_put(store, index_key(*id, key), text)
-                               : hth_fail(HTH_ENOMEM, "no memory for a job's number");
+    char *text = json_dumps(record, JSON_COMPACT);
+    hth_err err = text != NULL ? hth_store_text_put(store, index_key(id, key), text)
+                               : hth_fail(HTH_ENOMEM, "no memory for a job's record");
     free(text);
     return err;
+}
+
+static hth_err index_begin(hth_store *store, const char *job, const char *tenant, uint64_t id)
+{
+    json_t *doc =
+        json_pack("{s:I, s:s, s:s, s:s, s:I}", "id", (json_int_t)id, "job", job, "tenant", tenant,
+                  "state", "waiting", "submitted", (json_int_t)hth_job_index_now());
+    hth_err err = index_write(store, id, doc);
+    json_decref(doc);
+    return err;
+}
+
+hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant, uint64_t *id)
+{
+    HTH_TRY(hth_job_index_take(store, id));
+    return index_begin(store, job, tenant, *id);
+}
+
+// index_read stores the record in the place of number `id`, whose it may not be, or NULL.
+static hth_err index_read(hth_store *store, uint64_t id, json_t **record)
+{
+    char key[INDEX_KEY], *text = NULL;
+    *record = NULL;
+    hth_err err = hth_store_text_load(store, index_key(id, key), &text);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    *record = json_loads(text, 0, NULL);
+    hth_free(text);
+    return HTH_OK;
+}
+
+hth_err hth_job_index_get(hth_store *store, uint64_t id, json_t **record)
+{
+    HTH_TRY(index_read(store, id, record));
+    if (*record != NULL && json_is_string(json_object_get(*record, "job")) &&
+        json_integer_value(json_object_get(*record, "id")) == (json_int_t)id) {
+        return HTH_OK;
+    }
+    json_decref(*record);
+    *record = NULL;
+    return hth_fail(HTH_ENOENT, "there is no job %" PRIu64 "; `hearth jobs` lists what there is",
+                    id);
+}
+
+hth_err hth_job_index_set(hth_store *store, uint64_t id, json_t *changes)
+{
+    json_t *record;
+    hth_err err = hth_job_index_get(store, id, &record);
+    if (err == HTH_OK) {
+        err = json_object_update(record, changes) == 0
+                  ? index_write(store, id, record)
+                  : hth_fail(HTH_ENOMEM, "no memory for a job's record");
+        json_decref(record);
+    }
+    json_decref(changes);
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_job_index_named(hth_store *store, const char *job, uint64_t before, uint64_t *id)
+{
+    char *text;
+    uint64_t last;
+    HTH_TRY(index_last(store, INDEX_LAST, &text, &last));
+    hth_free(text);
+    for (uint64_t at = last < before ? last : before - 1; at > 0 && last - at < HTH_JOB_INDEX;
+         at--) {
+        json_t *record;
+        HTH_TRY(index_read(store, at, &record));
+        const char *name = json_string_value(json_object_get(record, "job"));
+        bool found = name != NULL && strcmp(name, job) == 0 &&
+                     json_integer_value(json_object_get(record, "id")) == (json_int_t)at;
+        json_decref(record);
+        if (found) {
+            *id = at;
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_ENOENT, "there is no job '%s'; `hearth jobs` lists what there is", job);
 }
 
 hth_err hth_job_index_find(hth_store *store, uint64_t id, char job[HTH_CHECKPOINT_JOB],
                            char tenant[HTH_TENANT])
 {
-    char key[INDEX_KEY], *text = NULL;
-    hth_err err = hth_store_text_load(store, index_key(id, key), &text);
-    if (err != HTH_OK && err != HTH_ENOENT) {
-        return err;
+    json_t *record;
+    HTH_TRY(hth_job_index_get(store, id, &record));
+    snprintf(job, HTH_CHECKPOINT_JOB, "%s", json_string_value(json_object_get(record, "job")));
+    hth_checkpoint_tenant(record, tenant);
+    json_decref(record);
+    return HTH_OK;
+}
+
+// ---- a job that is submitted
+
+// begin_last sets "save-as" to the last job of the model that has a checkpoint, and was given its
+// name here.
+static hth_err begin_last(hth_store *store, json_t *args)
+{
+    json_t *names, *name, *doc;
+    size_t i;
+    HTH_TRY(hth_checkpoint_list(store, &names));
+    json_array_foreach(names, i, name) // the last one is the newest
+    {
+        if (hth_checkpoint_find(store, json_string_value(name), &doc) != HTH_OK) {
+            continue;
+        }
+        const json_t *job = json_object_get(doc, "job");
+        if (json_is_true(json_object_get(job, "named")) &&
+            json_equal(json_object_get(job, "model"), json_object_get(args, "model"))) {
+            json_object_set(args, "save-as", name);
+            json_object_set_new(args, "named", json_true());
+        }
+        json_decref(doc);
     }
-    json_t *doc = text != NULL ? json_loads(text, 0, NULL) : NULL;
-    hth_free(text);
-    const char *name = json_string_value(json_object_get(doc, "job"));
-    bool found = name != NULL && json_integer_value(json_object_get(doc, "id")) == (json_int_t)id;
-    if (found) {
-        snprintf(job, HTH_CHECKPOINT_JOB, "%s", name);
-        hth_checkpoint_tenant(doc, tenant);
-    }
+    json_decref(names);
+    return HTH_OK;
+}
+
+// begin_again finds the number of the job that goes on, 0: it has no checkpoint.
+static uint64_t begin_again(hth_store *store, const char *job)
+{
+    json_t *doc = NULL;
+    (void)hth_checkpoint_find(store, job, &doc);
+    json_int_t id = json_integer_value(json_object_get(json_object_get(doc, "job"), "id"));
     json_decref(doc);
-    return found ? HTH_OK
-                 : hth_fail(HTH_ENOENT,
-                            "there is no job %" PRIu64 "; `hearth jobs` lists what there is", id);
+    return id > 0 ? (uint64_t)id : 0;
+}
+
+hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
+                            char job[HTH_CHECKPOINT_JOB], uint64_t *id)
+{
+    char named[HTH_CHECKPOINT_JOB];
+    bool resume = json_is_true(json_object_get(args, "resume"));
+    *id = 0;
+    job[0] = 0;
+    json_object_del(args, "named");
+    if (resume && json_object_get(args, "save-as") == NULL) {
+        HTH_TRY(begin_last(store, args));
+    }
+    if (hth_checkpoint_job(args, job) != HTH_OK) {
+        job[0] = 0;
+        return HTH_OK;
+    }
+    *id = resume ? begin_again(store, job) : 0;
+    if (*id == 0 && json_object_get(args, "save-as") != NULL) {
+        HTH_TRY(hth_job_index_add(store, job, tenant, id));
+    } else if (*id == 0) {
+        HTH_TRY(hth_job_index_take(store, id));
+        snprintf(named, sizeof named, "%.180s-job%" PRIu64, job, *id);
+        snprintf(job, HTH_CHECKPOINT_JOB, "%s", named);
+        json_object_set_new(args, "save-as", json_string(job));
+        json_object_set_new(args, "named", json_true());
+        HTH_TRY(index_begin(store, job, tenant, *id));
+    }
+    return json_object_set_new(args, "id", json_integer((json_int_t)*id)) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "no memory for a job's number");
 }
 
 // index_number reads which number is meant, 0: none.

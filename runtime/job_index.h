@@ -12,11 +12,30 @@
 
 // hth_job_index_take gives out the next number, from 1.
 hth_err hth_job_index_take(hth_store *store, uint64_t *id);
-// hth_job_index_add gives `job` of `tenant` the next number, by which hth_job_index_find knows it.
+// A job's record is a JSON object: {"id", "job", "tenant", "submitted", "started", "ended" (ns
+// since 1970), "state", "why", "attempt", "attempts", "after", "time_limit"}, as far as that is
+// known.
+//
+// hth_job_index_add gives `job` of `tenant` the next number, and begins its record.
 hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant, uint64_t *id);
 // hth_job_index_find stores the name of job number `id`, and whose it is. HTH_ENOENT.
 hth_err hth_job_index_find(hth_store *store, uint64_t id, char job[HTH_CHECKPOINT_JOB],
                            char tenant[HTH_TENANT]);
+// hth_job_index_begin names and numbers the job that `args` submit ("id", "save-as"), and begins
+// its record. Without "save-as" its result is called after the model and the number, "digits-job7",
+// so that it is not what is served next. With "resume" it is the job that has a checkpoint: without
+// "save-as" the last one of that model that was named so. *id 0, HTH_OK: it can have no name.
+hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
+                            char job[HTH_CHECKPOINT_JOB], uint64_t *id);
+// hth_job_index_get stores the record of job number `id`, the caller's. HTH_ENOENT.
+hth_err hth_job_index_get(hth_store *store, uint64_t id, json_t **record);
+// hth_job_index_set changes the record: `changes` is freed. Nothing happens where there is none.
+hth_err hth_job_index_set(hth_store *store, uint64_t id, json_t *changes);
+// hth_job_index_named stores the number of the last job of that name, of those with numbers less
+// than `before`. HTH_ENOENT.
+hth_err hth_job_index_named(hth_store *store, const char *job, uint64_t before, uint64_t *id);
+// hth_job_index_now is the time, in ns since 1970.
+uint64_t hth_job_index_now(void);
 // hth_job_index_resolve reads which job the arguments of a command mean, {"id": 7}, {"job": "7"}
 // where no model is called so, or {"job": "digits"}: in the first two it sets "job" to the job's
 // name and "id" to its number. `tenant` is who asks, NULL: someone who may know of others' jobs.

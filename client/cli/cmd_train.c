@@ -212,11 +212,18 @@ static const hth_option train_options[] = {
     {"replan", HTH_OPTION_SWITCH, "[on|off]",
      "search for better plans while the job runs, with the same algorithms (on)"},
     {"profile", HTH_OPTION_PATH, "FILE", "cost profile to plan with (hearth plan --write-profile)"},
-    {"save-as", HTH_OPTION_TEXT, "NAME", "model that receives the result as a new version"},
+    {"save-as", HTH_OPTION_TEXT, "NAME",
+     "model that receives the result as a new version (NAME-jobN, after the job's number N)"},
     {"checkpoint-every", HTH_OPTION_INT, "N", "write a checkpoint every N steps and every epoch"},
     {"resume", HTH_OPTION_FLAG, NULL, "continue from the last checkpoint of this job"},
     OPTIONS_LOG,
     {"detach", HTH_OPTION_FLAG, NULL, "leave the job to the server as soon as it has taken it"},
+    {"after", HTH_OPTION_TEXT, "JOB,..",
+     "begin when these jobs have finished; canceled if one fails or is canceled"},
+    {"time-limit", HTH_OPTION_REAL, "S",
+     "stop after S seconds of running, with a checkpoint to resume from"},
+    {"retries", HTH_OPTION_INT, "N",
+     "continue from the last checkpoint, up to N times, after the engine, a disk or memory failed"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
@@ -225,7 +232,7 @@ const hth_command hth_cmd_train = {
     "train",
     "NAME[:VERSION] --data FILE|NAME --loss softmax-xent|bce|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
-    "train a model; the result is a new version of it\n"
+    "train a model; the result is a model of its own, or with --save-as a version of another\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "
     "summary;\n"
     "`hearth job JOB --follow --json` prints steps as they happen.\n"

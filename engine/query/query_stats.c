@@ -138,12 +138,12 @@ static json_t *stats_tenant(const hth_ledger *l, const char *name, const hth_ten
         (json_int_t)(has->private_bytes + has->job_bytes + has->arena_bytes));
     if (t != NULL) {
         json_object_update_new(
-            doc,
-            json_pack("{s:o, s:i, s:o, s:i, s:o, s:f, s:I, s:I}", "memory_limit",
-                      stats_limit(t->limits.memory_bytes), "waiting", t->flow.n + t->flow.away,
-                      "waiting_limit", stats_limit(t->limits.waiting), "jobs", t->jobs,
-                      "jobs_limit", stats_limit(t->limits.jobs), "weight", t->limits.weight,
-                      "run_ns", (json_int_t)t->flow.run_ns, "refused", (json_int_t)t->refused));
+            doc, json_pack("{s:o, s:i, s:o, s:i, s:o, s:f, s:I, s:I}", "memory_limit",
+                           stats_limit(t->limits.memory_bytes), "waiting", t->flow.n + t->flow.away,
+                           "waiting_limit", stats_limit(t->limits.waiting), "jobs", t->jobs,
+                           "jobs_limit", stats_limit(t->limits.jobs), "weight", t->limits.weight,
+                           "run_ns", (json_int_t)(t->flow.run_ns + t->steps.run_ns), "refused",
+                           (json_int_t)t->refused));
     }
     return doc;
 }

@@ -354,7 +354,8 @@ static json_t *merge_jobs(docs_t *docs, const char *const *name, int n)
     for (int i = 0; i < n; i++) {
         json_array_foreach(docs[i], k, v)
         {
-            json_t *row = row_like(rows, v, keys), *mine = json_deep_copy(v);
+            bool named = json_is_string(json_object_get(v, "job")); // else another tenant's
+            json_t *row = named ? row_like(rows, v, keys) : NULL, *mine = json_deep_copy(v);
             bool here = job_liveness(v) > 1;
             json_object_set_new(mine, "device", here ? json_string(name[i]) : json_null());
             if (row == NULL) {

@@ -22,9 +22,10 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
 
 json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint)
 {
-    return json_pack("{s:O, s:I, s:I, s:O, s:O}", "job", checkpoint->args, "step",
+    return json_pack("{s:O, s:I, s:I, s:O, s:O, s:I}", "job", checkpoint->args, "step",
                      (json_int_t)checkpoint->step, "steps", (json_int_t)checkpoint->steps,
-                     "history", checkpoint->history, "held_out", checkpoint->held_out);
+                     "history", checkpoint->history, "held_out", checkpoint->held_out, "ran_ms",
+                     (json_int_t)checkpoint->ran_ms);
 }
 
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
@@ -33,6 +34,22 @@ hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
     hth_put_result result;
     return hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put,
                          count, NULL, NULL, &result);
+}
+
+hth_err hth_checkpoint_accept(hth_store *store, const char *job, const json_t *args)
+{
+    char name[HTH_CHECKPOINT_NAME];
+    snprintf(name, sizeof name, "%s" HTH_CHECKPOINT_TAIL, job);
+    json_t *doc = json_pack("{s:O, s:i, s:i, s:[], s:[]}", "job", args, "step", 0, "steps", 0,
+                            "history", "held_out");
+    char *meta = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    hth_err err = meta != NULL ? hth_checkpoint_put(store, name, meta, NULL, 0)
+                               : hth_fail(HTH_ENOMEM, "no memory for a job");
+    free(meta);
+    HTH_TRY(err);
+    hth_checkpoint_note_set(store, job, "");
+    return hth_checkpoint_trim(store, name);
 }
 
 hth_err hth_checkpoint_trim(hth_store *store, const char *name)
@@ -105,8 +122,9 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
 static bool key_is_free(const char *key)
 {
     static const char *const names[] = {
-        "budget", "policy", "plan-ms", "checkpoint-every", "threads", "resume", "trace",
-        "replan", "parts",  "profile", "tenant",           "id",      "detach"};
+        "budget", "policy", "plan-ms", "checkpoint-every", "threads", "resume",
+        "trace",  "replan", "parts",   "profile",          "tenant",  "id",
+        "detach", "after",  "retries", "time-limit",       "named"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;
@@ -145,6 +163,12 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     const char *key = job_differs(job, c->args);
     key = key != NULL ? key : job_differs(c->args, job);
     hth_err err = HTH_OK;
+    bool accepted = step == 0 && m->n_tensors == 0; // and nothing else: it begins
+    if (json_is_object(job) && accepted) {
+        c->step = 0;
+        json_decref(doc);
+        return HTH_OK;
+    }
     if (!json_is_object(job) || step < 0 || json_array_size(history) != (size_t)step) {
         err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", m->name);
     } else if (key != NULL) {
@@ -158,6 +182,7 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     }
     if (err == HTH_OK) {
         c->step = step;
+        c->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
         json_array_extend(c->held_out, json_object_get(doc, "held_out")); // -1: there is none
         err = json_array_extend(c->history, history) == 0
                   ? HTH_OK

@@ -15,10 +15,11 @@ typedef struct hth_checkpoint {
     int64_t step, steps; // done, in all
     json_t *history;     // one entry per step done
     json_t *held_out;    // one per evaluation done
+    uint64_t ran_ms;     // of the job's time limit
 } hth_checkpoint;
 
-// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out"}.
-// NULL: no memory.
+// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out",
+// "ran_ms"}. NULL: no memory.
 json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint);
 
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
@@ -37,6 +38,10 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step);
 // HTH_EINVAL: it is of another job; budget, policy and the like may differ.
 hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *trainer,
                             hth_checkpoint *checkpoint);
+// hth_checkpoint_accept stores that `job` was accepted: a checkpoint of step 0 without tensors,
+// from which the job begins, so that it outlives a server that ends before it has made a step.
+// Those of an older job of that name are removed. args: what was asked for.
+hth_err hth_checkpoint_accept(hth_store *store, const char *job, const json_t *args);
 // hth_checkpoint_drop removes the checkpoint of a job that is done.
 hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
 

@@ -2,6 +2,7 @@
 // Jobs that end before their time: what is kept of them, and that they go on as if they had not.
 #include "base/settings.h"
 #include "modelstore/file.h"
+#include "engine/train/checkpoint.h"
 #include "engine/train/train_ended.h"
 #include "tests/rig/train_job.h"
 
@@ -38,12 +39,12 @@ static void a_checkpoint_repeats_the_losses(void **state)
     char *text = json_dumps(q, JSON_COMPACT);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = stop_at_seven}};
     assert_int_equal(call_run(f.engine, &c), HTH_ECANCELED);
-    assert_non_null(strstr(hth_err_detail(), "the checkpoint of step 6 is kept"));
+    assert_non_null(strstr(hth_err_detail(), "the checkpoint of step 7 is kept"));
     free(text);
     assert_ok(hth_store_get(f.store, "result.checkpoint", 0, &m));
     int version = m.version;
     hth_manifest_fini(&m);
-    assert_int_equal(hth_store_get(f.store, "result.checkpoint", version - 1, &m), HTH_ENOENT);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", version - 2, &m), HTH_ENOENT);
     json_object_set_new(q, "resume", json_true());
     json_object_set_new(q, "lr", json_real(0.5));
     assert_null(train(&f, q, &err));
@@ -92,7 +93,7 @@ static void jobs_go_on_by_name(void **state)
         const char *every;
         int stop_at, saved;
     } cuts[] = {
-        {&mobile, "4", 7, 5}, {&mobile, "4", 9, 8}, {&encoder, "100", 14, 10}, {&mlp, "1", 1, 1}};
+        {&mobile, "4", 7, 7}, {&mobile, "4", 9, 9}, {&encoder, "0", 14, 14}, {&mlp, "1", 1, 1}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         fixture f;
         char data[200], more[300];
@@ -107,11 +108,12 @@ static void jobs_go_on_by_name(void **state)
         assert_non_null(whole);
         snprintf(more, sizeof more, "{%s, \"checkpoint-every\": %s}", base, cuts[i].every);
         train_and_leave(&f, arguments_of(cuts[i].t, data, more, want), cuts[i].stop_at);
-        expect_jobs(&f, 1);
+        expect_jobs(&f, 0);
         json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
         assert_int_equal(json_integer_value(json_object_get(job, "step")), cuts[i].saved);
         assert_int_equal(json_integer_value(json_object_get(job, "steps")), 15);
-        assert_string_equal(json_string_value(json_object_get(job, "state")), "stopped");
+        assert_string_equal(json_string_value(json_object_get(job, "state")), "canceled");
+        assert_true(json_is_true(json_object_get(job, "resumable")));
         json_decref(job);
         json_t *rest = train(&f, json_pack("{s:s}", "job", "result"), &err);
         if (rest == NULL) {
@@ -126,7 +128,7 @@ static void jobs_go_on_by_name(void **state)
     }
 }
 
-// A job that fails keeps its last checkpoint; canceled by its number it leaves nothing.
+// A job that fails keeps its last checkpoint, also when it is canceled then, until that is removed.
 static void failed_jobs_keep_their_checkpoint(void **state)
 {
     fixture f;
@@ -162,9 +164,14 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     json_decref(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
     assert_ok(err);
     expect_jobs(&f, 0);
-    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
     job = ask(&f, "job", "{\"job\": \"result\"}", &err);
     assert_string_equal(json_string_value(json_object_get(job, "state")), "canceled");
+    assert_true(json_is_true(json_object_get(job, "resumable")));
+    json_decref(job);
+    assert_ok(hth_checkpoint_rm(f.store, "result"));
+    job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(job, "state")), "canceled");
+    assert_false(json_is_true(json_object_get(job, "resumable")));
     json_decref(job);
     assert_null(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
     assert_non_null(strstr(hth_err_detail(), "has ended already"));

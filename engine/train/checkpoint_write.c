@@ -132,6 +132,17 @@ hth_err hth_checkpointer_wait(hth_checkpointer *checkpointer, int64_t *saved)
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", checkpointer->detail);
 }
 
+bool hth_checkpointer_poll(hth_checkpointer *checkpointer, int64_t *saved, hth_err *err)
+{
+    pthread_mutex_lock(&checkpointer->lock);
+    bool busy = checkpointer->busy;
+    pthread_mutex_unlock(&checkpointer->lock);
+    if (!busy) { // only this thread has it write
+        *err = hth_checkpointer_wait(checkpointer, saved);
+    }
+    return !busy;
+}
+
 static size_t write_aligned(size_t bytes)
 {
     return (bytes + WRITE_ALIGN - 1) / WRITE_ALIGN * WRITE_ALIGN;

@@ -26,6 +26,8 @@ hth_err hth_checkpointer_save(hth_checkpointer *checkpointer, const hth_train_sp
 // hth_checkpointer_wait returns when nothing is being written. *saved: step of the last checkpoint
 // that this writer has made, -1: none. The error is that of the last save.
 hth_err hth_checkpointer_wait(hth_checkpointer *checkpointer, int64_t *saved);
+// hth_checkpointer_poll is the same, but returns false at once while something is being written.
+bool hth_checkpointer_poll(hth_checkpointer *checkpointer, int64_t *saved, hth_err *err);
 // hth_checkpointer_proved says that the last one is good: the thread removes the one before.
 void hth_checkpointer_proved(hth_checkpointer *checkpointer);
 // hth_checkpointer_back says that the last one is bad: the one before, if there is one, is the last

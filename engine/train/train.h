@@ -57,6 +57,7 @@ typedef struct hth_train_spec {
     bool replan;         // look for better plans while the job runs
     int64_t accumulate;  // parts of equal size that a batch is taken in; 0: the fastest
     int64_t checkpoint;  // a checkpoint after every so many steps, and every epoch; 0: none
+    double time_limit;   // seconds that it may be at work; 0: no limit
     bool resume;         // begin at the last one, if there is one
     double hold_out;     // share of the data that is evaluated, not trained on
     hth_train_file eval; // more data to evaluate
@@ -168,13 +169,16 @@ typedef struct hth_train_events {
     void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
     void *ctx;
     hth_timeline *timeline; // gets a step now and then; NULL: none
+    // gets the lines of the job's log; NULL: nobody. level: "info", "warning", "error"
+    void (*log)(void *ctx, const char *level, const char *text);
 } hth_train_events;
 // hth_train_job_open reads the specification in request->arguments and makes everything ready: what
 // can be wrong is told here, before any step runs. `request` must outlive the job.
 hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                            hth_train_job **out);
 // hth_train_job_slice runs one step, or evaluates one batch of held-out data after an epoch. After
-// the last one the result is published, r->json is the summary, and *done.
+// the last one the result is published, r->json is the summary, and *done. HTH_ETIMEDOUT: it was at
+// work for as long as it may be (spec->time_limit), and a checkpoint of where it stands was made.
 hth_err hth_train_job_slice(hth_train_job *job, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *job);
@@ -182,6 +186,13 @@ json_t *hth_train_job_state(const hth_train_job *job);
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
+// hth_train_job_seconds_left is for how long it will be at work, by what its steps took so far, or
+// are planned to take.
+double hth_train_job_seconds_left(const hth_train_job *job);
+// hth_train_job_arguments is the job as it was asked for, and what was chosen; the job's.
+const json_t *hth_train_job_arguments(const hth_train_job *job);
+// hth_train_job_number gives a job its number.
+void hth_train_job_number(hth_train_job *job, uint64_t id);
 // hth_train_job_memory is what its steps take ({"peak_bytes", "budget_bytes", ..}); the job's.
 const json_t *hth_train_job_memory(const hth_train_job *job);
 // hth_train_job_save makes a checkpoint of where the job stands.

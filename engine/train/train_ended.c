@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ENDED_KEY  40
 #define ENDED_LAST "train/ended/last"
@@ -137,17 +136,16 @@ static hth_err ended_take(hth_store *store, json_int_t *nth)
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
 {
     static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early"};
-    struct timespec now;
     size_t every;
     json_int_t nth;
     uint64_t id = (uint64_t)ended_id(row);
     HTH_TRY(id == 0 ? hth_job_index_take(store, &id) : HTH_OK);
     HTH_TRY(ended_take(store, &nth));
     json_int_t index = nth % HTH_ENDED_JOBS;
-    clock_gettime(CLOCK_REALTIME, &now);
     json_object_set_new(row, "id", json_integer((json_int_t)id));
-    json_object_set_new(row, "ended_ns",
-                        json_integer((json_int_t)now.tv_sec * 1000000000 + now.tv_nsec));
+    if (!json_is_integer(json_object_get(row, "ended_ns"))) {
+        json_object_set_new(row, "ended_ns", json_integer((json_int_t)hth_job_index_now()));
+    }
     json_t *kept = json_object();
     json_object_set_new(kept, "id", json_integer((json_int_t)id));
     json_object_set_new(

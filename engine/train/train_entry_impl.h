@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c (who is
-// at work, and how jobs end), train_query.c (what is asked about them).
+// at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c (why they
+// wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept of them),
+// train_row.c (what is told of them), train_query.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
 
 #include "engine/train/checkpoint.h"
 #include "runtime/tenants/tenant.h"
+#include "engine/train/train_log.h"
 #include "engine/train/train_queue.h"
 
+#define HTH_TRAIN_AFTER  16       // jobs that one waits for, at most
 #define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`
 #define HTH_TRAIN_QUEUED "queued" // a job that waits for memory
+
+// What keeps a job from beginning that its turn does not depend on.
+typedef enum hth_train_gate {
+    HTH_TRAIN_GATE_NONE,
+    HTH_TRAIN_GATE_AFTER,  // a job that it is to follow
+    HTH_TRAIN_GATE_TENANT, // as many of its tenant's jobs are at work as may be
+    HTH_TRAIN_GATE_RETRY,  // the time until it is tried again
+} hth_train_gate;
 
 struct hth_train_entry {
     hth_train_entry *next;
@@ -17,6 +29,7 @@ struct hth_train_entry {
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
     json_int_t id;                 // 0: it has no number yet
+    bool fresh;                    // its number is of this request
     bool leaves;                   // its client goes as soon as it is told that the job is taken
     bool taken;                    // that was told: the job works, or waits for memory
     hth_train_job *work;           // NULL: not at work
@@ -25,11 +38,30 @@ struct hth_train_entry {
     bool paused;                   // not taken up until it is resumed; with work: it is stuck
     uint64_t tried;                // 1 + queue->freed when there was too little memory, 0: never
     char why[HTH_CHECKPOINT_NOTE]; // .. and how much too little
-    char *arguments;               // in place of the request's, from json_dumps
-    char owner[HTH_TENANT];        // who submitted it, as its checkpoint says
-    char of[HTH_TENANT];           // whose it is: who asked for it, last
-    hth_request own;               // of one that nobody waits for
+    hth_train_gate gate;
+    uint64_t after[HTH_TRAIN_AFTER]; // jobs that it is to follow; they leave the list as they end
+    int n_after;
+    uint64_t looked_ns;     // when the store was asked about them
+    int attempt, retries;   // the attempt at work, from 1; how many may follow the first one
+    bool retried;           // it was not at work again since the last one failed
+    uint64_t not_before_ns; // of the next attempt
+    hth_train_log *log;     // NULL: it has no number, or no memory
+    uint64_t logged_ns;     // when its last step was logged
+    hth_train_share turn;   // of its own steps
+    bool in_turn;           // it takes part
+    double left_s;          // what its steps will take, by those that it made before; NAN: unknown
+    const char *given;      // the request's own arguments, which it gets back with its answer
+    char *arguments;        // in place of the request's, from json_dumps
+    char owner[HTH_TENANT]; // who submitted it, as its checkpoint says
+    char of[HTH_TENANT];    // whose it is: who asked for it, last
+    hth_request own;        // of one that nobody waits for
 };
+
+// hth_train_entry_waits tells that a job would begin if it could.
+static inline bool hth_train_entry_waits(const hth_train_entry *entry)
+{
+    return entry->work == NULL && !entry->paused;
+}
 
 static inline bool hth_train_entry_works(const hth_train_queue *queue, const hth_train_entry *entry)
 {
@@ -44,15 +76,79 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
                          const char *word);
 // hth_train_queue_event tells who listens that a job's state is another one.
 void hth_train_queue_event(const hth_train_queue *queue, const char *job, const char *word);
+// hth_train_queue_append puts an entry with a request in the queue.
+void hth_train_queue_append(hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_queue_failed decides what is left of a job that ends with the error that hth_fail has
+// set, and returns its state from now on.
+const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entry, hth_err err);
+// hth_train_queue_ahead returns the job that may begin next, NULL: none waits, or none may.
+hth_train_entry *hth_train_queue_ahead(const hth_train_queue *queue);
+
+// train_entry.c
 // hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint and in
-// the name of who submitted it; what is in `given` replaces its arguments. requested: somebody has
-// it go on. HTH_EBUSY: then it is one job too many of its tenant's; one that was interrupted was
-// not.
+// the name of who submitted it. requested: somebody has asked for it, so it counts for the limit;
+// `given` changes its arguments.
 hth_err hth_train_queue_own(hth_train_queue *queue, const char *job, json_t *given, bool requested);
 // hth_train_entry_resume has a job that is in the queue go on from its checkpoint like this.
 hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given);
+// hth_train_entry_take tells who leaves its job here that it is taken: from now on it is in the
+// store, and its end is known from its record. On error it is not taken.
+hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word);
+static inline bool hth_train_entry_own(const hth_train_entry *entry)
+{
+    return entry->r->own; // no client waits for it: the server itself does
+}
+// hth_train_entry_set changes an argument of its request; `value` is freed.
+hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *value);
+// hth_train_entry_release gives the request its own arguments back, before it is answered.
+void hth_train_entry_release(hth_train_entry *entry);
+// hth_train_entry_adopt has the server itself wait for a job, by its arguments and owner.
+void hth_train_entry_adopt(hth_train_entry *entry);
+void hth_train_entry_free(hth_train_entry *entry); // it is in no queue
 
-// train_query.c
+// train_wait.c
+// hth_train_wait_read reads which jobs the arguments name as "after": numbers and names become the
+// list of numbers that the job keeps. `r`: who asks. HTH_ENOENT, HTH_EINVAL.
+hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *r, json_t *args);
+// hth_train_wait_look finds out what an entry waits for (entry->gate). HTH_ECANCELED: a job that it
+// was to follow has not finished, and never will.
+hth_err hth_train_wait_look(hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_wait_again has a job that failed tried again later, if that may be of use.
+bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_err err);
+// hth_train_wait_why says why a job waits, in one sentence, and for about how many seconds; NAN:
+// that is not known.
+double hth_train_wait_why(const hth_train_queue *queue, const hth_train_entry *entry,
+                          char why[HTH_CHECKPOINT_NOTE]);
+
+// train_record.c
+// hth_train_entry_number gives a job a number that has none, and opens its log.
+void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_entry_state notes in a job's record and its log that it is in another state. why: may
+// be NULL.
+void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry, const char *word,
+                           const char *why);
+// hth_train_entry_log adds a line to its log, which its next state writes to the store.
+void hth_train_entry_log(hth_train_entry *entry, const char *level, const char *text);
+// hth_train_entry_step logs a step, now and then.
+void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t done, uint64_t total);
+
+// train_turn.c
+// hth_train_turn_next returns the job whose step comes next, NULL: none is at work.
+hth_train_entry *hth_train_turn_next(hth_train_queue *queue);
+// hth_train_turn_ran charges a step of the job that took took_ns. One of more than a minute counts
+// as a minute: nobody pays for a clock that leaps, or a machine that was stopped.
+void hth_train_turn_ran(hth_train_queue *queue, hth_train_entry *entry, uint64_t took_ns);
+
+// train_row.c
+// hth_train_row_mine tells whether a job of that tenant's is one that `r` may be told about, and
+// may change.
+bool hth_train_row_mine(const hth_request *r, const char *tenant);
+// hth_train_row_word is the state of a job in the queue.
+const char *hth_train_row_word(const hth_train_entry *e);
+// hth_train_row_get describes the job of that name: at work, waiting, in the store only, or ended;
+// with `history` its losses. *out is the caller's. HTH_ENOENT; HTH_EDENIED: another tenant's.
+hth_err hth_train_row_get(hth_train_queue *q, const hth_request *r, const char *job, bool history,
+                          json_t **out);
 // hth_train_queue_may: HTH_EDENIED, the job (in the queue, or its checkpoint) is another tenant's
 // than who asks; HTH_ENOENT: there is none of that name.
 hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
@@ -60,5 +156,8 @@ hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
 // hth_train_queue_record keeps the record of a job that ends now, while its last state is there.
 void hth_train_queue_record(hth_train_queue *queue, const char *job, const char *word,
                             const char *why);
+// hth_train_queue_replaced keeps the record of a job by its checkpoint `doc`, which goes.
+void hth_train_queue_replaced(const hth_train_queue *queue, const char *job, const json_t *doc,
+                              const char *why);
 
 #endif

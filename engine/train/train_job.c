@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "runtime/redact.h"
 #include "runtime/catalog.h"
 #include "engine/serve/version_swap.h"
@@ -47,12 +48,43 @@ static json_t *job_held_out(const hth_train_job *j)
     return out;
 }
 
+// job_ran_ms is how much of its time limit the job has used.
+static uint64_t job_ran_ms(const hth_train_job *j)
+{
+    return j->ran_ms + (j->first_ns > 0 ? (hth_now_ns() - j->first_ns) / 1000000u : 0);
+}
+
+// job_save begins a checkpoint. One that is due by time may stop the job for a twentieth of its
+// time at most: where nothing can be copied, writing takes as long as the file system does.
 static hth_err job_save(hth_train_job *j)
 {
-    hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j)};
+    hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j), job_ran_ms(j)};
+    uint64_t start_ns = hth_now_ns();
     hth_err err = hth_checkpointer_save(j->writer, &j->spec, j->trainer, &c);
+    uint64_t now_ns = hth_now_ns(), stopped_ns = now_ns - start_ns;
+    uint64_t every_ns = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
+    j->due_ns = now_ns + (every_ns > 20 * stopped_ns ? every_ns : 20 * stopped_ns);
     json_decref(c.held_out);
     return err;
+}
+
+static void job_log(const hth_train_job *j, const char *level, const char *text)
+{
+    if (j->events.log != NULL) {
+        j->events.log(j->events.ctx, level, text);
+    }
+}
+
+// job_saved notes that the checkpoint of step `saved` is written.
+static void job_saved(hth_train_job *j, int64_t saved)
+{
+    char text[80];
+    if (saved > j->saved) {
+        j->saved = saved;
+        j->trouble[0] = 0;
+        snprintf(text, sizeof text, "checkpoint of step %lld written", (long long)saved);
+        job_log(j, "info", text);
+    }
 }
 
 hth_err hth_train_job_save(hth_train_job *job)
@@ -60,7 +92,9 @@ hth_err hth_train_job_save(hth_train_job *job)
     int64_t saved;
     (void)hth_checkpointer_wait(job->writer, &saved); // another one is written now
     HTH_TRY(job_save(job));
-    return hth_checkpointer_wait(job->writer, &saved);
+    HTH_TRY(hth_checkpointer_wait(job->writer, &saved));
+    job_saved(job, saved);
+    return HTH_OK;
 }
 
 // job_warn says something about the job to who waits for it and who listens; without paths, for
@@ -73,6 +107,7 @@ static void job_warn(const hth_train_job *j, const char *text)
     char *line = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     hth_log(WARN, SERVER, "train", "%s", text);
+    job_log(j, "warning", cleared);
     if (line != NULL && j->r->progress != NULL) {
         j->r->progress(j->r, line, (uint64_t)j->step, (uint64_t)j->steps);
     }
@@ -102,18 +137,41 @@ static void job_wrote(hth_train_job *j, hth_err err)
     }
 }
 
+// job_written looks what became of the checkpoint that was begun last; false: it is being written.
+static bool job_written(hth_train_job *j)
+{
+    int64_t saved;
+    hth_err err;
+    if (j->writing) {
+        if (!hth_checkpointer_poll(j->writer, &saved, &err)) {
+            return false;
+        }
+        j->writing = false;
+        job_wrote(j, err);
+        job_saved(j, saved);
+    }
+    return true;
+}
+
+// job_checkpoint makes a checkpoint where one is due: by the number of steps, or by time, unless
+// the one before is still being written.
 static hth_err job_checkpoint(hth_train_job *j)
 {
     int64_t saved;
-    if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
+    bool counted = j->spec.checkpoint > 0 && (j->at == 0 || j->step % j->spec.checkpoint == 0);
+    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && hth_now_ns() >= j->due_ns;
+    bool idle = job_written(j);
+    if (!counted && !(timed && idle)) {
         return HTH_OK;
     }
-    job_wrote(j, hth_checkpointer_wait(j->writer, &saved)); // the one before
-    if (saved > j->saved) {
-        j->saved = saved;
-        j->trouble[0] = 0;
+    if (!idle) {
+        j->writing = false;
+        job_wrote(j, hth_checkpointer_wait(j->writer, &saved)); // the one before
+        job_saved(j, saved);
     }
-    job_wrote(j, job_save(j));
+    hth_err err = job_save(j);
+    j->writing = err == HTH_OK;
+    job_wrote(j, err);
     return HTH_OK;
 }
 
@@ -147,7 +205,7 @@ static void job_ends(const hth_train_job *j, json_t *doc)
 json_t *hth_train_job_state(const hth_train_job *job)
 {
     json_t *doc = hth_checkpoint_doc(
-        &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out});
+        &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out, 0});
     if (job->version > 0) {
         json_object_set_new(doc, "version", json_integer(job->version));
         job_ends(job, doc);
@@ -156,13 +214,30 @@ json_t *hth_train_job_state(const hth_train_job *job)
 }
 
 // By the steps since it goes on here, evaluations, checkpoints and other jobs' turns included.
+double hth_train_job_seconds_left(const hth_train_job *job)
+{
+    double left = (double)(job->steps - job->step);
+    int64_t steps = job->step - job->first;
+    if (job->first_ns == 0 || steps == 0) {
+        return hth_trainer_predicted_us(job->trainer) / 1e6 * left;
+    }
+    return (double)(hth_now_ns() - job->first_ns) / 1e9 / (double)steps * left;
+}
+
 static json_t *job_seconds_left(const hth_train_job *j)
 {
-    double passed = (double)(hth_now_ns() - j->first_ns) / 1e9;
-    int64_t steps = j->step - j->first;
-    return j->first_ns > 0 && steps > 0
-               ? json_real(passed / (double)steps * (double)(j->steps - j->step))
-               : json_null();
+    return j->first_ns > 0 && j->step > j->first ? json_real(hth_train_job_seconds_left(j))
+                                                 : json_null();
+}
+
+const json_t *hth_train_job_arguments(const hth_train_job *job)
+{
+    return job->args;
+}
+
+void hth_train_job_number(hth_train_job *job, uint64_t id)
+{
+    json_object_set_new(job->args, "id", json_integer((json_int_t)id));
 }
 
 json_t *hth_train_job_times(const hth_train_job *job)
@@ -195,7 +270,7 @@ int64_t hth_train_job_saved(const hth_train_job *job)
 static const char *job_kept(const hth_train_job *j, char text[80])
 {
     int64_t saved = hth_train_job_saved(j);
-    if (saved < 0) {
+    if (saved < 1) {
         return "nothing is saved";
     }
     snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)saved);
@@ -263,7 +338,8 @@ static hth_err job_answer(hth_train_job *j, bool *done)
     *done = true;
     j->version = version;
     hth_version_swap_settle(j->ms, name); // who waits for the job finds its result served
-    HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
+    (void)hth_train_job_saved(j);         // one may be being written
+    HTH_TRY(hth_checkpoint_drop(j->ms->store, &j->spec));
     json_array_foreach(j->history, i, v)
     {
         ms_sum += json_number_value(json_array_get(v, 1));
@@ -282,11 +358,28 @@ static hth_err job_answer(hth_train_job *j, bool *done)
     return j->r->json != NULL ? HTH_OK : no_memory();
 }
 
-static hth_err job_canceled(const hth_train_job *j)
+// job_canceled ends a job. whole: between two steps, so that a checkpoint can be made of it.
+static hth_err job_canceled(hth_train_job *j, bool whole)
 {
     char kept[80];
+    if (whole && j->step > 0 && hth_train_job_save(j) != HTH_OK) {
+        job_wrote(j, HTH_EIO);
+    }
     return hth_fail(HTH_ECANCELED, "canceled after step %lld: %s", (long long)j->step,
                     job_kept(j, kept));
+}
+
+// job_limited ends a job whose time is over; one that is resumed has all of it again.
+static hth_err job_limited(hth_train_job *j)
+{
+    char kept[80];
+    j->ran_ms = 0;
+    j->first_ns = 0;
+    if (hth_train_job_save(j) != HTH_OK) {
+        job_wrote(j, HTH_EIO);
+    }
+    return hth_fail(HTH_ETIMEDOUT, "time limit: %g s are over after step %lld of %lld; %s",
+                    j->spec.time_limit, (long long)j->step, (long long)j->steps, job_kept(j, kept));
 }
 
 static double job_memory(const hth_train_job *j, const char *key)
@@ -360,7 +453,7 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
     bool whole;
     hth_err err = hth_evaluator_slice(j->evaluator[j->evaluating], &whole, &found);
     if (err != HTH_OK) {
-        return err == HTH_ECANCELED ? job_canceled(j) : err;
+        return err == HTH_ECANCELED ? job_canceled(j, true) : err;
     }
     if (!whole) {
         return HTH_OK;
@@ -413,6 +506,8 @@ static hth_err job_step(hth_train_job *j, bool *done)
     if (j->first_ns == 0) {
         j->first_ns = hth_now_ns();
         j->first = j->step;
+        j->due_ns =
+            j->first_ns + (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
     }
     if (j->at == 0) {
         hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
@@ -424,7 +519,7 @@ static hth_err job_step(hth_train_job *j, bool *done)
     uint64_t start_ns = hth_now_ns();
     hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);
     if (err != HTH_OK && err != HTH_EINVAL) {
-        return err == HTH_ECANCELED ? job_canceled(j) : err;
+        return err == HTH_ECANCELED ? job_canceled(j, false) : err;
     }
     if (err != HTH_OK || !isfinite(loss)) {
         return job_lost(j, err, loss);
@@ -454,7 +549,11 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done)
 {
     *done = false;
     if (job->r->canceled) {
-        return job_canceled(job);
+        return job_canceled(job, true);
+    }
+    if (job->spec.time_limit > 0 && job->step < job->steps &&
+        (double)job_ran_ms(job) >= 1e3 * job->spec.time_limit) {
+        return job_limited(job);
     }
     if (job->evaluating < job->n_evaluators) {
         return job_evaluate(job, done);

@@ -27,6 +27,9 @@ struct hth_train_job {
     // why the last checkpoint could not be written, "": it could; or why the result cannot
     char trouble[HTH_CHECKPOINT_NOTE];
     int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
+    bool writing;     // one was begun, and what became of it is not known yet
+    uint64_t due_ns;  // when the next one is due by time
+    uint64_t ran_ms;  // of its time limit, before its first step here
     bool stuck;       // all steps are made, and the result is nowhere but here
     bool early;       // it ends before its last step: no epoch was better for spec.patience
     json_t *history;  // [[loss, ms, lr], ..]

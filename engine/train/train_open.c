@@ -136,7 +136,7 @@ static hth_err job_check_capacity(hth_train_job *j)
 // Goes on where the last checkpoint was made, the order of its epoch included.
 static hth_err job_resume(hth_train_job *j)
 {
-    hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out};
+    hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out, 0};
     int64_t per_epoch = j->steps / j->spec.epochs;
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
@@ -148,6 +148,7 @@ static hth_err job_resume(hth_train_job *j)
             "job '%s' has no checkpoint to resume from; without --resume it starts over", name);
     }
     j->begun = c.step;
+    j->ran_ms = c.ran_ms;
     j->step = c.step = c.step > 0 ? c.step : 0;
     j->epoch = c.step / per_epoch;
     j->at = c.step % per_epoch * j->spec.batch;
@@ -171,8 +172,9 @@ static void job_settle(hth_train_job *j)
         hth_checkpoint_find(j->ms->store, name, &doc) == HTH_OK) {
         json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
         json_t *precision = json_object_get(json_object_get(doc, "job"), "precision");
+        bool begun = json_integer_value(json_object_get(doc, "step")) > 0;
         json_object_set(j->args, "parts", parts); // nothing, where there is none
-        if (!precise) {
+        if (!precise && begun) {
             json_object_set_new(j->args, "precision",
                                 precision != NULL ? json_incref(precision) : json_string("fp32"));
         }

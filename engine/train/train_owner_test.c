@@ -3,6 +3,8 @@
 // role 'admin'. At work, paused, left behind in the store, and ended.
 #include "tests/rig/train_job.h"
 
+#include "runtime/checkpoint_index.h"
+
 static void as(const char *tenant, bool admin)
 {
     as_tenant = tenant;
@@ -50,6 +52,7 @@ static void nothing_for_others(fixture *f)
     denied(f, "pause", "{\"job\": \"result\"}");
     denied(f, "resume", "{\"job\": \"result\", \"budget\": \"50%\"}");
     denied(f, "cancel", "{\"job\": \"result\"}");
+    denied(f, "logs", "{\"job\": \"result\"}");
     denied(f, "train", "{\"job\": \"result\"}");
     denied(f, "train", "{\"model\": \"mlp_sgd\", \"save-as\": \"result\"}");
     json_t *bars = ask(f, "timeline", "{}", &err);
@@ -58,6 +61,26 @@ static void nothing_for_others(fixture *f)
     json_decref(bars);
     as("alice", false);
     assert_int_equal(listed(f, "alice"), 1);
+}
+
+// Of others' jobs in the queue it is told that they are there, and what they hold; not what they
+// are. Who may see all, may ask for its own.
+static void something_runs(fixture *f, size_t n)
+{
+    hth_err err;
+    json_t *rows = ask(f, "jobs", "{\"all\": true}", &err);
+    assert_ok(err);
+    assert_int_equal(json_array_size(rows), n);
+    const json_t *row = json_array_get(rows, 0);
+    if (n > 0) {
+        assert_int_equal(json_object_size(row), 6);
+        assert_string_equal(json_string_value(json_object_get(row, "state")), "running");
+        assert_true(json_integer_value(json_object_get(row, "memory_bytes")) > 0);
+        assert_true(json_is_null(json_object_get(row, "job")));
+        assert_true(json_is_null(json_object_get(row, "id")));
+        assert_true(json_is_null(json_object_get(row, "tenant")));
+    }
+    json_decref(rows);
 }
 
 // The same in every state of a job.
@@ -76,6 +99,18 @@ static void test_states(void **state)
     as("alice", false);
     train_three_steps(&f, &w, text);
     nothing_for_others(&f); // at work
+    as("bob", false);
+    something_runs(&f, 1);
+    as("carol", true);
+    assert_int_equal(listed(&f, "alice"), 1);
+    json_t *own = ask(&f, "jobs", "{\"mine\": true}", &err);
+    assert_int_equal(json_array_size(own), 0);
+    json_decref(own);
+    as("alice", false);
+    own = ask(&f, "logs", "{\"job\": \"result\"}", &err);
+    assert_ok(err);
+    assert_true(json_array_size(json_object_get(own, "lines")) > 2);
+    json_decref(own);
     allowed(&f, "job", "{\"job\": \"result\", \"budget\": \"90%\"}", "running");
     allowed(&f, "pause", "{\"job\": \"result\"}", "paused");
     nothing_for_others(&f);
@@ -88,11 +123,16 @@ static void test_states(void **state)
     hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
     nothing_for_others(&f); // in the store
+    as("bob", false);
+    something_runs(&f, 0);
+    as("alice", false);
     allowed(&f, "cancel", "{\"job\": \"result\"}", "canceled");
     as("bob", false);
     assert_int_equal(listed(&f, "bob"), 0); // ended
     assert_null(ask(&f, "job", "{\"job\": \"result\"}", &err));
     assert_err(err, HTH_EDENIED, "belongs to another tenant");
+    denied(&f, "train", "{\"model\": \"mlp_sgd\", \"save-as\": \"result\"}"); // it can go on
+    assert_ok(hth_checkpoint_rm(f.store, "result"));
     json_decref(train(&f, arguments_of(&mlp, data, "{}", want), &err)); // the name is free again
     assert_ok(err);
     assert_int_equal(listed(&f, "bob"), 1);

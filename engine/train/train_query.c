@@ -8,46 +8,12 @@
 #include "base/log.h"
 #include "engine/train/train_ended.h"
 #include "engine/train/train_entry_impl.h"
-#include "engine/train/train_eval.h"
+#include "runtime/job_index.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// ---- whose jobs
-
-// query_mine tells whether a job of that tenant's is one that `r` may be told about, and may
-// change.
-static bool query_mine(const hth_request *r, const char *tenant)
-{
-    return r->admin || r->tenant == NULL || (tenant != NULL && strcmp(tenant, r->tenant) == 0);
-}
-
-static hth_err query_others(const char *job)
-{
-    return hth_fail(HTH_EDENIED,
-                    "job '%s' belongs to another tenant: only that tenant, or the role 'admin', "
-                    "may see or change it",
-                    job);
-}
-
-hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
-                            const hth_request *request)
-{
-    const hth_train_entry *e = hth_train_queue_find(queue, job);
-    json_t *doc = NULL;
-    char tenant[HTH_TENANT] = "";
-    if (e != NULL) {
-        return query_mine(request, e->of) ? HTH_OK : query_others(job);
-    }
-    hth_err err = hth_checkpoint_find(queue->ms->store, job, &doc);
-    if (err == HTH_OK) {
-        hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
-    }
-    json_decref(doc);
-    return err == HTH_OK && !query_mine(request, tenant) ? query_others(job) : err;
-}
 
 // query_may: what has no checkpoint and is not in the queue is nobody's so far.
 static hth_err query_may(const hth_train_queue *q, const char *job, const hth_request *r)
@@ -56,198 +22,171 @@ static hth_err query_may(const hth_train_queue *q, const char *job, const hth_re
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-// query_ended_may is the same for the row of a job that has ended.
-static hth_err query_ended_may(const json_t *row, const char *job, const hth_request *r)
+// ---- lists
+
+// jobs_unnamed is all that is told of others' jobs: that there is one, its state, and what it holds
+// of the device.
+static json_t *jobs_unnamed(const hth_train_entry *e)
 {
-    const char *tenant = json_string_value(json_object_get(row, "tenant"));
-    return query_mine(r, tenant) ? HTH_OK : query_others(job);
+    json_t *times = e->work != NULL ? hth_train_job_times(e->work) : NULL;
+    json_t *row = json_pack("{s:n, s:n, s:n, s:s, s:O?, s:n}", "id", "job", "tenant", "state",
+                            hth_train_row_word(e), "memory_bytes",
+                            json_object_get(times, "memory_bytes"), "ended_ns");
+    json_decref(times);
+    return row;
 }
 
-// ---- rows
-
-// Where a job stands: at work, or when it made its last checkpoint. HTH_ENOENT: neither.
-static hth_err query_state(const hth_train_queue *q, const char *job, json_t **out)
-{
-    if (!hth_train_entry_works(q, hth_train_queue_find(q, job))) {
-        return hth_checkpoint_find(q->ms->store, job, out);
-    }
-    *out = hth_train_job_state(hth_train_queue_find(q, job)->work);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
-}
-
-// A job's row from where it stands, which may be NULL. All rows have the same keys.
-static json_t *job_row(const char *job, const char *tenant, const char *word, const json_t *state,
-                       const char *why)
-{
-    const json_t *losses = json_object_get(state, "history");
-    const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
-    const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
-    const json_t *asked = json_object_get(state, "job");
-    return json_pack("{s:O?, s:s, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}",
-                     "id", json_object_get(asked, "id"), "job", job, "tenant", tenant, "state",
-                     word, "model", json_object_get(asked, "model"), "step",
-                     json_object_get(state, "step"), "steps", json_object_get(state, "steps"),
-                     "loss", json_array_get(last, 0), "held_out_loss",
-                     json_object_get(held, "loss"), "accuracy", json_object_get(held, "accuracy"),
-                     "version", json_object_get(state, "version"), "ended_ns", "why",
-                     why != NULL && why[0] != 0 ? why : NULL);
-}
-
-// query_tenant is whose a job is that is in the queue, or stands like this.
-static void query_tenant(const hth_train_entry *e, const json_t *state, char out[HTH_TENANT])
-{
-    if (e != NULL) {
-        snprintf(out, HTH_TENANT, "%s", e->of);
-    } else {
-        hth_checkpoint_tenant(json_object_get(state, "job"), out);
-    }
-}
-
-void hth_train_queue_record(hth_train_queue *queue, const char *job, const char *word,
-                            const char *why)
-{
-    json_t *state = NULL;
-    const hth_train_entry *e = hth_train_queue_find(queue, job);
-    hth_err err = query_state(queue, job, &state);
-    if (err == HTH_ENOENT && e != NULL) { // it never came to a step here: what was asked for
-        state = json_pack("{s:o?}", "job", json_loads(e->r->arguments, 0, NULL));
-        err = HTH_OK;
-    }
-    if (err == HTH_OK) {
-        char tenant[HTH_TENANT];
-        query_tenant(e, state, tenant);
-        json_t *row = job_row(job, tenant, word, state, why);
-        err = hth_ended_add(queue->ms->store, row, state);
-        json_decref(row);
-    }
-    json_decref(state);
-    if (err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
-    }
-}
-
-static const char *job_word(const hth_train_queue *q, const hth_train_entry *e, char *note)
-{
-    if (e == NULL && strcmp(note, HTH_TRAIN_PAUSED) == 0) {
-        note[0] = 0;
-        return "paused";
-    }
-    if (e != NULL && e->work == NULL && !e->paused && e->tried > 0) {
-        snprintf(note, HTH_CHECKPOINT_NOTE, "%s", e->why);
-        return HTH_TRAIN_QUEUED;
-    }
-    if (e == NULL) {
-        return "stopped";
-    }
-    if (e->paused) {
-        return "paused";
-    }
-    return e->work != NULL ? "running" : "waiting";
-}
-
-// One job: at work, waiting, in the store only, or ended.
-static hth_err job_describe(hth_train_queue *q, const hth_request *r, const char *job, bool history,
-                            json_t **out)
-{
-    json_t *state = NULL;
-    char note[HTH_CHECKPOINT_NOTE] = "";
-    const hth_train_entry *e = hth_train_queue_find(q, job);
-    hth_err err = query_state(q, job, &state);
-    if (err != HTH_OK && e == NULL) {
-        HTH_TRY(err == HTH_ENOENT ? hth_ended_find(q->ms->store, job, history, out) : err);
-        err = query_ended_may(*out, job, r);
-        if (err != HTH_OK) {
-            json_decref(*out);
-        }
-        return err;
-    }
-    char tenant[HTH_TENANT];
-    query_tenant(e, state, tenant);
-    if (!query_mine(r, tenant)) {
-        json_decref(state);
-        return query_others(job);
-    }
-    if (e == NULL) {
-        hth_checkpoint_note_get(q->ms->store, job, note);
-    }
-    const char *word = job_word(q, e, note);
-    if (e != NULL && e->work != NULL) {
-        snprintf(note, sizeof note, "%s", hth_train_job_trouble(e->work));
-    }
-    *out = job_row(job, tenant, word, state, note);
-    if (e != NULL && e->id > 0) { // has no step yet, perhaps
-        json_object_set_new(*out, "id", json_integer(e->id));
-    }
-    if (history && state != NULL) {
-        json_object_set(*out, "history", json_object_get(state, "history"));
-        json_object_set(*out, "held_out", json_object_get(state, "held_out"));
-        hth_train_details(state, *out);
-    }
-    json_decref(state);
-    return HTH_OK;
-}
-
-static hth_err query_jobs(hth_train_queue *q, const hth_request *r, const char *none, json_t *args,
-                          json_t **out)
+// jobs_has tells whether a list has the job of that number.
+static bool jobs_has(const json_t *list, const json_t *id)
 {
     size_t i;
-    json_t *row, *names, *name, *ended = json_array();
-    HTH_TRY(hth_checkpoint_list(q->ms->store, &names));
-    *out = json_array();
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
-        if (job_describe(q, r, e->job, false, &row) == HTH_OK) {
-            json_array_append_new(*out, row);
+    json_t *row;
+    json_array_foreach((json_t *)list, i, row)
+    {
+        if (json_is_integer(id) && json_equal(json_object_get(row, "id"), id)) {
+            return true;
         }
+    }
+    return false;
+}
+
+// jobs_ended adds the jobs that have ended; `kept` names those of them that can be resumed.
+static void jobs_ended(json_t *list, const json_t *ended, const json_t *kept,
+                       const hth_request *asks)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach((json_t *)ended, i, row)
+    {
+        const json_t *id = json_object_get(row, "id");
+        if (!jobs_has(list, id) &&
+            hth_train_row_mine(asks, json_string_value(json_object_get(row, "tenant")))) {
+            json_object_set_new(row, "resumable", json_boolean(jobs_has(kept, id)));
+            json_array_append(list, row);
+        }
+    }
+}
+
+// jobs_stored adds the jobs that are in the store only. What ended with a checkpoint is told of
+// from its record, which has no losses to read; those go to `kept`.
+static void jobs_stored(hth_train_queue *q, const hth_request *asks, const json_t *ended,
+                        json_t *list, json_t *kept)
+{
+    size_t i;
+    json_t *names, *name, *args, *row;
+    char note[HTH_CHECKPOINT_NOTE];
+    if (hth_checkpoint_list(q->ms->store, &names) != HTH_OK) {
+        return;
     }
     json_array_foreach(names, i, name)
     {
         const char *job = json_string_value(name);
-        if (hth_train_queue_find(q, job) == NULL &&
-            job_describe(q, r, job, false, &row) == HTH_OK) {
-            json_array_append_new(*out, row);
+        if (hth_train_queue_find(q, job) != NULL ||
+            hth_checkpoint_args(q->ms->store, job, &args) != HTH_OK) {
+            continue;
         }
+        const json_t *id = json_object_get(args, "id");
+        hth_checkpoint_note_get(q->ms->store, job, note);
+        if (note[0] != 0 && strcmp(note, HTH_TRAIN_PAUSED) != 0 && jobs_has(ended, id)) {
+            json_array_append_new(kept, json_pack("{s:O}", "id", id));
+        } else if (hth_train_row_get(q, asks, job, false, &row) == HTH_OK) {
+            json_array_append_new(list, row);
+        }
+        json_decref(args);
     }
     json_decref(names);
-    hth_err err = hth_ended_list(q->ms->store, ended);
-    json_array_foreach(ended, i, row)
-    {
-        if (query_mine(r, json_string_value(json_object_get(row, "tenant")))) {
-            json_array_append(*out, row);
+}
+
+// "mine": only the caller's own, also where it may see others'. "all": of others', too, that they
+// are there.
+static hth_err query_jobs(hth_train_queue *q, const hth_request *r, const char *none, json_t *args,
+                          json_t **out)
+{
+    json_t *row, *ended = json_array(), *kept = json_array();
+    bool all = json_is_true(json_object_get(args, "all"));
+    hth_request asks = *r; // by what it is to be told
+    asks.admin = r->admin && !json_is_true(json_object_get(args, "mine"));
+    *out = json_array();
+    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+        if (hth_train_row_get(q, &asks, e->job, false, &row) == HTH_OK) {
+            json_array_append_new(*out, row);
+        } else if (all) {
+            json_array_append_new(*out, jobs_unnamed(e));
         }
     }
+    hth_err err = hth_ended_list(q->ms->store, ended);
+    if (err == HTH_OK) {
+        jobs_stored(q, &asks, ended, *out, kept);
+        jobs_ended(*out, ended, kept, &asks);
+    } else {
+        json_decref(*out);
+    }
+    json_decref(kept);
     json_decref(ended);
     return err;
 }
 
-// The row of a job that has not ended.
+// ---- changes
+
+// The row of a job that has not ended, or can be resumed.
 static hth_err job_live(hth_train_queue *q, const hth_request *r, const char *job, json_t **out)
 {
-    HTH_TRY(job_describe(q, r, job, false, out));
-    if (json_is_null(json_object_get(*out, "ended_ns"))) {
+    HTH_TRY(hth_train_row_get(q, r, job, false, out));
+    if (json_is_null(json_object_get(*out, "ended_ns")) ||
+        json_is_true(json_object_get(*out, "resumable"))) {
         return HTH_OK;
     }
     json_decref(*out);
     return hth_fail(HTH_EINVAL, "job '%s' has ended already", job);
 }
 
+// cancel_stored cancels a job that is nothing but its checkpoint.
+static hth_err cancel_stored(hth_train_queue *q, const char *job, const json_t *row,
+                             const char *why)
+{
+    json_int_t id = json_integer_value(json_object_get(row, "id"));
+    HTH_TRY(hth_job_index_set(q->ms->store, (uint64_t)id,
+                              json_pack("{s:s, s:s, s:I}", "state", "canceled", "why", why, "ended",
+                                        (json_int_t)hth_job_index_now())));
+    hth_train_queue_record(q, job, "canceled", why);
+    hth_checkpoint_note_set(q->ms->store, job, why);
+    return json_integer_value(json_object_get(row, "step")) > 0
+               ? HTH_OK
+               : hth_checkpoint_rm(q->ms->store, job);
+}
+
+// A canceled job keeps a checkpoint of where it stands.
 static hth_err query_cancel(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
                             json_t **out)
 {
+    char why[HTH_CHECKPOINT_JOB + 80];
     hth_train_entry *e = hth_train_queue_find(q, job);
     HTH_TRY(job_live(q, r, job, out));
-    json_object_set_new(*out, "state", json_string("canceled"));
-    if (!json_is_null(json_object_get(*out, "step"))) { // else it never began
-        hth_train_queue_record(q, job, "canceled", NULL);
-    }
-    if (e != NULL) {
-        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' was canceled", job),
-                            "canceled");
-    }
-    hth_err err = hth_checkpoint_rm(q->ms->store, job);
-    if (err != HTH_OK) {
+    json_int_t step = json_integer_value(json_object_get(*out, "step"));
+    if (strcmp(json_string_value(json_object_get(*out, "state")), "canceled") == 0) {
         json_decref(*out);
+        return hth_fail(HTH_EINVAL, "job '%s' has ended already", job);
     }
-    return err;
+    bool saved =
+        step > 0 && (e == NULL || e->work == NULL || hth_train_job_save(e->work) == HTH_OK);
+    if (step > 0 && !saved) {
+        hth_log(WARN, SERVER, "train", "job '%s' is canceled: %s", job, hth_err_detail());
+    }
+    snprintf(why, sizeof why,
+             saved ? "job '%s' was canceled after step %lld, which is saved"
+                   : "job '%s' was canceled",
+             job, (long long)step);
+    json_object_set_new(*out, "state", json_string("canceled"));
+    if (e == NULL) {
+        hth_err err = cancel_stored(q, job, *out, why);
+        if (err != HTH_OK) {
+            json_decref(*out);
+        }
+        return err;
+    }
+    hth_err err = hth_fail(HTH_ECANCELED, "%s", why);
+    hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+    return HTH_OK;
 }
 
 // A job at work becomes its checkpoint; one that waits just does not have its turn.
@@ -271,11 +210,13 @@ static hth_err query_pause(hth_train_queue *q, const hth_request *r, const char 
         q->freed++;
     }
     e->paused = true;
+    hth_train_entry_number(q, e);
+    hth_train_entry_state(q, e, HTH_TRAIN_PAUSED, NULL);
     hth_train_queue_event(q, job, HTH_TRAIN_PAUSED);
     if (e->r->progress != NULL) {
         e->r->progress(e->r, HTH_TRAIN_PAUSED, 0, 1);
     }
-    return job_describe(q, r, job, false, out);
+    return hth_train_row_get(q, r, job, false, out);
 }
 
 static hth_err query_resume(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
@@ -298,11 +239,14 @@ static hth_err query_resume(hth_train_queue *q, const hth_request *r, const char
         json_decref(*out);
         return err;
     }
+    e = hth_train_queue_find(q, job);
     if (e != NULL) {
         e->paused = false;
+        hth_train_entry_number(q, e);
+        hth_train_entry_state(q, e, "waiting", "resumed");
     }
     hth_train_queue_event(q, job, "waiting");
-    return job_describe(q, r, job, false, out);
+    return hth_train_row_get(q, r, job, false, out);
 }
 
 // A job at work is planned again; one that waits will be planned so.
@@ -317,16 +261,7 @@ static hth_err job_budget(hth_train_queue *q, const char *job, const char *budge
         q->freed++;
         return hth_train_job_budget(e->work, budget);
     }
-    json_t *args = json_loads(e->r->arguments != NULL ? e->r->arguments : "", 0, NULL);
-    json_object_set_new(args, "budget", json_string(budget));
-    char *text = json_dumps(args, JSON_COMPACT);
-    json_decref(args);
-    if (text == NULL) {
-        return hth_fail(HTH_EINVAL, "job '%s' has no arguments to change", job);
-    }
-    free(e->arguments);
-    e->arguments = text;
-    e->r->arguments = text;
+    HTH_TRY(hth_train_entry_set(e, "budget", json_string(budget)));
     e->tried = 0;
     return HTH_OK;
 }
@@ -350,7 +285,7 @@ static hth_err query_job(hth_train_queue *q, const hth_request *r, const char *j
         json_decref(*out);
         HTH_TRY(job_budget(q, job, budget));
     }
-    HTH_TRY(job_describe(q, r, job, true, out));
+    HTH_TRY(hth_train_row_get(q, r, job, true, out));
     if (hth_train_entry_works(q, hth_train_queue_find(q, job))) {
         const json_t *m = hth_train_job_memory(hth_train_queue_find(q, job)->work);
         json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
@@ -366,15 +301,39 @@ static hth_err query_job(hth_train_queue *q, const hth_request *r, const char *j
     return HTH_OK;
 }
 
+// "after": the number of the last line that the caller has; "max": how many it wants.
+static hth_err query_logs(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
+                          json_t **out)
+{
+    json_t *row;
+    const json_t *most = json_object_get(args, "max");
+    json_int_t after = json_integer_value(json_object_get(args, "after"));
+    HTH_TRY(hth_train_row_get(q, r, job, false, &row));
+    json_int_t id = json_integer_value(json_object_get(row, "id"));
+    json_decref(row);
+    if (most != NULL && json_integer_value(most) < 1) {
+        return hth_fail(HTH_EINVAL, "'max' must be a number of lines, 1 at least");
+    }
+    size_t max = most != NULL ? (size_t)json_integer_value(most) : SIZE_MAX;
+    const hth_train_entry *e = hth_train_queue_find(q, job);
+    hth_train_log *log = NULL;
+    if (e == NULL || e->log == NULL) {
+        HTH_TRY(hth_train_log_open(q->ms->store, (uint64_t)id, &log));
+    }
+    *out = hth_train_log_lines(log != NULL ? log : e->log, after, max);
+    hth_train_log_close(log);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job's log");
+}
+
 // The job that had a step measured last. There may be none: then there are no bars.
 static hth_err query_timeline(hth_train_queue *q, const hth_request *r, const char *none,
                               json_t *args, json_t **out)
 {
-    bool mine = q->timeline != NULL && query_mine(r, q->timeline_tenant);
+    bool mine = q->timeline != NULL && hth_train_row_mine(r, q->timeline_tenant);
     const hth_timeline *last = mine ? q->timeline : NULL;
     const char *job = q->timeline_job;
     for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
-        if (e->timeline != NULL && query_mine(r, e->of) &&
+        if (e->timeline != NULL && hth_train_row_mine(r, e->of) &&
             hth_timeline_ns(e->timeline) > (last != NULL ? hth_timeline_ns(last) : 0)) {
             last = e->timeline;
             job = e->job;
@@ -390,13 +349,13 @@ static hth_err query_timeline(hth_train_queue *q, const hth_request *r, const ch
 static json_int_t query_id(const hth_train_queue *q, const char *job)
 {
     const hth_train_entry *e = hth_train_queue_find(q, job);
-    json_t *doc = NULL;
+    json_t *args = NULL;
     if (e != NULL) {
         return e->id;
     }
-    (void)hth_checkpoint_find(q->ms->store, job, &doc);
-    json_int_t id = json_integer_value(json_object_get(json_object_get(doc, "job"), "id"));
-    json_decref(doc);
+    (void)hth_checkpoint_args(q->ms->store, job, &args);
+    json_int_t id = json_integer_value(json_object_get(args, "id"));
+    json_decref(args);
     return id;
 }
 

@@ -92,5 +92,5 @@ hth_err hth_tenant_waits(hth_tenant *t)
 
 hth_err hth_tenant_trains(hth_tenant *t)
 {
-    return t == NULL ? HTH_OK : tenant_limited(t, "jobs", t->jobs, t->limits.jobs);
+    return t == NULL || t->limits.jobs > 0 ? HTH_OK : tenant_limited(t, "jobs", 0, 0);
 }

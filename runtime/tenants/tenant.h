@@ -12,13 +12,21 @@
 
 #define HTH_TENANTS_MOST 1024
 
+// What training steps took: of a tenant, or of one job.
+typedef struct hth_train_share {
+    double at;       // virtual time
+    uint64_t ran;    // number of the last step
+    uint64_t run_ns; // in all
+} hth_train_share;
+
 typedef struct hth_tenant {
     struct hth_tenant *next;
     char name[HTH_TENANT];
     hth_tenant_limits limits;
     hth_batch_flow flow; // its turns, and its requests that wait
     int jobs;            // in the queue of jobs
-    uint64_t refused;    // requests and jobs, for a limit
+    hth_train_share steps;
+    uint64_t refused; // requests and jobs, for a limit
 } hth_tenant;
 
 typedef struct hth_tenants {
@@ -35,8 +43,8 @@ void hth_tenants_fini(hth_tenants *t);
 // hth_tenant_of finds or makes a tenant; NULL: `t` is, or out of memory: without limits then. name
 // NULL: the server itself.
 hth_tenant *hth_tenant_of(hth_tenants *t, const char *name);
-// hth_tenant_waits: HTH_EBUSY: as many of its requests wait as may. hth_tenant_trains is the same
-// for jobs. NULL may always.
+// hth_tenant_waits: HTH_EBUSY: as many of its requests wait as may. hth_tenant_trains: HTH_EBUSY:
+// it may have no job at work, ever; one that is above the limit waits. NULL may always.
 hth_err hth_tenant_waits(hth_tenant *t);
 hth_err hth_tenant_trains(hth_tenant *t);
 

@@ -21,7 +21,7 @@ typedef struct hth_tenant_limits {
     double weight;        // of its engine time alongside others that wait; 1
     int64_t memory_bytes; // of the device, privately held
     int64_t waiting;      // requests
-    int64_t jobs;         // that train, wait to, or are paused
+    int64_t jobs;         // at work at once
     int64_t upload_bytes; // of tensors that it has uploaded, and no version uses yet
     int64_t store_bytes;  // of datasets
 } hth_tenant_limits;

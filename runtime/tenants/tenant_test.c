@@ -302,6 +302,20 @@ static void test_behind_own_pin(void **state)
     rig_close(&f);
 }
 
+// until_queued waits until a job is queued, for that reason.
+static void until_queued(fixture *f, const char *job, const char *why)
+{
+    char args[100];
+    snprintf(args, sizeof args, "{\"job\":\"%s\"}", job);
+    for (bool queued = false; !queued;) {
+        json_t *row = told(f, "job", args);
+        const char *said = json_string_value(json_object_get(row, "why"));
+        queued = strcmp(json_string_value(json_object_get(row, "state")), "queued") == 0 &&
+                 said != NULL && strcmp(said, why) == 0;
+        json_decref(row);
+    }
+}
+
 // Jobs by number, and by their memory.
 static void test_jobs(void **state)
 {
@@ -323,8 +337,11 @@ static void test_jobs(void **state)
     assert_err(request(&f, "alice", "train", text), HTH_EBUSY, ""); // the same one
     json_object_set_new(q, "save-as", json_string("other"));
     char *other = json_dumps(q, JSON_COMPACT);
-    assert_err(request(&f, "alice", "train", other), HTH_EBUSY,
-               "'alice' has 1 jobs, its limit is 1");
+    json_object_set_new(q, "save-as", json_string("third"));
+    char *third = json_dumps(q, JSON_COMPACT);
+    call queued = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = third, .tenant = "alice"}};
+    call_start(f.engine, &queued); // one more than may be at work
+    until_queued(&f, "third", "tenant 'alice' has 1 of 1 jobs running");
     assert_err(request(&f, "bob", "train", other), HTH_ETOOBIG, "tenant 'bob' may hold 4096 bytes");
     call small = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "carol"}};
     call_start(f.engine, &small); // planned for what it may have
@@ -336,12 +353,21 @@ static void test_jobs(void **state)
     }
     assert_in_range(has(&f, "carol", "memory_bytes"), 1, 144 * 1024);
     assert_true(has(&f, "alice", "memory_bytes") > 144 * 1024);
-    small.r.canceled = job.r.canceled = 1;
+    uint64_t held = (uint64_t)has(&f, "alice", "memory_bytes");
+    job.r.canceled = 1;
     assert_err(call_wait(&job), HTH_ECANCELED, "cancel");
+    while (has(&f, "alice", "memory_bytes") <= 0 && !call_finished(&queued)) { // its turn comes
+        usleep(1000);
+    }
+    assert_false(call_finished(&queued));
+    assert_true((uint64_t)has(&f, "alice", "memory_bytes") <= held);
+    small.r.canceled = queued.r.canceled = 1;
+    assert_err(call_wait(&queued), HTH_ECANCELED, "cancel");
     assert_err(call_wait(&small), HTH_ECANCELED, "cancel");
     assert_int_equal(has(&f, "alice", "jobs"), 0);
     free(text);
     free(other);
+    free(third);
     json_decref(q);
     rig_close(&f);
 }
@@ -381,10 +407,10 @@ static void test_jobs_that_go_on(void **state)
     call second = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "alice"}};
     call_start(f.engine, &second);
     until_has(&f, "alice", "jobs");
-    assert_err(request(&f, "alice", "resume", "{\"job\":\"result\"}"), HTH_EBUSY,
-               "'alice' has 1 jobs, its limit is 1");
-    assert_err(request_admin(&f, "bob", "resume", "{\"job\":\"result\",\"tenant\":\"bob\"}"),
-               HTH_EBUSY, "'alice' has 1 jobs, its limit is 1");
+    until_has(&f, "alice", "memory_bytes");
+    assert_ok(request(&f, "alice", "resume", "{\"job\":\"result\"}"));
+    until_queued(&f, "result", "tenant 'alice' has 1 of 1 jobs running");
+    assert_ok(request(&f, "alice", "pause", "{\"job\":\"result\"}"));
     second.r.canceled = 1;
     assert_err(call_wait(&second), HTH_ECANCELED, "");
     assert_err(request(&f, "bob", "resume", "{\"job\":\"result\",\"tenant\":\"bob\"}"), HTH_EDENIED,
@@ -413,12 +439,55 @@ static void test_jobs_that_go_on(void **state)
     rig_close(&f);
 }
 
+// Steps of jobs are charged by what they take: weights 3 and 1 are three quarters and one of the
+// time, of jobs whose steps take differently long.
+static void test_job_weights(void **state)
+{
+    fixture f;
+    char slow[200], quick[200];
+    double want[STEPS];
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &unet, slow);
+    prepare(&f, &mlp, quick);
+    limits_write(&f, "alice weight=3\nbob weight=1\n");
+    engine_again(&f, "cpu:mem=64MiB,threads=1");
+    json_t *q = arguments_of(&unet, slow, "{\"epochs\": 1000000, \"plan-ms\": 50}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call one = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "alice"}};
+    q = arguments_of(&mlp, quick, "{\"epochs\": 100000000, \"plan-ms\": 50, \"save-as\": \"b\"}",
+                     want);
+    char *other = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call two = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "bob"}};
+    call_start(f.engine, &one);
+    call_start(f.engine, &two);
+    until_has(&f, "alice", "run_ns");
+    until_has(&f, "bob", "run_ns");
+    int64_t a = has(&f, "alice", "run_ns"), b = has(&f, "bob", "run_ns"), ra = 0, rb = 0;
+    while (ra + rb < 2000000000) {
+        ra = has(&f, "alice", "run_ns") - a;
+        rb = has(&f, "bob", "run_ns") - b;
+        usleep(10000);
+    }
+    double share = (double)ra / (double)(ra + rb);
+    if (share < 0.72 || share > 0.78) {
+        fail_msg("%.3f of the time, not 0.75", share);
+    }
+    one.r.canceled = two.r.canceled = 1;
+    assert_err(call_wait(&one), HTH_ECANCELED, "cancel");
+    assert_err(call_wait(&two), HTH_ECANCELED, "cancel");
+    free(text);
+    free(other);
+    rig_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),          cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_waiting),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_behind_own_pin), cmocka_unit_test(test_jobs),
-        cmocka_unit_test(test_jobs_that_go_on)};
+        cmocka_unit_test(test_job_weights), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_waiting),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_behind_own_pin),
+        cmocka_unit_test(test_jobs),        cmocka_unit_test(test_jobs_that_go_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

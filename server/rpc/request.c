@@ -359,13 +359,7 @@ static hth_err job_begins(hth_rpc_slot *s, json_t *args)
         json_decref(doc);
         return HTH_OK;
     }
-    if (hth_checkpoint_job(args, s->job_name) != HTH_OK) {
-        return HTH_OK; // the engine says what is wrong with the name
-    }
-    hth_err err = hth_job_index_add(s->d->store, s->job_name, s->tenant, &s->job_id);
-    if (err == HTH_OK) {
-        json_object_set_new(args, "id", json_integer((json_int_t)s->job_id));
-    }
+    hth_err err = hth_job_index_begin(s->d->store, args, s->tenant, s->job_name, &s->job_id);
     return s->leaves ? err : HTH_OK; // a store that cannot be written to trains nothing anyway
 }
 

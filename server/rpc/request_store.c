@@ -4,7 +4,9 @@
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "runtime/catalog.h"
+#include "runtime/job_index.h"
 #include "runtime/verify.h"
 
 #include <jansson.h>
@@ -189,6 +191,14 @@ static int request_export_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
+// request_gc also ends the time in which a canceled job can be resumed.
+static hth_err request_gc(hth_store *store, Hearth__Collected *out)
+{
+    uint64_t days = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CANCELED_DAYS);
+    HTH_TRY(hth_checkpoint_expire(store, hth_job_index_now(), days * 86400u * 1000000000u));
+    return hth_store_gc(store, &out->files, &out->bytes);
+}
+
 static void request_run_job(hth_store_task *j)
 {
     hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
@@ -204,7 +214,7 @@ static void request_run_job(hth_store_task *j)
         request_import(s);
         return;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_GC) {
-        err = hth_store_gc(s->d->store, &collected.files, &collected.bytes);
+        err = request_gc(s->d->store, &collected);
         r.body_case = HEARTH__REPLY__BODY_COLLECTED;
         r.collected = &collected;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a job comes into the queue: asked for by a client, or gone on with by the server itself from
+// its checkpoint. A job that its client leaves here is in the store before that is told, as a
+// checkpoint of step 0: from then on it outlives the client, this process and the server.
+#include "engine/train/train_entry_impl.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "runtime/job_index.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Deaths of the engine's process while it was at work on a job: more are no accident.
+#define ENTRY_MAX_CRASHES 3
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a job");
+}
+
+void hth_train_entry_free(hth_train_entry *entry)
+{
+    if (entry != NULL) {
+        hth_train_log_close(entry->log);
+        free(entry->arguments);
+        hth_free(entry);
+    }
+}
+
+static void own_done(hth_request *r)
+{
+    if (r->err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "resumed job failed: %s", r->detail);
+    }
+    hth_free(r->json);
+}
+
+void hth_train_entry_release(hth_train_entry *entry)
+{
+    if (entry->r != NULL) {
+        entry->r->arguments = entry->given;
+    }
+}
+
+void hth_train_entry_adopt(hth_train_entry *entry)
+{
+    hth_train_entry_release(entry);
+    entry->given = NULL;
+    entry->own = (hth_request){
+        .command = HTH_COMMAND_TRAIN, .tenant = entry->owner, .own = true, .done = own_done};
+    entry->own.arguments = entry->arguments;
+    entry->r = &entry->own;
+}
+
+// entry_read reads of a job's arguments what the queue needs to know.
+static void entry_read(hth_train_entry *e, const json_t *args)
+{
+    const json_t *after = json_object_get(args, "after"), *id;
+    size_t i;
+    e->id = json_integer_value(json_object_get(args, "id"));
+    e->leaves = json_is_true(json_object_get(args, "detach"));
+    e->retries = (int)json_integer_value(json_object_get(args, "retries"));
+    e->attempt = e->attempt > 0 ? e->attempt : 1;
+    e->n_after = 0;
+    json_array_foreach(after, i, id)
+    {
+        if (e->n_after < HTH_TRAIN_AFTER) {
+            e->after[e->n_after++] = (uint64_t)json_integer_value(id);
+        }
+    }
+}
+
+// entry_keep makes `args` the arguments of the job's request.
+static hth_err entry_keep(hth_train_entry *e, const json_t *args)
+{
+    char *text = json_dumps(args, JSON_COMPACT);
+    if (text == NULL) {
+        return no_memory();
+    }
+    free(e->arguments);
+    e->arguments = text;
+    e->r->arguments = text;
+    return HTH_OK;
+}
+
+hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *value)
+{
+    const char *before = entry->r->arguments != NULL ? entry->r->arguments : "";
+    json_t *args = json_loads(before, 0, NULL);
+    hth_err err =
+        json_object_set_new(args, key, value) == 0 ? entry_keep(entry, args) : no_memory();
+    json_decref(args);
+    return err;
+}
+
+// entry_left guesses what the steps will take that a job has left, by those that it has made.
+static double entry_left(const json_t *doc)
+{
+    const json_t *history = json_object_get(doc, "history");
+    size_t n = json_array_size(history);
+    double ms = 0, steps = (double)json_integer_value(json_object_get(doc, "steps"));
+    for (size_t i = 0; i < n; i++) {
+        ms += json_number_value(json_array_get(json_array_get(history, i), 1));
+    }
+    return n > 0 ? ms / 1e3 / (double)n * (steps - (double)n) : NAN;
+}
+
+// The arguments of a job asked for by name are its checkpoint's, and what is given with it.
+hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given)
+{
+    json_t *doc;
+    HTH_TRY(hth_checkpoint_find(queue->ms->store, entry->job, &doc));
+    json_t *args = json_object_get(doc, "job");
+    hth_checkpoint_tenant(args, entry->owner);
+    json_object_del(given, "job");
+    json_object_del(given, "id");
+    json_object_del(args, "detach"); // was said about another request
+    json_object_update(args, given);
+    json_object_set_new(args, "resume", json_true());
+    uint64_t id;
+    if (json_object_get(args, "id") == NULL && // submitted when jobs had no numbers yet
+        hth_job_index_add(queue->ms->store, entry->job, entry->owner, &id) == HTH_OK) {
+        json_object_set_new(args, "id", json_integer((json_int_t)id));
+    }
+    entry_read(entry, args);
+    entry->left_s = entry_left(doc);
+    entry->tried = 0;
+    hth_err err = entry_keep(entry, args);
+    json_decref(doc);
+    return err;
+}
+
+// ---- taken
+
+// entry_replaced keeps a record of a job whose checkpoint goes, because another one of its name
+// begins. One that ended with it has one.
+static void entry_replaced(const hth_train_queue *q, const hth_train_entry *e, const json_t *doc)
+{
+    char note[HTH_CHECKPOINT_NOTE], why[80];
+    const json_t *id = json_object_get(json_object_get(doc, "job"), "id");
+    hth_checkpoint_note_get(q->ms->store, e->job, note);
+    if (json_integer_value(id) != e->id && (note[0] == 0 || strcmp(note, HTH_TRAIN_PAUSED) == 0)) {
+        snprintf(why, sizeof why, "job %lld of the same name began", (long long)e->id);
+        hth_train_queue_replaced(q, e->job, doc, why);
+    }
+}
+
+// entry_accept stores the job before anybody is told that it is taken. One that goes on from its
+// checkpoint is there already; of one whose client waits, nothing is stored before there is a step,
+// but the checkpoint of an older job goes, too.
+static hth_err entry_accept(const hth_train_queue *q, hth_train_entry *e)
+{
+    json_t *args = e->work != NULL
+                       ? json_deep_copy(hth_train_job_arguments(e->work))
+                       : json_loads(e->r->arguments != NULL ? e->r->arguments : "", 0, NULL);
+    json_t *doc = NULL;
+    bool there = hth_checkpoint_find(q->ms->store, e->job, &doc) == HTH_OK;
+    bool goes_on = there && (json_is_true(json_object_get(args, "resume")) || e->r->crashes > 0);
+    hth_err err = HTH_OK;
+    json_object_set_new(args, "tenant", json_string(e->of));
+    if (there && !goes_on) {
+        entry_replaced(q, e, doc);
+    }
+    if (e->leaves && !goes_on) {
+        err = hth_checkpoint_accept(q->ms->store, e->job, args);
+    } else if (there && !goes_on && e->work != NULL) {
+        err = hth_checkpoint_rm(q->ms->store, e->job);
+    }
+    json_decref(doc);
+    json_decref(args);
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "the job cannot be stored");
+}
+
+hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word)
+{
+    char text[60], why[HTH_CHECKPOINT_NOTE] = "";
+    hth_train_entry_number(queue, entry);
+    if (!entry->taken && !hth_train_entry_own(entry)) {
+        HTH_TRY(entry_accept(queue, entry));
+    }
+    if (entry->work == NULL) {
+        (void)hth_train_wait_why(queue, entry, why);
+    }
+    hth_train_entry_state(queue, entry, word, why);
+    snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
+    if (entry->leaves && !entry->taken && entry->r->progress != NULL) {
+        entry->r->progress(entry->r, text, 1, 1);
+    }
+    entry->taken = entry->leaves;
+    return HTH_OK;
+}
+
+// ---- into the queue
+
+// entry_named reads which job a request is about, and refuses what is another tenant's.
+static hth_err entry_named(hth_train_queue *q, hth_train_entry *e, json_t *args)
+{
+    const char *name = json_string_value(json_object_get(args, "job"));
+    hth_err err;
+    if (name != NULL) {
+        snprintf(e->job, sizeof e->job, "%s", name);
+        err = hth_train_queue_may(q, e->job, e->r);
+        return err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_resume(q, e, args) : err;
+    }
+    if (hth_checkpoint_job(args, e->job) != HTH_OK) {
+        e->job[0] = 0; // what can be no name is refused when it is its turn
+        return HTH_OK;
+    }
+    err = hth_train_queue_may(q, e->job, e->r);
+    return err == HTH_ENOENT ? HTH_OK : err; // nobody's so far
+}
+
+// entry_begin names a job whose result nobody has named, where that was not done before.
+static hth_err entry_begin(const hth_train_queue *q, const hth_request *r, json_t *args)
+{
+    char job[HTH_CHECKPOINT_JOB];
+    uint64_t id;
+    bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
+                 json_object_get(args, "model") == NULL;
+    return named ? HTH_OK
+                 : hth_job_index_begin(q->ms->store, args,
+                                       r->tenant != NULL ? r->tenant : HTH_TENANT_OWN, job, &id);
+}
+
+// Names the entry of request `r`. Arguments that name no model are refused when it is its turn.
+static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r)
+{
+    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
+    e->r = r;
+    e->given = r->arguments;
+    e->left_s = NAN;
+    hth_err err = entry_begin(q, r, args);
+    entry_read(e, args);
+    e->fresh = e->id > 0 && json_object_get(args, "job") == NULL;
+    err = err == HTH_OK ? hth_train_wait_read(q, r, args) : err;
+    err = err == HTH_OK && json_is_object(args) ? entry_keep(e, args) : err;
+    entry_read(e, args);
+    err = err == HTH_OK ? entry_named(q, e, args) : err;
+    const hth_train_entry *same = hth_train_queue_find(q, e->job);
+    bool taken =
+        same != NULL && (!hth_train_entry_own(same) || (same->paused && same->work != NULL));
+    if (err == HTH_OK && e->job[0] != 0 && taken) {
+        const char *state = same->work != NULL ? "running" : "waiting";
+        state = same->paused ? "paused" : state;
+        err = hth_fail(HTH_EBUSY, "job '%s' is %s already; --save-as gives this job another name",
+                       e->job, state);
+    }
+    json_decref(args);
+    return err;
+}
+
+// entry_again is for a job whose process died while it was at work: one that was paused stays so,
+// and one with which process after process died is tried again as often as was asked for, or is
+// left for somebody to look at.
+static void entry_again(hth_train_queue *q, hth_train_entry *e)
+{
+    char note[HTH_CHECKPOINT_NOTE];
+    hth_checkpoint_note_get(q->ms->store, e->job, note);
+    e->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
+    if (!e->paused && e->r->crashes >= ENTRY_MAX_CRASHES) {
+        hth_train_entry_number(q, e);
+        hth_err err = hth_fail(
+            HTH_EIO,
+            "the engine process died %u times while job '%s' was at work: it is not retried",
+            (unsigned)e->r->crashes, e->job);
+        hth_log(ERROR, SERVER, "train", "%s", hth_err_detail());
+        if (!hth_train_wait_again(q, e, err)) {
+            hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+        }
+    }
+}
+
+// entry_refused looks whether a job may come into the queue.
+static hth_err entry_refused(hth_train_queue *q, const hth_train_entry *e, const hth_request *r,
+                             const hth_train_entry *same)
+{
+    hth_tenant *tenant = hth_tenant_of(q->ms->site->tenants, r->tenant);
+    bool counted = r->own || (same != NULL && hth_train_entry_own(same) && same->tenant == tenant);
+    HTH_TRY(counted ? HTH_OK : hth_tenant_trains(tenant));
+    return q->draining
+               ? hth_fail(HTH_ECANCELED,
+                          "the server is stopping and job '%s' had not started: submit it again",
+                          e->job)
+               : HTH_OK;
+}
+
+// entry_never drops what does not come into the queue: a new job has a number perhaps, and is none.
+static void entry_never(hth_train_queue *q, hth_train_entry *e, hth_err err)
+{
+    char why[HTH_CHECKPOINT_NOTE];
+    if (e != NULL && e->fresh) {
+        snprintf(why, sizeof why, "%s", hth_err_detail());
+        hth_train_entry_state(q, e, "failed", why);
+        hth_fail(err, "%s", why);
+    }
+    if (e != NULL) {
+        hth_train_entry_release(e);
+    }
+    hth_train_entry_free(e);
+}
+
+// entry_waits tells who leaves a job here that it is taken, where it does not begin at once.
+static hth_err entry_waits(hth_train_queue *q, hth_train_entry *e, bool later)
+{
+    HTH_TRY(hth_train_wait_look(q, e));
+    if (!later && e->gate == HTH_TRAIN_GATE_NONE) {
+        return HTH_OK;
+    }
+    return hth_train_entry_take(q, e,
+                                e->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
+}
+
+void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
+{
+    hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
+    hth_err err = e != NULL ? entry_open(queue, e, request) : no_memory();
+    same = e != NULL ? hth_train_queue_find(queue, e->job) : NULL;
+    err = err == HTH_OK ? entry_refused(queue, e, request, same) : err;
+    if (err != HTH_OK) {
+        entry_never(queue, e, err);
+        queue->answer(request, err);
+        return;
+    }
+    if (same != NULL && hth_train_entry_own(same)) { // who asks takes it over, from its checkpoint
+        hth_train_queue_end(queue, same, hth_fail(HTH_ECANCELED, "'%s' was requested", e->job),
+                            NULL);
+    }
+    bool later = hth_train_queue_ahead(queue) != NULL;
+    hth_train_queue_append(queue, e);
+    if (request->crashes > 0) {
+        entry_again(queue, e);
+    } else if ((err = entry_waits(queue, e, later)) != HTH_OK) {
+        hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
+    }
+}
+
+hth_err hth_train_queue_own(hth_train_queue *queue, const char *job, json_t *given, bool requested)
+{
+    hth_train_entry *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        return no_memory();
+    }
+    snprintf(e->job, sizeof e->job, "%s", job);
+    hth_train_entry_adopt(e);
+    hth_err err = hth_train_entry_resume(queue, e, given);
+    e->tenant = hth_tenant_of(queue->ms->site->tenants, e->owner);
+    err = err == HTH_OK && requested ? hth_tenant_trains(e->tenant) : err;
+    if (err != HTH_OK) {
+        hth_train_entry_free(e);
+        return err;
+    }
+    hth_train_queue_append(queue, e);
+    hth_train_entry_number(queue, e);
+    (void)hth_train_wait_look(queue, e); // whatever it is, its turn says so
+    return HTH_OK;
+}
+
+void hth_train_queue_resume(hth_train_queue *queue)
+{
+    size_t i;
+    json_t *names, *name, *none = json_object();
+    char note[HTH_CHECKPOINT_NOTE];
+    hth_err err = hth_checkpoint_list(queue->ms->store, &names);
+    if (err != HTH_OK) {
+        names = NULL;
+    }
+    json_array_foreach(names, i, name)
+    {
+        hth_checkpoint_note_get(queue->ms->store, json_string_value(name), note);
+        if (note[0] == 0) {
+            err = hth_train_queue_own(queue, json_string_value(name), none, false);
+        }
+    }
+    if (err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "interrupted jobs: %s", hth_err_detail());
+    }
+    json_decref(none);
+    json_decref(names);
+}

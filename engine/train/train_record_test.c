@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store keeps of a job from the moment on that it is accepted, so that it outlives its
+// client and its server; what it waits for, how long it may run, and how often it is tried.
+#include "base/clock.h"
+#include "base/settings.h"
+#include "engine/train/checkpoint.h"
+#include "engine/train/train_log.h"
+#include "modelstore/file.h"
+#include "runtime/job_index.h"
+#include "tests/rig/train_job.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define DEVICE  "cpu:mem=256MiB,threads=2"
+#define FOREVER "\"epochs\": 1000000, \"plan-ms\": 50"
+
+// A clock that can be put forward.
+static atomic_uint_fast64_t clock_ahead_ns;
+
+static uint64_t clock_ahead(void *ctx)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + clock_ahead_ns;
+}
+
+static void clock_forward(double seconds)
+{
+    clock_ahead_ns += (uint64_t)(seconds * 1e9);
+}
+
+static int setup(void **state)
+{
+    clock_ahead_ns = 0;
+    hth_clock_inject(clock_ahead, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    hth_clock_inject(NULL, NULL);
+    hth_setting_reset();
+    return 0;
+}
+
+static char *job_text(const training *t, const char *data, const char *more)
+{
+    double want[STEPS];
+    json_t *q = arguments_of(t, data, more, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    return text;
+}
+
+static json_t *row_get(fixture *f, const char *arguments)
+{
+    hth_err err;
+    json_t *row = ask(f, "job", arguments, &err);
+    assert_ok(err);
+    return row;
+}
+
+static void expect_row(fixture *f, const char *arguments, const char *state, const char *why)
+{
+    json_t *row = row_get(f, arguments);
+    const char *is = json_string_value(json_object_get(row, "state"));
+    const char *because = json_string_value(json_object_get(row, "why"));
+    if (strcmp(is, state) != 0 || strstr(because != NULL ? because : "", why) == NULL) {
+        fail_msg("%s is %s: %s; not %s: %s", arguments, is, because, state, why);
+    }
+    json_decref(row);
+}
+
+// until_row waits for a job's state.
+static void until_row(fixture *f, const char *arguments, const char *state)
+{
+    for (bool is = false; !is;) {
+        json_t *row = row_get(f, arguments);
+        is = strcmp(json_string_value(json_object_get(row, "state")), state) == 0;
+        json_decref(row);
+    }
+}
+
+static int64_t saved_step(hth_store *store, const char *job)
+{
+    json_t *doc = NULL;
+    int64_t step = hth_checkpoint_find(store, job, &doc) == HTH_OK
+                       ? json_integer_value(json_object_get(doc, "step"))
+                       : -1;
+    json_decref(doc);
+    return step;
+}
+
+// logged tells whether a line of the job's log has these words.
+static bool logged(fixture *f, const char *job, const char *words)
+{
+    char args[100];
+    hth_err err;
+    bool found = false;
+    size_t i;
+    json_t *line;
+    snprintf(args, sizeof args, "{\"job\": \"%s\"}", job);
+    json_t *doc = ask(f, "logs", args, &err);
+    assert_ok(err);
+    json_array_foreach(json_object_get(doc, "lines"), i, line)
+    {
+        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
+    }
+    json_decref(doc);
+    return found;
+}
+
+// A job that its client leaves: what was told, and whether the store had it then.
+typedef struct left {
+    call c;
+    hth_store *store;
+    const char *job;
+    int told;
+    bool stored, numbered;
+} left;
+
+static void left_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    left *l = r->ctx;
+    uint64_t id;
+    if (strstr(what, "\"state\"") == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&l->c.lock);
+    if (l->told++ == 0) {
+        l->stored = saved_step(l->store, l->job) == 0;
+        l->numbered = hth_job_index_named(l->store, l->job, UINT64_MAX, &id) == HTH_OK;
+    }
+    pthread_cond_broadcast(&l->c.changed);
+    pthread_mutex_unlock(&l->c.lock);
+}
+
+static void leave(fixture *f, left *l, const char *job, const char *text)
+{
+    *l = (left){.store = f->store,
+                .job = job,
+                .c.r = {.command = HTH_COMMAND_TRAIN,
+                        .arguments = text,
+                        .progress = left_progress,
+                        .tenant = as_tenant,
+                        .admin = as_admin}};
+    call_start(f->engine, &l->c);
+    witness_let(witness_held, false);
+    pthread_mutex_lock(&l->c.lock);
+    while (l->told == 0 && !l->c.finished) {
+        pthread_cond_wait(&l->c.changed, &l->c.lock);
+    }
+    pthread_mutex_unlock(&l->c.lock);
+    if (l->c.finished) {
+        fail_msg("%s: %s", job, l->c.r.detail);
+    }
+    assert_true(l->stored);
+    assert_true(l->numbered);
+}
+
+static void again(fixture *f)
+{
+    hth_engine_config config = {.device = DEVICE, .resume = true};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+// Accepted jobs are in the store before that is told, and begin with the next engine: one that was
+// at work without a checkpoint, and those that waited, in their order.
+static void accepted_jobs_are_stored(void **state)
+{
+    fixture f;
+    left one, two;
+    char data[200];
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    char *whole = job_text(&mlp, data, "{\"save-as\": \"whole\"}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = whole}};
+    assert_ok(call_run(f.engine, &c));
+    hth_free(c.r.json);
+    char *first = job_text(&mlp, data, "{\"detach\": true, \"save-as\": \"z\", " FOREVER "}");
+    char *second = job_text(&mlp, data, "{\"detach\": true, \"save-as\": \"a\", \"after\": \"z\"}");
+    leave(&f, &one, "z", first);
+    leave(&f, &two, "a", second);
+    hth_engine_close(f.engine);
+    assert_err(call_wait(&one.c), HTH_ECANCELED, "the server is stopping");
+    assert_err(call_wait(&two.c), HTH_ECANCELED, "the server is stopping");
+    again(&f);
+    expect_row(&f, "{\"job\": \"a\"}", "waiting", "waits for job 'z' (2)");
+    until_row(&f, "{\"job\": \"z\"}", "running");
+    hth_err err;
+    json_decref(ask(&f, "cancel", "{\"job\": \"z\"}", &err));
+    assert_ok(err);
+    until_row(&f, "{\"job\": \"a\"}", "canceled");
+    expect_row(&f, "{\"job\": \"a\"}", "canceled",
+               "job 'z' (2), which it was to follow, was canceled");
+    assert_int_equal(saved_step(f.store, "a"), -1); // it has made nothing
+    free(second);
+    second = job_text(&mlp, data, "{\"detach\": true, \"save-as\": \"a\", \"after\": \"whole\"}");
+    leave(&f, &two, "a", second);
+    assert_ok(call_wait(&two.c));
+    hth_free(two.c.r.json);
+    same_tensors(&f, "whole", "a");
+    json_t *row = row_get(&f, "{\"job\": \"a\"}");
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "finished");
+    json_int_t at[3];
+    static const char *const keys[] = {"submitted", "started", "ended"};
+    for (int i = 0; i < 3; i++) {
+        at[i] = json_integer_value(json_object_get(row, keys[i]));
+        assert_true(at[i] > 1700000000000000000 && (i == 0 || at[i] >= at[i - 1]));
+    }
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(row, "after"), 0)), 1);
+    assert_int_equal(json_integer_value(json_object_get(row, "attempt")), 1);
+    assert_int_equal(json_integer_value(json_object_get(row, "attempts")), 1);
+    json_decref(row);
+    free(whole);
+    free(first);
+    free(second);
+    fixture_close(&f);
+}
+
+// A checkpoint is made after 60 s at work, not before, and none where the setting is 0; one that
+// the end of the engine interrupts goes on from it.
+static void checkpoints_come_by_themselves(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    hth_err err;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    char *text = job_text(&mlp, data, "{" FOREVER "}");
+    train_three_steps(&f, &w, text);
+    clock_forward(59);
+    for (int i = 0; i < 5; i++) {
+        json_decref(row_get(&f, "{\"job\": \"result\"}"));
+    }
+    assert_int_equal(saved_step(f.store, "result"), -1);
+    clock_forward(1);
+    while (saved_step(f.store, "result") < 0) {
+        json_decref(row_get(&f, "{\"job\": \"result\"}"));
+    }
+    int64_t first = saved_step(f.store, "result");
+    assert_true(first >= 8);
+    while (!logged(&f, "result", "written")) {
+    }
+    assert_ok(hth_setting_set("train.checkpoint_seconds", "0"));
+    clock_forward(1000);
+    for (int i = 0; i < 5; i++) {
+        json_decref(row_get(&f, "{\"job\": \"result\"}"));
+    }
+    assert_int_equal(saved_step(f.store, "result"), first);
+    json_t *row = ask(&f, "cancel", "{\"job\": \"result\"}", &err);
+    assert_ok(err);
+    assert_int_equal(saved_step(f.store, "result"),
+                     json_integer_value(json_object_get(row, "step")));
+    json_decref(row);
+    witness_let_go();
+    assert_err(call_wait(&w.c), HTH_ECANCELED, "was canceled after step");
+    uint64_t now = hth_job_index_now(), day = 86400u * UINT64_C(1000000000);
+    assert_ok(hth_checkpoint_unused(f.store, "mlp_sgd", 1)); // a canceled job keeps no model
+    assert_ok(hth_checkpoint_expire(f.store, now, day));
+    assert_true(saved_step(f.store, "result") > 0);
+    assert_ok(hth_checkpoint_expire(f.store, now + day, day));
+    assert_int_equal(saved_step(f.store, "result"), -1);
+    expect_row(&f, "{\"job\": \"result\"}", "canceled", "was canceled after step");
+    free(text);
+    fixture_close(&f);
+}
+
+// A job whose time is over has failed with a checkpoint; resumed it has all of it again, and ends
+// as one without a limit.
+static void time_is_limited(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    hth_err err;
+    const char *rest = "\"no-shuffle\": false, \"batch\": 2, \"epochs\": 2";
+    char more[200];
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    snprintf(more, sizeof more, "{%s, \"save-as\": \"whole\"}", rest);
+    double want[STEPS];
+    json_t *whole = train(&f, arguments_of(&mlp, data, more, want), &err);
+    assert_ok(err);
+    snprintf(more, sizeof more, "{%s, \"time-limit\": 10}", rest);
+    char *text = job_text(&mlp, data, more);
+    train_three_steps(&f, &w, text);
+    clock_forward(9);
+    expect_row(&f, "{\"job\": \"result\"}", "running", "");
+    clock_forward(2);
+    witness_let_go();
+    assert_err(call_wait(&w.c), HTH_ETIMEDOUT, "time limit: 10 s are over after step ");
+    expect_row(&f, "{\"job\": \"result\"}", "failed", "time limit: 10 s are over after step ");
+    json_t *row = row_get(&f, "{\"job\": \"result\"}");
+    assert_true(json_is_true(json_object_get(row, "resumable")));
+    assert_int_equal(json_integer_value(json_object_get(row, "time_limit")), 10);
+    json_decref(row);
+    json_t *doc = train(&f, json_pack("{s:s}", "job", "result"), &err);
+    assert_ok(err);
+    same_losses(whole, doc, 24);
+    same_tensors(&f, "whole", "result");
+    json_decref(whole);
+    json_decref(doc);
+    expect(&f, &mlp, data, "{\"time-limit\": -1}", "time-limit is a number from 0");
+    expect(&f, &mlp, data, "{\"retries\": -1}", "retries is a number from 0");
+    free(text);
+    fixture_close(&f);
+}
+
+static int faults; // that are still to come
+
+static void fail_result(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (strstr(what, "\"step\"") != NULL && done == total && faults-- > 0) {
+        hth_store_file_fault(1, ENOSPC);
+    }
+}
+
+// What fails by the file system is tried again, from its last checkpoint, as often as was asked
+// for; what fails by what was asked for is not.
+static void attempts_are_counted(void **state)
+{
+    fixture f;
+    char data[200];
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    char *text = job_text(&mlp, data, "{\"retries\": 1}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = fail_result}};
+    faults = 1;
+    assert_ok(call_run(f.engine, &c));
+    hth_free(c.r.json);
+    json_t *row = row_get(&f, "{\"job\": \"result\"}");
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "finished");
+    assert_int_equal(json_integer_value(json_object_get(row, "attempt")), 2);
+    assert_int_equal(json_integer_value(json_object_get(row, "attempts")), 2);
+    assert_true(logged(&f, "result", "attempt 1 failed: the result of job 'result' could not be"));
+    json_decref(row);
+    free(text);
+    text = job_text(&mlp, data,
+                    "{\"save-as\": \"bad\", \"retries\": 5, \"lr\": 1e6, "
+                    "\"weight-decay\": 1e6}");
+    c.r = (hth_request){.command = HTH_COMMAND_TRAIN, .arguments = text};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "training stops");
+    row = row_get(&f, "{\"job\": \"bad\"}");
+    assert_int_equal(json_integer_value(json_object_get(row, "attempt")), 1);
+    json_decref(row);
+    free(text);
+    fixture_close(&f);
+}
+
+// Jobs to follow are found by name and number; unknown ones, and others', are refused before
+// anything is accepted.
+static void jobs_to_follow_are_known(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    expect(&f, &mlp, data, "{\"after\": \"nothing\"}", "--after: there is no job 'nothing'");
+    expect(&f, &mlp, data, "{\"after\": \"7\"}", "--after: there is no job '7'");
+    as_tenant = "alice";
+    char *text = job_text(&mlp, data, "{" FOREVER "}");
+    train_three_steps(&f, &w, text);
+    as_tenant = "bob";
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .tenant = "bob"}};
+    char *theirs = job_text(&mlp, data, "{\"save-as\": \"b\", \"after\": \"result\"}");
+    c.r.arguments = theirs;
+    call_start(f.engine, &c);
+    witness_let(witness_held, false);
+    assert_err(call_wait(&c), HTH_ENOENT, "--after: there is no job 'result'");
+    as_tenant = "alice";
+    free(theirs);
+    theirs = job_text(&mlp, data, "{\"save-as\": \"b\", \"after\": \"1,result\"}");
+    c.r = (hth_request){.command = HTH_COMMAND_TRAIN, .tenant = "alice", .arguments = theirs};
+    call_start(f.engine, &c);
+    witness_let(witness_held, false);
+    expect_row(&f, "{\"job\": \"b\"}", "waiting", "waits for job 'result' (1), job 'result' (1)");
+    json_t *row = row_get(&f, "{\"job\": \"b\"}");
+    assert_true(json_is_real(json_object_get(row, "wait_seconds")));
+    json_decref(row);
+    c.r.canceled = 1;
+    witness_let_go();
+    assert_err(call_wait(&c), HTH_ECANCELED, "canceled while it was queued");
+    w.c.r.canceled = 1;
+    assert_err(call_wait(&w.c), HTH_ECANCELED, "canceled after step");
+    as_tenant = NULL;
+    free(text);
+    free(theirs);
+    fixture_close(&f);
+}
+
+// A result that nobody has named is a model of its own, and not what is served next.
+static void results_have_names_of_their_own(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest m;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    for (int i = 1; i <= 2; i++) {
+        char name[40], last[60];
+        json_t *q = arguments_of(&mlp, data, "{}", want);
+        json_object_del(q, "save-as");
+        json_t *doc = train(&f, q, &err);
+        assert_ok(err);
+        snprintf(name, sizeof name, "mlp_sgd-job%d", i);
+        snprintf(last, sizeof last, "{\"job\": \"%s\"}", name);
+        assert_string_equal(json_string_value(json_object_get(doc, "saved_as")), name);
+        assert_int_equal(json_integer_value(json_object_get(doc, "version")), 1);
+        json_decref(doc);
+        expect_row(&f, last, "finished", "");
+    }
+    assert_ok(hth_store_get(f.store, "mlp_sgd", 0, &m));
+    assert_int_equal(m.version, 1);
+    hth_manifest_fini(&m);
+    same_tensors(&f, "mlp_sgd-job1", "mlp_sgd-job2");
+    json_t *q = arguments_of(&mlp, data, "{\"epochs\": 3}", want);
+    json_object_del(q, "save-as");
+    json_t *again = json_deep_copy(q);
+    train_and_leave(&f, q, 7);
+    json_object_set_new(again, "resume", json_true()); // the same command: the same job
+    json_t *doc = train(&f, again, &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(doc, "saved_as")), "mlp_sgd-job3");
+    json_decref(doc);
+    json_t *row = row_get(&f, "{\"job\": \"mlp_sgd-job3\"}");
+    assert_int_equal(json_integer_value(json_object_get(row, "id")), 3);
+    json_decref(row);
+    fixture_close(&f);
+}
+
+// A log has the last lines that fit, numbered, and is the same when it is opened again.
+static void logs_are_bounded(void **state)
+{
+    fixture f;
+    char text[64];
+    hth_train_log *log;
+    fixture_open(&f, DEVICE);
+    assert_ok(hth_train_log_open(f.store, 5, &log));
+    for (int i = 1; i <= 1000; i++) {
+        snprintf(text, sizeof text, "line %d", i);
+        hth_train_log_add(log, "info", text);
+    }
+    hth_train_log_add(log, "info", "\xff\xfe"); // is no text
+    hth_train_log_close(log);
+    for (int k = 0; k < 2; k++) {
+        assert_ok(hth_train_log_open(f.store, 5, &log));
+        json_t *doc = hth_train_log_lines(log, 0, SIZE_MAX);
+        const json_t *lines = json_object_get(doc, "lines");
+        size_t n = json_array_size(lines);
+        assert_in_range(n, 200, HTH_TRAIN_LOG_BYTES / 40);
+        assert_int_equal(json_integer_value(json_object_get(doc, "next")), 1000);
+        assert_string_equal(
+            json_string_value(json_object_get(json_array_get(lines, n - 1), "text")), "line 1000");
+        json_decref(doc);
+        doc = hth_train_log_lines(log, 990, 4);
+        assert_int_equal(json_array_size(json_object_get(doc, "lines")), 4);
+        assert_int_equal(json_integer_value(json_object_get(doc, "next")), 994);
+        json_decref(doc);
+        hth_train_log_close(log);
+    }
+    assert_ok(hth_train_log_open(f.store, 5 + HTH_JOB_INDEX, &log)); // has the same place
+    json_t *doc = hth_train_log_lines(log, 0, SIZE_MAX);
+    assert_int_equal(json_array_size(json_object_get(doc, "lines")), 0);
+    json_decref(doc);
+    hth_train_log_close(log);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(accepted_jobs_are_stored, setup, teardown),
+        cmocka_unit_test_setup_teardown(checkpoints_come_by_themselves, setup, teardown),
+        cmocka_unit_test_setup_teardown(time_is_limited, setup, teardown),
+        cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_to_follow_are_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(results_have_names_of_their_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(logs_are_bounded, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
