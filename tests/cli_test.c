@@ -490,6 +490,10 @@ static void test_jobs(void **state)
     said("canceled");
     assert_int_equal(run("hearth --server %s job t --svg %s/loss.svg", url, dir), 0);
     said("held_out");
+    assert_int_equal(run("hearth --server %s resume t", url), 0); // it was canceled by mistake
+    wait_for_job(url, "running");
+    assert_int_equal(run("hearth --server %s cancel t", url), 0);
+    assert_int_equal(run("hearth --server %s rm t.checkpoint --yes", url), 0);
     assert_int_equal(run("hearth --server %s resume t", url), 1);
     said("has ended already");
     kill(p, SIGTERM);

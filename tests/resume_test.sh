@@ -127,4 +127,29 @@ grep -q "died 3 times while job 'anew' was at work" "$dir/says" || fail "the com
 "$build/hearth" --json job anew | grep -q '"state": *"failed".*died 3 times' ||
     fail "listed as: $("$build/hearth" --json job anew)"
 echo "ok - a killed engine's job without a checkpoint begins anew, and is listed as failed behind the third death"
-echo 1..3
+
+# Jobs that were accepted outlive hearthd, whenever it is killed: one at work that has no checkpoint, and one that waits for it.
+left() { # name, and what else is said
+    name=$1
+    shift
+    "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer adam \
+        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --detach --save-as "$name" "$@" >/dev/null
+}
+left accepted
+left follows --after accepted
+kill -9 "$pid"
+wait "$pid" 2>/dev/null || true
+start
+for name in accepted follows; do
+    i=0
+    until "$build/hearth" --json job $name | grep -q '"state": *"finished"'; do
+        i=$((i + 1))
+        [ $i -lt 3000 ] || fail "$name is not finished: $("$build/hearth" --json job $name)"
+        sleep 0.1
+    done
+    "$build/hearth" export $name "$dir/$name.safetensors" >/dev/null
+    cmp "$dir/whole.safetensors" "$dir/$name.safetensors" || fail "the result of $name differs"
+done
+if "$build/hearth" ls --all | grep -q '\(accepted\|follows\)\.checkpoint '; then fail "a finished job left its checkpoint"; fi
+echo "ok - accepted jobs outlive a killed daemon, with and without a step, and end with the same result"
+echo 1..4

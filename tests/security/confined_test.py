@@ -198,6 +198,7 @@ class Users(Case):
         s = self.server()
         self.assertEqual(self.goes_on(s)['state'], 'running', s.said())
         s.hearth('cancel', 'job')
+        s.hearth('rm', 'job.checkpoint', '--yes')  # else it could be resumed
         self.assertEqual(s.stop(), 0)
         s = self.server()  # what no job needs any more is forgotten
         self.assertEqual(os.listdir(s.store + '/paths'), [])
@@ -218,7 +219,7 @@ class Users(Case):
             os.unlink(self.path('store/paths/' + f))
         s = self.server()
         row = self.goes_on(s)
-        self.assertEqual(row['state'], 'stopped')
+        self.assertEqual(row['state'], 'failed')
         self.assertIn(f"'{samples}' was not named by a user of this server", row['why'])
         with subprocess.Popen([f'{BUILD}/hearth', '--server', s.url, *self.job(samples), '--resume'], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as p:  # who names it again has it

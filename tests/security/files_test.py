@@ -385,10 +385,10 @@ class Others(unittest.TestCase):
             while (self.job('left')['step'] or 0) < 10:
                 self.assertIsNone(p.poll())
             p.terminate()
-        while self.job('left')['state'] != 'stopped':
+        while self.job('left')['state'] != 'canceled':
             pass
         self.hearth('job', 'resume', 'left', code=0)
-        while self.job('left')['state'] != 'stopped':
+        while self.job('left')['state'] != 'failed':
             pass
         self.assertIn('was passed by a client that is gone', self.job('left')['why'])
         self.hearth('job', 'cancel', 'left', code=0)
