@@ -198,6 +198,8 @@ typedef enum hth_setting_change {
     X(LIMIT_LONG_REQUESTS, "limits.long_requests", COUNT, 1024, 1, 65536, LIVE,                    \
       "max concurrent long requests of hearth clients (waiting for training, imports, "            \
       "benchmarks); more are refused")                                                             \
+    X(LIMIT_WATCHES, "limits.watches", COUNT, 1024, 1, 65536, LIVE,                                \
+      "clients that may wait for events of training jobs; one peer gets a quarter of them")        \
     X(LIMIT_DETACHED_JOBS, "limits.detached_jobs", COUNT, 256, 1, 65536, LIVE,                     \
       "max training jobs that clients have left to the server; more are refused")                  \
     X(TRAIN_CHECKPOINT_SECONDS, "train.checkpoint_seconds", COUNT, 60, 0, 1000000, LIVE,           \

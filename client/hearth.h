@@ -342,12 +342,13 @@ HEARTH_API hearth_status hearth_job_list(hearth *h, hearth_job_info **out);
 // job, it is another tenant's, or it ended 100 jobs ago. So say the calls below.
 HEARTH_API hearth_status hearth_job_status(hearth *h, hearth_job job, hearth_job_info **out);
 // hearth_job_watch calls `watcher` with where the job stands now, and on the calling thread
-// whenever it has made a step (at most twenty times a second; who is slower misses some) or changes
-// its state, until it stops, finishes, fails or is canceled: then it returns HEARTH_OK. `info` is
-// the library's, for the call. A number other than 0 ends the watching with HEARTH_ECANCELED, not
-// the job. Where the server publishes nothing (over TLS; over tcp where it asks for tokens) it is
-// asked four times a second. A paused job is waited for. out: where it stands at the end; may be
-// NULL.
+// whenever it has made a step (at most twenty times a second) or changes its state, until it stops,
+// finishes, fails or is canceled: then it returns HEARTH_OK. Who is slower than the job misses
+// events: then `event` is {"missed":true} once, and what follows begins with where it stands. Once
+// a second the watcher is called without an event. `info` is the library's, for the call. A number
+// other than 0 ends the watching with HEARTH_ECANCELED, not the job. A paused job is waited for. A
+// server that goes away is tried again for a minute, HEARTH_EIO: it did not come back. out: where
+// the job stands at the end; may be NULL.
 typedef int (*hearth_job_watcher)(void *ctx, const hearth_job_info *info);
 HEARTH_API hearth_status hearth_job_watch(hearth *h, hearth_job job, hearth_job_watcher watcher,
                                           void *ctx, hearth_job_info **out);

@@ -109,6 +109,7 @@ typedef enum hth_argument_type {
     X(TRAIN,            "train",            HTH_ARGUMENT_SWITCH)                                   \
     X(UNPIN,            "unpin",            HTH_ARGUMENT_SWITCH)                                   \
     X(WAIT,             "wait",             HTH_ARGUMENT_SWITCH)                                   \
+    X(WAIT_MS,          "wait_ms",          HTH_ARGUMENT_NUMBER)                                   \
     X(WARMUP,           "warmup",           HTH_ARGUMENT_ANY)                                      \
     X(WEIGHT_DECAY,     "weight-decay",     HTH_ARGUMENT_ANY)                                      \
     X(WRITE_PROFILE,    "write-profile",    HTH_ARGUMENT_ANY)
@@ -162,7 +163,7 @@ enum {
 };
 
 // clang-format off
-// Answered from the store by the front end; no engine sees them.
+// Answered by the front end, most of them from the store; no engine sees them.
 #define HTH_COMMANDS_STORE(X)                                                                      \
     X(ALIAS, alias, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first,                                 \
       HTH_TAKES(ALIAS) | HTH_TAKES(MODEL) | HTH_TAKES(REMOVE) | HTH_TAKES(NO_WAIT),                \
@@ -173,7 +174,10 @@ enum {
       HTH_TAKES(NAME), HTH_TAKES(NAME))                                        \
     X(DATASETS, datasets, HTH_NEED_ANY, HTH_COMMAND_SHORT, none, first, 0, 0)                      \
     X(MODELS, models, HTH_NEED_ANY, HTH_COMMAND_SHORT, none, first, 0, 0)                          \
-    X(VERIFY, verify, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first, HTH_TAKES(MODEL), 0)
+    X(VERIFY, verify, HTH_NEED_MODEL, HTH_COMMAND_LONG, none, first, HTH_TAKES(MODEL), 0)          \
+    X(WATCH, watch, HTH_NEED_ANY,                                                                  \
+      HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED | HTH_COMMAND_OWN_JOBS, none, first,                \
+      HTH_TAKES_JOB | HTH_TAKES(AFTER) | HTH_TAKES(WAIT_MS), HTH_TAKES(JOB))
 
 // About models, devices and tenants: query_NAME in engine/query/.
 #define HTH_COMMANDS_QUERY(X)                                                                      \

@@ -14,7 +14,7 @@
 #include "server/http/http.h"
 #include "engine/job_paths.h"
 #include "server/rpc/inproc.h"
-#include "server/rpc/publish.h"
+#include "server/rpc/job_watch.h"
 #include "server/scrub.h"
 #include "server/rpc/rpc.h"
 #include "server/net/sockfile.h"
@@ -40,7 +40,7 @@ struct hth_server {
     hth_store_worker *jobs;
     hth_scrub *scrub; // NULL: the store is not this process's alone
     hth_engine *engine;
-    hth_publisher *publisher;
+    hth_job_watches *watches;
     hth_auth *auth;
     hth_tls *tls; // NULL: nothing is listened to that needs it
     hth_conns *conns;
@@ -107,7 +107,7 @@ static hth_err server_listen(hth_server *s, const char *url)
         HTH_TRY(hth_inproc_listen(s->inproc, url));
     } else {
         hth_rpc *r = strncmp(url, "ipc://", 6) == 0 ? s->local : s->network;
-        HTH_TRY(hth_rpc_listen(r, url, HTH_RPC_REPLIES));
+        HTH_TRY(hth_rpc_listen(r, url));
     }
     server_warn_open(s, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
@@ -158,12 +158,6 @@ static hth_err server_fronts(hth_server *s, const hth_server_config *config,
         }
         HTH_TRY(server_listen(s, url));
     }
-    for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
-        if (!hth_auth_has_tokens(s->auth) || strncmp(config->listen[i], "tcp://", 6) != 0) {
-            hth_publisher_listen(s->publisher, config->listen[i]); // it asks for no token
-        }
-    }
-    HTH_TRY(hth_publisher_start(s->publisher));
     HTH_TRY(s->local != NULL ? hth_rpc_start(s->local) : HTH_OK);
     return s->network != NULL ? hth_rpc_start(s->network) : HTH_OK;
 }
@@ -187,10 +181,10 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_descriptors_open(&s->descriptors));
     HTH_TRY(hth_conns_open(s->auth, s->descriptors, &s->conns));
     HTH_TRY(hth_allowances_open(&s->allowances));
-    HTH_TRY(hth_publisher_open(s->allowances, &s->publisher));
+    HTH_TRY(hth_job_watches_open(&s->watches));
     hth_engine_config e = {.device = config->device,
-                           .event = hth_publisher_job,
-                           .event_ctx = s->publisher,
+                           .event = hth_job_watches_event,
+                           .event_ctx = s->watches,
                            .resume = config->resume,
                            .child_store = config->child ? config->store : NULL};
     HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
@@ -201,6 +195,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
                              .jobs = s->jobs,
                              .auth = s->auth,
                              .rings = s->rings,
+                             .watches = s->watches,
                              .limits = limits};
     HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
     HTH_TRY(server_fronts(s, config, &limits));
@@ -449,7 +444,7 @@ void hth_server_close(hth_server *server)
     hth_dispatch_close(server->dispatch);
     hth_rings_close(server->rings);
     hth_engine_close(server->engine);
-    hth_publisher_close(server->publisher);
+    hth_job_watches_close(server->watches);
     hth_descriptors_close(server->descriptors);
     hth_allowances_close(server->allowances);
     hth_conns_close(server->conns);

@@ -146,7 +146,7 @@ class Detached(unittest.TestCase):
 
     def test_goes_on_and_ends(self):
         """The client is gone, and so is its file's name; the job ends, and its number says how."""
-        self.assertEqual(self.train('one', '--epochs', '2'), '{"id":1,"job":"one","state":"running"}\n')
+        self.assertEqual(self.train('one', '--epochs', '2'), '{"job":1,"name":"one","state":"running"}\n')
         self.s.hearth('job', '1', '--follow')
         self.assertEqual((self.field('1', 'state'), self.field('1', 'version'), self.field('1', 'step')), ('finished', 1, 46))
         self.assertIn('absent', self.train('two', '--on', 'absent', rc=1))

@@ -236,7 +236,7 @@ static int cmd_job(hth_cli *c)
     return rv;
 }
 
-bool hth_cmd_logs(const hth_cli *cli)
+bool hth_cmd_log_asked(const hth_cli *cli)
 {
     return hth_cli_text(cli, "log-csv") != NULL || hth_cli_text(cli, "log-tensorboard") != NULL;
 }

@@ -3,15 +3,15 @@
 #include "client/cli/cmd.h"
 
 #include "base/alloc.h"
+#include "client/cli/detach.h"
 #include "client/cli/follow.h"
 #include "client/cli/numbers.h"
+#include "client/cli/train_watch.h"
 #include "client/passed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define TRAIN_JOB 208 // bytes of a job's name
 
 void hth_cmd_held_out(json_t *doc)
 {
@@ -28,41 +28,38 @@ void hth_cmd_held_out(json_t *doc)
     }
 }
 
-// The losses as one line each (--json), or the first and the last one; then the summary without
-// them.
-static int train_print(hth_cli *c, const char *text)
+// train_taken prints which job the server has taken, for who does not follow it.
+static int train_taken(const hth_cli *c, const json_t *taken)
 {
-    size_t i;
-    json_t *v, *doc = json_loads(text, 0, NULL), *history = json_object_get(doc, "history");
-    size_t n = json_array_size(history);
-    json_array_foreach(history, i, v)
-    {
-        double loss = json_number_value(json_array_get(v, 0));
-        if (hth_cli_json(c)) {
-            printf("{\"step\":%zu,\"loss\":%.9g,\"ms\":%.3f}\n", i + 1, loss,
-                   json_number_value(json_array_get(v, 1)));
-        } else if (i == 0 || i == n - 1) {
-            json_object_set_new(doc, i == 0 ? "first_loss" : "last_loss", json_real(loss));
-        }
-    }
-    json_object_del(doc, "history");
+    const char *name = json_string_value(json_object_get(taken, "job"));
+    json_int_t id = json_integer_value(json_object_get(taken, "id"));
     if (!hth_cli_json(c)) {
-        hth_cmd_held_out(doc);
+        printf("%lld\n", (long long)id);
+        return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
     }
-    char *summary = json_dumps(doc, JSON_COMPACT);
+    json_t *doc = json_pack("{s:I, s:s?, s:O?}", "job", id, "name", name, "state",
+                            json_object_get(taken, "state"));
+    char *text = json_dumps(doc, JSON_COMPACT);
+    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
     json_decref(doc);
-    int rv = summary != NULL ? hth_cli_print(c, summary) : HTH_CLI_ERROR;
-    free(summary);
+    free(text);
     return rv;
 }
 
-// The job is called as the model that it makes.
-static void train_job(const json_t *q, char out[TRAIN_JOB])
+// train_submit has the server take the job; *taken is its answer.
+static int train_submit(hth_cli *c, json_t *q, json_t **taken)
 {
-    const char *name = json_string_value(json_object_get(q, "job"));
-    name = name != NULL ? name : json_string_value(json_object_get(q, "save-as"));
-    name = name != NULL ? name : json_string_value(json_object_get(q, "model"));
-    snprintf(out, TRAIN_JOB, "%.*s", (int)strcspn(name, ":"), name);
+    hth_follow follow;
+    char *json;
+    hth_follow_init(&follow, !hth_cli_json(c));
+    int rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
+    hth_follow_fini(&follow);
+    if (rv != HTH_CLI_OK) {
+        return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
+    }
+    *taken = json_loads(json, 0, NULL);
+    hearth_free(json);
+    return HTH_CLI_OK;
 }
 
 // Datasets that are files get their paths; names of stored ones stay.
@@ -85,7 +82,7 @@ static bool train_files(json_t *q)
 }
 
 // Weights are numbers to the server, whatever they were written in; logs are this command's.
-static int train_arguments(const hth_cli *c, json_t *q)
+static int train_numbers(const hth_cli *c, json_t *q)
 {
     static const char *const lists[] = {"class-weights", "pos-weight"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
@@ -104,59 +101,55 @@ static int train_arguments(const hth_cli *c, json_t *q)
     return HTH_CLI_OK;
 }
 
-static int train_detached(hth_cli *c, json_t *q)
+// train_arguments makes of the options what the server is asked for; *q is the caller's.
+static int train_arguments(const hth_cli *c, json_t **out)
 {
-    if (hth_cli_text(c, "store") != NULL || hth_cmd_logs(c)) {
-        json_decref(q);
-        return hth_cmd_logs(c) ? hth_cli_usage("--detach follows no job; `hearth job JOB --follow` "
-                                               "has --log-csv and --log-tensorboard, too")
-                               : hth_cli_usage("--detach leaves the job to a server, and --store "
-                                               "has none");
-    }
-    return hth_cmd_query(c, "train", q);
-}
-
-// The job is followed to its end.
-static int train_followed(hth_cli *c, json_t *q)
-{
-    char *json, job[TRAIN_JOB];
-    hth_follow follow;
-    hth_train_log *log;
-    if (hth_cmd_log_open(c, &log) != HTH_CLI_OK) {
-        json_decref(q);
-        return HTH_CLI_ERROR;
-    }
-    train_job(q, job);
-    hth_follow_init(&follow, !hth_cli_json(c));
-    follow.log = log;
-    hth_follow_start(&follow, c->h, job);
-    int rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
-    hth_follow_fini(&follow);
-    if (rv != HTH_CLI_OK) {
-        rv = rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
-        (void)hth_cmd_log_end(log, NULL);
-        return rv;
-    }
-    rv = hth_cmd_log_end(log, json);
-    int printed = train_print(c, json);
-    hearth_free(json);
-    return printed != HTH_CLI_OK ? printed : rv;
-}
-
-static int cmd_train(hth_cli *c)
-{
-    json_t *q = hth_cmd_arguments(c);
-    int rv = train_files(q) ? train_arguments(c, q) : hth_cli_error();
-    rv = rv == HTH_CLI_OK ? hth_cli_connect(c) : rv;
-    if (rv != HTH_CLI_OK) {
-        json_decref(q);
-        return rv;
-    }
+    json_t *q = *out = hth_cmd_arguments(c);
+    int rv = train_files(q) ? train_numbers(c, q) : hth_cli_error();
     if (json_object_get(q, "resume") != NULL && json_object_get(q, "data") == NULL) {
         json_object_set(q, "job", json_object_get(q, "model"));
         json_object_del(q, "model");
     }
-    return json_is_true(json_object_get(q, "detach")) ? train_detached(c, q) : train_followed(c, q);
+    json_object_set_new(q, "detach", json_true()); // the job is the server's from the start
+    return rv;
+}
+
+// train_leaves refuses what is of no use to who does not follow the job.
+static int train_leaves(const hth_cli *c)
+{
+    if (hth_cli_text(c, "store") != NULL) {
+        return hth_cli_usage("--detach leaves the job to a server, and --store has none");
+    }
+    return hth_cmd_log_asked(c)
+               ? hth_cli_usage("--detach follows no job; `hearth job JOB --follow` has --log-csv "
+                               "and --log-tensorboard, too")
+               : HTH_CLI_OK;
+}
+
+static int cmd_train(hth_cli *c)
+{
+    bool leaves = json_is_true(json_object_get(c->options, "detach"));
+    hth_detach detach;
+    hth_train_log *log = NULL;
+    json_t *q = NULL, *taken = NULL;
+    int rv = leaves ? train_leaves(c) : HTH_CLI_OK;
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    (void)hth_detach_begin(&detach); // else Ctrl-C ends the command without a word
+    rv = train_arguments(c, &q);
+    rv = rv == HTH_CLI_OK ? hth_cli_connect(c) : rv;
+    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(c, &log) : rv;
+    rv = rv == HTH_CLI_OK ? train_submit(c, json_incref(q), &taken) : rv;
+    if (rv == HTH_CLI_OK) {
+        rv = leaves ? train_taken(c, taken) : hth_train_watch(c, &detach, log, taken);
+    } else {
+        (void)hth_cmd_log_end(log, NULL);
+    }
+    json_decref(q);
+    json_decref(taken);
+    hth_detach_end(&detach);
+    return rv;
 }
 
 static const hth_option train_options[] = {
@@ -217,7 +210,7 @@ static const hth_option train_options[] = {
     {"checkpoint-every", HTH_OPTION_INT, "N", "write a checkpoint every N steps and every epoch"},
     {"resume", HTH_OPTION_FLAG, NULL, "continue from the last checkpoint of this job"},
     OPTIONS_LOG,
-    {"detach", HTH_OPTION_FLAG, NULL, "leave the job to the server as soon as it has taken it"},
+    {"detach", HTH_OPTION_FLAG, NULL, "print the job's number as soon as the server has taken it"},
     {"after", HTH_OPTION_TEXT, "JOB,..",
      "begin when these jobs have finished; canceled if one fails or is canceled"},
     {"time-limit", HTH_OPTION_REAL, "S",
@@ -233,9 +226,16 @@ const hth_command hth_cmd_train = {
     "NAME[:VERSION] --data FILE|NAME --loss softmax-xent|bce|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
     "train a model; the result is a model of its own, or with --save-as a version of another\n"
+    "The job belongs to the server: this command submits and follows it. Ctrl-C, a hang-up or a "
+    "lost\n"
+    "connection leave it there; Ctrl-C twice cancels it. With --store it stops, with a "
+    "checkpoint.\n"
     "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "
     "summary;\n"
-    "`hearth job JOB --follow --json` prints steps as they happen.\n"
+    "of more than 10,000 steps every n-th is printed. `hearth job JOB --follow --json` prints "
+    "steps "
+    "as\n"
+    "they happen.\n"
     "With --hold-out and --eval each epoch ends with loss, accuracy, top-5 and perplexity over\n"
     "held-out data, computed by the model as it would be served: \"held_out\" in the summary.\n"
     "--keep and --patience compare epochs by them, --hold-out's where there are both.\n"

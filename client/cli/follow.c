@@ -12,14 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FOLLOW_WAIT_MS 100
 #define FOLLOW_LINE_NS 1000000000u
 
 void hth_follow_init(hth_follow *follow, bool lines)
 {
     *follow = (hth_follow){.lines = lines};
     hth_progress_init(&follow->bar);
-    pthread_mutex_init(&follow->lock, NULL);
 }
 
 static double follow_number(const json_t *o, const char *key)
@@ -127,7 +125,6 @@ static void follow_early(hth_follow *f, const json_t *early)
 void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = hth_terminal_load(what);
-    pthread_mutex_lock(&follow->lock);
     hth_train_log_event(follow->log, o);
     const char *warning = json_string_value(json_object_get(o, "warning"));
     const char *state = json_string_value(json_object_get(o, "state"));
@@ -145,49 +142,21 @@ void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint6
         }
         hth_progress_show(&follow->bar, state, done, total);
     }
-    pthread_mutex_unlock(&follow->lock);
     json_decref(o);
 }
 
 int hth_follow_show(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     hth_follow *f = ctx;
-    if (what[0] != '{') {
-        pthread_mutex_lock(&f->lock);
-        hth_progress_show(&f->bar, what, done, total);
-        pthread_mutex_unlock(&f->lock);
-    } else if (!f->running) {
+    if (what[0] == '{') {
         hth_follow_event(f, what, done, total);
+    } else {
+        hth_progress_show(&f->bar, what, done, total);
     }
     return 0;
 }
 
-static void *follow_main(void *arg)
-{
-    hth_follow *f = arg;
-    hth_event e;
-    while (!atomic_load(&f->stop)) {
-        if (hth_events_next(f->events, FOLLOW_WAIT_MS, &e) == HTH_OK) {
-            hth_follow_event(f, e.what, e.done, e.total);
-        }
-    }
-    return NULL;
-}
-
-void hth_follow_start(hth_follow *follow, const hearth *handle, const char *job)
-{
-    if (hth_events_open(handle, job, &follow->events) == HTH_OK) {
-        follow->running = pthread_create(&follow->thread, NULL, follow_main, follow) == 0;
-    }
-}
-
 void hth_follow_fini(hth_follow *follow)
 {
-    if (follow->running) {
-        atomic_store(&follow->stop, true);
-        pthread_join(follow->thread, NULL);
-    }
-    hth_events_close(follow->events);
     hth_progress_fini(&follow->bar);
-    pthread_mutex_destroy(&follow->lock);
 }

@@ -4,14 +4,14 @@
 #ifndef HTH_CLIENT_CLI_FOLLOW_H
 #define HTH_CLIENT_CLI_FOLLOW_H
 
-#include "client/events.h"
 #include "client/cli/progress.h"
 #include "client/cli/train_log.h"
+#include "client/hearth.h"
 
 #include <jansson.h>
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef struct hth_follow {
     hth_progress_bar bar;
@@ -21,25 +21,15 @@ typedef struct hth_follow {
     uint64_t first;
     uint64_t reported_ns,
         reported; // of the last plain line: when, and how many hundredths were done
-    // a thread that reads events; hth_follow_start
-    hth_events *events;
-    pthread_t thread;
-    bool running;
-    atomic_bool stop;
-    pthread_mutex_t lock;
 } hth_follow;
 
 // lines: for people, so not when the command answers in JSON.
 void hth_follow_init(hth_follow *follow, bool lines);
-// hth_follow_start has a job's events shown from now on, on a thread of their own. Where the server
-// publishes none, hth_follow_show is what shows it.
-void hth_follow_start(hth_follow *follow, const hearth *handle, const char *job);
-void hth_follow_fini(hth_follow *follow); // ends the thread, clears the line
+void hth_follow_fini(hth_follow *follow); // clears the line
 
 // hth_follow_event shows what was said about a job (JSON).
 void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total);
-// hth_follow_show is a hearth_progress; ctx is a hth_follow. Steps that events tell are left to
-// them.
+// hth_follow_show is a hearth_progress, until the job is taken; ctx is a hth_follow.
 int hth_follow_show(void *ctx, const char *what, uint64_t done, uint64_t total);
 
 #endif

@@ -135,7 +135,8 @@ static hth_err ended_take(hth_store *store, json_int_t *nth)
 
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
 {
-    static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early"};
+    static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early",
+                                       "memory"};
     size_t every;
     json_int_t nth;
     uint64_t id = (uint64_t)ended_id(row);

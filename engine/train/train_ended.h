@@ -13,7 +13,8 @@
 #define HTH_ENDED_POINTS 10000 // losses that are kept of a job; of longer ones every n-th step's
 
 // hth_ended_add keeps `row`, which gets the time as "ended_ns" and the next number as "id" where it
-// has none, and `state`'s "history" and "held_out". The oldest record goes when there are too many.
+// has none, and `state`'s "history", "held_out", "memory" and what was best. The oldest record goes
+// when there are too many.
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state);
 // hth_ended_list appends the rows to the array `out`, the last job first.
 hth_err hth_ended_list(hth_store *store, json_t *out);

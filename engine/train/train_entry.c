@@ -24,7 +24,7 @@ static hth_err no_memory(void)
 void hth_train_entry_free(hth_train_entry *entry)
 {
     if (entry != NULL) {
-        hth_train_log_close(entry->log);
+        hth_job_log_close(entry->log);
         free(entry->arguments);
         hth_free(entry);
     }

@@ -8,7 +8,7 @@
 
 #include "engine/train/checkpoint.h"
 #include "runtime/tenants/tenant.h"
-#include "engine/train/train_log.h"
+#include "engine/train/job_log.h"
 #include "engine/train/train_queue.h"
 
 #define HTH_TRAIN_AFTER  16       // jobs that one waits for, at most
@@ -45,7 +45,7 @@ struct hth_train_entry {
     int attempt, retries;   // the attempt at work, from 1; how many may follow the first one
     bool retried;           // it was not at work again since the last one failed
     uint64_t not_before_ns; // of the next attempt
-    hth_train_log *log;     // NULL: it has no number, or no memory
+    hth_job_log *log;       // NULL: it has no number, or no memory
     uint64_t logged_ns;     // when its last step was logged
     hth_train_share turn;   // of its own steps
     bool in_turn;           // it takes part

@@ -316,12 +316,12 @@ static hth_err query_logs(hth_train_queue *q, const hth_request *r, const char *
     }
     size_t max = most != NULL ? (size_t)json_integer_value(most) : SIZE_MAX;
     const hth_train_entry *e = hth_train_queue_find(q, job);
-    hth_train_log *log = NULL;
+    hth_job_log *log = NULL;
     if (e == NULL || e->log == NULL) {
-        HTH_TRY(hth_train_log_open(q->ms->store, (uint64_t)id, &log));
+        HTH_TRY(hth_job_log_open(q->ms->store, (uint64_t)id, &log));
     }
-    *out = hth_train_log_lines(log != NULL ? log : e->log, after, max);
-    hth_train_log_close(log);
+    *out = hth_job_log_lines(log != NULL ? log : e->log, after, max);
+    hth_job_log_close(log);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job's log");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store keeps of a job from its first moment on: its record (runtime/job_index.h), which
-// has its times and its state, and its log (train_log.h). Both are only told here; what the job is
+// has its times and its state, and its log (job_log.h). Both are only told here; what the job is
 // to do is in its checkpoint.
 #include "engine/train/train_entry_impl.h"
 
@@ -36,12 +36,12 @@ static void record_begin(const hth_train_queue *q, hth_train_entry *e)
                             json_pack("{s:i, s:o, s:O?}", "attempts", e->retries + 1, "after",
                                       record_after(e, args), "time_limit",
                                       json_object_get(args, "time-limit")));
-    if (hth_train_log_open(q->ms->store, (uint64_t)e->id, &e->log) == HTH_OK) {
-        json_t *lines = hth_train_log_lines(e->log, 0, 1);
+    if (hth_job_log_open(q->ms->store, (uint64_t)e->id, &e->log) == HTH_OK) {
+        json_t *lines = hth_job_log_lines(e->log, 0, 1);
         if (json_array_size(json_object_get(lines, "lines")) == 0) {
             snprintf(text, sizeof text, "submitted by '%s': trains '%.200s'", e->of,
                      model != NULL ? model : e->job);
-            hth_train_log_add(e->log, "info", text);
+            hth_job_log_add(e->log, "info", text);
         }
         json_decref(lines);
     }
@@ -66,7 +66,7 @@ void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry
 
 void hth_train_entry_log(hth_train_entry *entry, const char *level, const char *text)
 {
-    hth_train_log_add(entry->log, level, text);
+    hth_job_log_add(entry->log, level, text);
 }
 
 static bool record_ended(const char *word)
@@ -82,8 +82,8 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
     json_t *record;
     bool some = why != NULL && why[0] != 0, ended = record_ended(word);
     snprintf(text, sizeof text, "%s%s%s", word, some ? ": " : "", some ? why : "");
-    hth_train_log_add(entry->log, strcmp(word, "failed") == 0 ? "error" : "info", text);
-    hth_train_log_flush(entry->log);
+    hth_job_log_add(entry->log, strcmp(word, "failed") == 0 ? "error" : "info", text);
+    hth_job_log_flush(entry->log);
     if (entry->id == 0 ||
         hth_job_index_get(queue->ms->store, (uint64_t)entry->id, &record) != HTH_OK) {
         return;
@@ -121,9 +121,9 @@ void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t do
             snprintf(text + n, sizeof text - (size_t)n, "; held-out loss %.6g",
                      json_number_value(held));
         }
-        hth_train_log_add(entry->log, "info", text);
+        hth_job_log_add(entry->log, "info", text);
         if (done < total) { // else its end comes next
-            hth_train_log_flush(entry->log);
+            hth_job_log_flush(entry->log);
         }
         entry->logged_ns = now;
     }

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "engine/train/checkpoint.h"
-#include "engine/train/train_log.h"
+#include "engine/train/job_log.h"
 #include "modelstore/file.h"
 #include "runtime/job_index.h"
 #include "tests/rig/train_job.h"
@@ -440,18 +440,18 @@ static void logs_are_bounded(void **state)
 {
     fixture f;
     char text[64];
-    hth_train_log *log;
+    hth_job_log *log;
     fixture_open(&f, DEVICE);
-    assert_ok(hth_train_log_open(f.store, 5, &log));
+    assert_ok(hth_job_log_open(f.store, 5, &log));
     for (int i = 1; i <= 1000; i++) {
         snprintf(text, sizeof text, "line %d", i);
-        hth_train_log_add(log, "info", text);
+        hth_job_log_add(log, "info", text);
     }
-    hth_train_log_add(log, "info", "\xff\xfe"); // is no text
-    hth_train_log_close(log);
+    hth_job_log_add(log, "info", "\xff\xfe"); // is no text
+    hth_job_log_close(log);
     for (int k = 0; k < 2; k++) {
-        assert_ok(hth_train_log_open(f.store, 5, &log));
-        json_t *doc = hth_train_log_lines(log, 0, SIZE_MAX);
+        assert_ok(hth_job_log_open(f.store, 5, &log));
+        json_t *doc = hth_job_log_lines(log, 0, SIZE_MAX);
         const json_t *lines = json_object_get(doc, "lines");
         size_t n = json_array_size(lines);
         assert_in_range(n, 200, HTH_TRAIN_LOG_BYTES / 40);
@@ -459,17 +459,17 @@ static void logs_are_bounded(void **state)
         assert_string_equal(
             json_string_value(json_object_get(json_array_get(lines, n - 1), "text")), "line 1000");
         json_decref(doc);
-        doc = hth_train_log_lines(log, 990, 4);
+        doc = hth_job_log_lines(log, 990, 4);
         assert_int_equal(json_array_size(json_object_get(doc, "lines")), 4);
         assert_int_equal(json_integer_value(json_object_get(doc, "next")), 994);
         json_decref(doc);
-        hth_train_log_close(log);
+        hth_job_log_close(log);
     }
-    assert_ok(hth_train_log_open(f.store, 5 + HTH_JOB_INDEX, &log)); // has the same place
-    json_t *doc = hth_train_log_lines(log, 0, SIZE_MAX);
+    assert_ok(hth_job_log_open(f.store, 5 + HTH_JOB_INDEX, &log)); // has the same place
+    json_t *doc = hth_job_log_lines(log, 0, SIZE_MAX);
     assert_int_equal(json_array_size(json_object_get(doc, "lines")), 0);
     json_decref(doc);
-    hth_train_log_close(log);
+    hth_job_log_close(log);
     fixture_close(&f);
 }
 

@@ -135,6 +135,9 @@ void hth_train_queue_record(hth_train_queue *queue, const char *job, const char 
     if (err == HTH_OK) {
         char tenant[HTH_TENANT];
         row_tenant(e, state, tenant);
+        if (hth_train_entry_works(queue, e)) {
+            json_object_set(state, "memory", (json_t *)hth_train_job_memory(e->work));
+        }
         row_keep(queue, job, tenant, word, state, why);
     } else {
         hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());

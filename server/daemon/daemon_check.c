@@ -83,15 +83,14 @@ static bool check_http(const hth_daemon_options *o)
                : check_wrong(o, HTH_SET_METRICS, hth_err_detail());
 }
 
-// check_twice looks for two addresses on which only one thing can listen. Events are at the
-// port after that of a socket.
+// check_twice looks for two addresses on which only one thing can listen.
 static bool check_twice(const hth_daemon_options *o)
 {
     struct {
         hth_setting setting;
         const char *text;
         char host[HTH_ADDRESS_HOST];
-        int port, n;
+        int port;
     } at[HTH_DAEMON_MAX_LISTEN + 2];
     int n = 0;
     for (int i = 0; i < o->n_listen + 2; i++) {
@@ -103,18 +102,15 @@ static bool check_twice(const hth_daemon_options *o)
             at[n].setting = http ? HTH_SET_HTTP : HTH_SET_METRICS;
             at[n].text = http ? o->http : o->metrics;
         }
-        at[n].n = i < o->n_listen ? 2 : 1;
         n += strncmp(at[n].text, "ipc://", 6) != 0 &&
              hth_address_split(at[n].text, at[n].host, &at[n].port) == HTH_OK && at[n].port > 0;
     }
     for (int i = 1; i < n; i++) {
         for (int k = 0; k < i; k++) {
-            if (at[i].port < at[k].port + at[k].n && at[k].port < at[i].port + at[i].n &&
-                hth_address_meet(at[i].host, at[k].host)) {
+            if (at[i].port == at[k].port && hth_address_meet(at[i].host, at[k].host)) {
                 char sentence[400];
-                snprintf(sentence, sizeof sentence, "'%.120s' is taken by %s '%.120s'%s",
-                         at[i].text, hth_setting_get_info(at[k].setting)->name, at[k].text,
-                         at[i].port != at[k].port ? ", whose events are at the next port" : "");
+                snprintf(sentence, sizeof sentence, "'%.120s' is taken by %s '%.120s'", at[i].text,
+                         hth_setting_get_info(at[k].setting)->name, at[k].text);
                 return check_wrong(o, at[i].setting, sentence);
             }
         }

@@ -12,27 +12,27 @@
 #include <stdatomic.h>
 #include <string.h>
 
-// Of the connections, those that hear events: 1 / ALLOWANCE_EVENTS.
-#define ALLOWANCE_EVENTS 4
 // The part of the connections that is for peers which have few, and what few are of all.
 #define ALLOWANCE_LAST 4
 #define ALLOWANCE_FEW  64
 // Of the long requests, those of one peer: 1 / ALLOWANCE_LONG.
 #define ALLOWANCE_LONG 2
+// Of the watches, those of one peer: 1 / ALLOWANCE_WATCH.
+#define ALLOWANCE_WATCH 4
 
 struct hth_allowances {
     pthread_mutex_t lock;
     hth_allowance *by_key;
-    int n[2], n_events[2]; // connections: of the network, local; and those of them that hear events
+    int n[2]; // connections: of the network, local
 };
 
 struct hth_allowance {
     hth_allowances *t;
     hth_allowance_key key;
     bool trusted;
-    int refs;                // under the lock, as is the next line
-    int connections, events; // .. and those of them that hear events
-    atomic_int requests[2];  // in progress: short, long
+    int refs; // under the lock, as is the next line
+    int connections;
+    atomic_int requests[HTH_ALLOWANCE_KINDS]; // in progress
     _Atomic uint64_t bytes;
     uint64_t shake_second; // the last one with handshakes
     int n_shakes;          // .. in it
@@ -125,25 +125,8 @@ static bool allowance_last(int64_t n, int64_t most, int64_t mine)
            n >= most - most / ALLOWANCE_LAST && mine > most / ALLOWANCE_FEW;
 }
 
-// allowance_events is the same for connections that hear events. Under the lock.
-static hth_err allowance_events(const hth_allowance *q, int64_t connections)
-{
-    int64_t most = (connections + ALLOWANCE_EVENTS - 1) / ALLOWANCE_EVENTS;
-    int n = q->t->n_events[q->key.local];
-    if (n >= most) {
-        return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)", n);
-    }
-    if (!allowance_last(n, most, q->events)) {
-        return HTH_OK;
-    }
-    return hth_fail(HTH_EBUSY,
-                    "%d of at most %" PRId64
-                    " connections for events (limits.connections), and %d from this %s",
-                    n, most, q->events, q->key.local != 0 ? "user" : "address");
-}
-
 // allowance_check says whether a peer may have another connection. Under the lock.
-static hth_err allowance_check(const hth_allowance *q, bool trusted, bool events)
+static hth_err allowance_check(const hth_allowance *q, bool trusted)
 {
     const hth_allowances *t = q->t;
     int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
@@ -154,9 +137,6 @@ static hth_err allowance_check(const hth_allowance *q, bool trusted, bool events
     }
     if (n >= most) {
         return hth_fail(HTH_EBUSY, "too many connections: %" PRId64 " (limits.connections)", n);
-    }
-    if (events) {
-        HTH_TRY(allowance_events(q, most));
     }
     if (q->connections >= each) {
         return hth_fail(HTH_EBUSY,
@@ -173,20 +153,18 @@ static hth_err allowance_check(const hth_allowance *q, bool trusted, bool events
 }
 
 hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *key, bool trusted,
-                           bool events, hth_allowance **out)
+                           hth_allowance **out)
 {
     *out = NULL;
     pthread_mutex_lock(&allowances->lock);
     hth_allowance *q = allowance_find(allowances, key);
-    hth_err err = q != NULL ? allowance_check(q, trusted, events)
+    hth_err err = q != NULL ? allowance_check(q, trusted)
                             : hth_fail(HTH_ENOMEM, "out of memory for a connection");
     if (err == HTH_OK) {
         q->trusted = trusted;
         q->refs++;
         q->connections++;
         allowances->n[key->local] += !trusted;
-        q->events += events;
-        allowances->n_events[key->local] += events;
         *out = q;
     } else if (q != NULL) {
         allowance_drop(q);
@@ -195,13 +173,11 @@ hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *
     return err;
 }
 
-void hth_allowance_leave(hth_allowance *allowance, bool events)
+void hth_allowance_leave(hth_allowance *allowance)
 {
     pthread_mutex_lock(&allowance->t->lock);
     allowance->connections--;
-    allowance->events -= events;
     allowance->t->n[allowance->key.local] -= !allowance->trusted;
-    allowance->t->n_events[allowance->key.local] -= events;
     pthread_mutex_unlock(&allowance->t->lock);
 }
 
@@ -224,23 +200,32 @@ bool hth_allowance_full(hth_allowances *allowances, bool local)
 
 // ---- requests
 
-hth_err hth_allowance_request(hth_allowance *allowance, bool is_long)
+// allowance_part is a part of a setting, rounded up.
+static int64_t allowance_part(hth_setting setting, int64_t parts)
 {
-    int64_t most = is_long ? (hth_setting_int(HTH_SET_LIMIT_LONG_REQUESTS) + ALLOWANCE_LONG - 1) /
-                                 ALLOWANCE_LONG
-                           : hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS);
-    int n = atomic_fetch_add(&allowance->requests[is_long], 1);
+    return (hth_setting_int(setting) + parts - 1) / parts;
+}
+
+hth_err hth_allowance_request(hth_allowance *allowance, hth_allowance_kind kind)
+{
+    static const char *const why[HTH_ALLOWANCE_KINDS] = {
+        "limits.requests_per_peer", "half of limits.long_requests", "a quarter of limits.watches"};
+    int64_t most = kind == HTH_ALLOWANCE_SHORT
+                       ? hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS)
+                       : (kind == HTH_ALLOWANCE_LONG
+                              ? allowance_part(HTH_SET_LIMIT_LONG_REQUESTS, ALLOWANCE_LONG)
+                              : allowance_part(HTH_SET_LIMIT_WATCHES, ALLOWANCE_WATCH));
+    int n = atomic_fetch_add(&allowance->requests[kind], 1);
     if (n < most) {
         return HTH_OK;
     }
-    atomic_fetch_sub(&allowance->requests[is_long], 1);
-    return hth_fail(HTH_EBUSY, "%d of your requests are in progress (%s)", n,
-                    is_long ? "half of limits.long_requests" : "limits.requests_per_peer");
+    atomic_fetch_sub(&allowance->requests[kind], 1);
+    return hth_fail(HTH_EBUSY, "%d of your requests are in progress (%s)", n, why[kind]);
 }
 
-void hth_allowance_answered(hth_allowance *allowance, bool is_long)
+void hth_allowance_answered(hth_allowance *allowance, hth_allowance_kind kind)
 {
-    atomic_fetch_sub(&allowance->requests[is_long], 1);
+    atomic_fetch_sub(&allowance->requests[kind], 1);
 }
 
 // ---- handshakes

@@ -35,20 +35,25 @@ hth_allowance_key hth_allowance_key_address(const struct sockaddr *address);
 hth_err hth_allowances_open(hth_allowances **out);
 void hth_allowances_close(hth_allowances *allowances); // without allowances; NULL is allowed
 
-// hth_allowance_join counts a connection of a peer and holds its allowance; `events`: one that only
-// hears events, of which there are a quarter as many. HTH_EBUSY: there are too many.
+// hth_allowance_join counts a connection of a peer and holds its allowance. HTH_EBUSY: there are too
+// many.
 hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *key, bool trusted,
-                           bool events, hth_allowance **out);
-void hth_allowance_leave(hth_allowance *allowance,
-                         bool events); // the connection ended; the allowance stays held
+                           hth_allowance **out);
+void hth_allowance_leave(hth_allowance *allowance); // the connection ended; it stays held
 void hth_allowance_rele(hth_allowance *allowance);
 // hth_allowance_full tells whether connections like these are at their limit in all.
 bool hth_allowance_full(hth_allowances *allowances, bool local);
 
 // hth_allowance_request counts a request that is in progress: HTH_EBUSY when there are too many of
 // its kind. hth_allowance_answered gives it back.
-hth_err hth_allowance_request(hth_allowance *allowance, bool is_long);
-void hth_allowance_answered(hth_allowance *allowance, bool is_long);
+typedef enum hth_allowance_kind {
+    HTH_ALLOWANCE_SHORT,
+    HTH_ALLOWANCE_LONG,
+    HTH_ALLOWANCE_WATCH, // of a training job
+    HTH_ALLOWANCE_KINDS
+} hth_allowance_kind;
+hth_err hth_allowance_request(hth_allowance *allowance, hth_allowance_kind kind);
+void hth_allowance_answered(hth_allowance *allowance, hth_allowance_kind kind);
 
 // hth_allowance_shook counts a step of a peer's TLS handshakes in this second, and
 // hth_allowance_shakes says how many there were. One thread: the network's loop.

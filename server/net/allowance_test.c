@@ -44,47 +44,36 @@ static hth_allowance_key address(const char *text)
 }
 
 // join takes connections until there are no more; returns how many.
-static int join(hth_allowance_key key, bool events)
+static int join(hth_allowance_key key)
 {
     int before = n_held;
-    while (hth_allowance_join(table, &key, false, events, &held[n_held]) == HTH_OK) {
+    while (hth_allowance_join(table, &key, false, &held[n_held]) == HTH_OK) {
         n_held++;
     }
     return n_held - before;
 }
 
-static void leave_all(bool events)
+static void leave_all(void)
 {
     while (n_held > 0) {
         hth_allowance *q = held[--n_held];
-        hth_allowance_leave(q, events);
+        hth_allowance_leave(q);
         hth_allowance_rele(q);
     }
 }
 
 static void test_connections(void **state)
 {
-    assert_int_equal(join(address("192.0.2.1"), false), 40);
-    assert_int_equal(join(address("::ffff:192.0.2.1"), false), 0); // the same peer
+    assert_int_equal(join(address("192.0.2.1")), 40);
+    assert_int_equal(join(address("::ffff:192.0.2.1")), 0); // the same peer
     assert_non_null(strstr(hth_err_detail(), "limits.connections_per_address"));
-    assert_int_equal(join(address("2001:db8::1"), false), 8);      // the last quarter is for others
-    assert_int_equal(join(address("2001:db8::ffff:2"), false), 0); // of the same network
-    assert_int_equal(join(address("2001:db8:0:1::1"), false), 2);
-    assert_int_equal(join(address("192.0.2.2"), false), 2);
+    assert_int_equal(join(address("2001:db8::1")), 8);      // the last quarter is for others
+    assert_int_equal(join(address("2001:db8::ffff:2")), 0); // of the same network
+    assert_int_equal(join(address("2001:db8:0:1::1")), 2);
+    assert_int_equal(join(address("192.0.2.2")), 2);
     assert_false(hth_allowance_full(table, false));
-    assert_int_equal(join(hth_allowance_key_user(1000), false), 40); // counted apart
-    leave_all(false);
-}
-
-// Of 64 connections 16 may hear events; four of them are left for peers that have none.
-static void test_events(void **state)
-{
-    assert_int_equal(join(address("192.0.2.1"), true), 12);
-    assert_int_equal(join(address("192.0.2.2"), true), 1);
-    assert_int_equal(join(address("192.0.2.3"), true), 1);
-    assert_int_equal(join(address("192.0.2.1"), true), 0);
-    assert_non_null(strstr(hth_err_detail(), "12 from this address"));
-    leave_all(true);
+    assert_int_equal(join(hth_allowance_key_user(1000)), 40); // counted apart
+    leave_all();
 }
 
 static void test_requests(void **state)
@@ -92,21 +81,28 @@ static void test_requests(void **state)
     assert_ok(hth_setting_set("limits.requests_per_peer", "3"));
     assert_ok(hth_setting_set("limits.long_requests", "4"));
     hth_allowance_key one = address("192.0.2.1"), two = address("192.0.2.2");
-    assert_ok(hth_allowance_join(table, &one, false, false, &held[n_held++]));
-    assert_ok(hth_allowance_join(table, &one, false, false, &held[n_held++]));
-    assert_ok(hth_allowance_join(table, &two, false, false, &held[n_held++]));
+    assert_ok(hth_allowance_join(table, &one, false, &held[n_held++]));
+    assert_ok(hth_allowance_join(table, &one, false, &held[n_held++]));
+    assert_ok(hth_allowance_join(table, &two, false, &held[n_held++]));
     assert_ptr_equal(held[0], held[1]);
     for (int i = 0; i < 3; i++) {
-        assert_ok(hth_allowance_request(held[i % 2], false));
+        assert_ok(hth_allowance_request(held[i % 2], HTH_ALLOWANCE_SHORT));
     }
-    assert_err(hth_allowance_request(held[1], false), HTH_EBUSY, "limits.requests_per_peer");
-    assert_ok(hth_allowance_request(held[2], false));
-    assert_ok(hth_allowance_request(held[0], true));
-    assert_ok(hth_allowance_request(held[0], true));
-    assert_err(hth_allowance_request(held[0], true), HTH_EBUSY, "half of limits.long_requests");
-    hth_allowance_answered(held[0], false);
-    assert_ok(hth_allowance_request(held[1], false));
-    leave_all(false);
+    assert_err(hth_allowance_request(held[1], HTH_ALLOWANCE_SHORT), HTH_EBUSY,
+               "limits.requests_per_peer");
+    assert_ok(hth_allowance_request(held[2], HTH_ALLOWANCE_SHORT));
+    assert_ok(hth_allowance_request(held[0], HTH_ALLOWANCE_LONG));
+    assert_ok(hth_allowance_request(held[0], HTH_ALLOWANCE_LONG));
+    assert_err(hth_allowance_request(held[0], HTH_ALLOWANCE_LONG), HTH_EBUSY,
+               "half of limits.long_requests");
+    assert_ok(hth_setting_set("limits.watches", "5"));
+    assert_ok(hth_allowance_request(held[0], HTH_ALLOWANCE_WATCH));
+    assert_ok(hth_allowance_request(held[1], HTH_ALLOWANCE_WATCH));
+    assert_err(hth_allowance_request(held[0], HTH_ALLOWANCE_WATCH), HTH_EBUSY,
+               "a quarter of limits.watches");
+    hth_allowance_answered(held[0], HTH_ALLOWANCE_SHORT);
+    assert_ok(hth_allowance_request(held[1], HTH_ALLOWANCE_SHORT));
+    leave_all();
 }
 
 static void test_bytes(void **state)
@@ -116,7 +112,7 @@ static void test_bytes(void **state)
     uint64_t before = hth_account_bytes();
     hth_allowance_key key[3] = {address("192.0.2.1"), address("192.0.2.2"), address("192.0.2.3")};
     for (int i = 0; i < 3; i++) {
-        assert_ok(hth_allowance_join(table, &key[i], false, false, &held[n_held++]));
+        assert_ok(hth_allowance_join(table, &key[i], false, &held[n_held++]));
     }
     assert_ok(hth_allowance_take(held[0], MEBIBYTE));
     assert_err(hth_allowance_take(held[0], 1), HTH_EBUSY, "limits.bytes_per_peer");
@@ -128,14 +124,14 @@ static void test_bytes(void **state)
     hth_allowance_give(held[2], 1);
     hth_allowance_give(held[1], MEBIBYTE);
     assert_int_equal(hth_account_bytes(), before);
-    leave_all(false);
+    leave_all();
 }
 
 // Handshakes of a peer count for a second.
 static void test_handshakes(void **state)
 {
     hth_allowance_key key = address("192.0.2.1");
-    assert_ok(hth_allowance_join(table, &key, false, false, &held[n_held++]));
+    assert_ok(hth_allowance_join(table, &key, false, &held[n_held++]));
     assert_int_equal(hth_allowance_shakes(held[0], 7), 0);
     hth_allowance_shook(held[0], 7);
     hth_allowance_shook(held[0], 7);
@@ -143,23 +139,23 @@ static void test_handshakes(void **state)
     assert_int_equal(hth_allowance_shakes(held[0], 8), 0);
     hth_allowance_shook(held[0], 8);
     assert_int_equal(hth_allowance_shakes(held[0], 8), 1);
-    leave_all(false);
+    leave_all();
 }
 
 static void test_out_of_memory(void **state)
 {
     hth_allowance_key key = address("192.0.2.1");
-    FAULT_LOOP(hth_allowance_join(table, &key, false, false, &held[n_held]));
+    FAULT_LOOP(hth_allowance_join(table, &key, false, &held[n_held]));
     n_held++;
-    leave_all(false);
+    leave_all();
 }
 
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_connections), T(test_events),     T(test_requests),
-        T(test_bytes),       T(test_handshakes), T(test_out_of_memory),
+        T(test_connections), T(test_requests),      T(test_bytes),
+        T(test_handshakes),  T(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,6 +253,7 @@ static void slot_cancel(hth_rpc_slot *s, uint64_t call)
         other->r.canceled = 1;
     }
     pthread_mutex_unlock(&s->d->lock);
+    hth_job_watches_look(s->d->watches);
     hth_rings_cancel(s->d->rings, s->conn, call);
     slot_finished(s, HTH_OK);
 }
@@ -293,6 +294,7 @@ void hth_dispatch_gone(hth_dispatch *dispatch, hth_conn *conn)
         s->r.canceled = 1;
     }
     pthread_mutex_unlock(&dispatch->lock);
+    hth_job_watches_look(dispatch->watches);
 }
 
 // ---- taking requests
@@ -366,6 +368,8 @@ void hth_rpc_slot_run(hth_rpc_slot *slot)
             hth_rpc_slot_verify(slot);
         } else if (hth_rpc_slot_is_dataset(slot)) {
             hth_rpc_slot_dataset(slot);
+        } else if (slot->command == HTH_COMMAND_WATCH) {
+            hth_rpc_slot_watch(slot);
         } else if (slot->command == HTH_COMMAND_TRAIN) {
             hth_rpc_slot_train(slot);
         } else {
@@ -516,6 +520,7 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     d->jobs = config->jobs;
     d->auth = config->auth;
     d->rings = config->rings;
+    d->watches = config->watches;
     d->limits = config->limits;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -540,6 +545,7 @@ void hth_dispatch_refuse(hth_dispatch *dispatch)
         }
     }
     pthread_mutex_unlock(&dispatch->lock);
+    hth_job_watches_stop(dispatch->watches);
 }
 
 void hth_dispatch_count(hth_dispatch *dispatch, uint64_t *answered, uint64_t *refused)
@@ -565,6 +571,7 @@ static void dispatch_wait(hth_dispatch *d)
 hth_err hth_dispatch_stop(hth_dispatch *dispatch, uint64_t limit_ns)
 {
     uint64_t until_ns = hth_now_ns() + limit_ns;
+    hth_job_watches_stop(dispatch->watches);
     pthread_mutex_lock(&dispatch->lock);
     dispatch->stopping = true;
     while (dispatch->n_working > 0 && (limit_ns == 0 || hth_now_ns() < until_ns)) {

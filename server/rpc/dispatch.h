@@ -17,7 +17,8 @@
 // Requests that need neither device nor store are answered in hth_dispatch_take. Others are SHORT
 // (inferences, questions) or LONG (training that is waited for, imports, measurements). Both have
 // places: a front end asks for one before it runs a slot. SHORT ones may wait for theirs; LONG ones
-// are refused without, because they may last for hours. Some places are kept back for what local
+// are refused without, because they may last for hours. Who watches a training job needs none: it
+// waits in a table of its own (job_watch.h), which has its limits. Some places are kept back for what local
 // administrators ask, so that nobody else's requests can keep them out.
 //
 // Who moves a slot out of a state owns it: no field is touched by two threads at once, except
@@ -34,6 +35,7 @@
 #include <nng/nng.h>
 
 typedef struct hth_dispatch hth_dispatch;
+typedef struct hth_job_watches hth_job_watches;
 typedef struct hth_rpc_slot hth_rpc_slot;
 
 typedef struct hth_dispatch_config {
@@ -42,6 +44,7 @@ typedef struct hth_dispatch_config {
     hth_store_worker *jobs;
     hth_auth *auth;
     hth_rings *rings;
+    hth_job_watches *watches;
     hth_wire_limits limits;
 } hth_dispatch_config;
 
@@ -93,6 +96,8 @@ typedef struct hth_front {
 typedef enum hth_rpc_slot_kind {
     HTH_RPC_SLOT_SHORT,
     HTH_RPC_SLOT_LONG,
+    HTH_RPC_SLOT_WATCH,
+    HTH_RPC_SLOT_KINDS
 } hth_rpc_slot_kind;
 
 // hth_dispatch_take decodes a message, checks whether its sender may ask that, and answers at once

@@ -9,14 +9,17 @@
 #include <nng/protocol/reqrep0/rep.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define INPROC_CONTEXTS 64
+#define INPROC_WATCHES  (INPROC_CONTEXTS / 2) // of them, that may watch training jobs
 
 typedef struct inproc_context {
     hth_inproc *i;
     nng_ctx ctx;
     nng_aio *aio;
     bool sending; // what the aio is doing
+    bool watches; // a training job: among n_watches
 } inproc_context;
 
 // A client: a pipe of the socket.
@@ -35,6 +38,7 @@ struct hth_inproc {
     pthread_mutex_t lock; // guards `clients`
     inproc_client *clients;
     int n_contexts;
+    atomic_int n_watches;
     inproc_context context[INPROC_CONTEXTS];
 };
 
@@ -120,6 +124,8 @@ static void inproc_receive(inproc_context *c)
 static void inproc_answer(void *back, nng_msg *reply)
 {
     inproc_context *c = back;
+    atomic_fetch_sub(&c->i->n_watches, c->watches);
+    c->watches = false;
     if (reply == NULL) {
         inproc_receive(c);
         return;
@@ -132,6 +138,18 @@ static void inproc_answer(void *back, nng_msg *reply)
 static void inproc_free(void *msg)
 {
     nng_msg_free(msg);
+}
+
+// inproc_watch leaves half of the contexts to other requests.
+static void inproc_watch(inproc_context *c, hth_rpc_slot *s)
+{
+    c->watches = atomic_fetch_add(&c->i->n_watches, 1) < INPROC_WATCHES;
+    if (c->watches) {
+        hth_rpc_slot_run(s);
+        return;
+    }
+    atomic_fetch_sub(&c->i->n_watches, 1);
+    hth_rpc_slot_fail(s, HTH_EBUSY, "too many training jobs are watched in this process");
 }
 
 static void inproc_take(inproc_context *c, nng_msg *msg)
@@ -147,6 +165,8 @@ static void inproc_take(inproc_context *c, nng_msg *msg)
     }
     if (hth_dispatch_take(c->i->dispatch, conn, &m, &front, c, &s) != HTH_OK) {
         inproc_receive(c);
+    } else if (s != NULL && hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_WATCH) {
+        inproc_watch(c, s);
     } else if (s != NULL) {
         hth_rpc_slot_run(s);
     }

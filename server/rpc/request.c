@@ -24,6 +24,9 @@
 
 hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command)
 {
+    if (command == HTH_COMMAND_WATCH) {
+        return HTH_RPC_SLOT_WATCH;
+    }
     bool is_short = request->body_case == HEARTH__REQUEST__BODY_INFER ||
                     hth_rpc_slot_is_content(request) || hth_command_is(command, HTH_COMMAND_SHORT);
     return is_short ? HTH_RPC_SLOT_SHORT : HTH_RPC_SLOT_LONG;
@@ -164,6 +167,21 @@ void hth_rpc_slot_told(hth_rpc_slot *slot, char *json, bool tells)
     hth_free(json);
 }
 
+void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence)
+{
+    bool job = (hth_command_get(slot->command)->required & HTH_TAKES(JOB)) != 0;
+    if (err != HTH_EDENIED || !job) {
+        hth_rpc_slot_fail(slot, err, sentence);
+        return;
+    }
+    json_t *args = json_loads(slot->changed != NULL ? slot->changed : "", 0, NULL);
+    const char *name = json_string_value(json_object_get(args, "job"));
+    hth_fail(HTH_ENOENT, "there is no job '%s'; `hearth jobs` lists what there is",
+             name != NULL ? name : "");
+    json_decref(args);
+    hth_rpc_slot_fail(slot, HTH_ENOENT, hth_err_detail());
+}
+
 // request_left ends a job that nobody waits for: its record says how it went.
 static void request_left(hth_rpc_slot *s)
 {
@@ -183,7 +201,7 @@ static void request_done(hth_request *req)
     } else if (s->leaves && req->err == HTH_OK) { // sooner than anything was told about it
         hth_rpc_slot_send(s, hth_rpc_slot_taken(s, "finished"));
     } else if (req->err != HTH_OK) {
-        hth_rpc_slot_fail(s, req->err, req->detail);
+        hth_rpc_slot_refused(s, req->err, req->detail);
         if (reply != NULL) {
             nng_msg_free(reply);
         }
@@ -398,17 +416,23 @@ hth_err hth_rpc_slot_files(hth_rpc_slot *slot)
     hth_rpc_slot *s = slot;
     const Hearth__Query *q = s->q->query;
     json_t *args;
-    HTH_TRY(hth_command_named(q->what, &s->command));
+    hth_command_id named; // is s->command, which others read meanwhile
+    HTH_TRY(hth_command_named(q->what, &named));
     HTH_TRY(hth_arguments_read(s->command, q->arguments, &args));
     hth_err err = request_check(s, args);
     json_decref(args);
     return err;
 }
 
-void hth_rpc_slot_query(hth_rpc_slot *slot)
+hth_err hth_rpc_slot_read(hth_rpc_slot *slot)
 {
     hth_rpc_slot_know(slot);
-    hth_err err = hth_rpc_slot_files(slot);
+    return hth_rpc_slot_files(slot);
+}
+
+void hth_rpc_slot_query(hth_rpc_slot *slot)
+{
+    hth_err err = hth_rpc_slot_read(slot);
     if (err != HTH_OK) {
         hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;

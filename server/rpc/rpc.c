@@ -22,9 +22,6 @@
 #define RPC_BACKLOG 4096
 // .. and that are accepted in one go.
 #define RPC_ACCEPTS 64
-// Events that wait for the loop, and for one that hears them.
-#define RPC_EVENT_BYTES ((size_t)1 << 20)
-#define RPC_HEAR_BYTES  ((size_t)64 << 10)
 
 // ---- other threads
 
@@ -74,72 +71,7 @@ static void rpc_freed(void *ctx)
     }
 }
 
-void hth_rpc_publish(hth_rpc *rpc, const void *message, size_t bytes)
-{
-    if (atomic_load(&rpc->n_hearing) == 0) {
-        return;
-    }
-    hth_rpc_event *e = hth_alloc(sizeof *e + bytes);
-    if (e == NULL) {
-        return;
-    }
-    e->next = NULL;
-    e->bytes = bytes;
-    memcpy(e->data, message, bytes);
-    pthread_mutex_lock(&rpc->lock);
-    bool room = rpc->event_bytes + bytes <= RPC_EVENT_BYTES;
-    if (room) {
-        rpc->event_bytes += bytes;
-        *rpc->last_event = e;
-        rpc->last_event = &e->next;
-    }
-    pthread_mutex_unlock(&rpc->lock);
-    if (room) {
-        hth_rpc_wake(rpc);
-    } else {
-        hth_free(e);
-    }
-}
-
 // ---- on the loop
-
-static void rpc_hear(hth_rpc_conn *c, const hth_rpc_event *e)
-{
-    uint8_t head[HTH_RPC_HEAD];
-    nng_msg *msg;
-    if (c->state != HTH_RPC_HEARING ||
-        atomic_load(&c->out_bytes) + e->bytes > RPC_HEAR_BYTES || // it reads too slowly
-        nng_msg_alloc(&msg, e->bytes) != 0) {
-        return;
-    }
-    memcpy(nng_msg_body(msg), e->data, e->bytes);
-    hth_rpc_out *o = hth_rpc_out_new(c, head, hth_rpc_head(c, e->bytes, head), msg);
-    if (o == NULL) {
-        nng_msg_free(msg);
-        return;
-    }
-    o->charged = e->bytes;
-    hth_allowance_add(c->allowance, e->bytes);
-    hth_rpc_out_add(c, o, false);
-}
-
-static void rpc_publish(hth_rpc *r, hth_rpc_event *e)
-{
-    while (e != NULL) {
-        hth_rpc_event *next = e->next;
-        for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) {
-            rpc_hear(c, e);
-        }
-        hth_free(e);
-        e = next;
-    }
-    for (hth_rpc_conn *c = r->conns, *next; c != NULL; c = next) {
-        next = c->next;
-        if (c->state == HTH_RPC_HEARING) {
-            hth_rpc_conn_settle(c);
-        }
-    }
-}
 
 static bool rpc_sending(const hth_rpc *r)
 {
@@ -182,11 +114,7 @@ static void rpc_woken(evutil_socket_t fd, short what, void *arg)
     pthread_mutex_lock(&r->lock);
     r->woken = false;
     hth_rpc_conn *c = r->touched;
-    hth_rpc_event *e = r->events;
     r->touched = NULL;
-    r->events = NULL;
-    r->last_event = &r->events;
-    r->event_bytes = 0;
     r->stop_ns = r->stop_asked_ns;
     pthread_mutex_unlock(&r->lock);
     while (c != NULL) { // who is touched before its turn has come keeps its place in this list
@@ -198,9 +126,6 @@ static void rpc_woken(evutil_socket_t fd, short what, void *arg)
         hth_rpc_conn_settle(c);
         hth_rpc_conn_rele(c);
         c = next;
-    }
-    if (e != NULL) {
-        rpc_publish(r, e);
     }
     hth_rpc_waiters_run(r);
     rpc_stopping(r);
@@ -316,7 +241,7 @@ static hth_err rpc_bind_host(const char *url, const char *address, int *fd)
     return err;
 }
 
-hth_err hth_rpc_listen(hth_rpc *rpc, const char *url, hth_rpc_service service)
+hth_err hth_rpc_listen(hth_rpc *rpc, const char *url)
 {
     const unsigned how = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC;
     bool local = strncmp(url, "ipc://", 6) == 0, tls = strncmp(url, "tls+tcp://", 10) == 0;
@@ -331,7 +256,7 @@ hth_err hth_rpc_listen(hth_rpc *rpc, const char *url, hth_rpc_service service)
     HTH_TRY(local ? rpc_bind_path(url, url + 6, &fd)
                   : rpc_bind_host(url, strstr(url, "://") + 3, &fd));
     hth_rpc_listener *l = &rpc->listener[rpc->n_listeners];
-    *l = (hth_rpc_listener){.r = rpc, .service = service, .local = local, .tls = tls};
+    *l = (hth_rpc_listener){.r = rpc, .local = local, .tls = tls};
     l->again = evtimer_new(rpc->base, rpc_accept_again, l);
     l->listener =
         l->again != NULL ? evconnlistener_new(rpc->base, rpc_accepted, l, how, 0, fd) : NULL;
@@ -361,7 +286,6 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     r->config = *config;
     r->tokens = config->auth != NULL && hth_auth_has_tokens(config->auth);
     r->last_waiter = &r->waiters;
-    r->last_event = &r->events;
     memset(r->leaving, -1, sizeof r->leaving);
     pthread_mutex_init(&r->lock, NULL);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -388,11 +312,6 @@ hth_err hth_rpc_start(hth_rpc *rpc)
     HTH_TRY(hth_thread_start(rpc->config.name, rpc_main, rpc, &rpc->thread));
     rpc->running = true;
     return HTH_OK;
-}
-
-bool hth_rpc_listening(const hth_rpc *rpc)
-{
-    return rpc->n_listeners > 0;
 }
 
 void hth_rpc_stop(hth_rpc *rpc, uint64_t linger_ns)
@@ -426,11 +345,6 @@ void hth_rpc_close(hth_rpc *rpc)
         hth_rpc_conn *c = rpc->touched;
         rpc->touched = c->next_touched;
         hth_rpc_conn_rele(c);
-    }
-    while (rpc->events != NULL) {
-        hth_rpc_event *e = rpc->events;
-        rpc->events = e->next;
-        hth_free(e);
     }
     if (rpc->wake != NULL) {
         event_free(rpc->wake);

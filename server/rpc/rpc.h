@@ -30,10 +30,10 @@
 typedef struct hth_rpc hth_rpc;
 
 typedef struct hth_rpc_config {
-    const char *name;       // of the thread
-    hth_dispatch *dispatch; // NULL: it only publishes
+    const char *name; // of the thread
+    hth_dispatch *dispatch;
     hth_conns *conns;
-    hth_auth *auth; // .. and asks for no token
+    hth_auth *auth;
     hth_rings *rings;
     hth_descriptors *descriptors;
     hth_allowances *allowances;
@@ -41,21 +41,12 @@ typedef struct hth_rpc_config {
     uint64_t message_bytes; // largest message
 } hth_rpc_config;
 
-typedef enum hth_rpc_service {
-    HTH_RPC_REPLIES,
-    HTH_RPC_EVENTS,
-} hth_rpc_service;
-
 // hth_rpc_open makes a loop, which runs on its thread from hth_rpc_start on. Everything in the
 // configuration must outlive it.
 hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out);
 // hth_rpc_listen binds and listens, before the start. HTH_EINVAL, HTH_EIO, ..: a sentence why not.
-hth_err hth_rpc_listen(hth_rpc *rpc, const char *url, hth_rpc_service service);
-bool hth_rpc_listening(const hth_rpc *rpc); // to anything
+hth_err hth_rpc_listen(hth_rpc *rpc, const char *url);
 hth_err hth_rpc_start(hth_rpc *rpc);
-// hth_rpc_publish sends a message to all who hear events. Any thread; never blocks: for who reads
-// too slowly, and without memory, it is dropped.
-void hth_rpc_publish(hth_rpc *rpc, const void *message, size_t bytes);
 // hth_rpc_stop disconnects everybody, once their replies have left or `linger_ns` is over, and ends
 // the thread. Replies to requests that still run are dropped.
 void hth_rpc_stop(hth_rpc *rpc, uint64_t linger_ns);

@@ -192,7 +192,7 @@ static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
     if (atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0) {
         c->since_ns = now_ns;
     }
-    if (!c->local && c->service == HTH_RPC_REPLIES && now_ns > c->since_ns &&
+    if (!c->local && now_ns > c->since_ns &&
         now_ns - c->since_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_IDLE_SECONDS) * SECOND_NS) {
         return "no request (limits.idle_seconds)";
     }
@@ -205,7 +205,7 @@ static void conn_disconnect(hth_rpc_conn *c, const char *why)
     uint64_t unsaid;
     if (hth_seldom_now(&c->r->endings, &unsaid)) {
         hth_log(INFO, SERVER, "disconnected", "tenant=%s not_logged=%" PRIu64 " reason=%s",
-                c->conn != NULL ? hth_conn_tenant(c->conn) : "events", unsaid, why);
+                hth_conn_tenant(c->conn), unsaid, why);
     }
     hth_rpc_conn_close(c);
 }
@@ -233,20 +233,17 @@ void hth_rpc_conn_close(hth_rpc_conn *conn)
     hth_rpc_out_drop(conn);
     hth_rpc_io_fini(conn);
     pthread_mutex_unlock(&conn->lock);
-    atomic_fetch_sub(&r->n_hearing, conn->state == HTH_RPC_HEARING);
     *conn->prev = conn->next;
     if (conn->next != NULL) {
         conn->next->prev = conn->prev;
     }
     hth_rpc_in_fini(conn);
-    if (conn->conn != NULL) {
-        hth_conn_close(conn->conn);
-        hth_rpc_request_drop_all(conn);
-        hth_dispatch_gone(r->config.dispatch, conn->conn);
-        hth_rings_gone(r->config.rings, conn->conn);
-        hth_descriptors_drop(r->config.descriptors, conn);
-    }
-    hth_allowance_leave(conn->allowance, conn->service == HTH_RPC_EVENTS);
+    hth_conn_close(conn->conn);
+    hth_rpc_request_drop_all(conn);
+    hth_dispatch_gone(r->config.dispatch, conn->conn);
+    hth_rings_gone(r->config.rings, conn->conn);
+    hth_descriptors_drop(r->config.descriptors, conn);
+    hth_allowance_leave(conn->allowance);
     hth_rpc_conn_rele(conn);
     hth_rpc_conn_rele(conn); // the loop's
 }
@@ -260,7 +257,7 @@ static int conn_worth(const hth_rpc_conn *c)
 {
     bool busy = atomic_load(&c->n_pending) > 0;
     bool moving = c->late_ns != 0 || atomic_load(&c->out_bytes) > 0;
-    if (c->trusted || c->service == HTH_RPC_EVENTS || (c->proven && busy)) {
+    if (c->trusted || (c->proven && busy)) {
         return 0;
     }
     if (!c->proven) {
@@ -314,12 +311,11 @@ static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
 static hth_err conn_join(hth_rpc_conn *c, const hth_rpc_listener *l, const struct sockaddr *a)
 {
     hth_rpc *r = c->r;
-    bool events = c->service == HTH_RPC_EVENTS;
     const hth_allowance_key key =
         l->local ? hth_allowance_key_user(c->uid) : hth_allowance_key_address(a);
-    hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+    hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, &c->allowance);
     if (err == HTH_EBUSY && hth_allowance_full(r->config.allowances, l->local) && conn_evict(r)) {
-        err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+        err = hth_allowance_join(r->config.allowances, &key, c->trusted, &c->allowance);
     }
     return err;
 }
@@ -352,10 +348,8 @@ static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_c
 {
     hth_rpc *r = c->r;
     HTH_TRY(conn_join(c, l, a));
-    if (c->service == HTH_RPC_REPLIES) {
-        HTH_TRY(hth_conn_open(r->config.conns, who, &c->conn));
-    }
-    c->proven = c->service == HTH_RPC_EVENTS || c->trusted || !r->tokens;
+    HTH_TRY(hth_conn_open(r->config.conns, who, &c->conn));
+    c->proven = c->trusted || !r->tokens;
     if (l->tls) {
         HTH_TRY(hth_rpc_io_secure(c));
     }
@@ -410,7 +404,7 @@ static void conn_undo(hth_rpc_conn *c)
     c->fd = -1;
     hth_rpc_io_fini(c);
     if (c->allowance != NULL) {
-        hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
+        hth_allowance_leave(c->allowance);
         hth_rpc_conn_rele(c);
     } else {
         pthread_mutex_destroy(&c->lock);
@@ -442,7 +436,6 @@ void hth_rpc_conn_accept(hth_rpc_listener *listener, int fd, const struct sockad
     c->r = r;
     c->refs = 1;
     c->fd = fd;
-    c->service = listener->service;
     c->local = listener->local;
     c->trusted = trusted;
     c->kind = kind;

@@ -32,7 +32,6 @@ typedef enum hth_rpc_state {
     HTH_RPC_LENGTH,   // between messages, or in a message's length
     HTH_RPC_BODY,
     HTH_RPC_SKIP,    // the rest of a message that was refused
-    HTH_RPC_HEARING, // events
     HTH_RPC_PASSING, // descriptors
 } hth_rpc_state;
 
@@ -50,7 +49,8 @@ typedef struct hth_rpc_request {
     hth_rpc_conn *c;    // held
     hth_rpc_slot *slot; // while it waits
     struct hth_rpc_request *next;
-    bool is_long, counted;        // by its allowance
+    hth_allowance_kind kind;
+    bool counted, watches;        // by its allowance; among n_watches
     uint64_t message_bytes;       // charged
     _Atomic uint64_t reply_bytes; // charged before the reply is made
     size_t n_route;
@@ -62,13 +62,12 @@ struct hth_rpc_conn {
     atomic_int refs;
     int fd;
     SSL *ssl; // NULL: plain
-    hth_rpc_service service;
     bool local, trusted;
     hth_accept_kind kind;
     bool proven; // it has shown a token, or needs none
     bool dead;   // to be closed as soon as nobody is inside
     uint64_t uid;
-    hth_conn *conn; // NULL: it only hears events
+    hth_conn *conn;
     hth_allowance *allowance;
     hth_rpc_state state;
     struct event *read, *write, *closed;
@@ -95,7 +94,8 @@ struct hth_rpc_conn {
     atomic_bool paused; // nothing is read: there are too many requests, or too much goes out
     uint64_t paused_ns;
     atomic_int n_pending; // requests in progress, those that wait for a place among them
-    atomic_int n_long;
+    atomic_int n_long;    // of them; of watches apart
+    atomic_int n_watches;
     hth_rpc_request *waiting, **last_waiting;
     hth_rpc_conn *next_waiter, **prev_waiter; // prev NULL: it is not in the list
     // what goes, under the lock
@@ -112,7 +112,6 @@ struct hth_rpc_conn {
 
 typedef struct hth_rpc_listener {
     hth_rpc *r;
-    hth_rpc_service service;
     bool local, tls;
     struct evconnlistener *listener;
     hth_accept_guard *guard;
@@ -123,12 +122,6 @@ typedef struct hth_rpc_listener {
 #define HTH_RPC_LISTENERS 16
 #define HTH_RPC_SCRATCH   (64u << 10)
 #define HTH_RPC_LEAVING   8
-
-typedef struct hth_rpc_event {
-    struct hth_rpc_event *next;
-    size_t bytes;
-    uint8_t data[];
-} hth_rpc_event;
 
 struct hth_rpc {
     hth_rpc_config config;
@@ -142,7 +135,6 @@ struct hth_rpc {
     int n_listeners;
     hth_rpc_listener listener[HTH_RPC_LISTENERS];
     hth_rpc_conn *conns;
-    atomic_int n_hearing;
     hth_rpc_conn *waiters, **last_waiter; // connections with requests that wait for a place
     atomic_int n_waiters;
     hth_seldom refusals, endings; // lines of the log
@@ -155,8 +147,6 @@ struct hth_rpc {
     uint8_t scratch[HTH_RPC_SCRATCH];
     pthread_mutex_t lock; // guards what follows
     hth_rpc_conn *touched;
-    hth_rpc_event *events, **last_event;
-    size_t event_bytes;
     bool woken;
     uint64_t stop_asked_ns;
 };

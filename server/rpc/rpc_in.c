@@ -14,8 +14,6 @@
 
 #define IN_PROTO_REQ 0x30
 #define IN_PROTO_REP 0x31
-#define IN_PROTO_PUB 0x20
-#define IN_PROTO_SUB 0x21
 
 #define IN_UNPROVEN ((uint64_t)32 << 10) // of a message, before there is a token
 #define IN_READ     ((size_t)4 << 10)    // .. read at once
@@ -115,29 +113,20 @@ static bool in_reserve(hth_rpc_conn *c, size_t n)
 
 // ---- greetings
 
-static void in_hear(hth_rpc_conn *c)
-{
-    c->state = HTH_RPC_HEARING;
-    c->late_ns = 0;
-    atomic_fetch_add(&c->r->n_hearing, 1);
-}
-
 static void in_greeted(hth_rpc_conn *c)
 {
     static const uint8_t sp[4] = {0, 'S', 'P', 0};
-    bool replies = c->service == HTH_RPC_REPLIES;
-    const uint8_t mine[HTH_RPC_HELLO] = {0, 'S', 'P', 0, 0, replies ? IN_PROTO_REP : IN_PROTO_PUB,
-                                         0, 0};
+    static const uint8_t mine[HTH_RPC_HELLO] = {0, 'S', 'P', 0, 0, IN_PROTO_REP, 0, 0};
     const uint8_t *hello = c->head;
     c->since_ns = hth_now_ns();
     c->n_head = 0;
-    if (replies && c->local && hth_rpc_pass_hello(hello)) {
+    if (c->local && hth_rpc_pass_hello(hello)) {
         c->state = HTH_RPC_PASSING;
         return;
     }
     int proto = hello[4] << 8 | hello[5];
-    if (memcmp(hello, sp, sizeof sp) != 0 || proto != (replies ? IN_PROTO_REQ : IN_PROTO_SUB) ||
-        hello[6] != 0 || hello[7] != 0) {
+    if (memcmp(hello, sp, sizeof sp) != 0 || proto != IN_PROTO_REQ || hello[6] != 0 ||
+        hello[7] != 0) {
         c->dead = true;
         return;
     }
@@ -147,11 +136,7 @@ static void in_greeted(hth_rpc_conn *c)
         return;
     }
     hth_rpc_out_add(c, o, true);
-    if (replies) {
-        c->state = HTH_RPC_LENGTH;
-    } else {
-        in_hear(c);
-    }
+    c->state = HTH_RPC_LENGTH;
 }
 
 // ---- messages

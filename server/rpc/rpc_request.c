@@ -66,9 +66,10 @@ static void request_answer(void *back, nng_msg *reply)
     }
     hth_allowance_give(c->allowance, q->message_bytes);
     if (q->counted) {
-        hth_allowance_answered(c->allowance, q->is_long);
+        hth_allowance_answered(c->allowance, q->kind);
+        atomic_fetch_sub(&c->n_long, q->kind == HTH_ALLOWANCE_LONG);
     }
-    atomic_fetch_sub(&c->n_long, q->is_long && q->counted);
+    atomic_fetch_sub(&c->n_watches, q->watches);
     hth_free(q);
     if (o != NULL) {
         hth_rpc_out_add(c, o, !on_loop); // the loop sends many together
@@ -160,18 +161,18 @@ static request_start request_try(hth_rpc_request *q)
 {
     hth_rpc_slot *s = q->slot;
     bool admin = hth_rpc_slot_is_admin(s);
-    if (!admin && hth_allowance_request(q->c->allowance, q->is_long) != HTH_OK) {
+    if (!admin && hth_allowance_request(q->c->allowance, q->kind) != HTH_OK) {
         return REQUEST_PEER_FULL;
     }
     if (!hth_rpc_slot_place(s)) {
         if (!admin) {
-            hth_allowance_answered(q->c->allowance, q->is_long);
+            hth_allowance_answered(q->c->allowance, q->kind);
         }
         hth_fail(HTH_EBUSY, "the server has as many requests of this kind as it takes: try again");
         return REQUEST_ALL_FULL;
     }
     q->counted = !admin;
-    atomic_fetch_add(&q->c->n_long, q->is_long && q->counted);
+    atomic_fetch_add(&q->c->n_long, q->kind == HTH_ALLOWANCE_LONG && q->counted);
     q->slot = NULL;
     hth_rpc_slot_run(s);
     return REQUEST_STARTED;
@@ -214,6 +215,31 @@ static void request_long(hth_rpc_request *q)
     }
 }
 
+// request_watch starts a request that waits for a training job, which takes nobody's place, or
+// refuses it: of a connection's requests half may, so that others get through.
+static void request_watch(hth_rpc_request *q)
+{
+    hth_rpc_conn *c = q->c;
+    int most = (int)hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) / REQUEST_LONG;
+    hth_rpc_slot *s = q->slot;
+    q->slot = NULL;
+    if (atomic_load(&c->n_watches) >= most) {
+        hth_fail(HTH_EBUSY,
+                 "this connection watches %d training jobs (half of "
+                 "limits.requests_per_connection)",
+                 most);
+        hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
+    } else if (!hth_rpc_slot_is_admin(s) &&
+               hth_allowance_request(c->allowance, HTH_ALLOWANCE_WATCH) != HTH_OK) {
+        hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
+    } else {
+        q->counted = !hth_rpc_slot_is_admin(s);
+        q->watches = true;
+        atomic_fetch_add(&c->n_watches, 1);
+        hth_rpc_slot_run(s);
+    }
+}
+
 void hth_rpc_request_take(hth_rpc_conn *conn)
 {
     static const hth_front front = {.answer = request_answer, .reserve = request_reserve};
@@ -253,8 +279,11 @@ void hth_rpc_request_take(hth_rpc_conn *conn)
         return; // answered
     }
     q->slot = s;
-    q->is_long = hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_LONG;
-    if (q->is_long) {
+    hth_rpc_slot_kind kind = hth_rpc_slot_get_kind(s);
+    q->kind = (hth_allowance_kind)kind;
+    if (kind == HTH_RPC_SLOT_WATCH) {
+        request_watch(q);
+    } else if (kind == HTH_RPC_SLOT_LONG) {
         request_long(q);
     } else if ((conn->waiting != NULL && !hth_rpc_slot_is_admin(s)) ||
                request_try(q) != REQUEST_STARTED) {

@@ -8,6 +8,7 @@
 #include "client/wire.h"
 #include "graph/onnx/onnx.h"
 #include "server/rpc/dispatch.h"
+#include "server/rpc/job_watch.h"
 #include "server/rpc/rpc_tensors.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/tenants/tenant_rules.h"
@@ -57,7 +58,9 @@ struct hth_rpc_slot {
     bool detached;        // .. it is: no connection, no front end, no place; under d->lock
     uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
     char job_name[HTH_CHECKPOINT_JOB];
-    int losses; // of the engine's process while it was asked
+    int losses;           // of the engine's process while it was asked
+    hth_job_waiter watch; // of a watch
+    uint64_t watch_last;  // .. the event after which its job's are kept
 };
 
 typedef struct hth_dispatch_watcher {
@@ -78,14 +81,15 @@ struct hth_dispatch {
     hth_tenant_rules tenants; // under `lock`
     hth_auth *auth;
     hth_rings *rings;
+    hth_job_watches *watches;
     hth_wire_limits limits;
     pthread_rwlock_t watching; // guards `watch`
     hth_dispatch_watcher watch[HTH_DISPATCH_WATCHES];
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    hth_rpc_slot *slots;         // all that are not ended
-    int n_working;               // of them
-    int n_placed[2], n_reserved; // by kind; administrators' beyond the limits
+    hth_rpc_slot *slots;                          // all that are not ended
+    int n_working;                                // of them
+    int n_placed[HTH_RPC_SLOT_KINDS], n_reserved; // by kind; administrators' beyond the limits
     int n_detached;
     bool stopping;
     uint64_t n_answered, n_refused;
@@ -98,6 +102,7 @@ void hth_rpc_slot_document(hth_rpc_slot *slot, const char *json);
 
 void hth_rpc_slot_infer(hth_rpc_slot *slot);
 void hth_rpc_slot_query(hth_rpc_slot *slot);
+void hth_rpc_slot_watch(hth_rpc_slot *slot);   // the query "watch"
 void hth_rpc_slot_train(hth_rpc_slot *slot);   // the query "train"
 void hth_rpc_slot_job(hth_rpc_slot *slot);     // import, export, remove, gc
 void hth_rpc_slot_verify(hth_rpc_slot *slot);  // the query "verify"
@@ -127,6 +132,12 @@ hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_comma
 // hth_rpc_slot_told answers with a document, and frees it; one that tells about this machine
 // without that, to peers elsewhere.
 void hth_rpc_slot_told(hth_rpc_slot *slot, char *json, bool tells);
+// hth_rpc_slot_read finds out who asks, and checks a query's arguments; where they are not as they
+// came, slot->changed has them. "watch" always has them there.
+hth_err hth_rpc_slot_read(hth_rpc_slot *slot);
+// hth_rpc_slot_refused answers with the error of a command. About jobs of others nobody learns more
+// than about jobs that are not there.
+void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence);
 // hth_rpc_slot_may_name: HTH_EDENIED where the peer may not have the server open files by their
 // paths.
 hth_err hth_rpc_slot_may_name(const hth_rpc_slot *slot);

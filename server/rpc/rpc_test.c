@@ -21,25 +21,6 @@ static void wait_connections(int want)
     assert_int_equal(hth_accept_count(), want);
 }
 
-// Who hears events and reads none is ended; so is who speaks there.
-static void test_events(void **state)
-{
-    fixture *f = *state;
-    start(f, false, "tcp");
-    f->port++; // the events'
-    peer speaks = dial(f, false, 1, 0);
-    char hello[8];
-    say(speaks, "\0SP\0\0\x21\0\0", 8);
-    hear(speaks, hello, 8);
-    assert_memory_equal(hello, "\0SP\0\0\x20\0\0", 8);
-    say(speaks, "x", 1);
-    ended(speaks);
-    peer wrong = dial(f, false, 1, 0);
-    say(wrong, "\0SP\0\0\x30\0\0", 8);
-    ended(wrong);
-    f->port--;
-}
-
 // Half-closed: a client that sends no more hears nothing any more, in whatever state it is, and
 // what it asked for is canceled.
 static void test_half_closed(void **state)
@@ -553,10 +534,9 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events),         T(test_pipelined),        T(test_touched),      T(test_copies),
-        T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle), T(test_share),
-        T(test_administrators), T(test_lingering),        T(test_passed),       T(test_stop),
-        T(test_stop_stuck),
+        T(test_pipelined),        T(test_touched),      T(test_copies), T(test_half_closed),
+        T(test_evicted_unproven), T(test_evicted_idle), T(test_share),  T(test_administrators),
+        T(test_lingering),        T(test_passed),       T(test_stop),   T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,17 @@
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
 // it is canceled or fake_released is set; "stuck" until the latter. Queries: "devices" has a fixed
 // answer; "stats" and "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress
-// until it is canceled, or ten steps; any other command is refused. Memory of fake_hold_bytes or
-// more is given when fake_released is set.
+// until it is canceled, or ten steps; "train" takes one job, which runs until fake_job_end; "job"
+// tells of it; any other command is refused. Memory of fake_hold_bytes or more is given when
+// fake_released is set.
 #ifndef HTH_TESTS_RIG_FAKE_ENGINE_H
 #define HTH_TESTS_RIG_FAKE_ENGINE_H
 
 #include "base/alloc.h"
 #include "base/mailbox.h"
 #include "engine/engine.h"
+
+#include <jansson.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -39,6 +42,15 @@ static atomic_int fake_lists;           // how often it was asked for these
 static const void *volatile fake_last_input;
 static atomic_uint fake_last_priority; // of the last inference
 static _Atomic(uint64_t) fake_last_timeout_us;
+
+// The training job: NULL when there is none. What happens to it is told by fake_job_event.
+static hth_request *_Atomic fake_job;
+static const char *_Atomic fake_job_state;
+static atomic_int fake_job_id, fake_job_asked; // .. and how often "job" was answered
+static char fake_job_name[64], fake_job_tenant[64];
+static void (*fake_event)(void *ctx, const char *job, const char *what, uint64_t done,
+                          uint64_t total);
+static void *fake_event_ctx;
 
 static void fake_nap(void)
 {
@@ -112,8 +124,71 @@ static hth_err fake_list(hth_request *r)
     return HTH_OK;
 }
 
+static void fake_text(const json_t *args, const char *key, char out[64])
+{
+    const char *text = json_string_value(json_object_get(args, key));
+    snprintf(out, 64, "%s", text != NULL ? text : "");
+}
+
+// fake_train takes a job, whose answer is fake_job_end's.
+static void fake_train(hth_request *r)
+{
+    json_t *args = json_loads(r->arguments, 0, NULL);
+    fake_text(args, "save-as", fake_job_name);
+    snprintf(fake_job_tenant, sizeof fake_job_tenant, "%s", r->tenant);
+    atomic_store(&fake_job_id, (int)json_integer_value(json_object_get(args, "id")));
+    json_decref(args);
+    atomic_store(&fake_job_state, "running");
+    r->progress(r, "{\"state\":\"running\"}", 0, 1);
+    atomic_store(&fake_job, r); // from here on it may end
+}
+
+static hth_err fake_query_job(hth_request *r)
+{
+    char name[64];
+    json_t *args = json_loads(r->arguments, 0, NULL);
+    fake_text(args, "job", name);
+    json_decref(args);
+    atomic_fetch_add(&fake_job_asked, 1);
+    if (fake_job_name[0] == 0 || strcmp(name, fake_job_name) != 0) {
+        return hth_fail(HTH_ENOENT, "there is no job '%s'; `hearth jobs` lists what there is",
+                        name);
+    }
+    if (!r->admin && strcmp(r->tenant, fake_job_tenant) != 0) {
+        return hth_fail(HTH_EDENIED, "job '%s' belongs to another tenant", name);
+    }
+    r->json = hth_asprintf(
+        "{\"id\":%d,\"job\":\"%s\",\"tenant\":\"%s\",\"state\":\"%s\",\"step\":1,"
+        "\"steps\":1000,\"loss\":0.5,\"why\":null}",
+        atomic_load(&fake_job_id), fake_job_name, fake_job_tenant, atomic_load(&fake_job_state));
+    return HTH_OK;
+}
+
+static inline void fake_job_event(const char *what, uint64_t done)
+{
+    fake_event(fake_event_ctx, fake_job_name, what, done, 1000);
+}
+
+// fake_job_end ends the job, "finished" or in another way.
+static inline void fake_job_end(const char *state)
+{
+    char text[64];
+    hth_request *r;
+    while ((r = atomic_exchange(&fake_job, NULL)) == NULL) {
+        fake_nap();
+    }
+    snprintf(text, sizeof text, "{\"state\":\"%s\"}", state);
+    atomic_store(&fake_job_state, state);
+    fake_job_event(text, 0);
+    r->err = HTH_OK;
+    r->done(r);
+}
+
 static hth_err fake_query(hth_request *r)
 {
+    if (r->command == HTH_COMMAND_JOB) {
+        return fake_query_job(r);
+    }
     if (r->command == HTH_COMMAND_DEVICES) {
         r->json = hth_strdup(FAKE_DEVICES);
         return HTH_OK;
@@ -138,6 +213,10 @@ static void *fake_main(void *arg)
     void *message;
     while (hth_mailbox_receive(e->mailbox, HTH_FOREVER, &message) == HTH_OK) {
         hth_request *r = message;
+        if (r->command == HTH_COMMAND_TRAIN) {
+            fake_train(r);
+            continue;
+        }
         r->err = r->command != HTH_COMMAND_NONE ? fake_query(r) : fake_infer(r);
         snprintf(r->detail, sizeof r->detail, "%s", r->err != HTH_OK ? hth_err_detail() : "");
         if (r->err == HTH_ECANCELED) {
@@ -152,6 +231,8 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 {
     hth_engine *e = hth_calloc(1, sizeof *e);
     (void)store; // nothing is loaded
+    fake_event = config->event;
+    fake_event_ctx = config->event_ctx;
     *out = e;
     HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, 20000, &e->mailbox));
     e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;

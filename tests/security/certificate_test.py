@@ -163,7 +163,7 @@ class Certificate(unittest.TestCase):
             self.assertEqual(c.models()[0]['name'], 'digits')
 
     def test_follow(self):
-        """A job is followed over the network by who needs a token for it: there nothing is published."""
+        """A job is followed over the network by who needs a token for it."""
         local = f'ipc://{self.daemon.folder}/sock'
         for i, where in enumerate(([f'tcp://127.0.0.1:{self.tcp}'], [f'tls+tcp://localhost:{self.port}', '--ca', self.ca])):
             job = subprocess.Popen([BUILD + '/hearth', '--server', local, 'train', 'new', '--data', DATA + '/train.safetensors', '--loss',

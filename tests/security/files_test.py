@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import unittest
 import urllib.error
@@ -378,13 +379,19 @@ class Others(unittest.TestCase):
         """What a client passed is gone with it: the job says so, goes on with it, and never opens a path."""
         with open(f'{DATA}/digits/train.safetensors', 'rb') as f:
             data = self.owned('left.safetensors', f.read())
-        train = ('train', 'new', '--loss', 'softmax-xent', '--batch', '16', '--epochs', '1000', '--checkpoint-every', '5', '--save-as', 'left')
-        token = {**os.environ, 'HEARTH_TOKEN': self.tokens['job']}
-        with subprocess.Popen([HEARTH, '--server', self.url, *train, '--data', data], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                              user='nobody', group='nogroup', extra_groups=[], env=token) as p:
-            while (self.job('left')['step'] or 0) < 10:
-                self.assertIsNone(p.poll())
-            p.terminate()
+        args = {'model': 'new', 'loss': 'softmax-xent', 'batch': 16, 'epochs': 1000, 'checkpoint-every': 5, 'save-as': 'left',
+                'data': {'file': data, 'descriptor': 0}}
+        path, token = self.daemon.folder + '/sock', self.tokens['job']
+
+        def leave():
+            """A client that waits for its job itself, as those of 0.1.0 do, and goes."""
+            client = Raw(path, token)
+            query = Raw.text(1, 'train') + Raw.text(2, json.dumps(args)) + Raw.number(3, client.give(os.open(data, os.O_RDONLY)))
+            threading.Thread(target=client.ask, args=(12, query), daemon=True).start()
+            while (self.job('left', env={**os.environ, 'HEARTH_TOKEN': token})['step'] or 0) < 10:
+                pass
+            return []
+        as_nobody(leave)
         while self.job('left')['state'] != 'canceled':
             pass
         self.hearth('job', 'resume', 'left', code=0)
@@ -393,8 +400,8 @@ class Others(unittest.TestCase):
         self.assertIn('was passed by a client that is gone', self.job('left')['why'])
         self.hearth('job', 'cancel', 'left', code=0)
 
-    def job(self, name):
-        rows = [r for r in json.loads(run(HEARTH, '--server', self.url, '--json', 'jobs')) if r['job'] == name]
+    def job(self, name, **more):
+        rows = [r for r in json.loads(run(HEARTH, '--server', self.url, '--json', 'jobs', **more)) if r['job'] == name]
         return rows[0] if rows else {'step': None, 'state': ''}
 
     def test_what_may_be_passed(self):

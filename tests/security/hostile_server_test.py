@@ -37,6 +37,7 @@ DOCUMENTS = {
     'models': {'models': [MODEL, dict(MODEL, version=2)]}, 'loaded': {'models': [dict(MODEL, state=7)]}, 'model': {**MODEL, EVIL: {EVIL: [MODEL]}},
     'jobs': [dict(JOB, state='running')], 'job': dict(JOB, state='running'), 'stats': {'models': [MODEL], 'tenants': [{'name': EVIL}], 'ledger': {}},
     'devices': {'devices': [{'name': EVIL, 'description': EVIL, 'state': EVIL}]}, 'latency': {'models': []},
+    'logs': {'lines': [EVIL, {'n': 1, 'time': 1e300, 'level': EVIL, 'text': EVIL}, {'n': 2, 'time': 0, 'level': 'info', 'text': 'step 1'}], 'next': 2},
     'verify': {'damaged': [{'model': EVIL, 'version': 1, 'tensor': EVIL, 'why': EVIL, 'file': EVIL}], 'damages': 1}}
 
 
@@ -71,14 +72,14 @@ def frame(head, data=b''):
 
 
 class Hostile:
-    """A server of the socket protocol, and one of its events, that answers every question as above."""
+    """A server of the socket protocol that answers every question as above."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix='hearth-hostile-')
         self.url = f'ipc://{self.folder}/sock'
         self.asked, self.documents, self.progress = [], dict(DOCUMENTS), threading.Event()
         self.progress.set()
-        self.listeners = [self.listen('sock', b'\x31', self.answer), self.listen('sock.events', b'\x20', self.publish)]
+        self.listeners = [self.listen('sock', b'\x31', self.answer)]
 
     def listen(self, name, protocol, serve):
         listener = socket.socket(socket.AF_UNIX)
@@ -128,7 +129,9 @@ class Hostile:
             self.asked.append(what)
             if what == 'verify':
                 self.progress.wait(PATIENCE)
-            document = self.documents.get(what)
+            document = self.watched(fields(head[12])) if what == 'watch' else self.documents.get(what)
+            if what == 'logs' and json.loads(fields(head[12])[2])['after'] > 0:
+                document = {'lines': [], 'next': 3}
             if document is None:
                 body = frame(field(1, head[1]) + field(9, field(1, 2) + field(2, EVIL.encode())))
             else:
@@ -137,12 +140,13 @@ class Hostile:
         with sending, contextlib.suppress(OSError):
             self.send(s, number + body)
 
-    def publish(self, s):
-        topic = b'job/' + EVIL.encode() + b'\0'
-        for event in EVENTS:
-            self.documents['job'] = dict(JOB, state='finished')
-            self.send(s, topic + field(1, 1) + field(2, json.dumps(event, ensure_ascii=False).encode()) + field(3, 1) + field(4, 2))
-        self.all(s, 1)
+    def watched(self, query):
+        """Where the job stands, then all that happens to it, with text where there should be a number."""
+        if 'after' not in json.loads(query[2]):
+            return {'job': self.documents['job'], 'events': [], 'next': 1, 'missed': EVIL}
+        self.documents['job'] = dict(JOB, state='finished')
+        return {'events': [EVIL, {'n': EVIL}, *({'n': 2 + i, 'done': 1, 'total': 2, 'what': e} for i, e in enumerate(EVENTS))], 'next': 1e300,
+                'missed': 7}
 
     def close(self):
         for listener in self.listeners:
@@ -206,6 +210,14 @@ class Output(unittest.TestCase):
             said = how('job', 'j', '--follow')
             self.harmless(said)
             self.assertIn('hearth: m?]0;title', said)  # the warning
+
+    def test_logs(self):
+        for how in (self.pipe, self.terminal):
+            for more in ([], ['--follow']):
+                self.server.documents['job'] = dict(JOB, state='finished')
+                said = how('logs', 'j', *more)
+                self.harmless(said)
+                self.assertIn('  info   step 1', said)
 
     def test_progress(self):
         self.server.progress.clear()

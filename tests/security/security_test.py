@@ -72,7 +72,7 @@ class Server:
         Store.copy(self.folder + '/store')
         self.log = self.folder + '/log'
         self.port, self.metrics = tap.free_port(), tap.free_port()
-        self.tcp_port = tap.free_port(2)  # and the one for events
+        self.tcp_port = tap.free_port()
         self.tcp, self.ipc = f'{tcp}://{host}:{self.tcp_port}', f'ipc://{self.folder}/sock'
         self.start(flags, scheme, http)
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Job number N has its log in the text train/log/S, S = N modulo HTH_JOB_INDEX, which says whose it
 // is: the log of a job of long ago is overwritten.
-#include "engine/train/train_log.h"
+#include "engine/train/job_log.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -15,7 +15,7 @@
 #define LOG_KEY  40
 #define LOG_LINE 40 // bytes that a line takes in addition to its text
 
-struct hth_train_log {
+struct hth_job_log {
     hth_store *store;
     uint64_t id;
     json_t *lines; // [{"n", "time", "level", "text"}, ..]
@@ -36,7 +36,7 @@ static size_t log_line_bytes(const json_t *line)
 }
 
 // log_load takes over the lines of the store, if they are this job's.
-static hth_err log_load(hth_train_log *log)
+static hth_err log_load(hth_job_log *log)
 {
     char key[LOG_KEY], *text = NULL;
     hth_err err = hth_store_text_load(log->store, log_key(log->id, key), &text);
@@ -61,33 +61,33 @@ static hth_err log_load(hth_train_log *log)
     return HTH_OK;
 }
 
-hth_err hth_train_log_open(hth_store *store, uint64_t id, hth_train_log **out)
+hth_err hth_job_log_open(hth_store *store, uint64_t id, hth_job_log **out)
 {
-    hth_train_log *log = hth_calloc(1, sizeof *log);
+    hth_job_log *log = hth_calloc(1, sizeof *log);
     *out = NULL;
     if (log == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a job's log");
     }
-    *log = (hth_train_log){.store = store, .id = id, .lines = json_array()};
+    *log = (hth_job_log){.store = store, .id = id, .lines = json_array()};
     hth_err err = log_load(log);
     if (err != HTH_OK) {
-        hth_train_log_close(log);
+        hth_job_log_close(log);
         return err;
     }
     *out = log;
     return HTH_OK;
 }
 
-void hth_train_log_close(hth_train_log *log)
+void hth_job_log_close(hth_job_log *log)
 {
     if (log != NULL) {
-        hth_train_log_flush(log);
+        hth_job_log_flush(log);
         json_decref(log->lines);
         hth_free(log);
     }
 }
 
-void hth_train_log_add(hth_train_log *log, const char *level, const char *text)
+void hth_job_log_add(hth_job_log *log, const char *level, const char *text)
 {
     if (log == NULL) {
         return;
@@ -111,7 +111,7 @@ void hth_train_log_add(hth_train_log *log, const char *level, const char *text)
     }
 }
 
-void hth_train_log_flush(hth_train_log *log)
+void hth_job_log_flush(hth_job_log *log)
 {
     char key[LOG_KEY];
     if (log == NULL || !log->changed) {
@@ -129,7 +129,7 @@ void hth_train_log_flush(hth_train_log *log)
     }
 }
 
-json_t *hth_train_log_lines(const hth_train_log *log, json_int_t after, size_t max)
+json_t *hth_job_log_lines(const hth_job_log *log, json_int_t after, size_t max)
 {
     json_t *lines = json_array(), *line;
     size_t i;

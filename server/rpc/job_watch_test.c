@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of events and of those that wait for them: numbers, gaps, times, cancellation, limits.
+#include "server/rpc/job_watch.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "base/test.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define NEVER    UINT64_MAX
+#define PATIENCE 20000 // naps until what must come has come
+#define ALL_JOBS 256   // that the table keeps
+
+static _Atomic uint64_t clock_now;
+
+static uint64_t clock_read(void *ctx)
+{
+    return atomic_load(&clock_now);
+}
+
+// A request that waits, and what it was answered.
+typedef struct asked {
+    hth_job_waiter w;
+    atomic_int canceled, answered;
+    hth_err err;
+    char detail[200];
+    char *json;
+} asked;
+
+static void answer(hth_job_waiter *w, hth_err err, char *json)
+{
+    asked *a = (asked *)w;
+    a->err = err;
+    snprintf(a->detail, sizeof a->detail, "%s", err != HTH_OK ? hth_err_detail() : "");
+    a->json = json;
+    atomic_store(&a->answered, 1);
+}
+
+static hth_job_watches *table;
+
+static int setup(void **state)
+{
+    hth_setting_reset();
+    atomic_store(&clock_now, 1000000000);
+    hth_clock_inject(clock_read, NULL);
+    assert_ok(hth_job_watches_open(&table));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    hth_job_watches_stop(table);
+    for (int i = 0; i < PATIENCE && hth_job_watches_waiting(table) > 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    hth_job_watches_close(table);
+    hth_clock_inject(NULL, NULL);
+    hth_setting_reset();
+    return 0;
+}
+
+// known has the events of a job kept; returns the number after which they come.
+static uint64_t known(const char *name, uint64_t id, const char *tenant)
+{
+    uint64_t last;
+    hth_job_watches_begin(table, name, &last);
+    hth_job_watches_end(table, name, id, tenant);
+    return last;
+}
+
+static hth_err ask(asked *a, uint64_t id, uint64_t after, uint64_t end_ns, char **json)
+{
+    memset(a, 0, sizeof *a);
+    a->w = (hth_job_waiter){.id = id,
+                            .after = after,
+                            .end_ns = end_ns,
+                            .tenant = "alice",
+                            .canceled = &a->canceled,
+                            .answer = answer};
+    return hth_job_watches_wait(table, &a->w, json);
+}
+
+static void wait_answered(asked *a)
+{
+    for (int i = 0; i < PATIENCE && !atomic_load(&a->answered); i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    assert_int_equal(atomic_load(&a->answered), 1);
+}
+
+// read checks how many events an answer has, and returns what it goes on from.
+static uint64_t read_answer(char *json, size_t n_events, bool missed)
+{
+    json_t *doc = json_loads(json, 0, NULL);
+    assert_non_null(doc);
+    assert_int_equal(json_array_size(json_object_get(doc, "events")), n_events);
+    assert_int_equal(json_is_true(json_object_get(doc, "missed")), missed);
+    uint64_t next = (uint64_t)json_integer_value(json_object_get(doc, "next"));
+    json_decref(doc);
+    hth_free(json);
+    return next;
+}
+
+static void test_events(void **state)
+{
+    asked a;
+    char *json;
+    uint64_t last = known("net", 7, "alice");
+    hth_job_watches_event(table, "net", "{\"step\":1,\"loss\":0.123456789}", 1, 9);
+    hth_job_watches_event(table, "net2", "{\"step\":1}", 1,
+                          9); // another one's, which nobody watches
+    hth_job_watches_event(table, "net", "{\"state\":\"paused\"}", 0, 1);
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    assert_non_null(json);
+    assert_non_null(
+        strstr(json, "\"done\":1,\"total\":9,\"what\":{\"step\":1,\"loss\":0.123456789}"));
+    last = read_answer(json, 2, false);
+    assert_ok(ask(&a, 7, last, NEVER, &json)); // waits
+    assert_null(json);
+    assert_int_equal(hth_job_watches_waiting(table), 1);
+    hth_job_watches_event(table, "net", "{\"step\":2}", 2, 9);
+    wait_answered(&a);
+    assert_int_equal(a.err, HTH_OK);
+    assert_true(read_answer(a.json, 1, false) > last);
+}
+
+// Whoever has no business with a job learns nothing, and does not wait.
+static void test_strangers(void **state)
+{
+    asked a;
+    char *json;
+    uint64_t last = known("net", 7, "bob");
+    assert_int_equal(ask(&a, 7, last, NEVER, &json), HTH_ENOENT);
+    assert_int_equal(ask(&a, 8, last, NEVER, &json), HTH_ENOENT);
+    assert_int_equal(ask(&a, 0, last, NEVER, &json), HTH_ENOENT);
+    a.w.tenant = NULL; // an administrator
+    a.w.id = 7;
+    a.w.end_ns = 0;
+    assert_ok(hth_job_watches_wait(table, &a.w, &json));
+    read_answer(json, 0, false);
+    uint64_t again;
+    hth_job_watches_begin(table, "no job", &again);
+    hth_job_watches_end(table, "no job", 0, "");
+    assert_int_equal(ask(&a, 0, again, NEVER, &json), HTH_ENOENT);
+}
+
+// The last HTH_JOB_EVENTS are kept: who is slower is told so, and gets those.
+static void test_missed(void **state)
+{
+    asked a;
+    char *json, text[40];
+    uint64_t last = known("net", 7, "alice");
+    for (int i = 1; i <= HTH_JOB_EVENTS + 1; i++) {
+        snprintf(text, sizeof text, "{\"step\":%d}", i);
+        hth_job_watches_event(table, "net", text, (uint64_t)i, 999);
+    }
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    assert_null(strstr(json, "\"what\":{\"step\":1}"));
+    last = read_answer(json, HTH_JOB_EVENTS, true);
+    assert_ok(ask(&a, 7, last - 1, NEVER, &json));
+    read_answer(json, 1, false);
+    hth_job_watches_event(table, "net", "no JSON", 1, 999); // an engine's process has gone mad
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    last = read_answer(json, 0, true);
+    assert_ok(ask(&a, 7, last, 0, &json));
+    read_answer(json, 0, false);
+    assert_ok(ask(&a, 7, last + 1000, NEVER, &json)); // of another life of the server
+    read_answer(json, 0, true);
+}
+
+// Another job makes the same model: who waits for the one before is told to ask.
+static void test_replaced(void **state)
+{
+    asked a;
+    char *json;
+    uint64_t last = known("net", 7, "alice");
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    assert_null(json);
+    known("net", 9, "alice");
+    wait_answered(&a);
+    read_answer(a.json, 0, true);
+    assert_int_equal(ask(&a, 7, last, NEVER, &json), HTH_ENOENT);
+    known("net", 8, "alice"); // asked for late
+    assert_ok(ask(&a, 9, last, 0, &json));
+    read_answer(json, 0, false);
+}
+
+static void test_times(void **state)
+{
+    asked a, b;
+    char *json;
+    uint64_t last = known("net", 7, "alice");
+    assert_ok(ask(&a, 7, last, atomic_load(&clock_now) + 5, &json));
+    assert_ok(ask(&b, 7, last, NEVER, &json));
+    atomic_fetch_add(&clock_now, 5);
+    hth_job_watches_look(table);
+    wait_answered(&a);
+    assert_int_equal(read_answer(a.json, 0, false), last);
+    assert_int_equal(atomic_load(&b.answered), 0);
+    atomic_store(&b.canceled, 1);
+    hth_job_watches_look(table);
+    wait_answered(&b);
+    assert_int_equal(b.err, HTH_ECANCELED);
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    hth_job_watches_stop(table);
+    wait_answered(&a);
+    assert_int_equal(a.err, HTH_ECANCELED);
+    assert_non_null(strstr(a.detail, "the server is stopping"));
+    assert_err(ask(&a, 7, last, NEVER, &json), HTH_ECANCELED, "the server is stopping");
+}
+
+static void test_limits(void **state)
+{
+    asked a, b;
+    char *json, name[20];
+    uint64_t last = known("net", 7, "alice");
+    assert_ok(hth_setting_set("limits.watches", "1"));
+    assert_ok(ask(&a, 7, last, NEVER, &json));
+    assert_err(ask(&b, 7, last, NEVER, &json), HTH_EBUSY, "limits.watches");
+    assert_ok(ask(&b, 7, last, 0, &json)); // what need not wait is answered
+    read_answer(json, 0, false);
+    for (int i = 0; i < 2 * ALL_JOBS; i++) { // what is waited for is not forgotten
+        snprintf(name, sizeof name, "job%d", i);
+        known(name, (uint64_t)i + 100, "alice");
+    }
+    hth_job_watches_event(table, "net", "{}", 1, 1);
+    wait_answered(&a);
+    read_answer(a.json, 1, false);
+    assert_int_equal(ask(&b, 100, last, 0, &json), HTH_ENOENT); // the oldest one is
+    assert_ok(ask(&b, 2 * ALL_JOBS + 99, last, 0, &json));
+    hth_free(json);
+}
+
+// Without memory an event is missed, and an answer is an error.
+static hth_err fail_events(hth_job_watches *t)
+{
+    asked a = {.w = {.id = 17, .tenant = "alice", .canceled = &a.canceled, .answer = answer}};
+    char *json;
+    hth_job_watches_begin(t, "fails", &a.w.after);
+    hth_job_watches_end(t, "fails", 17, "alice");
+    hth_job_watches_event(t, "fails", "{\"step\":1}", 1, 9);
+    hth_err err = hth_job_watches_wait(t, &a.w, &json);
+    if (err == HTH_ENOENT) { // there was no room for the job
+        return HTH_ENOMEM;
+    }
+    HTH_TRY(err);
+    bool whole = strstr(json, "\"step\":1") != NULL;
+    assert_true(whole || strstr(json, "\"missed\":true") != NULL);
+    hth_free(json);
+    return whole ? HTH_OK : HTH_ENOMEM;
+}
+
+static hth_err fail_all(void)
+{
+    hth_job_watches *t;
+    HTH_TRY(hth_job_watches_open(&t));
+    hth_err err = fail_events(t);
+    hth_job_watches_close(t);
+    return err;
+}
+
+static void test_out_of_memory(void **state)
+{
+    FAULT_LOOP(fail_all());
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_events), T(test_strangers), T(test_missed),        T(test_replaced),
+        T(test_times),  T(test_limits),    T(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
