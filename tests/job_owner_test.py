@@ -72,9 +72,12 @@ class Jobs(unittest.TestCase):
         self.train()
         for who in ('bob', 'eve'):
             self.assertEqual(json.loads(self.hearth(who, '--json', 'jobs')[1]), [])
-            self.denied('belongs to another tenant', who, 'job', 'secret')
+            self.denied("there is no job 'secret'; `hearth jobs` lists what there is", who, 'job', 'secret')
+            self.denied("there is no job 'secret'; `hearth jobs` lists what there is", who, 'job', 'secret', '--follow')
+            self.denied("there is no job 'secret'; `hearth jobs` lists what there is", who, 'wait', 'secret')
+            self.denied('there is no job 1', who, 'wait', '1')
         for args in (('job', 'secret', '--budget', '60%'), ('pause', 'secret'), ('resume', 'secret'), ('cancel', 'secret')):
-            self.denied('belongs to another tenant', 'bob', *args)
+            self.denied("there is no job 'secret'", 'bob', *args)
             self.denied("lacks the role 'job'", 'eve', *args)
         for args in (('job', '1'), ('pause', '1'), ('cancel', '1')):  # nobody learns the name by its number
             self.denied('there is no job 1', 'bob', *args)
@@ -82,10 +85,12 @@ class Jobs(unittest.TestCase):
         for who in ('alice', 'root'):
             rows = json.loads(self.hearth(who, '--json', 'jobs')[1])
             self.assertEqual([(r['job'], r['tenant'], r['state']) for r in rows], [('secret', 'alice', 'running')])
+        self.assertEqual(len(json.loads(self.hearth('alice', '--json', 'jobs', '--mine')[1])), 1)
+        self.assertEqual(json.loads(self.hearth('root', '--json', 'jobs', '--mine')[1]), [])
         self.assertEqual(self.hearth('alice', 'job', 'secret', '--budget', '60%')[0], 0)
         follows = subprocess.Popen([BUILD + '/hearth', '--server', f'tcp://127.0.0.1:{self.port}', '--json', 'job', '1', '--follow'],
                                    stdout=subprocess.PIPE, text=True, env={**os.environ, 'HEARTH_TOKEN': self.token['alice']})
-        self.assertIn('"loss":', follows.stdout.readline())  # nothing is published where tokens are needed: she asks
+        self.assertIn('"loss":', follows.stdout.readline())
         row = json.loads(self.hearth('root', '--json', 'cancel', 'secret')[1])
         self.assertEqual(row['state'], 'canceled')
         row = json.loads(follows.communicate(timeout=PATIENCE)[0].splitlines()[-1])

@@ -104,8 +104,8 @@ daemon_taken() { # what cannot be opened together, before anything is
     for metrics in 127.0.0.1:8000 localhost:8000 0.0.0.0:8000 http://[::]:8000; do
         run 1 $s --metrics $metrics && said "hearthd: --metrics: '$metrics' is taken by http '127.0.0.1:8000'" && one || return 1
     done
-    run 1 $s --listen tcp://127.0.0.1:7999 &&
-        said "hearthd: --http: '127.0.0.1:8000' is taken by listen 'tcp://127.0.0.1:7999', whose events are at the next port" && one || return 1
+    run 0 $s --listen tcp://127.0.0.1:7999 && run 1 $s --listen tcp://127.0.0.1:8000 &&
+        said "hearthd: --http: '127.0.0.1:8000' is taken by listen 'tcp://127.0.0.1:8000'" && one || return 1
     echo text >"$dir/plain"
     run 1 "$d" --check-config --store "$dir/plain" && said "hearthd: --store: '$dir/plain' is not a folder" && one || return 1
     t="$d --check-config --store $dir/wrong --http https://127.0.0.1:8000 --tls-key $dir/plain"
@@ -289,7 +289,7 @@ names() {
     h="$build/hearth --store $dir/names"
     complete_line "$h show " && offers 'digits made untrained ' && complete_line "$h show di" && offers 'digits ' &&
         complete_line "$h train --batch 4 un" && offers 'untrained ' && complete_line "$build/hearth rm --store=$dir/names m" && offers 'made ' &&
-        complete_line "$h job " && offers 'made ' && complete_line "$h bench digits --on " && offers 'cpu:0 ' &&
+        complete_line "$h job " && offers 'made 1 ' && complete_line "$h bench digits --on " && offers 'cpu:0 ' &&
         complete_line "$h train x --on cpu:" && offers '0 ' || return 1
     complete_line "$h train x --optimizer " && offers 'sgd momentum adam adamw ' && complete_line "$h train x --loss so" && offers 'softmax-xent ' &&
         complete_line "$h plan x --train --optimizer=ad" && offers 'adam adamw ' && complete_line "$h help con" && offers 'convsel ' &&

@@ -14,6 +14,8 @@
 
 #include <stdbool.h>
 
+#define HTH_CLI_ARGS 64 // of a command, at most
+
 #define HTH_CLI_OK    0
 #define HTH_CLI_ERROR 1
 #define HTH_CLI_USAGE 2
@@ -56,7 +58,7 @@ struct hth_cli {
     const hth_command *const *commands; // all there are, NULL-terminated
     const hth_command *hidden;          // one more, which is in no list; NULL: none
     const hth_command *command;
-    const char *args[4];
+    const char *args[HTH_CLI_ARGS];
     int n_args;
     json_t *options;         // what was given, global options included, by name
     const char *environment; // $HEARTH_SERVER, or NULL

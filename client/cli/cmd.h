@@ -28,6 +28,8 @@ extern const hth_command hth_cmd_train;                  // cmd_train.c
 extern const hth_command hth_cmd_curve;                  // cmd_curve.c
 extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resume,
     hth_cmd_cancel;                        // cmd_jobs.c
+extern const hth_command hth_cmd_wait;     // cmd_wait.c
+extern const hth_command hth_cmd_logs;     // cmd_logs.c
 extern const hth_command hth_cmd_token;    // cmd_token.c
 extern const hth_command hth_cmd_complete; // cmd_complete.c, not in hth_commands
 extern const hth_command hth_cmd_top;      // cmd_top.c

@@ -15,9 +15,19 @@ static const struct {
     {"models", "models", "name"}, {"jobs", NULL, "job"}, {"devices", "devices", "name"}};
 #define COMPLETE_KINDS ((int)(sizeof complete_kinds / sizeof complete_kinds[0]))
 
+// complete_id prints the number by which a job is known, too.
+static void complete_id(const json_t *row)
+{
+    json_int_t id = json_integer_value(json_object_get(row, "id"));
+    if (id > 0) {
+        printf("%lld\n", (long long)id);
+    }
+}
+
 // complete_print prints each name once.
 static void complete_print(const json_t *list, const char *key)
 {
+    bool jobs = strcmp(key, "job") == 0;
     json_t *seen = json_object(), *row;
     size_t i;
     json_array_foreach((json_t *)list, i, row)
@@ -27,6 +37,9 @@ static void complete_print(const json_t *list, const char *key)
         if (name != NULL && !hidden && json_object_get(seen, name) == NULL) {
             printf("%s\n", name);
             json_object_set_new(seen, name, json_true());
+        }
+        if (jobs && name != NULL) {
+            complete_id(row);
         }
     }
     json_decref(seen);

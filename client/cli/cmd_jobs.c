@@ -3,6 +3,7 @@
 #include "client/cli/cmd.h"
 
 #include "client/cli/follow.h"
+#include "client/cli/jobs.h"
 #include "client/cli/svg.h"
 
 #include <stdio.h>
@@ -142,12 +143,28 @@ static int job_ask(hth_cli *c, const char *what, int points, char **json)
     if (hth_cli_text(c, "budget") != NULL) {
         json_object_set_new(q, "budget", json_string(hth_cli_text(c, "budget")));
     }
-    return hth_cmd_request(c, what, q, hth_progress_show, json);
+    int rv = hth_cmd_request(c, what, q, hth_progress_show, json);
+    if (rv != HTH_CLI_OK) {
+        hth_jobs_suggest(c, c->args[0]);
+    }
+    return rv;
 }
 
 static int cmd_jobs(hth_cli *c)
 {
-    return hth_cmd_query(c, "jobs", json_object());
+    char *json;
+    bool mine = json_is_true(json_object_get(c->options, "mine"));
+    bool all = json_is_true(json_object_get(c->options, "all"));
+    if (mine && all) {
+        return hth_cli_usage("--mine or --all, not both");
+    }
+    json_t *q = mine || all ? json_pack("{s:b}", mine ? "mine" : "all", 1) : json_object();
+    int rv = hth_cmd_request(c, "jobs", q, hth_progress_show, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_jobs_print(c, json);
+        hearth_free(json);
+    }
+    return rv;
 }
 
 // Prints a job's document; the losses only for programs, and the picture.
@@ -279,9 +296,15 @@ static int cmd_change(hth_cli *c)
             "continue with another memory budget: 512MiB, or 60% of what the step needs"           \
     }
 
+static const hth_option jobs_options[] = {
+    {"mine", HTH_OPTION_FLAG, NULL, "only jobs of the caller's own"},
+    {"all", HTH_OPTION_FLAG, NULL, "all jobs; of others' only that they are there"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
 static const hth_option job_options[] = {
     {"follow", HTH_OPTION_FLAG, NULL,
-     "follow its steps until it ends; with --json one event per line"},
+     "follow its steps until it ends; with --json one event per line, {\"missed\": true} for gaps"},
     {"svg", HTH_OPTION_PATH, "FILE", "write the losses, training and held-out, as SVG"},
     OPTIONS_LOG,
     OPTION_NEW_BUDGET,
@@ -295,14 +318,14 @@ static const hth_option resume_options[] = {
 
 const hth_command hth_cmd_jobs = {
     "jobs",
-    "",
+    "[--mine|--all]",
     "list training jobs: running, queued, paused, and the last 100 that ended\n"
     "Ended jobs are finished, failed or canceled, newest first. A job is named after the model "
     "that it\n"
-    "produces, and has a number.",
+    "produces, and has a number. Times say how long ago; --json has them in ns since 1970.",
     0,
     0,
-    hth_cmd_no_options,
+    jobs_options,
     .run = cmd_jobs};
 const hth_command hth_cmd_job = {"job",
                                  "JOB [--follow] [--svg FILE] [--budget BYTES]",
