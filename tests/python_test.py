@@ -156,10 +156,11 @@ class Embedded(unittest.TestCase):
 
     def test_train_is_canceled(self):
         def stop(step):
-            raise KeyboardInterrupt
-        with self.assertRaises(KeyboardInterrupt):
+            raise ValueError(step)
+        with self.assertRaises(ValueError):
             self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=5000, save_as='never', on_step=stop)
         self.assertNotIn('never', {m['name'] for m in self.h.models()})
+        self.assertEqual(self.h.job('never').status()['state'], 'canceled')
 
     def test_train_is_refused(self):
         with self.assertRaisesRegex(hearth.InvalidArgument, 'loss'):
@@ -282,6 +283,22 @@ class Daemon(unittest.TestCase):
         self.assertEqual(job.wait()['state'], 'canceled')
         with self.assertRaises(KeyboardInterrupt):
             self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='off', wait=False, on_step=stop).result()
+
+    def test_ctrl_c_leaves_a_job(self):
+        """A program that trains, and is stopped by Ctrl-C: its job goes on."""
+        program = f"""import sys; sys.path.insert(0, {PACKAGE!r})
+import hearth
+hearth.Client({self.h.url!r}).train('new', {DATA + '/train.safetensors'!r}, loss='softmax-xent', batch=8, epochs=100000, save_as='left',
+                                    on_step=lambda step: print(step['step'], flush=True))"""
+        with subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+            self.assertGreater(int(p.stdout.readline()), 0)
+            p.send_signal(signal.SIGINT)
+            said = p.communicate(timeout=120)[1]
+        self.assertRegex(said, r'^hearth: job \d+ goes on; `hearth job left --follow` follows it, `hearth cancel left` cancels it\n')
+        self.assertIn('KeyboardInterrupt', said)
+        self.assertEqual(self.h.job('left').status()['state'], 'running')
+        self.assertEqual(len([j for j in self.h.jobs(mine=True) if j['job'] == 'left']), 1)
+        self.h.job('left').cancel()
 
     def test_server_goes(self):
         server = Server('going')

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _memory
 from ._errors import Denied, InvalidArgument, NotFound
-from ._jobs import Job, Trained
+from ._jobs import Job, JobStatus
 from ._library import PROGRESS, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
 
 Progress = Callable[[str, int, int], Any]
@@ -264,13 +264,12 @@ class Client:
 
     def train(self, model: str, data: str | os.PathLike[str] | Mapping[str, Any], *, loss: str, wait: bool = True,
               on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
-        """Trains a model; the result is a new version of it, or of `save_as`.
+        """Trains a model; the result is a new version of `save_as`, or a model of its own, like "digits-job7".
 
         `data` is a dataset's file or folder of this machine, the name of a stored one, or arrays: the model's inputs (or x) and y.
-        `options` are those of
-        `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, keep, class_weights (a list), ..
-        `on_step` gets the present step, loss and memory now and then; what it raises cancels the job. Returns a `Trained`. With wait=False it returns a `Job`, as
-        `submit` does.
+        `options` are those of `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, keep,
+        class_weights (a list), .. `on_step` gets the present step, loss and memory now and then; what it raises cancels the job, but
+        for Ctrl-C, which leaves it to the server. Returns a `Trained`. With wait=False it returns a `Job`, as `submit` does.
         """
         if not wait:
             job = self.submit(model, data, loss=loss, **options)
@@ -278,13 +277,25 @@ class Client:
                 job._tell(on_step)
             return job
 
-        def progress(what: str, _done: int, _total: int) -> None:
-            if on_step is not None and what.startswith('{'):
-                on_step(json.loads(what))
+        raised: list[Exception] = []
 
-        with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
-            arguments = {**options, 'model': model, 'loss': loss, 'data': _samples(data, folder)}
-            return Trained.of(self._query(self._for_long(), 'train', progress, arguments))
+        def told(at: JobStatus) -> None:
+            step = json.loads(at.event) if at.event else {}
+            try:
+                if on_step is not None and 'step' in step:
+                    on_step(step)
+            except Exception as e:
+                raised.append(e)
+                raise
+
+        job = self._submit(self._for_long(), model, data, {**options, 'loss': loss})
+        try:
+            job.watch(told)
+        except Exception:
+            if raised:
+                job.cancel()
+            raise
+        return job.result()
 
     def submit(self, model: str, data: str | os.PathLike[str] | Mapping[str, Any], *, loss: str, **options: Any) -> Job:
         """Hands a training job to the server, and returns when that has checked it and it runs, or waits for its turn or for memory.
@@ -292,9 +303,12 @@ class Client:
         Arguments are those of `train`. The job belongs to the server and goes on when this program ends. Arrays are written to a file
         that is removed with the client: a job that is to go on after a restart of the server needs a file of its own.
         """
+        return self._submit(self._open(), model, data, {**options, 'loss': loss})
+
+    def _submit(self, handle: _memory.Handle, model: str, data: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]) -> Job:
         folder = tempfile.TemporaryDirectory(prefix='hearth-')
-        arguments = {**options, 'model': model, 'loss': loss, 'data': _samples(data, folder.name), 'detach': True}
-        row = self._query(self._open(), 'train', None, arguments)
+        arguments = {**options, 'model': model, 'data': _samples(data, folder.name), 'detach': True}
+        row = self._query(handle, 'train', None, arguments)
         job = Job(self, row['job'], row['id'])
         if isinstance(data, Mapping):
             job._folder = folder
@@ -303,9 +317,9 @@ class Client:
             folder.cleanup()
         return job
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """Training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that ended."""
-        return self.query('jobs')
+    def jobs(self, mine: bool = False) -> list[dict[str, Any]]:
+        """Training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that ended; `mine`: only the caller's own."""
+        return self.query('jobs', mine=mine)
 
     def job(self, name: str) -> Job:
         """A job by the model that it makes, or by its number."""

@@ -2,8 +2,11 @@
 """Training jobs: what one is asked to do, how it goes, and what it ended with."""
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import json
+import queue
+import sys
 import tempfile
 import threading
 import time
@@ -31,8 +34,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a job ended with. `losses` and `step_ms` have an element per step (of a job that was not waited for and has more than 10,000
-    steps: per summary["every"] steps); `held_out` the evaluations after every epoch."""
+    """What a job ended with. `losses` and `step_ms` have an element per step (of more than 10,000 steps: per summary["every"] steps);
+    `held_out` the evaluations after every epoch."""
     model: str
     version: int
     losses: np.ndarray
@@ -42,6 +45,7 @@ class Trained:
 
     @staticmethod
     def of(doc: dict[str, Any]) -> Trained:
+        doc = {**(doc.pop('memory', None) or {}), **doc}
         history = np.asarray([row[:2] for row in doc.pop('history')], np.float64).reshape(-1, 2)
         return Trained(doc['saved_as'], doc['version'], history[:, 0].copy(), history[:, 1].copy(), doc.pop('held_out') or [], doc)
 
@@ -76,7 +80,7 @@ class JobStatus:
 
 class Job:
     """A training job. It belongs to the server: it goes on when this program ends. One of an engine in this process is saved then, and
-    `resume` goes on with it."""
+    `resume` goes on with it. Ctrl-C ends the waiting, and says how to follow the job and how to cancel it."""
 
     def __init__(self, client: Client, name: str, number: int | None = None):
         self.name = name
@@ -88,6 +92,17 @@ class Job:
 
     def __repr__(self) -> str:
         return f'hearth.Job({self.name!r})' if self.id is None else f'hearth.Job({self.name!r}, {self.id})'
+
+    @contextlib.contextmanager
+    def _left(self) -> Iterator[None]:
+        """Says what becomes of the job where Ctrl-C ends the waiting for it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            goes_on = f'job {self.id} goes on; `hearth job {self.name} --follow` follows it, `hearth cancel {self.name}` cancels it'
+            saved = f'job {self.id} is saved when its client is closed; Client.job({self.name!r}).resume() goes on with it'
+            print('hearth:', saved if self._client.url == 'inproc://' else goes_on, file=sys.stderr, flush=True)
+            raise
 
     def _ask(self, what: str, **more: Any) -> dict[str, Any]:
         if self.id is None:
@@ -108,7 +123,7 @@ class Job:
 
         def run() -> None:
             try:
-                self.watch(told)
+                self._watch(told)
             except BaseException as e:  # pylint: disable=broad-except
                 self._error = e
                 self.cancel()
@@ -123,19 +138,45 @@ class Job:
     def watch(self, on_change: Callable[[JobStatus], Any]) -> None:
         """Calls on_change with where the job stands, now and after its steps (at most twenty times a second) and whenever its state
         changes, until it has ended. What on_change raises ends the watching, not the job."""
-        handle, errors = self._client._open(), []
+        with self._left():
+            self._watch(on_change)
 
-        def call(_ctx: Any, at: Any) -> int:
+    def _watch(self, on_change: Callable[[JobStatus], Any]) -> None:
+        """A thread waits in C's hands, and this one in Python's, where it hears Ctrl-C. What on_change is too slow for, the server misses."""
+        handle, number, ended = self._client._open(), self._number(), threading.Event()
+        told: queue.Queue[JobStatus | BaseException | None] = queue.Queue(16)
+
+        def tell(what: JobStatus | BaseException | None) -> None:
+            while not ended.is_set():
+                with contextlib.suppress(queue.Full):
+                    told.put(what, timeout=LOOK)
+                    return
+
+        def call(_ctx: Any, at: Any) -> int:  # once a second there is nothing new
+            if at.contents.event or not seen:
+                seen.append(True)
+                tell(JobStatus.of(handle.library, at.contents))
+            return 1 if ended.is_set() else 0
+
+        def run() -> None:
             try:
-                on_change(JobStatus.of(handle.library, at.contents))
+                check(handle.library, handle.library.hearth_job_watch(handle.pointer, number, watcher, None, None))
+                tell(None)
             except BaseException as e:  # pylint: disable=broad-except
-                errors.append(e)
-            return 1 if errors else 0
+                tell(e)
 
-        status = handle.library.hearth_job_watch(handle.pointer, self._number(), WATCHER(call), None, None)
-        if errors:
-            raise errors[0]
-        check(handle.library, status)
+        seen: list[bool] = []
+        watcher = WATCHER(call)
+        thread = threading.Thread(target=run, name=f'hearth-watch-{self.name}', daemon=True)
+        thread.start()
+        try:
+            while (at := told.get()) is not None:
+                if isinstance(at, BaseException):
+                    raise at
+                on_change(at)
+        finally:
+            ended.set()
+            thread.join()
 
     def follow(self, interval: float = 0.2) -> Iterator[Step]:
         """Yields the job's steps from the first one, and as they come, until it ends; asks every `interval` seconds."""
@@ -154,6 +195,10 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
         """Returns the status when the job has ended; raises TimedOut when that takes longer than `timeout` seconds."""
+        with self._left():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> dict[str, Any]:
         handle, number = self._client._open(), self._number()
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -164,6 +209,24 @@ class Job:
             except TimedOut:
                 if end is not None and time.monotonic() >= end:
                     raise
+
+    def logs(self, follow: bool = False) -> Iterator[dict[str, Any]]:
+        """Yields the lines of the job's log: {"n", "time" (ns since 1970), "level", "text"}; with `follow` also those that come, until
+        the job has ended."""
+        after, ended = 0, not follow
+        while True:
+            page = self._ask('logs', after=after, max=1000)
+            yield from page['lines']
+            after = page['next']
+            if page['lines']:
+                continue
+            if ended:
+                return
+            try:
+                self.wait(LOOK)
+                ended = True
+            except TimedOut:
+                pass
 
     def result(self) -> Trained:
         """Waits for the job's end, and returns what it has made; raises what it has failed with, or Canceled."""
