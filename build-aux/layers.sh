@@ -55,9 +55,10 @@ room runtime/compile $below_runtime runtime runtime/tenants
 room runtime/tenants $below_runtime runtime client/token.h
 room runtime/content $below_runtime runtime runtime/tenants client/content/objects.h client/safetensors.h
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
-room engine/local $below_engine engine engine/serve engine/train engine/query
+room engine/local $below_engine engine engine/serve engine/train engine/train/queue engine/query
 room engine/serve $below_engine
 room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h
+room engine/train/queue $below_engine engine/train runtime/content/dataset_index.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine

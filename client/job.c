@@ -4,7 +4,6 @@
 #include "client/job_impl.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "client/exchange.h"
 #include "client/passed.h"
 
@@ -12,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 // ---- questions
 
@@ -118,7 +116,7 @@ hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
     json_t *args = json_pack("{s:s, s:s, s:s*, s:s*}", "name", name, "data", whole, "label",
                              o.label, "size", o.image_size);
     hth_free(whole);
-    err = job_ask(h, "dataset_put", args, &doc);
+    err = hth_job_ask(h, "dataset_put", args, &doc);
     if (err == HTH_OK && out != NULL) {
         *out = (hearth_data_result){doc_count(doc, "bytes"), doc_count(doc, "moved")};
     }
@@ -129,7 +127,7 @@ hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
 hearth_status hearth_data_remove(hearth *h, const char *name)
 {
     json_t *doc;
-    hth_err err = job_ask(h, "dataset_rm", json_pack("{s:s}", "name", name), &doc);
+    hth_err err = hth_job_ask(h, "dataset_rm", json_pack("{s:s}", "name", name), &doc);
     json_decref(doc);
     return (hearth_status)err;
 }

@@ -164,7 +164,7 @@ class Follow(unittest.TestCase):
             if how != signal.SIGKILL and p.returncode != 0:
                 self.assertIn('goes on; `hearth job', err)
             run(*self.local, 'wait', name, token=self.token)
-            self.assertEqual([loss for loss, _ in self.job(name)['history']], self.want)
+            self.assertEqual([loss for loss, *_ in self.job(name)['history']], self.want)
 
     def test_server_starts_anew(self):
         """A job that is followed while its server is stopped in good order, and starts again."""
@@ -178,7 +178,7 @@ class Follow(unittest.TestCase):
             out, err = f.communicate(timeout=PATIENCE)
             self.assertEqual((f.returncode, err), (0, ''), way)
             row = json.loads(out.splitlines()[-1])
-            self.assertEqual((row['state'], row['step'], [loss for loss, _ in row['history']][:276]), ('finished', 9200, self.want))
+            self.assertEqual((row['state'], row['step'], [loss for loss, *_ in row['history']][:276]), ('finished', 9200, self.want))
 
     def test_detach(self):
         number = run(*self.local, *training('quiet', 100000, '--detach'), token=self.token)

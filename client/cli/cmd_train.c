@@ -117,12 +117,12 @@ static int train_arguments(const hth_cli *c, json_t **out)
 // train_leaves refuses what is of no use to who does not follow the job.
 static int train_leaves(const hth_cli *c)
 {
-    if (hth_cli_text(c, "store") != NULL) {
-        return hth_cli_usage("--detach leaves the job to a server, and --store has none");
+    if (hth_cmd_log_asked(c)) {
+        return hth_cli_usage("--detach follows no job; `hearth job JOB --follow` has --log-csv and "
+                             "--log-tensorboard, too");
     }
-    return hth_cmd_log_asked(c)
-               ? hth_cli_usage("--detach follows no job; `hearth job JOB --follow` has --log-csv "
-                               "and --log-tensorboard, too")
+    return hth_cli_text(c, "store") != NULL
+               ? hth_cli_usage("--detach leaves the job to a server, and --store has none")
                : HTH_CLI_OK;
 }
 

@@ -17,7 +17,7 @@
 #include "engine/query/query.h"
 #include "engine/serve/serve.h"
 #include "runtime/tenants/tenant.h"
-#include "engine/train/train_queue.h"
+#include "engine/train/queue/train_queue.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #include "base/settings.h"
 #include "modelstore/file.h"
 #include "engine/train/checkpoint.h"
-#include "engine/train/train_ended.h"
+#include "engine/train/queue/train_ended.h"
 #include "tests/rig/train_job.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is told of a job, as a JSON object with the same keys of all jobs: where it stands, by the
 // queue, its checkpoint, or the record of one that ended; and who may be told that.
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #include "base/log.h"
-#include "engine/train/train_ended.h"
+#include "engine/train/queue/train_ended.h"
 #include "engine/train/train_eval.h"
 #include "runtime/job_index.h"
 

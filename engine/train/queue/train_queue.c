@@ -4,12 +4,12 @@
 // asked for; stopped with the server, it stays without one and is gone on with. Whatever became of
 // it, a job is kept as a record. A paused job is nothing but its checkpoint, and a place in the
 // queue for who waits for it.
-#include "engine/train/train_queue.h"
+#include "engine/train/queue/train_queue.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/job_index.h"
 

@@ -4,7 +4,7 @@
 #include "base/test.h"
 
 #include "base/thread.h"
-#include "engine/train/train_ended.h"
+#include "engine/train/queue/train_ended.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

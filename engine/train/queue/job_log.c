@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Job number N has its log in the text train/log/S, S = N modulo HTH_JOB_INDEX, which says whose it
 // is: the log of a job of long ago is overwritten.
-#include "engine/train/job_log.h"
+#include "engine/train/queue/job_log.h"
 
 #include "base/alloc.h"
 #include "base/log.h"

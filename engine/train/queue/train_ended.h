@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_ended.h - what is kept of training jobs that have ended: the last
+// engine/train/queue/train_ended.h - what is kept of training jobs that have ended: the last
 // HTH_ENDED_JOBS of them, each a row and its losses, as texts in the store. Any thread, and any
 // process that has the store open.
-#ifndef HTH_ENGINE_TRAIN_TRAIN_ENDED_H
-#define HTH_ENGINE_TRAIN_TRAIN_ENDED_H
+#ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENDED_H
+#define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENDED_H
 
 #include "modelstore/store.h"
 

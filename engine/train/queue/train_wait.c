@@ -3,7 +3,7 @@
 // that are at work (`jobs=` of the file of tenants), for its next attempt (`--retries`), for memory
 // of the device, or for those that came before it. How long is a guess: from the steps that the
 // jobs before it have left, and from what their steps take.
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "engine/train/checkpoint.h"
-#include "engine/train/job_log.h"
+#include "engine/train/queue/job_log.h"
 #include "modelstore/file.h"
 #include "runtime/job_index.h"
 #include "tests/rig/train_job.h"

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c (who is
-// at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c (why they
-// wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept of them),
-// train_row.c (what is told of them), train_query.c (what is asked).
-#ifndef HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
-#define HTH_ENGINE_TRAIN_TRAIN_ENTRY_IMPL_H
+// engine/train/queue/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c
+// (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c (why
+// they wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept of
+// them), train_row.c (what is told of them), train_query.c (what is asked).
+#ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
+#define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 
 #include "engine/train/checkpoint.h"
+#include "engine/train/queue/job_log.h"
+#include "engine/train/queue/train_queue.h"
 #include "runtime/tenants/tenant.h"
-#include "engine/train/job_log.h"
-#include "engine/train/train_queue.h"
 
 #define HTH_TRAIN_AFTER  16       // jobs that one waits for, at most
 #define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`

@@ -2,7 +2,7 @@
 // What the store keeps of a job from its first moment on: its record (runtime/job_index.h), which
 // has its times and its state, and its log (job_log.h). Both are only told here; what the job is
 // to do is in its checkpoint.
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -3,7 +3,7 @@
 // their steps take, and a tenant's jobs have equal parts of it.
 #include "base/test.h"
 
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #define MS UINT64_C(1000000)
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands about training jobs: a function query_NAME for each row of HTH_COMMANDS_JOBS
 // (runtime/command.h). They come between two steps: what changes a job, changes it there.
-#include "engine/train/train_queue.h"
+#include "engine/train/queue/train_queue.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/train/train_ended.h"
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_ended.h"
+#include "engine/train/queue/train_entry_impl.h"
 #include "runtime/job_index.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 // How a job comes into the queue: asked for by a client, or gone on with by the server itself from
 // its checkpoint. A job that its client leaves here is in the store before that is told, as a
 // checkpoint of step 0: from then on it outlives the client, this process and the server.
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #include "base/alloc.h"
 #include "base/log.h"

@@ -5,7 +5,7 @@
 // took least. Whoever begins starts at the virtual time of those that are there: nothing is saved
 // up. So two tenants with weights 3 and 1 have 3/4 and 1/4 of the time, whatever their steps take,
 // to within one step. Pure: time is an argument, so that it is tested by simulation.
-#include "engine/train/train_entry_impl.h"
+#include "engine/train/queue/train_entry_impl.h"
 
 #define TURN_MOST_NS 60000000000u
 

@@ -4,7 +4,7 @@
 // what was swapped into train/ended/last: jobs of several devices, each in a process of its own,
 // may end at once. The history is written next and says whose it is, so that a process that dies in
 // between leaves no row with the losses of another job.
-#include "engine/train/train_ended.h"
+#include "engine/train/queue/train_ended.h"
 #include "engine/train/train_eval.h"
 
 #include "base/alloc.h"
