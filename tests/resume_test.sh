@@ -39,9 +39,9 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 start
 "$build/hearth" import new tests/data/digits/untrained.onnx >/dev/null
 train whole >"$dir/whole"
-checkpointed() { # waits for a job's first checkpoint
+checkpointed() { # waits for a job's first checkpoint with a step; the one before it, of step 0, keeps what was accepted
     i=0
-    until "$build/hearth" ls --all | grep -q "^$1\.checkpoint "; do
+    until "$build/hearth" ls --all | grep -qE "^$1\.checkpoint +([2-9]|[1-9][0-9])"; do
         i=$((i + 1))
         [ $i -lt 12000 ] || fail "there was no checkpoint"
         sleep 0.01
@@ -53,6 +53,7 @@ cut() { # begins a job, kills the server behind its first checkpoint, and starts
     checkpointed "$1"
     kill -9 "$pid"
     wait "$pid" 2>/dev/null || true
+    kill -9 "$client" 2>/dev/null || true # it would wait for the server to come back
     if wait "$client"; then fail "the job ended before the kill"; fi
     start
 }

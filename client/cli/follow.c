@@ -101,7 +101,7 @@ static void follow_death(hth_follow *f, const json_t *from_step)
     json_int_t from = json_integer_value(from_step);
     hth_progress_fini(&f->bar);
     f->reported = 0;
-    if (from >= 0) {
+    if (from > 0) { // the checkpoint of step 0 holds what was asked for only
         fprintf(stderr, "hearth: the engine process died; the job continues after step %lld\n",
                 (long long)from);
     } else {

@@ -174,6 +174,7 @@ class Users(Case):
                 self.assertIsNone(p.poll())
             s.hearth('pause', 'job')
             s.stop(signal.SIGKILL)
+            p.kill()  # it would wait for the server to come back
             p.wait(PATIENCE)
         return samples
 
