@@ -144,7 +144,7 @@ typedef struct hearth_import_options {
 typedef struct hearth_import_report {
     hearth_import_result result;
     uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
-    int record_repaired;  // the same of what the store has of the version beside tensors: its graph
+    int record_repaired;  // the same of what the store has of the version besides tensors
     uint64_t bytes_moved; // of tensors, that were sent to a server elsewhere
 } hearth_import_report;
 HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const char *path,
@@ -324,7 +324,7 @@ typedef struct hearth_train_options {
 // passes it on; a server elsewhere is sent what it lacks of it, until the job ends. options may be
 // NULL, strings are borrowed for the call. Returns when the server has checked the job and it
 // runs, or waits for its turn or for memory: after moments, of a model whose operators were never
-// timed there after seconds, or, behind a long step of another job, that step. What is refused is
+// timed there after seconds, or, after a long step of another job, that step. What is refused is
 // no job: HEARTH_EINVAL, HEARTH_ENOENT, HEARTH_EDENIED, HEARTH_ENOTSUP (an operator without a
 // gradient), HEARTH_ETOOBIG (never fits), HEARTH_EBUSY (a job of that name has not ended, or there
 // are as many jobs as the server allows). On error out->id is 0.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The summary is made from the job's record, so it is the same whoever prints it, and whenever.
+// The summary is made from the job's record, so every client prints the same one at any time.
 #include "client/cli/train_watch.h"
 
 #include "client/cli/cmd.h"

@@ -267,7 +267,7 @@ static void send_ended(send_job *j, const send_piece *p, hth_err err, bool verdi
     pthread_cond_broadcast(&j->changed);
 }
 
-// send_asks finds an object that has to be asked for by whoever is free. Under the lock.
+// send_asks finds the next object that a free worker must query. Under the lock.
 static bool send_asks(send_job *j, send_object **out)
 {
     for (int k = j->first; k < j->n; k++) {

@@ -125,7 +125,7 @@ static hth_err idx_choose(hth_data *d, char *const *names, size_t n, const char 
     }
     mate = idx_mate(names, n, name);
     if (mate == NULL) {
-        return hth_fail(HTH_ENOENT, "the file with the %s is missing beside '%s'",
+        return hth_fail(HTH_ENOENT, "the file with the %s is missing next to '%s'",
                         idx_words[1 - idx_role(name)], name);
     }
     const char *pair[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An archive is read from its end: the record that ends it says where the central directory lies,
-// whose entries say where the members do. What the members' own headers say beside their length is
+// whose entries say where the members do. What the members' own headers say besides their length is
 // not needed.
 #include "client/data/zip.h"
 

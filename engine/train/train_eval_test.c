@@ -111,7 +111,7 @@ static void check_evaluation(const training *t, int batch, const char *budget)
     double got = json_number_value(json_object_get(last, "loss"));
     const json_t *perplexity = json_object_get(last, "perplexity");
     assert_int_equal(perplexity != NULL, t->y_classes > 0);
-    if (t->y_classes > 0) { // of plain cross-entropy, whatever is trained
+    if (t->y_classes > 0) { // of plain cross-entropy, for any training loss
         assert_true(fabs(log(json_number_value(perplexity)) - loss) <= 1e-5 * (1 + loss));
     }
     assert_int_equal(json_object_get(last, "top5") != NULL, t->y_classes > 5);
