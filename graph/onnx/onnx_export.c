@@ -163,7 +163,7 @@ static hth_err export_text(export_file *f)
             hth_wire_put(&f->text, field.whole);
         }
     }
-    if (err == HTH_OK && (more < 0 || f->n != f->x->n_tensors)) {
+    if (err == HTH_OK && (more < 0 || !graph || f->n != f->x->n_tensors)) {
         err = export_damaged();
     }
     return err == HTH_OK && f->text.failed ? export_no_memory() : err;

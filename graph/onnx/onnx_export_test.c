@@ -434,6 +434,11 @@ static void test_damaged(void **state)
     const uint8_t *skeleton = hth_onnx_skeleton(f, &bytes);
     assert_err(export_skeleton((hth_span){skeleton, bytes}, 2, &written), HTH_ECORRUPT,
                "the stored graph is damaged");
+    // Nothing, and a model without a graph: no empty file is called an export.
+    assert_err(export_skeleton((hth_span){NULL, 0}, 0, &written), HTH_ECORRUPT,
+               "the stored graph is damaged");
+    assert_err(export_skeleton((hth_span){(const uint8_t *)"\x08\x07", 2}, 0, &written),
+               HTH_ECORRUPT, "the stored graph is damaged");
     for (size_t n = 0; n < bytes; n++) {
         uint8_t *copy = malloc(n + 1), *whole = malloc(bytes);
         assert_true(copy != NULL && whole != NULL);
