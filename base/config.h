@@ -27,25 +27,25 @@ typedef struct hth_config_report {
     void *ctx;
 } hth_config_report;
 
-void hth_config_fini(hth_config *c);
+void hth_config_fini(hth_config *config);
 // hth_config_flag keeps `value` for setting `name`, as hth_setting_check allows; of a list it adds.
-hth_err hth_config_flag(hth_config *c, const char *name, const char *value);
-// hth_config_read takes c->path in place of what was read before. Every wrong line is reported; on
-// an error, which is that of the first one, nothing has changed.
-hth_err hth_config_read(hth_config *c, const hth_config_report *report);
+hth_err hth_config_flag(hth_config *config, const char *name, const char *value);
+// hth_config_read takes config->path in place of what was read before. Every wrong line is
+// reported; on an error, which is that of the first one, nothing has changed.
+hth_err hth_config_read(hth_config *config, const hth_config_report *report);
 // hth_config_renamed reports each value given by an old name: "ORIGIN: 'X' is now 'Y'; ..".
-void hth_config_renamed(const hth_config *c, const hth_config_report *report);
+void hth_config_renamed(const hth_config *config, const hth_config_report *report);
 // hth_config_text returns the value in effect: a flag's, the file's, or NULL for the default.
-const char *hth_config_text(const hth_config *c, hth_setting s);
+const char *hth_config_text(const hth_config *config, hth_setting setting);
 // hth_config_origin writes where the value is given: "FILE:LINE", "--flag", or "default".
-const char *hth_config_origin(const hth_config *c, hth_setting s, char *out, size_t cap);
+const char *hth_config_origin(const hth_config *config, hth_setting setting, char *out, size_t cap);
 // hth_config_apply sets everything.
-hth_err hth_config_apply(const hth_config *c);
+hth_err hth_config_apply(const hth_config *config);
 // hth_config_reload sets what is LIVE, and reports each setting that would need a restart; returns
 // how many have changed.
-int hth_config_reload(const hth_config *c, const hth_config_report *report);
+int hth_config_reload(const hth_config *config, const hth_config_report *report);
 // hth_config_flag_name writes a setting's flag without its dashes: "limits-rank" of "limits.rank".
-const char *hth_config_flag_name(hth_setting s, char *out, size_t cap);
+const char *hth_config_flag_name(hth_setting setting, char *out, size_t cap);
 // hth_config_flag_spelling does so for a name, which may be an old one.
 const char *hth_config_flag_spelling(const char *name, char *out, size_t cap);
 

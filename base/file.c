@@ -265,11 +265,11 @@ hth_err hth_file_again(int fd, const char *shown, hth_file *out)
     return err;
 }
 
-void hth_file_close(hth_file *f)
+void hth_file_close(hth_file *file)
 {
-    if (f->fd >= 0) {
-        close(f->fd);
-        f->fd = -1;
+    if (file->fd >= 0) {
+        close(file->fd);
+        file->fd = -1;
     }
 }
 
@@ -280,11 +280,11 @@ static hth_err file_changed(const char *shown)
     return hth_fail(HTH_EIO, "'%s' changed while it was being read", shown);
 }
 
-hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *dst, size_t n)
+hth_err hth_file_read(const hth_file *file, const char *shown, uint64_t at, void *dst, size_t n)
 {
     char *p = dst;
     while (n > 0) {
-        ssize_t got = pread(f->fd, p, n, (off_t)at);
+        ssize_t got = pread(file->fd, p, n, (off_t)at);
         if (got == 0) {
             return file_changed(shown);
         }
@@ -300,27 +300,28 @@ hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *d
     return HTH_OK;
 }
 
-hth_err hth_file_unchanged(const hth_file *f, const char *shown)
+hth_err hth_file_unchanged(const hth_file *file, const char *shown)
 {
     struct stat st;
     hth_file now;
-    HTH_TRY(file_look(f->fd, shown, &now, &st));
-    return now.bytes == f->bytes && now.changed_ns == f->changed_ns ? HTH_OK : file_changed(shown);
+    HTH_TRY(file_look(file->fd, shown, &now, &st));
+    return now.bytes == file->bytes && now.changed_ns == file->changed_ns ? HTH_OK
+                                                                          : file_changed(shown);
 }
 
-hth_err hth_file_load_open(const hth_file *f, const char *shown, size_t most, void **out,
+hth_err hth_file_load_open(const hth_file *file, const char *shown, size_t most, void **out,
                            size_t *bytes)
 {
-    if (f->bytes > most) {
+    if (file->bytes > most) {
         return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", shown,
-                        (unsigned long long)f->bytes, most);
+                        (unsigned long long)file->bytes, most);
     }
-    size_t n = (size_t)f->bytes;
+    size_t n = (size_t)file->bytes;
     char *p = hth_alloc_aligned(n + 1, 64);
     if (p == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, shown);
     }
-    hth_err err = hth_file_read(f, shown, 0, p, n);
+    hth_err err = hth_file_read(file, shown, 0, p, n);
     if (err != HTH_OK) {
         hth_free(p);
         return err;
@@ -348,18 +349,18 @@ typedef struct own_bytes {
 } own_bytes;
 
 // own_room makes room for `cap` bytes and a zero.
-static hth_err own_room(own_bytes *b, size_t cap, const char *shown)
+static hth_err own_room(own_bytes *bytes, size_t cap, const char *shown)
 {
     char *data = hth_alloc_aligned(cap + 1, 64);
     if (data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for %zu bytes of %s", cap, shown);
     }
-    if (b->n > 0) {
-        memcpy(data, b->data, b->n);
+    if (bytes->n > 0) {
+        memcpy(data, bytes->data, bytes->n);
     }
-    hth_free(b->data);
-    b->data = data;
-    b->cap = cap;
+    hth_free(bytes->data);
+    bytes->data = data;
+    bytes->cap = cap;
     return HTH_OK;
 }
 
@@ -378,23 +379,23 @@ static hth_err own_read(int fd, const char *shown, char *dst, size_t n, size_t *
 }
 
 // own_fill reads until there are `until` bytes, or no more.
-static hth_err own_fill(int fd, const char *shown, size_t until, own_bytes *b, bool *ended)
+static hth_err own_fill(int fd, const char *shown, size_t until, own_bytes *bytes, bool *ended)
 {
-    while (b->n < until && !*ended) {
+    while (bytes->n < until && !*ended) {
         size_t got = 0;
-        if (b->n == b->cap) {
-            HTH_TRY(own_room(b, b->cap > until / 2 ? until : 2 * b->cap, shown));
+        if (bytes->n == bytes->cap) {
+            HTH_TRY(own_room(bytes, bytes->cap > until / 2 ? until : 2 * bytes->cap, shown));
         }
-        size_t room = (b->cap < until ? b->cap : until) - b->n;
-        HTH_TRY(own_read(fd, shown, b->data + b->n, room, &got));
-        b->n += got;
+        size_t room = (bytes->cap < until ? bytes->cap : until) - bytes->n;
+        HTH_TRY(own_read(fd, shown, bytes->data + bytes->n, room, &got));
+        bytes->n += got;
         *ended = got == 0;
     }
     return HTH_OK;
 }
 
 static hth_err own_load(int fd, const char *shown, size_t most, hth_file_begins begins,
-                        own_bytes *b)
+                        own_bytes *bytes)
 {
     struct stat st;
     bool ended = false;
@@ -411,18 +412,18 @@ static hth_err own_load(int fd, const char *shown, size_t most, hth_file_begins 
                         (unsigned long long)st.st_size, most);
     }
     size_t known = S_ISREG(st.st_mode) ? (size_t)st.st_size + 1 : 0; // one: to see the end
-    HTH_TRY(own_room(b, known > begin ? known : begin, shown));
-    HTH_TRY(own_fill(fd, shown, begin, b, &ended));
-    hth_err err = begins != NULL ? begins(b->data, b->n, &end) : HTH_OK;
+    HTH_TRY(own_room(bytes, known > begin ? known : begin, shown));
+    HTH_TRY(own_fill(fd, shown, begin, bytes, &ended));
+    hth_err err = begins != NULL ? begins(bytes->data, bytes->n, &end) : HTH_OK;
     if (err != HTH_OK) {
         return hth_err_prefix(err, "%s", shown);
     }
-    HTH_TRY(own_fill(fd, shown, end < most ? end : most, b, &ended));
+    HTH_TRY(own_fill(fd, shown, end < most ? end : most, bytes, &ended));
     if (!ended && end > most) {
         HTH_TRY(own_read(fd, shown, &one, 1, &more));
         ended = more == 0;
     }
-    return ended || b->n >= end
+    return ended || bytes->n >= end
                ? HTH_OK
                : hth_fail(HTH_ETOOBIG, "%s has more than %zu bytes; at most that many are read",
                           shown, most);

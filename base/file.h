@@ -38,20 +38,20 @@ hth_err hth_file_take_to_write(int fd, const char *shown);
 // hth_file_again opens a file once more by a descriptor that was taken before, and stays the
 // caller's.
 hth_err hth_file_again(int fd, const char *shown, hth_file *out);
-void hth_file_close(hth_file *f); // closed before, or zeroed with fd -1: nothing happens
+void hth_file_close(hth_file *file); // closed before, or zeroed with fd -1: nothing happens
 
 // hth_file_read reads exactly `n` bytes at `at`. HTH_EIO: the file is shorter by now ("changed
 // while it was read").
-hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *dst, size_t n);
+hth_err hth_file_read(const hth_file *file, const char *shown, uint64_t at, void *dst, size_t n);
 // hth_file_unchanged: HTH_EIO, "changed while it was read", when its size or the time of its last
 // change is another than when it was opened.
-hth_err hth_file_unchanged(const hth_file *f, const char *shown);
+hth_err hth_file_unchanged(const hth_file *file, const char *shown);
 // hth_file_load reads all of a file of at most `most` bytes (HTH_ETOOBIG): *out is hth_alloc'd,
 // aligned to 64, with a zero after it.
 hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes);
 
 // hth_file_load_open is the same for one that is open; `shown` names it.
-hth_err hth_file_load_open(const hth_file *f, const char *shown, size_t most, void **out,
+hth_err hth_file_load_open(const hth_file *file, const char *shown, size_t most, void **out,
                            size_t *bytes);
 // hth_file_load_own reads what the user of this very process named, of whatever kind: a regular
 // file, a FIFO, a pipe, /dev/stdin; "-" is standard input. It waits for a writer, and reads to the

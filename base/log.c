@@ -15,8 +15,8 @@
 #include <string.h>
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static void (*log_sink)(void *ctx, const hth_log_record *r); // guarded by log_lock
-static void *log_ctx;                                        // guarded by log_lock
+static void (*log_sink)(void *ctx, const hth_log_record *record); // guarded by log_lock
+static void *log_ctx;                                             // guarded by log_lock
 static atomic_bool log_listening;
 static atomic_int log_level[HTH_N_SUBSYS] = {HTH_LEVEL_INFO, HTH_LEVEL_INFO, HTH_LEVEL_INFO,
                                              HTH_LEVEL_INFO, HTH_LEVEL_INFO, HTH_LEVEL_INFO,
@@ -32,12 +32,12 @@ const char *hth_log_level_name(hth_log_level level)
     return (unsigned)level < HTH_N_LEVEL ? level_names[level] : "?";
 }
 
-const char *hth_subsystem_name(hth_subsystem s)
+const char *hth_subsystem_name(hth_subsystem subsystem)
 {
-    return (unsigned)s < HTH_N_SUBSYS ? subsys_names[s] : "?";
+    return (unsigned)subsystem < HTH_N_SUBSYS ? subsys_names[subsystem] : "?";
 }
 
-void hth_log_sink(void (*sink)(void *ctx, const hth_log_record *r), void *ctx)
+void hth_log_sink(void (*sink)(void *ctx, const hth_log_record *record), void *ctx)
 {
     pthread_mutex_lock(&log_lock);
     log_sink = sink;
@@ -116,13 +116,14 @@ const char *hth_log_filter_text(char *out)
     return out;
 }
 
-bool hth_log_enabled(hth_log_level level, hth_subsystem s)
+bool hth_log_enabled(hth_log_level level, hth_subsystem subsystem)
 {
     return atomic_load_explicit(&log_listening, memory_order_relaxed) &&
-           (int)level <= atomic_load_explicit(&log_level[s], memory_order_relaxed);
+           (int)level <= atomic_load_explicit(&log_level[subsystem], memory_order_relaxed);
 }
 
-void hth_log_write(hth_log_level level, hth_subsystem s, const char *event, const char *fmt, ...)
+void hth_log_write(hth_log_level level, hth_subsystem subsystem, const char *event, const char *fmt,
+                   ...)
 {
     char text[1024];
     va_list ap;
@@ -130,7 +131,7 @@ void hth_log_write(hth_log_level level, hth_subsystem s, const char *event, cons
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     hth_utf8_plain(text); // names and sentences are others'
-    hth_log_record r = {level, s, event, text, hth_now_ns()};
+    hth_log_record r = {level, subsystem, event, text, hth_now_ns()};
     pthread_mutex_lock(&log_lock);
     if (log_sink != NULL) {
         log_sink(log_ctx, &r);

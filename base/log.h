@@ -42,7 +42,7 @@ typedef struct hth_log_record {
 // hth_log_sink sets who receives records; NULL: nobody. Calls to the sink are serialised, on the
 // logging threads; it must not log. When hth_log_sink returns, the old sink is no longer being
 // called. Any thread but the sink's.
-void hth_log_sink(void (*sink)(void *ctx, const hth_log_record *r), void *ctx);
+void hth_log_sink(void (*sink)(void *ctx, const hth_log_record *record), void *ctx);
 // hth_log_filter sets what passes: "info", or "warn,store=debug,server=trace". HTH_EINVAL names the
 // bad word and nothing changes. The initial filter is "info".
 hth_err hth_log_filter(const char *spec);
@@ -51,12 +51,12 @@ hth_err hth_log_filter_check(const char *spec); // the same without setting anyt
 // least HTH_LOG_FILTER_TEXT bytes.
 #define HTH_LOG_FILTER_TEXT 256
 const char *hth_log_filter_text(char *out);
-const char *hth_log_level_name(hth_log_level level); // "error"; "?" when out of range
-const char *hth_subsystem_name(hth_subsystem s);     // "store"; "?" when out of range
+const char *hth_log_level_name(hth_log_level level);     // "error"; "?" when out of range
+const char *hth_subsystem_name(hth_subsystem subsystem); // "store"; "?" when out of range
 
-bool hth_log_enabled(hth_log_level level, hth_subsystem s);
-void hth_log_write(hth_log_level level, hth_subsystem s, const char *event, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+bool hth_log_enabled(hth_log_level level, hth_subsystem subsystem);
+void hth_log_write(hth_log_level level, hth_subsystem subsystem, const char *event, const char *fmt,
+                   ...) __attribute__((format(printf, 4, 5)));
 
 // The most talkative level that is compiled in.
 #ifdef HTH_DEBUG

@@ -8,11 +8,11 @@
 static char got[2048];
 static int n_got, n_evaluated;
 
-static void sink(void *ctx, const hth_log_record *r)
+static void sink(void *ctx, const hth_log_record *record)
 {
     n_got++;
-    snprintf(got, sizeof got, "%s %s %s %s%s", hth_log_level_name(r->level),
-             hth_subsystem_name(r->subsystem), r->event, r->text, (const char *)ctx);
+    snprintf(got, sizeof got, "%s %s %s %s%s", hth_log_level_name(record->level),
+             hth_subsystem_name(record->subsystem), record->event, record->text, (const char *)ctx);
 }
 
 static int evaluated(void)

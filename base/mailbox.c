@@ -54,47 +54,48 @@ hth_err hth_mailbox_open(size_t capacity, uint64_t spin_ns, hth_mailbox **out)
     return HTH_OK;
 }
 
-void hth_mailbox_close(hth_mailbox *m)
+void hth_mailbox_close(hth_mailbox *mailbox)
 {
-    if (m != NULL) {
-        pthread_cond_destroy(&m->wake);
-        pthread_mutex_destroy(&m->lock);
-        hth_free(m->ring);
-        hth_free(m);
+    if (mailbox != NULL) {
+        pthread_cond_destroy(&mailbox->wake);
+        pthread_mutex_destroy(&mailbox->lock);
+        hth_free(mailbox->ring);
+        hth_free(mailbox);
     }
 }
 
-hth_err hth_mailbox_send(hth_mailbox *m, void *message)
+hth_err hth_mailbox_send(hth_mailbox *mailbox, void *message)
 {
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&m->lock);
-    size_t n = atomic_load_explicit(&m->n, memory_order_relaxed);
-    if (atomic_load(&m->stopped)) {
+    pthread_mutex_lock(&mailbox->lock);
+    size_t n = atomic_load_explicit(&mailbox->n, memory_order_relaxed);
+    if (atomic_load(&mailbox->stopped)) {
         err = HTH_ECANCELED;
-    } else if (n == m->capacity) {
+    } else if (n == mailbox->capacity) {
         err = HTH_EBUSY;
     } else {
-        m->ring[(m->head + n) % m->capacity] = message;
-        atomic_store_explicit(&m->n, n + 1, memory_order_release);
+        mailbox->ring[(mailbox->head + n) % mailbox->capacity] = message;
+        atomic_store_explicit(&mailbox->n, n + 1, memory_order_release);
     }
-    bool wake = err == HTH_OK && m->sleeping;
-    pthread_mutex_unlock(&m->lock);
+    bool wake = err == HTH_OK && mailbox->sleeping;
+    pthread_mutex_unlock(&mailbox->lock);
     if (wake) {
-        pthread_cond_signal(&m->wake);
+        pthread_cond_signal(&mailbox->wake);
     }
     switch (err) {
     case HTH_ECANCELED:
         return hth_fail(err, "the receiver is stopping");
     case HTH_EBUSY:
-        return hth_fail(err, "the queue is full: %zu requests wait", m->capacity);
+        return hth_fail(err, "the queue is full: %zu requests wait", mailbox->capacity);
     default:
         return err;
     }
 }
 
-static bool mailbox_empty(const hth_mailbox *m)
+static bool mailbox_empty(const hth_mailbox *mailbox)
 {
-    return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped && !m->woken;
+    return atomic_load_explicit(&mailbox->n, memory_order_acquire) == 0 && !mailbox->stopped &&
+           !mailbox->woken;
 }
 
 // mailbox_idle looks everywhere.
@@ -109,69 +110,69 @@ static bool mailbox_idle(void *ctx)
 }
 
 // mailbox_sleep waits under the lock until something is there or `until_ns`.
-static void mailbox_sleep(hth_mailbox *m, uint64_t until_ns)
+static void mailbox_sleep(hth_mailbox *mailbox, uint64_t until_ns)
 {
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     int rc = 0;
-    m->sleeping = true;
-    while (mailbox_empty(m) && rc != ETIMEDOUT) {
-        rc = until_ns == HTH_FOREVER ? pthread_cond_wait(&m->wake, &m->lock)
-                                     : pthread_cond_timedwait(&m->wake, &m->lock, &t);
+    mailbox->sleeping = true;
+    while (mailbox_empty(mailbox) && rc != ETIMEDOUT) {
+        rc = until_ns == HTH_FOREVER ? pthread_cond_wait(&mailbox->wake, &mailbox->lock)
+                                     : pthread_cond_timedwait(&mailbox->wake, &mailbox->lock, &t);
     }
-    m->sleeping = false;
+    mailbox->sleeping = false;
 }
 
-hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
+hth_err hth_mailbox_receive(hth_mailbox *mailbox, uint64_t timeout_ns, void **out)
 {
-    if (mailbox_idle(m) && timeout_ns > 0) {
-        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(m->spin_ns);
-        hth_spin(mailbox_idle, m, looking < until ? looking : until);
-        const hth_poll_hook *w = m->watch;
-        if (w != NULL && mailbox_empty(m)) {
+    if (mailbox_idle(mailbox) && timeout_ns > 0) {
+        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(mailbox->spin_ns);
+        hth_spin(mailbox_idle, mailbox, looking < until ? looking : until);
+        const hth_poll_hook *w = mailbox->watch;
+        if (w != NULL && mailbox_empty(mailbox)) {
             w->leave(w->ctx);
         }
-        pthread_mutex_lock(&m->lock);
-        mailbox_sleep(m, until);
+        pthread_mutex_lock(&mailbox->lock);
+        mailbox_sleep(mailbox, until);
     } else {
-        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&mailbox->lock);
     }
     hth_err err = HTH_OK;
-    m->woken = false;
-    if (m->n > 0) {
-        *out = m->ring[m->head];
-        m->head = (m->head + 1) % m->capacity;
-        m->n--;
+    mailbox->woken = false;
+    if (mailbox->n > 0) {
+        *out = mailbox->ring[mailbox->head];
+        mailbox->head = (mailbox->head + 1) % mailbox->capacity;
+        mailbox->n--;
     } else {
         *out = NULL;
-        err = m->stopped ? HTH_ECANCELED : HTH_ETIMEDOUT;
+        err = mailbox->stopped ? HTH_ECANCELED : HTH_ETIMEDOUT;
     }
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&mailbox->lock);
     return err;
 }
 
-void hth_mailbox_wake(hth_mailbox *m)
+void hth_mailbox_wake(hth_mailbox *mailbox)
 {
-    pthread_mutex_lock(&m->lock);
-    m->woken = true;
-    pthread_mutex_unlock(&m->lock);
-    pthread_cond_signal(&m->wake);
+    pthread_mutex_lock(&mailbox->lock);
+    mailbox->woken = true;
+    pthread_mutex_unlock(&mailbox->lock);
+    pthread_cond_signal(&mailbox->wake);
 }
 
-void hth_mailbox_stop(hth_mailbox *m)
+void hth_mailbox_stop(hth_mailbox *mailbox)
 {
-    pthread_mutex_lock(&m->lock);
-    m->stopped = true;
-    pthread_mutex_unlock(&m->lock);
-    pthread_cond_signal(&m->wake);
+    pthread_mutex_lock(&mailbox->lock);
+    mailbox->stopped = true;
+    pthread_mutex_unlock(&mailbox->lock);
+    pthread_cond_signal(&mailbox->wake);
 }
 
-void hth_mailbox_set_poll(hth_mailbox *m, const hth_poll_hook *w)
+void hth_mailbox_set_poll(hth_mailbox *mailbox, const hth_poll_hook *hook)
 {
-    m->watch = w;
+    mailbox->watch = hook;
 }
 
-size_t hth_mailbox_count(hth_mailbox *m)
+size_t hth_mailbox_count(hth_mailbox *mailbox)
 {
-    (void)mailbox_idle(m);
-    return atomic_load_explicit(&m->n, memory_order_relaxed);
+    (void)mailbox_idle(mailbox);
+    return atomic_load_explicit(&mailbox->n, memory_order_relaxed);
 }

@@ -6,10 +6,10 @@
 
 static _Thread_local hth_pace *pace_now;
 
-hth_pace *hth_pace_enter(hth_pace *p)
+hth_pace *hth_pace_enter(hth_pace *pace)
 {
     hth_pace *before = pace_now;
-    pace_now = p;
+    pace_now = pace;
     return before;
 }
 
@@ -24,46 +24,46 @@ hth_pace *hth_pace_now(void)
 }
 
 // pace_end notes that the work ended with the thread's present sentence.
-static hth_err pace_end(hth_pace *p, hth_err err)
+static hth_err pace_end(hth_pace *pace, hth_err err)
 {
-    p->err = err;
-    snprintf(p->detail, sizeof p->detail, "%s", hth_err_detail());
+    pace->err = err;
+    snprintf(pace->detail, sizeof pace->detail, "%s", hth_err_detail());
     return err;
 }
 
-static hth_err pace_exceeds(hth_pace *p, const char *what, uint64_t has, uint64_t most)
+static hth_err pace_exceeds(hth_pace *pace, const char *what, uint64_t has, uint64_t most)
 {
-    p->over = true;
-    return pace_end(p, hth_fail(HTH_ETOOBIG,
-                                "it takes more than %" PRIu64 " %s (at least %" PRIu64 ")", most,
-                                what, has));
+    pace->over = true;
+    return pace_end(pace, hth_fail(HTH_ETOOBIG,
+                                   "it takes more than %" PRIu64 " %s (at least %" PRIu64 ")", most,
+                                   what, has));
 }
 
 // pace_turn lets others have their turn. What they do is counted by nobody here.
-static hth_err pace_turn(hth_pace *p)
+static hth_err pace_turn(hth_pace *pace)
 {
-    p->turned = p->work;
-    if (p->turn == NULL) {
+    pace->turned = pace->work;
+    if (pace->turn == NULL) {
         return HTH_OK;
     }
     pace_now = NULL;
-    hth_err err = p->turn(p->ctx);
-    pace_now = p;
-    return err == HTH_OK ? HTH_OK : pace_end(p, err);
+    hth_err err = pace->turn(pace->ctx);
+    pace_now = pace;
+    return err == HTH_OK ? HTH_OK : pace_end(pace, err);
 }
 
-static hth_err pace_count(hth_pace *p, uint64_t work)
+static hth_err pace_count(hth_pace *pace, uint64_t work)
 {
-    if (p->err != HTH_OK) {
-        return hth_fail(p->err, "%s", p->detail);
+    if (pace->err != HTH_OK) {
+        return hth_fail(pace->err, "%s", pace->detail);
     }
-    if (__builtin_add_overflow(p->work, work, &p->work)) {
-        p->work = UINT64_MAX;
+    if (__builtin_add_overflow(pace->work, work, &pace->work)) {
+        pace->work = UINT64_MAX;
     }
-    if (p->work > p->most_work) {
-        return pace_exceeds(p, "operations", p->work, p->most_work);
+    if (pace->work > pace->most_work) {
+        return pace_exceeds(pace, "operations", pace->work, pace->most_work);
     }
-    return p->work - p->turned < HTH_PACE_QUANTUM ? HTH_OK : pace_turn(p);
+    return pace->work - pace->turned < HTH_PACE_QUANTUM ? HTH_OK : pace_turn(pace);
 }
 
 hth_err hth_pace_step(uint64_t work)

@@ -35,9 +35,9 @@ typedef struct hth_pace {
     char detail[256];     // the sentence for err
 } hth_pace;
 
-// hth_pace_enter makes `p` the thread's account until hth_pace_leave is called with what it
-// returned: the account before (NULL: none). `p` NULL: work is not counted.
-hth_pace *hth_pace_enter(hth_pace *p);
+// hth_pace_enter makes `pace` the thread's account until hth_pace_leave is called with what it
+// returned: the account before (NULL: none). `pace` NULL: work is not counted.
+hth_pace *hth_pace_enter(hth_pace *pace);
 void hth_pace_leave(hth_pace *before);
 hth_pace *hth_pace_now(void); // the thread's account, or NULL
 

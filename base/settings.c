@@ -48,25 +48,25 @@ static _Atomic uint64_t setting_changes;
 
 static const char size_units[] = "KMGT"; // 2^10, 2^20, ..
 
-const hth_setting_info *hth_setting_get_info(hth_setting s)
+const hth_setting_info *hth_setting_get_info(hth_setting setting)
 {
-    return &setting_table[s];
+    return &setting_table[setting];
 }
 
-double hth_setting_real(hth_setting s)
+double hth_setting_real(hth_setting setting)
 {
-    return atomic_load_explicit(&setting_number[s], memory_order_relaxed);
+    return atomic_load_explicit(&setting_number[setting], memory_order_relaxed);
 }
 
-int64_t hth_setting_int(hth_setting s)
+int64_t hth_setting_int(hth_setting setting)
 {
-    return (int64_t)hth_setting_real(s);
+    return (int64_t)hth_setting_real(setting);
 }
 
-const char *hth_setting_text(hth_setting s, char *out)
+const char *hth_setting_text(hth_setting setting, char *out)
 {
     pthread_mutex_lock(&setting_lock);
-    strcpy(out, setting_chars[s]);
+    strcpy(out, setting_chars[setting]);
     pthread_mutex_unlock(&setting_lock);
     return out;
 }
@@ -274,9 +274,9 @@ static hth_err setting_unknown(const char *name)
                         : hth_fail(HTH_ENOENT, "no setting '%.80s'", name);
 }
 
-static hth_err setting_parse(const hth_setting_info *t, const char *text, double *out)
+static hth_err setting_parse(const hth_setting_info *info, const char *text, double *out)
 {
-    if (t->kind == HTH_KIND_BYTES) {
+    if (info->kind == HTH_KIND_BYTES) {
         uint64_t bytes;
         HTH_TRY(hth_parse_size(text, 0, &bytes));
         *out = (double)bytes;
@@ -284,22 +284,22 @@ static hth_err setting_parse(const hth_setting_info *t, const char *text, double
     }
     const char *rest;
     if (!parse_number(text, out, &rest) || *rest != '\0' ||
-        (t->kind == HTH_KIND_COUNT && *out != floor(*out))) {
+        (info->kind == HTH_KIND_COUNT && *out != floor(*out))) {
         return hth_fail(HTH_EINVAL, "'%.80s' is not a %s", text,
-                        t->kind == HTH_KIND_COUNT ? "whole number" : "number");
+                        info->kind == HTH_KIND_COUNT ? "whole number" : "number");
     }
     return HTH_OK;
 }
 
-static hth_err setting_check_number(const hth_setting_info *t, const char *text, double *out)
+static hth_err setting_check_number(const hth_setting_info *info, const char *text, double *out)
 {
     char lo[32], hi[32];
-    HTH_TRY(setting_parse(t, text, out));
-    return *out >= t->min && *out <= t->max
+    HTH_TRY(setting_parse(info, text, out));
+    return *out >= info->min && *out <= info->max
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "'%.80s' is not between %s and %s", text,
-                          hth_setting_format(t->kind, t->min, lo, sizeof lo),
-                          hth_setting_format(t->kind, t->max, hi, sizeof hi));
+                          hth_setting_format(info->kind, info->min, lo, sizeof lo),
+                          hth_setting_format(info->kind, info->max, hi, sizeof hi));
 }
 
 static bool setting_is_word(const char *words, const char *text)
@@ -314,7 +314,7 @@ static bool setting_is_word(const char *words, const char *text)
     return false;
 }
 
-static hth_err setting_check_text(const hth_setting_info *t, const char *text)
+static hth_err setting_check_text(const hth_setting_info *info, const char *text)
 {
     if (strlen(text) >= HTH_SETTING_TEXT) {
         return hth_fail(HTH_EINVAL, "longer than %d bytes", HTH_SETTING_TEXT - 1);
@@ -324,10 +324,10 @@ static hth_err setting_check_text(const hth_setting_info *t, const char *text)
             return hth_fail(HTH_EINVAL, "it contains a control character");
         }
     }
-    if (t->kind == HTH_KIND_WORD && !setting_is_word(t->words, text)) {
-        return hth_fail(HTH_EINVAL, "'%.80s' is not one of: %s", text, t->words);
+    if (info->kind == HTH_KIND_WORD && !setting_is_word(info->words, text)) {
+        return hth_fail(HTH_EINVAL, "'%.80s' is not one of: %s", text, info->words);
     }
-    return t->kind == HTH_KIND_FILTER ? hth_log_filter_check(text) : HTH_OK;
+    return info->kind == HTH_KIND_FILTER ? hth_log_filter_check(text) : HTH_OK;
 }
 
 static hth_err setting_put(const char *name, const char *text, bool store)
@@ -387,9 +387,9 @@ hth_err hth_setting_get(const char *name, char *out, size_t cap)
     return HTH_OK;
 }
 
-const char *hth_setting_default(hth_setting s, char *out, size_t cap)
+const char *hth_setting_default(hth_setting setting, char *out, size_t cap)
 {
-    const hth_setting_info *t = &setting_table[s];
+    const hth_setting_info *t = &setting_table[setting];
     if (t->text == NULL) {
         return hth_setting_format(t->kind, t->dflt, out, cap);
     }
@@ -402,19 +402,19 @@ uint64_t hth_setting_changes(void)
     return atomic_load(&setting_changes);
 }
 
-bool hth_setting_is_switch(hth_setting s)
+bool hth_setting_is_switch(hth_setting setting)
 {
-    const char *words = setting_table[s].words;
+    const char *words = setting_table[setting].words;
     return words != NULL && strcmp(words, "false true") == 0;
 }
 
-bool hth_setting_is(hth_setting s, const char *text)
+bool hth_setting_is(hth_setting setting, const char *text)
 {
-    const hth_setting_info *t = &setting_table[s];
+    const hth_setting_info *t = &setting_table[setting];
     char now[HTH_SETTING_TEXT];
     double v;
     if (t->text != NULL) {
-        return strcmp(hth_setting_text(s, now), text) == 0;
+        return strcmp(hth_setting_text(setting, now), text) == 0;
     }
-    return setting_parse(t, text, &v) == HTH_OK && v == hth_setting_real(s);
+    return setting_parse(t, text, &v) == HTH_OK && v == hth_setting_real(setting);
 }

@@ -270,8 +270,8 @@ typedef struct hth_setting_info {
     const char *help;
 } hth_setting_info;
 
-// hth_setting_get_info returns row `s` of the table.
-const hth_setting_info *hth_setting_get_info(hth_setting s);
+// hth_setting_get_info returns row `setting` of the table.
+const hth_setting_info *hth_setting_get_info(hth_setting setting);
 // hth_setting_find returns the row of the setting `name`, which may be an old name;
 // HTH_N_SETTINGS: there is none.
 int hth_setting_find(const char *name);
@@ -282,11 +282,11 @@ const char *hth_setting_old_name(const char *name);
 // hth_setting_means is the setting that is called `name` but for case and what separates its words,
 // or for which other servers have this word; NULL: none is.
 const char *hth_setting_means(const char *name);
-bool hth_setting_is_switch(hth_setting s); // its words are false and true
-int64_t hth_setting_int(hth_setting s);    // COUNT and BYTES
-double hth_setting_real(hth_setting s);    // any number
+bool hth_setting_is_switch(hth_setting setting); // its words are false and true
+int64_t hth_setting_int(hth_setting setting);    // COUNT and BYTES
+double hth_setting_real(hth_setting setting);    // any number
 // hth_setting_text copies a text into `out`, of at least HTH_SETTING_TEXT bytes, and returns it.
-const char *hth_setting_text(hth_setting s, char *out);
+const char *hth_setting_text(hth_setting setting, char *out);
 // hth_setting_set parses, checks the range, and stores. HTH_ENOENT: no such name; HTH_EINVAL: the
 // sentence gives the range; the value stays as it was. hth_setting_check only looks.
 hth_err hth_setting_set(const char *name, const char *value);
@@ -297,9 +297,9 @@ hth_err hth_setting_given(const char *name, const char *value);
 // hth_setting_get writes the current value as hth_setting_set reads it ("1GiB").
 hth_err hth_setting_get(const char *name, char *out, size_t cap);
 // hth_setting_is tells whether `text` means the present value.
-bool hth_setting_is(hth_setting s, const char *text);
+bool hth_setting_is(hth_setting setting, const char *text);
 // hth_setting_default writes the default of a row as hth_setting_set reads it.
-const char *hth_setting_default(hth_setting s, char *out, size_t cap);
+const char *hth_setting_default(hth_setting setting, char *out, size_t cap);
 void hth_setting_reset(void);       // all to their defaults
 uint64_t hth_setting_changes(void); // how often any was set: whether a copy of them is still good
 // hth_setting_format writes `value` as a number of kind `kind` and returns `out`.

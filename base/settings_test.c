@@ -49,9 +49,9 @@ static void test_set(void **state)
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), GIB);
 }
 
-static void keep_record(void *ctx, const hth_log_record *r)
+static void keep_record(void *ctx, const hth_log_record *record)
 {
-    snprintf(ctx, 300, "%s %s", r->event, r->text);
+    snprintf(ctx, 300, "%s %s", record->event, record->text);
 }
 
 // An old name means its setting, is never another setting's name, and setting by it logs a warning.

@@ -10,17 +10,17 @@ static const hth_stat_info stat_table[HTH_N_STATS] = {
 };
 static _Atomic uint64_t stat_value[HTH_N_STATS];
 
-const hth_stat_info *hth_stat_get_info(hth_stat s)
+const hth_stat_info *hth_stat_get_info(hth_stat stat)
 {
-    return &stat_table[s];
+    return &stat_table[stat];
 }
 
-void hth_stat_add(hth_stat s, uint64_t n)
+void hth_stat_add(hth_stat stat, uint64_t n)
 {
-    atomic_fetch_add_explicit(&stat_value[s], n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stat_value[stat], n, memory_order_relaxed);
 }
 
-uint64_t hth_stat_get(hth_stat s)
+uint64_t hth_stat_get(hth_stat stat)
 {
-    return atomic_load_explicit(&stat_value[s], memory_order_relaxed);
+    return atomic_load_explicit(&stat_value[stat], memory_order_relaxed);
 }

@@ -34,8 +34,8 @@ typedef struct hth_stat_info {
     const char *name, *unit, *help;
 } hth_stat_info;
 
-const hth_stat_info *hth_stat_get_info(hth_stat s);
-void hth_stat_add(hth_stat s, uint64_t n); // any thread
-uint64_t hth_stat_get(hth_stat s); // any thread; counters are not read at one instant together
+const hth_stat_info *hth_stat_get_info(hth_stat stat);
+void hth_stat_add(hth_stat stat, uint64_t n); // any thread
+uint64_t hth_stat_get(hth_stat stat); // any thread; counters are not read at one instant together
 
 #endif

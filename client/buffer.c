@@ -21,52 +21,53 @@ struct hth_buffer {
 };
 
 // buffer_map has the server map the buffer over the present connection.
-static hth_err buffer_map(hearth *h, hth_buffer *b)
+static hth_err buffer_map(hearth *h, hth_buffer *buffer)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Map body = HEARTH__MAP__INIT;
     hth_reply r;
     uint64_t generation = atomic_load(&h->generation);
-    HTH_TRY(hth_descriptor_pass(h, b->fd, &body.handle));
-    body.bytes = b->bytes;
+    HTH_TRY(hth_descriptor_pass(h, buffer->fd, &body.handle));
+    body.bytes = buffer->bytes;
     q.body_case = HEARTH__REQUEST__BODY_MAP;
     q.map = &body;
     HTH_TRY(hth_exchange(h, &q, NULL, NULL, &r));
     pthread_mutex_lock(&h->lock);
-    b->region = r.head->body_case == HEARTH__REPLY__BODY_MAPPED ? r.head->mapped->region : 0;
-    b->generation = generation;
+    buffer->region = r.head->body_case == HEARTH__REPLY__BODY_MAPPED ? r.head->mapped->region : 0;
+    buffer->generation = generation;
     pthread_mutex_unlock(&h->lock);
     hth_reply_fini(&r);
     return HTH_OK;
 }
 
-static void buffer_release(hth_buffer *b)
+static void buffer_release(hth_buffer *buffer)
 {
-    if (b->fd >= 0) {
-        hth_memfd_drop(b->fd, b->data, b->bytes);
+    if (buffer->fd >= 0) {
+        hth_memfd_drop(buffer->fd, buffer->data, buffer->bytes);
     } else {
-        hth_free(b->data);
+        hth_free(buffer->data);
     }
-    b->data = NULL;
-    b->fd = -1;
+    buffer->data = NULL;
+    buffer->fd = -1;
 }
 
-static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *b)
+static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *buffer)
 {
     void *shared;
-    b->fd = -1;
-    b->bytes = bytes;
+    buffer->fd = -1;
+    buffer->bytes = bytes;
     if (h->shared_memory && bytes > 0 &&
-        hth_memfd_make("hearth", bytes, &b->fd, &shared) == HTH_OK) {
-        b->data = shared;
-        if (buffer_map(h, b) == HTH_OK) {
+        hth_memfd_make("hearth", bytes, &buffer->fd, &shared) == HTH_OK) {
+        buffer->data = shared;
+        if (buffer_map(h, buffer) == HTH_OK) {
             return HTH_OK;
         }
-        buffer_release(b);
+        buffer_release(buffer);
     }
-    b->data = hth_alloc_aligned(bytes, BUFFER_ALIGN);
-    return b->data != NULL ? HTH_OK
-                           : hth_fail(HTH_ENOMEM, "out of memory for a buffer of %zu bytes", bytes);
+    buffer->data = hth_alloc_aligned(bytes, BUFFER_ALIGN);
+    return buffer->data != NULL
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "out of memory for a buffer of %zu bytes", bytes);
 }
 
 hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out)

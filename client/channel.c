@@ -52,53 +52,53 @@ struct hth_channels {
     channel channel[CHANNEL_COUNT];
 };
 
-static void channels_stop(hth_channels *a)
+static void channels_stop(hth_channels *channels)
 {
-    hth_ring_stop(a->requests);
+    hth_ring_stop(channels->requests);
     for (int i = 0; i < CHANNEL_COUNT; i++) {
-        hth_ring_stop(a->channel[i].replies);
+        hth_ring_stop(channels->channel[i].replies);
     }
 }
 
-static void channels_free(hth_channels *a)
+static void channels_free(hth_channels *channels)
 {
     for (int i = 0; i < CHANNEL_COUNT; i++) {
-        hth_ring_close(a->channel[i].replies);
-        hth_free(a->channel[i].head);
-        hth_free(a->channel[i].part);
+        hth_ring_close(channels->channel[i].replies);
+        hth_free(channels->channel[i].head);
+        hth_free(channels->channel[i].part);
     }
-    hth_ring_close(a->requests);
-    hth_memfd_drop(-1, a->memory, a->bytes);
-    pthread_mutex_destroy(&a->sending);
-    hth_free(a);
+    hth_ring_close(channels->requests);
+    hth_memfd_drop(-1, channels->memory, channels->bytes);
+    pthread_mutex_destroy(&channels->sending);
+    hth_free(channels);
 }
 
-static hth_err channels_open(hth_channels *a, const hth_ring_layout *l)
+static hth_err channels_open(hth_channels *channels, const hth_ring_layout *layout)
 {
-    uint8_t *base = a->memory;
-    HTH_TRY(hth_ring_open(base, l->request_bytes, HTH_RING_PRODUCER, 0, &a->requests));
+    uint8_t *base = channels->memory;
+    HTH_TRY(hth_ring_open(base, layout->request_bytes, HTH_RING_PRODUCER, 0, &channels->requests));
     for (uint32_t i = CHANNEL_COUNT; i-- > 0;) {
-        channel *one = &a->channel[i];
+        channel *one = &channels->channel[i];
         one->id = i;
-        one->next = a->free;
-        a->free = one;
-        HTH_TRY(hth_ring_open(base + hth_ring_layout_channel(l, i), l->channel_bytes,
+        one->next = channels->free;
+        channels->free = one;
+        HTH_TRY(hth_ring_open(base + hth_ring_layout_channel(layout, i), layout->channel_bytes,
                               HTH_RING_CONSUMER, 0, &one->replies));
         one->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) >= CHANNEL_CORES ? CHANNEL_SPIN_NS : 0;
     }
     return HTH_OK;
 }
 
-static hth_err channels_attach(hearth *h, const hth_ring_layout *l, int fd)
+static hth_err channels_attach(hearth *h, const hth_ring_layout *layout, int fd)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Attach body = HEARTH__ATTACH__INIT;
     hth_reply r;
     HTH_TRY(hth_descriptor_pass(h, fd, &body.handle));
-    body.bytes = hth_ring_layout_bytes(l);
-    body.request_bytes = l->request_bytes;
-    body.channel_bytes = l->channel_bytes;
-    body.channels = l->channels;
+    body.bytes = hth_ring_layout_bytes(layout);
+    body.request_bytes = layout->request_bytes;
+    body.channel_bytes = layout->channel_bytes;
+    body.channels = layout->channels;
     q.body_case = HEARTH__REQUEST__BODY_ATTACH;
     q.attach = &body;
     HTH_TRY(hth_exchange(h, &q, NULL, NULL, &r));
@@ -134,9 +134,9 @@ static hth_channels *channels_make(hearth *h, uint64_t generation)
 
 // channels_drop takes one reference; called under h->lock. Returns what is to be freed outside of
 // it.
-static hth_channels *channels_drop(hth_channels *a)
+static hth_channels *channels_drop(hth_channels *channels)
 {
-    return a != NULL && --a->refs == 0 ? a : NULL;
+    return channels != NULL && --channels->refs == 0 ? channels : NULL;
 }
 
 // channels_renew lets go of channels whose connection is gone, and makes some for the present one,
@@ -192,18 +192,18 @@ static bool channel_get(hearth *h, hth_channels **all, channel **out)
     return l != NULL;
 }
 
-static void channel_put(hearth *h, hth_channels *a, channel *l)
+static void channel_put(hearth *h, hth_channels *channels, channel *l)
 {
     pthread_mutex_lock(&h->lock);
-    l->next = a->free;
-    a->free = l;
-    a = channels_drop(a);
+    l->next = channels->free;
+    channels->free = l;
+    channels = channels_drop(channels);
     if (--h->in_flight == 0) {
         pthread_cond_broadcast(&h->idle);
     }
     pthread_mutex_unlock(&h->lock);
-    if (a != NULL) {
-        channels_free(a);
+    if (channels != NULL) {
+        channels_free(channels);
     }
 }
 
@@ -220,32 +220,33 @@ static bool channel_reserve(void *p, size_t *have, size_t bytes)
 }
 
 // channel_record describes the inference in the room of hth_ipc_record_room.
-static hth_err channel_record(const Hearth__Infer *q, const char *const text[], hth_ipc_record *r)
+static hth_err channel_record(const Hearth__Infer *Infer, const char *const text[],
+                              hth_ipc_record *record)
 {
-    hth_ipc_record_begin(r, text, q->n_inputs);
-    r->priority = q->priority;
-    r->timeout_us = q->timeout_us;
-    for (size_t i = 0; i < q->n_inputs; i++) {
-        const Hearth__Tensor *t = q->inputs[i];
+    hth_ipc_record_begin(record, text, Infer->n_inputs);
+    record->priority = Infer->priority;
+    record->timeout_us = Infer->timeout_us;
+    for (size_t i = 0; i < Infer->n_inputs; i++) {
+        const Hearth__Tensor *t = Infer->inputs[i];
         const char *name = t->name[0] != 0 ? t->name : NULL;
         hth_ipc_record_tensor *w =
-            hth_ipc_record_add(r, name, t->dtype, t->n_shape, t->shape, t->bytes);
+            hth_ipc_record_add(record, name, t->dtype, t->n_shape, t->shape, t->bytes);
         w->region = t->region; // 0 is HTH_IPC_RECORD_HERE
         w->at = t->offset;
     }
-    return hth_ipc_record_end(r);
+    return hth_ipc_record_end(record);
 }
 
 // channel_gather lists the parts of a message: its head, and the tensors that travel in it, padded.
-static int channel_gather(channel *l, size_t head, const hth_ipc_record *r,
+static int channel_gather(channel *l, size_t head, const hth_ipc_record *record,
                           const hearth_tensor *inputs)
 {
     static const uint8_t zeros[HTH_IPC_RECORD_ALIGN];
     int n = 0;
     l->part[n++] = (hth_ring_part){l->head, head};
-    for (uint32_t i = 0; i < r->n_tensors; i++) {
-        uint64_t bytes = r->tensor[i].bytes;
-        if (r->tensor[i].region == HTH_IPC_RECORD_HERE) {
+    for (uint32_t i = 0; i < record->n_tensors; i++) {
+        uint64_t bytes = record->tensor[i].bytes;
+        if (record->tensor[i].region == HTH_IPC_RECORD_HERE) {
             l->part[n++] = (hth_ring_part){inputs[i].data, bytes};
             l->part[n++] = (hth_ring_part){zeros, hth_ipc_record_pad(bytes)};
         }
@@ -255,13 +256,13 @@ static int channel_gather(channel *l, size_t head, const hth_ipc_record *r,
 
 // channel_message makes the request's message and returns of how many parts; 0: it is too large for
 // the ring, or cannot be made, which the socket's way says better.
-static int channel_message(hearth *h, channel *l, const Hearth__Request *q,
+static int channel_message(hearth *h, channel *l, const Hearth__Request *request,
                            const hearth_tensor *inputs)
 {
-    const Hearth__Infer *infer = q->infer;
+    const Hearth__Infer *infer = request->infer;
     const char *text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = infer->model};
-    hth_channel_head head = {.call = q->call, .channel = l->id};
-    size_t names = 0, parts = l->parts * sizeof *l->part, token = strlen(q->token);
+    hth_channel_head head = {.call = request->call, .channel = l->id};
+    size_t names = 0, parts = l->parts * sizeof *l->part, token = strlen(request->token);
     head.token_bytes = token <= HTH_CHANNEL_TOKEN ? (uint32_t)token : HTH_CHANNEL_TOKEN + 1;
     for (size_t i = 0; i < infer->n_inputs; i++) {
         names += strlen(infer->inputs[i]->name) + 1;
@@ -279,20 +280,20 @@ static int channel_message(hearth *h, channel *l, const Hearth__Request *q,
     hth_ipc_record *r = (hth_ipc_record *)(void *)(l->head + at);
     memset(l->head, 0, at);
     memcpy(l->head, &head, sizeof head);
-    memcpy(l->head + sizeof head, q->token, token);
+    memcpy(l->head + sizeof head, request->token, token);
     return channel_record(infer, text, r) == HTH_OK && r->bytes <= CHANNEL_FRAME_BYTES
                ? channel_gather(l, at + r->head_bytes, r, inputs)
                : 0;
 }
 
-static bool channel_send(hth_channels *a, const channel *l, int parts)
+static bool channel_send(hth_channels *channels, const channel *l, int parts)
 {
-    pthread_mutex_lock(&a->sending);
-    hth_err err =
-        parts > 0 ? hth_ring_send(a->requests, l->part, parts, CHANNEL_FULL_NS) : HTH_ETOOBIG;
-    pthread_mutex_unlock(&a->sending);
+    pthread_mutex_lock(&channels->sending);
+    hth_err err = parts > 0 ? hth_ring_send(channels->requests, l->part, parts, CHANNEL_FULL_NS)
+                            : HTH_ETOOBIG;
+    pthread_mutex_unlock(&channels->sending);
     if (err == HTH_ECORRUPT) {
-        channels_stop(a);
+        channels_stop(channels);
     }
     return err == HTH_OK;
 }

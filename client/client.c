@@ -114,7 +114,7 @@ static hth_err client_dial(hearth *h, const char *url)
     return rv == 0 ? HTH_OK : hth_wire_fail(rv, "no server at %s", url);
 }
 
-static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
+static hth_err client_start(hearth *h, const char *url, const hearth_options *options)
 {
     bool embedded = strcmp(url, "inproc://") == 0, tls = client_is(url, "tls+tcp://");
     hth_forked_begin();
@@ -129,23 +129,26 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
                         "this process was forked from one that used hearth, and an engine's "
                         "threads do not survive a fork: use a server, or start a new process");
     }
-    h->timeout_ms = o != NULL && o->timeout_ms != 0 ? o->timeout_ms : CLIENT_TIMEOUT_MS;
+    h->timeout_ms =
+        options != NULL && options->timeout_ms != 0 ? options->timeout_ms : CLIENT_TIMEOUT_MS;
     h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
     h->same_machine = client_is(url, "ipc://") || client_is(url, "inproc://");
-    h->shared_memory = !h->plain && client_is(url, "ipc://") && (o == NULL || !o->no_shared_memory);
-    h->rings = h->shared_memory && (o == NULL || !o->no_ring);
+    h->shared_memory =
+        !h->plain && client_is(url, "ipc://") && (options == NULL || !options->no_shared_memory);
+    h->rings = h->shared_memory && (options == NULL || !options->no_ring);
     h->limits = hth_wire_default_limits;
     if (embedded) {
-        if (o == NULL || o->store == NULL) {
+        if (options == NULL || options->store == NULL) {
             return hth_fail(HTH_EINVAL, "inproc:// needs options with the store's directory");
         }
-        HTH_TRY(hth_embed_open(o->store, o->device, &h->embedded));
+        HTH_TRY(hth_embed_open(options->store, options->device, &h->embedded));
         url = hth_embed_url(h->embedded);
     }
-    bool token = o != NULL && o->token != NULL && o->token[0] != 0;
+    bool token = options != NULL && options->token != NULL && options->token[0] != 0;
     h->url = hth_strdup(url);
-    h->token = token ? hth_strdup(o->token) : NULL;
-    h->ca_file = hth_strdup(o != NULL && o->ca_file != NULL ? o->ca_file : CLIENT_CA_FILE);
+    h->token = token ? hth_strdup(options->token) : NULL;
+    h->ca_file =
+        hth_strdup(options != NULL && options->ca_file != NULL ? options->ca_file : CLIENT_CA_FILE);
     if (h->url == NULL || h->ca_file == NULL || (token && h->token == NULL)) {
         return hth_fail(HTH_ENOMEM, "out of memory for a connection");
     }
@@ -211,7 +214,7 @@ typedef struct client_outputs {
     hearth_tensor t[];
 } client_outputs;
 
-static hth_err client_describe(const hearth_tensor *in, Hearth__Tensor *t)
+static hth_err client_describe(const hearth_tensor *in, Hearth__Tensor *tensor)
 {
     uint64_t bytes;
     hth_err err = hth_dtype_bytes_of((int)in->dtype, in->rank, in->shape, &bytes);
@@ -222,12 +225,12 @@ static hth_err client_describe(const hearth_tensor *in, Hearth__Tensor *t)
     if (err != HTH_OK) {
         return hth_err_prefix(err, "input '%s'", in->name != NULL ? in->name : "");
     }
-    hearth__tensor__init(t);
-    t->name = in->name != NULL ? (char *)in->name : t->name;
-    t->dtype = (uint32_t)in->dtype;
-    t->n_shape = (size_t)in->rank;
-    t->shape = (int64_t *)in->shape;
-    t->bytes = bytes;
+    hearth__tensor__init(tensor);
+    tensor->name = in->name != NULL ? (char *)in->name : tensor->name;
+    tensor->dtype = (uint32_t)in->dtype;
+    tensor->n_shape = (size_t)in->rank;
+    tensor->shape = (int64_t *)in->shape;
+    tensor->bytes = bytes;
     return HTH_OK;
 }
 
@@ -242,9 +245,9 @@ static client_outputs *client_outputs_new(size_t n)
 }
 
 // client_outputs_named keeps whose outputs they are: of "name:version" the name. "": not said.
-static void client_outputs_named(client_outputs *o, const char *spec)
+static void client_outputs_named(client_outputs *outputs, const char *spec)
 {
-    snprintf(o->model, sizeof o->model, "%.*s", (int)strcspn(spec, ":"), spec);
+    snprintf(outputs->model, sizeof outputs->model, "%.*s", (int)strcspn(spec, ":"), spec);
 }
 
 static void client_output(const char *name, uint32_t dtype, size_t rank, const int64_t *shape,
@@ -261,29 +264,30 @@ static void client_output(const char *name, uint32_t dtype, size_t rank, const i
 }
 
 // client_record_outputs makes outputs of a record, client_frame_outputs of a frame: NULL, and why.
-static client_outputs *client_record_outputs(const hth_ipc_record *r)
+static client_outputs *client_record_outputs(const hth_ipc_record *record)
 {
-    client_outputs *o = client_outputs_new(r->n_tensors);
-    for (uint32_t i = 0; o != NULL && i < r->n_tensors; i++) {
-        const hth_ipc_record_tensor *t = &r->tensor[i];
-        const char *name = hth_ipc_record_name(r, t);
+    client_outputs *o = client_outputs_new(record->n_tensors);
+    for (uint32_t i = 0; o != NULL && i < record->n_tensors; i++) {
+        const hth_ipc_record_tensor *t = &record->tensor[i];
+        const char *name = hth_ipc_record_name(record, t);
         client_output(name != NULL ? name : "", t->dtype, t->rank, t->dim,
-                      (const uint8_t *)r + t->at, t->bytes, &o->t[i]);
+                      (const uint8_t *)record + t->at, t->bytes, &o->t[i]);
     }
     if (o != NULL) {
-        const char *served = hth_ipc_record_text(r, HTH_IPC_RECORD_SERVED);
-        o->version = r->version;
+        const char *served = hth_ipc_record_text(record, HTH_IPC_RECORD_SERVED);
+        o->version = record->version;
         client_outputs_named(o, served != NULL ? served : "");
     }
     return o;
 }
 
-static client_outputs *client_frame_outputs(const hth_reply *r)
+static client_outputs *client_frame_outputs(const hth_reply *reply)
 {
-    const Hearth__Outputs *all = r->head->outputs;
+    const Hearth__Outputs *all = reply->head->outputs;
     client_outputs *o = client_outputs_new(all->n_outputs);
-    const uint8_t *data = o != NULL ? hth_wire_aligned(r->data, r->data_bytes, &o->copy) : NULL;
-    if (data == NULL && r->data_bytes > 0) {
+    const uint8_t *data =
+        o != NULL ? hth_wire_aligned(reply->data, reply->data_bytes, &o->copy) : NULL;
+    if (data == NULL && reply->data_bytes > 0) {
         hth_free(o);
         (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", all->n_outputs);
         return NULL;
@@ -302,46 +306,48 @@ static client_outputs *client_frame_outputs(const hth_reply *r)
 
 // client_outputs_take hands the reply over to a fresh array; on error the caller keeps it. `model`:
 // whose outputs they are, if the server does not say so.
-static hth_err client_outputs_take(hth_reply *r, const char *model, hearth_tensor **out, int *n_out)
+static hth_err client_outputs_take(hth_reply *reply, const char *model, hearth_tensor **out,
+                                   int *n_out)
 {
-    if (r->record == NULL && r->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
+    if (reply->record == NULL && reply->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
         return hth_fail(HTH_ECORRUPT, "the server's answer has no outputs");
     }
-    bool framed = r->record == NULL;
-    client_outputs *o = framed ? client_frame_outputs(r) : client_record_outputs(r->record);
+    bool framed = reply->record == NULL;
+    client_outputs *o = framed ? client_frame_outputs(reply) : client_record_outputs(reply->record);
     if (o == NULL) {
         return HTH_ENOMEM;
     }
-    o->reply = *r;
+    o->reply = *reply;
     *out = o->t;
     if (o->model[0] == 0) {
         client_outputs_named(o, model);
     }
-    *n_out = framed ? (int)r->head->outputs->n_outputs : (int)r->record->n_tensors;
+    *n_out = framed ? (int)reply->head->outputs->n_outputs : (int)reply->record->n_tensors;
     return HTH_OK;
 }
 
 // client_try sends the request once; *shared tells whether inputs were passed through shared
 // memory.
-static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *t,
-                          const hearth_tensor *inputs, bool *shared, hth_reply *r)
+static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor,
+                          const hearth_tensor *inputs, bool *shared, hth_reply *reply)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     bool may_share = *shared;
     *shared = false;
     for (size_t i = 0; i < body->n_inputs; i++) {
-        body->inputs[i] = &t[i];
-        HTH_TRY(client_describe(&inputs[i], &t[i]));
-        if (may_share && t[i].bytes > 0) {
-            hth_buffer_find(h, inputs[i].data, inputs[i].bytes, &t[i].region, &t[i].offset);
-            *shared = *shared || t[i].region != 0;
+        body->inputs[i] = &tensor[i];
+        HTH_TRY(client_describe(&inputs[i], &tensor[i]));
+        if (may_share && tensor[i].bytes > 0) {
+            hth_buffer_find(h, inputs[i].data, inputs[i].bytes, &tensor[i].region,
+                            &tensor[i].offset);
+            *shared = *shared || tensor[i].region != 0;
         }
     }
     q.body_case = HEARTH__REQUEST__BODY_INFER;
     q.infer = body;
     bool used = false;
-    hth_err err = h->rings ? hth_channel_exchange(h, &q, inputs, r, &used) : HTH_OK;
-    return used ? err : hth_exchange(h, &q, inputs, NULL, r);
+    hth_err err = h->rings ? hth_channel_exchange(h, &q, inputs, reply, &used) : HTH_OK;
+    return used ? err : hth_exchange(h, &q, inputs, NULL, reply);
 }
 
 hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tensor *inputs,
@@ -404,12 +410,12 @@ const char *hearth_outputs_model(const hearth_tensor *outputs)
     return o->model;
 }
 
-void hearth_tensors_free(hearth_tensor *t, int n)
+void hearth_tensors_free(hearth_tensor *tensor, int n)
 {
-    if (t == NULL) {
+    if (tensor == NULL) {
         return;
     }
-    client_outputs *o = (client_outputs *)((char *)t - offsetof(client_outputs, t));
+    client_outputs *o = (client_outputs *)((char *)tensor - offsetof(client_outputs, t));
     hth_reply_fini(&o->reply);
     hth_free(o->copy);
     hth_free(o);

@@ -84,7 +84,7 @@ static hth_err document_may(const char *path)
     return rc == 0 ? HTH_OK : hth_fail_errno(e, "cannot write '%s'", path);
 }
 
-static hth_err documents_note(hth_documents *d, const char *what, json_t *args, bool *any)
+static hth_err documents_note(hth_documents *documents, const char *what, json_t *args, bool *any)
 {
     for (size_t i = 0; i < sizeof documents_written / sizeof *documents_written; i++) {
         const char *key = documents_written[i].key;
@@ -92,12 +92,12 @@ static hth_err documents_note(hth_documents *d, const char *what, json_t *args, 
         if (path == NULL || strcmp(what, documents_written[i].what) != 0) {
             continue;
         }
-        d->key[d->n] = key;
-        d->path[d->n] = document_target(path);
-        if (d->path[d->n] == NULL) {
+        documents->key[documents->n] = key;
+        documents->path[documents->n] = document_target(path);
+        if (documents->path[documents->n] == NULL) {
             return no_memory();
         }
-        HTH_TRY(document_may(d->path[d->n++]));
+        HTH_TRY(document_may(documents->path[documents->n++]));
         json_object_set_new(args, key, json_true());
         *any = true;
     }

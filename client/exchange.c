@@ -25,13 +25,13 @@ struct hth_call {
     hth_call *next;
 };
 
-static void call_free(hth_call *c)
+static void call_free(hth_call *call)
 {
-    if (c->aio != NULL) {
-        nng_aio_free(c->aio);
-        nng_ctx_close(c->ctx);
+    if (call->aio != NULL) {
+        nng_aio_free(call->aio);
+        nng_ctx_close(call->ctx);
     }
-    hth_free(c);
+    hth_free(call);
 }
 
 static hth_err call_new(hearth *h, hth_call **out)
@@ -81,12 +81,12 @@ static hth_err call_get(hearth *h, hth_call **out)
     return c != NULL ? HTH_OK : call_new(h, out);
 }
 
-static void call_put(hearth *h, hth_call *c)
+static void call_put(hearth *h, hth_call *call)
 {
     pthread_mutex_lock(&h->lock);
-    if (c != NULL) {
-        c->next = h->free_calls;
-        h->free_calls = c;
+    if (call != NULL) {
+        call->next = h->free_calls;
+        h->free_calls = call;
     }
     if (--h->in_flight == 0) {
         pthread_cond_broadcast(&h->idle);
@@ -130,7 +130,7 @@ hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const heart
 
 // exchange_send waits piecewise: a connection counts as up for a moment after it was lost, and then
 // nothing takes the message before there is another. nng gives back what it has not sent.
-static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t timeout_ms)
+static hth_err exchange_send(hearth *h, hth_call *call, nng_msg *msg, uint64_t timeout_ms)
 {
     uint64_t left = timeout_ms;
     bool up;
@@ -139,11 +139,11 @@ static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t time
         up = atomic_load(&h->pipes) > 0;
         uint64_t wait = left < EXCHANGE_CONNECT_MS ? left : EXCHANGE_CONNECT_MS;
         left -= wait;
-        nng_aio_set_msg(c->aio, msg);
-        nng_aio_set_timeout(c->aio, (nng_duration)wait);
-        nng_ctx_send(c->ctx, c->aio);
-        nng_aio_wait(c->aio);
-        rv = nng_aio_result(c->aio);
+        nng_aio_set_msg(call->aio, msg);
+        nng_aio_set_timeout(call->aio, (nng_duration)wait);
+        nng_ctx_send(call->ctx, call->aio);
+        nng_aio_wait(call->aio);
+        rv = nng_aio_result(call->aio);
     } while (rv == NNG_ETIMEDOUT && up && left > 0);
     if (rv == 0) {
         return HTH_OK;
@@ -186,18 +186,18 @@ static void exchange_wake(void *arg)
     pthread_mutex_unlock(&w->lock);
 }
 
-static bool exchange_wait(exchange_waiter *w, uint64_t ms)
+static bool exchange_wait(exchange_waiter *waiter, uint64_t ms)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     uint64_t ns = (uint64_t)t.tv_nsec + ms * 1000000u;
     t.tv_sec += (time_t)(ns / 1000000000u);
     t.tv_nsec = (long)(ns % 1000000000u);
-    pthread_mutex_lock(&w->lock);
-    while (!w->done && pthread_cond_timedwait(&w->wake, &w->lock, &t) == 0) {
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->done && pthread_cond_timedwait(&waiter->wake, &waiter->lock, &t) == 0) {
     }
-    bool done = w->done;
-    pthread_mutex_unlock(&w->lock);
+    bool done = waiter->done;
+    pthread_mutex_unlock(&waiter->lock);
     return done;
 }
 
@@ -311,15 +311,15 @@ hth_err hth_reply_read(const hearth *handle, const uint8_t *at, size_t bytes, ht
 }
 
 // reply_error is the error that a reply is, with its sentence; HTH_OK: it is none.
-static hth_err reply_error(const hth_reply *r, const char **sentence)
+static hth_err reply_error(const hth_reply *reply, const char **sentence)
 {
     uint32_t code = HTH_OK;
-    if (r->record != NULL) {
-        code = r->record->err;
-        *sentence = hth_ipc_record_text(r->record, HTH_IPC_RECORD_DETAIL);
-    } else if (r->head->body_case == HEARTH__REPLY__BODY_ERROR) {
-        code = r->head->error->code > HTH_OK ? r->head->error->code : HTH_N_ERR;
-        *sentence = r->head->error->sentence;
+    if (reply->record != NULL) {
+        code = reply->record->err;
+        *sentence = hth_ipc_record_text(reply->record, HTH_IPC_RECORD_DETAIL);
+    } else if (reply->head->body_case == HEARTH__REPLY__BODY_ERROR) {
+        code = reply->head->error->code > HTH_OK ? reply->head->error->code : HTH_N_ERR;
+        *sentence = reply->head->error->sentence;
     }
     return code < HTH_N_ERR ? (hth_err)code : HTH_EIO;
 }

@@ -163,13 +163,13 @@ static hth_err result_none(const json_t *doc)
     }
 }
 
-static hearth_evaluation result_evaluation(const json_t *v, char **at)
+static hearth_evaluation result_evaluation(const json_t *json, char **at)
 {
-    return (hearth_evaluation){.step = row_count(v, "step"),
-                               .epoch = row_count(v, "epoch"),
-                               .set = row_keep(row_text(v, "set"), at),
-                               .loss = row_number(v, "loss"),
-                               .accuracy = row_number(v, "accuracy")};
+    return (hearth_evaluation){.step = row_count(json, "step"),
+                               .epoch = row_count(json, "epoch"),
+                               .set = row_keep(row_text(json, "set"), at),
+                               .loss = row_number(json, "loss"),
+                               .accuracy = row_number(json, "accuracy")};
 }
 
 hth_err hth_job_result(const json_t *doc, hearth_train_result **out)
@@ -281,23 +281,23 @@ hth_err hth_options_read(const void *given, void *out, size_t bytes, size_t firs
     return HTH_OK;
 }
 
-static void arguments_loss(json_t *args, const hearth_train_options *o)
+static void arguments_loss(json_t *args, const hearth_train_options *options)
 {
-    json_t *weights = o->weights != NULL ? json_array() : NULL;
-    bool bce = o->loss != NULL && strcmp(o->loss, "bce") == 0;
-    for (size_t i = 0; weights != NULL && i < o->n_weights; i++) {
-        json_array_append_new(weights, json_real(o->weights[i]));
+    json_t *weights = options->weights != NULL ? json_array() : NULL;
+    bool bce = options->loss != NULL && strcmp(options->loss, "bce") == 0;
+    for (size_t i = 0; weights != NULL && i < options->n_weights; i++) {
+        json_array_append_new(weights, json_real(options->weights[i]));
     }
     if (weights != NULL) {
         json_object_set_new(args, bce ? "pos-weight" : "class-weights", weights);
     }
-    if (o->class_axis != 0) {
-        json_object_set_new(args, "class-axis", json_integer(o->class_axis));
+    if (options->class_axis != 0) {
+        json_object_set_new(args, "class-axis", json_integer(options->class_axis));
     }
-    put_number(args, "label-smoothing", o->label_smoothing);
-    put_text(args, "schedule", o->schedule);
-    put_text(args, "keep", o->keep);
-    put_count(args, "patience", o->patience);
+    put_number(args, "label-smoothing", options->label_smoothing);
+    put_text(args, "schedule", options->schedule);
+    put_text(args, "keep", options->keep);
+    put_count(args, "patience", options->patience);
 }
 
 hth_err hth_job_arguments(const char *model, const char *data, const hearth_train_options *options,

@@ -2,8 +2,9 @@
 // hearth_job_watch and hearth_job_wait. The server holds a request ("watch") until something has
 // happened to the job after the event that was heard of last, and answers with all that has. So it
 // works wherever requests do. An answer without a number to go on from, or one that says that
-// events are missing, has the job's row, or has it asked for. A server that knows no "watch", or has
-// too many, is asked where the job stands instead, and the events are made up from the difference.
+// events are missing, has the job's row, or has it asked for. A server that knows no "watch", or
+// has too many, is asked where the job stands instead, and the events are made up from the
+// difference.
 //
 // A server that goes away is tried again for a while: it may be starting anew, and the job with it.
 #include "client/job_impl.h"
@@ -40,55 +41,56 @@ typedef struct job_watch {
     uint64_t first, first_ns; // step that was heard of first, since the state changed; 0: none
 } job_watch;
 
-static bool watch_goes_on(const job_watch *w)
+static bool watch_goes_on(const job_watch *watch)
 {
-    return hth_job_goes_on(hth_job_state_of(w->row));
+    return hth_job_goes_on(hth_job_state_of(watch->row));
 }
 
-static hth_err watch_report(job_watch *w, const char *event)
+static hth_err watch_report(job_watch *watch, const char *event)
 {
     hearth_job_info *info;
-    if (w->fn == NULL) {
+    if (watch->fn == NULL) {
         return HTH_OK;
     }
-    HTH_TRY(hth_job_row(w->row, event, &info));
-    w->over = w->fn(w->ctx, info) != 0;
+    HTH_TRY(hth_job_row(watch->row, event, &info));
+    watch->over = watch->fn(watch->ctx, info) != 0;
     hth_free(info);
-    return !w->over ? HTH_OK : hth_fail(HTH_ECANCELED, "the watching was ended; the job goes on");
+    return !watch->over ? HTH_OK
+                        : hth_fail(HTH_ECANCELED, "the watching was ended; the job goes on");
 }
 
 // ---- events
 
 // watch_left guesses how long the job takes yet, from the steps that were heard of.
-static json_t *watch_left(job_watch *w, uint64_t done, uint64_t total)
+static json_t *watch_left(job_watch *watch, uint64_t done, uint64_t total)
 {
     uint64_t now = hth_now_ns();
-    if (w->first == 0 || done < w->first) {
-        w->first = done;
-        w->first_ns = now;
+    if (watch->first == 0 || done < watch->first) {
+        watch->first = done;
+        watch->first_ns = now;
     }
-    double passed = (double)(now - w->first_ns) / 1e9;
-    return done > w->first && total >= done
-               ? json_real(passed / (double)(done - w->first) * (double)(total - done))
+    double passed = (double)(now - watch->first_ns) / 1e9;
+    return done > watch->first && total >= done
+               ? json_real(passed / (double)(done - watch->first) * (double)(total - done))
                : json_null();
 }
 
 // watch_step notes a step that was heard of in the row.
-static void watch_step(job_watch *w, json_t *o, uint64_t done, uint64_t total)
+static void watch_step(job_watch *watch, json_t *json, uint64_t done, uint64_t total)
 {
     static const char *const same[] = {"step",          "loss",          "stall_ms",  "peak_bytes",
                                        "budget_bytes",  "held_out_loss", "accuracy",  "lr",
                                        "held_out_step", "top5",          "perplexity"};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
-        json_t *v = json_object_get(o, same[i]);
+        json_t *v = json_object_get(json, same[i]);
         if (v != NULL) {
-            json_object_set(w->row, same[i], v);
+            json_object_set(watch->row, same[i], v);
         }
     }
-    json_object_set(w->row, "step_ms", json_object_get(o, "ms"));
-    json_object_set_new(w->row, "steps", json_integer((json_int_t)total));
-    json_object_set_new(w->row, "state", json_string("running"));
-    json_object_set_new(w->row, "seconds_left", watch_left(w, done, total));
+    json_object_set(watch->row, "step_ms", json_object_get(json, "ms"));
+    json_object_set_new(watch->row, "steps", json_integer((json_int_t)total));
+    json_object_set_new(watch->row, "state", json_string("running"));
+    json_object_set_new(watch->row, "seconds_left", watch_left(watch, done, total));
 }
 
 static char *watch_text(const json_t *what)
@@ -96,29 +98,29 @@ static char *watch_text(const json_t *what)
     return json_dumps(what, JSON_COMPACT | JSON_REAL_PRECISION(9));
 }
 
-static uint64_t watch_count(const json_t *o, const char *key)
+static uint64_t watch_count(const json_t *json, const char *key)
 {
-    json_int_t v = json_integer_value(json_object_get(o, key));
+    json_int_t v = json_integer_value(json_object_get(json, key));
     return v > 0 ? (uint64_t)v : 0;
 }
 
 // watch_event notes an event in the row, and reports it.
-static hth_err watch_event(job_watch *w, const json_t *event)
+static hth_err watch_event(job_watch *watch, const json_t *event)
 {
     json_t *what = json_object_get(event, "what"), *state = json_object_get(what, "state");
     if (json_object_get(what, "step") != NULL) {
-        if (watch_count(event, "done") < w->known) {
+        if (watch_count(event, "done") < watch->known) {
             return HTH_OK;
         }
-        watch_step(w, what, watch_count(event, "done"), watch_count(event, "total"));
+        watch_step(watch, what, watch_count(event, "done"), watch_count(event, "total"));
     } else if (json_is_string(state)) {
-        json_object_set(w->row, "state", state);
-        json_object_set_new(w->row, "seconds_left", json_null());
-        w->first = w->known = 0; // it may go back to a checkpoint
+        json_object_set(watch->row, "state", state);
+        json_object_set_new(watch->row, "seconds_left", json_null());
+        watch->first = watch->known = 0; // it may go back to a checkpoint
     }
-    w->told = false;
+    watch->told = false;
     char *text = watch_text(what);
-    hth_err err = text != NULL ? watch_report(w, text) : HTH_OK;
+    hth_err err = text != NULL ? watch_report(watch, text) : HTH_OK;
     free(text);
     return err;
 }
@@ -156,85 +158,86 @@ static char *watch_change(const json_t *last, const json_t *doc)
 }
 
 // watch_row takes a row over, and reports what has changed; nothing follows the end.
-static hth_err watch_row(job_watch *w, json_t *row)
+static hth_err watch_row(job_watch *watch, json_t *row)
 {
-    bool over = w->row != NULL && !watch_goes_on(w) && !hth_job_goes_on(hth_job_state_of(row));
-    char *event = w->row != NULL && !over ? watch_change(w->row, row) : NULL;
-    bool begins = w->row == NULL;
-    json_decref(w->row);
-    w->row = row;
-    w->told = true;
-    w->known = watch_count(row, "step");
-    hth_err err = begins || event != NULL ? watch_report(w, event) : HTH_OK;
+    bool over =
+        watch->row != NULL && !watch_goes_on(watch) && !hth_job_goes_on(hth_job_state_of(row));
+    char *event = watch->row != NULL && !over ? watch_change(watch->row, row) : NULL;
+    bool begins = watch->row == NULL;
+    json_decref(watch->row);
+    watch->row = row;
+    watch->told = true;
+    watch->known = watch_count(row, "step");
+    hth_err err = begins || event != NULL ? watch_report(watch, event) : HTH_OK;
     free(event);
     return err;
 }
 
 // ---- requests
 
-static json_t *watch_arguments(const job_watch *w)
+static json_t *watch_arguments(const job_watch *watch)
 {
-    return json_pack("{s:I}", "id", (json_int_t)w->job.id);
+    return json_pack("{s:I}", "id", (json_int_t)watch->job.id);
 }
 
 // watch_wait is for how long the server may hold a request.
-static hth_err watch_wait(job_watch *w, uint64_t *ms)
+static hth_err watch_wait(job_watch *watch, uint64_t *ms)
 {
-    uint64_t now = hth_now_ns(), half = w->h->timeout_ms / 2;
-    *ms = w->fn != NULL ? WATCH_TICK_MS : WATCH_WAIT_MS;
-    w->over = w->end_ns > 0 && now >= w->end_ns;
-    if (w->over) {
-        return hth_fail(HTH_ETIMEDOUT, "job %" PRIu64 " has not ended in time", w->job.id);
+    uint64_t now = hth_now_ns(), half = watch->h->timeout_ms / 2;
+    *ms = watch->fn != NULL ? WATCH_TICK_MS : WATCH_WAIT_MS;
+    watch->over = watch->end_ns > 0 && now >= watch->end_ns;
+    if (watch->over) {
+        return hth_fail(HTH_ETIMEDOUT, "job %" PRIu64 " has not ended in time", watch->job.id);
     }
-    uint64_t left_ms = (w->end_ns - now) / 1000000 + 1;
-    *ms = w->end_ns > 0 && left_ms < *ms ? left_ms : *ms;
+    uint64_t left_ms = (watch->end_ns - now) / 1000000 + 1;
+    *ms = watch->end_ns > 0 && left_ms < *ms ? left_ms : *ms;
     *ms = *ms < half ? *ms : half;
     return HTH_OK;
 }
 
-static hth_err watch_pause(job_watch *w)
+static hth_err watch_pause(job_watch *watch)
 {
     uint64_t ms;
-    HTH_TRY(watch_wait(w, &ms));
+    HTH_TRY(watch_wait(watch, &ms));
     ms = ms < WATCH_POLL_MS ? ms : WATCH_POLL_MS;
     nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
     return HTH_OK;
 }
 
 // watch_look asks where the job stands.
-static hth_err watch_look(job_watch *w)
+static hth_err watch_look(job_watch *watch)
 {
-    json_t *args = watch_arguments(w), *doc;
+    json_t *args = watch_arguments(watch), *doc;
     json_object_set_new(args, "points", json_integer(1));
-    HTH_TRY(hth_job_ask(w->h, "job", args, &doc));
-    return watch_row(w, doc);
+    HTH_TRY(hth_job_ask(watch->h, "job", args, &doc));
+    return watch_row(watch, doc);
 }
 
 // watch_answer reads an answer, which it takes over.
-static hth_err watch_answer(job_watch *w, json_t *doc)
+static hth_err watch_answer(job_watch *watch, json_t *doc)
 {
     hth_err err = HTH_OK;
     json_t *events = json_object_get(doc, "events"), *e;
     json_t *row = json_object_get(doc, "job");
     bool missed = json_is_true(json_object_get(doc, "missed"));
     size_t i;
-    bool again = w->row != NULL;
-    w->after = watch_count(doc, "next");
+    bool again = watch->row != NULL;
+    watch->after = watch_count(doc, "next");
     if (missed && again) {
-        err = watch_report(w, "{\"missed\":true}");
+        err = watch_report(watch, "{\"missed\":true}");
     }
     json_array_foreach(events, i, e)
     {
-        err = err == HTH_OK && watch_goes_on(w) ? watch_event(w, e) : err;
+        err = err == HTH_OK && watch_goes_on(watch) ? watch_event(watch, e) : err;
     }
     if (err == HTH_OK && json_is_object(row)) {
-        err = watch_row(w, json_incref(row));
-        err =
-            err == HTH_OK && again && watch_goes_on(w) ? watch_pause(w) : err; // not at once again
+        err = watch_row(watch, json_incref(row));
+        err = err == HTH_OK && again && watch_goes_on(watch) ? watch_pause(watch)
+                                                             : err; // not at once again
     } else if (err == HTH_OK && missed) {
-        err = watch_look(w);
+        err = watch_look(watch);
     } else if (err == HTH_OK && json_array_size(events) == 0) {
-        err = watch_report(w, NULL);
+        err = watch_report(watch, NULL);
     }
     json_decref(doc);
     return err;
@@ -242,35 +245,35 @@ static hth_err watch_answer(job_watch *w, json_t *doc)
 
 // watch_refused finds out what it means that a watch was refused: there is no such job, or the
 // server knows no watches, or has as many as it takes.
-static hth_err watch_refused(job_watch *w, hth_err err)
+static hth_err watch_refused(job_watch *watch, hth_err err)
 {
-    w->polls = w->polls || err != HTH_EBUSY;
-    HTH_TRY(watch_look(w));
-    return watch_goes_on(w) ? watch_pause(w) : HTH_OK;
+    watch->polls = watch->polls || err != HTH_EBUSY;
+    HTH_TRY(watch_look(watch));
+    return watch_goes_on(watch) ? watch_pause(watch) : HTH_OK;
 }
 
-static hth_err watch_ask(job_watch *w)
+static hth_err watch_ask(job_watch *watch)
 {
     uint64_t ms;
     json_t *args, *doc;
-    HTH_TRY(watch_wait(w, &ms));
-    if (w->row != NULL && !watch_goes_on(w)) { // so it was heard: now all about its end
-        return watch_look(w);
+    HTH_TRY(watch_wait(watch, &ms));
+    if (watch->row != NULL && !watch_goes_on(watch)) { // so it was heard: now all about its end
+        return watch_look(watch);
     }
-    if (w->polls) {
-        HTH_TRY(watch_look(w));
-        return watch_goes_on(w) ? watch_pause(w) : HTH_OK;
+    if (watch->polls) {
+        HTH_TRY(watch_look(watch));
+        return watch_goes_on(watch) ? watch_pause(watch) : HTH_OK;
     }
-    args = watch_arguments(w);
-    if (w->row != NULL && w->after > 0) {
-        json_object_set_new(args, "after", json_integer((json_int_t)w->after));
+    args = watch_arguments(watch);
+    if (watch->row != NULL && watch->after > 0) {
+        json_object_set_new(args, "after", json_integer((json_int_t)watch->after));
         json_object_set_new(args, "wait_ms", json_integer((json_int_t)ms));
     }
-    hth_err err = hth_job_ask(w->h, "watch", args, &doc);
+    hth_err err = hth_job_ask(watch->h, "watch", args, &doc);
     if (err == HTH_ENOENT || err == HTH_EDENIED || err == HTH_EBUSY) {
-        return watch_refused(w, err);
+        return watch_refused(watch, err);
     }
-    return err == HTH_OK ? watch_answer(w, doc) : err;
+    return err == HTH_OK ? watch_answer(watch, doc) : err;
 }
 
 // ---- a server that goes away
@@ -281,33 +284,34 @@ static bool watch_is_away(hth_err err)
 }
 
 // watch_away waits before the next try.
-static hth_err watch_away(job_watch *w, hth_err err)
+static hth_err watch_away(job_watch *watch, hth_err err)
 {
     char why[WATCH_TEXT];
     uint64_t now = hth_now_ns();
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    if (w->away_ns == 0) {
-        w->away_ns = now;
-        w->polls = false; // the next one may be newer
+    if (watch->away_ns == 0) {
+        watch->away_ns = now;
+        watch->polls = false; // the next one may be newer
     }
-    if (now - w->away_ns >= WATCH_AWAY_NS) {
-        return hth_fail(err, "%s; job %" PRIu64 " goes on when its server does", why, w->job.id);
+    if (now - watch->away_ns >= WATCH_AWAY_NS) {
+        return hth_fail(err, "%s; job %" PRIu64 " goes on when its server does", why,
+                        watch->job.id);
     }
-    HTH_TRY(watch_report(w, NULL)); // who watches may have had enough
-    return watch_pause(w);
+    HTH_TRY(watch_report(watch, NULL)); // who watches may have had enough
+    return watch_pause(watch);
 }
 
 // watch_run: before there is a row, an error is one: there was no server to lose.
-static hth_err watch_run(job_watch *w)
+static hth_err watch_run(job_watch *watch)
 {
-    while (w->row == NULL || watch_goes_on(w) || !w->told) {
-        hth_err err = watch_ask(w);
+    while (watch->row == NULL || watch_goes_on(watch) || !watch->told) {
+        hth_err err = watch_ask(watch);
         if (err == HTH_OK) {
-            w->away_ns = 0;
-        } else if (w->row == NULL || w->over || !watch_is_away(err)) {
+            watch->away_ns = 0;
+        } else if (watch->row == NULL || watch->over || !watch_is_away(err)) {
             return err;
         } else {
-            HTH_TRY(watch_away(w, err));
+            HTH_TRY(watch_away(watch, err));
         }
     }
     return HTH_OK;

@@ -47,7 +47,7 @@ static const char *npy_quoted(const char *p, char *out, size_t cap)
     return end + 1;
 }
 
-static const char *npy_shape(const char *p, npy_header *h)
+static const char *npy_shape(const char *p, npy_header *header)
 {
     if (*p++ != '(') {
         return NULL;
@@ -56,10 +56,10 @@ static const char *npy_shape(const char *p, npy_header *h)
         char *end;
         errno = 0;
         long long d = strtoll(p, &end, 10);
-        if (end == p || errno != 0 || d < 0 || h->rank == HEARTH_MAX_RANK) {
+        if (end == p || errno != 0 || d < 0 || header->rank == HEARTH_MAX_RANK) {
             return NULL;
         }
-        h->shape[h->rank++] = d;
+        header->shape[header->rank++] = d;
         p = npy_blank(end);
         if (*p == ',') {
             p++;
@@ -70,28 +70,28 @@ static const char *npy_shape(const char *p, npy_header *h)
     return p + 1;
 }
 
-static const char *npy_value(const char *key, const char *p, npy_header *h)
+static const char *npy_value(const char *key, const char *p, npy_header *header)
 {
-    if (strcmp(key, "descr") == 0 && !h->has_descr) {
-        h->has_descr = true;
-        return npy_quoted(p, h->descr, sizeof h->descr);
+    if (strcmp(key, "descr") == 0 && !header->has_descr) {
+        header->has_descr = true;
+        return npy_quoted(p, header->descr, sizeof header->descr);
     }
-    if (strcmp(key, "fortran_order") == 0 && !h->has_fortran) {
-        h->has_fortran = true;
-        h->fortran = *p == 'T';
+    if (strcmp(key, "fortran_order") == 0 && !header->has_fortran) {
+        header->has_fortran = true;
+        header->fortran = *p == 'T';
         if (strncmp(p, "True", 4) == 0) {
             return p + 4;
         }
         return strncmp(p, "False", 5) == 0 ? p + 5 : NULL;
     }
-    if (strcmp(key, "shape") == 0 && !h->has_shape) {
-        h->has_shape = true;
-        return npy_shape(p, h);
+    if (strcmp(key, "shape") == 0 && !header->has_shape) {
+        header->has_shape = true;
+        return npy_shape(p, header);
     }
     return NULL;
 }
 
-static bool npy_dictionary(const char *p, npy_header *h)
+static bool npy_dictionary(const char *p, npy_header *header)
 {
     char key[16];
     p = npy_blank(p);
@@ -103,7 +103,7 @@ static bool npy_dictionary(const char *p, npy_header *h)
         if (p == NULL || *(p = npy_blank(p)) != ':') {
             return false;
         }
-        p = npy_value(key, npy_blank(p + 1), h);
+        p = npy_value(key, npy_blank(p + 1), header);
         if (p == NULL) {
             return false;
         }
@@ -112,7 +112,7 @@ static bool npy_dictionary(const char *p, npy_header *h)
             p++;
         }
     }
-    return h->has_descr && h->has_fortran && h->has_shape;
+    return header->has_descr && header->has_fortran && header->has_shape;
 }
 
 static hth_err npy_locate(const uint8_t *f, size_t bytes, size_t *at, size_t *length)
@@ -179,18 +179,18 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
     return HTH_OK;
 }
 
-void hth_npy_transpose(const hearth_tensor *t, uint8_t *out)
+void hth_npy_transpose(const hearth_tensor *tensor, uint8_t *out)
 {
-    size_t size = hth_dtype_names_of((int)t->dtype)->bytes, n = t->bytes / size, from = 0;
+    size_t size = hth_dtype_names_of((int)tensor->dtype)->bytes, n = tensor->bytes / size, from = 0;
     size_t stride[HEARTH_MAX_RANK], index[HEARTH_MAX_RANK] = {0};
-    for (int i = 0; i < t->rank; i++) {
-        stride[i] = i == 0 ? 1 : stride[i - 1] * (size_t)t->shape[i - 1];
+    for (int i = 0; i < tensor->rank; i++) {
+        stride[i] = i == 0 ? 1 : stride[i - 1] * (size_t)tensor->shape[i - 1];
     }
     for (size_t to = 0; to < n; to++) {
-        memcpy(out + to * size, (const uint8_t *)t->data + from * size, size);
-        for (int i = t->rank - 1; i >= 0; i--) {
+        memcpy(out + to * size, (const uint8_t *)tensor->data + from * size, size);
+        for (int i = tensor->rank - 1; i >= 0; i--) {
             from += stride[i];
-            if (++index[i] < (size_t)t->shape[i]) {
+            if (++index[i] < (size_t)tensor->shape[i]) {
                 break;
             }
             from -= stride[i] * index[i];

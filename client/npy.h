@@ -22,7 +22,7 @@ hth_err hth_npy_describe(const void *file, size_t bytes, hearth_tensor *out, boo
                          size_t *start);
 // hth_npy_transpose writes the elements of a tensor in Fortran order to `out`, row-major; both have
 // t->bytes bytes.
-void hth_npy_transpose(const hearth_tensor *t, uint8_t *out);
+void hth_npy_transpose(const hearth_tensor *tensor, uint8_t *out);
 // hth_npy_read reads an array from what the user of this process named: a file, a FIFO, "-" for
 // standard input (hth_file_load_own). out->data is row-major, 64-byte aligned, and freed by
 // hth_free; out->name is NULL. What follows the array is not read.

@@ -57,76 +57,76 @@ typedef struct passed_import {
     size_t n;
 } passed_import;
 
-static hth_err import_folder(passed_import *p)
+static hth_err import_folder(passed_import *import)
 {
-    const char *slash = strrchr(p->path, '/');
-    char *folder =
-        slash == NULL ? hth_strdup(".") : hth_strndup(p->path, (size_t)(slash - p->path) + 1);
+    const char *slash = strrchr(import->path, '/');
+    char *folder = slash == NULL ? hth_strdup(".")
+                                 : hth_strndup(import->path, (size_t)(slash - import->path) + 1);
     if (folder == NULL) {
         return no_memory();
     }
-    p->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    hth_err err = p->folder >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot open '%s'", folder);
+    import->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    hth_err err = import->folder >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot open '%s'", folder);
     hth_free(folder);
     return err;
 }
 
 // import_pass opens the i-th file and passes it.
-static hth_err import_pass(passed_import *p, size_t i)
+static hth_err import_pass(passed_import *import, size_t i)
 {
-    Hearth__File *f = &p->files[i];
+    Hearth__File *f = &import->files[i];
     hth_file file;
-    hth_err err = i == 0 ? hth_file_open(p->path, p->path, &file)
-                         : hth_file_open_at(p->folder, f->location, f->location, &file);
+    hth_err err = i == 0 ? hth_file_open(import->path, import->path, &file)
+                         : hth_file_open_at(import->folder, f->location, f->location, &file);
     if (err != HTH_OK) {
         return i == 0 ? err : hth_err_prefix(err, "external data");
     }
-    err = hth_descriptor_pass(p->h, file.fd, &f->handle);
+    err = hth_descriptor_pass(import->h, file.fd, &f->handle);
     hth_file_close(&file);
     return err;
 }
 
 // import_list makes room for `n` files, and names them.
-static hth_err import_list(passed_import *p, size_t n, char *const *locations)
+static hth_err import_list(passed_import *import, size_t n, char *const *locations)
 {
-    p->files = hth_calloc(n, sizeof *p->files);
-    p->lists = hth_calloc(n, sizeof(Hearth__File *));
-    if (p->files == NULL || p->lists == NULL) {
+    import->files = hth_calloc(n, sizeof *import->files);
+    import->lists = hth_calloc(n, sizeof(Hearth__File *));
+    if (import->files == NULL || import->lists == NULL) {
         return no_memory();
     }
     for (size_t i = 0; i < n; i++) {
-        hearth__file__init(&p->files[i]);
-        p->lists[i] = &p->files[i];
-        p->files[i].location = i == 0 ? (char *)"" : locations[i - 1];
+        hearth__file__init(&import->files[i]);
+        import->lists[i] = &import->files[i];
+        import->files[i].location = i == 0 ? (char *)"" : locations[i - 1];
     }
-    p->n = n;
+    import->n = n;
     return HTH_OK;
 }
 
-static void import_clear(passed_import *p)
+static void import_clear(passed_import *import)
 {
-    hth_free(p->files);
-    hth_free(p->lists);
-    p->files = NULL;
-    p->lists = NULL;
+    hth_free(import->files);
+    hth_free(import->lists);
+    import->files = NULL;
+    import->lists = NULL;
 }
 
-static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char *const *locations,
-                          const hth_watch *watch, hth_reply *r)
+static hth_err import_try(passed_import *import, Hearth__Import *body, size_t n,
+                          char *const *locations, const hth_watch *watch, hth_reply *reply)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
-    hth_err err = import_list(p, n, locations);
+    hth_err err = import_list(import, n, locations);
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
-        err = import_pass(p, i);
+        err = import_pass(import, i);
     }
     if (err == HTH_OK) {
-        body->files = p->lists;
+        body->files = import->lists;
         body->n_files = n;
         q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
         q.import_model = body;
-        err = hth_exchange(p->h, &q, NULL, watch, r);
+        err = hth_exchange(import->h, &q, NULL, watch, reply);
     }
-    import_clear(p);
+    import_clear(import);
     return err;
 }
 

@@ -36,28 +36,28 @@ typedef struct passed_query {
 } passed_query;
 
 // query_options takes what is said about the files out of the arguments; strings stay the text's.
-static hth_err query_options(passed_query *q, const json_t *args)
+static hth_err query_options(passed_query *query, const json_t *args)
 {
     const char *size = json_string_value(json_object_get(args, "size"));
-    q->options.label = json_string_value(json_object_get(args, "label"));
-    json_object_del(q->args, "label");
-    json_object_del(q->args, "size");
-    return size != NULL ? hth_data_size(size, &q->options) : HTH_OK;
+    query->options.label = json_string_value(json_object_get(args, "label"));
+    json_object_del(query->args, "label");
+    json_object_del(query->args, "size");
+    return size != NULL ? hth_data_size(size, &query->options) : HTH_OK;
 }
 
 // query_about has a dataset that is stored say what it was.
-static hth_err query_about(passed_query *q, const hth_data *data)
+static hth_err query_about(passed_query *query, const hth_data *data)
 {
-    char *meta = q->put ? hth_data_meta(data) : NULL;
+    char *meta = query->put ? hth_data_meta(data) : NULL;
     json_t *about = meta != NULL ? json_loads(meta, 0, NULL) : NULL;
-    bool kept = !q->put || json_object_set_new(q->args, "about", about) == 0;
+    bool kept = !query->put || json_object_set_new(query->args, "about", about) == 0;
     hth_free(meta);
     return kept ? HTH_OK : hth_fail(HTH_EINVAL, "%s: a class's name is not UTF-8", data->path);
 }
 
 // query_spool makes a file of a dataset that the server does not read; *fd is -1 for one that it
 // does.
-static hth_err query_spool(passed_query *q, const char *path, int *fd)
+static hth_err query_spool(passed_query *query, const char *path, int *fd)
 {
     const char *format;
     hth_data *data;
@@ -66,21 +66,22 @@ static hth_err query_spool(passed_query *q, const char *path, int *fd)
     if (err != HTH_OK) {
         return hth_err_prefix(err, "dataset %s", path);
     }
-    if (strcmp(format, "safetensors") == 0 && q->options.label == NULL && q->options.width == 0) {
+    if (strcmp(format, "safetensors") == 0 && query->options.label == NULL &&
+        query->options.width == 0) {
         return HTH_OK;
     }
-    HTH_TRY(hth_data_open(path, &q->options, &data));
-    err = query_about(q, data);
+    HTH_TRY(hth_data_open(path, &query->options, &data));
+    err = query_about(query, data);
     err = err == HTH_OK ? hth_data_spool(data, fd, NULL) : err;
     hth_data_close(data);
     return err;
 }
 
 // query_here names a spooled file for an engine in this process, which may open it later, too.
-static hth_err query_here(passed_query *q, const char *key, int fd)
+static hth_err query_here(passed_query *query, const char *key, int fd)
 {
     char name[40];
-    hearth *h = q->h;
+    hearth *h = query->h;
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
     pthread_mutex_lock(&h->passing);
     bool grown = HTH_GROW(h->spooled, h->n_spooled, h->cap_spooled) == 0;
@@ -92,44 +93,44 @@ static hth_err query_here(passed_query *q, const char *key, int fd)
         close(fd);
         return no_memory();
     }
-    return json_object_set_new(q->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
+    return json_object_set_new(query->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
 }
 
 // query_name makes a name of a stored dataset of what is no file: hth_passed_data left it as it
 // was.
-static hth_err query_name(passed_query *q, const char *key)
+static hth_err query_name(passed_query *query, const char *key)
 {
-    const char *text = json_string_value(json_object_get(q->args, key));
-    if (text == NULL || q->put || strchr(text, '/') != NULL) {
+    const char *text = json_string_value(json_object_get(query->args, key));
+    if (text == NULL || query->put || strchr(text, '/') != NULL) {
         return HTH_OK;
     }
     json_t *v = json_pack("{s:s}", "dataset", text);
-    return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+    return v != NULL && json_object_set_new(query->args, key, v) == 0 ? HTH_OK : no_memory();
 }
 
 // query_pass passes the file that one argument names.
-static hth_err query_pass(passed_query *q, const char *key)
+static hth_err query_pass(passed_query *query, const char *key)
 {
-    HTH_TRY(query_name(q, key));
+    HTH_TRY(query_name(query, key));
     hth_file f = {.fd = -1};
-    json_t *path = json_incref(json_object_get(q->args, key));
+    json_t *path = json_incref(json_object_get(query->args, key));
     const char *text = json_string_value(path);
     int spooled = -1;
-    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
-    if (err == HTH_OK && text != NULL && !q->local && spooled >= 0) {
-        err = query_here(q, key, spooled);
-    } else if (err == HTH_OK && text != NULL && q->local) {
+    hth_err err = text != NULL ? query_spool(query, text, &spooled) : HTH_OK;
+    if (err == HTH_OK && text != NULL && !query->local && spooled >= 0) {
+        err = query_here(query, key, spooled);
+    } else if (err == HTH_OK && text != NULL && query->local) {
         f.fd = spooled;
         err = spooled >= 0 ? HTH_OK : hth_file_open(text, text, &f);
-        err = err == HTH_OK ? hth_descriptor_pass(q->h, f.fd, &q->handles[q->n]) : err;
-        json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)q->n);
-        if (q->again && spooled < 0) {
+        err = err == HTH_OK ? hth_descriptor_pass(query->h, f.fd, &query->handles[query->n]) : err;
+        json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)query->n);
+        if (query->again && spooled < 0) {
             json_object_set_new(v, "path", json_string(text));
         }
-        if (err == HTH_OK && (v == NULL || json_object_set(q->args, key, v) != 0)) {
+        if (err == HTH_OK && (v == NULL || json_object_set(query->args, key, v) != 0)) {
             err = no_memory();
         }
-        q->n += err == HTH_OK;
+        query->n += err == HTH_OK;
         json_decref(v);
         hth_file_close(&f);
     }
@@ -138,45 +139,46 @@ static hth_err query_pass(passed_query *q, const char *key)
 }
 
 // query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
-static hth_err query_sent(passed_query *q, const char *key, const char *name,
-                          const hth_content_dataset_result *r)
+static hth_err query_sent(passed_query *query, const char *key, const char *name,
+                          const hth_content_dataset_result *result)
 {
-    json_t *v = q->put ? json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)r->bytes,
-                                   "moved", (json_int_t)r->moved)
-                       : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
-    if (v == NULL || !q->put) {
-        return v != NULL && json_object_set_new(q->args, key, v) == 0 ? HTH_OK : no_memory();
+    json_t *v = query->put
+                    ? json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)result->bytes,
+                                "moved", (json_int_t)result->moved)
+                    : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
+    if (v == NULL || !query->put) {
+        return v != NULL && json_object_set_new(query->args, key, v) == 0 ? HTH_OK : no_memory();
     }
     char *text = json_dumps(v, JSON_COMPACT);
-    *q->answer = text != NULL ? hth_strdup(text) : NULL;
+    *query->answer = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(v);
-    return *q->answer != NULL ? HTH_OK : no_memory();
+    return *query->answer != NULL ? HTH_OK : no_memory();
 }
 
 // query_send sends the dataset that one argument names to a server that is elsewhere.
-static hth_err query_send(passed_query *q, const char *key)
+static hth_err query_send(passed_query *query, const char *key)
 {
     char upload[HTH_CONTENT_UPLOAD];
     hth_content_dataset_result r;
     hth_file f = {.fd = -1};
-    HTH_TRY(query_name(q, key));
-    json_t *path = json_incref(json_object_get(q->args, key));
+    HTH_TRY(query_name(query, key));
+    json_t *path = json_incref(json_object_get(query->args, key));
     const char *text = json_string_value(path), *name = "";
     int spooled = -1;
-    hth_err err = text != NULL ? query_spool(q, text, &spooled) : HTH_OK;
+    hth_err err = text != NULL ? query_spool(query, text, &spooled) : HTH_OK;
     if (err == HTH_OK && text != NULL) {
         err = spooled >= 0 ? hth_file_again(spooled, text, &f) : hth_file_open(text, text, &f);
     }
     if (err == HTH_OK && text != NULL) {
-        json_t *about = json_object_get(q->args, "about");
+        json_t *about = json_object_get(query->args, "about");
         char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
-        name = q->put ? json_string_value(json_object_get(q->args, "name")) : "";
-        err = name != NULL ? hth_content_dataset(q->h, name, meta, &f, text,
-                                                 q->put ? q->watch : NULL, upload, &r)
+        name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
+        err = name != NULL ? hth_content_dataset(query->h, name, meta, &f, text,
+                                                 query->put ? query->watch : NULL, upload, &r)
                            : hth_fail(HTH_EINVAL, "the argument 'name' is missing");
         free(meta);
-        err = err == HTH_OK ? query_sent(q, key, q->put ? name : upload, &r) : err;
+        err = err == HTH_OK ? query_sent(query, key, query->put ? name : upload, &r) : err;
     }
     hth_file_close(&f);
     if (spooled >= 0) {
@@ -186,22 +188,22 @@ static hth_err query_send(passed_query *q, const char *key)
     return err;
 }
 
-static hth_err query_files(passed_query *q, const json_t *args, const char *const *keys)
+static hth_err query_files(passed_query *query, const json_t *args, const char *const *keys)
 {
     uint64_t uid = 0;
-    HTH_TRY(query_options(q, args));
-    for (int i = 0; i < HTH_PASSED_FILES && !q->here; i++) {
-        HTH_TRY(query_send(q, keys[i]));
+    HTH_TRY(query_options(query, args));
+    for (int i = 0; i < HTH_PASSED_FILES && !query->here; i++) {
+        HTH_TRY(query_send(query, keys[i]));
     }
-    if (!q->here) {
+    if (!query->here) {
         return HTH_OK;
     }
-    if (q->local && hth_descriptor_server(q->h, &uid) != HTH_OK) {
+    if (query->local && hth_descriptor_server(query->h, &uid) != HTH_OK) {
         return HTH_OK; // it takes none: the paths go
     }
-    q->again = geteuid() == 0 || geteuid() == uid;
+    query->again = geteuid() == 0 || geteuid() == uid;
     for (int i = 0; i < HTH_PASSED_FILES; i++) {
-        HTH_TRY(query_pass(q, keys[i]));
+        HTH_TRY(query_pass(query, keys[i]));
     }
     return HTH_OK;
 }

@@ -36,12 +36,12 @@ static uint64_t plain_after(uint64_t ns)
 // ---- messages
 
 // plain_greet says that we are a REQ, to hear that they are a REP.
-static hth_err plain_greet(hth_plain *p, uint64_t until_ns)
+static hth_err plain_greet(hth_plain *plain, uint64_t until_ns)
 {
     const uint8_t ours[8] = {0, 'S', 'P', 0, 0, PLAIN_REQ, 0, 0};
     uint8_t theirs[8] = {0};
-    HTH_TRY(hth_socket_write(p->stream, ours, sizeof ours, until_ns));
-    hth_err err = hth_socket_read(p->stream, theirs, sizeof theirs, until_ns);
+    HTH_TRY(hth_socket_write(plain->stream, ours, sizeof ours, until_ns));
+    hth_err err = hth_socket_read(plain->stream, theirs, sizeof theirs, until_ns);
     if (err == HTH_ETIMEDOUT) {
         return hth_fail(err, "the program there does not respond like hearthd");
     }
@@ -69,29 +69,29 @@ static uint64_t plain_get(const uint8_t *at, int bytes)
 }
 
 // plain_send sends a request, taking `msg`.
-static hth_err plain_send(hth_plain *p, nng_msg *msg, uint64_t until_ns)
+static hth_err plain_send(hth_plain *plain, nng_msg *msg, uint64_t until_ns)
 {
     uint8_t head[13];
     size_t n = nng_msg_len(msg), at = 0;
-    p->id = (p->id + 1) | PLAIN_ID;
-    if (p->local) {
+    plain->id = (plain->id + 1) | PLAIN_ID;
+    if (plain->local) {
         head[at++] = 1;
     }
     plain_put(head + at, n + HTH_WIRE_ID_BYTES, 8);
-    plain_put(head + at + 8, p->id, HTH_WIRE_ID_BYTES);
-    hth_err err = hth_socket_write(p->stream, head, at + 8 + HTH_WIRE_ID_BYTES, until_ns);
-    err = err == HTH_OK ? hth_socket_write(p->stream, nng_msg_body(msg), n, until_ns) : err;
+    plain_put(head + at + 8, plain->id, HTH_WIRE_ID_BYTES);
+    hth_err err = hth_socket_write(plain->stream, head, at + 8 + HTH_WIRE_ID_BYTES, until_ns);
+    err = err == HTH_OK ? hth_socket_write(plain->stream, nng_msg_body(msg), n, until_ns) : err;
     nng_msg_free(msg);
     return err;
 }
 
 // plain_receive reads the next message; *id: what it answers.
-static hth_err plain_receive(const hearth *h, hth_plain *p, uint64_t until_ns, uint32_t *id,
+static hth_err plain_receive(const hearth *h, hth_plain *plain, uint64_t until_ns, uint32_t *id,
                              nng_msg **out)
 {
     uint8_t head[9];
-    size_t at = p->local ? 1 : 0;
-    HTH_TRY(hth_socket_read(p->stream, head, at + 8, until_ns));
+    size_t at = plain->local ? 1 : 0;
+    HTH_TRY(hth_socket_read(plain->stream, head, at + 8, until_ns));
     uint64_t n = plain_get(head + at, 8);
     if (n < HTH_WIRE_ID_BYTES || n > h->limits.message_bytes + HTH_WIRE_ID_BYTES) {
         return hth_fail(HTH_ECORRUPT, "an answer of %llu bytes", (unsigned long long)n);
@@ -99,7 +99,7 @@ static hth_err plain_receive(const hearth *h, hth_plain *p, uint64_t until_ns, u
     if (nng_msg_alloc(out, n) != 0) {
         return hth_fail(HTH_ENOMEM, "no memory for an answer of %llu bytes", (unsigned long long)n);
     }
-    hth_err err = hth_socket_read(p->stream, nng_msg_body(*out), n, until_ns);
+    hth_err err = hth_socket_read(plain->stream, nng_msg_body(*out), n, until_ns);
     if (err != HTH_OK) {
         nng_msg_free(*out);
         *out = NULL;
@@ -112,11 +112,11 @@ static hth_err plain_receive(const hearth *h, hth_plain *p, uint64_t until_ns, u
 
 // ---- streams
 
-static void plain_free(hth_plain *p)
+static void plain_free(hth_plain *plain)
 {
-    if (p != NULL) {
-        hth_socket_close(p->stream);
-        hth_free(p);
+    if (plain != NULL) {
+        hth_socket_close(plain->stream);
+        hth_free(plain);
     }
 }
 
@@ -174,12 +174,12 @@ static hth_err plain_take(hearth *h, hth_plain **out)
 }
 
 // plain_leave ends the call; a stream that is NULL is not there any more.
-static void plain_leave(hearth *h, hth_plain *p)
+static void plain_leave(hearth *h, hth_plain *plain)
 {
     pthread_mutex_lock(&h->lock);
-    if (p != NULL) {
-        p->next = h->plain_free;
-        h->plain_free = p;
+    if (plain != NULL) {
+        plain->next = h->plain_free;
+        h->plain_free = plain;
     }
     if (--h->in_flight == 0) {
         pthread_cond_broadcast(&h->idle);
@@ -215,52 +215,53 @@ typedef struct plain_call {
 } plain_call;
 
 // plain_ask sends a request about the call, and waits for its answer until `until_ns`.
-static hth_err plain_ask(plain_call *c, Hearth__Request *q, uint64_t until_ns, nng_msg **out)
+static hth_err plain_ask(plain_call *call, Hearth__Request *request, uint64_t until_ns,
+                         nng_msg **out)
 {
     nng_msg *msg = NULL;
-    q->call = atomic_fetch_add(&c->h->next_call, 1) + 1;
-    q->token = c->h->token != NULL ? c->h->token : q->token;
-    HTH_TRY(hth_exchange_frame(c->h, q, NULL, &msg));
-    HTH_TRY(plain_send(c->p, msg, until_ns));
-    for (uint32_t asked = c->p->id, id;;) {
-        HTH_TRY(plain_receive(c->h, c->p, until_ns, &id, &msg));
+    request->call = atomic_fetch_add(&call->h->next_call, 1) + 1;
+    request->token = call->h->token != NULL ? call->h->token : request->token;
+    HTH_TRY(hth_exchange_frame(call->h, request, NULL, &msg));
+    HTH_TRY(plain_send(call->p, msg, until_ns));
+    for (uint32_t asked = call->p->id, id;;) {
+        HTH_TRY(plain_receive(call->h, call->p, until_ns, &id, &msg));
         if (id == asked) {
             *out = msg;
             return HTH_OK;
         }
-        if (id == c->id && c->answer == NULL) {
-            c->answer = msg;
+        if (id == call->id && call->answer == NULL) {
+            call->answer = msg;
         } else {
             nng_msg_free(msg);
         }
     }
 }
 
-static void plain_cancel(plain_call *c)
+static void plain_cancel(plain_call *call)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Cancel body = HEARTH__CANCEL__INIT;
     nng_msg *msg = NULL;
-    body.call = c->call;
+    body.call = call->call;
     q.body_case = HEARTH__REQUEST__BODY_CANCEL;
     q.cancel = &body;
-    if (plain_ask(c, &q, plain_after(PLAIN_CANCEL_NS), &msg) == HTH_OK) {
+    if (plain_ask(call, &q, plain_after(PLAIN_CANCEL_NS), &msg) == HTH_OK) {
         nng_msg_free(msg);
     }
 }
 
 // plain_progress tells the watcher how far the call is; *stop: it wants it stopped.
-static hth_err plain_progress(plain_call *c, const hth_watch *watch, bool *stop)
+static hth_err plain_progress(plain_call *call, const hth_watch *watch, bool *stop)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Progress body = HEARTH__PROGRESS__INIT;
     hth_reply r = {.msg = NULL};
     nng_msg *msg = NULL;
-    body.call = c->call;
+    body.call = call->call;
     q.body_case = HEARTH__REQUEST__BODY_PROGRESS;
     q.progress = &body;
-    HTH_TRY(plain_ask(c, &q, c->until_ns, &msg));
-    if (hth_exchange_decode(c->h, msg, q.call, &r) != HTH_OK) {
+    HTH_TRY(plain_ask(call, &q, call->until_ns, &msg));
+    if (hth_exchange_decode(call->h, msg, q.call, &r) != HTH_OK) {
         return HTH_OK; // the call itself will say what is wrong
     }
     if (r.head->body_case == HEARTH__REPLY__BODY_PROGRESSED && r.head->progressed->active) {
@@ -271,26 +272,26 @@ static hth_err plain_progress(plain_call *c, const hth_watch *watch, bool *stop)
     return HTH_OK;
 }
 
-// plain_wait waits for the call's answer, which is c->answer then.
-static hth_err plain_wait(plain_call *c, const hth_watch *watch)
+// plain_wait waits for the call's answer, which is call->answer then.
+static hth_err plain_wait(plain_call *call, const hth_watch *watch)
 {
     bool watched = watch != NULL && watch->fn != NULL, stop = false, canceled = false;
-    while (c->answer == NULL) {
+    while (call->answer == NULL) {
         uint64_t look_ns = plain_after(PLAIN_POLL_NS);
         uint32_t id;
         nng_msg *msg;
-        if (watched && !canceled && look_ns < c->until_ns &&
-            !hth_socket_wait(c->p->stream, look_ns)) {
-            HTH_TRY(plain_progress(c, watch, &stop));
+        if (watched && !canceled && look_ns < call->until_ns &&
+            !hth_socket_wait(call->p->stream, look_ns)) {
+            HTH_TRY(plain_progress(call, watch, &stop));
             if (stop) {
-                plain_cancel(c);
+                plain_cancel(call);
                 canceled = true;
             }
             continue;
         }
-        HTH_TRY(plain_receive(c->h, c->p, c->until_ns, &id, &msg));
-        if (id == c->id) {
-            c->answer = msg;
+        HTH_TRY(plain_receive(call->h, call->p, call->until_ns, &id, &msg));
+        if (id == call->id) {
+            call->answer = msg;
         } else {
             nng_msg_free(msg);
         }
@@ -298,16 +299,16 @@ static hth_err plain_wait(plain_call *c, const hth_watch *watch)
     return HTH_OK;
 }
 
-static hth_err plain_failed(plain_call *c, hth_err err, bool sent)
+static hth_err plain_failed(plain_call *call, hth_err err, bool sent)
 {
     if (err == HTH_ETIMEDOUT) {
         if (sent) {
-            plain_cancel(c);
+            plain_cancel(call);
         }
         return hth_fail(HTH_ETIMEDOUT, "no answer from %s within %llu ms; the request was canceled",
-                        c->h->url, (unsigned long long)c->h->timeout_ms);
+                        call->h->url, (unsigned long long)call->h->timeout_ms);
     }
-    return err == HTH_EIO ? hth_exchange_lost(c->h) : err;
+    return err == HTH_EIO ? hth_exchange_lost(call->h) : err;
 }
 
 hth_err hth_plain_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,

@@ -12,29 +12,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *safetensors_entry(const hearth_tensor *t, uint64_t at)
+static json_t *safetensors_entry(const hearth_tensor *tensor, uint64_t at)
 {
-    const hth_dtype_names *d = hth_dtype_names_of((int)t->dtype);
+    const hth_dtype_names *d = hth_dtype_names_of((int)tensor->dtype);
     json_t *shape = json_array();
-    for (int i = 0; i < t->rank; i++) {
-        json_array_append_new(shape, json_integer(t->shape[i]));
+    for (int i = 0; i < tensor->rank; i++) {
+        json_array_append_new(shape, json_integer(tensor->shape[i]));
     }
     return json_pack("{s:s, s:o, s:[I,I]}", "dtype", d != NULL ? d->safetensors : "?", "shape",
-                     shape, "data_offsets", (json_int_t)at, (json_int_t)(at + t->bytes));
+                     shape, "data_offsets", (json_int_t)at, (json_int_t)(at + tensor->bytes));
 }
 
-static hth_err safetensors_header(const hearth_tensor *t, int n, char **out)
+static hth_err safetensors_header(const hearth_tensor *tensor, int n, char **out)
 {
     json_t *head = json_object();
     hth_err err = HTH_OK;
     uint64_t at = 0;
     for (int i = 0; i < n && err == HTH_OK; i++) {
-        if (json_object_get(head, t[i].name) != NULL) {
-            err = hth_fail(HTH_EINVAL, "two tensors are named '%s'", t[i].name);
-        } else if (json_object_set_new(head, t[i].name, safetensors_entry(&t[i], at)) != 0) {
-            err = hth_fail(HTH_EINVAL, "tensor '%s' cannot be described in JSON", t[i].name);
+        if (json_object_get(head, tensor[i].name) != NULL) {
+            err = hth_fail(HTH_EINVAL, "two tensors are named '%s'", tensor[i].name);
+        } else if (json_object_set_new(head, tensor[i].name, safetensors_entry(&tensor[i], at)) !=
+                   0) {
+            err = hth_fail(HTH_EINVAL, "tensor '%s' cannot be described in JSON", tensor[i].name);
         }
-        at += t[i].bytes;
+        at += tensor[i].bytes;
     }
     *out = err == HTH_OK ? json_dumps(head, JSON_COMPACT) : NULL;
     json_decref(head);

@@ -37,18 +37,18 @@ static hth_err look_shape(const char *name, const json_t *shape, hth_safetensors
 }
 
 // look_tensor reads what the header says of one of the `bytes` bytes of data at `data` of the file.
-static hth_err look_tensor(const char *name, const json_t *o, uint64_t data, uint64_t bytes,
+static hth_err look_tensor(const char *name, const json_t *json, uint64_t data, uint64_t bytes,
                            hth_safetensors_entry *out)
 {
-    const char *type = json_string_value(json_object_get(o, "dtype"));
-    const json_t *at = json_object_get(o, "data_offsets");
+    const char *type = json_string_value(json_object_get(json, "dtype"));
+    const json_t *at = json_object_get(json, "data_offsets");
     const hth_dtype_names *d = type != NULL ? hth_dtype_of_safetensors(type) : NULL;
     if (d == NULL) {
         return hth_fail(HTH_EINVAL, "tensor '%s' has the unknown type '%.16s'", name,
                         type != NULL ? type : "");
     }
     out->dtype = d->dtype;
-    HTH_TRY(look_shape(name, json_object_get(o, "shape"), out));
+    HTH_TRY(look_shape(name, json_object_get(json, "shape"), out));
     HTH_TRY(hth_dtype_bytes_of((int)out->dtype, out->rank, out->shape, &out->bytes));
     json_int_t from = json_integer_value(json_array_get(at, 0)),
                to = json_integer_value(json_array_get(at, 1));
@@ -82,7 +82,7 @@ static hth_err look_tensors(const json_t *head, uint64_t data, uint64_t bytes,
     return HTH_OK;
 }
 
-static hth_err look_text(const hth_file *f, const char *text, size_t n,
+static hth_err look_text(const hth_file *file, const char *text, size_t n,
                          hth_safetensors_entry **entries, int *count)
 {
     json_error_t je;
@@ -90,29 +90,29 @@ static hth_err look_text(const hth_file *f, const char *text, size_t n,
     uint64_t data = 8 + (uint64_t)n;
     hth_err err =
         json_is_object(head)
-            ? look_tensors(head, data, f->bytes - data, entries, count)
+            ? look_tensors(head, data, file->bytes - data, entries, count)
             : hth_fail(HTH_EINVAL, "not a safetensors file: its header is no JSON object");
     json_decref(head);
     return err;
 }
 
-static hth_err look_file(const hth_file *f, const char *shown, hth_safetensors_entry **entries,
+static hth_err look_file(const hth_file *file, const char *shown, hth_safetensors_entry **entries,
                          int *n)
 {
     uint8_t length[8];
     uint64_t bytes = 0;
-    if (f->bytes == 0) {
+    if (file->bytes == 0) {
         return hth_fail(HTH_EINVAL, "it is empty");
     }
-    if (f->bytes < 8) {
+    if (file->bytes < 8) {
         return hth_fail(HTH_EINVAL, "not a safetensors file: it has %llu bytes",
-                        (unsigned long long)f->bytes);
+                        (unsigned long long)file->bytes);
     }
-    HTH_TRY(hth_file_read(f, shown, 0, length, 8));
+    HTH_TRY(hth_file_read(file, shown, 0, length, 8));
     for (int i = 0; i < 8; i++) {
         bytes |= (uint64_t)length[i] << (8 * i);
     }
-    if (bytes > SAFETENSORS_MAX_HEADER || bytes > f->bytes - 8) {
+    if (bytes > SAFETENSORS_MAX_HEADER || bytes > file->bytes - 8) {
         return hth_fail(HTH_EINVAL,
                         "not a safetensors file: it does not begin with its header "
                         "(safetensors.numpy.save_file({'x': x, 'y': y}, FILE) writes one)");
@@ -121,8 +121,8 @@ static hth_err look_file(const hth_file *f, const char *shown, hth_safetensors_e
     if (text == NULL) {
         return no_memory();
     }
-    hth_err err = hth_file_read(f, shown, 8, text, (size_t)bytes);
-    err = err == HTH_OK ? look_text(f, text, (size_t)bytes, entries, n) : err;
+    hth_err err = hth_file_read(file, shown, 8, text, (size_t)bytes);
+    err = err == HTH_OK ? look_text(file, text, (size_t)bytes, entries, n) : err;
     hth_free(text);
     return err;
 }

@@ -101,26 +101,28 @@ static hth_err socket_local(const char *path, uint64_t until_ns, int *out)
 }
 
 // stream_host splits "HOST:PORT", "[::1]:PORT".
-static hth_err socket_host(const char *text, socket_place *p)
+static hth_err socket_host(const char *text, socket_place *place)
 {
     const char *colon = strrchr(text, ':');
     size_t n = colon != NULL ? (size_t)(colon - text) : 0;
     bool bracketed = n > 2 && text[0] == '[' && text[n - 1] == ']';
     text += bracketed;
     n -= bracketed ? 2 : 0;
-    if (n == 0 || n >= sizeof p->host || colon[1] == 0 || strlen(colon + 1) >= sizeof p->port ||
+    if (n == 0 || n >= sizeof place->host || colon[1] == 0 ||
+        strlen(colon + 1) >= sizeof place->port ||
         strspn(colon + 1, "0123456789") != strlen(colon + 1)) {
         return hth_fail(HTH_EINVAL, "'%.80s' is not HOST:PORT", text);
     }
-    snprintf(p->host, sizeof p->host, "%.*s", (int)n, text);
-    snprintf(p->port, sizeof p->port, "%s", colon + 1);
+    snprintf(place->host, sizeof place->host, "%.*s", (int)n, text);
+    snprintf(place->port, sizeof place->port, "%s", colon + 1);
     return HTH_OK;
 }
 
-static hth_err socket_remote(const socket_place *p, uint64_t until_ns, int *out)
+static hth_err socket_remote(const socket_place *place, uint64_t until_ns, int *out)
 {
     struct addrinfo *list = NULL;
-    int rv = hth_resolve(p->host, p->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &list);
+    int rv = hth_resolve(place->host, place->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM},
+                         &list);
     if (rv != 0) {
         return hth_fail(HTH_EINVAL, "unknown host: %s", gai_strerror(rv));
     }
@@ -177,31 +179,31 @@ static const char *tls_reason(void)
 }
 
 // tls_flush sends what OpenSSL has for the other side.
-static hth_err tls_flush(hth_socket *s, uint64_t until_ns)
+static hth_err tls_flush(hth_socket *socket, uint64_t until_ns)
 {
     uint8_t chunk[SOCKET_CHUNK];
     int n;
-    while ((n = BIO_read(s->out, chunk, sizeof chunk)) > 0) {
-        HTH_TRY(socket_send(s->fd, chunk, (size_t)n, until_ns));
+    while ((n = BIO_read(socket->out, chunk, sizeof chunk)) > 0) {
+        HTH_TRY(socket_send(socket->fd, chunk, (size_t)n, until_ns));
     }
     return HTH_OK;
 }
 
 // tls_go_on does what OpenSSL waits for after a call that returned rv <= 0.
-static hth_err tls_go_on(hth_socket *s, int rv, uint64_t until_ns)
+static hth_err tls_go_on(hth_socket *socket, int rv, uint64_t until_ns)
 {
     uint8_t chunk[SOCKET_CHUNK];
     size_t n = sizeof chunk;
-    int why = SSL_get_error(s->ssl, rv);
-    HTH_TRY(tls_flush(s, until_ns)); // an alert, perhaps
+    int why = SSL_get_error(socket->ssl, rv);
+    HTH_TRY(tls_flush(socket, until_ns)); // an alert, perhaps
     if (why == SSL_ERROR_ZERO_RETURN) {
         return hth_fail(HTH_EIO, "the connection was closed");
     }
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) {
         return hth_fail(HTH_EIO, "TLS failed (%s)", tls_reason());
     }
-    HTH_TRY(socket_receive(s->fd, chunk, &n, until_ns));
-    return BIO_write(s->in, chunk, (int)n) == (int)n
+    HTH_TRY(socket_receive(socket->fd, chunk, &n, until_ns));
+    return BIO_write(socket->in, chunk, (int)n) == (int)n
                ? HTH_OK
                : hth_fail(HTH_ENOMEM, "out of memory for TLS");
 }
@@ -240,11 +242,11 @@ static void tls_names(X509 *cert, char *out, size_t cap)
 }
 
 // tls_check judges the certificate that the server has shown.
-static hth_err tls_check(const hth_socket *s, const socket_place *p)
+static hth_err tls_check(const hth_socket *socket, const socket_place *place)
 {
     char names[400];
-    X509 *cert = SSL_get1_peer_certificate(s->ssl);
-    long why = SSL_get_verify_result(s->ssl);
+    X509 *cert = SSL_get1_peer_certificate(socket->ssl);
+    long why = SSL_get_verify_result(socket->ssl);
     if (cert == NULL) {
         return hth_fail(HTH_EDENIED, "the server presents no certificate");
     }
@@ -255,7 +257,7 @@ static hth_err tls_check(const hth_socket *s, const socket_place *p)
         return HTH_OK;
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-        return hth_fail(HTH_EDENIED, "its certificate is for %s, not for %s", names, p->host);
+        return hth_fail(HTH_EDENIED, "its certificate is for %s, not for %s", names, place->host);
     case X509_V_ERR_CERT_HAS_EXPIRED:
     case X509_V_ERR_CERT_NOT_YET_VALID:
         return hth_fail(HTH_EDENIED, "its certificate is not valid now: %s",
@@ -268,17 +270,18 @@ static hth_err tls_check(const hth_socket *s, const socket_place *p)
     }
 }
 
-static hth_err tls_prepare(hth_socket *s, const socket_place *p, const char *ca_file)
+static hth_err tls_prepare(hth_socket *socket, const socket_place *place, const char *ca_file)
 {
     unsigned char address[16];
-    bool is_address =
-        inet_pton(AF_INET, p->host, address) == 1 || inet_pton(AF_INET6, p->host, address) == 1;
+    bool is_address = inet_pton(AF_INET, place->host, address) == 1 ||
+                      inet_pton(AF_INET6, place->host, address) == 1;
     ERR_clear_error();
-    s->context = SSL_CTX_new(TLS_client_method());
-    if (s->context == NULL || SSL_CTX_set_min_proto_version(s->context, TLS1_2_VERSION) != 1) {
+    socket->context = SSL_CTX_new(TLS_client_method());
+    if (socket->context == NULL ||
+        SSL_CTX_set_min_proto_version(socket->context, TLS1_2_VERSION) != 1) {
         return hth_fail(HTH_ENOMEM, "no TLS (%s)", tls_reason());
     }
-    if (SSL_CTX_load_verify_locations(s->context, ca_file, NULL) != 1) {
+    if (SSL_CTX_load_verify_locations(socket->context, ca_file, NULL) != 1) {
         return access(ca_file, R_OK) != 0
                    ? hth_fail(HTH_EINVAL, "cannot verify servers by %s: %s", ca_file,
                               strerror(errno))
@@ -286,38 +289,38 @@ static hth_err tls_prepare(hth_socket *s, const socket_place *p, const char *ca_
                               "cannot verify servers by %s: no certificates in PEM (%s)", ca_file,
                               tls_reason());
     }
-    s->ssl = SSL_new(s->context);
-    s->in = BIO_new(BIO_s_mem());
-    s->out = BIO_new(BIO_s_mem());
-    if (s->ssl == NULL || s->in == NULL || s->out == NULL) {
-        BIO_free(s->in);
-        BIO_free(s->out);
-        s->in = s->out = NULL;
+    socket->ssl = SSL_new(socket->context);
+    socket->in = BIO_new(BIO_s_mem());
+    socket->out = BIO_new(BIO_s_mem());
+    if (socket->ssl == NULL || socket->in == NULL || socket->out == NULL) {
+        BIO_free(socket->in);
+        BIO_free(socket->out);
+        socket->in = socket->out = NULL;
         return hth_fail(HTH_ENOMEM, "out of memory for TLS");
     }
-    SSL_set_bio(s->ssl, s->in, s->out); // the SSL's from now on
-    SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL);
-    X509_VERIFY_PARAM *param = SSL_get0_param(s->ssl);
-    bool set = is_address ? X509_VERIFY_PARAM_set1_ip_asc(param, p->host) == 1
-                          : SSL_set1_host(s->ssl, p->host) == 1 &&
-                                SSL_set_tlsext_host_name(s->ssl, p->host) == 1;
-    return set ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a host name", p->host);
+    SSL_set_bio(socket->ssl, socket->in, socket->out); // the SSL's from now on
+    SSL_set_verify(socket->ssl, SSL_VERIFY_NONE, NULL);
+    X509_VERIFY_PARAM *param = SSL_get0_param(socket->ssl);
+    bool set = is_address ? X509_VERIFY_PARAM_set1_ip_asc(param, place->host) == 1
+                          : SSL_set1_host(socket->ssl, place->host) == 1 &&
+                                SSL_set_tlsext_host_name(socket->ssl, place->host) == 1;
+    return set ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a host name", place->host);
 }
 
-static hth_err tls_open(hth_socket *s, const socket_place *p, const char *ca_file,
+static hth_err tls_open(hth_socket *socket, const socket_place *place, const char *ca_file,
                         uint64_t until_ns)
 {
-    HTH_TRY(tls_prepare(s, p, ca_file));
+    HTH_TRY(tls_prepare(socket, place, ca_file));
     int rv;
-    while ((rv = SSL_connect(s->ssl)) <= 0) {
-        hth_err err = tls_go_on(s, rv, until_ns);
+    while ((rv = SSL_connect(socket->ssl)) <= 0) {
+        hth_err err = tls_go_on(socket, rv, until_ns);
         if (err != HTH_OK) {
             bool theirs = err == HTH_EIO || err == HTH_ETIMEDOUT;
             return theirs ? hth_err_prefix(err, "the server does not use TLS") : err;
         }
     }
-    HTH_TRY(tls_check(s, p));
-    return tls_flush(s, until_ns);
+    HTH_TRY(tls_check(socket, place));
+    return tls_flush(socket, until_ns);
 }
 
 // ---- both

@@ -45,22 +45,22 @@ static bool terminal_put(int fd, const char *text, size_t n)
 
 // terminal_filter writes to `out` what becomes of the n bytes at `in`, and keeps those of a
 // character that is not whole. Returns how many bytes it wrote.
-static size_t terminal_filter(terminal_stream *s, const char *in, size_t n, char *out)
+static size_t terminal_filter(terminal_stream *stream, const char *in, size_t n, char *out)
 {
     size_t used = 0;
     for (size_t at = 0, bytes; at < n; at += bytes) {
         uint32_t code;
         bytes = hth_utf8_next(in + at, n - at, &code);
         if (bytes == 0) {
-            s->n_cut = n - at;
-            memcpy(s->cut, in + at, s->n_cut);
+            stream->n_cut = n - at;
+            memcpy(stream->cut, in + at, stream->n_cut);
             break;
         }
-        bool own = code == '\n' || (s->json && code == '\t');
+        bool own = code == '\n' || (stream->json && code == '\t');
         if (own || !hth_utf8_obeyed(code)) {
             memcpy(out + used, in + at, bytes);
             used += bytes;
-        } else if (s->json && code != HTH_UTF8_NONE) {
+        } else if (stream->json && code != HTH_UTF8_NONE) {
             used += (size_t)snprintf(out + used, TERMINAL_ESCAPE + 1, "\\u%04x", (unsigned)code);
         } else {
             memset(out + used, '?', bytes);
@@ -115,25 +115,25 @@ void hth_terminal_clear(void)
     (void)terminal_put(STDERR_FILENO, clear, sizeof clear - 1);
 }
 
-void hth_terminal_plain(json_t *v)
+void hth_terminal_plain(json_t *json)
 {
     const char *key;
     json_t *e;
     size_t i;
-    if (json_is_string(v)) {
-        char *text = strdup(json_string_value(v));
+    if (json_is_string(json)) {
+        char *text = strdup(json_string_value(json));
         if (text != NULL) {
             hth_utf8_plain(text);
         }
-        json_string_set(v, text != NULL ? text : "?");
+        json_string_set(json, text != NULL ? text : "?");
         free(text);
-    } else if (json_is_array(v)) {
-        json_array_foreach(v, i, e)
+    } else if (json_is_array(json)) {
+        json_array_foreach(json, i, e)
         {
             hth_terminal_plain(e);
         }
     } else {
-        json_object_foreach(v, key, e)
+        json_object_foreach(json, key, e)
         {
             hth_terminal_plain(e);
         }

@@ -100,12 +100,12 @@ static size_t line_word(const char **p, const char *end, const char **word)
     return (size_t)(*p - *word);
 }
 
-// line_parse reads a line; *t has no name when nothing stands in it.
-static hth_err line_parse(const char *p, const char *end, hth_token *t)
+// line_parse reads a line; *token has no name when nothing stands in it.
+static hth_err line_parse(const char *p, const char *end, hth_token *token)
 {
     const char *name, *role, *hash, *more;
     char roles[64];
-    memset(t, 0, sizeof *t);
+    memset(token, 0, sizeof *token);
     size_t n_name = line_word(&p, end, &name);
     if (n_name == 0 || name[0] == '#') {
         return HTH_OK;
@@ -117,17 +117,17 @@ static hth_err line_parse(const char *p, const char *end, hth_token *t)
     HTH_TRY(name_check(name, n_name));
     memcpy(roles, role, n_role);
     roles[n_role] = 0;
-    HTH_TRY(hth_roles_parse(roles, &t->roles));
-    HTH_TRY(line_hash(hash, n_hash, t->hash));
-    memcpy(t->name, name, n_name);
+    HTH_TRY(hth_roles_parse(roles, &token->roles));
+    HTH_TRY(line_hash(hash, n_hash, token->hash));
+    memcpy(token->name, name, n_name);
     return HTH_OK;
 }
 
-static const hth_token *name_find(const hth_tokens *t, const char *name)
+static const hth_token *name_find(const hth_tokens *tokens, const char *name)
 {
-    for (int i = 0; i < t->n; i++) {
-        if (strcmp(t->list[i].name, name) == 0) {
-            return &t->list[i];
+    for (int i = 0; i < tokens->n; i++) {
+        if (strcmp(tokens->list[i].name, name) == 0) {
+            return &tokens->list[i];
         }
     }
     return NULL;

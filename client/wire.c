@@ -122,16 +122,18 @@ static hth_err wire_check_shape(const char *name, uint32_t dtype, size_t rank, c
                           name, bytes, want);
 }
 
-static hth_err wire_check_tensor(const Hearth__Tensor *t, const hth_wire_limits *limits,
+static hth_err wire_check_tensor(const Hearth__Tensor *tensor, const hth_wire_limits *limits,
                                  uint64_t data_bytes)
 {
-    HTH_TRY(wire_check_shape(t->name, t->dtype, t->n_shape, t->shape, t->bytes, limits));
-    if (t->offset % WIRE_ALIGN != 0) {
+    HTH_TRY(wire_check_shape(tensor->name, tensor->dtype, tensor->n_shape, tensor->shape,
+                             tensor->bytes, limits));
+    if (tensor->offset % WIRE_ALIGN != 0) {
         return hth_fail(HTH_EINVAL, "tensor '%s' is at offset %" PRIu64 ", not a multiple of 64",
-                        t->name, t->offset);
+                        tensor->name, tensor->offset);
     }
-    if (t->region == 0 && (t->offset > data_bytes || t->bytes > data_bytes - t->offset)) {
-        return hth_fail(HTH_ECORRUPT, "tensor '%s' lies outside its message", t->name);
+    if (tensor->region == 0 &&
+        (tensor->offset > data_bytes || tensor->bytes > data_bytes - tensor->offset)) {
+        return hth_fail(HTH_ECORRUPT, "tensor '%s' lies outside its message", tensor->name);
     }
     return HTH_OK;
 }
@@ -258,12 +260,12 @@ hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire
     return HTH_OK;
 }
 
-static hth_err wire_check_outputs(const Hearth__Outputs *o, const hth_wire_limits *limits,
+static hth_err wire_check_outputs(const Hearth__Outputs *Outputs, const hth_wire_limits *limits,
                                   uint64_t data_bytes)
 {
-    HTH_TRY(wire_check_tensors(o->outputs, o->n_outputs, limits, data_bytes));
-    for (size_t i = 0; i < o->n_outputs; i++) {
-        if (o->outputs[i]->region != 0) {
+    HTH_TRY(wire_check_tensors(Outputs->outputs, Outputs->n_outputs, limits, data_bytes));
+    for (size_t i = 0; i < Outputs->n_outputs; i++) {
+        if (Outputs->outputs[i]->region != 0) {
             return hth_fail(HTH_ECORRUPT, "output %zu of a reply lies outside its message", i);
         }
     }

@@ -22,56 +22,56 @@ typedef struct wire_fixture {
     size_t bytes;
 } wire_fixture;
 
-static void wire_make(wire_fixture *f)
+static void wire_make(wire_fixture *fixture)
 {
-    memset(f, 0, sizeof *f);
-    hearth__request__init(&f->req);
-    hearth__infer__init(&f->infer);
+    memset(fixture, 0, sizeof *fixture);
+    hearth__request__init(&fixture->req);
+    hearth__infer__init(&fixture->infer);
     for (int i = 0; i < 2; i++) {
-        hearth__tensor__init(&f->t[i]);
-        f->list[i] = &f->t[i];
-        f->t[i].shape = f->shape[i];
-        f->t[i].n_shape = 2;
-        f->t[i].dtype = HEARTH_F32;
-        f->t[i].name = i ? "b" : "a";
-        f->shape[i][0] = 3;
-        f->shape[i][1] = 1 + i;
-        f->t[i].bytes = 12u * (1 + (unsigned)i);
+        hearth__tensor__init(&fixture->t[i]);
+        fixture->list[i] = &fixture->t[i];
+        fixture->t[i].shape = fixture->shape[i];
+        fixture->t[i].n_shape = 2;
+        fixture->t[i].dtype = HEARTH_F32;
+        fixture->t[i].name = i ? "b" : "a";
+        fixture->shape[i][0] = 3;
+        fixture->shape[i][1] = 1 + i;
+        fixture->t[i].bytes = 12u * (1 + (unsigned)i);
     }
-    f->infer.model = "m:2";
-    f->infer.inputs = f->list;
-    f->infer.n_inputs = 2;
-    f->req.call = 77;
-    f->req.body_case = HEARTH__REQUEST__BODY_INFER;
-    f->req.infer = &f->infer;
+    fixture->infer.model = "m:2";
+    fixture->infer.inputs = fixture->list;
+    fixture->infer.n_inputs = 2;
+    fixture->req.call = 77;
+    fixture->req.body_case = HEARTH__REQUEST__BODY_INFER;
+    fixture->req.infer = &fixture->infer;
 }
 
 // wire_pack frames the fixture as it stands; offsets are the test's when `place` is 0.
-static void wire_pack(wire_fixture *f, int place)
+static void wire_pack(wire_fixture *fixture, int place)
 {
     uint64_t data_bytes = 128;
     if (place) {
-        assert_int_equal(hth_wire_place(f->list, 2, &data_bytes), HTH_OK);
+        assert_int_equal(hth_wire_place(fixture->list, 2, &data_bytes), HTH_OK);
     }
-    memset(f->frame, 0xEE, sizeof f->frame);
-    assert_int_equal(
-        hth_wire_frame_bytes(&f->req.base, data_bytes, &hth_wire_default_limits, &f->bytes),
-        HTH_OK);
-    uint8_t *data = hth_wire_write(&f->req.base, f->frame);
+    memset(fixture->frame, 0xEE, sizeof fixture->frame);
+    assert_int_equal(hth_wire_frame_bytes(&fixture->req.base, data_bytes, &hth_wire_default_limits,
+                                          &fixture->bytes),
+                     HTH_OK);
+    uint8_t *data = hth_wire_write(&fixture->req.base, fixture->frame);
     for (uint8_t i = 0; i < 12; i++) {
         data[i] = i;
     }
     if (place) {
-        hth_wire_pad(f->list, 2, data);
+        hth_wire_pad(fixture->list, 2, data);
     }
 }
 
-static hth_err wire_read(const wire_fixture *f, size_t bytes, const hth_wire_limits *limits)
+static hth_err wire_read(const wire_fixture *fixture, size_t bytes, const hth_wire_limits *limits)
 {
     Hearth__Request *r;
     const uint8_t *data;
     uint64_t data_bytes;
-    hth_err err = hth_wire_read_request(f->frame, bytes, limits, &r, &data, &data_bytes);
+    hth_err err = hth_wire_read_request(fixture->frame, bytes, limits, &r, &data, &data_bytes);
     assert_true((err == HTH_OK) == (r != NULL));
     hth_wire_free_request(r);
     return err;

@@ -48,25 +48,27 @@ static void bench_fill_half(uint16_t *p, size_t n, uint64_t seed)
 }
 
 // An optimizer step divides by roots of its operands, and fails where the parameter is lost.
-static bool bench_positive(const hth_node *n)
+static bool bench_positive(const hth_node *node)
 {
-    return n->op == HTH_OP_SGD_STEP || n->op == HTH_OP_ADAM_STEP;
+    return node->op == HTH_OP_SGD_STEP || node->op == HTH_OP_ADAM_STEP;
 }
 
 // Random numbers, except that a constant of another operator or type keeps its content: it may be
 // an index or an axis.
-static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size_t bytes, int i)
+static hth_err bench_content(hth_bench *bench, const hth_value *value, void *plain, size_t bytes,
+                             int i)
 {
-    if (v->constant != NULL && (v->dtype != HTH_DT_F32 || !hth_convsel_has_menu(b->node->op))) {
+    if (value->constant != NULL &&
+        (value->dtype != HTH_DT_F32 || !hth_convsel_has_menu(bench->node->op))) {
         const void *data;
-        HTH_TRY(hth_const_map(v->constant, &data));
+        HTH_TRY(hth_const_map(value->constant, &data));
         memcpy(plain, data, bytes);
-        hth_const_unmap(v->constant);
-    } else if (v->dtype == HTH_DT_F32) {
-        bool positive = bench_positive(b->node);
+        hth_const_unmap(value->constant);
+    } else if (value->dtype == HTH_DT_F32) {
+        bool positive = bench_positive(bench->node);
         bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1, positive ? 0.5F : -1,
                    positive ? 0.25F : 1);
-    } else if (v->dtype == HTH_DT_BF16) {
+    } else if (value->dtype == HTH_DT_BF16) {
         bench_fill_half(plain, bytes / sizeof(uint16_t), (uint64_t)i + 1);
     } else {
         memset(plain, 0, bytes);
@@ -74,67 +76,68 @@ static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size
     return HTH_OK;
 }
 
-static void *bench_take(const hth_bench *b, size_t bytes)
+static void *bench_take(const hth_bench *bench, size_t bytes)
 {
-    return b->cache != NULL && b->cache->take != NULL
-               ? b->cache->take(b->cache->owner, bytes > 0 ? bytes : 1)
+    return bench->cache != NULL && bench->cache->take != NULL
+               ? bench->cache->take(bench->cache->owner, bytes > 0 ? bytes : 1)
                : hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
 }
 
-static void bench_give(const hth_bench *b, void *p)
+static void bench_give(const hth_bench *bench, void *p)
 {
-    if (b->cache != NULL && b->cache->take != NULL && p != NULL) {
-        b->cache->give(b->cache->owner, p);
+    if (bench->cache != NULL && bench->cache->take != NULL && p != NULL) {
+        bench->cache->give(bench->cache->owner, p);
     } else {
         hth_free(p);
     }
 }
 
-static hth_err bench_no_memory(const hth_bench *b)
+static hth_err bench_no_memory(const hth_bench *bench)
 {
-    return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", b->node->name);
+    return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bench->node->name);
 }
 
 // Input i's content, in its layout.
-static hth_err bench_make_input(hth_bench *b, const hth_value *v, int i)
+static hth_err bench_make_input(hth_bench *bench, const hth_value *value, int i)
 {
-    bench_input *in = &b->in[i];
+    bench_input *in = &bench->in[i];
     size_t bytes;
-    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes));
-    in->plain = v->layout == HTH_LAYOUT_PLAIN ? in->placed : bench_take(b, bytes);
+    HTH_TRY(hth_tensor_bytes(value->dtype, &value->shape, HTH_LAYOUT_PLAIN, &bytes));
+    in->plain = value->layout == HTH_LAYOUT_PLAIN ? in->placed : bench_take(bench, bytes);
     if (in->plain == NULL) {
-        return bench_no_memory(b);
+        return bench_no_memory(bench);
     }
-    HTH_TRY(bench_content(b, v, in->plain, bytes, i));
-    if (v->layout != HTH_LAYOUT_PLAIN) {
-        hth_cpu_relayout(hth_dtype_bytes(v->dtype), &v->shape, HTH_LAYOUT_PLAIN, in->plain,
-                         v->layout, in->placed);
+    HTH_TRY(bench_content(bench, value, in->plain, bytes, i));
+    if (value->layout != HTH_LAYOUT_PLAIN) {
+        hth_cpu_relayout(hth_dtype_bytes(value->dtype), &value->shape, HTH_LAYOUT_PLAIN, in->plain,
+                         value->layout, in->placed);
     }
     return HTH_OK;
 }
 
 // Gives operand k (outputs after inputs) its place in the operands' memory, or, before there is
 // any, counts its bytes.
-static hth_err bench_place(hth_bench *b, int k, size_t *at)
+static hth_err bench_place(hth_bench *bench, int k, size_t *at)
 {
-    const hth_node *n = b->node;
+    const hth_node *n = bench->node;
     bool input = k < n->n_inputs;
     int id = input ? n->inputs[k] : n->outputs[k - n->n_inputs];
     if (id < 0) {
         return HTH_OK;
     }
-    const hth_value *v = &b->graph->values[id];
+    const hth_value *v = &bench->graph->values[id];
     size_t bytes;
     HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes));
-    if (b->operands != NULL) {
-        void *to = (char *)b->operands + *at;
+    if (bench->operands != NULL) {
+        void *to = (char *)bench->operands + *at;
         if (input) {
-            b->in[k].placed = to;
-            b->in[k].bytes = bytes;
-            HTH_TRY(bench_make_input(b, v, k));
+            bench->in[k].placed = to;
+            bench->in[k].bytes = bytes;
+            HTH_TRY(bench_make_input(bench, v, k));
         } else {
-            b->out[k - n->n_inputs] = to;
-            if (hth_convsel_has_menu(b->node->op)) { // else the first of the runs meets fresh pages
+            bench->out[k - n->n_inputs] = to;
+            if (hth_convsel_has_menu(
+                    bench->node->op)) { // else the first of the runs meets fresh pages
                 memset(to, 0, bytes);
             }
         }
@@ -143,24 +146,24 @@ static hth_err bench_place(hth_bench *b, int k, size_t *at)
     return HTH_OK;
 }
 
-static hth_err bench_make(hth_bench *b)
+static hth_err bench_make(hth_bench *bench)
 {
-    int n = b->node->n_inputs + b->node->n_outputs;
+    int n = bench->node->n_inputs + bench->node->n_outputs;
     for (int round = 0; round < 2; round++) {
         size_t at = 0;
         for (int k = 0; k < n; k++) {
-            HTH_TRY(bench_place(b, k, &at));
+            HTH_TRY(bench_place(bench, k, &at));
         }
         if (round == 0) {
-            b->operand_bytes = at;
-            b->operands = bench_take(b, at);
-            HTH_TRY(b->operands == NULL ? bench_no_memory(b) : HTH_OK);
+            bench->operand_bytes = at;
+            bench->operands = bench_take(bench, at);
+            HTH_TRY(bench->operands == NULL ? bench_no_memory(bench) : HTH_OK);
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_bench_open(hth_device *device, const hth_graph *graph, const hth_node *node,
                        const hth_timing_cache *cache, const hth_cache_model *cache_state,
                        hth_bench **out)
 {
@@ -168,18 +171,18 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_err err = HTH_OK;
     *out = NULL;
     if (b == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", node->name);
     }
-    b->device = d;
+    b->device = device;
     b->cache = cache;
-    b->graph = g;
-    b->node = n;
+    b->graph = graph;
+    b->node = node;
     b->cache_state = cache_state;
-    b->cache_state_text = hth_cache_model_text(cache_state, g, n);
-    b->in = hth_calloc((size_t)n->n_inputs, sizeof *b->in);
-    b->args_in = hth_calloc((size_t)n->n_inputs, sizeof *b->args_in);
-    b->packed = hth_calloc((size_t)n->n_inputs, sizeof *b->packed);
-    b->out = hth_calloc((size_t)n->n_outputs, sizeof *b->out);
+    b->cache_state_text = hth_cache_model_text(cache_state, graph, node);
+    b->in = hth_calloc((size_t)node->n_inputs, sizeof *b->in);
+    b->args_in = hth_calloc((size_t)node->n_inputs, sizeof *b->args_in);
+    b->packed = hth_calloc((size_t)node->n_inputs, sizeof *b->packed);
+    b->out = hth_calloc((size_t)node->n_outputs, sizeof *b->out);
     if (b->in == NULL || b->args_in == NULL || b->packed == NULL || b->out == NULL) {
         err = bench_no_memory(b);
     } else {
@@ -193,77 +196,78 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     return HTH_OK;
 }
 
-uint64_t hth_bench_bytes(const hth_bench *b)
+uint64_t hth_bench_bytes(const hth_bench *bench)
 {
-    return b->operand_bytes;
+    return bench->operand_bytes;
 }
 
-void hth_bench_close(hth_bench *b)
+void hth_bench_close(hth_bench *bench)
 {
-    if (b == NULL) {
+    if (bench == NULL) {
         return;
     }
-    for (int i = 0; b->in != NULL && i < b->node->n_inputs; i++) {
-        if (b->in[i].plain != b->in[i].placed) {
-            bench_give(b, b->in[i].plain);
+    for (int i = 0; bench->in != NULL && i < bench->node->n_inputs; i++) {
+        if (bench->in[i].plain != bench->in[i].placed) {
+            bench_give(bench, bench->in[i].plain);
         }
-        bench_give(b, b->in[i].kept);
+        bench_give(bench, bench->in[i].kept);
     }
-    bench_give(b, b->operands);
-    bench_give(b, b->scratch);
-    hth_free(b->in);
-    hth_free(b->args_in);
-    hth_free(b->packed);
-    hth_free(b->out);
-    bench_give(b, b->workspace);
-    hth_free(b->index);
-    hth_free(b->want);
-    hth_free(b);
+    bench_give(bench, bench->operands);
+    bench_give(bench, bench->scratch);
+    hth_free(bench->in);
+    hth_free(bench->args_in);
+    hth_free(bench->packed);
+    hth_free(bench->out);
+    bench_give(bench, bench->workspace);
+    hth_free(bench->index);
+    hth_free(bench->want);
+    hth_free(bench);
 }
 
-void hth_bench_unload(hth_bench *b, const hth_kernel *k)
+void hth_bench_unload(hth_bench *bench, const hth_kernel *kernel)
 {
-    for (int i = 0; i < k->n_packings; i++) {
-        bench_give(b, b->packed[k->packings[i].input]);
-        b->packed[k->packings[i].input] = NULL;
+    for (int i = 0; i < kernel->n_packings; i++) {
+        bench_give(bench, bench->packed[kernel->packings[i].input]);
+        bench->packed[kernel->packings[i].input] = NULL;
     }
 }
 
-hth_err hth_bench_forms(hth_bench *b, const hth_kernel *k)
+hth_err hth_bench_forms(hth_bench *bench, const hth_kernel *kernel)
 {
     hth_err err = HTH_OK;
-    for (int i = 0; i < b->node->n_inputs; i++) {
-        b->args_in[i] = b->in[i].placed;
+    for (int i = 0; i < bench->node->n_inputs; i++) {
+        bench->args_in[i] = bench->in[i].placed;
     }
-    for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
-        const hth_packing *p = &k->packings[i];
+    for (int i = 0; i < kernel->n_packings && err == HTH_OK; i++) {
+        const hth_packing *p = &kernel->packings[i];
         if (p->pack == NULL) {
             continue;
         }
-        b->packed[p->input] = bench_take(b, p->bytes);
-        err = b->packed[p->input] == NULL
+        bench->packed[p->input] = bench_take(bench, p->bytes);
+        err = bench->packed[p->input] == NULL
                   ? HTH_ENOMEM
-                  : p->pack(k, p, b->in[p->input].plain, b->packed[p->input]);
-        b->args_in[p->input] = b->packed[p->input];
+                  : p->pack(kernel, p, bench->in[p->input].plain, bench->packed[p->input]);
+        bench->args_in[p->input] = bench->packed[p->input];
     }
     if (err == HTH_OK) {
         return HTH_OK;
     }
-    hth_bench_unload(b, k);
-    return err == HTH_ENOMEM ? bench_no_memory(b) : err;
+    hth_bench_unload(bench, kernel);
+    return err == HTH_ENOMEM ? bench_no_memory(bench) : err;
 }
 
-hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
+hth_err hth_bench_load(hth_bench *bench, const hth_kernel *kernel)
 {
-    if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
-        bench_give(b, b->workspace);
-        b->workspace = bench_take(b, k->workspace_bytes);
-        b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
-        if (b->workspace != NULL) {
-            memset(b->workspace, 0, b->workspace_bytes); // its pages are there before the first run
+    if (bench->workspace == NULL || bench->workspace_bytes < kernel->workspace_bytes) {
+        bench_give(bench, bench->workspace);
+        bench->workspace = bench_take(bench, kernel->workspace_bytes);
+        bench->workspace_bytes = bench->workspace == NULL ? 0 : kernel->workspace_bytes;
+        if (bench->workspace != NULL) {
+            memset(bench->workspace, 0,
+                   bench->workspace_bytes); // its pages are there before the first run
         }
     }
-    return b->workspace == NULL ? bench_no_memory(b) : hth_bench_forms(b, k);
+    return bench->workspace == NULL ? bench_no_memory(bench) : hth_bench_forms(bench, kernel);
 }
 
 // How often a thread of this process had to make room for another process so far.
@@ -274,17 +278,17 @@ static long bench_preempted(void)
 }
 
 // One run after what the step does before it. Long ones are always interrupted once or twice.
-static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
-                         hth_samples *s, double *us)
+static hth_err bench_run(hth_bench *bench, const hth_kernel *kernel, const hth_kernel_args *args,
+                         hth_samples *samples, double *us)
 {
-    if (b->cache_state_text != NULL) {
-        hth_bench_warm(b, a->out);
+    if (bench->cache_state_text != NULL) {
+        hth_bench_warm(bench, args->out);
     }
     long before = bench_preempted();
     uint64_t start = hth_now_ns();
-    HTH_TRY(k->run(k, a));
+    HTH_TRY(kernel->run(kernel, args));
     *us = (double)(hth_now_ns() - start) / 1e3;
-    hth_samples_add(s, *us, (double)(bench_preempted() - before) <= *us / SWITCH_US);
+    hth_samples_add(samples, *us, (double)(bench_preempted() - before) <= *us / SWITCH_US);
     return HTH_OK;
 }
 
@@ -293,25 +297,25 @@ bool hth_bench_between(const hth_timing_cache *cache)
     return cache != NULL && cache->between != NULL && cache->between(cache->owner);
 }
 
-static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
-                          hth_samples *s)
+static hth_err bench_runs(hth_bench *bench, const hth_kernel *kernel, const hth_kernel_args *args,
+                          hth_samples *samples)
 {
     double us;
     hth_samples cold = {.n = 0};
-    if (b->cache_state_text != NULL) { // no run warms the next one
-        return bench_run(b, k, a, s, &us);
+    if (bench->cache_state_text != NULL) { // no run warms the next one
+        return bench_run(bench, kernel, args, samples, &us);
     }
-    HTH_TRY(bench_run(b, k, a, &cold, &us));
+    HTH_TRY(bench_run(bench, kernel, args, &cold, &us));
     if (us > LONG_RUN_US) {
-        hth_samples_add(s, us, cold.n_clean > 0);
+        hth_samples_add(samples, us, cold.n_clean > 0);
         return HTH_OK;
     }
     double total = 0;
     for (int i = 0; i < MAX_RUNS && (i == 0 || total < ENOUGH_US); i++) {
-        if (i > 0 && hth_bench_between(b->cache)) { // the caches are another's
-            HTH_TRY(bench_run(b, k, a, &cold, &us));
+        if (i > 0 && hth_bench_between(bench->cache)) { // the caches are another's
+            HTH_TRY(bench_run(bench, kernel, args, &cold, &us));
         }
-        HTH_TRY(bench_run(b, k, a, s, &us));
+        HTH_TRY(bench_run(bench, kernel, args, samples, &us));
         total += us;
     }
     return HTH_OK;
@@ -319,57 +323,58 @@ static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_ar
 
 // Outputs in the places of inputs, as the step has them; a copy of these for every run. Large
 // inputs, and those that there is no memory for, are changed by the runs.
-static void bench_in_place(hth_bench *b, int inplace_input, void **out)
+static void bench_in_place(hth_bench *bench, int inplace_input, void **out)
 {
-    hth_bench_outputs(b, inplace_input, out);
-    for (int k = 0; k < b->node->n_outputs; k++) {
-        for (int i = 0; out[k] != NULL && i < b->node->n_inputs; i++) {
-            bench_input *in = &b->in[i];
+    hth_bench_outputs(bench, inplace_input, out);
+    for (int k = 0; k < bench->node->n_outputs; k++) {
+        for (int i = 0; out[k] != NULL && i < bench->node->n_inputs; i++) {
+            bench_input *in = &bench->in[i];
             if (in->placed == out[k] && in->kept == NULL && in->bytes <= KEEP_BYTES) {
-                in->kept = bench_take(b, in->bytes);
+                in->kept = bench_take(bench, in->bytes);
                 if (in->kept != NULL) {
                     memcpy(in->kept, in->placed, in->bytes);
                 }
             }
         }
     }
-    if (b->cache_state_text != NULL && b->scratch == NULL) {
-        b->scratch = bench_take(b, b->cache_state->sweep_bytes + b->cache_state->core_bytes);
+    if (bench->cache_state_text != NULL && bench->scratch == NULL) {
+        bench->scratch =
+            bench_take(bench, bench->cache_state->sweep_bytes + bench->cache_state->core_bytes);
     }
 }
 
 // The error of what a run has left, unless post ops have changed it by more than a ReLU.
-static hth_err bench_error_of_run(hth_bench *b, void *const *out, hth_choice *c)
+static hth_err bench_error_of_run(hth_bench *bench, void *const *out, hth_choice *choice)
 {
-    const hth_node *n = b->node;
-    bool relu = hth_bench_relu(b);
-    if (c->error >= 0 || (n->n_post > 0 && !relu) || out[0] != b->out[0] ||
-        !hth_bench_has_error(b)) {
+    const hth_node *n = bench->node;
+    bool relu = hth_bench_relu(bench);
+    if (choice->error >= 0 || (n->n_post > 0 && !relu) || out[0] != bench->out[0] ||
+        !hth_bench_has_error(bench)) {
         return HTH_OK;
     }
-    hth_node bare = hth_bench_bare(b);
-    HTH_TRY(hth_bench_samples(b, &bare));
-    hth_bench_compare(b, relu, c);
+    hth_node bare = hth_bench_bare(bench);
+    HTH_TRY(hth_bench_samples(bench, &bare));
+    hth_bench_compare(bench, relu, choice);
     return HTH_OK;
 }
 
-hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s)
+hth_err hth_bench_turn(hth_bench *bench, hth_choice *choice, hth_samples *samples)
 {
     hth_kernel *k;
-    HTH_TRY(hth_kernel_prepare(b->device, b->graph, b->node, c->name, &k));
-    void **out = hth_memdup(b->out, (size_t)b->node->n_outputs * sizeof *out);
-    hth_err err = out == NULL ? bench_no_memory(b) : hth_bench_load(b, k);
+    HTH_TRY(hth_kernel_prepare(bench->device, bench->graph, bench->node, choice->name, &k));
+    void **out = hth_memdup(bench->out, (size_t)bench->node->n_outputs * sizeof *out);
+    hth_err err = out == NULL ? bench_no_memory(bench) : hth_bench_load(bench, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, out, b->workspace};
-        (void)hth_bench_between(b->cache);
-        bench_in_place(b, k->inplace_input, out);
-        err = bench_runs(b, k, &a, s);
-        err = err == HTH_OK ? bench_error_of_run(b, out, c) : err;
-        c->workspace_bytes = k->workspace_bytes;
-        hth_bench_unload(b, k);
+        hth_kernel_args a = {bench->args_in, out, bench->workspace};
+        (void)hth_bench_between(bench->cache);
+        bench_in_place(bench, k->inplace_input, out);
+        err = bench_runs(bench, k, &a, samples);
+        err = err == HTH_OK ? bench_error_of_run(bench, out, choice) : err;
+        choice->workspace_bytes = k->workspace_bytes;
+        hth_bench_unload(bench, k);
     }
     hth_free(out);
     hth_kernel_close(k);
-    (void)hth_bench_between(b->cache);
+    (void)hth_bench_between(bench->cache);
     return err;
 }

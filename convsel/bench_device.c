@@ -28,68 +28,71 @@ struct hth_bench_device {
     hth_kernel_args args;
 };
 
-static hth_err device_no_room(const hth_bench_device *f)
+static hth_err device_no_room(const hth_bench_device *device)
 {
     return hth_fail(HTH_ENOMEM, "not enough memory on %s to measure node '%s'",
-                    f->host->device->props.name, f->host->node->name);
+                    device->host->device->props.name, device->host->node->name);
 }
 
-static void *device_take(const hth_bench_device *f, size_t bytes)
+static void *device_take(const hth_bench_device *device, size_t bytes)
 {
-    return f->cache->take(f->cache->owner, bytes > 0 ? bytes : 1);
+    return device->cache->take(device->cache->owner, bytes > 0 ? bytes : 1);
 }
 
-static void device_give(const hth_bench_device *f, void *p)
+static void device_give(const hth_bench_device *device, void *p)
 {
     if (p != NULL) {
-        f->cache->give(f->cache->owner, p);
+        device->cache->give(device->cache->owner, p);
     }
 }
 
 // Where an operand of the host's block is on the device.
-static void *device_of(const hth_bench_device *f, const void *host)
+static void *device_of(const hth_bench_device *device, const void *host)
 {
-    return host == NULL ? NULL : f->operands + ((const char *)host - (char *)f->host->operands);
+    return host == NULL ? NULL
+                        : device->operands + ((const char *)host - (char *)device->host->operands);
 }
 
-static hth_err device_make(hth_bench_device *f, hth_device *d)
+static hth_err device_make(hth_bench_device *device, hth_device *d)
 {
-    const hth_node *n = f->host->node;
-    f->in = hth_calloc((size_t)n->n_inputs + 1, sizeof *f->in);
-    f->packed = hth_calloc((size_t)n->n_inputs + 1, sizeof *f->packed);
-    f->out = hth_calloc((size_t)n->n_outputs + 1, sizeof *f->out);
-    if (f->in == NULL || f->packed == NULL || f->out == NULL) {
+    const hth_node *n = device->host->node;
+    device->in = hth_calloc((size_t)n->n_inputs + 1, sizeof *device->in);
+    device->packed = hth_calloc((size_t)n->n_inputs + 1, sizeof *device->packed);
+    device->out = hth_calloc((size_t)n->n_outputs + 1, sizeof *device->out);
+    if (device->in == NULL || device->packed == NULL || device->out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
     }
-    f->operands = device_take(f, f->host->operand_bytes);
-    HTH_TRY(f->operands == NULL ? device_no_room(f) : HTH_OK);
-    HTH_TRY(hth_device_put(d, f->operands, f->host->operands, f->host->operand_bytes));
+    device->operands = device_take(device, device->host->operand_bytes);
+    HTH_TRY(device->operands == NULL ? device_no_room(device) : HTH_OK);
+    HTH_TRY(
+        hth_device_put(d, device->operands, device->host->operands, device->host->operand_bytes));
     for (int i = 0; i < n->n_outputs; i++) {
-        f->out[i] = device_of(f, f->host->out[i]);
+        device->out[i] = device_of(device, device->host->out[i]);
     }
-    HTH_TRY(hth_stream_open(d, HTH_STREAM_COMPUTE, &f->stream));
-    HTH_TRY(hth_event_open(d, &f->from));
-    return hth_event_open(d, &f->to);
+    HTH_TRY(hth_stream_open(d, HTH_STREAM_COMPUTE, &device->stream));
+    HTH_TRY(hth_event_open(d, &device->from));
+    return hth_event_open(d, &device->to);
 }
 
-hth_err hth_bench_device_open(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_bench_device_open(hth_device *device, const hth_graph *graph, const hth_node *node,
                               const hth_timing_cache *cache, hth_bench_device **out)
 {
     *out = NULL;
     if (cache == NULL || cache->take == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory of the device to measure node '%s' with", n->name);
+        return hth_fail(HTH_ENOMEM, "no memory of the device to measure node '%s' with",
+                        node->name);
     }
     hth_bench_device *f = hth_calloc(1, sizeof *f);
     if (f == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", node->name);
     }
     f->cache = cache;
-    f->device = d;
-    f->kept = d->kept;
-    d->kept = NULL;
+    f->device = device;
+    f->kept = device->kept;
+    device->kept = NULL;
     hth_err err;
-    HTH_GOTO(hth_bench_open(d, g, n, NULL, NULL, &f->host), fail);
-    HTH_GOTO(device_make(f, d), fail);
+    HTH_GOTO(hth_bench_open(device, graph, node, NULL, NULL, &f->host), fail);
+    HTH_GOTO(device_make(f, device), fail);
     *out = f;
     return HTH_OK;
 fail:
@@ -97,69 +100,69 @@ fail:
     return err;
 }
 
-void hth_bench_device_close(hth_bench_device *f)
+void hth_bench_device_close(hth_bench_device *device)
 {
-    if (f == NULL) {
+    if (device == NULL) {
         return;
     }
-    f->device->kept = f->kept;
-    hth_stream_close(f->stream);
-    hth_event_close(f->from);
-    hth_event_close(f->to);
-    device_give(f, f->operands);
-    device_give(f, f->workspace);
-    hth_free(f->in);
-    hth_free(f->packed);
-    hth_free(f->out);
-    hth_bench_close(f->host);
-    hth_free(f);
+    device->device->kept = device->kept;
+    hth_stream_close(device->stream);
+    hth_event_close(device->from);
+    hth_event_close(device->to);
+    device_give(device, device->operands);
+    device_give(device, device->workspace);
+    hth_free(device->in);
+    hth_free(device->packed);
+    hth_free(device->out);
+    hth_bench_close(device->host);
+    hth_free(device);
 }
 
-uint64_t hth_bench_device_bytes(const hth_bench_device *f)
+uint64_t hth_bench_device_bytes(const hth_bench_device *device)
 {
-    return hth_bench_bytes(f->host);
+    return hth_bench_bytes(device->host);
 }
 
-static hth_err device_workspace(hth_bench_device *f, size_t bytes)
+static hth_err device_workspace(hth_bench_device *device, size_t bytes)
 {
-    if (f->workspace == NULL || f->workspace_bytes < bytes) {
-        device_give(f, f->workspace);
-        f->workspace = device_take(f, bytes);
-        f->workspace_bytes = f->workspace == NULL ? 0 : bytes;
+    if (device->workspace == NULL || device->workspace_bytes < bytes) {
+        device_give(device, device->workspace);
+        device->workspace = device_take(device, bytes);
+        device->workspace_bytes = device->workspace == NULL ? 0 : bytes;
     }
-    return f->workspace == NULL ? device_no_room(f) : HTH_OK;
+    return device->workspace == NULL ? device_no_room(device) : HTH_OK;
 }
 
-// The inputs as `k` wants them: its own forms of constants are copied, too.
-static hth_err device_load(hth_bench_device *f, const hth_kernel *k)
+// The inputs as `kernel` wants them: its own forms of constants are copied, too.
+static hth_err device_load(hth_bench_device *device, const hth_kernel *kernel)
 {
-    hth_err err = device_workspace(f, k->workspace_bytes);
-    HTH_TRY(err == HTH_OK ? hth_bench_forms(f->host, k) : err);
-    for (int i = 0; i < f->host->node->n_inputs; i++) {
-        f->in[i] = device_of(f, f->host->in[i].placed);
+    hth_err err = device_workspace(device, kernel->workspace_bytes);
+    HTH_TRY(err == HTH_OK ? hth_bench_forms(device->host, kernel) : err);
+    for (int i = 0; i < device->host->node->n_inputs; i++) {
+        device->in[i] = device_of(device, device->host->in[i].placed);
     }
-    for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
-        const hth_packing *p = &k->packings[i];
+    for (int i = 0; i < kernel->n_packings && err == HTH_OK; i++) {
+        const hth_packing *p = &kernel->packings[i];
         if (p->pack != NULL) {
-            void *to = f->packed[p->input] = device_take(f, p->bytes);
-            err = to == NULL
-                      ? device_no_room(f)
-                      : hth_device_put(f->host->device, to, f->host->args_in[p->input], p->bytes);
-            f->in[p->input] = to;
+            void *to = device->packed[p->input] = device_take(device, p->bytes);
+            err = to == NULL ? device_no_room(device)
+                             : hth_device_put(device->host->device, to,
+                                              device->host->args_in[p->input], p->bytes);
+            device->in[p->input] = to;
         }
     }
-    f->kernel = k;
-    f->args = (hth_kernel_args){f->in, f->out, f->workspace};
+    device->kernel = kernel;
+    device->args = (hth_kernel_args){device->in, device->out, device->workspace};
     return err;
 }
 
-static void device_unload(hth_bench_device *f, const hth_kernel *k)
+static void device_unload(hth_bench_device *device, const hth_kernel *kernel)
 {
-    for (int i = 0; i < k->n_packings; i++) {
-        device_give(f, f->packed[k->packings[i].input]);
-        f->packed[k->packings[i].input] = NULL;
+    for (int i = 0; i < kernel->n_packings; i++) {
+        device_give(device, device->packed[kernel->packings[i].input]);
+        device->packed[kernel->packings[i].input] = NULL;
     }
-    hth_bench_unload(f->host, k);
+    hth_bench_unload(device->host, kernel);
 }
 
 static hth_err device_launched(void *arg)
@@ -171,104 +174,106 @@ static hth_err device_launched(void *arg)
 // The time of one of `runs` successive runs; 0: the events tell none. Reading an event that
 // is long after the device's last reference sets a new one, and two are only to be compared by the
 // same: so the later is read once before.
-static hth_err device_time(hth_bench_device *f, int runs, double *us)
+static hth_err device_time(hth_bench_device *device, int runs, double *us)
 {
-    HTH_TRY(hth_stream_record(f->stream, f->from));
+    HTH_TRY(hth_stream_record(device->stream, device->from));
     for (int i = 0; i < runs; i++) {
-        HTH_TRY(hth_stream_launch(f->stream, device_launched, f));
+        HTH_TRY(hth_stream_launch(device->stream, device_launched, device));
     }
-    HTH_TRY(hth_stream_record(f->stream, f->to));
-    HTH_TRY(hth_stream_sync(f->stream));
-    (void)hth_event_time_ns(f->to);
-    uint64_t from = hth_event_time_ns(f->from), to = hth_event_time_ns(f->to);
+    HTH_TRY(hth_stream_record(device->stream, device->to));
+    HTH_TRY(hth_stream_sync(device->stream));
+    (void)hth_event_time_ns(device->to);
+    uint64_t from = hth_event_time_ns(device->from), to = hth_event_time_ns(device->to);
     *us = from > 0 && to > from ? (double)(to - from) / 1e3 / runs : 0;
     return HTH_OK;
 }
 
-static hth_err device_runs(hth_bench_device *f, hth_samples *s)
+static hth_err device_runs(hth_bench_device *device, hth_samples *samples)
 {
     double us;
-    HTH_TRY(device_time(f, 1, &us)); // the warm-up says how many there may be
+    HTH_TRY(device_time(device, 1, &us)); // the warm-up says how many there may be
     int runs = us * DEVICE_RUNS > DEVICE_US ? 1 : DEVICE_RUNS;
     us = 0;
     for (int i = 0; i < DEVICE_TRIES && us <= 0; i++) {
-        HTH_TRY(device_time(f, runs, &us));
+        HTH_TRY(device_time(device, runs, &us));
     }
     if (us <= 0) {
         return hth_fail(HTH_EIO, "%s does not report times of node '%s'",
-                        f->host->device->props.name, f->host->node->name);
+                        device->host->device->props.name, device->host->node->name);
     }
-    hth_samples_add(s, us, true);
+    hth_samples_add(samples, us, true);
     return HTH_OK;
 }
 
-// Runs choice `c` of node n; *k is the kernel to close.
-static hth_err device_prepare(hth_bench_device *f, const hth_node *n, const hth_choice *c,
-                              hth_kernel **k)
+// Runs choice `choice` of node; *k is the kernel to close.
+static hth_err device_prepare(hth_bench_device *device, const hth_node *node,
+                              const hth_choice *choice, hth_kernel **k)
 {
-    HTH_TRY(hth_kernel_prepare(f->host->device, f->host->graph, n, c->name, k));
-    hth_err err = device_load(f, *k);
+    HTH_TRY(hth_kernel_prepare(device->host->device, device->host->graph, node, choice->name, k));
+    hth_err err = device_load(device, *k);
     if (err != HTH_OK) {
-        device_unload(f, *k);
+        device_unload(device, *k);
         hth_kernel_close(*k);
     }
     return err;
 }
 
-hth_err hth_bench_device_turn(hth_bench_device *f, hth_choice *c, hth_samples *s)
+hth_err hth_bench_device_turn(hth_bench_device *device, hth_choice *choice, hth_samples *samples)
 {
     hth_kernel *k;
-    HTH_TRY(device_prepare(f, f->host->node, c, &k));
-    (void)hth_bench_between(f->cache);
-    hth_err err = device_runs(f, s);
-    c->workspace_bytes = k->workspace_bytes;
-    device_unload(f, k);
+    HTH_TRY(device_prepare(device, device->host->node, choice, &k));
+    (void)hth_bench_between(device->cache);
+    hth_err err = device_runs(device, samples);
+    choice->workspace_bytes = k->workspace_bytes;
+    device_unload(device, k);
     hth_kernel_close(k);
-    (void)hth_bench_between(f->cache);
+    (void)hth_bench_between(device->cache);
     return err;
 }
 
 // The result, or of a large one its sampled points, to where it is compared.
-static hth_err device_fetch(hth_bench_device *f)
+static hth_err device_fetch(hth_bench_device *device)
 {
-    hth_bench *b = f->host;
+    hth_bench *b = device->host;
     const hth_value *y = &b->graph->values[b->node->outputs[0]];
     size_t bytes;
     size_t element = hth_dtype_bytes(y->dtype);
     HTH_TRY(hth_tensor_bytes(y->dtype, &y->shape, y->layout, &bytes));
     if (bytes <= DEVICE_WHOLE) {
-        return hth_device_get(b->device, b->out[0], f->out[0], bytes);
+        return hth_device_get(b->device, b->out[0], device->out[0], bytes);
     }
     for (int i = 0; i < b->n_points; i++) {
         size_t at = hth_bench_point(b, i) * element;
-        HTH_TRY(hth_device_get(b->device, (char *)b->out[0] + at, (char *)f->out[0] + at, element));
+        HTH_TRY(hth_device_get(b->device, (char *)b->out[0] + at, (char *)device->out[0] + at,
+                               element));
     }
     return HTH_OK;
 }
 
 // A choice that is fused with what follows may be none of the bare node: that is compared after a
 // ReLU, and else not measured.
-hth_err hth_bench_device_error(hth_bench_device *f, hth_choice *c)
+hth_err hth_bench_device_error(hth_bench_device *device, hth_choice *choice)
 {
     hth_kernel *k;
     double us;
-    if (!hth_bench_has_error(f->host)) {
+    if (!hth_bench_has_error(device->host)) {
         return HTH_OK;
     }
-    hth_node bare = hth_bench_bare(f->host);
-    hth_err err = device_prepare(f, &bare, c, &k);
-    bool fused = err == HTH_ENOTSUP && f->host->node->n_post > 0, relu = hth_bench_relu(f->host);
+    hth_node bare = hth_bench_bare(device->host);
+    hth_err err = device_prepare(device, &bare, choice, &k);
+    bool fused = err == HTH_ENOTSUP && device->host->node->n_post > 0,
+         relu = hth_bench_relu(device->host);
     if (fused && !relu) {
         return HTH_OK;
     }
-    HTH_TRY(fused ? device_prepare(f, f->host->node, c, &k) : err);
-    HTH_GOTO(hth_bench_samples(f->host, &bare), out);
-    HTH_GOTO(device_time(f, 1, &us), out);
-    HTH_GOTO(device_fetch(f), out);
-    hth_bench_compare(f->host, fused, c);
+    HTH_TRY(fused ? device_prepare(device, device->host->node, choice, &k) : err);
+    HTH_GOTO(hth_bench_samples(device->host, &bare), out);
+    HTH_GOTO(device_time(device, 1, &us), out);
+    HTH_GOTO(device_fetch(device), out);
+    hth_bench_compare(device->host, fused, choice);
 out:
-    device_unload(f, k);
+    device_unload(device, k);
     hth_kernel_close(k);
-    (void)hth_bench_between(f->cache);
+    (void)hth_bench_between(device->cache);
     return err;
 }

@@ -17,12 +17,12 @@
 #define SAMPLE_MACS 10000000 // of a filter's gradient, whose points are sums over all images
 #define SAMPLES_MIN 50
 
-static int64_t bench_points(const hth_bench *b, const hth_node *n)
+static int64_t bench_points(const hth_bench *bench, const hth_node *node)
 {
-    if (n->op != HTH_OP_CONV_GRAD_FILTER) {
+    if (node->op != HTH_OP_CONV_GRAD_FILTER) {
         return SAMPLES;
     }
-    const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
+    const hth_shape *dy = &bench->graph->values[node->inputs[1]].shape;
     int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
     return hth_clamp(points, SAMPLES_MIN, SAMPLES);
 }
@@ -53,64 +53,65 @@ static void sample_part(void *arg, int i, int n)
     }
 }
 
-hth_err hth_bench_samples(hth_bench *b, const hth_node *bare)
+hth_err hth_bench_samples(hth_bench *bench, const hth_node *bare)
 {
-    if (b->want != NULL) {
+    if (bench->want != NULL) {
         return HTH_OK;
     }
-    int64_t total = hth_shape_elements(&b->graph->values[bare->outputs[0]].shape);
-    int64_t points = bench_points(b, bare);
+    int64_t total = hth_shape_elements(&bench->graph->values[bare->outputs[0]].shape);
+    int64_t points = bench_points(bench, bare);
     uint64_t seed = 42;
-    b->n_points = (int)(total < points ? total : points);
-    b->index = hth_alloc((size_t)b->n_points * sizeof *b->index);
-    b->want = hth_alloc((size_t)b->n_points * sizeof *b->want);
-    if (b->index == NULL || b->want == NULL) {
+    bench->n_points = (int)(total < points ? total : points);
+    bench->index = hth_alloc((size_t)bench->n_points * sizeof *bench->index);
+    bench->want = hth_alloc((size_t)bench->n_points * sizeof *bench->want);
+    if (bench->index == NULL || bench->want == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bare->name);
     }
-    for (int i = 0; i < b->n_points; i++) {
-        b->index[i] = total <= points
-                          ? i
-                          : (int64_t)(hth_bench_next(&seed) << 16 ^ hth_bench_next(&seed)) % total;
+    for (int i = 0; i < bench->n_points; i++) {
+        bench->index[i] =
+            total <= points
+                ? i
+                : (int64_t)(hth_bench_next(&seed) << 16 ^ hth_bench_next(&seed)) % total;
     }
-    sample_job j = {b, bare, HTH_OK};
-    if (b->device->props.host_visible) { // else those are not the host's threads
-        hth_team_set(b->device->props.n_threads);
+    sample_job j = {bench, bare, HTH_OK};
+    if (bench->device->props.host_visible) { // else those are not the host's threads
+        hth_team_set(bench->device->props.n_threads);
     }
     hth_team_run(sample_part, &j);
     return atomic_load(&j.err);
 }
 
-size_t hth_bench_point(const hth_bench *b, int i)
+size_t hth_bench_point(const hth_bench *bench, int i)
 {
-    const hth_value *y = &b->graph->values[b->node->outputs[0]];
+    const hth_value *y = &bench->graph->values[bench->node->outputs[0]];
     size_t channels = (size_t)y->shape.dim[1], area = 1, step;
     for (int d = 2; d < y->shape.rank; d++) {
         area *= (size_t)y->shape.dim[d];
     }
-    size_t at = (size_t)b->index[i], row = at / area;
+    size_t at = (size_t)bench->index[i], row = at / area;
     size_t base = hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
     return base + at % area * step;
 }
 
-void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c)
+void hth_bench_compare(const hth_bench *bench, bool relu, hth_choice *choice)
 {
-    hth_dtype type = b->graph->values[b->node->outputs[0]].dtype;
+    hth_dtype type = bench->graph->values[bench->node->outputs[0]].dtype;
     double worst = 0, squares = 0, largest = 1e-30;
-    for (int i = 0; i < b->n_points; i++) {
-        double got = hth_sample_get(b->out[0], hth_bench_point(b, i), type);
-        double want = relu ? fmax(b->want[i], 0) : b->want[i];
+    for (int i = 0; i < bench->n_points; i++) {
+        double got = hth_sample_get(bench->out[0], hth_bench_point(bench, i), type);
+        double want = relu ? fmax(bench->want[i], 0) : bench->want[i];
         double diff = fabs(got - want);
         worst = diff <= worst ? worst : diff; // a NaN stays
         squares += diff * diff;
-        largest = fmax(largest, fabs(b->want[i]));
+        largest = fmax(largest, fabs(bench->want[i]));
     }
-    c->error = worst / largest;
-    c->rms = b->n_points > 0 ? sqrt(squares / b->n_points) / largest : 0;
+    choice->error = worst / largest;
+    choice->rms = bench->n_points > 0 ? sqrt(squares / bench->n_points) / largest : 0;
 }
 
-hth_node hth_bench_bare(const hth_bench *b)
+hth_node hth_bench_bare(const hth_bench *bench)
 {
-    hth_node bare = *b->node;
+    hth_node bare = *bench->node;
     for (int i = 0; i < bare.n_post; i++) {
         int operand = bare.post[i].input;
         bare.n_inputs = operand >= 0 && operand < bare.n_inputs ? operand : bare.n_inputs;
@@ -119,48 +120,48 @@ hth_node hth_bench_bare(const hth_bench *b)
     return bare;
 }
 
-bool hth_bench_relu(const hth_bench *b)
+bool hth_bench_relu(const hth_bench *bench)
 {
-    return b->node->n_post == 1 && b->node->post[0].op == HTH_OP_RELU;
+    return bench->node->n_post == 1 && bench->node->post[0].op == HTH_OP_RELU;
 }
 
-static bool bench_float(const hth_bench *b, int value)
+static bool bench_float(const hth_bench *bench, int value)
 {
-    hth_dtype type = value >= 0 ? b->graph->values[value].dtype : HTH_DT_F32;
+    hth_dtype type = value >= 0 ? bench->graph->values[value].dtype : HTH_DT_F32;
     return type == HTH_DT_F32 || type == HTH_DT_BF16;
 }
 
-bool hth_bench_has_error(const hth_bench *b)
+bool hth_bench_has_error(const hth_bench *bench)
 {
-    const hth_node *n = b->node;
-    bool all = hth_convsel_has_menu(n->op) && bench_float(b, n->outputs[0]);
+    const hth_node *n = bench->node;
+    bool all = hth_convsel_has_menu(n->op) && bench_float(bench, n->outputs[0]);
     for (int i = 0; i < n->n_inputs && i < 3 && all; i++) {
-        all = bench_float(b, n->inputs[i]);
+        all = bench_float(bench, n->inputs[i]);
     }
     return all;
 }
 
-hth_err hth_bench_error(hth_bench *b, hth_choice *c)
+hth_err hth_bench_error(hth_bench *bench, hth_choice *choice)
 {
     hth_kernel *k;
-    if (!hth_bench_has_error(b)) {
+    if (!hth_bench_has_error(bench)) {
         return HTH_OK;
     }
-    hth_node bare = hth_bench_bare(b);
-    HTH_TRY(hth_kernel_prepare(b->device, b->graph, &bare, c->name, &k));
-    hth_err err = hth_bench_load(b, k);
+    hth_node bare = hth_bench_bare(bench);
+    HTH_TRY(hth_kernel_prepare(bench->device, bench->graph, &bare, choice->name, &k));
+    hth_err err = hth_bench_load(bench, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, b->out, b->workspace};
-        (void)hth_bench_between(b->cache);
-        err = hth_bench_samples(b, &bare);
-        (void)hth_bench_between(b->cache);
+        hth_kernel_args a = {bench->args_in, bench->out, bench->workspace};
+        (void)hth_bench_between(bench->cache);
+        err = hth_bench_samples(bench, &bare);
+        (void)hth_bench_between(bench->cache);
         err = err != HTH_OK ? err : k->run(k, &a);
         if (err == HTH_OK) {
-            hth_bench_compare(b, false, c);
+            hth_bench_compare(bench, false, choice);
         }
-        hth_bench_unload(b, k);
+        hth_bench_unload(bench, k);
     }
     hth_kernel_close(k);
-    (void)hth_bench_between(b->cache);
+    (void)hth_bench_between(bench->cache);
     return err;
 }

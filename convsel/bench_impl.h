@@ -35,32 +35,32 @@ struct hth_bench {
 bool hth_bench_between(const hth_timing_cache *cache);
 // A generator for contents and for points.
 uint64_t hth_bench_next(uint64_t *seed);
-// hth_bench_load points the arguments at the inputs in the forms that `k` wants, and gives it a
-// workspace; hth_bench_unload frees the forms.
-hth_err hth_bench_load(hth_bench *b, const hth_kernel *k);
+// hth_bench_load points the arguments at the inputs in the forms that `kernel` wants, and gives it
+// a workspace; hth_bench_unload frees the forms.
+hth_err hth_bench_load(hth_bench *bench, const hth_kernel *kernel);
 // hth_bench_forms is the part of it that concerns inputs.
-hth_err hth_bench_forms(hth_bench *b, const hth_kernel *k);
-void hth_bench_unload(hth_bench *b, const hth_kernel *k);
+hth_err hth_bench_forms(hth_bench *bench, const hth_kernel *kernel);
+void hth_bench_unload(hth_bench *bench, const hth_kernel *kernel);
 
 // hth_bench_samples makes the points and their values, of `bare`: the node without post ops.
-// hth_bench_compare then fills c->error from the output as it lies in b->out[0], `relu`: after
+// hth_bench_compare then fills c->error from the output as it lies in bench->out[0], `relu`: after
 // one.
-hth_err hth_bench_samples(hth_bench *b, const hth_node *bare);
+hth_err hth_bench_samples(hth_bench *bench, const hth_node *bare);
 // hth_bench_point is where point i lies, in elements.
-size_t hth_bench_point(const hth_bench *b, int i);
-void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c);
+size_t hth_bench_point(const hth_bench *bench, int i);
+void hth_bench_compare(const hth_bench *bench, bool relu, hth_choice *choice);
 // hth_bench_bare is the node without its post ops, and without their operands.
-hth_node hth_bench_bare(const hth_bench *b);
+hth_node hth_bench_bare(const hth_bench *bench);
 // hth_bench_has_error says whether errors are measured of the node.
-bool hth_bench_has_error(const hth_bench *b);
+bool hth_bench_has_error(const hth_bench *bench);
 // hth_bench_relu says whether all that follows the node's operator is a ReLU.
-bool hth_bench_relu(const hth_bench *b);
+bool hth_bench_relu(const hth_bench *bench);
 // hth_sample_get is element i of a tensor of f32 or bf16.
 float hth_sample_get(const void *p, size_t i, hth_dtype type);
 
 // hth_bench_outputs fills `out` with where a kernel that runs in place (`inplace_input`) writes.
-void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out);
+void hth_bench_outputs(const hth_bench *bench, int inplace_input, void **out);
 // hth_bench_warm brings caches and inputs to the state in which the step would leave them.
-void hth_bench_warm(const hth_bench *b, void *const *out);
+void hth_bench_warm(const hth_bench *bench, void *const *out);
 
 #endif

@@ -38,47 +38,47 @@ static void warm_touch(void *at, size_t bytes, bool modify)
     hth_team_run(warm_part, &w);
 }
 
-static void warm_inputs(const hth_bench *b, int level)
+static void warm_inputs(const hth_bench *bench, int level)
 {
-    for (int i = 0; i < b->node->n_inputs; i++) {
+    for (int i = 0; i < bench->node->n_inputs; i++) {
         bool dies;
-        if (hth_cache_model_level(b->cache_state_text[1 + i], &dies) == level) {
-            warm_touch(b->args_in[i], b->in[i].bytes, false);
+        if (hth_cache_model_level(bench->cache_state_text[1 + i], &dies) == level) {
+            warm_touch(bench->args_in[i], bench->in[i].bytes, false);
         }
     }
 }
 
-static bool warm_same_bytes(const hth_bench *b, int input, int output)
+static bool warm_same_bytes(const hth_bench *bench, int input, int output)
 {
     size_t bytes;
-    const hth_value *v = &b->graph->values[b->node->outputs[output]];
+    const hth_value *v = &bench->graph->values[bench->node->outputs[output]];
     return hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes) == HTH_OK &&
-           bytes == b->in[input].bytes;
+           bytes == bench->in[input].bytes;
 }
 
-void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out)
+void hth_bench_outputs(const hth_bench *bench, int inplace_input, void **out)
 {
-    const hth_node *n = b->node;
-    for (int k = 0; b->cache_state_text != NULL && k < n->n_outputs; k++) {
-        char c = b->cache_state_text[1 + n->n_inputs + 1 + k];
+    const hth_node *n = bench->node;
+    for (int k = 0; bench->cache_state_text != NULL && k < n->n_outputs; k++) {
+        char c = bench->cache_state_text[1 + n->n_inputs + 1 + k];
         int place = c >= 'A' && c <= 'Z' ? c - 'A' : -1;
         bool dies = false;
         if (k == 0 && c == 'n' && inplace_input >= 0 && inplace_input < n->n_inputs) {
-            (void)hth_cache_model_level(b->cache_state_text[1 + inplace_input], &dies);
+            (void)hth_cache_model_level(bench->cache_state_text[1 + inplace_input], &dies);
             place = dies ? inplace_input : -1;
         }
-        if (place >= 0 && warm_same_bytes(b, place, k)) {
-            out[k] = b->in[place].placed;
+        if (place >= 0 && warm_same_bytes(bench, place, k)) {
+            out[k] = bench->in[place].placed;
         }
     }
 }
 
 // Inputs that a run in place has overwritten.
-static void warm_restore(const hth_bench *b, void *const *out)
+static void warm_restore(const hth_bench *bench, void *const *out)
 {
-    for (int k = 0; k < b->node->n_outputs; k++) {
-        for (int i = 0; out[k] != NULL && i < b->node->n_inputs; i++) {
-            const bench_input *in = &b->in[i];
+    for (int k = 0; k < bench->node->n_outputs; k++) {
+        for (int i = 0; out[k] != NULL && i < bench->node->n_inputs; i++) {
+            const bench_input *in = &bench->in[i];
             if (in->placed == out[k] && in->kept != NULL) {
                 memcpy(in->placed, in->kept, in->bytes);
             }
@@ -86,13 +86,14 @@ static void warm_restore(const hth_bench *b, void *const *out)
     }
 }
 
-void hth_bench_warm(const hth_bench *b, void *const *out)
+void hth_bench_warm(const hth_bench *bench, void *const *out)
 {
-    const hth_cache_model *h = b->cache_state;
-    warm_restore(b, out);
-    hth_team_set(b->device->props.n_threads);
-    warm_touch(b->scratch, b->scratch == NULL ? 0 : h->sweep_bytes, true);
-    warm_inputs(b, 1);
-    warm_touch((char *)b->scratch + h->sweep_bytes, b->scratch == NULL ? 0 : h->core_bytes, false);
-    warm_inputs(b, 0);
+    const hth_cache_model *h = bench->cache_state;
+    warm_restore(bench, out);
+    hth_team_set(bench->device->props.n_threads);
+    warm_touch(bench->scratch, bench->scratch == NULL ? 0 : h->sweep_bytes, true);
+    warm_inputs(bench, 1);
+    warm_touch((char *)bench->scratch + h->sweep_bytes, bench->scratch == NULL ? 0 : h->core_bytes,
+               false);
+    warm_inputs(bench, 0);
 }

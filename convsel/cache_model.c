@@ -28,70 +28,70 @@ typedef struct cache_state_walk {
     int *last;         // [n_values]: the last node that reads it
 } cache_state_walk;
 
-static uint64_t cache_state_bytes(const hth_graph *g, int v)
+static uint64_t cache_state_bytes(const hth_graph *graph, int v)
 {
     size_t bytes;
-    const hth_value *x = &g->values[v];
+    const hth_value *x = &graph->values[v];
     return hth_tensor_bytes(x->dtype, &x->shape, x->layout, &bytes) == HTH_OK ? bytes : 0;
 }
 
 // How far away the last use of v is, in the middle of a node that touches so many bytes.
-static int cache_state_age(const cache_state_walk *w, int v, uint64_t touches)
+static int cache_state_age(const cache_state_walk *walk, int v, uint64_t touches)
 {
-    if (w->touched[v] == 0) {
+    if (walk->touched[v] == 0) {
         return 2;
     }
-    uint64_t age = w->clock + touches / 2 - w->touched[v];
-    if (age < w->core) {
+    uint64_t age = walk->clock + touches / 2 - walk->touched[v];
+    if (age < walk->core) {
         return 0;
     }
-    return age < w->shared ? 1 : 2;
+    return age < walk->shared ? 1 : 2;
 }
 
-static bool cache_state_dies(const cache_state_walk *w, int v, int node)
+static bool cache_state_dies(const cache_state_walk *walk, int v, int node)
 {
-    const hth_value *x = &w->g->values[v];
-    return w->last[v] == node && x->constant == NULL && !x->is_input && !x->is_output;
+    const hth_value *x = &walk->g->values[v];
+    return walk->last[v] == node && x->constant == NULL && !x->is_input && !x->is_output;
 }
 
 // The input whose place output `v` takes, -1: none.
-static int cache_state_place(const cache_state_walk *w, const hth_node *n, int v)
+static int cache_state_place(const cache_state_walk *walk, const hth_node *node, int v)
 {
-    for (int i = 0; w->replaces != NULL && i < n->n_inputs && i < CACHE_STATE_REPLACED; i++) {
-        if (n->inputs[i] >= 0 && n->inputs[i] == w->replaces[v]) {
+    for (int i = 0; walk->replaces != NULL && i < node->n_inputs && i < CACHE_STATE_REPLACED; i++) {
+        if (node->inputs[i] >= 0 && node->inputs[i] == walk->replaces[v]) {
             return i;
         }
     }
     return -1;
 }
 
-static uint64_t cache_state_touches(const cache_state_walk *w, const hth_node *n)
+static uint64_t cache_state_touches(const cache_state_walk *walk, const hth_node *node)
 {
     uint64_t bytes = 0;
-    for (int k = 0; k < n->n_inputs; k++) {
-        bytes += n->inputs[k] < 0 ? 0 : cache_state_bytes(w->g, n->inputs[k]);
+    for (int k = 0; k < node->n_inputs; k++) {
+        bytes += node->inputs[k] < 0 ? 0 : cache_state_bytes(walk->g, node->inputs[k]);
     }
-    for (int k = 0; k < n->n_outputs; k++) {
-        int v = n->outputs[k];
-        bytes += v < 0 || cache_state_place(w, n, v) >= 0 ? 0 : cache_state_bytes(w->g, v);
+    for (int k = 0; k < node->n_outputs; k++) {
+        int v = node->outputs[k];
+        bytes += v < 0 || cache_state_place(walk, node, v) >= 0 ? 0 : cache_state_bytes(walk->g, v);
     }
     return bytes;
 }
 
 // Walks node i; with `text`, writes its description there.
-static void cache_state_node(cache_state_walk *w, int i, char *text)
+static void cache_state_node(cache_state_walk *walk, int i, char *text)
 {
-    const hth_node *n = &w->g->nodes[i];
+    const hth_node *n = &walk->g->nodes[i];
     char sink[2] = {0};
-    uint64_t fresh = 0, touches = cache_state_touches(w, n);
+    uint64_t fresh = 0, touches = cache_state_touches(walk, n);
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k];
         char *at = text == NULL ? sink : text + k;
         *at = '-';
         if (v >= 0) {
-            int age = cache_state_age(w, v, touches);
-            *at = (char)((cache_state_dies(w, v, i) ? 'a' : '0') + age);
-            fresh += age == 2 ? cache_state_bytes(w->g, v) : 0;
+            int age = cache_state_age(walk, v, touches);
+            *at = (char)((cache_state_dies(walk, v, i) ? 'a' : '0') + age);
+            fresh += age == 2 ? cache_state_bytes(walk->g, v) : 0;
         }
     }
     for (int k = 0; k < n->n_outputs; k++) {
@@ -99,31 +99,31 @@ static void cache_state_node(cache_state_walk *w, int i, char *text)
         char *at = text == NULL ? sink : text + n->n_inputs + 1 + k;
         *at = '-';
         if (v >= 0) {
-            int place = cache_state_place(w, n, v);
+            int place = cache_state_place(walk, n, v);
             *at = place < 0 ? 'n' : (char)('A' + place);
-            fresh += place < 0 ? cache_state_bytes(w->g, v) : 0;
+            fresh += place < 0 ? cache_state_bytes(walk->g, v) : 0;
         }
     }
-    w->clock += fresh;
+    walk->clock += fresh;
     for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
         int v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
         if (v >= 0) {
-            w->touched[v] = w->clock - touches / 2;
-            int old = k < n->n_inputs || w->replaces == NULL ? -1 : w->replaces[v];
+            walk->touched[v] = walk->clock - touches / 2;
+            int old = k < n->n_inputs || walk->replaces == NULL ? -1 : walk->replaces[v];
             if (old >= 0) {
-                w->touched[old] = w->touched[v];
+                walk->touched[old] = walk->touched[v];
             }
         }
     }
 }
 
-static hth_err cache_state_texts(cache_state_walk *w, hth_cache_model *out)
+static hth_err cache_state_texts(cache_state_walk *walk, hth_cache_model *out)
 {
     uint64_t begin = 0;
     for (int round = 0; round < 2; round++) {
-        begin = w->clock;
-        for (int i = 0; i < w->g->n_nodes; i++) {
-            const hth_node *n = &w->g->nodes[i];
+        begin = walk->clock;
+        for (int i = 0; i < walk->g->n_nodes; i++) {
+            const hth_node *n = &walk->g->nodes[i];
             char *text = NULL;
             if (round == 1) {
                 text = hth_calloc((size_t)(n->n_inputs + n->n_outputs) + 3, 1);
@@ -133,31 +133,31 @@ static hth_err cache_state_texts(cache_state_walk *w, hth_cache_model *out)
                 text[1 + n->n_inputs] = '>';
                 out->of[i] = text++;
             }
-            cache_state_node(w, i, text);
+            cache_state_node(walk, i, text);
         }
     }
     // Half as much again as the cache, so that little stays whatever it keeps.
-    uint64_t step = w->clock - begin, most = w->shared + w->shared / 2;
+    uint64_t step = walk->clock - begin, most = walk->shared + walk->shared / 2;
     out->sweep_bytes = step < most ? step : most;
     char letter = 'a';
     while (letter < 'a' + CACHE_STATE_LETTERS - 1 &&
            out->sweep_bytes >> CACHE_STATE_MIB >> (letter - 'a') > 0) {
         letter++;
     }
-    for (int i = 0; i < w->g->n_nodes; i++) {
+    for (int i = 0; i < walk->g->n_nodes; i++) {
         out->of[i][0] = letter;
     }
     return HTH_OK;
 }
 
-hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, const int *replaces,
-                             hth_cache_model *out)
+hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *graph,
+                             const int *replaces, hth_cache_model *out)
 {
-    size_t values = (size_t)g->n_values + 1;
-    *out = (hth_cache_model){.n_nodes = g->n_nodes,
+    size_t values = (size_t)graph->n_values + 1;
+    *out = (hth_cache_model){.n_nodes = graph->n_nodes,
                              .core_bytes = props->core_cache_bytes * (uint64_t)props->n_threads};
-    out->of = hth_calloc((size_t)g->n_nodes + 1, sizeof *out->of);
-    cache_state_walk w = {.g = g,
+    out->of = hth_calloc((size_t)graph->n_nodes + 1, sizeof *out->of);
+    cache_state_walk w = {.g = graph,
                           .replaces = replaces,
                           .core = out->core_bytes,
                           .shared = props->cache_bytes,
@@ -167,10 +167,10 @@ hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, 
     hth_err err = out->of == NULL || w.touched == NULL || w.last == NULL
                       ? hth_fail(HTH_ENOMEM, "no memory to describe a step")
                       : HTH_OK;
-    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
-        for (int k = 0; k < g->nodes[i].n_inputs; k++) {
-            if (g->nodes[i].inputs[k] >= 0) {
-                w.last[g->nodes[i].inputs[k]] = i;
+    for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
+        for (int k = 0; k < graph->nodes[i].n_inputs; k++) {
+            if (graph->nodes[i].inputs[k] >= 0) {
+                w.last[graph->nodes[i].inputs[k]] = i;
             }
         }
     }
@@ -182,18 +182,19 @@ hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, 
     return err;
 }
 
-void hth_cache_model_fini(hth_cache_model *h)
+void hth_cache_model_fini(hth_cache_model *model)
 {
-    for (int i = 0; h->of != NULL && i < h->n_nodes; i++) {
-        hth_free(h->of[i]);
+    for (int i = 0; model->of != NULL && i < model->n_nodes; i++) {
+        hth_free(model->of[i]);
     }
-    hth_free(h->of);
-    *h = (hth_cache_model){.n_nodes = 0};
+    hth_free(model->of);
+    *model = (hth_cache_model){.n_nodes = 0};
 }
 
-const char *hth_cache_model_text(const hth_cache_model *h, const hth_graph *g, const hth_node *n)
+const char *hth_cache_model_text(const hth_cache_model *model, const hth_graph *graph,
+                                 const hth_node *node)
 {
-    return h == NULL || h->of == NULL ? NULL : h->of[n - g->nodes];
+    return model == NULL || model->of == NULL ? NULL : model->of[node - graph->nodes];
 }
 
 int hth_cache_model_level(char c, bool *dies)

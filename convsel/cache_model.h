@@ -21,15 +21,16 @@ typedef struct hth_cache_model {
     uint64_t sweep_bytes; // to touch between two runs, so that the shared cache forgets them
 } hth_cache_model;
 
-// hth_cache_model_make describes the nodes of `g`, whose nodes run in order, again and again, in
-// memory that is not short, on a device with these caches. replaces[v] is the value whose memory
+// hth_cache_model_make describes the nodes of `graph`, whose nodes run in order, again and again,
+// in memory that is not short, on a device with these caches. replaces[v] is the value whose memory
 // value v takes, -1: none; NULL: none for all. A device without caches: every node's text is NULL,
 // that is, nothing is known. Free with hth_cache_model_fini, also after an error.
-hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *g, const int *replaces,
-                             hth_cache_model *out);
-void hth_cache_model_fini(hth_cache_model *h);
-// hth_cache_model_text is the text of node n of that graph, NULL where h is or nothing is known.
-const char *hth_cache_model_text(const hth_cache_model *h, const hth_graph *g, const hth_node *n);
+hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *graph,
+                             const int *replaces, hth_cache_model *out);
+void hth_cache_model_fini(hth_cache_model *model);
+// hth_cache_model_text is the text of node of that graph, NULL where model is or nothing is known.
+const char *hth_cache_model_text(const hth_cache_model *model, const hth_graph *graph,
+                                 const hth_node *node);
 // hth_cache_model_level is 0, 1 or 2 for the input that `c` describes, -1 if absent; *dies: not
 // needed afterwards.
 int hth_cache_model_level(char c, bool *dies);

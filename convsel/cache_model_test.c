@@ -31,9 +31,9 @@ static hth_cache_model chain(fixture *f, int n, int64_t mib, const int *replaces
     return h;
 }
 
-static const char *text(const hth_cache_model *h, const fixture *f, int node)
+static const char *text(const hth_cache_model *model, const fixture *f, int node)
 {
-    return hth_cache_model_text(h, f->graph, &f->graph->nodes[node]);
+    return hth_cache_model_text(model, f->graph, &f->graph->nodes[node]);
 }
 
 static void ages(void **state)

@@ -39,14 +39,14 @@ static void __attribute__((format(printf, 2, 3))) text_add(text *t, const char *
     t->n = t->n < sizeof t->at ? t->n : sizeof t->at - 1;
 }
 
-static void key_values(text *t, const hth_graph *g, const int *values, int n)
+static void key_values(text *t, const hth_graph *graph, const int *values, int n)
 {
     for (int i = 0; i < n; i++) {
         if (values[i] < 0) {
             text_add(t, " -");
             continue;
         }
-        const hth_value *v = &g->values[values[i]];
+        const hth_value *v = &graph->values[values[i]];
         char shape[128];
         text_add(t, " %s%s%s%s", hth_dtype_name(v->dtype),
                  hth_shape_str(&v->shape, shape, sizeof shape),
@@ -55,21 +55,21 @@ static void key_values(text *t, const hth_graph *g, const int *values, int n)
     }
 }
 
-static void key_attr(text *t, const hth_attr *a)
+static void key_attr(text *t, const hth_attr *attr)
 {
-    text_add(t, " %s=", a->name);
-    for (int i = 0; a->type == HTH_ATTR_INTS && i < a->n; i++) {
-        text_add(t, "%" PRId64 ",", a->u.ints[i]);
+    text_add(t, " %s=", attr->name);
+    for (int i = 0; attr->type == HTH_ATTR_INTS && i < attr->n; i++) {
+        text_add(t, "%" PRId64 ",", attr->u.ints[i]);
     }
-    for (int i = 0; a->type == HTH_ATTR_FLOATS && i < a->n; i++) {
-        text_add(t, "%a,", (double)a->u.floats[i]);
+    for (int i = 0; attr->type == HTH_ATTR_FLOATS && i < attr->n; i++) {
+        text_add(t, "%a,", (double)attr->u.floats[i]);
     }
-    if (a->type == HTH_ATTR_INT) {
-        text_add(t, "%" PRId64, a->u.i);
-    } else if (a->type == HTH_ATTR_FLOAT) {
-        text_add(t, "%a", (double)a->u.f);
-    } else if (a->type == HTH_ATTR_STRING) {
-        text_add(t, "%s", a->u.s);
+    if (attr->type == HTH_ATTR_INT) {
+        text_add(t, "%" PRId64, attr->u.i);
+    } else if (attr->type == HTH_ATTR_FLOAT) {
+        text_add(t, "%a", (double)attr->u.f);
+    } else if (attr->type == HTH_ATTR_STRING) {
+        text_add(t, "%s", attr->u.s);
     }
 }
 
@@ -90,46 +90,46 @@ static void key_fit(const text *t, char *out, size_t cap)
     snprintf(out + keep, cap - keep, "%s", hex);
 }
 
-static void key_node(text *t, const hth_graph *g, const hth_node *n)
+static void key_node(text *t, const hth_graph *graph, const hth_node *node)
 {
-    text_add(t, "%s", hth_op_name(n->op));
-    if (g->precision != HTH_PRECISION_FP32) {
-        text_add(t, "@%s", hth_precision_name(g->precision));
+    text_add(t, "%s", hth_op_name(node->op));
+    if (graph->precision != HTH_PRECISION_FP32) {
+        text_add(t, "@%s", hth_precision_name(graph->precision));
     }
-    key_values(t, g, n->inputs, n->n_inputs);
+    key_values(t, graph, node->inputs, node->n_inputs);
     text_add(t, " ->");
-    key_values(t, g, n->outputs, n->n_outputs);
-    for (int i = 0; i < n->n_attrs; i++) {
-        key_attr(t, &n->attrs[i]);
+    key_values(t, graph, node->outputs, node->n_outputs);
+    for (int i = 0; i < node->n_attrs; i++) {
+        key_attr(t, &node->attrs[i]);
     }
-    for (int i = 0; i < n->n_post; i++) {
-        const hth_post_op *p = &n->post[i];
+    for (int i = 0; i < node->n_post; i++) {
+        const hth_post_op *p = &node->post[i];
         bool again =
             false; // an operand that the node also reads elsewhere cannot share the output's buffer
-        for (int k = 0; k < n->n_inputs; k++) {
-            again =
-                again || (p->input >= 0 && k != p->input && n->inputs[k] == n->inputs[p->input]);
+        for (int k = 0; k < node->n_inputs; k++) {
+            again = again ||
+                    (p->input >= 0 && k != p->input && node->inputs[k] == node->inputs[p->input]);
         }
         text_add(t, " +%s(%d%s,%a,%a)", hth_op_name(p->op), p->input, again ? "again" : "",
                  (double)p->alpha, (double)p->beta);
     }
 }
 
-void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap)
+void hth_convsel_describe(const hth_graph *graph, const hth_node *node, char *out, size_t cap)
 {
     text t = {.n = 0};
-    key_node(&t, g, n);
+    key_node(&t, graph, node);
     key_fit(&t, out, cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY);
 }
 
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n,
+void hth_convsel_key(hth_device *device, const hth_graph *graph, const hth_node *node,
                      const hth_cache_model *cache_state, char *out, size_t cap)
 {
-    const char *caches = hth_cache_model_text(cache_state, g, n);
+    const char *caches = hth_cache_model_text(cache_state, graph, node);
     text t = {.n = 0};
     text_add(&t, "convsel4 ");
-    key_node(&t, g, n);
-    text_add(&t, " | %s%s%s", d->props.fingerprint, caches == NULL ? "" : "; ",
+    key_node(&t, graph, node);
+    text_add(&t, " | %s%s%s", device->props.fingerprint, caches == NULL ? "" : "; ",
              caches == NULL ? "" : caches);
     key_fit(&t, out,
             cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is
@@ -141,10 +141,10 @@ bool hth_convsel_has_menu(hth_op op)
            op == HTH_OP_CONV_GRAD_FILTER;
 }
 
-bool hth_convsel_lists(const hth_device *d, hth_op op)
+bool hth_convsel_lists(const hth_device *device, hth_op op)
 {
     return hth_convsel_has_menu(op) ||
-           (d->kernels != NULL && (op == HTH_OP_MAT_MUL || op == HTH_OP_GEMM));
+           (device->kernels != NULL && (op == HTH_OP_MAT_MUL || op == HTH_OP_GEMM));
 }
 
 const char *hth_convsel_direction(hth_op op)
@@ -160,12 +160,12 @@ const char *hth_convsel_direction(hth_op op)
 // half of that. So a product is off by 2^-9. bf16 keeps 7, rounded: 2^-8 of a factor, 2^-7 of a
 // product, 2^-8 more of a result that is bf16, together less than 2^-6. Twice that is left for
 // sums, whose terms may be larger than what they add up to. A wrong result is off by about 1.
-double hth_convsel_tolerance(const hth_graph *g, double setting)
+double hth_convsel_tolerance(const hth_graph *graph, double setting)
 {
     double rounding = 0;
-    if (g->precision == HTH_PRECISION_TF32) {
+    if (graph->precision == HTH_PRECISION_TF32) {
         rounding = 0x1p-8;
-    } else if (g->precision == HTH_PRECISION_BF16) {
+    } else if (graph->precision == HTH_PRECISION_BF16) {
         rounding = 0x1p-5;
     }
     return setting > rounding ? setting : rounding;
@@ -263,39 +263,40 @@ int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice
 #define AGAIN_US   1e5  // a measurement that took longer is not repeated at once
 
 // Whether nodes run elsewhere and are timed by the device's own clock.
-static bool convsel_device(const hth_device *d)
+static bool convsel_device(const hth_device *device)
 {
-    return !d->props.host_visible && d->kernels != NULL;
+    return !device->props.host_visible && device->kernels != NULL;
 }
 
 // Floating point operations of a convolution in whatever direction, 0: another operator. Each
 // element of the tensor with the filter's outer channels takes a multiplication and an addition for
 // each element of one filter.
-static double convsel_flops(const hth_graph *g, const hth_node *n)
+static double convsel_flops(const hth_graph *graph, const hth_node *node)
 {
-    int side = n->op == HTH_OP_CONV ? n->outputs[0] : n->inputs[0], filter = n->inputs[1];
-    if (n->op == HTH_OP_CONV_GRAD_FILTER) {
-        side = n->inputs[1];
-        filter = n->outputs[0];
+    int side = node->op == HTH_OP_CONV ? node->outputs[0] : node->inputs[0],
+        filter = node->inputs[1];
+    if (node->op == HTH_OP_CONV_GRAD_FILTER) {
+        side = node->inputs[1];
+        filter = node->outputs[0];
     }
-    const hth_shape *w = &g->values[filter].shape;
+    const hth_shape *w = &graph->values[filter].shape;
     if (w->rank < 1 || w->dim[0] < 1) {
         return 0;
     }
-    return 2 * (double)hth_shape_elements(&g->values[side].shape) * (double)hth_shape_elements(w) /
-           (double)w->dim[0];
+    return 2 * (double)hth_shape_elements(&graph->values[side].shape) *
+           (double)hth_shape_elements(w) / (double)w->dim[0];
 }
 
 // Whether the times cannot be: of several algorithms the same, or less than the arithmetic takes.
-static bool convsel_implausible(const hth_device *d, const hth_graph *g, const hth_node *n,
-                                const hth_choice *list, int count)
+static bool convsel_implausible(const hth_device *device, const hth_graph *graph,
+                                const hth_node *node, const hth_choice *list, int count)
 {
     double least = 0;
     int same = 1; // the list is sorted by time
-    if (!convsel_device(d) && hth_convsel_has_menu(n->op)) {
-        double rate = FLOPS_US * (d->props.n_threads > 0 ? d->props.n_threads : 1);
-        least = convsel_flops(g, n) / rate;
-        least /= g->precision == HTH_PRECISION_FP32 ? 1 : FLOPS_HALF;
+    if (!convsel_device(device) && hth_convsel_has_menu(node->op)) {
+        double rate = FLOPS_US * (device->props.n_threads > 0 ? device->props.n_threads : 1);
+        least = convsel_flops(graph, node) / rate;
+        least /= graph->precision == HTH_PRECISION_FP32 ? 1 : FLOPS_HALF;
     }
     for (int i = 0; i < count; i++) {
         same = i > 0 && list[i].time_us == list[i - 1].time_us ? same + 1 : 1;
@@ -315,52 +316,52 @@ static bool convsel_any_disturbed(const hth_choice *list, int count)
     return any;
 }
 
-bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+bool hth_convsel_known(hth_device *device, const hth_graph *graph, const hth_node *node,
                        const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     return hth_convsel_alone(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
-static hth_err convsel_turn(void *ctx, hth_choice *c, hth_samples *s)
+static hth_err convsel_turn(void *ctx, hth_choice *choice, hth_samples *samples)
 {
-    return hth_bench_turn(ctx, c, s);
+    return hth_bench_turn(ctx, choice, samples);
 }
 
-static hth_err convsel_check(void *ctx, hth_choice *c)
+static hth_err convsel_check(void *ctx, hth_choice *choice)
 {
-    return hth_bench_error(ctx, c);
+    return hth_bench_error(ctx, choice);
 }
 
-static hth_err convsel_device_turn(void *ctx, hth_choice *c, hth_samples *s)
+static hth_err convsel_device_turn(void *ctx, hth_choice *choice, hth_samples *samples)
 {
-    return hth_bench_device_turn(ctx, c, s);
+    return hth_bench_device_turn(ctx, choice, samples);
 }
 
-static hth_err convsel_device_check(void *ctx, hth_choice *c)
+static hth_err convsel_device_check(void *ctx, hth_choice *choice)
 {
-    return hth_bench_device_error(ctx, c);
+    return hth_bench_device_error(ctx, choice);
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 // *whole: none was for want of memory, so that the result holds for other processes, too.
-static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
+static hth_err convsel_run(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_timing_cache *cache, const hth_cache_model *cache_state,
                            hth_choice *list, int *count, bool *whole)
 {
     hth_bench *b = NULL;
     hth_bench_device *f = NULL;
-    bool far = convsel_device(d);
-    HTH_TRY(far ? hth_bench_device_open(d, g, n, cache, &f)
-                : hth_bench_open(d, g, n, cache, cache_state, &b));
+    bool far = convsel_device(device);
+    HTH_TRY(far ? hth_bench_device_open(device, graph, node, cache, &f)
+                : hth_bench_open(device, graph, node, cache, cache_state, &b));
     hth_racer r = {.turn = far ? convsel_device_turn : convsel_turn,
                    .check = far ? convsel_device_check : convsel_check,
                    .ctx = far ? (void *)f : (void *)b,
-                   .tolerance = hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE),
+                   .tolerance = hth_convsel_tolerance(graph, HTH_CONVSEL_TOLERANCE),
                    .slack_bytes = (far ? hth_bench_device_bytes(f) : hth_bench_bytes(b)) / SLACK,
-                   .step = hth_cache_model_text(cache_state, g, n) != NULL};
+                   .step = hth_cache_model_text(cache_state, graph, node) != NULL};
     hth_err err = hth_race(&r, list, count, whole);
     hth_bench_device_close(f);
     hth_bench_close(b);
@@ -368,20 +369,20 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 }
 
 // Measures what is listed, and marks all of it when something disturbed that.
-static hth_err convsel_take(hth_device *d, const hth_graph *g, const hth_node *n,
+static hth_err convsel_take(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_timing_cache *cache, const hth_cache_model *cache_state,
                             hth_choice *list, int cap, int *count, bool *whole, double *took_us)
 {
-    HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
+    HTH_TRY(hth_kernel_algorithms(device, graph, node, list, cap, count));
     uint64_t delay_ns = hth_thread_delay_ns(), start_ns = hth_now_ns();
-    HTH_TRY(convsel_run(d, g, n, cache, cache_state, list, count, whole));
+    HTH_TRY(convsel_run(device, graph, node, cache, cache_state, list, count, whole));
     *took_us = (double)(hth_now_ns() - start_ns) / 1e3;
     uint64_t now_ns = hth_thread_delay_ns();
     double waited_us = now_ns > delay_ns ? (double)(now_ns - delay_ns) / 1e3 : 0;
     qsort(list, (size_t)*count, sizeof *list, choice_order);
-    bool disturbed = (!convsel_device(d) && waited_us > DELAY * *took_us) ||
+    bool disturbed = (!convsel_device(device) && waited_us > DELAY * *took_us) ||
                      convsel_any_disturbed(list, *count) ||
-                     convsel_implausible(d, g, n, list, *count);
+                     convsel_implausible(device, graph, node, list, *count);
     for (int i = 0; i < *count; i++) {
         list[i].disturbed = disturbed;
     }
@@ -416,8 +417,9 @@ static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_
     return err;
 }
 
-// Measures n, and takes into account what was known of it: `old`, taken `tries` times, disturbed.
-static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *n,
+// Measures node, and takes into account what was known of it: `old`, taken `tries` times,
+// disturbed.
+static hth_err convsel_fresh(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const hth_cache_model *cache_state, const hth_timing_cache *cache,
                              const hth_choice *old, int n_old, int tries, hth_choice *list, int cap,
                              int *count)
@@ -425,35 +427,38 @@ static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *
     char key[HTH_CONVSEL_KEY];
     bool whole;
     double took_us;
-    HTH_TRY(convsel_take(d, g, n, cache, cache_state, list, cap, count, &whole, &took_us));
+    HTH_TRY(
+        convsel_take(device, graph, node, cache, cache_state, list, cap, count, &whole, &took_us));
     bool disturbed = convsel_any_disturbed(list, *count);
-    if (disturbed && n_old > 0 && !convsel_implausible(d, g, n, old, n_old)) {
+    if (disturbed && n_old > 0 && !convsel_implausible(device, graph, node, old, n_old)) {
         convsel_merge(list, *count, old, n_old);
     }
-    bool step = hth_cache_model_text(cache_state, g, n) != NULL;
+    bool step = hth_cache_model_text(cache_state, graph, node) != NULL;
     if (disturbed && step && tries == 0 && took_us < AGAIN_US) {
         hth_choice first[HTH_MAX_CHOICES];
         int n_first = *count;
         memcpy(first, list, (size_t)n_first * sizeof *list);
-        return convsel_fresh(d, g, n, cache_state, cache, first, n_first, 1, list, cap, count);
+        return convsel_fresh(device, graph, node, cache_state, cache, first, n_first, 1, list, cap,
+                             count);
     }
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     if (cache != NULL && whole) { // where it takes nothing (a full disk): measured again next time
         (void)convsel_keep(cache, key, list, *count, disturbed ? tries + 1 : 0);
     }
     return HTH_OK;
 }
 
-hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_convsel_measure(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count)
 {
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     *count = hth_convsel_alone(cache, key, list, cap);
     if (*count == 0) {
-        HTH_TRY(convsel_fresh(d, g, n, cache_state, cache, NULL, 0, 0, list, cap, count));
-    } else if (convsel_implausible(d, g, n, list, *count)) {
+        HTH_TRY(
+            convsel_fresh(device, graph, node, cache_state, cache, NULL, 0, 0, list, cap, count));
+    } else if (convsel_implausible(device, graph, node, list, *count)) {
         for (int i = 0; i < *count; i++) {
             list[i].disturbed = true;
         }
@@ -462,32 +467,32 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
         hth_in_step_times_apply(cache, key, list, *count);
         qsort(list, (size_t)*count, sizeof *list, choice_order);
     }
-    hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
+    hth_convsel_front(list, *count, hth_convsel_tolerance(graph, HTH_CONVSEL_TOLERANCE));
     return HTH_OK;
 }
 
-bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
+bool hth_convsel_disturbed(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
     int tries;
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     int count = convsel_recall(cache, key, list, HTH_MAX_CHOICES, &tries);
     return count > 0 && tries < HTH_CONVSEL_TRIES &&
-           (tries > 0 || convsel_implausible(d, g, n, list, count));
+           (tries > 0 || convsel_implausible(device, graph, node, list, count));
 }
 
-hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_convsel_again(hth_device *device, const hth_graph *graph, const hth_node *node,
                           const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice old[HTH_MAX_CHOICES], list[HTH_MAX_CHOICES];
     int tries, count;
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     int n_old = convsel_recall(cache, key, old, HTH_MAX_CHOICES, &tries);
     int before = tries > 0 ? tries : 1;
-    hth_err err = convsel_fresh(d, g, n, cache_state, cache, old, n_old, before, list,
+    hth_err err = convsel_fresh(device, graph, node, cache_state, cache, old, n_old, before, list,
                                 HTH_MAX_CHOICES, &count);
     (void)convsel_recall(cache, key, list, HTH_MAX_CHOICES, &count);
     if (n_old > 0 && count == tries && (err != HTH_OK || tries > 0)) { // nothing was kept
@@ -496,11 +501,11 @@ hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
     return err;
 }
 
-hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_convsel_forget(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(d, g, n, cache_state, key, sizeof key);
+    hth_convsel_key(device, graph, node, cache_state, key, sizeof key);
     HTH_TRY(cache->put(cache->ctx, key, HTH_CONVSEL_NOTHING));
     return hth_in_step_times_forget(cache, key);
 }

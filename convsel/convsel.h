@@ -35,28 +35,28 @@ typedef struct hth_timing_cache {
 // How often a node is measured, all in all, before a disturbed measurement is left as it is.
 #define HTH_CONVSEL_TRIES 4
 
-// hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
-// runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
-// random data (the reference at reduced batch when it would take long), marks the front, and
-// remembers the result in `cache` (NULL: nowhere). Fastest first. Of a step's nodes the times are
-// corrected by what steps took (in_step_times.h). A measurement that was disturbed is marked, in
-// the list and in the cache, and holds until it is taken again; one of a step's node, whose
-// algorithms decide of a job's bits and so do not change later, is repeated once at once. `heat`
-// describes how the step that n belongs to uses the caches; NULL: time is that of n run again and
-// again. Runs on the device's owner thread. HTH_ENOMEM: no room for its buffers.
-hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
+// hth_convsel_measure lists the alternatives of node `node`, times each on device `device` (median
+// of >= 5 runs after a warm-up, fewer for runs over 20 ms), measures its error against the
+// reference on random data (the reference at reduced batch when it would take long), marks the
+// front, and remembers the result in `cache` (NULL: nowhere). Fastest first. Of a step's nodes the
+// times are corrected by what steps took (in_step_times.h). A measurement that was disturbed is
+// marked, in the list and in the cache, and holds until it is taken again; one of a step's node,
+// whose algorithms decide of a job's bits and so do not change later, is repeated once at once.
+// `heat` describes how the step that node belongs to uses the caches; NULL: time is that of node
+// run again and again. Runs on the device's owner thread. HTH_ENOMEM: no room for its buffers.
+hth_err hth_convsel_measure(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count);
-// hth_convsel_disturbed says whether node n's measurement in `cache` was disturbed, or is not
+// hth_convsel_disturbed says whether node's measurement in `cache` was disturbed, or is not
 // plausible (three algorithms with one time, or less than the arithmetic can take), and may be
 // taken again: HTH_CONVSEL_TRIES are not used up. hth_convsel_again takes it again: what is not
 // disturbed replaces it, else each choice keeps the lesser of its times. hth_convsel_forget drops
-// all timings of n, also those that were taken within training steps.
-bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
+// all timings of node, also those that were taken within training steps.
+bool hth_convsel_disturbed(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_cache_model *cache_state, const hth_timing_cache *cache);
-hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_convsel_again(hth_device *device, const hth_graph *graph, const hth_node *node,
                           const hth_cache_model *cache_state, const hth_timing_cache *cache);
-hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_convsel_forget(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_cache_model *cache_state, const hth_timing_cache *cache);
 // hth_convsel_alone is what `cache` (NULL: nothing) has under a key, measured alone and not
 // corrected, fastest first; returns how many choices, 0: not measured.
@@ -65,20 +65,20 @@ int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice
 // hth_convsel_direction names what such a node computes: "fwd", "bwd_data", "bwd_filter".
 bool hth_convsel_has_menu(hth_op op);
 // hth_convsel_lists says whether it has on this device: with kernels of its own, products, too.
-bool hth_convsel_lists(const hth_device *d, hth_op op);
+bool hth_convsel_lists(const hth_device *device, hth_op op);
 const char *hth_convsel_direction(hth_op op);
-// hth_convsel_known says whether `cache` has node n's measurement.
-bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+// hth_convsel_known says whether `cache` has node's measurement.
+bool hth_convsel_known(hth_device *device, const hth_graph *graph, const hth_node *node,
                        const hth_cache_model *cache_state, const hth_timing_cache *cache);
 // hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op,
 // shapes, attributes, post ops, layouts), and the step's caches.
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n,
+void hth_convsel_key(hth_device *device, const hth_graph *graph, const hth_node *node,
                      const hth_cache_model *cache_state, char *out, size_t cap);
 // hth_convsel_describe writes the descriptor alone, the same on every device.
-void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap);
+void hth_convsel_describe(const hth_graph *graph, const hth_node *node, char *out, size_t cap);
 // hth_convsel_tolerance is the largest error that a choice of this graph may have: `setting`, or
 // what a graph's precision makes of a right result, where that is more.
-double hth_convsel_tolerance(const hth_graph *g, double setting);
+double hth_convsel_tolerance(const hth_graph *graph, double setting);
 // hth_convsel_front marks, in a list sorted by time, the choices that no other beats in time,
 // workspace and (an eighth of them at least) resident bytes among those with error <= tolerance.
 void hth_convsel_front(hth_choice *list, int n, double tolerance);

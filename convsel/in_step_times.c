@@ -60,36 +60,36 @@ hth_err hth_in_step_times_forget(const hth_timing_cache *cache, const char *key)
 }
 
 // A value that is not as table_put makes it is as good as none.
-static void table_get(const hth_timing_cache *cache, const char *key, in_step_table *t)
+static void table_get(const hth_timing_cache *cache, const char *key, in_step_table *table)
 {
     char value[IN_STEP_VALUE], at[HTH_CONVSEL_KEY];
     const char *in = value;
-    t->n = 0;
+    table->n = 0;
     in_step_key(key, at);
     if (cache == NULL || cache->get(cache->ctx, at, value, sizeof value) != HTH_OK) {
         return;
     }
-    while (*in != '\0' && t->n < HTH_MAX_CHOICES) {
-        in_step_line *l = &t->line[t->n];
+    while (*in != '\0' && table->n < HTH_MAX_CHOICES) {
+        in_step_line *l = &table->line[table->n];
         int used = 0;
         if (sscanf(in, "%47s %lf %d\n%n", l->name, &l->us, &l->n, &used) != 3 || used == 0 ||
             !(l->us > 0) || l->n < 1) {
-            t->n = 0;
+            table->n = 0;
             return;
         }
         in += used;
-        t->n++;
+        table->n++;
     }
 }
 
 // What the cache does not take is learnt again by a later step.
-static void table_put(const hth_timing_cache *cache, const char *key, const in_step_table *t)
+static void table_put(const hth_timing_cache *cache, const char *key, const in_step_table *table)
 {
     char value[IN_STEP_VALUE], at[HTH_CONVSEL_KEY];
     size_t used = 0;
     in_step_key(key, at);
-    for (int i = 0; i < t->n; i++) {
-        const in_step_line *l = &t->line[i];
+    for (int i = 0; i < table->n; i++) {
+        const in_step_line *l = &table->line[i];
         int n = snprintf(value + used, sizeof value - used, "%s %.3f %d\n", l->name, l->us, l->n);
         if (n < 0 || used + (size_t)n >= sizeof value) {
             break;
@@ -100,11 +100,11 @@ static void table_put(const hth_timing_cache *cache, const char *key, const in_s
     (void)cache->put(cache->ctx, at, value);
 }
 
-static in_step_line *table_find(in_step_table *t, const char *name)
+static in_step_line *table_find(in_step_table *table, const char *name)
 {
-    for (int i = 0; i < t->n; i++) {
-        if (strcmp(t->line[i].name, name) == 0) {
-            return &t->line[i];
+    for (int i = 0; i < table->n; i++) {
+        if (strcmp(table->line[i].name, name) == 0) {
+            return &table->line[i];
         }
     }
     return NULL;
@@ -144,11 +144,11 @@ static int row_order(const void *a, const void *b)
     return by_key != 0 ? by_key : strcmp(x->name, y->name);
 }
 
-static bool table_see(in_step_table *t, const hth_choice *alone, double us)
+static bool table_see(in_step_table *table, const hth_choice *alone, double us)
 {
-    in_step_line *l = table_find(t, alone->name);
-    if (l == NULL && t->n < HTH_MAX_CHOICES) {
-        l = &t->line[t->n++];
+    in_step_line *l = table_find(table, alone->name);
+    if (l == NULL && table->n < HTH_MAX_CHOICES) {
+        l = &table->line[table->n++];
         *l = (in_step_line){.us = clamp(us, alone->time_us, IN_STEP_ALONE), .n = 1};
         memcpy(l->name, alone->name, sizeof l->name);
         return true;
@@ -187,17 +187,18 @@ static void in_step_update(const hth_timing_cache *cache, const in_step_row *row
     }
 }
 
-hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g,
+hth_err hth_in_step_times_learn(hth_device *device, const hth_graph *graph,
                                 const hth_cache_model *cache_state, const hth_timing_cache *cache,
                                 const hth_in_step_times *seen)
 {
-    in_step_row *rows = hth_calloc((size_t)g->n_nodes + 1, sizeof *rows);
+    in_step_row *rows = hth_calloc((size_t)graph->n_nodes + 1, sizeof *rows);
     hth_err err =
         rows == NULL ? hth_fail(HTH_ENOMEM, "no memory for the measured times of nodes") : HTH_OK;
     int n = 0;
-    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
+    for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
         if (seen[i].name != NULL && seen[i].time_us > 0) {
-            hth_convsel_key(d, g, &g->nodes[i], cache_state, rows[n].key, sizeof rows[n].key);
+            hth_convsel_key(device, graph, &graph->nodes[i], cache_state, rows[n].key,
+                            sizeof rows[n].key);
             rows[n].name = seen[i].name;
             rows[n++].us = seen[i].time_us;
         }

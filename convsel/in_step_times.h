@@ -12,11 +12,12 @@ typedef struct hth_in_step_times {
     double time_us;
 } hth_in_step_times;
 
-// hth_in_step_times_learn puts what the nodes of `g` took (seen[i] of node i) into `cache`. Nodes
-// with the same key count as one, with their mean time. A time that was never seen before is taken
-// as it is, within a factor of 4 of the one that was measured alone; one that was moves part of the
-// way, by at most half of itself. Nodes that were never measured alone are left out. Owner thread.
-hth_err hth_in_step_times_learn(hth_device *d, const hth_graph *g,
+// hth_in_step_times_learn puts what the nodes of `graph` took (seen[i] of node i) into `cache`.
+// Nodes with the same key count as one, with their mean time. A time that was never seen before is
+// taken as it is, within a factor of 4 of the one that was measured alone; one that was moves part
+// of the way, by at most half of itself. Nodes that were never measured alone are left out. Owner
+// thread.
+hth_err hth_in_step_times_learn(hth_device *device, const hth_graph *graph,
                                 const hth_cache_model *cache_state, const hth_timing_cache *cache,
                                 const hth_in_step_times *seen);
 // hth_in_step_times_apply corrects the times of `list`, measured alone under `key`: a choice that

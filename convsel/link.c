@@ -46,52 +46,52 @@ typedef struct link_bench {
     void *in[2], *out[1], *workspace;
 } link_bench;
 
-static hth_err link_copy(link_bench *b, bool up, size_t bytes, double *ns)
+static hth_err link_copy(link_bench *bench, bool up, size_t bytes, double *ns)
 {
-    hth_stream *s = up ? b->h2d : b->d2h;
+    hth_stream *s = up ? bench->h2d : bench->d2h;
     uint64_t start = hth_now_ns();
-    HTH_TRY(up ? hth_stream_copy(s, b->far, b->host, bytes)
-               : hth_stream_copy(s, b->host, b->far, bytes));
+    HTH_TRY(up ? hth_stream_copy(s, bench->far, bench->host, bytes)
+               : hth_stream_copy(s, bench->host, bench->far, bytes));
     HTH_TRY(hth_stream_sync(s));
     *ns = (double)(hth_now_ns() - start);
     return HTH_OK;
 }
 
 // Leaves the caches as a step does: full of what still has to be written back.
-static void link_dirty(const link_bench *b)
+static void link_dirty(const link_bench *bench)
 {
-    for (size_t i = 0; b->scratch != NULL && i < b->scratch_bytes; i += HTH_DEVICE_ALIGN) {
-        b->scratch[i]++;
+    for (size_t i = 0; bench->scratch != NULL && i < bench->scratch_bytes; i += HTH_DEVICE_ALIGN) {
+        bench->scratch[i]++;
     }
 }
 
 // *disturbed: the copies do not repeat.
-static hth_err link_speeds(link_bench *b, hth_link *out, bool *disturbed)
+static hth_err link_speeds(link_bench *bench, hth_link *out, bool *disturbed)
 {
     double took[2][LINK_COPIES], sum = 0, ns;
-    HTH_TRY(link_copy(b, true, b->bytes, &ns)); // touches the pages
+    HTH_TRY(link_copy(bench, true, bench->bytes, &ns)); // touches the pages
     for (int i = 0; i < 2 * LINK_COPIES; i++) {
-        link_dirty(b);
-        HTH_TRY(link_copy(b, i % 2 == 0, b->bytes, &took[i % 2][i / 2]));
+        link_dirty(bench);
+        HTH_TRY(link_copy(bench, i % 2 == 0, bench->bytes, &took[i % 2][i / 2]));
     }
     double *speed[2] = {&out->h2d_bytes_per_s, &out->d2h_bytes_per_s};
     for (int way = 0; way < 2; way++) {
         qsort(took[way], LINK_COPIES, sizeof(double), hth_compare_double);
-        *speed[way] = (double)b->bytes * 1e9 / fmax(1, took[way][LINK_COPIES / 2]);
+        *speed[way] = (double)bench->bytes * 1e9 / fmax(1, took[way][LINK_COPIES / 2]);
         *disturbed = *disturbed || took[way][LINK_COPIES / 2] > LINK_REPEATS * took[way][0];
     }
     for (int i = 0; i < LINK_SMALL; i++) {
-        HTH_TRY(link_copy(b, true, LINK_SMALL, &ns));
+        HTH_TRY(link_copy(bench, true, LINK_SMALL, &ns));
         sum += ns;
     }
     out->latency_us = sum / LINK_SMALL / 1e3;
     return HTH_OK;
 }
 
-static hth_err link_buffer(const hth_graph *g, int v, void **out)
+static hth_err link_buffer(const hth_graph *graph, int v, void **out)
 {
     size_t bytes;
-    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &g->values[v].shape, HTH_LAYOUT_PLAIN, &bytes));
+    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &graph->values[v].shape, HTH_LAYOUT_PLAIN, &bytes));
     *out = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
     if (*out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to measure the link");
@@ -101,32 +101,34 @@ static hth_err link_buffer(const hth_graph *g, int v, void **out)
 }
 
 // A convolution that uses all threads for about a millisecond.
-static hth_err link_compute_open(link_bench *b)
+static hth_err link_compute_open(link_bench *bench)
 {
     const hth_shape x = {4, {2, LINK_CHANNEL, LINK_SIZE, LINK_SIZE}};
     const hth_shape w = {4, {LINK_CHANNEL, LINK_CHANNEL, 3, 3}};
     const int64_t pads[4] = {1, 1, 1, 1};
     int in[2], y, node;
-    HTH_TRY(hth_graph_new(&b->graph));
-    HTH_TRY(hth_graph_add_value(b->graph, "x", HTH_DT_F32, &x, &in[0]));
-    HTH_TRY(hth_graph_add_value(b->graph, "w", HTH_DT_F32, &w, &in[1]));
-    HTH_TRY(hth_graph_add_value(b->graph, "y", HTH_DT_F32, &x, &y));
-    HTH_TRY(hth_graph_add_node(b->graph, HTH_OP_CONV, "conv", in, 2, &y, 1, &node));
-    HTH_TRY(hth_node_set_ints(&b->graph->nodes[node], "pads", pads, 4));
-    HTH_TRY(hth_kernel_prepare(b->device, b->graph, &b->graph->nodes[node], NULL, &b->kernel));
-    HTH_TRY(link_buffer(b->graph, in[0], &b->in[0]));
-    HTH_TRY(link_buffer(b->graph, in[1], &b->in[1]));
-    HTH_TRY(link_buffer(b->graph, y, &b->out[0]));
-    b->workspace = hth_alloc_aligned(b->kernel->workspace_bytes + 1, HTH_DEVICE_ALIGN);
-    return b->workspace == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure the link") : HTH_OK;
+    HTH_TRY(hth_graph_new(&bench->graph));
+    HTH_TRY(hth_graph_add_value(bench->graph, "x", HTH_DT_F32, &x, &in[0]));
+    HTH_TRY(hth_graph_add_value(bench->graph, "w", HTH_DT_F32, &w, &in[1]));
+    HTH_TRY(hth_graph_add_value(bench->graph, "y", HTH_DT_F32, &x, &y));
+    HTH_TRY(hth_graph_add_node(bench->graph, HTH_OP_CONV, "conv", in, 2, &y, 1, &node));
+    HTH_TRY(hth_node_set_ints(&bench->graph->nodes[node], "pads", pads, 4));
+    HTH_TRY(hth_kernel_prepare(bench->device, bench->graph, &bench->graph->nodes[node], NULL,
+                               &bench->kernel));
+    HTH_TRY(link_buffer(bench->graph, in[0], &bench->in[0]));
+    HTH_TRY(link_buffer(bench->graph, in[1], &bench->in[1]));
+    HTH_TRY(link_buffer(bench->graph, y, &bench->out[0]));
+    bench->workspace = hth_alloc_aligned(bench->kernel->workspace_bytes + 1, HTH_DEVICE_ALIGN);
+    return bench->workspace == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure the link")
+                                    : HTH_OK;
 }
 
-static hth_err link_runs(link_bench *b, int n, uint64_t *ns)
+static hth_err link_runs(link_bench *bench, int n, uint64_t *ns)
 {
-    const hth_kernel_args a = {b->in, b->out, b->workspace};
+    const hth_kernel_args a = {bench->in, bench->out, bench->workspace};
     uint64_t start = hth_now_ns();
     for (int i = 0; i < n; i++) {
-        HTH_TRY(b->kernel->run(b->kernel, &a));
+        HTH_TRY(bench->kernel->run(bench->kernel, &a));
     }
     *ns = hth_now_ns() - start;
     return HTH_OK;
@@ -134,74 +136,75 @@ static hth_err link_runs(link_bench *b, int n, uint64_t *ns)
 
 // What the computation loses to copies that alone take `share` of its time. Their own threads slow
 // down, too, so it may lose more than they take.
-static hth_err link_loss(link_bench *b, int runs, double share, const hth_link *link, double *loss)
+static hth_err link_loss(link_bench *bench, int runs, double share, const hth_link *link,
+                         double *loss)
 {
     uint64_t alone, beside;
-    HTH_TRY(link_runs(b, runs, &alone));
-    double one_ns = (double)b->bytes * 1e9 / link->h2d_bytes_per_s;
+    HTH_TRY(link_runs(bench, runs, &alone));
+    double one_ns = (double)bench->bytes * 1e9 / link->h2d_bytes_per_s;
     int copies = (int)((double)alone * share / one_ns) + 1;
     for (int i = 0; i < copies; i++) {
-        HTH_TRY(hth_stream_copy(b->h2d, b->far, b->host, b->bytes));
+        HTH_TRY(hth_stream_copy(bench->h2d, bench->far, bench->host, bench->bytes));
     }
-    HTH_TRY(link_runs(b, runs, &beside));
+    HTH_TRY(link_runs(bench, runs, &beside));
     *loss = ((double)beside - (double)alone) / (copies * one_ns);
-    return hth_stream_sync(b->h2d);
+    return hth_stream_sync(bench->h2d);
 }
 
-static hth_err link_interference(link_bench *b, hth_link *out)
+static hth_err link_interference(link_bench *bench, hth_link *out)
 {
     uint64_t one;
     double loss[LINK_LOSSES];
-    HTH_TRY(link_compute_open(b));
-    HTH_TRY(link_runs(b, 2, &one));
-    HTH_TRY(link_runs(b, 2, &one));
+    HTH_TRY(link_compute_open(bench));
+    HTH_TRY(link_runs(bench, 2, &one));
+    HTH_TRY(link_runs(bench, 2, &one));
     int runs = one > 0 && one / 2 < LINK_NS ? (int)(LINK_NS / (one / 2 + 1)) + 1 : 1;
     for (int i = 0; i < LINK_LOSSES; i++) {
-        HTH_TRY(link_loss(b, runs, LINK_SHARE, out, &loss[i]));
+        HTH_TRY(link_loss(bench, runs, LINK_SHARE, out, &loss[i]));
     }
     qsort(loss, LINK_LOSSES, sizeof *loss, hth_compare_double);
     out->interference = fmax(0, fmin(loss[LINK_LOSSES / 2], LINK_MAX));
     return HTH_OK;
 }
 
-static void link_close(link_bench *b)
+static void link_close(link_bench *bench)
 {
-    hth_stream_close(b->h2d);
-    hth_stream_close(b->d2h);
-    if (b->far != NULL) {
-        hth_device_release(b->device, b->far, b->bytes);
+    hth_stream_close(bench->h2d);
+    hth_stream_close(bench->d2h);
+    if (bench->far != NULL) {
+        hth_device_release(bench->device, bench->far, bench->bytes);
     }
-    hth_kernel_close(b->kernel);
-    hth_graph_free(b->graph);
-    hth_free(b->in[0]);
-    hth_free(b->in[1]);
-    hth_free(b->out[0]);
-    hth_free(b->workspace);
-    hth_device_release_host(b->device, b->host, b->bytes);
-    hth_free((void *)b->scratch);
+    hth_kernel_close(bench->kernel);
+    hth_graph_free(bench->graph);
+    hth_free(bench->in[0]);
+    hth_free(bench->in[1]);
+    hth_free(bench->out[0]);
+    hth_free(bench->workspace);
+    hth_device_release_host(bench->device, bench->host, bench->bytes);
+    hth_free((void *)bench->scratch);
 }
 
-static hth_err link_run(hth_device *d, hth_link *out, bool *disturbed)
+static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
 {
-    uint64_t budget = d->props.budget_bytes, start_ns = hth_now_ns();
+    uint64_t budget = device->props.budget_bytes, start_ns = hth_now_ns();
     uint64_t delay_ns = hth_thread_delay_ns();
-    link_bench b = {.device = d, .bytes = budget < LINK_BYTES ? (size_t)budget : LINK_BYTES};
+    link_bench b = {.device = device, .bytes = budget < LINK_BYTES ? (size_t)budget : LINK_BYTES};
     hth_err err;
     *out = (hth_link){0};
-    HTH_TRY(hth_device_reserve_host(d, b.bytes, &b.host));
+    HTH_TRY(hth_device_reserve_host(device, b.bytes, &b.host));
     memset(b.host, 1, b.bytes);
-    b.scratch_bytes = d->props.inline_copies ? (size_t)d->props.cache_bytes : 0;
+    b.scratch_bytes = device->props.inline_copies ? (size_t)device->props.cache_bytes : 0;
     b.scratch = b.scratch_bytes > 0 ? hth_alloc_large(b.scratch_bytes) : NULL;
     if (b.scratch != NULL) {
         memset((void *)b.scratch, 0, b.scratch_bytes);
     }
-    HTH_GOTO(hth_device_reserve(d, b.bytes, &b.far), out);
-    bool turns = d->props.inline_copies;
-    HTH_GOTO(hth_stream_open(d, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_H2D, &b.h2d), out);
-    HTH_GOTO(hth_stream_open(d, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_D2H, &b.d2h), out);
+    HTH_GOTO(hth_device_reserve(device, b.bytes, &b.far), out);
+    bool turns = device->props.inline_copies;
+    HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_H2D, &b.h2d), out);
+    HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_D2H, &b.d2h), out);
     HTH_GOTO(link_speeds(&b, out, disturbed), out);
     out->interference = turns;
-    err = d->props.inline_compute && !turns ? link_interference(&b, out) : HTH_OK;
+    err = device->props.inline_compute && !turns ? link_interference(&b, out) : HTH_OK;
 out:
     delay_ns = hth_thread_delay_ns() - delay_ns;
     *disturbed = *disturbed || (double)delay_ns > LINK_DELAY * (double)(hth_now_ns() - start_ns);
@@ -209,18 +212,18 @@ out:
     return err;
 }
 
-static bool link_read(const char *text, hth_link *l)
+static bool link_read(const char *text, hth_link *link)
 {
-    return sscanf(text, "%lf %lf %lf %lf", &l->h2d_bytes_per_s, &l->d2h_bytes_per_s, &l->latency_us,
-                  &l->interference) == 4 &&
-           l->h2d_bytes_per_s > 0 && l->d2h_bytes_per_s > 0 && l->latency_us >= 0 &&
-           l->interference >= 0 && l->interference <= LINK_MAX;
+    return sscanf(text, "%lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
+                  &link->latency_us, &link->interference) == 4 &&
+           link->h2d_bytes_per_s > 0 && link->d2h_bytes_per_s > 0 && link->latency_us >= 0 &&
+           link->interference >= 0 && link->interference <= LINK_MAX;
 }
 
-static void link_key(const hth_device *d, const char *what, char key[HTH_CONVSEL_KEY])
+static void link_key(const hth_device *device, const char *what, char key[HTH_CONVSEL_KEY])
 {
-    snprintf(key, HTH_CONVSEL_KEY, "%s %s%s", what, d->props.inline_copies ? "inline " : "",
-             d->props.fingerprint);
+    snprintf(key, HTH_CONVSEL_KEY, "%s %s%s", what, device->props.inline_copies ? "inline " : "",
+             device->props.fingerprint);
 }
 
 // Speeds in steps, and on the word of how many.
@@ -229,33 +232,34 @@ typedef struct link_seen {
     int n[2];
 } link_seen;
 
-static void link_recall(hth_device *d, const hth_timing_cache *cache, link_seen *s)
+static void link_recall(hth_device *device, const hth_timing_cache *cache, link_seen *seen)
 {
     char key[HTH_CONVSEL_KEY], value[128];
-    link_key(d, LINK_IN_STEP, key);
+    link_key(device, LINK_IN_STEP, key);
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
-        sscanf(value, "%lf %d %lf %d", &s->speed[0], &s->n[0], &s->speed[1], &s->n[1]) != 4 ||
-        !(s->speed[0] >= 0) || !(s->speed[1] >= 0)) {
-        *s = (link_seen){.n = {0, 0}};
+        sscanf(value, "%lf %d %lf %d", &seen->speed[0], &seen->n[0], &seen->speed[1],
+               &seen->n[1]) != 4 ||
+        !(seen->speed[0] >= 0) || !(seen->speed[1] >= 0)) {
+        *seen = (link_seen){.n = {0, 0}};
     }
 }
 
-static void link_take(const link_seen *s, hth_link *out)
+static void link_take(const link_seen *seen, hth_link *out)
 {
-    out->h2d_bytes_per_s = s->n[0] > 0 ? s->speed[0] : out->h2d_bytes_per_s;
-    out->d2h_bytes_per_s = s->n[1] > 0 ? s->speed[1] : out->d2h_bytes_per_s;
+    out->h2d_bytes_per_s = seen->n[0] > 0 ? seen->speed[0] : out->h2d_bytes_per_s;
+    out->d2h_bytes_per_s = seen->n[1] > 0 ? seen->speed[1] : out->d2h_bytes_per_s;
 }
 
 // What others' work disturbed is measured once more, at once: disturbances only ever make copies
 // slower. Not later: what a plan is made from decides which algorithms, and so which bits, a job
 // has that goes on after a restart.
-static hth_err link_fresh(hth_device *d, hth_link *out)
+static hth_err link_fresh(hth_device *device, hth_link *out)
 {
     hth_link again;
     bool disturbed = false;
-    HTH_TRY(link_run(d, out, &disturbed));
+    HTH_TRY(link_run(device, out, &disturbed));
     if (disturbed) {
-        HTH_TRY(link_run(d, &again, &disturbed));
+        HTH_TRY(link_run(device, &again, &disturbed));
         out->h2d_bytes_per_s = fmax(out->h2d_bytes_per_s, again.h2d_bytes_per_s);
         out->d2h_bytes_per_s = fmax(out->d2h_bytes_per_s, again.d2h_bytes_per_s);
         out->latency_us = fmin(out->latency_us, again.latency_us);
@@ -264,14 +268,14 @@ static hth_err link_fresh(hth_device *d, hth_link *out)
     return HTH_OK;
 }
 
-hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out)
+hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_link *out)
 {
     char key[HTH_CONVSEL_KEY], value[128];
     link_seen seen;
-    link_key(d, LINK_ALONE, key);
+    link_key(device, LINK_ALONE, key);
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         !link_read(value, out)) {
-        HTH_TRY(link_fresh(d, out));
+        HTH_TRY(link_fresh(device, out));
         snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f", out->h2d_bytes_per_s,
                  out->d2h_bytes_per_s, out->latency_us, out->interference);
         if (cache != NULL) {
@@ -279,19 +283,19 @@ hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link 
         }
         (void)link_read(value, out); // as whoever comes next will know it
     }
-    link_recall(d, cache, &seen);
+    link_recall(device, cache, &seen);
     link_take(&seen, out);
     return HTH_OK;
 }
 
-hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_bytes_per_s,
+hth_err hth_link_learn(hth_device *device, const hth_timing_cache *cache, double h2d_bytes_per_s,
                        double d2h_bytes_per_s, hth_link *link)
 {
     char key[HTH_CONVSEL_KEY], value[128];
     link_seen s;
     const double now[2] = {h2d_bytes_per_s, d2h_bytes_per_s};
     const double before[2] = {link->h2d_bytes_per_s, link->d2h_bytes_per_s};
-    link_recall(d, cache, &s);
+    link_recall(device, cache, &s);
     for (int way = 0; way < 2; way++) {
         if (now[way] > 0 && before[way] > 0) { // seconds a byte
             s.speed[way] =
@@ -300,7 +304,7 @@ hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_
         }
     }
     link_take(&s, link);
-    link_key(d, LINK_IN_STEP, key);
+    link_key(device, LINK_IN_STEP, key);
     snprintf(value, sizeof value, "%.0f %d %.0f %d", s.speed[0], s.n[0], s.speed[1], s.n[1]);
     return cache != NULL ? cache->put(cache->ctx, key, value) : HTH_OK;
 }

@@ -17,10 +17,10 @@ typedef struct hth_link {
 // copies: about 0.2 s. What others' work disturbed is measured once more at once. Takes
 // device memory for the time of the call. Owner thread.
 // Speeds that steps had (hth_link_learn) take the place of the measured ones.
-hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out);
+hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_link *out);
 // hth_link_learn keeps the speeds that a step's copies had (0: there were none) as in_step_times.h
 // does nodes' times, and has them in *link, what hth_link_measure gave, from then on.
-hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_bytes_per_s,
+hth_err hth_link_learn(hth_device *device, const hth_timing_cache *cache, double h2d_bytes_per_s,
                        double d2h_bytes_per_s, hth_link *link);
 
 #endif

@@ -20,9 +20,9 @@ typedef struct text_cache {
     int puts;
 } text_cache;
 
-static char *text_value(text_cache *c, const char *key)
+static char *text_value(text_cache *cache, const char *key)
 {
-    return c->value[strncmp(key, "link-in-situ", 12) == 0];
+    return cache->value[strncmp(key, "link-in-situ", 12) == 0];
 }
 
 static hth_err text_get(void *ctx, const char *key, char *value, size_t cap)
@@ -74,18 +74,18 @@ static struct {
     int copies, elsewhere, live;
 } own;
 
-static hth_err own_reserve(hth_device *d, size_t bytes, void **base)
+static hth_err own_reserve(hth_device *device, size_t bytes, void **base)
 {
-    (void)d;
+    (void)device;
     own.host = *base = hth_alloc_large(bytes);
     own.bytes = bytes;
     own.live++;
     return *base != NULL ? HTH_OK : HTH_ENOMEM;
 }
 
-static void own_release(hth_device *d, void *base)
+static void own_release(hth_device *device, void *base)
 {
-    (void)d;
+    (void)device;
     assert_ptr_equal(base, own.host);
     own.live--;
     hth_free(base);
@@ -96,11 +96,11 @@ static bool own_holds(const char *p, size_t bytes)
     return p >= own.host && p + bytes <= own.host + own.bytes;
 }
 
-static hth_err own_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+static hth_err own_copy(hth_stream *stream, void *dst, const void *src, size_t bytes)
 {
     own.copies++;
     own.elsewhere += !own_holds(dst, bytes) && !own_holds(src, bytes);
-    return own.ops->copy(s, dst, src, bytes);
+    return own.ops->copy(stream, dst, src, bytes);
 }
 
 static void copied_is_what_the_device_gave(void **state)

@@ -35,18 +35,18 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a cost table");
 }
 
-void hth_profile_close(hth_profile *p)
+void hth_profile_close(hth_profile *profile)
 {
-    if (p == NULL) {
+    if (profile == NULL) {
         return;
     }
-    for (int i = 0; i < p->n; i++) {
-        hth_free(p->entry[i].node);
-        hth_free(p->entry[i].plain);
-        hth_free(p->entry[i].list);
+    for (int i = 0; i < profile->n; i++) {
+        hth_free(profile->entry[i].node);
+        hth_free(profile->entry[i].plain);
+        hth_free(profile->entry[i].list);
     }
-    hth_free(p->entry);
-    hth_free(p);
+    hth_free(profile->entry);
+    hth_free(profile);
 }
 
 hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link *link,
@@ -62,11 +62,11 @@ hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link 
     return HTH_OK;
 }
 
-static const profile_entry *profile_entry_of(const hth_profile *p, const char *node)
+static const profile_entry *profile_entry_of(const hth_profile *profile, const char *node)
 {
-    for (int i = 0; i < p->n; i++) {
-        if (strcmp(p->entry[i].node, node) == 0) {
-            return &p->entry[i];
+    for (int i = 0; i < profile->n; i++) {
+        if (strcmp(profile->entry[i].node, node) == 0) {
+            return &profile->entry[i];
         }
     }
     return NULL;
@@ -88,17 +88,17 @@ static void profile_plain(char *text)
 }
 
 // Takes over nothing; the list is copied.
-static hth_err profile_put(hth_profile *p, const char *node, const hth_choice *list, int n)
+static hth_err profile_put(hth_profile *profile, const char *node, const hth_choice *list, int n)
 {
-    if (HTH_GROW(p->entry, p->n, p->cap) != 0) {
+    if (HTH_GROW(profile->entry, profile->n, profile->cap) != 0) {
         return no_memory();
     }
-    profile_entry *e = &p->entry[p->n];
+    profile_entry *e = &profile->entry[profile->n];
     *e = (profile_entry){.node = hth_strdup(node),
                          .plain = hth_strdup(node),
                          .list = hth_memdup(list, (size_t)n * sizeof *list),
                          .n = n};
-    p->n++; // closing frees what is there
+    profile->n++; // closing frees what is there
     if (e->node == NULL || e->plain == NULL || e->list == NULL) {
         return no_memory();
     }
@@ -106,14 +106,14 @@ static hth_err profile_put(hth_profile *p, const char *node, const hth_choice *l
     return HTH_OK;
 }
 
-static double profile_bytes(const hth_graph *g, const hth_node *n)
+static double profile_bytes(const hth_graph *graph, const hth_node *node)
 {
     double sum = 0;
-    for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
-        int v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
+    for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
+        int v = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
         size_t bytes = 0;
         if (v >= 0) {
-            const hth_value *x = &g->values[v];
+            const hth_value *x = &graph->values[v];
             sum += hth_tensor_bytes(x->dtype, &x->shape, x->layout, &bytes) == HTH_OK
                        ? (double)bytes
                        : 0;
@@ -122,97 +122,100 @@ static double profile_bytes(const hth_graph *g, const hth_node *n)
     return sum;
 }
 
-hth_err hth_profile_add(hth_profile *p, const hth_graph *g, const hth_node *n,
+hth_err hth_profile_add(hth_profile *profile, const hth_graph *graph, const hth_node *n,
                         const hth_choice *list, int count)
 {
     char node[HTH_CONVSEL_KEY];
-    hth_convsel_describe(g, n, node, sizeof node);
-    if (count == 0 || profile_entry_of(p, node) != NULL) {
+    hth_convsel_describe(graph, n, node, sizeof node);
+    if (count == 0 || profile_entry_of(profile, node) != NULL) {
         return HTH_OK;
     }
     if (!hth_convsel_has_menu(n->op) && list[0].time_us > 0) {
-        p->traffic = fmax(p->traffic, profile_bytes(g, n) / list[0].time_us * 1e6);
+        profile->traffic = fmax(profile->traffic, profile_bytes(graph, n) / list[0].time_us * 1e6);
     }
-    return profile_put(p, node, list, count);
+    return profile_put(profile, node, list, count);
 }
 
-static const profile_entry *profile_look(const hth_profile *p, char *node)
+static const profile_entry *profile_look(const hth_profile *profile, char *node)
 {
-    const profile_entry *e = profile_entry_of(p, node);
+    const profile_entry *e = profile_entry_of(profile, node);
     profile_plain(node);
-    for (int i = 0; e == NULL && i < p->n; i++) {
-        e = strcmp(p->entry[i].plain, node) == 0 ? &p->entry[i] : NULL;
+    for (int i = 0; e == NULL && i < profile->n; i++) {
+        e = strcmp(profile->entry[i].plain, node) == 0 ? &profile->entry[i] : NULL;
     }
     return e;
 }
 
-hth_err hth_profile_find(const hth_profile *p, const hth_graph *g, const hth_node *n,
+hth_err hth_profile_find(const hth_profile *profile, const hth_graph *graph, const hth_node *n,
                          hth_choice *list, int cap, int *count)
 {
     char node[HTH_CONVSEL_KEY];
-    hth_convsel_describe(g, n, node, sizeof node);
-    const profile_entry *e = profile_look(p, node);
+    hth_convsel_describe(graph, n, node, sizeof node);
+    const profile_entry *e = profile_look(profile, node);
     *count = 0;
-    if (e == NULL && (hth_convsel_has_menu(n->op) || p->traffic <= 0)) {
-        return hth_fail(HTH_ENOENT, "the profile of '%s' has no node '%s': %s", p->device, n->name,
-                        node);
+    if (e == NULL && (hth_convsel_has_menu(n->op) || profile->traffic <= 0)) {
+        return hth_fail(HTH_ENOENT, "the profile of '%s' has no node '%s': %s", profile->device,
+                        n->name, node);
     }
     if (e == NULL) {
-        list[(*count)++] =
-            (hth_choice){.name = "default",
-                         .error = -1,
-                         .split = 1,
-                         .deterministic = true,
-                         .time_us = PROFILE_CHOICE + profile_bytes(g, n) / p->traffic * 1e6};
+        list[(*count)++] = (hth_choice){.name = "default",
+                                        .error = -1,
+                                        .split = 1,
+                                        .deterministic = true,
+                                        .time_us = PROFILE_CHOICE + profile_bytes(graph, n) /
+                                                                        profile->traffic * 1e6};
     } else {
         *count = e->n < cap ? e->n : cap;
         memcpy(list, e->list, (size_t)*count * sizeof *list);
     }
-    hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
+    hth_convsel_front(list, *count, hth_convsel_tolerance(graph, HTH_CONVSEL_TOLERANCE));
     return HTH_OK;
 }
 
-const char *hth_profile_device(const hth_profile *p)
+const char *hth_profile_device(const hth_profile *profile)
 {
-    return p->device;
+    return profile->device;
 }
 
-const hth_link *hth_profile_link(const hth_profile *p)
+const hth_link *hth_profile_link(const hth_profile *profile)
 {
-    return &p->link;
+    return &profile->link;
 }
 
-uint64_t hth_profile_memory(const hth_profile *p)
+uint64_t hth_profile_memory(const hth_profile *profile)
 {
-    return p->memory_bytes;
+    return profile->memory_bytes;
 }
 
 // Files.
 
-static json_t *file_choice(const hth_choice *c)
+static json_t *file_choice(const hth_choice *choice)
 {
-    return json_pack("{s:s, s:f, s:I, s:f, s:i, s:b, s:b}", "name", c->name, "time_us", c->time_us,
-                     "workspace", (json_int_t)c->workspace_bytes, "error", c->error, "split",
-                     c->split, "accumulates", c->accumulates, "deterministic", c->deterministic);
+    return json_pack("{s:s, s:f, s:I, s:f, s:i, s:b, s:b}", "name", choice->name, "time_us",
+                     choice->time_us, "workspace", (json_int_t)choice->workspace_bytes, "error",
+                     choice->error, "split", choice->split, "accumulates", choice->accumulates,
+                     "deterministic", choice->deterministic);
 }
 
-json_t *hth_profile_json(const hth_profile *p)
+json_t *hth_profile_json(const hth_profile *profile)
 {
     json_t *nodes = json_array();
     bool whole = nodes != NULL;
-    for (int i = 0; whole && i < p->n; i++) {
+    for (int i = 0; whole && i < profile->n; i++) {
         json_t *choices = json_array();
-        for (int k = 0; k < p->entry[i].n; k++) {
-            whole = json_array_append_new(choices, file_choice(&p->entry[i].list[k])) == 0 && whole;
+        for (int k = 0; k < profile->entry[i].n; k++) {
+            whole = json_array_append_new(choices, file_choice(&profile->entry[i].list[k])) == 0 &&
+                    whole;
         }
-        json_t *o = json_pack("{s:s, s:o}", "node", p->entry[i].node, "choices", choices);
+        json_t *o = json_pack("{s:s, s:o}", "node", profile->entry[i].node, "choices", choices);
         whole = json_array_append_new(nodes, o) == 0 && whole;
     }
     json_t *root = json_pack(
         "{s:s, s:s, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o}", "format", PROFILE_FORMAT, "device",
-        p->device, "memory_bytes", (json_int_t)p->memory_bytes, "link", "h2d",
-        p->link.h2d_bytes_per_s, "d2h", p->link.d2h_bytes_per_s, "latency_us", p->link.latency_us,
-        "interference", p->link.interference, "traffic_bytes_per_s", p->traffic, "nodes", nodes);
+        profile->device, "memory_bytes", (json_int_t)profile->memory_bytes, "link", "h2d",
+        profile->link.h2d_bytes_per_s, "d2h", profile->link.d2h_bytes_per_s, "latency_us",
+        profile->link.latency_us, "interference", profile->link.interference, "traffic_bytes_per_s",
+        profile->traffic, "nodes", nodes);
     if (!whole) {
         json_decref(root);
         return NULL;
@@ -221,10 +224,10 @@ json_t *hth_profile_json(const hth_profile *p)
 }
 
 // A number in [least, most]; missing: dflt (NAN: it must be there).
-static hth_err file_number(const json_t *o, const char *key, double least, double most, double dflt,
-                           double *out)
+static hth_err file_number(const json_t *json, const char *key, double least, double most,
+                           double dflt, double *out)
 {
-    const json_t *v = json_object_get(o, key);
+    const json_t *v = json_object_get(json, key);
     *out = v == NULL ? dflt : json_number_value(v);
     if (v == NULL ? isnan(dflt) : !json_is_number(v) || !(*out >= least && *out <= most)) {
         return hth_fail(HTH_EINVAL, "'%s' %s", key,
@@ -233,23 +236,23 @@ static hth_err file_number(const json_t *o, const char *key, double least, doubl
     return HTH_OK;
 }
 
-static hth_err file_read_choice(const json_t *o, hth_choice *c)
+static hth_err file_read_choice(const json_t *json, hth_choice *choice)
 {
-    const char *name = json_string_value(json_object_get(o, "name"));
+    const char *name = json_string_value(json_object_get(json, "name"));
     double workspace, split;
-    *c = (hth_choice){.accumulates = json_is_true(json_object_get(o, "accumulates")),
-                      .deterministic = !json_is_false(json_object_get(o, "deterministic"))};
-    if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof c->name) {
+    *choice = (hth_choice){.accumulates = json_is_true(json_object_get(json, "accumulates")),
+                           .deterministic = !json_is_false(json_object_get(json, "deterministic"))};
+    if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof choice->name) {
         return hth_fail(HTH_EINVAL, "'name' is not a string of 1 to %zu characters",
-                        sizeof c->name - 1);
+                        sizeof choice->name - 1);
     }
-    snprintf(c->name, sizeof c->name, "%s", name);
-    HTH_TRY(file_number(o, "time_us", 0, 1e12, NAN, &c->time_us));
-    HTH_TRY(file_number(o, "workspace", 0, 1e15, 0, &workspace));
-    HTH_TRY(file_number(o, "error", -1, INFINITY, -1, &c->error));
-    HTH_TRY(file_number(o, "split", 1, 1 << 20, 1, &split));
-    c->workspace_bytes = (uint64_t)workspace;
-    c->split = (int)split;
+    snprintf(choice->name, sizeof choice->name, "%s", name);
+    HTH_TRY(file_number(json, "time_us", 0, 1e12, NAN, &choice->time_us));
+    HTH_TRY(file_number(json, "workspace", 0, 1e15, 0, &workspace));
+    HTH_TRY(file_number(json, "error", -1, INFINITY, -1, &choice->error));
+    HTH_TRY(file_number(json, "split", 1, 1 << 20, 1, &split));
+    choice->workspace_bytes = (uint64_t)workspace;
+    choice->split = (int)split;
     return HTH_OK;
 }
 
@@ -259,11 +262,11 @@ static int file_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static hth_err file_read_node(hth_profile *p, const json_t *o)
+static hth_err file_read_node(hth_profile *profile, const json_t *json)
 {
     hth_choice list[HTH_MAX_CHOICES];
-    const char *node = json_string_value(json_object_get(o, "node"));
-    const json_t *choices = json_object_get(o, "choices");
+    const char *node = json_string_value(json_object_get(json, "node"));
+    const json_t *choices = json_object_get(json, "choices");
     size_t n = json_array_size(choices);
     if (node == NULL || n == 0 || n > HTH_MAX_CHOICES) {
         return hth_fail(HTH_EINVAL, "needs a \"node\" and 1 to %d \"choices\"", HTH_MAX_CHOICES);
@@ -275,9 +278,9 @@ static hth_err file_read_node(hth_profile *p, const json_t *o)
         }
     }
     qsort(list, n, sizeof *list, file_order);
-    return profile_entry_of(p, node) != NULL
+    return profile_entry_of(profile, node) != NULL
                ? hth_fail(HTH_EINVAL, "the same node is listed twice: %.200s", node)
-               : profile_put(p, node, list, (int)n);
+               : profile_put(profile, node, list, (int)n);
 }
 
 static hth_err file_read(const json_t *root, hth_profile **out)

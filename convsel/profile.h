@@ -21,23 +21,23 @@ typedef struct hth_profile hth_profile;
 // hth_profile_new makes an empty table of device `name`.
 hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link *link,
                         hth_profile **out);
-// hth_profile_add takes node n's choices; equal nodes count once.
-hth_err hth_profile_add(hth_profile *p, const hth_graph *g, const hth_node *n,
+// hth_profile_add takes node's choices; equal nodes count once.
+hth_err hth_profile_add(hth_profile *profile, const hth_graph *graph, const hth_node *node,
                         const hth_choice *list, int count);
 // hth_profile_json is the table as JSON; NULL: no memory. The caller owns it.
-json_t *hth_profile_json(const hth_profile *p);
+json_t *hth_profile_json(const hth_profile *profile);
 // hth_profile_from_json reads one. HTH_EINVAL says what is wrong in it, HTH_ENOTSUP: another
 // format.
 hth_err hth_profile_from_json(const json_t *root, hth_profile **out);
-void hth_profile_close(hth_profile *p); // NULL is allowed
+void hth_profile_close(hth_profile *profile); // NULL is allowed
 
-// hth_profile_find copies node n's choices, fastest first, front marked. A node without
+// hth_profile_find copies node's choices, fastest first, front marked. A node without
 // alternatives (hth_convsel_has_menu) that is not there costs its traffic at traffic_bytes_per_s.
 // HTH_ENOENT names what is missing.
-hth_err hth_profile_find(const hth_profile *p, const hth_graph *g, const hth_node *n,
+hth_err hth_profile_find(const hth_profile *profile, const hth_graph *graph, const hth_node *node,
                          hth_choice *list, int cap, int *count);
-const char *hth_profile_device(const hth_profile *p);
-const hth_link *hth_profile_link(const hth_profile *p);
-uint64_t hth_profile_memory(const hth_profile *p); // of the device, bytes
+const char *hth_profile_device(const hth_profile *profile);
+const hth_link *hth_profile_link(const hth_profile *profile);
+uint64_t hth_profile_memory(const hth_profile *profile); // of the device, bytes
 
 #endif

@@ -8,22 +8,22 @@
 #include "kernels/ref/ref_window.h"
 
 // Position `at` of tap `tap` seen from output `out` along one dimension; -1: none.
-static int64_t sample_source(const ref_window *w, bool transposed, int dim, int64_t out,
+static int64_t sample_source(const ref_window *window, bool transposed, int dim, int64_t out,
                              int64_t tap)
 {
     int64_t x;
     if (transposed) {
-        x = out + w->pad[dim] - tap * w->dilation[dim];
-        if (x % w->stride[dim] != 0) {
+        x = out + window->pad[dim] - tap * window->dilation[dim];
+        if (x % window->stride[dim] != 0) {
             return -1;
         }
-        x /= w->stride[dim];
-        return x >= 0 && x < w->out[dim]
+        x /= window->stride[dim];
+        return x >= 0 && x < window->out[dim]
                    ? x
                    : -1; // the window's `out` is the smaller tensor: our input
     }
-    x = out * w->stride[dim] - w->pad[dim] + tap * w->dilation[dim];
-    return x >= 0 && x < w->in[dim] ? x : -1;
+    x = out * window->stride[dim] - window->pad[dim] + tap * window->dilation[dim];
+    return x >= 0 && x < window->in[dim] ? x : -1;
 }
 
 float hth_sample_get(const void *p, size_t i, hth_dtype type)
@@ -41,53 +41,55 @@ typedef struct sample_conv {
     int64_t n_out, group_in, group_out, groups;
 } sample_conv;
 
-static double sample_point(const sample_conv *c, const void *x, const void *w, int64_t index)
+static double sample_point(const sample_conv *conv, const void *x, const void *w, int64_t index)
 {
     int64_t p = index, at[3], tap[3];
     for (int i = 2; i >= 0; i--) {
-        at[i] = p % c->out[i];
-        p /= c->out[i];
+        at[i] = p % conv->out[i];
+        p /= conv->out[i];
     }
-    int64_t o = p % c->n_out, image = p / c->n_out, g = o / c->group_out;
+    int64_t o = p % conv->n_out, image = p / conv->n_out, g = o / conv->group_out;
     double sum = 0;
-    for (int64_t t = 0; t < c->win.n_taps; t++) {
+    for (int64_t t = 0; t < conv->win.n_taps; t++) {
         int64_t rest = t, s = 0;
         for (int i = 2; i >= 0; i--) {
-            tap[i] = rest % c->win.k[i];
-            rest /= c->win.k[i];
+            tap[i] = rest % conv->win.k[i];
+            rest /= conv->win.k[i];
         }
         for (int i = 0; i < 3 && s >= 0; i++) {
-            int64_t from = sample_source(&c->win, c->transposed, i, at[i], tap[i]);
-            s = from < 0 ? -1 : s * c->in[i] + from;
+            int64_t from = sample_source(&conv->win, conv->transposed, i, at[i], tap[i]);
+            s = from < 0 ? -1 : s * conv->in[i] + from;
         }
-        for (int64_t k = 0; s >= 0 && k < c->group_in; k++) {
-            size_t step, channel = (size_t)(g * c->group_in + k);
-            size_t row =
-                hth_layout_at(c->layout, c->channels, c->positions, (size_t)image, channel, &step);
-            int64_t filter = c->transposed ? (int64_t)channel * c->group_out + o % c->group_out
-                                           : o * c->group_in + k;
-            sum += (double)hth_sample_get(x, row + (size_t)s * step, c->type_x) *
-                   hth_sample_get(w, (size_t)(filter * c->win.n_taps + t), c->type_w);
+        for (int64_t k = 0; s >= 0 && k < conv->group_in; k++) {
+            size_t step, channel = (size_t)(g * conv->group_in + k);
+            size_t row = hth_layout_at(conv->layout, conv->channels, conv->positions, (size_t)image,
+                                       channel, &step);
+            int64_t filter = conv->transposed
+                                 ? (int64_t)channel * conv->group_out + o % conv->group_out
+                                 : o * conv->group_in + k;
+            sum += (double)hth_sample_get(x, row + (size_t)s * step, conv->type_x) *
+                   hth_sample_get(w, (size_t)(filter * conv->win.n_taps + t), conv->type_w);
         }
     }
     return sum;
 }
 
-hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const void *x, const void *w,
+hth_err hth_sample_conv(const hth_graph *graph, const hth_node *node, const void *x, const void *w,
                         const void *bias, const int64_t *index, int n_points, double *out)
 {
-    const hth_value *vx = &g->values[n->inputs[0]], *vw = &g->values[n->inputs[1]],
-                    *vy = &g->values[n->outputs[0]];
+    const hth_value *vx = &graph->values[node->inputs[0]], *vw = &graph->values[node->inputs[1]],
+                    *vy = &graph->values[node->outputs[0]];
     // A data gradient is a transposed convolution of dy by the same filter.
-    sample_conv c = {.transposed = n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_CONV_GRAD_DATA,
+    sample_conv c = {.transposed =
+                         node->op == HTH_OP_CONV_TRANSPOSE || node->op == HTH_OP_CONV_GRAD_DATA,
                      .layout = vx->layout,
                      .type_x = vx->dtype,
                      .type_w = vw->dtype};
-    hth_dtype type_bias = bias != NULL ? g->values[n->inputs[2]].dtype : HTH_DT_F32;
+    hth_dtype type_bias = bias != NULL ? graph->values[node->inputs[2]].dtype : HTH_DT_F32;
     const hth_shape *big = c.transposed ? &vy->shape : &vx->shape,
                     *small = c.transposed ? &vx->shape : &vy->shape;
-    HTH_TRY(ref_window_init(&c.win, n, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
-    c.groups = hth_node_int(n, "group", 1);
+    HTH_TRY(ref_window_init(&c.win, node, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
+    c.groups = hth_node_int(node, "group", 1);
     c.channels = (size_t)vx->shape.dim[1];
     c.n_out = vy->shape.dim[1];
     c.group_in = vx->shape.dim[1] / c.groups;
@@ -107,15 +109,16 @@ hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const void *x, co
     return HTH_OK;
 }
 
-hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const void *x, const void *dy,
-                               const int64_t *index, int n_points, double *out)
+hth_err hth_sample_filter_grad(const hth_graph *graph, const hth_node *node, const void *x,
+                               const void *dy, const int64_t *index, int n_points, double *out)
 {
-    const hth_value *vx = &g->values[n->inputs[0]], *vy = &g->values[n->inputs[1]],
-                    *vw = &g->values[n->outputs[0]];
+    const hth_value *vx = &graph->values[node->inputs[0]], *vy = &graph->values[node->inputs[1]],
+                    *vw = &graph->values[node->outputs[0]];
     ref_window w;
-    HTH_TRY(ref_window_init(&w, n, &vx->shape, &vy->shape, vw->shape.dim + 2, vw->shape.rank - 2));
+    HTH_TRY(
+        ref_window_init(&w, node, &vx->shape, &vy->shape, vw->shape.dim + 2, vw->shape.rank - 2));
     int64_t outs = vw->shape.dim[0], cg = vw->shape.dim[1];
-    int64_t mg = outs / hth_node_int(n, "group", 1);
+    int64_t mg = outs / hth_node_int(node, "group", 1);
     for (int i = 0; i < n_points; i++) {
         int64_t o = index[i] / (cg * w.n_taps), c = o / mg * cg + index[i] / w.n_taps % cg, tap[3];
         ref_window_position(w.k, index[i] % w.n_taps, tap);

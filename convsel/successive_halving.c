@@ -52,37 +52,37 @@ typedef struct race {
     bool whole;
 } race;
 
-void hth_samples_add(hth_samples *s, double us, bool clean)
+void hth_samples_add(hth_samples *samples, double us, bool clean)
 {
-    if (s->n < HTH_RACE_SAMPLES) {
-        s->all[s->n++] = us;
+    if (samples->n < HTH_RACE_SAMPLES) {
+        samples->all[samples->n++] = us;
     }
-    if (clean && s->n_clean < HTH_RACE_SAMPLES) {
-        s->clean[s->n_clean++] = us;
+    if (clean && samples->n_clean < HTH_RACE_SAMPLES) {
+        samples->clean[samples->n_clean++] = us;
     }
 }
 
-static bool samples_clean(const hth_samples *s)
+static bool samples_clean(const hth_samples *samples)
 {
-    return s->n_clean > 0 && (s->n_clean > 1 || s->n < 3);
+    return samples->n_clean > 0 && (samples->n_clean > 1 || samples->n < 3);
 }
 
-bool hth_samples_disturbed(const hth_samples *s)
+bool hth_samples_disturbed(const hth_samples *samples)
 {
     double least = INFINITY, next = INFINITY;
-    for (int k = 0; k < s->n; k++) {
-        next = fmin(next, fmax(least, s->all[k]));
-        least = fmin(least, s->all[k]);
+    for (int k = 0; k < samples->n; k++) {
+        next = fmin(next, fmax(least, samples->all[k]));
+        least = fmin(least, samples->all[k]);
     }
-    return !samples_clean(s) || (s->n > 1 && next > REPEATS * least);
+    return !samples_clean(samples) || (samples->n > 1 && next > REPEATS * least);
 }
 
-double hth_samples_time(const hth_samples *s, bool step)
+double hth_samples_time(const hth_samples *samples, bool step)
 {
-    bool clean = samples_clean(s);
-    int n = clean ? s->n_clean : s->n;
+    bool clean = samples_clean(samples);
+    int n = clean ? samples->n_clean : samples->n;
     double us[HTH_RACE_SAMPLES];
-    memcpy(us, clean ? s->clean : s->all, (size_t)n * sizeof *us);
+    memcpy(us, clean ? samples->clean : samples->all, (size_t)n * sizeof *us);
     qsort(us, (size_t)n, sizeof *us, hth_compare_double);
     if (!clean || !step) {
         return us[(n - 1) / 4];
@@ -224,15 +224,17 @@ static void race_first_turns(race *a)
     race_sort_out(a, margins[0]);
 }
 
-// Whether more turns would say nothing new about e, or nothing that matters: it may be far from the
-// best, while some other needs more memory. What has no rival gets all turns when they are short.
-static bool race_sure(const race_entry *e, double best, bool alone)
+// Whether more turns would say nothing new about entry, or nothing that matters: it may be far from
+// the best, while some other needs more memory. What has no rival gets all turns when they are
+// short.
+static bool race_sure(const race_entry *entry, double best, bool alone)
 {
-    bool is_long = e->us > LONG_US, close = !alone && e->us <= CLOSE * best;
+    bool is_long = entry->us > LONG_US, close = !alone && entry->us <= CLOSE * best;
     int needed = alone ? TURNS : 3;
     needed = (is_long ? 2 : needed) + close;
     int limit = close || alone ? TURNS : needed;
-    return e->s.turns >= limit || (e->s.turns >= needed && e->next_us <= SURE * e->us);
+    return entry->s.turns >= limit ||
+           (entry->s.turns >= needed && entry->next_us <= SURE * entry->us);
 }
 
 static void race_more_turns(race *a)
@@ -277,9 +279,9 @@ static void race_settle(race *a)
     }
 }
 
-hth_err hth_race(const hth_racer *r, hth_choice *list, int *count, bool *whole)
+hth_err hth_race(const hth_racer *racer, hth_choice *list, int *count, bool *whole)
 {
-    race a = {.r = r, .list = list, .n = *count, .err = HTH_OK, .whole = true};
+    race a = {.r = racer, .list = list, .n = *count, .err = HTH_OK, .whole = true};
     race_first_turns(&a);
     race_more_turns(&a);
     for (int i = 0; i < a.n; i++) {

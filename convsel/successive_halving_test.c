@@ -42,27 +42,27 @@ static int find(const track *t, const char *name)
     return -1;
 }
 
-static hth_err turn(void *ctx, hth_choice *c, hth_samples *s)
+static hth_err turn(void *ctx, hth_choice *choice, hth_samples *samples)
 {
     track *t = ctx;
-    int i = find(t, c->name);
+    int i = find(t, choice->name);
     if (i == t->fails) {
-        return hth_fail(HTH_ENOMEM, "no room for '%s'", c->name);
+        return hth_fail(HTH_ENOMEM, "no room for '%s'", choice->name);
     }
     double us = t->us[i] * (1 + t->noise * draw(&t->seed));
     bool burst = draw(&t->seed) < t->bursts;
     us *= burst ? 1.3 + 0.9 * draw(&t->seed) : 1;
     t->runs[i]++;
     t->spent_us += us;
-    hth_samples_add(s, us, !burst || draw(&t->seed) < 0.5); // half of the bursts go unseen
+    hth_samples_add(samples, us, !burst || draw(&t->seed) < 0.5); // half of the bursts go unseen
     return HTH_OK;
 }
 
-static hth_err check(void *ctx, hth_choice *c)
+static hth_err check(void *ctx, hth_choice *choice)
 {
     track *t = ctx;
     t->checks++;
-    c->error = find(t, c->name) == t->wrong ? 0.5 : 1e-6;
+    choice->error = find(t, choice->name) == t->wrong ? 0.5 : 1e-6;
     return HTH_OK;
 }
 
@@ -296,17 +296,17 @@ static void times_of_samples(void **state)
 
 // A winner whose runs do not repeat, as on a machine that others use: its time is marked, and is
 // not that of all whom it beat.
-static hth_err turn_disturbed(void *ctx, hth_choice *c, hth_samples *s)
+static hth_err turn_disturbed(void *ctx, hth_choice *choice, hth_samples *samples)
 {
     track *t = ctx;
-    int i = find(t, c->name);
+    int i = find(t, choice->name);
     static const double noise[] = {1, 1.45, 1.45, 1.45, 1.45};
     if (i < 0) {
         return HTH_ENOENT;
     }
     double us = t->us[i] * (i == 0 ? noise[t->runs[i] % 5] : 1);
     t->runs[i]++;
-    hth_samples_add(s, us, t->seed == 0);
+    hth_samples_add(samples, us, t->seed == 0);
     return HTH_OK;
 }
 

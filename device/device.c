@@ -19,7 +19,7 @@
 static const struct {
     const char *kind;
     const char *options; // for people and for the check, comma separated
-    hth_err (*open)(const hth_device_spec *s, hth_device **out);
+    hth_err (*open)(const hth_device_spec *spec, hth_device **out);
 } device_kinds[] = {
     {"cpu", "mem,threads", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
@@ -60,23 +60,23 @@ static hth_err device_number(const char *name, const char *value, uint64_t max, 
     return HTH_OK;
 }
 
-static hth_err device_item(int kind, char *item, hth_device_spec *s)
+static hth_err device_item(int kind, char *item, hth_device_spec *spec)
 {
     uint64_t v;
     char *value = strchr(item, '=');
     if (value == NULL) {
         HTH_TRY(device_number("number", item, 1023, &v));
-        s->index = (int)v;
+        spec->index = (int)v;
         return HTH_OK;
     }
     *value++ = '\0';
     if (!device_option_known(kind, item)) {
-        return hth_fail(HTH_EINVAL, "device '%s' has no option '%s' (it has: %s)", s->kind, item,
+        return hth_fail(HTH_EINVAL, "device '%s' has no option '%s' (it has: %s)", spec->kind, item,
                         device_kinds[kind].options);
     }
     if (strcmp(item, "mem") == 0) {
         HTH_TRY(hth_parse_size(value, 100, &v));
-        if (snprintf(s->mem, sizeof s->mem, "%s", value) >= (int)sizeof s->mem) {
+        if (snprintf(spec->mem, sizeof spec->mem, "%s", value) >= (int)sizeof spec->mem) {
             return hth_fail(HTH_EINVAL, "device option mem=%s is too long", value);
         }
     } else if (strcmp(item, "threads") == 0) {
@@ -84,14 +84,14 @@ static hth_err device_item(int kind, char *item, hth_device_spec *s)
         if (v == 0) {
             return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread is needed");
         }
-        s->threads = (int)v;
+        spec->threads = (int)v;
     } else if (strcmp(item, "graphs") == 0) {
-        s->plain = strcmp(value, "off") == 0;
-        if (!s->plain && strcmp(value, "on") != 0) {
+        spec->plain = strcmp(value, "off") == 0;
+        if (!spec->plain && strcmp(value, "on") != 0) {
             return hth_fail(HTH_EINVAL, "device option graphs=%s: expected on or off", value);
         }
     } else {
-        HTH_TRY(device_number(item, value, UINT64_MAX, &s->seed));
+        HTH_TRY(device_number(item, value, UINT64_MAX, &spec->seed));
     }
     return HTH_OK;
 }
@@ -126,16 +126,16 @@ static hth_err device_spec_parse(const char *text, hth_device_spec *out)
     return HTH_OK;
 }
 
-hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
+hth_err hth_device_spec_budget(const hth_device_spec *spec, uint64_t total, const char *dflt,
                                uint64_t *out)
 {
-    HTH_TRY(hth_parse_size(s->mem[0] ? s->mem : dflt, total, out));
+    HTH_TRY(hth_parse_size(spec->mem[0] ? spec->mem : dflt, total, out));
     if (*out < 4096 || *out > total) {
         hth_size asked, there;
         hth_size_pair(*out, total, &asked, &there);
         return hth_fail(HTH_EINVAL,
                         "device memory %s: %s, which is not between 4 KiB and the machine's %s",
-                        s->mem[0] ? s->mem : dflt, asked.text, there.text);
+                        spec->mem[0] ? spec->mem : dflt, asked.text, there.text);
     }
     return HTH_OK;
 }
@@ -165,235 +165,237 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     return HTH_OK;
 }
 
-void hth_device_close(hth_device *d)
+void hth_device_close(hth_device *device)
 {
-    if (d != NULL) {
-        hth_stream_close(d->up);
-        hth_stream_close(d->down);
-        d->ops->close(d);
+    if (device != NULL) {
+        hth_stream_close(device->up);
+        hth_stream_close(device->down);
+        device->ops->close(device);
     }
 }
 
 // A copy that is waited for, on a stream of the device's own.
-static hth_err device_copy(hth_device *d, hth_stream_kind kind, void *dst, const void *src,
+static hth_err device_copy(hth_device *device, hth_stream_kind kind, void *dst, const void *src,
                            size_t bytes)
 {
-    hth_stream **s = kind == HTH_STREAM_H2D ? &d->up : &d->down;
+    hth_stream **s = kind == HTH_STREAM_H2D ? &device->up : &device->down;
     if (bytes == 0) {
         return HTH_OK;
     }
-    if (d->props.host_visible) {
+    if (device->props.host_visible) {
         memcpy(dst, src, bytes);
         return HTH_OK;
     }
-    HTH_TRY(*s == NULL ? hth_stream_open(d, kind, s) : HTH_OK);
+    HTH_TRY(*s == NULL ? hth_stream_open(device, kind, s) : HTH_OK);
     HTH_TRY(hth_stream_copy(*s, dst, src, bytes));
     return hth_stream_sync(*s);
 }
 
-hth_err hth_device_put(hth_device *d, void *far, const void *host, size_t bytes)
+hth_err hth_device_put(hth_device *device, void *far, const void *host, size_t bytes)
 {
-    return device_copy(d, HTH_STREAM_H2D, far, host, bytes);
+    return device_copy(device, HTH_STREAM_H2D, far, host, bytes);
 }
 
-hth_err hth_device_get(hth_device *d, void *host, const void *far, size_t bytes)
+hth_err hth_device_get(hth_device *device, void *host, const void *far, size_t bytes)
 {
-    return device_copy(d, HTH_STREAM_D2H, host, far, bytes);
+    return device_copy(device, HTH_STREAM_D2H, host, far, bytes);
 }
 
-hth_err hth_device_zero(hth_device *d, void *far, size_t bytes)
+hth_err hth_device_zero(hth_device *device, void *far, size_t bytes)
 {
     static char zeros[1 << 20]; // never written
-    if (d->props.host_visible) {
+    if (device->props.host_visible) {
         memset(far, 0, bytes);
         return HTH_OK;
     }
-    if (d->ops->zero != NULL && bytes > 0) {
-        HTH_TRY(d->up == NULL ? hth_stream_open(d, HTH_STREAM_H2D, &d->up) : HTH_OK);
-        HTH_TRY(d->ops->zero(d->up, far, bytes));
-        return hth_stream_sync(d->up);
+    if (device->ops->zero != NULL && bytes > 0) {
+        HTH_TRY(device->up == NULL ? hth_stream_open(device, HTH_STREAM_H2D, &device->up) : HTH_OK);
+        HTH_TRY(device->ops->zero(device->up, far, bytes));
+        return hth_stream_sync(device->up);
     }
     for (size_t at = 0; at < bytes; at += sizeof zeros) {
         size_t n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
-        HTH_TRY(hth_device_put(d, (char *)far + at, zeros, n));
+        HTH_TRY(hth_device_put(device, (char *)far + at, zeros, n));
     }
     return HTH_OK;
 }
 
-hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base)
+hth_err hth_device_reserve(hth_device *device, size_t bytes, void **base)
 {
     *base = NULL;
     if (bytes == 0) {
-        return hth_fail(HTH_EINVAL, "device %s: cannot reserve 0 bytes", d->props.name);
+        return hth_fail(HTH_EINVAL, "device %s: cannot reserve 0 bytes", device->props.name);
     }
-    if (bytes > d->props.budget_bytes) {
+    if (bytes > device->props.budget_bytes) {
         return hth_fail(HTH_ETOOBIG, "device %s: %zu bytes requested, the budget is %llu",
-                        d->props.name, bytes, (unsigned long long)d->props.budget_bytes);
+                        device->props.name, bytes, (unsigned long long)device->props.budget_bytes);
     }
-    return d->ops->reserve(d, bytes, base);
+    return device->ops->reserve(device, bytes, base);
 }
 
-void hth_device_release(hth_device *d, void *base, size_t bytes)
+void hth_device_release(hth_device *device, void *base, size_t bytes)
 {
     if (base != NULL) {
-        d->ops->release(d, base, bytes);
+        device->ops->release(device, base, bytes);
     }
 }
 
-static hth_err device_host(hth_device *d, size_t bytes, void **base)
+static hth_err device_host(hth_device *device, size_t bytes, void **base)
 {
-    if (d->ops->reserve_host != NULL) {
-        return d->ops->reserve_host(d, bytes, base);
+    if (device->ops->reserve_host != NULL) {
+        return device->ops->reserve_host(device, bytes, base);
     }
     *base = hth_alloc_large(bytes);
     return *base != NULL ? HTH_OK
                          : hth_fail(HTH_ENOMEM, "device %s: no %zu bytes of host memory",
-                                    d->props.name, bytes);
+                                    device->props.name, bytes);
 }
 
-hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
+hth_err hth_device_reserve_host(hth_device *device, size_t bytes, void **base)
 {
     *base = NULL;
-    uint64_t left =
-        d->host_limit_bytes > d->host_taken_bytes ? d->host_limit_bytes - d->host_taken_bytes : 0;
+    uint64_t left = device->host_limit_bytes > device->host_taken_bytes
+                        ? device->host_limit_bytes - device->host_taken_bytes
+                        : 0;
     if (bytes > left) {
         hth_size need, there;
         hth_size_pair(bytes, left, &need, &there);
         return hth_fail(HTH_ENOMEM,
                         "device %s: %s of host memory are needed for offloading, but the machine "
                         "has %s left; use a smaller batch, or --spill DIR",
-                        d->props.name, need.text, there.text);
+                        device->props.name, need.text, there.text);
     }
-    HTH_TRY(device_host(d, bytes, base));
-    d->host_taken_bytes += bytes;
+    HTH_TRY(device_host(device, bytes, base));
+    device->host_taken_bytes += bytes;
     return HTH_OK;
 }
 
-void hth_device_release_host(hth_device *d, void *base, size_t bytes)
+void hth_device_release_host(hth_device *device, void *base, size_t bytes)
 {
     if (base == NULL) {
         return;
     }
-    d->host_taken_bytes -= bytes;
-    if (d->ops->release_host != NULL) {
-        d->ops->release_host(d, base);
+    device->host_taken_bytes -= bytes;
+    if (device->ops->release_host != NULL) {
+        device->ops->release_host(device, base);
     } else {
         hth_free(base);
     }
 }
 
-hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out)
+hth_err hth_stream_open(hth_device *device, hth_stream_kind kind, hth_stream **out)
 {
     *out = NULL;
     if ((unsigned)kind > HTH_STREAM_D2H) {
-        return hth_fail(HTH_EINVAL, "device %s: no stream of kind %d", d->props.name, (int)kind);
+        return hth_fail(HTH_EINVAL, "device %s: no stream of kind %d", device->props.name,
+                        (int)kind);
     }
-    return d->ops->stream_open(d, kind, out);
+    return device->ops->stream_open(device, kind, out);
 }
 
-void hth_stream_close(hth_stream *s)
+void hth_stream_close(hth_stream *stream)
 {
-    if (s != NULL) {
-        s->device->ops->stream_close(s);
+    if (stream != NULL) {
+        stream->device->ops->stream_close(stream);
     }
 }
 
-hth_err hth_stream_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
+hth_err hth_stream_launch(hth_stream *stream, hth_err (*fn)(void *arg), void *arg)
 {
     if (fn == NULL) {
-        return hth_fail(HTH_EINVAL, "device %s: nothing to launch", s->device->props.name);
+        return hth_fail(HTH_EINVAL, "device %s: nothing to launch", stream->device->props.name);
     }
-    return s->device->ops->launch(s, fn, arg);
+    return stream->device->ops->launch(stream, fn, arg);
 }
 
-hth_err hth_stream_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+hth_err hth_stream_copy(hth_stream *stream, void *dst, const void *src, size_t bytes)
 {
     if (bytes > 0 && (dst == NULL || src == NULL)) {
         return hth_fail(HTH_EINVAL, "device %s: copy of %zu bytes from or to nowhere",
-                        s->device->props.name, bytes);
+                        stream->device->props.name, bytes);
     }
-    return bytes == 0 ? HTH_OK : s->device->ops->copy(s, dst, src, bytes);
+    return bytes == 0 ? HTH_OK : stream->device->ops->copy(stream, dst, src, bytes);
 }
 
-static hth_err device_same(const hth_stream *s, const hth_event *e)
+static hth_err device_same(const hth_stream *stream, const hth_event *event)
 {
-    return s->device == e->device
+    return stream->device == event->device
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "the event belongs to device %s, the stream to %s",
-                          e->device->props.name, s->device->props.name);
+                          event->device->props.name, stream->device->props.name);
 }
 
-hth_err hth_stream_record(hth_stream *s, hth_event *e)
+hth_err hth_stream_record(hth_stream *stream, hth_event *event)
 {
-    HTH_TRY(device_same(s, e));
-    return s->device->ops->record(s, e);
+    HTH_TRY(device_same(stream, event));
+    return stream->device->ops->record(stream, event);
 }
 
-hth_err hth_stream_wait(hth_stream *s, hth_event *e)
+hth_err hth_stream_wait(hth_stream *stream, hth_event *event)
 {
-    HTH_TRY(device_same(s, e));
-    return s->device->ops->wait(s, e);
+    HTH_TRY(device_same(stream, event));
+    return stream->device->ops->wait(stream, event);
 }
 
-hth_err hth_stream_sync(hth_stream *s)
+hth_err hth_stream_sync(hth_stream *stream)
 {
-    return s->device->ops->sync(s);
+    return stream->device->ops->sync(stream);
 }
 
-hth_err hth_event_open(hth_device *d, hth_event **out)
+hth_err hth_event_open(hth_device *device, hth_event **out)
 {
     *out = NULL;
-    return d->ops->event_open(d, out);
+    return device->ops->event_open(device, out);
 }
 
-void hth_event_close(hth_event *e)
+void hth_event_close(hth_event *event)
 {
-    if (e != NULL) {
-        e->device->ops->event_close(e);
+    if (event != NULL) {
+        event->device->ops->event_close(event);
     }
 }
 
-hth_err hth_event_sync(hth_event *e)
+hth_err hth_event_sync(hth_event *event)
 {
-    return e->device->ops->event_sync(e);
+    return event->device->ops->event_sync(event);
 }
 
-uint64_t hth_event_time_ns(hth_event *e)
+uint64_t hth_event_time_ns(hth_event *event)
 {
-    return e->device->ops->event_time_ns(e);
+    return event->device->ops->event_time_ns(event);
 }
 
-hth_err hth_device_memory(hth_device *d, uint64_t *total, uint64_t *free)
+hth_err hth_device_memory(hth_device *device, uint64_t *total, uint64_t *free)
 {
     *total = *free = 0;
-    return d->ops->memory != NULL
-               ? d->ops->memory(d, total, free)
-               : hth_fail(HTH_ENOTSUP, "%s has no memory of its own", d->props.name);
+    return device->ops->memory != NULL
+               ? device->ops->memory(device, total, free)
+               : hth_fail(HTH_ENOTSUP, "%s has no memory of its own", device->props.name);
 }
 
-bool hth_device_captures(const hth_device *d)
+bool hth_device_captures(const hth_device *device)
 {
-    return d->ops->capture_begin != NULL && !d->plain;
+    return device->ops->capture_begin != NULL && !device->plain;
 }
 
-hth_err hth_capture_begin(hth_stream *s)
+hth_err hth_capture_begin(hth_stream *stream)
 {
-    return s->device->ops->capture_begin(s);
+    return stream->device->ops->capture_begin(stream);
 }
 
-hth_err hth_capture_end(hth_stream *s, hth_capture **io)
+hth_err hth_capture_end(hth_stream *stream, hth_capture **io)
 {
-    return s->device->ops->capture_end(s, io);
+    return stream->device->ops->capture_end(stream, io);
 }
 
-hth_err hth_capture_launch(hth_capture *c, hth_stream *s)
+hth_err hth_capture_launch(hth_capture *capture, hth_stream *stream)
 {
-    return c->device->ops->capture_launch(c, s);
+    return capture->device->ops->capture_launch(capture, stream);
 }
 
-void hth_capture_close(hth_capture *c)
+void hth_capture_close(hth_capture *capture)
 {
-    if (c != NULL) {
-        c->device->ops->capture_close(c);
+    if (capture != NULL) {
+        capture->device->ops->capture_close(capture);
     }
 }

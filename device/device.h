@@ -50,32 +50,32 @@ typedef struct hth_device_props {
 // What an implementation provides. Open streams and events belong to the device and are closed
 // before it.
 typedef struct hth_device_ops {
-    void (*close)(hth_device *d);
-    hth_err (*reserve)(hth_device *d, size_t bytes, void **base);
-    void (*release)(hth_device *d, void *base, size_t bytes);
+    void (*close)(hth_device *device);
+    hth_err (*reserve)(hth_device *device, size_t bytes, void **base);
+    void (*release)(hth_device *device, void *base, size_t bytes);
     // (optional) the device's memory, whoever uses it
-    hth_err (*memory)(hth_device *d, uint64_t *total, uint64_t *free);
+    hth_err (*memory)(hth_device *device, uint64_t *total, uint64_t *free);
     // (optional) both or neither; without: ordinary memory
-    hth_err (*reserve_host)(hth_device *d, size_t bytes, void **base);
-    void (*release_host)(hth_device *d, void *base);
-    hth_err (*stream_open)(hth_device *d, hth_stream_kind kind, hth_stream **out);
-    void (*stream_close)(hth_stream *s);
-    hth_err (*launch)(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
-    hth_err (*copy)(hth_stream *s, void *dst, const void *src, size_t bytes);
+    hth_err (*reserve_host)(hth_device *device, size_t bytes, void **base);
+    void (*release_host)(hth_device *device, void *base);
+    hth_err (*stream_open)(hth_device *device, hth_stream_kind kind, hth_stream **out);
+    void (*stream_close)(hth_stream *stream);
+    hth_err (*launch)(hth_stream *stream, hth_err (*fn)(void *arg), void *arg);
+    hth_err (*copy)(hth_stream *stream, void *dst, const void *src, size_t bytes);
     // (optional) fills device memory with zeros; without: by copies
-    hth_err (*zero)(hth_stream *s, void *dst, size_t bytes);
-    hth_err (*record)(hth_stream *s, hth_event *e);
-    hth_err (*wait)(hth_stream *s, hth_event *e);
-    hth_err (*sync)(hth_stream *s);
-    hth_err (*event_open)(hth_device *d, hth_event **out);
-    void (*event_close)(hth_event *e);
-    hth_err (*event_sync)(hth_event *e);
-    uint64_t (*event_time_ns)(hth_event *e);
+    hth_err (*zero)(hth_stream *stream, void *dst, size_t bytes);
+    hth_err (*record)(hth_stream *stream, hth_event *event);
+    hth_err (*wait)(hth_stream *stream, hth_event *event);
+    hth_err (*sync)(hth_stream *stream);
+    hth_err (*event_open)(hth_device *device, hth_event **out);
+    void (*event_close)(hth_event *event);
+    hth_err (*event_sync)(hth_event *event);
+    uint64_t (*event_time_ns)(hth_event *event);
     // (optional) all or none
-    hth_err (*capture_begin)(hth_stream *s);
-    hth_err (*capture_end)(hth_stream *s, hth_capture **io);
-    hth_err (*capture_launch)(hth_capture *c, hth_stream *s);
-    void (*capture_close)(hth_capture *c);
+    hth_err (*capture_begin)(hth_stream *stream);
+    hth_err (*capture_end)(hth_stream *stream, hth_capture **io);
+    hth_err (*capture_launch)(hth_capture *capture, hth_stream *stream);
+    void (*capture_close)(hth_capture *capture);
 } hth_device_ops;
 
 // Texts that outlive the process, of what a device's kernels had their libraries make.
@@ -115,64 +115,66 @@ struct hth_capture {
 hth_err hth_device_open(const char *spec, hth_device **out);
 // hth_device_name writes the name of the device that a specification is about: "cuda:0".
 hth_err hth_device_name(const char *spec, char *out, size_t cap);
-void hth_device_close(hth_device *d); // NULL is allowed; everything opened on it must be closed
+void hth_device_close(
+    hth_device *device); // NULL is allowed; everything opened on it must be closed
 
 // hth_device_memory stores how much memory a device has by itself, and what of it nobody uses,
 // other processes included. HTH_ENOTSUP: it has none that is its own, or does not say.
-hth_err hth_device_memory(hth_device *d, uint64_t *total, uint64_t *free);
+hth_err hth_device_memory(hth_device *device, uint64_t *total, uint64_t *free);
 
 // hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more
 // than the budget; HTH_ENODEVMEM: not now. The caller releases it.
-hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base);
-void hth_device_release(hth_device *d, void *base, size_t bytes); // nothing issued still uses it
+hth_err hth_device_reserve(hth_device *device, size_t bytes, void **base);
+void hth_device_release(hth_device *device, void *base,
+                        size_t bytes); // nothing issued still uses it
 // hth_device_reserve_host takes host memory that copies to and from the device are fastest with:
 // pinned on CUDA. HTH_ENOMEM, also where the machine has less than all of it together. Released
 // before the device is closed, when nothing issued still uses it; NULL is allowed.
-hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base);
-void hth_device_release_host(hth_device *d, void *base, size_t bytes);
+hth_err hth_device_reserve_host(hth_device *device, size_t bytes, void **base);
+void hth_device_release_host(hth_device *device, void *base, size_t bytes);
 
 // hth_device_put copies host memory to the device's, get the other way, and zero fills it with
 // zeros. They return when it is done; nothing issued uses that memory meanwhile.
-hth_err hth_device_put(hth_device *d, void *far, const void *host, size_t bytes);
-hth_err hth_device_get(hth_device *d, void *host, const void *far, size_t bytes);
-hth_err hth_device_zero(hth_device *d, void *far, size_t bytes);
+hth_err hth_device_put(hth_device *device, void *far, const void *host, size_t bytes);
+hth_err hth_device_get(hth_device *device, void *host, const void *far, size_t bytes);
+hth_err hth_device_zero(hth_device *device, void *far, size_t bytes);
 
-hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out);
-void hth_stream_close(hth_stream *s); // waits for what was issued; NULL is allowed
+hth_err hth_stream_open(hth_device *device, hth_stream_kind kind, hth_stream **out);
+void hth_stream_close(hth_stream *stream); // waits for what was issued; NULL is allowed
 // hth_stream_launch runs fn(arg), or on CUDA what fn(arg) issues, in the stream's order. fn's
 // failure is kept and returned by the next hth_stream_sync; after it the stream's later launches
 // and copies are skipped until that sync.
-hth_err hth_stream_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
+hth_err hth_stream_launch(hth_stream *stream, hth_err (*fn)(void *arg), void *arg);
 // hth_stream_copy copies between host and device memory (the stream's kind says which way); both
 // stay valid until done.
-hth_err hth_stream_copy(hth_stream *s, void *dst, const void *src, size_t bytes);
+hth_err hth_stream_copy(hth_stream *stream, void *dst, const void *src, size_t bytes);
 // e is done when everything issued before is
-hth_err hth_stream_record(hth_stream *s, hth_event *e);
-// what is issued afterwards waits for e's last record
-hth_err hth_stream_wait(hth_stream *s, hth_event *e);
-hth_err hth_stream_sync(hth_stream *s); // blocks the caller until the stream is empty
-hth_err hth_event_open(hth_device *d, hth_event **out);
+hth_err hth_stream_record(hth_stream *stream, hth_event *event);
+// what is issued afterwards waits for event's last record
+hth_err hth_stream_wait(hth_stream *stream, hth_event *event);
+hth_err hth_stream_sync(hth_stream *stream); // blocks the caller until the stream is empty
+hth_err hth_event_open(hth_device *device, hth_event **out);
 // after the streams that record it or wait for it were drained; NULL is allowed
-void hth_event_close(hth_event *e);
-hth_err hth_event_sync(hth_event *e);
+void hth_event_close(hth_event *event);
+hth_err hth_event_sync(hth_event *event);
 // when the last record was reached (hth_now_ns's clock); 0: not yet
-uint64_t hth_event_time_ns(hth_event *e);
+uint64_t hth_event_time_ns(hth_event *event);
 
 // Captures: work that is issued once, recorded with its order, and launched as a whole as often as
 // wanted, with the addresses that it was recorded with. Only where hth_device_captures says so.
-bool hth_device_captures(const hth_device *d);
-// hth_capture_begin has everything that is issued to `s` from now on recorded and not run, and so
-// for streams that wait for an event recorded there meanwhile; these must be waited for in turn
+bool hth_device_captures(const hth_device *device);
+// hth_capture_begin has everything that is issued to `stream` from now on recorded and not run, and
+// so for streams that wait for an event recorded there meanwhile; these must be waited for in turn
 // before the end. Until then nothing may be synchronized, reserved or released on the device. One
 // at a time.
-hth_err hth_capture_begin(hth_stream *s);
+hth_err hth_capture_begin(hth_stream *stream);
 // hth_capture_end ends it. *io NULL: becomes a new capture, which the caller closes; else what it
 // holds is replaced. `io` NULL: what was recorded is dropped. HTH_ENOTSUP: something was issued
 // that cannot be recorded, a copy from memory that is not pinned say; any failure: *io is NULL, its
 // old capture closed.
-hth_err hth_capture_end(hth_stream *s, hth_capture **io);
+hth_err hth_capture_end(hth_stream *stream, hth_capture **io);
 // hth_capture_launch runs what was recorded, in the stream's order.
-hth_err hth_capture_launch(hth_capture *c, hth_stream *s);
-void hth_capture_close(hth_capture *c); // after its launches were drained; NULL is allowed
+hth_err hth_capture_launch(hth_capture *capture, hth_stream *stream);
+void hth_capture_close(hth_capture *capture); // after its launches were drained; NULL is allowed
 
 #endif

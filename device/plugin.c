@@ -138,18 +138,18 @@ void hth_plugin_keep_out(const char *why)
     pthread_mutex_unlock(&cuda.lock);
 }
 
-void hth_plugin_use(const hth_plugin *p)
+void hth_plugin_use(const hth_plugin *plugin)
 {
     pthread_mutex_lock(&cuda.lock);
-    cuda.given = p;
+    cuda.given = plugin;
     cuda.plugin = NULL;
     cuda.asked = false;
     pthread_mutex_unlock(&cuda.lock);
 }
 
-hth_err hth_cuda_open(const hth_device_spec *s, hth_device **out)
+hth_err hth_cuda_open(const hth_device_spec *spec, hth_device **out)
 {
     char about[sizeof cuda.sentence];
     HTH_TRY(hth_plugin_cuda_probe(about, sizeof about));
-    return cuda.plugin->open(s, out);
+    return cuda.plugin->open(spec, out);
 }

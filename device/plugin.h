@@ -24,7 +24,7 @@ typedef struct hth_plugin_host {
     void *(*calloc)(size_t n, size_t size);
     void (*free)(void *p);
     uint64_t (*now_ns)(void);
-    hth_err (*budget)(const hth_device_spec *s, uint64_t total, const char *dflt, uint64_t *out);
+    hth_err (*budget)(const hth_device_spec *spec, uint64_t total, const char *dflt, uint64_t *out);
 } hth_plugin_host;
 
 typedef struct hth_plugin {
@@ -34,7 +34,7 @@ typedef struct hth_plugin {
     // the sentence says what is missing.
     hth_err (*probe)(const char *dirs, char *about, size_t cap);
     // only after probe succeeded; on error *out stays as it was and nothing is held
-    hth_err (*open)(const hth_device_spec *s, hth_device **out);
+    hth_err (*open)(const hth_device_spec *spec, hth_device **out);
 } hth_plugin;
 
 // What HTH_PLUGIN_ENTRY is: returns a table that stays valid, or NULL for another `abi`.
@@ -54,8 +54,8 @@ hth_err hth_plugin_cuda_probe(char *about, size_t cap);
 // process that may not use GPUs.
 void hth_plugin_keep_out(const char *why);
 
-// hth_plugin_use makes `p` the plug-in, in place of the file; NULL: the file again. For tests,
+// hth_plugin_use makes `plugin` the plug-in, in place of the file; NULL: the file again. For tests,
 // while no device of a plug-in is open.
-void hth_plugin_use(const hth_plugin *p);
+void hth_plugin_use(const hth_plugin *plugin);
 
 #endif

@@ -16,13 +16,13 @@ typedef struct hth_device_spec {
 } hth_device_spec;
 
 // The budget that spec->mem names on a machine with `total` bytes.
-hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
+hth_err hth_device_spec_budget(const hth_device_spec *spec, uint64_t total, const char *dflt,
                                uint64_t *out);
 
 // Openers. On error *out stays as it was and nothing is held.
-hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out);
-hth_err hth_fake_open(const hth_device_spec *s, hth_device **out);
-hth_err hth_cuda_open(const hth_device_spec *s,
+hth_err hth_cpu_open(const hth_device_spec *spec, hth_device **out);
+hth_err hth_fake_open(const hth_device_spec *spec, hth_device **out);
+hth_err hth_cuda_open(const hth_device_spec *spec,
                       hth_device **out); // by the plug-in, device/plugin.h
 
 #endif

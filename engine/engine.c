@@ -38,33 +38,33 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 
 // engine_alias resolves an inference's alias once, at submission, so that moving the alias later
 // changes nothing for it. Commands resolve aliases where they are answered.
-static hth_err engine_alias(const hth_engine *e, hth_request *r)
+static hth_err engine_alias(const hth_engine *engine, hth_request *request)
 {
     hth_store_alias a;
-    hth_err err = e->store != NULL && r->command == HTH_COMMAND_NONE
-                      ? hth_store_alias_get(e->store, r->model, &a)
+    hth_err err = engine->store != NULL && request->command == HTH_COMMAND_NONE
+                      ? hth_store_alias_get(engine->store, request->model, &a)
                       : HTH_ENOENT;
     if (err == HTH_OK) {
-        hth_store_alias_target(&a, r->target);
-        r->model = r->target;
-        r->record = NULL; // it says the alias
+        hth_store_alias_target(&a, request->target);
+        request->model = request->target;
+        request->record = NULL; // it says the alias
     }
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
 // engine_named refuses what is to be done on a device (the argument "on") that is not there.
-static hth_err engine_named(const hth_engine *e, const hth_request *r)
+static hth_err engine_named(const hth_engine *engine, const hth_request *request)
 {
-    if (e->name[0] == 0 || r->command == HTH_COMMAND_NONE || r->arguments == NULL ||
-        strstr(r->arguments, "\"on\"") == NULL) {
+    if (engine->name[0] == 0 || request->command == HTH_COMMAND_NONE ||
+        request->arguments == NULL || strstr(request->arguments, "\"on\"") == NULL) {
         return HTH_OK;
     }
-    json_t *args = json_loads(r->arguments, 0, NULL);
+    json_t *args = json_loads(request->arguments, 0, NULL);
     const char *on = json_string_value(json_object_get(args, "on"));
     hth_err err =
-        on == NULL || strcmp(on, e->name) == 0
+        on == NULL || strcmp(on, engine->name) == 0
             ? HTH_OK
-            : hth_fail(HTH_EINVAL, "there is no device '%.60s' (there is: %s)", on, e->name);
+            : hth_fail(HTH_EINVAL, "there is no device '%.60s' (there is: %s)", on, engine->name);
     json_decref(args);
     return err;
 }

@@ -7,10 +7,10 @@
 #include <math.h>
 #include <stdio.h>
 
-// infer asks model `name` about input x and leaves the answer in c->out.
-static hth_err infer(fixture *f, const char *name, const hth_tensor *x, call *c)
+// infer asks model `name` about input tensor and leaves the answer in c->out.
+static hth_err infer(fixture *f, const char *name, const hth_tensor *tensor, call *c)
 {
-    hth_request_tensor in = {.name = NULL, .t = *x};
+    hth_request_tensor in = {.name = NULL, .t = *tensor};
     *c = (call){.r = {.model = name, .inputs = &in, .n_inputs = 1}};
     return call_run(f->engine, c);
 }
@@ -78,11 +78,11 @@ static void test_answers(void **state)
 
 static hth_engine *stalled_engine;
 
-static hth_err place_late(hth_request *r, hth_request_tensor *out, int n)
+static hth_err place_late(hth_request *request, hth_request_tensor *out, int n)
 {
     while (hth_engine_stalled_ns(stalled_engine) < STALLED_NS) {
     }
-    return call_place(r, out, n);
+    return call_place(request, out, n);
 }
 
 static void test_stalls(void **state)
@@ -149,9 +149,9 @@ static void test_empty_batch(void **state)
     fixture_close(&f);
 }
 
-static json_int_t at(json_t *j, const char *object, const char *key)
+static json_int_t at(json_t *json, const char *object, const char *key)
 {
-    return json_integer_value(json_object_get(json_object_get(j, object), key));
+    return json_integer_value(json_object_get(json_object_get(json, object), key));
 }
 
 // Two models that differ in their heads share everything else: the second costs its head only.

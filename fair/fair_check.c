@@ -22,65 +22,68 @@ bool hth_fair_amount_valid(double amount)
 }
 
 // A number of the problem as its user wrote it.
-static double check_said(const hth_fair_problem *p, int r, double amount)
+static double check_said(const hth_fair_problem *problem, int r, double amount)
 {
-    return amount / p->scale[r];
+    return amount / problem->scale[r];
 }
 
-static hth_err check_demand(const hth_fair_problem *p, const hth_fair_tenant *t,
-                            const hth_fair_amounts *d)
+static hth_err check_demand(const hth_fair_problem *problem, const hth_fair_tenant *tenant,
+                            const hth_fair_amounts *amounts)
 {
-    for (int r = 0; r < p->n_resources; r++) {
-        if (!hth_fair_amount_valid(check_said(p, r, d->of[r]))) {
+    for (int r = 0; r < problem->n_resources; r++) {
+        if (!hth_fair_amount_valid(check_said(problem, r, amounts->of[r]))) {
             return hth_fail(
                 HTH_EINVAL,
                 "tenant '%s' needs %.15g of '%s' for a task; it must be 0, or from %g to %g",
-                t->name, check_said(p, r, d->of[r]), p->resource[r], HTH_FAIR_AMOUNT_MIN,
-                HTH_FAIR_AMOUNT_MAX);
+                tenant->name, check_said(problem, r, amounts->of[r]), problem->resource[r],
+                HTH_FAIR_AMOUNT_MIN, HTH_FAIR_AMOUNT_MAX);
         }
     }
     return HTH_OK;
 }
 
 // Of an elastic task some demands may be above the capacity, but not all.
-static hth_err check_fits(const hth_fair_problem *p, const hth_fair_tenant *t)
+static hth_err check_fits(const hth_fair_problem *problem, const hth_fair_tenant *tenant)
 {
-    for (int k = 0; k < t->n_demands; k++) {
-        if (hth_fair_fits(&t->demand[k], &p->capacity, p->n_resources)) {
+    for (int k = 0; k < tenant->n_demands; k++) {
+        if (hth_fair_fits(&tenant->demand[k], &problem->capacity, problem->n_resources)) {
             return HTH_OK;
         }
     }
-    const hth_fair_amounts *least = &t->demand[t->n_demands - 1];
+    const hth_fair_amounts *least = &tenant->demand[tenant->n_demands - 1];
     int r = 0;
-    while (least->of[r] <= p->capacity.of[r]) {
+    while (least->of[r] <= problem->capacity.of[r]) {
         r++;
     }
     return hth_fail(HTH_EINVAL,
-                    "tenant '%s' needs %s%.15g of '%s' for a task; the capacity is %.15g", t->name,
-                    t->n_demands > 1 ? "in the end " : "", check_said(p, r, least->of[r]),
-                    p->resource[r], check_said(p, r, p->capacity.of[r]));
+                    "tenant '%s' needs %s%.15g of '%s' for a task; the capacity is %.15g",
+                    tenant->name, tenant->n_demands > 1 ? "in the end " : "",
+                    check_said(problem, r, least->of[r]), problem->resource[r],
+                    check_said(problem, r, problem->capacity.of[r]));
 }
 
-static hth_err check_tenant(const hth_fair_problem *p, const hth_fair_tenant *t)
+static hth_err check_tenant(const hth_fair_problem *problem, const hth_fair_tenant *tenant)
 {
     static const hth_fair_amounts none = {{0}};
-    if (!(t->weight >= HTH_FAIR_WEIGHT_MIN && t->weight <= HTH_FAIR_WEIGHT_MAX)) {
+    if (!(tenant->weight >= HTH_FAIR_WEIGHT_MIN && tenant->weight <= HTH_FAIR_WEIGHT_MAX)) {
         return hth_fail(HTH_EINVAL, "tenant '%s' has the weight %.15g; it must be %g to %.0f",
-                        t->name, t->weight, HTH_FAIR_WEIGHT_MIN, HTH_FAIR_WEIGHT_MAX);
+                        tenant->name, tenant->weight, HTH_FAIR_WEIGHT_MIN, HTH_FAIR_WEIGHT_MAX);
     }
-    if (t->n_demands == 0) {
-        return hth_fail(HTH_EINVAL, "tenant '%s' has 0 demands; its tasks need 1 or more", t->name);
+    if (tenant->n_demands == 0) {
+        return hth_fail(HTH_EINVAL, "tenant '%s' has 0 demands; its tasks need 1 or more",
+                        tenant->name);
     }
-    for (int k = 0; k < t->n_demands; k++) {
-        HTH_TRY(check_demand(p, t, &t->demand[k]));
-        if (t->tasks == HTH_FAIR_UNLIMITED && hth_fair_fits(&t->demand[k], &none, p->n_resources)) {
+    for (int k = 0; k < tenant->n_demands; k++) {
+        HTH_TRY(check_demand(problem, tenant, &tenant->demand[k]));
+        if (tenant->tasks == HTH_FAIR_UNLIMITED &&
+            hth_fair_fits(&tenant->demand[k], &none, problem->n_resources)) {
             return hth_fail(HTH_EINVAL,
                             "tenant '%s' wants as many tasks as fit and needs 0 of everything for "
                             "one, so that any number fits; give a number of tasks",
-                            t->name);
+                            tenant->name);
         }
     }
-    return check_fits(p, t);
+    return check_fits(problem, tenant);
 }
 
 hth_err hth_fair_check(const hth_fair_problem *problem)

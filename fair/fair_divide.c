@@ -27,20 +27,21 @@ static int divide_order(const void *a, const void *b)
 
 // What rises with the level, by resource: summed up anew after each resource that is used up, so
 // that no rounding stays.
-static void divide_rates(const divide_tenant *t, int n, int n_resources, hth_fair_amounts *rate)
+static void divide_rates(const divide_tenant *tenant, int n, int n_resources,
+                         hth_fair_amounts *rate)
 {
     *rate = (hth_fair_amounts){{0}};
     for (int i = 0; i < n; i++) {
-        for (int r = 0; r < n_resources && !t[i].stopped; r++) {
-            rate->of[r] += t[i].rate * t[i].demand->of[r];
+        for (int r = 0; r < n_resources && !tenant[i].stopped; r++) {
+            rate->of[r] += tenant[i].rate * tenant[i].demand->of[r];
         }
     }
 }
 
-static void divide_stop(divide_tenant *t, double level, double *tasks)
+static void divide_stop(divide_tenant *tenant, double level, double *tasks)
 {
-    t->stopped = true;
-    tasks[t->index] = t->rate * level;
+    tenant->stopped = true;
+    tasks[tenant->index] = tenant->rate * level;
 }
 
 // divide_full is the level at which the first resource is used up, *which; infinity: none is.
@@ -56,48 +57,48 @@ static double divide_full(const hth_fair_amounts *left, const hth_fair_amounts *
     return full;
 }
 
-static void divide_run(const hth_fair_problem *p, divide_tenant *t, int n, double *tasks)
+static void divide_run(const hth_fair_problem *problem, divide_tenant *tenant, int n, double *tasks)
 {
-    hth_fair_amounts rate, left = p->capacity;
+    hth_fair_amounts rate, left = problem->capacity;
     double level = 0;
     int next = 0, r = 0;
-    divide_rates(t, n, p->n_resources, &rate);
+    divide_rates(tenant, n, problem->n_resources, &rate);
     for (;;) {
-        while (next < n && t[next].stopped) {
+        while (next < n && tenant[next].stopped) {
             next++;
         }
         if (next == n) {
             return;
         }
-        double full = divide_full(&left, &rate, p->n_resources, level, &r);
-        double to = fmin(full, t[next].enough);
-        for (int q = 0; q < p->n_resources; q++) {
+        double full = divide_full(&left, &rate, problem->n_resources, level, &r);
+        double to = fmin(full, tenant[next].enough);
+        for (int q = 0; q < problem->n_resources; q++) {
             left.of[q] -= rate.of[q] * (to - level);
         }
         level = to;
-        if (full > t[next].enough) {
-            divide_stop(&t[next], level, tasks);
-            for (int q = 0; q < p->n_resources; q++) {
-                rate.of[q] -= t[next].rate * t[next].demand->of[q];
+        if (full > tenant[next].enough) {
+            divide_stop(&tenant[next], level, tasks);
+            for (int q = 0; q < problem->n_resources; q++) {
+                rate.of[q] -= tenant[next].rate * tenant[next].demand->of[q];
             }
         } else {
             left.of[r] = 0;
             for (int i = next; i < n; i++) {
-                if (!t[i].stopped && t[i].demand->of[r] > 0) {
-                    divide_stop(&t[i], level, tasks);
+                if (!tenant[i].stopped && tenant[i].demand->of[r] > 0) {
+                    divide_stop(&tenant[i], level, tasks);
                 }
             }
-            divide_rates(t, n, p->n_resources, &rate);
+            divide_rates(tenant, n, problem->n_resources, &rate);
         }
     }
 }
 
 // The dominant share of a task; infinite where it needs what there is none of.
-static double divide_share(const hth_fair_problem *p, const hth_fair_amounts *demand)
+static double divide_share(const hth_fair_problem *problem, const hth_fair_amounts *demand)
 {
     double share = 0;
-    for (int r = 0; r < p->n_resources; r++) {
-        share = demand->of[r] > 0 ? fmax(share, demand->of[r] / p->capacity.of[r]) : share;
+    for (int r = 0; r < problem->n_resources; r++) {
+        share = demand->of[r] > 0 ? fmax(share, demand->of[r] / problem->capacity.of[r]) : share;
     }
     return share;
 }

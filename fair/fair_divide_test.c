@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the paper proves of the divisible form, on random problems: sharing incentive, envy-freeness,
-// Pareto efficiency, and that nobody gains by a false demand.
+// What the paper proves of the divisible form, on random problems: sharing incentive,
+// envy-freeness, Pareto efficiency, and that nobody gains by a false demand.
 #include "fair/fair.h"
 
 #include "fair/fixture.h"
@@ -10,18 +10,18 @@
 #define PROBLEMS 1000
 #define EPSILON  1e-9
 
-static double weights(const hth_fair_problem *p)
+static double weights(const hth_fair_problem *problem)
 {
     double sum = 0;
-    for (int i = 0; i < p->n_tenants; i++) {
-        sum += p->tenants[i].weight;
+    for (int i = 0; i < problem->n_tenants; i++) {
+        sum += problem->tenants[i].weight;
     }
     return sum;
 }
 
-static double wanted(const hth_fair_tenant *t)
+static double wanted(const hth_fair_tenant *tenant)
 {
-    return t->tasks == HTH_FAIR_UNLIMITED ? INFINITY : (double)t->tasks;
+    return tenant->tasks == HTH_FAIR_UNLIMITED ? INFINITY : (double)tenant->tasks;
 }
 
 // How many tasks of `demand` are in `has`.
@@ -34,11 +34,11 @@ static double tasks_in(const hth_fair_amounts *demand, const hth_fair_amounts *h
     return tasks;
 }
 
-static hth_fair_amounts times(const hth_fair_amounts *a, double x, int n)
+static hth_fair_amounts times(const hth_fair_amounts *amounts, double x, int n)
 {
     hth_fair_amounts b = {{0}};
     for (int r = 0; r < n; r++) {
-        b.of[r] = a->of[r] * x;
+        b.of[r] = amounts->of[r] * x;
     }
     return b;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Progressive filling with whole tasks. What is left only shrinks, so a demand that does not fit
 // never fits again: each tenant goes down its list once, and one at its end leaves the heap. Keys
-// only grow, and only the first one's does, so the heap is an array of keys of which the first sinks:
-// with four below each, and nothing looked at but keys, for memory is what its steps wait for.
+// only grow, and only the first one's does, so the heap is an array of keys of which the first
+// sinks: with four below each, and nothing looked at but keys, for memory is what its steps wait
+// for.
 #include "fair/fair.h"
 
 #include "base/alloc.h"
@@ -139,14 +140,14 @@ bool hth_fair_whole(double x, double scale)
 
 // fill_weights is what all weights are multiplied by to be whole numbers; 1 if they have too many
 // decimals.
-static double fill_weights(const hth_fair_problem *p)
+static double fill_weights(const hth_fair_problem *problem)
 {
     double scale = 1;
     bool whole = false;
     for (; !whole && scale <= 1 / HTH_FAIR_WEIGHT_MIN; scale *= 10) {
         whole = true;
-        for (int i = 0; i < p->n_tenants && whole; i++) {
-            whole = hth_fair_whole(p->tenants[i].weight, scale);
+        for (int i = 0; i < problem->n_tenants && whole; i++) {
+            whole = hth_fair_whole(problem->tenants[i].weight, scale);
         }
     }
     return whole ? scale / 10 : 1;

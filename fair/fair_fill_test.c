@@ -160,10 +160,10 @@ static void test_bad(void **state)
     assert_err(hth_fair_fill(&p, 5, &s), HTH_EINVAL, "the capacity of 'cpu' is -9");
 }
 
-static hth_err fill_once(const hth_fair_problem *p)
+static hth_err fill_once(const hth_fair_problem *problem)
 {
     hth_fair_shares s;
-    hth_err err = hth_fair_fill(p, HTH_FAIR_TASKS, &s);
+    hth_err err = hth_fair_fill(problem, HTH_FAIR_TASKS, &s);
     if (err == HTH_OK) {
         hth_fair_shares_fini(&s);
     }

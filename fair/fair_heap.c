@@ -7,37 +7,37 @@
 #include <assert.h>
 #include <limits.h>
 
-static int *heap_place(const hth_fair_heap *h, void *item)
+static int *heap_place(const hth_fair_heap *heap, void *item)
 {
-    return (int *)((char *)item + h->place);
+    return (int *)((char *)item + heap->place);
 }
 
-static void heap_put(hth_fair_heap *h, int place, void *item)
+static void heap_put(hth_fair_heap *heap, int place, void *item)
 {
-    h->item[place - 1] = item;
-    *heap_place(h, item) = place;
+    heap->item[place - 1] = item;
+    *heap_place(heap, item) = place;
 }
 
-static void heap_up(hth_fair_heap *h, int place, void *item)
+static void heap_up(hth_fair_heap *heap, int place, void *item)
 {
-    while (place > 1 && h->before(item, h->item[place / 2 - 1])) {
-        heap_put(h, place, h->item[place / 2 - 1]);
+    while (place > 1 && heap->before(item, heap->item[place / 2 - 1])) {
+        heap_put(heap, place, heap->item[place / 2 - 1]);
         place /= 2;
     }
-    heap_put(h, place, item);
+    heap_put(heap, place, item);
 }
 
-static void heap_down(hth_fair_heap *h, int place, void *item)
+static void heap_down(hth_fair_heap *heap, int place, void *item)
 {
-    for (int below = place * 2; below <= h->n; below = place * 2) {
-        below += below < h->n && h->before(h->item[below], h->item[below - 1]);
-        if (!h->before(h->item[below - 1], item)) {
+    for (int below = place * 2; below <= heap->n; below = place * 2) {
+        below += below < heap->n && heap->before(heap->item[below], heap->item[below - 1]);
+        if (!heap->before(heap->item[below - 1], item)) {
             break;
         }
-        heap_put(h, place, h->item[below - 1]);
+        heap_put(heap, place, heap->item[below - 1]);
         place = below;
     }
-    heap_put(h, place, item);
+    heap_put(heap, place, item);
 }
 
 void hth_fair_heap_fini(hth_fair_heap *heap)
@@ -98,32 +98,33 @@ void *hth_fair_heap_first(const hth_fair_heap *heap)
     return heap->n > 0 ? heap->item[0] : NULL;
 }
 
-static bool walk_before(const hth_fair_walk *w, int a, int b)
+static bool walk_before(const hth_fair_walk *walk, int a, int b)
 {
-    return w->heap->before(w->heap->item[a - 1], w->heap->item[b - 1]);
+    return walk->heap->before(walk->heap->item[a - 1], walk->heap->item[b - 1]);
 }
 
-static void walk_push(hth_fair_walk *w, int place)
+static void walk_push(hth_fair_walk *walk, int place)
 {
-    int at = w->n++;
-    for (; at > 0 && walk_before(w, place, w->front[(at - 1) / 2]); at = (at - 1) / 2) {
-        w->front[at] = w->front[(at - 1) / 2];
+    int at = walk->n++;
+    for (; at > 0 && walk_before(walk, place, walk->front[(at - 1) / 2]); at = (at - 1) / 2) {
+        walk->front[at] = walk->front[(at - 1) / 2];
     }
-    w->front[at] = place;
+    walk->front[at] = place;
 }
 
-static int walk_pop(hth_fair_walk *w)
+static int walk_pop(hth_fair_walk *walk)
 {
-    int first = w->front[0], place = w->front[--w->n], at = 0;
-    for (int below = 1; below < w->n; below = at * 2 + 1) {
-        below += below + 1 < w->n && walk_before(w, w->front[below + 1], w->front[below]);
-        if (!walk_before(w, w->front[below], place)) {
+    int first = walk->front[0], place = walk->front[--walk->n], at = 0;
+    for (int below = 1; below < walk->n; below = at * 2 + 1) {
+        below +=
+            below + 1 < walk->n && walk_before(walk, walk->front[below + 1], walk->front[below]);
+        if (!walk_before(walk, walk->front[below], place)) {
             break;
         }
-        w->front[at] = w->front[below];
+        walk->front[at] = walk->front[below];
         at = below;
     }
-    w->front[at] = place;
+    walk->front[at] = place;
     return first;
 }
 

@@ -25,21 +25,21 @@ static hth_fair_heap heap_of(void)
 }
 
 // What is in the heap comes in order, by a walk as by taking out the first.
-static void heap_check(const hth_fair_heap *h)
+static void heap_check(const hth_fair_heap *heap)
 {
     thing *sorted[1000], *item;
     hth_fair_walk walk;
     int n = 0;
-    memcpy(sorted, h->item, sizeof *sorted * (size_t)h->n);
-    qsort(sorted, (size_t)h->n, sizeof(thing *), thing_order);
-    hth_fair_walk_begin(&walk, h);
+    memcpy(sorted, heap->item, sizeof *sorted * (size_t)heap->n);
+    qsort(sorted, (size_t)heap->n, sizeof(thing *), thing_order);
+    hth_fair_walk_begin(&walk, heap);
     while ((item = hth_fair_walk_next(&walk)) != NULL) {
         assert_ptr_equal(item, sorted[n++]);
     }
-    assert_int_equal(n, h->n < HTH_FAIR_WALK ? h->n : HTH_FAIR_WALK);
-    assert_ptr_equal(hth_fair_heap_first(h), h->n > 0 ? sorted[0] : NULL);
-    for (int i = 0; i < h->n; i++) {
-        assert_int_equal(((thing *)h->item[i])->place, i + 1);
+    assert_int_equal(n, heap->n < HTH_FAIR_WALK ? heap->n : HTH_FAIR_WALK);
+    assert_ptr_equal(hth_fair_heap_first(heap), heap->n > 0 ? sorted[0] : NULL);
+    for (int i = 0; i < heap->n; i++) {
+        assert_int_equal(((thing *)heap->item[i])->place, i + 1);
     }
 }
 

@@ -44,18 +44,18 @@ bool hth_queue_fits(const hth_fair_queue *queue, const hth_fair_amounts *demand,
     return fits;
 }
 
-void hth_queue_sum(const hth_fair_queue *queue, hth_fair_amounts *to, const hth_fair_amounts *a,
-                   double sign)
+void hth_queue_sum(const hth_fair_queue *queue, hth_fair_amounts *to,
+                   const hth_fair_amounts *amounts, double sign)
 {
     for (int r = 0; r < queue->o.n_resources; r++) {
-        to->of[r] += sign * a->of[r];
+        to->of[r] += sign * amounts->of[r];
     }
 }
 
-double hth_queue_level(const hth_fair_queue *queue, const queue_tenant *t,
+double hth_queue_level(const hth_fair_queue *queue, const queue_tenant *tenant,
                        const hth_fair_amounts *used)
 {
-    return hth_fair_dominant(used, &queue->o.capacity, queue->o.n_resources, NULL) / t->weight;
+    return hth_fair_dominant(used, &queue->o.capacity, queue->o.n_resources, NULL) / tenant->weight;
 }
 
 hth_err hth_fair_queue_open(const hth_fair_queue_options *options, hth_fair_queue **out)
@@ -113,33 +113,33 @@ hth_err hth_fair_queue_tenant(hth_fair_queue *queue, double weight, int *out)
     return HTH_OK;
 }
 
-static queue_tenant *queue_of(const hth_fair_queue *q, const hth_fair_job *job)
+static queue_tenant *queue_of(const hth_fair_queue *queue, const hth_fair_job *job)
 {
-    assert(job->tenant >= 0 && job->tenant < q->n_tenants);
-    return q->tenants[job->tenant];
+    assert(job->tenant >= 0 && job->tenant < queue->n_tenants);
+    return queue->tenants[job->tenant];
 }
 
 // Summed up anew, so that no rounding stays.
-static void queue_weights(hth_fair_queue *q)
+static void queue_weights(hth_fair_queue *queue)
 {
-    q->weights = 0;
-    for (int i = 0; i < q->n_tenants; i++) {
-        const queue_tenant *t = q->tenants[i];
-        q->weights += t->running + t->waiting.n > 0 ? t->weight : 0;
+    queue->weights = 0;
+    for (int i = 0; i < queue->n_tenants; i++) {
+        const queue_tenant *t = queue->tenants[i];
+        queue->weights += t->running + t->waiting.n > 0 ? t->weight : 0;
     }
 }
 
 // queue_changed puts a tenant where it belongs after its jobs or what they hold have changed.
-static void queue_changed(hth_fair_queue *q, queue_tenant *t)
+static void queue_changed(hth_fair_queue *queue, queue_tenant *tenant)
 {
-    t->level = hth_queue_level(q, t, &t->used);
-    if (t->waiting.n == 0) {
-        t->under_since_ns = 0;
-        hth_fair_heap_remove(&q->by_level, t);
-    } else if (t->place > 0) {
-        hth_fair_heap_moved(&q->by_level, t);
+    tenant->level = hth_queue_level(queue, tenant, &tenant->used);
+    if (tenant->waiting.n == 0) {
+        tenant->under_since_ns = 0;
+        hth_fair_heap_remove(&queue->by_level, tenant);
+    } else if (tenant->place > 0) {
+        hth_fair_heap_moved(&queue->by_level, tenant);
     } else {
-        hth_err err = hth_fair_heap_push(&q->by_level, t);
+        hth_err err = hth_fair_heap_push(&queue->by_level, tenant);
         assert(err == HTH_OK); // hth_fair_queue_tenant made room
         (void)err;
     }
@@ -169,38 +169,38 @@ void hth_fair_queue_hole(hth_fair_queue *queue, const hth_fair_amounts *hole)
     queue->hole = hole != NULL ? *hole : queue->hole;
 }
 
-static hth_err queue_check(const hth_fair_queue *q, const hth_fair_job *job)
+static hth_err queue_check(const hth_fair_queue *queue, const hth_fair_job *job)
 {
     const hth_fair_amounts *least = &job->demand[job->n_demands - 1];
     bool fits = false;
     for (int k = 0; k < job->n_demands; k++) {
-        for (int r = 0; r < q->o.n_resources; r++) {
+        for (int r = 0; r < queue->o.n_resources; r++) {
             if (!hth_fair_amount_valid(job->demand[k].of[r])) {
                 return hth_fail(HTH_EINVAL,
                                 "a job needs %.15g of resource %d; it must be 0, or from %g to %g",
                                 job->demand[k].of[r], r, HTH_FAIR_AMOUNT_MIN, HTH_FAIR_AMOUNT_MAX);
             }
         }
-        fits = fits || hth_queue_fits(q, &job->demand[k], &q->o.capacity);
+        fits = fits || hth_queue_fits(queue, &job->demand[k], &queue->o.capacity);
     }
-    for (int r = 0; r < q->o.n_resources && !fits; r++) {
-        if (least->of[r] > q->o.capacity.of[r]) {
+    for (int r = 0; r < queue->o.n_resources && !fits; r++) {
+        if (least->of[r] > queue->o.capacity.of[r]) {
             return hth_fail(HTH_ETOOBIG, "a job needs %.15g of resource %d; the capacity is %.15g",
-                            least->of[r], r, q->o.capacity.of[r]);
+                            least->of[r], r, queue->o.capacity.of[r]);
         }
     }
     return HTH_OK;
 }
 
 // queue_wait has a job wait; there is room for it.
-static void queue_wait(hth_fair_queue *q, hth_fair_job *job)
+static void queue_wait(hth_fair_queue *queue, hth_fair_job *job)
 {
-    queue_tenant *t = queue_of(q, job);
+    queue_tenant *t = queue_of(queue, job);
     hth_err err = hth_fair_heap_push(&t->waiting, job);
     assert(err == HTH_OK);
     (void)err;
     job->state = HTH_FAIR_WAITS;
-    queue_changed(q, t);
+    queue_changed(queue, t);
 }
 
 hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
@@ -210,7 +210,8 @@ hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
     priority = priority > -QUEUE_PRIORITY ? priority : -QUEUE_PRIORITY;
     assert(job->state == HTH_FAIR_OUT && job->n_demands > 0);
     HTH_TRY(queue_check(queue, job));
-    // Starting and pausing cannot fail: there is room for each job where it runs and where it waits.
+    // Starting and pausing cannot fail: there is room for each job where it runs and where it
+    // waits.
     HTH_TRY(hth_fair_heap_room(&queue->ends, queue->jobs + 1));
     HTH_TRY(hth_fair_heap_room(&t->waiting, t->waiting.n + t->running + 1));
     job->key = (int64_t)job->submitted_ns - priority * (int64_t)queue->o.priority_ns;
@@ -225,22 +226,23 @@ hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
 }
 
 // queue_hold takes what a job runs with from what is free, or (sign -1) gives it back.
-static void queue_hold(hth_fair_queue *q, queue_tenant *t, const hth_fair_job *job, double sign)
+static void queue_hold(hth_fair_queue *queue, queue_tenant *tenant, const hth_fair_job *job,
+                       double sign)
 {
-    hth_queue_sum(q, &q->free, &job->demand[job->with], -sign);
-    hth_queue_sum(q, &t->used, &job->demand[job->with], sign);
-    if (t->running == 0) {
-        t->used = (hth_fair_amounts){{0}};
+    hth_queue_sum(queue, &queue->free, &job->demand[job->with], -sign);
+    hth_queue_sum(queue, &tenant->used, &job->demand[job->with], sign);
+    if (tenant->running == 0) {
+        tenant->used = (hth_fair_amounts){{0}};
     }
-    if (q->ends.n == 0) {
-        q->free = q->o.capacity;
+    if (queue->ends.n == 0) {
+        queue->free = queue->o.capacity;
     }
 }
 
-static void queue_stop(hth_fair_queue *q, hth_fair_job *job)
+static void queue_stop(hth_fair_queue *queue, hth_fair_job *job)
 {
-    queue_tenant *t = queue_of(q, job);
-    hth_fair_heap_remove(&q->ends, job);
+    queue_tenant *t = queue_of(queue, job);
+    hth_fair_heap_remove(&queue->ends, job);
     if (job->newer != NULL) {
         job->newer->older = job->older;
     } else {
@@ -250,8 +252,8 @@ static void queue_stop(hth_fair_queue *q, hth_fair_job *job)
         job->older->newer = job->newer;
     }
     t->running--;
-    queue_hold(q, t, job, -1);
-    queue_changed(q, t);
+    queue_hold(queue, t, job, -1);
+    queue_changed(queue, t);
 }
 
 void hth_fair_queue_remove(hth_fair_queue *queue, hth_fair_job *job)
@@ -275,18 +277,18 @@ void hth_fair_queue_remove(hth_fair_queue *queue, hth_fair_job *job)
 }
 
 // queue_run puts a job among those that run.
-static void queue_run(hth_fair_queue *q, queue_tenant *t, hth_fair_job *job)
+static void queue_run(hth_fair_queue *queue, queue_tenant *tenant, hth_fair_job *job)
 {
-    hth_err err = hth_fair_heap_push(&q->ends, job);
+    hth_err err = hth_fair_heap_push(&queue->ends, job);
     assert(err == HTH_OK);
     (void)err;
-    job->older = t->newest;
+    job->older = tenant->newest;
     job->newer = NULL;
-    if (t->newest != NULL) {
-        t->newest->newer = job;
+    if (tenant->newest != NULL) {
+        tenant->newest->newer = job;
     }
-    t->newest = job;
-    t->running++;
+    tenant->newest = job;
+    tenant->running++;
 }
 
 void hth_fair_queue_start(hth_fair_queue *queue, hth_fair_job *job, int with, uint64_t now_ns)

@@ -34,9 +34,9 @@ struct hth_fair_queue {
 #define HTH_QUEUE_ROUNDING 1e-9 // of the capacity
 bool hth_queue_fits(const hth_fair_queue *queue, const hth_fair_amounts *demand,
                     const hth_fair_amounts *room);
-void hth_queue_sum(const hth_fair_queue *queue, hth_fair_amounts *to, const hth_fair_amounts *a,
-                   double sign);
-double hth_queue_level(const hth_fair_queue *queue, const queue_tenant *t,
+void hth_queue_sum(const hth_fair_queue *queue, hth_fair_amounts *to,
+                   const hth_fair_amounts *amounts, double sign);
+double hth_queue_level(const hth_fair_queue *queue, const queue_tenant *tenant,
                        const hth_fair_amounts *used);
 
 // When a job will have room, and what will be left then beside it.

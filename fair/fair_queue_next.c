@@ -7,21 +7,22 @@
 
 // What one job can get now. A hole is as large as it is: what hth_queue_fits allows for rounding in
 // the sum of all that is free is taken off.
-static hth_fair_amounts next_room(const hth_fair_queue *q)
+static hth_fair_amounts next_room(const hth_fair_queue *queue)
 {
-    hth_fair_amounts room = q->free;
-    for (int r = 0; r < q->o.n_resources && q->holes; r++) {
-        double hole = q->hole.of[r] - HTH_QUEUE_ROUNDING * q->o.capacity.of[r];
+    hth_fair_amounts room = queue->free;
+    for (int r = 0; r < queue->o.n_resources && queue->holes; r++) {
+        double hole = queue->hole.of[r] - HTH_QUEUE_ROUNDING * queue->o.capacity.of[r];
         room.of[r] = hole < room.of[r] ? hole : room.of[r];
     }
     return room;
 }
 
 // next_fits is the first of a job's demands that fits; -1: none does.
-static int next_fits(const hth_fair_queue *q, const hth_fair_job *job, const hth_fair_amounts *room)
+static int next_fits(const hth_fair_queue *queue, const hth_fair_job *job,
+                     const hth_fair_amounts *room)
 {
     int k = 0;
-    while (k < job->n_demands && !hth_queue_fits(q, &job->demand[k], room)) {
+    while (k < job->n_demands && !hth_queue_fits(queue, &job->demand[k], room)) {
         k++;
     }
     return k < job->n_demands ? k : -1;
@@ -56,7 +57,7 @@ uint64_t hth_fair_queue_predict(const hth_fair_queue *queue, const hth_fair_job 
 }
 
 // Rule 4: with its demand k the job is in nobody's way.
-static bool next_passes(const hth_fair_queue *q, const hth_fair_job *job, int k,
+static bool next_passes(const hth_fair_queue *queue, const hth_fair_job *job, int k,
                         const queue_shadow *shadow, uint64_t now_ns)
 {
     if (shadow->at_ns == HTH_FAIR_NEVER) {
@@ -64,19 +65,19 @@ static bool next_passes(const hth_fair_queue *q, const hth_fair_job *job, int k,
     }
     bool in_time =
         job->run_ns != NULL && shadow->at_ns > now_ns && job->run_ns[k] <= shadow->at_ns - now_ns;
-    return in_time || hth_queue_fits(q, &job->demand[k], &shadow->extra);
+    return in_time || hth_queue_fits(queue, &job->demand[k], &shadow->extra);
 }
 
 // Rule 2: with its demand k the job keeps its tenant within its entitlement, or nobody else waits.
-static bool next_entitled(const hth_fair_queue *q, const hth_fair_job *job, int k)
+static bool next_entitled(const hth_fair_queue *queue, const hth_fair_job *job, int k)
 {
-    const queue_tenant *t = q->tenants[job->tenant];
+    const queue_tenant *t = queue->tenants[job->tenant];
     hth_fair_amounts used = t->used;
-    if (q->by_level.n - (t->place > 0) == 0) {
+    if (queue->by_level.n - (t->place > 0) == 0) {
         return true;
     }
-    hth_queue_sum(q, &used, &job->demand[k], 1);
-    return hth_queue_level(q, t, &used) * q->weights <= 1 + 1e-9;
+    hth_queue_sum(queue, &used, &job->demand[k], 1);
+    return hth_queue_level(queue, t, &used) * queue->weights <= 1 + 1e-9;
 }
 
 int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,
@@ -108,24 +109,24 @@ static bool next_start(hth_fair_decision *out, hth_fair_job *job, int with, bool
 
 // next_backfill looks for a job that may pass the one that keeps its turn: tenants by level, each
 // one's jobs in their order. Where there is too little for that one by now, nobody delays it.
-static bool next_backfill(hth_fair_queue *q, uint64_t now_ns, hth_fair_decision *out)
+static bool next_backfill(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)
 {
-    hth_fair_amounts room = next_room(q);
-    bool ever = next_fits(q, q->reserved, &q->o.capacity) >= 0;
-    queue_shadow shadow = hth_queue_shadow(q, q->reserved, now_ns);
+    hth_fair_amounts room = next_room(queue);
+    bool ever = next_fits(queue, queue->reserved, &queue->o.capacity) >= 0;
+    queue_shadow shadow = hth_queue_shadow(queue, queue->reserved, now_ns);
     hth_fair_walk tenants, jobs;
     queue_tenant *t;
     int looks = 0;
-    if (ever && (q->o.no_backfill || shadow.at_ns == HTH_FAIR_NEVER)) {
+    if (ever && (queue->o.no_backfill || shadow.at_ns == HTH_FAIR_NEVER)) {
         return false;
     }
-    hth_fair_walk_begin(&tenants, &q->by_level);
+    hth_fair_walk_begin(&tenants, &queue->by_level);
     while (looks < HTH_FAIR_WALK && (t = hth_fair_walk_next(&tenants)) != NULL) {
         hth_fair_job *job;
         hth_fair_walk_begin(&jobs, &t->waiting);
         while (looks++ < HTH_FAIR_WALK && (job = hth_fair_walk_next(&jobs)) != NULL) {
-            int with = hth_queue_point(q, job, &room, ever ? &shadow : NULL, now_ns);
-            if (job != q->reserved && next_start(out, job, with, true)) {
+            int with = hth_queue_point(queue, job, &room, ever ? &shadow : NULL, now_ns);
+            if (job != queue->reserved && next_start(out, job, with, true)) {
                 return true;
             }
         }

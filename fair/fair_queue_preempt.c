@@ -8,77 +8,81 @@
 
 // preempt_note notes since when tenants wait below their entitlement, and *until_ns when the next
 // one has waited long enough.
-static void preempt_note(hth_fair_queue *q, uint64_t now_ns, uint64_t *until_ns)
+static void preempt_note(hth_fair_queue *queue, uint64_t now_ns, uint64_t *until_ns)
 {
-    for (int i = 0; i < q->n_tenants; i++) {
-        queue_tenant *t = q->tenants[i];
-        bool under = t->waiting.n > 0 && t->level * q->weights * PREEMPT_OVER < 1;
+    for (int i = 0; i < queue->n_tenants; i++) {
+        queue_tenant *t = queue->tenants[i];
+        bool under = t->waiting.n > 0 && t->level * queue->weights * PREEMPT_OVER < 1;
         uint64_t since_ns = t->under_since_ns > 0 ? t->under_since_ns : now_ns;
         t->under_since_ns = under ? since_ns : 0;
-        if (under && since_ns + q->o.patience_ns > now_ns &&
-            since_ns + q->o.patience_ns < *until_ns) {
-            *until_ns = since_ns + q->o.patience_ns;
+        if (under && since_ns + queue->o.patience_ns > now_ns &&
+            since_ns + queue->o.patience_ns < *until_ns) {
+            *until_ns = since_ns + queue->o.patience_ns;
         }
     }
 }
 
-static bool preempt_owed(const hth_fair_queue *q, const queue_tenant *t, uint64_t now_ns)
+static bool preempt_owed(const hth_fair_queue *queue, const queue_tenant *tenant, uint64_t now_ns)
 {
-    return t->under_since_ns > 0 && now_ns - t->under_since_ns >= q->o.patience_ns;
+    return tenant->under_since_ns > 0 && now_ns - tenant->under_since_ns >= queue->o.patience_ns;
 }
 
-static bool preempt_chosen(const hth_fair_decision *d, const hth_fair_job *job)
+static bool preempt_chosen(const hth_fair_decision *decision, const hth_fair_job *job)
 {
     bool chosen = false;
-    for (int i = 0; i < d->n_victims; i++) {
-        chosen = chosen || d->victim[i] == job;
+    for (int i = 0; i < decision->n_victims; i++) {
+        chosen = chosen || decision->victim[i] == job;
     }
     return chosen;
 }
 
 // What a tenant has without the victims chosen so far, and without one more (NULL: none).
-static double preempt_level(const hth_fair_queue *q, const queue_tenant *t,
-                            const hth_fair_decision *d, const hth_fair_job *more)
+static double preempt_level(const hth_fair_queue *queue, const queue_tenant *tenant,
+                            const hth_fair_decision *decision, const hth_fair_job *more)
 {
-    hth_fair_amounts used = t->used;
-    for (int i = 0; i < d->n_victims; i++) {
-        if (d->victim[i]->tenant == t->index) {
-            hth_queue_sum(q, &used, &d->victim[i]->demand[d->victim[i]->with], -1);
+    hth_fair_amounts used = tenant->used;
+    for (int i = 0; i < decision->n_victims; i++) {
+        if (decision->victim[i]->tenant == tenant->index) {
+            hth_queue_sum(queue, &used, &decision->victim[i]->demand[decision->victim[i]->with],
+                          -1);
         }
     }
     if (more != NULL) {
-        hth_queue_sum(q, &used, &more->demand[more->with], -1);
+        hth_queue_sum(queue, &used, &more->demand[more->with], -1);
     }
-    return hth_queue_level(q, t, &used);
+    return hth_queue_level(queue, tenant, &used);
 }
 
-// preempt_job is the job of t that started last and has run for long enough; NULL: none has.
-static hth_fair_job *preempt_job(const hth_fair_queue *q, const queue_tenant *t,
-                                 const hth_fair_decision *d, uint64_t now_ns, uint64_t *until_ns)
+// preempt_job is the job of tenant that started last and has run for long enough; NULL: none has.
+static hth_fair_job *preempt_job(const hth_fair_queue *queue, const queue_tenant *tenant,
+                                 const hth_fair_decision *decision, uint64_t now_ns,
+                                 uint64_t *until_ns)
 {
-    hth_fair_job *job = t->newest;
-    while (job != NULL && (preempt_chosen(d, job) || now_ns - job->began_ns < q->o.patience_ns)) {
-        uint64_t ripe_ns = job->began_ns + q->o.patience_ns;
+    hth_fair_job *job = tenant->newest;
+    while (job != NULL &&
+           (preempt_chosen(decision, job) || now_ns - job->began_ns < queue->o.patience_ns)) {
+        uint64_t ripe_ns = job->began_ns + queue->o.patience_ns;
         *until_ns = ripe_ns > now_ns && ripe_ns < *until_ns ? ripe_ns : *until_ns;
         job = job->older;
     }
     return job;
 }
 
-// preempt_victim is the next job to pause for tenant `t`: of the tenant with the most over its
+// preempt_victim is the next job to pause for tenant `tenant`: of the tenant with the most over its
 // entitlement. NULL: nobody may be paused.
-static hth_fair_job *preempt_victim(const hth_fair_queue *q, const queue_tenant *t,
-                                    hth_fair_decision *d, uint64_t now_ns)
+static hth_fair_job *preempt_victim(const hth_fair_queue *queue, const queue_tenant *tenant,
+                                    hth_fair_decision *decision, uint64_t now_ns)
 {
     hth_fair_job *victim = NULL;
     double most = 0;
-    for (int i = 0; i < q->n_tenants; i++) {
-        const queue_tenant *v = q->tenants[i];
-        double level = v != t && v->running > 0 ? preempt_level(q, v, d, NULL) : 0;
-        hth_fair_job *job = level * q->weights > PREEMPT_OVER && level > most
-                                ? preempt_job(q, v, d, now_ns, &d->until_ns)
+    for (int i = 0; i < queue->n_tenants; i++) {
+        const queue_tenant *v = queue->tenants[i];
+        double level = v != tenant && v->running > 0 ? preempt_level(queue, v, decision, NULL) : 0;
+        hth_fair_job *job = level * queue->weights > PREEMPT_OVER && level > most
+                                ? preempt_job(queue, v, decision, now_ns, &decision->until_ns)
                                 : NULL;
-        if (job != NULL && (t->running == 0 || preempt_level(q, v, d, job) > t->level)) {
+        if (job != NULL &&
+            (tenant->running == 0 || preempt_level(queue, v, decision, job) > tenant->level)) {
             most = level;
             victim = job;
         }
@@ -87,40 +91,41 @@ static hth_fair_job *preempt_victim(const hth_fair_queue *q, const queue_tenant 
 }
 
 // preempt_spare gives up those victims without which the job fits as well.
-static void preempt_spare(const hth_fair_queue *q, const hth_fair_amounts *need,
-                          hth_fair_amounts *room, hth_fair_decision *d)
+static void preempt_spare(const hth_fair_queue *queue, const hth_fair_amounts *need,
+                          hth_fair_amounts *room, hth_fair_decision *decision)
 {
-    for (int i = d->n_victims - 1; i >= 0; i--) {
-        const hth_fair_amounts *gives = &d->victim[i]->demand[d->victim[i]->with];
+    for (int i = decision->n_victims - 1; i >= 0; i--) {
+        const hth_fair_amounts *gives = &decision->victim[i]->demand[decision->victim[i]->with];
         hth_fair_amounts less = *room;
-        hth_queue_sum(q, &less, gives, -1);
-        if (hth_queue_fits(q, need, &less)) {
+        hth_queue_sum(queue, &less, gives, -1);
+        if (hth_queue_fits(queue, need, &less)) {
             *room = less;
-            d->victim[i] = d->victim[--d->n_victims];
+            decision->victim[i] = decision->victim[--decision->n_victims];
         }
     }
 }
 
-static bool preempt_for(const hth_fair_queue *q, const queue_tenant *t, hth_fair_job *job,
-                        uint64_t now_ns, hth_fair_decision *d)
+static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant, hth_fair_job *job,
+                        uint64_t now_ns, hth_fair_decision *decision)
 {
     const hth_fair_amounts *need = &job->demand[job->n_demands - 1];
-    hth_fair_amounts room = q->free;
-    d->n_victims = 0;
-    while (!hth_queue_fits(q, need, &room)) {
-        hth_fair_job *victim =
-            d->n_victims < HTH_FAIR_VICTIMS ? preempt_victim(q, t, d, now_ns) : NULL;
+    hth_fair_amounts room = queue->free;
+    decision->n_victims = 0;
+    while (!hth_queue_fits(queue, need, &room)) {
+        hth_fair_job *victim = decision->n_victims < HTH_FAIR_VICTIMS
+                                   ? preempt_victim(queue, tenant, decision, now_ns)
+                                   : NULL;
         if (victim == NULL) {
-            d->n_victims = 0;
+            decision->n_victims = 0;
             return false;
         }
-        d->victim[d->n_victims++] = victim;
-        hth_queue_sum(q, &room, &victim->demand[victim->with], 1);
+        decision->victim[decision->n_victims++] = victim;
+        hth_queue_sum(queue, &room, &victim->demand[victim->with], 1);
     }
-    preempt_spare(q, need, &room, d);
-    d->action = HTH_FAIR_PREEMPT;
-    d->job = job;
-    d->with = hth_queue_point(q, job, &room, NULL, now_ns);
+    preempt_spare(queue, need, &room, decision);
+    decision->action = HTH_FAIR_PREEMPT;
+    decision->job = job;
+    decision->with = hth_queue_point(queue, job, &room, NULL, now_ns);
     return true;
 }
 

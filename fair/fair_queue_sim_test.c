@@ -52,29 +52,29 @@ static void sim_check(const sim *s)
 }
 
 // How much of its work a job has done since it started.
-static void sim_progress(const sim *s, sim_job *j)
+static void sim_progress(const sim *s, sim_job *job)
 {
-    double part = (double)(s->now_ns - j->job.began_ns) / (double)j->really_ns;
-    j->left -= j->left * (part < 1 ? part : 1);
-    for (int k = 0; k < j->job.n_demands; k++) {
-        j->run_ns[k] = (uint64_t)((double)j->whole_ns[k] * j->left);
+    double part = (double)(s->now_ns - job->job.began_ns) / (double)job->really_ns;
+    job->left -= job->left * (part < 1 ? part : 1);
+    for (int k = 0; k < job->job.n_demands; k++) {
+        job->run_ns[k] = (uint64_t)((double)job->whole_ns[k] * job->left);
     }
 }
 
-static void sim_start(sim *s, hth_fair_decision *d)
+static void sim_start(sim *s, hth_fair_decision *decision)
 {
-    sim_job *j = (sim_job *)d->job;
-    for (int i = 0; i < d->n_victims; i++) {
-        sim_job *v = (sim_job *)d->victim[i];
+    sim_job *j = (sim_job *)decision->job;
+    for (int i = 0; i < decision->n_victims; i++) {
+        sim_job *v = (sim_job *)decision->victim[i];
         sim_progress(s, v);
         v->pauses++;
-        hth_fair_queue_pause(s->q, d->victim[i]);
+        hth_fair_queue_pause(s->q, decision->victim[i]);
     }
-    s->preempted += (uint64_t)d->n_victims;
-    s->passed += d->passes;
-    hth_fair_queue_start(s->q, d->job, d->with, s->now_ns);
+    s->preempted += (uint64_t)decision->n_victims;
+    s->passed += decision->passes;
+    hth_fair_queue_start(s->q, decision->job, decision->with, s->now_ns);
     double off = s->exact ? 1 : fair_between(&s->seed, 0.5, 2);
-    j->really_ns = (uint64_t)((double)j->run_ns[d->with] * off);
+    j->really_ns = (uint64_t)((double)j->run_ns[decision->with] * off);
     j->first_ns = j->first_ns > 0 ? j->first_ns : s->now_ns;
 }
 
@@ -141,22 +141,22 @@ static bool sim_step(sim *s)
 
 // A job of 5 to 100 of the first resource and up to 20 of the second, with up to four points: less
 // memory, longer. It takes 10 s to 10 minutes.
-static void sim_job_of(sim *s, sim_job *j, uint64_t arrives_ns)
+static void sim_job_of(sim *s, sim_job *job, uint64_t arrives_ns)
 {
     double need = fair_below(&s->seed, 8) == 0 ? fair_between(&s->seed, 60, 100)
                                                : fair_between(&s->seed, 5, 40);
     double seconds = 10 * exp(fair_between(&s->seed, 0, 4.09));
-    *j = (sim_job){.arrives_ns = arrives_ns, .left = 1};
-    j->job = (hth_fair_job){.tenant = (int)fair_below(&s->seed, TENANTS),
-                            .priority = (int)fair_below(&s->seed, 3),
-                            .submitted_ns = arrives_ns,
-                            .demand = j->demand,
-                            .run_ns = j->run_ns,
-                            .n_demands = 1 + (int)fair_below(&s->seed, 4)};
-    for (int k = 0; k < j->job.n_demands; k++) {
-        j->demand[k].of[0] = need * (1 - 0.2 * k);
-        j->demand[k].of[1] = fair_between(&s->seed, 0, 20);
-        j->whole_ns[k] = j->run_ns[k] = (uint64_t)(seconds * (1 + 0.3 * k) * (double)S);
+    *job = (sim_job){.arrives_ns = arrives_ns, .left = 1};
+    job->job = (hth_fair_job){.tenant = (int)fair_below(&s->seed, TENANTS),
+                              .priority = (int)fair_below(&s->seed, 3),
+                              .submitted_ns = arrives_ns,
+                              .demand = job->demand,
+                              .run_ns = job->run_ns,
+                              .n_demands = 1 + (int)fair_below(&s->seed, 4)};
+    for (int k = 0; k < job->job.n_demands; k++) {
+        job->demand[k].of[0] = need * (1 - 0.2 * k);
+        job->demand[k].of[1] = fair_between(&s->seed, 0, 20);
+        job->whole_ns[k] = job->run_ns[k] = (uint64_t)(seconds * (1 + 0.3 * k) * (double)S);
     }
 }
 

@@ -42,36 +42,36 @@ static void job_of(elastic *e, int tenant, double a, double b, double c, uint64_
     e->job.run_ns = s > 0 ? e->run_ns : NULL;
 }
 
-static void add(hth_fair_queue *q, elastic *e, int tenant, double need, uint64_t s)
+static void add(hth_fair_queue *queue, elastic *e, int tenant, double need, uint64_t s)
 {
     job_of(e, tenant, need, 0, 0, s);
-    assert_ok(hth_fair_queue_add(q, &e->job));
+    assert_ok(hth_fair_queue_add(queue, &e->job));
 }
 
-static hth_fair_decision next(hth_fair_queue *q, uint64_t s)
+static hth_fair_decision next(hth_fair_queue *queue, uint64_t s)
 {
     hth_fair_decision d, again;
-    hth_fair_queue_next(q, s * S, &d);
-    hth_fair_queue_next(q, s * S, &again);
+    hth_fair_queue_next(queue, s * S, &d);
+    hth_fair_queue_next(queue, s * S, &again);
     assert_memory_equal(&d, &again, sizeof d);
     return d;
 }
 
 // The next job is this one, with this demand, and starts.
-static void starts(hth_fair_queue *q, uint64_t s, elastic *e, int with, bool passes)
+static void starts(hth_fair_queue *queue, uint64_t s, elastic *e, int with, bool passes)
 {
-    hth_fair_decision d = next(q, s);
+    hth_fair_decision d = next(queue, s);
     assert_int_equal(d.action, HTH_FAIR_START);
     assert_ptr_equal(d.job, &e->job);
     assert_int_equal(d.with, with);
     assert_int_equal(d.passes, passes);
-    hth_fair_queue_start(q, d.job, d.with, s * S);
+    hth_fair_queue_start(queue, d.job, d.with, s * S);
     assert_int_equal(e->job.state, HTH_FAIR_RUNS);
 }
 
-static void waits(hth_fair_queue *q, uint64_t s)
+static void waits(hth_fair_queue *queue, uint64_t s)
 {
-    assert_int_equal(next(q, s).action, HTH_FAIR_NOTHING);
+    assert_int_equal(next(queue, s).action, HTH_FAIR_NOTHING);
 }
 
 // The least dominant share by weight is next; among equal ones who waits longest.

@@ -29,9 +29,9 @@ typedef struct hth_attention {
 
 // hth_attention_get reads a node's description. HTH_EINVAL when it is not one that
 // hth_attention_set wrote, or when a view leaves its tensor.
-hth_err hth_attention_get(const hth_graph *g, const hth_node *n, hth_attention *out);
+hth_err hth_attention_get(const hth_graph *graph, const hth_node *node, hth_attention *out);
 // hth_attention_set writes it as attributes `dims`, `q_view`, `k_view`, `v_view`, `out_view`,
 // `mask_view`, `scale`.
-hth_err hth_attention_set(hth_node *n, const hth_attention *a);
+hth_err hth_attention_set(hth_node *node, const hth_attention *attention);
 
 #endif

@@ -5,37 +5,37 @@
 
 #include <string.h>
 
-const hth_attr *hth_node_attr(const hth_node *n, const char *name)
+const hth_attr *hth_node_attr(const hth_node *node, const char *name)
 {
-    for (int i = 0; i < n->n_attrs; i++) {
-        if (strcmp(n->attrs[i].name, name) == 0) {
-            return &n->attrs[i];
+    for (int i = 0; i < node->n_attrs; i++) {
+        if (strcmp(node->attrs[i].name, name) == 0) {
+            return &node->attrs[i];
         }
     }
     return NULL;
 }
 
-int64_t hth_node_int(const hth_node *n, const char *name, int64_t dflt)
+int64_t hth_node_int(const hth_node *node, const char *name, int64_t dflt)
 {
-    const hth_attr *a = hth_node_attr(n, name);
+    const hth_attr *a = hth_node_attr(node, name);
     return a != NULL && a->type == HTH_ATTR_INT ? a->u.i : dflt;
 }
 
-float hth_node_float(const hth_node *n, const char *name, float dflt)
+float hth_node_float(const hth_node *node, const char *name, float dflt)
 {
-    const hth_attr *a = hth_node_attr(n, name);
+    const hth_attr *a = hth_node_attr(node, name);
     return a != NULL && a->type == HTH_ATTR_FLOAT ? a->u.f : dflt;
 }
 
-const char *hth_node_str(const hth_node *n, const char *name, const char *dflt)
+const char *hth_node_str(const hth_node *node, const char *name, const char *dflt)
 {
-    const hth_attr *a = hth_node_attr(n, name);
+    const hth_attr *a = hth_node_attr(node, name);
     return a != NULL && a->type == HTH_ATTR_STRING ? a->u.s : dflt;
 }
 
-int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
+int hth_node_ints(const hth_node *node, const char *name, int64_t *out, int cap)
 {
-    const hth_attr *a = hth_node_attr(n, name);
+    const hth_attr *a = hth_node_attr(node, name);
     if (a == NULL || a->type != HTH_ATTR_INTS) {
         return -1;
     }
@@ -45,144 +45,144 @@ int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
     return a->n;
 }
 
-int hth_node_axis(const hth_node *n, const char *name, int64_t dflt, int rank)
+int hth_node_axis(const hth_node *node, const char *name, int64_t dflt, int rank)
 {
-    int64_t axis = hth_node_int(n, name, dflt);
+    int64_t axis = hth_node_int(node, name, dflt);
     if (axis < -(int64_t)rank || axis >= rank) {
         return -1;
     }
     return (int)(axis < 0 ? axis + rank : axis);
 }
 
-void hth_attr_clear(hth_attr *a)
+void hth_attr_clear(hth_attr *attr)
 {
-    switch (a->type) {
+    switch (attr->type) {
     case HTH_ATTR_STRING:
-        hth_free(a->u.s);
+        hth_free(attr->u.s);
         break;
     case HTH_ATTR_INTS:
-        hth_free(a->u.ints);
+        hth_free(attr->u.ints);
         break;
     case HTH_ATTR_FLOATS:
-        hth_free(a->u.floats);
+        hth_free(attr->u.floats);
         break;
     case HTH_ATTR_STRINGS:
-        for (int i = 0; i < a->n; i++) {
-            hth_free(a->u.strings[i]);
+        for (int i = 0; i < attr->n; i++) {
+            hth_free(attr->u.strings[i]);
         }
-        hth_free(a->u.strings);
+        hth_free(attr->u.strings);
         break;
     case HTH_ATTR_TENSOR:
-        hth_const_rele(a->u.tensor);
+        hth_const_rele(attr->u.tensor);
         break;
     case HTH_ATTR_INT:
     case HTH_ATTR_FLOAT:
         break;
     }
-    hth_free(a->name);
+    hth_free(attr->name);
 }
 
-void hth_node_clear(hth_node *n)
+void hth_node_clear(hth_node *node)
 {
-    for (int i = 0; i < n->n_attrs; i++) {
-        hth_attr_clear(&n->attrs[i]);
+    for (int i = 0; i < node->n_attrs; i++) {
+        hth_attr_clear(&node->attrs[i]);
     }
-    hth_free(n->attrs);
-    hth_free(n->name);
-    hth_free(n->inputs);
-    hth_free(n->outputs);
-    memset(n, 0, sizeof *n);
+    hth_free(node->attrs);
+    hth_free(node->name);
+    hth_free(node->inputs);
+    hth_free(node->outputs);
+    memset(node, 0, sizeof *node);
 }
 
-hth_err hth_node_put_attr(hth_node *n, hth_attr a)
+hth_err hth_node_put_attr(hth_node *node, hth_attr attr)
 {
-    for (int i = 0; i < n->n_attrs; i++) {
-        if (strcmp(n->attrs[i].name, a.name) == 0) {
-            hth_attr_clear(&n->attrs[i]);
-            n->attrs[i] = a;
+    for (int i = 0; i < node->n_attrs; i++) {
+        if (strcmp(node->attrs[i].name, attr.name) == 0) {
+            hth_attr_clear(&node->attrs[i]);
+            node->attrs[i] = attr;
             return HTH_OK;
         }
     }
-    hth_attr *grown = hth_realloc(n->attrs, (size_t)n->n_attrs + 1, sizeof *grown);
+    hth_attr *grown = hth_realloc(node->attrs, (size_t)node->n_attrs + 1, sizeof *grown);
     if (grown == NULL) {
-        hth_attr_clear(&a);
+        hth_attr_clear(&attr);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
-    n->attrs = grown;
-    grown[n->n_attrs++] = a;
+    node->attrs = grown;
+    grown[node->n_attrs++] = attr;
     return HTH_OK;
 }
 
-void hth_node_drop_attr(hth_node *n, const char *name)
+void hth_node_drop_attr(hth_node *node, const char *name)
 {
-    for (int i = 0; i < n->n_attrs; i++) {
-        if (strcmp(n->attrs[i].name, name) == 0) {
-            hth_attr_clear(&n->attrs[i]);
-            n->attrs[i] = n->attrs[--n->n_attrs];
+    for (int i = 0; i < node->n_attrs; i++) {
+        if (strcmp(node->attrs[i].name, name) == 0) {
+            hth_attr_clear(&node->attrs[i]);
+            node->attrs[i] = node->attrs[--node->n_attrs];
             return;
         }
     }
 }
 
-static hth_err attr_put_named(hth_node *n, const char *name, hth_attr a)
+static hth_err attr_put_named(hth_node *node, const char *name, hth_attr attr)
 {
-    a.name = hth_strdup(name);
-    if (a.name == NULL) {
-        hth_attr_clear(&a);
+    attr.name = hth_strdup(name);
+    if (attr.name == NULL) {
+        hth_attr_clear(&attr);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
-    return hth_node_put_attr(n, a);
+    return hth_node_put_attr(node, attr);
 }
 
-hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v)
+hth_err hth_node_set_int(hth_node *node, const char *name, int64_t v)
 {
-    return attr_put_named(n, name, (hth_attr){.type = HTH_ATTR_INT, .u.i = v});
+    return attr_put_named(node, name, (hth_attr){.type = HTH_ATTR_INT, .u.i = v});
 }
 
-hth_err hth_node_set_float(hth_node *n, const char *name, float v)
+hth_err hth_node_set_float(hth_node *node, const char *name, float v)
 {
-    return attr_put_named(n, name, (hth_attr){.type = HTH_ATTR_FLOAT, .u.f = v});
+    return attr_put_named(node, name, (hth_attr){.type = HTH_ATTR_FLOAT, .u.f = v});
 }
 
-hth_err hth_node_set_str(hth_node *n, const char *name, const char *v)
+hth_err hth_node_set_str(hth_node *node, const char *name, const char *v)
 {
     char *s = hth_strdup(v);
     return s == NULL ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
-                     : attr_put_named(n, name, (hth_attr){.type = HTH_ATTR_STRING, .u.s = s});
+                     : attr_put_named(node, name, (hth_attr){.type = HTH_ATTR_STRING, .u.s = s});
 }
 
-hth_err hth_node_set_ints(hth_node *n, const char *name, const int64_t *v, int count)
+hth_err hth_node_set_ints(hth_node *node, const char *name, const int64_t *v, int count)
 {
     int64_t *copy = hth_memdup(v, (size_t)count * sizeof *v);
     return copy == NULL
                ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
-               : attr_put_named(n, name,
+               : attr_put_named(node, name,
                                 (hth_attr){.type = HTH_ATTR_INTS, .n = count, .u.ints = copy});
 }
 
-static hth_err attr_copy(hth_node *to, const hth_attr *a)
+static hth_err attr_copy(hth_node *to, const hth_attr *attr)
 {
-    hth_attr c = {.type = a->type, .n = a->n};
-    switch (a->type) {
+    hth_attr c = {.type = attr->type, .n = attr->n};
+    switch (attr->type) {
     case HTH_ATTR_INT:
-        return hth_node_set_int(to, a->name, a->u.i);
+        return hth_node_set_int(to, attr->name, attr->u.i);
     case HTH_ATTR_FLOAT:
-        return hth_node_set_float(to, a->name, a->u.f);
+        return hth_node_set_float(to, attr->name, attr->u.f);
     case HTH_ATTR_STRING:
-        return hth_node_set_str(to, a->name, a->u.s);
+        return hth_node_set_str(to, attr->name, attr->u.s);
     case HTH_ATTR_INTS:
-        return hth_node_set_ints(to, a->name, a->u.ints, a->n);
+        return hth_node_set_ints(to, attr->name, attr->u.ints, attr->n);
     case HTH_ATTR_FLOATS:
-        c.u.floats = hth_memdup(a->u.floats, (size_t)a->n * sizeof(float));
+        c.u.floats = hth_memdup(attr->u.floats, (size_t)attr->n * sizeof(float));
         break;
     case HTH_ATTR_TENSOR:
-        c.u.tensor = hth_const_hold(a->u.tensor);
+        c.u.tensor = hth_const_hold(attr->u.tensor);
         break;
     case HTH_ATTR_STRINGS:
         c.n = 0;
-        c.u.strings = hth_calloc((size_t)a->n, sizeof(char *));
-        for (; c.u.strings != NULL && c.n < a->n; c.n++) {
-            c.u.strings[c.n] = hth_strdup(a->u.strings[c.n]);
+        c.u.strings = hth_calloc((size_t)attr->n, sizeof(char *));
+        for (; c.u.strings != NULL && c.n < attr->n; c.n++) {
+            c.u.strings[c.n] = hth_strdup(attr->u.strings[c.n]);
             if (c.u.strings[c.n] == NULL) {
                 hth_attr_clear(&c);
                 return hth_fail(HTH_ENOMEM, "no memory for an attribute");
@@ -191,7 +191,7 @@ static hth_err attr_copy(hth_node *to, const hth_attr *a)
         break;
     }
     return c.u.floats == NULL ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
-                              : attr_put_named(to, a->name, c);
+                              : attr_put_named(to, attr->name, c);
 }
 
 hth_err hth_node_copy_attrs(hth_node *to, const hth_node *from)

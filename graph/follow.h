@@ -54,7 +54,7 @@ typedef struct hth_track {
 
 typedef struct hth_follow hth_follow;
 // A rule stores the tracks of its node's outputs, or says that they are MIXED.
-typedef void (*hth_follow_fn)(hth_follow *f);
+typedef void (*hth_follow_fn)(hth_follow *follow);
 
 // What the operator table says besides the rule.
 enum {
@@ -76,122 +76,122 @@ struct hth_follow {
 };
 
 // ---- inputs
-bool hth_follow_has(const hth_follow *f, int i);
-const hth_track *hth_follow_in(const hth_follow *f, int i); // input i must be there
-bool hth_follow_samples(const hth_follow *f, int i);        // it is there, and SAMPLES
+bool hth_follow_has(const hth_follow *follow, int i);
+const hth_track *hth_follow_in(const hth_follow *follow, int i); // input i must be there
+bool hth_follow_samples(const hth_follow *follow, int i);        // it is there, and SAMPLES
 // hth_follow_any returns the first input that is SAMPLES, -1: none is.
-int hth_follow_any(const hth_follow *f);
+int hth_follow_any(const hth_follow *follow);
 // hth_follow_only says that no input but those in `mask` (bit i) is SAMPLES; else the outputs are
 // MIXED.
-bool hth_follow_only(hth_follow *f, unsigned mask);
+bool hth_follow_only(hth_follow *follow, unsigned mask);
 // hth_follow_elements returns the number of elements of input i, -1 where that is not a number, or
 // the input is absent.
-int64_t hth_follow_elements(const hth_follow *f, int i);
+int64_t hth_follow_elements(const hth_follow *follow, int i);
 // hth_follow_element is element k of input i: a symbol of its own where it is not known.
-hth_size hth_follow_element(hth_follow *f, int i, int k);
+hth_size hth_follow_element(hth_follow *follow, int i, int k);
 // hth_follow_length is a dimension that depends on the inputs' contents, nobody knows how.
-hth_size hth_follow_length(hth_follow *f);
+hth_size hth_follow_length(hth_follow *follow);
 // hth_follow_ints stores the elements of input i where they are numbers, at most `cap`; -1: they
 // are not. An input that is absent has none: 0.
-int hth_follow_ints(hth_follow *f, int i, int64_t *out, int cap);
+int hth_follow_ints(hth_follow *follow, int i, int64_t *out, int cap);
 // hth_follow_axis brings an axis into [0, rank); false: it is outside, and the outputs are MIXED.
-bool hth_follow_axis(hth_follow *f, int64_t axis, int rank, int *out);
+bool hth_follow_axis(hth_follow *follow, int64_t axis, int rank, int *out);
 // hth_follow_numbers says that input i's dimensions are numbers, and stores them.
-bool hth_follow_numbers(const hth_follow *f, int i, hth_shape *out);
+bool hth_follow_numbers(const hth_follow *follow, int i, hth_shape *out);
 
 // ---- outputs
-// hth_follow_out stores output i's track; an absent one is left out. `t` is copied, without
+// hth_follow_out stores output i's track; an absent one is left out. `track` is copied, without
 // contents.
-void hth_follow_out(hth_follow *f, int i, const hth_track *t);
+void hth_follow_out(hth_follow *follow, int i, const hth_track *track);
 // hth_follow_mixed makes all outputs MIXED: "node 'n' (Op) <does> axis 2, which holds the samples";
 // axis -1: "node 'n' (Op) <does>".
-void hth_follow_mixed(hth_follow *f, const char *does, int axis);
+void hth_follow_mixed(hth_follow *follow, const char *does, int axis);
 // hth_follow_mix is the same for output i alone.
-void hth_follow_mix(hth_follow *f, int i, const char *does, int axis);
-// hth_follow_lose says that t's values are lost, if input i's are, or for being computed with
+void hth_follow_mix(hth_follow *follow, int i, const char *does, int axis);
+// hth_follow_lose says that track's values are lost, if input i's are, or for being computed with
 // samples' numbers.
-void hth_follow_lose(hth_follow *f, hth_track *t, int i);
+void hth_follow_lose(hth_follow *follow, hth_track *track, int i);
 // hth_follow_rows says that every element of part i of input `at` is i.
-bool hth_follow_rows(hth_follow *f, int at);
+bool hth_follow_rows(hth_follow *follow, int at);
 // hth_follow_set gives output 0 `n` known elements; `element` is hth_alloc'd and taken over. What
 // changes with N makes it COUNT, else it is FIXED.
-void hth_follow_set(hth_follow *f, int i, hth_size *element, int n);
+void hth_follow_set(hth_follow *follow, int i, hth_size *element, int n);
 
 // ---- tracks
-hth_size hth_follow_dims(hth_follow *f, const hth_track *t, int from,
+hth_size hth_follow_dims(hth_follow *follow, const hth_track *track, int from,
                          int to);                              // product of [from, to)
 bool hth_follow_alike(const hth_track *a, const hth_track *b); // the samples lie alike
 // hth_follow_place has the samples lie along `axis` of `to` as along a's; to->dim[axis] is set.
-void hth_follow_place(hth_track *to, int axis, const hth_track *a);
+void hth_follow_place(hth_track *to, int axis, const hth_track *track);
 // hth_follow_join joins `n` tracks as element-wise operators do, by broadcasting; false: the
 // outputs are MIXED.
-bool hth_follow_join(hth_follow *f, const hth_track *const *in, int n, hth_track *out);
+bool hth_follow_join(hth_follow *follow, const hth_track *const *in, int n, hth_track *out);
 
 // The rules, by family. follow_element.c
-void hth_through_element(hth_follow *f); // all inputs broadcast to output 0
-void hth_through_first(hth_follow *f);   // input 0, element by element; the others are FIXED
-void hth_through_add(hth_follow *f);
-void hth_through_mul(hth_follow *f);
-void hth_through_mod(hth_follow *f);
-void hth_through_cast_like(hth_follow *f);
-void hth_through_dropout(hth_follow *f);
-void hth_through_softmax(hth_follow *f);
-void hth_through_along(hth_follow *f); // one line along an axis at a time
-void hth_through_reduce(hth_follow *f);
-void hth_through_arg(hth_follow *f);
-void hth_through_top_k(hth_follow *f);
+void hth_through_element(hth_follow *follow); // all inputs broadcast to output 0
+void hth_through_first(hth_follow *follow);   // input 0, element by element; the others are FIXED
+void hth_through_add(hth_follow *follow);
+void hth_through_mul(hth_follow *follow);
+void hth_through_mod(hth_follow *follow);
+void hth_through_cast_like(hth_follow *follow);
+void hth_through_dropout(hth_follow *follow);
+void hth_through_softmax(hth_follow *follow);
+void hth_through_along(hth_follow *follow); // one line along an axis at a time
+void hth_through_reduce(hth_follow *follow);
+void hth_through_arg(hth_follow *follow);
+void hth_through_top_k(hth_follow *follow);
 // follow_shape.c
-void hth_through_reshape(hth_follow *f);
-void hth_through_flatten(hth_follow *f);
-void hth_through_squeeze(hth_follow *f);
-void hth_through_unsqueeze(hth_follow *f);
-void hth_through_transpose(hth_follow *f);
-void hth_through_expand(hth_follow *f);
-void hth_through_tile(hth_follow *f);
+void hth_through_reshape(hth_follow *follow);
+void hth_through_flatten(hth_follow *follow);
+void hth_through_squeeze(hth_follow *follow);
+void hth_through_unsqueeze(hth_follow *follow);
+void hth_through_transpose(hth_follow *follow);
+void hth_through_expand(hth_follow *follow);
+void hth_through_tile(hth_follow *follow);
 // follow_cut.c
-void hth_through_pad(hth_follow *f);
-void hth_through_slice(hth_follow *f);
-void hth_through_concat(hth_follow *f);
-void hth_through_split(hth_follow *f);
+void hth_through_pad(hth_follow *follow);
+void hth_through_slice(hth_follow *follow);
+void hth_through_concat(hth_follow *follow);
+void hth_through_split(hth_follow *follow);
 // follow_index.c
-void hth_through_gather(hth_follow *f);
-void hth_through_gather_elements(hth_follow *f);
-void hth_through_gather_nd(hth_follow *f);
-void hth_through_scatter_elements(hth_follow *f);
-void hth_through_scatter_nd(hth_follow *f);
-void hth_through_compress(hth_follow *f);
-void hth_through_by_content(hth_follow *f); // as many results as the contents decide
-void hth_through_one_hot(hth_follow *f);
-void hth_through_eye_like(hth_follow *f);
-void hth_through_reverse(hth_follow *f);
-void hth_through_constant(hth_follow *f);
-void hth_through_constant_of_shape(hth_follow *f);
-void hth_through_range(hth_follow *f);
-void hth_through_shape_of(hth_follow *f);
-void hth_through_size(hth_follow *f);
+void hth_through_gather(hth_follow *follow);
+void hth_through_gather_elements(hth_follow *follow);
+void hth_through_gather_nd(hth_follow *follow);
+void hth_through_scatter_elements(hth_follow *follow);
+void hth_through_scatter_nd(hth_follow *follow);
+void hth_through_compress(hth_follow *follow);
+void hth_through_by_content(hth_follow *follow); // as many results as the contents decide
+void hth_through_one_hot(hth_follow *follow);
+void hth_through_eye_like(hth_follow *follow);
+void hth_through_reverse(hth_follow *follow);
+void hth_through_constant(hth_follow *follow);
+void hth_through_constant_of_shape(hth_follow *follow);
+void hth_through_range(hth_follow *follow);
+void hth_through_shape_of(hth_follow *follow);
+void hth_through_size(hth_follow *follow);
 // follow_matmul.c
-void hth_through_matmul(hth_follow *f);
-void hth_through_gemm(hth_follow *f);
-void hth_through_einsum(hth_follow *f);
-void hth_through_attention(hth_follow *f);
-void hth_through_rotary(hth_follow *f);
+void hth_through_matmul(hth_follow *follow);
+void hth_through_gemm(hth_follow *follow);
+void hth_through_einsum(hth_follow *follow);
+void hth_through_attention(hth_follow *follow);
+void hth_through_rotary(hth_follow *follow);
 // follow_nn.c
-void hth_through_conv(hth_follow *f);
-void hth_through_pool(hth_follow *f);
-void hth_through_blocks(hth_follow *f); // depth to space and back
-void hth_through_batch_norm(hth_follow *f);
+void hth_through_conv(hth_follow *follow);
+void hth_through_pool(hth_follow *follow);
+void hth_through_blocks(hth_follow *follow); // depth to space and back
+void hth_through_batch_norm(hth_follow *follow);
 void hth_through_per_channel(
-    hth_follow *f); // instance and group normalization, per first dimension
-void hth_through_layer_norm(hth_follow *f);
-void hth_through_mean_variance(hth_follow *f);
-void hth_through_lrn(hth_follow *f);
-void hth_through_matrix(hth_follow *f); // of the last two dimensions: Det, Trilu
-void hth_through_rnn(hth_follow *f);
-void hth_through_resize(hth_follow *f);
-void hth_through_grid(hth_follow *f);
+    hth_follow *follow); // instance and group normalization, per first dimension
+void hth_through_layer_norm(hth_follow *follow);
+void hth_through_mean_variance(hth_follow *follow);
+void hth_through_lrn(hth_follow *follow);
+void hth_through_matrix(hth_follow *follow); // of the last two dimensions: Det, Trilu
+void hth_through_rnn(hth_follow *follow);
+void hth_through_resize(hth_follow *follow);
+void hth_through_grid(hth_follow *follow);
 
 // follow_content.c: the elements of a node without SAMPLES, for outputs that have few.
-void hth_follow_content(hth_follow *f);
+void hth_follow_content(hth_follow *follow);
 
 // What the operator table has about samples; rule NULL: nothing is proven.
 typedef struct hth_follow_row {

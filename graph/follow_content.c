@@ -67,111 +67,113 @@ static bool content_type(hth_dtype dt)
 }
 
 // content_room allocates the elements of output i where they are few and their number is known.
-static hth_size *content_room(hth_follow *f, int i, int *n)
+static hth_size *content_room(hth_follow *follow, int i, int *n)
 {
-    int v = i < f->n->n_outputs ? f->n->outputs[i] : -1;
-    const hth_track *t = v >= 0 ? &f->track[v] : NULL;
+    int v = i < follow->n->n_outputs ? follow->n->outputs[i] : -1;
+    const hth_track *t = v >= 0 ? &follow->track[v] : NULL;
     int64_t count = 1, dim;
     if (t == NULL || t->rank < 0 || t->kind == HTH_TRACK_SAMPLES || t->kind == HTH_TRACK_MIXED ||
         t->n > 0) {
         return NULL;
     }
     for (int d = 0; d < t->rank; d++) {
-        if (!hth_size_value(f->sizes, t->dim[d], &dim) || dim < 1 || dim > FOLLOW_ELEMENTS ||
+        if (!hth_size_value(follow->sizes, t->dim[d], &dim) || dim < 1 || dim > FOLLOW_ELEMENTS ||
             (count *= dim) > FOLLOW_ELEMENTS) {
             return NULL;
         }
     }
     hth_size *room = hth_calloc((size_t)count, sizeof *room);
-    f->failed = f->failed || room == NULL;
+    follow->failed = follow->failed || room == NULL;
     *n = (int)count;
     return room;
 }
 
 // The element of input i that meets element k of output 0 when they broadcast.
-static hth_size content_at(hth_follow *f, int i, int k)
+static hth_size content_at(hth_follow *follow, int i, int k)
 {
-    const hth_track *t = hth_follow_in(f, i), *out = &f->track[f->n->outputs[0]];
+    const hth_track *t = hth_follow_in(follow, i), *out = &follow->track[follow->n->outputs[0]];
     int64_t at = 0, step = 1, n = 1, dim;
     for (int d = 1; d <= out->rank; d++) {
-        (void)hth_size_value(f->sizes, out->dim[out->rank - d], &n);
+        (void)hth_size_value(follow->sizes, out->dim[out->rank - d], &n);
         if (d <= t->rank) {
-            (void)hth_size_value(f->sizes, t->dim[t->rank - d], &dim);
+            (void)hth_size_value(follow->sizes, t->dim[t->rank - d], &dim);
             at += dim == 1 ? 0 : k % n * step;
             step *= dim;
         }
         k /= (int)n;
     }
-    return hth_follow_element(f, i, (int)at);
+    return hth_follow_element(follow, i, (int)at);
 }
 
-static bool content_numbers(const hth_follow *f)
+static bool content_numbers(const hth_follow *follow)
 {
     hth_shape s;
-    for (int i = 0; i < f->n_in; i++) {
-        if (hth_follow_has(f, i) && !hth_follow_numbers(f, i, &s)) {
+    for (int i = 0; i < follow->n_in; i++) {
+        if (hth_follow_has(follow, i) && !hth_follow_numbers(follow, i, &s)) {
             return false;
         }
     }
     return true;
 }
 
-static hth_size content_where(hth_follow *f, int k)
+static hth_size content_where(hth_follow *follow, int k)
 {
-    hth_size c = content_at(f, 0, k), a = content_at(f, 1, k), b = content_at(f, 2, k);
+    hth_size c = content_at(follow, 0, k), a = content_at(follow, 1, k),
+             b = content_at(follow, 2, k);
     int64_t truth;
-    if (hth_size_value(f->sizes, c, &truth)) {
+    if (hth_size_value(follow->sizes, c, &truth)) {
         return truth != 0 ? a : b;
     }
-    hth_size pair = hth_size_made(f->sizes, CONTENT_PAIR, a, b, false);
-    bool positive = hth_size_at_least_0(f->sizes, a) && hth_size_at_least_0(f->sizes, b);
-    return a == b ? a : hth_size_made(f->sizes, HTH_OP_WHERE, c, pair, positive);
+    hth_size pair = hth_size_made(follow->sizes, CONTENT_PAIR, a, b, false);
+    bool positive = hth_size_at_least_0(follow->sizes, a) && hth_size_at_least_0(follow->sizes, b);
+    return a == b ? a : hth_size_made(follow->sizes, HTH_OP_WHERE, c, pair, positive);
 }
 
-static hth_size content_cast(hth_follow *f, hth_size a, hth_dtype from, hth_dtype to)
+static hth_size content_cast(hth_follow *follow, hth_size size, hth_dtype from, hth_dtype to)
 {
     int64_t n;
     bool whole = from == HTH_DT_I64 || from == HTH_DT_I32 || from == HTH_DT_BOOL;
-    bool number = hth_size_value(f->sizes, a, &n);
+    bool number = hth_size_value(follow->sizes, size, &n);
     int how = CONTENT_CAST + (int)to;
     if (to == HTH_DT_BOOL) {
         if (number) {
-            return hth_size_number(f->sizes, n != 0);
+            return hth_size_number(follow->sizes, n != 0);
         }
-        return hth_size_at_least_1(f->sizes, a) ? hth_size_number(f->sizes, 1)
-                                                : hth_size_made(f->sizes, how, a, a, true);
+        return hth_size_at_least_1(follow->sizes, size)
+                   ? hth_size_number(follow->sizes, 1)
+                   : hth_size_made(follow->sizes, how, size, size, true);
     }
     bool fits = number && n >= -FOLLOW_WHOLE && n <= FOLLOW_WHOLE;
     bool wide = to == HTH_DT_I64 || to == HTH_DT_I32;
     // Integers stay what they are: no dimension is above INT32_MAX where a model says INT32.
     if ((content_type(to) && fits) || (whole && wide)) {
-        return a;
+        return size;
     }
-    return hth_size_made(f->sizes, how, a, a, hth_size_at_least_0(f->sizes, a));
+    return hth_size_made(follow->sizes, how, size, size, hth_size_at_least_0(follow->sizes, size));
 }
 
-static hth_size content_element(hth_follow *f, int k)
+static hth_size content_element(hth_follow *follow, int k)
 {
-    const hth_track *x = hth_follow_in(f, 0);
-    hth_op op = f->n->op;
+    const hth_track *x = hth_follow_in(follow, 0);
+    hth_op op = follow->n->op;
     bool real = hth_dtype_is_float(x->dtype);
     if (op == HTH_OP_WHERE) {
-        return content_where(f, k);
+        return content_where(follow, k);
     }
-    hth_size a = content_at(f, 0, k);
+    hth_size a = content_at(follow, 0, k);
     if (op == HTH_OP_CAST) {
-        return content_cast(f, a, x->dtype, (hth_dtype)hth_node_int(f->n, "to", 0));
+        return content_cast(follow, a, x->dtype, (hth_dtype)hth_node_int(follow->n, "to", 0));
     }
-    if (f->n_in == 1) {
-        return hth_size_compute(f->sizes, op, real, a, a);
+    if (follow->n_in == 1) {
+        return hth_size_compute(follow->sizes, op, real, a, a);
     }
-    for (int i = 1; i < f->n_in; i++) {
-        a = hth_size_compute(f->sizes, op, real, a, content_at(f, i, k));
+    for (int i = 1; i < follow->n_in; i++) {
+        a = hth_size_compute(follow->sizes, op, real, a, content_at(follow, i, k));
     }
     int64_t n;
-    bool wraps = x->dtype == HTH_DT_I32 && hth_size_value(f->sizes, a, &n) &&
+    bool wraps = x->dtype == HTH_DT_I32 && hth_size_value(follow->sizes, a, &n) &&
                  (n > INT32_MAX || n < INT32_MIN);
-    return wraps ? hth_size_fresh(f->sizes, false) : a;
+    return wraps ? hth_size_fresh(follow->sizes, false) : a;
 }
 
 // Element-wise operators that shape arithmetic is made of.
@@ -208,53 +210,54 @@ static bool content_computed(hth_op op)
     }
 }
 
-static void content_elementwise(hth_follow *f)
+static void content_elementwise(hth_follow *follow)
 {
     int n;
-    for (int i = 0; i < f->n_in; i++) {
-        if (!hth_follow_has(f, i) || !content_type(hth_follow_in(f, i)->dtype)) {
+    for (int i = 0; i < follow->n_in; i++) {
+        if (!hth_follow_has(follow, i) || !content_type(hth_follow_in(follow, i)->dtype)) {
             return;
         }
     }
-    hth_size *element = content_numbers(f) ? content_room(f, 0, &n) : NULL;
+    hth_size *element = content_numbers(follow) ? content_room(follow, 0, &n) : NULL;
     for (int k = 0; element != NULL && k < n; k++) {
-        element[k] = content_element(f, k);
+        element[k] = content_element(follow, k);
     }
     if (element != NULL) {
-        hth_follow_set(f, 0, element, n);
+        hth_follow_set(follow, 0, element, n);
     }
 }
 
 // Elements in the same order under another shape, or all the same one.
-static void content_copy(hth_follow *f, bool first)
+static void content_copy(hth_follow *follow, bool first)
 {
     int n;
-    hth_size *element = content_room(f, 0, &n);
-    bool known = element != NULL && hth_follow_elements(f, 0) == (first ? 1 : n);
+    hth_size *element = content_room(follow, 0, &n);
+    bool known = element != NULL && hth_follow_elements(follow, 0) == (first ? 1 : n);
     for (int k = 0; known && k < n; k++) {
-        element[k] = hth_follow_element(f, 0, first ? 0 : k);
+        element[k] = hth_follow_element(follow, 0, first ? 0 : k);
     }
     if (known) {
-        hth_follow_set(f, 0, element, n);
+        hth_follow_set(follow, 0, element, n);
     } else {
         hth_free(element);
     }
 }
 
 // Gather of a vector's elements, by numbers.
-static void content_gather(hth_follow *f)
+static void content_gather(hth_follow *follow)
 {
-    int64_t at[FOLLOW_ELEMENTS], total = hth_follow_elements(f, 0);
-    int n = 0, have = hth_follow_ints(f, 1, at, FOLLOW_ELEMENTS);
-    hth_size *element = hth_follow_in(f, 0)->rank == 1 && have > 0 ? content_room(f, 0, &n) : NULL;
+    int64_t at[FOLLOW_ELEMENTS], total = hth_follow_elements(follow, 0);
+    int n = 0, have = hth_follow_ints(follow, 1, at, FOLLOW_ELEMENTS);
+    hth_size *element =
+        hth_follow_in(follow, 0)->rank == 1 && have > 0 ? content_room(follow, 0, &n) : NULL;
     bool known = element != NULL && have == n;
     for (int k = 0; known && k < n; k++) {
         at[k] += at[k] < 0 ? total : 0;
         known = at[k] >= 0 && at[k] < total;
-        element[k] = known ? hth_follow_element(f, 0, (int)at[k]) : HTH_SIZE_OTHER;
+        element[k] = known ? hth_follow_element(follow, 0, (int)at[k]) : HTH_SIZE_OTHER;
     }
     if (known) {
-        hth_follow_set(f, 0, element, n);
+        hth_follow_set(follow, 0, element, n);
     } else {
         hth_free(element);
     }
@@ -267,46 +270,46 @@ typedef struct content_view {
     int64_t from[HTH_MAX_RANK], step[HTH_MAX_RANK];
 } content_view;
 
-static void content_strided(hth_follow *f, const content_view *v)
+static void content_strided(hth_follow *follow, const content_view *view)
 {
     hth_shape x, y;
     int n = 0;
-    const hth_track *out = &f->track[f->n->outputs[0]];
-    hth_size *element = hth_follow_numbers(f, 0, &x) ? content_room(f, 0, &n) : NULL;
+    const hth_track *out = &follow->track[follow->n->outputs[0]];
+    hth_size *element = hth_follow_numbers(follow, 0, &x) ? content_room(follow, 0, &n) : NULL;
     bool known = element != NULL;
     y.rank = out->rank;
     for (int d = 0; known && d < y.rank; d++) {
-        known = hth_size_value(f->sizes, out->dim[d], &y.dim[d]);
+        known = hth_size_value(follow->sizes, out->dim[d], &y.dim[d]);
     }
     for (int k = 0; known && k < n; k++) {
         int64_t left = k, at = 0, c[HTH_MAX_RANK] = {0};
         for (int d = y.rank - 1; d >= 0; d--) {
-            c[v->axis[d]] = v->from[d] + left % y.dim[d] * v->step[d];
+            c[view->axis[d]] = view->from[d] + left % y.dim[d] * view->step[d];
             left /= y.dim[d];
         }
         for (int d = 0; d < x.rank; d++) {
             known = known && c[d] >= 0 && c[d] < x.dim[d];
             at = at * x.dim[d] + c[d];
         }
-        element[k] = known ? hth_follow_element(f, 0, (int)at) : HTH_SIZE_OTHER;
+        element[k] = known ? hth_follow_element(follow, 0, (int)at) : HTH_SIZE_OTHER;
     }
     if (known) {
-        hth_follow_set(f, 0, element, n);
+        hth_follow_set(follow, 0, element, n);
     } else {
         hth_free(element);
     }
 }
 
-static void content_slice(hth_follow *f)
+static void content_slice(hth_follow *follow)
 {
     int64_t from[HTH_MAX_RANK], axes[HTH_MAX_RANK], steps[HTH_MAX_RANK];
     content_view v;
     hth_shape x;
-    int n = hth_follow_ints(f, 1, from, HTH_MAX_RANK);
-    bool has_axes = hth_follow_has(f, 3), has_steps = hth_follow_has(f, 4);
-    if (n < 0 || !hth_follow_numbers(f, 0, &x) || n > x.rank ||
-        (has_axes && hth_follow_ints(f, 3, axes, HTH_MAX_RANK) != n) ||
-        (has_steps && hth_follow_ints(f, 4, steps, HTH_MAX_RANK) != n)) {
+    int n = hth_follow_ints(follow, 1, from, HTH_MAX_RANK);
+    bool has_axes = hth_follow_has(follow, 3), has_steps = hth_follow_has(follow, 4);
+    if (n < 0 || !hth_follow_numbers(follow, 0, &x) || n > x.rank ||
+        (has_axes && hth_follow_ints(follow, 3, axes, HTH_MAX_RANK) != n) ||
+        (has_steps && hth_follow_ints(follow, 4, steps, HTH_MAX_RANK) != n)) {
         return;
     }
     for (int d = 0; d < x.rank; d++) {
@@ -326,14 +329,15 @@ static void content_slice(hth_follow *f)
         v.from[d] = hth_clamp(first, 0, last);
         v.step[d] = step;
     }
-    content_strided(f, &v);
+    content_strided(follow, &v);
 }
 
-static void content_transpose(hth_follow *f)
+static void content_transpose(hth_follow *follow)
 {
     int64_t perm[HTH_MAX_RANK];
     content_view v;
-    int rank = hth_follow_in(f, 0)->rank, n = hth_node_ints(f->n, "perm", perm, HTH_MAX_RANK);
+    int rank = hth_follow_in(follow, 0)->rank,
+        n = hth_node_ints(follow->n, "perm", perm, HTH_MAX_RANK);
     if (n >= 0 && n != rank) {
         return;
     }
@@ -343,38 +347,38 @@ static void content_transpose(hth_follow *f)
         v.from[d] = 0;
         v.step[d] = 1;
     }
-    content_strided(f, &v);
+    content_strided(follow, &v);
 }
 
-static void content_concat(hth_follow *f)
+static void content_concat(hth_follow *follow)
 {
     int n = 0, at = 0;
-    hth_size *element = hth_follow_in(f, 0)->rank == 1 ? content_room(f, 0, &n) : NULL;
-    for (int i = 0; element != NULL && i < f->n_in; i++) {
-        int64_t have = hth_follow_elements(f, i);
+    hth_size *element = hth_follow_in(follow, 0)->rank == 1 ? content_room(follow, 0, &n) : NULL;
+    for (int i = 0; element != NULL && i < follow->n_in; i++) {
+        int64_t have = hth_follow_elements(follow, i);
         for (int k = 0; k < have && at < n; k++) {
-            element[at++] = hth_follow_element(f, i, k);
+            element[at++] = hth_follow_element(follow, i, k);
         }
     }
     if (element != NULL && at == n) {
-        hth_follow_set(f, 0, element, n);
+        hth_follow_set(follow, 0, element, n);
     } else {
         hth_free(element);
     }
 }
 
-static void content_split(hth_follow *f)
+static void content_split(hth_follow *follow)
 {
     int at = 0, n = 0;
-    bool known = hth_follow_in(f, 0)->rank == 1;
-    for (int i = 0; known && i < f->n->n_outputs; i++) {
-        hth_size *element = content_room(f, i, &n);
-        known = element != NULL && at + n <= hth_follow_elements(f, 0);
+    bool known = hth_follow_in(follow, 0)->rank == 1;
+    for (int i = 0; known && i < follow->n->n_outputs; i++) {
+        hth_size *element = content_room(follow, i, &n);
+        known = element != NULL && at + n <= hth_follow_elements(follow, 0);
         for (int k = 0; known && k < n; k++) {
-            element[k] = hth_follow_element(f, 0, at++);
+            element[k] = hth_follow_element(follow, 0, at++);
         }
         if (known) {
-            hth_follow_set(f, i, element, n);
+            hth_follow_set(follow, i, element, n);
         } else {
             hth_free(element);
         }
@@ -397,35 +401,35 @@ static hth_op content_reducer(hth_op op)
 }
 
 // All elements of a vector as one.
-static void content_reduce(hth_follow *f)
+static void content_reduce(hth_follow *follow)
 {
-    hth_op op = content_reducer(f->n->op);
-    const hth_track *x = hth_follow_in(f, 0);
-    int64_t total = hth_follow_elements(f, 0);
+    hth_op op = content_reducer(follow->n->op);
+    const hth_track *x = hth_follow_in(follow, 0);
+    int64_t total = hth_follow_elements(follow, 0);
     int n = 0;
     hth_size *element = content_type(x->dtype) && total > 0 && total <= FOLLOW_ELEMENTS
-                            ? content_room(f, 0, &n)
+                            ? content_room(follow, 0, &n)
                             : NULL;
     if (element == NULL || n != 1) {
         hth_free(element);
         return;
     }
-    element[0] = hth_follow_element(f, 0, 0);
+    element[0] = hth_follow_element(follow, 0, 0);
     for (int k = 1; k < total; k++) {
-        element[0] = hth_size_compute(f->sizes, op, hth_dtype_is_float(x->dtype), element[0],
-                                      hth_follow_element(f, 0, k));
+        element[0] = hth_size_compute(follow->sizes, op, hth_dtype_is_float(x->dtype), element[0],
+                                      hth_follow_element(follow, 0, k));
     }
-    hth_follow_set(f, 0, element, 1);
+    hth_follow_set(follow, 0, element, 1);
 }
 
 // Constant and ConstantOfShape: what their attribute says.
-static void content_attribute(hth_follow *f)
+static void content_attribute(hth_follow *follow)
 {
-    const hth_attr *a = hth_node_attr(f->n, "value");
+    const hth_attr *a = hth_node_attr(follow->n, "value");
     const void *data;
     int n = 0;
-    bool fill = f->n->op == HTH_OP_CONSTANT_OF_SHAPE;
-    hth_size *element = content_room(f, 0, &n);
+    bool fill = follow->n->op == HTH_OP_CONSTANT_OF_SHAPE;
+    hth_size *element = content_room(follow, 0, &n);
     if (element == NULL) {
         return;
     }
@@ -437,19 +441,20 @@ static void content_attribute(hth_follow *f)
         if (mapped) {
             known = c->bytes > 0 && follow_whole(c->dtype, data, fill ? 0 : k, &whole);
         }
-        element[k] = known ? hth_size_number(f->sizes, whole) : hth_size_fresh(f->sizes, false);
+        element[k] =
+            known ? hth_size_number(follow->sizes, whole) : hth_size_fresh(follow->sizes, false);
     }
     if (mapped) {
         hth_const_unmap(a->u.tensor);
     }
-    hth_follow_set(f, 0, element, n);
+    hth_follow_set(follow, 0, element, n);
 }
 
-void hth_follow_content(hth_follow *f)
+void hth_follow_content(hth_follow *follow)
 {
-    hth_op op = f->n->op;
+    hth_op op = follow->n->op;
     if (content_computed(op)) {
-        content_elementwise(f);
+        content_elementwise(follow);
         return;
     }
     switch (op) {
@@ -458,36 +463,36 @@ void hth_follow_content(hth_follow *f)
     case HTH_OP_FLATTEN:
     case HTH_OP_SQUEEZE:
     case HTH_OP_UNSQUEEZE:
-        content_copy(f, false);
+        content_copy(follow, false);
         break;
     case HTH_OP_EXPAND:
     case HTH_OP_TILE:
-        content_copy(f, true);
+        content_copy(follow, true);
         break;
     case HTH_OP_GATHER:
-        content_gather(f);
+        content_gather(follow);
         break;
     case HTH_OP_SLICE:
-        content_slice(f);
+        content_slice(follow);
         break;
     case HTH_OP_TRANSPOSE:
-        content_transpose(f);
+        content_transpose(follow);
         break;
     case HTH_OP_CONCAT:
-        content_concat(f);
+        content_concat(follow);
         break;
     case HTH_OP_SPLIT:
-        content_split(f);
+        content_split(follow);
         break;
     case HTH_OP_REDUCE_PROD:
     case HTH_OP_REDUCE_SUM:
     case HTH_OP_REDUCE_MAX:
     case HTH_OP_REDUCE_MIN:
-        content_reduce(f);
+        content_reduce(follow);
         break;
     case HTH_OP_CONSTANT:
     case HTH_OP_CONSTANT_OF_SHAPE:
-        content_attribute(f);
+        content_attribute(follow);
         break;
     default:
         break;

@@ -15,16 +15,16 @@
 
 // Which axes the elements of a parameter belong to: those of input `at`, or all in turn. Returns
 // how many, -1: not known, or the output is MIXED.
-static int cut_axes(hth_follow *f, int at, int rank, int n, int *axes)
+static int cut_axes(hth_follow *follow, int at, int rank, int n, int *axes)
 {
     int64_t given[HTH_MAX_RANK];
-    if (!hth_follow_has(f, at)) {
+    if (!hth_follow_has(follow, at)) {
         for (int i = 0; i < n && i < rank; i++) {
             axes[i] = i;
         }
         return n <= rank ? n : -1;
     }
-    int have = hth_follow_ints(f, at, given, HTH_MAX_RANK);
+    int have = hth_follow_ints(follow, at, given, HTH_MAX_RANK);
     for (int i = 0; i < have; i++) {
         if (given[i] < -rank || given[i] >= rank) {
             return -1;
@@ -40,51 +40,52 @@ static int cut_axes(hth_follow *f, int at, int rank, int n, int *axes)
 }
 
 // The axes are not known: which dimension is cut is not, either.
-static void cut_unknown(hth_follow *f, const char *does)
+static void cut_unknown(hth_follow *follow, const char *does)
 {
-    const hth_track *x = hth_follow_in(f, 0);
+    const hth_track *x = hth_follow_in(follow, 0);
     hth_track t = *x;
     if (x->kind == HTH_TRACK_SAMPLES) {
-        hth_follow_mixed(f, does, -1);
+        hth_follow_mixed(follow, does, -1);
         return;
     }
     for (int d = 0; d < t.rank; d++) {
-        t.dim[d] = hth_follow_length(f);
+        t.dim[d] = hth_follow_length(follow);
     }
-    hth_follow_out(f, 0, &t);
+    hth_follow_out(follow, 0, &t);
 }
 
-void hth_through_pad(hth_follow *f)
+void hth_through_pad(hth_follow *follow)
 {
-    const hth_track *x = hth_follow_in(f, 0);
+    const hth_track *x = hth_follow_in(follow, 0);
     hth_track t = *x;
     int axes[HTH_MAX_RANK];
-    int64_t n = hth_follow_elements(f, 1);
-    if (!hth_follow_only(f, 1)) {
+    int64_t n = hth_follow_elements(follow, 1);
+    if (!hth_follow_only(follow, 1)) {
         return;
     }
     int count = n >= 0 && n % 2 == 0 && n <= 2 * HTH_MAX_RANK
-                    ? cut_axes(f, 3, x->rank, (int)n / 2, axes)
+                    ? cut_axes(follow, 3, x->rank, (int)n / 2, axes)
                     : -1;
     if (count < 0) {
-        cut_unknown(f, "pads by lengths that cannot be followed");
+        cut_unknown(follow, "pads by lengths that cannot be followed");
         return;
     }
     for (int i = 0; i < count; i++) {
-        hth_size before = hth_follow_element(f, 1, i), behind = hth_follow_element(f, 1, count + i);
+        hth_size before = hth_follow_element(follow, 1, i),
+                 behind = hth_follow_element(follow, 1, count + i);
         int d = axes[i];
         if (x->kind == HTH_TRACK_SAMPLES && d == x->axis) {
-            if (!hth_size_is(f->sizes, before, 0) || !hth_size_is(f->sizes, behind, 0)) {
-                hth_follow_mixed(f, "pads", d);
+            if (!hth_size_is(follow->sizes, before, 0) || !hth_size_is(follow->sizes, behind, 0)) {
+                hth_follow_mixed(follow, "pads", d);
                 return;
             }
             continue;
         }
-        t.dim[d] = hth_size_compute(f->sizes, HTH_OP_ADD, false, t.dim[d], before);
-        t.dim[d] = hth_size_compute(f->sizes, HTH_OP_ADD, false, t.dim[d], behind);
+        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, false, t.dim[d], before);
+        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, false, t.dim[d], behind);
     }
     t.equal = false; // where the padding is along another axis it still is; nobody needs it
-    hth_follow_out(f, 0, &t);
+    hth_follow_out(follow, 0, &t);
 }
 
 // start:end:step of a dimension.
@@ -93,13 +94,13 @@ typedef struct cut {
 } cut;
 
 // Does a cut leave dimension `dim` of `rows` samples (or none) whole?
-static bool cut_whole(hth_follow *f, const cut *c, hth_size dim, bool rows)
+static bool cut_whole(hth_follow *follow, const cut *c, hth_size dim, bool rows)
 {
     int64_t end;
-    bool last = c->end == dim || (hth_size_value(f->sizes, c->end, &end) &&
+    bool last = c->end == dim || (hth_size_value(follow->sizes, c->end, &end) &&
                                   (end == INT64_MAX || (rows && end >= CUT_END)));
-    return hth_size_is(f->sizes, c->start, 0) && hth_size_is(f->sizes, c->step, 1) && last &&
-           dim != HTH_SIZE_OTHER;
+    return hth_size_is(follow->sizes, c->start, 0) && hth_size_is(follow->sizes, c->step, 1) &&
+           last && dim != HTH_SIZE_OTHER;
 }
 
 // The number of elements that start:end:step takes from `dim`, all numbers.
@@ -120,10 +121,10 @@ static int64_t cut_length(int64_t dim, int64_t start, int64_t end, int64_t step)
     return start > end ? (start - end - 1) / step + 1 : 0;
 }
 
-static hth_size cut_dim(hth_follow *f, const cut *c, hth_size dim)
+static hth_size cut_dim(hth_follow *follow, const cut *c, hth_size dim)
 {
     int64_t n, start, end, step;
-    hth_sizes *s = f->sizes;
+    hth_sizes *s = follow->sizes;
     bool numbers = hth_size_value(s, c->start, &start) && hth_size_value(s, c->end, &end) &&
                    hth_size_value(s, c->step, &step);
     if (numbers && hth_size_value(s, dim, &n) && n >= 0) {
@@ -142,53 +143,54 @@ static hth_size cut_dim(hth_follow *f, const cut *c, hth_size dim)
     return hth_size_made(s, CUT_SLICE, ends, what, true);
 }
 
-void hth_through_slice(hth_follow *f)
+void hth_through_slice(hth_follow *follow)
 {
-    const hth_track *x = hth_follow_in(f, 0);
+    const hth_track *x = hth_follow_in(follow, 0);
     hth_track t = *x;
     int axes[HTH_MAX_RANK];
-    int64_t n = hth_follow_elements(f, 1);
-    bool steps = hth_follow_has(f, 4);
-    if (!hth_follow_only(f, 1)) {
+    int64_t n = hth_follow_elements(follow, 1);
+    bool steps = hth_follow_has(follow, 4);
+    if (!hth_follow_only(follow, 1)) {
         return;
     }
-    int count = n >= 0 && n <= HTH_MAX_RANK && hth_follow_elements(f, 2) == n &&
-                        (!steps || hth_follow_elements(f, 4) == n)
-                    ? cut_axes(f, 3, x->rank, (int)n, axes)
+    int count = n >= 0 && n <= HTH_MAX_RANK && hth_follow_elements(follow, 2) == n &&
+                        (!steps || hth_follow_elements(follow, 4) == n)
+                    ? cut_axes(follow, 3, x->rank, (int)n, axes)
                     : -1;
     if (count < 0) {
-        cut_unknown(f, "cuts along axes that cannot be followed");
+        cut_unknown(follow, "cuts along axes that cannot be followed");
         return;
     }
     for (int i = 0; i < count; i++) {
-        cut c = {hth_follow_element(f, 1, i), hth_follow_element(f, 2, i),
-                 steps ? hth_follow_element(f, 4, i) : hth_size_number(f->sizes, 1)};
+        cut c = {hth_follow_element(follow, 1, i), hth_follow_element(follow, 2, i),
+                 steps ? hth_follow_element(follow, 4, i) : hth_size_number(follow->sizes, 1)};
         int d = axes[i];
         if (x->kind == HTH_TRACK_SAMPLES && d == x->axis) {
-            if (!cut_whole(f, &c, x->dim[d], x->dim[d] == hth_size_samples(f->sizes))) {
-                hth_follow_mixed(f, "cuts", d);
+            if (!cut_whole(follow, &c, x->dim[d], x->dim[d] == hth_size_samples(follow->sizes))) {
+                hth_follow_mixed(follow, "cuts", d);
                 return;
             }
             continue;
         }
-        t.dim[d] = cut_dim(f, &c, x->dim[d]);
+        t.dim[d] = cut_dim(follow, &c, x->dim[d]);
     }
-    hth_follow_out(f, 0, &t);
+    hth_follow_out(follow, 0, &t);
 }
 
 // Says that input i of a Concat along `axis` has its samples where the first one has them. any: one
 // of the inputs has samples.
-static bool concat_fits(hth_follow *f, int i, int axis, bool any)
+static bool concat_fits(hth_follow *follow, int i, int axis, bool any)
 {
-    const hth_track *x = hth_follow_in(f, 0), *y = hth_follow_in(f, i);
+    const hth_track *x = hth_follow_in(follow, 0), *y = hth_follow_in(follow, i);
     if (y->rank != x->rank) {
-        hth_follow_mixed(f, "joins tensors of different ranks", -1);
+        hth_follow_mixed(follow, "joins tensors of different ranks", -1);
     } else if (y->kind == HTH_TRACK_SAMPLES && y->axis == axis) {
-        hth_follow_mixed(f, "joins others along", axis);
+        hth_follow_mixed(follow, "joins others along", axis);
     } else if (any && (x->kind != HTH_TRACK_SAMPLES || y->kind != HTH_TRACK_SAMPLES)) {
-        hth_follow_mixed(f, "joins samples with an operand that has not one row per sample", -1);
+        hth_follow_mixed(follow, "joins samples with an operand that has not one row per sample",
+                         -1);
     } else if (any && (y->axis != x->axis || !hth_follow_alike(x, y))) {
-        hth_follow_mixed(f, "joins tensors whose samples lie along different axes", -1);
+        hth_follow_mixed(follow, "joins tensors whose samples lie along different axes", -1);
     } else {
         return true;
     }
@@ -197,83 +199,83 @@ static bool concat_fits(hth_follow *f, int i, int axis, bool any)
 
 // What numbers of samples become: columns of the same are one index; a column of sample numbers
 // before others is what addresses by (sample, ..).
-static void concat_numbers(hth_follow *f, int axis, hth_track *t)
+static void concat_numbers(hth_follow *follow, int axis, hth_track *track)
 {
-    const hth_track *first = hth_follow_in(f, 0);
+    const hth_track *first = hth_follow_in(follow, 0);
     bool all = true, later = false;
-    for (int i = 0; i < f->n_in; i++) {
-        const hth_track *x = hth_follow_in(f, i);
+    for (int i = 0; i < follow->n_in; i++) {
+        const hth_track *x = hth_follow_in(follow, i);
         all = all && x->index == first->index && x->stride == first->stride &&
               x->reach == first->reach && !x->coords;
         later = later || x->coords || (i > 0 && x->index);
     }
-    t->coords = !all && hth_follow_rows(f, 0) && !later && axis == t->rank - 1 &&
-                hth_size_is(f->sizes, first->dim[axis], 1);
-    if (!all && !t->coords && (first->index || first->coords || later)) {
-        hth_follow_lose(f, t, 0);
+    track->coords = !all && hth_follow_rows(follow, 0) && !later && axis == track->rank - 1 &&
+                    hth_size_is(follow->sizes, first->dim[axis], 1);
+    if (!all && !track->coords && (first->index || first->coords || later)) {
+        hth_follow_lose(follow, track, 0);
     }
-    t->index = all && first->index;
-    t->below = HTH_SIZE_OTHER;
+    track->index = all && first->index;
+    track->below = HTH_SIZE_OTHER;
 }
 
-void hth_through_concat(hth_follow *f)
+void hth_through_concat(hth_follow *follow)
 {
-    hth_track t = *hth_follow_in(f, 0);
+    hth_track t = *hth_follow_in(follow, 0);
     int axis;
-    if (!hth_follow_axis(f, hth_node_int(f->n, "axis", 0), t.rank, &axis)) {
+    if (!hth_follow_axis(follow, hth_node_int(follow->n, "axis", 0), t.rank, &axis)) {
         return;
     }
-    if (f->n_in == 1) {
-        hth_follow_out(f, 0, &t);
+    if (follow->n_in == 1) {
+        hth_follow_out(follow, 0, &t);
         return;
     }
-    hth_size length = hth_size_number(f->sizes, 0);
-    bool any = hth_follow_any(f) >= 0;
-    for (int i = 0; i < f->n_in; i++) {
-        if (!hth_follow_has(f, i) || !concat_fits(f, i, axis, any)) {
+    hth_size length = hth_size_number(follow->sizes, 0);
+    bool any = hth_follow_any(follow) >= 0;
+    for (int i = 0; i < follow->n_in; i++) {
+        if (!hth_follow_has(follow, i) || !concat_fits(follow, i, axis, any)) {
             return; // an absent one: the shape inference refuses it
         }
-        const hth_track *x = hth_follow_in(f, i);
-        length = hth_size_compute(f->sizes, HTH_OP_ADD, false, length, x->dim[axis]);
+        const hth_track *x = hth_follow_in(follow, i);
+        length = hth_size_compute(follow->sizes, HTH_OP_ADD, false, length, x->dim[axis]);
         if (x->kind == HTH_TRACK_SAMPLES && t.equal && !x->equal) {
             hth_follow_place(&t, x->axis, x);
         }
     }
-    concat_numbers(f, axis, &t);
+    concat_numbers(follow, axis, &t);
     t.dim[axis] = length;
-    hth_follow_out(f, 0, &t);
+    hth_follow_out(follow, 0, &t);
 }
 
 // The length of part i of a Split without sizes: equal parts, the last one smaller.
-static hth_size split_part(hth_follow *f, hth_size dim, int parts, int i)
+static hth_size split_part(hth_follow *follow, hth_size dim, int parts, int i)
 {
     int64_t n;
-    if (hth_size_value(f->sizes, dim, &n) && n >= 0) {
+    if (hth_size_value(follow->sizes, dim, &n) && n >= 0) {
         int64_t part = n / parts + (n % parts != 0), left = n - part * (parts - 1);
         left = left > 0 ? left : 0;
-        return hth_size_number(f->sizes, i < parts - 1 ? part : left);
+        return hth_size_number(follow->sizes, i < parts - 1 ? part : left);
     }
-    hth_size exact = hth_size_quotient(f->sizes, dim, hth_size_number(f->sizes, parts));
-    return exact != HTH_SIZE_OTHER ? exact : hth_size_fresh(f->sizes, true);
+    hth_size exact = hth_size_quotient(follow->sizes, dim, hth_size_number(follow->sizes, parts));
+    return exact != HTH_SIZE_OTHER ? exact : hth_size_fresh(follow->sizes, true);
 }
 
-void hth_through_split(hth_follow *f)
+void hth_through_split(hth_follow *follow)
 {
-    const hth_track *x = hth_follow_in(f, 0);
-    int axis, parts = f->n->n_outputs;
-    if (!hth_follow_only(f, 1) ||
-        !hth_follow_axis(f, hth_node_int(f->n, "axis", 0), x->rank, &axis)) {
+    const hth_track *x = hth_follow_in(follow, 0);
+    int axis, parts = follow->n->n_outputs;
+    if (!hth_follow_only(follow, 1) ||
+        !hth_follow_axis(follow, hth_node_int(follow->n, "axis", 0), x->rank, &axis)) {
         return;
     }
     bool along = x->kind == HTH_TRACK_SAMPLES && axis == x->axis;
     for (int i = 0; i < parts; i++) {
         hth_track t = *x;
-        t.dim[axis] = hth_follow_has(f, 1) ? hth_follow_element(f, 1, i)
-                                           : split_part(f, x->dim[axis], parts, i);
+        t.dim[axis] = hth_follow_has(follow, 1) ? hth_follow_element(follow, 1, i)
+                                                : split_part(follow, x->dim[axis], parts, i);
         if (along && (parts > 1 || t.dim[axis] != x->dim[axis])) {
-            hth_follow_mixed(f, "cuts", axis);
+            hth_follow_mixed(follow, "cuts", axis);
             return;
         }
-        hth_follow_out(f, i, &t);
+        hth_follow_out(follow, i, &t);
     }
 }

@@ -18,7 +18,7 @@ typedef struct hth_reason {
 } hth_reason;
 
 // follow_reason adds one and returns its number.
-int follow_reason(hth_follow *f, const char *does, int axis);
+int follow_reason(hth_follow *follow, const char *does, int axis);
 // follow_whole stores element k of a constant where it is a whole number that its type, and single
 // precision, has exactly.
 bool follow_whole(hth_dtype dt, const void *data, int64_t k, int64_t *out);

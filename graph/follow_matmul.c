@@ -12,9 +12,9 @@ static const char *const sums = "sums over";
 
 // product_factor makes input i of a product, a matrix or more, into what joins: its dimension
 // `across` (from the end, 1 or 2) becomes 1. false: the samples lie along it.
-static bool product_factor(hth_follow *f, int i, bool swap, int across, hth_track *out)
+static bool product_factor(hth_follow *follow, int i, bool swap, int across, hth_track *out)
 {
-    *out = *hth_follow_in(f, i);
+    *out = *hth_follow_in(follow, i);
     int last = out->rank - 1;
     if (swap) {
         hth_size rows = out->dim[last - 1];
@@ -27,71 +27,72 @@ static bool product_factor(hth_follow *f, int i, bool swap, int across, hth_trac
         }
     }
     if (out->kind == HTH_TRACK_SAMPLES && out->axis == out->rank - across) {
-        hth_follow_mixed(f, sums, hth_follow_in(f, i)->axis);
+        hth_follow_mixed(follow, sums, hth_follow_in(follow, i)->axis);
         return false;
     }
-    out->dim[out->rank - across] = hth_size_number(f->sizes, 1);
+    out->dim[out->rank - across] = hth_size_number(follow->sizes, 1);
     return true;
 }
 
-// drop_dim takes dimension d, which is 1, out of `t`.
-static void drop_dim(hth_track *t, int d)
+// drop_dim takes dimension d, which is 1, out of `track`.
+static void drop_dim(hth_track *track, int d)
 {
-    for (int i = d; i + 1 < t->rank; i++) {
-        t->dim[i] = t->dim[i + 1];
+    for (int i = d; i + 1 < track->rank; i++) {
+        track->dim[i] = track->dim[i + 1];
     }
-    t->axis = (int8_t)(t->axis > d ? t->axis - 1 : t->axis);
-    t->rank--;
+    track->axis = (int8_t)(track->axis > d ? track->axis - 1 : track->axis);
+    track->rank--;
 }
 
-void hth_through_matmul(hth_follow *f)
+void hth_through_matmul(hth_follow *follow)
 {
-    const hth_track *a = hth_follow_in(f, 0), *b = hth_follow_in(f, 1);
+    const hth_track *a = hth_follow_in(follow, 0), *b = hth_follow_in(follow, 1);
     bool row = a->rank == 1, column = b->rank == 1; // a vector is a matrix of one row or column
     hth_track x = *a, y = *b, out;
     if (a->rank < 1 || b->rank < 1) {
-        hth_follow_mixed(f, "multiplies an operand that is not a matrix", -1);
+        hth_follow_mixed(follow, "multiplies an operand that is not a matrix", -1);
         return;
     }
     if ((row && a->kind == HTH_TRACK_SAMPLES) || (column && b->kind == HTH_TRACK_SAMPLES)) {
-        hth_follow_mixed(f, sums, 0);
+        hth_follow_mixed(follow, sums, 0);
         return;
     }
-    hth_size one = hth_size_number(f->sizes, 1);
+    hth_size one = hth_size_number(follow->sizes, 1);
     if (row) {
         x = (hth_track){.kind = a->kind, .rank = 2, .dtype = a->dtype, .dim = {one, one}};
-    } else if (!product_factor(f, 0, hth_node_int(f->n, "transA", 0) != 0, 1, &x)) {
+    } else if (!product_factor(follow, 0, hth_node_int(follow->n, "transA", 0) != 0, 1, &x)) {
         return;
     }
     if (column) {
         y = (hth_track){.kind = b->kind, .rank = 2, .dtype = b->dtype, .dim = {one, one}};
-    } else if (!product_factor(f, 1, hth_node_int(f->n, "transB", 0) != 0, 2, &y)) {
+    } else if (!product_factor(follow, 1, hth_node_int(follow->n, "transB", 0) != 0, 2, &y)) {
         return;
     }
     const hth_track *in[2] = {&x, &y};
-    if (hth_follow_join(f, in, 2, &out)) {
+    if (hth_follow_join(follow, in, 2, &out)) {
         if (column) {
             drop_dim(&out, out.rank - 1);
         }
         if (row) {
             drop_dim(&out, out.rank - (column ? 1 : 2));
         }
-        hth_follow_out(f, 0, &out);
+        hth_follow_out(follow, 0, &out);
     }
 }
 
-void hth_through_gemm(hth_follow *f)
+void hth_through_gemm(hth_follow *follow)
 {
     hth_track x, y, out;
-    if (hth_follow_in(f, 0)->rank != 2 || hth_follow_in(f, 1)->rank != 2) {
-        hth_follow_mixed(f, "multiplies an operand that is not a matrix", -1);
+    if (hth_follow_in(follow, 0)->rank != 2 || hth_follow_in(follow, 1)->rank != 2) {
+        hth_follow_mixed(follow, "multiplies an operand that is not a matrix", -1);
         return;
     }
-    if (product_factor(f, 0, hth_node_int(f->n, "transA", 0) != 0, 1, &x) &&
-        product_factor(f, 1, hth_node_int(f->n, "transB", 0) != 0, 2, &y)) {
-        const hth_track *in[3] = {&x, &y, hth_follow_has(f, 2) ? hth_follow_in(f, 2) : NULL};
-        if (hth_follow_join(f, in, in[2] != NULL ? 3 : 2, &out)) {
-            hth_follow_out(f, 0, &out);
+    if (product_factor(follow, 0, hth_node_int(follow->n, "transA", 0) != 0, 1, &x) &&
+        product_factor(follow, 1, hth_node_int(follow->n, "transB", 0) != 0, 2, &y)) {
+        const hth_track *in[3] = {&x, &y,
+                                  hth_follow_has(follow, 2) ? hth_follow_in(follow, 2) : NULL};
+        if (hth_follow_join(follow, in, in[2] != NULL ? 3 : 2, &out)) {
+            hth_follow_out(follow, 0, &out);
         }
     }
 }
@@ -134,13 +135,13 @@ static bool einsum_labels(const char *p, size_t len, int rank, int *label, int *
 }
 
 // One term of the left side against input i; false: the outputs are MIXED.
-static bool einsum_term(hth_follow *f, const char *p, size_t len, int i, einsum *e)
+static bool einsum_term(hth_follow *follow, const char *p, size_t len, int i, einsum *e)
 {
-    const hth_track *x = hth_follow_in(f, i);
+    const hth_track *x = hth_follow_in(follow, i);
     int label[HTH_MAX_RANK];
     bool samples = x->kind == HTH_TRACK_SAMPLES;
     if (!einsum_labels(p, len, x->rank, label, &e->rest)) {
-        hth_follow_mixed(f, "has an equation that cannot be followed", -1);
+        hth_follow_mixed(follow, "has an equation that cannot be followed", -1);
         return false;
     }
     for (int d = 0; d < x->rank; d++) {
@@ -150,19 +151,19 @@ static bool einsum_term(hth_follow *f, const char *p, size_t len, int i, einsum 
         }
         if (samples && d == x->axis) {
             if (e->along >= 0 && (e->along != l || !hth_follow_alike(&e->like, x))) {
-                hth_follow_mixed(f, "combines each sample with all others", -1);
+                hth_follow_mixed(follow, "combines each sample with all others", -1);
                 return false;
             }
             e->along = l;
             e->like = *x;
         } else if (samples && l == label[x->axis]) {
-            hth_follow_mixed(f, "takes a diagonal through", x->axis);
+            hth_follow_mixed(follow, "takes a diagonal through", x->axis);
             return false;
         }
         if (!e->seen[l] || (samples && d == x->axis)) {
             e->dim[l] = x->dim[d];
         } else if (l != e->along) {
-            e->dim[l] = hth_size_broadcast(f->sizes, e->dim[l], x->dim[d]);
+            e->dim[l] = hth_size_broadcast(follow->sizes, e->dim[l], x->dim[d]);
         }
         e->seen[l] = true;
     }
@@ -170,17 +171,17 @@ static bool einsum_term(hth_follow *f, const char *p, size_t len, int i, einsum 
 }
 
 // A term without samples has no dimension that meets theirs.
-static bool einsum_apart(hth_follow *f, const char *p, const char *end, const einsum *e)
+static bool einsum_apart(hth_follow *follow, const char *p, const char *end, const einsum *e)
 {
-    for (int i = 0; i < f->n_in; i++) {
-        const hth_track *x = hth_follow_in(f, i);
+    for (int i = 0; i < follow->n_in; i++) {
+        const hth_track *x = hth_follow_in(follow, i);
         int label[HTH_MAX_RANK], rest = 0;
         size_t len = strcspn(p, ",");
         len = len < (size_t)(end - p) ? len : (size_t)(end - p);
         bool fits = einsum_labels(p, len, x->rank, label, &rest);
         for (int d = 0; d < x->rank && fits && x->kind != HTH_TRACK_SAMPLES; d++) {
             if (label[d] == e->along) {
-                hth_follow_mixed(f, "sets a dimension of fixed length against samples", -1);
+                hth_follow_mixed(follow, "sets a dimension of fixed length against samples", -1);
                 return false;
             }
         }
@@ -189,28 +190,28 @@ static bool einsum_apart(hth_follow *f, const char *p, const char *end, const ei
     return true;
 }
 
-static bool einsum_put(hth_follow *f, const einsum *e, int label, hth_track *t)
+static bool einsum_put(hth_follow *follow, const einsum *e, int label, hth_track *track)
 {
-    if (t->rank == HTH_MAX_RANK || !e->seen[label]) {
-        hth_follow_mixed(f, "has an equation that cannot be followed", -1);
+    if (track->rank == HTH_MAX_RANK || !e->seen[label]) {
+        hth_follow_mixed(follow, "has an equation that cannot be followed", -1);
         return false;
     }
-    t->dim[t->rank++] = e->dim[label];
+    track->dim[track->rank++] = e->dim[label];
     if (label == e->along) {
-        if (t->kind == HTH_TRACK_SAMPLES) {
-            hth_follow_mixed(f, "names the samples' dimension twice", -1);
+        if (track->kind == HTH_TRACK_SAMPLES) {
+            hth_follow_mixed(follow, "names the samples' dimension twice", -1);
             return false;
         }
-        hth_follow_place(t, t->rank - 1, &e->like);
-        t->equal = false;
+        hth_follow_place(track, track->rank - 1, &e->like);
+        track->equal = false;
     }
     return true;
 }
 
-static bool einsum_rest(hth_follow *f, const einsum *e, hth_track *t)
+static bool einsum_rest(hth_follow *follow, const einsum *e, hth_track *track)
 {
     for (int d = e->rest - 1; d >= 0; d--) {
-        if (!einsum_put(f, e, EINSUM_REST + d, t)) {
+        if (!einsum_put(follow, e, EINSUM_REST + d, track)) {
             return false;
         }
     }
@@ -218,73 +219,75 @@ static bool einsum_rest(hth_follow *f, const einsum *e, hth_track *t)
 }
 
 // The right side; without one, "..." and then every letter that stands once.
-static bool einsum_result(hth_follow *f, const einsum *e, const char *arrow, hth_track *t)
+static bool einsum_result(hth_follow *follow, const einsum *e, const char *arrow, hth_track *track)
 {
     if (arrow == NULL) {
-        bool fits = einsum_rest(f, e, t);
+        bool fits = einsum_rest(follow, e, track);
         for (int ch = 'A'; ch <= 'z' && fits; ch++) {
-            fits = e->count[ch] != 1 || einsum_put(f, e, ch, t);
+            fits = e->count[ch] != 1 || einsum_put(follow, e, ch, track);
         }
         return fits;
     }
     for (const char *p = arrow + 2; *p != '\0'; p++) {
         if (strncmp(p, "...", 3) == 0) {
-            if (!einsum_rest(f, e, t)) {
+            if (!einsum_rest(follow, e, track)) {
                 return false;
             }
             p += 2;
-        } else if (*p != ' ' && !einsum_put(f, e, (unsigned char)*p & 127, t)) {
+        } else if (*p != ' ' && !einsum_put(follow, e, (unsigned char)*p & 127, track)) {
             return false;
         }
     }
     return true;
 }
 
-void hth_through_einsum(hth_follow *f)
+void hth_through_einsum(hth_follow *follow)
 {
-    const char *equation = hth_node_str(f->n, "equation", ""), *p = equation;
+    const char *equation = hth_node_str(follow->n, "equation", ""), *p = equation;
     const char *arrow = strstr(p, "->"), *end = arrow != NULL ? arrow : p + strlen(p);
     einsum e = {.along = -1};
     hth_track t = {.kind = HTH_TRACK_FIXED};
-    for (int i = 0; i < f->n_in; i++) {
+    for (int i = 0; i < follow->n_in; i++) {
         size_t len = strcspn(p, ",");
         len = len < (size_t)(end - p) ? len : (size_t)(end - p);
-        if (!hth_follow_has(f, i)) {
-            hth_follow_mixed(f, "has an equation that cannot be followed", -1);
+        if (!hth_follow_has(follow, i)) {
+            hth_follow_mixed(follow, "has an equation that cannot be followed", -1);
             return;
         }
-        if (!einsum_term(f, p, len, i, &e)) {
+        if (!einsum_term(follow, p, len, i, &e)) {
             return;
         }
         p += len + (p + len < end);
     }
-    if ((e.along >= 0 && !einsum_apart(f, equation, end, &e)) || !einsum_result(f, &e, arrow, &t)) {
+    if ((e.along >= 0 && !einsum_apart(follow, equation, end, &e)) ||
+        !einsum_result(follow, &e, arrow, &t)) {
         return;
     }
     if (e.along >= 0 && t.kind != HTH_TRACK_SAMPLES) {
-        hth_follow_mixed(f, sums, e.like.axis);
+        hth_follow_mixed(follow, sums, e.like.axis);
         return;
     }
-    hth_follow_out(f, 0, &t);
+    hth_follow_out(follow, 0, &t);
 }
 
 // ---- attention
 
 // Says that all of the inputs in `list` (absent ones count for nothing) hold samples along axis 0,
 // alike, or none does.
-static bool first_axes(hth_follow *f, const int *list, int n)
+static bool first_axes(hth_follow *follow, const int *list, int n)
 {
     const hth_track *like = NULL;
     for (int i = 0; i < n; i++) {
-        like = like == NULL && hth_follow_samples(f, list[i]) ? hth_follow_in(f, list[i]) : like;
+        like = like == NULL && hth_follow_samples(follow, list[i]) ? hth_follow_in(follow, list[i])
+                                                                   : like;
     }
     for (int i = 0; i < n && like != NULL; i++) {
-        if (!hth_follow_has(f, list[i])) {
+        if (!hth_follow_has(follow, list[i])) {
             continue;
         }
-        const hth_track *x = hth_follow_in(f, list[i]);
+        const hth_track *x = hth_follow_in(follow, list[i]);
         if (x->kind != HTH_TRACK_SAMPLES || x->axis != 0 || !hth_follow_alike(x, like)) {
-            hth_follow_mixed(f, "has operands whose samples do not all lie along axis 0", -1);
+            hth_follow_mixed(follow, "has operands whose samples do not all lie along axis 0", -1);
             return false;
         }
         like = like->equal ? x : like;
@@ -294,73 +297,75 @@ static bool first_axes(hth_follow *f, const int *list, int n)
 
 // Brings [B, T, H * D] into [B, H, T, D]; 4 dimensions are so already. Of the samples only axis 0
 // is looked at.
-static bool split_heads(hth_follow *f, int i, const char *attr, hth_track *out)
+static bool split_heads(hth_follow *follow, int i, const char *attr, hth_track *out)
 {
-    *out = *hth_follow_in(f, i);
+    *out = *hth_follow_in(follow, i);
     if (out->rank == 4) {
         return true;
     }
-    hth_size heads = hth_size_number(f->sizes, hth_node_int(f->n, attr, 0));
-    if (out->rank != 3 || hth_size_is(f->sizes, heads, 0)) {
-        hth_follow_mixed(f, "has an operand that cannot be followed", -1);
+    hth_size heads = hth_size_number(follow->sizes, hth_node_int(follow->n, attr, 0));
+    if (out->rank != 3 || hth_size_is(follow->sizes, heads, 0)) {
+        hth_follow_mixed(follow, "has an operand that cannot be followed", -1);
         return false;
     }
     out->rank = 4;
-    out->dim[3] = hth_size_quotient_dim(f->sizes, out->dim[2], heads);
+    out->dim[3] = hth_size_quotient_dim(follow->sizes, out->dim[2], heads);
     out->dim[2] = out->dim[1];
     out->dim[1] = heads;
     return true;
 }
 
-void hth_through_attention(hth_follow *f)
+void hth_through_attention(hth_follow *follow)
 {
     static const int operands[] = {0, 1, 2, 4, 5, 6};
     hth_track q, k, v, joined;
-    if (!first_axes(f, operands, 6) || !split_heads(f, 0, "q_num_heads", &q) ||
-        !split_heads(f, 1, "kv_num_heads", &k) || !split_heads(f, 2, "kv_num_heads", &v)) {
+    if (!first_axes(follow, operands, 6) || !split_heads(follow, 0, "q_num_heads", &q) ||
+        !split_heads(follow, 1, "kv_num_heads", &k) ||
+        !split_heads(follow, 2, "kv_num_heads", &v)) {
         return;
     }
     hth_track scores = q, y = q;
     hth_size total = k.dim[2];
-    if (hth_follow_has(f, 4) && hth_follow_in(f, 4)->rank == 4) {
-        total = hth_size_compute(f->sizes, HTH_OP_ADD, false, hth_follow_in(f, 4)->dim[2], total);
+    if (hth_follow_has(follow, 4) && hth_follow_in(follow, 4)->rank == 4) {
+        total = hth_size_compute(follow->sizes, HTH_OP_ADD, false, hth_follow_in(follow, 4)->dim[2],
+                                 total);
     }
     scores.dim[3] = total;
-    if (hth_follow_has(f, 3)) {
-        const hth_track *in[2] = {&scores, hth_follow_in(f, 3)};
-        if (in[1]->rank > 4 || !hth_follow_join(f, in, 2, &joined)) {
-            hth_follow_mixed(f, "has a mask that does not lie along the samples", -1);
+    if (hth_follow_has(follow, 3)) {
+        const hth_track *in[2] = {&scores, hth_follow_in(follow, 3)};
+        if (in[1]->rank > 4 || !hth_follow_join(follow, in, 2, &joined)) {
+            hth_follow_mixed(follow, "has a mask that does not lie along the samples", -1);
             return;
         }
         if (joined.kind == HTH_TRACK_SAMPLES && joined.axis != 0) {
-            hth_follow_mixed(f, "has a mask that does not lie along the samples", -1);
+            hth_follow_mixed(follow, "has a mask that does not lie along the samples", -1);
             return;
         }
     }
     y.dim[3] = v.dim[3];
-    if (hth_follow_in(f, 0)->rank == 3) {
+    if (hth_follow_in(follow, 0)->rank == 3) {
         y.rank = 3;
         y.dim[1] = q.dim[2];
-        y.dim[2] = hth_size_mul(f->sizes, q.dim[1], v.dim[3]);
+        y.dim[2] = hth_size_mul(follow->sizes, q.dim[1], v.dim[3]);
     }
     k.dim[2] = v.dim[2] = total;
     q.equal = k.equal = v.equal = y.equal = scores.equal = false;
-    hth_follow_out(f, 0, &y);
-    hth_follow_out(f, 1, &k);
-    hth_follow_out(f, 2, &v);
-    hth_follow_out(f, 3, &scores);
+    hth_follow_out(follow, 0, &y);
+    hth_follow_out(follow, 1, &k);
+    hth_follow_out(follow, 2, &v);
+    hth_follow_out(follow, 3, &scores);
 }
 
 // RotaryEmbedding: caches by position, or one row for each sample.
-void hth_through_rotary(hth_follow *f)
+void hth_through_rotary(hth_follow *follow)
 {
     static const int with[] = {0, 3}, without[] = {0, 1, 2};
-    bool positions = hth_follow_has(f, 3);
-    if (positions && (hth_follow_samples(f, 1) || hth_follow_samples(f, 2))) {
-        hth_follow_mixed(f, "has caches that depend on the samples", -1);
-    } else if (positions ? first_axes(f, with, 2) : first_axes(f, without, 3)) {
-        hth_track t = *hth_follow_in(f, 0);
+    bool positions = hth_follow_has(follow, 3);
+    if (positions && (hth_follow_samples(follow, 1) || hth_follow_samples(follow, 2))) {
+        hth_follow_mixed(follow, "has caches that depend on the samples", -1);
+    } else if (positions ? first_axes(follow, with, 2) : first_axes(follow, without, 3)) {
+        hth_track t = *hth_follow_in(follow, 0);
         t.equal = false;
-        hth_follow_out(f, 0, &t);
+        hth_follow_out(follow, 0, &t);
     }
 }

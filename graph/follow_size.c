@@ -43,18 +43,19 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ h >> 29;
 }
 
-static uint64_t row_hash(const size_row *r)
+static uint64_t row_hash(const size_row *row)
 {
-    uint64_t h = mix((uint64_t)r->factor, r->samples);
-    for (int i = 0; i < r->n; i++) {
-        h = mix(h, (uint64_t)r->symbol[i]);
+    uint64_t h = mix((uint64_t)row->factor, row->samples);
+    for (int i = 0; i < row->n; i++) {
+        h = mix(h, (uint64_t)row->symbol[i]);
     }
     return h;
 }
 
-static uint64_t symbol_hash(const size_symbol *m)
+static uint64_t symbol_hash(const size_symbol *symbol)
 {
-    return mix(mix(mix(1, (uint64_t)(int64_t)m->how), (uint64_t)m->a), (uint64_t)m->b);
+    return mix(mix(mix(1, (uint64_t)(int64_t)symbol->how), (uint64_t)symbol->a),
+               (uint64_t)symbol->b);
 }
 
 static bool row_equal(const size_row *a, const size_row *b)
@@ -87,65 +88,65 @@ static void slot_put(int *slot, int n, uint64_t hash, int index)
     slot[at] = index;
 }
 
-static hth_size row_intern(hth_sizes *s, const size_row *r)
+static hth_size row_intern(hth_sizes *sizes, const size_row *row)
 {
-    uint64_t hash = row_hash(r);
+    uint64_t hash = row_hash(row);
     for (uint64_t at = hash;; at++) {
-        int i = s->slot[at & (uint64_t)(s->n_slots - 1)];
+        int i = sizes->slot[at & (uint64_t)(sizes->n_slots - 1)];
         if (i < 0) {
             break;
         }
-        if (row_equal(&s->row[i], r)) {
+        if (row_equal(&sizes->row[i], row)) {
             return i;
         }
     }
-    if (HTH_GROW(s->row, s->n_rows, s->cap_rows) != 0) {
-        s->failed = true;
+    if (HTH_GROW(sizes->row, sizes->n_rows, sizes->cap_rows) != 0) {
+        sizes->failed = true;
         return HTH_SIZE_OTHER;
     }
-    s->row[s->n_rows] = *r;
-    if (2 * s->n_rows >= s->n_slots) {
-        if (!slots_grow(&s->slot, &s->n_slots)) {
-            s->failed = true;
+    sizes->row[sizes->n_rows] = *row;
+    if (2 * sizes->n_rows >= sizes->n_slots) {
+        if (!slots_grow(&sizes->slot, &sizes->n_slots)) {
+            sizes->failed = true;
             return HTH_SIZE_OTHER;
         }
-        for (int i = 1; i < s->n_rows; i++) {
-            slot_put(s->slot, s->n_slots, row_hash(&s->row[i]), i);
+        for (int i = 1; i < sizes->n_rows; i++) {
+            slot_put(sizes->slot, sizes->n_slots, row_hash(&sizes->row[i]), i);
         }
     }
-    slot_put(s->slot, s->n_slots, hash, s->n_rows);
-    return s->n_rows++;
+    slot_put(sizes->slot, sizes->n_slots, hash, sizes->n_rows);
+    return sizes->n_rows++;
 }
 
-static hth_size symbol_intern(hth_sizes *s, const size_symbol *m)
+static hth_size symbol_intern(hth_sizes *sizes, const size_symbol *symbol)
 {
-    uint64_t hash = symbol_hash(m);
+    uint64_t hash = symbol_hash(symbol);
     for (uint64_t at = hash;; at++) {
-        int i = s->symbol_slot[at & (uint64_t)(s->n_symbol_slots - 1)];
+        int i = sizes->symbol_slot[at & (uint64_t)(sizes->n_symbol_slots - 1)];
         if (i < 0) {
             break;
         }
-        const size_symbol *o = &s->symbol[i];
-        if (o->how == m->how && o->a == m->a && o->b == m->b) {
-            return row_intern(s, &(size_row){.factor = 1, .n = 1, .symbol = {i}});
+        const size_symbol *o = &sizes->symbol[i];
+        if (o->how == symbol->how && o->a == symbol->a && o->b == symbol->b) {
+            return row_intern(sizes, &(size_row){.factor = 1, .n = 1, .symbol = {i}});
         }
     }
-    if (HTH_GROW(s->symbol, s->n_symbols, s->cap_symbols) != 0) {
-        s->failed = true;
+    if (HTH_GROW(sizes->symbol, sizes->n_symbols, sizes->cap_symbols) != 0) {
+        sizes->failed = true;
         return HTH_SIZE_OTHER;
     }
-    s->symbol[s->n_symbols] = *m;
-    if (2 * s->n_symbols >= s->n_symbol_slots) {
-        if (!slots_grow(&s->symbol_slot, &s->n_symbol_slots)) {
-            s->failed = true;
+    sizes->symbol[sizes->n_symbols] = *symbol;
+    if (2 * sizes->n_symbols >= sizes->n_symbol_slots) {
+        if (!slots_grow(&sizes->symbol_slot, &sizes->n_symbol_slots)) {
+            sizes->failed = true;
             return HTH_SIZE_OTHER;
         }
-        for (int i = 0; i < s->n_symbols; i++) {
-            slot_put(s->symbol_slot, s->n_symbol_slots, symbol_hash(&s->symbol[i]), i);
+        for (int i = 0; i < sizes->n_symbols; i++) {
+            slot_put(sizes->symbol_slot, sizes->n_symbol_slots, symbol_hash(&sizes->symbol[i]), i);
         }
     }
-    slot_put(s->symbol_slot, s->n_symbol_slots, hash, s->n_symbols);
-    return row_intern(s, &(size_row){.factor = 1, .n = 1, .symbol = {s->n_symbols++}});
+    slot_put(sizes->symbol_slot, sizes->n_symbol_slots, hash, sizes->n_symbols);
+    return row_intern(sizes, &(size_row){.factor = 1, .n = 1, .symbol = {sizes->n_symbols++}});
 }
 
 hth_sizes *hth_sizes_open(void)
@@ -160,91 +161,91 @@ hth_sizes *hth_sizes_open(void)
     return s;
 }
 
-void hth_sizes_close(hth_sizes *s)
+void hth_sizes_close(hth_sizes *sizes)
 {
-    if (s != NULL) {
-        hth_free(s->row);
-        hth_free(s->symbol);
-        hth_free(s->slot);
-        hth_free(s->symbol_slot);
-        hth_free(s);
+    if (sizes != NULL) {
+        hth_free(sizes->row);
+        hth_free(sizes->symbol);
+        hth_free(sizes->slot);
+        hth_free(sizes->symbol_slot);
+        hth_free(sizes);
     }
 }
 
-bool hth_sizes_failed(const hth_sizes *s)
+bool hth_sizes_failed(const hth_sizes *sizes)
 {
-    return s->failed;
+    return sizes->failed;
 }
 
-hth_size hth_size_number(hth_sizes *s, int64_t n)
+hth_size hth_size_number(hth_sizes *sizes, int64_t n)
 {
-    return row_intern(s, &(size_row){.factor = n});
+    return row_intern(sizes, &(size_row){.factor = n});
 }
 
-hth_size hth_size_samples(hth_sizes *s)
+hth_size hth_size_samples(hth_sizes *sizes)
 {
-    return row_intern(s, &(size_row){.factor = 1, .samples = 1});
+    return row_intern(sizes, &(size_row){.factor = 1, .samples = 1});
 }
 
-hth_size hth_size_open(hth_sizes *s, int dim)
+hth_size hth_size_open(hth_sizes *sizes, int dim)
 {
-    return symbol_intern(s, &(size_symbol){SIZE_DIM, dim, 0, true});
+    return symbol_intern(sizes, &(size_symbol){SIZE_DIM, dim, 0, true});
 }
 
-hth_size hth_size_fresh(hth_sizes *s, bool at_least_0)
+hth_size hth_size_fresh(hth_sizes *sizes, bool at_least_0)
 {
-    return symbol_intern(s, &(size_symbol){SIZE_FRESH, s->n_symbols, 0, at_least_0});
+    return symbol_intern(sizes, &(size_symbol){SIZE_FRESH, sizes->n_symbols, 0, at_least_0});
 }
 
-hth_size hth_size_made(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0)
+hth_size hth_size_made(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0)
 {
-    return hth_size_steady(s, a) && hth_size_steady(s, b)
-               ? symbol_intern(s, &(size_symbol){how, a, b, at_least_0})
+    return hth_size_steady(sizes, a) && hth_size_steady(sizes, b)
+               ? symbol_intern(sizes, &(size_symbol){how, a, b, at_least_0})
                : HTH_SIZE_OTHER;
 }
 
-bool hth_size_value(const hth_sizes *s, hth_size a, int64_t *n)
+bool hth_size_value(const hth_sizes *sizes, hth_size size, int64_t *n)
 {
-    const size_row *r = &s->row[a];
+    const size_row *r = &sizes->row[size];
     *n = r->factor;
-    return a != HTH_SIZE_OTHER && r->samples == 0 && r->n == 0;
+    return size != HTH_SIZE_OTHER && r->samples == 0 && r->n == 0;
 }
 
-bool hth_size_is(hth_sizes *s, hth_size a, int64_t n)
+bool hth_size_is(hth_sizes *sizes, hth_size size, int64_t n)
 {
     int64_t have;
-    return hth_size_value(s, a, &have) && have == n;
+    return hth_size_value(sizes, size, &have) && have == n;
 }
 
-bool hth_size_steady(const hth_sizes *s, hth_size a)
+bool hth_size_steady(const hth_sizes *sizes, hth_size size)
 {
-    return a != HTH_SIZE_OTHER && s->row[a].samples == 0;
+    return size != HTH_SIZE_OTHER && sizes->row[size].samples == 0;
 }
 
-bool hth_size_at_least_0(const hth_sizes *s, hth_size a)
+bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size)
 {
-    const size_row *r = &s->row[a];
-    bool yes = a != HTH_SIZE_OTHER && r->factor >= 0;
+    const size_row *r = &sizes->row[size];
+    bool yes = size != HTH_SIZE_OTHER && r->factor >= 0;
     for (int i = 0; i < r->n; i++) {
-        yes = yes && s->symbol[r->symbol[i]].at_least_0;
+        yes = yes && sizes->symbol[r->symbol[i]].at_least_0;
     }
     return yes;
 }
 
-bool hth_size_at_least_1(const hth_sizes *s, hth_size a)
+bool hth_size_at_least_1(const hth_sizes *sizes, hth_size size)
 {
-    return a != HTH_SIZE_OTHER && s->row[a].factor >= 1 && s->row[a].n == 0;
+    return size != HTH_SIZE_OTHER && sizes->row[size].factor >= 1 && sizes->row[size].n == 0;
 }
 
 // hth_size_made of an operator whose arguments may change places: b + a is a + b.
-static hth_size made_in_order(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0)
+static hth_size made_in_order(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0)
 {
-    return a < b ? hth_size_made(s, how, a, b, at_least_0)
-                 : hth_size_made(s, how, b, a, at_least_0);
+    return a < b ? hth_size_made(sizes, how, a, b, at_least_0)
+                 : hth_size_made(sizes, how, b, a, at_least_0);
 }
 
 // What a product of too many symbols is stored as: the symbols of both in one of their own.
-static hth_size mul_wide(hth_sizes *s, size_row a, size_row b)
+static hth_size mul_wide(hth_sizes *sizes, size_row a, size_row b)
 {
     size_row out = {.samples = a.samples + b.samples, .n = 1};
     if (__builtin_mul_overflow(a.factor, b.factor, &out.factor)) {
@@ -252,39 +253,39 @@ static hth_size mul_wide(hth_sizes *s, size_row a, size_row b)
     }
     a.factor = b.factor = 1;
     a.samples = b.samples = 0;
-    hth_size left = row_intern(s, &a), right = row_intern(s, &b);
-    bool positive = hth_size_at_least_0(s, left) && hth_size_at_least_0(s, right);
-    hth_size one = made_in_order(s, HTH_OP_MUL, left, right, positive);
-    out.symbol[0] = one != HTH_SIZE_OTHER ? s->row[one].symbol[0] : 0;
-    return one != HTH_SIZE_OTHER ? row_intern(s, &out) : HTH_SIZE_OTHER;
+    hth_size left = row_intern(sizes, &a), right = row_intern(sizes, &b);
+    bool positive = hth_size_at_least_0(sizes, left) && hth_size_at_least_0(sizes, right);
+    hth_size one = made_in_order(sizes, HTH_OP_MUL, left, right, positive);
+    out.symbol[0] = one != HTH_SIZE_OTHER ? sizes->row[one].symbol[0] : 0;
+    return one != HTH_SIZE_OTHER ? row_intern(sizes, &out) : HTH_SIZE_OTHER;
 }
 
-hth_size hth_size_mul(hth_sizes *s, hth_size a, hth_size b)
+hth_size hth_size_mul(hth_sizes *sizes, hth_size a, hth_size b)
 {
-    size_row x = s->row[a], y = s->row[b], out = {0};
-    if (hth_size_is(s, a, 0) || hth_size_is(s, b, 0)) {
-        return hth_size_number(s, 0);
+    size_row x = sizes->row[a], y = sizes->row[b], out = {0};
+    if (hth_size_is(sizes, a, 0) || hth_size_is(sizes, b, 0)) {
+        return hth_size_number(sizes, 0);
     }
     if (a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER || x.samples + y.samples > 1) {
         return HTH_SIZE_OTHER;
     }
     if (x.n + y.n > SIZE_SYMBOLS) {
-        return mul_wide(s, x, y);
+        return mul_wide(sizes, x, y);
     }
     out.samples = x.samples + y.samples;
     if (__builtin_mul_overflow(x.factor, y.factor, &out.factor)) {
-        return out.samples == 0 ? hth_size_fresh(s, false) : HTH_SIZE_OTHER;
+        return out.samples == 0 ? hth_size_fresh(sizes, false) : HTH_SIZE_OTHER;
     }
     for (int i = 0, k = 0; i < x.n || k < y.n;) {
         bool first = k == y.n || (i < x.n && x.symbol[i] <= y.symbol[k]);
         out.symbol[out.n++] = first ? x.symbol[i++] : y.symbol[k++];
     }
-    return row_intern(s, &out);
+    return row_intern(sizes, &out);
 }
 
-hth_size hth_size_quotient(hth_sizes *s, hth_size a, hth_size b)
+hth_size hth_size_quotient(hth_sizes *sizes, hth_size a, hth_size b)
 {
-    const size_row *x = &s->row[a], *y = &s->row[b];
+    const size_row *x = &sizes->row[a], *y = &sizes->row[b];
     size_row out = {0};
     if (a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER || y->factor == 0 || x->samples < y->samples ||
         (x->factor == INT64_MIN && y->factor == -1) || x->factor % y->factor != 0) {
@@ -303,28 +304,28 @@ hth_size hth_size_quotient(hth_sizes *s, hth_size a, hth_size b)
     }
     out.factor = x->factor / y->factor;
     out.samples = x->samples - y->samples;
-    return row_intern(s, &out);
+    return row_intern(sizes, &out);
 }
 
-hth_size hth_size_quotient_dim(hth_sizes *s, hth_size a, hth_size b)
+hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b)
 {
-    hth_size exact = hth_size_quotient(s, a, b);
+    hth_size exact = hth_size_quotient(sizes, a, b);
     if (exact != HTH_SIZE_OTHER || a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER ||
-        s->row[a].samples != s->row[b].samples) {
+        sizes->row[a].samples != sizes->row[b].samples) {
         return exact;
     }
-    size_row x = s->row[a], y = s->row[b];
+    size_row x = sizes->row[a], y = sizes->row[b];
     x.samples = y.samples = 0;
-    hth_size top = row_intern(s, &x), bottom = row_intern(s, &y);
-    return hth_size_made(s, HTH_OP_DIV, top, bottom, true);
+    hth_size top = row_intern(sizes, &x), bottom = row_intern(sizes, &y);
+    return hth_size_made(sizes, HTH_OP_DIV, top, bottom, true);
 }
 
 // ---- arithmetic
 
 // a + sign * b where both are multiples of one product; HTH_SIZE_OTHER: they are not.
-static hth_size add_alike(hth_sizes *s, hth_size a, hth_size b, int sign)
+static hth_size add_alike(hth_sizes *sizes, hth_size a, hth_size b, int sign)
 {
-    size_row x = s->row[a], y = s->row[b];
+    size_row x = sizes->row[a], y = sizes->row[b];
     int64_t other;
     size_row like = y;
     like.factor = x.factor;
@@ -333,112 +334,113 @@ static hth_size add_alike(hth_sizes *s, hth_size a, hth_size b, int sign)
         __builtin_add_overflow(x.factor, other, &x.factor)) {
         return HTH_SIZE_OTHER;
     }
-    return x.factor == 0 ? hth_size_number(s, 0) : row_intern(s, &x);
+    return x.factor == 0 ? hth_size_number(sizes, 0) : row_intern(sizes, &x);
 }
 
-static hth_size compute_sum(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+static hth_size compute_sum(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 {
     bool minus = op == HTH_OP_SUB;
-    if (hth_size_is(s, b, 0)) {
+    if (hth_size_is(sizes, b, 0)) {
         return a;
     }
-    if (hth_size_is(s, a, 0) && !minus) {
+    if (hth_size_is(sizes, a, 0) && !minus) {
         return b;
     }
-    hth_size sum = add_alike(s, a, b, minus ? -1 : 1);
+    hth_size sum = add_alike(sizes, a, b, minus ? -1 : 1);
     bool swap = !minus && a > b;
-    bool positive = !minus && hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
+    bool positive = !minus && hth_size_at_least_0(sizes, a) && hth_size_at_least_0(sizes, b);
     if (sum != HTH_SIZE_OTHER) {
         return sum;
     }
-    return swap ? hth_size_made(s, op, b, a, positive) : hth_size_made(s, op, a, b, positive);
+    return swap ? hth_size_made(sizes, op, b, a, positive)
+                : hth_size_made(sizes, op, a, b, positive);
 }
 
-static hth_size compute_quotient(hth_sizes *s, bool real, hth_size a, hth_size b)
+static hth_size compute_quotient(hth_sizes *sizes, bool real, hth_size a, hth_size b)
 {
     int64_t x, y;
-    hth_size q = hth_size_quotient(s, a, b);
+    hth_size q = hth_size_quotient(sizes, a, b);
     if (q != HTH_SIZE_OTHER) {
         return q;
     }
-    if (!real && hth_size_value(s, a, &x) && hth_size_value(s, b, &y) && y != 0 &&
+    if (!real && hth_size_value(sizes, a, &x) && hth_size_value(sizes, b, &y) && y != 0 &&
         !(x == INT64_MIN && y == -1)) {
-        return hth_size_number(s, x / y);
+        return hth_size_number(sizes, x / y);
     }
-    return hth_size_made(s, HTH_OP_DIV, a, b,
-                         hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b));
+    return hth_size_made(sizes, HTH_OP_DIV, a, b,
+                         hth_size_at_least_0(sizes, a) && hth_size_at_least_0(sizes, b));
 }
 
-static hth_size compute_rest(hth_sizes *s, bool real, hth_size a, hth_size b)
+static hth_size compute_rest(hth_sizes *sizes, bool real, hth_size a, hth_size b)
 {
     int64_t x, y;
-    if (!real && hth_size_value(s, a, &x) && hth_size_value(s, b, &y) && x >= 0 && y > 0) {
-        return hth_size_number(s, x % y);
+    if (!real && hth_size_value(sizes, a, &x) && hth_size_value(sizes, b, &y) && x >= 0 && y > 0) {
+        return hth_size_number(sizes, x % y);
     }
-    return hth_size_made(s, HTH_OP_MOD, a, b, false);
+    return hth_size_made(sizes, HTH_OP_MOD, a, b, false);
 }
 
-static hth_size compute_extreme(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+static hth_size compute_extreme(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 {
     int64_t x, y;
     bool max = op == HTH_OP_MAX;
     if (a == b) {
         return a;
     }
-    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    bool first = hth_size_value(sizes, a, &x), second = hth_size_value(sizes, b, &y);
     if (first && second) {
-        return hth_size_number(s, (x < y) == max ? y : x);
+        return hth_size_number(sizes, (x < y) == max ? y : x);
     }
     if (first) {
-        return compute_extreme(s, op, b, a);
+        return compute_extreme(sizes, op, b, a);
     }
     if (second &&
-        ((y <= 0 && hth_size_at_least_0(s, a)) || (y <= 1 && hth_size_at_least_1(s, a)))) {
+        ((y <= 0 && hth_size_at_least_0(sizes, a)) || (y <= 1 && hth_size_at_least_1(sizes, a)))) {
         return max ? a : b;
     }
-    bool positive = max ? hth_size_at_least_0(s, a) || hth_size_at_least_0(s, b)
-                        : hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
-    return made_in_order(s, op, a, b, positive);
+    bool positive = max ? hth_size_at_least_0(sizes, a) || hth_size_at_least_0(sizes, b)
+                        : hth_size_at_least_0(sizes, a) && hth_size_at_least_0(sizes, b);
+    return made_in_order(sizes, op, a, b, positive);
 }
 
 // 1, 0, or -1: not known.
-static int known_equal(hth_sizes *s, hth_size a, hth_size b)
+static int known_equal(hth_sizes *sizes, hth_size a, hth_size b)
 {
     int64_t x, y;
-    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    bool first = hth_size_value(sizes, a, &x), second = hth_size_value(sizes, b, &y);
     if (first && second) {
         return x == y;
     }
     if (a == b && a != HTH_SIZE_OTHER) {
         return 1;
     }
-    if ((first && x < 0 && hth_size_at_least_0(s, b)) ||
-        (second && y < 0 && hth_size_at_least_0(s, a)) ||
-        (first && x < 1 && hth_size_at_least_1(s, b)) ||
-        (second && y < 1 && hth_size_at_least_1(s, a))) {
+    if ((first && x < 0 && hth_size_at_least_0(sizes, b)) ||
+        (second && y < 0 && hth_size_at_least_0(sizes, a)) ||
+        (first && x < 1 && hth_size_at_least_1(sizes, b)) ||
+        (second && y < 1 && hth_size_at_least_1(sizes, a))) {
         return 0;
     }
     return -1;
 }
 
-static int known_order(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+static int known_order(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 {
     int64_t x, y;
     bool less = op == HTH_OP_LESS || op == HTH_OP_LESS_OR_EQUAL;
     bool equal = op == HTH_OP_LESS_OR_EQUAL || op == HTH_OP_GREATER_OR_EQUAL;
-    if (hth_size_value(s, a, &x) && hth_size_value(s, b, &y)) {
+    if (hth_size_value(sizes, a, &x) && hth_size_value(sizes, b, &y)) {
         return x == y ? equal : (x < y) == less;
     }
-    if (hth_size_value(s, b, &y) && y < 0 && hth_size_at_least_0(s, a)) {
+    if (hth_size_value(sizes, b, &y) && y < 0 && hth_size_at_least_0(sizes, a)) {
         return !less;
     }
     return a == b && a != HTH_SIZE_OTHER ? equal : -1;
 }
 
-static int known_logic(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+static int known_logic(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 {
     int64_t x, y;
-    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    bool first = hth_size_value(sizes, a, &x), second = hth_size_value(sizes, b, &y);
     bool stops = op == HTH_OP_OR; // the value of either that decides
     if (op != HTH_OP_XOR && ((first && (x != 0) == stops) || (second && (y != 0) == stops))) {
         return stops;
@@ -449,77 +451,78 @@ static int known_logic(hth_sizes *s, hth_op op, hth_size a, hth_size b)
     return op == HTH_OP_XOR ? (x != 0) != (y != 0) : !stops;
 }
 
-static hth_size compute_truth(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+static hth_size compute_truth(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 {
     int known;
     switch (op) {
     case HTH_OP_EQUAL:
-        known = known_equal(s, a, b);
+        known = known_equal(sizes, a, b);
         break;
     case HTH_OP_AND:
     case HTH_OP_OR:
     case HTH_OP_XOR:
-        known = known_logic(s, op, a, b);
+        known = known_logic(sizes, op, a, b);
         break;
     default:
-        known = known_order(s, op, a, b);
+        known = known_order(sizes, op, a, b);
         break;
     }
-    return known >= 0 ? hth_size_number(s, known) : hth_size_made(s, op, a, b, true);
+    return known >= 0 ? hth_size_number(sizes, known) : hth_size_made(sizes, op, a, b, true);
 }
 
-static hth_size compute_unary(hth_sizes *s, hth_op op, hth_size a)
+static hth_size compute_unary(hth_sizes *sizes, hth_op op, hth_size size)
 {
     int64_t x;
-    bool number = hth_size_value(s, a, &x) && x != INT64_MIN;
+    bool number = hth_size_value(sizes, size, &x) && x != INT64_MIN;
     switch (op) {
     case HTH_OP_NEG:
-        return hth_size_mul(s, a, hth_size_number(s, -1));
+        return hth_size_mul(sizes, size, hth_size_number(sizes, -1));
     case HTH_OP_ABS:
     case HTH_OP_RELU:
-        if (hth_size_at_least_0(s, a)) {
-            return a;
+        if (hth_size_at_least_0(sizes, size)) {
+            return size;
         }
         if (!number) {
-            return hth_size_made(s, op, a, a, true);
+            return hth_size_made(sizes, op, size, size, true);
         }
-        return hth_size_number(s, op == HTH_OP_ABS ? -x : 0);
+        return hth_size_number(sizes, op == HTH_OP_ABS ? -x : 0);
     case HTH_OP_NOT:
-        return number ? hth_size_number(s, x == 0) : hth_size_made(s, op, a, a, true);
+        return number ? hth_size_number(sizes, x == 0) : hth_size_made(sizes, op, size, size, true);
     case HTH_OP_CEIL:
     case HTH_OP_FLOOR:
     case HTH_OP_ROUND:
-        return number ? a : hth_size_made(s, op, a, a, hth_size_at_least_0(s, a));
+        return number ? size
+                      : hth_size_made(sizes, op, size, size, hth_size_at_least_0(sizes, size));
     default:
-        return hth_size_made(s, op, a, a, false);
+        return hth_size_made(sizes, op, size, size, false);
     }
 }
 
-hth_size hth_size_compute(hth_sizes *s, hth_op op, bool real, hth_size a, hth_size b)
+hth_size hth_size_compute(hth_sizes *sizes, hth_op op, bool real, hth_size a, hth_size b)
 {
     int64_t n;
     hth_size out;
     // Of floating-point numbers only whole ones are followed: the rest is rounded.
-    if (real && !(hth_size_value(s, a, &n) && hth_size_value(s, b, &n))) {
-        return hth_size_made(s, op, a, b, false);
+    if (real && !(hth_size_value(sizes, a, &n) && hth_size_value(sizes, b, &n))) {
+        return hth_size_made(sizes, op, a, b, false);
     }
     switch (op) {
     case HTH_OP_ADD:
     case HTH_OP_SUB:
-        out = compute_sum(s, op, a, b);
+        out = compute_sum(sizes, op, a, b);
         break;
     case HTH_OP_MUL:
-        out = hth_size_mul(s, a, b);
+        out = hth_size_mul(sizes, a, b);
         break;
     case HTH_OP_DIV:
-        out = compute_quotient(s, real, a, b);
+        out = compute_quotient(sizes, real, a, b);
         break;
     case HTH_OP_MOD:
-        out = compute_rest(s, real, a, b);
+        out = compute_rest(sizes, real, a, b);
         break;
     case HTH_OP_MAX:
     case HTH_OP_MIN:
-        out = compute_extreme(s, op, a, b);
+        out = compute_extreme(sizes, op, a, b);
         break;
     case HTH_OP_EQUAL:
     case HTH_OP_GREATER:
@@ -529,38 +532,38 @@ hth_size hth_size_compute(hth_sizes *s, hth_op op, bool real, hth_size a, hth_si
     case HTH_OP_AND:
     case HTH_OP_OR:
     case HTH_OP_XOR:
-        return compute_truth(s, op, a, b);
+        return compute_truth(sizes, op, a, b);
     default:
-        out = hth_op_info_of(op)->min_inputs == 1 ? compute_unary(s, op, a)
-                                                  : hth_size_made(s, op, a, b, false);
+        out = hth_op_info_of(op)->min_inputs == 1 ? compute_unary(sizes, op, a)
+                                                  : hth_size_made(sizes, op, a, b, false);
     }
     // Single precision may have rounded what is larger, and nobody knows whether.
-    return real && hth_size_value(s, out, &n) && (n > SIZE_WHOLE || n < -SIZE_WHOLE)
-               ? hth_size_made(s, op, a, b, false)
+    return real && hth_size_value(sizes, out, &n) && (n > SIZE_WHOLE || n < -SIZE_WHOLE)
+               ? hth_size_made(sizes, op, a, b, false)
                : out;
 }
 
-hth_size hth_size_broadcast(hth_sizes *s, hth_size a, hth_size b)
+hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b)
 {
     int64_t n;
-    if (a == b || hth_size_is(s, b, 1)) {
+    if (a == b || hth_size_is(sizes, b, 1)) {
         return a;
     }
-    if (hth_size_is(s, a, 1) || hth_size_value(s, b, &n)) {
+    if (hth_size_is(sizes, a, 1) || hth_size_value(sizes, b, &n)) {
         return b;
     }
-    if (hth_size_value(s, a, &n)) {
+    if (hth_size_value(sizes, a, &n)) {
         return a;
     }
     // A minimum of b and something else is b, or 1 while b is 1, too, where it broadcasts at all.
     for (int i = 0; i < 2; i++) {
         hth_size x = i == 0 ? a : b;
         hth_size y = i == 0 ? b : a;
-        const size_row *r = &s->row[x];
-        const size_symbol *m = r->n == 1 && r->factor == 1 ? &s->symbol[r->symbol[0]] : NULL;
+        const size_row *r = &sizes->row[x];
+        const size_symbol *m = r->n == 1 && r->factor == 1 ? &sizes->symbol[r->symbol[0]] : NULL;
         if (m != NULL && m->how == HTH_OP_MIN && (m->a == y || m->b == y)) {
             return y;
         }
     }
-    return made_in_order(s, HTH_OP_MAX, a, b, true);
+    return made_in_order(sizes, HTH_OP_MAX, a, b, true);
 }

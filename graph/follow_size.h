@@ -22,35 +22,36 @@ typedef int hth_size;    // a row of the table
 typedef struct hth_sizes hth_sizes;
 
 hth_sizes *hth_sizes_open(void); // NULL: no memory
-void hth_sizes_close(hth_sizes *s);
-bool hth_sizes_failed(const hth_sizes *s); // there was no memory: the results mean nothing
+void hth_sizes_close(hth_sizes *sizes);
+bool hth_sizes_failed(const hth_sizes *sizes); // there was no memory: the results mean nothing
 
-hth_size hth_size_number(hth_sizes *s, int64_t n);
-hth_size hth_size_samples(hth_sizes *s);       // N
-hth_size hth_size_open(hth_sizes *s, int dim); // the model's symbolic dimension `dim`, at least 0
-hth_size hth_size_fresh(hth_sizes *s, bool at_least_0); // equal to no other
+hth_size hth_size_number(hth_sizes *sizes, int64_t n);
+hth_size hth_size_samples(hth_sizes *sizes); // N
+hth_size hth_size_open(hth_sizes *sizes,
+                       int dim); // the model's symbolic dimension `dim`, at least 0
+hth_size hth_size_fresh(hth_sizes *sizes, bool at_least_0); // equal to no other
 // hth_size_made is the symbol for `how`(a, b): the same for the same arguments. HTH_SIZE_OTHER when
 // a or b changes with N. how: an operator, or a number of the caller's above HTH_N_OPS.
-hth_size hth_size_made(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0);
+hth_size hth_size_made(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0);
 
-bool hth_size_is(hth_sizes *s, hth_size a, int64_t n);
-bool hth_size_value(const hth_sizes *s, hth_size a, int64_t *n); // true: it is that number
-bool hth_size_steady(const hth_sizes *s, hth_size a);            // does not change with N
-bool hth_size_at_least_0(const hth_sizes *s, hth_size a);
+bool hth_size_is(hth_sizes *sizes, hth_size size, int64_t n);
+bool hth_size_value(const hth_sizes *sizes, hth_size size, int64_t *n); // true: it is that number
+bool hth_size_steady(const hth_sizes *sizes, hth_size size);            // does not change with N
+bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size);
 // hth_size_at_least_1 is only true of numbers and of whole multiples of N.
-bool hth_size_at_least_1(const hth_sizes *s, hth_size a);
+bool hth_size_at_least_1(const hth_sizes *sizes, hth_size size);
 
-hth_size hth_size_mul(hth_sizes *s, hth_size a, hth_size b);
+hth_size hth_size_mul(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_quotient is a / b where that is a size for every N and every symbol; else
 // HTH_SIZE_OTHER.
-hth_size hth_size_quotient(hth_sizes *s, hth_size a, hth_size b);
+hth_size hth_size_quotient(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_quotient_dim is the same of dimensions that the runtime makes sure divide each other:
 // where N stands in both it cancels, and the rest is a symbol at worst.
-hth_size hth_size_quotient_dim(hth_sizes *s, hth_size a, hth_size b);
+hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_compute is what operator `op` (element-wise, of integers; `real`: of floating-point
 // numbers) makes of a and b; of one operand b is a.
-hth_size hth_size_compute(hth_sizes *s, hth_op op, bool real, hth_size a, hth_size b);
+hth_size hth_size_compute(hth_sizes *sizes, hth_op op, bool real, hth_size a, hth_size b);
 // hth_size_broadcast is the dimension that a and b broadcast to; neither changes with N.
-hth_size hth_size_broadcast(hth_sizes *s, hth_size a, hth_size b);
+hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b);
 
 #endif

@@ -18,76 +18,77 @@ hth_err hth_graph_new(hth_graph **out)
     return *out == NULL ? graph_no_memory() : HTH_OK;
 }
 
-static void value_clear(hth_value *v)
+static void value_clear(hth_value *value)
 {
-    hth_free(v->name);
-    hth_const_rele(v->constant);
+    hth_free(value->name);
+    hth_const_rele(value->constant);
 }
 
-void hth_graph_free(hth_graph *g)
+void hth_graph_free(hth_graph *graph)
 {
-    if (g == NULL) {
+    if (graph == NULL) {
         return;
     }
-    for (int i = 0; i < g->n_values; i++) {
-        value_clear(&g->values[i]);
+    for (int i = 0; i < graph->n_values; i++) {
+        value_clear(&graph->values[i]);
     }
-    for (int i = 0; i < g->n_nodes; i++) {
-        hth_node_clear(&g->nodes[i]);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        hth_node_clear(&graph->nodes[i]);
     }
-    for (int i = 0; i < g->n_symbols; i++) {
-        hth_free(g->symbols[i]);
+    for (int i = 0; i < graph->n_symbols; i++) {
+        hth_free(graph->symbols[i]);
     }
-    hth_free(g->values);
-    hth_free(g->nodes);
-    hth_free(g->symbols);
-    hth_free(g->inputs);
-    hth_free(g->outputs);
-    hth_free(g);
+    hth_free(graph->values);
+    hth_free(graph->nodes);
+    hth_free(graph->symbols);
+    hth_free(graph->inputs);
+    hth_free(graph->outputs);
+    hth_free(graph);
 }
 
-hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s,
-                            int *out)
+hth_err hth_graph_add_value(hth_graph *graph, const char *name, hth_dtype dt,
+                            const hth_shape *shape, int *out)
 {
-    if (HTH_GROW(g->values, g->n_values, g->cap_values) != 0) {
+    if (HTH_GROW(graph->values, graph->n_values, graph->cap_values) != 0) {
         return graph_no_memory();
     }
-    hth_value v = {.dtype = dt, .shape = *s, .producer = -1};
-    v.name = name != NULL ? hth_strdup(name) : hth_asprintf("value_%d", g->n_values);
+    hth_value v = {.dtype = dt, .shape = *shape, .producer = -1};
+    v.name = name != NULL ? hth_strdup(name) : hth_asprintf("value_%d", graph->n_values);
     if (v.name == NULL) {
         return graph_no_memory();
     }
-    *out = g->n_values;
-    g->values[g->n_values++] = v;
+    *out = graph->n_values;
+    graph->values[graph->n_values++] = v;
     return HTH_OK;
 }
 
-hth_err hth_graph_add_const(hth_graph *g, const char *name, hth_const *c, int *out)
+hth_err hth_graph_add_const(hth_graph *graph, const char *name, hth_const *constant, int *out)
 {
-    HTH_TRY(hth_graph_add_value(g, name, c->dtype, &c->shape, out));
-    g->values[*out].constant = c;
+    HTH_TRY(hth_graph_add_value(graph, name, constant->dtype, &constant->shape, out));
+    graph->values[*out].constant = constant;
     return HTH_OK;
 }
 
-hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs,
+hth_err hth_graph_add_node(hth_graph *graph, hth_op op, const char *name, const int *inputs,
                            int n_inputs, const int *outputs, int n_outputs, int *out)
 {
-    if (HTH_GROW(g->nodes, g->n_nodes, g->cap_nodes) != 0) {
+    if (HTH_GROW(graph->nodes, graph->n_nodes, graph->cap_nodes) != 0) {
         return graph_no_memory();
     }
     hth_node n = {.op = op, .n_inputs = n_inputs, .n_outputs = n_outputs};
-    n.name = name != NULL ? hth_strdup(name) : hth_asprintf("%s_%d", hth_op_name(op), g->n_nodes);
+    n.name =
+        name != NULL ? hth_strdup(name) : hth_asprintf("%s_%d", hth_op_name(op), graph->n_nodes);
     n.inputs = hth_memdup(inputs, (size_t)n_inputs * sizeof *inputs);
     n.outputs = hth_memdup(outputs, (size_t)n_outputs * sizeof *outputs);
     if (n.name == NULL || n.inputs == NULL || n.outputs == NULL) {
         hth_node_clear(&n);
         return graph_no_memory();
     }
-    int index = g->n_nodes;
-    g->nodes[g->n_nodes++] = n;
+    int index = graph->n_nodes;
+    graph->nodes[graph->n_nodes++] = n;
     for (int i = 0; i < n_outputs; i++) {
         if (outputs[i] >= 0) {
-            g->values[outputs[i]].producer = index;
+            graph->values[outputs[i]].producer = index;
         }
     }
     if (out != NULL) {
@@ -107,35 +108,35 @@ static hth_err index_append(int **list, int *n, int value)
     return HTH_OK;
 }
 
-hth_err hth_graph_add_input(hth_graph *g, int value)
+hth_err hth_graph_add_input(hth_graph *graph, int value)
 {
-    HTH_TRY(index_append(&g->inputs, &g->n_inputs, value));
-    g->values[value].is_input = true;
+    HTH_TRY(index_append(&graph->inputs, &graph->n_inputs, value));
+    graph->values[value].is_input = true;
     return HTH_OK;
 }
 
-hth_err hth_graph_add_output(hth_graph *g, int value)
+hth_err hth_graph_add_output(hth_graph *graph, int value)
 {
-    HTH_TRY(index_append(&g->outputs, &g->n_outputs, value));
-    g->values[value].is_output = true;
+    HTH_TRY(index_append(&graph->outputs, &graph->n_outputs, value));
+    graph->values[value].is_output = true;
     return HTH_OK;
 }
 
-hth_err hth_node_add_input(hth_node *n, int value)
+hth_err hth_node_add_input(hth_node *node, int value)
 {
-    return index_append(&n->inputs, &n->n_inputs, value);
+    return index_append(&node->inputs, &node->n_inputs, value);
 }
 
-hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
+hth_err hth_graph_clone(const hth_graph *graph, hth_graph **out)
 {
     hth_graph *c;
     hth_err err;
     *out = NULL;
     HTH_TRY(hth_graph_new(&c));
-    c->training = g->training;
-    c->precision = g->precision;
-    for (int i = 0; i < g->n_values; i++) {
-        const hth_value *v = &g->values[i];
+    c->training = graph->training;
+    c->precision = graph->precision;
+    for (int i = 0; i < graph->n_values; i++) {
+        const hth_value *v = &graph->values[i];
         int index;
         HTH_GOTO(hth_graph_add_value(c, v->name, v->dtype, &v->shape, &index), fail);
         hth_value *w = &c->values[index];
@@ -146,8 +147,8 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
         w->is_input = v->is_input;
         w->is_output = v->is_output;
     }
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         int index;
         HTH_GOTO(hth_graph_add_node(c, n->op, n->name, n->inputs, n->n_inputs, n->outputs,
                                     n->n_outputs, &index),
@@ -159,16 +160,16 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
         memcpy(m->post, n->post, sizeof m->post);
         HTH_GOTO(hth_node_copy_attrs(m, n), fail);
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        HTH_GOTO(hth_graph_add_input(c, g->inputs[i]), fail);
+    for (int i = 0; i < graph->n_inputs; i++) {
+        HTH_GOTO(hth_graph_add_input(c, graph->inputs[i]), fail);
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        HTH_GOTO(hth_graph_add_output(c, g->outputs[i]), fail);
+    for (int i = 0; i < graph->n_outputs; i++) {
+        HTH_GOTO(hth_graph_add_output(c, graph->outputs[i]), fail);
     }
-    c->symbols = hth_calloc((size_t)g->n_symbols, sizeof *c->symbols);
+    c->symbols = hth_calloc((size_t)graph->n_symbols, sizeof *c->symbols);
     err = c->symbols == NULL ? graph_no_memory() : HTH_OK;
-    for (int i = 0; err == HTH_OK && i < g->n_symbols; i++) {
-        c->symbols[i] = hth_strdup(g->symbols[i]);
+    for (int i = 0; err == HTH_OK && i < graph->n_symbols; i++) {
+        c->symbols[i] = hth_strdup(graph->symbols[i]);
         err = c->symbols[i] == NULL ? graph_no_memory() : HTH_OK;
         c->n_symbols += err == HTH_OK;
     }
@@ -182,12 +183,12 @@ fail:
 }
 
 // graph_renumber points the values' producers at their nodes again after nodes moved.
-static void graph_renumber(hth_graph *g)
+static void graph_renumber(hth_graph *graph)
 {
-    for (int i = 0; i < g->n_nodes; i++) {
-        for (int k = 0; k < g->nodes[i].n_outputs; k++) {
-            if (g->nodes[i].outputs[k] >= 0) {
-                g->values[g->nodes[i].outputs[k]].producer = i;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        for (int k = 0; k < graph->nodes[i].n_outputs; k++) {
+            if (graph->nodes[i].outputs[k] >= 0) {
+                graph->values[graph->nodes[i].outputs[k]].producer = i;
             }
         }
     }
@@ -195,9 +196,9 @@ static void graph_renumber(hth_graph *g)
 
 // Depth-first order with an explicit stack (hostile files have chains of a million nodes); nodes
 // keep their given order where dependencies allow it. state: 0 new, 1 on the stack, 2 placed.
-hth_err hth_graph_sort(hth_graph *g)
+hth_err hth_graph_sort(hth_graph *graph)
 {
-    size_t n = (size_t)g->n_nodes;
+    size_t n = (size_t)graph->n_nodes;
     unsigned char *state = hth_calloc(n, 1);
     int *stack = hth_calloc(n, sizeof *stack), *next = hth_calloc(n, sizeof *next);
     hth_node *order = hth_calloc(n, sizeof *order);
@@ -207,7 +208,7 @@ hth_err hth_graph_sort(hth_graph *g)
         err = graph_no_memory();
         goto out;
     }
-    for (int root = 0; root < g->n_nodes; root++) {
+    for (int root = 0; root < graph->n_nodes; root++) {
         int depth = 0;
         if (state[root] == 0) {
             stack[depth++] = root;
@@ -215,7 +216,7 @@ hth_err hth_graph_sort(hth_graph *g)
         }
         while (depth > 0) {
             int at = stack[depth - 1];
-            const hth_node *node = &g->nodes[at];
+            const hth_node *node = &graph->nodes[at];
             if (next[at] == node->n_inputs) {
                 state[at] = 2;
                 order[placed++] = *node;
@@ -223,7 +224,7 @@ hth_err hth_graph_sort(hth_graph *g)
                 continue;
             }
             int value = node->inputs[next[at]++];
-            int from = value < 0 ? -1 : g->values[value].producer;
+            int from = value < 0 ? -1 : graph->values[value].producer;
             if (from >= 0 && state[from] == 1) {
                 err = hth_fail(HTH_EINVAL, "node '%s' is part of a cycle", node->name);
                 goto out;
@@ -235,9 +236,9 @@ hth_err hth_graph_sort(hth_graph *g)
         }
     }
     if (n > 0) { // an empty graph has no array
-        memcpy(g->nodes, order, n * sizeof *order);
+        memcpy(graph->nodes, order, n * sizeof *order);
     }
-    graph_renumber(g);
+    graph_renumber(graph);
 out:
     hth_free(state);
     hth_free(stack);
@@ -253,21 +254,21 @@ static void index_map(int *list, int n, const int *map)
     }
 }
 
-hth_err hth_graph_compact(hth_graph *g)
+hth_err hth_graph_compact(hth_graph *graph)
 {
-    int *map = hth_calloc((size_t)g->n_values,
+    int *map = hth_calloc((size_t)graph->n_values,
                           sizeof *map); // first: is the value needed; then: its new index
     if (map == NULL) {
         return graph_no_memory();
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        map[g->inputs[i]] = 1;
+    for (int i = 0; i < graph->n_inputs; i++) {
+        map[graph->inputs[i]] = 1;
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        map[g->outputs[i]] = 1;
+    for (int i = 0; i < graph->n_outputs; i++) {
+        map[graph->outputs[i]] = 1;
     }
-    for (int i = g->n_nodes - 1; i >= 0; i--) { // topological order: users come after
-        hth_node *n = &g->nodes[i];
+    for (int i = graph->n_nodes - 1; i >= 0; i--) { // topological order: users come after
+        hth_node *n = &graph->nodes[i];
         bool used = false;
         for (int k = 0; k < n->n_outputs && !n->deleted; k++) {
             used |= n->outputs[k] >= 0 && map[n->outputs[k]];
@@ -285,38 +286,38 @@ hth_err hth_graph_compact(hth_graph *g)
         }
     }
     int values = 0, nodes = 0;
-    for (int i = 0; i < g->n_values; i++) {
+    for (int i = 0; i < graph->n_values; i++) {
         if (map[i]) {
-            g->values[i].producer = -1;
+            graph->values[i].producer = -1;
             map[i] = values;
-            g->values[values++] = g->values[i];
+            graph->values[values++] = graph->values[i];
         } else {
-            value_clear(&g->values[i]);
+            value_clear(&graph->values[i]);
             map[i] = -1;
         }
     }
-    g->n_values = values;
-    for (int i = 0; i < g->n_nodes; i++) {
-        hth_node *n = &g->nodes[i];
+    graph->n_values = values;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        hth_node *n = &graph->nodes[i];
         if (n->deleted) {
             hth_node_clear(n);
             continue;
         }
         index_map(n->inputs, n->n_inputs, map);
         index_map(n->outputs, n->n_outputs, map);
-        g->nodes[nodes++] = *n;
+        graph->nodes[nodes++] = *n;
     }
-    g->n_nodes = nodes;
-    index_map(g->inputs, g->n_inputs, map);
-    index_map(g->outputs, g->n_outputs, map);
-    graph_renumber(g);
+    graph->n_nodes = nodes;
+    index_map(graph->inputs, graph->n_inputs, map);
+    index_map(graph->outputs, graph->n_outputs, map);
+    graph_renumber(graph);
     hth_free(map);
     return HTH_OK;
 }
 
-static hth_err check_node(const hth_graph *g, int i)
+static hth_err check_node(const hth_graph *graph, int i)
 {
-    const hth_node *n = &g->nodes[i];
+    const hth_node *n = &graph->nodes[i];
     const hth_op_info *info = hth_op_info_of(n->op);
     if (n->op <= HTH_OP_NONE || n->op >= HTH_N_OPS || n->n_outputs < info->min_outputs ||
         n->n_outputs > info->max_outputs || n->n_inputs < info->min_inputs) {
@@ -325,23 +326,23 @@ static hth_err check_node(const hth_graph *g, int i)
     }
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k];
-        if (v < -1 || v >= g->n_values) {
+        if (v < -1 || v >= graph->n_values) {
             return hth_fail(HTH_ECORRUPT, "node '%s' reads value %d of %d", n->name, v,
-                            g->n_values);
+                            graph->n_values);
         }
-        if (v >= 0 && g->values[v].producer >= i) {
+        if (v >= 0 && graph->values[v].producer >= i) {
             return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s' before it is computed", n->name,
-                            g->values[v].name);
+                            graph->values[v].name);
         }
-        if (v >= 0 && g->values[v].producer < 0 && g->values[v].constant == NULL &&
-            !g->values[v].is_input) {
+        if (v >= 0 && graph->values[v].producer < 0 && graph->values[v].constant == NULL &&
+            !graph->values[v].is_input) {
             return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s', which no node computes", n->name,
-                            g->values[v].name);
+                            graph->values[v].name);
         }
     }
     for (int k = 0; k < n->n_outputs; k++) {
         int v = n->outputs[k];
-        if (v < -1 || v >= g->n_values || (v >= 0 && g->values[v].producer != i)) {
+        if (v < -1 || v >= graph->n_values || (v >= 0 && graph->values[v].producer != i)) {
             return hth_fail(HTH_ECORRUPT, "node '%s' output %d is not its own", n->name, k);
         }
     }
@@ -353,29 +354,31 @@ static hth_err check_node(const hth_graph *g, int i)
     return HTH_OK;
 }
 
-hth_err hth_graph_check(const hth_graph *g)
+hth_err hth_graph_check(const hth_graph *graph)
 {
-    for (int i = 0; i < g->n_nodes; i++) {
-        HTH_TRY(check_node(g, i));
+    for (int i = 0; i < graph->n_nodes; i++) {
+        HTH_TRY(check_node(graph, i));
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        if (g->inputs[i] < 0 || g->inputs[i] >= g->n_values || !g->values[g->inputs[i]].is_input) {
+    for (int i = 0; i < graph->n_inputs; i++) {
+        if (graph->inputs[i] < 0 || graph->inputs[i] >= graph->n_values ||
+            !graph->values[graph->inputs[i]].is_input) {
             return hth_fail(HTH_ECORRUPT, "graph input %d is not an input value", i);
         }
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        int v = g->outputs[i];
-        if (v < 0 || v >= g->n_values || !g->values[v].is_output) {
+    for (int i = 0; i < graph->n_outputs; i++) {
+        int v = graph->outputs[i];
+        if (v < 0 || v >= graph->n_values || !graph->values[v].is_output) {
             return hth_fail(HTH_ECORRUPT, "graph output %d is not an output value", i);
         }
-        if (g->values[v].producer < 0 && g->values[v].constant == NULL && !g->values[v].is_input) {
+        if (graph->values[v].producer < 0 && graph->values[v].constant == NULL &&
+            !graph->values[v].is_input) {
             return hth_fail(HTH_ECORRUPT, "graph output '%s' is not computed by any node",
-                            g->values[v].name);
+                            graph->values[v].name);
         }
     }
-    for (int i = 0; i < g->n_values; i++) {
-        const hth_value *v = &g->values[i];
-        if (v->producer >= g->n_nodes || (v->producer >= 0 && v->constant != NULL)) {
+    for (int i = 0; i < graph->n_values; i++) {
+        const hth_value *v = &graph->values[i];
+        if (v->producer >= graph->n_nodes || (v->producer >= 0 && v->constant != NULL)) {
             return hth_fail(HTH_ECORRUPT, "value '%s' has a wrong producer", v->name);
         }
     }

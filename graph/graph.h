@@ -35,31 +35,32 @@ struct hth_const {
     const void *data; // NULL: call hth_const_map
     int maps;         // users of materialized data; guarded by the module's lock
     // materialize writes `bytes` bytes to dst. Any thread. NULL when data is always there.
-    hth_err (*materialize)(hth_const *c, void *dst);
+    hth_err (*materialize)(hth_const *constant, void *dst);
     void (*release)(
-        hth_const *c); // frees owner (and data, if it is the owner's); NULL: nothing to free
+        hth_const *constant); // frees owner (and data, if it is the owner's); NULL: nothing to free
     void *owner;
 };
 
 // hth_const_new makes a constant that owns a copy of `bytes` at `data` (row-major, dense), id =
 // content hash.
-hth_err hth_const_new(hth_dtype dt, const hth_shape *s, const void *data, hth_const **out);
+hth_err hth_const_new(hth_dtype dt, const hth_shape *shape, const void *data, hth_const **out);
 // hth_const_adopt is hth_const_new taking over an hth_alloc'd block instead of copying; on error
 // the caller keeps it. `id` NULL: content hash.
-hth_err hth_const_adopt(hth_dtype dt, const hth_shape *s, void *data, const hth_id *id,
+hth_err hth_const_adopt(hth_dtype dt, const hth_shape *shape, void *data, const hth_id *id,
                         hth_const **out);
-// hth_const_hold returns c with one more reference; hth_const_rele drops one (NULL is allowed).
-hth_const *hth_const_hold(hth_const *c);
-void hth_const_rele(hth_const *c);
+// hth_const_hold returns constant with one more reference; hth_const_rele drops one (NULL is
+// allowed).
+hth_const *hth_const_hold(hth_const *constant);
+void hth_const_rele(hth_const *constant);
 // hth_const_map makes the bytes available until hth_const_unmap; calls nest. Any thread.
-hth_err hth_const_map(hth_const *c, const void **out);
-void hth_const_unmap(hth_const *c);
+hth_err hth_const_map(hth_const *constant, const void **out);
+void hth_const_unmap(hth_const *constant);
 // hth_content_id is the content address of a tensor: SHA-256 of dtype, rank, dims (int64
 // little-endian) and bytes.
-hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes);
+hth_id hth_content_id(hth_dtype dt, const hth_shape *shape, const void *data, size_t bytes);
 // hth_content_sum begins the sum of a content whose bytes are added in parts (hth_id_sum_add); its
 // end is the same id.
-hth_id_sum *hth_content_sum(hth_dtype dt, const hth_shape *s);
+hth_id_sum *hth_content_sum(hth_dtype dt, const hth_shape *shape);
 
 typedef struct hth_value {
     char *name; // owned by the graph; unique, never NULL, may be made up ("conv_17.out")
@@ -137,54 +138,55 @@ typedef struct hth_graph {
 } hth_graph;
 
 hth_err hth_graph_new(hth_graph **out);
-void hth_graph_free(hth_graph *g); // NULL is allowed
+void hth_graph_free(hth_graph *graph); // NULL is allowed
 // hth_graph_clone makes a deep copy; constants are shared.
-hth_err hth_graph_clone(const hth_graph *g, hth_graph **out);
+hth_err hth_graph_clone(const hth_graph *graph, hth_graph **out);
 
 // hth_graph_add_value appends a value (name is copied; NULL makes one up) and stores its index.
-hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s,
-                            int *out);
-// hth_graph_add_const appends a value with content; takes over one reference of `c` on success.
-hth_err hth_graph_add_const(hth_graph *g, const char *name, hth_const *c, int *out);
+hth_err hth_graph_add_value(hth_graph *graph, const char *name, hth_dtype dt,
+                            const hth_shape *shape, int *out);
+// hth_graph_add_const appends a value with content; takes over one reference of `constant` on
+// success.
+hth_err hth_graph_add_const(hth_graph *graph, const char *name, hth_const *constant, int *out);
 // hth_graph_add_node appends a node and sets its outputs' producer. Arrays and name are copied.
-hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs,
+hth_err hth_graph_add_node(hth_graph *graph, hth_op op, const char *name, const int *inputs,
                            int n_inputs, const int *outputs, int n_outputs, int *out);
-hth_err hth_graph_add_input(hth_graph *g, int value);
-hth_err hth_graph_add_output(hth_graph *g, int value);
+hth_err hth_graph_add_input(hth_graph *graph, int value);
+hth_err hth_graph_add_output(hth_graph *graph, int value);
 // hth_node_add_input appends one more input to an existing node.
-hth_err hth_node_add_input(hth_node *n, int value);
-void hth_node_clear(hth_node *n); // frees what the node owns
+hth_err hth_node_add_input(hth_node *node, int value);
+void hth_node_clear(hth_node *node); // frees what the node owns
 
 // hth_graph_sort restores topological order; HTH_EINVAL names a node on a cycle.
-hth_err hth_graph_sort(hth_graph *g);
+hth_err hth_graph_sort(hth_graph *graph);
 // hth_graph_compact removes deleted nodes, nodes whose outputs nobody uses, and values nobody
 // refers to; graph inputs and outputs stay, in order.
-hth_err hth_graph_compact(hth_graph *g);
+hth_err hth_graph_compact(hth_graph *graph);
 // hth_graph_check verifies indices, order, producers, uniqueness; HTH_ECORRUPT says what is wrong.
 // For tests and imports.
-hth_err hth_graph_check(const hth_graph *g);
+hth_err hth_graph_check(const hth_graph *graph);
 
 // Attributes. Getters return the default when the attribute is absent or of another type.
-const hth_attr *hth_node_attr(const hth_node *n, const char *name);
-int64_t hth_node_int(const hth_node *n, const char *name, int64_t dflt);
-float hth_node_float(const hth_node *n, const char *name, float dflt);
-const char *hth_node_str(const hth_node *n, const char *name, const char *dflt);
+const hth_attr *hth_node_attr(const hth_node *node, const char *name);
+int64_t hth_node_int(const hth_node *node, const char *name, int64_t dflt);
+float hth_node_float(const hth_node *node, const char *name, float dflt);
+const char *hth_node_str(const hth_node *node, const char *name, const char *dflt);
 // hth_node_ints copies up to `cap` elements to out and returns how many the attribute has, or -1
 // when absent.
-int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap);
+int hth_node_ints(const hth_node *node, const char *name, int64_t *out, int cap);
 // hth_node_axis is attribute `name` (`dflt` when absent) as an axis of `rank` dimensions, negative
 // ones counted from the end: 0 <= axis < rank, or -1 where there is no such axis, whatever the
 // attribute says.
-int hth_node_axis(const hth_node *n, const char *name, int64_t dflt, int rank);
-hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v);
-hth_err hth_node_set_float(hth_node *n, const char *name, float v);
-hth_err hth_node_set_str(hth_node *n, const char *name, const char *v);
-hth_err hth_node_set_ints(hth_node *n, const char *name, const int64_t *v, int count);
-// hth_node_put_attr stores `a` under its name, replacing an older one; it takes a's memory over,
+int hth_node_axis(const hth_node *node, const char *name, int64_t dflt, int rank);
+hth_err hth_node_set_int(hth_node *node, const char *name, int64_t v);
+hth_err hth_node_set_float(hth_node *node, const char *name, float v);
+hth_err hth_node_set_str(hth_node *node, const char *name, const char *v);
+hth_err hth_node_set_ints(hth_node *node, const char *name, const int64_t *v, int count);
+// hth_node_put_attr stores `attr` under its name, replacing an older one; it takes a's memory over,
 // also on error.
-hth_err hth_node_put_attr(hth_node *n, hth_attr a);
-void hth_attr_clear(hth_attr *a);                       // frees what the attribute owns
-void hth_node_drop_attr(hth_node *n, const char *name); // absent is fine
+hth_err hth_node_put_attr(hth_node *node, hth_attr attr);
+void hth_attr_clear(hth_attr *attr);                       // frees what the attribute owns
+void hth_node_drop_attr(hth_node *node, const char *name); // absent is fine
 hth_err hth_node_copy_attrs(hth_node *to, const hth_node *from);
 
 #endif

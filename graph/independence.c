@@ -55,41 +55,41 @@ static void clean(char *text)
     }
 }
 
-static void say(hth_independence *out, const hth_graph *g, const hth_reason *r)
+static void say(hth_independence *out, const hth_graph *graph, const hth_reason *reason)
 {
-    const hth_node *n = &g->nodes[r->node];
-    out->node = r->node;
-    if (r->axis >= 0) {
+    const hth_node *n = &graph->nodes[reason->node];
+    out->node = reason->node;
+    if (reason->axis >= 0) {
         snprintf(out->why, sizeof out->why,
                  "node '%.120s' (%s) %s axis %d, which holds the samples", n->name,
-                 hth_op_name(n->op), r->does, r->axis);
+                 hth_op_name(n->op), reason->does, reason->axis);
     } else {
         snprintf(out->why, sizeof out->why, "node '%.120s' (%s) %s", n->name, hth_op_name(n->op),
-                 r->does);
+                 reason->does);
     }
 }
 
 // ---- inputs
 
 // Why a shape whose first dimension is no symbol has none.
-static const char *input_fault(const hth_shape *s)
+static const char *input_fault(const hth_shape *shape)
 {
-    if (s->rank < 0) {
+    if (shape->rank < 0) {
         return "is not known";
     }
-    if (s->rank == 0) {
+    if (shape->rank == 0) {
         return "does not exist";
     }
-    return s->dim[0] < 0 ? "has no name" : "is fixed";
+    return shape->dim[0] < 0 ? "has no name" : "is fixed";
 }
 
 // input_symbol finds the symbol of all inputs' first dimensions; -1, with the reason: there is
 // none.
-static int input_symbol(const hth_graph *g, hth_independence *out)
+static int input_symbol(const hth_graph *graph, hth_independence *out)
 {
     int symbol = -1;
-    for (int i = 0; i < g->n_inputs; i++) {
-        const hth_value *v = &g->values[g->inputs[i]];
+    for (int i = 0; i < graph->n_inputs; i++) {
+        const hth_value *v = &graph->values[graph->inputs[i]];
         bool has = v->shape.rank > 0 && v->shape.dim[0] <= HTH_DIM_SYMBOL(0);
         if (!has) {
             snprintf(out->why, sizeof out->why, "the first dimension of input '%.120s' %s", v->name,
@@ -101,7 +101,8 @@ static int input_symbol(const hth_graph *g, hth_independence *out)
             snprintf(out->why, sizeof out->why,
                      "the first dimensions of inputs '%.80s' ('%.40s') and '%.80s' ('%.40s') "
                      "are not the same",
-                     g->values[g->inputs[0]].name, g->symbols[symbol], v->name, g->symbols[s]);
+                     graph->values[graph->inputs[0]].name, graph->symbols[symbol], v->name,
+                     graph->symbols[s]);
             return -1;
         }
         symbol = s;
@@ -109,35 +110,35 @@ static int input_symbol(const hth_graph *g, hth_independence *out)
             if (v->shape.dim[d] == v->shape.dim[0]) {
                 snprintf(out->why, sizeof out->why,
                          "dimension %d of input '%.120s' is the number of samples ('%.40s'), too",
-                         d, v->name, g->symbols[s]);
+                         d, v->name, graph->symbols[s]);
                 return -1;
             }
         }
     }
-    if (g->n_inputs == 0) {
+    if (graph->n_inputs == 0) {
         snprintf(out->why, sizeof out->why, "the model has no inputs");
     }
     return symbol;
 }
 
-static void track_value(hth_follow *f, int value, bool input)
+static void track_value(hth_follow *follow, int value, bool input)
 {
-    const hth_value *v = &f->g->values[value];
+    const hth_value *v = &follow->g->values[value];
     const hth_shape *s = input ? &v->shape : &v->constant->shape;
-    hth_track *t = &f->track[value];
+    hth_track *t = &follow->track[value];
     *t = (hth_track){.kind = input ? HTH_TRACK_SAMPLES : HTH_TRACK_FIXED,
                      .rank = (int8_t)s->rank,
                      .dtype = v->dtype};
-    t->outer = t->inner = hth_size_number(f->sizes, 1);
+    t->outer = t->inner = hth_size_number(follow->sizes, 1);
     for (int d = 0; d < s->rank; d++) {
         if (input && d == 0) {
-            t->dim[d] = hth_size_samples(f->sizes);
+            t->dim[d] = hth_size_samples(follow->sizes);
         } else if (s->dim[d] >= 0) {
-            t->dim[d] = hth_size_number(f->sizes, s->dim[d]);
+            t->dim[d] = hth_size_number(follow->sizes, s->dim[d]);
         } else if (s->dim[d] <= HTH_DIM_SYMBOL(0)) {
-            t->dim[d] = hth_size_open(f->sizes, HTH_DIM_TO_SYMBOL(s->dim[d]));
+            t->dim[d] = hth_size_open(follow->sizes, HTH_DIM_TO_SYMBOL(s->dim[d]));
         } else {
-            t->dim[d] = hth_size_fresh(f->sizes, true);
+            t->dim[d] = hth_size_fresh(follow->sizes, true);
         }
     }
 }
@@ -145,27 +146,27 @@ static void track_value(hth_follow *f, int value, bool input)
 // ---- nodes
 
 // Is the rule to run? If not, the outputs have their tracks.
-static bool may_run(hth_follow *f, const hth_follow_row *row, bool samples, bool count)
+static bool may_run(hth_follow *follow, const hth_follow_row *row, bool samples, bool count)
 {
-    const hth_op_info *info = hth_op_info_of(f->n->op);
+    const hth_op_info *info = hth_op_info_of(follow->n->op);
     bool unknown = false;
-    if (f->n_in < info->min_inputs || f->n_in > info->max_inputs) {
-        hth_follow_mixed(f, "has a wrong number of operands", -1);
+    if (follow->n_in < info->min_inputs || follow->n_in > info->max_inputs) {
+        hth_follow_mixed(follow, "has a wrong number of operands", -1);
         return false;
     }
-    for (int i = 0; i < f->n_in; i++) {
-        if (!hth_follow_has(f, i)) {
+    for (int i = 0; i < follow->n_in; i++) {
+        if (!hth_follow_has(follow, i)) {
             if (i < info->min_inputs) {
-                hth_follow_mixed(f, "lacks an operand", -1);
+                hth_follow_mixed(follow, "lacks an operand", -1);
                 return false;
             }
             continue;
         }
-        const hth_track *t = hth_follow_in(f, i);
+        const hth_track *t = hth_follow_in(follow, i);
         bool read = (row->contents >> (i < 32 ? i : 31) & 1) != 0;
         unknown = unknown || t->rank < 0;
         if (samples && t->kind == HTH_TRACK_COUNT && !read) {
-            hth_follow_mixed(f, "computes with the number of samples", -1);
+            hth_follow_mixed(follow, "computes with the number of samples", -1);
             return false;
         }
     }
@@ -173,121 +174,124 @@ static bool may_run(hth_follow *f, const hth_follow_row *row, bool samples, bool
         return true;
     }
     if (samples || count) {
-        hth_follow_mixed(f, "has an operand of unknown rank", -1);
+        hth_follow_mixed(follow, "has an operand of unknown rank", -1);
         return false;
     }
     hth_track t = {.kind = HTH_TRACK_FIXED, .rank = -1};
-    for (int i = 0; i < f->n->n_outputs; i++) {
-        hth_follow_out(f, i, &t);
+    for (int i = 0; i < follow->n->n_outputs; i++) {
+        hth_follow_out(follow, i, &t);
     }
     return false;
 }
 
 // What must hold of a track whatever a rule did.
-static bool sound(const hth_follow *f, const hth_track *t)
+static bool sound(const hth_follow *follow, const hth_track *track)
 {
-    bool yes = t->kind != HTH_TRACK_NONE;
-    for (int d = 0; d < t->rank; d++) {
-        bool along = t->kind == HTH_TRACK_SAMPLES && d == t->axis;
-        yes = yes && (along || hth_size_steady(f->sizes, t->dim[d]));
+    bool yes = track->kind != HTH_TRACK_NONE;
+    for (int d = 0; d < track->rank; d++) {
+        bool along = track->kind == HTH_TRACK_SAMPLES && d == track->axis;
+        yes = yes && (along || hth_size_steady(follow->sizes, track->dim[d]));
     }
-    if (t->kind == HTH_TRACK_SAMPLES) {
-        hth_size n = hth_size_mul(f->sizes, hth_size_samples(f->sizes), t->outer);
-        yes = yes && t->axis >= 0 && t->axis < t->rank && t->dim[t->axis] != HTH_SIZE_OTHER &&
-              hth_size_mul(f->sizes, n, t->inner) == t->dim[t->axis];
+    if (track->kind == HTH_TRACK_SAMPLES) {
+        hth_size n = hth_size_mul(follow->sizes, hth_size_samples(follow->sizes), track->outer);
+        yes = yes && track->axis >= 0 && track->axis < track->rank &&
+              track->dim[track->axis] != HTH_SIZE_OTHER &&
+              hth_size_mul(follow->sizes, n, track->inner) == track->dim[track->axis];
     }
     return yes;
 }
 
 // Behind the rule: contents, and what is true of every operator.
-static void finish(hth_follow *f, const hth_follow_row *row, bool samples, bool count)
+static void finish(hth_follow *follow, const hth_follow_row *row, bool samples, bool count)
 {
     if (!samples) {
-        hth_follow_content(f);
+        hth_follow_content(follow);
     }
-    for (int i = 0; i < f->n->n_outputs; i++) {
-        hth_track *t = f->n->outputs[i] >= 0 ? &f->track[f->n->outputs[i]] : NULL;
+    for (int i = 0; i < follow->n->n_outputs; i++) {
+        hth_track *t = follow->n->outputs[i] >= 0 ? &follow->track[follow->n->outputs[i]] : NULL;
         if (t == NULL || t->kind == HTH_TRACK_MIXED) {
             continue;
         }
         bool data = false; // reads the number of samples as data
-        for (int k = 0; k < f->n_in; k++) {
+        for (int k = 0; k < follow->n_in; k++) {
             bool read = (row->contents >> (k < 32 ? k : 31) & 1) != 0;
-            data = data ||
-                   (hth_follow_has(f, k) && !read && hth_follow_in(f, k)->kind == HTH_TRACK_COUNT);
+            data = data || (hth_follow_has(follow, k) && !read &&
+                            hth_follow_in(follow, k)->kind == HTH_TRACK_COUNT);
         }
         if (count && t->kind == HTH_TRACK_FIXED && t->n == 0) {
             t->kind = HTH_TRACK_COUNT;
         }
-        if (!sound(f, t) || (t->rank < 0 && t->kind != HTH_TRACK_FIXED) ||
+        if (!sound(follow, t) || (t->rank < 0 && t->kind != HTH_TRACK_FIXED) ||
             (t->kind == HTH_TRACK_SAMPLES && data)) {
-            hth_follow_mix(f, i, "makes a shape that depends on the number of samples", -1);
+            hth_follow_mix(follow, i, "makes a shape that depends on the number of samples", -1);
         }
     }
 }
 
 // What is computed with samples' numbers, or with what is lost, is lost; but for its shape. Bounds
 // are known only after operators that move elements, and those whose rules say so.
-static void follow_lost(hth_follow *f, const hth_follow_row *row)
+static void follow_lost(hth_follow *follow, const hth_follow_row *row)
 {
-    bool shape = f->n->op == HTH_OP_SHAPE || f->n->op == HTH_OP_SIZE, lost = false;
-    for (int i = 0; i < f->n_in && !lost && !shape; i++) {
-        if (!hth_follow_has(f, i) || (f->n->op == HTH_OP_CAST_LIKE && i == 1)) {
+    bool shape = follow->n->op == HTH_OP_SHAPE || follow->n->op == HTH_OP_SIZE, lost = false;
+    for (int i = 0; i < follow->n_in && !lost && !shape; i++) {
+        if (!hth_follow_has(follow, i) || (follow->n->op == HTH_OP_CAST_LIKE && i == 1)) {
             continue;
         }
-        const hth_track *t = hth_follow_in(f, i);
+        const hth_track *t = hth_follow_in(follow, i);
         bool moved = (row->flags & HTH_FOLLOW_TAKES) != 0 ||
                      ((row->flags & HTH_FOLLOW_MOVES) != 0 && !t->coords);
         lost = t->lost || ((t->index || t->coords) && !moved);
-        for (int k = 0; k < f->n->n_outputs && lost; k++) {
-            hth_track *to = f->n->outputs[k] >= 0 ? &f->track[f->n->outputs[k]] : NULL;
+        for (int k = 0; k < follow->n->n_outputs && lost; k++) {
+            hth_track *to =
+                follow->n->outputs[k] >= 0 ? &follow->track[follow->n->outputs[k]] : NULL;
             if (to != NULL && to->kind != HTH_TRACK_MIXED) {
-                hth_follow_lose(f, to, i);
+                hth_follow_lose(follow, to, i);
             }
         }
     }
-    for (int k = 0; k < f->n->n_outputs && row->flags == 0; k++) {
-        if (f->n->outputs[k] >= 0) {
-            f->track[f->n->outputs[k]].below = HTH_SIZE_OTHER;
+    for (int k = 0; k < follow->n->n_outputs && row->flags == 0; k++) {
+        if (follow->n->outputs[k] >= 0) {
+            follow->track[follow->n->outputs[k]].below = HTH_SIZE_OTHER;
         }
     }
 }
 
 // Operands of post operations meet the result as element-wise operators' do.
-static void follow_post(hth_follow *f)
+static void follow_post(hth_follow *follow)
 {
-    for (int i = 0; i < f->n->n_post; i++) {
-        int at = f->n->post[i].input;
-        hth_track *t = &f->track[f->n->outputs[0]], joined;
+    for (int i = 0; i < follow->n->n_post; i++) {
+        int at = follow->n->post[i].input;
+        hth_track *t = &follow->track[follow->n->outputs[0]], joined;
         if (at < 0 || t->kind == HTH_TRACK_MIXED) {
             continue;
         }
-        const hth_track *in[2] = {t, &f->track[f->n->inputs[at]]};
+        const hth_track *in[2] = {t, &follow->track[follow->n->inputs[at]]};
         if (t->lost || t->index || t->coords || in[1]->kind == HTH_TRACK_MIXED ||
             in[1]->kind == HTH_TRACK_COUNT || in[1]->rank < 0 || in[1]->index || in[1]->coords ||
             in[1]->lost) {
-            hth_follow_mixed(f, "is fused with an operand that depends on other samples", -1);
-        } else if (hth_follow_join(f, in, 2, &joined)) {
-            hth_follow_out(f, 0, &joined);
+            hth_follow_mixed(follow, "is fused with an operand that depends on other samples", -1);
+        } else if (hth_follow_join(follow, in, 2, &joined)) {
+            hth_follow_out(follow, 0, &joined);
         }
     }
 }
 
-static void visit(hth_follow *f)
+static void visit(hth_follow *follow)
 {
-    const hth_follow_row *row = hth_follow_row_of(f->n->op);
+    const hth_follow_row *row = hth_follow_row_of(follow->n->op);
     bool samples = false, count = false;
-    f->n_in = f->n->n_inputs;
-    for (int i = 0; i < f->n->n_post; i++) {
-        if (f->n->post[i].input >= 0 && f->n->post[i].input < f->n_in) {
-            f->n_in = f->n->post[i].input;
+    follow->n_in = follow->n->n_inputs;
+    for (int i = 0; i < follow->n->n_post; i++) {
+        if (follow->n->post[i].input >= 0 && follow->n->post[i].input < follow->n_in) {
+            follow->n_in = follow->n->post[i].input;
         }
     }
-    for (int i = 0; i < f->n->n_inputs; i++) {
-        const hth_track *t = f->n->inputs[i] >= 0 ? &f->track[f->n->inputs[i]] : NULL;
+    for (int i = 0; i < follow->n->n_inputs; i++) {
+        const hth_track *t =
+            follow->n->inputs[i] >= 0 ? &follow->track[follow->n->inputs[i]] : NULL;
         if (t != NULL && t->kind == HTH_TRACK_MIXED) {
-            for (int k = 0; k < f->n->n_outputs; k++) {
-                hth_follow_out(f, k, t);
+            for (int k = 0; k < follow->n->n_outputs; k++) {
+                hth_follow_out(follow, k, t);
             }
             return;
         }
@@ -295,23 +299,24 @@ static void visit(hth_follow *f)
         count = count || (t != NULL && t->kind == HTH_TRACK_COUNT);
     }
     if (row->rule == NULL) {
-        hth_follow_mixed(f, "is an operator that the analysis of samples does not support", -1);
-    } else if (may_run(f, row, samples, count)) {
-        row->rule(f);
-        finish(f, row, samples, count);
-        follow_lost(f, row);
-        follow_post(f);
+        hth_follow_mixed(follow, "is an operator that the analysis of samples does not support",
+                         -1);
+    } else if (may_run(follow, row, samples, count)) {
+        row->rule(follow);
+        finish(follow, row, samples, count);
+        follow_lost(follow, row);
+        follow_post(follow);
     }
 }
 
 // ---- outputs
 
-static void check_output(const hth_follow *f, int value, hth_independence *out)
+static void check_output(const hth_follow *follow, int value, hth_independence *out)
 {
-    const hth_track *t = &f->track[value];
-    const char *name = f->g->values[value].name;
+    const hth_track *t = &follow->track[value];
+    const char *name = follow->g->values[value].name;
     if (t->kind == HTH_TRACK_MIXED || t->lost) {
-        say(out, f->g, &f->reasons[t->reason]);
+        say(out, follow->g, &follow->reasons[t->reason]);
     } else if (t->kind != HTH_TRACK_SAMPLES) {
         snprintf(out->why, sizeof out->why, "output '%.120s' is the same for all samples", name);
     } else if (t->index || t->coords) {
@@ -320,51 +325,51 @@ static void check_output(const hth_follow *f, int value, hth_independence *out)
         snprintf(out->why, sizeof out->why,
                  "output '%.120s' holds the samples along axis %d, not along its first one", name,
                  t->axis);
-    } else if (t->dim[0] != hth_size_samples(f->sizes)) {
+    } else if (t->dim[0] != hth_size_samples(follow->sizes)) {
         snprintf(out->why, sizeof out->why,
                  "the first dimension of output '%.120s' is not one row for each sample", name);
     }
 }
 
-static hth_err prove(hth_follow *f, hth_independence *out)
+static hth_err prove(hth_follow *follow, hth_independence *out)
 {
-    const hth_graph *g = f->g;
+    const hth_graph *g = follow->g;
     for (int i = 0; i < g->n_values; i++) {
         if (g->values[i].constant != NULL) {
-            track_value(f, i, false);
+            track_value(follow, i, false);
         }
     }
     for (int i = 0; i < g->n_inputs; i++) {
-        track_value(f, g->inputs[i], true);
+        track_value(follow, g->inputs[i], true);
     }
-    for (int i = 0; i < g->n_nodes && !f->failed; i++) {
-        f->node = i;
-        f->n = &g->nodes[i];
-        if (!f->n->deleted) {
-            visit(f);
+    for (int i = 0; i < g->n_nodes && !follow->failed; i++) {
+        follow->node = i;
+        follow->n = &g->nodes[i];
+        if (!follow->n->deleted) {
+            visit(follow);
         }
     }
-    if (f->failed || hth_sizes_failed(f->sizes)) {
+    if (follow->failed || hth_sizes_failed(follow->sizes)) {
         return no_memory();
     }
     for (int i = 0; i < g->n_outputs && out->why[0] == 0; i++) {
-        check_output(f, g->outputs[i], out);
+        check_output(follow, g->outputs[i], out);
     }
     out->proven = out->why[0] == 0;
     return HTH_OK;
 }
 
-hth_err hth_independence_prove(const hth_graph *g, hth_independence *out)
+hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out)
 {
     *out = (hth_independence){.node = -1};
-    if (input_symbol(g, out) < 0) {
+    if (input_symbol(graph, out) < 0) {
         clean(out->why);
         return HTH_OK;
     }
-    hth_follow f = {.g = g, .sizes = hth_sizes_open()};
-    f.track = hth_calloc((size_t)g->n_values + 1, sizeof *f.track);
+    hth_follow f = {.g = graph, .sizes = hth_sizes_open()};
+    f.track = hth_calloc((size_t)graph->n_values + 1, sizeof *f.track);
     hth_err err = f.sizes != NULL && f.track != NULL ? prove(&f, out) : no_memory();
-    for (int i = 0; f.track != NULL && i < g->n_values; i++) {
+    for (int i = 0; f.track != NULL && i < graph->n_values; i++) {
         hth_free(f.track[i].element);
     }
     clean(out->why);

@@ -26,6 +26,6 @@ typedef struct hth_independence {
 // those for the other N, along their first dimension, which has a row for each sample. The first
 // dimension of every input must be one and the same symbol. HTH_OK whatever the answer is;
 // HTH_ENOMEM. Any thread; the graph is only read.
-hth_err hth_independence_prove(const hth_graph *g, hth_independence *out);
+hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out);
 
 #endif

@@ -223,145 +223,145 @@ const hth_follow_row *hth_follow_row_of(hth_op op)
     return &rules[op > HTH_OP_NONE && op < HTH_N_OPS ? op : HTH_OP_NONE].sample;
 }
 
-hth_err hth_infer_fail(const hth_infer *c, hth_err err, const char *fmt, ...)
+hth_err hth_infer_fail(const hth_infer *infer, hth_err err, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return hth_fail(err, "node '%s' (%s): %s", c->n->name, hth_op_name(c->n->op), text);
+    return hth_fail(err, "node '%s' (%s): %s", infer->n->name, hth_op_name(infer->n->op), text);
 }
 
-hth_err hth_infer_disagree(const hth_infer *c, const char *a, int i, const char *b, int j)
+hth_err hth_infer_disagree(const hth_infer *infer, const char *a, int i, const char *b, int j)
 {
     char sa[128], sb[128];
-    return hth_infer_fail(c, HTH_EINVAL, "%s %s and %s %s do not agree", a,
-                          hth_shape_str(hth_infer_shape(c, i), sa, sizeof sa), b,
-                          hth_shape_str(hth_infer_shape(c, j), sb, sizeof sb));
+    return hth_infer_fail(infer, HTH_EINVAL, "%s %s and %s %s do not agree", a,
+                          hth_shape_str(hth_infer_shape(infer, i), sa, sizeof sa), b,
+                          hth_shape_str(hth_infer_shape(infer, j), sb, sizeof sb));
 }
 
-hth_err hth_infer_overflow(const hth_infer *c)
+hth_err hth_infer_overflow(const hth_infer *infer)
 {
-    return hth_infer_fail(c, HTH_ETOOBIG, "the result has too many elements");
+    return hth_infer_fail(infer, HTH_ETOOBIG, "the result has too many elements");
 }
 
-bool hth_infer_has(const hth_infer *c, int i)
+bool hth_infer_has(const hth_infer *infer, int i)
 {
-    return i < c->n_in && c->n->inputs[i] >= 0;
+    return i < infer->n_in && infer->n->inputs[i] >= 0;
 }
 
-const hth_shape *hth_infer_shape(const hth_infer *c, int i)
+const hth_shape *hth_infer_shape(const hth_infer *infer, int i)
 {
-    return &c->g->values[c->n->inputs[i]].shape;
+    return &infer->g->values[infer->n->inputs[i]].shape;
 }
 
-hth_dtype hth_infer_dtype(const hth_infer *c, int i)
+hth_dtype hth_infer_dtype(const hth_infer *infer, int i)
 {
-    return c->g->values[c->n->inputs[i]].dtype;
+    return infer->g->values[infer->n->inputs[i]].dtype;
 }
 
-hth_err hth_infer_out(hth_infer *c, int i, hth_dtype dt, const hth_shape *s)
+hth_err hth_infer_out(hth_infer *infer, int i, hth_dtype dt, const hth_shape *shape)
 {
-    if (i >= c->n->n_outputs || c->n->outputs[i] < 0) {
+    if (i >= infer->n->n_outputs || infer->n->outputs[i] < 0) {
         return HTH_OK;
     }
-    hth_value *v = &c->g->values[c->n->outputs[i]];
+    hth_value *v = &infer->g->values[infer->n->outputs[i]];
     size_t bytes;
     if (hth_dtype_bytes(dt) == 0) {
-        return hth_infer_fail(c, HTH_ENOTSUP, "output type %s (%d) is not supported",
+        return hth_infer_fail(infer, HTH_ENOTSUP, "output type %s (%d) is not supported",
                               hth_dtype_name(dt), (int)dt);
     }
     // All bytes of a process fit in half of its address space; a larger tensor can never be.
-    if (hth_shape_known(s) &&
-        (hth_tensor_bytes(dt, s, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK || bytes > SIZE_MAX / 2)) {
-        return hth_infer_overflow(c);
+    if (hth_shape_known(shape) &&
+        (hth_tensor_bytes(dt, shape, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK || bytes > SIZE_MAX / 2)) {
+        return hth_infer_overflow(infer);
     }
     v->dtype = dt;
-    v->shape = *s;
+    v->shape = *shape;
     return HTH_OK;
 }
 
-hth_err hth_infer_push(hth_infer *c, hth_shape *s, int64_t dim)
+hth_err hth_infer_push(hth_infer *infer, hth_shape *shape, int64_t dim)
 {
-    if (s->rank == HTH_MAX_RANK) {
-        return hth_infer_fail(c, HTH_ENOTSUP, "the result has more than %d dimensions",
+    if (shape->rank == HTH_MAX_RANK) {
+        return hth_infer_fail(infer, HTH_ENOTSUP, "the result has more than %d dimensions",
                               HTH_MAX_RANK);
     }
-    s->dim[s->rank++] = dim;
+    shape->dim[shape->rank++] = dim;
     return HTH_OK;
 }
 
-hth_err hth_infer_rank(const hth_infer *c, int i, int min, int max)
+hth_err hth_infer_rank(const hth_infer *infer, int i, int min, int max)
 {
     char text[128];
-    const hth_shape *s = hth_infer_shape(c, i);
+    const hth_shape *s = hth_infer_shape(infer, i);
     if (s->rank >= min && s->rank <= max) {
         return HTH_OK;
     }
-    return hth_infer_fail(c, HTH_EINVAL, "input %d %s has %d dimensions, expected %d to %d", i,
+    return hth_infer_fail(infer, HTH_EINVAL, "input %d %s has %d dimensions, expected %d to %d", i,
                           hth_shape_str(s, text, sizeof text), s->rank, min, max);
 }
 
-hth_err hth_infer_same_dtype(const hth_infer *c, int i, int j)
+hth_err hth_infer_same_dtype(const hth_infer *infer, int i, int j)
 {
-    if (hth_infer_dtype(c, i) == hth_infer_dtype(c, j)) {
+    if (hth_infer_dtype(infer, i) == hth_infer_dtype(infer, j)) {
         return HTH_OK;
     }
-    return hth_infer_fail(c, HTH_EINVAL, "input %d is %s and input %d is %s", i,
-                          hth_dtype_name(hth_infer_dtype(c, i)), j,
-                          hth_dtype_name(hth_infer_dtype(c, j)));
+    return hth_infer_fail(infer, HTH_EINVAL, "input %d is %s and input %d is %s", i,
+                          hth_dtype_name(hth_infer_dtype(infer, i)), j,
+                          hth_dtype_name(hth_infer_dtype(infer, j)));
 }
 
-hth_err hth_infer_axis(const hth_infer *c, int64_t axis, int rank, int *out)
+hth_err hth_infer_axis(const hth_infer *infer, int64_t axis, int rank, int *out)
 {
     if (axis < -rank || axis >= rank) {
-        return hth_infer_fail(c, HTH_EINVAL, "axis %lld is outside of %d dimensions",
+        return hth_infer_fail(infer, HTH_EINVAL, "axis %lld is outside of %d dimensions",
                               (long long)axis, rank);
     }
     *out = (int)(axis < 0 ? axis + rank : axis);
     return HTH_OK;
 }
 
-hth_err hth_infer_attr(const hth_infer *c, const char *name, int64_t *out, int cap, int *count)
+hth_err hth_infer_attr(const hth_infer *infer, const char *name, int64_t *out, int cap, int *count)
 {
-    *count = hth_node_ints(c->n, name, out, cap);
+    *count = hth_node_ints(infer->n, name, out, cap);
     if (*count > cap) {
-        return hth_infer_fail(c, HTH_EINVAL, "attribute '%s' has %d elements", name, *count);
+        return hth_infer_fail(infer, HTH_EINVAL, "attribute '%s' has %d elements", name, *count);
     }
     return HTH_OK;
 }
 
-hth_err hth_infer_open(hth_infer *c, int i, hth_infer_content *out)
+hth_err hth_infer_open(hth_infer *infer, int i, hth_infer_content *out)
 {
-    const hth_value *v = &c->g->values[c->n->inputs[i]];
+    const hth_value *v = &infer->g->values[infer->n->inputs[i]];
     if (v->constant == NULL) {
-        c->wait = c->n->inputs[i];
+        infer->wait = infer->n->inputs[i];
         return HTH_EBUSY;
     }
     *out = (hth_infer_content){v->constant, NULL, v->dtype, hth_shape_elements(&v->shape)};
     return hth_const_map(v->constant, &out->data);
 }
 
-void hth_infer_close(hth_infer_content *v)
+void hth_infer_close(hth_infer_content *content)
 {
-    hth_const_unmap(v->from);
+    hth_const_unmap(content->from);
 }
 
 // Element k's bits. Contents that lie in a mapped file are aligned as the file left them: bytes are
 // copied out.
-static uint64_t load_bits(const hth_infer_content *v, int64_t k)
+static uint64_t load_bits(const hth_infer_content *content, int64_t k)
 {
     uint64_t bits = 0; // little-endian: the low bytes come first
-    size_t bytes = hth_dtype_bytes(v->dtype);
-    memcpy(&bits, (const char *)v->data + (size_t)k * bytes, bytes);
+    size_t bytes = hth_dtype_bytes(content->dtype);
+    memcpy(&bits, (const char *)content->data + (size_t)k * bytes, bytes);
     return bits;
 }
 
-int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k)
+int64_t hth_infer_int_at(const hth_infer_content *content, int64_t k)
 {
-    uint64_t bits = load_bits(v, k);
-    switch (v->dtype) {
+    uint64_t bits = load_bits(content, k);
+    switch (content->dtype) {
     case HTH_DT_I32:
         return (int32_t)bits;
     case HTH_DT_I16:
@@ -374,12 +374,12 @@ int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k)
 }
 
 // An element of any dtype.
-static double infer_real_at(const hth_infer_content *v, int64_t k)
+static double infer_real_at(const hth_infer_content *content, int64_t k)
 {
-    uint64_t bits = load_bits(v, k);
+    uint64_t bits = load_bits(content, k);
     float f;
     double d;
-    switch (v->dtype) {
+    switch (content->dtype) {
     case HTH_DT_F32:
         memcpy(&f, &bits, sizeof f);
         return f;
@@ -391,29 +391,29 @@ static double infer_real_at(const hth_infer_content *v, int64_t k)
     case HTH_DT_BF16:
         return hth_bf16_to_f32((uint16_t)bits);
     default:
-        return (double)hth_infer_int_at(v, k);
+        return (double)hth_infer_int_at(content, k);
     }
 }
 
-static hth_err open_list(hth_infer *c, int i, int cap, hth_infer_content *v)
+static hth_err open_list(hth_infer *infer, int i, int cap, hth_infer_content *content)
 {
-    HTH_TRY(hth_infer_open(c, i, v));
-    if (v->n <= cap) {
+    HTH_TRY(hth_infer_open(infer, i, content));
+    if (content->n <= cap) {
         return HTH_OK;
     }
-    hth_infer_close(v);
-    return hth_infer_fail(c, HTH_EINVAL, "input %d has %lld elements, at most %d make sense", i,
-                          (long long)v->n, cap);
+    hth_infer_close(content);
+    return hth_infer_fail(infer, HTH_EINVAL, "input %d has %lld elements, at most %d make sense", i,
+                          (long long)content->n, cap);
 }
 
-hth_err hth_infer_ints(hth_infer *c, int i, int64_t *out, int cap, int *count)
+hth_err hth_infer_ints(hth_infer *infer, int i, int64_t *out, int cap, int *count)
 {
     hth_infer_content v;
-    if (hth_dtype_is_float(hth_infer_dtype(c, i))) {
-        return hth_infer_fail(c, HTH_EINVAL, "input %d is %s, expected integers", i,
-                              hth_dtype_name(hth_infer_dtype(c, i)));
+    if (hth_dtype_is_float(hth_infer_dtype(infer, i))) {
+        return hth_infer_fail(infer, HTH_EINVAL, "input %d is %s, expected integers", i,
+                              hth_dtype_name(hth_infer_dtype(infer, i)));
     }
-    HTH_TRY(open_list(c, i, cap, &v));
+    HTH_TRY(open_list(infer, i, cap, &v));
     for (int k = 0; k < (int)v.n; k++) {
         out[k] = hth_infer_int_at(&v, k);
     }
@@ -422,10 +422,10 @@ hth_err hth_infer_ints(hth_infer *c, int i, int64_t *out, int cap, int *count)
     return HTH_OK;
 }
 
-hth_err hth_infer_reals(hth_infer *c, int i, double *out, int cap, int *count)
+hth_err hth_infer_reals(hth_infer *infer, int i, double *out, int cap, int *count)
 {
     hth_infer_content v;
-    HTH_TRY(open_list(c, i, cap, &v));
+    HTH_TRY(open_list(infer, i, cap, &v));
     for (int k = 0; k < (int)v.n; k++) {
         out[k] = infer_real_at(&v, k);
     }
@@ -434,19 +434,19 @@ hth_err hth_infer_reals(hth_infer *c, int i, double *out, int cap, int *count)
     return HTH_OK;
 }
 
-hth_err hth_infer_axes(hth_infer *c, int i, int rank, int *list, int *count)
+hth_err hth_infer_axes(hth_infer *infer, int i, int rank, int *list, int *count)
 {
     int64_t axes[HTH_MAX_RANK];
     unsigned seen = 0;
     *count = -1;
-    if (!hth_infer_has(c, i)) {
+    if (!hth_infer_has(infer, i)) {
         return HTH_OK;
     }
-    HTH_TRY(hth_infer_ints(c, i, axes, HTH_MAX_RANK, count));
+    HTH_TRY(hth_infer_ints(infer, i, axes, HTH_MAX_RANK, count));
     for (int k = 0; k < *count; k++) {
-        HTH_TRY(hth_infer_axis(c, axes[k], rank, &list[k]));
+        HTH_TRY(hth_infer_axis(infer, axes[k], rank, &list[k]));
         if (seen & 1U << list[k]) {
-            return hth_infer_fail(c, HTH_EINVAL, "axis %d is given twice", list[k]);
+            return hth_infer_fail(infer, HTH_EINVAL, "axis %d is given twice", list[k]);
         }
         seen |= 1U << list[k];
     }
@@ -455,51 +455,53 @@ hth_err hth_infer_axes(hth_infer *c, int i, int rank, int *list, int *count)
 
 // Inputs must be there as the operator's table says, with a dtype that can be held and a known
 // shape.
-static hth_err check_inputs(const hth_infer *c)
+static hth_err check_inputs(const hth_infer *infer)
 {
-    const hth_op_info *info = hth_op_info_of(c->n->op);
-    if (c->n_in < info->min_inputs || c->n_in > info->max_inputs) {
-        return hth_infer_fail(c, HTH_EINVAL, "has %d inputs, expected %d to %d", c->n_in,
+    const hth_op_info *info = hth_op_info_of(infer->n->op);
+    if (infer->n_in < info->min_inputs || infer->n_in > info->max_inputs) {
+        return hth_infer_fail(infer, HTH_EINVAL, "has %d inputs, expected %d to %d", infer->n_in,
                               info->min_inputs, info->max_inputs);
     }
-    for (int i = 0; i < c->n->n_inputs; i++) {
-        if (c->n->inputs[i] < 0) {
+    for (int i = 0; i < infer->n->n_inputs; i++) {
+        if (infer->n->inputs[i] < 0) {
             if (i < info->min_inputs) {
-                return hth_infer_fail(c, HTH_EINVAL, "input %d is missing", i);
+                return hth_infer_fail(infer, HTH_EINVAL, "input %d is missing", i);
             }
             continue;
         }
-        const hth_value *v = &c->g->values[c->n->inputs[i]];
+        const hth_value *v = &infer->g->values[infer->n->inputs[i]];
         if (hth_dtype_bytes(v->dtype) == 0) {
-            return hth_infer_fail(c, HTH_ENOTSUP, "input '%s' has type %s (%d)", v->name,
+            return hth_infer_fail(infer, HTH_ENOTSUP, "input '%s' has type %s (%d)", v->name,
                                   hth_dtype_name(v->dtype), (int)v->dtype);
         }
         if (!hth_shape_known(&v->shape)) {
-            return hth_infer_fail(c, HTH_EINVAL, "the shape of input '%s' is not known", v->name);
+            return hth_infer_fail(infer, HTH_EINVAL, "the shape of input '%s' is not known",
+                                  v->name);
         }
     }
     return HTH_OK;
 }
 
 // Whatever a rule overlooked: nothing is computed into a result that has no type or shape.
-static hth_err check_outputs(const hth_infer *c)
+static hth_err check_outputs(const hth_infer *infer)
 {
-    hth_op op = c->n->op;
+    hth_op op = infer->n->op;
     bool sized = op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS || op == HTH_OP_NON_MAX_SUPPRESSION;
-    for (int i = 0; i < c->n->n_outputs; i++) {
-        const hth_value *v = c->n->outputs[i] < 0 ? NULL : &c->g->values[c->n->outputs[i]];
+    for (int i = 0; i < infer->n->n_outputs; i++) {
+        const hth_value *v =
+            infer->n->outputs[i] < 0 ? NULL : &infer->g->values[infer->n->outputs[i]];
         if (v != NULL &&
             (hth_dtype_bytes(v->dtype) == 0 || !(sized || hth_shape_known(&v->shape)))) {
-            return hth_infer_fail(c, HTH_EINVAL, "output %d cannot be inferred from these inputs",
-                                  i);
+            return hth_infer_fail(infer, HTH_EINVAL,
+                                  "output %d cannot be inferred from these inputs", i);
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_infer_node(hth_graph *g, int node, int *wait)
+hth_err hth_infer_node(hth_graph *graph, int node, int *wait)
 {
-    hth_infer c = {g, &g->nodes[node], g->nodes[node].n_inputs, -1};
+    hth_infer c = {graph, &graph->nodes[node], graph->nodes[node].n_inputs, -1};
     for (int i = 0; i < c.n->n_post; i++) {
         if (c.n->post[i].input >= 0 && c.n->post[i].input < c.n_in) {
             c.n_in = c.n->post[i].input;

@@ -103,13 +103,13 @@ static int read_output(test_case *t)
     return value;
 }
 
-static void set_tensor(hth_node *n, char *name, hth_dtype dt, const hth_shape *s)
+static void set_tensor(hth_node *node, char *name, hth_dtype dt, const hth_shape *shape)
 {
     char zeros[8192] = {0};
     hth_attr a = {.name = name, .type = HTH_ATTR_TENSOR};
     hth_node from = {.n_attrs = 1, .attrs = &a};
-    assert_int_equal(hth_const_new(dt, s, zeros, &a.u.tensor), HTH_OK);
-    assert_int_equal(hth_node_copy_attrs(n, &from), HTH_OK);
+    assert_int_equal(hth_const_new(dt, shape, zeros, &a.u.tensor), HTH_OK);
+    assert_int_equal(hth_node_copy_attrs(node, &from), HTH_OK);
     hth_const_rele(a.u.tensor);
 }
 
@@ -312,9 +312,9 @@ static void test_every_operator_has_a_rule(void **state)
     }
 }
 
-static void add_input(test_case *t, hth_dtype dt, const hth_shape *s)
+static void add_input(test_case *t, hth_dtype dt, const hth_shape *shape)
 {
-    assert_int_equal(hth_graph_add_value(t->g, NULL, dt, s, &t->inputs[t->n_inputs++]), HTH_OK);
+    assert_int_equal(hth_graph_add_value(t->g, NULL, dt, shape, &t->inputs[t->n_inputs++]), HTH_OK);
 }
 
 static void add_ints(test_case *t, int n, const int64_t *v)

@@ -9,7 +9,7 @@
 
 // hth_scatter_reduction stores what a node's updates are combined by: HTH_OP_ADD, _MUL, _MAX, _MIN,
 // or HTH_OP_NONE where they replace. false: attribute `reduction` names none of these.
-static inline bool hth_scatter_reduction(const hth_node *n, hth_op *out)
+static inline bool hth_scatter_reduction(const hth_node *node, hth_op *out)
 {
     static const struct {
         const char *name;
@@ -19,7 +19,7 @@ static inline bool hth_scatter_reduction(const hth_node *n, hth_op *out)
                  {"mul", HTH_OP_MUL},
                  {"max", HTH_OP_MAX},
                  {"min", HTH_OP_MIN}};
-    const char *name = hth_node_str(n, "reduction", "none");
+    const char *name = hth_node_str(node, "reduction", "none");
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (strcmp(table[i].name, name) == 0) {
             *out = table[i].op;

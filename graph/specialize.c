@@ -44,48 +44,49 @@ static unsigned char flags_of(const walk *w, int value)
     return value < w->n_values ? w->flags[value] : SOFT;
 }
 
-static hth_err check_dim(const hth_graph *g, const hth_value *v, int axis, int64_t got,
+static hth_err check_dim(const hth_graph *graph, const hth_value *value, int axis, int64_t got,
                          int64_t *symbols)
 {
-    int64_t want = v->shape.dim[axis];
+    int64_t want = value->shape.dim[axis];
     if (got < 0 || (want >= 0 && want != got)) {
         return hth_fail(HTH_EINVAL, "input '%s': dimension %d is %lld, the model expects %lld",
-                        v->name, axis, (long long)got, (long long)want);
+                        value->name, axis, (long long)got, (long long)want);
     }
     if (want >= 0 || want == HTH_DIM_UNKNOWN) {
         return HTH_OK;
     }
     int s = HTH_DIM_TO_SYMBOL(want);
     if (symbols[s] >= 0 && symbols[s] != got) {
-        return hth_fail(HTH_EINVAL,
-                        "input '%s': dimension %d ('%s') is %lld, but %lld in an input before it",
-                        v->name, axis, g->symbols[s], (long long)got, (long long)symbols[s]);
+        return hth_fail(
+            HTH_EINVAL, "input '%s': dimension %d ('%s') is %lld, but %lld in an input before it",
+            value->name, axis, graph->symbols[s], (long long)got, (long long)symbols[s]);
     }
     symbols[s] = got;
     return HTH_OK;
 }
 
-static hth_err bind_input(hth_graph *g, hth_value *v, const hth_tensor *t, int64_t *symbols)
+static hth_err bind_input(hth_graph *graph, hth_value *value, const hth_tensor *tensor,
+                          int64_t *symbols)
 {
     size_t bytes;
     char want[128], got[128];
-    if (t->dtype != v->dtype) {
-        return hth_fail(HTH_EINVAL, "input '%s' is %s, the model expects %s", v->name,
-                        hth_dtype_name(t->dtype), hth_dtype_name(v->dtype));
+    if (tensor->dtype != value->dtype) {
+        return hth_fail(HTH_EINVAL, "input '%s' is %s, the model expects %s", value->name,
+                        hth_dtype_name(tensor->dtype), hth_dtype_name(value->dtype));
     }
-    if (v->shape.rank >= 0 && t->shape.rank != v->shape.rank) {
-        return hth_fail(HTH_EINVAL, "input '%s' has the shape %s, the model expects %s", v->name,
-                        hth_shape_str(&t->shape, got, sizeof got),
-                        hth_shape_str(&v->shape, want, sizeof want));
+    if (value->shape.rank >= 0 && tensor->shape.rank != value->shape.rank) {
+        return hth_fail(HTH_EINVAL, "input '%s' has the shape %s, the model expects %s",
+                        value->name, hth_shape_str(&tensor->shape, got, sizeof got),
+                        hth_shape_str(&value->shape, want, sizeof want));
     }
-    for (int i = 0; i < v->shape.rank; i++) {
-        HTH_TRY(check_dim(g, v, i, t->shape.dim[i], symbols));
+    for (int i = 0; i < value->shape.rank; i++) {
+        HTH_TRY(check_dim(graph, value, i, tensor->shape.dim[i], symbols));
     }
-    if (!hth_shape_known(&t->shape)) {
-        return hth_fail(HTH_EINVAL, "the shape of input '%s' is not known", v->name);
+    if (!hth_shape_known(&tensor->shape)) {
+        return hth_fail(HTH_EINVAL, "the shape of input '%s' is not known", value->name);
     }
-    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
-    v->shape = t->shape;
+    HTH_TRY(hth_tensor_bytes(tensor->dtype, &tensor->shape, HTH_LAYOUT_PLAIN, &bytes));
+    value->shape = tensor->shape;
     return HTH_OK;
 }
 
@@ -105,10 +106,10 @@ static hth_err bind_inputs(walk *w)
     return err;
 }
 
-static int input_number(const hth_graph *g, int value)
+static int input_number(const hth_graph *graph, int value)
 {
-    for (int i = 0; i < g->n_inputs; i++) {
-        if (g->inputs[i] == value) {
+    for (int i = 0; i < graph->n_inputs; i++) {
+        if (graph->inputs[i] == value) {
             return i;
         }
     }
@@ -161,26 +162,26 @@ static void wait_for(walk *w, int node, int value)
     w->n_waiting++;
 }
 
-static void read_content(hth_node *n, int value, int content)
+static void read_content(hth_node *node, int value, int content)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] == value) {
-            n->inputs[i] = content;
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] == value) {
+            node->inputs[i] = content;
         }
     }
 }
 
 // Readers of an input whose (few) contents are known read those. Returns the inputs' flags
 // together.
-static unsigned char look_at_inputs(walk *w, hth_node *n)
+static unsigned char look_at_inputs(walk *w, hth_node *node)
 {
     unsigned char flags = 0;
-    for (int i = 0; i < n->n_inputs; i++) {
-        int v = n->inputs[i], known = v >= 0 && v < w->n_values ? w->content[v] : 0;
+    for (int i = 0; i < node->n_inputs; i++) {
+        int v = node->inputs[i], known = v >= 0 && v < w->n_values ? w->content[v] : 0;
         if (known != 0 && hth_shape_elements(&w->g->values[v].shape) <= SOFT_ELEMENTS) {
-            n->inputs[i] = known;
+            node->inputs[i] = known;
         }
-        flags |= flags_of(w, n->inputs[i]);
+        flags |= flags_of(w, node->inputs[i]);
     }
     return flags;
 }
@@ -230,11 +231,11 @@ static hth_err visit(walk *w, int i)
     return HTH_OK;
 }
 
-static bool node_waits(const walk *w, const hth_node *n)
+static bool node_waits(const walk *w, const hth_node *node)
 {
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            return (w->flags[n->outputs[i]] & WAITING) != 0;
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0) {
+            return (w->flags[node->outputs[i]] & WAITING) != 0;
         }
     }
     return false;
@@ -273,24 +274,24 @@ static hth_err find_cut(walk *w)
 }
 
 // Keeps the outputs that are (or are not) waiting.
-static void keep_outputs(const walk *w, hth_graph *g, bool waiting)
+static void keep_outputs(const walk *w, hth_graph *graph, bool waiting)
 {
     int n = 0;
-    for (int i = 0; i < g->n_outputs; i++) {
-        int v = g->outputs[i];
+    for (int i = 0; i < graph->n_outputs; i++) {
+        int v = graph->outputs[i];
         bool keep = ((flags_of(w, v) & WAITING) != 0) == waiting;
-        g->values[v].is_output = keep;
+        graph->values[v].is_output = keep;
         if (keep) {
-            g->outputs[n++] = v;
+            graph->outputs[n++] = v;
         }
     }
-    g->n_outputs = n;
+    graph->n_outputs = n;
 }
 
-static void keep_nodes(const walk *w, hth_graph *g, bool waiting)
+static void keep_nodes(const walk *w, hth_graph *graph, bool waiting)
 {
-    for (int i = 0; i < g->n_nodes; i++) {
-        g->nodes[i].deleted |= node_waits(w, &g->nodes[i]) != waiting;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        graph->nodes[i].deleted |= node_waits(w, &graph->nodes[i]) != waiting;
     }
 }
 
@@ -394,29 +395,29 @@ hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eva
     return err;
 }
 
-void hth_stage_fini(hth_stage *s)
+void hth_stage_fini(hth_stage *stage)
 {
-    hth_graph_free(s->graph);
-    hth_graph_free(s->rest);
-    hth_free(s->final_index);
-    for (int i = 0; i < s->n_contents; i++) {
-        hth_const_rele(s->contents[i]);
+    hth_graph_free(stage->graph);
+    hth_graph_free(stage->rest);
+    hth_free(stage->final_index);
+    for (int i = 0; i < stage->n_contents; i++) {
+        hth_const_rele(stage->contents[i]);
     }
-    hth_free(s->contents);
-    memset(s, 0, sizeof *s);
+    hth_free(stage->contents);
+    memset(stage, 0, sizeof *stage);
 }
 
-static bool reads_constants_only(const hth_graph *g, const hth_node *n)
+static bool reads_constants_only(const hth_graph *graph, const hth_node *node)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0 && g->values[n->inputs[i]].constant == NULL) {
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0 && graph->values[node->inputs[i]].constant == NULL) {
             return false;
         }
     }
     return true;
 }
 
-static hth_err fold_constants(hth_graph *model, hth_fold *f)
+static hth_err fold_constants(hth_graph *model, hth_fold *fold)
 {
     for (int i = 0; i < model->n_nodes; i++) {
         int wait;
@@ -424,7 +425,7 @@ static hth_err fold_constants(hth_graph *model, hth_fold *f)
         HTH_TRY(hth_pace_step(VISIT_WORK));
         if (!model->nodes[i].deleted && reads_constants_only(model, &model->nodes[i])) {
             HTH_TRY(hth_infer_node(model, i, &wait));
-            HTH_TRY(hth_fold_node(model, i, f, INT64_MAX, &folded));
+            HTH_TRY(hth_fold_node(model, i, fold, INT64_MAX, &folded));
         }
     }
     return HTH_OK;

@@ -22,7 +22,7 @@
 // and out[0].bytes and writes nothing else; the second call comes with the same inputs, that shape,
 // and room for those bytes. Such a node is never part of a concrete graph: it is always computed
 // here, on the host, when its inputs are known.
-typedef hth_err (*hth_eval_fn)(void *ctx, const hth_graph *g, const hth_node *n,
+typedef hth_err (*hth_eval_fn)(void *ctx, const hth_graph *graph, const hth_node *node,
                                const hth_tensor *in, hth_tensor *out);
 
 typedef struct hth_stage {
@@ -47,7 +47,7 @@ typedef struct hth_stage {
 // more than the limits of folding; HTH_ECANCELED: the thread's work (base/pace.h) ended.
 hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eval_fn eval,
                        void *ctx, hth_stage *out);
-void hth_stage_fini(hth_stage *s);
+void hth_stage_fini(hth_stage *stage);
 
 // hth_fold_model folds, once, what in a model graph depends on constants alone, so that no
 // specialization does it again, within limits (fold.h). Before the graph is shared. HTH_EINVAL: a
@@ -58,6 +58,6 @@ hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx);
 // hth_infer_node computes dtype and shape of node `n`'s outputs from its inputs (constants'
 // contents included) and stores them in the graph. HTH_OK; HTH_EINVAL: the inputs contradict the
 // operator; HTH_EBUSY: needs the content of value *wait (not an error: the caller decides).
-hth_err hth_infer_node(hth_graph *g, int node, int *wait);
+hth_err hth_infer_node(hth_graph *graph, int node, int *wait);
 
 #endif

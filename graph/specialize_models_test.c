@@ -17,12 +17,12 @@
 
 // Shape arithmetic that should have been folded: Shape, Size, and everything that makes a few
 // integers.
-static int left_over(const hth_graph *g)
+static int left_over(const hth_graph *graph)
 {
     int n = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *node = &g->nodes[i];
-        const hth_value *v = &g->values[node->outputs[0]];
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *node = &graph->nodes[i];
+        const hth_value *v = &graph->values[node->outputs[0]];
         bool shape = node->op == HTH_OP_SHAPE || node->op == HTH_OP_SIZE;
         if (shape || (v->dtype == HTH_DT_I64 && hth_shape_elements(&v->shape) <= HTH_MAX_RANK)) {
             print_message("  left: %s (%s)\n", node->name, hth_op_name(node->op));
@@ -32,17 +32,17 @@ static int left_over(const hth_graph *g)
     return n;
 }
 
-static void check_simplify(hth_graph *g, const hth_shape *want)
+static void check_simplify(hth_graph *graph, const hth_shape *want)
 {
     char name[256];
-    snprintf(name, sizeof name, "%s", g->values[g->outputs[0]].name);
+    snprintf(name, sizeof name, "%s", graph->values[graph->outputs[0]].name);
     clock_t start = clock();
-    assert_int_equal(hth_pass_simplify(g), HTH_OK);
+    assert_int_equal(hth_pass_simplify(graph), HTH_OK);
     double ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
-    print_message(" -> %4d in %5.2f ms\n", g->n_nodes, ms);
-    assert_int_equal(hth_graph_check(g), HTH_OK);
-    assert_string_equal(g->values[g->outputs[0]].name, name);
-    assert_true(hth_shape_equal(&g->values[g->outputs[0]].shape, want));
+    print_message(" -> %4d in %5.2f ms\n", graph->n_nodes, ms);
+    assert_int_equal(hth_graph_check(graph), HTH_OK);
+    assert_string_equal(graph->values[graph->outputs[0]].name, name);
+    assert_true(hth_shape_equal(&graph->values[graph->outputs[0]].shape, want));
 }
 
 static void check_model(const char *path)

@@ -19,9 +19,9 @@ static hth_graph *new_graph(const char *symbol)
     return g;
 }
 
-static hth_tensor shaped(hth_dtype dt, hth_shape s)
+static hth_tensor shaped(hth_dtype dt, hth_shape shape)
 {
-    return (hth_tensor){.dtype = dt, .shape = s};
+    return (hth_tensor){.dtype = dt, .shape = shape};
 }
 
 // Reshape(x, Concat(Unsqueeze(Gather(Shape(x), 0)), [-1])), as exporters write x.view(x.size(0),
@@ -59,10 +59,11 @@ static void test_shape_arithmetic_disappears(void **state)
     hth_graph_free(g);
 }
 
-static void expect_refusal(const hth_graph *g, const hth_tensor *in, hth_err want, const char *text)
+static void expect_refusal(const hth_graph *graph, const hth_tensor *in, hth_err want,
+                           const char *text)
 {
     hth_stage s;
-    assert_int_equal(hth_specialize(g, in, small_eval, NULL, &s), want);
+    assert_int_equal(hth_specialize(graph, in, small_eval, NULL, &s), want);
     assert_string_equal(hth_err_detail(), text);
     assert_null(s.graph);
 }

@@ -41,9 +41,9 @@ const char *hth_dtype_name(hth_dtype dt)
 
 static const char *const precision_names[HTH_N_PRECISIONS] = {"fp32", "tf32", "bf16"};
 
-const char *hth_precision_name(hth_precision p)
+const char *hth_precision_name(hth_precision precision)
 {
-    return precision_names[p];
+    return precision_names[precision];
 }
 
 hth_err hth_precision_find(const char *name, hth_precision *out)
@@ -63,14 +63,14 @@ bool hth_dtype_is_float(hth_dtype dt)
     return dt == HTH_DT_F32 || dt == HTH_DT_F64 || dt == HTH_DT_F16 || dt == HTH_DT_BF16;
 }
 
-bool hth_shape_known(const hth_shape *s)
+bool hth_shape_known(const hth_shape *shape)
 {
-    for (int i = 0; i < s->rank; i++) {
-        if (s->dim[i] < 0) {
+    for (int i = 0; i < shape->rank; i++) {
+        if (shape->dim[i] < 0) {
             return false;
         }
     }
-    return s->rank >= 0;
+    return shape->rank >= 0;
 }
 
 bool hth_shape_equal(const hth_shape *a, const hth_shape *b)
@@ -79,33 +79,35 @@ bool hth_shape_equal(const hth_shape *a, const hth_shape *b)
            (a->rank <= 0 || memcmp(a->dim, b->dim, (size_t)a->rank * sizeof a->dim[0]) == 0);
 }
 
-int64_t hth_shape_elements(const hth_shape *s)
+int64_t hth_shape_elements(const hth_shape *shape)
 {
     int64_t n = 1;
     bool zero = false;
-    for (int i = 0; i < s->rank; i++) {
+    for (int i = 0; i < shape->rank; i++) {
         // A zero anywhere makes the product zero, but the others must not overflow on the way:
         // sizes with one dimension left out are computed from them.
-        zero |= s->dim[i] == 0;
-        if (s->dim[i] < 0 || (s->dim[i] > 0 && __builtin_mul_overflow(n, s->dim[i], &n))) {
+        zero |= shape->dim[i] == 0;
+        if (shape->dim[i] < 0 ||
+            (shape->dim[i] > 0 && __builtin_mul_overflow(n, shape->dim[i], &n))) {
             return -1;
         }
     }
     n = zero ? 0 : n;
-    return s->rank < 0 ? -1 : n;
+    return shape->rank < 0 ? -1 : n;
 }
 
-const char *hth_shape_str(const hth_shape *s, char *out, size_t cap)
+const char *hth_shape_str(const hth_shape *shape, char *out, size_t cap)
 {
-    if (s->rank < 0) {
+    if (shape->rank < 0) {
         snprintf(out, cap, "[?]");
         return out;
     }
     size_t n = (size_t)snprintf(out, cap, "[");
-    for (int i = 0; i < s->rank && n < cap; i++) {
+    for (int i = 0; i < shape->rank && n < cap; i++) {
         const char *comma = i > 0 ? "," : "";
-        int w = s->dim[i] < 0 ? snprintf(out + n, cap - n, "%s?", comma)
-                              : snprintf(out + n, cap - n, "%s%lld", comma, (long long)s->dim[i]);
+        int w = shape->dim[i] < 0
+                    ? snprintf(out + n, cap - n, "%s?", comma)
+                    : snprintf(out + n, cap - n, "%s%lld", comma, (long long)shape->dim[i]);
         n += (size_t)w;
     }
     if (n < cap) {
@@ -131,17 +133,17 @@ hth_err hth_shape_broadcast(const hth_shape *a, const hth_shape *b, hth_shape *o
     return HTH_OK;
 }
 
-const char *hth_layout_name(hth_layout l)
+const char *hth_layout_name(hth_layout layout)
 {
     static const char *const name[] = {"plain", "nChw8c", "nChw16c", "nhwc"};
-    return (unsigned)l < sizeof name / sizeof name[0] ? name[l] : "?";
+    return (unsigned)layout < sizeof name / sizeof name[0] ? name[layout] : "?";
 }
 
-hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t *out)
+hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *shape, hth_layout layout, size_t *out)
 {
-    hth_shape p = *s;
-    int64_t block = l == HTH_LAYOUT_C16 ? 16 : 1;
-    block = l == HTH_LAYOUT_C8 ? 8 : block;
+    hth_shape p = *shape;
+    int64_t block = layout == HTH_LAYOUT_C16 ? 16 : 1;
+    block = layout == HTH_LAYOUT_C8 ? 8 : block;
     if (p.rank >= 2 && p.dim[1] > 0 && p.dim[1] < INT64_MAX - block) {
         p.dim[1] = (p.dim[1] + block - 1) / block * block;
     }
@@ -151,7 +153,7 @@ hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t 
         bytes > SIZE_MAX / 2) {
         char t[128];
         return hth_fail(HTH_ETOOBIG, "a tensor of shape %s is too large for any memory",
-                        hth_shape_str(s, t, sizeof t));
+                        hth_shape_str(shape, t, sizeof t));
     }
     *out = (size_t)bytes;
     return HTH_OK;

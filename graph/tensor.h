@@ -45,7 +45,7 @@ typedef enum hth_precision {
 } hth_precision;
 #define HTH_N_PRECISIONS 3
 
-const char *hth_precision_name(hth_precision p); // "fp32", "tf32", "bf16"
+const char *hth_precision_name(hth_precision precision); // "fp32", "tf32", "bf16"
 // hth_precision_find: HTH_EINVAL names those that there are.
 hth_err hth_precision_find(const char *name, hth_precision *out);
 
@@ -64,13 +64,13 @@ typedef struct hth_shape {
 
 #define HTH_SHAPE_UNKNOWN ((hth_shape){.rank = -1})
 
-bool hth_shape_known(const hth_shape *s); // rank and all dimensions
+bool hth_shape_known(const hth_shape *shape); // rank and all dimensions
 bool hth_shape_equal(const hth_shape *a, const hth_shape *b);
 // hth_shape_elements returns the product of the dimensions (1 for a scalar) of a known shape, or -1
 // on overflow.
-int64_t hth_shape_elements(const hth_shape *s);
+int64_t hth_shape_elements(const hth_shape *shape);
 // hth_shape_str writes "[2,3,224,224]" (symbols and unknowns as "?") to `out` and returns it.
-const char *hth_shape_str(const hth_shape *s, char *out, size_t cap);
+const char *hth_shape_str(const hth_shape *shape, char *out, size_t cap);
 // hth_shape_broadcast stores numpy's broadcast of a and b; HTH_EINVAL when they do not agree.
 hth_err hth_shape_broadcast(const hth_shape *a, const hth_shape *b, hth_shape *out);
 
@@ -83,10 +83,10 @@ typedef enum hth_layout {
     HTH_LAYOUT_NHWC, // [N, spatial.., C]
 } hth_layout;
 
-const char *hth_layout_name(hth_layout l); // "plain", "nChw8c", "nChw16c", "nhwc"
+const char *hth_layout_name(hth_layout layout); // "plain", "nChw8c", "nChw16c", "nhwc"
 // hth_tensor_bytes stores the bytes of a tensor of a known shape in `layout`, padding included;
 // HTH_ETOOBIG on overflow.
-hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t *out);
+hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *shape, hth_layout layout, size_t *out);
 
 // A view: whoever made it owns `data`.
 typedef struct hth_tensor {

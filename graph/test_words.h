@@ -21,10 +21,10 @@
 
 #include <cmocka.h>
 
-static int words_find(const hth_graph *g, const char *name)
+static int words_find(const hth_graph *graph, const char *name)
 {
-    for (int v = 0; v < g->n_values; v++) {
-        if (strcmp(g->values[v].name, name) == 0) {
+    for (int v = 0; v < graph->n_values; v++) {
+        if (strcmp(graph->values[v].name, name) == 0) {
             return v;
         }
     }
@@ -44,7 +44,7 @@ static int words_list(const char *p, int64_t *out, int cap)
     return n;
 }
 
-static int words_constant(hth_graph *g, const char *p)
+static int words_constant(hth_graph *graph, const char *p)
 {
     int64_t n[16];
     float f[512];
@@ -72,26 +72,26 @@ static int words_constant(hth_graph *g, const char *p)
         err = hth_const_new(HTH_DT_I64, p[0] == 's' ? &(hth_shape){.rank = 0} : &vector, n, &c);
     }
     assert_int_equal(err, HTH_OK);
-    assert_int_equal(hth_graph_add_const(g, NULL, c, &v), HTH_OK);
+    assert_int_equal(hth_graph_add_const(graph, NULL, c, &v), HTH_OK);
     return v;
 }
 
-static int64_t words_symbol(hth_graph *g, const char *name)
+static int64_t words_symbol(hth_graph *graph, const char *name)
 {
-    for (int s = 0; s < g->n_symbols; s++) {
-        if (strcmp(g->symbols[s], name) == 0) {
+    for (int s = 0; s < graph->n_symbols; s++) {
+        if (strcmp(graph->symbols[s], name) == 0) {
             return HTH_DIM_SYMBOL(s);
         }
     }
-    char **grown = hth_realloc(g->symbols, (size_t)g->n_symbols + 1, sizeof *grown);
+    char **grown = hth_realloc(graph->symbols, (size_t)graph->n_symbols + 1, sizeof *grown);
     assert_non_null(grown);
-    g->symbols = grown;
-    grown[g->n_symbols] = hth_strdup(name);
-    return HTH_DIM_SYMBOL(g->n_symbols++);
+    graph->symbols = grown;
+    grown[graph->n_symbols] = hth_strdup(name);
+    return HTH_DIM_SYMBOL(graph->n_symbols++);
 }
 
 // "x:N,3 i64"
-static void words_input(hth_graph *g, char *text)
+static void words_input(hth_graph *graph, char *text)
 {
     char *save, *dims, *name = strtok_r(text, ": ", &save), *dim;
     hth_shape s = {.rank = 0};
@@ -109,11 +109,11 @@ static void words_input(hth_graph *g, char *text)
             s.dim[s.rank++] = HTH_DIM_UNKNOWN;
         } else {
             bool symbol = dim[0] >= 'A' && dim[0] <= 'Z';
-            s.dim[s.rank++] = symbol ? words_symbol(g, dim) : strtoll(dim, NULL, 10);
+            s.dim[s.rank++] = symbol ? words_symbol(graph, dim) : strtoll(dim, NULL, 10);
         }
     }
-    assert_int_equal(hth_graph_add_value(g, name, dt, &s, &v), HTH_OK);
-    assert_int_equal(hth_graph_add_input(g, v), HTH_OK);
+    assert_int_equal(hth_graph_add_value(graph, name, dt, &s, &v), HTH_OK);
+    assert_int_equal(hth_graph_add_input(graph, v), HTH_OK);
 }
 
 static bool words_is_list(const char *name)
@@ -128,7 +128,7 @@ static bool words_is_list(const char *name)
     return false;
 }
 
-static void words_attribute(hth_node *n, char *text)
+static void words_attribute(hth_node *node, char *text)
 {
     int64_t list[16];
     char *value = strchr(text, '=');
@@ -136,19 +136,19 @@ static void words_attribute(hth_node *n, char *text)
     *value++ = 0;
     if (value[0] == '\'') {
         value[strlen(value) - 1] = 0;
-        assert_int_equal(hth_node_set_str(n, text, value + 1), HTH_OK);
+        assert_int_equal(hth_node_set_str(node, text, value + 1), HTH_OK);
     } else if (words_is_list(text)) {
         int count = words_list(value, list, 16);
-        assert_int_equal(hth_node_set_ints(n, text, list, count), HTH_OK);
+        assert_int_equal(hth_node_set_ints(node, text, list, count), HTH_OK);
     } else if (strchr(value, '.') != NULL) {
-        assert_int_equal(hth_node_set_float(n, text, strtof(value, NULL)), HTH_OK);
+        assert_int_equal(hth_node_set_float(node, text, strtof(value, NULL)), HTH_OK);
     } else {
-        assert_int_equal(hth_node_set_int(n, text, strtoll(value, NULL, 10)), HTH_OK);
+        assert_int_equal(hth_node_set_int(node, text, strtoll(value, NULL, 10)), HTH_OK);
     }
 }
 
 // "a b=Op(c #1) axis=0"
-static void words_node(hth_graph *g, char *text)
+static void words_node(hth_graph *graph, char *text)
 {
     int in[16], out[16], n_in = 0, n_out = 0, node;
     char *equals = strchr(text, '='), *open = strchr(text, '('), *close, *save, *word;
@@ -164,9 +164,9 @@ static void words_node(hth_graph *g, char *text)
     }
     for (word = strtok_r(open + 1, " ", &save); word != NULL; word = strtok_r(NULL, " ", &save)) {
         if (word[0] == '#') {
-            in[n_in++] = words_constant(g, word + 1);
+            in[n_in++] = words_constant(graph, word + 1);
         } else {
-            in[n_in++] = word[0] == '_' ? -1 : words_find(g, word);
+            in[n_in++] = word[0] == '_' ? -1 : words_find(graph, word);
         }
     }
     char first[32] = "";
@@ -177,11 +177,12 @@ static void words_node(hth_graph *g, char *text)
             continue;
         }
         assert_int_equal(
-            hth_graph_add_value(g, word, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &out[n_out++]), HTH_OK);
+            hth_graph_add_value(graph, word, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &out[n_out++]),
+            HTH_OK);
     }
-    assert_int_equal(hth_graph_add_node(g, op, first, in, n_in, out, n_out, &node), HTH_OK);
+    assert_int_equal(hth_graph_add_node(graph, op, first, in, n_in, out, n_out, &node), HTH_OK);
     for (word = strtok_r(close + 1, " ", &save); word != NULL; word = strtok_r(NULL, " ", &save)) {
-        words_attribute(&g->nodes[node], word);
+        words_attribute(&graph->nodes[node], word);
     }
 }
 

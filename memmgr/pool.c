@@ -65,125 +65,127 @@ static void pool_class(size_t size, int *level, int *sub)
     *sub = (int)(units >> (log - 5)) - POOL_SUB;
 }
 
-static void pool_list_add(hth_pool *p, pool_block *b)
+static void pool_list_add(hth_pool *pool, pool_block *block)
 {
     int l, s;
-    pool_class(b->size, &l, &s);
-    b->prev = NULL;
-    b->next = p->list[l][s];
-    if (b->next != NULL) {
-        b->next->prev = b;
+    pool_class(block->size, &l, &s);
+    block->prev = NULL;
+    block->next = pool->list[l][s];
+    if (block->next != NULL) {
+        block->next->prev = block;
     }
-    p->list[l][s] = b;
-    p->sub_map[l] |= 1u << s;
-    p->level_map |= 1ull << l;
+    pool->list[l][s] = block;
+    pool->sub_map[l] |= 1u << s;
+    pool->level_map |= 1ull << l;
 }
 
-static void pool_list_remove(hth_pool *p, pool_block *b)
+static void pool_list_remove(hth_pool *pool, pool_block *block)
 {
     int l, s;
-    pool_class(b->size, &l, &s);
-    if (b->next != NULL) {
-        b->next->prev = b->prev;
+    pool_class(block->size, &l, &s);
+    if (block->next != NULL) {
+        block->next->prev = block->prev;
     }
-    if (b->prev != NULL) {
-        b->prev->next = b->next;
+    if (block->prev != NULL) {
+        block->prev->next = block->next;
         return;
     }
-    p->list[l][s] = b->next;
-    if (b->next == NULL) {
-        p->sub_map[l] &= ~(1u << s);
-        p->level_map &= p->sub_map[l] ? ~0ull : ~(1ull << l);
+    pool->list[l][s] = block->next;
+    if (block->next == NULL) {
+        pool->sub_map[l] &= ~(1u << s);
+        pool->level_map &= pool->sub_map[l] ? ~0ull : ~(1ull << l);
     }
 }
 
 // The smallest fitting block among the first POOL_SCAN of a class.
-static pool_block *pool_scan(pool_block *b, size_t size)
+static pool_block *pool_scan(pool_block *block, size_t size)
 {
     pool_block *best = NULL;
-    for (int i = 0; b != NULL && (i < POOL_SCAN || best == NULL); i++, b = b->next) {
-        if (b->size >= size && (best == NULL || b->size < best->size)) {
-            best = b;
+    for (int i = 0; block != NULL && (i < POOL_SCAN || best == NULL); i++, block = block->next) {
+        if (block->size >= size && (best == NULL || block->size < best->size)) {
+            best = block;
         }
     }
     return best;
 }
 
-static pool_block *pool_find(const hth_pool *p, size_t size)
+static pool_block *pool_find(const hth_pool *pool, size_t size)
 {
     int l, s;
     pool_class(size, &l, &s);
-    pool_block *b = pool_scan(p->list[l][s], size);
+    pool_block *b = pool_scan(pool->list[l][s], size);
     if (b != NULL) {
         return b;
     }
-    uint32_t subs = s + 1 < POOL_SUB ? p->sub_map[l] & (~0u << (s + 1)) : 0;
+    uint32_t subs = s + 1 < POOL_SUB ? pool->sub_map[l] & (~0u << (s + 1)) : 0;
     if (subs == 0) {
-        uint64_t levels = p->level_map & (~0ull << (l + 1));
+        uint64_t levels = pool->level_map & (~0ull << (l + 1));
         if (levels == 0) {
             return NULL;
         }
         l = __builtin_ctzll(levels);
-        subs = p->sub_map[l];
+        subs = pool->sub_map[l];
     }
-    return pool_scan(p->list[l][__builtin_ctz(subs)], size);
+    return pool_scan(pool->list[l][__builtin_ctz(subs)], size);
 }
 
 // Blocks.
 
-// Makes `b` end at `size`, `rest` the free block above it.
-static void pool_cut(pool_block *b, size_t size, pool_block *rest)
+// Makes `block` end at `size`, `rest` the free block above it.
+static void pool_cut(pool_block *block, size_t size, pool_block *rest)
 {
-    *rest = (pool_block){
-        .offset = b->offset + size, .size = b->size - size, .below = b, .above = b->above};
-    if (b->above != NULL) {
-        b->above->below = rest;
+    *rest = (pool_block){.offset = block->offset + size,
+                         .size = block->size - size,
+                         .below = block,
+                         .above = block->above};
+    if (block->above != NULL) {
+        block->above->below = rest;
     }
-    b->above = rest;
-    b->size = size;
+    block->above = rest;
+    block->size = size;
 }
 
-// Joins free block `b` with the free block above it.
-static void pool_join(pool_block *b)
+// Joins free block `block` with the free block above it.
+static void pool_join(pool_block *block)
 {
-    pool_block *gone = b->above;
-    b->size += gone->size;
-    b->above = gone->above;
-    if (b->above != NULL) {
-        b->above->below = b;
+    pool_block *gone = block->above;
+    block->size += gone->size;
+    block->above = gone->above;
+    if (block->above != NULL) {
+        block->above->below = block;
     }
     hth_free(gone);
 }
 
-// Returns `b`, out of every list, to the free lists, joined with its neighbours.
-static void pool_give_back(hth_pool *p, pool_block *b)
+// Returns `block`, out of every list, to the free lists, joined with its neighbours.
+static void pool_give_back(hth_pool *pool, pool_block *block)
 {
-    b->asked = 0;
-    if (b->above != NULL && b->above->asked == 0) {
-        pool_list_remove(p, b->above);
-        pool_join(b);
+    block->asked = 0;
+    if (block->above != NULL && block->above->asked == 0) {
+        pool_list_remove(pool, block->above);
+        pool_join(block);
     }
-    if (b->below != NULL && b->below->asked == 0) {
-        b = b->below;
-        pool_list_remove(p, b);
-        pool_join(b);
+    if (block->below != NULL && block->below->asked == 0) {
+        block = block->below;
+        pool_list_remove(pool, block);
+        pool_join(block);
     }
-    pool_list_add(p, b);
+    pool_list_add(pool, block);
 }
 
-static void pool_poison(const hth_pool *p, const pool_block *b, int byte)
+static void pool_poison(const hth_pool *pool, const pool_block *block, int byte)
 {
 #ifdef HTH_DEBUG
-    if (p->device->props.host_visible) {
-        memset(p->base + b->offset, byte, b->size);
+    if (pool->device->props.host_visible) {
+        memset(pool->base + block->offset, byte, block->size);
     }
 #endif
 }
 
-static void pool_enter(const hth_pool *p)
+static void pool_enter(const hth_pool *pool)
 {
 #ifdef HTH_DEBUG
-    hth_pool_check(p);
+    hth_pool_check(pool);
 #endif
 }
 
@@ -217,107 +219,107 @@ fail:
     return err;
 }
 
-void hth_pool_close(hth_pool *p)
+void hth_pool_close(hth_pool *pool)
 {
-    if (p == NULL) {
+    if (pool == NULL) {
         return;
     }
-    HASH_CLEAR(hh, p->used);
-    for (pool_block *b = p->first, *above; b != NULL; b = above) {
+    HASH_CLEAR(hh, pool->used);
+    for (pool_block *b = pool->first, *above; b != NULL; b = above) {
         above = b->above;
         hth_free(b);
     }
-    hth_device_release(p->device, p->base, p->reserved);
-    hth_free(p);
+    hth_device_release(pool->device, pool->base, pool->reserved);
+    hth_free(pool);
 }
 
-// Takes `size` bytes of free block `b` for `use`; `spare` becomes the rest, and is freed when there
-// is none.
-static pool_block *pool_take(hth_pool *p, pool_block *b, size_t size, hth_pool_use use,
+// Takes `size` bytes of free block `block` for `use`; `spare` becomes the rest, and is freed when
+// there is none.
+static pool_block *pool_take(hth_pool *pool, pool_block *block, size_t size, hth_pool_use use,
                              pool_block *spare)
 {
-    pool_list_remove(p, b);
-    if (b->size == size) {
+    pool_list_remove(pool, block);
+    if (block->size == size) {
         hth_free(spare);
-        return b;
+        return block;
     }
     bool low = use == HTH_POOL_WEIGHT;
-    pool_cut(b, low ? size : b->size - size, spare);
-    pool_list_add(p, low ? spare : b);
-    return low ? b : spare;
+    pool_cut(block, low ? size : block->size - size, spare);
+    pool_list_add(pool, low ? spare : block);
+    return low ? block : spare;
 }
 
-hth_err hth_pool_alloc(hth_pool *p, size_t bytes, hth_pool_use use, void **out)
+hth_err hth_pool_alloc(hth_pool *pool, size_t bytes, hth_pool_use use, void **out)
 {
-    pool_enter(p);
+    pool_enter(pool);
     *out = NULL;
     if (bytes == 0 || (unsigned)use >= HTH_POOL_N_USES) {
         return hth_fail(HTH_EINVAL, "a pool cannot allocate %zu bytes for use %d", bytes, (int)use);
     }
-    if (bytes > p->size) {
+    if (bytes > pool->size) {
         return hth_fail(HTH_ETOOBIG, "%zu bytes requested, the device's pool has %zu in all", bytes,
-                        p->size);
+                        pool->size);
     }
     size_t size = (bytes + POOL_UNIT - 1) / POOL_UNIT * POOL_UNIT;
-    pool_block *b = pool_find(p, size);
+    pool_block *b = pool_find(pool, size);
     if (b == NULL) {
         return hth_fail(HTH_ENODEVMEM, "%zu bytes requested, %llu are free, but not contiguous",
-                        bytes, (unsigned long long)p->free);
+                        bytes, (unsigned long long)pool->free);
     }
     pool_block *spare = hth_alloc(sizeof *spare);
     if (spare == NULL) {
         return hth_fail(HTH_ENOMEM, "no host memory for a pool's records");
     }
-    b = pool_take(p, b, size, use, spare);
+    b = pool_take(pool, b, size, use, spare);
     b->asked = bytes;
     b->use = use;
-    HASH_ADD(hh, p->used, offset, sizeof b->offset, b);
+    HASH_ADD(hh, pool->used, offset, sizeof b->offset, b);
     if (b->size == 0) { // the hash table could not grow, and marked the block so
         b->size = size;
-        pool_give_back(p, b);
+        pool_give_back(pool, b);
         return hth_fail(HTH_ENOMEM, "no host memory for a pool's records");
     }
-    p->free -= size;
-    p->used_bytes[use] += bytes;
-    p->padding += size - bytes;
-    pool_poison(p, b, 0xA5);
-    *out = p->base + b->offset;
+    pool->free -= size;
+    pool->used_bytes[use] += bytes;
+    pool->padding += size - bytes;
+    pool_poison(pool, b, 0xA5);
+    *out = pool->base + b->offset;
     return HTH_OK;
 }
 
-void hth_pool_free(hth_pool *p, void *ptr)
+void hth_pool_free(hth_pool *pool, void *ptr)
 {
-    pool_enter(p);
+    pool_enter(pool);
     if (ptr == NULL) {
         return;
     }
-    size_t offset = (size_t)((char *)ptr - p->base);
+    size_t offset = (size_t)((char *)ptr - pool->base);
     pool_block *b;
-    HASH_FIND(hh, p->used, &offset, sizeof offset, b);
+    HASH_FIND(hh, pool->used, &offset, sizeof offset, b);
     if (b == NULL) {
         abort(); // freed twice, or never allocated here: the pool's bytes are no longer trustworthy
     }
-    HASH_DELETE(hh, p->used, b);
-    p->free += b->size;
-    p->used_bytes[b->use] -= b->asked;
-    p->padding -= b->size - b->asked;
-    pool_poison(p, b, 0x5A);
-    pool_give_back(p, b);
+    HASH_DELETE(hh, pool->used, b);
+    pool->free += b->size;
+    pool->used_bytes[b->use] -= b->asked;
+    pool->padding -= b->size - b->asked;
+    pool_poison(pool, b, 0x5A);
+    pool_give_back(pool, b);
 }
 
-bool hth_pool_holds(const hth_pool *p, const void *ptr)
+bool hth_pool_holds(const hth_pool *pool, const void *ptr)
 {
-    return (const char *)ptr >= p->base && (const char *)ptr < p->base + p->size;
+    return (const char *)ptr >= pool->base && (const char *)ptr < pool->base + pool->size;
 }
 
-void hth_pool_ledger_get(const hth_pool *p, hth_pool_ledger *out)
+void hth_pool_ledger_get(const hth_pool *pool, hth_pool_ledger *out)
 {
     *out = (hth_pool_ledger){
-        .reserved_bytes = p->reserved, .padding_bytes = p->padding, .free_bytes = p->free};
-    memcpy(out->used_bytes, p->used_bytes, sizeof p->used_bytes);
-    if (p->level_map != 0) {
-        int l = 63 - __builtin_clzll(p->level_map), s = 31 - __builtin_clz(p->sub_map[l]);
-        for (const pool_block *b = p->list[l][s]; b != NULL; b = b->next) {
+        .reserved_bytes = pool->reserved, .padding_bytes = pool->padding, .free_bytes = pool->free};
+    memcpy(out->used_bytes, pool->used_bytes, sizeof pool->used_bytes);
+    if (pool->level_map != 0) {
+        int l = 63 - __builtin_clzll(pool->level_map), s = 31 - __builtin_clz(pool->sub_map[l]);
+        for (const pool_block *b = pool->list[l][s]; b != NULL; b = b->next) {
             out->largest_free_bytes =
                 b->size > out->largest_free_bytes ? b->size : out->largest_free_bytes;
         }
@@ -331,14 +333,14 @@ static void pool_require(bool holds)
     }
 }
 
-static size_t pool_count_listed(const hth_pool *p)
+static size_t pool_count_listed(const hth_pool *pool)
 {
     size_t n = 0;
     for (int l = 0; l < POOL_LEVELS; l++) {
-        pool_require(((p->level_map >> l & 1) != 0) == (p->sub_map[l] != 0));
+        pool_require(((pool->level_map >> l & 1) != 0) == (pool->sub_map[l] != 0));
         for (int s = 0; s < POOL_SUB; s++) {
-            pool_require(((p->sub_map[l] >> s & 1) != 0) == (p->list[l][s] != NULL));
-            for (const pool_block *b = p->list[l][s]; b != NULL; b = b->next) {
+            pool_require(((pool->sub_map[l] >> s & 1) != 0) == (pool->list[l][s] != NULL));
+            for (const pool_block *b = pool->list[l][s]; b != NULL; b = b->next) {
                 int bl, bs;
                 pool_class(b->size, &bl, &bs);
                 pool_require(bl == l && bs == s && b->asked == 0 &&
@@ -350,11 +352,11 @@ static size_t pool_count_listed(const hth_pool *p)
     return n;
 }
 
-void hth_pool_check(const hth_pool *p)
+void hth_pool_check(const hth_pool *pool)
 {
     uint64_t used[HTH_POOL_N_USES] = {0}, padding = 0, free = 0;
     size_t at = 0, n_free = 0, n_used = 0;
-    for (const pool_block *b = p->first, *below = NULL; b != NULL; below = b, b = b->above) {
+    for (const pool_block *b = pool->first, *below = NULL; b != NULL; below = b, b = b->above) {
         pool_require(b->offset == at && b->below == below && b->size > 0 &&
                      b->size % POOL_UNIT == 0);
         pool_require(b->asked <= b->size && (b->asked > 0 || below == NULL || below->asked > 0));
@@ -368,7 +370,7 @@ void hth_pool_check(const hth_pool *p)
             n_used++;
         }
     }
-    pool_require(at == p->size && free == p->free && padding == p->padding);
-    pool_require(memcmp(used, p->used_bytes, sizeof used) == 0);
-    pool_require(pool_count_listed(p) == n_free && HASH_COUNT(p->used) == n_used);
+    pool_require(at == pool->size && free == pool->free && padding == pool->padding);
+    pool_require(memcmp(used, pool->used_bytes, sizeof used) == 0);
+    pool_require(pool_count_listed(pool) == n_free && HASH_COUNT(pool->used) == n_used);
 }

@@ -26,16 +26,16 @@ typedef struct hth_pool_ledger {
 // *out until hth_pool_close; on error *out is NULL and nothing is held. HTH_ENODEVMEM: does not fit
 // now, evict and retry. HTH_ETOOBIG: larger than the device, never retry.
 hth_err hth_pool_open(hth_device *dev, size_t bytes, hth_pool **out);
-void hth_pool_close(hth_pool *p); // NULL is allowed
+void hth_pool_close(hth_pool *pool); // NULL is allowed
 
 // hth_pool_alloc gives `bytes` (> 0), HTH_DEVICE_ALIGN-aligned. HTH_ENODEVMEM: evict and retry;
 // HTH_ETOOBIG: never.
-hth_err hth_pool_alloc(hth_pool *p, size_t bytes, hth_pool_use use, void **out);
-void hth_pool_free(hth_pool *p, void *ptr); // NULL is allowed
+hth_err hth_pool_alloc(hth_pool *pool, size_t bytes, hth_pool_use use, void **out);
+void hth_pool_free(hth_pool *pool, void *ptr); // NULL is allowed
 // hth_pool_holds says whether `ptr` lies in the pool's reservation.
-bool hth_pool_holds(const hth_pool *p, const void *ptr);
-void hth_pool_ledger_get(const hth_pool *p, hth_pool_ledger *out);
+bool hth_pool_holds(const hth_pool *pool, const void *ptr);
+void hth_pool_ledger_get(const hth_pool *pool, hth_pool_ledger *out);
 // aborts on a broken invariant; called on entry in debug builds
-void hth_pool_check(const hth_pool *p);
+void hth_pool_check(const hth_pool *pool);
 
 #endif

@@ -112,11 +112,11 @@ static void test_random_operations(void **state)
     hth_device_close(d);
 }
 
-static hth_err scenario(hth_device *d)
+static hth_err scenario(hth_device *device)
 {
     hth_pool *p;
     void *a, *b = NULL;
-    HTH_TRY(hth_pool_open(d, POOL_BYTES, &p));
+    HTH_TRY(hth_pool_open(device, POOL_BYTES, &p));
     hth_err err = hth_pool_alloc(p, 1000, HTH_POOL_WEIGHT, &a);
     err = err ? err : hth_pool_alloc(p, 5000, HTH_POOL_ARENA, &b);
     hth_pool_check(p);

@@ -66,13 +66,13 @@ struct hth_residency {
     hth_residency_stats stats;
 };
 
-static void resident_check(const hth_residency *r)
+static void resident_check(const hth_residency *residency)
 {
 #ifdef HTH_DEBUG
     uint64_t bytes = 0, held = 0;
     size_t n_idle = 0, n_listed = 0;
     const hth_resident *e;
-    for (e = r->table; e != NULL; e = e->hh.next) {
+    for (e = residency->table; e != NULL; e = e->hh.next) {
         if (e->data == NULL || e->state == RESIDENT_ABSENT ||
             (e->holders > 0) != (e->state == RESIDENT_HELD)) {
             abort();
@@ -81,8 +81,9 @@ static void resident_check(const hth_residency *r)
         held += e->state == RESIDENT_HELD ? e->bytes : 0;
         n_idle += e->state == RESIDENT_IDLE;
     }
-    DL_COUNT(r->idle, e, n_listed);
-    if (n_idle != n_listed || bytes != r->stats.resident_bytes || held != r->stats.held_bytes) {
+    DL_COUNT(residency->idle, e, n_listed);
+    if (n_idle != n_listed || bytes != residency->stats.resident_bytes ||
+        held != residency->stats.held_bytes) {
         abort();
     }
 #endif
@@ -98,55 +99,56 @@ hth_err hth_residency_open(hth_pool *pool, hth_residency **out)
     return HTH_OK;
 }
 
-void hth_residency_close(hth_residency *r)
+void hth_residency_close(hth_residency *residency)
 {
-    if (r == NULL) {
+    if (residency == NULL) {
         return;
     }
-    hth_residency_evict(r, UINT64_MAX);
-    if (r->table != NULL) {
+    hth_residency_evict(residency, UINT64_MAX);
+    if (residency->table != NULL) {
         abort(); // somebody still uses a weight that would be freed
     }
-    hth_free(r);
+    hth_free(residency);
 }
 
-static void residency_drop(hth_residency *r, hth_resident *e)
+static void residency_drop(hth_residency *residency, hth_resident *resident)
 {
-    assert(e->holders == 0);
-    HASH_DEL(r->table, e);
-    hth_pool_free(r->pool, e->data);
-    hth_free(e);
+    assert(resident->holders == 0);
+    HASH_DEL(residency->table, resident);
+    hth_pool_free(residency->pool, resident->data);
+    hth_free(resident);
 }
 
-static uint64_t residency_evict_idle(hth_residency *r, hth_resident *e)
+static uint64_t residency_evict_idle(hth_residency *residency, hth_resident *resident)
 {
-    uint64_t bytes = e->bytes;
-    assert(e->state == RESIDENT_IDLE);
-    DL_DELETE(r->idle, e);
-    r->stats.entries--;
-    r->stats.resident_bytes -= bytes;
-    r->stats.evictions++;
-    r->stats.evicted_bytes += bytes;
-    residency_drop(r, e);
+    uint64_t bytes = resident->bytes;
+    assert(resident->state == RESIDENT_IDLE);
+    DL_DELETE(residency->idle, resident);
+    residency->stats.entries--;
+    residency->stats.resident_bytes -= bytes;
+    residency->stats.evictions++;
+    residency->stats.evicted_bytes += bytes;
+    residency_drop(residency, resident);
     return bytes;
 }
 
-uint64_t hth_residency_evict(hth_residency *r, uint64_t bytes)
+uint64_t hth_residency_evict(hth_residency *residency, uint64_t bytes)
 {
     uint64_t freed = 0;
-    resident_check(r);
-    while (freed < bytes && r->idle != NULL) {
-        freed += residency_evict_idle(r, r->idle);
+    resident_check(residency);
+    while (freed < bytes && residency->idle != NULL) {
+        freed += residency_evict_idle(residency, residency->idle);
     }
     return freed;
 }
 
-hth_err hth_residency_alloc(hth_residency *r, size_t bytes, hth_pool_use use, void **out)
+hth_err hth_residency_alloc(hth_residency *residency, size_t bytes, hth_pool_use use, void **out)
 {
     hth_err err;
-    resident_check(r);
-    while ((err = hth_pool_alloc(r->pool, bytes, use, out)) == HTH_ENODEVMEM && r->idle != NULL) {
-        residency_evict_idle(r, r->idle);
+    resident_check(residency);
+    while ((err = hth_pool_alloc(residency->pool, bytes, use, out)) == HTH_ENODEVMEM &&
+           residency->idle != NULL) {
+        residency_evict_idle(residency, residency->idle);
     }
     return err;
 }
@@ -164,77 +166,77 @@ static hth_err residency_key(const hth_id *id, const char *form, resident_key *k
     return HTH_OK;
 }
 
-hth_resident *hth_residency_find(const hth_residency *r, const hth_id *id, const char *form)
+hth_resident *hth_residency_find(const hth_residency *residency, const hth_id *id, const char *form)
 {
     resident_key key;
     hth_resident *e = NULL;
     if (residency_key(id, form, &key) == HTH_OK) {
-        HASH_FIND(hh, r->table, &key, sizeof key, e);
+        HASH_FIND(hh, residency->table, &key, sizeof key, e);
     }
     return e;
 }
 
-uint64_t hth_residency_drop(hth_residency *r, const hth_id *id, const char *form)
+uint64_t hth_residency_drop(hth_residency *residency, const hth_id *id, const char *form)
 {
-    resident_check(r);
-    hth_resident *e = hth_residency_find(r, id, form);
-    return e != NULL && e->state == RESIDENT_IDLE ? residency_evict_idle(r, e) : 0;
+    resident_check(residency);
+    hth_resident *e = hth_residency_find(residency, id, form);
+    return e != NULL && e->state == RESIDENT_IDLE ? residency_evict_idle(residency, e) : 0;
 }
 
 // Makes the entry of `key`, in state FILLING.
-static hth_err residency_make(hth_residency *r, const resident_key *key, size_t bytes,
+static hth_err residency_make(hth_residency *residency, const resident_key *key, size_t bytes,
                               hth_resident **out)
 {
     hth_resident *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no host memory for a resident weight's record");
     }
-    hth_err err = hth_residency_alloc(r, bytes, HTH_POOL_WEIGHT, &e->data);
+    hth_err err = hth_residency_alloc(residency, bytes, HTH_POOL_WEIGHT, &e->data);
     if (err == HTH_OK) {
         e->key = *key;
         e->bytes = bytes;
         e->state = RESIDENT_FILLING;
-        HASH_ADD(hh, r->table, key, sizeof e->key, e);
+        HASH_ADD(hh, residency->table, key, sizeof e->key, e);
         if (e->state == RESIDENT_FILLING) {
             *out = e;
             return HTH_OK;
         }
-        hth_pool_free(r->pool, e->data);
+        hth_pool_free(residency->pool, e->data);
         err = hth_fail(HTH_ENOMEM, "no host memory for the table of resident weights");
     }
     hth_free(e);
     return err;
 }
 
-static hth_err residency_fill(hth_residency *r, const resident_key *key, size_t bytes,
+static hth_err residency_fill(hth_residency *residency, const resident_key *key, size_t bytes,
                               hth_fill_fn fill, void *ctx, hth_resident **out)
 {
     hth_resident *e = NULL;
-    HTH_TRY(residency_make(r, key, bytes, &e));
+    HTH_TRY(residency_make(residency, key, bytes, &e));
     hth_err err = fill(ctx, e->data, bytes);
     if (err != HTH_OK) {
-        residency_drop(r, e);
+        residency_drop(residency, e);
         return err;
     }
-    r->stats.entries++;
-    r->stats.resident_bytes += bytes;
-    r->stats.fills++;
-    r->stats.filled_bytes += bytes;
+    residency->stats.entries++;
+    residency->stats.resident_bytes += bytes;
+    residency->stats.fills++;
+    residency->stats.filled_bytes += bytes;
     *out = e;
     return HTH_OK;
 }
 
-hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form, size_t bytes,
-                           hth_fill_fn fill, void *ctx, hth_resident **out)
+hth_err hth_residency_hold(hth_residency *residency, const hth_id *id, const char *form,
+                           size_t bytes, hth_fill_fn fill, void *ctx, hth_resident **out)
 {
     resident_key key;
     hth_resident *e;
-    resident_check(r);
+    resident_check(residency);
     *out = NULL;
     HTH_TRY(residency_key(id, form, &key));
-    HASH_FIND(hh, r->table, &key, sizeof key, e);
+    HASH_FIND(hh, residency->table, &key, sizeof key, e);
     if (e == NULL) {
-        HTH_TRY(residency_fill(r, &key, bytes, fill, ctx, &e));
+        HTH_TRY(residency_fill(residency, &key, bytes, fill, ctx, &e));
     } else if (e->state == RESIDENT_FILLING) {
         return hth_fail(HTH_EBUSY, "packed weight '%s' is being written", form);
     } else if (e->bytes != bytes) {
@@ -243,42 +245,42 @@ hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form,
     }
     assert((e->holders > 0) == (e->state == RESIDENT_HELD));
     if (e->state == RESIDENT_IDLE) {
-        DL_DELETE(r->idle, e);
+        DL_DELETE(residency->idle, e);
     }
-    r->stats.held_bytes += e->holders == 0 ? e->bytes : 0;
+    residency->stats.held_bytes += e->holders == 0 ? e->bytes : 0;
     e->state = RESIDENT_HELD;
     e->holders++;
     *out = e;
     return HTH_OK;
 }
 
-void hth_residency_rele(hth_residency *r, hth_resident *e)
+void hth_residency_rele(hth_residency *residency, hth_resident *resident)
 {
-    resident_check(r);
-    assert(e == NULL || (e->state == RESIDENT_HELD && e->holders > 0));
-    if (e != NULL && --e->holders == 0) {
-        e->state = RESIDENT_IDLE;
-        DL_APPEND(r->idle, e);
-        r->stats.held_bytes -= e->bytes;
+    resident_check(residency);
+    assert(resident == NULL || (resident->state == RESIDENT_HELD && resident->holders > 0));
+    if (resident != NULL && --resident->holders == 0) {
+        resident->state = RESIDENT_IDLE;
+        DL_APPEND(residency->idle, resident);
+        residency->stats.held_bytes -= resident->bytes;
     }
 }
 
-void *hth_resident_data(const hth_resident *e)
+void *hth_resident_data(const hth_resident *resident)
 {
-    return e->data;
+    return resident->data;
 }
 
-int hth_resident_holders(const hth_resident *e)
+int hth_resident_holders(const hth_resident *resident)
 {
-    return e->holders;
+    return resident->holders;
 }
 
-size_t hth_resident_bytes(const hth_resident *e)
+size_t hth_resident_bytes(const hth_resident *resident)
 {
-    return e->bytes;
+    return resident->bytes;
 }
 
-void hth_residency_stats_get(const hth_residency *r, hth_residency_stats *out)
+void hth_residency_stats_get(const hth_residency *residency, hth_residency_stats *out)
 {
-    *out = r->stats;
+    *out = residency->stats;
 }

@@ -23,26 +23,27 @@ typedef struct hth_residency_stats {
 } hth_residency_stats;
 
 hth_err hth_residency_open(hth_pool *pool, hth_residency **out);
-void hth_residency_close(hth_residency *r); // no entry may be held
+void hth_residency_close(hth_residency *residency); // no entry may be held
 
 // hth_residency_hold finds or makes the entry and takes a reference. When it must be made it takes
 // `bytes` from the pool, evicting idle entries as needed, and calls fill once. On error nothing is
 // held. HTH_ENODEVMEM: everything else is held.
-hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form, size_t bytes,
-                           hth_fill_fn fill, void *ctx, hth_resident **out);
-void hth_residency_rele(hth_residency *r, hth_resident *e); // NULL is allowed
-void *hth_resident_data(const hth_resident *e);
-int hth_resident_holders(const hth_resident *e);
-size_t hth_resident_bytes(const hth_resident *e);
+hth_err hth_residency_hold(hth_residency *residency, const hth_id *id, const char *form,
+                           size_t bytes, hth_fill_fn fill, void *ctx, hth_resident **out);
+void hth_residency_rele(hth_residency *residency, hth_resident *resident); // NULL is allowed
+void *hth_resident_data(const hth_resident *resident);
+int hth_resident_holders(const hth_resident *resident);
+size_t hth_resident_bytes(const hth_resident *resident);
 // hth_residency_find returns the entry, held or idle; NULL: it is not there.
-hth_resident *hth_residency_find(const hth_residency *r, const hth_id *id, const char *form);
+hth_resident *hth_residency_find(const hth_residency *residency, const hth_id *id,
+                                 const char *form);
 // hth_residency_drop drops the entry unless it is held; returns the bytes that were freed.
-uint64_t hth_residency_drop(hth_residency *r, const hth_id *id, const char *form);
+uint64_t hth_residency_drop(hth_residency *residency, const hth_id *id, const char *form);
 // hth_residency_evict drops idle entries, least recently used first, until at least `bytes` were
 // freed or none is left.
-uint64_t hth_residency_evict(hth_residency *r, uint64_t bytes);
+uint64_t hth_residency_evict(hth_residency *residency, uint64_t bytes);
 // hth_residency_alloc is hth_pool_alloc that evicts idle entries until it succeeds.
-hth_err hth_residency_alloc(hth_residency *r, size_t bytes, hth_pool_use use, void **out);
-void hth_residency_stats_get(const hth_residency *r, hth_residency_stats *out);
+hth_err hth_residency_alloc(hth_residency *residency, size_t bytes, hth_pool_use use, void **out);
+void hth_residency_stats_get(const hth_residency *residency, hth_residency_stats *out);
 
 #endif

@@ -46,34 +46,34 @@ typedef struct hth_run_spec {
 // hth_run_open also takes the host's side, once for all executions: page-aligned memory, all of it
 // touched, or the spill file.
 hth_err hth_run_open(const hth_run_spec *spec, hth_run **out);
-void hth_run_close(hth_run *r); // NULL is allowed
+void hth_run_close(hth_run *run); // NULL is allowed
 
 // hth_run_bind sets where tensors live: `arena` (plan->arena_bytes) and, per tensor, `fixed[t]` for
 // resident weights and external tensors (NULL: in the arena). Cheap when nothing changed since the
 // last call.
-hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
+hth_err hth_run_bind(hth_run *run, void *arena, void *const *fixed);
 // hth_run_filled is where the caller puts the content of a tensor that is there before the run and
 // was bound to no memory, hth_run_left where one that stays behind it lies; NULL: not in the arena.
 // After hth_run_bind.
-void *hth_run_filled(const hth_run *r, int tensor);
-void *hth_run_left(const hth_run *r, int tensor);
+void *hth_run_filled(const hth_run *run, int tensor);
+void *hth_run_left(const hth_run *run, int tensor);
 // hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be
 // NULL) is looked at between instructions, and within kernels that count their work (base/pace.h):
 // HTH_ECANCELED. On any error the streams are drained before it returns.
-hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
+hth_err hth_run_execute(hth_run *run, const atomic_int *canceled);
 // hth_run_stall_ns is how long the last execution's kernels waited for copies, the end included; 0
 // on devices whose kernels do not run on the caller.
-uint64_t hth_run_stall_ns(const hth_run *r);
+uint64_t hth_run_stall_ns(const hth_run *run);
 // hth_run_replays is how many executions were launches of captured work.
-uint64_t hth_run_replays(const hth_run *r);
+uint64_t hth_run_replays(const hth_run *run);
 // hth_run_between has fn(ctx) called by the executing thread in front of every kernel, and now and
 // then within long ones, on devices whose kernels run there; NULL: nothing.
 typedef void (*hth_run_between_fn)(void *ctx);
-void hth_run_between(hth_run *r, hth_run_between_fn fn, void *ctx);
+void hth_run_between(hth_run *run, hth_run_between_fn fn, void *ctx);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.
-void hth_run_measure(hth_run *r, bool on);
-const double (*hth_run_times(const hth_run *r))[2];
+void hth_run_measure(hth_run *run, bool on);
+const double (*hth_run_times(const hth_run *run))[2];
 
 #endif

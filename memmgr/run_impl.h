@@ -70,15 +70,15 @@ struct hth_run {
 
 // From run.c. run_issue_all issues every step; run_drain waits for all streams and returns the
 // first failure, `err` before any, with its sentence.
-hth_err run_issue_all(hth_run *r, uint64_t origin_ns);
-hth_err run_drain(hth_run *r, hth_err err);
-bool run_canceled(const hth_run *r);
+hth_err run_issue_all(hth_run *run, uint64_t origin_ns);
+hth_err run_drain(hth_run *run, hth_err err);
+bool run_canceled(const hth_run *run);
 
 // From run_capture.c. run_capture_execute returns true if it ran the plan, or failed for good, with
 // *err; else the plan is to be issued. run_capture_moved: addresses have changed.
-bool run_capture_possible(const hth_run *r);
-bool run_capture_execute(hth_run *r, hth_err *err);
-void run_capture_moved(hth_run *r);
-void run_capture_close(hth_run *r);
+bool run_capture_possible(const hth_run *run);
+bool run_capture_execute(hth_run *run, hth_err *err);
+void run_capture_moved(hth_run *run);
+void run_capture_close(hth_run *run);
 
 #endif

@@ -20,36 +20,36 @@ typedef struct run_builder {
             [HTH_N_LANES]; // newest instruction of a stream that a stream has waited for
 } run_builder;
 
-static void **run_add_slot(hth_run *r, int tensor, uint64_t offset)
+static void **run_add_slot(hth_run *run, int tensor, uint64_t offset)
 {
-    r->slots[r->n_slots] = (run_slot){tensor, offset};
-    return &r->pointers[r->n_slots++];
+    run->slots[run->n_slots] = (run_slot){tensor, offset};
+    return &run->pointers[run->n_slots++];
 }
 
-static void run_note_place(hth_run *r, int tensor, uint64_t offset)
+static void run_note_place(hth_run *run, int tensor, uint64_t offset)
 {
-    r->first[tensor] = r->first[tensor] == RUN_NOWHERE ? offset : r->first[tensor];
-    r->last[tensor] = offset;
+    run->first[tensor] = run->first[tensor] == RUN_NOWHERE ? offset : run->first[tensor];
+    run->last[tensor] = offset;
 }
 
-static void run_build_compute(run_builder *b, run_step *s)
+static void run_build_compute(run_builder *builder, run_step *step)
 {
-    hth_run *r = b->r;
-    const hth_instr *in = s->instr;
+    hth_run *r = builder->r;
+    const hth_instr *in = step->instr;
     const hth_run_spec *spec = &r->spec;
-    s->kernel = spec->kernels[in->node];
-    s->args.in = &r->pointers[r->n_slots];
+    step->kernel = spec->kernels[in->node];
+    step->args.in = &r->pointers[r->n_slots];
     for (int j = 0; j < spec->n_in[in->node]; j++) {
         int t = spec->node_in[in->node][j];
-        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[t]);
+        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : builder->place[t]);
     }
-    s->args.out = &r->pointers[r->n_slots];
+    step->args.out = &r->pointers[r->n_slots];
     uint64_t workspace = hth_plan_workspace(&spec->problem->nodes[in->node], in->alt);
     uint64_t spare =
         in->offset + hth_plan_round(workspace); // a recompute's outputs that nobody needs
     for (int j = 0; j < spec->n_out[in->node]; j++) {
         int t = spec->node_out[in->node][j];
-        if (t >= 0 && in->recompute && b->filled[t]) {
+        if (t >= 0 && in->recompute && builder->filled[t]) {
             run_add_slot(r, -1, spare);
             spare += hth_plan_round(spec->problem->tensors[t].bytes);
             continue;
@@ -58,50 +58,50 @@ static void run_build_compute(run_builder *b, run_step *s)
             run_add_slot(r, t, RUN_NOWHERE);
         } else {
             int old = spec->problem->tensors[t].replaces - 1; // where an update goes
-            run_add_slot(r, t, b->place[old >= 0 ? old : t]);
-            b->filled[t] = true;
+            run_add_slot(r, t, builder->place[old >= 0 ? old : t]);
+            builder->filled[t] = true;
         }
     }
     bool scratch = workspace > 0;
-    s->scratch = run_add_slot(r, -1, scratch ? in->offset : RUN_NOWHERE);
+    step->scratch = run_add_slot(r, -1, scratch ? in->offset : RUN_NOWHERE);
 }
 
 // In the file every tensor has a range of its own: a disk has room, and positions are aligned.
-static uint64_t run_spill_place(run_builder *b, int t)
+static uint64_t run_spill_place(run_builder *builder, int t)
 {
-    if (b->spill[t] == RUN_NOWHERE) {
-        b->spill[t] = b->spill_bytes;
-        b->spill_bytes += (b->r->spec.problem->tensors[t].bytes + HTH_SPILL_ALIGN - 1) /
-                          HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+    if (builder->spill[t] == RUN_NOWHERE) {
+        builder->spill[t] = builder->spill_bytes;
+        builder->spill_bytes += (builder->r->spec.problem->tensors[t].bytes + HTH_SPILL_ALIGN - 1) /
+                                HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
     }
-    return b->spill[t];
+    return builder->spill[t];
 }
 
-static hth_err run_build_copy(run_builder *b, run_step *s)
+static hth_err run_build_copy(run_builder *builder, run_step *step)
 {
-    hth_run *r = b->r;
-    int t = s->instr->tensor;
+    hth_run *r = builder->r;
+    int t = step->instr->tensor;
     const hth_plan_tensor *x = &r->spec.problem->tensors[t];
-    if (s->instr->kind == HTH_INSTR_OFFLOAD) {
+    if (step->instr->kind == HTH_INSTR_OFFLOAD) {
         bool slab = hth_plan_home(x) != HTH_HOME_RESIDENT; // else back to where it came from
-        b->host[t] = slab ? s->instr->offset : RUN_NOWHERE;
+        builder->host[t] = slab ? step->instr->offset : RUN_NOWHERE;
     } else {
-        b->place[t] = s->instr->offset;
-        b->filled[t] = true;
-        run_note_place(r, t, b->place[t]);
+        builder->place[t] = step->instr->offset;
+        builder->filled[t] = true;
+        run_note_place(r, t, builder->place[t]);
     }
-    s->bytes = x->bytes;
-    s->device = run_add_slot(r, -1, b->place[t]);
-    if (b->host[t] != RUN_NOWHERE && r->spec.spill_dir != NULL) {
-        s->at = run_spill_place(b, t);
+    step->bytes = x->bytes;
+    step->device = run_add_slot(r, -1, builder->place[t]);
+    if (builder->host[t] != RUN_NOWHERE && r->spec.spill_dir != NULL) {
+        step->at = run_spill_place(builder, t);
         return HTH_OK;
     }
-    if (b->host[t] != RUN_NOWHERE) {
-        s->host = (char *)r->host_slab + b->host[t];
+    if (builder->host[t] != RUN_NOWHERE) {
+        step->host = (char *)r->host_slab + builder->host[t];
         return HTH_OK;
     }
-    s->far = r->spec.far[t];
-    if (s->far == NULL) {
+    step->far = r->spec.far[t];
+    if (step->far == NULL) {
         return hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no copy in host memory",
                         x->name ? x->name : "?");
     }
@@ -110,73 +110,73 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
 
 // Keeps the waits of instruction i that another stream must be waited for; marks who must record an
 // event.
-static hth_err run_build_waits(run_builder *b, run_step *s)
+static hth_err run_build_waits(run_builder *builder, run_step *step)
 {
-    hth_run *r = b->r;
-    s->first_wait = r->n_waits;
-    for (int j = 0; j < s->instr->n_waits; j++) {
-        int w = s->instr->waits[j];
-        run_step *other = b->step_of[w] >= 0 ? &r->steps[b->step_of[w]] : NULL;
-        if (other == NULL || r->inline_copies || other->lane == s->lane ||
-            b->seen[s->lane][other->lane] >= w) {
+    hth_run *r = builder->r;
+    step->first_wait = r->n_waits;
+    for (int j = 0; j < step->instr->n_waits; j++) {
+        int w = step->instr->waits[j];
+        run_step *other = builder->step_of[w] >= 0 ? &r->steps[builder->step_of[w]] : NULL;
+        if (other == NULL || r->inline_copies || other->lane == step->lane ||
+            builder->seen[step->lane][other->lane] >= w) {
             continue;
         }
-        b->seen[s->lane][other->lane] = w;
+        builder->seen[step->lane][other->lane] = w;
         if (other->done == NULL) {
             HTH_TRY(hth_event_open(r->spec.device, &other->done));
         }
         r->waits[r->n_waits++] = other->done;
-        s->n_waits++;
+        step->n_waits++;
     }
     return HTH_OK;
 }
 
-static hth_err run_build_step(run_builder *b, int i)
+static hth_err run_build_step(run_builder *builder, int i)
 {
-    hth_run *r = b->r;
+    hth_run *r = builder->r;
     const hth_instr *in = &r->spec.plan->instrs[i];
     run_step *s = &r->steps[r->n_steps];
-    b->step_of[i] = -1;
+    builder->step_of[i] = -1;
     if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
-        b->place[in->tensor] = in->kind == HTH_INSTR_ALLOC ? in->offset : RUN_NOWHERE;
-        run_note_place(r, in->tensor, b->place[in->tensor]);
-        b->filled[in->tensor] = in->kind == HTH_INSTR_FREE;
+        builder->place[in->tensor] = in->kind == HTH_INSTR_ALLOC ? in->offset : RUN_NOWHERE;
+        run_note_place(r, in->tensor, builder->place[in->tensor]);
+        builder->filled[in->tensor] = in->kind == HTH_INSTR_FREE;
         if (in->n_waits == 0) {
             return HTH_OK;
         }
     }
     *s = (run_step){.run = r, .instr = in, .lane = hth_instr_lane(in)};
-    b->step_of[i] = r->n_steps++;
+    builder->step_of[i] = r->n_steps++;
     if (in->kind == HTH_INSTR_COMPUTE) {
-        run_build_compute(b, s);
+        run_build_compute(builder, s);
     } else if (s->lane != HTH_LANE_COMPUTE) {
-        HTH_TRY(run_build_copy(b, s));
+        HTH_TRY(run_build_copy(builder, s));
     }
-    return run_build_waits(b, s);
+    return run_build_waits(builder, s);
 }
 
-static hth_err run_open_streams(hth_run *r)
+static hth_err run_open_streams(hth_run *run)
 {
     static const hth_stream_kind kind[] = {HTH_STREAM_COMPUTE, HTH_STREAM_H2D, HTH_STREAM_D2H};
-    bool needed[HTH_N_LANES] = {!r->inline_compute};
-    for (int i = 0; i < r->spec.plan->n_instrs; i++) {
-        hth_lane l = hth_instr_lane(&r->spec.plan->instrs[i]);
+    bool needed[HTH_N_LANES] = {!run->inline_compute};
+    for (int i = 0; i < run->spec.plan->n_instrs; i++) {
+        hth_lane l = hth_instr_lane(&run->spec.plan->instrs[i]);
         needed[l] = needed[l] || l != HTH_LANE_COMPUTE;
     }
     needed[HTH_LANE_COMPUTE] =
         needed[HTH_LANE_COMPUTE] || needed[HTH_LANE_H2D] || needed[HTH_LANE_D2H];
     for (int l = 0; l < HTH_N_LANES; l++) {
         if (needed[l]) {
-            hth_stream_kind k = r->inline_copies ? HTH_STREAM_COMPUTE : kind[l];
-            HTH_TRY(hth_stream_open(r->spec.device, k, &r->stream[l]));
+            hth_stream_kind k = run->inline_copies ? HTH_STREAM_COMPUTE : kind[l];
+            HTH_TRY(hth_stream_open(run->spec.device, k, &run->stream[l]));
         }
     }
     return HTH_OK;
 }
 
-static hth_err run_alloc(hth_run *r)
+static hth_err run_alloc(hth_run *run)
 {
-    const hth_run_spec *spec = &r->spec;
+    const hth_run_spec *spec = &run->spec;
     size_t slots = 0, waits = 0, n = (size_t)spec->plan->n_instrs;
     for (size_t i = 0; i < n; i++) {
         const hth_instr *in = &spec->plan->instrs[i];
@@ -185,38 +185,38 @@ static hth_err run_alloc(hth_run *r)
                      ? (size_t)(spec->n_in[in->node] + spec->n_out[in->node]) + 1
                      : 1;
     }
-    r->steps = hth_calloc(n, sizeof *r->steps);
-    r->slots = hth_calloc(slots, sizeof *r->slots);
-    r->pointers = hth_calloc(slots, sizeof *r->pointers);
-    r->waits = hth_calloc(waits, sizeof *r->waits);
+    run->steps = hth_calloc(n, sizeof *run->steps);
+    run->slots = hth_calloc(slots, sizeof *run->slots);
+    run->pointers = hth_calloc(slots, sizeof *run->pointers);
+    run->waits = hth_calloc(waits, sizeof *run->waits);
     size_t tensors = (size_t)spec->problem->n_tensors;
-    r->bound = hth_calloc(tensors, sizeof *r->bound);
-    r->first = hth_calloc(tensors, sizeof *r->first);
-    r->last = hth_calloc(tensors, sizeof *r->last);
-    if (r->first != NULL && r->last != NULL) {
-        memset(r->first, 0xFF, tensors * sizeof *r->first);
-        memset(r->last, 0xFF, tensors * sizeof *r->last);
+    run->bound = hth_calloc(tensors, sizeof *run->bound);
+    run->first = hth_calloc(tensors, sizeof *run->first);
+    run->last = hth_calloc(tensors, sizeof *run->last);
+    if (run->first != NULL && run->last != NULL) {
+        memset(run->first, 0xFF, tensors * sizeof *run->first);
+        memset(run->last, 0xFF, tensors * sizeof *run->last);
     }
     if (spec->plan->host_bytes > 0 && spec->spill_dir == NULL) {
-        HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &r->host_slab));
-        r->host_bytes = spec->plan->host_bytes;
-        memset(r->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
+        HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &run->host_slab));
+        run->host_bytes = spec->plan->host_bytes;
+        memset(run->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
     }
-    bool complete =
-        r->steps && r->slots && r->pointers && r->waits && r->bound && r->first && r->last;
+    bool complete = run->steps && run->slots && run->pointers && run->waits && run->bound &&
+                    run->first && run->last;
     return complete ? HTH_OK
                     : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
 }
 
-static hth_err run_build(hth_run *r)
+static hth_err run_build(hth_run *run)
 {
-    size_t n_tensors = (size_t)r->spec.problem->n_tensors;
-    run_builder b = {.r = r,
+    size_t n_tensors = (size_t)run->spec.problem->n_tensors;
+    run_builder b = {.r = run,
                      .place = hth_alloc(n_tensors * sizeof *b.place),
                      .host = hth_alloc(n_tensors * sizeof *b.host),
                      .spill = hth_alloc(n_tensors * sizeof *b.spill),
                      .filled = hth_alloc(n_tensors * sizeof *b.filled),
-                     .step_of = hth_alloc((size_t)r->spec.plan->n_instrs * sizeof *b.step_of)};
+                     .step_of = hth_alloc((size_t)run->spec.plan->n_instrs * sizeof *b.step_of)};
     memset(b.seen, -1, sizeof b.seen);
     hth_err err = b.place && b.host && b.spill && b.filled && b.step_of
                       ? HTH_OK
@@ -227,11 +227,11 @@ static hth_err run_build(hth_run *r)
         memset(b.spill, 0xFF, n_tensors * sizeof *b.spill);
         memset(b.filled, true, n_tensors * sizeof *b.filled);
     }
-    for (int i = 0; err == HTH_OK && i < r->spec.plan->n_instrs; i++) {
+    for (int i = 0; err == HTH_OK && i < run->spec.plan->n_instrs; i++) {
         err = run_build_step(&b, i);
     }
     if (err == HTH_OK && b.spill_bytes > 0) {
-        err = hth_spill_open(r->spec.spill_dir, b.spill_bytes, &r->spill);
+        err = hth_spill_open(run->spec.spill_dir, b.spill_bytes, &run->spill);
     }
     hth_free(b.place);
     hth_free(b.host);
@@ -268,29 +268,29 @@ fail:
     return err;
 }
 
-void hth_run_close(hth_run *r)
+void hth_run_close(hth_run *run)
 {
-    if (r == NULL) {
+    if (run == NULL) {
         return;
     }
     for (int l = 0; l < HTH_N_LANES; l++) {
-        hth_stream_close(r->stream[l]);
+        hth_stream_close(run->stream[l]);
     }
-    run_capture_close(r);
-    for (int i = 0; i < r->n_steps; i++) {
-        hth_event_close(r->steps[i].done);
-        hth_event_close(r->steps[i].from);
-        hth_event_close(r->steps[i].to);
+    run_capture_close(run);
+    for (int i = 0; i < run->n_steps; i++) {
+        hth_event_close(run->steps[i].done);
+        hth_event_close(run->steps[i].from);
+        hth_event_close(run->steps[i].to);
     }
-    hth_free(r->steps);
-    hth_free(r->slots);
-    hth_free(r->pointers);
-    hth_free(r->waits);
-    hth_free(r->bound);
-    hth_free(r->first);
-    hth_free(r->last);
-    hth_spill_close(r->spill);
-    hth_device_release_host(r->spec.device, r->host_slab, r->host_bytes);
-    hth_free(r->times);
-    hth_free(r);
+    hth_free(run->steps);
+    hth_free(run->slots);
+    hth_free(run->pointers);
+    hth_free(run->waits);
+    hth_free(run->bound);
+    hth_free(run->first);
+    hth_free(run->last);
+    hth_spill_close(run->spill);
+    hth_device_release_host(run->spec.device, run->host_slab, run->host_bytes);
+    hth_free(run->times);
+    hth_free(run);
 }

@@ -200,7 +200,7 @@ static void test_measured_times(void **state)
     rig_close(&r);
 }
 
-static hth_err nothing_run(const hth_kernel *k, const hth_kernel_args *a)
+static hth_err nothing_run(const hth_kernel *kernel, const hth_kernel_args *args)
 {
     return HTH_OK;
 }

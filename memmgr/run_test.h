@@ -25,38 +25,38 @@ static inline uint32_t mix_word(uint32_t h, uint32_t w)
 
 // Whether output k of the node depends on input i: on all, except that what the node updates itself
 // is read for the update only.
-static inline bool mix_depends(const hth_problem *p, const hth_plan_node *n, int k, int i)
+static inline bool mix_depends(const hth_problem *problem, const hth_plan_node *node, int k, int i)
 {
     bool own = false;
-    for (int j = 0; j < n->n_outputs; j++) {
-        own = own || p->tensors[n->outputs[j]].replaces == n->inputs[i] + 1;
+    for (int j = 0; j < node->n_outputs; j++) {
+        own = own || problem->tensors[node->outputs[j]].replaces == node->inputs[i] + 1;
     }
-    return !own || p->tensors[n->outputs[k]].replaces > 0;
+    return !own || problem->tensors[node->outputs[k]].replaces > 0;
 }
 
-static inline size_t mix_words(const hth_problem *p, int t)
+static inline size_t mix_words(const hth_problem *problem, int t)
 {
-    return p->tensors[t].bytes / 4;
+    return problem->tensors[t].bytes / 4;
 }
 
-static inline hth_err mix_run(const hth_kernel *k, const hth_kernel_args *a)
+static inline hth_err mix_run(const hth_kernel *kernel, const hth_kernel_args *args)
 {
-    const mix *m = (const mix *)k;
+    const mix *m = (const mix *)kernel;
     const hth_plan_node *n = &m->p->nodes[m->node];
     if (m->workspace > 0) {
-        memset(a->workspace, 0xEE, m->workspace);
+        memset(args->workspace, 0xEE, m->workspace);
     }
     if (m->cancel != NULL) {
         *m->cancel = 1;
     }
     for (int o = n->n_outputs - 1; o >= 0; o--) { // an output in place is the first, written last
-        uint32_t *out = a->out[o];
+        uint32_t *out = args->out[o];
         const uint32_t *in[RIG_MAX_ARGS];
         size_t words[RIG_MAX_ARGS];
         int n_in = 0;
         for (int i = 0; i < n->n_inputs; i++) {
             if (mix_depends(m->p, n, o, i)) {
-                in[n_in] = a->in[i];
+                in[n_in] = args->in[i];
                 words[n_in++] = mix_words(m->p, n->inputs[i]);
             }
         }
@@ -71,9 +71,9 @@ static inline hth_err mix_run(const hth_kernel *k, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static inline hth_err mix_fail(const hth_kernel *k, const hth_kernel_args *a)
+static inline hth_err mix_fail(const hth_kernel *kernel, const hth_kernel_args *args)
 {
-    return hth_fail(HTH_ENOTSUP, "node 'n%d' cannot", ((const mix *)k)->node);
+    return hth_fail(HTH_ENOTSUP, "node 'n%d' cannot", ((const mix *)kernel)->node);
 }
 
 // Everything that a run needs, and the reference.
@@ -95,10 +95,10 @@ typedef struct rig {
     hth_run *run;
 } rig;
 
-static inline void rig_plan(rig *r, hth_problem p)
+static inline void rig_plan(rig *r, hth_problem problem)
 {
     memset(r, 0, sizeof *r);
-    r->p = p;
+    r->p = problem;
     assert_ok(hth_plan_inference(&r->p, &r->plan));
     assert_ok(hth_plan_verify(&r->p, r->plan));
 }

@@ -31,18 +31,18 @@ static uint64_t spill_round(uint64_t bytes)
     return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
 }
 
-static hth_err spill_reserve(hth_spill *s, const char *dir)
+static hth_err spill_reserve(hth_spill *spill, const char *dir)
 {
-    int rc = s->bytes > 0 ? fallocate(s->fd, 0, 0, (off_t)s->bytes) : 0;
+    int rc = spill->bytes > 0 ? fallocate(spill->fd, 0, 0, (off_t)spill->bytes) : 0;
     if (rc != 0 && errno == EOPNOTSUPP) {
-        rc = ftruncate(s->fd, (off_t)s->bytes);
+        rc = ftruncate(spill->fd, (off_t)spill->bytes);
     }
     if (rc == 0) {
         return HTH_OK;
     }
     bool full = errno == ENOSPC || errno == EFBIG;
     hth_err err = hth_fail_errno(errno, "cannot reserve %llu bytes in '%s'",
-                                 (unsigned long long)s->bytes, dir);
+                                 (unsigned long long)spill->bytes, dir);
     return full ? HTH_ETOOBIG : err;
 }
 
@@ -73,37 +73,38 @@ fail:
     return err;
 }
 
-hth_err hth_spill_buffer(hth_spill *s)
+hth_err hth_spill_buffer(hth_spill *spill)
 {
-    int flags = fcntl(s->fd, F_GETFL);
-    if (flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_DIRECT) != 0) {
+    int flags = fcntl(spill->fd, F_GETFL);
+    if (flags < 0 || fcntl(spill->fd, F_SETFL, flags & ~O_DIRECT) != 0) {
         return hth_fail_errno(errno, "cannot change how the spill file is written");
     }
-    s->direct = false;
+    spill->direct = false;
     return HTH_OK;
 }
 
-void hth_spill_close(hth_spill *s)
+void hth_spill_close(hth_spill *spill)
 {
-    if (s == NULL) {
+    if (spill == NULL) {
         return;
     }
-    hth_spill_unmap(s);
-    if (s->fd >= 0) {
-        close(s->fd);
+    hth_spill_unmap(spill);
+    if (spill->fd >= 0) {
+        close(spill->fd);
     }
-    hth_free(s->out);
-    hth_free(s->in);
-    hth_free(s);
+    hth_free(spill->out);
+    hth_free(spill->in);
+    hth_free(spill);
 }
 
 // Moves one block whole, however many system calls that takes. After a short one the rest is not
 // aligned any more, so the block is begun again from its last aligned byte.
-static hth_err spill_block(const hth_spill *s, char *block, size_t bytes, uint64_t at, bool write)
+static hth_err spill_block(const hth_spill *spill, char *block, size_t bytes, uint64_t at,
+                           bool write)
 {
     for (size_t done = 0; done < bytes;) {
-        ssize_t n = write ? pwrite(s->fd, block + done, bytes - done, (off_t)(at + done))
-                          : pread(s->fd, block + done, bytes - done, (off_t)(at + done));
+        ssize_t n = write ? pwrite(spill->fd, block + done, bytes - done, (off_t)(at + done))
+                          : pread(spill->fd, block + done, bytes - done, (off_t)(at + done));
         if (n < 0 && errno == EINTR) {
             continue;
         }
@@ -120,72 +121,72 @@ static hth_err spill_block(const hth_spill *s, char *block, size_t bytes, uint64
 }
 
 // Without O_DIRECT: flushes the range (written pages only) and gives its pages back.
-static void spill_forget(const hth_spill *s, uint64_t at, size_t bytes, bool write)
+static void spill_forget(const hth_spill *spill, uint64_t at, size_t bytes, bool write)
 {
     if (write) {
-        sync_file_range(s->fd, (off_t)at, (off_t)bytes,
+        sync_file_range(spill->fd, (off_t)at, (off_t)bytes,
                         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                             SYNC_FILE_RANGE_WAIT_AFTER);
     }
-    posix_fadvise(s->fd, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
+    posix_fadvise(spill->fd, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
 }
 
-static hth_err spill_check(const hth_spill *s, uint64_t at, size_t bytes)
+static hth_err spill_check(const hth_spill *spill, uint64_t at, size_t bytes)
 {
-    bool inside = bytes <= s->bytes && at <= s->bytes - bytes && at % HTH_SPILL_ALIGN == 0;
+    bool inside = bytes <= spill->bytes && at <= spill->bytes - bytes && at % HTH_SPILL_ALIGN == 0;
     return inside ? HTH_OK
                   : hth_fail(HTH_EINVAL, "%zu bytes at %llu are not in a spill file of %llu", bytes,
-                             (unsigned long long)at, (unsigned long long)s->bytes);
+                             (unsigned long long)at, (unsigned long long)spill->bytes);
 }
 
-hth_err hth_spill_write(hth_spill *s, uint64_t at, const void *from, size_t bytes)
+hth_err hth_spill_write(hth_spill *spill, uint64_t at, const void *from, size_t bytes)
 {
-    HTH_TRY(spill_check(s, at, bytes));
+    HTH_TRY(spill_check(spill, at, bytes));
     for (size_t done = 0; done < bytes; done += SPILL_BLOCK) {
         size_t part = bytes - done < SPILL_BLOCK ? bytes - done : SPILL_BLOCK;
         size_t whole = (size_t)spill_round(part);
-        memcpy(s->out, (const char *)from + done, part);
-        memset(s->out + part, 0, whole - part);
-        HTH_TRY(spill_block(s, s->out, whole, at + done, true));
+        memcpy(spill->out, (const char *)from + done, part);
+        memset(spill->out + part, 0, whole - part);
+        HTH_TRY(spill_block(spill, spill->out, whole, at + done, true));
     }
-    if (!s->direct) {
-        spill_forget(s, at, (size_t)spill_round(bytes), true);
+    if (!spill->direct) {
+        spill_forget(spill, at, (size_t)spill_round(bytes), true);
     }
     return HTH_OK;
 }
 
-hth_err hth_spill_read(hth_spill *s, uint64_t at, void *to, size_t bytes)
+hth_err hth_spill_read(hth_spill *spill, uint64_t at, void *to, size_t bytes)
 {
-    HTH_TRY(spill_check(s, at, bytes));
+    HTH_TRY(spill_check(spill, at, bytes));
     for (size_t done = 0; done < bytes; done += SPILL_BLOCK) {
         size_t part = bytes - done < SPILL_BLOCK ? bytes - done : SPILL_BLOCK;
-        HTH_TRY(spill_block(s, s->in, (size_t)spill_round(part), at + done, false));
-        memcpy((char *)to + done, s->in, part);
+        HTH_TRY(spill_block(spill, spill->in, (size_t)spill_round(part), at + done, false));
+        memcpy((char *)to + done, spill->in, part);
     }
-    if (!s->direct) {
-        spill_forget(s, at, (size_t)spill_round(bytes), false);
+    if (!spill->direct) {
+        spill_forget(spill, at, (size_t)spill_round(bytes), false);
     }
     return HTH_OK;
 }
 
-hth_err hth_spill_map(hth_spill *s, const void **out)
+hth_err hth_spill_map(hth_spill *spill, const void **out)
 {
-    s->map = mmap(NULL, (size_t)s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
-    if (s->map == MAP_FAILED) {
-        s->map = NULL;
+    spill->map = mmap(NULL, (size_t)spill->bytes, PROT_READ, MAP_SHARED, spill->fd, 0);
+    if (spill->map == MAP_FAILED) {
+        spill->map = NULL;
         return hth_fail_errno(errno, "cannot map a spill file of %llu bytes",
-                              (unsigned long long)s->bytes);
+                              (unsigned long long)spill->bytes);
     }
-    *out = s->map;
+    *out = spill->map;
     return HTH_OK;
 }
 
-void hth_spill_unmap(hth_spill *s)
+void hth_spill_unmap(hth_spill *spill)
 {
-    if (s->map != NULL) {
-        munmap(s->map, (size_t)s->bytes);
-        s->map = NULL;
-        posix_fadvise(s->fd, 0, (off_t)s->bytes, POSIX_FADV_DONTNEED);
+    if (spill->map != NULL) {
+        munmap(spill->map, (size_t)spill->bytes);
+        spill->map = NULL;
+        posix_fadvise(spill->fd, 0, (off_t)spill->bytes, POSIX_FADV_DONTNEED);
     }
 }
 
@@ -193,11 +194,11 @@ void hth_spill_unmap(hth_spill *s)
 
 // One transfer of all bytes, in parts of SPILL_PART: what is measured is the disk, not how much
 // memory there is.
-static hth_err spill_measure_all(hth_spill *s, char *part, uint64_t bytes, bool write)
+static hth_err spill_measure_all(hth_spill *spill, char *part, uint64_t bytes, bool write)
 {
     for (uint64_t at = 0; at < bytes; at += SPILL_PART) {
         size_t n = (size_t)(bytes - at < SPILL_PART ? bytes - at : SPILL_PART);
-        HTH_TRY(write ? hth_spill_write(s, at, part, n) : hth_spill_read(s, at, part, n));
+        HTH_TRY(write ? hth_spill_write(spill, at, part, n) : hth_spill_read(spill, at, part, n));
     }
     return HTH_OK;
 }
@@ -208,18 +209,19 @@ static double spill_rate(uint64_t bytes, uint64_t from_ns, double best)
     return rate > best ? rate : best;
 }
 
-static hth_err spill_measure_rounds(hth_spill *s, char *part, uint64_t bytes, hth_spill_speed *out)
+static hth_err spill_measure_rounds(hth_spill *spill, char *part, uint64_t bytes,
+                                    hth_spill_speed *out)
 {
     uint64_t min_ns = UINT64_MAX;
     for (int round = 0; round < 3; round++) {
         uint64_t from_ns = hth_now_ns();
-        HTH_TRY(spill_measure_all(s, part, bytes, true));
+        HTH_TRY(spill_measure_all(spill, part, bytes, true));
         out->write_bytes_per_s = spill_rate(bytes, from_ns, out->write_bytes_per_s);
         from_ns = hth_now_ns();
-        HTH_TRY(spill_measure_all(s, part, bytes, false));
+        HTH_TRY(spill_measure_all(spill, part, bytes, false));
         out->read_bytes_per_s = spill_rate(bytes, from_ns, out->read_bytes_per_s);
         from_ns = hth_now_ns();
-        HTH_TRY(hth_spill_read(s, 0, part, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
+        HTH_TRY(hth_spill_read(spill, 0, part, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
         uint64_t took_ns = hth_now_ns() - from_ns;
         min_ns = took_ns < min_ns ? took_ns : min_ns;
     }

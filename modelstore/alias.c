@@ -22,19 +22,19 @@ typedef struct alias_job {
     char text[400]; // of the sentence about what exists
 } alias_job;
 
-hth_alias_text hth_alias_target(const hth_store_alias *a)
+hth_alias_text hth_alias_target(const hth_store_alias *alias)
 {
     hth_alias_text t = {""};
-    hth_store_alias_target(a, t.text);
+    hth_store_alias_target(alias, t.text);
     return t;
 }
 
-void hth_store_alias_target(const hth_store_alias *a, char text[HTH_STORE_TARGET])
+void hth_store_alias_target(const hth_store_alias *alias, char text[HTH_STORE_TARGET])
 {
-    if (a->version > 0) {
-        snprintf(text, HTH_STORE_TARGET, "%s:%d", a->name, a->version);
+    if (alias->version > 0) {
+        snprintf(text, HTH_STORE_TARGET, "%s:%d", alias->name, alias->version);
     } else {
-        snprintf(text, HTH_STORE_TARGET, "%s", a->name);
+        snprintf(text, HTH_STORE_TARGET, "%s", alias->name);
     }
 }
 
@@ -64,18 +64,18 @@ static hth_err alias_parse(const char *alias, size_t alias_bytes, const MDB_val 
     return HTH_OK;
 }
 
-hth_err hth_alias_find(hth_txn *t, const char *alias, hth_store_alias *out)
+hth_err hth_alias_find(hth_txn *txn, const char *alias, hth_store_alias *out)
 {
     char key[ALIAS_TEXT];
     MDB_val v;
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_TEXTS, key, alias_key(alias, key), &v));
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_TEXTS, key, alias_key(alias, key), &v));
     return alias_parse(alias, strlen(alias), &v, out);
 }
 
-hth_err hth_alias_taken(hth_txn *t, const char *name)
+hth_err hth_alias_taken(hth_txn *txn, const char *name)
 {
     hth_store_alias a;
-    hth_err err = hth_alias_find(t, name, &a);
+    hth_err err = hth_alias_find(txn, name, &a);
     return err == HTH_OK       ? hth_fail(HTH_EEXIST,
                                           "'%s' is an alias of '%s', and no new model can have that name",
                                           name, hth_alias_target(&a).text)
@@ -85,14 +85,14 @@ hth_err hth_alias_taken(hth_txn *t, const char *name)
 
 // ---- all of them
 
-typedef hth_err (*alias_fn)(const hth_store_alias *a, void *ctx);
+typedef hth_err (*alias_fn)(const hth_store_alias *alias, void *ctx);
 
 typedef struct alias_walk {
     alias_fn each;
     void *ctx;
 } alias_walk;
 
-static hth_err alias_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err alias_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     const alias_walk *w = ctx;
     const size_t prefix = sizeof ALIAS_PREFIX - 1;
@@ -104,11 +104,11 @@ static hth_err alias_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_va
     return w->each(&a, w->ctx);
 }
 
-static hth_err alias_each(hth_txn *t, alias_fn each, void *ctx)
+static hth_err alias_each(hth_txn *txn, alias_fn each, void *ctx)
 {
     alias_walk w = {each, ctx};
     hth_err err =
-        hth_txn_each(t, HTH_TABLE_TEXTS, ALIAS_PREFIX, sizeof ALIAS_PREFIX - 1, alias_row, &w);
+        hth_txn_each(txn, HTH_TABLE_TEXTS, ALIAS_PREFIX, sizeof ALIAS_PREFIX - 1, alias_row, &w);
     return err == HTH_ECANCELED ? HTH_OK : err;
 }
 
@@ -117,48 +117,49 @@ typedef struct alias_need {
     int version, left;
 } alias_need;
 
-static hth_err alias_needs(const hth_store_alias *a, void *ctx)
+static hth_err alias_needs(const hth_store_alias *alias, void *ctx)
 {
     const alias_need *n = ctx;
-    bool needs = strcmp(a->name, n->name) == 0 &&
-                 (n->version == 0 || a->version == n->version || (a->version == 0 && n->left == 0));
+    bool needs =
+        strcmp(alias->name, n->name) == 0 &&
+        (n->version == 0 || alias->version == n->version || (alias->version == 0 && n->left == 0));
     return needs ? hth_fail(HTH_EBUSY,
                             "'%s' is the target of the alias '%s': move the alias (hearth alias %s "
                             "NAME) or remove it (hearth alias --rm %s) first",
-                            hth_alias_target(a).text, a->alias, a->alias, a->alias)
+                            hth_alias_target(alias).text, alias->alias, alias->alias, alias->alias)
                  : HTH_OK;
 }
 
-hth_err hth_alias_needs(hth_txn *t, const char *name, int version, int left)
+hth_err hth_alias_needs(hth_txn *txn, const char *name, int version, int left)
 {
     hth_store_alias a;
-    if (hth_alias_find(t, name, &a) == HTH_OK) {
+    if (hth_alias_find(txn, name, &a) == HTH_OK) {
         return hth_fail(HTH_EINVAL, "'%s' is an alias: hearth alias --rm %s removes it", name,
                         name);
     }
-    return alias_each(t, alias_needs, &(alias_need){name, version, left});
+    return alias_each(txn, alias_needs, &(alias_need){name, version, left});
 }
 
-static hth_err alias_add(const hth_store_alias *a, void *ctx)
+static hth_err alias_add(const hth_store_alias *alias, void *ctx)
 {
     alias_job *j = ctx;
     if (HTH_GROW(j->list, j->n, j->cap) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory listing the store");
     }
-    j->list[j->n++] = *a;
+    j->list[j->n++] = *alias;
     return HTH_OK;
 }
 
-static hth_err alias_list(hth_txn *t, void *ctx)
+static hth_err alias_list(hth_txn *txn, void *ctx)
 {
     ((alias_job *)ctx)->n = 0; // of an earlier try
-    return alias_each(t, alias_add, ctx);
+    return alias_each(txn, alias_add, ctx);
 }
 
-hth_err hth_store_alias_list(hth_store *s, hth_store_alias **out, int *n)
+hth_err hth_store_alias_list(hth_store *store, hth_store_alias **out, int *n)
 {
     alias_job j = {.n = 0};
-    hth_err err = hth_index_read(&s->index, alias_list, &j);
+    hth_err err = hth_index_read(&store->index, alias_list, &j);
     if (err != HTH_OK) {
         hth_free(j.list);
         j = (alias_job){.n = 0};
@@ -168,119 +169,120 @@ hth_err hth_store_alias_list(hth_store *s, hth_store_alias **out, int *n)
     return err;
 }
 
-static hth_err alias_get(hth_txn *t, void *ctx)
+static hth_err alias_get(hth_txn *txn, void *ctx)
 {
     alias_job *j = ctx;
-    return hth_alias_find(t, j->name, j->before);
+    return hth_alias_find(txn, j->name, j->before);
 }
 
-hth_err hth_store_alias_get(hth_store *s, const char *alias, hth_store_alias *out)
+hth_err hth_store_alias_get(hth_store *store, const char *alias, hth_store_alias *out)
 {
     if (strnlen(alias, HTH_STORE_NAME_MAX + 1) > HTH_STORE_NAME_MAX) {
         return HTH_ENOENT;
     }
-    return hth_index_read(&s->index, alias_get, &(alias_job){.name = alias, .before = out});
+    return hth_index_read(&store->index, alias_get, &(alias_job){.name = alias, .before = out});
 }
 
-static hth_err alias_free(hth_txn *t, void *ctx)
+static hth_err alias_free(hth_txn *txn, void *ctx)
 {
-    return hth_alias_taken(t, ((alias_job *)ctx)->name);
+    return hth_alias_taken(txn, ((alias_job *)ctx)->name);
 }
 
-hth_err hth_store_alias_free(hth_store *s, const char *name)
+hth_err hth_store_alias_free(hth_store *store, const char *name)
 {
     HTH_TRY(hth_store_check_name(name));
-    return hth_index_read(&s->index, alias_free, &(alias_job){.name = name});
+    return hth_index_read(&store->index, alias_free, &(alias_job){.name = name});
 }
 
 // ---- changes
 
 // alias_target_there checks that the target exists and is a model.
-static hth_err alias_target_there(hth_txn *t, const hth_store_alias *a)
+static hth_err alias_target_there(hth_txn *txn, const hth_store_alias *alias)
 {
     hth_store_alias other;
     MDB_val v;
     int last;
-    hth_version_key key = hth_version_key_of(a->name, a->version);
-    if (hth_alias_find(t, a->name, &other) == HTH_OK) {
-        return hth_fail(HTH_EINVAL, "'%s' is itself an alias, of '%s': use that name", a->name,
+    hth_version_key key = hth_version_key_of(alias->name, alias->version);
+    if (hth_alias_find(txn, alias->name, &other) == HTH_OK) {
+        return hth_fail(HTH_EINVAL, "'%s' is itself an alias, of '%s': use that name", alias->name,
                         hth_alias_target(&other).text);
     }
-    HTH_TRY(hth_store_last(t, a->name, &last));
-    hth_err err = last == 0        ? HTH_ENOENT
-                  : a->version > 0 ? hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v)
-                                   : HTH_OK;
+    HTH_TRY(hth_store_last(txn, alias->name, &last));
+    hth_err err = last == 0 ? HTH_ENOENT
+                  : alias->version > 0
+                      ? hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v)
+                      : HTH_OK;
     return err == HTH_ENOENT ? hth_fail(err, "there is no model '%s' for the alias '%s'",
-                                        hth_alias_target(a).text, a->alias)
+                                        hth_alias_target(alias).text, alias->alias)
                              : err;
 }
 
-static hth_err alias_set(hth_txn *t, void *ctx)
+static hth_err alias_set(hth_txn *txn, void *ctx)
 {
     const alias_job *j = ctx;
     const hth_store_alias *a = j->set;
     char key[ALIAS_TEXT];
     hth_alias_text target = hth_alias_target(a);
     int last;
-    HTH_TRY(hth_store_last(t, a->alias, &last));
+    HTH_TRY(hth_store_last(txn, a->alias, &last));
     if (last > 0) {
         return hth_fail(HTH_EEXIST, "there is a model '%s': an alias needs another name", a->alias);
     }
-    HTH_TRY(alias_target_there(t, a));
-    hth_err err = hth_alias_find(t, a->alias, j->before);
+    HTH_TRY(alias_target_there(txn, a));
+    hth_err err = hth_alias_find(txn, a->alias, j->before);
     if (err != HTH_OK && err != HTH_ENOENT) {
         return err;
     }
-    HTH_TRY(hth_txn_put(t, HTH_TABLE_TEXTS, key, alias_key(a->alias, key), target.text,
+    HTH_TRY(hth_txn_put(txn, HTH_TABLE_TEXTS, key, alias_key(a->alias, key), target.text,
                         strlen(target.text)));
-    return hth_store_changed(t);
+    return hth_store_changed(txn);
 }
 
-hth_err hth_store_alias_set(hth_store *s, const hth_store_alias *a, hth_store_alias *before)
+hth_err hth_store_alias_set(hth_store *store, const hth_store_alias *alias, hth_store_alias *before)
 {
     hth_store_alias was = {.version = 0};
-    HTH_TRY(hth_store_check_new(a->alias));
-    HTH_TRY(hth_store_check_name(a->name));
-    HTH_TRY(hth_index_write(&s->index, alias_set, &(alias_job){.set = a, .before = &was}));
-    hth_log(INFO, STORE, "alias", "alias=%s model=%s before=%s", a->alias, hth_alias_target(a).text,
-            hth_alias_target(&was).text);
+    HTH_TRY(hth_store_check_new(alias->alias));
+    HTH_TRY(hth_store_check_name(alias->name));
+    HTH_TRY(hth_index_write(&store->index, alias_set, &(alias_job){.set = alias, .before = &was}));
+    hth_log(INFO, STORE, "alias", "alias=%s model=%s before=%s", alias->alias,
+            hth_alias_target(alias).text, hth_alias_target(&was).text);
     if (before != NULL) {
         *before = was;
     }
     return HTH_OK;
 }
 
-static hth_err alias_say(const hth_store_alias *a, void *ctx)
+static hth_err alias_say(const hth_store_alias *alias, void *ctx)
 {
     alias_job *j = ctx;
     size_t n = strlen(j->text);
-    if (sizeof j->text - n > strlen(a->alias) + 3) {
-        snprintf(j->text + n, sizeof j->text - n, "%s%s", n > 0 ? ", " : "", a->alias);
+    if (sizeof j->text - n > strlen(alias->alias) + 3) {
+        snprintf(j->text + n, sizeof j->text - n, "%s%s", n > 0 ? ", " : "", alias->alias);
     }
     return HTH_OK;
 }
 
-static hth_err alias_rm(hth_txn *t, void *ctx)
+static hth_err alias_rm(hth_txn *txn, void *ctx)
 {
     alias_job *j = ctx;
     char key[ALIAS_TEXT];
     hth_store_alias a;
-    hth_err err = hth_alias_find(t, j->name, &a);
+    hth_err err = hth_alias_find(txn, j->name, &a);
     if (err == HTH_ENOENT) {
         j->text[0] = 0;
-        HTH_TRY(alias_each(t, alias_say, j));
+        HTH_TRY(alias_each(txn, alias_say, j));
         return hth_fail(HTH_ENOENT, "there is no alias '%s'; there are: %s", j->name,
                         j->text[0] != 0 ? j->text : "none");
     }
     HTH_TRY(err);
-    HTH_TRY(hth_txn_del(t, HTH_TABLE_TEXTS, key, alias_key(j->name, key)));
-    return hth_store_changed(t);
+    HTH_TRY(hth_txn_del(txn, HTH_TABLE_TEXTS, key, alias_key(j->name, key)));
+    return hth_store_changed(txn);
 }
 
-hth_err hth_store_alias_rm(hth_store *s, const char *alias)
+hth_err hth_store_alias_rm(hth_store *store, const char *alias)
 {
     HTH_TRY(hth_store_check_name(alias));
-    HTH_TRY(hth_index_write(&s->index, alias_rm, &(alias_job){.name = alias}));
+    HTH_TRY(hth_index_write(&store->index, alias_rm, &(alias_job){.name = alias}));
     hth_log(INFO, STORE, "alias-removed", "alias=%s", alias);
     return HTH_OK;
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modelstore/store_test.h"
 
-static hth_err set(hth_store *s, const char *alias, const char *name, int version)
+static hth_err set(hth_store *store, const char *alias, const char *name, int version)
 {
     hth_store_alias a = {.version = version};
     assert_true(strlen(alias) < sizeof a.alias && strlen(name) < sizeof a.name);
     strcpy(a.alias, alias);
     strcpy(a.name, name);
-    return hth_store_alias_set(s, &a, NULL);
+    return hth_store_alias_set(store, &a, NULL);
 }
 
-static void assert_target(hth_store *s, const char *alias, const char *want)
+static void assert_target(hth_store *store, const char *alias, const char *want)
 {
     hth_store_alias a;
     char text[HTH_STORE_TARGET];
-    assert_ok(hth_store_alias_get(s, alias, &a));
+    assert_ok(hth_store_alias_get(store, alias, &a));
     assert_string_equal(a.alias, alias);
     hth_store_alias_target(&a, text);
     assert_string_equal(text, want);
@@ -122,12 +122,12 @@ static void test_removal(void **state)
     hth_store_close(s);
 }
 
-static hth_err move_and_list(hth_store *s)
+static hth_err move_and_list(hth_store *store)
 {
     hth_store_alias *a;
     int n;
-    HTH_TRY(set(s, "prod", "m", 2));
-    HTH_TRY(hth_store_alias_list(s, &a, &n));
+    HTH_TRY(set(store, "prod", "m", 2));
+    HTH_TRY(hth_store_alias_list(store, &a, &n));
     hth_free(a);
     return HTH_OK;
 }

@@ -52,20 +52,20 @@ static check_key check_tensor_key(const hth_id *id)
     return k;
 }
 
-static check_key check_version_key(const hth_version_key *v)
+static check_key check_version_key(const hth_version_key *key)
 {
-    check_key k = {.text = "V", .bytes = 1 + v->bytes};
-    memcpy(k.text + 1, v->text, v->bytes);
+    check_key k = {.text = "V", .bytes = 1 + key->bytes};
+    memcpy(k.text + 1, key->text, key->bytes);
     return k;
 }
 
 // check_read reads a value of `bytes` bytes. One of another size is damaged, and as good as none:
 // what it says can be found out again.
-static hth_err check_read(hth_txn *t, hth_table table, const void *key, size_t key_bytes, void *out,
-                          size_t bytes)
+static hth_err check_read(hth_txn *txn, hth_table table, const void *key, size_t key_bytes,
+                          void *out, size_t bytes)
 {
     MDB_val v;
-    HTH_TRY(hth_txn_get(t, table, key, key_bytes, &v));
+    HTH_TRY(hth_txn_get(txn, table, key, key_bytes, &v));
     if (v.mv_size != bytes) {
         return HTH_ENOENT;
     }
@@ -73,60 +73,60 @@ static hth_err check_read(hth_txn *t, hth_table table, const void *key, size_t k
     return HTH_OK;
 }
 
-hth_err hth_check_get(hth_txn *t, const hth_id *id, hth_check_row *out)
+hth_err hth_check_get(hth_txn *txn, const hth_id *id, hth_check_row *out)
 {
     check_key k = check_tensor_key(id);
-    return check_read(t, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
+    return check_read(txn, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
 }
 
-hth_err hth_check_health_get(hth_txn *t, hth_check_health *out)
+hth_err hth_check_health_get(hth_txn *txn, hth_check_health *out)
 {
     *out = (hth_check_health){.damaged = 0};
-    hth_err err = check_read(t, HTH_TABLE_INFO, "health", 6, out, sizeof *out);
+    hth_err err = check_read(txn, HTH_TABLE_INFO, "health", 6, out, sizeof *out);
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-static hth_err check_health_add(hth_txn *t, int damaged, int events)
+static hth_err check_health_add(hth_txn *txn, int damaged, int events)
 {
     hth_check_health h;
-    HTH_TRY(hth_check_health_get(t, &h));
+    HTH_TRY(hth_check_health_get(txn, &h));
     h.damaged = damaged < 0 && h.damaged == 0 ? 0 : h.damaged + (uint64_t)(int64_t)damaged;
     h.events += (uint64_t)events;
-    return hth_txn_put(t, HTH_TABLE_INFO, "health", 6, &h, sizeof h);
+    return hth_txn_put(txn, HTH_TABLE_INFO, "health", 6, &h, sizeof h);
 }
 
-hth_err hth_check_event(hth_txn *t)
+hth_err hth_check_event(hth_txn *txn)
 {
-    HTH_TRY(check_health_add(t, 0, 1));
-    return hth_store_changed(t);
+    HTH_TRY(check_health_add(txn, 0, 1));
+    return hth_store_changed(txn);
 }
 
-static hth_err check_was_damaged(hth_txn *t, const hth_id *id, bool *damaged)
+static hth_err check_was_damaged(hth_txn *txn, const hth_id *id, bool *damaged)
 {
     hth_check_row row;
-    hth_err err = hth_check_get(t, id, &row);
+    hth_err err = hth_check_get(txn, id, &row);
     *damaged = err == HTH_OK && row.damaged != 0;
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-hth_err hth_check_put(hth_txn *t, const hth_id *id, const hth_check_row *row)
+hth_err hth_check_put(hth_txn *txn, const hth_id *id, const hth_check_row *row)
 {
     check_key k = check_tensor_key(id);
     bool was;
-    HTH_TRY(check_was_damaged(t, id, &was));
+    HTH_TRY(check_was_damaged(txn, id, &was));
     if (was != (row->damaged != 0)) {
-        HTH_TRY(check_health_add(t, was ? -1 : 1, 0));
+        HTH_TRY(check_health_add(txn, was ? -1 : 1, 0));
     }
-    return hth_txn_put(t, HTH_TABLE_CHECKS, k.text, k.bytes, row, sizeof *row);
+    return hth_txn_put(txn, HTH_TABLE_CHECKS, k.text, k.bytes, row, sizeof *row);
 }
 
-hth_err hth_check_del(hth_txn *t, const hth_id *id)
+hth_err hth_check_del(hth_txn *txn, const hth_id *id)
 {
     check_key k = check_tensor_key(id);
     bool was;
-    HTH_TRY(check_was_damaged(t, id, &was));
-    HTH_TRY(was ? check_health_add(t, -1, 0) : HTH_OK);
-    return hth_txn_del(t, HTH_TABLE_CHECKS, k.text, k.bytes);
+    HTH_TRY(check_was_damaged(txn, id, &was));
+    HTH_TRY(was ? check_health_add(txn, -1, 0) : HTH_OK);
+    return hth_txn_del(txn, HTH_TABLE_CHECKS, k.text, k.bytes);
 }
 
 hth_record_sum hth_check_sum(const void *record, size_t bytes)
@@ -138,29 +138,30 @@ hth_record_sum hth_check_sum(const void *record, size_t bytes)
     return s;
 }
 
-hth_err hth_check_sum_put(hth_txn *t, const hth_version_key *key, const void *record, size_t bytes)
+hth_err hth_check_sum_put(hth_txn *txn, const hth_version_key *key, const void *record,
+                          size_t bytes)
 {
     check_key k = check_version_key(key);
     hth_record_sum s = hth_check_sum(record, bytes);
-    return hth_txn_put(t, HTH_TABLE_CHECKS, k.text, k.bytes, &s, sizeof s);
+    return hth_txn_put(txn, HTH_TABLE_CHECKS, k.text, k.bytes, &s, sizeof s);
 }
 
-hth_err hth_check_sum_get(hth_txn *t, const hth_version_key *key, hth_record_sum *out)
+hth_err hth_check_sum_get(hth_txn *txn, const hth_version_key *key, hth_record_sum *out)
 {
     check_key k = check_version_key(key);
-    return check_read(t, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
+    return check_read(txn, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
 }
 
-hth_err hth_check_sum_del(hth_txn *t, const hth_version_key *key)
+hth_err hth_check_sum_del(hth_txn *txn, const hth_version_key *key)
 {
     check_key k = check_version_key(key);
-    return hth_txn_del(t, HTH_TABLE_CHECKS, k.text, k.bytes);
+    return hth_txn_del(txn, HTH_TABLE_CHECKS, k.text, k.bytes);
 }
 
-hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *record)
+hth_err hth_check_record(hth_txn *txn, const hth_version_key *key, const MDB_val *record)
 {
     hth_record_sum want, have;
-    hth_err err = hth_check_sum_get(t, key, &want);
+    hth_err err = hth_check_sum_get(txn, key, &want);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
@@ -172,16 +173,16 @@ hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *
                           "the one that was stored");
 }
 
-hth_err hth_scrub_state_get(hth_txn *t, hth_scrub_state *out)
+hth_err hth_scrub_state_get(hth_txn *txn, hth_scrub_state *out)
 {
     *out = (hth_scrub_state){.passed_ns = 0};
-    hth_err err = check_read(t, HTH_TABLE_INFO, "scrub", 5, out, sizeof *out);
+    hth_err err = check_read(txn, HTH_TABLE_INFO, "scrub", 5, out, sizeof *out);
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-hth_err hth_scrub_state_put(hth_txn *t, const hth_scrub_state *state)
+hth_err hth_scrub_state_put(hth_txn *txn, const hth_scrub_state *state)
 {
-    return hth_txn_put(t, HTH_TABLE_INFO, "scrub", 5, state, sizeof *state);
+    return hth_txn_put(txn, HTH_TABLE_INFO, "scrub", 5, state, sizeof *state);
 }
 
 // ---- records without a sum
@@ -191,7 +192,7 @@ typedef struct check_sums {
     int n, cap;
 } check_sums;
 
-static hth_err check_sum_lacks(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err check_sum_lacks(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     check_sums *l = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
@@ -201,7 +202,7 @@ static hth_err check_sum_lacks(hth_txn *t, void *ctx, const MDB_val *key, const 
         return HTH_OK;
     }
     hth_version_key k = hth_version_key_of(name, version);
-    hth_err err = hth_check_sum_get(t, &k, &sum);
+    hth_err err = hth_check_sum_get(txn, &k, &sum);
     if (err == HTH_ENOENT) {
         err = HTH_GROW(l->key, l->n, l->cap) == 0
                   ? HTH_OK
@@ -213,21 +214,21 @@ static hth_err check_sum_lacks(hth_txn *t, void *ctx, const MDB_val *key, const 
     return err;
 }
 
-static hth_err check_sums_list(hth_txn *t, void *ctx)
+static hth_err check_sums_list(hth_txn *txn, void *ctx)
 {
     ((check_sums *)ctx)->n = 0;
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, check_sum_lacks, ctx);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, check_sum_lacks, ctx);
 }
 
-static hth_err check_sums_put(hth_txn *t, void *ctx)
+static hth_err check_sums_put(hth_txn *txn, void *ctx)
 {
     const check_sums *l = ctx;
     for (int i = 0; i < l->n; i++) {
         MDB_val v;
-        hth_err err = hth_txn_get(t, HTH_TABLE_VERSIONS, l->key[i].text, l->key[i].bytes, &v);
+        hth_err err = hth_txn_get(txn, HTH_TABLE_VERSIONS, l->key[i].text, l->key[i].bytes, &v);
         void *copy = err == HTH_OK ? hth_memdup(v.mv_data, v.mv_size) : NULL;
         if (err == HTH_OK && copy != NULL) { // the map changes underneath
-            err = hth_check_sum_put(t, &l->key[i], copy, v.mv_size);
+            err = hth_check_sum_put(txn, &l->key[i], copy, v.mv_size);
         }
         hth_free(copy);
         if (err != HTH_OK && err != HTH_ENOENT) { // removed meanwhile
@@ -237,12 +238,12 @@ static hth_err check_sums_put(hth_txn *t, void *ctx)
     return HTH_OK;
 }
 
-hth_err hth_check_sums_fill(hth_store *s)
+hth_err hth_check_sums_fill(hth_store *store)
 {
     check_sums l = {.n = 0};
-    hth_err err = hth_index_read(&s->index, check_sums_list, &l);
-    if (err == HTH_OK && l.n > 0 && !s->read_only) {
-        err = hth_index_write(&s->index, check_sums_put, &l);
+    hth_err err = hth_index_read(&store->index, check_sums_list, &l);
+    if (err == HTH_OK && l.n > 0 && !store->read_only) {
+        err = hth_index_write(&store->index, check_sums_put, &l);
     }
     hth_free(l.key);
     return err;
@@ -258,41 +259,41 @@ typedef struct check_mark {
 
 // check_is_news tells whether the store has the tensor, in the file that was seen: another process
 // may have written to that since, and marked it, or repaired it.
-static bool check_is_news(hth_txn *t, const hth_store *s, const hth_id *id,
+static bool check_is_news(hth_txn *txn, const hth_store *store, const hth_id *id,
                           const hth_object_seen *seen)
 {
     hth_tensor_row tensor;
     hth_object_seen now;
-    if (hth_store_row(t, id, &tensor) != HTH_OK) {
+    if (hth_store_row(txn, id, &tensor) != HTH_OK) {
         return false;
     }
-    (void)hth_object_look(s, id, tensor.bytes, &now);
+    (void)hth_object_look(store, id, tensor.bytes, &now);
     return hth_object_same(&now, seen);
 }
 
-static hth_err check_mark_write(hth_txn *t, void *ctx)
+static hth_err check_mark_write(hth_txn *txn, void *ctx)
 {
     const check_mark *m = ctx;
     bool was;
-    if (!check_is_news(t, m->s, m->id, &m->row.seen)) {
+    if (!check_is_news(txn, m->s, m->id, &m->row.seen)) {
         return HTH_OK;
     }
-    HTH_TRY(check_was_damaged(t, m->id, &was));
-    HTH_TRY(hth_check_put(t, m->id, &m->row));
-    return was ? HTH_OK : hth_check_event(t);
+    HTH_TRY(check_was_damaged(txn, m->id, &was));
+    HTH_TRY(hth_check_put(txn, m->id, &m->row));
+    return was ? HTH_OK : hth_check_event(txn);
 }
 
 // check_remember keeps it in the process; returns whether that is news.
-static bool check_remember(hth_store *s, const hth_id *id, const hth_object_seen *seen,
+static bool check_remember(hth_store *store, const hth_id *id, const hth_object_seen *seen,
                            uint64_t now, bool damaged)
 {
     hth_memo *m;
-    pthread_mutex_lock(&s->memo_lock);
-    HASH_FIND(hh, s->memo, id, sizeof *id, m);
+    pthread_mutex_lock(&store->memo_lock);
+    HASH_FIND(hh, store->memo, id, sizeof *id, m);
     bool news = m == NULL || m->damaged != damaged || !hth_object_same(&m->seen, seen);
     if (m == NULL && (m = hth_calloc(1, sizeof *m)) != NULL) {
         m->id = *id;
-        HASH_ADD(hh, s->memo, id, sizeof m->id, m);
+        HASH_ADD(hh, store->memo, id, sizeof m->id, m);
         if (!HTH_HASH_ADDED(m)) {
             hth_free(m);
             m = NULL; // it is read again the next time
@@ -304,16 +305,16 @@ static bool check_remember(hth_store *s, const hth_id *id, const hth_object_seen
         m->damaged = damaged;
         m->dirty = !damaged;
     }
-    pthread_mutex_unlock(&s->memo_lock);
+    pthread_mutex_unlock(&store->memo_lock);
     return news;
 }
 
-void hth_check_found(hth_store *s, const hth_id *id, const hth_object_seen *seen, bool damaged)
+void hth_check_found(hth_store *store, const hth_id *id, const hth_object_seen *seen, bool damaged)
 {
     char detail[1024]; // the sentence of what was found is the caller's to give
     uint64_t now = hth_store_wall_ns();
-    check_mark m = {s, id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
-    if (!check_remember(s, id, seen, now, damaged) || !damaged) {
+    check_mark m = {store, id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
+    if (!check_remember(store, id, seen, now, damaged) || !damaged) {
         return;
     }
     hth_path path = hth_path_of_tensor(id);
@@ -321,7 +322,7 @@ void hth_check_found(hth_store *s, const hth_id *id, const hth_object_seen *seen
     detail[sizeof detail - 1] = 0;
     hth_stat_add(HTH_STAT_STORE_DAMAGED, 1);
     hth_log(ERROR, STORE, "damaged", "file=%s: %s", path.text, detail);
-    if (s->read_only || hth_index_write(&s->index, check_mark_write, &m) != HTH_OK) {
+    if (store->read_only || hth_index_write(&store->index, check_mark_write, &m) != HTH_OK) {
         hth_log(WARN, STORE, "damaged-not-marked", "file=%s", path.text);
     }
     (void)hth_fail(HTH_ECORRUPT, "%s", detail);
@@ -338,13 +339,13 @@ typedef struct check_rows {
     int n, cap;
 } check_rows;
 
-static hth_err check_flush(hth_txn *t, void *ctx)
+static hth_err check_flush(hth_txn *txn, void *ctx)
 {
     const check_rows *rows = ctx;
     for (int i = 0; i < rows->n; i++) {
         const check_row_of *r = &rows->row[i];
-        if (check_is_news(t, rows->s, &r->id, &r->row.seen)) {
-            HTH_TRY(hth_check_put(t, &r->id, &r->row));
+        if (check_is_news(txn, rows->s, &r->id, &r->row.seen)) {
+            HTH_TRY(hth_check_put(txn, &r->id, &r->row));
         }
     }
     return HTH_OK;
@@ -352,34 +353,35 @@ static hth_err check_flush(hth_txn *t, void *ctx)
 
 // check_take takes the rows that the index does not know; those that it then cannot be told are
 // found out again by the next process.
-static void check_take(hth_store *s, check_rows *rows)
+static void check_take(hth_store *store, check_rows *rows)
 {
-    pthread_mutex_lock(&s->memo_lock);
-    for (hth_memo *m = s->memo; m != NULL; m = m->hh.next) {
+    pthread_mutex_lock(&store->memo_lock);
+    for (hth_memo *m = store->memo; m != NULL; m = m->hh.next) {
         if (m->dirty && HTH_GROW(rows->row, rows->n, rows->cap) == 0) {
             rows->row[rows->n++] =
                 (check_row_of){m->id, {.checked_ns = m->checked_ns, .seen = m->seen}};
             m->dirty = false;
         }
     }
-    pthread_mutex_unlock(&s->memo_lock);
+    pthread_mutex_unlock(&store->memo_lock);
 }
 
-void hth_check_flush(hth_store *s)
+void hth_check_flush(hth_store *store)
 {
-    check_rows rows = {.s = s};
-    check_take(s, &rows);
-    if (rows.n > 0 && !s->read_only && hth_index_write(&s->index, check_flush, &rows) != HTH_OK) {
+    check_rows rows = {.s = store};
+    check_take(store, &rows);
+    if (rows.n > 0 && !store->read_only &&
+        hth_index_write(&store->index, check_flush, &rows) != HTH_OK) {
         hth_log(WARN, STORE, "checks-not-kept", "%s", hth_err_detail());
     }
     hth_free(rows.row);
 }
 
-void hth_check_forget(hth_store *s)
+void hth_check_forget(hth_store *store)
 {
     hth_memo *m, *next;
-    HASH_ITER (hh, s->memo, m, next) {
-        HASH_DEL(s->memo, m);
+    HASH_ITER (hh, store->memo, m, next) {
+        HASH_DEL(store->memo, m);
         hth_free(m);
     }
 }
@@ -392,10 +394,10 @@ typedef struct check_look {
     bool known;
 } check_look;
 
-static hth_err check_look_up(hth_txn *t, void *ctx)
+static hth_err check_look_up(hth_txn *txn, void *ctx)
 {
     check_look *l = ctx;
-    hth_err err = hth_check_get(t, l->id, &l->row);
+    hth_err err = hth_check_get(txn, l->id, &l->row);
     l->known = err == HTH_OK;
     return err == HTH_ENOENT ? HTH_OK : err;
 }
@@ -408,19 +410,19 @@ static bool check_recent(uint64_t checked_ns)
     return days == 0 || (checked_ns <= now && now - checked_ns <= days * CHECK_DAY_NS);
 }
 
-static hth_err check_needed(hth_store *s, const hth_id *id, const hth_object_seen *seen,
+static hth_err check_needed(hth_store *store, const hth_id *id, const hth_object_seen *seen,
                             bool *needed)
 {
     char word[HTH_SETTING_TEXT];
     check_look l = {.id = id};
     hth_memo *m;
-    HTH_TRY(hth_index_read(&s->index, check_look_up, &l));
-    pthread_mutex_lock(&s->memo_lock);
-    HASH_FIND(hh, s->memo, id, sizeof *id, m);
+    HTH_TRY(hth_index_read(&store->index, check_look_up, &l));
+    pthread_mutex_lock(&store->memo_lock);
+    HASH_FIND(hh, store->memo, id, sizeof *id, m);
     bool here = m != NULL && hth_object_same(&m->seen, seen);
     bool damaged = here && m->damaged;
     bool recent = here && !m->damaged && check_recent(m->checked_ns);
-    pthread_mutex_unlock(&s->memo_lock);
+    pthread_mutex_unlock(&store->memo_lock);
     bool known = l.known && hth_object_same(&l.row.seen, seen);
     if (damaged || (known && l.row.damaged)) {
         hth_path path = hth_path_of_tensor(id);
@@ -433,27 +435,28 @@ static hth_err check_needed(hth_store *s, const hth_id *id, const hth_object_see
     return HTH_OK;
 }
 
-hth_err hth_check_read(hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
-                       void *ctx, hth_object_seen *seen)
+hth_err hth_check_read(hth_store *store, const hth_object *object, bool direct,
+                       hth_object_tick tick, void *ctx, hth_object_seen *seen)
 {
     bool file;
-    hth_err err = hth_object_check(s, o, direct, tick, ctx, seen);
-    if (err == HTH_ECORRUPT && hth_object_is_file(s, &o->id, &file) == HTH_ENOENT) {
+    hth_err err = hth_object_check(store, object, direct, tick, ctx, seen);
+    if (err == HTH_ECORRUPT && hth_object_is_file(store, &object->id, &file) == HTH_ENOENT) {
         return HTH_OK;
     }
     if (err == HTH_OK || err == HTH_ECORRUPT) {
-        hth_check_found(s, &o->id, seen, err != HTH_OK);
-        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, o->bytes);
+        hth_check_found(store, &object->id, seen, err != HTH_OK);
+        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, object->bytes);
     }
     return err;
 }
 
-hth_err hth_check_look(hth_store *s, const hth_object *o, hth_object_seen *seen, bool *needed)
+hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_seen *seen,
+                       bool *needed)
 {
     *needed = false;
-    hth_err err = hth_object_look(s, &o->id, o->bytes, seen);
+    hth_err err = hth_object_look(store, &object->id, object->bytes, seen);
     if (err == HTH_ECORRUPT) {
-        hth_check_found(s, &o->id, seen, true);
+        hth_check_found(store, &object->id, seen, true);
     }
-    return err == HTH_OK ? check_needed(s, &o->id, seen, needed) : err;
+    return err == HTH_OK ? check_needed(store, &object->id, seen, needed) : err;
 }

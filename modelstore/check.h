@@ -38,22 +38,23 @@ typedef struct hth_check_health {
 
 // hth_check_get reads a tensor's row; HTH_ENOENT without a sentence. hth_check_put writes it, and
 // keeps the counts; hth_check_del forgets it.
-hth_err hth_check_get(hth_txn *t, const hth_id *id, hth_check_row *out);
-hth_err hth_check_put(hth_txn *t, const hth_id *id, const hth_check_row *row);
-hth_err hth_check_del(hth_txn *t, const hth_id *id);
-hth_err hth_check_health_get(hth_txn *t, hth_check_health *out);
+hth_err hth_check_get(hth_txn *txn, const hth_id *id, hth_check_row *out);
+hth_err hth_check_put(hth_txn *txn, const hth_id *id, const hth_check_row *row);
+hth_err hth_check_del(hth_txn *txn, const hth_id *id);
+hth_err hth_check_health_get(hth_txn *txn, hth_check_health *out);
 // hth_check_event tells all processes that something was marked or repaired: programs look whether
 // it is theirs.
-hth_err hth_check_event(hth_txn *t);
+hth_err hth_check_event(hth_txn *txn);
 
 // hth_check_sum sums a record up. hth_check_sum_put keeps the sum of the record of a version.
 hth_record_sum hth_check_sum(const void *record, size_t bytes);
-hth_err hth_check_sum_put(hth_txn *t, const hth_version_key *key, const void *record, size_t bytes);
-hth_err hth_check_sum_get(hth_txn *t, const hth_version_key *key,
+hth_err hth_check_sum_put(hth_txn *txn, const hth_version_key *key, const void *record,
+                          size_t bytes);
+hth_err hth_check_sum_get(hth_txn *txn, const hth_version_key *key,
                           hth_record_sum *out); // HTH_ENOENT
-hth_err hth_check_sum_del(hth_txn *t, const hth_version_key *key);
+hth_err hth_check_sum_del(hth_txn *txn, const hth_version_key *key);
 // hth_check_record compares a version's record with its sum, if there is one. HTH_ECORRUPT.
-hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *record);
+hth_err hth_check_record(hth_txn *txn, const hth_version_key *key, const MDB_val *record);
 
 // Where the reading in the background is (INFO "scrub").
 typedef struct hth_scrub_state {
@@ -64,33 +65,34 @@ typedef struct hth_scrub_state {
     uint64_t index_damages;  // what was found then
     uint64_t copied_changes; // the store's count of changes when the index was last copied
 } hth_scrub_state;
-hth_err hth_scrub_state_get(hth_txn *t, hth_scrub_state *out);
-hth_err hth_scrub_state_put(hth_txn *t, const hth_scrub_state *state);
+hth_err hth_scrub_state_get(hth_txn *txn, hth_scrub_state *out);
+hth_err hth_scrub_state_put(hth_txn *txn, const hth_scrub_state *state);
 
 // ---- of a store
 
 // hth_check_sums_fill has each version's record have a sum: those that version 0.1.0
 // wrote have none, and are taken as they are.
-hth_err hth_check_sums_fill(hth_store *s);
+hth_err hth_check_sums_fill(hth_store *store);
 // hth_check_read is hth_object_check, and remembers what it finds. A tensor that the store has lost
 // meanwhile, with its last version, is not damaged: HTH_OK.
-hth_err hth_check_read(hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
-                       void *ctx, hth_object_seen *seen);
+hth_err hth_check_read(hth_store *store, const hth_object *object, bool direct,
+                       hth_object_tick tick, void *ctx, hth_object_seen *seen);
 
 // hth_check_found keeps that a file was read, and found damaged or right. A mark is logged, and
 // kept at once; that a file is right is kept by the next hth_check_flush, or by nobody.
-void hth_check_found(hth_store *s, const hth_id *id, const hth_object_seen *seen, bool damaged);
+void hth_check_found(hth_store *store, const hth_id *id, const hth_object_seen *seen, bool damaged);
 // hth_check_flush writes what was found to the index, as far as it can be written.
-void hth_check_flush(hth_store *s);
+void hth_check_flush(hth_store *store);
 // hth_check_look looks at a tensor's file, and tells whether it has to be read before its content
 // is used. HTH_ECORRUPT: it is not there as it was stored, or marked as damaged.
-hth_err hth_check_look(hth_store *s, const hth_object *o, hth_object_seen *seen, bool *needed);
+hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_seen *seen,
+                       bool *needed);
 // hth_store_view_stale tells whether this process has the tensor mapped from another file than it
 // has now.
-bool hth_store_view_stale(hth_store *s, const hth_manifest_tensor *t);
+bool hth_store_view_stale(hth_store *store, const hth_manifest_tensor *tensor);
 // hth_index_check compares the index with itself, and reports what is wrong with it.
-hth_err hth_index_check(hth_store *s, void (*report)(void *ctx, const char *what), void *ctx);
+hth_err hth_index_check(hth_store *store, void (*report)(void *ctx, const char *what), void *ctx);
 // hth_check_forget frees what the process knows.
-void hth_check_forget(hth_store *s);
+void hth_check_forget(hth_store *store);
 
 #endif

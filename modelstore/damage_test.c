@@ -78,11 +78,11 @@ static const char *const harm_says[SOME] = {[FLIP] = "does not have the bytes th
                                             [FOLDER] = "is not a regular file",
                                             [FIFO] = "is not a regular file"};
 
-static void count_damage(void *ctx, const hth_store_damage *d)
+static void count_damage(void *ctx, const hth_store_damage *damage)
 {
-    assert_string_equal(d->model, "m");
-    assert_string_equal(d->tensor, "big0");
-    assert_int_equal(strncmp(d->file, "tensors/", 8), 0);
+    assert_string_equal(damage->model, "m");
+    assert_string_equal(damage->tensor, "big0");
+    assert_int_equal(strncmp(damage->file, "tensors/", 8), 0);
     (*(int *)ctx)++;
 }
 
@@ -184,12 +184,12 @@ static void test_mapped(void **state)
 // ---- when files are read
 
 // rot changes a bit and leaves the file the same: the index is told that it was read since.
-static hth_err rot_row(hth_txn *t, void *ctx)
+static hth_err rot_row(hth_txn *txn, void *ctx)
 {
     const fixture *f = ctx;
     hth_check_row row = {.checked_ns = hth_store_wall_ns()};
     HTH_TRY(hth_object_look(f->s, &f->m.tensors[0].id, 4096, &row.seen));
-    return hth_check_put(t, &f->m.tensors[0].id, &row);
+    return hth_check_put(txn, &f->m.tensors[0].id, &row);
 }
 
 static void test_when(void **state)
@@ -224,12 +224,12 @@ static void test_when(void **state)
 }
 
 // mark_row is the mark of another process, which has read the file as it is now.
-static hth_err mark_row(hth_txn *t, void *ctx)
+static hth_err mark_row(hth_txn *txn, void *ctx)
 {
     const fixture *f = ctx;
     hth_check_row row = {.checked_ns = hth_store_wall_ns(), .damaged = 1};
     HTH_TRY(hth_object_look(f->s, &f->m.tensors[0].id, 4096, &row.seen));
-    return hth_check_put(t, &f->m.tensors[0].id, &row);
+    return hth_check_put(txn, &f->m.tensors[0].id, &row);
 }
 
 // What a process has read before another one wrote to the file, or repaired it, is no news.
@@ -291,18 +291,18 @@ typedef struct edit {
     size_t bytes;       // of the row
 } edit;
 
-static hth_err edit_row(hth_txn *t, void *ctx)
+static hth_err edit_row(hth_txn *txn, void *ctx)
 {
     edit *e = ctx;
     MDB_val v;
-    HTH_TRY(hth_txn_get(t, e->table, e->key, e->key_bytes, &v));
+    HTH_TRY(hth_txn_get(txn, e->table, e->key, e->key_bytes, &v));
     e->bytes = v.mv_size;
     if (e->at < 0) {
-        return hth_txn_del(t, e->table, e->key, e->key_bytes);
+        return hth_txn_del(txn, e->table, e->key, e->key_bytes);
     }
     char *copy = hth_memdup(v.mv_data, v.mv_size);
     copy[(size_t)e->at] ^= (char)e->mask;
-    hth_err err = hth_txn_put(t, e->table, e->key, e->key_bytes, copy, v.mv_size);
+    hth_err err = hth_txn_put(txn, e->table, e->key, e->key_bytes, copy, v.mv_size);
     hth_free(copy);
     return err;
 }
@@ -314,9 +314,10 @@ static size_t edit_index(fixture *f, hth_table table, const void *key, size_t ke
     return e.bytes;
 }
 
-static void note_damage(void *ctx, const hth_store_damage *d)
+static void note_damage(void *ctx, const hth_store_damage *damage)
 {
-    snprintf(ctx, 300, "%s:%d %s %s %s", d->model, d->version, d->tensor, d->file, d->what);
+    snprintf(ctx, 300, "%s:%d %s %s %s", damage->model, damage->version, damage->tensor,
+             damage->file, damage->what);
 }
 
 // repaired: an import makes everything as it was, without a new version.
@@ -388,15 +389,15 @@ static void test_tensor_row(void **state)
     close_fixture(&f);
 }
 
-static hth_err no_references(hth_txn *t, void *ctx)
+static hth_err no_references(hth_txn *txn, void *ctx)
 {
     const hth_manifest *m = ctx;
     for (int i = 0; i < m->n_tensors; i++) {
         hth_tensor_row row;
-        HTH_TRY(hth_store_row(t, &m->tensors[i].id, &row));
+        HTH_TRY(hth_store_row(txn, &m->tensors[i].id, &row));
         row.refs = 0;
-        HTH_TRY(hth_txn_put(t, HTH_TABLE_TENSORS, &m->tensors[i].id, sizeof m->tensors[i].id, &row,
-                            sizeof row));
+        HTH_TRY(hth_txn_put(txn, HTH_TABLE_TENSORS, &m->tensors[i].id, sizeof m->tensors[i].id,
+                            &row, sizeof row));
     }
     return HTH_OK;
 }
@@ -482,24 +483,24 @@ static void test_older_record(void **state)
 }
 
 // The store of version 0.1.0 has no sums: it is used as it is.
-static hth_err no_checks_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err no_checks_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     MDB_val *first = ctx;
     *first = *key;
     return HTH_ECANCELED;
 }
 
-static hth_err no_checks(hth_txn *t, void *ctx)
+static hth_err no_checks(hth_txn *txn, void *ctx)
 {
     for (;;) {
         char copy[600];
         MDB_val key = {0, NULL};
-        hth_err err = hth_txn_each(t, HTH_TABLE_CHECKS, NULL, 0, no_checks_row, &key);
+        hth_err err = hth_txn_each(txn, HTH_TABLE_CHECKS, NULL, 0, no_checks_row, &key);
         if (err != HTH_ECANCELED) {
             return err;
         }
         memcpy(copy, key.mv_data, key.mv_size);
-        HTH_TRY(hth_txn_del(t, HTH_TABLE_CHECKS, copy, key.mv_size));
+        HTH_TRY(hth_txn_del(txn, HTH_TABLE_CHECKS, copy, key.mv_size));
     }
 }
 

@@ -3,10 +3,11 @@
 // does not name.
 //
 // The lock file is held alone: no put is between "the index has it" and its commit, no piece of an
-// upload is being written, and all of tmp/ but uploads is litter of killed processes. The index forgets first: killed in between, the files are strays
-// and go the next time. What is used is counted from the versions' records: a count in the index
-// that is wrong, because a bit of it is, must not cost a tensor. A view of a removed file stays
-// valid, the system keeps a mapped file's bytes.
+// upload is being written, and all of tmp/ but uploads is litter of killed processes. The index
+// forgets first: killed in between, the files are strays and go the next time. What is used is
+// counted from the versions' records: a count in the index that is wrong, because a bit of it is,
+// must not cost a tensor. A view of a removed file stays valid, the system keeps a mapped file's
+// bytes.
 #include "modelstore/upload_impl.h"
 #include "modelstore/uses.h"
 
@@ -33,17 +34,17 @@ typedef struct gc_job {
     char folder[24]; // "tensors/ab", "tmp"
 } gc_job;
 
-static hth_err gc_wrong(gc_job *j, const hth_id *id, hth_tensor_row row, uint32_t uses)
+static hth_err gc_wrong(gc_job *job, const hth_id *id, hth_tensor_row row, uint32_t uses)
 {
-    if (HTH_GROW(j->wrong, j->n_wrong, j->cap_wrong) != 0) {
+    if (HTH_GROW(job->wrong, job->n_wrong, job->cap_wrong) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
     }
     row.refs = uses;
-    j->wrong[j->n_wrong++] = (gc_count){*id, row};
+    job->wrong[job->n_wrong++] = (gc_count){*id, row};
     return HTH_OK;
 }
 
-static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err gc_find_dead(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     gc_job *j = ctx;
     hth_tensor_row row;
@@ -66,41 +67,41 @@ static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB
     return HTH_OK;
 }
 
-static hth_err gc_forget(hth_txn *t, void *ctx)
+static hth_err gc_forget(hth_txn *txn, void *ctx)
 {
     gc_job *j = ctx;
     j->n_dead = j->n_wrong = 0;
     j->inlined = j->inlined_bytes = 0;
     hth_uses_fini(&j->uses); // of an earlier try
-    HTH_TRY(hth_uses_count(t, &j->uses));
+    HTH_TRY(hth_uses_count(txn, &j->uses));
     if (j->uses.unreadable > 0) {
         return hth_fail(HTH_ECORRUPT,
                         "nothing is removed: the record of %s is damaged, so the tensors that it "
                         "uses are unknown; import that model again, or remove that version",
                         j->uses.example);
     }
-    HTH_TRY(hth_txn_each(t, HTH_TABLE_TENSORS, NULL, 0, gc_find_dead, j));
+    HTH_TRY(hth_txn_each(txn, HTH_TABLE_TENSORS, NULL, 0, gc_find_dead, j));
     for (int i = 0; i < j->n_dead; i++) {
-        HTH_TRY(hth_txn_del(t, HTH_TABLE_TENSORS, &j->dead[i], sizeof *j->dead));
-        HTH_TRY(hth_txn_del(t, HTH_TABLE_INLINES, &j->dead[i], sizeof *j->dead));
-        HTH_TRY(hth_check_del(t, &j->dead[i]));
+        HTH_TRY(hth_txn_del(txn, HTH_TABLE_TENSORS, &j->dead[i], sizeof *j->dead));
+        HTH_TRY(hth_txn_del(txn, HTH_TABLE_INLINES, &j->dead[i], sizeof *j->dead));
+        HTH_TRY(hth_check_del(txn, &j->dead[i]));
     }
     for (int i = 0; i < j->n_wrong; i++) {
         const gc_count *c = &j->wrong[i];
-        HTH_TRY(hth_txn_put(t, HTH_TABLE_TENSORS, &c->id, sizeof c->id, &c->row, sizeof c->row));
+        HTH_TRY(hth_txn_put(txn, HTH_TABLE_TENSORS, &c->id, sizeof c->id, &c->row, sizeof c->row));
     }
     return HTH_OK;
 }
 
-static hth_err gc_remove(gc_job *j, const char *name)
+static hth_err gc_remove(gc_job *job, const char *name)
 {
     char path[300];
     uint64_t bytes = 0;
-    snprintf(path, sizeof path, "%s/%s", j->folder, name);
-    HTH_TRY(hth_store_file_bytes(j->s->dir, path, &bytes));
-    HTH_TRY(hth_store_file_unlink(j->s->dir, path));
-    j->files++;
-    j->bytes += bytes;
+    snprintf(path, sizeof path, "%s/%s", job->folder, name);
+    HTH_TRY(hth_store_file_bytes(job->s->dir, path, &bytes));
+    HTH_TRY(hth_store_file_unlink(job->s->dir, path));
+    job->files++;
+    job->bytes += bytes;
     return HTH_OK;
 }
 
@@ -135,10 +136,10 @@ static bool gc_parse_id(const char *folder, const char *name, hth_id *out)
     return strcmp(hth_id_hex(out, again), hex) == 0;
 }
 
-static hth_err gc_look(hth_txn *t, void *ctx)
+static hth_err gc_look(hth_txn *txn, void *ctx)
 {
     hth_tensor_row row;
-    return hth_store_row(t, ctx, &row);
+    return hth_store_row(txn, ctx, &row);
 }
 
 static hth_err gc_tensor_entry(void *ctx, const char *name)
@@ -165,22 +166,22 @@ static hth_err gc_folder(void *ctx, const char *name)
     return hth_store_file_scan(j->s->dir, j->folder, gc_tensor_entry, j);
 }
 
-static hth_err gc_run(gc_job *j)
+static hth_err gc_run(gc_job *job)
 {
-    HTH_TRY(hth_index_write(&j->s->index, gc_forget, j));
-    HTH_TRY(hth_store_file_scan(j->s->dir, "tensors", gc_folder, j));
-    snprintf(j->folder, sizeof j->folder, "tmp");
-    return hth_store_file_scan(j->s->dir, "tmp", gc_tmp_entry, j);
+    HTH_TRY(hth_index_write(&job->s->index, gc_forget, job));
+    HTH_TRY(hth_store_file_scan(job->s->dir, "tensors", gc_folder, job));
+    snprintf(job->folder, sizeof job->folder, "tmp");
+    return hth_store_file_scan(job->s->dir, "tmp", gc_tmp_entry, job);
 }
 
-hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
+hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
 {
     int lock;
-    gc_job j = {.s = s};
-    if (s->read_only) {
+    gc_job j = {.s = store};
+    if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, true, &lock));
     hth_err err = gc_run(&j);
     close(lock);
     hth_free(j.dead);

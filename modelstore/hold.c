@@ -15,20 +15,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-hth_err hth_store_hold(hth_store *s, const char *what, bool alone, int *fd)
+hth_err hth_store_hold(hth_store *store, const char *what, bool alone, int *fd)
 {
     char path[sizeof HTH_STORE_HOLDS + 2 + 2 * sizeof(hth_id)], hex[HTH_ID_HEX];
     *fd = -1;
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
     hth_id id = hth_id_of(&(hth_chunk){what, strlen(what)}, 1);
     hth_id_hex(&id, hex);
     snprintf(path, sizeof path, HTH_STORE_HOLDS "/%s", hex);
-    if (mkdirat(s->dir, HTH_STORE_HOLDS, 0777) != 0 && errno != EEXIST) {
+    if (mkdirat(store->dir, HTH_STORE_HOLDS, 0777) != 0 && errno != EEXIST) {
         return hth_fail_errno(errno, "making the folder '" HTH_STORE_HOLDS "' in the store");
     }
-    int f = openat(s->dir, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    int f = openat(store->dir, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (f < 0) {
         return hth_fail_errno(errno, "opening '%s'", path);
     }

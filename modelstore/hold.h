@@ -10,7 +10,7 @@
 // hth_store_hold holds what is called `what`, shared with others, or alone, until hth_store_let_go
 // or the end of the process; it does not wait. HTH_EBUSY: others hold it; HTH_EDENIED: the store is
 // read-only. On an error *fd is -1. Any thread, any process.
-hth_err hth_store_hold(hth_store *s, const char *what, bool alone, int *fd);
+hth_err hth_store_hold(hth_store *store, const char *what, bool alone, int *fd);
 void hth_store_let_go(int fd); // -1 is allowed
 
 #endif

@@ -120,24 +120,24 @@ hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx)
     return index_run(ix, 0, fn, ctx);
 }
 
-static hth_err index_open_tables(hth_txn *t, void *ctx)
+static hth_err index_open_tables(hth_txn *txn, void *ctx)
 {
     for (int i = 0; i < HTH_N_TABLES; i++) {
-        t->rc =
-            mdb_dbi_open(t->txn, table_names[i], t->ix->read_only ? 0 : MDB_CREATE, &t->ix->dbi[i]);
-        if (t->rc == MDB_NOTFOUND && i == HTH_TABLE_CHECKS) {
-            t->ix->dbi[i] = INDEX_NO_TABLE;
-            t->rc = 0;
-        } else if (t->rc == MDB_NOTFOUND) {
+        txn->rc = mdb_dbi_open(txn->txn, table_names[i], txn->ix->read_only ? 0 : MDB_CREATE,
+                               &txn->ix->dbi[i]);
+        if (txn->rc == MDB_NOTFOUND && i == HTH_TABLE_CHECKS) {
+            txn->ix->dbi[i] = INDEX_NO_TABLE;
+            txn->rc = 0;
+        } else if (txn->rc == MDB_NOTFOUND) {
             return hth_fail(HTH_ECORRUPT, "the store's index has no table '%s'", table_names[i]);
         }
-        HTH_TRY(index_fail(t->rc, "opening the store's tables"));
+        HTH_TRY(index_fail(txn->rc, "opening the store's tables"));
     }
     // In a read transaction, too, only a commit keeps the handles; LMDB allows it, and the caller's
     // end is an abort.
-    if (t->ix->read_only) {
-        t->rc = mdb_txn_commit(t->txn);
-        t->txn = NULL;
+    if (txn->ix->read_only) {
+        txn->rc = mdb_txn_commit(txn->txn);
+        txn->txn = NULL;
     }
     return HTH_OK;
 }
@@ -310,60 +310,61 @@ void hth_index_close(hth_index *ix)
     pthread_rwlock_destroy(&ix->map_lock);
 }
 
-hth_err hth_txn_get(hth_txn *t, hth_table table, const void *key, size_t key_bytes, MDB_val *out)
+hth_err hth_txn_get(hth_txn *txn, hth_table table, const void *key, size_t key_bytes, MDB_val *out)
 {
     MDB_val k = {key_bytes, (void *)key};
-    if (t->ix->dbi[table] == INDEX_NO_TABLE) {
+    if (txn->ix->dbi[table] == INDEX_NO_TABLE) {
         return HTH_ENOENT;
     }
-    t->rc = mdb_get(t->txn, t->ix->dbi[table], &k, out);
-    return index_fail(t->rc, "reading the store's index");
+    txn->rc = mdb_get(txn->txn, txn->ix->dbi[table], &k, out);
+    return index_fail(txn->rc, "reading the store's index");
 }
 
-hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_bytes,
+hth_err hth_txn_put(hth_txn *txn, hth_table table, const void *key, size_t key_bytes,
                     const void *value, size_t bytes)
 {
     MDB_val k = {key_bytes, (void *)key}, v = {bytes, (void *)value};
     HTH_TRY(hth_store_file_point("writing the store's index"));
-    t->rc = mdb_put(t->txn, t->ix->dbi[table], &k, &v, 0);
-    return index_fail(t->rc, "writing the store's index");
+    txn->rc = mdb_put(txn->txn, txn->ix->dbi[table], &k, &v, 0);
+    return index_fail(txn->rc, "writing the store's index");
 }
 
-hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_bytes)
+hth_err hth_txn_del(hth_txn *txn, hth_table table, const void *key, size_t key_bytes)
 {
     MDB_val k = {key_bytes, (void *)key};
     HTH_TRY(hth_store_file_point("writing the store's index"));
-    t->rc = mdb_del(t->txn, t->ix->dbi[table], &k, NULL);
-    return t->rc == MDB_NOTFOUND ? HTH_OK : index_fail(t->rc, "writing the store's index");
+    txn->rc = mdb_del(txn->txn, txn->ix->dbi[table], &k, NULL);
+    return txn->rc == MDB_NOTFOUND ? HTH_OK : index_fail(txn->rc, "writing the store's index");
 }
 
-hth_err hth_txn_entries(hth_txn *t, hth_table table, uint64_t *out)
+hth_err hth_txn_entries(hth_txn *txn, hth_table table, uint64_t *out)
 {
     MDB_stat stat = {.ms_entries = 0};
-    t->rc = t->ix->dbi[table] != INDEX_NO_TABLE ? mdb_stat(t->txn, t->ix->dbi[table], &stat) : 0;
+    txn->rc =
+        txn->ix->dbi[table] != INDEX_NO_TABLE ? mdb_stat(txn->txn, txn->ix->dbi[table], &stat) : 0;
     *out = stat.ms_entries;
-    return index_fail(t->rc, "reading the store's index");
+    return index_fail(txn->rc, "reading the store's index");
 }
 
-hth_err hth_txn_each(hth_txn *t, hth_table table, const void *from, size_t from_bytes,
+hth_err hth_txn_each(hth_txn *txn, hth_table table, const void *from, size_t from_bytes,
                      hth_row_fn fn, void *ctx)
 {
     MDB_cursor *cursor;
     MDB_val key = {from_bytes, (void *)from}, value;
-    if (t->ix->dbi[table] == INDEX_NO_TABLE) {
+    if (txn->ix->dbi[table] == INDEX_NO_TABLE) {
         return HTH_OK;
     }
-    t->rc = mdb_cursor_open(t->txn, t->ix->dbi[table], &cursor);
-    HTH_TRY(index_fail(t->rc, "reading the store's index"));
+    txn->rc = mdb_cursor_open(txn->txn, txn->ix->dbi[table], &cursor);
+    HTH_TRY(index_fail(txn->rc, "reading the store's index"));
     hth_err err = HTH_OK;
     int rc = mdb_cursor_get(cursor, &key, &value, from_bytes ? MDB_SET_RANGE : MDB_FIRST);
     while (rc == 0 && err == HTH_OK) {
-        err = fn(t, ctx, &key, &value);
+        err = fn(txn, ctx, &key, &value);
         rc = err == HTH_OK ? mdb_cursor_get(cursor, &key, &value, MDB_NEXT) : 0;
     }
     mdb_cursor_close(cursor);
     if (rc != 0 && rc != MDB_NOTFOUND) {
-        t->rc = rc;
+        txn->rc = rc;
         err = index_fail(rc, "reading the store's index");
     }
     return err;

@@ -70,21 +70,22 @@ void hth_index_close(hth_index *ix);
 // hth_index_read runs fn in a read transaction, hth_index_write in a write transaction that is
 // committed when fn returns HTH_OK and undone otherwise. A full map is doubled and fn runs again:
 // it must bear repetition. Any thread; fn must not start another transaction.
-typedef hth_err (*hth_txn_fn)(hth_txn *t, void *ctx);
+typedef hth_err (*hth_txn_fn)(hth_txn *txn, void *ctx);
 hth_err hth_index_read(hth_index *ix, hth_txn_fn fn, void *ctx);
 hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx);
 
 // hth_txn_get stores a value that is valid until the next put or del of this transaction or its
 // end. HTH_ENOENT comes without a sentence.
-hth_err hth_txn_get(hth_txn *t, hth_table table, const void *key, size_t key_bytes, MDB_val *out);
-hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_bytes,
+hth_err hth_txn_get(hth_txn *txn, hth_table table, const void *key, size_t key_bytes, MDB_val *out);
+hth_err hth_txn_put(hth_txn *txn, hth_table table, const void *key, size_t key_bytes,
                     const void *value, size_t bytes);
-hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_bytes); // absent: fine
-hth_err hth_txn_entries(hth_txn *t, hth_table table, uint64_t *out); // rows, as the table says
+hth_err hth_txn_del(hth_txn *txn, hth_table table, const void *key,
+                    size_t key_bytes);                                 // absent: fine
+hth_err hth_txn_entries(hth_txn *txn, hth_table table, uint64_t *out); // rows, as the table says
 // hth_txn_each calls fn for each row whose key is >= `from` (from_bytes 0: all), in order, until fn
 // returns other than HTH_OK, which is returned. fn must not change the table.
-typedef hth_err (*hth_row_fn)(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value);
-hth_err hth_txn_each(hth_txn *t, hth_table table, const void *from, size_t from_bytes,
+typedef hth_err (*hth_row_fn)(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value);
+hth_err hth_txn_each(hth_txn *txn, hth_table table, const void *from, size_t from_bytes,
                      hth_row_fn fn, void *ctx);
 
 #endif

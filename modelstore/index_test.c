@@ -10,25 +10,25 @@
 
 // put_many puts N_PUTS versions of `name`, tensors partly shared with everybody else; returns the
 // failures.
-static int put_many(hth_store *s, const char *name, int seed)
+static int put_many(hth_store *store, const char *name, int seed)
 {
     int bad = 0;
     for (int i = 0; i < N_PUTS; i++) {
         hth_put_result r;
-        bad +=
-            test_put(s, name, seed + i % 7, &r) != HTH_OK || (!r.unchanged && r.version != i + 1);
+        bad += test_put(store, name, seed + i % 7, &r) != HTH_OK ||
+               (!r.unchanged && r.version != i + 1);
     }
     return bad;
 }
 
-static void check_all(hth_store *s, int n_models)
+static void check_all(hth_store *store, int n_models)
 {
     hth_store_entry *e;
     int n;
-    assert_ok(hth_store_list(s, &e, &n));
+    assert_ok(hth_store_list(store, &e, &n));
     assert_int_equal(n, n_models * N_PUTS);
     for (int i = 0; i < n; i++) {
-        assert_ok(hth_store_verify(s, e[i].name, e[i].version));
+        assert_ok(hth_store_verify(store, e[i].name, e[i].version));
     }
     hth_free(e);
 }
@@ -126,10 +126,10 @@ static void work(void *ctx)
     w->bad = put_many(w->s, w->name, w->seed);
 }
 
-static void run_threads(hth_store *s)
+static void run_threads(hth_store *store)
 {
     pthread_t t[2];
-    worker w[2] = {{s, "a", 0, 0}, {s, "b", 3, 0}};
+    worker w[2] = {{store, "a", 0, 0}, {store, "b", 3, 0}};
     for (int i = 0; i < 2; i++) {
         assert_ok(hth_thread_start("putter", work, &w[i], &t[i]));
     }
@@ -137,9 +137,9 @@ static void run_threads(hth_store *s)
         uint64_t files, bytes;
         hth_store_entry *e;
         int n;
-        assert_ok(hth_store_list(s, &e, &n));
+        assert_ok(hth_store_list(store, &e, &n));
         hth_free(e);
-        assert_ok(hth_store_gc(s, &files, &bytes));
+        assert_ok(hth_store_gc(store, &files, &bytes));
     }
     for (int i = 0; i < 2; i++) {
         hth_thread_join(t[i]);

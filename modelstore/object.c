@@ -57,27 +57,29 @@ static hth_err object_absent(int errnum, const hth_path *path)
                : hth_fail_errno(errnum, "opening '%s'", path->text);
 }
 
-hth_err hth_object_look(const hth_store *s, const hth_id *id, uint64_t bytes, hth_object_seen *out)
+hth_err hth_object_look(const hth_store *store, const hth_id *id, uint64_t bytes,
+                        hth_object_seen *out)
 {
     struct stat st;
     hth_path path = hth_path_of_tensor(id);
     *out = (hth_object_seen){.ino = 0};
-    return fstatat(s->dir, path.text, &st, AT_SYMLINK_NOFOLLOW) == 0
+    return fstatat(store->dir, path.text, &st, AT_SYMLINK_NOFOLLOW) == 0
                ? object_is(&st, &path, bytes, out)
                : object_absent(errno, &path);
 }
 
-hth_err hth_object_open(const hth_store *s, const hth_id *id, uint64_t bytes, bool direct, int *fd,
-                        hth_object_seen *seen)
+hth_err hth_object_open(const hth_store *store, const hth_id *id, uint64_t bytes, bool direct,
+                        int *fd, hth_object_seen *seen)
 {
     struct stat st;
     const int how = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
     hth_path path = hth_path_of_tensor(id);
     *fd = -1;
-    HTH_TRY(hth_object_look(s, id, bytes, seen)); // before it is opened: a device may act on that
-    int f = openat(s->dir, path.text, how | (direct ? O_DIRECT : 0));
+    HTH_TRY(
+        hth_object_look(store, id, bytes, seen)); // before it is opened: a device may act on that
+    int f = openat(store->dir, path.text, how | (direct ? O_DIRECT : 0));
     if (f < 0 && direct && errno == EINVAL) {
-        f = openat(s->dir, path.text, how);
+        f = openat(store->dir, path.text, how);
     }
     if (f < 0) {
         return object_absent(errno, &path);
@@ -149,17 +151,17 @@ static hth_err object_add(void *ctx, const void *data, uint64_t at, size_t bytes
     return o->tick != NULL ? o->tick(o->ctx, bytes) : HTH_OK;
 }
 
-hth_err hth_object_check(const hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
-                         void *ctx, hth_object_seen *seen)
+hth_err hth_object_check(const hth_store *store, const hth_object *object, bool direct,
+                         hth_object_tick tick, void *ctx, hth_object_seen *seen)
 {
     int fd;
-    HTH_TRY(hth_object_open(s, &o->id, o->bytes, direct, &fd, seen));
-    object_sum sum = {hth_content_sum(o->dtype, &o->shape), tick, ctx};
-    hth_err err = hth_object_read(fd, &o->id, o->bytes, object_add, &sum);
+    HTH_TRY(hth_object_open(store, &object->id, object->bytes, direct, &fd, seen));
+    object_sum sum = {hth_content_sum(object->dtype, &object->shape), tick, ctx};
+    hth_err err = hth_object_read(fd, &object->id, object->bytes, object_add, &sum);
     hth_id id = hth_id_sum_end(sum.sum);
     close(fd);
-    if (err == HTH_OK && !hth_id_equal(&id, &o->id)) {
-        hth_path path = hth_path_of_tensor(&o->id);
+    if (err == HTH_OK && !hth_id_equal(&id, &object->id)) {
+        hth_path path = hth_path_of_tensor(&object->id);
         err = hth_fail(HTH_ECORRUPT, "its file '%s' does not have the bytes that were stored",
                        path.text);
     }
@@ -174,12 +176,12 @@ typedef struct object_place {
     bool file;
 } object_place;
 
-static hth_err object_place_of(hth_txn *t, void *ctx)
+static hth_err object_place_of(hth_txn *txn, void *ctx)
 {
     object_place *p = ctx;
     hth_tensor_row row;
     MDB_val v;
-    HTH_TRY(hth_store_row(t, p->id, &row));
+    HTH_TRY(hth_store_row(txn, p->id, &row));
     p->file = row.inlined == 0;
     if (p->o == NULL) {
         return HTH_OK;
@@ -191,7 +193,7 @@ static hth_err object_place_of(hth_txn *t, void *ctx)
     if (p->file) {
         return HTH_OK;
     }
-    hth_err err = hth_txn_get(t, HTH_TABLE_INLINES, p->id, sizeof *p->id, &v);
+    hth_err err = hth_txn_get(txn, HTH_TABLE_INLINES, p->id, sizeof *p->id, &v);
     if (err == HTH_ENOENT || (err == HTH_OK && v.mv_size != p->o->bytes)) {
         return hth_fail(HTH_ECORRUPT, "its bytes in the store's index are missing");
     }
@@ -203,18 +205,18 @@ static hth_err object_place_of(hth_txn *t, void *ctx)
                           "its bytes in the store's index are not those that were stored");
 }
 
-hth_err hth_object_is_file(hth_store *s, const hth_id *id, bool *file)
+hth_err hth_object_is_file(hth_store *store, const hth_id *id, bool *file)
 {
     object_place p = {.id = id};
-    HTH_TRY(hth_index_read(&s->index, object_place_of, &p));
+    HTH_TRY(hth_index_read(&store->index, object_place_of, &p));
     *file = p.file;
     return HTH_OK;
 }
 
-hth_err hth_object_inlined(hth_store *s, const hth_object *o, bool *inlined)
+hth_err hth_object_inlined(hth_store *store, const hth_object *object, bool *inlined)
 {
-    object_place p = {.id = &o->id, .o = o};
-    hth_err err = hth_index_read(&s->index, object_place_of, &p);
+    object_place p = {.id = &object->id, .o = object};
+    hth_err err = hth_index_read(&store->index, object_place_of, &p);
     *inlined = !p.file;
     return err == HTH_ENOENT ? hth_fail(HTH_ECORRUPT, "the store's index does not list it") : err;
 }

@@ -22,11 +22,12 @@ bool hth_object_same(const hth_object_seen *a, const hth_object_seen *b);
 
 // hth_object_look looks at the file of a tensor of `bytes` bytes. HTH_ECORRUPT: it is missing, no
 // regular file, or of another size; the sentence names the file.
-hth_err hth_object_look(const hth_store *s, const hth_id *id, uint64_t bytes, hth_object_seen *out);
+hth_err hth_object_look(const hth_store *store, const hth_id *id, uint64_t bytes,
+                        hth_object_seen *out);
 // hth_object_open opens it for reading, with the same errors. direct: past the system's cache,
 // where the file system can; it is then read by hth_object_read only. The caller closes *fd.
-hth_err hth_object_open(const hth_store *s, const hth_id *id, uint64_t bytes, bool direct, int *fd,
-                        hth_object_seen *seen);
+hth_err hth_object_open(const hth_store *store, const hth_id *id, uint64_t bytes, bool direct,
+                        int *fd, hth_object_seen *seen);
 // hth_object_read reads the `bytes` bytes of an open file in pieces, in order, each handed to
 // `take` with its offset; an error of take's ends the reading. HTH_ECORRUPT: bytes that cannot be
 // read, or are not there any more.
@@ -44,12 +45,12 @@ typedef struct hth_object {
 // the store does not list it; without a sentence. hth_object_inlined does the same for hth_verify,
 // and compares bytes in the index with the id. HTH_ECORRUPT: they are not what they have to be, or
 // the index does not list the tensor, or as another.
-hth_err hth_object_is_file(hth_store *s, const hth_id *id, bool *file);
-hth_err hth_object_inlined(hth_store *s, const hth_object *o, bool *inlined);
+hth_err hth_object_is_file(hth_store *store, const hth_id *id, bool *file);
+hth_err hth_object_inlined(hth_store *store, const hth_object *object, bool *inlined);
 // hth_object_check reads a tensor's file and compares its content with `id`. HTH_ECORRUPT: it is
 // not that; what `tick` (may be NULL; called after each piece) fails with. *seen is the file that
 // was read, zero when there was none.
-hth_err hth_object_check(const hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
-                         void *ctx, hth_object_seen *seen);
+hth_err hth_object_check(const hth_store *store, const hth_object *object, bool direct,
+                         hth_object_tick tick, void *ctx, hth_object_seen *seen);
 
 #endif

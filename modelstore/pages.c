@@ -103,9 +103,9 @@ static hth_err __attribute__((format(printf, 2, 3))) pages_bad(uint64_t page, co
                     (unsigned long long)page, what);
 }
 
-static hth_err pages_read(const pages_job *j, uint64_t page, void *out, size_t bytes)
+static hth_err pages_read(const pages_job *job, uint64_t page, void *out, size_t bytes)
 {
-    ssize_t n = pread(j->fd, out, bytes, (off_t)(page * j->page_bytes));
+    ssize_t n = pread(job->fd, out, bytes, (off_t)(page * job->page_bytes));
     if (n < 0 && errno != EIO) {
         return hth_fail_errno(errno, "reading the store's index");
     }
@@ -114,17 +114,17 @@ static hth_err pages_read(const pages_job *j, uint64_t page, void *out, size_t b
 }
 
 // pages_use notes that `n` pages from `page` on are in use, or free.
-static hth_err pages_use(pages_job *j, uint64_t page, uint64_t n)
+static hth_err pages_use(pages_job *job, uint64_t page, uint64_t n)
 {
-    if (page < PAGES_META || page > j->last_page || n > j->last_page - page + 1) {
+    if (page < PAGES_META || page > job->last_page || n > job->last_page - page + 1) {
         return pages_bad(page, "is referred to, and there are %llu",
-                         (unsigned long long)j->last_page + 1);
+                         (unsigned long long)job->last_page + 1);
     }
     for (uint64_t p = page; p < page + n; p++) {
-        if ((j->used[p / 8] >> (p % 8) & 1) != 0) {
+        if ((job->used[p / 8] >> (p % 8) & 1) != 0) {
             return pages_bad(p, "is used twice, or in use and free");
         }
-        j->used[p / 8] |= (uint8_t)(1u << (p % 8));
+        job->used[p / 8] |= (uint8_t)(1u << (p % 8));
     }
     return HTH_OK;
 }
@@ -132,11 +132,11 @@ static hth_err pages_use(pages_job *j, uint64_t page, uint64_t n)
 // ---- a page and its nodes
 
 // pages_node_at reads node i, which lies in the page with all of itself.
-static hth_err pages_node_at(const pages_job *j, const pages_page *p, uint64_t page, int i,
+static hth_err pages_node_at(const pages_job *job, const pages_page *p, uint64_t page, int i,
                              pages_node *out)
 {
     uint32_t at = u16(p->at + PAGES_HEAD + 2 * (unsigned)i);
-    if (at < p->upper || at % 2 != 0 || at + PAGES_NODE > j->page_bytes) {
+    if (at < p->upper || at % 2 != 0 || at + PAGES_NODE > job->page_bytes) {
         return pages_bad(page, "has a node outside of it");
     }
     const uint8_t *n = p->at + at;
@@ -150,7 +150,7 @@ static hth_err pages_node_at(const pages_job *j, const pages_page *p, uint64_t p
     uint64_t data = leaf ? big ? sizeof(uint64_t) : out->low : 0;
     uint64_t bytes = PAGES_NODE + (uint64_t)out->key_bytes + data;
     bytes += bytes % 2;
-    if (bytes > j->page_bytes - at) {
+    if (bytes > job->page_bytes - at) {
         return pages_bad(page, "has a node that is longer than it");
     }
     out->data = out->key + out->key_bytes;
@@ -172,13 +172,13 @@ static int pages_offsets(const void *a, const void *b)
 }
 
 // pages_packed: nodes fill the end of the page, one after the other.
-static hth_err pages_packed(const pages_job *j, const pages_page *p, uint64_t page)
+static hth_err pages_packed(const pages_job *job, const pages_page *p, uint64_t page)
 {
     uint32_t(*span)[2] = hth_alloc((size_t)p->n * sizeof *span);
     hth_err err = span != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a page's nodes");
     for (int i = 0; i < p->n && err == HTH_OK; i++) {
         pages_node n;
-        err = pages_node_at(j, p, page, i, &n);
+        err = pages_node_at(job, p, page, i, &n);
         if (err == HTH_OK) {
             span[i][0] = (uint32_t)(n.at - p->at);
             span[i][1] = (uint32_t)n.bytes;
@@ -193,33 +193,33 @@ static hth_err pages_packed(const pages_job *j, const pages_page *p, uint64_t pa
         end += span[i][1];
     }
     hth_free(span);
-    return err != HTH_OK || end == j->page_bytes ? err
-                                                 : pages_bad(page, "is not filled to its end");
+    return err != HTH_OK || end == job->page_bytes ? err
+                                                   : pages_bad(page, "is not filled to its end");
 }
 
 // pages_ordered: each key is above the one before it.
-static hth_err pages_ordered(const pages_job *j, const pages_page *p, uint64_t page)
+static hth_err pages_ordered(const pages_job *job, const pages_page *p, uint64_t page)
 {
     pages_node a, b;
     int first = (p->flags & FLAG_BRANCH) != 0 ? 1 : 0;
     for (int i = first; i + 1 < p->n; i++) {
-        HTH_TRY(pages_node_at(j, p, page, i, &a));
-        HTH_TRY(pages_node_at(j, p, page, i + 1, &b));
+        HTH_TRY(pages_node_at(job, p, page, i, &a));
+        HTH_TRY(pages_node_at(job, p, page, i + 1, &b));
         size_t least = a.key_bytes < b.key_bytes ? a.key_bytes : b.key_bytes;
-        int c = j->free_pages ? (u64(a.key) > u64(b.key)) - (u64(a.key) < u64(b.key))
-                              : memcmp(a.key, b.key, least);
-        if (c > 0 || (c == 0 && (j->free_pages || a.key_bytes >= b.key_bytes))) {
+        int c = job->free_pages ? (u64(a.key) > u64(b.key)) - (u64(a.key) < u64(b.key))
+                                : memcmp(a.key, b.key, least);
+        if (c > 0 || (c == 0 && (job->free_pages || a.key_bytes >= b.key_bytes))) {
             return pages_bad(page, "has keys that are not in order");
         }
     }
     return HTH_OK;
 }
 
-static hth_err pages_numbers(const pages_job *j, const pages_page *p, uint64_t page)
+static hth_err pages_numbers(const pages_job *job, const pages_page *p, uint64_t page)
 {
     for (int i = (p->flags & FLAG_BRANCH) != 0 ? 1 : 0; i < p->n; i++) {
         pages_node n;
-        HTH_TRY(pages_node_at(j, p, page, i, &n));
+        HTH_TRY(pages_node_at(job, p, page, i, &n));
         if (n.key_bytes != sizeof(uint64_t)) {
             return pages_bad(page, "has a key of %d bytes among numbers", n.key_bytes);
         }
@@ -228,10 +228,10 @@ static hth_err pages_numbers(const pages_job *j, const pages_page *p, uint64_t p
 }
 
 // pages_load reads a page that has to be a leaf or a branch, and looks at all its nodes.
-static hth_err pages_load(const pages_job *j, uint64_t page, bool leaf, uint8_t *buffer,
+static hth_err pages_load(const pages_job *job, uint64_t page, bool leaf, uint8_t *buffer,
                           pages_page *out)
 {
-    HTH_TRY(pages_read(j, page, buffer, j->page_bytes));
+    HTH_TRY(pages_read(job, page, buffer, job->page_bytes));
     *out = (pages_page){.at = buffer,
                         .flags = u16(buffer + 10),
                         .lower = u16(buffer + 12),
@@ -243,26 +243,26 @@ static hth_err pages_load(const pages_job *j, uint64_t page, bool leaf, uint8_t 
         return pages_bad(page, "is not of the kind that belongs there");
     }
     out->upper =
-        out->upper == 0 && j->page_bytes == 65536 ? 65536 : out->upper; // has 16 bits there
+        out->upper == 0 && job->page_bytes == 65536 ? 65536 : out->upper; // has 16 bits there
     if (out->lower < PAGES_HEAD || out->lower % 2 != 0 || out->lower > out->upper ||
-        out->upper > j->page_bytes) {
+        out->upper > job->page_bytes) {
         return pages_bad(page, "has impossible bounds");
     }
     out->n = (int)(out->lower - PAGES_HEAD) / 2;
-    if (out->n < (leaf || j->free_pages ? 1 : 2)) {
+    if (out->n < (leaf || job->free_pages ? 1 : 2)) {
         return pages_bad(page, "is empty");
     }
-    HTH_TRY(pages_packed(j, out, page));
-    HTH_TRY(j->free_pages ? pages_numbers(j, out, page) : HTH_OK);
-    return pages_ordered(j, out, page);
+    HTH_TRY(pages_packed(job, out, page));
+    HTH_TRY(job->free_pages ? pages_numbers(job, out, page) : HTH_OK);
+    return pages_ordered(job, out, page);
 }
 
 // ---- trees
 
-static hth_err pages_tree_check(pages_job *j, const pages_tree *t);
+static hth_err pages_tree_check(pages_job *job, const pages_tree *tree);
 
 // pages_free looks at a list of free pages: how many, and their numbers, largest first.
-static hth_err pages_free(pages_job *j, uint64_t page, const uint8_t *data, uint64_t bytes)
+static hth_err pages_free(pages_job *job, uint64_t page, const uint8_t *data, uint64_t bytes)
 {
     uint64_t n = bytes >= sizeof n ? u64(data) : 0, before = UINT64_MAX;
     if (bytes < sizeof n || n > bytes / sizeof n - 1) {
@@ -273,112 +273,112 @@ static hth_err pages_free(pages_job *j, uint64_t page, const uint8_t *data, uint
         if (p >= before) {
             return pages_bad(page, "has a list of free pages that is not in order");
         }
-        HTH_TRY(pages_use(j, p, 1));
+        HTH_TRY(pages_use(job, p, 1));
         before = p;
     }
     return HTH_OK;
 }
 
-static hth_err pages_free_big(pages_job *j, uint64_t page, uint64_t first, uint64_t bytes)
+static hth_err pages_free_big(pages_job *job, uint64_t page, uint64_t first, uint64_t bytes)
 {
     uint8_t *all = hth_alloc(bytes);
     if (all == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a list of free pages");
     }
-    ssize_t got = pread(j->fd, all, bytes, (off_t)(first * j->page_bytes + PAGES_HEAD));
-    hth_err err = got == (ssize_t)bytes ? pages_free(j, page, all, bytes)
+    ssize_t got = pread(job->fd, all, bytes, (off_t)(first * job->page_bytes + PAGES_HEAD));
+    hth_err err = got == (ssize_t)bytes ? pages_free(job, page, all, bytes)
                                         : pages_bad(first, "cannot be read");
     hth_free(all);
     return err;
 }
 
-static hth_err pages_big(pages_job *j, uint64_t page, const pages_node *n)
+static hth_err pages_big(pages_job *job, uint64_t page, const pages_node *node)
 {
     uint8_t head[PAGES_HEAD];
     uint32_t said;
-    uint64_t first = u64(n->data);
-    uint64_t pages = (PAGES_HEAD - 1 + (uint64_t)n->low) / j->page_bytes + 1;
-    HTH_TRY(pages_use(j, first, 1));
-    HTH_TRY(pages_read(j, first, head, sizeof head));
+    uint64_t first = u64(node->data);
+    uint64_t pages = (PAGES_HEAD - 1 + (uint64_t)node->low) / job->page_bytes + 1;
+    HTH_TRY(pages_use(job, first, 1));
+    HTH_TRY(pages_read(job, first, head, sizeof head));
     memcpy(&said, head + 12, sizeof said); // more where a larger value was before
     if (u64(head) != first || (u16(head + 10) & FLAG_KINDS) != FLAG_OVERFLOW || said < pages) {
         return pages_bad(first, "is not the large value that belongs there");
     }
-    HTH_TRY(said > 1 ? pages_use(j, first + 1, said - 1) : HTH_OK);
+    HTH_TRY(said > 1 ? pages_use(job, first + 1, said - 1) : HTH_OK);
     uint8_t last; // the file has them all
-    HTH_TRY(pages_read(j, first + pages - 1, &last, 1));
-    return j->free_pages ? pages_free_big(j, page, first, n->low) : HTH_OK;
+    HTH_TRY(pages_read(job, first + pages - 1, &last, 1));
+    return job->free_pages ? pages_free_big(job, page, first, node->low) : HTH_OK;
 }
 
-static hth_err pages_leaf(pages_job *j, uint64_t page, const pages_page *p, bool tables)
+static hth_err pages_leaf(pages_job *job, uint64_t page, const pages_page *p, bool tables)
 {
     for (int i = 0; i < p->n; i++) {
         pages_node n;
         pages_tree t;
-        HTH_TRY(pages_node_at(j, p, page, i, &n));
+        HTH_TRY(pages_node_at(job, p, page, i, &n));
         bool table = (n.flags & NODE_TABLE) != 0;
         if (table != tables || (table && n.low != sizeof t)) {
             return pages_bad(page, "has a table, or none, where it is the other way round");
         }
         if ((n.flags & NODE_BIG) != 0) {
-            HTH_TRY(pages_big(j, page, &n));
-        } else if (j->free_pages) {
-            HTH_TRY(pages_free(j, page, n.data, n.low));
+            HTH_TRY(pages_big(job, page, &n));
+        } else if (job->free_pages) {
+            HTH_TRY(pages_free(job, page, n.data, n.low));
         }
         if (table) {
             memcpy(&t, n.data, sizeof t);
-            j->depth++;
-            HTH_TRY(t.flags == 0 ? pages_tree_check(j, &t)
+            job->depth++;
+            HTH_TRY(t.flags == 0 ? pages_tree_check(job, &t)
                                  : pages_bad(page, "has a table of an unknown kind"));
-            j->depth--;
+            job->depth--;
         }
     }
     return HTH_OK;
 }
 
 // pages_below looks at a page and all below it. `level` counts down to 1, the leaves.
-static hth_err pages_below(pages_job *j, uint64_t page, int level, bool tables)
+static hth_err pages_below(pages_job *job, uint64_t page, int level, bool tables)
 {
     pages_page p;
-    uint8_t *buffer = hth_alloc(j->page_bytes);
+    uint8_t *buffer = hth_alloc(job->page_bytes);
     if (buffer == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a page");
     }
-    hth_err err = pages_use(j, page, 1);
-    err = err == HTH_OK ? pages_load(j, page, level == 1, buffer, &p) : err;
+    hth_err err = pages_use(job, page, 1);
+    err = err == HTH_OK ? pages_load(job, page, level == 1, buffer, &p) : err;
     if (err == HTH_OK && level == 1) {
-        err = pages_leaf(j, page, &p, tables);
+        err = pages_leaf(job, page, &p, tables);
     }
     for (int i = 0; err == HTH_OK && level > 1 && i < p.n; i++) {
         pages_node n;
-        err = pages_node_at(j, &p, page, i, &n);
+        err = pages_node_at(job, &p, page, i, &n);
         if (err == HTH_OK) {
-            err = pages_below(j, (uint64_t)n.low | (uint64_t)n.flags << 32, level - 1, tables);
+            err = pages_below(job, (uint64_t)n.low | (uint64_t)n.flags << 32, level - 1, tables);
         }
     }
     hth_free(buffer);
     return err;
 }
 
-static hth_err pages_tree_check(pages_job *j, const pages_tree *t)
+static hth_err pages_tree_check(pages_job *job, const pages_tree *tree)
 {
-    if (t->root == PAGES_NONE) {
-        return t->depth == 0 ? HTH_OK : pages_bad(0, "has an empty table that is not");
+    if (tree->root == PAGES_NONE) {
+        return tree->depth == 0 ? HTH_OK : pages_bad(0, "has an empty table that is not");
     }
-    if (t->depth == 0 || t->depth > PAGES_DEPTH) {
-        return pages_bad(t->root, "begins a table of depth %d", t->depth);
+    if (tree->depth == 0 || tree->depth > PAGES_DEPTH) {
+        return pages_bad(tree->root, "begins a table of depth %d", tree->depth);
     }
-    return pages_below(j, t->root, t->depth, !j->free_pages && j->depth == 0);
+    return pages_below(job, tree->root, tree->depth, !job->free_pages && job->depth == 0);
 }
 
 // ---- the file
 
 // pages_meta_of finds the meta page of a transaction.
-static hth_err pages_meta_of(pages_job *j, uint64_t txn, pages_meta *out)
+static hth_err pages_meta_of(pages_job *job, uint64_t txn, pages_meta *out)
 {
     for (uint64_t i = 0; i < PAGES_META; i++) {
         uint8_t head[PAGES_HEAD + sizeof *out];
-        HTH_TRY(pages_read(j, i, head, sizeof head));
+        HTH_TRY(pages_read(job, i, head, sizeof head));
         memcpy(out, head + PAGES_HEAD, sizeof *out);
         if (out->txn == txn && out->magic == PAGES_MAGIC) {
             return HTH_OK;
@@ -387,27 +387,28 @@ static hth_err pages_meta_of(pages_job *j, uint64_t txn, pages_meta *out)
     return hth_fail(HTH_EBUSY, "the store's index is being written");
 }
 
-static hth_err pages_run(pages_job *j, const pages_meta *meta)
+static hth_err pages_run(pages_job *job, const pages_meta *meta)
 {
-    j->last_page = meta->last_page;
-    if (meta->tree[0].pad != j->page_bytes || (meta->tree[0].flags & ~TREE_FILE) != TREE_INTEGER ||
-        meta->tree[1].flags != 0 || meta->last_page > UINT64_MAX / j->page_bytes - 1) {
+    job->last_page = meta->last_page;
+    if (meta->tree[0].pad != job->page_bytes ||
+        (meta->tree[0].flags & ~TREE_FILE) != TREE_INTEGER || meta->tree[1].flags != 0 ||
+        meta->last_page > UINT64_MAX / job->page_bytes - 1) {
         return pages_bad(meta->txn & 1, "says impossible things");
     }
     // those at the end that were free before anybody wrote them are not in the file
-    off_t end = lseek(j->fd, 0, SEEK_END);
-    uint64_t there = end > 0 ? (uint64_t)end / j->page_bytes : 0;
+    off_t end = lseek(job->fd, 0, SEEK_END);
+    uint64_t there = end > 0 ? (uint64_t)end / job->page_bytes : 0;
     if (meta->last_page > there + PAGES_UNWRITTEN) {
         return pages_bad(meta->txn & 1, "says that there are %llu pages",
                          (unsigned long long)meta->last_page + 1);
     }
-    j->used = hth_calloc(meta->last_page / 8 + 1, 1);
-    if (j->used == NULL) {
+    job->used = hth_calloc(meta->last_page / 8 + 1, 1);
+    if (job->used == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a list of pages");
     }
-    HTH_TRY(pages_tree_check(j, &meta->tree[1]));
-    j->free_pages = true;
-    return pages_tree_check(j, &meta->tree[0]);
+    HTH_TRY(pages_tree_check(job, &meta->tree[1]));
+    job->free_pages = true;
+    return pages_tree_check(job, &meta->tree[0]);
 }
 
 hth_err hth_pages_check(MDB_env *env, MDB_txn *txn)

@@ -19,7 +19,7 @@ static uint64_t random_below(uint64_t n)
 
 // ---- sound ones
 
-static hth_err random_commit(hth_txn *t, void *ctx)
+static hth_err random_commit(hth_txn *txn, void *ctx)
 {
     static char value[70000];
     char key[500];
@@ -30,10 +30,10 @@ static hth_err random_commit(hth_txn *t, void *ctx)
         memset(key, 'a' + (int)random_below(3), n);
         snprintf(key, sizeof key, "%05d", (int)random_below(3000));
         if (random_below(3) == 0) {
-            HTH_TRY(hth_txn_del(t, table, key, n));
+            HTH_TRY(hth_txn_del(txn, table, key, n));
         } else {
             size_t bytes = random_below(random_below(4) ? 300 : sizeof value);
-            HTH_TRY(hth_txn_put(t, table, key, n, value, bytes));
+            HTH_TRY(hth_txn_put(txn, table, key, n, value, bytes));
         }
     }
     return random_below(10) ? HTH_OK : HTH_ECANCELED; // one that is given up
@@ -59,7 +59,7 @@ static void test_sound(void **state)
 
 #define MODELS 40
 
-static hth_err put_model(hth_store *s, int i)
+static hth_err put_model(hth_store *store, int i)
 {
     static char graph[20000];
     char name[16];
@@ -67,19 +67,19 @@ static hth_err put_model(hth_store *s, int i)
     hth_put_result r;
     snprintf(name, sizeof name, "model%d", i);
     memset(graph, 'a' + i % 20, sizeof graph);
-    return hth_store_put(s, name, graph, (size_t)(i % 4 == 0 ? 20000 : 300 + i), "{}",
+    return hth_store_put(store, name, graph, (size_t)(i % 4 == 0 ? 20000 : 300 + i), "{}",
                          test_make(&m, i), TEST_N_TENSORS, NULL, NULL, &r);
 }
 
 // right tells whether what is read of a model is what was put, as far as anything is.
-static bool right(hth_store *s, int i)
+static bool right(hth_store *store, int i)
 {
     char name[16];
     test_model want;
     hth_manifest m;
     bool same = true;
     snprintf(name, sizeof name, "model%d", i);
-    if (hth_store_get(s, name, 0, &m) != HTH_OK) {
+    if (hth_store_get(store, name, 0, &m) != HTH_OK) {
         return true;
     }
     test_make(&want, i);
@@ -87,7 +87,7 @@ static bool right(hth_store *s, int i)
            ((char *)m.skeleton)[m.skeleton_bytes - 1] == 'a' + i % 20;
     for (int k = 0; same && k < m.n_tensors; k++) {
         hth_const *c;
-        if (hth_store_view(s, &m.tensors[k], &c) == HTH_OK) {
+        if (hth_store_view(store, &m.tensors[k], &c) == HTH_OK) {
             same = c->bytes == want.t[k].bytes && memcmp(c->data, want.t[k].data, c->bytes) == 0;
             hth_const_rele(c);
         }

@@ -18,34 +18,34 @@ typedef struct paths_list {
     int n;
 } paths_list;
 
-// path_file is the file below `folder` that stands for `p`.
-static hth_path path_file(const char *folder, hth_named_path p)
+// path_file is the file below `folder` that stands for `path`.
+static hth_path path_file(const char *folder, hth_named_path path)
 {
-    char use = (char)('a' + p.use), hex[HTH_ID_HEX];
+    char use = (char)('a' + path.use), hex[HTH_ID_HEX];
     hth_path out;
-    hth_chunk chunk[] = {{&use, 1}, {p.path, strlen(p.path)}};
+    hth_chunk chunk[] = {{&use, 1}, {path.path, strlen(path.path)}};
     hth_id id = hth_id_of(chunk, 2);
     snprintf(out.text, sizeof out.text, "%s/%s", folder, hth_id_hex(&id, hex));
     return out;
 }
 
-static bool path_is_there(hth_store *s, const char *path)
+static bool path_is_there(hth_store *store, const char *path)
 {
     struct stat st;
-    return fstatat(s->dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    return fstatat(store->dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static hth_err path_put(hth_store *s, const char *folder, hth_named_path p)
+static hth_err path_put(hth_store *store, const char *folder, hth_named_path path)
 {
-    hth_path file = path_file(folder, p);
-    if (path_is_there(s, file.text)) {
+    hth_path file = path_file(folder, path);
+    if (path_is_there(store, file.text)) {
         return HTH_OK;
     }
-    hth_err err = hth_store_file_write(s->dir, file.text, "", 0, NULL, NULL);
-    if (err != HTH_OK && path_is_there(s, file.text)) {
+    hth_err err = hth_store_file_write(store->dir, file.text, "", 0, NULL, NULL);
+    if (err != HTH_OK && path_is_there(store, file.text)) {
         return HTH_OK; // another thread was first
     }
-    return err == HTH_OK ? hth_store_file_sync(s->dir, folder) : err;
+    return err == HTH_OK ? hth_store_file_sync(store->dir, folder) : err;
 }
 
 static hth_err paths_drop_other(void *ctx, const char *name)
@@ -61,26 +61,26 @@ static hth_err paths_drop_other(void *ctx, const char *name)
     return hth_store_file_unlink(l->s->dir, path.text);
 }
 
-hth_err hth_paths_begin(hth_store *s, const hth_named_path *list, int n)
+hth_err hth_paths_begin(hth_store *store, const hth_named_path *list, int n)
 {
-    paths_list l = {s, list, n};
-    if (path_is_there(s, PATHS_FOLDER)) {
-        return hth_store_file_scan(s->dir, PATHS_FOLDER, paths_drop_other, &l);
+    paths_list l = {store, list, n};
+    if (path_is_there(store, PATHS_FOLDER)) {
+        return hth_store_file_scan(store->dir, PATHS_FOLDER, paths_drop_other, &l);
     }
-    HTH_TRY(hth_store_file_mkdir(s->dir, PATHS_FRESH));
+    HTH_TRY(hth_store_file_mkdir(store->dir, PATHS_FRESH));
     for (int i = 0; i < n; i++) {
-        HTH_TRY(path_put(s, PATHS_FRESH, list[i]));
+        HTH_TRY(path_put(store, PATHS_FRESH, list[i]));
     }
-    HTH_TRY(hth_store_file_rename(s->dir, PATHS_FRESH, PATHS_FOLDER));
-    return hth_store_file_sync(s->dir, ".");
+    HTH_TRY(hth_store_file_rename(store->dir, PATHS_FRESH, PATHS_FOLDER));
+    return hth_store_file_sync(store->dir, ".");
 }
 
-hth_err hth_paths_keep(hth_store *s, hth_named_path p)
+hth_err hth_paths_keep(hth_store *store, hth_named_path path)
 {
-    return path_is_there(s, PATHS_FOLDER) ? path_put(s, PATHS_FOLDER, p) : HTH_OK;
+    return path_is_there(store, PATHS_FOLDER) ? path_put(store, PATHS_FOLDER, path) : HTH_OK;
 }
 
-bool hth_paths_kept(hth_store *s, hth_named_path p)
+bool hth_paths_kept(hth_store *store, hth_named_path path)
 {
-    return path_is_there(s, path_file(PATHS_FOLDER, p).text);
+    return path_is_there(store, path_file(PATHS_FOLDER, path).text);
 }

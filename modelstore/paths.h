@@ -20,11 +20,11 @@ typedef struct hth_named_path {
 // hth_paths_begin forgets what is not in the list of `n`, which may be empty. A store that has no
 // such folder yet gets one, with all of the list in it. To be called while nobody else works on the
 // store.
-hth_err hth_paths_begin(hth_store *s, const hth_named_path *list, int n);
+hth_err hth_paths_begin(hth_store *store, const hth_named_path *list, int n);
 // hth_paths_keep notes that a path was named by who may do so. A store without that folder, which
 // no hearthd works on, is left as it is. Any thread.
-hth_err hth_paths_keep(hth_store *s, hth_named_path p);
+hth_err hth_paths_keep(hth_store *store, hth_named_path path);
 // hth_paths_kept tells whether it was. Any thread.
-bool hth_paths_kept(hth_store *s, hth_named_path p);
+bool hth_paths_kept(hth_store *store, hth_named_path path);
 
 #endif

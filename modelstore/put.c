@@ -25,22 +25,22 @@
 #include <string.h>
 #include <unistd.h>
 
-static hth_err put_sync_files(hth_put_job *j)
+static hth_err put_sync_files(hth_put_job *job)
 {
-    for (int i = 0; i < j->n; i++) {
-        if (j->items[i].temp.text[0] != '\0') {
-            HTH_TRY(hth_store_file_sync(j->s->dir, j->items[i].temp.text));
+    for (int i = 0; i < job->n; i++) {
+        if (job->items[i].temp.text[0] != '\0') {
+            HTH_TRY(hth_store_file_sync(job->s->dir, job->items[i].temp.text));
         }
     }
     return HTH_OK;
 }
 
 // put_name_files renames the new files into place and syncs the directories that changed.
-static hth_err put_name_files(hth_put_job *j)
+static hth_err put_name_files(hth_put_job *job)
 {
     bool used[256] = {false};
-    for (int i = 0; i < j->n; i++) {
-        hth_put_item *it = &j->items[i];
+    for (int i = 0; i < job->n; i++) {
+        hth_put_item *it = &job->items[i];
         if (it->temp.text[0] == '\0' || it->renamed) {
             continue;
         }
@@ -48,49 +48,49 @@ static hth_err put_name_files(hth_put_job *j)
         parent.text[sizeof "tensors/ab" - 1] = '\0';
         if (!used[it->id.byte[0]]) {
             used[it->id.byte[0]] = true;
-            HTH_TRY(hth_store_file_mkdir(j->s->dir, parent.text));
+            HTH_TRY(hth_store_file_mkdir(job->s->dir, parent.text));
         }
         hth_object_seen seen;
-        it->there = hth_object_look(j->s, &it->id, it->t->bytes, &seen) == HTH_OK;
-        HTH_TRY(hth_store_file_replace(j->s->dir, it->temp.text, to.text));
+        it->there = hth_object_look(job->s, &it->id, it->t->bytes, &seen) == HTH_OK;
+        HTH_TRY(hth_store_file_replace(job->s->dir, it->temp.text, to.text));
         it->renamed = true;
     }
     bool any = false;
     for (int b = 0; b < 256; b++) {
         hth_path p = hth_path_of_tensor(&(hth_id){.byte = {(uint8_t)b}});
         p.text[sizeof "tensors/ab" - 1] = '\0';
-        HTH_TRY(used[b] ? hth_store_file_sync(j->s->dir, p.text) : HTH_OK);
+        HTH_TRY(used[b] ? hth_store_file_sync(job->s->dir, p.text) : HTH_OK);
         any |= used[b];
     }
-    return any ? hth_store_file_sync(j->s->dir, "tensors") : HTH_OK;
+    return any ? hth_store_file_sync(job->s->dir, "tensors") : HTH_OK;
 }
 
-static hth_err put_reference(hth_txn *t, hth_put_job *j, const hth_put_item *it)
+static hth_err put_reference(hth_txn *txn, hth_put_job *job, const hth_put_item *it)
 {
-    hth_tensor_row row = {.inlined = !hth_put_is_file(j, it), .bytes = it->t->bytes};
-    hth_err err = hth_store_row(t, &it->id, &row);
+    hth_tensor_row row = {.inlined = !hth_put_is_file(job, it), .bytes = it->t->bytes};
+    hth_err err = hth_store_row(txn, &it->id, &row);
     if (err == HTH_ENOENT) {
         if (row.inlined) {
-            HTH_TRY(hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id, hth_put_bytes(it),
+            HTH_TRY(hth_txn_put(txn, HTH_TABLE_INLINES, &it->id, sizeof it->id, hth_put_bytes(it),
                                 it->t->bytes));
         }
         err = HTH_OK;
     }
     HTH_TRY(err);
     row.refs++;
-    return hth_txn_put(t, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
+    return hth_txn_put(txn, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
 }
 
 // put_checked has the index remember what it has to be: the files that were made are read, and
 // right.
-static hth_err put_checked(hth_txn *t, hth_put_job *j)
+static hth_err put_checked(hth_txn *txn, hth_put_job *job)
 {
     hth_check_row row = {.checked_ns = hth_store_wall_ns()};
-    for (int i = 0; i < j->n; i++) {
-        const hth_put_item *it = &j->items[i];
+    for (int i = 0; i < job->n; i++) {
+        const hth_put_item *it = &job->items[i];
         if (it->renamed) {
-            HTH_TRY(hth_object_look(j->s, &it->id, it->t->bytes, &row.seen));
-            HTH_TRY(hth_check_put(t, &it->id, &row));
+            HTH_TRY(hth_object_look(job->s, &it->id, it->t->bytes, &row.seen));
+            HTH_TRY(hth_check_put(txn, &it->id, &row));
         }
     }
     return HTH_OK;
@@ -98,17 +98,17 @@ static hth_err put_checked(hth_txn *t, hth_put_job *j)
 
 // put_same tells whether version `last` of the model has the same content: its record, or, where
 // that is damaged, what it was.
-static hth_err put_same(hth_txn *t, hth_put_job *j, int last, bool *same)
+static hth_err put_same(hth_txn *txn, hth_put_job *job, int last, bool *same)
 {
     MDB_val v;
-    hth_record_sum sum, mine = hth_check_sum(j->record.data, j->record.n);
-    hth_version_key key = hth_version_key_of(j->name, last);
+    hth_record_sum sum, mine = hth_check_sum(job->record.data, job->record.n);
+    hth_version_key key = hth_version_key_of(job->name, last);
     *same = false;
     if (last == 0) {
         return HTH_OK;
     }
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v));
-    hth_err err = hth_check_sum_get(t, &key, &sum);
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v));
+    hth_err err = hth_check_sum_get(txn, &key, &sum);
     if (err == HTH_ENOENT) {
         sum = hth_check_sum(v.mv_data, v.mv_size);
         err = HTH_OK;
@@ -117,10 +117,10 @@ static hth_err put_same(hth_txn *t, hth_put_job *j, int last, bool *same)
     return err;
 }
 
-static hth_err put_number(hth_txn *t, const hth_put_job *j, int last, uint32_t *number)
+static hth_err put_number(hth_txn *txn, const hth_put_job *job, int last, uint32_t *number)
 {
     MDB_val v;
-    hth_err err = hth_txn_get(t, HTH_TABLE_MODELS, j->name, strlen(j->name), &v);
+    hth_err err = hth_txn_get(txn, HTH_TABLE_MODELS, job->name, strlen(job->name), &v);
     *number = 0;
     if (err == HTH_OK && v.mv_size == sizeof *number) {
         memcpy(number, v.mv_data, sizeof *number);
@@ -130,39 +130,39 @@ static hth_err put_number(hth_txn *t, const hth_put_job *j, int last, uint32_t *
     }
     *number = *number > (uint32_t)last ? *number : (uint32_t)last; // never over one that exists
     ++*number;
-    return hth_txn_put(t, HTH_TABLE_MODELS, j->name, strlen(j->name), number, sizeof *number);
+    return hth_txn_put(txn, HTH_TABLE_MODELS, job->name, strlen(job->name), number, sizeof *number);
 }
 
 // put_commit is step 3; repeated when the index's map had to grow.
-static hth_err put_commit(hth_txn *t, void *ctx)
+static hth_err put_commit(hth_txn *txn, void *ctx)
 {
     hth_put_job *j = ctx;
     int last = 0;
     uint32_t number;
-    HTH_TRY(hth_alias_taken(t, j->name));
+    HTH_TRY(hth_alias_taken(txn, j->name));
     HTH_TRY(put_name_files(j));
-    HTH_TRY(hth_store_last(t, j->name, &last));
-    HTH_TRY(put_same(t, j, last, &j->result.unchanged));
-    HTH_TRY(hth_put_mend_records(t, j));
-    HTH_TRY(hth_put_mend(t, j));
-    HTH_TRY(put_checked(t, j));
+    HTH_TRY(hth_store_last(txn, j->name, &last));
+    HTH_TRY(put_same(txn, j, last, &j->result.unchanged));
+    HTH_TRY(hth_put_mend_records(txn, j));
+    HTH_TRY(hth_put_mend(txn, j));
+    HTH_TRY(put_checked(txn, j));
     if (j->result.unchanged) {
         j->result.version = last;
         return HTH_OK;
     }
     for (int i = 0; i < j->n; i++) {
-        HTH_TRY(j->items[i].repeated ? HTH_OK : put_reference(t, j, &j->items[i]));
+        HTH_TRY(j->items[i].repeated ? HTH_OK : put_reference(txn, j, &j->items[i]));
     }
-    HTH_TRY(put_number(t, j, last, &number));
+    HTH_TRY(put_number(txn, j, last, &number));
     hth_version_key key = hth_version_key_of(j->name, (int)number);
-    HTH_TRY(hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n));
-    HTH_TRY(hth_check_sum_put(t, &key, j->record.data, j->record.n));
+    HTH_TRY(hth_txn_put(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n));
+    HTH_TRY(hth_check_sum_put(txn, &key, j->record.data, j->record.n));
     j->result.version = (int)number;
-    return hth_store_changed(t);
+    return hth_store_changed(txn);
 }
 
 // put_undo removes the files of a failed put, as far as the index does not name them.
-static hth_err put_undo(hth_txn *t, void *ctx)
+static hth_err put_undo(hth_txn *txn, void *ctx)
 {
     hth_put_job *j = ctx;
     for (int i = 0; i < j->n; i++) {
@@ -173,7 +173,7 @@ static hth_err put_undo(hth_txn *t, void *ctx)
             continue; // it waits for another put
         }
         if (path.text[0] != '\0' &&
-            (!it->renamed || (!it->there && hth_store_row(t, &it->id, &row) == HTH_ENOENT))) {
+            (!it->renamed || (!it->there && hth_store_row(txn, &it->id, &row) == HTH_ENOENT))) {
             HTH_TRY(hth_store_file_unlink(j->s->dir, path.text));
         }
     }
@@ -181,48 +181,48 @@ static hth_err put_undo(hth_txn *t, void *ctx)
 }
 
 // put_clean undoes a failed put; the failure's sentence stays.
-static hth_err put_clean(hth_put_job *j, hth_err failure)
+static hth_err put_clean(hth_put_job *job, hth_err failure)
 {
-    char detail[sizeof j->detail];
+    char detail[sizeof job->detail];
     memcpy(detail, hth_err_detail(), strlen(hth_err_detail()) + 1);
-    if (hth_index_write(&j->s->index, put_undo, j) != HTH_OK) { // gc will find them
-        hth_log(WARN, STORE, "put-left-files", "model=%s reason='%s'", j->name, hth_err_detail());
+    if (hth_index_write(&job->s->index, put_undo, job) != HTH_OK) { // gc will find them
+        hth_log(WARN, STORE, "put-left-files", "model=%s reason='%s'", job->name, hth_err_detail());
     }
     return hth_fail(failure, "%s", detail);
 }
 
-static hth_err put_record(hth_put_job *j, const void *skeleton, size_t skeleton_bytes,
+static hth_err put_record(hth_put_job *job, const void *skeleton, size_t skeleton_bytes,
                           const char *meta)
 {
     uint64_t created = hth_store_wall_ns();
-    HTH_TRY(hth_record_head(&j->record, created, meta, skeleton, skeleton_bytes, j->n));
+    HTH_TRY(hth_record_head(&job->record, created, meta, skeleton, skeleton_bytes, job->n));
     hth_put_item *seen = NULL;
     hth_err err = HTH_OK;
-    for (int i = 0; i < j->n;
+    for (int i = 0; i < job->n;
          i++) { // who did the work was chance; the record is a function of the content
         hth_put_item *worker;
-        HASH_FIND(hh, j->by_id, &j->items[i].id, sizeof(hth_id), worker);
-        j->items[i].fresh = worker->fresh;
-        j->items[i].damaged = worker->damaged;
+        HASH_FIND(hh, job->by_id, &job->items[i].id, sizeof(hth_id), worker);
+        job->items[i].fresh = worker->fresh;
+        job->items[i].damaged = worker->damaged;
     }
-    HASH_CLEAR(hh, j->by_id);
-    for (int i = 0; i < j->n && err == HTH_OK; i++) {
-        hth_put_item *it = &j->items[i], *first;
+    HASH_CLEAR(hh, job->by_id);
+    for (int i = 0; i < job->n && err == HTH_OK; i++) {
+        hth_put_item *it = &job->items[i], *first;
         HASH_FIND(hh, seen, &it->id, sizeof it->id, first);
         if (first == NULL) {
             HASH_ADD(hh, seen, id, sizeof it->id, it);
             err = HTH_HASH_ADDED(it) ? HTH_OK
                                      : hth_fail(HTH_ENOMEM, "out of memory for a version's record");
         }
-        err = err == HTH_OK ? hth_record_add(&j->record, it->t, &it->id, first != NULL) : err;
+        err = err == HTH_OK ? hth_record_add(&job->record, it->t, &it->id, first != NULL) : err;
         bool shared = first != NULL || !it->fresh;
-        j->result.tensors_new += !shared;
-        j->result.tensors_shared += shared;
-        j->result.bytes_new += shared ? 0 : it->t->bytes;
-        j->result.bytes_shared += shared ? it->t->bytes : 0;
+        job->result.tensors_new += !shared;
+        job->result.tensors_shared += shared;
+        job->result.bytes_new += shared ? 0 : it->t->bytes;
+        job->result.bytes_shared += shared ? it->t->bytes : 0;
         bool repaired = first == NULL && it->damaged;
-        j->result.tensors_repaired += repaired;
-        j->result.bytes_repaired += repaired ? it->t->bytes : 0;
+        job->result.tensors_repaired += repaired;
+        job->result.bytes_repaired += repaired ? it->t->bytes : 0;
     }
     HASH_CLEAR(hh, seen);
     return err;
@@ -246,52 +246,52 @@ static hth_err put_check(const hth_put_tensor *tensors, int n)
     return HTH_OK;
 }
 
-static hth_err put_run(hth_put_job *j, const hth_put_tensor *tensors, int n, const void *skeleton,
+static hth_err put_run(hth_put_job *job, const hth_put_tensor *tensors, int n, const void *skeleton,
                        size_t skeleton_bytes, const char *meta)
 {
     uint64_t t0 = hth_now_ns();
-    HTH_TRY(hth_put_work_init(j, tensors, n));
-    HTH_TRY(hth_put_work(j));
-    HTH_TRY(put_record(j, skeleton, skeleton_bytes, meta));
+    HTH_TRY(hth_put_work_init(job, tensors, n));
+    HTH_TRY(hth_put_work(job));
+    HTH_TRY(put_record(job, skeleton, skeleton_bytes, meta));
     uint64_t t1 = hth_now_ns();
-    HTH_TRY(put_sync_files(j));
+    HTH_TRY(put_sync_files(job));
     uint64_t t2 = hth_now_ns();
-    HTH_TRY(hth_index_write(&j->s->index, put_commit, j));
+    HTH_TRY(hth_index_write(&job->s->index, put_commit, job));
     uint64_t t3 = hth_now_ns();
     hth_log(
         INFO, STORE, "put",
         "model=%s version=%d bytes=%llu new=%llu hash_write_us=%llu sync_us=%llu commit_us=%llu",
-        j->name, j->result.version, (unsigned long long)j->total,
-        (unsigned long long)j->result.bytes_new, (unsigned long long)(t1 - t0) / 1000,
+        job->name, job->result.version, (unsigned long long)job->total,
+        (unsigned long long)job->result.bytes_new, (unsigned long long)(t1 - t0) / 1000,
         (unsigned long long)(t2 - t1) / 1000, (unsigned long long)(t3 - t2) / 1000);
     return HTH_OK;
 }
 
-static void put_tell_repaired(const hth_put_job *j)
+static void put_tell_repaired(const hth_put_job *job)
 {
-    const hth_put_result *r = &j->result;
+    const hth_put_result *r = &job->result;
     if (r->tensors_repaired > 0 || r->record_repaired) {
         hth_stat_add(HTH_STAT_STORE_REPAIRED, r->tensors_repaired + r->record_repaired);
         hth_log(WARN, STORE, "repaired", "model=%s version=%d tensors=%llu bytes=%llu record=%d",
-                j->name, r->version, (unsigned long long)r->tensors_repaired,
+                job->name, r->version, (unsigned long long)r->tensors_repaired,
                 (unsigned long long)r->bytes_repaired, r->record_repaired);
     }
 }
 
-hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes,
-                      const char *meta, const hth_put_tensor *tensors, int n,
+hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
+                      size_t skeleton_bytes, const char *meta, const hth_put_tensor *tensors, int n,
                       hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
     int lock;
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_store_check_new(name));
     HTH_TRY(put_check(tensors, n));
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_alias_free(s, name)); // before the work, and again when it is committed
-    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
-    hth_put_job j = {.s = s,
+    HTH_TRY(hth_store_alias_free(store, name)); // before the work, and again when it is committed
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock));
+    hth_put_job j = {.s = store,
                      .name = name,
                      .progress = progress,
                      .ctx = ctx,

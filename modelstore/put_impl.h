@@ -54,35 +54,35 @@ typedef struct hth_put_job {
 } hth_put_job;
 
 // hth_put_work_init makes items and tasks of `n` tensors.
-hth_err hth_put_work_init(hth_put_job *j, const hth_put_tensor *tensors, int n);
+hth_err hth_put_work_init(hth_put_job *job, const hth_put_tensor *tensors, int n);
 // hth_put_work hashes all tensors and writes the files of those that need one, under temporary
 // names, on two threads. Afterwards id, repeated and fresh of all items are set. On error the first
 // failure; files may be there.
-hth_err hth_put_work(hth_put_job *j);
+hth_err hth_put_work(hth_put_job *job);
 // hth_put_compare sets it->damaged where the store has the tensor, but not these very bytes. Bytes
 // in the index are looked at in place, a file is read.
-hth_err hth_put_compare(hth_put_job *j, hth_put_item *it);
+hth_err hth_put_compare(hth_put_job *job, hth_put_item *it);
 // hth_put_mend makes the index list the tensors as this put leaves them, where what it says of a
 // damaged one, or of one that it had lost, is wrong. In the put's transaction; every file is in its
 // place.
-hth_err hth_put_mend(hth_txn *t, hth_put_job *j);
+hth_err hth_put_mend(hth_txn *txn, hth_put_job *job);
 // hth_put_mend_records writes the damaged records of those versions of the model again that were
 // what is being put; before hth_put_mend.
-hth_err hth_put_mend_records(hth_txn *t, hth_put_job *j);
+hth_err hth_put_mend_records(hth_txn *txn, hth_put_job *job);
 // hth_put_tick counts bytes that were worked on and, on the caller's thread, tells the caller.
 // HTH_ECANCELED.
-hth_err hth_put_tick(hth_put_job *j, size_t bytes);
+hth_err hth_put_tick(hth_put_job *job, size_t bytes);
 // hth_put_bytes is where an item's bytes are; NULL: they are read (hth_put_read). Those that go
 // into the index are always there.
 const void *hth_put_bytes(const hth_put_item *it);
 hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n);
-void hth_put_work_fini(hth_put_job *j); // what items hold
+void hth_put_work_fini(hth_put_job *job); // what items hold
 // hth_put_given finds an item that has an id in place of bytes, in the index or among uploads.
 // hth_put_given_end removes uploads that this put was given and has not renamed, after the commit.
-hth_err hth_put_given(hth_put_job *j, hth_put_item *it);
-void hth_put_given_end(hth_put_job *j);
+hth_err hth_put_given(hth_put_job *job, hth_put_item *it);
+void hth_put_given_end(hth_put_job *job);
 bool hth_put_is_given(const hth_put_item *it);
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.
-bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it);
+bool hth_put_is_file(const hth_put_job *job, const hth_put_item *it);
 
 #endif

@@ -52,16 +52,16 @@ static void mend_found(hth_put_item *it, const char *what)
 }
 
 // mend_file reads the file of a tensor that the index lists with one.
-static hth_err mend_file(hth_put_job *j, hth_put_item *it)
+static hth_err mend_file(hth_put_job *job, hth_put_item *it)
 {
     int fd;
     char what[80];
     hth_object_seen seen;
-    mend_compare c = {.j = j, .it = it, .first = UINT64_MAX};
+    mend_compare c = {.j = job, .it = it, .first = UINT64_MAX};
     if (hth_put_bytes(it) == NULL && (c.chunk = hth_alloc(HTH_STORE_CHUNK)) == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory to compare tensor '%s'", it->t->name);
     }
-    hth_err err = hth_object_open(j->s, &it->id, it->t->bytes, false, &fd, &seen);
+    hth_err err = hth_object_open(job->s, &it->id, it->t->bytes, false, &fd, &seen);
     if (err == HTH_OK) {
         err = hth_object_read(fd, &it->id, it->t->bytes, mend_chunk, &c);
         close(fd);
@@ -85,7 +85,7 @@ typedef struct mend_look {
     bool listed, inlined, same, marked;
 } mend_look;
 
-static hth_err mend_row(hth_txn *t, void *ctx)
+static hth_err mend_row(hth_txn *txn, void *ctx)
 {
     mend_look *l = ctx;
     const hth_put_tensor *tensor = l->it->t;
@@ -93,7 +93,7 @@ static hth_err mend_row(hth_txn *t, void *ctx)
     hth_check_row check;
     MDB_val v;
     l->listed = l->inlined = l->same = l->marked = false;
-    hth_err err = hth_store_row(t, &l->it->id, &row);
+    hth_err err = hth_store_row(txn, &l->it->id, &row);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
@@ -101,26 +101,26 @@ static hth_err mend_row(hth_txn *t, void *ctx)
     l->same = row.bytes == tensor->bytes && row.inlined <= 1;
     l->inlined = row.inlined != 0;
     if (l->same && l->inlined) {
-        err = hth_txn_get(t, HTH_TABLE_INLINES, &l->it->id, sizeof l->it->id, &v);
+        err = hth_txn_get(txn, HTH_TABLE_INLINES, &l->it->id, sizeof l->it->id, &v);
         l->same = err == HTH_OK && v.mv_size == tensor->bytes && hth_put_bytes(l->it) != NULL &&
                   memcmp(v.mv_data, hth_put_bytes(l->it), tensor->bytes) == 0;
     }
     err = err == HTH_ENOENT ? HTH_OK : err;
-    l->marked = err == HTH_OK && hth_check_get(t, &l->it->id, &check) == HTH_OK && check.damaged;
+    l->marked = err == HTH_OK && hth_check_get(txn, &l->it->id, &check) == HTH_OK && check.damaged;
     return err;
 }
 
-hth_err hth_put_compare(hth_put_job *j, hth_put_item *it)
+hth_err hth_put_compare(hth_put_job *job, hth_put_item *it)
 {
-    mend_look l = {.j = j, .it = it};
-    HTH_TRY(hth_index_read(&j->s->index, mend_row, &l));
+    mend_look l = {.j = job, .it = it};
+    HTH_TRY(hth_index_read(&job->s->index, mend_row, &l));
     it->fresh = !l.listed;
     it->damaged = false;
     if (l.listed && (!l.same || l.marked)) {
         mend_found(it, l.marked ? "it is marked as damaged"
                                 : "its bytes in the store's index are not those that were stored");
     } else if (l.listed && !l.inlined) {
-        return mend_file(j, it);
+        return mend_file(job, it);
     }
     return HTH_OK;
 }
@@ -129,36 +129,38 @@ hth_err hth_put_compare(hth_put_job *j, hth_put_item *it)
 
 // mend_tensor has the index list a tensor as it is now. `uses`: the versions that have it, the one
 // that is being put not counted.
-static hth_err mend_tensor(hth_txn *t, const hth_put_job *j, const hth_put_item *it, uint32_t uses)
+static hth_err mend_tensor(hth_txn *txn, const hth_put_job *job, const hth_put_item *it,
+                           uint32_t uses)
 {
-    hth_tensor_row row = {.refs = uses, .inlined = !hth_put_is_file(j, it), .bytes = it->t->bytes};
-    HTH_TRY(hth_check_del(t, &it->id));
-    HTH_TRY(row.inlined ? hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id,
+    hth_tensor_row row = {
+        .refs = uses, .inlined = !hth_put_is_file(job, it), .bytes = it->t->bytes};
+    HTH_TRY(hth_check_del(txn, &it->id));
+    HTH_TRY(row.inlined ? hth_txn_put(txn, HTH_TABLE_INLINES, &it->id, sizeof it->id,
                                       hth_put_bytes(it), it->t->bytes)
-                        : hth_txn_del(t, HTH_TABLE_INLINES, &it->id, sizeof it->id));
-    return hth_txn_put(t, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
+                        : hth_txn_del(txn, HTH_TABLE_INLINES, &it->id, sizeof it->id));
+    return hth_txn_put(txn, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
 }
 
-hth_err hth_put_mend(hth_txn *t, hth_put_job *j)
+hth_err hth_put_mend(hth_txn *txn, hth_put_job *job)
 {
     hth_uses uses = {.by_id = NULL};
     int n = 0;
-    for (int i = 0; i < j->n; i++) {
-        const hth_put_item *it = &j->items[i];
-        n += !it->repeated && (it->damaged || (it->fresh && j->result.unchanged));
+    for (int i = 0; i < job->n; i++) {
+        const hth_put_item *it = &job->items[i];
+        n += !it->repeated && (it->damaged || (it->fresh && job->result.unchanged));
     }
     if (n == 0) {
         return HTH_OK;
     }
-    hth_err err = hth_uses_count(t, &uses);
-    for (int i = 0; i < j->n && err == HTH_OK; i++) {
-        const hth_put_item *it = &j->items[i];
-        if (!it->repeated && (it->damaged || (it->fresh && j->result.unchanged))) {
-            err = mend_tensor(t, j, it, hth_uses_of(&uses, &it->id));
+    hth_err err = hth_uses_count(txn, &uses);
+    for (int i = 0; i < job->n && err == HTH_OK; i++) {
+        const hth_put_item *it = &job->items[i];
+        if (!it->repeated && (it->damaged || (it->fresh && job->result.unchanged))) {
+            err = mend_tensor(txn, job, it, hth_uses_of(&uses, &it->id));
         }
     }
     hth_uses_fini(&uses);
-    return err == HTH_OK ? hth_check_event(t) : err;
+    return err == HTH_OK ? hth_check_event(txn) : err;
 }
 
 typedef struct mend_record {
@@ -169,7 +171,7 @@ typedef struct mend_record {
 } mend_record;
 
 // mend_record_row finds the next version whose record has my sum and is not what it says.
-static hth_err mend_record_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err mend_record_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     mend_record *m = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
@@ -180,7 +182,7 @@ static hth_err mend_record_row(hth_txn *t, void *ctx, const MDB_val *key, const 
         return HTH_ECANCELED; // past the model's rows
     }
     hth_version_key k = hth_version_key_of(name, version);
-    hth_err err = version > m->after ? hth_check_sum_get(t, &k, &sum) : HTH_ENOENT;
+    hth_err err = version > m->after ? hth_check_sum_get(txn, &k, &sum) : HTH_ENOENT;
     if (err != HTH_OK || !hth_id_equal(&sum.sum, &m->mine.sum)) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
@@ -193,30 +195,31 @@ static hth_err mend_record_row(hth_txn *t, void *ctx, const MDB_val *key, const 
     return HTH_ECANCELED;
 }
 
-hth_err hth_put_mend_records(hth_txn *t, hth_put_job *j)
+hth_err hth_put_mend_records(hth_txn *txn, hth_put_job *job)
 {
-    mend_record m = {.j = j, .mine = hth_check_sum(j->record.data, j->record.n)};
-    hth_version_key from = hth_version_key_of(j->name, 0);
-    j->result.record_repaired = false;
+    mend_record m = {.j = job, .mine = hth_check_sum(job->record.data, job->record.n)};
+    hth_version_key from = hth_version_key_of(job->name, 0);
+    job->result.record_repaired = false;
     for (;;) {
         m.version = 0;
         hth_err err =
-            hth_txn_each(t, HTH_TABLE_VERSIONS, from.text, from.bytes, mend_record_row, &m);
+            hth_txn_each(txn, HTH_TABLE_VERSIONS, from.text, from.bytes, mend_record_row, &m);
         if (err != HTH_OK && err != HTH_ECANCELED) {
             return err;
         }
         if (m.version == 0) {
             break;
         }
-        hth_version_key key = hth_version_key_of(j->name, m.version);
+        hth_version_key key = hth_version_key_of(job->name, m.version);
         uint64_t created_ns; // of what is being put
-        memcpy(&created_ns, j->record.data, sizeof created_ns);
-        memcpy(j->record.data, &m.created_ns, sizeof m.created_ns);
-        err = hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n);
-        memcpy(j->record.data, &created_ns, sizeof created_ns);
+        memcpy(&created_ns, job->record.data, sizeof created_ns);
+        memcpy(job->record.data, &m.created_ns, sizeof m.created_ns);
+        err = hth_txn_put(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, job->record.data,
+                          job->record.n);
+        memcpy(job->record.data, &created_ns, sizeof created_ns);
         HTH_TRY(err);
         m.after = m.version;
-        j->result.record_repaired = true;
+        job->result.record_repaired = true;
     }
-    return j->result.record_repaired ? hth_check_event(t) : HTH_OK;
+    return job->result.record_repaired ? hth_check_event(txn) : HTH_OK;
 }

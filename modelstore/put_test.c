@@ -307,13 +307,13 @@ static void test_moving(void **state)
     hth_store_close(s);
 }
 
-static hth_err put_read_once(hth_store *s)
+static hth_err put_read_once(hth_store *store)
 {
     hth_put_result r;
     source from = {.first = 3};
     hth_put_tensor t[2] = {source_tensor("a", &from, 65 * SOURCE_MIB),
                            source_tensor("b", &from, 70000)};
-    return hth_store_put(s, "m", "g", 1, NULL, t, 2, NULL, NULL, &r);
+    return hth_store_put(store, "m", "g", 1, NULL, t, 2, NULL, NULL, &r);
 }
 
 static void test_read_without_memory(void **state)

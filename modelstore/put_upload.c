@@ -14,7 +14,7 @@ bool hth_put_is_given(const hth_put_item *it)
 }
 
 // given_hold reads a small item into memory: its file was compared with its id.
-static hth_err given_hold(const hth_put_job *j, hth_put_item *it, const hth_path *path)
+static hth_err given_hold(const hth_put_job *job, hth_put_item *it, const hth_path *path)
 {
     int fd;
     size_t done = 0;
@@ -23,7 +23,7 @@ static hth_err given_hold(const hth_put_job *j, hth_put_item *it, const hth_path
     if (it->held == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name);
     }
-    HTH_TRY(hth_store_file_part_open(j->s->dir, path->text, false, &fd));
+    HTH_TRY(hth_store_file_part_open(job->s->dir, path->text, false, &fd));
     for (ssize_t n = 1; n > 0 && done<it->t->bytes; done += n> 0 ? (size_t)n : 0) {
         n = pread(fd, (char *)it->held + done, it->t->bytes - done, (off_t)done);
     }
@@ -33,34 +33,34 @@ static hth_err given_hold(const hth_put_job *j, hth_put_item *it, const hth_path
                : hth_fail(HTH_EIO, "tensor '%s': '%s' cannot be read", it->t->name, path->text);
 }
 
-static hth_err given_take(const hth_put_job *j, hth_put_item *it, hth_upload *u)
+static hth_err given_take(const hth_put_job *job, hth_put_item *it, hth_upload *upload)
 {
     const hth_put_tensor *t = it->t;
     const hth_manifest_tensor object = {
         .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
-    hth_path path = hth_upload_path(&u->key);
-    pthread_mutex_lock(&u->lock);
-    hth_err err = hth_upload_look(j->s, u, &object);
-    uint64_t there = u->there;
-    bool whole = u->whole && !atomic_load(&u->gone);
+    hth_path path = hth_upload_path(&upload->key);
+    pthread_mutex_lock(&upload->lock);
+    hth_err err = hth_upload_look(job->s, upload, &object);
+    uint64_t there = upload->there;
+    bool whole = upload->whole && !atomic_load(&upload->gone);
     if (err == HTH_OK && whole) {
-        hth_upload_touch(j->s, u);
+        hth_upload_touch(job->s, upload);
     }
-    pthread_mutex_unlock(&u->lock);
+    pthread_mutex_unlock(&upload->lock);
     HTH_TRY(err);
     if (!whole) {
         return hth_fail(HTH_ENOENT, "tensor '%s': %llu of its %zu bytes were uploaded", t->name,
                         (unsigned long long)there, t->bytes);
     }
-    if (t->bytes <= j->inline_max) {
-        return given_hold(j, it, &path);
+    if (t->bytes <= job->inline_max) {
+        return given_hold(job, it, &path);
     }
     it->temp = path;
     it->uploaded = true;
     return HTH_OK;
 }
 
-hth_err hth_put_given(hth_put_job *j, hth_put_item *it)
+hth_err hth_put_given(hth_put_job *job, hth_put_item *it)
 {
     const hth_put_tensor *t = it->t;
     const hth_manifest_tensor object = {
@@ -68,34 +68,34 @@ hth_err hth_put_given(hth_put_job *j, hth_put_item *it)
     bool listed, sound;
     hth_upload *u = NULL;
     char hex[HTH_ID_HEX];
-    HTH_TRY(hth_upload_sound(j->s, &object, &listed, &sound));
+    HTH_TRY(hth_upload_sound(job->s, &object, &listed, &sound));
     it->fresh = !listed;
     it->damaged = listed && !sound;
     if (sound) {
         return HTH_OK;
     }
-    HTH_TRY(t->owner != NULL ? hth_upload_find(j->s, t->owner, &it->id, &u) : HTH_OK);
+    HTH_TRY(t->owner != NULL ? hth_upload_find(job->s, t->owner, &it->id, &u) : HTH_OK);
     if (u == NULL) {
         return hth_fail(HTH_ENOENT,
                         "tensor '%s' is neither in the store nor was it uploaded; its id is %s",
                         t->name, hth_id_hex(&it->id, hex));
     }
-    hth_err err = given_take(j, it, u);
-    hth_upload_rele(j->s, u);
+    hth_err err = given_take(job, it, u);
+    hth_upload_rele(job->s, u);
     return err;
 }
 
-void hth_put_given_end(hth_put_job *j)
+void hth_put_given_end(hth_put_job *job)
 {
     hth_upload *u;
-    for (int i = 0; i < j->n; i++) {
-        const hth_put_item *it = &j->items[i];
+    for (int i = 0; i < job->n; i++) {
+        const hth_put_item *it = &job->items[i];
         if (hth_put_is_given(it) && it->t->owner != NULL &&
-            hth_upload_find(j->s, it->t->owner, &it->id, &u) == HTH_OK && u != NULL) {
+            hth_upload_find(job->s, it->t->owner, &it->id, &u) == HTH_OK && u != NULL) {
             pthread_mutex_lock(&u->lock);
-            hth_upload_drop(j->s, u);
+            hth_upload_drop(job->s, u);
             pthread_mutex_unlock(&u->lock);
-            hth_upload_rele(j->s, u);
+            hth_upload_rele(job->s, u);
         }
     }
 }

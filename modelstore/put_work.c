@@ -27,25 +27,25 @@
 // What is hashed right after it was read, while a core's cache has it.
 #define PUT_NEAR_BYTES ((size_t)512 << 10)
 
-static void put_set_failure(hth_put_job *j, hth_err err)
+static void put_set_failure(hth_put_job *job, hth_err err)
 {
-    pthread_mutex_lock(&j->lock);
-    if (j->err == HTH_OK) {
-        j->err = err;
-        memcpy(j->detail, hth_err_detail(), strnlen(hth_err_detail(), sizeof j->detail - 1));
+    pthread_mutex_lock(&job->lock);
+    if (job->err == HTH_OK) {
+        job->err = err;
+        memcpy(job->detail, hth_err_detail(), strnlen(hth_err_detail(), sizeof job->detail - 1));
     }
-    pthread_mutex_unlock(&j->lock);
-    atomic_store(&j->stop, true);
+    pthread_mutex_unlock(&job->lock);
+    atomic_store(&job->stop, true);
 }
 
-hth_err hth_put_tick(hth_put_job *j, size_t bytes)
+hth_err hth_put_tick(hth_put_job *job, size_t bytes)
 {
-    uint64_t done = atomic_fetch_add(&j->done, bytes) + bytes;
-    if (j->progress != NULL && pthread_equal(j->caller, pthread_self()) &&
-        j->progress(j->ctx, done / 2, j->total) != 0) {
+    uint64_t done = atomic_fetch_add(&job->done, bytes) + bytes;
+    if (job->progress != NULL && pthread_equal(job->caller, pthread_self()) &&
+        job->progress(job->ctx, done / 2, job->total) != 0) {
         return hth_fail(HTH_ECANCELED, "canceled");
     }
-    return atomic_load(&j->stop) ? hth_fail(HTH_ECANCELED, "canceled") : HTH_OK;
+    return atomic_load(&job->stop) ? hth_fail(HTH_ECANCELED, "canceled") : HTH_OK;
 }
 
 static hth_err put_tick(void *ctx, size_t bytes)
@@ -54,26 +54,26 @@ static hth_err put_tick(void *ctx, size_t bytes)
 }
 
 // put_claim decides who of equal tensors does the work. HTH_ENOMEM.
-static hth_err put_claim(hth_put_job *j, hth_put_item *it)
+static hth_err put_claim(hth_put_job *job, hth_put_item *it)
 {
     hth_put_item *first;
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&j->lock);
-    HASH_FIND(hh, j->by_id, &it->id, sizeof it->id, first);
+    pthread_mutex_lock(&job->lock);
+    HASH_FIND(hh, job->by_id, &it->id, sizeof it->id, first);
     it->repeated = first != NULL;
     if (first == NULL) {
-        HASH_ADD(hh, j->by_id, id, sizeof it->id, it);
+        HASH_ADD(hh, job->by_id, id, sizeof it->id, it);
         err = HTH_HASH_ADDED(it)
                   ? HTH_OK
                   : hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&job->lock);
     return err;
 }
 
-bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it)
+bool hth_put_is_file(const hth_put_job *job, const hth_put_item *it)
 {
-    return (it->fresh || it->damaged) && !it->repeated && it->t->bytes > j->inline_max;
+    return (it->fresh || it->damaged) && !it->repeated && it->t->bytes > job->inline_max;
 }
 
 // ---- bytes
@@ -102,17 +102,17 @@ typedef struct put_room {
     size_t bytes;
 } put_room;
 
-static hth_err room_get(put_room *r, const hth_put_item *it, size_t bytes, void **out)
+static hth_err room_get(put_room *room, const hth_put_item *it, size_t bytes, void **out)
 {
-    if (r->bytes < bytes) {
-        hth_free(r->p);
-        r->p = hth_alloc_aligned(bytes, 4096);
-        r->bytes = r->p != NULL ? bytes : 0;
+    if (room->bytes < bytes) {
+        hth_free(room->p);
+        room->p = hth_alloc_aligned(bytes, 4096);
+        room->bytes = room->p != NULL ? bytes : 0;
     }
-    *out = r->p;
-    return r->p != NULL ? HTH_OK
-                        : hth_fail(HTH_ENOMEM, "tensor '%s': out of memory for %zu bytes of it",
-                                   it->t->name, bytes);
+    *out = room->p;
+    return room->p != NULL ? HTH_OK
+                           : hth_fail(HTH_ENOMEM, "tensor '%s': out of memory for %zu bytes of it",
+                                      it->t->name, bytes);
 }
 
 // put_sum reads `n` bytes and adds them to the sum while they are near.
@@ -128,17 +128,17 @@ static hth_err put_sum(const hth_put_item *it, uint64_t at, void *dst, size_t n,
 
 // put_hold reads an item into memory, and finds its id. What the index may want stays until the
 // put is done, other bytes until the thread's next task.
-static hth_err put_hold(const hth_put_job *j, put_room *r, hth_put_item *it)
+static hth_err put_hold(const hth_put_job *job, put_room *room, hth_put_item *it)
 {
     size_t bytes = it->t->bytes;
-    it->stays = bytes <= j->inline_max;
+    it->stays = bytes <= job->inline_max;
     if (it->stays) {
         it->held = hth_alloc(bytes + 1);
         HTH_TRY(it->held != NULL
                     ? HTH_OK
                     : hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name));
     } else {
-        HTH_TRY(room_get(r, it, bytes, &it->held));
+        HTH_TRY(room_get(room, it, bytes, &it->held));
     }
     hth_id_sum *sum = hth_content_sum(it->t->dtype, &it->t->shape);
     hth_err err = put_sum(it, 0, it->held, bytes, sum);
@@ -153,11 +153,11 @@ static void put_release(hth_put_item *it)
     }
 }
 
-void hth_put_work_fini(hth_put_job *j)
+void hth_put_work_fini(hth_put_job *job)
 {
-    for (int i = 0; i < j->n; i++) {
-        if (j->items[i].stays) {
-            hth_free(j->items[i].held);
+    for (int i = 0; i < job->n; i++) {
+        if (job->items[i].stays) {
+            hth_free(job->items[i].held);
         }
     }
 }
@@ -179,17 +179,17 @@ static hth_err stream_chunk(void *ctx, size_t at, size_t n, const void **data)
 }
 
 // stream_hash finds the id of an item that is read in pieces.
-static hth_err stream_hash(hth_put_job *j, put_room *r, hth_put_item *it)
+static hth_err stream_hash(hth_put_job *job, put_room *room, hth_put_item *it)
 {
     put_stream s = {.it = it};
     const void *data;
-    HTH_TRY(room_get(r, it, HTH_STORE_CHUNK, &s.chunk));
+    HTH_TRY(room_get(room, it, HTH_STORE_CHUNK, &s.chunk));
     s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
     hth_err err = HTH_OK;
     for (size_t at = 0; at < it->t->bytes && err == HTH_OK; at += HTH_STORE_CHUNK) {
         size_t left = it->t->bytes - at, n = left < HTH_STORE_CHUNK ? left : HTH_STORE_CHUNK;
         err = stream_chunk(&s, at, n, &data);
-        err = err == HTH_OK ? put_tick(j, n) : err;
+        err = err == HTH_OK ? put_tick(job, n) : err;
     }
     it->id = hth_id_sum_end(s.sum);
     return err;
@@ -197,80 +197,80 @@ static hth_err stream_hash(hth_put_job *j, put_room *r, hth_put_item *it)
 
 // stream_write writes the file of an item that is read in pieces, and stores the id of what is in
 // it.
-static hth_err stream_write(hth_put_job *j, put_room *r, hth_put_item *it, hth_id *id)
+static hth_err stream_write(hth_put_job *job, put_room *room, hth_put_item *it, hth_id *id)
 {
     put_stream s = {.it = it};
-    HTH_TRY(room_get(r, it, HTH_STORE_CHUNK, &s.chunk));
+    HTH_TRY(room_get(room, it, HTH_STORE_CHUNK, &s.chunk));
     s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
-    hth_err err = hth_store_file_write_from(j->s->dir, it->temp.text, it->t->bytes, stream_chunk,
-                                            &s, put_tick, j);
+    hth_err err = hth_store_file_write_from(job->s->dir, it->temp.text, it->t->bytes, stream_chunk,
+                                            &s, put_tick, job);
     *id = hth_id_sum_end(s.sum);
     return err;
 }
 
 // put_known is for an item whose id has been found.
-static hth_err put_known(hth_put_job *j, hth_put_item *it)
+static hth_err put_known(hth_put_job *job, hth_put_item *it)
 {
     if (it->t->id != NULL && !hth_id_equal(it->t->id, &it->id)) {
         return hth_fail(HTH_ECORRUPT, "tensor '%s': its bytes are not what its id says",
                         it->t->name);
     }
-    HTH_TRY(put_claim(j, it));
+    HTH_TRY(put_claim(job, it));
     if (hth_put_is_given(it)) {
-        return it->repeated ? HTH_OK : hth_put_given(j, it);
+        return it->repeated ? HTH_OK : hth_put_given(job, it);
     }
     if (it->early) { // should another process store the same bytes meanwhile, the files are equal
         it->fresh = true;
         return HTH_OK;
     }
-    return it->repeated ? HTH_OK : hth_put_compare(j, it);
+    return it->repeated ? HTH_OK : hth_put_compare(job, it);
 }
 
-static hth_err put_hash(hth_put_job *j, put_room *r, hth_put_item *it)
+static hth_err put_hash(hth_put_job *job, put_room *room, hth_put_item *it)
 {
     const hth_put_tensor *t = it->t;
     if (put_streams(it)) {
-        HTH_TRY(stream_hash(j, r, it));
-        return put_known(j, it);
+        HTH_TRY(stream_hash(job, room, it));
+        return put_known(job, it);
     }
     if (hth_put_is_given(it)) {
         it->id = *t->id;
     } else if (t->data == NULL) {
-        HTH_TRY(put_hold(j, r, it));
+        HTH_TRY(put_hold(job, room, it));
     } else {
         it->id = hth_content_id(t->dtype, &t->shape, t->data, t->bytes);
     }
-    HTH_TRY(put_tick(j, t->bytes));
-    return put_known(j, it);
+    HTH_TRY(put_tick(job, t->bytes));
+    return put_known(job, it);
 }
 
 // put_write_file makes an item's file. What is read again has to be what was hashed; of an early
 // item that is known only now.
-static hth_err put_write_file(hth_put_job *j, put_room *r, hth_put_item *it)
+static hth_err put_write_file(hth_put_job *job, put_room *room, hth_put_item *it)
 {
     const hth_put_tensor *t = it->t;
     hth_id id;
     it->temp = hth_path_of_temp();
     if (!put_streams(it)) {
-        return hth_store_file_write(j->s->dir, it->temp.text, hth_put_bytes(it), t->bytes, put_tick,
-                                    j);
+        return hth_store_file_write(job->s->dir, it->temp.text, hth_put_bytes(it), t->bytes,
+                                    put_tick, job);
     }
-    HTH_TRY(stream_write(j, r, it, &id));
+    HTH_TRY(stream_write(job, room, it, &id));
     if (it->early) {
         it->id = id;
-        HTH_TRY(put_tick(j, t->bytes)); // it was hashed, too
-        return put_known(j, it);
+        HTH_TRY(put_tick(job, t->bytes)); // it was hashed, too
+        return put_known(job, it);
     }
     return hth_id_equal(&id, &it->id) ? HTH_OK
                                       : hth_fail(HTH_EIO, "its bytes changed while they were read");
 }
 
-static hth_err put_write(hth_put_job *j, put_room *r, hth_put_item *it)
+static hth_err put_write(hth_put_job *job, put_room *room, hth_put_item *it)
 {
-    if (it->uploaded || (!it->early && !hth_put_is_file(j, it))) {
-        return put_tick(j, it->t->bytes);
+    if (it->uploaded || (!it->early && !hth_put_is_file(job, it))) {
+        return put_tick(job, it->t->bytes);
     }
-    hth_err err = put_write_file(j, r, it);
+    hth_err err = put_write_file(job, room, it);
     return err == HTH_OK || err == HTH_ECANCELED ? err
                                                  : hth_err_prefix(err, "tensor '%s'", it->t->name);
 }
@@ -291,16 +291,16 @@ static void put_worker(void *ctx)
     hth_free(room.p);
 }
 
-hth_err hth_put_work(hth_put_job *j)
+hth_err hth_put_work(hth_put_job *job)
 {
     pthread_t helper;
-    bool two =
-        j->total > PUT_ALONE_BYTES && hth_thread_start("hth-put", put_worker, j, &helper) == HTH_OK;
-    put_worker(j);
+    bool two = job->total > PUT_ALONE_BYTES &&
+               hth_thread_start("hth-put", put_worker, job, &helper) == HTH_OK;
+    put_worker(job);
     if (two) {
         hth_thread_join(helper);
     }
-    return j->err == HTH_OK ? HTH_OK : hth_fail(j->err, "%s", j->detail);
+    return job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
 }
 
 static int put_larger_first(const void *a, const void *b)
@@ -312,7 +312,7 @@ static int put_larger_first(const void *a, const void *b)
 
 // put_size_taken withdraws `early` from items of a size that the store has: they may be in it
 // already.
-static hth_err put_size_taken(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err put_size_taken(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     hth_put_job *j = ctx;
     hth_tensor_row row;
@@ -326,49 +326,49 @@ static hth_err put_size_taken(hth_txn *t, void *ctx, const MDB_val *key, const M
     return HTH_OK;
 }
 
-static hth_err put_sizes(hth_txn *t, void *ctx)
+static hth_err put_sizes(hth_txn *txn, void *ctx)
 {
-    return hth_txn_each(t, HTH_TABLE_TENSORS, NULL, 0, put_size_taken, ctx);
+    return hth_txn_each(txn, HTH_TABLE_TENSORS, NULL, 0, put_size_taken, ctx);
 }
 
 // put_find_early marks the large tensors whose bytes cannot be in the store, nor twice in this put.
-static hth_err put_find_early(hth_put_job *j)
+static hth_err put_find_early(hth_put_job *job)
 {
     int n = 0;
-    for (; n < j->n && j->tasks[n].item->t->bytes >= PUT_EARLY_BYTES; n++) {
-        uint64_t bytes = j->tasks[n].item->t->bytes;
-        bool twin = (n > 0 && j->tasks[n - 1].item->t->bytes == bytes) ||
-                    (n + 1 < j->n && j->tasks[n + 1].item->t->bytes == bytes);
-        j->tasks[n].item->early = !twin;
+    for (; n < job->n && job->tasks[n].item->t->bytes >= PUT_EARLY_BYTES; n++) {
+        uint64_t bytes = job->tasks[n].item->t->bytes;
+        bool twin = (n > 0 && job->tasks[n - 1].item->t->bytes == bytes) ||
+                    (n + 1 < job->n && job->tasks[n + 1].item->t->bytes == bytes);
+        job->tasks[n].item->early = !twin;
     }
-    return n == 0 ? HTH_OK : hth_index_read(&j->s->index, put_sizes, j);
+    return n == 0 ? HTH_OK : hth_index_read(&job->s->index, put_sizes, job);
 }
 
-hth_err hth_put_work_init(hth_put_job *j, const hth_put_tensor *tensors, int n)
+hth_err hth_put_work_init(hth_put_job *job, const hth_put_tensor *tensors, int n)
 {
-    j->items = hth_calloc((size_t)n, sizeof *j->items);
-    j->tasks = hth_calloc((size_t)n, 2 * sizeof *j->tasks);
-    if (j->items == NULL || j->tasks == NULL) {
+    job->items = hth_calloc((size_t)n, sizeof *job->items);
+    job->tasks = hth_calloc((size_t)n, 2 * sizeof *job->tasks);
+    if (job->items == NULL || job->tasks == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a list of %d tensors", n);
     }
     for (int i = 0; i < n; i++) {
-        j->items[i].t = &tensors[i];
-        j->tasks[i] = (hth_put_task){&j->items[i], true, true};
-        j->total += tensors[i].bytes;
+        job->items[i].t = &tensors[i];
+        job->tasks[i] = (hth_put_task){&job->items[i], true, true};
+        job->total += tensors[i].bytes;
     }
-    j->n = j->n_tasks = n;
-    qsort(j->tasks, (size_t)n, sizeof *j->tasks, put_larger_first);
-    HTH_TRY(put_find_early(j));
+    job->n = job->n_tasks = n;
+    qsort(job->tasks, (size_t)n, sizeof *job->tasks, put_larger_first);
+    HTH_TRY(put_find_early(job));
     for (int i = 0; i < n; i++) { // the hash of an early item becomes a task of its own
-        hth_put_item *it = j->tasks[i].item;
+        hth_put_item *it = job->tasks[i].item;
         it->early = it->early && (it->t->data != NULL || put_streams(it));
         if (it->early && put_streams(it)) { // is hashed as it is written
-            j->tasks[i].hash = false;
+            job->tasks[i].hash = false;
         } else if (it->early) {
-            j->tasks[i].hash = false;
-            j->tasks[j->n_tasks++] = (hth_put_task){j->tasks[i].item, true, false};
+            job->tasks[i].hash = false;
+            job->tasks[job->n_tasks++] = (hth_put_task){job->tasks[i].item, true, false};
         }
     }
-    qsort(j->tasks, (size_t)j->n_tasks, sizeof *j->tasks, put_larger_first);
+    qsort(job->tasks, (size_t)job->n_tasks, sizeof *job->tasks, put_larger_first);
     return HTH_OK;
 }

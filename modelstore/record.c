@@ -21,26 +21,26 @@ typedef struct __attribute__((packed)) record_tensor {
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the store's numbers are little-endian");
 
-static hth_err buffer_add(hth_buffer *b, const void *data, size_t bytes)
+static hth_err buffer_add(hth_buffer *buffer, const void *data, size_t bytes)
 {
-    if (b->cap - b->n < bytes) {
-        size_t cap = (b->n + bytes) * 3 / 2 + 256;
-        void *p = hth_realloc(b->data, cap, 1);
+    if (buffer->cap - buffer->n < bytes) {
+        size_t cap = (buffer->n + bytes) * 3 / 2 + 256;
+        void *p = hth_realloc(buffer->data, cap, 1);
         if (p == NULL) {
             return hth_fail(HTH_ENOMEM, "out of memory for a version's record of %zu bytes", cap);
         }
-        b->data = p;
-        b->cap = cap;
+        buffer->data = p;
+        buffer->cap = cap;
     }
     if (bytes > 0) {
-        memcpy(b->data + b->n, data, bytes);
+        memcpy(buffer->data + buffer->n, data, bytes);
     }
-    b->n += bytes;
+    buffer->n += bytes;
     return HTH_OK;
 }
 
-hth_err hth_record_head(hth_buffer *b, uint64_t created_ns, const char *meta, const void *skeleton,
-                        size_t skeleton_bytes, int n_tensors)
+hth_err hth_record_head(hth_buffer *buffer, uint64_t created_ns, const char *meta,
+                        const void *skeleton, size_t skeleton_bytes, int n_tensors)
 {
     size_t meta_bytes = meta ? strlen(meta) : 0;
     if (meta_bytes > UINT32_MAX || skeleton_bytes > UINT32_MAX) {
@@ -48,33 +48,36 @@ hth_err hth_record_head(hth_buffer *b, uint64_t created_ns, const char *meta, co
                         skeleton_bytes);
     }
     record_head h = {created_ns, (uint32_t)n_tensors, (uint32_t)meta_bytes, skeleton_bytes};
-    HTH_TRY(buffer_add(b, &h, sizeof h));
-    HTH_TRY(buffer_add(b, meta, meta_bytes));
-    return buffer_add(b, skeleton, skeleton_bytes);
+    HTH_TRY(buffer_add(buffer, &h, sizeof h));
+    HTH_TRY(buffer_add(buffer, meta, meta_bytes));
+    return buffer_add(buffer, skeleton, skeleton_bytes);
 }
 
-hth_err hth_record_add(hth_buffer *b, const hth_put_tensor *t, const hth_id *id, bool repeated)
+hth_err hth_record_add(hth_buffer *buffer, const hth_put_tensor *tensor, const hth_id *id,
+                       bool repeated)
 {
-    size_t name_bytes = strlen(t->name);
+    size_t name_bytes = strlen(tensor->name);
     if (name_bytes > UINT16_MAX) {
         return hth_fail(HTH_EINVAL, "tensor '%.40s...': the name has %zu bytes, more than %d",
-                        t->name, name_bytes, UINT16_MAX);
+                        tensor->name, name_bytes, UINT16_MAX);
     }
     record_tensor h = {
-        *id, t->bytes, (uint32_t)t->dtype, (uint8_t)t->shape.rank, repeated, (uint16_t)name_bytes};
-    HTH_TRY(buffer_add(b, &h, sizeof h));
-    HTH_TRY(buffer_add(b, t->shape.dim, (size_t)t->shape.rank * sizeof t->shape.dim[0]));
-    return buffer_add(b, t->name, name_bytes);
+        *id,      tensor->bytes,       (uint32_t)tensor->dtype, (uint8_t)tensor->shape.rank,
+        repeated, (uint16_t)name_bytes};
+    HTH_TRY(buffer_add(buffer, &h, sizeof h));
+    HTH_TRY(buffer_add(buffer, tensor->shape.dim,
+                       (size_t)tensor->shape.rank * sizeof tensor->shape.dim[0]));
+    return buffer_add(buffer, tensor->name, name_bytes);
 }
 
 // record_take moves past `bytes` bytes and returns where they are, NULL when there are not as many.
-static const void *record_take(hth_record *r, uint64_t bytes)
+static const void *record_take(hth_record *record, uint64_t bytes)
 {
-    if ((uint64_t)(r->end - r->at) < bytes) {
+    if ((uint64_t)(record->end - record->at) < bytes) {
         return NULL;
     }
-    const void *p = r->at;
-    r->at += bytes;
+    const void *p = record->at;
+    record->at += bytes;
     return p;
 }
 
@@ -83,39 +86,40 @@ static hth_err record_short(void)
     return hth_fail(HTH_ECORRUPT, "the store's record of a version is damaged");
 }
 
-hth_err hth_record_open(hth_record *r, const void *data, size_t bytes)
+hth_err hth_record_open(hth_record *record, const void *data, size_t bytes)
 {
     record_head h;
-    r->at = data;
-    r->end = r->at + bytes;
-    const void *head = record_take(r, sizeof h);
+    record->at = data;
+    record->end = record->at + bytes;
+    const void *head = record_take(record, sizeof h);
     if (head == NULL) {
         return record_short();
     }
     memcpy(&h, head, sizeof h);
-    r->created_ns = h.created_ns;
-    r->meta_bytes = h.meta_bytes;
-    r->meta = record_take(r, h.meta_bytes);
-    r->skeleton_bytes = h.skeleton_bytes;
-    r->skeleton = r->meta ? record_take(r, h.skeleton_bytes) : NULL;
-    if (r->skeleton == NULL || h.n_tensors > (size_t)(r->end - r->at) / sizeof(record_tensor)) {
+    record->created_ns = h.created_ns;
+    record->meta_bytes = h.meta_bytes;
+    record->meta = record_take(record, h.meta_bytes);
+    record->skeleton_bytes = h.skeleton_bytes;
+    record->skeleton = record->meta ? record_take(record, h.skeleton_bytes) : NULL;
+    if (record->skeleton == NULL ||
+        h.n_tensors > (size_t)(record->end - record->at) / sizeof(record_tensor)) {
         return record_short();
     }
-    r->n_tensors = r->left = (int)h.n_tensors;
+    record->n_tensors = record->left = (int)h.n_tensors;
     return HTH_OK;
 }
 
-hth_err hth_record_next(hth_record *r, hth_record_tensor *out)
+hth_err hth_record_next(hth_record *record, hth_record_tensor *out)
 {
     record_tensor h;
-    const void *head = r->left > 0 ? record_take(r, sizeof h) : NULL;
+    const void *head = record->left > 0 ? record_take(record, sizeof h) : NULL;
     if (head == NULL) {
         return record_short();
     }
     memcpy(&h, head, sizeof h);
     size_t dim_bytes = h.rank * sizeof(int64_t);
-    const void *dims = h.rank <= HTH_MAX_RANK ? record_take(r, dim_bytes) : NULL;
-    const char *name = dims ? record_take(r, h.name_bytes) : NULL;
+    const void *dims = h.rank <= HTH_MAX_RANK ? record_take(record, dim_bytes) : NULL;
+    const char *name = dims ? record_take(record, h.name_bytes) : NULL;
     if (name == NULL) {
         return record_short();
     }
@@ -127,6 +131,6 @@ hth_err hth_record_next(hth_record *r, hth_record_tensor *out)
                                .name_bytes = h.name_bytes};
     out->shape.rank = h.rank;
     memcpy(out->shape.dim, dims, dim_bytes);
-    r->left--;
+    record->left--;
     return HTH_OK;
 }

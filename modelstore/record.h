@@ -41,13 +41,14 @@ typedef struct hth_buffer {
     uint8_t *data; // hth_alloc'd
     size_t n, cap;
 } hth_buffer;
-hth_err hth_record_head(hth_buffer *b, uint64_t created_ns, const char *meta, const void *skeleton,
-                        size_t skeleton_bytes, int n_tensors);
-hth_err hth_record_add(hth_buffer *b, const hth_put_tensor *t, const hth_id *id, bool repeated);
+hth_err hth_record_head(hth_buffer *buffer, uint64_t created_ns, const char *meta,
+                        const void *skeleton, size_t skeleton_bytes, int n_tensors);
+hth_err hth_record_add(hth_buffer *buffer, const hth_put_tensor *tensor, const hth_id *id,
+                       bool repeated);
 
 // hth_record_open reads the head; hth_record_next reads the next of n_tensors tensors.
 // HTH_ECORRUPT: the bytes are not a record; nothing beyond them is touched.
-hth_err hth_record_open(hth_record *r, const void *data, size_t bytes);
-hth_err hth_record_next(hth_record *r, hth_record_tensor *out);
+hth_err hth_record_open(hth_record *record, const void *data, size_t bytes);
+hth_err hth_record_next(hth_record *record, hth_record_tensor *out);
 
 #endif

@@ -3,18 +3,18 @@
 
 #include "modelstore/record.h"
 
-static hth_err build(hth_buffer *b)
+static hth_err build(hth_buffer *buffer)
 {
     const hth_put_tensor t[2] = {
         {.name = "conv.weight", .dtype = HTH_DT_F32, .shape = {4, {64, 3, 7, 7}}, .bytes = 37632},
         {.name = "step", .dtype = HTH_DT_I64, .bytes = 8}};
     hth_id id = {{1, 2, 3}};
-    *b = (hth_buffer){0};
-    hth_err err = hth_record_head(b, 123456789, "{\"a\":1}", "skeleton", 8, 2);
-    err = err == HTH_OK ? hth_record_add(b, &t[0], &id, false) : err;
-    err = err == HTH_OK ? hth_record_add(b, &t[1], &id, true) : err;
+    *buffer = (hth_buffer){0};
+    hth_err err = hth_record_head(buffer, 123456789, "{\"a\":1}", "skeleton", 8, 2);
+    err = err == HTH_OK ? hth_record_add(buffer, &t[0], &id, false) : err;
+    err = err == HTH_OK ? hth_record_add(buffer, &t[1], &id, true) : err;
     if (err != HTH_OK) {
-        hth_free(b->data);
+        hth_free(buffer->data);
     }
     return err;
 }

@@ -12,27 +12,27 @@
 
 #define ROOM_TMP "tmp"
 
-hth_err hth_store_room(hth_store *s, uint64_t *bytes)
+hth_err hth_store_room(hth_store *store, uint64_t *bytes)
 {
     struct statvfs v;
     *bytes = 0;
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
-    if (fstatvfs(s->dir, &v) != 0) {
+    if (fstatvfs(store->dir, &v) != 0) {
         return hth_fail_errno(errno, "the store's file system");
     }
     *bytes = (uint64_t)v.f_bavail * v.f_frsize;
     return HTH_OK;
 }
 
-hth_err hth_store_reserve(hth_store *s, uint64_t bytes, int *fd)
+hth_err hth_store_reserve(hth_store *store, uint64_t bytes, int *fd)
 {
     uint64_t room;
     hth_size need, there;
-    HTH_TRY(hth_store_room(s, &room));
+    HTH_TRY(hth_store_room(store, &room));
     hth_size_pair(bytes, room, &need, &there);
-    *fd = openat(s->dir, ROOM_TMP, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    *fd = openat(store->dir, ROOM_TMP, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
     int rc = *fd < 0 ? 0 : fallocate(*fd, 0, 0, (off_t)bytes);
     int errnum = rc != 0 ? errno : 0;
     bool full = errnum == ENOSPC || errnum == EDQUOT || bytes > room;

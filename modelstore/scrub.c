@@ -49,7 +49,7 @@ typedef struct scrub_versions {
     int n, cap;
 } scrub_versions;
 
-static hth_err scrub_version_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err scrub_version_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     scrub_versions *l = ctx;
     if (HTH_GROW(l->v, l->n, l->cap) != 0) {
@@ -59,22 +59,22 @@ static hth_err scrub_version_row(hth_txn *t, void *ctx, const MDB_val *key, cons
     return HTH_OK;
 }
 
-static hth_err scrub_version_rows(hth_txn *t, void *ctx)
+static hth_err scrub_version_rows(hth_txn *txn, void *ctx)
 {
     ((scrub_versions *)ctx)->n = 0;
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, scrub_version_row, ctx);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, scrub_version_row, ctx);
 }
 
-static hth_err scrub_add(scrub_job *j, const hth_manifest_tensor *t)
+static hth_err scrub_add(scrub_job *job, const hth_manifest_tensor *tensor)
 {
     scrub_tensor *x;
-    HASH_FIND(hh, j->tensors, &t->id, sizeof t->id, x);
+    HASH_FIND(hh, job->tensors, &tensor->id, sizeof tensor->id, x);
     if (x != NULL) {
         return HTH_OK;
     }
     if ((x = hth_calloc(1, sizeof *x)) != NULL) {
-        x->o = (hth_object){t->id, t->dtype, t->shape, t->bytes};
-        HASH_ADD(hh, j->tensors, o.id, sizeof x->o.id, x);
+        x->o = (hth_object){tensor->id, tensor->dtype, tensor->shape, tensor->bytes};
+        HASH_ADD(hh, job->tensors, o.id, sizeof x->o.id, x);
         if (!HTH_HASH_ADDED(x)) {
             hth_free(x);
             x = NULL;
@@ -83,33 +83,33 @@ static hth_err scrub_add(scrub_job *j, const hth_manifest_tensor *t)
     return x != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
 }
 
-static void scrub_damaged(scrub_job *j, const char *what)
+static void scrub_damaged(scrub_job *job, const char *what)
 {
-    j->out->damaged++;
-    j->state.index_damages++;
+    job->out->damaged++;
+    job->state.index_damages++;
     hth_log(ERROR, STORE, "damaged", "file=" HTH_STORE_INDEX_FILE ": %s", what);
 }
 
-static hth_err scrub_record(scrub_job *j, const scrub_version *v)
+static hth_err scrub_record(scrub_job *job, const scrub_version *version)
 {
     hth_manifest m;
-    hth_err err = hth_store_get(j->s, v->name, v->version, &m);
+    hth_err err = hth_store_get(job->s, version->name, version->version, &m);
     for (int i = 0; i < m.n_tensors && err == HTH_OK; i++) {
-        err = scrub_add(j, &m.tensors[i]);
+        err = scrub_add(job, &m.tensors[i]);
     }
     hth_manifest_fini(&m);
-    if (err == HTH_ECORRUPT && j->index) {
-        scrub_damaged(j, hth_err_detail());
+    if (err == HTH_ECORRUPT && job->index) {
+        scrub_damaged(job, hth_err_detail());
     }
     return err == HTH_ENOENT || err == HTH_ECORRUPT ? HTH_OK : err;
 }
 
-static hth_err scrub_list(scrub_job *j)
+static hth_err scrub_list(scrub_job *job)
 {
     scrub_versions l = {.n = 0};
-    hth_err err = hth_index_read(&j->s->index, scrub_version_rows, &l);
+    hth_err err = hth_index_read(&job->s->index, scrub_version_rows, &l);
     for (int i = 0; i < l.n && err == HTH_OK; i++) {
-        err = scrub_record(j, &l.v[i]);
+        err = scrub_record(job, &l.v[i]);
     }
     hth_free(l.v);
     return err;
@@ -123,52 +123,53 @@ typedef struct scrub_row {
     bool file, known;
 } scrub_row;
 
-static hth_err scrub_look_up(hth_txn *t, void *ctx)
+static hth_err scrub_look_up(hth_txn *txn, void *ctx)
 {
     scrub_row *r = ctx;
     hth_tensor_row row;
-    HTH_TRY(hth_store_row(t, r->id, &row));
+    HTH_TRY(hth_store_row(txn, r->id, &row));
     r->file = row.inlined == 0;
-    hth_err err = hth_check_get(t, r->id, &r->row);
+    hth_err err = hth_check_get(txn, r->id, &r->row);
     r->known = err == HTH_OK;
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-static void scrub_at(scrub_job *j, uint64_t ns)
+static void scrub_at(scrub_job *job, uint64_t ns)
 {
-    j->out->next_ns = ns < j->out->next_ns ? ns : j->out->next_ns;
+    job->out->next_ns = ns < job->out->next_ns ? ns : job->out->next_ns;
 }
 
 // scrub_small compares a tensor that is in the index with its id.
-static hth_err scrub_small(scrub_job *j, const scrub_tensor *x)
+static hth_err scrub_small(scrub_job *job, const scrub_tensor *tensor)
 {
     bool inlined;
-    hth_err err = j->index ? hth_object_inlined(j->s, &x->o, &inlined) : HTH_OK;
-    if (err == HTH_ECORRUPT && j->index) {
-        scrub_damaged(j, hth_err_detail());
+    hth_err err = job->index ? hth_object_inlined(job->s, &tensor->o, &inlined) : HTH_OK;
+    if (err == HTH_ECORRUPT && job->index) {
+        scrub_damaged(job, hth_err_detail());
     }
     return err == HTH_ECORRUPT ? HTH_OK : err;
 }
 
 // scrub_look decides whether a tensor's file is due.
-static hth_err scrub_look(scrub_job *j, scrub_tensor *x)
+static hth_err scrub_look(scrub_job *job, scrub_tensor *tensor)
 {
     uint64_t now = hth_store_wall_ns();
-    scrub_row r = {.id = &x->o.id};
+    scrub_row r = {.id = &tensor->o.id};
     hth_object_seen seen;
-    hth_err err = hth_index_read(&j->s->index, scrub_look_up, &r);
+    hth_err err = hth_index_read(&job->s->index, scrub_look_up, &r);
     if (err != HTH_OK || !r.file) { // without a row: the index's own check reports that
-        return err == HTH_OK || err == HTH_ENOENT ? scrub_small(j, x) : err;
+        return err == HTH_OK || err == HTH_ENOENT ? scrub_small(job, tensor) : err;
     }
-    j->state.tensors++;
-    j->state.bytes += x->o.bytes;
-    bool same = r.known && hth_object_look(j->s, &x->o.id, x->o.bytes, &seen) == HTH_OK &&
+    job->state.tensors++;
+    job->state.bytes += tensor->o.bytes;
+    bool same = r.known &&
+                hth_object_look(job->s, &tensor->o.id, tensor->o.bytes, &seen) == HTH_OK &&
                 hth_object_same(&seen, &r.row.seen) && r.row.checked_ns <= now;
-    x->checked_ns = same ? r.row.checked_ns : 0;
-    if (!same || now - x->checked_ns >= j->again_ns) {
-        j->due[j->n_due++] = x;
+    tensor->checked_ns = same ? r.row.checked_ns : 0;
+    if (!same || now - tensor->checked_ns >= job->again_ns) {
+        job->due[job->n_due++] = tensor;
     } else {
-        scrub_at(j, x->checked_ns + j->again_ns);
+        scrub_at(job, tensor->checked_ns + job->again_ns);
     }
     return HTH_OK;
 }
@@ -180,22 +181,22 @@ static int scrub_older(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static hth_err scrub_due(scrub_job *j)
+static hth_err scrub_due(scrub_job *job)
 {
-    j->due = hth_calloc(HASH_COUNT(j->tensors) + 1u, sizeof *j->due);
-    if (j->due == NULL) {
+    job->due = hth_calloc(HASH_COUNT(job->tensors) + 1u, sizeof *job->due);
+    if (job->due == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
     }
-    for (scrub_tensor *x = j->tensors; x != NULL; x = x->hh.next) {
-        HTH_TRY(scrub_look(j, x));
+    for (scrub_tensor *x = job->tensors; x != NULL; x = x->hh.next) {
+        HTH_TRY(scrub_look(job, x));
     }
-    qsort(j->due, (size_t)j->n_due, sizeof *j->due, scrub_older);
+    qsort(job->due, (size_t)job->n_due, sizeof *job->due, scrub_older);
     uint64_t days = (uint64_t)hth_setting_int(HTH_SET_STORE_SCRUB_DAYS);
     uint64_t rate = (uint64_t)hth_setting_int(HTH_SET_STORE_SCRUB_RATE);
-    if (j->state.bytes / rate > days * 86400) {
+    if (job->state.bytes / rate > days * 86400) {
         hth_log(WARN, STORE, "scrub-slow",
                 "bytes=%llu: store.scrub_rate is too low to read them within store.scrub_days",
-                (unsigned long long)j->state.bytes);
+                (unsigned long long)job->state.bytes);
     }
     return HTH_OK;
 }
@@ -213,24 +214,24 @@ static hth_err scrub_tick(void *ctx, size_t bytes)
     return j->wait(j->ctx, j->allowed_ns - now);
 }
 
-static hth_err scrub_read(scrub_job *j)
+static hth_err scrub_read(scrub_job *job)
 {
     uint64_t bytes = 0;
-    for (int i = 0; i < j->n_due; i++) {
-        const scrub_tensor *x = j->due[i];
+    for (int i = 0; i < job->n_due; i++) {
+        const scrub_tensor *x = job->due[i];
         hth_object_seen seen;
-        hth_err err = hth_check_read(j->s, &x->o, true, scrub_tick, j, &seen);
+        hth_err err = hth_check_read(job->s, &x->o, true, scrub_tick, job, &seen);
         if (err != HTH_OK && err != HTH_ECORRUPT) {
             return err;
         }
-        j->out->damaged += err != HTH_OK;
-        j->out->tensors++;
-        j->out->bytes += x->o.bytes;
+        job->out->damaged += err != HTH_OK;
+        job->out->tensors++;
+        job->out->bytes += x->o.bytes;
         bytes += x->o.bytes;
-        j->due[i]->checked_ns = hth_store_wall_ns();
-        scrub_at(j, x->checked_ns + j->again_ns);
+        job->due[i]->checked_ns = hth_store_wall_ns();
+        scrub_at(job, x->checked_ns + job->again_ns);
         if (bytes >= SCRUB_KEEP_BYTES || i % SCRUB_KEEP_FILES == SCRUB_KEEP_FILES - 1) {
-            hth_check_flush(j->s);
+            hth_check_flush(job->s);
             bytes = 0;
         }
     }
@@ -244,72 +245,72 @@ static void scrub_report(void *ctx, const char *what)
     scrub_damaged(ctx, what);
 }
 
-static hth_err scrub_save(hth_txn *t, void *ctx)
+static hth_err scrub_save(hth_txn *txn, void *ctx)
 {
     const scrub_job *j = ctx;
-    return hth_scrub_state_put(t, &j->state);
+    return hth_scrub_state_put(txn, &j->state);
 }
 
-static hth_err scrub_load(hth_txn *t, void *ctx)
+static hth_err scrub_load(hth_txn *txn, void *ctx)
 {
     scrub_job *j = ctx;
-    return hth_scrub_state_get(t, &j->state);
+    return hth_scrub_state_get(txn, &j->state);
 }
 
 // scrub_copy has a copy of an index that is whole. It is all that says which tensors are what;
 // where there is no room for it, it is tried again with the next change.
-static void scrub_copy(scrub_job *j)
+static void scrub_copy(scrub_job *job)
 {
-    uint64_t changes = hth_store_change_count(j->s);
-    if (!j->index || j->state.index_damages > 0 || changes == j->state.copied_changes) {
+    uint64_t changes = hth_store_change_count(job->s);
+    if (!job->index || job->state.index_damages > 0 || changes == job->state.copied_changes) {
         return;
     }
-    if (hth_index_copy(&j->s->index, j->s->dir) == HTH_OK) {
-        j->state.copied_changes = changes;
+    if (hth_index_copy(&job->s->index, job->s->dir) == HTH_OK) {
+        job->state.copied_changes = changes;
     } else {
         hth_log(WARN, STORE, "index-not-copied", "%s", hth_err_detail());
     }
 }
 
-static hth_err scrub_keep(scrub_job *j)
+static hth_err scrub_keep(scrub_job *job)
 {
     uint64_t now = hth_store_wall_ns();
-    j->state.passed_ns = now;
-    j->state.oldest_ns = now;
-    for (const scrub_tensor *x = j->tensors; x != NULL; x = x->hh.next) {
+    job->state.passed_ns = now;
+    job->state.oldest_ns = now;
+    for (const scrub_tensor *x = job->tensors; x != NULL; x = x->hh.next) {
         bool file = x->checked_ns != 0; // all files have been read some time now
-        j->state.oldest_ns =
-            file && x->checked_ns < j->state.oldest_ns ? x->checked_ns : j->state.oldest_ns;
+        job->state.oldest_ns =
+            file && x->checked_ns < job->state.oldest_ns ? x->checked_ns : job->state.oldest_ns;
     }
-    return hth_index_write(&j->s->index, scrub_save, j);
+    return hth_index_write(&job->s->index, scrub_save, job);
 }
 
-static hth_err scrub_run(scrub_job *j)
+static hth_err scrub_run(scrub_job *job)
 {
     uint64_t now = hth_store_wall_ns();
-    HTH_TRY(hth_index_read(&j->s->index, scrub_load, j));
-    j->index = j->state.index_ns > now || now - j->state.index_ns >= SCRUB_DAY_NS;
-    if (j->index) {
-        j->state.index_damages = 0;
-        j->state.index_ns = now;
-        HTH_TRY(hth_check_sums_fill(j->s));
-        HTH_TRY(hth_index_check(j->s, scrub_report, j));
+    HTH_TRY(hth_index_read(&job->s->index, scrub_load, job));
+    job->index = job->state.index_ns > now || now - job->state.index_ns >= SCRUB_DAY_NS;
+    if (job->index) {
+        job->state.index_damages = 0;
+        job->state.index_ns = now;
+        HTH_TRY(hth_check_sums_fill(job->s));
+        HTH_TRY(hth_index_check(job->s, scrub_report, job));
     }
-    j->state.tensors = j->state.bytes = 0;
-    HTH_TRY(scrub_list(j));
-    HTH_TRY(scrub_due(j));
-    hth_err err = scrub_read(j);
-    hth_check_flush(j->s);
+    job->state.tensors = job->state.bytes = 0;
+    HTH_TRY(scrub_list(job));
+    HTH_TRY(scrub_due(job));
+    hth_err err = scrub_read(job);
+    hth_check_flush(job->s);
     HTH_TRY(err);
-    scrub_at(j, j->state.index_ns + SCRUB_DAY_NS);
-    scrub_copy(j);
-    return j->n_due > 0 || j->index ? scrub_keep(j) : HTH_OK;
+    scrub_at(job, job->state.index_ns + SCRUB_DAY_NS);
+    scrub_copy(job);
+    return job->n_due > 0 || job->index ? scrub_keep(job) : HTH_OK;
 }
 
-hth_err hth_scrub_pass(hth_store *s, hth_err (*wait)(void *ctx, uint64_t ns), void *ctx,
+hth_err hth_scrub_pass(hth_store *store, hth_err (*wait)(void *ctx, uint64_t ns), void *ctx,
                        hth_scrub_result *out)
 {
-    scrub_job j = {.s = s, .wait = wait, .ctx = ctx, .out = out};
+    scrub_job j = {.s = store, .wait = wait, .ctx = ctx, .out = out};
     uint64_t days = (uint64_t)hth_setting_int(HTH_SET_STORE_SCRUB_DAYS), start = hth_now_ns();
     *out = (hth_scrub_result){.next_ns = UINT64_MAX};
     if (days == 0) {

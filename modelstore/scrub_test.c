@@ -54,17 +54,17 @@ static int teardown(void **state)
     return test_teardown(state);
 }
 
-static hth_scrub_result pass(hth_store *s)
+static hth_scrub_result pass(hth_store *store)
 {
     hth_scrub_result r;
-    assert_ok(hth_scrub_pass(s, wait_all, NULL, &r));
+    assert_ok(hth_scrub_pass(store, wait_all, NULL, &r));
     return r;
 }
 
-static void file_of(void **state, hth_store *s, const char *name, int tensor, char path[192])
+static void file_of(void **state, hth_store *store, const char *name, int tensor, char path[192])
 {
     hth_manifest m;
-    assert_ok(hth_store_get(s, name, 0, &m));
+    assert_ok(hth_store_get(store, name, 0, &m));
     hth_path p = hth_path_of_tensor(&m.tensors[tensor].id);
     snprintf(path, 192, "%s/%s", ((test_dir *)*state)->path, p.text);
     hth_manifest_fini(&m);
@@ -196,23 +196,23 @@ static void test_damage(void **state)
     hth_store_close(s);
 }
 
-static hth_err forget_row(hth_txn *t, void *ctx)
+static hth_err forget_row(hth_txn *txn, void *ctx)
 {
     const hth_manifest_tensor *x = ctx;
     hth_version_key key = hth_version_key_of("m", 1);
-    HTH_TRY(hth_check_sum_del(t, &key));
-    return hth_txn_del(t, HTH_TABLE_TENSORS, &x->id, sizeof x->id);
+    HTH_TRY(hth_check_sum_del(txn, &key));
+    return hth_txn_del(txn, HTH_TABLE_TENSORS, &x->id, sizeof x->id);
 }
 
-static hth_err flip_small(hth_txn *t, void *ctx)
+static hth_err flip_small(hth_txn *txn, void *ctx)
 {
     const hth_manifest_tensor *x = ctx;
     MDB_val v;
     char copy[64];
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_INLINES, &x->id, sizeof x->id, &v));
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_INLINES, &x->id, sizeof x->id, &v));
     memcpy(copy, v.mv_data, v.mv_size);
     copy[0] ^= 1;
-    return hth_txn_put(t, HTH_TABLE_INLINES, &x->id, sizeof x->id, copy, v.mv_size);
+    return hth_txn_put(txn, HTH_TABLE_INLINES, &x->id, sizeof x->id, copy, v.mv_size);
 }
 
 // The index is compared with itself once a day; records that have no sum get one.

@@ -20,12 +20,12 @@ typedef struct writer {
     int ask, done; // a byte there begins a round; one here ends it
 } writer;
 
-static hth_err put_rows(hth_txn *t, void *ctx)
+static hth_err put_rows(hth_txn *txn, void *ctx)
 {
     char value[BYTES];
     memset(value, *(const unsigned char *)ctx, sizeof value);
     for (uint32_t i = 0; i < ROWS; i++) {
-        HTH_TRY(hth_txn_put(t, HTH_TABLE_TEXTS, &i, sizeof i, value, sizeof value));
+        HTH_TRY(hth_txn_put(txn, HTH_TABLE_TEXTS, &i, sizeof i, value, sizeof value));
     }
     return HTH_OK;
 }
@@ -132,11 +132,11 @@ static void test_absent(void **state)
     assert_int_equal(fd, -1);
 }
 
-static hth_err get_row(hth_txn *t, void *ctx)
+static hth_err get_row(hth_txn *txn, void *ctx)
 {
     uint32_t i = ROWS - 1;
     MDB_val v;
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_TEXTS, &i, sizeof i, &v));
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_TEXTS, &i, sizeof i, &v));
     *(unsigned char *)ctx = *(const unsigned char *)v.mv_data;
     return HTH_OK;
 }

@@ -87,55 +87,55 @@ static hth_err store_write_format(int dir)
     return hth_store_file_sync(dir, ".");
 }
 
-static hth_err store_open_index(hth_store *s, const char *path, bool fresh)
+static hth_err store_open_index(hth_store *store, const char *path, bool fresh)
 {
     char *index = hth_asprintf("%s/index", path);
     if (index == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a path");
     }
-    hth_err err = hth_index_open(&s->index, index, s->read_only, fresh);
+    hth_err err = hth_index_open(&store->index, index, store->read_only, fresh);
     hth_free(index);
     return err;
 }
 
 // store_create makes what is missing of a new store, unless another process has just done so; the
 // lock file is held alone, else gc would take the temporary file for litter.
-static hth_err store_create(hth_store *s, const char *path)
+static hth_err store_create(hth_store *store, const char *path)
 {
     int format;
-    HTH_TRY(store_read_format(s->dir, &format));
+    HTH_TRY(store_read_format(store->dir, &format));
     if (format > 0) {
-        return store_open_index(s, path, false);
+        return store_open_index(store, path, false);
     }
-    HTH_TRY(hth_store_file_mkdir(s->dir, "tensors"));
-    HTH_TRY(hth_store_file_mkdir(s->dir, "tmp"));
-    HTH_TRY(hth_store_file_mkdir(s->dir, "index"));
-    HTH_TRY(store_open_index(s, path, true));
-    hth_err err = store_write_format(s->dir);
+    HTH_TRY(hth_store_file_mkdir(store->dir, "tensors"));
+    HTH_TRY(hth_store_file_mkdir(store->dir, "tmp"));
+    HTH_TRY(hth_store_file_mkdir(store->dir, "index"));
+    HTH_TRY(store_open_index(store, path, true));
+    hth_err err = store_write_format(store->dir);
     if (err != HTH_OK) {
-        hth_index_close(&s->index);
+        hth_index_close(&store->index);
     }
     return err;
 }
 
-static hth_err store_prepare(hth_store *s, const char *path, bool create)
+static hth_err store_prepare(hth_store *store, const char *path, bool create)
 {
     int format, lock;
-    HTH_TRY(store_read_format(s->dir, &format));
+    HTH_TRY(store_read_format(store->dir, &format));
     if (format > HTH_STORE_FORMAT) {
         return hth_fail(HTH_ENOTSUP,
                         "the store has format %d; this version of hearth knows formats up to %d",
                         format, HTH_STORE_FORMAT);
     }
     if (format > 0) {
-        return store_open_index(s, path, false);
+        return store_open_index(store, path, false);
     }
-    if (!create || s->read_only) {
+    if (!create || store->read_only) {
         return hth_fail(HTH_ENOENT, "the directory is not a store");
     }
-    HTH_TRY(hth_store_file_scan(s->dir, ".", store_only_ours, NULL));
-    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
-    hth_err err = store_create(s, path);
+    HTH_TRY(hth_store_file_scan(store->dir, ".", store_only_ours, NULL));
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, true, &lock));
+    hth_err err = store_create(store, path);
     close(lock);
     return err;
 }
@@ -226,26 +226,26 @@ hth_err hth_store_open_as_it_may(const char *dir, hth_store **out)
     return there ? hth_store_open(dir, false, true, out) : err;
 }
 
-void hth_store_close(hth_store *s)
+void hth_store_close(hth_store *store)
 {
-    if (s == NULL) {
+    if (store == NULL) {
         return;
     }
     pthread_mutex_lock(&open_lock);
-    if (--s->refs == 0) {
+    if (--store->refs == 0) {
         hth_store **p = &open_stores;
-        while (*p != s) {
+        while (*p != store) {
             p = &(*p)->next;
         }
-        *p = s->next;
-        hth_check_flush(s);
-        hth_check_forget(s);
-        hth_uploads_forget(s);
-        pthread_mutex_destroy(&s->uploads.lock);
-        pthread_mutex_destroy(&s->memo_lock);
-        hth_index_close(&s->index);
-        close(s->dir);
-        hth_free(s);
+        *p = store->next;
+        hth_check_flush(store);
+        hth_check_forget(store);
+        hth_uploads_forget(store);
+        pthread_mutex_destroy(&store->uploads.lock);
+        pthread_mutex_destroy(&store->memo_lock);
+        hth_index_close(&store->index);
+        close(store->dir);
+        hth_free(store);
     }
     pthread_mutex_unlock(&open_lock);
 }
@@ -315,7 +315,7 @@ hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version)
     return HTH_OK;
 }
 
-static hth_err store_last_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err store_last_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     const hth_version_key *want = ((void **)ctx)[0];
     char name[HTH_STORE_NAME_MAX + 1];
@@ -328,19 +328,19 @@ static hth_err store_last_row(hth_txn *t, void *ctx, const MDB_val *key, const M
     return HTH_OK;
 }
 
-hth_err hth_store_last(hth_txn *t, const char *name, int *version)
+hth_err hth_store_last(hth_txn *txn, const char *name, int *version)
 {
     hth_version_key from = hth_version_key_of(name, 0);
     void *ctx[] = {&from, version};
     *version = 0;
-    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, from.text, from.bytes, store_last_row, ctx);
+    hth_err err = hth_txn_each(txn, HTH_TABLE_VERSIONS, from.text, from.bytes, store_last_row, ctx);
     return err == HTH_ECANCELED ? HTH_OK : err;
 }
 
-hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out)
+hth_err hth_store_row(hth_txn *txn, const hth_id *id, hth_tensor_row *out)
 {
     MDB_val v;
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_TENSORS, id, sizeof *id, &v));
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_TENSORS, id, sizeof *id, &v));
     if (v.mv_size != sizeof *out) {
         return hth_fail(HTH_ECORRUPT, "the store's list of tensors is damaged");
     }
@@ -348,43 +348,43 @@ hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out)
     return HTH_OK;
 }
 
-static hth_err store_read_changes(hth_txn *t, void *ctx)
+static hth_err store_read_changes(hth_txn *txn, void *ctx)
 {
     MDB_val v;
-    hth_err err = hth_txn_get(t, HTH_TABLE_INFO, "changes", 7, &v);
+    hth_err err = hth_txn_get(txn, HTH_TABLE_INFO, "changes", 7, &v);
     if (err == HTH_OK && v.mv_size == sizeof(uint64_t)) {
         memcpy(ctx, v.mv_data, v.mv_size);
     }
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-hth_err hth_store_changed(hth_txn *t)
+hth_err hth_store_changed(hth_txn *txn)
 {
     uint64_t n = 0;
-    HTH_TRY(store_read_changes(t, &n));
+    HTH_TRY(store_read_changes(txn, &n));
     n++;
-    return hth_txn_put(t, HTH_TABLE_INFO, "changes", 7, &n, sizeof n);
+    return hth_txn_put(txn, HTH_TABLE_INFO, "changes", 7, &n, sizeof n);
 }
 
-uint64_t hth_store_change_count(hth_store *s)
+uint64_t hth_store_change_count(hth_store *store)
 {
     uint64_t n = 0;
-    hth_err err = hth_index_read(&s->index, store_read_changes, &n);
+    hth_err err = hth_index_read(&store->index, store_read_changes, &n);
     return err == HTH_OK ? n : 0;
 }
 
-static hth_err store_read_health(hth_txn *t, void *ctx)
+static hth_err store_read_health(hth_txn *txn, void *ctx)
 {
-    return hth_check_health_get(t, ctx);
+    return hth_check_health_get(txn, ctx);
 }
 
-static hth_err store_read_state(hth_txn *t, void *ctx)
+static hth_err store_read_state(hth_txn *txn, void *ctx)
 {
     hth_store_health *h = ctx;
     hth_check_health marks;
     hth_scrub_state scrub;
-    HTH_TRY(hth_check_health_get(t, &marks));
-    HTH_TRY(hth_scrub_state_get(t, &scrub));
+    HTH_TRY(hth_check_health_get(txn, &marks));
+    HTH_TRY(hth_scrub_state_get(txn, &scrub));
     *h = (hth_store_health){.damaged = marks.damaged,
                             .index_damages = scrub.index_damages,
                             .tensors = scrub.tensors,
@@ -395,16 +395,16 @@ static hth_err store_read_state(hth_txn *t, void *ctx)
     return HTH_OK;
 }
 
-hth_err hth_store_health_get(hth_store *s, hth_store_health *out)
+hth_err hth_store_health_get(hth_store *store, hth_store_health *out)
 {
     *out = (hth_store_health){.damaged = 0};
-    return hth_index_read(&s->index, store_read_state, out);
+    return hth_index_read(&store->index, store_read_state, out);
 }
 
-uint64_t hth_store_health_count(hth_store *s)
+uint64_t hth_store_health_count(hth_store *store)
 {
     hth_check_health h = {.events = 0};
-    hth_err err = hth_index_read(&s->index, store_read_health, &h);
+    hth_err err = hth_index_read(&store->index, store_read_health, &h);
     return err == HTH_OK ? h.events : 0;
 }
 
@@ -422,23 +422,23 @@ static hth_err store_text_check(const char *key)
                : hth_fail(HTH_EINVAL, "a text's key has 1 to 511 bytes"); // LMDB's limit
 }
 
-static hth_err store_text_put(hth_txn *t, void *ctx)
+static hth_err store_text_put(hth_txn *txn, void *ctx)
 {
     store_text *x = ctx;
-    return hth_txn_put(t, HTH_TABLE_TEXTS, x->key, strlen(x->key), x->value, strlen(x->value));
+    return hth_txn_put(txn, HTH_TABLE_TEXTS, x->key, strlen(x->key), x->value, strlen(x->value));
 }
 
-static hth_err store_text_find(hth_txn *t, const char *key, MDB_val *v)
+static hth_err store_text_find(hth_txn *txn, const char *key, MDB_val *val)
 {
-    hth_err err = hth_txn_get(t, HTH_TABLE_TEXTS, key, strlen(key), v);
+    hth_err err = hth_txn_get(txn, HTH_TABLE_TEXTS, key, strlen(key), val);
     return err == HTH_ENOENT ? hth_fail(err, "the store has no text '%.100s'", key) : err;
 }
 
-static hth_err store_text_get(hth_txn *t, void *ctx)
+static hth_err store_text_get(hth_txn *txn, void *ctx)
 {
     store_text *x = ctx;
     MDB_val v;
-    HTH_TRY(store_text_find(t, x->key, &v));
+    HTH_TRY(store_text_find(txn, x->key, &v));
     if (v.mv_size >= x->cap) {
         return hth_fail(HTH_ETOOBIG, "the text '%.100s' has %zu bytes, but the buffer has %zu",
                         x->key, v.mv_size, x->cap);
@@ -448,11 +448,11 @@ static hth_err store_text_get(hth_txn *t, void *ctx)
     return HTH_OK;
 }
 
-static hth_err store_text_swap(hth_txn *t, void *ctx)
+static hth_err store_text_swap(hth_txn *txn, void *ctx)
 {
     const store_text *x = ctx;
     MDB_val v;
-    hth_err err = store_text_find(t, x->key, &v);
+    hth_err err = store_text_find(txn, x->key, &v);
     if (err != HTH_OK && err != HTH_ENOENT) {
         return err;
     }
@@ -461,43 +461,44 @@ static hth_err store_text_swap(hth_txn *t, void *ctx)
     if (!same && (err == HTH_OK || x->old != NULL)) {
         return hth_fail(HTH_EEXIST, "the text '%.100s' has changed", x->key);
     }
-    return store_text_put(t, ctx);
+    return store_text_put(txn, ctx);
 }
 
-static hth_err store_text_load(hth_txn *t, void *ctx)
+static hth_err store_text_load(hth_txn *txn, void *ctx)
 {
     store_text *x = ctx;
     MDB_val v;
-    HTH_TRY(store_text_find(t, x->key, &v));
+    HTH_TRY(store_text_find(txn, x->key, &v));
     x->out = hth_strndup(v.mv_data, v.mv_size);
     return x->out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a text of the store");
 }
 
-hth_err hth_store_text_put(hth_store *s, const char *key, const char *value)
+hth_err hth_store_text_put(hth_store *store, const char *key, const char *value)
 {
     HTH_TRY(store_text_check(key));
-    return hth_index_write(&s->index, store_text_put, &(store_text){.key = key, .value = value});
+    return hth_index_write(&store->index, store_text_put,
+                           &(store_text){.key = key, .value = value});
 }
 
-hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, const char *value)
+hth_err hth_store_text_swap(hth_store *store, const char *key, const char *old, const char *value)
 {
     HTH_TRY(store_text_check(key));
-    return hth_index_write(&s->index, store_text_swap,
+    return hth_index_write(&store->index, store_text_swap,
                            &(store_text){.key = key, .value = value, .old = old});
 }
 
-hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap)
+hth_err hth_store_text_get(hth_store *store, const char *key, char *value, size_t cap)
 {
     HTH_TRY(store_text_check(key));
-    return hth_index_read(&s->index, store_text_get,
+    return hth_index_read(&store->index, store_text_get,
                           &(store_text){.key = key, .out = value, .cap = cap});
 }
 
-hth_err hth_store_text_load(hth_store *s, const char *key, char **value)
+hth_err hth_store_text_load(hth_store *store, const char *key, char **value)
 {
     store_text x = {.key = key};
     HTH_TRY(store_text_check(key));
-    HTH_TRY(hth_index_read(&s->index, store_text_load, &x));
+    HTH_TRY(hth_index_read(&store->index, store_text_load, &x));
     *value = x.out;
     return HTH_OK;
 }

@@ -51,27 +51,27 @@ hth_version_key hth_version_key_of(const char *name, int version);
 hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
 
 // hth_store_last stores the newest version of a model that exists, 0 when there is none.
-hth_err hth_store_last(hth_txn *t, const char *name, int *version);
+hth_err hth_store_last(hth_txn *txn, const char *name, int *version);
 // hth_store_changed adds one to the change count.
-hth_err hth_store_changed(hth_txn *t);
-// hth_alias_find looks an alias up; HTH_ENOENT without a sentence. hth_alias_taken: HTH_EEXIST if an
-// alias has the name. hth_alias_needs: HTH_EBUSY if removing a version (0: all) would remove the
+hth_err hth_store_changed(hth_txn *txn);
+// hth_alias_find looks an alias up; HTH_ENOENT without a sentence. hth_alias_taken: HTH_EEXIST if
+// an alias has the name. hth_alias_needs: HTH_EBUSY if removing a version (0: all) would remove the
 // target of an alias; `left` versions of the model would remain.
 typedef struct hth_alias_text {
     char text[HTH_STORE_TARGET];
 } hth_alias_text;
-hth_alias_text hth_alias_target(const hth_store_alias *a); // hth_store_alias_target's
-hth_err hth_alias_find(hth_txn *t, const char *alias, hth_store_alias *out);
-hth_err hth_alias_taken(hth_txn *t, const char *name);
-hth_err hth_alias_needs(hth_txn *t, const char *name, int version, int left);
+hth_alias_text hth_alias_target(const hth_store_alias *alias); // hth_store_alias_target's
+hth_err hth_alias_find(hth_txn *txn, const char *alias, hth_store_alias *out);
+hth_err hth_alias_taken(hth_txn *txn, const char *name);
+hth_err hth_alias_needs(hth_txn *txn, const char *name, int version, int left);
 // hth_store_row reads a tensor's row; HTH_ENOENT without a sentence.
-hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out);
+hth_err hth_store_row(hth_txn *txn, const hth_id *id, hth_tensor_row *out);
 // hth_store_wall_ns is the time since 1970; hth_store_wall_set has it stand still, for a test (0:
 // it goes on).
 uint64_t hth_store_wall_ns(void);
 void hth_store_wall_set(uint64_t ns);
 
 // hth_uploads_forget frees the table of uploads; their files stay.
-void hth_uploads_forget(hth_store *s);
+void hth_uploads_forget(hth_store *store);
 
 #endif

@@ -211,18 +211,18 @@ static void test_hidden_names(void **state)
 #define OLD_NAME                                                                                   \
     "a\xe2\x80\xae"                                                                                \
     "gpj"
-static hth_err another_name(hth_txn *t, void *ctx)
+static hth_err another_name(hth_txn *txn, void *ctx)
 {
     MDB_val v;
     uint32_t number = 1;
     hth_version_key from = hth_version_key_of("a", 1), to = hth_version_key_of(OLD_NAME, 1);
-    HTH_TRY(hth_txn_get(t, HTH_TABLE_VERSIONS, from.text, from.bytes, &v));
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_VERSIONS, from.text, from.bytes, &v));
     size_t bytes = v.mv_size;
     void *copy = hth_memdup(v.mv_data, bytes);
-    hth_err err = hth_txn_put(t, HTH_TABLE_VERSIONS, to.text, to.bytes, copy, bytes);
-    err = err == HTH_OK ? hth_check_sum_put(t, &to, copy, bytes) : err;
+    hth_err err = hth_txn_put(txn, HTH_TABLE_VERSIONS, to.text, to.bytes, copy, bytes);
+    err = err == HTH_OK ? hth_check_sum_put(txn, &to, copy, bytes) : err;
     hth_free(copy);
-    return err == HTH_OK ? hth_txn_put(t, HTH_TABLE_MODELS, OLD_NAME, strlen(OLD_NAME), &number,
+    return err == HTH_OK ? hth_txn_put(txn, HTH_TABLE_MODELS, OLD_NAME, strlen(OLD_NAME), &number,
                                        sizeof number)
                          : err;
 }

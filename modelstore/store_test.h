@@ -76,11 +76,11 @@ static inline const hth_put_tensor *test_make(test_model *m, int seed)
     return m->t;
 }
 
-static inline hth_err test_put(hth_store *s, const char *name, int seed, hth_put_result *out)
+static inline hth_err test_put(hth_store *store, const char *name, int seed, hth_put_result *out)
 {
     test_model m;
-    return hth_store_put(s, name, "graph", 5, "{}", test_make(&m, seed), TEST_N_TENSORS, NULL, NULL,
-                         out);
+    return hth_store_put(store, name, "graph", 5, "{}", test_make(&m, seed), TEST_N_TENSORS, NULL,
+                         NULL, out);
 }
 
 static int test_files_found;

@@ -63,14 +63,14 @@ bool hth_upload_parse(const char *name, hth_upload_key *out)
 
 // ---- the table; under its lock
 
-static void upload_free(hth_upload *u)
+static void upload_free(hth_upload *upload)
 {
-    hth_upload_forget(u);
-    pthread_mutex_destroy(&u->lock);
-    hth_free(u);
+    hth_upload_forget(upload);
+    pthread_mutex_destroy(&upload->lock);
+    hth_free(upload);
 }
 
-static hth_err upload_add(hth_store *s, const hth_upload_key *key, uint64_t bytes,
+static hth_err upload_add(hth_store *store, const hth_upload_key *key, uint64_t bytes,
                           uint64_t touched_ns, hth_upload **out)
 {
     hth_upload *u = hth_calloc(1, sizeof *u);
@@ -79,7 +79,7 @@ static hth_err upload_add(hth_store *s, const hth_upload_key *key, uint64_t byte
         pthread_mutex_init(&u->lock, NULL);
         atomic_init(&u->counted, bytes);
         atomic_init(&u->touched_ns, touched_ns);
-        HASH_ADD(hh, s->uploads.by_key, key, sizeof u->key, u);
+        HASH_ADD(hh, store->uploads.by_key, key, sizeof u->key, u);
         if (!HTH_HASH_ADDED(u)) {
             upload_free(u);
             u = NULL;
@@ -89,11 +89,11 @@ static hth_err upload_add(hth_store *s, const hth_upload_key *key, uint64_t byte
     return u != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an upload");
 }
 
-static void upload_remove(hth_store *s, hth_upload *u)
+static void upload_remove(hth_store *store, hth_upload *upload)
 {
-    if (!atomic_load(&u->gone)) {
-        HASH_DEL(s->uploads.by_key, u);
-        atomic_store(&u->gone, true);
+    if (!atomic_load(&upload->gone)) {
+        HASH_DEL(store->uploads.by_key, upload);
+        atomic_store(&upload->gone, true);
     }
 }
 
@@ -115,10 +115,11 @@ static hth_err scan_entry(void *ctx, const char *name)
                       (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec, &u);
 }
 
-static hth_err uploads_scan(hth_store *s)
+static hth_err uploads_scan(hth_store *store)
 {
-    hth_err err = s->uploads.scanned ? HTH_OK : hth_store_file_scan(s->dir, "tmp", scan_entry, s);
-    s->uploads.scanned = err == HTH_OK;
+    hth_err err =
+        store->uploads.scanned ? HTH_OK : hth_store_file_scan(store->dir, "tmp", scan_entry, store);
+    store->uploads.scanned = err == HTH_OK;
     return err;
 }
 
@@ -130,15 +131,15 @@ static bool upload_expired(uint64_t touched_ns)
 }
 
 // uploads_sweep removes what has expired.
-static hth_err uploads_sweep(hth_store *s)
+static hth_err uploads_sweep(hth_store *store)
 {
     hth_upload *next;
-    for (hth_upload *u = s->uploads.by_key; u != NULL; u = next) {
+    for (hth_upload *u = store->uploads.by_key; u != NULL; u = next) {
         next = u->hh.next;
         if (u->refs == 0 && upload_expired(atomic_load(&u->touched_ns))) {
             hth_path path = hth_upload_path(&u->key);
-            HTH_TRY(hth_store_file_unlink(s->dir, path.text));
-            upload_remove(s, u);
+            HTH_TRY(hth_store_file_unlink(store->dir, path.text));
+            upload_remove(store, u);
             upload_free(u);
         }
     }
@@ -163,12 +164,12 @@ static hth_err upload_too_many(const char *whose, uint64_t bytes, uint64_t had, 
 }
 
 // upload_room looks whether there may be an upload of `bytes` more.
-static hth_err upload_room(hth_store *s, uint64_t owner, uint64_t most, uint64_t bytes)
+static hth_err upload_room(hth_store *store, uint64_t owner, uint64_t most, uint64_t bytes)
 {
     uint64_t all = 0, mine = 0, room, limit = (uint64_t)hth_setting_int(HTH_SET_STORE_UPLOAD_BYTES);
     hth_size need, there;
     const hth_upload *u;
-    for (u = s->uploads.by_key; u != NULL; u = u->hh.next) {
+    for (u = store->uploads.by_key; u != NULL; u = u->hh.next) {
         uint64_t counts = upload_counts(atomic_load(&u->counted));
         all += counts;
         mine += u->key.owner == owner ? counts : 0;
@@ -179,114 +180,114 @@ static hth_err upload_room(hth_store *s, uint64_t owner, uint64_t most, uint64_t
     if (all > limit || upload_counts(bytes) > limit - all) {
         return upload_too_many("all clients", bytes, all, limit, "store.upload_bytes");
     }
-    HTH_TRY(hth_store_room(s, &room));
+    HTH_TRY(hth_store_room(store, &room));
     hth_size_pair(bytes, room, &need, &there);
     return bytes <= room ? HTH_OK
                          : hth_fail(HTH_EIO, "it has %s, the store's file system has %s left",
                                     need.text, there.text);
 }
 
-static hth_err upload_make(hth_store *s, const hth_upload_key *key, uint64_t most, uint64_t bytes,
-                           hth_upload **out)
+static hth_err upload_make(hth_store *store, const hth_upload_key *key, uint64_t most,
+                           uint64_t bytes, hth_upload **out)
 {
-    HTH_TRY(uploads_sweep(s));
-    HTH_TRY(upload_room(s, key->owner, most, bytes));
-    return upload_add(s, key, bytes, hth_store_wall_ns(), out);
+    HTH_TRY(uploads_sweep(store));
+    HTH_TRY(upload_room(store, key->owner, most, bytes));
+    return upload_add(store, key, bytes, hth_store_wall_ns(), out);
 }
 
 // upload_hold finds an upload; where there is none, it makes one (make), or *out is NULL.
-static hth_err upload_hold(hth_store *s, const hth_upload_key *key, bool make, uint64_t most,
+static hth_err upload_hold(hth_store *store, const hth_upload_key *key, bool make, uint64_t most,
                            uint64_t bytes, hth_upload **out)
 {
     *out = NULL;
-    pthread_mutex_lock(&s->uploads.lock);
-    hth_err err = uploads_scan(s);
+    pthread_mutex_lock(&store->uploads.lock);
+    hth_err err = uploads_scan(store);
     if (err == HTH_OK) {
-        HASH_FIND(hh, s->uploads.by_key, key, sizeof *key, *out);
-        err = *out == NULL && make ? upload_make(s, key, most, bytes, out) : HTH_OK;
+        HASH_FIND(hh, store->uploads.by_key, key, sizeof *key, *out);
+        err = *out == NULL && make ? upload_make(store, key, most, bytes, out) : HTH_OK;
     }
     if (*out != NULL) {
         (*out)->refs++;
     }
-    pthread_mutex_unlock(&s->uploads.lock);
+    pthread_mutex_unlock(&store->uploads.lock);
     return err;
 }
 
-hth_err hth_upload_find(hth_store *s, const char *owner, const hth_id *id, hth_upload **out)
+hth_err hth_upload_find(hth_store *store, const char *owner, const hth_id *id, hth_upload **out)
 {
     hth_upload_key key = upload_key(owner, id);
-    return upload_hold(s, &key, false, 0, 0, out);
+    return upload_hold(store, &key, false, 0, 0, out);
 }
 
-void hth_upload_rele(hth_store *s, hth_upload *u)
+void hth_upload_rele(hth_store *store, hth_upload *upload)
 {
-    pthread_mutex_lock(&s->uploads.lock);
-    bool last = --u->refs == 0 && atomic_load(&u->gone);
-    pthread_mutex_unlock(&s->uploads.lock);
+    pthread_mutex_lock(&store->uploads.lock);
+    bool last = --upload->refs == 0 && atomic_load(&upload->gone);
+    pthread_mutex_unlock(&store->uploads.lock);
     if (last) {
-        upload_free(u);
+        upload_free(upload);
     }
 }
 
-void hth_upload_drop(hth_store *s, hth_upload *u)
+void hth_upload_drop(hth_store *store, hth_upload *upload)
 {
     char sentence[1024];
-    hth_path path = hth_upload_path(&u->key);
+    hth_path path = hth_upload_path(&upload->key);
     snprintf(sentence, sizeof sentence, "%s", hth_err_detail());
-    pthread_mutex_lock(&s->uploads.lock);
-    if (!atomic_load(&u->gone)) { // else the file is another upload's
-        upload_remove(s, u);
-        (void)hth_store_file_unlink(s->dir, path.text); // else gc will find it
+    pthread_mutex_lock(&store->uploads.lock);
+    if (!atomic_load(&upload->gone)) { // else the file is another upload's
+        upload_remove(store, upload);
+        (void)hth_store_file_unlink(store->dir, path.text); // else gc will find it
     }
-    pthread_mutex_unlock(&s->uploads.lock);
+    pthread_mutex_unlock(&store->uploads.lock);
     (void)hth_fail(HTH_OK, "%s", sentence);
 }
 
-void hth_uploads_forget(hth_store *s)
+void hth_uploads_forget(hth_store *store)
 {
     hth_upload *u, *next;
-    HASH_ITER (hh, s->uploads.by_key, u, next) {
-        HASH_DEL(s->uploads.by_key, u);
+    HASH_ITER (hh, store->uploads.by_key, u, next) {
+        HASH_DEL(store->uploads.by_key, u);
         upload_free(u);
     }
 }
 
 // ---- pieces
 
-static hth_err upload_piece(const hth_manifest_tensor *o, uint64_t at, size_t n)
+static hth_err upload_piece(const hth_manifest_tensor *tensor, uint64_t at, size_t n)
 {
     if (n == 0 || n > HTH_UPLOAD_PIECE_BYTES) {
         return hth_fail(n == 0 ? HTH_EINVAL : HTH_ETOOBIG,
                         "a piece of an upload has 1 to %zu bytes, not %zu", HTH_UPLOAD_PIECE_BYTES,
                         n);
     }
-    return at <= o->bytes && n <= o->bytes - at
+    return at <= tensor->bytes && n <= tensor->bytes - at
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "%zu bytes from %llu on lie outside an object of %llu bytes",
-                          n, (unsigned long long)at, (unsigned long long)o->bytes);
+                          n, (unsigned long long)at, (unsigned long long)tensor->bytes);
 }
 
-static hth_err upload_put(hth_store *s, hth_upload *u, const hth_manifest_tensor *object,
+static hth_err upload_put(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object,
                           uint64_t at, const void *data, size_t n, uint64_t *there)
 {
-    pthread_mutex_lock(&u->lock);
-    hth_err err = atomic_load(&u->gone)
+    pthread_mutex_lock(&upload->lock);
+    hth_err err = atomic_load(&upload->gone)
                       ? hth_fail(HTH_EBUSY, "it was removed meanwhile: begin again")
-                      : hth_upload_look(s, u, object);
-    err = err == HTH_OK ? hth_upload_write(s, u, object, at, data, n) : err;
-    atomic_store(&u->touched_ns, hth_store_wall_ns());
-    *there = u->whole ? HTH_UPLOAD_WHOLE : u->there;
+                      : hth_upload_look(store, upload, object);
+    err = err == HTH_OK ? hth_upload_write(store, upload, object, at, data, n) : err;
+    atomic_store(&upload->touched_ns, hth_store_wall_ns());
+    *there = upload->whole ? HTH_UPLOAD_WHOLE : upload->there;
     // what failed leaves nothing, nor does what was begun with a piece that is refused
-    bool empty = err != HTH_OK && !u->whole && u->there == 0 && u->n_parts == 0;
+    bool empty = err != HTH_OK && !upload->whole && upload->there == 0 && upload->n_parts == 0;
     if (err == HTH_EIO || err == HTH_ECORRUPT || empty) {
-        hth_upload_forget(u);
-        hth_upload_drop(s, u);
+        hth_upload_forget(upload);
+        hth_upload_drop(store, upload);
     }
-    pthread_mutex_unlock(&u->lock);
+    pthread_mutex_unlock(&upload->lock);
     return err;
 }
 
-hth_err hth_upload_put(hth_store *s, const char *owner, uint64_t most,
+hth_err hth_upload_put(hth_store *store, const char *owner, uint64_t most,
                        const hth_manifest_tensor *object, uint64_t at, const void *data, size_t n,
                        uint64_t *there)
 {
@@ -296,37 +297,37 @@ hth_err hth_upload_put(hth_store *s, const char *owner, uint64_t most,
     *there = 0;
     HTH_TRY(hth_upload_check(object));
     HTH_TRY(upload_piece(object, at, n));
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
-    hth_err err = upload_hold(s, &key, true, most, object->bytes, &u);
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock));
+    hth_err err = upload_hold(store, &key, true, most, object->bytes, &u);
     if (err == HTH_OK) {
-        err = upload_put(s, u, object, at, data, n, there);
-        hth_upload_rele(s, u);
+        err = upload_put(store, u, object, at, data, n, there);
+        hth_upload_rele(store, u);
     }
     close(lock);
     char hex[HTH_ID_HEX];
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "object %.12s", hth_id_hex(&key.id, hex));
 }
 
-hth_err hth_upload_discard(hth_store *s, const char *owner, const hth_manifest_tensor *objects,
+hth_err hth_upload_discard(hth_store *store, const char *owner, const hth_manifest_tensor *objects,
                            int n)
 {
     hth_upload *u;
     int lock;
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock));
     hth_err err = HTH_OK;
     for (int i = 0; i < n && err == HTH_OK; i++) {
-        err = hth_upload_find(s, owner, &objects[i].id, &u);
+        err = hth_upload_find(store, owner, &objects[i].id, &u);
         if (err == HTH_OK && u != NULL) {
             pthread_mutex_lock(&u->lock);
-            hth_upload_drop(s, u);
+            hth_upload_drop(store, u);
             pthread_mutex_unlock(&u->lock);
-            hth_upload_rele(s, u);
+            hth_upload_rele(store, u);
         }
     }
     close(lock);
@@ -335,7 +336,7 @@ hth_err hth_upload_discard(hth_store *s, const char *owner, const hth_manifest_t
 
 // ---- all of them
 
-hth_err hth_upload_collect(hth_store *s, const char *name, uint64_t *bytes, bool *removed)
+hth_err hth_upload_collect(hth_store *store, const char *name, uint64_t *bytes, bool *removed)
 {
     hth_upload_key key;
     hth_upload *u = NULL;
@@ -343,46 +344,46 @@ hth_err hth_upload_collect(hth_store *s, const char *name, uint64_t *bytes, bool
     char path[300];
     *removed = false;
     snprintf(path, sizeof path, "tmp/%s", name);
-    if (fstatat(s->dir, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (fstatat(store->dir, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return HTH_OK; // somebody else was faster
     }
     uint64_t touched = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
     bool upload = hth_upload_parse(name, &key);
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&s->uploads.lock);
+    pthread_mutex_lock(&store->uploads.lock);
     if (upload) {
-        HASH_FIND(hh, s->uploads.by_key, &key, sizeof key, u);
+        HASH_FIND(hh, store->uploads.by_key, &key, sizeof key, u);
         uint64_t known = u != NULL ? atomic_load(&u->touched_ns) : 0;
         touched = known > touched ? known : touched;
     }
     if (!upload || upload_expired(touched)) {
-        err = hth_store_file_unlink(s->dir, path);
+        err = hth_store_file_unlink(store->dir, path);
         *removed = err == HTH_OK;
         *bytes = (uint64_t)st.st_size;
     }
     if (*removed && u != NULL) {
-        upload_remove(s, u);
+        upload_remove(store, u);
         if (u->refs == 0) {
             upload_free(u);
         }
     }
-    pthread_mutex_unlock(&s->uploads.lock);
+    pthread_mutex_unlock(&store->uploads.lock);
     return err;
 }
 
-hth_err hth_upload_state_get(hth_store *s, hth_upload_state *out)
+hth_err hth_upload_state_get(hth_store *store, hth_upload_state *out)
 {
     *out = (hth_upload_state){0, 0};
-    pthread_mutex_lock(&s->uploads.lock);
-    hth_err err = uploads_scan(s);
-    for (const hth_upload *u = s->uploads.by_key; u != NULL; u = u->hh.next) {
+    pthread_mutex_lock(&store->uploads.lock);
+    hth_err err = uploads_scan(store);
+    for (const hth_upload *u = store->uploads.by_key; u != NULL; u = u->hh.next) {
         hth_path path = hth_upload_path(&u->key);
         uint64_t bytes = 0;
-        if (hth_store_file_bytes(s->dir, path.text, &bytes) == HTH_OK) {
+        if (hth_store_file_bytes(store->dir, path.text, &bytes) == HTH_OK) {
             out->objects++;
             out->bytes += bytes;
         }
     }
-    pthread_mutex_unlock(&s->uploads.lock);
+    pthread_mutex_unlock(&store->uploads.lock);
     return err;
 }

@@ -32,7 +32,7 @@ typedef bool (*hth_store_sees)(void *ctx, const char *name, int version);
 // uploaded it; else how many of its first bytes are there. What it finds counts as asked for now.
 // Reads what an earlier process has left of uploads. Any thread; blocks. HTH_EINVAL: what an object
 // says of itself is impossible.
-hth_err hth_upload_have(hth_store *s, const char *owner, hth_store_sees sees, void *ctx,
+hth_err hth_upload_have(hth_store *store, const char *owner, hth_store_sees sees, void *ctx,
                         const hth_manifest_tensor *objects, int n, uint64_t *there);
 
 // hth_upload_put writes `n` bytes of an object, from `at` on, and stores how many of its first
@@ -42,23 +42,23 @@ hth_err hth_upload_have(hth_store *s, const char *owner, hth_store_sees sees, vo
 // HTH_EINVAL: the piece leaves a gap, or lies outside the object; HTH_ETOOBIG: it is too large, or
 // the object is for `most` or store.upload_bytes; HTH_ECORRUPT: the object is not what its id says;
 // HTH_EIO: the disk is full, or fails. Of an object that failed so (the last two) nothing is left.
-hth_err hth_upload_put(hth_store *s, const char *owner, uint64_t most,
+hth_err hth_upload_put(hth_store *store, const char *owner, uint64_t most,
                        const hth_manifest_tensor *object, uint64_t at, const void *data, size_t n,
                        uint64_t *there);
 // hth_upload_discard removes what the owner has uploaded of these objects.
-hth_err hth_upload_discard(hth_store *s, const char *owner, const hth_manifest_tensor *objects,
+hth_err hth_upload_discard(hth_store *store, const char *owner, const hth_manifest_tensor *objects,
                            int n);
 
-// hth_upload_read stores `n` bytes, from `at` on, of an object that the store lists, or that `owner`
-// (NULL: nobody) has uploaded as a whole. Any thread; blocks. HTH_ENOENT: neither is so;
+// hth_upload_read stores `n` bytes, from `at` on, of an object that the store lists, or that
+// `owner` (NULL: nobody) has uploaded as a whole. Any thread; blocks. HTH_ENOENT: neither is so;
 // HTH_ECORRUPT: the store's is damaged; HTH_EINVAL: it has not as many bytes.
-hth_err hth_upload_read(hth_store *s, const char *owner, const hth_manifest_tensor *object,
+hth_err hth_upload_read(hth_store *store, const char *owner, const hth_manifest_tensor *object,
                         uint64_t at, void *dst, size_t n);
 
 // What uploads there are: objects that no version has named, and their bytes on disk.
 typedef struct hth_upload_state {
     uint64_t objects, bytes;
 } hth_upload_state;
-hth_err hth_upload_state_get(hth_store *s, hth_upload_state *out);
+hth_err hth_upload_state_get(hth_store *store, hth_upload_state *out);
 
 #endif

@@ -37,20 +37,20 @@ typedef struct have_job {
     void *ctx;
 } have_job;
 
-static void have_match(have_job *j, const hth_record_tensor *t)
+static void have_match(have_job *job, const hth_record_tensor *tensor)
 {
     have_want *w;
-    HASH_FIND(hh, j->by_id, &t->id, sizeof t->id, w);
+    HASH_FIND(hh, job->by_id, &tensor->id, sizeof tensor->id, w);
     for (; w != NULL; w = w->same) {
         const hth_manifest_tensor *o = w->object;
-        w->found = w->found || (o->dtype == t->dtype && o->bytes == t->bytes &&
-                                o->shape.rank == t->shape.rank &&
-                                memcmp(o->shape.dim, t->shape.dim,
+        w->found = w->found || (o->dtype == tensor->dtype && o->bytes == tensor->bytes &&
+                                o->shape.rank == tensor->shape.rank &&
+                                memcmp(o->shape.dim, tensor->shape.dim,
                                        (size_t)o->shape.rank * sizeof o->shape.dim[0]) == 0);
     }
 }
 
-static hth_err have_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     have_job *j = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
@@ -62,7 +62,7 @@ static hth_err have_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val
         return HTH_OK;
     }
     hth_version_key k = hth_version_key_of(name, version);
-    hth_err err = hth_check_record(t, &k, value);
+    hth_err err = hth_check_record(txn, &k, value);
     err = err == HTH_OK ? hth_record_open(&r, value->mv_data, value->mv_size) : err;
     for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
         err = hth_record_next(&r, &x);
@@ -73,28 +73,28 @@ static hth_err have_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val
     return err == HTH_ECORRUPT ? HTH_OK : err; // a damaged version has nothing for others
 }
 
-static hth_err have_rows(hth_txn *t, void *ctx)
+static hth_err have_rows(hth_txn *txn, void *ctx)
 {
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, have_row, ctx);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, have_row, ctx);
 }
 
-static hth_err have_find(hth_store *s, have_job *j, const hth_manifest_tensor *objects, int n)
+static hth_err have_find(hth_store *store, have_job *job, const hth_manifest_tensor *objects, int n)
 {
     hth_err err = HTH_OK;
     for (int i = 0; i < n && err == HTH_OK; i++) {
-        have_want *w = &j->want[i], *first;
+        have_want *w = &job->want[i], *first;
         w->object = &objects[i];
-        HASH_FIND(hh, j->by_id, &objects[i].id, sizeof objects[i].id, first);
+        HASH_FIND(hh, job->by_id, &objects[i].id, sizeof objects[i].id, first);
         if (first != NULL) {
             w->same = first->same;
             first->same = w;
             continue;
         }
-        HASH_ADD_KEYPTR(hh, j->by_id, &objects[i].id, sizeof objects[i].id, w);
+        HASH_ADD_KEYPTR(hh, job->by_id, &objects[i].id, sizeof objects[i].id, w);
         err = HTH_HASH_ADDED(w) ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
     }
-    err = err == HTH_OK ? hth_index_read(&s->index, have_rows, j) : err;
-    HASH_CLEAR(hh, j->by_id);
+    err = err == HTH_OK ? hth_index_read(&store->index, have_rows, job) : err;
+    HASH_CLEAR(hh, job->by_id);
     return err;
 }
 
@@ -103,15 +103,15 @@ typedef struct have_sound {
     bool listed, sound, file;
 } have_sound;
 
-static hth_err have_listed(hth_txn *t, void *ctx)
+static hth_err have_listed(hth_txn *txn, void *ctx)
 {
     have_sound *h = ctx;
     hth_tensor_row row;
     hth_check_row check;
     h->listed = h->sound = h->file = false;
-    hth_err err = hth_store_row(t, &h->object->id, &row);
+    hth_err err = hth_store_row(txn, &h->object->id, &row);
     if (err == HTH_OK) {
-        bool marked = hth_check_get(t, &h->object->id, &check) == HTH_OK && check.damaged;
+        bool marked = hth_check_get(txn, &h->object->id, &check) == HTH_OK && check.damaged;
         h->listed = true;
         h->file = !row.inlined;
         h->sound = row.bytes == h->object->bytes && !marked;
@@ -119,13 +119,14 @@ static hth_err have_listed(hth_txn *t, void *ctx)
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-hth_err hth_upload_sound(hth_store *s, const hth_manifest_tensor *object, bool *listed, bool *sound)
+hth_err hth_upload_sound(hth_store *store, const hth_manifest_tensor *object, bool *listed,
+                         bool *sound)
 {
     have_sound h = {.object = object};
     hth_object_seen seen;
-    HTH_TRY(hth_index_read(&s->index, have_listed, &h));
+    HTH_TRY(hth_index_read(&store->index, have_listed, &h));
     if (h.sound && h.file) {
-        hth_err err = hth_object_look(s, &object->id, object->bytes, &seen);
+        hth_err err = hth_object_look(store, &object->id, object->bytes, &seen);
         h.sound = err == HTH_OK;
         HTH_TRY(err == HTH_ECORRUPT ? HTH_OK : err);
     }
@@ -136,43 +137,43 @@ hth_err hth_upload_sound(hth_store *s, const hth_manifest_tensor *object, bool *
 
 // have_uploaded tells how far the owner's upload of an object is. One that the store has does not
 // need it any more.
-static hth_err have_uploaded(hth_store *s, const char *owner, const hth_manifest_tensor *object,
+static hth_err have_uploaded(hth_store *store, const char *owner, const hth_manifest_tensor *object,
                              bool stored, uint64_t *there)
 {
     hth_upload *u;
     *there = stored ? HTH_UPLOAD_WHOLE : 0;
-    HTH_TRY(hth_upload_find(s, owner, &object->id, &u));
+    HTH_TRY(hth_upload_find(store, owner, &object->id, &u));
     if (u == NULL) {
         return HTH_OK;
     }
     hth_err err = HTH_OK;
     pthread_mutex_lock(&u->lock);
     if (stored) {
-        hth_upload_drop(s, u);
-    } else if (!atomic_load(&u->gone) && (err = hth_upload_look(s, u, object)) == HTH_OK) {
-        hth_upload_touch(s, u);
+        hth_upload_drop(store, u);
+    } else if (!atomic_load(&u->gone) && (err = hth_upload_look(store, u, object)) == HTH_OK) {
+        hth_upload_touch(store, u);
         *there = u->whole ? HTH_UPLOAD_WHOLE : u->there;
     }
     pthread_mutex_unlock(&u->lock);
-    hth_upload_rele(s, u);
+    hth_upload_rele(store, u);
     return err;
 }
 
-static hth_err have_each(hth_store *s, const char *owner, have_job *j,
+static hth_err have_each(hth_store *store, const char *owner, have_job *job,
                          const hth_manifest_tensor *objects, int n, uint64_t *there)
 {
-    HTH_TRY(have_find(s, j, objects, n));
+    HTH_TRY(have_find(store, job, objects, n));
     for (int i = 0; i < n; i++) {
         bool listed, sound = false;
-        if (j->want[i].found) {
-            HTH_TRY(hth_upload_sound(s, &objects[i], &listed, &sound));
+        if (job->want[i].found) {
+            HTH_TRY(hth_upload_sound(store, &objects[i], &listed, &sound));
         }
-        HTH_TRY(have_uploaded(s, owner, &objects[i], sound, &there[i]));
+        HTH_TRY(have_uploaded(store, owner, &objects[i], sound, &there[i]));
     }
     return HTH_OK;
 }
 
-hth_err hth_upload_have(hth_store *s, const char *owner, hth_store_sees sees, void *ctx,
+hth_err hth_upload_have(hth_store *store, const char *owner, hth_store_sees sees, void *ctx,
                         const hth_manifest_tensor *objects, int n, uint64_t *there)
 {
     int lock;
@@ -180,16 +181,16 @@ hth_err hth_upload_have(hth_store *s, const char *owner, hth_store_sees sees, vo
         hth_err err = hth_upload_check(&objects[i]);
         HTH_TRY(err == HTH_OK ? HTH_OK : hth_err_prefix(err, "object %d", i));
     }
-    if (s->read_only) {
+    if (store->read_only) {
         return hth_store_read_only();
     }
     have_job j = {.sees = sees, .ctx = ctx, .want = hth_calloc((size_t)n, sizeof *j.want)};
     if (j.want == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
     }
-    hth_err err = hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock);
+    hth_err err = hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock);
     if (err == HTH_OK) {
-        err = have_each(s, owner, &j, objects, n, there);
+        err = have_each(store, owner, &j, objects, n, there);
         close(lock);
     }
     hth_free(j.want);

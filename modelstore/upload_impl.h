@@ -48,29 +48,29 @@ hth_path hth_upload_path(const hth_upload_key *key);
 bool hth_upload_parse(const char *name, hth_upload_key *out);
 // hth_upload_find holds what `owner` has uploaded of an object; *out NULL: nothing. The caller
 // holds the store's lock file shared, and releases *out.
-hth_err hth_upload_find(hth_store *s, const char *owner, const hth_id *id, hth_upload **out);
-void hth_upload_rele(hth_store *s, hth_upload *u);
+hth_err hth_upload_find(hth_store *store, const char *owner, const hth_id *id, hth_upload **out);
+void hth_upload_rele(hth_store *store, hth_upload *upload);
 // hth_upload_drop removes it from the table, and its file. The sentence of an earlier error stays.
-void hth_upload_drop(hth_store *s, hth_upload *u);
+void hth_upload_drop(hth_store *store, hth_upload *upload);
 // hth_upload_check: HTH_EINVAL, there can be no such object.
 hth_err hth_upload_check(const hth_manifest_tensor *object);
 // hth_upload_sound tells whether the index lists a tensor, and whether it can be used.
-hth_err hth_upload_sound(hth_store *s, const hth_manifest_tensor *object, bool *listed,
+hth_err hth_upload_sound(hth_store *store, const hth_manifest_tensor *object, bool *listed,
                          bool *sound);
 // hth_upload_collect removes a file of gc's `tmp/NAME` if it is no upload, or one that has expired;
 // *removed tells. gc holds the lock file alone.
-hth_err hth_upload_collect(hth_store *s, const char *name, uint64_t *bytes, bool *removed);
+hth_err hth_upload_collect(hth_store *store, const char *name, uint64_t *bytes, bool *removed);
 
 // upload_file.c; under the upload's lock
 // hth_upload_look brings what is known of an upload into step with its file: dtype and shape are
 // `object`'s, and of a file in another state than it was left in, what is there is hashed.
 // HTH_EINVAL: it is known as another object.
-hth_err hth_upload_look(hth_store *s, hth_upload *u, const hth_manifest_tensor *object);
+hth_err hth_upload_look(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object);
 // hth_upload_write writes a piece that was checked, after hth_upload_look.
-hth_err hth_upload_write(hth_store *s, hth_upload *u, const hth_manifest_tensor *object,
+hth_err hth_upload_write(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object,
                          uint64_t at, const void *data, size_t n);
 // hth_upload_touch has the file count as asked for now.
-void hth_upload_touch(hth_store *s, hth_upload *u);
-void hth_upload_forget(hth_upload *u); // what is known of its bytes
+void hth_upload_touch(hth_store *store, hth_upload *upload);
+void hth_upload_forget(hth_upload *upload); // what is known of its bytes
 
 #endif

@@ -16,7 +16,7 @@ typedef struct read_job {
 } read_job;
 
 // read_listed copies what is in the index.
-static hth_err read_listed(hth_txn *t, void *ctx)
+static hth_err read_listed(hth_txn *txn, void *ctx)
 {
     read_job *j = ctx;
     const hth_id *id = &j->object->id;
@@ -24,18 +24,18 @@ static hth_err read_listed(hth_txn *t, void *ctx)
     hth_check_row check;
     MDB_val v;
     j->listed = j->copied = false;
-    hth_err err = hth_store_row(t, id, &row);
+    hth_err err = hth_store_row(txn, id, &row);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
     }
     j->listed = true;
-    if (hth_check_get(t, id, &check) == HTH_OK && check.damaged) {
+    if (hth_check_get(txn, id, &check) == HTH_OK && check.damaged) {
         return hth_fail(HTH_ECORRUPT, "it is marked as damaged");
     }
     if (!row.inlined) {
         return HTH_OK;
     }
-    err = hth_txn_get(t, HTH_TABLE_INLINES, id, sizeof *id, &v);
+    err = hth_txn_get(txn, HTH_TABLE_INLINES, id, sizeof *id, &v);
     if (err != HTH_OK || v.mv_size != j->object->bytes) {
         return hth_fail(HTH_ECORRUPT, "its bytes in the store's index are missing");
     }
@@ -57,57 +57,57 @@ static hth_err read_file(int fd, const char *path, uint64_t at, void *dst, size_
     return HTH_OK;
 }
 
-static hth_err read_upload(hth_store *s, const char *owner, const read_job *j)
+static hth_err read_upload(hth_store *store, const char *owner, const read_job *job)
 {
     hth_upload *u = NULL;
     int fd;
-    HTH_TRY(owner != NULL ? hth_upload_find(s, owner, &j->object->id, &u) : HTH_OK);
+    HTH_TRY(owner != NULL ? hth_upload_find(store, owner, &job->object->id, &u) : HTH_OK);
     if (u == NULL) {
         return hth_fail(HTH_ENOENT, "it is neither in the store nor was it uploaded");
     }
     hth_path path = hth_upload_path(&u->key);
     pthread_mutex_lock(&u->lock);
-    hth_err err = hth_upload_look(s, u, j->object);
+    hth_err err = hth_upload_look(store, u, job->object);
     err = err == HTH_OK && !u->whole ? hth_fail(HTH_ENOENT, "it was not uploaded as a whole") : err;
-    err = err == HTH_OK ? hth_store_file_part_open(s->dir, path.text, false, &fd) : err;
+    err = err == HTH_OK ? hth_store_file_part_open(store->dir, path.text, false, &fd) : err;
     if (err == HTH_OK) {
-        err = read_file(fd, path.text, j->at, j->dst, j->n);
+        err = read_file(fd, path.text, job->at, job->dst, job->n);
         close(fd);
     }
     pthread_mutex_unlock(&u->lock);
-    hth_upload_rele(s, u);
+    hth_upload_rele(store, u);
     return err;
 }
 
-static hth_err read_object(hth_store *s, const char *owner, read_job *j)
+static hth_err read_object(hth_store *store, const char *owner, read_job *job)
 {
     int fd, lock;
     hth_object_seen seen;
-    HTH_TRY(hth_index_read(&s->index, read_listed, j));
-    if (j->copied) {
+    HTH_TRY(hth_index_read(&store->index, read_listed, job));
+    if (job->copied) {
         return HTH_OK;
     }
-    if (!j->listed) {
-        HTH_TRY(s->read_only ? hth_store_read_only() : HTH_OK);
-        HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
-        hth_err err = read_upload(s, owner, j);
+    if (!job->listed) {
+        HTH_TRY(store->read_only ? hth_store_read_only() : HTH_OK);
+        HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock));
+        hth_err err = read_upload(store, owner, job);
         close(lock);
         return err;
     }
-    HTH_TRY(hth_object_open(s, &j->object->id, j->object->bytes, false, &fd, &seen));
-    hth_path path = hth_path_of_tensor(&j->object->id);
-    hth_err err = read_file(fd, path.text, j->at, j->dst, j->n);
+    HTH_TRY(hth_object_open(store, &job->object->id, job->object->bytes, false, &fd, &seen));
+    hth_path path = hth_path_of_tensor(&job->object->id);
+    hth_err err = read_file(fd, path.text, job->at, job->dst, job->n);
     close(fd);
     return err;
 }
 
-hth_err hth_upload_read(hth_store *s, const char *owner, const hth_manifest_tensor *object,
+hth_err hth_upload_read(hth_store *store, const char *owner, const hth_manifest_tensor *object,
                         uint64_t at, void *dst, size_t n)
 {
     read_job j = {.object = object, .at = at, .dst = dst, .n = n};
     char hex[HTH_ID_HEX];
     hth_err err = at <= object->bytes && n <= object->bytes - at
-                      ? read_object(s, owner, &j)
+                      ? read_object(store, owner, &j)
                       : hth_fail(HTH_EINVAL, "it has %llu bytes, %zu from %llu on were asked for",
                                  (unsigned long long)object->bytes, n, (unsigned long long)at);
     return err == HTH_OK ? HTH_OK

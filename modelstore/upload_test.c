@@ -41,32 +41,32 @@ static int make_objects(void **state)
     return 0;
 }
 
-static hth_err put_piece(hth_store *s, const char *owner, int i, uint64_t at, size_t n,
+static hth_err put_piece(hth_store *store, const char *owner, int i, uint64_t at, size_t n,
                          uint64_t *there)
 {
-    return hth_upload_put(s, owner, NEVER, &objects[i], at, contents[i] + at, n, there);
+    return hth_upload_put(store, owner, NEVER, &objects[i], at, contents[i] + at, n, there);
 }
 
 // upload sends what the store lacks of an object, in pieces of `step`.
-static hth_err upload(hth_store *s, const char *owner, int i, size_t step)
+static hth_err upload(hth_store *store, const char *owner, int i, size_t step)
 {
     uint64_t there;
-    HTH_TRY(hth_upload_have(s, owner, NULL, NULL, &objects[i], 1, &there));
+    HTH_TRY(hth_upload_have(store, owner, NULL, NULL, &objects[i], 1, &there));
     while (there != HTH_UPLOAD_WHOLE) {
         uint64_t left = objects[i].bytes - there;
-        HTH_TRY(put_piece(s, owner, i, there, left < step ? (size_t)left : step, &there));
+        HTH_TRY(put_piece(store, owner, i, there, left < step ? (size_t)left : step, &there));
     }
     return HTH_OK;
 }
 
-static uint64_t have(hth_store *s, const char *owner, int i)
+static uint64_t have(hth_store *store, const char *owner, int i)
 {
     uint64_t there = 99;
-    assert_ok(hth_upload_have(s, owner, NULL, NULL, &objects[i], 1, &there));
+    assert_ok(hth_upload_have(store, owner, NULL, NULL, &objects[i], 1, &there));
     return there;
 }
 
-static hth_err commit(hth_store *s, const char *owner, const char *name, hth_put_result *r)
+static hth_err commit(hth_store *store, const char *owner, const char *name, hth_put_result *result)
 {
     hth_put_tensor t[N_OBJECTS];
     for (int i = 0; i < N_OBJECTS; i++) {
@@ -77,26 +77,26 @@ static hth_err commit(hth_store *s, const char *owner, const char *name, hth_put
                                 .id = &objects[i].id,
                                 .owner = owner};
     }
-    return hth_store_put(s, name, "graph", 5, "{}", t, N_OBJECTS, NULL, NULL, r);
+    return hth_store_put(store, name, "graph", 5, "{}", t, N_OBJECTS, NULL, NULL, result);
 }
 
-static hth_err upload_all(hth_store *s, const char *owner, hth_put_result *r)
+static hth_err upload_all(hth_store *store, const char *owner, hth_put_result *result)
 {
     for (int i = 0; i < N_OBJECTS; i++) {
-        HTH_TRY(upload(s, owner, i, MIB));
+        HTH_TRY(upload(store, owner, i, MIB));
     }
-    return commit(s, owner, "m", r);
+    return commit(store, owner, "m", result);
 }
 
-static void check_content(hth_store *s)
+static void check_content(hth_store *store)
 {
     hth_manifest m;
-    assert_ok(hth_store_get(s, "m", 0, &m));
+    assert_ok(hth_store_get(store, "m", 0, &m));
     assert_int_equal(m.n_tensors, N_OBJECTS);
     for (int i = 0; i < N_OBJECTS; i++) {
         hth_const *c;
         const void *data;
-        assert_ok(hth_store_view(s, &m.tensors[i], &c));
+        assert_ok(hth_store_view(store, &m.tensors[i], &c));
         assert_ok(hth_const_map(c, &data));
         assert_memory_equal(data, contents[i], objects[i].bytes);
         hth_const_unmap(c);

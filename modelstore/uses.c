@@ -12,13 +12,13 @@ struct hth_use {
     UT_hash_handle hh;
 };
 
-static hth_err uses_add(hth_uses *u, const hth_id *id)
+static hth_err uses_add(hth_uses *uses, const hth_id *id)
 {
     hth_use *x;
-    HASH_FIND(hh, u->by_id, id, sizeof *id, x);
+    HASH_FIND(hh, uses->by_id, id, sizeof *id, x);
     if (x == NULL && (x = hth_calloc(1, sizeof *x)) != NULL) {
         x->id = *id;
-        HASH_ADD(hh, u->by_id, id, sizeof x->id, x);
+        HASH_ADD(hh, uses->by_id, id, sizeof x->id, x);
         if (!HTH_HASH_ADDED(x)) {
             hth_free(x);
             x = NULL;
@@ -32,7 +32,7 @@ static hth_err uses_add(hth_uses *u, const hth_id *id)
 }
 
 // uses_record counts a record's tensors, or none of them.
-static hth_err uses_record(hth_uses *u, const MDB_val *value)
+static hth_err uses_record(hth_uses *uses, const MDB_val *value)
 {
     for (int pass = 0; pass < 2; pass++) { // to its end first
         hth_record r;
@@ -40,13 +40,13 @@ static hth_err uses_record(hth_uses *u, const MDB_val *value)
         for (int i = 0; i < r.n_tensors; i++) {
             hth_record_tensor x;
             HTH_TRY(hth_record_next(&r, &x));
-            HTH_TRY(pass == 1 && !x.repeated ? uses_add(u, &x.id) : HTH_OK);
+            HTH_TRY(pass == 1 && !x.repeated ? uses_add(uses, &x.id) : HTH_OK);
         }
     }
     return HTH_OK;
 }
 
-static hth_err uses_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err uses_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     hth_uses *u = ctx;
     char name[HTH_STORE_NAME_MAX + 1] = "";
@@ -55,7 +55,7 @@ static hth_err uses_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val
     hth_err err = hth_version_key_parse(key, name, &version);
     if (err == HTH_OK) {
         k = hth_version_key_of(name, version);
-        err = hth_check_record(t, &k, value);
+        err = hth_check_record(txn, &k, value);
     }
     err = err == HTH_OK ? uses_record(u, value) : err;
     if (err == HTH_ECORRUPT) {
@@ -65,24 +65,24 @@ static hth_err uses_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val
     return err == HTH_ECORRUPT ? HTH_OK : err;
 }
 
-hth_err hth_uses_count(hth_txn *t, hth_uses *u)
+hth_err hth_uses_count(hth_txn *txn, hth_uses *uses)
 {
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, uses_row, u);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, uses_row, uses);
 }
 
-uint32_t hth_uses_of(const hth_uses *u, const hth_id *id)
+uint32_t hth_uses_of(const hth_uses *uses, const hth_id *id)
 {
     hth_use *x;
-    HASH_FIND(hh, u->by_id, id, sizeof *id, x);
+    HASH_FIND(hh, uses->by_id, id, sizeof *id, x);
     return x != NULL ? x->n : 0;
 }
 
-void hth_uses_fini(hth_uses *u)
+void hth_uses_fini(hth_uses *uses)
 {
     hth_use *x, *next;
-    HASH_ITER (hh, u->by_id, x, next) {
-        HASH_DEL(u->by_id, x);
+    HASH_ITER (hh, uses->by_id, x, next) {
+        HASH_DEL(uses->by_id, x);
         hth_free(x);
     }
-    *u = (hth_uses){.by_id = NULL};
+    *uses = (hth_uses){.by_id = NULL};
 }

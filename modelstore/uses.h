@@ -13,10 +13,10 @@ typedef struct hth_uses {
     char example[224]; // one of their versions
 } hth_uses;
 
-// hth_uses_count goes through all records; *u is zero, or freed. HTH_ENOMEM, or what the index
-// fails with; *u is the caller's to free in any case.
-hth_err hth_uses_count(hth_txn *t, hth_uses *u);
-uint32_t hth_uses_of(const hth_uses *u, const hth_id *id); // versions that use it
-void hth_uses_fini(hth_uses *u);
+// hth_uses_count goes through all records; *uses is zero, or freed. HTH_ENOMEM, or what the index
+// fails with; *uses is the caller's to free in any case.
+hth_err hth_uses_count(hth_txn *txn, hth_uses *uses);
+uint32_t hth_uses_of(const hth_uses *uses, const hth_id *id); // versions that use it
+void hth_uses_fini(hth_uses *uses);
 
 #endif

@@ -38,14 +38,14 @@ typedef struct verify_job {
     hth_store_verified *out;
 } verify_job;
 
-static void verify_report(verify_job *j, const verify_version *v, const char *tensor,
+static void verify_report(verify_job *job, const verify_version *version, const char *tensor,
                           const char *file, const char *what)
 {
-    const hth_store_damage d = {v != NULL ? v->name : "", v != NULL ? v->version : 0, tensor, file,
-                                what};
-    j->out->damaged++;
-    if (j->damage != NULL) {
-        j->damage(j->ctx, &d);
+    const hth_store_damage d = {version != NULL ? version->name : "",
+                                version != NULL ? version->version : 0, tensor, file, what};
+    job->out->damaged++;
+    if (job->damage != NULL) {
+        job->damage(job->ctx, &d);
     }
 }
 
@@ -56,7 +56,7 @@ static void verify_report_index(void *ctx, const char *what)
 
 // ---- what is in question
 
-static hth_err verify_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err verify_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     verify_job *j = ctx;
     verify_version v;
@@ -74,51 +74,51 @@ static hth_err verify_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_v
     return HTH_OK;
 }
 
-static hth_err verify_list(hth_txn *t, void *ctx)
+static hth_err verify_list(hth_txn *txn, void *ctx)
 {
     ((verify_job *)ctx)->n = 0;
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, verify_row, ctx);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, verify_row, ctx);
 }
 
-static hth_err verify_add(verify_job *j, const hth_manifest_tensor *t)
+static hth_err verify_add(verify_job *job, const hth_manifest_tensor *tensor)
 {
     verify_tensor *v;
-    HASH_FIND(hh, j->tensors, &t->id, sizeof t->id, v);
+    HASH_FIND(hh, job->tensors, &tensor->id, sizeof tensor->id, v);
     if (v != NULL) {
         return HTH_OK;
     }
     if ((v = hth_calloc(1, sizeof *v)) != NULL) {
-        v->o = (hth_object){t->id, t->dtype, t->shape, t->bytes};
-        HASH_ADD(hh, j->tensors, o.id, sizeof v->o.id, v);
+        v->o = (hth_object){tensor->id, tensor->dtype, tensor->shape, tensor->bytes};
+        HASH_ADD(hh, job->tensors, o.id, sizeof v->o.id, v);
         if (!HTH_HASH_ADDED(v)) {
             hth_free(v);
             v = NULL;
         }
     }
-    j->total += t->bytes;
+    job->total += tensor->bytes;
     return v != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
 }
 
 // verify_records reads the versions' records and makes the list of their tensors.
-static hth_err verify_records(verify_job *j)
+static hth_err verify_records(verify_job *job)
 {
-    for (int i = 0; i < j->n; i++) {
-        const verify_version *v = &j->versions[i];
+    for (int i = 0; i < job->n; i++) {
+        const verify_version *v = &job->versions[i];
         hth_manifest m;
-        hth_err err = hth_store_get(j->s, v->name, v->version, &m);
+        hth_err err = hth_store_get(job->s, v->name, v->version, &m);
         if (err == HTH_ECORRUPT) {
-            verify_report(j, v, "", HTH_STORE_INDEX_FILE, hth_err_detail());
+            verify_report(job, v, "", HTH_STORE_INDEX_FILE, hth_err_detail());
         } else if (err != HTH_OK && err != HTH_ENOENT) {
             return err;
         }
         err = HTH_OK;
         for (int k = 0; k < m.n_tensors && err == HTH_OK; k++) {
-            err = verify_add(j, &m.tensors[k]);
+            err = verify_add(job, &m.tensors[k]);
         }
         hth_manifest_fini(&m);
         HTH_TRY(err);
     }
-    j->out->versions = (uint64_t)j->n;
+    job->out->versions = (uint64_t)job->n;
     return HTH_OK;
 }
 
@@ -133,47 +133,49 @@ static hth_err verify_tick(void *ctx, size_t bytes)
                : HTH_OK;
 }
 
-static hth_err verify_read(verify_job *j, verify_tensor *v)
+static hth_err verify_read(verify_job *job, verify_tensor *tensor)
 {
-    uint64_t before = j->done;
+    uint64_t before = job->done;
     bool inlined;
     hth_object_seen seen;
-    hth_err err = hth_object_inlined(j->s, &v->o, &inlined);
-    err =
-        err == HTH_OK && !inlined ? hth_check_read(j->s, &v->o, true, verify_tick, j, &seen) : err;
+    hth_err err = hth_object_inlined(job->s, &tensor->o, &inlined);
+    err = err == HTH_OK && !inlined
+              ? hth_check_read(job->s, &tensor->o, true, verify_tick, job, &seen)
+              : err;
     if (err == HTH_ECORRUPT) {
-        v->what = hth_strdup(hth_err_detail());
-        err = v->what != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a sentence");
+        tensor->what = hth_strdup(hth_err_detail());
+        err = tensor->what != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a sentence");
     }
     HTH_TRY(err);
-    j->out->tensors++;
-    j->out->bytes += v->o.bytes;
-    return verify_tick(j,
-                       before + v->o.bytes - j->done); // of one that could not be read to its end
+    job->out->tensors++;
+    job->out->bytes += tensor->o.bytes;
+    return verify_tick(job,
+                       before + tensor->o.bytes -
+                           job->done); // of one that could not be read to its end
 }
 
-static hth_err verify_tensors(verify_job *j, bool *damaged)
+static hth_err verify_tensors(verify_job *job, bool *damaged)
 {
     *damaged = false;
-    for (verify_tensor *v = j->tensors; v != NULL; v = v->hh.next) {
-        HTH_TRY(verify_read(j, v));
+    for (verify_tensor *v = job->tensors; v != NULL; v = v->hh.next) {
+        HTH_TRY(verify_read(job, v));
         *damaged = *damaged || v->what != NULL;
     }
     return HTH_OK;
 }
 
 // verify_uses reports the damaged tensors of the versions that still exist.
-static hth_err verify_uses(verify_job *j)
+static hth_err verify_uses(verify_job *job)
 {
-    for (int i = 0; i < j->n; i++) {
+    for (int i = 0; i < job->n; i++) {
         hth_manifest m;
-        hth_err err = hth_store_get(j->s, j->versions[i].name, j->versions[i].version, &m);
+        hth_err err = hth_store_get(job->s, job->versions[i].name, job->versions[i].version, &m);
         for (int k = 0; k < m.n_tensors; k++) {
             verify_tensor *v;
-            HASH_FIND(hh, j->tensors, &m.tensors[k].id, sizeof m.tensors[k].id, v);
+            HASH_FIND(hh, job->tensors, &m.tensors[k].id, sizeof m.tensors[k].id, v);
             if (v != NULL && v->what != NULL) {
                 hth_path path = hth_path_of_tensor(&v->o.id);
-                verify_report(j, &j->versions[i], m.tensors[k].name, path.text, v->what);
+                verify_report(job, &job->versions[i], m.tensors[k].name, path.text, v->what);
             }
         }
         hth_manifest_fini(&m);
@@ -184,28 +186,29 @@ static hth_err verify_uses(verify_job *j)
     return HTH_OK;
 }
 
-static hth_err verify_run(verify_job *j)
+static hth_err verify_run(verify_job *job)
 {
     bool damaged;
-    HTH_TRY(hth_index_read(&j->s->index, verify_list, j));
-    if (j->n == 0 && j->name != NULL) { // the sentence names what exists
+    HTH_TRY(hth_index_read(&job->s->index, verify_list, job));
+    if (job->n == 0 && job->name != NULL) { // the sentence names what exists
         hth_manifest m;
-        hth_err err = hth_store_get(j->s, j->name, j->version, &m);
+        hth_err err = hth_store_get(job->s, job->name, job->version, &m);
         hth_manifest_fini(&m);
         return err;
     }
-    if (j->name == NULL) {
-        HTH_TRY(hth_index_check(j->s, verify_report_index, j));
+    if (job->name == NULL) {
+        HTH_TRY(hth_index_check(job->s, verify_report_index, job));
     }
-    HTH_TRY(verify_records(j));
-    HTH_TRY(verify_tensors(j, &damaged));
-    return damaged ? verify_uses(j) : HTH_OK;
+    HTH_TRY(verify_records(job));
+    HTH_TRY(verify_tensors(job, &damaged));
+    return damaged ? verify_uses(job) : HTH_OK;
 }
 
-hth_err hth_store_verify_all(hth_store *s, const char *name, int version, hth_progress_fn progress,
-                             hth_store_damage_fn damage, void *ctx, hth_store_verified *out)
+hth_err hth_store_verify_all(hth_store *store, const char *name, int version,
+                             hth_progress_fn progress, hth_store_damage_fn damage, void *ctx,
+                             hth_store_verified *out)
 {
-    verify_job j = {.s = s,
+    verify_job j = {.s = store,
                     .name = name,
                     .version = version,
                     .progress = progress,
@@ -225,7 +228,7 @@ hth_err hth_store_verify_all(hth_store *s, const char *name, int version, hth_pr
     char detail[1024]; // of err: what was found is kept in any case
     strncpy(detail, hth_err_detail(), sizeof detail - 1);
     detail[sizeof detail - 1] = 0;
-    hth_check_flush(s);
+    hth_check_flush(store);
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", detail);
 }
 
@@ -235,23 +238,23 @@ typedef struct verify_first {
     char sentence[1024];
 } verify_first;
 
-static void verify_keep_first(void *ctx, const hth_store_damage *d)
+static void verify_keep_first(void *ctx, const hth_store_damage *damage)
 {
     verify_first *f = ctx;
-    if (f->sentence[0] == 0 && d->tensor[0] != 0) {
-        snprintf(f->sentence, sizeof f->sentence, "tensor '%s' of '%s:%d': %s", d->tensor, d->model,
-                 d->version, d->what);
+    if (f->sentence[0] == 0 && damage->tensor[0] != 0) {
+        snprintf(f->sentence, sizeof f->sentence, "tensor '%s' of '%s:%d': %s", damage->tensor,
+                 damage->model, damage->version, damage->what);
     } else if (f->sentence[0] == 0) {
-        snprintf(f->sentence, sizeof f->sentence, "%s", d->what);
+        snprintf(f->sentence, sizeof f->sentence, "%s", damage->what);
     }
 }
 
-hth_err hth_store_verify(hth_store *s, const char *name, int version)
+hth_err hth_store_verify(hth_store *store, const char *name, int version)
 {
     verify_first first = {.sentence = ""};
     hth_store_verified v;
     int one = version;
-    HTH_TRY(version == 0 ? hth_store_latest(s, name, &one) : HTH_OK);
-    HTH_TRY(hth_store_verify_all(s, name, one, NULL, verify_keep_first, &first, &v));
+    HTH_TRY(version == 0 ? hth_store_latest(store, name, &one) : HTH_OK);
+    HTH_TRY(hth_store_verify_all(store, name, one, NULL, verify_keep_first, &first, &v));
     return v.damaged == 0 ? HTH_OK : hth_fail(HTH_ECORRUPT, "%s", first.sentence);
 }

@@ -29,18 +29,18 @@ typedef struct version_job {
     char similar[HTH_STORE_NAME_MAX + 1];
 } version_job;
 
-static void versions_similar(version_job *j, const char *name)
+static void versions_similar(version_job *job, const char *name)
 {
     const char *best = NULL;
-    hth_word_closer(j->name, name, &j->distance, &best);
+    hth_word_closer(job->name, name, &job->distance, &best);
     if (best != NULL) {
-        snprintf(j->similar, sizeof j->similar, "%s", name);
+        snprintf(job->similar, sizeof job->similar, "%s", name);
     }
 }
 
 // versions_name_row appends "vgg:3" for each row to the sentence, as far as there is room, and
 // looks for the name that is meant.
-static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err versions_name_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     version_job *j = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
@@ -62,17 +62,17 @@ static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, cons
 }
 
 // versions_absent makes the sentence for a version that is not there: what is there instead.
-static hth_err versions_absent(hth_txn *t, const char *name, int version, int last)
+static hth_err versions_absent(hth_txn *txn, const char *name, int version, int last)
 {
     char text[600] = "";
     hth_store_alias a;
     version_job j = {
         .name = name, .version = last, .text = text, .text_cap = sizeof text, .distance = 4};
-    if (last == 0 && hth_alias_find(t, name, &a) == HTH_OK) {
+    if (last == 0 && hth_alias_find(txn, name, &a) == HTH_OK) {
         return hth_fail(HTH_ENOENT, "'%s' is an alias of '%s', not a model: use that name", name,
                         hth_alias_target(&a).text);
     }
-    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);
+    hth_err err = hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);
     if (err != HTH_OK && err != HTH_ECANCELED) {
         return err;
     }
@@ -89,42 +89,42 @@ static hth_err versions_absent(hth_txn *t, const char *name, int version, int la
 }
 
 // versions_find stores the record of a version (0: the newest, and *version becomes its number).
-static hth_err versions_find(hth_txn *t, const char *name, int *version, MDB_val *out)
+static hth_err versions_find(hth_txn *txn, const char *name, int *version, MDB_val *out)
 {
     int last;
     HTH_TRY(hth_store_check_name(name));
-    HTH_TRY(hth_store_last(t, name, &last));
+    HTH_TRY(hth_store_last(txn, name, &last));
     int want = *version == 0 ? last : *version;
     hth_version_key key = hth_version_key_of(name, want);
     hth_err err =
-        want > 0 ? hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, out) : HTH_ENOENT;
+        want > 0 ? hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, out) : HTH_ENOENT;
     if (err == HTH_ENOENT) {
-        return versions_absent(t, name, *version, last);
+        return versions_absent(txn, name, *version, last);
     }
     *version = want;
     return err;
 }
 
-static hth_err versions_copy_tensors(hth_record *r, hth_manifest *m)
+static hth_err versions_copy_tensors(hth_record *record, hth_manifest *manifest)
 {
-    m->tensors = hth_calloc((size_t)r->n_tensors, sizeof *m->tensors);
-    if (m->tensors == NULL) {
+    manifest->tensors = hth_calloc((size_t)record->n_tensors, sizeof *manifest->tensors);
+    if (manifest->tensors == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
     }
-    for (int i = 0; i < r->n_tensors; i++) {
+    for (int i = 0; i < record->n_tensors; i++) {
         hth_record_tensor t;
-        HTH_TRY(hth_record_next(r, &t));
-        m->tensors[i] = (hth_manifest_tensor){hth_strndup(t.name, t.name_bytes), t.id, t.dtype,
-                                              t.shape, t.bytes};
-        m->n_tensors++;
-        if (m->tensors[i].name == NULL) {
+        HTH_TRY(hth_record_next(record, &t));
+        manifest->tensors[i] = (hth_manifest_tensor){hth_strndup(t.name, t.name_bytes), t.id,
+                                                     t.dtype, t.shape, t.bytes};
+        manifest->n_tensors++;
+        if (manifest->tensors[i].name == NULL) {
             return hth_fail(HTH_ENOMEM, "out of memory for a tensor's name");
         }
     }
     return HTH_OK;
 }
 
-static hth_err versions_get(hth_txn *t, void *ctx)
+static hth_err versions_get(hth_txn *txn, void *ctx)
 {
     version_job *j = ctx;
     hth_manifest *m = j->manifest;
@@ -132,9 +132,9 @@ static hth_err versions_get(hth_txn *t, void *ctx)
     hth_record r;
     hth_manifest_fini(m); // of an earlier try
     m->version = j->version;
-    HTH_TRY(versions_find(t, j->name, &m->version, &v));
+    HTH_TRY(versions_find(txn, j->name, &m->version, &v));
     hth_version_key key = hth_version_key_of(j->name, m->version);
-    hth_err err = hth_check_record(t, &key, &v);
+    hth_err err = hth_check_record(txn, &key, &v);
     err = err == HTH_OK ? hth_record_open(&r, v.mv_data, v.mv_size) : err;
     if (err != HTH_OK) {
         return hth_err_prefix(err, "'%s:%d'", j->name, m->version);
@@ -150,10 +150,10 @@ static hth_err versions_get(hth_txn *t, void *ctx)
     return versions_copy_tensors(&r, m);
 }
 
-hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest *out)
+hth_err hth_store_get(hth_store *store, const char *name, int version, hth_manifest *out)
 {
     memset(out, 0, sizeof *out);
-    hth_err err = hth_index_read(&s->index, versions_get,
+    hth_err err = hth_index_read(&store->index, versions_get,
                                  &(version_job){.name = name, .version = version, .manifest = out});
     if (err != HTH_OK) {
         hth_manifest_fini(out);
@@ -161,56 +161,57 @@ hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest 
     return err;
 }
 
-static hth_err versions_latest(hth_txn *t, void *ctx)
+static hth_err versions_latest(hth_txn *txn, void *ctx)
 {
     version_job *j = ctx;
     HTH_TRY(hth_store_check_name(j->name));
-    return hth_store_last(t, j->name, &j->version);
+    return hth_store_last(txn, j->name, &j->version);
 }
 
-hth_err hth_store_latest(hth_store *s, const char *name, int *version)
+hth_err hth_store_latest(hth_store *store, const char *name, int *version)
 {
     version_job j = {.name = name};
-    hth_err err = hth_index_read(&s->index, versions_latest, &j);
+    hth_err err = hth_index_read(&store->index, versions_latest, &j);
     *version = err == HTH_OK ? j.version : 0;
     return err;
 }
 
-static hth_err versions_has(hth_txn *t, void *ctx)
+static hth_err versions_has(hth_txn *txn, void *ctx)
 {
     const version_job *j = ctx;
     MDB_val v;
     int last;
     if (j->version == 0) {
-        HTH_TRY(hth_store_last(t, j->name, &last));
+        HTH_TRY(hth_store_last(txn, j->name, &last));
         return last > 0 ? HTH_OK : HTH_ENOENT;
     }
     hth_version_key key = hth_version_key_of(j->name, j->version);
-    return hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
+    return hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
 }
 
-hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has)
+hth_err hth_store_has(hth_store *store, const char *name, int version, bool *has)
 {
     HTH_TRY(hth_store_check_name(name));
-    hth_err err =
-        hth_index_read(&s->index, versions_has, &(version_job){.name = name, .version = version});
+    hth_err err = hth_index_read(&store->index, versions_has,
+                                 &(version_job){.name = name, .version = version});
     *has = err == HTH_OK;
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
-void hth_manifest_fini(hth_manifest *m)
+void hth_manifest_fini(hth_manifest *manifest)
 {
-    for (int i = 0; i < m->n_tensors; i++) {
-        hth_free(m->tensors[i].name);
+    for (int i = 0; i < manifest->n_tensors; i++) {
+        hth_free(manifest->tensors[i].name);
     }
-    hth_free(m->tensors);
-    hth_free(m->skeleton);
-    hth_free(m->meta);
-    hth_free(m->name);
-    memset(m, 0, sizeof *m);
+    hth_free(manifest->tensors);
+    hth_free(manifest->skeleton);
+    hth_free(manifest->meta);
+    hth_free(manifest->name);
+    memset(manifest, 0, sizeof *manifest);
 }
 
-static hth_err versions_number_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err versions_number_row(hth_txn *txn, void *ctx, const MDB_val *key,
+                                   const MDB_val *value)
 {
     version_job *j = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
@@ -226,22 +227,23 @@ static hth_err versions_number_row(hth_txn *t, void *ctx, const MDB_val *key, co
     return HTH_OK;
 }
 
-static hth_err versions_numbers(hth_txn *t, void *ctx)
+static hth_err versions_numbers(hth_txn *txn, void *ctx)
 {
     version_job *j = ctx;
     hth_version_key key = hth_version_key_of(j->name, 1);
     j->n = 0; // of an earlier try
-    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, key.text, key.bytes, versions_number_row, j);
+    hth_err err =
+        hth_txn_each(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, versions_number_row, j);
     return err == HTH_ECANCELED ? HTH_OK : err;
 }
 
-hth_err hth_store_versions(hth_store *s, const char *name, int **out, int *n)
+hth_err hth_store_versions(hth_store *store, const char *name, int **out, int *n)
 {
     version_job j = {.name = name};
     *out = NULL;
     *n = 0;
     HTH_TRY(hth_store_check_name(name));
-    hth_err err = hth_index_read(&s->index, versions_numbers, &j);
+    hth_err err = hth_index_read(&store->index, versions_numbers, &j);
     if (err != HTH_OK) {
         hth_free(j.numbers);
         return err;
@@ -253,31 +255,32 @@ hth_err hth_store_versions(hth_store *s, const char *name, int **out, int *n)
 
 // versions_list_tensors adds the tensors of a record up. HTH_ECORRUPT: the record or the index is
 // damaged, or it is known of a tensor.
-static hth_err versions_list_tensors(hth_txn *t, const version_job *j, hth_record *r,
-                                     hth_store_entry *e)
+static hth_err versions_list_tensors(hth_txn *txn, const version_job *job, hth_record *record,
+                                     hth_store_entry *entry)
 {
     bool damaged = false;
-    for (int i = 0; i < r->n_tensors; i++) {
+    for (int i = 0; i < record->n_tensors; i++) {
         hth_record_tensor x;
         hth_tensor_row row;
         hth_check_row check;
-        HTH_TRY(hth_record_next(r, &x));
+        HTH_TRY(hth_record_next(record, &x));
         if (x.repeated) {
             continue;
         }
-        hth_err err = hth_store_row(t, &x.id, &row);
+        hth_err err = hth_store_row(txn, &x.id, &row);
         if (err != HTH_OK && err != HTH_ENOENT && err != HTH_ECORRUPT) {
             return err;
         }
-        damaged = damaged || err != HTH_OK ||
-                  (j->damaged > 0 && hth_check_get(t, &x.id, &check) == HTH_OK && check.damaged);
-        e->bytes += x.bytes;
-        e->own_bytes += err == HTH_OK && row.refs == 1 ? x.bytes : 0;
+        damaged =
+            damaged || err != HTH_OK ||
+            (job->damaged > 0 && hth_check_get(txn, &x.id, &check) == HTH_OK && check.damaged);
+        entry->bytes += x.bytes;
+        entry->own_bytes += err == HTH_OK && row.refs == 1 ? x.bytes : 0;
     }
     return damaged ? HTH_ECORRUPT : HTH_OK;
 }
 
-static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+static hth_err versions_list_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     version_job *j = ctx;
     hth_record r;
@@ -287,7 +290,7 @@ static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, cons
     if (err == HTH_OK) {
         e.created_ns = r.created_ns;
         e.n_tensors = r.n_tensors;
-        err = versions_list_tensors(t, j, &r, &e);
+        err = versions_list_tensors(txn, j, &r, &e);
     }
     e.damaged = err == HTH_ECORRUPT;
     if (err != HTH_OK && err != HTH_ECORRUPT) {
@@ -300,20 +303,20 @@ static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, cons
     return HTH_OK;
 }
 
-static hth_err versions_list(hth_txn *t, void *ctx)
+static hth_err versions_list(hth_txn *txn, void *ctx)
 {
     version_job *j = ctx;
     hth_check_health health;
     j->n = 0;
-    HTH_TRY(hth_check_health_get(t, &health));
+    HTH_TRY(hth_check_health_get(txn, &health));
     j->damaged = health.damaged;
-    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_list_row, j);
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, versions_list_row, j);
 }
 
-hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n)
+hth_err hth_store_list(hth_store *store, hth_store_entry **out, int *n)
 {
     version_job j = {.n = 0};
-    hth_err err = hth_index_read(&s->index, versions_list, &j);
+    hth_err err = hth_index_read(&store->index, versions_list, &j);
     if (err != HTH_OK) {
         hth_free(j.entries);
         j = (version_job){.n = 0};
@@ -325,48 +328,48 @@ hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n)
 
 // versions_unref drops one reference from each tensor of a record (a copy: the map changes
 // underneath). A damaged one drops none: gc counts again, and its version has to go all the same.
-static hth_err versions_unref(hth_txn *t, const hth_version_key *key, const void *data,
+static hth_err versions_unref(hth_txn *txn, const hth_version_key *key, const void *data,
                               size_t bytes)
 {
     hth_record r;
-    hth_err err = hth_check_record(t, key, &(MDB_val){bytes, (void *)data});
+    hth_err err = hth_check_record(txn, key, &(MDB_val){bytes, (void *)data});
     err = err == HTH_OK ? hth_record_open(&r, data, bytes) : err;
     for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
         hth_record_tensor x;
         hth_tensor_row row;
         err = hth_record_next(&r, &x);
-        if (err != HTH_OK || x.repeated || hth_store_row(t, &x.id, &row) != HTH_OK ||
+        if (err != HTH_OK || x.repeated || hth_store_row(txn, &x.id, &row) != HTH_OK ||
             row.refs == 0) {
             continue; // a damaged store must still let its versions be removed
         }
         row.refs--;
-        err = hth_txn_put(t, HTH_TABLE_TENSORS, &x.id, sizeof x.id, &row, sizeof row);
+        err = hth_txn_put(txn, HTH_TABLE_TENSORS, &x.id, sizeof x.id, &row, sizeof row);
     }
     return err == HTH_ECORRUPT ? HTH_OK : err;
 }
 
-static hth_err versions_rm_one(hth_txn *t, const char *name, int version)
+static hth_err versions_rm_one(hth_txn *txn, const char *name, int version)
 {
     MDB_val v;
-    HTH_TRY(versions_find(t, name, &version, &v));
+    HTH_TRY(versions_find(txn, name, &version, &v));
     size_t bytes = v.mv_size;
     void *copy = hth_memdup(v.mv_data, bytes);
     if (copy == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory removing '%s:%d'", name, version);
     }
     hth_version_key key = hth_version_key_of(name, version);
-    hth_err err = versions_unref(t, &key, copy, bytes);
+    hth_err err = versions_unref(txn, &key, copy, bytes);
     hth_free(copy);
     HTH_TRY(err);
-    HTH_TRY(hth_check_sum_del(t, &key));
-    return hth_txn_del(t, HTH_TABLE_VERSIONS, key.text, key.bytes);
+    HTH_TRY(hth_check_sum_del(txn, &key));
+    return hth_txn_del(txn, HTH_TABLE_VERSIONS, key.text, key.bytes);
 }
 
 // versions_left counts the versions of a model but for one.
-static hth_err versions_left(hth_txn *t, const char *name, int but, int *left)
+static hth_err versions_left(hth_txn *txn, const char *name, int but, int *left)
 {
     version_job all = {.name = name};
-    hth_err err = versions_numbers(t, &all);
+    hth_err err = versions_numbers(txn, &all);
     *left = 0;
     for (int i = 0; i < all.n; i++) {
         *left += all.numbers[i] != but;
@@ -375,29 +378,29 @@ static hth_err versions_left(hth_txn *t, const char *name, int but, int *left)
     return err;
 }
 
-static hth_err versions_rm(hth_txn *t, void *ctx)
+static hth_err versions_rm(hth_txn *txn, void *ctx)
 {
     version_job *j = ctx;
     int last = 0, left = 0;
     if (j->version > 0) {
-        HTH_TRY(versions_left(t, j->name, j->version, &left));
+        HTH_TRY(versions_left(txn, j->name, j->version, &left));
     }
-    HTH_TRY(hth_alias_needs(t, j->name, j->version, left));
-    HTH_TRY(versions_rm_one(t, j->name, j->version));
+    HTH_TRY(hth_alias_needs(txn, j->name, j->version, left));
+    HTH_TRY(versions_rm_one(txn, j->name, j->version));
     if (j->version == 0) {
-        HTH_TRY(hth_store_last(t, j->name, &last));
+        HTH_TRY(hth_store_last(txn, j->name, &last));
     }
     while (last > 0) {
-        HTH_TRY(versions_rm_one(t, j->name, last));
-        HTH_TRY(hth_store_last(t, j->name, &last));
+        HTH_TRY(versions_rm_one(txn, j->name, last));
+        HTH_TRY(hth_store_last(txn, j->name, &last));
     }
-    return hth_store_changed(t);
+    return hth_store_changed(txn);
 }
 
-hth_err hth_store_rm(hth_store *s, const char *name, int version)
+hth_err hth_store_rm(hth_store *store, const char *name, int version)
 {
-    HTH_TRY(
-        hth_index_write(&s->index, versions_rm, &(version_job){.name = name, .version = version}));
+    HTH_TRY(hth_index_write(&store->index, versions_rm,
+                            &(version_job){.name = name, .version = version}));
     hth_log(INFO, STORE, "rm", "model=%s version=%d", name, version);
     return HTH_OK;
 }

@@ -66,17 +66,17 @@ static void *view_map(int fd, size_t bytes)
     return at;
 }
 
-static hth_err view_open_file(hth_store *s, const hth_manifest_tensor *t, view *v)
+static hth_err view_open_file(hth_store *store, const hth_manifest_tensor *tensor, view *v)
 {
     int fd;
-    hth_err err = hth_object_open(s, &t->id, t->bytes, false, &fd, &v->seen);
+    hth_err err = hth_object_open(store, &tensor->id, tensor->bytes, false, &fd, &v->seen);
     if (err != HTH_OK) {
-        return hth_err_prefix(err, "tensor '%s'", t->name);
+        return hth_err_prefix(err, "tensor '%s'", tensor->name);
     }
-    v->map = view_map(fd, t->bytes);
+    v->map = view_map(fd, tensor->bytes);
     if (v->map == NULL) {
-        hth_path path = hth_path_of_tensor(&t->id);
-        err = hth_fail_errno(errno, "tensor '%s': mapping '%s'", t->name, path.text);
+        hth_path path = hth_path_of_tensor(&tensor->id);
+        err = hth_fail_errno(errno, "tensor '%s': mapping '%s'", tensor->name, path.text);
     }
     close(fd);
     return err;
@@ -92,21 +92,21 @@ typedef struct view_job {
 } view_job;
 
 // view_copy copies a tensor's bytes out of the index, if they are the right ones.
-static hth_err view_copy(view_job *j, const MDB_val *v)
+static hth_err view_copy(view_job *job, const MDB_val *val)
 {
-    const hth_manifest_tensor *t = j->t;
-    hth_id id = hth_content_id(t->dtype, &t->shape, v->mv_data, v->mv_size);
+    const hth_manifest_tensor *t = job->t;
+    hth_id id = hth_content_id(t->dtype, &t->shape, val->mv_data, val->mv_size);
     if (!hth_id_equal(&id, &t->id)) {
         return hth_fail(
             HTH_ECORRUPT,
             "tensor '%s': its bytes in the store's index are not those that were stored", t->name);
     }
-    hth_free(j->copy);
-    j->copy = hth_alloc_aligned(v->mv_size, 64);
-    if (j->copy == NULL) {
+    hth_free(job->copy);
+    job->copy = hth_alloc_aligned(val->mv_size, 64);
+    if (job->copy == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", t->name);
     }
-    memcpy(j->copy, v->mv_data, v->mv_size);
+    memcpy(job->copy, val->mv_data, val->mv_size);
     return HTH_OK;
 }
 
@@ -137,17 +137,17 @@ static hth_err view_read_row(hth_txn *txn, void *ctx)
     return view_copy(j, &v);
 }
 
-static void view_release(hth_const *c)
+static void view_release(hth_const *constant)
 {
-    view *v = c->owner, *listed;
+    view *v = constant->owner, *listed;
     pthread_mutex_lock(&view_lock);
-    HASH_FIND(hh, views, &c->id, sizeof c->id, listed);
+    HASH_FIND(hh, views, &constant->id, sizeof constant->id, listed);
     if (listed == v) {
         HASH_DEL(views, v);
     }
     pthread_mutex_unlock(&view_lock);
     if (v->map != NULL) {
-        munmap(v->map, c->bytes);
+        munmap(v->map, constant->bytes);
     }
     hth_free(v->copy);
     hth_free(v);
@@ -173,30 +173,31 @@ static hth_const *view_find(const hth_id *id, const hth_object_seen *seen)
     return v->c;
 }
 
-static hth_err view_make(hth_store *s, const hth_manifest_tensor *t, hth_const **out)
+static hth_err view_make(hth_store *store, const hth_manifest_tensor *tensor, hth_const **out)
 {
-    view_job j = {.t = t, .wanted = true};
+    view_job j = {.t = tensor, .wanted = true};
     view *v = hth_calloc(1, sizeof *v);
     hth_const *c = hth_calloc(1, sizeof *c);
     hth_err err = HTH_OK;
     if (v == NULL || c == NULL) {
-        HTH_GOTO(hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", t->name), fail);
+        HTH_GOTO(hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", tensor->name),
+                 fail);
     }
-    HTH_GOTO(hth_index_read(&s->index, view_read_row, &j), fail);
+    HTH_GOTO(hth_index_read(&store->index, view_read_row, &j), fail);
     v->copy = j.copy;
     if (!j.row.inlined) {
-        HTH_GOTO(view_open_file(s, t, v), fail);
+        HTH_GOTO(view_open_file(store, tensor, v), fail);
     }
     atomic_init(&c->refs, 1);
-    c->id = t->id;
-    c->dtype = t->dtype;
-    c->shape = t->shape;
-    c->bytes = t->bytes;
+    c->id = tensor->id;
+    c->dtype = tensor->dtype;
+    c->shape = tensor->shape;
+    c->bytes = tensor->bytes;
     c->data = v->map ? v->map : v->copy;
     c->release = view_release;
     c->owner = v;
     v->c = c;
-    hth_stat_add(HTH_STAT_STORE_BYTES_MAPPED, t->bytes);
+    hth_stat_add(HTH_STAT_STORE_BYTES_MAPPED, tensor->bytes);
     *out = c;
     return HTH_OK;
 fail:
@@ -210,36 +211,37 @@ fail:
 
 // view_check finds out which file the tensor has, and reads it where that has to be done before its
 // content is used. *seen is zero for one that is in the index.
-static hth_err view_check(hth_store *s, const hth_manifest_tensor *t, hth_object_seen *seen)
+static hth_err view_check(hth_store *store, const hth_manifest_tensor *tensor,
+                          hth_object_seen *seen)
 {
-    view_job j = {.t = t};
+    view_job j = {.t = tensor};
     bool needed = false;
-    const hth_object o = {t->id, t->dtype, t->shape, t->bytes};
+    const hth_object o = {tensor->id, tensor->dtype, tensor->shape, tensor->bytes};
     *seen = (hth_object_seen){.ino = 0};
-    HTH_TRY(hth_index_read(&s->index, view_read_row, &j));
+    HTH_TRY(hth_index_read(&store->index, view_read_row, &j));
     if (j.row.inlined) {
         return HTH_OK;
     }
-    hth_err err = hth_check_look(s, &o, seen, &needed);
+    hth_err err = hth_check_look(store, &o, seen, &needed);
     if (err == HTH_OK && needed) {
-        err = hth_check_read(s, &o, false, NULL, NULL, seen);
+        err = hth_check_read(store, &o, false, NULL, NULL, seen);
     }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", t->name);
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", tensor->name);
 }
 
-hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out)
+hth_err hth_store_view(hth_store *store, const hth_manifest_tensor *tensor, hth_const **out)
 {
     bool listed = true;
     hth_object_seen seen;
     *out = NULL;
-    hth_err err = view_check(s, t, &seen);
+    hth_err err = view_check(store, tensor, &seen);
     if (err != HTH_OK) {
         return err;
     }
     pthread_mutex_lock(&view_lock);
-    *out = view_find(&t->id, &seen);
+    *out = view_find(&tensor->id, &seen);
     if (*out == NULL) {
-        err = view_make(s, t, out);
+        err = view_make(store, tensor, out);
         if (err == HTH_OK) {
             view *v = (*out)->owner;
             HASH_ADD_KEYPTR(hh, views, &v->c->id, sizeof v->c->id, v);
@@ -250,19 +252,20 @@ hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **o
     if (!listed) {
         hth_const_rele(*out); // a second view of the id would be a second mapping
         *out = NULL;
-        return hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", t->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", tensor->name);
     }
     return err;
 }
 
-bool hth_store_view_stale(hth_store *s, const hth_manifest_tensor *t)
+bool hth_store_view_stale(hth_store *store, const hth_manifest_tensor *tensor)
 {
     view *v;
     hth_object_seen seen;
     pthread_mutex_lock(&view_lock);
-    HASH_FIND(hh, views, &t->id, sizeof t->id, v);
+    HASH_FIND(hh, views, &tensor->id, sizeof tensor->id, v);
     bool file = v != NULL && v->seen.ino != 0;
     uint64_t ino = file ? v->seen.ino : 0;
     pthread_mutex_unlock(&view_lock);
-    return file && (hth_object_look(s, &t->id, t->bytes, &seen) != HTH_OK || seen.ino != ino);
+    return file &&
+           (hth_object_look(store, &tensor->id, tensor->bytes, &seen) != HTH_OK || seen.ino != ino);
 }

@@ -3,12 +3,12 @@
 
 #include "base/thread.h"
 
-static void put_and_get(void **state, hth_store **s, hth_manifest *m)
+static void put_and_get(void **state, hth_store **s, hth_manifest *manifest)
 {
     hth_put_result r;
     *s = test_open(state);
     assert_ok(test_put(*s, "m", 1, &r));
-    assert_ok(hth_store_get(*s, "m", 0, m));
+    assert_ok(hth_store_get(*s, "m", 0, manifest));
 }
 
 static void test_one_mapping(void **state)

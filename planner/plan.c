@@ -11,13 +11,13 @@
 
 #define PLAN_MAX_BYTES ((uint64_t)1 << 60) // sums of everything stay far from overflow
 
-void hth_problem_fini(hth_problem *p)
+void hth_problem_fini(hth_problem *problem)
 {
-    for (int i = 0; p->tensors != NULL && i < p->n_tensors; i++) {
-        hth_free(p->tensors[i].name);
+    for (int i = 0; problem->tensors != NULL && i < problem->n_tensors; i++) {
+        hth_free(problem->tensors[i].name);
     }
-    for (int i = 0; p->nodes != NULL && i < p->n_nodes; i++) {
-        hth_plan_node *n = &p->nodes[i];
+    for (int i = 0; problem->nodes != NULL && i < problem->n_nodes; i++) {
+        hth_plan_node *n = &problem->nodes[i];
         hth_free(n->name);
         hth_free(n->op);
         hth_free(n->inputs);
@@ -25,61 +25,62 @@ void hth_problem_fini(hth_problem *p)
         hth_free(n->inplace);
         hth_free(n->alternatives);
     }
-    hth_free(p->tensors);
-    hth_free(p->nodes);
-    memset(p, 0, sizeof *p);
+    hth_free(problem->tensors);
+    hth_free(problem->nodes);
+    memset(problem, 0, sizeof *problem);
 }
 
-static bool copy_node(const hth_plan_node *n, int only, hth_plan_node *out)
+static bool copy_node(const hth_plan_node *node, int only, hth_plan_node *out)
 {
-    *out = *n;
-    out->n_alternatives = only < 0 || n->n_alternatives == 0 ? n->n_alternatives : 1;
-    out->name = n->name ? hth_strdup(n->name) : NULL;
-    out->op = n->op ? hth_strdup(n->op) : NULL;
-    out->inputs = hth_memdup(n->inputs, (size_t)n->n_inputs * sizeof *n->inputs);
-    out->outputs = hth_memdup(n->outputs, (size_t)n->n_outputs * sizeof *n->outputs);
-    out->inplace = hth_memdup(n->inplace, (size_t)n->n_inplace * sizeof *n->inplace);
-    out->alternatives = hth_memdup(n->alternatives + (only < 0 ? 0 : only),
-                                   (size_t)out->n_alternatives * sizeof *n->alternatives);
-    return (out->name || !n->name) && (out->op || !n->op) && out->inputs && out->outputs &&
+    *out = *node;
+    out->n_alternatives = only < 0 || node->n_alternatives == 0 ? node->n_alternatives : 1;
+    out->name = node->name ? hth_strdup(node->name) : NULL;
+    out->op = node->op ? hth_strdup(node->op) : NULL;
+    out->inputs = hth_memdup(node->inputs, (size_t)node->n_inputs * sizeof *node->inputs);
+    out->outputs = hth_memdup(node->outputs, (size_t)node->n_outputs * sizeof *node->outputs);
+    out->inplace = hth_memdup(node->inplace, (size_t)node->n_inplace * sizeof *node->inplace);
+    out->alternatives = hth_memdup(node->alternatives + (only < 0 ? 0 : only),
+                                   (size_t)out->n_alternatives * sizeof *node->alternatives);
+    return (out->name || !node->name) && (out->op || !node->op) && out->inputs && out->outputs &&
            out->inplace && out->alternatives;
 }
 
-hth_err hth_problem_copy(const hth_problem *p, const int *only, hth_problem *out)
+hth_err hth_problem_copy(const hth_problem *problem, const int *only, hth_problem *out)
 {
-    *out = *p;
+    *out = *problem;
     out->n_tensors = out->n_nodes = 0;
-    out->tensors = hth_calloc((size_t)p->n_tensors + 1, sizeof *out->tensors);
-    out->nodes = hth_calloc((size_t)p->n_nodes + 1, sizeof *out->nodes);
+    out->tensors = hth_calloc((size_t)problem->n_tensors + 1, sizeof *out->tensors);
+    out->nodes = hth_calloc((size_t)problem->n_nodes + 1, sizeof *out->nodes);
     bool ok = out->tensors != NULL && out->nodes != NULL;
-    for (int t = 0; ok && t < p->n_tensors; t++) {
+    for (int t = 0; ok && t < problem->n_tensors; t++) {
         hth_plan_tensor *x = &out->tensors[out->n_tensors++];
-        *x = p->tensors[t];
+        *x = problem->tensors[t];
         x->name = x->name != NULL ? hth_strdup(x->name) : NULL;
-        ok = x->name != NULL || p->tensors[t].name == NULL;
+        ok = x->name != NULL || problem->tensors[t].name == NULL;
     }
-    for (int i = 0; ok && i < p->n_nodes; i++) {
-        ok = copy_node(&p->nodes[i], only != NULL ? only[i] : -1, &out->nodes[out->n_nodes++]);
+    for (int i = 0; ok && i < problem->n_nodes; i++) {
+        ok =
+            copy_node(&problem->nodes[i], only != NULL ? only[i] : -1, &out->nodes[out->n_nodes++]);
     }
     if (!ok) {
         hth_problem_fini(out);
-        return hth_fail(HTH_ENOMEM, "no memory to copy a problem of %d nodes", p->n_nodes);
+        return hth_fail(HTH_ENOMEM, "no memory to copy a problem of %d nodes", problem->n_nodes);
     }
     return HTH_OK;
 }
 
-void hth_plan_free(hth_plan *p)
+void hth_plan_free(hth_plan *plan)
 {
-    if (p == NULL) {
+    if (plan == NULL) {
         return;
     }
-    for (int i = 0; i < p->n_instrs; i++) {
-        hth_free(p->instrs[i].waits);
+    for (int i = 0; i < plan->n_instrs; i++) {
+        hth_free(plan->instrs[i].waits);
     }
-    hth_free(p->instrs);
-    hth_free(p->streamed);
-    hth_free(p->mode);
-    hth_free(p);
+    hth_free(plan->instrs);
+    hth_free(plan->streamed);
+    hth_free(plan->mode);
+    hth_free(plan);
 }
 
 // The problem's check.
@@ -99,10 +100,10 @@ static bool problem_lists(const int *list, int n, int what)
     return false;
 }
 
-static hth_err problem_check_tensor(const hth_problem *p, int t, uint64_t *sum)
+static hth_err problem_check_tensor(const hth_problem *problem, int t, uint64_t *sum)
 {
-    const hth_plan_tensor *x = &p->tensors[t];
-    if (x->producer < -1 || x->producer >= p->n_nodes || (unsigned)x->cls > HTH_MEM_OUTPUT ||
+    const hth_plan_tensor *x = &problem->tensors[t];
+    if (x->producer < -1 || x->producer >= problem->n_nodes || (unsigned)x->cls > HTH_MEM_OUTPUT ||
         x->bytes > PLAN_MAX_BYTES) {
         return hth_fail(
             HTH_EINVAL, "tensor %d '%s': producer %d, class %d or bytes %llu out of range", t,
@@ -112,12 +113,12 @@ static hth_err problem_check_tensor(const hth_problem *p, int t, uint64_t *sum)
         return hth_fail(HTH_EINVAL, "tensor %d '%s': a weight cannot have a producer", t,
                         problem_name(x->name));
     }
-    if (x->producer >= 0 &&
-        !problem_lists(p->nodes[x->producer].outputs, p->nodes[x->producer].n_outputs, t)) {
+    if (x->producer >= 0 && !problem_lists(problem->nodes[x->producer].outputs,
+                                           problem->nodes[x->producer].n_outputs, t)) {
         return hth_fail(HTH_EINVAL, "tensor %d '%s': node %d does not produce it", t,
                         problem_name(x->name), x->producer);
     }
-    if (x->replaces < 0 || x->replaces > p->n_tensors || (x->replaces > 0 && !x->external)) {
+    if (x->replaces < 0 || x->replaces > problem->n_tensors || (x->replaces > 0 && !x->external)) {
         return hth_fail(HTH_EINVAL, "tensor %d '%s': replaces %d, which it cannot", t,
                         problem_name(x->name), x->replaces - 1);
     }
@@ -127,38 +128,38 @@ static hth_err problem_check_tensor(const hth_problem *p, int t, uint64_t *sum)
                : hth_fail(HTH_EINVAL, "the tensors' sizes add up to more than 2^60 bytes");
 }
 
-static hth_err problem_check_pairs(const hth_plan_node *n, int i)
+static hth_err problem_check_pairs(const hth_plan_node *node, int i)
 {
-    for (int j = 0; j < n->n_inplace; j++) {
-        int in = n->inplace[j][0], out = n->inplace[j][1];
+    for (int j = 0; j < node->n_inplace; j++) {
+        int in = node->inplace[j][0], out = node->inplace[j][1];
         bool once = true;
         for (int k = 0; k < j; k++) {
-            once = once && n->inplace[k][0] != in && n->inplace[k][1] != out;
+            once = once && node->inplace[k][0] != in && node->inplace[k][1] != out;
         }
-        if (!once || !problem_lists(n->inputs, n->n_inputs, in) ||
-            !problem_lists(n->outputs, n->n_outputs, out)) {
+        if (!once || !problem_lists(node->inputs, node->n_inputs, in) ||
+            !problem_lists(node->outputs, node->n_outputs, out)) {
             return hth_fail(
                 HTH_EINVAL,
                 "node %d '%s': in-place pair %d, %d is not an input and an output, each once", i,
-                problem_name(n->name), in, out);
+                problem_name(node->name), in, out);
         }
     }
     return HTH_OK;
 }
 
-static hth_err problem_check_node(const hth_problem *p, int i)
+static hth_err problem_check_node(const hth_problem *problem, int i)
 {
-    const hth_plan_node *n = &p->nodes[i];
+    const hth_plan_node *n = &problem->nodes[i];
     for (int j = 0; j < n->n_inputs; j++) {
         int t = n->inputs[j];
-        if (t < 0 || t >= p->n_tensors || p->tensors[t].producer >= i) {
+        if (t < 0 || t >= problem->n_tensors || problem->tensors[t].producer >= i) {
             return hth_fail(HTH_EINVAL, "node %d '%s': input %d is not a tensor produced before it",
                             i, problem_name(n->name), t);
         }
     }
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
-        if (t < 0 || t >= p->n_tensors || p->tensors[t].producer != i ||
+        if (t < 0 || t >= problem->n_tensors || problem->tensors[t].producer != i ||
             problem_lists(n->outputs, j, t)) {
             return hth_fail(HTH_EINVAL,
                             "node %d '%s': output %d is listed twice, or is another node's", i,
@@ -177,36 +178,36 @@ static hth_err problem_check_node(const hth_problem *p, int i)
     return HTH_OK;
 }
 
-hth_err hth_problem_check(const hth_problem *p)
+hth_err hth_problem_check(const hth_problem *problem)
 {
     uint64_t sum = 0;
-    if (p->n_tensors < 0 || p->n_nodes < 0 || isnan(p->h2d_bytes_per_s) ||
-        isnan(p->d2h_bytes_per_s) || isnan(p->latency_us)) {
+    if (problem->n_tensors < 0 || problem->n_nodes < 0 || isnan(problem->h2d_bytes_per_s) ||
+        isnan(problem->d2h_bytes_per_s) || isnan(problem->latency_us)) {
         return hth_fail(HTH_EINVAL,
                         "a planning problem with a negative count, or an invalid link speed");
     }
-    for (int i = 0; i < p->n_nodes; i++) {
-        HTH_TRY(problem_check_node(p, i));
+    for (int i = 0; i < problem->n_nodes; i++) {
+        HTH_TRY(problem_check_node(problem, i));
     }
-    for (int t = 0; t < p->n_tensors; t++) {
-        HTH_TRY(problem_check_tensor(p, t, &sum));
+    for (int t = 0; t < problem->n_tensors; t++) {
+        HTH_TRY(problem_check_tensor(problem, t, &sum));
     }
     return HTH_OK;
 }
 
-hth_home hth_plan_home(const hth_plan_tensor *t)
+hth_home hth_plan_home(const hth_plan_tensor *tensor)
 {
-    if (t->external) {
+    if (tensor->external) {
         return HTH_HOME_CALLER;
     }
-    bool kept = t->cls == HTH_MEM_WEIGHT || t->cls == HTH_MEM_STATE;
-    return kept && t->producer < 0 ? HTH_HOME_RESIDENT : HTH_HOME_ARENA;
+    bool kept = tensor->cls == HTH_MEM_WEIGHT || tensor->cls == HTH_MEM_STATE;
+    return kept && tensor->producer < 0 ? HTH_HOME_RESIDENT : HTH_HOME_ARENA;
 }
 
-double hth_plan_time(const hth_plan_node *n, int alt)
+double hth_plan_time(const hth_plan_node *node, int alt)
 {
-    return alt < n->n_alternatives && n->alternatives[alt].time_us > 0
-               ? n->alternatives[alt].time_us
+    return alt < node->n_alternatives && node->alternatives[alt].time_us > 0
+               ? node->alternatives[alt].time_us
                : 0;
 }
 
@@ -221,24 +222,24 @@ static int menu_cmp(const void *a, const void *b)
     return (x->alt > y->alt) - (x->alt < y->alt);
 }
 
-int hth_plan_menu(const hth_plan_node *n, hth_menu_item *out)
+int hth_plan_menu(const hth_plan_node *node, hth_menu_item *out)
 {
     double slowest = 0;
     int kept = 0;
-    if (n->n_alternatives == 0) {
+    if (node->n_alternatives == 0) {
         out[0] = (hth_menu_item){0, 0, 0};
         return 1;
     }
-    for (int i = 0; i < n->n_alternatives; i++) {
-        slowest = fmax(slowest, n->alternatives[i].time_us);
+    for (int i = 0; i < node->n_alternatives; i++) {
+        slowest = fmax(slowest, node->alternatives[i].time_us);
     }
-    for (int i = 0; i < n->n_alternatives; i++) {
-        const hth_choice *c = &n->alternatives[i];
+    for (int i = 0; i < node->n_alternatives; i++) {
+        const hth_choice *c = &node->alternatives[i];
         out[i] = (hth_menu_item){i, c->time_us < 0 ? HUGE_VAL : c->time_us,
                                  hth_plan_round(c->workspace_bytes)};
     }
-    qsort(out, (size_t)n->n_alternatives, sizeof *out, menu_cmp);
-    for (int i = 0; i < n->n_alternatives; i++) {
+    qsort(out, (size_t)node->n_alternatives, sizeof *out, menu_cmp);
+    for (int i = 0; i < node->n_alternatives; i++) {
         if (kept == 0 || out[i].workspace < out[kept - 1].workspace) {
             out[kept] = out[i];
             out[kept++].time_us = fmin(out[i].time_us, slowest);
@@ -249,86 +250,88 @@ int hth_plan_menu(const hth_plan_node *n, hth_menu_item *out)
 
 // Liveness.
 
-void hth_buffers_fini(hth_buffers *b)
+void hth_buffers_fini(hth_buffers *buffers)
 {
-    hth_free(b->rect);
-    hth_free(b->of_tensor);
-    hth_free(b->first_use);
-    hth_free(b->last_use);
-    memset(b, 0, sizeof *b);
+    hth_free(buffers->rect);
+    hth_free(buffers->of_tensor);
+    hth_free(buffers->first_use);
+    hth_free(buffers->last_use);
+    memset(buffers, 0, sizeof *buffers);
 }
 
-static void buffers_lives(const hth_problem *p, hth_buffers *b)
+static void buffers_lives(const hth_problem *problem, hth_buffers *buffers)
 {
-    for (int t = 0; t < p->n_tensors; t++) {
-        const hth_plan_tensor *x = &p->tensors[t];
-        b->of_tensor[t] = -1;
-        b->first_use[t] = x->producer >= 0 ? x->producer : p->n_nodes;
-        b->last_use[t] = x->producer;
+    for (int t = 0; t < problem->n_tensors; t++) {
+        const hth_plan_tensor *x = &problem->tensors[t];
+        buffers->of_tensor[t] = -1;
+        buffers->first_use[t] = x->producer >= 0 ? x->producer : problem->n_nodes;
+        buffers->last_use[t] = x->producer;
     }
-    for (int i = 0; i < p->n_nodes; i++) {
-        for (int j = 0; j < p->nodes[i].n_inputs; j++) {
-            int t = p->nodes[i].inputs[j];
-            b->first_use[t] = i < b->first_use[t] ? i : b->first_use[t];
-            b->last_use[t] = i;
+    for (int i = 0; i < problem->n_nodes; i++) {
+        for (int j = 0; j < problem->nodes[i].n_inputs; j++) {
+            int t = problem->nodes[i].inputs[j];
+            buffers->first_use[t] = i < buffers->first_use[t] ? i : buffers->first_use[t];
+            buffers->last_use[t] = i;
         }
     }
-    for (int t = 0; t < p->n_tensors; t++) {
-        if (p->tensors[t].cls == HTH_MEM_OUTPUT) {
-            b->last_use[t] = p->n_nodes - 1;
+    for (int t = 0; t < problem->n_tensors; t++) {
+        if (problem->tensors[t].cls == HTH_MEM_OUTPUT) {
+            buffers->last_use[t] = problem->n_nodes - 1;
         }
     }
 }
 
 // Whether `out` may take over the buffer of `in` at node `i`. A buffer is not kept for something
 // less than half of it.
-static bool buffers_may_share(const hth_problem *p, const hth_buffers *b, int i, int in, int out)
+static bool buffers_may_share(const hth_problem *problem, const hth_buffers *buffers, int i, int in,
+                              int out)
 {
-    if (in < 0 || b->of_tensor[in] < 0 || hth_plan_home(&p->tensors[out]) != HTH_HOME_ARENA ||
-        b->last_use[in] != i) {
+    if (in < 0 || buffers->of_tensor[in] < 0 ||
+        hth_plan_home(&problem->tensors[out]) != HTH_HOME_ARENA || buffers->last_use[in] != i) {
         return false;
     }
-    const hth_plan_tensor *x = &p->tensors[in], *y = &p->tensors[out];
-    uint64_t buffer = b->rect[b->of_tensor[in]].bytes;
+    const hth_plan_tensor *x = &problem->tensors[in], *y = &problem->tensors[out];
+    uint64_t buffer = buffers->rect[buffers->of_tensor[in]].bytes;
     return x->producer >= 0 && x->cls != HTH_MEM_OUTPUT &&
            hth_plan_round(y->bytes) <= hth_plan_round(x->bytes) &&
            2 * hth_plan_round(y->bytes) >= buffer;
 }
 
-hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *b)
+hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *buffers)
 {
-    size_t n = (size_t)p->n_tensors;
-    *b = (hth_buffers){.rect = hth_calloc(n, sizeof *b->rect),
-                       .of_tensor = hth_calloc(n, sizeof(int)),
-                       .first_use = hth_calloc(n, sizeof(int)),
-                       .last_use = hth_calloc(n, sizeof(int))};
-    if (!b->rect || !b->of_tensor || !b->first_use || !b->last_use) {
-        hth_buffers_fini(b);
-        return hth_fail(HTH_ENOMEM, "no memory for the liveness of %d tensors", p->n_tensors);
+    size_t n = (size_t)problem->n_tensors;
+    *buffers = (hth_buffers){.rect = hth_calloc(n, sizeof *buffers->rect),
+                             .of_tensor = hth_calloc(n, sizeof(int)),
+                             .first_use = hth_calloc(n, sizeof(int)),
+                             .last_use = hth_calloc(n, sizeof(int))};
+    if (!buffers->rect || !buffers->of_tensor || !buffers->first_use || !buffers->last_use) {
+        hth_buffers_fini(buffers);
+        return hth_fail(HTH_ENOMEM, "no memory for the liveness of %d tensors", problem->n_tensors);
     }
-    buffers_lives(p, b);
-    for (int t = 0; t < p->n_tensors; t++) { // what is there from the start
-        const hth_plan_tensor *x = &p->tensors[t];
-        if (x->producer < 0 && hth_plan_home(x) == HTH_HOME_ARENA && b->last_use[t] >= 0) {
-            b->rect[b->n] = (hth_rect){0, b->last_use[t], hth_plan_round(x->bytes), 0};
-            b->of_tensor[t] = b->n++;
+    buffers_lives(problem, buffers);
+    for (int t = 0; t < problem->n_tensors; t++) { // what is there from the start
+        const hth_plan_tensor *x = &problem->tensors[t];
+        if (x->producer < 0 && hth_plan_home(x) == HTH_HOME_ARENA && buffers->last_use[t] >= 0) {
+            buffers->rect[buffers->n] =
+                (hth_rect){0, buffers->last_use[t], hth_plan_round(x->bytes), 0};
+            buffers->of_tensor[t] = buffers->n++;
         }
     }
-    for (int i = 0; i < p->n_nodes; i++) {
-        const hth_plan_node *node = &p->nodes[i];
+    for (int i = 0; i < problem->n_nodes; i++) {
+        const hth_plan_node *node = &problem->nodes[i];
         for (int j = 0; j < node->n_outputs; j++) {
             int t = node->outputs[j];
-            if (hth_plan_home(&p->tensors[t]) != HTH_HOME_ARENA) {
+            if (hth_plan_home(&problem->tensors[t]) != HTH_HOME_ARENA) {
                 continue;
             }
             int pair = hth_plan_pair(node, t);
-            if (buffers_may_share(p, b, i, pair, t)) {
-                b->of_tensor[t] = b->of_tensor[pair];
-                b->rect[b->of_tensor[t]].last = b->last_use[t];
+            if (buffers_may_share(problem, buffers, i, pair, t)) {
+                buffers->of_tensor[t] = buffers->of_tensor[pair];
+                buffers->rect[buffers->of_tensor[t]].last = buffers->last_use[t];
             } else {
-                b->rect[b->n] =
-                    (hth_rect){i, b->last_use[t], hth_plan_round(p->tensors[t].bytes), 0};
-                b->of_tensor[t] = b->n++;
+                buffers->rect[buffers->n] = (hth_rect){
+                    i, buffers->last_use[t], hth_plan_round(problem->tensors[t].bytes), 0};
+                buffers->of_tensor[t] = buffers->n++;
             }
         }
     }
@@ -337,12 +340,14 @@ hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *b)
 
 // Emission and time.
 
-hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_waits, int *index)
+hth_err hth_plan_add(hth_plan_builder *builder, hth_instr in, const int *waits, int n_waits,
+                     int *index)
 {
-    hth_plan *plan = b->plan;
+    hth_plan *plan = builder->plan;
     in.n_waits = n_waits;
     in.waits = n_waits ? hth_memdup(waits, (size_t)n_waits * sizeof *waits) : NULL;
-    if ((n_waits && in.waits == NULL) || HTH_GROW(plan->instrs, plan->n_instrs, b->cap) != 0) {
+    if ((n_waits && in.waits == NULL) ||
+        HTH_GROW(plan->instrs, plan->n_instrs, builder->cap) != 0) {
         hth_free(in.waits);
         return hth_fail(HTH_ENOMEM, "no memory for a plan of %d instructions", plan->n_instrs + 1);
     }
@@ -353,27 +358,30 @@ hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_
     return HTH_OK;
 }
 
-static double instr_duration(const hth_problem *p, const hth_instr *in)
+static double instr_duration(const hth_problem *problem, const hth_instr *in)
 {
-    double rate = in->kind == HTH_INSTR_PREFETCH ? p->h2d_bytes_per_s : p->d2h_bytes_per_s;
+    double rate =
+        in->kind == HTH_INSTR_PREFETCH ? problem->h2d_bytes_per_s : problem->d2h_bytes_per_s;
     switch (in->kind) {
     case HTH_INSTR_COMPUTE:
-        return hth_plan_time(&p->nodes[in->node], in->alt);
+        return hth_plan_time(&problem->nodes[in->node], in->alt);
     case HTH_INSTR_OFFLOAD:
     case HTH_INSTR_PREFETCH:
-        return p->latency_us + (rate > 0 ? (double)p->tensors[in->tensor].bytes / rate * 1e6 : 0);
+        return problem->latency_us +
+               (rate > 0 ? (double)problem->tensors[in->tensor].bytes / rate * 1e6 : 0);
     default:
         return 0;
     }
 }
 
-double hth_plan_slowed(const hth_problem *p, double time_us, double compute_us, double link_us)
+double hth_plan_slowed(const hth_problem *problem, double time_us, double compute_us,
+                       double link_us)
 {
     double alone = time_us - compute_us; // copies that run while compute waits take nothing from it
-    return time_us + p->copy_interference * fmax(0, link_us - alone);
+    return time_us + problem->copy_interference * fmax(0, link_us - alone);
 }
 
-void hth_plan_simulate(const hth_problem *p, hth_plan *plan)
+void hth_plan_simulate(const hth_problem *problem, hth_plan *plan)
 {
     double lane[HTH_N_LANES] = {0}, compute = 0, link = 0;
     plan->predicted_us = 0;
@@ -384,11 +392,11 @@ void hth_plan_simulate(const hth_problem *p, hth_plan *plan)
         for (int j = 0; j < in->n_waits; j++) {
             in->start_us = fmax(in->start_us, plan->instrs[in->waits[j]].end_us);
         }
-        *free_at = in->end_us = in->start_us + instr_duration(p, in);
+        *free_at = in->end_us = in->start_us + instr_duration(problem, in);
         *(hth_instr_lane(in) == HTH_LANE_COMPUTE ? &compute : &link) += in->end_us - in->start_us;
         plan->predicted_us = fmax(plan->predicted_us, in->end_us);
     }
-    plan->predicted_us = hth_plan_slowed(p, plan->predicted_us, compute, link);
+    plan->predicted_us = hth_plan_slowed(problem, plan->predicted_us, compute, link);
 }
 
 // An output that takes over its input's place moves the bytes from one account to the other.
@@ -396,11 +404,12 @@ typedef struct live_account {
     uint64_t bytes, offset;
 } live_account;
 
-static void live_enter(const hth_problem *p, live_account *at, const hth_instr *in, uint64_t *live)
+static void live_enter(const hth_problem *problem, live_account *at, const hth_instr *in,
+                       uint64_t *live)
 {
-    const hth_plan_tensor *t = &p->tensors[in->tensor];
+    const hth_plan_tensor *t = &problem->tensors[in->tensor];
     uint64_t bytes = hth_plan_round(t->bytes);
-    int pair = t->producer >= 0 ? hth_plan_pair(&p->nodes[t->producer], in->tensor) : -1;
+    int pair = t->producer >= 0 ? hth_plan_pair(&problem->nodes[t->producer], in->tensor) : -1;
     if (pair >= 0) {
         live_account *from = &at[pair];
         if (from->bytes >= bytes && from->offset == in->offset) {
@@ -415,42 +424,43 @@ static void live_enter(const hth_problem *p, live_account *at, const hth_instr *
 // A recompute writes those of its outputs that have a place but no content yet; the others (still
 // there, gone for good, or the caller's) go to scratch after its workspace, in their order.
 // Returns workspace and scratch together; filled[t]: tensor t has content, or no place.
-static uint64_t live_scratch(const hth_problem *p, const hth_instr *in, const bool *filled)
+static uint64_t live_scratch(const hth_problem *problem, const hth_instr *in, const bool *filled)
 {
-    const hth_plan_node *n = &p->nodes[in->node];
+    const hth_plan_node *n = &problem->nodes[in->node];
     uint64_t bytes = hth_plan_round(hth_plan_workspace(n, in->alt));
     for (int j = 0; in->recompute && j < n->n_outputs; j++) {
-        bytes += filled[n->outputs[j]] ? hth_plan_round(p->tensors[n->outputs[j]].bytes) : 0;
+        bytes += filled[n->outputs[j]] ? hth_plan_round(problem->tensors[n->outputs[j]].bytes) : 0;
     }
     return bytes;
 }
 
-hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t *peak)
+hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uint64_t *peak)
 {
     uint64_t live = 0;
-    live_account *at = hth_calloc((size_t)p->n_tensors, sizeof *at);
-    bool *filled = hth_alloc((size_t)p->n_tensors * sizeof *filled);
+    live_account *at = hth_calloc((size_t)problem->n_tensors, sizeof *at);
+    bool *filled = hth_alloc((size_t)problem->n_tensors * sizeof *filled);
     if (at == NULL || filled == NULL) {
         hth_free(at);
         hth_free(filled);
-        return hth_fail(HTH_ENOMEM, "no memory for the live bytes of %d tensors", p->n_tensors);
+        return hth_fail(HTH_ENOMEM, "no memory for the live bytes of %d tensors",
+                        problem->n_tensors);
     }
-    memset(filled, true, (size_t)p->n_tensors * sizeof *filled);
+    memset(filled, true, (size_t)problem->n_tensors * sizeof *filled);
     *peak = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         uint64_t scratch = 0;
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
-            live_enter(p, at, in, &live);
+            live_enter(problem, at, in, &live);
             filled[in->tensor] = in->kind == HTH_INSTR_PREFETCH;
         } else if (in->kind == HTH_INSTR_FREE) {
             live -= at[in->tensor].bytes;
             at[in->tensor].bytes = 0;
             filled[in->tensor] = true;
         } else if (in->kind == HTH_INSTR_COMPUTE) {
-            scratch = live_scratch(p, in, filled);
-            for (int j = 0; j < p->nodes[in->node].n_outputs; j++) {
-                filled[p->nodes[in->node].outputs[j]] = true;
+            scratch = live_scratch(problem, in, filled);
+            for (int j = 0; j < problem->nodes[in->node].n_outputs; j++) {
+                filled[problem->nodes[in->node].outputs[j]] = true;
             }
         }
         *peak = live + scratch > *peak ? live + scratch : *peak;

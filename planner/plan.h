@@ -98,11 +98,11 @@ typedef struct hth_plan {
     int n_modes;    // NULL, 0: not known
 } hth_plan;
 
-void hth_problem_fini(hth_problem *p);
+void hth_problem_fini(hth_problem *problem);
 // hth_problem_copy copies everything, of the alternatives of node i only number only[i] where
 // `only` is given. On error *out is empty.
-hth_err hth_problem_copy(const hth_problem *p, const int *only, hth_problem *out);
-void hth_plan_free(hth_plan *p); // NULL is allowed
+hth_err hth_problem_copy(const hth_problem *problem, const int *only, hth_problem *out);
+void hth_plan_free(hth_plan *plan); // NULL is allowed
 
 // hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per
 // node (the fastest whose workspace fits), and, when weights + arena exceed the budget, which
@@ -112,16 +112,16 @@ void hth_plan_free(hth_plan *p); // NULL is allowed
 // that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in
 // their order. HTH_ETOOBIG: not even the floor fits; the detail is hth_plan_refuse's. Any thread; a
 // function of its input.
-hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
+hth_err hth_plan_inference(const hth_problem *problem, hth_plan **out);
 
 // hth_plan_floor computes the bytes of the smallest plan that hth_plan_inference finds: it succeeds
 // with them. That proves nothing about less (hth_plan_min does).
-hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes);
+hth_err hth_plan_floor(const hth_problem *problem, uint64_t *bytes);
 
-// hth_plan_min returns bytes that every plan of p needs, whoever makes it: what one node holds
-// while it runs (*node, -1: none; may be NULL). Below it there is no plan that hth_plan_verify
-// accepts; above it there need not be one. p has been checked.
-uint64_t hth_plan_min(const hth_problem *p, int *node);
+// hth_plan_min returns bytes that every plan of problem needs, whoever makes it: what one node
+// holds while it runs (*node, -1: none; may be NULL). Below it there is no plan that
+// hth_plan_verify accepts; above it there need not be one. problem has been checked.
+uint64_t hth_plan_min(const hth_problem *problem, int *node);
 // What to say when nothing fits: either what hth_plan_min proves, or that no plan was found; with
 // the budget, and the bytes of a plan that was found, where there is one.
 typedef struct hth_shortage {
@@ -131,21 +131,21 @@ typedef struct hth_shortage {
 // hth_shortage_fail returns HTH_ETOOBIG: "needs at least L .., the budget is B", only where B is
 // below `least`, else "no plan was found for a budget of B"; then "; one was found for F". `least`
 // is rounded down, `found` up.
-hth_err hth_shortage_fail(const hth_shortage *s);
-// hth_plan_refuse is hth_shortage_fail for p->budget. policy NULL: not said.
-hth_err hth_plan_refuse(const hth_problem *p, uint64_t found, const char *policy);
+hth_err hth_shortage_fail(const hth_shortage *shortage);
+// hth_plan_refuse is hth_shortage_fail for problem->budget. policy NULL: not said.
+hth_err hth_plan_refuse(const hth_problem *problem, uint64_t found, const char *policy);
 
 // hth_plan_verify replays the plan's events and checks that no two live rectangles of the arena
 // intersect (copies in flight included), that every read finds its tensor, that waits point
 // backwards, and that the budget holds.
-hth_err hth_plan_verify(const hth_problem *p, const hth_plan *plan);
+hth_err hth_plan_verify(const hth_problem *problem, const hth_plan *plan);
 
 // Files. Reading validates everything (indices, order, sizes); unknown keys are ignored.
-hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan);
+hth_err hth_plan_write(const char *path, const hth_problem *problem, const hth_plan *plan);
 hth_err hth_problem_read(const char *path, hth_problem *out);
 // hth_plan_write_trace writes the predicted (and, where measured_us is given, the measured)
 // timeline as Chrome/Perfetto trace JSON. measured_us: [n_instrs][2], may be NULL.
-hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan,
+hth_err hth_plan_write_trace(const char *path, const hth_problem *problem, const hth_plan *plan,
                              const double (*measured_us)[2]);
 
 #endif

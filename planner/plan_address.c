@@ -43,17 +43,17 @@ static int address_item_cmp(const void *a, const void *b)
 }
 
 // Sorts 0 .. n-1 by a->key, then bytes, both descending, then by number.
-static hth_err address_sort(const hth_address *a, int *order)
+static hth_err address_sort(const hth_address *address, int *order)
 {
-    address_item *item = hth_alloc((size_t)a->n * sizeof *item);
+    address_item *item = hth_alloc((size_t)address->n * sizeof *item);
     if (item == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to sort %d buffers", a->n);
+        return hth_fail(HTH_ENOMEM, "no memory to sort %d buffers", address->n);
     }
-    for (int i = 0; i < a->n; i++) {
-        item[i] = (address_item){a->key[i], a->r[i].bytes, i};
+    for (int i = 0; i < address->n; i++) {
+        item[i] = (address_item){address->key[i], address->r[i].bytes, i};
     }
-    qsort(item, (size_t)a->n, sizeof *item, address_item_cmp);
-    for (int i = 0; i < a->n; i++) {
+    qsort(item, (size_t)address->n, sizeof *item, address_item_cmp);
+    for (int i = 0; i < address->n; i++) {
         order[i] = item[i].i;
     }
     hth_free(item);
@@ -61,20 +61,20 @@ static hth_err address_sort(const hth_address *a, int *order)
 }
 
 // Calls for every pair that shares a stage: counts (neighbour == NULL) or stores.
-static void address_pairs(hth_address *a, const int *by_first, int *active, int *fill)
+static void address_pairs(hth_address *address, const int *by_first, int *active, int *fill)
 {
     int n_active = 0;
-    for (int k = 0; k < a->n; k++) {
+    for (int k = 0; k < address->n; k++) {
         int i = by_first[k], kept = 0;
         for (int j = 0; j < n_active; j++) {
             int o = active[j];
-            if (a->r[o].last < a->r[i].first) {
+            if (address->r[o].last < address->r[i].first) {
                 continue;
             }
             active[kept++] = o;
-            if (a->neighbour != NULL) {
-                a->neighbour[fill[i]] = o;
-                a->neighbour[fill[o]] = i;
+            if (address->neighbour != NULL) {
+                address->neighbour[fill[i]] = o;
+                address->neighbour[fill[o]] = i;
             }
             fill[i]++;
             fill[o]++;
@@ -85,17 +85,17 @@ static void address_pairs(hth_address *a, const int *by_first, int *active, int 
 }
 
 // How many neighbours all have, without looking at each: whoever is born has those that live.
-static hth_err address_count(const hth_address *a, uint64_t *sum)
+static hth_err address_count(const hth_address *address, uint64_t *sum)
 {
-    int *born = hth_calloc((size_t)a->n_stages + 1, sizeof *born);
-    int *died = hth_calloc((size_t)a->n_stages + 1, sizeof *died);
+    int *born = hth_calloc((size_t)address->n_stages + 1, sizeof *born);
+    int *died = hth_calloc((size_t)address->n_stages + 1, sizeof *died);
     uint64_t living = 0;
     *sum = 0;
-    for (int i = 0; i < a->n && born != NULL && died != NULL; i++) {
-        born[a->r[i].first]++;
-        died[a->r[i].last + 1]++;
+    for (int i = 0; i < address->n && born != NULL && died != NULL; i++) {
+        born[address->r[i].first]++;
+        died[address->r[i].last + 1]++;
     }
-    for (int s = 0; s < a->n_stages && born != NULL && died != NULL; s++) {
+    for (int s = 0; s < address->n_stages && born != NULL && died != NULL; s++) {
         uint64_t fresh = (uint64_t)born[s];
         living -= (uint64_t)died[s];
         *sum += fresh * (2 * living + fresh) - fresh;
@@ -104,40 +104,42 @@ static hth_err address_count(const hth_address *a, uint64_t *sum)
     bool done = born != NULL && died != NULL;
     hth_free(born);
     hth_free(died);
-    return done ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+    return done ? HTH_OK
+                : hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
 }
 
-static hth_err address_sort_stages(hth_address *a, bool by_last, int *order)
+static hth_err address_sort_stages(hth_address *address, bool by_last, int *order)
 {
-    for (int i = 0; i < a->n; i++) {
-        a->key[i] = (uint64_t)(INT32_MAX - (by_last ? a->r[i].last : a->r[i].first));
+    for (int i = 0; i < address->n; i++) {
+        address->key[i] =
+            (uint64_t)(INT32_MAX - (by_last ? address->r[i].last : address->r[i].first));
     }
-    return address_sort(a, order);
+    return address_sort(address, order);
 }
 
-static hth_err address_adjacency(hth_address *a)
+static hth_err address_adjacency(hth_address *address)
 {
-    size_t n = (size_t)a->n;
+    size_t n = (size_t)address->n;
     int *active = hth_alloc(n * sizeof *active), *fill = hth_calloc(n, sizeof *fill);
-    hth_err err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+    hth_err err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
     if (active == NULL || fill == NULL) {
         goto out;
     }
-    HTH_GOTO(address_sort_stages(a, false, a->order), out);
-    address_pairs(a, a->order, active, fill);
+    HTH_GOTO(address_sort_stages(address, false, address->order), out);
+    address_pairs(address, address->order, active, fill);
     int64_t sum = 0;
-    for (int i = 0; i < a->n; i++) {
-        a->start[i] = (int)sum;
+    for (int i = 0; i < address->n; i++) {
+        address->start[i] = (int)sum;
         sum += fill[i];
-        fill[i] = a->start[i];
+        fill[i] = address->start[i];
     }
-    a->start[a->n] = (int)sum;
-    a->neighbour = sum < INT32_MAX ? hth_alloc((size_t)sum * sizeof(int)) : NULL;
-    if (a->neighbour == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+    address->start[address->n] = (int)sum;
+    address->neighbour = sum < INT32_MAX ? hth_alloc((size_t)sum * sizeof(int)) : NULL;
+    if (address->neighbour == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
         goto out;
     }
-    address_pairs(a, a->order, active, fill);
+    address_pairs(address, address->order, active, fill);
     err = HTH_OK;
 out:
     hth_free(active);
@@ -163,21 +165,21 @@ static void address_sort_near(hth_address_span *near, int n)
 
 // The offset of the tightest (or, with `lowest`, the first) interval for rectangle i among its
 // placed neighbours.
-static uint64_t address_interval(hth_address *a, int i, bool lowest)
+static uint64_t address_interval(hth_address *address, int i, bool lowest)
 {
     int n = 0;
-    uint64_t bytes = a->r[i].bytes;
-    for (int k = a->start[i]; k < a->start[i + 1]; k++) {
-        const hth_address_span *o = &a->placed[a->neighbour[k]];
+    uint64_t bytes = address->r[i].bytes;
+    for (int k = address->start[i]; k < address->start[i + 1]; k++) {
+        const hth_address_span *o = &address->placed[address->neighbour[k]];
         if (o->hi > 0) {
-            a->near[n++] = *o;
+            address->near[n++] = *o;
         }
     }
-    a->visits += a->start[i + 1] - a->start[i];
-    address_sort_near(a->near, n);
+    address->visits += address->start[i + 1] - address->start[i];
+    address_sort_near(address->near, n);
     uint64_t at = 0, found = UINT64_MAX, tightest = UINT64_MAX;
     for (int k = 0; k < n; k++) {
-        const hth_address_span *o = &a->near[k];
+        const hth_address_span *o = &address->near[k];
         if (o->lo >= at + bytes && o->lo - at < tightest) {
             if (lowest) {
                 return at;
@@ -191,94 +193,95 @@ static uint64_t address_interval(hth_address *a, int i, bool lowest)
 }
 
 // Gives up as soon as it cannot be the lowest.
-void hth_address_pass(hth_address *a, bool lowest)
+void hth_address_pass(hth_address *address, bool lowest)
 {
     uint64_t height = 0;
-    memset(a->placed, 0, (size_t)a->n * sizeof *a->placed);
-    for (int k = 0; k < a->n && height < a->best_height; k++) {
-        int i = a->order[k];
-        a->r[i].offset = address_interval(a, i, lowest);
-        uint64_t top = a->r[i].offset + a->r[i].bytes;
-        a->placed[i] = (hth_address_span){a->r[i].offset, top};
+    memset(address->placed, 0, (size_t)address->n * sizeof *address->placed);
+    for (int k = 0; k < address->n && height < address->best_height; k++) {
+        int i = address->order[k];
+        address->r[i].offset = address_interval(address, i, lowest);
+        uint64_t top = address->r[i].offset + address->r[i].bytes;
+        address->placed[i] = (hth_address_span){address->r[i].offset, top};
         height = top > height ? top : height;
     }
-    for (int i = 0; height < a->best_height && i < a->n; i++) {
-        a->best[i] = a->r[i].offset;
+    for (int i = 0; height < address->best_height && i < address->n; i++) {
+        address->best[i] = address->r[i].offset;
     }
-    a->best_height = height < a->best_height ? height : a->best_height;
+    address->best_height = height < address->best_height ? height : address->best_height;
 }
 
 // Key of rectangle i in the k-th order: size, load of its fullest stage, area, length, birth.
-static void address_keys(hth_address *a, int kind)
+static void address_keys(hth_address *address, int kind)
 {
-    for (int i = 0; i < a->n; i++) {
-        const hth_rect *r = &a->r[i];
+    for (int i = 0; i < address->n; i++) {
+        const hth_rect *r = &address->r[i];
         uint64_t length = (uint64_t)(r->last - r->first) + 1, fullest = 0;
         switch (kind) {
         case 0:
-            a->key[i] = r->bytes;
+            address->key[i] = r->bytes;
             break;
         case 1:
             for (int s = r->first; s <= r->last; s++) {
-                fullest = a->load[s] > fullest ? a->load[s] : fullest;
+                fullest = address->load[s] > fullest ? address->load[s] : fullest;
             }
-            a->key[i] = fullest;
+            address->key[i] = fullest;
             break;
         case 2:
-            a->key[i] = r->bytes / HTH_PLAN_ALIGN * length;
+            address->key[i] = r->bytes / HTH_PLAN_ALIGN * length;
             break;
         case 3:
-            a->key[i] = length;
+            address->key[i] = length;
             break;
         default:
-            a->key[i] = (uint64_t)(INT32_MAX - r->first);
+            address->key[i] = (uint64_t)(INT32_MAX - r->first);
         }
     }
 }
 
 // address_many places rectangles that have too many neighbours for a search.
-static hth_err address_many(hth_address *a)
+static hth_err address_many(hth_address *address)
 {
-    int *by_last = hth_alloc((size_t)a->n * sizeof *by_last);
+    int *by_last = hth_alloc((size_t)address->n * sizeof *by_last);
     if (by_last == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
+        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
     }
     hth_err err;
-    HTH_GOTO(address_sort_stages(a, true, by_last), out);
-    HTH_GOTO(address_sort_stages(a, false, a->order), out);
-    err = hth_address_stream(a, a->order, by_last);
+    HTH_GOTO(address_sort_stages(address, true, by_last), out);
+    HTH_GOTO(address_sort_stages(address, false, address->order), out);
+    err = hth_address_stream(address, address->order, by_last);
 out:
     hth_free(by_last);
     return err;
 }
 
-static hth_err address_search(hth_address *a, int effort)
+static hth_err address_search(hth_address *address, int effort)
 {
     for (int pass = 0; pass < 2 * ADDRESS_KINDS; pass++) {
-        if (a->best_height <= a->goal || (hth_address_done(a) && pass >= ADDRESS_MIN)) {
+        if (address->best_height <= address->goal ||
+            (hth_address_done(address) && pass >= ADDRESS_MIN)) {
             break;
         }
         if (pass % 2 == 0) {
-            address_keys(a, pass / 2);
-            HTH_TRY(address_sort(a, a->order));
+            address_keys(address, pass / 2);
+            HTH_TRY(address_sort(address, address->order));
         }
-        hth_address_pass(a, pass % 2 != 0);
+        hth_address_pass(address, pass % 2 != 0);
     }
-    if (effort > 1 && a->visits > a->most / 2) {
-        a->most = a->visits + a->most / 2;
+    if (effort > 1 && address->visits > address->most / 2) {
+        address->most = address->visits + address->most / 2;
     }
-    return hth_address_done(a) ? HTH_OK : hth_address_skyline(a);
+    return hth_address_done(address) ? HTH_OK : hth_address_skyline(address);
 }
 
-static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out, uint64_t *peak)
+static hth_err rect_load(const hth_rect *rect, int n, int n_stages, uint64_t **out, uint64_t *peak)
 {
     uint64_t *load = hth_calloc((size_t)n_stages + 1, sizeof *load), sum = 0;
     if (load == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for the load of %d stages", n_stages);
     }
     for (int i = 0; i < n; i++) {
-        load[r[i].first] += r[i].bytes;
-        load[r[i].last + 1] -= r[i].bytes;
+        load[rect[i].first] += rect[i].bytes;
+        load[rect[i].last + 1] -= rect[i].bytes;
     }
     *peak = 0;
     for (int s = 0; s < n_stages; s++) {
@@ -289,33 +292,33 @@ static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out,
     return HTH_OK;
 }
 
-static hth_err address_place(hth_address *a, uint64_t target, int effort)
+static hth_err address_place(hth_address *address, uint64_t target, int effort)
 {
-    uint64_t neighbours, near = a->peak + a->peak / ADDRESS_NEAR;
-    HTH_TRY(address_count(a, &neighbours));
+    uint64_t neighbours, near = address->peak + address->peak / ADDRESS_NEAR;
+    HTH_TRY(address_count(address, &neighbours));
     if (neighbours > ADDRESS_NEIGHBOURS) {
-        return address_many(a);
+        return address_many(address);
     }
-    HTH_TRY(address_adjacency(a));
-    HTH_TRY(address_search(a, effort));
-    if (a->best_height > target || a->best_height <= near) {
+    HTH_TRY(address_adjacency(address));
+    HTH_TRY(address_search(address, effort));
+    if (address->best_height > target || address->best_height <= near) {
         return HTH_OK;
     }
-    a->goal = near; // it fits: now lower, for a moment
-    a->most = a->visits + ADDRESS_LOWER * (int64_t)ADDRESS_VISITS;
-    return hth_address_skyline(a);
+    address->goal = near; // it fits: now lower, for a moment
+    address->most = address->visits + ADDRESS_LOWER * (int64_t)ADDRESS_VISITS;
+    return hth_address_skyline(address);
 }
 
-hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height)
+hth_err hth_address_assign(hth_rect *rect, int n, uint64_t target, int effort, uint64_t *height)
 {
     int n_stages = 0;
     uint64_t *load = NULL, peak = 0;
     for (int i = 0; i < n; i++) {
-        n_stages = r[i].last >= n_stages ? r[i].last + 1 : n_stages;
+        n_stages = rect[i].last >= n_stages ? rect[i].last + 1 : n_stages;
     }
-    HTH_TRY(rect_load(r, n, n_stages, &load, &peak));
+    HTH_TRY(rect_load(rect, n, n_stages, &load, &peak));
     size_t count = (size_t)n;
-    hth_address a = {.r = r,
+    hth_address a = {.r = rect,
                      .n = n,
                      .n_stages = n_stages,
                      .load = load,
@@ -338,7 +341,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
     HTH_GOTO(address_place(&a, target, effort), out);
     *height = n > 0 ? a.best_height : 0;
     for (int i = 0; i < n; i++) {
-        r[i].offset = a.best[i];
+        rect[i].offset = a.best[i];
     }
 out:
     hth_free(load);

@@ -24,19 +24,19 @@ typedef struct hth_address {
     int64_t visits, most; // steps so far (neighbours looked at); where the search ends
 } hth_address;
 
-static inline bool hth_address_done(const hth_address *a)
+static inline bool hth_address_done(const hth_address *address)
 {
-    return a->best_height <= a->goal || a->visits > a->most;
+    return address->best_height <= address->goal || address->visits > address->most;
 }
 
 // hth_address_pass places all in a->order, each into the tightest interval between its placed
 // neighbours (or, with `lowest`, into the first), and keeps the placement if it is the lowest so
 // far.
-void hth_address_pass(hth_address *a, bool lowest);
+void hth_address_pass(hth_address *address, bool lowest);
 // hth_address_stream places all as they are born and die (numbers of the rectangles, by first and
 // by last stage), once.
-hth_err hth_address_stream(hth_address *a, const int *by_first, const int *by_last);
+hth_err hth_address_stream(hth_address *address, const int *by_first, const int *by_last);
 // hth_address_skyline looks for orders, and passes them, until hth_address_done.
-hth_err hth_address_skyline(hth_address *a);
+hth_err hth_address_skyline(hth_address *address);
 
 #endif

@@ -57,22 +57,22 @@ static double skyline_random(skyline *x)
     return (double)(x->random >> 40) / (1 << 24);
 }
 
-static void skyline_look(skyline *x, skyline_rect *r)
+static void skyline_look(skyline *x, skyline_rect *rect)
 {
     double at = 0, worst = 0, sum = 0;
-    for (int k = r->first; k <= r->last; k++) {
+    for (int k = rect->first; k <= rect->last; k++) {
         at = x->sky[k] > at ? x->sky[k] : at;
     }
-    for (int k = r->first; k <= r->last; k++) {
+    for (int k = rect->first; k <= rect->last; k++) {
         double lost = at - x->sky[k], spare = x->goal - x->sky[k] - x->left[k];
         spare = spare > 0 ? spare + SKYLINE_SPARE : SKYLINE_SPARE;
         worst = lost > worst * spare ? lost / spare : worst;
         sum += lost;
     }
-    int length = r->last - r->first + 1;
-    r->at = at;
-    r->harm = x->harm * fmin(worst, SKYLINE_HARM) + x->mean * sum / length;
-    r->fresh = true;
+    int length = rect->last - rect->first + 1;
+    rect->at = at;
+    rect->harm = x->harm * fmin(worst, SKYLINE_HARM) + x->mean * sum / length;
+    rect->fresh = true;
     x->a->visits += 1 + 2 * length / SKYLINE_COST;
 }
 
@@ -116,22 +116,23 @@ static int skyline_choose(skyline *x, int section, double jitter)
     return best;
 }
 
-static void skyline_place(skyline *x, skyline_rect *r)
+static void skyline_place(skyline *x, skyline_rect *rect)
 {
     hth_address *a = x->a;
-    double top = r->at + r->height;
-    r->placed = true;
-    for (int k = r->first; k <= r->last; k++) {
+    double top = rect->at + rect->height;
+    rect->placed = true;
+    for (int k = rect->first; k <= rect->last; k++) {
         x->sky[k] = top;
-        x->left[k] -= r->height;
+        x->left[k] -= rect->height;
     }
-    for (int k = a->start[r->i]; k < a->start[r->i + 1]; k++) {
+    for (int k = a->start[rect->i]; k < a->start[rect->i + 1]; k++) {
         int j = x->large[a->neighbour[k]];
         if (j >= 0) {
             x->r[j].fresh = false;
         }
     }
-    a->visits += 1 + (r->last - r->first + a->start[r->i + 1] - a->start[r->i]) / SKYLINE_COST;
+    a->visits +=
+        1 + (rect->last - rect->first + a->start[rect->i + 1] - a->start[rect->i]) / SKYLINE_COST;
 }
 
 // One descent: writes the order; returns the height, / peak. Gives up above `limit`.
@@ -253,13 +254,13 @@ static void skyline_search(skyline *x, int *mark, const hth_rect **small)
     }
 }
 
-hth_err hth_address_skyline(hth_address *a)
+hth_err hth_address_skyline(hth_address *address)
 {
-    size_t n = (size_t)a->n + 1, ns = (size_t)a->n_stages + 3, sum = 1;
-    for (int i = 0; i < a->n; i++) {
-        sum += (size_t)(a->r[i].last - a->r[i].first) + 1;
+    size_t n = (size_t)address->n + 1, ns = (size_t)address->n_stages + 3, sum = 1;
+    for (int i = 0; i < address->n; i++) {
+        sum += (size_t)(address->r[i].last - address->r[i].first) + 1;
     }
-    skyline x = {.a = a,
+    skyline x = {.a = address,
                  .r = hth_calloc(n, sizeof *x.r),
                  .start = hth_calloc(ns, sizeof(int)),
                  .of = hth_calloc(sum, sizeof(int)),
@@ -273,7 +274,7 @@ hth_err hth_address_skyline(hth_address *a)
     if (x.r && x.start && x.of && x.large && x.full && x.sky && x.left && mark && small) {
         skyline_search(&x, mark, small);
     } else {
-        err = hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
+        err = hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
     }
     hth_free(x.r);
     hth_free(x.start);

@@ -161,22 +161,23 @@ static void stream_free(stream *s, int b)
     stream_put(s, b);
 }
 
-hth_err hth_address_stream(hth_address *a, const int *by_first, const int *by_last)
+hth_err hth_address_stream(hth_address *address, const int *by_first, const int *by_last)
 {
     stream s = {.top = -1};
-    int *of = hth_alloc((size_t)a->n * sizeof *of), ended = 0;
-    s.block = hth_alloc(2 * (size_t)a->n * sizeof *s.block); // each placement makes two at most
+    int *of = hth_alloc((size_t)address->n * sizeof *of), ended = 0;
+    s.block =
+        hth_alloc(2 * (size_t)address->n * sizeof *s.block); // each placement makes two at most
     memset(s.first, -1, sizeof s.first);
     if (of == NULL || s.block == NULL) {
         hth_free(of);
         hth_free(s.block);
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
+        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
     }
-    for (int k = 0; k < a->n; k++) {
-        hth_rect *r = &a->r[by_first[k]];
-        while (a->r[by_last[ended]].last < r->first) { // ends at r itself at the latest
+    for (int k = 0; k < address->n; k++) {
+        hth_rect *r = &address->r[by_first[k]];
+        while (address->r[by_last[ended]].last < r->first) { // ends at r itself at the latest
             int o = by_last[ended++];
-            if (a->r[o].bytes > 0) {
+            if (address->r[o].bytes > 0) {
                 stream_free(&s, of[o]);
             }
         }
@@ -185,9 +186,9 @@ hth_err hth_address_stream(hth_address *a, const int *by_first, const int *by_la
             of[by_first[k]] = stream_alloc(&s, r->bytes);
             r->offset = s.block[of[by_first[k]]].at;
         }
-        a->best[by_first[k]] = r->offset;
+        address->best[by_first[k]] = r->offset;
     }
-    a->best_height = s.height;
+    address->best_height = s.height;
     hth_free(of);
     hth_free(s.block);
     return HTH_OK;

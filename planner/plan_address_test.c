@@ -4,29 +4,29 @@
 #define ADDRESS_FOLDER "tests/data/addresses"
 #define ADDRESS_MAX    2048
 
-static void assert_disjoint(const hth_rect *r, int n, uint64_t height)
+static void assert_disjoint(const hth_rect *rect, int n, uint64_t height)
 {
     for (int i = 0; i < n; i++) {
-        assert_int_equal(r[i].offset % HTH_PLAN_ALIGN, 0);
-        assert_true(r[i].offset + r[i].bytes <= height);
+        assert_int_equal(rect[i].offset % HTH_PLAN_ALIGN, 0);
+        assert_true(rect[i].offset + rect[i].bytes <= height);
         for (int j = 0; j < i; j++) {
-            bool time = r[i].first <= r[j].last && r[j].first <= r[i].last;
-            bool space =
-                r[i].offset < r[j].offset + r[j].bytes && r[j].offset < r[i].offset + r[i].bytes;
+            bool time = rect[i].first <= rect[j].last && rect[j].first <= rect[i].last;
+            bool space = rect[i].offset < rect[j].offset + rect[j].bytes &&
+                         rect[j].offset < rect[i].offset + rect[i].bytes;
             assert_false(time && space);
         }
     }
 }
 
 // The largest sum of bytes over the stages: no placement is lower.
-static uint64_t peak_of(const hth_rect *r, int n)
+static uint64_t peak_of(const hth_rect *rect, int n)
 {
     uint64_t most = 0;
     for (int i = 0; i < n; i++) { // a peak begins where a rectangle does
         uint64_t sum = 0;
         for (int j = 0; j < n; j++) {
-            bool there = r[j].first <= r[i].first && r[i].first <= r[j].last;
-            sum += there ? r[j].bytes : 0;
+            bool there = rect[j].first <= rect[i].first && rect[i].first <= rect[j].last;
+            sum += there ? rect[j].bytes : 0;
         }
         most = sum > most ? sum : most;
     }
@@ -89,7 +89,7 @@ static void test_random_rectangles(void **state)
 }
 
 // Buffers of training steps near their floors, as plans had them: one line per rectangle.
-static int address_read(const char *name, hth_rect *r)
+static int address_read(const char *name, hth_rect *rect)
 {
     char path[256], line[128];
     snprintf(path, sizeof path, "%s/%s.txt", ADDRESS_FOLDER, name);
@@ -99,8 +99,8 @@ static int address_read(const char *name, hth_rect *r)
     while (fgets(line, sizeof line, f) != NULL) {
         unsigned long long bytes;
         assert_true(n < ADDRESS_MAX);
-        if (sscanf(line, "%d %d %llu", &r[n].first, &r[n].last, &bytes) == 3) {
-            r[n++].bytes = bytes;
+        if (sscanf(line, "%d %d %llu", &rect[n].first, &rect[n].last, &bytes) == 3) {
+            rect[n++].bytes = bytes;
         }
     }
     fclose(f);

@@ -9,7 +9,7 @@
 
 #define ADMIT_CELLS 4096
 
-static void curve_link(const hth_problem *p, const hth_plan *plan, hth_curve_point *out)
+static void curve_link(const hth_problem *problem, const hth_plan *plan, hth_curve_point *out)
 {
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
@@ -19,13 +19,13 @@ static void curve_link(const hth_problem *p, const hth_plan *plan, hth_curve_poi
     }
 }
 
-hth_err hth_curve_point_of(const hth_problem *p, const hth_plan_options *o, uint64_t budget,
-                           hth_curve_point *out, bool *fits, hth_plan **keep)
+hth_err hth_curve_point_of(const hth_problem *problem, const hth_plan_options *options,
+                           uint64_t budget, hth_curve_point *out, bool *fits, hth_plan **keep)
 {
-    hth_problem at = *p;
+    hth_problem at = *problem;
     hth_plan *plan;
     at.budget = budget;
-    hth_err err = hth_plan_train(&at, o, &plan);
+    hth_err err = hth_plan_train(&at, options, &plan);
     if (keep != NULL) {
         *keep = plan;
     }
@@ -39,27 +39,27 @@ hth_err hth_curve_point_of(const hth_problem *p, const hth_plan_options *o, uint
                              .time_us = plan->predicted_us,
                              .lower_bound_us = plan->lower_bound_us,
                              .parts = 1};
-    curve_link(p, plan, out);
+    curve_link(problem, plan, out);
     hth_plan_free(keep == NULL ? plan : NULL);
     return HTH_OK;
 }
 
 // A plan for less memory is valid for more, and a bound for more memory is valid for less.
-static void curve_monotone(hth_curve *c)
+static void curve_monotone(hth_curve *curve)
 {
-    for (int i = 0; i < c->n; i++) {
-        c->point[i].source = i;
-        if (i > 0 && c->point[i - 1].time_us <= c->point[i].time_us) {
-            uint64_t budget = c->point[i].budget_bytes;
-            double bound = c->point[i].lower_bound_us;
-            c->point[i] = c->point[i - 1];
-            c->point[i].budget_bytes = budget;
-            c->point[i].lower_bound_us = bound;
+    for (int i = 0; i < curve->n; i++) {
+        curve->point[i].source = i;
+        if (i > 0 && curve->point[i - 1].time_us <= curve->point[i].time_us) {
+            uint64_t budget = curve->point[i].budget_bytes;
+            double bound = curve->point[i].lower_bound_us;
+            curve->point[i] = curve->point[i - 1];
+            curve->point[i].budget_bytes = budget;
+            curve->point[i].lower_bound_us = bound;
         }
     }
-    for (int i = c->n - 2; i >= 0; i--) {
-        double bound = c->point[i + 1].lower_bound_us;
-        c->point[i].lower_bound_us = fmax(c->point[i].lower_bound_us, bound);
+    for (int i = curve->n - 2; i >= 0; i--) {
+        double bound = curve->point[i + 1].lower_bound_us;
+        curve->point[i].lower_bound_us = fmax(curve->point[i].lower_bound_us, bound);
     }
 }
 
@@ -105,13 +105,13 @@ static hth_err curve_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool
     return err;
 }
 
-hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curve *out)
+hth_err hth_plan_curve(const hth_problem *problem, const hth_plan_options *options, hth_curve *out)
 {
-    curve_step x = {.p = p, .o = *o};
+    curve_step x = {.p = problem, .o = *options};
     uint64_t peak, floor;
     *out = (hth_curve){.n = 0};
-    HTH_TRY(hth_plan_train_peak(p, &peak));
-    HTH_TRY(hth_plan_train_floor(p, &floor));
+    HTH_TRY(hth_plan_train_peak(problem, &peak));
+    HTH_TRY(hth_plan_train_floor(problem, &floor));
     hth_err err = hth_plan_curve_by(curve_plan, &x, peak, floor, out);
     hth_plan_free(x.last);
     return err;
@@ -148,9 +148,9 @@ static int admit_cells(uint64_t bytes, uint64_t device)
     return share > 1 ? ADMIT_CELLS + 1 : (int)ceil(share * ADMIT_CELLS);
 }
 
-static double admit_cost(const hth_curve *c, int k, double weight)
+static double admit_cost(const hth_curve *curve, int k, double weight)
 {
-    return weight * c->point[k].time_us / c->point[c->n - 1].time_us;
+    return weight * curve->point[k].time_us / curve->point[curve->n - 1].time_us;
 }
 
 // What the chosen points take of the link, as a share of the time.

@@ -85,22 +85,22 @@ typedef struct hth_decoder {
     bool failed;                          // out of memory
 } hth_decoder;
 
-hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget);
-void hth_decoder_fini(hth_decoder *d);
+hth_err hth_decoder_init(hth_decoder *decoder, const hth_step *step, uint64_t budget);
+void hth_decoder_fini(hth_decoder *decoder);
 
 // hth_decode turns modes (per interval) into times and bytes; everything is left in the decoder.
 // O(nodes + intervals + what the modes recompute). No memory is allocated after the first few
 // calls.
-void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
+void hth_decode(hth_decoder *decoder, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot
 // beat; from limit_us on it ends early, and the rest must not be called. hth_decode_fit with `all`
 // unset ends at the first stage that does not fit; *out then says nothing but that excess > 0.
 // False: slower algorithms make the time limit_us or more, hardly ever less; *out says nothing. A
 // time far above limit_us is not improved on.
-double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us);
-bool hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
-void hth_decode_time(hth_decoder *d, hth_outcome *out);
+double hth_decode_needs(hth_decoder *decoder, const uint8_t *mode, double limit_us);
+bool hth_decode_fit(hth_decoder *decoder, bool all, double limit_us, hth_outcome *out);
+void hth_decode_time(hth_decoder *decoder, hth_outcome *out);
 
 // hth_decode_fixed is hth_decode for decisions that are all made: modes, stages and algorithms.
 // Modes that cannot work become KEEP, stages that cannot be are moved to where they can.
@@ -109,27 +109,28 @@ typedef struct hth_fixed {
     int *away, *back; // per interval: hth_decoder's
     int *item;        // per stage
 } hth_fixed;
-void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out);
+void hth_decode_fixed(hth_decoder *decoder, const hth_fixed *fixed, hth_outcome *out);
 
 // hth_decode_schedule writes out what the last of the two found.
-hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out);
+hth_err hth_decode_schedule(const hth_decoder *decoder, const hth_outcome *outcome,
+                            hth_schedule *out);
 
 // Parts of the decoder that other parts use.
-// hth_decode_memory sets d->delta. hth_decode_room goes forwards through the stages (see fit);
-// false: given up, as hth_decode_fit does.
-void hth_decode_memory(hth_decoder *d);
-bool hth_decode_room(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
+// hth_decode_memory sets decoder->delta. hth_decode_room goes forwards through the stages (see
+// fit); false: given up, as hth_decode_fit does.
+void hth_decode_memory(hth_decoder *decoder);
+bool hth_decode_room(hth_decoder *decoder, bool all, double limit_us, hth_outcome *out);
 
-static inline void hth_lists_clear(hth_lists *l, int n)
+static inline void hth_lists_clear(hth_lists *lists, int n)
 {
     for (int i = 0; i < n; i++) {
-        l->head[i] = -1;
+        lists->head[i] = -1;
     }
 }
-static inline void hth_lists_add(hth_lists *l, int key, int g)
+static inline void hth_lists_add(hth_lists *lists, int key, int g)
 {
-    l->next[g] = l->head[key];
-    l->head[key] = g;
+    lists->next[g] = lists->head[key];
+    lists->head[key] = g;
 }
 // libm's are calls, for the sake of NaN.
 static inline double hth_later(double a, double b)

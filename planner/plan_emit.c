@@ -20,9 +20,9 @@ typedef struct place_emit {
 
 // Finds for every fetch the last stage that uses its place before it. `by_last`: rectangles sorted
 // by their last stage.
-static void emit_advance(place_emit *e, const int *by_last)
+static void emit_advance(place_emit *emit, const int *by_last)
 {
-    const hth_placement *x = e->x;
+    const hth_placement *x = emit->x;
     int previous = 0, n_done = 0; // rectangles that end before the fetch's first stage
     for (int u = 0; u < x->model.n_uses; u++) {
         if (!x->decision.fetched[u]) {
@@ -39,158 +39,158 @@ static void emit_advance(place_emit *e, const int *by_last)
                 break;
             }
         }
-        e->after[u] = k >= 0 ? x->rect[by_last[k]].last : -1;
+        emit->after[u] = k >= 0 ? x->rect[by_last[k]].last : -1;
         int twin = x->model.use[u].previous >= 0 ? x->of_use[x->model.use[u].previous] : -1;
         if (twin >= 0 &&
             x->rect[twin].last >
-                e->after[u]) { // one place at a time: the weight's earlier one is given up
-            e->after[u] = x->rect[twin].last;
+                emit->after[u]) { // one place at a time: the weight's earlier one is given up
+            emit->after[u] = x->rect[twin].last;
         }
-        e->issue[u] = e->after[u] + 1 > previous ? e->after[u] + 1 : previous;
-        previous = e->issue[u];
+        emit->issue[u] = emit->after[u] + 1 > previous ? emit->after[u] + 1 : previous;
+        previous = emit->issue[u];
     }
 }
 
 // Stages are small numbers: a counting sort.
-static hth_err emit_sort_by_last(const hth_placement *x, int *by_last)
+static hth_err emit_sort_by_last(const hth_placement *placement, int *by_last)
 {
-    int *count = hth_calloc((size_t)x->p->n_nodes + 1, sizeof *count);
+    int *count = hth_calloc((size_t)placement->p->n_nodes + 1, sizeof *count);
     if (count == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", x->p->n_nodes);
+        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", placement->p->n_nodes);
     }
-    for (int i = 0; i < x->n_rects; i++) {
-        count[x->rect[i].last + 1]++;
+    for (int i = 0; i < placement->n_rects; i++) {
+        count[placement->rect[i].last + 1]++;
     }
-    for (int s = 0; s < x->p->n_nodes; s++) {
+    for (int s = 0; s < placement->p->n_nodes; s++) {
         count[s + 1] += count[s];
     }
-    for (int i = 0; i < x->n_rects; i++) {
-        by_last[count[x->rect[i].last]++] = i;
+    for (int i = 0; i < placement->n_rects; i++) {
+        by_last[count[placement->rect[i].last]++] = i;
     }
     hth_free(count);
     return HTH_OK;
 }
 
-static hth_err emit_alloc(place_emit *e, int t)
+static hth_err emit_alloc(place_emit *emit, int t)
 {
-    int buffer = e->x->buffers.of_tensor[t];
+    int buffer = emit->x->buffers.of_tensor[t];
     if (buffer < 0) {
         return HTH_OK;
     }
     return hth_plan_add(
-        &e->builder,
-        (hth_instr){.kind = HTH_INSTR_ALLOC, .tensor = t, .offset = e->x->rect[buffer].offset},
+        &emit->builder,
+        (hth_instr){.kind = HTH_INSTR_ALLOC, .tensor = t, .offset = emit->x->rect[buffer].offset},
         NULL, 0, NULL);
 }
 
 // Fetches issued before stage s; *next is the first use not issued yet.
-static hth_err emit_fetches(place_emit *e, int s, int *next)
+static hth_err emit_fetches(place_emit *emit, int s, int *next)
 {
-    const hth_placement *x = e->x;
+    const hth_placement *x = emit->x;
     for (; *next < x->model.n_uses; ++*next) {
         int u = *next;
         if (!x->decision.fetched[u]) {
             continue;
         }
-        if (e->issue[u] > s) {
+        if (emit->issue[u] > s) {
             break;
         }
         hth_instr in = {.kind = HTH_INSTR_PREFETCH,
                         .tensor = x->model.weight[x->model.use[u].weight].tensor,
                         .offset = x->rect[x->of_use[u]].offset};
-        int waits = e->after[u] >= 0;
-        HTH_TRY(hth_plan_add(&e->builder, in, waits ? &e->computes[e->after[u]] : NULL, waits,
-                             &e->fetches[u]));
+        int waits = emit->after[u] >= 0;
+        HTH_TRY(hth_plan_add(&emit->builder, in, waits ? &emit->computes[emit->after[u]] : NULL,
+                             waits, &emit->fetches[u]));
     }
     return HTH_OK;
 }
 
-static hth_err emit_compute(place_emit *e, int s, int *waits, int n_waits)
+static hth_err emit_compute(place_emit *emit, int s, int *waits, int n_waits)
 {
-    const hth_placement *x = e->x;
+    const hth_placement *x = emit->x;
     const hth_plan_node *n = &x->p->nodes[s];
     for (int j = 0; j < n->n_outputs; j++) {
-        HTH_TRY(emit_alloc(e, n->outputs[j]));
+        HTH_TRY(emit_alloc(emit, n->outputs[j]));
     }
     hth_instr in = {.kind = HTH_INSTR_COMPUTE,
                     .node = s,
                     .alt = hth_place_item(x, s)->alt,
                     .offset = x->of_stage[s] >= 0 ? x->rect[x->of_stage[s]].offset : 0};
-    return hth_plan_add(&e->builder, in, waits, n_waits, &e->computes[s]);
+    return hth_plan_add(&emit->builder, in, waits, n_waits, &emit->computes[s]);
 }
 
 // Whether tensor t, an input or output of stage s, leaves the arena there.
-static bool emit_leaves(const place_emit *e, int t, int s)
+static bool emit_leaves(const place_emit *emit, int t, int s)
 {
-    const hth_placement *x = e->x;
-    if (e->place[t] >= 0) { // a fetched weight leaves after the last use that its place serves
-        return x->rect[e->place[t]].last == s;
+    const hth_placement *x = emit->x;
+    if (emit->place[t] >= 0) { // a fetched weight leaves after the last use that its place serves
+        return x->rect[emit->place[t]].last == s;
     }
     return x->buffers.of_tensor[t] >= 0 && x->buffers.last_use[t] == s &&
            x->p->tensors[t].cls != HTH_MEM_OUTPUT;
 }
 
-static hth_err emit_ends(place_emit *e, int s)
+static hth_err emit_ends(place_emit *emit, int s)
 {
-    const hth_plan_node *n = &e->x->p->nodes[s];
+    const hth_plan_node *n = &emit->x->p->nodes[s];
     for (int j = 0; j < n->n_inputs + n->n_outputs; j++) {
         int t = j < n->n_inputs ? n->inputs[j] : n->outputs[j - n->n_inputs];
         bool again = false;
         for (int k = 0; k < j && k < n->n_inputs; k++) {
             again = again || n->inputs[k] == t;
         }
-        if (!again && emit_leaves(e, t, s)) {
-            HTH_TRY(hth_plan_add(&e->builder, (hth_instr){.kind = HTH_INSTR_FREE, .tensor = t},
+        if (!again && emit_leaves(emit, t, s)) {
+            HTH_TRY(hth_plan_add(&emit->builder, (hth_instr){.kind = HTH_INSTR_FREE, .tensor = t},
                                  NULL, 0, NULL));
         }
     }
     return HTH_OK;
 }
 
-static hth_err emit_stages(place_emit *e, int *waits)
+static hth_err emit_stages(place_emit *emit, int *waits)
 {
-    const hth_placement *x = e->x;
+    const hth_placement *x = emit->x;
     const hth_stream_model *m = &x->model;
     int issued = 0, needed = 0;
     for (int t = 0; t < x->p->n_tensors; t++) {
-        e->place[t] = -1;
+        emit->place[t] = -1;
         if (x->p->tensors[t].producer < 0) {
-            HTH_TRY(emit_alloc(e, t));
+            HTH_TRY(emit_alloc(emit, t));
         }
     }
     for (int s = 0; s < m->n_stages; s++) {
         int n_waits = 0;
-        HTH_TRY(emit_fetches(e, s, &issued));
+        HTH_TRY(emit_fetches(emit, s, &issued));
         for (; needed < m->n_uses && m->use[needed].need == s; needed++) {
-            e->place[m->weight[m->use[needed].weight].tensor] = x->of_use[needed];
+            emit->place[m->weight[m->use[needed].weight].tensor] = x->of_use[needed];
             if (x->decision.fetched[needed]) {
-                waits[n_waits++] = e->fetches[needed];
+                waits[n_waits++] = emit->fetches[needed];
             }
         }
-        HTH_TRY(emit_compute(e, s, waits, n_waits));
-        HTH_TRY(emit_ends(e, s));
+        HTH_TRY(emit_compute(emit, s, waits, n_waits));
+        HTH_TRY(emit_ends(emit, s));
     }
     return HTH_OK;
 }
 
-hth_err hth_place_emit(hth_placement *x, hth_plan *plan)
+hth_err hth_place_emit(hth_placement *placement, hth_plan *plan)
 {
-    size_t n_uses = (size_t)x->model.n_uses, n_stages = (size_t)x->p->n_nodes;
-    place_emit e = {.x = x,
+    size_t n_uses = (size_t)placement->model.n_uses, n_stages = (size_t)placement->p->n_nodes;
+    place_emit e = {.x = placement,
                     .builder = {plan, 0},
                     .issue = hth_alloc(n_uses * sizeof(int)),
                     .after = hth_alloc(n_uses * sizeof(int)),
                     .fetches = hth_alloc(n_uses * sizeof(int)),
                     .computes = hth_alloc(n_stages * sizeof(int)),
-                    .place = hth_alloc((size_t)x->p->n_tensors * sizeof(int))};
-    int *by_last = hth_alloc((size_t)x->n_rects * sizeof *by_last),
+                    .place = hth_alloc((size_t)placement->p->n_tensors * sizeof(int))};
+    int *by_last = hth_alloc((size_t)placement->n_rects * sizeof *by_last),
         *waits = hth_alloc(n_uses * sizeof *waits);
     hth_err err = HTH_ENOMEM;
     if (!e.issue || !e.after || !e.fetches || !e.computes || !e.place || !by_last || !waits) {
-        hth_fail(err, "no memory to plan %d nodes", x->p->n_nodes);
+        hth_fail(err, "no memory to plan %d nodes", placement->p->n_nodes);
         goto out;
     }
-    HTH_GOTO(emit_sort_by_last(x, by_last), out);
+    HTH_GOTO(emit_sort_by_last(placement, by_last), out);
     emit_advance(&e, by_last);
     err = emit_stages(&e, waits);
 out:

@@ -25,12 +25,12 @@ static const char *const file_lane[] = {"compute", "h2d", "d2h"};
 // Writing. Functions return NULL when out of memory; json_pack passes that on.
 
 // A list is either complete or NULL.
-static json_t *file_whole(json_t *a, int n)
+static json_t *file_whole(json_t *json, int n)
 {
-    if (json_array_size(a) == (size_t)n) {
-        return a;
+    if (json_array_size(json) == (size_t)n) {
+        return json;
     }
-    json_decref(a);
+    json_decref(json);
     return NULL;
 }
 
@@ -48,9 +48,9 @@ static const char *file_text(const char *s)
     return s ? s : "";
 }
 
-static json_t *file_tensor(const hth_problem *p, int t)
+static json_t *file_tensor(const hth_problem *problem, int t)
 {
-    const hth_plan_tensor *x = &p->tensors[t];
+    const hth_plan_tensor *x = &problem->tensors[t];
     json_t *o =
         json_pack("{s:i, s:s, s:I, s:s, s:i}", "id", t, "name", file_text(x->name), "bytes",
                   (json_int_t)x->bytes, "class", file_class[x->cls], "producer", x->producer);
@@ -63,16 +63,16 @@ static json_t *file_tensor(const hth_problem *p, int t)
     return o;
 }
 
-static json_t *file_node(const hth_problem *p, int i)
+static json_t *file_node(const hth_problem *problem, int i)
 {
-    const hth_plan_node *n = &p->nodes[i];
+    const hth_plan_node *n = &problem->nodes[i];
     json_t *inplace = json_array(), *alternatives = json_array();
     int n_pairs = n->n_inplace;
     for (int j = 0; j < n->n_inplace; j++) {
         json_array_append_new(inplace, json_pack("[i, i]", n->inplace[j][0], n->inplace[j][1]));
     }
     for (int j = 0; j < n->n_outputs; j++) { // updates are pairs too, for every reader
-        int old = p->tensors[n->outputs[j]].replaces - 1;
+        int old = problem->tensors[n->outputs[j]].replaces - 1;
         if (old >= 0) {
             json_array_append_new(inplace, json_pack("[i, i]", old, n->outputs[j]));
             n_pairs++;
@@ -94,20 +94,21 @@ static json_t *file_node(const hth_problem *p, int i)
                      n->recomputable);
 }
 
-static json_t *file_problem(const hth_problem *p)
+static json_t *file_problem(const hth_problem *problem)
 {
     json_t *tensors = json_array(), *nodes = json_array();
-    for (int t = 0; t < p->n_tensors; t++) {
-        json_array_append_new(tensors, file_tensor(p, t));
+    for (int t = 0; t < problem->n_tensors; t++) {
+        json_array_append_new(tensors, file_tensor(problem, t));
     }
-    for (int i = 0; i < p->n_nodes; i++) {
-        json_array_append_new(nodes, file_node(p, i));
+    for (int i = 0; i < problem->n_nodes; i++) {
+        json_array_append_new(nodes, file_node(problem, i));
     }
     return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget",
-                     (json_int_t)p->budget, "device", p->device, "link", "h2d", p->h2d_bytes_per_s,
-                     "d2h", p->d2h_bytes_per_s, "latency_us", p->latency_us, "interference",
-                     p->copy_interference, "tensors", file_whole(tensors, p->n_tensors), "nodes",
-                     file_whole(nodes, p->n_nodes));
+                     (json_int_t)problem->budget, "device", problem->device, "link", "h2d",
+                     problem->h2d_bytes_per_s, "d2h", problem->d2h_bytes_per_s, "latency_us",
+                     problem->latency_us, "interference", problem->copy_interference, "tensors",
+                     file_whole(tensors, problem->n_tensors), "nodes",
+                     file_whole(nodes, problem->n_nodes));
 }
 
 static json_t *file_instr(const hth_instr *in, int i)
@@ -153,19 +154,19 @@ hth_err hth_plan_json_save(json_t *root, const char *path)
     return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
 }
 
-json_t *hth_plan_json(const hth_problem *p, const hth_plan *plan)
+json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan)
 {
     json_t *instrs = json_array(), *streamed = json_array();
     for (int i = 0; i < plan->n_instrs; i++) {
         json_array_append_new(instrs, file_instr(&plan->instrs[i], i));
     }
-    for (int t = 0; t < p->n_tensors; t++) {
+    for (int t = 0; t < problem->n_tensors; t++) {
         if (plan->streamed[t]) {
             json_array_append_new(streamed, json_integer(t));
         }
     }
     return json_pack("{s:s, s:o, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format",
-                     PLAN_FORMAT, "problem", file_problem(p), "policy", plan->policy, "seed",
+                     PLAN_FORMAT, "problem", file_problem(problem), "policy", plan->policy, "seed",
                      (json_int_t)plan->seed, "plan_ms", plan->plan_ms, "arena_bytes",
                      (json_int_t)plan->arena_bytes, "resident_bytes",
                      (json_int_t)plan->resident_bytes, "live_peak_bytes",
@@ -174,16 +175,16 @@ json_t *hth_plan_json(const hth_problem *p, const hth_plan *plan)
                      "streamed", streamed, "instructions", file_whole(instrs, plan->n_instrs));
 }
 
-hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan)
+hth_err hth_plan_write(const char *path, const hth_problem *problem, const hth_plan *plan)
 {
-    return hth_plan_json_save(hth_plan_json(p, plan), path);
+    return hth_plan_json_save(hth_plan_json(problem, plan), path);
 }
 
 // Reading.
 
-static hth_err file_number(const json_t *o, const char *key, double dflt, double *out)
+static hth_err file_number(const json_t *json, const char *key, double dflt, double *out)
 {
-    const json_t *v = json_object_get(o, key);
+    const json_t *v = json_object_get(json, key);
     if (v != NULL && !json_is_number(v)) {
         return hth_fail(HTH_EINVAL, "'%s' is not a number", key);
     }
@@ -192,10 +193,10 @@ static hth_err file_number(const json_t *o, const char *key, double dflt, double
 }
 
 // A whole number in [min, max]; `must` be there, or else stays as it is.
-static hth_err file_int(const json_t *o, const char *key, bool must, int64_t min, int64_t max,
+static hth_err file_int(const json_t *json, const char *key, bool must, int64_t min, int64_t max,
                         int64_t *out)
 {
-    const json_t *v = json_object_get(o, key);
+    const json_t *v = json_object_get(json, key);
     if (v == NULL && !must) {
         return HTH_OK;
     }
@@ -217,16 +218,16 @@ static hth_err file_int(const json_t *o, const char *key, bool must, int64_t min
     return HTH_OK;
 }
 
-static hth_err file_string(const json_t *o, const char *key, char **out)
+static hth_err file_string(const json_t *json, const char *key, char **out)
 {
-    const char *s = json_string_value(json_object_get(o, key));
+    const char *s = json_string_value(json_object_get(json, key));
     *out = hth_strdup(s ? s : "");
     return *out ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the problem's names");
 }
 
-static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
+static hth_err file_indices(const json_t *json, const char *key, int **out, int *n)
 {
-    const json_t *a = json_object_get(o, key), *v;
+    const json_t *a = json_object_get(json, key), *v;
     size_t i;
     if (!json_is_array(a) || json_array_size(a) > INT_MAX / 8) {
         return hth_fail(HTH_EINVAL, "'%s' is not a list", key);
@@ -246,21 +247,21 @@ static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
     return HTH_OK;
 }
 
-static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
+static hth_err file_read_tensor(const json_t *json, hth_plan_tensor *tensor)
 {
     int64_t bytes = 0, producer = -1, replaces = -1;
-    const char *cls = json_string_value(json_object_get(o, "class"));
-    HTH_TRY(file_string(o, "name", &x->name));
-    HTH_TRY(file_int(o, "bytes", true, 0, (int64_t)1 << 60, &bytes));
-    HTH_TRY(file_int(o, "producer", false, -1, INT_MAX, &producer));
-    x->bytes = (uint64_t)bytes;
-    x->producer = (int)producer;
-    x->external = json_is_true(json_object_get(o, "external"));
-    HTH_TRY(file_int(o, "replaces", false, -1, INT_MAX - 1, &replaces));
-    x->replaces = (int)replaces + 1;
+    const char *cls = json_string_value(json_object_get(json, "class"));
+    HTH_TRY(file_string(json, "name", &tensor->name));
+    HTH_TRY(file_int(json, "bytes", true, 0, (int64_t)1 << 60, &bytes));
+    HTH_TRY(file_int(json, "producer", false, -1, INT_MAX, &producer));
+    tensor->bytes = (uint64_t)bytes;
+    tensor->producer = (int)producer;
+    tensor->external = json_is_true(json_object_get(json, "external"));
+    HTH_TRY(file_int(json, "replaces", false, -1, INT_MAX - 1, &replaces));
+    tensor->replaces = (int)replaces + 1;
     for (int c = 0; cls != NULL && c <= HTH_MEM_OUTPUT; c++) {
         if (strcmp(cls, file_class[c]) == 0) {
-            x->cls = (hth_mem_class)c;
+            tensor->cls = (hth_mem_class)c;
             return HTH_OK;
         }
     }
@@ -269,25 +270,25 @@ static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
                     file_text(cls));
 }
 
-static hth_err file_read_choice(const json_t *o, hth_choice *c)
+static hth_err file_read_choice(const json_t *json, hth_choice *choice)
 {
     int64_t workspace = 0, split = 1;
-    *c = (hth_choice){.error = -1, .front = true};
-    snprintf(c->name, sizeof c->name, "%s",
-             file_text(json_string_value(json_object_get(o, "name"))));
-    HTH_TRY(file_number(o, "time_us", -1, &c->time_us));
-    HTH_TRY(file_int(o, "workspace", false, 0, (int64_t)1 << 60, &workspace));
-    HTH_TRY(file_int(o, "split", false, 1, 1 << 20, &split));
-    c->workspace_bytes = (uint64_t)workspace;
-    c->split = (int)split;
-    c->accumulates = json_is_true(json_object_get(o, "accumulates"));
-    c->deterministic = !json_is_false(json_object_get(o, "deterministic"));
+    *choice = (hth_choice){.error = -1, .front = true};
+    snprintf(choice->name, sizeof choice->name, "%s",
+             file_text(json_string_value(json_object_get(json, "name"))));
+    HTH_TRY(file_number(json, "time_us", -1, &choice->time_us));
+    HTH_TRY(file_int(json, "workspace", false, 0, (int64_t)1 << 60, &workspace));
+    HTH_TRY(file_int(json, "split", false, 1, 1 << 20, &split));
+    choice->workspace_bytes = (uint64_t)workspace;
+    choice->split = (int)split;
+    choice->accumulates = json_is_true(json_object_get(json, "accumulates"));
+    choice->deterministic = !json_is_false(json_object_get(json, "deterministic"));
     return HTH_OK;
 }
 
-static hth_err file_read_pairs(const json_t *o, hth_plan_node *n)
+static hth_err file_read_pairs(const json_t *json, hth_plan_node *node)
 {
-    const json_t *list = json_object_get(o, "inplace"), *v;
+    const json_t *list = json_object_get(json, "inplace"), *v;
     size_t i;
     if (list != NULL && !json_is_array(list)) {
         return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
@@ -295,8 +296,8 @@ static hth_err file_read_pairs(const json_t *o, hth_plan_node *n)
     if (json_array_size(list) == 0) {
         return HTH_OK;
     }
-    n->inplace = hth_calloc(json_array_size(list), sizeof *n->inplace);
-    if (n->inplace == NULL) {
+    node->inplace = hth_calloc(json_array_size(list), sizeof *node->inplace);
+    if (node->inplace == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for the problem's in-place pairs");
     }
     json_array_foreach(list, i, v)
@@ -307,34 +308,34 @@ static hth_err file_read_pairs(const json_t *o, hth_plan_node *n)
                 json_integer_value(t) > INT_MAX || json_array_size(v) != 2) {
                 return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
             }
-            n->inplace[i][k] = (int)json_integer_value(t);
+            node->inplace[i][k] = (int)json_integer_value(t);
         }
-        n->n_inplace = (int)i + 1;
+        node->n_inplace = (int)i + 1;
     }
     return HTH_OK;
 }
 
-static hth_err file_read_node(const json_t *o, hth_plan_node *n)
+static hth_err file_read_node(const json_t *json, hth_plan_node *node)
 {
-    const json_t *list = json_object_get(o, "alternatives"), *v;
+    const json_t *list = json_object_get(json, "alternatives"), *v;
     size_t i;
-    n->recomputable = !json_is_false(json_object_get(o, "recomputable"));
-    HTH_TRY(file_string(o, "name", &n->name));
-    HTH_TRY(file_string(o, "op", &n->op));
-    HTH_TRY(file_indices(o, "inputs", &n->inputs, &n->n_inputs));
-    HTH_TRY(file_indices(o, "outputs", &n->outputs, &n->n_outputs));
-    HTH_TRY(file_read_pairs(o, n));
+    node->recomputable = !json_is_false(json_object_get(json, "recomputable"));
+    HTH_TRY(file_string(json, "name", &node->name));
+    HTH_TRY(file_string(json, "op", &node->op));
+    HTH_TRY(file_indices(json, "inputs", &node->inputs, &node->n_inputs));
+    HTH_TRY(file_indices(json, "outputs", &node->outputs, &node->n_outputs));
+    HTH_TRY(file_read_pairs(json, node));
     if (list == NULL || json_array_size(list) == 0) {
         return HTH_OK;
     }
-    n->alternatives = hth_calloc(json_array_size(list), sizeof *n->alternatives);
-    if (n->alternatives == NULL) {
+    node->alternatives = hth_calloc(json_array_size(list), sizeof *node->alternatives);
+    if (node->alternatives == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for the problem's alternatives");
     }
     json_array_foreach(list, i, v)
     {
-        HTH_TRY(file_read_choice(v, &n->alternatives[i]));
-        n->n_alternatives = (int)i + 1;
+        HTH_TRY(file_read_choice(v, &node->alternatives[i]));
+        node->n_alternatives = (int)i + 1;
     }
     return HTH_OK;
 }
@@ -342,7 +343,7 @@ static hth_err file_read_node(const json_t *o, hth_plan_node *n)
 // Calls fill for every element of list `key` at the place that its "id" names; ids are 0 .. n-1,
 // each once.
 static hth_err file_read_list(const json_t *root, const char *key, size_t size,
-                              hth_err (*fill)(const json_t *o, void *item), void **out, int *n)
+                              hth_err (*fill)(const json_t *json, void *item), void **out, int *n)
 {
     const json_t *list = json_object_get(root, key), *o;
     size_t i, count = json_array_size(list);
@@ -372,56 +373,56 @@ static hth_err file_read_list(const json_t *root, const char *key, size_t size,
     return err;
 }
 
-static hth_err file_fill_tensor(const json_t *o, void *item)
+static hth_err file_fill_tensor(const json_t *json, void *item)
 {
-    return file_read_tensor(o, item);
+    return file_read_tensor(json, item);
 }
 
-static hth_err file_fill_node(const json_t *o, void *item)
+static hth_err file_fill_node(const json_t *json, void *item)
 {
-    return file_read_node(o, item);
+    return file_read_node(json, item);
 }
 
 // A pair whose input is a weight or state that is there before the run is an update of it: its
 // output is the same buffer, for good.
-static void file_updates(hth_problem *p, hth_plan_node *n)
+static void file_updates(hth_problem *problem, hth_plan_node *node)
 {
     int kept = 0;
-    for (int j = 0; j < n->n_inplace; j++) {
-        int in = n->inplace[j][0], out = n->inplace[j][1];
-        bool known = in < p->n_tensors && out < p->n_tensors;
-        const hth_plan_tensor *x = known ? &p->tensors[in] : NULL;
+    for (int j = 0; j < node->n_inplace; j++) {
+        int in = node->inplace[j][0], out = node->inplace[j][1];
+        bool known = in < problem->n_tensors && out < problem->n_tensors;
+        const hth_plan_tensor *x = known ? &problem->tensors[in] : NULL;
         if (known && x->producer < 0 && (x->cls == HTH_MEM_WEIGHT || x->cls == HTH_MEM_STATE)) {
-            p->tensors[out].replaces = in + 1;
-            p->tensors[out].external = true;
-            n->recomputable = n->recomputable && n->n_outputs > n->n_inplace;
+            problem->tensors[out].replaces = in + 1;
+            problem->tensors[out].external = true;
+            node->recomputable = node->recomputable && node->n_outputs > node->n_inplace;
         } else {
-            memmove(n->inplace[kept++], n->inplace[j], sizeof n->inplace[j]);
+            memmove(node->inplace[kept++], node->inplace[j], sizeof node->inplace[j]);
         }
     }
-    n->n_inplace = kept;
+    node->n_inplace = kept;
 }
 
-static hth_err file_read_problem(const json_t *o, hth_problem *p)
+static hth_err file_read_problem(const json_t *json, hth_problem *problem)
 {
-    const json_t *link = json_object_get(o, "link");
+    const json_t *link = json_object_get(json, "link");
     int64_t budget = 0;
-    HTH_TRY(file_int(o, "budget", true, 0, INT64_MAX, &budget));
-    p->budget = (uint64_t)budget;
-    snprintf(p->device, sizeof p->device, "%s",
-             file_text(json_string_value(json_object_get(o, "device"))));
-    HTH_TRY(file_number(link, "h2d", 0, &p->h2d_bytes_per_s));
-    HTH_TRY(file_number(link, "d2h", 0, &p->d2h_bytes_per_s));
-    HTH_TRY(file_number(link, "latency_us", 0, &p->latency_us));
-    HTH_TRY(file_number(link, "interference", 0, &p->copy_interference));
-    HTH_TRY(file_read_list(o, "tensors", sizeof *p->tensors, file_fill_tensor, (void **)&p->tensors,
-                           &p->n_tensors));
-    HTH_TRY(file_read_list(o, "nodes", sizeof *p->nodes, file_fill_node, (void **)&p->nodes,
-                           &p->n_nodes));
-    for (int i = 0; i < p->n_nodes; i++) {
-        file_updates(p, &p->nodes[i]);
+    HTH_TRY(file_int(json, "budget", true, 0, INT64_MAX, &budget));
+    problem->budget = (uint64_t)budget;
+    snprintf(problem->device, sizeof problem->device, "%s",
+             file_text(json_string_value(json_object_get(json, "device"))));
+    HTH_TRY(file_number(link, "h2d", 0, &problem->h2d_bytes_per_s));
+    HTH_TRY(file_number(link, "d2h", 0, &problem->d2h_bytes_per_s));
+    HTH_TRY(file_number(link, "latency_us", 0, &problem->latency_us));
+    HTH_TRY(file_number(link, "interference", 0, &problem->copy_interference));
+    HTH_TRY(file_read_list(json, "tensors", sizeof *problem->tensors, file_fill_tensor,
+                           (void **)&problem->tensors, &problem->n_tensors));
+    HTH_TRY(file_read_list(json, "nodes", sizeof *problem->nodes, file_fill_node,
+                           (void **)&problem->nodes, &problem->n_nodes));
+    for (int i = 0; i < problem->n_nodes; i++) {
+        file_updates(problem, &problem->nodes[i]);
     }
-    return hth_problem_check(p);
+    return hth_problem_check(problem);
 }
 
 hth_err hth_problem_from_json(const json_t *root, hth_problem *out)

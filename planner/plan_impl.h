@@ -19,16 +19,16 @@ typedef struct hth_rect {
 } hth_rect;
 
 // hth_problem_check verifies indices, topological order and sizes; HTH_EINVAL says what is wrong.
-hth_err hth_problem_check(const hth_problem *p);
+hth_err hth_problem_check(const hth_problem *problem);
 
 // hth_plan_time is the duration of alternative `alt` of a node; unmeasured ones count 0.
-double hth_plan_time(const hth_plan_node *n, int alt);
+double hth_plan_time(const hth_plan_node *node, int alt);
 // hth_plan_pair returns the input whose place output t of the node may take over, -1: none.
-static inline int hth_plan_pair(const hth_plan_node *n, int t)
+static inline int hth_plan_pair(const hth_plan_node *node, int t)
 {
-    for (int j = 0; j < n->n_inplace; j++) {
-        if (n->inplace[j][1] == t) {
-            return n->inplace[j][0];
+    for (int j = 0; j < node->n_inplace; j++) {
+        if (node->inplace[j][1] == t) {
+            return node->inplace[j][0];
         }
     }
     return -1;
@@ -44,7 +44,7 @@ typedef struct hth_menu_item {
 // hth_plan_menu writes the alternatives worth having into out[] (room for one at least, else one
 // per alternative) and returns how many. Unmeasured ones come last, in the given order, at the time
 // of the slowest measured one (0 if none is), so that a missing measurement never looks fast.
-int hth_plan_menu(const hth_plan_node *n, hth_menu_item *out);
+int hth_plan_menu(const hth_plan_node *node, hth_menu_item *out);
 
 // Buffers of the tensors that live in the arena, from the producer's stage to the last use's;
 // in-place pairs share one.
@@ -55,31 +55,33 @@ typedef struct hth_buffers {
     int *first_use, *last_use; // stages of each tensor's life, weights included; first_use >
                                // last_use: never used
 } hth_buffers;
-hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *out);
-void hth_buffers_fini(hth_buffers *b);
+hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *out);
+void hth_buffers_fini(hth_buffers *buffers);
 
 // hth_address_assign sets offsets so that rectangles sharing a stage do not overlap, and stores the
 // height. It stops searching when the height is `target` or the peak, whichever is higher (a little
 // later where that is far above the peak), or after about 2 ms (`effort` 0); 1: after 10 ms if the
 // target is no less than the peak; with more that many times as late. Deterministic.
-hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height);
+hth_err hth_address_assign(hth_rect *rect, int n, uint64_t target, int effort, uint64_t *height);
 
 // hth_address_squeeze moves what sticks out above `room`: hard rectangles into intervals between
 // hard ones, soft ones (of one stage each) into the largest hole of their stage, with fewer bytes
 // if that is smaller. *fits: every hard one found an interval.
-hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room, bool *fits);
+hth_err hth_address_squeeze(hth_rect *rect, const bool *soft, int n, uint64_t room, bool *fits);
 
 // Emission. `in` is copied, waits too; *index (may be NULL) gets the instruction's number.
 typedef struct hth_plan_builder {
     hth_plan *plan;
     int cap;
 } hth_plan_builder;
-hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_waits, int *index);
+hth_err hth_plan_add(hth_plan_builder *builder, hth_instr in, const int *waits, int n_waits,
+                     int *index);
 
 // hth_plan_slowed adds to a step's time what copies take from compute while both run
 // (copy_interference): `time` without that, of which `compute` is busy; `link`: sum of the copies.
-double hth_plan_slowed(const hth_problem *p, double time_us, double compute_us, double link_us);
+double hth_plan_slowed(const hth_problem *problem, double time_us, double compute_us,
+                       double link_us);
 // hth_plan_live_peak returns the largest sum of live arena bytes over the plan's instructions.
-hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t *peak);
+hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uint64_t *peak);
 
 #endif

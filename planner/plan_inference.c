@@ -27,53 +27,56 @@ static uint64_t inference_tighten(uint64_t budget, uint64_t floor, uint64_t exce
 
 // The floor, or HTH_ETOOBIG. Placing it takes as long as a round, so it is not placed when it is
 // far below the budget: then the bytes alone will do.
-static hth_err inference_floor(hth_placement *x, bool exact, uint64_t *floor)
+static hth_err inference_floor(hth_placement *placement, bool exact, uint64_t *floor)
 {
-    *floor = hth_stream_minimal(&x->model, &x->decision);
-    if (exact || *floor + *floor / 8 >= x->p->budget) {
-        HTH_TRY(hth_place_minimal(x));
-        *floor = hth_place_bytes(x);
+    *floor = hth_stream_minimal(&placement->model, &placement->decision);
+    if (exact || *floor + *floor / 8 >= placement->p->budget) {
+        HTH_TRY(hth_place_minimal(placement));
+        *floor = hth_place_bytes(placement);
     }
-    return *floor <= x->p->budget ? HTH_OK : hth_plan_refuse(x->p, *floor, NULL);
+    return *floor <= placement->p->budget ? HTH_OK : hth_plan_refuse(placement->p, *floor, NULL);
 }
 
 // Decides and places within the budget.
-static hth_err inference_decide(hth_placement *x)
+static hth_err inference_decide(hth_placement *placement)
 {
-    uint64_t budget = x->p->budget, floor;
+    uint64_t budget = placement->p->budget, floor;
     bool fastest;
-    hth_stream_keep_all(&x->model, budget, &x->decision, &fastest);
+    hth_stream_keep_all(&placement->model, budget, &placement->decision, &fastest);
     if (fastest) {
-        HTH_TRY(hth_place_assign(x, 0));
-        if (hth_place_bytes(x) <= budget) {
+        HTH_TRY(hth_place_assign(placement, 0));
+        if (hth_place_bytes(placement) <= budget) {
             return HTH_OK;
         }
     }
-    HTH_TRY(inference_floor(x, false, &floor));
+    HTH_TRY(inference_floor(placement, false, &floor));
     for (int round = 1; round <= INFERENCE_ROUNDS; round++) {
-        HTH_TRY(hth_stream_search(&x->model, budget, INFERENCE_SEED, round % 2 == 0, &x->decision));
-        if (!(x->decision.time_us < INFINITY)) {
+        HTH_TRY(hth_stream_search(&placement->model, budget, INFERENCE_SEED, round % 2 == 0,
+                                  &placement->decision));
+        if (!(placement->decision.time_us < INFINITY)) {
             break;
         }
-        HTH_TRY(hth_place_assign(x, x->p->budget - x->decision.resident_bytes));
-        if (hth_place_bytes(x) <= x->p->budget) {
-            return hth_place_polish(x);
+        HTH_TRY(
+            hth_place_assign(placement, placement->p->budget - placement->decision.resident_bytes));
+        if (hth_place_bytes(placement) <= placement->p->budget) {
+            return hth_place_polish(placement);
         }
-        budget = inference_tighten(budget, floor, hth_place_bytes(x) - x->p->budget, round);
+        budget = inference_tighten(budget, floor, hth_place_bytes(placement) - placement->p->budget,
+                                   round);
     }
-    HTH_TRY(inference_floor(x, true, &floor));
-    return hth_place_polish(x);
+    HTH_TRY(inference_floor(placement, true, &floor));
+    return hth_place_polish(placement);
 }
 
 // No plan is faster: all nodes at their fastest, and over the link at least the weights that find
 // no room besides the largest stage (less their padding, which is not copied).
-static double inference_lower_bound(const hth_placement *x)
+static double inference_lower_bound(const hth_placement *placement)
 {
-    const hth_stream_model *m = &x->model;
+    const hth_stream_model *m = &placement->model;
     double compute = 0;
     uint64_t stage = 0;
     for (int s = 0; s < m->n_stages; s++) {
-        const hth_plan_node *n = &x->p->nodes[s];
+        const hth_plan_node *n = &placement->p->nodes[s];
         double fastest = hth_plan_time(n, 0);
         for (int a = 1; a < n->n_alternatives; a++) {
             fastest = fmin(fastest, hth_plan_time(n, a));
@@ -82,42 +85,44 @@ static double inference_lower_bound(const hth_placement *x)
         uint64_t bytes = m->base[s] + m->menu[m->menu_start[s + 1] - 1].workspace;
         stage = bytes > stage ? bytes : stage;
     }
-    uint64_t have = x->p->budget + HTH_PLAN_ALIGN * (uint64_t)m->n_weights,
+    uint64_t have = placement->p->budget + HTH_PLAN_ALIGN * (uint64_t)m->n_weights,
              all = m->resident_bytes + stage;
-    bool link = all > have && x->p->h2d_bytes_per_s > 0;
-    return link ? fmax(compute, (double)(all - have) / x->p->h2d_bytes_per_s * 1e6) : compute;
+    bool link = all > have && placement->p->h2d_bytes_per_s > 0;
+    return link ? fmax(compute, (double)(all - have) / placement->p->h2d_bytes_per_s * 1e6)
+                : compute;
 }
 
-static hth_err inference_plan(hth_placement *x, hth_plan *plan)
+static hth_err inference_plan(hth_placement *placement, hth_plan *plan)
 {
-    plan->streamed = hth_calloc((size_t)x->p->n_tensors, sizeof *plan->streamed);
+    plan->streamed = hth_calloc((size_t)placement->p->n_tensors, sizeof *plan->streamed);
     if (plan->streamed == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a plan of %d tensors", x->p->n_tensors);
+        return hth_fail(HTH_ENOMEM, "no memory for a plan of %d tensors", placement->p->n_tensors);
     }
-    for (int t = 0; t < x->p->n_tensors; t++) { // a weight that nobody reads is never brought in
-        plan->streamed[t] =
-            hth_plan_home(&x->p->tensors[t]) == HTH_HOME_RESIDENT && x->buffers.last_use[t] < 0;
+    for (int t = 0; t < placement->p->n_tensors;
+         t++) { // a weight that nobody reads is never brought in
+        plan->streamed[t] = hth_plan_home(&placement->p->tensors[t]) == HTH_HOME_RESIDENT &&
+                            placement->buffers.last_use[t] < 0;
     }
-    for (int w = 0; w < x->model.n_weights; w++) {
-        plan->streamed[x->model.weight[w].tensor] = x->decision.stream[w];
+    for (int w = 0; w < placement->model.n_weights; w++) {
+        plan->streamed[placement->model.weight[w].tensor] = placement->decision.stream[w];
     }
-    plan->arena_bytes = x->arena_bytes;
-    plan->resident_bytes = x->decision.resident_bytes;
+    plan->arena_bytes = placement->arena_bytes;
+    plan->resident_bytes = placement->decision.resident_bytes;
     plan->seed = INFERENCE_SEED;
     snprintf(plan->policy, sizeof plan->policy, "inference");
-    HTH_TRY(hth_place_emit(x, plan));
-    HTH_TRY(hth_plan_live_peak(x->p, plan, &plan->live_peak_bytes));
-    hth_plan_simulate(x->p, plan);
-    plan->lower_bound_us = inference_lower_bound(x);
+    HTH_TRY(hth_place_emit(placement, plan));
+    HTH_TRY(hth_plan_live_peak(placement->p, plan, &plan->live_peak_bytes));
+    hth_plan_simulate(placement->p, plan);
+    plan->lower_bound_us = inference_lower_bound(placement);
     return HTH_OK;
 }
 
-hth_err hth_plan_inference(const hth_problem *p, hth_plan **out)
+hth_err hth_plan_inference(const hth_problem *problem, hth_plan **out)
 {
     uint64_t start_ns = hth_now_ns();
     hth_placement x;
     *out = NULL;
-    HTH_TRY(hth_place_open(p, &x));
+    HTH_TRY(hth_place_open(problem, &x));
     hth_plan *plan = hth_calloc(1, sizeof *plan);
     hth_err err = plan ? inference_decide(&x) : hth_fail(HTH_ENOMEM, "no memory for a plan");
     if (err == HTH_OK) {
@@ -133,10 +138,10 @@ hth_err hth_plan_inference(const hth_problem *p, hth_plan **out)
     return HTH_OK;
 }
 
-hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes)
+hth_err hth_plan_floor(const hth_problem *problem, uint64_t *bytes)
 {
     hth_placement x;
-    HTH_TRY(hth_place_open(p, &x));
+    HTH_TRY(hth_place_open(problem, &x));
     hth_err err = hth_place_minimal(&x);
     *bytes = hth_place_bytes(&x);
     hth_place_close(&x);

@@ -173,11 +173,11 @@ static void test_same_problem_same_plan(void **state)
     hth_problem_fini(&p);
 }
 
-static hth_err plan_once(const hth_problem *p)
+static hth_err plan_once(const hth_problem *problem)
 {
     hth_plan *plan;
-    HTH_TRY(hth_plan_inference(p, &plan));
-    hth_err err = hth_plan_verify(p, plan);
+    HTH_TRY(hth_plan_inference(problem, &plan));
+    hth_err err = hth_plan_verify(problem, plan);
     hth_plan_free(plan);
     return err;
 }

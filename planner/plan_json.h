@@ -9,8 +9,8 @@
 
 // hth_plan_json is a plan with its problem, format "hearth-plan-1"; hth_plan_trace_json the
 // timeline (hth_plan_write_trace). NULL: no memory. The caller owns it.
-json_t *hth_plan_json(const hth_problem *p, const hth_plan *plan);
-json_t *hth_plan_trace_json(const hth_problem *p, const hth_plan *plan,
+json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan);
+json_t *hth_plan_trace_json(const hth_problem *problem, const hth_plan *plan,
                             const double (*measured_us)[2]);
 // hth_problem_from_json reads a problem, or that of a plan. On an error *out is empty. HTH_EINVAL
 // names what is wrong, HTH_ENOTSUP: another format.

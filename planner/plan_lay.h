@@ -28,11 +28,11 @@ typedef struct hth_lay {
 
 // hth_lay_rerun_bytes: workspace and scratch of a rerun, that is, of what has no segment beginning
 // there.
-uint64_t hth_lay_rerun_bytes(const hth_lay *x, const hth_rerun *r);
+uint64_t hth_lay_rerun_bytes(const hth_lay *lay, const hth_rerun *rerun);
 
 // hth_lay_squeeze makes the addresses fit in `room` where giving way of workspaces is enough: sets
-// x->rect, algorithms in x->s, and *height; else everything stays as it is. hasty: the rectangles
+// x->rect, algorithms in lay->s, and *height; else everything stays as it is. hasty: the rectangles
 // are not placed anew.
-hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height);
+hth_err hth_lay_squeeze(hth_lay *lay, uint64_t room, bool hasty, uint64_t *height);
 
 #endif

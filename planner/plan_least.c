@@ -24,12 +24,13 @@
 #include <string.h>
 
 // What tensor t takes while a node that reads or writes it runs.
-static uint64_t min_bytes(const hth_problem *p, int t)
+static uint64_t min_bytes(const hth_problem *problem, int t)
 {
-    const hth_plan_tensor *x = &p->tensors[t];
+    const hth_plan_tensor *x = &problem->tensors[t];
     hth_home home = hth_plan_home(x);
-    bool always = home == HTH_HOME_RESIDENT && !(p->h2d_bytes_per_s > 0); // counted once, for all
-    bool sure = !p->loose || x->cls != HTH_MEM_WEIGHT;
+    bool always =
+        home == HTH_HOME_RESIDENT && !(problem->h2d_bytes_per_s > 0); // counted once, for all
+    bool sure = !problem->loose || x->cls != HTH_MEM_WEIGHT;
     return home == HTH_HOME_CALLER || always || !sure ? 0 : hth_plan_round(x->bytes);
 }
 
@@ -43,88 +44,88 @@ static bool min_among(const int *tensors, int n, int t)
     return false;
 }
 
-// Whether output j of n may lie in the buffer of an input.
-static bool min_inplace(const hth_problem *p, const hth_plan_node *n, int j)
+// Whether output j of node may lie in the buffer of an input.
+static bool min_inplace(const hth_problem *problem, const hth_plan_node *node, int j)
 {
-    int in = hth_plan_pair(n, n->outputs[j]);
-    uint64_t bytes = hth_plan_round(p->tensors[n->outputs[j]].bytes);
-    bool may = in >= 0 && bytes <= hth_plan_round(p->tensors[in].bytes);
-    for (int i = 0; i < n->n_inputs && p->loose && j == 0; i++) {
-        const hth_plan_tensor *x = &p->tensors[n->inputs[i]];
+    int in = hth_plan_pair(node, node->outputs[j]);
+    uint64_t bytes = hth_plan_round(problem->tensors[node->outputs[j]].bytes);
+    bool may = in >= 0 && bytes <= hth_plan_round(problem->tensors[in].bytes);
+    for (int i = 0; i < node->n_inputs && problem->loose && j == 0; i++) {
+        const hth_plan_tensor *x = &problem->tensors[node->inputs[i]];
         may = may || (x->cls != HTH_MEM_WEIGHT && bytes <= hth_plan_round(x->bytes));
     }
     return may;
 }
 
-static uint64_t min_node(const hth_problem *p, const hth_plan_node *n)
+static uint64_t min_node(const hth_problem *problem, const hth_plan_node *node)
 {
-    uint64_t bytes = 0, workspace = n->n_alternatives > 0 && !p->loose ? UINT64_MAX : 0;
-    for (int a = 0; a < n->n_alternatives; a++) {
-        uint64_t w = hth_plan_round(hth_plan_workspace(n, a));
+    uint64_t bytes = 0, workspace = node->n_alternatives > 0 && !problem->loose ? UINT64_MAX : 0;
+    for (int a = 0; a < node->n_alternatives; a++) {
+        uint64_t w = hth_plan_round(hth_plan_workspace(node, a));
         workspace = w < workspace ? w : workspace;
     }
-    for (int j = 0; j < n->n_inputs; j++) {
-        bool again = min_among(n->inputs, j, n->inputs[j]);
-        bytes += again ? 0 : min_bytes(p, n->inputs[j]);
+    for (int j = 0; j < node->n_inputs; j++) {
+        bool again = min_among(node->inputs, j, node->inputs[j]);
+        bytes += again ? 0 : min_bytes(problem, node->inputs[j]);
     }
-    for (int j = 0; j < n->n_outputs; j++) {
-        bytes += min_inplace(p, n, j) ? 0 : min_bytes(p, n->outputs[j]);
+    for (int j = 0; j < node->n_outputs; j++) {
+        bytes += min_inplace(problem, node, j) ? 0 : min_bytes(problem, node->outputs[j]);
     }
     return bytes + workspace;
 }
 
 // Resident tensors that some node reads, where nothing can be fetched.
-static uint64_t min_resident(const hth_problem *p)
+static uint64_t min_resident(const hth_problem *problem)
 {
     uint64_t bytes = 0;
-    for (int t = 0; t < p->n_tensors && !(p->h2d_bytes_per_s > 0); t++) {
-        const hth_plan_tensor *x = &p->tensors[t];
+    for (int t = 0; t < problem->n_tensors && !(problem->h2d_bytes_per_s > 0); t++) {
+        const hth_plan_tensor *x = &problem->tensors[t];
         bool read = false;
-        for (int i = 0; i < p->n_nodes && !read; i++) {
-            read = min_among(p->nodes[i].inputs, p->nodes[i].n_inputs, t);
+        for (int i = 0; i < problem->n_nodes && !read; i++) {
+            read = min_among(problem->nodes[i].inputs, problem->nodes[i].n_inputs, t);
         }
         bool counts = hth_plan_home(x) == HTH_HOME_RESIDENT && read &&
-                      !(p->loose && x->cls == HTH_MEM_WEIGHT);
+                      !(problem->loose && x->cls == HTH_MEM_WEIGHT);
         bytes += counts ? hth_plan_round(x->bytes) : 0;
     }
     return bytes;
 }
 
-uint64_t hth_plan_min(const hth_problem *p, int *node)
+uint64_t hth_plan_min(const hth_problem *problem, int *node)
 {
     uint64_t most = 0;
     int at = -1;
-    for (int i = 0; i < p->n_nodes; i++) {
-        uint64_t bytes = min_node(p, &p->nodes[i]);
+    for (int i = 0; i < problem->n_nodes; i++) {
+        uint64_t bytes = min_node(problem, &problem->nodes[i]);
         at = bytes > most ? i : at;
         most = bytes > most ? bytes : most;
     }
     if (node != NULL) {
         *node = at;
     }
-    return most + min_resident(p);
+    return most + min_resident(problem);
 }
 
-hth_err hth_shortage_fail(const hth_shortage *s)
+hth_err hth_shortage_fail(const hth_shortage *shortage)
 {
-    bool proven = s->budget < s->least;
-    hth_size least = hth_size_down(s->least), budget = hth_size_down(s->budget),
-             found = hth_size_up(s->found);
+    bool proven = shortage->budget < shortage->least;
+    hth_size least = hth_size_down(shortage->least), budget = hth_size_down(shortage->budget),
+             found = hth_size_up(shortage->found);
     char policy[40] = "", node[120] = "", one[80] = "";
     bool alike = (proven && strcmp(least.text, budget.text) == 0) ||
-                 (s->found > 0 && strcmp(found.text, budget.text) == 0);
+                 (shortage->found > 0 && strcmp(found.text, budget.text) == 0);
     if (alike) {
-        least = hth_size_exact(s->least);
-        budget = hth_size_exact(s->budget);
-        found = hth_size_exact(s->found);
+        least = hth_size_exact(shortage->least);
+        budget = hth_size_exact(shortage->budget);
+        found = hth_size_exact(shortage->found);
     }
-    if (s->policy != NULL) {
-        snprintf(policy, sizeof policy, " (policy %s)", s->policy);
+    if (shortage->policy != NULL) {
+        snprintf(policy, sizeof policy, " (policy %s)", shortage->policy);
     }
-    if (s->node != NULL) {
-        snprintf(node, sizeof node, " (node '%.80s' alone takes that)", s->node);
+    if (shortage->node != NULL) {
+        snprintf(node, sizeof node, " (node '%.80s' alone takes that)", shortage->node);
     }
-    if (s->found > 0) {
+    if (shortage->found > 0) {
         snprintf(one, sizeof one, "; %s was found for %s", proven ? "a plan" : "one", found.text);
     }
     return proven ? hth_fail(HTH_ETOOBIG, "needs at least %s%s, the budget is %s%s", least.text,
@@ -133,11 +134,11 @@ hth_err hth_shortage_fail(const hth_shortage *s)
                              policy, one);
 }
 
-hth_err hth_plan_refuse(const hth_problem *p, uint64_t found, const char *policy)
+hth_err hth_plan_refuse(const hth_problem *problem, uint64_t found, const char *policy)
 {
     int node;
-    hth_shortage s = {.budget = p->budget, .found = found, .policy = policy};
-    s.least = hth_plan_min(p, &node);
-    s.node = node >= 0 && p->h2d_bytes_per_s > 0 ? p->nodes[node].name : NULL;
+    hth_shortage s = {.budget = problem->budget, .found = found, .policy = policy};
+    s.least = hth_plan_min(problem, &node);
+    s.node = node >= 0 && problem->h2d_bytes_per_s > 0 ? problem->nodes[node].name : NULL;
     return hth_shortage_fail(&s);
 }

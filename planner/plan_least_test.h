@@ -57,11 +57,11 @@ static inline bool pl_check(const char *text, uint64_t budget, uint64_t fewest, 
     return least > 0;
 }
 
-// The fewest bytes that a verified plan of p with the moves of a training step is found for, from
-// `enough` down.
-static inline uint64_t pl_fewest(const hth_problem *p, uint64_t seed, uint64_t enough)
+// The fewest bytes that a verified plan of problem with the moves of a training step is found for,
+// from `enough` down.
+static inline uint64_t pl_fewest(const hth_problem *problem, uint64_t seed, uint64_t enough)
 {
-    hth_problem at = *p;
+    hth_problem at = *problem;
     uint64_t low = 0, high = enough;
     for (int k = 0; k < 10 && low < high; k++) {
         hth_plan *plan;

@@ -19,28 +19,28 @@ typedef struct hth_placement {
 } hth_placement;
 
 // hth_place_open checks the problem and makes its model. The problem must outlive it.
-hth_err hth_place_open(const hth_problem *p, hth_placement *x);
-void hth_place_close(hth_placement *x);
+hth_err hth_place_open(const hth_problem *problem, hth_placement *placement);
+void hth_place_close(hth_placement *placement);
 
 // hth_place_assign gives the decision's rectangles addresses, below `target` if it can.
-hth_err hth_place_assign(hth_placement *x, uint64_t target);
+hth_err hth_place_assign(hth_placement *placement, uint64_t target);
 // hth_place_minimal decides for the fewest bytes and places that: the floor.
-hth_err hth_place_minimal(hth_placement *x);
+hth_err hth_place_minimal(hth_placement *placement);
 // hth_place_polish uses what the budget leaves free without moving anything: weights become
 // resident where there is room besides the arena, and workspaces of faster algorithms are put into
 // intervals of their stages.
-hth_err hth_place_polish(hth_placement *x);
+hth_err hth_place_polish(hth_placement *placement);
 
-static inline const hth_menu_item *hth_place_item(const hth_placement *x, int s)
+static inline const hth_menu_item *hth_place_item(const hth_placement *placement, int s)
 {
-    return &x->model.menu[x->model.menu_start[s] + x->decision.item[s]];
+    return &placement->model.menu[placement->model.menu_start[s] + placement->decision.item[s]];
 }
-static inline uint64_t hth_place_bytes(const hth_placement *x)
+static inline uint64_t hth_place_bytes(const hth_placement *placement)
 {
-    return x->decision.resident_bytes + x->arena_bytes;
+    return placement->decision.resident_bytes + placement->arena_bytes;
 }
 
 // hth_place_emit appends the placement's instructions to an empty plan.
-hth_err hth_place_emit(hth_placement *x, hth_plan *plan);
+hth_err hth_place_emit(hth_placement *placement, hth_plan *plan);
 
 #endif

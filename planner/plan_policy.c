@@ -14,9 +14,9 @@ static const char *const policy_names[HTH_N_POLICIES] = {
     "hearth",   "keep",  "vdnn",     "chen",   "checkmate-auto",
     "str-auto", "monet", "capuchin", "mo-sos", "optimal"};
 
-const char *hth_policy_name(hth_policy p)
+const char *hth_policy_name(hth_policy policy)
 {
-    return (unsigned)p < HTH_N_POLICIES ? policy_names[p] : "?";
+    return (unsigned)policy < HTH_N_POLICIES ? policy_names[policy] : "?";
 }
 
 hth_err hth_policy_find(const char *name, hth_policy *out)
@@ -34,46 +34,47 @@ hth_err hth_policy_find(const char *name, hth_policy *out)
         name);
 }
 
-static void policy_try(hth_search *x)
+static void policy_try(hth_search *search)
 {
     hth_outcome o;
-    x->score = hth_search_try(x, x->mode, &o);
-    if (x->score < x->best_score) {
-        x->best_score = x->score;
-        memcpy(x->best, x->mode, (size_t)x->m->n_intervals);
+    search->score = hth_search_try(search, search->mode, &o);
+    if (search->score < search->best_score) {
+        search->best_score = search->score;
+        memcpy(search->best, search->mode, (size_t)search->m->n_intervals);
     }
 }
 
-static bool policy_is_conv(const hth_search *x, int node)
+static bool policy_is_conv(const hth_search *search, int node)
 {
-    return strncmp(x->m->p->nodes[node].op, "conv", 4) == 0;
+    return strncmp(search->m->p->nodes[node].op, "conv", 4) == 0;
 }
 
 // Everything, or what convolutions read.
-static void policy_vdnn(hth_search *x)
+static void policy_vdnn(hth_search *search)
 {
     for (int all = 0; all < 2; all++) {
-        for (int g = 0; g < x->m->n_intervals; g++) {
-            const hth_interval *interval = &x->m->interval[g];
-            bool take = all || (interval->p >= 0 && policy_is_conv(x, interval->p));
-            x->mode[g] = interval->can_offload && take ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_KEEP;
+        for (int g = 0; g < search->m->n_intervals; g++) {
+            const hth_interval *interval = &search->m->interval[g];
+            bool take = all || (interval->p >= 0 && policy_is_conv(search, interval->p));
+            search->mode[g] =
+                interval->can_offload && take ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_KEEP;
         }
-        policy_try(x);
+        policy_try(search);
     }
 }
 
 // Every k-th node's outputs are checkpoints, all else is computed again; the best k.
-static void policy_chen(hth_search *x)
+static void policy_chen(hth_search *search)
 {
-    int limit = (int)(3 * sqrt((double)x->m->n_stages)) + 2;
+    int limit = (int)(3 * sqrt((double)search->m->n_stages)) + 2;
     for (int k = 1; k <= limit; k++) {
-        for (int g = 0; g < x->m->n_intervals; g++) {
-            const hth_interval *interval = &x->m->interval[g];
-            int v = x->m->p->tensors[interval->tensor].producer;
+        for (int g = 0; g < search->m->n_intervals; g++) {
+            const hth_interval *interval = &search->m->interval[g];
+            int v = search->m->p->tensors[interval->tensor].producer;
             bool kept = !interval->can_rerun || v % k == 0;
-            x->mode[g] = kept ? HTH_INTERVAL_KEEP : HTH_INTERVAL_RECOMPUTE;
+            search->mode[g] = kept ? HTH_INTERVAL_KEEP : HTH_INTERVAL_RECOMPUTE;
         }
-        policy_try(x);
+        policy_try(search);
     }
 }
 
@@ -88,20 +89,20 @@ static int policy_rank_cmp(const void *a, const void *b)
 
 // Swaps by free time (the interval's length less both copies), longest first, as long as something
 // is missing; what the link cannot hide is computed again, most bytes per microsecond first.
-static void policy_capuchin(hth_search *x)
+static void policy_capuchin(hth_search *search)
 {
-    hth_rank *rank = x->rank;
-    const hth_step *m = x->m;
+    hth_rank *rank = search->rank;
+    const hth_step *m = search->m;
     for (int pass = 0; pass < 3; pass++) { // hidden swaps, recomputes, the other swaps
         int n = 0;
         for (int g = 0; g < m->n_intervals; g++) {
             const hth_interval *interval = &m->interval[g];
             int end = interval->q < m->n_stages ? interval->q : m->n_stages;
-            double free_us = x->d.begin_us[end] - x->d.begin_us[interval->p + 1] -
+            double free_us = search->d.begin_us[end] - search->d.begin_us[interval->p + 1] -
                              m->h2d_us[interval->tensor] - m->d2h_us[interval->tensor];
             bool may = pass == 1 ? interval->can_rerun
                                  : interval->can_offload && (pass == 2 || free_us > 0);
-            if (x->mode[g] == HTH_INTERVAL_KEEP && may && !interval->cyclic) {
+            if (search->mode[g] == HTH_INTERVAL_KEEP && may && !interval->cyclic) {
                 int v = m->p->tensors[interval->tensor].producer;
                 double us = pass == 1 ? hth_step_fastest(m, v)->time_us + 1e-3 : 0;
                 rank[n++] =
@@ -111,13 +112,14 @@ static void policy_capuchin(hth_search *x)
         qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
         for (int i = 0; i < n; i++) {
             hth_outcome o;
-            hth_search_try(x, x->mode, &o);
+            hth_search_try(search, search->mode, &o);
             if (o.excess == 0) {
-                policy_try(x);
+                policy_try(search);
                 return;
             }
-            x->mode[rank[i].interval] = pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD;
-            policy_try(x);
+            search->mode[rank[i].interval] =
+                pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD;
+            policy_try(search);
         }
     }
 }
@@ -126,71 +128,71 @@ static void policy_capuchin(hth_search *x)
 // search takes a node's time for is open: its smallest algorithm's, or its fastest's as if that
 // needed no workspace. Both are tried, the better one counts. The tie-break towards low memory is
 // the search's own.
-static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool warm,
+static void policy_auto(hth_search *search, hth_step *step, uint64_t deadline_ns, bool warm,
                         hth_outcome *out)
 {
     uint64_t now_ns = hth_now_ns(), half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
-    uint64_t from = x->n_decodes, all = x->max_decodes;
+    uint64_t from = search->n_decodes, all = search->max_decodes;
     double score[2];
     for (int k = 0; k < 2; k++) {
-        x->max_decodes = all < UINT64_MAX ? from + (all - from) / 2 * (uint64_t)(k + 1) : all;
-        hth_step_trim(m, k == 0 ? HTH_TRIM_SMALLEST : HTH_TRIM_FREE);
-        hth_search_run(x, now_ns + half_ns * (uint64_t)(k + 1), warm, out);
-        hth_step_trim(m, HTH_TRIM_NONE);
-        score[k] = hth_search_try(x, x->best, out);
+        search->max_decodes = all < UINT64_MAX ? from + (all - from) / 2 * (uint64_t)(k + 1) : all;
+        hth_step_trim(step, k == 0 ? HTH_TRIM_SMALLEST : HTH_TRIM_FREE);
+        hth_search_run(search, now_ns + half_ns * (uint64_t)(k + 1), warm, out);
+        hth_step_trim(step, HTH_TRIM_NONE);
+        score[k] = hth_search_try(search, search->best, out);
         if (k == 0) {
-            memcpy(x->first, x->best, (size_t)m->n_intervals);
+            memcpy(search->first, search->best, (size_t)step->n_intervals);
         }
     }
-    x->n_elites = 0; // of trimmed menus
+    search->n_elites = 0; // of trimmed menus
     if (score[0] < score[1]) {
-        memcpy(x->best, x->first, (size_t)m->n_intervals);
+        memcpy(search->best, search->first, (size_t)step->n_intervals);
     }
 }
 
-void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
-                       bool warm, hth_outcome *out)
+void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_options *options,
+                       uint64_t deadline_ns, bool warm, hth_outcome *out)
 {
-    switch (o->policy) {
+    switch (options->policy) {
     case HTH_POLICY_CHECKMATE:
-        x->offload = false;
-        policy_auto(x, m, deadline_ns, warm, out);
+        search->offload = false;
+        policy_auto(search, step, deadline_ns, warm, out);
         break;
     case HTH_POLICY_STR:
-        policy_auto(x, m, deadline_ns, warm, out);
+        policy_auto(search, step, deadline_ns, warm, out);
         break;
     case HTH_POLICY_MONET:
-        x->offload = false;
-        hth_search_run(x, deadline_ns, warm, out);
+        search->offload = false;
+        hth_search_run(search, deadline_ns, warm, out);
         break;
     case HTH_POLICY_MOSOS:
-        x->no_stalls = true;
-        hth_search_run(x, deadline_ns, warm, out);
+        search->no_stalls = true;
+        hth_search_run(search, deadline_ns, warm, out);
         break;
     case HTH_POLICY_HEARTH:
-        x->dual = true;
-        hth_search_run(x, deadline_ns, warm, out);
+        search->dual = true;
+        hth_search_run(search, deadline_ns, warm, out);
         if (out->excess == 0) { // where the link is fast, everything away may be best
-            x->best_score = hth_search_try(x, x->best, out);
-            double before = x->best_score;
-            policy_vdnn(x);
-            if (x->best_score < before) {
-                hth_search_elite(x, x->best, x->best_score);
+            search->best_score = hth_search_try(search, search->best, out);
+            double before = search->best_score;
+            policy_vdnn(search);
+            if (search->best_score < before) {
+                hth_search_elite(search, search->best, search->best_score);
             }
         }
         break;
     default: // greedy ones
-        x->n_elites = 0;
-        memset(x->mode, HTH_INTERVAL_KEEP, (size_t)m->n_intervals);
-        x->best_score = INFINITY;
-        policy_try(x);
-        if (o->policy == HTH_POLICY_VDNN) {
-            policy_vdnn(x);
-        } else if (o->policy == HTH_POLICY_CHEN) {
-            policy_chen(x);
-        } else if (o->policy == HTH_POLICY_CAPUCHIN) {
-            policy_capuchin(x);
+        search->n_elites = 0;
+        memset(search->mode, HTH_INTERVAL_KEEP, (size_t)step->n_intervals);
+        search->best_score = INFINITY;
+        policy_try(search);
+        if (options->policy == HTH_POLICY_VDNN) {
+            policy_vdnn(search);
+        } else if (options->policy == HTH_POLICY_CHEN) {
+            policy_chen(search);
+        } else if (options->policy == HTH_POLICY_CAPUCHIN) {
+            policy_capuchin(search);
         }
     }
-    hth_search_try(x, x->best, out);
+    hth_search_try(search, search->best, out);
 }

@@ -16,19 +16,19 @@
 #define POLICY_WORSE_GENERATED 1.002
 #define POLICY_ARENA           1.02
 
-static void check_step(hth_problem *p, const char *name, const double *shares, int n_shares,
+static void check_step(hth_problem *problem, const char *name, const double *shares, int n_shares,
                        uint64_t decodes, double worse)
 {
     uint64_t peak;
-    assert_ok(hth_plan_train_peak(p, &peak));
+    assert_ok(hth_plan_train_peak(problem, &peak));
     for (int i = 0; i < n_shares; i += TEST_STRIDE) {
         double hearth = 0;
-        p->budget = (uint64_t)((double)peak * shares[i]);
+        problem->budget = (uint64_t)((double)peak * shares[i]);
         for (int k = 0; k < HTH_POLICY_OPTIMAL; k++) {
             hth_plan *plan;
             hth_plan_options o = {
                 .policy = (hth_policy)k, .seed = 1, .limit_ms = 1e6, .limit_decodes = decodes};
-            hth_err err = hth_plan_train(p, &o, &plan);
+            hth_err err = hth_plan_train(problem, &o, &plan);
             if (k == HTH_POLICY_HEARTH) {
                 assert_ok(err);
                 hearth = plan->predicted_us;
@@ -49,7 +49,7 @@ static void check_step(hth_problem *p, const char *name, const double *shares, i
             hth_plan_free(plan);
         }
     }
-    hth_problem_fini(p);
+    hth_problem_fini(problem);
 }
 
 static void no_policy_is_faster_on_recorded_steps(void **state)

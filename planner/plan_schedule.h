@@ -70,6 +70,6 @@ typedef struct hth_schedule {
     uint64_t height_bytes; // hth_plan_emit: of the addresses, before algorithms gave way
 } hth_schedule;
 
-void hth_schedule_fini(hth_schedule *s);
+void hth_schedule_fini(hth_schedule *schedule);
 
 #endif

@@ -46,69 +46,70 @@ typedef struct hth_search {
     bool shares;                           // .. once there is one
 } hth_search;
 
-hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
-                        const hth_plan_options *o);
-void hth_search_close(hth_search *x);
+hth_err hth_search_open(hth_search *search, const hth_step *step, uint64_t budget,
+                        const hth_plan_options *options);
+void hth_search_close(hth_search *search);
 
-// hth_search_policy sets x->best to what o->policy decides; the other arguments are
-// hth_search_run's. *m is trimmed for the policies that do not see algorithms, and whole again
+// hth_search_policy sets search->best to what options->policy decides; the other arguments are
+// hth_search_run's. *step is trimmed for the policies that do not see algorithms, and whole again
 // after it.
-void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
-                       bool warm, hth_outcome *out);
+void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_options *options,
+                       uint64_t deadline_ns, bool warm, hth_outcome *out);
 
-// hth_search_run searches until the deadline or until it finds nothing more; x->best holds the
-// modes, *out what they come to. warm: x->best holds the modes to start from.
-void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out);
+// hth_search_run searches until the deadline or until it finds nothing more; search->best holds the
+// modes, *out what they come to. warm: search->best holds the modes to start from.
+void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_outcome *out);
 // hth_search_elite takes modes that fit among the best few.
-void hth_search_elite(hth_search *x, const uint8_t *mode, double score);
+void hth_search_elite(hth_search *search, const uint8_t *mode, double score);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
-double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
+double hth_search_try(hth_search *search, const uint8_t *mode, hth_outcome *outcome);
 
 // Parts of the search that its other files use.
 // hth_search_over: time or decodes are used up. hth_search_try_under is hth_search_try, given up
 // (with some score from `limit` on) as soon as the score cannot be under `limit`.
-bool hth_search_over(hth_search *x);
-double hth_search_try_under(hth_search *x, const uint8_t *mode, double limit, hth_outcome *o);
+bool hth_search_over(hth_search *search);
+double hth_search_try_under(hth_search *search, const uint8_t *mode, double limit,
+                            hth_outcome *outcome);
 // hth_search_keep_best takes the modes at hand as the best if they are; hth_search_keep_elite takes
 // them among the best few.
-void hth_search_keep_best(hth_search *x);
-void hth_search_keep_elite(hth_search *x);
+void hth_search_keep_best(hth_search *search);
+void hth_search_keep_elite(hth_search *search);
 // Moves (plan_search_moves.c), from the modes at hand. hth_search_greedy frees bytes, cheapest
 // first, counting `price` of the link's time and the fastest algorithms or the smallest; false: the
 // step would take longer than limit_us. hth_search_descend flips single intervals as long as that
 // helps. hth_search_kick: whether it found a better one than the best.
-bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_us);
-void hth_search_descend(hth_search *x);
-bool hth_search_kick(hth_search *x);
+bool hth_search_greedy(hth_search *search, double price, bool fastest, double limit_us);
+void hth_search_descend(hth_search *search);
+bool hth_search_kick(hth_search *search);
 // Starts (plan_search_starts.c). hth_search_starts: several greedy ones. hth_search_valleys: the
 // budget comes down first. hth_search_another: one more start, in turn what the dual does and a
 // greedy one; false: all have been used.
 // hth_search_away: the least memory there can be.
-void hth_search_starts(hth_search *x);
-void hth_search_valleys(hth_search *x);
-bool hth_search_another(hth_search *x, int *next);
-void hth_search_away(hth_search *x);
+void hth_search_starts(hth_search *search);
+void hth_search_valleys(hth_search *search);
+bool hth_search_another(hth_search *search, int *next);
+void hth_search_away(hth_search *search);
 
 // What the search knows about moves (plan_ways.c), as the last whole decode left it.
 // hth_search_allows: interval g may have this mode under the policy.
-bool hth_search_allows(const hth_search *x, int g, hth_interval_mode mode);
+bool hth_search_allows(const hth_search *search, int g, hth_interval_mode mode);
 // hth_search_keep_all: everything is kept; what only recomputes read is computed again, too.
-void hth_search_keep_all(const hth_search *x, uint8_t *mode);
+void hth_search_keep_all(const hth_search *search, uint8_t *mode);
 // hth_search_cost: what giving interval g another mode would cost about, in us; `price` of the
 // link's time.
-double hth_search_cost(const hth_search *x, int g, hth_interval_mode mode, double price);
-// hth_search_note takes over what the last decode, of x->mode, left: for hth_search_gain, which
-// says about how much time another mode of interval g would gain: hardly ever too little, but often
-// too much (reruns of inputs, stalls). <= 0: not worth trying.
-void hth_search_note(hth_search *x, const hth_outcome *o);
-double hth_search_gain(const hth_search *x, int g, hth_interval_mode mode);
+double hth_search_cost(const hth_search *search, int g, hth_interval_mode mode, double price);
+// hth_search_note takes over what the last decode, of search->mode, left: for hth_search_gain,
+// which says about how much time another mode of interval g would gain: hardly ever too little, but
+// often too much (reruns of inputs, stalls). <= 0: not worth trying.
+void hth_search_note(hth_search *search, const hth_outcome *outcome);
+double hth_search_gain(const hth_search *search, int g, hth_interval_mode mode);
 // hth_search_worst returns the stage with the most bytes too many (*over), counting the fastest
 // algorithms or the smallest; -1: none.
-int hth_search_worst(const hth_search *x, bool fastest, double *over);
-// hth_search_moves lists what could free bytes in stage s in x->rank (interval * 4 + mode),
+int hth_search_worst(const hth_search *search, bool fastest, double *over);
+// hth_search_moves lists what could free bytes in stage s in search->rank (interval * 4 + mode),
 // cheapest per byte and stage first; returns how many. `blur` > 0 randomises.
-int hth_search_moves(hth_search *x, int s, bool fastest, double price, double blur);
+int hth_search_moves(hth_search *search, int s, bool fastest, double price, double blur);
 int hth_search_rank_cmp(const void *a, const void *b);
-uint32_t hth_search_random(hth_search *x, uint32_t below);
+uint32_t hth_search_random(hth_search *search, uint32_t below);
 
 #endif

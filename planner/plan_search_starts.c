@@ -21,29 +21,30 @@
 #define SEARCH_FAR         1.5  // times the best: a start that costs as much is left
 
 // The least memory there can be: everything is away whenever it may.
-void hth_search_away(hth_search *x)
+void hth_search_away(hth_search *search)
 {
     hth_outcome o;
-    for (int g = 0; g < x->m->n_intervals; g++) {
-        x->mode[g] = HTH_INTERVAL_KEEP;
-        if (hth_search_allows(x, g, HTH_INTERVAL_OFFLOAD)) {
-            x->mode[g] = HTH_INTERVAL_OFFLOAD;
-        } else if (hth_search_allows(x, g, HTH_INTERVAL_RECOMPUTE)) {
-            x->mode[g] = HTH_INTERVAL_RECOMPUTE;
+    for (int g = 0; g < search->m->n_intervals; g++) {
+        search->mode[g] = HTH_INTERVAL_KEEP;
+        if (hth_search_allows(search, g, HTH_INTERVAL_OFFLOAD)) {
+            search->mode[g] = HTH_INTERVAL_OFFLOAD;
+        } else if (hth_search_allows(search, g, HTH_INTERVAL_RECOMPUTE)) {
+            search->mode[g] = HTH_INTERVAL_RECOMPUTE;
         }
     }
-    x->score = hth_search_try(x, x->mode, &o);
-    hth_search_keep_best(x);
+    search->score = hth_search_try(search, search->mode, &o);
+    hth_search_keep_best(search);
 }
 
 // Gives what comes next its share of what is left until then: two parts of `parts`, or all of it.
-static void search_slice(hth_search *x, uint64_t until_ns, uint64_t until, int parts)
+static void search_slice(hth_search *search, uint64_t until_ns, uint64_t until, int parts)
 {
     uint64_t now_ns = hth_now_ns(), k = parts > 2 ? (uint64_t)parts : 2;
-    x->deadline_ns = now_ns < until_ns ? now_ns + (until_ns - now_ns) / k * 2 : until_ns;
+    search->deadline_ns = now_ns < until_ns ? now_ns + (until_ns - now_ns) / k * 2 : until_ns;
     if (until < UINT64_MAX) {
-        x->max_decodes =
-            x->n_decodes < until ? x->n_decodes + (until - x->n_decodes) / k * 2 : until;
+        search->max_decodes = search->n_decodes < until
+                                  ? search->n_decodes + (until - search->n_decodes) / k * 2
+                                  : until;
     }
 }
 
@@ -55,141 +56,143 @@ typedef struct search_start {
 
 // One start: greedy with its levers, then down with all of them. The first one ends whatever it
 // takes, or there is nothing to go on from.
-static void search_begin(hth_search *x, const search_start *start, bool first)
+static void search_begin(hth_search *search, const search_start *start, bool first)
 {
-    bool offload = x->offload, recompute = x->recompute;
+    bool offload = search->offload, recompute = search->recompute;
     hth_outcome o;
-    hth_search_try(x, x->best, &o);
+    hth_search_try(search, search->best, &o);
     double limit = o.excess > 0 ? INFINITY : o.time_us * SEARCH_FAR;
-    hth_search_keep_all(x, x->mode);
-    x->offload = offload && start->offload;
-    x->recompute = recompute && start->recompute;
-    bool near = hth_search_greedy(x, start->price, start->fastest, limit);
-    x->offload = offload;
-    x->recompute = recompute;
+    hth_search_keep_all(search, search->mode);
+    search->offload = offload && start->offload;
+    search->recompute = recompute && start->recompute;
+    bool near = hth_search_greedy(search, start->price, start->fastest, limit);
+    search->offload = offload;
+    search->recompute = recompute;
     if (first && o.excess > 0) {
-        hth_search_try(x, x->best, &o);
+        hth_search_try(search, search->best, &o);
         if (o.excess > 0) { // better than nothing
-            hth_search_away(x);
+            hth_search_away(search);
         }
-        memcpy(x->mode, x->best, (size_t)x->m->n_intervals);
+        memcpy(search->mode, search->best, (size_t)search->m->n_intervals);
     }
     if (near) {
-        hth_search_descend(x);
+        hth_search_descend(search);
     }
 }
 
 // What the dual does in more than `least` of its solutions, or, with `blur`, in more than a share
 // that is up to `least` less and differs from tensor to tensor; then bytes are freed until it fits.
-static void search_round(hth_search *x, double least, bool blur)
+static void search_round(hth_search *search, double least, bool blur)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = search->m;
     int tensor = -1;
     double at = least;
     for (int g = 0; g < m->n_intervals; g++) {
-        const hth_bound_share *s = &x->share[g];
+        const hth_bound_share *s = &search->share[g];
         if (m->interval[g].tensor != tensor && blur) {
-            at = least * (1 - 0.001 * hth_search_random(x, 1000));
+            at = least * (1 - 0.001 * hth_search_random(search, 1000));
         }
         tensor = m->interval[g].tensor;
-        x->mode[g] = s->offload > s->recompute ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_RECOMPUTE;
+        search->mode[g] = s->offload > s->recompute ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_RECOMPUTE;
         if ((double)s->offload + (double)s->recompute <= at) {
-            x->mode[g] = HTH_INTERVAL_KEEP;
+            search->mode[g] = HTH_INTERVAL_KEEP;
         }
     }
 }
 
 // Starts from what the dual does.
-static void search_dual(hth_search *x)
+static void search_dual(hth_search *search)
 {
     static const double least[] = {0.5, 0.35, 0.2, 0.1};
     hth_outcome o;
     double us, best = INFINITY, at = 0;
-    hth_search_try(x, x->best, &o);
+    hth_search_try(search, search->best, &o);
     uint64_t now_ns = hth_now_ns();
-    double limit_ms = x->deadline_ns > now_ns ? (double)(x->deadline_ns - now_ns) / 2e6 : 1e-3;
-    hth_err err =
-        hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL,
-                       x->max_decodes < UINT64_MAX ? 0 : limit_ms, x->prices, x->share, &us);
+    double limit_ms =
+        search->deadline_ns > now_ns ? (double)(search->deadline_ns - now_ns) / 2e6 : 1e-3;
+    hth_err err = hth_step_bound(search->m, search->d.budget, o.time_us, SEARCH_DUAL,
+                                 search->max_decodes < UINT64_MAX ? 0 : limit_ms, search->prices,
+                                 search->share, &us);
     if (err != HTH_OK) {
-        x->d.failed = true;
+        search->d.failed = true;
         return;
     }
-    x->shares = true;
+    search->shares = true;
     for (size_t i = 0; i < sizeof least / sizeof *least; i++) {
-        search_round(x, least[i], false);
-        double score = hth_search_try(x, x->mode, &o);
+        search_round(search, least[i], false);
+        double score = hth_search_try(search, search->mode, &o);
         at = score < best ? least[i] : at;
         best = hth_sooner(score, best);
     }
-    search_round(x, at, false);
-    hth_search_greedy(x, 1, false, INFINITY);
-    hth_search_descend(x);
+    search_round(search, at, false);
+    hth_search_greedy(search, 1, false, INFINITY);
+    hth_search_descend(search);
 }
 
 // Frees what the budget at hand asks for, from the modes at hand. Where the time falls off, by
 // stalls as a rule, the link was priced too low: another price is tried, the better one counts.
-static void search_step_down(hth_search *x, double before)
+static void search_step_down(hth_search *search, double before)
 {
     static const double prices[] = {0.3, 3};
-    size_t n = (size_t)x->m->n_intervals;
+    size_t n = (size_t)search->m->n_intervals;
     hth_outcome o;
     double least = INFINITY;
-    memcpy(x->before, x->mode, n);
+    memcpy(search->before, search->mode, n);
     for (size_t i = 0; i < sizeof prices / sizeof *prices && least > before * SEARCH_FALL; i++) {
-        memcpy(x->mode, x->before, n);
-        hth_search_greedy(x, prices[i], false, INFINITY);
-        double score = hth_search_try(x, x->mode, &o);
+        memcpy(search->mode, search->before, n);
+        hth_search_greedy(search, prices[i], false, INFINITY);
+        double score = hth_search_try(search, search->mode, &o);
         if (score < least) {
             least = score;
-            memcpy(x->step, x->mode, n);
+            memcpy(search->step, search->mode, n);
         }
     }
-    memcpy(x->mode, x->step, n);
+    memcpy(search->mode, search->step, n);
 }
 
 // Starts from everything kept and lets the budget come down in steps, each a little too small for
 // what the one before has found; smaller ones where the time falls off. Returns whether it has not
 // fallen off in the end.
-static bool search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
+static bool search_lower(hth_search *search, uint64_t until_ns, uint64_t until)
 {
     bool fine = true;
     int falls = 0;
     uint64_t now_ns = hth_now_ns(), half_ns = now_ns + (until_ns - now_ns) / 2;
     hth_outcome o;
-    uint64_t budget = x->d.budget;
-    hth_search_keep_all(x, x->mode);
-    hth_search_try(x, x->mode, &o);
+    uint64_t budget = search->d.budget;
+    hth_search_keep_all(search, search->mode);
+    hth_search_try(search, search->mode, &o);
     double at = log((double)o.peak_bytes / hth_later((double)budget, 1)), step = SEARCH_LOWER;
-    double best = x->best_score, before = x->m->fastest_us;
+    double best = search->best_score, before = search->m->fastest_us;
     while (at > 0 && (falls <= SEARCH_LOWER_FALLS || hth_now_ns() > half_ns)) {
         double to = hth_later(at - step, 0), was = before;
         // What fits more memory is not the best of anything.
-        x->d.budget = to > 0 ? (uint64_t)((double)budget * exp(to)) : budget;
-        x->best_score = to > 0 ? -INFINITY : best;
-        x->deadline_ns = until_ns;
-        x->max_decodes = until;
-        search_step_down(x, before);
-        search_slice(x, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
+        search->d.budget = to > 0 ? (uint64_t)((double)budget * exp(to)) : budget;
+        search->best_score = to > 0 ? -INFINITY : best;
+        search->deadline_ns = until_ns;
+        search->max_decodes = until;
+        search_step_down(search, before);
+        search_slice(search, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
         uint64_t max_ns = hth_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
-        x->deadline_ns = x->deadline_ns < max_ns ? x->deadline_ns : max_ns;
-        hth_search_descend(x);
-        bool fell = x->score > before * SEARCH_FALL;
-        before = x->score;
-        if (fell && step > SEARCH_LOWER_MIN && hth_now_ns() < until_ns && x->n_decodes < until) {
-            memcpy(x->mode, x->before, (size_t)x->m->n_intervals);
+        search->deadline_ns = search->deadline_ns < max_ns ? search->deadline_ns : max_ns;
+        hth_search_descend(search);
+        bool fell = search->score > before * SEARCH_FALL;
+        before = search->score;
+        if (fell && step > SEARCH_LOWER_MIN && hth_now_ns() < until_ns &&
+            search->n_decodes < until) {
+            memcpy(search->mode, search->before, (size_t)search->m->n_intervals);
             before = was;
             step /= 2;
             continue;
         }
-        for (int i = 0; i < SEARCH_LOWER_KICKS && !hth_search_over(x); i++) {
-            hth_search_kick(x);
+        for (int i = 0; i < SEARCH_LOWER_KICKS && !hth_search_over(search); i++) {
+            hth_search_kick(search);
         }
         at = to;
         fine = !fell;
         falls += fell;
     }
-    x->d.budget = budget;
+    search->d.budget = budget;
     return fine && at <= 0;
 }
 
@@ -202,61 +205,62 @@ static const search_start search_start_of[] = {
 #define SEARCH_STARTS ((int)(sizeof search_start_of / sizeof *search_start_of))
 
 // Whether the policy has what a start begins with.
-static bool search_has(const hth_search *x, const search_start *s)
+static bool search_has(const hth_search *search, const search_start *start)
 {
-    return (s->offload || x->recompute) && (s->recompute || x->offload);
+    return (start->offload || search->recompute) && (start->recompute || search->offload);
 }
 
 // Greedy starts, each gone down from on its own for a share of the time, because the best start is
 // seldom the best after that.
-void hth_search_starts(hth_search *x)
+void hth_search_starts(hth_search *search)
 {
-    uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    search_slice(x, end_ns, end_decodes, 3);
-    uint64_t until_ns = x->deadline_ns, until = x->max_decodes;
+    uint64_t end_ns = search->deadline_ns, end_decodes = search->max_decodes;
+    search_slice(search, end_ns, end_decodes, 3);
+    uint64_t until_ns = search->deadline_ns, until = search->max_decodes;
     for (int i = 0; i < SEARCH_STARTS; i++) {
-        if (search_has(x, &search_start_of[i]) && x->n_decodes < until && hth_now_ns() < until_ns) {
-            search_slice(x, until_ns, until, i == 0 ? 8 : SEARCH_STARTS - i);
-            search_begin(x, &search_start_of[i], i == 0);
+        if (search_has(search, &search_start_of[i]) && search->n_decodes < until &&
+            hth_now_ns() < until_ns) {
+            search_slice(search, until_ns, until, i == 0 ? 8 : SEARCH_STARTS - i);
+            search_begin(search, &search_start_of[i], i == 0);
         }
     }
-    x->deadline_ns = end_ns;
-    x->max_decodes = end_decodes;
+    search->deadline_ns = end_ns;
+    search->max_decodes = end_decodes;
 }
 
 // The budget comes down, for a third of the time at most; then the first greedy start and what the
 // dual does, or, where nothing good came of that, all greedy starts.
-void hth_search_valleys(hth_search *x)
+void hth_search_valleys(hth_search *search)
 {
-    uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    search_slice(x, end_ns, end_decodes, 6);
-    bool fine = search_lower(x, x->deadline_ns, x->max_decodes);
-    search_slice(x, end_ns, end_decodes, fine ? 8 : 4);
+    uint64_t end_ns = search->deadline_ns, end_decodes = search->max_decodes;
+    search_slice(search, end_ns, end_decodes, 6);
+    bool fine = search_lower(search, search->deadline_ns, search->max_decodes);
+    search_slice(search, end_ns, end_decodes, fine ? 8 : 4);
     if (fine) {
-        search_begin(x, &search_start_of[0], true);
+        search_begin(search, &search_start_of[0], true);
     } else {
-        hth_search_starts(x);
+        hth_search_starts(search);
     }
     if (fine) {
-        search_slice(x, end_ns, end_decodes, 4);
-        search_dual(x);
+        search_slice(search, end_ns, end_decodes, 4);
+        search_dual(search);
     }
-    x->deadline_ns = end_ns;
-    x->max_decodes = end_decodes;
+    search->deadline_ns = end_ns;
+    search->max_decodes = end_decodes;
 }
 
-bool hth_search_another(hth_search *x, int *next)
+bool hth_search_another(hth_search *search, int *next)
 {
     int i = *next / 2 % SEARCH_STARTS;
-    bool round = x->shares && (*next)++ % 2 == 0;
+    bool round = search->shares && (*next)++ % 2 == 0;
     const search_start *s = &search_start_of[i];
     if (round) {
-        search_round(x, SEARCH_MAX, true);
-        hth_search_greedy(x, 1, false, INFINITY);
-        hth_search_descend(x);
-    } else if (search_has(x, s)) {
-        search_begin(x, s, false);
+        search_round(search, SEARCH_MAX, true);
+        hth_search_greedy(search, 1, false, INFINITY);
+        hth_search_descend(search);
+    } else if (search_has(search, s)) {
+        search_begin(search, s, false);
     }
-    *next += x->shares ? 0 : 2;
+    *next += search->shares ? 0 : 2;
     return *next < 2 * SEARCH_STARTS;
 }

@@ -30,13 +30,13 @@ static bool squeeze_meet(const hth_rect *a, const hth_rect *b)
 
 // The tightest hole under `room` of at least `bytes` between the placed hard rectangles that share
 // a stage with rectangle i; the largest one if none is so large. near: scratch.
-static squeeze_hole squeeze_find(const hth_rect *r, const bool *placed, int n, int i, uint64_t room,
-                                 squeeze_hole *near)
+static squeeze_hole squeeze_find(const hth_rect *rect, const bool *placed, int n, int i,
+                                 uint64_t room, squeeze_hole *near)
 {
     int k = 0;
     for (int j = 0; j < n; j++) {
-        if (j != i && placed[j] && squeeze_meet(&r[i], &r[j])) {
-            near[k++] = (squeeze_hole){r[j].offset, r[j].bytes};
+        if (j != i && placed[j] && squeeze_meet(&rect[i], &rect[j])) {
+            near[k++] = (squeeze_hole){rect[j].offset, rect[j].bytes};
         }
     }
     qsort(near, (size_t)k, sizeof *near, squeeze_cmp);
@@ -45,7 +45,7 @@ static squeeze_hole squeeze_find(const hth_rect *r, const bool *placed, int n, i
     uint64_t at = 0;
     for (int j = 0; j < k; j++) {
         uint64_t size = near[j].offset > at ? near[j].offset - at : 0;
-        bool fits = size >= r[i].bytes, fitted = best.bytes >= r[i].bytes;
+        bool fits = size >= rect[i].bytes, fitted = best.bytes >= rect[i].bytes;
         if (fits ? !fitted || size < best.bytes : !fitted && size > best.bytes) {
             best = (squeeze_hole){at, size};
         }
@@ -56,30 +56,31 @@ static squeeze_hole squeeze_find(const hth_rect *r, const bool *placed, int n, i
 }
 
 // Places the hard rectangles that stick out, largest first.
-static bool squeeze_hard(hth_rect *r, const bool *soft, bool *placed, int n, uint64_t room,
+static bool squeeze_hard(hth_rect *rect, const bool *soft, bool *placed, int n, uint64_t room,
                          squeeze_hole *near)
 {
     for (int i = 0; i < n; i++) {
-        placed[i] = !soft[i] && r[i].offset + r[i].bytes <= room;
+        placed[i] = !soft[i] && rect[i].offset + rect[i].bytes <= room;
     }
     for (;;) {
         int next = -1;
         for (int i = 0; i < n; i++) {
-            next = !soft[i] && !placed[i] && (next < 0 || r[i].bytes > r[next].bytes) ? i : next;
+            next =
+                !soft[i] && !placed[i] && (next < 0 || rect[i].bytes > rect[next].bytes) ? i : next;
         }
         if (next < 0) {
             return true;
         }
-        squeeze_hole h = squeeze_find(r, placed, n, next, room, near);
-        if (h.bytes < r[next].bytes) {
+        squeeze_hole h = squeeze_find(rect, placed, n, next, room, near);
+        if (h.bytes < rect[next].bytes) {
             return false;
         }
-        r[next].offset = h.offset;
+        rect[next].offset = h.offset;
         placed[next] = true;
     }
 }
 
-hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room, bool *fits)
+hth_err hth_address_squeeze(hth_rect *rect, const bool *soft, int n, uint64_t room, bool *fits)
 {
     bool *placed = hth_calloc((size_t)n + 1, sizeof *placed);
     squeeze_hole *near = hth_calloc((size_t)n + 1, sizeof *near);
@@ -88,13 +89,13 @@ hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room,
         hth_free(near);
         return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", n);
     }
-    *fits = squeeze_hard(r, soft, placed, n, room, near);
+    *fits = squeeze_hard(rect, soft, placed, n, room, near);
     for (int i = 0; *fits && i < n; i++) {
         if (soft[i]) {
-            squeeze_hole h = squeeze_find(r, placed, n, i, room, near);
-            r[i].offset = h.offset;
-            r[i].bytes =
-                h.bytes < r[i].bytes ? h.bytes / HTH_PLAN_ALIGN * HTH_PLAN_ALIGN : r[i].bytes;
+            squeeze_hole h = squeeze_find(rect, placed, n, i, room, near);
+            rect[i].offset = h.offset;
+            rect[i].bytes =
+                h.bytes < rect[i].bytes ? h.bytes / HTH_PLAN_ALIGN * HTH_PLAN_ALIGN : rect[i].bytes;
         }
     }
     hth_free(placed);
@@ -104,20 +105,22 @@ hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room,
 
 // From rectangles to algorithms.
 
-// The bytes besides its own workspace that a user of stage `stage` needs there: r NULL: its node.
-static uint64_t lay_scratch(const hth_lay *x, const hth_rerun *r)
+// The bytes besides its own workspace that a user of stage `stage` needs there: rerun NULL: its
+// node.
+static uint64_t lay_scratch(const hth_lay *lay, const hth_rerun *rerun)
 {
-    return r == NULL ? 0
-                     : hth_lay_rerun_bytes(x, r) -
-                           hth_plan_round(hth_plan_workspace(&x->p->nodes[r->node], r->alt));
+    return rerun == NULL
+               ? 0
+               : hth_lay_rerun_bytes(lay, rerun) -
+                     hth_plan_round(hth_plan_workspace(&lay->p->nodes[rerun->node], rerun->alt));
 }
 
 // Gives a node, wherever it runs, the fastest algorithm whose workspace fits in `bytes`.
-static bool lay_algorithm(hth_lay *x, int node, uint64_t bytes, hth_menu_item *menu)
+static bool lay_algorithm(hth_lay *lay, int node, uint64_t bytes, hth_menu_item *menu)
 {
-    hth_schedule *s = x->s;
-    int n = hth_plan_menu(&x->p->nodes[node], menu), k = 0;
-    if (hth_plan_round(hth_plan_workspace(&x->p->nodes[node], s->alt[node])) <= bytes) {
+    hth_schedule *s = lay->s;
+    int n = hth_plan_menu(&lay->p->nodes[node], menu), k = 0;
+    if (hth_plan_round(hth_plan_workspace(&lay->p->nodes[node], s->alt[node])) <= bytes) {
         return true;
     }
     while (k < n && menu[k].workspace > bytes) {
@@ -140,137 +143,139 @@ typedef struct lay_soft {
     hth_menu_item *menu;
 } lay_soft;
 
-static void soft_fini(lay_soft *w)
+static void soft_fini(lay_soft *soft)
 {
-    void *all[] = {w->soft, w->rect, w->least, w->load, w->alt, w->rerun, w->menu};
+    void *all[] = {soft->soft, soft->rect,  soft->least, soft->load,
+                   soft->alt,  soft->rerun, soft->menu};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
 }
 
 // The least that a stage can do with, and what it has besides its workspace.
-static void soft_stages(const hth_lay *x, lay_soft *w)
+static void soft_stages(const hth_lay *lay, lay_soft *soft)
 {
-    const hth_schedule *s = x->s;
+    const hth_schedule *s = lay->s;
     for (int stage = 0, r = 0; stage < s->n_stages; stage++) {
-        int n = hth_plan_menu(&x->p->nodes[stage], w->menu);
-        w->least[stage] = w->menu[n - 1].workspace;
+        int n = hth_plan_menu(&lay->p->nodes[stage], soft->menu);
+        soft->least[stage] = soft->menu[n - 1].workspace;
         for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
-            n = hth_plan_menu(&x->p->nodes[s->rerun[r].node], w->menu);
-            uint64_t b = lay_scratch(x, &s->rerun[r]) + w->menu[n - 1].workspace;
-            w->least[stage] = b > w->least[stage] ? b : w->least[stage];
+            n = hth_plan_menu(&lay->p->nodes[s->rerun[r].node], soft->menu);
+            uint64_t b = lay_scratch(lay, &s->rerun[r]) + soft->menu[n - 1].workspace;
+            soft->least[stage] = b > soft->least[stage] ? b : soft->least[stage];
         }
-        if (x->of_stage[stage] >= 0) {
-            w->soft[x->of_stage[stage]] = true;
+        if (lay->of_stage[stage] >= 0) {
+            soft->soft[lay->of_stage[stage]] = true;
         }
     }
-    for (int i = 0; i < x->n_rects; i++) {
-        w->load[x->rect[i].first] += x->rect[i].bytes;
-        w->load[x->rect[i].last + 1] -= x->rect[i].bytes;
+    for (int i = 0; i < lay->n_rects; i++) {
+        soft->load[lay->rect[i].first] += lay->rect[i].bytes;
+        soft->load[lay->rect[i].last + 1] -= lay->rect[i].bytes;
     }
     for (int stage = 1; stage < s->n_stages; stage++) {
-        w->load[stage] += w->load[stage - 1];
+        soft->load[stage] += soft->load[stage - 1];
     }
 }
 
-static hth_err soft_init(const hth_lay *x, lay_soft *w)
+static hth_err soft_init(const hth_lay *lay, lay_soft *soft)
 {
-    const hth_schedule *s = x->s;
-    size_t stages = (size_t)s->n_stages + 2, rects = (size_t)x->n_rects + 1;
+    const hth_schedule *s = lay->s;
+    size_t stages = (size_t)s->n_stages + 2, rects = (size_t)lay->n_rects + 1;
     int most = 1;
-    for (int i = 0; i < x->p->n_nodes; i++) {
-        most = x->p->nodes[i].n_alternatives > most ? x->p->nodes[i].n_alternatives : most;
+    for (int i = 0; i < lay->p->n_nodes; i++) {
+        most = lay->p->nodes[i].n_alternatives > most ? lay->p->nodes[i].n_alternatives : most;
     }
-    *w = (lay_soft){.soft = hth_calloc(rects, sizeof(bool)),
-                    .rect = hth_memdup(x->rect, (size_t)x->n_rects * sizeof *x->rect),
-                    .least = hth_calloc(stages, sizeof(uint64_t)),
-                    .load = hth_calloc(stages, sizeof(uint64_t)),
-                    .alt = hth_memdup(s->alt, (size_t)s->n_stages * sizeof *s->alt),
-                    .rerun = hth_calloc((size_t)s->n_reruns + 1, sizeof *s->rerun),
-                    .menu = hth_calloc((size_t)most, sizeof(hth_menu_item))};
-    if (!w->soft || !w->rect || !w->least || !w->load || !w->alt || !w->rerun || !w->menu) {
-        soft_fini(w);
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", x->n_rects);
+    *soft = (lay_soft){.soft = hth_calloc(rects, sizeof(bool)),
+                       .rect = hth_memdup(lay->rect, (size_t)lay->n_rects * sizeof *lay->rect),
+                       .least = hth_calloc(stages, sizeof(uint64_t)),
+                       .load = hth_calloc(stages, sizeof(uint64_t)),
+                       .alt = hth_memdup(s->alt, (size_t)s->n_stages * sizeof *s->alt),
+                       .rerun = hth_calloc((size_t)s->n_reruns + 1, sizeof *s->rerun),
+                       .menu = hth_calloc((size_t)most, sizeof(hth_menu_item))};
+    if (!soft->soft || !soft->rect || !soft->least || !soft->load || !soft->alt || !soft->rerun ||
+        !soft->menu) {
+        soft_fini(soft);
+        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", lay->n_rects);
     }
-    memcpy(w->rerun, s->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
-    soft_stages(x, w);
+    memcpy(soft->rerun, s->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
+    soft_stages(lay, soft);
     return HTH_OK;
 }
 
 // Places everything anew with the least workspaces in stages with more than `full` bytes.
-static hth_err soft_place(const hth_lay *x, lay_soft *w, uint64_t full, uint64_t room)
+static hth_err soft_place(const hth_lay *lay, lay_soft *soft, uint64_t full, uint64_t room)
 {
     uint64_t height;
-    memcpy(w->rect, x->rect, (size_t)x->n_rects * sizeof *w->rect);
-    for (int stage = 0; stage < x->s->n_stages; stage++) {
-        int i = x->of_stage[stage];
-        if (i >= 0 && w->load[stage] > full && w->least[stage] < w->rect[i].bytes) {
-            w->rect[i].bytes = w->least[stage];
+    memcpy(soft->rect, lay->rect, (size_t)lay->n_rects * sizeof *soft->rect);
+    for (int stage = 0; stage < lay->s->n_stages; stage++) {
+        int i = lay->of_stage[stage];
+        if (i >= 0 && soft->load[stage] > full && soft->least[stage] < soft->rect[i].bytes) {
+            soft->rect[i].bytes = soft->least[stage];
         }
     }
-    HTH_TRY(hth_address_assign(w->rect, x->n_rects, room, 1, &height));
-    for (int i = 0; i < x->n_rects; i++) {
-        w->rect[i].bytes = x->rect[i].bytes;
+    HTH_TRY(hth_address_assign(soft->rect, lay->n_rects, room, 1, &height));
+    for (int i = 0; i < lay->n_rects; i++) {
+        soft->rect[i].bytes = lay->rect[i].bytes;
     }
     return HTH_OK;
 }
 
 // Gives nodes algorithms for the workspaces that their stages have got.
-static bool soft_choose(hth_lay *x, lay_soft *w)
+static bool soft_choose(hth_lay *lay, lay_soft *soft)
 {
-    hth_schedule *s = x->s;
+    hth_schedule *s = lay->s;
     bool fits = true;
     for (int stage = 0, r = 0; fits && stage < s->n_stages; stage++) {
-        uint64_t bytes = x->of_stage[stage] >= 0 ? w->rect[x->of_stage[stage]].bytes : 0;
-        fits = lay_algorithm(x, stage, bytes, w->menu);
+        uint64_t bytes = lay->of_stage[stage] >= 0 ? soft->rect[lay->of_stage[stage]].bytes : 0;
+        fits = lay_algorithm(lay, stage, bytes, soft->menu);
         for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
-            uint64_t scratch = lay_scratch(x, &s->rerun[r]);
+            uint64_t scratch = lay_scratch(lay, &s->rerun[r]);
             fits = fits && scratch <= bytes &&
-                   lay_algorithm(x, s->rerun[r].node, bytes - scratch, w->menu);
+                   lay_algorithm(lay, s->rerun[r].node, bytes - scratch, soft->menu);
         }
     }
     if (!fits) {
-        memcpy(s->alt, w->alt, (size_t)s->n_stages * sizeof *s->alt);
-        memcpy(s->rerun, w->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
+        memcpy(s->alt, soft->alt, (size_t)s->n_stages * sizeof *s->alt);
+        memcpy(s->rerun, soft->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
     }
     return fits;
 }
 
 // What has given way needs no more bytes than its algorithms do: with those everything may come to
 // lie lower.
-static hth_err soft_lower(const hth_lay *x, lay_soft *w, uint64_t *height)
+static hth_err soft_lower(const hth_lay *lay, lay_soft *soft, uint64_t *height)
 {
-    const hth_schedule *s = x->s;
+    const hth_schedule *s = lay->s;
     uint64_t top = 0, peak = 0, live = 0, lower;
-    memset(w->load, 0, ((size_t)s->n_stages + 2) * sizeof *w->load);
+    memset(soft->load, 0, ((size_t)s->n_stages + 2) * sizeof *soft->load);
     for (int stage = 0, r = 0; stage < s->n_stages; stage++) {
-        uint64_t most = hth_plan_round(hth_plan_workspace(&x->p->nodes[stage], s->alt[stage]));
+        uint64_t most = hth_plan_round(hth_plan_workspace(&lay->p->nodes[stage], s->alt[stage]));
         for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
-            uint64_t b = hth_lay_rerun_bytes(x, &s->rerun[r]);
+            uint64_t b = hth_lay_rerun_bytes(lay, &s->rerun[r]);
             most = b > most ? b : most;
         }
-        if (x->of_stage[stage] >= 0) {
-            w->rect[x->of_stage[stage]].bytes = most;
+        if (lay->of_stage[stage] >= 0) {
+            soft->rect[lay->of_stage[stage]].bytes = most;
         }
     }
-    for (int i = 0; i < x->n_rects; i++) {
-        const hth_rect *r = &w->rect[i];
+    for (int i = 0; i < lay->n_rects; i++) {
+        const hth_rect *r = &soft->rect[i];
         top = r->offset + r->bytes > top ? r->offset + r->bytes : top;
-        w->load[r->first] += r->bytes;
-        w->load[r->last + 1] -= r->bytes;
+        soft->load[r->first] += r->bytes;
+        soft->load[r->last + 1] -= r->bytes;
     }
     for (int stage = 0; stage < s->n_stages; stage++) {
-        live += w->load[stage];
+        live += soft->load[stage];
         peak = live > peak ? live : peak;
     }
-    memcpy(x->rect, w->rect, (size_t)x->n_rects * sizeof *w->rect);
+    memcpy(lay->rect, soft->rect, (size_t)lay->n_rects * sizeof *soft->rect);
     *height = top;
     if (top <= peak + peak / SQUEEZE_NEAR) {
         return HTH_OK;
     }
-    HTH_TRY(hth_address_assign(w->rect, x->n_rects, peak + peak / SQUEEZE_NEAR, 1, &lower));
+    HTH_TRY(hth_address_assign(soft->rect, lay->n_rects, peak + peak / SQUEEZE_NEAR, 1, &lower));
     if (lower < top) {
-        memcpy(x->rect, w->rect, (size_t)x->n_rects * sizeof *w->rect);
+        memcpy(lay->rect, soft->rect, (size_t)lay->n_rects * sizeof *soft->rect);
         *height = lower;
     }
     return HTH_OK;
@@ -278,23 +283,23 @@ static hth_err soft_lower(const hth_lay *x, lay_soft *w, uint64_t *height)
 
 // As the rectangles are placed, placed anew with the full stages' workspaces at their least, or all
 // of them.
-hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height)
+hth_err hth_lay_squeeze(hth_lay *lay, uint64_t room, bool hasty, uint64_t *height)
 {
     lay_soft w;
     bool fits = false;
-    HTH_TRY(soft_init(x, &w));
+    HTH_TRY(soft_init(lay, &w));
     hth_err err = HTH_OK;
     for (int attempt = 0; err == HTH_OK && !fits && attempt < (hasty ? 1 : 3); attempt++) {
         if (attempt > 0) {
-            err = soft_place(x, &w, attempt == 1 ? room / 8 * 7 : 0, room);
+            err = soft_place(lay, &w, attempt == 1 ? room / 8 * 7 : 0, room);
         }
         if (err == HTH_OK) {
-            err = hth_address_squeeze(w.rect, w.soft, x->n_rects, room, &fits);
+            err = hth_address_squeeze(w.rect, w.soft, lay->n_rects, room, &fits);
         }
-        fits = err == HTH_OK && fits && soft_choose(x, &w);
+        fits = err == HTH_OK && fits && soft_choose(lay, &w);
     }
     if (err == HTH_OK && fits) {
-        err = soft_lower(x, &w, height);
+        err = soft_lower(lay, &w, height);
     }
     soft_fini(&w);
     return err;

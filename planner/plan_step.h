@@ -38,24 +38,24 @@ typedef struct hth_step {
     double fastest_us;       // every node at its fastest
 } hth_step;
 
-hth_err hth_step_init(hth_step *m, const hth_problem *p);
-void hth_step_fini(hth_step *m);
+hth_err hth_step_init(hth_step *step, const hth_problem *problem);
+void hth_step_fini(hth_step *step);
 // hth_step_may_rerun: whether node v may run again in stage s. What it reads has not been updated
 // in place by then, except by itself, which its other outputs do not depend on.
-bool hth_step_may_rerun(const hth_step *m, int v, int s);
+bool hth_step_may_rerun(const hth_step *step, int v, int s);
 
 // hth_step_trim leaves every node one algorithm only, the smallest or the fastest without its
 // workspace, or gives it all of them again.
 typedef enum hth_trim { HTH_TRIM_NONE, HTH_TRIM_SMALLEST, HTH_TRIM_FREE } hth_trim;
-void hth_step_trim(hth_step *m, hth_trim how);
+void hth_step_trim(hth_step *step, hth_trim how);
 
-static inline const hth_menu_item *hth_step_fastest(const hth_step *m, int s)
+static inline const hth_menu_item *hth_step_fastest(const hth_step *step, int s)
 {
-    return &m->menu[m->menu_start[s]];
+    return &step->menu[step->menu_start[s]];
 }
-static inline const hth_menu_item *hth_step_smallest(const hth_step *m, int s)
+static inline const hth_menu_item *hth_step_smallest(const hth_step *step, int s)
 {
-    return &m->menu[m->menu_end[s] - 1];
+    return &step->menu[step->menu_end[s] - 1];
 }
 
 #endif

@@ -45,21 +45,22 @@ typedef struct hth_stream_decision {
     uint64_t link_bytes, resident_bytes;
 } hth_stream_decision;
 
-hth_err hth_stream_model_init(hth_stream_model *m, const hth_problem *p, const hth_buffers *b);
-void hth_stream_model_fini(hth_stream_model *m);
-hth_err hth_stream_decision_init(const hth_stream_model *m, hth_stream_decision *d);
-void hth_stream_decision_fini(hth_stream_decision *d);
+hth_err hth_stream_model_init(hth_stream_model *model, const hth_problem *problem,
+                              const hth_buffers *buffers);
+void hth_stream_model_fini(hth_stream_model *model);
+hth_err hth_stream_decision_init(const hth_stream_model *model, hth_stream_decision *decision);
+void hth_stream_decision_fini(hth_stream_decision *decision);
 
 // hth_stream_minimal sets the decision that needs the fewest bytes, and returns how many that are.
-uint64_t hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d);
+uint64_t hth_stream_minimal(hth_stream_model *model, hth_stream_decision *decision);
 // hth_stream_keep_all decides for all weights resident and, within `budget`, the fastest
 // algorithms; time_us tells whether it fits. *fastest: nothing had to be degraded.
-void hth_stream_keep_all(hth_stream_model *m, uint64_t budget, hth_stream_decision *d,
+void hth_stream_keep_all(hth_stream_model *model, uint64_t budget, hth_stream_decision *decision,
                          bool *fastest);
-// hth_stream_search finds the fastest decision for `budget` that it can; d->time_us is INFINITY
-// when there is none. warm: what `d` streams is taken over, and searched no further, if it still
-// fits. Deterministic.
-hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed, bool warm,
-                          hth_stream_decision *d);
+// hth_stream_search finds the fastest decision for `budget` that it can; decision->time_us is
+// INFINITY when there is none. warm: what `decision` streams is taken over, and searched no
+// further, if it still fits. Deterministic.
+hth_err hth_stream_search(hth_stream_model *model, uint64_t budget, uint64_t seed, bool warm,
+                          hth_stream_decision *decision);
 
 #endif

@@ -26,20 +26,20 @@ static inline uint32_t pt_random(uint32_t below)
     return (uint32_t)(pt_state >> 33) % below;
 }
 
-static inline int pt_tensor(hth_problem *p, hth_mem_class cls, uint64_t bytes, int producer)
+static inline int pt_tensor(hth_problem *problem, hth_mem_class cls, uint64_t bytes, int producer)
 {
-    hth_plan_tensor *x = &p->tensors[p->n_tensors];
+    hth_plan_tensor *x = &problem->tensors[problem->n_tensors];
     *x = (hth_plan_tensor){.bytes = bytes, .cls = cls, .producer = producer};
-    x->name = hth_asprintf("t%d", p->n_tensors);
-    return p->n_tensors++;
+    x->name = hth_asprintf("t%d", problem->n_tensors);
+    return problem->n_tensors++;
 }
 
 // Appends a node that reads `in` and makes one tensor of class `cls`; returns the tensor.
-static inline int pt_node(hth_problem *p, const int *in, int n_in, hth_mem_class cls,
+static inline int pt_node(hth_problem *problem, const int *in, int n_in, hth_mem_class cls,
                           uint64_t bytes, bool inplace)
 {
-    int i = p->n_nodes++, out = pt_tensor(p, cls, bytes, i);
-    hth_plan_node *n = &p->nodes[i];
+    int i = problem->n_nodes++, out = pt_tensor(problem, cls, bytes, i);
+    hth_plan_node *n = &problem->nodes[i];
     *n = (hth_plan_node){.n_inputs = n_in, .n_outputs = 1, .n_inplace = inplace};
     n->inplace = inplace ? hth_memdup(&(int[2]){in[0], out}, sizeof *n->inplace) : NULL;
     n->name = hth_asprintf("n%d", i);
@@ -49,9 +49,9 @@ static inline int pt_node(hth_problem *p, const int *in, int n_in, hth_mem_class
     return out;
 }
 
-static inline void pt_choice(hth_problem *p, int node, double time_us, uint64_t workspace)
+static inline void pt_choice(hth_problem *problem, int node, double time_us, uint64_t workspace)
 {
-    hth_plan_node *n = &p->nodes[node];
+    hth_plan_node *n = &problem->nodes[node];
     n->alternatives =
         hth_realloc(n->alternatives, (size_t)n->n_alternatives + 1, sizeof *n->alternatives);
     hth_choice *c = &n->alternatives[n->n_alternatives++];
@@ -116,15 +116,15 @@ typedef struct pt_pair {
     hth_plan *plan;
 } pt_pair;
 
-static inline void pt_pair_fini(pt_pair *x)
+static inline void pt_pair_fini(pt_pair *pair)
 {
-    hth_plan_free(x->plan);
-    hth_problem_fini(&x->p);
+    hth_plan_free(pair->plan);
+    hth_problem_fini(&pair->p);
 }
 
-static inline void pt_assert_rejected(const pt_pair *x, const char *what, int i)
+static inline void pt_assert_rejected(const pt_pair *pair, const char *what, int i)
 {
-    if (hth_plan_verify(&x->p, x->plan) != HTH_ECORRUPT) {
+    if (hth_plan_verify(&pair->p, pair->plan) != HTH_ECORRUPT) {
         fail_msg("instruction %d: %s was not noticed", i, what);
     }
 }

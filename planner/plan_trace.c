@@ -7,20 +7,20 @@
 static const char *const trace_row[] = {"compute", "host to device", "device to host"};
 static const char *const trace_process[] = {"", "predicted", "measured"};
 
-static const char *trace_name(const hth_problem *p, const hth_instr *in)
+static const char *trace_name(const hth_problem *problem, const hth_instr *in)
 {
-    const char *name =
-        in->kind == HTH_INSTR_COMPUTE ? p->nodes[in->node].name : p->tensors[in->tensor].name;
+    const char *name = in->kind == HTH_INSTR_COMPUTE ? problem->nodes[in->node].name
+                                                     : problem->tensors[in->tensor].name;
     return name ? name : "?";
 }
 
-static json_t *trace_args(const hth_problem *p, const hth_instr *in, int i)
+static json_t *trace_args(const hth_problem *problem, const hth_instr *in, int i)
 {
     if (in->kind != HTH_INSTR_COMPUTE) {
         return json_pack("{s:i, s:I}", "instruction", i, "bytes",
-                         (json_int_t)p->tensors[in->tensor].bytes);
+                         (json_int_t)problem->tensors[in->tensor].bytes);
     }
-    const hth_plan_node *n = &p->nodes[in->node];
+    const hth_plan_node *n = &problem->nodes[in->node];
     const char *op = n->op ? n->op : "",
                *algorithm = in->alt < n->n_alternatives ? n->alternatives[in->alt].name : "";
     return json_pack("{s:i, s:s, s:s, s:I}", "instruction", i, "op", op, "algorithm", algorithm,
@@ -39,7 +39,7 @@ static void trace_rows(json_t *events, int process)
     }
 }
 
-static void trace_process_events(json_t *events, int process, const hth_problem *p,
+static void trace_process_events(json_t *events, int process, const hth_problem *problem,
                                  const hth_plan *plan, const double (*measured_us)[2])
 {
     trace_rows(events, process);
@@ -50,26 +50,27 @@ static void trace_process_events(json_t *events, int process, const hth_problem 
         }
         double start = measured_us ? measured_us[i][0] : in->start_us,
                end = measured_us ? measured_us[i][1] : in->end_us;
-        json_array_append_new(
-            events, json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name", trace_name(p, in),
-                              "ph", "X", "ts", start, "dur", end - start, "pid", process, "tid",
-                              (int)hth_instr_lane(in), "args", trace_args(p, in, i)));
+        json_array_append_new(events,
+                              json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name",
+                                        trace_name(problem, in), "ph", "X", "ts", start, "dur",
+                                        end - start, "pid", process, "tid", (int)hth_instr_lane(in),
+                                        "args", trace_args(problem, in, i)));
     }
 }
 
-json_t *hth_plan_trace_json(const hth_problem *p, const hth_plan *plan,
+json_t *hth_plan_trace_json(const hth_problem *problem, const hth_plan *plan,
                             const double (*measured_us)[2])
 {
     json_t *events = json_array();
-    trace_process_events(events, 1, p, plan, NULL);
+    trace_process_events(events, 1, problem, plan, NULL);
     if (measured_us != NULL) {
-        trace_process_events(events, 2, p, plan, measured_us);
+        trace_process_events(events, 2, problem, plan, measured_us);
     }
     return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
 }
 
-hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan,
+hth_err hth_plan_write_trace(const char *path, const hth_problem *problem, const hth_plan *plan,
                              const double (*measured_us)[2])
 {
-    return hth_plan_json_save(hth_plan_trace_json(p, plan, measured_us), path);
+    return hth_plan_json_save(hth_plan_trace_json(problem, plan, measured_us), path);
 }

@@ -31,18 +31,19 @@
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 
 // found: the bytes of a plan.
-static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t found)
+static hth_err train_too_big(const hth_problem *problem, const hth_plan_options *options,
+                             uint64_t found)
 {
-    return hth_plan_refuse(p, found, hth_policy_name(o->policy));
+    return hth_plan_refuse(problem, found, hth_policy_name(options->policy));
 }
 
 // The time that the search may take.
-static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
+static double train_limit_ms(const hth_problem *problem, const hth_plan_options *options)
 {
-    double more = TRAIN_NODE_MS * fmax(p->n_nodes - TRAIN_NODES, 0);
+    double more = TRAIN_NODE_MS * fmax(problem->n_nodes - TRAIN_NODES, 0);
     double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MAX_MS);
-    limit_ms = o->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
-    return o->limit_ms > 0 ? o->limit_ms : limit_ms;
+    limit_ms = options->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
+    return options->limit_ms > 0 ? options->limit_ms : limit_ms;
 }
 
 // A plan on its way: what came of one round, or of one of the best few of its modes.
@@ -53,144 +54,150 @@ typedef struct train_try {
 } train_try;
 
 // Lays out what the decoder has, decided by `mode`.
-static hth_err train_lay(const hth_problem *p, const hth_search *x, const hth_outcome *o,
-                         const uint8_t *mode, bool hasty, train_try *t)
+static hth_err train_lay(const hth_problem *problem, const hth_search *search,
+                         const hth_outcome *outcome, const uint8_t *mode, bool hasty,
+                         train_try *try)
 {
     hth_schedule s;
-    size_t n = (size_t)x->m->n_intervals;
-    t->plan = NULL;
-    HTH_TRY(hth_decode_schedule(&x->d, o, &s));
-    hth_err err = hth_plan_emit(p, &s, hasty, &t->plan);
-    t->height = s.height_bytes + s.resident_bytes;
-    t->peak = s.peak_bytes;
+    size_t n = (size_t)search->m->n_intervals;
+    try->plan = NULL;
+    HTH_TRY(hth_decode_schedule(&search->d, outcome, &s));
+    hth_err err = hth_plan_emit(problem, &s, hasty, &try->plan);
+    try->height = s.height_bytes + s.resident_bytes;
+    try->peak = s.peak_bytes;
     hth_schedule_fini(&s);
     if (err == HTH_OK && n > 0) {
-        t->plan->mode = hth_memdup(mode, n);
-        t->plan->n_modes = (int)n;
-        if (t->plan->mode == NULL) {
-            hth_plan_free(t->plan);
-            t->plan = NULL;
-            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", x->m->n_stages);
+        try->plan->mode = hth_memdup(mode, n);
+        try->plan->n_modes = (int)n;
+        if (try->plan->mode == NULL) {
+            hth_plan_free(try->plan);
+            try->plan = NULL;
+            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", search->m->n_stages);
         }
     }
     return err;
 }
 
-// Takes t's plan for *best if it fits and is faster; frees the other.
-static void train_keep(const hth_problem *p, train_try *t, hth_plan **best)
+// Takes try's plan for *best if it fits and is faster; frees the other.
+static void train_keep(const hth_problem *problem, train_try *try, hth_plan **best)
 {
-    bool fits = t->plan != NULL && t->plan->arena_bytes + t->plan->resident_bytes <= p->budget;
-    if (fits && (*best == NULL || t->plan->predicted_us < (*best)->predicted_us)) {
+    bool fits =
+        try->plan != NULL && try->plan->arena_bytes + try->plan->resident_bytes <= problem->budget;
+    if (fits && (*best == NULL || try->plan->predicted_us < (*best)->predicted_us)) {
         hth_plan_free(*best);
-        *best = t->plan;
+        *best = try->plan;
     } else {
-        hth_plan_free(t->plan);
+        hth_plan_free(try->plan);
     }
-    t->plan = NULL;
+    try->plan = NULL;
 }
 
 // Lays out the best few, best first, until the next one would be slower than what there is, or the
-// time is up. *t: the lowest of them.
-static hth_err train_elites(const hth_problem *p, hth_search *x, uint64_t deadline_ns, train_try *t,
-                            hth_plan **best)
+// time is up. *try: the lowest of them.
+static hth_err train_elites(const hth_problem *problem, hth_search *search, uint64_t deadline_ns,
+                            train_try *try, hth_plan **best)
 {
     hth_outcome o;
-    for (int i = 0; i < x->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
-        const uint8_t *mode = x->elite + (size_t)i * (size_t)x->m->n_intervals;
+    for (int i = 0; i < search->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
+        const uint8_t *mode = search->elite + (size_t)i * (size_t)search->m->n_intervals;
         train_try one;
-        hth_search_try(x, mode, &o);
+        hth_search_try(search, mode, &o);
         if (*best != NULL && (*best)->predicted_us <= o.time_us * (1 + TRAIN_ALIKE)) {
             break;
         }
-        HTH_TRY(train_lay(p, x, &o, mode, true, &one));
-        *t = i == 0 || one.height < t->height ? one : *t;
-        train_keep(p, &one, best);
+        HTH_TRY(train_lay(problem, search, &o, mode, true, &one));
+        *try = i == 0 || one.height < try->height ? one : *try;
+        train_keep(problem, &one, best);
     }
-    t->plan = NULL;
-    hth_search_try(x, x->best, &o);
+    try->plan = NULL;
+    hth_search_try(search, search->best, &o);
     return HTH_OK;
 }
 
 // Lays `mode` out; *found: the least that a plan takes so far. A round for less than the budget may
 // come out within it.
-static hth_err train_measure(const hth_problem *p, hth_search *x, const uint8_t *mode,
+static hth_err train_measure(const hth_problem *problem, hth_search *search, const uint8_t *mode,
                              uint64_t *found, hth_plan **best)
 {
     hth_outcome out;
     train_try t;
-    hth_search_try(x, mode, &out);
-    HTH_TRY(train_lay(p, x, &out, mode, true, &t));
+    hth_search_try(search, mode, &out);
+    HTH_TRY(train_lay(problem, search, &out, mode, true, &t));
     uint64_t bytes = t.plan->arena_bytes + t.plan->resident_bytes;
     *found = bytes < *found ? bytes : *found;
-    train_keep(p, &t, best);
+    train_keep(problem, &t, best);
     return HTH_OK;
 }
 
 // The search found nothing that fits: what came nearest is laid out, and everything kept, to say
 // how much a plan takes.
-static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, hth_search *x,
-                             hth_plan **best)
+static hth_err train_nearest(const hth_problem *problem, const hth_plan_options *options,
+                             hth_search *search, hth_plan **best)
 {
     uint64_t found = UINT64_MAX;
     // every interval HTH_INTERVAL_KEEP, which is 0
-    uint8_t *keep = hth_calloc((size_t)x->m->n_intervals + 1, sizeof *keep);
+    uint8_t *keep = hth_calloc((size_t)search->m->n_intervals + 1, sizeof *keep);
     if (keep == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a plan");
     }
     hth_err err;
-    HTH_GOTO(train_measure(p, x, x->best, &found, best), out);
-    HTH_GOTO(train_measure(p, x, keep, &found, best), out);
-    err = train_too_big(p, o, found);
+    HTH_GOTO(train_measure(problem, search, search->best, &found, best), out);
+    HTH_GOTO(train_measure(problem, search, keep, &found, best), out);
+    err = train_too_big(problem, options, found);
 out:
     hth_free(keep);
     return err;
 }
 
-// Plans for `budget` bytes; *best: the fastest plan within p->budget so far.
-static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
-                           hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
-                           train_try *t, hth_plan **best)
+// Plans for `budget` bytes; *best: the fastest plan within problem->budget so far.
+static hth_err train_round(const hth_problem *problem, hth_step *step,
+                           const hth_plan_options *options, hth_search *search, uint64_t budget,
+                           uint64_t deadline_ns, bool warm, train_try *try, hth_plan **best)
 {
     hth_outcome out;
-    uint64_t late_ns = (uint64_t)(TRAIN_ELITES * train_limit_ms(p, o) * 1e6);
-    x->d.budget = budget;
-    x->max_decodes = o->limit_decodes > 0 ? x->n_decodes + o->limit_decodes : UINT64_MAX;
-    if (o->policy == HTH_POLICY_OPTIMAL) {
-        HTH_TRY(hth_search_optimal(x, m, o, &out));
+    uint64_t late_ns = (uint64_t)(TRAIN_ELITES * train_limit_ms(problem, options) * 1e6);
+    search->d.budget = budget;
+    search->max_decodes =
+        options->limit_decodes > 0 ? search->n_decodes + options->limit_decodes : UINT64_MAX;
+    if (options->policy == HTH_POLICY_OPTIMAL) {
+        HTH_TRY(hth_search_optimal(search, step, options, &out));
     } else {
-        hth_search_policy(x, m, o, deadline_ns, warm, &out);
+        hth_search_policy(search, step, options, deadline_ns, warm, &out);
     }
-    if (x->d.failed) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
+    if (search->d.failed) {
+        return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", step->n_stages);
     }
     if (out.excess > 0) {
-        return train_nearest(p, o, x, best);
+        return train_nearest(problem, options, search, best);
     }
     hth_plan *few = NULL;
-    hth_err err = x->n_elites > 0 ? train_elites(p, x, deadline_ns + late_ns, t, &few) : HTH_OK;
-    if (err == HTH_OK && few == NULL && (x->n_elites == 0 || *best == NULL)) {
+    hth_err err = search->n_elites > 0
+                      ? train_elites(problem, search, deadline_ns + late_ns, try, &few)
+                      : HTH_OK;
+    if (err == HTH_OK && few == NULL && (search->n_elites == 0 || *best == NULL)) {
         train_try one;
-        err = train_lay(p, x, &out, x->best, false, &one);
-        *t = t->height == 0 || one.height < t->height ? one : *t;
-        train_keep(p, &one, &few);
+        err = train_lay(problem, search, &out, search->best, false, &one);
+        *try = try->height == 0 || one.height < try->height ? one : *try;
+        train_keep(problem, &one, &few);
     }
-    *t = (train_try){few, t->height, t->peak, out.time_us};
-    train_keep(p, t, best);
+    *try = (train_try){few, try->height, try->peak, out.time_us};
+    train_keep(problem, try, best);
     return err;
 }
 
-static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_options *o,
-                            hth_search *x, hth_plan **out)
+static hth_err train_rounds(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, hth_search *search, hth_plan **out)
 {
-    double limit_ms = train_limit_ms(p, o);
-    uint64_t budget = p->budget, start_ns = hth_now_ns();
+    double limit_ms = train_limit_ms(problem, options);
+    uint64_t budget = problem->budget, start_ns = hth_now_ns();
     static const double share[TRAIN_ROUNDS] = {0.6,  0.7,  0.76, 0.8,
                                                0.84, 0.88, 0.94, 1}; // of the time
     hth_plan *best = NULL;
     hth_err err = HTH_OK;
-    bool warm = o->from != NULL && o->from->n_modes == m->n_intervals && m->n_intervals > 0;
+    bool warm = options->from != NULL && options->from->n_modes == step->n_intervals &&
+                step->n_intervals > 0;
     if (warm) {
-        memcpy(x->best, o->from->mode, (size_t)m->n_intervals);
+        memcpy(search->best, options->from->mode, (size_t)step->n_intervals);
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
         // Addresses may have taken some of the time: a little is left for the search in any case.
@@ -198,15 +205,15 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         double until_ms = fmin(from_ms + TRAIN_MIN * limit_ms, TRAIN_SEARCH * limit_ms);
         until_ms = fmax(until_ms, share[round] * limit_ms);
         train_try t = {0};
-        err = train_round(p, m, o, x, budget, start_ns + (uint64_t)(until_ms * 1e6),
-                          round > 0 || warm, &t, &best);
-        bool fits = t.height <= p->budget ||
+        err = train_round(problem, step, options, search, budget,
+                          start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, &best);
+        bool fits = t.height <= problem->budget ||
                     (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
         // A plan that fits is searched on from once, if addresses have left time for that.
         double past_ms = (double)(hth_now_ns() - start_ns) / 1e6;
         bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
         if (err != HTH_OK || late || (fits && round > 0) ||
-            (best != NULL && o->policy == HTH_POLICY_OPTIMAL)) {
+            (best != NULL && options->policy == HTH_POLICY_OPTIMAL)) {
             break;
         }
         if (fits) { // more of the same
@@ -215,13 +222,13 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
         // excess, and more each time: addresses lose about the same share in every round.
         // A little at least, and less than this schedule has: the same one would come again.
-        uint64_t over = (t.height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
-        uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
+        uint64_t over = (t.height - problem->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
+        uint64_t least = problem->budget / TRAIN_FINE * (uint64_t)(round + 1);
         over = over > least ? over : least;
         over *= past_ms > TRAIN_SEARCH * limit_ms ? TRAIN_HASTE : 1;
         budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
-            err = train_too_big(p, o, t.height);
+            err = train_too_big(problem, options, t.height);
             break;
         }
         budget -= over;
@@ -230,92 +237,93 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         hth_plan_free(best);
         return err;
     }
-    best->lower_bound_us = x->proven_us;
+    best->lower_bound_us = search->proven_us;
     *out = best;
     return HTH_OK;
 }
 
-static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,
-                            hth_search *x, hth_dual **dual, hth_plan **out)
+static hth_err train_search(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, hth_search *search, hth_dual **dual,
+                            hth_plan **out)
 {
-    HTH_TRY(hth_search_open(x, m, p->budget, o));
-    x->prices = dual;
-    hth_err err = train_rounds(p, m, o, x, out);
-    hth_search_close(x);
+    HTH_TRY(hth_search_open(search, step, problem->budget, options));
+    search->prices = dual;
+    hth_err err = train_rounds(problem, step, options, search, out);
+    hth_search_close(search);
     return err;
 }
 
 // A resident tensor that may be away between two steps.
-static bool train_leaves(const hth_step *m, int t)
+static bool train_leaves(const hth_step *step, int t)
 {
-    int last = m->interval_start[t + 1] - 1;
-    return !m->arena[t] && last >= m->interval_start[t] && m->interval[last].can_offload;
+    int last = step->interval_start[t + 1] - 1;
+    return !step->arena[t] && last >= step->interval_start[t] && step->interval[last].can_offload;
 }
 
 // Whether input j of a node is one more tensor that has to be there besides what never leaves.
-static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
+static bool train_reads(const hth_step *step, const hth_plan_node *node, int j)
 {
     for (int i = 0; i < j; i++) {
-        if (n->inputs[i] == n->inputs[j]) {
+        if (node->inputs[i] == node->inputs[j]) {
             return false;
         }
     }
-    return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
+    return step->arena[node->inputs[j]] || train_leaves(step, node->inputs[j]);
 }
 
 // The largest stage's own tensors and smallest workspace besides what can never leave.
-static uint64_t train_min(const hth_step *m)
+static uint64_t train_min(const hth_step *step)
 {
     uint64_t most = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        const hth_plan_node *n = &m->p->nodes[s];
-        uint64_t b = hth_step_smallest(m, s)->workspace;
+    for (int s = 0; s < step->n_stages; s++) {
+        const hth_plan_node *n = &step->p->nodes[s];
+        uint64_t b = hth_step_smallest(step, s)->workspace;
         for (int j = 0; j < n->n_inputs; j++) {
-            b += train_reads(m, n, j) ? m->bytes[n->inputs[j]] : 0;
+            b += train_reads(step, n, j) ? step->bytes[n->inputs[j]] : 0;
         }
         for (int j = 0; j < n->n_outputs; j++) {
             int t = n->outputs[j];
-            b += m->arena[t] && m->pair[t] < 0 ? m->bytes[t] : 0;
+            b += step->arena[t] && step->pair[t] < 0 ? step->bytes[t] : 0;
         }
         most = b > most ? b : most;
     }
-    for (int t = 0; t < m->p->n_tensors; t++) { // resident ones that can never leave
-        bool here = hth_plan_home(&m->p->tensors[t]) == HTH_HOME_RESIDENT;
-        most += here && !train_leaves(m, t) ? m->bytes[t] : 0;
+    for (int t = 0; t < step->p->n_tensors; t++) { // resident ones that can never leave
+        bool here = hth_plan_home(&step->p->tensors[t]) == HTH_HOME_RESIDENT;
+        most += here && !train_leaves(step, t) ? step->bytes[t] : 0;
     }
     return most;
 }
 
-hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out)
+hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
 {
     hth_step m;
     hth_search x;
     hth_dual *dual = NULL;
     uint64_t start_ns = hth_now_ns();
     *out = NULL;
-    HTH_TRY(hth_step_init(&m, p));
-    hth_err err = train_search(p, &m, o, &x, &dual, out);
-    if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && o->policy != HTH_POLICY_OPTIMAL &&
-        train_min(&m) <= p->budget) {
+    HTH_TRY(hth_step_init(&m, problem));
+    hth_err err = train_search(problem, &m, options, &x, &dual, out);
+    if (err == HTH_ETOOBIG && options->policy != HTH_POLICY_KEEP &&
+        options->policy != HTH_POLICY_OPTIMAL && train_min(&m) <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
-        hth_plan_options more = *o;
+        hth_plan_options more = *options;
         more.from = NULL;
-        more.seed = o->seed + 1;
-        more.limit_ms = TRAIN_AGAIN * train_limit_ms(p, o);
-        more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;
-        err = train_search(p, &m, &more, &x, &dual, out);
+        more.seed = options->seed + 1;
+        more.limit_ms = TRAIN_AGAIN * train_limit_ms(problem, options);
+        more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
+        err = train_search(problem, &m, &more, &x, &dual, out);
     }
     if (err == HTH_OK) {
         hth_plan *plan = *out;
-        snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
-        plan->seed = o->seed;
+        snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(options->policy));
+        plan->seed = options->seed;
         double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
-        bool timed = o->limit_decodes == 0;
-        double limit_ms = train_limit_ms(p, o);
+        bool timed = options->limit_decodes == 0;
+        double limit_ms = train_limit_ms(problem, options);
         double left_ms = limit_ms - (double)(hth_now_ns() - start_ns) / 1e6;
         left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
-        err = hth_step_bound(&m, p->budget, plan->predicted_us,
+        err = hth_step_bound(&m, problem->budget, plan->predicted_us,
                              timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, &dual, NULL, &us);
         plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
@@ -329,9 +337,9 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
     return err;
 }
 
-hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
+hth_err hth_plan_train_peak(const hth_problem *problem, uint64_t *bytes)
 {
-    hth_problem free_p = *p;
+    hth_problem free_p = *problem;
     hth_plan *plan;
     free_p.budget = UINT64_MAX / 4;
     HTH_TRY(hth_plan_train(&free_p, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan));
@@ -340,10 +348,10 @@ hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
     return HTH_OK;
 }
 
-hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
+hth_err hth_plan_train_floor(const hth_problem *problem, uint64_t *bytes)
 {
     hth_step m;
-    HTH_TRY(hth_step_init(&m, p));
+    HTH_TRY(hth_step_init(&m, problem));
     *bytes = train_min(&m);
     hth_step_fini(&m);
     return HTH_OK;

@@ -25,7 +25,7 @@ typedef enum hth_policy {
 
 // hth_policy_name: "hearth", "keep", "vdnn", "chen", "checkmate-auto", "str-auto", "monet",
 // "capuchin", "mo-sos", "optimal". hth_policy_find is its inverse; HTH_EINVAL lists them.
-const char *hth_policy_name(hth_policy p);
+const char *hth_policy_name(hth_policy policy);
 hth_err hth_policy_find(const char *name, hth_policy *out);
 
 typedef struct hth_plan_options {
@@ -40,25 +40,26 @@ typedef struct hth_plan_options {
         limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
 } hth_plan_options;
 
-// hth_plan_train plans the step p within p->budget (external tensors are not counted).
+// hth_plan_train plans the step problem within problem->budget (external tensors are not counted).
 // HTH_ETOOBIG: the policy finds nothing that fits; the detail is hth_plan_refuse's. Policy optimal:
 // HTH_ENOTSUP when the step is too large for it or COIN-OR's cbc is not installed, HTH_ETIMEDOUT
 // when nothing is proven in time; lower_bound_us is the proven optimum then. The same input gives
 // the same plan unless the time limit cuts the search short. Any thread.
-hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out);
+hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out);
 
 // hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms
 // their fastest, addresses assigned. Budgets given as a share are shares of it.
-hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
+hth_err hth_plan_train_peak(const hth_problem *problem, uint64_t *bytes);
 // hth_plan_train_floor computes a budget below which hth_plan_train can find nothing: the largest
 // stage's own inputs, outputs and smallest workspace besides what it never moves. Other plans may
 // exist there (hth_plan_min).
-hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
+hth_err hth_plan_train_floor(const hth_problem *problem, uint64_t *bytes);
 
-// hth_plan_emit turns a schedule into a plan with addresses. Where these exceed p->budget, nodes
-// are given algorithms that need less (in *s, too), if that helps; plan->arena_bytes +
-// plan->resident_bytes may still exceed p->budget (the caller then plans for less). hasty: in an
-// eighth of the time.
-hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, bool hasty, hth_plan **out);
+// hth_plan_emit turns a schedule into a plan with addresses. Where these exceed problem->budget,
+// nodes are given algorithms that need less (in *schedule, too), if that helps; plan->arena_bytes +
+// plan->resident_bytes may still exceed problem->budget (the caller then plans for less). hasty: in
+// an eighth of the time.
+hth_err hth_plan_emit(const hth_problem *problem, hth_schedule *schedule, bool hasty,
+                      hth_plan **out);
 
 #endif

@@ -37,213 +37,220 @@ typedef struct pg_net {
     pg_value value[PG_MAX];
 } pg_net;
 
-static inline int pg_value_new(pg_net *n, int c, int h, int w)
+static inline int pg_value_new(pg_net *net, int c, int h, int w)
 {
-    n->value[n->n_values] = (pg_value){c, h, w, -1, -1, -1};
-    return n->n_values++;
+    net->value[net->n_values] = (pg_value){c, h, w, -1, -1, -1};
+    return net->n_values++;
 }
 
-static inline int pg_conv(pg_net *n, int x, int c, int k, int stride, bool depthwise)
+static inline int pg_conv(pg_net *net, int x, int c, int k, int stride, bool depthwise)
 {
-    const pg_value *v = &n->value[x];
-    int out = pg_value_new(n, c, (v->h + stride - 1) / stride, (v->w + stride - 1) / stride);
-    n->layer[n->n_layers++] = (pg_layer){PG_CONV, {x, -1}, out, k, stride, depthwise, -1};
+    const pg_value *v = &net->value[x];
+    int out = pg_value_new(net, c, (v->h + stride - 1) / stride, (v->w + stride - 1) / stride);
+    net->layer[net->n_layers++] = (pg_layer){PG_CONV, {x, -1}, out, k, stride, depthwise, -1};
     return out;
 }
 
-static inline int pg_same(pg_net *n, pg_kind kind, int x)
+static inline int pg_same(pg_net *net, pg_kind kind, int x)
 {
-    int out = pg_value_new(n, n->value[x].c, n->value[x].h, n->value[x].w);
-    n->layer[n->n_layers++] = (pg_layer){kind, {x, -1}, out, 1, 1, false, -1};
+    int out = pg_value_new(net, net->value[x].c, net->value[x].h, net->value[x].w);
+    net->layer[net->n_layers++] = (pg_layer){kind, {x, -1}, out, 1, 1, false, -1};
     return out;
 }
 
-static inline int pg_pool(pg_net *n, int x)
+static inline int pg_pool(pg_net *net, int x)
 {
-    int out = pg_value_new(n, n->value[x].c, (n->value[x].h + 1) / 2, (n->value[x].w + 1) / 2);
-    n->layer[n->n_layers++] = (pg_layer){PG_POOL, {x, -1}, out, 2, 2, false, -1};
+    int out =
+        pg_value_new(net, net->value[x].c, (net->value[x].h + 1) / 2, (net->value[x].w + 1) / 2);
+    net->layer[net->n_layers++] = (pg_layer){PG_POOL, {x, -1}, out, 2, 2, false, -1};
     return out;
 }
 
-static inline int pg_up(pg_net *n, int x)
+static inline int pg_up(pg_net *net, int x)
 {
-    int out = pg_value_new(n, n->value[x].c, n->value[x].h * 2, n->value[x].w * 2);
-    n->layer[n->n_layers++] = (pg_layer){PG_UP, {x, -1}, out, 2, 2, false, -1};
+    int out = pg_value_new(net, net->value[x].c, net->value[x].h * 2, net->value[x].w * 2);
+    net->layer[net->n_layers++] = (pg_layer){PG_UP, {x, -1}, out, 2, 2, false, -1};
     return out;
 }
 
-static inline int pg_join(pg_net *n, pg_kind kind, int a, int b)
+static inline int pg_join(pg_net *net, pg_kind kind, int a, int b)
 {
-    int c = n->value[a].c + (kind == PG_CONCAT ? n->value[b].c : 0);
-    int out = pg_value_new(n, c, n->value[a].h, n->value[a].w);
-    n->layer[n->n_layers++] = (pg_layer){kind, {a, b}, out, 1, 1, false, -1};
+    int c = net->value[a].c + (kind == PG_CONCAT ? net->value[b].c : 0);
+    int out = pg_value_new(net, c, net->value[a].h, net->value[a].w);
+    net->layer[net->n_layers++] = (pg_layer){kind, {a, b}, out, 1, 1, false, -1};
     return out;
 }
 
-static inline int pg_cbr(pg_net *n, int x, int c, int k, int stride)
+static inline int pg_cbr(pg_net *net, int x, int c, int k, int stride)
 {
-    return pg_same(n, PG_RELU, pg_same(n, PG_BN, pg_conv(n, x, c, k, stride, false)));
+    return pg_same(net, PG_RELU, pg_same(net, PG_BN, pg_conv(net, x, c, k, stride, false)));
 }
 
-static inline double pg_size(const pg_net *n, int v)
+static inline double pg_size(const pg_net *net, int v)
 {
-    return 4.0 * n->batch * n->value[v].c * n->value[v].h * n->value[v].w;
+    return 4.0 * net->batch * net->value[v].c * net->value[v].h * net->value[v].w;
 }
 
-static inline void pg_menu(hth_problem *p, int node, const pg_net *n, const pg_layer *l, int way)
+static inline void pg_menu(hth_problem *problem, int node, const pg_net *net, const pg_layer *layer,
+                           int way)
 {
-    const pg_value *x = &n->value[l->in[0]], *y = &n->value[l->out];
-    double io = pg_size(n, l->in[0]) + pg_size(n, l->out);
-    double flops = 2.0 * n->batch * y->c * y->h * y->w * l->k * l->k * (l->depthwise ? 1 : x->c);
+    const pg_value *x = &net->value[layer->in[0]], *y = &net->value[layer->out];
+    double io = pg_size(net, layer->in[0]) + pg_size(net, layer->out);
+    double flops =
+        2.0 * net->batch * y->c * y->h * y->w * layer->k * layer->k * (layer->depthwise ? 1 : x->c);
     double us = flops / (PG_FLOPS * (way ? 0.9 : 1)) + io / PG_BYTES + 4;
-    hth_free(p->nodes[node].op);
-    p->nodes[node].op = hth_strdup(way == 0   ? "conv_fwd"
-                                   : way == 1 ? "conv_bwd_data"
-                                              : "conv_bwd_filter");
-    pt_choice(p, node, us * 1.35, 0);
-    if (!l->depthwise) {
-        pt_choice(p, node, us, (uint64_t)(io / 8));
-        if (l->k == 3 && l->stride == 1) {
-            pt_choice(p, node, us * 0.5, (uint64_t)(io * 1.2));
-            pt_choice(p, node, us * 0.5 * 1.04 + 8, (uint64_t)(io * 0.6));
-            pt_choice(p, node, us * 0.5 * 1.1 + 24, (uint64_t)(io * 0.3));
+    hth_free(problem->nodes[node].op);
+    problem->nodes[node].op = hth_strdup(way == 0   ? "conv_fwd"
+                                         : way == 1 ? "conv_bwd_data"
+                                                    : "conv_bwd_filter");
+    pt_choice(problem, node, us * 1.35, 0);
+    if (!layer->depthwise) {
+        pt_choice(problem, node, us, (uint64_t)(io / 8));
+        if (layer->k == 3 && layer->stride == 1) {
+            pt_choice(problem, node, us * 0.5, (uint64_t)(io * 1.2));
+            pt_choice(problem, node, us * 0.5 * 1.04 + 8, (uint64_t)(io * 0.6));
+            pt_choice(problem, node, us * 0.5 * 1.1 + 24, (uint64_t)(io * 0.3));
         }
     }
 }
 
-static inline void pg_traffic(hth_problem *p, int node, double bytes)
+static inline void pg_traffic(hth_problem *problem, int node, double bytes)
 {
-    p->nodes[node].recomputable = true;
-    if (p->nodes[node].n_alternatives == 0) {
-        pt_choice(p, node, bytes / PG_BYTES + 4, 0);
+    problem->nodes[node].recomputable = true;
+    if (problem->nodes[node].n_alternatives == 0) {
+        pt_choice(problem, node, bytes / PG_BYTES + 4, 0);
     }
 }
 
-static inline double pg_weight_bytes(const pg_net *n, const pg_layer *l)
+static inline double pg_weight_bytes(const pg_net *net, const pg_layer *layer)
 {
-    int c = n->value[l->in[0]].c;
-    return 4.0 * c * n->value[l->out].c * l->k * l->k / (l->depthwise ? c : 1);
+    int c = net->value[layer->in[0]].c;
+    return 4.0 * c * net->value[layer->out].c * layer->k * layer->k / (layer->depthwise ? c : 1);
 }
 
 // Gives a node of one output another one.
-static inline int pg_second(hth_problem *p, int node, hth_mem_class cls, uint64_t bytes)
+static inline int pg_second(hth_problem *problem, int node, hth_mem_class cls, uint64_t bytes)
 {
-    hth_plan_node *n = &p->nodes[node];
-    int out[2] = {n->outputs[0], pt_tensor(p, cls, bytes, node)};
+    hth_plan_node *n = &problem->nodes[node];
+    int out[2] = {n->outputs[0], pt_tensor(problem, cls, bytes, node)};
     hth_free(n->outputs);
     n->outputs = hth_memdup(out, sizeof out);
     n->n_outputs = 2;
     return out[1];
 }
 
-static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
+static inline void pg_forward(hth_problem *problem, pg_net *net, pg_layer *layer)
 {
-    pg_value *y = &n->value[l->out];
-    int in[3] = {n->value[l->in[0]].tensor, l->in[1] >= 0 ? n->value[l->in[1]].tensor : -1, -1};
-    uint64_t bytes = (uint64_t)pg_size(n, l->out);
-    if (l->kind == PG_CONV) {
-        in[1] = l->weight = pt_tensor(p, HTH_MEM_STATE, (uint64_t)pg_weight_bytes(n, l), -1);
+    pg_value *y = &net->value[layer->out];
+    int in[3] = {net->value[layer->in[0]].tensor,
+                 layer->in[1] >= 0 ? net->value[layer->in[1]].tensor : -1, -1};
+    uint64_t bytes = (uint64_t)pg_size(net, layer->out);
+    if (layer->kind == PG_CONV) {
+        in[1] = layer->weight =
+            pt_tensor(problem, HTH_MEM_STATE, (uint64_t)pg_weight_bytes(net, layer), -1);
     }
-    if (l->kind == PG_BN) { // running statistics
-        in[1] = pt_tensor(p, HTH_MEM_STATE, 8 * (uint64_t)y->c, -1);
+    if (layer->kind == PG_BN) { // running statistics
+        in[1] = pt_tensor(problem, HTH_MEM_STATE, 8 * (uint64_t)y->c, -1);
     }
-    bool inplace = n->inplace && (l->kind == PG_RELU || l->kind == PG_ADD);
-    y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, inplace);
-    int node = p->n_nodes - 1;
-    if (l->kind == PG_BN) {
-        int t = pg_second(p, node, HTH_MEM_OUTPUT, p->tensors[in[1]].bytes);
-        p->tensors[t].external = true;
-        p->tensors[t].replaces = in[1] + 1;
+    bool inplace = net->inplace && (layer->kind == PG_RELU || layer->kind == PG_ADD);
+    y->tensor = pt_node(problem, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, inplace);
+    int node = problem->n_nodes - 1;
+    if (layer->kind == PG_BN) {
+        int t = pg_second(problem, node, HTH_MEM_OUTPUT, problem->tensors[in[1]].bytes);
+        problem->tensors[t].external = true;
+        problem->tensors[t].replaces = in[1] + 1;
     }
-    if (l->kind == PG_CONV) {
-        pg_menu(p, node, n, l, 0);
+    if (layer->kind == PG_CONV) {
+        pg_menu(problem, node, net, layer, 0);
     }
-    if (l->kind == PG_POOL) { // the index of the largest
-        y->extra = pg_second(p, node, HTH_MEM_ACTIVATION, bytes / 4);
+    if (layer->kind == PG_POOL) { // the index of the largest
+        y->extra = pg_second(problem, node, HTH_MEM_ACTIVATION, bytes / 4);
     }
-    pg_traffic(p, node, 2.0 * (double)bytes);
+    pg_traffic(problem, node, 2.0 * (double)bytes);
 }
 
 // Adds `grad` to what value v has already.
-static inline void pg_accumulate(hth_problem *p, pg_net *n, int v, int grad)
+static inline void pg_accumulate(hth_problem *problem, pg_net *net, int v, int grad)
 {
-    pg_value *x = &n->value[v];
+    pg_value *x = &net->value[v];
     if (x->grad < 0) {
         x->grad = grad;
         return;
     }
     int in[2] = {grad, x->grad};
-    x->grad = pt_node(p, in, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, v), true);
-    pg_traffic(p, p->n_nodes - 1, 3 * pg_size(n, v));
+    x->grad = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(net, v), true);
+    pg_traffic(problem, problem->n_nodes - 1, 3 * pg_size(net, v));
 }
 
-static inline int pg_grad_node(hth_problem *p, const pg_net *n, int *in, int n_in, int v,
+static inline int pg_grad_node(hth_problem *problem, const pg_net *net, int *in, int n_in, int v,
                                bool inplace)
 {
-    double bytes = pg_size(n, v);
-    int t = pt_node(p, in, n_in, HTH_MEM_GRADIENT, (uint64_t)bytes, inplace);
-    pg_traffic(p, p->n_nodes - 1, 3 * bytes);
+    double bytes = pg_size(net, v);
+    int t = pt_node(problem, in, n_in, HTH_MEM_GRADIENT, (uint64_t)bytes, inplace);
+    pg_traffic(problem, problem->n_nodes - 1, 3 * bytes);
     return t;
 }
 
-static inline void pg_backward(hth_problem *p, pg_net *n, const pg_layer *l)
+static inline void pg_backward(hth_problem *problem, pg_net *net, const pg_layer *layer)
 {
-    pg_value *x = &n->value[l->in[0]], *y = &n->value[l->out];
+    pg_value *x = &net->value[layer->in[0]], *y = &net->value[layer->out];
     int dy = y->grad;
-    if (l->kind == PG_CONV) {
+    if (layer->kind == PG_CONV) {
         int in[2] = {x->tensor, dy};
-        double w = pg_weight_bytes(n, l);
-        int dw = pt_node(p, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
-        pg_menu(p, p->n_nodes - 1, n, l, 2);
-        pg_traffic(p, p->n_nodes - 1, w);
-        if (l->in[0] != 0) {
-            int from[2] = {dy, l->weight};
-            int dx = pt_node(p, from, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, l->in[0]), false);
-            pg_menu(p, p->n_nodes - 1, n, l, 1);
-            pg_traffic(p, p->n_nodes - 1, 0);
-            pg_accumulate(p, n, l->in[0], dx);
+        double w = pg_weight_bytes(net, layer);
+        int dw = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
+        pg_menu(problem, problem->n_nodes - 1, net, layer, 2);
+        pg_traffic(problem, problem->n_nodes - 1, w);
+        if (layer->in[0] != 0) {
+            int from[2] = {dy, layer->weight};
+            int dx = pt_node(problem, from, 2, HTH_MEM_GRADIENT,
+                             (uint64_t)pg_size(net, layer->in[0]), false);
+            pg_menu(problem, problem->n_nodes - 1, net, layer, 1);
+            pg_traffic(problem, problem->n_nodes - 1, 0);
+            pg_accumulate(problem, net, layer->in[0], dx);
         }
-        int update[2] = {l->weight, dw};
-        pt_node(p, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
-        p->tensors[p->n_tensors - 1].external = true;
-        p->tensors[p->n_tensors - 1].replaces = l->weight + 1;
-        pg_traffic(p, p->n_nodes - 1, 3 * w);
-        p->nodes[p->n_nodes - 1].recomputable = false;
+        int update[2] = {layer->weight, dw};
+        pt_node(problem, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
+        problem->tensors[problem->n_tensors - 1].external = true;
+        problem->tensors[problem->n_tensors - 1].replaces = layer->weight + 1;
+        pg_traffic(problem, problem->n_nodes - 1, 3 * w);
+        problem->nodes[problem->n_nodes - 1].recomputable = false;
         return;
     }
-    for (int k = 0; k < 2 && l->in[k] >= 0; k++) {
+    for (int k = 0; k < 2 && layer->in[k] >= 0; k++) {
         int in[3] = {dy, -1, -1}, n_in = 1;
-        if (l->kind == PG_ADD) {
-            pg_accumulate(p, n, l->in[k], dy);
+        if (layer->kind == PG_ADD) {
+            pg_accumulate(problem, net, layer->in[k], dy);
             continue;
         }
-        if (l->kind == PG_BN) {
+        if (layer->kind == PG_BN) {
             in[n_in++] = x->tensor;
-        } else if (l->kind == PG_RELU) {
+        } else if (layer->kind == PG_RELU) {
             in[n_in++] = y->tensor;
-        } else if (l->kind == PG_POOL) {
+        } else if (layer->kind == PG_POOL) {
             in[n_in++] = y->extra;
         }
-        bool inplace = l->kind == PG_RELU || l->kind == PG_BN;
-        pg_accumulate(p, n, l->in[k], pg_grad_node(p, n, in, n_in, l->in[k], inplace));
+        bool inplace = layer->kind == PG_RELU || layer->kind == PG_BN;
+        pg_accumulate(problem, net, layer->in[k],
+                      pg_grad_node(problem, net, in, n_in, layer->in[k], inplace));
     }
 }
 
 // The step of a network whose last value is `last`.
-static inline hth_problem pg_step(pg_net *n, int last)
+static inline hth_problem pg_step(pg_net *net, int last)
 {
-    hth_problem p = pt_problem(8 * n->n_layers + 16, 8 * n->n_layers + 16);
+    hth_problem p = pt_problem(8 * net->n_layers + 16, 8 * net->n_layers + 16);
     p.h2d_bytes_per_s = p.d2h_bytes_per_s = 25e9;
     p.latency_us = 10;
-    n->value[0].tensor = pt_tensor(&p, HTH_MEM_INPUT, (uint64_t)pg_size(n, 0), -1);
+    net->value[0].tensor = pt_tensor(&p, HTH_MEM_INPUT, (uint64_t)pg_size(net, 0), -1);
     p.tensors[0].external = true;
-    for (int i = 0; i < n->n_layers; i++) {
-        pg_forward(&p, n, &n->layer[i]);
+    for (int i = 0; i < net->n_layers; i++) {
+        pg_forward(&p, net, &net->layer[i]);
     }
-    int t = n->value[last].tensor;
-    n->value[last].grad = pg_grad_node(&p, n, &t, 1, last, false);
-    for (int i = n->n_layers - 1; i >= 0; i--) {
-        pg_backward(&p, n, &n->layer[i]);
+    int t = net->value[last].tensor;
+    net->value[last].grad = pg_grad_node(&p, net, &t, 1, last, false);
+    for (int i = net->n_layers - 1; i >= 0; i--) {
+        pg_backward(&p, net, &net->layer[i]);
     }
     return p;
 }
@@ -360,8 +367,8 @@ static inline hth_problem pg_random_small(uint64_t seed)
     return p;
 }
 
-// Plans p with random modes; `moves`: 0 keeps everything.
-static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool moves)
+// Plans problem with random modes; `moves`: 0 keeps everything.
+static inline hth_plan *pg_random_schedule(hth_problem *problem, uint64_t seed, bool moves)
 {
     hth_step m;
     hth_decoder d;
@@ -369,8 +376,8 @@ static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool m
     hth_schedule s;
     hth_plan *plan;
     uint64_t peak;
-    assert_ok(hth_plan_train_peak(p, &peak));
-    assert_ok(hth_step_init(&m, p));
+    assert_ok(hth_plan_train_peak(problem, &peak));
+    assert_ok(hth_step_init(&m, problem));
     assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
     uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
     pt_state = seed;
@@ -379,9 +386,9 @@ static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool m
     }
     hth_decode(&d, mode, &o);
     assert_ok(hth_decode_schedule(&d, &o, &s));
-    p->budget = UINT64_MAX / 4;
-    assert_ok(hth_plan_emit(p, &s, false, &plan));
-    assert_ok(hth_plan_verify(p, plan));
+    problem->budget = UINT64_MAX / 4;
+    assert_ok(hth_plan_emit(problem, &s, false, &plan));
+    assert_ok(hth_plan_verify(problem, plan));
     hth_free(mode);
     hth_schedule_fini(&s);
     hth_decoder_fini(&d);

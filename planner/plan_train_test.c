@@ -11,21 +11,22 @@ static const int resnet50[] = {3, 4, 6, 3};
 
 // Every policy, at shares of the peak: the plan verifies, stays in the budget, and takes the
 // predicted time; keep's bytes are the peak's.
-static void check_policies(hth_problem p, const char *name, const double *shares, int n_shares)
+static void check_policies(hth_problem problem, const char *name, const double *shares,
+                           int n_shares)
 {
     uint64_t peak, floor;
-    assert_ok(hth_plan_train_peak(&p, &peak));
-    assert_ok(hth_plan_train_floor(&p, &floor));
+    assert_ok(hth_plan_train_peak(&problem, &peak));
+    assert_ok(hth_plan_train_floor(&problem, &floor));
     assert_true(floor < peak);
     double fastest = 0;
     for (int i = 0; i < n_shares; i++) {
-        p.budget = (uint64_t)((double)peak * shares[i]);
+        problem.budget = (uint64_t)((double)peak * shares[i]);
         double best = 0;
         for (int policy = 0; policy < HTH_POLICY_OPTIMAL; policy++) {
             hth_plan *plan;
             hth_plan_options o = {
                 .policy = (hth_policy)policy, .seed = 1, .limit_ms = 5000, .limit_decodes = 3000};
-            hth_err err = hth_plan_train(&p, &o, &plan);
+            hth_err err = hth_plan_train(&problem, &o, &plan);
             if (err != HTH_OK) {
                 assert_err(err, HTH_ETOOBIG, "budget");
                 if (getenv("PLAN_TABLE") != NULL) {
@@ -36,8 +37,8 @@ static void check_policies(hth_problem p, const char *name, const double *shares
                 assert_true(policy != HTH_POLICY_HEARTH);
                 continue;
             }
-            assert_ok(hth_plan_verify(&p, plan));
-            assert_true(plan->arena_bytes + plan->resident_bytes <= p.budget);
+            assert_ok(hth_plan_verify(&problem, plan));
+            assert_true(plan->arena_bytes + plan->resident_bytes <= problem.budget);
             assert_true(plan->predicted_us >= plan->lower_bound_us * 0.999999);
             fastest = fastest > 0 ? fastest : plan->lower_bound_us;
             if (getenv("PLAN_TABLE") != NULL) {
@@ -52,7 +53,7 @@ static void check_policies(hth_problem p, const char *name, const double *shares
             hth_plan_free(plan);
         }
     }
-    hth_problem_fini(&p);
+    hth_problem_fini(&problem);
 }
 
 static void policies_on_networks(void **state)

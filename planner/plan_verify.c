@@ -98,12 +98,12 @@ static verify_clock clock_self(const verify *v, hth_lane lane)
 
 // Maps.
 
-static int map_find(const verify_map *m, uint64_t lo) // first span that ends above lo
+static int map_find(const verify_map *map, uint64_t lo) // first span that ends above lo
 {
-    int a = 0, b = m->n;
+    int a = 0, b = map->n;
     while (a < b) {
         int mid = (a + b) / 2;
-        if (m->span[mid].hi > lo) {
+        if (map->span[mid].hi > lo) {
             b = mid;
         } else {
             a = mid + 1;
@@ -113,31 +113,31 @@ static int map_find(const verify_map *m, uint64_t lo) // first span that ends ab
 }
 
 // Replaces what lay in [lo, hi) by `buffer`.
-static hth_err map_put(verify_map *m, uint64_t lo, uint64_t hi, int buffer)
+static hth_err map_put(verify_map *map, uint64_t lo, uint64_t hi, int buffer)
 {
     verify_span piece[3];
-    int n = 0, a = map_find(m, lo), b = a;
-    while (b < m->n && m->span[b].lo < hi) {
+    int n = 0, a = map_find(map, lo), b = a;
+    while (b < map->n && map->span[b].lo < hi) {
         b++;
     }
-    if (b > a && m->span[a].lo < lo) {
-        piece[n++] = (verify_span){m->span[a].lo, lo, m->span[a].buffer};
+    if (b > a && map->span[a].lo < lo) {
+        piece[n++] = (verify_span){map->span[a].lo, lo, map->span[a].buffer};
     }
     piece[n++] = (verify_span){lo, hi, buffer};
-    if (b > a && m->span[b - 1].hi > hi) {
-        piece[n++] = (verify_span){hi, m->span[b - 1].hi, m->span[b - 1].buffer};
+    if (b > a && map->span[b - 1].hi > hi) {
+        piece[n++] = (verify_span){hi, map->span[b - 1].hi, map->span[b - 1].buffer};
     }
     int grow = n - (b - a);
-    while (m->n + grow > m->cap) {
-        if (hth_grow_((void **)&m->span, &m->cap, sizeof *m->span) != 0) {
+    while (map->n + grow > map->cap) {
+        if (hth_grow_((void **)&map->span, &map->cap, sizeof *map->span) != 0) {
             return hth_fail(HTH_ENOMEM, "no memory to verify a plan");
         }
     }
-    if (b < m->n) {
-        memmove(&m->span[b + grow], &m->span[b], (size_t)(m->n - b) * sizeof *m->span);
+    if (b < map->n) {
+        memmove(&map->span[b + grow], &map->span[b], (size_t)(map->n - b) * sizeof *map->span);
     }
-    memcpy(&m->span[a], piece, (size_t)n * sizeof *piece);
-    m->n += grow;
+    memcpy(&map->span[a], piece, (size_t)n * sizeof *piece);
+    map->n += grow;
     return HTH_OK;
 }
 
@@ -246,22 +246,23 @@ static hth_err verify_write(verify *v, int t)
     return HTH_OK;
 }
 
-static hth_err verify_inputs(verify *v, const hth_plan_node *n, const verify_clock *start)
+static hth_err verify_inputs(verify *v, const hth_plan_node *node, const verify_clock *start)
 {
-    for (int j = 0; j < n->n_inputs; j++) {
-        HTH_TRY(verify_read(v, n->inputs[j], (int)(n - v->p->nodes), HTH_LANE_COMPUTE, start));
+    for (int j = 0; j < node->n_inputs; j++) {
+        HTH_TRY(
+            verify_read(v, node->inputs[j], (int)(node - v->p->nodes), HTH_LANE_COMPUTE, start));
     }
-    for (int j = 0; j < n->n_inputs;
+    for (int j = 0; j < node->n_inputs;
          j++) { // overwritten in place: nobody else may still be reading it
-        verify_tensor *x = &v->tensor[n->inputs[j]];
-        if (x->heir < 0 || v->p->tensors[x->heir].producer != (int)(n - v->p->nodes)) {
+        verify_tensor *x = &v->tensor[node->inputs[j]];
+        if (x->heir < 0 || v->p->tensors[x->heir].producer != (int)(node - v->p->nodes)) {
             continue;
         }
         verify_clock others = v->buffer[x->buffer].access;
         others.at[HTH_LANE_COMPUTE] = 0;
         if (!clock_covers(start, &others)) {
             return VERIFY_FAIL(v, "overwrites '%s' while it is being copied",
-                               verify_name(v->p->tensors[n->inputs[j]].name));
+                               verify_name(v->p->tensors[node->inputs[j]].name));
         }
         x->valid = false;
     }
@@ -498,14 +499,14 @@ static hth_err verify_replay(verify *v)
     return verify_totals(v);
 }
 
-hth_err hth_plan_verify(const hth_problem *p, const hth_plan *plan)
+hth_err hth_plan_verify(const hth_problem *problem, const hth_plan *plan)
 {
-    HTH_TRY(hth_problem_check(p));
-    verify v = {.p = p,
+    HTH_TRY(hth_problem_check(problem));
+    verify v = {.p = problem,
                 .plan = plan,
                 .done = hth_calloc((size_t)plan->n_instrs, sizeof *v.done),
-                .tensor = hth_calloc((size_t)p->n_tensors, sizeof *v.tensor),
-                .computed = hth_calloc((size_t)p->n_nodes, sizeof *v.computed)};
+                .tensor = hth_calloc((size_t)problem->n_tensors, sizeof *v.tensor),
+                .computed = hth_calloc((size_t)problem->n_nodes, sizeof *v.computed)};
     hth_err err = v.done && v.tensor && v.computed
                       ? verify_replay(&v)
                       : hth_fail(HTH_ENOMEM, "no memory to verify a plan");

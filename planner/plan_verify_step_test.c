@@ -11,44 +11,44 @@ static pt_pair step_pair(uint64_t seed)
     return x;
 }
 
-static bool is_resident(const pt_pair *x, int t)
+static bool is_resident(const pt_pair *pair, int t)
 {
-    return hth_plan_home(&x->p.tensors[t]) == HTH_HOME_RESIDENT;
+    return hth_plan_home(&pair->p.tensors[t]) == HTH_HOME_RESIDENT;
 }
 
-static void change_compute(pt_pair *x, int i)
+static void change_compute(pt_pair *pair, int i)
 {
-    hth_instr *in = &x->plan->instrs[i], keep = *in;
-    hth_plan_node *n = &x->p.nodes[in->node];
+    hth_instr *in = &pair->plan->instrs[i], keep = *in;
+    hth_plan_node *n = &pair->p.nodes[in->node];
     in->recompute = !keep.recompute;
-    pt_assert_rejected(x, "a recompute that is none, or a first run that is one", i);
+    pt_assert_rejected(pair, "a recompute that is none, or a first run that is one", i);
     *in = keep;
     if (keep.recompute) {
         n->recomputable = false;
-        pt_assert_rejected(x, "a recompute of what must not be", i);
+        pt_assert_rejected(pair, "a recompute of what must not be", i);
         n->recomputable = true;
         in->alt = (keep.alt + 1) % (n->n_alternatives > 1 ? n->n_alternatives : 2);
-        pt_assert_rejected(x, "a recompute by another algorithm", i);
+        pt_assert_rejected(pair, "a recompute by another algorithm", i);
         *in = keep;
     }
     if (hth_plan_workspace(n, in->alt) > 0) {
-        in->offset = x->plan->arena_bytes;
-        pt_assert_rejected(x, "a workspace behind the arena", i);
+        in->offset = pair->plan->arena_bytes;
+        pt_assert_rejected(pair, "a workspace behind the arena", i);
         in->offset = keep.offset + 32;
-        pt_assert_rejected(x, "a misaligned workspace", i);
+        pt_assert_rejected(pair, "a misaligned workspace", i);
         *in = keep;
     }
 }
 
 // The last instruction before i that computes tensor t, or its new content, which a recompute does
 // not.
-static int last_write(const pt_pair *x, int t, int i)
+static int last_write(const pt_pair *pair, int t, int i)
 {
     for (int k = i - 1; k >= 0; k--) {
-        const hth_instr *in = &x->plan->instrs[k];
-        const hth_plan_node *n = in->kind == HTH_INSTR_COMPUTE ? &x->p.nodes[in->node] : NULL;
+        const hth_instr *in = &pair->plan->instrs[k];
+        const hth_plan_node *n = in->kind == HTH_INSTR_COMPUTE ? &pair->p.nodes[in->node] : NULL;
         for (int j = 0; n != NULL && j < n->n_outputs; j++) {
-            bool update = x->p.tensors[n->outputs[j]].replaces == t + 1 && !in->recompute;
+            bool update = pair->p.tensors[n->outputs[j]].replaces == t + 1 && !in->recompute;
             if (n->outputs[j] == t || update) {
                 return k;
             }
@@ -59,11 +59,11 @@ static int last_write(const pt_pair *x, int t, int i)
 
 // Whether an earlier copy out waits for what wrote the tensor of copy i: then i's own wait says
 // nothing new.
-static bool waited_before(const pt_pair *x, int i)
+static bool waited_before(const pt_pair *pair, int i)
 {
-    int written = last_write(x, x->plan->instrs[i].tensor, i);
+    int written = last_write(pair, pair->plan->instrs[i].tensor, i);
     for (int k = 0; k < i; k++) {
-        const hth_instr *o = &x->plan->instrs[k];
+        const hth_instr *o = &pair->plan->instrs[k];
         for (int j = 0; o->kind == HTH_INSTR_OFFLOAD && j < o->n_waits; j++) {
             if (o->waits[j] >= written) {
                 return true;
@@ -73,26 +73,26 @@ static bool waited_before(const pt_pair *x, int i)
     return false;
 }
 
-static void change_copy(pt_pair *x, int i)
+static void change_copy(pt_pair *pair, int i)
 {
-    hth_instr *in = &x->plan->instrs[i], keep = *in;
+    hth_instr *in = &pair->plan->instrs[i], keep = *in;
     bool offload = in->kind == HTH_INSTR_OFFLOAD;
     in->kind = offload ? HTH_INSTR_FREE : HTH_INSTR_ALLOC;
-    pt_assert_rejected(x, offload ? "bytes that go without a copy" : "bytes that never come back",
-                       i);
+    pt_assert_rejected(pair,
+                       offload ? "bytes that go without a copy" : "bytes that never come back", i);
     in->kind = offload ? HTH_INSTR_PREFETCH : HTH_INSTR_OFFLOAD;
-    pt_assert_rejected(x, "a copy in the wrong direction", i);
+    pt_assert_rejected(pair, "a copy in the wrong direction", i);
     *in = keep;
-    if (!offload || !is_resident(x, in->tensor)) {
+    if (!offload || !is_resident(pair, in->tensor)) {
         in->offset += 32;
-        pt_assert_rejected(x, "a misaligned place", i);
-        in->offset = offload ? x->plan->host_bytes : x->plan->arena_bytes;
-        pt_assert_rejected(x, "a place behind the end", i);
+        pt_assert_rejected(pair, "a misaligned place", i);
+        in->offset = offload ? pair->plan->host_bytes : pair->plan->arena_bytes;
+        pt_assert_rejected(pair, "a place behind the end", i);
         *in = keep;
     }
-    if (offload && !waited_before(x, i)) {
+    if (offload && !waited_before(pair, i)) {
         in->n_waits = 0;
-        pt_assert_rejected(x, "a copy of what may not be there yet", i);
+        pt_assert_rejected(pair, "a copy of what may not be there yet", i);
     }
     *in = keep;
 }
@@ -177,9 +177,9 @@ static void test_cost(void **state)
     hth_problem_fini(&p);
 }
 
-static hth_err verify_once(const pt_pair *x)
+static hth_err verify_once(const pt_pair *pair)
 {
-    return hth_plan_verify(&x->p, x->plan);
+    return hth_plan_verify(&pair->p, pair->plan);
 }
 
 static void test_allocation_faults(void **state)

@@ -101,23 +101,23 @@ static bool places_overlap(place a, place b)
 
 // The naive check: in issue order, does anything overlap anything that is alive? In-place pairs
 // may.
-static bool naive_overlap(const hth_problem *p, const hth_plan *plan)
+static bool naive_overlap(const hth_problem *problem, const hth_plan *plan)
 {
     place at[200] = {{0, 0}};
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         bool compute = in->kind == HTH_INSTR_COMPUTE;
-        uint64_t bytes = compute ? hth_plan_workspace(&p->nodes[in->node], in->alt)
-                                 : p->tensors[in->tensor].bytes;
+        uint64_t bytes = compute ? hth_plan_workspace(&problem->nodes[in->node], in->alt)
+                                 : problem->tensors[in->tensor].bytes;
         place x = {in->offset, in->offset + hth_plan_round(bytes)};
         if (in->kind == HTH_INSTR_FREE) {
             at[in->tensor].hi = 0;
             continue;
         }
-        for (int t = 0; t < p->n_tensors; t++) {
-            const hth_plan_node *n = compute || p->tensors[in->tensor].producer < 0
+        for (int t = 0; t < problem->n_tensors; t++) {
+            const hth_plan_node *n = compute || problem->tensors[in->tensor].producer < 0
                                          ? NULL
-                                         : &p->nodes[p->tensors[in->tensor].producer];
+                                         : &problem->nodes[problem->tensors[in->tensor].producer];
             bool pair = n && hth_plan_pair(n, in->tensor) == t;
             if (bytes > 0 && at[t].hi > 0 && !pair && places_overlap(x, at[t])) {
                 return true;
@@ -154,15 +154,15 @@ static void test_random_offsets(void **state)
 }
 
 // A plan by hand with an offload: t0 goes to the host while node 1 runs and comes back for node 2.
-static hth_plan *offload_plan(hth_problem *p)
+static hth_plan *offload_plan(hth_problem *problem)
 {
-    *p = pt_problem(8, 3);
-    p->budget = 4096;
-    int x = pt_tensor(p, HTH_MEM_INPUT, 64, -1);
-    p->tensors[x].external = true;
-    int a = pt_node(p, &x, 1, HTH_MEM_ACTIVATION, 1024, false);
-    int b = pt_node(p, &a, 1, HTH_MEM_ACTIVATION, 1024, false);
-    int c = pt_node(p, (int[]){a, b}, 2, HTH_MEM_OUTPUT, 64, false);
+    *problem = pt_problem(8, 3);
+    problem->budget = 4096;
+    int x = pt_tensor(problem, HTH_MEM_INPUT, 64, -1);
+    problem->tensors[x].external = true;
+    int a = pt_node(problem, &x, 1, HTH_MEM_ACTIVATION, 1024, false);
+    int b = pt_node(problem, &a, 1, HTH_MEM_ACTIVATION, 1024, false);
+    int c = pt_node(problem, (int[]){a, b}, 2, HTH_MEM_OUTPUT, 64, false);
     hth_plan_builder bld = {hth_calloc(1, sizeof(hth_plan)), 0};
     bld.plan->streamed = hth_calloc(8, sizeof(bool));
     const struct {

@@ -17,12 +17,12 @@ static inline uint64_t hth_plan_round(uint64_t bytes)
 typedef enum hth_home { HTH_HOME_CALLER, HTH_HOME_RESIDENT, HTH_HOME_ARENA } hth_home;
 // hth_plan_home: external tensors are the caller's; weights and state that were there before the
 // run are resident (or streamed); everything else lives in the arena.
-hth_home hth_plan_home(const hth_plan_tensor *t);
+hth_home hth_plan_home(const hth_plan_tensor *tensor);
 
 // hth_plan_workspace is what alternative `alt` of a node needs, in bytes.
-static inline uint64_t hth_plan_workspace(const hth_plan_node *n, int alt)
+static inline uint64_t hth_plan_workspace(const hth_plan_node *node, int alt)
 {
-    return alt < n->n_alternatives ? n->alternatives[alt].workspace_bytes : 0;
+    return alt < node->n_alternatives ? node->alternatives[alt].workspace_bytes : 0;
 }
 
 // Streams of the executor and of the simulator.
@@ -36,6 +36,6 @@ static inline hth_lane hth_instr_lane(const hth_instr *in)
 
 // hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO
 // streams and the waits, then hth_plan_slowed.
-void hth_plan_simulate(const hth_problem *p, hth_plan *plan);
+void hth_plan_simulate(const hth_problem *problem, hth_plan *plan);
 
 #endif

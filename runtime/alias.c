@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-hth_err hth_catalog_resolve(hth_store *s, const char *model, char name[201], int *version)
+hth_err hth_catalog_resolve(hth_store *store, const char *model, char name[201], int *version)
 {
     hth_store_alias a;
     HTH_TRY(hth_catalog_parse(model, name, version));
-    hth_err err = *version == 0 ? hth_store_alias_get(s, name, &a) : HTH_ENOENT;
+    hth_err err = *version == 0 ? hth_store_alias_get(store, name, &a) : HTH_ENOENT;
     if (err == HTH_OK) {
         strcpy(name, a.name);
         *version = a.version;
@@ -47,34 +47,34 @@ hth_err hth_alias_read(const char *arguments, hth_alias_change *out)
     return err;
 }
 
-bool hth_alias_moves(hth_store *s, const hth_alias_change *change)
+bool hth_alias_moves(hth_store *store, const hth_alias_change *change)
 {
     hth_store_alias now;
     const hth_store_alias *a = &change->alias;
-    return a->name[0] != 0 && hth_store_alias_get(s, a->alias, &now) == HTH_OK &&
+    return a->name[0] != 0 && hth_store_alias_get(store, a->alias, &now) == HTH_OK &&
            (strcmp(a->name, now.name) != 0 || a->version != now.version);
 }
 
-static json_t *alias_target(const hth_store_alias *a)
+static json_t *alias_target(const hth_store_alias *alias)
 {
     char text[HTH_STORE_TARGET];
-    if (a->name[0] == 0) {
+    if (alias->name[0] == 0) {
         return json_null();
     }
-    hth_store_alias_target(a, text);
+    hth_store_alias_target(alias, text);
     return json_string(text);
 }
 
-hth_err hth_alias_answer(hth_store *s, const hth_alias_change *change, char **json)
+hth_err hth_alias_answer(hth_store *store, const hth_alias_change *change, char **json)
 {
     const hth_store_alias *a = &change->alias;
     hth_store_alias before = {.version = 0};
     *json = NULL;
     if (a->name[0] != 0) {
-        HTH_TRY(hth_store_alias_set(s, a, &before));
+        HTH_TRY(hth_store_alias_set(store, a, &before));
     } else {
-        (void)hth_store_alias_get(s, a->alias, &before);
-        HTH_TRY(hth_store_alias_rm(s, a->alias));
+        (void)hth_store_alias_get(store, a->alias, &before);
+        HTH_TRY(hth_store_alias_rm(store, a->alias));
     }
     json_t *doc = json_pack("{s:s, s:o, s:o}", "alias", a->alias, "model", alias_target(a),
                             "before", alias_target(&before));
@@ -85,12 +85,12 @@ hth_err hth_alias_answer(hth_store *s, const hth_alias_change *change, char **js
     return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an answer");
 }
 
-hth_err hth_alias_rows(hth_store *s, json_t **out)
+hth_err hth_alias_rows(hth_store *store, json_t **out)
 {
     hth_store_alias *a;
     int n;
     *out = NULL;
-    HTH_TRY(hth_store_alias_list(s, &a, &n));
+    HTH_TRY(hth_store_alias_list(store, &a, &n));
     *out = json_array();
     for (int i = 0; i < n; i++) {
         json_array_append_new(

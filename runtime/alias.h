@@ -17,11 +17,11 @@ typedef struct hth_alias_change {
 // "no-wait"), {"alias","remove":true} removes it.
 hth_err hth_alias_read(const char *arguments, hth_alias_change *out);
 // hth_alias_moves returns whether an existing alias would get another target.
-bool hth_alias_moves(hth_store *s, const hth_alias_change *change);
-// hth_alias_answer does so; *json, freed by hth_free, is {"alias","model","before"}: the new and the
-// previous target, null if there is none.
-hth_err hth_alias_answer(hth_store *s, const hth_alias_change *change, char **json);
+bool hth_alias_moves(hth_store *store, const hth_alias_change *change);
+// hth_alias_answer does so; *json, freed by hth_free, is {"alias","model","before"}: the new and
+// the previous target, null if there is none.
+hth_err hth_alias_answer(hth_store *store, const hth_alias_change *change, char **json);
 // hth_alias_rows stores [{"alias","model"}], which the caller owns.
-hth_err hth_alias_rows(hth_store *s, json_t **out);
+hth_err hth_alias_rows(hth_store *store, json_t **out);
 
 #endif

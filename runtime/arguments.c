@@ -3,29 +3,29 @@
 
 #include <stdbool.h>
 
-static bool is_texts(const json_t *v)
+static bool is_texts(const json_t *json)
 {
     const json_t *each;
     size_t i;
-    json_array_foreach(v, i, each)
+    json_array_foreach(json, i, each)
     {
         if (!json_is_string(each)) {
             return false;
         }
     }
-    return json_is_array(v);
+    return json_is_array(json);
 }
 
-static const char *type_name(const json_t *v)
+static const char *type_name(const json_t *json)
 {
-    return json_is_string(v)    ? "a string"
-           : json_is_number(v)  ? "a number"
-           : json_is_boolean(v) ? "true or false"
-           : json_is_object(v)  ? "an object"
-                                : "a list";
+    return json_is_string(json)    ? "a string"
+           : json_is_number(json)  ? "a number"
+           : json_is_boolean(json) ? "true or false"
+           : json_is_object(json)  ? "an object"
+                                   : "a list";
 }
 
-static hth_err argument_check(hth_argument argument, const json_t *v)
+static hth_err argument_check(hth_argument argument, const json_t *json)
 {
     static const char *const wanted[] = {
         [HTH_ARGUMENT_TEXT] = "a string",
@@ -35,22 +35,23 @@ static hth_err argument_check(hth_argument argument, const json_t *v)
         [HTH_ARGUMENT_TEXT | HTH_ARGUMENT_SWITCH] = "a string, or true or false",
         [HTH_ARGUMENT_TEXTS] = "a list of strings"};
     unsigned types = hth_argument_types(argument);
-    bool right = types == HTH_ARGUMENT_ANY || v == NULL || json_is_null(v) ||
-                 ((types & HTH_ARGUMENT_TEXT) != 0 && json_is_string(v)) ||
-                 ((types & HTH_ARGUMENT_NUMBER) != 0 && json_is_number(v)) ||
-                 ((types & HTH_ARGUMENT_SWITCH) != 0 && json_is_boolean(v)) ||
-                 ((types & HTH_ARGUMENT_TEXTS) != 0 && is_texts(v));
+    bool right = types == HTH_ARGUMENT_ANY || json == NULL || json_is_null(json) ||
+                 ((types & HTH_ARGUMENT_TEXT) != 0 && json_is_string(json)) ||
+                 ((types & HTH_ARGUMENT_NUMBER) != 0 && json_is_number(json)) ||
+                 ((types & HTH_ARGUMENT_SWITCH) != 0 && json_is_boolean(json)) ||
+                 ((types & HTH_ARGUMENT_TEXTS) != 0 && is_texts(json));
     if (right) {
         return HTH_OK;
     }
-    bool list = types == HTH_ARGUMENT_TEXTS && json_is_array(v);
+    bool list = types == HTH_ARGUMENT_TEXTS && json_is_array(json);
     return hth_fail(HTH_EINVAL, "'%s' must be %s, not %s", hth_argument_name(argument),
-                    wanted[types], list ? "a list of others" : type_name(v));
+                    wanted[types], list ? "a list of others" : type_name(json));
 }
 
-static bool is_missing(const json_t *v)
+static bool is_missing(const json_t *json)
 {
-    return v == NULL || json_is_null(v) || (json_is_string(v) && json_string_length(v) == 0);
+    return json == NULL || json_is_null(json) ||
+           (json_is_string(json) && json_string_length(json) == 0);
 }
 
 hth_err hth_arguments_read(hth_command_id command, const char *text, json_t **out)

@@ -28,27 +28,27 @@ static const struct {
 };
 #define BATCHING_NUMBERS (sizeof batching_table / sizeof batching_table[0])
 
-static int64_t *number_of(hth_batching *b, size_t i)
+static int64_t *number_of(hth_batching *batching, size_t i)
 {
-    return (int64_t *)((char *)b + batching_table[i].at);
+    return (int64_t *)((char *)batching + batching_table[i].at);
 }
 
-static void batching_clear(hth_batching *b)
+static void batching_clear(hth_batching *batching)
 {
-    *b = (hth_batching){.n_preferred = 0};
+    *batching = (hth_batching){.n_preferred = 0};
     for (size_t i = 0; i < BATCHING_NUMBERS; i++) {
-        *number_of(b, i) = -1;
+        *number_of(batching, i) = -1;
     }
 }
 
-static hth_err read_number(const json_t *v, size_t i, int64_t *out)
+static hth_err read_number(const json_t *json, size_t i, int64_t *out)
 {
-    int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
-    if (json_is_null(v)) {
+    int64_t n = json_is_integer(json) ? json_integer_value(json) : -1;
+    if (json_is_null(json)) {
         *out = -1;
         return HTH_OK;
     }
-    if (!json_is_integer(v) || n < batching_table[i].least || n > batching_table[i].most) {
+    if (!json_is_integer(json) || n < batching_table[i].least || n > batching_table[i].most) {
         return hth_fail(HTH_EINVAL, "%s is a whole number from %lld to %lld",
                         batching_table[i].name, (long long)batching_table[i].least,
                         (long long)batching_table[i].most);
@@ -57,35 +57,35 @@ static hth_err read_number(const json_t *v, size_t i, int64_t *out)
     return HTH_OK;
 }
 
-static hth_err read_preferred(const json_t *v, hth_batching *b)
+static hth_err read_preferred(const json_t *json, hth_batching *batching)
 {
-    size_t n = json_array_size(v);
-    if (!(json_is_array(v) || json_is_null(v)) || n > HTH_BATCH_PREFERRED) {
+    size_t n = json_array_size(json);
+    if (!(json_is_array(json) || json_is_null(json)) || n > HTH_BATCH_PREFERRED) {
         return hth_fail(HTH_EINVAL, "preferred is a list of at most %d batch sizes",
                         HTH_BATCH_PREFERRED);
     }
     for (size_t i = 0; i < n; i++) {
-        const json_t *e = json_array_get(v, i);
+        const json_t *e = json_array_get(json, i);
         if (!json_is_integer(e) || json_integer_value(e) < 1 || json_integer_value(e) > 65536) {
             return hth_fail(HTH_EINVAL, "a preferred batch size is a whole number from 1 to 65536");
         }
-        b->preferred[i] = json_integer_value(e);
+        batching->preferred[i] = json_integer_value(e);
     }
-    b->n_preferred = (int)n;
+    batching->n_preferred = (int)n;
     return HTH_OK;
 }
 
-// batching_read takes what `doc` names over into b.
-static hth_err batching_read(const json_t *doc, hth_batching *b)
+// batching_read takes what `doc` names over into batching.
+static hth_err batching_read(const json_t *doc, hth_batching *batching)
 {
     const json_t *v;
     for (size_t i = 0; i < BATCHING_NUMBERS; i++) {
         if ((v = json_object_get(doc, batching_table[i].name)) != NULL) {
-            HTH_TRY(read_number(v, i, number_of(b, i)));
+            HTH_TRY(read_number(v, i, number_of(batching, i)));
         }
     }
     v = json_object_get(doc, "preferred");
-    return v != NULL ? read_preferred(v, b) : HTH_OK;
+    return v != NULL ? read_preferred(v, batching) : HTH_OK;
 }
 
 static json_t *preferred_json(const int64_t *preferred, int n)
@@ -97,12 +97,12 @@ static json_t *preferred_json(const int64_t *preferred, int n)
     return list;
 }
 
-void hth_batching_load(hth_store *s, const char *name, hth_batching *out)
+void hth_batching_load(hth_store *store, const char *name, hth_batching *out)
 {
     char key[BATCHING_KEY], text[BATCHING_TEXT];
     batching_clear(out);
     snprintf(key, sizeof key, "batching/%s", name);
-    if (hth_store_text_get(s, key, text, sizeof text) == HTH_OK) {
+    if (hth_store_text_get(store, key, text, sizeof text) == HTH_OK) {
         json_t *doc = json_loads(text, 0, NULL);
         if (batching_read(doc, out) != HTH_OK) {
             batching_clear(out);
@@ -111,10 +111,11 @@ void hth_batching_load(hth_store *s, const char *name, hth_batching *out)
     }
 }
 
-hth_err hth_batching_change(hth_store *s, const char *name, const json_t *doc, hth_batching *b)
+hth_err hth_batching_change(hth_store *store, const char *name, const json_t *doc,
+                            hth_batching *batching)
 {
     char key[BATCHING_KEY];
-    hth_batching next = *b;
+    hth_batching next = *batching;
     HTH_TRY(batching_read(doc, &next));
     json_t *kept = json_object();
     for (size_t i = 0; i < BATCHING_NUMBERS; i++) {
@@ -127,12 +128,12 @@ hth_err hth_batching_change(hth_store *s, const char *name, const json_t *doc, h
     }
     char *text = json_dumps(kept, JSON_COMPACT);
     snprintf(key, sizeof key, "batching/%s", name);
-    hth_err err = text != NULL ? hth_store_text_put(s, key, text)
+    hth_err err = text != NULL ? hth_store_text_put(store, key, text)
                                : hth_fail(HTH_ENOMEM, "out of memory for a model's settings");
     free(text);
     json_decref(kept);
     if (err == HTH_OK) {
-        *b = next;
+        *batching = next;
     }
     return err;
 }
@@ -173,11 +174,11 @@ static bool config_knows(const char *word, bool policy, const char **only)
     return false;
 }
 
-static hth_err config_words(const json_t *d, bool policy)
+static hth_err config_words(const json_t *json, bool policy)
 {
     const char *word, *only, *at = policy ? "default_queue_policy" : "dynamic_batching";
     json_t *v;
-    json_object_foreach((json_t *)d, word, v)
+    json_object_foreach((json_t *)json, word, v)
     {
         if (!config_knows(word, policy, &only)) {
             return hth_fail(HTH_EINVAL, "a model configuration's '%s' has no field '%.80s'", at,
@@ -232,33 +233,34 @@ hth_err hth_batching_of_config(const json_t *config, json_t **out)
     return HTH_OK;
 }
 
-static int64_t setting_unless(int64_t given, hth_setting s)
+static int64_t setting_unless(int64_t given, hth_setting setting)
 {
-    return given >= 0 ? given : hth_setting_int(s);
+    return given >= 0 ? given : hth_setting_int(setting);
 }
 
-hth_batch_policy hth_batching_policy(const hth_batching *b, int64_t model_max, bool joins)
+hth_batch_policy hth_batching_policy(const hth_batching *batching, int64_t model_max, bool joins)
 {
     hth_batch_policy p = {
-        .max_samples = joins ? setting_unless(b->max, HTH_SET_BATCH_MAX) : 1,
-        .delay_ns = (uint64_t)setting_unless(b->delay_us, HTH_SET_BATCH_DELAY_US) * 1000u,
-        .timeout_ns = (uint64_t)setting_unless(b->timeout_us, HTH_SET_QUEUE_TIMEOUT_US) * 1000u,
-        .max_queue = b->queue > 0 ? (uint32_t)b->queue : 0,
-        .priority = (uint32_t)setting_unless(b->priority, HTH_SET_QUEUE_PRIORITY)};
+        .max_samples = joins ? setting_unless(batching->max, HTH_SET_BATCH_MAX) : 1,
+        .delay_ns = (uint64_t)setting_unless(batching->delay_us, HTH_SET_BATCH_DELAY_US) * 1000u,
+        .timeout_ns =
+            (uint64_t)setting_unless(batching->timeout_us, HTH_SET_QUEUE_TIMEOUT_US) * 1000u,
+        .max_queue = batching->queue > 0 ? (uint32_t)batching->queue : 0,
+        .priority = (uint32_t)setting_unless(batching->priority, HTH_SET_QUEUE_PRIORITY)};
     p.max_samples = model_max > 0 && model_max < p.max_samples ? model_max : p.max_samples;
-    for (int i = 0; i < b->n_preferred; i++) {
-        if (b->preferred[i] <= p.max_samples) {
-            p.preferred[p.n_preferred++] = b->preferred[i];
+    for (int i = 0; i < batching->n_preferred; i++) {
+        if (batching->preferred[i] <= p.max_samples) {
+            p.preferred[p.n_preferred++] = batching->preferred[i];
         }
     }
     return p;
 }
 
-json_t *hth_batching_json(const hth_batch_policy *p)
+json_t *hth_batching_json(const hth_batch_policy *policy)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "max", (json_int_t)p->max_samples,
-                     "delay_us", (json_int_t)(p->delay_ns / 1000), "timeout_us",
-                     (json_int_t)(p->timeout_ns / 1000), "queue", (json_int_t)p->max_queue,
-                     "priority", (json_int_t)p->priority, "preferred",
-                     preferred_json(p->preferred, p->n_preferred));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "max", (json_int_t)policy->max_samples,
+                     "delay_us", (json_int_t)(policy->delay_ns / 1000), "timeout_us",
+                     (json_int_t)(policy->timeout_ns / 1000), "queue",
+                     (json_int_t)policy->max_queue, "priority", (json_int_t)policy->priority,
+                     "preferred", preferred_json(policy->preferred, policy->n_preferred));
 }

@@ -65,14 +65,14 @@ static hth_err catalog_read(void *ctx, uint64_t at, void *dst, size_t n)
     return hth_onnx_tensor_read(t->file, t->i, at, dst, n);
 }
 
-static hth_err catalog_materialize(hth_const *c, void *dst)
+static hth_err catalog_materialize(hth_const *constant, void *dst)
 {
-    const hth_put_tensor *t = c->owner;
-    return t->read(t->read_ctx, 0, dst, c->bytes);
+    const hth_put_tensor *t = constant->owner;
+    return t->read(t->read_ctx, 0, dst, constant->bytes);
 }
 
-hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *t, int n,
-                                const hth_catalog_check *check)
+hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *tensor,
+                                int n, const hth_catalog_check *check)
 {
     hth_onnx_limits limits = hth_catalog_limits();
     hth_graph *g = NULL;
@@ -86,13 +86,13 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
         }
         atomic_init(&c[i]->refs, 1);
         c[i]->id = hth_id_of(&(hth_chunk){&i, sizeof i}, 1);
-        c[i]->dtype = t[i].dtype;
-        c[i]->shape = t[i].shape;
-        c[i]->bytes = t[i].bytes;
-        c[i]->data = t[i].data;
-        if (t[i].data == NULL) { // whoever wants to know has it read
+        c[i]->dtype = tensor[i].dtype;
+        c[i]->shape = tensor[i].shape;
+        c[i]->bytes = tensor[i].bytes;
+        c[i]->data = tensor[i].data;
+        if (tensor[i].data == NULL) { // whoever wants to know has it read
             c[i]->materialize = catalog_materialize;
-            c[i]->owner = (void *)&t[i];
+            c[i]->owner = (void *)&tensor[i];
         }
     }
     if (err == HTH_OK) {
@@ -112,14 +112,14 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
     return err;
 }
 
-static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *f, int max_batch,
-                           const hth_catalog_check *check, hth_progress_fn progress, void *ctx,
-                           hth_put_result *out)
+static hth_err catalog_put(hth_store *store, const char *name, const hth_onnx_file *file,
+                           int max_batch, const hth_catalog_check *check, hth_progress_fn progress,
+                           void *ctx, hth_put_result *out)
 {
-    int n = hth_onnx_n_tensors(f);
+    int n = hth_onnx_n_tensors(file);
     size_t bytes;
     HTH_TRY(hth_dataset_model(name));
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
     bool limit = max_batch >= 0 && max_batch < INT32_MAX;
     char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
     hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
@@ -127,8 +127,8 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
     hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
     if (meta != NULL && t != NULL && from != NULL) {
         for (int i = 0; i < n; i++) {
-            const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
-            from[i] = (catalog_tensor){f, i};
+            const hth_onnx_tensor *o = hth_onnx_tensor_at(file, i);
+            from[i] = (catalog_tensor){file, i};
             t[i] = (hth_put_tensor){.name = o->name,
                                     .dtype = o->dtype,
                                     .shape = o->shape,
@@ -139,7 +139,7 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
         }
         err = hth_catalog_check_graph(skeleton, bytes, t, n, check);
         if (err == HTH_OK) {
-            err = hth_store_put(s, name, skeleton, bytes, meta, t, n, progress, ctx, out);
+            err = hth_store_put(store, name, skeleton, bytes, meta, t, n, progress, ctx, out);
         }
     }
     hth_free(meta);
@@ -148,19 +148,19 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
     return err;
 }
 
-hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
+hth_err hth_catalog_import(hth_store *store, const char *name, const char *path, int max_batch,
                            hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
     hth_onnx_file *f;
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_onnx_open(path, &limits, &f));
-    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
+    hth_err err = catalog_put(store, name, f, max_batch, NULL, progress, ctx, out);
     hth_onnx_close(f);
     return err;
 }
 
-hth_err hth_catalog_import_given(hth_store *s, const char *name, const char *shown,
+hth_err hth_catalog_import_given(hth_store *store, const char *name, const char *shown,
                                  const hth_onnx_given *given, int n, int max_batch,
                                  hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
                                  hth_put_result *out)
@@ -174,28 +174,28 @@ hth_err hth_catalog_import_given(hth_store *s, const char *name, const char *sho
         HTH_TRY(hth_file_take(given[i].fd, i == 0 ? shown : given[i].location, &file));
     }
     HTH_TRY(hth_onnx_open_given(shown, given, n, &limits, wanted, &f));
-    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
+    hth_err err = catalog_put(store, name, f, max_batch, NULL, progress, ctx, out);
     hth_onnx_close(f);
     return err;
 }
 
-hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
+hth_err hth_catalog_import_bytes(hth_store *store, const char *name, const void *data, size_t bytes,
                                  int max_batch, const hth_catalog_check *check, hth_put_result *out)
 {
     hth_onnx_file *f;
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_onnx_open_bytes(data, bytes, &limits, &f));
-    hth_err err = catalog_put(s, name, f, max_batch, check, NULL, NULL, out);
+    hth_err err = catalog_put(store, name, f, max_batch, check, NULL, NULL, out);
     hth_onnx_close(f);
     return err;
 }
 
 // catalog_meta is a version's meta with another batch limit, INT32_MAX for none; NULL: it has that
 // already, or `*err`.
-static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
+static char *catalog_meta(const hth_manifest *manifest, int max_batch, hth_err *err)
 {
-    json_t *meta = json_loads(m->meta, 0, NULL), *had = json_object_get(meta, "max_batch");
+    json_t *meta = json_loads(manifest->meta, 0, NULL), *had = json_object_get(meta, "max_batch");
     char *text = NULL, *out = NULL;
     json_int_t most = json_is_integer(had) ? json_integer_value(had) : INT32_MAX;
     bool same = (most >= 0 ? most : INT32_MAX) == max_batch;
@@ -216,30 +216,30 @@ static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
     return out;
 }
 
-static hth_err catalog_put_again(hth_store *s, const hth_manifest *m, const char *meta,
-                                 hth_put_tensor *t, hth_const **view, hth_put_result *out)
+static hth_err catalog_put_again(hth_store *store, const hth_manifest *manifest, const char *meta,
+                                 hth_put_tensor *tensor, hth_const **view, hth_put_result *out)
 {
-    HTH_TRY(hth_store_check(s, m));
-    for (int i = 0; i < m->n_tensors; i++) {
-        const hth_manifest_tensor *from = &m->tensors[i];
-        HTH_TRY(hth_store_view(s, from, &view[i]));
-        t[i] = (hth_put_tensor){
+    HTH_TRY(hth_store_check(store, manifest));
+    for (int i = 0; i < manifest->n_tensors; i++) {
+        const hth_manifest_tensor *from = &manifest->tensors[i];
+        HTH_TRY(hth_store_view(store, from, &view[i]));
+        tensor[i] = (hth_put_tensor){
             .name = from->name, .dtype = from->dtype, .shape = from->shape, .bytes = from->bytes};
-        HTH_TRY(hth_const_map(view[i], &t[i].data));
+        HTH_TRY(hth_const_map(view[i], &tensor[i].data));
     }
-    return hth_store_put(s, m->name, m->skeleton, m->skeleton_bytes, meta, t, m->n_tensors, NULL,
-                         NULL, out);
+    return hth_store_put(store, manifest->name, manifest->skeleton, manifest->skeleton_bytes, meta,
+                         tensor, manifest->n_tensors, NULL, NULL, out);
 }
 
-static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *meta,
+static hth_err catalog_again(hth_store *store, const hth_manifest *manifest, const char *meta,
                              hth_put_result *out)
 {
-    hth_put_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
-    hth_const **view = hth_calloc((size_t)m->n_tensors, sizeof(hth_const *));
+    hth_put_tensor *t = hth_calloc((size_t)manifest->n_tensors, sizeof *t);
+    hth_const **view = hth_calloc((size_t)manifest->n_tensors, sizeof(hth_const *));
     hth_err err = t != NULL && view != NULL
-                      ? catalog_put_again(s, m, meta, t, view, out)
-                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m->n_tensors);
-    for (int i = 0; i < m->n_tensors && view != NULL && t != NULL; i++) {
+                      ? catalog_put_again(store, manifest, meta, t, view, out)
+                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", manifest->n_tensors);
+    for (int i = 0; i < manifest->n_tensors && view != NULL && t != NULL; i++) {
         if (t[i].data != NULL) {
             hth_const_unmap(view[i]);
         }
@@ -252,32 +252,32 @@ static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *me
 
 // catalog_batched says whether the configuration of a model without a limit says more than 0
 // (hth_http_max_batch): to say 0 of another changes nothing.
-static bool catalog_batched(const hth_graph *g, const hth_independence *samples)
+static bool catalog_batched(const hth_graph *graph, const hth_independence *samples)
 {
-    for (int i = 0; i < g->n_inputs; i++) {
-        if (g->values[g->inputs[i]].shape.rank < 2) {
+    for (int i = 0; i < graph->n_inputs; i++) {
+        if (graph->values[graph->inputs[i]].shape.rank < 2) {
             return false;
         }
     }
     return samples->proven;
 }
 
-hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
+hth_err hth_catalog_rebatch(hth_store *store, const char *name, int max_batch,
                             const hth_catalog_check *check, hth_put_result *out)
 {
     hth_manifest m;
     hth_graph *g = NULL;
     hth_independence samples;
     memset(out, 0, sizeof *out);
-    HTH_TRY(hth_store_get(s, name, 0, &m));
-    hth_err err = hth_model_serves(s, &m, &g, &samples);
+    HTH_TRY(hth_store_get(store, name, 0, &m));
+    hth_err err = hth_model_serves(store, &m, &g, &samples);
     err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
     bool said =
         err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g, &samples)));
     hth_graph_free(g);
     char *meta = said ? catalog_meta(&m, max_batch, &err) : NULL;
     if (meta != NULL) {
-        err = catalog_again(s, &m, meta, out);
+        err = catalog_again(store, &m, meta, out);
     } else {
         out->version = m.version;
         out->unchanged = true;
@@ -289,39 +289,39 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
 
 // ---- remove, list
 
-hth_err hth_catalog_remove(hth_store *s, const char *model)
+hth_err hth_catalog_remove(hth_store *store, const char *model)
 {
     char name[201];
     int version;
     HTH_TRY(hth_catalog_parse(model, name, &version));
-    HTH_TRY(hth_dataset_is_not(s, name));
-    HTH_TRY(hth_checkpoint_unused(s, name, version));
-    return hth_store_rm(s, name, version);
+    HTH_TRY(hth_dataset_is_not(store, name));
+    HTH_TRY(hth_checkpoint_unused(store, name, version));
+    return hth_store_rm(store, name, version);
 }
 
-hth_err hth_catalog_list(hth_store *s, char **json)
+hth_err hth_catalog_list(hth_store *store, char **json)
 {
     hth_store_entry *e;
     int n;
     *json = NULL;
-    HTH_TRY(hth_store_list(s, &e, &n));
+    HTH_TRY(hth_store_list(store, &e, &n));
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
-        if (hth_dataset_is(s, e[i].name)) {
+        if (hth_dataset_is(store, e[i].name)) {
             continue;
         }
-        json_t *row =
-            json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
-                      e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",
-                      (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors, "checkpoint",
-                      hth_checkpoint_is(s, e[i].name), "created_ns", (json_int_t)e[i].created_ns);
+        json_t *row = json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
+                                e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",
+                                (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors, "checkpoint",
+                                hth_checkpoint_is(store, e[i].name), "created_ns",
+                                (json_int_t)e[i].created_ns);
         if (e[i].damaged) {
             json_object_set_new(row, "damaged", json_true());
         }
         json_array_append_new(list, row);
     }
     json_t *aliases = NULL;
-    hth_err err = hth_alias_rows(s, &aliases);
+    hth_err err = hth_alias_rows(store, &aliases);
     json_t *doc = json_pack("{s:o, s:o?}", "models", list, "aliases", aliases);
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     *json = text != NULL ? hth_strdup(text) : NULL;

@@ -57,7 +57,7 @@ static void test_arguments(void **state)
 // ---- the page
 
 // A training step's many are one word, whose meaning is below the table.
-static void print_arguments(FILE *f, const hth_command_row *row)
+static void print_arguments(FILE *file, const hth_command_row *row)
 {
     bool step = (row->takes & HTH_TAKES_STEP) == HTH_TAKES_STEP;
     hth_argument_set takes = step ? (row->takes & ~HTH_TAKES_STEP) | row->required : row->takes;
@@ -66,16 +66,16 @@ static void print_arguments(FILE *f, const hth_command_row *row)
         for (int i = 0; i < HTH_ARGUMENTS; i++) {
             bool required = (row->required >> i & 1) != 0;
             if ((takes >> i & 1) != 0 && required == (pass == 0)) {
-                fprintf(f, "%s%s`%s`%s", n > 0 ? ", " : "", required ? "**" : "",
+                fprintf(file, "%s%s`%s`%s", n > 0 ? ", " : "", required ? "**" : "",
                         hth_argument_name((hth_argument)i), required ? "**" : "");
                 n++;
             }
         }
     }
-    fprintf(f, "%s", !step ? "" : n > 0 ? ", a step's" : "a step's");
+    fprintf(file, "%s", !step ? "" : n > 0 ? ", a step's" : "a step's");
 }
 
-static void print_types(FILE *f)
+static void print_types(FILE *file)
 {
     static const char *const types[] = {
         [HTH_ARGUMENT_TEXT] = "string",
@@ -88,22 +88,22 @@ static void print_types(FILE *f)
         int n = 0;
         for (int i = 0; i < HTH_ARGUMENTS && types[t] != NULL; i++) {
             if (hth_argument_types((hth_argument)i) == t) {
-                fprintf(f, n++ > 0 ? ", " : "| %s | ", types[t]);
-                fprintf(f, "`%s`", hth_argument_name((hth_argument)i));
+                fprintf(file, n++ > 0 ? ", " : "| %s | ", types[t]);
+                fprintf(file, "`%s`", hth_argument_name((hth_argument)i));
             }
         }
-        fprintf(f, "%s", n > 0 ? " |\n" : "");
+        fprintf(file, "%s", n > 0 ? " |\n" : "");
     }
 }
 
-static void print_page(FILE *f)
+static void print_page(FILE *file)
 {
     static const char *const roles[] = {[HTH_NEED_ANY] = "any",
                                         [HTH_NEED_MODEL] = "model",
                                         [HTH_NEED_JOB] = "job",
                                         [HTH_NEED_ADMIN] = "admin"};
     fprintf(
-        f,
+        file,
         "<!-- Printed by `build/runtime/command_test --print` from runtime/command.h; not "
         "edited by hand. -->\n"
         "# Commands\n\n"
@@ -115,16 +115,17 @@ static void print_page(FILE *f)
     for (int i = HTH_COMMAND_NONE + 1; i < HTH_COMMANDS; i++) {
         const hth_command_row *row = hth_command_get((hth_command_id)i);
         if ((row->traits & HTH_COMMAND_INTERNAL) == 0) {
-            fprintf(f, "| %s | %s | ", row->name, roles[row->need]);
-            print_arguments(f, row);
-            fprintf(f, " |\n");
+            fprintf(file, "| %s | %s | ", row->name, roles[row->need]);
+            print_arguments(file, row);
+            fprintf(file, " |\n");
         }
     }
-    fprintf(f, "\nOf a step:\n\n| arguments |\n|---|\n| ");
-    print_arguments(f, &(hth_command_row){.takes = HTH_TAKES_STEP & ~HTH_TAKES(MODEL)});
-    fprintf(f, ", `model` |\n\nTypes; all others are documents, files, or numbers whose range is "
-               "checked as well:\n\n| type | arguments |\n|---|---|\n");
-    print_types(f);
+    fprintf(file, "\nOf a step:\n\n| arguments |\n|---|\n| ");
+    print_arguments(file, &(hth_command_row){.takes = HTH_TAKES_STEP & ~HTH_TAKES(MODEL)});
+    fprintf(file,
+            ", `model` |\n\nTypes; all others are documents, files, or numbers whose range is "
+            "checked as well:\n\n| type | arguments |\n|---|---|\n");
+    print_types(file);
 }
 
 static void test_page(void **state)

@@ -51,21 +51,21 @@ static hth_err export_write(void *ctx, const void *data, size_t n)
 
 // ---- formats
 
-static hth_err export_onnx(export_job *j)
+static hth_err export_onnx(export_job *job)
 {
-    const hth_manifest *m = &j->manifest;
+    const hth_manifest *m = &job->manifest;
     return hth_onnx_export_write(&(hth_onnx_export){.skeleton = m->skeleton,
                                                     .skeleton_bytes = m->skeleton_bytes,
                                                     .n_tensors = m->n_tensors,
                                                     .inference = hth_model_trained(m),
                                                     .read = export_read,
                                                     .write = export_write,
-                                                    .ctx = j});
+                                                    .ctx = job});
 }
 
-static hth_err export_safetensors_head(export_job *j)
+static hth_err export_safetensors_head(export_job *job)
 {
-    const hth_manifest *m = &j->manifest;
+    const hth_manifest *m = &job->manifest;
     char *head = NULL;
     size_t bytes;
     hearth_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
@@ -81,53 +81,53 @@ static hth_err export_safetensors_head(export_job *j)
         memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
     }
     hth_err err = hth_safetensors_head(t, m->n_tensors, &head, &bytes);
-    err = err == HTH_OK ? export_write(j, head, bytes) : err;
+    err = err == HTH_OK ? export_write(job, head, bytes) : err;
     hth_free(head);
     hth_free(t);
     return err;
 }
 
-static hth_err export_safetensors(export_job *j)
+static hth_err export_safetensors(export_job *job)
 {
     void *piece = hth_alloc(EXPORT_PIECE);
-    hth_err err = piece != NULL ? export_safetensors_head(j)
+    hth_err err = piece != NULL ? export_safetensors_head(job)
                                 : hth_fail(HTH_ENOMEM, "out of memory for an export");
-    for (int i = 0; i < j->manifest.n_tensors && err == HTH_OK; i++) {
-        uint64_t bytes = j->manifest.tensors[i].bytes;
+    for (int i = 0; i < job->manifest.n_tensors && err == HTH_OK; i++) {
+        uint64_t bytes = job->manifest.tensors[i].bytes;
         for (uint64_t at = 0; at < bytes && err == HTH_OK; at += EXPORT_PIECE) {
             size_t n = bytes - at < EXPORT_PIECE ? (size_t)(bytes - at) : EXPORT_PIECE;
-            err = export_read(j, i, at, piece, n);
-            err = err == HTH_OK ? export_write(j, piece, n) : err;
+            err = export_read(job, i, at, piece, n);
+            err = err == HTH_OK ? export_write(job, piece, n) : err;
         }
     }
     hth_free(piece);
     return err;
 }
 
-static hth_err export_to(export_job *j, hth_export_format format)
+static hth_err export_to(export_job *job, hth_export_format format)
 {
-    hth_err err = format == HTH_EXPORT_ONNX ? export_onnx(j) : export_safetensors(j);
-    hth_store_bytes_close(&j->bytes);
+    hth_err err = format == HTH_EXPORT_ONNX ? export_onnx(job) : export_safetensors(job);
+    hth_store_bytes_close(&job->bytes);
     return err;
 }
 
-static hth_err export_to_path(export_job *j, hth_export_format format)
+static hth_err export_to_path(export_job *job, hth_export_format format)
 {
     hth_atomic_file w;
-    HTH_TRY(hth_atomic_file_begin(j->shown, &w));
-    j->fd = w.fd;
-    hth_err err = export_to(j, format);
+    HTH_TRY(hth_atomic_file_begin(job->shown, &w));
+    job->fd = w.fd;
+    hth_err err = export_to(job, format);
     hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
     return err != HTH_OK ? err : end;
 }
 
-hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd,
+hth_err hth_catalog_export(hth_store *store, const char *model, const char *path, int fd,
                            hth_progress_fn progress, void *ctx)
 {
     char name[201];
     int version;
     hth_export_format format;
-    export_job j = {.store = s,
+    export_job j = {.store = store,
                     .fd = fd,
                     .shown = path,
                     .progress = progress,
@@ -136,13 +136,13 @@ hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, in
                     .bytes = {.fd = -1}};
     HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
     HTH_TRY(hth_export_format_of(path, &format));
-    HTH_TRY(hth_catalog_resolve(s, model, name, &version));
-    HTH_TRY(hth_dataset_is_not(s, name));
-    HTH_TRY(hth_store_get(s, name, version, &j.manifest));
+    HTH_TRY(hth_catalog_resolve(store, model, name, &version));
+    HTH_TRY(hth_dataset_is_not(store, name));
+    HTH_TRY(hth_store_get(store, name, version, &j.manifest));
     for (int i = 0; i < j.manifest.n_tensors; i++) {
         j.total += j.manifest.tensors[i].bytes;
     }
-    hth_err err = hth_store_check(s, &j.manifest);
+    hth_err err = hth_store_check(store, &j.manifest);
     err = err != HTH_OK ? err : fd >= 0 ? export_to(&j, format) : export_to_path(&j, format);
     if (err == HTH_ETOOBIG) {
         hth_err_prefix(err, "'%s:%d'", name, j.manifest.version);

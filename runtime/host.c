@@ -99,18 +99,18 @@ void hth_host_give(hth_site *site, hth_host_use use, uint64_t bytes)
 }
 
 // host_is_elsewhere tells whether an output goes to memory that the client has brought.
-static bool host_is_elsewhere(const hth_request *r, const hth_request_tensor *o)
+static bool host_is_elsewhere(const hth_request *request, const hth_request_tensor *tensor)
 {
     bool there = false;
-    for (int i = 0; r != NULL && i < r->n_known && !there; i++) {
-        const hth_request_tensor *k = &r->known[i];
-        there = k->name != NULL && k->t.data != NULL && strcmp(k->name, o->name) == 0 &&
-                k->t.bytes >= o->t.bytes;
+    for (int i = 0; request != NULL && i < request->n_known && !there; i++) {
+        const hth_request_tensor *k = &request->known[i];
+        there = k->name != NULL && k->t.data != NULL && strcmp(k->name, tensor->name) == 0 &&
+                k->t.bytes >= tensor->t.bytes;
     }
-    return there && hth_shared_in_place(&o->t);
+    return there && hth_shared_in_place(&tensor->t);
 }
 
-hth_err hth_host_answers(const hth_request *r, const hth_request_tensor *out, int n,
+hth_err hth_host_answers(const hth_request *request, const hth_request_tensor *out, int n,
                          uint64_t *bytes)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
@@ -118,7 +118,7 @@ hth_err hth_host_answers(const hth_request *r, const hth_request_tensor *out, in
     hth_size need, limit;
     *bytes = 0;
     for (int i = 0; i < n; i++) {
-        if (!host_is_elsewhere(r, &out[i])) {
+        if (!host_is_elsewhere(request, &out[i])) {
             largest = largest == NULL || out[i].t.bytes > largest->t.bytes ? &out[i] : largest;
             *bytes = __builtin_add_overflow(*bytes, out[i].t.bytes, bytes) ? UINT64_MAX : *bytes;
         }
@@ -136,17 +136,17 @@ hth_err hth_host_answers(const hth_request *r, const hth_request_tensor *out, in
 
 // host_largest is the most that a single tensor may have anywhere: on the device, in the host's
 // memory for requests, in an answer or a client's memory, or because it is an input or a constant.
-static uint64_t host_largest(hth_site *site, const hth_graph *g, const hth_request *r)
+static uint64_t host_largest(hth_site *site, const hth_graph *graph, const hth_request *request)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     uint64_t limit = hth_host_limit(site), device = site->device->props.budget_bytes;
     most = limit > most ? limit : most;
     most = device > most ? device : most;
-    for (int i = 0; r != NULL && i < r->n_known; i++) {
-        most = r->known[i].t.bytes > most ? r->known[i].t.bytes : most;
+    for (int i = 0; request != NULL && i < request->n_known; i++) {
+        most = request->known[i].t.bytes > most ? request->known[i].t.bytes : most;
     }
-    for (int v = 0; v < g->n_values; v++) {
-        const hth_value *x = &g->values[v];
+    for (int v = 0; v < graph->n_values; v++) {
+        const hth_value *x = &graph->values[v];
         size_t bytes = 0;
         if ((x->is_input || x->constant != NULL) &&
             hth_tensor_bytes(x->dtype, &x->shape, HTH_LAYOUT_PLAIN, &bytes) == HTH_OK) {
@@ -156,28 +156,29 @@ static uint64_t host_largest(hth_site *site, const hth_graph *g, const hth_reque
     return most;
 }
 
-static hth_err host_outputs(const hth_program *p, const hth_request *r)
+static hth_err host_outputs(const hth_program *program, const hth_request *request)
 {
-    hth_request_tensor *out = hth_calloc((size_t)p->n_final + 1, sizeof *out);
+    hth_request_tensor *out = hth_calloc((size_t)program->n_final + 1, sizeof *out);
     uint64_t bytes;
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
-    for (int i = 0; i < p->n_final; i++) {
-        out[i] = (hth_request_tensor){.name = p->graph->values[p->graph->outputs[i]].name,
-                                      .t = hth_program_output(p, i)};
+    for (int i = 0; i < program->n_final; i++) {
+        out[i] =
+            (hth_request_tensor){.name = program->graph->values[program->graph->outputs[i]].name,
+                                 .t = hth_program_output(program, i)};
     }
-    hth_err err = hth_host_answers(r, out, p->n_final, &bytes);
+    hth_err err = hth_host_answers(request, out, program->n_final, &bytes);
     hth_free(out);
     return err;
 }
 
-hth_err hth_host_sizes(hth_site *site, const hth_program *p, const hth_request *r)
+hth_err hth_host_sizes(hth_site *site, const hth_program *program, const hth_request *request)
 {
-    const hth_graph *g = p->graph;
-    bool answers = r != NULL && r->command == HTH_COMMAND_NONE; // one request, alone
-    HTH_TRY(answers ? host_outputs(p, r) : HTH_OK);
-    uint64_t most = host_largest(site, g, r);
+    const hth_graph *g = program->graph;
+    bool answers = request != NULL && request->command == HTH_COMMAND_NONE; // one request, alone
+    HTH_TRY(answers ? host_outputs(program, request) : HTH_OK);
+    uint64_t most = host_largest(site, g, request);
     for (int i = 0; i < g->n_nodes; i++) {
         const hth_node *n = &g->nodes[i];
         for (int k = 0; k < n->n_outputs && !n->deleted; k++) {

@@ -26,14 +26,14 @@ hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const ch
 void hth_host_give(hth_site *site, hth_host_use use, uint64_t bytes);
 
 // hth_host_answers checks the n outputs (names, bytes) of a request against limits.message_bytes;
-// those for which the client has brought memory (`r`, which may be NULL, says so) are left out.
-// *bytes: of the others. HTH_EINVAL: they are more than an answer may have.
-hth_err hth_host_answers(const hth_request *r, const hth_request_tensor *out, int n,
+// those for which the client has brought memory (`request`, which may be NULL, says so) are left
+// out. *bytes: of the others. HTH_EINVAL: they are more than an answer may have.
+hth_err hth_host_answers(const hth_request *request, const hth_request_tensor *out, int n,
                          uint64_t *bytes);
-// hth_host_sizes looks at what the nodes of p->graph make before anything is prepared for it: no
-// single result is larger than all memory that it could be in. `r`: the request that p is made for,
-// NULL: several, or a training step. HTH_EINVAL: its outputs are more than an answer may have;
-// HTH_ETOOBIG: the sentence names node and sizes.
-hth_err hth_host_sizes(hth_site *site, const hth_program *p, const hth_request *r);
+// hth_host_sizes looks at what the nodes of program->graph make before anything is prepared for it:
+// no single result is larger than all memory that it could be in. `request`: the request that
+// program is made for, NULL: several, or a training step. HTH_EINVAL: its outputs are more than an
+// answer may have; HTH_ETOOBIG: the sentence names node and sizes.
+hth_err hth_host_sizes(hth_site *site, const hth_program *program, const hth_request *request);
 
 #endif

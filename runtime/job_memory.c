@@ -9,19 +9,19 @@
 
 #define SHARE_MODELS 10 // the part of the device that jobs without a budget of their own leave
 
-void hth_job_memory_set(hth_site *site, hth_job_memory *s, const hth_curve_point *point)
+void hth_job_memory_set(hth_site *site, hth_job_memory *memory, const hth_curve_point *point)
 {
     hth_job_memory **at = &site->shares;
-    while (*at != NULL && *at != s) {
+    while (*at != NULL && *at != memory) {
         at = &(*at)->next;
     }
-    if (*at == s && point->device_bytes == 0) {
-        *at = s->next;
+    if (*at == memory && point->device_bytes == 0) {
+        *at = memory->next;
     } else if (*at == NULL && point->device_bytes > 0) {
-        s->next = NULL;
-        *at = s;
+        memory->next = NULL;
+        *at = memory;
     }
-    s->point = *point;
+    memory->point = *point;
     site->freed++;
 }
 

@@ -20,7 +20,7 @@ struct hth_job_memory {
 };
 
 // hth_job_memory_set has a share hold point->device_bytes; 0: it leaves the list.
-void hth_job_memory_set(hth_site *site, hth_job_memory *s, const hth_curve_point *point);
+void hth_job_memory_set(hth_site *site, hth_job_memory *memory, const hth_curve_point *point);
 // hth_job_memory_models is what the device has for the program of a model: besides all shares, and
 // besides the weights of pinned programs.
 uint64_t hth_job_memory_models(const hth_site *site);

@@ -49,18 +49,18 @@ hth_err hth_latency_open(uint64_t slot_ns, int slots, uint64_t now_ns, hth_laten
     return HTH_OK;
 }
 
-void hth_latency_close(hth_latency *l)
+void hth_latency_close(hth_latency *latency)
 {
-    hth_free(l);
+    hth_free(latency);
 }
 
-void hth_latency_add(hth_latency *l, uint64_t now_ns, uint64_t took_ns, bool ok)
+void hth_latency_add(hth_latency *latency, uint64_t now_ns, uint64_t took_ns, bool ok)
 {
-    if (l == NULL) {
+    if (latency == NULL) {
         return;
     }
-    uint64_t number = now_ns / l->slot_ns;
-    latency_slot *s = &l->slot[number % (uint64_t)l->n];
+    uint64_t number = now_ns / latency->slot_ns;
+    latency_slot *s = &latency->slot[number % (uint64_t)latency->n];
     if (s->number != number) {
         memset(s, 0, sizeof *s);
         s->number = number;
@@ -74,50 +74,50 @@ void hth_latency_add(hth_latency *l, uint64_t now_ns, uint64_t took_ns, bool ok)
     s->longest_ns = took_ns > s->longest_ns ? took_ns : s->longest_ns;
 }
 
-static void sum_add(hth_latency_sum *sum, const latency_slot *s)
+static void sum_add(hth_latency_sum *sum, const latency_slot *slot)
 {
-    sum->requests += s->requests;
-    sum->failures += s->failures;
-    sum->longest_ns = s->longest_ns > sum->longest_ns ? s->longest_ns : sum->longest_ns;
+    sum->requests += slot->requests;
+    sum->failures += slot->failures;
+    sum->longest_ns = slot->longest_ns > sum->longest_ns ? slot->longest_ns : sum->longest_ns;
     for (int i = 0; i < HTH_LATENCY_BUCKETS; i++) {
-        sum->count[i] += s->count[i];
+        sum->count[i] += slot->count[i];
     }
 }
 
-void hth_latency_get(const hth_latency *l, uint64_t now_ns, int back, int slots,
+void hth_latency_get(const hth_latency *latency, uint64_t now_ns, int back, int slots,
                      hth_latency_sum *out)
 {
     memset(out, 0, sizeof *out);
-    for (int i = back; l != NULL && i < back + slots && i < l->n; i++) {
-        uint64_t number = now_ns / l->slot_ns;
+    for (int i = back; latency != NULL && i < back + slots && i < latency->n; i++) {
+        uint64_t number = now_ns / latency->slot_ns;
         if (number < (uint64_t)i) {
             return;
         }
         number -= (uint64_t)i;
-        uint64_t from = number * l->slot_ns, to = from + l->slot_ns;
-        from = from > l->since_ns ? from : l->since_ns;
+        uint64_t from = number * latency->slot_ns, to = from + latency->slot_ns;
+        from = from > latency->since_ns ? from : latency->since_ns;
         to = to < now_ns ? to : now_ns;
         if (to > from) {
             out->seconds += (double)(to - from) / 1e9;
         }
-        const latency_slot *s = &l->slot[number % (uint64_t)l->n];
+        const latency_slot *s = &latency->slot[number % (uint64_t)latency->n];
         if (s->number == number) {
             sum_add(out, s);
         }
     }
 }
 
-uint64_t hth_latency_percentile(const hth_latency_sum *s, double q)
+uint64_t hth_latency_percentile(const hth_latency_sum *sum, double q)
 {
-    uint64_t want = (uint64_t)ceil(q * (double)s->requests), seen = 0;
+    uint64_t want = (uint64_t)ceil(q * (double)sum->requests), seen = 0;
     want = want > 0 ? want : 1;
     for (int i = 0; i < HTH_LATENCY_BUCKETS; i++) {
-        seen += s->count[i];
+        seen += sum->count[i];
         if (seen >= want) {
             uint64_t from = hth_latency_bucket(i),
                      middle = from + (hth_latency_bucket(i + 1) - from) / 2;
             bool last = i == HTH_LATENCY_BUCKETS - 1;
-            return last || middle > s->longest_ns ? s->longest_ns : middle;
+            return last || middle > sum->longest_ns ? sum->longest_ns : middle;
         }
     }
     return 0;

@@ -30,16 +30,16 @@ typedef struct hth_latency_sum {
 
 // hth_latency_open begins at `now_ns`, with `slots` of `slot_ns` each.
 hth_err hth_latency_open(uint64_t slot_ns, int slots, uint64_t now_ns, hth_latency **out);
-void hth_latency_close(hth_latency *l); // NULL is allowed
+void hth_latency_close(hth_latency *latency); // NULL is allowed
 // hth_latency_add counts a request that ended at `now_ns`. Of those that failed the time is not
-// kept. l NULL: nothing.
-void hth_latency_add(hth_latency *l, uint64_t now_ns, uint64_t took_ns, bool ok);
+// kept. latency NULL: nothing.
+void hth_latency_add(hth_latency *latency, uint64_t now_ns, uint64_t took_ns, bool ok);
 // hth_latency_get adds up `slots` slots, the last of them the one that was `back` slots before that
-// of now; those before it was opened are empty and have no seconds. l NULL: nothing.
-void hth_latency_get(const hth_latency *l, uint64_t now_ns, int back, int slots,
+// of now; those before it was opened are empty and have no seconds. latency NULL: nothing.
+void hth_latency_get(const hth_latency *latency, uint64_t now_ns, int back, int slots,
                      hth_latency_sum *out);
 // hth_latency_percentile is what a share `q` of the requests did not exceed; 0: there were none.
-uint64_t hth_latency_percentile(const hth_latency_sum *s, double q);
+uint64_t hth_latency_percentile(const hth_latency_sum *sum, double q);
 // hth_latency_bucket is where bucket `i` begins, in nanoseconds; it ends where the next one begins.
 uint64_t hth_latency_bucket(int i);
 

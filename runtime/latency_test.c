@@ -26,19 +26,19 @@ static double exact(const double *sorted, int n, double q)
     return sorted[want > 0 ? want - 1 : 0];
 }
 
-static void expect_percentiles(const hth_latency_sum *s, double *values, int n)
+static void expect_percentiles(const hth_latency_sum *sum, double *values, int n)
 {
     static const double q[] = {0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1};
     qsort(values, (size_t)n, sizeof *values, hth_compare_double);
-    assert_int_equal(s->requests, n);
+    assert_int_equal(sum->requests, n);
     for (size_t i = 0; i < sizeof q / sizeof q[0]; i++) {
-        double want = exact(values, n, q[i]), got = (double)hth_latency_percentile(s, q[i]);
+        double want = exact(values, n, q[i]), got = (double)hth_latency_percentile(sum, q[i]);
         double off = fmax(HTH_LATENCY_UNIT, want / (2 * HTH_LATENCY_PARTS));
         if (fabs(got - want) > off + 1) {
             fail_msg("percentile %g: %g, exactly %g", q[i], got, want);
         }
     }
-    assert_int_equal((uint64_t)values[n - 1], s->longest_ns);
+    assert_int_equal((uint64_t)values[n - 1], sum->longest_ns);
 }
 
 // From a hundred nanoseconds to a minute.

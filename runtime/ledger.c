@@ -17,33 +17,34 @@ typedef struct ledger_item {
     uint64_t bytes;
 } ledger_item;
 
-static int ledger_tenant(hth_ledger *l, const hth_account *a)
+static int ledger_tenant(hth_ledger *ledger, const hth_account *account)
 {
     int i = 0;
-    while (a != NULL && i < l->n_tenants && strcmp(l->tenants[i].name, a->tenant) != 0) {
+    while (account != NULL && i < ledger->n_tenants &&
+           strcmp(ledger->tenants[i].name, account->tenant) != 0) {
         i++;
     }
-    if (a != NULL && i == l->n_tenants) {
-        strcpy(l->tenants[l->n_tenants++].name, a->tenant);
+    if (account != NULL && i == ledger->n_tenants) {
+        strcpy(ledger->tenants[ledger->n_tenants++].name, account->tenant);
     }
-    return a != NULL ? i : -1;
+    return account != NULL ? i : -1;
 }
 
 // ledger_row is the row of an account; -1: out of memory.
-static int ledger_row(hth_ledger *l, const hth_account *a)
+static int ledger_row(hth_ledger *ledger, const hth_account *a)
 {
     hth_ledger_row *r;
-    HASH_FIND_PTR(l->by_account, &a, r);
+    HASH_FIND_PTR(ledger->by_account, &a, r);
     if (r == NULL) {
-        r = &l->rows[l->n];
-        *r = (hth_ledger_row){.account = a, .tenant = ledger_tenant(l, a)};
-        HASH_ADD_PTR(l->by_account, account, r);
+        r = &ledger->rows[ledger->n];
+        *r = (hth_ledger_row){.account = a, .tenant = ledger_tenant(ledger, a)};
+        HASH_ADD_PTR(ledger->by_account, account, r);
         if (!HTH_HASH_ADDED(r)) {
             return -1;
         }
-        l->n++;
+        ledger->n++;
     }
-    return (int)(r - l->rows);
+    return (int)(r - ledger->rows);
 }
 
 static int by_copy(const void *a, const void *b)
@@ -56,33 +57,34 @@ static int by_copy(const void *a, const void *b)
 }
 
 // Items of one program.
-static int ledger_program(const hth_site *site, const hth_program *p, hth_ledger *l, int row,
-                          ledger_item *to)
+static int ledger_program(const hth_site *site, const hth_program *program, hth_ledger *ledger,
+                          int row, ledger_item *to)
 {
-    hth_ledger_row *r = &l->rows[row];
+    hth_ledger_row *r = &ledger->rows[row];
     int n = 0;
     r->programs++;
-    r->host_bytes += p->plan != NULL ? p->plan->host_bytes : 0;
-    if (p->train == NULL && p->arena == NULL && p->plan != NULL &&
-        p->plan->arena_bytes > r->arena_bytes) {
-        r->arena_bytes = p->plan->arena_bytes;
+    r->host_bytes += program->plan != NULL ? program->plan->host_bytes : 0;
+    if (program->train == NULL && program->arena == NULL && program->plan != NULL &&
+        program->plan->arena_bytes > r->arena_bytes) {
+        r->arena_bytes = program->plan->arena_bytes;
     }
-    if (p->train == NULL && p->arena == NULL && p->active && r->tenant >= 0 &&
-        p->plan->arena_bytes > l->tenants[r->tenant].arena_bytes) {
-        l->tenants[r->tenant].arena_bytes = p->plan->arena_bytes;
+    if (program->train == NULL && program->arena == NULL && program->active && r->tenant >= 0 &&
+        program->plan->arena_bytes > ledger->tenants[r->tenant].arena_bytes) {
+        ledger->tenants[r->tenant].arena_bytes = program->plan->arena_bytes;
     }
-    for (int i = 0; i < p->n_weights; i++) {
-        const hth_weight *w = &p->weights[i];
+    for (int i = 0; i < program->n_weights; i++) {
+        const hth_weight *w = &program->weights[i];
         if (w->in_place) {
-            to[n++] = (ledger_item){w->content->data, row, false, p->active, p->pinned, w->bytes};
+            to[n++] = (ledger_item){w->content->data, row,     false, program->active,
+                                    program->pinned,  w->bytes};
         } else if (w->streamed) {
             r->streamed_bytes += w->bytes;
             r->host_bytes += w->far.memory != NULL ? w->bytes : 0;
         } else {
             const hth_resident *e = hth_residency_find(site->residency, &w->content->id, w->form);
             if (e != NULL) {
-                to[n++] =
-                    (ledger_item){e, row, true, w->entry != NULL, p->pinned, hth_resident_bytes(e)};
+                to[n++] = (ledger_item){
+                    e, row, true, w->entry != NULL, program->pinned, hth_resident_bytes(e)};
             }
         }
     }
@@ -90,80 +92,84 @@ static int ledger_program(const hth_site *site, const hth_program *p, hth_ledger
 }
 
 // Items of one copy: [0, n).
-static void ledger_copy(hth_ledger *l, const ledger_item *x, int n)
+static void ledger_copy(hth_ledger *ledger, const ledger_item *item, int n)
 {
-    bool shared = x[n - 1].row != x[0].row;
+    bool shared = item[n - 1].row != item[0].row;
     for (int i = 0, next; i < n; i = next) {
-        hth_ledger_row *r = &l->rows[x[i].row];
+        hth_ledger_row *r = &ledger->rows[item[i].row];
         bool held = false, pinned = false;
-        for (next = i; next < n && x[next].row == x[i].row; next++) {
-            held = held || x[next].held;
-            pinned = pinned || x[next].pinned;
+        for (next = i; next < n && item[next].row == item[i].row; next++) {
+            held = held || item[next].held;
+            pinned = pinned || item[next].pinned;
         }
-        if (!x->resident) {
-            r->mapped_bytes += x->bytes;
+        if (!item->resident) {
+            r->mapped_bytes += item->bytes;
             continue;
         }
-        *(shared ? &r->shared_bytes : &r->private_bytes) += x->bytes;
-        r->held_bytes += held ? x->bytes : 0;
-        r->pinned_bytes += pinned ? x->bytes : 0;
+        *(shared ? &r->shared_bytes : &r->private_bytes) += item->bytes;
+        r->held_bytes += held ? item->bytes : 0;
+        r->pinned_bytes += pinned ? item->bytes : 0;
     }
-    *(!x->resident ? &l->mapped_bytes : shared ? &l->shared_bytes : &l->private_bytes) += x->bytes;
+    *(!item->resident ? &ledger->mapped_bytes
+      : shared        ? &ledger->shared_bytes
+                      : &ledger->private_bytes) += item->bytes;
 }
 
 // Whether an item before x[i] is of the same tenant.
-static bool ledger_seen(const hth_ledger *l, const ledger_item *x, int i)
+static bool ledger_seen(const hth_ledger *ledger, const ledger_item *item, int i)
 {
     bool seen = false;
     for (int k = 0; k < i && !seen; k++) {
-        seen = l->rows[x[k].row].tenant == l->rows[x[i].row].tenant;
+        seen = ledger->rows[item[k].row].tenant == ledger->rows[item[i].row].tenant;
     }
     return seen;
 }
 
 // .. and the tenants that use it.
-static void ledger_copy_tenants(hth_ledger *l, const ledger_item *x, int n)
+static void ledger_copy_tenants(hth_ledger *ledger, const ledger_item *item, int n)
 {
     int users = 0;
     for (int i = 0; i < n; i++) {
-        users += !ledger_seen(l, x, i);
+        users += !ledger_seen(ledger, item, i);
     }
     for (int i = 0; i < n; i++) {
-        int t = l->rows[x[i].row].tenant;
-        if (t >= 0 && !ledger_seen(l, x, i)) {
-            *(users > 1 ? &l->tenants[t].shared_bytes : &l->tenants[t].private_bytes) += x->bytes;
+        int t = ledger->rows[item[i].row].tenant;
+        if (t >= 0 && !ledger_seen(ledger, item, i)) {
+            *(users > 1 ? &ledger->tenants[t].shared_bytes : &ledger->tenants[t].private_bytes) +=
+                item->bytes;
         }
     }
 }
 
-static void ledger_sum(const hth_site *site, hth_ledger *l)
+static void ledger_sum(const hth_site *site, hth_ledger *ledger)
 {
     hth_residency_stats weights;
     hth_residency_stats_get(site->residency, &weights);
-    hth_pool_ledger_get(site->pool, &l->pool);
-    l->arena_bytes = site->arena_bytes;
-    for (int i = 0; i < l->n; i++) {
-        l->job_bytes += l->rows[i].job_bytes;
-        l->host_bytes += l->rows[i].host_bytes;
+    hth_pool_ledger_get(site->pool, &ledger->pool);
+    ledger->arena_bytes = site->arena_bytes;
+    for (int i = 0; i < ledger->n; i++) {
+        ledger->job_bytes += ledger->rows[i].job_bytes;
+        ledger->host_bytes += ledger->rows[i].host_bytes;
     }
     uint64_t used = 0;
     for (int i = 0; i < HTH_POOL_N_USES; i++) {
-        used += l->pool.used_bytes[i];
+        used += ledger->pool.used_bytes[i];
     }
-    l->unclaimed_bytes = weights.resident_bytes - l->private_bytes - l->shared_bytes;
-    l->difference = (int64_t)(used - l->private_bytes - l->shared_bytes - l->arena_bytes -
-                              l->job_bytes - l->pool.used_bytes[HTH_POOL_WORKSPACE]);
+    ledger->unclaimed_bytes = weights.resident_bytes - ledger->private_bytes - ledger->shared_bytes;
+    ledger->difference =
+        (int64_t)(used - ledger->private_bytes - ledger->shared_bytes - ledger->arena_bytes -
+                  ledger->job_bytes - ledger->pool.used_bytes[HTH_POOL_WORKSPACE]);
 }
 
-// ledger_gather makes the rows and tenants, and the items in `x`, *n of them. HTH_ENOMEM.
-static hth_err ledger_gather(const hth_site *site, hth_ledger *out, ledger_item *x, int *n)
+// ledger_gather makes the rows and tenants, and the items in `item`, *n of them. HTH_ENOMEM.
+static hth_err ledger_gather(const hth_site *site, hth_ledger *out, ledger_item *item, int *n)
 {
     for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
         int row = ledger_row(out, p->account);
         if (row < 0) {
             return hth_fail(HTH_ENOMEM, "no memory for the ledger");
         }
-        *n += ledger_program(site, p, out, row, x + *n);
+        *n += ledger_program(site, p, out, row, item + *n);
     }
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
         int row = ledger_row(out, s->account);
@@ -215,17 +221,17 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
     return HTH_OK;
 }
 
-void hth_ledger_fini(hth_ledger *l)
+void hth_ledger_fini(hth_ledger *ledger)
 {
-    HASH_CLEAR(hh, l->by_account);
-    hth_free(l->rows);
-    hth_free(l->tenants);
-    *l = (hth_ledger){.n = 0};
+    HASH_CLEAR(hh, ledger->by_account);
+    hth_free(ledger->rows);
+    hth_free(ledger->tenants);
+    *ledger = (hth_ledger){.n = 0};
 }
 
-const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *a)
+const hth_ledger_row *hth_ledger_row_of(const hth_ledger *ledger, const hth_account *account)
 {
     hth_ledger_row *r;
-    HASH_FIND_PTR(l->by_account, &a, r);
+    HASH_FIND_PTR(ledger->by_account, &account, r);
     return r;
 }

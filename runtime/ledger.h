@@ -54,8 +54,8 @@ typedef struct hth_ledger {
 
 // hth_ledger_read makes the ledger as it is now; freed by hth_ledger_fini. HTH_ENOMEM.
 hth_err hth_ledger_read(const hth_site *site, hth_ledger *out);
-void hth_ledger_fini(hth_ledger *l);
+void hth_ledger_fini(hth_ledger *ledger);
 // hth_ledger_row_of finds an account's row; NULL: it has nothing.
-const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *a);
+const hth_ledger_row *hth_ledger_row_of(const hth_ledger *ledger, const hth_account *account);
 
 #endif

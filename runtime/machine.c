@@ -6,18 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static FILE *machine_open(const hth_machine *m, const char *name)
+static FILE *machine_open(const hth_machine *machine, const char *name)
 {
     char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/%s", m->proc != NULL ? m->proc : "/proc", name);
+    int n =
+        snprintf(path, sizeof path, "%s/%s", machine->proc != NULL ? machine->proc : "/proc", name);
     return n < (int)sizeof path ? fopen(path, "re") : NULL;
 }
 
 // machine_ticks reads the first line of `stat`: user nice system idle iowait irq softirq steal.
-static bool machine_ticks(const hth_machine *m, uint64_t *busy, uint64_t *all, uint64_t *taken)
+static bool machine_ticks(const hth_machine *machine, uint64_t *busy, uint64_t *all,
+                          uint64_t *taken)
 {
     uint64_t v[8] = {0};
-    FILE *f = machine_open(m, "stat");
+    FILE *f = machine_open(machine, "stat");
     int n = f != NULL ? fscanf(f,
                                "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
                                " %" SCNu64 " %" SCNu64 " %" SCNu64,
@@ -35,23 +37,26 @@ static bool machine_ticks(const hth_machine *m, uint64_t *busy, uint64_t *all, u
     return n >= 4;
 }
 
-bool hth_machine_read(hth_machine *m)
+bool hth_machine_read(hth_machine *machine)
 {
     uint64_t busy, all, taken, kib, available = 0;
     char line[128];
-    bool moved = machine_ticks(m, &busy, &all, &taken) && all > m->all && busy >= m->busy;
+    bool moved =
+        machine_ticks(machine, &busy, &all, &taken) && all > machine->all && busy >= machine->busy;
     if (moved) {
-        double share = (double)(busy - m->busy) / (double)(all - m->all);
-        m->utilization = share < 1 ? share : 1;
-        m->stolen = taken > m->taken ? (double)(taken - m->taken) / (double)(all - m->all) : 0;
-        m->taken = taken;
-        m->busy = busy;
-        m->all = all;
+        double share = (double)(busy - machine->busy) / (double)(all - machine->all);
+        machine->utilization = share < 1 ? share : 1;
+        machine->stolen = taken > machine->taken
+                              ? (double)(taken - machine->taken) / (double)(all - machine->all)
+                              : 0;
+        machine->taken = taken;
+        machine->busy = busy;
+        machine->all = all;
     }
-    FILE *f = machine_open(m, "meminfo");
+    FILE *f = machine_open(machine, "meminfo");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         if (sscanf(line, "MemTotal: %" SCNu64, &kib) == 1) {
-            m->total_bytes = kib * 1024;
+            machine->total_bytes = kib * 1024;
         } else if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) {
             available = kib * 1024;
         }
@@ -59,6 +64,6 @@ bool hth_machine_read(hth_machine *m)
     if (f != NULL) {
         fclose(f);
     }
-    m->used_bytes = m->total_bytes > available ? m->total_bytes - available : 0;
+    machine->used_bytes = machine->total_bytes > available ? machine->total_bytes - available : 0;
     return moved;
 }

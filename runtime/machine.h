@@ -14,9 +14,9 @@ typedef struct hth_machine {
     const char *proc;                 // the folder of `stat` and `meminfo`; NULL: /proc
 } hth_machine;
 
-// hth_machine_read brings `m` up to date; all but `proc` is zero before the first time, whose
+// hth_machine_read brings `machine` up to date; all but `proc` is zero before the first time, whose
 // shares are those since the machine was started. What cannot be read stays as it was. false: the
 // shares did, for there is no `stat`, or its counters have not moved on.
-bool hth_machine_read(hth_machine *m);
+bool hth_machine_read(hth_machine *machine);
 
 #endif

@@ -46,32 +46,33 @@ out:
     return err == HTH_ECORRUPT ? model_damaged(err) : err;
 }
 
-static void model_free(hth_models *ms, hth_model *m)
+static void model_free(hth_models *ms, hth_model *model)
 {
-    hth_source_fini(ms->site, &m->source);
-    hth_manifest_fini(&m->manifest);
-    hth_latency_close(m->latency);
-    hth_free(m->demand.key);
-    hth_free(m);
+    hth_source_fini(ms->site, &model->source);
+    hth_manifest_fini(&model->manifest);
+    hth_latency_close(model->latency);
+    hth_free(model->demand.key);
+    hth_free(model);
     hth_site_trim(ms->site);
     ms->site->freed++;
 }
 
-void hth_model_hold(hth_model *m)
+void hth_model_hold(hth_model *model)
 {
-    m->refs++;
+    model->refs++;
 }
 
-void hth_model_rele(hth_models *ms, hth_model *m)
+void hth_model_rele(hth_models *ms, hth_model *model)
 {
-    if (--m->refs == 0 && m->gone) {
-        model_free(ms, m);
+    if (--model->refs == 0 && model->gone) {
+        model_free(ms, model);
     }
 }
 
-hth_batch_policy hth_model_batch_policy(const hth_model *m)
+hth_batch_policy hth_model_batch_policy(const hth_model *model)
 {
-    return hth_batching_policy(&m->batching, m->max_batch, m->source.batched && !m->alone);
+    return hth_batching_policy(&model->batching, model->max_batch,
+                               model->source.batched && !model->alone);
 }
 
 hth_name *hth_model_name(const hth_models *ms, const char *name)
@@ -84,12 +85,12 @@ hth_name *hth_model_name(const hth_models *ms, const char *name)
 }
 
 // A name without a version to serve it is forgotten.
-static void names_forget(hth_models *ms, const hth_model *m)
+static void names_forget(hth_models *ms, const hth_model *model)
 {
     for (hth_name **at = &ms->names; *at != NULL;) {
         hth_name *n = *at;
-        n->coming = n->coming == m ? NULL : n->coming;
-        if (n->serving == m) {
+        n->coming = n->coming == model ? NULL : n->coming;
+        if (n->serving == model) {
             *at = n->next;
             hth_free(n);
         } else {
@@ -98,18 +99,18 @@ static void names_forget(hth_models *ms, const hth_model *m)
     }
 }
 
-void hth_model_drop(hth_models *ms, hth_model *m)
+void hth_model_drop(hth_models *ms, hth_model *model)
 {
     hth_model **at = &ms->list;
     ms->recent.model = NULL;
-    names_forget(ms, m);
-    while (*at != m) {
+    names_forget(ms, model);
+    while (*at != model) {
         at = &(*at)->next;
     }
-    *at = m->next;
-    m->gone = true;
-    if (m->refs == 0) {
-        model_free(ms, m);
+    *at = model->next;
+    model->gone = true;
+    if (model->refs == 0) {
+        model_free(ms, model);
     }
 }
 
@@ -149,16 +150,16 @@ void hth_models_renew(hth_models *ms, const char *name)
 // models_usable tells whether a loaded version may be served on: the store still has it, and what
 // it was loaded from is neither known to be damaged now, nor was it when it was loaded. `marks`:
 // something was found damaged, or repaired, since this was last looked at.
-static bool models_usable(const hth_models *ms, const hth_model *m, bool marks)
+static bool models_usable(const hth_models *ms, const hth_model *model, bool marks)
 {
     bool has = true;
-    if (hth_store_has(ms->store, m->name, m->version, &has) == HTH_OK && !has) {
+    if (hth_store_has(ms->store, model->name, model->version, &has) == HTH_OK && !has) {
         return false;
     }
-    hth_err err = marks ? hth_store_sound(ms->store, &m->manifest) : HTH_OK;
+    hth_err err = marks ? hth_store_sound(ms->store, &model->manifest) : HTH_OK;
     if (err == HTH_ECORRUPT || err == HTH_EBUSY) {
-        hth_log(WARN, SERVER, "model-dropped", "model=%s version=%d: %s", m->name, m->version,
-                hth_err_detail());
+        hth_log(WARN, SERVER, "model-dropped", "model=%s version=%d: %s", model->name,
+                model->version, hth_err_detail());
         return false;
     }
     return true;
@@ -330,11 +331,11 @@ hth_model *hth_model_current(hth_models *ms, const char *spec)
     return m;
 }
 
-static void model_remember(hth_models *ms, const char *spec, hth_model *m)
+static void model_remember(hth_models *ms, const char *spec, hth_model *model)
 {
     if (strlen(spec) < sizeof ms->recent.spec) {
         strcpy(ms->recent.spec, spec);
-        ms->recent.model = m;
+        ms->recent.model = model;
     }
 }
 

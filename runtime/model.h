@@ -120,8 +120,8 @@ typedef struct hth_models {
     void (*changed)(struct hth_models *ms);
 } hth_models;
 
-// hth_model_find resolves "name" (the version that serves it, at first the latest), "name:version" or
-// an alias, and loads it if needed. The model stays until a newer one has taken its place, the
+// hth_model_find resolves "name" (the version that serves it, at first the latest), "name:version"
+// or an alias, and loads it if needed. The model stays until a newer one has taken its place, the
 // store loses it, it is unloaded, or hth_models_fini.
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
 // hth_model_version is the same for a version, without asking whether the store still has it.
@@ -132,16 +132,16 @@ hth_model *hth_model_loaded(const hth_models *ms, const char *name, int version)
 // also when something has changed there: ask hth_model_find.
 hth_model *hth_model_current(hth_models *ms, const char *spec);
 // hth_model_hold keeps a model that is dropped until hth_model_rele.
-void hth_model_hold(hth_model *m);
-void hth_model_rele(hth_models *ms, hth_model *m);
+void hth_model_hold(hth_model *model);
+void hth_model_rele(hth_models *ms, hth_model *model);
 // hth_model_batch_policy is how its requests wait and are joined now.
-hth_batch_policy hth_model_batch_policy(const hth_model *m);
+hth_batch_policy hth_model_batch_policy(const hth_model *model);
 // hth_model_name finds the name's record, NULL: it was not asked for.
 hth_name *hth_model_name(const hth_models *ms, const char *name);
 // hth_model_drop drops a loaded model: its programs, the device's copies of their weights that
 // nothing else uses, and what of the arena only it needed; one that is held, when it is not any
 // more. The next request loads it again.
-void hth_model_drop(hth_models *ms, hth_model *m);
+void hth_model_drop(hth_models *ms, hth_model *model);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
 // there were.
 int hth_models_unload(hth_models *ms, const char *name, int version);
@@ -157,7 +157,8 @@ void hth_models_fini(hth_models *ms);
 // hth_model_bind matches named tensors to the model's inputs and checks them against its signature:
 // out gets one per input, in order. HTH_EINVAL: the sentence says which input and what was
 // expected.
-hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out);
+hth_err hth_model_bind(const hth_model *model, const hth_request_tensor *in, int n,
+                       hth_tensor *out);
 
 // hth_model_synthetic makes up `inputs` (one per model input; data hth_alloc'd, freed by the caller
 // also on error) for the given batch: normal floats, integers that stay inside the tables that they
@@ -165,7 +166,7 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 // request can bring. Otherwise inputs of more than HTH_MODEL_GUESS bytes are shapes without data:
 // contents that decide shapes are smaller, and a signature may claim any size.
 #define HTH_MODEL_GUESS ((size_t)1 << 20)
-hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs);
+hth_err hth_model_synthetic(const hth_model *model, int64_t batch, bool whole, hth_tensor *inputs);
 
 // hth_model_trained tells whether hearth trained a version.
 bool hth_model_trained(const hth_manifest *manifest);

@@ -11,12 +11,12 @@
 #include <string.h>
 
 // bind_expects writes a signature's shape as clients know it: what is open is -1.
-static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
+static const char *bind_expects(const hth_shape *shape, char *out, size_t cap)
 {
     int n = snprintf(out, cap, "[");
-    for (int d = 0; d < s->rank && n < (int)cap; d++) {
+    for (int d = 0; d < shape->rank && n < (int)cap; d++) {
         n += snprintf(out + n, cap - (size_t)n, d > 0 ? ",%lld" : "%lld",
-                      (long long)(s->dim[d] < 0 ? -1 : s->dim[d]));
+                      (long long)(shape->dim[d] < 0 ? -1 : shape->dim[d]));
     }
     if (n < (int)cap) {
         snprintf(out + n, cap - (size_t)n, "]");
@@ -26,9 +26,9 @@ static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
 
 // bind_signature lists the inputs, as far as there is room: "'image' FP32 [-1,1,8,8], 'mask' BOOL
 // [-1]".
-static const char *bind_signature(const hth_model *m, char *out, size_t cap)
+static const char *bind_signature(const hth_model *model, char *out, size_t cap)
 {
-    const hth_graph *g = m->source.graph;
+    const hth_graph *g = model->source.graph;
     size_t n = 0;
     out[0] = 0;
     for (int i = 0; i < g->n_inputs; i++) {
@@ -47,7 +47,7 @@ static const char *bind_signature(const hth_model *m, char *out, size_t cap)
 }
 
 // bind_symbols has one symbol be one size, in all inputs.
-static hth_err bind_symbols(const hth_model *m, const hth_value *want, const hth_shape *got,
+static hth_err bind_symbols(const hth_model *model, const hth_value *want, const hth_shape *got,
                             int64_t *symbols)
 {
     for (int d = 0; d < want->shape.rank; d++) {
@@ -61,54 +61,55 @@ static hth_err bind_symbols(const hth_model *m, const hth_value *want, const hth
             return hth_fail(HTH_EINVAL,
                             "input '%s' batch size does not match other inputs for '%s': %lld, "
                             "and %lld elsewhere",
-                            want->name, m->name, (long long)got->dim[d], (long long)*s);
+                            want->name, model->name, (long long)got->dim[d], (long long)*s);
         } else if (*s != got->dim[d]) {
             return hth_fail(
                 HTH_EINVAL,
                 "dimension %d of input '%s' for model '%s' is %lld, and %lld elsewhere, "
                 "where it must be the same",
-                d, want->name, m->name, (long long)got->dim[d], (long long)*s);
+                d, want->name, model->name, (long long)got->dim[d], (long long)*s);
         }
     }
     return HTH_OK;
 }
 
-static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,
+static hth_err bind_check(const hth_model *model, const hth_value *want, const hth_tensor *tensor,
                           int64_t *symbols)
 {
     char expected[128], got[128];
-    if (t->dtype != want->dtype) {
+    if (tensor->dtype != want->dtype) {
         return hth_fail(HTH_EINVAL,
                         "inference input '%s' data-type is '%s', but model '%s' expects '%s', of "
                         "shape %s",
-                        want->name, hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype),
+                        want->name, hth_dtype_name(tensor->dtype), model->name,
+                        hth_dtype_name(want->dtype),
                         bind_expects(&want->shape, expected, sizeof expected));
     }
-    bool fits = want->shape.rank < 0 || want->shape.rank == t->shape.rank;
+    bool fits = want->shape.rank < 0 || want->shape.rank == tensor->shape.rank;
     for (int d = 0; fits && d < want->shape.rank; d++) {
-        fits = want->shape.dim[d] < 0 || want->shape.dim[d] == t->shape.dim[d];
+        fits = want->shape.dim[d] < 0 || want->shape.dim[d] == tensor->shape.dim[d];
     }
     if (!fits) {
-        return hth_fail(HTH_EINVAL,
-                        "unexpected shape for input '%s' for model '%s'. Expected %s, got %s",
-                        want->name, m->name, bind_expects(&want->shape, expected, sizeof expected),
-                        hth_shape_str(&t->shape, got, sizeof got));
+        return hth_fail(
+            HTH_EINVAL, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s",
+            want->name, model->name, bind_expects(&want->shape, expected, sizeof expected),
+            hth_shape_str(&tensor->shape, got, sizeof got));
     }
-    HTH_TRY(bind_symbols(m, want, &t->shape, symbols));
+    HTH_TRY(bind_symbols(model, want, &tensor->shape, symbols));
     size_t bytes;
-    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
-    if (bytes != t->bytes) {
+    HTH_TRY(hth_tensor_bytes(tensor->dtype, &tensor->shape, HTH_LAYOUT_PLAIN, &bytes));
+    if (bytes != tensor->bytes) {
         return hth_fail(
             HTH_EINVAL,
             "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %zu",
-            want->name, m->name, bytes, t->bytes);
+            want->name, model->name, bytes, tensor->bytes);
     }
-    if (m->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 &&
-        t->shape.dim[0] > m->max_batch) {
+    if (model->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 &&
+        tensor->shape.dim[0] > model->max_batch) {
         return hth_fail(
             HTH_EINVAL,
             "inference request batch-size must be <= %lld for '%s': input '%s' has %lld",
-            (long long)m->max_batch, m->name, want->name, (long long)t->shape.dim[0]);
+            (long long)model->max_batch, model->name, want->name, (long long)tensor->shape.dim[0]);
     }
     return HTH_OK;
 }
@@ -157,13 +158,13 @@ static int bind_find(const bind_name *list, int n, const char *name)
     return lo + 1 < n && strcmp(list[lo + 1].name, name) == 0 ? -2 : list[lo].at;
 }
 
-hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out)
+hth_err hth_model_bind(const hth_model *model, const hth_request_tensor *in, int n, hth_tensor *out)
 {
-    const hth_graph *g = m->source.graph;
+    const hth_graph *g = model->source.graph;
     char all[400];
     if (n != g->n_inputs) {
         return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s': %s",
-                        g->n_inputs, n, m->name, bind_signature(m, all, sizeof all));
+                        g->n_inputs, n, model->name, bind_signature(model, all, sizeof all));
     }
     int named;
     bind_name *list = bind_sort(in, n, &named);
@@ -182,11 +183,11 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
             err = hth_fail(HTH_EINVAL, "input '%s' already exists in request", want->name);
         } else if (at == -1) {
             err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%.80s'): %s",
-                           want->name, m->name, in[0].name != NULL ? in[0].name : "",
-                           bind_signature(m, all, sizeof all));
+                           want->name, model->name, in[0].name != NULL ? in[0].name : "",
+                           bind_signature(model, all, sizeof all));
         } else {
             out[i] = in[at].t;
-            err = bind_check(m, want, &in[at].t, symbols);
+            err = bind_check(model, want, &in[at].t, symbols);
         }
     }
     hth_free(list);
@@ -196,32 +197,33 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 
 #define SYNTHETIC_LIMIT 2 // of integers that index no table
 
-// index_limit is below which value the elements of the integers that node n reads at input k must
+// index_limit is below which value the elements of the integers that node reads at input k must
 // stay, INT64_MAX: any will do. `limits`: of the values after it.
-static int64_t index_limit(const hth_graph *g, const hth_node *n, int k, const int64_t *limits)
+static int64_t index_limit(const hth_graph *graph, const hth_node *node, int k,
+                           const int64_t *limits)
 {
-    if (n->op == HTH_OP_GATHER && k == 1) {
-        const hth_shape *s = &g->values[n->inputs[0]].shape;
-        int axis = hth_node_axis(n, "axis", 0, s->rank);
+    if (node->op == HTH_OP_GATHER && k == 1) {
+        const hth_shape *s = &graph->values[node->inputs[0]].shape;
+        int axis = hth_node_axis(node, "axis", 0, s->rank);
         return axis >= 0 && s->dim[axis] > 0 ? s->dim[axis] : INT64_MAX;
     }
-    bool through = (n->op == HTH_OP_CAST || n->op == HTH_OP_IDENTITY) && k == 0;
-    return through && n->outputs[0] >= 0 ? limits[n->outputs[0]] : INT64_MAX;
+    bool through = (node->op == HTH_OP_CAST || node->op == HTH_OP_IDENTITY) && k == 0;
+    return through && node->outputs[0] >= 0 ? limits[node->outputs[0]] : INT64_MAX;
 }
 
 // index_limits is index_limit of every value, NULL without memory: they may index tables. One pass,
 // because a model may have a million nodes.
-static int64_t *index_limits(const hth_graph *g)
+static int64_t *index_limits(const hth_graph *graph)
 {
-    int64_t *limits = hth_alloc(((size_t)g->n_values + 1) * sizeof *limits);
-    for (int v = 0; limits != NULL && v < g->n_values; v++) {
+    int64_t *limits = hth_alloc(((size_t)graph->n_values + 1) * sizeof *limits);
+    for (int v = 0; limits != NULL && v < graph->n_values; v++) {
         limits[v] = INT64_MAX;
     }
-    for (int i = g->n_nodes - 1; limits != NULL && i >= 0; i--) {
-        const hth_node *n = &g->nodes[i];
+    for (int i = graph->n_nodes - 1; limits != NULL && i >= 0; i--) {
+        const hth_node *n = &graph->nodes[i];
         for (int k = 0; k < n->n_inputs; k++) {
             int v = n->inputs[k];
-            int64_t limit = v < 0 ? INT64_MAX : index_limit(g, n, k, limits);
+            int64_t limit = v < 0 ? INT64_MAX : index_limit(graph, n, k, limits);
             if (v >= 0 && limit < limits[v]) {
                 limits[v] = limit;
             }
@@ -238,10 +240,10 @@ static uint64_t synthetic_next(uint64_t *state) // splitmix64
     return z ^ z >> 31;
 }
 
-static void synthetic_fill(hth_tensor *t, int64_t limit, uint64_t *state)
+static void synthetic_fill(hth_tensor *tensor, int64_t limit, uint64_t *state)
 {
-    int64_t n = hth_shape_elements(&t->shape);
-    size_t size = hth_dtype_bytes(t->dtype);
+    int64_t n = hth_shape_elements(&tensor->shape);
+    size_t size = hth_dtype_bytes(tensor->dtype);
     for (int64_t i = 0; i < n; i++) {
         uint64_t r = synthetic_next(state);
         // A sum of four uniforms is near enough to normal: what matters is that no value is
@@ -250,62 +252,63 @@ static void synthetic_fill(hth_tensor *t, int64_t limit, uint64_t *state)
                    (float)(r >> 48)) /
                       37837.0f -
                   3.4641f;
-        void *at = (char *)t->data + (size_t)i * size;
+        void *at = (char *)tensor->data + (size_t)i * size;
         double d = f;
         int64_t k = (int64_t)(r % (uint64_t)limit);
-        uint16_t half = t->dtype == HTH_DT_F16 ? hth_f32_to_f16(f) : hth_f32_to_bf16(f);
-        const void *from = t->dtype == HTH_DT_F32         ? (const void *)&f
-                           : t->dtype == HTH_DT_F64       ? (const void *)&d
-                           : hth_dtype_is_float(t->dtype) ? (const void *)&half
-                                                          : (const void *)&k;
+        uint16_t half = tensor->dtype == HTH_DT_F16 ? hth_f32_to_f16(f) : hth_f32_to_bf16(f);
+        const void *from = tensor->dtype == HTH_DT_F32         ? (const void *)&f
+                           : tensor->dtype == HTH_DT_F64       ? (const void *)&d
+                           : hth_dtype_is_float(tensor->dtype) ? (const void *)&half
+                                                               : (const void *)&k;
         memcpy(at, from, size);
     }
 }
 
-// synthetic_shape is input `v` for a batch, without data.
-static hth_err synthetic_shape(const hth_model *m, const hth_value *v, int64_t batch, hth_tensor *t)
+// synthetic_shape is input `value` for a batch, without data.
+static hth_err synthetic_shape(const hth_model *model, const hth_value *value, int64_t batch,
+                               hth_tensor *tensor)
 {
-    *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-    if (t->shape.rank < 0) {
-        return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data", v->name,
-                        m->name);
+    *tensor = (hth_tensor){.dtype = value->dtype, .shape = value->shape};
+    if (tensor->shape.rank < 0) {
+        return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data",
+                        value->name, model->name);
     }
-    for (int d = 0; d < t->shape.rank; d++) {
-        if (t->shape.dim[d] < 0) { // batch, image side, or sequence length
-            t->shape.dim[d] = d == 0 ? batch : t->shape.rank >= 4 ? 224 : 128;
-        } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 &&
-                   t->shape.rank > 1) {
-            return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", m->name,
-                            (long long)t->shape.dim[0]);
+    for (int d = 0; d < tensor->shape.rank; d++) {
+        if (tensor->shape.dim[d] < 0) { // batch, image side, or sequence length
+            tensor->shape.dim[d] = d == 0 ? batch : tensor->shape.rank >= 4 ? 224 : 128;
+        } else if (d == 0 && batch != tensor->shape.dim[0] && model->max_batch != 0 && batch > 1 &&
+                   tensor->shape.rank > 1) {
+            return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", model->name,
+                            (long long)tensor->shape.dim[0]);
         }
     }
-    return hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes);
+    return hth_tensor_bytes(tensor->dtype, &tensor->shape, HTH_LAYOUT_PLAIN, &tensor->bytes);
 }
 
 // synthetic_room says whether the inputs together could be those of a request.
-static hth_err synthetic_room(const hth_model *m, int64_t batch, const hth_tensor *inputs)
+static hth_err synthetic_room(const hth_model *model, int64_t batch, const hth_tensor *inputs)
 {
     size_t all = 0, most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
-    for (int i = 0; i < m->source.graph->n_inputs; i++) {
+    for (int i = 0; i < model->source.graph->n_inputs; i++) {
         if (__builtin_add_overflow(all, inputs[i].bytes, &all) || all > most) {
             return hth_fail(HTH_ETOOBIG,
                             "a batch of %lld for model '%s' takes more than the %zu bytes that a "
                             "request may bring (limits.message_bytes)",
-                            (long long)batch, m->name, most);
+                            (long long)batch, model->name, most);
         }
     }
     return HTH_OK;
 }
 
-static hth_err synthetic_inputs(const hth_model *m, int64_t batch, bool whole,
+static hth_err synthetic_inputs(const hth_model *model, int64_t batch, bool whole,
                                 const int64_t *limits, hth_tensor *inputs)
 {
-    const hth_graph *g = m->source.graph;
+    const hth_graph *g = model->source.graph;
     uint64_t state = 1;
     for (int i = 0; i < g->n_inputs; i++) {
-        HTH_TRY(synthetic_shape(m, &g->values[g->inputs[i]], batch, &inputs[i]));
+        HTH_TRY(synthetic_shape(model, &g->values[g->inputs[i]], batch, &inputs[i]));
     }
-    HTH_TRY(whole ? synthetic_room(m, batch, inputs) : HTH_OK);
+    HTH_TRY(whole ? synthetic_room(model, batch, inputs) : HTH_OK);
     for (int i = 0; i < g->n_inputs; i++) {
         hth_tensor *t = &inputs[i];
         if (!whole && t->bytes > HTH_MODEL_GUESS) {
@@ -321,10 +324,10 @@ static hth_err synthetic_inputs(const hth_model *m, int64_t batch, bool whole,
     return HTH_OK;
 }
 
-hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs)
+hth_err hth_model_synthetic(const hth_model *model, int64_t batch, bool whole, hth_tensor *inputs)
 {
-    int64_t *limits = index_limits(m->source.graph);
-    hth_err err = limits != NULL ? synthetic_inputs(m, batch, whole, limits, inputs)
+    int64_t *limits = index_limits(model->source.graph);
+    hth_err err = limits != NULL ? synthetic_inputs(model, batch, whole, limits, inputs)
                                  : hth_fail(HTH_ENOMEM, "no memory for synthetic inputs");
     hth_free(limits);
     return err;

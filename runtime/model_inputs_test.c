@@ -8,12 +8,12 @@
 
 #define N 64
 
-static void model_close(hth_model *m, hth_tensor *in, int n)
+static void model_close(hth_model *model, hth_tensor *in, int n)
 {
     for (int i = 0; i < n; i++) {
         hth_free(in[i].data);
     }
-    hth_graph_free(m->source.graph);
+    hth_graph_free(model->source.graph);
 }
 
 // The largest index for a table [4, 7] read along `axis`, through a Cast.

@@ -12,11 +12,11 @@ static bool overhead_conv(hth_op op)
            op == HTH_OP_CONV_GRAD_FILTER;
 }
 
-uint64_t hth_overhead_bytes(const hth_graph *g)
+uint64_t hth_overhead_bytes(const hth_graph *graph)
 {
     uint64_t units = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        units += overhead_conv(g->nodes[i].op) ? OVERHEAD_CONV : 1;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        units += overhead_conv(graph->nodes[i].op) ? OVERHEAD_CONV : 1;
     }
     return units * OVERHEAD_NODE;
 }
@@ -35,19 +35,20 @@ static hth_program *overhead_oldest(const hth_site *site, uint64_t *sum)
     return oldest;
 }
 
-hth_err hth_overhead_room(hth_site *site, hth_program *p)
+hth_err hth_overhead_room(hth_site *site, hth_program *program)
 {
     uint64_t most = site->device->props.budget_bytes / OVERHEAD_SHARE, sum;
     most = most > OVERHEAD_LEAST ? most : OVERHEAD_LEAST;
-    p->overhead_bytes = hth_overhead_bytes(p->graph);
-    if (p->overhead_bytes > most) {
+    program->overhead_bytes = hth_overhead_bytes(program->graph);
+    if (program->overhead_bytes > most) {
         return hth_fail(
             HTH_ETOOBIG,
             "the model's %d operators take about %llu bytes of host memory; the limit is %llu",
-            p->graph->n_nodes, (unsigned long long)p->overhead_bytes, (unsigned long long)most);
+            program->graph->n_nodes, (unsigned long long)program->overhead_bytes,
+            (unsigned long long)most);
     }
     hth_program *oldest = overhead_oldest(site, &sum);
-    while (oldest != NULL && sum + p->overhead_bytes > most) {
+    while (oldest != NULL && sum + program->overhead_bytes > most) {
         hth_program_free(site, oldest);
         oldest = overhead_oldest(site, &sum);
     }

@@ -12,10 +12,10 @@
 
 #include "runtime/program.h"
 
-// hth_overhead_bytes is about what a program of concrete graph `g` takes.
-uint64_t hth_overhead_bytes(const hth_graph *g);
-// hth_overhead_room makes room for that of p->graph, and notes it in p, which is in no list yet.
-// HTH_ETOOBIG: more than there may ever be, with both numbers.
-hth_err hth_overhead_room(hth_site *site, hth_program *p);
+// hth_overhead_bytes is about what a program of concrete graph `graph` takes.
+uint64_t hth_overhead_bytes(const hth_graph *graph);
+// hth_overhead_room makes room for that of program->graph, and notes it in program, which is in no
+// list yet. HTH_ETOOBIG: more than there may ever be, with both numbers.
+hth_err hth_overhead_room(hth_site *site, hth_program *program);
 
 #endif

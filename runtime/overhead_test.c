@@ -7,11 +7,11 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static hth_err small_program(site_rig *r, hth_model *m, int64_t n, hth_program **out)
+static hth_err small_program(site_rig *rig, hth_model *model, int64_t n, hth_program **out)
 {
     float data[8] = {0};
     hth_tensor in = {.dtype = HTH_DT_F32, .shape = {1, {n}}, .data = data, .bytes = (size_t)n * 4};
-    return hth_infer_program(&r->models, &m->source, &in, false, NULL, out);
+    return hth_infer_program(&rig->models, &model->source, &in, false, NULL, out);
 }
 
 static void test_oldest_goes(void **state)

@@ -10,15 +10,15 @@ static hth_err paced_turn(void *ctx)
                : HTH_OK;
 }
 
-void hth_paced_begin(hth_paced *p, hth_site *site, const hth_request *r)
+void hth_paced_begin(hth_paced *paced, hth_site *site, const hth_request *request)
 {
-    *p = (hth_paced){.site = site, .r = r};
-    p->pace =
-        (hth_pace){.most_work = UINT64_MAX, .most_bytes = UINT64_MAX, .turn = paced_turn, .ctx = p};
-    p->before = hth_pace_enter(&p->pace);
+    *paced = (hth_paced){.site = site, .r = request};
+    paced->pace = (hth_pace){
+        .most_work = UINT64_MAX, .most_bytes = UINT64_MAX, .turn = paced_turn, .ctx = paced};
+    paced->before = hth_pace_enter(&paced->pace);
 }
 
-void hth_paced_end(hth_paced *p)
+void hth_paced_end(hth_paced *paced)
 {
-    hth_pace_leave(p->before);
+    hth_pace_leave(paced->before);
 }

@@ -19,9 +19,9 @@ typedef struct hth_paced {
     const hth_request *r;
 } hth_paced;
 
-// hth_paced_begin counts what the thread does until hth_paced_end; they nest. `r`: who asked, it
-// ends with HTH_ECANCELED when that is canceled; NULL: nobody who could be.
-void hth_paced_begin(hth_paced *p, hth_site *site, const hth_request *r);
-void hth_paced_end(hth_paced *p);
+// hth_paced_begin counts what the thread does until hth_paced_end; they nest. `request`: who asked,
+// it ends with HTH_ECANCELED when that is canceled; NULL: nobody who could be.
+void hth_paced_begin(hth_paced *paced, hth_site *site, const hth_request *request);
+void hth_paced_end(hth_paced *paced);
 
 #endif

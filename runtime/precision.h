@@ -12,14 +12,14 @@
 #define HTH_PRECISION_TEXT 16
 
 // hth_precision_of is what holds for model `name` ("name" or "name:version").
-hth_precision hth_precision_of(hth_store *s, const char *name);
+hth_precision hth_precision_of(hth_store *store, const char *name);
 // hth_precision_get is what was set for the name, "" where nothing was.
-void hth_precision_get(hth_store *s, const char *name, char out[HTH_PRECISION_TEXT]);
+void hth_precision_get(hth_store *store, const char *name, char out[HTH_PRECISION_TEXT]);
 // hth_precision_set sets it; "": as the setting says. HTH_EINVAL.
-hth_err hth_precision_set(hth_store *s, const char *name, const char *text);
+hth_err hth_precision_set(hth_store *store, const char *name, const char *text);
 // hth_precision_fill gives `args` of a job, or of a question about a step of args.model, the
 // model's precision unless they name one; fp32 is said by naming none.
-void hth_precision_fill(hth_store *s, json_t *args);
+void hth_precision_fill(hth_store *store, json_t *args);
 // hth_precision_of_config finds a ModelConfig's {"parameters": {"precision": {"string_value"}}};
 // NULL: it names none. HTH_EINVAL.
 hth_err hth_precision_of_config(const json_t *config, const char **out);

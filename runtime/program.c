@@ -13,10 +13,10 @@
 
 #include <string.h>
 
-bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n)
+bool hth_program_takes(const hth_program *program, const hth_tensor *inputs, int n)
 {
     for (int i = 0; i < n; i++) {
-        const hth_tensor *k = &p->key[i];
+        const hth_tensor *k = &program->key[i];
         if (k->dtype != inputs[i].dtype || !hth_shape_equal(&k->shape, &inputs[i].shape)) {
             return false;
         }
@@ -28,32 +28,32 @@ bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n)
     return true;
 }
 
-hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs)
+hth_program *hth_source_match(hth_source *source, const hth_tensor *inputs)
 {
-    for (hth_program **at = &s->programs; *at != NULL; at = &(*at)->next) {
+    for (hth_program **at = &source->programs; *at != NULL; at = &(*at)->next) {
         hth_program *p = *at;
-        if (p->graph->precision == s->graph->precision &&
-            hth_program_takes(p, inputs, s->graph->n_inputs)) {
+        if (p->graph->precision == source->graph->precision &&
+            hth_program_takes(p, inputs, source->graph->n_inputs)) {
             *at = p->next; // to the front
-            p->next = s->programs;
-            s->programs = p;
+            p->next = source->programs;
+            source->programs = p;
             return p;
         }
     }
     return NULL;
 }
 
-static hth_err weight_write(const hth_weight *w, void *dst)
+static hth_err weight_write(const hth_weight *weight, void *dst)
 {
     const void *plain;
-    HTH_TRY(hth_const_map(w->content, &plain));
+    HTH_TRY(hth_const_map(weight->content, &plain));
     hth_err err = HTH_OK;
-    if (w->packing != NULL) {
-        err = w->packing->pack(w->kernel, w->packing, plain, dst);
+    if (weight->packing != NULL) {
+        err = weight->packing->pack(weight->kernel, weight->packing, plain, dst);
     } else {
-        memcpy(dst, plain, w->bytes);
+        memcpy(dst, plain, weight->bytes);
     }
-    hth_const_unmap(w->content);
+    hth_const_unmap(weight->content);
     return err;
 }
 
@@ -77,22 +77,22 @@ static hth_err weight_fill(void *ctx, void *dst, size_t bytes)
     return err;
 }
 
-static void active_unlink(hth_site *site, hth_program *p)
+static void active_unlink(hth_site *site, hth_program *program)
 {
     hth_program **at = &site->active;
-    while (*at != NULL && *at != p) {
+    while (*at != NULL && *at != program) {
         at = &(*at)->active_next;
     }
-    if (*at == p) {
-        *at = p->active_next;
+    if (*at == program) {
+        *at = program->active_next;
     }
 }
 
 // Gives the weights up. Those of a hold that did not come about leave the device, too.
-static void weights_drop(hth_site *site, hth_program *p, bool failed)
+static void weights_drop(hth_site *site, hth_program *program, bool failed)
 {
-    for (int i = 0; i < p->n_weights; i++) {
-        hth_weight *w = &p->weights[i];
+    for (int i = 0; i < program->n_weights; i++) {
+        hth_weight *w = &program->weights[i];
         hth_residency_rele(site->residency, w->entry);
         if (failed && w->entry != NULL && w->fresh) {
             hth_residency_drop(site->residency, &w->content->id, w->form);
@@ -102,19 +102,20 @@ static void weights_drop(hth_site *site, hth_program *p, bool failed)
     }
 }
 
-void hth_program_deactivate(hth_site *site, hth_program *p)
+void hth_program_deactivate(hth_site *site, hth_program *program)
 {
-    active_unlink(site, p);
-    weights_drop(site, p, false);
-    p->active = false;
+    active_unlink(site, program);
+    weights_drop(site, program, false);
+    program->active = false;
 }
 
-void hth_program_evict(hth_site *site, hth_program *p)
+void hth_program_evict(hth_site *site, hth_program *program)
 {
-    hth_program_deactivate(site, p);
-    for (int w = 0; site->residency != NULL && w < p->n_weights; w++) {
-        if (!p->weights[w].in_place) {
-            hth_residency_drop(site->residency, &p->weights[w].content->id, p->weights[w].form);
+    hth_program_deactivate(site, program);
+    for (int w = 0; site->residency != NULL && w < program->n_weights; w++) {
+        if (!program->weights[w].in_place) {
+            hth_residency_drop(site->residency, &program->weights[w].content->id,
+                               program->weights[w].form);
         }
     }
 }
@@ -189,11 +190,11 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
 
 // A larger arena takes the other's place: next to it, where there is room, so that a failure leaves
 // what was there.
-static hth_err arena_ensure(hth_site *site, const hth_program *p)
+static hth_err arena_ensure(hth_site *site, const hth_program *program)
 {
-    size_t need = p->plan->arena_bytes;
+    size_t need = program->plan->arena_bytes;
     void *larger;
-    if (p->arena != NULL || site->arena_bytes >= need) {
+    if (program->arena != NULL || site->arena_bytes >= need) {
         return HTH_OK;
     }
     hth_err err = hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &larger);
@@ -201,7 +202,7 @@ static hth_err arena_ensure(hth_site *site, const hth_program *p)
         arena_drop(site);
         do {
             err = hth_residency_alloc(site->residency, need, HTH_POOL_ARENA, &larger);
-        } while (err == HTH_ENODEVMEM && room_make(site, p, false));
+        } while (err == HTH_ENODEVMEM && room_make(site, program, false));
     }
     if (err == HTH_OK) {
         arena_drop(site);
@@ -231,108 +232,109 @@ void hth_site_trim(hth_site *site)
     }
 }
 
-static hth_err weight_hold(hth_site *site, hth_program *p, hth_weight *w)
+static hth_err weight_hold(hth_site *site, hth_program *program, hth_weight *weight)
 {
     hth_residency_stats before, after;
-    weight_filling filling = {site->device, w};
+    weight_filling filling = {site->device, weight};
     hth_err err;
     hth_residency_stats_get(site->residency, &before);
     do {
-        err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes, weight_fill,
-                                 &filling, &w->entry);
+        err = hth_residency_hold(site->residency, &weight->content->id, weight->form, weight->bytes,
+                                 weight_fill, &filling, &weight->entry);
     } while (err == HTH_ENODEVMEM &&
-             (arena_give(site, p->plan->arena_bytes) || room_make(site, p, false)));
+             (arena_give(site, program->plan->arena_bytes) || room_make(site, program, false)));
     hth_residency_stats_get(site->residency, &after);
-    w->fresh = after.fills > before.fills;
+    weight->fresh = after.fills > before.fills;
     return err;
 }
 
-static hth_err weights_hold(hth_site *site, hth_program *p)
+static hth_err weights_hold(hth_site *site, hth_program *program)
 {
-    for (int i = 0; i < p->n_weights; i++) {
-        hth_weight *w = &p->weights[i];
-        int t = p->weight_tensor[i];
+    for (int i = 0; i < program->n_weights; i++) {
+        hth_weight *w = &program->weights[i];
+        int t = program->weight_tensor[i];
         if (w->in_place) {
-            p->fixed[t] = (void *)w->content->data;
+            program->fixed[t] = (void *)w->content->data;
         } else if (!w->streamed) {
-            HTH_TRY(weight_hold(site, p, w));
-            p->fixed[t] = hth_resident_data(w->entry);
+            HTH_TRY(weight_hold(site, program, w));
+            program->fixed[t] = hth_resident_data(w->entry);
         }
     }
     return HTH_OK;
 }
 
-static hth_err stream_fill(const hth_weight *w)
+static hth_err stream_fill(const hth_weight *weight)
 {
-    if (w->far.memory != NULL) {
-        return weight_write(w, w->far.memory);
+    if (weight->far.memory != NULL) {
+        return weight_write(weight, weight->far.memory);
     }
-    void *form = hth_alloc_aligned(w->bytes, HTH_DEVICE_ALIGN);
+    void *form = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
     hth_err err =
-        form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight") : weight_write(w, form);
-    err = err == HTH_OK ? hth_spill_write(w->far.file, w->far.at, form, w->bytes) : err;
+        form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight") : weight_write(weight, form);
+    err = err == HTH_OK ? hth_spill_write(weight->far.file, weight->far.at, form, weight->bytes)
+                        : err;
     hth_free(form);
     return err;
 }
 
-static hth_err streams_fill(hth_program *p)
+static hth_err streams_fill(hth_program *program)
 {
-    for (int i = 0; i < p->n_weights && !p->filled; i++) {
-        if (p->weights[i].streamed) {
-            HTH_TRY(stream_fill(&p->weights[i]));
+    for (int i = 0; i < program->n_weights && !program->filled; i++) {
+        if (program->weights[i].streamed) {
+            HTH_TRY(stream_fill(&program->weights[i]));
         }
     }
-    p->filled = true;
+    program->filled = true;
     return HTH_OK;
 }
 
-static void active_link(hth_site *site, hth_program *p)
+static void active_link(hth_site *site, hth_program *program)
 {
-    p->active = true;
-    p->active_next = site->active;
-    site->active = p;
+    program->active = true;
+    program->active_next = site->active;
+    site->active = program;
 }
 
 // The pool is in pieces: all that can move leaves it, and comes back in one.
-static hth_err activate_again(hth_site *site, hth_program *p)
+static hth_err activate_again(hth_site *site, hth_program *program)
 {
-    weights_drop(site, p, true);
+    weights_drop(site, program, true);
     arena_drop(site);
-    while (room_make(site, p, true)) {
+    while (room_make(site, program, true)) {
     }
     hth_residency_evict(site->residency, UINT64_MAX);
     for (hth_program *q = site->programs; q != NULL; q = q->site_next) {
-        if (q->pinned && !q->active && q != p) { // first, and so at the low end
+        if (q->pinned && !q->active && q != program) { // first, and so at the low end
             HTH_TRY(weights_hold(site, q));
             active_link(site, q);
         }
     }
-    HTH_TRY(weights_hold(site, p));
-    return arena_ensure(site, p);
+    HTH_TRY(weights_hold(site, program));
+    return arena_ensure(site, program);
 }
 
-hth_err hth_program_activate(hth_site *site, hth_program *p)
+hth_err hth_program_activate(hth_site *site, hth_program *program)
 {
-    p->used_at = ++site->clock;
-    if (p->active) {
-        return arena_ensure(site, p);
+    program->used_at = ++site->clock;
+    if (program->active) {
+        return arena_ensure(site, program);
     }
-    HTH_TRY(hth_quota_room(site, p)); // before anything of anybody's moves
-    hth_err err = weights_hold(site, p);
-    err = err == HTH_OK ? streams_fill(p) : err;
-    err = err == HTH_OK ? arena_ensure(site, p) : err;
+    HTH_TRY(hth_quota_room(site, program)); // before anything of anybody's moves
+    hth_err err = weights_hold(site, program);
+    err = err == HTH_OK ? streams_fill(program) : err;
+    err = err == HTH_OK ? arena_ensure(site, program) : err;
     if (err == HTH_ENODEVMEM) {
-        err = activate_again(site, p);
-        err = err == HTH_OK ? streams_fill(p) : err;
+        err = activate_again(site, program);
+        err = err == HTH_OK ? streams_fill(program) : err;
     }
     if (err != HTH_OK) {
-        weights_drop(site, p, true);
+        weights_drop(site, program, true);
         return err;
     }
-    active_link(site, p);
-    err = p->train == NULL ? hth_quota_holds(site, p->account, p) : HTH_OK;
+    active_link(site, program);
+    err = program->train == NULL ? hth_quota_holds(site, program->account, program) : HTH_OK;
     if (err != HTH_OK) {
-        hth_program_evict(site, p);
+        hth_program_evict(site, program);
     }
     return err;
 }
@@ -358,20 +360,22 @@ static void pinned_count(hth_site *site)
     }
 }
 
-void hth_program_pin(hth_site *site, hth_program *p, bool on)
+void hth_program_pin(hth_site *site, hth_program *program, bool on)
 {
-    if (p->pinned != on) {
-        p->pinned = on;
+    if (program->pinned != on) {
+        program->pinned = on;
         site->freed += !on;
         pinned_count(site);
     }
 }
 
-void hth_program_ledger(const hth_program *p, uint64_t *weight_bytes, uint64_t *arena_bytes)
+void hth_program_ledger(const hth_program *program, uint64_t *weight_bytes, uint64_t *arena_bytes)
 {
     *weight_bytes = 0;
-    *arena_bytes = p->plan->arena_bytes;
-    for (int w = 0; w < p->n_weights; w++) {
-        *weight_bytes += p->weights[w].streamed || p->weights[w].in_place ? 0 : p->weights[w].bytes;
+    *arena_bytes = program->plan->arena_bytes;
+    for (int w = 0; w < program->n_weights; w++) {
+        *weight_bytes += program->weights[w].streamed || program->weights[w].in_place
+                             ? 0
+                             : program->weights[w].bytes;
     }
 }

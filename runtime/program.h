@@ -179,17 +179,17 @@ struct hth_program {
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
-hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs);
-void hth_source_fini(hth_site *site, hth_source *s);
+hth_program *hth_source_match(hth_source *source, const hth_tensor *inputs);
+void hth_source_fini(hth_site *site, hth_source *source);
 
 // hth_program_compile makes a program for concrete inputs (data needed where the model asks for
 // values) under `budget` bytes and puts it at the head of the source's list. tune: measure
 // convolution candidates that the cache lacks. progress may be NULL.
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out);
-// hth_program_compile_instance makes another p->instance[], for a team of so many threads.
-// HTH_ENOTSUP: p has stages or streams weights, or other forms of weights would be wanted.
-hth_err hth_program_compile_instance(hth_site *site, hth_program *p, int threads);
+// hth_program_compile_instance makes another program->instance[], for a team of so many threads.
+// HTH_ENOTSUP: program has stages or streams weights, or other forms of weights would be wanted.
+hth_err hth_program_compile_instance(hth_site *site, hth_program *program, int threads);
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
@@ -220,32 +220,34 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
 // hth_program_replan gives a step another plan for a problem with the same tensors and nodes, where
 // every node has only the algorithm that it has now. Takes *problem and *plan over; on error the
 // program is as before.
-hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem, hth_plan **plan);
+hth_err hth_program_replan(hth_site *site, hth_program *program, hth_problem *problem,
+                           hth_plan **plan);
 // hth_program_remember keeps what the nodes of a step took, seen[i] of node i, and the problem's
 // speeds of copies out and in where copied[way] > 0 ({in, out}), for steps that are compiled from
 // now on. What is planned for another device or a disk says nothing about this one's link.
-hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_in_step_times *seen,
-                             const double copied[2]);
+hth_err hth_program_remember(hth_site *site, const hth_program *program,
+                             const hth_in_step_times *seen, const double copied[2]);
 // hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
-int hth_program_slot(const hth_program *p, int i);
+int hth_program_slot(const hth_program *program, int i);
 
 // hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
 // their timings are known.
-bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
-// hth_program_takes says that p was made for these n inputs, values where they count included.
-bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n);
-// hth_program_extra is how many bytes p's weights take in forms that the other programs of its
-// source do not have, while they have the same weights in others.
-uint64_t hth_program_extra(const hth_program *p);
-// hth_program_room says that p, which is not active, runs without driving others out of the
+bool hth_program_measured(hth_site *site, const hth_graph *graph, int i);
+// hth_program_takes says that program was made for these n inputs, values where they count
+// included.
+bool hth_program_takes(const hth_program *program, const hth_tensor *inputs, int n);
+// hth_program_extra is how many bytes program's weights take in forms that the other programs of
+// its source do not have, while they have the same weights in others.
+uint64_t hth_program_extra(const hth_program *program);
+// hth_program_room says that program, which is not active, runs without driving others out of the
 // device's memory.
-bool hth_program_room(const hth_site *site, const hth_program *p);
+bool hth_program_room(const hth_site *site, const hth_program *program);
 // hth_program_evict_stale has stale programs but `keep` leave the device that do not run; false:
 // none did.
 bool hth_program_evict_stale(hth_site *site, const hth_program *keep);
 // hth_program_free also removes it from its source and the site, and from the device those of its
 // weights that no active program uses.
-void hth_program_free(hth_site *site, hth_program *p);
+void hth_program_free(hth_site *site, hth_program *program);
 
 // hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
 // hth_pool_free gives it back.
@@ -253,29 +255,30 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
 
 // hth_program_activate makes a program ready to run: its weights and an arena are in device memory
 // when it returns. On error no byte is there that was not before. hth_program_run does it, too.
-hth_err hth_program_activate(hth_site *site, hth_program *p);
-void hth_program_deactivate(hth_site *site, hth_program *p);
+hth_err hth_program_activate(hth_site *site, hth_program *program);
+void hth_program_deactivate(hth_site *site, hth_program *program);
 // hth_program_evict does so and takes the weights that nobody else uses off the device.
-void hth_program_evict(hth_site *site, hth_program *p);
+void hth_program_evict(hth_site *site, hth_program *program);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
-void hth_program_pin(hth_site *site, hth_program *p, bool on);
+void hth_program_pin(hth_site *site, hth_program *program, bool on);
 // hth_site_trim gives back what of the arena no program needs any more, after the run that uses
 // it.
 void hth_site_trim(hth_site *site);
 
-// hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
-hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+// hth_program_run runs once. inputs: as compiled; out[i].data: where output i of program->graph
+// goes.
+hth_err hth_program_run(hth_site *site, hth_program *program, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled);
-// hth_program_begin is what hth_program_run does before p->run is executed, hth_program_end what it
-// does after; who executes it sees to it that p stays active meanwhile (`running`).
-hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+// hth_program_begin is what hth_program_run does before program->run is executed, hth_program_end
+// what it does after; who executes it sees to it that program stays active meanwhile (`running`).
+hth_err hth_program_begin(hth_site *site, hth_program *program, const hth_tensor *inputs,
                           const hth_tensor *out);
-hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+hth_err hth_program_end(hth_site *site, hth_program *program, const hth_tensor *inputs,
                         const hth_tensor *out);
-// hth_program_output describes output i of p->graph (data NULL).
-hth_tensor hth_program_output(const hth_program *p, int i);
+// hth_program_output describes output i of program->graph (data NULL).
+hth_tensor hth_program_output(const hth_program *program, int i);
 
 // Ledger of one program: bytes of its weights, of those only it uses, of its arena.
-void hth_program_ledger(const hth_program *p, uint64_t *weight_bytes, uint64_t *arena_bytes);
+void hth_program_ledger(const hth_program *program, uint64_t *weight_bytes, uint64_t *arena_bytes);
 
 #endif

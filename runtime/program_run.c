@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-hth_tensor hth_program_output(const hth_program *p, int i)
+hth_tensor hth_program_output(const hth_program *program, int i)
 {
-    const hth_value *v = &p->graph->values[p->graph->outputs[i]];
+    const hth_value *v = &program->graph->values[program->graph->outputs[i]];
     hth_tensor t = {.dtype = v->dtype, .shape = v->shape};
     (void)hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN,
                            &t.bytes); // was computed when compiling
@@ -16,10 +16,10 @@ hth_tensor hth_program_output(const hth_program *p, int i)
 
 // output_copy serves outputs that no node writes: constants, inputs passed through, a value given
 // twice.
-static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs,
+static hth_err output_copy(const hth_program *program, int i, const hth_tensor *inputs,
                            const hth_tensor *out)
 {
-    const hth_graph *g = p->graph;
+    const hth_graph *g = program->graph;
     const hth_value *v = &g->values[g->outputs[i]];
     if (v->constant != NULL) {
         const void *data;
@@ -34,8 +34,8 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
             return HTH_OK;
         }
     }
-    if (p->same_output[i] != i) {
-        memcpy(out[i].data, out[p->same_output[i]].data, out[i].bytes);
+    if (program->same_output[i] != i) {
+        memcpy(out[i].data, out[program->same_output[i]].data, out[i].bytes);
     }
     return HTH_OK;
 }
@@ -43,9 +43,9 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
 // arena_hand_over leaves nothing of other models' runs where this one could read it. No operator
 // lets what was there into a result, so that clearing is a second wall; debug builds fill the
 // host's arena with NaNs instead, and all tests would show an operator that does.
-static hth_err arena_hand_over(hth_site *site, const hth_program *p)
+static hth_err arena_hand_over(hth_site *site, const hth_program *program)
 {
-    size_t need = p->plan->arena_bytes;
+    size_t need = program->plan->arena_bytes;
     if (site->arena == NULL) {
         return HTH_OK;
     }
@@ -55,8 +55,9 @@ static hth_err arena_hand_over(hth_site *site, const hth_program *p)
         return HTH_OK;
     }
 #endif
-    if (site->arena_cleared && (p->account == NULL || p->account != site->arena_owner)) {
-        site->arena_owner = p->account;
+    if (site->arena_cleared &&
+        (program->account == NULL || program->account != site->arena_owner)) {
+        site->arena_owner = program->account;
         site->arena_owned = 0;
     }
     if (site->arena_cleared && need > site->arena_owned) {
@@ -73,26 +74,27 @@ static bool program_far(const hth_site *site, const void *memory)
     return !site->device->props.host_visible && !hth_pool_holds(site->pool, memory);
 }
 
-static hth_err program_upload(hth_site *site, const hth_program *p, const hth_tensor *inputs)
+static hth_err program_upload(hth_site *site, const hth_program *program, const hth_tensor *inputs)
 {
-    const hth_graph *g = p->graph;
+    const hth_graph *g = program->graph;
     for (int i = 0; i < g->n_inputs; i++) {
-        int t = inputs[i].data == NULL ? -1 : p->value_tensor[g->inputs[i]];
-        void *to = t >= 0 && p->fixed[t] == NULL ? hth_run_filled(p->run, t) : NULL;
+        int t = inputs[i].data == NULL ? -1 : program->value_tensor[g->inputs[i]];
+        void *to = t >= 0 && program->fixed[t] == NULL ? hth_run_filled(program->run, t) : NULL;
         if (to != NULL) {
-            HTH_TRY(hth_device_put(site->device, to, inputs[i].data, p->problem.tensors[t].bytes));
+            HTH_TRY(hth_device_put(site->device, to, inputs[i].data,
+                                   program->problem.tensors[t].bytes));
         }
     }
     return HTH_OK;
 }
 
-static hth_err program_download(hth_site *site, const hth_program *p, const hth_tensor *out)
+static hth_err program_download(hth_site *site, const hth_program *program, const hth_tensor *out)
 {
-    const hth_graph *g = p->graph;
+    const hth_graph *g = program->graph;
     for (int i = 0; i < g->n_outputs; i++) {
-        int t = out[i].data == NULL ? -1 : p->value_tensor[g->outputs[i]];
-        bool written = t >= 0 && p->fixed[t] == NULL && !g->values[g->outputs[i]].is_input;
-        const void *from = written ? hth_run_left(p->run, t) : NULL;
+        int t = out[i].data == NULL ? -1 : program->value_tensor[g->outputs[i]];
+        bool written = t >= 0 && program->fixed[t] == NULL && !g->values[g->outputs[i]].is_input;
+        const void *from = written ? hth_run_left(program->run, t) : NULL;
         if (from != NULL) {
             HTH_TRY(hth_device_get(site->device, out[i].data, from, out[i].bytes));
         }
@@ -116,66 +118,68 @@ static void run_point(void *ctx)
     (void)hth_work_point(ctx);
 }
 
-hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+hth_err hth_program_begin(hth_site *site, hth_program *program, const hth_tensor *inputs,
                           const hth_tensor *out)
 {
-    const hth_graph *g = p->graph;
-    HTH_TRY(hth_program_activate(site, p));
+    const hth_graph *g = program->graph;
+    HTH_TRY(hth_program_activate(site, program));
     for (int i = 0; i < g->n_inputs; i++) {
-        int t = p->value_tensor[g->inputs[i]];
+        int t = program->value_tensor[g->inputs[i]];
         if (t >= 0) { // not constant: its value was not what made the program
-            p->fixed[t] = program_far(site, inputs[i].data) ? NULL : inputs[i].data;
+            program->fixed[t] = program_far(site, inputs[i].data) ? NULL : inputs[i].data;
         }
     }
     for (int i = g->n_outputs - 1; i >= 0;
          i--) { // the first of several outputs with one value is the one written
-        int t = p->value_tensor[g->outputs[i]];
+        int t = program->value_tensor[g->outputs[i]];
         if (t >= 0 && !g->values[g->outputs[i]].is_input) {
-            p->fixed[t] = program_far(site, out[i].data) ? NULL : out[i].data;
+            program->fixed[t] = program_far(site, out[i].data) ? NULL : out[i].data;
         }
     }
-    HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
-    if (p->arena == NULL) {
-        HTH_TRY(arena_hand_over(site, p));
+    HTH_TRY(hth_run_bind(program->run, program->arena != NULL ? program->arena : site->arena,
+                         program->fixed));
+    if (program->arena == NULL) {
+        HTH_TRY(arena_hand_over(site, program));
     }
-    if (p->arena == NULL && p->threads == 0) {
-        hth_run_between(p->run, run_point, site->queue);
+    if (program->arena == NULL && program->threads == 0) {
+        hth_run_between(program->run, run_point, site->queue);
     }
-    return program_upload(site, p, inputs);
+    return program_upload(site, program, inputs);
 }
 
-hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+hth_err hth_program_end(hth_site *site, hth_program *program, const hth_tensor *inputs,
                         const hth_tensor *out)
 {
-    HTH_TRY(program_download(site, p, out));
-    p->runs++;
-    for (int i = 0; i < p->graph->n_outputs; i++) {
-        HTH_TRY(output_copy(p, i, inputs, out));
+    HTH_TRY(program_download(site, program, out));
+    program->runs++;
+    for (int i = 0; i < program->graph->n_outputs; i++) {
+        HTH_TRY(output_copy(program, i, inputs, out));
     }
     return HTH_OK;
 }
 
-static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+static hth_err program_run(hth_site *site, hth_program *program, const hth_tensor *inputs,
                            const hth_tensor *out, const atomic_int *canceled)
 {
-    execution x = {p->run, canceled};
-    HTH_TRY(hth_program_begin(site, p, inputs, out));
-    p->running = true;
-    hth_err err = p->arena != NULL ? hth_work_elsewhere(site->queue, execute, &x) : execute(&x);
-    p->running = false;
+    execution x = {program->run, canceled};
+    HTH_TRY(hth_program_begin(site, program, inputs, out));
+    program->running = true;
+    hth_err err =
+        program->arena != NULL ? hth_work_elsewhere(site->queue, execute, &x) : execute(&x);
+    program->running = false;
     site->freed++;
     HTH_TRY(err);
-    return hth_program_end(site, p, inputs, out);
+    return hth_program_end(site, program, inputs, out);
 }
 
-hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+hth_err hth_program_run(hth_site *site, hth_program *program, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled)
 {
-    bool shared = p->arena == NULL; // all runs have the site's arena
+    bool shared = program->arena == NULL; // all runs have the site's arena
     if (shared) {
         hth_work_hold(site->queue);
     }
-    hth_err err = program_run(site, p, inputs, out, canceled);
+    hth_err err = program_run(site, program, inputs, out, canceled);
     if (shared) {
         hth_work_let(site->queue);
     }

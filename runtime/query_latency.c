@@ -12,39 +12,39 @@
 #define MODEL_SLOT_NS  10000000000u
 #define MODEL_SLOTS    6
 
-void hth_latency_count(hth_models *ms, hth_model *m, uint64_t now_ns, uint64_t took_ns, bool ok)
+void hth_latency_count(hth_models *ms, hth_model *model, uint64_t now_ns, uint64_t took_ns, bool ok)
 {
     // What cannot be had is not counted: no request fails because of it.
     if (ms->latency == NULL) {
         (void)hth_latency_open(SERIES_SLOT_NS, SERIES_SLOTS + 1, now_ns, &ms->latency);
     }
-    if (m->latency == NULL) {
-        (void)hth_latency_open(MODEL_SLOT_NS, MODEL_SLOTS + 1, now_ns, &m->latency);
+    if (model->latency == NULL) {
+        (void)hth_latency_open(MODEL_SLOT_NS, MODEL_SLOTS + 1, now_ns, &model->latency);
     }
     hth_latency_add(ms->latency, now_ns, took_ns, ok);
-    hth_latency_add(m->latency, now_ns, took_ns, ok);
+    hth_latency_add(model->latency, now_ns, took_ns, ok);
 }
 
-static json_t *sum_json(const hth_latency_sum *s)
+static json_t *sum_json(const hth_latency_sum *sum)
 {
-    double all = (double)(s->requests + s->failures);
-    return json_pack("{s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "seconds", s->seconds, "requests",
-                     (json_int_t)(s->requests + s->failures), "failures", (json_int_t)s->failures,
-                     "per_second", s->seconds > 0 ? all / s->seconds : 0.0, "p50_ns",
-                     (json_int_t)hth_latency_percentile(s, 0.5), "p90_ns",
-                     (json_int_t)hth_latency_percentile(s, 0.9), "p99_ns",
-                     (json_int_t)hth_latency_percentile(s, 0.99), "longest_ns",
-                     (json_int_t)s->longest_ns);
+    double all = (double)(sum->requests + sum->failures);
+    return json_pack(
+        "{s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "seconds", sum->seconds, "requests",
+        (json_int_t)(sum->requests + sum->failures), "failures", (json_int_t)sum->failures,
+        "per_second", sum->seconds > 0 ? all / sum->seconds : 0.0, "p50_ns",
+        (json_int_t)hth_latency_percentile(sum, 0.5), "p90_ns",
+        (json_int_t)hth_latency_percentile(sum, 0.9), "p99_ns",
+        (json_int_t)hth_latency_percentile(sum, 0.99), "longest_ns", (json_int_t)sum->longest_ns);
 }
 
-json_t *hth_latency_histogram(const hth_latency_sum *s)
+json_t *hth_latency_histogram(const hth_latency_sum *sum)
 {
     json_t *out = json_array();
     for (int i = 0; i < HTH_LATENCY_BUCKETS; i++) {
-        if (s->count[i] > 0) {
+        if (sum->count[i] > 0) {
             json_array_append_new(out, json_pack("[I, I, I]", (json_int_t)hth_latency_bucket(i),
                                                  (json_int_t)hth_latency_bucket(i + 1),
-                                                 (json_int_t)s->count[i]));
+                                                 (json_int_t)sum->count[i]));
         }
     }
     return out;
@@ -63,21 +63,21 @@ static json_t *series_json(const hth_models *ms, uint64_t now)
     return out;
 }
 
-static json_t *model_json(const hth_model *m, uint64_t now)
+static json_t *model_json(const hth_model *model, uint64_t now)
 {
     hth_latency_sum s;
-    hth_latency_get(m->latency, now, 0, MODEL_SLOTS + 1, &s);
-    json_t *out = json_pack("{s:s, s:i}", "name", m->name, "version", m->version);
+    hth_latency_get(model->latency, now, 0, MODEL_SLOTS + 1, &s);
+    json_t *out = json_pack("{s:s, s:i}", "name", model->name, "version", model->version);
     json_object_update_new(out, sum_json(&s));
     return out;
 }
 
-json_t *hth_latency_quantiles(const hth_model *m)
+json_t *hth_latency_quantiles(const hth_model *model)
 {
     static const double q[] = {0.5, 0.9, 0.95, 0.99, 0.999};
     hth_latency_sum s;
     json_t *list = json_array();
-    hth_latency_get(m->latency, hth_now_ns(), 0, MODEL_SLOTS + 1, &s);
+    hth_latency_get(model->latency, hth_now_ns(), 0, MODEL_SLOTS + 1, &s);
     for (size_t i = 0; i < sizeof q / sizeof q[0] && s.requests > 0; i++) {
         json_array_append_new(list, json_integer((json_int_t)hth_latency_percentile(&s, q[i])));
     }

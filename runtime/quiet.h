@@ -25,6 +25,6 @@ typedef struct hth_quiet {
 // hth_quiet_look looks at the machine, at `now_ns` of hth_now_ns's clock, unless it has just been
 // looked at. Quiet: of its processors' time since the look before, at most `share` (0 .. 1) was
 // used; 1 is always quiet. What cannot be read is not known.
-hth_quiet_is hth_quiet_look(hth_quiet *q, double share, uint64_t now_ns);
+hth_quiet_is hth_quiet_look(hth_quiet *quiet, double share, uint64_t now_ns);
 
 #endif

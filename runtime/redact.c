@@ -72,17 +72,17 @@ static bool key_tells(const char *key)
     return i < sizeof keys / sizeof keys[0];
 }
 
-static void jobs_clear(json_t *v)
+static void jobs_clear(json_t *json)
 {
     const char *key;
     char cleared[1024];
     size_t i;
     json_t *part;
-    json_array_foreach(v, i, part)
+    json_array_foreach(json, i, part)
     {
         jobs_clear(part);
     }
-    json_object_foreach(v, key, part)
+    json_object_foreach(json, key, part)
     {
         const char *value = json_is_string(part) && key_tells(key) ? json_string_value(part) : NULL;
         if (value != NULL) {

@@ -30,9 +30,9 @@ typedef struct hth_request_tensor {
 // hth_shared_in_place tells whether an input or output is computed on where it lies in memory into
 // which its client may write at any time: large ones whose values never steer an address or a
 // shape. All others are copied from there before anybody looks at them, and to there afterwards.
-static inline bool hth_shared_in_place(const hth_tensor *t)
+static inline bool hth_shared_in_place(const hth_tensor *tensor)
 {
-    return hth_dtype_is_float(t->dtype) && t->bytes > HTH_SHARED_BYTES;
+    return hth_dtype_is_float(tensor->dtype) && tensor->bytes > HTH_SHARED_BYTES;
 }
 
 typedef struct hth_request hth_request;
@@ -42,7 +42,7 @@ typedef struct hth_retained hth_retained; // outputs that stay where the engine'
 // Where a request is, for the router between several engines (router.h).
 typedef struct hth_route {
     void *router, *model;
-    void (*done)(hth_request *r); // the submitter's
+    void (*done)(hth_request *request); // the submitter's
     int device;
     uint32_t tried; // devices, by bits
     uint32_t later; // of these, that had no memory now, and did not have it wait
@@ -68,7 +68,7 @@ struct hth_request {
     // are known, and sets every out[i].t.data to memory of the submitter (64-byte alignment is
     // welcome, not needed) or to out[i].offered; in the former the results are written. The
     // submitter's memory must last until `done`.
-    hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
+    hth_err (*place)(hth_request *request, hth_request_tensor *out, int n_out);
     // The submitter can read outputs where another process has put them: they are offered to place.
     bool keeps;
     // outputs whose place is known before, in memory that was shared (hth_engine_share): name,
@@ -80,9 +80,9 @@ struct hth_request {
     const char *arguments;
     // of a command: descriptors that its arguments name by their index; borrowed until done
     int files[HTH_REQUEST_FILES], n_files;
-    void (*progress)(hth_request *r, const char *what, uint64_t done,
-                     uint64_t total); // may be NULL; engine's thread
-    void (*done)(hth_request *r);     // called exactly once; r may be freed in it
+    void (*progress)(hth_request *request, const char *what, uint64_t done,
+                     uint64_t total);   // may be NULL; engine's thread
+    void (*done)(hth_request *request); // called exactly once; r may be freed in it
     void *ctx;
     const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
     bool admin;          // .. and may see and change jobs of others; set for commands

@@ -58,27 +58,27 @@ hth_err hth_store_worker_open(hth_store_worker **out)
     return HTH_OK;
 }
 
-void hth_store_worker_submit(hth_store_worker *q, hth_store_task *j)
+void hth_store_worker_submit(hth_store_worker *worker, hth_store_task *task)
 {
-    j->next = NULL;
-    pthread_mutex_lock(&q->lock);
-    *q->last = j;
-    q->last = &j->next;
-    pthread_cond_signal(&q->wake);
-    pthread_mutex_unlock(&q->lock);
+    task->next = NULL;
+    pthread_mutex_lock(&worker->lock);
+    *worker->last = task;
+    worker->last = &task->next;
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
 }
 
-void hth_store_worker_close(hth_store_worker *q)
+void hth_store_worker_close(hth_store_worker *worker)
 {
-    if (q == NULL) {
+    if (worker == NULL) {
         return;
     }
-    pthread_mutex_lock(&q->lock);
-    q->closing = true;
-    pthread_cond_signal(&q->wake);
-    pthread_mutex_unlock(&q->lock);
-    pthread_join(q->thread, NULL);
-    pthread_cond_destroy(&q->wake);
-    pthread_mutex_destroy(&q->lock);
-    hth_free(q);
+    pthread_mutex_lock(&worker->lock);
+    worker->closing = true;
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->wake);
+    pthread_mutex_destroy(&worker->lock);
+    hth_free(worker);
 }

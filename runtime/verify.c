@@ -23,17 +23,18 @@ static int verify_progress(void *ctx, uint64_t done, uint64_t total)
     return a->progress != NULL ? a->progress(a->ctx, done, total) : 0;
 }
 
-static void verify_damage(void *ctx, const hth_store_damage *d)
+static void verify_damage(void *ctx, const hth_store_damage *damage)
 {
     verify_answer *a = ctx;
     if (json_array_size(a->damaged) < VERIFY_LISTED) { // `?`: bytes that are no text are null
-        json_array_append_new(a->damaged, json_pack("{s:s?, s:i, s:s?, s:s, s:s?}", "model",
-                                                    d->model, "version", d->version, "tensor",
-                                                    d->tensor, "file", d->file, "why", d->what));
+        json_array_append_new(a->damaged,
+                              json_pack("{s:s?, s:i, s:s?, s:s, s:s?}", "model", damage->model,
+                                        "version", damage->version, "tensor", damage->tensor,
+                                        "file", damage->file, "why", damage->what));
     }
 }
 
-static hth_err verify_run(hth_store *s, const json_t *args, verify_answer *a,
+static hth_err verify_run(hth_store *store, const json_t *args, verify_answer *answer,
                           hth_store_verified *out)
 {
     char name[201];
@@ -41,21 +42,21 @@ static hth_err verify_run(hth_store *s, const json_t *args, verify_answer *a,
     HTH_TRY(hth_arguments_check(HTH_COMMAND_VERIFY, args));
     const char *model = json_string_value(json_object_get(args, "model"));
     if (model == NULL) {
-        return hth_store_verify_all(s, NULL, 0, verify_progress, verify_damage, a, out);
+        return hth_store_verify_all(store, NULL, 0, verify_progress, verify_damage, answer, out);
     }
-    HTH_TRY(hth_catalog_resolve(s, model, name, &version));
-    return hth_store_verify_all(s, name, version, verify_progress, verify_damage, a, out);
+    HTH_TRY(hth_catalog_resolve(store, model, name, &version));
+    return hth_store_verify_all(store, name, version, verify_progress, verify_damage, answer, out);
 }
 
-hth_err hth_verify_answer(hth_store *s, const char *arguments, hth_progress_fn progress, void *ctx,
-                          char **json)
+hth_err hth_verify_answer(hth_store *store, const char *arguments, hth_progress_fn progress,
+                          void *ctx, char **json)
 {
     verify_answer a = {progress, ctx, json_array()};
     hth_store_verified v;
     json_t *args;
     *json = NULL;
     hth_err err = hth_arguments_read(HTH_COMMAND_VERIFY, arguments, &args);
-    err = err == HTH_OK ? verify_run(s, args, &a, &v) : err;
+    err = err == HTH_OK ? verify_run(store, args, &a, &v) : err;
     json_decref(args);
     if (err != HTH_OK) {
         json_decref(a.damaged);

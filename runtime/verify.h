@@ -10,7 +10,7 @@
 // [{"model", "version", "tensor", "file", "why"}]}: `damages` of them, of which the first thousand
 // are listed; "" and 0 where it is the index. `progress` gets bytes, and cancels. Blocks as long as
 // the disk takes. HTH_ENOENT, HTH_EINVAL: the model; HTH_ECANCELED.
-hth_err hth_verify_answer(hth_store *s, const char *arguments, hth_progress_fn progress, void *ctx,
-                          char **json);
+hth_err hth_verify_answer(hth_store *store, const char *arguments, hth_progress_fn progress,
+                          void *ctx, char **json);
 
 #endif

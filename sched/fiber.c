@@ -60,13 +60,13 @@ static void side_arrive(side *here, side *from)
 }
 
 // fiber_swap exchanges what the library keeps for each thread.
-static void fiber_swap(hth_fiber *f)
+static void fiber_swap(hth_fiber *fiber)
 {
-    char detail[sizeof f->detail];
+    char detail[sizeof fiber->detail];
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    (void)hth_fail(HTH_OK, "%s", f->detail);
-    snprintf(f->detail, sizeof f->detail, "%s", detail);
-    f->pace = hth_pace_enter(f->pace);
+    (void)hth_fail(HTH_OK, "%s", fiber->detail);
+    snprintf(fiber->detail, sizeof fiber->detail, "%s", detail);
+    fiber->pace = hth_pace_enter(fiber->pace);
 }
 
 static void fiber_main(unsigned high, unsigned low)

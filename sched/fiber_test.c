@@ -55,15 +55,15 @@ static void test_turns(void **state)
 }
 
 // deep calls itself, each time with a kilobyte of its own, and yields at the deepest.
-static int deep(hth_fiber *f, int levels)
+static int deep(hth_fiber *fiber, int levels)
 {
     volatile char own[1024];
     memset((char *)own, levels, sizeof own);
     if (levels == 0) {
-        hth_fiber_yield(f);
+        hth_fiber_yield(fiber);
         return 0;
     }
-    int below = deep(f, levels - 1);
+    int below = deep(fiber, levels - 1);
     for (size_t i = 0; i < sizeof own; i++) {
         below += own[i] != (char)levels;
     }

@@ -50,19 +50,19 @@ void hth_run_queue_wake(hth_run_item *item)
     item->rests_until_ns = 0;
 }
 
-static bool item_rests(const hth_run_item *i, uint64_t now_ns)
+static bool item_rests(const hth_run_item *item, uint64_t now_ns)
 {
-    return now_ns < i->rests_until_ns;
+    return now_ns < item->rests_until_ns;
 }
 
 // queue_forget takes from each item what it is owed beyond its credit.
-static void queue_forget(const hth_run_queue *q)
+static void queue_forget(const hth_run_queue *queue)
 {
     double most = 0;
-    for (const hth_run_item *i = q->first; i != NULL; i = i->next) {
-        most = i == q->first || i->at > most ? i->at : most;
+    for (const hth_run_item *i = queue->first; i != NULL; i = i->next) {
+        most = i == queue->first || i->at > most ? i->at : most;
     }
-    for (hth_run_item *i = q->first; i != NULL; i = i->next) {
+    for (hth_run_item *i = queue->first; i != NULL; i = i->next) {
         if (i->credit_ns != HTH_RUN_CREDIT_ALL) {
             double least = most - (double)i->credit_ns / i->weight;
             i->at = i->at > least ? i->at : least;
@@ -77,10 +77,10 @@ static bool item_fairer(const hth_run_item *a, const hth_run_item *b)
 }
 
 // queue_fair is the first by rule 1.
-static hth_run_item *queue_fair(const hth_run_queue *q, uint64_t now_ns)
+static hth_run_item *queue_fair(const hth_run_queue *queue, uint64_t now_ns)
 {
     hth_run_item *best = NULL;
-    for (hth_run_item *i = q->first; i != NULL; i = i->next) {
+    for (hth_run_item *i = queue->first; i != NULL; i = i->next) {
         if (!item_rests(i, now_ns) && (best == NULL || item_fairer(i, best))) {
             best = i;
         }
@@ -95,10 +95,11 @@ static bool item_sooner(const hth_run_item *a, const hth_run_item *b)
 }
 
 // queue_sooner is the item with the first deadline after that of `last` (NULL: the first of all).
-static hth_run_item *queue_sooner(const hth_run_queue *q, const hth_run_item *last, uint64_t now_ns)
+static hth_run_item *queue_sooner(const hth_run_queue *queue, const hth_run_item *last,
+                                  uint64_t now_ns)
 {
     hth_run_item *best = NULL;
-    for (hth_run_item *i = q->first; i != NULL; i = i->next) {
+    for (hth_run_item *i = queue->first; i != NULL; i = i->next) {
         if (i->deadline_ns != 0 && !item_rests(i, now_ns) &&
             (last == NULL || item_sooner(last, i)) && (best == NULL || item_sooner(i, best))) {
             best = i;
@@ -107,24 +108,24 @@ static hth_run_item *queue_sooner(const hth_run_queue *q, const hth_run_item *la
     return best;
 }
 
-// queue_bears says whether a slice of `c` makes nobody late who could be in time. If not, *urgent
-// is the one with the earliest deadline that can be met.
-static bool queue_bears(const hth_run_queue *q, const hth_run_item *c, uint64_t now_ns,
+// queue_bears says whether a slice of `item` makes nobody late who could be in time. If not,
+// *urgent is the one with the earliest deadline that can be met.
+static bool queue_bears(const hth_run_queue *queue, const hth_run_item *item, uint64_t now_ns,
                         hth_run_item **urgent)
 {
-    uint64_t done_ns = now_ns, slice_ns = c->slice_ns;
+    uint64_t done_ns = now_ns, slice_ns = item->slice_ns;
     *urgent = NULL;
-    for (hth_run_item *i = queue_sooner(q, NULL, now_ns); i != NULL;
-         i = queue_sooner(q, i, now_ns)) {
+    for (hth_run_item *i = queue_sooner(queue, NULL, now_ns); i != NULL;
+         i = queue_sooner(queue, i, now_ns)) {
         if (done_ns + i->need_ns > i->deadline_ns) {
             continue; // lost
         }
         *urgent = *urgent == NULL ? i : *urgent;
         done_ns += i->need_ns;
-        if (i == c) { // from here on the slice is part of what is done
+        if (i == item) { // from here on the slice is part of what is done
             slice_ns -= slice_ns < i->need_ns ? slice_ns : i->need_ns;
         }
-        if (done_ns + slice_ns > i->deadline_ns && *urgent != c) {
+        if (done_ns + slice_ns > i->deadline_ns && *urgent != item) {
             return false;
         }
     }
@@ -132,16 +133,16 @@ static bool queue_bears(const hth_run_queue *q, const hth_run_item *c, uint64_t 
 }
 
 // item_insists: nothing holds it up, or not any longer.
-static bool item_insists(const hth_run_item *i, uint64_t now_ns)
+static bool item_insists(const hth_run_item *item, uint64_t now_ns)
 {
-    return i->insists || (i->patience_ns > 0 && i->held_since_ns != 0 &&
-                          now_ns - i->held_since_ns >= i->patience_ns);
+    return item->insists || (item->patience_ns > 0 && item->held_since_ns != 0 &&
+                             now_ns - item->held_since_ns >= item->patience_ns);
 }
 
-static uint64_t queue_wake_ns(const hth_run_queue *q)
+static uint64_t queue_wake_ns(const hth_run_queue *queue)
 {
     uint64_t wake_ns = HTH_RUN_NEVER;
-    for (const hth_run_item *i = q->first; i != NULL; i = i->next) {
+    for (const hth_run_item *i = queue->first; i != NULL; i = i->next) {
         wake_ns = i->rests_until_ns < wake_ns ? i->rests_until_ns : wake_ns;
     }
     return wake_ns;

@@ -28,11 +28,12 @@ hth_turns_job *hth_turns_next(hth_turns *turns)
     return t != NULL ? (hth_turns_job *)hth_run_queue_next(&t->jobs, 0, &wake_ns) : NULL;
 }
 
-static void turns_charge(hth_turns *turns, hth_turns_tenant *t, uint64_t took_ns, uint64_t most_ns)
+static void turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_ns,
+                         uint64_t most_ns)
 {
-    t->item.most_ns = most_ns;
-    t->ran_ns += took_ns < most_ns ? took_ns : most_ns;
-    hth_run_queue_ran(&turns->tenants, &t->item, took_ns, 0);
+    tenant->item.most_ns = most_ns;
+    tenant->ran_ns += took_ns < most_ns ? took_ns : most_ns;
+    hth_run_queue_ran(&turns->tenants, &tenant->item, took_ns, 0);
 }
 
 void hth_turns_ran(hth_turns *turns, hth_turns_job *job, uint64_t took_ns)

@@ -8,25 +8,25 @@
 // Models are planned and kernels are made on these stacks.
 #define WORK_STACK ((size_t)2 << 20)
 
-static hth_fiber *stack_take(hth_work_queue *q)
+static hth_fiber *stack_take(hth_work_queue *queue)
 {
     hth_fiber *f = NULL;
     for (int i = 0; i < HTH_WORK_STACKS && f == NULL; i++) {
-        f = q->spare[i];
-        q->spare[i] = NULL;
+        f = queue->spare[i];
+        queue->spare[i] = NULL;
     }
     return f != NULL || hth_fiber_open(WORK_STACK, &f) == HTH_OK ? f : NULL;
 }
 
-static void stack_give(hth_work_queue *q, hth_fiber *f)
+static void stack_give(hth_work_queue *queue, hth_fiber *fiber)
 {
     for (int i = 0; i < HTH_WORK_STACKS; i++) {
-        if (q->spare[i] == NULL) {
-            q->spare[i] = f;
+        if (queue->spare[i] == NULL) {
+            queue->spare[i] = fiber;
             return;
         }
     }
-    hth_fiber_close(f);
+    hth_fiber_close(fiber);
 }
 
 void hth_work_fini(hth_work_queue *queue)
@@ -37,15 +37,15 @@ void hth_work_fini(hth_work_queue *queue)
     }
 }
 
-// work_slice ends the slice that w has now, and begins another; what it took.
-static uint64_t work_slice(hth_work_queue *q, hth_work *w, uint64_t now_ns, bool over)
+// work_slice ends the slice that work has now, and begins another; what it took.
+static uint64_t work_slice(hth_work_queue *queue, hth_work *work, uint64_t now_ns, bool over)
 {
-    uint64_t took_ns = now_ns - w->from_ns;
-    w->from_ns = now_ns;
-    if (q->slice != NULL) {
-        q->slice(q->ctx, w, took_ns, now_ns, over);
+    uint64_t took_ns = now_ns - work->from_ns;
+    work->from_ns = now_ns;
+    if (queue->slice != NULL) {
+        queue->slice(queue->ctx, work, took_ns, now_ns, over);
     }
-    hth_run_queue_ran(&q->runs, &w->item, took_ns, now_ns);
+    hth_run_queue_ran(&queue->runs, &work->item, took_ns, now_ns);
     return took_ns;
 }
 

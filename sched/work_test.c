@@ -35,7 +35,7 @@ static bool rig_wanted(void *ctx)
     return ((rig *)ctx)->wanted;
 }
 
-static void rig_slice(void *ctx, hth_work *w, uint64_t took_ns, uint64_t now_ns, bool over)
+static void rig_slice(void *ctx, hth_work *work, uint64_t took_ns, uint64_t now_ns, bool over)
 {
     rig *r = ctx;
     r->slices++;

@@ -46,12 +46,12 @@ static hth_err scrub_wait(void *ctx, uint64_t ns)
 }
 
 // scrub_rest is how long there is nothing to do.
-static uint64_t scrub_rest(const hth_scrub_result *r)
+static uint64_t scrub_rest(const hth_scrub_result *result)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    uint64_t ns = r->next_ns > now_ns ? r->next_ns - now_ns : 0;
+    uint64_t ns = result->next_ns > now_ns ? result->next_ns - now_ns : 0;
     ns = ns < SCRUB_MOST_NS ? ns : SCRUB_MOST_NS;
     return ns < SCRUB_LEAST_NS ? SCRUB_LEAST_NS : ns;
 }

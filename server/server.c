@@ -65,25 +65,25 @@ static bool url_is_tls(const char *url)
 }
 
 // server_tls reads the certificate when anything is listened to that needs one.
-static hth_err server_tls(hth_server *s, const hth_server_config *config)
+static hth_err server_tls(hth_server *server, const hth_server_config *config)
 {
     bool needed = (config->http != NULL && url_is_tls(config->http)) ||
                   (config->metrics != NULL && url_is_tls(config->metrics));
     for (int i = 0; i < config->n_listen; i++) {
         needed = needed || url_is_tls(config->listen[i]);
     }
-    return needed ? hth_tls_open(&s->tls) : HTH_OK;
+    return needed ? hth_tls_open(&server->tls) : HTH_OK;
 }
 
 // server_warn_open says so when everybody on a network may ask for inference.
-static void server_warn_open(const hth_server *s, const char *url)
+static void server_warn_open(const hth_server *server, const char *url)
 {
     const char *host = strstr(url, "://");
     host = host != NULL ? host + 3 : url;
     bool local = strncmp(url, "ipc://", 6) == 0 || strncmp(url, "inproc://", 9) == 0 ||
                  strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]", 5) == 0 ||
                  strncmp(host, "localhost:", 10) == 0;
-    if (!local && !hth_auth_has_tokens(s->auth)) {
+    if (!local && !hth_auth_has_tokens(server->auth)) {
         hth_log(WARN, SERVER, "open",
                 "url=%s: everyone who can reach it may run every model; auth.tokens_file (hearth "
                 "token) restricts access",
@@ -91,12 +91,12 @@ static void server_warn_open(const hth_server *s, const char *url)
     }
 }
 
-static hth_err server_listen(hth_server *s, const char *url)
+static hth_err server_listen(hth_server *server, const char *url)
 {
-    if (s->n_listeners == SERVER_MAX_LISTEN) {
+    if (server->n_listeners == SERVER_MAX_LISTEN) {
         return hth_fail(HTH_EINVAL, "more than %d urls to listen on", SERVER_MAX_LISTEN);
     }
-    server_listener *l = &s->listeners[s->n_listeners++];
+    server_listener *l = &server->listeners[server->n_listeners++];
     l->claim = -1;
     l->url = hth_strdup(url);
     if (l->url == NULL) {
@@ -104,115 +104,117 @@ static hth_err server_listen(hth_server *s, const char *url)
     }
     HTH_TRY(hth_sockfile_claim(url, &l->claim));
     if (strncmp(url, "inproc://", 9) == 0) {
-        HTH_TRY(hth_inproc_listen(s->inproc, url));
+        HTH_TRY(hth_inproc_listen(server->inproc, url));
     } else {
-        hth_rpc *r = strncmp(url, "ipc://", 6) == 0 ? s->local : s->network;
+        hth_rpc *r = strncmp(url, "ipc://", 6) == 0 ? server->local : server->network;
         HTH_TRY(hth_rpc_listen(r, url));
     }
-    server_warn_open(s, url);
+    server_warn_open(server, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
     return HTH_OK;
 }
 
 // server_claim keeps a second server that goes on with training jobs off the store: both would.
-static hth_err server_claim(hth_server *s, const char *store)
+static hth_err server_claim(hth_server *server, const char *store)
 {
     char *path = hth_asprintf("%s/hearthd.lock", store);
     char *taken = hth_asprintf("another hearthd uses the store %s", store);
-    hth_err err = path != NULL && taken != NULL ? hth_sockfile_lock(path, taken, &s->store_claim)
-                                                : hth_fail(HTH_ENOMEM, "out of memory for a path");
+    hth_err err = path != NULL && taken != NULL
+                      ? hth_sockfile_lock(path, taken, &server->store_claim)
+                      : hth_fail(HTH_ENOMEM, "out of memory for a path");
     hth_free(path);
     hth_free(taken);
     return err;
 }
 
-static hth_err server_auth(hth_server *s)
+static hth_err server_auth(hth_server *server)
 {
     char file[HTH_SETTING_TEXT], local[HTH_SETTING_TEXT];
     return hth_auth_open(hth_setting_text(HTH_SET_AUTH_TOKENS_FILE, file),
-                         hth_setting_text(HTH_SET_AUTH_LOCAL, local), &s->auth);
+                         hth_setting_text(HTH_SET_AUTH_LOCAL, local), &server->auth);
 }
 
 // server_fronts makes everything through which requests come.
-static hth_err server_fronts(hth_server *s, const hth_server_config *config,
+static hth_err server_fronts(hth_server *server, const hth_server_config *config,
                              const hth_wire_limits *limits)
 {
-    hth_rpc_config rpc = {.dispatch = s->dispatch,
-                          .conns = s->conns,
-                          .auth = s->auth,
-                          .rings = s->rings,
-                          .descriptors = s->descriptors,
-                          .allowances = s->allowances,
-                          .tls = s->tls,
+    hth_rpc_config rpc = {.dispatch = server->dispatch,
+                          .conns = server->conns,
+                          .auth = server->auth,
+                          .rings = server->rings,
+                          .descriptors = server->descriptors,
+                          .allowances = server->allowances,
+                          .tls = server->tls,
                           .message_bytes = limits->message_bytes};
     for (int i = 0; i < config->n_listen; i++) {
         const char *url = config->listen[i];
         bool local = strncmp(url, "ipc://", 6) == 0;
-        hth_rpc **r = local ? &s->local : &s->network;
+        hth_rpc **r = local ? &server->local : &server->network;
         if (strncmp(url, "inproc://", 9) == 0) {
-            HTH_TRY(s->inproc == NULL ? hth_inproc_open(s->dispatch, s->conns, s->rings, &s->inproc)
-                                      : HTH_OK);
+            HTH_TRY(server->inproc == NULL ? hth_inproc_open(server->dispatch, server->conns,
+                                                             server->rings, &server->inproc)
+                                           : HTH_OK);
         } else if (*r == NULL) {
             rpc.name = local ? "hth-local" : "hth-network";
             HTH_TRY(hth_rpc_open(&rpc, r));
         }
-        HTH_TRY(server_listen(s, url));
+        HTH_TRY(server_listen(server, url));
     }
-    HTH_TRY(s->local != NULL ? hth_rpc_start(s->local) : HTH_OK);
-    return s->network != NULL ? hth_rpc_start(s->network) : HTH_OK;
+    HTH_TRY(server->local != NULL ? hth_rpc_start(server->local) : HTH_OK);
+    return server->network != NULL ? hth_rpc_start(server->network) : HTH_OK;
 }
 
-static hth_err server_start(hth_server *s, const hth_server_config *config)
+static hth_err server_start(hth_server *server, const hth_server_config *config)
 {
     hth_wire_limits limits = hth_wire_default_limits;
     limits.message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     limits.rank = (uint32_t)hth_setting_int(HTH_SET_LIMIT_RANK);
-    HTH_TRY(config->may_only_read ? hth_store_open_as_it_may(config->store, &s->store)
-                                  : hth_store_open(config->store, true, false, &s->store));
+    HTH_TRY(config->may_only_read ? hth_store_open_as_it_may(config->store, &server->store)
+                                  : hth_store_open(config->store, true, false, &server->store));
     if (config->resume) {
-        HTH_TRY(server_claim(s, config->store));
-        if (hth_job_paths_begin(s->store) != HTH_OK) {
+        HTH_TRY(server_claim(server, config->store));
+        if (hth_job_paths_begin(server->store) != HTH_OK) {
             hth_log(WARN, SERVER, "paths", "jobs may not find their data: %s", hth_err_detail());
         }
     }
-    HTH_TRY(hth_store_worker_open(&s->jobs));
-    HTH_TRY(server_auth(s));
-    HTH_TRY(server_tls(s, config));
-    HTH_TRY(hth_descriptors_open(&s->descriptors));
-    HTH_TRY(hth_conns_open(s->auth, s->descriptors, &s->conns));
-    HTH_TRY(hth_allowances_open(&s->allowances));
-    HTH_TRY(hth_job_watches_open(&s->watches));
+    HTH_TRY(hth_store_worker_open(&server->jobs));
+    HTH_TRY(server_auth(server));
+    HTH_TRY(server_tls(server, config));
+    HTH_TRY(hth_descriptors_open(&server->descriptors));
+    HTH_TRY(hth_conns_open(server->auth, server->descriptors, &server->conns));
+    HTH_TRY(hth_allowances_open(&server->allowances));
+    HTH_TRY(hth_job_watches_open(&server->watches));
     hth_engine_config e = {.device = config->device,
                            .event = hth_job_watches_event,
-                           .event_ctx = s->watches,
+                           .event_ctx = server->watches,
                            .resume = config->resume,
                            .child_store = config->child ? config->store : NULL};
-    HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
-    HTH_TRY(hth_rings_open(s->engine, s->auth, &limits, &s->rings));
-    hth_conns_share(s->conns, s->engine);
-    hth_dispatch_config d = {.store = s->store,
-                             .engine = s->engine,
-                             .jobs = s->jobs,
-                             .auth = s->auth,
-                             .rings = s->rings,
-                             .watches = s->watches,
+    HTH_TRY(hth_engine_open(&e, server->store, &server->engine));
+    HTH_TRY(hth_rings_open(server->engine, server->auth, &limits, &server->rings));
+    hth_conns_share(server->conns, server->engine);
+    hth_dispatch_config d = {.store = server->store,
+                             .engine = server->engine,
+                             .jobs = server->jobs,
+                             .auth = server->auth,
+                             .rings = server->rings,
+                             .watches = server->watches,
                              .limits = limits};
-    HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
-    HTH_TRY(server_fronts(s, config, &limits));
+    HTH_TRY(hth_dispatch_open(&d, &server->dispatch));
+    HTH_TRY(server_fronts(server, config, &limits));
     if (config->http != NULL) {
         hth_http_config http = {.address = config->http,
                                 .metrics = config->metrics,
                                 .client_shm = config->client_shm,
-                                .auth = s->auth,
-                                .tls = s->tls,
-                                .engine = s->engine,
-                                .store = s->store,
-                                .jobs = s->jobs};
-        HTH_TRY(hth_http_open(&http, &s->http));
-        server_warn_open(s, config->http);
+                                .auth = server->auth,
+                                .tls = server->tls,
+                                .engine = server->engine,
+                                .store = server->store,
+                                .jobs = server->jobs};
+        HTH_TRY(hth_http_open(&http, &server->http));
+        server_warn_open(server, config->http);
     }
     hth_accept_measure();
-    return config->resume ? hth_scrub_open(s->store, &s->scrub) : HTH_OK;
+    return config->resume ? hth_scrub_open(server->store, &server->scrub) : HTH_OK;
 }
 
 hth_err hth_server_open(const hth_server_config *config, hth_server **out)
@@ -232,42 +234,42 @@ hth_err hth_server_open(const hth_server_config *config, hth_server **out)
     return HTH_OK;
 }
 
-static void server_unlisten(hth_server *s)
+static void server_unlisten(hth_server *server)
 {
-    for (int i = 0; i < s->n_listeners; i++) {
-        hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
-        hth_free(s->listeners[i].url);
+    for (int i = 0; i < server->n_listeners; i++) {
+        hth_sockfile_release(server->listeners[i].url, server->listeners[i].claim);
+        hth_free(server->listeners[i].url);
     }
-    s->n_listeners = 0;
+    server->n_listeners = 0;
 }
 
-static void server_tenants_done(hth_request *r)
+static void server_tenants_done(hth_request *request)
 {
-    hth_server *s = r->ctx;
-    if (r->err != HTH_OK) {
-        hth_log(ERROR, SERVER, "tenants", "%s", r->detail);
+    hth_server *s = request->ctx;
+    if (request->err != HTH_OK) {
+        hth_log(ERROR, SERVER, "tenants", "%s", request->detail);
     }
-    hth_free(r->json);
+    hth_free(request->json);
     atomic_store(&s->tenants_reported, false);
 }
 
 // The engine reads the file when it comes to it; one with a mistake is refused before.
-static hth_err server_tenants(hth_server *s)
+static hth_err server_tenants(hth_server *server)
 {
     char file[HTH_SETTING_TEXT];
     hth_tenant_rules rules;
     HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules));
     hth_tenant_rules_fini(&rules);
-    if (file[0] == 0 || atomic_exchange(&s->tenants_reported, true)) {
+    if (file[0] == 0 || atomic_exchange(&server->tenants_reported, true)) {
         return HTH_OK;
     }
-    s->tenants = (hth_request){.command = HTH_COMMAND_TENANTS,
-                               .arguments = "{\"read\":true}",
-                               .done = server_tenants_done,
-                               .ctx = s};
-    hth_err err = hth_engine_submit(s->engine, &s->tenants);
+    server->tenants = (hth_request){.command = HTH_COMMAND_TENANTS,
+                                    .arguments = "{\"read\":true}",
+                                    .done = server_tenants_done,
+                                    .ctx = server};
+    hth_err err = hth_engine_submit(server->engine, &server->tenants);
     if (err != HTH_OK) {
-        atomic_store(&s->tenants_reported, false);
+        atomic_store(&server->tenants_reported, false);
     }
     return err;
 }
@@ -294,9 +296,9 @@ int hth_server_metrics_port(const hth_server *server)
 }
 
 // server_drain_http waits until HTTP has answered everything, until `end_ns`.
-static hth_err server_drain_http(hth_server *s, uint64_t end_ns)
+static hth_err server_drain_http(hth_server *server, uint64_t end_ns)
 {
-    while (s->http != NULL && hth_http_busy(s->http)) {
+    while (server->http != NULL && hth_http_busy(server->http)) {
         if (hth_now_ns() >= end_ns) {
             return hth_fail(HTH_ETIMEDOUT, "requests over HTTP are not answered");
         }
@@ -307,48 +309,48 @@ static hth_err server_drain_http(hth_server *s, uint64_t end_ns)
 
 // server_drain_rpc waits until requests over rings and sockets are answered, until `limit_ns`
 // after `start_ns`. Rings first: what is too large for them is fetched over the socket.
-static hth_err server_drain_rpc(hth_server *s, uint64_t start_ns, uint64_t limit_ns)
+static hth_err server_drain_rpc(hth_server *server, uint64_t start_ns, uint64_t limit_ns)
 {
     uint64_t gone_ns = hth_now_ns() - start_ns;
-    HTH_TRY(hth_rings_stop(s->rings, gone_ns < limit_ns ? limit_ns - gone_ns : 1));
+    HTH_TRY(hth_rings_stop(server->rings, gone_ns < limit_ns ? limit_ns - gone_ns : 1));
     gone_ns = hth_now_ns() - start_ns;
-    return hth_dispatch_stop(s->dispatch, gone_ns < limit_ns ? limit_ns - gone_ns : 1);
+    return hth_dispatch_stop(server->dispatch, gone_ns < limit_ns ? limit_ns - gone_ns : 1);
 }
 
-static void server_refuse(hth_server *s)
+static void server_refuse(hth_server *server)
 {
-    if (s->http != NULL) {
-        hth_http_refuse(s->http);
+    if (server->http != NULL) {
+        hth_http_refuse(server->http);
     }
-    hth_dispatch_refuse(s->dispatch);
-    hth_rings_refuse(s->rings);
+    hth_dispatch_refuse(server->dispatch);
+    hth_rings_refuse(server->rings);
 }
 
 // server_save has training jobs saved and ended, once.
-static void server_save(hth_server *s)
+static void server_save(hth_server *server)
 {
-    if (!s->saved) {
-        s->saved = true;
-        hth_engine_drain(s->engine);
+    if (!server->saved) {
+        server->saved = true;
+        hth_engine_drain(server->engine);
     }
 }
 
 // server_answer waits until every accepted request is answered, until `limit_ns` from now; what
 // runs after five sixths of that is canceled.
-static hth_err server_answer(hth_server *s, uint64_t limit_ns)
+static hth_err server_answer(hth_server *server, uint64_t limit_ns)
 {
     uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
-    hth_err err = server_drain_rpc(s, start_ns, cancel_ns);
-    err = err == HTH_OK ? server_drain_http(s, start_ns + cancel_ns) : err;
+    hth_err err = server_drain_rpc(server, start_ns, cancel_ns);
+    err = err == HTH_OK ? server_drain_http(server, start_ns + cancel_ns) : err;
     if (err == HTH_ETIMEDOUT) {
-        int n = hth_dispatch_cancel(s->dispatch) + hth_rings_cancel_all(s->rings);
-        if (s->http != NULL) {
-            n += hth_http_cancel(s->http);
+        int n = hth_dispatch_cancel(server->dispatch) + hth_rings_cancel_all(server->rings);
+        if (server->http != NULL) {
+            n += hth_http_cancel(server->http);
         }
         hth_log(WARN, SERVER, "canceling", "requests=%d", n);
-        server_save(s); // a request for training ends with its job
-        err = server_drain_rpc(s, start_ns, limit_ns);
-        err = err == HTH_OK ? server_drain_http(s, start_ns + limit_ns) : err;
+        server_save(server); // a request for training ends with its job
+        err = server_drain_rpc(server, start_ns, limit_ns);
+        err = err == HTH_OK ? server_drain_http(server, start_ns + limit_ns) : err;
     }
     return err;
 }
@@ -362,23 +364,23 @@ hth_err hth_server_drain(hth_server *server, uint64_t limit_ns)
 }
 
 // server_disconnect ends the front ends of hearth's own clients.
-static void server_disconnect(hth_server *s)
+static void server_disconnect(hth_server *server)
 {
-    if (s->local != NULL) {
-        hth_rpc_stop(s->local, SERVER_LINGER_NS);
+    if (server->local != NULL) {
+        hth_rpc_stop(server->local, SERVER_LINGER_NS);
     }
-    if (s->network != NULL) {
-        hth_rpc_stop(s->network, SERVER_LINGER_NS);
+    if (server->network != NULL) {
+        hth_rpc_stop(server->network, SERVER_LINGER_NS);
     }
 }
 
-static void server_stopped(const hth_server *s)
+static void server_stopped(const hth_server *server)
 {
     uint64_t answered, refused, ring_answered, ring_refused, http_answered = 0, http_refused = 0;
-    hth_dispatch_count(s->dispatch, &answered, &refused);
-    hth_rings_count(s->rings, &ring_answered, &ring_refused);
-    if (s->http != NULL) {
-        hth_http_count(s->http, &http_answered, &http_refused);
+    hth_dispatch_count(server->dispatch, &answered, &refused);
+    hth_rings_count(server->rings, &ring_answered, &ring_refused);
+    if (server->http != NULL) {
+        hth_http_count(server->http, &http_answered, &http_refused);
     }
     answered += ring_answered + http_answered;
     refused += ring_refused + http_refused;

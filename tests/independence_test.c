@@ -31,38 +31,38 @@ static void *copy_of(const void *data, size_t bytes)
     return p;
 }
 
-static void tensors_free(hth_tensor *t, int n)
+static void tensors_free(hth_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++) {
-        hth_free(t[i].data);
+        hth_free(tensor[i].data);
     }
 }
 
 // ---- running a model graph on the reference kernels
 
-static hth_err run_nodes(const hth_graph *g, hth_tensor *v)
+static hth_err run_nodes(const hth_graph *graph, hth_tensor *tensor)
 {
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         hth_tensor in[64] = {{0}}, out[16] = {{0}};
         assert_true(n->n_inputs <= 64 && n->n_outputs <= 16);
         for (int k = 0; k < n->n_inputs; k++) {
-            in[k] = n->inputs[k] < 0 ? in[k] : v[n->inputs[k]];
+            in[k] = n->inputs[k] < 0 ? in[k] : tensor[n->inputs[k]];
         }
         for (int k = 0; k < n->n_outputs; k++) {
-            out[k] = n->outputs[k] < 0 ? out[k] : v[n->outputs[k]];
+            out[k] = n->outputs[k] < 0 ? out[k] : tensor[n->outputs[k]];
         }
-        HTH_TRY(hth_ref_eval(NULL, g, n, in, out));
+        HTH_TRY(hth_ref_eval(NULL, graph, n, in, out));
     }
     return HTH_OK;
 }
 
-static hth_err run_concrete(const hth_graph *g, const batch *b, hth_tensor *out)
+static hth_err run_concrete(const hth_graph *graph, const batch *b, hth_tensor *out)
 {
-    hth_tensor *v = hth_calloc((size_t)g->n_values + 1, sizeof *v);
+    hth_tensor *v = hth_calloc((size_t)graph->n_values + 1, sizeof *v);
     assert_non_null(v);
-    for (int i = 0; i < g->n_values; i++) {
-        const hth_value *val = &g->values[i];
+    for (int i = 0; i < graph->n_values; i++) {
+        const hth_value *val = &graph->values[i];
         v[i] = (hth_tensor){.dtype = val->dtype, .shape = val->shape};
         assert_int_equal(hth_tensor_bytes(val->dtype, &val->shape, HTH_LAYOUT_PLAIN, &v[i].bytes),
                          HTH_OK);
@@ -76,15 +76,15 @@ static hth_err run_concrete(const hth_graph *g, const batch *b, hth_tensor *out)
             memset(v[i].data, 0xFF, v[i].bytes); // NaN: what is not written shows
         }
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        memcpy(v[g->inputs[i]].data, b->t[i].data, b->t[i].bytes);
+    for (int i = 0; i < graph->n_inputs; i++) {
+        memcpy(v[graph->inputs[i]].data, b->t[i].data, b->t[i].bytes);
     }
-    hth_err err = run_nodes(g, v);
-    for (int i = 0; i < g->n_outputs && err == HTH_OK; i++) {
-        out[i] = v[g->outputs[i]];
+    hth_err err = run_nodes(graph, v);
+    for (int i = 0; i < graph->n_outputs && err == HTH_OK; i++) {
+        out[i] = v[graph->outputs[i]];
         out[i].data = copy_of(out[i].data, out[i].bytes);
     }
-    for (int i = 0; i < g->n_values; i++) {
+    for (int i = 0; i < graph->n_values; i++) {
         hth_free(v[i].data);
     }
     hth_free(v);
@@ -184,9 +184,9 @@ static bool same_row(const hth_tensor *all, const hth_tensor *one, int i)
 
 typedef enum outcome { EQUAL, DIFFERS, NEVER_RUN } outcome;
 
-static bool whole_shapes(const hth_graph *g, const hth_tensor *out, int64_t samples)
+static bool whole_shapes(const hth_graph *graph, const hth_tensor *out, int64_t samples)
 {
-    for (int i = 0; i < g->n_outputs; i++) {
+    for (int i = 0; i < graph->n_outputs; i++) {
         if (out[i].shape.rank < 1 || out[i].shape.dim[0] != samples) {
             return false;
         }
@@ -232,22 +232,22 @@ static outcome compare(const hth_graph *model, const batch *b)
 // ---- ONNX's node tests
 
 // A batch of the case's rows, at least 3 of them: more are made from those that there are.
-static hth_tensor widen(const hth_tensor *t, int64_t samples)
+static hth_tensor widen(const hth_tensor *tensor, int64_t samples)
 {
-    hth_tensor w = *t;
-    size_t row = t->bytes / (size_t)t->shape.dim[0];
+    hth_tensor w = *tensor;
+    size_t row = tensor->bytes / (size_t)tensor->shape.dim[0];
     w.shape.dim[0] = samples;
     w.bytes = row * (size_t)samples;
     w.data = hth_alloc_aligned(w.bytes + 64, 64);
     assert_non_null(w.data);
     for (int64_t i = 0; i < samples; i++) {
         char *to = (char *)w.data + (size_t)i * row;
-        memcpy(to, (char *)t->data + (size_t)(i % t->shape.dim[0]) * row, row);
-        for (size_t k = 0; k < row / sizeof(float) && i >= t->shape.dim[0]; k++) {
+        memcpy(to, (char *)tensor->data + (size_t)(i % tensor->shape.dim[0]) * row, row);
+        for (size_t k = 0; k < row / sizeof(float) && i >= tensor->shape.dim[0]; k++) {
             float f;
             memcpy(&f, to + k * sizeof f, sizeof f);
             f = f * -0.75F + 0.125F * (float)i;
-            if (t->dtype == HTH_DT_F32) {
+            if (tensor->dtype == HTH_DT_F32) {
                 memcpy(to + k * sizeof f, &f, sizeof f);
             }
         }
@@ -317,21 +317,21 @@ typedef struct tally {
     bool op[HTH_N_OPS];    // operators of which a graph was proven and run
 } tally;
 
-static void check(tally *t, const hth_graph *g, const batch *b, const char *name, bool all)
+static void check(tally *t, const hth_graph *graph, const batch *b, const char *name, bool all)
 {
     hth_independence got;
-    assert_int_equal(hth_independence_prove(g, &got), HTH_OK);
+    assert_int_equal(hth_independence_prove(graph, &got), HTH_OK);
     t->graphs++;
     t->proven += got.proven;
     t->dependent += !got.proven;
     if (!got.proven && !all) {
         return;
     }
-    outcome o = compare(g, b);
+    outcome o = compare(graph, b);
     t->run += got.proven && o != NEVER_RUN;
     t->differ += !got.proven && o == DIFFERS;
-    for (int i = 0; i < g->n_nodes && got.proven && o == EQUAL; i++) {
-        t->op[g->nodes[i].op] = true;
+    for (int i = 0; i < graph->n_nodes && got.proven && o == EQUAL; i++) {
+        t->op[graph->nodes[i].op] = true;
     }
     if (got.proven && o == DIFFERS) {
         printf("# %s: proven, and joined is not what alone is\n", name);
@@ -647,12 +647,12 @@ static void idea_joins(sketch *k, char *t, size_t cap, const char *y)
     }
 }
 
-static batch sketch_batch(const hth_graph *g, int64_t samples)
+static batch sketch_batch(const hth_graph *graph, int64_t samples)
 {
-    batch b = {.n = g->n_inputs};
-    for (int i = 0; i < g->n_inputs; i++) {
+    batch b = {.n = graph->n_inputs};
+    for (int i = 0; i < graph->n_inputs; i++) {
         hth_tensor *t = &b.t[i];
-        *t = (hth_tensor){.dtype = HTH_DT_F32, .shape = g->values[g->inputs[i]].shape};
+        *t = (hth_tensor){.dtype = HTH_DT_F32, .shape = graph->values[graph->inputs[i]].shape};
         t->shape.dim[0] = samples;
         t->bytes = (size_t)hth_shape_elements(&t->shape) * sizeof(float);
         t->data = hth_alloc_aligned(t->bytes, 64);

@@ -65,18 +65,18 @@ static int import(hearth *h, const char *folder, char (*name)[80], int n)
     return n;
 }
 
-static void fill(hearth_tensor *t)
+static void fill(hearth_tensor *tensor)
 {
-    size_t size = t->bytes;
-    for (int d = 0; d < t->rank; d++) {
-        size /= t->shape[d] > 0 ? (size_t)t->shape[d] : 1;
+    size_t size = tensor->bytes;
+    for (int d = 0; d < tensor->rank; d++) {
+        size /= tensor->shape[d] > 0 ? (size_t)tensor->shape[d] : 1;
     }
-    for (size_t i = 0; i < t->bytes / (size > 0 ? size : 1); i++) {
+    for (size_t i = 0; i < tensor->bytes / (size > 0 ? size : 1); i++) {
         float f = (float)((i * 2654435761u) % 1000) / 500 - 1;
-        if (t->dtype == HEARTH_F32) {
-            memcpy((char *)t->data + 4 * i, &f, 4);
+        if (tensor->dtype == HEARTH_F32) {
+            memcpy((char *)tensor->data + 4 * i, &f, 4);
         } else { // of any other type a small number: of integers an index that exists
-            memset((char *)t->data + size * i, 0, size);
+            memset((char *)tensor->data + size * i, 0, size);
         }
     }
 }
@@ -91,7 +91,7 @@ static hearth_dtype dtype_of(const char *name)
 }
 
 // inputs_of makes tensors for a model; an open dimension is 2. Their number, or -1.
-static int inputs_of(hearth *h, const char *model, hearth_tensor *t, json_t **doc)
+static int inputs_of(hearth *h, const char *model, hearth_tensor *tensor, json_t **doc)
 {
     char *json, what[100];
     size_t i, d;
@@ -108,17 +108,18 @@ static int inputs_of(hearth *h, const char *model, hearth_tensor *t, json_t **do
         assert_true(i < INPUTS);
         const char *type = json_string_value(json_object_get(in, "datatype"));
         uint64_t bytes;
-        t[i] = (hearth_tensor){.name = json_string_value(json_object_get(in, "name")),
-                               .dtype = dtype_of(type),
-                               .rank = (int)json_array_size(json_object_get(in, "shape"))};
+        tensor[i] = (hearth_tensor){.name = json_string_value(json_object_get(in, "name")),
+                                    .dtype = dtype_of(type),
+                                    .rank = (int)json_array_size(json_object_get(in, "shape"))};
         json_array_foreach(json_object_get(in, "shape"), d, v)
         {
-            t[i].shape[d] = json_integer_value(v) < 0 ? 2 : json_integer_value(v);
+            tensor[i].shape[d] = json_integer_value(v) < 0 ? 2 : json_integer_value(v);
         }
-        assert_ok(hth_dtype_bytes_of((int)t[i].dtype, t[i].rank, t[i].shape, &bytes));
-        t[i].bytes = bytes;
-        t[i].data = malloc(bytes + 1);
-        fill(&t[i]);
+        assert_ok(
+            hth_dtype_bytes_of((int)tensor[i].dtype, tensor[i].rank, tensor[i].shape, &bytes));
+        tensor[i].bytes = bytes;
+        tensor[i].data = malloc(bytes + 1);
+        fill(&tensor[i]);
     }
     return (int)json_array_size(list);
 }

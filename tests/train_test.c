@@ -11,29 +11,29 @@
 #define FOLDER "tests/data/train/"
 
 // The script's formulas. Label 3 of every `ignored` counts for nothing.
-static void fill_target(hth_tensor *t, int64_t seed, int64_t classes, int ignored)
+static void fill_target(hth_tensor *tensor, int64_t seed, int64_t classes, int ignored)
 {
-    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
-        if (t->dtype == HTH_DT_I64 && ignored > 0 && i % ignored == 3) {
-            ((int64_t *)t->data)[i] = -100;
-        } else if (t->dtype == HTH_DT_I64) {
-            ((int64_t *)t->data)[i] = (i * 7 + seed * 5 + i / 3) % classes;
+    for (int64_t i = 0; i < hth_shape_elements(&tensor->shape); i++) {
+        if (tensor->dtype == HTH_DT_I64 && ignored > 0 && i % ignored == 3) {
+            ((int64_t *)tensor->data)[i] = -100;
+        } else if (tensor->dtype == HTH_DT_I64) {
+            ((int64_t *)tensor->data)[i] = (i * 7 + seed * 5 + i / 3) % classes;
         } else {
-            ((float *)t->data)[i] = (float)((i * 37 + seed * 101 + i / 7 * 13) % 67 - 33) / 32;
+            ((float *)tensor->data)[i] = (float)((i * 37 + seed * 101 + i / 7 * 13) % 67 - 33) / 32;
         }
     }
 }
 
-static void fill(hth_tensor *t, int64_t seed, int64_t classes)
+static void fill(hth_tensor *tensor, int64_t seed, int64_t classes)
 {
-    fill_target(t, seed, classes, 0);
+    fill_target(tensor, seed, classes, 0);
 }
 
 // .. of a target that is true or false
-static void threshold(hth_tensor *t)
+static void threshold(hth_tensor *tensor)
 {
-    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
-        ((float *)t->data)[i] = ((float *)t->data)[i] > 0;
+    for (int64_t i = 0; i < hth_shape_elements(&tensor->shape); i++) {
+        ((float *)tensor->data)[i] = ((float *)tensor->data)[i] > 0;
     }
 }
 
@@ -49,11 +49,11 @@ static hth_graph *load(const char *name)
 }
 
 // The model's only input for a batch of 4.
-static hth_tensor batch_of_4(const hth_graph *g)
+static hth_tensor batch_of_4(const hth_graph *graph)
 {
-    const hth_value *v = &g->values[g->inputs[0]];
+    const hth_value *v = &graph->values[graph->inputs[0]];
     hth_tensor t = {.dtype = v->dtype, .shape = v->shape};
-    assert_int_equal(g->n_inputs, 1);
+    assert_int_equal(graph->n_inputs, 1);
     t.shape.dim[0] = 4;
     return t;
 }
@@ -66,16 +66,17 @@ typedef struct recipe {
     int ignored, axis, n_weights;
 } recipe;
 
-static recipe recipe_read(FILE *f)
+static recipe recipe_read(FILE *file)
 {
     recipe r = {.axis = 0};
-    assert_int_equal(fscanf(f, "%15s %15s %f %f %f %f %f %d", r.loss, r.optimizer, &r.lr, &r.beta1,
-                            &r.decay, &r.clip, &r.nesterov, &r.steps),
+    assert_int_equal(fscanf(file, "%15s %15s %f %f %f %f %f %d", r.loss, r.optimizer, &r.lr,
+                            &r.beta1, &r.decay, &r.clip, &r.nesterov, &r.steps),
                      8);
-    if (fscanf(f, " options %f %d %d %d", &r.smoothing, &r.ignored, &r.axis, &r.n_weights) == 4) {
+    if (fscanf(file, " options %f %d %d %d", &r.smoothing, &r.ignored, &r.axis, &r.n_weights) ==
+        4) {
         assert_in_range(r.n_weights, 0, 64);
         for (int i = 0; i < r.n_weights; i++) {
-            assert_int_equal(fscanf(f, "%f", &r.weights[i]), 1);
+            assert_int_equal(fscanf(file, "%f", &r.weights[i]), 1);
         }
     }
     return r;
@@ -112,19 +113,19 @@ static void set_hyper(float *h, const recipe *r, int step)
     h[HTH_HYPER_CORRECT2] = (float)(1 - pow(h[HTH_HYPER_BETA2], step + 1));
 }
 
-static double norm_of(const hth_tensor *t)
+static double norm_of(const hth_tensor *tensor)
 {
     double sum = 0;
-    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
-        sum += (double)((float *)t->data)[i] * (double)((float *)t->data)[i];
+    for (int64_t i = 0; i < hth_shape_elements(&tensor->shape); i++) {
+        sum += (double)((float *)tensor->data)[i] * (double)((float *)tensor->data)[i];
     }
     return sqrt(sum);
 }
 
-static int find_slot(const hth_train_graph *t, const char *name)
+static int find_slot(const hth_train_graph *graph, const char *name)
 {
-    for (int s = 0; s < t->n_slots; s++) {
-        if (strcmp(t->slots[s].name, name) == 0) {
+    for (int s = 0; s < graph->n_slots; s++) {
+        if (strcmp(graph->slots[s].name, name) == 0) {
             return s;
         }
     }
@@ -140,40 +141,40 @@ static void near_to(const char *name, const char *what, double got, double want,
 
 // A device that fuses much, and blocks what is made of channels. Buffers stay plain here: what is
 // tested is that the graph means the same.
-static bool fuses(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+static bool fuses(void *ctx, const hth_graph *graph, const hth_node *node, const hth_post_op *post,
                   int operand)
 {
-    return n->op == HTH_OP_CONV || n->op == HTH_OP_GEMM || n->op == HTH_OP_MAT_MUL ||
-           n->op == HTH_OP_BATCH_NORM_TRAIN;
+    return node->op == HTH_OP_CONV || node->op == HTH_OP_GEMM || node->op == HTH_OP_MAT_MUL ||
+           node->op == HTH_OP_BATCH_NORM_TRAIN;
 }
 
-static hth_layout blocks(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+static hth_layout blocks(void *ctx, const hth_graph *graph, const hth_node *node, bool *any)
 {
-    bool conv = n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE ||
-                n->op == HTH_OP_CONV_GRAD_DATA || n->op == HTH_OP_CONV_GRAD_FILTER;
-    *any = n->op == HTH_OP_ADD || n->op == HTH_OP_RELU || n->op == HTH_OP_RELU_GRAD ||
-           n->op == HTH_OP_BATCH_NORM_TRAIN || n->op == HTH_OP_BATCH_NORM_GRAD ||
-           n->op == HTH_OP_MAX_POOL_TRAIN || n->op == HTH_OP_MAX_POOL_GRAD;
+    bool conv = node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_TRANSPOSE ||
+                node->op == HTH_OP_CONV_GRAD_DATA || node->op == HTH_OP_CONV_GRAD_FILTER;
+    *any = node->op == HTH_OP_ADD || node->op == HTH_OP_RELU || node->op == HTH_OP_RELU_GRAD ||
+           node->op == HTH_OP_BATCH_NORM_TRAIN || node->op == HTH_OP_BATCH_NORM_GRAD ||
+           node->op == HTH_OP_MAX_POOL_TRAIN || node->op == HTH_OP_MAX_POOL_GRAD;
     return conv ? HTH_LAYOUT_C8 : HTH_LAYOUT_PLAIN;
 }
 
-static bool reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
+static bool reads_plain(void *ctx, const hth_graph *graph, const hth_node *node)
 {
-    return (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_GRAD_FILTER) &&
-           g->values[n->inputs[0]].shape.dim[1] <= 3;
+    return (node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_GRAD_FILTER) &&
+           graph->values[node->inputs[0]].shape.dim[1] <= 3;
 }
 
-static void run_passes(hth_graph *g)
+static void run_passes(hth_graph *graph)
 {
     static const hth_fuse_oracle oracle = {fuses, blocks, reads_plain, NULL};
-    assert_int_equal(hth_pass_simplify(g), HTH_OK);
-    assert_int_equal(hth_pass_fuse(g, &oracle), HTH_OK);
-    assert_int_equal(hth_pass_layout(g, &oracle), HTH_OK);
-    if (hth_graph_check(g) != HTH_OK) {
+    assert_int_equal(hth_pass_simplify(graph), HTH_OK);
+    assert_int_equal(hth_pass_fuse(graph, &oracle), HTH_OK);
+    assert_int_equal(hth_pass_layout(graph, &oracle), HTH_OK);
+    if (hth_graph_check(graph) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        assert_int_equal(g->values[g->outputs[i]].layout, HTH_LAYOUT_PLAIN);
+    for (int i = 0; i < graph->n_outputs; i++) {
+        assert_int_equal(graph->values[graph->outputs[i]].layout, HTH_LAYOUT_PLAIN);
     }
 }
 
@@ -297,19 +298,19 @@ static void test_class_axis(void **state)
     hth_graph_free(g);
 }
 
-static int count_op(const hth_graph *g, hth_op op)
+static int count_op(const hth_graph *graph, hth_op op)
 {
     int n = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        n += g->nodes[i].op == op;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        n += graph->nodes[i].op == op;
     }
     return n;
 }
 
-static hth_err build(hth_graph *g, const hth_train_options *o, hth_train_graph *t)
+static hth_err build(hth_graph *graph, const hth_train_options *options, hth_train_graph *t)
 {
-    hth_tensor in = batch_of_4(g);
-    return hth_train_build(g, &in, o, hth_ref_eval, NULL, t);
+    hth_tensor in = batch_of_4(graph);
+    return hth_train_build(graph, &in, options, hth_ref_eval, NULL, t);
 }
 
 // Relu is part of batch norm; the first convolution gets no data gradient; each slot's pair is an

@@ -29,33 +29,34 @@ size_t hth_ipc_record_room(const char *const text[HTH_IPC_RECORD_TEXTS], size_t 
 }
 
 // record_put appends a text and returns its offset, 0: there is none.
-static uint32_t record_put(hth_ipc_record *r, const char *text)
+static uint32_t record_put(hth_ipc_record *record, const char *text)
 {
-    uint32_t at = r->head_bytes;
+    uint32_t at = record->head_bytes;
     if (text == NULL) {
         return 0;
     }
     size_t bytes = strlen(text) + 1;
-    memcpy((char *)r + at, text, bytes);
-    r->head_bytes += (uint32_t)bytes;
+    memcpy((char *)record + at, text, bytes);
+    record->head_bytes += (uint32_t)bytes;
     return at;
 }
 
-void hth_ipc_record_begin(hth_ipc_record *r, const char *const text[HTH_IPC_RECORD_TEXTS], size_t n)
+void hth_ipc_record_begin(hth_ipc_record *record, const char *const text[HTH_IPC_RECORD_TEXTS],
+                          size_t n)
 {
-    memset(r, 0, sizeof *r);
-    r->head_bytes = (uint32_t)record_first(n);
+    memset(record, 0, sizeof *record);
+    record->head_bytes = (uint32_t)record_first(n);
     for (int i = 0; i < HTH_IPC_RECORD_TEXTS; i++) {
-        r->text[i] = record_put(r, text[i]);
+        record->text[i] = record_put(record, text[i]);
     }
 }
 
-hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *r, const char *name, uint32_t dtype,
+hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *record, const char *name, uint32_t dtype,
                                           size_t rank, const int64_t *dim, uint64_t bytes)
 {
-    hth_ipc_record_tensor *t = &r->tensor[r->n_tensors++];
+    hth_ipc_record_tensor *t = &record->tensor[record->n_tensors++];
     memset(t, 0, sizeof *t);
-    t->name = record_put(r, name);
+    t->name = record_put(record, name);
     t->dtype = dtype;
     t->rank = (uint32_t)rank;
     t->bytes = bytes;
@@ -65,20 +66,20 @@ hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *r, const char *name, u
     return t;
 }
 
-hth_err hth_ipc_record_end(hth_ipc_record *r)
+hth_err hth_ipc_record_end(hth_ipc_record *record)
 {
-    size_t end = record_aligned((size_t)r->head_bytes + 1);
-    memset((char *)r + r->head_bytes, 0, end - r->head_bytes);
-    r->head_bytes = (uint32_t)end;
-    r->bytes = end;
-    for (uint32_t i = 0; i < r->n_tensors; i++) {
-        hth_ipc_record_tensor *t = &r->tensor[i];
+    size_t end = record_aligned((size_t)record->head_bytes + 1);
+    memset((char *)record + record->head_bytes, 0, end - record->head_bytes);
+    record->head_bytes = (uint32_t)end;
+    record->bytes = end;
+    for (uint32_t i = 0; i < record->n_tensors; i++) {
+        hth_ipc_record_tensor *t = &record->tensor[i];
         if (t->region == HTH_IPC_RECORD_HERE) {
-            if (t->bytes > UINT64_MAX - HTH_IPC_RECORD_ALIGN - r->bytes) {
+            if (t->bytes > UINT64_MAX - HTH_IPC_RECORD_ALIGN - record->bytes) {
                 return hth_fail(HTH_ETOOBIG, "the tensors have more bytes than 64 bits can count");
             }
-            t->at = r->bytes;
-            r->bytes += t->bytes + hth_ipc_record_pad(t->bytes);
+            t->at = record->bytes;
+            record->bytes += t->bytes + hth_ipc_record_pad(t->bytes);
         }
     }
     return HTH_OK;
@@ -92,52 +93,55 @@ static hth_err record_wrong(const char *what)
 }
 
 // record_names checks that each text begins where texts are; the last one's zero ends them all.
-static hth_err record_names(const hth_ipc_record *r)
+static hth_err record_names(const hth_ipc_record *record)
 {
-    uint64_t first = record_first(r->n_tensors);
-    if (((const char *)r)[r->head_bytes - 1] != 0) {
+    uint64_t first = record_first(record->n_tensors);
+    if (((const char *)record)[record->head_bytes - 1] != 0) {
         return record_wrong("a text has no end");
     }
     for (int i = 0; i < HTH_IPC_RECORD_TEXTS; i++) {
-        if (r->text[i] != 0 && (r->text[i] < first || r->text[i] >= r->head_bytes)) {
+        if (record->text[i] != 0 &&
+            (record->text[i] < first || record->text[i] >= record->head_bytes)) {
             return record_wrong("a text lies outside");
         }
     }
-    for (uint32_t i = 0; i < r->n_tensors; i++) {
-        uint32_t name = r->tensor[i].name;
-        if (name != 0 && (name < first || name >= r->head_bytes)) {
+    for (uint32_t i = 0; i < record->n_tensors; i++) {
+        uint32_t name = record->tensor[i].name;
+        if (name != 0 && (name < first || name >= record->head_bytes)) {
             return record_wrong("a name lies outside");
         }
     }
     return HTH_OK;
 }
 
-static hth_err record_tensor(const hth_ipc_record *r, const hth_ipc_record_tensor *t)
+static hth_err record_tensor(const hth_ipc_record *record, const hth_ipc_record_tensor *tensor)
 {
-    if (t->rank > HTH_IPC_RECORD_RANK) {
+    if (tensor->rank > HTH_IPC_RECORD_RANK) {
         return record_wrong("a tensor has too many dimensions");
     }
-    if (t->region != HTH_IPC_RECORD_HERE) {
+    if (tensor->region != HTH_IPC_RECORD_HERE) {
         return HTH_OK;
     }
-    if (t->at % HTH_IPC_RECORD_ALIGN != 0) {
+    if (tensor->at % HTH_IPC_RECORD_ALIGN != 0) {
         return record_wrong("a tensor is not at a multiple of 64");
     }
-    return t->at >= r->head_bytes && t->at <= r->bytes && t->bytes <= r->bytes - t->at
+    return tensor->at >= record->head_bytes && tensor->at <= record->bytes &&
+                   tensor->bytes <= record->bytes - tensor->at
                ? HTH_OK
                : record_wrong("a tensor lies outside");
 }
 
-hth_err hth_ipc_record_check(const hth_ipc_record *r, uint64_t bytes)
+hth_err hth_ipc_record_check(const hth_ipc_record *record, uint64_t bytes)
 {
-    if (bytes < sizeof *r + 1 || r->bytes != bytes || r->head_bytes > bytes ||
-        r->n_tensors > RECORD_MAX_TENSORS || record_first(r->n_tensors) >= r->head_bytes ||
-        r->n_known > r->n_tensors) {
+    if (bytes < sizeof *record + 1 || record->bytes != bytes || record->head_bytes > bytes ||
+        record->n_tensors > RECORD_MAX_TENSORS ||
+        record_first(record->n_tensors) >= record->head_bytes ||
+        record->n_known > record->n_tensors) {
         return record_wrong("its size is not what it says");
     }
-    HTH_TRY(record_names(r));
-    for (uint32_t i = 0; i < r->n_tensors; i++) {
-        HTH_TRY(record_tensor(r, &r->tensor[i]));
+    HTH_TRY(record_names(record));
+    for (uint32_t i = 0; i < record->n_tensors; i++) {
+        HTH_TRY(record_tensor(record, &record->tensor[i]));
     }
-    return r->err < HTH_N_ERR ? HTH_OK : record_wrong("there is no such error");
+    return record->err < HTH_N_ERR ? HTH_OK : record_wrong("there is no such error");
 }

@@ -71,16 +71,16 @@ size_t hth_ipc_record_room(const char *const text[HTH_IPC_RECORD_TEXTS], size_t 
                            size_t name_bytes);
 // hth_ipc_record_begin starts a record of n tensors in that much memory; texts may be NULL. What is
 // not set here or later is zero.
-void hth_ipc_record_begin(hth_ipc_record *r, const char *const text[HTH_IPC_RECORD_TEXTS],
+void hth_ipc_record_begin(hth_ipc_record *record, const char *const text[HTH_IPC_RECORD_TEXTS],
                           size_t n);
 // hth_ipc_record_add describes the next tensor, which lies in the record until the caller says
 // where else. name NULL: none.
-hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *r, const char *name, uint32_t dtype,
+hth_ipc_record_tensor *hth_ipc_record_add(hth_ipc_record *record, const char *name, uint32_t dtype,
                                           size_t rank, const int64_t *dim, uint64_t bytes);
 // hth_ipc_record_end gives the tensors that lie in the record their places and stores how many
 // bytes all of it has. HTH_ETOOBIG: more than 64 bits can count. The caller writes the tensors'
 // bytes.
-hth_err hth_ipc_record_end(hth_ipc_record *r);
+hth_err hth_ipc_record_end(hth_ipc_record *record);
 // hth_ipc_record_pad is how many bytes after a tensor of `bytes` are zero, so that the next one is
 // aligned.
 static inline size_t hth_ipc_record_pad(uint64_t bytes)
@@ -90,19 +90,19 @@ static inline size_t hth_ipc_record_pad(uint64_t bytes)
 
 // ---- reading
 
-// hth_ipc_record_check looks at the `bytes` at r, which lie at a multiple of HTH_IPC_RECORD_ALIGN.
-// HTH_ECORRUPT says what is wrong.
-hth_err hth_ipc_record_check(const hth_ipc_record *r, uint64_t bytes);
+// hth_ipc_record_check looks at the `bytes` at record, which lie at a multiple of
+// HTH_IPC_RECORD_ALIGN. HTH_ECORRUPT says what is wrong.
+hth_err hth_ipc_record_check(const hth_ipc_record *record, uint64_t bytes);
 // hth_ipc_record_text is one of the texts, hth_ipc_record_name a tensor's name; NULL: there is
 // none.
-static inline const char *hth_ipc_record_text(const hth_ipc_record *r, int which)
+static inline const char *hth_ipc_record_text(const hth_ipc_record *record, int which)
 {
-    return r->text[which] != 0 ? (const char *)r + r->text[which] : NULL;
+    return record->text[which] != 0 ? (const char *)record + record->text[which] : NULL;
 }
-static inline const char *hth_ipc_record_name(const hth_ipc_record *r,
-                                              const hth_ipc_record_tensor *t)
+static inline const char *hth_ipc_record_name(const hth_ipc_record *record,
+                                              const hth_ipc_record_tensor *tensor)
 {
-    return t->name != 0 ? (const char *)r + t->name : NULL;
+    return tensor->name != 0 ? (const char *)record + tensor->name : NULL;
 }
 
 #endif

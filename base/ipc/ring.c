@@ -89,19 +89,19 @@ hth_err hth_ring_open(void *memory, size_t capacity, hth_ring_side side, uint64_
     return HTH_OK;
 }
 
-void hth_ring_close(hth_ring *r)
+void hth_ring_close(hth_ring *ring)
 {
-    hth_free(r);
+    hth_free(ring);
 }
 
-void hth_ring_spin(hth_ring *r, uint64_t spin_ns)
+void hth_ring_spin(hth_ring *ring, uint64_t spin_ns)
 {
-    r->spin_ns = spin_ns;
+    ring->spin_ns = spin_ns;
 }
 
-void hth_ring_set_poll(hth_ring *r, const hth_poll_hook *w)
+void hth_ring_set_poll(hth_ring *ring, const hth_poll_hook *hook)
 {
-    r->watch = w;
+    ring->watch = hook;
 }
 
 // ---- sleeping and waking
@@ -122,27 +122,27 @@ static void ring_wake(_Atomic uint32_t *word)
     }
 }
 
-void hth_ring_stop(hth_ring *r)
+void hth_ring_stop(hth_ring *ring)
 {
-    atomic_store(&r->stopped, true);
-    atomic_store(&r->m->closed, 1);
-    _Atomic uint32_t *word[] = {&r->m->hungry, &r->m->blocked};
+    atomic_store(&ring->stopped, true);
+    atomic_store(&ring->m->closed, 1);
+    _Atomic uint32_t *word[] = {&ring->m->hungry, &ring->m->blocked};
     for (int i = 0; i < 2; i++) { // whatever the words say
         atomic_store(word[i], RING_AWAKE);
         syscall(SYS_futex, word[i], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }
 }
 
-bool hth_ring_stopped(const hth_ring *r)
+bool hth_ring_stopped(const hth_ring *ring)
 {
-    return atomic_load(&r->stopped) || atomic_load(&r->m->closed) != 0;
+    return atomic_load(&ring->stopped) || atomic_load(&ring->m->closed) != 0;
 }
 
 // ring_sleep waits until `idle` says false, or `until`, sleeping on `word`, which is set before the
 // last look. While another thread polls the ring the word says so, and the sleeper is there
 // for when that leaves.
-static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atomic uint32_t *word,
-                          uint64_t until)
+static hth_err ring_sleep(hth_ring *ring, bool (*idle)(void *ctx), void *ctx,
+                          _Atomic uint32_t *word, uint64_t until)
 {
     uint64_t now;
     while (idle(ctx)) {
@@ -150,12 +150,12 @@ static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atom
             return HTH_ETIMEDOUT;
         }
         uint32_t value = RING_AWAKE;
-        if (!atomic_load(&r->polled)) {
+        if (!atomic_load(&ring->polled)) {
             atomic_store(word, value = RING_SLEEPS);
         } else if (atomic_compare_exchange_strong(word, &value, RING_POLLED)) {
             value = RING_POLLED; // else what it is: RING_SLEEPS where that has just ended
         }
-        if (idle(ctx) && (value != RING_POLLED || atomic_load(&r->polled))) {
+        if (idle(ctx) && (value != RING_POLLED || atomic_load(&ring->polled))) {
             uint64_t left = until - now;
             ring_futex_wait(word, value, left < HTH_RING_SLICE_NS ? left : HTH_RING_SLICE_NS);
         }
@@ -166,14 +166,14 @@ static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atom
 }
 
 // ring_place is where a position lies in the data.
-static size_t ring_place(const hth_ring *r, uint64_t at)
+static size_t ring_place(const hth_ring *ring, uint64_t at)
 {
-    return (at - r->base) & (r->capacity - 1);
+    return (at - ring->base) & (ring->capacity - 1);
 }
 
-static hth_err ring_broken(hth_ring *r)
+static hth_err ring_broken(hth_ring *ring)
 {
-    atomic_store(&r->broken, true);
+    atomic_store(&ring->broken, true);
     return hth_fail(HTH_ECORRUPT, "the peer wrote an invalid position to the ring");
 }
 
@@ -185,10 +185,10 @@ typedef struct ring_room {
 } ring_room;
 
 // ring_has_room knows that the word which sends the peer to `base` must stay until it was read.
-static bool ring_has_room(const hth_ring *r, uint64_t mine, uint64_t theirs, uint64_t need)
+static bool ring_has_room(const hth_ring *ring, uint64_t mine, uint64_t theirs, uint64_t need)
 {
-    return mine - theirs + need <= r->capacity &&
-           (theirs >= r->base || mine - r->base + need <= r->base_room);
+    return mine - theirs + need <= ring->capacity &&
+           (theirs >= ring->base || mine - ring->base + need <= ring->base_room);
 }
 
 // ring_is_full says whether there is no room for `need` more bytes. An impossible position is not
@@ -203,54 +203,54 @@ static bool ring_is_full(void *ctx)
 }
 
 // ring_write copies into the ring at position `at`, round its end.
-static void ring_write(hth_ring *r, uint64_t at, const void *from, size_t bytes)
+static void ring_write(hth_ring *ring, uint64_t at, const void *from, size_t bytes)
 {
-    size_t start = ring_place(r, at), first = r->capacity - start;
+    size_t start = ring_place(ring, at), first = ring->capacity - start;
     first = bytes < first ? bytes : first;
     if (bytes > 0) {
-        memcpy(r->m->data + start, from, first);
-        memcpy(r->m->data, (const uint8_t *)from + first, bytes - first);
+        memcpy(ring->m->data + start, from, first);
+        memcpy(ring->m->data, (const uint8_t *)from + first, bytes - first);
     }
 }
 
 // ring_make_room returns when `need` bytes are free.
-static hth_err ring_make_room(hth_ring *r, uint64_t mine, uint64_t need, uint64_t timeout_ns)
+static hth_err ring_make_room(hth_ring *ring, uint64_t mine, uint64_t need, uint64_t timeout_ns)
 {
-    if (!ring_has_room(r, mine, r->theirs, need)) { // as far as is known: look
-        ring_room w = {r, need};
-        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(r->spin_ns);
+    if (!ring_has_room(ring, mine, ring->theirs, need)) { // as far as is known: look
+        ring_room w = {ring, need};
+        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(ring->spin_ns);
         hth_spin(ring_is_full, &w, looking < until ? looking : until);
-        if (ring_sleep(r, ring_is_full, &w, &r->m->blocked, until) != HTH_OK) {
+        if (ring_sleep(ring, ring_is_full, &w, &ring->m->blocked, until) != HTH_OK) {
             return hth_fail(HTH_EBUSY, "the queue is full");
         }
-        r->theirs = atomic_load(&r->m->head);
-        if (mine - r->theirs > r->capacity) {
-            return ring_broken(r);
+        ring->theirs = atomic_load(&ring->m->head);
+        if (mine - ring->theirs > ring->capacity) {
+            return ring_broken(ring);
         }
     }
-    return ring_has_room(r, mine, r->theirs, need) && !hth_ring_stopped(r)
+    return ring_has_room(ring, mine, ring->theirs, need) && !hth_ring_stopped(ring)
                ? HTH_OK
                : hth_fail(HTH_ECANCELED, "the receiver is gone");
 }
 
 // ring_restart has the peer go on at the start of the data, if the ring is empty and has come far
 // enough; returns where the message goes.
-static uint64_t ring_restart(hth_ring *r, uint64_t mine, uint64_t need)
+static uint64_t ring_restart(hth_ring *ring, uint64_t mine, uint64_t need)
 {
-    uint64_t at = ring_place(r, mine);
-    if (at >= RING_RESTART && need <= at / 4 && atomic_load(&r->m->head) == mine) {
-        ring_write(r, mine, &(uint64_t){RING_SKIP}, RING_WORD);
-        r->theirs = mine;
+    uint64_t at = ring_place(ring, mine);
+    if (at >= RING_RESTART && need <= at / 4 && atomic_load(&ring->m->head) == mine) {
+        ring_write(ring, mine, &(uint64_t){RING_SKIP}, RING_WORD);
+        ring->theirs = mine;
         mine += RING_WORD;
-        r->base = mine;
-        r->base_room = at;
+        ring->base = mine;
+        ring->base_room = at;
     }
     return mine;
 }
 
-hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t timeout_ns)
+hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t timeout_ns)
 {
-    uint64_t bytes = 0, most = hth_ring_max(r->capacity);
+    uint64_t bytes = 0, most = hth_ring_max(ring->capacity);
     for (int i = 0; i < n; i++) {
         bytes = part[i].bytes <= most ? bytes + part[i].bytes : UINT64_MAX / 2;
     }
@@ -258,22 +258,22 @@ hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t ti
         return hth_fail(HTH_ETOOBIG, "a message is larger than a ring's %llu bytes",
                         (unsigned long long)most);
     }
-    if (r->broken) {
-        return ring_broken(r);
+    if (ring->broken) {
+        return ring_broken(ring);
     }
-    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
+    uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
     uint64_t need = RING_WORD + (bytes + RING_WORD - 1) / RING_WORD * RING_WORD;
-    HTH_TRY(ring_make_room(r, mine, need, timeout_ns));
-    mine = ring_restart(r, mine, need);
-    ring_write(r, mine, &bytes, sizeof bytes);
+    HTH_TRY(ring_make_room(ring, mine, need, timeout_ns));
+    mine = ring_restart(ring, mine, need);
+    ring_write(ring, mine, &bytes, sizeof bytes);
     uint64_t at = mine + RING_WORD;
     for (int i = 0; i < n; i++) {
-        ring_write(r, at, part[i].data, part[i].bytes);
+        ring_write(ring, at, part[i].data, part[i].bytes);
         at += part[i].bytes;
     }
-    atomic_store_explicit(&r->mine, mine + need, memory_order_relaxed);
-    atomic_store(&r->m->tail, mine + need);
-    ring_wake(&r->m->hungry);
+    atomic_store_explicit(&ring->mine, mine + need, memory_order_relaxed);
+    atomic_store(&ring->m->tail, mine + need);
+    ring_wake(&ring->m->hungry);
     return HTH_OK;
 }
 
@@ -287,9 +287,9 @@ static bool ring_is_empty(void *ctx)
 }
 
 // ring_length reads the word in front of a message, once: the peer may write there.
-static uint64_t ring_length(const hth_ring *r, uint64_t at)
+static uint64_t ring_length(const hth_ring *ring, uint64_t at)
 {
-    return *(const volatile uint64_t *)(r->m->data + ring_place(r, at));
+    return *(const volatile uint64_t *)(ring->m->data + ring_place(ring, at));
 }
 
 // ring_is_idle looks everywhere.
@@ -302,102 +302,102 @@ static bool ring_is_idle(void *ctx)
     return ring_is_empty(r);
 }
 
-hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
+hth_err hth_ring_wait(hth_ring *ring, uint64_t timeout_ns)
 {
-    bool idle = ring_is_idle(r);
+    bool idle = ring_is_idle(ring);
     if (idle && timeout_ns == 0) {
         return HTH_ETIMEDOUT;
     }
     if (idle) {
         uint64_t until = hth_real_after(timeout_ns);
         do { // again, when something has come elsewhere: its answer may be the next message
-            uint64_t spin_ns = atomic_load(&r->polled) ? 0 : r->spin_ns;
-            r->came = false;
-            if (spin_ns > 0 || r->watch != NULL) {
+            uint64_t spin_ns = atomic_load(&ring->polled) ? 0 : ring->spin_ns;
+            ring->came = false;
+            if (spin_ns > 0 || ring->watch != NULL) {
                 uint64_t looking = hth_real_after(spin_ns);
-                hth_spin(ring_is_idle, r, looking < until ? looking : until);
+                hth_spin(ring_is_idle, ring, looking < until ? looking : until);
             }
-        } while (r->came && ring_is_empty(r) && hth_real_ns() < until);
-        if (r->watch != NULL && ring_is_empty(r)) {
-            r->watch->leave(r->watch->ctx);
+        } while (ring->came && ring_is_empty(ring) && hth_real_ns() < until);
+        if (ring->watch != NULL && ring_is_empty(ring)) {
+            ring->watch->leave(ring->watch->ctx);
         }
-        HTH_TRY(ring_sleep(r, ring_is_empty, r, &r->m->hungry, until));
+        HTH_TRY(ring_sleep(ring, ring_is_empty, ring, &ring->m->hungry, until));
     }
-    return r->stopped ? HTH_ECANCELED : HTH_OK;
+    return ring->stopped ? HTH_ECANCELED : HTH_OK;
 }
 
-hth_err hth_ring_next(hth_ring *r, size_t *bytes)
+hth_err hth_ring_next(hth_ring *ring, size_t *bytes)
 {
     *bytes = 0;
-    if (r->stopped) {
+    if (ring->stopped) {
         return HTH_ECANCELED;
     }
-    bool closed = atomic_load(&r->m->closed) != 0; // before the tail: what was sent is delivered
-    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
-    uint64_t there = atomic_load(&r->m->tail) - mine;
-    if (r->broken) {
-        return ring_broken(r);
+    bool closed = atomic_load(&ring->m->closed) != 0; // before the tail: what was sent is delivered
+    uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
+    uint64_t there = atomic_load(&ring->m->tail) - mine;
+    if (ring->broken) {
+        return ring_broken(ring);
     }
     if (there == 0) {
         return closed ? HTH_ECANCELED : HTH_ETIMEDOUT;
     }
-    if (there > r->capacity || there % RING_WORD != 0) {
-        return ring_broken(r);
+    if (there > ring->capacity || there % RING_WORD != 0) {
+        return ring_broken(ring);
     }
-    uint64_t n = ring_length(r, mine);
+    uint64_t n = ring_length(ring, mine);
     if (n == RING_SKIP && there > RING_WORD) {
         mine += RING_WORD;
         there -= RING_WORD;
-        r->base = mine;
-        atomic_store_explicit(&r->mine, mine, memory_order_relaxed);
-        n = ring_length(r, mine);
+        ring->base = mine;
+        atomic_store_explicit(&ring->mine, mine, memory_order_relaxed);
+        n = ring_length(ring, mine);
     }
     if (n > there - RING_WORD) {
-        return ring_broken(r);
+        return ring_broken(ring);
     }
-    *bytes = r->next = n;
+    *bytes = ring->next = n;
     return HTH_OK;
 }
 
-void hth_ring_read(const hth_ring *r, size_t offset, void *to, size_t bytes)
+void hth_ring_read(const hth_ring *ring, size_t offset, void *to, size_t bytes)
 {
-    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
-    size_t start = ring_place(r, mine + RING_WORD + offset), first = r->capacity - start;
+    uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
+    size_t start = ring_place(ring, mine + RING_WORD + offset), first = ring->capacity - start;
     first = bytes < first ? bytes : first;
     if (bytes > 0) {
-        memcpy(to, r->m->data + start, first);
-        memcpy((uint8_t *)to + first, r->m->data, bytes - first);
+        memcpy(to, ring->m->data + start, first);
+        memcpy((uint8_t *)to + first, ring->m->data, bytes - first);
     }
 }
 
-void hth_ring_drop(hth_ring *r)
+void hth_ring_drop(hth_ring *ring)
 {
-    uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
-    mine += RING_WORD + (r->next + RING_WORD - 1) / RING_WORD * RING_WORD;
-    r->next = 0;
-    atomic_store_explicit(&r->mine, mine, memory_order_relaxed);
-    atomic_store(&r->m->head, mine);
-    ring_wake(&r->m->blocked);
+    uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
+    mine += RING_WORD + (ring->next + RING_WORD - 1) / RING_WORD * RING_WORD;
+    ring->next = 0;
+    atomic_store_explicit(&ring->mine, mine, memory_order_relaxed);
+    atomic_store(&ring->m->head, mine);
+    ring_wake(&ring->m->blocked);
 }
 
-void hth_ring_take(hth_ring *r, void *to)
+void hth_ring_take(hth_ring *ring, void *to)
 {
-    hth_ring_read(r, 0, to, r->next);
-    hth_ring_drop(r);
+    hth_ring_read(ring, 0, to, ring->next);
+    hth_ring_drop(ring);
 }
 
-void hth_ring_poll_begin(hth_ring *r)
+void hth_ring_poll_begin(hth_ring *ring)
 {
-    bool said = atomic_load(&r->polled) && atomic_load(&r->m->hungry) == RING_POLLED;
-    if (!said && !hth_ring_stopped(r)) { // a stop's last word stays
-        atomic_store(&r->polled, true);
-        atomic_store(&r->m->hungry, RING_POLLED);
+    bool said = atomic_load(&ring->polled) && atomic_load(&ring->m->hungry) == RING_POLLED;
+    if (!said && !hth_ring_stopped(ring)) { // a stop's last word stays
+        atomic_store(&ring->polled, true);
+        atomic_store(&ring->m->hungry, RING_POLLED);
     }
 }
 
-bool hth_ring_poll_end(hth_ring *r)
+bool hth_ring_poll_end(hth_ring *ring)
 {
-    atomic_store(&r->polled, false);
-    atomic_store(&r->m->hungry, RING_SLEEPS);
-    return !ring_is_empty(r);
+    atomic_store(&ring->polled, false);
+    atomic_store(&ring->m->hungry, RING_SLEEPS);
+    return !ring_is_empty(ring);
 }

@@ -59,45 +59,45 @@ hth_err hth_ring_open(void *memory, size_t capacity, hth_ring_side side, uint64_
                       hth_ring **out);
 // hth_ring_close frees the half (NULL is allowed); no thread may be using it. It tells the peer
 // nothing: hth_ring_stop does.
-void hth_ring_close(hth_ring *r);
+void hth_ring_close(hth_ring *ring);
 // hth_ring_stop ends the ring for both sides: this one's calls say HTH_ECANCELED from now on, the
 // peer's when it has received what was sent before. Sleepers wake. Any thread, either side,
 // idempotent.
-void hth_ring_stop(hth_ring *r);
+void hth_ring_stop(hth_ring *ring);
 // hth_ring_stopped tells whether either side has. Any thread.
-bool hth_ring_stopped(const hth_ring *r);
+bool hth_ring_stopped(const hth_ring *ring);
 
 // hth_ring_spin changes how long the side looks before it sleeps; the thread that waits.
-void hth_ring_spin(hth_ring *r, uint64_t spin_ns);
-// hth_ring_set_poll has hth_ring_wait look into `w` while it looks for messages, anew for as long
-// as things come there. The same thread.
-void hth_ring_set_poll(hth_ring *r, const hth_poll_hook *w);
+void hth_ring_spin(hth_ring *ring, uint64_t spin_ns);
+// hth_ring_set_poll has hth_ring_wait look into `hook` while it looks for messages, anew for as
+// long as things come there. The same thread.
+void hth_ring_set_poll(hth_ring *ring, const hth_poll_hook *hook);
 
 // ---- producer: one thread at a time
 
 // hth_ring_send appends the message that the n parts make, waiting at most `timeout_ns` for room
 // (0: does not wait). HTH_EBUSY: no room, until the peer has taken something; HTH_ETOOBIG: never;
 // HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer's position is impossible.
-hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t timeout_ns);
+hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t timeout_ns);
 
 // ---- consumer: next and take are for one thread at a time, the others for any
 
 // hth_ring_wait returns when hth_ring_next has something to say, waiting at most `timeout_ns` (0:
 // does not; HTH_FOREVER). HTH_ETIMEDOUT: nothing came; HTH_ECANCELED: stopped.
-hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns);
+hth_err hth_ring_wait(hth_ring *ring, uint64_t timeout_ns);
 // hth_ring_next stores how many bytes the oldest message has. HTH_ETIMEDOUT: there is none now;
 // HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer wrote nonsense, and the ring gives no more.
-hth_err hth_ring_next(hth_ring *r, size_t *bytes);
+hth_err hth_ring_next(hth_ring *ring, size_t *bytes);
 // hth_ring_read copies `bytes` of that message, from `offset` on, to `to`; both lie inside of it.
 // Who reads a byte twice may see two values. hth_ring_drop removes the message, once after each
 // successful next; hth_ring_take reads all of it and removes it.
-void hth_ring_read(const hth_ring *r, size_t offset, void *to, size_t bytes);
-void hth_ring_drop(hth_ring *r);
-void hth_ring_take(hth_ring *r, void *to);
+void hth_ring_read(const hth_ring *ring, size_t offset, void *to, size_t bytes);
+void hth_ring_drop(hth_ring *ring);
+void hth_ring_take(hth_ring *ring, void *to);
 // hth_ring_poll_begin says that the consumer looks by itself: until hth_ring_poll_end the producer
 // wakes nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns
 // true when a message came meanwhile.
-void hth_ring_poll_begin(hth_ring *r);
-bool hth_ring_poll_end(hth_ring *r);
+void hth_ring_poll_begin(hth_ring *ring);
+bool hth_ring_poll_end(hth_ring *ring);
 
 #endif

@@ -45,10 +45,10 @@ static uint64_t step(uint64_t *x)
     return *x;
 }
 
-static hth_err send_text(hth_ring *r, const char *a, const char *b)
+static hth_err send_text(hth_ring *ring, const char *a, const char *b)
 {
     hth_ring_part part[] = {{a, strlen(a)}, {NULL, 0}, {b, strlen(b)}};
-    return hth_ring_send(r, part, 3, 0);
+    return hth_ring_send(ring, part, 3, 0);
 }
 
 static void test_open(void **state)
@@ -189,18 +189,18 @@ static void fill(uint64_t *x, uint64_t *words, size_t n)
     words[0] = sum;
 }
 
-static void produce(hth_ring *r, int count)
+static void produce(hth_ring *ring, int count)
 {
     uint64_t x = 88172645463325252u, words[MAX_WORDS];
     for (int i = 0; i < count; i++) {
         size_t n = 1 + step(&x) % (MAX_WORDS - 1), extra = step(&x) % 8;
         fill(&x, words, n);
         hth_ring_part part[] = {{words, n * 8}, {"abcdefgh", extra}};
-        assert_ok(hth_ring_send(r, part, 2, HTH_FOREVER));
+        assert_ok(hth_ring_send(ring, part, 2, HTH_FOREVER));
     }
 }
 
-static void consume(hth_ring *r, int count)
+static void consume(hth_ring *ring, int count)
 {
     uint64_t x = 88172645463325252u, want[MAX_WORDS];
     uint8_t got[MAX_WORDS * 8 + 8];
@@ -208,10 +208,10 @@ static void consume(hth_ring *r, int count)
     for (int i = 0; i < count; i++) {
         size_t n = 1 + step(&x) % (MAX_WORDS - 1), extra = step(&x) % 8;
         fill(&x, want, n);
-        assert_ok(hth_ring_wait(r, HTH_FOREVER));
-        assert_ok(hth_ring_next(r, &bytes));
+        assert_ok(hth_ring_wait(ring, HTH_FOREVER));
+        assert_ok(hth_ring_next(ring, &bytes));
         assert_int_equal(bytes, n * 8 + extra);
-        hth_ring_take(r, got);
+        hth_ring_take(ring, got);
         if (memcmp(got, want, n * 8) != 0 || memcmp(got + n * 8, "abcdefgh", extra) != 0) {
             fail_msg("message %d is not what was sent", i);
         }
@@ -219,11 +219,11 @@ static void consume(hth_ring *r, int count)
 }
 
 // in_child runs fn in a process of its own and ends it with the result.
-static pid_t in_child(void (*fn)(hth_ring *r, int count), hth_ring *r, int count)
+static pid_t in_child(void (*fn)(hth_ring *ring, int count), hth_ring *ring, int count)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        fn(r, count);
+        fn(ring, count);
         _exit(0);
     }
     return pid;
@@ -263,15 +263,15 @@ static void test_threads(void **state)
 
 // ---- the peer is killed
 
-static void produce_and_die(hth_ring *r, int count)
+static void produce_and_die(hth_ring *ring, int count)
 {
-    produce(r, count);
+    produce(ring, count);
     kill(getpid(), SIGKILL);
 }
 
-static void consume_and_die(hth_ring *r, int count)
+static void consume_and_die(hth_ring *ring, int count)
 {
-    consume(r, count);
+    consume(ring, count);
     kill(getpid(), SIGKILL);
 }
 

@@ -91,165 +91,165 @@ hth_err hth_slab_open(int fd, uint64_t bytes, bool owner, hth_slab **out)
     return HTH_OK;
 }
 
-void hth_slab_close(hth_slab *s)
+void hth_slab_close(hth_slab *slab)
 {
-    if (s != NULL) {
-        munmap(s->base, s->bytes);
-        pthread_mutex_destroy(&s->lock);
-        hth_free(s);
+    if (slab != NULL) {
+        munmap(slab->base, slab->bytes);
+        pthread_mutex_destroy(&slab->lock);
+        hth_free(slab);
     }
 }
 
-static slab_head *slab_at(const hth_slab *s, uint64_t offset)
+static slab_head *slab_at(const hth_slab *slab, uint64_t offset)
 {
-    return (slab_head *)(void *)(s->base + offset);
+    return (slab_head *)(void *)(slab->base + offset);
 }
 
 // ---- the free list
 
-static void slab_unlist(hth_slab *s, const slab_head *h)
+static void slab_unlist(hth_slab *slab, const slab_head *head)
 {
-    if (h->last == SLAB_NOWHERE) {
-        s->first_free = h->next;
+    if (head->last == SLAB_NOWHERE) {
+        slab->first_free = head->next;
     } else {
-        slab_at(s, h->last)->next = h->next;
+        slab_at(slab, head->last)->next = head->next;
     }
-    if (h->next != SLAB_NOWHERE) {
-        slab_at(s, h->next)->last = h->last;
+    if (head->next != SLAB_NOWHERE) {
+        slab_at(slab, head->next)->last = head->last;
     }
 }
 
-static void slab_list(hth_slab *s, slab_head *h)
+static void slab_list(hth_slab *slab, slab_head *head)
 {
-    uint64_t at = (uint64_t)((char *)h - s->base);
-    h->used = false;
-    h->last = SLAB_NOWHERE;
-    h->next = s->first_free;
-    if (h->next != SLAB_NOWHERE) {
-        slab_at(s, h->next)->last = at;
+    uint64_t at = (uint64_t)((char *)head - slab->base);
+    head->used = false;
+    head->last = SLAB_NOWHERE;
+    head->next = slab->first_free;
+    if (head->next != SLAB_NOWHERE) {
+        slab_at(slab, head->next)->last = at;
     }
-    s->first_free = at;
+    slab->first_free = at;
 }
 
 // slab_sized sets the size of the block at `at`, and tells it to the one after.
-static void slab_sized(hth_slab *s, uint64_t at, uint64_t bytes)
+static void slab_sized(hth_slab *slab, uint64_t at, uint64_t bytes)
 {
-    slab_at(s, at)->bytes = bytes;
-    if (at + bytes < s->top) {
-        slab_at(s, at + bytes)->before = bytes;
+    slab_at(slab, at)->bytes = bytes;
+    if (at + bytes < slab->top) {
+        slab_at(slab, at + bytes)->before = bytes;
     } else {
-        s->end_bytes = bytes;
+        slab->end_bytes = bytes;
     }
 }
 
 // slab_take takes `bytes` out of a free block; what is left of it stays free.
-static void slab_take(hth_slab *s, slab_head *h, uint64_t bytes)
+static void slab_take(hth_slab *slab, slab_head *head, uint64_t bytes)
 {
-    uint64_t at = (uint64_t)((char *)h - s->base), rest = h->bytes - bytes;
-    slab_unlist(s, h);
+    uint64_t at = (uint64_t)((char *)head - slab->base), rest = head->bytes - bytes;
+    slab_unlist(slab, head);
     if (rest >= 2 * HTH_SLAB_ALIGN) {
-        slab_at(s, at + bytes)->before = bytes;
-        slab_sized(s, at + bytes, rest);
-        slab_list(s, slab_at(s, at + bytes));
-        h->bytes = bytes;
+        slab_at(slab, at + bytes)->before = bytes;
+        slab_sized(slab, at + bytes, rest);
+        slab_list(slab, slab_at(slab, at + bytes));
+        head->bytes = bytes;
     }
-    h->used = true;
+    head->used = true;
 }
 
-void *hth_slab_alloc(hth_slab *s, size_t bytes)
+void *hth_slab_alloc(hth_slab *slab, size_t bytes)
 {
     slab_head *h = NULL;
-    if (bytes > s->bytes) {
+    if (bytes > slab->bytes) {
         return NULL;
     }
     uint64_t need = (bytes + 2 * HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
-    pthread_mutex_lock(&s->lock);
-    uint64_t at = s->first_free;
-    while (at != SLAB_NOWHERE && slab_at(s, at)->bytes < need) {
-        at = slab_at(s, at)->next;
+    pthread_mutex_lock(&slab->lock);
+    uint64_t at = slab->first_free;
+    while (at != SLAB_NOWHERE && slab_at(slab, at)->bytes < need) {
+        at = slab_at(slab, at)->next;
     }
     if (at != SLAB_NOWHERE) {
-        h = slab_at(s, at);
-        slab_take(s, h, need);
-    } else if (need <= s->bytes - s->top) {
-        h = slab_at(s, s->top);
-        *h = (slab_head){.bytes = need, .before = s->end_bytes, .used = true};
-        s->top += need;
-        s->end_bytes = need;
+        h = slab_at(slab, at);
+        slab_take(slab, h, need);
+    } else if (need <= slab->bytes - slab->top) {
+        h = slab_at(slab, slab->top);
+        *h = (slab_head){.bytes = need, .before = slab->end_bytes, .used = true};
+        slab->top += need;
+        slab->end_bytes = need;
     }
-    s->used += h != NULL ? h->bytes : 0;
-    pthread_mutex_unlock(&s->lock);
+    slab->used += h != NULL ? h->bytes : 0;
+    pthread_mutex_unlock(&slab->lock);
     return h != NULL ? (char *)h + HTH_SLAB_ALIGN : NULL;
 }
 
 // slab_punch gives the whole pages of [from, to) back to the system.
-static void slab_punch(hth_slab *s, uint64_t from, uint64_t to)
+static void slab_punch(hth_slab *slab, uint64_t from, uint64_t to)
 {
     from = from < HTH_SLAB_KEEP ? HTH_SLAB_KEEP : (from + SLAB_PAGE - 1) / SLAB_PAGE * SLAB_PAGE;
     to = to / SLAB_PAGE * SLAB_PAGE;
     if (to > from && to - from >= SLAB_PUNCH) {
-        (void)fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
+        (void)fallocate(slab->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
                         (off_t)(to - from));
     }
 }
 
-void hth_slab_free(hth_slab *s, void *block)
+void hth_slab_free(hth_slab *slab, void *block)
 {
     if (block == NULL) {
         return;
     }
     slab_head *h = (slab_head *)(void *)((char *)block - HTH_SLAB_ALIGN);
-    pthread_mutex_lock(&s->lock);
-    uint64_t at = (uint64_t)((char *)h - s->base), bytes = h->bytes;
-    s->used -= bytes;
-    if (h->before != 0 && !slab_at(s, at - h->before)->used) {
+    pthread_mutex_lock(&slab->lock);
+    uint64_t at = (uint64_t)((char *)h - slab->base), bytes = h->bytes;
+    slab->used -= bytes;
+    if (h->before != 0 && !slab_at(slab, at - h->before)->used) {
         at -= h->before;
-        h = slab_at(s, at);
-        slab_unlist(s, h);
+        h = slab_at(slab, at);
+        slab_unlist(slab, h);
         bytes += h->bytes;
     }
-    if (at + bytes < s->top && !slab_at(s, at + bytes)->used) {
-        const slab_head *behind = slab_at(s, at + bytes);
-        slab_unlist(s, behind);
+    if (at + bytes < slab->top && !slab_at(slab, at + bytes)->used) {
+        const slab_head *behind = slab_at(slab, at + bytes);
+        slab_unlist(slab, behind);
         bytes += behind->bytes;
     }
-    if (at + bytes == s->top) {
-        s->top = at;
-        s->end_bytes = h->before;
+    if (at + bytes == slab->top) {
+        slab->top = at;
+        slab->end_bytes = h->before;
     } else {
-        slab_sized(s, at, bytes);
-        slab_list(s, h);
+        slab_sized(slab, at, bytes);
+        slab_list(slab, h);
     }
     // under the lock: nobody may take a block while its pages go
-    slab_punch(s, at == s->top ? at : at + HTH_SLAB_ALIGN, at + bytes);
-    pthread_mutex_unlock(&s->lock);
+    slab_punch(slab, at == slab->top ? at : at + HTH_SLAB_ALIGN, at + bytes);
+    pthread_mutex_unlock(&slab->lock);
 }
 
-uint64_t hth_slab_used(hth_slab *s)
+uint64_t hth_slab_used(hth_slab *slab)
 {
-    pthread_mutex_lock(&s->lock);
-    uint64_t used = s->used;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&slab->lock);
+    uint64_t used = slab->used;
+    pthread_mutex_unlock(&slab->lock);
     return used;
 }
 
-uint64_t hth_slab_offset(const hth_slab *s, const void *p)
+uint64_t hth_slab_offset(const hth_slab *slab, const void *p)
 {
-    return (uint64_t)((const char *)p - s->base);
+    return (uint64_t)((const char *)p - slab->base);
 }
 
-void *hth_slab_at(const hth_slab *s, uint64_t offset, uint64_t bytes)
+void *hth_slab_at(const hth_slab *slab, uint64_t offset, uint64_t bytes)
 {
-    return offset <= s->bytes && bytes <= s->bytes - offset ? s->base + offset : NULL;
+    return offset <= slab->bytes && bytes <= slab->bytes - offset ? slab->base + offset : NULL;
 }
 
-bool hth_slab_holds(const hth_slab *s, const void *p, size_t bytes)
+bool hth_slab_holds(const hth_slab *slab, const void *p, size_t bytes)
 {
-    uintptr_t at = (uintptr_t)p, base = (uintptr_t)s->base;
-    return at >= base && at - base <= s->bytes && bytes <= s->bytes - (at - base);
+    uintptr_t at = (uintptr_t)p, base = (uintptr_t)slab->base;
+    return at >= base && at - base <= slab->bytes && bytes <= slab->bytes - (at - base);
 }
 
-void hth_slab_empty(hth_slab *s)
+void hth_slab_empty(hth_slab *slab)
 {
-    (void)fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)s->bytes);
+    (void)fallocate(slab->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)slab->bytes);
 }

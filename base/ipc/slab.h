@@ -28,7 +28,7 @@ hth_err hth_slab_make(const char *name, uint64_t bytes, int *fd, uint64_t *made)
 // hth_slab_open maps a file of hth_slab_make; `fd` stays the caller's and must outlive the slab.
 // owner: blocks are given out here.
 hth_err hth_slab_open(int fd, uint64_t bytes, bool owner, hth_slab **out);
-void hth_slab_close(hth_slab *s); // NULL is allowed
+void hth_slab_close(hth_slab *slab); // NULL is allowed
 // hth_slab_reader stores a descriptor of the file `fd`, the caller's, by which it can be mapped for
 // reading only. Who has no other one, and none of root's rights over files, cannot open it for
 // more.
@@ -36,16 +36,16 @@ hth_err hth_slab_reader(int fd, int *reader);
 
 // hth_slab_alloc gives out a block at a multiple of HTH_SLAB_ALIGN; NULL: there is none of that
 // size. Owner; any thread.
-void *hth_slab_alloc(hth_slab *s, size_t bytes);
-void hth_slab_free(hth_slab *s, void *block); // NULL is allowed
-uint64_t hth_slab_used(hth_slab *s);          // bytes given out, bookkeeping included
+void *hth_slab_alloc(hth_slab *slab, size_t bytes);
+void hth_slab_free(hth_slab *slab, void *block); // NULL is allowed
+uint64_t hth_slab_used(hth_slab *slab);          // bytes given out, bookkeeping included
 
 // hth_slab_offset is where `p`, inside the slab, lies; hth_slab_at is the address of `bytes` at
 // `offset`, NULL when they are not all inside.
-uint64_t hth_slab_offset(const hth_slab *s, const void *p);
-void *hth_slab_at(const hth_slab *s, uint64_t offset, uint64_t bytes);
-bool hth_slab_holds(const hth_slab *s, const void *p, size_t bytes);
+uint64_t hth_slab_offset(const hth_slab *slab, const void *p);
+void *hth_slab_at(const hth_slab *slab, uint64_t offset, uint64_t bytes);
+bool hth_slab_holds(const hth_slab *slab, const void *p, size_t bytes);
 // hth_slab_empty gives all memory back to the system: the owner's process is gone.
-void hth_slab_empty(hth_slab *s);
+void hth_slab_empty(hth_slab *slab);
 
 #endif

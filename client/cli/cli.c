@@ -49,20 +49,20 @@ int hth_cli_error(void)
 
 // ---- help
 
-static void cli_print_options(const char *title, const hth_option *o)
+static void cli_print_options(const char *title, const hth_option *option)
 {
-    printf("%s", o->name != NULL ? title : "");
-    for (; o->name != NULL; o++) {
+    printf("%s", option->name != NULL ? title : "");
+    for (; option->name != NULL; option++) {
         char left[64];
-        int n = snprintf(left, sizeof left, "--%s", o->name);
-        if (o->value != NULL) {
-            snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+        int n = snprintf(left, sizeof left, "--%s", option->name);
+        if (option->value != NULL) {
+            snprintf(left + n, sizeof left - (size_t)n, " %s", option->value);
         }
-        printf("  %-24s %s\n", left, o->help);
+        printf("  %-24s %s\n", left, option->help);
     }
 }
 
-static int cli_help(const hth_cli *c, const hth_command *command)
+static int cli_help(const hth_cli *cli, const hth_command *command)
 {
     if (command != NULL) {
         printf("usage: hearth %s%s%s\n\n%s\n", command->name, command->usage[0] != 0 ? " " : "",
@@ -70,9 +70,9 @@ static int cli_help(const hth_cli *c, const hth_command *command)
         cli_print_options("\nOptions:\n", command->options);
     } else {
         printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
-        for (int i = 0; c->commands[i] != NULL; i++) {
-            const char *help = c->commands[i]->help;
-            printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
+        for (int i = 0; cli->commands[i] != NULL; i++) {
+            const char *help = cli->commands[i]->help;
+            printf("  %-9s %.*s\n", cli->commands[i]->name, (int)strcspn(help, "\n"), help);
         }
         printf("\n"
                "Without --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
@@ -85,14 +85,14 @@ static int cli_help(const hth_cli *c, const hth_command *command)
     return HTH_CLI_OK;
 }
 
-static const hth_command *cli_command(const hth_cli *c, const char *name)
+static const hth_command *cli_command(const hth_cli *cli, const char *name)
 {
-    if (c->hidden != NULL && strcmp(c->hidden->name, name) == 0) {
-        return c->hidden;
+    if (cli->hidden != NULL && strcmp(cli->hidden->name, name) == 0) {
+        return cli->hidden;
     }
-    for (int i = 0; c->commands[i] != NULL; i++) {
-        if (strcmp(c->commands[i]->name, name) == 0) {
-            return c->commands[i];
+    for (int i = 0; cli->commands[i] != NULL; i++) {
+        if (strcmp(cli->commands[i]->name, name) == 0) {
+            return cli->commands[i];
         }
     }
     return NULL;
@@ -100,11 +100,11 @@ static const hth_command *cli_command(const hth_cli *c, const char *name)
 
 // ---- reading the command line
 
-static const hth_option *cli_find(const hth_option *o, const char *name, size_t n)
+static const hth_option *cli_find(const hth_option *option, const char *name, size_t n)
 {
-    for (; o != NULL && o->name != NULL; o++) {
-        if (strlen(o->name) == n && strncmp(o->name, name, n) == 0) {
-            return o;
+    for (; option != NULL && option->name != NULL; option++) {
+        if (strlen(option->name) == n && strncmp(option->name, name, n) == 0) {
+            return option;
         }
     }
     return NULL;
@@ -119,38 +119,39 @@ static json_t *cli_path(const char *path)
     return json_sprintf("%s/%s", cwd, path);
 }
 
-static json_t *cli_value(const hth_option *o, const char *text)
+static json_t *cli_value(const hth_option *option, const char *text)
 {
     char *end;
     errno = 0;
-    if (o->kind == HTH_OPTION_INT) {
+    if (option->kind == HTH_OPTION_INT) {
         long long v = strtoll(text, &end, 10);
         return end != text && *end == 0 && errno == 0 ? json_integer(v) : NULL;
     }
-    if (o->kind == HTH_OPTION_REAL) {
+    if (option->kind == HTH_OPTION_REAL) {
         double v = strtod(text, &end);
         return end != text && *end == 0 && errno == 0 ? json_real(v) : NULL;
     }
-    return o->kind == HTH_OPTION_PATH ? cli_path(text) : json_string(text);
+    return option->kind == HTH_OPTION_PATH ? cli_path(text) : json_string(text);
 }
 
-static int cli_set(hth_cli *c, const hth_option *o, const char *text)
+static int cli_set(hth_cli *cli, const hth_option *option, const char *text)
 {
-    json_t *v = o->kind == HTH_OPTION_FLAG ? json_true() : cli_value(o, text);
+    json_t *v = option->kind == HTH_OPTION_FLAG ? json_true() : cli_value(option, text);
     if (v == NULL) {
         char *end;
-        bool part = o->kind == HTH_OPTION_INT && (strtod(text, &end), end != text && *end == 0);
-        return hth_cli_usage("--%s needs a %snumber, not '%s'", o->name, part ? "whole " : "",
+        bool part =
+            option->kind == HTH_OPTION_INT && (strtod(text, &end), end != text && *end == 0);
+        return hth_cli_usage("--%s needs a %snumber, not '%s'", option->name, part ? "whole " : "",
                              text);
     }
-    if (o->kind != HTH_OPTION_LIST) {
-        json_object_set_new(c->options, o->name, v);
+    if (option->kind != HTH_OPTION_LIST) {
+        json_object_set_new(cli->options, option->name, v);
         return HTH_CLI_OK;
     }
-    json_t *list = json_object_get(c->options, o->name);
+    json_t *list = json_object_get(cli->options, option->name);
     if (list == NULL) {
         list = json_array();
-        json_object_set_new(c->options, o->name, list);
+        json_object_set_new(cli->options, option->name, list);
     }
     json_array_append_new(list, v);
     return HTH_CLI_OK;
@@ -171,14 +172,14 @@ static const char *cli_switch(const char *given, const char *next, int *i)
 }
 
 // cli_option reads the option at argv[*i], and its value.
-static int cli_option(hth_cli *c, int argc, char **argv, int *i)
+static int cli_option(hth_cli *cli, int argc, char **argv, int *i)
 {
     const char *name = argv[*i] + 2, *value = NULL;
     size_t n = strcspn(name, "=");
-    const hth_option *o = cli_find(c->command != NULL ? c->command->options : NULL, name, n);
+    const hth_option *o = cli_find(cli->command != NULL ? cli->command->options : NULL, name, n);
     o = o != NULL ? o : cli_find(hth_cli_global, name, n);
     if (o == NULL) {
-        return hth_correct_option(c, name);
+        return hth_correct_option(cli, name);
     }
     if (name[n] == '=') {
         value = name + n + 1;
@@ -192,10 +193,10 @@ static int cli_option(hth_cli *c, int argc, char **argv, int *i)
         return value != NULL ? hth_cli_usage("--%s takes no value", o->name)
                              : hth_cli_usage("--%s needs a value: %s", o->name, o->value);
     }
-    return cli_set(c, o, value);
+    return cli_set(cli, o, value);
 }
 
-static int cli_parse(hth_cli *c, int argc, char **argv)
+static int cli_parse(hth_cli *cli, int argc, char **argv)
 {
     bool options = true;
     for (int i = 1; i < argc; i++) {
@@ -203,21 +204,21 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
         if (options && strcmp(argv[i], "--") == 0) {
             options = false;
         } else if (options && strcmp(argv[i], "-h") == 0) {
-            json_object_set_new(c->options, "help", json_true());
+            json_object_set_new(cli->options, "help", json_true());
         } else if (options && strncmp(argv[i], "--", 2) == 0) {
-            rv = cli_option(c, argc, argv, &i);
+            rv = cli_option(cli, argc, argv, &i);
         } else if (options && argv[i][0] == '-' && argv[i][1] != 0) {
-            rv = hth_correct_dash(c, argv[i]);
-        } else if (c->command == NULL) {
-            c->command = cli_command(c, argv[i]);
-            rv = c->command == NULL ? hth_correct_command(c, argv[i]) : HTH_CLI_OK;
-        } else if (c->n_args == c->command->most) {
+            rv = hth_correct_dash(cli, argv[i]);
+        } else if (cli->command == NULL) {
+            cli->command = cli_command(cli, argv[i]);
+            rv = cli->command == NULL ? hth_correct_command(cli, argv[i]) : HTH_CLI_OK;
+        } else if (cli->n_args == cli->command->most) {
             rv = hth_cli_usage("unexpected argument '%s'\n"
                                "usage: hearth %s%s%s",
-                               argv[i], c->command->name, c->command->usage[0] != 0 ? " " : "",
-                               c->command->usage);
+                               argv[i], cli->command->name, cli->command->usage[0] != 0 ? " " : "",
+                               cli->command->usage);
         } else {
-            c->args[c->n_args++] = argv[i];
+            cli->args[cli->n_args++] = argv[i];
         }
         if (rv != HTH_CLI_OK) {
             return rv;
@@ -226,28 +227,28 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
     return HTH_CLI_OK;
 }
 
-static int cli_dispatch(hth_cli *c)
+static int cli_dispatch(hth_cli *cli)
 {
-    if (json_is_true(json_object_get(c->options, "version"))) {
+    if (json_is_true(json_object_get(cli->options, "version"))) {
         printf("hearth " HEARTH_VERSION "\n");
         return HTH_CLI_OK;
     }
-    if (json_is_true(json_object_get(c->options, "help"))) {
-        return cli_help(c, c->command);
+    if (json_is_true(json_object_get(cli->options, "help"))) {
+        return cli_help(cli, cli->command);
     }
-    if (c->command == NULL) {
+    if (cli->command == NULL) {
         return hth_cli_usage("a command is missing; `hearth help` lists them");
     }
-    if (c->command->helps) {
-        const hth_command *about = c->n_args > 0 ? cli_command(c, c->args[0]) : NULL;
-        return about == NULL && c->n_args > 0 ? hth_correct_command(c, c->args[0])
-                                              : cli_help(c, about);
+    if (cli->command->helps) {
+        const hth_command *about = cli->n_args > 0 ? cli_command(cli, cli->args[0]) : NULL;
+        return about == NULL && cli->n_args > 0 ? hth_correct_command(cli, cli->args[0])
+                                                : cli_help(cli, about);
     }
-    if (c->n_args < c->command->least) {
-        return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", c->command->name,
-                             c->command->name, c->command->usage);
+    if (cli->n_args < cli->command->least) {
+        return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", cli->command->name,
+                             cli->command->name, cli->command->usage);
     }
-    return c->command->run(c);
+    return cli->command->run(cli);
 }
 
 int hth_cli_run(hth_cli *cli, int argc, char **argv)
@@ -285,11 +286,11 @@ int64_t hth_cli_int(const hth_cli *cli, const char *name, int64_t dflt)
 
 // cli_device joins the devices' specifications and adds the command's threads and budget to the
 // only one. false: there is not room for them, or no telling which is meant.
-static bool cli_device(const hth_cli *c, char *out, size_t cap)
+static bool cli_device(const hth_cli *cli, char *out, size_t cap)
 {
-    const char *budget = hth_cli_text(c, "budget");
-    const json_t *list = json_object_get(c->options, "device");
-    int64_t threads = hth_cli_int(c, "threads", 0);
+    const char *budget = hth_cli_text(cli, "budget");
+    const json_t *list = json_object_get(cli->options, "device");
+    int64_t threads = hth_cli_int(cli, "threads", 0);
     size_t n = 0, count = json_array_size(list);
     for (size_t i = 0; i < count && n < cap; i++) {
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? " " : "",
@@ -300,7 +301,7 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
         n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
                               strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
     }
-    bool trains = c->command->own_budget || json_is_true(json_object_get(c->options, "train"));
+    bool trains = cli->command->own_budget || json_is_true(json_object_get(cli->options, "train"));
     if (budget != NULL && !trains && n < cap) {
         n += (size_t)snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':',
                               budget);
@@ -308,15 +309,16 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
     return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
 }
 
-static hearth_options cli_options(const hth_cli *c)
+static hearth_options cli_options(const hth_cli *cli)
 {
-    return (hearth_options){
-        .timeout_ms = c->command->timeout_ms, .token = c->token, .ca_file = hth_cli_text(c, "ca")};
+    return (hearth_options){.timeout_ms = cli->command->timeout_ms,
+                            .token = cli->token,
+                            .ca_file = hth_cli_text(cli, "ca")};
 }
 
-static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
+static int cli_open(hth_cli *cli, const char *url, const hearth_options *options)
 {
-    return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
+    return hearth_open(url, options, &cli->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
 int hth_cli_connect(hth_cli *cli)

@@ -7,19 +7,19 @@
 
 #include <stdlib.h>
 
-static int alias_list(hth_cli *c)
+static int alias_list(hth_cli *cli)
 {
     char *json;
-    int rv = hth_cmd_request(c, "models", json_object(), NULL, &json);
+    int rv = hth_cmd_request(cli, "models", json_object(), NULL, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "aliases");
     hearth_free(json);
-    if (hth_cli_json(c)) {
+    if (hth_cli_json(cli)) {
         json_t *only = json_pack("{s:O?}", "aliases", list);
         char *text = only != NULL ? json_dumps(only, JSON_COMPACT) : NULL;
-        rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+        rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
         free(text);
         json_decref(only);
     } else if (json_array_size(list) == 0) {
@@ -32,10 +32,10 @@ static int alias_list(hth_cli *c)
 }
 
 // alias_say tells what became of an alias.
-static int alias_say(const hth_cli *c, const char *json)
+static int alias_say(const hth_cli *cli, const char *json)
 {
-    if (hth_cli_json(c)) {
-        return hth_cli_print(c, json);
+    if (hth_cli_json(cli)) {
+        return hth_cli_print(cli, json);
     }
     json_t *doc = json_loads(json, 0, NULL);
     hth_terminal_plain(doc);
@@ -52,23 +52,23 @@ static int alias_say(const hth_cli *c, const char *json)
     return HTH_CLI_OK;
 }
 
-static int cmd_alias(hth_cli *c)
+static int cmd_alias(hth_cli *cli)
 {
-    bool remove = json_is_true(json_object_get(c->options, "rm"));
-    bool no_wait = json_is_true(json_object_get(c->options, "no-wait"));
+    bool remove = json_is_true(json_object_get(cli->options, "rm"));
+    bool no_wait = json_is_true(json_object_get(cli->options, "no-wait"));
     char *json;
-    if (c->n_args == 0 && !remove && !no_wait) {
-        return alias_list(c);
+    if (cli->n_args == 0 && !remove && !no_wait) {
+        return alias_list(cli);
     }
-    if (c->n_args != (remove ? 1 : 2)) {
+    if (cli->n_args != (remove ? 1 : 2)) {
         return hth_cli_usage("usage: hearth alias [ALIAS NAME[:VERSION] | --rm ALIAS]");
     }
-    json_t *args = remove ? json_pack("{s:s, s:b}", "alias", c->args[0], "remove", 1)
-                          : json_pack("{s:s, s:s, s:b}", "alias", c->args[0], "model", c->args[1],
-                                      "no-wait", no_wait);
-    int rv = hth_cmd_request(c, "alias", args, NULL, &json);
+    json_t *args = remove ? json_pack("{s:s, s:b}", "alias", cli->args[0], "remove", 1)
+                          : json_pack("{s:s, s:s, s:b}", "alias", cli->args[0], "model",
+                                      cli->args[1], "no-wait", no_wait);
+    int rv = hth_cmd_request(cli, "alias", args, NULL, &json);
     if (rv == HTH_CLI_OK) {
-        rv = alias_say(c, json);
+        rv = alias_say(cli, json);
         hearth_free(json);
     }
     return rv;

@@ -32,13 +32,13 @@ static json_t *batching_sizes(const char *text)
     }
 }
 
-static int cmd_batching(hth_cli *c)
+static int cmd_batching(hth_cli *cli)
 {
-    json_t *q = json_pack("{s:s}", "model", c->args[0]);
-    bool reset = json_is_true(json_object_get(c->options, "reset"));
-    const char *preferred = hth_cli_text(c, "preferred");
+    json_t *q = json_pack("{s:s}", "model", cli->args[0]);
+    bool reset = json_is_true(json_object_get(cli->options, "reset"));
+    const char *preferred = hth_cli_text(cli, "preferred");
     for (size_t i = 0; i < BATCHING_NUMBERS; i++) {
-        json_t *v = json_object_get(c->options, batching_numbers[i].option);
+        json_t *v = json_object_get(cli->options, batching_numbers[i].option);
         if (v != NULL || reset) {
             json_object_set_new(q, batching_numbers[i].key,
                                 v != NULL ? json_incref(v) : json_null());
@@ -52,7 +52,7 @@ static int cmd_batching(hth_cli *c)
         }
         json_object_set_new(q, "preferred", list);
     }
-    return hth_cmd_query(c, "batching", q);
+    return hth_cmd_query(cli, "batching", q);
 }
 
 static const hth_option batching_options[] = {

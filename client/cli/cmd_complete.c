@@ -45,21 +45,21 @@ static void complete_print(const json_t *list, const char *key)
     json_decref(seen);
 }
 
-static int cmd_complete(hth_cli *c)
+static int cmd_complete(hth_cli *cli)
 {
     int k = 0;
     char *json;
-    while (k < COMPLETE_KINDS && strcmp(complete_kinds[k].what, c->args[0]) != 0) {
+    while (k < COMPLETE_KINDS && strcmp(complete_kinds[k].what, cli->args[0]) != 0) {
         k++;
     }
     if (k == COMPLETE_KINDS) {
-        return hth_cli_usage("models, jobs or devices, not '%s'", c->args[0]);
+        return hth_cli_usage("models, jobs or devices, not '%s'", cli->args[0]);
     }
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    if (hth_cmd_request_shown(c, c->args[0], json_object(), NULL, NULL, &json) != HTH_CLI_OK) {
+    if (hth_cmd_request_shown(cli, cli->args[0], json_object(), NULL, NULL, &json) != HTH_CLI_OK) {
         return hth_cli_error();
     }
     json_t *doc = hth_terminal_load(json);

@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static double curve_number(const json_t *p, const char *key)
+static double curve_number(const json_t *json, const char *key)
 {
-    return json_number_value(json_object_get(p, key));
+    return json_number_value(json_object_get(json, key));
 }
 
-static void curve_csv(FILE *f, const json_t *points)
+static void curve_csv(FILE *file, const json_t *points)
 {
     static const char *const keys[] = {"share",      "accumulate", "budget_bytes", "device_bytes",
                                        "host_bytes", "time_ms",    "slowdown",     "lower_bound_ms",
@@ -24,20 +24,20 @@ static void curve_csv(FILE *f, const json_t *points)
     size_t i;
     json_t *p;
     for (size_t k = 0; k < n; k++) {
-        fprintf(f, "%s%s", keys[k], k + 1 < n ? "," : "\n");
+        fprintf(file, "%s%s", keys[k], k + 1 < n ? "," : "\n");
     }
     json_array_foreach(points, i, p)
     {
         for (size_t k = 0; k < n; k++) {
-            fprintf(f, "%.9g%s", curve_number(p, keys[k]), k + 1 < n ? "," : "\n");
+            fprintf(file, "%.9g%s", curve_number(p, keys[k]), k + 1 < n ? "," : "\n");
         }
     }
 }
 
 // The picture: memory to the right, step time upwards.
-static double curve_x(const json_t *p, double most)
+static double curve_x(const json_t *json, double most)
 {
-    return hth_svg_x(curve_number(p, "budget_bytes") / most);
+    return hth_svg_x(curve_number(json, "budget_bytes") / most);
 }
 
 static double curve_y(double slowdown, double most)
@@ -45,23 +45,23 @@ static double curve_y(double slowdown, double most)
     return hth_svg_y((slowdown - 1) / (most - 1));
 }
 
-static void curve_line(FILE *f, const json_t *points, double bytes, double slow, bool bound,
+static void curve_line(FILE *file, const json_t *points, double bytes, double slow, bool bound,
                        const char *style)
 {
     size_t i;
     json_t *p;
     double fastest = curve_number(json_array_get(points, json_array_size(points) - 1), "time_ms");
-    fprintf(f, "<polyline fill='none' %s points='", style);
+    fprintf(file, "<polyline fill='none' %s points='", style);
     json_array_foreach(points, i, p)
     {
         double y =
             bound ? curve_number(p, "lower_bound_ms") / fastest : curve_number(p, "slowdown");
-        fprintf(f, "%.1f,%.1f ", curve_x(p, bytes), curve_y(y < 1 ? 1 : y, slow));
+        fprintf(file, "%.1f,%.1f ", curve_x(p, bytes), curve_y(y < 1 ? 1 : y, slow));
     }
-    fprintf(f, "'/>\n");
+    fprintf(file, "'/>\n");
 }
 
-static void curve_svg(FILE *f, const json_t *points)
+static void curve_svg(FILE *file, const json_t *points)
 {
     char text[40];
     size_t i, n = json_array_size(points);
@@ -69,24 +69,24 @@ static void curve_svg(FILE *f, const json_t *points)
     double bytes = curve_number(json_array_get(points, n - 1), "budget_bytes");
     double slow = curve_number(json_array_get(points, 0), "slowdown");
     slow = slow > 1.05 ? slow : 1.05;
-    hth_svg_open(f);
+    hth_svg_open(file);
     for (int k = 0; k <= 4; k++) {
         snprintf(text, sizeof text, "%.2f", 1 + (slow - 1) * k / 4);
-        hth_svg_rule(f, k / 4.0, text);
-        hth_svg_text(f, hth_svg_x(k / 4.0), HTH_SVG_HEIGHT - HTH_SVG_MARGIN + 20, "",
+        hth_svg_rule(file, k / 4.0, text);
+        hth_svg_text(file, hth_svg_x(k / 4.0), HTH_SVG_HEIGHT - HTH_SVG_MARGIN + 20, "",
                      hth_table_bytes(bytes * k / 4, text, sizeof text));
     }
-    hth_svg_text(f, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 12, "", "device memory");
-    hth_svg_text(f, 16, HTH_SVG_HEIGHT / 2, "transform='rotate(-90 16 200)'",
+    hth_svg_text(file, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 12, "", "device memory");
+    hth_svg_text(file, 16, HTH_SVG_HEIGHT / 2, "transform='rotate(-90 16 200)'",
                  "step time / fastest (predicted)");
-    curve_line(f, points, bytes, slow, true, "stroke='#999' stroke-dasharray='4 3'");
-    curve_line(f, points, bytes, slow, false, "stroke='#c2410c' stroke-width='2'");
+    curve_line(file, points, bytes, slow, true, "stroke='#999' stroke-dasharray='4 3'");
+    curve_line(file, points, bytes, slow, false, "stroke='#c2410c' stroke-width='2'");
     json_array_foreach(points, i, p)
     {
-        fprintf(f, "<circle cx='%.1f' cy='%.1f' r='3' fill='#c2410c'/>\n", curve_x(p, bytes),
+        fprintf(file, "<circle cx='%.1f' cy='%.1f' r='3' fill='#c2410c'/>\n", curve_x(p, bytes),
                 curve_y(curve_number(p, "slowdown"), slow));
     }
-    hth_svg_close(f);
+    hth_svg_close(file);
 }
 
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))
@@ -101,11 +101,11 @@ int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, con
     return HTH_CLI_OK;
 }
 
-static int cmd_curve(hth_cli *c)
+static int cmd_curve(hth_cli *cli)
 {
     char *json;
-    const char *csv = hth_cli_text(c, "csv"), *svg = hth_cli_text(c, "svg");
-    int rv = hth_cmd_request(c, "curve", hth_cmd_arguments(c), hth_progress_show, &json);
+    const char *csv = hth_cli_text(cli, "csv"), *svg = hth_cli_text(cli, "svg");
+    int rv = hth_cmd_request(cli, "curve", hth_cmd_arguments(cli), hth_progress_show, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
@@ -116,7 +116,7 @@ static int cmd_curve(hth_cli *c)
     if (json_array_size(points) > 0 && svg != NULL && rv == HTH_CLI_OK) {
         rv = hth_cmd_write(svg, points, curve_svg);
     }
-    rv = rv == HTH_CLI_OK ? hth_cli_print(c, json) : rv;
+    rv = rv == HTH_CLI_OK ? hth_cli_print(cli, json) : rv;
     json_decref(points);
     hearth_free(json);
     return rv;

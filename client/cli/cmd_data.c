@@ -10,21 +10,21 @@
 
 #include <string.h>
 
-static int data_put(hth_cli *c)
+static int data_put(hth_cli *cli)
 {
     char *json, *path;
-    json_t *q = hth_cmd_arguments(c);
-    if (hth_passed_path(c->args[2], &path) != HTH_OK) {
+    json_t *q = hth_cmd_arguments(cli);
+    if (hth_passed_path(cli->args[2], &path) != HTH_OK) {
         json_decref(q);
         return hth_cli_error();
     }
     json_object_del(q, "model");
-    json_object_set_new(q, "name", json_string(c->args[1]));
+    json_object_set_new(q, "name", json_string(cli->args[1]));
     json_object_set_new(q, "data", json_string(path));
     hth_free(path);
-    int rv = hth_cmd_request(c, "dataset_put", q, hth_progress_show, &json);
+    int rv = hth_cmd_request(cli, "dataset_put", q, hth_progress_show, &json);
     if (rv == HTH_CLI_OK) {
-        rv = hth_cli_print(c, json);
+        rv = hth_cli_print(cli, json);
         hearth_free(json);
     }
     return rv;
@@ -54,16 +54,16 @@ static json_t *data_rows(const json_t *doc)
     return list;
 }
 
-static int data_ls(hth_cli *c)
+static int data_ls(hth_cli *cli)
 {
     char *json;
-    int rv = hth_cmd_request(c, "datasets", json_object(), NULL, &json);
+    int rv = hth_cmd_request(cli, "datasets", json_object(), NULL, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     json_t *doc = hth_terminal_load(json), *rows = data_rows(doc);
-    char *text = hth_cli_json(c) ? NULL : json_dumps(rows, JSON_COMPACT);
-    rv = hth_cli_print(c, text != NULL ? text : json);
+    char *text = hth_cli_json(cli) ? NULL : json_dumps(rows, JSON_COMPACT);
+    rv = hth_cli_print(cli, text != NULL ? text : json);
     free(text);
     hearth_free(json);
     json_decref(rows);
@@ -71,26 +71,26 @@ static int data_ls(hth_cli *c)
     return rv;
 }
 
-static int data_rm(hth_cli *c)
+static int data_rm(hth_cli *cli)
 {
-    json_t *q = json_pack("{s:s}", "name", c->args[1]);
-    const char *tenant = hth_cli_text(c, "tenant");
+    json_t *q = json_pack("{s:s}", "name", cli->args[1]);
+    const char *tenant = hth_cli_text(cli, "tenant");
     if (tenant != NULL) {
         json_object_set_new(q, "tenant", json_string(tenant));
     }
-    return hth_cmd_query(c, "dataset_rm", q);
+    return hth_cmd_query(cli, "dataset_rm", q);
 }
 
-static int cmd_data(hth_cli *c)
+static int cmd_data(hth_cli *cli)
 {
     static const struct {
         const char *word;
         int n;
-        int (*run)(hth_cli *c);
+        int (*run)(hth_cli *cli);
     } does[] = {{"put", 3, data_put}, {"ls", 1, data_ls}, {"rm", 2, data_rm}};
     for (size_t i = 0; i < sizeof does / sizeof *does; i++) {
-        if (strcmp(c->args[0], does[i].word) == 0 && c->n_args == does[i].n) {
-            return does[i].run(c);
+        if (strcmp(cli->args[0], does[i].word) == 0 && cli->n_args == does[i].n) {
+            return does[i].run(cli);
         }
     }
     return hth_cli_usage(

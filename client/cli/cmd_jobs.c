@@ -21,15 +21,15 @@ static double loss_at(const json_t *history, size_t i)
     return json_number_value(json_array_get(json_array_get(history, i), 0));
 }
 
-static double loss_key(const json_t *o, const char *key)
+static double loss_key(const json_t *json, const char *key)
 {
-    return json_number_value(json_object_get(o, key));
+    return json_number_value(json_object_get(json, key));
 }
 
-static void range_add(loss_range *r, double v)
+static void range_add(loss_range *range, double v)
 {
-    r->least = v < r->least ? v : r->least;
-    r->most = v > r->most ? v : r->most;
+    range->least = v < range->least ? v : range->least;
+    range->most = v > range->most ? v : range->most;
 }
 
 // From 0, or from the least where that is less.
@@ -51,24 +51,24 @@ static loss_range loss_find_range(const json_t *job)
     return r;
 }
 
-static void loss_point(FILE *f, const loss_range *r, double step, double loss)
+static void loss_point(FILE *file, const loss_range *range, double step, double loss)
 {
-    fprintf(f, "%.1f,%.1f ", hth_svg_x(r->steps > 1 ? (step - 1) / (r->steps - 1) : 0),
-            hth_svg_y((loss - r->least) / (r->most - r->least)));
+    fprintf(file, "%.1f,%.1f ", hth_svg_x(range->steps > 1 ? (step - 1) / (range->steps - 1) : 0),
+            hth_svg_y((loss - range->least) / (range->most - range->least)));
 }
 
-static void loss_line(FILE *f, const loss_range *r, const json_t *job)
+static void loss_line(FILE *file, const loss_range *range, const json_t *job)
 {
     const json_t *history = json_object_get(job, "history");
     double every = loss_key(job, "every");
     every = every > 1 ? every : 1;
     size_t n = json_array_size(history);
-    fprintf(f, "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='");
+    fprintf(file, "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='");
     for (size_t i = 0; i < n; i++) {
-        double step = i + 1 < n ? 1 + (double)i * every : r->steps;
-        loss_point(f, r, step, loss_at(history, i));
+        double step = i + 1 < n ? 1 + (double)i * every : range->steps;
+        loss_point(file, range, step, loss_at(history, i));
     }
-    fprintf(f, "'/>\n");
+    fprintf(file, "'/>\n");
 }
 
 // The names of the sets that were evaluated.
@@ -92,7 +92,7 @@ static int loss_sets(const json_t *held, const char *name[LOSS_SETS])
 }
 
 // The evaluations of each set of held-out data, with its name.
-static void loss_held_out(FILE *f, const loss_range *r, const json_t *held)
+static void loss_held_out(FILE *file, const loss_range *range, const json_t *held)
 {
     static const char *const color[LOSS_SETS] = {"#1d4ed8", "#15803d"};
     const char *name[LOSS_SETS];
@@ -100,95 +100,95 @@ static void loss_held_out(FILE *f, const loss_range *r, const json_t *held)
     json_t *v;
     for (int k = 0, n = loss_sets(held, name); k < n; k++) {
         char style[40];
-        fprintf(f, "<polyline fill='none' stroke='%s' stroke-width='2' points='", color[k]);
+        fprintf(file, "<polyline fill='none' stroke='%s' stroke-width='2' points='", color[k]);
         json_array_foreach(held, i, v)
         {
             const char *set = json_string_value(json_object_get(v, "set"));
             if (set != NULL && strcmp(set, name[k]) == 0) {
-                loss_point(f, r, loss_key(v, "step"), loss_key(v, "loss"));
+                loss_point(file, range, loss_key(v, "step"), loss_key(v, "loss"));
             }
         }
         snprintf(style, sizeof style, "fill='%s'", color[k]);
-        fprintf(f, "'/>\n");
-        hth_svg_text(f, HTH_SVG_WIDTH - 2 * HTH_SVG_MARGIN, HTH_SVG_MARGIN - 10 - 16 * k, style,
+        fprintf(file, "'/>\n");
+        hth_svg_text(file, HTH_SVG_WIDTH - 2 * HTH_SVG_MARGIN, HTH_SVG_MARGIN - 10 - 16 * k, style,
                      name[k]);
     }
 }
 
 // Losses upwards, steps to the right.
-static void loss_svg(FILE *f, const json_t *job)
+static void loss_svg(FILE *file, const json_t *job)
 {
     char text[60];
     const loss_range r = loss_find_range(job);
-    hth_svg_open(f);
+    hth_svg_open(file);
     for (int k = 0; k <= 4; k++) {
         snprintf(text, sizeof text, "%.4g", r.least + (r.most - r.least) * k / 4);
-        hth_svg_rule(f, k / 4.0, text);
+        hth_svg_rule(file, k / 4.0, text);
     }
     snprintf(text, sizeof text, "steps 1 to %.0f: loss", r.steps);
-    hth_svg_text(f, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 20, "fill='#c2410c'", text);
-    loss_line(f, &r, job);
-    loss_held_out(f, &r, json_object_get(job, "held_out"));
-    hth_svg_close(f);
+    hth_svg_text(file, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 20, "fill='#c2410c'", text);
+    loss_line(file, &r, job);
+    loss_held_out(file, &r, json_object_get(job, "held_out"));
+    hth_svg_close(file);
 }
 
 // Asks `what` of the job that is named, with the budget that is given; points > 0: for so many of
 // its losses.
-static int job_ask(hth_cli *c, const char *what, int points, char **json)
+static int job_ask(hth_cli *cli, const char *what, int points, char **json)
 {
-    json_t *q = json_pack("{s:s}", "job", c->args[0]);
+    json_t *q = json_pack("{s:s}", "job", cli->args[0]);
     if (points > 0) {
         json_object_set_new(q, "points", json_integer(points));
     }
-    if (hth_cli_text(c, "budget") != NULL) {
-        json_object_set_new(q, "budget", json_string(hth_cli_text(c, "budget")));
+    if (hth_cli_text(cli, "budget") != NULL) {
+        json_object_set_new(q, "budget", json_string(hth_cli_text(cli, "budget")));
     }
-    int rv = hth_cmd_request(c, what, q, hth_progress_show, json);
+    int rv = hth_cmd_request(cli, what, q, hth_progress_show, json);
     if (rv != HTH_CLI_OK) {
-        hth_jobs_suggest(c, c->args[0]);
+        hth_jobs_suggest(cli, cli->args[0]);
     }
     return rv;
 }
 
-static int cmd_jobs(hth_cli *c)
+static int cmd_jobs(hth_cli *cli)
 {
     char *json;
-    bool mine = json_is_true(json_object_get(c->options, "mine"));
-    bool all = json_is_true(json_object_get(c->options, "all"));
+    bool mine = json_is_true(json_object_get(cli->options, "mine"));
+    bool all = json_is_true(json_object_get(cli->options, "all"));
     if (mine && all) {
         return hth_cli_usage("--mine or --all, not both");
     }
     json_t *q = mine || all ? json_pack("{s:b}", mine ? "mine" : "all", 1) : json_object();
-    int rv = hth_cmd_request(c, "jobs", q, hth_progress_show, &json);
+    int rv = hth_cmd_request(cli, "jobs", q, hth_progress_show, &json);
     if (rv == HTH_CLI_OK) {
-        rv = hth_jobs_print(c, json);
+        rv = hth_jobs_print(cli, json);
         hearth_free(json);
     }
     return rv;
 }
 
 // Prints a job's document; the losses only for programs, and the picture.
-static int job_print(const hth_cli *c, json_t *doc)
+static int job_print(const hth_cli *cli, json_t *doc)
 {
-    const char *svg = hth_cli_text(c, "svg");
+    const char *svg = hth_cli_text(cli, "svg");
     int rv = svg != NULL ? hth_cmd_write(svg, doc, loss_svg) : HTH_CLI_OK;
-    if (!hth_cli_json(c)) {
+    if (!hth_cli_json(cli)) {
         json_object_del(doc, "history");
         json_object_del(doc, "every");
         hth_cmd_held_out(doc);
     }
     char *text = json_dumps(doc, JSON_COMPACT);
     if (rv == HTH_CLI_OK) {
-        rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+        rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
     }
     free(text);
     return rv;
 }
 
-static int job_get(hth_cli *c, int points, json_t **doc)
+static int job_get(hth_cli *cli, int points, json_t **doc)
 {
     char *json;
-    int rv = job_ask(c, "job", points, &json);
+    int rv = job_ask(cli, "job", points, &json);
     if (rv == HTH_CLI_OK) {
         *doc = json_loads(json, 0, NULL);
         hearth_free(json);
@@ -215,40 +215,40 @@ static int job_show(void *ctx, const hearth_job_info *at)
 }
 
 // job_follow shows what happens to the job until it ends, and then gets its document anew.
-static int job_follow(hth_cli *c, hth_train_log *log, json_t **doc)
+static int job_follow(hth_cli *cli, hth_train_log *log, json_t **doc)
 {
-    job_shown s = {.c = c};
+    job_shown s = {.c = cli};
     hearth_job job = {(uint64_t)json_integer_value(json_object_get(*doc, "id"))};
     if (job.id == 0) { // of an older hearth, and not resumed since: nothing happens to it
         return HTH_CLI_OK;
     }
-    hth_follow_init(&s.f, !hth_cli_json(c));
+    hth_follow_init(&s.f, !hth_cli_json(cli));
     s.f.log = log;
-    bool ended = hearth_job_watch(c->h, job, job_show, &s, NULL) == HEARTH_OK;
+    bool ended = hearth_job_watch(cli->h, job, job_show, &s, NULL) == HEARTH_OK;
     hth_follow_fini(&s.f);
     if (!ended) {
         return hth_cli_error();
     }
     json_decref(*doc);
     *doc = NULL;
-    return job_get(c, 0, doc);
+    return job_get(cli, 0, doc);
 }
 
-static int cmd_job(hth_cli *c)
+static int cmd_job(hth_cli *cli)
 {
     json_t *doc = NULL;
     hth_train_log *log = NULL;
-    int rv = job_get(c, 0, &doc);
-    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(c, &log) : rv;
-    if (rv == HTH_CLI_OK && json_is_true(json_object_get(c->options, "follow"))) {
-        json_object_del(c->options, "budget"); // is changed once
-        rv = job_follow(c, log, &doc);
+    int rv = job_get(cli, 0, &doc);
+    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(cli, &log) : rv;
+    if (rv == HTH_CLI_OK && json_is_true(json_object_get(cli->options, "follow"))) {
+        json_object_del(cli->options, "budget"); // is changed once
+        rv = job_follow(cli, log, &doc);
     }
     char *whole = log != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     int logged = hth_cmd_log_end(log, whole);
     free(whole);
     rv = rv == HTH_CLI_OK ? logged : rv;
-    rv = rv == HTH_CLI_OK ? job_print(c, doc) : rv;
+    rv = rv == HTH_CLI_OK ? job_print(cli, doc) : rv;
     json_decref(doc);
     return rv;
 }
@@ -279,12 +279,12 @@ int hth_cmd_log_end(hth_train_log *log, const char *json)
 }
 
 // pause, resume, cancel: the job's row as it is then.
-static int cmd_change(hth_cli *c)
+static int cmd_change(hth_cli *cli)
 {
     char *json;
-    int rv = job_ask(c, c->command->name, 0, &json);
+    int rv = job_ask(cli, cli->command->name, 0, &json);
     if (rv == HTH_CLI_OK) {
-        rv = hth_cli_print(c, json);
+        rv = hth_cli_print(cli, json);
         hearth_free(json);
     }
     return rv;

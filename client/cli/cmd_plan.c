@@ -9,16 +9,16 @@
 #include <stdlib.h>
 
 // A problem is data: no server, store or device is asked.
-static int plan_problem(hth_cli *c)
+static int plan_problem(hth_cli *cli)
 {
     char *json = NULL, *changed = NULL, *text;
-    json_t *arguments = hth_cmd_arguments(c);
-    if (c->n_args > 0 || hth_cli_text(c, "profile") != NULL || hth_cli_text(c, "on") != NULL ||
-        hth_cli_text(c, "write-profile") != NULL) {
+    json_t *arguments = hth_cmd_arguments(cli);
+    if (cli->n_args > 0 || hth_cli_text(cli, "profile") != NULL ||
+        hth_cli_text(cli, "on") != NULL || hth_cli_text(cli, "write-profile") != NULL) {
         json_decref(arguments);
         return hth_cli_usage("--problem FILE replaces model and device: give neither");
     }
-    if (json_object_get(arguments, "train") != NULL && hth_cli_text(c, "policy") == NULL) {
+    if (json_object_get(arguments, "train") != NULL && hth_cli_text(cli, "policy") == NULL) {
         json_object_set_new(arguments, "policy", json_string("hearth"));
     }
     text = json_dumps(arguments, JSON_COMPACT);
@@ -30,7 +30,7 @@ static int plan_problem(hth_cli *c)
     hth_err err = hth_documents_read("plan", text, &d, &changed);
     err = err == HTH_OK ? hth_embed_plan(changed != NULL ? changed : text, &json) : err;
     err = err == HTH_OK ? hth_documents_write(&d, json, &json) : err;
-    int rv = err == HTH_OK ? hth_cli_print(c, json) : hth_cli_error();
+    int rv = err == HTH_OK ? hth_cli_print(cli, json) : hth_cli_error();
     hth_documents_fini(&d);
     hth_free(changed);
     hth_free(json);
@@ -38,17 +38,17 @@ static int plan_problem(hth_cli *c)
     return rv;
 }
 
-static int cmd_plan(hth_cli *c)
+static int cmd_plan(hth_cli *cli)
 {
-    if (hth_cli_text(c, "problem") != NULL) {
-        return plan_problem(c);
+    if (hth_cli_text(cli, "problem") != NULL) {
+        return plan_problem(cli);
     }
-    if (c->n_args == 0) {
+    if (cli->n_args == 0) {
         return hth_cli_usage("a model or --problem FILE is missing\n"
                              "usage: hearth plan %s",
-                             c->command->usage);
+                             cli->command->usage);
     }
-    return hth_cmd_query_itself(c);
+    return hth_cmd_query_itself(cli);
 }
 
 static const hth_option plan_options[] = {

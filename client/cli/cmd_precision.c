@@ -2,18 +2,18 @@
 // `hearth precision`: in what a model's convolutions and products compute.
 #include "client/cli/cmd.h"
 
-static int cmd_precision(hth_cli *c)
+static int cmd_precision(hth_cli *cli)
 {
-    json_t *q = json_pack("{s:s}", "model", c->args[0]);
-    bool reset = json_is_true(json_object_get(c->options, "reset"));
-    if (c->n_args > 1 && reset) {
+    json_t *q = json_pack("{s:s}", "model", cli->args[0]);
+    bool reset = json_is_true(json_object_get(cli->options, "reset"));
+    if (cli->n_args > 1 && reset) {
         json_decref(q);
         return hth_cli_usage("a precision, or --reset");
     }
-    if (c->n_args > 1 || reset) {
-        json_object_set_new(q, "precision", json_string(reset ? "" : c->args[1]));
+    if (cli->n_args > 1 || reset) {
+        json_object_set_new(q, "precision", json_string(reset ? "" : cli->args[1]));
     }
-    return hth_cmd_query(c, "precision", q);
+    return hth_cmd_query(cli, "precision", q);
 }
 
 static const hth_option precision_options[] = {

@@ -9,26 +9,26 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static int push_print(const hth_cli *c, const hearth_import_report *r)
+static int push_print(const hth_cli *cli, const hearth_import_report *report)
 {
-    json_t *doc =
-        json_pack("{s:s, s:i, s:b, s:I, s:I, s:I}", "model", c->args[0], "version",
-                  r->result.version, "unchanged", r->result.unchanged, "tensors_new",
-                  (json_int_t)r->result.tensors_new, "tensors_shared",
-                  (json_int_t)r->result.tensors_shared, "moved", (json_int_t)r->bytes_moved);
+    json_t *doc = json_pack("{s:s, s:i, s:b, s:I, s:I, s:I}", "model", cli->args[0], "version",
+                            report->result.version, "unchanged", report->result.unchanged,
+                            "tensors_new", (json_int_t)report->result.tensors_new, "tensors_shared",
+                            (json_int_t)report->result.tensors_shared, "moved",
+                            (json_int_t)report->bytes_moved);
     char *text = json_dumps(doc, JSON_COMPACT);
-    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    int rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
     free(text);
     json_decref(doc);
     return rv;
 }
 
 // push_open connects to the server that gets the model.
-static int push_open(const hth_cli *c, hearth **to)
+static int push_open(const hth_cli *cli, hearth **to)
 {
     char token[HTH_TOKEN_TEXT];
-    hearth_options o = {.ca_file = hth_cli_text(c, "to-ca")};
-    const char *file = hth_cli_text(c, "to-token-file"), *url = hth_cli_text(c, "to");
+    hearth_options o = {.ca_file = hth_cli_text(cli, "to-ca")};
+    const char *file = hth_cli_text(cli, "to-token-file"), *url = hth_cli_text(cli, "to");
     if (url == NULL) {
         return hth_cli_usage("--to URL says which server gets the model");
     }
@@ -41,19 +41,19 @@ static int push_open(const hth_cli *c, hearth **to)
     return hearth_open(url, &o, to) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
-static int cmd_push(hth_cli *c)
+static int cmd_push(hth_cli *cli)
 {
     hth_progress_bar bar;
     hearth_import_report r;
     hearth *to = NULL;
     char moved[32];
-    int rv = push_open(c, &to);
-    rv = rv == HTH_CLI_OK ? hth_cli_connect(c) : rv;
+    int rv = push_open(cli, &to);
+    rv = rv == HTH_CLI_OK ? hth_cli_connect(cli) : rv;
     if (rv == HTH_CLI_OK) {
         hth_progress_init(&bar);
-        hearth_status s =
-            hearth_push(c->h, c->args[0], to, json_is_true(json_object_get(c->options, "no-wait")),
-                        hth_progress_show, &bar, &r);
+        hearth_status s = hearth_push(cli->h, cli->args[0], to,
+                                      json_is_true(json_object_get(cli->options, "no-wait")),
+                                      hth_progress_show, &bar, &r);
         hth_progress_fini(&bar);
         rv = s == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
     }
@@ -61,11 +61,11 @@ static int cmd_push(hth_cli *c)
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    if (hth_cli_json(c)) {
-        return push_print(c, &r);
+    if (hth_cli_json(cli)) {
+        return push_print(cli, &r);
     }
     printf("pushed %s: version %d there%s; tensors new %" PRIu64 ", shared %" PRIu64 "; %s moved\n",
-           c->args[0], r.result.version, r.result.unchanged ? " (unchanged)" : "",
+           cli->args[0], r.result.version, r.result.unchanged ? " (unchanged)" : "",
            r.result.tensors_new, r.result.tensors_shared,
            hth_table_bytes((double)r.bytes_moved, moved, sizeof moved));
     return HTH_CLI_OK;

@@ -63,9 +63,9 @@ int hth_cmd_query(hth_cli *cli, const char *what, json_t *arguments)
     return rv;
 }
 
-int hth_cmd_query_itself(hth_cli *c)
+int hth_cmd_query_itself(hth_cli *cli)
 {
-    return hth_cmd_query(c, c->command->name, hth_cmd_arguments(c));
+    return hth_cmd_query(cli, cli->command->name, hth_cmd_arguments(cli));
 }
 
 const hth_command hth_cmd_devices = {"devices",

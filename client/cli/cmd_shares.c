@@ -23,7 +23,8 @@ static hth_err shares_read(const char *path, hth_fair_problem *out)
 }
 
 // A row for each tenant, and one for what is left, with a column for each resource.
-static json_t *shares_row(const hth_fair_problem *p, const hth_fair_share *s, const char *name)
+static json_t *shares_row(const hth_fair_problem *problem, const hth_fair_share *s,
+                          const char *name)
 {
     char share[24] = "-";
     json_t *row = json_pack("{s:s, s:o}", "tenant", name, "tasks",
@@ -34,59 +35,61 @@ static json_t *shares_row(const hth_fair_problem *p, const hth_fair_share *s, co
     json_object_set_new(row, "share", json_string(share));
     json_object_set_new(
         row, "dominant",
-        json_string(s != NULL && s->dominant >= 0 ? p->resource[s->dominant] : "-"));
+        json_string(s != NULL && s->dominant >= 0 ? problem->resource[s->dominant] : "-"));
     return row;
 }
 
-static void shares_used(const hth_fair_problem *p, const hth_fair_amounts *used, json_t *row)
+static void shares_used(const hth_fair_problem *problem, const hth_fair_amounts *used, json_t *row)
 {
-    for (int r = 0; r < p->n_resources; r++) {
+    for (int r = 0; r < problem->n_resources; r++) {
         char name[100];
-        snprintf(name, sizeof name, json_object_get(row, p->resource[r]) ? "%.80s used" : "%.80s",
-                 p->resource[r]);
-        json_object_set_new(row, name, hth_fair_amount_json(p, r, used->of[r]));
+        snprintf(name, sizeof name,
+                 json_object_get(row, problem->resource[r]) ? "%.80s used" : "%.80s",
+                 problem->resource[r]);
+        json_object_set_new(row, name, hth_fair_amount_json(problem, r, used->of[r]));
     }
 }
 
-static int shares_print(const hth_cli *c, const hth_fair_problem *p, const hth_fair_shares *s)
+static int shares_print(const hth_cli *cli, const hth_fair_problem *problem,
+                        const hth_fair_shares *shares)
 {
-    if (hth_cli_json(c)) {
-        json_t *doc = hth_fair_shares_json(p, s);
+    if (hth_cli_json(cli)) {
+        json_t *doc = hth_fair_shares_json(problem, shares);
         char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
-        int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+        int rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
         json_decref(doc);
         free(text);
         return rv;
     }
     json_t *rows = json_array();
-    for (int i = 0; i < p->n_tenants; i++) {
-        json_t *row = shares_row(p, &s->of[i], p->tenants[i].name);
-        shares_used(p, &s->of[i].used, row);
+    for (int i = 0; i < problem->n_tenants; i++) {
+        json_t *row = shares_row(problem, &shares->of[i], problem->tenants[i].name);
+        shares_used(problem, &shares->of[i].used, row);
         json_array_append_new(rows, row);
     }
-    json_t *left = shares_row(p, NULL, "(left)");
-    shares_used(p, &s->left, left);
+    json_t *left = shares_row(problem, NULL, "(left)");
+    shares_used(problem, &shares->left, left);
     json_array_append_new(rows, left);
     hth_table_print(stdout, rows);
     json_decref(rows);
     return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
 }
 
-static int cmd_shares(hth_cli *c)
+static int cmd_shares(hth_cli *cli)
 {
-    const char *path = hth_cli_text(c, "problem");
+    const char *path = hth_cli_text(cli, "problem");
     hth_fair_problem problem;
     hth_fair_shares shares;
     if (path == NULL) {
         return hth_cli_usage("--problem FILE is missing\nusage: hearth shares %s",
-                             c->command->usage);
+                             cli->command->usage);
     }
     hth_err err = shares_read(path, &problem);
     if (err != HTH_OK) {
         return hth_cli_error();
     }
     err = hth_fair_fill(&problem, HTH_FAIR_TASKS, &shares);
-    int rv = err == HTH_OK ? shares_print(c, &problem, &shares) : hth_cli_error();
+    int rv = err == HTH_OK ? shares_print(cli, &problem, &shares) : hth_cli_error();
     if (err == HTH_OK) {
         hth_fair_shares_fini(&shares);
     }

@@ -20,21 +20,21 @@
 const hth_option hth_cmd_no_options[] = {{NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
 // cmd_print prints a document made here and frees it.
-static int cmd_print(const hth_cli *c, json_t *doc)
+static int cmd_print(const hth_cli *cli, json_t *doc)
 {
     char *text = json_dumps(doc, JSON_COMPACT);
-    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    int rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
     free(text);
     json_decref(doc);
     return rv;
 }
 
-static void import_print(const hth_cli *c, const hearth_import_report *report)
+static void import_print(const hth_cli *cli, const hearth_import_report *report)
 {
     const hearth_import_result *r = &report->result;
     char fresh[32], shared[32], repaired[32];
     printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
-           c->args[0], r->version, r->unchanged ? "  (unchanged: no new version)" : "",
+           cli->args[0], r->version, r->unchanged ? "  (unchanged: no new version)" : "",
            r->tensors_new, r->tensors_shared,
            hth_table_bytes((double)r->bytes_new, fresh, sizeof fresh),
            hth_table_bytes((double)r->bytes_shared, shared, sizeof shared));
@@ -49,19 +49,19 @@ static void import_print(const hth_cli *c, const hearth_import_report *report)
 }
 
 // store_about is the question about a model that does not have it loaded.
-static json_t *store_about(const hth_cli *c)
+static json_t *store_about(const hth_cli *cli)
 {
-    return json_pack("{s:s, s:b}", "model", c->args[0], "keep", 0);
+    return json_pack("{s:s, s:b}", "model", cli->args[0], "keep", 0);
 }
 
 // import_serves asks what the server found out about the version that answers now; NULL: another
 // one does, or nobody knows.
-static json_t *import_serves(const hth_cli *c, int version)
+static json_t *import_serves(const hth_cli *cli, int version)
 {
     char *json, *text;
-    json_t *args = store_about(c), *doc = NULL;
+    json_t *args = store_about(cli), *doc = NULL;
     text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
-    if (text != NULL && hearth_query(c->h, "model", text, NULL, NULL, &json) == HEARTH_OK) {
+    if (text != NULL && hearth_query(cli->h, "model", text, NULL, NULL, &json) == HEARTH_OK) {
         doc = json_loads(json, 0, NULL);
         hearth_free(json);
     }
@@ -76,12 +76,12 @@ static json_t *import_serves(const hth_cli *c, int version)
 
 // import_joins says, where a model's requests could have shared runs but may not, why: in the
 // document, or to the user, who perhaps named a largest batch.
-static void import_joins(const hth_cli *c, int version, json_t *doc)
+static void import_joins(const hth_cli *cli, int version, json_t *doc)
 {
-    json_t *m = import_serves(c, version);
+    json_t *m = import_serves(cli, version);
     json_t *independent = json_object_get(m, "independent");
     json_t *why = json_object_get(m, "dependent_because");
-    int64_t most = hth_cli_int(c, "max-batch", -1);
+    int64_t most = hth_cli_int(cli, "max-batch", -1);
     if (doc == NULL) {
         hth_terminal_plain(m);
     }
@@ -100,53 +100,54 @@ static void import_joins(const hth_cli *c, int version, json_t *doc)
 }
 
 // import_swapped tells whether the file stands where the name should.
-static bool import_swapped(const hth_cli *c)
+static bool import_swapped(const hth_cli *cli)
 {
     struct stat file;
-    return stat(c->args[0], &file) == 0 && S_ISREG(file.st_mode) && access(c->args[1], F_OK) != 0;
+    return stat(cli->args[0], &file) == 0 && S_ISREG(file.st_mode) &&
+           access(cli->args[1], F_OK) != 0;
 }
 
-static int cmd_import(hth_cli *c)
+static int cmd_import(hth_cli *cli)
 {
     hth_progress_bar bar;
     hearth_import_report report;
     const hearth_import_result *r = &report.result;
-    hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
-    if (import_swapped(c)) {
+    hearth_import_options options = {json_is_true(json_object_get(cli->options, "no-wait"))};
+    if (import_swapped(cli)) {
         return hth_cli_usage("'%s' is a file and '%s' is not: the name comes first\n"
                              "usage: hearth import NAME FILE.onnx",
-                             c->args[0], c->args[1]);
+                             cli->args[0], cli->args[1]);
     }
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     hth_progress_init(&bar);
-    hearth_status s =
-        hearth_import_with(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
-                           &options, hth_progress_show, &bar, &report);
+    hearth_status s = hearth_import_with(cli->h, cli->args[0], cli->args[1],
+                                         (int)hth_cli_int(cli, "max-batch", -1), &options,
+                                         hth_progress_show, &bar, &report);
     hth_progress_fini(&bar);
     if (s != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (!hth_cli_json(c)) {
-        import_print(c, &report);
+    if (!hth_cli_json(cli)) {
+        import_print(cli, &report);
         if (!options.no_wait) {
-            import_joins(c, r->version, NULL);
+            import_joins(cli, r->version, NULL);
         }
         return HTH_CLI_OK;
     }
     json_t *doc = json_pack(
-        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "model", c->args[0], "version",
+        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "model", cli->args[0], "version",
         r->version, "unchanged", r->unchanged, "tensors_new", (json_int_t)r->tensors_new,
         "tensors_shared", (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
         "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
         (json_int_t)report.tensors_repaired, "bytes_repaired", (json_int_t)report.bytes_repaired,
         "graph_repaired", report.record_repaired, "moved", (json_int_t)report.bytes_moved);
     if (!options.no_wait) {
-        import_joins(c, r->version, doc);
+        import_joins(cli, r->version, doc);
     }
-    return cmd_print(c, doc);
+    return cmd_print(cli, doc);
 }
 
 // Checkpoints of training jobs are versions of models that nobody made.
@@ -163,9 +164,9 @@ static void ls_models(json_t *list)
 }
 
 // ls_model_state is the state of a row of the engine's models, in a word; "": nothing.
-static const char *ls_model_state(const json_t *m)
+static const char *ls_model_state(const json_t *json)
 {
-    const char *state = json_string_value(json_object_get(m, "state"));
+    const char *state = json_string_value(json_object_get(json, "state"));
     if (state == NULL) {
         return "";
     }
@@ -175,10 +176,10 @@ static const char *ls_model_state(const json_t *m)
     if (strcmp(state, "LOADING") == 0) {
         return "loading";
     }
-    if (json_is_true(json_object_get(m, "pinned"))) {
+    if (json_is_true(json_object_get(json, "pinned"))) {
         return "pinned";
     }
-    return json_is_true(json_object_get(m, "loaded")) ? "loaded" : "";
+    return json_is_true(json_object_get(json, "loaded")) ? "loaded" : "";
 }
 
 // What the engine has of a version that is not damaged in the store: "pinned", "loaded", "loading",
@@ -197,12 +198,12 @@ static const char *ls_state(const json_t *loaded, const json_t *row)
     return "";
 }
 
-static int ls_states(const hth_cli *c, json_t *list)
+static int ls_states(const hth_cli *cli, json_t *list)
 {
     char *json;
     json_t *row;
     size_t i;
-    if (hearth_query(c->h, "loaded", NULL, NULL, NULL, &json) != HEARTH_OK) {
+    if (hearth_query(cli->h, "loaded", NULL, NULL, NULL, &json) != HEARTH_OK) {
         return hth_cli_error();
     }
     json_t *loaded = json_loads(json, 0, NULL);
@@ -225,27 +226,27 @@ static void ls_aliases(const json_t *aliases)
     }
 }
 
-static int cmd_ls(hth_cli *c)
+static int cmd_ls(hth_cli *cli)
 {
     char *json;
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+    if (hearth_query(cli->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
         return hth_cli_error();
     }
     json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "models");
     hearth_free(json);
-    if (!json_is_true(json_object_get(c->options, "all"))) {
+    if (!json_is_true(json_object_get(cli->options, "all"))) {
         ls_models(list);
     }
-    if ((rv = ls_states(c, list)) != HTH_CLI_OK) {
+    if ((rv = ls_states(cli, list)) != HTH_CLI_OK) {
         json_decref(doc);
         return rv;
     }
-    if (hth_cli_json(c)) {
-        rv = cmd_print(c, json_incref(doc));
+    if (hth_cli_json(cli)) {
+        rv = cmd_print(cli, json_incref(doc));
     } else if (json_array_size(list) == 0) {
         printf("no models; `hearth import NAME FILE.onnx` adds one\n");
     } else {
@@ -256,21 +257,21 @@ static int cmd_ls(hth_cli *c)
     return rv;
 }
 
-static int cmd_show(hth_cli *c)
+static int cmd_show(hth_cli *cli)
 {
-    return hth_cmd_query(c, "model", store_about(c));
+    return hth_cmd_query(cli, "model", store_about(cli));
 }
 
 // cmd_done says what was done, or fails.
-static int cmd_done(const hth_cli *c, hearth_status s, const char *what, const char *detail)
+static int cmd_done(const hth_cli *cli, hearth_status s, const char *what, const char *detail)
 {
     if (s != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (hth_cli_json(c)) {
-        return cmd_print(c, json_pack("{s:s, s:s}", what, c->args[0], "detail", detail));
+    if (hth_cli_json(cli)) {
+        return cmd_print(cli, json_pack("{s:s, s:s}", what, cli->args[0], "detail", detail));
     }
-    printf("%s %s%s%s\n", what, c->args[0], detail[0] != 0 ? ": " : "", detail);
+    printf("%s %s%s%s\n", what, cli->args[0], detail[0] != 0 ? ": " : "", detail);
     return HTH_CLI_OK;
 }
 
@@ -285,21 +286,21 @@ static size_t rm_name(const char *text, int64_t *version)
 }
 
 // rm_rows asks for the rows of `ls` that would go.
-static int rm_rows(const hth_cli *c, json_t **out)
+static int rm_rows(const hth_cli *cli, json_t **out)
 {
     char *json;
     size_t i, n;
     int64_t version;
-    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+    if (hearth_query(cli->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
         return hth_cli_error();
     }
     json_t *row, *doc = json_loads(json, 0, NULL), *rows = json_array();
     hearth_free(json);
-    n = rm_name(c->args[0], &version);
+    n = rm_name(cli->args[0], &version);
     json_array_foreach(json_object_get(doc, "models"), i, row)
     {
         const char *name = json_string_value(json_object_get(row, "name"));
-        if (name != NULL && strlen(name) == n && strncmp(name, c->args[0], n) == 0 &&
+        if (name != NULL && strlen(name) == n && strncmp(name, cli->args[0], n) == 0 &&
             (version == 0 || json_integer_value(json_object_get(row, "version")) == version)) {
             json_array_append(rows, row);
         }
@@ -335,9 +336,9 @@ static void rm_what(const json_t *rows, char *out, size_t cap)
 }
 
 // rm_asks tells whether somebody is there to answer.
-static bool rm_asks(const hth_cli *c)
+static bool rm_asks(const hth_cli *cli)
 {
-    return !json_is_true(json_object_get(c->options, "yes")) && isatty(STDIN_FILENO) == 1 &&
+    return !json_is_true(json_object_get(cli->options, "yes")) && isatty(STDIN_FILENO) == 1 &&
            isatty(STDERR_FILENO) == 1;
 }
 
@@ -350,36 +351,36 @@ static bool rm_confirmed(const char *what)
 }
 
 // rm_unchanged looks again, after an answer that may have taken its time.
-static int rm_unchanged(const hth_cli *c, const json_t *rows)
+static int rm_unchanged(const hth_cli *cli, const json_t *rows)
 {
     json_t *now = NULL;
-    int rv = rm_rows(c, &now);
+    int rv = rm_rows(cli, &now);
     if (rv == HTH_CLI_OK && !json_equal(now, rows)) {
         fprintf(stderr,
                 "hearth: the versions of '%s' have changed meanwhile; nothing was removed\n",
-                c->args[0]);
+                cli->args[0]);
         rv = HTH_CLI_ERROR;
     }
     json_decref(now);
     return rv;
 }
 
-static int cmd_rm(hth_cli *c)
+static int cmd_rm(hth_cli *cli)
 {
     char what[RM_TEXT];
     json_t *rows = NULL;
-    int rv = hth_cli_connect(c);
-    rv = rv == HTH_CLI_OK ? rm_rows(c, &rows) : rv;
+    int rv = hth_cli_connect(cli);
+    rv = rv == HTH_CLI_OK ? rm_rows(cli, &rows) : rv;
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     rm_what(rows, what, sizeof what);
-    if (json_array_size(rows) > 0 && rm_asks(c)) {
+    if (json_array_size(rows) > 0 && rm_asks(cli)) {
         if (!rm_confirmed(what)) {
             fprintf(stderr, "hearth: nothing was removed\n");
             rv = HTH_CLI_ERROR;
         } else {
-            rv = rm_unchanged(c, rows);
+            rv = rm_unchanged(cli, rows);
         }
     }
     json_decref(rows);
@@ -389,64 +390,65 @@ static int cmd_rm(hth_cli *c)
     char detail[RM_TEXT + 80];
     snprintf(detail, sizeof detail, "%s; `hearth gc` frees the tensors that no other model uses",
              what);
-    return cmd_done(c, hearth_remove(c->h, c->args[0]), "removed", detail);
+    return cmd_done(cli, hearth_remove(cli->h, cli->args[0]), "removed", detail);
 }
 
-static int cmd_export(hth_cli *c)
+static int cmd_export(hth_cli *cli)
 {
     hth_export_format format;
     hth_progress_bar bar;
     hearth_export_report r;
     char bytes[32];
-    if (hth_export_format_of(c->args[1], &format) != HTH_OK) { // before anything is opened
+    if (hth_export_format_of(cli->args[1], &format) != HTH_OK) { // before anything is opened
         return hth_cli_error();
     }
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     hth_progress_init(&bar);
-    hearth_status s = hearth_export_with(c->h, c->args[0], c->args[1], hth_progress_show, &bar, &r);
+    hearth_status s =
+        hearth_export_with(cli->h, cli->args[0], cli->args[1], hth_progress_show, &bar, &r);
     hth_progress_fini(&bar);
     if (s != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (hth_cli_json(c)) {
-        return cmd_print(
-            c, json_pack("{s:I, s:I}", "bytes", (json_int_t)r.bytes, "moved", (json_int_t)r.moved));
+    if (hth_cli_json(cli)) {
+        return cmd_print(cli, json_pack("{s:I, s:I}", "bytes", (json_int_t)r.bytes, "moved",
+                                        (json_int_t)r.moved));
     }
-    printf("exported %s: %s, %s\n", c->args[0], c->args[1],
+    printf("exported %s: %s, %s\n", cli->args[0], cli->args[1],
            hth_table_bytes((double)r.bytes, bytes, sizeof bytes));
     return HTH_CLI_OK;
 }
 
-static int cmd_load(hth_cli *c)
+static int cmd_load(hth_cli *cli)
 {
-    bool pin = json_is_true(json_object_get(c->options, "pin"));
-    bool unpin = json_is_true(json_object_get(c->options, "unpin"));
+    bool pin = json_is_true(json_object_get(cli->options, "pin"));
+    bool unpin = json_is_true(json_object_get(cli->options, "unpin"));
     return pin && unpin ? hth_cli_usage("--pin or --unpin, not both")
-                        : hth_cmd_query(c, "load", hth_cmd_arguments(c));
+                        : hth_cmd_query(cli, "load", hth_cmd_arguments(cli));
 }
 
-static int cmd_unload(hth_cli *c)
+static int cmd_unload(hth_cli *cli)
 {
-    return hth_cmd_query(c, "unload", json_pack("{s:s}", "model", c->args[0]));
+    return hth_cmd_query(cli, "unload", json_pack("{s:s}", "model", cli->args[0]));
 }
 
-static int cmd_gc(hth_cli *c)
+static int cmd_gc(hth_cli *cli)
 {
     uint64_t files, bytes;
     char text[32];
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    if (hearth_gc(c->h, &files, &bytes) != HEARTH_OK) {
+    if (hearth_gc(cli->h, &files, &bytes) != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (hth_cli_json(c)) {
+    if (hth_cli_json(cli)) {
         return cmd_print(
-            c, json_pack("{s:I, s:I}", "files", (json_int_t)files, "bytes", (json_int_t)bytes));
+            cli, json_pack("{s:I, s:I}", "files", (json_int_t)files, "bytes", (json_int_t)bytes));
     }
     printf("removed %" PRIu64 " files, %s\n", files,
            hth_table_bytes((double)bytes, text, sizeof text));

@@ -6,17 +6,17 @@
 
 #include <string.h>
 
-static int cmd_token(hth_cli *c)
+static int cmd_token(hth_cli *cli)
 {
     char token[HTH_TOKEN_TEXT];
-    const char *roles = hth_cli_text(c, "roles"), *file = hth_cli_text(c, "file");
-    if (strcmp(c->args[0], "new") != 0) {
-        return hth_cli_usage("unknown token command '%s': hearth token new NAME", c->args[0]);
+    const char *roles = hth_cli_text(cli, "roles"), *file = hth_cli_text(cli, "file");
+    if (strcmp(cli->args[0], "new") != 0) {
+        return hth_cli_usage("unknown token command '%s': hearth token new NAME", cli->args[0]);
     }
     if (roles == NULL || file == NULL) {
         return hth_cli_usage("token new needs --roles and --file");
     }
-    if (hth_token_new(file, c->args[1], roles, token) != HTH_OK) {
+    if (hth_token_new(file, cli->args[1], roles, token) != HTH_OK) {
         return hth_cli_error();
     }
     printf("%s\n", token);

@@ -17,10 +17,10 @@
 
 #define TOP_JOBS 16 // that run and whose documents are asked for
 
-static json_t *top_ask(hth_cli *c, const char *what, json_t *arguments)
+static json_t *top_ask(hth_cli *cli, const char *what, json_t *arguments)
 {
     char *json;
-    if (hth_cmd_request_shown(c, what, arguments, NULL, NULL, &json) != HTH_CLI_OK) {
+    if (hth_cmd_request_shown(cli, what, arguments, NULL, NULL, &json) != HTH_CLI_OK) {
         return NULL;
     }
     json_t *doc = json_loads(json, 0, NULL);
@@ -29,7 +29,7 @@ static json_t *top_ask(hth_cli *c, const char *what, json_t *arguments)
 }
 
 // A job may have ended since: then there is no document of it.
-static json_t *top_ask_jobs(hth_cli *c, const json_t *jobs)
+static json_t *top_ask_jobs(hth_cli *cli, const json_t *jobs)
 {
     json_t *docs = json_object(), *row;
     size_t i;
@@ -39,7 +39,7 @@ static json_t *top_ask_jobs(hth_cli *c, const json_t *jobs)
         const char *state = json_string_value(json_object_get(row, "state"));
         if (name != NULL && state != NULL && strcmp(state, "running") == 0 &&
             json_object_size(docs) < TOP_JOBS) {
-            json_t *doc = top_ask(c, "job", json_pack("{s:s, s:i}", "job", name, "points", 1));
+            json_t *doc = top_ask(cli, "job", json_pack("{s:s, s:i}", "job", name, "points", 1));
             if (doc != NULL) {
                 json_object_set_new(docs, name, doc);
             }
@@ -49,16 +49,16 @@ static json_t *top_ask_jobs(hth_cli *c, const json_t *jobs)
 }
 
 // top_sample asks for what a sample is made of. NULL: hearth_error.
-static json_t *top_sample(hth_cli *c, const json_t *last)
+static json_t *top_sample(hth_cli *cli, const json_t *last)
 {
     static const char *const what[] = {"devices", "stats", "latency", "jobs"};
     json_t *doc[4] = {NULL}, *sample = NULL;
     int n = 0;
-    while (n < 4 && (doc[n] = top_ask(c, what[n], json_object())) != NULL) {
+    while (n < 4 && (doc[n] = top_ask(cli, what[n], json_object())) != NULL) {
         n++;
     }
     if (n == 4) {
-        json_t *jobs = top_ask_jobs(c, doc[3]);
+        json_t *jobs = top_ask_jobs(cli, doc[3]);
         sample = hth_top_sample(&(hth_top_answers){doc[0], doc[1], doc[2], doc[3], jobs}, last,
                                 hth_now_ns());
         json_decref(jobs);
@@ -112,11 +112,11 @@ static void top_print(const json_t *sample)
 
 // One sample, shown; `sample` is the last one. The exit code. *read: somebody reads what is
 // written.
-static int top_once(hth_cli *c, json_t **sample, bool *read)
+static int top_once(hth_cli *cli, json_t **sample, bool *read)
 {
     char trouble[300] = "";
     bool terminal = hth_screen_is_terminal();
-    json_t *next = top_sample(c, *sample);
+    json_t *next = top_sample(cli, *sample);
     if (next != NULL) {
         json_decref(*sample);
         *sample = next;
@@ -125,7 +125,7 @@ static int top_once(hth_cli *c, json_t **sample, bool *read)
     } else {
         snprintf(trouble, sizeof trouble, "as it was: %s", hearth_error());
     }
-    if (hth_cli_json(c)) {
+    if (hth_cli_json(cli)) {
         top_print(*sample);
     } else {
         top_show(*sample, trouble[0] != 0 ? trouble : NULL);
@@ -134,7 +134,7 @@ static int top_once(hth_cli *c, json_t **sample, bool *read)
     return HTH_CLI_OK;
 }
 
-static int top_run(hth_cli *c, double interval, int64_t count)
+static int top_run(hth_cli *cli, double interval, int64_t count)
 {
     json_t *sample = NULL;
     int rv = HTH_CLI_OK;
@@ -142,7 +142,7 @@ static int top_run(hth_cli *c, double interval, int64_t count)
     uint64_t step = (uint64_t)(interval * 1e9), next = hth_now_ns();
     for (int64_t n = 1; goes_on; n++) {
         hth_screen_event event = HTH_SCREEN_RESIZED;
-        rv = top_once(c, &sample, &goes_on);
+        rv = top_once(cli, &sample, &goes_on);
         goes_on = goes_on && rv == HTH_CLI_OK && n != count;
         next += step;
         while (goes_on && event == HTH_SCREEN_RESIZED) {
@@ -159,23 +159,23 @@ static int top_run(hth_cli *c, double interval, int64_t count)
     return rv;
 }
 
-static int cmd_top(hth_cli *c)
+static int cmd_top(hth_cli *cli)
 {
-    const json_t *given = json_object_get(c->options, "interval");
+    const json_t *given = json_object_get(cli->options, "interval");
     double interval = given != NULL ? json_number_value(given) : 1;
-    int64_t count = hth_cli_int(c, "count", 0);
+    int64_t count = hth_cli_int(cli, "count", 0);
     if (!(interval >= 0.1 && interval <= 3600)) {
         return hth_cli_usage("--interval is a number of seconds from 0.1 to 3600");
     }
-    if (count < 0 || (count == 0 && json_object_get(c->options, "count") != NULL)) {
+    if (count < 0 || (count == 0 && json_object_get(cli->options, "count") != NULL)) {
         return hth_cli_usage("--count is a number from 1");
     }
-    int rv = hth_cli_connect(c);
+    int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    hth_screen_open(!hth_cli_json(c));
-    rv = top_run(c, interval, count);
+    hth_screen_open(!hth_cli_json(cli));
+    rv = top_run(cli, interval, count);
     hth_screen_close();
     return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
 }

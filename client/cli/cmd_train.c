@@ -29,30 +29,30 @@ void hth_cmd_held_out(json_t *doc)
 }
 
 // train_taken prints which job the server has taken, for who does not follow it.
-static int train_taken(const hth_cli *c, const json_t *taken)
+static int train_taken(const hth_cli *cli, const json_t *taken)
 {
     const char *name = json_string_value(json_object_get(taken, "job"));
     json_int_t id = json_integer_value(json_object_get(taken, "id"));
-    if (!hth_cli_json(c)) {
+    if (!hth_cli_json(cli)) {
         printf("%lld\n", (long long)id);
         return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
     }
     json_t *doc = json_pack("{s:I, s:s?, s:O?}", "job", id, "name", name, "state",
                             json_object_get(taken, "state"));
     char *text = json_dumps(doc, JSON_COMPACT);
-    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    int rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
     json_decref(doc);
     free(text);
     return rv;
 }
 
 // train_submit has the server take the job; *taken is its answer.
-static int train_submit(hth_cli *c, json_t *q, json_t **taken)
+static int train_submit(hth_cli *cli, json_t *q, json_t **taken)
 {
     hth_follow follow;
     char *json;
-    hth_follow_init(&follow, !hth_cli_json(c));
-    int rv = hth_cmd_request_shown(c, "train", q, hth_follow_show, &follow, &json);
+    hth_follow_init(&follow, !hth_cli_json(cli));
+    int rv = hth_cmd_request_shown(cli, "train", q, hth_follow_show, &follow, &json);
     hth_follow_fini(&follow);
     if (rv != HTH_CLI_OK) {
         return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
@@ -63,11 +63,11 @@ static int train_submit(hth_cli *c, json_t *q, json_t **taken)
 }
 
 // Datasets that are files get their paths; names of stored ones stay.
-static bool train_files(json_t *q)
+static bool train_files(json_t *json)
 {
     static const char *const keys[] = {"data", "eval"};
     for (int i = 0; i < 2; i++) {
-        const char *text = json_string_value(json_object_get(q, keys[i]));
+        const char *text = json_string_value(json_object_get(json, keys[i]));
         char *path;
         if (text == NULL) {
             continue;
@@ -75,18 +75,18 @@ static bool train_files(json_t *q)
         if (hth_passed_data(text, &path) != HTH_OK) {
             return false;
         }
-        json_object_set_new(q, keys[i], json_string(path));
+        json_object_set_new(json, keys[i], json_string(path));
         hth_free(path);
     }
     return true;
 }
 
 // Weights are numbers to the server, whatever they were written in; logs are this command's.
-static int train_numbers(const hth_cli *c, json_t *q)
+static int train_numbers(const hth_cli *cli, json_t *json)
 {
     static const char *const lists[] = {"class-weights", "pos-weight"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        const char *text = hth_cli_text(c, lists[i]);
+        const char *text = hth_cli_text(cli, lists[i]);
         json_t *numbers;
         if (text == NULL) {
             continue;
@@ -94,18 +94,18 @@ static int train_numbers(const hth_cli *c, json_t *q)
         if (hth_cli_numbers(text, &numbers) != HTH_OK) {
             return hth_cli_usage("--%s: %s", lists[i], hth_err_detail());
         }
-        json_object_set_new(q, lists[i], numbers);
+        json_object_set_new(json, lists[i], numbers);
     }
-    json_object_del(q, "log-csv");
-    json_object_del(q, "log-tensorboard");
+    json_object_del(json, "log-csv");
+    json_object_del(json, "log-tensorboard");
     return HTH_CLI_OK;
 }
 
 // train_arguments makes of the options what the server is asked for; *q is the caller's.
-static int train_arguments(const hth_cli *c, json_t **out)
+static int train_arguments(const hth_cli *cli, json_t **out)
 {
-    json_t *q = *out = hth_cmd_arguments(c);
-    int rv = train_files(q) ? train_numbers(c, q) : hth_cli_error();
+    json_t *q = *out = hth_cmd_arguments(cli);
+    int rv = train_files(q) ? train_numbers(cli, q) : hth_cli_error();
     if (json_object_get(q, "resume") != NULL && json_object_get(q, "data") == NULL) {
         json_object_set(q, "job", json_object_get(q, "model"));
         json_object_del(q, "model");
@@ -115,34 +115,34 @@ static int train_arguments(const hth_cli *c, json_t **out)
 }
 
 // train_leaves refuses what is of no use to who does not follow the job.
-static int train_leaves(const hth_cli *c)
+static int train_leaves(const hth_cli *cli)
 {
-    if (hth_cmd_log_asked(c)) {
+    if (hth_cmd_log_asked(cli)) {
         return hth_cli_usage("--detach follows no job; `hearth job JOB --follow` has --log-csv and "
                              "--log-tensorboard, too");
     }
-    return hth_cli_text(c, "store") != NULL
+    return hth_cli_text(cli, "store") != NULL
                ? hth_cli_usage("--detach leaves the job to a server, and --store has none")
                : HTH_CLI_OK;
 }
 
-static int cmd_train(hth_cli *c)
+static int cmd_train(hth_cli *cli)
 {
-    bool leaves = json_is_true(json_object_get(c->options, "detach"));
+    bool leaves = json_is_true(json_object_get(cli->options, "detach"));
     hth_detach detach;
     hth_train_log *log = NULL;
     json_t *q = NULL, *taken = NULL;
-    int rv = leaves ? train_leaves(c) : HTH_CLI_OK;
+    int rv = leaves ? train_leaves(cli) : HTH_CLI_OK;
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     (void)hth_detach_begin(&detach); // else Ctrl-C ends the command without a word
-    rv = train_arguments(c, &q);
-    rv = rv == HTH_CLI_OK ? hth_cli_connect(c) : rv;
-    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(c, &log) : rv;
-    rv = rv == HTH_CLI_OK ? train_submit(c, json_incref(q), &taken) : rv;
+    rv = train_arguments(cli, &q);
+    rv = rv == HTH_CLI_OK ? hth_cli_connect(cli) : rv;
+    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(cli, &log) : rv;
+    rv = rv == HTH_CLI_OK ? train_submit(cli, json_incref(q), &taken) : rv;
     if (rv == HTH_CLI_OK) {
-        rv = leaves ? train_taken(c, taken) : hth_train_watch(c, &detach, log, taken);
+        rv = leaves ? train_taken(cli, taken) : hth_train_watch(cli, &detach, log, taken);
     } else {
         (void)hth_cmd_log_end(log, NULL);
     }

@@ -49,17 +49,17 @@ static void verify_print(const json_t *doc)
     }
 }
 
-static int cmd_verify(hth_cli *c)
+static int cmd_verify(hth_cli *cli)
 {
     char *json;
-    int rv = hth_cmd_request(c, "verify", hth_cmd_arguments(c), hth_progress_show, &json);
+    int rv = hth_cmd_request(cli, "verify", hth_cmd_arguments(cli), hth_progress_show, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     json_t *doc = hth_terminal_load(json);
     bool damaged = verify_count(doc, "damages") > 0;
-    if (hth_cli_json(c)) {
-        rv = hth_cli_print(c, json);
+    if (hth_cli_json(cli)) {
+        rv = hth_cli_print(cli, json);
     } else {
         verify_print(doc);
     }

@@ -11,11 +11,11 @@
 #include <string.h>
 
 // wait_print says how a job has ended. Returns whether it has finished.
-static bool wait_print(const hth_cli *c, const hearth_job_info *at)
+static bool wait_print(const hth_cli *cli, const hearth_job_info *at)
 {
     const char *state = hearth_job_state_name(at->state);
     bool finished = at->state == HEARTH_JOB_FINISHED;
-    if (hth_cli_json(c)) {
+    if (hth_cli_json(cli)) {
         json_t *doc = json_pack("{s:I, s:s, s:s, s:i, s:s}", "job", (json_int_t)at->id, "name",
                                 at->name, "state", state, "version", at->version, "why", at->why);
         char *text = json_dumps(doc, JSON_COMPACT);
@@ -33,40 +33,40 @@ static bool wait_print(const hth_cli *c, const hearth_job_info *at)
 }
 
 // wait_one waits for a job until `end_ns` (0: as long as it takes).
-static int wait_one(hth_cli *c, hearth_job job, uint64_t end_ns)
+static int wait_one(hth_cli *cli, hearth_job job, uint64_t end_ns)
 {
     hearth_job_info *at;
     uint64_t now = hth_now_ns();
     uint64_t left_ms = end_ns > now ? (end_ns - now + 999999) / 1000000 : 1;
-    if (hearth_job_wait(c->h, job, end_ns > 0 ? left_ms : 0, &at) != HEARTH_OK) {
+    if (hearth_job_wait(cli->h, job, end_ns > 0 ? left_ms : 0, &at) != HEARTH_OK) {
         return hth_cli_error();
     }
-    bool finished = wait_print(c, at);
+    bool finished = wait_print(cli, at);
     hearth_free(at);
     return finished ? HTH_CLI_OK : HTH_CLI_ERROR;
 }
 
-static int cmd_wait(hth_cli *c)
+static int cmd_wait(hth_cli *cli)
 {
     hearth_job job[HTH_CLI_ARGS];
-    double seconds = json_number_value(json_object_get(c->options, "timeout"));
-    bool limited = json_object_get(c->options, "timeout") != NULL;
+    double seconds = json_number_value(json_object_get(cli->options, "timeout"));
+    bool limited = json_object_get(cli->options, "timeout") != NULL;
     if (limited && !(seconds > 0 && seconds < 1e9)) {
         return hth_cli_usage("--timeout is a number of seconds, above 0");
     }
     uint64_t end_ns = limited ? hth_now_ns() + (uint64_t)(seconds * 1e9) : 0;
-    int rv = hth_cli_connect(c);
-    for (int i = 0; i < c->n_args && rv == HTH_CLI_OK; i++) { // before any is waited for
-        if (hearth_job_find(c->h, c->args[i], &job[i]) != HEARTH_OK) {
+    int rv = hth_cli_connect(cli);
+    for (int i = 0; i < cli->n_args && rv == HTH_CLI_OK; i++) { // before any is waited for
+        if (hearth_job_find(cli->h, cli->args[i], &job[i]) != HEARTH_OK) {
             rv = hth_cli_error();
-            hth_jobs_suggest(c, c->args[i]);
+            hth_jobs_suggest(cli, cli->args[i]);
         }
     }
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    for (int i = 0; i < c->n_args; i++) {
-        int one = wait_one(c, job[i], end_ns);
+    for (int i = 0; i < cli->n_args; i++) {
+        int one = wait_one(cli, job[i], end_ns);
         rv = one != HTH_CLI_OK ? one : rv;
     }
     return rv;

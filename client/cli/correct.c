@@ -289,18 +289,18 @@ int hth_correct_command(const hth_cli *cli, const char *name)
 
 // ---- options
 
-static const hth_option *correct_in(const hth_option *o, const char *name)
+static const hth_option *correct_in(const hth_option *option, const char *name)
 {
-    while (o->name != NULL && !hth_word_same(o->name, name)) {
-        o++;
+    while (option->name != NULL && !hth_word_same(option->name, name)) {
+        option++;
     }
-    return o->name != NULL ? o : NULL;
+    return option->name != NULL ? option : NULL;
 }
 
 // correct_find is the option of the command, or of all, that is called so but for '_' and case.
-static const hth_option *correct_find(const hth_cli *c, const char *name)
+static const hth_option *correct_find(const hth_cli *cli, const char *name)
 {
-    const hth_option *o = c->command != NULL ? correct_in(c->command->options, name) : NULL;
+    const hth_option *o = cli->command != NULL ? correct_in(cli->command->options, name) : NULL;
     return o != NULL ? o : correct_in(hth_cli_global, name);
 }
 
@@ -309,35 +309,35 @@ static bool correct_known(const void *ctx, const char *name)
     return correct_find(ctx, name) != NULL;
 }
 
-static const char *correct_spelling(const hth_cli *c, const char *name)
+static const char *correct_spelling(const hth_cli *cli, const char *name)
 {
     const char *best = NULL;
     int distance = CORRECT_FAR;
     for (const hth_option *o = hth_cli_global; o->name != NULL; o++) {
         hth_word_closer(name, o->name, &distance, &best);
     }
-    for (const hth_option *o = c->command != NULL ? c->command->options : hth_cli_global;
+    for (const hth_option *o = cli->command != NULL ? cli->command->options : hth_cli_global;
          o->name != NULL; o++) {
         hth_word_closer(name, o->name, &distance, &best);
     }
     for (const hth_synonym *s = correct_options; s->word != NULL; s++) {
-        if (strlen(s->word) >= CORRECT_LONG && correct_known(c, s->means)) {
+        if (strlen(s->word) >= CORRECT_LONG && correct_known(cli, s->means)) {
             hth_word_closer(name, s->word, &distance, &best);
         }
     }
     const char *means =
-        best != NULL ? hth_word_means(correct_options, best, correct_known, c) : NULL;
-    return best != NULL && correct_find(c, best) == NULL ? means : best;
+        best != NULL ? hth_word_means(correct_options, best, correct_known, cli) : NULL;
+    return best != NULL && correct_find(cli, best) == NULL ? means : best;
 }
 
 // correct_owner is the first command that has the option; NULL: none.
-static const char *correct_owner(const hth_cli *c, const char *name)
+static const char *correct_owner(const hth_cli *cli, const char *name)
 {
     int i = 0;
-    while (c->commands[i] != NULL && correct_in(c->commands[i]->options, name) == NULL) {
+    while (cli->commands[i] != NULL && correct_in(cli->commands[i]->options, name) == NULL) {
         i++;
     }
-    return c->commands[i] != NULL ? c->commands[i]->name : NULL;
+    return cli->commands[i] != NULL ? cli->commands[i]->name : NULL;
 }
 
 // correct_word is `name` up to its value.

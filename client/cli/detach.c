@@ -16,23 +16,25 @@
 
 // detach_wait waits for a signal, for `ms` at most (-1: as long as it takes). 0: there was none, or
 // the thread is to end.
-static int detach_wait(const hth_detach *d, int ms)
+static int detach_wait(const hth_detach *detach, int ms)
 {
-    struct pollfd on[2] = {{.fd = d->signals, .events = POLLIN}, {.fd = d->end, .events = POLLIN}};
+    struct pollfd on[2] = {{.fd = detach->signals, .events = POLLIN},
+                           {.fd = detach->end, .events = POLLIN}};
     struct signalfd_siginfo info;
     int n;
     do {
         n = poll(on, ms < 0 ? 2 : 1, ms);
     } while (n < 0 && errno == EINTR);
     bool came = n > 0 && (on[0].revents & POLLIN) != 0;
-    return came && read(d->signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : 0;
+    return came && read(detach->signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo
+                                                                            : 0;
 }
 
 // detach_die lets a signal do what it does without this.
-static void detach_die(const hth_detach *d, int number)
+static void detach_die(const hth_detach *detach, int number)
 {
     signal(number, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &d->set, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &detach->set, NULL);
     raise(number);
 }
 
@@ -44,40 +46,41 @@ static void detach_clear(void)
     }
 }
 
-static void detach_cancel(const hth_detach *d)
+static void detach_cancel(const hth_detach *detach)
 {
     detach_clear();
-    if (hearth_job_cancel(d->h, d->job) == HEARTH_OK) {
-        fprintf(stderr, "hearth: job '%s' is canceled\n", d->name);
+    if (hearth_job_cancel(detach->h, detach->job) == HEARTH_OK) {
+        fprintf(stderr, "hearth: job '%s' is canceled\n", detach->name);
     } else {
-        fprintf(stderr, "hearth: job '%s' is not canceled: %s\n", d->name, hearth_error());
+        fprintf(stderr, "hearth: job '%s' is not canceled: %s\n", detach->name, hearth_error());
     }
 }
 
-static void detach_leave(hth_detach *d, int number)
+static void detach_leave(hth_detach *detach, int number)
 {
     bool asks = number == SIGINT;
     detach_clear();
-    if (d->embedded) {
-        fprintf(stderr, "hearth: job '%s' stops after the step at work%s\n", d->name,
+    if (detach->embedded) {
+        fprintf(stderr, "hearth: job '%s' stops after the step at work%s\n", detach->name,
                 asks ? "; Ctrl-C again ends it at once, without a checkpoint" : "");
-        atomic_store(&d->left, number);
-        number = detach_wait(d, -1); // until it has stopped
+        atomic_store(&detach->left, number);
+        number = detach_wait(detach, -1); // until it has stopped
         if (number != 0) {
-            detach_die(d, number);
+            detach_die(detach, number);
         }
         return;
     }
     fprintf(stderr,
             "hearth: job %llu goes on; `hearth job %s --follow` follows it, `hearth cancel %s`%s "
             "cancels it\n",
-            (unsigned long long)d->job.id, d->name, d->name, asks ? " or Ctrl-C again" : "");
+            (unsigned long long)detach->job.id, detach->name, detach->name,
+            asks ? " or Ctrl-C again" : "");
     if (!asks) {
-        detach_die(d, number);
+        detach_die(detach, number);
     }
-    atomic_store(&d->left, number);
-    if (detach_wait(d, DETACH_AGAIN_MS) == SIGINT) {
-        detach_cancel(d);
+    atomic_store(&detach->left, number);
+    if (detach_wait(detach, DETACH_AGAIN_MS) == SIGINT) {
+        detach_cancel(detach);
     }
 }
 

@@ -71,20 +71,20 @@ static void roff_word(const char *text, size_t n)
     printf("\"");
 }
 
-static void roff_options(const hth_option *o)
+static void roff_options(const hth_option *option)
 {
-    if (o->name == NULL) {
+    if (option->name == NULL) {
         return;
     }
     printf(".Pp\n.Bl -tag -width 6n -compact\n");
-    for (; o->name != NULL; o++) {
-        printf(".It Fl -%s", o->name);
-        if (o->value != NULL) {
+    for (; option->name != NULL; option++) {
+        printf(".It Fl -%s", option->name);
+        if (option->value != NULL) {
             printf(" Ar");
-            roff_word(o->value, strlen(o->value));
+            roff_word(option->value, strlen(option->value));
         }
         putchar('\n');
-        roff_text(o->help);
+        roff_text(option->help);
     }
     printf(".El\n");
 }
@@ -164,53 +164,53 @@ static const char *words_of(const char *option)
 }
 
 // What the first argument of a command names; NULL: something else.
-static const char *names_of(const hth_command *c)
+static const char *names_of(const hth_command *command)
 {
-    if (strncmp(c->usage, "NAME", 4) == 0) {
+    if (strncmp(command->usage, "NAME", 4) == 0) {
         return "models";
     }
-    return strncmp(c->usage, "JOB", 3) == 0 ? "jobs" : NULL;
+    return strncmp(command->usage, "JOB", 3) == 0 ? "jobs" : NULL;
 }
 
-static bool takes_value(const hth_option *o)
+static bool takes_value(const hth_option *option)
 {
-    return o->kind != HTH_OPTION_FLAG && o->kind != HTH_OPTION_SWITCH;
+    return option->kind != HTH_OPTION_FLAG && option->kind != HTH_OPTION_SWITCH;
 }
 
-static bool takes_file(const hth_option *o)
+static bool takes_file(const hth_option *option)
 {
-    return o->kind == HTH_OPTION_PATH || o->kind == HTH_OPTION_DATA ||
-           (o->kind == HTH_OPTION_LIST && words_of(o->name) == NULL);
+    return option->kind == HTH_OPTION_PATH || option->kind == HTH_OPTION_DATA ||
+           (option->kind == HTH_OPTION_LIST && words_of(option->name) == NULL);
 }
 
-static void bash_names(const hth_option *o)
+static void bash_names(const hth_option *option)
 {
-    for (; o->name != NULL; o++) {
-        printf(" --%s", o->name);
+    for (; option->name != NULL; option++) {
+        printf(" --%s", option->name);
     }
 }
 
 // bash_takes prints the pattern of an option of `command` (NULL: of any) that takes a value.
-static void bash_takes(const char *command, const hth_option *o)
+static void bash_takes(const char *command, const hth_option *option)
 {
-    for (; o->name != NULL; o++) {
-        if (takes_value(o)) {
-            printf("|%s' --%s'", command != NULL ? command : "*", o->name);
+    for (; option->name != NULL; option++) {
+        if (takes_value(option)) {
+            printf("|%s' --%s'", command != NULL ? command : "*", option->name);
         }
     }
 }
 
 // bash_values prints what follows an option of `command` (NULL: of any): files, words, names, or
 // what is not known.
-static void bash_values(const char *command, const hth_option *o)
+static void bash_values(const char *command, const hth_option *option)
 {
-    for (; o->name != NULL; o++) {
-        const char *words = words_of(o->name);
-        if (o->kind == HTH_OPTION_FLAG) {
+    for (; option->name != NULL; option++) {
+        const char *words = words_of(option->name);
+        if (option->kind == HTH_OPTION_FLAG) {
             continue;
         }
-        printf("    %s' --%s') ", command != NULL ? command : "*", o->name);
-        if (takes_file(o)) {
+        printf("    %s' --%s') ", command != NULL ? command : "*", option->name);
+        if (takes_file(option)) {
             printf("files=yes ;;\n");
         } else if (words != NULL && words[0] == '@') {
             printf("names=%s ;;\n", words + 1);
@@ -336,17 +336,17 @@ static void zsh_text(const char *text)
 }
 
 // zsh_option prints what an option is, and what its value may be. A switch may stand alone.
-static void zsh_option(const hth_option *o)
+static void zsh_option(const hth_option *option)
 {
-    const char *words = words_of(o->name);
-    printf("    '%s--%s[", o->kind == HTH_OPTION_LIST ? "*" : "", o->name);
-    zsh_text(o->help);
+    const char *words = words_of(option->name);
+    printf("    '%s--%s[", option->kind == HTH_OPTION_LIST ? "*" : "", option->name);
+    zsh_text(option->help);
     putchar(']');
-    if (takes_value(o)) {
+    if (takes_value(option)) {
         putchar(':');
-        zsh_text(o->value);
+        zsh_text(option->value);
         putchar(':');
-        if (takes_file(o)) {
+        if (takes_file(option)) {
             printf("_files");
         } else if (words != NULL && words[0] == '@') {
             printf(" _hearth_names %s", words + 1); // the blank: no arguments of zsh's in front
@@ -357,10 +357,10 @@ static void zsh_option(const hth_option *o)
     printf("'\n");
 }
 
-static void zsh_options(const hth_option *o)
+static void zsh_options(const hth_option *option)
 {
-    for (; o->name != NULL; o++) {
-        zsh_option(o);
+    for (; option->name != NULL; option++) {
+        zsh_option(option);
     }
 }
 

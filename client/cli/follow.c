@@ -20,9 +20,9 @@ void hth_follow_init(hth_follow *follow, bool lines)
     hth_progress_init(&follow->bar);
 }
 
-static double follow_number(const json_t *o, const char *key)
+static double follow_number(const json_t *json, const char *key)
 {
-    return json_number_value(json_object_get(o, key));
+    return json_number_value(json_object_get(json, key));
 }
 
 // "3 s", "4 min 10 s", "2 h 5 min"
@@ -51,56 +51,57 @@ __attribute__((format(printf, 3, 4))) static void follow_add(char *out, size_t c
 }
 
 // One step: epoch, losses, time left; its time, how long it waited for the link, its memory.
-static void follow_text(const hth_follow *f, const json_t *o, uint64_t done, uint64_t total,
+static void follow_text(const hth_follow *follow, const json_t *json, uint64_t done, uint64_t total,
                         char *out, size_t cap)
 {
     char peak[32], budget[32], left[40];
     out[0] = 0;
-    if (json_object_get(o, "epoch") != NULL) {
-        follow_add(out, cap, "epoch %.0f  ", follow_number(o, "epoch"));
+    if (json_object_get(json, "epoch") != NULL) {
+        follow_add(out, cap, "epoch %.0f  ", follow_number(json, "epoch"));
     }
-    follow_add(out, cap, "loss %.4f", follow_number(o, "loss"));
-    if (json_object_get(o, "held_out_loss") != NULL) {
-        follow_add(out, cap, "  held out %.4f", follow_number(o, "held_out_loss"));
+    follow_add(out, cap, "loss %.4f", follow_number(json, "loss"));
+    if (json_object_get(json, "held_out_loss") != NULL) {
+        follow_add(out, cap, "  held out %.4f", follow_number(json, "held_out_loss"));
     }
-    if (json_object_get(o, "accuracy") != NULL) {
-        follow_add(out, cap, " %.1f %%", 100 * follow_number(o, "accuracy"));
+    if (json_object_get(json, "accuracy") != NULL) {
+        follow_add(out, cap, " %.1f %%", 100 * follow_number(json, "accuracy"));
     }
-    if (f->first > 0 && done > f->first) {
-        double passed = (double)(hth_now_ns() - f->started_ns) / 1e9;
-        follow_time(passed / (double)(done - f->first) * (double)(total - done), left, sizeof left);
+    if (follow->first > 0 && done > follow->first) {
+        double passed = (double)(hth_now_ns() - follow->started_ns) / 1e9;
+        follow_time(passed / (double)(done - follow->first) * (double)(total - done), left,
+                    sizeof left);
         follow_add(out, cap, "  %s left", left);
     }
-    follow_add(out, cap, "  %.1f ms, stall %.1f  %s of %s", follow_number(o, "ms"),
-               follow_number(o, "stall_ms"),
-               hth_table_bytes(follow_number(o, "peak_bytes"), peak, sizeof peak),
-               hth_table_bytes(follow_number(o, "budget_bytes"), budget, sizeof budget));
+    follow_add(out, cap, "  %.1f ms, stall %.1f  %s of %s", follow_number(json, "ms"),
+               follow_number(json, "stall_ms"),
+               hth_table_bytes(follow_number(json, "peak_bytes"), peak, sizeof peak),
+               hth_table_bytes(follow_number(json, "budget_bytes"), budget, sizeof budget));
 }
 
-static void follow_step(hth_follow *f, const json_t *o, uint64_t done, uint64_t total)
+static void follow_step(hth_follow *follow, const json_t *json, uint64_t done, uint64_t total)
 {
     char text[300];
     uint64_t now = hth_now_ns(), hundredth = total > 0 ? done * 100 / total : 0;
-    if (f->first == 0) {
-        f->first = done;
-        f->started_ns = f->reported_ns = now;
+    if (follow->first == 0) {
+        follow->first = done;
+        follow->started_ns = follow->reported_ns = now;
     }
-    follow_text(f, o, done, total, text, sizeof text);
-    hth_progress_show(&f->bar, text, done, total);
-    if (f->lines && !f->bar.terminal && hundredth > f->reported &&
-        now - f->reported_ns >= FOLLOW_LINE_NS) {
+    follow_text(follow, json, done, total, text, sizeof text);
+    hth_progress_show(&follow->bar, text, done, total);
+    if (follow->lines && !follow->bar.terminal && hundredth > follow->reported &&
+        now - follow->reported_ns >= FOLLOW_LINE_NS) {
         fprintf(stderr, "step %" PRIu64 "/%" PRIu64 "  %s\n", done, total, text);
-        f->reported = hundredth;
-        f->reported_ns = now;
+        follow->reported = hundredth;
+        follow->reported_ns = now;
     }
 }
 
 // follow_death says that the engine's process died, and where the job is now.
-static void follow_death(hth_follow *f, const json_t *from_step)
+static void follow_death(hth_follow *follow, const json_t *from_step)
 {
     json_int_t from = json_integer_value(from_step);
-    hth_progress_fini(&f->bar);
-    f->reported = 0;
+    hth_progress_fini(&follow->bar);
+    follow->reported = 0;
     if (from > 0) { // the checkpoint of step 0 holds what was asked for only
         fprintf(stderr, "hearth: the engine process died; the job continues after step %lld\n",
                 (long long)from);
@@ -111,10 +112,10 @@ static void follow_death(hth_follow *f, const json_t *from_step)
 }
 
 // follow_early says that the job ends before its last epoch.
-static void follow_early(hth_follow *f, const json_t *early)
+static void follow_early(hth_follow *follow, const json_t *early)
 {
-    hth_progress_fini(&f->bar);
-    if (f->lines) {
+    hth_progress_fini(&follow->bar);
+    if (follow->lines) {
         fprintf(stderr,
                 "hearth: held-out data have not been better since epoch %.0f: the job ends after "
                 "epoch %.0f\n",

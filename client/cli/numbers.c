@@ -28,13 +28,13 @@ static hth_err numbers_add(json_t *list, const char *from, const char *word)
                : hth_fail(HTH_ENOMEM, "no memory for a list of numbers");
 }
 
-static hth_err numbers_text(FILE *f, const char *from, json_t *list)
+static hth_err numbers_text(FILE *file, const char *from, json_t *list)
 {
     char word[NUMBERS_WORD];
     size_t n = 0;
     int c;
     do {
-        c = fgetc(f);
+        c = fgetc(file);
         bool parts = c == EOF || c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r';
         if (!parts && n + 1 < sizeof word) {
             word[n++] = (char)c;

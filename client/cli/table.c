@@ -52,37 +52,37 @@ static void table_text(const char *text, char *out, size_t cap)
     hth_utf8_plain(out);
 }
 
-static void table_list(const json_t *v, char *out, size_t cap);
+static void table_list(const json_t *json, char *out, size_t cap);
 
-static void table_cell(const char *key, const json_t *v, char *out, size_t cap)
+static void table_cell(const char *key, const json_t *json, char *out, size_t cap)
 {
-    double x = json_number_value(v);
-    if (json_is_string(v)) {
-        table_text(json_string_value(v), out, cap);
-    } else if (json_is_boolean(v)) {
-        snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
-    } else if (json_is_number(v) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
+    double x = json_number_value(json);
+    if (json_is_string(json)) {
+        table_text(json_string_value(json), out, cap);
+    } else if (json_is_boolean(json)) {
+        snprintf(out, cap, "%s", json_is_true(json) ? "yes" : "no");
+    } else if (json_is_number(json) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
         hth_table_bytes(x, out, cap);
-    } else if (json_is_number(v) && table_label(key) != key) {
+    } else if (json_is_number(json) && table_label(key) != key) {
         time_t t = x > 0 && x < 1e20 ? (time_t)(x / 1e9) : 0;
         struct tm tm;
         strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
-    } else if (json_is_integer(v)) {
-        snprintf(out, cap, "%lld", (long long)json_integer_value(v));
-    } else if (json_is_real(v)) {
+    } else if (json_is_integer(json)) {
+        snprintf(out, cap, "%lld", (long long)json_integer_value(json));
+    } else if (json_is_real(json)) {
         snprintf(out, cap, table_ends(key, "_us") || table_ends(key, "_ms") ? "%.3f" : "%.6g", x);
-    } else if (json_is_array(v)) {
-        table_list(v, out, cap);
+    } else if (json_is_array(json)) {
+        table_list(json, out, cap);
     } else {
         snprintf(out, cap, "-");
     }
 }
 
-static void table_list(const json_t *v, char *out, size_t cap)
+static void table_list(const json_t *json, char *out, size_t cap)
 {
     size_t i, used = (size_t)snprintf(out, cap, "[");
     const json_t *e;
-    json_array_foreach(v, i, e)
+    json_array_foreach(json, i, e)
     {
         char cell[TABLE_CELL];
         table_cell("", e, cell, sizeof cell);
@@ -93,9 +93,10 @@ static void table_list(const json_t *v, char *out, size_t cap)
     snprintf(out + used, cap - used, "]");
 }
 
-static bool table_is_table(const json_t *v)
+static bool table_is_table(const json_t *json)
 {
-    return json_is_array(v) && json_array_size(v) > 0 && json_is_object(json_array_get(v, 0));
+    return json_is_array(json) && json_array_size(json) > 0 &&
+           json_is_object(json_array_get(json, 0));
 }
 
 // table_key writes a key's label; how many columns it takes.
@@ -105,7 +106,7 @@ static int table_key(const char *key, char *out, size_t cap)
     return hth_utf8_columns(out);
 }
 
-static void table_rows(FILE *f, const json_t *rows)
+static void table_rows(FILE *file, const json_t *rows)
 {
     const char *keys[TABLE_COLUMNS], *key;
     int width[TABLE_COLUMNS] = {0}, n = 0;
@@ -123,7 +124,7 @@ static void table_rows(FILE *f, const json_t *rows)
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; pass == 1 && k < n; k++) {
             table_key(keys[k], cell, sizeof cell);
-            fprintf(f, "%-*s%s", hth_utf8_pad(cell, width[k]), cell, k + 1 < n ? "  " : "\n");
+            fprintf(file, "%-*s%s", hth_utf8_pad(cell, width[k]), cell, k + 1 < n ? "  " : "\n");
         }
         json_array_foreach(rows, i, row)
         {
@@ -138,7 +139,7 @@ static void table_rows(FILE *f, const json_t *rows)
                     if (!json_is_number(v)) {
                         pad = last ? 0 : -pad;
                     }
-                    fprintf(f, "%*s%s", pad, cell, last ? "\n" : "  ");
+                    fprintf(file, "%*s%s", pad, cell, last ? "\n" : "  ");
                 }
             }
         }

@@ -62,24 +62,25 @@ static void put_time(message *m, double wall)
     put_bytes(m, &wall, sizeof wall);
 }
 
-static bool put_record(FILE *f, const message *m)
+static bool put_record(FILE *file, const message *m)
 {
     uint64_t length = m->n;
     uint32_t head = masked(&length, sizeof length), tail = masked(m->bytes, m->n);
-    return fwrite(&length, sizeof length, 1, f) == 1 && fwrite(&head, sizeof head, 1, f) == 1 &&
-           fwrite(m->bytes, m->n, 1, f) == 1 && fwrite(&tail, sizeof tail, 1, f) == 1;
+    return fwrite(&length, sizeof length, 1, file) == 1 &&
+           fwrite(&head, sizeof head, 1, file) == 1 && fwrite(m->bytes, m->n, 1, file) == 1 &&
+           fwrite(&tail, sizeof tail, 1, file) == 1;
 }
 
-bool hth_tfevents_begin(FILE *f, double wall)
+bool hth_tfevents_begin(FILE *file, double wall)
 {
     static const char version[] = "brain.Event:2";
     message m = {.n = 0};
     put_time(&m, wall);
     put_text(&m, 3, version, sizeof version - 1);
-    return put_record(f, &m);
+    return put_record(file, &m);
 }
 
-bool hth_tfevents_scalars(FILE *f, double wall, int64_t step, const hth_scalar *values, int n)
+bool hth_tfevents_scalars(FILE *file, double wall, int64_t step, const hth_scalar *values, int n)
 {
     message m = {.n = 0}, summary = {.n = 0};
     for (int i = 0; i < n && i < EVENT_VALUES; i++) {
@@ -100,5 +101,5 @@ bool hth_tfevents_scalars(FILE *f, double wall, int64_t step, const hth_scalar *
     put_varint(&m, 2 << 3);
     put_varint(&m, (uint64_t)step);
     put_text(&m, 5, summary.bytes, summary.n);
-    return put_record(f, &m);
+    return put_record(file, &m);
 }

@@ -17,14 +17,14 @@ const hth_top_part hth_top_parts[HTH_TOP_PARTS] = {{"private_weight_bytes", "pri
                                                    {NULL, "other", 'o'},
                                                    {"free_bytes", "free", '.'}};
 
-static json_int_t top_int(const json_t *o, const char *key)
+static json_int_t top_int(const json_t *json, const char *key)
 {
-    return json_integer_value(json_object_get(o, key));
+    return json_integer_value(json_object_get(json, key));
 }
 
-static const char *top_str(const json_t *o, const char *key)
+static const char *top_str(const json_t *json, const char *key)
 {
-    const char *s = json_string_value(json_object_get(o, key));
+    const char *s = json_string_value(json_object_get(json, key));
     return s != NULL ? s : "";
 }
 
@@ -53,15 +53,15 @@ static double top_seconds(const json_t *last, uint64_t now_ns)
 
 // ---- rows
 
-static json_t *top_device(const json_t *d, const json_t *stats)
+static json_t *top_device(const json_t *json, const json_t *stats)
 {
     const json_t *rows = json_object_get(stats, "devices"), *l = json_object_get(stats, "ledger");
-    const char *state = json_string_value(json_object_get(d, "state"));
+    const char *state = json_string_value(json_object_get(json, "state"));
     if (rows != NULL) { // of several devices
-        l = top_same(rows, d, "name", NULL);
+        l = top_same(rows, json, "name", NULL);
     }
-    json_t *out = json_pack("{s:s, s:s, s:s, s:O?}", "name", top_str(d, "name"), "description",
-                            top_str(d, "description"), "state", state != NULL ? state : "up",
+    json_t *out = json_pack("{s:s, s:s, s:s, s:O?}", "name", top_str(json, "name"), "description",
+                            top_str(json, "description"), "state", state != NULL ? state : "up",
                             "budget_bytes", json_object_get(l, "budget_bytes"));
     json_int_t rest = top_int(l, "budget_bytes");
     for (int k = 0; k < HTH_TOP_PARTS && l != NULL; k++) {
@@ -78,10 +78,10 @@ static json_t *top_device(const json_t *d, const json_t *stats)
     return out;
 }
 
-static json_t *top_ms(const json_t *t, const char *key)
+static json_t *top_ms(const json_t *json, const char *key)
 {
-    return top_int(t, "requests") > top_int(t, "failures")
-               ? json_real((double)top_int(t, key) / 1e6)
+    return top_int(json, "requests") > top_int(json, "failures")
+               ? json_real((double)top_int(json, key) / 1e6)
                : json_null();
 }
 
@@ -95,54 +95,55 @@ static json_t *top_batch(json_int_t samples, json_int_t runs, const json_t *befo
     return runs > 0 ? json_real((double)samples / (double)runs) : json_null();
 }
 
-static json_t *top_model(const json_t *m, const json_t *latency, const json_t *last, double seconds)
+static json_t *top_model(const json_t *json, const json_t *latency, const json_t *last,
+                         double seconds)
 {
-    const json_t *t = top_same(json_object_get(latency, "models"), m, "name", "version");
-    const json_t *before = top_same(json_object_get(last, "models"), m, "name", "version");
-    json_int_t requests = top_int(m, "requests"), failures = top_int(m, "failures");
-    json_int_t samples = top_int(json_object_get(m, "times"), "samples");
-    json_int_t runs = top_int(m, "executions"), was = top_int(before, "requests");
+    const json_t *t = top_same(json_object_get(latency, "models"), json, "name", "version");
+    const json_t *before = top_same(json_object_get(last, "models"), json, "name", "version");
+    json_int_t requests = top_int(json, "requests"), failures = top_int(json, "failures");
+    json_int_t samples = top_int(json_object_get(json, "times"), "samples");
+    json_int_t runs = top_int(json, "executions"), was = top_int(before, "requests");
     double rate = json_number_value(json_object_get(t, "per_second"));
     if (before != NULL && seconds > 0 && requests >= was) { // else it was loaded again
         rate = (double)(requests - was) / seconds;
     }
     return json_pack("{s:s, s:I, s:f, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                     "name", top_str(m, "name"), "version", top_int(m, "version"), "per_second",
-                     rate, "p50_ms", top_ms(t, "p50_ns"), "p99_ms", top_ms(t, "p99_ns"), "batch",
-                     top_batch(samples, runs, before), "private_bytes",
-                     top_int(m, "resident_private_bytes"), "shared_bytes",
-                     top_int(m, "resident_shared_bytes"), "arena_bytes", top_int(m, "arena_bytes"),
-                     "queued", top_int(m, "queued"), "requests", requests, "failures", failures,
-                     "samples", samples, "runs", runs);
+                     "name", top_str(json, "name"), "version", top_int(json, "version"),
+                     "per_second", rate, "p50_ms", top_ms(t, "p50_ns"), "p99_ms",
+                     top_ms(t, "p99_ns"), "batch", top_batch(samples, runs, before),
+                     "private_bytes", top_int(json, "resident_private_bytes"), "shared_bytes",
+                     top_int(json, "resident_shared_bytes"), "arena_bytes",
+                     top_int(json, "arena_bytes"), "queued", top_int(json, "queued"), "requests",
+                     requests, "failures", failures, "samples", samples, "runs", runs);
 }
 
-static bool top_job_lives(const json_t *j)
+static bool top_job_lives(const json_t *json)
 {
-    const char *state = top_str(j, "state");
-    return json_is_null(json_object_get(j, "ended_ns")) && strcmp(state, "stopped") != 0;
+    const char *state = top_str(json, "state");
+    return json_is_null(json_object_get(json, "ended_ns")) && strcmp(state, "stopped") != 0;
 }
 
-static json_t *top_job(const json_t *j, const json_t *docs)
+static json_t *top_job(const json_t *json, const json_t *docs)
 {
-    const json_t *doc = json_object_get(docs, top_str(j, "job"));
-    json_int_t step = top_int(j, "step"), steps = top_int(j, "steps");
-    return json_pack("{s:s, s:s, s:s, s:O?, s:O?, s:o, s:O?, s:O?, s:O?, s:O?, s:O?}", "job",
-                     top_str(j, "job"), "model", top_str(j, "model"), "state", top_str(j, "state"),
-                     "step", json_object_get(j, "step"), "steps", json_object_get(j, "steps"),
-                     "percent",
-                     steps > 0 ? json_real(100.0 * (double)step / (double)steps) : json_null(),
-                     "loss", json_object_get(j, "loss"), "step_ms", json_object_get(doc, "step_ms"),
-                     "budget_bytes", json_object_get(doc, "budget_bytes"), "peak_bytes",
-                     json_object_get(doc, "peak_bytes"), "device", json_object_get(j, "device"));
+    const json_t *doc = json_object_get(docs, top_str(json, "job"));
+    json_int_t step = top_int(json, "step"), steps = top_int(json, "steps");
+    return json_pack(
+        "{s:s, s:s, s:s, s:O?, s:O?, s:o, s:O?, s:O?, s:O?, s:O?, s:O?}", "job",
+        top_str(json, "job"), "model", top_str(json, "model"), "state", top_str(json, "state"),
+        "step", json_object_get(json, "step"), "steps", json_object_get(json, "steps"), "percent",
+        steps > 0 ? json_real(100.0 * (double)step / (double)steps) : json_null(), "loss",
+        json_object_get(json, "loss"), "step_ms", json_object_get(doc, "step_ms"), "budget_bytes",
+        json_object_get(doc, "budget_bytes"), "peak_bytes", json_object_get(doc, "peak_bytes"),
+        "device", json_object_get(json, "device"));
 }
 
-static json_t *top_tenant(const json_t *t)
+static json_t *top_tenant(const json_t *json)
 {
     static const char *const keys[] = {"name",    "memory_bytes", "job_bytes",
                                        "waiting", "jobs",         "refused"};
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        json_t *v = json_object_get(t, keys[i]);
+        json_t *v = json_object_get(json, keys[i]);
         json_object_set_new(out, keys[i], v != NULL ? json_incref(v) : json_null());
     }
     return out;

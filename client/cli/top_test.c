@@ -39,15 +39,15 @@ static json_t *stats(int requests_b, int samples_b, int runs_b)
         "name", "uid:7", "memory_bytes", 300, "jobs", 1);
 }
 
-static json_t *look(json_t *s, const json_t *last, uint64_t now_ns)
+static json_t *look(json_t *json, const json_t *last, uint64_t now_ns)
 {
     json_t *d = json_loads(devices, 0, NULL), *l = json_loads(latency, 0, NULL),
            *j = json_loads(jobs, 0, NULL), *docs = json_loads(job, 0, NULL);
-    assert_true(d != NULL && l != NULL && j != NULL && docs != NULL && s != NULL);
-    json_t *out = hth_top_sample(&(hth_top_answers){d, s, l, j, docs}, last, now_ns);
+    assert_true(d != NULL && l != NULL && j != NULL && docs != NULL && json != NULL);
+    json_t *out = hth_top_sample(&(hth_top_answers){d, json, l, j, docs}, last, now_ns);
     assert_non_null(out);
     json_decref(d);
-    json_decref(s);
+    json_decref(json);
     json_decref(l);
     json_decref(j);
     json_decref(docs);

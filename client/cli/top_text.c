@@ -15,58 +15,58 @@
 #define TOP_NAME 24 // columns of a name where columns are short
 #define TOP_LINE 400
 
-static json_int_t text_int(const json_t *o, const char *key)
+static json_int_t text_int(const json_t *json, const char *key)
 {
-    return json_integer_value(json_object_get(o, key));
+    return json_integer_value(json_object_get(json, key));
 }
 
-static const char *text_str(const json_t *o, const char *key)
+static const char *text_str(const json_t *json, const char *key)
 {
-    const char *s = json_string_value(json_object_get(o, key));
+    const char *s = json_string_value(json_object_get(json, key));
     return s != NULL ? s : "";
 }
 
-static json_int_t text_part(const json_t *d, int k)
+static json_int_t text_part(const json_t *json, int k)
 {
     char key[40];
     snprintf(key, sizeof key, "%s_bytes", hth_top_parts[k].name);
-    return text_int(d, key);
+    return text_int(json, key);
 }
 
 // ---- devices
 
 // What is there has a column at least; what is lost by rounding is free.
-static void text_bar(FILE *f, const json_t *d, int width)
+static void text_bar(FILE *file, const json_t *json, int width)
 {
-    double all = (double)text_int(d, "budget_bytes");
+    double all = (double)text_int(json, "budget_bytes");
     int left = width;
-    fputc('[', f);
+    fputc('[', file);
     for (int k = 0; k + 1 < HTH_TOP_PARTS && all > 0; k++) {
-        json_int_t bytes = text_part(d, k);
+        json_int_t bytes = text_part(json, k);
         int n = (int)((double)bytes / all * width + 0.5);
         n = bytes > 0 && n == 0 ? 1 : n;
         n = n < left ? n : left;
         for (int i = 0; i < n; i++) {
-            fputc(hth_top_parts[k].letter, f);
+            fputc(hth_top_parts[k].letter, file);
         }
         left -= n > 0 ? n : 0;
     }
     for (; left > 0; left--) {
-        fputc('.', f);
+        fputc('.', file);
     }
-    fputs("]\n", f);
+    fputs("]\n", file);
 }
 
 // text_legend says what the letters are. Where columns are short, parts that are empty are left
 // out, then what is in no other part.
-static void text_legend(FILE *f, const json_t *d, int columns, bool fit)
+static void text_legend(FILE *file, const json_t *json, int columns, bool fit)
 {
     char line[TOP_LINE], bytes[32];
     for (int all = 2; all >= 0; all--) {
         size_t n = 0;
         line[0] = 0;
         for (int k = 0; k < HTH_TOP_PARTS && n < sizeof line; k++) {
-            json_int_t v = text_part(d, k);
+            json_int_t v = text_part(json, k);
             bool rest = hth_top_parts[k].ledger == NULL;
             if (all == 2 || (v != 0 && (all == 1 || !rest))) {
                 n += (size_t)snprintf(line + n, sizeof line - n, "%s%c %s %s", n > 0 ? "  " : "",
@@ -78,40 +78,40 @@ static void text_legend(FILE *f, const json_t *d, int columns, bool fit)
             break;
         }
     }
-    fprintf(f, "%s\n", line);
+    fprintf(file, "%s\n", line);
 }
 
 // text_device writes three lines, or one.
-static void text_device(FILE *f, const json_t *d, int columns, bool fit, bool brief)
+static void text_device(FILE *file, const json_t *json, int columns, bool fit, bool brief)
 {
     char bytes[32] = "";
-    bool known = json_is_integer(json_object_get(d, "budget_bytes"));
-    const char *name = text_str(d, "name"), *what = text_str(d, "description");
-    const char *state = text_str(d, "state");
+    bool known = json_is_integer(json_object_get(json, "budget_bytes"));
+    const char *name = text_str(json, "name"), *what = text_str(json, "description");
+    const char *state = text_str(json, "state");
     if (known) {
-        hth_table_bytes((double)text_int(d, "budget_bytes"), bytes, sizeof bytes);
+        hth_table_bytes((double)text_int(json, "budget_bytes"), bytes, sizeof bytes);
     }
     if (brief) {
         int head = hth_utf8_columns(name) + hth_utf8_columns(state) + (int)strlen(bytes) + 5;
-        fprintf(f, "%s  %s  %s ", name, state, bytes);
+        fprintf(file, "%s  %s  %s ", name, state, bytes);
         if (known) {
-            text_bar(f, d, columns - head > 12 ? columns - head - 2 : 10);
+            text_bar(file, json, columns - head > 12 ? columns - head - 2 : 10);
         } else {
-            fputc('\n', f);
+            fputc('\n', file);
         }
         return;
     }
     int rest = columns - hth_utf8_columns(name) - hth_utf8_columns(state) - (int)strlen(bytes) - 6;
     size_t room = fit && rest > 0 ? hth_utf8_fit(what, rest) : strlen(what);
-    fprintf(f, "%s  %.*s  %s%s%s\n", name, (int)room, what, state, known ? "  " : "", bytes);
+    fprintf(file, "%s  %.*s  %s%s%s\n", name, (int)room, what, state, known ? "  " : "", bytes);
     if (known) {
-        text_bar(f, d, columns > 12 ? columns - 2 : 10);
-        text_legend(f, d, columns, fit);
+        text_bar(file, json, columns > 12 ? columns - 2 : 10);
+        text_legend(file, json, columns, fit);
     }
 }
 
 // text_devices writes all, in a third of the lines; how many lines those are.
-static int text_devices(FILE *f, const json_t *list, int lines, int columns)
+static int text_devices(FILE *file, const json_t *list, int lines, int columns)
 {
     int n = (int)json_array_size(list), third = lines / 3;
     bool fit = lines != INT_MAX, brief = fit && 3 * n > third;
@@ -120,10 +120,10 @@ static int text_devices(FILE *f, const json_t *list, int lines, int columns)
         shown = third > 1 ? third - 1 : 1;
     }
     for (int i = 0; i < shown; i++) {
-        text_device(f, json_array_get(list, (size_t)i), columns, fit, brief);
+        text_device(file, json_array_get(list, (size_t)i), columns, fit, brief);
     }
     if (shown < n) {
-        fprintf(f, "and %d more\n", n - shown);
+        fprintf(file, "and %d more\n", n - shown);
     }
     return brief ? shown + (shown < n) : 3 * n;
 }
@@ -228,7 +228,8 @@ static char *text_print(const json_t *rows, int *width)
 }
 
 // text_table_write writes the table in `lines` lines, the empty one in front and the head included.
-static void text_table_write(FILE *f, const text_table *t, json_t *rows, int lines, int columns)
+static void text_table_write(FILE *file, const text_table *table, json_t *rows, int lines,
+                             int columns)
 {
     int width, n = (int)json_array_size(rows), room = lines - 2;
     bool fit = lines != INT_MAX;
@@ -240,17 +241,17 @@ static void text_table_write(FILE *f, const text_table *t, json_t *rows, int lin
         return;
     }
     char *text = text_print(rows, &width);
-    for (int k = 0; fit && text != NULL && width > columns && t->drop[k] != NULL; k++) {
-        text_drop(rows, t->drop[k]);
+    for (int k = 0; fit && text != NULL && width > columns && table->drop[k] != NULL; k++) {
+        text_drop(rows, table->drop[k]);
         text_shorten(rows, "name");
         text_shorten(rows, "job");
         text_shorten(rows, "model");
         free(text);
         text = text_print(rows, &width);
     }
-    fprintf(f, "\n%s", text != NULL ? text : "");
+    fprintf(file, "\n%s", text != NULL ? text : "");
     if (shown < n) {
-        fprintf(f, "and %d more\n", n - shown);
+        fprintf(file, "and %d more\n", n - shown);
     }
     free(text);
 }

@@ -52,35 +52,37 @@ static void log_failed(hth_train_log *log, const char *path)
     }
 }
 
-static bool csv_number(FILE *f, double v)
+static bool csv_number(FILE *file, double v)
 {
-    return isnan(v) ? fputc(',', f) != EOF : fprintf(f, ",%.9g", v) > 0;
+    return isnan(v) ? fputc(',', file) != EOF : fprintf(file, ",%.9g", v) > 0;
 }
 
-static bool csv_row(FILE *f, const log_row *r)
+static bool csv_row(FILE *file, const log_row *row)
 {
-    return fprintf(f, "%lld,%lld", (long long)r->step, (long long)r->epoch) > 0 &&
-           csv_number(f, r->loss) && csv_number(f, r->lr) && csv_number(f, r->ms) &&
-           csv_number(f, r->held_out_loss) && csv_number(f, r->accuracy) &&
-           csv_number(f, r->top5) && csv_number(f, r->perplexity) && fputc('\n', f) != EOF;
+    return fprintf(file, "%lld,%lld", (long long)row->step, (long long)row->epoch) > 0 &&
+           csv_number(file, row->loss) && csv_number(file, row->lr) && csv_number(file, row->ms) &&
+           csv_number(file, row->held_out_loss) && csv_number(file, row->accuracy) &&
+           csv_number(file, row->top5) && csv_number(file, row->perplexity) &&
+           fputc('\n', file) != EOF;
 }
 
-static bool events_row(FILE *f, const log_row *r)
+static bool events_row(FILE *file, const log_row *row)
 {
-    const hth_scalar v[] = {{"train/loss", r->loss},         {"train/lr", r->lr},
-                            {"eval/loss", r->held_out_loss}, {"eval/accuracy", r->accuracy},
-                            {"eval/top5", r->top5},          {"eval/perplexity", r->perplexity}};
-    return hth_tfevents_scalars(f, r->wall, r->step, v, sizeof v / sizeof *v);
+    const hth_scalar v[] = {
+        {"train/loss", row->loss},         {"train/lr", row->lr},
+        {"eval/loss", row->held_out_loss}, {"eval/accuracy", row->accuracy},
+        {"eval/top5", row->top5},          {"eval/perplexity", row->perplexity}};
+    return hth_tfevents_scalars(file, row->wall, row->step, v, sizeof v / sizeof *v);
 }
 
-static bool file_begin(const log_file *l, FILE *f, double wall)
+static bool file_begin(const log_file *file, FILE *f, double wall)
 {
-    return l->events ? hth_tfevents_begin(f, wall) : fputs(LOG_HEAD, f) >= 0;
+    return file->events ? hth_tfevents_begin(f, wall) : fputs(LOG_HEAD, f) >= 0;
 }
 
-static bool file_row(const log_file *l, FILE *f, const log_row *r)
+static bool file_row(const log_file *file, FILE *f, const log_row *row)
 {
-    return l->events ? events_row(f, r) : csv_row(f, r);
+    return file->events ? events_row(f, row) : csv_row(f, row);
 }
 
 // Writes the row that waits.
@@ -97,18 +99,18 @@ static void log_flush(hth_train_log *log)
     log->row = (log_row){.step = 0};
 }
 
-static double row_number(const json_t *o, const char *key)
+static double row_number(const json_t *json, const char *key)
 {
-    const json_t *v = json_object_get(o, key);
+    const json_t *v = json_object_get(json, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-static void row_evaluated(log_row *r, const json_t *o, const char *loss)
+static void row_evaluated(log_row *row, const json_t *json, const char *loss)
 {
-    r->held_out_loss = row_number(o, loss);
-    r->accuracy = row_number(o, "accuracy");
-    r->top5 = row_number(o, "top5");
-    r->perplexity = row_number(o, "perplexity");
+    row->held_out_loss = row_number(json, loss);
+    row->accuracy = row_number(json, "accuracy");
+    row->top5 = row_number(json, "top5");
+    row->perplexity = row_number(json, "perplexity");
 }
 
 void hth_train_log_event(hth_train_log *log, const json_t *event)
@@ -158,7 +160,7 @@ static const json_t *doc_evaluation(const json_t *held, int64_t step, size_t *at
 }
 
 // All steps of a document; they ended now.
-static bool doc_rows(const log_file *l, FILE *f, const json_t *doc)
+static bool doc_rows(const log_file *file, FILE *f, const json_t *doc)
 {
     const json_t *history = json_object_get(doc, "history"), *v;
     const json_t *held = json_object_get(doc, "held_out"), *found;
@@ -169,7 +171,7 @@ static bool doc_rows(const log_file *l, FILE *f, const json_t *doc)
     {
         wall -= json_number_value(json_array_get(v, 1)) / 1e3;
     }
-    bool good = file_begin(l, f, wall);
+    bool good = file_begin(file, f, wall);
     json_array_foreach((json_t *)history, i, v)
     {
         const json_t *lr = json_array_get(v, 2);
@@ -182,7 +184,7 @@ static bool doc_rows(const log_file *l, FILE *f, const json_t *doc)
                      .wall = wall};
         found = doc_evaluation(held, r.step, &at);
         row_evaluated(&r, found, "loss");
-        good = good && file_row(l, f, &r);
+        good = good && file_row(file, f, &r);
     }
     return good;
 }
@@ -236,30 +238,30 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
     return err;
 }
 
-static hth_err file_open(log_file *l, char *path)
+static hth_err file_open(log_file *file, char *path)
 {
-    l->path = path;
+    file->path = path;
     if (path == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a log");
     }
-    l->f = fopen(path, "we");
-    if (l->f == NULL || !file_begin(l, l->f, log_now()) || fflush(l->f) != 0) {
+    file->f = fopen(path, "we");
+    if (file->f == NULL || !file_begin(file, file->f, log_now()) || fflush(file->f) != 0) {
         return hth_fail(HTH_EIO, "%s: %s", path, strerror(errno));
     }
     return HTH_OK;
 }
 
 // TensorBoard knows the files by "tfevents" in their names, and sorts them.
-static hth_err events_open(log_file *l, const char *folder)
+static hth_err events_open(log_file *file, const char *folder)
 {
     char host[64] = "host";
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
         return hth_fail(HTH_EIO, "%s: %s", folder, strerror(errno));
     }
     (void)gethostname(host, sizeof host - 1);
-    l->events = true;
-    return file_open(l, hth_asprintf("%s/events.out.tfevents.%lld.%s.%ld.0", folder,
-                                     (long long)log_now(), host, (long)getpid()));
+    file->events = true;
+    return file_open(file, hth_asprintf("%s/events.out.tfevents.%lld.%s.%ld.0", folder,
+                                        (long long)log_now(), host, (long)getpid()));
 }
 
 hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_log **out)

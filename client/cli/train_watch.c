@@ -36,7 +36,7 @@ static int train_show(void *ctx, const hearth_job_info *at)
 
 // The losses as one line each (--json), or the first and the last one; then the summary without
 // them.
-static int train_print(const hth_cli *c, const json_t *history, json_int_t every, json_t *summary)
+static int train_print(const hth_cli *cli, const json_t *history, json_int_t every, json_t *summary)
 {
     size_t i, n = json_array_size(history);
     json_int_t last = json_integer_value(json_object_get(summary, "steps"));
@@ -45,18 +45,18 @@ static int train_print(const hth_cli *c, const json_t *history, json_int_t every
     {
         double loss = json_number_value(json_array_get(v, 0));
         json_int_t step = i + 1 < n ? 1 + (json_int_t)i * every : last;
-        if (hth_cli_json(c)) {
+        if (hth_cli_json(cli)) {
             printf("{\"step\":%lld,\"loss\":%.9g,\"ms\":%.3f}\n", (long long)step, loss,
                    json_number_value(json_array_get(v, 1)));
         } else if (i == 0 || i == n - 1) {
             json_object_set_new(summary, i == 0 ? "first_loss" : "last_loss", json_real(loss));
         }
     }
-    if (!hth_cli_json(c)) {
+    if (!hth_cli_json(cli)) {
         hth_cmd_held_out(summary);
     }
     char *text = json_dumps(summary, JSON_COMPACT);
-    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    int rv = text != NULL ? hth_cli_print(cli, text) : HTH_CLI_ERROR;
     free(text);
     return rv;
 }
@@ -72,7 +72,7 @@ static json_t *train_mean_ms(const json_t *history)
 }
 
 // train_summary is a finished job's: its memory, and what it has made.
-static int train_summary(const hth_cli *c, const json_t *doc)
+static int train_summary(const hth_cli *cli, const json_t *doc)
 {
     static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early",
                                        "steps_per_epoch"};
@@ -89,17 +89,17 @@ static int train_summary(const hth_cli *c, const json_t *doc)
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         json_object_set(summary, same[i], json_object_get(doc, same[i]));
     }
-    int rv = train_print(c, history, every > 0 ? every : 1, summary);
+    int rv = train_print(cli, history, every > 0 ? every : 1, summary);
     json_decref(summary);
     return rv;
 }
 
 // train_ended prints what has become of a job that goes on no more.
-static int train_ended(hth_cli *c, hearth_job job, hth_train_log *log)
+static int train_ended(hth_cli *cli, hearth_job job, hth_train_log *log)
 {
     char arguments[60], *json;
     snprintf(arguments, sizeof arguments, "{\"id\":%" PRIu64 "}", job.id);
-    if (hearth_query(c->h, "job", arguments, NULL, NULL, &json) != HEARTH_OK) {
+    if (hearth_query(cli->h, "job", arguments, NULL, NULL, &json) != HEARTH_OK) {
         (void)hth_cmd_log_end(log, NULL);
         return hth_cli_error();
     }
@@ -109,10 +109,10 @@ static int train_ended(hth_cli *c, hearth_job job, hth_train_log *log)
     int rv = HTH_CLI_ERROR;
     hearth_free(json);
     if (state != NULL && strcmp(state, "finished") == 0) {
-        rv = train_summary(c, doc);
+        rv = train_summary(cli, doc);
     } else {
         hearth_train_result *none = NULL;
-        rv = hearth_job_result(c->h, job, &none) != HEARTH_OK ? hth_cli_error() : HTH_CLI_ERROR;
+        rv = hearth_job_result(cli->h, job, &none) != HEARTH_OK ? hth_cli_error() : HTH_CLI_ERROR;
         hearth_free(none);
     }
     json_decref(doc);
@@ -122,9 +122,9 @@ static int train_ended(hth_cli *c, hearth_job job, hth_train_log *log)
 // ---- an engine in this process
 
 // train_devices writes the devices that were given: others may compute in another order.
-static void train_devices(const hth_cli *c, char out[TRAIN_HOW])
+static void train_devices(const hth_cli *cli, char out[TRAIN_HOW])
 {
-    json_t *device, *devices = json_object_get(c->options, "device");
+    json_t *device, *devices = json_object_get(cli->options, "device");
     size_t i, n = 0;
     out[0] = 0;
     json_array_foreach(devices, i, device)
@@ -137,11 +137,11 @@ static void train_devices(const hth_cli *c, char out[TRAIN_HOW])
 
 // train_stop saves the job of an engine that ends with this process. Its row after that has a step
 // if there is anything to save.
-static void train_stop(hth_cli *c, hearth_job job, const char *name)
+static void train_stop(hth_cli *cli, hearth_job job, const char *name)
 {
     char arguments[60], devices[TRAIN_HOW], threads[40] = "", *json = NULL;
     snprintf(arguments, sizeof arguments, "{\"id\":%" PRIu64 "}", job.id);
-    if (hearth_query(c->h, "pause", arguments, NULL, NULL, &json) != HEARTH_OK) {
+    if (hearth_query(cli->h, "pause", arguments, NULL, NULL, &json) != HEARTH_OK) {
         hth_cli_error();
         return;
     }
@@ -150,17 +150,17 @@ static void train_stop(hth_cli *c, hearth_job job, const char *name)
     hearth_free(json);
     json_decref(doc);
     if (step > 0) {
-        train_devices(c, devices);
-        if (hth_cli_int(c, "threads", 0) > 0) {
+        train_devices(cli, devices);
+        if (hth_cli_int(cli, "threads", 0) > 0) {
             snprintf(threads, sizeof threads, " --threads %lld",
-                     (long long)hth_cli_int(c, "threads", 0));
+                     (long long)hth_cli_int(cli, "threads", 0));
         }
         fprintf(stderr,
                 "hearth: job '%s' is saved after step %lld; `hearth --store %s%s train --resume "
                 "%s%s` continues\n",
-                name, (long long)step, hth_cli_text(c, "store"), devices, name, threads);
+                name, (long long)step, hth_cli_text(cli, "store"), devices, name, threads);
     } else {
-        (void)hearth_job_cancel(c->h, job);
+        (void)hearth_job_cancel(cli->h, job);
         fprintf(stderr, "hearth: job '%s' had made no step; nothing is saved\n", name);
     }
 }

@@ -11,23 +11,23 @@
 #define COMMIT_WAIT_MS 200 // before the second one; each other one takes twice as long
 
 // commit_section makes the data section: the list, the skeleton, and what comes along.
-static hth_err commit_section(const hth_content_source *s, const hth_content_version *v,
+static hth_err commit_section(const hth_content_source *source, const hth_content_version *version,
                               hearth_tensor *section, uint64_t *list_bytes, uint64_t *here)
 {
     *here = 0;
-    for (int i = 0; i < s->n; i++) {
-        *here += s->objects[i].here ? s->objects[i].bytes : 0;
+    for (int i = 0; i < source->n; i++) {
+        *here += source->objects[i].here ? source->objects[i].bytes : 0;
     }
-    HTH_TRY(
-        hth_content_list(s->objects, s->n, v->skeleton_bytes + (size_t)*here, section, list_bytes));
+    HTH_TRY(hth_content_list(source->objects, source->n, version->skeleton_bytes + (size_t)*here,
+                             section, list_bytes));
     uint8_t *at = (uint8_t *)section->data + *list_bytes;
-    memcpy(at, v->skeleton, v->skeleton_bytes);
-    at += v->skeleton_bytes;
+    memcpy(at, version->skeleton, version->skeleton_bytes);
+    at += version->skeleton_bytes;
     hth_err err = HTH_OK;
-    for (int i = 0; i < s->n && err == HTH_OK; i++) {
-        if (s->objects[i].here && s->objects[i].bytes > 0) {
-            err = s->read(s->ctx, i, 0, at, (size_t)s->objects[i].bytes);
-            at += s->objects[i].bytes;
+    for (int i = 0; i < source->n && err == HTH_OK; i++) {
+        if (source->objects[i].here && source->objects[i].bytes > 0) {
+            err = source->read(source->ctx, i, 0, at, (size_t)source->objects[i].bytes);
+            at += source->objects[i].bytes;
         }
     }
     if (err != HTH_OK) {
@@ -36,29 +36,30 @@ static hth_err commit_section(const hth_content_source *s, const hth_content_ver
     return err;
 }
 
-static hth_err commit_once(hearth *h, const hth_content_source *s, const hth_content_version *v,
-                           const hth_watch *watch, uint64_t *moved, hth_reply *r)
+static hth_err commit_once(hearth *h, const hth_content_source *source,
+                           const hth_content_version *version, const hth_watch *watch,
+                           uint64_t *moved, hth_reply *reply)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Commit body = HEARTH__COMMIT__INIT;
     hearth_tensor section;
     uint64_t here;
-    HTH_TRY(commit_section(s, v, &section, &body.list_bytes, &here));
-    body.kind = (char *)(v->kind != NULL ? v->kind : "model");
-    body.name = (char *)v->name;
-    body.meta = (char *)(v->meta != NULL ? v->meta : "");
-    body.max_batch = v->max_batch;
-    body.no_wait = v->no_wait;
-    body.objects = (uint32_t)s->n;
-    body.skeleton_bytes = v->skeleton_bytes;
+    HTH_TRY(commit_section(source, version, &section, &body.list_bytes, &here));
+    body.kind = (char *)(version->kind != NULL ? version->kind : "model");
+    body.name = (char *)version->name;
+    body.meta = (char *)(version->meta != NULL ? version->meta : "");
+    body.max_batch = version->max_batch;
+    body.no_wait = version->no_wait;
+    body.objects = (uint32_t)source->n;
+    body.skeleton_bytes = version->skeleton_bytes;
     q.body_case = HEARTH__REQUEST__BODY_COMMIT;
     q.commit = &body;
     *moved += here;
-    hth_err err = hth_exchange(h, &q, &section, watch, r);
+    hth_err err = hth_exchange(h, &q, &section, watch, reply);
     hth_free(section.data);
     HTH_TRY(err);
-    if (r->head->body_case != HEARTH__REPLY__BODY_IMPORTED) {
-        hth_reply_fini(r);
+    if (reply->head->body_case != HEARTH__REPLY__BODY_IMPORTED) {
+        hth_reply_fini(reply);
         return hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", h->url);
     }
     return HTH_OK;

@@ -25,10 +25,10 @@ static hth_err dataset_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
     return hth_file_read(j->file, j->shown, j->entry[i].at + at, dst, n);
 }
 
-static hth_err dataset_hash(dataset_job *j, int i, void *piece)
+static hth_err dataset_hash(dataset_job *job, int i, void *piece)
 {
-    const hth_safetensors_entry *e = &j->entry[i];
-    hth_content_object *o = &j->source.objects[i];
+    const hth_safetensors_entry *e = &job->entry[i];
+    hth_content_object *o = &job->source.objects[i];
     *o = (hth_content_object){.name = e->name,
                               .dtype = (hth_dtype)e->dtype,
                               .shape = {.rank = e->rank},
@@ -38,7 +38,7 @@ static hth_err dataset_hash(dataset_job *j, int i, void *piece)
     hth_err err = HTH_OK;
     for (uint64_t at = 0; at < e->bytes && err == HTH_OK;) {
         size_t n = e->bytes - at < DATASET_PIECE ? (size_t)(e->bytes - at) : DATASET_PIECE;
-        err = dataset_read(j, i, at, piece, n);
+        err = dataset_read(job, i, at, piece, n);
         if (err == HTH_OK) {
             hth_id_sum_add(sum, piece, n);
         }
@@ -48,35 +48,35 @@ static hth_err dataset_hash(dataset_job *j, int i, void *piece)
     return err;
 }
 
-static hth_err dataset_ids(dataset_job *j, uint64_t *bytes)
+static hth_err dataset_ids(dataset_job *job, uint64_t *bytes)
 {
     void *piece = hth_alloc(DATASET_PIECE);
-    j->source.objects = hth_calloc((size_t)j->source.n + 1, sizeof *j->source.objects);
-    hth_err err = piece != NULL && j->source.objects != NULL
+    job->source.objects = hth_calloc((size_t)job->source.n + 1, sizeof *job->source.objects);
+    hth_err err = piece != NULL && job->source.objects != NULL
                       ? HTH_OK
                       : hth_fail(HTH_ENOMEM, "out of memory for a dataset");
-    for (int i = 0; i < j->source.n && err == HTH_OK; i++) {
-        err = dataset_hash(j, i, piece);
-        *bytes += j->entry[i].bytes;
+    for (int i = 0; i < job->source.n && err == HTH_OK; i++) {
+        err = dataset_hash(job, i, piece);
+        *bytes += job->entry[i].bytes;
     }
     hth_free(piece);
     return err;
 }
 
 // dataset_name calls a dataset after its tensors' names and ids.
-static hth_err dataset_name(const dataset_job *j, char out[HTH_CONTENT_UPLOAD])
+static hth_err dataset_name(const dataset_job *job, char out[HTH_CONTENT_UPLOAD])
 {
     char hex[HTH_ID_HEX];
-    hth_chunk *chunk = hth_calloc(2 * (size_t)j->source.n + 1, sizeof *chunk);
+    hth_chunk *chunk = hth_calloc(2 * (size_t)job->source.n + 1, sizeof *chunk);
     if (chunk == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
     }
-    for (int i = 0; i < j->source.n; i++) {
-        const hth_content_object *o = &j->source.objects[i];
+    for (int i = 0; i < job->source.n; i++) {
+        const hth_content_object *o = &job->source.objects[i];
         chunk[2 * i] = (hth_chunk){o->name, strlen(o->name) + 1};
         chunk[2 * i + 1] = (hth_chunk){&o->id, sizeof o->id};
     }
-    hth_id id = hth_id_of(chunk, 2 * j->source.n);
+    hth_id id = hth_id_of(chunk, 2 * job->source.n);
     hth_free(chunk);
     snprintf(out, HTH_CONTENT_UPLOAD, "upload-%.24s", hth_id_hex(&id, hex));
     return HTH_OK;

@@ -45,32 +45,32 @@ typedef struct export_job {
     char detail[1024];
 } export_job;
 
-static void export_fail(export_job *j, hth_err err) // under the lock
+static void export_fail(export_job *job, hth_err err) // under the lock
 {
-    if (j->err == HTH_OK) {
-        j->err = err;
-        strncpy(j->detail, hth_err_detail(), sizeof j->detail - 1);
+    if (job->err == HTH_OK) {
+        job->err = err;
+        strncpy(job->detail, hth_err_detail(), sizeof job->detail - 1);
     }
-    j->stop = true;
-    pthread_cond_broadcast(&j->changed);
+    job->stop = true;
+    pthread_cond_broadcast(&job->changed);
 }
 
 // export_take chooses the next piece; false: there is none now. Under the lock.
-static bool export_take(export_job *j, int *object, uint64_t *at, export_slot **slot)
+static bool export_take(export_job *job, int *object, uint64_t *at, export_slot **slot)
 {
-    while (j->object < j->made.n && j->at == j->made.objects[j->object].bytes) {
-        j->object++;
-        j->at = 0;
+    while (job->object < job->made.n && job->at == job->made.objects[job->object].bytes) {
+        job->object++;
+        job->at = 0;
     }
-    if (j->object == j->made.n || j->fetched == j->read + EXPORT_SLOTS) {
+    if (job->object == job->made.n || job->fetched == job->read + EXPORT_SLOTS) {
         return false;
     }
-    uint64_t left = j->made.objects[j->object].bytes - j->at;
-    *slot = &j->slot[j->fetched++ % EXPORT_SLOTS];
+    uint64_t left = job->made.objects[job->object].bytes - job->at;
+    *slot = &job->slot[job->fetched++ % EXPORT_SLOTS];
     (*slot)->n = left < EXPORT_PIECE ? (size_t)left : EXPORT_PIECE;
-    *object = j->object;
-    *at = j->at;
-    j->at += (*slot)->n;
+    *object = job->object;
+    *at = job->at;
+    job->at += (*slot)->n;
     return true;
 }
 
@@ -104,37 +104,37 @@ static void export_thread(void *arg)
 // ---- reading
 
 // export_slot_get waits for the piece that is read next.
-static hth_err export_slot_get(export_job *j, export_slot **out)
+static hth_err export_slot_get(export_job *job, export_slot **out)
 {
-    pthread_mutex_lock(&j->lock);
-    export_slot *s = &j->slot[j->read % EXPORT_SLOTS];
-    while (!s->ready && !j->stop) {
-        pthread_cond_wait(&j->changed, &j->lock);
+    pthread_mutex_lock(&job->lock);
+    export_slot *s = &job->slot[job->read % EXPORT_SLOTS];
+    while (!s->ready && !job->stop) {
+        pthread_cond_wait(&job->changed, &job->lock);
     }
-    hth_err err = j->err == HTH_OK ? HTH_OK : hth_fail(j->err, "%s", j->detail);
-    pthread_mutex_unlock(&j->lock);
+    hth_err err = job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
+    pthread_mutex_unlock(&job->lock);
     *out = s;
     return err;
 }
 
-static void export_slot_done(export_job *j, export_slot *s)
+static void export_slot_done(export_job *job, export_slot *slot)
 {
-    pthread_mutex_lock(&j->lock);
-    s->ready = false;
-    j->read++;
-    j->used = 0;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&job->lock);
+    slot->ready = false;
+    job->read++;
+    job->used = 0;
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
 }
 
-static hth_err export_checked(export_job *j, const hth_content_object *o)
+static hth_err export_checked(export_job *job, const hth_content_object *object)
 {
-    hth_id id = hth_id_sum_end(j->sum);
-    j->sum = NULL;
-    return hth_id_equal(&id, &o->id)
+    hth_id id = hth_id_sum_end(job->sum);
+    job->sum = NULL;
+    return hth_id_equal(&id, &object->id)
                ? HTH_OK
                : hth_fail(HTH_ECORRUPT, "tensor '%s': %s sent bytes that are not what its id says",
-                          o->name, j->h->url);
+                          object->name, job->h->url);
 }
 
 // export_read is what a format reads with: objects in order, each from front to back.
@@ -182,51 +182,51 @@ static bool export_trained(const hth_content_made *made)
     return trained;
 }
 
-static hth_err export_onnx(export_job *j)
+static hth_err export_onnx(export_job *job)
 {
-    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = j->made.skeleton,
-                                                    .skeleton_bytes = j->made.skeleton_bytes,
-                                                    .n_tensors = j->made.n,
-                                                    .inference = export_trained(&j->made),
+    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = job->made.skeleton,
+                                                    .skeleton_bytes = job->made.skeleton_bytes,
+                                                    .n_tensors = job->made.n,
+                                                    .inference = export_trained(&job->made),
                                                     .read = export_read,
                                                     .write = export_write,
-                                                    .ctx = j});
+                                                    .ctx = job});
 }
 
-static hth_err export_head(export_job *j)
+static hth_err export_head(export_job *job)
 {
     char *head = NULL;
     size_t bytes;
-    hearth_tensor *t = hth_calloc((size_t)j->made.n, sizeof *t);
+    hearth_tensor *t = hth_calloc((size_t)job->made.n, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", j->made.n);
+        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", job->made.n);
     }
-    for (int i = 0; i < j->made.n; i++) {
-        const hth_content_object *o = &j->made.objects[i];
+    for (int i = 0; i < job->made.n; i++) {
+        const hth_content_object *o = &job->made.objects[i];
         t[i] = (hearth_tensor){.name = o->name,
                                .dtype = (hearth_dtype)o->dtype,
                                .rank = o->shape.rank,
                                .bytes = (size_t)o->bytes};
         memcpy(t[i].shape, o->shape.dim, sizeof t[i].shape);
     }
-    hth_err err = hth_safetensors_head(t, j->made.n, &head, &bytes);
-    err = err == HTH_OK ? export_write(j, head, bytes) : err;
+    hth_err err = hth_safetensors_head(t, job->made.n, &head, &bytes);
+    err = err == HTH_OK ? export_write(job, head, bytes) : err;
     hth_free(head);
     hth_free(t);
     return err;
 }
 
-static hth_err export_safetensors(export_job *j)
+static hth_err export_safetensors(export_job *job)
 {
     uint8_t *piece = hth_alloc(EXPORT_PIECE);
     hth_err err =
-        piece != NULL ? export_head(j) : hth_fail(HTH_ENOMEM, "out of memory for an export");
-    for (int i = 0; i < j->made.n && err == HTH_OK; i++) {
-        uint64_t bytes = j->made.objects[i].bytes;
+        piece != NULL ? export_head(job) : hth_fail(HTH_ENOMEM, "out of memory for an export");
+    for (int i = 0; i < job->made.n && err == HTH_OK; i++) {
+        uint64_t bytes = job->made.objects[i].bytes;
         for (uint64_t at = 0; at < bytes && err == HTH_OK; at += EXPORT_PIECE) {
             size_t n = bytes - at < EXPORT_PIECE ? (size_t)(bytes - at) : EXPORT_PIECE;
-            err = export_read(j, i, at, piece, n);
-            err = err == HTH_OK ? export_write(j, piece, n) : err;
+            err = export_read(job, i, at, piece, n);
+            err = err == HTH_OK ? export_write(job, piece, n) : err;
         }
     }
     hth_free(piece);
@@ -234,33 +234,33 @@ static hth_err export_safetensors(export_job *j)
 }
 
 // export_run fetches on its threads while the caller's writes.
-static hth_err export_run(export_job *j, hth_export_format format)
+static hth_err export_run(export_job *job, hth_export_format format)
 {
     pthread_t thread[EXPORT_THREADS];
     int started = 0;
     hth_err err = HTH_OK;
     while (started < EXPORT_THREADS && err == HTH_OK) {
-        err = hth_thread_start("hth-fetch", export_thread, j, &thread[started]);
+        err = hth_thread_start("hth-fetch", export_thread, job, &thread[started]);
         started += err == HTH_OK;
     }
     err = started > 0 ? HTH_OK : err;
     if (err == HTH_OK) {
-        err = format == HTH_EXPORT_ONNX ? export_onnx(j) : export_safetensors(j);
+        err = format == HTH_EXPORT_ONNX ? export_onnx(job) : export_safetensors(job);
     }
-    pthread_mutex_lock(&j->lock);
-    j->stop = true;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&job->lock);
+    job->stop = true;
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < started; i++) {
         hth_thread_join(thread[i]);
     }
-    if (j->sum != NULL) {
-        (void)hth_id_sum_end(j->sum);
+    if (job->sum != NULL) {
+        (void)hth_id_sum_end(job->sum);
     }
     return err;
 }
 
-static hth_err export_file(export_job *j, hth_export_format format)
+static hth_err export_file(export_job *job, hth_export_format format)
 {
     hth_atomic_file w;
     uint8_t *bytes = hth_alloc(EXPORT_SLOTS * EXPORT_PIECE);
@@ -268,12 +268,12 @@ static hth_err export_file(export_job *j, hth_export_format format)
         return hth_fail(HTH_ENOMEM, "out of memory for an export");
     }
     for (int i = 0; i < EXPORT_SLOTS; i++) {
-        j->slot[i].bytes = bytes + (size_t)i * EXPORT_PIECE;
+        job->slot[i].bytes = bytes + (size_t)i * EXPORT_PIECE;
     }
-    hth_err err = hth_atomic_file_begin(j->shown, &w);
+    hth_err err = hth_atomic_file_begin(job->shown, &w);
     if (err == HTH_OK) {
-        j->fd = w.fd;
-        err = export_run(j, format);
+        job->fd = w.fd;
+        err = export_run(job, format);
         hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
         err = err != HTH_OK ? err : end;
     }

@@ -16,22 +16,22 @@ static hth_err fetch_unexpected(const hearth *h)
 }
 
 // made_read takes apart what the server sent.
-static hth_err made_read(const hearth *h, hth_content_made *m)
+static hth_err made_read(const hearth *h, hth_content_made *made)
 {
-    const Hearth__Version *v = m->reply.head->version;
-    uint64_t bytes = m->reply.data_bytes;
+    const Hearth__Version *v = made->reply.head->version;
+    uint64_t bytes = made->reply.data_bytes;
     if (v->list_bytes > bytes || v->skeleton_bytes != bytes - v->list_bytes || v->version < 1) {
         return fetch_unexpected(h);
     }
-    HTH_TRY(hth_content_list_read(m->reply.data, v->list_bytes, v->objects, &m->objects));
-    m->n = (int)v->objects;
-    m->name = v->name;
-    m->meta = v->meta;
-    m->version = v->version;
-    m->skeleton = m->reply.data + v->list_bytes;
-    m->skeleton_bytes = (size_t)v->skeleton_bytes;
-    m->model = hth_asprintf("%s:%d", v->name, v->version);
-    return m->model != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
+    HTH_TRY(hth_content_list_read(made->reply.data, v->list_bytes, v->objects, &made->objects));
+    made->n = (int)v->objects;
+    made->name = v->name;
+    made->meta = v->meta;
+    made->version = v->version;
+    made->skeleton = made->reply.data + v->list_bytes;
+    made->skeleton_bytes = (size_t)v->skeleton_bytes;
+    made->model = hth_asprintf("%s:%d", v->name, v->version);
+    return made->model != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
 }
 
 hth_err hth_content_made_get(hearth *handle, const char *model, hth_content_made *out)

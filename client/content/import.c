@@ -31,24 +31,24 @@ static hth_err import_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
     return hth_onnx_tensor_read(j->file, i, at, dst, n);
 }
 
-static hth_err import_hash(import_job *j, int i, void *piece)
+static hth_err import_hash(import_job *job, int i, void *piece)
 {
-    const hth_onnx_tensor *t = hth_onnx_tensor_at(j->file, i);
+    const hth_onnx_tensor *t = hth_onnx_tensor_at(job->file, i);
     hth_id_sum *sum = hth_content_sum(t->dtype, &t->shape);
     hth_err err = HTH_OK;
-    for (uint64_t at = 0; at < t->bytes && err == HTH_OK && !atomic_load(&j->stop);) {
+    for (uint64_t at = 0; at < t->bytes && err == HTH_OK && !atomic_load(&job->stop);) {
         size_t n = t->bytes - at < IMPORT_PIECE ? (size_t)(t->bytes - at) : IMPORT_PIECE;
-        err = import_read(j, i, at, piece, n);
+        err = import_read(job, i, at, piece, n);
         if (err == HTH_OK) {
             hth_id_sum_add(sum, piece, n);
         }
         at += n;
     }
-    j->source.objects[i] = (hth_content_object){.name = t->name,
-                                                .id = hth_id_sum_end(sum),
-                                                .dtype = t->dtype,
-                                                .shape = t->shape,
-                                                .bytes = t->bytes};
+    job->source.objects[i] = (hth_content_object){.name = t->name,
+                                                  .id = hth_id_sum_end(sum),
+                                                  .dtype = t->dtype,
+                                                  .shape = t->shape,
+                                                  .bytes = t->bytes};
     return err;
 }
 
@@ -72,20 +72,20 @@ static void import_thread(void *arg)
     }
 }
 
-static hth_err import_ids(import_job *j)
+static hth_err import_ids(import_job *job)
 {
     pthread_t thread[IMPORT_THREADS];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int more = cores < IMPORT_THREADS ? (int)cores - 1 : IMPORT_THREADS - 1, started = 0;
-    while (started < more && started < j->source.n - 1 &&
-           hth_thread_start("hth-hash", import_thread, j, &thread[started]) == HTH_OK) {
+    while (started < more && started < job->source.n - 1 &&
+           hth_thread_start("hth-hash", import_thread, job, &thread[started]) == HTH_OK) {
         started++;
     }
-    import_thread(j);
+    import_thread(job);
     for (int k = 0; k < started; k++) {
         hth_thread_join(thread[k]);
     }
-    return j->err == HTH_OK ? HTH_OK : hth_fail(j->err, "%s", j->detail);
+    return job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
 }
 
 hth_err hth_content_import(hearth *handle, const char *path, hth_content_version *version,

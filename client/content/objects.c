@@ -49,19 +49,19 @@ void hth_content_list_write(const hth_content_object *objects, int n, uint8_t *a
     }
 }
 
-static hth_err content_check(const hth_content_object *o)
+static hth_err content_check(const hth_content_object *object)
 {
     size_t bytes;
-    if (hth_dtype_bytes(o->dtype) == 0 || !hth_shape_known(&o->shape)) {
+    if (hth_dtype_bytes(object->dtype) == 0 || !hth_shape_known(&object->shape)) {
         return hth_fail(HTH_EINVAL, "tensor '%s' has no element type or shape that can be stored",
-                        o->name);
+                        object->name);
     }
-    HTH_TRY(hth_tensor_bytes(o->dtype, &o->shape, HTH_LAYOUT_PLAIN, &bytes));
-    return bytes == o->bytes
+    HTH_TRY(hth_tensor_bytes(object->dtype, &object->shape, HTH_LAYOUT_PLAIN, &bytes));
+    return bytes == object->bytes
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
                           "tensor '%s' claims %" PRIu64 " bytes, its shape and type make %zu",
-                          o->name, o->bytes, bytes);
+                          object->name, object->bytes, bytes);
 }
 
 // content_read reads the object at *at, of which `left` bytes are there, and moves *at on.

@@ -104,81 +104,81 @@ static hth_err send_have(hearth *h, const hth_content_object *objects, int n, ui
     return err;
 }
 
-static void send_fail(send_job *j, hth_err err) // under the lock
+static void send_fail(send_job *job, hth_err err) // under the lock
 {
-    if (j->err == HTH_OK) {
-        j->err = err;
-        strncpy(j->detail, hth_err_detail(), sizeof j->detail - 1);
+    if (job->err == HTH_OK) {
+        job->err = err;
+        strncpy(job->detail, hth_err_detail(), sizeof job->detail - 1);
     }
-    j->stop = true;
-    pthread_cond_broadcast(&j->changed);
+    job->stop = true;
+    pthread_cond_broadcast(&job->changed);
 }
 
 // send_wait waits on the lock's condition for at most `ms`.
-static void send_wait(send_job *j, uint64_t ms)
+static void send_wait(send_job *job, uint64_t ms)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     uint64_t ns = (uint64_t)t.tv_nsec + ms * 1000000u;
     t.tv_sec += (time_t)(ns / 1000000000u);
     t.tv_nsec = (long)(ns % 1000000000u);
-    (void)pthread_cond_timedwait(&j->changed, &j->lock, &t);
+    (void)pthread_cond_timedwait(&job->changed, &job->lock, &t);
 }
 
 // send_pause waits before another attempt, under the lock.
-static void send_pause(send_job *j)
+static void send_pause(send_job *job)
 {
-    int up = j->tries < SEND_WAIT_UP ? j->tries : SEND_WAIT_UP;
+    int up = job->tries < SEND_WAIT_UP ? job->tries : SEND_WAIT_UP;
     uint64_t until = hth_now_ns() + ((uint64_t)SEND_WAIT_MS << up) * 1000000u;
-    for (uint64_t now = hth_now_ns(); !j->stop && now < until; now = hth_now_ns()) {
-        send_wait(j, (until - now) / 1000000u + 1);
+    for (uint64_t now = hth_now_ns(); !job->stop && now < until; now = hth_now_ns()) {
+        send_wait(job, (until - now) / 1000000u + 1);
     }
 }
 
 // send_found takes what the server said of an object.
-static void send_found(send_object *o, uint64_t bytes, uint64_t there)
+static void send_found(send_object *object, uint64_t bytes, uint64_t there)
 {
-    o->whole = there == HTH_CONTENT_WHOLE;
-    o->there = o->next = o->whole || there > bytes ? bytes : there;
-    o->lost = o->asking = false;
+    object->whole = there == HTH_CONTENT_WHOLE;
+    object->there = object->next = object->whole || there > bytes ? bytes : there;
+    object->lost = object->asking = false;
 }
 
 // send_ask has an object's state asked for anew, when none of its pieces is under way. Under the
 // lock, which it gives up meanwhile.
-static void send_ask(send_job *j, send_object *o)
+static void send_ask(send_job *job, send_object *o)
 {
-    const hth_content_object *object = &j->source->objects[o->i];
+    const hth_content_object *object = &job->source->objects[o->i];
     o->asking = true;
-    while (!j->stop && o->lost) {
+    while (!job->stop && o->lost) {
         uint64_t there = 0;
-        send_pause(j);
-        pthread_mutex_unlock(&j->lock);
-        hth_err err = send_have(j->h, object, 1, &there);
-        pthread_mutex_lock(&j->lock);
+        send_pause(job);
+        pthread_mutex_unlock(&job->lock);
+        hth_err err = send_have(job->h, object, 1, &there);
+        pthread_mutex_lock(&job->lock);
         if (err == HTH_OK) {
             send_found(o, object->bytes, there);
-        } else if (!hth_content_lost(err) || ++j->tries > SEND_TRIES) {
-            send_fail(j, err);
+        } else if (!hth_content_lost(err) || ++job->tries > SEND_TRIES) {
+            send_fail(job, err);
         }
     }
-    pthread_cond_broadcast(&j->changed);
+    pthread_cond_broadcast(&job->changed);
 }
 
 // ---- pieces
 
 // send_next finds a piece that may go now. One object is sent after the other, the next one's
 // pieces with the last one's: what is begun of many would be sent again of many. Under the lock.
-static bool send_next(send_job *j, send_piece *p)
+static bool send_next(send_job *job, send_piece *piece)
 {
-    while (j->first < j->n && j->objects[j->first].whole) {
-        j->first++;
+    while (job->first < job->n && job->objects[job->first].whole) {
+        job->first++;
     }
-    for (int k = j->first; k < j->n; k++) {
-        send_object *o = &j->objects[k];
-        uint64_t left = j->source->objects[o->i].bytes - o->next;
+    for (int k = job->first; k < job->n; k++) {
+        send_object *o = &job->objects[k];
+        uint64_t left = job->source->objects[o->i].bytes - o->next;
         size_t n = left < SEND_PIECE ? (size_t)left : SEND_PIECE;
         if (!o->whole && (o->lost || left > 0)) {
-            *p = (send_piece){o, o->next, n};
+            *piece = (send_piece){o, o->next, n};
             return !o->lost && (o->next == o->there || o->next + n <= o->there + SEND_AHEAD);
         }
     }
@@ -186,13 +186,13 @@ static bool send_next(send_job *j, send_piece *p)
 }
 
 // send_put sends a piece. *verdict: the server has judged it, and not the connection.
-static hth_err send_put(send_job *j, const send_piece *p, void *chunk, uint64_t *there,
+static hth_err send_put(send_job *job, const send_piece *piece, void *chunk, uint64_t *there,
                         bool *verdict)
 {
-    const hth_content_object *o = &j->source->objects[p->o->i];
+    const hth_content_object *o = &job->source->objects[piece->o->i];
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Put body = HEARTH__PUT__INIT;
-    hearth_tensor section = {.data = chunk, .bytes = p->n};
+    hearth_tensor section = {.data = chunk, .bytes = piece->n};
     hth_reply r;
     *verdict = false;
     body.id = (ProtobufCBinaryData){sizeof o->id, (uint8_t *)o->id.byte};
@@ -200,15 +200,15 @@ static hth_err send_put(send_job *j, const send_piece *p, void *chunk, uint64_t 
     body.n_shape = (size_t)o->shape.rank;
     body.shape = (int64_t *)o->shape.dim;
     body.bytes = o->bytes;
-    body.offset = p->at;
-    body.piece = p->n;
+    body.offset = piece->at;
+    body.piece = piece->n;
     q.body_case = HEARTH__REQUEST__BODY_PUT;
     q.put = &body;
-    HTH_TRY(hth_exchange(j->h, &q, &section, NULL, &r));
+    HTH_TRY(hth_exchange(job->h, &q, &section, NULL, &r));
     const Hearth__Stored *s = r.head->stored;
     hth_err err = HTH_OK;
     if (r.head->body_case != HEARTH__REPLY__BODY_STORED) {
-        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", j->h->url);
+        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", job->h->url);
     } else if (s->failed != NULL) {
         uint32_t code = s->failed->code;
         *verdict = true;
@@ -223,55 +223,56 @@ static hth_err send_put(send_job *j, const send_piece *p, void *chunk, uint64_t 
 
 // send_again tells whether a piece that failed is worth another attempt. Under the lock. What the
 // server has as a whole, and is wrong, may have been damaged there: it is sent once more.
-static bool send_again(send_job *j, send_object *o, hth_err err, bool verdict)
+static bool send_again(send_job *job, send_object *object, hth_err err, bool verdict)
 {
-    if (verdict && err == HTH_ECORRUPT && !o->failed) {
-        o->failed = true;
+    if (verdict && err == HTH_ECORRUPT && !object->failed) {
+        object->failed = true;
         return true;
     }
     bool again = verdict ? err == HTH_EBUSY || err == HTH_EINVAL : hth_content_lost(err);
-    j->tries += !o->lost; // pieces that are lost together count once
-    return again && j->tries <= SEND_TRIES;
+    job->tries += !object->lost; // pieces that are lost together count once
+    return again && job->tries <= SEND_TRIES;
 }
 
-// send_lose has all objects asked for anew of which a part was sent: the connection, and perhaps the
-// server, is another one now. Under the lock.
-static void send_lose(send_job *j)
+// send_lose has all objects asked for anew of which a part was sent: the connection, and perhaps
+// the server, is another one now. Under the lock.
+static void send_lose(send_job *job)
 {
-    for (int k = j->first; k < j->n; k++) {
-        send_object *o = &j->objects[k];
+    for (int k = job->first; k < job->n; k++) {
+        send_object *o = &job->objects[k];
         o->lost = o->lost || (!o->whole && o->next > 0);
     }
 }
 
 // send_ended takes what became of a piece. Under the lock.
-static void send_ended(send_job *j, const send_piece *p, hth_err err, bool verdict, uint64_t there)
+static void send_ended(send_job *job, const send_piece *piece, hth_err err, bool verdict,
+                       uint64_t there)
 {
-    send_object *o = p->o;
+    send_object *o = piece->o;
     o->under_way--;
     if (err == HTH_OK) {
-        j->tries = 0;
-        j->done += p->n;
+        job->tries = 0;
+        job->done += piece->n;
         o->whole = o->whole || there == HTH_CONTENT_WHOLE;
         o->there = !o->whole && there > o->there ? there : o->there;
-    } else if (!o->whole && send_again(j, o, err, verdict)) {
+    } else if (!o->whole && send_again(job, o, err, verdict)) {
         o->lost = true;
         if (!verdict) {
-            send_lose(j);
+            send_lose(job);
         }
     } else if (!o->whole) {
-        hth_err_prefix(err, "tensor '%s'", j->source->objects[o->i].name);
-        j->source->refused = verdict;
-        send_fail(j, err);
+        hth_err_prefix(err, "tensor '%s'", job->source->objects[o->i].name);
+        job->source->refused = verdict;
+        send_fail(job, err);
     }
-    pthread_cond_broadcast(&j->changed);
+    pthread_cond_broadcast(&job->changed);
 }
 
 // send_asks finds the next object that a free worker must query. Under the lock.
-static bool send_asks(send_job *j, send_object **out)
+static bool send_asks(send_job *job, send_object **out)
 {
-    for (int k = j->first; k < j->n; k++) {
-        send_object *o = &j->objects[k];
+    for (int k = job->first; k < job->n; k++) {
+        send_object *o = &job->objects[k];
         if (o->lost && o->under_way == 0 && !o->asking) {
             *out = o;
             return true;
@@ -280,22 +281,22 @@ static bool send_asks(send_job *j, send_object **out)
     return false;
 }
 
-static void send_one(send_job *j, send_piece *p, void *chunk)
+static void send_one(send_job *job, send_piece *piece, void *chunk)
 {
     uint64_t there = 0;
     bool verdict = false;
-    p->o->next += p->n;
-    p->o->under_way++;
-    pthread_mutex_unlock(&j->lock);
-    hth_err err = j->source->read(j->source->ctx, p->o->i, p->at, chunk, p->n);
+    piece->o->next += piece->n;
+    piece->o->under_way++;
+    pthread_mutex_unlock(&job->lock);
+    hth_err err = job->source->read(job->source->ctx, piece->o->i, piece->at, chunk, piece->n);
     bool read = err == HTH_OK;
-    err = read ? send_put(j, p, chunk, &there, &verdict) : err;
-    pthread_mutex_lock(&j->lock);
-    j->moved += read ? p->n : 0;
+    err = read ? send_put(job, piece, chunk, &there, &verdict) : err;
+    pthread_mutex_lock(&job->lock);
+    job->moved += read ? piece->n : 0;
     if (!read) {
-        send_fail(j, err);
+        send_fail(job, err);
     }
-    send_ended(j, p, err, verdict, there);
+    send_ended(job, piece, err, verdict, there);
 }
 
 static void send_thread(void *arg)
@@ -328,62 +329,62 @@ static void send_thread(void *arg)
 // ---- the whole
 
 // send_alive asks for all objects again, so that none expires while others are sent.
-static void send_alive(send_job *j)
+static void send_alive(send_job *job)
 {
-    uint64_t *there = hth_calloc((size_t)j->source->n, sizeof *there);
+    uint64_t *there = hth_calloc((size_t)job->source->n, sizeof *there);
     if (there != NULL) {
-        (void)send_have(j->h, j->source->objects, j->source->n, there);
+        (void)send_have(job->h, job->source->objects, job->source->n, there);
     }
     hth_free(there);
 }
 
 // send_watch waits for the threads' end.
-static void send_watch(send_job *j)
+static void send_watch(send_job *job)
 {
     uint64_t alive_ns = hth_now_ns();
-    pthread_mutex_lock(&j->lock);
-    while (j->running > 0) {
-        send_wait(j, SEND_LOOK_MS);
-        uint64_t done = j->done < j->total ? j->done : j->total;
-        bool alive = !j->stop && hth_now_ns() - alive_ns > SEND_ALIVE_NS;
-        pthread_mutex_unlock(&j->lock);
-        bool ends = j->watch != NULL && j->watch->fn != NULL &&
-                    j->watch->fn(j->watch->ctx, "uploading", done, j->total) != 0;
+    pthread_mutex_lock(&job->lock);
+    while (job->running > 0) {
+        send_wait(job, SEND_LOOK_MS);
+        uint64_t done = job->done < job->total ? job->done : job->total;
+        bool alive = !job->stop && hth_now_ns() - alive_ns > SEND_ALIVE_NS;
+        pthread_mutex_unlock(&job->lock);
+        bool ends = job->watch != NULL && job->watch->fn != NULL &&
+                    job->watch->fn(job->watch->ctx, "uploading", done, job->total) != 0;
         if (alive) {
-            send_alive(j);
+            send_alive(job);
             alive_ns = hth_now_ns();
         }
-        pthread_mutex_lock(&j->lock);
+        pthread_mutex_lock(&job->lock);
         if (ends) {
-            send_fail(j, hth_fail(HTH_ECANCELED, "canceled"));
+            send_fail(job, hth_fail(HTH_ECANCELED, "canceled"));
         }
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&job->lock);
 }
 
-static void send_run(send_job *j)
+static void send_run(send_job *job)
 {
     pthread_t thread[SEND_THREADS];
     bool started[SEND_THREADS] = {false};
     uint64_t pieces = 0;
-    for (int k = 0; k < j->n; k++) {
-        pieces += j->source->objects[j->objects[k].i].bytes / SEND_PIECE + 1;
+    for (int k = 0; k < job->n; k++) {
+        pieces += job->source->objects[job->objects[k].i].bytes / SEND_PIECE + 1;
     }
     int n = pieces < SEND_THREADS ? (int)pieces : SEND_THREADS;
-    j->running = n;
+    job->running = n;
     for (int k = 0; k < n; k++) {
-        hth_err err = hth_thread_start("hth-send", send_thread, j, &thread[k]);
+        hth_err err = hth_thread_start("hth-send", send_thread, job, &thread[k]);
         started[k] = err == HTH_OK;
         if (!started[k]) {
-            pthread_mutex_lock(&j->lock);
-            j->running--;
+            pthread_mutex_lock(&job->lock);
+            job->running--;
             if (k == 0) {
-                send_fail(j, err);
+                send_fail(job, err);
             }
-            pthread_mutex_unlock(&j->lock);
+            pthread_mutex_unlock(&job->lock);
         }
     }
-    send_watch(j);
+    send_watch(job);
     for (int k = 0; k < n; k++) {
         if (started[k]) {
             hth_thread_join(thread[k]);
@@ -392,25 +393,25 @@ static void send_run(send_job *j)
 }
 
 // send_add lists an object to be sent; one whose content another one has is sent with that.
-static void send_add(send_job *j, int i, uint64_t there)
+static void send_add(send_job *job, int i, uint64_t there)
 {
-    const hth_content_object *o = &j->source->objects[i];
-    send_object *to = &j->objects[j->n], *same;
-    HASH_FIND(hh, j->by_id, &o->id, sizeof o->id, same);
+    const hth_content_object *o = &job->source->objects[i];
+    send_object *to = &job->objects[job->n], *same;
+    HASH_FIND(hh, job->by_id, &o->id, sizeof o->id, same);
     if (same != NULL) {
         return;
     }
     to->i = i;
     send_found(to, o->bytes, there);
-    HASH_ADD_KEYPTR(hh, j->by_id, &o->id, sizeof o->id, to); // or it is sent twice
-    j->total += o->bytes - to->there;
-    j->n++;
+    HASH_ADD_KEYPTR(hh, job->by_id, &o->id, sizeof o->id, to); // or it is sent twice
+    job->total += o->bytes - to->there;
+    job->n++;
 }
 
 // send_plan chooses what comes along with the commit, and lists what has to be sent.
-static void send_plan(send_job *j, const uint64_t *there)
+static void send_plan(send_job *job, const uint64_t *there)
 {
-    hth_content_source *s = j->source;
+    hth_content_source *s = job->source;
     uint64_t here = 0;
     for (int i = 0; i < s->n; i++) {
         hth_content_object *o = &s->objects[i];
@@ -419,10 +420,10 @@ static void send_plan(send_job *j, const uint64_t *there)
             !whole && o->bytes <= SEND_SMALL && (o->bytes == 0 || here + o->bytes <= SEND_HERE);
         here += o->here ? o->bytes : 0;
         if (!whole && !o->here) {
-            send_add(j, i, there[i]);
+            send_add(job, i, there[i]);
         }
     }
-    HASH_CLEAR(hh, j->by_id);
+    HASH_CLEAR(hh, job->by_id);
 }
 
 void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n)
@@ -443,13 +444,13 @@ void hth_content_discard_sent(hearth *handle, const hth_content_object *objects,
     }
 }
 
-static void send_init(send_job *j)
+static void send_init(send_job *job)
 {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->changed, &monotonic);
+    pthread_mutex_init(&job->lock, NULL);
+    pthread_cond_init(&job->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
 }
 

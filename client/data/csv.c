@@ -43,35 +43,37 @@ typedef struct csv_table {
 } csv_table;
 
 // csv_line gives the next line, without its end, as a string; NULL: there is none.
-static hth_err csv_line(csv_table *t, char **out)
+static hth_err csv_line(csv_table *table, char **out)
 {
-    char *from = t->buffer + t->taken, *end;
+    char *from = table->buffer + table->taken, *end;
     *out = NULL;
-    while ((end = memchr(from, '\n', t->have - t->taken)) == NULL && t->at < t->file.bytes) {
-        memmove(t->buffer, from, t->have - t->taken);
-        t->have -= t->taken;
-        t->taken = 0;
-        from = t->buffer;
-        uint64_t left = t->file.bytes - t->at;
-        size_t n = CSV_LINE - t->have < left ? CSV_LINE - t->have : (size_t)left;
+    while ((end = memchr(from, '\n', table->have - table->taken)) == NULL &&
+           table->at < table->file.bytes) {
+        memmove(table->buffer, from, table->have - table->taken);
+        table->have -= table->taken;
+        table->taken = 0;
+        from = table->buffer;
+        uint64_t left = table->file.bytes - table->at;
+        size_t n = CSV_LINE - table->have < left ? CSV_LINE - table->have : (size_t)left;
         n = n < (1u << 20) ? n : 1u << 20;
         if (n == 0) {
-            return hth_fail(HTH_ETOOBIG, "line %lld has more than %zu bytes", t->line + 1,
+            return hth_fail(HTH_ETOOBIG, "line %lld has more than %zu bytes", table->line + 1,
                             CSV_LINE);
         }
-        HTH_TRY(hth_file_read(&t->file, t->path, t->at, t->buffer + t->have, n));
-        t->at += n;
-        t->have += n;
+        HTH_TRY(
+            hth_file_read(&table->file, table->path, table->at, table->buffer + table->have, n));
+        table->at += n;
+        table->have += n;
     }
-    if (end == NULL && t->have == t->taken) {
+    if (end == NULL && table->have == table->taken) {
         return HTH_OK;
     }
-    end = end != NULL ? end : t->buffer + t->have;
+    end = end != NULL ? end : table->buffer + table->have;
     size_t n = (size_t)(end - from);
-    t->taken += n < t->have - t->taken ? n + 1 : n;
-    t->line++;
+    table->taken += n < table->have - table->taken ? n + 1 : n;
+    table->line++;
     if (memchr(from, 0, n) != NULL) {
-        return hth_fail(HTH_EINVAL, "line %lld holds a zero byte: this is no text", t->line);
+        return hth_fail(HTH_EINVAL, "line %lld holds a zero byte: this is no text", table->line);
     }
     *end = 0;
     if (n > 0 && end[-1] == '\r') {
@@ -88,15 +90,15 @@ static bool csv_blank(const char *line)
 
 // csv_cell cuts the next cell off *line, without blanks and quotes around it; *line is NULL after
 // the last one.
-static char *csv_cell(const csv_table *t, char **line)
+static char *csv_cell(const csv_table *table, char **line)
 {
-    char *cell = *line, *end = strchr(cell, t->separator);
+    char *cell = *line, *end = strchr(cell, table->separator);
     *line = end != NULL ? end + 1 : NULL;
     end = end != NULL ? end : cell + strlen(cell);
-    while (end > cell && (end[-1] == ' ' || (end[-1] == '\t' && t->separator != '\t'))) {
+    while (end > cell && (end[-1] == ' ' || (end[-1] == '\t' && table->separator != '\t'))) {
         end--;
     }
-    cell += strspn(cell, t->separator == '\t' ? " " : " \t");
+    cell += strspn(cell, table->separator == '\t' ? " " : " \t");
     if (end >= cell + 2 && *cell == '"' && end[-1] == '"') {
         cell++;
         end--;
@@ -114,204 +116,206 @@ static int csv_count(const char *line, char separator)
     return n;
 }
 
-static bool csv_number(const csv_table *t, const char *cell, double *out)
+static bool csv_number(const csv_table *table, const char *cell, double *out)
 {
     char *end;
-    *out = strtod_l(cell, &end, t->c_locale);
+    *out = strtod_l(cell, &end, table->c_locale);
     return end != cell && *end == 0 && isfinite(*out) && strpbrk(cell, "xX") == NULL;
 }
 
 // ---- the header
 
 // csv_columns lists names for a sentence.
-static const char *csv_columns(const csv_table *t, char *out, size_t cap)
+static const char *csv_columns(const csv_table *table, char *out, size_t cap)
 {
     size_t at = 0;
     out[0] = 0;
-    for (int i = 0; i < t->n_columns && at + 48 < cap; i++) {
-        at += (size_t)snprintf(out + at, cap - at, "%s%.40s", i > 0 ? ", " : "", t->column[i]);
+    for (int i = 0; i < table->n_columns && at + 48 < cap; i++) {
+        at += (size_t)snprintf(out + at, cap - at, "%s%.40s", i > 0 ? ", " : "", table->column[i]);
     }
     return out;
 }
 
-static hth_err csv_label(csv_table *t, const char *label)
+static hth_err csv_label(csv_table *table, const char *label)
 {
     static const char *const usual[] = {"y", "label", "target"};
     char all[400];
-    t->label = -1;
-    for (int k = 0; k < 3 && t->label < 0; k++) {
-        for (int i = 0; i < t->n_columns; i++) {
-            if (strcmp(t->column[i], label != NULL ? label : usual[k]) != 0) {
+    table->label = -1;
+    for (int k = 0; k < 3 && table->label < 0; k++) {
+        for (int i = 0; i < table->n_columns; i++) {
+            if (strcmp(table->column[i], label != NULL ? label : usual[k]) != 0) {
                 continue;
             }
-            if (t->label >= 0) {
-                return hth_fail(HTH_EINVAL, "two columns are named '%.64s'", t->column[i]);
+            if (table->label >= 0) {
+                return hth_fail(HTH_EINVAL, "two columns are named '%.64s'", table->column[i]);
             }
-            t->label = i;
+            table->label = i;
         }
     }
-    if (t->label < 0 && label != NULL) {
+    if (table->label < 0 && label != NULL) {
         return hth_fail(HTH_EINVAL, "no column is named '%.64s'; there are %s", label,
-                        csv_columns(t, all, sizeof all));
+                        csv_columns(table, all, sizeof all));
     }
-    return t->label >= 0
+    return table->label >= 0
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
                           "no column is named y, label or target; --label names one of %s",
-                          csv_columns(t, all, sizeof all));
+                          csv_columns(table, all, sizeof all));
 }
 
-static hth_err csv_header(csv_table *t, const char *label)
+static hth_err csv_header(csv_table *table, const char *label)
 {
     char *line;
     double v;
     do {
-        HTH_TRY(csv_line(t, &line));
+        HTH_TRY(csv_line(table, &line));
     } while (line != NULL && csv_blank(line));
     if (line == NULL) {
         return hth_fail(HTH_EINVAL, "it has no lines");
     }
     line += strncmp(line, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; // UTF-8's mark
     const char *separator = strpbrk(line, ",;\t");
-    t->separator = separator != NULL ? *separator : ',';
-    t->n_columns = csv_count(line, t->separator);
-    if (t->n_columns < 2 || t->n_columns > CSV_COLUMNS) {
-        return hth_fail(HTH_EINVAL, "line %lld has %s; a header names x's columns and y's", t->line,
-                        t->n_columns < 2 ? "one column" : "too many columns");
+    table->separator = separator != NULL ? *separator : ',';
+    table->n_columns = csv_count(line, table->separator);
+    if (table->n_columns < 2 || table->n_columns > CSV_COLUMNS) {
+        return hth_fail(HTH_EINVAL, "line %lld has %s; a header names x's columns and y's",
+                        table->line, table->n_columns < 2 ? "one column" : "too many columns");
     }
-    t->header = hth_strdup(line);
-    t->column = hth_calloc((size_t)t->n_columns, sizeof *t->column);
-    if (t->header == NULL || t->column == NULL) {
+    table->header = hth_strdup(line);
+    table->column = hth_calloc((size_t)table->n_columns, sizeof *table->column);
+    if (table->header == NULL || table->column == NULL) {
         return hth_data_no_memory();
     }
-    char *rest = t->header;
+    char *rest = table->header;
     bool numbers = true;
-    for (int i = 0; i < t->n_columns; i++) {
-        t->column[i] = csv_cell(t, &rest);
-        numbers = numbers && csv_number(t, t->column[i], &v);
+    for (int i = 0; i < table->n_columns; i++) {
+        table->column[i] = csv_cell(table, &rest);
+        numbers = numbers && csv_number(table, table->column[i], &v);
     }
     return numbers ? hth_fail(HTH_EINVAL,
                               "line %lld is a row of numbers; a header with the columns' names is "
                               "missing",
-                              t->line)
-                   : csv_label(t, label);
+                              table->line)
+                   : csv_label(table, label);
 }
 
 // ---- rows
 
-static hth_err csv_more(csv_table *t)
+static hth_err csv_more(csv_table *table)
 {
-    if (t->rows < t->cap) {
+    if (table->rows < table->cap) {
         return HTH_OK;
     }
-    size_t cap = t->cap > 0 ? 2 * t->cap : 256;
-    float *x = hth_realloc(t->x, cap * (size_t)(t->n_columns - 1), sizeof *x);
-    t->x = x != NULL ? x : t->x;
-    double *y = x != NULL ? hth_realloc(t->y, cap, sizeof *y) : NULL;
-    t->y = y != NULL ? y : t->y;
-    t->cap = y != NULL ? cap : t->cap;
+    size_t cap = table->cap > 0 ? 2 * table->cap : 256;
+    float *x = hth_realloc(table->x, cap * (size_t)(table->n_columns - 1), sizeof *x);
+    table->x = x != NULL ? x : table->x;
+    double *y = x != NULL ? hth_realloc(table->y, cap, sizeof *y) : NULL;
+    table->y = y != NULL ? y : table->y;
+    table->cap = y != NULL ? cap : table->cap;
     return y != NULL ? HTH_OK : hth_data_no_memory();
 }
 
-static hth_err csv_value(const csv_table *t, int column, const char *cell, double *out)
+static hth_err csv_value(const csv_table *table, int column, const char *cell, double *out)
 {
-    const char *name = t->column[column];
+    const char *name = table->column[column];
     if (*cell == 0) {
-        return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': the cell is empty", t->line, name);
+        return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': the cell is empty", table->line,
+                        name);
     }
-    if (strlen(cell) > CSV_CELL || !csv_number(t, cell, out)) {
+    if (strlen(cell) > CSV_CELL || !csv_number(table, cell, out)) {
         return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': '%.40s' is not a finite number",
-                        t->line, name, cell);
+                        table->line, name, cell);
     }
-    if (column != t->label && fabs(*out) > 3.4028235677973366e38) {
+    if (column != table->label && fabs(*out) > 3.4028235677973366e38) {
         return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': %.40s is too large for float32",
-                        t->line, name, cell);
+                        table->line, name, cell);
     }
     return HTH_OK;
 }
 
-static hth_err csv_row(csv_table *t, char *line)
+static hth_err csv_row(csv_table *table, char *line)
 {
-    int n = csv_count(line, t->separator), k = 0;
+    int n = csv_count(line, table->separator), k = 0;
     double v;
-    if (n != t->n_columns) {
-        return hth_fail(HTH_EINVAL, "line %lld has %d cells, but the header has %d", t->line, n,
-                        t->n_columns);
+    if (n != table->n_columns) {
+        return hth_fail(HTH_EINVAL, "line %lld has %d cells, but the header has %d", table->line, n,
+                        table->n_columns);
     }
-    HTH_TRY(csv_more(t));
-    float *x = t->x + t->rows * (size_t)(t->n_columns - 1);
+    HTH_TRY(csv_more(table));
+    float *x = table->x + table->rows * (size_t)(table->n_columns - 1);
     for (int i = 0; i < n; i++) {
-        HTH_TRY(csv_value(t, i, csv_cell(t, &line), &v));
-        if (i != t->label) {
+        HTH_TRY(csv_value(table, i, csv_cell(table, &line), &v));
+        if (i != table->label) {
             x[k++] = (float)v;
             continue;
         }
-        t->y[t->rows] = v;
-        t->whole = t->whole && v == rint(v) && fabs(v) <= CSV_WHOLE;
+        table->y[table->rows] = v;
+        table->whole = table->whole && v == rint(v) && fabs(v) <= CSV_WHOLE;
     }
-    t->rows++;
+    table->rows++;
     return HTH_OK;
 }
 
 // csv_labels gives y its type.
-static hth_err csv_labels(hth_data *d, csv_table *t)
+static hth_err csv_labels(hth_data *data, csv_table *table)
 {
-    const int64_t shape[] = {(int64_t)t->rows, 1};
-    t->labels = hth_calloc(t->rows + 1, sizeof(int64_t));
-    if (t->labels == NULL) {
+    const int64_t shape[] = {(int64_t)table->rows, 1};
+    table->labels = hth_calloc(table->rows + 1, sizeof(int64_t));
+    if (table->labels == NULL) {
         return hth_data_no_memory();
     }
-    for (size_t i = 0; i < t->rows; i++) {
-        if (t->whole) {
-            ((int64_t *)t->labels)[i] = (int64_t)t->y[i];
+    for (size_t i = 0; i < table->rows; i++) {
+        if (table->whole) {
+            ((int64_t *)table->labels)[i] = (int64_t)table->y[i];
         } else {
-            ((float *)t->labels)[i] = (float)t->y[i];
+            ((float *)table->labels)[i] = (float)table->y[i];
         }
     }
-    return hth_data_add(d, "y", t->whole ? HEARTH_I64 : HEARTH_F32, t->whole ? 1 : 2, shape);
+    return hth_data_add(data, "y", table->whole ? HEARTH_I64 : HEARTH_F32, table->whole ? 1 : 2,
+                        shape);
 }
 
-static hth_err csv_open(hth_data *d, const hth_data_options *options)
+static hth_err csv_open(hth_data *data, const hth_data_options *options)
 {
     char *line;
-    csv_table *t = d->of = hth_calloc(1, sizeof *t);
+    csv_table *t = data->of = hth_calloc(1, sizeof *t);
     if (t == NULL) {
         return hth_data_no_memory();
     }
-    *t = (csv_table){.file = {.fd = -1}, .path = d->path, .whole = true};
+    *t = (csv_table){.file = {.fd = -1}, .path = data->path, .whole = true};
     t->buffer = hth_alloc(CSV_LINE + 1);
     t->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (t->buffer == NULL || t->c_locale == (locale_t)0) {
         return hth_data_no_memory();
     }
-    HTH_TRY(hth_file_open(d->path, d->path, &t->file));
+    HTH_TRY(hth_file_open(data->path, data->path, &t->file));
     HTH_TRY(csv_header(t, options->label));
     HTH_TRY(csv_line(t, &line));
     while (line != NULL) {
         HTH_TRY(csv_blank(line) ? HTH_OK : csv_row(t, line));
         HTH_TRY(csv_line(t, &line));
     }
-    HTH_TRY(hth_file_unchanged(&t->file, d->path));
+    HTH_TRY(hth_file_unchanged(&t->file, data->path));
     if (t->rows == 0) {
         return hth_fail(HTH_EINVAL, "it has a header, but no rows");
     }
     hth_free(t->buffer);
     t->buffer = NULL;
     const int64_t shape[] = {(int64_t)t->rows, t->n_columns - 1};
-    HTH_TRY(hth_data_add(d, "x", HEARTH_F32, 2, shape));
-    return csv_labels(d, t);
+    HTH_TRY(hth_data_add(data, "x", HEARTH_F32, 2, shape));
+    return csv_labels(data, t);
 }
 
-static hth_err csv_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+static hth_err csv_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
 {
-    const csv_table *t = d->of;
+    const csv_table *t = data->of;
     memcpy(out, (const char *)(i == 0 ? (const void *)t->x : t->labels) + at, n);
     return HTH_OK;
 }
 
-static void csv_close(hth_data *d)
+static void csv_close(hth_data *data)
 {
-    csv_table *t = d->of;
+    csv_table *t = data->of;
     if (t == NULL) {
         return;
     }

@@ -21,17 +21,17 @@ hth_err hth_data_no_memory(void)
     return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
 }
 
-hth_err hth_data_add(hth_data *d, const char *name, int dtype, int rank, const int64_t *shape)
+hth_err hth_data_add(hth_data *data, const char *name, int dtype, int rank, const int64_t *shape)
 {
-    if (d->n_tensors == HTH_DATA_TENSORS) {
+    if (data->n_tensors == HTH_DATA_TENSORS) {
         return hth_fail(HTH_EINVAL, "it holds more than %d tensors", HTH_DATA_TENSORS);
     }
-    for (int i = 0; i < d->n_tensors; i++) {
-        if (strcmp(d->tensors[i].name, name) == 0) {
+    for (int i = 0; i < data->n_tensors; i++) {
+        if (strcmp(data->tensors[i].name, name) == 0) {
             return hth_fail(HTH_EINVAL, "two tensors are named '%.64s'", name);
         }
     }
-    hth_data_tensor *t = &d->tensors[d->n_tensors];
+    hth_data_tensor *t = &data->tensors[data->n_tensors];
     if (hth_dtype_bytes_of(dtype, rank, shape, &t->bytes) != HTH_OK) {
         return hth_err_prefix(HTH_EINVAL, "tensor '%.64s'", name);
     }
@@ -39,7 +39,7 @@ hth_err hth_data_add(hth_data *d, const char *name, int dtype, int rank, const i
     t->rank = rank;
     memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
     t->name = hth_strdup(name);
-    d->n_tensors += t->name != NULL;
+    data->n_tensors += t->name != NULL;
     return t->name != NULL ? HTH_OK : hth_data_no_memory();
 }
 
@@ -199,39 +199,40 @@ hth_err hth_data_size(const char *text, hth_data_options *options)
 
 // ---- open, read, close
 
-static hth_err data_check(hth_data *d)
+static hth_err data_check(hth_data *data)
 {
-    for (int i = 0; i < d->n_tensors; i++) {
-        const hth_data_tensor *t = &d->tensors[i];
+    for (int i = 0; i < data->n_tensors; i++) {
+        const hth_data_tensor *t = &data->tensors[i];
         if (t->rank < 1) {
             return hth_fail(HTH_EINVAL, "tensor '%s' is a single value, not a list of samples",
                             t->name);
         }
-        if (t->shape[0] != d->tensors[0].shape[0]) {
+        if (t->shape[0] != data->tensors[0].shape[0]) {
             return hth_fail(HTH_EINVAL, "'%s' has %lld samples, but '%s' has %lld",
-                            d->tensors[0].name, (long long)d->tensors[0].shape[0], t->name,
+                            data->tensors[0].name, (long long)data->tensors[0].shape[0], t->name,
                             (long long)t->shape[0]);
         }
         if (t->bytes == 0) {
             return hth_fail(HTH_EINVAL, "tensor '%s' has no values", t->name);
         }
     }
-    d->n_samples = d->n_tensors > 0 ? d->tensors[0].shape[0] : 0;
-    return d->n_samples > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
+    data->n_samples = data->n_tensors > 0 ? data->tensors[0].shape[0] : 0;
+    return data->n_samples > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
 }
 
-static hth_err data_fill(hth_data *d, const hth_data_options *options)
+static hth_err data_fill(hth_data *data, const hth_data_options *options)
 {
-    HTH_TRY(data_reader(d->path, &d->reader));
-    d->format = d->reader->format;
-    if (options->label != NULL && d->reader != &hth_data_csv) {
-        return hth_fail(HTH_EINVAL, "a label names a column of a CSV, and this is %s", d->format);
+    HTH_TRY(data_reader(data->path, &data->reader));
+    data->format = data->reader->format;
+    if (options->label != NULL && data->reader != &hth_data_csv) {
+        return hth_fail(HTH_EINVAL, "a label names a column of a CSV, and this is %s",
+                        data->format);
     }
-    if (options->height != 0 && d->reader != &hth_data_images) {
-        return hth_fail(HTH_EINVAL, "a size is for images, and this is %s", d->format);
+    if (options->height != 0 && data->reader != &hth_data_images) {
+        return hth_fail(HTH_EINVAL, "a size is for images, and this is %s", data->format);
     }
-    HTH_TRY(d->reader->open(d, options));
-    return data_check(d);
+    HTH_TRY(data->reader->open(data, options));
+    return data_check(data);
 }
 
 hth_err hth_data_open(const char *path, const hth_data_options *options, hth_data **out)

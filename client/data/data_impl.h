@@ -12,9 +12,9 @@
 // error its `close` frees, which is called in any case. Tensors' names are d's.
 typedef struct hth_data_reader {
     const char *format;
-    hth_err (*open)(hth_data *d, const hth_data_options *options);
-    hth_err (*read)(hth_data *d, int i, uint64_t at, void *out, size_t n);
-    void (*close)(hth_data *d);
+    hth_err (*open)(hth_data *data, const hth_data_options *options);
+    hth_err (*read)(hth_data *data, int i, uint64_t at, void *out, size_t n);
+    void (*close)(hth_data *data);
 } hth_data_reader;
 
 extern const hth_data_reader hth_data_safetensors, hth_data_npy, hth_data_npz, hth_data_csv,
@@ -22,7 +22,7 @@ extern const hth_data_reader hth_data_safetensors, hth_data_npy, hth_data_npz, h
 
 // hth_data_add adds a tensor and counts its bytes. HTH_EINVAL: there are too many, or another of
 // that name.
-hth_err hth_data_add(hth_data *d, const char *name, int dtype, int rank, const int64_t *shape);
+hth_err hth_data_add(hth_data *data, const char *name, int dtype, int rank, const int64_t *shape);
 
 // hth_data_is_idx, .._is_image look at a file's name alone.
 bool hth_data_is_idx(const char *name);

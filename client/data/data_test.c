@@ -36,50 +36,50 @@ static const char *write_text(const char *name, const char *text)
     return write_file(name, text, strlen(text));
 }
 
-static int tensor_of(const hth_data *d, const char *name)
+static int tensor_of(const hth_data *data, const char *name)
 {
-    for (int i = 0; i < d->n_tensors; i++) {
-        if (strcmp(d->tensors[i].name, name) == 0) {
+    for (int i = 0; i < data->n_tensors; i++) {
+        if (strcmp(data->tensors[i].name, name) == 0) {
             return i;
         }
     }
-    fail_msg("%s has no tensor '%s'", d->path, name);
+    fail_msg("%s has no tensor '%s'", data->path, name);
     return -1;
 }
 
 // check_tensor compares a tensor with an array, read at once and in pieces that cut elements.
-static void check_tensor(hth_data *d, const char *name, const char *expected, const char *tail)
+static void check_tensor(hth_data *data, const char *name, const char *expected, const char *tail)
 {
     char file[200];
     hearth_tensor want;
     snprintf(file, sizeof file, DATA "%s.%s.npy", expected, tail);
     assert_ok(hth_npy_read(file, &want));
-    int i = tensor_of(d, name);
-    const hth_data_tensor *t = &d->tensors[i];
+    int i = tensor_of(data, name);
+    const hth_data_tensor *t = &data->tensors[i];
     assert_int_equal(t->dtype, want.dtype);
     assert_int_equal(t->rank, want.rank);
     assert_memory_equal(t->shape, want.shape, (size_t)want.rank * sizeof *want.shape);
     assert_int_equal(t->bytes, want.bytes);
     uint8_t *got = malloc(want.bytes);
-    assert_ok(hth_data_read(d, i, 0, got, want.bytes));
+    assert_ok(hth_data_read(data, i, 0, got, want.bytes));
     assert_memory_equal(got, want.data, want.bytes);
     memset(got, 0, want.bytes);
     for (size_t k = want.bytes; k > 0;) { // backwards
         size_t n = k < 7 ? k : 7;
         k -= n;
-        assert_ok(hth_data_read(d, i, k, got + k, n));
+        assert_ok(hth_data_read(data, i, k, got + k, n));
     }
     assert_memory_equal(got, want.data, want.bytes);
-    assert_err(hth_data_read(d, i, t->bytes, got, 1), HTH_EINVAL, "outside");
+    assert_err(hth_data_read(data, i, t->bytes, got, 1), HTH_EINVAL, "outside");
     free(got);
     hth_free(want.data);
 }
 
-static hth_data *check(const char *file, const hth_data_options *o, const char *format,
+static hth_data *check(const char *file, const hth_data_options *options, const char *format,
                        const char *expected)
 {
     hth_data *d;
-    assert_ok(hth_data_open(file, o, &d));
+    assert_ok(hth_data_open(file, options, &d));
     assert_string_equal(d->format, format);
     assert_int_equal(d->n_tensors, 2);
     check_tensor(d, "x", expected, "x");
@@ -87,10 +87,11 @@ static hth_data *check(const char *file, const hth_data_options *o, const char *
     return d;
 }
 
-static void refused(const char *file, const hth_data_options *o, hth_err want, const char *words)
+static void refused(const char *file, const hth_data_options *options, hth_err want,
+                    const char *words)
 {
     hth_data *d;
-    hth_err err = hth_data_open(file, o, &d);
+    hth_err err = hth_data_open(file, options, &d);
     if (err != want || strstr(hth_err_detail(), words) == NULL ||
         strstr(hth_err_detail(), file) == NULL) {
         fail_msg("%s, with '%s' wanted: %d %s", file, words, err, hth_err_detail());
@@ -369,11 +370,11 @@ static void spooled(void **state)
     close(fd);
 }
 
-static hth_err open_and_read(const char *file, const hth_data_options *o)
+static hth_err open_and_read(const char *file, const hth_data_options *options)
 {
     hth_data *d;
     uint8_t all[2048];
-    HTH_TRY(hth_data_open(file, o, &d));
+    HTH_TRY(hth_data_open(file, options, &d));
     hth_err err = HTH_OK;
     for (int i = 0; i < d->n_tensors && err == HTH_OK; i++) {
         err = hth_data_read(d, i, 0, all, (size_t)d->tensors[i].bytes);

@@ -112,7 +112,7 @@ static hth_err idx_images(char *const *names, size_t n, const char **out)
                                    pairs);
 }
 
-static hth_err idx_choose(hth_data *d, char *const *names, size_t n, const char *folder,
+static hth_err idx_choose(hth_data *data, char *const *names, size_t n, const char *folder,
                           const char *name, idx_pair *p)
 {
     const char *mate;
@@ -140,24 +140,25 @@ static hth_err idx_choose(hth_data *d, char *const *names, size_t n, const char 
     return HTH_OK;
 }
 
-static hth_err idx_find(hth_data *d, idx_pair *p)
+static hth_err idx_find(hth_data *data, idx_pair *pair)
 {
     char **names, *folder;
     size_t n;
-    const char *slash = strrchr(d->path, '/'), *name = NULL;
-    bool whole = hth_data_is_folder(d->path);
+    const char *slash = strrchr(data->path, '/'), *name = NULL;
+    bool whole = hth_data_is_folder(data->path);
     if (whole) {
-        folder = hth_strdup(d->path);
+        folder = hth_strdup(data->path);
     } else {
-        folder = slash != NULL ? hth_strndup(d->path, (size_t)(slash - d->path)) : hth_strdup(".");
-        name = slash != NULL ? slash + 1 : d->path;
+        folder =
+            slash != NULL ? hth_strndup(data->path, (size_t)(slash - data->path)) : hth_strdup(".");
+        name = slash != NULL ? slash + 1 : data->path;
     }
     if (folder == NULL) {
         return hth_data_no_memory();
     }
     hth_err err = hth_data_names(*folder != 0 ? folder : "/", &names, &n);
     if (err == HTH_OK) {
-        err = idx_choose(d, names, n, folder, name, p);
+        err = idx_choose(data, names, n, folder, name, pair);
         hth_data_names_free(names, n);
     }
     hth_free(folder);
@@ -191,72 +192,72 @@ static uint32_t idx_u32(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
 }
 
-static hth_err idx_size(idx_file *f, uint64_t bytes)
+static hth_err idx_size(idx_file *file, uint64_t bytes)
 {
-    uint64_t all = f->start + bytes, packed = f->file.bytes;
-    bool stored = f->stream.kind == HTH_STREAM_STORED;
+    uint64_t all = file->start + bytes, packed = file->file.bytes;
+    bool stored = file->stream.kind == HTH_STREAM_STORED;
     if (stored ? all != packed : all / HTH_STREAM_RATIO > packed) {
         return hth_fail(HTH_ECORRUPT, "'%s' claims %llu bytes of elements, but the file has %llu%s",
-                        f->path, (unsigned long long)bytes,
-                        (unsigned long long)(stored ? packed - f->start : packed),
+                        file->path, (unsigned long long)bytes,
+                        (unsigned long long)(stored ? packed - file->start : packed),
                         stored ? "" : " compressed");
     }
-    f->stream.bytes = all;
+    file->stream.bytes = all;
     return HTH_OK;
 }
 
-static hth_err idx_file_open(hth_data *d, idx_file *f, const char *name)
+static hth_err idx_file_open(hth_data *data, idx_file *file, const char *name)
 {
     uint8_t head[4 + 4 * HEARTH_MAX_RANK] = {0};
     int64_t shape[HEARTH_MAX_RANK] = {0};
     size_t got = 0;
-    HTH_TRY(hth_file_open(f->path, f->path, &f->file));
-    hth_stream_init(&f->stream, &f->file, f->path, HTH_STREAM_STORED, 0, f->file.bytes);
-    HTH_TRY(hth_stream_some(&f->stream, head, 2, &got));
+    HTH_TRY(hth_file_open(file->path, file->path, &file->file));
+    hth_stream_init(&file->stream, &file->file, file->path, HTH_STREAM_STORED, 0, file->file.bytes);
+    HTH_TRY(hth_stream_some(&file->stream, head, 2, &got));
     if (got == 2 && head[0] == 0x1f && head[1] == 0x8b) {
-        f->stream.kind = HTH_STREAM_GZIP;
-        f->stream.bytes = UINT64_MAX;
+        file->stream.kind = HTH_STREAM_GZIP;
+        file->stream.bytes = UINT64_MAX;
     }
-    HTH_TRY(hth_stream_some(&f->stream, head, sizeof head, &got));
+    HTH_TRY(hth_stream_some(&file->stream, head, sizeof head, &got));
     int dtype = idx_dtype(head[2]), rank = head[3];
     if (got < 4 || head[0] != 0 || head[1] != 0 || rank < 1 || rank > HEARTH_MAX_RANK ||
         got < 4 + 4 * (size_t)rank) {
-        return hth_fail(HTH_ECORRUPT, "'%s' does not begin like an IDX file", f->path);
+        return hth_fail(HTH_ECORRUPT, "'%s' does not begin like an IDX file", file->path);
     }
     if (dtype < 0) {
-        return hth_fail(HTH_ENOTSUP, "'%s' has elements of the unknown type 0x%02x", f->path,
+        return hth_fail(HTH_ENOTSUP, "'%s' has elements of the unknown type 0x%02x", file->path,
                         head[2]);
     }
     for (int i = 0; i < rank; i++) {
         shape[i] = idx_u32(head + 4 + 4 * i);
     }
-    f->start = 4 + 4 * (uint64_t)rank;
-    f->element = hth_dtype_names_of(dtype)->bytes;
-    HTH_TRY(hth_data_add(d, name, dtype, rank, shape));
-    return idx_size(f, d->tensors[d->n_tensors - 1].bytes);
+    file->start = 4 + 4 * (uint64_t)rank;
+    file->element = hth_dtype_names_of(dtype)->bytes;
+    HTH_TRY(hth_data_add(data, name, dtype, rank, shape));
+    return idx_size(file, data->tensors[data->n_tensors - 1].bytes);
 }
 
-static hth_err idx_open(hth_data *d, const hth_data_options *options)
+static hth_err idx_open(hth_data *data, const hth_data_options *options)
 {
-    idx_pair *p = d->of = hth_calloc(1, sizeof *p);
+    idx_pair *p = data->of = hth_calloc(1, sizeof *p);
     if (p == NULL) {
         return hth_data_no_memory();
     }
     p->of[0].file.fd = p->of[1].file.fd = -1;
-    HTH_TRY(idx_find(d, p));
-    HTH_TRY(idx_file_open(d, &p->of[0], "x"));
-    return idx_file_open(d, &p->of[1], "y");
+    HTH_TRY(idx_find(data, p));
+    HTH_TRY(idx_file_open(data, &p->of[0], "x"));
+    return idx_file_open(data, &p->of[1], "y");
 }
 
 // idx_turn reads elements of more than a byte: whole ones, of which [skip, skip + n) are wanted.
-static hth_err idx_turn(idx_file *f, uint64_t at, uint8_t *out, size_t n)
+static hth_err idx_turn(idx_file *file, uint64_t at, uint8_t *out, size_t n)
 {
     uint8_t some[IDX_TURN];
-    size_t e = f->element;
+    size_t e = file->element;
     while (n > 0) {
         size_t skip = (size_t)(at % e), take = n < IDX_TURN - skip ? n : IDX_TURN - skip;
         size_t whole = (skip + take + e - 1) / e * e;
-        HTH_TRY(hth_stream_read(&f->stream, f->start + at - skip, some, whole));
+        HTH_TRY(hth_stream_read(&file->stream, file->start + at - skip, some, whole));
         for (size_t i = 0; i < whole; i += e) {
             for (size_t k = 0; k < e / 2; k++) {
                 uint8_t b = some[i + k];
@@ -272,16 +273,16 @@ static hth_err idx_turn(idx_file *f, uint64_t at, uint8_t *out, size_t n)
     return HTH_OK;
 }
 
-static hth_err idx_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+static hth_err idx_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
 {
-    idx_file *f = &((idx_pair *)d->of)->of[i];
+    idx_file *f = &((idx_pair *)data->of)->of[i];
     return f->element == 1 ? hth_stream_read(&f->stream, f->start + at, out, n)
                            : idx_turn(f, at, out, n);
 }
 
-static void idx_close(hth_data *d)
+static void idx_close(hth_data *data)
 {
-    idx_pair *p = d->of;
+    idx_pair *p = data->of;
     for (int i = 0; p != NULL && i < 2; i++) {
         hth_stream_fini(&p->of[i].stream);
         hth_file_close(&p->of[i].file);

@@ -54,20 +54,20 @@ static hth_err image_look(const void *data, size_t n, hth_image *out)
                                   : hth_fail(HTH_EINVAL, "it is neither PNG nor JPEG");
 }
 
-static hth_err image_path(const hth_data *d, const char *name, char **out)
+static hth_err image_path(const hth_data *data, const char *name, char **out)
 {
-    *out = hth_asprintf("%s/%s", d->path, name);
+    *out = hth_asprintf("%s/%s", data->path, name);
     return *out != NULL ? HTH_OK : hth_data_no_memory();
 }
 
 // image_load reads the first `most` bytes of a file, or all: *n.
-static hth_err image_load(const hth_data *d, const char *name, size_t most, uint8_t **out,
+static hth_err image_load(const hth_data *data, const char *name, size_t most, uint8_t **out,
                           size_t *n)
 {
     char *path;
     hth_file f;
     *out = NULL;
-    HTH_TRY(image_path(d, name, &path));
+    HTH_TRY(image_path(data, name, &path));
     hth_err err = hth_file_open(path, name, &f);
     hth_free(path);
     HTH_TRY(err);
@@ -107,57 +107,57 @@ static hth_err image_header(const hth_data *d, const char *name, hth_image *out)
 
 // ---- the folder
 
-static hth_err images_add(hth_data *d, images_set *s, char *name)
+static hth_err images_add(hth_data *data, images_set *set, char *name)
 {
     if (name == NULL) {
         return hth_data_no_memory();
     }
-    if (s->n == s->cap) {
-        size_t cap = s->cap > 0 ? 2 * s->cap : 256;
-        images_file *file = hth_realloc(s->file, cap, sizeof *file);
-        s->file = file != NULL ? file : s->file;
-        int64_t *label = file != NULL ? hth_realloc(s->label, cap, sizeof *label) : NULL;
-        s->label = label != NULL ? label : s->label;
+    if (set->n == set->cap) {
+        size_t cap = set->cap > 0 ? 2 * set->cap : 256;
+        images_file *file = hth_realloc(set->file, cap, sizeof *file);
+        set->file = file != NULL ? file : set->file;
+        int64_t *label = file != NULL ? hth_realloc(set->label, cap, sizeof *label) : NULL;
+        set->label = label != NULL ? label : set->label;
         if (label == NULL) {
             hth_free(name);
             return hth_data_no_memory();
         }
-        s->cap = cap;
+        set->cap = cap;
     }
-    s->file[s->n] = (images_file){.name = name};
-    s->label[s->n] = d->n_classes - 1;
-    return image_header(d, name, &s->file[s->n++].image);
+    set->file[set->n] = (images_file){.name = name};
+    set->label[set->n] = data->n_classes - 1;
+    return image_header(data, name, &set->file[set->n++].image);
 }
 
-static hth_err images_class(hth_data *d, images_set *s, const char *class)
+static hth_err images_class(hth_data *data, images_set *set, const char *class)
 {
     char **names, *folder;
-    size_t n, before = s->n;
-    HTH_TRY(image_path(d, class, &folder));
+    size_t n, before = set->n;
+    HTH_TRY(image_path(data, class, &folder));
     hth_err err = hth_data_names(folder, &names, &n);
     hth_free(folder);
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
         err =
             hth_data_is_image(names[i])
-                ? images_add(d, s, hth_asprintf("%s/%s", class, names[i]))
+                ? images_add(data, set, hth_asprintf("%s/%s", class, names[i]))
                 : hth_fail(HTH_EINVAL, "'%s/%s' is neither .png, .jpg nor .jpeg", class, names[i]);
     }
     hth_data_names_free(names, n);
-    return err != HTH_OK || s->n > before
+    return err != HTH_OK || set->n > before
                ? err
                : hth_fail(HTH_EINVAL, "the folder of class '%s' has no images", class);
 }
 
-static hth_err images_classes(hth_data *d, images_set *s)
+static hth_err images_classes(hth_data *data, images_set *set)
 {
     char **names;
     size_t n;
-    HTH_TRY(hth_data_names(d->path, &names, &n));
-    d->classes = hth_calloc(n + 1, sizeof *d->classes);
-    hth_err err = d->classes != NULL ? HTH_OK : hth_data_no_memory();
+    HTH_TRY(hth_data_names(data->path, &names, &n));
+    data->classes = hth_calloc(n + 1, sizeof *data->classes);
+    hth_err err = data->classes != NULL ? HTH_OK : hth_data_no_memory();
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
         char *path;
-        err = image_path(d, names[i], &path);
+        err = image_path(data, names[i], &path);
         if (err == HTH_OK && !hth_data_is_folder(path)) {
             err = hth_fail(HTH_EINVAL,
                            "'%s' is not a folder: a dataset of images is a folder with a folder of "
@@ -166,47 +166,47 @@ static hth_err images_classes(hth_data *d, images_set *s)
         }
         hth_free(path);
         if (err == HTH_OK) {
-            d->classes[d->n_classes] = hth_strdup(names[i]);
-            err = d->classes[d->n_classes] != NULL ? HTH_OK : hth_data_no_memory();
-            d->n_classes += err == HTH_OK;
+            data->classes[data->n_classes] = hth_strdup(names[i]);
+            err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_data_no_memory();
+            data->n_classes += err == HTH_OK;
         }
-        err = err == HTH_OK ? images_class(d, s, names[i]) : err;
+        err = err == HTH_OK ? images_class(data, set, names[i]) : err;
     }
     hth_data_names_free(names, n);
     return err;
 }
 
 // images_size settles the size of the samples.
-static hth_err images_size(images_set *s, const hth_data_options *o)
+static hth_err images_size(images_set *set, const hth_data_options *options)
 {
-    const hth_image *first = &s->file[0].image;
-    s->width = o->width > 0 ? o->width : first->width;
-    s->height = o->height > 0 ? o->height : first->height;
-    s->channels = 1;
-    for (size_t i = 0; i < s->n; i++) {
-        const hth_image *image = &s->file[i].image;
-        s->channels = image->channels > s->channels ? image->channels : s->channels;
-        bool same = image->width == s->width && image->height == s->height;
-        if (!same && o->width == 0) {
+    const hth_image *first = &set->file[0].image;
+    set->width = options->width > 0 ? options->width : first->width;
+    set->height = options->height > 0 ? options->height : first->height;
+    set->channels = 1;
+    for (size_t i = 0; i < set->n; i++) {
+        const hth_image *image = &set->file[i].image;
+        set->channels = image->channels > set->channels ? image->channels : set->channels;
+        bool same = image->width == set->width && image->height == set->height;
+        if (!same && options->width == 0) {
             return hth_fail(HTH_EINVAL,
                             "'%s' has %dx%d pixels (height x width), but '%s' has %dx%d; --size "
                             "HxW resamples all",
-                            s->file[0].name, first->height, first->width, s->file[i].name,
+                            set->file[0].name, first->height, first->width, set->file[i].name,
                             image->height, image->width);
         }
-        s->resampled = s->resampled || !same;
+        set->resampled = set->resampled || !same;
     }
-    return hth_image_limit((uint64_t)s->width, (uint64_t)s->height);
+    return hth_image_limit((uint64_t)set->width, (uint64_t)set->height);
 }
 
-static hth_err images_open(hth_data *d, const hth_data_options *options)
+static hth_err images_open(hth_data *data, const hth_data_options *options)
 {
-    images_set *s = d->of = hth_calloc(1, sizeof *s);
+    images_set *s = data->of = hth_calloc(1, sizeof *s);
     if (s == NULL) {
         return hth_data_no_memory();
     }
     s->kept = -1;
-    HTH_TRY(images_classes(d, s));
+    HTH_TRY(images_classes(data, s));
     if (s->n == 0) {
         return hth_fail(HTH_EINVAL, "the folder is empty");
     }
@@ -218,19 +218,20 @@ static hth_err images_open(hth_data *d, const hth_data_options *options)
         return hth_data_no_memory();
     }
     const int64_t shape[] = {(int64_t)s->n, s->channels, s->height, s->width};
-    HTH_TRY(hth_data_add(d, "x", HEARTH_U8, 4, shape));
-    return hth_data_add(d, "y", HEARTH_I64, 1, shape);
+    HTH_TRY(hth_data_add(data, "x", HEARTH_U8, 4, shape));
+    return hth_data_add(data, "y", HEARTH_I64, 1, shape);
 }
 
 // ---- samples
 
-// images_decode fills s->pixels; `own`: memory for one of another size.
-static hth_err images_decode(images_set *s, const images_file *f, const uint8_t *data, size_t n)
+// images_decode fills set->pixels; `own`: memory for one of another size.
+static hth_err images_decode(images_set *set, const images_file *file, const uint8_t *data,
+                             size_t n)
 {
-    hth_image image = {f->image.width, f->image.height, s->channels};
-    bool same = image.width == s->width && image.height == s->height;
+    hth_image image = {file->image.width, file->image.height, set->channels};
+    bool same = image.width == set->width && image.height == set->height;
     uint8_t *own =
-        same ? s->pixels
+        same ? set->pixels
              : hth_alloc((size_t)image.width * (size_t)image.height * (size_t)image.channels);
     if (own == NULL) {
         return hth_data_no_memory();
@@ -239,7 +240,7 @@ static hth_err images_decode(images_set *s, const images_file *f, const uint8_t 
                   : hth_jpeg_is(data, n) ? hth_jpeg_decode(data, n, &image, own)
                                          : hth_fail(HTH_EIO, "it changed while it was read");
     if (err == HTH_OK && !same) {
-        err = hth_image_resample(own, &image, s->width, s->height, s->pixels);
+        err = hth_image_resample(own, &image, set->width, set->height, set->pixels);
     }
     if (!same) {
         hth_free(own);
@@ -247,30 +248,30 @@ static hth_err images_decode(images_set *s, const images_file *f, const uint8_t 
     return err;
 }
 
-static hth_err images_sample(hth_data *d, images_set *s, int64_t i)
+static hth_err images_sample(hth_data *d, images_set *set, int64_t i)
 {
-    const images_file *f = &s->file[i];
+    const images_file *f = &set->file[i];
     uint8_t *data;
-    size_t n, area = (size_t)s->width * (size_t)s->height, c = (size_t)s->channels;
-    s->kept = -1;
+    size_t n, area = (size_t)set->width * (size_t)set->height, c = (size_t)set->channels;
+    set->kept = -1;
     HTH_TRY(image_load(d, f->name, IMAGES_FILE, &data, &n));
-    hth_err err = images_decode(s, f, data, n);
+    hth_err err = images_decode(set, f, data, n);
     hth_free(data);
     if (err != HTH_OK) {
         return hth_err_prefix(err, "'%s'", f->name);
     }
     for (size_t k = 0; k < c; k++) {
         for (size_t p = 0; p < area; p++) {
-            s->planes[k * area + p] = s->pixels[p * c + k];
+            set->planes[k * area + p] = set->pixels[p * c + k];
         }
     }
-    s->kept = i;
+    set->kept = i;
     return HTH_OK;
 }
 
-static hth_err images_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+static hth_err images_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
 {
-    images_set *s = d->of;
+    images_set *s = data->of;
     uint64_t bytes = (uint64_t)s->width * (uint64_t)s->height * (uint64_t)s->channels;
     if (i == 1) {
         memcpy(out, (const char *)s->label + at, n);
@@ -279,7 +280,7 @@ static hth_err images_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
     while (n > 0) {
         int64_t sample = (int64_t)(at / bytes);
         size_t from = (size_t)(at % bytes), k = n < bytes - from ? n : (size_t)(bytes - from);
-        HTH_TRY(sample != s->kept ? images_sample(d, s, sample) : HTH_OK);
+        HTH_TRY(sample != s->kept ? images_sample(data, s, sample) : HTH_OK);
         memcpy(out, s->planes + from, k);
         out = (char *)out + k;
         at += k;
@@ -288,9 +289,9 @@ static hth_err images_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
     return HTH_OK;
 }
 
-static void images_close(hth_data *d)
+static void images_close(hth_data *data)
 {
-    images_set *s = d->of;
+    images_set *s = data->of;
     for (size_t i = 0; s != NULL && i < s->n; i++) {
         hth_free(s->file[i].name);
     }

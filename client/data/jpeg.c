@@ -53,45 +53,46 @@ static void jpeg_scans(j_common_ptr info)
     }
 }
 
-static hth_err jpeg_damaged(const jpeg_file *f)
+static hth_err jpeg_damaged(const jpeg_file *file)
 {
-    return f->code == JERR_OUT_OF_MEMORY ? hth_fail(HTH_ENOMEM, "out of memory for an image")
-                                         : hth_fail(HTH_ECORRUPT, "a damaged JPEG: %s", f->why);
+    return file->code == JERR_OUT_OF_MEMORY
+               ? hth_fail(HTH_ENOMEM, "out of memory for an image")
+               : hth_fail(HTH_ECORRUPT, "a damaged JPEG: %s", file->why);
 }
 
-// jpeg_begin prepares *f; before it only f->info.err may be touched.
-static void jpeg_begin(jpeg_file *f)
+// jpeg_begin prepares *file; before it only file->info.err may be touched.
+static void jpeg_begin(jpeg_file *file)
 {
-    memset(f, 0, sizeof *f);
-    f->info.err = jpeg_std_error(&f->errors);
-    f->errors.error_exit = jpeg_fails;
-    f->errors.emit_message = jpeg_warns;
-    f->progress.progress_monitor = jpeg_scans;
-    f->info.client_data = f;
+    memset(file, 0, sizeof *file);
+    file->info.err = jpeg_std_error(&file->errors);
+    file->errors.error_exit = jpeg_fails;
+    file->errors.emit_message = jpeg_warns;
+    file->progress.progress_monitor = jpeg_scans;
+    file->info.client_data = file;
 }
 
-static int jpeg_header(jpeg_file *f, const void *data, size_t bytes)
+static int jpeg_header(jpeg_file *file, const void *data, size_t bytes)
 {
-    if (setjmp(f->back) != 0) {
+    if (setjmp(file->back) != 0) {
         return -1;
     }
-    jpeg_create_decompress(&f->info);
-    f->info.client_data = f;
-    f->info.progress = &f->progress;
-    jpeg_mem_src(&f->info, data, (unsigned long)bytes);
-    jpeg_read_header(&f->info, TRUE);
+    jpeg_create_decompress(&file->info);
+    file->info.client_data = file;
+    file->info.progress = &file->progress;
+    jpeg_mem_src(&file->info, data, (unsigned long)bytes);
+    jpeg_read_header(&file->info, TRUE);
     return 0;
 }
 
-static hth_err jpeg_looked(jpeg_file *f, hth_image *out)
+static hth_err jpeg_looked(jpeg_file *file, hth_image *out)
 {
-    J_COLOR_SPACE space = f->info.jpeg_color_space;
+    J_COLOR_SPACE space = file->info.jpeg_color_space;
     if (space != JCS_GRAYSCALE && space != JCS_RGB && space != JCS_YCbCr) {
         return hth_fail(HTH_ENOTSUP, "a JPEG with %d colours that are neither gray nor RGB",
-                        f->info.num_components);
+                        file->info.num_components);
     }
-    HTH_TRY(hth_image_limit(f->info.image_width, f->info.image_height));
-    *out = (hth_image){(int)f->info.image_width, (int)f->info.image_height,
+    HTH_TRY(hth_image_limit(file->info.image_width, file->info.image_height));
+    *out = (hth_image){(int)file->info.image_width, (int)file->info.image_height,
                        space == JCS_GRAYSCALE ? 1 : 3};
     return HTH_OK;
 }
@@ -105,19 +106,19 @@ hth_err hth_jpeg_look(const void *data, size_t bytes, hth_image *out)
     return err;
 }
 
-static int jpeg_pixels(jpeg_file *f, const hth_image *image, uint8_t *out)
+static int jpeg_pixels(jpeg_file *file, const hth_image *image, uint8_t *out)
 {
-    if (setjmp(f->back) != 0) {
+    if (setjmp(file->back) != 0) {
         return -1;
     }
-    f->info.out_color_space = image->channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
-    jpeg_start_decompress(&f->info);
-    while (f->info.output_scanline < f->info.output_height) {
-        JSAMPROW row =
-            out + (size_t)f->info.output_scanline * (size_t)image->width * (size_t)image->channels;
-        jpeg_read_scanlines(&f->info, &row, 1);
+    file->info.out_color_space = image->channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
+    jpeg_start_decompress(&file->info);
+    while (file->info.output_scanline < file->info.output_height) {
+        JSAMPROW row = out + (size_t)file->info.output_scanline * (size_t)image->width *
+                                 (size_t)image->channels;
+        jpeg_read_scanlines(&file->info, &row, 1);
     }
-    jpeg_finish_decompress(&f->info);
+    jpeg_finish_decompress(&file->info);
     return 0;
 }
 

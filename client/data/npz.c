@@ -28,32 +28,33 @@ typedef struct npz_set {
 } npz_set;
 
 // npz_turn reads an array in Fortran order.
-static hth_err npz_turn(npz_array *a, const hearth_tensor *t)
+static hth_err npz_turn(npz_array *array, const hearth_tensor *tensor)
 {
-    if (t->bytes > NPZ_FORTRAN) {
+    if (tensor->bytes > NPZ_FORTRAN) {
         return hth_fail(HTH_ETOOBIG,
                         "'%s' is in Fortran order; numpy.ascontiguousarray makes it one that may "
                         "have more than %llu bytes",
-                        a->stream.shown, (unsigned long long)NPZ_FORTRAN);
+                        array->stream.shown, (unsigned long long)NPZ_FORTRAN);
     }
-    hearth_tensor whole = *t;
-    a->turned = hth_alloc((size_t)t->bytes + 1);
-    whole.data = hth_alloc((size_t)t->bytes + 1);
-    hth_err err = a->turned != NULL && whole.data != NULL
-                      ? hth_stream_read(&a->stream, a->start, whole.data, (size_t)t->bytes)
-                      : hth_data_no_memory();
-    if (err == HTH_OK && t->bytes > 0) {
-        hth_npy_transpose(&whole, a->turned);
+    hearth_tensor whole = *tensor;
+    array->turned = hth_alloc((size_t)tensor->bytes + 1);
+    whole.data = hth_alloc((size_t)tensor->bytes + 1);
+    hth_err err =
+        array->turned != NULL && whole.data != NULL
+            ? hth_stream_read(&array->stream, array->start, whole.data, (size_t)tensor->bytes)
+            : hth_data_no_memory();
+    if (err == HTH_OK && tensor->bytes > 0) {
+        hth_npy_transpose(&whole, array->turned);
     }
     hth_free(whole.data);
     return err;
 }
 
 // npz_array_open reads the header of an array and adds it; `bytes`: what there is of it in all.
-static hth_err npz_array_open(hth_data *d, const char *name, uint64_t bytes)
+static hth_err npz_array_open(hth_data *data, const char *name, uint64_t bytes)
 {
-    npz_set *s = d->of;
-    npz_array *a = &s->array[d->n_tensors];
+    npz_set *s = data->of;
+    npz_array *a = &s->array[data->n_tensors];
     hearth_tensor t;
     bool fortran;
     size_t got, start = 0;
@@ -75,79 +76,80 @@ static hth_err npz_array_open(hth_data *d, const char *name, uint64_t bytes)
                         (unsigned long long)(bytes - start));
     }
     HTH_TRY(fortran ? npz_turn(a, &t) : HTH_OK);
-    return hth_data_add(d, name, (int)t.dtype, t.rank, t.shape);
+    return hth_data_add(data, name, (int)t.dtype, t.rank, t.shape);
 }
 
-static hth_err npz_set_new(hth_data *d, npz_set **out)
+static hth_err npz_set_new(hth_data *data, npz_set **out)
 {
-    *out = d->of = hth_calloc(1, sizeof(npz_set));
+    *out = data->of = hth_calloc(1, sizeof(npz_set));
     return *out != NULL ? HTH_OK : hth_data_no_memory();
 }
 
 // npz_shown keeps a text for as long as the dataset is open.
-static hth_err npz_shown(npz_set *s, char *text, const char **out)
+static hth_err npz_shown(npz_set *set, char *text, const char **out)
 {
     *out = text;
     if (text == NULL) {
         return hth_data_no_memory();
     }
-    s->shown[s->n_shown++] = text;
+    set->shown[set->n_shown++] = text;
     return HTH_OK;
 }
 
 // ---- .npy
 
 // npy_file opens one file as an array.
-static hth_err npy_file(hth_data *d, char *path, const char *name)
+static hth_err npy_file(hth_data *data, char *path, const char *name)
 {
-    npz_set *s = d->of;
+    npz_set *s = data->of;
     const char *shown;
     HTH_TRY(npz_shown(s, path, &shown));
     hth_file *f = &s->file[s->n_files];
     HTH_TRY(hth_file_open(shown, shown, f));
     s->n_files++;
-    hth_stream_init(&s->array[d->n_tensors].stream, f, shown, HTH_STREAM_STORED, 0, f->bytes);
-    return npz_array_open(d, name, f->bytes);
+    hth_stream_init(&s->array[data->n_tensors].stream, f, shown, HTH_STREAM_STORED, 0, f->bytes);
+    return npz_array_open(data, name, f->bytes);
 }
 
-static hth_err npy_folder(hth_data *d)
+static hth_err npy_folder(hth_data *data)
 {
     char **names;
     size_t n;
-    HTH_TRY(hth_data_names(d->path, &names, &n));
+    HTH_TRY(hth_data_names(data->path, &names, &n));
     hth_err err = HTH_OK;
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
         char *dot = strrchr(names[i], '.');
         if (dot == NULL || strcmp(dot, ".npy") != 0) {
             continue;
         }
-        if (d->n_tensors == HTH_DATA_TENSORS) {
+        if (data->n_tensors == HTH_DATA_TENSORS) {
             err = hth_fail(HTH_ETOOBIG, "it holds more than %d arrays", HTH_DATA_TENSORS);
             break;
         }
-        char *path = hth_asprintf("%s/%s", d->path, names[i]);
+        char *path = hth_asprintf("%s/%s", data->path, names[i]);
         *dot = 0;
-        err = npy_file(d, path, names[i]);
+        err = npy_file(data, path, names[i]);
     }
     hth_data_names_free(names, n);
     return err;
 }
 
-static hth_err npy_open(hth_data *d, const hth_data_options *options)
+static hth_err npy_open(hth_data *data, const hth_data_options *options)
 {
     npz_set *s;
-    HTH_TRY(npz_set_new(d, &s));
-    return hth_data_is_folder(d->path) ? npy_folder(d) : npy_file(d, hth_strdup(d->path), "x");
+    HTH_TRY(npz_set_new(data, &s));
+    return hth_data_is_folder(data->path) ? npy_folder(data)
+                                          : npy_file(data, hth_strdup(data->path), "x");
 }
 
 // ---- .npz
 
 // Arrays that were not given names are x and y, in this order.
-static void npz_name(const hth_zip_member *m, int n, char out[HTH_ZIP_NAME])
+static void npz_name(const hth_zip_member *member, int n, char out[HTH_ZIP_NAME])
 {
-    size_t k = strlen(m->name);
-    memcpy(out, m->name, k + 1);
-    if (k > 4 && strcmp(m->name + k - 4, ".npy") == 0) {
+    size_t k = strlen(member->name);
+    memcpy(out, member->name, k + 1);
+    if (k > 4 && strcmp(member->name + k - 4, ".npy") == 0) {
         out[k - 4] = 0;
     }
     if (n == 2 && strcmp(out, "arr_0") == 0) {
@@ -157,42 +159,43 @@ static void npz_name(const hth_zip_member *m, int n, char out[HTH_ZIP_NAME])
     }
 }
 
-static hth_err npz_members(hth_data *d, npz_set *s, const hth_zip_member *m, int n)
+static hth_err npz_members(hth_data *data, npz_set *set, const hth_zip_member *member, int n)
 {
     char name[HTH_ZIP_NAME];
     const char *shown;
     for (int i = 0; i < n; i++) {
-        npz_name(&m[i], n, name);
-        HTH_TRY(npz_shown(s, hth_strdup(m[i].name), &shown));
-        hth_stream *stream = &s->array[i].stream;
-        hth_stream_init(stream, &s->file[0], shown, m[i].kind, m[i].from, m[i].packed);
-        stream->bytes = m[i].bytes;
-        stream->crc = m[i].crc;
+        npz_name(&member[i], n, name);
+        HTH_TRY(npz_shown(set, hth_strdup(member[i].name), &shown));
+        hth_stream *stream = &set->array[i].stream;
+        hth_stream_init(stream, &set->file[0], shown, member[i].kind, member[i].from,
+                        member[i].packed);
+        stream->bytes = member[i].bytes;
+        stream->crc = member[i].crc;
         stream->has_crc = true;
-        HTH_TRY(npz_array_open(d, name, m[i].bytes));
+        HTH_TRY(npz_array_open(data, name, member[i].bytes));
     }
     return HTH_OK;
 }
 
-static hth_err npz_open(hth_data *d, const hth_data_options *options)
+static hth_err npz_open(hth_data *data, const hth_data_options *options)
 {
     npz_set *s;
     hth_zip_member *m;
     int n;
-    HTH_TRY(npz_set_new(d, &s));
-    HTH_TRY(hth_file_open(d->path, d->path, &s->file[0]));
+    HTH_TRY(npz_set_new(data, &s));
+    HTH_TRY(hth_file_open(data->path, data->path, &s->file[0]));
     s->n_files = 1;
-    HTH_TRY(hth_zip_read(&s->file[0], d->path, HTH_DATA_TENSORS, &m, &n));
-    hth_err err = npz_members(d, s, m, n);
+    HTH_TRY(hth_zip_read(&s->file[0], data->path, HTH_DATA_TENSORS, &m, &n));
+    hth_err err = npz_members(data, s, m, n);
     hth_free(m);
     return err;
 }
 
 // ---- both
 
-static hth_err npz_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+static hth_err npz_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
 {
-    npz_array *a = &((npz_set *)d->of)->array[i];
+    npz_array *a = &((npz_set *)data->of)->array[i];
     if (a->turned != NULL) {
         memcpy(out, a->turned + at, n);
         return HTH_OK;
@@ -200,9 +203,9 @@ static hth_err npz_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
     return hth_stream_read(&a->stream, a->start + at, out, n);
 }
 
-static void npz_close(hth_data *d)
+static void npz_close(hth_data *data)
 {
-    npz_set *s = d->of;
+    npz_set *s = data->of;
     if (s == NULL) {
         return;
     }

@@ -44,44 +44,44 @@ static void png_warns(png_structp png, png_const_charp why)
 {
 }
 
-static hth_err png_begin(png_file *f, const void *data, size_t bytes)
+static hth_err png_begin(png_file *file, const void *data, size_t bytes)
 {
-    memset(f, 0, sizeof *f);
-    f->data = data;
-    f->bytes = bytes;
-    f->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, f, png_fails, png_warns);
-    f->info = f->png != NULL ? png_create_info_struct(f->png) : NULL;
-    if (f->info == NULL) {
-        png_destroy_read_struct(&f->png, NULL, NULL);
+    memset(file, 0, sizeof *file);
+    file->data = data;
+    file->bytes = bytes;
+    file->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, file, png_fails, png_warns);
+    file->info = file->png != NULL ? png_create_info_struct(file->png) : NULL;
+    if (file->info == NULL) {
+        png_destroy_read_struct(&file->png, NULL, NULL);
         return hth_fail(HTH_ENOMEM, "out of memory for an image");
     }
-    png_set_read_fn(f->png, f, png_feed);
-    png_set_user_limits(f->png, HTH_IMAGE_SIDE, HTH_IMAGE_SIDE);
-    png_set_chunk_malloc_max(f->png, 8u << 20);
-    png_set_chunk_cache_max(f->png, 128);
+    png_set_read_fn(file->png, file, png_feed);
+    png_set_user_limits(file->png, HTH_IMAGE_SIDE, HTH_IMAGE_SIDE);
+    png_set_chunk_malloc_max(file->png, 8u << 20);
+    png_set_chunk_cache_max(file->png, 128);
     return HTH_OK;
 }
 
-static void png_end(png_file *f)
+static void png_end(png_file *file)
 {
-    png_destroy_read_struct(&f->png, &f->info, NULL);
-    hth_free(f->rows);
+    png_destroy_read_struct(&file->png, &file->info, NULL);
+    hth_free(file->rows);
 }
 
-static hth_err png_damaged(const png_file *f)
+static hth_err png_damaged(const png_file *file)
 {
-    return hth_fail(HTH_ECORRUPT, "a damaged PNG: %s", f->why);
+    return hth_fail(HTH_ECORRUPT, "a damaged PNG: %s", file->why);
 }
 
-static int png_header(png_file *f, hth_image *out)
+static int png_header(png_file *file, hth_image *out)
 {
-    if (setjmp(png_jmpbuf(f->png)) != 0) {
+    if (setjmp(png_jmpbuf(file->png)) != 0) {
         return -1;
     }
-    png_read_info(f->png, f->info);
-    out->width = (int)png_get_image_width(f->png, f->info);
-    out->height = (int)png_get_image_height(f->png, f->info);
-    out->channels = (png_get_color_type(f->png, f->info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
+    png_read_info(file->png, file->info);
+    out->width = (int)png_get_image_width(file->png, file->info);
+    out->height = (int)png_get_image_height(file->png, file->info);
+    out->channels = (png_get_color_type(file->png, file->info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
     return 0;
 }
 
@@ -96,24 +96,24 @@ hth_err hth_png_look(const void *data, size_t bytes, hth_image *out)
     return err;
 }
 
-static int png_pixels(png_file *f, const hth_image *image)
+static int png_pixels(png_file *file, const hth_image *image)
 {
-    if (setjmp(png_jmpbuf(f->png)) != 0) {
+    if (setjmp(png_jmpbuf(file->png)) != 0) {
         return -1;
     }
-    png_set_expand(f->png); // palettes, less than 8 bits
-    png_set_strip_16(f->png);
-    png_set_strip_alpha(f->png);
+    png_set_expand(file->png); // palettes, less than 8 bits
+    png_set_strip_16(file->png);
+    png_set_strip_alpha(file->png);
     if (image->channels == 3) {
-        png_set_gray_to_rgb(f->png);
+        png_set_gray_to_rgb(file->png);
     }
-    png_set_interlace_handling(f->png);
-    png_read_update_info(f->png, f->info);
-    if (png_get_rowbytes(f->png, f->info) != (size_t)image->width * (size_t)image->channels) {
-        png_error(f->png, "its rows have another length than its header says");
+    png_set_interlace_handling(file->png);
+    png_read_update_info(file->png, file->info);
+    if (png_get_rowbytes(file->png, file->info) != (size_t)image->width * (size_t)image->channels) {
+        png_error(file->png, "its rows have another length than its header says");
     }
-    png_read_image(f->png, f->rows);
-    png_read_end(f->png, NULL);
+    png_read_image(file->png, file->rows);
+    png_read_end(file->png, NULL);
     return 0;
 }
 

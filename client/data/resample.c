@@ -29,22 +29,22 @@ hth_err hth_image_limit(uint64_t width, uint64_t height)
     return HTH_OK;
 }
 
-static void axis_free(resample_axis *a)
+static void axis_free(resample_axis *axis)
 {
-    hth_free(a->first);
-    hth_free(a->count);
-    hth_free(a->weight);
+    hth_free(axis->first);
+    hth_free(axis->count);
+    hth_free(axis->weight);
 }
 
-static void axis_weights(resample_axis *a, int i, int in, double scale, double wide)
+static void axis_weights(resample_axis *axis, int i, int in, double scale, double wide)
 {
     double center = (i + 0.5) * scale, sum = 0;
     int first = (int)(center - wide + 0.5), last = (int)(center + wide + 0.5);
     first = first > 0 ? first : 0;
     last = last < in ? last : in;
-    a->first[i] = first;
-    a->count[i] = last - first;
-    int32_t *w = a->weight + (size_t)i * (size_t)a->taps;
+    axis->first[i] = first;
+    axis->count[i] = last - first;
+    int32_t *w = axis->weight + (size_t)i * (size_t)axis->taps;
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; k < last - first; k++) {
             double x = fabs((k + first - center + 0.5) * (1 / wide)), v = x < 1 ? 1 - x : 0;
@@ -57,55 +57,55 @@ static void axis_weights(resample_axis *a, int i, int in, double scale, double w
     }
 }
 
-static hth_err axis_make(resample_axis *a, int in, int out)
+static hth_err axis_make(resample_axis *axis, int in, int out)
 {
     double scale = (double)in / out, wide = scale < 1 ? 1 : scale;
-    *a = (resample_axis){.taps = (int)ceil(wide) * 2 + 1};
-    a->first = hth_calloc((size_t)out, sizeof *a->first);
-    a->count = hth_calloc((size_t)out, sizeof *a->count);
-    a->weight = hth_calloc((size_t)out * (size_t)a->taps, sizeof *a->weight);
-    if (a->first == NULL || a->count == NULL || a->weight == NULL) {
+    *axis = (resample_axis){.taps = (int)ceil(wide) * 2 + 1};
+    axis->first = hth_calloc((size_t)out, sizeof *axis->first);
+    axis->count = hth_calloc((size_t)out, sizeof *axis->count);
+    axis->weight = hth_calloc((size_t)out * (size_t)axis->taps, sizeof *axis->weight);
+    if (axis->first == NULL || axis->count == NULL || axis->weight == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory to resample an image");
     }
     for (int i = 0; i < out; i++) {
-        axis_weights(a, i, in, scale, wide);
+        axis_weights(axis, i, in, scale, wide);
     }
     return HTH_OK;
 }
 
 // axis_sum is one sample of the output: `from` is the first one of the input's line, whose samples
 // lie `stride` apart.
-static uint8_t axis_sum(const resample_axis *a, int i, const uint8_t *from, size_t stride)
+static uint8_t axis_sum(const resample_axis *axis, int i, const uint8_t *from, size_t stride)
 {
-    const int32_t *w = a->weight + (size_t)i * (size_t)a->taps;
+    const int32_t *w = axis->weight + (size_t)i * (size_t)axis->taps;
     int64_t sum = 1 << (RESAMPLE_BITS - 1);
-    from += (size_t)a->first[i] * stride;
-    for (int k = 0; k < a->count[i]; k++, from += stride) {
+    from += (size_t)axis->first[i] * stride;
+    for (int k = 0; k < axis->count[i]; k++, from += stride) {
         sum += (int64_t)*from * w[k];
     }
     sum >>= RESAMPLE_BITS;
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-static void resample_rows(const resample_axis *x, const uint8_t *from, const hth_image *image,
+static void resample_rows(const resample_axis *axis, const uint8_t *from, const hth_image *image,
                           int width, uint8_t *out)
 {
     size_t c = (size_t)image->channels, row = (size_t)image->width * c;
     for (int y = 0; y < image->height; y++, from += row) {
         for (int i = 0; i < width; i++) {
             for (size_t k = 0; k < c; k++) {
-                *out++ = axis_sum(x, i, from + k, c);
+                *out++ = axis_sum(axis, i, from + k, c);
             }
         }
     }
 }
 
-static void resample_columns(const resample_axis *y, const uint8_t *from, size_t row, int height,
+static void resample_columns(const resample_axis *axis, const uint8_t *from, size_t row, int height,
                              uint8_t *out)
 {
     for (int i = 0; i < height; i++) {
         for (size_t k = 0; k < row; k++) {
-            *out++ = axis_sum(y, i, from + k, row);
+            *out++ = axis_sum(axis, i, from + k, row);
         }
     }
 }

@@ -12,31 +12,31 @@ typedef struct safetensors_set {
     int n;
 } safetensors_set;
 
-static hth_err safetensors_open(hth_data *d, const hth_data_options *options)
+static hth_err safetensors_open(hth_data *data, const hth_data_options *options)
 {
-    safetensors_set *s = d->of = hth_calloc(1, sizeof *s);
+    safetensors_set *s = data->of = hth_calloc(1, sizeof *s);
     if (s == NULL) {
         return hth_data_no_memory();
     }
     s->file.fd = -1;
-    HTH_TRY(hth_file_open(d->path, d->path, &s->file));
-    HTH_TRY(hth_safetensors_look(&s->file, d->path, &s->entry, &s->n));
+    HTH_TRY(hth_file_open(data->path, data->path, &s->file));
+    HTH_TRY(hth_safetensors_look(&s->file, data->path, &s->entry, &s->n));
     for (int i = 0; i < s->n; i++) {
         const hth_safetensors_entry *e = &s->entry[i];
-        HTH_TRY(hth_data_add(d, e->name, (int)e->dtype, e->rank, e->shape));
+        HTH_TRY(hth_data_add(data, e->name, (int)e->dtype, e->rank, e->shape));
     }
     return HTH_OK;
 }
 
-static hth_err safetensors_read(hth_data *d, int i, uint64_t at, void *out, size_t n)
+static hth_err safetensors_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
 {
-    const safetensors_set *s = d->of;
-    return hth_file_read(&s->file, d->path, s->entry[i].at + at, out, n);
+    const safetensors_set *s = data->of;
+    return hth_file_read(&s->file, data->path, s->entry[i].at + at, out, n);
 }
 
-static void safetensors_close(hth_data *d)
+static void safetensors_close(hth_data *data)
 {
-    safetensors_set *s = d->of;
+    safetensors_set *s = data->of;
     if (s != NULL) {
         hth_safetensors_looked(s->entry, s->n);
         hth_file_close(&s->file);

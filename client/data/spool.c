@@ -29,13 +29,13 @@ static hth_err spool_put(int fd, const void *data, size_t n)
     return HTH_OK;
 }
 
-static hth_err spool_header(const hth_data *d, char **out)
+static hth_err spool_header(const hth_data *data, char **out)
 {
     json_t *head = json_object();
     uint64_t at = 0;
     bool all = head != NULL;
-    for (int i = 0; i < d->n_tensors; i++) {
-        const hth_data_tensor *t = &d->tensors[i];
+    for (int i = 0; i < data->n_tensors; i++) {
+        const hth_data_tensor *t = &data->tensors[i];
         json_t *shape = json_array();
         for (int k = 0; k < t->rank; k++) {
             json_array_append_new(shape, json_integer(t->shape[k]));
@@ -45,7 +45,7 @@ static hth_err spool_header(const hth_data *d, char **out)
                               "data_offsets", (json_int_t)at, (json_int_t)(at + t->bytes));
         if (all && json_object_set_new(head, t->name, o) != 0) {
             json_decref(head);
-            return hth_fail(HTH_EINVAL, "the name of a tensor of %s is not UTF-8", d->path);
+            return hth_fail(HTH_EINVAL, "the name of a tensor of %s is not UTF-8", data->path);
         }
         at += t->bytes;
     }
@@ -54,11 +54,11 @@ static hth_err spool_header(const hth_data *d, char **out)
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a header");
 }
 
-static hth_err spool_head(const hth_data *d, int fd, uint64_t *bytes)
+static hth_err spool_head(const hth_data *data, int fd, uint64_t *bytes)
 {
     uint8_t length[8];
     char *head;
-    HTH_TRY(spool_header(d, &head));
+    HTH_TRY(spool_header(data, &head));
     size_t n = strlen(head), padded = (n + 7) / 8 * 8;
     for (int i = 0; i < 8; i++) {
         length[i] = (uint8_t)(padded >> (8 * i));
@@ -71,15 +71,15 @@ static hth_err spool_head(const hth_data *d, int fd, uint64_t *bytes)
     return err;
 }
 
-static hth_err spool_tensors(hth_data *d, int fd, uint64_t *bytes)
+static hth_err spool_tensors(hth_data *data, int fd, uint64_t *bytes)
 {
     uint8_t *piece = hth_alloc(SPOOL_PIECE);
     hth_err err = piece != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a dataset");
-    for (int i = 0; i < d->n_tensors && err == HTH_OK; i++) {
-        uint64_t all = d->tensors[i].bytes;
+    for (int i = 0; i < data->n_tensors && err == HTH_OK; i++) {
+        uint64_t all = data->tensors[i].bytes;
         for (uint64_t at = 0; at < all && err == HTH_OK;) {
             size_t n = all - at < SPOOL_PIECE ? (size_t)(all - at) : SPOOL_PIECE;
-            err = hth_data_read(d, i, at, piece, n);
+            err = hth_data_read(data, i, at, piece, n);
             err = err == HTH_OK ? spool_put(fd, piece, n) : err;
             at += n;
         }

@@ -37,16 +37,16 @@ typedef struct hth_stream {
 } hth_stream;
 
 // hth_stream_init begins a stream over bytes [from, from + packed) of the file. No allocation.
-void hth_stream_init(hth_stream *s, const hth_file *file, const char *shown, hth_stream_kind kind,
-                     uint64_t from, uint64_t packed);
-void hth_stream_fini(hth_stream *s); // also of one that is zeroed
+void hth_stream_init(hth_stream *stream, const hth_file *file, const char *shown,
+                     hth_stream_kind kind, uint64_t from, uint64_t packed);
+void hth_stream_fini(hth_stream *stream); // also of one that is zeroed
 
 // hth_stream_read reads exactly n bytes at `at`. HTH_ECORRUPT: there are fewer, or damaged ones;
 // HTH_EIO: the file changed.
-hth_err hth_stream_read(hth_stream *s, uint64_t at, void *out, size_t n);
+hth_err hth_stream_read(hth_stream *stream, uint64_t at, void *out, size_t n);
 // hth_stream_some reads n bytes from the beginning, or as many as there are: *got.
-hth_err hth_stream_some(hth_stream *s, void *out, size_t n, size_t *got);
+hth_err hth_stream_some(hth_stream *stream, void *out, size_t n, size_t *got);
 // hth_stream_head says what the first n bytes are, which hth_stream_some has read.
-void hth_stream_head(hth_stream *s, const void *data, size_t n);
+void hth_stream_head(hth_stream *stream, const void *data, size_t n);
 
 #endif

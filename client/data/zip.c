@@ -43,58 +43,62 @@ static uint64_t zip_u64(const uint8_t *p)
     return zip_u32(p) | (uint64_t)zip_u32(p + 4) << 32;
 }
 
-static hth_err zip_damaged(const zip_place *z, const char *what)
+static hth_err zip_damaged(const zip_place *place, const char *what)
 {
-    return hth_fail(HTH_ECORRUPT, "'%s' is no zip archive that can be read: %s", z->shown, what);
+    return hth_fail(HTH_ECORRUPT, "'%s' is no zip archive that can be read: %s", place->shown,
+                    what);
 }
 
 // zip_end64 follows the locator before the record at the end.
-static hth_err zip_end64(zip_place *z, const uint8_t *locator)
+static hth_err zip_end64(zip_place *place, const uint8_t *locator)
 {
     uint8_t r[ZIP_END64];
     uint64_t at = zip_u64(locator + 8);
     if (zip_u32(locator) != ZIP_SIG_LOCATOR) {
-        return zip_damaged(z, "its ZIP64 locator is missing");
+        return zip_damaged(place, "its ZIP64 locator is missing");
     }
-    if (at > z->file->bytes || z->file->bytes - at < sizeof r) {
-        return zip_damaged(z, "its ZIP64 record lies outside of it");
+    if (at > place->file->bytes || place->file->bytes - at < sizeof r) {
+        return zip_damaged(place, "its ZIP64 record lies outside of it");
     }
-    HTH_TRY(hth_file_read(z->file, z->shown, at, r, sizeof r));
+    HTH_TRY(hth_file_read(place->file, place->shown, at, r, sizeof r));
     if (zip_u32(r) != ZIP_SIG_END64) {
-        return zip_damaged(z, "its ZIP64 record is missing");
+        return zip_damaged(place, "its ZIP64 record is missing");
     }
-    z->bytes = zip_u64(r + 40);
-    z->at = zip_u64(r + 48);
+    place->bytes = zip_u64(r + 40);
+    place->at = zip_u64(r + 48);
     return HTH_OK;
 }
 
-static hth_err zip_find(zip_place *z, uint8_t *tail)
+static hth_err zip_find(zip_place *place, uint8_t *tail)
 {
-    size_t n = z->file->bytes < ZIP_TAIL ? (size_t)z->file->bytes : ZIP_TAIL;
-    HTH_TRY(hth_file_read(z->file, z->shown, z->file->bytes - n, tail, n));
+    size_t n = place->file->bytes < ZIP_TAIL ? (size_t)place->file->bytes : ZIP_TAIL;
+    HTH_TRY(hth_file_read(place->file, place->shown, place->file->bytes - n, tail, n));
     size_t at = n >= ZIP_END ? n - ZIP_END : 0;
     while (n >= ZIP_END && at > 0 && zip_u32(tail + at) != ZIP_SIG_END) {
         at--;
     }
     if (n < ZIP_END || zip_u32(tail + at) != ZIP_SIG_END) {
-        return zip_damaged(z, "the end of its directory is missing, is it whole?");
+        return zip_damaged(place, "the end of its directory is missing, is it whole?");
     }
-    z->bytes = zip_u32(tail + at + 12);
-    z->at = zip_u32(tail + at + 16);
-    if (zip_u16(tail + at + 10) == 0xFFFF || z->bytes == UINT32_MAX || z->at == UINT32_MAX) {
-        HTH_TRY(at >= ZIP_LOCATOR ? zip_end64(z, tail + at - ZIP_LOCATOR)
-                                  : zip_damaged(z, "its ZIP64 locator is missing"));
+    place->bytes = zip_u32(tail + at + 12);
+    place->at = zip_u32(tail + at + 16);
+    if (zip_u16(tail + at + 10) == 0xFFFF || place->bytes == UINT32_MAX ||
+        place->at == UINT32_MAX) {
+        HTH_TRY(at >= ZIP_LOCATOR ? zip_end64(place, tail + at - ZIP_LOCATOR)
+                                  : zip_damaged(place, "its ZIP64 locator is missing"));
     }
-    if (z->at > z->file->bytes || z->bytes > z->file->bytes - z->at || z->bytes > ZIP_DIRECTORY) {
-        return zip_damaged(z, "its directory lies outside of it, or is too large");
+    if (place->at > place->file->bytes || place->bytes > place->file->bytes - place->at ||
+        place->bytes > ZIP_DIRECTORY) {
+        return zip_damaged(place, "its directory lies outside of it, or is too large");
     }
     return HTH_OK;
 }
 
 // Sizes of 32 ones are in the ZIP64 field of an entry, in this order.
-static hth_err zip_sizes64(const zip_place *z, const uint8_t *extra, size_t n, hth_zip_member *m)
+static hth_err zip_sizes64(const zip_place *place, const uint8_t *extra, size_t n,
+                           hth_zip_member *member)
 {
-    uint64_t *const wide[] = {&m->bytes, &m->packed, &m->from};
+    uint64_t *const wide[] = {&member->bytes, &member->packed, &member->from};
     for (size_t at = 0; at + 4 <= n; at += 4 + zip_u16(extra + at + 2)) {
         size_t left = zip_u16(extra + at + 2), k = at + 4;
         if (zip_u16(extra + at) != 1 || left > n - k) {
@@ -105,7 +109,7 @@ static hth_err zip_sizes64(const zip_place *z, const uint8_t *extra, size_t n, h
                 continue;
             }
             if (left < 8) {
-                return zip_damaged(z, "a ZIP64 field is too short");
+                return zip_damaged(place, "a ZIP64 field is too short");
             }
             *wide[i] = zip_u64(extra + k);
             k += 8;
@@ -117,64 +121,67 @@ static hth_err zip_sizes64(const zip_place *z, const uint8_t *extra, size_t n, h
 }
 
 // zip_data finds a member's data, after its own header.
-static hth_err zip_data(const zip_place *z, hth_zip_member *m)
+static hth_err zip_data(const zip_place *place, hth_zip_member *member)
 {
     uint8_t h[ZIP_LOCAL];
-    uint64_t size = z->file->bytes;
-    if (m->from > size || size - m->from < sizeof h) {
-        return zip_damaged(z, "a member lies outside of it");
+    uint64_t size = place->file->bytes;
+    if (member->from > size || size - member->from < sizeof h) {
+        return zip_damaged(place, "a member lies outside of it");
     }
-    HTH_TRY(hth_file_read(z->file, z->shown, m->from, h, sizeof h));
-    m->from += ZIP_LOCAL + zip_u16(h + 26) + zip_u16(h + 28);
-    if (zip_u32(h) != ZIP_SIG_LOCAL || m->from > size || m->packed > size - m->from) {
-        return zip_damaged(z, "a member lies outside of it");
+    HTH_TRY(hth_file_read(place->file, place->shown, member->from, h, sizeof h));
+    member->from += ZIP_LOCAL + zip_u16(h + 26) + zip_u16(h + 28);
+    if (zip_u32(h) != ZIP_SIG_LOCAL || member->from > size ||
+        member->packed > size - member->from) {
+        return zip_damaged(place, "a member lies outside of it");
     }
-    bool stored = m->kind == HTH_STREAM_STORED;
-    if (stored ? m->bytes != m->packed : m->bytes / HTH_STREAM_RATIO > m->packed) {
-        return hth_fail(HTH_ECORRUPT, "'%s': member '%s' claims %llu bytes in %llu", z->shown,
-                        m->name, (unsigned long long)m->bytes, (unsigned long long)m->packed);
+    bool stored = member->kind == HTH_STREAM_STORED;
+    if (stored ? member->bytes != member->packed
+               : member->bytes / HTH_STREAM_RATIO > member->packed) {
+        return hth_fail(HTH_ECORRUPT, "'%s': member '%s' claims %llu bytes in %llu", place->shown,
+                        member->name, (unsigned long long)member->bytes,
+                        (unsigned long long)member->packed);
     }
     return HTH_OK;
 }
 
-static hth_err zip_entry(const zip_place *z, const uint8_t *e, size_t name, size_t extra,
-                         hth_zip_member *m)
+static hth_err zip_entry(const zip_place *place, const uint8_t *e, size_t name, size_t extra,
+                         hth_zip_member *member)
 {
     uint32_t method = zip_u16(e + 10);
     if (name >= HTH_ZIP_NAME || memchr(e + ZIP_ENTRY, 0, name) != NULL) {
-        return zip_damaged(z, "a member's name is too long, or none");
+        return zip_damaged(place, "a member's name is too long, or none");
     }
-    memcpy(m->name, e + ZIP_ENTRY, name);
-    m->name[name] = 0;
+    memcpy(member->name, e + ZIP_ENTRY, name);
+    member->name[name] = 0;
     if ((zip_u16(e + 8) & ZIP_ENCRYPTED) != 0 || (method != 0 && method != 8)) {
         return hth_fail(HTH_ENOTSUP, "'%s': member '%s' is %s; stored and deflated ones are read",
-                        z->shown, m->name,
+                        place->shown, member->name,
                         method != 0 && method != 8 ? "compressed by another method" : "encrypted");
     }
-    m->kind = method == 0 ? HTH_STREAM_STORED : HTH_STREAM_DEFLATE;
-    m->crc = zip_u32(e + 16);
-    m->packed = zip_u32(e + 20);
-    m->bytes = zip_u32(e + 24);
-    m->from = zip_u32(e + 42);
-    HTH_TRY(zip_sizes64(z, e + ZIP_ENTRY + name, extra, m));
-    return zip_data(z, m);
+    member->kind = method == 0 ? HTH_STREAM_STORED : HTH_STREAM_DEFLATE;
+    member->crc = zip_u32(e + 16);
+    member->packed = zip_u32(e + 20);
+    member->bytes = zip_u32(e + 24);
+    member->from = zip_u32(e + 42);
+    HTH_TRY(zip_sizes64(place, e + ZIP_ENTRY + name, extra, member));
+    return zip_data(place, member);
 }
 
-static hth_err zip_members(const zip_place *z, const uint8_t *dir, int most, hth_zip_member *out,
-                           int *n)
+static hth_err zip_members(const zip_place *place, const uint8_t *dir, int most,
+                           hth_zip_member *out, int *n)
 {
-    size_t bytes = (size_t)z->bytes;
+    size_t bytes = (size_t)place->bytes;
     *n = 0;
     for (size_t at = 0; bytes - at >= ZIP_ENTRY && zip_u32(dir + at) == ZIP_SIG_ENTRY;) {
         const uint8_t *e = dir + at;
         size_t name = zip_u16(e + 28), extra = zip_u16(e + 30), more = zip_u16(e + 32);
         if (name + extra + more > bytes - at - ZIP_ENTRY) {
-            return zip_damaged(z, "an entry of its directory is cut off");
+            return zip_damaged(place, "an entry of its directory is cut off");
         }
         if (*n == most) {
-            return hth_fail(HTH_ETOOBIG, "'%s' has more than %d members", z->shown, most);
+            return hth_fail(HTH_ETOOBIG, "'%s' has more than %d members", place->shown, most);
         }
-        HTH_TRY(zip_entry(z, e, name, extra, &out[*n]));
+        HTH_TRY(zip_entry(place, e, name, extra, &out[*n]));
         ++*n;
         at += ZIP_ENTRY + name + extra + more;
     }

@@ -67,9 +67,9 @@ typedef struct cpu_device {
     cpu_lane lane[2];       // HTH_STREAM_H2D, HTH_STREAM_D2H
 } cpu_device;
 
-static cpu_device *cpu_of(hth_device *d)
+static cpu_device *cpu_of(hth_device *device)
 {
-    return (cpu_device *)d;
+    return (cpu_device *)device;
 }
 
 // Reservations. Aligned to huge pages: weights and activations are walked in order, so page walks
@@ -110,31 +110,31 @@ static void cpu_release(hth_device *base, void *p, size_t bytes)
 
 // Operations.
 
-static void cpu_keep_error(cpu_stream *s, hth_err err)
+static void cpu_keep_error(cpu_stream *stream, hth_err err)
 {
-    s->err = err;
-    snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
+    stream->err = err;
+    snprintf(stream->detail, sizeof stream->detail, "%s", hth_err_detail());
 }
 
-static void cpu_reach(cpu_device *d, cpu_event *e, uint64_t target)
+static void cpu_reach(cpu_device *device, cpu_event *event, uint64_t target)
 {
-    e->time_ns = hth_now_ns();
-    e->done = target;
-    pthread_cond_broadcast(&d->changed);
+    event->time_ns = hth_now_ns();
+    event->done = target;
+    pthread_cond_broadcast(&device->changed);
 }
 
 // Called with the lock, which is given up while the operation runs.
-static void cpu_execute(cpu_device *d, const cpu_op *op)
+static void cpu_execute(cpu_device *device, const cpu_op *op)
 {
     cpu_stream *s = op->stream;
     if (op->kind == CPU_OP_RECORD) {
-        cpu_reach(d, op->event, op->target);
+        cpu_reach(device, op->event, op->target);
     } else if (op->kind == CPU_OP_WAIT) {
         while (op->event->done < op->target) {
-            pthread_cond_wait(&d->changed, &d->lock);
+            pthread_cond_wait(&device->changed, &device->lock);
         }
     } else if (s->err == HTH_OK) {
-        pthread_mutex_unlock(&d->lock);
+        pthread_mutex_unlock(&device->lock);
         hth_err err = HTH_OK;
         if (op->kind == CPU_OP_COPY && s->lane == NULL) {
             hth_team_copy(op->dst, op->src, op->bytes);
@@ -143,7 +143,7 @@ static void cpu_execute(cpu_device *d, const cpu_op *op)
         } else {
             err = op->fn(op->dst);
         }
-        pthread_mutex_lock(&d->lock);
+        pthread_mutex_lock(&device->lock);
         if (err != HTH_OK) {
             cpu_keep_error(s, err);
         }
@@ -173,26 +173,26 @@ static void *cpu_lane_main(void *arg)
 }
 
 // Called with the lock.
-static void cpu_issue(cpu_device *d, const cpu_op *op)
+static void cpu_issue(cpu_device *device, const cpu_op *op)
 {
     cpu_lane *l = op->stream->lane;
     if (l == NULL) {
-        cpu_execute(d, op);
+        cpu_execute(device, op);
         return;
     }
     while (l->tail - l->head == CPU_RING) {
-        pthread_cond_wait(&d->changed, &d->lock);
+        pthread_cond_wait(&device->changed, &device->lock);
     }
     l->ring[l->tail++ % CPU_RING] = *op;
     op->stream->pending++;
-    pthread_cond_broadcast(&d->changed);
+    pthread_cond_broadcast(&device->changed);
 }
 
-static hth_err cpu_submit(hth_stream *s, cpu_op op)
+static hth_err cpu_submit(hth_stream *stream, cpu_op op)
 {
-    cpu_device *d = cpu_of(s->device);
+    cpu_device *d = cpu_of(stream->device);
     cpu_event *e = op.event;
-    op.stream = (cpu_stream *)s;
+    op.stream = (cpu_stream *)stream;
     pthread_mutex_lock(&d->lock);
     if (e != NULL) {
         op.target = op.kind == CPU_OP_RECORD ? ++e->issued : e->issued;
@@ -202,24 +202,25 @@ static hth_err cpu_submit(hth_stream *s, cpu_op op)
     return HTH_OK;
 }
 
-static hth_err cpu_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
+static hth_err cpu_launch(hth_stream *stream, hth_err (*fn)(void *arg), void *arg)
 {
-    return cpu_submit(s, (cpu_op){.kind = CPU_OP_LAUNCH, .fn = fn, .dst = arg});
+    return cpu_submit(stream, (cpu_op){.kind = CPU_OP_LAUNCH, .fn = fn, .dst = arg});
 }
 
-static hth_err cpu_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+static hth_err cpu_copy(hth_stream *stream, void *dst, const void *src, size_t bytes)
 {
-    return cpu_submit(s, (cpu_op){.kind = CPU_OP_COPY, .dst = dst, .src = src, .bytes = bytes});
+    return cpu_submit(stream,
+                      (cpu_op){.kind = CPU_OP_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
-static hth_err cpu_record(hth_stream *s, hth_event *e)
+static hth_err cpu_record(hth_stream *stream, hth_event *event)
 {
-    return cpu_submit(s, (cpu_op){.kind = CPU_OP_RECORD, .event = (cpu_event *)e});
+    return cpu_submit(stream, (cpu_op){.kind = CPU_OP_RECORD, .event = (cpu_event *)event});
 }
 
-static hth_err cpu_wait(hth_stream *s, hth_event *e)
+static hth_err cpu_wait(hth_stream *stream, hth_event *event)
 {
-    return cpu_submit(s, (cpu_op){.kind = CPU_OP_WAIT, .event = (cpu_event *)e});
+    return cpu_submit(stream, (cpu_op){.kind = CPU_OP_WAIT, .event = (cpu_event *)event});
 }
 
 static hth_err cpu_sync(hth_stream *base)
@@ -238,15 +239,16 @@ static hth_err cpu_sync(hth_stream *base)
 
 // Streams and events.
 
-static hth_err cpu_lane_start(cpu_device *d, cpu_lane *l)
+static hth_err cpu_lane_start(cpu_device *device, cpu_lane *lane)
 {
-    if (!l->started) {
-        l->device = d;
-        int rc = pthread_create(&l->thread, NULL, cpu_lane_main, l);
+    if (!lane->started) {
+        lane->device = device;
+        int rc = pthread_create(&lane->thread, NULL, cpu_lane_main, lane);
         if (rc != 0) {
-            return hth_fail_errno(rc, "device %s: cannot start a copy thread", d->base.props.name);
+            return hth_fail_errno(rc, "device %s: cannot start a copy thread",
+                                  device->base.props.name);
         }
-        l->started = true;
+        lane->started = true;
     }
     return HTH_OK;
 }
@@ -268,26 +270,26 @@ static hth_err cpu_stream_open(hth_device *base, hth_stream_kind kind, hth_strea
     return HTH_OK;
 }
 
-static void cpu_stream_close(hth_stream *s)
+static void cpu_stream_close(hth_stream *stream)
 {
-    (void)cpu_sync(s);
-    hth_free(s);
+    (void)cpu_sync(stream);
+    hth_free(stream);
 }
 
-static hth_err cpu_event_open(hth_device *d, hth_event **out)
+static hth_err cpu_event_open(hth_device *device, hth_event **out)
 {
     cpu_event *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", d->props.name);
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", device->props.name);
     }
-    e->base.device = d;
+    e->base.device = device;
     *out = &e->base;
     return HTH_OK;
 }
 
-static void cpu_event_close(hth_event *e)
+static void cpu_event_close(hth_event *event)
 {
-    hth_free(e);
+    hth_free(event);
 }
 
 static hth_err cpu_event_sync(hth_event *base)
@@ -349,36 +351,36 @@ static const hth_device_ops cpu_ops = {
     .event_time_ns = cpu_event_time_ns,
 };
 
-static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
+static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
 {
     char name[64], isa[16], onednn[16];
     const hth_onednn *o = hth_onednn_get();
     hth_machine_name(name, sizeof name);
-    snprintf(p->name, sizeof p->name, "cpu:%d", s->index);
-    p->n_threads = s->threads ? s->threads : hth_machine_threads();
-    p->core_cache_bytes = hth_machine_cache(2);
-    p->cache_bytes = hth_machine_cache(3);
-    p->vector_bytes = hth_machine_isa(isa, sizeof isa);
-    p->host_visible = true;
-    p->inline_compute = true;
-    p->inline_copies = p->n_threads >= hth_machine_threads();
+    snprintf(props->name, sizeof props->name, "cpu:%d", spec->index);
+    props->n_threads = spec->threads ? spec->threads : hth_machine_threads();
+    props->core_cache_bytes = hth_machine_cache(2);
+    props->cache_bytes = hth_machine_cache(3);
+    props->vector_bytes = hth_machine_isa(isa, sizeof isa);
+    props->host_visible = true;
+    props->inline_compute = true;
+    props->inline_copies = props->n_threads >= hth_machine_threads();
     if (o != NULL) {
         snprintf(onednn, sizeof onednn, "oneDNN %s", o->version);
     } else {
         snprintf(onednn, sizeof onednn, "no oneDNN");
     }
-    snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s, %s", name, isa,
-             p->n_threads, p->n_threads == 1 ? "" : "s", onednn);
-    snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; %s", name, isa,
-             p->n_threads, onednn);
-    p->total_bytes = hth_machine_memory();
-    return hth_device_spec_budget(s, p->total_bytes, "60%", &p->budget_bytes);
+    snprintf(props->description, sizeof props->description, "%s, %s, %d thread%s, %s", name, isa,
+             props->n_threads, props->n_threads == 1 ? "" : "s", onednn);
+    snprintf(props->fingerprint, sizeof props->fingerprint, "%s; %s; %d threads; %s", name, isa,
+             props->n_threads, onednn);
+    props->total_bytes = hth_machine_memory();
+    return hth_device_spec_budget(spec, props->total_bytes, "60%", &props->budget_bytes);
 }
 
-hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out)
+hth_err hth_cpu_open(const hth_device_spec *spec, hth_device **out)
 {
     hth_device_props props = {0};
-    HTH_TRY(cpu_props(s, &props));
+    HTH_TRY(cpu_props(spec, &props));
     cpu_device *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
         return hth_fail(HTH_ENOMEM, "device %s: no memory to open it", props.name);

@@ -29,9 +29,9 @@ void hth_quantum_raise(bool allowed)
     turn_rises = allowed;
 }
 
-static bool turn_set(const turn_attr *a)
+static bool turn_set(const turn_attr *attr)
 {
-    return syscall(SYS_sched_setattr, 0, a, 0) == 0;
+    return syscall(SYS_sched_setattr, 0, attr, 0) == 0;
 }
 
 // Older systems, and policies without turns, know of none: nothing changes.

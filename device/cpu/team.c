@@ -400,12 +400,12 @@ hth_team *hth_team_open(void)
     return me.inside || team_ensure(me.size) <= 1 ? NULL : me.team;
 }
 
-void hth_team_low(hth_team *t)
+void hth_team_low(hth_team *team)
 {
-    for (int i = 0; i < t->n_workers; i++) {
-        (void)pthread_setschedparam(t->worker[i], SCHED_IDLE, &(struct sched_param){0});
+    for (int i = 0; i < team->n_workers; i++) {
+        (void)pthread_setschedparam(team->worker[i], SCHED_IDLE, &(struct sched_param){0});
     }
-    atomic_store(&t->low, true);
+    atomic_store(&team->low, true);
 }
 
 int hth_team_size(void)

@@ -32,7 +32,7 @@ hth_team *hth_team_open(void);
 // keep off their processors from its next region on: the system moves threads of the lowest
 // priority late, and a team with two of them on one processor takes twice as long. There is no way
 // back without privileges. Any thread.
-void hth_team_low(hth_team *t);
+void hth_team_low(hth_team *team);
 // hth_team_run calls fn(arg, i, n) once for every i of 0..n-1, on n threads or fewer, and returns
 // when all have. Called inside fn it runs on the calling thread alone.
 void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg);

@@ -44,17 +44,18 @@ hth_err hth_cuda_about(const hth_cuda_api *api, char *about, size_t cap)
     return HTH_OK;
 }
 
-static int cuda_attribute(hth_cuda *d, CUdevice_attribute which)
+static int cuda_attribute(hth_cuda *cuda, CUdevice_attribute which)
 {
     int v = 0;
-    return d->api->cuDeviceGetAttribute(&v, which, d->device) == CUDA_SUCCESS && v > 0 ? v : 0;
+    return cuda->api->cuDeviceGetAttribute(&v, which, cuda->device) == CUDA_SUCCESS && v > 0 ? v
+                                                                                             : 0;
 }
 
-static hth_err cuda_uuid(hth_cuda *d)
+static hth_err cuda_uuid(hth_cuda *cuda)
 {
     CUuuid id = {{0}};
-    char *out = d->base.props.uuid;
-    HTH_TRY(HTH_CUDA(d, cuDeviceGetUuid, &id, d->device));
+    char *out = cuda->base.props.uuid;
+    HTH_TRY(HTH_CUDA(cuda, cuDeviceGetUuid, &id, cuda->device));
     out += sprintf(out, "GPU");
     for (int i = 0; i < 16; i++) {
         bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
@@ -63,26 +64,26 @@ static hth_err cuda_uuid(hth_cuda *d)
     return HTH_OK;
 }
 
-static hth_err cuda_props(hth_cuda *d, const hth_device_spec *s, int driver)
+static hth_err cuda_props(hth_cuda *cuda, const hth_device_spec *spec, int driver)
 {
-    hth_device_props *p = &d->base.props;
+    hth_device_props *p = &cuda->base.props;
     char name[64] = "", versions[64];
     size_t total = 0;
-    HTH_TRY(HTH_CUDA(d, cuDeviceGetName, name, (int)sizeof name - 1, d->device));
-    HTH_TRY(HTH_CUDA(d, cuDeviceTotalMem, &total, d->device));
-    HTH_TRY(cuda_uuid(d));
-    cuda_versions(d->api, driver, versions, sizeof versions);
+    HTH_TRY(HTH_CUDA(cuda, cuDeviceGetName, name, (int)sizeof name - 1, cuda->device));
+    HTH_TRY(HTH_CUDA(cuda, cuDeviceTotalMem, &total, cuda->device));
+    HTH_TRY(cuda_uuid(cuda));
+    cuda_versions(cuda->api, driver, versions, sizeof versions);
     p->total_bytes = total;
-    p->n_threads = cuda_attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    p->n_threads = cuda_attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     p->core_cache_bytes =
-        (uint64_t)cuda_attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-    p->cache_bytes = (uint64_t)cuda_attribute(d, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+        (uint64_t)cuda_attribute(cuda, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+    p->cache_bytes = (uint64_t)cuda_attribute(cuda, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     p->vector_bytes = 16; // the widest access of one thread
     snprintf(p->description, sizeof p->description, "%s, %d SMs, compute capability %d.%d", name,
-             p->n_threads, cuda_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-             cuda_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+             p->n_threads, cuda_attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+             cuda_attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
     snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %d SMs; %s", name, p->n_threads, versions);
-    return hth_device_spec_budget(s, p->total_bytes, "90%", &p->budget_bytes);
+    return hth_device_spec_budget(spec, p->total_bytes, "90%", &p->budget_bytes);
 }
 
 static void cuda_close(hth_device *base)
@@ -117,24 +118,24 @@ static hth_err cuda_memory(hth_device *base, uint64_t *total, uint64_t *free)
     return HTH_OK;
 }
 
-static hth_err cuda_reserve(hth_device *d, size_t bytes, void **base)
+static hth_err cuda_reserve(hth_device *device, size_t bytes, void **base)
 {
-    return hth_cuda_mem_reserve((hth_cuda *)d, bytes, base);
+    return hth_cuda_mem_reserve((hth_cuda *)device, bytes, base);
 }
 
-static void cuda_release(hth_device *d, void *base, size_t bytes)
+static void cuda_release(hth_device *device, void *base, size_t bytes)
 {
-    hth_cuda_mem_release((hth_cuda *)d, base);
+    hth_cuda_mem_release((hth_cuda *)device, base);
 }
 
-static hth_err cuda_reserve_host(hth_device *d, size_t bytes, void **base)
+static hth_err cuda_reserve_host(hth_device *device, size_t bytes, void **base)
 {
-    return hth_cuda_host_reserve((hth_cuda *)d, bytes, base);
+    return hth_cuda_host_reserve((hth_cuda *)device, bytes, base);
 }
 
-static void cuda_release_host(hth_device *d, void *base)
+static void cuda_release_host(hth_device *device, void *base)
 {
-    hth_cuda_host_release((hth_cuda *)d, base);
+    hth_cuda_host_release((hth_cuda *)device, base);
 }
 
 static const hth_device_ops cuda_ops = {
@@ -162,35 +163,35 @@ static const hth_device_ops cuda_ops = {
     .capture_close = hth_cuda_capture_close,
 };
 
-static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)
+static hth_err cuda_setup(hth_cuda *cuda, const hth_device_spec *spec)
 {
     int n, driver;
-    HTH_TRY(cuda_count(d->api, &n, &driver));
-    if (s->index >= n) {
-        const char *name = d->base.props.name;
+    HTH_TRY(cuda_count(cuda->api, &n, &driver));
+    if (spec->index >= n) {
+        const char *name = cuda->base.props.name;
         return n == 1 ? hth_fail(HTH_ENOTSUP, "device %s: there is 1 CUDA device, number 0", name)
                       : hth_fail(HTH_ENOTSUP, "device %s: there are %d CUDA devices", name, n);
     }
-    HTH_TRY(HTH_CUDA(d, cuDeviceGet, &d->device, s->index));
-    HTH_TRY(cuda_props(d, s, driver));
-    HTH_TRY(HTH_CUDA(d, cuDevicePrimaryCtxRetain, &d->context, d->device));
-    HTH_TRY(hth_cuda_enter(d));
-    HTH_TRY(hth_cuda_mem_init(d));
-    HTH_TRY(HTH_CUDA(d, cuStreamCreate, &d->own_stream, CU_STREAM_NON_BLOCKING));
-    d->current = d->own_stream;
-    return hth_cuda_anchor_open(d);
+    HTH_TRY(HTH_CUDA(cuda, cuDeviceGet, &cuda->device, spec->index));
+    HTH_TRY(cuda_props(cuda, spec, driver));
+    HTH_TRY(HTH_CUDA(cuda, cuDevicePrimaryCtxRetain, &cuda->context, cuda->device));
+    HTH_TRY(hth_cuda_enter(cuda));
+    HTH_TRY(hth_cuda_mem_init(cuda));
+    HTH_TRY(HTH_CUDA(cuda, cuStreamCreate, &cuda->own_stream, CU_STREAM_NON_BLOCKING));
+    cuda->current = cuda->own_stream;
+    return hth_cuda_anchor_open(cuda);
 }
 
-hth_err hth_cuda_open_device(const hth_cuda_api *api, const hth_device_spec *s, hth_device **out)
+hth_err hth_cuda_open_device(const hth_cuda_api *api, const hth_device_spec *spec, hth_device **out)
 {
     hth_cuda *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "device cuda:%d: no memory to open it", s->index);
+        return hth_fail(HTH_ENOMEM, "device cuda:%d: no memory to open it", spec->index);
     }
     d->base.ops = &cuda_ops;
     d->api = api;
-    snprintf(d->base.props.name, sizeof d->base.props.name, "cuda:%d", s->index);
-    hth_err err = cuda_setup(d, s);
+    snprintf(d->base.props.name, sizeof d->base.props.name, "cuda:%d", spec->index);
+    hth_err err = cuda_setup(d, spec);
     if (err != HTH_OK) {
         cuda_close(&d->base);
         return err;

@@ -47,11 +47,12 @@ typedef struct hth_cuda {
 // hth_cuda_about initialises the driver and writes versions and the number of devices to `about`.
 // HTH_ENOTSUP: there is none.
 hth_err hth_cuda_about(const hth_cuda_api *api, char *about, size_t cap);
-// hth_cuda_open_device opens device s->index; `api` outlives it.
-hth_err hth_cuda_open_device(const hth_cuda_api *api, const hth_device_spec *s, hth_device **out);
+// hth_cuda_open_device opens device spec->index; `api` outlives it.
+hth_err hth_cuda_open_device(const hth_cuda_api *api, const hth_device_spec *spec,
+                             hth_device **out);
 
 // hth_cuda_stream_of returns what kernels are launched on, for an fn of hth_stream_launch.
-CUstream hth_cuda_stream_of(hth_stream *s);
+CUstream hth_cuda_stream_of(hth_stream *stream);
 
 // HTH_CUDA(d, cuStreamSynchronize, s) calls and maps the answer, with the call's name in the
 // sentence.
@@ -60,39 +61,39 @@ CUstream hth_cuda_stream_of(hth_stream *s);
 // hth_cuda_status maps a driver's answer. HTH_ENODEVMEM: out of memory; HTH_ENOTSUP; HTH_EDEVLOST:
 // the context is dead (a kernel's bad access, an uncorrectable memory error) and from now on
 // everything answers so, with the first sentence; HTH_EIO: the call failed otherwise.
-hth_err hth_cuda_status(hth_cuda *d, CUresult r, const char *call);
+hth_err hth_cuda_status(hth_cuda *cuda, CUresult r, const char *call);
 // hth_cuda_fail makes the error and the sentence of `r`, which is not CUDA_SUCCESS.
 hth_err hth_cuda_fail(const hth_cuda_api *api, const char *who, CUresult r, const char *call);
 
 // hth_cuda_enter makes the device's context this thread's. Everything that calls the driver for a
 // device begins so: a thread may have several devices, and closing one leaves none current.
-static inline hth_err hth_cuda_enter(hth_cuda *d)
+static inline hth_err hth_cuda_enter(hth_cuda *cuda)
 {
-    return HTH_CUDA(d, cuCtxSetCurrent, d->context);
+    return HTH_CUDA(cuda, cuCtxSetCurrent, cuda->context);
 }
 
 // From stream.c.
-hth_err hth_cuda_anchor_open(hth_cuda *d);
-void hth_cuda_anchor_close(hth_cuda *d);
-hth_err hth_cuda_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out);
-void hth_cuda_stream_close(hth_stream *s);
-hth_err hth_cuda_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
-hth_err hth_cuda_copy(hth_stream *s, void *dst, const void *src, size_t bytes);
-hth_err hth_cuda_zero(hth_stream *s, void *dst, size_t bytes);
-hth_err hth_cuda_sync(hth_stream *s);
+hth_err hth_cuda_anchor_open(hth_cuda *cuda);
+void hth_cuda_anchor_close(hth_cuda *cuda);
+hth_err hth_cuda_stream_open(hth_device *device, hth_stream_kind kind, hth_stream **out);
+void hth_cuda_stream_close(hth_stream *stream);
+hth_err hth_cuda_launch(hth_stream *stream, hth_err (*fn)(void *arg), void *arg);
+hth_err hth_cuda_copy(hth_stream *stream, void *dst, const void *src, size_t bytes);
+hth_err hth_cuda_zero(hth_stream *stream, void *dst, size_t bytes);
+hth_err hth_cuda_sync(hth_stream *stream);
 
 // From capture.c.
-hth_err hth_cuda_capture_begin(hth_stream *s);
-hth_err hth_cuda_capture_end(hth_stream *s, hth_capture **io);
-hth_err hth_cuda_capture_launch(hth_capture *c, hth_stream *s);
-void hth_cuda_capture_close(hth_capture *c);
+hth_err hth_cuda_capture_begin(hth_stream *stream);
+hth_err hth_cuda_capture_end(hth_stream *stream, hth_capture **io);
+hth_err hth_cuda_capture_launch(hth_capture *capture, hth_stream *stream);
+void hth_cuda_capture_close(hth_capture *capture);
 
 // From event.c.
-hth_err hth_cuda_record(hth_stream *s, hth_event *e);
-hth_err hth_cuda_wait(hth_stream *s, hth_event *e);
-hth_err hth_cuda_event_open(hth_device *d, hth_event **out);
-void hth_cuda_event_close(hth_event *e);
-hth_err hth_cuda_event_sync(hth_event *e);
-uint64_t hth_cuda_event_time_ns(hth_event *e);
+hth_err hth_cuda_record(hth_stream *stream, hth_event *event);
+hth_err hth_cuda_wait(hth_stream *stream, hth_event *event);
+hth_err hth_cuda_event_open(hth_device *device, hth_event **out);
+void hth_cuda_event_close(hth_event *event);
+hth_err hth_cuda_event_sync(hth_event *event);
+uint64_t hth_cuda_event_time_ns(hth_event *event);
 
 #endif

@@ -19,13 +19,13 @@ static hth_err cuda_kernel(struct conformance *c);
 
 static hth_cuda_fake *driver;
 
-static hth_err cuda_issue(hth_stream *s, hth_cuda_fake_kernel *kernel, void *arg)
+static hth_err cuda_issue(hth_stream *stream, hth_cuda_fake_kernel *kernel, void *arg)
 {
     CUfunction f;
     void *params[] = {&arg};
     memcpy(&f, &kernel, sizeof f);
-    return HTH_CUDA((hth_cuda *)s->device, cuLaunchKernel, f, 1, 1, 1, 1, 1, 1, 0,
-                    hth_cuda_stream_of(s), params, NULL);
+    return HTH_CUDA((hth_cuda *)stream->device, cuLaunchKernel, f, 1, 1, 1, 1, 1, 1, 0,
+                    hth_cuda_stream_of(stream), params, NULL);
 }
 
 static hth_err cuda_kernel(struct conformance *c)
@@ -339,62 +339,62 @@ typedef struct other_device {
     void *arena, *pinned;
 } other_device;
 
-static void other_open(other_device *o, const char *spec)
+static void other_open(other_device *device, const char *spec)
 {
-    assert_int_equal(hth_device_open(spec, &o->d), HTH_OK);
-    assert_int_equal(hth_stream_open(o->d, HTH_STREAM_COMPUTE, &o->s), HTH_OK);
-    assert_int_equal(hth_event_open(o->d, &o->e), HTH_OK);
-    assert_int_equal(hth_device_reserve(o->d, MIB, &o->arena), HTH_OK);
-    assert_int_equal(hth_device_reserve_host(o->d, MIB, &o->pinned), HTH_OK);
+    assert_int_equal(hth_device_open(spec, &device->d), HTH_OK);
+    assert_int_equal(hth_stream_open(device->d, HTH_STREAM_COMPUTE, &device->s), HTH_OK);
+    assert_int_equal(hth_event_open(device->d, &device->e), HTH_OK);
+    assert_int_equal(hth_device_reserve(device->d, MIB, &device->arena), HTH_OK);
+    assert_int_equal(hth_device_reserve_host(device->d, MIB, &device->pinned), HTH_OK);
 }
 
-static void other_close(other_device *o)
+static void other_close(other_device *device)
 {
-    hth_event_close(o->e);
-    hth_stream_close(o->s);
-    hth_device_release(o->d, o->arena, MIB);
-    hth_device_release_host(o->d, o->pinned, MIB);
-    hth_device_close(o->d);
+    hth_event_close(device->e);
+    hth_stream_close(device->s);
+    hth_device_release(device->d, device->arena, MIB);
+    hth_device_release_host(device->d, device->pinned, MIB);
+    hth_device_close(device->d);
 }
 
-static hth_err other_work(hth_stream *s, other_device *o)
+static hth_err other_work(hth_stream *stream, other_device *device)
 {
-    HTH_TRY(hth_stream_copy(s, o->arena, o->pinned, 64));
-    return s->device->ops->zero(s, o->arena, 64);
+    HTH_TRY(hth_stream_copy(stream, device->arena, device->pinned, 64));
+    return stream->device->ops->zero(stream, device->arena, 64);
 }
 
 // Everything that is issued to a device, one call of it, after what made another device's context
 // this thread's or took it away.
-static hth_err other_call(other_device *o, int call)
+static hth_err other_call(other_device *device, int call)
 {
     uint64_t total, rest;
     hth_capture *c = NULL;
     switch (call) {
     case 0:
-        return hth_stream_copy(o->s, o->arena, o->pinned, 64);
+        return hth_stream_copy(device->s, device->arena, device->pinned, 64);
     case 1:
-        return hth_stream_copy(o->s, o->pinned, o->arena, 64);
+        return hth_stream_copy(device->s, device->pinned, device->arena, 64);
     case 2:
-        return o->d->ops->zero(o->s, o->arena, 64);
+        return device->d->ops->zero(device->s, device->arena, 64);
     case 3:
-        return hth_stream_record(o->s, o->e);
+        return hth_stream_record(device->s, device->e);
     case 4:
-        return hth_stream_wait(o->s, o->e);
+        return hth_stream_wait(device->s, device->e);
     case 5:
-        return hth_event_sync(o->e);
+        return hth_event_sync(device->e);
     case 6:
-        return hth_event_time_ns(o->e) > 0 ? HTH_OK : HTH_EIO;
+        return hth_event_time_ns(device->e) > 0 ? HTH_OK : HTH_EIO;
     case 7:
-        return hth_stream_sync(o->s);
+        return hth_stream_sync(device->s);
     case 8:
-        return hth_device_memory(o->d, &total, &rest);
+        return hth_device_memory(device->d, &total, &rest);
     default:
-        HTH_TRY(hth_capture_begin(o->s));
-        HTH_TRY(other_work(o->s, o));
-        HTH_TRY(hth_capture_end(o->s, &c));
-        HTH_TRY(hth_capture_launch(c, o->s));
+        HTH_TRY(hth_capture_begin(device->s));
+        HTH_TRY(other_work(device->s, device));
+        HTH_TRY(hth_capture_end(device->s, &c));
+        HTH_TRY(hth_capture_launch(c, device->s));
         hth_capture_close(c);
-        return hth_stream_sync(o->s);
+        return hth_stream_sync(device->s);
     }
 }
 

@@ -16,9 +16,9 @@ typedef struct cuda_event {
     bool recorded;
 } cuda_event;
 
-static hth_cuda *event_device(hth_event *e)
+static hth_cuda *event_device(hth_event *event)
 {
-    return (hth_cuda *)e->device;
+    return (hth_cuda *)event->device;
 }
 
 hth_err hth_cuda_event_open(hth_device *base, hth_event **out)
@@ -39,62 +39,62 @@ hth_err hth_cuda_event_open(hth_device *base, hth_event **out)
     return HTH_OK;
 }
 
-void hth_cuda_event_close(hth_event *e)
+void hth_cuda_event_close(hth_event *event)
 {
-    hth_cuda *d = event_device(e);
+    hth_cuda *d = event_device(event);
     (void)hth_cuda_enter(d);
-    (void)HTH_CUDA(d, cuEventDestroy, ((cuda_event *)e)->cu);
-    hth_free(e);
+    (void)HTH_CUDA(d, cuEventDestroy, ((cuda_event *)event)->cu);
+    hth_free(event);
 }
 
-hth_err hth_cuda_record(hth_stream *s, hth_event *base)
+hth_err hth_cuda_record(hth_stream *stream, hth_event *base)
 {
     cuda_event *e = (cuda_event *)base;
     hth_cuda *d = event_device(base);
     HTH_TRY(hth_cuda_enter(d));
-    HTH_TRY(HTH_CUDA(d, cuEventRecord, e->cu, hth_cuda_stream_of(s)));
+    HTH_TRY(HTH_CUDA(d, cuEventRecord, e->cu, hth_cuda_stream_of(stream)));
     e->recorded = true;
     return HTH_OK;
 }
 
-hth_err hth_cuda_wait(hth_stream *s, hth_event *e)
+hth_err hth_cuda_wait(hth_stream *stream, hth_event *event)
 {
-    hth_cuda *d = event_device(e);
+    hth_cuda *d = event_device(event);
     HTH_TRY(hth_cuda_enter(d));
-    return HTH_CUDA(d, cuStreamWaitEvent, hth_cuda_stream_of(s), ((cuda_event *)e)->cu,
+    return HTH_CUDA(d, cuStreamWaitEvent, hth_cuda_stream_of(stream), ((cuda_event *)event)->cu,
                     CU_EVENT_WAIT_DEFAULT);
 }
 
-hth_err hth_cuda_event_sync(hth_event *e)
+hth_err hth_cuda_event_sync(hth_event *event)
 {
-    hth_cuda *d = event_device(e);
+    hth_cuda *d = event_device(event);
     HTH_TRY(hth_cuda_enter(d));
-    return HTH_CUDA(d, cuEventSynchronize, ((cuda_event *)e)->cu);
+    return HTH_CUDA(d, cuEventSynchronize, ((cuda_event *)event)->cu);
 }
 
-static hth_err anchor_set(hth_cuda *d)
+static hth_err anchor_set(hth_cuda *cuda)
 {
-    HTH_TRY(HTH_CUDA(d, cuEventRecord, d->anchor, d->anchor_stream));
-    HTH_TRY(HTH_CUDA(d, cuEventSynchronize, d->anchor));
-    d->anchor_ns = hth_now_ns();
+    HTH_TRY(HTH_CUDA(cuda, cuEventRecord, cuda->anchor, cuda->anchor_stream));
+    HTH_TRY(HTH_CUDA(cuda, cuEventSynchronize, cuda->anchor));
+    cuda->anchor_ns = hth_now_ns();
     return HTH_OK;
 }
 
-hth_err hth_cuda_anchor_open(hth_cuda *d)
+hth_err hth_cuda_anchor_open(hth_cuda *cuda)
 {
-    HTH_TRY(HTH_CUDA(d, cuStreamCreate, &d->anchor_stream, CU_STREAM_NON_BLOCKING));
-    HTH_TRY(HTH_CUDA(d, cuEventCreate, &d->anchor, CU_EVENT_DEFAULT));
-    return anchor_set(d);
+    HTH_TRY(HTH_CUDA(cuda, cuStreamCreate, &cuda->anchor_stream, CU_STREAM_NON_BLOCKING));
+    HTH_TRY(HTH_CUDA(cuda, cuEventCreate, &cuda->anchor, CU_EVENT_DEFAULT));
+    return anchor_set(cuda);
 }
 
-void hth_cuda_anchor_close(hth_cuda *d)
+void hth_cuda_anchor_close(hth_cuda *cuda)
 {
-    if (d->anchor_stream != NULL) {
-        (void)HTH_CUDA(d, cuStreamSynchronize, d->anchor_stream);
-        (void)HTH_CUDA(d, cuStreamDestroy, d->anchor_stream);
+    if (cuda->anchor_stream != NULL) {
+        (void)HTH_CUDA(cuda, cuStreamSynchronize, cuda->anchor_stream);
+        (void)HTH_CUDA(cuda, cuStreamDestroy, cuda->anchor_stream);
     }
-    if (d->anchor != NULL) {
-        (void)HTH_CUDA(d, cuEventDestroy, d->anchor);
+    if (cuda->anchor != NULL) {
+        (void)HTH_CUDA(cuda, cuEventDestroy, cuda->anchor);
     }
 }
 

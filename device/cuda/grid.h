@@ -22,7 +22,7 @@ typedef struct hth_grid {
 // What the fake driver runs in a kernel's place.
 typedef struct hth_cuda_body {
     const char *name;
-    void (*run)(const void *params, const hth_grid *t, int phase, float *shared);
+    void (*run)(const void *params, const hth_grid *grid, int phase, float *shared);
     size_t param_bytes;
     int n_phases;
 } hth_cuda_body;
@@ -175,14 +175,14 @@ HTH_FN void hth_row_set(void *p, int64_t first, uint32_t i, uint32_t n, hth_f4 v
 }
 
 // The number of this thread among all, and of all.
-HTH_FN uint32_t hth_index(const hth_grid *t)
+HTH_FN uint32_t hth_index(const hth_grid *grid)
 {
-    return t->block * t->n_threads + t->thread;
+    return grid->block * grid->n_threads + grid->thread;
 }
 
-HTH_FN uint32_t hth_total(const hth_grid *t)
+HTH_FN uint32_t hth_total(const hth_grid *grid)
 {
-    return t->n_blocks * t->n_threads;
+    return grid->n_blocks * grid->n_threads;
 }
 
 // Strided positions: dimensions of a loop, last one fastest, and the steps of one operand in it.
@@ -195,14 +195,14 @@ typedef struct hth_dims {
     uint32_t dim[HTH_CUDA_RANK];
 } hth_dims;
 
-HTH_FN int64_t hth_offset(uint32_t i, const hth_dims *d, const hth_steps *s)
+HTH_FN int64_t hth_offset(uint32_t i, const hth_dims *dims, const hth_steps *steps)
 {
     int64_t at = 0;
-    for (int k = d->rank - 1; k > 0; k--) {
-        at += (int64_t)(i % d->dim[k]) * s->step[k];
-        i /= d->dim[k];
+    for (int k = dims->rank - 1; k > 0; k--) {
+        at += (int64_t)(i % dims->dim[k]) * steps->step[k];
+        i /= dims->dim[k];
     }
-    return d->rank > 0 ? at + (int64_t)i * s->step[0] : 0;
+    return dims->rank > 0 ? at + (int64_t)i * steps->step[0] : 0;
 }
 
 // Sums of a block: every thread leaves a part in shared[thread]; in the next phase the first
@@ -210,10 +210,10 @@ HTH_FN int64_t hth_offset(uint32_t i, const hth_dims *d, const hth_steps *s)
 // The order is fixed, so a sum has the same bits every time.
 #define HTH_FOLD 16
 
-HTH_FN float hth_fold_share(const hth_grid *t, const float *part)
+HTH_FN float hth_fold_share(const hth_grid *grid, const float *part)
 {
     float sum = 0;
-    for (uint32_t i = t->thread; i < t->n_threads; i += HTH_FOLD) {
+    for (uint32_t i = grid->thread; i < grid->n_threads; i += HTH_FOLD) {
         sum += part[i];
     }
     return sum;
@@ -228,10 +228,10 @@ HTH_FN float hth_fold_sum(const float *part)
     return sum;
 }
 
-HTH_FN float hth_fold_share_max(const hth_grid *t, const float *part)
+HTH_FN float hth_fold_share_max(const hth_grid *grid, const float *part)
 {
     float m = -INFINITY;
-    for (uint32_t i = t->thread; i < t->n_threads; i += HTH_FOLD) {
+    for (uint32_t i = grid->thread; i < grid->n_threads; i += HTH_FOLD) {
         m = part[i] > m || part[i] != part[i] ? part[i] : m;
     }
     return m;

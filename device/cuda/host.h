@@ -29,10 +29,10 @@ void hth_cuda_host_fini(struct hth_cuda *d); // every slab was released
 hth_err hth_cuda_host_reserve(struct hth_cuda *d, size_t bytes, void **base);
 void hth_cuda_host_release(struct hth_cuda *d, void *base);
 // hth_cuda_host_pinned says whether [p, p + bytes) lies in one slab.
-bool hth_cuda_host_pinned(const hth_cuda_host *h, const void *p, size_t bytes);
+bool hth_cuda_host_pinned(const hth_cuda_host *host, const void *p, size_t bytes);
 // hth_cuda_host_upload copies from pageable memory, which may change when it returns; blocks while
 // all slots are full.
-hth_err hth_cuda_host_upload(struct hth_cuda *d, CUstream s, CUdeviceptr dst, const void *src,
+hth_err hth_cuda_host_upload(struct hth_cuda *d, CUstream stream, CUdeviceptr dst, const void *src,
                              size_t bytes);
 
 #endif

@@ -61,39 +61,39 @@ static void *load_from(const char *dir, size_t len, const char *file, char *why,
     return NULL;
 }
 
-static void *load_open(const load_library *l, const char *dirs, char *why, size_t cap)
+static void *load_open(const load_library *library, const char *dirs, char *why, size_t cap)
 {
     why[0] = '\0';
     for (const char *d = dirs; *d != '\0'; d += *d == ':') {
         size_t len = strcspn(d, ":");
-        void *h = len > 0 ? load_from(d, len, l->file, why, cap) : NULL;
+        void *h = len > 0 ? load_from(d, len, library->file, why, cap) : NULL;
         if (h != NULL) {
             return h;
         }
         d += len;
     }
-    void *h = dlopen(l->file, RTLD_NOW | RTLD_LOCAL);
-    if (h == NULL && !l->anywhere) {
-        h = load_from(LOAD_DEFAULT_DIR, strlen(LOAD_DEFAULT_DIR), l->file, why, cap);
+    void *h = dlopen(library->file, RTLD_NOW | RTLD_LOCAL);
+    if (h == NULL && !library->anywhere) {
+        h = load_from(LOAD_DEFAULT_DIR, strlen(LOAD_DEFAULT_DIR), library->file, why, cap);
     }
     return h;
 }
 
-static hth_err load_one(const load_library *l, const char *dirs, hth_cuda_api *out)
+static hth_err load_one(const load_library *library, const char *dirs, hth_cuda_api *out)
 {
     char why[256];
-    void *h = load_open(l, dirs, why, sizeof why);
+    void *h = load_open(library, dirs, why, sizeof why);
     if (h == NULL) {
-        return hth_fail(HTH_ENOTSUP, "%s (%s) %s%s", l->what, l->file,
+        return hth_fail(HTH_ENOTSUP, "%s (%s) %s%s", library->what, library->file,
                         why[0] ? "does not load: " : "was not found", why);
     }
-    for (size_t i = 0; i < l->n_symbols; i++) {
-        void *f = dlsym(h, l->symbols[i].name);
+    for (size_t i = 0; i < library->n_symbols; i++) {
+        void *f = dlsym(h, library->symbols[i].name);
         if (f == NULL) {
-            return hth_fail(HTH_ENOTSUP, "%s (%s) has no %s: it is too old", l->what, l->file,
-                            l->symbols[i].name);
+            return hth_fail(HTH_ENOTSUP, "%s (%s) has no %s: it is too old", library->what,
+                            library->file, library->symbols[i].name);
         }
-        memcpy((char *)out + l->symbols[i].offset, &f, sizeof f);
+        memcpy((char *)out + library->symbols[i].offset, &f, sizeof f);
     }
     return HTH_OK;
 }

@@ -38,6 +38,6 @@ void hth_cuda_mem_fini(struct hth_cuda *d);
 hth_err hth_cuda_mem_reserve(struct hth_cuda *d, size_t bytes, void **base);
 void hth_cuda_mem_release(struct hth_cuda *d, void *base);
 // hth_cuda_mem_holds says whether p is device memory of this device.
-bool hth_cuda_mem_holds(const hth_cuda_mem *m, const void *p);
+bool hth_cuda_mem_holds(const hth_cuda_mem *mem, const void *p);
 
 #endif

@@ -69,17 +69,17 @@ hth_err hth_cuda_fail(const hth_cuda_api *api, const char *who, CUresult r, cons
     return hth_fail(status_code(r), "%s: %s answered %s (%s)", who, call, name, text);
 }
 
-hth_err hth_cuda_status(hth_cuda *d, CUresult r, const char *call)
+hth_err hth_cuda_status(hth_cuda *cuda, CUresult r, const char *call)
 {
-    if (r == CUDA_SUCCESS && d->lost[0] == '\0') {
+    if (r == CUDA_SUCCESS && cuda->lost[0] == '\0') {
         return HTH_OK;
     }
-    if (d->lost[0] == '\0') {
-        hth_err err = hth_cuda_fail(d->api, d->base.props.name, r, call);
+    if (cuda->lost[0] == '\0') {
+        hth_err err = hth_cuda_fail(cuda->api, cuda->base.props.name, r, call);
         if (!status_ends_context(r)) {
             return err;
         }
-        snprintf(d->lost, sizeof d->lost, "%s", hth_err_detail());
+        snprintf(cuda->lost, sizeof cuda->lost, "%s", hth_err_detail());
     }
-    return hth_fail(HTH_EDEVLOST, "%s", d->lost);
+    return hth_fail(HTH_EDEVLOST, "%s", cuda->lost);
 }

@@ -21,14 +21,14 @@ typedef struct cuda_stream {
     hth_cuda_kept kept; // of the first fn that failed since the last sync
 } cuda_stream;
 
-static hth_cuda *stream_device(hth_stream *s)
+static hth_cuda *stream_device(hth_stream *stream)
 {
-    return (hth_cuda *)s->device;
+    return (hth_cuda *)stream->device;
 }
 
-CUstream hth_cuda_stream_of(hth_stream *s)
+CUstream hth_cuda_stream_of(hth_stream *stream)
 {
-    return ((cuda_stream *)s)->cu;
+    return ((cuda_stream *)stream)->cu;
 }
 
 hth_err hth_cuda_stream_open(hth_device *base, hth_stream_kind kind, hth_stream **out)
@@ -49,13 +49,13 @@ hth_err hth_cuda_stream_open(hth_device *base, hth_stream_kind kind, hth_stream 
     return HTH_OK;
 }
 
-void hth_cuda_stream_close(hth_stream *s)
+void hth_cuda_stream_close(hth_stream *stream)
 {
-    hth_cuda *d = stream_device(s);
+    hth_cuda *d = stream_device(stream);
     (void)hth_cuda_enter(d);
-    (void)HTH_CUDA(d, cuStreamSynchronize, hth_cuda_stream_of(s));
-    (void)HTH_CUDA(d, cuStreamDestroy, hth_cuda_stream_of(s));
-    hth_free(s);
+    (void)HTH_CUDA(d, cuStreamSynchronize, hth_cuda_stream_of(stream));
+    (void)HTH_CUDA(d, cuStreamDestroy, hth_cuda_stream_of(stream));
+    hth_free(stream);
 }
 
 hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)

@@ -58,14 +58,14 @@ typedef struct fake_device {
     fake_stream *streams;
 } fake_device;
 
-static fake_device *fake_of(hth_device *d)
+static fake_device *fake_of(hth_device *device)
 {
-    return (fake_device *)d;
+    return (fake_device *)device;
 }
 
-static uint64_t fake_random(fake_device *d, uint64_t below) // splitmix64
+static uint64_t fake_random(fake_device *device, uint64_t below) // splitmix64
 {
-    uint64_t z = d->random += 0x9E3779B97F4A7C15u;
+    uint64_t z = device->random += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return (z ^ (z >> 31)) % below;
@@ -104,23 +104,23 @@ static void fake_release(hth_device *base, void *p, size_t bytes)
 
 // Execution.
 
-static bool fake_runnable(const fake_stream *s)
+static bool fake_runnable(const fake_stream *stream)
 {
-    if (s->head == s->n_ops) {
+    if (stream->head == stream->n_ops) {
         return false;
     }
-    const fake_op *op = &s->ops[s->head];
+    const fake_op *op = &stream->ops[stream->head];
     return op->kind != FAKE_OP_WAIT || op->event->done >= op->target;
 }
 
-static hth_err fake_operate(fake_device *d, const fake_op *op)
+static hth_err fake_operate(fake_device *device, const fake_op *op)
 {
-    hth_fake_control *c = &d->control;
+    hth_fake_control *c = &device->control;
     if (op->kind == FAKE_OP_COPY) {
         c->now_ns += c->copy_ns + c->copy_ns_per_kib * (op->bytes >> 10);
         if (fake_faulty(&c->fail_copy_run)) {
             return hth_fail(HTH_EDEVLOST, "device %s: a copy failed, as injected",
-                            d->base.props.name);
+                            device->base.props.name);
         }
         memcpy(op->dst, op->src, op->bytes);
         return HTH_OK;
@@ -128,41 +128,41 @@ static hth_err fake_operate(fake_device *d, const fake_op *op)
     c->now_ns += c->launch_ns;
     if (fake_faulty(&c->fail_launch_run)) {
         return hth_fail(HTH_EDEVLOST, "device %s: a launch failed, as injected",
-                        d->base.props.name);
+                        device->base.props.name);
     }
     return op->fn(op->dst);
 }
 
-static void fake_step(fake_device *d, fake_stream *s)
+static void fake_step(fake_device *device, fake_stream *stream)
 {
-    fake_op op = s->ops[s->head++];
-    if (s->head == s->n_ops) {
-        s->head = s->n_ops = 0;
+    fake_op op = stream->ops[stream->head++];
+    if (stream->head == stream->n_ops) {
+        stream->head = stream->n_ops = 0;
     }
     if (op.kind == FAKE_OP_RECORD) {
         op.event->done = op.target;
         op.event->time_ns = hth_now_ns();
-    } else if (op.kind != FAKE_OP_WAIT && s->err == HTH_OK) {
-        s->err = fake_operate(d, &op);
-        if (s->err != HTH_OK) {
-            snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
+    } else if (op.kind != FAKE_OP_WAIT && stream->err == HTH_OK) {
+        stream->err = fake_operate(device, &op);
+        if (stream->err != HTH_OK) {
+            snprintf(stream->detail, sizeof stream->detail, "%s", hth_err_detail());
         }
     }
 }
 
 // Picks a stream whose head can run: a random one, or, when `ahead` names one that can, that one.
-static fake_stream *fake_pick(fake_device *d, const fake_stream *ahead)
+static fake_stream *fake_pick(fake_device *device, const fake_stream *ahead)
 {
     fake_stream *chosen = NULL;
     uint64_t n = 0;
-    for (fake_stream *s = d->streams; s != NULL; s = s->next) {
+    for (fake_stream *s = device->streams; s != NULL; s = s->next) {
         if (!fake_runnable(s)) {
             continue;
         }
         if (s == ahead) {
             return s;
         }
-        if (fake_random(d, ++n) == 0) {
+        if (fake_random(device, ++n) == 0) {
             chosen = s;
         }
     }
@@ -172,17 +172,18 @@ static fake_stream *fake_pick(fake_device *d, const fake_stream *ahead)
     return chosen;
 }
 
-// Executes until `s` is empty (or, with an event, until the event has reached `target`).
-static void fake_drain(fake_device *d, const fake_stream *s, const fake_event *e, uint64_t target)
+// Executes until `stream` is empty (or, with an event, until the event has reached `target`).
+static void fake_drain(fake_device *device, const fake_stream *stream, const fake_event *event,
+                       uint64_t target)
 {
     const fake_stream *ahead = NULL;
-    for (fake_stream *x = d->streams; x != NULL; x = x->next) {
-        if (fake_random(d, 4) == 0) {
+    for (fake_stream *x = device->streams; x != NULL; x = x->next) {
+        if (fake_random(device, 4) == 0) {
             ahead = x;
         }
     }
-    while (s != NULL ? s->head < s->n_ops : e != NULL && e->done < target) {
-        fake_step(d, fake_pick(d, ahead));
+    while (stream != NULL ? stream->head < stream->n_ops : event != NULL && event->done < target) {
+        fake_step(device, fake_pick(device, ahead));
     }
 }
 
@@ -202,36 +203,37 @@ static hth_err fake_submit(hth_stream *base, fake_op op)
     return HTH_OK;
 }
 
-static hth_err fake_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
+static hth_err fake_launch(hth_stream *stream, hth_err (*fn)(void *arg), void *arg)
 {
-    hth_fake_control *c = &fake_of(s->device)->control;
+    hth_fake_control *c = &fake_of(stream->device)->control;
     c->launches++;
     if (fake_faulty(&c->fail_launch)) {
         return hth_fail(HTH_EDEVLOST, "device %s: launch refused, as injected",
-                        s->device->props.name);
+                        stream->device->props.name);
     }
-    return fake_submit(s, (fake_op){.kind = FAKE_OP_LAUNCH, .fn = fn, .dst = arg});
+    return fake_submit(stream, (fake_op){.kind = FAKE_OP_LAUNCH, .fn = fn, .dst = arg});
 }
 
-static hth_err fake_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+static hth_err fake_copy(hth_stream *stream, void *dst, const void *src, size_t bytes)
 {
-    hth_fake_control *c = &fake_of(s->device)->control;
+    hth_fake_control *c = &fake_of(stream->device)->control;
     c->copies++;
     if (fake_faulty(&c->fail_copy)) {
         return hth_fail(HTH_EDEVLOST, "device %s: copy refused, as injected",
-                        s->device->props.name);
+                        stream->device->props.name);
     }
-    return fake_submit(s, (fake_op){.kind = FAKE_OP_COPY, .dst = dst, .src = src, .bytes = bytes});
+    return fake_submit(stream,
+                       (fake_op){.kind = FAKE_OP_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
-static hth_err fake_record(hth_stream *s, hth_event *e)
+static hth_err fake_record(hth_stream *stream, hth_event *event)
 {
-    return fake_submit(s, (fake_op){.kind = FAKE_OP_RECORD, .event = (fake_event *)e});
+    return fake_submit(stream, (fake_op){.kind = FAKE_OP_RECORD, .event = (fake_event *)event});
 }
 
-static hth_err fake_wait(hth_stream *s, hth_event *e)
+static hth_err fake_wait(hth_stream *stream, hth_event *event)
 {
-    return fake_submit(s, (fake_op){.kind = FAKE_OP_WAIT, .event = (fake_event *)e});
+    return fake_submit(stream, (fake_op){.kind = FAKE_OP_WAIT, .event = (fake_event *)event});
 }
 
 static hth_err fake_sync(hth_stream *base)
@@ -243,15 +245,15 @@ static hth_err fake_sync(hth_stream *base)
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", s->detail);
 }
 
-static hth_err fake_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out)
+static hth_err fake_stream_open(hth_device *device, hth_stream_kind kind, hth_stream **out)
 {
     fake_stream *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory for a stream", d->props.name);
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for a stream", device->props.name);
     }
-    s->base = (hth_stream){d, kind};
-    s->next = fake_of(d)->streams;
-    fake_of(d)->streams = s;
+    s->base = (hth_stream){device, kind};
+    s->next = fake_of(device)->streams;
+    fake_of(device)->streams = s;
     *out = &s->base;
     return HTH_OK;
 }
@@ -268,25 +270,25 @@ static void fake_stream_close(hth_stream *base)
     hth_free(s);
 }
 
-static hth_err fake_event_open(hth_device *d, hth_event **out)
+static hth_err fake_event_open(hth_device *device, hth_event **out)
 {
     fake_event *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", d->props.name);
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", device->props.name);
     }
-    e->base.device = d;
+    e->base.device = device;
     *out = &e->base;
     return HTH_OK;
 }
 
-static void fake_event_close(hth_event *e)
+static void fake_event_close(hth_event *event)
 {
-    hth_free(e);
+    hth_free(event);
 }
 
-static hth_err fake_event_sync(hth_event *e)
+static hth_err fake_event_sync(hth_event *event)
 {
-    fake_drain(fake_of(e->device), NULL, (fake_event *)e, ((fake_event *)e)->issued);
+    fake_drain(fake_of(event->device), NULL, (fake_event *)event, ((fake_event *)event)->issued);
     return HTH_OK;
 }
 
@@ -296,9 +298,9 @@ static uint64_t fake_event_time_ns(hth_event *base)
     return e->done == e->issued ? e->time_ns : 0;
 }
 
-static void fake_close(hth_device *d)
+static void fake_close(hth_device *device)
 {
-    hth_free(d);
+    hth_free(device);
 }
 
 static const hth_device_ops fake_ops = {
@@ -318,9 +320,9 @@ static const hth_device_ops fake_ops = {
     .event_time_ns = fake_event_time_ns,
 };
 
-hth_fake_control *hth_fake_control_of(hth_device *d)
+hth_fake_control *hth_fake_control_of(hth_device *device)
 {
-    return d->ops == &fake_ops ? &fake_of(d)->control : NULL;
+    return device->ops == &fake_ops ? &fake_of(device)->control : NULL;
 }
 
 uint64_t hth_fake_clock(void *ctx)
@@ -328,13 +330,13 @@ uint64_t hth_fake_clock(void *ctx)
     return ((hth_fake_control *)ctx)->now_ns;
 }
 
-hth_err hth_fake_open(const hth_device_spec *s, hth_device **out)
+hth_err hth_fake_open(const hth_device_spec *spec, hth_device **out)
 {
     uint64_t budget;
-    HTH_TRY(hth_device_spec_budget(s, FAKE_TOTAL_BYTES, "64MiB", &budget));
+    HTH_TRY(hth_device_spec_budget(spec, FAKE_TOTAL_BYTES, "64MiB", &budget));
     fake_device *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "device fake:%d: no memory to open it", s->index);
+        return hth_fail(HTH_ENOMEM, "device fake:%d: no memory to open it", spec->index);
     }
     d->base.ops = &fake_ops;
     d->base.props = (hth_device_props){.total_bytes = FAKE_TOTAL_BYTES,
@@ -342,11 +344,11 @@ hth_err hth_fake_open(const hth_device_spec *s, hth_device **out)
                                        .n_threads = 1,
                                        .vector_bytes = 16,
                                        .host_visible = true};
-    snprintf(d->base.props.name, sizeof d->base.props.name, "fake:%d", s->index);
+    snprintf(d->base.props.name, sizeof d->base.props.name, "fake:%d", spec->index);
     snprintf(d->base.props.description, sizeof d->base.props.description,
-             "deferred queues, seed %llu", (unsigned long long)s->seed);
+             "deferred queues, seed %llu", (unsigned long long)spec->seed);
     snprintf(d->base.props.fingerprint, sizeof d->base.props.fingerprint, "fake");
-    d->random = s->seed;
+    d->random = spec->seed;
     d->control =
         (hth_fake_control){.now_ns = 1, .launch_ns = 1000, .copy_ns = 1000, .copy_ns_per_kib = 100};
     *out = &d->base;

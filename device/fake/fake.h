@@ -17,7 +17,7 @@ typedef struct hth_fake_control {
 
 // hth_fake_control_of returns the controls of a device opened as "fake", NULL for any other. Valid
 // until it is closed.
-hth_fake_control *hth_fake_control_of(hth_device *d);
+hth_fake_control *hth_fake_control_of(hth_device *device);
 
 // hth_fake_clock has the form that hth_clock_inject wants; ctx is the controls.
 uint64_t hth_fake_clock(void *ctx);

@@ -99,10 +99,10 @@ static bool timing_between(void *owner)
     return hth_serve_tuning(&e->serve) && hth_work_point(e->site.queue);
 }
 
-static hth_err site_open(local_engine *e)
+static hth_err site_open(local_engine *engine)
 {
-    hth_site *s = &e->site;
-    HTH_TRY(hth_device_open(e->device, &s->device));
+    hth_site *s = &engine->site;
+    HTH_TRY(hth_device_open(engine->device, &s->device));
     if (hth_kernel_oracle(s->device) == NULL) {
         return hth_fail(HTH_ENOTSUP, "device %s (%s): this version has no operators for it",
                         s->device->props.name, s->device->props.description);
@@ -111,11 +111,11 @@ static hth_err site_open(local_engine *e)
     hth_precision precision;
     HTH_TRY(hth_precision_find(hth_setting_text(HTH_SET_PRECISION, word), &precision));
     HTH_TRY(hth_kernel_computes(s->device, precision));
-    e->timings = (hth_timing_cache){timing_get,  timing_put, e->store,      timing_take,
-                                    timing_give, s,          timing_between};
-    s->timings = &e->timings;
-    e->kept = (hth_device_kept){timing_get, timing_put, e->store};
-    s->device->kept = &e->kept;
+    engine->timings = (hth_timing_cache){timing_get,  timing_put, engine->store, timing_take,
+                                         timing_give, s,          timing_between};
+    s->timings = &engine->timings;
+    engine->kept = (hth_device_kept){timing_get, timing_put, engine->store};
+    s->device->kept = &engine->kept;
     hth_link link;
     HTH_TRY(hth_link_measure(s->device, s->timings, &link));
     s->link_bytes_per_s = link.h2d_bytes_per_s;
@@ -126,37 +126,38 @@ static hth_err site_open(local_engine *e)
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
-    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_version_swap_check};
-    s->tenants = &e->tenants;
-    HTH_TRY(hth_tenants_read(&e->tenants));
-    hth_serve_init(&e->serve);
+    engine->models =
+        (hth_models){.store = engine->store, .site = s, .changed = hth_version_swap_check};
+    s->tenants = &engine->tenants;
+    HTH_TRY(hth_tenants_read(&engine->tenants));
+    hth_serve_init(&engine->serve);
     return HTH_OK;
 }
 
-static void site_close(local_engine *e)
+static void site_close(local_engine *engine)
 {
-    hth_serve_fini(&e->serve);
-    hth_models_fini(&e->models);
-    if (e->site.pool != NULL) {
-        hth_pool_free(e->site.pool, e->site.arena);
+    hth_serve_fini(&engine->serve);
+    hth_models_fini(&engine->models);
+    if (engine->site.pool != NULL) {
+        hth_pool_free(engine->site.pool, engine->site.arena);
     }
-    if (e->site.residency != NULL) {
-        hth_residency_close(e->site.residency);
+    if (engine->site.residency != NULL) {
+        hth_residency_close(engine->site.residency);
     }
-    hth_pool_close(e->site.pool);
-    hth_device_close(e->site.device);
-    hth_tenants_fini(&e->tenants);
+    hth_pool_close(engine->site.pool);
+    hth_device_close(engine->site.device);
+    hth_tenants_fini(&engine->tenants);
 }
 
-static void engine_answer(hth_request *r, hth_err err)
+static void engine_answer(hth_request *request, hth_err err)
 {
-    r->err = err;
+    request->err = err;
     if (err != HTH_OK) {
-        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
+        snprintf(request->detail, sizeof request->detail, "%s", hth_err_detail());
     }
-    r->finished_ns = hth_now_ns();
-    hth_request_tensor *outputs = r->outputs;
-    r->done(r); // r may be gone now
+    request->finished_ns = hth_now_ns();
+    hth_request_tensor *outputs = request->outputs;
+    request->done(request); // r may be gone now
     hth_free(outputs);
 }
 
@@ -164,11 +165,11 @@ static void engine_answer(hth_request *r, hth_err err)
 
 // engine_polled notes that the thread looks for requests. The clock has the kernel's ticks, and is
 // read in a few nanoseconds.
-static void engine_polled(local_engine *e)
+static void engine_polled(local_engine *engine)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    atomic_store_explicit(e->polled_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
+    atomic_store_explicit(engine->polled_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
                           memory_order_relaxed);
 }
 
@@ -183,36 +184,37 @@ static hth_request *engine_mail(void *ctx)
     return message;
 }
 
-static void take_drain(local_engine *e, hth_request *r)
+static void take_drain(local_engine *engine, hth_request *request)
 {
-    assert(r == &e->drain); // it has no answer
-    hth_train_queue_drain(&e->training);
+    assert(request == &engine->drain); // it has no answer
+    hth_train_queue_drain(&engine->training);
 }
 
-static void take_train(local_engine *e, hth_request *r)
+static void take_train(local_engine *engine, hth_request *request)
 {
-    hth_train_queue_add(&e->training, r);
+    hth_train_queue_add(&engine->training, request);
 }
 
-static void local_store(local_engine *e, hth_request *r)
+static void local_store(local_engine *engine, hth_request *request)
 {
-    engine_answer(r, hth_fail(HTH_ENOTSUP, "'%s' is answered from the store, and not by an engine",
-                              hth_command_name(r->command)));
+    engine_answer(request,
+                  hth_fail(HTH_ENOTSUP, "'%s' is answered from the store, and not by an engine",
+                           hth_command_name(request->command)));
 }
 
-static void local_query(local_engine *e, hth_request *r)
+static void local_query(local_engine *engine, hth_request *request)
 {
-    engine_answer(r, hth_query_answer(&e->models, r));
+    engine_answer(request, hth_query_answer(&engine->models, request));
 }
 
-static void local_load(local_engine *e, hth_request *r)
+static void local_load(local_engine *engine, hth_request *request)
 {
-    hth_loads_take(&e->loads, r);
+    hth_loads_take(&engine->loads, request);
 }
 
-static void local_jobs(local_engine *e, hth_request *r)
+static void local_jobs(local_engine *engine, hth_request *request)
 {
-    engine_answer(r, hth_train_queue_query(&e->training, r));
+    engine_answer(request, hth_train_queue_query(&engine->training, request));
 }
 
 // Who answers each command: the row's section says it.
@@ -225,25 +227,25 @@ static void (*const local_commands[HTH_COMMANDS])(local_engine *e, hth_request *
     HTH_COMMANDS_STORE(LOCAL_STORE) HTH_COMMANDS_QUERY(LOCAL_QUERY) HTH_COMMANDS_LOAD(LOCAL_LOAD)
         HTH_COMMANDS_JOBS(LOCAL_JOBS) HTH_COMMANDS_ENGINE(LOCAL_ENGINE)};
 
-static void engine_query(void *ctx, hth_request *r)
+static void engine_query(void *ctx, hth_request *request)
 {
     local_engine *e = ctx;
-    r->started_ns = hth_now_ns();
-    if (r->canceled) {
-        engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
+    request->started_ns = hth_now_ns();
+    if (request->canceled) {
+        engine_answer(request, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
     } else {
-        local_commands[r->command](e, r);
+        local_commands[request->command](e, request);
     }
 }
 
-static bool engine_at_once(void *ctx, hth_request *r)
+static bool engine_at_once(void *ctx, hth_request *request)
 {
     local_engine *e = ctx;
-    if (r->canceled || !hth_query_at_once(&e->models, r)) {
+    if (request->canceled || !hth_query_at_once(&e->models, request)) {
         return false;
     }
-    r->started_ns = hth_now_ns();
-    local_commands[r->command](e, r);
+    request->started_ns = hth_now_ns();
+    local_commands[request->command](e, request);
     return true;
 }
 
@@ -288,19 +290,19 @@ static bool engine_job(void *ctx)
 }
 
 // engine_loop goes on until the mailbox is stopped and everything is answered.
-static void engine_loop(local_engine *e)
+static void engine_loop(local_engine *engine)
 {
     bool more = true;
     uint64_t wake_ns = 0;
     hth_err got = HTH_OK;
-    while (got != HTH_ECANCELED || !hth_serve_over(&e->serve)) {
+    while (got != HTH_ECANCELED || !hth_serve_over(&engine->serve)) {
         void *message;
-        engine_polled(e);
-        got = hth_mailbox_receive(e->mailbox, more ? 0 : engine_wait(wake_ns), &message);
-        for (hth_request *r = message; r != NULL; r = engine_mail(e)) {
-            hth_serve_take(&e->serve, r);
+        engine_polled(engine);
+        got = hth_mailbox_receive(engine->mailbox, more ? 0 : engine_wait(wake_ns), &message);
+        for (hth_request *r = message; r != NULL; r = engine_mail(engine)) {
+            hth_serve_take(&engine->serve, r);
         }
-        more = hth_serve_iterate(&e->serve, got == HTH_ECANCELED, &wake_ns);
+        more = hth_serve_iterate(&engine->serve, got == HTH_ECANCELED, &wake_ns);
     }
 }
 
@@ -329,17 +331,17 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-static local_engine *local_of(hth_engine *e)
+static local_engine *local_of(hth_engine *engine)
 {
-    return (local_engine *)e;
+    return (local_engine *)engine;
 }
 
-static hth_err local_submit(hth_engine *engine, hth_request *r)
+static hth_err local_submit(hth_engine *engine, hth_request *request)
 {
     local_engine *e = local_of(engine);
-    r->submitted_ns = hth_now_ns() - r->waited_ns;
-    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || r == &e->drain
-                      ? hth_mailbox_send(e->mailbox, r)
+    request->submitted_ns = hth_now_ns() - request->waited_ns;
+    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || request == &e->drain
+                      ? hth_mailbox_send(e->mailbox, request)
                       : HTH_EBUSY;
     if (err == HTH_OK) {
         return HTH_OK;
@@ -349,12 +351,12 @@ static hth_err local_submit(hth_engine *engine, hth_request *r)
     return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
 }
 
-static void local_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
+static void local_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
-    hth_mailbox_set_poll(local_of(e)->mailbox, w);
+    hth_mailbox_set_poll(local_of(engine)->mailbox, hook);
 }
 
-static bool local_poll(hth_engine *e, bool on)
+static bool local_poll(hth_engine *engine, bool on)
 {
     return false; // its own thread answers
 }
@@ -388,30 +390,30 @@ static void local_close(hth_engine *engine)
     hth_free(e);
 }
 
-static bool local_ready(hth_engine *e)
+static bool local_ready(hth_engine *engine)
 {
     return true;
 }
 
-static uint64_t local_stalled_ns(hth_engine *e)
+static uint64_t local_stalled_ns(hth_engine *engine)
 {
-    return hth_poll_age_ns(local_of(e)->polled_ns);
+    return hth_poll_age_ns(local_of(engine)->polled_ns);
 }
 
-static void local_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
-{
-}
-
-static void local_unshare(hth_engine *e, const void *base)
+static void local_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes)
 {
 }
 
-static void *local_alloc(hth_engine *e, size_t bytes)
+static void local_unshare(hth_engine *engine, const void *base)
+{
+}
+
+static void *local_alloc(hth_engine *engine, size_t bytes)
 {
     return NULL;
 }
 
-static bool local_free(hth_engine *e, void *p)
+static bool local_free(hth_engine *engine, void *p)
 {
     return false;
 }

@@ -53,9 +53,9 @@ static const hth_ipc_record_tensor *call_known(const child_call *call,
     return NULL;
 }
 
-static hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err call_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    child_call *call = r->ctx;
+    child_call *call = request->ctx;
     size_t bytes = 0;
     for (int i = 0; i < n; i++) {
         if (call_known(call, &out[i], &out[i].t.data) == NULL) {
@@ -79,9 +79,9 @@ static hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-static void call_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void call_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
-    child_call *call = r->ctx;
+    child_call *call = request->ctx;
     uint64_t now = hth_real_ns();
     if (now - call->reported_ns >= CALL_PROGRESS_NS || done == total) {
         hth_child_head head = {.kind = HTH_CHILD_PROGRESS,
@@ -99,48 +99,49 @@ typedef struct answer_memory {
     void *near, *far;
 } answer_memory;
 
-static void *answer_take(answer_memory *m, size_t bytes)
+static void *answer_take(answer_memory *memory, size_t bytes)
 {
     if (bytes > HTH_CHILD_NEAR_BYTES) {
-        return m->far = hth_slab_alloc(m->c->link.out, bytes);
+        return memory->far = hth_slab_alloc(memory->c->link.out, bytes);
     }
-    return m->near = hth_alloc(bytes);
+    return memory->near = hth_alloc(bytes);
 }
 
-static hth_err answer_record(const hth_request *r, answer_memory *m, hth_ipc_record **out)
+static hth_err answer_record(const hth_request *request, answer_memory *memory,
+                             hth_ipc_record **out)
 {
-    bool good = r->err == HTH_OK;
+    bool good = request->err == HTH_OK;
     const char *text[HTH_IPC_RECORD_TEXTS] = {NULL};
     if (good) {
-        text[HTH_IPC_RECORD_JSON] = r->json;
+        text[HTH_IPC_RECORD_JSON] = request->json;
     } else {
-        text[HTH_IPC_RECORD_DETAIL] = r->detail;
+        text[HTH_IPC_RECORD_DETAIL] = request->detail;
     }
-    int n = good && r->command == HTH_COMMAND_NONE ? r->n_outputs : 0;
+    int n = good && request->command == HTH_COMMAND_NONE ? request->n_outputs : 0;
     size_t names = 0;
     for (int i = 0; i < n; i++) {
-        names += strlen(r->outputs[i].name) + 1;
+        names += strlen(request->outputs[i].name) + 1;
     }
     size_t bytes = hth_ipc_record_room(text, (size_t)n, names);
-    hth_ipc_record *a = *out = bytes > 0 ? answer_take(m, bytes) : NULL;
+    hth_ipc_record *a = *out = bytes > 0 ? answer_take(memory, bytes) : NULL;
     if (a == NULL) {
         return HTH_ENOMEM;
     }
     hth_ipc_record_begin(a, text, (size_t)n);
-    a->err = (uint32_t)r->err;
-    a->version = r->version;
-    a->batched = r->batched;
-    a->started_ns = r->started_ns;
+    a->err = (uint32_t)request->err;
+    a->version = request->version;
+    a->batched = request->batched;
+    a->started_ns = request->started_ns;
     for (int i = 0; i < n; i++) {
-        const hth_tensor *t = &r->outputs[i].t;
+        const hth_tensor *t = &request->outputs[i].t;
         hth_ipc_record_tensor *w = hth_ipc_record_add(
-            a, r->outputs[i].name, t->dtype, (size_t)t->shape.rank, t->shape.dim, t->bytes);
+            a, request->outputs[i].name, t->dtype, (size_t)t->shape.rank, t->shape.dim, t->bytes);
         void *at;
-        if (hth_slab_holds(m->c->link.out, t->data, t->bytes)) {
+        if (hth_slab_holds(memory->c->link.out, t->data, t->bytes)) {
             w->region = HTH_IPC_RECORD_SLAB;
-            w->at = hth_slab_offset(m->c->link.out, t->data);
+            w->at = hth_slab_offset(memory->c->link.out, t->data);
         } else {
-            const hth_ipc_record_tensor *k = call_known(r->ctx, &r->outputs[i], &at);
+            const hth_ipc_record_tensor *k = call_known(request->ctx, &request->outputs[i], &at);
             w->region = k->region;
             w->at = k->at;
         }
@@ -148,19 +149,19 @@ static hth_err answer_record(const hth_request *r, answer_memory *m, hth_ipc_rec
     return hth_ipc_record_end(a);
 }
 
-static void call_answer(hth_request *r)
+static void call_answer(hth_request *request)
 {
-    child_call *call = r->ctx;
+    child_call *call = request->ctx;
     child *c = call->c;
     answer_memory memory = {.c = c};
     hth_ipc_record none = {.bytes = 0}, *a; // none: refused by who reads it
     hth_child_head head = {.kind = HTH_CHILD_DONE, .entry = (uint32_t)(call - c->calls)};
-    if (answer_record(r, &memory, &a) != HTH_OK) {
-        hth_free(r->json);
-        r->json = NULL;
-        r->err = HTH_ENOMEM;
-        snprintf(r->detail, sizeof r->detail, "out of shared memory for an answer");
-        if (answer_record(r, &memory, &a) != HTH_OK) {
+    if (answer_record(request, &memory, &a) != HTH_OK) {
+        hth_free(request->json);
+        request->json = NULL;
+        request->err = HTH_ENOMEM;
+        snprintf(request->detail, sizeof request->detail, "out of shared memory for an answer");
+        if (answer_record(request, &memory, &a) != HTH_OK) {
             a = &none;
         }
     }
@@ -168,11 +169,11 @@ static void call_answer(hth_request *r)
         head.far_at = hth_slab_offset(c->link.out, a);
         head.far_bytes = a->bytes;
     }
-    for (int i = 0; i < r->n_files; i++) {
-        close(r->files[i]);
+    for (int i = 0; i < request->n_files; i++) {
+        close(request->files[i]);
     }
-    r->n_files = 0;
-    hth_free(r->json);
+    request->n_files = 0;
+    hth_free(request->json);
     hth_free(call->inputs);
     pthread_mutex_lock(&c->lock);
     call->record = NULL;
@@ -191,15 +192,16 @@ static void call_answer(hth_request *r)
 
 // ---- requests
 
-static hth_err call_input(child *c, const hth_ipc_record_tensor *w, hth_request_tensor *t)
+static hth_err call_input(child *c, const hth_ipc_record_tensor *tensor, hth_request_tensor *t)
 {
     static _Alignas(64) uint8_t nothing[64];
-    if (w->bytes == 0) { // of no samples, perhaps
+    if (tensor->bytes == 0) { // of no samples, perhaps
         t->t.data = nothing;
         return HTH_OK;
     }
-    t->t.data = w->region == HTH_IPC_RECORD_SLAB ? hth_slab_at(c->link.in, w->at, w->bytes)
-                                                 : child_region_at(c, w, false);
+    t->t.data = tensor->region == HTH_IPC_RECORD_SLAB
+                    ? hth_slab_at(c->link.in, tensor->at, tensor->bytes)
+                    : child_region_at(c, tensor, false);
     return t->t.data != NULL
                ? HTH_OK
                : hth_fail(HTH_EIO, "an input's shared memory is not there in the engine process");
@@ -208,28 +210,30 @@ static hth_err call_input(child *c, const hth_ipc_record_tensor *w, hth_request_
 // call_suspend_spin stops spinning while large tensors come through sockets: all processors
 // copy then. Who yields one gets it back when the others have had their slices, milliseconds later;
 // who sleeps is woken. hearthd is told with the next answer.
-static void call_suspend_spin(const hth_ipc_record *q, const hth_request *r)
+static void call_suspend_spin(const hth_ipc_record *record, const hth_request *request)
 {
-    for (int i = 0; i < r->n_inputs; i++) {
-        if (q->tensor[i].region == HTH_IPC_RECORD_SLAB && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
+    for (int i = 0; i < request->n_inputs; i++) {
+        if (record->tensor[i].region == HTH_IPC_RECORD_SLAB &&
+            record->tensor[i].bytes >= CALL_LARGE_BYTES) {
             hth_spin_suspend(hth_real_after(CALL_NO_SPIN_NS));
         }
     }
 }
 
-static hth_err call_files(child *c, const child_call *call, hth_request *r)
+static hth_err call_files(child *c, const child_call *call, hth_request *request)
 {
     uint32_t entry = (uint32_t)(call - c->calls);
     for (uint32_t i = 0; i < call->ask.n_files; i++) {
-        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(entry, (int)i), &r->files[i]));
-        r->n_files++;
+        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(entry, (int)i),
+                                     &request->files[i]));
+        request->n_files++;
     }
     return HTH_OK;
 }
 
 // call_inputs says where the request's tensors are: inputs, and places of outputs after them, where
 // those are not in the slab.
-static hth_err call_inputs(child *c, child_call *call, hth_request *r)
+static hth_err call_inputs(child *c, child_call *call, hth_request *request)
 {
     const hth_ipc_record *q = call->record;
     uint32_t n = q->n_tensors - q->n_known;
@@ -246,33 +250,33 @@ static hth_err call_inputs(child *c, child_call *call, hth_request *r)
             call->inputs[i].t.data = child_region_at(c, w, true);
         }
     }
-    r->inputs = call->inputs;
-    r->n_inputs = (int)n;
+    request->inputs = call->inputs;
+    request->n_inputs = (int)n;
     return HTH_OK;
 }
 
-static hth_err call_open(child *c, child_call *call, hth_request *r)
+static hth_err call_open(child *c, child_call *call, hth_request *request)
 {
     const hth_ipc_record *q = call->record;
     const hth_child_ask *ask = &call->ask;
-    r->model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
-    r->command = hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY));
-    r->arguments = hth_ipc_record_text(q, HTH_IPC_RECORD_ARGUMENTS);
-    r->priority = q->priority;
-    r->timeout_us = q->timeout_us;
-    r->tenant = ask->known ? ask->tenant : NULL;
-    r->own = ask->own;
-    r->admin = ask->admin;
-    r->waited_ns = ask->waited_ns;
-    r->at_once = ask->at_once;
-    r->crashes = ask->crashes;
-    if (r->model == NULL && r->command == HTH_COMMAND_NONE) {
+    request->model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
+    request->command = hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY));
+    request->arguments = hth_ipc_record_text(q, HTH_IPC_RECORD_ARGUMENTS);
+    request->priority = q->priority;
+    request->timeout_us = q->timeout_us;
+    request->tenant = ask->known ? ask->tenant : NULL;
+    request->own = ask->own;
+    request->admin = ask->admin;
+    request->waited_ns = ask->waited_ns;
+    request->at_once = ask->at_once;
+    request->crashes = ask->crashes;
+    if (request->model == NULL && request->command == HTH_COMMAND_NONE) {
         return hth_fail(HTH_EINVAL, "a request asks for nothing");
     }
-    HTH_TRY(call_inputs(c, call, r));
-    HTH_TRY(call_files(c, call, r));
-    call_suspend_spin(q, r); // after the next line request and record may be gone
-    return hth_engine_submit(c->engine, r);
+    HTH_TRY(call_inputs(c, call, request));
+    HTH_TRY(call_files(c, call, request));
+    call_suspend_spin(q, request); // after the next line request and record may be gone
+    return hth_engine_submit(c->engine, request);
 }
 
 // call_read takes what hearthd says of a request, and its record.

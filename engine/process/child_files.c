@@ -146,22 +146,22 @@ bool child_is_confined(void)
 }
 
 // place_take adds `path`, which it takes over.
-static hth_err place_take(confine_places *p, hth_sandbox_may may, char *path)
+static hth_err place_take(confine_places *places, hth_sandbox_may may, char *path)
 {
     if (path == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory to confine the engine process");
     }
-    if (p->n == CONFINE_PLACES) {
+    if (places->n == CONFINE_PLACES) {
         hth_free(path);
         return hth_fail(HTH_EINVAL, "cuda.libs names too many folders: at most %d are possible",
                         CONFINE_PLACES - CONFINE_OWN);
     }
-    p->own[p->n] = path;
-    p->list[p->n++] = (hth_sandbox_place){path, may};
+    places->own[places->n] = path;
+    places->list[places->n++] = (hth_sandbox_place){path, may};
     return HTH_OK;
 }
 
-static hth_err places_store(confine_places *p, const char *store)
+static hth_err places_store(confine_places *places, const char *store)
 {
     static const struct {
         const char *name;
@@ -169,7 +169,7 @@ static hth_err places_store(confine_places *p, const char *store)
     } part[] = {{"", HTH_MAY_LIST},         {"format", HTH_MAY_READ}, {"lock", HTH_MAY_USE},
                 {"tensors", HTH_MAY_WRITE}, {"tmp", HTH_MAY_WRITE},   {"index", HTH_MAY_WRITE}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        HTH_TRY(place_take(p, part[i].may, hth_asprintf("%s/%s", store, part[i].name)));
+        HTH_TRY(place_take(places, part[i].may, hth_asprintf("%s/%s", store, part[i].name)));
     }
     char *holds = hth_asprintf("%s/%s", store, HTH_STORE_HOLDS);
     bool there = holds != NULL && (mkdir(holds, 0777) == 0 || errno == EEXIST);
@@ -177,27 +177,27 @@ static hth_err places_store(confine_places *p, const char *store)
         hth_free(holds);
         return HTH_OK;
     }
-    return place_take(p, HTH_MAY_WRITE, holds);
+    return place_take(places, HTH_MAY_WRITE, holds);
 }
 
 // places_cuda adds the folders of CUDA's libraries, and one for what the driver compiles for this
 // device, which it would compile again at each start.
-static hth_err places_cuda(confine_places *p, const char *store)
+static hth_err places_cuda(confine_places *places, const char *store)
 {
     char text[HTH_SETTING_TEXT];
     const char *cache = getenv("CUDA_CACHE_PATH"), *d = hth_setting_text(HTH_SET_CUDA_LIBS, text);
     for (size_t n; *d != 0; d += n + (d[n] == ':')) {
         n = strcspn(d, ":");
-        HTH_TRY(n > 0 ? place_take(p, HTH_MAY_READ, hth_asprintf("%.*s", (int)n, d)) : HTH_OK);
+        HTH_TRY(n > 0 ? place_take(places, HTH_MAY_READ, hth_asprintf("%.*s", (int)n, d)) : HTH_OK);
     }
     if (cache != NULL) {
-        return place_take(p, HTH_MAY_WRITE, hth_asprintf("%s", cache));
+        return place_take(places, HTH_MAY_WRITE, hth_asprintf("%s", cache));
     }
     char *own = hth_asprintf("%s/jit", store);
     if (own != NULL && (mkdir(own, 0700) == 0 || errno == EEXIST)) {
         (void)setenv("CUDA_CACHE_PATH", own, 0);
     }
-    return place_take(p, HTH_MAY_WRITE, own);
+    return place_take(places, HTH_MAY_WRITE, own);
 }
 
 static hth_err confine(child *c)

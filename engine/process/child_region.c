@@ -17,12 +17,12 @@ void *child_region_at(child *process, const hth_ipc_record_tensor *tensor, bool 
     return inside && (r->writable || !write) ? r->data + tensor->at : NULL;
 }
 
-static void region_free(child *c, child_region *r)
+static void region_free(child *c, child_region *region)
 {
-    HASH_DEL(c->regions, r);
-    munmap(r->data, r->bytes);
-    hth_shm_unguard(r->guard);
-    hth_free(r);
+    HASH_DEL(c->regions, region);
+    munmap(region->data, region->bytes);
+    hth_shm_unguard(region->guard);
+    hth_free(region);
 }
 
 void child_region_forget(child *process, uint32_t number)

@@ -32,27 +32,27 @@
 // Requests beyond those that wait: at work, or training jobs.
 #define MORE_CALLS 1024
 
-static void supervisor_phase(hth_proxy *p, proxy_phase phase)
+static void supervisor_phase(hth_proxy *proxy, proxy_phase phase)
 {
-    pthread_mutex_lock(&p->lock);
-    p->phase = phase;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    proxy->phase = phase;
+    pthread_cond_broadcast(&proxy->changed);
+    pthread_mutex_unlock(&proxy->lock);
 }
 
 // ---- the first start's result, which hth_proxy_open waits for
 
-static void supervisor_opened(hth_proxy *p, hth_err err, const char *detail)
+static void supervisor_opened(hth_proxy *proxy, hth_err err, const char *detail)
 {
-    pthread_mutex_lock(&p->lock);
-    if (!p->opened) {
-        p->opened = true;
-        p->open_err = err;
-        snprintf(p->open_detail, sizeof p->open_detail, "%s", detail);
-        p->stopping = p->stopping || err != HTH_OK;
+    pthread_mutex_lock(&proxy->lock);
+    if (!proxy->opened) {
+        proxy->opened = true;
+        proxy->open_err = err;
+        snprintf(proxy->open_detail, sizeof proxy->open_detail, "%s", detail);
+        proxy->stopping = proxy->stopping || err != HTH_OK;
     }
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
+    pthread_cond_broadcast(&proxy->changed);
+    pthread_mutex_unlock(&proxy->lock);
 }
 
 // ---- the child
@@ -60,44 +60,44 @@ static void supervisor_opened(hth_proxy *p, hth_err err, const char *detail)
 // proxy_tell_end has the child drain and stop, in that order, where that is wished and it was not
 // told: after all that was accepted before. The ring may be full: the next tick tries again. Lock
 // held.
-static void proxy_tell_end(hth_proxy *p)
+static void proxy_tell_end(hth_proxy *proxy)
 {
     hth_child_head drain = {.kind = HTH_CHILD_DRAIN}, stop = {.kind = HTH_CHILD_STOP};
-    if (p->phase != PROXY_UP || (!p->draining && !p->stopping) ||
-        proxy_send_waiting(p) == HTH_EBUSY) {
+    if (proxy->phase != PROXY_UP || (!proxy->draining && !proxy->stopping) ||
+        proxy_send_waiting(proxy) == HTH_EBUSY) {
         return;
     }
-    if (p->draining && !p->drain_sent) {
-        p->drain_sent = hth_child_link_send(&p->link, &drain, NULL, 0, 0) == HTH_OK;
+    if (proxy->draining && !proxy->drain_sent) {
+        proxy->drain_sent = hth_child_link_send(&proxy->link, &drain, NULL, 0, 0) == HTH_OK;
     }
-    if (p->stopping && !p->stop_sent && p->drain_sent == p->draining) {
-        p->stop_sent = hth_child_link_send(&p->link, &stop, NULL, 0, 0) == HTH_OK;
+    if (proxy->stopping && !proxy->stop_sent && proxy->drain_sent == proxy->draining) {
+        proxy->stop_sent = hth_child_link_send(&proxy->link, &stop, NULL, 0, 0) == HTH_OK;
     }
 }
 
 // supervisor_loosen tells whether the first child could not open a GPU because it is confined,
 // perhaps: drivers differ in what they open. The next one is not. Later children may not ask for
 // that: what they fail for may be somebody's doing.
-static bool supervisor_loosen(hth_proxy *p)
+static bool supervisor_loosen(hth_proxy *proxy)
 {
     char word[HTH_SETTING_TEXT];
     bool confined = strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
-    if (p->opened || p->loose || !confined || strncmp(p->device, "cuda", 4) != 0) {
+    if (proxy->opened || proxy->loose || !confined || strncmp(proxy->device, "cuda", 4) != 0) {
         return false;
     }
-    p->loose = p->again = true;
+    proxy->loose = proxy->again = true;
     return true;
 }
 
 // supervisor_unconfined says once, however many children there are, that they are not confined.
-static void supervisor_unconfined(const hth_proxy *p)
+static void supervisor_unconfined(const hth_proxy *proxy)
 {
     static atomic_bool told;
-    if (p->loose) {
+    if (proxy->loose) {
         hth_log(WARN, SERVER, "engine-unconfined",
                 "device %s does not open in the sandbox: its process can open whatever hearthd's "
                 "account can",
-                p->device);
+                proxy->device);
     } else if (!atomic_exchange(&told, true)) {
         hth_log(WARN, SERVER, "engine-unconfined",
                 "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine "
@@ -105,76 +105,77 @@ static void supervisor_unconfined(const hth_proxy *p)
     }
 }
 
-static void supervisor_started(hth_proxy *p, bool confined)
+static void supervisor_started(hth_proxy *proxy, bool confined)
 {
     if (!confined) {
-        supervisor_unconfined(p);
+        supervisor_unconfined(proxy);
     }
-    pthread_mutex_lock(&p->lock);
-    p->phase = PROXY_UP;
-    p->drain_sent = p->stop_sent = false;
-    p->passed = 0;
-    proxy_region_forget(p, true);
-    (void)proxy_send_waiting(p);
-    proxy_tell_end(p);
-    bool stopping = p->stopping;
-    pthread_mutex_unlock(&p->lock);
-    hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)p->pid,
-            (hth_real_ns() - p->started_ns) / 1000000u);
-    p->up = true;
-    supervisor_opened(p, HTH_OK, "");
+    pthread_mutex_lock(&proxy->lock);
+    proxy->phase = PROXY_UP;
+    proxy->drain_sent = proxy->stop_sent = false;
+    proxy->passed = 0;
+    proxy_region_forget(proxy, true);
+    (void)proxy_send_waiting(proxy);
+    proxy_tell_end(proxy);
+    bool stopping = proxy->stopping;
+    pthread_mutex_unlock(&proxy->lock);
+    hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)proxy->pid,
+            (hth_real_ns() - proxy->started_ns) / 1000000u);
+    proxy->up = true;
+    supervisor_opened(proxy, HTH_OK, "");
     if (!stopping) {
-        proxy_models_again(p);
+        proxy_models_again(proxy);
     }
 }
 
-static void supervisor_message(hth_proxy *p, const hth_child_head *head, const char *body,
+static void supervisor_message(hth_proxy *proxy, const hth_child_head *head, const char *body,
                                size_t bytes)
 {
-    if (head->kind == HTH_CHILD_STARTED && p->phase == PROXY_STARTING) {
-        supervisor_started(p, head->done != HTH_CHILD_UNCONFINED);
-    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING &&
-               supervisor_loosen(p)) {
+    if (head->kind == HTH_CHILD_STARTED && proxy->phase == PROXY_STARTING) {
+        supervisor_started(proxy, head->done != HTH_CHILD_UNCONFINED);
+    } else if (head->kind == HTH_CHILD_FAILED && proxy->phase == PROXY_STARTING &&
+               supervisor_loosen(proxy)) {
         hth_log(INFO, SERVER, "engine-again", "%s", body);
-    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING) {
+    } else if (head->kind == HTH_CHILD_FAILED && proxy->phase == PROXY_STARTING) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", body);
         supervisor_opened(
-            p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO, body);
+            proxy, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO, body);
     } else {
-        proxy_message(p, head, body, bytes);
+        proxy_message(proxy, head, body, bytes);
     }
 }
 
-// proxy_take takes what the child has sent, until `until_ns`. p->taking is held.
-static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
+// proxy_take takes what the child has sent, until `until_ns`. proxy->taking is held.
+static hth_err proxy_take(hth_proxy *proxy, uint64_t until_ns, bool *came)
 {
     hth_child_head head;
     const char *body;
     size_t bytes;
-    hth_err err = hth_child_link_receive(&p->link, 0, &head, &body, &bytes);
+    hth_err err = hth_child_link_receive(&proxy->link, 0, &head, &body, &bytes);
     while (err == HTH_OK) {
         *came = true;
-        supervisor_message(p, &head, body, bytes);
-        err = hth_real_ns() < until_ns ? hth_child_link_receive(&p->link, 0, &head, &body, &bytes)
-                                       : HTH_ETIMEDOUT;
+        supervisor_message(proxy, &head, body, bytes);
+        err = hth_real_ns() < until_ns
+                  ? hth_child_link_receive(&proxy->link, 0, &head, &body, &bytes)
+                  : HTH_ETIMEDOUT;
     }
     if (err == HTH_ECORRUPT) {
-        p->lost = true;
+        proxy->lost = true;
     }
     return err;
 }
 
 // supervisor_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
 // sends no more.
-static bool supervisor_receive(hth_proxy *p, uint64_t timeout_ns)
+static bool supervisor_receive(hth_proxy *proxy, uint64_t timeout_ns)
 {
     bool came = false;
-    hth_spin_suspend(p->link.control->spin_suspended_ns);
-    hth_err err = hth_ring_wait(p->link.from, timeout_ns);
+    hth_spin_suspend(proxy->link.control->spin_suspended_ns);
+    hth_err err = hth_ring_wait(proxy->link.from, timeout_ns);
     if (err == HTH_OK) {
-        pthread_mutex_lock(&p->taking);
-        err = proxy_take(p, p->next_tick_ns, &came);
-        pthread_mutex_unlock(&p->taking);
+        pthread_mutex_lock(&proxy->taking);
+        err = proxy_take(proxy, proxy->next_tick_ns, &came);
+        pthread_mutex_unlock(&proxy->taking);
     }
     return err != HTH_ECANCELED;
 }
@@ -189,9 +190,9 @@ void proxy_stop_polling(hth_proxy *proxy)
     }
 }
 
-static bool proxy_take_now(hth_engine *e, bool on)
+static bool proxy_take_now(hth_engine *engine, bool on)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     bool came = false;
     if (pthread_mutex_trylock(&p->taking) != 0) {
         if (on) {
@@ -216,22 +217,24 @@ static bool proxy_take_now(hth_engine *e, bool on)
     return came;
 }
 
-static void supervisor_check_heartbeat(hth_proxy *p, uint64_t now)
+static void supervisor_check_heartbeat(hth_proxy *proxy, uint64_t now)
 {
-    if (now < p->next_heartbeat_ns) {
+    if (now < proxy->next_heartbeat_ns) {
         return;
     }
-    uint64_t heartbeat = atomic_load(&p->link.control->heartbeats);
-    p->next_heartbeat_ns = now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
-    p->missed = heartbeat == p->heartbeats && heartbeat > 0 ? p->missed + 1 : 0;
-    p->heartbeats = heartbeat;
-    if (p->missed >= (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS) ||
-        (heartbeat == 0 && now - p->started_ns > BIRTH_NS)) {
-        hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d", (int)p->pid, p->missed);
-        kill(p->pid, SIGKILL);
+    uint64_t heartbeat = atomic_load(&proxy->link.control->heartbeats);
+    proxy->next_heartbeat_ns =
+        now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
+    proxy->missed = heartbeat == proxy->heartbeats && heartbeat > 0 ? proxy->missed + 1 : 0;
+    proxy->heartbeats = heartbeat;
+    if (proxy->missed >= (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS) ||
+        (heartbeat == 0 && now - proxy->started_ns > BIRTH_NS)) {
+        hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d", (int)proxy->pid,
+                proxy->missed);
+        kill(proxy->pid, SIGKILL);
     }
-    if (p->phase == PROXY_UP) {
-        proxy_settings(p);
+    if (proxy->phase == PROXY_UP) {
+        proxy_settings(proxy);
     }
 }
 
@@ -245,40 +248,41 @@ static uint64_t supervisor_pause(int crashes)
 }
 
 // supervisor_leave has others poll what the supervisor polled while it waited for a child.
-static void supervisor_leave(hth_proxy *p)
+static void supervisor_leave(hth_proxy *proxy)
 {
-    const hth_poll_hook *hook = p->hook;
-    hth_ring_set_poll(p->link.from, NULL);
+    const hth_poll_hook *hook = proxy->hook;
+    hth_ring_set_poll(proxy->link.from, NULL);
     if (hook != NULL) {
         hook->leave(hook->ctx);
     }
 }
 
 // supervisor_died is for a child that has ended, however that came.
-static void supervisor_died(hth_proxy *p, proxy_end how)
+static void supervisor_died(hth_proxy *proxy, proxy_end how)
 {
     char sentence[300];
     bool came;
-    pthread_mutex_lock(&p->taking);
-    p->up = false;
-    (void)proxy_take(p, HTH_FOREVER, &came); // what it had answered is an answer
+    pthread_mutex_lock(&proxy->taking);
+    proxy->up = false;
+    (void)proxy_take(proxy, HTH_FOREVER, &came); // what it had answered is an answer
     uint64_t now = hth_real_ns();
-    pthread_mutex_lock(&p->lock);
-    bool stopping = p->stopping;
-    p->phase = PROXY_DOWN;
-    p->polled = false; // the ring goes
-    p->crashes = now - p->started_ns < PROXY_LIVED_NS ? p->crashes + 1 : 1;
-    int crashes = p->crashes;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    bool stopping = proxy->stopping;
+    proxy->phase = PROXY_DOWN;
+    proxy->polled = false; // the ring goes
+    proxy->crashes = now - proxy->started_ns < PROXY_LIVED_NS ? proxy->crashes + 1 : 1;
+    int crashes = proxy->crashes;
+    pthread_mutex_unlock(&proxy->lock);
     uint64_t pause_ns = supervisor_pause(crashes);
-    p->next_start_ns = now + pause_ns;
-    bool again = p->again;
+    proxy->next_start_ns = now + pause_ns;
+    bool again = proxy->again;
     bool clean = again || (stopping && how.word[0] == 'e' && how.number == 0);
-    p->again = false;
+    proxy->again = false;
     bool lost = crashes >= PROXY_LOST && pause_ns > 0;
     if (!clean) {
         hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " crashes=%d",
-                (int)p->pid, how.word, how.number, (now - p->started_ns) / 1000000u, crashes);
+                (int)proxy->pid, how.word, how.number, (now - proxy->started_ns) / 1000000u,
+                crashes);
     }
     if (!stopping && lost) {
         hth_log(ERROR, SERVER, "engine-lost", "crashes=%d next_start_ms=%" PRIu64, crashes,
@@ -288,86 +292,87 @@ static void supervisor_died(hth_proxy *p, proxy_end how)
     const char *next = stopping ? "the server is stopping" : "it is being restarted";
     snprintf(sentence, sizeof sentence, "the engine process died %s (%s %d); %s", when, how.word,
              how.number, next);
-    proxy_bury(p, sentence, stopping || lost);
+    proxy_bury(proxy, sentence, stopping || lost);
     snprintf(sentence, sizeof sentence, "the engine process ended before it was ready (%s %d)",
              how.word, how.number);
     if (!again) {
-        supervisor_opened(p, HTH_EDEVLOST, sentence);
+        supervisor_opened(proxy, HTH_EDEVLOST, sentence);
     }
-    proxy_forget_child(p);
-    p->pid = 0;
-    pthread_mutex_unlock(&p->taking);
+    proxy_forget_child(proxy);
+    proxy->pid = 0;
+    pthread_mutex_unlock(&proxy->taking);
 }
 
 // supervisor_serve works with a child until it has ended.
-static void supervisor_serve(hth_proxy *p)
+static void supervisor_serve(hth_proxy *proxy)
 {
     proxy_end how;
     bool open = true;
     while (open) {
         uint64_t now = hth_real_ns();
-        uint64_t left = p->next_tick_ns > now ? p->next_tick_ns - now : 0;
-        hth_ring_set_poll(p->link.from, p->hook);
-        open = supervisor_receive(p, left);
-        if (atomic_exchange(&p->lost, false)) {
-            kill(p->pid, SIGKILL);
+        uint64_t left = proxy->next_tick_ns > now ? proxy->next_tick_ns - now : 0;
+        hth_ring_set_poll(proxy->link.from, proxy->hook);
+        open = supervisor_receive(proxy, left);
+        if (atomic_exchange(&proxy->lost, false)) {
+            kill(proxy->pid, SIGKILL);
         }
         now = hth_real_ns();
-        if (now >= p->next_tick_ns) {
-            proxy_tick(p);
-            supervisor_check_heartbeat(p, now);
-            pthread_mutex_lock(&p->lock);
-            proxy_tell_end(p);
-            p->next_tick_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
-            pthread_mutex_unlock(&p->lock);
-            if (proxy_ended(p, false, &how)) {
-                supervisor_leave(p);
-                supervisor_died(p, how);
+        if (now >= proxy->next_tick_ns) {
+            proxy_tick(proxy);
+            supervisor_check_heartbeat(proxy, now);
+            pthread_mutex_lock(&proxy->lock);
+            proxy_tell_end(proxy);
+            proxy->next_tick_ns =
+                now + (proxy->in_flight > 0 || proxy->stopping ? BUSY_NS : IDLE_NS);
+            pthread_mutex_unlock(&proxy->lock);
+            if (proxy_ended(proxy, false, &how)) {
+                supervisor_leave(proxy);
+                supervisor_died(proxy, how);
                 return;
             }
         }
     }
-    supervisor_leave(p);
-    (void)proxy_ended(p, true, &how); // it said that it ends
-    supervisor_died(p, how);
+    supervisor_leave(proxy);
+    (void)proxy_ended(proxy, true, &how); // it said that it ends
+    supervisor_died(proxy, how);
 }
 
 // supervisor_iterate waits until it is time for the next start; false: there is none.
-static bool supervisor_iterate(hth_proxy *p)
+static bool supervisor_iterate(hth_proxy *proxy)
 {
-    while (hth_real_ns() < p->next_start_ns) {
-        pthread_mutex_lock(&p->lock);
-        bool stopping = p->stopping;
-        pthread_mutex_unlock(&p->lock);
+    while (hth_real_ns() < proxy->next_start_ns) {
+        pthread_mutex_lock(&proxy->lock);
+        bool stopping = proxy->stopping;
+        pthread_mutex_unlock(&proxy->lock);
         if (stopping) {
             return false;
         }
-        proxy_tick(p);
+        proxy_tick(proxy);
         nanosleep(&(struct timespec){.tv_nsec = BUSY_NS}, NULL);
     }
-    pthread_mutex_lock(&p->lock);
-    bool stopping = p->stopping;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    bool stopping = proxy->stopping;
+    pthread_mutex_unlock(&proxy->lock);
     return !stopping;
 }
 
-static void supervisor_start(hth_proxy *p)
+static void supervisor_start(hth_proxy *proxy)
 {
-    p->lost = false;
-    p->missed = 0;
-    p->heartbeats = 0;
-    p->started_ns = hth_real_ns();
-    p->next_tick_ns = p->next_heartbeat_ns = p->started_ns;
-    hth_err err = proxy_start(p);
+    proxy->lost = false;
+    proxy->missed = 0;
+    proxy->heartbeats = 0;
+    proxy->started_ns = hth_real_ns();
+    proxy->next_tick_ns = proxy->next_heartbeat_ns = proxy->started_ns;
+    hth_err err = proxy_start(proxy);
     if (err != HTH_OK) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", hth_err_detail());
-        supervisor_opened(p, err, hth_err_detail());
-        p->next_start_ns = hth_real_ns() + PAUSE_NS;
+        supervisor_opened(proxy, err, hth_err_detail());
+        proxy->next_start_ns = hth_real_ns() + PAUSE_NS;
         return;
     }
-    supervisor_phase(p, PROXY_STARTING);
-    proxy_greet(p);
-    supervisor_serve(p);
+    supervisor_phase(proxy, PROXY_STARTING);
+    proxy_greet(proxy);
+    supervisor_serve(proxy);
 }
 
 static void supervisor_main(void *arg)
@@ -383,64 +388,64 @@ static void supervisor_main(void *arg)
 
 // ---- lifetime
 
-static hth_err proxy_init(hth_proxy *p, const hth_engine_config *config)
+static hth_err proxy_init(hth_proxy *proxy, const hth_engine_config *config)
 {
-    p->device = hth_strdup(config->device != NULL ? config->device : "cpu");
-    p->store = hth_strdup(config->child_store);
-    p->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
-    p->n_calls = p->queue + MORE_CALLS;
-    p->calls = hth_calloc((size_t)p->n_calls, sizeof *p->calls);
-    p->first_free = -1;
-    p->resume = config->resume;
-    p->event = config->event;
-    p->event_ctx = config->event_ctx;
-    if (p->device == NULL || p->store == NULL || p->calls == NULL) {
+    proxy->device = hth_strdup(config->device != NULL ? config->device : "cpu");
+    proxy->store = hth_strdup(config->child_store);
+    proxy->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    proxy->n_calls = proxy->queue + MORE_CALLS;
+    proxy->calls = hth_calloc((size_t)proxy->n_calls, sizeof *proxy->calls);
+    proxy->first_free = -1;
+    proxy->resume = config->resume;
+    proxy->event = config->event;
+    proxy->event_ctx = config->event_ctx;
+    if (proxy->device == NULL || proxy->store == NULL || proxy->calls == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
-    HTH_TRY(hth_slab_make("hearth-in", IN_BYTES, &p->in_fd, &p->in_bytes));
-    HTH_TRY(hth_slab_open(p->in_fd, p->in_bytes, true, &p->in));
-    HTH_TRY(hth_slab_reader(p->in_fd, &p->in_reader));
-    HTH_TRY(hth_thread_start("hth-supervisor", supervisor_main, p, &p->thread));
-    p->running = true;
+    HTH_TRY(hth_slab_make("hearth-in", IN_BYTES, &proxy->in_fd, &proxy->in_bytes));
+    HTH_TRY(hth_slab_open(proxy->in_fd, proxy->in_bytes, true, &proxy->in));
+    HTH_TRY(hth_slab_reader(proxy->in_fd, &proxy->in_reader));
+    HTH_TRY(hth_thread_start("hth-supervisor", supervisor_main, proxy, &proxy->thread));
+    proxy->running = true;
     return HTH_OK;
 }
 
-static void proxy_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
+static void proxy_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
-    hth_proxy *p = hth_proxy_of(e);
-    p->hook = w;
+    hth_proxy *p = hth_proxy_of(engine);
+    p->hook = hook;
 }
 
-static bool proxy_ready(hth_engine *e)
+static bool proxy_ready(hth_engine *engine)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     pthread_mutex_lock(&p->lock);
     bool ready = p->phase == PROXY_UP && !p->stopping;
     pthread_mutex_unlock(&p->lock);
     return ready;
 }
 
-static uint64_t proxy_stalled_ns(hth_engine *e)
+static uint64_t proxy_stalled_ns(hth_engine *engine)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     pthread_mutex_lock(&p->lock);
     uint64_t age = p->phase == PROXY_UP ? hth_poll_age_ns(&p->link.control->polled_ns) : 0;
     pthread_mutex_unlock(&p->lock);
     return age;
 }
 
-static void proxy_drain(hth_engine *e)
+static void proxy_drain(hth_engine *engine)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     pthread_mutex_lock(&p->lock);
     p->draining = true;
     proxy_tell_end(p);
     pthread_mutex_unlock(&p->lock);
 }
 
-static void proxy_stop(hth_engine *e)
+static void proxy_stop(hth_engine *engine)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     if (!p->running) {
         return;
     }
@@ -452,9 +457,9 @@ static void proxy_stop(hth_engine *e)
     p->running = false;
 }
 
-static void proxy_close(hth_engine *e)
+static void proxy_close(hth_engine *engine)
 {
-    hth_proxy *p = hth_proxy_of(e);
+    hth_proxy *p = hth_proxy_of(engine);
     if (p == NULL) {
         return;
     }

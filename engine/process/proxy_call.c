@@ -28,29 +28,29 @@ static size_t aligned(size_t bytes)
 
 // ---- submission
 
-static void call_unpack(hth_proxy *p, proxy_call *c)
+static void call_unpack(hth_proxy *proxy, proxy_call *call)
 {
-    if (c->record != c->r->record) {
-        hth_slab_free(p->in, c->record);
+    if (call->record != call->r->record) {
+        hth_slab_free(proxy->in, call->record);
     }
-    hth_slab_free(p->in, c->data);
-    c->record = NULL;
-    c->data = NULL;
+    hth_slab_free(proxy->in, call->data);
+    call->record = NULL;
+    call->data = NULL;
 }
 
 // call_copy copies the inputs of `bytes` together that nothing tells the child where they are.
-static hth_err call_copy(hth_proxy *p, proxy_call *c, size_t bytes)
+static hth_err call_copy(hth_proxy *proxy, proxy_call *call, size_t bytes)
 {
-    const hth_request *r = c->r;
-    char *at = c->data = hth_slab_alloc(p->in, bytes);
+    const hth_request *r = call->r;
+    char *at = call->data = hth_slab_alloc(proxy->in, bytes);
     if (at == NULL) {
         return hth_fail(HTH_ENOMEM, "out of shared memory for inputs of %zu bytes", bytes);
     }
     for (int i = 0; i < r->n_inputs; i++) {
-        hth_ipc_record_tensor *w = &c->record->tensor[i];
+        hth_ipc_record_tensor *w = &call->record->tensor[i];
         const hth_tensor *t = &r->inputs[i].t;
         if (w->at == CALL_NOWHERE) {
-            w->at = hth_slab_offset(p->in, at);
+            w->at = hth_slab_offset(proxy->in, at);
             if (t->bytes > 0) {
                 memcpy(at, t->data, t->bytes);
             }
@@ -61,41 +61,41 @@ static hth_err call_copy(hth_proxy *p, proxy_call *c, size_t bytes)
 }
 
 // call_inputs says in the record where the inputs are.
-static hth_err call_inputs(hth_proxy *p, proxy_call *c)
+static hth_err call_inputs(hth_proxy *proxy, proxy_call *call)
 {
-    const hth_request *r = c->r;
+    const hth_request *r = call->r;
     size_t bytes = 0;
     for (int i = 0; i < r->n_inputs; i++) {
-        hth_ipc_record_tensor *w = &c->record->tensor[i];
-        if (!proxy_locate(p, &r->inputs[i].t, w)) {
+        hth_ipc_record_tensor *w = &call->record->tensor[i];
+        if (!proxy_locate(proxy, &r->inputs[i].t, w)) {
             w->region = HTH_IPC_RECORD_SLAB;
             w->at = CALL_NOWHERE;
             bytes += aligned(r->inputs[i].t.bytes);
         }
     }
-    return bytes > 0 ? call_copy(p, c, bytes) : HTH_OK;
+    return bytes > 0 ? call_copy(proxy, call, bytes) : HTH_OK;
 }
 
-static hth_ipc_record_tensor *call_add(hth_ipc_record *record, const hth_request_tensor *t)
+static hth_ipc_record_tensor *call_add(hth_ipc_record *record, const hth_request_tensor *tensor)
 {
-    return hth_ipc_record_add(record, t->name, t->t.dtype, (size_t)t->t.shape.rank, t->t.shape.dim,
-                              t->t.bytes);
+    return hth_ipc_record_add(record, tensor->name, tensor->t.dtype, (size_t)tensor->t.shape.rank,
+                              tensor->t.shape.dim, tensor->t.bytes);
 }
 
-static size_t call_names(const hth_request_tensor *t, int n)
+static size_t call_names(const hth_request_tensor *tensor, int n)
 {
     size_t bytes = 0;
     for (int i = 0; i < n; i++) {
-        bytes += t[i].name != NULL ? strlen(t[i].name) + 1 : 0;
+        bytes += tensor[i].name != NULL ? strlen(tensor[i].name) + 1 : 0;
     }
     return bytes;
 }
 
 // call_record makes the record of a request that has none. Where the child may put outputs itself
 // stands after the inputs.
-static hth_err call_record(hth_proxy *p, proxy_call *c)
+static hth_err call_record(hth_proxy *proxy, proxy_call *call)
 {
-    const hth_request *r = c->r;
+    const hth_request *r = call->r;
     const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = r->model,
                                                     [HTH_IPC_RECORD_QUERY] =
                                                         hth_command_name(r->command),
@@ -103,7 +103,7 @@ static hth_err call_record(hth_proxy *p, proxy_call *c)
     size_t n = (size_t)r->n_inputs + (size_t)r->n_known;
     size_t names = call_names(r->inputs, r->n_inputs) + call_names(r->known, r->n_known);
     size_t bytes = hth_ipc_record_room(text, n, names);
-    hth_ipc_record *record = bytes > 0 ? hth_slab_alloc(p->in, bytes) : NULL;
+    hth_ipc_record *record = bytes > 0 ? hth_slab_alloc(proxy->in, bytes) : NULL;
     if (record == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
     }
@@ -116,32 +116,32 @@ static hth_err call_record(hth_proxy *p, proxy_call *c)
     }
     for (int i = 0; i < r->n_known; i++) {
         hth_ipc_record_tensor *w = call_add(record, &r->known[i]);
-        if (!proxy_locate(p, &r->known[i].t, w)) {
+        if (!proxy_locate(proxy, &r->known[i].t, w)) {
             w->region = HTH_IPC_RECORD_SLAB;
             w->name = 0; // none has that
         }
     }
     record->n_known = (uint32_t)r->n_known;
-    c->record = record;
+    call->record = record;
     return hth_ipc_record_end(record);
 }
 
-static hth_err call_pack(hth_proxy *p, proxy_call *c)
+static hth_err call_pack(hth_proxy *proxy, proxy_call *call)
 {
-    const hth_request *r = c->r;
-    if (r->record != NULL && hth_slab_holds(p->in, r->record, sizeof *r->record)) {
-        c->record = r->record;
+    const hth_request *r = call->r;
+    if (r->record != NULL && hth_slab_holds(proxy->in, r->record, sizeof *r->record)) {
+        call->record = r->record;
     } else {
-        HTH_TRY(call_record(p, c));
+        HTH_TRY(call_record(proxy, call));
     }
-    return call_inputs(p, c);
+    return call_inputs(proxy, call);
 }
 
-static void call_give_back(hth_proxy *p, proxy_call *c)
+static void call_give_back(hth_proxy *proxy, proxy_call *call)
 {
-    c->state = PROXY_FREE;
-    c->next = p->first_free;
-    p->first_free = (int)(c - p->calls);
+    call->state = PROXY_FREE;
+    call->next = proxy->first_free;
+    proxy->first_free = (int)(call - proxy->calls);
 }
 
 void proxy_call_free(hth_proxy *proxy, proxy_call *call)
@@ -171,12 +171,12 @@ void hth_proxy_release(hth_retained *retained)
 
 // call_files passes a request's descriptors on, in front of it. Where it is tried again they come
 // again: the child drops what nobody takes. HTH_EBUSY: there is no room.
-static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t entry)
+static hth_err call_files(hth_proxy *proxy, const proxy_call *call, uint32_t entry)
 {
-    HTH_TRY(c->r->n_files > 0 ? proxy_region_settle(p) : HTH_OK);
-    for (int i = 0; i < c->r->n_files; i++) {
-        int fd = c->r->files[i];
-        if (hth_child_fd_send(p->link.socket, hth_child_file(entry, i), fd) != HTH_OK) {
+    HTH_TRY(call->r->n_files > 0 ? proxy_region_settle(proxy) : HTH_OK);
+    for (int i = 0; i < call->r->n_files; i++) {
+        int fd = call->r->files[i];
+        if (hth_child_fd_send(proxy->link.socket, hth_child_file(entry, i), fd) != HTH_OK) {
             return hth_fail(HTH_EBUSY, "the engine process takes no more descriptors now");
         }
     }
@@ -184,15 +184,15 @@ static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t entry)
 }
 
 // call_send hands a request to the child; lock held.
-static hth_err call_send(hth_proxy *p, proxy_call *c)
+static hth_err call_send(hth_proxy *proxy, proxy_call *call)
 {
-    const hth_request *r = c->r;
-    uint32_t entry = (uint32_t)(c - p->calls);
-    hth_child_entry *s = &p->link.control->entry[entry];
+    const hth_request *r = call->r;
+    uint32_t entry = (uint32_t)(call - proxy->calls);
+    hth_child_entry *s = &proxy->link.control->entry[entry];
     hth_child_head head = {.kind = HTH_CHILD_CALL,
                            .entry = entry,
-                           .far_at = hth_slab_offset(p->in, c->record),
-                           .far_bytes = c->record->bytes};
+                           .far_at = hth_slab_offset(proxy->in, call->record),
+                           .far_bytes = call->record->bytes};
     // before it was submitted, here, or in a process that died
     hth_child_ask ask = {.waited_ns = hth_now_ns() - r->submitted_ns,
                          .crashes = r->crashes,
@@ -202,44 +202,44 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
                          .at_once = r->at_once,
                          .known = r->tenant != NULL};
     snprintf(ask.tenant, sizeof ask.tenant, "%s", r->tenant != NULL ? r->tenant : "");
-    HTH_TRY(proxy_region_send(p, c->record));
-    HTH_TRY(call_files(p, c, entry));
+    HTH_TRY(proxy_region_send(proxy, call->record));
+    HTH_TRY(call_files(proxy, call, entry));
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
-    hth_err err = hth_child_link_send(&p->link, &head, &ask, sizeof ask, 0);
+    hth_err err = hth_child_link_send(&proxy->link, &head, &ask, sizeof ask, 0);
     if (err == HTH_OK) {
-        c->state = PROXY_SENT;
+        call->state = PROXY_SENT;
     }
     return err;
 }
 
 // call_take finds a free entry.
-static hth_err call_take(hth_proxy *p, proxy_call **out)
+static hth_err call_take(hth_proxy *proxy, proxy_call **out)
 {
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&p->lock);
-    if (p->stopping) {
+    pthread_mutex_lock(&proxy->lock);
+    if (proxy->stopping) {
         err = hth_fail(HTH_ECANCELED, "Server exiting");
-    } else if (p->phase != PROXY_UP && p->crashes >= PROXY_LOST) {
+    } else if (proxy->phase != PROXY_UP && proxy->crashes >= PROXY_LOST) {
         err = hth_fail(HTH_EDEVLOST,
                        "the engine process died %d times in a row; it is being restarted",
-                       p->crashes);
-    } else if (p->first_free < 0 && p->high == p->n_calls) {
+                       proxy->crashes);
+    } else if (proxy->first_free < 0 && proxy->high == proxy->n_calls) {
         err = hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     } else {
-        int entry = p->first_free >= 0 ? p->first_free : p->high++;
-        proxy_call *c = &p->calls[entry];
-        p->first_free = entry == p->first_free ? c->next : p->first_free;
-        *c = (proxy_call){.state = PROXY_FILLING, .order = p->order++, .next = -1};
-        c->own = p->polling && pthread_equal(p->poller, pthread_self());
-        p->in_flight++;
-        p->others += !c->own;
+        int entry = proxy->first_free >= 0 ? proxy->first_free : proxy->high++;
+        proxy_call *c = &proxy->calls[entry];
+        proxy->first_free = entry == proxy->first_free ? c->next : proxy->first_free;
+        *c = (proxy_call){.state = PROXY_FILLING, .order = proxy->order++, .next = -1};
+        c->own = proxy->polling && pthread_equal(proxy->poller, pthread_self());
+        proxy->in_flight++;
+        proxy->others += !c->own;
         if (!c->own) {
-            proxy_stop_polling(p);
+            proxy_stop_polling(proxy);
         }
         *out = c;
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&proxy->lock);
     return err;
 }
 
@@ -292,56 +292,56 @@ hth_err proxy_send_waiting(hth_proxy *proxy)
 // ---- answers
 
 // call_end takes a request out of the table, as `err` with the calling thread's detail.
-static void call_end(hth_proxy *p, proxy_call *c, hth_err err)
+static void call_end(hth_proxy *proxy, proxy_call *call, hth_err err)
 {
-    hth_request *r = c->r;
+    hth_request *r = call->r;
     r->err = err;
     r->detail[0] = 0;
     if (err != HTH_OK) {
         snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
     }
     r->finished_ns = hth_now_ns();
-    pthread_mutex_lock(&p->lock);
-    proxy_call_free(p, c);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    proxy_call_free(proxy, call);
+    pthread_mutex_unlock(&proxy->lock);
     hth_request_tensor *outputs = r->outputs;
     r->done(r); // r may be gone now
     hth_free(outputs);
 }
 
 // answer_keep has outputs stay where the child put them until they are given up.
-static hth_err answer_keep(hth_proxy *p, hth_request *r, proxy_call *c)
+static hth_err answer_keep(hth_proxy *proxy, hth_request *request, proxy_call *call)
 {
     hth_retained *k = hth_alloc(sizeof *k);
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an answer");
     }
-    pthread_mutex_lock(&p->lock);
-    *k = (hth_retained){p, p->out, (int)(c - p->calls)};
-    p->out->refs++;
-    c->state = PROXY_RETAINED;
-    p->n_retained++;
-    pthread_mutex_unlock(&p->lock);
-    r->retained = k;
+    pthread_mutex_lock(&proxy->lock);
+    *k = (hth_retained){proxy, proxy->out, (int)(call - proxy->calls)};
+    proxy->out->refs++;
+    call->state = PROXY_RETAINED;
+    proxy->n_retained++;
+    pthread_mutex_unlock(&proxy->lock);
+    request->retained = k;
     return HTH_OK;
 }
 
 // answer_may_stay tells whether outputs may stay in the child's slab: slow readers of answers leave
 // enough entries to all others.
-static bool answer_may_stay(hth_proxy *p)
+static bool answer_may_stay(hth_proxy *proxy)
 {
-    pthread_mutex_lock(&p->lock);
-    bool may = p->n_retained < p->n_calls / 4;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    bool may = proxy->n_retained < proxy->n_calls / 4;
+    pthread_mutex_unlock(&proxy->lock);
     return may;
 }
 
 // answer_outputs has the outputs placed, and copies them there, unless that is where they are.
-static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_ipc_record *a)
+static hth_err answer_outputs(hth_proxy *proxy, proxy_call *call, const hth_ipc_record *record)
 {
-    hth_request *r = c->r;
-    int n = (int)a->n_tensors;
-    bool keep = false, may = r->keeps && answer_may_stay(p);
+    hth_request *r = call->r;
+    int n = (int)record->n_tensors;
+    bool keep = false, may = r->keeps && answer_may_stay(proxy);
     r->outputs = hth_calloc((size_t)n + 1, sizeof *r->outputs);
     if (r->outputs == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
@@ -349,21 +349,21 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_ipc_record 
     for (int i = 0; i < n; i++) {
         size_t bytes = 0;
         hth_request_tensor *t = &r->outputs[i];
-        *t = hth_child_record_tensor(a, &a->tensor[i]);
-        void *at = proxy_output_at(p, &a->tensor[i]);
+        *t = hth_child_record_tensor(record, &record->tensor[i]);
+        void *at = proxy_output_at(proxy, &record->tensor[i]);
         if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
             bytes != t->t.bytes || at == NULL) {
-            p->lost = true;
+            proxy->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine process returned an invalid output");
         }
         t->t.data = NULL;
-        t->offered = may && a->tensor[i].region == HTH_IPC_RECORD_SLAB ? at : NULL;
+        t->offered = may && record->tensor[i].region == HTH_IPC_RECORD_SLAB ? at : NULL;
     }
     r->n_outputs = n;
     HTH_TRY(r->place(r, r->outputs, n));
     for (int i = 0; i < n; i++) {
         const hth_tensor *t = &r->outputs[i].t;
-        const void *from = proxy_output_at(p, &a->tensor[i]);
+        const void *from = proxy_output_at(proxy, &record->tensor[i]);
         if (t->data == from) {
             keep = keep || r->outputs[i].offered != NULL;
         } else if (t->bytes > 0) {
@@ -371,46 +371,46 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_ipc_record 
         }
         r->outputs[i].offered = NULL;
     }
-    return keep ? answer_keep(p, r, c) : HTH_OK;
+    return keep ? answer_keep(proxy, r, call) : HTH_OK;
 }
 
-static hth_err answer_read(hth_proxy *p, proxy_call *c, const hth_ipc_record *a)
+static hth_err answer_read(hth_proxy *proxy, proxy_call *call, const hth_ipc_record *record)
 {
-    hth_request *r = c->r;
-    const char *detail = hth_ipc_record_text(a, HTH_IPC_RECORD_DETAIL);
-    const char *json = hth_ipc_record_text(a, HTH_IPC_RECORD_JSON);
-    r->version = a->version;
-    r->batched = a->batched != 0;
-    r->started_ns = a->started_ns;
-    if (a->err != HTH_OK) {
-        p->lost |= a->err == HTH_EDEVLOST;
-        return hth_fail((hth_err)a->err, "%s", detail != NULL ? detail : "");
+    hth_request *r = call->r;
+    const char *detail = hth_ipc_record_text(record, HTH_IPC_RECORD_DETAIL);
+    const char *json = hth_ipc_record_text(record, HTH_IPC_RECORD_JSON);
+    r->version = record->version;
+    r->batched = record->batched != 0;
+    r->started_ns = record->started_ns;
+    if (record->err != HTH_OK) {
+        proxy->lost |= record->err == HTH_EDEVLOST;
+        return hth_fail((hth_err)record->err, "%s", detail != NULL ? detail : "");
     }
     if (r->command == HTH_COMMAND_NONE) {
-        return answer_outputs(p, c, a);
+        return answer_outputs(proxy, call, record);
     }
     r->json = json != NULL ? hth_strdup(json) : NULL;
     return json != NULL && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
                                            : HTH_OK;
 }
 
-static void answer_take(hth_proxy *p, const hth_child_head *head, proxy_call *c, const char *body,
-                        size_t bytes)
+static void answer_take(hth_proxy *proxy, const hth_child_head *head, proxy_call *call,
+                        const char *body, size_t bytes)
 {
     hth_ipc_record *copy;
     const hth_ipc_record *a;
-    hth_request *r = c->r;
-    hth_err err = hth_child_link_answer(head, body, bytes, p->link.out, &copy, &a);
+    hth_request *r = call->r;
+    hth_err err = hth_child_link_answer(head, body, bytes, proxy->link.out, &copy, &a);
     if (err == HTH_OK) {
-        err = answer_read(p, c, a);
+        err = answer_read(proxy, call, a);
     } else {
-        p->lost |= err == HTH_ECORRUPT;
+        proxy->lost |= err == HTH_ECORRUPT;
     }
-    atomic_store(&p->link.control->entry[head->entry].released, r->retained == NULL);
+    atomic_store(&proxy->link.control->entry[head->entry].released, r->retained == NULL);
     if (err == HTH_OK) {
-        proxy_models_note(p, r);
+        proxy_models_note(proxy, r);
     }
-    call_end(p, c, err); // names of outputs lie in the record
+    call_end(proxy, call, err); // names of outputs lie in the record
     hth_free(copy);
 }
 
@@ -440,29 +440,30 @@ void proxy_message(hth_proxy *proxy, const hth_child_head *head, const char *bod
 // ---- what time brings
 
 // call_find returns a call for which `wanted` says yes.
-static proxy_call *call_find(hth_proxy *p, bool (*wanted)(hth_proxy *p, const proxy_call *c))
+static proxy_call *call_find(hth_proxy *proxy,
+                             bool (*wanted)(hth_proxy *proxy, const proxy_call *call))
 {
     proxy_call *found = NULL;
-    pthread_mutex_lock(&p->lock);
-    for (int i = 0; i < p->high && found == NULL; i++) {
-        found = wanted(p, &p->calls[i]) ? &p->calls[i] : NULL;
+    pthread_mutex_lock(&proxy->lock);
+    for (int i = 0; i < proxy->high && found == NULL; i++) {
+        found = wanted(proxy, &proxy->calls[i]) ? &proxy->calls[i] : NULL;
     }
     if (found != NULL) {
         found->state = PROXY_FILLING; // nobody else looks at it any more
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&proxy->lock);
     return found;
 }
 
-static bool call_is_canceled(hth_proxy *p, const proxy_call *c)
+static bool call_is_canceled(hth_proxy *proxy, const proxy_call *call)
 {
-    return c->state == PROXY_WAITING && c->r->canceled;
+    return call->state == PROXY_WAITING && call->r->canceled;
 }
 
-static bool call_is_expired(hth_proxy *p, const proxy_call *c)
+static bool call_is_expired(hth_proxy *proxy, const proxy_call *call)
 {
-    const hth_request *r = c->r;
-    return c->state == PROXY_WAITING && r->command == HTH_COMMAND_NONE && r->timeout_us > 0 &&
+    const hth_request *r = call->r;
+    return call->state == PROXY_WAITING && r->command == HTH_COMMAND_NONE && r->timeout_us > 0 &&
            (hth_now_ns() - r->submitted_ns) / 1000u >= r->timeout_us;
 }
 
@@ -488,28 +489,29 @@ void proxy_tick(hth_proxy *proxy)
     }
 }
 
-static bool call_is_lost(hth_proxy *p, const proxy_call *c)
+static bool call_is_lost(hth_proxy *proxy, const proxy_call *call)
 {
-    return c->state == PROXY_SENT || (c->state == PROXY_WAITING && c->crashes >= CALL_MAX_CRASHES);
+    return call->state == PROXY_SENT ||
+           (call->state == PROXY_WAITING && call->crashes >= CALL_MAX_CRASHES);
 }
 
-static bool call_is_open(hth_proxy *p, const proxy_call *c)
+static bool call_is_open(hth_proxy *proxy, const proxy_call *call)
 {
-    return c->state == PROXY_SENT || c->state == PROXY_WAITING;
+    return call->state == PROXY_SENT || call->state == PROXY_WAITING;
 }
 
 // call_has_begun looks at what a dead child left: while a request is queued its start is its
 // submission.
-static bool call_has_begun(const hth_request *r)
+static bool call_has_begun(const hth_request *request)
 {
-    return r->started_ns != r->submitted_ns && r->started_ns != 0;
+    return request->started_ns != request->submitted_ns && request->started_ns != 0;
 }
 
 // call_goes_on tells of a request that had begun whether the next child can go on with it: a
 // training job has its checkpoint, or nothing that it left, and what the child knows of it.
-static bool call_goes_on(const hth_request *r)
+static bool call_goes_on(const hth_request *request)
 {
-    return r->command == HTH_COMMAND_TRAIN;
+    return request->command == HTH_COMMAND_TRAIN;
 }
 
 void proxy_bury(hth_proxy *proxy, const char *sentence, bool all)

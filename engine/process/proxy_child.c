@@ -34,9 +34,9 @@
 
 // ---- what is shared
 
-static hth_err child_share(hth_proxy *p, int theirs[2])
+static hth_err child_share(hth_proxy *proxy, int theirs[2])
 {
-    hth_child_link *l = &p->link;
+    hth_child_link *l = &proxy->link;
     uint64_t out_bytes;
     void *control;
     *l = (hth_child_link){.socket = -1, .control_fd = -1};
@@ -46,27 +46,27 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
         return hth_fail(HTH_ENOMEM, "out of memory for the engine process");
     }
     *out = (proxy_out){.fd = -1, .refs = 1};
-    pthread_mutex_lock(&p->lock);
-    p->out = out;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&proxy->lock);
+    proxy->out = out;
+    pthread_mutex_unlock(&proxy->lock);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, theirs) != 0) {
         return hth_fail_errno(errno, "cannot make a socket for the engine process");
     }
     l->socket = theirs[0];
-    l->control_bytes = hth_child_control_bytes((uint64_t)p->n_calls);
+    l->control_bytes = hth_child_control_bytes((uint64_t)proxy->n_calls);
     HTH_TRY(hth_memfd_make("hearth-control", l->control_bytes, &l->control_fd, &control));
     l->control = control;
     HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &out->fd, &out_bytes));
     HTH_TRY(hth_slab_open(out->fd, out_bytes, false, &out->slab));
     l->out = out->slab;
-    l->control->n_entries = (uint64_t)p->n_calls;
-    l->control->in_bytes = p->in_bytes;
+    l->control->n_entries = (uint64_t)proxy->n_calls;
+    l->control->in_bytes = proxy->in_bytes;
     l->control->out_bytes = out_bytes;
     l->control->spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     l->control->heartbeat_ns =
         (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u / HEARTBEATS;
     l->control->parent = getpid();
-    l->in = p->in;
+    l->in = proxy->in;
     return hth_child_link_open(l, true);
 }
 
@@ -93,29 +93,29 @@ static void files_main(void *arg)
 }
 
 // files_start makes the socket, of which *theirs is the child's end, and the thread that answers.
-static hth_err files_start(hth_proxy *p, int *theirs)
+static hth_err files_start(hth_proxy *proxy, int *theirs)
 {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         return hth_fail_errno(errno, "cannot make a socket for the engine process");
     }
-    p->files = ends[0];
+    proxy->files = ends[0];
     *theirs = ends[1];
-    hth_err err = hth_thread_start("hth-opener", files_main, p, &p->opener);
+    hth_err err = hth_thread_start("hth-opener", files_main, proxy, &proxy->opener);
     if (err != HTH_OK) {
-        close(p->files);
-        p->files = -1;
+        close(proxy->files);
+        proxy->files = -1;
     }
     return err;
 }
 
-static void files_stop(hth_proxy *p)
+static void files_stop(hth_proxy *proxy)
 {
-    if (p->files >= 0) {
-        shutdown(p->files, SHUT_RDWR);
-        hth_thread_join(p->opener);
-        close(p->files);
-        p->files = -1;
+    if (proxy->files >= 0) {
+        shutdown(proxy->files, SHUT_RDWR);
+        hth_thread_join(proxy->opener);
+        close(proxy->files);
+        proxy->files = -1;
     }
 }
 
@@ -145,10 +145,10 @@ void proxy_forget_child(hth_proxy *proxy)
 
 // ---- start
 
-static hth_err child_actions(const hth_proxy *p, int socket, int files,
+static hth_err child_actions(const hth_proxy *proxy, int socket, int files,
                              posix_spawn_file_actions_t *a)
 {
-    const int from[] = {socket, p->link.control_fd, p->in_reader, p->out->fd, files};
+    const int from[] = {socket, proxy->link.control_fd, proxy->in_reader, proxy->out->fd, files};
     const int n = sizeof from / sizeof *from;
     int rc = 0, spare = HTH_CHILD_FD_FILES;
     _Static_assert(HTH_CHILD_FD_FILES == HTH_CHILD_FD_SOCKET + 4, "in the order of `from`");
@@ -165,7 +165,7 @@ static hth_err child_actions(const hth_proxy *p, int socket, int files,
     return rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine process");
 }
 
-static hth_err child_spawn(hth_proxy *p, int socket, int files)
+static hth_err child_spawn(hth_proxy *proxy, int socket, int files)
 {
     static char name[] = "hearthd", flag[] = HTH_CHILD_FLAG;
     char *argv[] = {name, flag, NULL};
@@ -180,9 +180,9 @@ static hth_err child_spawn(hth_proxy *p, int socket, int files)
     posix_spawnattr_init(&attr);
     posix_spawnattr_setsigmask(&attr, &ours);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-    hth_err err = child_actions(p, socket, files, &actions);
+    hth_err err = child_actions(proxy, socket, files, &actions);
     if (err == HTH_OK) {
-        int rc = posix_spawn(&p->pid, "/proc/self/exe", &actions, &attr, argv, environ);
+        int rc = posix_spawn(&proxy->pid, "/proc/self/exe", &actions, &attr, argv, environ);
         err = rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine process");
     }
     posix_spawnattr_destroy(&attr);
@@ -215,12 +215,12 @@ hth_err proxy_start(hth_proxy *proxy)
 
 // ---- what it is told
 
-static json_t *settings_json(hth_proxy *p)
+static json_t *settings_json(hth_proxy *proxy)
 {
     json_t *list = json_object();
     char value[HTH_SETTING_TEXT];
-    p->settings = hth_setting_changes();
-    hth_log_filter_text(p->filter);
+    proxy->settings = hth_setting_changes();
+    hth_log_filter_text(proxy->filter);
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         const char *name = hth_setting_get_info((hth_setting)i)->name;
         if (hth_setting_get(name, value, sizeof value) == HTH_OK) {
@@ -230,13 +230,13 @@ static json_t *settings_json(hth_proxy *p)
     return list;
 }
 
-static void child_send_json(hth_proxy *p, hth_child_kind kind, json_t *doc)
+static void child_send_json(hth_proxy *proxy, hth_child_kind kind, json_t *doc)
 {
     hth_child_head head = {.kind = (uint32_t)kind};
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
-    if (text == NULL || hth_child_link_text(&p->link, &head, text, 0) != HTH_OK) {
+    if (text == NULL || hth_child_link_text(&proxy->link, &head, text, 0) != HTH_OK) {
         hth_log(WARN, SERVER, "engine-settings", "settings did not reach the engine process");
-        p->settings = 0; // the next tick tries again
+        proxy->settings = 0; // the next tick tries again
     }
     free(text);
     json_decref(doc);
@@ -300,30 +300,30 @@ typedef struct models_call {
 } models_call;
 
 // models_drop forgets a name with all its versions, or the one that is named.
-static void models_drop(hth_proxy *p, const char *spec)
+static void models_drop(hth_proxy *proxy, const char *spec)
 {
     proxy_model *m, *next;
     size_t n = strlen(spec);
-    HASH_ITER (hh, p->models, m, next) {
+    HASH_ITER (hh, proxy->models, m, next) {
         if (strncmp(m->spec, spec, n) == 0 && (m->spec[n] == 0 || m->spec[n] == ':')) {
-            HASH_DEL(p->models, m);
+            HASH_DEL(proxy->models, m);
             hth_free(m);
         }
     }
 }
 
 // models_add returns the row of a model, NULL: there is no room for it.
-static proxy_model *models_add(hth_proxy *p, const char *spec)
+static proxy_model *models_add(hth_proxy *proxy, const char *spec)
 {
     proxy_model *m;
-    HASH_FIND_STR(p->models, spec, m);
-    if (m != NULL || strlen(spec) >= sizeof m->spec || HASH_COUNT(p->models) >= MODELS_MOST) {
+    HASH_FIND_STR(proxy->models, spec, m);
+    if (m != NULL || strlen(spec) >= sizeof m->spec || HASH_COUNT(proxy->models) >= MODELS_MOST) {
         return m;
     }
     m = hth_calloc(1, sizeof *m);
     if (m != NULL) {
         strcpy(m->spec, spec);
-        HASH_ADD_STR(p->models, spec, m);
+        HASH_ADD_STR(proxy->models, spec, m);
         if (!HTH_HASH_ADDED(m)) {
             hth_free(m);
             m = NULL;
@@ -355,14 +355,14 @@ void proxy_models_note(hth_proxy *proxy, const hth_request *request)
     json_decref(args);
 }
 
-static void models_done(hth_request *r)
+static void models_done(hth_request *request)
 {
-    models_call *m = r->ctx;
-    if (r->err != HTH_OK) { // gone from the store, or not to be loaded
-        hth_log(WARN, SERVER, "engine-model", "%s: not loaded again: %s", m->spec, r->detail);
+    models_call *m = request->ctx;
+    if (request->err != HTH_OK) { // gone from the store, or not to be loaded
+        hth_log(WARN, SERVER, "engine-model", "%s: not loaded again: %s", m->spec, request->detail);
         models_drop(m->p, m->spec);
     }
-    hth_free(r->json);
+    hth_free(request->json);
     free(m->arguments);
     hth_free(m);
 }

@@ -56,11 +56,11 @@ void hth_proxy_share(hth_engine *engine, int fd, uint64_t offset, const void *ba
     }
 }
 
-static void region_free(hth_proxy *p, proxy_region *r)
+static void region_free(hth_proxy *proxy, proxy_region *region)
 {
-    HASH_DEL(p->regions, r);
-    close(r->fd);
-    hth_free(r);
+    HASH_DEL(proxy->regions, region);
+    close(region->fd);
+    hth_free(region);
 }
 
 void proxy_region_forget(hth_proxy *proxy, bool known)
@@ -98,10 +98,10 @@ void hth_proxy_unshare(hth_engine *engine, const void *base)
 }
 
 // region_find is the region in which [data, data + bytes) lies; NULL: none.
-static proxy_region *region_find(hth_proxy *p, const void *data, size_t bytes)
+static proxy_region *region_find(hth_proxy *proxy, const void *data, size_t bytes)
 {
     uintptr_t at = (uintptr_t)data;
-    proxy_region *r = p->regions;
+    proxy_region *r = proxy->regions;
     while (r != NULL) {
         uintptr_t base = (uintptr_t)r->base;
         if (at >= base && at - base <= r->bytes && bytes <= r->bytes - (at - base)) {
@@ -113,9 +113,9 @@ static proxy_region *region_find(hth_proxy *p, const void *data, size_t bytes)
 }
 
 // region_number: NULL: it is gone.
-static proxy_region *region_number(hth_proxy *p, uint32_t number)
+static proxy_region *region_number(hth_proxy *proxy, uint32_t number)
 {
-    proxy_region *r = p->regions;
+    proxy_region *r = proxy->regions;
     while (r != NULL && r->number != number) {
         r = r->hh.next;
     }
@@ -157,13 +157,15 @@ void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor)
 // ---- telling the child
 
 // region_announce says what the descriptor is that was passed.
-static hth_err region_announce(hth_proxy *p, proxy_region *r)
+static hth_err region_announce(hth_proxy *proxy, proxy_region *region)
 {
-    hth_child_head head = {
-        .kind = HTH_CHILD_REGION, .entry = r->number, .done = r->bytes, .total = r->offset};
-    HTH_TRY(hth_child_link_send(&p->link, &head, NULL, 0, 0));
-    p->passed = 0;
-    r->known = p->pid;
+    hth_child_head head = {.kind = HTH_CHILD_REGION,
+                           .entry = region->number,
+                           .done = region->bytes,
+                           .total = region->offset};
+    HTH_TRY(hth_child_link_send(&proxy->link, &head, NULL, 0, 0));
+    proxy->passed = 0;
+    region->known = proxy->pid;
     return HTH_OK;
 }
 
@@ -175,14 +177,14 @@ hth_err proxy_region_settle(hth_proxy *proxy)
 
 // region_send passes a region on. What was passed before comes first, so that descriptors and
 // messages stay in step; where that is gone the child drops its descriptor.
-static hth_err region_send(hth_proxy *p, proxy_region *r)
+static hth_err region_send(hth_proxy *proxy, proxy_region *region)
 {
-    const proxy_region *before = region_number(p, p->passed);
-    HTH_TRY(proxy_region_settle(p));
-    if (before != r) {
-        HTH_TRY(hth_child_fd_send(p->link.socket, r->number, r->fd));
-        p->passed = r->number;
-        HTH_TRY(region_announce(p, r));
+    const proxy_region *before = region_number(proxy, proxy->passed);
+    HTH_TRY(proxy_region_settle(proxy));
+    if (before != region) {
+        HTH_TRY(hth_child_fd_send(proxy->link.socket, region->number, region->fd));
+        proxy->passed = region->number;
+        HTH_TRY(region_announce(proxy, region));
     }
     return HTH_OK;
 }

@@ -110,20 +110,20 @@ static void open_all(fixture *f)
     child_open(f, true);
 }
 
-static void wait_ready(hth_engine *e)
+static void wait_ready(hth_engine *engine)
 {
     uint64_t until = hth_real_after(LIMIT_NS);
-    while (!hth_engine_ready(e)) {
+    while (!hth_engine_ready(engine)) {
         assert_true(hth_real_ns() < until);
         nap();
     }
 }
 
 // A request that is submitted and not waited for.
-static void call_begin(hth_engine *e, call *c, const char *query, const char *arguments)
+static void call_begin(hth_engine *engine, call *c, const char *query, const char *arguments)
 {
     c->r = (hth_request){.command = hth_command_find(query), .arguments = arguments};
-    call_start(e, c);
+    call_start(engine, c);
 }
 
 static hth_request_tensor input_of(int64_t n, const void *data)
@@ -137,12 +137,12 @@ static hth_request_tensor input_of(int64_t n, const void *data)
 }
 
 // classify asks about all images and counts those that are right.
-static int classify(hth_engine *e, const void *data)
+static int classify(hth_engine *engine, const void *data)
 {
     int64_t n = images.shape[0];
     hth_request_tensor in = input_of(n, data);
     call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
-    assert_ok(call_run(e, &c));
+    assert_ok(call_run(engine, &c));
     assert_string_equal(c.name[0], "logits");
     assert_int_equal(c.out[0].bytes, (size_t)n * 40);
     assert_int_equal(c.r.version, 1);
@@ -165,18 +165,18 @@ static int classify(hth_engine *e, const void *data)
 
 static atomic_int progress;
 
-static void note_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void note_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     atomic_fetch_add(&progress, 1);
 }
 
 // slow_begin returns when the request runs.
-static void slow_begin(hth_engine *e, call *c)
+static void slow_begin(hth_engine *engine, call *c)
 {
     atomic_store(&progress, 0);
     c->r =
         (hth_request){.command = HTH_COMMAND_BENCH, .arguments = SLOW, .progress = note_progress};
-    call_start(e, c);
+    call_start(engine, c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (atomic_load(&progress) == 0) {
         assert_true(hth_real_ns() < until);
@@ -210,7 +210,7 @@ static void test_answers(void **state)
     fixture_close(&f);
 }
 
-static hth_err refuse_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err refuse_place(hth_request *request, hth_request_tensor *out, int n)
 {
     return hth_fail(HTH_EDENIED, "no place for %d outputs", n);
 }
@@ -255,23 +255,23 @@ typedef struct polled_call {
     pthread_t by;
 } polled_call;
 
-static void polled_done(hth_request *r)
+static void polled_done(hth_request *request)
 {
-    polled_call *l = r->ctx;
+    polled_call *l = request->ctx;
     l->by = pthread_self();
     atomic_store(&l->ended, true);
 }
 
 // poll_until_answered returns whether the answer came on this thread.
-static bool poll_until_answered(hth_engine *e)
+static bool poll_until_answered(hth_engine *engine)
 {
     polled_call l = {.ended = false};
     hth_request r = {
         .command = HTH_COMMAND_DEVICES, .arguments = "{}", .done = polled_done, .ctx = &l};
     uint64_t until = hth_real_after(LIMIT_NS);
-    assert_ok(hth_engine_submit(e, &r));
+    assert_ok(hth_engine_submit(engine, &r));
     while (!atomic_load(&l.ended)) {
-        (void)hth_engine_poll(e, true);
+        (void)hth_engine_poll(engine, true);
         assert_true(hth_real_ns() < until);
     }
     assert_ok(r.err);
@@ -482,10 +482,10 @@ static void test_waited_before(void **state)
     fixture_close(&f);
 }
 
-static bool is_loaded(hth_engine *e)
+static bool is_loaded(hth_engine *engine)
 {
     call c = {.r = {.command = HTH_COMMAND_LOADED}};
-    assert_ok(call_run(e, &c));
+    assert_ok(call_run(engine, &c));
     bool found = strstr(c.r.json, "\"digits\"") != NULL;
     hth_free(c.r.json);
     return found;
@@ -644,9 +644,9 @@ static void test_nothing_is_left(void **state)
 
 // ---- outputs that stay where the child put them
 
-static hth_err keeping_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err keeping_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    call *c = r->ctx;
+    call *c = request->ctx;
     assert_int_equal(n, 1);
     assert_null(out[0].t.data);
     assert_non_null(out[0].offered);
@@ -655,12 +655,12 @@ static hth_err keeping_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-static void keep(hth_engine *e, call *c, const hth_request_tensor *in)
+static void keep(hth_engine *engine, call *c, const hth_request_tensor *in)
 {
     *c = (call){.r = {.model = "digits", .inputs = in, .n_inputs = 1, .keeps = true}};
     call_init(c);
     c->r.place = keeping_place;
-    assert_ok(hth_engine_submit(e, &c->r));
+    assert_ok(hth_engine_submit(engine, &c->r));
     assert_ok(call_wait(c));
     assert_non_null(c->r.retained);
 }
@@ -673,11 +673,11 @@ static void assert_near(const float *a, const float *b, size_t bytes)
 }
 
 // restart kills the engine's process and waits for the next one.
-static void restart(hth_engine *e)
+static void restart(hth_engine *engine)
 {
     pid_t pid = kill_engine(SIGKILL);
     uint64_t until = hth_real_after(LIMIT_NS);
-    while (engine_pid() == pid || engine_pid() == 0 || !hth_engine_ready(e)) {
+    while (engine_pid() == pid || engine_pid() == 0 || !hth_engine_ready(engine)) {
         assert_true(hth_real_ns() < until);
         nap();
     }
@@ -734,9 +734,9 @@ static void test_kept(void **state)
 }
 
 // greedy_place keeps what is offered.
-static hth_err greedy_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err greedy_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    call *c = r->ctx;
+    call *c = request->ctx;
     out[0].t.data = out[0].offered != NULL ? out[0].offered : malloc(out[0].t.bytes);
     c->out[0] = out[0].t;
     return n == 1 ? HTH_OK : HTH_EINVAL;

@@ -76,10 +76,10 @@ typedef struct sandbox_rules {
 // sandbox_grant adds one path, links followed; what a file cannot have (it is no folder) is left
 // out, and so is a path that there is not. `pin`: its descriptor stays open. The kernel forgets the
 // inodes of /proc that nobody has open, and the rule with them.
-static void sandbox_grant(sandbox_rules *r, const char *path, uint64_t access, bool pin)
+static void sandbox_grant(sandbox_rules *rules, const char *path, uint64_t access, bool pin)
 {
     struct stat st;
-    int fd = r->rc == 0 ? open(path, O_PATH | O_CLOEXEC) : -1;
+    int fd = rules->rc == 0 ? open(path, O_PATH | O_CLOEXEC) : -1;
     if (fd < 0) {
         return;
     }
@@ -87,22 +87,24 @@ static void sandbox_grant(sandbox_rules *r, const char *path, uint64_t access, b
         access &=
             LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL;
     }
-    struct landlock_path_beneath_attr rule = {.allowed_access = access & r->fs, .parent_fd = fd};
-    r->rc = (int)syscall(SYS_landlock_add_rule, r->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    struct landlock_path_beneath_attr rule = {.allowed_access = access & rules->fs,
+                                              .parent_fd = fd};
+    rules->rc =
+        (int)syscall(SYS_landlock_add_rule, rules->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
     if (!pin) {
         close(fd);
     }
 }
 
-static void sandbox_grant_list(sandbox_rules *r, const char *const *path, size_t n, bool pin)
+static void sandbox_grant_list(sandbox_rules *rules, const char *const *path, size_t n, bool pin)
 {
     for (size_t i = 0; i < n; i++) {
-        sandbox_grant(r, path[i], FS_READ, pin);
+        sandbox_grant(rules, path[i], FS_READ, pin);
     }
 }
 
 // sandbox_grant_names adds the files of a folder whose names begin with `stem`.
-static void sandbox_grant_names(sandbox_rules *r, const char *folder, const char *stem,
+static void sandbox_grant_names(sandbox_rules *rules, const char *folder, const char *stem,
                                 uint64_t access)
 {
     char path[PATH_MAX + NAME_MAX + 2];
@@ -110,7 +112,7 @@ static void sandbox_grant_names(sandbox_rules *r, const char *folder, const char
     for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
         if (strncmp(e->d_name, stem, strlen(stem)) == 0) {
             snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-            sandbox_grant(r, path, access, false);
+            sandbox_grant(rules, path, access, false);
         }
     }
     if (d != NULL) {
@@ -119,7 +121,7 @@ static void sandbox_grant_names(sandbox_rules *r, const char *folder, const char
 }
 
 // sandbox_grant_plugins adds this project's libraries, where the program looks for them.
-static void sandbox_grant_plugins(sandbox_rules *r)
+static void sandbox_grant_plugins(sandbox_rules *rules)
 {
     char own[PATH_MAX], lib[PATH_MAX + 8];
     ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
@@ -128,14 +130,14 @@ static void sandbox_grant_plugins(sandbox_rules *r)
     if (slash != NULL) {
         *slash = 0;
         snprintf(lib, sizeof lib, "%s/../lib", own);
-        sandbox_grant_names(r, own, "libhearth", FS_READ);
-        sandbox_grant_names(r, lib, "libhearth", FS_READ);
+        sandbox_grant_names(rules, own, "libhearth", FS_READ);
+        sandbox_grant_names(rules, lib, "libhearth", FS_READ);
     }
 }
 
 // sandbox_grant_search adds the folders in which the dynamic linker looks for libraries: what
 // LD_LIBRARY_PATH and the program itself name, and the system's.
-static void sandbox_grant_search(sandbox_rules *r)
+static void sandbox_grant_search(sandbox_rules *rules)
 {
     Dl_serinfo size, *all = NULL;
     void *self = dlopen(NULL, RTLD_NOW);
@@ -147,7 +149,7 @@ static void sandbox_grant_search(sandbox_rules *r)
         for (unsigned i = 0; i < all->dls_cnt; i++) {
             const char *dir = all->dls_serpath[i].dls_name;
             if (dir[0] != 0 && strcmp(dir, ".") != 0) { // not the folder that happens to be there
-                sandbox_grant(r, dir, FS_READ, false);
+                sandbox_grant(rules, dir, FS_READ, false);
             }
         }
     }
@@ -160,7 +162,7 @@ static void sandbox_grant_search(sandbox_rules *r)
 #define LIST(a) a, sizeof(a) / sizeof *(a)
 
 // sandbox_grant_system adds what a program that computes reads of the system.
-static void sandbox_grant_system(sandbox_rules *r)
+static void sandbox_grant_system(sandbox_rules *rules)
 {
     static const char *const files[] = {"/usr/lib",
                                         "/usr/lib32",
@@ -180,31 +182,31 @@ static void sandbox_grant_system(sandbox_rules *r)
                                         "/sys/kernel/mm/hugepages"};
     static const char *const proc[] = {"/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
                                        "/proc/sys/vm/overcommit_memory"};
-    sandbox_grant_list(r, LIST(files), false);
-    sandbox_grant_list(r, LIST(proc), true);
-    sandbox_grant(r, "/dev/null", FS_USE, false);
-    sandbox_grant(r, "/dev/zero", FS_USE, false);
+    sandbox_grant_list(rules, LIST(files), false);
+    sandbox_grant_list(rules, LIST(proc), true);
+    sandbox_grant(rules, "/dev/null", FS_USE, false);
+    sandbox_grant(rules, "/dev/zero", FS_USE, false);
     // toolkits, and not what else is there: a configuration, with keys in it
-    sandbox_grant_names(r, "/opt", "intel", FS_READ);
-    sandbox_grant_plugins(r);
-    sandbox_grant_search(r);
+    sandbox_grant_names(rules, "/opt", "intel", FS_READ);
+    sandbox_grant_plugins(rules);
+    sandbox_grant_search(rules);
 }
 
 // sandbox_grant_gpu adds what NVIDIA's driver and libraries use.
-static void sandbox_grant_gpu(sandbox_rules *r)
+static void sandbox_grant_gpu(sandbox_rules *rules)
 {
     static const char *const files[] = {"/usr/share/nvidia", "/etc/nvidia", "/sys/devices",
                                         "/sys/bus/pci",      "/sys/class",  "/sys/module"};
     static const char *const proc[] = {"/proc/driver", "/proc/devices", "/proc/modules",
                                        "/proc/version", "/proc/filesystems"};
     static const char *const stems[] = {"nvidia", "nvhost", "nvmap", "dxg"};
-    sandbox_grant_list(r, LIST(files), false);
-    sandbox_grant_list(r, LIST(proc), true);
-    sandbox_grant_names(r, "/usr/local", "cuda", FS_READ);
-    sandbox_grant_names(r, "/opt", "cuda", FS_READ);
-    sandbox_grant_names(r, "/opt", "nvidia", FS_READ);
+    sandbox_grant_list(rules, LIST(files), false);
+    sandbox_grant_list(rules, LIST(proc), true);
+    sandbox_grant_names(rules, "/usr/local", "cuda", FS_READ);
+    sandbox_grant_names(rules, "/opt", "cuda", FS_READ);
+    sandbox_grant_names(rules, "/opt", "nvidia", FS_READ);
     for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
-        sandbox_grant_names(r, "/dev", stems[i], FS_USE | FS_LIST);
+        sandbox_grant_names(rules, "/dev", stems[i], FS_USE | FS_LIST);
     }
 }
 

@@ -13,20 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *shape_json(const hth_shape *s)
+static json_t *shape_json(const hth_shape *shape)
 {
     json_t *a = json_array();
-    for (int i = 0; i < s->rank; i++) {
-        json_array_append_new(a, json_integer(s->dim[i] < 0 ? -1 : s->dim[i]));
+    for (int i = 0; i < shape->rank; i++) {
+        json_array_append_new(a, json_integer(shape->dim[i] < 0 ? -1 : shape->dim[i]));
     }
     return a;
 }
 
-static json_t *values_json(const hth_graph *g, const int *list, int n)
+static json_t *values_json(const hth_graph *graph, const int *list, int n)
 {
     json_t *a = json_array();
     for (int i = 0; i < n; i++) {
-        const hth_value *v = &g->values[list[i]];
+        const hth_value *v = &graph->values[list[i]];
         json_array_append_new(a,
                               json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype",
                                         hth_dtype_name(v->dtype), "shape", shape_json(&v->shape)));
@@ -34,20 +34,20 @@ static json_t *values_json(const hth_graph *g, const int *list, int n)
     return a;
 }
 
-static void query_describe(const query *q, const hth_model *m, json_t **out)
+static void query_describe(const query *q, const hth_model *model, json_t **out)
 {
-    const hth_graph *g = m->source.graph;
-    hth_batch_policy p = hth_model_batch_policy(m);
+    const hth_graph *g = model->source.graph;
+    hth_batch_policy p = hth_model_batch_policy(model);
     *out = json_pack(
-        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "name", m->name,
-        "version", m->version, "device", q->ms->site->device->props.name, "inputs",
+        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "name",
+        model->name, "version", model->version, "device", q->ms->site->device->props.name, "inputs",
         values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
-        "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
-        "max_batch", (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision),
-        "training", g->training, "batched", m->source.batched, "independent",
-        m->independence.proven, "batching", hth_batching_json(&p));
-    if (!m->independence.proven) {
-        json_object_set_new(*out, "dependent_because", json_string(m->independence.why));
+        "nodes", g->n_nodes, "tensors", model->manifest.n_tensors, "bytes",
+        (json_int_t)model->weight_bytes, "max_batch", (json_int_t)model->max_batch, "precision",
+        hth_precision_name(g->precision), "training", g->training, "batched", model->source.batched,
+        "independent", model->independence.proven, "batching", hth_batching_json(&p));
+    if (!model->independence.proven) {
+        json_object_set_new(*out, "dependent_because", json_string(model->independence.why));
     }
 }
 

@@ -16,15 +16,15 @@
 // Nobody else is served meanwhile.
 #define BENCH_MAX_SECONDS 600
 
-static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
-                          double seconds, double *ms, int *n)
+static hth_err bench_runs(query *q, hth_program *program, const hth_tensor *inputs,
+                          const hth_tensor *out, double seconds, double *ms, int *n)
 {
     for (int i = 0; i < BENCH_WARMUP; i++) {
-        HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_microbatch_run(q->ms, program, inputs, out, &q->r->canceled));
     }
     uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), reported = t0;
     for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
-        HTH_TRY(hth_microbatch_run(q->ms, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_microbatch_run(q->ms, program, inputs, out, &q->r->canceled));
         uint64_t now = hth_now_ns();
         ms[*n] = (double)(now - last) / 1e6;
         last = now;
@@ -36,17 +36,17 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
     return HTH_OK;
 }
 
-// bench_outputs makes places for p's outputs; *bytes are counted for them.
-static hth_err bench_outputs(query *q, const hth_program *p, hth_tensor *out, uint64_t *bytes)
+// bench_outputs makes places for program's outputs; *bytes are counted for them.
+static hth_err bench_outputs(query *q, const hth_program *program, hth_tensor *out, uint64_t *bytes)
 {
     uint64_t all = 0;
-    for (int i = 0; i < p->graph->n_outputs; i++) {
-        out[i] = hth_program_output(p, i);
+    for (int i = 0; i < program->graph->n_outputs; i++) {
+        out[i] = hth_program_output(program, i);
         all = __builtin_add_overflow(all, out[i].bytes, &all) ? UINT64_MAX : all;
     }
     HTH_TRY(hth_host_take(q->ms->site, HTH_HOST_BATCHES, all, "the outputs of this batch"));
     *bytes = all;
-    for (int i = 0; i < p->graph->n_outputs; i++) {
+    for (int i = 0; i < program->graph->n_outputs; i++) {
         out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
         if (out[i].data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for an output of %zu bytes", out[i].bytes);

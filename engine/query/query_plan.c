@@ -22,55 +22,58 @@ static hth_err plan_add(json_t *out, const char *key, json_t *doc)
                : hth_fail(HTH_ENOMEM, "no memory for a document");
 }
 
-static hth_err plan_files(const query *q, const hth_problem *p, const hth_plan *plan, json_t *out)
+static hth_err plan_files(const query *q, const hth_problem *problem, const hth_plan *plan,
+                          json_t *out)
 {
     hth_err err = HTH_OK;
     if (json_is_true(json_object_get(q->args, "out"))) {
-        err = plan_add(out, "out", hth_plan_json(p, plan));
+        err = plan_add(out, "out", hth_plan_json(problem, plan));
     }
     if (err == HTH_OK && json_is_true(json_object_get(q->args, "trace"))) {
-        err = plan_add(out, "trace", hth_plan_trace_json(p, plan, NULL));
+        err = plan_add(out, "trace", hth_plan_trace_json(problem, plan, NULL));
     }
     return err;
 }
 
 // plan_report describes the plan, with the documents that were asked for.
-static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
+static hth_err plan_report(const query *q, const hth_problem *problem, const hth_plan *plan,
+                           json_t **out)
 {
     uint64_t floor = 0, streamed = 0;
-    HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(p, &floor)
-                                                   : hth_plan_train_floor(p, &floor));
-    for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
-        streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
+    HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(problem, &floor)
+                                                   : hth_plan_train_floor(problem, &floor));
+    for (int t = 0; plan->streamed != NULL && t < problem->n_tensors; t++) {
+        streamed += plan->streamed[t] ? problem->tensors[t].bytes : 0;
     }
-    *out = json_pack(
-        "{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy",
-        plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us,
-        "lower_bound_us", plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes,
-        "live_peak_bytes", (json_int_t)plan->live_peak_bytes, "resident_bytes",
-        (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes, "plan_ms",
-        plan->plan_ms, "instructions", plan->n_instrs, "nodes", p->n_nodes, "tensors", p->n_tensors,
-        "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
-    return plan_files(q, p, plan, *out);
+    *out = json_pack("{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}",
+                     "policy", plan->policy, "budget_bytes", (json_int_t)problem->budget,
+                     "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us,
+                     "arena_bytes", (json_int_t)plan->arena_bytes, "live_peak_bytes",
+                     (json_int_t)plan->live_peak_bytes, "resident_bytes",
+                     (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes,
+                     "plan_ms", plan->plan_ms, "instructions", plan->n_instrs, "nodes",
+                     problem->n_nodes, "tensors", problem->n_tensors, "streamed_bytes",
+                     (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+    return plan_files(q, problem, plan, *out);
 }
 
 // problem_budget takes the budget that is given, a share of the problem's own perhaps.
-static hth_err problem_budget(const char *text, hth_problem *p)
+static hth_err problem_budget(const char *text, hth_problem *problem)
 {
-    if (text != NULL && strchr(text, '%') != NULL && p->budget == 0) {
+    if (text != NULL && strchr(text, '%') != NULL && problem->budget == 0) {
         return hth_fail(HTH_EINVAL,
                         "'%.80s': the problem has no budget of its own; give bytes, such "
                         "as 512MiB",
                         text);
     }
-    return text != NULL ? hth_parse_size(text, p->budget, &p->budget) : HTH_OK;
+    return text != NULL ? hth_parse_size(text, problem->budget, &problem->budget) : HTH_OK;
 }
 
-static hth_err plan_verified(const query *q, const hth_problem *p, const hth_plan *plan,
+static hth_err plan_verified(const query *q, const hth_problem *problem, const hth_plan *plan,
                              json_t **out)
 {
-    HTH_TRY(hth_plan_verify(p, plan));
-    return plan_report(q, p, plan, out);
+    HTH_TRY(hth_plan_verify(problem, plan));
+    return plan_report(q, problem, plan, out);
 }
 
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
@@ -108,10 +111,10 @@ typedef struct plan_answer {
     json_t **out;
 } plan_answer;
 
-static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_plan *plan)
+static hth_err plan_answer_report(void *ctx, const hth_problem *problem, const hth_plan *plan)
 {
     const plan_answer *a = ctx;
-    return plan_report(a->q, p, plan, a->out);
+    return plan_report(a->q, problem, plan, a->out);
 }
 
 hth_err query_curve(query *call, json_t **out)
@@ -162,45 +165,47 @@ typedef struct convsel_answer {
     int n_keys, cap_keys;
 } convsel_answer;
 
-// Drops what is remembered of node n, once for all nodes that are like it.
-static hth_err convsel_drop(convsel_answer *a, const hth_program *p, const hth_node *n)
+// Drops what is remembered of node, once for all nodes that are like it.
+static hth_err convsel_drop(convsel_answer *answer, const hth_program *program,
+                            const hth_node *node)
 {
     char key[HTH_CONVSEL_KEY];
-    hth_convsel_key(a->site->device, p->graph, n, &p->heat, key, sizeof key);
-    for (int i = 0; i < a->n_keys; i++) {
-        if (strcmp(a->key[i], key) == 0) {
+    hth_convsel_key(answer->site->device, program->graph, node, &program->heat, key, sizeof key);
+    for (int i = 0; i < answer->n_keys; i++) {
+        if (strcmp(answer->key[i], key) == 0) {
             return HTH_OK;
         }
     }
-    if (HTH_GROW(a->key, a->n_keys, a->cap_keys) != 0) {
+    if (HTH_GROW(answer->key, answer->n_keys, answer->cap_keys) != 0) {
         return hth_fail(HTH_ENOMEM, "no memory to measure again");
     }
-    memcpy(a->key[a->n_keys++], key, sizeof key);
-    return hth_convsel_forget(a->site->device, p->graph, n, &p->heat, a->site->timings);
+    memcpy(answer->key[answer->n_keys++], key, sizeof key);
+    return hth_convsel_forget(answer->site->device, program->graph, node, &program->heat,
+                              answer->site->timings);
 }
 
 // One row per choice of each convolution, in whatever direction it computes.
-static hth_err convsel_rows(void *ctx, const hth_program *p)
+static hth_err convsel_rows(void *ctx, const hth_program *program)
 {
     convsel_answer *a = ctx;
     hth_err err = HTH_OK;
-    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
-        const hth_node *n = &p->graph->nodes[i];
+    for (int i = 0; err == HTH_OK && i < program->graph->n_nodes; i++) {
+        const hth_node *n = &program->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
         int count = 0;
         bool listed = hth_convsel_lists(a->site->device, n->op);
-        if (!listed && !(a->again && p->train != NULL)) { // of a step all nodes are measured
+        if (!listed && !(a->again && program->train != NULL)) { // of a step all nodes are measured
             continue;
         }
-        err = a->again ? convsel_drop(a, p, n) : HTH_OK;
+        err = a->again ? convsel_drop(a, program, n) : HTH_OK;
         if (err == HTH_OK) {
-            err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings,
-                                      list, HTH_MAX_CHOICES, &count);
+            err = hth_convsel_measure(a->site->device, program->graph, n, &program->heat,
+                                      a->site->timings, list, HTH_MAX_CHOICES, &count);
         }
         if (!listed) {
             continue;
         }
-        hth_convsel_front(list, count, hth_convsel_tolerance(p->graph, a->site->tolerance));
+        hth_convsel_front(list, count, hth_convsel_tolerance(program->graph, a->site->tolerance));
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 a->rows,

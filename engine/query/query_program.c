@@ -44,17 +44,17 @@ void query_tensors_free(hth_tensor *tensor, int count)
 }
 
 // query_source is the model's source, or one of its own for the precision that was asked for.
-static hth_err query_source(query *q, hth_model *m, hth_source **out)
+static hth_err query_source(query *q, hth_model *model, hth_source **out)
 {
     const char *name = query_text(q, "precision");
-    hth_precision p = m->source.graph->precision;
+    hth_precision p = model->source.graph->precision;
     HTH_TRY(name != NULL ? hth_precision_find(name, &p) : HTH_OK);
-    *out = &m->source;
-    if (p == m->source.graph->precision) {
+    *out = &model->source;
+    if (p == model->source.graph->precision) {
         return HTH_OK;
     }
-    q->other = (hth_source){.batched = m->source.batched, .account = m->source.account};
-    HTH_TRY(hth_graph_clone(m->source.graph, &q->other.graph));
+    q->other = (hth_source){.batched = model->source.batched, .account = model->source.account};
+    HTH_TRY(hth_graph_clone(model->source.graph, &q->other.graph));
     q->other.graph->precision = p;
     *out = &q->other;
     return HTH_OK;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/router/place.h"
 
-static bool fits(const hth_place *p)
+static bool fits(const hth_place *place)
 {
-    return p->lacks_bytes <= p->room_bytes;
+    return place->lacks_bytes <= place->room_bytes;
 }
 
-static bool possible(const hth_place *p)
+static bool possible(const hth_place *place)
 {
-    return p->up && !p->refused && p->lacks_bytes <= p->budget_bytes;
+    return place->up && !place->refused && place->lacks_bytes <= place->budget_bytes;
 }
 
 // model_before: a is the better place of two that are possible.
@@ -38,13 +38,13 @@ int hth_place_model(const hth_place *place, int count)
 }
 
 // mean_service is over the devices that have measured it; 1: none has, and all are alike.
-static double mean_service(const hth_place *d, int n)
+static double mean_service(const hth_place *place, int n)
 {
     double sum = 0;
     int known = 0;
     for (int i = 0; i < n; i++) {
-        if (d[i].has && d[i].service_ns > 0) {
-            sum += d[i].service_ns;
+        if (place[i].has && place[i].service_ns > 0) {
+            sum += place[i].service_ns;
             known++;
         }
     }

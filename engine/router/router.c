@@ -53,35 +53,35 @@ hth_err hth_router_check(const char *devices)
 
 // ---- lifetime
 
-static hth_err router_start(hth_router *n, const hth_engine_config *config)
+static hth_err router_start(hth_router *router, const hth_engine_config *config)
 {
     char name[HTH_PLACE_DEVICES][64], item[256];
     const char *at = config->device;
     int n_names;
     HTH_TRY(router_names(config->device, name, &n_names));
-    while (n->n < n_names && item_next(&at, item) != NULL) {
-        router_device *d = &n->device[n->n];
+    while (router->n < n_names && item_next(&at, item) != NULL) {
+        router_device *d = &router->device[router->n];
         hth_engine_config one = *config;
         one.device = item;
         one.resume = false; // jobs are gone on with by the router
         one.inner = true;
-        memcpy(d->name, name[n->n], sizeof d->name);
+        memcpy(d->name, name[router->n], sizeof d->name);
         d->host = strncmp(d->name, "cpu:", 4) == 0;
-        HTH_TRY(hth_engine_open(&one, n->store, &d->engine));
-        n->n++;
+        HTH_TRY(hth_engine_open(&one, router->store, &d->engine));
+        router->n++;
     }
-    for (int i = 0; i < n->n; i++) {
-        router_refresh(n, i);
+    for (int i = 0; i < router->n; i++) {
+        router_refresh(router, i);
     }
-    pthread_mutex_lock(&n->lock);
-    for (int i = 0; i < n->n; i++) {
-        while (n->device[i].asking) {
-            pthread_cond_wait(&n->changed, &n->lock);
+    pthread_mutex_lock(&router->lock);
+    for (int i = 0; i < router->n; i++) {
+        while (router->device[i].asking) {
+            pthread_cond_wait(&router->changed, &router->lock);
         }
     }
-    pthread_mutex_unlock(&n->lock);
-    if (n->resume) {
-        router_jobs_resume(n);
+    pthread_mutex_unlock(&router->lock);
+    if (router->resume) {
+        router_jobs_resume(router);
     }
     return HTH_OK;
 }
@@ -89,17 +89,17 @@ static hth_err router_start(hth_router *n, const hth_engine_config *config)
 // router_set_poll_hook: a supervisor waits for its child and can look elsewhere at any time. An
 // engine's thread is away for as long as it computes, while others could serve: then nobody looks,
 // and rings are left to their own threads.
-static void router_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
+static void router_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     if (n->child) {
-        hth_engine_set_poll_hook(n->device[0].engine, w);
+        hth_engine_set_poll_hook(n->device[0].engine, hook);
     }
 }
 
-static void router_drain(hth_engine *e)
+static void router_drain(hth_engine *engine)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     pthread_mutex_lock(&n->lock);
     n->draining = true;
     pthread_mutex_unlock(&n->lock);
@@ -108,9 +108,9 @@ static void router_drain(hth_engine *e)
     }
 }
 
-static void router_stop(hth_engine *e)
+static void router_stop(hth_engine *engine)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     pthread_mutex_lock(&n->lock);
     n->stopping = true;
     pthread_mutex_unlock(&n->lock);
@@ -119,9 +119,9 @@ static void router_stop(hth_engine *e)
     }
 }
 
-static void router_close(hth_engine *e)
+static void router_close(hth_engine *engine)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     if (n == NULL) {
         return;
     }
@@ -136,9 +136,9 @@ static void router_close(hth_engine *e)
     hth_free(n);
 }
 
-static bool router_ready(hth_engine *e)
+static bool router_ready(hth_engine *engine)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     bool ready = false;
     pthread_mutex_lock(&n->lock);
     for (int i = 0; i < n->n && !ready && !n->stopping; i++) {
@@ -148,9 +148,9 @@ static bool router_ready(hth_engine *e)
     return ready;
 }
 
-static uint64_t router_stalled_ns(hth_engine *e)
+static uint64_t router_stalled_ns(hth_engine *engine)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     uint64_t least = UINT64_MAX;
     pthread_mutex_lock(&n->lock);
     for (int i = 0; i < n->n; i++) {
@@ -161,57 +161,58 @@ static uint64_t router_stalled_ns(hth_engine *e)
     return least < UINT64_MAX ? least : 0;
 }
 
-static hth_err router_submit(hth_engine *e, hth_request *r)
+static hth_err router_submit(hth_engine *engine, hth_request *request)
 {
-    hth_router *n = hth_router_of(e);
-    r->route = (hth_route){.router = n, .done = r->done};
+    hth_router *n = hth_router_of(engine);
+    request->route = (hth_route){.router = n, .done = request->done};
     if (n->stopping) {
         return hth_fail(HTH_ECANCELED, "Server exiting");
     }
     hth_err err;
-    if (r->command != HTH_COMMAND_NONE) {
-        err = router_query(n, r);
+    if (request->command != HTH_COMMAND_NONE) {
+        err = router_query(n, request);
     } else {
-        err = router_infer(n, r);
+        err = router_infer(n, request);
     }
     if (err != HTH_OK) {
-        r->done = r->route.done;
+        request->done = request->route.done;
     }
     return err;
 }
 
 // ---- memory: every process sees what clients share; what is asked for here, the first device's
 
-static bool router_poll(hth_engine *e, bool on)
+static bool router_poll(hth_engine *engine, bool on)
 {
     return false; // the engines' own threads take answers
 }
 
-static void router_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+static void router_share(hth_engine *engine, int fd, uint64_t offset, const void *base,
+                         size_t bytes)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     for (int i = 0; i < n->n; i++) {
         hth_engine_share(n->device[i].engine, fd, offset, base, bytes);
     }
 }
 
-static void router_unshare(hth_engine *e, const void *base)
+static void router_unshare(hth_engine *engine, const void *base)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     for (int i = 0; i < n->n; i++) {
         hth_engine_unshare(n->device[i].engine, base);
     }
 }
 
-static void *router_alloc(hth_engine *e, size_t bytes)
+static void *router_alloc(hth_engine *engine, size_t bytes)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     return hth_engine_alloc(n->device[0].engine, bytes);
 }
 
-static bool router_free(hth_engine *e, void *p)
+static bool router_free(hth_engine *engine, void *p)
 {
-    hth_router *n = hth_router_of(e);
+    hth_router *n = hth_router_of(engine);
     hth_engine_free(n->device[0].engine, p);
     return true;
 }

@@ -56,31 +56,32 @@ void router_places(hth_router *router, const router_model *model, uint32_t tried
 }
 
 // more_left tells whether another device than `to` could be asked. Lock held.
-static bool more_left(hth_router *n, const router_model *m, uint32_t tried, int to)
+static bool more_left(hth_router *router, const router_model *model, uint32_t tried, int to)
 {
     bool left = false;
-    for (int i = 0; m != NULL && i < n->n && !left; i++) {
-        left = i != to && (tried >> i & 1) == 0 && !m->on[i].refused && router_up(n, i) &&
-               (m->on[i].has || m->bytes <= n->device[i].budget_bytes ||
-                router_model_lacks(m, i) <= n->device[i].budget_bytes);
+    for (int i = 0; model != NULL && i < router->n && !left; i++) {
+        left = i != to && (tried >> i & 1) == 0 && !model->on[i].refused && router_up(router, i) &&
+               (model->on[i].has || model->bytes <= router->device[i].budget_bytes ||
+                router_model_lacks(model, i) <= router->device[i].budget_bytes);
     }
     return left;
 }
 
-static void places_lacks(const hth_router *n, const router_model *m, hth_place *d)
+static void places_lacks(const hth_router *router, const router_model *model, hth_place *place)
 {
-    for (int i = 0; m != NULL && i < n->n; i++) {
-        d[i].lacks_bytes = router_model_lacks(m, i);
+    for (int i = 0; model != NULL && i < router->n; i++) {
+        place[i].lacks_bytes = router_model_lacks(model, i);
     }
 }
 
 // pick_waiting is a device that has the model and is about to be there again; -1: none.
-static int pick_waiting(const hth_router *n, const hth_place *d, uint32_t tried)
+static int pick_waiting(const hth_router *router, const hth_place *place, uint32_t tried)
 {
     uint64_t now = hth_now_ns();
-    for (int i = 0; i < n->n; i++) {
-        const router_device *x = &n->device[i];
-        if (d[i].has && !x->dead && (tried >> i & 1) == 0 && now - x->away_ns < ROUTER_AWAY_NS) {
+    for (int i = 0; i < router->n; i++) {
+        const router_device *x = &router->device[i];
+        if (place[i].has && !x->dead && (tried >> i & 1) == 0 &&
+            now - x->away_ns < ROUTER_AWAY_NS) {
             return i;
         }
     }
@@ -165,12 +166,12 @@ bool router_is_lost(hth_router *router, const hth_request *request, hth_err err)
 }
 
 // lost_from takes a model from a device; true: it was there and is nowhere now. Lock held.
-static bool lost_from(const hth_router *n, router_model *m, int device)
+static bool lost_from(const hth_router *router, router_model *model, int device)
 {
-    bool had = m->on[device].has, elsewhere = false;
-    router_model_leave(m, device);
-    for (int i = 0; i < n->n; i++) {
-        elsewhere = elsewhere || m->on[i].has || m->on[i].coming;
+    bool had = model->on[device].has, elsewhere = false;
+    router_model_leave(model, device);
+    for (int i = 0; i < router->n; i++) {
+        elsewhere = elsewhere || model->on[i].has || model->on[i].coming;
     }
     return had && !elsewhere;
 }
@@ -207,56 +208,56 @@ void router_lost(hth_router *router, int device)
 }
 
 // infer_learn takes what an answer says about its device. Lock held.
-static void infer_learn(hth_router *n, const hth_request *r)
+static void infer_learn(hth_router *router, const hth_request *request)
 {
-    router_model *m = r->route.model;
-    router_there *t = &m->on[r->route.device];
-    if (r->err == HTH_OK && r->finished_ns > r->started_ns) {
-        double ns = (double)(r->finished_ns - r->started_ns);
+    router_model *m = request->route.model;
+    router_there *t = &m->on[request->route.device];
+    if (request->err == HTH_OK && request->finished_ns > request->started_ns) {
+        double ns = (double)(request->finished_ns - request->started_ns);
         t->service_ns += t->service_ns > 0 ? SMOOTH * (ns - t->service_ns) : ns;
         t->good = true;
-    } else if (r->err == HTH_ENOTSUP && !t->good) {
+    } else if (request->err == HTH_ENOTSUP && !t->good) {
         t->refused = true;
-        router_model_leave(m, r->route.device);
-    } else if (r->err == HTH_ETOOBIG && !t->good && !t->loaded) {
-        router_model_leave(m, r->route.device); // for this tenant or batch, not for the next
+        router_model_leave(m, request->route.device);
+    } else if (request->err == HTH_ETOOBIG && !t->good && !t->loaded) {
+        router_model_leave(m, request->route.device); // for this tenant or batch, not for the next
     }
 }
 
 // infer_again tells whether another device may be asked: nothing was computed here.
-static bool infer_again(const hth_request *r, bool lost)
+static bool infer_again(const hth_request *request, bool lost)
 {
-    return r->n_outputs == 0 && !r->canceled &&
-           (r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM ||
-            (lost && r->started_ns == 0));
+    return request->n_outputs == 0 && !request->canceled &&
+           (request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG ||
+            request->err == HTH_ENODEVMEM || (lost && request->started_ns == 0));
 }
 
-static hth_err infer_send(hth_router *n, hth_request *r);
+static hth_err infer_send(hth_router *router, hth_request *request);
 
-static void infer_done(hth_request *r)
+static void infer_done(hth_request *request)
 {
-    hth_router *n = r->route.router;
-    int device = r->route.device;
-    bool lost = router_is_lost(n, r, r->err), first = false;
-    router_sent(n, r);
-    if (r->route.model != NULL) {
-        router_model *m = r->route.model;
+    hth_router *n = request->route.router;
+    int device = request->route.device;
+    bool lost = router_is_lost(n, request, request->err), first = false;
+    router_sent(n, request);
+    if (request->route.model != NULL) {
+        router_model *m = request->route.model;
         pthread_mutex_lock(&n->lock);
         first = !m->on[device].good;
-        infer_learn(n, r);
+        infer_learn(n, request);
         first = first && m->on[device].good;
         pthread_mutex_unlock(&n->lock);
     }
     if (lost) {
         router_lost(n, device);
     }
-    bool again = infer_again(r, lost);
-    if (r->err == HTH_ENODEVMEM) { // .. now, or for as long as it may wait
-        r->route.later = r->at_once ? r->route.later | 1u << device : 0;
+    bool again = infer_again(request, lost);
+    if (request->err == HTH_ENODEVMEM) { // .. now, or for as long as it may wait
+        request->route.later = request->at_once ? request->route.later | 1u << device : 0;
     }
-    r->waited_ns = again ? hth_now_ns() - r->submitted_ns : r->waited_ns;
-    if (!again || infer_send(n, r) != HTH_OK) {
-        router_finish(r);
+    request->waited_ns = again ? hth_now_ns() - request->submitted_ns : request->waited_ns;
+    if (!again || infer_send(n, request) != HTH_OK) {
+        router_finish(request);
     }
     if (first) { // its bytes are there now
         router_refresh(n, device);
@@ -264,45 +265,45 @@ static void infer_done(hth_request *r)
 }
 
 // infer_pick chooses where a request goes, -1: nowhere. Lock held.
-static int infer_pick(hth_router *n, hth_request *r, int *another)
+static int infer_pick(hth_router *router, hth_request *request, int *another)
 {
-    hth_route *route = &r->route;
-    int to = router_pick(n, route->model, route->tried, true, another);
-    r->at_once = to >= 0 && more_left(n, route->model, route->tried, to);
-    for (int i = 0; i < n->n && to < 0; i++) {
-        to = (route->later >> i & 1) != 0 && router_up(n, i) ? i : -1;
+    hth_route *route = &request->route;
+    int to = router_pick(router, route->model, route->tried, true, another);
+    request->at_once = to >= 0 && more_left(router, route->model, route->tried, to);
+    for (int i = 0; i < router->n && to < 0; i++) {
+        to = (route->later >> i & 1) != 0 && router_up(router, i) ? i : -1;
     }
     route->later &= to >= 0 ? ~(1u << to) : 0;
     return to;
 }
 
 // infer_send finds a device that takes the request.
-static hth_err infer_send(hth_router *n, hth_request *r)
+static hth_err infer_send(hth_router *router, hth_request *request)
 {
-    router_model *m = r->route.model;
+    router_model *m = request->route.model;
     int to = 0, another;
     hth_err err = HTH_EDEVLOST;
     while (err == HTH_EDEVLOST) {
-        pthread_mutex_lock(&n->lock);
+        pthread_mutex_lock(&router->lock);
         another = -1;
-        to = n->stopping ? -1 : infer_pick(n, r, &another);
+        to = router->stopping ? -1 : infer_pick(router, request, &another);
         if (to >= 0 && another >= 0) {
             m->on[another].coming = true;
         }
         if (m != NULL) {
-            router_model_for(m, r->tenant, false);
+            router_model_for(m, request->tenant, false);
         }
-        pthread_mutex_unlock(&n->lock);
+        pthread_mutex_unlock(&router->lock);
         if (to < 0) {
-            return n->stopping ? hth_fail(HTH_ECANCELED, "Server exiting")
-                               : hth_fail(HTH_EDEVLOST, "no device is left for it");
+            return router->stopping ? hth_fail(HTH_ECANCELED, "Server exiting")
+                                    : hth_fail(HTH_EDEVLOST, "no device is left for it");
         }
-        err = router_send(n, r, to); // r may be gone now, if it was taken
-        if (err == HTH_EDEVLOST && router_is_lost(n, r, err)) {
-            router_lost(n, to);
+        err = router_send(router, request, to); // r may be gone now, if it was taken
+        if (err == HTH_EDEVLOST && router_is_lost(router, request, err)) {
+            router_lost(router, to);
         }
         if (another >= 0) {
-            router_model_fetch(n, m, another);
+            router_model_fetch(router, m, another);
         }
     }
     return err;

@@ -19,20 +19,21 @@
 
 // ---- the table; lock held
 
-static router_job *job_find(hth_router *n, const char *name)
+static router_job *job_find(hth_router *router, const char *name)
 {
     router_job *j;
-    HASH_FIND_STR(n->jobs, name, j);
+    HASH_FIND_STR(router->jobs, name, j);
     return j;
 }
 
 // job_put notes where a job is, and for whom. Who waits for it so far is the router, or nobody.
-static void job_put(hth_router *n, const char *name, int device, hth_request *r, bool own)
+static void job_put(hth_router *router, const char *name, int device, hth_request *request,
+                    bool own)
 {
-    router_job *j = job_find(n, name);
+    router_job *j = job_find(router, name);
     if (j == NULL && (j = hth_calloc(1, sizeof *j)) != NULL) {
         snprintf(j->name, sizeof j->name, "%s", name);
-        HASH_ADD_STR(n->jobs, name, j);
+        HASH_ADD_STR(router->jobs, name, j);
         if (!HTH_HASH_ADDED(j)) {
             hth_free(j);
             j = NULL;
@@ -40,45 +41,45 @@ static void job_put(hth_router *n, const char *name, int device, hth_request *r,
     }
     if (j != NULL) {
         if (j->r != NULL) {
-            n->device[j->device].jobs--;
+            router->device[j->device].jobs--;
             j->was = j->r;
             j->was_device = j->device;
         }
-        n->device[device].jobs++;
+        router->device[device].jobs++;
         j->device = device;
-        j->r = r;
+        j->r = request;
         j->own = own;
     }
 }
 
 // job_leave takes r from a job that is its; the router's own request that r came after is who waits
 // again, if the device did not give the job to r.
-static void job_leave(hth_router *n, router_job *j)
+static void job_leave(hth_router *router, router_job *job)
 {
-    n->device[j->device].jobs--;
-    if (j->was != NULL) {
-        j->r = j->was;
-        j->device = j->was_device;
-        j->own = true;
-        j->was = NULL;
-        n->device[j->device].jobs++;
+    router->device[job->device].jobs--;
+    if (job->was != NULL) {
+        job->r = job->was;
+        job->device = job->was_device;
+        job->own = true;
+        job->was = NULL;
+        router->device[job->device].jobs++;
     } else {
-        j->lost = j->r->err == HTH_EDEVLOST ? j->lost + 1 : 0;
-        j->r = NULL;
+        job->lost = job->r->err == HTH_EDEVLOST ? job->lost + 1 : 0;
+        job->r = NULL;
     }
 }
 
-// job_drop notes that `r` is answered. A job for which nobody waits is forgotten.
-static void job_drop(hth_router *n, const char *name, const hth_request *r)
+// job_drop notes that `request` is answered. A job for which nobody waits is forgotten.
+static void job_drop(hth_router *router, const char *name, const hth_request *request)
 {
-    router_job *j = job_find(n, name);
-    if (j != NULL && j->was == r) {
+    router_job *j = job_find(router, name);
+    if (j != NULL && j->was == request) {
         j->was = NULL;
-    } else if (j != NULL && j->r == r) {
-        job_leave(n, j);
+    } else if (j != NULL && j->r == request) {
+        job_leave(router, j);
     }
     if (j != NULL && j->r == NULL && j->lost == 0) {
-        HASH_DEL(n->jobs, j);
+        HASH_DEL(router->jobs, j);
         hth_free(j);
     }
 }
@@ -103,11 +104,11 @@ void router_jobs_close(hth_router *router)
 
 // ---- where
 
-static int job_named(const hth_router *n, const json_t *args)
+static int job_named(const hth_router *router, const json_t *args)
 {
     const char *on = json_string_value(json_object_get(args, "on"));
-    for (int i = 0; on != NULL && i < n->n; i++) {
-        if (strcmp(on, n->device[i].name) == 0) {
+    for (int i = 0; on != NULL && i < router->n; i++) {
+        if (strcmp(on, router->device[i].name) == 0) {
             return i;
         }
     }
@@ -116,62 +117,64 @@ static int job_named(const hth_router *n, const json_t *args)
 
 // job_pick chooses a device that was not tried. `stay`: where it is told to be, even if that is
 // away for the moment. Lock held.
-static int job_pick(hth_router *n, int stay, uint32_t tried)
+static int job_pick(hth_router *router, int stay, uint32_t tried)
 {
     hth_place d[HTH_PLACE_DEVICES];
-    router_places(n, NULL, tried, d);
-    return stay >= 0 && (tried >> stay & 1) == 0 && !n->device[stay].dead ? stay
-                                                                          : hth_place_job(d, n->n);
+    router_places(router, NULL, tried, d);
+    return stay >= 0 && (tried >> stay & 1) == 0 && !router->device[stay].dead
+               ? stay
+               : hth_place_job(d, router->n);
 }
 
 // job_went tells whether a job is to go on: it was interrupted, and has a checkpoint.
-static bool job_went(hth_router *n, const char *name)
+static bool job_went(hth_router *router, const char *name)
 {
     json_t *doc;
     char note[HTH_CHECKPOINT_NOTE];
-    if (name[0] == 0 || n->stopping || hth_checkpoint_find(n->store, name, &doc) != HTH_OK) {
+    if (name[0] == 0 || router->stopping ||
+        hth_checkpoint_find(router->store, name, &doc) != HTH_OK) {
         return false;
     }
     json_decref(doc);
-    hth_checkpoint_note_get(n->store, name, note);
+    hth_checkpoint_note_get(router->store, name, note);
     return note[0] == 0;
 }
 
 // job_lost has a job go on whose device went.
-static void job_lost(hth_router *n, const char *name, int device)
+static void job_lost(hth_router *router, const char *name, int device)
 {
-    pthread_mutex_lock(&n->lock);
-    const router_job *j = job_find(n, name);
+    pthread_mutex_lock(&router->lock);
+    const router_job *j = job_find(router, name);
     int times = j != NULL ? j->lost : 0;
-    bool there = !n->device[device].dead && n->child;
-    bool stops = n->stopping || n->draining;
-    pthread_mutex_unlock(&n->lock);
-    if (stops || !job_went(n, name)) {
+    bool there = !router->device[device].dead && router->child;
+    bool stops = router->stopping || router->draining;
+    pthread_mutex_unlock(&router->lock);
+    if (stops || !job_went(router, name)) {
         return;
     }
     if (times >= JOB_LOST) {
         hth_log(ERROR, SERVER, "train", "job '%s' was running when its device failed, %d times",
                 name, times);
-        hth_checkpoint_note_set(n->store, name,
+        hth_checkpoint_note_set(router->store, name,
                                 "its device's engine failed several times while it was running");
         return;
     }
-    router_job_resume(n, name, NULL,
-                      there && hth_engine_ready(n->device[device].engine) ? device : -1);
+    router_job_resume(router, name, NULL,
+                      there && hth_engine_ready(router->device[device].engine) ? device : -1);
 }
 
 // ---- jobs that nobody waits for
 
-static void resume_done(router_own *o)
+static void resume_done(router_own *own)
 {
-    hth_router *n = o->router;
+    hth_router *n = own->router;
     pthread_mutex_lock(&n->lock);
-    job_drop(n, o->name, &o->r);
+    job_drop(n, own->name, &own->r);
     pthread_mutex_unlock(&n->lock);
-    if (o->r.err == HTH_EDEVLOST) {
-        job_lost(n, o->name, o->device);
-    } else if (o->r.err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "resumed job failed: %s", o->r.detail);
+    if (own->r.err == HTH_EDEVLOST) {
+        job_lost(n, own->name, own->device);
+    } else if (own->r.err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "resumed job failed: %s", own->r.detail);
     }
 }
 
@@ -242,67 +245,69 @@ static void job_name(const json_t *args, char out[HTH_CHECKPOINT_JOB])
     }
 }
 
-static hth_err train_send(hth_router *n, hth_request *r);
+static hth_err train_send(hth_router *router, hth_request *request);
 
-static void train_done(hth_request *r)
+static void train_done(hth_request *request)
 {
-    hth_router *n = r->route.router;
+    hth_router *n = request->route.router;
     char name[HTH_CHECKPOINT_JOB];
-    int device = r->route.device;
-    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
+    int device = request->route.device;
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
     job_name(args, name);
     json_decref(args);
-    bool elsewhere = r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM;
-    bool lost = router_is_lost(n, r, r->err), went = r->err == HTH_EDEVLOST;
-    router_sent(n, r);
+    bool elsewhere =
+        request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG || request->err == HTH_ENODEVMEM;
+    bool lost = router_is_lost(n, request, request->err), went = request->err == HTH_EDEVLOST;
+    router_sent(n, request);
     pthread_mutex_lock(&n->lock);
-    job_drop(n, name, r);
+    job_drop(n, name, request);
     pthread_mutex_unlock(&n->lock);
     if (lost) {
         router_lost(n, device);
     }
-    if (elsewhere && !r->canceled && train_send(n, r) == HTH_OK) {
+    if (elsewhere && !request->canceled && train_send(n, request) == HTH_OK) {
         return;
     }
-    router_finish(r);
+    router_finish(request);
     router_refresh(n, device);
     if (went) {
         job_lost(n, name, device);
     }
 }
 
-static hth_err train_send(hth_router *n, hth_request *r)
+static hth_err train_send(hth_router *router, hth_request *request)
 {
     char name[HTH_CHECKPOINT_JOB];
-    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
-    int stay = job_named(n, args);
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    int stay = job_named(router, args);
     job_name(args, name);
-    pthread_mutex_lock(&n->lock);
-    const router_job *j = job_find(n, name);
-    bool there = j != NULL && j->r != NULL, other = there && !j->own, again = r->route.tried != 0;
+    pthread_mutex_lock(&router->lock);
+    const router_job *j = job_find(router, name);
+    bool there = j != NULL && j->r != NULL, other = there && !j->own,
+         again = request->route.tried != 0;
     int to = -1;
     if (there && !again) {
         to = j->device; // who is there says so
     } else if (!again || stay < 0) {
-        to = there ? -1 : job_pick(n, stay, r->route.tried);
+        to = there ? -1 : job_pick(router, stay, request->route.tried);
     }
     if (to >= 0 && name[0] != 0 && !other) {
-        job_put(n, name, to, r, false);
+        job_put(router, name, to, request, false);
     }
-    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_unlock(&router->lock);
     json_decref(args);
     if (to < 0) {
         return hth_fail(HTH_EDEVLOST, "no device is left for training");
     }
-    r->done = train_done;
-    hth_err err = router_send(n, r, to);
+    request->done = train_done;
+    hth_err err = router_send(router, request, to);
     if (err != HTH_OK) {
-        pthread_mutex_lock(&n->lock);
-        job_drop(n, name, r);
-        pthread_mutex_unlock(&n->lock);
+        pthread_mutex_lock(&router->lock);
+        job_drop(router, name, request);
+        pthread_mutex_unlock(&router->lock);
         return err;
     }
-    router_refresh(n, to);
+    router_refresh(router, to);
     return HTH_OK;
 }
 

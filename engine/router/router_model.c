@@ -15,14 +15,14 @@
 // ---- rows
 
 // model_content finds or makes a content's row. Lock held.
-static router_content *model_content(hth_router *n, const hth_manifest_tensor *t)
+static router_content *model_content(hth_router *router, const hth_manifest_tensor *tensor)
 {
     router_content *c;
-    HASH_FIND(hh, n->contents, &t->id, sizeof t->id, c);
+    HASH_FIND(hh, router->contents, &tensor->id, sizeof tensor->id, c);
     if (c == NULL && (c = hth_calloc(1, sizeof *c)) != NULL) {
-        c->id = t->id;
-        c->bytes = t->bytes;
-        HASH_ADD(hh, n->contents, id, sizeof c->id, c);
+        c->id = tensor->id;
+        c->bytes = tensor->bytes;
+        HASH_ADD(hh, router->contents, id, sizeof c->id, c);
         if (!HTH_HASH_ADDED(c)) {
             hth_free(c);
             c = NULL;
@@ -32,7 +32,7 @@ static router_content *model_content(hth_router *n, const hth_manifest_tensor *t
 }
 
 // model_new makes the row; lock held.
-static router_model *model_new(hth_router *n, const char *spec, const hth_manifest *list)
+static router_model *model_new(hth_router *router, const char *spec, const hth_manifest *list)
 {
     router_model *m = hth_calloc(1, sizeof *m);
     if (m != NULL) {
@@ -44,13 +44,13 @@ static router_model *model_new(hth_router *n, const char *spec, const hth_manife
     }
     strcpy(m->spec, spec);
     for (int i = 0; i < list->n_tensors; i++) {
-        router_content *c = model_content(n, &list->tensors[i]);
+        router_content *c = model_content(router, &list->tensors[i]);
         if (c != NULL) {
             m->content[m->n_content++] = c;
             m->bytes += c->bytes;
         }
     }
-    HASH_ADD_STR(n->models, spec, m);
+    HASH_ADD_STR(router->models, spec, m);
     if (!HTH_HASH_ADDED(m)) {
         hth_free(m->content);
         hth_free(m);
@@ -60,11 +60,11 @@ static router_model *model_new(hth_router *n, const char *spec, const hth_manife
 }
 
 // model_target resolves a name that a command was given: an alias's target, else the name itself.
-static const char *model_target(const hth_router *n, const char *spec,
+static const char *model_target(const hth_router *router, const char *spec,
                                 char target[HTH_STORE_TARGET])
 {
     hth_store_alias a;
-    if (hth_store_alias_get(n->store, spec, &a) != HTH_OK) {
+    if (hth_store_alias_get(router->store, spec, &a) != HTH_OK) {
         return spec;
     }
     hth_store_alias_target(&a, target);
@@ -170,28 +170,28 @@ void router_model_unload(hth_router *router, const char *spec)
 
 // ---- loading in the background
 
-static void fetch_done(router_own *o)
+static void fetch_done(router_own *own)
 {
-    hth_router *n = o->router;
-    router_model *m = router_model_find(n, o->name);
+    hth_router *n = own->router;
+    router_model *m = router_model_find(n, own->name);
     pthread_mutex_lock(&n->lock);
-    bool wanted = m != NULL && m->on[o->device].coming; // not unloaded meanwhile
+    bool wanted = m != NULL && m->on[own->device].coming; // not unloaded meanwhile
     if (wanted) {
-        m->on[o->device].coming = false;
-        m->on[o->device].refused = o->r.err == HTH_ENOTSUP || o->r.err == HTH_ETOOBIG;
+        m->on[own->device].coming = false;
+        m->on[own->device].refused = own->r.err == HTH_ENOTSUP || own->r.err == HTH_ETOOBIG;
     }
-    if (wanted && o->r.err == HTH_OK) {
-        router_model_place(n, m, o->device);
-        m->on[o->device].loaded = true;
+    if (wanted && own->r.err == HTH_OK) {
+        router_model_place(n, m, own->device);
+        m->on[own->device].loaded = true;
     }
     pthread_mutex_unlock(&n->lock);
-    if (o->r.err == HTH_OK) {
-        hth_log(INFO, SERVER, "model-placed", "model=%s device=%s", o->name,
-                n->device[o->device].name);
-        router_refresh(n, o->device);
+    if (own->r.err == HTH_OK) {
+        hth_log(INFO, SERVER, "model-placed", "model=%s device=%s", own->name,
+                n->device[own->device].name);
+        router_refresh(n, own->device);
     } else {
-        hth_log(WARN, SERVER, "model-not-placed", "model=%s device=%s: %s", o->name,
-                n->device[o->device].name, o->r.detail);
+        hth_log(WARN, SERVER, "model-not-placed", "model=%s device=%s: %s", own->name,
+                n->device[own->device].name, own->r.detail);
     }
 }
 

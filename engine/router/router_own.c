@@ -13,15 +13,15 @@ void router_own_free(router_own *own)
     hth_free(own);
 }
 
-static void own_done(hth_request *r)
+static void own_done(hth_request *request)
 {
-    router_own *o = r->ctx;
+    router_own *o = request->ctx;
     o->then(o);
     router_own_free(o);
 }
 
 hth_err router_own_make(hth_router *router, int device, const char *tenant, hth_command_id command,
-                        json_t *args, const char *name, void (*then)(router_own *o),
+                        json_t *args, const char *name, void (*then)(router_own *own),
                         router_own **out)
 {
     router_own *o = hth_calloc(1, sizeof *o);
@@ -52,7 +52,7 @@ hth_err router_own_submit(router_own *own)
 }
 
 hth_err router_own_ask(hth_router *router, int device, const char *tenant, hth_command_id command,
-                       json_t *args, const char *name, void (*then)(router_own *o))
+                       json_t *args, const char *name, void (*then)(router_own *own))
 {
     router_own *o;
     HTH_TRY(router_own_make(router, device, tenant, command, args, name, then, &o));
@@ -63,11 +63,11 @@ hth_err router_own_ask(hth_router *router, int device, const char *tenant, hth_c
     return err;
 }
 
-static void refresh_done(router_own *o)
+static void refresh_done(router_own *own)
 {
-    hth_router *n = o->router;
-    router_device *d = &n->device[o->device];
-    json_t *doc = o->r.err == HTH_OK ? json_loads(o->r.json, 0, NULL) : NULL;
+    hth_router *n = own->router;
+    router_device *d = &n->device[own->device];
+    json_t *doc = own->r.err == HTH_OK ? json_loads(own->r.json, 0, NULL) : NULL;
     const json_t *ledger = json_object_get(doc, "ledger");
     pthread_mutex_lock(&n->lock);
     if (ledger != NULL) {

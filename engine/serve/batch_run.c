@@ -29,30 +29,31 @@ static size_t aligned(size_t bytes)
     return (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
 }
 
-// join_tensors describes the joined inputs and outputs of p, in j's memory.
-static hth_err join_tensors(hth_batch_run *j, hth_site *site, const hth_program *p, hth_tensor *t)
+// join_tensors describes the joined inputs and outputs of program, in run's memory.
+static hth_err join_tensors(hth_batch_run *run, hth_site *site, const hth_program *program,
+                            hth_tensor *tensor)
 {
-    int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
+    int n_in = program->graph->n_inputs, n = n_in + program->graph->n_outputs;
     size_t bytes = 0;
     for (int i = 0; i < n; i++) {
-        t[i] = i < n_in ? p->key[i] : hth_program_output(p, i - n_in);
-        bytes += aligned(t[i].bytes);
+        tensor[i] = i < n_in ? program->key[i] : hth_program_output(program, i - n_in);
+        bytes += aligned(tensor[i].bytes);
     }
-    if (bytes > j->bytes) {
-        hth_batch_run_fini(j);
+    if (bytes > run->bytes) {
+        hth_batch_run_fini(run);
         HTH_TRY(hth_host_take(site, HTH_HOST_BATCHES, bytes, "a joined run"));
-        j->memory = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
-        if (j->memory == NULL) {
+        run->memory = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+        if (run->memory == NULL) {
             hth_host_give(site, HTH_HOST_BATCHES, bytes);
             return hth_fail(HTH_ENOMEM, "no memory for a joined run of %zu bytes", bytes);
         }
-        j->bytes = bytes;
-        j->site = site;
+        run->bytes = bytes;
+        run->site = site;
     }
-    char *at = j->memory;
+    char *at = run->memory;
     for (int i = 0; i < n; i++) {
-        t[i].data = at;
-        at += aligned(t[i].bytes);
+        tensor[i].data = at;
+        at += aligned(tensor[i].bytes);
     }
     return HTH_OK;
 }
@@ -76,15 +77,15 @@ static void join_gather(hth_infer_request **work, int n, hth_tensor *in, int n_i
 
 // join_scatter copies each request's rows of the outputs out. samples: of all, as they were joined.
 static void join_scatter(hth_infer_request **work, int n, const int64_t *samples,
-                         const hth_program *p, const hth_tensor *out)
+                         const hth_program *program, const hth_tensor *out)
 {
-    for (int i = 0; i < p->graph->n_outputs; i++) {
+    for (int i = 0; i < program->graph->n_outputs; i++) {
         const char *at = out[i].data;
         size_t row = out[i].bytes / (size_t)out[i].shape.dim[0];
         for (int k = 0; k < n; k++) {
             size_t bytes = row * (size_t)samples[k];
             if (work[k] != NULL && work[k]->placed) {
-                memcpy(work[k]->r->outputs[p->final_index[i]].t.data, at, bytes);
+                memcpy(work[k]->r->outputs[program->final_index[i]].t.data, at, bytes);
             }
             at += bytes;
         }
@@ -92,20 +93,21 @@ static void join_scatter(hth_infer_request **work, int n, const int64_t *samples
 }
 
 // join_alone runs one of the requests, whose outputs have their place, by itself.
-static hth_err join_alone(hth_models *ms, hth_infer_request *w, hth_infer_request_times *t)
+static hth_err join_alone(hth_models *ms, hth_infer_request *request,
+                          hth_infer_request_times *times)
 {
     hth_program *p;
-    t->start_ns = t->input_ns = hth_now_ns();
-    HTH_TRY(hth_infer_program(ms, &w->model->source, w->inputs, false, w->r, &p));
+    times->start_ns = times->input_ns = hth_now_ns();
+    HTH_TRY(hth_infer_program(ms, &request->model->source, request->inputs, false, request->r, &p));
     hth_tensor *out = hth_calloc((size_t)p->graph->n_outputs, sizeof *out);
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
     for (int i = 0; i < p->n_final; i++) {
-        out[i] = w->r->outputs[p->final_index[i]].t;
+        out[i] = request->r->outputs[p->final_index[i]].t;
     }
-    hth_err err = hth_infer_timed(ms, p, w->inputs, out, &w->r->canceled, t);
-    t->output_ns = t->infer_ns;
+    hth_err err = hth_infer_timed(ms, p, request->inputs, out, &request->r->canceled, times);
+    times->output_ns = times->infer_ns;
     hth_free(out);
     return err;
 }
@@ -132,12 +134,12 @@ static hth_err join_place(hth_models *ms, hth_infer_request **work, int n, joine
 }
 
 // join_end gives each request that is still there its result.
-static void join_end(hth_models *ms, const hth_batch_run *j, const hth_infer_request_times *t,
+static void join_end(hth_models *ms, const hth_batch_run *run, const hth_infer_request_times *times,
                      hth_err ran)
 {
-    for (int k = 0; k < j->n; k++) {
-        hth_infer_request *w = j->work[k];
-        hth_infer_request_times own = *t;
+    for (int k = 0; k < run->n; k++) {
+        hth_infer_request *w = run->work[k];
+        hth_infer_request_times own = *times;
         if (w == NULL) {
             continue;
         }
@@ -154,22 +156,22 @@ static void join_end(hth_models *ms, const hth_batch_run *j, const hth_infer_req
     }
 }
 
-static void join_compute(hth_batch_run *j, hth_models *ms, hth_model *m, joined *x)
+static void join_compute(hth_batch_run *run, hth_models *ms, hth_model *model, joined *x)
 {
     int n_in = x->p->graph->n_inputs;
-    hth_infer_request_times t = {.start_ns = j->work[0]->r->started_ns};
-    hth_err ran = join_place(ms, j->work, j->n, x);
+    hth_infer_request_times t = {.start_ns = run->work[0]->r->started_ns};
+    hth_err ran = join_place(ms, run->work, run->n, x);
     if (ran == HTH_OK) {
-        join_gather(j->work, j->n, x->t, n_in);
+        join_gather(run->work, run->n, x->t, n_in);
         t.input_ns = hth_now_ns();
-        ran = hth_infer_timed(ms, x->p, x->t, x->t + n_in, &j->stop, &t);
+        ran = hth_infer_timed(ms, x->p, x->t, x->t + n_in, &run->stop, &t);
     }
     if (ran == HTH_OK) {
-        join_scatter(j->work, j->n, x->samples, x->p, x->t + n_in);
+        join_scatter(run->work, run->n, x->samples, x->p, x->t + n_in);
         t.output_ns = hth_now_ns();
-        hth_infer_request_ran(m, x->total, &t);
+        hth_infer_request_ran(model, x->total, &t);
     }
-    join_end(ms, j, &t, ran);
+    join_end(ms, run, &t, ran);
 }
 
 hth_err hth_batch_run_run(hth_batch_run *run, hth_models *ms, hth_infer_request **work, int count,

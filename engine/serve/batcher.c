@@ -41,37 +41,37 @@ void hth_batcher_init(hth_batcher *batcher, const hth_batch_oracle *oracle)
     *batcher = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST, .nobodys = {.weight = 1}};
 }
 
-static void queue_link(hth_batcher *b, hth_batch_queue *q)
+static void queue_link(hth_batcher *batcher, hth_batch_queue *queue)
 {
-    q->next = b->queues;
-    b->queues = q;
+    queue->next = batcher->queues;
+    batcher->queues = queue;
 }
 
-static void queue_unlink(hth_batcher *b, hth_batch_queue *q)
+static void queue_unlink(hth_batcher *batcher, hth_batch_queue *queue)
 {
-    hth_batch_queue **at = &b->queues;
-    while (*at != q) {
+    hth_batch_queue **at = &batcher->queues;
+    while (*at != queue) {
         at = &(*at)->next;
     }
-    *at = q->next;
-    q->next = NULL;
-    q->waited_n = 0;
+    *at = queue->next;
+    queue->next = NULL;
+    queue->waited_n = 0;
 }
 
-static void item_unlink(hth_batcher *b, hth_batch_item *i)
+static void item_unlink(hth_batcher *batcher, hth_batch_item *item)
 {
-    hth_batch_queue *q = i->queue;
-    *(i->prev != NULL ? &i->prev->next : &q->first) = i->next;
-    *(i->next != NULL ? &i->next->prev : &q->last) = i->prev;
-    i->prev = i->next = NULL;
-    i->queue = NULL;
+    hth_batch_queue *q = item->queue;
+    *(item->prev != NULL ? &item->prev->next : &q->first) = item->next;
+    *(item->next != NULL ? &item->next->prev : &q->last) = item->prev;
+    item->prev = item->next = NULL;
+    item->queue = NULL;
     q->n--;
-    b->n--;
-    if (--i->flow->n == 0) {
-        hth_batch_flow_unlink(b, i->flow);
+    batcher->n--;
+    if (--item->flow->n == 0) {
+        hth_batch_flow_unlink(batcher, item->flow);
     }
     if (q->n == 0) {
-        queue_unlink(b, q);
+        queue_unlink(batcher, q);
     }
 }
 
@@ -83,44 +83,46 @@ static bool item_before(const hth_batch_item *a, const hth_batch_item *b)
 
 // item_link puts an item after those of its priority that arrived before it, and marks those that
 // it overtakes.
-static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
+static void item_link(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *item)
 {
-    hth_batch_item *before = q->last;
-    while (before != NULL && item_before(i, before)) {
+    hth_batch_item *before = queue->last;
+    while (before != NULL && item_before(item, before)) {
         before->overtaken = true;
         before = before->prev;
     }
-    i->queue = q;
-    i->prev = before;
-    i->next = before != NULL ? before->next : q->first;
-    *(i->prev != NULL ? &i->prev->next : &q->first) = i;
-    *(i->next != NULL ? &i->next->prev : &q->last) = i;
-    if (q->n++ == 0) {
-        queue_link(b, q);
+    item->queue = queue;
+    item->prev = before;
+    item->next = before != NULL ? before->next : queue->first;
+    *(item->prev != NULL ? &item->prev->next : &queue->first) = item;
+    *(item->next != NULL ? &item->next->prev : &queue->last) = item;
+    if (queue->n++ == 0) {
+        queue_link(batcher, queue);
     }
-    if (i->flow->n++ == 0) {
-        hth_batch_flow_link(b, i->flow);
+    if (item->flow->n++ == 0) {
+        hth_batch_flow_link(batcher, item->flow);
     }
-    b->n++;
-    for (hth_batch_queue *other = b->queues; other != NULL; other = other->next) {
-        for (hth_batch_item *o = other->last; other != q && o != NULL && o->priority > i->priority;
-             o = o->prev) {
+    batcher->n++;
+    for (hth_batch_queue *other = batcher->queues; other != NULL; other = other->next) {
+        for (hth_batch_item *o = other->last;
+             other != queue && o != NULL && o->priority > item->priority; o = o->prev) {
             o->overtaken = true;
         }
     }
 }
 
 // background_slice_ns is how long the next background slice takes at most, as far as it is known.
-static double background_slice_ns(const hth_batcher *b)
+static double background_slice_ns(const hth_batcher *batcher)
 {
-    return (double)b->slice_ns * BACKGROUND_ABOVE;
+    return (double)batcher->slice_ns * BACKGROUND_ABOVE;
 }
 
 // background_reserve_ns is what admission leaves for it.
-static double background_reserve_ns(const hth_batcher *b, uint64_t timeout_ns, uint64_t now_ns)
+static double background_reserve_ns(const hth_batcher *batcher, uint64_t timeout_ns,
+                                    uint64_t now_ns)
 {
-    bool going = b->background_end_ns != 0 && now_ns - b->background_end_ns < BACKGROUND_RECENT_NS;
-    double ns = background_slice_ns(b);
+    bool going = batcher->background_end_ns != 0 &&
+                 now_ns - batcher->background_end_ns < BACKGROUND_RECENT_NS;
+    double ns = background_slice_ns(batcher);
     return going && ns * BACKGROUND_PART <= (double)timeout_ns ? ns : 0;
 }
 
@@ -135,13 +137,13 @@ void hth_batcher_background(hth_batcher *batcher, uint64_t took_ns, uint64_t now
     }
 }
 
-static void stall_forget(hth_batcher *b, uint64_t now_ns)
+static void stall_forget(hth_batcher *batcher, uint64_t now_ns)
 {
-    uint64_t age_ns = now_ns - b->stall_from_ns;
+    uint64_t age_ns = now_ns - batcher->stall_from_ns;
     if (age_ns >= STALL_WINDOW_NS) {
-        b->stall_ns[1] = age_ns < 2 * STALL_WINDOW_NS ? b->stall_ns[0] : 0;
-        b->stall_ns[0] = 0;
-        b->stall_from_ns = now_ns;
+        batcher->stall_ns[1] = age_ns < 2 * STALL_WINDOW_NS ? batcher->stall_ns[0] : 0;
+        batcher->stall_ns[0] = 0;
+        batcher->stall_from_ns = now_ns;
     }
 }
 
@@ -156,19 +158,20 @@ void hth_batcher_note_stall(hth_batcher *batcher, uint64_t expected_ns, uint64_t
 
 // wait_bound_ns is what an item may wait at most where wait_ns are predicted: a multiple, or longer
 // by the longest stall lately; and `background_ns` more.
-static double wait_bound_ns(const hth_batcher *b, uint64_t wait_ns, uint64_t timeout_ns,
+static double wait_bound_ns(const hth_batcher *batcher, uint64_t wait_ns, uint64_t timeout_ns,
                             double background_ns)
 {
-    uint64_t stall_ns = b->stall_ns[0] > b->stall_ns[1] ? b->stall_ns[0] : b->stall_ns[1];
+    uint64_t stall_ns =
+        batcher->stall_ns[0] > batcher->stall_ns[1] ? batcher->stall_ns[0] : batcher->stall_ns[1];
     double most = (double)timeout_ns - (double)timeout_ns / STALL_PART;
-    return fmax((double)wait_ns * b->margin + background_ns,
+    return fmax((double)wait_ns * batcher->margin + background_ns,
                 (double)wait_ns + fmin((double)stall_ns * STALL_ABOVE + background_ns, most));
 }
 
 // item_ready says that the item has a program; else it waits for background work.
-static bool item_ready(const hth_batcher *b, const hth_batch_item *i)
+static bool item_ready(const hth_batcher *batcher, const hth_batch_item *item)
 {
-    return b->oracle.time_ns(b->oracle.ctx, i, i->samples) != HTH_BATCH_NONE;
+    return batcher->oracle.time_ns(batcher->oracle.ctx, item, item->samples) != HTH_BATCH_NONE;
 }
 
 uint64_t hth_batcher_slice_ns(const hth_batcher *batcher)
@@ -199,40 +202,40 @@ uint64_t hth_batcher_slack_ns(const hth_batcher *batcher, uint64_t now_ns)
     return slack < HUGE_VAL ? (uint64_t)slack : UINT64_MAX;
 }
 
-hth_err hth_batcher_add(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *i,
+hth_err hth_batcher_add(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *item,
                         uint64_t now_ns)
 {
     const hth_batch_policy *p = &queue->policy;
-    i->flow = i->flow != NULL ? i->flow : &batcher->nobodys;
-    i->priority = i->priority != 0 ? i->priority : p->priority;
-    i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
-    i->admitted_ns = now_ns;
-    i->background_ns = batcher->background_ns;
-    i->expires_ns = i->timeout_ns != 0 ? i->arrived_ns + i->timeout_ns : 0;
+    item->flow = item->flow != NULL ? item->flow : &batcher->nobodys;
+    item->priority = item->priority != 0 ? item->priority : p->priority;
+    item->timeout_ns = item->timeout_ns != 0 ? item->timeout_ns : p->timeout_ns;
+    item->admitted_ns = now_ns;
+    item->background_ns = batcher->background_ns;
+    item->expires_ns = item->timeout_ns != 0 ? item->arrived_ns + item->timeout_ns : 0;
     if (p->max_queue > 0 && queue->n + queue->away >= (int)p->max_queue) {
         return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     }
-    if (i->timeout_ns != 0) {
-        i->predicted_ns = hth_batcher_wait_ns(batcher, i->flow, i->priority, now_ns);
+    if (item->timeout_ns != 0) {
+        item->predicted_ns = hth_batcher_wait_ns(batcher, item->flow, item->priority, now_ns);
         stall_forget(batcher, now_ns);
-        double predicted = wait_bound_ns(batcher, i->predicted_ns, i->timeout_ns,
-                                         background_reserve_ns(batcher, i->timeout_ns, now_ns)) +
-                           (double)(now_ns - i->arrived_ns);
-        if (predicted > (double)i->timeout_ns) {
+        double predicted = wait_bound_ns(batcher, item->predicted_ns, item->timeout_ns,
+                                         background_reserve_ns(batcher, item->timeout_ns, now_ns)) +
+                           (double)(now_ns - item->arrived_ns);
+        if (predicted > (double)item->timeout_ns) {
             return hth_fail(HTH_ETIMEDOUT,
                             "Request timeout expired: its turn would come in about %" PRIu64
                             " us, its timeout is %" PRIu64 " us",
-                            (uint64_t)predicted / 1000, i->timeout_ns / 1000);
+                            (uint64_t)predicted / 1000, item->timeout_ns / 1000);
         }
     }
-    item_link(batcher, queue, i);
+    item_link(batcher, queue, item);
     return HTH_OK;
 }
 
-void hth_batcher_requeue(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *i)
+void hth_batcher_requeue(hth_batcher *batcher, hth_batch_queue *queue, hth_batch_item *item)
 {
-    i->overtaken = true; // it waited for something else: no measure of predictions
-    item_link(batcher, queue, i);
+    item->overtaken = true; // it waited for something else: no measure of predictions
+    item_link(batcher, queue, item);
 }
 
 bool hth_batch_item_ended(const hth_batch_item *item, uint64_t now_ns)
@@ -243,17 +246,19 @@ bool hth_batch_item_ended(const hth_batch_item *item, uint64_t now_ns)
 
 // margin_learn compares the wait of an item with its prediction; where tenants share, those that
 // came later may have gone before it, and it says nothing.
-static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns)
+static void margin_learn(hth_batcher *batcher, const hth_batch_item *item, uint64_t now_ns)
 {
-    uint64_t waited = now_ns - i->admitted_ns, background = b->background_ns - i->background_ns;
+    uint64_t waited = now_ns - item->admitted_ns,
+             background = batcher->background_ns - item->background_ns;
     waited -= background < waited ? background : waited;
-    if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0 || b->flows->next != NULL) {
+    if (item->timeout_ns == 0 || item->overtaken || item->predicted_ns == 0 ||
+        batcher->flows->next != NULL) {
         return;
     }
-    b->margin = MARGIN_LEAST + (b->margin - MARGIN_LEAST) * MARGIN_FORGET;
-    double ratio = (double)waited / (double)i->predicted_ns * MARGIN_ABOVE;
-    if (waited > i->timeout_ns / MARGIN_PART && ratio > b->margin) {
-        b->margin = ratio < MARGIN_MOST ? ratio : MARGIN_MOST;
+    batcher->margin = MARGIN_LEAST + (batcher->margin - MARGIN_LEAST) * MARGIN_FORGET;
+    double ratio = (double)waited / (double)item->predicted_ns * MARGIN_ABOVE;
+    if (waited > item->timeout_ns / MARGIN_PART && ratio > batcher->margin) {
+        batcher->margin = ratio < MARGIN_MOST ? ratio : MARGIN_MOST;
     }
 }
 
@@ -287,41 +292,42 @@ static bool item_next(const hth_batch_item *a, const hth_batch_item *b)
 }
 
 // item_may says that it can be chosen: it is left to the sweep, or passed over, else.
-static bool item_may(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns,
+static bool item_may(hth_batcher *batcher, const hth_batch_item *item, uint64_t now_ns,
                      hth_batch_filter filter)
 {
-    if (hth_batch_item_ended(i, now_ns)) {
+    if (hth_batch_item_ended(item, now_ns)) {
         return false;
     }
-    bool may = !filter.ready || item_ready(b, i);
-    b->passed = b->passed || !may;
+    bool may = !filter.ready || item_ready(batcher, item);
+    batcher->passed = batcher->passed || !may;
     return may;
 }
 
 // queue_head is the first item, or with several flows that of the one that is next.
-static hth_batch_item *queue_head(hth_batcher *b, const hth_batch_queue *q, uint64_t now_ns,
-                                  hth_batch_filter filter)
+static hth_batch_item *queue_head(hth_batcher *batcher, const hth_batch_queue *queue,
+                                  uint64_t now_ns, hth_batch_filter filter)
 {
-    hth_batch_item *i = q->first, *best;
-    while (i != NULL && !item_may(b, i, now_ns, filter)) {
+    hth_batch_item *i = queue->first, *best;
+    while (i != NULL && !item_may(batcher, i, now_ns, filter)) {
         i = i->next;
     }
     best = i;
-    if (i == NULL || b->flows->next == NULL) {
+    if (i == NULL || batcher->flows->next == NULL) {
         return i;
     }
     while ((i = i->next) != NULL && i->priority == best->priority) {
-        best = item_next(i, best) && item_may(b, i, now_ns, filter) ? i : best;
+        best = item_next(i, best) && item_may(batcher, i, now_ns, filter) ? i : best;
     }
     return best;
 }
 
 // head_next is the first item of those queues that were not looked at in this round.
-static hth_batch_item *head_next(hth_batcher *b, uint64_t now_ns, hth_batch_filter filter)
+static hth_batch_item *head_next(hth_batcher *batcher, uint64_t now_ns, hth_batch_filter filter)
 {
     hth_batch_item *best = NULL;
-    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
-        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns, filter) : NULL;
+    for (const hth_batch_queue *q = batcher->queues; q != NULL; q = q->next) {
+        hth_batch_item *head =
+            q->round != batcher->round ? queue_head(batcher, q, now_ns, filter) : NULL;
         if (head != NULL && (best == NULL || item_next(head, best))) {
             best = head;
         }
@@ -329,20 +335,21 @@ static hth_batch_item *head_next(hth_batcher *b, uint64_t now_ns, hth_batch_filt
     return best;
 }
 
-static hth_batch_item *batch_take(hth_batcher *b, const hth_batch_choice *c, uint64_t now_ns)
+static hth_batch_item *batch_take(hth_batcher *batcher, const hth_batch_choice *choice,
+                                  uint64_t now_ns)
 {
-    b->at = c->item[0]->flow->at;
-    for (int k = 0; k < c->n; k++) {
-        hth_batch_item *i = c->item[k];
-        margin_learn(b, i, now_ns);
+    batcher->at = choice->item[0]->flow->at;
+    for (int k = 0; k < choice->n; k++) {
+        hth_batch_item *i = choice->item[k];
+        margin_learn(batcher, i, now_ns);
         i->charged = hth_batch_item_ns(i);
         i->flow->at += i->charged / i->flow->weight;
-        item_unlink(b, i);
+        item_unlink(batcher, i);
     }
-    for (int k = 0; k + 1 < c->n; k++) {
-        c->item[k]->next = c->item[k + 1];
+    for (int k = 0; k + 1 < choice->n; k++) {
+        choice->item[k]->next = choice->item[k + 1];
     }
-    return c->item[0];
+    return choice->item[0];
 }
 
 hth_batch_item *hth_batcher_next(hth_batcher *batcher, uint64_t now_ns, hth_batch_filter filter,

@@ -33,14 +33,14 @@ int64_t hth_batch_bucket(const hth_batch_policy *policy, int64_t samples)
 }
 
 // bucket_below is the largest bucket that is smaller than `bucket`.
-static int64_t bucket_below(const hth_batch_policy *p, int64_t bucket)
+static int64_t bucket_below(const hth_batch_policy *policy, int64_t bucket)
 {
     int64_t b = 1;
     while (b * 2 < bucket) {
         b *= 2;
     }
-    for (int i = 0; i < p->n_preferred; i++) {
-        b = p->preferred[i] < bucket && p->preferred[i] > b ? p->preferred[i] : b;
+    for (int i = 0; i < policy->n_preferred; i++) {
+        b = policy->preferred[i] < bucket && policy->preferred[i] > b ? policy->preferred[i] : b;
     }
     return b;
 }
@@ -129,24 +129,24 @@ static bool weigh(chooser *c)
 }
 
 // other_way says that what is slower, by what was measured, is to be measured again.
-static bool other_way(const chooser *c, hth_batch_queue *q, bool joined, uint64_t now_ns)
+static bool other_way(const chooser *c, hth_batch_queue *queue, bool joined, uint64_t now_ns)
 {
     double alone = (double)c->head->samples * c->rate, all = (double)c->total[c->best_n - 1];
     double longer =
         joined ? alone - (double)c->head->samples * c->best_rate : all * (c->best_rate - c->rate);
-    q->other_ns = q->other_ns != 0 ? q->other_ns : now_ns;
-    uint64_t since_ns = now_ns > q->other_ns ? now_ns - q->other_ns : 0;
-    if ((++q->decisions < CHOOSE_OTHER && since_ns < CHOOSE_OTHER_NS) ||
+    queue->other_ns = queue->other_ns != 0 ? queue->other_ns : now_ns;
+    uint64_t since_ns = now_ns > queue->other_ns ? now_ns - queue->other_ns : 0;
+    if ((++queue->decisions < CHOOSE_OTHER && since_ns < CHOOSE_OTHER_NS) ||
         (double)since_ns < longer * CHOOSE_OTHER_COST) {
         return false;
     }
-    q->decisions = 0;
-    q->other_ns = now_ns;
+    queue->decisions = 0;
+    queue->other_ns = now_ns;
     return true;
 }
 
 // join decides how many of the first items are run together: 1, or a joined run.
-static int join(chooser *c, hth_batch_queue *q, uint64_t now_ns)
+static int join(chooser *c, hth_batch_queue *queue, uint64_t now_ns)
 {
     const hth_batch_oracle *o = &c->b->oracle;
     uint64_t alone = o->time_ns(o->ctx, c->head, c->head->samples);
@@ -158,7 +158,7 @@ static int join(chooser *c, hth_batch_queue *q, uint64_t now_ns)
         return c->best_n;
     }
     bool joined = c->best_n > 0 && c->best_rate < c->rate * CHOOSE_GAIN;
-    if (c->best_n > 0 && other_way(c, q, joined, now_ns)) {
+    if (c->best_n > 0 && other_way(c, queue, joined, now_ns)) {
         joined = !joined;
     }
     return joined ? c->best_n : 1;
@@ -175,10 +175,10 @@ static bool larger_pays(const chooser *c)
            (double)then / (double)bucket < (double)now / (double)total * CHOOSE_GAIN;
 }
 
-static bool is_preferred(const hth_batch_policy *p, int64_t total)
+static bool is_preferred(const hth_batch_policy *policy, int64_t total)
 {
-    for (int i = 0; i < p->n_preferred; i++) {
-        if (p->preferred[i] == total) {
+    for (int i = 0; i < policy->n_preferred; i++) {
+        if (policy->preferred[i] == total) {
             return true;
         }
     }
@@ -186,7 +186,7 @@ static bool is_preferred(const hth_batch_policy *p, int64_t total)
 }
 
 // waits says that the head is to wait for company.
-static bool waits(const chooser *c, hth_batch_queue *q, uint64_t now_ns)
+static bool waits(const chooser *c, hth_batch_queue *queue, uint64_t now_ns)
 {
     const hth_batch_policy *p = c->policy;
     int64_t total = c->total[c->n - 1];
@@ -194,7 +194,7 @@ static bool waits(const chooser *c, hth_batch_queue *q, uint64_t now_ns)
         now_ns >= c->head->arrived_ns + p->delay_ns || is_preferred(p, total)) {
         return false;
     }
-    if (q->waited_n == 0 && q->vain >= WAIT_VAIN && ++q->waits % WAIT_TRY != 0) {
+    if (queue->waited_n == 0 && queue->vain >= WAIT_VAIN && ++queue->waits % WAIT_TRY != 0) {
         return false;
     }
     return larger_pays(c);

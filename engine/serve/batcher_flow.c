@@ -30,13 +30,13 @@ double hth_batch_item_ns(const hth_batch_item *item)
 }
 
 // flows_count sums up what waits at this priority, by flow; returns what waits at a higher one.
-static double flows_count(const hth_batcher *b, uint32_t priority)
+static double flows_count(const hth_batcher *batcher, uint32_t priority)
 {
     double higher = 0;
-    for (hth_batch_flow *f = b->flows; f != NULL; f = f->next) {
+    for (hth_batch_flow *f = batcher->flows; f != NULL; f = f->next) {
         f->waiting_ns = f->longest_ns = 0;
     }
-    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+    for (const hth_batch_queue *q = batcher->queues; q != NULL; q = q->next) {
         for (const hth_batch_item *i = q->first; i != NULL && i->priority <= priority;
              i = i->next) {
             double ns = hth_batch_item_ns(i);

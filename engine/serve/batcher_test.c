@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-static int count(const hth_batch_item *i)
+static int count(const hth_batch_item *item)
 {
     int n = 0;
-    for (; i != NULL; i = i->next) {
+    for (; item != NULL; item = item->next) {
         n++;
     }
     return n;

@@ -20,18 +20,18 @@
 
 // Whether a program suits what jobs leave of the device, and its model's others: it fits, was not
 // squeezed into less, and has the forms of weights that they have, or has its own there still.
-static bool infer_suits(const hth_program *p, uint64_t budget)
+static bool infer_suits(const hth_program *program, uint64_t budget)
 {
     bool squeezed = false;
     uint64_t weights, arena;
-    if (p->pinned || (p->stale && !p->active)) {
-        return p->pinned;
+    if (program->pinned || (program->stale && !program->active)) {
+        return program->pinned;
     }
-    hth_program_ledger(p, &weights, &arena);
-    for (int w = 0; w < p->n_weights; w++) {
-        squeezed = squeezed || p->weights[w].streamed;
+    hth_program_ledger(program, &weights, &arena);
+    for (int w = 0; w < program->n_weights; w++) {
+        squeezed = squeezed || program->weights[w].streamed;
     }
-    return weights + arena <= budget && (!squeezed || p->budget >= budget);
+    return weights + arena <= budget && (!squeezed || program->budget >= budget);
 }
 
 hth_program *hth_infer_ready(hth_models *ms, hth_source *source, const hth_tensor *inputs)
@@ -105,24 +105,24 @@ typedef struct infer_state {
     hth_infer_request_times t;
 } infer_state;
 
-static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+static hth_err infer_stage(infer_state *st, hth_source *source, const hth_tensor *inputs,
                            const int *output_map);
 
-static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+static hth_err infer_last_stage(infer_state *st, hth_program *program, const hth_tensor *inputs,
                                 const int *output_map)
 {
-    int n = p->graph->n_outputs;
+    int n = program->graph->n_outputs;
     hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
-    hth_err err = hth_infer_request_place(st->ms, st->w, p, output_map, -1);
+    hth_err err = hth_infer_request_place(st->ms, st->w, program, output_map, -1);
     st->t.input_ns = hth_now_ns();
     for (int i = 0; i < n; i++) {
-        out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
+        out[i] = st->r->outputs[output_map[program->final_index[i]]].t;
     }
     if (err == HTH_OK) {
-        err = hth_infer_timed(st->ms, p, inputs, out, &st->r->canceled, &st->t);
+        err = hth_infer_timed(st->ms, program, inputs, out, &st->r->canceled, &st->t);
     }
     hth_free(out);
     return err;
@@ -130,13 +130,13 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
 
 // infer_stage_alloc makes the buffers of a stage that feeds another; *bytes of the host's memory
 // are counted for them.
-static hth_err infer_stage_alloc(infer_state *st, const hth_program *p, hth_tensor *out,
+static hth_err infer_stage_alloc(infer_state *st, const hth_program *program, hth_tensor *out,
                                  uint64_t *bytes)
 {
-    int n = p->graph->n_outputs;
+    int n = program->graph->n_outputs;
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
-        out[i] = hth_program_output(p, i);
+        out[i] = hth_program_output(program, i);
         all += out[i].bytes; // each is below 2^63: two that are so large are refused as one is
         if (out[i].bytes > UINT64_MAX / 4 || all > UINT64_MAX / 4) {
             return hth_fail(HTH_ETOOBIG, "a stage's results take more memory than there is");
@@ -158,10 +158,10 @@ static hth_err infer_stage_alloc(infer_state *st, const hth_program *p, hth_tens
 // infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives
 // stay in its own buffers until the last stage knows all sizes, and are copied to their places
 // then: nobody else is ever shown these buffers.
-static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+static hth_err infer_middle_stage(infer_state *st, hth_program *program, const hth_tensor *inputs,
                                   const int *output_map)
 {
-    const hth_graph *g = p->graph, *rest = p->rest.graph;
+    const hth_graph *g = program->graph, *rest = program->rest.graph;
     int n = g->n_outputs, n_passed = g->n_inputs;
     hth_err err = HTH_OK;
     uint64_t bytes = 0;
@@ -172,26 +172,28 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
         err = hth_fail(HTH_ENOMEM, "no memory for a request");
         goto out;
     }
-    HTH_GOTO(infer_stage_alloc(st, p, out, &bytes), out);
-    HTH_GOTO(hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled), out);
+    HTH_GOTO(infer_stage_alloc(st, program, out, &bytes), out);
+    HTH_GOTO(hth_program_run(st->ms->site, program, inputs, out, &st->r->canceled), out);
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
-    memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
-    for (int i = 0; i < p->n_final; i++) {
-        HTH_GOTO(hth_infer_request_describe(st->w, output_map[p->final_index[i]], &out[i]), out);
+    memcpy(next + n_passed, out + program->n_final, (size_t)(n - program->n_final) * sizeof *next);
+    for (int i = 0; i < program->n_final; i++) {
+        HTH_GOTO(hth_infer_request_describe(st->w, output_map[program->final_index[i]], &out[i]),
+                 out);
     }
     // The rest's outputs are the model's outputs that this stage did not give, in order.
-    for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {
+    for (int i = 0, k = 0; i < program->source->graph->n_outputs; i++) {
         bool given = false;
-        for (int f = 0; f < p->n_final; f++) {
-            given |= p->final_index[f] == i;
+        for (int f = 0; f < program->n_final; f++) {
+            given |= program->final_index[f] == i;
         }
         if (!given && k < rest->n_outputs) {
             map[k++] = output_map[i];
         }
     }
-    HTH_GOTO(infer_stage(st, &p->rest, next, map), out);
-    for (int i = 0; i < p->n_final; i++) { // placed by now
-        memcpy(st->r->outputs[output_map[p->final_index[i]]].t.data, out[i].data, out[i].bytes);
+    HTH_GOTO(infer_stage(st, &program->rest, next, map), out);
+    for (int i = 0; i < program->n_final; i++) { // placed by now
+        memcpy(st->r->outputs[output_map[program->final_index[i]]].t.data, out[i].data,
+               out[i].bytes);
     }
 out:
     for (int i = 0; out != NULL && i < n; i++) {
@@ -204,14 +206,14 @@ out:
     return err;
 }
 
-static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+static hth_err infer_stage(infer_state *st, hth_source *source, const hth_tensor *inputs,
                            const int *output_map)
 {
     hth_program *p;
     if (++st->depth > 64) {
         return hth_fail(HTH_ENOTSUP, "the model needs more than 64 stages");
     }
-    HTH_TRY(hth_infer_program(st->ms, s, inputs, false, st->r, &p));
+    HTH_TRY(hth_infer_program(st->ms, source, inputs, false, st->r, &p));
     st->w->model->alone |= p->rest.graph != NULL || p->value_inputs != 0;
     p->held++;
     hth_err err = p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
@@ -246,9 +248,9 @@ hth_err hth_infer(hth_models *ms, hth_infer_request *infer)
 }
 
 // A program whose timings were disturbed is looked at once in a while, when there is nothing else.
-static bool tune_again_due(const hth_site *site, const hth_program *p)
+static bool tune_again_due(const hth_site *site, const hth_program *program)
 {
-    if (!p->disturbed || !p->tuned || !p->sliced || p->stale) {
+    if (!program->disturbed || !program->tuned || !program->sliced || program->stale) {
         return false;
     }
     uint64_t now_ns = hth_now_ns(), wait_ns;
@@ -272,10 +274,11 @@ static hth_program *tune_candidate(const hth_models *ms)
     return best != NULL ? best : again;
 }
 
-// tune_swap makes what takes p's place.
-static void tune_swap(hth_models *ms, hth_program *p, bool tune, hth_program **tuned)
+// tune_swap makes what takes program's place.
+static void tune_swap(hth_models *ms, hth_program *program, bool tune, hth_program **tuned)
 {
-    if (hth_program_compile(ms->site, p->source, p->key, p->budget, tune, NULL, tuned) != HTH_OK) {
+    if (hth_program_compile(ms->site, program->source, program->key, program->budget, tune, NULL,
+                            tuned) != HTH_OK) {
         *tuned = NULL;
     }
 }
@@ -290,80 +293,81 @@ static bool tune_quiet(hth_site *site)
     return is == HTH_QUIET_YES;
 }
 
-// tune_again takes one disturbed timing of p again, or, after the last of them, makes the program
-// that uses what came of them. false: not now.
-static bool tune_again(hth_models *ms, hth_program *p, hth_program **tuned)
+// tune_again takes one disturbed timing of program again, or, after the last of them, makes the
+// program that uses what came of them. false: not now.
+static bool tune_again(hth_models *ms, hth_program *program, hth_program **tuned)
 {
     hth_site *site = ms->site;
     if (!tune_quiet(site)) {
         return false;
     }
-    for (int i = p->again_node; i < p->graph->n_nodes; i++) {
-        const hth_node *n = &p->graph->nodes[i];
+    for (int i = program->again_node; i < program->graph->n_nodes; i++) {
+        const hth_node *n = &program->graph->nodes[i];
         if (hth_convsel_lists(site->device, n->op) &&
-            hth_convsel_disturbed(site->device, p->graph, n, NULL, site->timings)) {
-            p->again_node = i + 1;
-            p->again = true;
-            (void)hth_convsel_again(site->device, p->graph, n, NULL, site->timings);
+            hth_convsel_disturbed(site->device, program->graph, n, NULL, site->timings)) {
+            program->again_node = i + 1;
+            program->again = true;
+            (void)hth_convsel_again(site->device, program->graph, n, NULL, site->timings);
             return true;
         }
     }
-    p->disturbed = false; // what is made now knows better
-    p->again_node = 0;
+    program->disturbed = false; // what is made now knows better
+    program->again_node = 0;
     site->disturbed_ns = hth_now_ns();
-    if (p->again) {
-        p->again = false;
-        tune_swap(ms, p, true, tuned);
+    if (program->again) {
+        program->again = false;
+        tune_swap(ms, program, true, tuned);
     }
     return true;
 }
 
-// tune_step measures one node of p, or, where all are measured, makes the program that uses that.
-// Other requests may be served meanwhile.
-static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
+// tune_step measures one node of program, or, where all are measured, makes the program that uses
+// that. Other requests may be served meanwhile.
+static bool tune_step(hth_models *ms, hth_program *program, hth_program **tuned)
 {
     hth_site *site = ms->site;
-    if (p->stale) {
-        tune_swap(ms, p, false, tuned);
+    if (program->stale) {
+        tune_swap(ms, program, false, tuned);
         return true;
     }
-    if (p->tuned && p->sliced) {
-        return tune_again(ms, p, tuned);
+    if (program->tuned && program->sliced) {
+        return tune_again(ms, program, tuned);
     }
-    if (p->tuned) {
-        (void)hth_microbatch_choose(ms, p, NULL);
+    if (program->tuned) {
+        (void)hth_microbatch_choose(ms, program, NULL);
         return true;
     }
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        if (!hth_program_measured(site, p->graph, i)) {
+    for (int i = 0; i < program->graph->n_nodes; i++) {
+        if (!hth_program_measured(site, program->graph, i)) {
             hth_choice list[HTH_MAX_CHOICES];
             int n;
-            hth_err err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], NULL,
-                                              site->timings, list, HTH_MAX_CHOICES, &n);
+            hth_err err =
+                hth_convsel_measure(site->device, program->graph, &program->graph->nodes[i], NULL,
+                                    site->timings, list, HTH_MAX_CHOICES, &n);
             // not tried again; nor is what could not be kept, for want of memory to measure all
-            p->tuned = err != HTH_OK || !hth_program_measured(site, p->graph, i);
+            program->tuned = err != HTH_OK || !hth_program_measured(site, program->graph, i);
             return err == HTH_OK;
         }
     }
-    p->tuned = true;
-    tune_swap(ms, p, true, tuned);
+    program->tuned = true;
+    tune_swap(ms, program, true, tuned);
     return true;
 }
 
-// tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and
-// the next request for it makes it; but where it is pinned it stays.
-static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
+// tune_replace has `tuned` take program's place, on the device, too; NULL: program, which is stale,
+// goes, and the next request for it makes it; but where it is pinned it stays.
+static void tune_replace(hth_models *ms, hth_program *program, hth_program *tuned)
 {
-    bool active = p->active, pinned = p->pinned;
+    bool active = program->active, pinned = program->pinned;
     if (tuned == NULL && pinned) {
-        p->stale = false;
+        program->stale = false;
         return;
     }
     if (tuned != NULL) {
-        tuned->runs = p->runs;
-        tuned->tuned |= p->tuned;
+        tuned->runs = program->runs;
+        tuned->tuned |= program->tuned;
     }
-    hth_program_free(ms->site, p);
+    hth_program_free(ms->site, program);
     if (active && tuned != NULL && hth_program_activate(ms->site, tuned) == HTH_OK) {
         hth_program_pin(ms->site, tuned, pinned);
     }

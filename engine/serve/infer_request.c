@@ -12,9 +12,9 @@
 
 #define WORK_LONGEST_NS (UINT64_MAX / 2) // of timeouts: the time at which one ends is a number, too
 
-static int64_t work_samples(const hth_model *m, const hth_tensor *inputs)
+static int64_t work_samples(const hth_model *model, const hth_tensor *inputs)
 {
-    return m->source.batched && inputs[0].shape.rank > 0 ? inputs[0].shape.dim[0] : 1;
+    return model->source.batched && inputs[0].shape.rank > 0 ? inputs[0].shape.dim[0] : 1;
 }
 
 hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *request,
@@ -118,14 +118,14 @@ hth_err hth_infer_request_describe(hth_infer_request *infer, int at, const hth_t
 
 // work_check_capacity counts the outputs' bytes, which must fit in an answer and in the host's
 // memory.
-static hth_err work_check_capacity(hth_models *ms, hth_infer_request *w)
+static hth_err work_check_capacity(hth_models *ms, hth_infer_request *request)
 {
-    hth_request *r = w->r;
+    hth_request *r = request->r;
     uint64_t bytes;
     HTH_TRY(hth_host_answers(r, r->outputs, r->n_outputs, &bytes));
     hth_err err = hth_host_take(ms->site, HTH_HOST_OUTPUTS, bytes, "an answer of model '%.60s'",
-                                w->model->name);
-    w->host_bytes = err == HTH_OK ? bytes : 0;
+                                request->model->name);
+    request->host_bytes = err == HTH_OK ? bytes : 0;
     r->n_outputs = err == HTH_OK ? r->n_outputs : 0; // nobody was asked: another device may be
     return err;
 }
@@ -189,11 +189,11 @@ static hth_failure failure_of(hth_err err)
     }
 }
 
-static void count_answer(hth_model *m, uint64_t took_ns)
+static void count_answer(hth_model *model, uint64_t took_ns)
 {
     static const uint64_t bound_ms[] = {HTH_ANSWER_BOUNDS};
     for (int i = 0; i < HTH_N_ANSWER_BOUNDS; i++) {
-        m->answered[i] += took_ns <= bound_ms[i] * 1000000u;
+        model->answered[i] += took_ns <= bound_ms[i] * 1000000u;
     }
 }
 
@@ -221,21 +221,22 @@ void hth_infer_request_count(hth_models *ms, hth_model *model, const hth_request
 }
 
 // ran_size finds the counts of a batch size; NULL: the table is full.
-static hth_batch_count *ran_size(hth_model *m, int64_t samples)
+static hth_batch_count *ran_size(hth_model *model, int64_t samples)
 {
     int i = 0;
-    while (i < m->n_sizes && m->sizes[i].samples < samples) {
+    while (i < model->n_sizes && model->sizes[i].samples < samples) {
         i++;
     }
-    if (i < m->n_sizes && m->sizes[i].samples == samples) {
-        return &m->sizes[i];
+    if (i < model->n_sizes && model->sizes[i].samples == samples) {
+        return &model->sizes[i];
     }
-    if (m->n_sizes == HTH_BATCH_SIZES) {
+    if (model->n_sizes == HTH_BATCH_SIZES) {
         return NULL;
     }
-    memmove(m->sizes + i + 1, m->sizes + i, (size_t)(m->n_sizes++ - i) * sizeof m->sizes[0]);
-    m->sizes[i] = (hth_batch_count){.samples = samples};
-    return &m->sizes[i];
+    memmove(model->sizes + i + 1, model->sizes + i,
+            (size_t)(model->n_sizes++ - i) * sizeof model->sizes[0]);
+    model->sizes[i] = (hth_batch_count){.samples = samples};
+    return &model->sizes[i];
 }
 
 void hth_infer_request_ran(hth_model *model, int64_t samples, const hth_infer_request_times *times)

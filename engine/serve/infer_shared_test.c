@@ -27,9 +27,9 @@ typedef struct asked {
     int64_t count; // of y
 } asked;
 
-static hth_err asked_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err asked_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    asked *a = r->ctx;
+    asked *a = request->ctx;
     for (int i = 0; i < n; i++) {
         bool y = out[i].name[0] == 'y';
         assert_true(out[i].t.bytes <= (y ? sizeof a->y : sizeof a->r_out));

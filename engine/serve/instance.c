@@ -35,15 +35,15 @@ static bool space_idle(void *ctx)
 }
 
 // space_next waits for work; false: there will be none.
-static bool space_next(hth_instance *s)
+static bool space_next(hth_instance *instance)
 {
-    hth_spin(space_idle, s, hth_real_after(SPACE_SPIN_NS));
-    pthread_mutex_lock(&s->lock);
-    while (space_idle(s)) {
-        pthread_cond_wait(&s->changed, &s->lock);
+    hth_spin(space_idle, instance, hth_real_after(SPACE_SPIN_NS));
+    pthread_mutex_lock(&instance->lock);
+    while (space_idle(instance)) {
+        pthread_cond_wait(&instance->changed, &instance->lock);
     }
-    bool busy = s->busy; // what was started is done, also when it is to stop
-    pthread_mutex_unlock(&s->lock);
+    bool busy = instance->busy; // what was started is done, also when it is to stop
+    pthread_mutex_unlock(&instance->lock);
     return busy;
 }
 

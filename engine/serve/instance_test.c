@@ -28,9 +28,9 @@ typedef struct asker {
     float loss;
 } asker;
 
-static hth_err asker_place(hth_request *q, hth_request_tensor *out, int n)
+static hth_err asker_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    asker *a = q->ctx;
+    asker *a = request->ctx;
     assert_int_equal(n, 1);
     assert_int_equal(out[0].t.bytes, OUT_BYTES);
     out[0].t.data = a->got;

@@ -29,14 +29,14 @@ typedef struct rig {
     caller w[CALLERS];
 } rig;
 
-static hth_err caller_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err caller_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    caller *w = r->ctx;
+    caller *w = request->ctx;
     if (w->refuse_place) {
         return hth_fail(HTH_ENOMEM, "nowhere to put it");
     }
-    hth_err err = call_place(r, out, n);
-    r->canceled = w->cancel;
+    hth_err err = call_place(request, out, n);
+    request->canceled = w->cancel;
     return err;
 }
 

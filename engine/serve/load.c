@@ -30,43 +30,43 @@ static hth_err load_flag(const json_t *doc, const char *key, int *out)
                : hth_fail(HTH_EINVAL, "'%s' is neither true nor false", key);
 }
 
-static hth_err load_parse(hth_store *s, const json_t *doc, load_args *a)
+static hth_err load_parse(hth_store *store, const json_t *doc, load_args *args)
 {
     const char *model = json_string_value(json_object_get(doc, "model"));
-    if (model == NULL || strlen(model) >= sizeof a->spec) {
+    if (model == NULL || strlen(model) >= sizeof args->spec) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
     }
-    strcpy(a->spec, model);
-    HTH_TRY(hth_catalog_resolve(s, a->spec, a->name, &a->version));
-    HTH_TRY(load_flag(doc, "pin", &a->pin));
-    return load_flag(doc, "wait", &a->wait);
+    strcpy(args->spec, model);
+    HTH_TRY(hth_catalog_resolve(store, args->spec, args->name, &args->version));
+    HTH_TRY(load_flag(doc, "pin", &args->pin));
+    return load_flag(doc, "wait", &args->wait);
 }
 
-static hth_err load_read(const hth_models *ms, const hth_request *r, load_args *a)
+static hth_err load_read(const hth_models *ms, const hth_request *request, load_args *args)
 {
-    *a = (load_args){.version = 0};
-    json_t *doc = json_loads(r->arguments != NULL ? r->arguments : "{}", 0, NULL);
-    hth_err err = load_parse(ms->store, doc, a);
-    a->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : a->pin;
-    a->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : a->wait;
+    *args = (load_args){.version = 0};
+    json_t *doc = json_loads(request->arguments != NULL ? request->arguments : "{}", 0, NULL);
+    hth_err err = load_parse(ms->store, doc, args);
+    args->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : args->pin;
+    args->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : args->wait;
     json_decref(doc);
     return err;
 }
 
-static hth_err load_answer(hth_request *r, json_t *doc)
+static hth_err load_answer(hth_request *request, json_t *doc)
 {
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
-    r->json = text != NULL ? hth_strdup(text) : NULL;
+    request->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
-    return r->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return request->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }
 
 // ---- load
 
-static void load_inputs_free(const hth_model *m, hth_tensor *in)
+static void load_inputs_free(const hth_model *model, hth_tensor *in)
 {
-    for (int i = 0; in != NULL && i < m->source.graph->n_inputs; i++) {
+    for (int i = 0; in != NULL && i < model->source.graph->n_inputs; i++) {
         hth_free(in[i].data);
     }
     hth_free(in);
@@ -94,11 +94,11 @@ hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request,
 }
 
 // load_leaves: a pin takes nothing that a request waits for.
-static hth_err load_leaves(const hth_site *site, const hth_program *p)
+static hth_err load_leaves(const hth_site *site, const hth_program *program)
 {
     uint64_t weights, arena, left = hth_job_memory_models(site);
-    hth_program_ledger(p, &weights, &arena);
-    if (p->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
+    hth_program_ledger(program, &weights, &arena);
+    if (program->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
         return HTH_OK;
     }
     return hth_fail(HTH_ENODEVMEM,
@@ -106,7 +106,7 @@ static hth_err load_leaves(const hth_site *site, const hth_program *p)
                     site->awaiting, (unsigned long long)site->awaited_bytes);
 }
 
-static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
+static hth_err load_bring(hth_models *ms, hth_model *model, int pin, hth_request *request)
 {
     hth_site *site = ms->site;
     hth_program *p;
@@ -114,10 +114,10 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     bool made, was_active = false;
     uint64_t start_ns = hth_now_ns();
     hth_residency_stats_get(site->residency, &before);
-    if (m->source.programs == NULL || !m->source.programs->active) {
-        hth_quota_owner(site, &m->account, r->tenant);
+    if (model->source.programs == NULL || !model->source.programs->active) {
+        hth_quota_owner(site, &model->account, request->tenant);
     }
-    hth_err err = hth_load_program(ms, m, r, &p, &made);
+    hth_err err = hth_load_program(ms, model, request, &p, &made);
     if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
         p = NULL;
         err = HTH_OK;
@@ -125,16 +125,17 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
         was_active = p->active;
         err = hth_program_activate(site, p);
     }
-    m->load_ns += hth_now_ns() - start_ns;
+    model->load_ns += hth_now_ns() - start_ns;
     hth_residency_stats_get(site->residency, &after);
     if (err == HTH_OK && p != NULL && pin > 0) {
         err = load_leaves(site, p);
     }
     if (err == HTH_OK) {
-        err = load_answer(r, json_pack("{s:s, s:i, s:b, s:I}", "name", m->name, "version",
-                                       m->version, "pinned",
-                                       p != NULL && (pin < 0 ? p->pinned : pin > 0), "moved_bytes",
-                                       (json_int_t)(after.filled_bytes - before.filled_bytes)));
+        err = load_answer(request,
+                          json_pack("{s:s, s:i, s:b, s:I}", "name", model->name, "version",
+                                    model->version, "pinned",
+                                    p != NULL && (pin < 0 ? p->pinned : pin > 0), "moved_bytes",
+                                    (json_int_t)(after.filled_bytes - before.filled_bytes)));
     }
     if (err == HTH_OK && p != NULL && pin >= 0) {
         hth_program_pin(site, p, pin > 0);
@@ -147,155 +148,160 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
 }
 
 // load_refused fails as a newer version than the one that serves a name did, if one was refused.
-static hth_err load_refused(const hth_name *n, hth_request *r)
+static hth_err load_refused(const hth_name *name, hth_request *request)
 {
-    if (n->refused <= n->serving->version) {
+    if (name->refused <= name->serving->version) {
         return HTH_OK;
     }
-    r->version = n->serving->version;
-    return hth_fail(n->why_err, "version %d was refused, version %d still answers: %s", n->refused,
-                    n->serving->version, n->why);
+    request->version = name->serving->version;
+    return hth_fail(name->why_err, "version %d was refused, version %d still answers: %s",
+                    name->refused, name->serving->version, name->why);
 }
 
 // *list: where it waits: the newest version is being made ready, or there is no room now.
-static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+static hth_err load_try(hth_loads *loads, hth_request *request, const load_args *args,
+                        hth_request ***list)
 {
-    hth_models *ms = l->ms;
+    hth_models *ms = loads->ms;
     hth_model *m;
-    hth_models_renew(ms, a->name);
-    bool fresh = hth_model_loaded(ms, a->name, a->version) == NULL;
-    HTH_TRY(hth_model_find(ms, a->spec, &m));
+    hth_models_renew(ms, args->name);
+    bool fresh = hth_model_loaded(ms, args->name, args->version) == NULL;
+    HTH_TRY(hth_model_find(ms, args->spec, &m));
     hth_batching_load(ms->store, m->name, &m->batching);
-    const hth_name *n = a->version == 0 ? hth_model_name(ms, a->name) : NULL;
+    const hth_name *n = args->version == 0 ? hth_model_name(ms, args->name) : NULL;
     if (n != NULL && n->wanted > 0) {
-        *list = &l->upgrades;
+        *list = &loads->upgrades;
         return HTH_OK;
     }
-    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
-    hth_err err = load_bring(ms, m, a->pin, r);
+    HTH_TRY(n != NULL ? load_refused(n, request) : HTH_OK);
+    hth_err err = load_bring(ms, m, args->pin, request);
     if (err != HTH_OK && fresh) {
         hth_model_drop(ms, m);
     }
     if (err != HTH_OK) {
         hth_site_trim(ms->site);
     }
-    *list = err == HTH_ENODEVMEM && a->wait != 0 ? &l->waiting : NULL;
+    *list = err == HTH_ENODEVMEM && args->wait != 0 ? &loads->waiting : NULL;
     return *list != NULL ? HTH_OK : err;
 }
 
 // load_serving answers what serves a name when its newest version does, or may not; *list: where it
 // waits for that. Nothing serves a name that nobody has asked for: it gets the newest then.
-static hth_err load_serving(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+static hth_err load_serving(hth_loads *loads, hth_request *request, const load_args *args,
+                            hth_request ***list)
 {
-    const hth_name *n = hth_model_name(l->ms, a->name);
+    const hth_name *n = hth_model_name(loads->ms, args->name);
     int version = n != NULL ? n->serving->version : 0;
     if (n != NULL && n->wanted > 0) {
-        *list = &l->upgrades;
+        *list = &loads->upgrades;
         return HTH_OK;
     }
-    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
-    return load_answer(r, json_pack("{s:s, s:i}", "name", a->name, "version", version));
+    HTH_TRY(n != NULL ? load_refused(n, request) : HTH_OK);
+    return load_answer(request, json_pack("{s:s, s:i}", "name", args->name, "version", version));
 }
 
-static void load_one(hth_loads *l, hth_request *r, bool first)
+static void load_one(hth_loads *loads, hth_request *request, bool first)
 {
     load_args a;
     hth_request **list = NULL;
-    hth_err err = load_read(l->ms, r, &a);
-    bool serving = r->command == HTH_COMMAND_SERVING;
-    l->ms->tenant = r->tenant;
-    l->ms->asks = r;
-    hth_models_refresh(l->ms); // what was removed serves nothing, nor does it keep its place
+    hth_err err = load_read(loads->ms, request, &a);
+    bool serving = request->command == HTH_COMMAND_SERVING;
+    loads->ms->tenant = request->tenant;
+    loads->ms->asks = request;
+    hth_models_refresh(loads->ms); // what was removed serves nothing, nor does it keep its place
     if (err == HTH_OK && first && a.version == 0) {
-        hth_version_swap_retry(l->ms, a.name);
+        hth_version_swap_retry(loads->ms, a.name);
     }
     if (err == HTH_OK) {
-        err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
+        err =
+            serving ? load_serving(loads, request, &a, &list) : load_try(loads, request, &a, &list);
     }
-    l->ms->tenant = NULL;
-    l->ms->asks = NULL;
+    loads->ms->tenant = NULL;
+    loads->ms->asks = NULL;
     if (list != NULL) {
-        r->next = *list;
-        *list = r;
+        request->next = *list;
+        *list = request;
     } else {
-        l->answer(r, err);
+        loads->answer(request, err);
     }
 }
 
 // ---- unload, loaded
 
 // What the store does not have is not there to be unloaded, unless it is loaded still.
-static hth_err load_known(const hth_models *ms, const load_args *a)
+static hth_err load_known(const hth_models *ms, const load_args *args)
 {
     bool has;
     for (const hth_model *at = ms->list; at != NULL; at = at->next) {
-        if (strcmp(at->name, a->name) == 0 && (a->version == 0 || at->version == a->version)) {
+        if (strcmp(at->name, args->name) == 0 &&
+            (args->version == 0 || at->version == args->version)) {
             return HTH_OK;
         }
     }
-    HTH_TRY(hth_store_has(ms->store, a->name, a->version, &has));
+    HTH_TRY(hth_store_has(ms->store, args->name, args->version, &has));
     if (!has) { // the sentence says what there is
         hth_manifest m;
-        HTH_TRY(hth_store_get(ms->store, a->name, a->version, &m));
+        HTH_TRY(hth_store_get(ms->store, args->name, args->version, &m));
         hth_manifest_fini(&m);
     }
     return HTH_OK;
 }
 
-static hth_err load_unload(const hth_loads *l, hth_request *r)
+static hth_err load_unload(const hth_loads *loads, hth_request *request)
 {
     load_args a;
     hth_pool_ledger before, after;
-    HTH_TRY(load_read(l->ms, r, &a));
-    HTH_TRY(load_known(l->ms, &a));
-    hth_pool_ledger_get(l->ms->site->pool, &before);
-    int n = hth_models_unload(l->ms, a.name, a.version);
-    hth_pool_ledger_get(l->ms->site->pool, &after);
-    return load_answer(r, json_pack("{s:s, s:i, s:I}", "name", a.name, "unloaded", n, "freed_bytes",
-                                    (json_int_t)(after.free_bytes - before.free_bytes)));
+    HTH_TRY(load_read(loads->ms, request, &a));
+    HTH_TRY(load_known(loads->ms, &a));
+    hth_pool_ledger_get(loads->ms->site->pool, &before);
+    int n = hth_models_unload(loads->ms, a.name, a.version);
+    hth_pool_ledger_get(loads->ms->site->pool, &after);
+    return load_answer(request,
+                       json_pack("{s:s, s:i, s:I}", "name", a.name, "unloaded", n, "freed_bytes",
+                                 (json_int_t)(after.free_bytes - before.free_bytes)));
 }
 
 // loaded_is_coming says that a model is one that is to take another's place. Few are: that costs
 // less than to look for each model's name.
-static bool loaded_is_coming(const hth_name *const *coming, int n, const hth_model *m)
+static bool loaded_is_coming(const hth_name *const *coming, int n, const hth_model *model)
 {
     int i = 0;
-    while (i < n && coming[i]->coming != m) {
+    while (i < n && coming[i]->coming != model) {
         i++;
     }
     return i < n;
 }
 
-static json_t *loaded_row(const hth_model *m, bool coming, const hth_ledger *l)
+static json_t *loaded_row(const hth_model *model, bool coming, const hth_ledger *ledger)
 {
     static const hth_ledger_row none = {.programs = 0};
-    const hth_ledger_row *row = hth_ledger_row_of(l, &m->account);
+    const hth_ledger_row *row = hth_ledger_row_of(ledger, &model->account);
     row = row != NULL ? row : &none;
-    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:I, s:I}", "name", m->name, "version",
-                     m->version, "state", coming ? "LOADING" : "READY", "reason", "", "loaded",
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:I, s:I}", "name", model->name, "version",
+                     model->version, "state", coming ? "LOADING" : "READY", "reason", "", "loaded",
                      row->held_bytes > 0 || row->mapped_bytes > 0, "pinned", row->pinned_bytes > 0,
                      "device_bytes", (json_int_t)(row->private_bytes + row->shared_bytes),
                      "mapped_bytes", (json_int_t)row->mapped_bytes);
 }
 
-static json_t *loaded_name_row(const hth_name *n, bool waits)
+static json_t *loaded_name_row(const hth_name *name, bool waits)
 {
-    int version = n->refused;
-    const char *state = "UNAVAILABLE", *reason = n->why;
+    int version = name->refused;
+    const char *state = "UNAVAILABLE", *reason = name->why;
     if (waits) {
-        version = n->wanted;
+        version = name->wanted;
         state = "LOADING";
         reason = "";
     }
-    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name, "version",
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", name->name, "version",
                      version, "state", state, "reason", reason, "loaded", 0, "pinned", 0,
                      "device_bytes", 0, "mapped_bytes", 0);
 }
 
 // Versions that are loaded, and those that wait to be, or may not.
-static hth_err load_loaded(const hth_loads *l, hth_request *r)
+static hth_err load_loaded(const hth_loads *loads, hth_request *request)
 {
-    const hth_models *ms = l->ms;
+    const hth_models *ms = loads->ms;
     const hth_name **coming = NULL;
     int n_coming = 0, cap = 0;
     hth_ledger ledger;
@@ -325,29 +331,29 @@ static hth_err load_loaded(const hth_loads *l, hth_request *r)
     }
     hth_ledger_fini(&ledger);
     hth_free(coming);
-    return load_answer(r, json_pack("{s:o}", "models", list));
+    return load_answer(request, json_pack("{s:o}", "models", list));
 }
 
 // ---- the engine's side
 
-static void take_load(hth_loads *l, hth_request *r)
+static void take_load(hth_loads *loads, hth_request *request)
 {
-    load_one(l, r, true);
+    load_one(loads, request, true);
 }
 
-static void take_serving(hth_loads *l, hth_request *r)
+static void take_serving(hth_loads *loads, hth_request *request)
 {
-    load_one(l, r, true);
+    load_one(loads, request, true);
 }
 
-static void take_unload(hth_loads *l, hth_request *r)
+static void take_unload(hth_loads *loads, hth_request *request)
 {
-    l->answer(r, load_unload(l, r));
+    loads->answer(request, load_unload(loads, request));
 }
 
-static void take_loaded(hth_loads *l, hth_request *r)
+static void take_loaded(hth_loads *loads, hth_request *request)
 {
-    l->answer(r, load_loaded(l, r));
+    loads->answer(request, load_loaded(loads, request));
 }
 
 void hth_loads_take(hth_loads *loads, hth_request *request)
@@ -360,23 +366,24 @@ void hth_loads_take(hth_loads *loads, hth_request *request)
 }
 
 // A request that waited for its name's newer version goes on when that has come about or not.
-static bool load_settled(const hth_loads *l, const hth_request *r)
+static bool load_settled(const hth_loads *loads, const hth_request *request)
 {
     load_args a;
-    const hth_name *n = load_read(l->ms, r, &a) == HTH_OK ? hth_model_name(l->ms, a.name) : NULL;
+    const hth_name *n =
+        load_read(loads->ms, request, &a) == HTH_OK ? hth_model_name(loads->ms, a.name) : NULL;
     return n == NULL || n->wanted == 0;
 }
 
-static void loads_retry(hth_loads *l, hth_request **from, bool changed)
+static void loads_retry(hth_loads *loads, hth_request **from, bool changed)
 {
     hth_request *list = *from, *next;
     *from = NULL;
     for (hth_request *r = list; r != NULL; r = next) {
         next = r->next;
         if (r->canceled) {
-            l->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
-        } else if (from == &l->waiting ? changed : load_settled(l, r)) {
-            load_one(l, r, false);
+            loads->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
+        } else if (from == &loads->waiting ? changed : load_settled(loads, r)) {
+            load_one(loads, r, false);
         } else {
             r->next = *from;
             *from = r;

@@ -33,9 +33,9 @@ typedef struct rig {
     hth_loads loads;
 } rig;
 
-static void rig_answer(hth_request *r, hth_err err)
+static void rig_answer(hth_request *request, hth_err err)
 {
-    r->err = err;
+    request->err = err;
 }
 
 static void rig_open(rig *r, const char *device)
@@ -159,17 +159,17 @@ static void test_reload(void **state)
     rig_close(&r);
 }
 
-static hth_err rig_place(hth_request *q, hth_request_tensor *out, int n)
+static hth_err rig_place(hth_request *request, hth_request_tensor *out, int n)
 {
     assert_int_equal(n, 1);
     assert_true(out[0].t.bytes <= 4096);
-    out[0].t.data = q->ctx;
+    out[0].t.data = request->ctx;
     return HTH_OK;
 }
 
-static hth_err rig_infer(rig *r, const char *model, const hth_tensor *x, void *out)
+static hth_err rig_infer(rig *r, const char *model, const hth_tensor *tensor, void *out)
 {
-    hth_request_tensor in = {.t = *x};
+    hth_request_tensor in = {.t = *tensor};
     hth_request q = {.model = model, .inputs = &in, .n_inputs = 1, .place = rig_place, .ctx = out};
     hth_model *m;
     hth_infer_request *w = NULL;

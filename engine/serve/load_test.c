@@ -18,9 +18,9 @@ static json_t *load_ask(fixture *f, const char *tenant, const char *what, const 
     return j;
 }
 
-static json_int_t number(const json_t *j, const char *key)
+static json_int_t number(const json_t *json, const char *key)
 {
-    const json_t *v = json_object_get(j, key);
+    const json_t *v = json_object_get(json, key);
     assert_true(json_is_integer(v));
     return json_integer_value(v);
 }

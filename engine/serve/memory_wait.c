@@ -11,54 +11,57 @@
 #include <stdio.h>
 #include <string.h>
 
-static hth_infer_request *await_work(hth_batch_item *i)
+static hth_infer_request *await_work(hth_batch_item *item)
 {
-    return (hth_infer_request *)i; // its first member
+    return (hth_infer_request *)item; // its first member
 }
 
 // What the oldest needs is kept from new jobs and pins; not for who waits for its own tenant.
-static void await_reserve(hth_memory_wait *a)
+static void await_reserve(hth_memory_wait *wait)
 {
-    hth_site *site = a->ms->site;
-    hth_batch_item *i = a->first;
+    hth_site *site = wait->ms->site;
+    hth_batch_item *i = wait->first;
     while (i != NULL && await_work(i)->awaits_bytes == 0) {
         i = i->next;
     }
     site->awaited_bytes = i != NULL ? await_work(i)->awaits_bytes : 0;
-    site->awaiting = a->n;
+    site->awaiting = wait->n;
 }
 
 // When its time is over: its own, where it has one.
-static uint64_t await_until(hth_batch_item *i)
+static uint64_t await_until(hth_batch_item *item)
 {
-    return i->expires_ns != 0 ? i->expires_ns : await_work(i)->awaits_until_ns;
+    return item->expires_ns != 0 ? item->expires_ns : await_work(item)->awaits_until_ns;
 }
 
-static hth_infer_request *await_take(hth_memory_wait *a, hth_batch_item **at)
+static hth_infer_request *await_take(hth_memory_wait *wait, hth_batch_item **at)
 {
     hth_batch_item *i = *at;
     hth_infer_request *w = await_work(i);
     *at = i->next;
     i->next = NULL;
-    a->n--;
+    wait->n--;
     w->model->queue.away--;
     w->item.flow->away--;
-    await_reserve(a);
+    await_reserve(wait);
     return w;
 }
 
 // Why it waited stands in its request.
-static void await_over(hth_infer_request *w, uint64_t now_ns)
+static void await_over(hth_infer_request *request, uint64_t now_ns)
 {
-    char why[sizeof w->r->detail];
-    double s = (double)(now_ns - w->awaits_since_ns) / 1e9;
-    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 80, w->r->detail);
-    if (w->r->canceled) {
-        hth_infer_request_result(w, hth_fail(HTH_ECANCELED, "canceled while it waited for memory"));
-    } else if (w->item.expires_ns != 0 && now_ns >= w->item.expires_ns) {
-        hth_infer_request_result(w, hth_fail(HTH_ETIMEDOUT, "Request timeout expired: %s", why));
+    char why[sizeof request->r->detail];
+    double s = (double)(now_ns - request->awaits_since_ns) / 1e9;
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 80, request->r->detail);
+    if (request->r->canceled) {
+        hth_infer_request_result(request,
+                                 hth_fail(HTH_ECANCELED, "canceled while it waited for memory"));
+    } else if (request->item.expires_ns != 0 && now_ns >= request->item.expires_ns) {
+        hth_infer_request_result(request,
+                                 hth_fail(HTH_ETIMEDOUT, "Request timeout expired: %s", why));
     } else {
-        hth_infer_request_result(w, hth_fail(HTH_ENODEVMEM, "%s; it waited for %.1f s", why, s));
+        hth_infer_request_result(request,
+                                 hth_fail(HTH_ENODEVMEM, "%s; it waited for %.1f s", why, s));
     }
 }
 

@@ -14,41 +14,41 @@
 // least counts.
 #define SLICE_RUNS 2
 
-// slice_tensor describes slice `i` of `t` with `samples` of `batch` samples.
-static hth_tensor slice_tensor(const hth_tensor *t, int64_t batch, int64_t samples, int64_t i)
+// slice_tensor describes slice `i` of `tensor` with `samples` of `batch` samples.
+static hth_tensor slice_tensor(const hth_tensor *tensor, int64_t batch, int64_t samples, int64_t i)
 {
-    hth_tensor s = *t;
+    hth_tensor s = *tensor;
     s.shape.dim[0] = samples;
-    s.bytes = t->bytes / (size_t)batch * (size_t)samples;
-    s.data = t->data == NULL ? NULL : (char *)t->data + (size_t)i * s.bytes;
+    s.bytes = tensor->bytes / (size_t)batch * (size_t)samples;
+    s.data = tensor->data == NULL ? NULL : (char *)tensor->data + (size_t)i * s.bytes;
     return s;
 }
 
-// slice_find finds or makes the program for slices of `samples` of what `p` computes.
-static hth_err slice_find(hth_models *ms, hth_program *p, int64_t samples, bool tune,
+// slice_find finds or makes the program for slices of `samples` of what `program` computes.
+static hth_err slice_find(hth_models *ms, hth_program *program, int64_t samples, bool tune,
                           hth_request *progress, hth_program **out)
 {
-    int n = p->graph->n_inputs;
+    int n = program->graph->n_inputs;
     hth_tensor *key = hth_calloc((size_t)n, sizeof *key);
     if (key == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
     for (int k = 0; k < n; k++) {
-        key[k] = slice_tensor(&p->key[k], p->key[k].shape.dim[0], samples, 0);
+        key[k] = slice_tensor(&program->key[k], program->key[k].shape.dim[0], samples, 0);
     }
-    hth_err err = hth_infer_program(ms, p->source, key, tune, progress, out);
+    hth_err err = hth_infer_program(ms, program->source, key, tune, progress, out);
     hth_free(key);
     return err;
 }
 
-static hth_err slice_run_as(hth_models *ms, hth_program *p, int64_t samples,
+static hth_err slice_run_as(hth_models *ms, hth_program *program, int64_t samples,
                             const hth_tensor *inputs, const hth_tensor *out,
                             const atomic_int *canceled)
 {
     hth_program *q;
-    int n_in = p->graph->n_inputs, n_out = p->graph->n_outputs;
-    int64_t batch = p->key[0].shape.dim[0];
-    HTH_TRY(slice_find(ms, p, samples, false, NULL, &q));
+    int n_in = program->graph->n_inputs, n_out = program->graph->n_outputs;
+    int64_t batch = program->key[0].shape.dim[0];
+    HTH_TRY(slice_find(ms, program, samples, false, NULL, &q));
     hth_tensor *part = hth_calloc((size_t)(n_in + n_out), sizeof *part);
     hth_err err = part == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request") : HTH_OK;
     for (int64_t i = 0; i < batch / samples && err == HTH_OK; i++) {
@@ -108,16 +108,17 @@ static bool slice_within(const hth_program *p, const hth_program *q)
 }
 
 // slice_time stores the least time of a run as slices of `samples` (0: whole), in nanoseconds.
-static hth_err slice_time(hth_models *ms, hth_program *p, int64_t samples, const hth_tensor *inputs,
-                          const hth_tensor *out, const atomic_int *canceled, uint64_t *best)
+static hth_err slice_time(hth_models *ms, hth_program *program, int64_t samples,
+                          const hth_tensor *inputs, const hth_tensor *out,
+                          const atomic_int *canceled, uint64_t *best)
 {
     bool cold = true;
     *best = UINT64_MAX;
     for (int i = 0; i < SLICE_RUNS; i++) {
         for (int k = cold ? 0 : 1; k < 2; k++) {
             uint64_t start = hth_now_ns();
-            HTH_TRY(samples > 0 ? slice_run_as(ms, p, samples, inputs, out, canceled)
-                                : hth_program_run(ms->site, p, inputs, out, canceled));
+            HTH_TRY(samples > 0 ? slice_run_as(ms, program, samples, inputs, out, canceled)
+                                : hth_program_run(ms->site, program, inputs, out, canceled));
             uint64_t ns = hth_now_ns() - start;
             *best = k > 0 && ns < *best ? ns : *best;
         }
@@ -126,26 +127,26 @@ static hth_err slice_time(hth_models *ms, hth_program *p, int64_t samples, const
     return HTH_OK;
 }
 
-static hth_err slice_compare(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+static hth_err slice_compare(hth_models *ms, hth_program *program, const hth_tensor *inputs,
                              const hth_tensor *out, hth_request *progress)
 {
     static const int64_t sizes[] = {4, 1};
     const atomic_int *canceled = progress != NULL ? &progress->canceled : NULL;
-    int64_t batch = p->key[0].shape.dim[0];
+    int64_t batch = program->key[0].shape.dim[0];
     uint64_t best, ns;
-    HTH_TRY(slice_time(ms, p, 0, inputs, out, canceled, &best));
+    HTH_TRY(slice_time(ms, program, 0, inputs, out, canceled, &best));
     best = (uint64_t)((double)best * SLICE_GAIN);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         hth_program *q;
         if (batch <= sizes[i] || batch % sizes[i] != 0) {
             continue;
         }
-        hth_err err = slice_find(ms, p, sizes[i], true, progress, &q);
-        if (err == HTH_OK && slice_fits(p, q, sizes[i]) && slice_within(p, q)) {
-            err = slice_time(ms, p, sizes[i], inputs, out, canceled, &ns);
+        hth_err err = slice_find(ms, program, sizes[i], true, progress, &q);
+        if (err == HTH_OK && slice_fits(program, q, sizes[i]) && slice_within(program, q)) {
+            err = slice_time(ms, program, sizes[i], inputs, out, canceled, &ns);
             if (err == HTH_OK && ns < best) {
                 best = ns;
-                p->slice = sizes[i];
+                program->slice = sizes[i];
             }
         }
         if (err == HTH_ECANCELED || err == HTH_ENOMEM) {
@@ -155,24 +156,26 @@ static hth_err slice_compare(hth_models *ms, hth_program *p, const hth_tensor *i
     return HTH_OK;
 }
 
-// slice_alloc makes inputs and outputs of p to compare with; *bytes are counted for them.
-static hth_err slice_alloc(hth_site *site, const hth_program *p, hth_tensor *t, uint64_t *bytes)
+// slice_alloc makes inputs and outputs of program to compare with; *bytes are counted for them.
+static hth_err slice_alloc(hth_site *site, const hth_program *program, hth_tensor *tensor,
+                           uint64_t *bytes)
 {
-    int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
+    int n_in = program->graph->n_inputs, n = n_in + program->graph->n_outputs;
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
-        t[i] = i < n_in ? p->key[i] : hth_program_output(p, i - n_in);
-        t[i].data = NULL;
-        all = __builtin_add_overflow(all, t[i].bytes, &all) ? UINT64_MAX : all;
+        tensor[i] = i < n_in ? program->key[i] : hth_program_output(program, i - n_in);
+        tensor[i].data = NULL;
+        all = __builtin_add_overflow(all, tensor[i].bytes, &all) ? UINT64_MAX : all;
     }
     HTH_TRY(hth_host_take(site, HTH_HOST_BATCHES, all, "a comparison of slices"));
     *bytes = all;
     for (int i = 0; i < n; i++) {
-        t[i].data = hth_alloc_aligned(t[i].bytes, HTH_DEVICE_ALIGN);
-        if (t[i].data == NULL) {
+        tensor[i].data = hth_alloc_aligned(tensor[i].bytes, HTH_DEVICE_ALIGN);
+        if (tensor[i].data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory to measure slices");
         }
-        memset(t[i].data, 0, t[i].bytes); // a value that every model takes, indices included
+        memset(tensor[i].data, 0,
+               tensor[i].bytes); // a value that every model takes, indices included
     }
     return HTH_OK;
 }

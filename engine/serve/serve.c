@@ -14,17 +14,17 @@
 // How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_POLL_NS 1000000u
 
-static hth_infer_request *work_of(hth_batch_item *i)
+static hth_infer_request *work_of(hth_batch_item *item)
 {
-    return (hth_infer_request *)i; // its first member
+    return (hth_infer_request *)item; // its first member
 }
 
 // ---- ways out
 
-static void serve_refuse(hth_serve *s, hth_request *r, hth_err err)
+static void serve_refuse(hth_serve *serve, hth_request *request, hth_err err)
 {
-    atomic_fetch_sub(&s->waiting, 1);
-    s->answer(r, err);
+    atomic_fetch_sub(&serve->waiting, 1);
+    serve->answer(request, err);
 }
 
 static hth_err fail_canceled(void)
@@ -33,42 +33,44 @@ static hth_err fail_canceled(void)
 }
 
 // serve_drop answers a request that leaves the queue without a run.
-static void serve_drop(hth_serve *s, hth_infer_request *w)
+static void serve_drop(hth_serve *serve, hth_infer_request *request)
 {
     hth_err err =
-        w->r->canceled ? fail_canceled() : hth_fail(HTH_ETIMEDOUT, "Request timeout expired");
-    hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
-    serve_refuse(s, w->r, err);
-    hth_infer_request_close(s->ms, w);
+        request->r->canceled ? fail_canceled() : hth_fail(HTH_ETIMEDOUT, "Request timeout expired");
+    hth_infer_request_count(serve->ms, request->model, request->r, &(hth_infer_request_times){0},
+                            err);
+    serve_refuse(serve, request->r, err);
+    hth_infer_request_close(serve->ms, request);
 }
 
 // serve_finish answers a request whose result stands in it.
-static void serve_finish(hth_serve *s, hth_infer_request *w)
+static void serve_finish(hth_serve *serve, hth_infer_request *request)
 {
-    hth_request *r = w->r;
-    s->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
-    hth_infer_request_close(s->ms, w);
+    hth_request *r = request->r;
+    serve->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
+    hth_infer_request_close(serve->ms, request);
 }
 
 // serve_give_up answers one that waited for memory, and waits no longer.
-static void serve_give_up(hth_serve *s, hth_infer_request *w)
+static void serve_give_up(hth_serve *serve, hth_infer_request *request)
 {
-    hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, w->r->err);
-    atomic_fetch_sub(&s->waiting, 1);
-    serve_finish(s, w);
+    hth_infer_request_count(serve->ms, request->model, request->r, &(hth_infer_request_times){0},
+                            request->r->err);
+    atomic_fetch_sub(&serve->waiting, 1);
+    serve_finish(serve, request);
 }
 
-static void serve_sweep(hth_serve *s, uint64_t now_ns)
+static void serve_sweep(hth_serve *serve, uint64_t now_ns)
 {
-    hth_batch_item *next, *i = hth_batcher_sweep(&s->batcher, now_ns);
+    hth_batch_item *next, *i = hth_batcher_sweep(&serve->batcher, now_ns);
     for (; i != NULL; i = next) {
         next = i->next;
-        serve_drop(s, work_of(i));
+        serve_drop(serve, work_of(i));
     }
-    for (hth_infer_request *w; (w = hth_memory_wait_ended(&s->memory_wait, now_ns)) != NULL;) {
-        serve_give_up(s, w);
+    for (hth_infer_request *w; (w = hth_memory_wait_ended(&serve->memory_wait, now_ns)) != NULL;) {
+        serve_give_up(serve, w);
     }
-    for (hth_request **at = &s->first; *at != NULL;) {
+    for (hth_request **at = &serve->first; *at != NULL;) {
         hth_request *r = *at;
         bool expired = r->command == HTH_COMMAND_NONE && r->timeout_us > 0 &&
                        (now_ns - r->submitted_ns) / 1000u >= r->timeout_us;
@@ -77,8 +79,8 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
             continue;
         }
         *at = r->next;
-        s->last = *at == NULL ? at : s->last;
-        serve_refuse(s, r,
+        serve->last = *at == NULL ? at : serve->last;
+        serve_refuse(serve, r,
                      r->canceled ? fail_canceled()
                                  : hth_fail(HTH_ETIMEDOUT, "Request timeout expired"));
     }
@@ -86,26 +88,27 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
 
 // ---- ways in
 
-static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
+static void serve_accept(hth_serve *serve, hth_request *request, hth_model *model)
 {
     hth_infer_request *w;
-    hth_err err = hth_infer_request_open(s->ms, m, r, &w);
+    hth_err err = hth_infer_request_open(serve->ms, model, request, &w);
     if (err == HTH_OK) {
-        m->queue.policy = hth_model_batch_policy(m);
-        w->item.arrived_ns = r->submitted_ns;
-        hth_tenant *tenant = hth_tenant_of(s->ms->site->tenants, r->tenant);
+        model->queue.policy = hth_model_batch_policy(model);
+        w->item.arrived_ns = request->submitted_ns;
+        hth_tenant *tenant = hth_tenant_of(serve->ms->site->tenants, request->tenant);
         w->item.flow = tenant != NULL ? &tenant->flow : NULL;
-        bool timed = w->item.timeout_ns > 0 || m->queue.policy.timeout_ns > 0;
-        uint64_t now_ns = timed ? hth_now_ns() : r->submitted_ns;
+        bool timed = w->item.timeout_ns > 0 || model->queue.policy.timeout_ns > 0;
+        uint64_t now_ns = timed ? hth_now_ns() : request->submitted_ns;
         err = hth_tenant_waits(tenant);
-        err = err == HTH_OK ? hth_batcher_add(&s->batcher, &m->queue, &w->item, now_ns) : err;
+        err =
+            err == HTH_OK ? hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns) : err;
         if (err == HTH_OK) {
             return;
         }
-        hth_infer_request_count(s->ms, m, r, &(hth_infer_request_times){0}, err);
-        hth_infer_request_close(s->ms, w);
+        hth_infer_request_count(serve->ms, model, request, &(hth_infer_request_times){0}, err);
+        hth_infer_request_close(serve->ms, w);
     }
-    serve_refuse(s, r, err);
+    serve_refuse(serve, request, err);
 }
 
 void hth_serve_take(hth_serve *serve, hth_request *request)
@@ -124,22 +127,22 @@ void hth_serve_take(hth_serve *serve, hth_request *request)
 }
 
 // serve_leave answers those of a joined run that were canceled; with nobody left, the run ends.
-static void serve_leave(hth_serve *s)
+static void serve_leave(hth_serve *serve)
 {
     bool left = false;
-    for (int k = 0; k < s->batch_run.n; k++) {
-        hth_infer_request *w = s->batch_run.work[k];
+    for (int k = 0; k < serve->batch_run.n; k++) {
+        hth_infer_request *w = serve->batch_run.work[k];
         if (w != NULL && !w->done && w->r->canceled) {
-            s->batch_run.work[k] = NULL;
+            serve->batch_run.work[k] = NULL;
             hth_err err = hth_fail(HTH_ECANCELED, "canceled");
-            hth_infer_request_count(s->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
-            s->answer(w->r, err);
-            hth_infer_request_close(s->ms, w);
+            hth_infer_request_count(serve->ms, w->model, w->r, &(hth_infer_request_times){0}, err);
+            serve->answer(w->r, err);
+            hth_infer_request_close(serve->ms, w);
         } else {
             left = left || w != NULL;
         }
     }
-    s->batch_run.stop = s->batch_run.n > 0 && !left;
+    serve->batch_run.stop = serve->batch_run.n > 0 && !left;
 }
 
 // hth_serve_poll takes what has arrived and, now and then, drops what waits no longer. Where
@@ -176,33 +179,33 @@ void hth_serve_ran(hth_serve *serve, hth_infer_request *infer)
     }
 }
 
-static void serve_alone(hth_serve *s, hth_infer_request *w)
+static void serve_alone(hth_serve *serve, hth_infer_request *request)
 {
-    const hth_program *p = hth_source_match(&w->model->source, w->inputs);
+    const hth_program *p = hth_source_match(&request->model->source, request->inputs);
     if (p == NULL || !p->active) {
-        hth_quota_owner(s->ms->site, &w->model->account, w->r->tenant);
+        hth_quota_owner(serve->ms->site, &request->model->account, request->r->tenant);
     }
-    s->ms->site->refused_over = s->ms->site->refused_bytes = 0;
-    if (!hth_memory_wait_joins(&s->memory_wait, w)) {
-        hth_infer_request_result(w, hth_infer(s->ms, w));
+    serve->ms->site->refused_over = serve->ms->site->refused_bytes = 0;
+    if (!hth_memory_wait_joins(&serve->memory_wait, request)) {
+        hth_infer_request_result(request, hth_infer(serve->ms, request));
     }
-    hth_serve_ran(s, w);
+    hth_serve_ran(serve, request);
 }
 
-static void serve_joined(hth_serve *s, hth_infer_request **work, int n, int64_t bucket)
+static void serve_joined(hth_serve *serve, hth_infer_request **work, int n, int64_t bucket)
 {
-    hth_work_hold(&s->works); // there is one join
-    hth_err err = hth_batch_run_run(&s->batch_run, s->ms, work, n, bucket);
-    hth_work_let(&s->works);
+    hth_work_hold(&serve->works); // there is one join
+    hth_err err = hth_batch_run_run(&serve->batch_run, serve->ms, work, n, bucket);
+    hth_work_let(&serve->works);
     if (err != HTH_OK) {
         for (int k = 0; k < n; k++) {
-            serve_alone(s, work[k]);
+            serve_alone(serve, work[k]);
         }
         return;
     }
     for (int k = 0; k < n; k++) {
         if (work[k] != NULL) {
-            hth_serve_ran(s, work[k]);
+            hth_serve_ran(serve, work[k]);
         }
     }
 }
@@ -225,40 +228,41 @@ bool hth_serve_pick(hth_serve *serve, hth_batch_filter filter, hth_pick *out, ui
 }
 
 // serve_expects is what such a run takes; 0: not known, as where its program has to be compiled.
-static uint64_t serve_expects(hth_serve *s, const hth_pick *x)
+static uint64_t serve_expects(hth_serve *serve, const hth_pick *pick)
 {
-    const hth_batch_item *i = &x->work[0]->item;
-    uint64_t ns = s->batcher.oracle.time_ns(s, i, x->bucket > 0 ? x->bucket : i->samples);
+    const hth_batch_item *i = &pick->work[0]->item;
+    uint64_t ns =
+        serve->batcher.oracle.time_ns(serve, i, pick->bucket > 0 ? pick->bucket : i->samples);
     return ns != HTH_BATCH_NONE ? ns : 0;
 }
 
-static void serve_run(hth_serve *s, hth_pick *x)
+static void serve_run(hth_serve *serve, hth_pick *pick)
 {
-    hth_model *m = x->work[0]->model;
+    hth_model *m = pick->work[0]->model;
     hth_model_hold(m);
-    uint64_t expected_ns = serve_expects(s, x);
-    x->start_ns = hth_now_ns();
-    hth_batcher_begin(&s->batcher, &m->queue, x->samples, x->start_ns);
-    if (x->bucket == 0) {
-        serve_alone(s, x->work[0]);
+    uint64_t expected_ns = serve_expects(serve, pick);
+    pick->start_ns = hth_now_ns();
+    hth_batcher_begin(&serve->batcher, &m->queue, pick->samples, pick->start_ns);
+    if (pick->bucket == 0) {
+        serve_alone(serve, pick->work[0]);
     } else {
-        serve_joined(s, x->work, x->n, x->bucket);
+        serve_joined(serve, pick->work, pick->n, pick->bucket);
     }
-    uint64_t now_ns = hth_now_ns(), took_ns = now_ns - x->start_ns;
-    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns);
-    hth_batcher_note_stall(&s->batcher, expected_ns, took_ns, now_ns);
-    hth_batch_bill_settle(&x->bill, took_ns);
-    hth_model_rele(s->ms, m);
+    uint64_t now_ns = hth_now_ns(), took_ns = now_ns - pick->start_ns;
+    hth_batcher_end(&serve->batcher, &m->queue, pick->samples, took_ns);
+    hth_batcher_note_stall(&serve->batcher, expected_ns, took_ns, now_ns);
+    hth_batch_bill_settle(&pick->bill, took_ns);
+    hth_model_rele(serve->ms, m);
 }
 
 // serve_quick says that the run begins at once: nothing has to be compiled for it, or for a later
 // stage of it.
-static bool serve_quick(hth_serve *s, const hth_pick *x)
+static bool serve_quick(hth_serve *serve, const hth_pick *pick)
 {
-    hth_infer_request *w = x->work[0];
+    hth_infer_request *w = pick->work[0];
     hth_source *source = &w->model->source;
-    const hth_tensor *key = x->bucket > 0 ? hth_infer_request_key(w, x->bucket) : w->inputs;
-    hth_program *p = hth_infer_ready(s->ms, source, key);
+    const hth_tensor *key = pick->bucket > 0 ? hth_infer_request_key(w, pick->bucket) : w->inputs;
+    hth_program *p = hth_infer_ready(serve->ms, source, key);
     return p != NULL && p->rest.graph == NULL && p->slice == 0;
 }
 
@@ -310,35 +314,37 @@ bool hth_serve_requeue(hth_serve *serve)
 }
 
 // serve_find accepts a request whose model may have to be loaded.
-static void serve_find(hth_serve *s, hth_request *r)
+static void serve_find(hth_serve *serve, hth_request *request)
 {
     hth_model *m = NULL;
-    const char *before = s->ms->tenant;
-    const hth_request *asked = s->ms->asks;
-    s->ms->tenant = r->tenant;
-    s->ms->asks = r;
-    r->started_ns = hth_now_ns(); // a process that ends by loading its model is not the queue's
-    hth_err err = r->canceled ? fail_canceled() : hth_model_find(s->ms, r->model, &m);
-    s->ms->tenant = before;
-    s->ms->asks = asked;
+    const char *before = serve->ms->tenant;
+    const hth_request *asked = serve->ms->asks;
+    serve->ms->tenant = request->tenant;
+    serve->ms->asks = request;
+    request->started_ns =
+        hth_now_ns(); // a process that ends by loading its model is not the queue's
+    hth_err err =
+        request->canceled ? fail_canceled() : hth_model_find(serve->ms, request->model, &m);
+    serve->ms->tenant = before;
+    serve->ms->asks = asked;
     if (err == HTH_OK) {
-        serve_accept(s, r, m);
+        serve_accept(serve, request, m);
     } else {
-        serve_refuse(s, r, err);
+        serve_refuse(serve, request, err);
     }
 }
 
-static void serve_arrived(hth_serve *s, hth_request *r)
+static void serve_arrived(hth_serve *serve, hth_request *request)
 {
-    if (r->command == HTH_COMMAND_NONE) {
-        serve_find(s, r);
+    if (request->command == HTH_COMMAND_NONE) {
+        serve_find(serve, request);
         return;
     }
-    if (r->command == HTH_COMMAND_UNLOAD) {
-        hth_serve_before(s);
+    if (request->command == HTH_COMMAND_UNLOAD) {
+        hth_serve_before(serve);
     }
-    atomic_fetch_sub(&s->waiting, 1);
-    s->query(s->ctx, r);
+    atomic_fetch_sub(&serve->waiting, 1);
+    serve->query(serve->ctx, request);
 }
 
 bool hth_serve_accept(hth_serve *serve, bool queries)

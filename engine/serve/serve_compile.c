@@ -13,11 +13,11 @@
 // For how long a program that could not be compiled is not demanded again.
 #define DEMAND_RETRY_NS 60000000000u
 
-// demand_fits: p fits, if need be once programs that are compiled again anyway were evicted.
-static bool demand_fits(hth_site *site, const hth_program *p)
+// demand_fits: program fits, if need be once programs that are compiled again anyway were evicted.
+static bool demand_fits(hth_site *site, const hth_program *program)
 {
-    return hth_program_room(site, p) ||
-           (hth_program_evict_stale(site, p) && hth_program_room(site, p));
+    return hth_program_room(site, program) ||
+           (hth_program_evict_stale(site, program) && hth_program_room(site, program));
 }
 
 static uint64_t demand_time_ns(void *ctx, const hth_batch_item *like, int64_t samples)

@@ -32,21 +32,21 @@
 #define STEP_IDLE_NS 200000000u
 #define STEP_POLL_NS 2000000u
 
-static hth_work *work_of(hth_serve *s, hth_serve_kind kind)
+static hth_work *work_of(hth_serve *serve, hth_serve_kind kind)
 {
-    return &s->work[kind].work;
+    return &serve->work[kind].work;
 }
 
-static hth_serve_kind kind_of(const hth_serve *s, const hth_work *w)
+static hth_serve_kind kind_of(const hth_serve *serve, const hth_work *work)
 {
-    return (hth_serve_kind)((const hth_serve_work *)w - s->work);
+    return (hth_serve_kind)((const hth_serve_work *)work - serve->work);
 }
 
 // work_away is the one that computes elsewhere, or has; NULL: none.
-static hth_work *work_away(hth_serve *s)
+static hth_work *work_away(hth_serve *serve)
 {
     for (int k = 0; k < HTH_SERVE_WORKS; k++) {
-        hth_work *w = work_of(s, (hth_serve_kind)k);
+        hth_work *w = work_of(serve, (hth_serve_kind)k);
         if (hth_work_busy(w) && w->away) {
             return w;
         }
@@ -55,10 +55,10 @@ static hth_work *work_away(hth_serve *s)
 }
 
 // work_here is the one in progress on this thread; NULL: none.
-static hth_work *work_here(hth_serve *s)
+static hth_work *work_here(hth_serve *serve)
 {
     for (int k = 0; k < HTH_SERVE_WORKS; k++) {
-        hth_work *w = work_of(s, (hth_serve_kind)k);
+        hth_work *w = work_of(serve, (hth_serve_kind)k);
         if (hth_work_busy(w) && !w->away) {
             return w;
         }
@@ -67,14 +67,16 @@ static hth_work *work_here(hth_serve *s)
 }
 
 // somebody_waits for the end of what nobody waits for usually.
-static bool somebody_waits(const hth_serve *s)
+static bool somebody_waits(const hth_serve *serve)
 {
-    return s->first != NULL || s->memory_wait.n > 0 || (s->batcher.passed && s->batcher.n > 0);
+    return serve->first != NULL || serve->memory_wait.n > 0 ||
+           (serve->batcher.passed && serve->batcher.n > 0);
 }
 
-static bool is_idle(const hth_serve *s, uint64_t now_ns)
+static bool is_idle(const hth_serve *serve, uint64_t now_ns)
 {
-    return hth_serve_empty(s) && now_ns > s->requested_ns && now_ns - s->requested_ns >= IDLE_NS;
+    return hth_serve_empty(serve) && now_ns > serve->requested_ns &&
+           now_ns - serve->requested_ns >= IDLE_NS;
 }
 
 bool hth_serve_tuning(const hth_serve *serve)
@@ -132,9 +134,9 @@ static void jobs_main(void *arg)
 }
 
 // first_demand is a model that demands a program; NULL: none does.
-static hth_model *first_demand(const hth_serve *s)
+static hth_model *first_demand(const hth_serve *serve)
 {
-    hth_model *m = s->ms->list;
+    hth_model *m = serve->ms->list;
     while (m != NULL && m->demand.key == NULL) {
         m = m->next;
     }
@@ -175,21 +177,22 @@ static void (*const work_main[HTH_SERVE_WORKS])(void *arg) = {
     [HTH_SERVE_GUEST] = guest_main,
 };
 
-// queue_slice sets what the slice of `w` that ends now counts, and how it goes on.
-static void queue_slice(void *ctx, hth_work *w, uint64_t took_ns, uint64_t now_ns, bool over)
+// queue_slice sets what the slice of `work` that ends now counts, and how it goes on.
+static void queue_slice(void *ctx, hth_work *work, uint64_t took_ns, uint64_t now_ns, bool over)
 {
     hth_serve *s = ctx;
-    switch (kind_of(s, w)) {
+    switch (kind_of(s, work)) {
     case HTH_SERVE_JOBS: // what it compiles has its points; a slice of a job has none
-        w->item.weight = over ? WEIGHT_JOBS : WEIGHT_COMPILE;
+        work->item.weight = over ? WEIGHT_JOBS : WEIGHT_COMPILE;
         break;
     case HTH_SERVE_COMPILE:
         hth_batcher_background(&s->batcher, took_ns, now_ns);
         break;
     case HTH_SERVE_MEASURE:
         hth_batcher_background(&s->batcher, took_ns, now_ns);
-        w->item.weight = somebody_waits(s) || s->demanded != NULL ? WEIGHT_RUNS : WEIGHT_MEASURE;
-        w->item.rests = w->item.weight == WEIGHT_RUNS || is_idle(s, now_ns) ? 0 : MEASURE_RESTS;
+        work->item.weight = somebody_waits(s) || s->demanded != NULL ? WEIGHT_RUNS : WEIGHT_MEASURE;
+        work->item.rests =
+            work->item.weight == WEIGHT_RUNS || is_idle(s, now_ns) ? 0 : MEASURE_RESTS;
         break;
     case HTH_SERVE_GUEST: // at last, what it took of the step's time is what requests have had
         s->guest_ns += took_ns;
@@ -199,7 +202,7 @@ static void queue_slice(void *ctx, hth_work *w, uint64_t took_ns, uint64_t now_n
         }
         break;
     case HTH_SERVE_REQUESTED: // a question about training may have computed elsewhere
-        w->item.weight = WEIGHT_COMPILE;
+        work->item.weight = WEIGHT_COMPILE;
         break;
     default:
         break;
@@ -218,69 +221,69 @@ static void queue_poll(void *ctx)
 }
 
 // queue_go has a work go on, or begin, for a slice, with what the models have of who asked for it.
-static void queue_go(hth_serve *s, hth_work *w)
+static void queue_go(hth_serve *serve, hth_work *work)
 {
-    hth_serve_work *own = (hth_serve_work *)w;
-    bool begins = !hth_work_busy(w);
-    s->ms->tenant = begins ? NULL : own->tenant;
-    s->ms->asks = begins ? NULL : own->asks;
+    hth_serve_work *own = (hth_serve_work *)work;
+    bool begins = !hth_work_busy(work);
+    serve->ms->tenant = begins ? NULL : own->tenant;
+    serve->ms->asks = begins ? NULL : own->asks;
     if (begins) {
-        hth_work_begin(&s->works, w, work_main[kind_of(s, w)], s);
+        hth_work_begin(&serve->works, work, work_main[kind_of(serve, work)], serve);
     } else {
-        hth_work_go(&s->works, w);
+        hth_work_go(&serve->works, work);
     }
-    own->tenant = s->ms->tenant;
-    own->asks = s->ms->asks;
-    s->ms->tenant = NULL;
-    s->ms->asks = NULL;
+    own->tenant = serve->ms->tenant;
+    own->asks = serve->ms->asks;
+    serve->ms->tenant = NULL;
+    serve->ms->asks = NULL;
 }
 
 // ---- who wants the device
 
-static void queue_want(hth_serve *s, hth_run_item *i, bool wants)
+static void queue_want(hth_serve *serve, hth_run_item *item, bool wants)
 {
     if (wants) {
-        hth_run_queue_add(&s->works.runs, i);
+        hth_run_queue_add(&serve->works.runs, item);
     } else {
-        hth_run_queue_remove(&s->works.runs, i);
+        hth_run_queue_remove(&serve->works.runs, item);
     }
 }
 
-static bool measure_wants(hth_serve *s, uint64_t now_ns)
+static bool measure_wants(hth_serve *serve, uint64_t now_ns)
 {
-    if (!is_idle(s, now_ns) &&
-        (now_ns < s->measured_ns || somebody_waits(s) || s->demanded != NULL)) {
+    if (!is_idle(serve, now_ns) &&
+        (now_ns < serve->measured_ns || somebody_waits(serve) || serve->demanded != NULL)) {
         return false;
     }
-    bool wants = hth_infer_tunes(s->ms);
-    s->measured_ns = wants ? s->measured_ns : now_ns + MEASURE_POLL_NS;
+    bool wants = hth_infer_tunes(serve->ms);
+    serve->measured_ns = wants ? serve->measured_ns : now_ns + MEASURE_POLL_NS;
     return wants;
 }
 
 // begin_wants returns which kinds of work are to begin, as bits, where none is in progress.
-static unsigned begin_wants(hth_serve *s, bool hurry, uint64_t now_ns)
+static unsigned begin_wants(hth_serve *serve, bool hurry, uint64_t now_ns)
 {
-    bool idle = is_idle(s, now_ns);
-    unsigned requested = (unsigned)(s->first != NULL || s->before) << HTH_SERVE_REQUESTED;
-    if (hurry || s->before) { // what waited for memory is run before a job is given that
+    bool idle = is_idle(serve, now_ns);
+    unsigned requested = (unsigned)(serve->first != NULL || serve->before) << HTH_SERVE_REQUESTED;
+    if (hurry || serve->before) { // what waited for memory is run before a job is given that
         return requested;
     }
-    bool job = !s->jobless && s->due != NULL && s->due(s->ctx);
-    bool demanded = s->demanded != NULL || s->instances.demanded != NULL ||
-                    (idle && !job && first_demand(s) != NULL);
-    bool measure = !job && !demanded && measure_wants(s, now_ns);
+    bool job = !serve->jobless && serve->due != NULL && serve->due(serve->ctx);
+    bool demanded = serve->demanded != NULL || serve->instances.demanded != NULL ||
+                    (idle && !job && first_demand(serve) != NULL);
+    bool measure = !job && !demanded && measure_wants(serve, now_ns);
     if (requested != 0 &&
         job) { // one after the other: all that was requested, and a slice of a job
-        requested = s->answered ? 0 : requested;
+        requested = serve->answered ? 0 : requested;
         job = requested == 0;
     }
     return requested | (unsigned)job << HTH_SERVE_JOBS | (unsigned)demanded << HTH_SERVE_COMPILE |
            (unsigned)measure << HTH_SERVE_MEASURE;
 }
 
-static bool guest_wants(const hth_serve *s)
+static bool guest_wants(const hth_serve *serve)
 {
-    const hth_request *r = s->first;
+    const hth_request *r = serve->first;
     while (r != NULL && r->command != HTH_COMMAND_NONE) {
         r = r->next;
     }
@@ -288,78 +291,78 @@ static bool guest_wants(const hth_serve *s)
 }
 
 // queue_gather has everybody in the run queue who wants the device, and nobody else.
-static void queue_gather(hth_serve *s, const hth_work *here, const hth_work *away, bool hurry,
+static void queue_gather(hth_serve *serve, const hth_work *here, const hth_work *away, bool hurry,
                          uint64_t now_ns)
 {
     unsigned begin = 0;
     if (here == NULL) {
-        begin = away == NULL ? begin_wants(s, hurry, now_ns)
-                             : (unsigned)guest_wants(s) << HTH_SERVE_GUEST;
+        begin = away == NULL ? begin_wants(serve, hurry, now_ns)
+                             : (unsigned)guest_wants(serve) << HTH_SERVE_GUEST;
     }
     for (int k = 0; k < HTH_SERVE_WORKS; k++) {
-        hth_work *w = work_of(s, (hth_serve_kind)k);
+        hth_work *w = work_of(serve, (hth_serve_kind)k);
         if (!w->item.queued && k != HTH_SERVE_JOBS) { // each is somebody else's
             hth_run_queue_renew(&w->item);
         }
-        queue_want(s, &w->item, w == here || w == away || (begin >> k & 1) != 0);
+        queue_want(serve, &w->item, w == here || w == away || (begin >> k & 1) != 0);
         if (hurry && w != away) {
             hth_run_queue_wake(&w->item);
         }
     }
-    queue_want(s, &s->runs, s->batcher.n > 0);
+    queue_want(serve, &serve->runs, serve->batcher.n > 0);
 }
 
 // queue_deadlines gives background work its place among the deadlines of those who wait.
-static void queue_deadlines(hth_serve *s, uint64_t now_ns)
+static void queue_deadlines(hth_serve *serve, uint64_t now_ns)
 {
-    hth_run_item *make = &work_of(s, HTH_SERVE_COMPILE)->item;
-    hth_run_item *measure = &work_of(s, HTH_SERVE_MEASURE)->item;
-    s->runs.deadline_ns = 0;
+    hth_run_item *make = &work_of(serve, HTH_SERVE_COMPILE)->item;
+    hth_run_item *measure = &work_of(serve, HTH_SERVE_MEASURE)->item;
+    serve->runs.deadline_ns = 0;
     if (!make->queued && !measure->queued) {
         return;
     }
-    make->insists = somebody_waits(s);
-    measure->insists = make->insists || s->demanded != NULL;
+    make->insists = somebody_waits(serve);
+    measure->insists = make->insists || serve->demanded != NULL;
     if (measure->insists) {
         hth_run_queue_wake(measure);
     }
-    make->slice_ns = measure->slice_ns = hth_batcher_slice_ns(&s->batcher) + 1;
+    make->slice_ns = measure->slice_ns = hth_batcher_slice_ns(&serve->batcher) + 1;
     uint64_t slack_ns =
-        s->batcher.n > 0 ? hth_batcher_slack_ns(&s->batcher, now_ns) : HTH_RUN_NEVER;
-    s->runs.deadline_ns = slack_ns < HTH_RUN_NEVER - now_ns ? now_ns + slack_ns : 0;
+        serve->batcher.n > 0 ? hth_batcher_slack_ns(&serve->batcher, now_ns) : HTH_RUN_NEVER;
+    serve->runs.deadline_ns = slack_ns < HTH_RUN_NEVER - now_ns ? now_ns + slack_ns : 0;
 }
 
 // queue_note_stall notes that background work is delayed: admission leaves time for it.
-static void queue_note_stall(hth_serve *s, uint64_t now_ns)
+static void queue_note_stall(hth_serve *serve, uint64_t now_ns)
 {
-    const hth_run_item *make = &work_of(s, HTH_SERVE_COMPILE)->item;
-    const hth_run_item *measure = &work_of(s, HTH_SERVE_MEASURE)->item;
+    const hth_run_item *make = &work_of(serve, HTH_SERVE_COMPILE)->item;
+    const hth_run_item *measure = &work_of(serve, HTH_SERVE_MEASURE)->item;
     if ((make->queued && make->held_since_ns != 0) ||
         (measure->queued && measure->held_since_ns != 0)) {
-        hth_batcher_background(&s->batcher, 0, now_ns);
+        hth_batcher_background(&serve->batcher, 0, now_ns);
     }
 }
 
 // ---- the loop
 
 // loop_runs does a run for a request that waits. false: there is none before *wake_ns.
-static bool loop_runs(hth_serve *s, hth_batch_filter filter, uint64_t *wake_ns)
+static bool loop_runs(hth_serve *serve, hth_batch_filter filter, uint64_t *wake_ns)
 {
     uint64_t from_ns = hth_now_ns(), run_wake_ns;
     uint32_t priority;
-    hth_work *away = work_away(s);
-    if (!hth_serve_batch(s, filter, &run_wake_ns, &priority)) {
+    hth_work *away = work_away(serve);
+    if (!hth_serve_batch(serve, filter, &run_wake_ns, &priority)) {
         *wake_ns = run_wake_ns < *wake_ns ? run_wake_ns : *wake_ns;
         return false;
     }
     uint64_t now_ns = hth_now_ns();
-    s->requested_ns = s->overlap.requested_ns = now_ns;
-    hth_work_ran(&s->works, now_ns - from_ns);
+    serve->requested_ns = serve->overlap.requested_ns = now_ns;
+    hth_work_ran(&serve->works, now_ns - from_ns);
     if (away == NULL || priority > 1) { // the first priority comes first during a step
-        hth_run_queue_ran(&s->works.runs, &s->runs, now_ns - from_ns, now_ns);
+        hth_run_queue_ran(&serve->works.runs, &serve->runs, now_ns - from_ns, now_ns);
     }
-    if (s->pick.n > 0) {
-        queue_go(s, work_of(s, away != NULL ? HTH_SERVE_GUEST : HTH_SERVE_REQUESTED));
+    if (serve->pick.n > 0) {
+        queue_go(serve, work_of(serve, away != NULL ? HTH_SERVE_GUEST : HTH_SERVE_REQUESTED));
     }
     return true;
 }
@@ -367,58 +370,59 @@ static bool loop_runs(hth_serve *s, hth_batch_filter filter, uint64_t *wake_ns)
 // loop_quick_queries answers queries that compute nothing, so that they do not wait for a model
 // that takes long to be made ready. A measurement, which has some of the device's memory, is short,
 // and hurries for them.
-static void loop_quick_queries(hth_serve *s, const hth_work *here)
+static void loop_quick_queries(hth_serve *serve, const hth_work *here)
 {
-    if (here == work_of(s, HTH_SERVE_MEASURE)) {
+    if (here == work_of(serve, HTH_SERVE_MEASURE)) {
         return;
     }
-    for (hth_request **at = &s->first; *at != NULL;) {
+    for (hth_request **at = &serve->first; *at != NULL;) {
         hth_request *r = *at, *next = r->next;
-        if (r->command == HTH_COMMAND_NONE || !s->at_once(s->ctx, r)) {
+        if (r->command == HTH_COMMAND_NONE || !serve->at_once(serve->ctx, r)) {
             at = &r->next;
             continue;
         }
         *at = next;
-        s->last = next == NULL ? at : s->last;
-        atomic_fetch_sub(&s->waiting, 1);
+        serve->last = next == NULL ? at : serve->last;
+        atomic_fetch_sub(&serve->waiting, 1);
     }
 }
 
 // loop_step leaves the device to the step that computes elsewhere; requests of the first priority
 // still come. true: one was run, or the step has ended.
-static bool loop_step(hth_serve *s, hth_work *away, hth_batch_filter filter, bool hurry,
+static bool loop_step(hth_serve *serve, hth_work *away, hth_batch_filter filter, bool hurry,
                       uint64_t *wake_ns)
 {
     filter.priority = 1;
-    if (s->batcher.n > 0 && loop_runs(s, filter, wake_ns)) {
+    if (serve->batcher.n > 0 && loop_runs(serve, filter, wake_ns)) {
         return true;
     }
-    bool none = hth_serve_empty(s) && s->memory_wait.n == 0;
+    bool none = hth_serve_empty(serve) && serve->memory_wait.n == 0;
     uint64_t due_ns = hth_now_ns() + (none ? STEP_IDLE_NS : STEP_POLL_NS);
     *wake_ns = due_ns < *wake_ns ? due_ns : *wake_ns;
     if (hurry) { // nothing more arrives: the mailbox does not sleep
-        (void)s->works.other->wait(s->works.other->ctx);
+        (void)serve->works.other->wait(serve->works.other->ctx);
     }
-    return !hth_work_computes(&s->works, away);
+    return !hth_work_computes(&serve->works, away);
 }
 
 // loop_next has whoever is next compute; `away`: whose step computes elsewhere, or NULL.
-static bool loop_next(hth_serve *s, hth_work *here, hth_work *away, bool hurry, uint64_t *wake_ns)
+static bool loop_next(hth_serve *serve, hth_work *here, hth_work *away, bool hurry,
+                      uint64_t *wake_ns)
 {
     uint64_t now_ns = hth_now_ns(), rest_ns;
     hth_batch_filter filter = {.hurry = hurry || here != NULL || away != NULL,
                                .ready = here != NULL};
     filter.priority = away != NULL ? UINT32_MAX : 0;
-    queue_gather(s, here, away, hurry, now_ns);
-    queue_deadlines(s, now_ns);
-    hth_run_item *next = hth_run_queue_next(&s->works.runs, now_ns, &rest_ns);
-    queue_note_stall(s, now_ns);
-    if (next == &s->runs) {
-        if (loop_runs(s, filter, wake_ns)) {
+    queue_gather(serve, here, away, hurry, now_ns);
+    queue_deadlines(serve, now_ns);
+    hth_run_item *next = hth_run_queue_next(&serve->works.runs, now_ns, &rest_ns);
+    queue_note_stall(serve, now_ns);
+    if (next == &serve->runs) {
+        if (loop_runs(serve, filter, wake_ns)) {
             return true;
         }
-        hth_run_queue_remove(&s->works.runs, &s->runs);
-        next = hth_run_queue_next(&s->works.runs, now_ns, &rest_ns);
+        hth_run_queue_remove(&serve->works.runs, &serve->runs);
+        next = hth_run_queue_next(&serve->works.runs, now_ns, &rest_ns);
     }
     *wake_ns = rest_ns < *wake_ns ? rest_ns : *wake_ns;
     if (next == NULL) {
@@ -426,33 +430,33 @@ static bool loop_next(hth_serve *s, hth_work *here, hth_work *away, bool hurry, 
     }
     hth_work *w = (hth_work *)next;
     if (w == away) {
-        return loop_step(s, away, filter, hurry, wake_ns);
+        return loop_step(serve, away, filter, hurry, wake_ns);
     }
-    queue_go(s, w);
+    queue_go(serve, w);
     return true;
 }
 
 // loop_away counts the time of a step that computes elsewhere, alone but for `here`; true: it has
 // ended, and is gone on with.
-static bool loop_away(hth_serve *s, const hth_work *here, hth_work *away)
+static bool loop_away(hth_serve *serve, const hth_work *here, hth_work *away)
 {
     uint64_t now_ns = hth_now_ns();
-    if (here == NULL && !hth_work_computes(&s->works, away)) {
-        s->runs.credit_ns = 0;
-        s->alone_ns = 0;
+    if (here == NULL && !hth_work_computes(&serve->works, away)) {
+        serve->runs.credit_ns = 0;
+        serve->alone_ns = 0;
         hth_run_queue_wake(&away->item);
-        queue_go(s, away);
+        queue_go(serve, away);
         return true;
     }
     away->item.weight = WEIGHT_JOBS;
-    s->runs.credit_ns = OWED_NS;
-    if (s->alone_ns != 0 && here == NULL) {
-        hth_run_queue_ran(&s->works.runs, &away->item, now_ns - s->alone_ns, now_ns);
+    serve->runs.credit_ns = OWED_NS;
+    if (serve->alone_ns != 0 && here == NULL) {
+        hth_run_queue_ran(&serve->works.runs, &away->item, now_ns - serve->alone_ns, now_ns);
     }
     // somebody waits for what is compiled during it
     away->item.rests_until_ns = here != NULL ? HTH_RUN_NEVER : 0;
-    if (s->overlap.low || s->batcher.n > 0) {
-        hth_train_overlap_lower(&s->overlap);
+    if (serve->overlap.low || serve->batcher.n > 0) {
+        hth_train_overlap_lower(&serve->overlap);
     }
     return false;
 }

@@ -74,13 +74,13 @@ static bool rig_job(void *ctx)
     return true;
 }
 
-static void rig_answer(hth_request *q, hth_err err)
+static void rig_answer(hth_request *request, hth_err err)
 {
     assert_ok(err);
-    call *c = (call *)((char *)q - offsetof(call, r));
+    call *c = (call *)((char *)request - offsetof(call, r));
     c->finished = true;
     free(c->out[0].data);
-    hth_free(q->outputs);
+    hth_free(request->outputs);
 }
 
 static void rig_ask(rig *r)

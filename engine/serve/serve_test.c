@@ -29,7 +29,7 @@ typedef struct waiting {
     bool refuse_place;
 } waiting;
 
-static hth_err held_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err held_place(hth_request *request, hth_request_tensor *out, int n)
 {
     pthread_mutex_lock(&the_gate.lock);
     the_gate.inside = true;
@@ -38,25 +38,26 @@ static hth_err held_place(hth_request *r, hth_request_tensor *out, int n)
         pthread_cond_wait(&the_gate.changed, &the_gate.lock);
     }
     pthread_mutex_unlock(&the_gate.lock);
-    return call_place(r, out, n);
+    return call_place(request, out, n);
 }
 
-static hth_err waiting_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err waiting_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    const waiting *w = r->ctx;
-    return w->refuse_place ? hth_fail(HTH_ENOMEM, "nowhere to put it") : call_place(r, out, n);
+    const waiting *w = request->ctx;
+    return w->refuse_place ? hth_fail(HTH_ENOMEM, "nowhere to put it")
+                           : call_place(request, out, n);
 }
 
-static void waiting_done(hth_request *r)
+static void waiting_done(hth_request *request)
 {
-    waiting *w = r->ctx;
+    waiting *w = request->ctx;
     w->turn = atomic_fetch_add(&turns, 1);
-    call_done(r);
+    call_done(request);
 }
 
-static void waiting_init(waiting *w, const char *model, const hth_tensor *x)
+static void waiting_init(waiting *w, const char *model, const hth_tensor *tensor)
 {
-    *w = (waiting){.in = {.t = *x}};
+    *w = (waiting){.in = {.t = *tensor}};
     w->c.r = (hth_request){.model = model,
                            .inputs = &w->in,
                            .n_inputs = 1,
@@ -131,14 +132,14 @@ static void digits_close(fixture *f)
 }
 
 // alone is the answer to `w` when nothing else waits.
-static void answer_alone(fixture *f, waiting *w, const char *model, const hth_tensor *x)
+static void answer_alone(fixture *f, waiting *w, const char *model, const hth_tensor *tensor)
 {
-    waiting_init(w, model, x);
+    waiting_init(w, model, tensor);
     assert_ok(hth_engine_submit(f->engine, &w->c.r));
     call_wait(&w->c);
     assert_int_equal(w->c.r.err, HTH_OK);
     hth_tensor want = w->c.out[0];
-    waiting_init(w, model, x);
+    waiting_init(w, model, tensor);
     w->want = want;
 }
 
@@ -237,12 +238,12 @@ static void test_joined(void **state)
 static waiting *leaving; // those whose clients leave when the run begins
 static int every;        // n-th of them
 
-static hth_err leaving_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err leaving_place(hth_request *request, hth_request_tensor *out, int n)
 {
     for (int i = 0; i < CALLERS; i += every) {
         leaving[i].c.r.canceled = 1;
     }
-    return call_place(r, out, n);
+    return call_place(request, out, n);
 }
 
 static void leave(waiting *w)

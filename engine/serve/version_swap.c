@@ -18,32 +18,32 @@ static uint64_t reload_filled(const hth_models *ms)
 }
 
 // Drops what is there of the version that was to come.
-static void reload_stop(hth_models *ms, hth_name *n)
+static void reload_stop(hth_models *ms, hth_name *name)
 {
-    if (n->coming != NULL && !n->coming->by_version) {
-        hth_model_drop(ms, n->coming);
+    if (name->coming != NULL && !name->coming->by_version) {
+        hth_model_drop(ms, name->coming);
     }
-    n->coming = NULL;
-    n->wanted = 0;
+    name->coming = NULL;
+    name->wanted = 0;
 }
 
-static void reload_want(hth_models *ms, hth_name *n)
+static void reload_want(hth_models *ms, hth_name *name)
 {
     int latest;
-    if (hth_store_latest(ms->store, n->name, &latest) != HTH_OK) {
+    if (hth_store_latest(ms->store, name->name, &latest) != HTH_OK) {
         return;
     }
-    if (latest != n->wanted) { // that one was removed, or is not the newest any more
-        reload_stop(ms, n);
+    if (latest != name->wanted) { // that one was removed, or is not the newest any more
+        reload_stop(ms, name);
     }
-    if (latest != n->refused) {
-        n->refused = 0;
-        n->why[0] = 0;
+    if (latest != name->refused) {
+        name->refused = 0;
+        name->why[0] = 0;
     }
-    bool more = n->refused_bytes > 0 && hth_job_memory_models(ms->site) > n->refused_bytes;
-    bool refused = latest == n->refused && !more;
-    if (latest > n->serving->version && !refused) {
-        n->wanted = latest;
+    bool more = name->refused_bytes > 0 && hth_job_memory_models(ms->site) > name->refused_bytes;
+    bool refused = latest == name->refused && !more;
+    if (latest > name->serving->version && !refused) {
+        name->wanted = latest;
     }
 }
 
@@ -67,20 +67,20 @@ void hth_version_swap_retry(hth_models *ms, const char *name)
 
 // ---- slices
 
-static hth_program *reload_next(const hth_name *n)
+static hth_program *reload_next(const hth_name *name)
 {
-    hth_program *p = n->serving->source.programs;
-    while (p != NULL && p->followed == n->coming) {
+    hth_program *p = name->serving->source.programs;
+    while (p != NULL && p->followed == name->coming) {
         p = p->next;
     }
     return p;
 }
 
-// Inputs like those that p was made for, as the newer version takes them.
-static hth_err reload_inputs(const hth_name *n, const hth_program *p, hth_tensor **out)
+// Inputs like those that program was made for, as the newer version takes them.
+static hth_err reload_inputs(const hth_name *name, const hth_program *program, hth_tensor **out)
 {
-    const hth_graph *g = n->serving->source.graph;
-    size_t most = (size_t)(g->n_inputs + n->coming->source.graph->n_inputs) + 1;
+    const hth_graph *g = name->serving->source.graph;
+    size_t most = (size_t)(g->n_inputs + name->coming->source.graph->n_inputs) + 1;
     hth_request_tensor *in = hth_calloc(most, sizeof *in);
     *out = hth_calloc(most, sizeof **out);
     if (in == NULL || *out == NULL) {
@@ -88,23 +88,23 @@ static hth_err reload_inputs(const hth_name *n, const hth_program *p, hth_tensor
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
     for (int i = 0; i < g->n_inputs; i++) {
-        in[i] = (hth_request_tensor){.name = g->values[g->inputs[i]].name, .t = p->key[i]};
+        in[i] = (hth_request_tensor){.name = g->values[g->inputs[i]].name, .t = program->key[i]};
     }
-    hth_err err = hth_model_bind(n->coming, in, g->n_inputs, *out);
+    hth_err err = hth_model_bind(name->coming, in, g->n_inputs, *out);
     hth_free(in);
     return err;
 }
 
-// A program of the newer version for the shapes of `p`, as ready as that one. Shapes that it does
-// not take, or values that are not known here, are left to the requests that bring them.
-static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
+// A program of the newer version for the shapes of `program`, as ready as that one. Shapes that it
+// does not take, or values that are not known here, are left to the requests that bring them.
+static hth_err reload_program(hth_models *ms, const hth_name *name, hth_program *program)
 {
     hth_site *site = ms->site;
-    hth_source *s = &n->coming->source;
+    hth_source *s = &name->coming->source;
     hth_tensor *inputs;
     hth_program *made = NULL;
-    p->held++;
-    hth_err err = reload_inputs(n, p, &inputs);
+    program->held++;
+    hth_err err = reload_inputs(name, program, &inputs);
     bool other = err == HTH_EINVAL;
     if (err == HTH_OK) {
         made = hth_source_match(s, inputs);
@@ -112,41 +112,41 @@ static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
                   ? HTH_OK
                   : hth_program_compile(site, s, inputs, hth_quota_models(site, s->account), false,
                                         NULL, &made);
-        other = err == HTH_ENOTSUP && p->value_inputs == 0;
+        other = err == HTH_ENOTSUP && program->value_inputs == 0;
     }
     hth_free(inputs);
-    if (err == HTH_OK && p->active) {
+    if (err == HTH_OK && program->active) {
         err = hth_program_activate(site, made);
     }
-    if (err == HTH_OK && p->pinned) {
+    if (err == HTH_OK && program->pinned) {
         hth_program_pin(site, made, true);
     }
-    p->followed = n->coming;
-    p->held--;
+    program->followed = name->coming;
+    program->held--;
     return other ? HTH_OK : err;
 }
 
 // One that takes none of the shapes in use has to show at least that it can be run at all.
-static hth_err reload_prove(hth_models *ms, const hth_name *n)
+static hth_err reload_prove(hth_models *ms, const hth_name *name)
 {
     hth_program *p;
     bool made;
-    if (n->coming->source.programs != NULL || n->serving->source.programs == NULL) {
+    if (name->coming->source.programs != NULL || name->serving->source.programs == NULL) {
         return HTH_OK;
     }
-    hth_err err = hth_load_program(ms, n->coming, NULL, &p, &made);
+    hth_err err = hth_load_program(ms, name->coming, NULL, &p, &made);
     return err == HTH_ENOTSUP ? HTH_OK : err;
 }
 
-static void reload_switch(hth_models *ms, hth_name *n)
+static void reload_switch(hth_models *ms, hth_name *name)
 {
-    hth_model *old = n->serving;
-    hth_log(INFO, SERVER, "reload", "model=%s version=%d before=%d moved_bytes=%" PRIu64, n->name,
-            n->wanted, old->version, reload_filled(ms) - n->moved_from);
-    n->serving = n->coming;
-    n->coming = NULL;
-    n->wanted = n->refused = 0;
-    n->why[0] = 0;
+    hth_model *old = name->serving;
+    hth_log(INFO, SERVER, "reload", "model=%s version=%d before=%d moved_bytes=%" PRIu64,
+            name->name, name->wanted, old->version, reload_filled(ms) - name->moved_from);
+    name->serving = name->coming;
+    name->coming = NULL;
+    name->wanted = name->refused = 0;
+    name->why[0] = 0;
     ms->recent.model = NULL;
     for (hth_program *p = old->source.programs; p != NULL; p = p->next) {
         hth_program_pin(ms->site, p, false);
@@ -156,35 +156,35 @@ static void reload_switch(hth_models *ms, hth_name *n)
     }
 }
 
-static void reload_refuse(hth_models *ms, hth_name *n, hth_err err)
+static void reload_refuse(hth_models *ms, hth_name *name, hth_err err)
 {
-    snprintf(n->why, sizeof n->why, "%s", hth_err_detail());
-    n->why_err = err;
-    n->refused = n->wanted;
-    n->refused_bytes =
+    snprintf(name->why, sizeof name->why, "%s", hth_err_detail());
+    name->why_err = err;
+    name->refused = name->wanted;
+    name->refused_bytes =
         err == HTH_ETOOBIG || err == HTH_ENODEVMEM ? hth_job_memory_models(ms->site) : 0;
-    hth_log(WARN, SERVER, "reload", "model=%s version=%d serves=%d: %s", n->name, n->wanted,
-            n->serving->version, n->why);
-    reload_stop(ms, n);
+    hth_log(WARN, SERVER, "reload", "model=%s version=%d serves=%d: %s", name->name, name->wanted,
+            name->serving->version, name->why);
+    reload_stop(ms, name);
 }
 
-static void reload_step(hth_models *ms, hth_name *n)
+static void reload_step(hth_models *ms, hth_name *name)
 {
     hth_err err = HTH_OK;
-    if (n->coming == NULL) {
-        n->moved_from = reload_filled(ms);
-        ms->tenant = n->serving->account.tenant;
-        err = hth_model_version(ms, n->name, n->wanted, &n->coming);
+    if (name->coming == NULL) {
+        name->moved_from = reload_filled(ms);
+        ms->tenant = name->serving->account.tenant;
+        err = hth_model_version(ms, name->name, name->wanted, &name->coming);
         ms->tenant = NULL;
     } else {
-        hth_program *p = reload_next(n);
-        err = p != NULL ? reload_program(ms, n, p) : reload_prove(ms, n);
+        hth_program *p = reload_next(name);
+        err = p != NULL ? reload_program(ms, name, p) : reload_prove(ms, name);
         if (p == NULL && err == HTH_OK) {
-            reload_switch(ms, n);
+            reload_switch(ms, name);
         }
     }
     if (err != HTH_OK) {
-        reload_refuse(ms, n, err);
+        reload_refuse(ms, name, err);
     }
 }
 

@@ -154,37 +154,38 @@ static const char *job_differs(const json_t *a, const json_t *b)
     return NULL;
 }
 
-static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trainer *t,
-                               hth_checkpoint *c)
+static hth_err checkpoint_read(hth_store *store, const hth_manifest *manifest, hth_trainer *trainer,
+                               hth_checkpoint *checkpoint)
 {
-    json_t *doc = json_loads(m->meta, 0, NULL);
+    json_t *doc = json_loads(manifest->meta, 0, NULL);
     json_t *job = json_object_get(doc, "job"), *history = json_object_get(doc, "history");
     json_int_t step = json_integer_value(json_object_get(doc, "step"));
-    const char *key = job_differs(job, c->args);
-    key = key != NULL ? key : job_differs(c->args, job);
+    const char *key = job_differs(job, checkpoint->args);
+    key = key != NULL ? key : job_differs(checkpoint->args, job);
     hth_err err = HTH_OK;
-    bool accepted = step == 0 && m->n_tensors == 0; // and nothing else: it begins
+    bool accepted = step == 0 && manifest->n_tensors == 0; // and nothing else: it begins
     if (json_is_object(job) && accepted) {
-        c->step = 0;
+        checkpoint->step = 0;
         json_decref(doc);
         return HTH_OK;
     }
     if (!json_is_object(job) || step < 0 || json_array_size(history) != (size_t)step) {
-        err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", m->name);
+        err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", manifest->name);
     } else if (key != NULL) {
-        err =
-            hth_fail(HTH_EINVAL, "'%s' belongs to another job: '%s' is not the same", m->name, key);
-    } else if (json_integer_value(json_object_get(doc, "steps")) != c->steps) {
-        err =
-            hth_fail(HTH_EINVAL, "'%s' belongs to another job: its data has another size", m->name);
+        err = hth_fail(HTH_EINVAL, "'%s' belongs to another job: '%s' is not the same",
+                       manifest->name, key);
+    } else if (json_integer_value(json_object_get(doc, "steps")) != checkpoint->steps) {
+        err = hth_fail(HTH_EINVAL, "'%s' belongs to another job: its data has another size",
+                       manifest->name);
     } else {
-        err = hth_trainer_restore(t, store, m, (uint64_t)step);
+        err = hth_trainer_restore(trainer, store, manifest, (uint64_t)step);
     }
     if (err == HTH_OK) {
-        c->step = step;
-        c->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
-        json_array_extend(c->held_out, json_object_get(doc, "held_out")); // -1: there is none
-        err = json_array_extend(c->history, history) == 0
+        checkpoint->step = step;
+        checkpoint->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
+        json_array_extend(checkpoint->held_out,
+                          json_object_get(doc, "held_out")); // -1: there is none
+        err = json_array_extend(checkpoint->history, history) == 0
                   ? HTH_OK
                   : hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
     }

@@ -11,10 +11,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void stop_at_seven(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     if (what[0] == '{' && done == 7) {
-        r->canceled = true;
+        request->canceled = true;
     }
 }
 
@@ -199,9 +199,9 @@ static void disk_full(bool full)
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-static void disk_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void disk_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
-    disk *d = r->ctx;
+    disk *d = request->ctx;
     json_t *o = json_loads(what, 0, NULL);
     const char *warning = json_string_value(json_object_get(o, "warning"));
     if (warning != NULL) {
@@ -317,9 +317,9 @@ static int64_t checkpoint_step(hth_store *store)
     return step;
 }
 
-static void fault_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void fault_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
-    fault *x = r->ctx;
+    fault *x = request->ctx;
     if (strstr(what, "\"warning\"") != NULL) {
         x->warnings++;
         x->saved = checkpoint_step(x->store);
@@ -367,7 +367,7 @@ static void a_checkpoint_is_missed_where_it_is(void **state)
     fixture_close(&f);
 }
 
-static void fail_next_file(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void fail_next_file(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     if (what[0] == '{' && done == total) {
         hth_store_file_fault(1, ENOSPC);

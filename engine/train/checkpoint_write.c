@@ -34,29 +34,30 @@ struct hth_checkpointer {
     char detail[512];
 };
 
-static hth_err write_put(hth_checkpointer *w)
+static hth_err write_put(hth_checkpointer *checkpointer)
 {
-    return hth_checkpoint_put(w->store, w->name, w->meta, w->put, w->n);
+    return hth_checkpoint_put(checkpointer->store, checkpointer->name, checkpointer->meta,
+                              checkpointer->put, checkpointer->n);
 }
 
-static void write_drop(hth_checkpointer *w)
+static void write_drop(hth_checkpointer *checkpointer)
 {
-    free(w->meta);
-    hth_free(w->put);
-    w->meta = NULL;
-    w->put = NULL;
+    free(checkpointer->meta);
+    hth_free(checkpointer->put);
+    checkpointer->meta = NULL;
+    checkpointer->put = NULL;
 }
 
 // write_trimmed notes, under the lock, what became of removing the one before. Where that failed
 // the last one is as good as it was: it is tried again when the next step has proved it again.
-static void write_trimmed(hth_checkpointer *w, hth_err err)
+static void write_trimmed(hth_checkpointer *checkpointer, hth_err err)
 {
-    if (err != HTH_OK && !w->untrimmed) {
+    if (err != HTH_OK && !checkpointer->untrimmed) {
         hth_log(WARN, STORE, "checkpoint-kept", "model=%s: an older one is not removed: %s",
-                w->name, hth_err_detail());
+                checkpointer->name, hth_err_detail());
     }
-    w->untrimmed = err != HTH_OK;
-    w->unproven = w->unproven || w->untrimmed;
+    checkpointer->untrimmed = err != HTH_OK;
+    checkpointer->unproven = checkpointer->unproven || checkpointer->untrimmed;
 }
 
 static void write_run(hth_store_task *job)
@@ -150,20 +151,21 @@ static size_t write_aligned(size_t bytes)
 
 // Copies names and contents; false: there is no memory for that. The memory is kept for the next
 // time.
-static bool write_copy(hth_checkpointer *w)
+static bool write_copy(hth_checkpointer *checkpointer)
 {
     size_t bytes = 0;
-    for (int i = 0; i < w->n; i++) {
-        bytes += write_aligned(w->put[i].bytes) + write_aligned(strlen(w->put[i].name) + 1);
+    for (int i = 0; i < checkpointer->n; i++) {
+        bytes += write_aligned(checkpointer->put[i].bytes) +
+                 write_aligned(strlen(checkpointer->put[i].name) + 1);
     }
-    if (w->copy_bytes < bytes) {
-        hth_free(w->copy);
-        w->copy = hth_alloc_aligned(bytes, WRITE_ALIGN);
-        w->copy_bytes = w->copy != NULL ? bytes : 0;
+    if (checkpointer->copy_bytes < bytes) {
+        hth_free(checkpointer->copy);
+        checkpointer->copy = hth_alloc_aligned(bytes, WRITE_ALIGN);
+        checkpointer->copy_bytes = checkpointer->copy != NULL ? bytes : 0;
     }
-    char *at = w->copy;
-    for (int i = 0; at != NULL && i < w->n; i++) {
-        hth_put_tensor *t = &w->put[i];
+    char *at = checkpointer->copy;
+    for (int i = 0; at != NULL && i < checkpointer->n; i++) {
+        hth_put_tensor *t = &checkpointer->put[i];
         t->data = memcpy(at, t->data, t->bytes);
         at += write_aligned(t->bytes);
         t->name = strcpy(at, t->name);

@@ -16,10 +16,10 @@
 #define DATASET_KEPT_ROW   4096
 
 // dataset_tensors takes what the file's header says over; names are moved.
-static hth_err dataset_tensors(hth_dataset *d, hth_safetensors_entry *entry, int n)
+static hth_err dataset_tensors(hth_dataset *dataset, hth_safetensors_entry *entry, int n)
 {
     for (int i = 0; i < n; i++) {
-        hth_dataset_tensor *t = &d->tensors[d->n_tensors++];
+        hth_dataset_tensor *t = &dataset->tensors[dataset->n_tensors++];
         *t = (hth_dataset_tensor){.name = entry[i].name, .at = entry[i].at};
         entry[i].name = NULL;
         t->t = (hth_tensor){.dtype = (hth_dtype)entry[i].dtype, .bytes = (size_t)entry[i].bytes};
@@ -29,68 +29,71 @@ static hth_err dataset_tensors(hth_dataset *d, hth_safetensors_entry *entry, int
             return hth_fail(HTH_EINVAL, "tensor '%s' is a single value, not a list of samples",
                             t->name);
         }
-        if (i > 0 && t->t.shape.dim[0] != d->n_samples) {
+        if (i > 0 && t->t.shape.dim[0] != dataset->n_samples) {
             return hth_fail(HTH_EINVAL, "'%s' has %lld samples, but '%s' has %lld",
-                            d->tensors[0].name, (long long)d->n_samples, t->name,
+                            dataset->tensors[0].name, (long long)dataset->n_samples, t->name,
                             (long long)t->t.shape.dim[0]);
         }
-        d->n_samples = t->t.shape.dim[0];
+        dataset->n_samples = t->t.shape.dim[0];
     }
-    return d->n_samples > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
+    return dataset->n_samples > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
 }
 
 // dataset_read reads the header. What stands in a file that is none is nobody's business.
-static hth_err dataset_read(hth_dataset *d)
+static hth_err dataset_read(hth_dataset *dataset)
 {
     hth_safetensors_entry *entry;
     int n;
-    HTH_TRY(hth_safetensors_look(&d->file, d->name, &entry, &n));
-    d->tensors = hth_calloc((size_t)n + 1, sizeof *d->tensors);
-    hth_err err = d->tensors != NULL ? dataset_tensors(d, entry, n)
-                                     : hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    HTH_TRY(hth_safetensors_look(&dataset->file, dataset->name, &entry, &n));
+    dataset->tensors = hth_calloc((size_t)n + 1, sizeof *dataset->tensors);
+    hth_err err = dataset->tensors != NULL ? dataset_tensors(dataset, entry, n)
+                                           : hth_fail(HTH_ENOMEM, "no memory for a dataset");
     hth_safetensors_looked(entry, n);
     return err;
 }
 
 // dataset_keep reads the tensors that are kept in memory.
-static hth_err dataset_keep(hth_dataset *d)
+static hth_err dataset_keep(hth_dataset *dataset)
 {
-    for (int i = 0; i < d->n_tensors; i++) {
-        hth_tensor *t = &d->tensors[i].t;
-        if (t->bytes > DATASET_KEPT_BYTES || t->bytes / (size_t)d->n_samples >= DATASET_KEPT_ROW) {
+    for (int i = 0; i < dataset->n_tensors; i++) {
+        hth_tensor *t = &dataset->tensors[i].t;
+        if (t->bytes > DATASET_KEPT_BYTES ||
+            t->bytes / (size_t)dataset->n_samples >= DATASET_KEPT_ROW) {
             continue;
         }
         t->data = hth_alloc(t->bytes + 1);
         if (t->data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for the %zu bytes of tensor '%s'", t->bytes,
-                            d->tensors[i].name);
+                            dataset->tensors[i].name);
         }
-        HTH_TRY(hth_file_read(&d->file, d->name, d->tensors[i].at, t->data, t->bytes));
+        HTH_TRY(hth_file_read(&dataset->file, dataset->name, dataset->tensors[i].at, t->data,
+                              t->bytes));
     }
-    return hth_file_unchanged(&d->file, d->name);
+    return hth_file_unchanged(&dataset->file, dataset->name);
 }
 
-static hth_err dataset_fill(const char *path, int fd, hth_dataset *d)
+static hth_err dataset_fill(const char *path, int fd, hth_dataset *dataset)
 {
-    if (d->name == NULL) {
+    if (dataset->name == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a dataset");
     }
-    HTH_TRY(fd >= 0 ? hth_file_again(fd, path, &d->file) : hth_open_data(path, &d->file));
-    HTH_TRY(dataset_read(d));
-    return dataset_keep(d);
+    HTH_TRY(fd >= 0 ? hth_file_again(fd, path, &dataset->file)
+                    : hth_open_data(path, &dataset->file));
+    HTH_TRY(dataset_read(dataset));
+    return dataset_keep(dataset);
 }
 
 // dataset_map takes the tensors of a version over. A name that is missing is not the version's.
-static hth_err dataset_map(hth_store *store, const hth_manifest *m, hth_dataset *d)
+static hth_err dataset_map(hth_store *store, const hth_manifest *manifest, hth_dataset *dataset)
 {
-    d->tensors = hth_calloc((size_t)m->n_tensors + 1, sizeof *d->tensors);
-    if (d->tensors == NULL) {
+    dataset->tensors = hth_calloc((size_t)manifest->n_tensors + 1, sizeof *dataset->tensors);
+    if (dataset->tensors == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a dataset");
     }
-    HTH_TRY(hth_store_check(store, m));
-    for (int i = 0; i < m->n_tensors; i++) {
-        const hth_manifest_tensor *from = &m->tensors[i];
-        hth_dataset_tensor *t = &d->tensors[d->n_tensors++];
+    HTH_TRY(hth_store_check(store, manifest));
+    for (int i = 0; i < manifest->n_tensors; i++) {
+        const hth_manifest_tensor *from = &manifest->tensors[i];
+        hth_dataset_tensor *t = &dataset->tensors[dataset->n_tensors++];
         const void *data;
         t->t =
             (hth_tensor){.dtype = from->dtype, .shape = from->shape, .bytes = (size_t)from->bytes};
@@ -101,7 +104,7 @@ static hth_err dataset_map(hth_store *store, const hth_manifest *m, hth_dataset 
         HTH_TRY(hth_store_view(store, from, &t->view));
         HTH_TRY(hth_const_map(t->view, &data));
         t->t.data = (void *)data;
-        d->n_samples = from->shape.dim[0];
+        dataset->n_samples = from->shape.dim[0];
     }
     return HTH_OK;
 }

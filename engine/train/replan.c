@@ -19,9 +19,9 @@
 #define REPLAN_ROUNDS      8    // of a search, each with a seed of its own
 #define REPLAN_ROUND_MS    500
 
-static const hth_trainer_phase *watch_phase(const hth_trainer *t)
+static const hth_trainer_phase *watch_phase(const hth_trainer *trainer)
 {
-    return t->shapes[0].parts > 1 ? &t->shapes[0].add : &t->shapes[0].apply;
+    return trainer->shapes[0].parts > 1 ? &trainer->shapes[0].add : &trainer->shapes[0].apply;
 }
 
 hth_program *hth_replan_program(const hth_trainer *trainer)
@@ -73,10 +73,10 @@ static void watch_search(void *ctx)
     w->done = 1;
 }
 
-static hth_err watch_begin(hth_trainer *t)
+static hth_err watch_begin(hth_trainer *trainer)
 {
-    hth_replan *w = &t->replan;
-    const hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    const hth_program *p = hth_replan_program(trainer);
     int *only;
     w->refined = true;
     if (p->plan->predicted_us <= p->plan->lower_bound_us * REPLAN_SLACK) {
@@ -87,8 +87,8 @@ static hth_err watch_begin(hth_trainer *t)
     hth_free(only);
     HTH_TRY(err);
     // What the job has now, and no more: growing could find others in the way.
-    const hth_trainer_phase *s = watch_phase(t);
-    w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
+    const hth_trainer_phase *s = watch_phase(trainer);
+    w->problem.budget = p->plan->resident_bytes + trainer->memory_bytes - s->slots_bytes;
     w->options = p->options;
     w->options.limit_ms = w->once ? p->options.limit_ms : REPLAN_ROUND_MS;
     w->done = w->stop = 0;
@@ -97,19 +97,19 @@ static hth_err watch_begin(hth_trainer *t)
     return err;
 }
 
-static void watch_join(hth_replan *w)
+static void watch_join(hth_replan *replan)
 {
-    if (w->searching) {
-        hth_thread_join(w->thread);
-        w->searching = false;
+    if (replan->searching) {
+        hth_thread_join(replan->thread);
+        replan->searching = false;
     }
 }
 
-static void watch_forget(hth_replan *w)
+static void watch_forget(hth_replan *replan)
 {
-    hth_plan_free(w->found);
-    hth_problem_fini(&w->problem);
-    w->found = NULL;
+    hth_plan_free(replan->found);
+    hth_problem_fini(&replan->problem);
+    replan->found = NULL;
 }
 
 void hth_replan_stop(hth_trainer *trainer)
@@ -126,36 +126,37 @@ void hth_replan_stop(hth_trainer *trainer)
 // Swapping.
 
 // The found plan, with the problem that it was found for, in the place of the present one.
-static hth_err watch_swap(hth_trainer *t)
+static hth_err watch_swap(hth_trainer *trainer)
 {
-    hth_replan *w = &t->replan;
-    hth_program *p = hth_replan_program(t);
+    hth_replan *w = &trainer->replan;
+    hth_program *p = hth_replan_program(trainer);
     HTH_TRY(hth_plan_verify(&w->problem, w->found));
-    HTH_TRY(hth_program_replan(t->ms->site, p, &w->problem, &w->found));
-    hth_trainer_place(t, &t->shapes[0]);
+    HTH_TRY(hth_program_replan(trainer->ms->site, p, &w->problem, &w->found));
+    hth_trainer_place(trainer, &trainer->shapes[0]);
     w->swaps++;
     w->n_us = 0;
-    hth_trainer_share(t);
+    hth_trainer_share(trainer);
     return HTH_OK;
 }
 
-static hth_err watch_finish(hth_trainer *t)
+static hth_err watch_finish(hth_trainer *trainer)
 {
-    hth_replan *w = &t->replan;
+    hth_replan *w = &trainer->replan;
     watch_join(w);
-    double now = hth_replan_program(t)->plan->predicted_us;
+    double now = hth_replan_program(trainer)->plan->predicted_us;
     hth_err err = w->found != NULL && w->found->predicted_us < now * (1 - REPLAN_GAIN)
-                      ? watch_swap(t)
+                      ? watch_swap(trainer)
                       : HTH_OK;
     watch_forget(w);
     return err;
 }
 
-static bool watch_is_off(const hth_trainer *t)
+static bool watch_is_off(const hth_trainer *trainer)
 {
-    double predicted = hth_replan_program(t)->plan->predicted_us;
-    return t->replan.n_us >= 2 * HTH_REPLAN_STEPS && t->replan.corrections < REPLAN_CORRECTIONS &&
-           fabs(hth_replan_median(t->replan.one_us, HTH_REPLAN_STEPS) - predicted) >
+    double predicted = hth_replan_program(trainer)->plan->predicted_us;
+    return trainer->replan.n_us >= 2 * HTH_REPLAN_STEPS &&
+           trainer->replan.corrections < REPLAN_CORRECTIONS &&
+           fabs(hth_replan_median(trainer->replan.one_us, HTH_REPLAN_STEPS) - predicted) >
                REPLAN_OFF * predicted;
 }
 

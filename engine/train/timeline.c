@@ -84,13 +84,13 @@ static bool bar_take(timeline_bar *a, const timeline_bar *b, double fine_us)
     return true;
 }
 
-static void draft_join(hth_timeline *t)
+static void draft_join(hth_timeline *timeline)
 {
-    timeline_step *d = t->draft;
+    timeline_step *d = timeline->draft;
     int last[HTH_N_LANES] = {-1, -1, -1}, n = 0;
     for (int i = 0; i < d->n; i++) {
         int *at = &last[d->bar[i].lane];
-        if (*at < 0 || !bar_take(&d->bar[*at], &d->bar[i], t->fine_us)) {
+        if (*at < 0 || !bar_take(&d->bar[*at], &d->bar[i], timeline->fine_us)) {
             *at = n;
             d->bar[n++] = d->bar[i];
         }
@@ -100,19 +100,20 @@ static void draft_join(hth_timeline *t)
 
 // What came since the last time is joined as what was there before; where that does not do, twice
 // as much is: at the latest when a stream is one bar, there is room.
-static void draft_reserve(hth_timeline *t)
+static void draft_reserve(hth_timeline *timeline)
 {
-    draft_join(t);
-    while (t->draft->n > HTH_TIMELINE_BARS / 2) {
-        t->fine_us = fmax(2 * t->fine_us, fmax(t->draft->wall_us / TIMELINE_FINE, 1e-3));
-        draft_join(t);
+    draft_join(timeline);
+    while (timeline->draft->n > HTH_TIMELINE_BARS / 2) {
+        timeline->fine_us =
+            fmax(2 * timeline->fine_us, fmax(timeline->draft->wall_us / TIMELINE_FINE, 1e-3));
+        draft_join(timeline);
     }
 }
 
-static const char *instr_name(const hth_problem *p, const hth_instr *in)
+static const char *instr_name(const hth_problem *problem, const hth_instr *in)
 {
-    const char *name =
-        in->kind == HTH_INSTR_COMPUTE ? p->nodes[in->node].name : p->tensors[in->tensor].name;
+    const char *name = in->kind == HTH_INSTR_COMPUTE ? problem->nodes[in->node].name
+                                                     : problem->tensors[in->tensor].name;
     return name != NULL ? name : "?";
 }
 

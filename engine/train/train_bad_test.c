@@ -57,7 +57,7 @@ static void bad_input_is_told(void **state)
     fixture_close(&f);
 }
 
-static void no_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void no_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     if (what[0] == '{') {
         fail_msg("a step was run: %s", what);

@@ -85,7 +85,8 @@ static uint64_t bench_used(const hth_models *ms)
     return used;
 }
 
-static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *r, bench *b)
+static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                          bench *b)
 {
     *b = (bench){.n_inputs = 0};
     HTH_TRY(hth_model_find(ms, spec->model, &b->model));
@@ -94,7 +95,7 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     HTH_TRY(b->inputs == NULL ? no_memory() : hth_train_synthetic(b->model, spec, true, b->inputs));
     b->used_bytes = bench_used(ms);
     b->anon_bytes = bench_anonymous();
-    HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));
+    HTH_TRY(hth_trainer_open(ms, spec, request, &b->trainer));
     b->trainer->lr = 0; // as long a step, and what is synthetic drives no weight to infinity
     return bench_target(b);
 }
@@ -123,29 +124,29 @@ static hth_err bench_step(bench *b, double *ms)
 }
 
 // Steps for `seconds`, three at least; ms[]: how long each took.
-static hth_err bench_seconds(bench *b, double seconds, hth_request *r, double *ms, int *n)
+static hth_err bench_seconds(bench *b, double seconds, hth_request *request, double *ms, int *n)
 {
     HTH_TRY(bench_warm(b));
     uint64_t start_ns = hth_now_ns(), end_ns = start_ns + (uint64_t)(seconds * 1e9);
     for (*n = 0; *n < 3 || (hth_now_ns() < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
         HTH_TRY(bench_step(b, &ms[*n]));
-        if (r->progress != NULL) {
-            r->progress(r, "measuring", hth_now_ns() - start_ns, end_ns - start_ns);
+        if (request->progress != NULL) {
+            request->progress(request, "measuring", hth_now_ns() - start_ns, end_ns - start_ns);
         }
     }
     return HTH_OK;
 }
 
 // One step to warm up, and `steps` that are measured by instruction.
-static hth_err bench_count(bench *b, int steps, hth_request *r, double *ms, int *n)
+static hth_err bench_count(bench *b, int steps, hth_request *request, double *ms, int *n)
 {
     double warm_ms;
     HTH_TRY(bench_step(b, &warm_ms));
     HTH_TRY(b->trainer->parts == 1 ? hth_replan_see(b->trainer, steps) : HTH_OK);
     for (*n = 0; *n < steps; ++*n) {
         HTH_TRY(bench_step(b, &ms[*n]));
-        if (r->progress != NULL) {
-            r->progress(r, "measuring", (uint64_t)*n, (uint64_t)steps);
+        if (request->progress != NULL) {
+            request->progress(request, "measuring", (uint64_t)*n, (uint64_t)steps);
         }
     }
     return HTH_OK;
@@ -226,7 +227,7 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
 }
 
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                        hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
+                        hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
     bench b;
     if (spec->profile != NULL) {

@@ -27,10 +27,10 @@ void hth_train_data_close(hth_train_data *data)
     hth_dataset_close(&data->set);
 }
 
-static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
+static bool data_is_input(const hth_train_data *data, const hth_dataset_tensor *tensor)
 {
-    for (int i = 0; i < d->n_inputs; i++) {
-        if (d->source[i] == t) {
+    for (int i = 0; i < data->n_inputs; i++) {
+        if (data->source[i] == tensor) {
             return true;
         }
     }
@@ -38,21 +38,21 @@ static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
 }
 
 // The target is "y" if that is no input, else the only tensor that is left.
-static hth_err data_target(hth_train_data *d)
+static hth_err data_target(hth_train_data *data)
 {
     int left = 0;
-    const hth_dataset_tensor *last = NULL, *y = hth_dataset_find(&d->set, "y");
-    for (int k = 0; k < d->set.n_tensors; k++) {
-        if (!data_is_input(d, &d->set.tensors[k])) {
+    const hth_dataset_tensor *last = NULL, *y = hth_dataset_find(&data->set, "y");
+    for (int k = 0; k < data->set.n_tensors; k++) {
+        if (!data_is_input(data, &data->set.tensors[k])) {
             left++;
-            last = &d->set.tensors[k];
+            last = &data->set.tensors[k];
         }
     }
-    d->target_source = left == 1 ? last : NULL;
-    if (y != NULL && !data_is_input(d, y)) {
-        d->target_source = y;
+    data->target_source = left == 1 ? last : NULL;
+    if (y != NULL && !data_is_input(data, y)) {
+        data->target_source = y;
     }
-    return d->target_source != NULL
+    return data->target_source != NULL
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y', the targets");
 }
@@ -68,10 +68,10 @@ static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, in
 }
 
 // Chooses the samples: the first of an order of their own are held out.
-static hth_err data_part(hth_train_data *d, const hth_train_part *part)
+static hth_err data_part(hth_train_data *data, const hth_train_part *part)
 {
-    int64_t n = d->set.n_samples, held = llround(part->share * (double)n);
-    d->n_samples = n;
+    int64_t n = data->set.n_samples, held = llround(part->share * (double)n);
+    data->n_samples = n;
     if (part->share <= 0) {
         return HTH_OK;
     }
@@ -81,16 +81,16 @@ static hth_err data_part(hth_train_data *d, const hth_train_part *part)
                         "of %lld samples none is left to train on when %lld are held out",
                         (long long)n, (long long)held);
     }
-    d->used = hth_calloc((size_t)n, sizeof *d->used);
-    if (d->used == NULL) {
+    data->used = hth_calloc((size_t)n, sizeof *data->used);
+    if (data->used == NULL) {
         return no_memory();
     }
-    hth_dataset_order(n, true, part->seed, TRAIN_DATA_HELD, d->used);
-    d->n_samples = part->held ? held : n - held;
+    hth_dataset_order(n, true, part->seed, TRAIN_DATA_HELD, data->used);
+    data->n_samples = part->held ? held : n - held;
     if (!part->held) {
-        memmove(d->used, d->used + held, (size_t)(n - held) * sizeof *d->used);
+        memmove(data->used, data->used + held, (size_t)(n - held) * sizeof *data->used);
     }
-    qsort(d->used, (size_t)d->n_samples, sizeof *d->used, hth_compare_i64);
+    qsort(data->used, (size_t)data->n_samples, sizeof *data->used, hth_compare_i64);
     return HTH_OK;
 }
 
@@ -124,51 +124,51 @@ static bool data_widens(hth_dtype dt)
            dt == HTH_DT_U32 || dt == HTH_DT_U64;
 }
 
-static hth_err data_label(const hth_train_data *d, int64_t label, int64_t sample)
+static hth_err data_label(const hth_train_data *data, int64_t label, int64_t sample)
 {
-    return label == HTH_TRAIN_IGNORED || (label >= 0 && label < d->classes)
+    return label == HTH_TRAIN_IGNORED || (label >= 0 && label < data->classes)
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
                           "label %lld of sample %lld is out of range: the model has %lld classes",
-                          (long long)label, (long long)sample, (long long)d->classes);
+                          (long long)label, (long long)sample, (long long)data->classes);
 }
 
-static hth_err data_target_buffer(hth_train_data *d, int64_t batch)
+static hth_err data_target_buffer(hth_train_data *data, int64_t batch)
 {
-    hth_dataset_tensor wide = *d->target_source;
+    hth_dataset_tensor wide = *data->target_source;
     if (data_widens(wide.t.dtype)) {
         wide.t.bytes = wide.t.bytes / hth_dtype_bytes(wide.t.dtype) * sizeof(int64_t);
         wide.t.dtype = HTH_DT_I64;
     }
-    return data_buffer(&wide, d->set.n_samples, batch, &d->target);
+    return data_buffer(&wide, data->set.n_samples, batch, &data->target);
 }
 
 // The targets of n samples; narrow ones are gathered at the buffer's end and widened from there.
-static hth_err data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n)
+static hth_err data_gather_target(hth_train_data *data, const int64_t *rows, int64_t n)
 {
-    const hth_tensor *source = &d->target_source->t;
-    size_t size = hth_dtype_bytes(source->dtype), wide = hth_dtype_bytes(d->target.dtype);
-    size_t count = source->bytes / size / (size_t)d->set.n_samples * (size_t)n;
-    int64_t *out = d->target.data;
+    const hth_tensor *source = &data->target_source->t;
+    size_t size = hth_dtype_bytes(source->dtype), wide = hth_dtype_bytes(data->target.dtype);
+    size_t count = source->bytes / size / (size_t)data->set.n_samples * (size_t)n;
+    int64_t *out = data->target.data;
     hth_tensor narrow = {.dtype = source->dtype,
-                         .data = (char *)d->target.data + count * (wide - size)};
-    HTH_TRY(hth_dataset_gather(&d->set, d->target_source, rows, n, narrow.data));
+                         .data = (char *)data->target.data + count * (wide - size)};
+    HTH_TRY(hth_dataset_gather(&data->set, data->target_source, rows, n, narrow.data));
     for (size_t i = 0; data_widens(source->dtype) && i < count; i++) {
         out[i] = hth_train_data_label(&narrow, i);
     }
-    for (size_t i = 0; d->classes > 0 && i < count; i++) {
+    for (size_t i = 0; data->classes > 0 && i < count; i++) {
         int64_t sample = rows[i / (count / (size_t)n)];
-        HTH_TRY(data_label(d, hth_train_data_label(&d->target, i), sample));
+        HTH_TRY(data_label(data, hth_train_data_label(&data->target, i), sample));
     }
     return HTH_OK;
 }
 
 // -1: more than can be counted.
-static int64_t data_sample(const hth_shape *s)
+static int64_t data_sample(const hth_shape *shape)
 {
     int64_t n = 1;
-    for (int d = 1; d < s->rank; d++) {
-        if (__builtin_mul_overflow(n, s->dim[d], &n)) {
+    for (int d = 1; d < shape->rank; d++) {
+        if (__builtin_mul_overflow(n, shape->dim[d], &n)) {
             return -1;
         }
     }
@@ -197,20 +197,21 @@ static bool data_alike(const hth_shape *a, const hth_shape *b)
 
 // Rows of a table are samples of any shape, and what has one channel may not say so. Nothing else
 // is reshaped: images with their channels last would only seem to fit.
-static void data_reshape(const hth_shape *want, hth_tensor *t)
+static void data_reshape(const hth_shape *want, hth_tensor *tensor)
 {
     hth_shape to = *want;
     bool open = want->rank < 1;
     for (int d = 1; d < want->rank; d++) {
         open = open || want->dim[d] < 0;
     }
-    if (open || t->shape.rank < 1 || data_sample(&to) < 0) {
+    if (open || tensor->shape.rank < 1 || data_sample(&to) < 0) {
         return;
     }
-    to.dim[0] = t->shape.dim[0];
-    bool flat = to.rank == 2 || t->shape.rank == 2;
-    if (data_sample(&to) == data_sample(&t->shape) && (flat || data_alike(&to, &t->shape))) {
-        t->shape = to;
+    to.dim[0] = tensor->shape.dim[0];
+    bool flat = to.rank == 2 || tensor->shape.rank == 2;
+    if (data_sample(&to) == data_sample(&tensor->shape) &&
+        (flat || data_alike(&to, &tensor->shape))) {
+        tensor->shape = to;
     }
 }
 
@@ -233,38 +234,38 @@ static hth_err data_bytes(const hth_train_part *part, const char *tensor, const 
 }
 
 // data_input finds input i's tensor; *bound is what is compared with the model's signature.
-static hth_err data_input(hth_train_data *d, int i, const hth_train_part *part,
+static hth_err data_input(hth_train_data *data, int i, const hth_train_part *part,
                           const hth_model *model, int64_t batch, hth_request_tensor *bound)
 {
     const hth_graph *g = model->source.graph;
     const hth_value *want = &g->values[g->inputs[i]];
-    const hth_dataset_tensor *t = hth_dataset_find(&d->set, want->name);
+    const hth_dataset_tensor *t = hth_dataset_find(&data->set, want->name);
     if (t == NULL && g->n_inputs == 1) {
-        t = hth_dataset_find(&d->set, "x");
+        t = hth_dataset_find(&data->set, "x");
     }
     if (t == NULL) {
         return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
                         want->name, model->name);
     }
-    d->source[i] = t;
-    d->n_inputs = i + 1;
-    HTH_TRY(data_buffer(t, d->set.n_samples, batch, &d->input[i]));
-    data_reshape(&want->shape, &d->input[i]);
-    *bound = (hth_request_tensor){.name = want->name, .t = d->input[i]};
+    data->source[i] = t;
+    data->n_inputs = i + 1;
+    HTH_TRY(data_buffer(t, data->set.n_samples, batch, &data->input[i]));
+    data_reshape(&want->shape, &data->input[i]);
+    *bound = (hth_request_tensor){.name = want->name, .t = data->input[i]};
     return data_bytes(part, t->name, want, &bound->t);
 }
 
 // data_scaled refuses a scale that nothing would be scaled by.
-static hth_err data_scaled(const hth_train_data *d, const hth_train_part *part,
+static hth_err data_scaled(const hth_train_data *data, const hth_train_part *part,
                            const hth_tensor *bound)
 {
     bool any = part->scale == NULL || !part->scale->on;
-    for (int i = 0; i < d->n_inputs; i++) {
-        any = any || bound[i].dtype != d->input[i].dtype;
+    for (int i = 0; i < data->n_inputs; i++) {
+        any = any || bound[i].dtype != data->input[i].dtype;
     }
     return any ? HTH_OK
                : hth_fail(HTH_EINVAL, "--scale is for bytes (uint8), and tensor '%s' is %s",
-                          d->source[0]->name, hth_dtype_name(d->input[0].dtype));
+                          data->source[0]->name, hth_dtype_name(data->input[0].dtype));
 }
 
 typedef struct data_file {

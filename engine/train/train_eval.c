@@ -31,105 +31,108 @@ static hth_err no_memory(void)
 }
 
 // The trainer's parameters and statistics become inputs after the model's.
-static hth_err eval_bind(hth_evaluator *e)
+static hth_err eval_bind(hth_evaluator *evaluator)
 {
-    const hth_train_graph *g = hth_trainer_graph(e->trainer);
-    int n, at = e->data.n_inputs, k = 0;
-    HTH_TRY(hth_trainer_arena(e->trainer, &e->arena, &e->budget));
-    hth_free(e->slots);
-    e->slots = NULL;
-    HTH_TRY(hth_trainer_state(e->trainer, &e->slots, &n));
+    const hth_train_graph *g = hth_trainer_graph(evaluator->trainer);
+    int n, at = evaluator->data.n_inputs, k = 0;
+    HTH_TRY(hth_trainer_arena(evaluator->trainer, &evaluator->arena, &evaluator->budget));
+    hth_free(evaluator->slots);
+    evaluator->slots = NULL;
+    HTH_TRY(hth_trainer_state(evaluator->trainer, &evaluator->slots, &n));
     for (int s = 0; s < g->n_slots; s++) {
         if (hth_slot_of_model(g->slots[s].kind)) {
-            e->in[at++] = (hth_tensor){.dtype = e->slots[k].dtype,
-                                       .shape = e->slots[k].shape,
-                                       .data = (void *)e->slots[k].data,
-                                       .bytes = e->slots[k].bytes};
+            evaluator->in[at++] = (hth_tensor){.dtype = evaluator->slots[k].dtype,
+                                               .shape = evaluator->slots[k].shape,
+                                               .data = (void *)evaluator->slots[k].data,
+                                               .bytes = evaluator->slots[k].bytes};
         }
         k += g->slots[s].kind != HTH_SLOT_COPY;
     }
     return HTH_OK;
 }
 
-static hth_err eval_program(hth_evaluator *e, hth_program **out)
+static hth_err eval_program(hth_evaluator *evaluator, hth_program **out)
 {
-    for (int i = 0; i < e->data.n_inputs; i++) {
-        e->in[i] = e->data.input[i];
+    for (int i = 0; i < evaluator->data.n_inputs; i++) {
+        evaluator->in[i] = evaluator->data.input[i];
     }
-    *out = hth_source_match(&e->source, e->in);
+    *out = hth_source_match(&evaluator->source, evaluator->in);
     if (*out != NULL) {
-        (*out)->arena = e->arena;
+        (*out)->arena = evaluator->arena;
         return HTH_OK;
     }
-    HTH_TRY(hth_program_compile(e->ms->site, &e->source, e->in, e->budget, true, e->r, out));
-    (*out)->arena = e->arena;
+    HTH_TRY(hth_program_compile(evaluator->ms->site, &evaluator->source, evaluator->in,
+                                evaluator->budget, true, evaluator->r, out));
+    (*out)->arena = evaluator->arena;
     return (*out)->rest.graph == NULL
                ? HTH_OK
                : hth_fail(HTH_ENOTSUP, "the model's shapes depend on its values");
 }
 
-static void eval_forget(hth_evaluator *e)
+static void eval_forget(hth_evaluator *evaluator)
 {
-    while (e->source.programs != NULL) {
-        hth_program_free(e->ms->site, e->source.programs);
+    while (evaluator->source.programs != NULL) {
+        hth_program_free(evaluator->ms->site, evaluator->source.programs);
     }
 }
 
-static void eval_result_free(hth_evaluator *e)
+static void eval_result_free(hth_evaluator *evaluator)
 {
-    hth_host_give(e->ms->site, HTH_HOST_BATCHES, e->result_bytes);
-    hth_free(e->result);
-    e->result = NULL;
-    e->result_bytes = 0;
+    hth_host_give(evaluator->ms->site, HTH_HOST_BATCHES, evaluator->result_bytes);
+    hth_free(evaluator->result);
+    evaluator->result = NULL;
+    evaluator->result_bytes = 0;
 }
 
-static hth_err eval_result_alloc(hth_evaluator *e)
+static hth_err eval_result_alloc(hth_evaluator *evaluator)
 {
     size_t most = 0;
-    for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
+    for (const hth_program *p = evaluator->source.programs; p != NULL; p = p->next) {
         hth_tensor y = hth_program_output(p, 0);
         most = y.bytes > most ? y.bytes : most;
     }
-    eval_result_free(e);
-    HTH_TRY(hth_host_take(e->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
-    e->result_bytes = most;
-    e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
-    return e->result != NULL ? HTH_OK : no_memory();
+    eval_result_free(evaluator);
+    HTH_TRY(
+        hth_host_take(evaluator->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
+    evaluator->result_bytes = most;
+    evaluator->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
+    return evaluator->result != NULL ? HTH_OK : no_memory();
 }
 
-static hth_err eval_programs(hth_evaluator *e)
+static hth_err eval_programs(hth_evaluator *evaluator)
 {
     hth_program *p;
-    hth_train_data *d = &e->data;
-    hth_train_data_shape(d, e->batch);
-    HTH_TRY(eval_program(e, &p));
-    if (d->n_samples % e->batch == 0) {
+    hth_train_data *d = &evaluator->data;
+    hth_train_data_shape(d, evaluator->batch);
+    HTH_TRY(eval_program(evaluator, &p));
+    if (d->n_samples % evaluator->batch == 0) {
         return HTH_OK;
     }
-    hth_train_data_shape(d, d->n_samples % e->batch);
-    return eval_program(e, &p);
+    hth_train_data_shape(d, d->n_samples % evaluator->batch);
+    return eval_program(evaluator, &p);
 }
 
 // Programs for whole batches and the last one. Where the budget is short batches are smaller, if
 // samples do not depend on each other: else another batch would have another loss.
-static hth_err eval_prepare(hth_evaluator *e)
+static hth_err eval_prepare(hth_evaluator *evaluator)
 {
-    const hth_train_data *d = &e->data;
-    e->planned = e->budget;
-    e->batch = e->spec->batch < d->n_samples ? e->spec->batch : d->n_samples;
-    hth_err err = eval_programs(e);
-    if (err == HTH_ETOOBIG && hth_trainer_whole(e->trainer)) {
+    const hth_train_data *d = &evaluator->data;
+    evaluator->planned = evaluator->budget;
+    evaluator->batch =
+        evaluator->spec->batch < d->n_samples ? evaluator->spec->batch : d->n_samples;
+    hth_err err = eval_programs(evaluator);
+    if (err == HTH_ETOOBIG && hth_trainer_whole(evaluator->trainer)) {
         return hth_err_prefix(err,
                               "a batch of %lld samples, which depend on each other, is evaluated "
                               "as a whole like it is trained",
-                              (long long)e->batch);
+                              (long long)evaluator->batch);
     }
-    while (err == HTH_ETOOBIG && e->batch > 1) {
-        eval_forget(e);
-        e->batch /= 2;
-        err = eval_programs(e);
+    while (err == HTH_ETOOBIG && evaluator->batch > 1) {
+        eval_forget(evaluator);
+        evaluator->batch /= 2;
+        err = eval_programs(evaluator);
     }
-    return err == HTH_OK ? eval_result_alloc(e) : err;
+    return err == HTH_OK ? eval_result_alloc(evaluator) : err;
 }
 
 hth_err hth_evaluator_refit(hth_evaluator *evaluator)
@@ -148,17 +151,19 @@ hth_err hth_evaluator_refit(hth_evaluator *evaluator)
     return err;
 }
 
-static hth_err eval_open(hth_evaluator *e)
+static hth_err eval_open(hth_evaluator *evaluator)
 {
-    const hth_train_graph *g = hth_trainer_graph(e->trainer);
-    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        HTH_TRY(hth_train_data_check_labels(&e->data, hth_trainer_classes(e->trainer)));
+    const hth_train_graph *g = hth_trainer_graph(evaluator->trainer);
+    if (evaluator->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        HTH_TRY(
+            hth_train_data_check_labels(&evaluator->data, hth_trainer_classes(evaluator->trainer)));
     }
-    hth_train_data_order(&e->data, false, 0, 0);
-    HTH_TRY(hth_train_forward(hth_trainer_model(e->trainer), g, &e->source.graph));
-    e->in = hth_calloc((size_t)e->source.graph->n_inputs + 1, sizeof *e->in);
-    HTH_TRY(e->in == NULL ? no_memory() : eval_bind(e));
-    return eval_prepare(e);
+    hth_train_data_order(&evaluator->data, false, 0, 0);
+    HTH_TRY(hth_train_forward(hth_trainer_model(evaluator->trainer), g, &evaluator->source.graph));
+    evaluator->in =
+        hth_calloc((size_t)evaluator->source.graph->n_inputs + 1, sizeof *evaluator->in);
+    HTH_TRY(evaluator->in == NULL ? no_memory() : eval_bind(evaluator));
+    return eval_prepare(evaluator);
 }
 
 hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *trainer,

@@ -5,16 +5,16 @@
 #include "engine/train/train_eval.h"
 #include "tests/rig/trainer_rig.h"
 
-// The element of `t` that may lie anywhere.
-static double element(const hth_tensor *t, int64_t i)
+// The element of `tensor` that may lie anywhere.
+static double element(const hth_tensor *tensor, int64_t i)
 {
     float f;
     int64_t n;
-    memcpy(&f, (const char *)t->data + 4 * i, sizeof f);
-    if (t->dtype == HTH_DT_F32) {
+    memcpy(&f, (const char *)tensor->data + 4 * i, sizeof f);
+    if (tensor->dtype == HTH_DT_F32) {
         return (double)f;
     }
-    memcpy(&n, (const char *)t->data + 8 * i, sizeof n);
+    memcpy(&n, (const char *)tensor->data + 8 * i, sizeof n);
     return (double)n;
 }
 
@@ -227,7 +227,7 @@ static void joined_samples_are_never_halved(void **state)
 
 // The evaluator of `data` in batches of `batch`, beside the rig's steps. HTH_ETOOBIG: has no room.
 static hth_err evaluator_open(rig *r, hth_train_spec *spec, const char *data, int64_t batch,
-                              hth_request *q, hth_evaluator **out)
+                              hth_request *request, hth_evaluator **out)
 {
     hth_train_part part = {data, batch, 0, 0, false, &r->site, -1, NULL, NULL, NULL};
     hth_train_data d = {.n_inputs = 0};
@@ -236,16 +236,16 @@ static hth_err evaluator_open(rig *r, hth_train_spec *spec, const char *data, in
     spec->batch = batch;
     assert_ok(hth_model_find(&r->models, "net", &m));
     assert_ok(hth_train_data_open(&part, m, &d));
-    return hth_evaluator_open(&r->models, spec, r->t, &d, q, out);
+    return hth_evaluator_open(&r->models, spec, r->t, &d, request, out);
 }
 
 // Evaluates; the loss. *turns: how many batches that took.
-static double evaluator_run(hth_evaluator *e, int *turns)
+static double evaluator_run(hth_evaluator *evaluator, int *turns)
 {
     json_t *found = NULL;
     bool done = false;
     for (*turns = 0; !done; ++*turns) {
-        assert_ok(hth_evaluator_slice(e, &done, &found));
+        assert_ok(hth_evaluator_slice(evaluator, &done, &found));
     }
     double loss = json_number_value(json_object_get(found, "loss"));
     json_decref(found);
@@ -347,11 +347,11 @@ static void count_to(const char *path, int64_t n)
 }
 
 // Counts the samples of one part in seen[]; returns a number that tells parts apart.
-static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
+static int count_part(const hth_model *model, const hth_train_part *part, int *seen)
 {
     int sum = 0;
     hth_train_data d = {.n_inputs = 0};
-    hth_err err = hth_train_data_open(part, m, &d);
+    hth_err err = hth_train_data_open(part, model, &d);
     if (err != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }

@@ -34,13 +34,13 @@ json_t *hth_train_memory(const hth_program *program)
 }
 
 // The evaluations but those of an epoch that are not complete yet.
-static json_t *job_held_out(const hth_train_job *j)
+static json_t *job_held_out(const hth_train_job *job)
 {
-    json_t *out = json_copy(j->held_out);
+    json_t *out = json_copy(job->held_out);
     size_t n = json_array_size(out);
-    for (; n > 0 && j->evaluating < j->n_evaluators; n--) {
+    for (; n > 0 && job->evaluating < job->n_evaluators; n--) {
         const json_t *step = json_object_get(json_array_get(out, n - 1), "step");
-        if (json_integer_value(step) != j->step) {
+        if (json_integer_value(step) != job->step) {
             break;
         }
         json_array_remove(out, n - 1);
@@ -49,41 +49,42 @@ static json_t *job_held_out(const hth_train_job *j)
 }
 
 // job_ran_ms is how much of its time limit the job has used.
-static uint64_t job_ran_ms(const hth_train_job *j)
+static uint64_t job_ran_ms(const hth_train_job *job)
 {
-    return j->ran_ms + (j->first_ns > 0 ? (hth_now_ns() - j->first_ns) / 1000000u : 0);
+    return job->ran_ms + (job->first_ns > 0 ? (hth_now_ns() - job->first_ns) / 1000000u : 0);
 }
 
 // job_save begins a checkpoint. One that is due by time may stop the job for a twentieth of its
 // time at most: where nothing can be copied, writing takes as long as the file system does.
-static hth_err job_save(hth_train_job *j)
+static hth_err job_save(hth_train_job *job)
 {
-    hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j), job_ran_ms(j)};
+    hth_checkpoint c = {job->args,    job->step,         job->steps,
+                        job->history, job_held_out(job), job_ran_ms(job)};
     uint64_t start_ns = hth_now_ns();
-    hth_err err = hth_checkpointer_save(j->writer, &j->spec, j->trainer, &c);
+    hth_err err = hth_checkpointer_save(job->writer, &job->spec, job->trainer, &c);
     uint64_t now_ns = hth_now_ns(), stopped_ns = now_ns - start_ns;
     uint64_t every_ns = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
-    j->due_ns = now_ns + (every_ns > 20 * stopped_ns ? every_ns : 20 * stopped_ns);
+    job->due_ns = now_ns + (every_ns > 20 * stopped_ns ? every_ns : 20 * stopped_ns);
     json_decref(c.held_out);
     return err;
 }
 
-static void job_log(const hth_train_job *j, const char *level, const char *text)
+static void job_log(const hth_train_job *job, const char *level, const char *text)
 {
-    if (j->events.log != NULL) {
-        j->events.log(j->events.ctx, level, text);
+    if (job->events.log != NULL) {
+        job->events.log(job->events.ctx, level, text);
     }
 }
 
 // job_saved notes that the checkpoint of step `saved` is written.
-static void job_saved(hth_train_job *j, int64_t saved)
+static void job_saved(hth_train_job *job, int64_t saved)
 {
     char text[80];
-    if (saved > j->saved) {
-        j->saved = saved;
-        j->trouble[0] = 0;
+    if (saved > job->saved) {
+        job->saved = saved;
+        job->trouble[0] = 0;
         snprintf(text, sizeof text, "checkpoint of step %lld written", (long long)saved);
-        job_log(j, "info", text);
+        job_log(job, "info", text);
     }
 }
 
@@ -99,7 +100,7 @@ hth_err hth_train_job_save(hth_train_job *job)
 
 // job_warn says something about the job to who waits for it and who listens; without paths, for
 // some of them are elsewhere.
-static void job_warn(const hth_train_job *j, const char *text)
+static void job_warn(const hth_train_job *job, const char *text)
 {
     char cleared[JOB_TEXT];
     hth_redact(text, cleared, sizeof cleared);
@@ -107,71 +108,73 @@ static void job_warn(const hth_train_job *j, const char *text)
     char *line = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     hth_log(WARN, SERVER, "train", "%s", text);
-    job_log(j, "warning", cleared);
-    if (line != NULL && j->r->progress != NULL) {
-        j->r->progress(j->r, line, (uint64_t)j->step, (uint64_t)j->steps);
+    job_log(job, "warning", cleared);
+    if (line != NULL && job->r->progress != NULL) {
+        job->r->progress(job->r, line, (uint64_t)job->step, (uint64_t)job->steps);
     }
-    if (line != NULL && j->events.fn != NULL) {
-        j->events.fn(j->events.ctx, line, 1, 1); // however soon after another one
+    if (line != NULL && job->events.fn != NULL) {
+        job->events.fn(job->events.ctx, line, 1, 1); // however soon after another one
     }
     free(line);
 }
 
 // job_wrote notes what became of a checkpoint. One that could not be written costs nothing but what
 // is computed again if the job ends now.
-static void job_wrote(hth_train_job *j, hth_err err)
+static void job_wrote(hth_train_job *job, hth_err err)
 {
     char name[HTH_CHECKPOINT_JOB], text[JOB_TEXT];
-    bool reported = j->trouble[0] != 0;
+    bool reported = job->trouble[0] != 0;
     if (err == HTH_OK) {
         return;
     }
     snprintf(
-        j->trouble, sizeof j->trouble,
+        job->trouble, sizeof job->trouble,
         "its last checkpoint could not be written; the next one is due at its usual time: %.400s",
         hth_err_detail());
     snprintf(text, sizeof text, "job '%s': %s",
-             hth_checkpoint_job(j->args, name) == HTH_OK ? name : "", j->trouble);
+             hth_checkpoint_job(job->args, name) == HTH_OK ? name : "", job->trouble);
     if (!reported) { // once, until one is written
-        job_warn(j, text);
+        job_warn(job, text);
     }
 }
 
 // job_written looks what became of the checkpoint that was begun last; false: it is being written.
-static bool job_written(hth_train_job *j)
+static bool job_written(hth_train_job *job)
 {
     int64_t saved;
     hth_err err;
-    if (j->writing) {
-        if (!hth_checkpointer_poll(j->writer, &saved, &err)) {
+    if (job->writing) {
+        if (!hth_checkpointer_poll(job->writer, &saved, &err)) {
             return false;
         }
-        j->writing = false;
-        job_wrote(j, err);
-        job_saved(j, saved);
+        job->writing = false;
+        job_wrote(job, err);
+        job_saved(job, saved);
     }
     return true;
 }
 
 // job_checkpoint makes a checkpoint where one is due: by the number of steps, or by time, unless
 // the one before is still being written.
-static hth_err job_checkpoint(hth_train_job *j)
+static hth_err job_checkpoint(hth_train_job *job)
 {
     int64_t saved;
-    bool counted = j->spec.checkpoint > 0 && (j->at == 0 || j->step % j->spec.checkpoint == 0);
-    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && hth_now_ns() >= j->due_ns;
-    bool idle = job_written(j);
+    bool counted =
+        job->spec.checkpoint > 0 && (job->at == 0 || job->step % job->spec.checkpoint == 0);
+    bool timed =
+        hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && hth_now_ns() >= job->due_ns;
+    bool idle = job_written(job);
     if (!counted && !(timed && idle)) {
         return HTH_OK;
     }
     if (!idle) {
-        j->writing = false;
-        job_wrote(j, hth_checkpointer_wait(j->writer, &saved)); // the one before
-        job_saved(j, saved);
+        job->writing = false;
+        job_wrote(job, hth_checkpointer_wait(job->writer, &saved)); // the one before
+        job_saved(job, saved);
     }
-    hth_err err = job_save(j);
-    j->writing = err == HTH_OK;
-    job_wrote(j, err);
+    hth_err err = job_save(job);
+    job->writing = err == HTH_OK;
+    job_wrote(job, err);
     return HTH_OK;
 }
 
@@ -191,15 +194,15 @@ void hth_train_job_for(hth_train_job *job, hth_request *request)
 }
 
 // job_ends adds whose parameters the result has where held-out data decide that.
-static void job_ends(const hth_train_job *j, json_t *doc)
+static void job_ends(const hth_train_job *job, json_t *doc)
 {
-    hth_best best = hth_train_job_best(j);
-    if ((j->spec.keep == HTH_KEEP_LAST && j->spec.patience == 0) || best.step < 0) {
+    hth_best best = hth_train_job_best(job);
+    if ((job->spec.keep == HTH_KEEP_LAST && job->spec.patience == 0) || best.step < 0) {
         return;
     }
     json_object_set_new(doc, "best_step", json_integer(best.step));
     json_object_set_new(doc, "best_epoch", json_integer(best.epoch));
-    json_object_set_new(doc, "stopped_early", json_boolean(j->early && j->step < j->steps));
+    json_object_set_new(doc, "stopped_early", json_boolean(job->early && job->step < job->steps));
 }
 
 json_t *hth_train_job_state(const hth_train_job *job)
@@ -224,10 +227,10 @@ double hth_train_job_seconds_left(const hth_train_job *job)
     return (double)(hth_now_ns() - job->first_ns) / 1e9 / (double)steps * left;
 }
 
-static json_t *job_seconds_left(const hth_train_job *j)
+static json_t *job_seconds_left(const hth_train_job *job)
 {
-    return j->first_ns > 0 && j->step > j->first ? json_real(hth_train_job_seconds_left(j))
-                                                 : json_null();
+    return job->first_ns > 0 && job->step > job->first ? json_real(hth_train_job_seconds_left(job))
+                                                       : json_null();
 }
 
 const json_t *hth_train_job_arguments(const hth_train_job *job)
@@ -267,9 +270,9 @@ int64_t hth_train_job_saved(const hth_train_job *job)
 }
 
 // What is left of a job that ends early.
-static const char *job_kept(const hth_train_job *j, char text[80])
+static const char *job_kept(const hth_train_job *job, char text[80])
 {
-    int64_t saved = hth_train_job_saved(j);
+    int64_t saved = hth_train_job_saved(job);
     if (saved < 1) {
         return "nothing is saved";
     }
@@ -278,126 +281,128 @@ static const char *job_kept(const hth_train_job *j, char text[80])
 }
 
 // The last update is not followed by a step that would tell. What was kept had a finite loss.
-static hth_err job_finite(hth_train_job *j)
+static hth_err job_finite(hth_train_job *job)
 {
     char why[300], kept[80];
-    if (hth_trainer_keeps(j->trainer)) {
+    if (hth_trainer_keeps(job->trainer)) {
         return HTH_OK;
     }
-    hth_err err = hth_trainer_finite(j->trainer);
+    hth_err err = hth_trainer_finite(job->trainer);
     if (err != HTH_EINVAL) {
         return err;
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    return hth_fail(err, "after step %lld %s: nothing is published, %s", (long long)j->step, why,
-                    job_kept(j, kept));
+    return hth_fail(err, "after step %lld %s: nothing is published, %s", (long long)job->step, why,
+                    job_kept(job, kept));
 }
 
 // job_publish stores the result. Where that fails the result is not lost: it becomes a checkpoint,
-// or where not even that can be written stays where it is (j->stuck) until somebody has made room.
-static hth_err job_publish(hth_train_job *j, const char *name, int *version)
+// or where not even that can be written stays where it is (job->stuck) until somebody has made
+// room.
+static hth_err job_publish(hth_train_job *job, const char *name, int *version)
 {
     char why[300], text[JOB_TEXT];
-    hth_store_unreserve(j->room);
-    j->room = -1;
-    hth_err err = hth_trainer_publish(j->trainer, version);
+    hth_store_unreserve(job->room);
+    job->room = -1;
+    hth_err err = hth_trainer_publish(job->trainer, version);
     if (err == HTH_OK) {
         return HTH_OK;
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    if (hth_train_job_save(j) == HTH_OK) {
+    if (hth_train_job_save(job) == HTH_OK) {
         return hth_fail(
             err,
             "the result of job '%s' could not be saved: %s; its checkpoint of step %lld "
             "is kept: `hearth train --resume %s` saves it",
-            name, why, (long long)j->step, name);
+            name, why, (long long)job->step, name);
     }
-    j->stuck = true;
-    snprintf(j->trouble, sizeof j->trouble,
+    job->stuck = true;
+    snprintf(job->trouble, sizeof job->trouble,
              "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
              why, name);
-    snprintf(text, sizeof text, "job '%s': %s", name, j->trouble);
-    job_warn(j, text);
+    snprintf(text, sizeof text, "job '%s': %s", name, job->trouble);
+    job_warn(job, text);
     return HTH_OK;
 }
 
-static hth_err job_answer(hth_train_job *j, bool *done)
+static hth_err job_answer(hth_train_job *job, bool *done)
 {
     int version;
     char name[HTH_CHECKPOINT_JOB];
     double ms_sum = 0;
     size_t i;
     json_t *v;
-    j->stuck = false;
-    HTH_TRY(hth_checkpoint_job(j->args, name));
-    HTH_TRY(job_finite(j));
-    HTH_TRY(job_publish(j, name, &version));
-    if (j->stuck) {
+    job->stuck = false;
+    HTH_TRY(hth_checkpoint_job(job->args, name));
+    HTH_TRY(job_finite(job));
+    HTH_TRY(job_publish(job, name, &version));
+    if (job->stuck) {
         return HTH_OK;
     }
     *done = true;
-    j->version = version;
-    hth_version_swap_settle(j->ms, name); // who waits for the job finds its result served
-    (void)hth_train_job_saved(j);         // one may be being written
-    HTH_TRY(hth_checkpoint_drop(j->ms->store, &j->spec));
-    json_array_foreach(j->history, i, v)
+    job->version = version;
+    hth_version_swap_settle(job->ms, name); // who waits for the job finds its result served
+    (void)hth_train_job_saved(job);         // one may be being written
+    HTH_TRY(hth_checkpoint_drop(job->ms->store, &job->spec));
+    json_array_foreach(job->history, i, v)
     {
         ms_sum += json_number_value(json_array_get(v, 1));
     }
-    json_t *doc = json_copy(j->memory);
+    json_t *doc = json_copy(job->memory);
     json_object_update_new(doc, json_pack("{s:s, s:i, s:I, s:f, s:O, s:O}", "saved_as", name,
-                                          "version", version, "steps", (json_int_t)j->step,
-                                          "mean_ms", ms_sum / (double)j->step, "history",
-                                          j->history, "held_out", j->held_out));
-    job_ends(j, doc);
-    json_object_set_new(doc, "steps_per_epoch", json_integer(j->steps / j->spec.epochs));
+                                          "version", version, "steps", (json_int_t)job->step,
+                                          "mean_ms", ms_sum / (double)job->step, "history",
+                                          job->history, "held_out", job->held_out));
+    job_ends(job, doc);
+    json_object_set_new(doc, "steps_per_epoch", json_integer(job->steps / job->spec.epochs));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
-    j->r->json = text != NULL ? hth_strdup(text) : NULL;
+    job->r->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
-    return j->r->json != NULL ? HTH_OK : no_memory();
+    return job->r->json != NULL ? HTH_OK : no_memory();
 }
 
 // job_canceled ends a job. whole: between two steps, so that a checkpoint can be made of it.
-static hth_err job_canceled(hth_train_job *j, bool whole)
+static hth_err job_canceled(hth_train_job *job, bool whole)
 {
     char kept[80];
-    if (whole && j->step > 0 && hth_train_job_save(j) != HTH_OK) {
-        job_wrote(j, HTH_EIO);
+    if (whole && job->step > 0 && hth_train_job_save(job) != HTH_OK) {
+        job_wrote(job, HTH_EIO);
     }
-    return hth_fail(HTH_ECANCELED, "canceled after step %lld: %s", (long long)j->step,
-                    job_kept(j, kept));
+    return hth_fail(HTH_ECANCELED, "canceled after step %lld: %s", (long long)job->step,
+                    job_kept(job, kept));
 }
 
 // job_limited ends a job whose time is over; one that is resumed has all of it again.
-static hth_err job_limited(hth_train_job *j)
+static hth_err job_limited(hth_train_job *job)
 {
     char kept[80];
-    j->ran_ms = 0;
-    j->first_ns = 0;
-    if (hth_train_job_save(j) != HTH_OK) {
-        job_wrote(j, HTH_EIO);
+    job->ran_ms = 0;
+    job->first_ns = 0;
+    if (hth_train_job_save(job) != HTH_OK) {
+        job_wrote(job, HTH_EIO);
     }
     return hth_fail(HTH_ETIMEDOUT, "time limit: %g s are over after step %lld of %lld; %s",
-                    j->spec.time_limit, (long long)j->step, (long long)j->steps, job_kept(j, kept));
+                    job->spec.time_limit, (long long)job->step, (long long)job->steps,
+                    job_kept(job, kept));
 }
 
-static double job_memory(const hth_train_job *j, const char *key)
+static double job_memory(const hth_train_job *job, const char *key)
 {
-    return json_number_value(json_object_get(j->memory, key));
+    return json_number_value(json_object_get(job->memory, key));
 }
 
-static void job_tell(const hth_train_job *j, const char *text)
+static void job_tell(const hth_train_job *job, const char *text)
 {
-    if (j->r->progress != NULL) {
-        j->r->progress(j->r, text, (uint64_t)j->step, (uint64_t)j->steps);
+    if (job->r->progress != NULL) {
+        job->r->progress(job->r, text, (uint64_t)job->step, (uint64_t)job->steps);
     }
-    if (j->events.fn != NULL) {
-        j->events.fn(j->events.ctx, text, (uint64_t)j->step, (uint64_t)j->steps);
+    if (job->events.fn != NULL) {
+        job->events.fn(job->events.ctx, text, (uint64_t)job->step, (uint64_t)job->steps);
     }
 }
 
-static void job_event(const hth_train_job *j)
+static void job_event(const hth_train_job *job)
 {
     static const char *const keys[][2] = {{"step", "held_out_step"},
                                           {"loss", "held_out_loss"},
@@ -405,14 +410,14 @@ static void job_event(const hth_train_job *j)
                                           {"top5", "top5"},
                                           {"perplexity", "perplexity"}};
     char text[500];
-    const json_t *held = hth_train_held_out(j->held_out);
-    int n =
-        snprintf(text, sizeof text,
-                 "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"ms\":%.3f,"
-                 "\"stall_ms\":%.3f,\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
-                 (long long)j->step, (long long)((j->step - 1) / (j->steps / j->spec.epochs) + 1),
-                 j->loss, j->lr, j->step_ms, hth_trainer_stall_ms(j->trainer),
-                 job_memory(j, "peak_bytes"), job_memory(j, "budget_bytes"));
+    const json_t *held = hth_train_held_out(job->held_out);
+    int n = snprintf(text, sizeof text,
+                     "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"ms\":%.3f,"
+                     "\"stall_ms\":%.3f,\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
+                     (long long)job->step,
+                     (long long)((job->step - 1) / (job->steps / job->spec.epochs) + 1), job->loss,
+                     job->lr, job->step_ms, hth_trainer_stall_ms(job->trainer),
+                     job_memory(job, "peak_bytes"), job_memory(job, "budget_bytes"));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *v = json_object_get(held, keys[i][0]);
         if (v != NULL) {
@@ -421,128 +426,129 @@ static void job_event(const hth_train_job *j)
         }
     }
     snprintf(text + n, sizeof text - (size_t)n, "}");
-    job_tell(j, text);
+    job_tell(job, text);
 }
 
-static void job_event_early(const hth_train_job *j, const hth_best *best)
+static void job_event_early(const hth_train_job *job, const hth_best *best)
 {
     char text[160];
     snprintf(text, sizeof text,
              "{\"early_stop\":{\"epoch\":%lld,\"best_step\":%lld,\"best_epoch\":%lld}}",
-             (long long)j->epoch, (long long)best->step, (long long)best->epoch);
-    job_tell(j, text);
+             (long long)job->epoch, (long long)best->step, (long long)best->epoch);
+    job_tell(job, text);
 }
 
 // After an epoch, and its evaluation.
-static hth_err job_epoch(hth_train_job *j, bool *done)
+static hth_err job_epoch(hth_train_job *job, bool *done)
 {
-    hth_best best = hth_train_job_best(j);
-    if (j->spec.keep != HTH_KEEP_LAST && best.step == j->step) {
-        HTH_TRY(hth_trainer_keep(j->trainer));
+    hth_best best = hth_train_job_best(job);
+    if (job->spec.keep != HTH_KEEP_LAST && best.step == job->step) {
+        HTH_TRY(hth_trainer_keep(job->trainer));
     }
-    j->early = j->spec.patience > 0 && best.stale >= j->spec.patience;
-    if (j->early && j->epoch < j->spec.epochs) {
-        job_event_early(j, &best);
+    job->early = job->spec.patience > 0 && best.stale >= job->spec.patience;
+    if (job->early && job->epoch < job->spec.epochs) {
+        job_event_early(job, &best);
     }
-    return j->early || j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
+    return job->early || job->epoch == job->spec.epochs ? job_answer(job, done)
+                                                        : job_checkpoint(job);
 }
 
-static hth_err job_evaluate(hth_train_job *j, bool *done)
+static hth_err job_evaluate(hth_train_job *job, bool *done)
 {
     json_t *found;
     bool whole;
-    hth_err err = hth_evaluator_slice(j->evaluator[j->evaluating], &whole, &found);
+    hth_err err = hth_evaluator_slice(job->evaluator[job->evaluating], &whole, &found);
     if (err != HTH_OK) {
-        return err == HTH_ECANCELED ? job_canceled(j, true) : err;
+        return err == HTH_ECANCELED ? job_canceled(job, true) : err;
     }
     if (!whole) {
         return HTH_OK;
     }
-    json_t *row = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)j->step, "epoch",
-                            (json_int_t)j->epoch, "set", j->set[j->evaluating]);
+    json_t *row = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)job->step, "epoch",
+                            (json_int_t)job->epoch, "set", job->set[job->evaluating]);
     json_object_update_new(row, found);
-    if (json_array_append_new(j->held_out, row) != 0) {
+    if (json_array_append_new(job->held_out, row) != 0) {
         return no_memory();
     }
-    job_event(j);
-    return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
+    job_event(job);
+    return ++job->evaluating == job->n_evaluators ? job_epoch(job, done) : HTH_OK;
 }
 
-// The loss of the step after j->step is not finite, or the step failed by its data or its update.
+// The loss of the step after job->step is not finite, or the step failed by its data or its update.
 // A checkpoint of that very state would lead to it again.
-static hth_err job_lost(hth_train_job *j, hth_err err, float loss)
+static hth_err job_lost(hth_train_job *job, hth_err err, float loss)
 {
     char kept[80], why[300];
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    if (j->writer != NULL && hth_train_job_saved(j) == j->step) {
-        HTH_TRY(hth_checkpointer_back(j->writer, &j->spec));
+    if (job->writer != NULL && hth_train_job_saved(job) == job->step) {
+        HTH_TRY(hth_checkpointer_back(job->writer, &job->spec));
     }
     if (isfinite(loss)) {
-        return hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
-                        job_kept(j, kept));
+        return hth_fail(err, "step %lld: %s: training stops, %s", (long long)job->step + 1, why,
+                        job_kept(job, kept));
     }
     return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
-                    (long long)j->step + 1, isnan(loss) ? "not a number" : "infinite",
-                    job_kept(j, kept));
+                    (long long)job->step + 1, isnan(loss) ? "not a number" : "infinite",
+                    job_kept(job, kept));
 }
 
 // job_read reads the next batch. Where that fails what was made so far is as good as before.
-static hth_err job_read(hth_train_job *j)
+static hth_err job_read(hth_train_job *job)
 {
     char kept[80], why[400];
-    hth_err err = hth_train_data_batch(&j->data, j->at, j->spec.batch);
+    hth_err err = hth_train_data_batch(&job->data, job->at, job->spec.batch);
     if (err != HTH_OK) {
         snprintf(why, sizeof why, "%s", hth_err_detail());
-        hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
-                 job_kept(j, kept));
+        hth_fail(err, "step %lld: %s: training stops, %s", (long long)job->step + 1, why,
+                 job_kept(job, kept));
     }
     return err;
 }
 
-static hth_err job_step(hth_train_job *j, bool *done)
+static hth_err job_step(hth_train_job *job, bool *done)
 {
-    hth_train_data *d = &j->data;
+    hth_train_data *d = &job->data;
     float loss = NAN;
-    if (j->first_ns == 0) {
-        j->first_ns = hth_now_ns();
-        j->first = j->step;
-        j->due_ns =
-            j->first_ns + (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
+    if (job->first_ns == 0) {
+        job->first_ns = hth_now_ns();
+        job->first = job->step;
+        job->due_ns = job->first_ns +
+                      (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
     }
-    if (j->at == 0) {
-        hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
+    if (job->at == 0) {
+        hth_train_data_order(d, job->spec.shuffle, job->spec.seed, job->epoch);
     }
-    j->lr = hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs);
-    hth_trainer_rate(j->trainer, j->lr);
-    HTH_TRY(job_read(j));
-    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    job->lr = hth_train_rate(&job->spec, job->step, job->steps, job->steps / job->spec.epochs);
+    hth_trainer_rate(job->trainer, job->lr);
+    HTH_TRY(job_read(job));
+    HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
-    hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);
+    hth_err err = hth_trainer_step(job->trainer, d->input, &d->target, &loss);
     if (err != HTH_OK && err != HTH_EINVAL) {
-        return err == HTH_ECANCELED ? job_canceled(j, false) : err;
+        return err == HTH_ECANCELED ? job_canceled(job, false) : err;
     }
     if (err != HTH_OK || !isfinite(loss)) {
-        return job_lost(j, err, loss);
+        return job_lost(job, err, loss);
     }
-    if (j->writer != NULL) {
-        hth_checkpointer_proved(j->writer);
+    if (job->writer != NULL) {
+        hth_checkpointer_proved(job->writer);
     }
-    j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
-    j->loss = (double)loss;
-    j->step++;
-    job_event(j);
-    if (json_array_append_new(j->history, json_pack("[f, f, f]", j->loss, j->step_ms, j->lr)) !=
-        0) {
+    job->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    job->loss = (double)loss;
+    job->step++;
+    job_event(job);
+    if (json_array_append_new(job->history,
+                              json_pack("[f, f, f]", job->loss, job->step_ms, job->lr)) != 0) {
         return no_memory();
     }
-    j->at += j->spec.batch;
-    if (j->at < d->n_samples) {
-        return job_checkpoint(j);
+    job->at += job->spec.batch;
+    if (job->at < d->n_samples) {
+        return job_checkpoint(job);
     }
-    j->at = 0;
-    j->epoch++;
-    j->evaluating = 0;
-    return j->n_evaluators == 0 ? job_epoch(j, done) : HTH_OK;
+    job->at = 0;
+    job->epoch++;
+    job->evaluating = 0;
+    return job->n_evaluators == 0 ? job_epoch(job, done) : HTH_OK;
 }
 
 hth_err hth_train_job_slice(hth_train_job *job, bool *done)

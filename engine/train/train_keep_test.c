@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Results that held-out data choose: --keep best publishes the parameters of the best epoch, which
-// survive a checkpoint, and --patience ends a job that gets no better. The rate triples every epoch,
-// so that a job first learns and then forgets: a shorter one has the best epoch's parameters.
+// survive a checkpoint, and --patience ends a job that gets no better. The rate triples every
+// epoch, so that a job first learns and then forgets: a shorter one has the best epoch's
+// parameters.
 #include "tests/rig/train_job.h"
 
 #define EPOCHS 8
@@ -78,8 +79,8 @@ static void the_best_epoch_is_the_result(void **state)
     fixture_close(&f);
 }
 
-// Interrupted after the best epoch, in the middle of one and at its end, before there is a best one:
-// the end is that of a job that was not.
+// Interrupted after the best epoch, in the middle of one and at its end, before there is a best
+// one: the end is that of a job that was not.
 static void a_checkpoint_has_the_best_epoch(void **state)
 {
     static const int cuts[] = {3, 18, 23, 31};
@@ -113,7 +114,7 @@ static void a_checkpoint_has_the_best_epoch(void **state)
 
 static json_t *told_early; // what the job said of its early end
 
-static void note_early(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void note_early(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = json_loads(what, 0, NULL), *early = json_object_get(o, "early_stop");
     if (early != NULL) {

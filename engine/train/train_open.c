@@ -21,65 +21,65 @@ static hth_err no_memory(void)
 
 // The version that is trained goes with the arguments: a job asked for by name stays with it, and
 // the checkpoint of another one is of another job.
-static hth_err job_pin(hth_train_job *j, hth_model **out)
+static hth_err job_pin(hth_train_job *job, hth_model **out)
 {
     char name[HTH_CHECKPOINT_JOB];
-    int version, begun = (int)json_integer_value(json_object_get(j->args, "version"));
-    HTH_TRY(hth_checkpoint_job(j->args, name)); // the result's name
-    HTH_TRY(hth_store_alias_free(j->ms->store, name));
-    HTH_TRY(hth_catalog_parse(j->spec.model, name, &version));
+    int version, begun = (int)json_integer_value(json_object_get(job->args, "version"));
+    HTH_TRY(hth_checkpoint_job(job->args, name)); // the result's name
+    HTH_TRY(hth_store_alias_free(job->ms->store, name));
+    HTH_TRY(hth_catalog_parse(job->spec.model, name, &version));
     if (begun > 0) {
-        snprintf(j->model, sizeof j->model, "%s:%d", name, begun);
-        j->spec.model = j->model;
+        snprintf(job->model, sizeof job->model, "%s:%d", name, begun);
+        job->spec.model = job->model;
     }
-    hth_version_swap_settle(j->ms, name); // what is trained is the newest, served or not
-    HTH_TRY(hth_model_find(j->ms, j->spec.model, out));
-    return json_object_set_new(j->args, "version", json_integer((*out)->version)) == 0
+    hth_version_swap_settle(job->ms, name); // what is trained is the newest, served or not
+    HTH_TRY(hth_model_find(job->ms, job->spec.model, out));
+    return json_object_set_new(job->args, "version", json_integer((*out)->version)) == 0
                ? HTH_OK
                : no_memory();
 }
 
 // Data that are evaluated after each epoch. They must be of the dtypes and shapes that are trained
 // on.
-static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const hth_model *m,
+static hth_err job_evaluator(hth_train_job *job, const hth_train_part *part, const hth_model *model,
                              const char *set)
 {
     hth_train_data d = {.n_inputs = 0};
-    hth_err err = hth_train_data_open(part, m, &d);
+    hth_err err = hth_train_data_open(part, model, &d);
     if (err == HTH_OK) {
-        hth_tensor a = d.target, b = j->data.target;
+        hth_tensor a = d.target, b = job->data.target;
         a.shape.dim[0] = b.shape.dim[0];
         if (a.dtype != b.dtype || !hth_shape_equal(&a.shape, &b.shape)) {
             err = hth_fail(HTH_EINVAL, "dataset %s: its targets are not like those of %s",
-                           part->path, j->spec.data.name);
+                           part->path, job->spec.data.name);
         }
     }
     if (err != HTH_OK) {
         hth_train_data_close(&d);
         return err;
     }
-    HTH_TRY(
-        hth_evaluator_open(j->ms, &j->spec, j->trainer, &d, j->r, &j->evaluator[j->n_evaluators]));
-    j->set[j->n_evaluators++] = set;
+    HTH_TRY(hth_evaluator_open(job->ms, &job->spec, job->trainer, &d, job->r,
+                               &job->evaluator[job->n_evaluators]));
+    job->set[job->n_evaluators++] = set;
     return HTH_OK;
 }
 
 // The plans of both batch shapes.
-static hth_err job_plan(hth_train_job *j)
+static hth_err job_plan(hth_train_job *job)
 {
-    hth_train_data *d = &j->data;
-    int64_t batch = j->spec.batch, rest = d->n_samples % batch;
+    hth_train_data *d = &job->data;
+    int64_t batch = job->spec.batch, rest = d->n_samples % batch;
     hth_train_data_shape(d, batch < d->n_samples ? batch : d->n_samples);
-    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
     if (d->n_samples > batch && rest > 0) {
         hth_train_data_shape(d, rest);
-        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+        HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
         hth_train_data_shape(d, batch);
-        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+        HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
     }
-    json_decref(j->memory);
-    j->memory = hth_trainer_memory(j->trainer);
-    return j->memory != NULL ? HTH_OK : no_memory();
+    json_decref(job->memory);
+    job->memory = hth_trainer_memory(job->trainer);
+    return job->memory != NULL ? HTH_OK : no_memory();
 }
 
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
@@ -110,16 +110,16 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
 
 // job_check_capacity looks whether the store has room for the result, and for the checkpoints that
 // there are at a time, and keeps it for the result.
-static hth_err job_check_capacity(hth_train_job *j)
+static hth_err job_check_capacity(hth_train_job *job)
 {
     uint64_t result, state, room;
     char why[200];
     hth_size need, with;
-    hth_trainer_bytes(j->trainer, &result, &state);
+    hth_trainer_bytes(job->trainer, &result, &state);
     result += ROOM_INDEX;
-    uint64_t all = result + (j->spec.checkpoint > 0 ? 2 * state : 0); // the last one and the next
-    HTH_TRY(hth_store_room(j->ms->store, &room));
-    hth_err err = hth_store_reserve(j->ms->store, result, &j->room);
+    uint64_t all = result + (job->spec.checkpoint > 0 ? 2 * state : 0); // the last one and the next
+    HTH_TRY(hth_store_room(job->ms->store, &room));
+    hth_err err = hth_store_reserve(job->ms->store, result, &job->room);
     if (err == HTH_OK && all <= room) {
         return HTH_OK;
     }
@@ -134,48 +134,49 @@ static hth_err job_check_capacity(hth_train_job *j)
 }
 
 // Goes on where the last checkpoint was made, the order of its epoch included.
-static hth_err job_resume(hth_train_job *j)
+static hth_err job_resume(hth_train_job *job)
 {
-    hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out, 0};
-    int64_t per_epoch = j->steps / j->spec.epochs;
+    hth_checkpoint c = {job->args, 0, job->steps, job->history, job->held_out, 0};
+    int64_t per_epoch = job->steps / job->spec.epochs;
     c.step = -1;
-    HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
-    if (c.step < 0 && j->r->crashes == 0) {
+    HTH_TRY(hth_checkpoint_load(job->ms->store, &job->spec, job->trainer, &c));
+    if (c.step < 0 && job->r->crashes == 0) {
         char name[HTH_CHECKPOINT_JOB];
-        HTH_TRY(hth_checkpoint_job(j->args, name));
+        HTH_TRY(hth_checkpoint_job(job->args, name));
         return hth_fail(
             HTH_ENOENT,
             "job '%s' has no checkpoint to resume from; without --resume it starts over", name);
     }
-    j->begun = c.step;
-    j->ran_ms = c.ran_ms;
-    j->step = c.step = c.step > 0 ? c.step : 0;
-    j->epoch = c.step / per_epoch;
-    j->at = c.step % per_epoch * j->spec.batch;
-    hth_train_data_order(&j->data, j->spec.shuffle, j->spec.seed, j->epoch);
-    const json_t *last = json_array_get(j->held_out, json_array_size(j->held_out) - 1);
-    bool reported = json_integer_value(json_object_get(last, "step")) == j->step;
-    j->evaluating = j->step > 0 && j->at == 0 && !reported ? 0 : j->n_evaluators;
-    j->early = reported && j->spec.patience > 0 && hth_train_job_best(j).stale >= j->spec.patience;
+    job->begun = c.step;
+    job->ran_ms = c.ran_ms;
+    job->step = c.step = c.step > 0 ? c.step : 0;
+    job->epoch = c.step / per_epoch;
+    job->at = c.step % per_epoch * job->spec.batch;
+    hth_train_data_order(&job->data, job->spec.shuffle, job->spec.seed, job->epoch);
+    const json_t *last = json_array_get(job->held_out, json_array_size(job->held_out) - 1);
+    bool reported = json_integer_value(json_object_get(last, "step")) == job->step;
+    job->evaluating = job->step > 0 && job->at == 0 && !reported ? 0 : job->n_evaluators;
+    job->early =
+        reported && job->spec.patience > 0 && hth_train_job_best(job).stale >= job->spec.patience;
     return HTH_OK;
 }
 
 // A job that goes on takes its batches in as many parts as before, whatever would be chosen now,
 // and computes in the same precision, whatever is set for the model now.
-static void job_settle(hth_train_job *j)
+static void job_settle(hth_train_job *job)
 {
-    bool precise = json_object_get(j->args, "precision") != NULL;
+    bool precise = json_object_get(job->args, "precision") != NULL;
     char name[HTH_CHECKPOINT_JOB];
     json_t *doc;
-    if (json_is_true(json_object_get(j->args, "resume")) &&
-        hth_checkpoint_job(j->args, name) == HTH_OK &&
-        hth_checkpoint_find(j->ms->store, name, &doc) == HTH_OK) {
+    if (json_is_true(json_object_get(job->args, "resume")) &&
+        hth_checkpoint_job(job->args, name) == HTH_OK &&
+        hth_checkpoint_find(job->ms->store, name, &doc) == HTH_OK) {
         json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
         json_t *precision = json_object_get(json_object_get(doc, "job"), "precision");
         bool begun = json_integer_value(json_object_get(doc, "step")) > 0;
-        json_object_set(j->args, "parts", parts); // nothing, where there is none
+        json_object_set(job->args, "parts", parts); // nothing, where there is none
         if (!precise && begun) {
-            json_object_set_new(j->args, "precision",
+            json_object_set_new(job->args, "precision",
                                 precision != NULL ? json_incref(precision) : json_string("fp32"));
         }
         json_decref(doc);
@@ -184,38 +185,38 @@ static void job_settle(hth_train_job *j)
 
 // Whose job it is goes with it: who may have how much of the device is asked by that name, also
 // when it goes on without who submitted it.
-static void job_own(hth_train_job *j)
+static void job_own(hth_train_job *job)
 {
-    const char *tenant = j->r->tenant != NULL ? j->r->tenant : HTH_TENANT_OWN;
-    json_object_set_new(j->args, "tenant", json_string(tenant));
+    const char *tenant = job->r->tenant != NULL ? job->r->tenant : HTH_TENANT_OWN;
+    json_object_set_new(job->args, "tenant", json_string(tenant));
 }
 
 // job_file finds what a file with samples is opened by: the descriptor that came with the request,
 // or the path. A job that goes on without who submitted it may have neither.
-static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_train_part *part)
+static hth_err job_file(const hth_train_job *job, const hth_train_file *file, hth_train_part *part)
 {
-    bool passed = f->passed >= 0 && f->passed < j->r->n_files;
-    part->store = f->stored ? j->ms->store : NULL;
-    part->tenant = json_string_value(json_object_get(j->args, "tenant"));
-    if (f->stored) {
-        part->path = f->name;
+    bool passed = file->passed >= 0 && file->passed < job->r->n_files;
+    part->store = file->stored ? job->ms->store : NULL;
+    part->tenant = json_string_value(json_object_get(job->args, "tenant"));
+    if (file->stored) {
+        part->path = file->name;
         return HTH_OK;
     }
-    part->path = passed ? f->name : f->path;
-    part->fd = passed ? j->r->files[f->passed] : -1;
+    part->path = passed ? file->name : file->path;
+    part->fd = passed ? job->r->files[file->passed] : -1;
     return part->path != NULL ? HTH_OK
                               : hth_fail(HTH_EDENIED,
                                          "'%s' was passed by a client that is gone; `hearth train "
                                          "--resume` with --data FILE (and --eval) continues",
-                                         f->name);
+                                         file->name);
 }
 
 // A batch that the data do not fill was meant for other data.
-static hth_err job_batch(const hth_train_job *j)
+static hth_err job_batch(const hth_train_job *job)
 {
-    const hth_train_data *d = &j->data;
+    const hth_train_data *d = &job->data;
     char held[80] = "";
-    if (j->spec.batch <= d->n_samples) {
+    if (job->spec.batch <= d->n_samples) {
         return HTH_OK;
     }
     if (d->n_samples < d->set.n_samples) {
@@ -223,67 +224,68 @@ static hth_err job_batch(const hth_train_job *j)
                  (long long)(d->set.n_samples - d->n_samples), (long long)d->set.n_samples);
     }
     return hth_fail(HTH_EINVAL, "a batch of %lld is more than the %lld samples to train on%s",
-                    (long long)j->spec.batch, (long long)d->n_samples, held);
+                    (long long)job->spec.batch, (long long)d->n_samples, held);
 }
 
 // Where the classes are follows from the labels' shape, unless it was said.
-static hth_err job_class_axis(hth_train_job *j)
+static hth_err job_class_axis(hth_train_job *job)
 {
-    const hth_tensor *y = &j->data.target;
-    hth_train_options *o = &j->spec.options;
+    const hth_tensor *y = &job->data.target;
+    hth_train_options *o = &job->spec.options;
     bool labels = y->dtype == HTH_DT_I64 || y->dtype == HTH_DT_I32;
     return o->loss == HTH_LOSS_SOFTMAX_XENT && o->class_axis == 0 && labels
-               ? hth_trainer_class_axis(j->trainer, j->data.input, &y->shape, &o->class_axis)
+               ? hth_trainer_class_axis(job->trainer, job->data.input, &y->shape, &o->class_axis)
                : HTH_OK;
 }
 
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
-static hth_err job_open(hth_train_job *j)
+static hth_err job_open(hth_train_job *job)
 {
     hth_model *m;
-    hth_train_data *d = &j->data;
-    hth_train_spec *s = &j->spec;
-    job_settle(j);
-    job_own(j);
-    hth_precision_fill(j->ms->store, j->args);
-    HTH_TRY(hth_train_spec_read(j->args, false, s));
+    hth_train_data *d = &job->data;
+    hth_train_spec *s = &job->spec;
+    job_settle(job);
+    job_own(job);
+    hth_precision_fill(job->ms->store, job->args);
+    HTH_TRY(hth_train_spec_read(job->args, false, s));
     HTH_TRY(hth_checkpoint_result(s));
-    HTH_TRY(job_pin(j, &m));
+    HTH_TRY(job_pin(job, &m));
     hth_train_part part = {.batch = s->batch,
                            .share = s->hold_out,
                            .seed = s->seed,
-                           .site = j->ms->site,
+                           .site = job->ms->site,
                            .scale = &s->options.scale};
-    HTH_TRY(job_file(j, &s->data, &part));
+    HTH_TRY(job_file(job, &s->data, &part));
     HTH_TRY(hth_train_data_open(&part, m, d));
-    HTH_TRY(job_batch(j));
+    HTH_TRY(job_batch(job));
     s->options.label_dtype = d->target.dtype;
-    HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
-    hth_trainer_timeline(j->trainer, j->events.timeline);
-    HTH_TRY(job_class_axis(j));
-    HTH_TRY(job_plan(j));
-    HTH_TRY(s->keep != HTH_KEEP_LAST ? hth_trainer_keep_open(j->trainer) : HTH_OK);
+    HTH_TRY(hth_trainer_open(job->ms, s, job->r, &job->trainer));
+    hth_trainer_timeline(job->trainer, job->events.timeline);
+    HTH_TRY(job_class_axis(job));
+    HTH_TRY(job_plan(job));
+    HTH_TRY(s->keep != HTH_KEEP_LAST ? hth_trainer_keep_open(job->trainer) : HTH_OK);
     // What was chosen belongs to the job: its losses depend on it.
-    json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));
+    json_object_set(job->args, "parts", json_object_get(job->memory, "accumulate"));
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(j->trainer)));
+        HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(job->trainer)));
     }
-    j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
+    job->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
     part.held = true;
-    HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
+    HTH_TRY(s->hold_out > 0 ? job_evaluator(job, &part, m, "hold-out") : HTH_OK);
     if (s->eval.name != NULL) {
-        part = (hth_train_part){.batch = s->batch, .site = j->ms->site, .scale = &s->options.scale};
-        HTH_TRY(job_file(j, &s->eval, &part));
-        HTH_TRY(job_evaluator(j, &part, m, "eval"));
+        part =
+            (hth_train_part){.batch = s->batch, .site = job->ms->site, .scale = &s->options.scale};
+        HTH_TRY(job_file(job, &s->eval, &part));
+        HTH_TRY(job_evaluator(job, &part, m, "eval"));
     }
-    j->evaluating = j->n_evaluators;
-    HTH_TRY(job_check_capacity(j));
-    HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
-    return s->resume ? job_resume(j) : HTH_OK;
+    job->evaluating = job->n_evaluators;
+    HTH_TRY(job_check_capacity(job));
+    HTH_TRY(hth_checkpointer_open(job->ms->store, &job->writer));
+    return s->resume ? job_resume(job) : HTH_OK;
 }
 
-static hth_err job_make(hth_models *ms, hth_request *r, hth_train_events events, bool resume,
+static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events events, bool resume,
                         hth_train_job **out)
 {
     json_error_t je;
@@ -293,14 +295,14 @@ static hth_err job_make(hth_models *ms, hth_request *r, hth_train_events events,
         return no_memory();
     }
     *j = (hth_train_job){.ms = ms,
-                         .r = r,
+                         .r = request,
                          .history = json_array(),
                          .held_out = json_array(),
                          .begun = -1,
                          .room = -1,
                          .saved = -1,
                          .events = events};
-    j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
+    j->args = json_loads(request->arguments != NULL ? request->arguments : "", 0, &je);
     if (resume) {
         json_object_set_new(j->args, "resume", json_true());
     }

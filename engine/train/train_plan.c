@@ -36,7 +36,7 @@ hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, 
 }
 
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
+                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
     hth_model *model = NULL;
     hth_graph *graph = NULL;
@@ -80,7 +80,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
 }
 
 // The costs of a program's nodes, as measured here.
-static hth_err plan_profile(const hth_site *site, const hth_program *p, json_t **out)
+static hth_err plan_profile(const hth_site *site, const hth_program *program, json_t **out)
 {
     hth_profile *profile;
     const hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s,
@@ -88,13 +88,14 @@ static hth_err plan_profile(const hth_site *site, const hth_program *p, json_t *
     const hth_device_props *props = &site->device->props;
     HTH_TRY(hth_profile_new(props->fingerprint, props->budget_bytes, &link, &profile));
     hth_err err = HTH_OK;
-    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
+    for (int i = 0; err == HTH_OK && i < program->graph->n_nodes; i++) {
         hth_choice list[HTH_MAX_CHOICES];
         int n;
-        err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], &p->heat,
-                                  site->timings, list, HTH_MAX_CHOICES, &n);
-        err =
-            err == HTH_OK ? hth_profile_add(profile, p->graph, &p->graph->nodes[i], list, n) : err;
+        err = hth_convsel_measure(site->device, program->graph, &program->graph->nodes[i],
+                                  &program->heat, site->timings, list, HTH_MAX_CHOICES, &n);
+        err = err == HTH_OK
+                  ? hth_profile_add(profile, program->graph, &program->graph->nodes[i], list, n)
+                  : err;
     }
     if (err == HTH_OK && (*out = hth_profile_json(profile)) == NULL) {
         err = hth_fail(HTH_ENOMEM, "no memory for a profile");
@@ -106,21 +107,22 @@ static hth_err plan_profile(const hth_site *site, const hth_program *p, json_t *
 typedef struct plan_of {
     const hth_site *site;
     json_t **profile; // NULL: not wanted
-    hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan);
+    hth_err (*report)(void *ctx, const hth_problem *problem, const hth_plan *plan);
     void *ctx;
 } plan_of;
 
-static hth_err plan_visit(void *ctx, const hth_program *p)
+static hth_err plan_visit(void *ctx, const hth_program *program)
 {
     const plan_of *x = ctx;
     if (x->profile != NULL) {
-        HTH_TRY(plan_profile(x->site, p, x->profile));
+        HTH_TRY(plan_profile(x->site, program, x->profile));
     }
-    return x->report(x->ctx, &p->problem, p->plan);
+    return x->report(x->ctx, &program->problem, program->plan);
 }
 
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
+                       hth_err (*report)(void *ctx, const hth_problem *problem,
+                                         const hth_plan *plan),
                        void *ctx, json_t **profile)
 {
     plan_of x = {ms->site, spec->write_profile ? profile : NULL, report, ctx};
@@ -137,14 +139,14 @@ typedef struct curve_of {
     hth_curve curve;
 } curve_of;
 
-static hth_err curve_visit(void *ctx, const hth_program *p)
+static hth_err curve_visit(void *ctx, const hth_program *program)
 {
     curve_of *x = ctx;
-    return hth_plan_curve(&p->problem, x->options, &x->curve);
+    return hth_plan_curve(&program->problem, x->options, &x->curve);
 }
 
 // For this device: in parts, too.
-static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           hth_curve *out)
 {
     hth_model *model;
@@ -153,7 +155,7 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
                                  : hth_train_synthetic(model, spec, false, inputs);
-    err = err == HTH_OK ? hth_trainer_curve(ms, spec, r, inputs, out) : err;
+    err = err == HTH_OK ? hth_trainer_curve(ms, spec, request, inputs, out) : err;
     for (int i = 0; inputs != NULL && i < n; i++) {
         hth_free(inputs[i].data);
     }

@@ -12,29 +12,29 @@
 #define CYCLE_END   1e4 // of the rate at the beginning
 
 // "constant", "step:EPOCHS:GAMMA", "exponential:GAMMA", "cosine", "linear", "one-cycle".
-hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *s)
+hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *spec)
 {
     const char *text = hth_spec_text(args, "schedule");
     double warmup;
     long long every = 0;
     int end = 0;
     HTH_TRY(hth_spec_number(args, "warmup", 0, 0, 1e9, &warmup));
-    s->warmup = (int64_t)warmup;
+    spec->warmup = (int64_t)warmup;
     if (text == NULL || strcmp(text, "constant") == 0) {
-        s->schedule = HTH_RATE_CONSTANT;
+        spec->schedule = HTH_RATE_CONSTANT;
     } else if (strcmp(text, "cosine") == 0) {
-        s->schedule = HTH_RATE_COSINE;
+        spec->schedule = HTH_RATE_COSINE;
     } else if (strcmp(text, "linear") == 0) {
-        s->schedule = HTH_RATE_LINEAR;
+        spec->schedule = HTH_RATE_LINEAR;
     } else if (strcmp(text, "one-cycle") == 0) {
-        s->schedule = HTH_RATE_ONE_CYCLE;
-    } else if (sscanf(text, "exponential:%lf%n", &s->gamma, &end) == 1 && text[end] == 0 &&
-               isfinite(s->gamma) && s->gamma > 0) {
-        s->schedule = HTH_RATE_EXPONENTIAL;
-    } else if (sscanf(text, "step:%lld:%lf%n", &every, &s->gamma, &end) == 2 && text[end] == 0 &&
-               every > 0 && isfinite(s->gamma) && s->gamma > 0) {
-        s->schedule = HTH_RATE_STEP;
-        s->every = every;
+        spec->schedule = HTH_RATE_ONE_CYCLE;
+    } else if (sscanf(text, "exponential:%lf%n", &spec->gamma, &end) == 1 && text[end] == 0 &&
+               isfinite(spec->gamma) && spec->gamma > 0) {
+        spec->schedule = HTH_RATE_EXPONENTIAL;
+    } else if (sscanf(text, "step:%lld:%lf%n", &every, &spec->gamma, &end) == 2 && text[end] == 0 &&
+               every > 0 && isfinite(spec->gamma) && spec->gamma > 0) {
+        spec->schedule = HTH_RATE_STEP;
+        spec->every = every;
     } else {
         return hth_fail(HTH_EINVAL,
                         "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, "

@@ -13,11 +13,11 @@
 #include <cmocka.h>
 
 static hth_err read_spec(const char *schedule, double lr, int warmup, json_t **args,
-                         hth_train_spec *s)
+                         hth_train_spec *spec)
 {
     *args = json_pack("{s:s, s:s, s:s, s:s, s:f, s:i}", "model", "m", "data", "d", "loss", "mse",
                       "schedule", schedule, "lr", lr, "warmup", warmup);
-    return hth_train_spec_read(*args, false, s);
+    return hth_train_spec_read(*args, false, spec);
 }
 
 static void rates_are_pytorchs(void **state)

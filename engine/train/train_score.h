@@ -16,13 +16,13 @@ typedef struct hth_score {
     int64_t classes;
 } hth_score;
 
-// hth_score_add adds outputs `y` of shape `s` for `target`, under the loss of `o`.
-void hth_score_add(hth_score *score, const hth_train_options *o, const float *y, const hth_shape *s,
-                   const hth_tensor *target);
+// hth_score_add adds outputs `y` of shape `shape` for `target`, under the loss of `options`.
+void hth_score_add(hth_score *score, const hth_train_options *options, const float *y,
+                   const hth_shape *shape, const hth_tensor *target);
 // hth_score_result is {"loss", "accuracy", "top5", "perplexity"}, as far as there are such: a loss
 // that is not finite is left out, top-5 of five classes or less, and what the loss has not. NULL:
 // no memory.
-json_t *hth_score_result(const hth_score *score, const hth_train_options *o);
+json_t *hth_score_result(const hth_score *score, const hth_train_options *options);
 
 // hth_train_best looks through evaluations ([{"step", "epoch", "set", "loss", "accuracy"}, ..]) of
 // the set that comes first.

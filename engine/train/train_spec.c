@@ -78,27 +78,27 @@ static hth_err spec_fitting(const json_t *args, const char *optimizer)
     return HTH_OK;
 }
 
-static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
+static hth_err spec_optimizer(const json_t *args, hth_train_spec *spec)
 {
     static const char *const names[] = {"sgd", "momentum", "adam", "adamw"};
     int which;
     HTH_TRY(hth_spec_choice(args, "optimizer", "sgd", names, 4, &which));
-    s->options.optimizer = (hth_train_optimizer)which;
-    HTH_TRY(hth_spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
-    HTH_TRY(hth_spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
-    HTH_TRY(spec_beta(args, "beta1", 0.9, &s->beta1));
-    HTH_TRY(spec_beta(args, "beta2", 0.999, &s->beta2));
-    HTH_TRY(hth_spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
+    spec->options.optimizer = (hth_train_optimizer)which;
+    HTH_TRY(hth_spec_number(args, "lr", 1e-3, 0, 1e6, &spec->lr));
+    HTH_TRY(hth_spec_number(args, "momentum", 0.9, 0, 1, &spec->momentum));
+    HTH_TRY(spec_beta(args, "beta1", 0.9, &spec->beta1));
+    HTH_TRY(spec_beta(args, "beta2", 0.999, &spec->beta2));
+    HTH_TRY(hth_spec_number(args, "eps", 1e-8, 0, 1, &spec->eps));
     HTH_TRY(spec_fitting(args, names[which]));
-    double decay = s->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
-    HTH_TRY(hth_spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
+    double decay = spec->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
+    HTH_TRY(hth_spec_number(args, "weight-decay", decay, 0, 1e6, &spec->weight_decay));
     HTH_TRY(hth_spec_number(args, "clip", 0, 0, 1e9, &clip));
-    s->options.clip_norm = (float)clip;
-    s->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
+    spec->options.clip_norm = (float)clip;
+    spec->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
     return HTH_OK;
 }
 
-static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
+static hth_err spec_freeze(const json_t *args, hth_train_spec *spec)
 {
     const json_t *v, *list = json_object_get(args, "freeze");
     size_t i;
@@ -108,29 +108,29 @@ static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
     }
     json_array_foreach(list, i, v)
     {
-        s->freeze[s->options.n_freeze++] = json_string_value(v) ? json_string_value(v) : "";
+        spec->freeze[spec->options.n_freeze++] = json_string_value(v) ? json_string_value(v) : "";
     }
-    s->options.freeze = s->freeze;
+    spec->options.freeze = spec->freeze;
     return HTH_OK;
 }
 
 // "auto", a number, or a number as text. What an earlier start of the job chose ("parts") stays.
-static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
+static hth_err spec_accumulate(const json_t *args, hth_train_spec *spec)
 {
     const json_t *v = json_object_get(args, "accumulate");
     const char *text = json_string_value(v);
     char *end;
     json_int_t begun = json_integer_value(json_object_get(args, "parts"));
-    s->accumulate = v == NULL ? 1 : json_integer_value(v);
+    spec->accumulate = v == NULL ? 1 : json_integer_value(v);
     if (text != NULL && strcmp(text, "auto") != 0) {
-        s->accumulate = strtoll(text, &end, 10);
-        s->accumulate = *end == 0 ? s->accumulate : -1;
+        spec->accumulate = strtoll(text, &end, 10);
+        spec->accumulate = *end == 0 ? spec->accumulate : -1;
     }
     bool is_auto = text != NULL && strcmp(text, "auto") == 0;
-    if (!is_auto && (s->accumulate < 1 || s->accumulate > 1 << 20)) {
+    if (!is_auto && (spec->accumulate < 1 || spec->accumulate > 1 << 20)) {
         return hth_fail(HTH_EINVAL, "accumulate is 'auto' or a number from 1 to %d", 1 << 20);
     }
-    s->accumulate = is_auto ? begun : s->accumulate;
+    spec->accumulate = is_auto ? begun : spec->accumulate;
     return HTH_OK;
 }
 
@@ -192,7 +192,7 @@ static hth_err spec_channels(const json_t *args, const char *key, bool zero, flo
     return v == NULL || *n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "%s has no values", key);
 }
 
-static hth_err spec_scaling(const json_t *args, hth_train_scale *s)
+static hth_err spec_scaling(const json_t *args, hth_train_scale *scale)
 {
     const char *other = json_object_get(args, "mean") != NULL  ? "mean"
                         : json_object_get(args, "std") != NULL ? "std"
@@ -204,10 +204,10 @@ static hth_err spec_scaling(const json_t *args, hth_train_scale *s)
                                         "--scale 1/255 makes them 0 to 1, --scale 1 keeps them",
                                         other);
     }
-    s->on = true;
-    HTH_TRY(spec_scale(args, &s->scale));
-    HTH_TRY(spec_channels(args, "mean", true, s->mean, &s->n_mean));
-    return spec_channels(args, "std", false, s->std, &s->n_std);
+    scale->on = true;
+    HTH_TRY(spec_scale(args, &scale->scale));
+    HTH_TRY(spec_channels(args, "mean", true, scale->mean, &scale->n_mean));
+    return spec_channels(args, "std", false, scale->std, &scale->n_std);
 }
 
 static hth_err spec_file(const json_t *args, const char *key, hth_train_file *out)
@@ -229,56 +229,56 @@ static hth_err spec_file(const json_t *args, const char *key, hth_train_file *ou
                : hth_fail(HTH_EINVAL, "'%s' is neither a file nor a dataset", key);
 }
 
-hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
+hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec)
 {
     static const char *const switches[] = {"off", "on"};
     const char *text = hth_spec_text(args, "precision");
     double batch, epochs, seed, limit, checkpoint, retries;
     int replan;
-    *s = (hth_train_spec){.model = hth_spec_text(args, "model"),
-                          .save_as = hth_spec_text(args, "save-as"),
-                          .spill = hth_spec_text(args, "spill"),
-                          .trace = json_is_true(json_object_get(args, "trace")),
-                          .profile = json_object_get(args, "profile"),
-                          .write_profile = json_is_true(json_object_get(args, "write-profile")),
-                          .budget = hth_spec_text(args, "budget"),
-                          .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
-    if (s->model == NULL) {
+    *spec = (hth_train_spec){.model = hth_spec_text(args, "model"),
+                             .save_as = hth_spec_text(args, "save-as"),
+                             .spill = hth_spec_text(args, "spill"),
+                             .trace = json_is_true(json_object_get(args, "trace")),
+                             .profile = json_object_get(args, "profile"),
+                             .write_profile = json_is_true(json_object_get(args, "write-profile")),
+                             .budget = hth_spec_text(args, "budget"),
+                             .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
+    if (spec->model == NULL) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
     }
-    HTH_TRY(spec_file(args, "data", &s->data));
-    HTH_TRY(spec_file(args, "eval", &s->eval));
-    if (s->data.name == NULL && !bench) {
+    HTH_TRY(spec_file(args, "data", &spec->data));
+    HTH_TRY(spec_file(args, "eval", &spec->eval));
+    if (spec->data.name == NULL && !bench) {
         return hth_fail(HTH_EINVAL, "--data FILE (the argument 'data') is missing");
     }
-    HTH_TRY(hth_train_spec_loss(args, bench, s));
+    HTH_TRY(hth_train_spec_loss(args, bench, spec));
     HTH_TRY(hth_precision_find(text != NULL ? text : hth_precision_name(HTH_PRECISION_FP32),
-                               &s->options.precision));
-    HTH_TRY(spec_optimizer(args, s));
-    HTH_TRY(hth_train_spec_rate(args, s));
-    HTH_TRY(spec_freeze(args, s));
-    HTH_TRY(spec_scaling(args, &s->options.scale));
+                               &spec->options.precision));
+    HTH_TRY(spec_optimizer(args, spec));
+    HTH_TRY(hth_train_spec_rate(args, spec));
+    HTH_TRY(spec_freeze(args, spec));
+    HTH_TRY(spec_scaling(args, &spec->options.scale));
     if (bench && hth_spec_text(args, "optimizer") == NULL) {
-        s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
+        spec->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }
     HTH_TRY(hth_spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
-    HTH_TRY(spec_accumulate(args, s));
+    HTH_TRY(spec_accumulate(args, spec));
     HTH_TRY(hth_spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
-    s->replan = replan == 1;
+    spec->replan = replan == 1;
     HTH_TRY(hth_spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(hth_spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
     HTH_TRY(hth_spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
     HTH_TRY(hth_spec_number(args, "retries", 0, 0, 1000, &retries)); // the queue's
-    HTH_TRY(hth_spec_number(args, "time-limit", 0, 0, 1e9, &s->time_limit));
-    HTH_TRY(hth_spec_number(args, "hold-out", 0, 0, 1, &s->hold_out));
-    HTH_TRY(hth_train_spec_keep(args, s));
-    s->checkpoint = (int64_t)checkpoint;
-    s->resume = json_is_true(json_object_get(args, "resume"));
-    s->batch = (int64_t)batch;
-    s->epochs = (int64_t)epochs;
-    s->seed = (uint64_t)seed;
-    s->plan = (hth_plan_options){.seed = s->seed, .limit_ms = limit};
+    HTH_TRY(hth_spec_number(args, "time-limit", 0, 0, 1e9, &spec->time_limit));
+    HTH_TRY(hth_spec_number(args, "hold-out", 0, 0, 1, &spec->hold_out));
+    HTH_TRY(hth_train_spec_keep(args, spec));
+    spec->checkpoint = (int64_t)checkpoint;
+    spec->resume = json_is_true(json_object_get(args, "resume"));
+    spec->batch = (int64_t)batch;
+    spec->epochs = (int64_t)epochs;
+    spec->seed = (uint64_t)seed;
+    spec->plan = (hth_plan_options){.seed = spec->seed, .limit_ms = limit};
     const char *policy = hth_spec_text(args, "policy");
-    return policy != NULL ? hth_policy_find(policy, &s->plan.policy) : HTH_OK;
+    return policy != NULL ? hth_policy_find(policy, &spec->plan.policy) : HTH_OK;
 }

@@ -18,8 +18,8 @@ hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
 
 // hth_train_spec_loss reads the loss and its options, hth_train_spec_keep what is kept and when a
 // job ends early (train_spec_loss.c), hth_train_spec_rate schedule and warm-up (train_rate.c).
-hth_err hth_train_spec_loss(const json_t *args, bool bench, hth_train_spec *s);
-hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *s);
-hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *s);
+hth_err hth_train_spec_loss(const json_t *args, bool bench, hth_train_spec *spec);
+hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *spec);
+hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *spec);
 
 #endif

@@ -48,29 +48,30 @@ static hth_err loss_weights(const json_t *args, const char *key, const json_t **
                : hth_fail(HTH_EINVAL, "%s is a list of numbers, at least one of them above 0", key);
 }
 
-hth_err hth_train_spec_loss(const json_t *args, bool bench, hth_train_spec *s)
+hth_err hth_train_spec_loss(const json_t *args, bool bench, hth_train_spec *spec)
 {
     static const char *const losses[] = {
         [HTH_LOSS_SOFTMAX_XENT] = "softmax-xent", [HTH_LOSS_MSE] = "mse", [HTH_LOSS_BCE] = "bce"};
     int loss;
     double smoothing, axis;
     HTH_TRY(hth_spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 3, &loss));
-    s->options.loss = (hth_train_loss)loss;
+    spec->options.loss = (hth_train_loss)loss;
     HTH_TRY(loss_fitting(args, losses[loss]));
     HTH_TRY(hth_spec_number(args, "label-smoothing", 0, 0, 1, &smoothing));
     if (smoothing >= 1) {
         return hth_fail(HTH_EINVAL, "label-smoothing is a number from 0 to less than 1");
     }
-    s->options.label_smoothing = (float)smoothing;
+    spec->options.label_smoothing = (float)smoothing;
     HTH_TRY(hth_spec_number(args, "class-axis", 0, -1, 1, &axis));
     if (json_object_get(args, "class-axis") != NULL && axis != 1 && axis != -1) {
         return hth_fail(HTH_EINVAL, "class-axis is 1 or -1");
     }
-    s->options.class_axis = (int)axis;
-    return loss_weights(args, loss == HTH_LOSS_BCE ? "pos-weight" : "class-weights", &s->weights);
+    spec->options.class_axis = (int)axis;
+    return loss_weights(args, loss == HTH_LOSS_BCE ? "pos-weight" : "class-weights",
+                        &spec->weights);
 }
 
-hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *s)
+hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *spec)
 {
     static const char *const words[] = {[HTH_KEEP_LAST] = "last",
                                         [HTH_KEEP_BEST] = "best",
@@ -83,15 +84,15 @@ hth_err hth_train_spec_keep(const json_t *args, hth_train_spec *s)
     }
     HTH_TRY(hth_spec_choice(args, "keep", words[HTH_KEEP_LAST], words, 3, &keep));
     HTH_TRY(hth_spec_number(args, "patience", 1, 1, 1e9, &patience));
-    s->keep = (hth_train_keep)keep;
-    s->patience = waits ? (int64_t)patience : 0;
-    if ((keep != HTH_KEEP_LAST || waits) && s->hold_out <= 0 && s->eval.name == NULL) {
+    spec->keep = (hth_train_keep)keep;
+    spec->patience = waits ? (int64_t)patience : 0;
+    if ((keep != HTH_KEEP_LAST || waits) && spec->hold_out <= 0 && spec->eval.name == NULL) {
         return hth_fail(HTH_EINVAL,
                         "%s needs held-out data to compare epochs by: --hold-out SHARE or --eval "
                         "FILE",
                         keep != HTH_KEEP_LAST ? "keep" : "patience");
     }
-    if (keep == HTH_KEEP_BEST_ACCURACY && s->options.loss == HTH_LOSS_MSE) {
+    if (keep == HTH_KEEP_BEST_ACCURACY && spec->options.loss == HTH_LOSS_MSE) {
         return hth_fail(HTH_EINVAL, "keep is best:accuracy, but the loss mse has no accuracy");
     }
     return HTH_OK;

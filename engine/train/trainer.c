@@ -18,44 +18,45 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to train");
 }
 
-static hth_err trainer_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
-                            hth_trainer_shape *s)
+static hth_err trainer_make(hth_trainer *trainer, const hth_tensor *inputs,
+                            const hth_tensor *target, hth_trainer_shape *shape)
 {
-    return t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
-                        : hth_trainer_choose(t, inputs, target, s);
+    return trainer->parts > 0 ? hth_trainer_shape_make(trainer, inputs, target, shape)
+                              : hth_trainer_choose(trainer, inputs, target, shape);
 }
 
 // The first shape: what it is planned for is the job's budget from then on.
-static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
-                             hth_trainer_shape *s)
+static hth_err trainer_first(hth_trainer *trainer, const hth_tensor *inputs,
+                             const hth_tensor *target, hth_trainer_shape *shape)
 {
-    HTH_TRY(hth_trainer_admit(t, inputs));
-    hth_err err = trainer_make(t, inputs, target, s);
-    if (err == HTH_ETOOBIG && hth_trainer_admit_more(t)) {
-        err = trainer_make(t, inputs, target, s);
+    HTH_TRY(hth_trainer_admit(trainer, inputs));
+    hth_err err = trainer_make(trainer, inputs, target, shape);
+    if (err == HTH_ETOOBIG && hth_trainer_admit_more(trainer)) {
+        err = trainer_make(trainer, inputs, target, shape);
     }
-    err = err == HTH_ETOOBIG ? hth_trainer_toobig(t, inputs) : err;
-    return hth_quota_job(t->ms->site, &t->share, err);
+    err = err == HTH_ETOOBIG ? hth_trainer_toobig(trainer, inputs) : err;
+    return hth_quota_job(trainer->ms->site, &trainer->share, err);
 }
 
 // The device has the bytes that the first shape was planned for, but not in one piece: once more,
 // for the largest piece there is.
-static hth_err trainer_smaller(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
+static hth_err trainer_smaller(hth_trainer *trainer, const hth_tensor *inputs,
+                               const hth_tensor *target)
 {
     char why[HTH_TRAINER_WHY];
     hth_pool_ledger ledger;
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    hth_pool_ledger_get(t->ms->site->pool, &ledger);
-    hth_trainer_shape_free(t, &t->shapes[0]);
-    t->n_shapes = 0;
-    t->current = -1;
-    t->budget_bytes = ledger.largest_free_bytes;
-    hth_err err = trainer_make(t, inputs, target, &t->shapes[0]);
+    hth_pool_ledger_get(trainer->ms->site->pool, &ledger);
+    hth_trainer_shape_free(trainer, &trainer->shapes[0]);
+    trainer->n_shapes = 0;
+    trainer->current = -1;
+    trainer->budget_bytes = ledger.largest_free_bytes;
+    hth_err err = trainer_make(trainer, inputs, target, &trainer->shapes[0]);
     if (err != HTH_OK) {
         return err == HTH_ETOOBIG ? hth_fail(HTH_ENODEVMEM, "%s", why) : err;
     }
-    t->current = t->n_shapes++;
-    return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+    trainer->current = trainer->n_shapes++;
+    return hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
 }
 
 hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
@@ -107,80 +108,82 @@ hth_err hth_trainer_replan(hth_trainer *trainer)
 }
 
 // What the labels of a whole batch weigh together.
-static double trainer_norm(const hth_trainer *t, const hth_tensor *labels)
+static double trainer_norm(const hth_trainer *trainer, const hth_tensor *labels)
 {
     double sum = 0;
     for (int64_t i = 0; i < hth_shape_elements(&labels->shape); i++) {
         int64_t label = hth_train_data_label(labels, (size_t)i);
-        bool weighs = t->weights != NULL && label >= 0 && label < t->n_weights;
-        sum += label == HTH_TRAIN_IGNORED ? 0 : weighs ? (double)t->weights[label] : 1;
+        bool weighs = trainer->weights != NULL && label >= 0 && label < trainer->n_weights;
+        sum += label == HTH_TRAIN_IGNORED ? 0 : weighs ? (double)trainer->weights[label] : 1;
     }
     return sum;
 }
 
 // A batch in parts has one mean: each part is divided by what the whole one is, over the parts.
-static void trainer_hyper(hth_trainer *t, int64_t parts, const hth_tensor *target)
+static void trainer_hyper(hth_trainer *trainer, int64_t parts, const hth_tensor *target)
 {
-    const hth_train_spec *s = t->spec;
+    const hth_train_spec *s = trainer->spec;
     bool adam =
         s->options.optimizer == HTH_OPTIMIZER_ADAM || s->options.optimizer == HTH_OPTIMIZER_ADAMW;
-    double n = (double)(t->counter + 1);
-    t->hyper[HTH_HYPER_LR] = (float)t->lr;
-    t->hyper[HTH_HYPER_BETA1] = (float)(adam ? s->beta1 : s->momentum);
-    t->hyper[HTH_HYPER_BETA2] = (float)s->beta2;
-    t->hyper[HTH_HYPER_EPS] = (float)s->eps;
-    t->hyper[HTH_HYPER_DECAY] = (float)s->weight_decay;
-    t->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
-    t->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
-    t->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
-    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT && t->parts != 1) {
-        t->hyper[HTH_HYPER_LOSS_NORM] = (float)(trainer_norm(t, target) / (double)parts);
+    double n = (double)(trainer->counter + 1);
+    trainer->hyper[HTH_HYPER_LR] = (float)trainer->lr;
+    trainer->hyper[HTH_HYPER_BETA1] = (float)(adam ? s->beta1 : s->momentum);
+    trainer->hyper[HTH_HYPER_BETA2] = (float)s->beta2;
+    trainer->hyper[HTH_HYPER_EPS] = (float)s->eps;
+    trainer->hyper[HTH_HYPER_DECAY] = (float)s->weight_decay;
+    trainer->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
+    trainer->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
+    trainer->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
+    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT && trainer->parts != 1) {
+        trainer->hyper[HTH_HYPER_LOSS_NORM] =
+            (float)(trainer_norm(trainer, target) / (double)parts);
     }
 }
 
 // Runs what is ready, for the timeline too when it gets this step.
-static hth_err trainer_run(hth_trainer *t, hth_trainer_phase *s)
+static hth_err trainer_run(hth_trainer *trainer, hth_trainer_phase *phase)
 {
-    hth_program *p = s->program;
+    hth_program *p = phase->program;
     uint64_t from_ns = hth_now_ns();
-    if (t->measured) {
+    if (trainer->measured) {
         hth_run_measure(p->run, true);
     }
-    hth_err err = hth_program_run(t->ms->site, p, s->in, s->out,
-                                  t->progress != NULL ? &t->progress->canceled : NULL);
-    if (t->measured && err == HTH_OK) {
-        hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run), from_ns);
+    hth_err err = hth_program_run(trainer->ms->site, p, phase->in, phase->out,
+                                  trainer->progress != NULL ? &trainer->progress->canceled : NULL);
+    if (trainer->measured && err == HTH_OK) {
+        hth_timeline_add(trainer->timeline, &p->problem, p->plan, hth_run_times(p->run), from_ns);
     }
-    if (t->measured) { // the watch may need all steps
-        hth_run_measure(p->run, hth_replan_measures(t, p));
+    if (trainer->measured) { // the watch may need all steps
+        hth_run_measure(p->run, hth_replan_measures(trainer, p));
     }
     return err;
 }
 
 // Runs part `part` of a batch. Each part draws other random numbers.
-static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
+static hth_err trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int64_t part,
                             const hth_tensor *inputs, const hth_tensor *target, float *loss)
 {
-    HTH_TRY(hth_trainer_enter(t, s));
-    hth_tensor *to = &s->in[s->graph.target];
-    for (int i = 0; i < s->graph.n_data; i++) {
-        s->in[i].data = (char *)inputs[i].data + (size_t)part * s->in[i].bytes;
+    HTH_TRY(hth_trainer_enter(trainer, phase));
+    hth_tensor *to = &phase->in[phase->graph.target];
+    for (int i = 0; i < phase->graph.n_data; i++) {
+        phase->in[i].data = (char *)inputs[i].data + (size_t)part * phase->in[i].bytes;
     }
     to->data = (char *)target->data + (size_t)part * to->bytes;
-    t->step_input = (t->spec->seed << 32) + t->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
+    trainer->step_input =
+        (trainer->spec->seed << 32) + trainer->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
     *loss = 0;
-    s->out[0].data = loss;
+    phase->out[0].data = loss;
     uint64_t from_ns = hth_now_ns();
-    HTH_TRY(trainer_run(t, s));
-    const hth_work_queue *queue = t->ms->site->queue;
+    HTH_TRY(trainer_run(trainer, phase));
+    const hth_work_queue *queue = trainer->ms->site->queue;
     uint64_t took_ns = hth_now_ns() - from_ns - (queue != NULL ? queue->other_ns : 0);
-    bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
-    t->part_ns = watched ? took_ns : t->part_ns;
-    t->run_ns += took_ns;
-    t->stall_ns += hth_run_stall_ns(s->program->run);
-    for (int i = 0; i < t->slots.n; i++) {
-        if (s->graph.slots[i].output >= 0) {
-            hth_trainer_slots_changed(&t->slots, i);
+    bool watched = phase == &trainer->shapes[0].add || trainer->shapes[0].parts == 1;
+    trainer->part_ns = watched ? took_ns : trainer->part_ns;
+    trainer->run_ns += took_ns;
+    trainer->stall_ns += hth_run_stall_ns(phase->program->run);
+    for (int i = 0; i < trainer->slots.n; i++) {
+        if (phase->graph.slots[i].output >= 0) {
+            hth_trainer_slots_changed(&trainer->slots, i);
         }
     }
     return HTH_OK;
@@ -278,12 +281,12 @@ int64_t hth_trainer_classes(const hth_trainer *trainer)
 }
 
 // The step of such inputs, only to look at.
-static hth_err trainer_look(hth_trainer *t, const hth_tensor *inputs, const hth_train_options *o,
-                            hth_train_graph *out)
+static hth_err trainer_look(hth_trainer *trainer, const hth_tensor *inputs,
+                            const hth_train_options *options, hth_train_graph *out)
 {
     hth_paced paced;
-    hth_paced_begin(&paced, t->ms->site, t->progress);
-    hth_err err = hth_train_build(t->model, inputs, o, hth_ref_eval, NULL, out);
+    hth_paced_begin(&paced, trainer->ms->site, trainer->progress);
+    hth_err err = hth_train_build(trainer->model, inputs, options, hth_ref_eval, NULL, out);
     hth_paced_end(&paced);
     return err;
 }
@@ -325,34 +328,34 @@ hth_err hth_trainer_arena(hth_trainer *trainer, void **out, uint64_t *bytes)
 
 // A batch is taken in parts only where they make the same update together: `auto` never divides
 // others, and who asks for it is told.
-static hth_err trainer_divides(hth_trainer *t)
+static hth_err trainer_divides(hth_trainer *trainer)
 {
     hth_independence samples;
-    HTH_TRY(hth_train_divides(t->model, &t->spec->options, &samples));
-    t->whole = !samples.proven;
-    t->parts = t->whole ? 1 : t->parts;
-    return samples.proven || t->spec->accumulate <= 1
+    HTH_TRY(hth_train_divides(trainer->model, &trainer->spec->options, &samples));
+    trainer->whole = !samples.proven;
+    trainer->parts = trainer->whole ? 1 : trainer->parts;
+    return samples.proven || trainer->spec->accumulate <= 1
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
                           "a batch cannot be split into %lld parts, because the model's samples "
                           "are not independent: %s",
-                          (long long)t->spec->accumulate, samples.why);
+                          (long long)trainer->spec->accumulate, samples.why);
 }
 
-static hth_err trainer_weights(hth_trainer *t)
+static hth_err trainer_weights(hth_trainer *trainer)
 {
-    const json_t *list = t->spec->weights;
+    const json_t *list = trainer->spec->weights;
     size_t n = json_is_array(list) ? json_array_size(list) : 1;
     if (list == NULL) {
         return HTH_OK;
     }
-    t->weights = hth_calloc(n, sizeof *t->weights);
-    if (t->weights == NULL) {
+    trainer->weights = hth_calloc(n, sizeof *trainer->weights);
+    if (trainer->weights == NULL) {
         return no_memory();
     }
-    t->n_weights = (int)n;
+    trainer->n_weights = (int)n;
     for (size_t i = 0; i < n; i++) {
-        t->weights[i] =
+        trainer->weights[i] =
             (float)json_number_value(json_is_array(list) ? json_array_get(list, i) : list);
     }
     return HTH_OK;

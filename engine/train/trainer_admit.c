@@ -9,21 +9,22 @@
 #define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
 
 // With other jobs. HTH_ENODEVMEM: not now.
-static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
+static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
 {
     hth_curve curve;
     hth_curve_point point;
-    hth_train_spec quick = *t->spec;
+    hth_train_spec quick = *trainer->spec;
     quick.plan.limit_ms = ADMIT_PLAN_MS;
-    quick.accumulate = t->parts;
-    HTH_TRY(hth_trainer_curve(t->ms, &quick, t->progress, inputs, &curve));
-    if (curve.n == 0 || curve.point[0].device_bytes > t->ms->site->device->props.budget_bytes) {
+    quick.accumulate = trainer->parts;
+    HTH_TRY(hth_trainer_curve(trainer->ms, &quick, trainer->progress, inputs, &curve));
+    if (curve.n == 0 ||
+        curve.point[0].device_bytes > trainer->ms->site->device->props.budget_bytes) {
         return HTH_OK; // never: which planning it finds out, and says
     }
-    HTH_TRY(hth_job_memory_admit(t->ms->site, &curve, &point));
-    t->budget_bytes = point.budget_bytes;
-    uint64_t rest = hth_job_memory_rest(t->ms->site, &t->share);
-    t->budget_bytes = t->budget_bytes < rest ? t->budget_bytes : rest;
+    HTH_TRY(hth_job_memory_admit(trainer->ms->site, &curve, &point));
+    trainer->budget_bytes = point.budget_bytes;
+    uint64_t rest = hth_job_memory_rest(trainer->ms->site, &trainer->share);
+    trainer->budget_bytes = trainer->budget_bytes < rest ? trainer->budget_bytes : rest;
     return HTH_OK;
 }
 
@@ -52,9 +53,9 @@ bool hth_trainer_admit_more(hth_trainer *trainer)
 }
 
 // What an update takes, for those who come later.
-static void admit_point(const hth_trainer_phase *s, double times, hth_curve_point *out)
+static void admit_point(const hth_trainer_phase *phase, double times, hth_curve_point *out)
 {
-    const hth_plan *plan = s->program->plan;
+    const hth_plan *plan = phase->program->plan;
     for (int i = 0; i < plan->n_instrs; i++) {
         double us = (plan->instrs[i].end_us - plan->instrs[i].start_us) * times;
         out->h2d_us += plan->instrs[i].kind == HTH_INSTR_PREFETCH ? us : 0;

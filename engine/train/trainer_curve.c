@@ -33,21 +33,21 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a curve");
 }
 
-static bool trial_keeps(const hth_program *p, const hth_plan *plan, int slot)
+static bool trial_keeps(const hth_program *program, const hth_plan *plan, int slot)
 {
-    int t = hth_program_slot(p, slot);
+    int t = hth_program_slot(program, slot);
     return t >= 0 && !plan->streamed[t];
 }
 
 // What one plan keeps and the other does not is moved between them, twice in each update.
-static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bool *retained)
+static double trial_moves_us(const curve_trial *trial, const hth_plan *add, const bool *retained)
 {
-    const hth_problem *p = &x->s->apply.program->problem;
+    const hth_problem *p = &trial->s->apply.program->problem;
     double us = 0;
-    for (int i = 0; i < x->t->slots.n; i++) {
-        bool more = !retained[i] && trial_keeps(x->s->add.program, add, i);
-        bool changes = more && x->s->add.graph.slots[i].output >= 0;
-        double bytes = more ? (double)x->t->slots.bytes[i] : 0;
+    for (int i = 0; i < trial->t->slots.n; i++) {
+        bool more = !retained[i] && trial_keeps(trial->s->add.program, add, i);
+        bool changes = more && trial->s->add.graph.slots[i].output >= 0;
+        double bytes = more ? (double)trial->t->slots.bytes[i] : 0;
         us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
         us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
     }
@@ -56,20 +56,20 @@ static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bo
 
 // The adding step as it will be planned: what `apply` keeps is there. *retained_bytes: of the
 // budget.
-static hth_err trial_problem(const curve_trial *x, const hth_plan *apply, hth_problem *out,
+static hth_err trial_problem(const curve_trial *trial, const hth_plan *apply, hth_problem *out,
                              bool *retained, uint64_t *retained_bytes)
 {
-    const hth_program *add = x->s->add.program;
+    const hth_program *add = trial->s->add.program;
     *out = add->problem;
     out->tensors = hth_memdup(out->tensors, (size_t)out->n_tensors * sizeof *out->tensors);
     if (out->tensors == NULL) {
         return no_memory();
     }
     *retained_bytes = 0;
-    for (int i = 0; i < x->t->slots.n; i++) {
+    for (int i = 0; i < trial->t->slots.n; i++) {
         int t = hth_program_slot(add, i);
-        retained[i] = trial_keeps(x->s->apply.program, apply, i);
-        *retained_bytes += retained[i] ? hth_plan_round(x->t->slots.bytes[i]) : 0;
+        retained[i] = trial_keeps(trial->s->apply.program, apply, i);
+        *retained_bytes += retained[i] ? hth_plan_round(trial->t->slots.bytes[i]) : 0;
         if (t >= 0) {
             out->tensors[t].external = retained[i];
         }
@@ -78,23 +78,23 @@ static hth_err trial_problem(const curve_trial *x, const hth_plan *apply, hth_pr
 }
 
 // Adds what the adding steps of an update need to *out.
-static hth_err trial_add(const curve_trial *x, uint64_t budget, const hth_plan *apply,
+static hth_err trial_add(const curve_trial *trial, uint64_t budget, const hth_plan *apply,
                          bool *retained, hth_curve_point *out, bool *fits)
 {
     hth_problem p;
     hth_plan *plan;
     hth_curve_point add;
     uint64_t retained_bytes = 0;
-    double times = (double)(x->s->parts - 1);
-    HTH_TRY(trial_problem(x, apply, &p, retained, &retained_bytes));
+    double times = (double)(trial->s->parts - 1);
+    HTH_TRY(trial_problem(trial, apply, &p, retained, &retained_bytes));
     hth_err err = hth_curve_point_of(
-        &p, x->o, budget > retained_bytes ? budget - retained_bytes : 0, &add, fits, &plan);
+        &p, trial->o, budget > retained_bytes ? budget - retained_bytes : 0, &add, fits, &plan);
     if (err == HTH_OK && *fits) {
         add.device_bytes += retained_bytes;
         out->device_bytes =
             add.device_bytes > out->device_bytes ? add.device_bytes : out->device_bytes;
         out->host_bytes += add.host_bytes;
-        out->time_us += times * add.time_us + trial_moves_us(x, plan, retained);
+        out->time_us += times * add.time_us + trial_moves_us(trial, plan, retained);
         out->lower_bound_us += times * add.lower_bound_us;
         out->h2d_us += times * add.h2d_us;
         out->d2h_us += times * add.d2h_us;
@@ -143,14 +143,14 @@ static hth_err jobs_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool 
     return HTH_OK;
 }
 
-static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                          const hth_tensor *inputs, int64_t parts, bool guess, curve_trial *x)
+static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                          const hth_tensor *inputs, int64_t parts, bool guess, curve_trial *trial)
 {
     hth_tensor target;
     hth_trainer *t;
-    HTH_TRY(hth_trainer_open(ms, spec, r, &t));
-    x->t = t;
-    x->o = &spec->plan;
+    HTH_TRY(hth_trainer_open(ms, spec, request, &t));
+    trial->t = t;
+    trial->o = &spec->plan;
     t->parts = parts;
     t->problem_only = true;
     t->guess = guess;
@@ -158,12 +158,12 @@ static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     HTH_TRY(hth_trainer_shape_make(t, inputs, &target, &t->shapes[0]));
     t->current = 0;
     t->n_shapes = 1;
-    x->s = &t->shapes[0];
+    trial->s = &t->shapes[0];
     return HTH_OK;
 }
 
-static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                             const hth_tensor *inputs, curve_jobs *x)
+static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                             const hth_tensor *inputs, curve_jobs *jobs)
 {
     int64_t parts = spec->accumulate > 0 ? spec->accumulate : 1, n = inputs[0].shape.dim[0];
     int64_t last = spec->accumulate > 0 ? parts : HTH_TRAINER_PARTS;
@@ -172,21 +172,21 @@ static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_req
                         (long long)n, (long long)parts);
     }
     for (; parts <= last && n % parts == 0; parts *= 2) {
-        HTH_TRY(curve_open(ms, spec, r, inputs, parts, false, &x->trial[x->n++]));
-        if (x->trial[0].t->whole) {
+        HTH_TRY(curve_open(ms, spec, request, inputs, parts, false, &jobs->trial[jobs->n++]));
+        if (jobs->trial[0].t->whole) {
             break;
         }
     }
     return HTH_OK;
 }
 
-static hth_err curve_limits(const curve_jobs *x, uint64_t *peak, uint64_t *floor)
+static hth_err curve_limits(const curve_jobs *jobs, uint64_t *peak, uint64_t *floor)
 {
     *peak = 0;
     *floor = UINT64_MAX;
-    for (int i = 0; i < x->n; i++) {
+    for (int i = 0; i < jobs->n; i++) {
         uint64_t high, low;
-        const hth_problem *p = &x->trial[i].s->apply.program->problem;
+        const hth_problem *p = &jobs->trial[i].s->apply.program->problem;
         HTH_TRY(hth_plan_train_peak(p, &high));
         HTH_TRY(hth_plan_train_floor(p, &low));
         *peak = high > *peak ? high : *peak;
@@ -195,18 +195,18 @@ static hth_err curve_limits(const curve_jobs *x, uint64_t *peak, uint64_t *floor
     return HTH_OK;
 }
 
-static void curve_close(curve_jobs *x)
+static void curve_close(curve_jobs *jobs)
 {
-    for (int i = 0; i < x->n; i++) {
-        hth_trainer_close(x->trial[i].t);
+    for (int i = 0; i < jobs->n; i++) {
+        hth_trainer_close(jobs->trial[i].t);
     }
 }
 
-static hth_err curve_plan(curve_jobs *x, hth_curve *out)
+static hth_err curve_plan(curve_jobs *jobs, hth_curve *out)
 {
     uint64_t peak, floor;
-    HTH_TRY(curve_limits(x, &peak, &floor));
-    return hth_plan_curve_by(jobs_plan, x, peak, floor, out);
+    HTH_TRY(curve_limits(jobs, &peak, &floor));
+    return hth_plan_curve_by(jobs_plan, jobs, peak, floor, out);
 }
 
 hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
@@ -221,13 +221,13 @@ hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_reques
     return err;
 }
 
-static hth_err curve_least(curve_jobs *x, hth_trainer_need *out)
+static hth_err curve_least(curve_jobs *jobs, hth_trainer_need *out)
 {
     int node;
     uint64_t peak, floor;
-    HTH_TRY(curve_limits(x, &peak, &floor));
-    HTH_TRY(hth_curve_min(trial_plan, &x->trial[0], peak, floor, &out->found));
-    const hth_problem *p = &x->trial[0].s->apply.program->problem;
+    HTH_TRY(curve_limits(jobs, &peak, &floor));
+    HTH_TRY(hth_curve_min(trial_plan, &jobs->trial[0], peak, floor, &out->found));
+    const hth_problem *p = &jobs->trial[0].s->apply.program->problem;
     out->found += out->found / CURVE_ROOM;
     out->least = hth_plan_min(p, &node);
     snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);

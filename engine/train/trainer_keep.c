@@ -15,9 +15,9 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to keep the best parameters");
 }
 
-static void *kept_memory(const hth_trainer_kept *k, int slot)
+static void *kept_memory(const hth_trainer_kept *kept, int slot)
 {
-    return (char *)k->memory + k->at[slot];
+    return (char *)kept->memory + kept->at[slot];
 }
 
 hth_err hth_trainer_keep_open(hth_trainer *trainer)

@@ -107,22 +107,22 @@ void hth_replan_sample(hth_trainer *trainer, double us)
 
 // The steps that nothing seems to have disturbed, or, where that is not so of any, all that are
 // about as fast as the fastest. Returns how many.
-static int watch_calm(hth_replan *w, int calm[HTH_REPLAN_SAMPLES])
+static int watch_calm(hth_replan *replan, int calm[HTH_REPLAN_SAMPLES])
 {
     int n = 0, quiet = 0;
     double least = INFINITY;
-    for (int k = 0; k < w->want; k++) {
-        quiet += !w->busy[k];
+    for (int k = 0; k < replan->want; k++) {
+        quiet += !replan->busy[k];
     }
-    for (int k = 0; k < w->want; k++) {
-        least = w->busy[k] && quiet > 0 ? least : fmin(least, w->wall_us[k]);
+    for (int k = 0; k < replan->want; k++) {
+        least = replan->busy[k] && quiet > 0 ? least : fmin(least, replan->wall_us[k]);
     }
-    for (int k = 0; k < w->want; k++) {
-        if (w->wall_us[k] <= REPLAN_CALM * least && !(w->busy[k] && quiet > 0)) {
+    for (int k = 0; k < replan->want; k++) {
+        if (replan->wall_us[k] <= REPLAN_CALM * least && !(replan->busy[k] && quiet > 0)) {
             calm[n++] = k;
         }
     }
-    w->calm = quiet > 0 && 2 * n > w->want;
+    replan->calm = quiet > 0 && 2 * n > replan->want;
     return n;
 }
 

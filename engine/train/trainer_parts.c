@@ -13,19 +13,19 @@
 #include <stdio.h>
 #include <string.h>
 
-// What moves when `s` is entered after `before`, and when that one is entered again: slots that
+// What moves when `phase` is entered after `before`, and when that one is entered again: slots that
 // only one of them keeps, in and (where they change) out.
-static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
+static double parts_moves_us(const hth_trainer *trainer, const hth_trainer_phase *phase,
                              const hth_trainer_phase *before)
 {
-    const hth_problem *p = &s->program->problem;
+    const hth_problem *p = &phase->program->problem;
     double us = 0;
-    for (int i = 0; i < t->slots.n; i++) {
-        bool here = s->place[i] != HTH_SLOT_OFF_DEVICE,
+    for (int i = 0; i < trainer->slots.n; i++) {
+        bool here = phase->place[i] != HTH_SLOT_OFF_DEVICE,
              there = before->place[i] != HTH_SLOT_OFF_DEVICE;
-        const hth_trainer_phase *only = here ? s : before;
+        const hth_trainer_phase *only = here ? phase : before;
         bool changes = only->graph.slots[i].output >= 0;
-        double bytes = here == there ? 0 : (double)t->slots.bytes[i];
+        double bytes = here == there ? 0 : (double)trainer->slots.bytes[i];
         us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
         us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
     }
@@ -70,17 +70,18 @@ typedef struct trial {
     int64_t part, parts;
 } trial;
 
-static void trial_take(hth_trainer *t, trial *x)
+static void trial_take(hth_trainer *trainer, trial *x)
 {
-    *x = (trial){x->shape, t->slots, t->retained, t->retained_bytes, t->part, t->parts};
-    t->slots = (hth_trainer_slots){.n = 0};
-    t->retained = NULL;
-    t->part = 0;
+    *x = (trial){x->shape,      trainer->slots, trainer->retained, trainer->retained_bytes,
+                 trainer->part, trainer->parts};
+    trainer->slots = (hth_trainer_slots){.n = 0};
+    trainer->retained = NULL;
+    trainer->part = 0;
 }
 
-static void trial_free(hth_trainer *t, trial *x)
+static void trial_free(hth_trainer *trainer, trial *x)
 {
-    hth_trainer_shape_free(t, &x->shape);
+    hth_trainer_shape_free(trainer, &x->shape);
     hth_trainer_slots_close(&x->slots);
     hth_free(x->retained);
     x->retained = NULL;
@@ -101,18 +102,18 @@ static void shape_move(hth_trainer_shape *to, hth_trainer_shape *from)
 
 // Plans the batch in `parts` parts. *us: what an update takes, INFINITY: it does not fit, `why`
 // says by how much.
-static hth_err trial_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+static hth_err trial_make(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                           int64_t parts, trial *x, double *us, char why[HTH_TRAINER_WHY])
 {
     *us = INFINITY;
-    t->parts = parts;
-    hth_err err = hth_trainer_shape_make(t, inputs, target, &x->shape);
+    trainer->parts = parts;
+    hth_err err = hth_trainer_shape_make(trainer, inputs, target, &x->shape);
     if (err == HTH_ETOOBIG) {
         snprintf(why, HTH_TRAINER_WHY, "%s", hth_err_detail());
     } else if (err == HTH_OK) {
-        *us = hth_trainer_shape_us(t, &x->shape);
+        *us = hth_trainer_shape_us(trainer, &x->shape);
     }
-    trial_take(t, x);
+    trial_take(trainer, x);
     return err == HTH_ETOOBIG ? HTH_OK : err;
 }
 

@@ -15,19 +15,19 @@ typedef struct counted { // of all random plans of a model
 } counted;
 
 // Every Dropout drops half: its masks have to be the same in each run of the node.
-static int drop_half(hth_graph *g)
+static int drop_half(hth_graph *graph)
 {
     const float half = 0.5F;
     int n = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
+    for (int i = 0; i < graph->n_nodes; i++) {
         hth_const *c;
         int value;
-        if (g->nodes[i].op != HTH_OP_DROPOUT || g->nodes[i].n_inputs < 2) {
+        if (graph->nodes[i].op != HTH_OP_DROPOUT || graph->nodes[i].n_inputs < 2) {
             continue;
         }
         assert_ok(hth_const_new(HTH_DT_F32, &(hth_shape){.rank = 0}, &half, &c));
-        assert_ok(hth_graph_add_const(g, NULL, c, &value));
-        g->nodes[i].inputs[1] = value;
+        assert_ok(hth_graph_add_const(graph, NULL, c, &value));
+        graph->nodes[i].inputs[1] = value;
         n++;
     }
     return n;
@@ -55,13 +55,13 @@ static void forced(rig *r, hth_problem *out)
 }
 
 // Modes: what the decoder cannot follow it keeps. Frozen weights stay: a job decides on them once.
-static uint8_t *random_modes(const hth_step *m)
+static uint8_t *random_modes(const hth_step *step)
 {
-    uint8_t *mode = calloc((size_t)m->n_intervals + 1, 1);
+    uint8_t *mode = calloc((size_t)step->n_intervals + 1, 1);
     uint32_t keep = pt_random(4);
     assert_non_null(mode);
-    for (int g = 0; g < m->n_intervals; g++) {
-        bool weight = m->p->tensors[m->interval[g].tensor].cls == HTH_MEM_WEIGHT;
+    for (int g = 0; g < step->n_intervals; g++) {
+        bool weight = step->p->tensors[step->interval[g].tensor].cls == HTH_MEM_WEIGHT;
         mode[g] = weight || pt_random(4) < keep ? HTH_INTERVAL_KEEP
                                                 : (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
     }

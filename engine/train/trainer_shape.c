@@ -16,64 +16,65 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to train");
 }
 
-static void step_free(hth_trainer *t, hth_trainer_phase *s)
+static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)
 {
-    hth_program_free(t->ms->site, s->program);
-    hth_train_graph_fini(&s->graph);
-    hth_free(s->in);
-    hth_free(s->out);
-    hth_free(s->place);
-    *s = (hth_trainer_phase){.program = NULL};
+    hth_program_free(trainer->ms->site, phase->program);
+    hth_train_graph_fini(&phase->graph);
+    hth_free(phase->in);
+    hth_free(phase->out);
+    hth_free(phase->place);
+    *phase = (hth_trainer_phase){.program = NULL};
 }
 
-static bool step_keeps(const hth_program *p, int i)
+static bool step_keeps(const hth_program *program, int i)
 {
-    int tensor = hth_program_slot(p, i);
-    return tensor >= 0 && !p->plan->streamed[tensor];
+    int tensor = hth_program_slot(program, i);
+    return tensor >= 0 && !program->plan->streamed[tensor];
 }
 
 // The first step of a job decides which slots stay.
-static hth_err step_keep(hth_trainer *t, const hth_program *p)
+static hth_err step_keep(hth_trainer *trainer, const hth_program *program)
 {
-    t->retained = hth_calloc((size_t)t->slots.n + 1, sizeof *t->retained);
-    if (t->retained == NULL) {
+    trainer->retained = hth_calloc((size_t)trainer->slots.n + 1, sizeof *trainer->retained);
+    if (trainer->retained == NULL) {
         return no_memory();
     }
-    t->retained_bytes = 0;
-    for (int i = 0; i < t->slots.n; i++) {
-        t->retained[i] = step_keeps(p, i);
-        t->retained_bytes += t->retained[i] ? hth_plan_round(t->slots.bytes[i]) : 0;
+    trainer->retained_bytes = 0;
+    for (int i = 0; i < trainer->slots.n; i++) {
+        trainer->retained[i] = step_keeps(program, i);
+        trainer->retained_bytes +=
+            trainer->retained[i] ? hth_plan_round(trainer->slots.bytes[i]) : 0;
     }
     return HTH_OK;
 }
 
 // A plan that keeps others than the first one did has all of them close together.
-static void step_gather(const hth_trainer *t, hth_trainer_phase *s)
+static void step_gather(const hth_trainer *trainer, hth_trainer_phase *phase)
 {
     uint64_t at = 0;
-    for (int i = 0; i < t->slots.n; i++) {
-        bool resident = step_keeps(s->program, i);
-        s->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
-        at += resident ? hth_plan_round(t->slots.bytes[i]) : 0;
+    for (int i = 0; i < trainer->slots.n; i++) {
+        bool resident = step_keeps(phase->program, i);
+        phase->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
+        at += resident ? hth_plan_round(trainer->slots.bytes[i]) : 0;
     }
-    s->slots_bytes = at;
+    phase->slots_bytes = at;
 }
 
 // Those that always stay come first, so that they have the same place in every step.
-static void step_places(const hth_trainer *t, hth_trainer_phase *s)
+static void step_places(const hth_trainer *trainer, hth_trainer_phase *phase)
 {
     uint64_t at = 0;
     for (int retained = 1; retained >= 0; retained--) {
-        for (int i = 0; i < t->slots.n; i++) {
-            if (t->retained[i] != (retained == 1)) {
+        for (int i = 0; i < trainer->slots.n; i++) {
+            if (trainer->retained[i] != (retained == 1)) {
                 continue;
             }
-            bool resident = t->retained[i] || step_keeps(s->program, i);
-            s->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
-            at += resident ? hth_plan_round(t->slots.bytes[i]) : 0;
+            bool resident = trainer->retained[i] || step_keeps(phase->program, i);
+            phase->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
+            at += resident ? hth_plan_round(trainer->slots.bytes[i]) : 0;
         }
     }
-    s->slots_bytes = at;
+    phase->slots_bytes = at;
 }
 
 void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape)
@@ -85,30 +86,31 @@ void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape)
     }
 }
 
-static hth_err step_tensors(const hth_trainer *t, hth_trainer_phase *s)
+static hth_err step_tensors(const hth_trainer *trainer, hth_trainer_phase *phase)
 {
-    const hth_graph *g = s->program->graph;
-    s->in = hth_calloc((size_t)g->n_inputs + 1, sizeof *s->in);
-    s->out = hth_calloc((size_t)g->n_outputs + 1, sizeof *s->out);
-    s->place = hth_calloc((size_t)t->slots.n + 1, sizeof *s->place);
-    if (s->in == NULL || s->out == NULL || s->place == NULL) {
+    const hth_graph *g = phase->program->graph;
+    phase->in = hth_calloc((size_t)g->n_inputs + 1, sizeof *phase->in);
+    phase->out = hth_calloc((size_t)g->n_outputs + 1, sizeof *phase->out);
+    phase->place = hth_calloc((size_t)trainer->slots.n + 1, sizeof *phase->place);
+    if (phase->in == NULL || phase->out == NULL || phase->place == NULL) {
         return no_memory();
     }
     for (int i = 0; i < g->n_inputs; i++) {
         const hth_value *v = &g->values[g->inputs[i]];
-        s->in[i] = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &s->in[i].bytes));
+        phase->in[i] = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
+        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &phase->in[i].bytes));
     }
     for (int i = 0; i < g->n_outputs; i++) {
-        s->out[i] = hth_program_output(s->program, i);
+        phase->out[i] = hth_program_output(phase->program, i);
     }
-    step_places(t, s);
+    step_places(trainer, phase);
     return HTH_OK;
 }
 
-static hth_err step_check_target(const hth_trainer_phase *s, const hth_tensor *target)
+static hth_err step_check_target(const hth_trainer_phase *phase, const hth_tensor *target)
 {
-    const hth_value *want = &s->graph.graph->values[s->graph.graph->inputs[s->graph.target]];
+    const hth_value *want =
+        &phase->graph.graph->values[phase->graph.graph->inputs[phase->graph.target]];
     if (want->dtype == target->dtype && hth_shape_equal(&want->shape, &target->shape)) {
         return HTH_OK;
     }
@@ -118,43 +120,45 @@ static hth_err step_check_target(const hth_trainer_phase *s, const hth_tensor *t
                     hth_dtype_name(want->dtype), hth_shape_str(&want->shape, b, sizeof b));
 }
 
-static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *retained)
+static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, const bool *retained)
 {
-    hth_step_spec spec = {.train = &s->graph,
-                          .account = &t->account,
-                          .budget = t->spec->budget,
-                          .budget_bytes = &t->budget_bytes,
-                          .available_bytes = t->available_bytes,
+    hth_step_spec spec = {.train = &phase->graph,
+                          .account = &trainer->account,
+                          .budget = trainer->spec->budget,
+                          .budget_bytes = &trainer->budget_bytes,
+                          .available_bytes = trainer->available_bytes,
                           .retained = retained,
-                          .retained_bytes = retained != NULL ? t->retained_bytes : 0,
-                          .options = t->spec->plan,
-                          .far = t->slots.far,
-                          .profile = t->profile,
-                          .spill = t->spec->spill,
-                          .problem_only = t->problem_only};
-    return hth_program_compile_step(t->ms->site, &spec, !t->guess, t->progress, &s->program);
+                          .retained_bytes = retained != NULL ? trainer->retained_bytes : 0,
+                          .options = trainer->spec->plan,
+                          .far = trainer->slots.far,
+                          .profile = trainer->profile,
+                          .spill = trainer->spec->spill,
+                          .problem_only = trainer->problem_only};
+    return hth_program_compile_step(trainer->ms->site, &spec, !trainer->guess, trainer->progress,
+                                    &phase->program);
 }
 
-static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase phase,
+static hth_err step_make(hth_trainer *trainer, hth_trainer_phase *s, hth_train_phase phase,
                          const hth_tensor *inputs, const hth_tensor *target)
 {
-    hth_train_options o = hth_trainer_options(t);
+    hth_train_options o = hth_trainer_options(trainer);
     o.phase = phase;
     hth_paced paced;
-    hth_paced_begin(&paced, t->ms->site, t->progress);
-    hth_err err = hth_train_build(t->model, inputs, &o, hth_ref_eval, NULL, &s->graph);
+    hth_paced_begin(&paced, trainer->ms->site, trainer->progress);
+    hth_err err = hth_train_build(trainer->model, inputs, &o, hth_ref_eval, NULL, &s->graph);
     hth_paced_end(&paced);
     HTH_TRY(err);
     HTH_TRY(step_check_target(s, target));
-    if (t->slots.n == 0) {
-        HTH_TRY(hth_trainer_slots_open(&t->slots, t->ms->site->device, &s->graph, t->spec->spill));
+    if (trainer->slots.n == 0) {
+        HTH_TRY(hth_trainer_slots_open(&trainer->slots, trainer->ms->site->device, &s->graph,
+                                       trainer->spec->spill));
     }
-    HTH_TRY(step_compile(t, s, t->retained));
-    if (t->problem_only) {
+    HTH_TRY(step_compile(trainer, s, trainer->retained));
+    if (trainer->problem_only) {
         return HTH_OK;
     }
-    HTH_TRY(t->retained == NULL ? step_keep(t, s->program) : HTH_OK);
-    return step_tensors(t, s);
+    HTH_TRY(trainer->retained == NULL ? step_keep(trainer, s->program) : HTH_OK);
+    return step_tensors(trainer, s);
 }
 
 // Shapes.
@@ -176,14 +180,14 @@ static hth_tensor shape_part(hth_tensor whole, int64_t parts)
 
 // How many parts of equal size a batch of `n` samples is taken in: the whole batch as asked for,
 // another one in parts that are no larger.
-static hth_err shape_parts(hth_trainer *t, int64_t n, int64_t *parts)
+static hth_err shape_parts(hth_trainer *trainer, int64_t n, int64_t *parts)
 {
-    if (t->part == 0 && n % t->parts != 0) {
+    if (trainer->part == 0 && n % trainer->parts != 0) {
         return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be split into %lld equal parts",
-                        (long long)n, (long long)t->parts);
+                        (long long)n, (long long)trainer->parts);
     }
-    t->part = t->part == 0 ? n / t->parts : t->part;
-    int64_t part = n < t->part ? n : t->part;
+    trainer->part = trainer->part == 0 ? n / trainer->parts : trainer->part;
+    int64_t part = n < trainer->part ? n : trainer->part;
     while (n % part != 0) {
         part--;
     }
@@ -191,22 +195,23 @@ static hth_err shape_parts(hth_trainer *t, int64_t n, int64_t *parts)
     return HTH_OK;
 }
 
-static hth_err shape_steps(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
-                           hth_trainer_shape *s)
+static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
+                           hth_trainer_shape *shape)
 {
-    int n = t->model->n_inputs;
+    int n = trainer->model->n_inputs;
     hth_tensor *part = hth_memdup(inputs, (size_t)n * sizeof *inputs);
     if (part == NULL) {
         return no_memory();
     }
     for (int i = 0; i < n; i++) {
-        part[i] = shape_part(inputs[i], s->parts);
+        part[i] = shape_part(inputs[i], shape->parts);
     }
-    hth_tensor to = shape_part(*target, s->parts);
-    bool whole = t->parts == 1;
-    hth_err err = step_make(t, &s->apply, whole ? HTH_TRAIN_WHOLE : HTH_TRAIN_APPLY, part, &to);
-    if (err == HTH_OK && s->parts > 1) {
-        err = step_make(t, &s->add, HTH_TRAIN_ACCUMULATE, part, &to);
+    hth_tensor to = shape_part(*target, shape->parts);
+    bool whole = trainer->parts == 1;
+    hth_err err =
+        step_make(trainer, &shape->apply, whole ? HTH_TRAIN_WHOLE : HTH_TRAIN_APPLY, part, &to);
+    if (err == HTH_OK && shape->parts > 1) {
+        err = step_make(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, part, &to);
     }
     hth_free(part);
     return err;
@@ -228,18 +233,18 @@ hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
 // Entering.
 
 // Memory for slots and arena. What is too small is given back first: two of them need not fit.
-static hth_err step_memory(hth_trainer *t, uint64_t bytes)
+static hth_err step_memory(hth_trainer *trainer, uint64_t bytes)
 {
-    if (t->memory_bytes >= bytes) {
+    if (trainer->memory_bytes >= bytes) {
         return HTH_OK;
     }
-    HTH_TRY(hth_trainer_slots_leave(&t->slots));
-    hth_pool_free(t->ms->site->pool, t->memory);
-    t->memory = NULL;
-    t->memory_bytes = 0;
-    HTH_TRY(hth_site_alloc(t->ms->site, bytes, HTH_POOL_ARENA, &t->memory));
-    t->memory_bytes = bytes;
-    hth_trainer_share(t);
+    HTH_TRY(hth_trainer_slots_leave(&trainer->slots));
+    hth_pool_free(trainer->ms->site->pool, trainer->memory);
+    trainer->memory = NULL;
+    trainer->memory_bytes = 0;
+    HTH_TRY(hth_site_alloc(trainer->ms->site, bytes, HTH_POOL_ARENA, &trainer->memory));
+    trainer->memory_bytes = bytes;
+    hth_trainer_share(trainer);
     return HTH_OK;
 }
 

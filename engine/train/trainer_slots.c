@@ -17,16 +17,16 @@ static uint64_t slot_range(size_t bytes)
     return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
 }
 
-static hth_err slots_file(hth_trainer_slots *s, const char *dir)
+static hth_err slots_file(hth_trainer_slots *slots, const char *dir)
 {
     uint64_t end = 0;
-    for (int i = 0; i < s->n; i++) {
-        s->far[i].at = end;
-        end += slot_range(s->bytes[i]);
+    for (int i = 0; i < slots->n; i++) {
+        slots->far[i].at = end;
+        end += slot_range(slots->bytes[i]);
     }
-    HTH_TRY(hth_spill_open(dir, end > 0 ? end : HTH_SPILL_ALIGN, &s->file));
-    for (int i = 0; i < s->n; i++) {
-        s->far[i].file = s->file;
+    HTH_TRY(hth_spill_open(dir, end > 0 ? end : HTH_SPILL_ALIGN, &slots->file));
+    for (int i = 0; i < slots->n; i++) {
+        slots->far[i].file = slots->file;
     }
     return HTH_OK;
 }
@@ -88,99 +88,100 @@ void hth_trainer_slots_close(hth_trainer_slots *slots)
 // Moving.
 
 // Content that the host sees, or what is resident.
-static hth_err slot_store(hth_trainer_slots *s, int i, const void *content)
+static hth_err slot_store(hth_trainer_slots *slots, int i, const void *content)
 {
-    hth_run_far *f = &s->far[i];
-    if (s->file != NULL) {
-        HTH_TRY(hth_spill_write(s->file, f->at, content, s->bytes[i]));
+    hth_run_far *f = &slots->far[i];
+    if (slots->file != NULL) {
+        HTH_TRY(hth_spill_write(slots->file, f->at, content, slots->bytes[i]));
     } else {
         if (f->memory == NULL) {
-            HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &f->memory));
+            HTH_TRY(hth_device_reserve_host(slots->device, slots->bytes[i], &f->memory));
         }
-        if (content == s->resident[i]) {
-            HTH_TRY(hth_device_get(s->device, f->memory, content, s->bytes[i]));
+        if (content == slots->resident[i]) {
+            HTH_TRY(hth_device_get(slots->device, f->memory, content, slots->bytes[i]));
         } else {
-            memcpy(f->memory, content, s->bytes[i]);
+            memcpy(f->memory, content, slots->bytes[i]);
         }
     }
-    s->stored[i] = true;
+    slots->stored[i] = true;
     return HTH_OK;
 }
 
 // Where element k of a plain tensor is in one that has its channels last.
-static size_t slot_last(const hth_shape *s, size_t k)
+static size_t slot_last(const hth_shape *shape, size_t k)
 {
-    size_t channels = (size_t)s->dim[1];
-    size_t size = (size_t)(hth_shape_elements(s) / s->dim[0] / s->dim[1]);
+    size_t channels = (size_t)shape->dim[1];
+    size_t size = (size_t)(hth_shape_elements(shape) / shape->dim[0] / shape->dim[1]);
     return (k / size / channels * size + k % size) * channels + k / size % channels;
 }
 
 // Content for slot i from outside, which goes to `resident`, or far if that is NULL.
-static hth_err slot_fill(hth_trainer_slots *s, int i, const void *content, void *resident)
+static hth_err slot_fill(hth_trainer_slots *slots, int i, const void *content, void *resident)
 {
     uint16_t *rounded = NULL;
-    if (s->rounded[i]) {
-        rounded = hth_alloc(s->bytes[i]);
+    if (slots->rounded[i]) {
+        rounded = hth_alloc(slots->bytes[i]);
         if (rounded == NULL) {
             return no_memory();
         }
-        for (size_t k = 0; k < s->bytes[i] / sizeof *rounded; k++) {
-            size_t to = s->last[i].rank > 0 ? slot_last(&s->last[i], k) : k;
+        for (size_t k = 0; k < slots->bytes[i] / sizeof *rounded; k++) {
+            size_t to = slots->last[i].rank > 0 ? slot_last(&slots->last[i], k) : k;
             rounded[to] = hth_f32_to_bf16(((const float *)content)[k]);
         }
         content = rounded;
     }
-    hth_err err = resident != NULL ? hth_device_put(s->device, resident, content, s->bytes[i])
-                                   : slot_store(s, i, content);
+    hth_err err = resident != NULL
+                      ? hth_device_put(slots->device, resident, content, slots->bytes[i])
+                      : slot_store(slots, i, content);
     hth_free(rounded);
     return err;
 }
 
 // The content that slot i begins with.
-static hth_err slot_begin(hth_trainer_slots *s, int i, void *resident)
+static hth_err slot_begin(hth_trainer_slots *slots, int i, void *resident)
 {
     const void *data;
-    HTH_TRY(hth_const_map(s->initial[i], &data));
-    hth_err err = slot_fill(s, i, data, resident);
-    hth_const_unmap(s->initial[i]);
+    HTH_TRY(hth_const_map(slots->initial[i], &data));
+    hth_err err = slot_fill(slots, i, data, resident);
+    hth_const_unmap(slots->initial[i]);
     return err;
 }
 
-static hth_err slot_begin_far(hth_trainer_slots *s, int i)
+static hth_err slot_begin_far(hth_trainer_slots *slots, int i)
 {
-    if (s->initial[i] != NULL) {
-        return slot_begin(s, i, NULL);
+    if (slots->initial[i] != NULL) {
+        return slot_begin(slots, i, NULL);
     }
-    if (s->file == NULL && s->far[i].memory == NULL) {
-        HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &s->far[i].memory));
-        memset(s->far[i].memory, 0, s->bytes[i]);
+    if (slots->file == NULL && slots->far[i].memory == NULL) {
+        HTH_TRY(hth_device_reserve_host(slots->device, slots->bytes[i], &slots->far[i].memory));
+        memset(slots->far[i].memory, 0, slots->bytes[i]);
     }
-    s->stored[i] = true;
+    slots->stored[i] = true;
     return HTH_OK;
 }
 
-static hth_err slot_load(hth_trainer_slots *s, int i, void *resident)
+static hth_err slot_load(hth_trainer_slots *slots, int i, void *resident)
 {
-    if (s->stored[i] && s->file != NULL) {
-        HTH_TRY(hth_spill_read(s->file, s->far[i].at, resident, s->bytes[i]));
-    } else if (s->stored[i]) {
-        HTH_TRY(hth_device_put(s->device, resident, s->far[i].memory, s->bytes[i]));
-    } else if (s->initial[i] == NULL) {
-        HTH_TRY(hth_device_zero(s->device, resident, s->bytes[i]));
+    if (slots->stored[i] && slots->file != NULL) {
+        HTH_TRY(hth_spill_read(slots->file, slots->far[i].at, resident, slots->bytes[i]));
+    } else if (slots->stored[i]) {
+        HTH_TRY(hth_device_put(slots->device, resident, slots->far[i].memory, slots->bytes[i]));
+    } else if (slots->initial[i] == NULL) {
+        HTH_TRY(hth_device_zero(slots->device, resident, slots->bytes[i]));
     } else {
-        HTH_TRY(slot_begin(s, i, resident));
+        HTH_TRY(slot_begin(slots, i, resident));
     }
-    s->resident[i] = resident;
+    slots->resident[i] = resident;
     return HTH_OK;
 }
 
 // Takes slot i away from the device.
-static hth_err slot_leave(hth_trainer_slots *s, int i)
+static hth_err slot_leave(hth_trainer_slots *slots, int i)
 {
-    if (!s->stored[i]) {
-        HTH_TRY(slot_store(s, i, s->resident[i]));
+    if (!slots->stored[i]) {
+        HTH_TRY(slot_store(slots, i, slots->resident[i]));
     }
-    s->resident[i] = NULL;
+    slots->resident[i] = NULL;
     return HTH_OK;
 }
 
@@ -213,11 +214,12 @@ hth_err hth_trainer_slots_enter(hth_trainer_slots *slots, void *base, const uint
 // Reading and writing from outside.
 
 // A copy of slot i, which is on a device whose memory the host does not see.
-static hth_err slot_copy(hth_trainer_slots *s, int i)
+static hth_err slot_copy(hth_trainer_slots *slots, int i)
 {
-    s->copy[i] = hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
-    return s->copy[i] == NULL ? no_memory()
-                              : hth_device_get(s->device, s->copy[i], s->resident[i], s->bytes[i]);
+    slots->copy[i] = hth_alloc_aligned(slots->bytes[i], HTH_DEVICE_ALIGN);
+    return slots->copy[i] == NULL
+               ? no_memory()
+               : hth_device_get(slots->device, slots->copy[i], slots->resident[i], slots->bytes[i]);
 }
 
 hth_err hth_trainer_slots_view(hth_trainer_slots *slots, const void **view)

@@ -19,15 +19,16 @@ static hth_err no_memory(void)
 }
 
 // What slot i has in a checkpoint, under `name`.
-static hth_put_tensor state_tensor(const hth_trainer *t, int i, const char *name, const void *data)
+static hth_put_tensor state_tensor(const hth_trainer *trainer, int i, const char *name,
+                                   const void *data)
 {
-    const hth_train_graph *g = hth_trainer_graph(t);
+    const hth_train_graph *g = hth_trainer_graph(trainer);
     const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
     return (hth_put_tensor){.name = name,
                             .dtype = v->dtype,
                             .shape = v->shape,
                             .data = (void *)data,
-                            .bytes = t->slots.bytes[i]};
+                            .bytes = trainer->slots.bytes[i]};
 }
 
 hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count)
@@ -59,45 +60,46 @@ hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count
     return err;
 }
 
-// Whether tensor x is what slot i is set from; that of a copy is the parameter's.
-static bool slot_is(const hth_trainer *t, const hth_train_graph *g, int i,
-                    const hth_manifest_tensor *x)
+// Whether tensor is what slot i is set from; that of a copy is the parameter's.
+static bool slot_is(const hth_trainer *trainer, const hth_train_graph *graph, int i,
+                    const hth_manifest_tensor *tensor)
 {
-    bool copy = g->slots[i].kind == HTH_SLOT_COPY;
-    const char *name = g->slots[i].name;
-    for (int s = 0; s < g->n_slots && copy; s++) {
-        bool of = g->slots[s].kind == HTH_SLOT_PARAM &&
-                  g->slots[s].initializer == g->slots[i].initializer;
-        name = of ? g->slots[s].name : name;
+    bool copy = graph->slots[i].kind == HTH_SLOT_COPY;
+    const char *name = graph->slots[i].name;
+    for (int s = 0; s < graph->n_slots && copy; s++) {
+        bool of = graph->slots[s].kind == HTH_SLOT_PARAM &&
+                  graph->slots[s].initializer == graph->slots[i].initializer;
+        name = of ? graph->slots[s].name : name;
     }
-    return strcmp(x->name, name) == 0 &&
-           x->bytes == t->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
+    return strcmp(tensor->name, name) == 0 &&
+           tensor->bytes == trainer->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
 }
 
 // What was kept, of all slots that have it or of none.
-static hth_err restore_kept(hth_trainer *t, hth_store *store, const hth_manifest *m)
+static hth_err restore_kept(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest)
 {
     int found = 0, wanted = 0;
-    for (int i = 0; i < t->kept.n; i++) {
+    for (int i = 0; i < trainer->kept.n; i++) {
         hth_const *view;
-        wanted += t->kept.name[i] != NULL;
-        for (int k = 0; k < m->n_tensors && t->kept.name[i] != NULL; k++) {
-            const hth_manifest_tensor *x = &m->tensors[k];
-            if (strcmp(x->name, t->kept.name[i]) != 0 || x->bytes != t->slots.bytes[i]) {
+        wanted += trainer->kept.name[i] != NULL;
+        for (int k = 0; k < manifest->n_tensors && trainer->kept.name[i] != NULL; k++) {
+            const hth_manifest_tensor *x = &manifest->tensors[k];
+            if (strcmp(x->name, trainer->kept.name[i]) != 0 ||
+                x->bytes != trainer->slots.bytes[i]) {
                 continue;
             }
             HTH_TRY(hth_store_view(store, x, &view));
-            hth_err err = hth_trainer_kept_set(t, i, view->data);
+            hth_err err = hth_trainer_kept_set(trainer, i, view->data);
             hth_const_rele(view);
             HTH_TRY(err);
             found++;
         }
     }
-    t->kept.any = found > 0;
+    trainer->kept.any = found > 0;
     return found == 0 || found == wanted
                ? HTH_OK
-               : hth_fail(HTH_ECORRUPT, "'%s' has %d of %d tensors of the best epoch", m->name,
-                          found, wanted);
+               : hth_fail(HTH_ECORRUPT, "'%s' has %d of %d tensors of the best epoch",
+                          manifest->name, found, wanted);
 }
 
 hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_manifest *manifest,
@@ -134,10 +136,10 @@ static int64_t not_finite(const float *x, size_t bytes)
 }
 
 // A mask that is added to scores has infinite elements from the start.
-static hth_err slot_finite(hth_trainer *t, int i, const void *now)
+static hth_err slot_finite(hth_trainer *trainer, int i, const void *now)
 {
-    hth_const *c = t->slots.initial[i];
-    int64_t bad = not_finite(now, t->slots.bytes[i]);
+    hth_const *c = trainer->slots.initial[i];
+    int64_t bad = not_finite(now, trainer->slots.bytes[i]);
     const void *before;
     if (bad > 0) {
         HTH_TRY(hth_const_map(c, &before));
@@ -146,7 +148,7 @@ static hth_err slot_finite(hth_trainer *t, int i, const void *now)
     }
     return bad <= 0 ? HTH_OK
                     : hth_fail(HTH_EINVAL, "'%s' has elements that are not finite",
-                               hth_trainer_current(t)->apply.graph.slots[i].name);
+                               hth_trainer_current(trainer)->apply.graph.slots[i].name);
 }
 
 hth_err hth_trainer_finite(hth_trainer *trainer)
@@ -177,24 +179,24 @@ static char *trainer_meta(const char *meta)
 
 // The tensors of the version that was trained, with the contents of the slots that belong to them;
 // view[i] is held where a tensor was not trained.
-static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **view)
+static hth_err trainer_tensors(hth_trainer *trainer, hth_put_tensor *put, hth_const **view)
 {
-    const hth_manifest *m = &t->manifest;
-    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
-    const void **content = hth_calloc((size_t)t->slots.n + 1, sizeof *content);
-    hth_err err = content != NULL ? hth_trainer_slots_view(&t->slots, content) : no_memory();
-    err = err == HTH_OK ? hth_trainer_kept_view(t, content) : err;
+    const hth_manifest *m = &trainer->manifest;
+    const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
+    const void **content = hth_calloc((size_t)trainer->slots.n + 1, sizeof *content);
+    hth_err err = content != NULL ? hth_trainer_slots_view(&trainer->slots, content) : no_memory();
+    err = err == HTH_OK ? hth_trainer_kept_view(trainer, content) : err;
     for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
         const hth_manifest_tensor *x = &m->tensors[i];
         put[i] = (hth_put_tensor){
             .name = x->name, .dtype = x->dtype, .shape = x->shape, .bytes = x->bytes};
-        for (int s = 0; s < t->slots.n; s++) {
+        for (int s = 0; s < trainer->slots.n; s++) {
             if (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i) {
                 put[i].data = (void *)content[s];
             }
         }
         if (put[i].data == NULL) {
-            err = hth_store_view(t->ms->store, x, &view[i]);
+            err = hth_store_view(trainer->ms->store, x, &view[i]);
             put[i].data = err == HTH_OK ? view[i]->data : NULL;
         }
     }

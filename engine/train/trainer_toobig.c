@@ -12,10 +12,10 @@
 
 // Adds what a plan was found for with `parts` parts of a batch of `n` samples, if that is less than
 // `most`.
-static void never_try(hth_trainer *t, const hth_tensor *inputs, int64_t n, int64_t parts,
+static void never_try(hth_trainer *trainer, const hth_tensor *inputs, int64_t n, int64_t parts,
                       uint64_t most, const char *what, int64_t number, char *text, size_t cap)
 {
-    int n_inputs = t->model->n_inputs;
+    int n_inputs = trainer->model->n_inputs;
     hth_trainer_need need;
     size_t at = strlen(text);
     hth_tensor *part = hth_memdup(inputs, (size_t)n_inputs * sizeof *inputs);
@@ -24,7 +24,8 @@ static void never_try(hth_trainer *t, const hth_tensor *inputs, int64_t n, int64
         part[i].shape.dim[0] = n;
     }
     if (part != NULL &&
-        hth_trainer_least(t->ms, t->spec, t->progress, part, parts, &need) == HTH_OK &&
+        hth_trainer_least(trainer->ms, trainer->spec, trainer->progress, part, parts, &need) ==
+            HTH_OK &&
         need.found < most) {
         snprintf(text + at, cap - at, "; with %s %lld for %s", what, (long long)number,
                  hth_size_up(need.found).text);
@@ -33,15 +34,16 @@ static void never_try(hth_trainer *t, const hth_tensor *inputs, int64_t n, int64
 }
 
 // The batch as it is, in as many parts as it may be taken in; each of *out is the least of them.
-static hth_err never_least(hth_trainer *t, const hth_tensor *inputs, hth_trainer_need *out)
+static hth_err never_least(hth_trainer *trainer, const hth_tensor *inputs, hth_trainer_need *out)
 {
     int64_t n = inputs[0].shape.dim[0];
-    int64_t parts = t->spec->accumulate > 1 ? t->spec->accumulate : 1;
-    int64_t last = t->spec->accumulate > 0 || t->whole ? parts : HTH_TRAINER_PARTS;
-    HTH_TRY(hth_trainer_least(t->ms, t->spec, t->progress, inputs, parts, out));
+    int64_t parts = trainer->spec->accumulate > 1 ? trainer->spec->accumulate : 1;
+    int64_t last = trainer->spec->accumulate > 0 || trainer->whole ? parts : HTH_TRAINER_PARTS;
+    HTH_TRY(hth_trainer_least(trainer->ms, trainer->spec, trainer->progress, inputs, parts, out));
     for (parts *= 2; parts <= last && n % parts == 0; parts *= 2) {
         hth_trainer_need need;
-        HTH_TRY(hth_trainer_least(t->ms, t->spec, t->progress, inputs, parts, &need));
+        HTH_TRY(
+            hth_trainer_least(trainer->ms, trainer->spec, trainer->progress, inputs, parts, &need));
         out->found = need.found < out->found ? need.found : out->found;
         if (need.least < out->least) {
             out->least = need.least;

@@ -113,10 +113,10 @@ const hth_grad_rule *hth_grad_rule_of(hth_op op)
     return &rules[(unsigned)op < HTH_N_OPS ? op : HTH_OP_NONE];
 }
 
-bool hth_grad_passes(const hth_graph *g, const hth_node *n, int k)
+bool hth_grad_passes(const hth_graph *graph, const hth_node *node, int k)
 {
-    const hth_grad_rule *r = hth_grad_rule_of(n->op);
-    int v = n->inputs[k];
+    const hth_grad_rule *r = hth_grad_rule_of(node->op);
+    int v = node->inputs[k];
     return v >= 0 && !r->flat && !(r->fixed >> (k < 31 ? k : 31) & 1) &&
-           hth_dtype_is_float(g->values[v].dtype);
+           hth_dtype_is_float(graph->values[v].dtype);
 }

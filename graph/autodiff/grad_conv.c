@@ -13,9 +13,10 @@ typedef struct window {
         pad[2 * HTH_MAX_RANK];
 } window;
 
-static void window_list(const hth_node *n, const char *name, int count, int64_t dflt, int64_t *out)
+static void window_list(const hth_node *node, const char *name, int count, int64_t dflt,
+                        int64_t *out)
 {
-    if (hth_node_ints(n, name, out, count) != count) {
+    if (hth_node_ints(node, name, out, count) != count) {
         for (int i = 0; i < count; i++) {
             out[i] = dflt;
         }
@@ -23,22 +24,22 @@ static void window_list(const hth_node *n, const char *name, int count, int64_t 
 }
 
 // The window that slides over `wide` and has one position per element of `narrow`.
-static window window_of(const hth_node *n, const hth_shape *wide, const hth_shape *narrow,
+static window window_of(const hth_node *node, const hth_shape *wide, const hth_shape *narrow,
                         const int64_t *kernel)
 {
-    const char *mode = hth_node_str(n, "auto_pad", "NOTSET");
+    const char *mode = hth_node_str(node, "auto_pad", "NOTSET");
     bool same = strncmp(mode, "SAME", 4) == 0, lower = strcmp(mode, "SAME_LOWER") == 0;
     window w = {.n = wide->rank - 2};
     int64_t fixed[HTH_MAX_RANK];
-    window_list(n, "kernel_shape", w.n, 1, w.kernel);
-    window_list(n, "strides", w.n, 1, w.stride);
-    window_list(n, "dilations", w.n, 1, w.dilation);
-    window_list(n, "pads", 2 * w.n, 0, w.pad);
+    window_list(node, "kernel_shape", w.n, 1, w.kernel);
+    window_list(node, "strides", w.n, 1, w.stride);
+    window_list(node, "dilations", w.n, 1, w.dilation);
+    window_list(node, "pads", 2 * w.n, 0, w.pad);
     if (kernel != NULL) {
         memcpy(w.kernel, kernel, (size_t)w.n * sizeof *kernel);
     }
     // A transposed convolution whose output's shape is given takes its pads from that.
-    bool given = hth_node_ints(n, "output_shape", fixed, HTH_MAX_RANK) > 0;
+    bool given = hth_node_ints(node, "output_shape", fixed, HTH_MAX_RANK) > 0;
     for (int i = 0; i < w.n && (same || given || strcmp(mode, "VALID") == 0); i++) {
         int64_t extent = (w.kernel[i] - 1) * w.dilation[i] + 1;
         int64_t total = (narrow->dim[i + 2] - 1) * w.stride[i] + extent - wide->dim[i + 2];
@@ -50,197 +51,199 @@ static window window_of(const hth_node *n, const hth_shape *wide, const hth_shap
     return w;
 }
 
-static void window_attrs(hth_grad *c, const window *w)
+static void window_attrs(hth_grad *grad, const window *w)
 {
-    hth_grad_ints(c, "kernel_shape", w->kernel, w->n);
-    hth_grad_ints(c, "strides", w->stride, w->n);
-    hth_grad_ints(c, "dilations", w->dilation, w->n);
-    hth_grad_ints(c, "pads", w->pad, 2 * w->n);
+    hth_grad_ints(grad, "kernel_shape", w->kernel, w->n);
+    hth_grad_ints(grad, "strides", w->stride, w->n);
+    hth_grad_ints(grad, "dilations", w->dilation, w->n);
+    hth_grad_ints(grad, "pads", w->pad, 2 * w->n);
 }
 
-static void shape_attr(hth_grad *c, int v)
+static void shape_attr(hth_grad *grad, int v)
 {
-    const hth_shape s = *hth_grad_shape(c, v);
-    hth_grad_ints(c, "shape", s.dim, s.rank);
+    const hth_shape s = *hth_grad_shape(grad, v);
+    hth_grad_ints(grad, "shape", s.dim, s.rank);
 }
 
 // dw of a convolution of `x` that made something like `dy`; *db: dw's node gives it, too.
-static int filter_grad(hth_grad *c, const hth_node *n, const window *w, int x, int dy, bool bias,
-                       int *db)
+static int filter_grad(hth_grad *grad, const hth_node *node, const window *w, int x, int dy,
+                       bool bias, int *db)
 {
-    hth_grad_begin(c, HTH_OP_CONV_GRAD_FILTER, (int[]){x, dy}, 2, bias ? 2 : 1);
-    window_attrs(c, w);
-    hth_grad_int(c, "group", hth_node_int(n, "group", 1));
-    int dw = hth_grad_end(c);
-    *db = bias ? hth_grad_output(c, 1) : -1;
+    hth_grad_begin(grad, HTH_OP_CONV_GRAD_FILTER, (int[]){x, dy}, 2, bias ? 2 : 1);
+    window_attrs(grad, w);
+    hth_grad_int(grad, "group", hth_node_int(node, "group", 1));
+    int dw = hth_grad_end(grad);
+    *db = bias ? hth_grad_output(grad, 1) : -1;
     return dw;
 }
 
-void hth_grad_conv(hth_grad *c, const hth_node *n)
+void hth_grad_conv(hth_grad *grad, const hth_node *node)
 {
-    int x = n->inputs[0], f = n->inputs[1], dy = hth_grad_out(c, n, 0), db = -1;
-    window w = window_of(n, hth_grad_shape(c, x), hth_grad_shape(c, n->outputs[0]),
-                         hth_grad_shape(c, f)->dim + 2);
-    bool bias = hth_grad_wants(c, n, 2);
-    if (hth_grad_wants(c, n, 1)) {
-        hth_grad_give(c, n, 1, filter_grad(c, n, &w, x, dy, bias, &db));
+    int x = node->inputs[0], f = node->inputs[1], dy = hth_grad_out(grad, node, 0), db = -1;
+    window w = window_of(node, hth_grad_shape(grad, x), hth_grad_shape(grad, node->outputs[0]),
+                         hth_grad_shape(grad, f)->dim + 2);
+    bool bias = hth_grad_wants(grad, node, 2);
+    if (hth_grad_wants(grad, node, 1)) {
+        hth_grad_give(grad, node, 1, filter_grad(grad, node, &w, x, dy, bias, &db));
     }
     if (bias) {
-        hth_grad_give(c, n, 2, db >= 0 ? db : hth_grad_spatial_sum(c, dy));
+        hth_grad_give(grad, node, 2, db >= 0 ? db : hth_grad_spatial_sum(grad, dy));
     }
-    if (hth_grad_wants(c, n, 0)) {
-        hth_grad_begin(c, HTH_OP_CONV_GRAD_DATA, (int[]){dy, f}, 2, 1);
-        window_attrs(c, &w);
-        hth_grad_int(c, "group", hth_node_int(n, "group", 1));
-        shape_attr(c, x);
-        hth_grad_give(c, n, 0, hth_grad_end(c));
+    if (hth_grad_wants(grad, node, 0)) {
+        hth_grad_begin(grad, HTH_OP_CONV_GRAD_DATA, (int[]){dy, f}, 2, 1);
+        window_attrs(grad, &w);
+        hth_grad_int(grad, "group", hth_node_int(node, "group", 1));
+        shape_attr(grad, x);
+        hth_grad_give(grad, node, 0, hth_grad_end(grad));
     }
 }
 
 // A transposed convolution is the gradient of a convolution from its output to its input.
-void hth_grad_conv_transpose(hth_grad *c, const hth_node *n)
+void hth_grad_conv_transpose(hth_grad *grad, const hth_node *node)
 {
-    int x = n->inputs[0], f = n->inputs[1], dy = hth_grad_out(c, n, 0), none;
-    window w = window_of(n, hth_grad_shape(c, n->outputs[0]), hth_grad_shape(c, x),
-                         hth_grad_shape(c, f)->dim + 2);
-    if (hth_grad_wants(c, n, 1)) {
-        hth_grad_give(c, n, 1, filter_grad(c, n, &w, dy, x, false, &none));
+    int x = node->inputs[0], f = node->inputs[1], dy = hth_grad_out(grad, node, 0), none;
+    window w = window_of(node, hth_grad_shape(grad, node->outputs[0]), hth_grad_shape(grad, x),
+                         hth_grad_shape(grad, f)->dim + 2);
+    if (hth_grad_wants(grad, node, 1)) {
+        hth_grad_give(grad, node, 1, filter_grad(grad, node, &w, dy, x, false, &none));
     }
-    if (hth_grad_wants(c, n, 2)) {
-        hth_grad_give(c, n, 2, hth_grad_spatial_sum(c, dy));
+    if (hth_grad_wants(grad, node, 2)) {
+        hth_grad_give(grad, node, 2, hth_grad_spatial_sum(grad, dy));
     }
-    if (hth_grad_wants(c, n, 0)) {
-        hth_grad_begin(c, HTH_OP_CONV, (int[]){dy, f}, 2, 1);
-        window_attrs(c, &w);
-        hth_grad_int(c, "group", hth_node_int(n, "group", 1));
-        hth_grad_give(c, n, 0, hth_grad_end(c));
+    if (hth_grad_wants(grad, node, 0)) {
+        hth_grad_begin(grad, HTH_OP_CONV, (int[]){dy, f}, 2, 1);
+        window_attrs(grad, &w);
+        hth_grad_int(grad, "group", hth_node_int(node, "group", 1));
+        hth_grad_give(grad, node, 0, hth_grad_end(grad));
     }
 }
 
-static window pool_window(const hth_grad *c, const hth_node *n)
+static window pool_window(const hth_grad *grad, const hth_node *node)
 {
-    return window_of(n, hth_grad_shape(c, n->inputs[0]), hth_grad_shape(c, n->outputs[0]), NULL);
+    return window_of(node, hth_grad_shape(grad, node->inputs[0]),
+                     hth_grad_shape(grad, node->outputs[0]), NULL);
 }
 
 // Large windows, and pools whose indices the model reads: those say where each gradient goes.
-static void max_pool_by_index(hth_grad *c, const hth_node *n)
+static void max_pool_by_index(hth_grad *grad, const hth_node *node)
 {
-    const hth_shape x = *hth_grad_shape(c, n->inputs[0]);
+    const hth_shape x = *hth_grad_shape(grad, node->inputs[0]);
     hth_shape all = {1, {hth_shape_elements(&x)}}, dy_all = {.rank = 1};
-    int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added
-    dy_all.dim[0] = hth_shape_elements(hth_grad_shape(c, dy));
-    if (hth_node_int(n, "storage_order", 0) != 0) {
-        hth_grad_fail(c, "column-major indices have no gradient");
+    int dy = hth_grad_out(grad, node, 0); // n's outputs move when one is added
+    dy_all.dim[0] = hth_shape_elements(hth_grad_shape(grad, dy));
+    if (hth_node_int(node, "storage_order", 0) != 0) {
+        hth_grad_fail(grad, "column-major indices have no gradient");
         return;
     }
-    int index = hth_grad_reshape(c, hth_grad_extend(c, 1), &dy_all);
-    int zeros = hth_grad_zeros(c, &all);
-    hth_grad_begin(c, HTH_OP_SCATTER_ELEMENTS,
-                   (int[]){zeros, index, hth_grad_reshape(c, dy, &dy_all)}, 3, 1);
-    hth_grad_str(c, "reduction", "add");
-    hth_grad_give(c, n, 0, hth_grad_reshape(c, hth_grad_end(c), &x));
+    int index = hth_grad_reshape(grad, hth_grad_extend(grad, 1), &dy_all);
+    int zeros = hth_grad_zeros(grad, &all);
+    hth_grad_begin(grad, HTH_OP_SCATTER_ELEMENTS,
+                   (int[]){zeros, index, hth_grad_reshape(grad, dy, &dy_all)}, 3, 1);
+    hth_grad_str(grad, "reduction", "add");
+    hth_grad_give(grad, node, 0, hth_grad_reshape(grad, hth_grad_end(grad), &x));
 }
 
 // The forward node becomes MaxPoolTrain, which keeps a byte per window.
-void hth_grad_max_pool(hth_grad *c, const hth_node *n)
+void hth_grad_max_pool(hth_grad *grad, const hth_node *node)
 {
-    window w = pool_window(c, n);
+    window w = pool_window(grad, node);
     int64_t taps = 1;
     for (int i = 0; i < w.n && taps <= UINT8_MAX; i++) {
         taps = w.kernel[i] > UINT8_MAX ? UINT8_MAX + 1 : taps * w.kernel[i];
     }
-    if (n->n_outputs > 1 || taps > UINT8_MAX) {
-        max_pool_by_index(c, n);
+    if (node->n_outputs > 1 || taps > UINT8_MAX) {
+        max_pool_by_index(grad, node);
         return;
     }
-    int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added
-    hth_node *forward = &c->g->nodes[c->forward];
+    int dy = hth_grad_out(grad, node, 0); // n's outputs move when one is added
+    hth_node *forward = &grad->g->nodes[grad->forward];
     forward->op = HTH_OP_MAX_POOL_TRAIN;
-    c->node = c->forward;
-    window_attrs(c, &w);
-    hth_grad_drop(c, "auto_pad");
-    int index = hth_grad_extend(c, 1);
-    hth_grad_begin(c, HTH_OP_MAX_POOL_GRAD, (int[]){dy, index}, 2, 1);
-    window_attrs(c, &w);
-    shape_attr(c, n->inputs[0]);
-    hth_grad_give(c, n, 0, hth_grad_end(c));
+    grad->node = grad->forward;
+    window_attrs(grad, &w);
+    hth_grad_drop(grad, "auto_pad");
+    int index = hth_grad_extend(grad, 1);
+    hth_grad_begin(grad, HTH_OP_MAX_POOL_GRAD, (int[]){dy, index}, 2, 1);
+    window_attrs(grad, &w);
+    shape_attr(grad, node->inputs[0]);
+    hth_grad_give(grad, node, 0, hth_grad_end(grad));
 }
 
-static void average(hth_grad *c, const hth_node *n, const window *w)
+static void average(hth_grad *grad, const hth_node *node, const window *w)
 {
-    hth_grad_begin(c, HTH_OP_AVERAGE_POOL_GRAD, (int[]){hth_grad_out(c, n, 0)}, 1, 1);
-    window_attrs(c, w);
-    hth_grad_int(c, "count_include_pad", hth_node_int(n, "count_include_pad", 0));
-    shape_attr(c, n->inputs[0]);
-    hth_grad_give(c, n, 0, hth_grad_end(c));
+    hth_grad_begin(grad, HTH_OP_AVERAGE_POOL_GRAD, (int[]){hth_grad_out(grad, node, 0)}, 1, 1);
+    window_attrs(grad, w);
+    hth_grad_int(grad, "count_include_pad", hth_node_int(node, "count_include_pad", 0));
+    shape_attr(grad, node->inputs[0]);
+    hth_grad_give(grad, node, 0, hth_grad_end(grad));
 }
 
-void hth_grad_average_pool(hth_grad *c, const hth_node *n)
+void hth_grad_average_pool(hth_grad *grad, const hth_node *node)
 {
-    window w = pool_window(c, n);
-    average(c, n, &w);
+    window w = pool_window(grad, node);
+    average(grad, node, &w);
 }
 
-void hth_grad_global_average(hth_grad *c, const hth_node *n)
+void hth_grad_global_average(hth_grad *grad, const hth_node *node)
 {
-    const hth_shape *x = hth_grad_shape(c, n->inputs[0]);
+    const hth_shape *x = hth_grad_shape(grad, node->inputs[0]);
     window w = {.n = x->rank - 2};
     for (int i = 0; i < w.n; i++) {
         w.kernel[i] = x->dim[i + 2];
         w.stride[i] = w.dilation[i] = 1;
     }
     if (w.n == 0) { // nothing to average over
-        hth_grad_pass(c, n);
+        hth_grad_pass(grad, node);
     } else {
-        average(c, n, &w);
+        average(grad, node, &w);
     }
 }
 
 // What dy gives to every element of its window: the data gradient of a convolution, channel by
 // channel, with a filter of ones.
-static int over_windows(hth_grad *c, const hth_node *n, int v)
+static int over_windows(hth_grad *grad, const hth_node *node, int v)
 {
-    window w = pool_window(c, n);
-    const hth_shape x = *hth_grad_shape(c, n->inputs[0]);
+    window w = pool_window(grad, node);
+    const hth_shape x = *hth_grad_shape(grad, node->inputs[0]);
     hth_shape f = {.rank = x.rank, .dim = {x.dim[1], 1}};
     for (int i = 0; i < w.n; i++) {
         f.dim[i + 2] = w.kernel[i];
     }
-    int ones = hth_grad_expand(c, hth_grad_scalar(c, 1), &f);
-    hth_grad_begin(c, HTH_OP_CONV_GRAD_DATA, (int[]){v, ones}, 2, 1);
-    window_attrs(c, &w);
-    hth_grad_int(c, "group", x.dim[1]);
-    hth_grad_ints(c, "shape", x.dim, x.rank);
-    return hth_grad_end(c);
+    int ones = hth_grad_expand(grad, hth_grad_scalar(grad, 1), &f);
+    hth_grad_begin(grad, HTH_OP_CONV_GRAD_DATA, (int[]){v, ones}, 2, 1);
+    window_attrs(grad, &w);
+    hth_grad_int(grad, "group", x.dim[1]);
+    hth_grad_ints(grad, "shape", x.dim, x.rank);
+    return hth_grad_end(grad);
 }
 
 // y = (sum |x|^p)^(1/p): dx = dy y^(1-p) * sign(x) |x|^(p-1).
-void hth_grad_lp_pool(hth_grad *c, const hth_node *n)
+void hth_grad_lp_pool(hth_grad *grad, const hth_node *node)
 {
-    float p = (float)hth_node_int(n, "p", 2);
-    int x = n->inputs[0];
-    int inverse = hth_grad_2(c, HTH_OP_POW, n->outputs[0], hth_grad_scalar(c, 1 - p));
-    int share = hth_grad_2(c, HTH_OP_MUL, hth_grad_out(c, n, 0), inverse);
-    int size = hth_grad_2(c, HTH_OP_POW, hth_grad_1(c, HTH_OP_ABS, x), hth_grad_scalar(c, p - 1));
-    int slope = hth_grad_2(c, HTH_OP_MUL, size, hth_grad_1(c, HTH_OP_SIGN, x));
-    share = n->op == HTH_OP_LP_POOL ? over_windows(c, n, share) : share;
-    hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_MUL, slope, share));
+    float p = (float)hth_node_int(node, "p", 2);
+    int x = node->inputs[0];
+    int inverse = hth_grad_2(grad, HTH_OP_POW, node->outputs[0], hth_grad_scalar(grad, 1 - p));
+    int share = hth_grad_2(grad, HTH_OP_MUL, hth_grad_out(grad, node, 0), inverse);
+    int size =
+        hth_grad_2(grad, HTH_OP_POW, hth_grad_1(grad, HTH_OP_ABS, x), hth_grad_scalar(grad, p - 1));
+    int slope = hth_grad_2(grad, HTH_OP_MUL, size, hth_grad_1(grad, HTH_OP_SIGN, x));
+    share = node->op == HTH_OP_LP_POOL ? over_windows(grad, node, share) : share;
+    hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, slope, share));
 }
 
-void hth_grad_resize(hth_grad *c, const hth_node *n)
+void hth_grad_resize(hth_grad *grad, const hth_node *node)
 {
-    bool upsample = n->op == HTH_OP_UPSAMPLE;
-    int in[4] = {hth_grad_out(c, n, 0), -1, -1, -1};
-    for (int k = 1; k < n->n_inputs && !upsample; k++) {
-        in[k] = n->inputs[k];
+    bool upsample = node->op == HTH_OP_UPSAMPLE;
+    int in[4] = {hth_grad_out(grad, node, 0), -1, -1, -1};
+    for (int k = 1; k < node->n_inputs && !upsample; k++) {
+        in[k] = node->inputs[k];
     }
-    in[2] = upsample ? n->inputs[1] : in[2];
-    hth_grad_begin(c, HTH_OP_RESIZE_GRAD, in, 4, 1);
-    hth_grad_attrs(c, n);
+    in[2] = upsample ? node->inputs[1] : in[2];
+    hth_grad_begin(grad, HTH_OP_RESIZE_GRAD, in, 4, 1);
+    hth_grad_attrs(grad, node);
     if (upsample) {
-        hth_grad_str(c, "coordinate_transformation_mode", "asymmetric");
-        hth_grad_str(c, "nearest_mode", "floor");
+        hth_grad_str(grad, "coordinate_transformation_mode", "asymmetric");
+        hth_grad_str(grad, "nearest_mode", "floor");
     }
-    shape_attr(c, n->inputs[0]);
-    hth_grad_give(c, n, 0, hth_grad_end(c));
+    shape_attr(grad, node->inputs[0]);
+    hth_grad_give(grad, node, 0, hth_grad_end(grad));
 }

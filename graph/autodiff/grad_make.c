@@ -8,61 +8,64 @@
 
 #include <string.h>
 
-static void keep(hth_grad *c, hth_err err)
+static void keep(hth_grad *grad, hth_err err)
 {
-    c->err = c->err == HTH_OK ? err : c->err;
+    grad->err = grad->err == HTH_OK ? err : grad->err;
 }
 
-void hth_grad_fail(hth_grad *c, const char *sentence)
+void hth_grad_fail(hth_grad *grad, const char *sentence)
 {
-    const hth_node *n = &c->g->nodes[c->forward];
-    if (c->err == HTH_OK) {
-        c->err = hth_fail(HTH_ENOTSUP, "node '%s' (%s): %s", n->name, hth_op_name(n->op), sentence);
+    const hth_node *n = &grad->g->nodes[grad->forward];
+    if (grad->err == HTH_OK) {
+        grad->err =
+            hth_fail(HTH_ENOTSUP, "node '%s' (%s): %s", n->name, hth_op_name(n->op), sentence);
     }
 }
 
-int hth_grad_out(const hth_grad *c, const hth_node *n, int k)
+int hth_grad_out(const hth_grad *grad, const hth_node *node, int k)
 {
-    return k < n->n_outputs && n->outputs[k] >= 0 ? c->of[n->outputs[k]] : -1;
+    return k < node->n_outputs && node->outputs[k] >= 0 ? grad->of[node->outputs[k]] : -1;
 }
 
-bool hth_grad_wants(const hth_grad *c, const hth_node *n, int k)
+bool hth_grad_wants(const hth_grad *grad, const hth_node *node, int k)
 {
-    return c->err == HTH_OK && k < n->n_inputs && n->inputs[k] >= 0 && c->wants[n->inputs[k]];
+    return grad->err == HTH_OK && k < node->n_inputs && node->inputs[k] >= 0 &&
+           grad->wants[node->inputs[k]];
 }
 
-void hth_grad_give(hth_grad *c, const hth_node *n, int k, int v)
+void hth_grad_give(hth_grad *grad, const hth_node *node, int k, int v)
 {
-    if (!hth_grad_wants(c, n, k) || v < 0) {
+    if (!hth_grad_wants(grad, node, k) || v < 0) {
         return;
     }
-    int *of = &c->of[n->inputs[k]];
-    *of = *of < 0 ? v : hth_grad_2(c, HTH_OP_ADD, *of, v);
+    int *of = &grad->of[node->inputs[k]];
+    *of = *of < 0 ? v : hth_grad_2(grad, HTH_OP_ADD, *of, v);
 }
 
-const hth_shape *hth_grad_shape(const hth_grad *c, int v)
+const hth_shape *hth_grad_shape(const hth_grad *grad, int v)
 {
     static const hth_shape scalar;
-    return v < 0 ? &scalar : &c->g->values[v].shape;
+    return v < 0 ? &scalar : &grad->g->values[v].shape;
 }
 
-void hth_grad_begin(hth_grad *c, hth_op op, const int *in, int n_in, int n_out)
+void hth_grad_begin(hth_grad *grad, hth_op op, const int *in, int n_in, int n_out)
 {
     int out[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, *list = out;
     if (n_out > 8) { // a Split
         list = hth_calloc((size_t)n_out, sizeof *list);
-        keep(c, list == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+        keep(grad, list == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
     }
-    for (int i = 0; i < n_out && c->err == HTH_OK; i++) {
-        keep(c, hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &list[i]));
+    for (int i = 0; i < n_out && grad->err == HTH_OK; i++) {
+        keep(grad, hth_graph_add_value(grad->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &list[i]));
     }
-    char *name = c->made == 0
-                     ? hth_asprintf("%s.%s", c->g->nodes[c->forward].name, c->kind)
-                     : hth_asprintf("%s.%s.%d", c->g->nodes[c->forward].name, c->kind, c->made + 1);
-    keep(c, name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
-    if (c->err == HTH_OK) {
-        keep(c, hth_graph_add_node(c->g, op, name, in, n_in, list, n_out, &c->node));
-        c->made++;
+    char *name = grad->made == 0
+                     ? hth_asprintf("%s.%s", grad->g->nodes[grad->forward].name, grad->kind)
+                     : hth_asprintf("%s.%s.%d", grad->g->nodes[grad->forward].name, grad->kind,
+                                    grad->made + 1);
+    keep(grad, name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+    if (grad->err == HTH_OK) {
+        keep(grad, hth_graph_add_node(grad->g, op, name, in, n_in, list, n_out, &grad->node));
+        grad->made++;
     }
     hth_free(name);
     if (list != out) {
@@ -100,10 +103,10 @@ void hth_grad_ints(hth_grad *c, const char *name, const int64_t *v, int n)
     GRAD_ATTR(hth_node_set_ints(&c->g->nodes[c->node], name, v, n))
 }
 
-void hth_grad_drop(hth_grad *c, const char *name)
+void hth_grad_drop(hth_grad *grad, const char *name)
 {
-    if (c->err == HTH_OK) {
-        hth_node_drop_attr(&c->g->nodes[c->node], name);
+    if (grad->err == HTH_OK) {
+        hth_node_drop_attr(&grad->g->nodes[grad->node], name);
     }
 }
 
@@ -114,45 +117,45 @@ int hth_grad_end(hth_grad *c)
     return hth_grad_output(c, 0);
 }
 
-int hth_grad_output(const hth_grad *c, int k)
+int hth_grad_output(const hth_grad *grad, int k)
 {
-    return c->err == HTH_OK ? c->g->nodes[c->node].outputs[k] : -1;
+    return grad->err == HTH_OK ? grad->g->nodes[grad->node].outputs[k] : -1;
 }
 
-static int plain(hth_grad *c, hth_op op, const int *in, int n)
+static int plain(hth_grad *grad, hth_op op, const int *in, int n)
 {
-    hth_grad_begin(c, op, in, n, 1);
-    return hth_grad_end(c);
+    hth_grad_begin(grad, op, in, n, 1);
+    return hth_grad_end(grad);
 }
 
-int hth_grad_1(hth_grad *c, hth_op op, int a)
+int hth_grad_1(hth_grad *grad, hth_op op, int a)
 {
-    return plain(c, op, (int[]){a}, 1);
+    return plain(grad, op, (int[]){a}, 1);
 }
 
-int hth_grad_2(hth_grad *c, hth_op op, int a, int b)
+int hth_grad_2(hth_grad *grad, hth_op op, int a, int b)
 {
-    return plain(c, op, (int[]){a, b}, 2);
+    return plain(grad, op, (int[]){a, b}, 2);
 }
 
-int hth_grad_3(hth_grad *c, hth_op op, int a, int b, int d)
+int hth_grad_3(hth_grad *grad, hth_op op, int a, int b, int d)
 {
-    return plain(c, op, (int[]){a, b, d}, 3);
+    return plain(grad, op, (int[]){a, b, d}, 3);
 }
 
-int hth_grad_equal(hth_grad *c, int a, int b)
+int hth_grad_equal(hth_grad *grad, int a, int b)
 {
-    int same = hth_grad_2(c, HTH_OP_EQUAL, a, b);
-    hth_grad_begin(c, HTH_OP_CAST, &same, 1, 1);
-    hth_grad_int(c, "to", HTH_DT_F32);
-    return hth_grad_end(c);
+    int same = hth_grad_2(grad, HTH_OP_EQUAL, a, b);
+    hth_grad_begin(grad, HTH_OP_CAST, &same, 1, 1);
+    hth_grad_int(grad, "to", HTH_DT_F32);
+    return hth_grad_end(grad);
 }
 
-static int constant(hth_grad *c, hth_dtype dt, const hth_shape *s, const void *data)
+static int constant(hth_grad *c, hth_dtype dt, const hth_shape *shape, const void *data)
 {
     hth_const *k = NULL;
     int v = -1;
-    GRAD_ATTR(hth_const_new(dt, s, data, &k))
+    GRAD_ATTR(hth_const_new(dt, shape, data, &k))
     GRAD_ATTR(hth_graph_add_const(c->g, NULL, k, &v))
     if (c->err != HTH_OK) {
         hth_const_rele(k);
@@ -161,55 +164,56 @@ static int constant(hth_grad *c, hth_dtype dt, const hth_shape *s, const void *d
     return v;
 }
 
-int hth_grad_scalar(hth_grad *c, float v)
+int hth_grad_scalar(hth_grad *grad, float v)
 {
-    return constant(c, HTH_DT_F32, &(hth_shape){.rank = 0}, &v);
+    return constant(grad, HTH_DT_F32, &(hth_shape){.rank = 0}, &v);
 }
 
-int hth_grad_list(hth_grad *c, const int64_t *v, int n)
+int hth_grad_list(hth_grad *grad, const int64_t *v, int n)
 {
-    return constant(c, HTH_DT_I64, &(hth_shape){1, {n}}, v);
+    return constant(grad, HTH_DT_I64, &(hth_shape){1, {n}}, v);
 }
 
-int hth_grad_zeros(hth_grad *c, const hth_shape *s)
+int hth_grad_zeros(hth_grad *grad, const hth_shape *shape)
 {
-    return hth_grad_2(c, HTH_OP_EXPAND, hth_grad_scalar(c, 0), hth_grad_list(c, s->dim, s->rank));
+    return hth_grad_2(grad, HTH_OP_EXPAND, hth_grad_scalar(grad, 0),
+                      hth_grad_list(grad, shape->dim, shape->rank));
 }
 
-int hth_grad_reshape(hth_grad *c, int v, const hth_shape *s)
+int hth_grad_reshape(hth_grad *grad, int v, const hth_shape *shape)
 {
-    hth_shape want = *s; // s may stand in the graph's values, which move
-    if (v < 0 || hth_shape_equal(hth_grad_shape(c, v), &want)) {
+    hth_shape want = *shape; // s may stand in the graph's values, which move
+    if (v < 0 || hth_shape_equal(hth_grad_shape(grad, v), &want)) {
         return v;
     }
-    int list = hth_grad_list(c, want.dim, want.rank);
-    hth_grad_begin(c, HTH_OP_RESHAPE, (int[]){v, list}, 2, 1);
-    hth_grad_int(c, "allowzero", hth_shape_elements(&want) == 0);
-    return hth_grad_end(c);
+    int list = hth_grad_list(grad, want.dim, want.rank);
+    hth_grad_begin(grad, HTH_OP_RESHAPE, (int[]){v, list}, 2, 1);
+    hth_grad_int(grad, "allowzero", hth_shape_elements(&want) == 0);
+    return hth_grad_end(grad);
 }
 
-int hth_grad_expand(hth_grad *c, int v, const hth_shape *s)
+int hth_grad_expand(hth_grad *grad, int v, const hth_shape *shape)
 {
-    if (v < 0 || hth_shape_equal(hth_grad_shape(c, v), s)) {
+    if (v < 0 || hth_shape_equal(hth_grad_shape(grad, v), shape)) {
         return v;
     }
-    return hth_grad_2(c, HTH_OP_EXPAND, v, hth_grad_list(c, s->dim, s->rank));
+    return hth_grad_2(grad, HTH_OP_EXPAND, v, hth_grad_list(grad, shape->dim, shape->rank));
 }
 
-int hth_grad_reduce(hth_grad *c, hth_op op, int v, const int64_t *axes, int n, bool keep_dims)
+int hth_grad_reduce(hth_grad *grad, hth_op op, int v, const int64_t *axes, int n, bool keep_dims)
 {
-    int list = hth_grad_list(c, axes, n);
-    hth_grad_begin(c, op, (int[]){v, list}, 2, 1);
-    hth_grad_int(c, "keepdims", keep_dims);
-    return hth_grad_end(c);
+    int list = hth_grad_list(grad, axes, n);
+    hth_grad_begin(grad, op, (int[]){v, list}, 2, 1);
+    hth_grad_int(grad, "keepdims", keep_dims);
+    return hth_grad_end(grad);
 }
 
-int hth_grad_sum_to(hth_grad *c, int v, const hth_shape *s)
+int hth_grad_sum_to(hth_grad *grad, int v, const hth_shape *shape)
 {
-    const hth_shape want = *s, have = *hth_grad_shape(c, v);
+    const hth_shape want = *shape, have = *hth_grad_shape(grad, v);
     int64_t axes[HTH_MAX_RANK];
     int n = 0, extra = have.rank - want.rank;
-    if (v < 0 || c->err != HTH_OK) {
+    if (v < 0 || grad->err != HTH_OK) {
         return -1;
     }
     for (int i = 0; i < have.rank; i++) {
@@ -217,26 +221,26 @@ int hth_grad_sum_to(hth_grad *c, int v, const hth_shape *s)
             axes[n++] = i;
         }
     }
-    v = n > 0 ? hth_grad_reduce(c, HTH_OP_REDUCE_SUM, v, axes, n, false) : v;
-    return hth_grad_reshape(c, v, &want);
+    v = n > 0 ? hth_grad_reduce(grad, HTH_OP_REDUCE_SUM, v, axes, n, false) : v;
+    return hth_grad_reshape(grad, v, &want);
 }
 
-int hth_grad_spatial_sum(hth_grad *c, int v)
+int hth_grad_spatial_sum(hth_grad *grad, int v)
 {
     int64_t axes[HTH_MAX_RANK] = {0};
-    int rank = hth_grad_shape(c, v)->rank;
+    int rank = hth_grad_shape(grad, v)->rank;
     for (int i = 2; i < rank; i++) {
         axes[i - 1] = i;
     }
-    return hth_grad_reduce(c, HTH_OP_REDUCE_SUM, v, axes, rank > 1 ? rank - 1 : 1, false);
+    return hth_grad_reduce(grad, HTH_OP_REDUCE_SUM, v, axes, rank > 1 ? rank - 1 : 1, false);
 }
 
-int hth_grad_content(hth_grad *c, int v, int64_t *out, int cap)
+int hth_grad_content(hth_grad *grad, int v, int64_t *out, int cap)
 {
-    hth_const *k = v < 0 ? NULL : c->g->values[v].constant;
+    hth_const *k = v < 0 ? NULL : grad->g->values[v].constant;
     const void *data;
     if (k == NULL || k->dtype != HTH_DT_I32) {
-        return hth_pass_ints(c->g, v, out, cap);
+        return hth_pass_ints(grad->g, v, out, cap);
     }
     int64_t n = hth_shape_elements(&k->shape);
     if (n > cap || hth_const_map(k, &data) != HTH_OK) {

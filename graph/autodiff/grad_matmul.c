@@ -9,92 +9,95 @@
 #include <stdio.h>
 #include <string.h>
 
-static int product(hth_grad *c, hth_op op, int a, bool ta, int b, bool tb)
+static int product(hth_grad *grad, hth_op op, int a, bool ta, int b, bool tb)
 {
-    hth_grad_begin(c, op, (int[]){a, b}, 2, 1);
+    hth_grad_begin(grad, op, (int[]){a, b}, 2, 1);
     if (ta) {
-        hth_grad_int(c, "transA", 1);
+        hth_grad_int(grad, "transA", 1);
     }
     if (tb) {
-        hth_grad_int(c, "transB", 1);
+        hth_grad_int(grad, "transB", 1);
     }
     if (op == HTH_OP_GEMM) {
-        hth_grad_int(c, "flatten", 1);
+        hth_grad_int(grad, "flatten", 1);
     }
-    return hth_grad_end(c);
+    return hth_grad_end(grad);
 }
 
 // The operands as matrices: a vector counts as one row (a) or one column (b).
-static int as_matrix(hth_grad *c, int v, bool column)
+static int as_matrix(hth_grad *grad, int v, bool column)
 {
-    const hth_shape *s = hth_grad_shape(c, v);
+    const hth_shape *s = hth_grad_shape(grad, v);
     hth_shape m = {2, {1, s->dim[0]}};
     if (column) {
         m = (hth_shape){2, {s->dim[0], 1}};
     }
-    return s->rank == 1 ? hth_grad_reshape(c, v, &m) : v;
+    return s->rank == 1 ? hth_grad_reshape(grad, v, &m) : v;
 }
 
-static int matmul_dy(hth_grad *c, const hth_node *n, int a, int b)
+static int matmul_dy(hth_grad *grad, const hth_node *node, int a, int b)
 {
-    hth_shape s = *hth_grad_shape(c, n->outputs[0]);
-    int dy = hth_grad_out(c, n, 0);
-    if (hth_grad_shape(c, b)->rank == 1) {
+    hth_shape s = *hth_grad_shape(grad, node->outputs[0]);
+    int dy = hth_grad_out(grad, node, 0);
+    if (hth_grad_shape(grad, b)->rank == 1) {
         s.dim[s.rank++] = 1;
     }
-    if (hth_grad_shape(c, a)->rank == 1) {
+    if (hth_grad_shape(grad, a)->rank == 1) {
         s.dim[s.rank] = s.rank > 0 ? s.dim[s.rank - 1] : 1;
         s.dim[s.rank > 0 ? s.rank - 1 : 0] = 1;
         s.rank++;
     }
-    return hth_grad_reshape(c, dy, &s);
+    return hth_grad_reshape(grad, dy, &s);
 }
 
-void hth_grad_matmul(hth_grad *c, const hth_node *n)
+void hth_grad_matmul(hth_grad *grad, const hth_node *node)
 {
-    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
-    int a = n->inputs[0], b = n->inputs[1], v;
-    int dy = matmul_dy(c, n, a, b), am = as_matrix(c, a, false), bm = as_matrix(c, b, true);
-    if (hth_grad_wants(c, n, 0)) {
-        v = ta ? product(c, HTH_OP_MAT_MUL, bm, tb, dy, true)
-               : product(c, HTH_OP_MAT_MUL, dy, false, bm, !tb);
-        v = hth_grad_sum_to(c, v, hth_grad_shape(c, am));
-        hth_grad_give(c, n, 0, hth_grad_reshape(c, v, hth_grad_shape(c, a)));
+    bool ta = hth_node_int(node, "transA", 0) != 0, tb = hth_node_int(node, "transB", 0) != 0;
+    int a = node->inputs[0], b = node->inputs[1], v;
+    int dy = matmul_dy(grad, node, a, b), am = as_matrix(grad, a, false),
+        bm = as_matrix(grad, b, true);
+    if (hth_grad_wants(grad, node, 0)) {
+        v = ta ? product(grad, HTH_OP_MAT_MUL, bm, tb, dy, true)
+               : product(grad, HTH_OP_MAT_MUL, dy, false, bm, !tb);
+        v = hth_grad_sum_to(grad, v, hth_grad_shape(grad, am));
+        hth_grad_give(grad, node, 0, hth_grad_reshape(grad, v, hth_grad_shape(grad, a)));
     }
-    if (hth_grad_wants(c, n, 1)) {
-        bool one = hth_grad_shape(c, bm)->rank == 2 && !ta &&
-                   hth_grad_shape(c, am)->rank == hth_grad_shape(c, dy)->rank;
+    if (hth_grad_wants(grad, node, 1)) {
+        bool one = hth_grad_shape(grad, bm)->rank == 2 && !ta &&
+                   hth_grad_shape(grad, am)->rank == hth_grad_shape(grad, dy)->rank;
         hth_op op = one ? HTH_OP_GEMM : HTH_OP_MAT_MUL;
-        v = tb ? product(c, op, dy, true, am, ta) : product(c, op, am, !ta, dy, false);
-        v = hth_grad_sum_to(c, v, hth_grad_shape(c, bm));
-        hth_grad_give(c, n, 1, hth_grad_reshape(c, v, hth_grad_shape(c, b)));
+        v = tb ? product(grad, op, dy, true, am, ta) : product(grad, op, am, !ta, dy, false);
+        v = hth_grad_sum_to(grad, v, hth_grad_shape(grad, bm));
+        hth_grad_give(grad, node, 1, hth_grad_reshape(grad, v, hth_grad_shape(grad, b)));
     }
 }
 
-static int gemm(hth_grad *c, const hth_node *n, int a, bool ta, int b, bool tb)
+static int gemm(hth_grad *grad, const hth_node *node, int a, bool ta, int b, bool tb)
 {
-    hth_grad_begin(c, HTH_OP_GEMM, (int[]){a, b}, 2, 1);
-    hth_grad_float(c, "alpha", hth_node_float(n, "alpha", 1));
-    hth_grad_int(c, "transA", ta);
-    hth_grad_int(c, "transB", tb);
-    return hth_grad_end(c);
+    hth_grad_begin(grad, HTH_OP_GEMM, (int[]){a, b}, 2, 1);
+    hth_grad_float(grad, "alpha", hth_node_float(node, "alpha", 1));
+    hth_grad_int(grad, "transA", ta);
+    hth_grad_int(grad, "transB", tb);
+    return hth_grad_end(grad);
 }
 
-void hth_grad_gemm(hth_grad *c, const hth_node *n)
+void hth_grad_gemm(hth_grad *grad, const hth_node *node)
 {
-    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
-    int a = n->inputs[0], b = n->inputs[1], dy = hth_grad_out(c, n, 0);
-    float beta = hth_node_float(n, "beta", 1);
-    if (hth_grad_wants(c, n, 0)) {
-        hth_grad_give(c, n, 0, ta ? gemm(c, n, b, tb, dy, true) : gemm(c, n, dy, false, b, !tb));
+    bool ta = hth_node_int(node, "transA", 0) != 0, tb = hth_node_int(node, "transB", 0) != 0;
+    int a = node->inputs[0], b = node->inputs[1], dy = hth_grad_out(grad, node, 0);
+    float beta = hth_node_float(node, "beta", 1);
+    if (hth_grad_wants(grad, node, 0)) {
+        hth_grad_give(grad, node, 0,
+                      ta ? gemm(grad, node, b, tb, dy, true) : gemm(grad, node, dy, false, b, !tb));
     }
-    if (hth_grad_wants(c, n, 1)) {
-        hth_grad_give(c, n, 1, tb ? gemm(c, n, dy, true, a, ta) : gemm(c, n, a, !ta, dy, false));
+    if (hth_grad_wants(grad, node, 1)) {
+        hth_grad_give(grad, node, 1,
+                      tb ? gemm(grad, node, dy, true, a, ta) : gemm(grad, node, a, !ta, dy, false));
     }
-    if (hth_grad_wants(c, n, 2)) {
-        int v = hth_grad_sum_to(c, dy, hth_grad_shape(c, n->inputs[2]));
-        v = beta == 1 ? v : hth_grad_2(c, HTH_OP_MUL, v, hth_grad_scalar(c, beta));
-        hth_grad_give(c, n, 2, v);
+    if (hth_grad_wants(grad, node, 2)) {
+        int v = hth_grad_sum_to(grad, dy, hth_grad_shape(grad, node->inputs[2]));
+        v = beta == 1 ? v : hth_grad_2(grad, HTH_OP_MUL, v, hth_grad_scalar(grad, beta));
+        hth_grad_give(grad, node, 2, v);
     }
 }
 
@@ -127,10 +130,10 @@ static void equation_result(const char *terms, const char *ellipsis, char *out)
 
 // Copies the equation without blanks, and with letters for ellipses, *ellipsis for the longest;
 // false: too long, or these letters are taken.
-static bool equation_letters(const hth_grad *c, const hth_node *n, char *out, size_t room,
+static bool equation_letters(const hth_grad *grad, const hth_node *node, char *out, size_t room,
                              const char **ellipsis)
 {
-    const char *text = hth_node_str(n, "equation", "");
+    const char *text = hth_node_str(node, "equation", "");
     int term = 0, longest = 0;
     bool behind = false; // the arrow
     size_t len = 0;
@@ -144,7 +147,7 @@ static bool equation_letters(const hth_grad *c, const hth_node *n, char *out, si
             for (const char *q = begin; *q != '\0' && strchr(",-", *q) == NULL; q++) {
                 letters += *q != '.' && *q != ' ';
             }
-            int rank = term < n->n_inputs ? hth_grad_shape(c, n->inputs[term])->rank : 0;
+            int rank = term < node->n_inputs ? hth_grad_shape(grad, node->inputs[term])->rank : 0;
             int more = behind ? longest : rank - letters;
             longest = more > longest ? more : longest;
             if (more < 0 || more > 8) {
@@ -165,11 +168,11 @@ static bool equation_letters(const hth_grad *c, const hth_node *n, char *out, si
 }
 
 // Whether each letter has one size: none is broadcast.
-static bool equation_sizes(const hth_grad *c, const hth_node *n, const equation *e)
+static bool equation_sizes(const hth_grad *grad, const hth_node *node, const equation *e)
 {
     int64_t size[128] = {0};
     for (int k = 0; k < e->n; k++) {
-        const hth_shape *s = hth_grad_shape(c, n->inputs[k]);
+        const hth_shape *s = hth_grad_shape(grad, node->inputs[k]);
         for (int i = 0; i < s->rank && e->term[k][i] != '\0'; i++) {
             int64_t *at = &size[e->term[k][i] & 127];
             if (*at != 0 && *at != s->dim[i]) {
@@ -182,11 +185,11 @@ static bool equation_sizes(const hth_grad *c, const hth_node *n, const equation 
 }
 
 // Splits the equation; false if a term names a letter twice, or a size is broadcast.
-static bool equation_read(const hth_grad *c, const hth_node *n, equation *e)
+static bool equation_read(const hth_grad *grad, const hth_node *node, equation *e)
 {
     char *save = NULL, *arrow;
     const char *ellipsis;
-    if (n->n_inputs > 8 || !equation_letters(c, n, e->text, sizeof e->text, &ellipsis)) {
+    if (node->n_inputs > 8 || !equation_letters(grad, node, e->text, sizeof e->text, &ellipsis)) {
         return false;
     }
     arrow = strstr(e->text, "->");
@@ -206,49 +209,49 @@ static bool equation_read(const hth_grad *c, const hth_node *n, equation *e)
             }
         }
     }
-    return e->n == n->n_inputs && equation_sizes(c, n, e);
+    return e->n == node->n_inputs && equation_sizes(grad, node, e);
 }
 
 // The gradient of operand k: the result's gradient and the other operands give its letters; those
 // that are nowhere else were summed, and are given by ones.
-static void einsum_give(hth_grad *c, const hth_node *n, const equation *e, int k)
+static void einsum_give(hth_grad *grad, const hth_node *node, const equation *e, int k)
 {
     char text[256], lost[HTH_MAX_RANK + 1] = "";
     hth_shape ones = {0};
-    int in[9] = {hth_grad_out(c, n, 0)}, n_in = 1;
+    int in[9] = {hth_grad_out(grad, node, 0)}, n_in = 1;
     size_t at = (size_t)snprintf(text, sizeof text, "%s", e->out);
     for (int i = 0; i < e->n; i++) {
         if (i != k) {
-            in[n_in++] = n->inputs[i];
+            in[n_in++] = node->inputs[i];
             at += (size_t)snprintf(text + at, sizeof text - at, ",%s", e->term[i]);
         }
     }
     for (const char *p = e->term[k]; *p != '\0'; p++) {
         if (strchr(text, *p) == NULL) {
             lost[ones.rank] = *p;
-            ones.dim[ones.rank++] = hth_grad_shape(c, n->inputs[k])->dim[p - e->term[k]];
+            ones.dim[ones.rank++] = hth_grad_shape(grad, node->inputs[k])->dim[p - e->term[k]];
         }
     }
     if (ones.rank > 0) {
-        in[n_in++] = hth_grad_expand(c, hth_grad_scalar(c, 1), &ones);
+        in[n_in++] = hth_grad_expand(grad, hth_grad_scalar(grad, 1), &ones);
         at += (size_t)snprintf(text + at, sizeof text - at, ",%s", lost);
     }
     snprintf(text + at, sizeof text - at, "->%s", e->term[k]);
-    hth_grad_begin(c, HTH_OP_EINSUM, in, n_in, 1);
-    hth_grad_str(c, "equation", text);
-    hth_grad_give(c, n, k, hth_grad_end(c));
+    hth_grad_begin(grad, HTH_OP_EINSUM, in, n_in, 1);
+    hth_grad_str(grad, "equation", text);
+    hth_grad_give(grad, node, k, hth_grad_end(grad));
 }
 
-void hth_grad_einsum(hth_grad *c, const hth_node *n)
+void hth_grad_einsum(hth_grad *grad, const hth_node *node)
 {
     equation e;
-    if (!equation_read(c, n, &e)) {
-        hth_grad_fail(c, "an equation of this form has no gradient");
+    if (!equation_read(grad, node, &e)) {
+        hth_grad_fail(grad, "an equation of this form has no gradient");
         return;
     }
     for (int k = 0; k < e.n; k++) {
-        if (hth_grad_wants(c, n, k)) {
-            einsum_give(c, n, &e, k);
+        if (hth_grad_wants(grad, node, k)) {
+            einsum_give(grad, node, &e, k);
         }
     }
 }

@@ -24,35 +24,35 @@ hth_err train_no_memory(void)
 }
 
 // The position of the output that the loss compares.
-static hth_err find_output(const hth_graph *g, const char *name, int *out)
+static hth_err find_output(const hth_graph *graph, const char *name, int *out)
 {
     *out = 0;
-    while (name != NULL && *out < g->n_outputs &&
-           strcmp(g->values[g->outputs[*out]].name, name) != 0) {
+    while (name != NULL && *out < graph->n_outputs &&
+           strcmp(graph->values[graph->outputs[*out]].name, name) != 0) {
         ++*out;
     }
-    return *out < g->n_outputs ? HTH_OK
-                               : hth_fail(HTH_EINVAL, "the model has no output '%s'", name);
+    return *out < graph->n_outputs ? HTH_OK
+                                   : hth_fail(HTH_EINVAL, "the model has no output '%s'", name);
 }
 
 // Keeps all outputs, the one of the loss first, or that one alone.
-static void order_outputs(train_build *t, int first)
+static void order_outputs(train_build *build, int first)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     int value = g->outputs[first];
     memmove(g->outputs + 1, g->outputs, (size_t)first * sizeof *g->outputs);
     g->outputs[0] = value;
-    for (int i = 1; i < g->n_outputs && !t->o->keep_outputs; i++) {
+    for (int i = 1; i < g->n_outputs && !build->o->keep_outputs; i++) {
         g->values[g->outputs[i]].is_output = false;
     }
-    g->n_outputs = t->o->keep_outputs ? g->n_outputs : 1;
-    t->n_outputs = g->n_outputs;
+    g->n_outputs = build->o->keep_outputs ? g->n_outputs : 1;
+    build->n_outputs = g->n_outputs;
 }
 
 // Dtypes and shapes of all inputs: the model's as given, the others as they are.
-static hth_err specialize(train_build *t, const hth_tensor *inputs, hth_eval_fn eval, void *ctx)
+static hth_err specialize(train_build *build, const hth_tensor *inputs, hth_eval_fn eval, void *ctx)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     hth_stage stage;
     hth_tensor *all = hth_calloc((size_t)g->n_inputs, sizeof *all);
     if (all == NULL) {
@@ -60,7 +60,7 @@ static hth_err specialize(train_build *t, const hth_tensor *inputs, hth_eval_fn 
     }
     for (int i = 0; i < g->n_inputs; i++) {
         const hth_value *v = &g->values[g->inputs[i]];
-        all[i] = i < t->n_data ? inputs[i] : (hth_tensor){.dtype = v->dtype, .shape = v->shape};
+        all[i] = i < build->n_data ? inputs[i] : (hth_tensor){.dtype = v->dtype, .shape = v->shape};
     }
     hth_err err = hth_specialize(g, all, eval, ctx, &stage);
     hth_free(all);
@@ -70,59 +70,60 @@ static hth_err specialize(train_build *t, const hth_tensor *inputs, hth_eval_fn 
         return hth_fail(HTH_ENOTSUP, "the model has shapes that depend on computed values, which "
                                      "cannot be trained");
     }
-    hth_graph_free(t->g);
-    t->g = stage.graph;
+    hth_graph_free(build->g);
+    build->g = stage.graph;
     stage.graph = NULL;
     hth_stage_fini(&stage);
     return HTH_OK;
 }
 
 // After the passes values are known by their positions among inputs and outputs.
-static void find_values(train_build *t)
+static void find_values(train_build *build)
 {
-    hth_graph *g = t->g;
-    t->step = g->inputs[t->n_data];
-    t->hyper = g->inputs[t->n_data + 1];
-    for (int s = 0; s < t->n_slots; s++) {
-        t->slots[s].value = g->inputs[t->n_data + 2 + s];
-        if (t->slots[s].slot.kind == HTH_SLOT_STAT) {
-            t->slots[s].next = g->outputs[t->slots[s].slot.output];
+    hth_graph *g = build->g;
+    build->step = g->inputs[build->n_data];
+    build->hyper = g->inputs[build->n_data + 1];
+    for (int s = 0; s < build->n_slots; s++) {
+        build->slots[s].value = g->inputs[build->n_data + 2 + s];
+        if (build->slots[s].slot.kind == HTH_SLOT_STAT) {
+            build->slots[s].next = g->outputs[build->slots[s].slot.output];
         }
     }
 }
 
-static hth_err passes(train_build *t)
+static hth_err passes(train_build *build)
 {
-    HTH_TRY(hth_pass_attention_parts(t->g));
-    HTH_TRY(hth_pass_simplify(t->g));
-    HTH_TRY(hth_pass_elementary(t->g));
-    HTH_TRY(train_shorten(t->g));
-    return hth_pass_simplify(t->g); // of chains of reshapes that are left
+    HTH_TRY(hth_pass_attention_parts(build->g));
+    HTH_TRY(hth_pass_simplify(build->g));
+    HTH_TRY(hth_pass_elementary(build->g));
+    HTH_TRY(train_shorten(build->g));
+    return hth_pass_simplify(build->g); // of chains of reshapes that are left
 }
 
-static hth_err set_order(train_build *t, hth_train_graph *out)
+static hth_err set_order(train_build *build, hth_train_graph *out)
 {
-    hth_graph *g = t->g;
-    int n_in = t->n_data + 3 + t->n_slots, kept = t->o->keep_outputs ? t->n_outputs : 0;
+    hth_graph *g = build->g;
+    int n_in = build->n_data + 3 + build->n_slots,
+        kept = build->o->keep_outputs ? build->n_outputs : 0;
     int n_out = 1;
     int *in = hth_calloc((size_t)n_in, sizeof *in),
-        *to = hth_calloc((size_t)(1 + t->n_slots + kept), sizeof *to);
+        *to = hth_calloc((size_t)(1 + build->n_slots + kept), sizeof *to);
     if (in == NULL || to == NULL) {
         hth_free(in);
         hth_free(to);
         return train_no_memory();
     }
-    memcpy(in, g->inputs, (size_t)t->n_data * sizeof *in);
-    in[out->target = t->n_data] = t->target;
-    in[out->step = t->n_data + 1] = t->step;
-    in[out->hyper = t->n_data + 2] = t->hyper;
-    to[0] = t->loss;
-    for (int s = 0; s < t->n_slots; s++) {
-        t->slots[s].slot.input = t->n_data + 3 + s;
-        in[t->n_data + 3 + s] = t->slots[s].value;
-        t->slots[s].slot.output = t->slots[s].next >= 0 ? n_out : -1;
-        if (t->slots[s].next >= 0) {
-            to[n_out++] = t->slots[s].next;
+    memcpy(in, g->inputs, (size_t)build->n_data * sizeof *in);
+    in[out->target = build->n_data] = build->target;
+    in[out->step = build->n_data + 1] = build->step;
+    in[out->hyper = build->n_data + 2] = build->hyper;
+    to[0] = build->loss;
+    for (int s = 0; s < build->n_slots; s++) {
+        build->slots[s].slot.input = build->n_data + 3 + s;
+        in[build->n_data + 3 + s] = build->slots[s].value;
+        build->slots[s].slot.output = build->slots[s].next >= 0 ? n_out : -1;
+        if (build->slots[s].next >= 0) {
+            to[n_out++] = build->slots[s].next;
         }
     }
     out->first_output = kept > 0 ? n_out : -1;
@@ -140,51 +141,51 @@ static hth_err set_order(train_build *t, hth_train_graph *out)
     g->n_inputs = n_in;
     g->outputs = to;
     g->n_outputs = n_out;
-    out->n_data = t->n_data;
+    out->n_data = build->n_data;
     return HTH_OK;
 }
 
 // scale has inputs that are given as bytes be so.
-static hth_err scale(train_build *t, const hth_tensor *inputs)
+static hth_err scale(train_build *build, const hth_tensor *inputs)
 {
-    for (int i = 0; i < t->n_data && t->o->scale.on; i++) {
-        bool bytes =
-            inputs[i].dtype == HTH_DT_U8 && t->g->values[t->g->inputs[i]].dtype == HTH_DT_F32;
-        HTH_TRY(bytes ? hth_train_scale_add(t->g, i, &t->o->scale) : HTH_OK);
+    for (int i = 0; i < build->n_data && build->o->scale.on; i++) {
+        bool bytes = inputs[i].dtype == HTH_DT_U8 &&
+                     build->g->values[build->g->inputs[i]].dtype == HTH_DT_F32;
+        HTH_TRY(bytes ? hth_train_scale_add(build->g, i, &build->o->scale) : HTH_OK);
     }
     return HTH_OK;
 }
 
-static hth_err build(train_build *t, const hth_tensor *inputs, hth_eval_fn eval, void *ctx,
+static hth_err build(train_build *build, const hth_tensor *inputs, hth_eval_fn eval, void *ctx,
                      hth_train_graph *out)
 {
     int first;
-    HTH_TRY(find_output(t->g, t->o->output, &first));
-    order_outputs(t, first);
-    HTH_TRY(hth_graph_compact(t->g));
-    HTH_TRY(train_prepare(t));
-    HTH_TRY(scale(t, inputs));
-    HTH_TRY(specialize(t, inputs, eval, ctx));
-    HTH_TRY(passes(t));
-    find_values(t);
-    HTH_TRY(train_backward(t, t->g->outputs[0]));
-    HTH_TRY(train_shorten_backward(t->g));
-    HTH_TRY(set_order(t, out));
-    HTH_TRY(hth_graph_compact(t->g));
-    return hth_graph_check(t->g);
+    HTH_TRY(find_output(build->g, build->o->output, &first));
+    order_outputs(build, first);
+    HTH_TRY(hth_graph_compact(build->g));
+    HTH_TRY(train_prepare(build));
+    HTH_TRY(scale(build, inputs));
+    HTH_TRY(specialize(build, inputs, eval, ctx));
+    HTH_TRY(passes(build));
+    find_values(build);
+    HTH_TRY(train_backward(build, build->g->outputs[0]));
+    HTH_TRY(train_shorten_backward(build->g));
+    HTH_TRY(set_order(build, out));
+    HTH_TRY(hth_graph_compact(build->g));
+    return hth_graph_check(build->g);
 }
 
 hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
-                        const hth_train_options *o, hth_eval_fn eval, void *ctx,
+                        const hth_train_options *options, hth_eval_fn eval, void *ctx,
                         hth_train_graph *out)
 {
-    train_build t = {.o = o};
+    train_build t = {.o = options};
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_graph_clone(model, &t.g));
-    t.g->precision = o->precision;
+    t.g->precision = options->precision;
     hth_err err = build(&t, inputs, eval, ctx, out);
     out->graph = t.g;
-    out->scale = o->scale;
+    out->scale = options->scale;
     out->slots = hth_calloc((size_t)t.n_slots + 1, sizeof *out->slots);
     if (out->slots == NULL && err == HTH_OK) {
         err = train_no_memory();
@@ -204,13 +205,13 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
     return err;
 }
 
-void hth_train_graph_fini(hth_train_graph *t)
+void hth_train_graph_fini(hth_train_graph *graph)
 {
-    for (int i = 0; i < t->n_slots; i++) {
-        hth_free(t->slots[i].name);
-        hth_const_rele(t->slots[i].content);
+    for (int i = 0; i < graph->n_slots; i++) {
+        hth_free(graph->slots[i].name);
+        hth_const_rele(graph->slots[i].content);
     }
-    hth_free(t->slots);
-    hth_graph_free(t->graph);
-    memset(t, 0, sizeof *t);
+    hth_free(graph->slots);
+    hth_graph_free(graph->graph);
+    memset(graph, 0, sizeof *graph);
 }

@@ -102,15 +102,16 @@ typedef struct hth_train_graph {
 } hth_train_graph;
 
 // hth_train_build makes the step graph of `model` for inputs of these dtypes and shapes (`inputs`:
-// as many as the model has, batch bound; data may be NULL; uint8 for float32 with o->scale). `model` is as hth_onnx_load made it:
-// not folded, no pass run. Trainable is every float32 initializer of rank 1 or more that a gradient
-// reaches and no pattern freezes. Batch norm trains and dropout drops whether the file was exported
-// for training or not. HTH_ENOTSUP names the node and operator that has no gradient, or says what
-// cannot be trained; HTH_EINVAL: shapes, labels and outputs do not agree. On error *out is empty.
+// as many as the model has, batch bound; data may be NULL; uint8 for float32 with options->scale).
+// `model` is as hth_onnx_load made it: not folded, no pass run. Trainable is every float32
+// initializer of rank 1 or more that a gradient reaches and no pattern freezes. Batch norm trains
+// and dropout drops whether the file was exported for training or not. HTH_ENOTSUP names the node
+// and operator that has no gradient, or says what cannot be trained; HTH_EINVAL: shapes, labels and
+// outputs do not agree. On error *out is empty.
 hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
-                        const hth_train_options *o, hth_eval_fn eval, void *ctx,
+                        const hth_train_options *options, hth_eval_fn eval, void *ctx,
                         hth_train_graph *out);
-void hth_train_graph_fini(hth_train_graph *t);
+void hth_train_graph_fini(hth_train_graph *graph);
 
 // hth_train_class_axis finds out which axis of the logits has the classes, if labels are of shape
 // `labels`: 1 or -1. HTH_EINVAL: they fit both, or the output has no classes.
@@ -124,13 +125,13 @@ hth_err hth_train_off(hth_graph *model);
 // hth_train_divides says whether a batch that is taken in parts trains like the whole: whether the
 // samples of the output that the loss compares are proven independent, batch norm and dropout apart
 // (they work per part, which the user is told). HTH_EINVAL: there is no such output; HTH_ENOMEM.
-hth_err hth_train_divides(const hth_graph *model, const hth_train_options *o,
+hth_err hth_train_divides(const hth_graph *model, const hth_train_options *options,
                           hth_independence *out);
 
 // hth_train_forward makes a model graph for inference whose first inputs are the model's and the
 // others, in their order, the parameters and statistics of `step`'s slots (not the optimizer's
-// state); its one output is the model's first. Inputs that are bytes in `step` are so here. For evaluating what is being trained; `model` as for
-// hth_train_build. The caller owns *out.
+// state); its one output is the model's first. Inputs that are bytes in `step` are so here. For
+// evaluating what is being trained; `model` as for hth_train_build. The caller owns *out.
 hth_err hth_train_forward(const hth_graph *model, const hth_train_graph *step, hth_graph **out);
 
 // Gradients of unary element-wise operators are one operator, ElementGrad: dy * f'(z).

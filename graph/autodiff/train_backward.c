@@ -22,9 +22,9 @@ typedef struct backward {
     int n_forward, output;
 } backward;
 
-static bool is_float_value(const hth_graph *g, int v)
+static bool is_float_value(const hth_graph *graph, int v)
 {
-    return v >= 0 && hth_dtype_is_float(g->values[v].dtype);
+    return v >= 0 && hth_dtype_is_float(graph->values[v].dtype);
 }
 
 // Which values depend on parameters, and which the loss depends on.
@@ -59,16 +59,16 @@ static void find_paths(backward *b)
     }
 }
 
-static void drop_input(hth_graph *g, int value)
+static void drop_input(hth_graph *graph, int value)
 {
     int n = 0;
-    for (int i = 0; i < g->n_inputs; i++) {
-        if (g->inputs[i] != value) {
-            g->inputs[n++] = g->inputs[i];
+    for (int i = 0; i < graph->n_inputs; i++) {
+        if (graph->inputs[i] != value) {
+            graph->inputs[n++] = graph->inputs[i];
         }
     }
-    g->n_inputs = n;
-    g->values[value].is_input = false;
+    graph->n_inputs = n;
+    graph->values[value].is_input = false;
 }
 
 // Parameters that the loss does not depend on are constants again.
@@ -113,11 +113,11 @@ static void count_reads(backward *b)
     }
 }
 
-// Node n has given its part: parameters that it was the last reader of are updated.
-static hth_err parameters_done(backward *b, const hth_node *n)
+// Node has given its part: parameters that it was the last reader of are updated.
+static hth_err parameters_done(backward *b, const hth_node *node)
 {
-    for (int k = 0; k < n->n_inputs; k++) {
-        int v = n->inputs[k], s = v < 0 ? -1 : b->slot[v];
+    for (int k = 0; k < node->n_inputs; k++) {
+        int v = node->inputs[k], s = v < 0 ? -1 : b->slot[v];
         if (s < 0 || --b->t->slots[s].left > 0) {
             continue;
         }
@@ -205,22 +205,24 @@ static hth_err run(backward *b)
     return t->gradients != NULL ? update_clipped(b) : HTH_OK;
 }
 
-hth_err train_backward(train_build *t, int output)
+hth_err train_backward(train_build *build, int output)
 {
-    size_t n = (size_t)t->g->n_values + 1;
-    backward b = {.t = t, .n_forward = t->g->n_nodes, .output = output};
-    b.c = (hth_grad){
-        .g = t->g, .n_values = t->g->n_values, .of = hth_alloc(n * sizeof(int)), .kind = "grad"};
+    size_t n = (size_t)build->g->n_values + 1;
+    backward b = {.t = build, .n_forward = build->g->n_nodes, .output = output};
+    b.c = (hth_grad){.g = build->g,
+                     .n_values = build->g->n_values,
+                     .of = hth_alloc(n * sizeof(int)),
+                     .kind = "grad"};
     b.wants = hth_calloc(n, sizeof *b.wants);
     b.reached = hth_calloc(n, sizeof *b.reached);
     b.slot = hth_alloc(n * sizeof *b.slot);
     b.c.wants = b.wants;
-    if (t->o->clip_norm > 0) {
-        t->gradients = hth_calloc((size_t)t->n_slots + 1, sizeof *t->gradients);
+    if (build->o->clip_norm > 0) {
+        build->gradients = hth_calloc((size_t)build->n_slots + 1, sizeof *build->gradients);
     }
     hth_err err;
     if (b.c.of == NULL || b.wants == NULL || b.reached == NULL || b.slot == NULL ||
-        (t->o->clip_norm > 0 && t->gradients == NULL)) {
+        (build->o->clip_norm > 0 && build->gradients == NULL)) {
         err = hth_fail(HTH_ENOMEM, "no memory for a training step");
     } else {
         memset(b.c.of, -1, n * sizeof *b.c.of);
@@ -231,7 +233,7 @@ hth_err train_backward(train_build *t, int output)
     hth_free(b.wants);
     hth_free(b.reached);
     hth_free(b.slot);
-    hth_free(t->gradients);
-    t->gradients = NULL;
+    hth_free(build->gradients);
+    build->gradients = NULL;
     return err;
 }

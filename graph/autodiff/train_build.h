@@ -31,33 +31,33 @@ hth_err train_no_memory(void);
 // train_prepare.c
 // train_prepare turns parameters and statistics into inputs, batch norm and dropout into what they
 // are in training. Inputs are then: the model's, step, hyper, slots.
-hth_err train_prepare(train_build *t);
+hth_err train_prepare(train_build *build);
 
 // train_shorten.c
 // train_shorten says products with transposed matrices by attributes, concatenations of dense
 // blocks by the one before, gathers of all parts by a Split; puts MaxPool before Relu, and fuses
 // batch norm with the Relu or Clip after it.
-hth_err train_shorten(hth_graph *g);
+hth_err train_shorten(hth_graph *graph);
 // train_shorten_backward lets ReluGrad sum the two parts of its gradient itself; the Add falls to
 // compaction.
-hth_err train_shorten_backward(hth_graph *g);
+hth_err train_shorten_backward(hth_graph *graph);
 
 // train_backward.c
 // train_backward adds loss, gradients and optimizer; slots whose parameter no gradient reaches are
 // dropped, and the parameter is a constant again.
-hth_err train_backward(train_build *t, int output);
+hth_err train_backward(train_build *build, int output);
 
 // train_step.c
 // train_add_slot appends a slot for graph input `value`; takes over `name`, also on error.
-hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value, int initializer,
-                       hth_const *content);
+hth_err train_add_slot(train_build *build, hth_slot_kind kind, char *name, int value,
+                       int initializer, hth_const *content);
 // train_loss adds the loss of value `output` and its gradient, which *grad gets.
-hth_err train_loss(train_build *t, int output, int *grad);
+hth_err train_loss(train_build *build, int output, int *grad);
 // train_update adds the optimizer's node for slot s; `clip` is the factor of clipping, -1: none.
-hth_err train_update(train_build *t, int s, int gradient, int clip);
+hth_err train_update(train_build *build, int s, int gradient, int clip);
 // train_accumulate adds the slot that gradients of parameter slot s are added up in; *gradient
 // becomes the sum.
-hth_err train_accumulate(train_build *t, int s, int *gradient);
-hth_err train_clip(train_build *t, const int *gradients, int n, int *out);
+hth_err train_accumulate(train_build *build, int s, int *gradient);
+hth_err train_clip(train_build *build, const int *gradients, int n, int *out);
 
 #endif

@@ -13,22 +13,23 @@
 #include <math.h>
 
 // Every float32 of the graph becomes float64.
-static void to_double(hth_graph *g)
+static void to_double(hth_graph *graph)
 {
-    for (int i = 0; i < g->n_values; i++) {
-        g->values[i].dtype = g->values[i].dtype == HTH_DT_F32 ? HTH_DT_F64 : g->values[i].dtype;
+    for (int i = 0; i < graph->n_values; i++) {
+        graph->values[i].dtype =
+            graph->values[i].dtype == HTH_DT_F32 ? HTH_DT_F64 : graph->values[i].dtype;
     }
 }
 
-static void check_gradients(train_run *r, const char *line)
+static void check_gradients(train_run *run, const char *line)
 {
     const double eps = 1e-5;
-    int n_slots = r->t->n_slots;
+    int n_slots = run->t->n_slots;
     double *grad[MAX_OPERANDS];
-    run_step(r);
+    run_step(run);
     for (int s = 0; s < n_slots; s++) {
-        hth_tensor *p = run_input(r, r->t->slots[s].input),
-                   *q = run_output(r, r->t->slots[s].output);
+        hth_tensor *p = run_input(run, run->t->slots[s].input),
+                   *q = run_output(run, run->t->slots[s].output);
         int64_t n = hth_shape_elements(&p->shape);
         grad[s] = calloc((size_t)n + 1, sizeof(double));
         for (int64_t i = 0; i < n; i++) {
@@ -36,14 +37,14 @@ static void check_gradients(train_run *r, const char *line)
         }
     }
     for (int s = 0; s < n_slots; s++) {
-        hth_tensor *p = run_input(r, r->t->slots[s].input);
+        hth_tensor *p = run_input(run, run->t->slots[s].input);
         for (int64_t i = 0;
-             i < hth_shape_elements(&p->shape) && r->t->slots[s].kind == HTH_SLOT_PARAM; i++) {
+             i < hth_shape_elements(&p->shape) && run->t->slots[s].kind == HTH_SLOT_PARAM; i++) {
             double *x = (double *)p->data + i, at = *x;
             *x = at + eps;
-            double up = run_step(r);
+            double up = run_step(run);
             *x = at - eps;
-            double down = run_step(r), want = (up - down) / (2 * eps);
+            double down = run_step(run), want = (up - down) / (2 * eps);
             *x = at;
             if (!(fabs(grad[s][i] - want) <= 2e-6 * (1 + fabs(want)))) {
                 fail_msg("%s: operand %d, element %d: gradient %.9g, difference %.9g", line, s,
@@ -57,13 +58,13 @@ static void check_gradients(train_run *r, const char *line)
 }
 
 // What the step computes forward is what the operator computes.
-static void check_forward(const grad_case *c, const train_run *r, const char *line)
+static void check_forward(const grad_case *c, const train_run *run, const char *line)
 {
     hth_stage stage;
     const void *want;
     assert_int_equal(hth_specialize(c->g, NULL, hth_ref_eval, NULL, &stage), HTH_OK);
     hth_const *k = stage.graph->values[stage.graph->outputs[0]].constant;
-    const hth_tensor *y = run_output(r, r->t->first_output);
+    const hth_tensor *y = run_output(run, run->t->first_output);
     assert_non_null(k);
     assert_true(hth_shape_equal(&k->shape, &y->shape));
     assert_int_equal(hth_const_map(k, &want), HTH_OK);
@@ -116,8 +117,8 @@ static void check_case(const char *line)
     }
 }
 
-// A loss of parameters x, in whole or as a part of a batch; labels are spread over `classes` (0: the
-// target is numbers), and every fourth counts for nothing.
+// A loss of parameters x, in whole or as a part of a batch; labels are spread over `classes` (0:
+// the target is numbers), and every fourth counts for nothing.
 static void check_loss(const char *line, const hth_train_options *of, int64_t classes)
 {
     grad_case c = {.seed = 12345};

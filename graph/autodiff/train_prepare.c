@@ -16,10 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool frozen(const train_build *t, const char *name)
+static bool frozen(const train_build *build, const char *name)
 {
-    for (int i = 0; i < t->o->n_freeze; i++) {
-        if (fnmatch(t->o->freeze[i], name, 0) == 0) {
+    for (int i = 0; i < build->o->n_freeze; i++) {
+        if (fnmatch(build->o->freeze[i], name, 0) == 0) {
             return true;
         }
     }
@@ -27,30 +27,30 @@ static bool frozen(const train_build *t, const char *name)
 }
 
 // The initializer at `value` becomes a graph input with a slot.
-static hth_err to_input(train_build *t, int value, hth_slot_kind kind)
+static hth_err to_input(train_build *build, int value, hth_slot_kind kind)
 {
-    hth_value *v = &t->g->values[value];
+    hth_value *v = &build->g->values[value];
     char *name = hth_strdup(v->name);
     if (name == NULL) {
         return train_no_memory();
     }
-    HTH_TRY(train_add_slot(t, kind, name, value, v->initializer - 1, v->constant));
+    HTH_TRY(train_add_slot(build, kind, name, value, v->initializer - 1, v->constant));
     hth_const_rele(v->constant);
     v->constant = NULL;
-    return hth_graph_add_input(t->g, value);
+    return hth_graph_add_input(build->g, value);
 }
 
-static bool trainable(const train_build *t, int value)
+static bool trainable(const train_build *build, int value)
 {
-    const hth_value *v = &t->g->values[value];
+    const hth_value *v = &build->g->values[value];
     return v->initializer > 0 && v->constant != NULL && v->dtype == HTH_DT_F32 &&
-           v->shape.rank > 0 && !frozen(t, v->name);
+           v->shape.rank > 0 && !frozen(build, v->name);
 }
 
 // Parameters in the order of the file.
-static hth_err take_parameters(train_build *t)
+static hth_err take_parameters(train_build *build)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     bool *read = hth_calloc((size_t)g->n_values + 1, sizeof *read);
     hth_err err = read == NULL ? train_no_memory() : HTH_OK;
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
@@ -61,20 +61,20 @@ static hth_err take_parameters(train_build *t)
         }
     }
     for (int v = 0; err == HTH_OK && v < g->n_values; v++) {
-        if (read[v] && trainable(t, v)) {
-            err = to_input(t, v, HTH_SLOT_PARAM);
+        if (read[v] && trainable(build, v)) {
+            err = to_input(build, v, HTH_SLOT_PARAM);
         }
     }
     hth_free(read);
     return err;
 }
 
-static int find_slot(const train_build *t, int value)
+static int find_slot(const train_build *build, int value)
 {
     (void)hth_pace_over(
-        (uint64_t)t->n_slots); // whoever walks over the nodes looks whether to go on
-    for (int s = 0; s < t->n_slots; s++) {
-        if (t->slots[s].value == value) {
+        (uint64_t)build->n_slots); // whoever walks over the nodes looks whether to go on
+    for (int s = 0; s < build->n_slots; s++) {
+        if (build->slots[s].value == value) {
             return s;
         }
     }
@@ -83,10 +83,10 @@ static int find_slot(const train_build *t, int value)
 
 // Input k (3: mean, 4: variance) of batch norm `node`, updated as its output k. A second batch norm
 // with the same statistics goes on from what the first one made of them.
-static hth_err take_statistic(train_build *t, int node, int k)
+static hth_err take_statistic(train_build *build, int node, int k)
 {
-    hth_graph *g = t->g;
-    int value = g->nodes[node].inputs[k], out, s = find_slot(t, value);
+    hth_graph *g = build->g;
+    int value = g->nodes[node].inputs[k], out, s = find_slot(build, value);
     if (s < 0 && (g->values[value].initializer == 0 || g->values[value].constant == NULL)) {
         return HTH_OK; // nowhere to keep new ones
     }
@@ -97,20 +97,20 @@ static hth_err take_statistic(train_build *t, int node, int k)
     hth_free(name);
     HTH_TRY(err);
     if (s < 0) {
-        s = t->n_slots;
-        HTH_TRY(to_input(t, value, HTH_SLOT_STAT));
+        s = build->n_slots;
+        HTH_TRY(to_input(build, value, HTH_SLOT_STAT));
     } else {
-        g->nodes[node].inputs[k] = t->slots[s].next;
+        g->nodes[node].inputs[k] = build->slots[s].next;
     }
     g->nodes[node].outputs[k] = out;
     g->values[out].producer = node;
-    t->slots[s].next = out;
+    build->slots[s].next = out;
     return HTH_OK;
 }
 
-static hth_err train_batch_norm(train_build *t, int i)
+static hth_err train_batch_norm(train_build *build, int i)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     int out[5] = {g->nodes[i].outputs[0], -1, -1, -1, -1};
     for (int k = 1; k < g->nodes[i].n_outputs; k++) {
         if (g->nodes[i].outputs[k] >= 0) {
@@ -131,20 +131,20 @@ static hth_err train_batch_norm(train_build *t, int i)
     n->n_outputs = 5;
     n->op = HTH_OP_BATCH_NORM_TRAIN;
     hth_node_drop_attr(n, "training_mode");
-    HTH_TRY(take_statistic(t, i, 3));
-    return take_statistic(t, i, 4);
+    HTH_TRY(take_statistic(build, i, 3));
+    return take_statistic(build, i, 4);
 }
 
-static hth_err train_dropout(train_build *t, int i)
+static hth_err train_dropout(train_build *build, int i)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     hth_node *n = &g->nodes[i];
     float ratio = 0.5f;
     if (n->n_inputs > 1 && n->inputs[1] >= 0 && !hth_pass_scalar(g, n->inputs[1], &ratio)) {
         return hth_fail(HTH_ENOTSUP, "node '%s' (Dropout): its ratio is computed", n->name);
     }
     if (n->n_outputs > 1 && n->outputs[1] >= 0) {
-        if (t->uses.count[n->outputs[1]] > 0) {
+        if (build->uses.count[n->outputs[1]] > 0) {
             return hth_fail(HTH_ENOTSUP, "node '%s' (Dropout): its mask is read", n->name);
         }
         g->values[n->outputs[1]].producer = -1;
@@ -160,31 +160,31 @@ static hth_err train_dropout(train_build *t, int i)
         return HTH_OK;
     }
     n->op = HTH_OP_DROPOUT_TRAIN;
-    HTH_TRY(hth_node_add_input(n, t->step));
+    HTH_TRY(hth_node_add_input(n, build->step));
     hth_node_drop_attr(n, "seed");
     HTH_TRY(hth_node_set_float(n, "ratio", ratio));
     return hth_node_set_int(n, "salt", i + 1);
 }
 
-static hth_err add_input(hth_graph *g, const char *name, hth_dtype dt, int64_t n, int *out)
+static hth_err add_input(hth_graph *graph, const char *name, hth_dtype dt, int64_t n, int *out)
 {
-    HTH_TRY(hth_graph_add_value(g, name, dt, &(hth_shape){1, {n}}, out));
-    return hth_graph_add_input(g, *out);
+    HTH_TRY(hth_graph_add_value(graph, name, dt, &(hth_shape){1, {n}}, out));
+    return hth_graph_add_input(graph, *out);
 }
 
-static bool is_parameter(const hth_value *v)
+static bool is_parameter(const hth_value *value)
 {
-    return v->initializer > 0 && v->dtype == HTH_DT_F32;
+    return value->initializer > 0 && value->dtype == HTH_DT_F32;
 }
 
 // The first names of parameters, for who mistyped one.
-static const char *first_names(const hth_graph *g, char text[160])
+static const char *first_names(const hth_graph *graph, char text[160])
 {
     size_t at = 0;
     text[0] = 0;
-    for (int v = 0; v < g->n_values; v++) {
-        const char *name = g->values[v].name;
-        if (is_parameter(&g->values[v]) && at + strlen(name) + 8 < 160) {
+    for (int v = 0; v < graph->n_values; v++) {
+        const char *name = graph->values[v].name;
+        if (is_parameter(&graph->values[v]) && at + strlen(name) + 8 < 160) {
             at += (size_t)snprintf(text + at, 160 - at, "%s'%s'", at > 0 ? ", " : "", name);
         }
     }
@@ -192,63 +192,63 @@ static const char *first_names(const hth_graph *g, char text[160])
 }
 
 // A pattern that no parameter matches is a mistake that would show in the result only.
-static hth_err check_freeze(const train_build *t)
+static hth_err check_freeze(const train_build *build)
 {
     char names[160];
-    for (int i = 0; i < t->o->n_freeze; i++) {
+    for (int i = 0; i < build->o->n_freeze; i++) {
         bool found = false;
-        for (int v = 0; v < t->g->n_values && !found; v++) {
-            found = is_parameter(&t->g->values[v]) &&
-                    fnmatch(t->o->freeze[i], t->g->values[v].name, 0) == 0;
+        for (int v = 0; v < build->g->n_values && !found; v++) {
+            found = is_parameter(&build->g->values[v]) &&
+                    fnmatch(build->o->freeze[i], build->g->values[v].name, 0) == 0;
         }
         if (!found) {
             return hth_fail(HTH_EINVAL, "'%.60s' freezes nothing: there are parameters %s, ..",
-                            t->o->freeze[i], first_names(t->g, names));
+                            build->o->freeze[i], first_names(build->g, names));
         }
     }
     return HTH_OK;
 }
 
-hth_err train_prepare(train_build *t)
+hth_err train_prepare(train_build *build)
 {
-    hth_graph *g = t->g;
-    HTH_TRY(check_freeze(t));
-    t->n_data = g->n_inputs;
-    HTH_TRY(add_input(g, "hearth.step", HTH_DT_U64, 1, &t->step));
-    HTH_TRY(add_input(g, "hearth.hyper", HTH_DT_F32, HTH_N_HYPER, &t->hyper));
-    HTH_TRY(hth_uses_open(g, &t->uses));
+    hth_graph *g = build->g;
+    HTH_TRY(check_freeze(build));
+    build->n_data = g->n_inputs;
+    HTH_TRY(add_input(g, "hearth.step", HTH_DT_U64, 1, &build->step));
+    HTH_TRY(add_input(g, "hearth.hyper", HTH_DT_F32, HTH_N_HYPER, &build->hyper));
+    HTH_TRY(hth_uses_open(g, &build->uses));
     hth_err err = HTH_OK;
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
         err = hth_pace_step(1);
         if (err == HTH_OK && g->nodes[i].op == HTH_OP_BATCH_NORMALIZATION) {
-            err = train_batch_norm(t, i);
+            err = train_batch_norm(build, i);
         } else if (err == HTH_OK && g->nodes[i].op == HTH_OP_DROPOUT) {
-            err = train_dropout(t, i);
+            err = train_dropout(build, i);
         }
     }
-    hth_uses_close(&t->uses);
+    hth_uses_close(&build->uses);
     HTH_TRY(err);
-    for (int s = 0; s < t->n_slots; s++) {
-        t->slots[s].slot.output = g->n_outputs;
-        HTH_TRY(hth_graph_add_output(g, t->slots[s].next));
+    for (int s = 0; s < build->n_slots; s++) {
+        build->slots[s].slot.output = g->n_outputs;
+        HTH_TRY(hth_graph_add_output(g, build->slots[s].next));
     }
-    return take_parameters(t);
+    return take_parameters(build);
 }
 
-static hth_err batch_norm_off(hth_graph *g, const hth_uses *uses, hth_node *n)
+static hth_err batch_norm_off(hth_graph *graph, const hth_uses *uses, hth_node *node)
 {
-    hth_node_drop_attr(n, "training_mode");
-    for (int k = 1; k < n->n_outputs; k++) {
-        int v = n->outputs[k];
+    hth_node_drop_attr(node, "training_mode");
+    for (int k = 1; k < node->n_outputs; k++) {
+        int v = node->outputs[k];
         if (v >= 0 && uses->count[v] > 0) {
             return hth_fail(HTH_ENOTSUP, "node '%s' (BatchNormalization): its statistics are read",
-                            n->name);
+                            node->name);
         }
         if (v >= 0) {
-            g->values[v].producer = -1;
+            graph->values[v].producer = -1;
         }
     }
-    n->n_outputs = 1;
+    node->n_outputs = 1;
     return HTH_OK;
 }
 

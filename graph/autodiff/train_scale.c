@@ -15,7 +15,7 @@ static hth_err no_memory(void)
 }
 
 // scale_const adds n numbers that are broadcast along axis 1 of a value of `rank` dimensions.
-static hth_err scale_const(hth_graph *g, const float *v, int n, int rank, int *out)
+static hth_err scale_const(hth_graph *graph, const float *v, int n, int rank, int *out)
 {
     hth_shape s = {.rank = 0};
     hth_const *c;
@@ -27,91 +27,93 @@ static hth_err scale_const(hth_graph *g, const float *v, int n, int rank, int *o
         }
     }
     HTH_TRY(hth_const_new(HTH_DT_F32, &s, v, &c));
-    hth_err err = hth_graph_add_const(g, NULL, c, out);
+    hth_err err = hth_graph_add_const(graph, NULL, c, out);
     if (err != HTH_OK) {
         hth_const_rele(c);
     }
     return err;
 }
 
-static hth_err scale_channels(const hth_value *v, int n, const char *option)
+static hth_err scale_channels(const hth_value *value, int n, const char *option)
 {
     if (n <= 1) {
         return HTH_OK;
     }
-    if (v->shape.rank < 2 || (v->shape.dim[1] >= 0 && v->shape.dim[1] != n)) {
+    if (value->shape.rank < 2 || (value->shape.dim[1] >= 0 && value->shape.dim[1] != n)) {
         return hth_fail(HTH_EINVAL, "%s has %d values, but input '%s' has %lld channels (axis 1)",
-                        option, n, v->name, (long long)(v->shape.rank < 2 ? 1 : v->shape.dim[1]));
+                        option, n, value->name,
+                        (long long)(value->shape.rank < 2 ? 1 : value->shape.dim[1]));
     }
     return HTH_OK;
 }
 
 // scale_step adds a node that makes *from a new value, or (last) the input that was.
-static hth_err scale_step(hth_graph *g, hth_op op, int operand, int input, bool last, int *from)
+static hth_err scale_step(hth_graph *graph, hth_op op, int operand, int input, bool last, int *from)
 {
     const int in[2] = {*from, operand};
     int out = input, node;
     if (!last) {
-        hth_shape s = g->values[input].shape;
-        HTH_TRY(hth_graph_add_value(g, NULL, HTH_DT_F32, &s, &out));
+        hth_shape s = graph->values[input].shape;
+        HTH_TRY(hth_graph_add_value(graph, NULL, HTH_DT_F32, &s, &out));
     }
-    HTH_TRY(hth_graph_add_node(g, op, "hearth.scale", in, operand >= 0 ? 2 : 1, &out, 1, &node));
+    HTH_TRY(
+        hth_graph_add_node(graph, op, "hearth.scale", in, operand >= 0 ? 2 : 1, &out, 1, &node));
     *from = out;
-    return op == HTH_OP_CAST ? hth_node_set_int(&g->nodes[node], "to", HTH_DT_F32) : HTH_OK;
+    return op == HTH_OP_CAST ? hth_node_set_int(&graph->nodes[node], "to", HTH_DT_F32) : HTH_OK;
 }
 
 // scale_front moves the nodes from `first` on before all others.
-static hth_err scale_front(hth_graph *g, int first)
+static hth_err scale_front(hth_graph *graph, int first)
 {
-    int n = g->n_nodes - first;
+    int n = graph->n_nodes - first;
     hth_node moved[SCALE_NODES];
-    memcpy(moved, g->nodes + first, (size_t)n * sizeof *moved);
-    memmove(g->nodes + n, g->nodes, (size_t)first * sizeof *moved);
-    memcpy(g->nodes, moved, (size_t)n * sizeof *moved);
-    for (int v = 0; v < g->n_values; v++) {
-        int p = g->values[v].producer;
-        g->values[v].producer = p >= first ? p - first : p >= 0 ? p + n : p;
+    memcpy(moved, graph->nodes + first, (size_t)n * sizeof *moved);
+    memmove(graph->nodes + n, graph->nodes, (size_t)first * sizeof *moved);
+    memcpy(graph->nodes, moved, (size_t)n * sizeof *moved);
+    for (int v = 0; v < graph->n_values; v++) {
+        int p = graph->values[v].producer;
+        graph->values[v].producer = p >= first ? p - first : p >= 0 ? p + n : p;
     }
     return HTH_OK;
 }
 
-static hth_err scale_nodes(hth_graph *g, int input, int raw, const hth_train_scale *s)
+static hth_err scale_nodes(hth_graph *graph, int input, int raw, const hth_train_scale *scale)
 {
     const struct {
         hth_op op;
         const float *v;
         int n;
-    } steps[] = {{HTH_OP_MUL, &s->scale, s->scale != 1},
-                 {HTH_OP_SUB, s->mean, s->n_mean},
-                 {HTH_OP_DIV, s->std, s->n_std}};
-    int left = 0, from = raw, rank = g->values[input].shape.rank, operand;
+    } steps[] = {{HTH_OP_MUL, &scale->scale, scale->scale != 1},
+                 {HTH_OP_SUB, scale->mean, scale->n_mean},
+                 {HTH_OP_DIV, scale->std, scale->n_std}};
+    int left = 0, from = raw, rank = graph->values[input].shape.rank, operand;
     for (int i = 0; i < 3; i++) {
         left += steps[i].n > 0;
     }
-    HTH_TRY(scale_step(g, HTH_OP_CAST, -1, input, left == 0, &from));
+    HTH_TRY(scale_step(graph, HTH_OP_CAST, -1, input, left == 0, &from));
     for (int i = 0; i < 3; i++) {
         if (steps[i].n > 0) {
-            HTH_TRY(scale_const(g, steps[i].v, steps[i].n, rank, &operand));
-            HTH_TRY(scale_step(g, steps[i].op, operand, input, --left == 0, &from));
+            HTH_TRY(scale_const(graph, steps[i].v, steps[i].n, rank, &operand));
+            HTH_TRY(scale_step(graph, steps[i].op, operand, input, --left == 0, &from));
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_train_scale_add(hth_graph *g, int i, const hth_train_scale *s)
+hth_err hth_train_scale_add(hth_graph *graph, int i, const hth_train_scale *scale)
 {
-    int input = g->inputs[i], raw, first = g->n_nodes;
-    hth_shape shape = g->values[input].shape;
-    HTH_TRY(scale_channels(&g->values[input], s->n_mean, "--mean"));
-    HTH_TRY(scale_channels(&g->values[input], s->n_std, "--std"));
-    char *name = hth_asprintf("%s/uint8", g->values[input].name);
+    int input = graph->inputs[i], raw, first = graph->n_nodes;
+    hth_shape shape = graph->values[input].shape;
+    HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, "--mean"));
+    HTH_TRY(scale_channels(&graph->values[input], scale->n_std, "--std"));
+    char *name = hth_asprintf("%s/uint8", graph->values[input].name);
     hth_err err =
-        name != NULL ? hth_graph_add_value(g, name, HTH_DT_U8, &shape, &raw) : no_memory();
+        name != NULL ? hth_graph_add_value(graph, name, HTH_DT_U8, &shape, &raw) : no_memory();
     hth_free(name);
     HTH_TRY(err);
-    HTH_TRY(scale_nodes(g, input, raw, s));
-    g->values[input].is_input = false;
-    g->values[raw].is_input = true;
-    g->inputs[i] = raw;
-    return scale_front(g, first);
+    HTH_TRY(scale_nodes(graph, input, raw, scale));
+    graph->values[input].is_input = false;
+    graph->values[raw].is_input = true;
+    graph->inputs[i] = raw;
+    return scale_front(graph, first);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_scale.h - bytes as a model's float inputs: (x * scale - mean) / std, computed
-// in the step, so that host, link and batches hold one byte a value.
+// graph/autodiff/train_scale.h - bytes as a model's float inputs: (x * scale - mean) / std,
+// computed in the step, so that host, link and batches hold one byte a value.
 #ifndef HTH_GRAPH_AUTODIFF_TRAIN_SCALE_H
 #define HTH_GRAPH_AUTODIFF_TRAIN_SCALE_H
 
@@ -16,8 +16,9 @@ typedef struct hth_train_scale {
 } hth_train_scale;
 
 // hth_train_scale_add has input `i` of a graph, float32 so far, be uint8 of the same shape. Each
-// operation rounds to float32, as numpy's does: x.astype(float32) * scale, - mean, / std. Nodes that
-// were there keep their order. HTH_EINVAL: as many means or deviations as the input has no channels.
-hth_err hth_train_scale_add(hth_graph *g, int i, const hth_train_scale *s);
+// operation rounds to float32, as numpy's does: x.astype(float32) * scale, - mean, / std. Nodes
+// that were there keep their order. HTH_EINVAL: as many means or deviations as the input has no
+// channels.
+hth_err hth_train_scale_add(hth_graph *graph, int i, const hth_train_scale *scale);
 
 #endif

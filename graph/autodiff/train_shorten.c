@@ -10,10 +10,10 @@
 #include <string.h>
 
 // A Transpose that only swaps the last two dimensions: what it reads; otherwise -1.
-static int swapped(const hth_graph *g, const hth_node *n, int k)
+static int swapped(const hth_graph *graph, const hth_node *node, int k)
 {
-    const hth_node *p = hth_pass_producer(g, n, k, HTH_OP_TRANSPOSE);
-    int rank = p == NULL ? 0 : g->values[p->inputs[0]].shape.rank;
+    const hth_node *p = hth_pass_producer(graph, node, k, HTH_OP_TRANSPOSE);
+    int rank = p == NULL ? 0 : graph->values[p->inputs[0]].shape.rank;
     int64_t perm[HTH_MAX_RANK];
     if (rank < 2) {
         return -1;
@@ -32,54 +32,55 @@ static int swapped(const hth_graph *g, const hth_node *n, int k)
 
 // Behind a Transpose the operand may be multiplied by a number (an attention's scale): the number
 // goes first. Says whether it did, with the node that multiplies now reading what was transposed.
-static bool scale_first(hth_graph *g, const hth_uses *u, const hth_node *n, int k)
+static bool scale_first(hth_graph *graph, const hth_uses *uses, const hth_node *node, int k)
 {
     float scale;
-    const hth_node *p = hth_pass_producer(g, n, k, HTH_OP_MUL);
+    const hth_node *p = hth_pass_producer(graph, node, k, HTH_OP_MUL);
     for (int side = 0; p != NULL && side < 2; side++) {
-        int from = hth_pass_scalar(g, p->inputs[1 - side], &scale) ? swapped(g, p, side) : -1;
-        if (from >= 0 && hth_uses_only(g, u, p->outputs[0]) >= 0 &&
-            g->values[p->inputs[1 - side]].shape.rank <= g->values[from].shape.rank) {
+        int from =
+            hth_pass_scalar(graph, p->inputs[1 - side], &scale) ? swapped(graph, p, side) : -1;
+        if (from >= 0 && hth_uses_only(graph, uses, p->outputs[0]) >= 0 &&
+            graph->values[p->inputs[1 - side]].shape.rank <= graph->values[from].shape.rank) {
             p->inputs[side] = from;
-            g->values[p->outputs[0]].shape = g->values[from].shape;
+            graph->values[p->outputs[0]].shape = graph->values[from].shape;
             return true;
         }
     }
     return false;
 }
 
-static hth_err shorten_product(hth_graph *g, const hth_uses *u, hth_node *n)
+static hth_err shorten_product(hth_graph *graph, const hth_uses *uses, hth_node *node)
 {
     static const char *const name[2] = {"transA", "transB"};
     for (int k = 0; k < 2; k++) {
-        int from = swapped(g, n, k);
-        if (from < 0 && n->inputs[0] != n->inputs[1] && scale_first(g, u, n, k)) {
-            from = n->inputs[k];
+        int from = swapped(graph, node, k);
+        if (from < 0 && node->inputs[0] != node->inputs[1] && scale_first(graph, uses, node, k)) {
+            from = node->inputs[k];
         }
-        if (from >= 0 && g->values[from].dtype == HTH_DT_F32) {
-            n->inputs[k] = from;
-            HTH_TRY(hth_node_set_int(n, name[k], hth_node_int(n, name[k], 0) == 0));
+        if (from >= 0 && graph->values[from].dtype == HTH_DT_F32) {
+            node->inputs[k] = from;
+            HTH_TRY(hth_node_set_int(node, name[k], hth_node_int(node, name[k], 0) == 0));
         }
     }
     return HTH_OK;
 }
 
 // The Relu, or Clip by constants, that alone reads batch norm `i` becomes its post op.
-static void fuse_norm(hth_graph *g, const hth_uses *u, int i)
+static void fuse_norm(hth_graph *graph, const hth_uses *uses, int i)
 {
-    int user = hth_uses_only(g, u, g->nodes[i].outputs[0]);
-    hth_node *e = user < 0 ? NULL : &g->nodes[user];
+    int user = hth_uses_only(graph, uses, graph->nodes[i].outputs[0]);
+    hth_node *e = user < 0 ? NULL : &graph->nodes[user];
     hth_post_op p = {.op = HTH_OP_RELU, .input = -1};
-    if (e != NULL && e->op == HTH_OP_CLIP && e->inputs[0] == g->nodes[i].outputs[0] &&
-        e->n_inputs == 3 && hth_pass_scalar(g, e->inputs[1], &p.alpha) &&
-        hth_pass_scalar(g, e->inputs[2], &p.beta)) {
+    if (e != NULL && e->op == HTH_OP_CLIP && e->inputs[0] == graph->nodes[i].outputs[0] &&
+        e->n_inputs == 3 && hth_pass_scalar(graph, e->inputs[1], &p.alpha) &&
+        hth_pass_scalar(graph, e->inputs[2], &p.beta)) {
         p.op = HTH_OP_CLIP;
     } else if (e == NULL || e->op != HTH_OP_RELU) {
         return;
     }
-    g->nodes[i].post[g->nodes[i].n_post++] = p;
+    graph->nodes[i].post[graph->nodes[i].n_post++] = p;
     e->deleted = true;
-    hth_pass_set_output(g, i, e->outputs[0]);
+    hth_pass_set_output(graph, i, e->outputs[0]);
 }
 
 // How many of concatenation `n`'s operands, from the first on, are all of concatenation m's.
@@ -95,19 +96,19 @@ static int common_prefix(const hth_node *n, const hth_node *m)
 // Dense blocks concatenate all that came before, again and again. Said as the concatenation before
 // and one more, the gradient of each level is one sum instead of one per operand. From the last to
 // the first, so that operands are compared as they were.
-static hth_err shorten_concats(hth_graph *g)
+static hth_err shorten_concats(hth_graph *graph)
 {
-    for (int i = g->n_nodes - 1; i >= 0; i--) {
-        hth_node *n = &g->nodes[i];
+    for (int i = graph->n_nodes - 1; i >= 0; i--) {
+        hth_node *n = &graph->nodes[i];
         int from = -1, longest = 0;
         HTH_TRY(hth_pace_step(n->op == HTH_OP_CONCAT && n->n_inputs > 2 ? (uint64_t)i * 4 : 1));
         for (int j = i - 1; n->op == HTH_OP_CONCAT && n->n_inputs > 2 && j >= 0; j--) {
-            int k = g->nodes[j].deleted ? 0 : common_prefix(n, &g->nodes[j]);
+            int k = graph->nodes[j].deleted ? 0 : common_prefix(n, &graph->nodes[j]);
             from = k > longest ? j : from;
             longest = k > longest ? k : longest;
         }
         if (from >= 0) {
-            n->inputs[0] = g->nodes[from].outputs[0];
+            n->inputs[0] = graph->nodes[from].outputs[0];
             n->n_inputs -= longest - 1;
             memmove(n->inputs + 1, n->inputs + longest,
                     (size_t)(n->n_inputs - 1) * sizeof *n->inputs);
@@ -116,13 +117,14 @@ static hth_err shorten_concats(hth_graph *g)
     return HTH_OK;
 }
 
-// The constant scalar index of Gather `n`, counted from 0; -1 when it is not one.
-static int64_t gather_index(const hth_graph *g, const hth_node *n, int axis)
+// The constant scalar index of Gather `node`, counted from 0; -1 when it is not one.
+static int64_t gather_index(const hth_graph *graph, const hth_node *node, int axis)
 {
-    int64_t at, axis_of = hth_node_int(n, "axis", 0);
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
-    if (n->op != HTH_OP_GATHER || (axis_of < 0 ? axis_of + s->rank : axis_of) != axis ||
-        g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], &at, 1) != 1) {
+    int64_t at, axis_of = hth_node_int(node, "axis", 0);
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
+    if (node->op != HTH_OP_GATHER || (axis_of < 0 ? axis_of + s->rank : axis_of) != axis ||
+        graph->values[node->inputs[1]].shape.rank != 0 ||
+        hth_pass_ints(graph, node->inputs[1], &at, 1) != 1) {
         return -1;
     }
     return at < 0 ? at + s->dim[axis] : at;
@@ -131,19 +133,20 @@ static int64_t gather_index(const hth_graph *g, const hth_node *n, int axis)
 #define MAX_PARTS 8
 
 // Finds the Gathers that take `x` apart along an axis, all of it: part[index]. 0: there are none.
-static int find_parts(const hth_graph *g, const hth_uses *u, int x, int first, int *part, int *axis)
+static int find_parts(const hth_graph *graph, const hth_uses *uses, int x, int first, int *part,
+                      int *axis)
 {
-    const hth_shape *s = &g->values[x].shape;
-    int64_t a = hth_node_int(&g->nodes[first], "axis", 0);
+    const hth_shape *s = &graph->values[x].shape;
+    int64_t a = hth_node_int(&graph->nodes[first], "axis", 0);
     *axis = (int)(a < 0 ? a + s->rank : a);
     int n = s->rank > 0 && s->dim[*axis] <= MAX_PARTS ? (int)s->dim[*axis] : 0, found = 0;
     memset(part, -1, MAX_PARTS * sizeof *part);
-    if (n < 2 || u->count[x] != n || g->values[x].is_output) {
+    if (n < 2 || uses->count[x] != n || graph->values[x].is_output) {
         return 0;
     }
-    for (int i = first; i < g->n_nodes && found < n; i++) {
-        int64_t at = g->nodes[i].n_inputs > 0 && g->nodes[i].inputs[0] == x
-                         ? gather_index(g, &g->nodes[i], *axis)
+    for (int i = first; i < graph->n_nodes && found < n; i++) {
+        int64_t at = graph->nodes[i].n_inputs > 0 && graph->nodes[i].inputs[0] == x
+                         ? gather_index(graph, &graph->nodes[i], *axis)
                          : -1;
         if (at >= 0 && at < n && part[at] < 0) {
             part[at] = i;
@@ -155,58 +158,59 @@ static int find_parts(const hth_graph *g, const hth_uses *u, int x, int first, i
 
 // Query, key and value gathered one by one from a packed tensor: a Split and three Reshapes, whose
 // gradient is one Concat instead of scatters and sums.
-static hth_err split_gathers(hth_graph *g, int x, const int *part, int n, int axis)
+static hth_err split_gathers(hth_graph *graph, int x, const int *part, int n, int axis)
 {
     int out[MAX_PARTS], node, wait;
     int64_t ones[MAX_PARTS];
-    hth_shape s = g->values[x].shape;
+    hth_shape s = graph->values[x].shape;
     s.dim[axis] = 1;
     for (int i = 0; i < n; i++) {
         int shape;
-        const hth_shape y = g->values[g->nodes[part[i]].outputs[0]].shape;
+        const hth_shape y = graph->values[graph->nodes[part[i]].outputs[0]].shape;
         ones[i] = 1;
-        HTH_TRY(hth_graph_add_value(g, NULL, HTH_DT_F32, &s, &out[i]));
-        HTH_TRY(hth_pass_const_ints(g, NULL, y.dim, y.rank, &shape));
-        g->nodes[part[i]].op = HTH_OP_RESHAPE;
-        g->nodes[part[i]].inputs[0] = out[i];
-        g->nodes[part[i]].inputs[1] = shape;
-        hth_node_drop_attr(&g->nodes[part[i]], "axis");
-        HTH_TRY(hth_node_set_int(&g->nodes[part[i]], "allowzero", hth_shape_elements(&y) == 0));
+        HTH_TRY(hth_graph_add_value(graph, NULL, HTH_DT_F32, &s, &out[i]));
+        HTH_TRY(hth_pass_const_ints(graph, NULL, y.dim, y.rank, &shape));
+        graph->nodes[part[i]].op = HTH_OP_RESHAPE;
+        graph->nodes[part[i]].inputs[0] = out[i];
+        graph->nodes[part[i]].inputs[1] = shape;
+        hth_node_drop_attr(&graph->nodes[part[i]], "axis");
+        HTH_TRY(hth_node_set_int(&graph->nodes[part[i]], "allowzero", hth_shape_elements(&y) == 0));
     }
     int in[2] = {x};
-    HTH_TRY(hth_pass_const_ints(g, NULL, ones, n, &in[1]));
-    HTH_TRY(hth_graph_add_node(g, HTH_OP_SPLIT, NULL, in, 2, out, n, &node));
-    HTH_TRY(hth_node_set_int(&g->nodes[node], "axis", axis));
-    return hth_infer_node(g, node, &wait);
+    HTH_TRY(hth_pass_const_ints(graph, NULL, ones, n, &in[1]));
+    HTH_TRY(hth_graph_add_node(graph, HTH_OP_SPLIT, NULL, in, 2, out, n, &node));
+    HTH_TRY(hth_node_set_int(&graph->nodes[node], "axis", axis));
+    return hth_infer_node(graph, node, &wait);
 }
 
-static hth_err shorten_gathers(hth_graph *g)
+static hth_err shorten_gathers(hth_graph *graph)
 {
     hth_uses u;
-    HTH_TRY(hth_uses_open(g, &u));
+    HTH_TRY(hth_uses_open(graph, &u));
     hth_err err = HTH_OK;
-    int n_nodes = g->n_nodes, part[MAX_PARTS], axis;
+    int n_nodes = graph->n_nodes, part[MAX_PARTS], axis;
     for (int i = 0; err == HTH_OK && i < n_nodes; i++) {
-        int x = g->nodes[i].op == HTH_OP_GATHER ? g->nodes[i].inputs[0] : -1;
+        int x = graph->nodes[i].op == HTH_OP_GATHER ? graph->nodes[i].inputs[0] : -1;
         err = hth_pace_step(x >= 0 ? (uint64_t)(n_nodes - i) : 1);
-        int n = err == HTH_OK && x >= 0 && g->values[x].dtype == HTH_DT_F32
-                    ? find_parts(g, &u, x, i, part, &axis)
+        int n = err == HTH_OK && x >= 0 && graph->values[x].dtype == HTH_DT_F32
+                    ? find_parts(graph, &u, x, i, part, &axis)
                     : 0;
-        err = n > 0 ? split_gathers(g, x, part, n, axis) : err;
+        err = n > 0 ? split_gathers(graph, x, part, n, axis) : err;
     }
     hth_uses_close(&u);
-    return err == HTH_OK && g->n_nodes > n_nodes ? hth_graph_sort(g) : err;
+    return err == HTH_OK && graph->n_nodes > n_nodes ? hth_graph_sort(graph) : err;
 }
 
 // A maximum commutes with Relu and Clip, which are monotone: after the pool they work on what is
 // left, and the pool's gradient needs no mask of its own size. i: the MaxPool.
-static void pool_first(hth_graph *g, const hth_uses *u, int i)
+static void pool_first(hth_graph *graph, const hth_uses *uses, int i)
 {
-    hth_node *pool = &g->nodes[i];
-    int y = pool->inputs[0], z = pool->outputs[0], r = g->values[y].producer;
-    hth_node *relu = r < 0 ? NULL : &g->nodes[r];
+    hth_node *pool = &graph->nodes[i];
+    int y = pool->inputs[0], z = pool->outputs[0], r = graph->values[y].producer;
+    hth_node *relu = r < 0 ? NULL : &graph->nodes[r];
     if (relu == NULL || (relu->op != HTH_OP_RELU && relu->op != HTH_OP_CLIP) ||
-        pool->n_outputs > 1 || pool->n_post > 0 || relu->n_post > 0 || hth_uses_only(g, u, y) < 0) {
+        pool->n_outputs > 1 || pool->n_post > 0 || relu->n_post > 0 ||
+        hth_uses_only(graph, uses, y) < 0) {
         return;
     }
     int x = relu->inputs[0];
@@ -217,45 +221,45 @@ static void pool_first(hth_graph *g, const hth_uses *u, int i)
     relu->outputs[0] = y;
     pool->inputs[0] = y;
     pool->outputs[0] = z;
-    g->values[y].shape = g->values[z].shape;
+    graph->values[y].shape = graph->values[z].shape;
 }
 
-hth_err train_shorten(hth_graph *g)
+hth_err train_shorten(hth_graph *graph)
 {
-    HTH_TRY(shorten_gathers(g));
-    HTH_TRY(shorten_concats(g));
+    HTH_TRY(shorten_gathers(graph));
+    HTH_TRY(shorten_concats(graph));
     hth_uses u;
-    HTH_TRY(hth_uses_open(g, &u));
+    HTH_TRY(hth_uses_open(graph, &u));
     hth_err err = HTH_OK;
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i].op == HTH_OP_MAX_POOL) {
-            pool_first(g, &u, i);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i].op == HTH_OP_MAX_POOL) {
+            pool_first(graph, &u, i);
         }
     }
-    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
-        if (g->nodes[i].op == HTH_OP_MAT_MUL) {
-            err = shorten_product(g, &u, &g->nodes[i]);
-        } else if (g->nodes[i].op == HTH_OP_BATCH_NORM_TRAIN && g->nodes[i].n_post == 0) {
-            fuse_norm(g, &u, i);
+    for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
+        if (graph->nodes[i].op == HTH_OP_MAT_MUL) {
+            err = shorten_product(graph, &u, &graph->nodes[i]);
+        } else if (graph->nodes[i].op == HTH_OP_BATCH_NORM_TRAIN && graph->nodes[i].n_post == 0) {
+            fuse_norm(graph, &u, i);
         }
     }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(g) : err;
+    return err == HTH_OK ? hth_graph_compact(graph) : err;
 }
 
-hth_err train_shorten_backward(hth_graph *g)
+hth_err train_shorten_backward(hth_graph *graph)
 {
     hth_uses u;
-    HTH_TRY(hth_uses_open(g, &u));
+    HTH_TRY(hth_uses_open(graph, &u));
     hth_err err = HTH_OK;
-    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
-        hth_node *n = &g->nodes[i];
+    for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
+        hth_node *n = &graph->nodes[i];
         const hth_node *sum =
-            n->op == HTH_OP_RELU_GRAD ? hth_pass_producer(g, n, 0, HTH_OP_ADD) : NULL;
-        const hth_shape *s = sum == NULL ? NULL : &g->values[sum->outputs[0]].shape;
-        if (sum != NULL && n->n_inputs == 2 && hth_uses_only(g, &u, n->inputs[0]) >= 0 &&
-            hth_shape_equal(s, &g->values[sum->inputs[0]].shape) &&
-            hth_shape_equal(s, &g->values[sum->inputs[1]].shape)) {
+            n->op == HTH_OP_RELU_GRAD ? hth_pass_producer(graph, n, 0, HTH_OP_ADD) : NULL;
+        const hth_shape *s = sum == NULL ? NULL : &graph->values[sum->outputs[0]].shape;
+        if (sum != NULL && n->n_inputs == 2 && hth_uses_only(graph, &u, n->inputs[0]) >= 0 &&
+            hth_shape_equal(s, &graph->values[sum->inputs[0]].shape) &&
+            hth_shape_equal(s, &graph->values[sum->inputs[1]].shape)) {
             n->inputs[0] = sum->inputs[0];
             err = hth_node_add_input(n, sum->inputs[1]);
         }

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value, int initializer,
-                       hth_const *content)
+hth_err train_add_slot(train_build *build, hth_slot_kind kind, char *name, int value,
+                       int initializer, hth_const *content)
 {
-    if (HTH_GROW(t->slots, t->n_slots, t->cap_slots) != 0) {
+    if (HTH_GROW(build->slots, build->n_slots, build->cap_slots) != 0) {
         hth_free(name);
         return train_no_memory();
     }
-    t->slots[t->n_slots++] = (train_slot){
+    build->slots[build->n_slots++] = (train_slot){
         .slot = {.kind = kind,
                  .name = name,
                  .initializer = initializer,
@@ -24,28 +24,28 @@ hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value
     return HTH_OK;
 }
 
-static hth_err infer(hth_graph *g, int node)
+static hth_err infer(hth_graph *graph, int node)
 {
     int wait;
-    return hth_infer_node(g, node, &wait);
+    return hth_infer_node(graph, node, &wait);
 }
 
 // The axis of the classes, counted from the front; -1: there is none.
-static int class_axis(const train_build *t, int output)
+static int class_axis(const train_build *build, int output)
 {
-    int rank = t->g->values[output].shape.rank;
-    return t->o->class_axis < 0 ? rank - 1 : rank > 1 ? 1 : -1;
+    int rank = build->g->values[output].shape.rank;
+    return build->o->class_axis < 0 ? rank - 1 : rank > 1 ? 1 : -1;
 }
 
 // Labels are like the logits without the axis of the classes; another target is like the output.
-static hth_err add_target(train_build *t, int output)
+static hth_err add_target(train_build *build, int output)
 {
-    hth_graph *g = t->g;
+    hth_graph *g = build->g;
     hth_shape s = g->values[output].shape;
     hth_dtype dt = g->values[output].dtype;
-    if (t->o->loss == HTH_LOSS_SOFTMAX_XENT) {
+    if (build->o->loss == HTH_LOSS_SOFTMAX_XENT) {
         char text[128];
-        int axis = class_axis(t, output);
+        int axis = class_axis(build, output);
         if (s.rank < 2) {
             return hth_fail(HTH_EINVAL,
                             "output '%s' has the shape %s; a softmax cross-entropy needs classes "
@@ -54,21 +54,21 @@ static hth_err add_target(train_build *t, int output)
         }
         memmove(s.dim + axis, s.dim + axis + 1, (size_t)(s.rank - axis - 1) * sizeof s.dim[0]);
         s.rank--;
-        dt = t->o->label_dtype == HTH_DT_I32 ? HTH_DT_I32 : HTH_DT_I64;
+        dt = build->o->label_dtype == HTH_DT_I32 ? HTH_DT_I32 : HTH_DT_I64;
     }
-    HTH_TRY(hth_graph_add_value(g, "hearth.target", dt, &s, &t->target));
-    return hth_graph_add_input(g, t->target);
+    HTH_TRY(hth_graph_add_value(g, "hearth.target", dt, &s, &build->target));
+    return hth_graph_add_input(g, build->target);
 }
 
 // The weights of the loss as a constant; *out -1: there are none.
-static hth_err add_weights(train_build *t, int output, int *out)
+static hth_err add_weights(train_build *build, int output, int *out)
 {
-    const hth_value *y = &t->g->values[output];
-    int n = t->o->n_weights, axis = class_axis(t, output);
-    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
+    const hth_value *y = &build->g->values[output];
+    int n = build->o->n_weights, axis = class_axis(build, output);
+    bool xent = build->o->loss == HTH_LOSS_SOFTMAX_XENT;
     hth_const *c;
     *out = -1;
-    if (t->o->weights == NULL) {
+    if (build->o->weights == NULL) {
         return HTH_OK;
     }
     int64_t classes = axis >= 0 ? y->shape.dim[axis] : 1;
@@ -79,49 +79,50 @@ static hth_err add_weights(train_build *t, int output, int *out)
             n, xent ? "class" : "positive", y->name, hth_shape_str(&y->shape, text, sizeof text),
             (long long)classes, axis >= 0 ? axis : 0);
     }
-    HTH_TRY(hth_const_new(HTH_DT_F32, &(hth_shape){1, {n}}, t->o->weights, &c));
-    hth_err err = hth_graph_add_const(t->g, "hearth.loss.weights", c, out);
+    HTH_TRY(hth_const_new(HTH_DT_F32, &(hth_shape){1, {n}}, build->o->weights, &c));
+    hth_err err = hth_graph_add_const(build->g, "hearth.loss.weights", c, out);
     if (err != HTH_OK) {
         hth_const_rele(c);
     }
     return err;
 }
 
-static hth_err add_loss_node(train_build *t, hth_op op, const char *name, const int in[4],
+static hth_err add_loss_node(train_build *build, hth_op op, const char *name, const int in[4],
                              int *value)
 {
     int node, n_in = in[3] >= 0 ? 4 : in[2] >= 0 ? 3 : 2;
-    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
-    HTH_TRY(hth_graph_add_value(t->g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, value));
-    HTH_TRY(hth_graph_add_node(t->g, op, name, in, n_in, value, 1, &node));
-    hth_node *n = &t->g->nodes[node];
-    if (t->o->loss != HTH_LOSS_MSE) {
-        HTH_TRY(hth_node_set_int(n, "axis", t->o->class_axis < 0 ? -1 : 1));
+    bool xent = build->o->loss == HTH_LOSS_SOFTMAX_XENT;
+    HTH_TRY(hth_graph_add_value(build->g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, value));
+    HTH_TRY(hth_graph_add_node(build->g, op, name, in, n_in, value, 1, &node));
+    hth_node *n = &build->g->nodes[node];
+    if (build->o->loss != HTH_LOSS_MSE) {
+        HTH_TRY(hth_node_set_int(n, "axis", build->o->class_axis < 0 ? -1 : 1));
     }
-    if (xent && t->o->label_smoothing > 0) {
-        HTH_TRY(hth_node_set_float(n, "smoothing", t->o->label_smoothing));
+    if (xent && build->o->label_smoothing > 0) {
+        HTH_TRY(hth_node_set_float(n, "smoothing", build->o->label_smoothing));
     }
-    return infer(t->g, node);
+    return infer(build->g, node);
 }
 
 // A part of a batch is divided by what the whole batch's labels weigh, which only the caller knows.
-hth_err train_loss(train_build *t, int output, int *grad)
+hth_err train_loss(train_build *build, int output, int *grad)
 {
     static const hth_op ops[][2] = {
         [HTH_LOSS_SOFTMAX_XENT] = {HTH_OP_SOFTMAX_XENT, HTH_OP_SOFTMAX_XENT_GRAD},
         [HTH_LOSS_MSE] = {HTH_OP_MSE, HTH_OP_MSE_GRAD},
         [HTH_LOSS_BCE] = {HTH_OP_BCE, HTH_OP_BCE_GRAD}};
-    bool parts = t->o->loss == HTH_LOSS_SOFTMAX_XENT && t->o->phase != HTH_TRAIN_WHOLE;
-    int in[4] = {output, -1, -1, parts ? t->hyper : -1};
-    if (t->g->values[output].dtype != HTH_DT_F32) {
+    bool parts = build->o->loss == HTH_LOSS_SOFTMAX_XENT && build->o->phase != HTH_TRAIN_WHOLE;
+    int in[4] = {output, -1, -1, parts ? build->hyper : -1};
+    if (build->g->values[output].dtype != HTH_DT_F32) {
         return hth_fail(HTH_ENOTSUP, "output '%s' is %s; training is in FP32",
-                        t->g->values[output].name, hth_dtype_name(t->g->values[output].dtype));
+                        build->g->values[output].name,
+                        hth_dtype_name(build->g->values[output].dtype));
     }
-    HTH_TRY(add_target(t, output));
-    in[1] = t->target;
-    HTH_TRY(add_weights(t, output, &in[2]));
-    HTH_TRY(add_loss_node(t, ops[t->o->loss][0], "hearth.loss", in, &t->loss));
-    return add_loss_node(t, ops[t->o->loss][1], "hearth.loss.grad", in, grad);
+    HTH_TRY(add_target(build, output));
+    in[1] = build->target;
+    HTH_TRY(add_weights(build, output, &in[2]));
+    HTH_TRY(add_loss_node(build, ops[build->o->loss][0], "hearth.loss", in, &build->loss));
+    return add_loss_node(build, ops[build->o->loss][1], "hearth.loss.grad", in, grad);
 }
 
 static const hth_value *loss_logits(const hth_train_graph *step)
@@ -163,70 +164,72 @@ hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *label
 }
 
 // State `what` of parameter slot s, or its copy: an input like the parameter, in a slot of its own.
-static hth_err add_state(train_build *t, int s, hth_slot_kind kind, const char *what, int *value)
+static hth_err add_state(train_build *build, int s, hth_slot_kind kind, const char *what,
+                         int *value)
 {
-    const hth_train_slot *p = &t->slots[s].slot;
+    const hth_train_slot *p = &build->slots[s].slot;
     bool copy = kind == HTH_SLOT_COPY;
-    const hth_shape shape = t->g->values[t->slots[s].value].shape;
+    const hth_shape shape = build->g->values[build->slots[s].value].shape;
     char *name = hth_asprintf("%s/%s", p->name, what);
     if (name == NULL) {
         return train_no_memory();
     }
-    hth_err err = hth_graph_add_value(t->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
+    hth_err err =
+        hth_graph_add_value(build->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
     if (err == HTH_OK) {
-        err = hth_graph_add_input(t->g, *value);
+        err = hth_graph_add_input(build->g, *value);
     }
     if (err != HTH_OK) {
         hth_free(name);
         return err;
     }
-    return train_add_slot(t, kind, name, *value, p->initializer, copy ? p->content : NULL);
+    return train_add_slot(build, kind, name, *value, p->initializer, copy ? p->content : NULL);
 }
 
-static hth_err new_value(train_build *t, int slot, int *out)
+static hth_err new_value(train_build *build, int slot, int *out)
 {
-    const hth_train_slot *s = &t->slots[slot].slot;
-    const hth_value *v = &t->g->values[t->slots[slot].value];
+    const hth_train_slot *s = &build->slots[slot].slot;
+    const hth_value *v = &build->g->values[build->slots[slot].value];
     const hth_shape shape = v->shape;
     const hth_layout layout = v->layout;
     hth_dtype dt = v->dtype;
     char *name = hth_asprintf("%s/new", s->name);
     hth_err err =
-        name == NULL ? train_no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
+        name == NULL ? train_no_memory() : hth_graph_add_value(build->g, name, dt, &shape, out);
     hth_free(name);
     HTH_TRY(err);
-    t->g->values[*out].layout = layout;
-    t->slots[slot].next = *out;
+    build->g->values[*out].layout = layout;
+    build->slots[slot].next = *out;
     return HTH_OK;
 }
 
-static hth_err add_binary(train_build *t, hth_op op, const char *name, int a, int b, int out)
+static hth_err add_binary(train_build *build, hth_op op, const char *name, int a, int b, int out)
 {
     int node;
-    HTH_TRY(hth_graph_add_node(t->g, op, name, (int[]){a, b}, 2, &out, 1, &node));
-    return infer(t->g, node);
+    HTH_TRY(hth_graph_add_node(build->g, op, name, (int[]){a, b}, 2, &out, 1, &node));
+    return infer(build->g, node);
 }
 
-hth_err train_accumulate(train_build *t, int s, int *gradient)
+hth_err train_accumulate(train_build *build, int s, int *gradient)
 {
-    int sum, next, before = *gradient, slot = t->n_slots;
-    HTH_TRY(add_state(t, s, HTH_SLOT_STATE, "gradient", &sum));
-    HTH_TRY(new_value(t, slot, &next));
-    const char *name = t->slots[slot].slot.name;
-    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+    int sum, next, before = *gradient, slot = build->n_slots;
+    HTH_TRY(add_state(build, s, HTH_SLOT_STATE, "gradient", &sum));
+    HTH_TRY(new_value(build, slot, &next));
+    const char *name = build->slots[slot].slot.name;
+    if (build->o->phase == HTH_TRAIN_ACCUMULATE) {
         *gradient = next;
-        return add_binary(t, HTH_OP_ADD, name, sum, before, next);
+        return add_binary(build, HTH_OP_ADD, name, sum, before, next);
     }
-    const hth_shape shape = t->g->values[sum].shape;
-    HTH_TRY(hth_graph_add_value(t->g, NULL, HTH_DT_F32, &shape, gradient));
-    HTH_TRY(add_binary(t, HTH_OP_ADD, name, sum, before, *gradient));
-    return add_binary(t, HTH_OP_SUB, name, sum, sum, next); // 0, in the place of the sum
+    const hth_shape shape = build->g->values[sum].shape;
+    HTH_TRY(hth_graph_add_value(build->g, NULL, HTH_DT_F32, &shape, gradient));
+    HTH_TRY(add_binary(build, HTH_OP_ADD, name, sum, before, *gradient));
+    return add_binary(build, HTH_OP_SUB, name, sum, sum, next); // 0, in the place of the sum
 }
 
-// Whether node n computes in the graph's precision with its input k.
-static bool reads_rounded(const hth_node *n, int k)
+// Whether node computes in the graph's precision with its input k.
+static bool reads_rounded(const hth_node *node, int k)
 {
-    switch (n->op) {
+    switch (node->op) {
     case HTH_OP_MAT_MUL:
     case HTH_OP_GEMM:
         return k < 2;
@@ -242,87 +245,90 @@ static bool reads_rounded(const hth_node *n, int k)
 // In bf16 what reads parameter slot s rounded reads its copy, which gets a slot after the
 // optimizer's state; *copy -1: nothing does. All reads are there before the update is. A filter's
 // copy has its channels last, as engines of convolutions in bf16 want it.
-static hth_err add_copy(train_build *t, int s, int *copy)
+static hth_err add_copy(train_build *build, int s, int *copy)
 {
     *copy = -1;
-    int v = t->slots[s].value;
-    bool filter = t->g->values[v].shape.rank > 2;
-    for (int i = 0; i < t->g->n_nodes && t->o->precision == HTH_PRECISION_BF16; i++) {
-        for (int k = 0; k < t->g->nodes[i].n_inputs; k++) {
-            if (t->g->nodes[i].inputs[k] != v || !reads_rounded(&t->g->nodes[i], k)) {
+    int v = build->slots[s].value;
+    bool filter = build->g->values[v].shape.rank > 2;
+    for (int i = 0; i < build->g->n_nodes && build->o->precision == HTH_PRECISION_BF16; i++) {
+        for (int k = 0; k < build->g->nodes[i].n_inputs; k++) {
+            if (build->g->nodes[i].inputs[k] != v || !reads_rounded(&build->g->nodes[i], k)) {
                 continue;
             }
             if (*copy < 0) {
-                HTH_TRY(add_state(t, s, HTH_SLOT_COPY, "bf16", copy));
+                HTH_TRY(add_state(build, s, HTH_SLOT_COPY, "bf16", copy));
             }
-            t->g->nodes[i].inputs[k] = *copy;
-            hth_op op = t->g->nodes[i].op;
+            build->g->nodes[i].inputs[k] = *copy;
+            hth_op op = build->g->nodes[i].op;
             filter = filter && op != HTH_OP_MAT_MUL && op != HTH_OP_GEMM;
         }
     }
     if (*copy >= 0 && filter) {
-        t->g->values[*copy].layout = HTH_LAYOUT_NHWC;
+        build->g->values[*copy].layout = HTH_LAYOUT_NHWC;
     }
     return HTH_OK;
 }
 
-hth_err train_update(train_build *t, int s, int gradient, int clip)
+hth_err train_update(train_build *build, int s, int gradient, int clip)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const momentum[] = {"momentum"};
-    bool is_adam = t->o->optimizer == HTH_OPTIMIZER_ADAM || t->o->optimizer == HTH_OPTIMIZER_ADAMW;
-    int n_state = is_adam ? 2 : t->o->optimizer == HTH_OPTIMIZER_MOMENTUM;
-    int in[7] = {t->slots[s].value, gradient, -1, -1}, out[4] = {-1, -1, -1, -1}, node;
-    int first = t->n_slots, copy, n_out = 1 + n_state;
+    bool is_adam =
+        build->o->optimizer == HTH_OPTIMIZER_ADAM || build->o->optimizer == HTH_OPTIMIZER_ADAMW;
+    int n_state = is_adam ? 2 : build->o->optimizer == HTH_OPTIMIZER_MOMENTUM;
+    int in[7] = {build->slots[s].value, gradient, -1, -1}, out[4] = {-1, -1, -1, -1}, node;
+    int first = build->n_slots, copy, n_out = 1 + n_state;
     for (int i = 0; i < n_state; i++) {
-        HTH_TRY(add_state(t, s, HTH_SLOT_STATE, is_adam ? adam[i] : momentum[i], &in[2 + i]));
+        HTH_TRY(add_state(build, s, HTH_SLOT_STATE, is_adam ? adam[i] : momentum[i], &in[2 + i]));
     }
-    HTH_TRY(add_copy(t, s, &copy));
-    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+    HTH_TRY(add_copy(build, s, &copy));
+    if (build->o->phase == HTH_TRAIN_ACCUMULATE) {
         return HTH_OK; // the same slots, for both graphs to share
     }
-    HTH_TRY(new_value(t, s, &out[0]));
+    HTH_TRY(new_value(build, s, &out[0]));
     for (int i = 0; i < n_state; i++) {
-        HTH_TRY(new_value(t, first + i, &out[1 + i]));
+        HTH_TRY(new_value(build, first + i, &out[1 + i]));
     }
     if (copy >= 0) {
         n_out = is_adam ? 4 : 3; // in the copy's place, which is why the node reads it
-        HTH_TRY(new_value(t, first + n_state, &out[n_out - 1]));
+        HTH_TRY(new_value(build, first + n_state, &out[n_out - 1]));
     }
     int hyper = is_adam ? 4 : 3;
-    in[hyper] = t->hyper;
+    in[hyper] = build->hyper;
     in[hyper + 1] = clip;
     in[hyper + 2] = copy;
     int n_in = copy >= 0 ? hyper + 3 : hyper + 1 + (clip >= 0);
-    char *name = hth_asprintf("%s/step", t->slots[s].slot.name);
+    char *name = hth_asprintf("%s/step", build->slots[s].slot.name);
     if (name == NULL) {
         return train_no_memory();
     }
     hth_op op = is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP;
-    hth_err err = hth_graph_add_node(t->g, op, name, in, n_in, out, n_out, &node);
+    hth_err err = hth_graph_add_node(build->g, op, name, in, n_in, out, n_out, &node);
     hth_free(name);
     HTH_TRY(err);
-    if (t->o->optimizer == HTH_OPTIMIZER_ADAMW) {
-        HTH_TRY(hth_node_set_int(&t->g->nodes[node], "decoupled", 1));
-    } else if (n_state == 1 && t->o->nesterov) {
-        HTH_TRY(hth_node_set_int(&t->g->nodes[node], "nesterov", 1));
+    if (build->o->optimizer == HTH_OPTIMIZER_ADAMW) {
+        HTH_TRY(hth_node_set_int(&build->g->nodes[node], "decoupled", 1));
+    } else if (n_state == 1 && build->o->nesterov) {
+        HTH_TRY(hth_node_set_int(&build->g->nodes[node], "nesterov", 1));
     }
-    return infer(t->g, node);
+    return infer(build->g, node);
 }
 
-hth_err train_clip(train_build *t, const int *gradients, int n, int *out)
+hth_err train_clip(train_build *build, const int *gradients, int n, int *out)
 {
     int node, *in = hth_calloc((size_t)n + 1, sizeof *in);
     if (in == NULL) {
         return train_no_memory();
     }
-    in[0] = t->hyper;
+    in[0] = build->hyper;
     memcpy(in + 1, gradients, (size_t)n * sizeof *in);
-    hth_err err = hth_graph_add_value(t->g, "hearth.clip", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, out);
+    hth_err err =
+        hth_graph_add_value(build->g, "hearth.clip", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, out);
     if (err == HTH_OK) {
-        err = hth_graph_add_node(t->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1, &node);
+        err = hth_graph_add_node(build->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1,
+                                 &node);
     }
     hth_free(in);
     HTH_TRY(err);
-    HTH_TRY(hth_node_set_float(&t->g->nodes[node], "max_norm", t->o->clip_norm));
-    return infer(t->g, node);
+    HTH_TRY(hth_node_set_float(&build->g->nodes[node], "max_norm", build->o->clip_norm));
+    return infer(build->g, node);
 }

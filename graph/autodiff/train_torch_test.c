@@ -35,14 +35,14 @@ static void *buffer(size_t bytes)
     return p;
 }
 
-static void passes(hth_graph *g)
+static void passes(hth_graph *graph)
 {
     const hth_fuse_oracle *oracle = hth_kernel_oracle(device);
-    assert_ok(hth_pass_simplify(g));
-    assert_ok(hth_pass_fuse(g, oracle));
-    assert_ok(hth_pass_layout(g, oracle));
-    assert_ok(hth_graph_compact(g));
-    assert_ok(hth_graph_check(g));
+    assert_ok(hth_pass_simplify(graph));
+    assert_ok(hth_pass_fuse(graph, oracle));
+    assert_ok(hth_pass_layout(graph, oracle));
+    assert_ok(hth_graph_compact(graph));
+    assert_ok(hth_graph_check(graph));
 }
 
 static void fill(torch_case *x)
@@ -79,33 +79,33 @@ static void fill(torch_case *x)
     }
 }
 
-static void run_node(torch_case *x, const hth_node *n, int algorithm)
+static void run_node(torch_case *x, const hth_node *node, int algorithm)
 {
     hth_choice list[MAX_CHOICES];
     void *in[MAX_ARGUMENTS] = {NULL}, *out[MAX_ARGUMENTS] = {NULL}, *packed[MAX_ARGUMENTS] = {NULL};
     int count;
     hth_kernel *k;
     const hth_graph *g = x->t.graph;
-    assert_true(n->n_inputs <= MAX_ARGUMENTS && n->n_outputs <= MAX_ARGUMENTS);
-    assert_ok(hth_kernel_algorithms(device, g, n, list, MAX_CHOICES, &count));
+    assert_true(node->n_inputs <= MAX_ARGUMENTS && node->n_outputs <= MAX_ARGUMENTS);
+    assert_ok(hth_kernel_algorithms(device, g, node, list, MAX_CHOICES, &count));
     x->n_algorithms = count > x->n_algorithms ? count : x->n_algorithms;
     const char *name = count > 1 ? list[algorithm < count ? algorithm : 0].name : NULL;
-    if (hth_kernel_prepare(device, g, n, name, &k) != HTH_OK) {
+    if (hth_kernel_prepare(device, g, node, name, &k) != HTH_OK) {
         fail_msg("%s: %s", x->line, hth_err_detail());
     }
-    for (int i = 0; i < n->n_inputs; i++) {
-        in[i] = n->inputs[i] < 0 ? NULL : x->data[n->inputs[i]];
+    for (int i = 0; i < node->n_inputs; i++) {
+        in[i] = node->inputs[i] < 0 ? NULL : x->data[node->inputs[i]];
     }
     for (int i = 0; i < k->n_packings; i++) {
         const hth_packing *p = &k->packings[i];
-        if (p->pack != NULL && g->values[n->inputs[p->input]].constant != NULL) {
+        if (p->pack != NULL && g->values[node->inputs[p->input]].constant != NULL) {
             packed[i] = buffer(p->bytes);
             assert_ok(p->pack(k, p, in[p->input], packed[i]));
             in[p->input] = packed[i];
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        out[i] = n->outputs[i] < 0 ? NULL : x->data[n->outputs[i]];
+    for (int i = 0; i < node->n_outputs; i++) {
+        out[i] = node->outputs[i] < 0 ? NULL : x->data[node->outputs[i]];
     }
     void *workspace = buffer(k->workspace_bytes);
     if (k->run(k, &(hth_kernel_args){in, out, workspace}) != HTH_OK) {

@@ -53,19 +53,20 @@ typedef struct hth_onnx_wanted {
 hth_err hth_onnx_open_given(const char *shown, const hth_onnx_given *given, int n,
                             const hth_onnx_limits *limits, hth_onnx_wanted *wanted,
                             hth_onnx_file **out);
-void hth_onnx_wanted_fini(hth_onnx_wanted *w);
+void hth_onnx_wanted_fini(hth_onnx_wanted *wanted);
 // hth_onnx_open_bytes is the same for a buffer (no external data); the buffer must outlive the
 // file. For fuzzing, uploads.
 hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits,
                             hth_onnx_file **out);
-void hth_onnx_close(hth_onnx_file *f);
-int hth_onnx_n_tensors(const hth_onnx_file *f);
-const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i);
+void hth_onnx_close(hth_onnx_file *file);
+int hth_onnx_n_tensors(const hth_onnx_file *file);
+const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *file, int i);
 // hth_onnx_tensor_read reads `n` bytes at `offset` of the i-th tensor, wherever they are. HTH_EIO:
 // the file changed since it was opened, HTH_ECORRUPT: a BOOL that is none. Any thread; blocks for
 // as long as the file system does.
-hth_err hth_onnx_tensor_read(const hth_onnx_file *f, int i, uint64_t offset, void *dst, size_t n);
-const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes);
+hth_err hth_onnx_tensor_read(const hth_onnx_file *file, int i, uint64_t offset, void *dst,
+                             size_t n);
+const void *hth_onnx_skeleton(const hth_onnx_file *file, size_t *bytes);
 
 // hth_onnx_load builds the model graph from a skeleton and the initializers' contents: tensors[i]
 // belongs to the i-th initializer of the skeleton (hth_onnx_tensor_at's order); each gets one more
@@ -88,7 +89,7 @@ typedef struct hth_onnx_export {
 } hth_onnx_export;
 // HTH_ETOOBIG: the file would have 2 GiB or more, before anything is written. HTH_ECORRUPT: the
 // skeleton is damaged, or has another number of tensors.
-hth_err hth_onnx_export_write(const hth_onnx_export *x);
+hth_err hth_onnx_export_write(const hth_onnx_export *export);
 // hth_onnx_load_file is open + load with tensors that are read into memory. For tests and tools
 // that need no store.
 hth_err hth_onnx_load_file(const char *path, hth_graph **out);

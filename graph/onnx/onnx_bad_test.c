@@ -18,18 +18,18 @@ static hth_span text_span(const char *s)
 }
 
 // put_nested appends the message `part` as field `number`, and frees it.
-static void put_nested(hth_wire_buffer *b, uint32_t number, hth_wire_buffer part)
+static void put_nested(hth_wire_buffer *buffer, uint32_t number, hth_wire_buffer part)
 {
-    hth_wire_put_bytes(b, number, (hth_span){part.data, part.bytes});
+    hth_wire_put_bytes(buffer, number, (hth_span){part.data, part.bytes});
     hth_free(part.data);
 }
 
-static void put_names(hth_wire_buffer *b, uint32_t number,
+static void put_names(hth_wire_buffer *buffer, uint32_t number,
                       const char *list) // "a b c"; "-" is an absent one
 {
     while (*list != '\0') {
         size_t n = strcspn(list, " ");
-        hth_wire_put_bytes(b, number, (hth_span){(const uint8_t *)list, *list == '-' ? 0 : n});
+        hth_wire_put_bytes(buffer, number, (hth_span){(const uint8_t *)list, *list == '-' ? 0 : n});
         list += n + (list[n] == ' ');
     }
 }

@@ -61,11 +61,12 @@ static hth_err canon_ints_to_input(const canon *c, const char *name, int at)
 // canon_operand_dtype returns the element type of a floating-point operand after the first (a
 // convolution's weights), HTH_DT_NONE if there is none. Resize and Dropout have operands of other
 // types.
-static hth_dtype canon_operand_dtype(const hth_graph *g, const hth_node *n)
+static hth_dtype canon_operand_dtype(const hth_graph *graph, const hth_node *node)
 {
-    for (int i = 1; i < n->n_inputs && n->op != HTH_OP_RESIZE && n->op != HTH_OP_DROPOUT; i++) {
-        if (n->inputs[i] >= 0 && hth_dtype_is_float(g->values[n->inputs[i]].dtype)) {
-            return g->values[n->inputs[i]].dtype;
+    for (int i = 1; i < node->n_inputs && node->op != HTH_OP_RESIZE && node->op != HTH_OP_DROPOUT;
+         i++) {
+        if (node->inputs[i] >= 0 && hth_dtype_is_float(graph->values[node->inputs[i]].dtype)) {
+            return graph->values[node->inputs[i]].dtype;
         }
     }
     return HTH_DT_NONE;

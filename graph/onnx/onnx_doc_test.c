@@ -83,10 +83,10 @@ static void name_of(const hth_op_info *info, char *out, size_t bytes)
 
 // print_list prints the operators with that gradient and without a note: "Abs, Acosh (9), ..", in
 // lines of at most 100 columns.
-static void print_list(FILE *f, const char *title, const char *gradient)
+static void print_list(FILE *file, const char *title, const char *gradient)
 {
     size_t column = 0;
-    fprintf(f, "\n## %s\n", title);
+    fprintf(file, "\n## %s\n", title);
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
         const hth_op_info *info = hth_op_info_of(op);
         if (info->n_since == 0 || NOTE_OF(doc_note, op) != NULL ||
@@ -99,16 +99,16 @@ static void print_list(FILE *f, const char *title, const char *gradient)
         size_t wide = column + strlen(", ") + n;
         bool fits = column > 0 && wide < 100; // with the comma that may follow
         const char *comma = fits ? ", " : ",\n";
-        fprintf(f, "%s%s", column == 0 ? "" : comma, item);
+        fprintf(file, "%s%s", column == 0 ? "" : comma, item);
         column = fits ? wide : n;
     }
-    fprintf(f, "\n");
+    fprintf(file, "\n");
 }
 
-static void print_page(FILE *f)
+static void print_page(FILE *file)
 {
     fprintf(
-        f,
+        file,
         "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited "
         "by hand. -->\n"
         "# ONNX operators\n\n"
@@ -123,10 +123,10 @@ static void print_page(FILE *f)
         "operator\n"
         "without one, or a form that the notes exclude.\n",
         HTH_OPSET_MIN, HTH_OPSET_MAX);
-    print_list(f, "With a gradient", "yes");
-    print_list(f, "With the derivative 0", "0");
-    print_list(f, "Without a gradient", "");
-    fprintf(f, "\n## With notes\n| operator | gradient | notes |\n|---|---|---|\n");
+    print_list(file, "With a gradient", "yes");
+    print_list(file, "With the derivative 0", "0");
+    print_list(file, "Without a gradient", "");
+    fprintf(file, "\n## With notes\n| operator | gradient | notes |\n|---|---|---|\n");
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
         const hth_op_info *info = hth_op_info_of(op);
         const char *gradient = gradient_of(op), *note = NOTE_OF(doc_note, op);
@@ -134,7 +134,7 @@ static void print_page(FILE *f)
         if (info->n_since > 0 && (note != NULL || !plain)) {
             char name[64];
             name_of(info, name, sizeof name);
-            fprintf(f, "| %s | %s | %s |\n", name, gradient, note != NULL ? note : "");
+            fprintf(file, "| %s | %s | %s |\n", name, gradient, note != NULL ? note : "");
         }
     }
 }

@@ -50,38 +50,38 @@ static hth_err export_damaged(void)
 
 // ---- the text
 
-static void free_buffer(hth_wire_buffer *b)
+static void free_buffer(hth_wire_buffer *buffer)
 {
-    hth_free(b->data);
-    *b = (hth_wire_buffer){.failed = b->failed};
+    hth_free(buffer->data);
+    *buffer = (hth_wire_buffer){.failed = buffer->failed};
 }
 
-// export_wrap makes *b, whose last `content` bytes are to come from a tensor, the field `number` of
-// a message.
-static void export_wrap(hth_wire_buffer *b, uint32_t number, uint64_t content)
+// export_wrap makes *buffer, whose last `content` bytes are to come from a tensor, the field
+// `number` of a message.
+static void export_wrap(hth_wire_buffer *buffer, uint32_t number, uint64_t content)
 {
-    hth_wire_buffer outer = {.failed = b->failed};
-    hth_wire_put_head(&outer, number, b->bytes + content);
-    hth_wire_put(&outer, (hth_span){b->data, b->bytes});
-    free_buffer(b);
-    *b = outer;
+    hth_wire_buffer outer = {.failed = buffer->failed};
+    hth_wire_put_head(&outer, number, buffer->bytes + content);
+    hth_wire_put(&outer, (hth_span){buffer->data, buffer->bytes});
+    free_buffer(buffer);
+    *buffer = outer;
 }
 
-static void export_put_text(hth_wire_buffer *b, uint32_t number, const char *text)
+static void export_put_text(hth_wire_buffer *buffer, uint32_t number, const char *text)
 {
-    hth_wire_put_bytes(b, number, (hth_span){(const uint8_t *)text, strlen(text)});
+    hth_wire_put_bytes(buffer, number, (hth_span){(const uint8_t *)text, strlen(text)});
 }
 
-// export_constant makes the tensor in *b, whose bytes come last, the value of a Constant node.
-static void export_constant(hth_wire_buffer *b, hth_span output, uint64_t content)
+// export_constant makes the tensor in *buffer, whose bytes come last, the value of a Constant node.
+static void export_constant(hth_wire_buffer *buffer, hth_span output, uint64_t content)
 {
     hth_wire_buffer attribute = {0}, node = {0};
-    export_wrap(b, HTH_ONNX_A_TENSOR, content);
+    export_wrap(buffer, HTH_ONNX_A_TENSOR, content);
     export_put_text(&attribute, HTH_ONNX_A_NAME, "value");
     hth_wire_put_varint(&attribute, HTH_ONNX_A_TYPE, A_TYPE_TENSOR);
-    hth_wire_put(&attribute, (hth_span){b->data, b->bytes});
-    attribute.failed |= b->failed;
-    free_buffer(b);
+    hth_wire_put(&attribute, (hth_span){buffer->data, buffer->bytes});
+    attribute.failed |= buffer->failed;
+    free_buffer(buffer);
     export_wrap(&attribute, HTH_ONNX_N_ATTRIBUTE, content);
     hth_wire_put_bytes(&node, HTH_ONNX_N_OUTPUT, output);
     export_put_text(&node, HTH_ONNX_N_OP_TYPE, "Constant");
@@ -89,15 +89,15 @@ static void export_constant(hth_wire_buffer *b, hth_span output, uint64_t conten
     node.failed |= attribute.failed;
     free_buffer(&attribute);
     export_wrap(&node, HTH_ONNX_G_NODE, content);
-    *b = node;
+    *buffer = node;
 }
 
-static hth_err export_tensor(export_file *f, hth_span message, hth_wire_buffer *graph)
+static hth_err export_tensor(export_file *file, hth_span message, hth_wire_buffer *graph)
 {
     hth_onnx_head t;
     hth_wire_buffer b = {0};
     HTH_TRY(hth_onnx_head_read(message, &hth_onnx_default_limits, &t));
-    if (HTH_GROW(f->cuts, f->n, f->cap) != 0) {
+    if (HTH_GROW(file->cuts, file->n, file->cap) != 0) {
         return export_no_memory();
     }
     hth_onnx_head_write(&t, &b);
@@ -110,20 +110,20 @@ static hth_err export_tensor(export_file *f, hth_span message, hth_wire_buffer *
     hth_wire_put(graph, (hth_span){b.data, b.bytes});
     graph->failed |= b.failed;
     hth_free(b.data);
-    f->cuts[f->n++] = (export_cut){graph->bytes, t.bytes};
-    f->bytes += t.bytes;
+    file->cuts[file->n++] = (export_cut){graph->bytes, t.bytes};
+    file->bytes += t.bytes;
     return graph->failed ? export_no_memory() : HTH_OK;
 }
 
-static hth_err export_graph_fields(export_file *f, hth_span message, hth_wire_buffer *graph)
+static hth_err export_graph_fields(export_file *file, hth_span message, hth_wire_buffer *graph)
 {
     hth_wire_field field;
     hth_err err = HTH_OK;
     int more = 0;
     while (err == HTH_OK && (more = hth_wire_next(&message, &field)) > 0) {
         if (field.number == HTH_ONNX_G_INITIALIZER) {
-            err = export_tensor(f, field.payload, graph);
-        } else if (field.number == HTH_ONNX_G_NODE && f->x->inference) {
+            err = export_tensor(file, field.payload, graph);
+        } else if (field.number == HTH_ONNX_G_NODE && file->x->inference) {
             err = hth_onnx_inference_node(field.payload, HTH_ONNX_G_NODE, 0, graph);
         } else {
             hth_wire_put(graph, field.whole);
@@ -132,23 +132,23 @@ static hth_err export_graph_fields(export_file *f, hth_span message, hth_wire_bu
     return err == HTH_OK && more < 0 ? export_damaged() : err;
 }
 
-static hth_err export_graph(export_file *f, hth_span message)
+static hth_err export_graph(export_file *file, hth_span message)
 {
     hth_wire_buffer graph = {0};
-    hth_err err = export_graph_fields(f, message, &graph);
-    hth_wire_put_head(&f->text, HTH_ONNX_M_GRAPH, graph.bytes + f->bytes);
-    for (int i = 0; i < f->n; i++) {
-        f->cuts[i].at += f->text.bytes;
+    hth_err err = export_graph_fields(file, message, &graph);
+    hth_wire_put_head(&file->text, HTH_ONNX_M_GRAPH, graph.bytes + file->bytes);
+    for (int i = 0; i < file->n; i++) {
+        file->cuts[i].at += file->text.bytes;
     }
-    hth_wire_put(&f->text, (hth_span){graph.data, graph.bytes});
-    f->text.failed |= graph.failed;
+    hth_wire_put(&file->text, (hth_span){graph.data, graph.bytes});
+    file->text.failed |= graph.failed;
     hth_free(graph.data);
     return err;
 }
 
-static hth_err export_text(export_file *f)
+static hth_err export_text(export_file *file)
 {
-    hth_span model = {f->x->skeleton, f->x->skeleton_bytes};
+    hth_span model = {file->x->skeleton, file->x->skeleton_bytes};
     hth_wire_field field;
     hth_err err = HTH_OK;
     int more = 0;
@@ -156,22 +156,22 @@ static hth_err export_text(export_file *f)
     while (err == HTH_OK && (more = hth_wire_next(&model, &field)) > 0) {
         if (field.number == HTH_ONNX_M_GRAPH && !graph) {
             graph = true;
-            err = export_graph(f, field.payload);
-        } else if (field.number == M_FUNCTIONS && f->x->inference) {
-            err = hth_onnx_inference_function(field.payload, M_FUNCTIONS, &f->text);
+            err = export_graph(file, field.payload);
+        } else if (field.number == M_FUNCTIONS && file->x->inference) {
+            err = hth_onnx_inference_function(field.payload, M_FUNCTIONS, &file->text);
         } else {
-            hth_wire_put(&f->text, field.whole);
+            hth_wire_put(&file->text, field.whole);
         }
     }
-    if (err == HTH_OK && (more < 0 || !graph || f->n != f->x->n_tensors)) {
+    if (err == HTH_OK && (more < 0 || !graph || file->n != file->x->n_tensors)) {
         err = export_damaged();
     }
-    return err == HTH_OK && f->text.failed ? export_no_memory() : err;
+    return err == HTH_OK && file->text.failed ? export_no_memory() : err;
 }
 
-static hth_err export_fits(const export_file *f)
+static hth_err export_fits(const export_file *file)
 {
-    uint64_t bytes = f->text.bytes + f->bytes;
+    uint64_t bytes = file->text.bytes + file->bytes;
     return bytes <= EXPORT_MOST
                ? HTH_OK
                : hth_fail(HTH_ETOOBIG,
@@ -182,11 +182,11 @@ static hth_err export_fits(const export_file *f)
 
 // ---- the file
 
-static hth_err export_write_tensor(const export_file *f, int i, void *piece)
+static hth_err export_write_tensor(const export_file *file, int i, void *piece)
 {
-    const hth_onnx_export *x = f->x;
-    for (uint64_t at = 0; at < f->cuts[i].bytes;) {
-        uint64_t left = f->cuts[i].bytes - at;
+    const hth_onnx_export *x = file->x;
+    for (uint64_t at = 0; at < file->cuts[i].bytes;) {
+        uint64_t left = file->cuts[i].bytes - at;
         size_t n = left < EXPORT_PIECE ? (size_t)left : EXPORT_PIECE;
         HTH_TRY(x->read(x->ctx, i, at, piece, n));
         HTH_TRY(x->write(x->ctx, piece, n));
@@ -195,27 +195,27 @@ static hth_err export_write_tensor(const export_file *f, int i, void *piece)
     return HTH_OK;
 }
 
-static hth_err export_write(const export_file *f)
+static hth_err export_write(const export_file *file)
 {
-    const uint8_t *text = f->text.data;
+    const uint8_t *text = file->text.data;
     size_t from = 0;
     hth_err err = HTH_OK;
     void *piece = hth_alloc(EXPORT_PIECE);
     if (piece == NULL) {
         return export_no_memory();
     }
-    for (int i = 0; i < f->n && err == HTH_OK; i++) {
-        err = f->x->write(f->x->ctx, text + from, f->cuts[i].at - from);
-        err = err == HTH_OK ? export_write_tensor(f, i, piece) : err;
-        from = f->cuts[i].at;
+    for (int i = 0; i < file->n && err == HTH_OK; i++) {
+        err = file->x->write(file->x->ctx, text + from, file->cuts[i].at - from);
+        err = err == HTH_OK ? export_write_tensor(file, i, piece) : err;
+        from = file->cuts[i].at;
     }
     hth_free(piece);
-    return err == HTH_OK ? f->x->write(f->x->ctx, text + from, f->text.bytes - from) : err;
+    return err == HTH_OK ? file->x->write(file->x->ctx, text + from, file->text.bytes - from) : err;
 }
 
-hth_err hth_onnx_export_write(const hth_onnx_export *x)
+hth_err hth_onnx_export_write(const hth_onnx_export *export)
 {
-    export_file f = {.x = x};
+    export_file f = {.x = export};
     hth_err err = export_text(&f);
     err = err == HTH_OK ? export_fits(&f) : err;
     err = err == HTH_OK ? export_write(&f) : err;

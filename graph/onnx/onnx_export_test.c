@@ -108,14 +108,14 @@ static void test_round_trip(void **state)
 
 // ---- inference form
 
-static hth_err load(const hth_onnx_file *f, hth_graph **out)
+static hth_err load(const hth_onnx_file *file, hth_graph **out)
 {
-    int n = hth_onnx_n_tensors(f);
+    int n = hth_onnx_n_tensors(file);
     size_t bytes;
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
     hth_const **c = hth_calloc((size_t)n + 1, sizeof *c);
     for (int i = 0; i < n; i++) {
-        const hth_onnx_tensor *t = hth_onnx_tensor_at(f, i);
+        const hth_onnx_tensor *t = hth_onnx_tensor_at(file, i);
         assert_ok(hth_const_new(t->dtype, &t->shape, t->data, &c[i]));
     }
     hth_err err = hth_onnx_load(skeleton, bytes, c, n, &hth_onnx_default_limits, out);
@@ -143,14 +143,14 @@ static void assert_same_nodes(const hth_graph *a, const hth_graph *b)
 
 // assert_inference exports in inference form what is open, and compares what is loaded of that with
 // what is served of the original.
-static void assert_inference(hth_onnx_file *f)
+static void assert_inference(hth_onnx_file *file)
 {
     hth_onnx_file *again;
     hth_graph *served, *exported;
-    job j = {.from = f};
+    job j = {.from = file};
     assert_ok(export_file(&j, true));
     assert_ok(hth_onnx_open_bytes(j.file, j.bytes, NULL, &again));
-    assert_ok(load(f, &served));
+    assert_ok(load(file, &served));
     assert_true(served->training);
     assert_ok(hth_train_off(served));
     assert_ok(load(again, &exported));
@@ -190,19 +190,19 @@ static hth_span span_of(const char *s)
     return (hth_span){(const uint8_t *)s, strlen(s)};
 }
 
-static void put_nested(hth_wire_buffer *b, uint32_t number, hth_wire_buffer part)
+static void put_nested(hth_wire_buffer *buffer, uint32_t number, hth_wire_buffer part)
 {
     assert_false(part.failed);
-    hth_wire_put_bytes(b, number, (hth_span){part.data, part.bytes});
+    hth_wire_put_bytes(buffer, number, (hth_span){part.data, part.bytes});
     hth_free(part.data);
 }
 
-static void put_names(hth_wire_buffer *b, uint32_t number, const char *names)
+static void put_names(hth_wire_buffer *buffer, uint32_t number, const char *names)
 {
     char text[100], *rest = text;
     snprintf(text, sizeof text, "%s", names);
     for (char *name; (name = strsep(&rest, " ")) != NULL;) {
-        hth_wire_put_bytes(b, number, span_of(name));
+        hth_wire_put_bytes(buffer, number, span_of(name));
     }
 }
 
@@ -254,12 +254,12 @@ static void put_tensor(hth_wire_buffer *graph, const char *name, int dtype, int6
     put_nested(graph, 5, t);
 }
 
-static void put_opset(hth_wire_buffer *b, uint32_t number, const char *domain)
+static void put_opset(hth_wire_buffer *buffer, uint32_t number, const char *domain)
 {
     hth_wire_buffer opset = {0};
     hth_wire_put_bytes(&opset, 1, span_of(domain));
     hth_wire_put_varint(&opset, 2, 17);
-    put_nested(b, number, opset);
+    put_nested(buffer, number, opset);
 }
 
 // A batch norm in a function, whose statistics are results of the function that nothing reads, and

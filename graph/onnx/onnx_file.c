@@ -4,15 +4,15 @@
 
 #include "base/alloc.h"
 
-static hth_err file_constants(const hth_onnx_file *f, hth_const **c, int n)
+static hth_err file_constants(const hth_onnx_file *file, hth_const **c, int n)
 {
     for (int i = 0; i < n; i++) {
-        const hth_onnx_tensor *t = hth_onnx_tensor_at(f, i);
+        const hth_onnx_tensor *t = hth_onnx_tensor_at(file, i);
         void *data = hth_alloc_aligned(t->bytes + 1, 64);
         if (data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for tensor '%s'", t->name);
         }
-        hth_err err = hth_onnx_tensor_read(f, i, 0, data, t->bytes);
+        hth_err err = hth_onnx_tensor_read(file, i, 0, data, t->bytes);
         if (err == HTH_OK) {
             err = hth_const_adopt(t->dtype, &t->shape, data, NULL, &c[i]);
         }
@@ -24,16 +24,16 @@ static hth_err file_constants(const hth_onnx_file *f, hth_const **c, int n)
     return HTH_OK;
 }
 
-static hth_err file_load(const hth_onnx_file *f, hth_graph **out)
+static hth_err file_load(const hth_onnx_file *file, hth_graph **out)
 {
     size_t bytes;
-    int n = hth_onnx_n_tensors(f);
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    int n = hth_onnx_n_tensors(file);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for the model's tensors");
     }
-    hth_err err = file_constants(f, c, n);
+    hth_err err = file_constants(file, c, n);
     if (err == HTH_OK) {
         err = hth_onnx_load(skeleton, bytes, c, n, NULL, out);
     }

@@ -58,38 +58,38 @@ static const hint_magic hint_magics[] = {
           "a program or a library"),
 };
 
-static hth_span hint_head(hth_span s)
+static hth_span hint_head(hth_span span)
 {
-    return (hth_span){s.data, s.bytes < HINT_LOOK ? s.bytes : HINT_LOOK};
+    return (hth_span){span.data, span.bytes < HINT_LOOK ? span.bytes : HINT_LOOK};
 }
 
-static hth_span hint_tail(hth_span s)
+static hth_span hint_tail(hth_span span)
 {
-    size_t n = s.bytes < HINT_LOOK ? s.bytes : HINT_LOOK;
-    return (hth_span){s.data + (s.bytes - n), n};
+    size_t n = span.bytes < HINT_LOOK ? span.bytes : HINT_LOOK;
+    return (hth_span){span.data + (span.bytes - n), n};
 }
 
-static bool hint_has(hth_span s, const char *text)
+static bool hint_has(hth_span span, const char *text)
 {
     size_t n = strlen(text);
-    for (size_t i = 0; i + n <= s.bytes; i++) {
-        if (memcmp(s.data + i, text, n) == 0) {
+    for (size_t i = 0; i + n <= span.bytes; i++) {
+        if (memcmp(span.data + i, text, n) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static bool hint_begins(hth_span s, size_t at, const char *bytes, size_t n)
+static bool hint_begins(hth_span span, size_t at, const char *bytes, size_t n)
 {
-    return s.bytes >= at + n && memcmp(s.data + at, bytes, n) == 0;
+    return span.bytes >= at + n && memcmp(span.data + at, bytes, n) == 0;
 }
 
 // hint_zip: names of files are in front of each, and all at the end.
-static const char *hint_zip(hth_span s)
+static const char *hint_zip(hth_span span)
 {
-    hth_span head = hint_head(s), tail = hint_tail(s);
-    if (!hint_begins(s, 0, "PK\x03\x04", 4) && !hint_begins(s, 0, "PK\x05\x06", 4)) {
+    hth_span head = hint_head(span), tail = hint_tail(span);
+    if (!hint_begins(span, 0, "PK\x03\x04", 4) && !hint_begins(span, 0, "PK\x05\x06", 4)) {
         return NULL;
     }
     if (hint_has(tail, "constants.pkl") || hint_has(head, "constants.pkl")) {
@@ -108,33 +108,33 @@ static const char *hint_zip(hth_span s)
     return "a zip archive; unpack it, and import the ONNX file in it";
 }
 
-static const char *hint_safetensors(hth_span s)
+static const char *hint_safetensors(hth_span span)
 {
     uint64_t n = 0;
-    for (int i = 7; i >= 0 && s.bytes > 8; i--) {
-        n = n << 8 | s.data[i];
+    for (int i = 7; i >= 0 && span.bytes > 8; i--) {
+        n = n << 8 | span.data[i];
     }
-    return s.bytes > 9 && n >= 2 && n <= s.bytes - 8 && s.data[8] == '{'
+    return span.bytes > 9 && n >= 2 && n <= span.bytes - 8 && span.data[8] == '{'
                ? "a safetensors file, which has weights and no graph; load them into the "
                  "model; " EXPORT
                : NULL;
 }
 
 // hint_pickle: protocols 2 to 5 begin so, and end with a dot.
-static const char *hint_pickle(hth_span s)
+static const char *hint_pickle(hth_span span)
 {
-    return s.bytes > 2 && s.data[0] == 0x80 && s.data[1] >= 2 && s.data[1] <= 5
+    return span.bytes > 2 && span.data[0] == 0x80 && span.data[1] >= 2 && span.data[1] <= 5
                ? "a pickle of Python; of a PyTorch model, " EXPORT
                : NULL;
 }
 
 // hint_graph_def: a frozen graph of TensorFlow is a row of nodes, field 1; an ONNX model begins
 // with a number there.
-static const char *hint_graph_def(hth_span s)
+static const char *hint_graph_def(hth_span span)
 {
     hth_wire_field node, field;
     bool name = false, op = false;
-    if (hth_wire_next(&s, &node) <= 0 || node.number != 1 || node.type != HTH_WIRE_BYTES) {
+    if (hth_wire_next(&span, &node) <= 0 || node.number != 1 || node.type != HTH_WIRE_BYTES) {
         return NULL;
     }
     while (hth_wire_next(&node.payload, &field) > 0) {
@@ -147,12 +147,12 @@ static const char *hint_graph_def(hth_span s)
 }
 
 // hint_saved_model: a version, then graphs, whose first field has the tags.
-static const char *hint_saved_model(hth_span s)
+static const char *hint_saved_model(hth_span span)
 {
     hth_wire_field version, graph, info;
-    bool saved = hth_wire_next(&s, &version) > 0 && version.number == 1 &&
+    bool saved = hth_wire_next(&span, &version) > 0 && version.number == 1 &&
                  version.type == HTH_WIRE_VARINT && version.value == 1 &&
-                 hth_wire_next(&s, &graph) > 0 && graph.number == 2 &&
+                 hth_wire_next(&span, &graph) > 0 && graph.number == 2 &&
                  graph.type == HTH_WIRE_BYTES && hth_wire_next(&graph.payload, &info) > 0 &&
                  info.number == 1 && info.type == HTH_WIRE_BYTES;
     return saved ? "a SavedModel of TensorFlow; python -m tf2onnx.convert --saved-model FOLDER "
@@ -160,18 +160,18 @@ static const char *hint_saved_model(hth_span s)
                  : NULL;
 }
 
-static bool hint_begins_text(hth_span s, const char *text) // without case
+static bool hint_begins_text(hth_span span, const char *text) // without case
 {
     size_t n = strlen(text), i = 0;
-    while (i < n && i < s.bytes && (s.data[i] | 0x20) == (text[i] | 0x20)) {
+    while (i < n && i < span.bytes && (span.data[i] | 0x20) == (text[i] | 0x20)) {
         i++;
     }
     return i == n;
 }
 
-static const char *hint_text(hth_span s)
+static const char *hint_text(hth_span span)
 {
-    hth_span head = hint_head(s), rest = head;
+    hth_span head = hint_head(span), rest = head;
     while (rest.bytes > 0 && (*rest.data <= ' ' || *rest.data >= 0xef)) { // a byte order mark, too
         rest.data++;
         rest.bytes--;

@@ -37,18 +37,19 @@ typedef struct hth_onnx_parts { // zeroed: no files, external data refused
 
 // hth_onnx_parts_open opens the model file and reads it. On error too, hth_onnx_parts_close frees
 // what is held.
-hth_err hth_onnx_parts_open(hth_onnx_parts *p, const char *path, uint64_t max_bytes, hth_span *out);
-// hth_onnx_parts_given does so with what p->given has.
-hth_err hth_onnx_parts_given(hth_onnx_parts *p, const char *shown, uint64_t max_bytes,
+hth_err hth_onnx_parts_open(hth_onnx_parts *parts, const char *path, uint64_t max_bytes,
+                            hth_span *out);
+// hth_onnx_parts_given does so with what parts->given has.
+hth_err hth_onnx_parts_given(hth_onnx_parts *parts, const char *shown, uint64_t max_bytes,
                              hth_span *out);
 // hth_onnx_parts_external finds where an external tensor's bytes are. *part -1: in a file that is
 // wanted. HTH_EDENIED: the file is not below the model's folder.
-hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *part,
+hth_err hth_onnx_parts_external(hth_onnx_parts *parts, const hth_onnx_head *head, int *part,
                                 uint64_t *offset, uint64_t *bytes);
 // hth_onnx_parts_read reads `n` bytes at `offset` of a file. HTH_EIO: it changed since it was
 // opened. Any thread.
-hth_err hth_onnx_parts_read(const hth_onnx_parts *p, int part, uint64_t offset, void *dst,
+hth_err hth_onnx_parts_read(const hth_onnx_parts *parts, int part, uint64_t offset, void *dst,
                             size_t n);
-void hth_onnx_parts_close(hth_onnx_parts *p);
+void hth_onnx_parts_close(hth_onnx_parts *parts);
 
 #endif

@@ -12,122 +12,124 @@
 #define INLINE_UNPACKED 4  // bytes that unpacking makes of one
 #define INLINE_ENTRY    64 // what looking at a parameter or an import takes
 
-const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *n)
+const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *node)
 {
     char key[512]; // a longer name is no function's that we know
     int index;
     if (ld->model->n_functions == 0) {
         return NULL;
     }
-    const char *domain = n->domain != NULL ? n->domain : "";
-    const char *overload = n->overload != NULL ? n->overload : "";
-    int len = snprintf(key, sizeof key, "%s:%s:%s", domain, n->op_type, overload);
+    const char *domain = node->domain != NULL ? node->domain : "";
+    const char *overload = node->overload != NULL ? node->overload : "";
+    int len = snprintf(key, sizeof key, "%s:%s:%s", domain, node->op_type, overload);
     return (size_t)len < sizeof key && hth_names_find(&ld->functions, key, &index)
                ? ld->model->functions[index]
                : NULL;
 }
 
-// inline_scope makes the scope of a body that stands in for node `n`.
-static hth_err inline_scope(const onnx_scope *s, const onnx_node *n, onnx_scope *out)
+// inline_scope makes the scope of a body that stands in for node `node`.
+static hth_err inline_scope(const onnx_scope *scope, const onnx_node *node, onnx_scope *out)
 {
-    if (s->depth + 1 > ONNX_MAX_DEPTH) {
+    if (scope->depth + 1 > ONNX_MAX_DEPTH) {
         return hth_fail(
             HTH_ENOTSUP,
             "node '%s': functions and branches nested more than %d deep are not supported",
-            onnx_label(n), ONNX_MAX_DEPTH);
+            onnx_label(node), ONNX_MAX_DEPTH);
     }
-    *out = *s;
+    *out = *scope;
     out->names = (hth_names){0};
-    out->outer = s;
-    out->depth = s->depth + 1;
-    out->prefix = hth_asprintf("%s%.100s/", s->prefix, onnx_label(n));
+    out->outer = scope;
+    out->depth = scope->depth + 1;
+    out->prefix = hth_asprintf("%s%.100s/", scope->prefix, onnx_label(node));
     return out->prefix == NULL ? onnx_no_memory() : HTH_OK;
 }
 
-static void inline_scope_fini(onnx_scope *s)
+static void inline_scope_fini(onnx_scope *scope)
 {
-    hth_names_fini(&s->names);
-    hth_free((char *)s->prefix);
+    hth_names_fini(&scope->names);
+    hth_free((char *)scope->prefix);
 }
 
-// inline_result lets output `k` of node `n` be what the body calls `name`.
-static hth_err inline_result(onnx_load *ld, const onnx_scope *s, const onnx_node *n, size_t k,
-                             const onnx_scope *body, const char *name)
+// inline_result lets output `k` of node `node` be what the body calls `name`.
+static hth_err inline_result(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
+                             size_t k, const onnx_scope *body, const char *name)
 {
     int from, to;
-    if (k >= n->n_output || n->output[k][0] == '\0') {
+    if (k >= node->n_output || node->output[k][0] == '\0') {
         return HTH_OK;
     }
     if (name == NULL || !onnx_resolve(body, name, &from) || from < 0) {
         return hth_fail(HTH_EINVAL, "node '%s' (%s): no node computes its result '%s'",
-                        onnx_label(n), n->op_type, name == NULL ? "" : name);
+                        onnx_label(node), node->op_type, name == NULL ? "" : name);
     }
-    hth_names_find(&s->names, n->output[k], &to);
+    hth_names_find(&scope->names, node->output[k], &to);
     return hth_graph_add_node(ld->g, HTH_OP_IDENTITY, NULL, &from, 1, &to, 1, NULL);
 }
 
-static hth_err inline_parameters(const onnx_scope *s, const onnx_node *n, const onnx_function *f,
-                                 onnx_scope *body)
+static hth_err inline_parameters(const onnx_scope *scope, const onnx_node *node,
+                                 const onnx_function *function, onnx_scope *body)
 {
     int *inputs;
     hth_err err = HTH_OK;
-    if (n->n_input > f->n_input || n->n_output > f->n_output) {
+    if (node->n_input > function->n_input || node->n_output > function->n_output) {
         return hth_fail(HTH_EINVAL, "node '%s': function '%s' has %zu inputs and %zu outputs",
-                        onnx_label(n), f->name, f->n_input, f->n_output);
+                        onnx_label(node), function->name, function->n_input, function->n_output);
     }
-    HTH_TRY(onnx_inputs(s, n, &inputs));
-    for (size_t i = 0; i < f->n_input && err == HTH_OK; i++) {
-        err = hth_names_put(&body->names, f->input[i], i < n->n_input ? inputs[i] : -1);
+    HTH_TRY(onnx_inputs(scope, node, &inputs));
+    for (size_t i = 0; i < function->n_input && err == HTH_OK; i++) {
+        err = hth_names_put(&body->names, function->input[i], i < node->n_input ? inputs[i] : -1);
     }
     hth_free(inputs);
     return err == HTH_EEXIST
-               ? hth_fail(HTH_EINVAL, "function '%s' has two inputs of one name", f->name)
+               ? hth_fail(HTH_EINVAL, "function '%s' has two inputs of one name", function->name)
                : err;
 }
 
-static hth_err inline_body(onnx_load *ld, onnx_scope *s, const onnx_node *n, const onnx_function *f,
-                           onnx_scope *body)
+static hth_err inline_body(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
+                           const onnx_function *function, onnx_scope *body)
 {
     body->outer = NULL; // a function sees its parameters only
-    body->opsets = f->opset_import;
-    body->n_opsets = f->n_opset_import;
+    body->opsets = function->opset_import;
+    body->n_opsets = function->n_opset_import;
     body->opset = 0;
-    body->function = f;
-    body->call = n;
-    body->call_scope = s;
-    HTH_TRY(onnx_made(ld, (f->n_opset_import + f->n_input + f->n_output) * INLINE_ENTRY));
+    body->function = function;
+    body->call = node;
+    body->call_scope = scope;
+    HTH_TRY(onnx_made(ld, (function->n_opset_import + function->n_input + function->n_output) *
+                              INLINE_ENTRY));
     HTH_TRY(onnx_scope_opset(body));
-    HTH_TRY(inline_parameters(s, n, f, body));
-    HTH_TRY(onnx_load_nodes(ld, body, f->node, f->n_node, NULL));
-    for (size_t i = 0; i < f->n_output; i++) {
-        HTH_TRY(inline_result(ld, s, n, i, body, f->output[i]));
+    HTH_TRY(inline_parameters(scope, node, function, body));
+    HTH_TRY(onnx_load_nodes(ld, body, function->node, function->n_node, NULL));
+    for (size_t i = 0; i < function->n_output; i++) {
+        HTH_TRY(inline_result(ld, scope, node, i, body, function->output[i]));
     }
     return HTH_OK;
 }
 
-hth_err onnx_inline_function(onnx_load *ld, onnx_scope *s, const onnx_node *n,
-                             const onnx_function *f)
+hth_err onnx_inline_function(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
+                             const onnx_function *function)
 {
     onnx_scope body;
-    HTH_TRY(inline_scope(s, n, &body));
-    hth_err err = inline_body(ld, s, n, f, &body);
+    HTH_TRY(inline_scope(scope, node, &body));
+    hth_err err = inline_body(ld, scope, node, function, &body);
     inline_scope_fini(&body);
     return err;
 }
 
 // inline_condition reads the condition of an If.
-static hth_err inline_condition(onnx_load *ld, const onnx_scope *s, const onnx_node *n, bool *out)
+static hth_err inline_condition(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
+                                bool *out)
 {
     int v;
     const void *data;
-    if (n->n_input != 1 || !onnx_resolve(s, n->input[0], &v)) {
-        return hth_fail(HTH_EINVAL, "node '%s' (If) has no condition", onnx_label(n));
+    if (node->n_input != 1 || !onnx_resolve(scope, node->input[0], &v)) {
+        return hth_fail(HTH_EINVAL, "node '%s' (If) has no condition", onnx_label(node));
     }
     hth_const *c = v >= 0 ? ld->g->values[v].constant : NULL;
     if (c == NULL || c->dtype != HTH_DT_BOOL || c->bytes != 1) {
         return hth_fail(HTH_ENOTSUP,
                         "node '%s': operator If is only supported with a constant condition",
-                        onnx_label(n));
+                        onnx_label(node));
     }
     HTH_TRY(hth_const_map(c, &data));
     *out = *(const uint8_t *)data != 0;
@@ -135,38 +137,38 @@ static hth_err inline_condition(onnx_load *ld, const onnx_scope *s, const onnx_n
     return HTH_OK;
 }
 
-static hth_err inline_branch(onnx_load *ld, onnx_scope *s, const onnx_node *n,
+static hth_err inline_branch(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
                              const onnx_graph *graph)
 {
     onnx_scope body;
-    if (graph->n_input > 0 || graph->n_output != n->n_output) {
+    if (graph->n_input > 0 || graph->n_output != node->n_output) {
         return hth_fail(HTH_EINVAL, "node '%s' (If): its branch has %zu inputs and %zu outputs",
-                        onnx_label(n), graph->n_input, graph->n_output);
+                        onnx_label(node), graph->n_input, graph->n_output);
     }
-    HTH_TRY(inline_scope(s, n, &body));
+    HTH_TRY(inline_scope(scope, node, &body));
     hth_err err = onnx_load_branch(ld, &body, graph);
     for (size_t i = 0; i < graph->n_output && err == HTH_OK; i++) {
-        err = inline_result(ld, s, n, i, &body, graph->output[i]->name);
+        err = inline_result(ld, scope, node, i, &body, graph->output[i]->name);
     }
     inline_scope_fini(&body);
     return err;
 }
 
-hth_err onnx_inline_if(onnx_load *ld, onnx_scope *s, const onnx_node *n)
+hth_err onnx_inline_if(onnx_load *ld, onnx_scope *scope, const onnx_node *node)
 {
     const onnx_attribute *a;
     bool taken = false;
-    HTH_TRY(inline_condition(ld, s, n, &taken));
-    HTH_TRY(onnx_find_attribute(s, n, taken ? "then_branch" : "else_branch", &a));
+    HTH_TRY(inline_condition(ld, scope, node, &taken));
+    HTH_TRY(onnx_find_attribute(scope, node, taken ? "then_branch" : "else_branch", &a));
     if (a == NULL || !a->has_g) {
-        return hth_fail(HTH_EINVAL, "node '%s' (If) lacks a branch", onnx_label(n));
+        return hth_fail(HTH_EINVAL, "node '%s' (If) lacks a branch", onnx_label(node));
     }
     HTH_TRY(onnx_made(ld, a->g.len * INLINE_UNPACKED));
     onnx_graph *graph = hth__onnx__graph_proto__unpack(&ld->allocator, a->g.len, a->g.data);
     if (graph == NULL) {
         return onnx_unpack_failed(ld, "a branch");
     }
-    hth_err err = inline_branch(ld, s, n, graph);
+    hth_err err = inline_branch(ld, scope, node, graph);
     hth__onnx__graph_proto__free_unpacked(graph, &ld->allocator);
     return err;
 }

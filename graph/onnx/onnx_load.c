@@ -57,18 +57,18 @@ hth_err onnx_made(onnx_load *ld, uint64_t bytes)
                           ld->most_made);
 }
 
-hth_err onnx_scope_opset(onnx_scope *s)
+hth_err onnx_scope_opset(onnx_scope *scope)
 {
-    for (size_t i = 0; i < s->n_opsets; i++) {
-        int64_t version = s->opsets[i]->version;
-        if (!onnx_domain_default(s->opsets[i]->domain)) {
+    for (size_t i = 0; i < scope->n_opsets; i++) {
+        int64_t version = scope->opsets[i]->version;
+        if (!onnx_domain_default(scope->opsets[i]->domain)) {
             continue;
         }
         if (version < HTH_OPSET_MIN || version > HTH_OPSET_MAX) {
             return hth_fail(HTH_ENOTSUP, "opset %" PRId64 " is not supported (%d to %d are)",
                             version, HTH_OPSET_MIN, HTH_OPSET_MAX);
         }
-        s->opset = (int)version;
+        scope->opset = (int)version;
     }
     return HTH_OK;
 }
@@ -110,22 +110,22 @@ static hth_err load_add_value(onnx_load *ld, const char *prefix, const char *nam
 }
 
 // Adds a value called `name` in this scope (made unique in the graph). HTH_EINVAL: declared twice.
-static hth_err load_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant,
+static hth_err load_declare(onnx_load *ld, onnx_scope *scope, const char *name, hth_const *constant,
                             int *out)
 {
-    hth_err err = hth_names_put(&s->names, name, ld->g->n_values);
+    hth_err err = hth_names_put(&scope->names, name, ld->g->n_values);
     if (err == HTH_EEXIST) {
-        return hth_fail(HTH_EINVAL, "the name '%s%s' is given to two values", s->prefix, name);
+        return hth_fail(HTH_EINVAL, "the name '%s%s' is given to two values", scope->prefix, name);
     }
-    return err != HTH_OK ? err : load_add_value(ld, s->prefix, name, constant, out);
+    return err != HTH_OK ? err : load_add_value(ld, scope->prefix, name, constant, out);
 }
 
-bool onnx_resolve(const onnx_scope *s, const char *name, int *out)
+bool onnx_resolve(const onnx_scope *scope, const char *name, int *out)
 {
-    while (s != NULL && !hth_names_find(&s->names, name, out)) {
-        s = s->outer;
+    while (scope != NULL && !hth_names_find(&scope->names, name, out)) {
+        scope = scope->outer;
     }
-    return s != NULL;
+    return scope != NULL;
 }
 
 hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_const *constant,
@@ -139,7 +139,7 @@ hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_
 
 // Bodies.
 
-static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_node *n)
+static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *scope, const onnx_node *node)
 {
     hth_const *constant = NULL;
     int value;
@@ -147,23 +147,23 @@ static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_nod
         return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes (limits.nodes)",
                         ld->limits.max_nodes);
     }
-    if (n->n_attribute > ONNX_MAX_ATTRIBUTES) {
+    if (node->n_attribute > ONNX_MAX_ATTRIBUTES) {
         return hth_fail(HTH_EINVAL, "node '%s': %zu attributes are more than any operator has",
-                        onnx_label(n), n->n_attribute);
+                        onnx_label(node), node->n_attribute);
     }
-    HTH_TRY(onnx_made(ld, LOAD_NODE + (n->n_input + n->n_output) * sizeof(int)));
-    if (n->op_type != NULL && strcmp(n->op_type, "Constant") == 0 &&
-        onnx_domain_default(n->domain)) {
-        if (n->n_output != 1 || n->output[0][0] == '\0') {
-            return hth_fail(HTH_EINVAL, "node '%s' (Constant) needs one output", onnx_label(n));
+    HTH_TRY(onnx_made(ld, LOAD_NODE + (node->n_input + node->n_output) * sizeof(int)));
+    if (node->op_type != NULL && strcmp(node->op_type, "Constant") == 0 &&
+        onnx_domain_default(node->domain)) {
+        if (node->n_output != 1 || node->output[0][0] == '\0') {
+            return hth_fail(HTH_EINVAL, "node '%s' (Constant) needs one output", onnx_label(node));
         }
-        HTH_TRY(onnx_constant(ld, s, n, &constant));
+        HTH_TRY(onnx_constant(ld, scope, node, &constant));
     }
-    for (size_t i = 0; i < n->n_output; i++) {
-        if (n->output[i][0] == '\0') {
+    for (size_t i = 0; i < node->n_output; i++) {
+        if (node->output[i][0] == '\0') {
             continue;
         }
-        hth_err err = load_declare(ld, s, n->output[i], constant, &value);
+        hth_err err = load_declare(ld, scope, node->output[i], constant, &value);
         if (err != HTH_OK) {
             hth_const_rele(constant);
             return err;
@@ -172,22 +172,22 @@ static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_nod
     return HTH_OK;
 }
 
-static hth_err load_refuse(const onnx_scope *s, const onnx_node *n)
+static hth_err load_refuse(const onnx_scope *scope, const onnx_node *node)
 {
     int64_t version = 0;
-    const char *domain = onnx_domain_default(n->domain) ? "ai.onnx" : n->domain;
-    for (size_t i = 0; i < s->n_opsets; i++) {
-        const char *d = s->opsets[i]->domain;
+    const char *domain = onnx_domain_default(node->domain) ? "ai.onnx" : node->domain;
+    for (size_t i = 0; i < scope->n_opsets; i++) {
+        const char *d = scope->opsets[i]->domain;
         if (strcmp(onnx_domain_default(d) ? "ai.onnx" : d, domain) == 0) {
-            version = s->opsets[i]->version;
+            version = scope->opsets[i]->version;
         }
     }
-    const char *hint = hth_onnx_hint_operator(domain, n->op_type);
+    const char *hint = hth_onnx_hint_operator(domain, node->op_type);
     const char *colon = hint != NULL ? ": " : "";
-    return hth_fail(HTH_ENOTSUP,
-                    "node '%s': operator %s of domain '%s' (opset %" PRId64
-                    ") is not supported%s%s",
-                    onnx_label(n), n->op_type, domain, version, colon, hint != NULL ? hint : "");
+    return hth_fail(
+        HTH_ENOTSUP,
+        "node '%s': operator %s of domain '%s' (opset %" PRId64 ") is not supported%s%s",
+        onnx_label(node), node->op_type, domain, version, colon, hint != NULL ? hint : "");
 }
 
 // load_since stores the version of `op` that opset `opset` means; 0 when it had none yet.
@@ -201,54 +201,55 @@ static int load_since(hth_op op, int opset)
     return since;
 }
 
-static hth_err load_node(onnx_load *ld, onnx_scope *s, const onnx_node *n)
+static hth_err load_node(onnx_load *ld, onnx_scope *scope, const onnx_node *node)
 {
-    if (n->op_type == NULL || n->op_type[0] == '\0') {
-        return hth_fail(HTH_EINVAL, "node '%s' has no operator", onnx_label(n));
+    if (node->op_type == NULL || node->op_type[0] == '\0') {
+        return hth_fail(HTH_EINVAL, "node '%s' has no operator", onnx_label(node));
     }
-    const onnx_function *f = onnx_find_function(ld, n);
+    const onnx_function *f = onnx_find_function(ld, node);
     if (f != NULL) {
-        return onnx_inline_function(ld, s, n, f);
+        return onnx_inline_function(ld, scope, node, f);
     }
-    if (!onnx_domain_default(n->domain)) {
-        bool gelu = strcmp(n->domain, "com.microsoft") == 0 && strcmp(n->op_type, "Gelu") == 0;
-        return gelu ? onnx_add_operator(ld, s, n, HTH_OP_GELU,
+    if (!onnx_domain_default(node->domain)) {
+        bool gelu =
+            strcmp(node->domain, "com.microsoft") == 0 && strcmp(node->op_type, "Gelu") == 0;
+        return gelu ? onnx_add_operator(ld, scope, node, HTH_OP_GELU,
                                         load_since(HTH_OP_GELU, HTH_OPSET_MAX))
-                    : load_refuse(s, n);
+                    : load_refuse(scope, node);
     }
-    if (strcmp(n->op_type, "Constant") == 0) {
+    if (strcmp(node->op_type, "Constant") == 0) {
         return HTH_OK; // became content when its output was declared
     }
-    if (strcmp(n->op_type, "If") == 0) {
-        return onnx_inline_if(ld, s, n);
+    if (strcmp(node->op_type, "If") == 0) {
+        return onnx_inline_if(ld, scope, node);
     }
-    if (s->opset == 0) {
+    if (scope->opset == 0) {
         return hth_fail(HTH_EINVAL, "the model does not declare the opset of its ONNX operators");
     }
-    hth_op op = hth_op_find(n->op_type);
-    int since = op == HTH_OP_NONE ? 0 : load_since(op, s->opset);
-    return since == 0 ? load_refuse(s, n) : onnx_add_operator(ld, s, n, op, since);
+    hth_op op = hth_op_find(node->op_type);
+    int since = op == HTH_OP_NONE ? 0 : load_since(op, scope->opset);
+    return since == 0 ? load_refuse(scope, node) : onnx_add_operator(ld, scope, node, op, since);
 }
 
-hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *s, onnx_node *const *node, size_t n,
+hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *scope, onnx_node *const *node, size_t n,
                         const onnx_graph *types)
 {
     for (size_t i = 0; i < n; i++) {
-        HTH_TRY(load_declare_outputs(ld, s, node[i]));
+        HTH_TRY(load_declare_outputs(ld, scope, node[i]));
     }
     for (size_t i = 0; types != NULL && i < types->n_value_info; i++) {
-        HTH_TRY(onnx_hint(ld, s, types->value_info[i]));
+        HTH_TRY(onnx_hint(ld, scope, types->value_info[i]));
     }
     for (size_t i = 0; types != NULL && i < types->n_output; i++) {
-        HTH_TRY(onnx_hint(ld, s, types->output[i]));
+        HTH_TRY(onnx_hint(ld, scope, types->output[i]));
     }
     for (size_t i = 0; i < n; i++) {
-        HTH_TRY(load_node(ld, s, node[i]));
+        HTH_TRY(load_node(ld, scope, node[i]));
     }
     return HTH_OK;
 }
 
-hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph)
+hth_err onnx_load_branch(onnx_load *ld, onnx_scope *scope, const onnx_graph *graph)
 {
     for (size_t i = 0; i < graph->n_initializer; i++) {
         hth_onnx_head head;
@@ -257,25 +258,25 @@ hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph)
         hth_span message = {graph->initializer[i].data, graph->initializer[i].len};
         HTH_TRY(onnx_tensor_const(ld, message, &head, &c));
         char *name = hth_strndup((const char *)head.name.data, head.name.bytes);
-        hth_err err = name == NULL ? onnx_no_memory() : load_declare(ld, s, name, c, &value);
+        hth_err err = name == NULL ? onnx_no_memory() : load_declare(ld, scope, name, c, &value);
         hth_free(name);
         if (err != HTH_OK) {
             hth_const_rele(c);
             return err;
         }
     }
-    return onnx_load_nodes(ld, s, graph->node, graph->n_node, graph);
+    return onnx_load_nodes(ld, scope, graph->node, graph->n_node, graph);
 }
 
 // The whole model.
 
-static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBinaryData *p,
-                                hth_const *c, int number)
+static hth_err load_initializer(onnx_load *ld, onnx_scope *scope, const ProtobufCBinaryData *p,
+                                hth_const *constant, int number)
 {
     hth_onnx_head head;
     int value;
     HTH_TRY(hth_onnx_head_read((hth_span){p->data, p->len}, &ld->limits, &head));
-    if (c->dtype != head.dtype || !hth_shape_equal(&c->shape, &head.shape)) {
+    if (constant->dtype != head.dtype || !hth_shape_equal(&constant->shape, &head.shape)) {
         return hth_fail(HTH_ECORRUPT, "tensor '%.*s' is not the one that the model was stored with",
                         HTH_SPAN(head.name));
     }
@@ -283,19 +284,19 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBin
     if (name == NULL) {
         return onnx_no_memory();
     }
-    hth_const_hold(c);
+    hth_const_hold(constant);
     hth_err err = name[0] == '\0' ? hth_fail(HTH_EINVAL, "an initializer has no name")
-                                  : load_declare(ld, s, name, c, &value);
+                                  : load_declare(ld, scope, name, constant, &value);
     hth_free(name);
     if (err != HTH_OK) {
-        hth_const_rele(c);
+        hth_const_rele(constant);
         return err;
     }
     ld->g->values[value].initializer = head.constant ? 0 : number + 1;
     return HTH_OK;
 }
 
-static hth_err load_initializers(onnx_load *ld, onnx_scope *s, hth_const *const *tensors, int n)
+static hth_err load_initializers(onnx_load *ld, onnx_scope *scope, hth_const *const *tensors, int n)
 {
     const onnx_graph *graph = ld->model->graph;
     if (graph->n_sparse_initializer > 0) {
@@ -306,12 +307,12 @@ static hth_err load_initializers(onnx_load *ld, onnx_scope *s, hth_const *const 
                         graph->n_initializer, n);
     }
     for (int i = 0; i < n; i++) {
-        HTH_TRY(load_initializer(ld, s, &graph->initializer[i], tensors[i], i));
+        HTH_TRY(load_initializer(ld, scope, &graph->initializer[i], tensors[i], i));
     }
     return HTH_OK;
 }
 
-static hth_err load_input(onnx_load *ld, onnx_scope *s, const onnx_value_info *info)
+static hth_err load_input(onnx_load *ld, onnx_scope *scope, const onnx_value_info *info)
 {
     int v;
     hth_dtype dt;
@@ -319,25 +320,25 @@ static hth_err load_input(onnx_load *ld, onnx_scope *s, const onnx_value_info *i
     if (info->name == NULL || info->name[0] == '\0') {
         return hth_fail(HTH_EINVAL, "an input has no name");
     }
-    if (hth_names_find(&s->names, info->name, &v) && ld->g->values[v].constant != NULL) {
+    if (hth_names_find(&scope->names, info->name, &v) && ld->g->values[v].constant != NULL) {
         return HTH_OK; // before IR version 4 initializers were listed as inputs, too
     }
     hth_err err = onnx_type(ld, info, &dt, &shape);
     if (err != HTH_OK) {
         return hth_err_prefix(err, "input '%s'", info->name);
     }
-    HTH_TRY(load_declare(ld, s, info->name, NULL, &v));
+    HTH_TRY(load_declare(ld, scope, info->name, NULL, &v));
     ld->g->values[v].dtype = dt;
     ld->g->values[v].shape = shape;
     return hth_graph_add_input(ld->g, v);
 }
 
-static hth_err load_output(onnx_load *ld, onnx_scope *s, const onnx_value_info *info)
+static hth_err load_output(onnx_load *ld, onnx_scope *scope, const onnx_value_info *info)
 {
     int v;
     hth_dtype dt;
     hth_shape shape;
-    if (info->name == NULL || !hth_names_find(&s->names, info->name, &v)) {
+    if (info->name == NULL || !hth_names_find(&scope->names, info->name, &v)) {
         return hth_fail(HTH_EINVAL, "no node computes the output '%s'",
                         info->name == NULL ? "" : info->name);
     }
@@ -385,25 +386,25 @@ static hth_err load_signature(const onnx_load *ld, int inputs, size_t outputs)
                     inputs, outputs, ld->limits.max_signature);
 }
 
-static hth_err load_model(onnx_load *ld, onnx_scope *s, hth_const *const *tensors, int n)
+static hth_err load_model(onnx_load *ld, onnx_scope *scope, hth_const *const *tensors, int n)
 {
     const onnx_graph *graph = ld->model->graph;
     if (graph == NULL) {
         return hth_fail(HTH_ECORRUPT, "not an ONNX model: it has no graph");
     }
-    HTH_TRY(onnx_scope_opset(s));
+    HTH_TRY(onnx_scope_opset(scope));
     HTH_TRY(load_functions(ld));
-    HTH_TRY(load_initializers(ld, s, tensors, n));
+    HTH_TRY(load_initializers(ld, scope, tensors, n));
     for (size_t i = 0; i < graph->n_input; i++) {
-        HTH_TRY(load_input(ld, s, graph->input[i]));
+        HTH_TRY(load_input(ld, scope, graph->input[i]));
     }
-    HTH_TRY(onnx_load_nodes(ld, s, graph->node, graph->n_node, graph));
+    HTH_TRY(onnx_load_nodes(ld, scope, graph->node, graph->n_node, graph));
     if (graph->n_output == 0) {
         return hth_fail(HTH_EINVAL, "the model has no outputs");
     }
     HTH_TRY(load_signature(ld, ld->g->n_inputs, graph->n_output));
     for (size_t i = 0; i < graph->n_output; i++) {
-        HTH_TRY(load_output(ld, s, graph->output[i]));
+        HTH_TRY(load_output(ld, scope, graph->output[i]));
     }
     HTH_TRY(hth_graph_sort(ld->g));
     HTH_TRY(hth_graph_compact(ld->g));

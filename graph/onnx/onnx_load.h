@@ -58,9 +58,9 @@ hth_err onnx_unpack_failed(const onnx_load *ld, const char *what);
 // are read once for each call, however large they are. HTH_ETOOBIG: more than is in proportion.
 hth_err onnx_made(onnx_load *ld, uint64_t bytes);
 // onnx_scope_opset finds the default domain's opset among the scope's imports and checks its range.
-hth_err onnx_scope_opset(onnx_scope *s);
+hth_err onnx_scope_opset(onnx_scope *scope);
 // onnx_resolve finds a name in the scope and those around it.
-bool onnx_resolve(const onnx_scope *s, const char *name, int *out);
+bool onnx_resolve(const onnx_scope *scope, const char *name, int *out);
 // onnx_add_value adds a value named "<node>.<suffix>", made unique. `constant` is its content
 // (taken over on success), or NULL.
 hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_const *constant,
@@ -68,40 +68,42 @@ hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_
 // onnx_load_nodes reads the nodes of a body, in any order; `types`, which may be NULL, states types
 // of their outputs. They are taken over before nodes are added, because rewriting old forms asks
 // for them.
-hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *s, onnx_node *const *node, size_t n,
+hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *scope, onnx_node *const *node, size_t n,
                         const onnx_graph *types);
 // onnx_load_branch reads the initializers and nodes of a subgraph.
-hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph);
+hth_err onnx_load_branch(onnx_load *ld, onnx_scope *scope, const onnx_graph *graph);
 
 // onnx_type.c
 // onnx_type reads the tensor type of an input or output.
 hth_err onnx_type(onnx_load *ld, const onnx_value_info *info, hth_dtype *dt, hth_shape *shape);
 // onnx_hint gives a computed value the type that the file states for it, if it can be expressed.
-hth_err onnx_hint(onnx_load *ld, onnx_scope *s, const onnx_value_info *info);
+hth_err onnx_hint(onnx_load *ld, onnx_scope *scope, const onnx_value_info *info);
 
 // onnx_node.c
 bool onnx_domain_default(const char *domain);
 // onnx_label is what a node is called in messages: its name, or its first output.
-const char *onnx_label(const onnx_node *n);
+const char *onnx_label(const onnx_node *node);
 // onnx_find_attribute stores the attribute of that name, references to the calling node's
 // attributes followed; NULL when absent.
-hth_err onnx_find_attribute(const onnx_scope *s, const onnx_node *n, const char *name,
+hth_err onnx_find_attribute(const onnx_scope *scope, const onnx_node *node, const char *name,
                             const onnx_attribute **out);
 // onnx_constant makes the content of a Constant node.
-hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, hth_const **out);
+hth_err onnx_constant(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
+                      hth_const **out);
 // onnx_tensor_const makes a constant from a TensorProto.
 hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, hth_const **out);
 // onnx_add_operator adds a node of a known operator, in canonical form.
-hth_err onnx_add_operator(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op op, int since);
-// onnx_inputs looks the node's inputs up: n->n_input indices in a fresh array, which the caller
+hth_err onnx_add_operator(onnx_load *ld, onnx_scope *scope, const onnx_node *node, hth_op op,
+                          int since);
+// onnx_inputs looks the node's inputs up: node->n_input indices in a fresh array, which the caller
 // frees.
-hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out);
+hth_err onnx_inputs(const onnx_scope *scope, const onnx_node *node, int **out);
 
 // onnx_inline.c
-const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *n);
-hth_err onnx_inline_function(onnx_load *ld, onnx_scope *s, const onnx_node *n,
-                             const onnx_function *f);
-hth_err onnx_inline_if(onnx_load *ld, onnx_scope *s, const onnx_node *n);
+const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *node);
+hth_err onnx_inline_function(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
+                             const onnx_function *function);
+hth_err onnx_inline_if(onnx_load *ld, onnx_scope *scope, const onnx_node *node);
 
 // onnx_canon.c
 // onnx_canonicalise rewrites node `index`, written for operator version `since`, to the newest

@@ -69,11 +69,11 @@ struct hth_names_entry {
     char name[];
 };
 
-hth_err hth_names_put(hth_names *t, const char *name, int index)
+hth_err hth_names_put(hth_names *names, const char *name, int index)
 {
     struct hth_names_entry *e;
     size_t n = strlen(name);
-    HASH_FIND(hh, t->head, name, n, e);
+    HASH_FIND(hh, names->head, name, n, e);
     if (e != NULL) {
         return HTH_EEXIST;
     }
@@ -83,7 +83,7 @@ hth_err hth_names_put(hth_names *t, const char *name, int index)
     }
     e->index = index;
     memcpy(e->name, name, n + 1);
-    HASH_ADD_KEYPTR(hh, t->head, e->name, n, e);
+    HASH_ADD_KEYPTR(hh, names->head, e->name, n, e);
     if (e->hh.tbl == NULL) {
         hth_free(e);
         return hth_fail(HTH_ENOMEM, "no memory for a name");
@@ -91,27 +91,27 @@ hth_err hth_names_put(hth_names *t, const char *name, int index)
     return HTH_OK;
 }
 
-int *hth_names_at(const hth_names *t, const char *name)
+int *hth_names_at(const hth_names *names, const char *name)
 {
     struct hth_names_entry *e;
-    HASH_FIND(hh, t->head, name, strlen(name), e);
+    HASH_FIND(hh, names->head, name, strlen(name), e);
     return e != NULL ? &e->index : NULL;
 }
 
-bool hth_names_find(const hth_names *t, const char *name, int *index)
+bool hth_names_find(const hth_names *names, const char *name, int *index)
 {
-    const int *at = hth_names_at(t, name);
+    const int *at = hth_names_at(names, name);
     if (at != NULL) {
         *index = *at;
     }
     return at != NULL;
 }
 
-void hth_names_fini(hth_names *t)
+void hth_names_fini(hth_names *names)
 {
     struct hth_names_entry *e, *next;
-    HASH_ITER (hh, t->head, e, next) {
-        HASH_DEL(t->head, e);
+    HASH_ITER (hh, names->head, e, next) {
+        HASH_DEL(names->head, e);
         hth_free(e);
     }
 }

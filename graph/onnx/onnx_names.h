@@ -15,12 +15,12 @@ typedef struct hth_names {
 
 // hth_names_put adds a copy of `name`. HTH_EEXIST (without a sentence) when the name is there
 // already.
-hth_err hth_names_put(hth_names *t, const char *name, int index);
+hth_err hth_names_put(hth_names *names, const char *name, int index);
 // hth_names_find stores the index of `name` in *index and returns true, or returns false.
-bool hth_names_find(const hth_names *t, const char *name, int *index);
+bool hth_names_find(const hth_names *names, const char *name, int *index);
 // hth_names_at is where the index of `name` stands, for as long as the table is there; NULL: it is
 // not in the table.
-int *hth_names_at(const hth_names *t, const char *name);
-void hth_names_fini(hth_names *t);
+int *hth_names_at(const hth_names *names, const char *name);
+void hth_names_fini(hth_names *names);
 
 #endif

@@ -23,12 +23,12 @@ bool onnx_domain_default(const char *domain)
     return domain == NULL || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
 }
 
-const char *onnx_label(const onnx_node *n)
+const char *onnx_label(const onnx_node *node)
 {
-    if (n->name != NULL && n->name[0] != '\0') {
-        return n->name;
+    if (node->name != NULL && node->name[0] != '\0') {
+        return node->name;
     }
-    return n->n_output > 0 ? n->output[0] : "";
+    return node->n_output > 0 ? node->output[0] : "";
 }
 
 static const onnx_attribute *attribute_named(onnx_attribute *const *a, size_t n, const char *name)
@@ -43,31 +43,31 @@ static const onnx_attribute *attribute_named(onnx_attribute *const *a, size_t n,
 
 // attribute_follow replaces a reference to an attribute of the enclosing function by what it refers
 // to: the call's attribute, the function's default, or nothing.
-static hth_err attribute_follow(const onnx_scope *s, const onnx_attribute **a)
+static hth_err attribute_follow(const onnx_scope *scope, const onnx_attribute **a)
 {
     while (*a != NULL && (*a)->ref_attr_name != NULL && (*a)->ref_attr_name[0] != '\0') {
         const char *name = (*a)->ref_attr_name;
-        if (s->function == NULL) {
+        if (scope->function == NULL) {
             return hth_fail(HTH_EINVAL,
                             "attribute '%s' refers to '%s' of a function, outside of one",
                             (*a)->name, name);
         }
-        *a = attribute_named(s->call->attribute, s->call->n_attribute, name);
+        *a = attribute_named(scope->call->attribute, scope->call->n_attribute, name);
         if (*a == NULL) {
-            *a =
-                attribute_named(s->function->attribute_proto, s->function->n_attribute_proto, name);
+            *a = attribute_named(scope->function->attribute_proto,
+                                 scope->function->n_attribute_proto, name);
             return HTH_OK;
         }
-        s = s->call_scope;
+        scope = scope->call_scope;
     }
     return HTH_OK;
 }
 
-hth_err onnx_find_attribute(const onnx_scope *s, const onnx_node *n, const char *name,
+hth_err onnx_find_attribute(const onnx_scope *scope, const onnx_node *node, const char *name,
                             const onnx_attribute **out)
 {
-    *out = attribute_named(n->attribute, n->n_attribute, name);
-    return attribute_follow(s, out);
+    *out = attribute_named(node->attribute, node->n_attribute, name);
+    return attribute_follow(scope, out);
 }
 
 hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, hth_const **out)
@@ -90,14 +90,14 @@ static char *attribute_text(const ProtobufCBinaryData *s)
     return s->len == 0 ? hth_strdup("") : hth_strndup((const char *)s->data, s->len);
 }
 
-static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
+static hth_err attribute_strings(const onnx_attribute *attribute, hth_attr *to)
 {
-    to->u.strings = hth_calloc(a->n_strings, sizeof *to->u.strings);
+    to->u.strings = hth_calloc(attribute->n_strings, sizeof *to->u.strings);
     if (to->u.strings == NULL) {
         return onnx_no_memory();
     }
-    for (size_t i = 0; i < a->n_strings; i++) {
-        to->u.strings[i] = attribute_text(&a->strings[i]);
+    for (size_t i = 0; i < attribute->n_strings; i++) {
+        to->u.strings[i] = attribute_text(&attribute->strings[i]);
         to->n = (int)i + 1; // a NULL in the list can be freed, too
         if (to->u.strings[i] == NULL) {
             return onnx_no_memory();
@@ -106,41 +106,43 @@ static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
     return HTH_OK;
 }
 
-static hth_err attribute_value(onnx_load *ld, const onnx_attribute *a, hth_attr *to)
+static hth_err attribute_value(onnx_load *ld, const onnx_attribute *attribute, hth_attr *to)
 {
     hth_onnx_head head;
-    switch (a->type) {
+    switch (attribute->type) {
     case A_FLOAT:
         to->type = HTH_ATTR_FLOAT;
-        to->u.f = a->f;
+        to->u.f = attribute->f;
         return HTH_OK;
     case A_INT:
         to->type = HTH_ATTR_INT;
-        to->u.i = a->i;
+        to->u.i = attribute->i;
         return HTH_OK;
     case A_STRING:
         to->type = HTH_ATTR_STRING;
-        to->u.s = attribute_text(&a->s);
+        to->u.s = attribute_text(&attribute->s);
         return to->u.s == NULL ? onnx_no_memory() : HTH_OK;
     case A_TENSOR:
         to->type = HTH_ATTR_TENSOR;
-        return onnx_tensor_const(ld, (hth_span){a->t.data, a->t.len}, &head, &to->u.tensor);
+        return onnx_tensor_const(ld, (hth_span){attribute->t.data, attribute->t.len}, &head,
+                                 &to->u.tensor);
     case A_FLOATS:
         to->type = HTH_ATTR_FLOATS;
-        to->n = (int)a->n_floats;
-        to->u.floats = hth_memdup(a->floats, a->n_floats * sizeof *a->floats);
+        to->n = (int)attribute->n_floats;
+        to->u.floats =
+            hth_memdup(attribute->floats, attribute->n_floats * sizeof *attribute->floats);
         return to->u.floats == NULL ? onnx_no_memory() : HTH_OK;
     case A_INTS:
         to->type = HTH_ATTR_INTS;
-        to->n = (int)a->n_ints;
-        to->u.ints = hth_memdup(a->ints, a->n_ints * sizeof *a->ints);
+        to->n = (int)attribute->n_ints;
+        to->u.ints = hth_memdup(attribute->ints, attribute->n_ints * sizeof *attribute->ints);
         return to->u.ints == NULL ? onnx_no_memory() : HTH_OK;
     case A_STRINGS:
         to->type = HTH_ATTR_STRINGS;
-        return attribute_strings(a, to);
+        return attribute_strings(attribute, to);
     default:
         return hth_fail(HTH_ENOTSUP, "attribute '%s' is of type %d, which is not supported",
-                        a->name, a->type);
+                        attribute->name, attribute->type);
     }
 }
 
@@ -186,33 +188,35 @@ static bool names_have(const char *names, const char *name)
     return false;
 }
 
-static hth_err attribute_check(const onnx_attribute *a, const char *name)
+static hth_err attribute_check(const onnx_attribute *attribute, const char *name)
 {
     for (size_t i = 0; i < sizeof attribute_types / sizeof attribute_types[0]; i++) {
-        if (a->type != attribute_types[i].type && names_have(attribute_types[i].names, name)) {
+        if (attribute->type != attribute_types[i].type &&
+            names_have(attribute_types[i].names, name)) {
             return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
-                            a->type, attribute_types[i].article);
+                            attribute->type, attribute_types[i].article);
         }
     }
     return HTH_OK;
 }
 
 // What an attribute takes, but for a tensor.
-static uint64_t attribute_bytes(const onnx_attribute *a)
+static uint64_t attribute_bytes(const onnx_attribute *attribute)
 {
-    uint64_t bytes =
-        sizeof(hth_attr) + a->s.len + a->n_ints * sizeof *a->ints + a->n_floats * sizeof *a->floats;
-    for (size_t i = 0; i < a->n_strings; i++) {
-        bytes += a->strings[i].len + sizeof(char *);
+    uint64_t bytes = sizeof(hth_attr) + attribute->s.len +
+                     attribute->n_ints * sizeof *attribute->ints +
+                     attribute->n_floats * sizeof *attribute->floats;
+    for (size_t i = 0; i < attribute->n_strings; i++) {
+        bytes += attribute->strings[i].len + sizeof(char *);
     }
     return bytes;
 }
 
-static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *node,
+static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *scope, hth_node *node,
                                   const onnx_attribute *from)
 {
     const onnx_attribute *a = from;
-    HTH_TRY(attribute_follow(s, &a));
+    HTH_TRY(attribute_follow(scope, &a));
     if (a == NULL) {
         return HTH_OK; // an optional attribute that the call does not give
     }
@@ -238,33 +242,34 @@ static hth_err constant_list(hth_dtype dt, int rank, size_t n, const void *data,
                          data != NULL ? data : "", out); // protobuf-c leaves an empty list NULL
 }
 
-static hth_err constant_value(onnx_load *ld, const onnx_attribute *a, hth_const **out)
+static hth_err constant_value(onnx_load *ld, const onnx_attribute *attribute, hth_const **out)
 {
     hth_onnx_head head;
-    switch (a->type) {
+    switch (attribute->type) {
     case A_TENSOR:
-        return onnx_tensor_const(ld, (hth_span){a->t.data, a->t.len}, &head, out);
+        return onnx_tensor_const(ld, (hth_span){attribute->t.data, attribute->t.len}, &head, out);
     case A_FLOAT:
-        return constant_list(HTH_DT_F32, 0, 0, &a->f, out);
+        return constant_list(HTH_DT_F32, 0, 0, &attribute->f, out);
     case A_INT:
-        return constant_list(HTH_DT_I64, 0, 0, &a->i, out);
+        return constant_list(HTH_DT_I64, 0, 0, &attribute->i, out);
     case A_FLOATS:
-        return constant_list(HTH_DT_F32, 1, a->n_floats, a->floats, out);
+        return constant_list(HTH_DT_F32, 1, attribute->n_floats, attribute->floats, out);
     case A_INTS:
-        return constant_list(HTH_DT_I64, 1, a->n_ints, a->ints, out);
+        return constant_list(HTH_DT_I64, 1, attribute->n_ints, attribute->ints, out);
     default:
         return hth_fail(HTH_ENOTSUP, "strings and sparse tensors are not supported");
     }
 }
 
-hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, hth_const **out)
+hth_err onnx_constant(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
+                      hth_const **out)
 {
     const onnx_attribute *a = NULL;
     hth_err err = HTH_OK;
-    for (size_t i = 0; i < n->n_attribute && a == NULL && err == HTH_OK; i++) {
-        a = n->attribute[i]; // exactly one of value, value_float, value_ints, ..; its type says
-                             // which
-        err = attribute_follow(s, &a);
+    for (size_t i = 0; i < node->n_attribute && a == NULL && err == HTH_OK; i++) {
+        a = node->attribute[i]; // exactly one of value, value_float, value_ints, ..; its type says
+                                // which
+        err = attribute_follow(scope, &a);
     }
     if (err == HTH_OK && a == NULL) {
         err = hth_fail(HTH_EINVAL, "it has no value");
@@ -275,24 +280,24 @@ hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, ht
     if (err == HTH_OK) {
         err = constant_value(ld, a, out);
     }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(n));
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(node));
 }
 
 // Operators.
 
-hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out)
+hth_err onnx_inputs(const onnx_scope *scope, const onnx_node *node, int **out)
 {
-    int *index = hth_calloc(n->n_input, sizeof *index);
+    int *index = hth_calloc(node->n_input, sizeof *index);
     *out = NULL;
     if (index == NULL) {
         return onnx_no_memory();
     }
-    for (size_t i = 0; i < n->n_input; i++) {
+    for (size_t i = 0; i < node->n_input; i++) {
         index[i] = -1;
-        if (n->input[i][0] != '\0' && !onnx_resolve(s, n->input[i], &index[i])) {
+        if (node->input[i][0] != '\0' && !onnx_resolve(scope, node->input[i], &index[i])) {
             hth_free(index);
             return hth_fail(HTH_EINVAL, "node '%s' (%s) reads '%s', which no node computes",
-                            onnx_label(n), n->op_type, n->input[i]);
+                            onnx_label(node), node->op_type, node->input[i]);
         }
     }
     *out = index;
@@ -301,61 +306,62 @@ hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out)
 
 // node_arity drops absent trailing operands and checks the count against the operator's newest
 // form.
-static hth_err node_arity(hth_node *n)
+static hth_err node_arity(hth_node *node)
 {
-    const hth_op_info *info = hth_op_info_of(n->op);
-    while (n->n_inputs > 0 && n->inputs[n->n_inputs - 1] < 0) {
-        n->n_inputs--;
+    const hth_op_info *info = hth_op_info_of(node->op);
+    while (node->n_inputs > 0 && node->inputs[node->n_inputs - 1] < 0) {
+        node->n_inputs--;
     }
-    while (n->n_outputs > info->min_outputs && n->outputs[n->n_outputs - 1] < 0) {
-        n->n_outputs--;
+    while (node->n_outputs > info->min_outputs && node->outputs[node->n_outputs - 1] < 0) {
+        node->n_outputs--;
     }
     bool absent = false;
-    for (int i = 0; i < n->n_inputs; i++) {
-        absent |= n->inputs[i] < 0 && (i < info->min_inputs || info->max_inputs > 100);
+    for (int i = 0; i < node->n_inputs; i++) {
+        absent |= node->inputs[i] < 0 && (i < info->min_inputs || info->max_inputs > 100);
     }
-    if (absent || n->n_inputs < info->min_inputs) {
+    if (absent || node->n_inputs < info->min_inputs) {
         return hth_fail(HTH_EINVAL, "a required input is missing");
     }
-    if (n->n_inputs > info->max_inputs || n->n_outputs < info->min_outputs ||
-        n->n_outputs > info->max_outputs) {
+    if (node->n_inputs > info->max_inputs || node->n_outputs < info->min_outputs ||
+        node->n_outputs > info->max_outputs) {
         return hth_fail(HTH_EINVAL, "%d inputs and %d outputs are not what the operator has",
-                        n->n_inputs, n->n_outputs);
+                        node->n_inputs, node->n_outputs);
     }
     return HTH_OK;
 }
 
-static hth_err node_outputs(const onnx_scope *s, const onnx_node *n, int **out)
+static hth_err node_outputs(const onnx_scope *scope, const onnx_node *node, int **out)
 {
-    int *index = hth_calloc(n->n_output, sizeof *index);
+    int *index = hth_calloc(node->n_output, sizeof *index);
     if (index == NULL) {
         return onnx_no_memory();
     }
-    for (size_t i = 0; i < n->n_output; i++) {
+    for (size_t i = 0; i < node->n_output; i++) {
         index[i] = -1;
-        if (n->output[i][0] != '\0') {
-            hth_names_find(&s->names, n->output[i], &index[i]);
+        if (node->output[i][0] != '\0') {
+            hth_names_find(&scope->names, node->output[i], &index[i]);
         }
     }
     *out = index;
     return HTH_OK;
 }
 
-static hth_err node_add(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op op, int *index)
+static hth_err node_add(onnx_load *ld, onnx_scope *scope, const onnx_node *node, hth_op op,
+                        int *index)
 {
     int *inputs = NULL, *outputs = NULL;
     char *name = NULL;
-    hth_err err = onnx_inputs(s, n, &inputs);
+    hth_err err = onnx_inputs(scope, node, &inputs);
     if (err == HTH_OK) {
-        err = node_outputs(s, n, &outputs);
+        err = node_outputs(scope, node, &outputs);
     }
-    if (err == HTH_OK && n->name != NULL && n->name[0] != '\0') {
-        name = hth_asprintf("%s%s", s->prefix, n->name);
+    if (err == HTH_OK && node->name != NULL && node->name[0] != '\0') {
+        name = hth_asprintf("%s%s", scope->prefix, node->name);
         err = name == NULL ? onnx_no_memory() : onnx_made(ld, strlen(name));
     }
     if (err == HTH_OK) {
-        err = hth_graph_add_node(ld->g, op, name, inputs, (int)n->n_input, outputs,
-                                 (int)n->n_output, index);
+        err = hth_graph_add_node(ld->g, op, name, inputs, (int)node->n_input, outputs,
+                                 (int)node->n_output, index);
     }
     hth_free(name);
     hth_free(inputs);
@@ -363,20 +369,22 @@ static hth_err node_add(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op
     return err;
 }
 
-static hth_err node_finish(onnx_load *ld, onnx_scope *s, const onnx_node *n, int index, int since)
+static hth_err node_finish(onnx_load *ld, onnx_scope *scope, const onnx_node *node, int index,
+                           int since)
 {
-    for (size_t i = 0; i < n->n_attribute; i++) {
-        HTH_TRY(node_add_attribute(ld, s, &ld->g->nodes[index], n->attribute[i]));
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        HTH_TRY(node_add_attribute(ld, scope, &ld->g->nodes[index], node->attribute[i]));
     }
     HTH_TRY(onnx_canonicalise(ld, index, since));
     return node_arity(&ld->g->nodes[index]);
 }
 
-hth_err onnx_add_operator(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op op, int since)
+hth_err onnx_add_operator(onnx_load *ld, onnx_scope *scope, const onnx_node *node, hth_op op,
+                          int since)
 {
     int index;
-    HTH_TRY(node_add(ld, s, n, op, &index));
-    hth_err err = node_finish(ld, s, n, index, since);
+    HTH_TRY(node_add(ld, scope, node, op, &index));
+    hth_err err = node_finish(ld, scope, node, index, since);
     return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "node '%s' (%s)", onnx_label(n), n->op_type);
+                         : hth_err_prefix(err, "node '%s' (%s)", onnx_label(node), node->op_type);
 }

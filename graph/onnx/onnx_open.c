@@ -69,11 +69,11 @@ static hth_err open_corrupt(const char *what)
 }
 
 // open_in_file has tensor `i` read later, or at once if it is small.
-static hth_err open_in_file(hth_onnx_file *f, const hth_onnx_head *t, int i, int part, uint64_t at,
-                            uint64_t bytes)
+static hth_err open_in_file(hth_onnx_file *file, const hth_onnx_head *head, int i, int part,
+                            uint64_t at, uint64_t bytes)
 {
-    hth_onnx_tensor *to = &f->tensors[i];
-    HTH_TRY(hth_onnx_content_bytes(t, bytes));
+    hth_onnx_tensor *to = &file->tensors[i];
+    HTH_TRY(hth_onnx_content_bytes(head, bytes));
     to->part = part;
     to->at = at;
     if (bytes > HTH_ONNX_KEPT_BYTES) {
@@ -83,50 +83,51 @@ static hth_err open_in_file(hth_onnx_file *f, const hth_onnx_head *t, int i, int
     if (owned == NULL) {
         return open_no_memory();
     }
-    hth_err err = hth_onnx_parts_read(&f->parts, part, at, owned, (size_t)bytes);
+    hth_err err = hth_onnx_parts_read(&file->parts, part, at, owned, (size_t)bytes);
     if (err == HTH_OK) {
-        err = hth_onnx_content_check(t, (hth_span){owned, (size_t)bytes});
+        err = hth_onnx_content_check(head, (hth_span){owned, (size_t)bytes});
     }
     if (err != HTH_OK) {
         hth_free(owned);
         return err;
     }
-    to->data = f->owned[i] = owned;
+    to->data = file->owned[i] = owned;
     return HTH_OK;
 }
 
 // open_content finds the bytes of tensor `i`, wherever they are. initializer: bytes that lie in its
 // message may have been left in the file.
-static hth_err open_content(hth_onnx_file *f, const hth_onnx_head *t, int i, bool initializer)
+static hth_err open_content(hth_onnx_file *file, const hth_onnx_head *head, int i, bool initializer)
 {
     int part = 0;
     uint64_t at, bytes;
-    f->owned[i] = NULL;
-    if (t->external) {
-        hth_err err = hth_onnx_parts_external(&f->parts, t, &part, &at, &bytes);
-        err = err == HTH_OK && part >= 0 ? open_in_file(f, t, i, part, at, bytes) : err;
-        return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(t->name));
+    file->owned[i] = NULL;
+    if (head->external) {
+        hth_err err = hth_onnx_parts_external(&file->parts, head, &part, &at, &bytes);
+        err = err == HTH_OK && part >= 0 ? open_in_file(file, head, i, part, at, bytes) : err;
+        return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(head->name));
     }
-    if (initializer && t->has_raw && t->raw.bytes > HTH_ONNX_KEPT_BYTES && f->parts.n > 0) {
-        at = (uint64_t)(t->raw.data - (const uint8_t *)f->parts.model);
-        return open_in_file(f, t, i, part, at, t->raw.bytes);
+    if (initializer && head->has_raw && head->raw.bytes > HTH_ONNX_KEPT_BYTES &&
+        file->parts.n > 0) {
+        at = (uint64_t)(head->raw.data - (const uint8_t *)file->parts.model);
+        return open_in_file(file, head, i, part, at, head->raw.bytes);
     }
-    return hth_onnx_content(t, &f->tensors[i].data, &f->owned[i]);
+    return hth_onnx_content(head, &file->tensors[i].data, &file->owned[i]);
 }
 
 // open_tensor records one initializer and writes its head to the graph's skeleton.
-static hth_err open_tensor(hth_onnx_file *f, hth_onnx_head *t, bool initializer,
+static hth_err open_tensor(hth_onnx_file *file, hth_onnx_head *t, bool initializer,
                            hth_wire_buffer *graph)
 {
     hth_wire_buffer head = {0};
-    if (HTH_GROW(f->tensors, f->n_tensors, f->cap_tensors) != 0 ||
-        HTH_GROW(f->owned, f->n_tensors, f->cap_owned) != 0) {
+    if (HTH_GROW(file->tensors, file->n_tensors, file->cap_tensors) != 0 ||
+        HTH_GROW(file->owned, file->n_tensors, file->cap_owned) != 0) {
         return open_no_memory();
     }
-    hth_onnx_tensor *to = &f->tensors[f->n_tensors];
+    hth_onnx_tensor *to = &file->tensors[file->n_tensors];
     *to = (hth_onnx_tensor){.dtype = t->dtype, .shape = t->shape, .bytes = (size_t)t->bytes};
-    HTH_TRY(open_content(f, t, f->n_tensors, initializer));
-    f->n_tensors++; // from here hth_onnx_close frees what it owns
+    HTH_TRY(open_content(file, t, file->n_tensors, initializer));
+    file->n_tensors++; // from here hth_onnx_close frees what it owns
     to->name = hth_strndup((const char *)t->name.data, t->name.bytes);
     hth_onnx_head_write(t, &head);
     hth_wire_put_bytes(graph, G_INITIALIZER, (hth_span){head.data, head.bytes});
@@ -150,9 +151,9 @@ static hth_span open_attribute_tensor(hth_span attribute)
     return tensor;
 }
 
-// open_weight_constant fills *t and returns true if the node is a Constant whose tensor is large or
-// lies in another file, or did when what exported this file imported it (onnx_export.c).
-static bool open_weight_constant(const hth_onnx_file *f, hth_span node, hth_onnx_head *t)
+// open_weight_constant fills *head and returns true if the node is a Constant whose tensor is large
+// or lies in another file, or did when what exported this file imported it (onnx_export.c).
+static bool open_weight_constant(const hth_onnx_file *file, hth_span node, hth_onnx_head *head)
 {
     hth_span output = {0}, tensor = {0};
     hth_wire_field field;
@@ -169,27 +170,27 @@ static bool open_weight_constant(const hth_onnx_file *f, hth_span node, hth_onnx
         }
     }
     if (!constant || output.bytes == 0 || tensor.bytes == 0 ||
-        hth_onnx_head_read(tensor, &f->limits, t) != HTH_OK) {
+        hth_onnx_head_read(tensor, &file->limits, head) != HTH_OK) {
         return false; // the loader will say what is wrong with it
     }
-    t->name = output;
-    return t->external || t->constant || tensor.bytes >= OPEN_LARGE_CONSTANT;
+    head->name = output;
+    return head->external || head->constant || tensor.bytes >= OPEN_LARGE_CONSTANT;
 }
 
-static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_buffer *graph)
+static hth_err open_node(hth_onnx_file *file, const hth_wire_field *node, hth_wire_buffer *graph)
 {
     hth_onnx_head weight;
     hth_wire_buffer kept = {0};
     hth_span rest = node->payload;
     hth_wire_field field;
     int more;
-    if (++f->n_nodes > f->limits.max_nodes) {
+    if (++file->n_nodes > file->limits.max_nodes) {
         return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes (limits.nodes)",
-                        f->limits.max_nodes);
+                        file->limits.max_nodes);
     }
-    if (open_weight_constant(f, node->payload, &weight)) {
+    if (open_weight_constant(file, node->payload, &weight)) {
         weight.constant = true;
-        return open_tensor(f, &weight, false, graph);
+        return open_tensor(file, &weight, false, graph);
     }
     while ((more = hth_wire_next(&rest, &field)) > 0) {
         if (field.number != N_DOC && field.number != N_METADATA && field.number != N_DEVICES) {
@@ -204,23 +205,23 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
     return kept.failed ? open_no_memory() : HTH_OK;
 }
 
-static hth_err open_initializer(hth_onnx_file *f, const hth_wire_field *field,
+static hth_err open_initializer(hth_onnx_file *file, const hth_wire_field *field,
                                 hth_wire_buffer *graph)
 {
     hth_onnx_head t;
-    HTH_TRY(hth_onnx_head_read(field->payload, &f->limits, &t));
-    return open_tensor(f, &t, true, graph);
+    HTH_TRY(hth_onnx_head_read(field->payload, &file->limits, &t));
+    return open_tensor(file, &t, true, graph);
 }
 
-static hth_err open_graph_field(hth_onnx_file *f, const hth_wire_field *field,
+static hth_err open_graph_field(hth_onnx_file *file, const hth_wire_field *field,
                                 hth_wire_buffer *graph)
 {
     bool message = field->type == HTH_WIRE_BYTES;
     switch (field->number) {
     case G_NODE:
-        return message ? open_node(f, field, graph) : open_corrupt("a node is damaged");
+        return message ? open_node(file, field, graph) : open_corrupt("a node is damaged");
     case G_INITIALIZER:
-        return message ? open_initializer(f, field, graph)
+        return message ? open_initializer(file, field, graph)
                        : open_corrupt("an initializer is damaged");
     case G_SPARSE:
         return hth_fail(HTH_ENOTSUP, "sparse initializers are not supported");
@@ -234,27 +235,27 @@ static hth_err open_graph_field(hth_onnx_file *f, const hth_wire_field *field,
     }
 }
 
-static hth_err open_graph(hth_onnx_file *f, hth_span message)
+static hth_err open_graph(hth_onnx_file *file, hth_span message)
 {
     hth_wire_buffer graph = {0};
     hth_wire_field field;
     hth_err err = HTH_OK;
     int more = 0;
     while (err == HTH_OK && (more = hth_wire_next(&message, &field)) > 0) {
-        err = open_graph_field(f, &field, &graph);
+        err = open_graph_field(file, &field, &graph);
     }
     if (err == HTH_OK && more < 0) {
         err = open_corrupt("its graph is damaged or cut short");
     }
     if (err == HTH_OK) {
-        hth_wire_put_bytes(&f->skeleton, M_GRAPH, (hth_span){graph.data, graph.bytes});
-        err = graph.failed || f->skeleton.failed ? open_no_memory() : HTH_OK;
+        hth_wire_put_bytes(&file->skeleton, M_GRAPH, (hth_span){graph.data, graph.bytes});
+        err = graph.failed || file->skeleton.failed ? open_no_memory() : HTH_OK;
     }
     hth_free(graph.data);
     return err;
 }
 
-static hth_err open_walk(hth_onnx_file *f, hth_span message)
+static hth_err open_walk(hth_onnx_file *file, hth_span message)
 {
     hth_wire_field field;
     int more, n_graphs = 0;
@@ -263,10 +264,10 @@ static hth_err open_walk(hth_onnx_file *f, hth_span message)
             if (field.type != HTH_WIRE_BYTES || n_graphs++ > 0) {
                 return open_corrupt("it has more than one graph");
             }
-            HTH_TRY(open_graph(f, field.payload));
+            HTH_TRY(open_graph(file, field.payload));
         } else if (field.number != M_DOC && field.number != M_METADATA &&
                    field.number != M_TRAINING) {
-            hth_wire_put(&f->skeleton, field.whole);
+            hth_wire_put(&file->skeleton, field.whole);
         }
     }
     if (more < 0) {
@@ -275,13 +276,13 @@ static hth_err open_walk(hth_onnx_file *f, hth_span message)
     if (n_graphs == 0) {
         return open_corrupt("it has no graph");
     }
-    return f->skeleton.failed ? open_no_memory() : HTH_OK;
+    return file->skeleton.failed ? open_no_memory() : HTH_OK;
 }
 
 // open_model reads the model; of what is none it says what it is instead.
-static hth_err open_model(hth_onnx_file *f, hth_span message)
+static hth_err open_model(hth_onnx_file *file, hth_span message)
 {
-    hth_err err = open_walk(f, message);
+    hth_err err = open_walk(file, message);
     const char *hint = err == HTH_OK || err == HTH_ENOMEM ? NULL : hth_onnx_hint(message);
     return hint != NULL ? hth_fail(HTH_ECORRUPT, "not an ONNX model, but %s", hint) : err;
 }
@@ -361,35 +362,35 @@ hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limit
     return HTH_OK;
 }
 
-void hth_onnx_close(hth_onnx_file *f)
+void hth_onnx_close(hth_onnx_file *file)
 {
-    if (f == NULL) {
+    if (file == NULL) {
         return;
     }
-    for (int i = 0; i < f->n_tensors; i++) {
-        hth_free(f->tensors[i].name);
-        hth_free(f->owned[i]);
+    for (int i = 0; i < file->n_tensors; i++) {
+        hth_free(file->tensors[i].name);
+        hth_free(file->owned[i]);
     }
-    hth_onnx_parts_close(&f->parts);
-    hth_free(f->tensors);
-    hth_free(f->owned);
-    hth_free(f->skeleton.data);
-    hth_free(f);
+    hth_onnx_parts_close(&file->parts);
+    hth_free(file->tensors);
+    hth_free(file->owned);
+    hth_free(file->skeleton.data);
+    hth_free(file);
 }
 
-int hth_onnx_n_tensors(const hth_onnx_file *f)
+int hth_onnx_n_tensors(const hth_onnx_file *file)
 {
-    return f->n_tensors;
+    return file->n_tensors;
 }
 
-const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i)
+const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *file, int i)
 {
-    return &f->tensors[i];
+    return &file->tensors[i];
 }
 
-hth_err hth_onnx_tensor_read(const hth_onnx_file *f, int i, uint64_t offset, void *dst, size_t n)
+hth_err hth_onnx_tensor_read(const hth_onnx_file *file, int i, uint64_t offset, void *dst, size_t n)
 {
-    const hth_onnx_tensor *t = &f->tensors[i];
+    const hth_onnx_tensor *t = &file->tensors[i];
     if (offset > t->bytes || n > t->bytes - offset) {
         return hth_fail(HTH_EINVAL, "tensor '%s' has %zu bytes", t->name, t->bytes);
     }
@@ -397,13 +398,13 @@ hth_err hth_onnx_tensor_read(const hth_onnx_file *f, int i, uint64_t offset, voi
         memcpy(dst, (const char *)t->data + offset, n);
         return HTH_OK;
     }
-    HTH_TRY(hth_onnx_parts_read(&f->parts, t->part, t->at + offset, dst, n));
+    HTH_TRY(hth_onnx_parts_read(&file->parts, t->part, t->at + offset, dst, n));
     hth_span name = {(const uint8_t *)t->name, strlen(t->name)};
     return t->dtype == HTH_DT_BOOL ? hth_onnx_content_bools(name, dst, n) : HTH_OK;
 }
 
-const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes)
+const void *hth_onnx_skeleton(const hth_onnx_file *file, size_t *bytes)
 {
-    *bytes = f->skeleton.bytes;
-    return f->skeleton.data;
+    *bytes = file->skeleton.bytes;
+    return file->skeleton.data;
 }

@@ -23,21 +23,21 @@ static hth_err parts_no_memory(void)
 }
 
 // parts_add takes over an open file; on an error it is the caller's.
-static hth_err parts_add(hth_onnx_parts *p, const hth_file *f, const char *location)
+static hth_err parts_add(hth_onnx_parts *parts, const hth_file *file, const char *location)
 {
-    if (f->bytes > p->max_bytes || p->bytes > p->max_bytes - f->bytes) {
+    if (file->bytes > parts->max_bytes || parts->bytes > parts->max_bytes - file->bytes) {
         return hth_fail(HTH_ETOOBIG, "'%s': the model is larger than the limit of %llu bytes",
-                        location, (unsigned long long)p->max_bytes);
+                        location, (unsigned long long)parts->max_bytes);
     }
-    if (HTH_GROW(p->part, p->n, p->cap) != 0) {
+    if (HTH_GROW(parts->part, parts->n, parts->cap) != 0) {
         return parts_no_memory();
     }
-    p->part[p->n] = (hth_onnx_part){hth_strdup(location), *f};
-    if (p->part[p->n].location == NULL) {
+    parts->part[parts->n] = (hth_onnx_part){hth_strdup(location), *file};
+    if (parts->part[parts->n].location == NULL) {
         return parts_no_memory();
     }
-    p->bytes += f->bytes;
-    p->n++;
+    parts->bytes += file->bytes;
+    parts->n++;
     return HTH_OK;
 }
 
@@ -73,21 +73,21 @@ static hth_err scan_need(scan *s, uint64_t upto)
 }
 
 // scan_next reads what stands in front of the payload of the field at `at`.
-static hth_err scan_next(scan *s, uint64_t at, uint64_t end, scan_field *f)
+static hth_err scan_next(scan *s, uint64_t at, uint64_t end, scan_field *field)
 {
     uint64_t head = end - at < PARTS_FIELD ? end - at : PARTS_FIELD, tag, n = 0;
     HTH_TRY(scan_need(s, at + head));
     hth_span rest = {s->to + at, (size_t)head};
-    *f = (scan_field){.good = hth_wire_varint(&rest, &tag) == 0};
-    if (!f->good) {
+    *field = (scan_field){.good = hth_wire_varint(&rest, &tag) == 0};
+    if (!field->good) {
         return HTH_OK;
     }
-    f->number = tag >> 3 < 1u << 29 ? (uint32_t)(tag >> 3) : 0;
-    f->type = (hth_wire_type)(tag & 7);
-    f->good = f->number != 0;
-    switch (f->type) {
+    field->number = tag >> 3 < 1u << 29 ? (uint32_t)(tag >> 3) : 0;
+    field->type = (hth_wire_type)(tag & 7);
+    field->good = field->number != 0;
+    switch (field->type) {
     case HTH_WIRE_VARINT:
-        f->good = f->good && hth_wire_varint(&rest, &n) == 0;
+        field->good = field->good && hth_wire_varint(&rest, &n) == 0;
         n = 0;
         break;
     case HTH_WIRE_FIXED64:
@@ -97,14 +97,14 @@ static hth_err scan_next(scan *s, uint64_t at, uint64_t end, scan_field *f)
         n = 4;
         break;
     case HTH_WIRE_BYTES:
-        f->good = f->good && hth_wire_varint(&rest, &n) == 0;
+        field->good = field->good && hth_wire_varint(&rest, &n) == 0;
         break;
     default:
-        f->good = false;
+        field->good = false;
     }
-    f->from = (uint64_t)(rest.data - s->to);
-    f->good = f->good && n <= end - f->from;
-    f->to = f->from + n;
+    field->from = (uint64_t)(rest.data - s->to);
+    field->good = field->good && n <= end - field->from;
+    field->to = field->from + n;
     return HTH_OK;
 }
 
@@ -119,11 +119,12 @@ static int scan_inside(scan_level level, uint32_t number)
 
 // scan_left_out tells which payloads stay in the file: bytes of large tensors, and what nobody
 // reads.
-static bool scan_left_out(scan_level level, const scan_field *f)
+static bool scan_left_out(scan_level level, const scan_field *field)
 {
-    bool left_out = (level == SCAN_TENSOR && f->number == HTH_ONNX_T_RAW_DATA) ||
-                    (level == SCAN_MODEL && f->number == HTH_ONNX_M_TRAINING);
-    return left_out && f->type == HTH_WIRE_BYTES && f->to - f->from > HTH_ONNX_KEPT_BYTES;
+    bool left_out = (level == SCAN_TENSOR && field->number == HTH_ONNX_T_RAW_DATA) ||
+                    (level == SCAN_MODEL && field->number == HTH_ONNX_M_TRAINING);
+    return left_out && field->type == HTH_WIRE_BYTES &&
+           field->to - field->from > HTH_ONNX_KEPT_BYTES;
 }
 
 static hth_err scan_message(scan *s, uint64_t at, uint64_t end, scan_level level)
@@ -156,9 +157,9 @@ static hth_err scan_end(scan *s)
     return hth_file_read(s->file, s->shown, from, s->to + from, bytes - from);
 }
 
-static hth_err parts_read_model(hth_onnx_parts *p)
+static hth_err parts_read_model(hth_onnx_parts *parts)
 {
-    const hth_onnx_part *part = &p->part[0];
+    const hth_onnx_part *part = &parts->part[0];
     if (part->file.bytes == 0) {
         return HTH_OK;
     }
@@ -168,8 +169,8 @@ static hth_err parts_read_model(hth_onnx_parts *p)
         return hth_fail(HTH_ENOMEM, "no memory for the %llu bytes of '%s'",
                         (unsigned long long)part->file.bytes, part->location);
     }
-    p->model = m;
-    p->model_bytes = (size_t)part->file.bytes;
+    parts->model = m;
+    parts->model_bytes = (size_t)part->file.bytes;
     scan s = {&part->file, part->location, m, 0};
     HTH_TRY(scan_message(&s, 0, part->file.bytes, SCAN_MODEL));
     HTH_TRY(scan_end(&s));
@@ -177,98 +178,99 @@ static hth_err parts_read_model(hth_onnx_parts *p)
 }
 
 // parts_folder opens the folder that holds `path`.
-static hth_err parts_folder(hth_onnx_parts *p, const char *path)
+static hth_err parts_folder(hth_onnx_parts *parts, const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *folder = slash == NULL ? hth_strdup(".") : hth_strndup(path, (size_t)(slash - path) + 1);
     if (folder == NULL) {
         return parts_no_memory();
     }
-    p->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    parts->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int errnum = errno;
     hth_free(folder);
-    if (p->folder < 0) {
+    if (parts->folder < 0) {
         return hth_fail_errno(errnum, "cannot open '%s'", path);
     }
-    p->has_folder = true;
+    parts->has_folder = true;
     return HTH_OK;
 }
 
-hth_err hth_onnx_parts_open(hth_onnx_parts *p, const char *path, uint64_t max_bytes, hth_span *out)
+hth_err hth_onnx_parts_open(hth_onnx_parts *parts, const char *path, uint64_t max_bytes,
+                            hth_span *out)
 {
     hth_file f;
-    p->max_bytes = max_bytes;
-    HTH_TRY(parts_folder(p, path));
+    parts->max_bytes = max_bytes;
+    HTH_TRY(parts_folder(parts, path));
     HTH_TRY(hth_file_open(path, path, &f));
-    hth_err err = parts_add(p, &f, path);
+    hth_err err = parts_add(parts, &f, path);
     if (err != HTH_OK) {
         hth_file_close(&f);
         return err;
     }
-    HTH_TRY(parts_read_model(p));
-    *out = (hth_span){p->model, p->model_bytes};
+    HTH_TRY(parts_read_model(parts));
+    *out = (hth_span){parts->model, parts->model_bytes};
     return HTH_OK;
 }
 
-hth_err hth_onnx_parts_given(hth_onnx_parts *p, const char *shown, uint64_t max_bytes,
+hth_err hth_onnx_parts_given(hth_onnx_parts *parts, const char *shown, uint64_t max_bytes,
                              hth_span *out)
 {
     hth_file f;
-    p->max_bytes = max_bytes;
-    HTH_TRY(hth_file_again(p->given[0].fd, shown, &f));
-    hth_err err = parts_add(p, &f, shown);
+    parts->max_bytes = max_bytes;
+    HTH_TRY(hth_file_again(parts->given[0].fd, shown, &f));
+    hth_err err = parts_add(parts, &f, shown);
     if (err != HTH_OK) {
         hth_file_close(&f);
         return err;
     }
-    HTH_TRY(parts_read_model(p));
-    *out = (hth_span){p->model, p->model_bytes};
+    HTH_TRY(parts_read_model(parts));
+    *out = (hth_span){parts->model, parts->model_bytes};
     return HTH_OK;
 }
 
-void hth_onnx_wanted_fini(hth_onnx_wanted *w)
+void hth_onnx_wanted_fini(hth_onnx_wanted *wanted)
 {
-    for (int i = 0; i < w->n; i++) {
-        hth_free(w->location[i]);
+    for (int i = 0; i < wanted->n; i++) {
+        hth_free(wanted->location[i]);
     }
-    hth_free(w->location);
-    *w = (hth_onnx_wanted){NULL, 0, 0};
+    hth_free(wanted->location);
+    *wanted = (hth_onnx_wanted){NULL, 0, 0};
 }
 
 // ---- external data
 
-static hth_err parts_want(hth_onnx_wanted *w, const char *location)
+static hth_err parts_want(hth_onnx_wanted *wanted, const char *location)
 {
-    for (int i = w->n - 1; i >= 0; i--) {
-        if (strcmp(w->location[i], location) == 0) {
+    for (int i = wanted->n - 1; i >= 0; i--) {
+        if (strcmp(wanted->location[i], location) == 0) {
             return HTH_OK;
         }
     }
-    if (w->n == HTH_ONNX_WANTED) {
-        return hth_fail(HTH_ETOOBIG, "the model's data lies in more than %d files", w->n);
+    if (wanted->n == HTH_ONNX_WANTED) {
+        return hth_fail(HTH_ETOOBIG, "the model's data lies in more than %d files", wanted->n);
     }
-    if (HTH_GROW(w->location, w->n, w->cap) != 0 ||
-        (w->location[w->n] = hth_strdup(location)) == NULL) {
+    if (HTH_GROW(wanted->location, wanted->n, wanted->cap) != 0 ||
+        (wanted->location[wanted->n] = hth_strdup(location)) == NULL) {
         return parts_no_memory();
     }
-    w->n++;
+    wanted->n++;
     return HTH_OK;
 }
 
 // parts_find takes the file `location` of those that are given; *found false: it is not.
-static hth_err parts_find(hth_onnx_parts *p, const char *location, bool *found)
+static hth_err parts_find(hth_onnx_parts *parts, const char *location, bool *found)
 {
     hth_file f;
     int i = 1;
-    while (i < p->n_given && strcmp(p->given[i].location, location) != 0) {
+    while (i < parts->n_given && strcmp(parts->given[i].location, location) != 0) {
         i++;
     }
-    *found = i < p->n_given;
+    *found = i < parts->n_given;
     if (!*found) {
-        return parts_want(p->wanted, location);
+        return parts_want(parts->wanted, location);
     }
-    HTH_TRY(hth_file_again(p->given[i].fd, location, &f));
-    hth_err err = parts_add(p, &f, location);
+    HTH_TRY(hth_file_again(parts->given[i].fd, location, &f));
+    hth_err err = parts_add(parts, &f, location);
     if (err != HTH_OK) {
         hth_file_close(&f);
     }
@@ -277,51 +279,53 @@ static hth_err parts_find(hth_onnx_parts *p, const char *location, bool *found)
 
 // parts_locate opens the file `location` of the model's folder: the folder is a descriptor, and the
 // kernel refuses what leads out of it, however names change meanwhile.
-static hth_err parts_locate(hth_onnx_parts *p, const char *location)
+static hth_err parts_locate(hth_onnx_parts *parts, const char *location)
 {
     hth_file f;
-    hth_err err = hth_file_open_at(p->folder, location, location, &f);
+    hth_err err = hth_file_open_at(parts->folder, location, location, &f);
     if (err != HTH_OK) {
         return err == HTH_EDENIED ? hth_err_prefix(err, "external data") : err;
     }
-    err = parts_add(p, &f, location);
+    err = parts_add(parts, &f, location);
     if (err != HTH_OK) {
         hth_file_close(&f);
     }
     return err;
 }
 
-hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *part,
+hth_err hth_onnx_parts_external(hth_onnx_parts *parts, const hth_onnx_head *head, int *part,
                                 uint64_t *offset, uint64_t *bytes)
 {
-    if (!p->has_folder && p->given == NULL) {
+    if (!parts->has_folder && parts->given == NULL) {
         return hth_fail(
             HTH_ENOTSUP,
             "the model keeps its data in other files, which cannot be reached from here");
     }
-    if (t->location.data == NULL || memchr(t->location.data, '\0', t->location.bytes) != NULL) {
+    if (head->location.data == NULL ||
+        memchr(head->location.data, '\0', head->location.bytes) != NULL) {
         return hth_fail(HTH_ECORRUPT, "its external data has no location");
     }
-    char *location = hth_strndup((const char *)t->location.data, t->location.bytes);
+    char *location = hth_strndup((const char *)head->location.data, head->location.bytes);
     if (location == NULL) {
         return parts_no_memory();
     }
-    int i = p->n - 1; // tensors of one file follow each other: look from the newest on
-    while (i >= 1 && strcmp(p->part[i].location, location) != 0) {
+    int i = parts->n - 1; // tensors of one file follow each other: look from the newest on
+    while (i >= 1 && strcmp(parts->part[i].location, location) != 0) {
         i--;
     }
     hth_err err = HTH_OK;
     bool found = true;
     *part = -1;
     if (i < 1) {
-        err = p->given != NULL ? parts_find(p, location, &found) : parts_locate(p, location);
-        i = p->n - 1;
+        err = parts->given != NULL ? parts_find(parts, location, &found)
+                                   : parts_locate(parts, location);
+        i = parts->n - 1;
     }
     if (err == HTH_OK && found) {
-        uint64_t has = p->part[i].file.bytes;
+        uint64_t has = parts->part[i].file.bytes;
         *part = i;
-        *offset = t->offset;
-        *bytes = t->has_length ? t->length : t->bytes;
+        *offset = head->offset;
+        *bytes = head->has_length ? head->length : head->bytes;
         if (*offset > has || *bytes > has - *offset) {
             err = hth_fail(HTH_ECORRUPT, "'%s' is shorter than the model declares", location);
         }
@@ -330,25 +334,26 @@ hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *
     return err;
 }
 
-hth_err hth_onnx_parts_read(const hth_onnx_parts *p, int part, uint64_t offset, void *dst, size_t n)
+hth_err hth_onnx_parts_read(const hth_onnx_parts *parts, int part, uint64_t offset, void *dst,
+                            size_t n)
 {
-    const hth_onnx_part *model = &p->part[0], *from = &p->part[part];
+    const hth_onnx_part *model = &parts->part[0], *from = &parts->part[part];
     HTH_TRY(hth_file_read(&from->file, from->location, offset, dst, n));
     HTH_TRY(hth_file_unchanged(&from->file, from->location));
     return from == model ? HTH_OK : hth_file_unchanged(&model->file, model->location);
 }
 
-void hth_onnx_parts_close(hth_onnx_parts *p)
+void hth_onnx_parts_close(hth_onnx_parts *parts)
 {
-    for (int i = 0; i < p->n; i++) {
-        hth_free(p->part[i].location);
-        hth_file_close(&p->part[i].file);
+    for (int i = 0; i < parts->n; i++) {
+        hth_free(parts->part[i].location);
+        hth_file_close(&parts->part[i].file);
     }
-    hth_free(p->part);
-    if (p->model != NULL) {
-        munmap(p->model, p->model_bytes);
+    hth_free(parts->part);
+    if (parts->model != NULL) {
+        munmap(parts->model, parts->model_bytes);
     }
-    if (p->has_folder) {
-        close(p->folder);
+    if (parts->has_folder) {
+        close(parts->folder);
     }
 }

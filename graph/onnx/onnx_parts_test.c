@@ -21,9 +21,9 @@ static hth_span text_span(const char *s)
     return (hth_span){(const uint8_t *)s, strlen(s)};
 }
 
-static void put_nested(hth_wire_buffer *b, uint32_t number, hth_wire_buffer part)
+static void put_nested(hth_wire_buffer *buffer, uint32_t number, hth_wire_buffer part)
 {
-    hth_wire_put_bytes(b, number, (hth_span){part.data, part.bytes});
+    hth_wire_put_bytes(buffer, number, (hth_span){part.data, part.bytes});
     hth_free(part.data);
 }
 
@@ -135,24 +135,24 @@ static void test_left_out(void **state)
 }
 
 // content_of is the id of everything that was found in a model; zeros: it was refused.
-static hth_id content_of(hth_err err, hth_onnx_file *f)
+static hth_id content_of(hth_err err, hth_onnx_file *file)
 {
     hth_id all[TENSORS + 1] = {{{0}}};
     size_t bytes;
     if (err != HTH_OK) {
         return all[0];
     }
-    for (int i = 0; i < hth_onnx_n_tensors(f) && i < TENSORS; i++) {
-        const hth_onnx_tensor *t = hth_onnx_tensor_at(f, i);
+    for (int i = 0; i < hth_onnx_n_tensors(file) && i < TENSORS; i++) {
+        const hth_onnx_tensor *t = hth_onnx_tensor_at(file, i);
         void *data = hth_alloc(t->bytes + 1);
-        err = hth_onnx_tensor_read(f, i, 0, data, t->bytes);
+        err = hth_onnx_tensor_read(file, i, 0, data, t->bytes);
         all[i] = err == HTH_OK ? hth_content_id(t->dtype, &t->shape, data, t->bytes) : all[TENSORS];
         hth_free(data);
     }
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
     hth_chunk piece[] = {{all, sizeof all}, {skeleton, bytes}};
     hth_id id = hth_id_of(piece, 2);
-    hth_onnx_close(f);
+    hth_onnx_close(file);
     return id;
 }
 

@@ -43,57 +43,57 @@ bool hth_onnx_dtype_known(int64_t elem_type)
     return elem_type > 0 && elem_type <= HTH_DT_BF16 && hth_dtype_bytes((hth_dtype)elem_type) > 0;
 }
 
-static hth_err head_corrupt(const hth_onnx_head *t, const char *what)
+static hth_err head_corrupt(const hth_onnx_head *head, const char *what)
 {
-    return hth_fail(HTH_ECORRUPT, "tensor '%.*s': %s", HTH_SPAN(t->name), what);
+    return hth_fail(HTH_ECORRUPT, "tensor '%.*s': %s", HTH_SPAN(head->name), what);
 }
 
-static hth_err head_add_dim(hth_onnx_head *t, const hth_onnx_limits *limits, int64_t dim)
+static hth_err head_add_dim(hth_onnx_head *head, const hth_onnx_limits *limits, int64_t dim)
 {
-    if (t->shape.rank >= limits->max_rank || t->shape.rank >= HTH_MAX_RANK) {
+    if (head->shape.rank >= limits->max_rank || head->shape.rank >= HTH_MAX_RANK) {
         return hth_fail(HTH_ENOTSUP, "tensor '%.*s': more than %d dimensions are not supported",
-                        HTH_SPAN(t->name), limits->max_rank);
+                        HTH_SPAN(head->name), limits->max_rank);
     }
     if (dim < 0) {
-        return head_corrupt(t, "a dimension is negative");
+        return head_corrupt(head, "a dimension is negative");
     }
-    t->shape.dim[t->shape.rank++] = dim;
+    head->shape.dim[head->shape.rank++] = dim;
     return HTH_OK;
 }
 
-static hth_err head_add_dims(hth_onnx_head *t, const hth_onnx_limits *limits,
-                             const hth_wire_field *f)
+static hth_err head_add_dims(hth_onnx_head *head, const hth_onnx_limits *limits,
+                             const hth_wire_field *field)
 {
-    hth_span packed = f->payload;
+    hth_span packed = field->payload;
     uint64_t dim;
-    if (f->type != HTH_WIRE_BYTES && f->type != HTH_WIRE_VARINT) {
-        return head_corrupt(t, "dims are not integers");
+    if (field->type != HTH_WIRE_BYTES && field->type != HTH_WIRE_VARINT) {
+        return head_corrupt(head, "dims are not integers");
     }
     while (packed.bytes > 0) {
         if (hth_wire_varint(&packed, &dim) != 0) {
-            return head_corrupt(t, "dims are cut short");
+            return head_corrupt(head, "dims are cut short");
         }
-        HTH_TRY(head_add_dim(t, limits, (int64_t)dim));
+        HTH_TRY(head_add_dim(head, limits, (int64_t)dim));
     }
     return HTH_OK;
 }
 
-static int span_number(hth_span s, uint64_t *out)
+static int span_number(hth_span span, uint64_t *out)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < s.bytes; i++) {
-        uint64_t digit = (uint64_t)s.data[i] - '0';
+    for (size_t i = 0; i < span.bytes; i++) {
+        uint64_t digit = (uint64_t)span.data[i] - '0';
         if (digit > 9 || __builtin_mul_overflow(n, (uint64_t)10, &n) ||
             __builtin_add_overflow(n, digit, &n)) {
             return -1;
         }
     }
     *out = n;
-    return s.bytes == 0 ? -1 : 0;
+    return span.bytes == 0 ? -1 : 0;
 }
 
 // head_add_external reads one StringStringEntryProto {key 1, value 2} of external_data.
-static hth_err head_add_external(hth_onnx_head *t, hth_span entry)
+static hth_err head_add_external(hth_onnx_head *head, hth_span entry)
 {
     hth_span key = {0}, value = {0};
     hth_wire_field f;
@@ -107,31 +107,31 @@ static hth_err head_add_external(hth_onnx_head *t, hth_span entry)
     }
     int bad = more;
     if (hth_span_is(key, "location")) {
-        t->location = value;
+        head->location = value;
     } else if (hth_span_is(key, "offset")) {
-        bad |= span_number(value, &t->offset);
+        bad |= span_number(value, &head->offset);
     } else if (hth_span_is(key, "length")) {
-        bad |= span_number(value, &t->length);
-        t->has_length = true;
+        bad |= span_number(value, &head->length);
+        head->has_length = true;
     }
-    return bad ? head_corrupt(t, "its external_data is damaged") : HTH_OK;
+    return bad ? head_corrupt(head, "its external_data is damaged") : HTH_OK;
 }
 
-static hth_err head_sizes(hth_onnx_head *t, int64_t data_type, const hth_onnx_limits *limits)
+static hth_err head_sizes(hth_onnx_head *head, int64_t data_type, const hth_onnx_limits *limits)
 {
     if (!hth_onnx_dtype_known(data_type)) {
         return hth_fail(data_type == 0 ? HTH_ECORRUPT : HTH_ENOTSUP,
                         "tensor '%.*s': element type %s (%" PRId64 ") is not supported",
-                        HTH_SPAN(t->name), hth_onnx_dtype_text(data_type), data_type);
+                        HTH_SPAN(head->name), hth_onnx_dtype_text(data_type), data_type);
     }
-    t->dtype = (hth_dtype)data_type;
-    int64_t n = hth_shape_elements(&t->shape);
+    head->dtype = (hth_dtype)data_type;
+    int64_t n = hth_shape_elements(&head->shape);
     if (n < 0 || (uint64_t)n > limits->max_tensor_elements ||
-        hth_mul_bytes((uint64_t)n, hth_dtype_bytes(t->dtype), &t->bytes) != 0) {
+        hth_mul_bytes((uint64_t)n, hth_dtype_bytes(head->dtype), &head->bytes) != 0) {
         return hth_fail(HTH_ETOOBIG, "tensor '%.*s': its dimensions multiply to too many elements",
-                        HTH_SPAN(t->name));
+                        HTH_SPAN(head->name));
     }
-    t->elements = (uint64_t)n;
+    head->elements = (uint64_t)n;
     return HTH_OK;
 }
 
@@ -170,27 +170,27 @@ hth_err hth_onnx_head_read(hth_span message, const hth_onnx_limits *limits, hth_
     return head_sizes(t, (int64_t)data_type, limits);
 }
 
-void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out)
+void hth_onnx_head_write(const hth_onnx_head *head, hth_wire_buffer *out)
 {
-    for (int i = 0; i < t->shape.rank; i++) {
-        hth_wire_put_varint(out, T_DIMS, (uint64_t)t->shape.dim[i]);
+    for (int i = 0; i < head->shape.rank; i++) {
+        hth_wire_put_varint(out, T_DIMS, (uint64_t)head->shape.dim[i]);
     }
-    hth_wire_put_varint(out, T_DATA_TYPE, (uint64_t)t->dtype);
-    hth_wire_put_bytes(out, T_NAME, t->name);
-    if (t->constant) {
+    hth_wire_put_varint(out, T_DATA_TYPE, (uint64_t)head->dtype);
+    hth_wire_put_bytes(out, T_NAME, head->name);
+    if (head->constant) {
         hth_wire_put_bytes(out, T_DOC, (hth_span){(const uint8_t *)"Constant", 8});
     }
 }
 
-hth_err hth_onnx_content_bytes(const hth_onnx_head *t, uint64_t bytes)
+hth_err hth_onnx_content_bytes(const hth_onnx_head *head, uint64_t bytes)
 {
     char shape[128];
-    return bytes == t->bytes
+    return bytes == head->bytes
                ? HTH_OK
                : hth_fail(HTH_ECORRUPT,
                           "tensor '%.*s': %s %s needs %" PRIu64 " bytes, the file has %" PRIu64,
-                          HTH_SPAN(t->name), hth_dtype_name(t->dtype),
-                          hth_shape_str(&t->shape, shape, sizeof shape), t->bytes, bytes);
+                          HTH_SPAN(head->name), hth_dtype_name(head->dtype),
+                          hth_shape_str(&head->shape, shape, sizeof shape), head->bytes, bytes);
 }
 
 hth_err hth_onnx_content_bools(hth_span name, const void *data, size_t n)
@@ -205,11 +205,11 @@ hth_err hth_onnx_content_bools(hth_span name, const void *data, size_t n)
     return HTH_OK;
 }
 
-hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes)
+hth_err hth_onnx_content_check(const hth_onnx_head *head, hth_span bytes)
 {
-    HTH_TRY(hth_onnx_content_bytes(t, bytes.bytes));
-    return t->dtype == HTH_DT_BOOL ? hth_onnx_content_bools(t->name, bytes.data, bytes.bytes)
-                                   : HTH_OK;
+    HTH_TRY(hth_onnx_content_bytes(head, bytes.bytes));
+    return head->dtype == HTH_DT_BOOL ? hth_onnx_content_bools(head->name, bytes.data, bytes.bytes)
+                                      : HTH_OK;
 }
 
 // Which typed field holds elements of a dtype, and how one element is encoded there.
@@ -234,14 +234,14 @@ static uint32_t typed_field(hth_dtype dt, hth_wire_type *type)
 }
 
 // typed_copy appends the elements of one field (a packed run, or one element) to dst.
-static hth_err typed_copy(const hth_onnx_head *t, const hth_wire_field *f, hth_wire_type type,
-                          uint8_t *dst, uint64_t *n)
+static hth_err typed_copy(const hth_onnx_head *head, const hth_wire_field *field,
+                          hth_wire_type type, uint8_t *dst, uint64_t *n)
 {
-    hth_span run = f->payload;
-    size_t size = hth_dtype_bytes(t->dtype);
+    hth_span run = field->payload;
+    size_t size = hth_dtype_bytes(head->dtype);
     if (type != HTH_WIRE_VARINT) { // fixed width: the bytes are the elements
-        if (run.bytes % size != 0 || run.bytes / size > t->elements - *n) {
-            return head_corrupt(t, "it has more elements than its dimensions say");
+        if (run.bytes % size != 0 || run.bytes / size > head->elements - *n) {
+            return head_corrupt(head, "it has more elements than its dimensions say");
         }
         memcpy(dst + *n * size, run.data, run.bytes);
         *n += run.bytes / size;
@@ -249,55 +249,56 @@ static hth_err typed_copy(const hth_onnx_head *t, const hth_wire_field *f, hth_w
     }
     while (run.bytes > 0) {
         uint64_t v;
-        if (*n == t->elements) {
-            return head_corrupt(t, "it has more elements than its dimensions say");
+        if (*n == head->elements) {
+            return head_corrupt(head, "it has more elements than its dimensions say");
         }
         if (hth_wire_varint(&run, &v) != 0) {
-            return head_corrupt(t, "its elements are cut short");
+            return head_corrupt(head, "its elements are cut short");
         }
-        v = t->dtype == HTH_DT_BOOL ? v != 0 : v;
+        v = head->dtype == HTH_DT_BOOL ? v != 0 : v;
         memcpy(dst + *n * size, &v, size); // the low bytes of a little-endian number
         ++*n;
     }
     return HTH_OK;
 }
 
-static hth_err typed_convert(const hth_onnx_head *t, uint32_t number, hth_wire_type type,
+static hth_err typed_convert(const hth_onnx_head *head, uint32_t number, hth_wire_type type,
                              uint8_t *dst)
 {
-    hth_span rest = t->message;
+    hth_span rest = head->message;
     hth_wire_field f;
     uint64_t n = 0;
     while (hth_wire_next(&rest, &f) > 0) {
         if (f.number == number && (f.type == type || f.type == HTH_WIRE_BYTES)) {
-            HTH_TRY(typed_copy(t, &f, type, dst, &n));
+            HTH_TRY(typed_copy(head, &f, type, dst, &n));
         }
     }
-    return n == t->elements ? HTH_OK
-                            : head_corrupt(t, "it has fewer elements than its dimensions say");
+    return n == head->elements
+               ? HTH_OK
+               : head_corrupt(head, "it has fewer elements than its dimensions say");
 }
 
-hth_err hth_onnx_content(const hth_onnx_head *t, const void **data, void **owned)
+hth_err hth_onnx_content(const hth_onnx_head *head, const void **data, void **owned)
 {
     *owned = NULL;
-    if (t->external) {
+    if (head->external) {
         return hth_fail(HTH_ENOTSUP, "tensor '%.*s': external data is not supported here",
-                        HTH_SPAN(t->name));
+                        HTH_SPAN(head->name));
     }
-    if (t->has_raw || t->elements == 0) {
-        *data = t->has_raw ? t->raw.data : (const void *)"";
-        return hth_onnx_content_check(t, (hth_span){*data, t->raw.bytes});
+    if (head->has_raw || head->elements == 0) {
+        *data = head->has_raw ? head->raw.data : (const void *)"";
+        return hth_onnx_content_check(head, (hth_span){*data, head->raw.bytes});
     }
     hth_wire_type type;
-    uint32_t number = typed_field(t->dtype, &type), least = type == HTH_WIRE_VARINT ? 1 : 4;
-    if (t->elements > t->message.bytes / least) {
-        return head_corrupt(t, "it has fewer elements than its dimensions say");
+    uint32_t number = typed_field(head->dtype, &type), least = type == HTH_WIRE_VARINT ? 1 : 4;
+    if (head->elements > head->message.bytes / least) {
+        return head_corrupt(head, "it has fewer elements than its dimensions say");
     }
-    uint8_t *dst = hth_alloc_aligned((size_t)t->bytes, 64);
+    uint8_t *dst = hth_alloc_aligned((size_t)head->bytes, 64);
     if (dst == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for tensor '%.*s'", HTH_SPAN(t->name));
+        return hth_fail(HTH_ENOMEM, "no memory for tensor '%.*s'", HTH_SPAN(head->name));
     }
-    hth_err err = typed_convert(t, number, type, dst);
+    hth_err err = typed_convert(head, number, type, dst);
     if (err != HTH_OK) {
         hth_free(dst);
         return err;

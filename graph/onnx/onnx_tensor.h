@@ -45,16 +45,16 @@ typedef struct hth_onnx_head {
 hth_err hth_onnx_head_read(hth_span message, const hth_onnx_limits *limits, hth_onnx_head *out);
 // hth_onnx_content finds the bytes of a tensor that is not external: in the message, or converted
 // from typed fields into *owned (hth_alloc'd, the caller frees it; else NULL).
-hth_err hth_onnx_content(const hth_onnx_head *t, const void **data, void **owned);
+hth_err hth_onnx_content(const hth_onnx_head *head, const void **data, void **owned);
 // hth_onnx_content_check verifies found bytes: the count, and that booleans are 0 or 1.
-hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes);
+hth_err hth_onnx_content_check(const hth_onnx_head *head, hth_span bytes);
 // hth_onnx_content_bytes verifies the count only, of bytes that are read later.
-hth_err hth_onnx_content_bytes(const hth_onnx_head *t, uint64_t bytes);
+hth_err hth_onnx_content_bytes(const hth_onnx_head *head, uint64_t bytes);
 // hth_onnx_content_bools: HTH_ECORRUPT when one of n bytes is neither 0 nor 1.
 hth_err hth_onnx_content_bools(hth_span name, const void *data, size_t n);
 // hth_onnx_head_write writes a TensorProto that has only name, dtype and dims (and
 // says by its doc_string that it is a Constant).
-void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out);
+void hth_onnx_head_write(const hth_onnx_head *head, hth_wire_buffer *out);
 // hth_onnx_dtype_known tells whether hearth holds elements of ONNX type `elem_type`.
 bool hth_onnx_dtype_known(int64_t elem_type);
 // hth_onnx_dtype_text names any ONNX element type, also those that hearth cannot hold

@@ -28,16 +28,16 @@ static void say(const char *fmt, ...)
 
 // say_constant writes the content: "{1,2}" for a list, "1.5" for a scalar, with the dtype's name in
 // front unless INT64.
-static void say_constant(hth_const *c)
+static void say_constant(hth_const *constant)
 {
     const void *data;
-    assert_int_equal(hth_const_map(c, &data), HTH_OK);
+    assert_int_equal(hth_const_map(constant, &data), HTH_OK);
     assert_int_equal((uintptr_t)data % 64, 0);
-    say("%s%s", c->dtype == HTH_DT_I64 ? "" : hth_dtype_name(c->dtype),
-        c->shape.rank > 0 ? "{" : " ");
-    for (int64_t i = 0; i < hth_shape_elements(&c->shape); i++) {
+    say("%s%s", constant->dtype == HTH_DT_I64 ? "" : hth_dtype_name(constant->dtype),
+        constant->shape.rank > 0 ? "{" : " ");
+    for (int64_t i = 0; i < hth_shape_elements(&constant->shape); i++) {
         say(i > 0 ? "," : "");
-        switch (c->dtype) {
+        switch (constant->dtype) {
         case HTH_DT_F32:
             say("%g", ((const float *)data)[i]);
             break;
@@ -76,18 +76,18 @@ static void say_constant(hth_const *c)
             break;
         }
     }
-    say(c->shape.rank > 0 ? "}" : "");
-    hth_const_unmap(c);
+    say(constant->shape.rank > 0 ? "}" : "");
+    hth_const_unmap(constant);
 }
 
-static void say_value(const hth_graph *g, int v)
+static void say_value(const hth_graph *graph, int v)
 {
     if (v < 0) {
         say("-");
-    } else if (g->values[v].constant != NULL) {
-        say_constant(g->values[v].constant);
+    } else if (graph->values[v].constant != NULL) {
+        say_constant(graph->values[v].constant);
     } else {
-        say("%s", g->values[v].name);
+        say("%s", graph->values[v].name);
     }
 }
 
@@ -96,19 +96,19 @@ static int attr_order(const void *a, const void *b)
     return strcmp(((const hth_attr *)a)->name, ((const hth_attr *)b)->name);
 }
 
-static void say_node(const hth_graph *g, hth_node *n)
+static void say_node(const hth_graph *graph, hth_node *node)
 {
-    say("%s(", hth_op_name(n->op));
-    for (int i = 0; i < n->n_inputs; i++) {
+    say("%s(", hth_op_name(node->op));
+    for (int i = 0; i < node->n_inputs; i++) {
         say(i > 0 ? " " : "");
-        say_value(g, n->inputs[i]);
+        say_value(graph, node->inputs[i]);
     }
     say(")");
-    if (n->n_attrs > 0) {
-        qsort(n->attrs, (size_t)n->n_attrs, sizeof n->attrs[0], attr_order);
+    if (node->n_attrs > 0) {
+        qsort(node->attrs, (size_t)node->n_attrs, sizeof node->attrs[0], attr_order);
     }
-    for (int i = 0; i < n->n_attrs; i++) {
-        const hth_attr *a = &n->attrs[i];
+    for (int i = 0; i < node->n_attrs; i++) {
+        const hth_attr *a = &node->attrs[i];
         say(" %s=", a->name);
         if (a->type == HTH_ATTR_INT) {
             say("%lld", (long long)a->u.i);
@@ -118,9 +118,9 @@ static void say_node(const hth_graph *g, hth_node *n)
             say("%s", a->u.s);
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
+    for (int i = 0; i < node->n_outputs; i++) {
         say(i > 0 ? " " : " -> ");
-        say_value(g, n->outputs[i]);
+        say_value(graph, node->outputs[i]);
     }
     say("; ");
 }

@@ -26,18 +26,20 @@ static hth_err type_symbol(onnx_load *ld, const char *name, int64_t *dim)
     return HTH_OK;
 }
 
-static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *p, hth_shape *out)
+static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *TensorShapeProto,
+                          hth_shape *out)
 {
     *out = HTH_SHAPE_UNKNOWN;
-    if (p == NULL) {
+    if (TensorShapeProto == NULL) {
         return HTH_OK;
     }
-    if (p->n_dim > (size_t)ld->limits.max_rank || p->n_dim > HTH_MAX_RANK) {
-        return hth_fail(HTH_ENOTSUP, "%zu dimensions are not supported (at most %d are)", p->n_dim,
-                        ld->limits.max_rank);
+    if (TensorShapeProto->n_dim > (size_t)ld->limits.max_rank ||
+        TensorShapeProto->n_dim > HTH_MAX_RANK) {
+        return hth_fail(HTH_ENOTSUP, "%zu dimensions are not supported (at most %d are)",
+                        TensorShapeProto->n_dim, ld->limits.max_rank);
     }
-    for (size_t i = 0; i < p->n_dim; i++) {
-        const Hth__Onnx__DimensionProto *d = p->dim[i];
+    for (size_t i = 0; i < TensorShapeProto->n_dim; i++) {
+        const Hth__Onnx__DimensionProto *d = TensorShapeProto->dim[i];
         out->dim[i] = HTH_DIM_UNKNOWN;
         if (d->has_dim_value && d->dim_value >= 0) {
             out->dim[i] = d->dim_value;
@@ -45,7 +47,7 @@ static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *p, h
             HTH_TRY(type_symbol(ld, d->dim_param, &out->dim[i]));
         }
     }
-    out->rank = (int)p->n_dim;
+    out->rank = (int)TensorShapeProto->n_dim;
     return HTH_OK;
 }
 
@@ -68,12 +70,12 @@ hth_err onnx_type(onnx_load *ld, const onnx_value_info *info, hth_dtype *dt, hth
     return type_shape(ld, t->tensor_type->shape, shape);
 }
 
-hth_err onnx_hint(onnx_load *ld, onnx_scope *s, const onnx_value_info *info)
+hth_err onnx_hint(onnx_load *ld, onnx_scope *scope, const onnx_value_info *info)
 {
     int v;
     hth_dtype dt;
     hth_shape shape;
-    if (info->name == NULL || !hth_names_find(&s->names, info->name, &v) || v < 0) {
+    if (info->name == NULL || !hth_names_find(&scope->names, info->name, &v) || v < 0) {
         return HTH_OK;
     }
     hth_value *value = &ld->g->values[v];

@@ -19,35 +19,35 @@
 #define DATA      "tests/data/onnx/"
 #define MAX_PORTS 16
 
-static double element(const hth_tensor *t, int64_t i)
+static double element(const hth_tensor *tensor, int64_t i)
 {
-    switch (t->dtype) {
+    switch (tensor->dtype) {
     case HTH_DT_F32:
-        return ((const float *)t->data)[i];
+        return ((const float *)tensor->data)[i];
     case HTH_DT_F64:
-        return ((const double *)t->data)[i];
+        return ((const double *)tensor->data)[i];
     case HTH_DT_F16:
-        return hth_f16_to_f32(((const uint16_t *)t->data)[i]);
+        return hth_f16_to_f32(((const uint16_t *)tensor->data)[i]);
     case HTH_DT_I64:
-        return (double)((const int64_t *)t->data)[i];
+        return (double)((const int64_t *)tensor->data)[i];
     case HTH_DT_I32:
-        return ((const int32_t *)t->data)[i];
+        return ((const int32_t *)tensor->data)[i];
     default:
-        return ((const uint8_t *)t->data)[i];
+        return ((const uint8_t *)tensor->data)[i];
     }
 }
 
-static void set_element(hth_tensor *t, int64_t i, double v)
+static void set_element(hth_tensor *tensor, int64_t i, double v)
 {
-    switch (t->dtype) {
+    switch (tensor->dtype) {
     case HTH_DT_F32:
-        ((float *)t->data)[i] = (float)v;
+        ((float *)tensor->data)[i] = (float)v;
         break;
     case HTH_DT_F64:
-        ((double *)t->data)[i] = v;
+        ((double *)tensor->data)[i] = v;
         break;
     case HTH_DT_F16:
-        ((uint16_t *)t->data)[i] = hth_f32_to_f16((float)v);
+        ((uint16_t *)tensor->data)[i] = hth_f32_to_f16((float)v);
         break;
     default:
         fail_msg("no inputs of this type are expected");
@@ -55,16 +55,16 @@ static void set_element(hth_tensor *t, int64_t i, double v)
 }
 
 // read_head reads "dtype rank dims" and gives the tensor room.
-static hth_tensor read_head(FILE *f)
+static hth_tensor read_head(FILE *file)
 {
     hth_tensor t = {0};
     int dtype;
-    assert_int_equal(fscanf(f, "%d %d", &dtype, &t.shape.rank), 2);
+    assert_int_equal(fscanf(file, "%d %d", &dtype, &t.shape.rank), 2);
     t.dtype = (hth_dtype)dtype;
     assert_in_range(t.shape.rank, 0, HTH_MAX_RANK);
     for (int i = 0; i < t.shape.rank; i++) {
         long long dim;
-        assert_int_equal(fscanf(f, "%lld", &dim), 1);
+        assert_int_equal(fscanf(file, "%lld", &dim), 1);
         t.shape.dim[i] = dim;
     }
     assert_int_equal(hth_tensor_bytes(t.dtype, &t.shape, HTH_LAYOUT_PLAIN, &t.bytes), HTH_OK);
@@ -74,53 +74,53 @@ static hth_tensor read_head(FILE *f)
 }
 
 // value_view is a value's tensor: a constant's content, or what was computed.
-static hth_tensor value_view(const hth_graph *g, const hth_tensor *computed, int v)
+static hth_tensor value_view(const hth_graph *graph, const hth_tensor *computed, int v)
 {
     hth_tensor t = {0};
-    if (v < 0 || g->values[v].constant == NULL) {
+    if (v < 0 || graph->values[v].constant == NULL) {
         return v < 0 ? t : computed[v];
     }
-    hth_const *c = g->values[v].constant;
+    hth_const *c = graph->values[v].constant;
     const void *data;
     assert_int_equal(hth_const_map(c, &data), HTH_OK);
     return (hth_tensor){
         .dtype = c->dtype, .shape = c->shape, .data = (void *)data, .bytes = c->bytes};
 }
 
-static void run_node(const hth_graph *g, const hth_node *n, hth_tensor *computed)
+static void run_node(const hth_graph *graph, const hth_node *node, hth_tensor *computed)
 {
     hth_tensor in[MAX_PORTS], out[MAX_PORTS] = {0};
-    for (int i = 0; i < n->n_inputs; i++) {
-        in[i] = value_view(g, computed, n->inputs[i]);
+    for (int i = 0; i < node->n_inputs; i++) {
+        in[i] = value_view(graph, computed, node->inputs[i]);
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            const hth_value *v = &g->values[n->outputs[i]];
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0) {
+            const hth_value *v = &graph->values[node->outputs[i]];
             out[i] = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
             assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &out[i].bytes),
                              HTH_OK);
             out[i].data = hth_alloc_aligned(out[i].bytes, 64);
-            computed[n->outputs[i]] = out[i];
+            computed[node->outputs[i]] = out[i];
         }
     }
-    if (hth_ref_eval(NULL, g, n, in, out) != HTH_OK) {
-        fail_msg("%s: %s", n->name, hth_err_detail());
+    if (hth_ref_eval(NULL, graph, node, in, out) != HTH_OK) {
+        fail_msg("%s: %s", node->name, hth_err_detail());
     }
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0 && g->values[n->inputs[i]].constant != NULL) {
-            hth_const_unmap(g->values[n->inputs[i]].constant);
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0 && graph->values[node->inputs[i]].constant != NULL) {
+            hth_const_unmap(graph->values[node->inputs[i]].constant);
         }
     }
 }
 
-static void compare(const char *name, const hth_tensor *got, FILE *f)
+static void compare(const char *name, const hth_tensor *got, FILE *file)
 {
-    hth_tensor want = read_head(f);
+    hth_tensor want = read_head(file);
     assert_int_equal(got->dtype, want.dtype);
     assert_true(hth_shape_equal(&got->shape, &want.shape));
     for (int64_t i = 0; i < hth_shape_elements(&want.shape); i++) {
         double v;
-        assert_int_equal(fscanf(f, "%lf", &v), 1);
+        assert_int_equal(fscanf(file, "%lf", &v), 1);
         if (!(fabs(element(got, i) - v) <= 1e-5 + 1e-5 * fabs(v))) {
             fail_msg("%s: element %lld is %g, not %g", name, (long long)i, element(got, i), v);
         }
@@ -128,15 +128,15 @@ static void compare(const char *name, const hth_tensor *got, FILE *f)
     hth_free(want.data);
 }
 
-// run_model reads one model's inputs and results from `f` and compares.
-static void run_model(const char *name, int n_inputs, int n_outputs, FILE *f)
+// run_model reads one model's inputs and results from `file` and compares.
+static void run_model(const char *name, int n_inputs, int n_outputs, FILE *file)
 {
     char path[256];
     hth_graph *model;
     hth_stage s;
     hth_tensor x[MAX_PORTS];
     for (int i = 0; i < n_inputs; i++) {
-        x[i] = read_head(f);
+        x[i] = read_head(file);
         for (int64_t k = 0; k < hth_shape_elements(&x[i].shape); k++) {
             set_element(&x[i], k, (double)(k * 37 % 101 - 50) / 16);
         }
@@ -157,7 +157,7 @@ static void run_model(const char *name, int n_inputs, int n_outputs, FILE *f)
     }
     for (int i = 0; i < n_outputs; i++) {
         hth_tensor y = value_view(s.graph, computed, s.graph->outputs[i]);
-        compare(name, &y, f);
+        compare(name, &y, file);
     }
     for (int i = 0; i < s.graph->n_values; i++) {
         hth_free(computed[i].data);

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-bool hth_span_is(hth_span s, const char *text)
+bool hth_span_is(hth_span span, const char *text)
 {
-    return s.bytes == strlen(text) && memcmp(s.data, text, s.bytes) == 0;
+    return span.bytes == strlen(text) && memcmp(span.data, text, span.bytes) == 0;
 }
 
 int hth_wire_varint(hth_span *from, uint64_t *out)
@@ -37,23 +37,23 @@ static int wire_take(hth_span *from, uint64_t n, hth_span *out)
     return 0;
 }
 
-static int wire_payload(hth_span *m, hth_wire_field *f)
+static int wire_payload(hth_span *span, hth_wire_field *field)
 {
-    hth_span before = *m;
+    hth_span before = *span;
     uint64_t n;
-    switch (f->type) {
+    switch (field->type) {
     case HTH_WIRE_VARINT:
-        if (hth_wire_varint(m, &f->value) != 0) {
+        if (hth_wire_varint(span, &field->value) != 0) {
             return -1;
         }
-        f->payload = (hth_span){before.data, before.bytes - m->bytes};
+        field->payload = (hth_span){before.data, before.bytes - span->bytes};
         return 0;
     case HTH_WIRE_FIXED64:
-        return wire_take(m, 8, &f->payload);
+        return wire_take(span, 8, &field->payload);
     case HTH_WIRE_FIXED32:
-        return wire_take(m, 4, &f->payload);
+        return wire_take(span, 4, &field->payload);
     case HTH_WIRE_BYTES:
-        return hth_wire_varint(m, &n) != 0 ? -1 : wire_take(m, n, &f->payload);
+        return hth_wire_varint(span, &n) != 0 ? -1 : wire_take(span, n, &field->payload);
     }
     return -1;
 }
@@ -77,26 +77,26 @@ int hth_wire_next(hth_span *message, hth_wire_field *out)
     return 1;
 }
 
-void hth_wire_put(hth_wire_buffer *b, hth_span bytes)
+void hth_wire_put(hth_wire_buffer *buffer, hth_span bytes)
 {
-    if (b->failed || bytes.bytes == 0) {
+    if (buffer->failed || bytes.bytes == 0) {
         return;
     }
-    if (bytes.bytes > b->capacity - b->bytes) {
-        size_t want = b->bytes + bytes.bytes + b->capacity / 2 + 256;
-        uint8_t *grown = hth_realloc(b->data, want, 1);
+    if (bytes.bytes > buffer->capacity - buffer->bytes) {
+        size_t want = buffer->bytes + bytes.bytes + buffer->capacity / 2 + 256;
+        uint8_t *grown = hth_realloc(buffer->data, want, 1);
         if (grown == NULL) {
-            b->failed = 1;
+            buffer->failed = 1;
             return;
         }
-        b->data = grown;
-        b->capacity = want;
+        buffer->data = grown;
+        buffer->capacity = want;
     }
-    memcpy(b->data + b->bytes, bytes.data, bytes.bytes);
-    b->bytes += bytes.bytes;
+    memcpy(buffer->data + buffer->bytes, bytes.data, bytes.bytes);
+    buffer->bytes += bytes.bytes;
 }
 
-static void wire_put_number(hth_wire_buffer *b, uint64_t value)
+static void wire_put_number(hth_wire_buffer *buffer, uint64_t value)
 {
     uint8_t byte[10];
     size_t n = 0;
@@ -105,23 +105,23 @@ static void wire_put_number(hth_wire_buffer *b, uint64_t value)
         value >>= 7;
         n++;
     } while (value != 0);
-    hth_wire_put(b, (hth_span){byte, n});
+    hth_wire_put(buffer, (hth_span){byte, n});
 }
 
-void hth_wire_put_varint(hth_wire_buffer *b, uint32_t number, uint64_t value)
+void hth_wire_put_varint(hth_wire_buffer *buffer, uint32_t number, uint64_t value)
 {
-    wire_put_number(b, (uint64_t)number << 3 | HTH_WIRE_VARINT);
-    wire_put_number(b, value);
+    wire_put_number(buffer, (uint64_t)number << 3 | HTH_WIRE_VARINT);
+    wire_put_number(buffer, value);
 }
 
-void hth_wire_put_head(hth_wire_buffer *b, uint32_t number, uint64_t bytes)
+void hth_wire_put_head(hth_wire_buffer *buffer, uint32_t number, uint64_t bytes)
 {
-    wire_put_number(b, (uint64_t)number << 3 | HTH_WIRE_BYTES);
-    wire_put_number(b, bytes);
+    wire_put_number(buffer, (uint64_t)number << 3 | HTH_WIRE_BYTES);
+    wire_put_number(buffer, bytes);
 }
 
-void hth_wire_put_bytes(hth_wire_buffer *b, uint32_t number, hth_span bytes)
+void hth_wire_put_bytes(hth_wire_buffer *buffer, uint32_t number, hth_span bytes)
 {
-    hth_wire_put_head(b, number, bytes.bytes);
-    hth_wire_put(b, bytes);
+    hth_wire_put_head(buffer, number, bytes.bytes);
+    hth_wire_put(buffer, bytes);
 }

@@ -18,7 +18,7 @@ typedef struct hth_span { // borrowed bytes
     size_t bytes;
 } hth_span;
 
-bool hth_span_is(hth_span s, const char *text);
+bool hth_span_is(hth_span span, const char *text);
 
 typedef enum hth_wire_type {
     HTH_WIRE_VARINT = 0,
@@ -48,10 +48,10 @@ typedef struct hth_wire_buffer {
     int failed;
 } hth_wire_buffer;
 
-void hth_wire_put(hth_wire_buffer *b, hth_span bytes);
-void hth_wire_put_varint(hth_wire_buffer *b, uint32_t number, uint64_t value);
-void hth_wire_put_bytes(hth_wire_buffer *b, uint32_t number, hth_span bytes);
+void hth_wire_put(hth_wire_buffer *buffer, hth_span bytes);
+void hth_wire_put_varint(hth_wire_buffer *buffer, uint32_t number, uint64_t value);
+void hth_wire_put_bytes(hth_wire_buffer *buffer, uint32_t number, hth_span bytes);
 // hth_wire_put_head writes what stands before `bytes` bytes of a field: its tag and their number.
-void hth_wire_put_head(hth_wire_buffer *b, uint32_t number, uint64_t bytes);
+void hth_wire_put_head(hth_wire_buffer *buffer, uint32_t number, uint64_t bytes);
 
 #endif

@@ -30,26 +30,26 @@ static hth_id chain(hth_id before, const void *data, size_t bytes)
     return hth_id_of(piece, 2);
 }
 
-static hth_id chain_attr(hth_id id, const hth_attr *a)
+static hth_id chain_attr(hth_id id, const hth_attr *attr)
 {
-    id = chain(id, a->name, strlen(a->name));
-    id = chain(id, &a->type, sizeof a->type);
-    switch (a->type) {
+    id = chain(id, attr->name, strlen(attr->name));
+    id = chain(id, &attr->type, sizeof attr->type);
+    switch (attr->type) {
     case HTH_ATTR_INT:
-        return chain(id, &a->u.i, sizeof a->u.i);
+        return chain(id, &attr->u.i, sizeof attr->u.i);
     case HTH_ATTR_FLOAT:
-        return chain(id, &a->u.f, sizeof a->u.f);
+        return chain(id, &attr->u.f, sizeof attr->u.f);
     case HTH_ATTR_STRING:
-        return chain(id, a->u.s, strlen(a->u.s));
+        return chain(id, attr->u.s, strlen(attr->u.s));
     case HTH_ATTR_INTS:
-        return chain(id, a->u.ints, (size_t)a->n * sizeof *a->u.ints);
+        return chain(id, attr->u.ints, (size_t)attr->n * sizeof *attr->u.ints);
     case HTH_ATTR_FLOATS:
-        return chain(id, a->u.floats, (size_t)a->n * sizeof *a->u.floats);
+        return chain(id, attr->u.floats, (size_t)attr->n * sizeof *attr->u.floats);
     case HTH_ATTR_TENSOR:
-        return chain(id, &a->u.tensor->id, sizeof a->u.tensor->id);
+        return chain(id, &attr->u.tensor->id, sizeof attr->u.tensor->id);
     case HTH_ATTR_STRINGS:
-        for (int i = 0; i < a->n; i++) {
-            id = chain(id, a->u.strings[i], strlen(a->u.strings[i]) + 1);
+        for (int i = 0; i < attr->n; i++) {
+            id = chain(id, attr->u.strings[i], strlen(attr->u.strings[i]) + 1);
         }
         return id;
     }
@@ -57,16 +57,16 @@ static hth_id chain_attr(hth_id id, const hth_attr *a)
 }
 
 // Equal for equal computations, whatever the inputs.
-static hth_id node_recipe(const hth_node *n)
+static hth_id node_recipe(const hth_node *node)
 {
-    const char *name = hth_op_name(n->op);
+    const char *name = hth_op_name(node->op);
     hth_chunk piece = {name, strlen(name)};
     hth_id id = hth_id_of(&piece, 1);
-    for (int i = 0; i < n->n_attrs; i++) {
-        id = chain_attr(id, &n->attrs[i]);
+    for (int i = 0; i < node->n_attrs; i++) {
+        id = chain_attr(id, &node->attrs[i]);
     }
-    for (int i = 0; i < n->n_post; i++) {
-        const hth_post_op *p = &n->post[i];
+    for (int i = 0; i < node->n_post; i++) {
+        const hth_post_op *p = &node->post[i];
         int64_t words[4] = {p->op, p->input, 0, 0};
         memcpy(&words[2], &p->alpha, sizeof p->alpha);
         memcpy(&words[3], &p->beta, sizeof p->beta);
@@ -75,14 +75,14 @@ static hth_id node_recipe(const hth_node *n)
     return id;
 }
 
-hth_id hth_node_key(const hth_graph *g, const hth_node *n)
+hth_id hth_node_key(const hth_graph *graph, const hth_node *node)
 {
     static const hth_id absent;
-    hth_id id = node_recipe(n);
-    for (int i = 0; i < n->n_inputs; i++) {
-        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+    hth_id id = node_recipe(node);
+    for (int i = 0; i < node->n_inputs; i++) {
+        const hth_value *v = node->inputs[i] < 0 ? NULL : &graph->values[node->inputs[i]];
         if (v != NULL && v->constant == NULL) {
-            id = chain(id, &n->inputs[i], sizeof n->inputs[i]);
+            id = chain(id, &node->inputs[i], sizeof node->inputs[i]);
         } else {
             id = chain(id, v == NULL ? &absent : &v->constant->id, sizeof id);
         }
@@ -90,68 +90,68 @@ hth_id hth_node_key(const hth_graph *g, const hth_node *n)
     return id;
 }
 
-// Makes `c` the content of value v; the value takes the reference over.
-static void become_constant(hth_value *v, hth_const *c)
+// Makes `constant` the content of value; the value takes the reference over.
+static void become_constant(hth_value *value, hth_const *constant)
 {
-    v->constant = c;
-    v->dtype = c->dtype;
-    v->shape = c->shape;
-    v->producer = -1;
+    value->constant = constant;
+    value->dtype = constant->dtype;
+    value->shape = constant->shape;
+    value->producer = -1;
 }
 
-static hth_err fold_to(hth_graph *g, hth_node *n, hth_dtype dt, const hth_shape *s,
+static hth_err fold_to(hth_graph *graph, hth_node *node, hth_dtype dt, const hth_shape *shape,
                        const void *data)
 {
     hth_const *c;
-    HTH_TRY(hth_const_new(dt, s, data, &c));
-    become_constant(&g->values[n->outputs[0]], c);
-    n->deleted = true;
+    HTH_TRY(hth_const_new(dt, shape, data, &c));
+    become_constant(&graph->values[node->outputs[0]], c);
+    node->deleted = true;
     return HTH_OK;
 }
 
-static hth_err fold_shape(hth_graph *g, hth_node *n)
+static hth_err fold_shape(hth_graph *graph, hth_node *node)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape;
+    const hth_shape *x = &graph->values[node->inputs[0]].shape;
     int from, to;
-    hth_infer_shape_range(n, x->rank, &from, &to);
-    return fold_to(g, n, HTH_DT_I64, &(hth_shape){1, {to - from}}, x->dim + from);
+    hth_infer_shape_range(node, x->rank, &from, &to);
+    return fold_to(graph, node, HTH_DT_I64, &(hth_shape){1, {to - from}}, x->dim + from);
 }
 
-static hth_err fold_size_of(hth_graph *g, hth_node *n)
+static hth_err fold_size_of(hth_graph *graph, hth_node *node)
 {
-    int64_t size = hth_shape_elements(&g->values[n->inputs[0]].shape);
-    return fold_to(g, n, HTH_DT_I64, &(hth_shape){.rank = 0}, &size);
+    int64_t size = hth_shape_elements(&graph->values[node->inputs[0]].shape);
+    return fold_to(graph, node, HTH_DT_I64, &(hth_shape){.rank = 0}, &size);
 }
 
-static hth_err fold_shared(hth_graph *g, hth_node *n, hth_const *c)
+static hth_err fold_shared(hth_graph *graph, hth_node *node, hth_const *constant)
 {
-    become_constant(&g->values[n->outputs[0]], hth_const_hold(c));
-    n->deleted = true;
+    become_constant(&graph->values[node->outputs[0]], hth_const_hold(constant));
+    node->deleted = true;
     return HTH_OK;
 }
 
 // Constant: one attribute, which inference has found to be numeric.
-static hth_err fold_constant(hth_graph *g, hth_node *n)
+static hth_err fold_constant(hth_graph *graph, hth_node *node)
 {
-    const hth_value *v = &g->values[n->outputs[0]];
-    for (int i = 0; i < n->n_attrs; i++) {
-        const hth_attr *a = &n->attrs[i];
+    const hth_value *v = &graph->values[node->outputs[0]];
+    for (int i = 0; i < node->n_attrs; i++) {
+        const hth_attr *a = &node->attrs[i];
         switch (a->type) {
         case HTH_ATTR_TENSOR:
-            return fold_shared(g, n, a->u.tensor);
+            return fold_shared(graph, node, a->u.tensor);
         case HTH_ATTR_INT:
-            return fold_to(g, n, v->dtype, &v->shape, &a->u.i);
+            return fold_to(graph, node, v->dtype, &v->shape, &a->u.i);
         case HTH_ATTR_FLOAT:
-            return fold_to(g, n, v->dtype, &v->shape, &a->u.f);
+            return fold_to(graph, node, v->dtype, &v->shape, &a->u.f);
         case HTH_ATTR_INTS:
-            return fold_to(g, n, v->dtype, &v->shape, a->u.ints);
+            return fold_to(graph, node, v->dtype, &v->shape, a->u.ints);
         case HTH_ATTR_FLOATS:
-            return fold_to(g, n, v->dtype, &v->shape, a->u.floats);
+            return fold_to(graph, node, v->dtype, &v->shape, a->u.floats);
         default:
             break;
         }
     }
-    return hth_fail(HTH_EINVAL, "node '%s' (Constant) has no value", n->name);
+    return hth_fail(HTH_EINVAL, "node '%s' (Constant) has no value", node->name);
 }
 
 // ---- the account
@@ -163,10 +163,10 @@ uint64_t hth_fold_live(void)
     return fold_live;
 }
 
-static void fold_free(hth_const *c)
+static void fold_free(hth_const *constant)
 {
-    fold_live -= c->bytes;
-    hth_free(c->owner);
+    fold_live -= constant->bytes;
+    hth_free(constant->owner);
 }
 
 // Room for results of all models together.
@@ -187,58 +187,60 @@ static uint64_t fold_add(uint64_t a, uint64_t b, uint64_t times)
                : sum;
 }
 
-hth_err hth_fold_open(hth_fold *f, const hth_graph *g, uint64_t more, hth_eval_fn eval, void *ctx)
+hth_err hth_fold_open(hth_fold *fold, const hth_graph *graph, uint64_t more, hth_eval_fn eval,
+                      void *ctx)
 {
     uint64_t constants = more;
-    *f = (hth_fold){.eval = eval, .ctx = ctx, .n_values = g->n_values};
-    f->users = hth_calloc((size_t)g->n_values + 1, sizeof *f->users);
-    f->seen = hth_calloc((size_t)g->n_values + 1, sizeof *f->seen);
-    if (f->users == NULL || f->seen == NULL) {
-        hth_fold_close(f);
+    *fold = (hth_fold){.eval = eval, .ctx = ctx, .n_values = graph->n_values};
+    fold->users = hth_calloc((size_t)graph->n_values + 1, sizeof *fold->users);
+    fold->seen = hth_calloc((size_t)graph->n_values + 1, sizeof *fold->seen);
+    if (fold->users == NULL || fold->seen == NULL) {
+        hth_fold_close(fold);
         return hth_fail(HTH_ENOMEM, "no memory to fold a model");
     }
-    for (int v = 0; v < g->n_values; v++) {
+    for (int v = 0; v < graph->n_values; v++) {
         // Of the file: what was folded, or shares such a constant, is no reason to fold more.
-        bool own = g->values[v].constant != NULL && g->values[v].initializer != 0;
-        constants = fold_add(constants, own ? g->values[v].constant->bytes : 0, 1);
+        bool own = graph->values[v].constant != NULL && graph->values[v].initializer != 0;
+        constants = fold_add(constants, own ? graph->values[v].constant->bytes : 0, 1);
     }
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         for (int k = 0; k < n->n_inputs && !n->deleted; k++) {
-            f->users[n->inputs[k] < 0 ? g->n_values : n->inputs[k]]++;
+            fold->users[n->inputs[k] < 0 ? graph->n_values : n->inputs[k]]++;
         }
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        f->users[g->outputs[i]]++;
+    for (int i = 0; i < graph->n_outputs; i++) {
+        fold->users[graph->outputs[i]]++;
     }
-    f->bytes =
+    fold->bytes =
         fold_add((uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLD_BYTES), constants, FOLD_PER_CONSTANT);
-    f->work = fold_add((uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLD_OPERATIONS), constants,
-                       FOLD_WORK_PER);
+    fold->work = fold_add((uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLD_OPERATIONS), constants,
+                          FOLD_WORK_PER);
     return HTH_OK;
 }
 
-void hth_fold_close(hth_fold *f)
+void hth_fold_close(hth_fold *fold)
 {
-    hth_free(f->users);
-    hth_free(f->seen);
-    f->users = f->seen = NULL;
+    hth_free(fold->users);
+    hth_free(fold->seen);
+    fold->users = fold->seen = NULL;
 }
 
-// fold_release gives back the results that only node n, which is folded now, was to read.
-static void fold_release(hth_graph *g, const hth_node *n, hth_fold *f)
+// fold_release gives back the results that only node, which is folded now, was to read.
+static void fold_release(hth_graph *graph, const hth_node *node, hth_fold *fold)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        int v = n->inputs[i];
-        if (v < 0 || v >= f->n_values || --f->users[v] > 0 || g->values[v].constant == NULL) {
+    for (int i = 0; i < node->n_inputs; i++) {
+        int v = node->inputs[i];
+        if (v < 0 || v >= fold->n_values || --fold->users[v] > 0 ||
+            graph->values[v].constant == NULL) {
             continue;
         }
-        hth_const *c = g->values[v].constant;
+        hth_const *c = graph->values[v].constant;
         if (c->release == fold_free && atomic_load(&c->refs) == 1) {
-            f->bytes = fold_add(f->bytes, c->bytes, 1);
+            fold->bytes = fold_add(fold->bytes, c->bytes, 1);
         }
         hth_const_rele(c);
-        g->values[v].constant = NULL;
+        graph->values[v].constant = NULL;
     }
 }
 
@@ -251,52 +253,53 @@ typedef struct fold_size {
 } fold_size;
 
 // fold_measure is false when not all inputs are constants, or the outputs are impossibly large.
-static bool fold_measure(const hth_graph *g, int node, hth_fold *f, fold_size *s)
+static bool fold_measure(const hth_graph *graph, int node, hth_fold *fold, fold_size *size)
 {
-    const hth_node *n = &g->nodes[node];
+    const hth_node *n = &graph->nodes[node];
     size_t bytes;
-    *s = (fold_size){.tiny = true};
+    *size = (fold_size){.tiny = true};
     for (int i = 0; i < n->n_inputs; i++) {
-        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+        const hth_value *v = n->inputs[i] < 0 ? NULL : &graph->values[n->inputs[i]];
         if (v != NULL && v->constant == NULL) {
             return false;
         }
-        bool again = v != NULL && n->inputs[i] < f->n_values &&
-                     f->seen[n->inputs[i]] == node + 1; // one source, however often it is read
-        if (v != NULL && n->inputs[i] < f->n_values) {
-            f->seen[n->inputs[i]] = node + 1;
+        bool again = v != NULL && n->inputs[i] < fold->n_values &&
+                     fold->seen[n->inputs[i]] == node + 1; // one source, however often it is read
+        if (v != NULL && n->inputs[i] < fold->n_values) {
+            fold->seen[n->inputs[i]] = node + 1;
         }
-        s->in = fold_add(s->in, v != NULL && !again ? v->constant->bytes : 0, 1);
-        s->tiny = s->tiny && (v == NULL || hth_shape_elements(&v->shape) <= FOLD_TINY_IN);
+        size->in = fold_add(size->in, v != NULL && !again ? v->constant->bytes : 0, 1);
+        size->tiny = size->tiny && (v == NULL || hth_shape_elements(&v->shape) <= FOLD_TINY_IN);
     }
     for (int i = 0; i < n->n_outputs; i++) {
-        const hth_value *v = n->outputs[i] < 0 ? NULL : &g->values[n->outputs[i]];
+        const hth_value *v = n->outputs[i] < 0 ? NULL : &graph->values[n->outputs[i]];
         if (v != NULL && !hth_shape_known(&v->shape)) {
-            s->dynamic = true;
+            size->dynamic = true;
         } else if (v != NULL) {
             int64_t elements = hth_shape_elements(&v->shape);
             if (hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK) {
                 return false;
             }
-            s->out = fold_add(s->out, bytes, 1);
-            s->most = elements > s->most ? elements : s->most;
+            size->out = fold_add(size->out, bytes, 1);
+            size->most = elements > size->most ? elements : size->most;
         }
     }
-    s->tiny = s->tiny && !s->dynamic && s->most <= FOLD_TINY_OUT;
+    size->tiny = size->tiny && !size->dynamic && size->most <= FOLD_TINY_OUT;
     return true;
 }
 
 // Are all inputs constants, and is the result small enough?
-static bool foldable(const hth_graph *g, int node, hth_fold *f, int64_t max_elements, fold_size *s)
+static bool foldable(const hth_graph *graph, int node, hth_fold *fold, int64_t max_elements,
+                     fold_size *size)
 {
-    const hth_node *n = &g->nodes[node];
+    const hth_node *n = &graph->nodes[node];
     if (n->op == HTH_OP_DROPOUT || n->op == HTH_OP_BATCH_NORMALIZATION || n->dear ||
-        !fold_measure(g, node, f, s)) {
+        !fold_measure(graph, node, fold, size)) {
         return false;
     }
-    return s->dynamic || s->tiny ||
-           (s->most <= max_elements && (s->out <= FOLD_BYTES || s->out <= s->in) &&
-            s->out <= f->bytes && s->out <= fold_room());
+    return size->dynamic || size->tiny ||
+           (size->most <= max_elements && (size->out <= FOLD_BYTES || size->out <= size->in) &&
+            size->out <= fold->bytes && size->out <= fold_room());
 }
 
 // The tensors of one evaluation. Inputs are mapped, outputs owned until they become constants.
@@ -305,18 +308,18 @@ typedef struct evaluation {
     int n_mapped;
 } evaluation;
 
-static hth_err evaluation_open(evaluation *e, const hth_graph *g, const hth_node *n)
+static hth_err evaluation_open(evaluation *e, const hth_graph *graph, const hth_node *node)
 {
-    e->in = hth_calloc((size_t)n->n_inputs + 1, sizeof *e->in);
-    e->out = hth_calloc((size_t)n->n_outputs, sizeof *e->out);
+    e->in = hth_calloc((size_t)node->n_inputs + 1, sizeof *e->in);
+    e->out = hth_calloc((size_t)node->n_outputs, sizeof *e->out);
     if (e->in == NULL || e->out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to fold node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "no memory to fold node '%s'", node->name);
     }
-    for (; e->n_mapped < n->n_inputs; e->n_mapped++) {
-        if (n->inputs[e->n_mapped] < 0) {
+    for (; e->n_mapped < node->n_inputs; e->n_mapped++) {
+        if (node->inputs[e->n_mapped] < 0) {
             continue;
         }
-        hth_const *c = g->values[n->inputs[e->n_mapped]].constant;
+        hth_const *c = graph->values[node->inputs[e->n_mapped]].constant;
         const void *data;
         HTH_TRY(hth_const_map(c, &data));
         e->in[e->n_mapped] =
@@ -325,66 +328,67 @@ static hth_err evaluation_open(evaluation *e, const hth_graph *g, const hth_node
     return HTH_OK;
 }
 
-static void evaluation_close(evaluation *e, const hth_graph *g, const hth_node *n)
+static void evaluation_close(evaluation *e, const hth_graph *graph, const hth_node *node)
 {
     for (int i = 0; i < e->n_mapped; i++) {
-        if (n->inputs[i] >= 0) {
-            hth_const_unmap(g->values[n->inputs[i]].constant);
+        if (node->inputs[i] >= 0) {
+            hth_const_unmap(graph->values[node->inputs[i]].constant);
         }
     }
-    for (int i = 0; e->out != NULL && i < n->n_outputs; i++) {
+    for (int i = 0; e->out != NULL && i < node->n_outputs; i++) {
         hth_free(e->out[i].data);
     }
     hth_free(e->in);
     hth_free(e->out);
 }
 
-static hth_err fold_too_large(const hth_node *n, uint64_t bytes, uint64_t left)
+static hth_err fold_too_large(const hth_node *node, uint64_t bytes, uint64_t left)
 {
     return hth_fail(HTH_ETOOBIG,
                     "node '%s' (%s): its result, whose size is data, has %llu bytes, and %llu are "
                     "left to compute beforehand (limits.fold_bytes)",
-                    n->name, hth_op_name(n->op), (unsigned long long)bytes,
+                    node->name, hth_op_name(node->op), (unsigned long long)bytes,
                     (unsigned long long)left);
 }
 
-static hth_err evaluate(evaluation *e, const hth_graph *g, const hth_node *n, const hth_fold *f)
+static hth_err evaluate(evaluation *e, const hth_graph *graph, const hth_node *node,
+                        const hth_fold *fold)
 {
-    uint64_t room = fold_room(), left = f->bytes < room ? f->bytes : room;
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] < 0) {
+    uint64_t room = fold_room(), left = fold->bytes < room ? fold->bytes : room;
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] < 0) {
             continue;
         }
-        const hth_value *v = &g->values[n->outputs[i]];
+        const hth_value *v = &graph->values[node->outputs[i]];
         hth_tensor *t = &e->out[i];
         bool dynamic = !hth_shape_known(&v->shape);
         *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
         if (dynamic) {
-            HTH_TRY(f->eval(f->ctx, g, n, e->in, e->out)); // asks for the size
+            HTH_TRY(fold->eval(fold->ctx, graph, node, e->in, e->out)); // asks for the size
         }
         HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
         if (dynamic && t->bytes > left) {
-            return fold_too_large(n, t->bytes, left);
+            return fold_too_large(node, t->bytes, left);
         }
         t->data = hth_alloc_aligned(t->bytes, 64);
         if (t->data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory to fold node '%s': %zu bytes", n->name,
+            return hth_fail(HTH_ENOMEM, "no memory to fold node '%s': %zu bytes", node->name,
                             t->bytes);
         }
     }
-    return f->eval(f->ctx, g, n, e->in, e->out);
+    return fold->eval(fold->ctx, graph, node, e->in, e->out);
 }
 
 // evaluate_within is evaluate within what is left. *over: it took more.
-static hth_err evaluate_within(evaluation *e, const hth_graph *g, const hth_node *n, hth_fold *f,
-                               const fold_size *s, bool *over)
+static hth_err evaluate_within(evaluation *e, const hth_graph *graph, const hth_node *node,
+                               hth_fold *fold, const fold_size *size, bool *over)
 {
     hth_pace *before = hth_pace_now();
-    hth_pace own = {.most_work = f->work, .most_bytes = f->bytes};
-    if (s->tiny && f->work < FOLD_TINY_WORK) {
+    hth_pace own = {.most_work = fold->work, .most_bytes = fold->bytes};
+    if (size->tiny && fold->work < FOLD_TINY_WORK) {
         own.most_work = FOLD_TINY_WORK;
     }
-    if (s->tiny && f->bytes < FOLD_BYTES) {
+    if (size->tiny && fold->bytes < FOLD_BYTES) {
         own.most_bytes = FOLD_BYTES;
     }
     if (before != NULL) {
@@ -392,24 +396,24 @@ static hth_err evaluate_within(evaluation *e, const hth_graph *g, const hth_node
         own.ctx = before->ctx;
     }
     hth_pace_enter(&own);
-    hth_err err = evaluate(e, g, n, f);
+    hth_err err = evaluate(e, graph, node, fold);
     hth_pace_leave(before);
-    f->work -= own.work < f->work ? own.work : f->work;
+    fold->work -= own.work < fold->work ? own.work : fold->work;
     *over = own.over;
     if (own.over) {
         err = hth_fail(err,
                        "node '%s' (%s), whose size is data: to compute it beforehand, %s "
                        "(limits.fold_operations, limits.fold_bytes)",
-                       n->name, hth_op_name(n->op), own.detail);
+                       node->name, hth_op_name(node->op), own.detail);
     }
     return err == HTH_OK ? hth_pace_step(own.work) : err;
 }
 
-static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n, hth_fold *f)
+static hth_err adopt_outputs(evaluation *e, hth_graph *graph, hth_node *node, hth_fold *fold)
 {
-    hth_id recipe = hth_node_key(g, n);
-    for (int32_t i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] < 0) {
+    hth_id recipe = hth_node_key(graph, node);
+    for (int32_t i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] < 0) {
             continue;
         }
         hth_id id = chain(recipe, &i, sizeof i);
@@ -417,62 +421,64 @@ static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n, hth_fold 
         HTH_TRY(hth_const_adopt(e->out[i].dtype, &e->out[i].shape, e->out[i].data, &id, &c));
         c->release = fold_free;
         fold_live += c->bytes;
-        f->bytes -= c->bytes < f->bytes ? c->bytes : f->bytes;
+        fold->bytes -= c->bytes < fold->bytes ? c->bytes : fold->bytes;
         e->out[i].data = NULL;
-        become_constant(&g->values[n->outputs[i]], c);
+        become_constant(&graph->values[node->outputs[i]], c);
     }
-    n->deleted = true;
+    node->deleted = true;
     return HTH_OK;
 }
 
-static hth_err fold_by_eval(hth_graph *g, int node, hth_fold *f, const fold_size *s)
+static hth_err fold_by_eval(hth_graph *graph, int node, hth_fold *fold, const fold_size *size)
 {
     evaluation e = {0};
-    hth_node *n = &g->nodes[node];
+    hth_node *n = &graph->nodes[node];
     bool over = false;
-    hth_err err = evaluation_open(&e, g, n);
+    hth_err err = evaluation_open(&e, graph, n);
     if (err == HTH_OK) {
-        err = evaluate_within(&e, g, n, f, s, &over);
+        err = evaluate_within(&e, graph, n, fold, size, &over);
     }
     if (err == HTH_OK) {
-        err = adopt_outputs(&e, g, n, f);
-    } else if ((err == HTH_ENOTSUP || over) && !s->dynamic) {
+        err = adopt_outputs(&e, graph, n, fold);
+    } else if ((err == HTH_ENOTSUP || over) && !size->dynamic) {
         n->dear = over;
         err = HTH_OK; // what the host cannot compute, or not now, may still run on the device
     }
-    evaluation_close(&e, g, n);
+    evaluation_close(&e, graph, n);
     return err;
 }
 
-static hth_err fold_node(hth_graph *g, int node, hth_fold *f, int64_t max_elements)
+static hth_err fold_node(hth_graph *graph, int node, hth_fold *fold, int64_t max_elements)
 {
     fold_size s;
-    hth_node *n = &g->nodes[node];
+    hth_node *n = &graph->nodes[node];
     switch (n->op) {
     case HTH_OP_SHAPE:
-        return fold_shape(g, n);
+        return fold_shape(graph, n);
     case HTH_OP_SIZE:
-        return fold_size_of(g, n);
+        return fold_size_of(graph, n);
     case HTH_OP_CONSTANT:
-        return fold_constant(g, n);
+        return fold_constant(graph, n);
     case HTH_OP_IDENTITY:
-        if (g->values[n->inputs[0]].constant != NULL) {
-            return fold_shared(g, n, g->values[n->inputs[0]].constant);
+        if (graph->values[n->inputs[0]].constant != NULL) {
+            return fold_shared(graph, n, graph->values[n->inputs[0]].constant);
         }
         return HTH_OK;
     default:
-        return n->n_outputs > 0 && n->outputs[0] >= 0 && foldable(g, node, f, max_elements, &s)
-                   ? fold_by_eval(g, node, f, &s)
+        return n->n_outputs > 0 && n->outputs[0] >= 0 &&
+                       foldable(graph, node, fold, max_elements, &s)
+                   ? fold_by_eval(graph, node, fold, &s)
                    : HTH_OK;
     }
 }
 
-hth_err hth_fold_node(hth_graph *g, int node, hth_fold *f, int64_t max_elements, bool *folded)
+hth_err hth_fold_node(hth_graph *graph, int node, hth_fold *fold, int64_t max_elements,
+                      bool *folded)
 {
-    hth_err err = fold_node(g, node, f, max_elements);
-    *folded = err == HTH_OK && g->nodes[node].deleted;
+    hth_err err = fold_node(graph, node, fold, max_elements);
+    *folded = err == HTH_OK && graph->nodes[node].deleted;
     if (*folded) {
-        fold_release(g, &g->nodes[node], f);
+        fold_release(graph, &graph->nodes[node], fold);
     }
     return err;
 }

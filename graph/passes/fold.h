@@ -22,10 +22,11 @@ typedef struct hth_fold {
     int *seen;            // by which node (its index + 1) last, when sources are counted
 } hth_fold;
 
-// hth_fold_open opens the account for a walk over `g` with `more` bytes of contents in addition to
-// its constants.
-hth_err hth_fold_open(hth_fold *f, const hth_graph *g, uint64_t more, hth_eval_fn eval, void *ctx);
-void hth_fold_close(hth_fold *f);
+// hth_fold_open opens the account for a walk over `graph` with `more` bytes of contents in addition
+// to its constants.
+hth_err hth_fold_open(hth_fold *fold, const hth_graph *graph, uint64_t more, hth_eval_fn eval,
+                      void *ctx);
+void hth_fold_close(hth_fold *fold);
 
 // hth_fold_node turns the outputs of `node` (shapes inferred) into constants and marks the node
 // deleted, when all of its inputs are constants (Shape and Size: always), the result has at most
@@ -34,7 +35,8 @@ void hth_fold_close(hth_fold *f);
 // account does not allow it. Results that no other node reads any more are given back.
 // HTH_ECANCELED: the thread's account of work (base/pace.h) ended. *folded says whether it
 // happened; HTH_OK and false: the node stays.
-hth_err hth_fold_node(hth_graph *g, int node, hth_fold *f, int64_t max_elements, bool *folded);
+hth_err hth_fold_node(hth_graph *graph, int node, hth_fold *fold, int64_t max_elements,
+                      bool *folded);
 
 // hth_fold_live is how many bytes of folded results there are in this process.
 uint64_t hth_fold_live(void);
@@ -42,6 +44,6 @@ uint64_t hth_fold_live(void);
 // hth_node_key hashes operator, attributes, post operations and inputs (constants by their ids,
 // others by index): equal for equal computations in one graph; where all inputs are constants, in
 // any graph.
-hth_id hth_node_key(const hth_graph *g, const hth_node *n);
+hth_id hth_node_key(const hth_graph *graph, const hth_node *node);
 
 #endif

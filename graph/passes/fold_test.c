@@ -25,28 +25,28 @@ static hth_graph *new_graph(void)
 }
 
 // A constant of n floats.
-static int floats(hth_graph *g, int64_t n, float v)
+static int floats(hth_graph *graph, int64_t n, float v)
 {
     float *data = hth_alloc((size_t)n * sizeof *data);
     assert_non_null(data);
     for (int64_t i = 0; i < n; i++) {
         data[i] = v;
     }
-    int c = constant(g, HTH_DT_F32, (hth_shape){1, {n}}, data);
+    int c = constant(graph, HTH_DT_F32, (hth_shape){1, {n}}, data);
     hth_free(data);
     return c;
 }
 
-static void output(hth_graph *g, int v)
+static void output(hth_graph *graph, int v)
 {
-    assert_int_equal(hth_graph_add_output(g, v), HTH_OK);
+    assert_int_equal(hth_graph_add_output(graph, v), HTH_OK);
 }
 
-static void fold(hth_graph *g, int left)
+static void fold(hth_graph *graph, int left)
 {
-    assert_int_equal(hth_fold_model(g, hth_ref_eval, NULL), HTH_OK);
-    assert_int_equal(hth_graph_check(g), HTH_OK);
-    assert_int_equal(g->n_nodes, left);
+    assert_int_equal(hth_fold_model(graph, hth_ref_eval, NULL), HTH_OK);
+    assert_int_equal(hth_graph_check(graph), HTH_OK);
+    assert_int_equal(graph->n_nodes, left);
 }
 
 // Each node doubles: 64 bytes become 64 TiB. One source that is read twice is one source.

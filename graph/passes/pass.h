@@ -8,47 +8,47 @@
 
 // hth_pass_attention_parts says every Attention of f32 in operators that have gradients and
 // kernels: products, a Softmax, and a bias for what hides keys.
-hth_err hth_pass_attention_parts(hth_graph *g);
+hth_err hth_pass_attention_parts(hth_graph *graph);
 // hth_pass_simplify removes what does nothing: Identity, inference Dropout, no-op
 // Cast/Reshape/Transpose/Pad/Slice/ Concat of one, pairs of transposes; common subexpressions; dead
 // code.
-hth_err hth_pass_simplify(hth_graph *g);
+hth_err hth_pass_simplify(hth_graph *graph);
 // hth_pass_fold_norm folds inference BatchNormalization (and element-wise Mul/Add by per-channel
 // constants) into the convolution, ConvTranspose, Gemm or MatMul before it; what remains becomes
 // one scale-and-shift per channel.
-hth_err hth_pass_fold_norm(hth_graph *g);
+hth_err hth_pass_fold_norm(hth_graph *graph);
 // hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Silu, HardSwish,
 // LayerNorm, GroupNorm, RMSNorm, attention (HTH_OP_ATTENTION), Gemm from MatMul+Add.
-hth_err hth_pass_pattern(hth_graph *g);
+hth_err hth_pass_pattern(hth_graph *graph);
 // hth_pass_elementary is hth_pass_pattern without attention: what it makes has gradients.
-hth_err hth_pass_elementary(hth_graph *g);
+hth_err hth_pass_elementary(hth_graph *graph);
 
 // What a device can fuse: true if `post` may follow on node `n` (as it stands, with its post ops so
 // far). `operand` is the value of a binary post op's second operand, -1 for unary.
 typedef struct hth_fuse_oracle {
-    bool (*can_fuse)(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
-                     int operand);
+    bool (*can_fuse)(void *ctx, const hth_graph *graph, const hth_node *node,
+                     const hth_post_op *post, int operand);
     // layout returns the layout in which node `n` wants to read its data input (input 0) and write
     // output 0; for nodes that accept any, HTH_LAYOUT_PLAIN with *any = true: such a node takes its
     // input's layout over.
-    hth_layout (*layout)(void *ctx, const hth_graph *g, const hth_node *n, bool *any);
+    hth_layout (*layout)(void *ctx, const hth_graph *graph, const hth_node *node, bool *any);
     // mixed says that node `n` can read a plain input though it writes blocked (first convolution).
     // May be NULL.
-    bool (*reads_plain)(void *ctx, const hth_graph *g, const hth_node *n);
+    bool (*reads_plain)(void *ctx, const hth_graph *graph, const hth_node *node);
     void *ctx;
 } hth_fuse_oracle;
 
 // hth_pass_fuse moves element-wise nodes into the node that feeds them while the oracle agrees.
-hth_err hth_pass_fuse(hth_graph *g, const hth_fuse_oracle *o);
+hth_err hth_pass_fuse(hth_graph *graph, const hth_fuse_oracle *oracle);
 // hth_pass_layout gives every value a layout and inserts HTH_OP_REORDER nodes at the borders. Graph
 // inputs and outputs stay plain.
-hth_err hth_pass_layout(hth_graph *g, const hth_fuse_oracle *o);
+hth_err hth_pass_layout(hth_graph *graph, const hth_fuse_oracle *oracle);
 
 // hth_half_fn says whether input (`in`) or output k of node `n` may be bf16 where it is f32 now.
 // *alike (false before): only if all of the node's tensors of which that is said are.
-typedef bool (*hth_half_fn)(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
+typedef bool (*hth_half_fn)(void *ctx, const hth_graph *graph, const hth_node *node, bool in, int k,
                             bool *alike);
 // hth_pass_half makes bf16 of what lies between nodes, as far as `fn` allows; after all others.
-hth_err hth_pass_half(hth_graph *g, hth_half_fn fn, void *ctx);
+hth_err hth_pass_half(hth_graph *graph, hth_half_fn fn, void *ctx);
 
 #endif

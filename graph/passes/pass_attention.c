@@ -43,9 +43,9 @@ static void view_put(view *v, int d, int64_t size, int64_t stride)
     }
 }
 
-static view view_plain(const hth_graph *g, int value)
+static view view_plain(const hth_graph *graph, int value)
 {
-    const hth_shape *s = &g->values[value].shape;
+    const hth_shape *s = &graph->values[value].shape;
     view v = {.base = value, .rank = s->rank, .scale = 1};
     int64_t stride = 1;
     for (int i = s->rank - 1; i >= 0; i--) {
@@ -102,12 +102,13 @@ static void view_copy_dim(view *to, int i, const view *from, int k)
     memcpy(to->f[i], from->f[k], sizeof to->f[i]);
 }
 
-static bool view_gather(const hth_graph *g, const hth_node *n, view *v)
+static bool view_gather(const hth_graph *graph, const hth_node *node, view *v)
 {
     int64_t index[1];
-    int64_t axis = hth_node_int(n, "axis", 0);
+    int64_t axis = hth_node_int(node, "axis", 0);
     axis += axis < 0 ? v->rank : 0;
-    if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1) {
+    if (graph->values[node->inputs[1]].shape.rank != 0 ||
+        hth_pass_ints(graph, node->inputs[1], index, 1) != 1) {
         return false;
     }
     int64_t rest = index[0] < 0 ? index[0] + v->dim[axis] : index[0];
@@ -142,14 +143,14 @@ static bool view_cut(view *v, int d, int64_t from, int64_t step, int64_t count)
     return true;
 }
 
-static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *to, view *v)
+static bool view_slice(const hth_graph *graph, const hth_node *node, const hth_shape *to, view *v)
 {
     int64_t start[HTH_MAX_RANK], axis[HTH_MAX_RANK], step[HTH_MAX_RANK];
-    int k = hth_pass_ints(g, n->inputs[1], start, HTH_MAX_RANK);
-    bool has_axes = n->n_inputs > 3 && n->inputs[3] >= 0,
-         has_steps = n->n_inputs > 4 && n->inputs[4] >= 0;
-    if (k < 0 || (has_axes && hth_pass_ints(g, n->inputs[3], axis, HTH_MAX_RANK) != k) ||
-        (has_steps && hth_pass_ints(g, n->inputs[4], step, HTH_MAX_RANK) != k)) {
+    int k = hth_pass_ints(graph, node->inputs[1], start, HTH_MAX_RANK);
+    bool has_axes = node->n_inputs > 3 && node->inputs[3] >= 0,
+         has_steps = node->n_inputs > 4 && node->inputs[4] >= 0;
+    if (k < 0 || (has_axes && hth_pass_ints(graph, node->inputs[3], axis, HTH_MAX_RANK) != k) ||
+        (has_steps && hth_pass_ints(graph, node->inputs[4], step, HTH_MAX_RANK) != k)) {
         return false;
     }
     for (int i = 0; i < k; i++) {
@@ -165,41 +166,42 @@ static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *t
     return true;
 }
 
-static bool view_split(const hth_graph *g, const hth_node *n, int value, view *v)
+static bool view_split(const hth_graph *graph, const hth_node *node, int value, view *v)
 {
-    int64_t axis = hth_node_int(n, "axis", 0), before = 0;
+    int64_t axis = hth_node_int(node, "axis", 0), before = 0;
     axis += axis < 0 ? v->rank : 0;
-    for (int k = 0; k < n->n_outputs && n->outputs[k] != value; k++) {
-        if (n->outputs[k] < 0) {
+    for (int k = 0; k < node->n_outputs && node->outputs[k] != value; k++) {
+        if (node->outputs[k] < 0) {
             return false;
         }
-        before += g->values[n->outputs[k]].shape.dim[axis];
+        before += graph->values[node->outputs[k]].shape.dim[axis];
     }
-    return view_cut(v, (int)axis, before, 1, g->values[value].shape.dim[axis]);
+    return view_cut(v, (int)axis, before, 1, graph->values[value].shape.dim[axis]);
 }
 
-static view view_of(const hth_graph *g, int value, int depth);
+static view view_of(const hth_graph *graph, int value, int depth);
 
-// view_through applies node `n`, which makes `value`, to the view of its input; false when it is
+// view_through applies node `node`, which makes `value`, to the view of its input; false when it is
 // not a view.
-static bool view_through(const hth_graph *g, const hth_node *n, int value, int depth, view *out)
+static bool view_through(const hth_graph *graph, const hth_node *node, int value, int depth,
+                         view *out)
 {
-    const hth_shape *to = &g->values[value].shape;
+    const hth_shape *to = &graph->values[value].shape;
     float c;
     int64_t perm[HTH_MAX_RANK];
-    if (n->op == HTH_OP_MUL || n->op == HTH_OP_DIV) {
-        int k = n->op == HTH_OP_MUL && hth_pass_scalar(g, n->inputs[0], &c) ? 1 : 0;
-        if (!hth_pass_scalar(g, n->inputs[1 - k], &c) ||
-            !hth_shape_equal(to, &g->values[n->inputs[k]].shape)) {
+    if (node->op == HTH_OP_MUL || node->op == HTH_OP_DIV) {
+        int k = node->op == HTH_OP_MUL && hth_pass_scalar(graph, node->inputs[0], &c) ? 1 : 0;
+        if (!hth_pass_scalar(graph, node->inputs[1 - k], &c) ||
+            !hth_shape_equal(to, &graph->values[node->inputs[k]].shape)) {
             return false;
         }
-        *out = view_of(g, n->inputs[k], depth);
-        out->scale *= n->op == HTH_OP_MUL ? c : 1 / c;
+        *out = view_of(graph, node->inputs[k], depth);
+        out->scale *= node->op == HTH_OP_MUL ? c : 1 / c;
         return true;
     }
-    *out = view_of(g, n->inputs[0], depth);
+    *out = view_of(graph, node->inputs[0], depth);
     view from = *out;
-    switch (n->op) {
+    switch (node->op) {
     case HTH_OP_IDENTITY:
         return true;
     case HTH_OP_RESHAPE:
@@ -208,7 +210,7 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
     case HTH_OP_UNSQUEEZE:
         return view_reshape(out, to);
     case HTH_OP_TRANSPOSE:
-        if (hth_node_ints(n, "perm", perm, HTH_MAX_RANK) != from.rank) {
+        if (hth_node_ints(node, "perm", perm, HTH_MAX_RANK) != from.rank) {
             return false;
         }
         for (int i = 0; i < from.rank; i++) {
@@ -227,27 +229,27 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
         }
         return true;
     case HTH_OP_GATHER:
-        return view_gather(g, n, out);
+        return view_gather(graph, node, out);
     case HTH_OP_SLICE:
-        return view_slice(g, n, to, out);
+        return view_slice(graph, node, to, out);
     case HTH_OP_SPLIT:
-        return view_split(g, n, value, out);
+        return view_split(graph, node, value, out);
     default:
         return false;
     }
 }
 
 // view_of looks through at most `depth` producers.
-static view view_of(const hth_graph *g, int value, int depth)
+static view view_of(const hth_graph *graph, int value, int depth)
 {
-    const hth_value *v = &g->values[value];
+    const hth_value *v = &graph->values[value];
     view seen;
     if (depth > 0 && v->producer >= 0 && v->dtype == HTH_DT_F32 &&
-        g->nodes[v->producer].n_post == 0 && g->nodes[v->producer].inputs[0] >= 0 &&
-        view_through(g, &g->nodes[v->producer], value, depth - 1, &seen)) {
+        graph->nodes[v->producer].n_post == 0 && graph->nodes[v->producer].inputs[0] >= 0 &&
+        view_through(graph, &graph->nodes[v->producer], value, depth - 1, &seen)) {
         return seen;
     }
-    return view_plain(g, value);
+    return view_plain(graph, value);
 }
 
 // An operand of an attention: a view in which every dimension has one stride. Rank 2 to 4; missing
@@ -276,10 +278,10 @@ static bool operand_of_view(const view *v, operand *out)
 
 // operand_find looks as far through `value`'s producers as ends in an operand; 24: the longest
 // chains that exporters leave have about ten.
-static bool operand_find(const hth_graph *g, int value, operand *out)
+static bool operand_find(const hth_graph *graph, int value, operand *out)
 {
     for (int depth = 24; depth >= 0; depth--) {
-        view v = view_of(g, value, depth);
+        view v = view_of(graph, value, depth);
         if (operand_of_view(&v, out)) {
             return true;
         }
@@ -296,18 +298,18 @@ typedef struct found {         // an attention in the graph
 
 // masks_where_true says which of its branches masks: Where takes inputs[1] where the condition
 // holds.
-static bool masks_where_true(const hth_graph *g, const hth_node *n)
+static bool masks_where_true(const hth_graph *graph, const hth_node *node)
 {
     float c;
-    return hth_pass_scalar(g, n->inputs[1], &c) && c < -1e4f;
+    return hth_pass_scalar(graph, node->inputs[1], &c) && c < -1e4f;
 }
 
-// rows_stay says that the constant condition of `n` leaves something of every row. A row masked
+// rows_stay says that the constant condition of `node` leaves something of every row. A row masked
 // whole by a large negative number is uniform after the Softmax, by minus infinity it is not.
-static bool rows_stay(const hth_graph *g, const hth_node *n)
+static bool rows_stay(const hth_graph *graph, const hth_node *node)
 {
-    hth_const *cond = g->values[n->inputs[0]].constant;
-    bool where_true = masks_where_true(g, n), whole = false;
+    hth_const *cond = graph->values[node->inputs[0]].constant;
+    bool where_true = masks_where_true(graph, node), whole = false;
     int64_t count = hth_shape_elements(&cond->shape), masked = 0;
     int64_t row = cond->shape.rank > 0 ? cond->shape.dim[cond->shape.rank - 1] : 1;
     const void *data;
@@ -323,88 +325,90 @@ static bool rows_stay(const hth_graph *g, const hth_node *n)
     return !whole;
 }
 
-// where_mask says that `n` replaces scores by minus infinity (or nearly) where a constant condition
-// says so.
-static bool where_mask(const hth_graph *g, const hth_node *n, int *scores)
+// where_mask says that `node` replaces scores by minus infinity (or nearly) where a constant
+// condition says so.
+static bool where_mask(const hth_graph *graph, const hth_node *node, int *scores)
 {
     float c;
     for (int k = 1; k <= 2; k++) {
-        if (g->values[n->inputs[0]].constant != NULL && hth_pass_scalar(g, n->inputs[k], &c) &&
-            c < -1e4f && rows_stay(g, n)) {
-            *scores = n->inputs[3 - k];
+        if (graph->values[node->inputs[0]].constant != NULL &&
+            hth_pass_scalar(graph, node->inputs[k], &c) && c < -1e4f && rows_stay(graph, node)) {
+            *scores = node->inputs[3 - k];
             return true;
         }
     }
     return false;
 }
 
-static bool as_they_are(const hth_node *n)
+static bool as_they_are(const hth_node *node)
 {
-    return hth_node_int(n, "transA", 0) == 0 && hth_node_int(n, "transB", 0) == 0;
+    return hth_node_int(node, "transA", 0) == 0 && hth_node_int(node, "transB", 0) == 0;
 }
 
 // scores_walk goes back from the Softmax's input over scaling and masking to the first MatMul.
-static bool scores_walk(const hth_graph *g, const hth_uses *u, found *f)
+static bool scores_walk(const hth_graph *graph, const hth_uses *uses, found *f)
 {
-    int v = g->nodes[f->probs].inputs[0];
+    int v = graph->nodes[f->probs].inputs[0];
     float c;
     for (int step = 0; step < 6; step++) {
-        int p = g->values[v].producer;
-        if (p < 0 || hth_uses_only(g, u, v) < 0 || g->nodes[p].n_post > 0) {
+        int p = graph->values[v].producer;
+        if (p < 0 || hth_uses_only(graph, uses, v) < 0 || graph->nodes[p].n_post > 0) {
             return false;
         }
-        const hth_node *n = &g->nodes[p];
+        const hth_node *n = &graph->nodes[p];
         if (n->op == HTH_OP_MAT_MUL) {
             f->scores = p;
             return as_they_are(n);
         }
         bool scaled = n->op == HTH_OP_MUL || n->op == HTH_OP_DIV;
-        if (scaled && hth_pass_scalar(g, n->inputs[1], &c)) {
+        if (scaled && hth_pass_scalar(graph, n->inputs[1], &c)) {
             f->scale *= n->op == HTH_OP_MUL ? c : 1 / c;
             v = n->inputs[0];
-        } else if (n->op == HTH_OP_MUL && hth_pass_scalar(g, n->inputs[0], &c)) {
+        } else if (n->op == HTH_OP_MUL && hth_pass_scalar(graph, n->inputs[0], &c)) {
             f->scale *= c;
             v = n->inputs[1];
         } else if (n->op == HTH_OP_WHERE && f->mask < 0 && f->where < 0 && f->scale == 1 &&
-                   where_mask(g, n, &v)) {
+                   where_mask(graph, n, &v)) {
             f->where = p;
         } else if (n->op == HTH_OP_ADD && f->mask < 0 && f->where < 0 && f->scale == 1) {
-            int a = g->values[n->inputs[0]]
+            int a = graph->values[n->inputs[0]]
                         .producer; // the scores are the side that a MatMul or a scaling makes
-            bool first = a >= 0 &&
-                         (g->nodes[a].op == HTH_OP_MAT_MUL || g->nodes[a].op == HTH_OP_MUL ||
-                          g->nodes[a].op == HTH_OP_DIV) &&
-                         hth_shape_equal(&g->values[n->inputs[0]].shape, &g->values[v].shape);
+            bool first =
+                a >= 0 &&
+                (graph->nodes[a].op == HTH_OP_MAT_MUL || graph->nodes[a].op == HTH_OP_MUL ||
+                 graph->nodes[a].op == HTH_OP_DIV) &&
+                hth_shape_equal(&graph->values[n->inputs[0]].shape, &graph->values[v].shape);
             f->mask = n->inputs[first ? 1 : 0];
             v = n->inputs[first ? 0 : 1];
         } else {
             return false;
         }
-        if (g->values[v].shape.rank < 2) {
+        if (graph->values[v].shape.rank < 2) {
             return false;
         }
     }
     return false;
 }
 
-static bool attention_find(const hth_graph *g, const hth_uses *u, int i, found *f)
+static bool attention_find(const hth_graph *graph, const hth_uses *uses, int i, found *f)
 {
-    const hth_node *s = &g->nodes[i];
-    const hth_value *x = &g->values[s->inputs[0]];
+    const hth_node *s = &graph->nodes[i];
+    const hth_value *x = &graph->values[s->inputs[0]];
     int64_t axis = hth_node_int(s, "axis", -1);
     *f = (found){.probs = i, .scale = 1, .mask = -1, .where = -1};
-    f->result = hth_uses_only(g, u, s->outputs[0]);
+    f->result = hth_uses_only(graph, uses, s->outputs[0]);
     return s->n_post == 0 && x->dtype == HTH_DT_F32 && (axis == -1 || axis == x->shape.rank - 1) &&
-           f->result >= 0 && g->nodes[f->result].op == HTH_OP_MAT_MUL &&
-           g->nodes[f->result].inputs[0] == s->outputs[0] && g->nodes[f->result].n_post == 0 &&
-           as_they_are(&g->nodes[f->result]) && scores_walk(g, u, f);
+           f->result >= 0 && graph->nodes[f->result].op == HTH_OP_MAT_MUL &&
+           graph->nodes[f->result].inputs[0] == s->outputs[0] &&
+           graph->nodes[f->result].n_post == 0 && as_they_are(&graph->nodes[f->result]) &&
+           scores_walk(graph, uses, f);
 }
 
 // mask_from_where adds the constant 0 / -inf mask of a Where with a constant condition.
-static hth_err mask_from_where(hth_graph *g, const hth_node *n, int *out)
+static hth_err mask_from_where(hth_graph *graph, const hth_node *node, int *out)
 {
-    hth_const *cond = g->values[n->inputs[0]].constant, *mask;
-    bool where_true = masks_where_true(g, n);
+    hth_const *cond = graph->values[node->inputs[0]].constant, *mask;
+    bool where_true = masks_where_true(graph, node);
     const void *data;
     int64_t count = hth_shape_elements(&cond->shape);
     float *f = hth_alloc((size_t)count * sizeof *f);
@@ -423,19 +427,20 @@ static hth_err mask_from_where(hth_graph *g, const hth_node *n, int *out)
         hth_free(f);
         return err;
     }
-    err = hth_graph_add_const(g, NULL, mask, out);
+    err = hth_graph_add_const(graph, NULL, mask, out);
     if (err != HTH_OK) {
         hth_const_rele(mask);
     }
     return err;
 }
 
-static bool mask_view(const hth_graph *g, int mask, const int64_t dim[4], hth_attention_view *out)
+static bool mask_view(const hth_graph *graph, int mask, const int64_t dim[4],
+                      hth_attention_view *out)
 {
-    const hth_shape *s = &g->values[mask].shape;
+    const hth_shape *s = &graph->values[mask].shape;
     int64_t stride = 1;
     *out = (hth_attention_view){0};
-    if (s->rank > 4 || g->values[mask].dtype != HTH_DT_F32) {
+    if (s->rank > 4 || graph->values[mask].dtype != HTH_DT_F32) {
         return false;
     }
     for (int i = s->rank - 1, at = 3; i >= 0; i--, at--) {
@@ -448,14 +453,15 @@ static bool mask_view(const hth_graph *g, int mask, const int64_t dim[4], hth_at
     return true;
 }
 
-// attention_describe fills `a` and the operands' values; false when the shapes are not an
+// attention_describe fills `attention` and the operands' values; false when the shapes are not an
 // attention's.
-static bool attention_describe(const hth_graph *g, const found *f, hth_attention *a, int base[3])
+static bool attention_describe(const hth_graph *graph, const found *f, hth_attention *attention,
+                               int base[3])
 {
-    const hth_node *first = &g->nodes[f->scores], *second = &g->nodes[f->result];
+    const hth_node *first = &graph->nodes[f->scores], *second = &graph->nodes[f->result];
     operand q, k, v;
-    if (!operand_find(g, first->inputs[0], &q) || !operand_find(g, first->inputs[1], &k) ||
-        !operand_find(g, second->inputs[1], &v) || v.scale != 1) {
+    if (!operand_find(graph, first->inputs[0], &q) || !operand_find(graph, first->inputs[1], &k) ||
+        !operand_find(graph, second->inputs[1], &v) || v.scale != 1) {
         return false;
     }
     // K^T is what is multiplied: its last two dimensions change places.
@@ -469,16 +475,16 @@ static bool attention_describe(const hth_graph *g, const found *f, hth_attention
         memcmp(q.dim, v.dim, 2 * sizeof q.dim[0]) != 0) {
         return false;
     }
-    *a = (hth_attention){.b0 = q.dim[0],
-                         .b1 = q.dim[1],
-                         .t = q.dim[2],
-                         .s = k.dim[2],
-                         .d = q.dim[3],
-                         .e = v.dim[3],
-                         .q = q.view,
-                         .k = k.view,
-                         .v = v.view,
-                         .scale = f->scale * q.scale * k.scale};
+    *attention = (hth_attention){.b0 = q.dim[0],
+                                 .b1 = q.dim[1],
+                                 .t = q.dim[2],
+                                 .s = k.dim[2],
+                                 .d = q.dim[3],
+                                 .e = v.dim[3],
+                                 .q = q.view,
+                                 .k = k.view,
+                                 .v = v.view,
+                                 .scale = f->scale * q.scale * k.scale};
     base[0] = q.base;
     base[1] = k.base;
     base[2] = v.base;
@@ -487,46 +493,46 @@ static bool attention_describe(const hth_graph *g, const found *f, hth_attention
 
 // output_view chooses where the result goes: as the second MatMul's value, or as the transpose
 // after it.
-static int output_view(const hth_graph *g, const hth_uses *u, const found *f, hth_attention *a,
-                       int *transpose)
+static int output_view(const hth_graph *graph, const hth_uses *uses, const found *f,
+                       hth_attention *attention, int *transpose)
 {
-    int y = g->nodes[f->result].outputs[0], user = hth_uses_only(g, u, y);
-    view v = view_plain(g, y), moved, placed = v;
+    int y = graph->nodes[f->result].outputs[0], user = hth_uses_only(graph, uses, y);
+    view v = view_plain(graph, y), moved, placed = v;
     int64_t perm[HTH_MAX_RANK];
     operand out;
     *transpose = -1;
-    if (user >= 0 && g->nodes[user].op == HTH_OP_TRANSPOSE && g->nodes[user].n_post == 0 &&
-        hth_node_ints(&g->nodes[user], "perm", perm, HTH_MAX_RANK) == v.rank) {
-        moved = view_plain(g, g->nodes[user].outputs[0]);
+    if (user >= 0 && graph->nodes[user].op == HTH_OP_TRANSPOSE && graph->nodes[user].n_post == 0 &&
+        hth_node_ints(&graph->nodes[user], "perm", perm, HTH_MAX_RANK) == v.rank) {
+        moved = view_plain(graph, graph->nodes[user].outputs[0]);
         for (int i = 0; i < v.rank; i++) {
             view_copy_dim(&placed, (int)perm[i], &moved, i);
         }
         *transpose = user;
-        y = g->nodes[user].outputs[0];
+        y = graph->nodes[user].outputs[0];
     }
     (void)operand_of_view(&placed, &out); // plain and transposed values have one stride each
-    a->out = out.view;
+    attention->out = out.view;
     return y;
 }
 
-static hth_err attention_replace(hth_graph *g, const hth_uses *u, const found *f)
+static hth_err attention_replace(hth_graph *graph, const hth_uses *uses, const found *f)
 {
     hth_attention a = {0};
     int in[4] = {-1, -1, -1, f->mask}, transpose;
-    if (!attention_describe(g, f, &a, in)) {
+    if (!attention_describe(graph, f, &a, in)) {
         return HTH_OK;
     }
     if (f->where >= 0) {
-        HTH_TRY(mask_from_where(g, &g->nodes[f->where], &in[3]));
+        HTH_TRY(mask_from_where(graph, &graph->nodes[f->where], &in[3]));
     }
     const int64_t dim[4] = {a.b0, a.b1, a.t, a.s};
     a.has_mask = in[3] >= 0;
-    if (a.has_mask && !mask_view(g, in[3], dim, &a.mask)) {
+    if (a.has_mask && !mask_view(graph, in[3], dim, &a.mask)) {
         return HTH_OK;
     }
-    int y = output_view(g, u, f, &a, &transpose);
+    int y = output_view(graph, uses, f, &a, &transpose);
     // The node takes the second MatMul's place: its operands are all made before that.
-    hth_node *n = &g->nodes[f->result];
+    hth_node *n = &graph->nodes[f->result];
     int *inputs = hth_memdup(in, (a.has_mask ? 4 : 3) * sizeof in[0]);
     if (inputs == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for an attention");
@@ -536,19 +542,19 @@ static hth_err attention_replace(hth_graph *g, const hth_uses *u, const found *f
     n->n_inputs = a.has_mask ? 4 : 3;
     n->op = HTH_OP_FUSED_ATTENTION;
     if (transpose >= 0) {
-        g->nodes[transpose].deleted = true;
-        hth_pass_set_output(g, f->result, y);
+        graph->nodes[transpose].deleted = true;
+        hth_pass_set_output(graph, f->result, y);
     }
     return hth_attention_set(n, &a);
 }
 
-hth_err hth_pass_attention(hth_graph *g, const hth_uses *u)
+hth_err hth_pass_attention(hth_graph *graph, const hth_uses *uses)
 {
     found f;
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i].op == HTH_OP_SOFTMAX && !g->nodes[i].deleted &&
-            attention_find(g, u, i, &f)) {
-            HTH_TRY(attention_replace(g, u, &f));
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i].op == HTH_OP_SOFTMAX && !graph->nodes[i].deleted &&
+            attention_find(graph, uses, i, &f)) {
+            HTH_TRY(attention_replace(graph, uses, &f));
         }
     }
     return HTH_OK;

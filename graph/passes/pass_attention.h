@@ -8,10 +8,10 @@
 
 // hth_pass_attention replaces every attention by HTH_OP_FUSED_ATTENTION; what became unused is left
 // for compaction.
-hth_err hth_pass_attention(hth_graph *g, const hth_uses *u);
+hth_err hth_pass_attention(hth_graph *graph, const hth_uses *uses);
 
 // hth_pass_einsum turns Einsum of two operands into MatMul between transposes where it is a
 // product.
-hth_err hth_pass_einsum(hth_graph *g);
+hth_err hth_pass_einsum(hth_graph *graph);
 
 #endif

@@ -289,10 +289,10 @@ static void read_sizes(attention *a)
 }
 
 // All of f32, but for masks of booleans and lengths; nothing is empty but a cache.
-static bool has_parts(const hth_graph *g, const hth_node *n)
+static bool has_parts(const hth_graph *graph, const hth_node *node)
 {
-    for (int k = 0; k < n->n_inputs; k++) {
-        const hth_value *v = n->inputs[k] >= 0 ? &g->values[n->inputs[k]] : NULL;
+    for (int k = 0; k < node->n_inputs; k++) {
+        const hth_value *v = node->inputs[k] >= 0 ? &graph->values[node->inputs[k]] : NULL;
         bool cache = k == 4 || k == 5;
         bool fits = v == NULL || v->dtype == (k == 6 ? HTH_DT_I64 : HTH_DT_F32) ||
                     (k == 3 && v->dtype == HTH_DT_BOOL);
@@ -303,21 +303,21 @@ static bool has_parts(const hth_graph *g, const hth_node *n)
     return true;
 }
 
-hth_err hth_pass_attention_parts(hth_graph *g)
+hth_err hth_pass_attention_parts(hth_graph *graph)
 {
-    int n_nodes = g->n_nodes;
+    int n_nodes = graph->n_nodes;
     for (int i = 0; i < n_nodes; i++) {
-        const hth_node n = g->nodes[i]; // nodes move while others are added
-        if (n.op != HTH_OP_ATTENTION || !has_parts(g, &n)) {
+        const hth_node n = graph->nodes[i]; // nodes move while others are added
+        if (n.op != HTH_OP_ATTENTION || !has_parts(graph, &n)) {
             continue;
         }
-        hth_grad c = {.g = g, .forward = i, .kind = "part"};
+        hth_grad c = {.g = graph, .forward = i, .kind = "part"};
         attention a = {.c = &c, .n = &n};
         read_sizes(&a);
         rewrite(&a);
         HTH_TRY(c.err);
-        g->nodes[i].deleted = true;
+        graph->nodes[i].deleted = true;
     }
-    HTH_TRY(g->n_nodes > n_nodes ? hth_graph_sort(g) : HTH_OK);
-    return hth_graph_compact(g);
+    HTH_TRY(graph->n_nodes > n_nodes ? hth_graph_sort(graph) : HTH_OK);
+    return hth_graph_compact(graph);
 }

@@ -35,19 +35,20 @@ static bool labels_read(const char **at, const char *stop, char out[HTH_MAX_RANK
     return true;
 }
 
-static bool einsum_parse(const hth_graph *g, int node, einsum *e)
+static bool einsum_parse(const hth_graph *graph, int node, einsum *e)
 {
-    const hth_node *n = &g->nodes[node];
+    const hth_node *n = &graph->nodes[node];
     const char *at = hth_node_str(n, "equation", "");
     memset(e, 0, sizeof *e);
     e->node = node;
-    if (n->n_inputs != 2 || n->n_post > 0 || g->values[n->outputs[0]].dtype != HTH_DT_F32 ||
+    if (n->n_inputs != 2 || n->n_post > 0 || graph->values[n->outputs[0]].dtype != HTH_DT_F32 ||
         !labels_read(&at, ",", e->a) || *at++ != ',' || !labels_read(&at, ",-", e->b) ||
         strncmp(at, "->", 2) != 0) {
         return false;
     }
     at += 2;
-    const hth_shape *sa = &g->values[n->inputs[0]].shape, *sb = &g->values[n->inputs[1]].shape;
+    const hth_shape *sa = &graph->values[n->inputs[0]].shape,
+                    *sb = &graph->values[n->inputs[1]].shape;
     if (!labels_read(&at, "", e->y) || (int)strlen(e->a) != sa->rank ||
         (int)strlen(e->b) != sb->rank) {
         return false;
@@ -86,15 +87,15 @@ static int64_t labels_size(const einsum *e, const char *labels)
     return n;
 }
 
-static hth_err emit(hth_graph *g, hth_op op, const int *in, int n_in, const hth_shape *s, int *out,
-                    int *node)
+static hth_err emit(hth_graph *graph, hth_op op, const int *in, int n_in, const hth_shape *shape,
+                    int *out, int *node)
 {
-    HTH_TRY(hth_graph_add_value(g, NULL, HTH_DT_F32, s, out));
-    return hth_graph_add_node(g, op, NULL, in, n_in, out, 1, node);
+    HTH_TRY(hth_graph_add_value(graph, NULL, HTH_DT_F32, shape, out));
+    return hth_graph_add_node(graph, op, NULL, in, n_in, out, 1, node);
 }
 
 // emit_transpose brings `value` with labels `from` into the order `to`.
-static hth_err emit_transpose(hth_graph *g, const einsum *e, int value, const char *from,
+static hth_err emit_transpose(hth_graph *graph, const einsum *e, int value, const char *from,
                               const char *to, int *out)
 {
     int64_t perm[HTH_MAX_RANK];
@@ -108,23 +109,23 @@ static hth_err emit_transpose(hth_graph *g, const einsum *e, int value, const ch
         perm[i] = strchr(from, to[i]) - from;
         s.dim[i] = e->size[(int)to[i]];
     }
-    HTH_TRY(emit(g, HTH_OP_TRANSPOSE, &value, 1, &s, out, &node));
-    return hth_node_set_ints(&g->nodes[node], "perm", perm, s.rank);
+    HTH_TRY(emit(graph, HTH_OP_TRANSPOSE, &value, 1, &s, out, &node));
+    return hth_node_set_ints(&graph->nodes[node], "perm", perm, s.rank);
 }
 
-static hth_err emit_reshape(hth_graph *g, int value, const hth_shape *s, int *out)
+static hth_err emit_reshape(hth_graph *graph, int value, const hth_shape *shape, int *out)
 {
     int in[2] = {value, -1}, node;
     *out = value;
-    if (hth_shape_equal(&g->values[value].shape, s)) {
+    if (hth_shape_equal(&graph->values[value].shape, shape)) {
         return HTH_OK;
     }
-    HTH_TRY(hth_pass_const_ints(g, NULL, s->dim, s->rank, &in[1]));
-    return emit(g, HTH_OP_RESHAPE, in, 2, s, out, &node);
+    HTH_TRY(hth_pass_const_ints(graph, NULL, shape->dim, shape->rank, &in[1]));
+    return emit(graph, HTH_OP_RESHAPE, in, 2, shape, out, &node);
 }
 
 // emit_matrix makes `value` the stack of matrices [batch labels.., first x second].
-static hth_err emit_matrix(hth_graph *g, const einsum *e, int value, const char *labels,
+static hth_err emit_matrix(hth_graph *graph, const einsum *e, int value, const char *labels,
                            const char *first, const char *second, int *out)
 {
     char order[3 * HTH_MAX_RANK + 1] = "";
@@ -135,46 +136,46 @@ static hth_err emit_matrix(hth_graph *g, const einsum *e, int value, const char 
     }
     s.dim[s.rank++] = labels_size(e, first);
     s.dim[s.rank++] = labels_size(e, second);
-    HTH_TRY(emit_transpose(g, e, value, labels, order, out));
-    return emit_reshape(g, *out, &s, out);
+    HTH_TRY(emit_transpose(graph, e, value, labels, order, out));
+    return emit_reshape(graph, *out, &s, out);
 }
 
-static hth_err einsum_replace(hth_graph *g, const einsum *e)
+static hth_err einsum_replace(hth_graph *graph, const einsum *e)
 {
-    int in[2], product, node, y = g->nodes[e->node].outputs[0];
+    int in[2], product, node, y = graph->nodes[e->node].outputs[0];
     char order[3 * HTH_MAX_RANK + 1] = "";
-    HTH_TRY(emit_matrix(g, e, g->nodes[e->node].inputs[0], e->a, e->rows, e->sums, &in[0]));
-    HTH_TRY(emit_matrix(g, e, g->nodes[e->node].inputs[1], e->b, e->sums, e->cols, &in[1]));
-    hth_shape s = g->values[in[0]].shape, full = {.rank = 0};
+    HTH_TRY(emit_matrix(graph, e, graph->nodes[e->node].inputs[0], e->a, e->rows, e->sums, &in[0]));
+    HTH_TRY(emit_matrix(graph, e, graph->nodes[e->node].inputs[1], e->b, e->sums, e->cols, &in[1]));
+    hth_shape s = graph->values[in[0]].shape, full = {.rank = 0};
     s.dim[s.rank - 1] = labels_size(e, e->cols);
-    HTH_TRY(emit(g, HTH_OP_MAT_MUL, in, 2, &s, &product, &node));
+    HTH_TRY(emit(graph, HTH_OP_MAT_MUL, in, 2, &s, &product, &node));
     strcat(strcat(strcat(order, e->batch), e->rows), e->cols);
     for (const char *c = order; *c != '\0'; c++) {
         full.dim[full.rank++] = e->size[(int)*c];
     }
-    HTH_TRY(emit_reshape(g, product, &full, &product));
-    HTH_TRY(emit_transpose(g, e, product, order, e->y, &product));
-    g->nodes[e->node].deleted = true;
+    HTH_TRY(emit_reshape(graph, product, &full, &product));
+    HTH_TRY(emit_transpose(graph, e, product, order, e->y, &product));
+    graph->nodes[e->node].deleted = true;
     // The last node made takes the place of the Einsum as the maker of its result.
-    int last = g->values[product].producer;
-    hth_pass_set_output(g, last, y);
+    int last = graph->values[product].producer;
+    hth_pass_set_output(graph, last, y);
     return HTH_OK;
 }
 
-hth_err hth_pass_einsum(hth_graph *g)
+hth_err hth_pass_einsum(hth_graph *graph)
 {
     einsum e;
     bool any = false;
-    for (int i = 0, n = g->n_nodes; i < n; i++) {
-        if (g->nodes[i].op == HTH_OP_EINSUM && einsum_parse(g, i, &e) &&
+    for (int i = 0, n = graph->n_nodes; i < n; i++) {
+        if (graph->nodes[i].op == HTH_OP_EINSUM && einsum_parse(graph, i, &e) &&
             strlen(e.batch) + 2 <= HTH_MAX_RANK) {
-            HTH_TRY(einsum_replace(g, &e));
+            HTH_TRY(einsum_replace(graph, &e));
             any = true;
         }
     }
     if (any) {
-        HTH_TRY(hth_graph_sort(g));
-        HTH_TRY(hth_graph_compact(g));
+        HTH_TRY(hth_graph_sort(graph));
+        HTH_TRY(hth_graph_compact(graph));
     }
     return HTH_OK;
 }

@@ -42,9 +42,9 @@ static hth_err affine_init(affine *a, int64_t n)
 
 // read_channels copies a constant f32 that is one value, or one per channel (axis 1 of a value of
 // rank `rank`).
-static bool read_channels(const hth_graph *g, int value, int rank, int64_t channels, float *out)
+static bool read_channels(const hth_graph *graph, int value, int rank, int64_t channels, float *out)
 {
-    hth_const *c = value < 0 ? NULL : g->values[value].constant;
+    hth_const *c = value < 0 ? NULL : graph->values[value].constant;
     const void *data;
     if (c == NULL || c->dtype != HTH_DT_F32) {
         return false;
@@ -64,19 +64,19 @@ static bool read_channels(const hth_graph *g, int value, int rank, int64_t chann
     return true;
 }
 
-static bool affine_of_batch_norm(const hth_graph *g, const hth_node *n, affine *a)
+static bool affine_of_batch_norm(const hth_graph *graph, const hth_node *node, affine *a)
 {
-    const hth_value *x = &g->values[n->inputs[0]];
-    if (hth_node_int(n, "training_mode", 0) != 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
-        n->n_outputs > 1 || affine_init(a, x->shape.dim[1]) != HTH_OK) {
+    const hth_value *x = &graph->values[node->inputs[0]];
+    if (hth_node_int(node, "training_mode", 0) != 0 || x->dtype != HTH_DT_F32 ||
+        x->shape.rank < 2 || node->n_outputs > 1 || affine_init(a, x->shape.dim[1]) != HTH_OK) {
         return false;
     }
-    float eps = hth_node_float(n, "epsilon", 1e-5f);
+    float eps = hth_node_float(node, "epsilon", 1e-5f);
     float *mean = hth_alloc((size_t)a->n * 2 * sizeof *mean), *var = mean + a->n;
-    bool ok = mean != NULL && read_channels(g, n->inputs[1], 2, a->n, a->scale) &&
-              read_channels(g, n->inputs[2], 2, a->n, a->shift) &&
-              read_channels(g, n->inputs[3], 2, a->n, mean) &&
-              read_channels(g, n->inputs[4], 2, a->n, var);
+    bool ok = mean != NULL && read_channels(graph, node->inputs[1], 2, a->n, a->scale) &&
+              read_channels(graph, node->inputs[2], 2, a->n, a->shift) &&
+              read_channels(graph, node->inputs[3], 2, a->n, mean) &&
+              read_channels(graph, node->inputs[4], 2, a->n, var);
     for (int64_t c = 0; ok && c < a->n; c++) {
         double s = a->scale[c] / sqrt((double)var[c] + eps);
         a->scale[c] = (float)s;
@@ -89,14 +89,16 @@ static bool affine_of_batch_norm(const hth_graph *g, const hth_node *n, affine *
     return ok;
 }
 
-static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *data_input, affine *a)
+static bool affine_of_arithmetic(const hth_graph *graph, const hth_node *node, int *data_input,
+                                 affine *a)
 {
-    bool add = n->op == HTH_OP_ADD;
+    bool add = node->op == HTH_OP_ADD;
     for (int k = 0; k < 2; k++) {
-        int x = n->inputs[k], c = n->inputs[1 - k];
-        const hth_value *v = &g->values[x];
-        if (v->constant != NULL || g->values[c].constant == NULL || v->dtype != HTH_DT_F32 ||
-            v->shape.rank < 2 || !hth_shape_equal(&v->shape, &g->values[n->outputs[0]].shape) ||
+        int x = node->inputs[k], c = node->inputs[1 - k];
+        const hth_value *v = &graph->values[x];
+        if (v->constant != NULL || graph->values[c].constant == NULL || v->dtype != HTH_DT_F32 ||
+            v->shape.rank < 2 ||
+            !hth_shape_equal(&v->shape, &graph->values[node->outputs[0]].shape) ||
             affine_init(a, v->shape.dim[1]) != HTH_OK) {
             continue;
         }
@@ -104,7 +106,7 @@ static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *dat
             a->scale[i] = 1;
             a->shift[i] = 0;
         }
-        if (read_channels(g, c, v->shape.rank, a->n, add ? a->shift : a->scale)) {
+        if (read_channels(graph, c, v->shape.rank, a->n, add ? a->shift : a->scale)) {
             *data_input = k;
             return true;
         }
@@ -115,44 +117,44 @@ static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *dat
 
 // filter_axis says along which axis of its filter (input 1) a linear node's output channels (axis
 // 1) lie; -1: not one.
-static int filter_axis(const hth_graph *g, const hth_node *n)
+static int filter_axis(const hth_graph *graph, const hth_node *node)
 {
-    int rank = g->values[n->outputs[0]].shape.rank;
-    switch (n->op) {
+    int rank = graph->values[node->outputs[0]].shape.rank;
+    switch (node->op) {
     case HTH_OP_CONV:
         return 0;
     case HTH_OP_CONV_TRANSPOSE:
         return 1;
     case HTH_OP_GEMM:
-        if (hth_node_float(n, "beta", 1) != 1) {
+        if (hth_node_float(node, "beta", 1) != 1) {
             return -1;
         }
-        return hth_node_int(n, "transB", 0) ? 0 : 1;
+        return hth_node_int(node, "transB", 0) ? 0 : 1;
     case HTH_OP_MAT_MUL:
-        return rank == 2 && g->values[n->inputs[1]].shape.rank == 2 ? 1 : -1;
+        return rank == 2 && graph->values[node->inputs[1]].shape.rank == 2 ? 1 : -1;
     default:
         return -1;
     }
 }
 
-static hth_err fold_bias(hth_graph *g, int node, const affine *a)
+static hth_err fold_bias(hth_graph *graph, int node, const affine *a)
 {
-    hth_node *n = &g->nodes[node];
+    hth_node *n = &graph->nodes[node];
     int bias = -1;
     float *b = hth_calloc((size_t)a->n, sizeof *b);
     if (b == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
     }
     if (n->n_inputs > 2 && n->inputs[2] >= 0) {
-        (void)read_channels(g, n->inputs[2], 2, a->n, b); // was read before: fold_into
+        (void)read_channels(graph, n->inputs[2], 2, a->n, b); // was read before: fold_into
     }
     for (int64_t c = 0; c < a->n; c++) {
         b[c] = b[c] * a->scale[c] + a->shift[c];
     }
-    hth_err err = hth_pass_const_f32(g, NULL, b, a->n, &bias);
+    hth_err err = hth_pass_const_f32(graph, NULL, b, a->n, &bias);
     hth_free(b);
     HTH_TRY(err);
-    n = &g->nodes[node];
+    n = &graph->nodes[node];
     if (n->n_inputs > 2) {
         n->inputs[2] = bias;
         return HTH_OK;
@@ -161,11 +163,11 @@ static hth_err fold_bias(hth_graph *g, int node, const affine *a)
 }
 
 // fold_into takes `a` into linear node `node`; *done says whether it could be.
-static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
+static hth_err fold_into(hth_graph *graph, int node, const affine *a, bool *done)
 {
-    hth_node *n = &g->nodes[node];
-    int axis = filter_axis(g, n);
-    hth_const *w = axis < 0 ? NULL : g->values[n->inputs[1]].constant, *scaled, *scale;
+    hth_node *n = &graph->nodes[node];
+    int axis = filter_axis(graph, n);
+    hth_const *w = axis < 0 ? NULL : graph->values[n->inputs[1]].constant, *scaled, *scale;
     int64_t groups = n->op == HTH_OP_CONV_TRANSPOSE ? hth_node_int(n, "group", 1) : 1;
     bool has_bias = n->n_inputs > 2 && n->inputs[2] >= 0;
     *done = false;
@@ -175,7 +177,8 @@ static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
                        // a post op
     }
     float *probe = hth_alloc((size_t)a->n * sizeof *probe);
-    bool readable = probe != NULL && (!has_bias || read_channels(g, n->inputs[2], 2, a->n, probe));
+    bool readable =
+        probe != NULL && (!has_bias || read_channels(graph, n->inputs[2], 2, a->n, probe));
     hth_free(probe);
     if (!readable) {
         return HTH_OK;
@@ -191,42 +194,43 @@ static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
         hth_const_rele(scale);
         HTH_TRY(err);
         int value;
-        err = hth_graph_add_const(g, NULL, scaled, &value);
+        err = hth_graph_add_const(graph, NULL, scaled, &value);
         if (err != HTH_OK) {
             hth_const_rele(scaled);
             return err;
         }
-        g->nodes[node].inputs[1] = value;
+        graph->nodes[node].inputs[1] = value;
     }
-    HTH_TRY(fold_bias(g, node, a));
+    HTH_TRY(fold_bias(graph, node, a));
     *done = true;
     return HTH_OK;
 }
 
-static hth_err fold_node(hth_graph *g, hth_uses *u, int i)
+static hth_err fold_node(hth_graph *graph, hth_uses *uses, int i)
 {
-    hth_node *n = &g->nodes[i];
+    hth_node *n = &graph->nodes[i];
     affine a;
     int data_input = 0;
     bool norm = n->op == HTH_OP_BATCH_NORMALIZATION, done = false;
     if (n->deleted || n->n_post > 0 || !(norm || n->op == HTH_OP_ADD || n->op == HTH_OP_MUL) ||
-        !(norm ? affine_of_batch_norm(g, n, &a) : affine_of_arithmetic(g, n, &data_input, &a))) {
+        !(norm ? affine_of_batch_norm(graph, n, &a)
+               : affine_of_arithmetic(graph, n, &data_input, &a))) {
         return HTH_OK;
     }
-    int x = n->inputs[data_input], from = g->values[x].producer;
+    int x = n->inputs[data_input], from = graph->values[x].producer;
     hth_err err = HTH_OK;
-    if (from >= 0 && hth_uses_only(g, u, x) == i) {
-        err = fold_into(g, from, &a, &done);
+    if (from >= 0 && hth_uses_only(graph, uses, x) == i) {
+        err = fold_into(graph, from, &a, &done);
     }
-    n = &g->nodes[i];
+    n = &graph->nodes[i];
     if (err == HTH_OK && done) {
         n->deleted = true;
-        hth_pass_set_output(g, from, n->outputs[0]);
+        hth_pass_set_output(graph, from, n->outputs[0]);
     } else if (err == HTH_OK && norm) {
         int scale, shift;
-        err = hth_pass_const_f32(g, NULL, a.scale, a.n, &scale);
+        err = hth_pass_const_f32(graph, NULL, a.scale, a.n, &scale);
         if (err == HTH_OK) {
-            err = hth_pass_const_f32(g, NULL, a.shift, a.n, &shift);
+            err = hth_pass_const_f32(graph, NULL, a.shift, a.n, &shift);
         }
         if (err == HTH_OK) {
             n->op = HTH_OP_SCALE_SHIFT;
@@ -239,15 +243,15 @@ static hth_err fold_node(hth_graph *g, hth_uses *u, int i)
     return err;
 }
 
-hth_err hth_pass_fold_norm(hth_graph *g)
+hth_err hth_pass_fold_norm(hth_graph *graph)
 {
     hth_uses u;
-    HTH_TRY(hth_uses_open(g, &u));
+    HTH_TRY(hth_uses_open(graph, &u));
     hth_err err = HTH_OK;
-    int n_nodes = g->n_nodes;
+    int n_nodes = graph->n_nodes;
     for (int i = 0; i < n_nodes && err == HTH_OK; i++) {
-        err = fold_node(g, &u, i);
+        err = fold_node(graph, &u, i);
     }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(g) : err;
+    return err == HTH_OK ? hth_graph_compact(graph) : err;
 }

@@ -16,10 +16,10 @@ typedef struct half_state {
     bool changed;
 } half_state;
 
-static bool half_candidate(const hth_value *v)
+static bool half_candidate(const hth_value *value)
 {
-    return v->dtype == HTH_DT_F32 && v->constant == NULL && v->producer >= 0 && !v->is_input &&
-           !v->is_output && v->shape.rank >= 2;
+    return value->dtype == HTH_DT_F32 && value->constant == NULL && value->producer >= 0 &&
+           !value->is_input && !value->is_output && value->shape.rank >= 2;
 }
 
 static void half_drop(half_state *st, int value)
@@ -30,16 +30,16 @@ static void half_drop(half_state *st, int value)
 
 // One side of a node: drops what cannot be, or with `together` all that must be alike. Returns
 // whether all that must be alike are still there.
-static bool half_side(half_state *st, const hth_node *n, bool in, bool together)
+static bool half_side(half_state *st, const hth_node *node, bool in, bool together)
 {
     bool all = true;
-    for (int k = 0; k < (in ? n->n_inputs : n->n_outputs); k++) {
-        int v = in ? n->inputs[k] : n->outputs[k];
+    for (int k = 0; k < (in ? node->n_inputs : node->n_outputs); k++) {
+        int v = in ? node->inputs[k] : node->outputs[k];
         bool alike = false;
         if (v < 0 || st->g->values[v].dtype != HTH_DT_F32) {
             continue;
         }
-        if (!st->fn(st->ctx, st->g, n, in, k, &alike) || (together && alike)) {
+        if (!st->fn(st->ctx, st->g, node, in, k, &alike) || (together && alike)) {
             half_drop(st, v);
         }
         all = all && (!alike || st->half[v]);
@@ -47,33 +47,33 @@ static bool half_side(half_state *st, const hth_node *n, bool in, bool together)
     return all;
 }
 
-static void half_node(half_state *st, const hth_node *n)
+static void half_node(half_state *st, const hth_node *node)
 {
-    bool in = half_side(st, n, true, false), out = half_side(st, n, false, false);
+    bool in = half_side(st, node, true, false), out = half_side(st, node, false, false);
     if (!in || !out) {
-        (void)half_side(st, n, true, true);
-        (void)half_side(st, n, false, true);
+        (void)half_side(st, node, true, true);
+        (void)half_side(st, node, false, true);
     }
 }
 
-hth_err hth_pass_half(hth_graph *g, hth_half_fn fn, void *ctx)
+hth_err hth_pass_half(hth_graph *graph, hth_half_fn fn, void *ctx)
 {
-    half_state st = {.g = g, .fn = fn, .ctx = ctx, .changed = true};
-    st.half = hth_calloc((size_t)g->n_values + 1, sizeof *st.half);
+    half_state st = {.g = graph, .fn = fn, .ctx = ctx, .changed = true};
+    st.half = hth_calloc((size_t)graph->n_values + 1, sizeof *st.half);
     if (st.half == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for the pass that keeps values in bf16");
     }
-    for (int v = 0; v < g->n_values; v++) {
-        st.half[v] = half_candidate(&g->values[v]);
+    for (int v = 0; v < graph->n_values; v++) {
+        st.half[v] = half_candidate(&graph->values[v]);
     }
     while (st.changed) {
         st.changed = false;
-        for (int i = 0; i < g->n_nodes; i++) {
-            half_node(&st, &g->nodes[i]);
+        for (int i = 0; i < graph->n_nodes; i++) {
+            half_node(&st, &graph->nodes[i]);
         }
     }
-    for (int v = 0; v < g->n_values; v++) {
-        g->values[v].dtype = st.half[v] ? HTH_DT_BF16 : g->values[v].dtype;
+    for (int v = 0; v < graph->n_values; v++) {
+        graph->values[v].dtype = st.half[v] ? HTH_DT_BF16 : graph->values[v].dtype;
     }
     hth_free(st.half);
     return HTH_OK;

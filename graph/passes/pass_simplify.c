@@ -31,10 +31,10 @@ typedef struct simplify {
 } simplify;
 
 // What stands for values between a graph output and its source: may `out` be replaced by `src`?
-static bool can_alias(const hth_graph *g, int out, int src)
+static bool can_alias(const hth_graph *graph, int out, int src)
 {
-    const hth_value *s = &g->values[src];
-    return !g->values[out].is_output || (!s->is_input && !s->is_output && s->constant == NULL);
+    const hth_value *s = &graph->values[src];
+    return !graph->values[out].is_output || (!s->is_input && !s->is_output && s->constant == NULL);
 }
 
 static void alias_to(simplify *p, int out, int src)
@@ -52,23 +52,23 @@ static void alias_to(simplify *p, int out, int src)
     s->is_output = true; // the list of outputs follows when all nodes were looked at
 }
 
-static bool unused(const simplify *p, const hth_node *n, int output)
+static bool unused(const simplify *p, const hth_node *node, int output)
 {
-    return output >= n->n_outputs || n->outputs[output] < 0 ||
-           p->uses.count[n->outputs[output]] == 0;
+    return output >= node->n_outputs || node->outputs[output] < 0 ||
+           p->uses.count[node->outputs[output]] == 0;
 }
 
-static bool dropout_is_off(const simplify *p, const hth_node *n)
+static bool dropout_is_off(const simplify *p, const hth_node *node)
 {
     const hth_graph *g = p->g;
     const void *on;
-    if (g->training || !unused(p, n, 1)) {
+    if (g->training || !unused(p, node, 1)) {
         return false;
     }
-    if (n->n_inputs < 3 || n->inputs[2] < 0) {
+    if (node->n_inputs < 3 || node->inputs[2] < 0) {
         return true;
     }
-    hth_const *c = g->values[n->inputs[2]].constant;
+    hth_const *c = g->values[node->inputs[2]].constant;
     if (c == NULL || c->dtype != HTH_DT_BOOL || c->bytes != 1 || hth_const_map(c, &on) != HTH_OK) {
         return false;
     }
@@ -78,10 +78,11 @@ static bool dropout_is_off(const simplify *p, const hth_node *n)
 }
 
 // All elements of constant input `slot` are at least `low` and at most `high`.
-static bool all_within(const hth_graph *g, const hth_node *n, int slot, int64_t low, int64_t high)
+static bool all_within(const hth_graph *graph, const hth_node *node, int slot, int64_t low,
+                       int64_t high)
 {
     int64_t v[2 * HTH_MAX_RANK];
-    int count = hth_pass_ints(g, n->inputs[slot], v, 2 * HTH_MAX_RANK);
+    int count = hth_pass_ints(graph, node->inputs[slot], v, 2 * HTH_MAX_RANK);
     for (int i = 0; i < count; i++) {
         if (v[i] < low || v[i] > high) {
             return false;
@@ -90,9 +91,9 @@ static bool all_within(const hth_graph *g, const hth_node *n, int slot, int64_t 
     return count >= 0;
 }
 
-static int read_perm(const hth_node *n, int rank, int64_t *perm)
+static int read_perm(const hth_node *node, int rank, int64_t *perm)
 {
-    int count = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
+    int count = hth_node_ints(node, "perm", perm, HTH_MAX_RANK);
     for (int i = 0; i < rank && count < 0; i++) {
         perm[i] = rank - 1 - i;
     }
@@ -103,12 +104,12 @@ static int read_perm(const hth_node *n, int rank, int64_t *perm)
 }
 
 // Dimensions longer than 1 keep their order.
-static bool transpose_moves_nothing(const hth_shape *x, const hth_node *n)
+static bool transpose_moves_nothing(const hth_shape *shape, const hth_node *node)
 {
     int64_t perm[HTH_MAX_RANK], before = -1;
-    int rank = read_perm(n, x->rank, perm);
+    int rank = read_perm(node, shape->rank, perm);
     for (int i = 0; i < rank; i++) {
-        if (x->dim[perm[i]] == 1) {
+        if (shape->dim[perm[i]] == 1) {
             continue;
         }
         if (perm[i] < before) {
@@ -119,18 +120,18 @@ static bool transpose_moves_nothing(const hth_shape *x, const hth_node *n)
     return true;
 }
 
-static bool does_nothing(const simplify *p, const hth_node *n)
+static bool does_nothing(const simplify *p, const hth_node *node)
 {
     const hth_graph *g = p->g;
-    if (n->n_post > 0 || n->n_inputs == 0 || n->inputs[0] < 0 || n->n_outputs == 0 ||
-        n->outputs[0] < 0) {
+    if (node->n_post > 0 || node->n_inputs == 0 || node->inputs[0] < 0 || node->n_outputs == 0 ||
+        node->outputs[0] < 0) {
         return false;
     }
-    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    const hth_value *x = &g->values[node->inputs[0]], *y = &g->values[node->outputs[0]];
     if (x->dtype != y->dtype || x->layout != y->layout || !hth_shape_equal(&x->shape, &y->shape)) {
         return false;
     }
-    switch (n->op) {
+    switch (node->op) {
     case HTH_OP_IDENTITY:
     case HTH_OP_CAST:
     case HTH_OP_CAST_LIKE:
@@ -146,38 +147,38 @@ static bool does_nothing(const simplify *p, const hth_node *n)
     case HTH_OP_MEAN:
     case HTH_OP_MAX:
     case HTH_OP_MIN:
-        return n->n_inputs == 1;
+        return node->n_inputs == 1;
     case HTH_OP_SPLIT:
-        return n->n_outputs == 1;
+        return node->n_outputs == 1;
     case HTH_OP_TRANSPOSE:
-        return transpose_moves_nothing(&x->shape, n);
+        return transpose_moves_nothing(&x->shape, node);
     case HTH_OP_PAD:
-        return all_within(g, n, 1, 0, 0);
+        return all_within(g, node, 1, 0, 0);
     case HTH_OP_SLICE:
-        return n->n_inputs < 5 || n->inputs[4] < 0 || all_within(g, n, 4, 1, INT64_MAX);
+        return node->n_inputs < 5 || node->inputs[4] < 0 || all_within(g, node, 4, 1, INT64_MAX);
     case HTH_OP_DROPOUT:
-        return dropout_is_off(p, n);
+        return dropout_is_off(p, node);
     default:
         return false;
     }
 }
 
 // Transpose of a transpose: one transpose of the first one's input.
-static hth_err merge_transposes(simplify *p, hth_node *n)
+static hth_err merge_transposes(simplify *p, hth_node *node)
 {
-    const hth_node *first = hth_pass_producer(p->g, n, 0, HTH_OP_TRANSPOSE);
+    const hth_node *first = hth_pass_producer(p->g, node, 0, HTH_OP_TRANSPOSE);
     int64_t a[HTH_MAX_RANK], b[HTH_MAX_RANK];
-    if (n->op != HTH_OP_TRANSPOSE || first == NULL) {
+    if (node->op != HTH_OP_TRANSPOSE || first == NULL) {
         return HTH_OK;
     }
-    int rank = p->g->values[n->inputs[0]].shape.rank;
+    int rank = p->g->values[node->inputs[0]].shape.rank;
     read_perm(first, rank, a);
-    read_perm(n, rank, b);
+    read_perm(node, rank, b);
     for (int i = 0; i < rank; i++) {
         b[i] = a[b[i]];
     }
-    HTH_TRY(hth_node_set_ints(n, "perm", b, rank));
-    n->inputs[0] = first->inputs[0];
+    HTH_TRY(hth_node_set_ints(node, "perm", b, rank));
+    node->inputs[0] = first->inputs[0];
     return HTH_OK;
 }
 
@@ -188,47 +189,47 @@ static bool is_reshape(hth_op op)
 }
 
 // Reshape of a reshape (in any of its dresses): one Reshape of the first one's input.
-static hth_err merge_reshapes(simplify *p, hth_node *n)
+static hth_err merge_reshapes(simplify *p, hth_node *node)
 {
     hth_graph *g = p->g;
-    int from = is_reshape(n->op) ? g->values[n->inputs[0]].producer : -1;
+    int from = is_reshape(node->op) ? g->values[node->inputs[0]].producer : -1;
     if (from < 0 || !is_reshape(g->nodes[from].op) || g->nodes[from].deleted ||
         g->nodes[from].n_post > 0) {
         return HTH_OK;
     }
-    hth_shape s = g->values[n->outputs[0]].shape;
+    hth_shape s = g->values[node->outputs[0]].shape;
     int shape;
-    char *name = hth_asprintf("%s.shape", n->name);
+    char *name = hth_asprintf("%s.shape", node->name);
     if (name == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
     }
     hth_err err = hth_pass_const_ints(g, name, s.dim, s.rank, &shape);
     hth_free(name);
     HTH_TRY(err);
-    HTH_TRY(hth_node_set_int(n, "allowzero", hth_shape_elements(&s) == 0));
-    if (n->n_inputs < 2) {
-        HTH_TRY(hth_node_add_input(n, shape));
+    HTH_TRY(hth_node_set_int(node, "allowzero", hth_shape_elements(&s) == 0));
+    if (node->n_inputs < 2) {
+        HTH_TRY(hth_node_add_input(node, shape));
     }
-    n->inputs[1] = shape;
-    n->inputs[0] = g->nodes[from].inputs[0];
-    n->op = HTH_OP_RESHAPE;
+    node->inputs[1] = shape;
+    node->inputs[0] = g->nodes[from].inputs[0];
+    node->op = HTH_OP_RESHAPE;
     return HTH_OK;
 }
 
 // Does the same computation give the same result? Only operators of ONNX are known to; Dropout
 // draws lots, and BatchNormalization in training updates its statistics.
-static bool repeatable(const hth_node *n)
+static bool repeatable(const hth_node *node)
 {
-    return hth_op_info_of(n->op)->n_since > 0 && n->op != HTH_OP_DROPOUT &&
-           n->op != HTH_OP_BATCH_NORMALIZATION;
+    return hth_op_info_of(node->op)->n_since > 0 && node->op != HTH_OP_DROPOUT &&
+           node->op != HTH_OP_BATCH_NORMALIZATION;
 }
 
-static bool outputs_can_alias(const hth_graph *g, const hth_node *n, const hth_node *same)
+static bool outputs_can_alias(const hth_graph *graph, const hth_node *node, const hth_node *same)
 {
-    bool can = n->op == same->op && n->n_outputs == same->n_outputs;
-    for (int i = 0; can && i < n->n_outputs; i++) {
-        can = n->outputs[i] < 0 ||
-              (same->outputs[i] >= 0 && can_alias(g, n->outputs[i], same->outputs[i]));
+    bool can = node->op == same->op && node->n_outputs == same->n_outputs;
+    for (int i = 0; can && i < node->n_outputs; i++) {
+        can = node->outputs[i] < 0 ||
+              (same->outputs[i] >= 0 && can_alias(graph, node->outputs[i], same->outputs[i]));
     }
     return can;
 }
@@ -283,39 +284,40 @@ static hth_err visit(simplify *p, int i)
     return HTH_OK;
 }
 
-static hth_err simplify_open(simplify *p, hth_graph *g)
+static hth_err simplify_open(simplify *p, hth_graph *graph)
 {
     size_t slots = 16;
-    while (slots < 2 * (size_t)g->n_nodes) {
+    while (slots < 2 * (size_t)graph->n_nodes) {
         slots *= 2;
     }
-    *p = (simplify){.g = g, .n_values = g->n_values, .mask = (uint32_t)(slots - 1)};
-    p->alias = hth_calloc((size_t)g->n_values + 1, sizeof *p->alias);
-    p->key = hth_calloc((size_t)g->n_nodes + 1, sizeof *p->key);
+    *p = (simplify){.g = graph, .n_values = graph->n_values, .mask = (uint32_t)(slots - 1)};
+    p->alias = hth_calloc((size_t)graph->n_values + 1, sizeof *p->alias);
+    p->key = hth_calloc((size_t)graph->n_nodes + 1, sizeof *p->key);
     p->table = hth_calloc(slots, sizeof *p->table);
     if (p->alias == NULL || p->key == NULL || p->table == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
     }
-    for (int i = 0; i < g->n_values; i++) {
+    for (int i = 0; i < graph->n_values; i++) {
         p->alias[i] = i;
     }
-    return hth_uses_open(g, &p->uses);
+    return hth_uses_open(graph, &p->uses);
 }
 
-hth_err hth_pass_simplify(hth_graph *g)
+hth_err hth_pass_simplify(hth_graph *graph)
 {
     simplify p;
-    hth_err err = simplify_open(&p, g);
-    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
+    hth_err err = simplify_open(&p, graph);
+    for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
         err = hth_pace_step(VISIT_WORK);
-        err = err != HTH_OK || g->nodes[i].deleted ? err : visit(&p, i);
+        err = err != HTH_OK || graph->nodes[i].deleted ? err : visit(&p, i);
     }
-    for (int i = 0; err == HTH_OK && i < g->n_outputs; i++) {
-        g->outputs[i] = g->outputs[i] < p.n_values ? p.alias[g->outputs[i]] : g->outputs[i];
+    for (int i = 0; err == HTH_OK && i < graph->n_outputs; i++) {
+        graph->outputs[i] =
+            graph->outputs[i] < p.n_values ? p.alias[graph->outputs[i]] : graph->outputs[i];
     }
     hth_free(p.alias);
     hth_free(p.key);
     hth_free(p.table);
     hth_uses_close(&p.uses);
-    return err == HTH_OK ? hth_graph_compact(g) : err;
+    return err == HTH_OK ? hth_graph_compact(graph) : err;
 }

@@ -16,36 +16,37 @@ static hth_graph *new_graph(void)
 }
 
 // Infers the shape of the last node's output and returns it.
-static int inferred(hth_graph *g, int value)
+static int inferred(hth_graph *graph, int value)
 {
     int wait;
-    if (hth_infer_node(g, g->n_nodes - 1, &wait) != HTH_OK) {
+    if (hth_infer_node(graph, graph->n_nodes - 1, &wait) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
     return value;
 }
 
-static int transpose(hth_graph *g, int x, const int64_t *perm)
+static int transpose(hth_graph *graph, int x, const int64_t *perm)
 {
-    int y = node(g, HTH_OP_TRANSPOSE, x, -1, -1);
-    assert_int_equal(hth_node_set_ints(last(g), "perm", perm, g->values[x].shape.rank), HTH_OK);
-    return inferred(g, y);
+    int y = node(graph, HTH_OP_TRANSPOSE, x, -1, -1);
+    assert_int_equal(hth_node_set_ints(last(graph), "perm", perm, graph->values[x].shape.rank),
+                     HTH_OK);
+    return inferred(graph, y);
 }
 
-static int unary(hth_graph *g, hth_op op, int x)
+static int unary(hth_graph *graph, hth_op op, int x)
 {
-    return inferred(g, node(g, op, x, -1, -1));
+    return inferred(graph, node(graph, op, x, -1, -1));
 }
 
-static int reshape(hth_graph *g, int x, int n, const int64_t *dims)
+static int reshape(hth_graph *graph, int x, int n, const int64_t *dims)
 {
-    return inferred(g, node(g, HTH_OP_RESHAPE, x, ints(g, n, dims), -1));
+    return inferred(graph, node(graph, HTH_OP_RESHAPE, x, ints(graph, n, dims), -1));
 }
 
-static void simplify(hth_graph *g)
+static void simplify(hth_graph *graph)
 {
-    assert_int_equal(hth_pass_simplify(g), HTH_OK);
-    assert_int_equal(hth_graph_check(g), HTH_OK);
+    assert_int_equal(hth_pass_simplify(graph), HTH_OK);
+    assert_int_equal(hth_graph_check(graph), HTH_OK);
 }
 
 static void test_what_does_nothing(void **state)
@@ -169,7 +170,7 @@ static int dice(int n)
 }
 
 // One more random node on a random value among pool[0..n).
-static int random_node(hth_graph *g, const int *pool, int n)
+static int random_node(hth_graph *graph, const int *pool, int n)
 {
     static const int64_t shapes[4][3] = {{2, 3, 4}, {24, 1, 1}, {4, 6, 1}, {3, 8, 1}};
     static const int64_t perms[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
@@ -179,31 +180,31 @@ static int random_node(hth_graph *g, const int *pool, int n)
     int x = pool[dice(n)], other = pool[dice(n)];
     switch (dice(6)) {
     case 0:
-        return reshape(g, x, 3, shapes[dice(4)]);
+        return reshape(graph, x, 3, shapes[dice(4)]);
     case 1:
-        return g->values[x].shape.rank == 3 ? transpose(g, x, perms[dice(6)])
-                                            : unary(g, HTH_OP_TRANSPOSE, x);
+        return graph->values[x].shape.rank == 3 ? transpose(graph, x, perms[dice(6)])
+                                                : unary(graph, HTH_OP_TRANSPOSE, x);
     case 2:
-        return inferred(g, node(g, HTH_OP_UNSQUEEZE, unary(g, HTH_OP_FLATTEN, x),
-                                ints(g, 1, &(int64_t){0}), -1));
+        return inferred(graph, node(graph, HTH_OP_UNSQUEEZE, unary(graph, HTH_OP_FLATTEN, x),
+                                    ints(graph, 1, &(int64_t){0}), -1));
     case 3:
-        other = hth_shape_equal(&g->values[x].shape, &g->values[other].shape) ? other : x;
-        return inferred(g, node(g, dice(2) ? HTH_OP_ADD : HTH_OP_MUL, x, other, -1));
+        other = hth_shape_equal(&graph->values[x].shape, &graph->values[other].shape) ? other : x;
+        return inferred(graph, node(graph, dice(2) ? HTH_OP_ADD : HTH_OP_MUL, x, other, -1));
     case 4:
-        return inferred(g,
-                        node(g, HTH_OP_ADD, x,
-                             constant(g, F32, (hth_shape){1, {1}}, &(float){(float)dice(2)}), -1));
+        return inferred(
+            graph, node(graph, HTH_OP_ADD, x,
+                        constant(graph, F32, (hth_shape){1, {1}}, &(float){(float)dice(2)}), -1));
     default:
-        return unary(g, unaries[dice(5)], x);
+        return unary(graph, unaries[dice(5)], x);
     }
 }
 
-static void check_same(const hth_graph *before, const hth_graph *after, const hth_tensor *x)
+static void check_same(const hth_graph *before, const hth_graph *after, const hth_tensor *tensor)
 {
     hth_tensor a[8], b[8];
     assert_int_equal(before->n_outputs, after->n_outputs);
-    run_graph(before, x, a);
-    run_graph(after, x, b);
+    run_graph(before, tensor, a);
+    run_graph(after, tensor, b);
     for (int i = 0; i < before->n_outputs; i++) {
         assert_string_equal(before->values[before->outputs[i]].name,
                             after->values[after->outputs[i]].name);

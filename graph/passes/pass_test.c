@@ -15,11 +15,12 @@
 #include <string.h>
 
 // evaluate runs a concrete graph node by node with the reference kernels and compares output 0.
-static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *y, const char *when)
+static void evaluate(const hth_graph *graph, const hth_tensor *x, const hth_tensor *y,
+                     const char *when)
 {
-    hth_tensor *v = calloc((size_t)g->n_values, sizeof *v), in[16], out[8];
-    for (int i = 0; i < g->n_values; i++) {
-        const hth_value *val = &g->values[i];
+    hth_tensor *v = calloc((size_t)graph->n_values, sizeof *v), in[16], out[8];
+    for (int i = 0; i < graph->n_values; i++) {
+        const hth_value *val = &graph->values[i];
         v[i] = (hth_tensor){.dtype = val->dtype, .layout = val->layout, .shape = val->shape};
         assert_int_equal(hth_tensor_bytes(val->dtype, &val->shape, val->layout, &v[i].bytes),
                          HTH_OK);
@@ -32,20 +33,20 @@ static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *
             memset(v[i].data, 0xFF, v[i].bytes); // NaN: what is not written shows
         }
     }
-    memcpy(v[g->inputs[0]].data, x->data, x->bytes);
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    memcpy(v[graph->inputs[0]].data, x->data, x->bytes);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         for (int k = 0; k < n->n_inputs; k++) {
             in[k] = n->inputs[k] < 0 ? (hth_tensor){0} : v[n->inputs[k]];
         }
         for (int k = 0; k < n->n_outputs; k++) {
             out[k] = n->outputs[k] < 0 ? (hth_tensor){0} : v[n->outputs[k]];
         }
-        if (hth_ref_eval(NULL, g, n, in, out) != HTH_OK) {
+        if (hth_ref_eval(NULL, graph, n, in, out) != HTH_OK) {
             fail_msg("%s: node '%s' (%s): %s", when, n->name, hth_op_name(n->op), hth_err_detail());
         }
     }
-    const float *got = v[g->outputs[0]].data, *want = y->data;
+    const float *got = v[graph->outputs[0]].data, *want = y->data;
     float largest = 0, error = 0;
     for (size_t i = 0; i < y->bytes / sizeof *want; i++) {
         largest = fmaxf(largest, fabsf(want[i]));
@@ -54,9 +55,9 @@ static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *
     if (error > 1e-5f * largest) {
         fail_msg("%s: differs by %g of %g", when, (double)error, (double)largest);
     }
-    for (int i = 0; i < g->n_values; i++) {
-        if (g->values[i].constant != NULL) {
-            hth_const_unmap(g->values[i].constant);
+    for (int i = 0; i < graph->n_values; i++) {
+        if (graph->values[i].constant != NULL) {
+            hth_const_unmap(graph->values[i].constant);
         } else {
             free(v[i].data);
         }
@@ -64,35 +65,36 @@ static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *
     free(v);
 }
 
-static int count(const hth_graph *g, hth_op op)
+static int count(const hth_graph *graph, hth_op op)
 {
     int n = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        n += g->nodes[i].op == op;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        n += graph->nodes[i].op == op;
     }
     return n;
 }
 
 // A device that fuses everything and wants nothing blocked.
-static bool fuse_all(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
-                     int operand)
+static bool fuse_all(void *ctx, const hth_graph *graph, const hth_node *node,
+                     const hth_post_op *post, int operand)
 {
-    return n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_GEMM ||
-           n->op == HTH_OP_MAT_MUL || n->op == HTH_OP_SCALE_SHIFT;
+    return node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_TRANSPOSE ||
+           node->op == HTH_OP_GEMM || node->op == HTH_OP_MAT_MUL || node->op == HTH_OP_SCALE_SHIFT;
 }
 
 // Convolutions in 16-channel blocks; element-wise operators wherever they stand.
-static hth_layout blocked(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+static hth_layout blocked(void *ctx, const hth_graph *graph, const hth_node *node, bool *any)
 {
-    *any =
-        n->op == HTH_OP_ADD || n->op == HTH_OP_MUL || n->op == HTH_OP_RELU || n->op == HTH_OP_SWISH;
-    bool conv = n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE;
-    return conv && g->values[n->outputs[0]].shape.rank == 4 ? HTH_LAYOUT_C16 : HTH_LAYOUT_PLAIN;
+    *any = node->op == HTH_OP_ADD || node->op == HTH_OP_MUL || node->op == HTH_OP_RELU ||
+           node->op == HTH_OP_SWISH;
+    bool conv = node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_TRANSPOSE;
+    return conv && graph->values[node->outputs[0]].shape.rank == 4 ? HTH_LAYOUT_C16
+                                                                   : HTH_LAYOUT_PLAIN;
 }
 
-static bool reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
+static bool reads_plain(void *ctx, const hth_graph *graph, const hth_node *node)
 {
-    return n->op == HTH_OP_CONV && g->values[n->inputs[0]].shape.dim[1] <= 3;
+    return node->op == HTH_OP_CONV && graph->values[node->inputs[0]].shape.dim[1] <= 3;
 }
 
 static const hth_fuse_oracle oracle = {fuse_all, blocked, reads_plain, NULL};
@@ -119,16 +121,16 @@ static hth_graph *prepare(const char *name, hth_tensor *x, hth_tensor *y)
     return g;
 }
 
-typedef hth_err (*pass_fn)(hth_graph *g);
+typedef hth_err (*pass_fn)(hth_graph *graph);
 
-static void run_pass(hth_graph *g, pass_fn pass, const hth_tensor *x, const hth_tensor *y,
+static void run_pass(hth_graph *graph, pass_fn pass, const hth_tensor *x, const hth_tensor *y,
                      const char *when)
 {
-    assert_int_equal(pass(g), HTH_OK);
-    if (hth_graph_check(g) != HTH_OK) {
+    assert_int_equal(pass(graph), HTH_OK);
+    if (hth_graph_check(graph) != HTH_OK) {
         fail_msg("%s: %s", when, hth_err_detail());
     }
-    evaluate(g, x, y, when);
+    evaluate(graph, x, y, when);
 }
 
 static hth_graph *run_passes(const char *name)
@@ -216,13 +218,13 @@ static void test_written_norm(void **state)
     hth_graph_free(g);
 }
 
-static hth_err passes_run(hth_graph *g)
+static hth_err passes_run(hth_graph *graph)
 {
-    HTH_TRY(hth_pass_simplify(g));
-    HTH_TRY(hth_pass_pattern(g));
-    HTH_TRY(hth_pass_fold_norm(g));
-    HTH_TRY(hth_pass_fuse(g, &oracle));
-    return hth_pass_layout(g, &oracle);
+    HTH_TRY(hth_pass_simplify(graph));
+    HTH_TRY(hth_pass_pattern(graph));
+    HTH_TRY(hth_pass_fold_norm(graph));
+    HTH_TRY(hth_pass_fuse(graph, &oracle));
+    return hth_pass_layout(graph, &oracle);
 }
 
 // Every allocation of every pass is made to fail once: an error, no leak, a graph that can still be

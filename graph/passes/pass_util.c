@@ -6,17 +6,17 @@
 #include <math.h>
 #include <string.h>
 
-hth_err hth_uses_open(const hth_graph *g, hth_uses *out)
+hth_err hth_uses_open(const hth_graph *graph, hth_uses *out)
 {
-    out->count = hth_calloc((size_t)g->n_values, sizeof(int));
-    out->node = hth_alloc((size_t)g->n_values * sizeof(int));
+    out->count = hth_calloc((size_t)graph->n_values, sizeof(int));
+    out->node = hth_alloc((size_t)graph->n_values * sizeof(int));
     if (out->count == NULL || out->node == NULL) {
         hth_uses_close(out);
         return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
     }
-    memset(out->node, -1, (size_t)g->n_values * sizeof(int));
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    memset(out->node, -1, (size_t)graph->n_values * sizeof(int));
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         for (int k = 0; k < n->n_inputs && !n->deleted; k++) {
             if (n->inputs[k] >= 0) {
                 out->count[n->inputs[k]]++;
@@ -24,36 +24,37 @@ hth_err hth_uses_open(const hth_graph *g, hth_uses *out)
             }
         }
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        out->count[g->outputs[i]]++;
+    for (int i = 0; i < graph->n_outputs; i++) {
+        out->count[graph->outputs[i]]++;
     }
     return HTH_OK;
 }
 
-void hth_uses_close(hth_uses *u)
+void hth_uses_close(hth_uses *uses)
 {
-    hth_free(u->count);
-    hth_free(u->node);
-    *u = (hth_uses){0};
+    hth_free(uses->count);
+    hth_free(uses->node);
+    *uses = (hth_uses){0};
 }
 
-int hth_uses_only(const hth_graph *g, const hth_uses *u, int value)
+int hth_uses_only(const hth_graph *graph, const hth_uses *uses, int value)
 {
-    return u->count[value] == 1 && !g->values[value].is_output ? u->node[value] : -1;
+    return uses->count[value] == 1 && !graph->values[value].is_output ? uses->node[value] : -1;
 }
 
-const hth_node *hth_pass_producer(const hth_graph *g, const hth_node *n, int slot, hth_op op)
+const hth_node *hth_pass_producer(const hth_graph *graph, const hth_node *node, int slot, hth_op op)
 {
-    int v = slot < n->n_inputs ? n->inputs[slot] : -1;
-    int p = v < 0 ? -1 : g->values[v].producer;
-    return p >= 0 && g->nodes[p].op == op && !g->nodes[p].deleted && g->nodes[p].n_post == 0
-               ? &g->nodes[p]
+    int v = slot < node->n_inputs ? node->inputs[slot] : -1;
+    int p = v < 0 ? -1 : graph->values[v].producer;
+    return p >= 0 && graph->nodes[p].op == op && !graph->nodes[p].deleted &&
+                   graph->nodes[p].n_post == 0
+               ? &graph->nodes[p]
                : NULL;
 }
 
-bool hth_pass_scalar(const hth_graph *g, int value, float *out)
+bool hth_pass_scalar(const hth_graph *graph, int value, float *out)
 {
-    hth_const *c = value < 0 ? NULL : g->values[value].constant;
+    hth_const *c = value < 0 ? NULL : graph->values[value].constant;
     const void *data;
     if (c == NULL || hth_shape_elements(&c->shape) != 1 || !hth_dtype_is_float(c->dtype) ||
         hth_const_map(c, &data) != HTH_OK) {
@@ -80,15 +81,15 @@ bool hth_pass_scalar(const hth_graph *g, int value, float *out)
     return true;
 }
 
-bool hth_pass_near(const hth_graph *g, int value, float x)
+bool hth_pass_near(const hth_graph *graph, int value, float x)
 {
     float v;
-    return hth_pass_scalar(g, value, &v) && fabsf(v - x) <= 1e-3f * fabsf(x);
+    return hth_pass_scalar(graph, value, &v) && fabsf(v - x) <= 1e-3f * fabsf(x);
 }
 
-int hth_pass_ints(const hth_graph *g, int value, int64_t *out, int cap)
+int hth_pass_ints(const hth_graph *graph, int value, int64_t *out, int cap)
 {
-    hth_const *c = value < 0 ? NULL : g->values[value].constant;
+    hth_const *c = value < 0 ? NULL : graph->values[value].constant;
     const void *data;
     int64_t n = c == NULL ? -1 : hth_shape_elements(&c->shape);
     if (n < 0 || n > cap || c->dtype != HTH_DT_I64 || hth_const_map(c, &data) != HTH_OK) {
@@ -99,27 +100,29 @@ int hth_pass_ints(const hth_graph *g, int value, int64_t *out, int cap)
     return (int)n;
 }
 
-static hth_err pass_const(hth_graph *g, const char *name, hth_dtype dt, const void *data, int64_t n,
-                          int *out)
+static hth_err pass_const(hth_graph *graph, const char *name, hth_dtype dt, const void *data,
+                          int64_t n, int *out)
 {
     hth_const *c;
     hth_shape s = {.rank = 1, .dim = {n}};
     HTH_TRY(hth_const_new(dt, &s, data, &c));
-    hth_err err = hth_graph_add_const(g, name, c, out);
+    hth_err err = hth_graph_add_const(graph, name, c, out);
     if (err != HTH_OK) {
         hth_const_rele(c);
     }
     return err;
 }
 
-hth_err hth_pass_const_f32(hth_graph *g, const char *name, const float *data, int64_t n, int *out)
+hth_err hth_pass_const_f32(hth_graph *graph, const char *name, const float *data, int64_t n,
+                           int *out)
 {
-    return pass_const(g, name, HTH_DT_F32, data, n, out);
+    return pass_const(graph, name, HTH_DT_F32, data, n, out);
 }
 
-hth_err hth_pass_const_ints(hth_graph *g, const char *name, const int64_t *data, int n, int *out)
+hth_err hth_pass_const_ints(hth_graph *graph, const char *name, const int64_t *data, int n,
+                            int *out)
 {
-    return pass_const(g, name, HTH_DT_I64, data, n, out);
+    return pass_const(graph, name, HTH_DT_I64, data, n, out);
 }
 
 typedef struct scaled {
@@ -127,9 +130,9 @@ typedef struct scaled {
     int axis, groups;
 } scaled;
 
-static hth_err scaled_materialize(hth_const *c, void *dst)
+static hth_err scaled_materialize(hth_const *constant, void *dst)
 {
-    const scaled *s = c->owner;
+    const scaled *s = constant->owner;
     const void *w, *scale;
     HTH_TRY(hth_const_map(s->w, &w));
     hth_err err = hth_const_map(s->scale, &scale);
@@ -139,12 +142,12 @@ static hth_err scaled_materialize(hth_const *c, void *dst)
     }
     const float *from = w, *by = scale;
     float *to = dst;
-    int64_t outer = 1, along = c->shape.dim[s->axis], inner = 1;
+    int64_t outer = 1, along = constant->shape.dim[s->axis], inner = 1;
     for (int i = 0; i < s->axis; i++) {
-        outer *= c->shape.dim[i];
+        outer *= constant->shape.dim[i];
     }
-    for (int i = s->axis + 1; i < c->shape.rank; i++) {
-        inner *= c->shape.dim[i];
+    for (int i = s->axis + 1; i < constant->shape.rank; i++) {
+        inner *= constant->shape.dim[i];
     }
     for (int64_t o = 0; o < outer; o++) {
         int64_t group = outer > 0 ? o * s->groups / outer : 0;
@@ -160,15 +163,16 @@ static hth_err scaled_materialize(hth_const *c, void *dst)
     return HTH_OK;
 }
 
-static void scaled_release(hth_const *c)
+static void scaled_release(hth_const *constant)
 {
-    scaled *s = c->owner;
+    scaled *s = constant->owner;
     hth_const_rele(s->w);
     hth_const_rele(s->scale);
     hth_free(s);
 }
 
-hth_err hth_pass_scaled(hth_const *w, hth_const *scale, int axis, int groups, hth_const **out)
+hth_err hth_pass_scaled(hth_const *constant, hth_const *scale, int axis, int groups,
+                        hth_const **out)
 {
     hth_const *c = hth_calloc(1, sizeof *c);
     scaled *s = hth_calloc(1, sizeof *s);
@@ -177,13 +181,15 @@ hth_err hth_pass_scaled(hth_const *w, hth_const *scale, int axis, int groups, ht
         hth_free(s);
         return hth_fail(HTH_ENOMEM, "no memory for a derived constant");
     }
-    *s = (scaled){hth_const_hold(w), hth_const_hold(scale), axis, groups};
+    *s = (scaled){hth_const_hold(constant), hth_const_hold(scale), axis, groups};
     int32_t how[2] = {axis, groups};
-    hth_chunk piece[] = {
-        {"scaled", 6}, {&w->id, sizeof w->id}, {&scale->id, sizeof scale->id}, {how, sizeof how}};
-    *c = (hth_const){.dtype = w->dtype,
-                     .shape = w->shape,
-                     .bytes = w->bytes,
+    hth_chunk piece[] = {{"scaled", 6},
+                         {&constant->id, sizeof constant->id},
+                         {&scale->id, sizeof scale->id},
+                         {how, sizeof how}};
+    *c = (hth_const){.dtype = constant->dtype,
+                     .shape = constant->shape,
+                     .bytes = constant->bytes,
                      .materialize = scaled_materialize,
                      .release = scaled_release,
                      .owner = s,
@@ -193,10 +199,10 @@ hth_err hth_pass_scaled(hth_const *w, hth_const *scale, int axis, int groups, ht
     return HTH_OK;
 }
 
-void hth_pass_set_output(hth_graph *g, int node, int value)
+void hth_pass_set_output(hth_graph *graph, int node, int value)
 {
-    int old = g->nodes[node].outputs[0];
-    g->values[old].producer = -1;
-    g->nodes[node].outputs[0] = value;
-    g->values[value].producer = node;
+    int old = graph->nodes[node].outputs[0];
+    graph->values[old].producer = -1;
+    graph->nodes[node].outputs[0] = value;
+    graph->values[value].producer = node;
 }

@@ -35,40 +35,42 @@ typedef struct attention_head {
     float *k, *v, *scores, *scratch;
 } attention_head;
 
-static int64_t attention_at(const hth_attention_view *v, const attention_head *h, int64_t row)
+static int64_t attention_at(const hth_attention_view *view, const attention_head *head, int64_t row)
 {
-    return v->offset + h->b0 * v->stride[0] + h->b1 * v->stride[1] + row * v->stride[2];
+    return view->offset + head->b0 * view->stride[0] + head->b1 * view->stride[1] +
+           row * view->stride[2];
 }
 
-static void attention_pack(const attention_job *j, const attention_head *h)
+static void attention_pack(const attention_job *job, const attention_head *head)
 {
-    const hth_attention *a = &j->k->at;
+    const hth_attention *a = &job->k->at;
     size_t s = (size_t)a->s, d = (size_t)a->d, e = (size_t)a->e;
-    hth_gemm_pack(j->key + attention_at(&a->k, h, 0), (size_t)a->k.stride[3],
-                  (size_t)a->k.stride[2], d, s, 0, hth_gemm_panels(s), h->k);
-    hth_gemm_pack(j->value + attention_at(&a->v, h, 0), (size_t)a->v.stride[2],
-                  (size_t)a->v.stride[3], s, e, 0, hth_gemm_panels(e), h->v);
+    hth_gemm_pack(job->key + attention_at(&a->k, head, 0), (size_t)a->k.stride[3],
+                  (size_t)a->k.stride[2], d, s, 0, hth_gemm_panels(s), head->k);
+    hth_gemm_pack(job->value + attention_at(&a->v, head, 0), (size_t)a->v.stride[2],
+                  (size_t)a->v.stride[3], s, e, 0, hth_gemm_panels(e), head->v);
 }
 
-static void attention_block(const attention_job *j, const attention_head *h, size_t t0, size_t t1)
+static void attention_block(const attention_job *job, const attention_head *head, size_t t0,
+                            size_t t1)
 {
-    const hth_attention *a = &j->k->at;
+    const hth_attention *a = &job->k->at;
     size_t s = (size_t)a->s;
     hth_gemm scores = {.m = t1 - t0,
                        .n = s,
                        .k = (size_t)a->d,
-                       .a = j->q + attention_at(&a->q, h, (int64_t)t0),
+                       .a = job->q + attention_at(&a->q, head, (int64_t)t0),
                        .a_row = (size_t)a->q.stride[2],
                        .a_col = (size_t)a->q.stride[3],
-                       .b = h->k,
-                       .c = h->scores,
+                       .b = head->k,
+                       .c = head->scores,
                        .c_row = s,
                        .alpha = a->scale};
-    hth_gemm_block(&scores, 0, scores.m, 0, hth_gemm_panels(s), h->scratch);
+    hth_gemm_block(&scores, 0, scores.m, 0, hth_gemm_panels(s), head->scratch);
     for (size_t t = t0; t < t1; t++) {
-        float *row = h->scores + (t - t0) * s;
-        if (j->mask != NULL) {
-            hth_softmax_mask(row, j->mask + attention_at(&a->mask, h, (int64_t)t),
+        float *row = head->scores + (t - t0) * s;
+        if (job->mask != NULL) {
+            hth_softmax_mask(row, job->mask + attention_at(&a->mask, head, (int64_t)t),
                              (size_t)a->mask.stride[3], s);
         }
         hth_softmax_row(row, row, s, 0); // a query that may see nothing gets nothing
@@ -76,14 +78,14 @@ static void attention_block(const attention_job *j, const attention_head *h, siz
     hth_gemm sum = {.m = t1 - t0,
                     .n = (size_t)a->e,
                     .k = s,
-                    .a = h->scores,
+                    .a = head->scores,
                     .a_row = s,
                     .a_col = 1,
-                    .b = h->v,
-                    .c = j->out + attention_at(&a->out, h, (int64_t)t0),
+                    .b = head->v,
+                    .c = job->out + attention_at(&a->out, head, (int64_t)t0),
                     .c_row = (size_t)a->out.stride[2],
                     .alpha = 1};
-    hth_gemm_block(&sum, 0, sum.m, 0, hth_gemm_panels(sum.n), h->scratch);
+    hth_gemm_block(&sum, 0, sum.m, 0, hth_gemm_panels(sum.n), head->scratch);
 }
 
 static void attention_share(void *arg, int i, int n)
@@ -112,16 +114,16 @@ static void attention_share(void *arg, int i, int n)
     }
 }
 
-static hth_err attention_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err attention_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const attention_kernel *k = (const attention_kernel *)base;
     attention_job j = {.k = k,
-                       .q = a->in[0],
-                       .key = a->in[1],
-                       .value = a->in[2],
-                       .mask = k->at.has_mask ? a->in[3] : NULL,
-                       .out = a->out[0],
-                       .workspace = a->workspace};
+                       .q = args->in[0],
+                       .key = args->in[1],
+                       .value = args->in[2],
+                       .mask = k->at.has_mask ? args->in[3] : NULL,
+                       .out = args->out[0],
+                       .workspace = args->workspace};
     hth_team_set(k->n_threads);
     hth_team_run(attention_share, &j);
     return HTH_OK;
@@ -133,55 +135,56 @@ static size_t attention_align(size_t bytes)
 }
 
 // Rows per block: within ATTENTION_SCORES, and so that all threads have work.
-static void attention_blocks(attention_kernel *k)
+static void attention_blocks(attention_kernel *kernel)
 {
-    const hth_attention *a = &k->at;
-    size_t heads = (size_t)(a->b0 * a->b1), t = (size_t)a->t, threads = (size_t)k->n_threads;
+    const hth_attention *a = &kernel->at;
+    size_t heads = (size_t)(a->b0 * a->b1), t = (size_t)a->t, threads = (size_t)kernel->n_threads;
     size_t most = ATTENTION_SCORES / (size_t)a->s;
     most = most < ATTENTION_ROWS ? ATTENTION_ROWS : most;
-    k->blocks = (t + most - 1) / most;
+    kernel->blocks = (t + most - 1) / most;
     if (heads % threads != 0 && heads < 4 * threads && t >= threads * ATTENTION_ROWS) {
-        k->blocks = (k->blocks + threads - 1) / threads * threads;
+        kernel->blocks = (kernel->blocks + threads - 1) / threads * threads;
     }
-    k->rows = (t + k->blocks - 1) / k->blocks;
-    k->k_bytes = attention_align(hth_gemm_packed_bytes((size_t)a->d, (size_t)a->s));
-    k->v_bytes = attention_align(hth_gemm_packed_bytes((size_t)a->s, (size_t)a->e));
-    k->score_bytes = attention_align(k->rows * (size_t)a->s * sizeof(float));
-    k->thread_bytes = k->k_bytes + k->v_bytes + k->score_bytes + hth_gemm_scratch_bytes(k->rows);
-    k->base.workspace_bytes = threads * k->thread_bytes;
+    kernel->rows = (t + kernel->blocks - 1) / kernel->blocks;
+    kernel->k_bytes = attention_align(hth_gemm_packed_bytes((size_t)a->d, (size_t)a->s));
+    kernel->v_bytes = attention_align(hth_gemm_packed_bytes((size_t)a->s, (size_t)a->e));
+    kernel->score_bytes = attention_align(kernel->rows * (size_t)a->s * sizeof(float));
+    kernel->thread_bytes = kernel->k_bytes + kernel->v_bytes + kernel->score_bytes +
+                           hth_gemm_scratch_bytes(kernel->rows);
+    kernel->base.workspace_bytes = threads * kernel->thread_bytes;
 }
 
-static bool attention_takes(const hth_graph *g, const hth_node *n)
+static bool attention_takes(const hth_graph *graph, const hth_node *node)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+    for (int i = 0; i < node->n_inputs; i++) {
+        const hth_value *v = node->inputs[i] < 0 ? NULL : &graph->values[node->inputs[i]];
         if (v != NULL && (v->dtype != HTH_DT_F32 || v->layout != HTH_LAYOUT_PLAIN)) {
             return false;
         }
     }
-    const hth_value *y = &g->values[n->outputs[0]];
-    return y->dtype == HTH_DT_F32 && y->layout == HTH_LAYOUT_PLAIN && n->n_post == 0;
+    const hth_value *y = &graph->values[node->outputs[0]];
+    return y->dtype == HTH_DT_F32 && y->layout == HTH_LAYOUT_PLAIN && node->n_post == 0;
 }
 
-hth_err cpu_attention_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_attention_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                               const char *algorithm, hth_kernel **out)
 {
     hth_attention a;
-    HTH_TRY(hth_attention_get(g, n, &a));
+    HTH_TRY(hth_attention_get(graph, node, &a));
     bool empty = a.b0 * a.b1 * a.t * a.s * a.d * a.e == 0;
-    if (algorithm != NULL || !attention_takes(g, n) || empty || a.out.stride[3] != 1) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': layout, dtype or strides", n->name);
+    if (algorithm != NULL || !attention_takes(graph, node) || empty || a.out.stride[3] != 1) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': layout, dtype or strides", node->name);
     }
     attention_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->base = (hth_kernel){.run = attention_run,
                            .close = hth_cpu_kernel_free,
                            .implementation = "attention",
                            .inplace_input = -1};
     k->at = a;
-    k->n_threads = d->props.n_threads;
+    k->n_threads = device->props.n_threads;
     attention_blocks(k);
     *out = &k->base;
     return HTH_OK;

@@ -12,14 +12,14 @@ typedef struct attention_case {
     bool hides;  // the mask holds -inf; its first row nothing else
 } attention_case;
 
-static int attention_mask(fixture *f, const attention_case *c, hth_attention *a)
+static int attention_mask(fixture *f, const attention_case *c, hth_attention *attention)
 {
     hth_shape s = c->mask == 1 ? SHAPE(c->s) : SHAPE(c->t, c->s);
     if (c->mask == 3) {
         s = SHAPE(c->b, 1, c->t, c->s);
     }
-    a->has_mask = true;
-    a->mask =
+    attention->has_mask = true;
+    attention->mask =
         (hth_attention_view){0, {c->mask == 3 ? c->t * c->s : 0, 0, c->mask == 1 ? 0 : c->s, 1}};
     float *p = fixture_fill(f, &s);
     for (int64_t i = 0; i < hth_shape_elements(&s) && c->hides; i++) {

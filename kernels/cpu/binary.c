@@ -32,28 +32,29 @@ typedef struct binary_job {
     float *out;
 } binary_job;
 
-bool hth_rows_of(const hth_shape *s, hth_layout l, hth_rows *out)
+bool hth_rows_of(const hth_shape *shape, hth_layout layout, hth_rows *out)
 {
-    if (s->rank < 2 || l == HTH_LAYOUT_NHWC) {
+    if (shape->rank < 2 || layout == HTH_LAYOUT_NHWC) {
         return false;
     }
-    size_t b = (size_t)hth_layout_block(l);
-    *out = (hth_rows){.n = (size_t)s->dim[0], .c = (size_t)s->dim[1], .s = 1, .b = b == 0 ? 1 : b};
-    for (int i = 2; i < s->rank; i++) {
-        out->s *= (size_t)s->dim[i];
+    size_t b = (size_t)hth_layout_block(layout);
+    *out = (hth_rows){
+        .n = (size_t)shape->dim[0], .c = (size_t)shape->dim[1], .s = 1, .b = b == 0 ? 1 : b};
+    for (int i = 2; i < shape->rank; i++) {
+        out->s *= (size_t)shape->dim[i];
     }
     out->blocks = (out->c + out->b - 1) / out->b;
     return true;
 }
 
-void hth_rows_clear(const hth_rows *r, size_t block, float *row)
+void hth_rows_clear(const hth_rows *rows, size_t block, float *row)
 {
-    size_t lanes = r->c - block * r->b;
-    if (lanes >= r->b) {
+    size_t lanes = rows->c - block * rows->b;
+    if (lanes >= rows->b) {
         return;
     }
-    for (size_t i = 0; i < r->s; i++) {
-        memset(row + i * r->b + lanes, 0, (r->b - lanes) * sizeof *row);
+    for (size_t i = 0; i < rows->s; i++) {
+        memset(row + i * rows->b + lanes, 0, (rows->b - lanes) * sizeof *row);
     }
 }
 
@@ -89,20 +90,20 @@ static inline __attribute__((always_inline)) void binary_op(hth_op op, float *re
 
 // One row; the four common patterns of strides are instances of their own.
 static inline __attribute__((always_inline)) void
-binary_row(const binary_kernel *k, float *out, const float *p, const float *q, size_t B)
+binary_row(const binary_kernel *kernel, float *out, const float *p, const float *q, size_t B)
 {
-    const binary_side *a = &k->side[0], *b = &k->side[1];
-    size_t s = k->rows.s;
+    const binary_side *a = &kernel->side[0], *b = &kernel->side[1];
+    size_t s = kernel->rows.s;
     if (a->s == B && a->lane == 1 && b->s == B && b->lane == 1) {
-        binary_op(k->op, out, p, B, 1, q, B, 1, s, B);
+        binary_op(kernel->op, out, p, B, 1, q, B, 1, s, B);
     } else if (a->s == B && a->lane == 1 && b->s == 0 && b->lane == 1) {
-        binary_op(k->op, out, p, B, 1, q, 0, 1, s, B);
+        binary_op(kernel->op, out, p, B, 1, q, 0, 1, s, B);
     } else if (a->s == 0 && a->lane == 1 && b->s == B && b->lane == 1) {
-        binary_op(k->op, out, p, 0, 1, q, B, 1, s, B);
+        binary_op(kernel->op, out, p, 0, 1, q, B, 1, s, B);
     } else if (a->s == B && a->lane == 1 && b->s == 0 && b->lane == 0) {
-        binary_op(k->op, out, p, B, 1, q, 0, 0, s, B);
+        binary_op(kernel->op, out, p, B, 1, q, 0, 0, s, B);
     } else {
-        binary_op(k->op, out, p, a->s, a->lane, q, b->s, b->lane, s, B);
+        binary_op(kernel->op, out, p, a->s, a->lane, q, b->s, b->lane, s, B);
     }
 }
 
@@ -127,56 +128,57 @@ static void binary_part(void *arg, int i, int n)
     }
 }
 
-static hth_err binary_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err binary_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const binary_kernel *k = (const binary_kernel *)base;
-    binary_job j = {k, {a->in[0], a->in[1]}, a->out[0]};
+    binary_job j = {k, {args->in[0], args->in[1]}, args->out[0]};
     hth_team_set(k->n_threads);
     hth_team_run(binary_part, &j);
     return HTH_OK;
 }
 
-static hth_err binary_pack(const hth_kernel *base, const hth_packing *p, const void *plain,
+static hth_err binary_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
                            void *dst)
 {
     const binary_kernel *k = (const binary_kernel *)base;
     hth_team_set(k->n_threads);
-    hth_cpu_relayout(sizeof(float), &k->packed[p - base->packings], HTH_LAYOUT_PLAIN, plain,
+    hth_cpu_relayout(sizeof(float), &k->packed[packing - base->packings], HTH_LAYOUT_PLAIN, plain,
                      k->layout, dst);
     return HTH_OK;
 }
 
 // The shape of an operand with ones in front.
-static hth_shape binary_shape(const hth_shape *s, int rank)
+static hth_shape binary_shape(const hth_shape *shape, int rank)
 {
     hth_shape out = {.rank = rank};
     for (int i = 0; i < rank; i++) {
-        int from = i - (rank - s->rank);
-        out.dim[i] = from < 0 ? 1 : s->dim[from];
+        int from = i - (rank - shape->rank);
+        out.dim[i] = from < 0 ? 1 : shape->dim[from];
     }
     return out;
 }
 
-// The strides of an operand against an output of shape `y` and layout `l`; false for broadcasts of
-// some spatial dimensions only. Constants with more than one channel count as blocked: they will be
-// packed so.
-static bool binary_side_of(const hth_value *v, const hth_shape *y, hth_layout l, binary_side *out)
+// The strides of an operand against an output of shape `shape` and layout `layout`; false for
+// broadcasts of some spatial dimensions only. Constants with more than one channel count as
+// blocked: they will be packed so.
+static bool binary_side_of(const hth_value *value, const hth_shape *shape, hth_layout layout,
+                           binary_side *out)
 {
-    if (v->shape.rank > y->rank || v->dtype != HTH_DT_F32) {
+    if (value->shape.rank > shape->rank || value->dtype != HTH_DT_F32) {
         return false;
     }
-    hth_shape s = binary_shape(&v->shape, y->rank);
-    size_t spatial = 1, b = (size_t)hth_layout_block(l);
-    bool full = true, one = true, channels = s.dim[1] == y->dim[1];
-    for (int i = 2; i < y->rank; i++) {
-        full = full && s.dim[i] == y->dim[i];
+    hth_shape s = binary_shape(&value->shape, shape->rank);
+    size_t spatial = 1, b = (size_t)hth_layout_block(layout);
+    bool full = true, one = true, channels = s.dim[1] == shape->dim[1];
+    for (int i = 2; i < shape->rank; i++) {
+        full = full && s.dim[i] == shape->dim[i];
         one = one && s.dim[i] == 1;
         spatial *= (size_t)s.dim[i];
     }
-    bool blocked = v->constant != NULL || v->layout == l;
-    bool single = v->constant == NULL && hth_shape_elements(&s) == 1;
+    bool blocked = value->constant != NULL || value->layout == layout;
+    bool single = value->constant == NULL && hth_shape_elements(&s) == 1;
     if ((!full && !one) ||
-        (!single && (!blocked || (v->constant == NULL && v->shape.rank != y->rank)))) {
+        (!single && (!blocked || (value->constant == NULL && value->shape.rank != shape->rank)))) {
         return false;
     }
     size_t blocks = ((size_t)s.dim[1] + b - 1) / b;
@@ -187,45 +189,46 @@ static bool binary_side_of(const hth_value *v, const hth_shape *y, hth_layout l,
     return true;
 }
 
-static hth_err binary_pack_constant(binary_kernel *k, const hth_value *v, int input, int rank)
+static hth_err binary_pack_constant(binary_kernel *kernel, const hth_value *value, int input,
+                                    int rank)
 {
-    hth_kernel *base = &k->base;
-    hth_packing *p = &k->packing[base->n_packings];
-    hth_shape *s = &k->packed[base->n_packings];
-    *s = binary_shape(&v->shape, rank);
+    hth_kernel *base = &kernel->base;
+    hth_packing *p = &kernel->packing[base->n_packings];
+    hth_shape *s = &kernel->packed[base->n_packings];
+    *s = binary_shape(&value->shape, rank);
     *p = (hth_packing){.input = input, .pack = binary_pack};
-    snprintf(p->form, sizeof p->form, "%s:rank=%d", hth_layout_name(k->layout), rank);
+    snprintf(p->form, sizeof p->form, "%s:rank=%d", hth_layout_name(kernel->layout), rank);
     base->n_packings++;
-    return hth_tensor_bytes(HTH_DT_F32, s, k->layout, &p->bytes);
+    return hth_tensor_bytes(HTH_DT_F32, s, kernel->layout, &p->bytes);
 }
 
-hth_err cpu_binary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_binary_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const char *algorithm, hth_kernel **out)
 {
-    const hth_value *y = &g->values[n->outputs[0]];
+    const hth_value *y = &graph->values[node->outputs[0]];
     hth_rows rows;
-    if (n->n_inputs != 2 || n->n_post > 0 || algorithm != NULL || y->dtype != HTH_DT_F32 ||
+    if (node->n_inputs != 2 || node->n_post > 0 || algorithm != NULL || y->dtype != HTH_DT_F32 ||
         hth_layout_block(y->layout) == 0 || !hth_rows_of(&y->shape, y->layout, &rows)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not two operands to a blocked result", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': not two operands to a blocked result", node->name);
     }
     binary_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->base = (hth_kernel){.run = binary_run,
                            .close = hth_cpu_kernel_free,
                            .implementation = "blocked",
                            .inplace_input = -1};
     k->base.packings = k->packing;
-    k->op = n->op;
-    k->n_threads = d->props.n_threads;
+    k->op = node->op;
+    k->n_threads = device->props.n_threads;
     k->rows = rows;
     k->layout = y->layout;
     hth_err err = HTH_OK;
     for (int i = 1; i >= 0 && err == HTH_OK; i--) {
-        const hth_value *v = &g->values[n->inputs[i]];
+        const hth_value *v = &graph->values[node->inputs[i]];
         if (!binary_side_of(v, &y->shape, y->layout, &k->side[i])) {
-            err = hth_fail(HTH_ENOTSUP, "node '%s': broadcast of operand %d", n->name, i);
+            err = hth_fail(HTH_ENOTSUP, "node '%s': broadcast of operand %d", node->name, i);
         } else if (v->constant != NULL) {
             err = binary_pack_constant(k, v, i, y->shape.rank);
         } else if (hth_shape_equal(&v->shape, &y->shape)) {
@@ -240,15 +243,16 @@ hth_err cpu_binary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     return HTH_OK;
 }
 
-hth_layout cpu_binary_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+hth_layout cpu_binary_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             bool *any)
 {
-    const hth_value *y = &g->values[n->outputs[0]];
+    const hth_value *y = &graph->values[node->outputs[0]];
     hth_layout blocked;
-    hth_cpu_block(d, &blocked);
-    *any = y->dtype == HTH_DT_F32 && y->shape.rank >= 3 && y->shape.rank <= 5 && n->n_inputs == 2 &&
-           n->n_post == 0;
+    hth_cpu_block(device, &blocked);
+    *any = y->dtype == HTH_DT_F32 && y->shape.rank >= 3 && y->shape.rank <= 5 &&
+           node->n_inputs == 2 && node->n_post == 0;
     for (int i = 0; i < 2 && *any; i++) {
-        hth_value v = g->values[n->inputs[i]];
+        hth_value v = graph->values[node->inputs[i]];
         binary_side side;
         v.layout = v.constant == NULL && v.shape.rank >= 3
                        ? blocked

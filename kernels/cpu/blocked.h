@@ -15,9 +15,9 @@ typedef struct hth_rows {
 } hth_rows;
 
 // hth_rows_of describes a tensor of rank >= 2; false for other layouts (NHWC) and ranks.
-bool hth_rows_of(const hth_shape *s, hth_layout l, hth_rows *out);
+bool hth_rows_of(const hth_shape *shape, hth_layout layout, hth_rows *out);
 // hth_rows_clear zeroes the padding lanes of a row of block `block`.
-void hth_rows_clear(const hth_rows *r, size_t block, float *row);
+void hth_rows_clear(const hth_rows *rows, size_t block, float *row);
 
 HTH_CPU_PREPARE(cpu_binary_prepare); // Add, Sub, Mul, Div, Min, Max with a blocked output
 // ScaleShift, inference BatchNormalization; ReLU and Clip after it
@@ -26,11 +26,15 @@ HTH_CPU_PREPARE(cpu_concat_prepare);
 HTH_CPU_PREPARE(cpu_split_prepare);
 HTH_CPU_PREPARE(cpu_resize_prepare); // nearest and linear over the spatial dimensions; ResizeGrad
 
-hth_layout cpu_binary_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-hth_layout cpu_concat_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-hth_layout cpu_split_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-hth_layout cpu_resize_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-bool cpu_scale_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_layout cpu_binary_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             bool *any);
+hth_layout cpu_concat_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             bool *any);
+hth_layout cpu_split_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                            bool *any);
+hth_layout cpu_resize_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             bool *any);
+bool cpu_scale_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                         const hth_post_op *post, int operand);
 
 #endif

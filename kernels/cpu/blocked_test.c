@@ -8,13 +8,13 @@
 static const hth_layout layouts[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C16, HTH_LAYOUT_C8};
 #define N_LAYOUTS 3
 
-static void place(fixture *f, hth_layout l)
+static void place(fixture *f, hth_layout layout)
 {
     const hth_node *n = &f->graph->nodes[f->node];
     for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
         int v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
         if (v >= 0 && f->graph->values[v].constant == NULL && f->graph->values[v].shape.rank > 2) {
-            f->graph->values[v].layout = l;
+            f->graph->values[v].layout = layout;
         }
     }
 }
@@ -31,8 +31,8 @@ static const char *implementation(fixture *f)
 }
 
 // A node of one input, in all layouts; `fast`: the fall-back would be a mistake.
-static void check_unary(hth_op op, hth_shape x, hth_shape y, void (*attrs)(hth_node *n), bool fast,
-                        double tolerance)
+static void check_unary(hth_op op, hth_shape x, hth_shape y, void (*attrs)(hth_node *node),
+                        bool fast, double tolerance)
 {
     for (int l = 0; l < N_LAYOUTS; l++) {
         fixture f;
@@ -52,24 +52,24 @@ static void check_unary(hth_op op, hth_shape x, hth_shape y, void (*attrs)(hth_n
     }
 }
 
-static void pool_3x3_s2(hth_node *n)
+static void pool_3x3_s2(hth_node *node)
 {
-    hth_node_set_ints(n, "kernel_shape", (int64_t[]){3, 3}, 2);
-    hth_node_set_ints(n, "strides", (int64_t[]){2, 2}, 2);
-    hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4);
+    hth_node_set_ints(node, "kernel_shape", (int64_t[]){3, 3}, 2);
+    hth_node_set_ints(node, "strides", (int64_t[]){2, 2}, 2);
+    hth_node_set_ints(node, "pads", (int64_t[]){1, 1, 1, 1}, 4);
 }
 
-static void pool_ceil(hth_node *n)
+static void pool_ceil(hth_node *node)
 {
-    hth_node_set_ints(n, "kernel_shape", (int64_t[]){3, 3}, 2);
-    hth_node_set_ints(n, "strides", (int64_t[]){2, 2}, 2);
-    hth_node_set_int(n, "ceil_mode", 1);
+    hth_node_set_ints(node, "kernel_shape", (int64_t[]){3, 3}, 2);
+    hth_node_set_ints(node, "strides", (int64_t[]){2, 2}, 2);
+    hth_node_set_int(node, "ceil_mode", 1);
 }
 
-static void pool_counted(hth_node *n)
+static void pool_counted(hth_node *node)
 {
-    pool_3x3_s2(n);
-    hth_node_set_int(n, "count_include_pad", 1);
+    pool_3x3_s2(node);
+    hth_node_set_int(node, "count_include_pad", 1);
 }
 
 static void pooling(void **state)
@@ -130,7 +130,8 @@ static void activations(void **state)
     fixture_close(&f);
 }
 
-static void binary_case(hth_op op, hth_shape a, hth_shape b, bool constant, bool swap, hth_layout l)
+static void binary_case(hth_op op, hth_shape a, hth_shape b, bool constant, bool swap,
+                        hth_layout layout)
 {
     fixture f;
     hth_shape y;
@@ -139,7 +140,7 @@ static void binary_case(hth_op op, hth_shape a, hth_shape b, bool constant, bool
     int in[2] = {fixture_value(&f, a), constant ? fixture_const(&f, b) : fixture_value(&f, b)};
     int turned[2] = {in[1], in[0]}, out = fixture_value(&f, y);
     fixture_node(&f, op, swap ? turned : in, 2, &out, 1);
-    place(&f, l);
+    place(&f, layout);
     fixture_check(&f, NULL, false, 1e-5);
     fixture_check(&f, NULL, true, 1e-5);
     fixture_close(&f);
@@ -267,19 +268,20 @@ static void split_layouts(void **state)
     }
 }
 
-static void resize_case(const char *mode, const char *coordinates, const char *nearest, hth_shape y,
-                        hth_layout l)
+static void resize_case(const char *mode, const char *coordinates, const char *nearest,
+                        hth_shape shape, hth_layout layout)
 {
     fixture f;
     fixture_open(&f, 29);
     hth_shape x = SHAPE(2, 19, 5, 6);
-    int in[4] = {fixture_value(&f, x), -1, -1, fixture_const_of(&f, HTH_DT_I64, SHAPE(4), y.dim)};
-    int out = fixture_value(&f, y);
+    int in[4] = {fixture_value(&f, x), -1, -1,
+                 fixture_const_of(&f, HTH_DT_I64, SHAPE(4), shape.dim)};
+    int out = fixture_value(&f, shape);
     hth_node *n = fixture_node(&f, HTH_OP_RESIZE, in, 4, &out, 1);
     hth_node_set_str(n, "mode", mode);
     hth_node_set_str(n, "coordinate_transformation_mode", coordinates);
     hth_node_set_str(n, "nearest_mode", nearest);
-    place(&f, l);
+    place(&f, layout);
     assert_string_equal(implementation(&f), "resize");
     fixture_check(&f, NULL, false, 1e-5);
     fixture_close(&f);
@@ -328,15 +330,15 @@ static void resizing_to_any_length(void **state)
     fixture_close(&f);
 }
 
-static void lrn_5(hth_node *n)
+static void lrn_5(hth_node *node)
 {
-    hth_node_set_int(n, "size", 5);
-    hth_node_set_float(n, "alpha", 0.01F);
+    hth_node_set_int(node, "size", 5);
+    hth_node_set_float(node, "alpha", 0.01F);
 }
 
-static void softmax_axis_1(hth_node *n)
+static void softmax_axis_1(hth_node *node)
 {
-    hth_node_set_int(n, "axis", 1);
+    hth_node_set_int(node, "axis", 1);
 }
 
 static void normalizing(void **state)

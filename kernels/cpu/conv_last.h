@@ -14,16 +14,16 @@ typedef struct hth_conv_last {
 
 // hth_conv_last_open reads bias and post ops of a Conv (of a gradient: none). On error nothing is
 // held; hth_conv_last_close frees the tail.
-hth_err hth_conv_last_open(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_conv_last_open(hth_device *device, const hth_graph *graph, const hth_node *node,
                            hth_conv_last *out);
-void hth_conv_last_close(hth_conv_last *l);
-// hth_conv_last_finish sets what of kernel `k` follows from it: the input that may share the
+void hth_conv_last_close(hth_conv_last *last);
+// hth_conv_last_finish sets what of kernel `kernel` follows from it: the input that may share the
 // output's buffer, and at least the tail's workspace.
-void hth_conv_last_finish(const hth_conv_last *l, hth_kernel *k);
+void hth_conv_last_finish(const hth_conv_last *last, hth_kernel *kernel);
 // hth_conv_last_run runs the tail after a kernel that ran.
-static inline hth_err hth_conv_last_run(const hth_conv_last *l, const hth_kernel_args *a)
+static inline hth_err hth_conv_last_run(const hth_conv_last *last, const hth_kernel_args *args)
 {
-    return l->tail == NULL ? HTH_OK : l->tail->run(l->tail, a);
+    return last->tail == NULL ? HTH_OK : last->tail->run(last->tail, args);
 }
 
 #endif

@@ -20,19 +20,19 @@ static int64_t case_out(const conv_case *c)
                          : (c->size + 2 * c->pad - span) / c->stride + 1;
 }
 
-static void case_attrs(hth_node *n, const conv_case *c)
+static void case_attrs(hth_node *node, const conv_case *c)
 {
     int64_t v[3] = {c->stride, c->stride, c->stride}, p[6];
     for (int i = 0; i < 6; i++) {
         p[i] = c->pad;
     }
-    assert_int_equal(hth_node_set_int(n, "group", c->groups), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "strides", v, c->rank - 2), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "pads", p, 2 * (c->rank - 2)), HTH_OK);
+    assert_int_equal(hth_node_set_int(node, "group", c->groups), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "strides", v, c->rank - 2), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "pads", p, 2 * (c->rank - 2)), HTH_OK);
     for (int i = 0; i < 3; i++) {
         v[i] = c->dilation;
     }
-    assert_int_equal(hth_node_set_ints(n, "dilations", v, c->rank - 2), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "dilations", v, c->rank - 2), HTH_OK);
 }
 
 static hth_node *case_open(fixture *f, const conv_case *c, uint64_t seed)

@@ -22,14 +22,15 @@ typedef struct cpu_row {
     hth_op op;
     hth_cpu_prepare_fn prepare;
     // algorithms lists alternatives; NULL: one, "default".
-    hth_err (*algorithms)(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                          int cap, int *count);
+    hth_err (*algorithms)(hth_device *device, const hth_graph *graph, const hth_node *node,
+                          hth_choice *list, int cap, int *count);
     // The oracle's questions (graph/passes/pass.h); NULL: nothing can be fused, the layout is
     // plain.
-    bool (*can_fuse)(hth_device *d, const hth_graph *g, const hth_node *n, const hth_post_op *post,
-                     int operand);
-    hth_layout (*layout)(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-    bool (*reads_plain)(hth_device *d, const hth_graph *g, const hth_node *n);
+    bool (*can_fuse)(hth_device *device, const hth_graph *graph, const hth_node *node,
+                     const hth_post_op *post, int operand);
+    hth_layout (*layout)(hth_device *device, const hth_graph *graph, const hth_node *node,
+                         bool *any);
+    bool (*reads_plain)(hth_device *device, const hth_graph *graph, const hth_node *node);
 } cpu_row;
 
 // clang-format off
@@ -96,20 +97,21 @@ static const cpu_row cpu_table[] = {
 // clang-format on
 #define CPU_ROWS (int)(sizeof cpu_table / sizeof cpu_table[0])
 
-hth_err hth_cpu_kernel_made(const hth_node *n, const hth_kernel *k, size_t bytes, hth_kernel **out)
+hth_err hth_cpu_kernel_made(const hth_node *node, const hth_kernel *kernel, size_t bytes,
+                            hth_kernel **out)
 {
-    *out = hth_memdup(k, bytes);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    *out = hth_memdup(kernel, bytes);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
 }
 
-void hth_cpu_kernel_free(hth_kernel *k)
+void hth_cpu_kernel_free(hth_kernel *kernel)
 {
-    hth_free(k);
+    hth_free(kernel);
 }
 
-int hth_cpu_block(const hth_device *d, hth_layout *layout)
+int hth_cpu_block(const hth_device *device, hth_layout *layout)
 {
-    int block = d->props.vector_bytes >= 64 ? 16 : 8;
+    int block = device->props.vector_bytes >= 64 ? 16 : 8;
     *layout = block == 16 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
     return block;
 }
@@ -125,36 +127,37 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout)
 #define CPU_ONE_THREAD_GRAPH_NS 32000
 
 // cpu_node_ns estimates how long one core works on a node.
-static double cpu_node_ns(const hth_graph *g, const hth_node *n)
+static double cpu_node_ns(const hth_graph *graph, const hth_node *node)
 {
     double bytes = 0, macs = 0;
-    for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
-        int v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
+    for (int k = 0; k < node->n_inputs + node->n_outputs; k++) {
+        int v = k < node->n_inputs ? node->inputs[k] : node->outputs[k - node->n_inputs];
         if (v >= 0) {
-            bytes += (double)hth_shape_elements(&g->values[v].shape) * 4;
+            bytes += (double)hth_shape_elements(&graph->values[v].shape) * 4;
         }
     }
-    bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
-    if (filter || n->op == HTH_OP_CONV_GRAD_DATA) {
-        const hth_shape *dy = &g->values[n->inputs[filter]].shape;
-        const hth_shape *f = &g->values[filter ? n->outputs[0] : n->inputs[1]].shape;
+    bool filter = node->op == HTH_OP_CONV_GRAD_FILTER;
+    if (filter || node->op == HTH_OP_CONV_GRAD_DATA) {
+        const hth_shape *dy = &graph->values[node->inputs[filter]].shape;
+        const hth_shape *f = &graph->values[filter ? node->outputs[0] : node->inputs[1]].shape;
         macs = (double)hth_shape_elements(dy) * (double)hth_shape_elements(f) / (double)f->dim[0];
         return macs / CPU_MACS_SHORT + bytes / CPU_BYTES;
     }
-    const hth_shape *y = n->outputs[0] < 0 ? NULL : &g->values[n->outputs[0]].shape;
+    const hth_shape *y = node->outputs[0] < 0 ? NULL : &graph->values[node->outputs[0]].shape;
     const hth_shape *w =
-        n->n_inputs < 2 || n->inputs[1] < 0 ? NULL : &g->values[n->inputs[1]].shape;
+        node->n_inputs < 2 || node->inputs[1] < 0 ? NULL : &graph->values[node->inputs[1]].shape;
     if (y == NULL || w == NULL || w->rank < 2) {
         return bytes / CPU_BYTES;
     }
     double sum = 0; // multiply-adds of one output element
-    if (n->op == HTH_OP_CONV) {
+    if (node->op == HTH_OP_CONV) {
         sum = (double)hth_shape_elements(w) / (double)w->dim[0];
-    } else if (n->op == HTH_OP_CONV_TRANSPOSE) {
-        sum = (double)w->dim[0] / (double)hth_node_int(n, "group", 1);
-    } else if (n->op == HTH_OP_MAT_MUL || n->op == HTH_OP_GEMM) {
-        sum = (double)w->dim[w->rank - (hth_node_int(n, "transB", 0) ? 1 : 2)];
-    } else if (n->op == HTH_OP_FUSED_ATTENTION || n->op == HTH_OP_LSTM || n->op == HTH_OP_GRU) {
+    } else if (node->op == HTH_OP_CONV_TRANSPOSE) {
+        sum = (double)w->dim[0] / (double)hth_node_int(node, "group", 1);
+    } else if (node->op == HTH_OP_MAT_MUL || node->op == HTH_OP_GEMM) {
+        sum = (double)w->dim[w->rank - (hth_node_int(node, "transB", 0) ? 1 : 2)];
+    } else if (node->op == HTH_OP_FUSED_ATTENTION || node->op == HTH_OP_LSTM ||
+               node->op == HTH_OP_GRU) {
         sum = 1e6; // never small enough to matter
     }
     macs = sum * (double)hth_shape_elements(y);
@@ -162,69 +165,71 @@ static double cpu_node_ns(const hth_graph *g, const hth_node *n)
 }
 
 // cpu_graph_is_small says that one core is to do all of a graph.
-static bool cpu_graph_is_small(const hth_graph *g)
+static bool cpu_graph_is_small(const hth_graph *graph)
 {
     double ns = 0;
-    for (int i = 0; i < g->n_nodes && ns < CPU_ONE_THREAD_GRAPH_NS; i++) {
-        ns += cpu_node_ns(g, &g->nodes[i]);
+    for (int i = 0; i < graph->n_nodes && ns < CPU_ONE_THREAD_GRAPH_NS; i++) {
+        ns += cpu_node_ns(graph, &graph->nodes[i]);
     }
-    return g->n_nodes > 1 && ns < CPU_ONE_THREAD_GRAPH_NS;
+    return graph->n_nodes > 1 && ns < CPU_ONE_THREAD_GRAPH_NS;
 }
 
 // cpu_share returns the device with as many threads as the node is worth: `*one` is made its
 // single-threaded twin. Kernels read the properties while they are prepared and keep no pointer to
 // the device.
-static hth_device *cpu_share(hth_device *d, const hth_graph *g, const hth_node *n, hth_device *one)
+static hth_device *cpu_share(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             hth_device *one)
 {
-    if (d->props.n_threads > 1 &&
-        (cpu_node_ns(g, n) < CPU_ONE_THREAD_NS || cpu_graph_is_small(g))) {
-        *one = *d;
+    if (device->props.n_threads > 1 &&
+        (cpu_node_ns(graph, node) < CPU_ONE_THREAD_NS || cpu_graph_is_small(graph))) {
+        *one = *device;
         one->props.n_threads = 1;
-        d = one;
+        device = one;
     }
-    hth_team_set(d->props.n_threads);
-    return d;
+    hth_team_set(device->props.n_threads);
+    return device;
 }
 
-static hth_err cpu_prepare(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
-                           const hth_node *n, const char *algorithm, hth_kernel **out)
+static hth_err cpu_prepare(const hth_kernel_host *host, hth_device *device, const hth_graph *graph,
+                           const hth_node *node, const char *algorithm, hth_kernel **out)
 {
     hth_device one;
-    HTH_TRY(hth_cpu_duration_check(d, g, n));
-    d = cpu_share(d, g, n, &one);
+    HTH_TRY(hth_cpu_duration_check(device, graph, node));
+    device = cpu_share(device, graph, node, &one);
     if (algorithm != NULL && strcmp(algorithm, "default") == 0) {
         algorithm = NULL;
     }
     for (int i = 0; i < CPU_ROWS; i++) {
-        if (cpu_table[i].op != n->op) {
+        if (cpu_table[i].op != node->op) {
             continue;
         }
-        hth_err err = cpu_table[i].prepare(d, g, n, algorithm, out);
+        hth_err err = cpu_table[i].prepare(device, graph, node, algorithm, out);
         if (err != HTH_ENOTSUP) {
             return err;
         }
     }
     if (algorithm != NULL && strcmp(algorithm, "ref") != 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name,
-                        hth_op_name(n->op), algorithm, d->props.name);
+        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", node->name,
+                        hth_op_name(node->op), algorithm, device->props.name);
     }
-    return cpu_fallback_prepare(d, g, n, NULL, out);
+    return cpu_fallback_prepare(device, graph, node, NULL, out);
 }
 
-static hth_err cpu_algorithms(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
-                              const hth_node *n, bool first, hth_choice *list, int cap, int *count)
+static hth_err cpu_algorithms(const hth_kernel_host *host, hth_device *device,
+                              const hth_graph *graph, const hth_node *node, bool first,
+                              hth_choice *list, int cap, int *count)
 {
     hth_device one;
-    HTH_TRY(hth_cpu_duration_check(d, g, n));
-    d = cpu_share(d, g, n, &one);
+    HTH_TRY(hth_cpu_duration_check(device, graph, node));
+    device = cpu_share(device, graph, node, &one);
     for (int i = 0; i < CPU_ROWS; i++) {
-        if (cpu_table[i].op == n->op && cpu_table[i].algorithms != NULL &&
-            cpu_table[i].algorithms(d, g, n, list, cap, count) == HTH_OK) {
+        if (cpu_table[i].op == node->op && cpu_table[i].algorithms != NULL &&
+            cpu_table[i].algorithms(device, graph, node, list, cap, count) == HTH_OK) {
             return HTH_OK;
         }
     }
     hth_kernel *k;
-    HTH_TRY(cpu_prepare(host, d, g, n, NULL, &k));
+    HTH_TRY(cpu_prepare(host, device, graph, node, NULL, &k));
     *count = 0;
     if (cap > 0) {
         list[0] = (hth_choice){.workspace_bytes = k->workspace_bytes,
@@ -239,55 +244,55 @@ static hth_err cpu_algorithms(const hth_kernel_host *host, hth_device *d, const 
     return HTH_OK;
 }
 
-static bool cpu_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
-                         int operand)
+static bool cpu_can_fuse(void *ctx, const hth_graph *graph, const hth_node *node,
+                         const hth_post_op *post, int operand)
 {
     for (int i = 0; i < CPU_ROWS; i++) {
-        if (cpu_table[i].op == n->op && cpu_table[i].can_fuse != NULL &&
-            cpu_table[i].can_fuse(ctx, g, n, post, operand)) {
+        if (cpu_table[i].op == node->op && cpu_table[i].can_fuse != NULL &&
+            cpu_table[i].can_fuse(ctx, graph, node, post, operand)) {
             return true;
         }
     }
     return false;
 }
 
-static hth_layout cpu_layout(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+static hth_layout cpu_layout(void *ctx, const hth_graph *graph, const hth_node *node, bool *any)
 {
     for (int i = 0; i < CPU_ROWS; i++) {
-        if (cpu_table[i].op == n->op && cpu_table[i].layout != NULL) {
-            return cpu_table[i].layout(ctx, g, n, any);
+        if (cpu_table[i].op == node->op && cpu_table[i].layout != NULL) {
+            return cpu_table[i].layout(ctx, graph, node, any);
         }
     }
     *any = false;
     return HTH_LAYOUT_PLAIN;
 }
 
-static bool cpu_reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
+static bool cpu_reads_plain(void *ctx, const hth_graph *graph, const hth_node *node)
 {
     for (int i = 0; i < CPU_ROWS; i++) {
-        if (cpu_table[i].op == n->op && cpu_table[i].reads_plain != NULL) {
-            return cpu_table[i].reads_plain(ctx, g, n);
+        if (cpu_table[i].op == node->op && cpu_table[i].reads_plain != NULL) {
+            return cpu_table[i].reads_plain(ctx, graph, node);
         }
     }
     return false;
 }
 
-static const hth_fuse_oracle *cpu_oracle(hth_device *d)
+static const hth_fuse_oracle *cpu_oracle(hth_device *device)
 {
     // One per thread: an oracle is used by the thread that asked for it, before it asks for another
     // device's.
     static _Thread_local hth_fuse_oracle oracle;
-    hth_team_set(d->props.n_threads);
-    oracle = (hth_fuse_oracle){cpu_can_fuse, cpu_layout, cpu_reads_plain, d};
+    hth_team_set(device->props.n_threads);
+    oracle = (hth_fuse_oracle){cpu_can_fuse, cpu_layout, cpu_reads_plain, device};
     return &oracle;
 }
 
-static hth_err cpu_computes(hth_device *d, hth_precision p)
+static hth_err cpu_computes(hth_device *device, hth_precision precision)
 {
-    return p == HTH_PRECISION_FP32
+    return precision == HTH_PRECISION_FP32
                ? HTH_OK
                : hth_fail(HTH_ENOTSUP, "%s computes in fp32 only: precision %s needs a CUDA device",
-                          d->props.name, hth_precision_name(p));
+                          device->props.name, hth_precision_name(precision));
 }
 
 const hth_kernel_ops hth_cpu_kernel_ops = {.prepare = cpu_prepare,

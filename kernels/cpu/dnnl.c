@@ -35,62 +35,64 @@ hth_err hth_dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_
 
 // A primitive exists only where there is a plug-in.
 
-void hth_dn_prim_close(hth_dn_prim *p)
+void hth_dn_prim_close(hth_dn_prim *prim)
 {
-    if (p != NULL) {
-        calls()->close(p);
+    if (prim != NULL) {
+        calls()->close(prim);
     }
 }
 
-const char *hth_dn_prim_impl(const hth_dn_prim *p)
+const char *hth_dn_prim_impl(const hth_dn_prim *prim)
 {
-    return calls()->impl(p);
+    return calls()->impl(prim);
 }
 
-size_t hth_dn_prim_scratchpad(const hth_dn_prim *p)
+size_t hth_dn_prim_scratchpad(const hth_dn_prim *prim)
 {
-    return calls()->scratchpad(p);
+    return calls()->scratchpad(prim);
 }
 
-size_t hth_dn_prim_bytes(const hth_dn_prim *p, int arg)
+size_t hth_dn_prim_bytes(const hth_dn_prim *prim, int arg)
 {
-    return calls()->bytes(p, arg);
+    return calls()->bytes(prim, arg);
 }
 
-hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+hth_err hth_dn_prim_reorder(const hth_dn_prim *prim, int arg, const hth_dn_md *md,
+                            hth_dn_prim **out)
 {
-    return calls()->reorder(p, arg, md, false, out);
+    return calls()->reorder(prim, arg, md, false, out);
 }
 
-hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+hth_err hth_dn_prim_unreorder(const hth_dn_prim *prim, int arg, const hth_dn_md *md,
+                              hth_dn_prim **out)
 {
-    return calls()->reorder(p, arg, md, true, out);
+    return calls()->reorder(prim, arg, md, true, out);
 }
 
-hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data)
+hth_err hth_dn_prim_set(hth_dn_prim *prim, int arg, const void *data)
 {
-    return calls()->set(p, arg, data);
+    return calls()->set(prim, arg, data);
 }
 
-hth_err hth_dn_prim_run(hth_dn_prim *p)
+hth_err hth_dn_prim_run(hth_dn_prim *prim)
 {
-    return calls()->run(p);
+    return calls()->run(prim);
 }
 
-void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM])
+void hth_dn_prim_form(const hth_dn_prim *prim, int arg, char out[HTH_DN_FORM])
 {
     uint8_t image[4096];
-    hth_chunk chunk = {image, calls()->image(p, arg, image, sizeof image)};
+    hth_chunk chunk = {image, calls()->image(prim, arg, image, sizeof image)};
     hth_id id = hth_id_of(&chunk, 1);
     char hex[HTH_ID_HEX];
     snprintf(out, HTH_DN_FORM, "dnnl:%.32s", hth_id_hex(&id, hex));
 }
 
-hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,
+hth_err hth_dn_prim_pack(const hth_dn_prim *prim, int arg, const hth_dn_md *md, const void *src,
                          void *dst)
 {
     hth_dn_prim *r;
-    HTH_TRY(hth_dn_prim_reorder(p, arg, md, &r));
+    HTH_TRY(hth_dn_prim_reorder(prim, arg, md, &r));
     hth_err err = HTH_OK;
     void *scratch = NULL;
     if (hth_dn_prim_scratchpad(r) > 0) {
@@ -122,16 +124,16 @@ hth_dn_md hth_dn_md_plain(hth_dtype dt, int ndims, const int64_t *dims)
     return md;
 }
 
-hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *s, hth_layout l)
+hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *shape, hth_layout layout)
 {
-    hth_dn_md md = hth_dn_md_plain(dt, s->rank, s->dim);
-    md.block = hth_layout_block(l);
-    if (l == HTH_LAYOUT_NHWC) {
-        int64_t stride = s->dim[1];
+    hth_dn_md md = hth_dn_md_plain(dt, shape->rank, shape->dim);
+    md.block = hth_layout_block(layout);
+    if (layout == HTH_LAYOUT_NHWC) {
+        int64_t stride = shape->dim[1];
         md.strides[1] = 1;
-        for (int i = s->rank - 1; i >= 2; i--) {
+        for (int i = shape->rank - 1; i >= 2; i--) {
             md.strides[i] = stride;
-            stride *= s->dim[i];
+            stride *= shape->dim[i];
         }
         md.strides[0] = stride;
     }

@@ -32,7 +32,7 @@ typedef struct hth_dn_md {
 
 // hth_dn_md_plain describes a dense row-major tensor, hth_dn_md_of a tensor in any of our layouts.
 hth_dn_md hth_dn_md_plain(hth_dtype dt, int ndims, const int64_t *dims);
-hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *s, hth_layout l);
+hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *shape, hth_layout layout);
 
 typedef enum hth_dn_kind {
     HTH_DN_CONV,
@@ -85,27 +85,28 @@ hth_err hth_dn_prim_open(const hth_dn_op *op, int nth, hth_dn_prim **out);
 // its code.
 #define HTH_DN_NAME 48
 hth_err hth_dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad);
-void hth_dn_prim_close(hth_dn_prim *p); // NULL is allowed
-const char *hth_dn_prim_impl(const hth_dn_prim *p);
-size_t hth_dn_prim_scratchpad(const hth_dn_prim *p);
+void hth_dn_prim_close(hth_dn_prim *prim); // NULL is allowed
+const char *hth_dn_prim_impl(const hth_dn_prim *prim);
+size_t hth_dn_prim_scratchpad(const hth_dn_prim *prim);
 // hth_dn_prim_bytes returns the bytes of argument `arg` (DNNL_ARG_*), 0 when the primitive has no
 // such argument.
-size_t hth_dn_prim_bytes(const hth_dn_prim *p, int arg);
+size_t hth_dn_prim_bytes(const hth_dn_prim *prim, int arg);
 // hth_dn_prim_form writes a text that names the memory format of `arg`: equal text, equal bytes for
 // equal content.
-void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM]);
+void hth_dn_prim_form(const hth_dn_prim *prim, int arg, char out[HTH_DN_FORM]);
 // hth_dn_prim_pack reorders `src`, described by `md`, into the format of `arg`.
-hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,
+hth_err hth_dn_prim_pack(const hth_dn_prim *prim, int arg, const hth_dn_md *md, const void *src,
                          void *dst);
 // hth_dn_prim_reorder opens the reorder that hth_dn_prim_pack does, for repeated use
 // (DNNL_ARG_FROM, DNNL_ARG_TO).
-hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out);
+hth_err hth_dn_prim_reorder(const hth_dn_prim *prim, int arg, const hth_dn_md *md,
+                            hth_dn_prim **out);
 // hth_dn_prim_unreorder opens the way back, from the format of `arg` to `md`.
-hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md,
+hth_err hth_dn_prim_unreorder(const hth_dn_prim *prim, int arg, const hth_dn_md *md,
                               hth_dn_prim **out);
 // hth_dn_prim_set says where an argument's bytes are; remembered until the next set.
-hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data);
-hth_err hth_dn_prim_run(hth_dn_prim *p);
+hth_err hth_dn_prim_set(hth_dn_prim *prim, int arg, const void *data);
+hth_err hth_dn_prim_run(hth_dn_prim *prim);
 
 // What the plug-in provides to dnnl.c. `image` writes a digestible image of an argument's memory
 // format, at most `cap` bytes, and returns how many; `reorder` is one from `md` to the format of
@@ -113,15 +114,15 @@ hth_err hth_dn_prim_run(hth_dn_prim *p);
 typedef struct hth_dn_calls {
     hth_err (*open)(const hth_dn_op *op, int nth, hth_dn_prim **out);
     hth_err (*probe)(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad);
-    void (*close)(hth_dn_prim *p);
-    const char *(*impl)(const hth_dn_prim *p);
-    size_t (*scratchpad)(const hth_dn_prim *p);
-    size_t (*bytes)(const hth_dn_prim *p, int arg);
-    size_t (*image)(const hth_dn_prim *p, int arg, uint8_t *out, size_t cap);
-    hth_err (*reorder)(const hth_dn_prim *p, int arg, const hth_dn_md *md, bool back,
+    void (*close)(hth_dn_prim *prim);
+    const char *(*impl)(const hth_dn_prim *prim);
+    size_t (*scratchpad)(const hth_dn_prim *prim);
+    size_t (*bytes)(const hth_dn_prim *prim, int arg);
+    size_t (*image)(const hth_dn_prim *prim, int arg, uint8_t *out, size_t cap);
+    hth_err (*reorder)(const hth_dn_prim *prim, int arg, const hth_dn_md *md, bool back,
                        hth_dn_prim **out);
-    hth_err (*set)(hth_dn_prim *p, int arg, const void *data);
-    hth_err (*run)(hth_dn_prim *p);
+    hth_err (*set)(hth_dn_prim *prim, int arg, const void *data);
+    hth_err (*run)(hth_dn_prim *prim);
 } hth_dn_calls;
 
 #endif

@@ -14,53 +14,54 @@
 #define DURATION_ELEMENTS        2048  // as many
 #define DURATION_MATRIX_CHANNELS 16    // a window's product with so many filters is one of matrices
 
-static const hth_shape *duration_shape(const hth_graph *g, const int *values, int n, int k)
+static const hth_shape *duration_shape(const hth_graph *graph, const int *values, int n, int k)
 {
     static const hth_shape none = {.rank = 0};
-    return k < n && values[k] >= 0 ? &g->values[values[k]].shape : &none;
+    return k < n && values[k] >= 0 ? &graph->values[values[k]].shape : &none;
 }
 
-static double duration_elements(const hth_shape *s)
+static double duration_elements(const hth_shape *shape)
 {
     double n = 1;
-    for (int i = 0; i < s->rank; i++) {
-        n *= (double)s->dim[i];
+    for (int i = 0; i < shape->rank; i++) {
+        n *= (double)shape->dim[i];
     }
     return n;
 }
 
-// duration_filter is the time of `outputs` windows of filters `f` (M, ..), of `per_output`
+// duration_filter is the time of `outputs` windows of filters `shape` (M, ..), of `per_output`
 // channels.
-static double duration_filter(double outputs, const hth_shape *f, double per_output, int64_t group)
+static double duration_filter(double outputs, const hth_shape *shape, double per_output,
+                              int64_t group)
 {
     double window = 1;
-    for (int i = 2; i < f->rank; i++) {
-        window *= (double)f->dim[i];
+    for (int i = 2; i < shape->rank; i++) {
+        window *= (double)shape->dim[i];
     }
     double groups = group > 0 ? (double)group : 1;
-    double channels = f->rank > 0 ? (double)f->dim[0] / groups : 0;
+    double channels = shape->rank > 0 ? (double)shape->dim[0] / groups : 0;
     double rate = channels < DURATION_MATRIX_CHANNELS ? DURATION_LARGE : DURATION_ROWS;
     rate = window <= DURATION_ELEMENTS ? DURATION_MATRIX : rate;
     return outputs * per_output * window / rate;
 }
 
-// duration_pool: of as many windows as `y` has elements.
-static double duration_pool(const hth_node *n, const hth_shape *y)
+// duration_pool: of as many windows as `shape` has elements.
+static double duration_pool(const hth_node *node, const hth_shape *shape)
 {
     int64_t kernel[HTH_MAX_RANK];
-    int rank = hth_node_ints(n, "kernel_shape", kernel, HTH_MAX_RANK);
+    int rank = hth_node_ints(node, "kernel_shape", kernel, HTH_MAX_RANK);
     double window = 1;
     for (int i = 0; i < rank; i++) {
         window *= (double)kernel[i];
     }
-    return duration_elements(y) * window /
+    return duration_elements(shape) * window /
            (window <= DURATION_ELEMENTS ? DURATION_WINDOW : DURATION_LARGE);
 }
 
 // duration_matrix: of a product whose second factor is `b`.
-static double duration_matrix(const hth_node *n, const hth_shape *b, const hth_shape *y)
+static double duration_matrix(const hth_node *node, const hth_shape *b, const hth_shape *y)
 {
-    bool across = n->op == HTH_OP_GEMM && hth_node_int(n, "transB", 0) != 0;
+    bool across = node->op == HTH_OP_GEMM && hth_node_int(node, "transB", 0) != 0;
     int along = b->rank - (b->rank < 2 || across ? 1 : 2);
     double sum = b->rank == 0 ? 0 : (double)b->dim[along];
     return duration_elements(y) * sum / DURATION_MATRIX;
@@ -73,10 +74,10 @@ static double duration_cells(const hth_shape *x, const hth_shape *w, const hth_s
     return cells * (duration_elements(w) + duration_elements(r)) / DURATION_MATRIX;
 }
 
-static double duration_attention(const hth_graph *g, const hth_node *n)
+static double duration_attention(const hth_graph *graph, const hth_node *node)
 {
     hth_attention a;
-    if (hth_attention_get(g, n, &a) != HTH_OK) {
+    if (hth_attention_get(graph, node, &a) != HTH_OK) {
         return 0;
     }
     return (double)a.b0 * (double)a.b1 * (double)a.t * (double)a.s * (double)(a.d + a.e) /
@@ -84,14 +85,14 @@ static double duration_attention(const hth_graph *g, const hth_node *n)
 }
 
 // duration_ns is the time of one core.
-static double duration_ns(const hth_graph *g, const hth_node *n)
+static double duration_ns(const hth_graph *graph, const hth_node *node)
 {
-    const hth_shape *x = duration_shape(g, n->inputs, n->n_inputs, 0),
-                    *w = duration_shape(g, n->inputs, n->n_inputs, 1),
-                    *r = duration_shape(g, n->inputs, n->n_inputs, 2),
-                    *y = duration_shape(g, n->outputs, n->n_outputs, 0);
-    int64_t group = hth_node_int(n, "group", 1);
-    switch (n->op) {
+    const hth_shape *x = duration_shape(graph, node->inputs, node->n_inputs, 0),
+                    *w = duration_shape(graph, node->inputs, node->n_inputs, 1),
+                    *r = duration_shape(graph, node->inputs, node->n_inputs, 2),
+                    *y = duration_shape(graph, node->outputs, node->n_outputs, 0);
+    int64_t group = hth_node_int(node, "group", 1);
+    switch (node->op) {
     case HTH_OP_CONV:
         return duration_filter(duration_elements(y), w, w->rank > 1 ? (double)w->dim[1] : 1, group);
     case HTH_OP_CONV_TRANSPOSE: // each input element goes to a window of each output channel
@@ -102,44 +103,45 @@ static double duration_ns(const hth_graph *g, const hth_node *n)
         return duration_filter(duration_elements(w), y, y->rank > 1 ? (double)y->dim[1] : 1, group);
     case HTH_OP_MAT_MUL:
     case HTH_OP_GEMM:
-        return duration_matrix(n, w, y);
+        return duration_matrix(node, w, y);
     case HTH_OP_MAX_POOL:
     case HTH_OP_MAX_POOL_TRAIN:
     case HTH_OP_AVERAGE_POOL:
-        return duration_pool(n, y);
+        return duration_pool(node, y);
     case HTH_OP_MAX_POOL_GRAD:
     case HTH_OP_AVERAGE_POOL_GRAD:
-        return duration_pool(n, x);
+        return duration_pool(node, x);
     case HTH_OP_LRN:
     case HTH_OP_LRN_GRAD:
-        return duration_elements(x) * (double)hth_node_int(n, "size", 1) / DURATION_LARGE;
+        return duration_elements(x) * (double)hth_node_int(node, "size", 1) / DURATION_LARGE;
     case HTH_OP_RNN:
     case HTH_OP_GRU:
     case HTH_OP_LSTM:
     case HTH_OP_RNN_GRAD:
         return duration_cells(x, w, r);
     case HTH_OP_FUSED_ATTENTION:
-        return duration_attention(g, n);
+        return duration_attention(graph, node);
     default:
         return 0;
     }
 }
 
-double hth_cpu_duration_s(const hth_graph *g, const hth_node *n, int threads)
+double hth_cpu_duration_s(const hth_graph *graph, const hth_node *node, int threads)
 {
-    return duration_ns(g, n) / (threads > 1 ? threads : 1) / 1e9;
+    return duration_ns(graph, node) / (threads > 1 ? threads : 1) / 1e9;
 }
 
-hth_err hth_cpu_duration_check(const hth_device *d, const hth_graph *g, const hth_node *n)
+hth_err hth_cpu_duration_check(const hth_device *device, const hth_graph *graph,
+                               const hth_node *node)
 {
-    double s = hth_cpu_duration_s(g, n, d->props.n_threads),
+    double s = hth_cpu_duration_s(graph, node, device->props.n_threads),
            most = hth_setting_real(HTH_SET_LIMIT_OPERATOR_SECONDS);
-    bool cpu = strncmp(d->props.name, "cpu", 3) == 0; // others compute in a time of their own
+    bool cpu = strncmp(device->props.name, "cpu", 3) == 0; // others compute in a time of their own
     return !cpu || s <= most
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
                           "node '%s' (%s) would compute for at least %.0f s on %d threads, where "
                           "nobody else is served; at most %.0f s are allowed "
                           "(limits.operator_seconds)",
-                          n->name, hth_op_name(n->op), s, d->props.n_threads, most);
+                          node->name, hth_op_name(node->op), s, device->props.n_threads, most);
 }

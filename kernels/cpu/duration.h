@@ -12,11 +12,12 @@
 #include "device/device.h"
 #include "graph/graph.h"
 
-// hth_cpu_duration_s is how many seconds node `n` of concrete graph `g` computes at least on
+// hth_cpu_duration_s is how many seconds node `node` of concrete graph `graph` computes at least on
 // `threads` threads; 0: not longer than its tensors take to be read and written.
-double hth_cpu_duration_s(const hth_graph *g, const hth_node *n, int threads);
+double hth_cpu_duration_s(const hth_graph *graph, const hth_node *node, int threads);
 // hth_cpu_duration_check fails where that is more than limits.operator_seconds. HTH_EINVAL names
 // node, operator and both durations.
-hth_err hth_cpu_duration_check(const hth_device *d, const hth_graph *g, const hth_node *n);
+hth_err hth_cpu_duration_check(const hth_device *device, const hth_graph *graph,
+                               const hth_node *node);
 
 #endif

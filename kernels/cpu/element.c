@@ -27,11 +27,11 @@ typedef struct element_job {
     float *y;
 } element_job;
 
-static void element_load(const element_job *j, size_t row, size_t col, size_t n)
+static void element_load(const element_job *job, size_t row, size_t col, size_t n)
 {
-    const hth_epilogue_step *s = &j->k->first;
-    const float *x = j->x + hth_epilogue_offset(s, row) + col * s->col;
-    float *y = j->y + row * j->k->cols + col;
+    const hth_epilogue_step *s = &job->k->first;
+    const float *x = job->x + hth_epilogue_offset(s, row) + col * s->col;
+    float *y = job->y + row * job->k->cols + col;
     if (x == y) {
         return;
     }
@@ -63,102 +63,103 @@ static void element_share(void *arg, int i, int n)
     }
 }
 
-static hth_err element_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err element_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const element_kernel *k = (const element_kernel *)base;
-    element_job j = {k, k->chain, a->in[0], a->out[0]};
-    hth_epilogue_bind(&j.chain, a->in);
+    element_job j = {k, k->chain, args->in[0], args->out[0]};
+    hth_epilogue_bind(&j.chain, args->in);
     hth_cpu_share(k->n_threads, k->rows * k->cols * k->cost, element_share, &j);
     return HTH_OK;
 }
 
 // The operator itself as a step; Clip's bounds must be constant.
-static bool element_step(const hth_graph *g, const hth_node *n, hth_epilogue_step *s)
+static bool element_step(const hth_graph *graph, const hth_node *node, hth_epilogue_step *step)
 {
-    bool binary = n->n_inputs == 2 && n->op != HTH_OP_CLIP;
-    *s = (hth_epilogue_step){.op = n->op, .alpha = 1, .input = binary ? 1 : -1};
-    if (!hth_epilogue_known(n->op, binary)) {
+    bool binary = node->n_inputs == 2 && node->op != HTH_OP_CLIP;
+    *step = (hth_epilogue_step){.op = node->op, .alpha = 1, .input = binary ? 1 : -1};
+    if (!hth_epilogue_known(node->op, binary)) {
         return false;
     }
-    if (n->op != HTH_OP_CLIP) {
+    if (node->op != HTH_OP_CLIP) {
         if (!binary) {
-            s->alpha = hth_cpu_alpha(n, n->op);
-            s->beta = hth_node_float(n, "beta", 0.5F);
+            step->alpha = hth_cpu_alpha(node, node->op);
+            step->beta = hth_node_float(node, "beta", 0.5F);
         }
-        if (n->op == HTH_OP_GELU) {
-            s->alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
+        if (node->op == HTH_OP_GELU) {
+            step->alpha = strcmp(hth_node_str(node, "approximate", "none"), "tanh") == 0;
         }
         return true;
     }
-    s->alpha = -FLT_MAX;
-    s->beta = FLT_MAX;
-    for (int i = 1; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0) {
-            const hth_const *c = g->values[n->inputs[i]].constant;
+    step->alpha = -FLT_MAX;
+    step->beta = FLT_MAX;
+    for (int i = 1; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0) {
+            const hth_const *c = graph->values[node->inputs[i]].constant;
             if (c == NULL || c->data == NULL) {
                 return false;
             }
-            memcpy(i == 1 ? &s->alpha : &s->beta, c->data, sizeof s->alpha);
+            memcpy(i == 1 ? &step->alpha : &step->beta, c->data, sizeof step->alpha);
         }
     }
     return true;
 }
 
 // The longest rows for which all operands are complete or a single number in a row.
-static void element_rows(const hth_graph *g, const hth_node *n, element_kernel *k, int operands)
+static void element_rows(const hth_graph *graph, const hth_node *node, element_kernel *kernel,
+                         int operands)
 {
-    const hth_shape *y = &g->values[n->outputs[0]].shape;
-    hth_epilogue_step *s[2] = {&k->first, &k->chain.step[0]};
+    const hth_shape *y = &graph->values[node->outputs[0]].shape;
+    hth_epilogue_step *s[2] = {&kernel->first, &kernel->chain.step[0]};
     for (int keep = y->rank; keep >= 0; keep--) {
         bool fits = true;
         for (int i = 0; i < operands && fits; i++) {
-            fits = hth_epilogue_operand(&g->values[n->inputs[i]].shape, y, keep, s[i]);
+            fits = hth_epilogue_operand(&graph->values[node->inputs[i]].shape, y, keep, s[i]);
         }
         if (fits) {
-            k->cols = 1;
+            kernel->cols = 1;
             for (int d = y->rank - keep; d < y->rank; d++) {
-                k->cols *= (size_t)y->dim[d];
+                kernel->cols *= (size_t)y->dim[d];
             }
-            k->rows = (size_t)hth_shape_elements(y) / k->cols;
+            kernel->rows = (size_t)hth_shape_elements(y) / kernel->cols;
             return;
         }
     }
 }
 
-hth_err cpu_element_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_element_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
     hth_epilogue_step step;
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, n->n_inputs) ||
-        !element_step(g, n, &step)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not an element-wise loop", n->name);
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, node->n_inputs) ||
+        !element_step(graph, node, &step)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not an element-wise loop", node->name);
     }
     element_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->base = (hth_kernel){.run = element_run,
                            .close = hth_cpu_kernel_free,
                            .implementation = "element",
                            .inplace_input = -1};
-    k->n_threads = d->props.n_threads;
+    k->n_threads = device->props.n_threads;
     k->chain = (hth_epilogue){.n = 1, .step = {step}};
     k->cost = step.input < 0 ? 4 : 1;
-    element_rows(g, n, k, step.input < 0 ? 1 : 2);
-    const hth_value *x = &g->values[n->inputs[0]];
-    bool twice = step.input > 0 && n->inputs[0] == n->inputs[1];
-    if (hth_shape_equal(&x->shape, &g->values[n->outputs[0]].shape) && !twice) {
+    element_rows(graph, node, k, step.input < 0 ? 1 : 2);
+    const hth_value *x = &graph->values[node->inputs[0]];
+    bool twice = step.input > 0 && node->inputs[0] == node->inputs[1];
+    if (hth_shape_equal(&x->shape, &graph->values[node->outputs[0]].shape) && !twice) {
         k->base.inplace_input = 0;
     }
     *out = &k->base;
     return HTH_OK;
 }
 
-bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs)
+bool cpu_plain_f32(const hth_graph *graph, const hth_node *node, int inputs)
 {
-    for (int i = 0; i < inputs + n->n_outputs; i++) {
-        int at = i < inputs ? n->inputs[i] : n->outputs[i - inputs];
-        const hth_value *v = at < 0 ? NULL : &g->values[at];
+    for (int i = 0; i < inputs + node->n_outputs; i++) {
+        int at = i < inputs ? node->inputs[i] : node->outputs[i - inputs];
+        const hth_value *v = at < 0 ? NULL : &graph->values[at];
         if (v != NULL && (v->dtype != HTH_DT_F32 || v->layout != HTH_LAYOUT_PLAIN ||
                           hth_shape_elements(&v->shape) <= 0)) {
             return false;

@@ -100,17 +100,17 @@ static void binary(void **state)
     }
 }
 
-static void transpose_case(hth_shape x, const int64_t *perm)
+static void transpose_case(hth_shape shape, const int64_t *perm)
 {
     fixture f;
-    hth_shape y = {.rank = x.rank};
-    for (int i = 0; i < x.rank; i++) {
-        y.dim[i] = x.dim[perm[i]];
+    hth_shape y = {.rank = shape.rank};
+    for (int i = 0; i < shape.rank; i++) {
+        y.dim[i] = shape.dim[perm[i]];
     }
     fixture_open(&f, 1);
-    int in[] = {fixture_value(&f, x)}, out[] = {fixture_value(&f, y)};
+    int in[] = {fixture_value(&f, shape)}, out[] = {fixture_value(&f, y)};
     hth_node *n = fixture_node(&f, HTH_OP_TRANSPOSE, in, 1, out, 1);
-    assert_int_equal(hth_node_set_ints(n, "perm", perm, x.rank), HTH_OK);
+    assert_int_equal(hth_node_set_ints(n, "perm", perm, shape.rank), HTH_OK);
     fixture_check(&f, NULL, false, 0);
     fixture_close(&f);
 }

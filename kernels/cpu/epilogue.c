@@ -7,14 +7,14 @@
 
 #define EPI_ROWS 16
 
-size_t hth_epilogue_offset(const hth_epilogue_step *s, size_t row)
+size_t hth_epilogue_offset(const hth_epilogue_step *step, size_t row)
 {
     size_t at = 0;
-    for (int d = s->rank - 1; d > 0; d--) {
-        at += row % s->size[d] * s->step[d];
-        row /= s->size[d];
+    for (int d = step->rank - 1; d > 0; d--) {
+        at += row % step->size[d] * step->step[d];
+        row /= step->size[d];
     }
-    return s->rank > 0 ? at + row * s->step[0] : at;
+    return step->rank > 0 ? at + row * step->step[0] : at;
 }
 
 #define EPI_EACH(EXPR)                                                                             \
@@ -119,27 +119,27 @@ HTH_VECTOR(epi_any,
     epi_step(s, y, ld, from, rows, col, n);
 }
 
-static void epi_rows(const hth_epilogue_step *s, float *y, size_t ld, size_t row, size_t rows,
+static void epi_rows(const hth_epilogue_step *step, float *y, size_t ld, size_t row, size_t rows,
                      size_t col, size_t n)
 {
     size_t from[EPI_ROWS];
-    for (size_t i = 0; i < rows && s->input >= 0; i++) {
-        from[i] = hth_epilogue_offset(s, row + i);
+    for (size_t i = 0; i < rows && step->input >= 0; i++) {
+        from[i] = hth_epilogue_offset(step, row + i);
     }
     if (n == 32) {
-        epi_wide(s, y, ld, from, rows, col);
+        epi_wide(step, y, ld, from, rows, col);
     } else {
-        epi_any(s, y, ld, from, rows, col, n);
+        epi_any(step, y, ld, from, rows, col, n);
     }
 }
 
-void hth_epilogue_apply(const hth_epilogue *e, float *y, size_t ld, size_t row, size_t rows,
+void hth_epilogue_apply(const hth_epilogue *epilogue, float *y, size_t ld, size_t row, size_t rows,
                         size_t col, size_t n)
 {
     for (size_t i = 0; i < rows; i += EPI_ROWS) {
         size_t part = rows - i < EPI_ROWS ? rows - i : EPI_ROWS;
-        for (int k = 0; k < e->n; k++) {
-            epi_rows(&e->step[k], y + i * ld, ld, row + i, part, col, n);
+        for (int k = 0; k < epilogue->n; k++) {
+            epi_rows(&epilogue->step[k], y + i * ld, ld, row + i, part, col, n);
         }
     }
 }
@@ -211,41 +211,44 @@ bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, int keep, hth_
     return all || none;
 }
 
-static bool epi_translate(const hth_graph *g, const hth_node *n, const hth_post_op *p, int operand,
-                          hth_epilogue_step *step)
+static bool epi_translate(const hth_graph *graph, const hth_node *node, const hth_post_op *op,
+                          int operand, hth_epilogue_step *step)
 {
-    *step = (hth_epilogue_step){.op = p->op, .alpha = p->alpha, .beta = p->beta, .input = p->input};
+    *step =
+        (hth_epilogue_step){.op = op->op, .alpha = op->alpha, .beta = op->beta, .input = op->input};
     if (operand < 0) {
-        return hth_epilogue_known(p->op, false);
+        return hth_epilogue_known(op->op, false);
     }
-    const hth_value *v = &g->values[operand];
-    return hth_epilogue_known(p->op, true) && v->dtype == HTH_DT_F32 &&
+    const hth_value *v = &graph->values[operand];
+    return hth_epilogue_known(op->op, true) && v->dtype == HTH_DT_F32 &&
            v->layout == HTH_LAYOUT_PLAIN &&
-           hth_epilogue_operand(&v->shape, &g->values[n->outputs[0]].shape, 1, step);
+           hth_epilogue_operand(&v->shape, &graph->values[node->outputs[0]].shape, 1, step);
 }
 
-hth_err hth_epilogue_of(const hth_graph *g, const hth_node *n, hth_epilogue *e)
+hth_err hth_epilogue_of(const hth_graph *graph, const hth_node *node, hth_epilogue *epilogue)
 {
-    for (int i = 0; i < n->n_post; i++) {
-        const hth_post_op *p = &n->post[i];
-        if (!epi_translate(g, n, p, p->input < 0 ? -1 : n->inputs[p->input], &e->step[e->n++])) {
-            return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), n->name);
+    for (int i = 0; i < node->n_post; i++) {
+        const hth_post_op *p = &node->post[i];
+        if (!epi_translate(graph, node, p, p->input < 0 ? -1 : node->inputs[p->input],
+                           &epilogue->step[epilogue->n++])) {
+            return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), node->name);
         }
     }
     return HTH_OK;
 }
 
-bool hth_epilogue_can(const hth_graph *g, const hth_node *n, const hth_post_op *p, int operand)
+bool hth_epilogue_can(const hth_graph *graph, const hth_node *node, const hth_post_op *op,
+                      int operand)
 {
     hth_epilogue_step step;
-    return n->n_post < HTH_MAX_POST_OPS && epi_translate(g, n, p, operand, &step);
+    return node->n_post < HTH_MAX_POST_OPS && epi_translate(graph, node, op, operand, &step);
 }
 
-void hth_epilogue_bind(hth_epilogue *e, void *const *in)
+void hth_epilogue_bind(hth_epilogue *epilogue, void *const *in)
 {
-    for (int i = 0; i < e->n; i++) {
-        if (e->step[i].input >= 0) {
-            e->step[i].operand = in[e->step[i].input];
+    for (int i = 0; i < epilogue->n; i++) {
+        if (epilogue->step[i].input >= 0) {
+            epilogue->step[i].operand = in[epilogue->step[i].input];
         }
     }
 }

@@ -17,36 +17,36 @@ typedef struct fallback_kernel {
     size_t *at; // per input, then output: workspace offset of the plain copy, SIZE_MAX: none needed
 } fallback_kernel;
 
-static hth_layout fallback_layout(const fallback_kernel *k, const int *values, int i)
+static hth_layout fallback_layout(const fallback_kernel *kernel, const int *values, int i)
 {
-    return k->graph->values[values[i]].layout;
+    return kernel->graph->values[values[i]].layout;
 }
 
-static hth_err fallback_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err fallback_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const fallback_kernel *k = (const fallback_kernel *)base;
     const hth_node *n = k->node;
     hth_team_set(k->n_threads);
-    char *ws = a->workspace;
+    char *ws = args->workspace;
     for (int i = 0; i < n->n_inputs; i++) {
         hth_tensor *t = &k->in[i];
-        t->data = a->in[i];
+        t->data = args->in[i];
         if (k->at[i] != SIZE_MAX) {
             t->data = ws + k->at[i];
             hth_cpu_relayout(hth_dtype_bytes(t->dtype), &t->shape, fallback_layout(k, n->inputs, i),
-                             a->in[i], HTH_LAYOUT_PLAIN, t->data);
+                             args->in[i], HTH_LAYOUT_PLAIN, t->data);
         }
     }
     for (int i = 0; i < n->n_outputs; i++) {
         size_t at = k->at[n->n_inputs + i];
-        k->out[i].data = at != SIZE_MAX ? ws + at : a->out[i];
+        k->out[i].data = at != SIZE_MAX ? ws + at : args->out[i];
     }
     HTH_TRY(hth_ref_eval(NULL, k->graph, n, k->in, k->out));
     for (int i = 0; i < n->n_outputs; i++) {
         const hth_tensor *t = &k->out[i];
         if (k->at[n->n_inputs + i] != SIZE_MAX) {
             hth_cpu_relayout(hth_dtype_bytes(t->dtype), &t->shape, HTH_LAYOUT_PLAIN, t->data,
-                             fallback_layout(k, n->outputs, i), a->out[i]);
+                             fallback_layout(k, n->outputs, i), args->out[i]);
         }
     }
     return HTH_OK;
@@ -61,48 +61,48 @@ static void fallback_close(hth_kernel *base)
     hth_free(k);
 }
 
-static hth_err fallback_view(fallback_kernel *k, int value, hth_tensor *t, size_t *at)
+static hth_err fallback_view(fallback_kernel *kernel, int value, hth_tensor *tensor, size_t *at)
 {
     *at = SIZE_MAX;
     if (value < 0) {
         return HTH_OK;
     }
-    const hth_value *v = &k->graph->values[value];
-    *t = (hth_tensor){.dtype = v->dtype, .layout = HTH_LAYOUT_PLAIN, .shape = v->shape};
-    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &t->bytes));
+    const hth_value *v = &kernel->graph->values[value];
+    *tensor = (hth_tensor){.dtype = v->dtype, .layout = HTH_LAYOUT_PLAIN, .shape = v->shape};
+    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &tensor->bytes));
     if (v->layout != HTH_LAYOUT_PLAIN) {
-        *at = k->base.workspace_bytes;
-        k->base.workspace_bytes +=
-            (t->bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+        *at = kernel->base.workspace_bytes;
+        kernel->base.workspace_bytes +=
+            (tensor->bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
     }
     return HTH_OK;
 }
 
-hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_fallback_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const char *algorithm, hth_kernel **out)
 {
     fallback_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->base = (hth_kernel){
         .run = fallback_run, .close = fallback_close, .implementation = "ref", .inplace_input = -1};
-    k->graph = g;
-    k->node = n;
-    k->n_threads = d->props.n_threads;
-    k->in = hth_calloc((size_t)n->n_inputs, sizeof *k->in);
-    k->out = hth_calloc((size_t)n->n_outputs, sizeof *k->out);
-    k->at = hth_calloc((size_t)(n->n_inputs + n->n_outputs), sizeof *k->at);
+    k->graph = graph;
+    k->node = node;
+    k->n_threads = device->props.n_threads;
+    k->in = hth_calloc((size_t)node->n_inputs, sizeof *k->in);
+    k->out = hth_calloc((size_t)node->n_outputs, sizeof *k->out);
+    k->at = hth_calloc((size_t)(node->n_inputs + node->n_outputs), sizeof *k->at);
     hth_err err = HTH_OK;
     if (k->in == NULL || k->out == NULL || k->at == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        err = hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
         goto fail;
     }
-    for (int i = 0; i < n->n_inputs; i++) {
-        HTH_GOTO(fallback_view(k, n->inputs[i], &k->in[i], &k->at[i]), fail);
+    for (int i = 0; i < node->n_inputs; i++) {
+        HTH_GOTO(fallback_view(k, node->inputs[i], &k->in[i], &k->at[i]), fail);
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        HTH_GOTO(fallback_view(k, n->outputs[i], &k->out[i], &k->at[n->n_inputs + i]), fail);
+    for (int i = 0; i < node->n_outputs; i++) {
+        HTH_GOTO(fallback_view(k, node->outputs[i], &k->out[i], &k->at[node->n_inputs + i]), fail);
     }
     *out = &k->base;
     return HTH_OK;

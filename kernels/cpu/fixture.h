@@ -87,16 +87,16 @@ static inline void fixture_close(fixture *f)
     hth_graph_free(f->graph);
 }
 
-static inline int fixture_value(fixture *f, hth_shape s)
+static inline int fixture_value(fixture *f, hth_shape shape)
 {
     int v;
-    assert_int_equal(hth_graph_add_value(f->graph, NULL, HTH_DT_F32, &s, &v), HTH_OK);
+    assert_int_equal(hth_graph_add_value(f->graph, NULL, HTH_DT_F32, &shape, &v), HTH_OK);
     return v;
 }
 
-static inline float *fixture_fill(fixture *f, const hth_shape *s)
+static inline float *fixture_fill(fixture *f, const hth_shape *shape)
 {
-    int64_t n = hth_shape_elements(s);
+    int64_t n = hth_shape_elements(shape);
     float *p = hth_alloc((size_t)n * sizeof *p);
     assert_non_null(p);
     for (int64_t i = 0; i < n; i++) {
@@ -106,16 +106,16 @@ static inline float *fixture_fill(fixture *f, const hth_shape *s)
 }
 
 // Random content of any dtype, row-major.
-static inline void *fixture_content(fixture *f, const hth_value *v)
+static inline void *fixture_content(fixture *f, const hth_value *value)
 {
-    if (v->dtype == HTH_DT_F32) {
-        float *x = fixture_fill(f, &v->shape);
+    if (value->dtype == HTH_DT_F32) {
+        float *x = fixture_fill(f, &value->shape);
         if (f->spike != 0) {
             x[0] = f->spike;
         }
         return x;
     }
-    size_t n = (size_t)hth_shape_elements(&v->shape), elem = hth_dtype_bytes(v->dtype);
+    size_t n = (size_t)hth_shape_elements(&value->shape), elem = hth_dtype_bytes(value->dtype);
     char *p = hth_calloc(n, elem);
     assert_non_null(p);
     for (size_t i = 0; i < n; i++) {
@@ -125,21 +125,21 @@ static inline void *fixture_content(fixture *f, const hth_value *v)
     return p;
 }
 
-static inline int fixture_const(fixture *f, hth_shape s)
+static inline int fixture_const(fixture *f, hth_shape shape)
 {
-    float *p = fixture_fill(f, &s);
+    float *p = fixture_fill(f, &shape);
     hth_const *c;
     int v;
-    assert_int_equal(hth_const_adopt(HTH_DT_F32, &s, p, NULL, &c), HTH_OK);
+    assert_int_equal(hth_const_adopt(HTH_DT_F32, &shape, p, NULL, &c), HTH_OK);
     assert_int_equal(hth_graph_add_const(f->graph, NULL, c, &v), HTH_OK);
     return v;
 }
 
-static inline int fixture_const_of(fixture *f, hth_dtype dt, hth_shape s, const void *data)
+static inline int fixture_const_of(fixture *f, hth_dtype dt, hth_shape shape, const void *data)
 {
     hth_const *c;
     int v;
-    assert_int_equal(hth_const_new(dt, &s, data, &c), HTH_OK);
+    assert_int_equal(hth_const_new(dt, &shape, data, &c), HTH_OK);
     assert_int_equal(hth_graph_add_const(f->graph, NULL, c, &v), HTH_OK);
     return v;
 }
@@ -161,43 +161,44 @@ static inline void *fixture_buffer(size_t bytes)
 }
 
 // In the layout of its value, from row-major content.
-static inline void *fixture_place(const hth_value *v, const void *plain)
+static inline void *fixture_place(const hth_value *value, const void *plain)
 {
-    size_t bytes, elem = hth_dtype_bytes(v->dtype);
-    assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes), HTH_OK);
+    size_t bytes, elem = hth_dtype_bytes(value->dtype);
+    assert_int_equal(hth_tensor_bytes(value->dtype, &value->shape, value->layout, &bytes), HTH_OK);
     void *p = fixture_buffer(bytes);
-    hth_cpu_relayout(elem, &v->shape, HTH_LAYOUT_PLAIN, plain, v->layout, p);
+    hth_cpu_relayout(elem, &value->shape, HTH_LAYOUT_PLAIN, plain, value->layout, p);
     return p;
 }
 
-static inline const hth_packing *fixture_packing(const hth_kernel *k, int input)
+static inline const hth_packing *fixture_packing(const hth_kernel *kernel, int input)
 {
-    for (int i = 0; i < k->n_packings; i++) {
-        if (k->packings[i].input == input) {
-            return &k->packings[i];
+    for (int i = 0; i < kernel->n_packings; i++) {
+        if (kernel->packings[i].input == input) {
+            return &kernel->packings[i];
         }
     }
     return NULL;
 }
 
 // Compares the blocked (or plain) `got` with the plain `want`; also that padding is zero.
-static inline double fixture_compare(const hth_value *v, const void *got, const float *want)
+static inline double fixture_compare(const hth_value *value, const void *got, const float *want)
 {
-    int64_t n = hth_shape_elements(&v->shape);
+    int64_t n = hth_shape_elements(&value->shape);
     float *plain = hth_alloc((size_t)n * sizeof *plain);
     double worst = 0, largest = 1e-30;
-    hth_cpu_relayout(4, &v->shape, v->layout, got, HTH_LAYOUT_PLAIN, plain);
+    hth_cpu_relayout(4, &value->shape, value->layout, got, HTH_LAYOUT_PLAIN, plain);
     for (int64_t i = 0; i < n; i++) {
         bool same = plain[i] == want[i] || (isnan(plain[i]) && isnan(want[i])); // infinities too
         double diff = same ? 0 : fabs((double)plain[i] - want[i]);
         worst = isnan(diff) ? (double)INFINITY : fmax(worst, diff);
         largest = isinf(want[i]) ? largest : fmax(largest, fabs(want[i]));
     }
-    if (v->layout != HTH_LAYOUT_PLAIN) {
+    if (value->layout != HTH_LAYOUT_PLAIN) {
         size_t bytes;
-        assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes), HTH_OK);
+        assert_int_equal(hth_tensor_bytes(value->dtype, &value->shape, value->layout, &bytes),
+                         HTH_OK);
         void *again = fixture_buffer(bytes);
-        hth_cpu_relayout(4, &v->shape, HTH_LAYOUT_PLAIN, plain, v->layout, again);
+        hth_cpu_relayout(4, &value->shape, HTH_LAYOUT_PLAIN, plain, value->layout, again);
         assert_memory_equal(again, got, bytes);
         hth_free(again);
     }
@@ -206,11 +207,12 @@ static inline double fixture_compare(const hth_value *v, const void *got, const 
 }
 
 // 1 if any element of another dtype than f32 differs.
-static inline double fixture_differs(const hth_value *v, const void *got, const void *want)
+static inline double fixture_differs(const hth_value *value, const void *got, const void *want)
 {
-    size_t bytes = (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
+    size_t bytes = (size_t)hth_shape_elements(&value->shape) * hth_dtype_bytes(value->dtype);
     void *plain = fixture_buffer(bytes);
-    hth_cpu_relayout(hth_dtype_bytes(v->dtype), &v->shape, v->layout, got, HTH_LAYOUT_PLAIN, plain);
+    hth_cpu_relayout(hth_dtype_bytes(value->dtype), &value->shape, value->layout, got,
+                     HTH_LAYOUT_PLAIN, plain);
     bool same = memcmp(plain, want, bytes) == 0;
     hth_free(plain);
     return same ? 0 : 1;
@@ -316,13 +318,13 @@ static inline void fixture_faults(fixture *f, const char *algorithm)
 }
 
 // A kernel of our own, not the fall-back, with one to three threads, in place and not; all tensors
-// of rank > 2 in layout `l`. Closes the fixture.
-static inline void fixture_check_own(fixture *f, hth_layout l, double tolerance)
+// of rank > 2 in layout `layout`. Closes the fixture.
+static inline void fixture_check_own(fixture *f, hth_layout layout, double tolerance)
 {
     const hth_node *n = &f->graph->nodes[f->node];
     for (int v = 0; v < f->graph->n_values; v++) {
         bool image = f->graph->values[v].shape.rank > 2;
-        f->graph->values[v].layout = image ? l : HTH_LAYOUT_PLAIN;
+        f->graph->values[v].layout = image ? layout : HTH_LAYOUT_PLAIN;
     }
     for (int threads = 1; threads <= 3; threads++) {
         hth_kernel *k;

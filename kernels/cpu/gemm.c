@@ -106,7 +106,7 @@ static void gemm_tile_any(const gemm_tile *g, int rows)
 }
 
 typedef struct gemm_isa {
-    void (*tile)(const gemm_tile *g, int rows);
+    void (*tile)(const gemm_tile *tile, int rows);
     size_t width, rows;
 } gemm_isa;
 
@@ -159,16 +159,17 @@ void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, s
 }
 
 // A block of A: rows [i0, i1), columns [k0, k0 + depth), scaled by alpha.
-static void gemm_copy_a(const hth_gemm *g, size_t i0, size_t i1, size_t k0, size_t depth, float *to)
+static void gemm_copy_a(const hth_gemm *gemm, size_t i0, size_t i1, size_t k0, size_t depth,
+                        float *to)
 {
     for (size_t i = i0; i < i1; i++, to += GEMM_STRIDE) {
-        const float *from = g->a + i * g->a_row + k0 * g->a_col;
-        if (g->a_col == 1 && g->alpha == 1) {
+        const float *from = gemm->a + i * gemm->a_row + k0 * gemm->a_col;
+        if (gemm->a_col == 1 && gemm->alpha == 1) {
             memcpy(to, from, depth * sizeof *to);
             continue;
         }
         for (size_t p = 0; p < depth; p++) {
-            to[p] = g->alpha * from[p * g->a_col];
+            to[p] = gemm->alpha * from[p * gemm->a_col];
         }
     }
 }
@@ -180,43 +181,45 @@ typedef struct gemm_pass {
 } gemm_pass;
 
 // All tiles of one panel's part; the next part is prefetched evenly meanwhile.
-static void gemm_panel(const hth_gemm *g, const gemm_pass *s, size_t q)
+static void gemm_panel(const hth_gemm *gemm, const gemm_pass *pass, size_t q)
 {
-    size_t w = s->isa->width, rows = s->i1 - s->i0,
-           tiles = (rows + s->isa->rows - 1) / s->isa->rows;
-    size_t cols = g->n - q * w < w ? g->n - q * w : w;
-    bool end = s->k0 + s->depth == g->k, full = cols == w;
-    const float *b = g->b + (q * g->k + s->k0) * w;
-    size_t bytes = q + 1 < s->last ? s->depth * w * sizeof(float) : 0,
-           step = bytes / s->depth / tiles;
-    const char *next = (const char *)(bytes ? b + g->k * w : b);
+    size_t w = pass->isa->width, rows = pass->i1 - pass->i0,
+           tiles = (rows + pass->isa->rows - 1) / pass->isa->rows;
+    size_t cols = gemm->n - q * w < w ? gemm->n - q * w : w;
+    bool end = pass->k0 + pass->depth == gemm->k, full = cols == w;
+    const float *b = gemm->b + (q * gemm->k + pass->k0) * w;
+    size_t bytes = q + 1 < pass->last ? pass->depth * w * sizeof(float) : 0,
+           step = bytes / pass->depth / tiles;
+    const char *next = (const char *)(bytes ? b + gemm->k * w : b);
     for (size_t t = 0; t < tiles; t++) {
         size_t r0 = rows * t / tiles, r1 = rows * (t + 1) / tiles;
-        float *c = g->c + (s->i0 + r0) * g->c_row + q * w;
-        float *to = full ? c : s->edge;
-        size_t to_row = full ? g->c_row : w;
-        gemm_tile tile = {.k = s->depth,
-                          .a = s->block + r0 * GEMM_STRIDE,
+        float *c = gemm->c + (pass->i0 + r0) * gemm->c_row + q * w;
+        float *to = full ? c : pass->edge;
+        size_t to_row = full ? gemm->c_row : w;
+        gemm_tile tile = {.k = pass->depth,
+                          .a = pass->block + r0 * GEMM_STRIDE,
                           .b = b,
                           .c = to,
                           .c_row = to_row,
-                          .add = full && s->k0 > 0,
-                          .next = next + step * s->depth * t,
+                          .add = full && pass->k0 > 0,
+                          .next = next + step * pass->depth * t,
                           .next_step = step};
-        s->isa->tile(&tile, (int)(r1 - r0));
+        pass->isa->tile(&tile, (int)(r1 - r0));
         for (size_t i = 0; !full && i < r1 - r0; i++) {
             for (size_t j = 0; j < cols; j++) {
-                c[i * g->c_row + j] = s->edge[i * w + j] + (s->k0 > 0 ? c[i * g->c_row + j] : 0);
+                c[i * gemm->c_row + j] =
+                    pass->edge[i * w + j] + (pass->k0 > 0 ? c[i * gemm->c_row + j] : 0);
             }
         }
-        if (end && g->post != NULL) {
-            hth_epilogue_apply(g->post, c, g->c_row, g->first_row + s->i0 + r0, r1 - r0, q * w,
-                               cols);
+        if (end && gemm->post != NULL) {
+            hth_epilogue_apply(gemm->post, c, gemm->c_row, gemm->first_row + pass->i0 + r0, r1 - r0,
+                               q * w, cols);
         }
     }
 }
 
-void hth_gemm_block(const hth_gemm *g, size_t i0, size_t i1, size_t p0, size_t p1, float *scratch)
+void hth_gemm_block(const hth_gemm *gemm, size_t i0, size_t i1, size_t p0, size_t p1,
+                    float *scratch)
 {
     gemm_pass s = {.isa = gemm_isa_here(),
                    .first = p0,
@@ -224,29 +227,29 @@ void hth_gemm_block(const hth_gemm *g, size_t i0, size_t i1, size_t p0, size_t p
                    .block = scratch + GEMM_EDGE,
                    .edge = scratch};
     size_t blocks = (i1 - i0 + GEMM_ROWS - 1) / GEMM_ROWS,
-           parts = (g->k + GEMM_DEPTH - 1) / GEMM_DEPTH;
+           parts = (gemm->k + GEMM_DEPTH - 1) / GEMM_DEPTH;
     for (size_t r = 0; r < blocks; r++) {
         s.i0 = i0 + (i1 - i0) * r / blocks;
         s.i1 = i0 + (i1 - i0) * (r + 1) / blocks;
         for (size_t d = 0; d < parts; d++) {
-            s.k0 = g->k * d / parts;
-            s.depth = g->k * (d + 1) / parts - s.k0;
-            gemm_copy_a(g, s.i0, s.i1, s.k0, s.depth, s.block);
+            s.k0 = gemm->k * d / parts;
+            s.depth = gemm->k * (d + 1) / parts - s.k0;
+            gemm_copy_a(gemm, s.i0, s.i1, s.k0, s.depth, s.block);
             for (size_t q = p0; q < p1; q++) {
-                gemm_panel(g, &s, q);
+                gemm_panel(gemm, &s, q);
             }
         }
     }
 }
 
-void hth_gemm_share(const hth_gemm *g, int i, int n, float *scratch)
+void hth_gemm_share(const hth_gemm *gemm, int i, int n, float *scratch)
 {
-    size_t panels = hth_gemm_panels(g->n), begin, end;
-    if (g->m >= GEMM_SPLIT || panels < (size_t)n) {
-        hth_team_range(g->m, i, n, &begin, &end);
-        hth_gemm_block(g, begin, end, 0, panels, scratch);
+    size_t panels = hth_gemm_panels(gemm->n), begin, end;
+    if (gemm->m >= GEMM_SPLIT || panels < (size_t)n) {
+        hth_team_range(gemm->m, i, n, &begin, &end);
+        hth_gemm_block(gemm, begin, end, 0, panels, scratch);
     } else {
         hth_team_range(panels, i, n, &begin, &end);
-        hth_gemm_block(g, 0, g->m, begin, end, scratch);
+        hth_gemm_block(gemm, 0, gemm->m, begin, end, scratch);
     }
 }

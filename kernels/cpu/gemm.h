@@ -36,8 +36,9 @@ void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, s
 // Scratch of one thread for products of up to m rows: a multiple of 64 bytes, 64-byte aligned.
 size_t hth_gemm_scratch_bytes(size_t m);
 // hth_gemm_block computes rows [i0, i1) of panels [p0, p1) on the calling thread.
-void hth_gemm_block(const hth_gemm *g, size_t i0, size_t i1, size_t p0, size_t p1, float *scratch);
+void hth_gemm_block(const hth_gemm *gemm, size_t i0, size_t i1, size_t p0, size_t p1,
+                    float *scratch);
 // hth_gemm_share computes thread i's part of n.
-void hth_gemm_share(const hth_gemm *g, int i, int n, float *scratch);
+void hth_gemm_share(const hth_gemm *gemm, int i, int n, float *scratch);
 
 #endif

@@ -46,54 +46,54 @@ typedef struct lowered_place {
     size_t image, first, rows;
 } lowered_place;
 
-static lowered_place lowered_where(const lowered_kernel *k, size_t tile)
+static lowered_place lowered_where(const lowered_kernel *kernel, size_t tile)
 {
-    size_t all = k->grid.oh * k->grid.ow, in = tile % k->tiles;
-    size_t begin = all * in / k->tiles, end = all * (in + 1) / k->tiles;
-    return (lowered_place){tile / k->tiles, begin, end - begin};
+    size_t all = kernel->grid.oh * kernel->grid.ow, in = tile % kernel->tiles;
+    size_t begin = all * in / kernel->tiles, end = all * (in + 1) / kernel->tiles;
+    return (lowered_place){tile / kernel->tiles, begin, end - begin};
 }
 
-static size_t lowered_vecs(const lowered_kernel *k, size_t panel)
+static size_t lowered_vecs(const lowered_kernel *kernel, size_t panel)
 {
-    size_t left = k->ob - panel * HTH_LOWERED_PANEL;
+    size_t left = kernel->ob - panel * HTH_LOWERED_PANEL;
     return left < HTH_LOWERED_PANEL ? left : HTH_LOWERED_PANEL;
 }
 
-static size_t lowered_panel_floats(const lowered_kernel *k, size_t panel)
+static size_t lowered_panel_floats(const lowered_kernel *kernel, size_t panel)
 {
-    return k->blocks * k->isa->block * lowered_vecs(k, panel) * k->isa->block;
+    return kernel->blocks * kernel->isa->block * lowered_vecs(kernel, panel) * kernel->isa->block;
 }
 
-static const float *lowered_panel(const lowered_kernel *k, const float *u, size_t panel)
+static const float *lowered_panel(const lowered_kernel *kernel, const float *u, size_t panel)
 {
-    return u + panel * lowered_panel_floats(k, 0);
+    return u + panel * lowered_panel_floats(kernel, 0);
 }
 
 // Where the inputs of a tile are that are read in place.
-static const float *lowered_inputs(const lowered_run *r, lowered_place at)
+static const float *lowered_inputs(const lowered_run *run, lowered_place at)
 {
-    const hth_lowered_grid *g = &r->k->grid;
-    return r->x + (at.image * g->ib * g->h * g->w + at.first) * r->k->isa->block;
+    const hth_lowered_grid *g = &run->k->grid;
+    return run->x + (at.image * g->ib * g->h * g->w + at.first) * run->k->isa->block;
 }
 
 // A chunk's tiles from..to times a panel; `first` and `next`, the panels before which inputs and
 // after which nothing was read yet.
-static void lowered_tiles(const lowered_run *r, const float *patches, size_t from, size_t to,
+static void lowered_tiles(const lowered_run *run, const float *patches, size_t from, size_t to,
                           size_t panel, bool first, size_t next)
 {
-    const lowered_kernel *k = r->k;
+    const lowered_kernel *k = run->k;
     const hth_lowered_grid *g = &k->grid;
     size_t block = k->isa->block, vecs = lowered_vecs(k, panel), channel = panel * block * 2;
-    hth_lowered_tile t = {.u = lowered_panel(k, r->u, panel),
+    hth_lowered_tile t = {.u = lowered_panel(k, run->u, panel),
                           .blocks = k->blocks,
                           .next = k->patch > 0 ? k->isa->rows * block : g->h * g->w * block,
-                          .bias = r->bias == NULL ? NULL : r->bias + channel,
+                          .bias = run->bias == NULL ? NULL : run->bias + channel,
                           .outs = k->outs - channel,
                           .plane = g->oh * g->ow * block,
                           .add_scale = k->last.add_scale,
                           .low = k->last.low,
                           .high = k->last.high};
-    const float *ahead = lowered_panel(k, r->u, next);
+    const float *ahead = lowered_panel(k, run->u, next);
     size_t step = k->blocks * block * LOWERED_LINE; // what one product asks for
     for (size_t tile = from; tile < to; tile++) {
         lowered_place at = lowered_where(k, tile);
@@ -101,12 +101,12 @@ static void lowered_tiles(const lowered_run *r, const float *patches, size_t fro
             ((at.image * k->ob + panel * HTH_LOWERED_PANEL) * g->oh * g->ow + at.first) * block;
         size_t asked = (tile - from) * step;
         t.u_ahead = asked < lowered_panel_floats(k, next) ? ahead + asked : t.u;
-        t.v = k->patch > 0 ? patches + (tile - from) * k->patch : lowered_inputs(r, at);
+        t.v = k->patch > 0 ? patches + (tile - from) * k->patch : lowered_inputs(run, at);
         t.v_ahead = first && k->patch == 0 && tile + 1 < to
-                        ? lowered_inputs(r, lowered_where(k, tile + 1))
+                        ? lowered_inputs(run, lowered_where(k, tile + 1))
                         : t.v;
-        t.y = r->y + y;
-        t.add = r->add == NULL ? NULL : r->add + y;
+        t.y = run->y + y;
+        t.add = run->add == NULL ? NULL : run->add + y;
         k->isa->product(&t, at.rows, vecs);
     }
 }
@@ -143,19 +143,19 @@ static void lowered_work(void *arg, int i, int n)
     }
 }
 
-static hth_err lowered_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err lowered_run_kernel(const hth_kernel *base, const hth_kernel_args *args)
 {
     const lowered_kernel *k = (const lowered_kernel *)base;
     lowered_run r = {.k = k,
-                     .x = a->in[0],
-                     .u = a->in[1],
-                     .bias = k->last.bias < 0 ? NULL : a->in[k->last.bias],
-                     .add = k->last.add < 0 ? NULL : a->in[k->last.add],
-                     .y = a->out[0],
-                     .patches = a->workspace};
+                     .x = args->in[0],
+                     .u = args->in[1],
+                     .bias = k->last.bias < 0 ? NULL : args->in[k->last.bias],
+                     .add = k->last.add < 0 ? NULL : args->in[k->last.add],
+                     .y = args->out[0],
+                     .patches = args->workspace};
     hth_team_set(k->n_threads);
     hth_team_run(lowered_work, &r);
-    return hth_conv_last_run(&k->last, a);
+    return hth_conv_last_run(&k->last, args);
 }
 
 // ---- preparing
@@ -177,37 +177,38 @@ static hth_err lowered_pack(const hth_kernel *base, const hth_packing *packing, 
     return hth_lowered_pack(k->isa, &f, plain, dst);
 }
 
-// The instruction sets for tensors of layout `l`, the plainest first.
-static int lowered_isas(hth_layout l, const hth_lowered_isa *list[HTH_LOWERED_NAMES])
+// The instruction sets for tensors of layout `layout`, the plainest first.
+static int lowered_isas(hth_layout layout, const hth_lowered_isa *list[HTH_LOWERED_NAMES])
 {
     int n = 0;
-    if (l == HTH_LAYOUT_C16 && hth_isa_bytes() >= 64) {
+    if (layout == HTH_LAYOUT_C16 && hth_isa_bytes() >= 64) {
         list[n++] = &hth_lowered_avx512;
         if (hth_lowered_amx.product != NULL && hth_isa_amx()) {
             list[n++] = &hth_lowered_amx;
         }
-    } else if (l == HTH_LAYOUT_C8 && hth_isa_bytes() >= 32) {
+    } else if (layout == HTH_LAYOUT_C8 && hth_isa_bytes() >= 32) {
         list[n++] = &hth_lowered_avx2;
     }
     return n;
 }
 
-bool cpu_lowered_fits(const hth_graph *g, const hth_node *n, hth_layout l)
+bool cpu_lowered_fits(const hth_graph *graph, const hth_node *node, hth_layout layout)
 {
     const hth_lowered_isa *list[HTH_LOWERED_NAMES];
-    const hth_value *x = &g->values[n->inputs[0]], *w = &g->values[n->inputs[1]];
-    return n->op == HTH_OP_CONV && x->dtype == HTH_DT_F32 && w->dtype == HTH_DT_F32 &&
-           w->constant != NULL && x->shape.rank == 4 && hth_node_int(n, "group", 1) == 1 &&
+    const hth_value *x = &graph->values[node->inputs[0]], *w = &graph->values[node->inputs[1]];
+    return node->op == HTH_OP_CONV && x->dtype == HTH_DT_F32 && w->dtype == HTH_DT_F32 &&
+           w->constant != NULL && x->shape.rank == 4 && hth_node_int(node, "group", 1) == 1 &&
            hth_shape_elements(&x->shape) > 0 &&
-           hth_shape_elements(&g->values[n->outputs[0]].shape) > 0 && lowered_isas(l, list) > 0;
+           hth_shape_elements(&graph->values[node->outputs[0]].shape) > 0 &&
+           lowered_isas(layout, list) > 0;
 }
 
-int cpu_lowered_names(const hth_graph *g, const hth_node *n,
+int cpu_lowered_names(const hth_graph *graph, const hth_node *node,
                       char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME])
 {
     const hth_lowered_isa *list[HTH_LOWERED_NAMES];
-    hth_layout l = g->values[n->inputs[0]].layout;
-    bool takes = g->values[n->outputs[0]].layout == l && cpu_lowered_fits(g, n, l);
+    hth_layout l = graph->values[node->inputs[0]].layout;
+    bool takes = graph->values[node->outputs[0]].layout == l && cpu_lowered_fits(graph, node, l);
     int count = takes ? lowered_isas(l, list) : 0;
     for (int i = 0; i < count; i++) {
         snprintf(names[i], HTH_LOWERED_NAME, "lowered:%s", list[i]->name);
@@ -215,86 +216,90 @@ int cpu_lowered_names(const hth_graph *g, const hth_node *n,
     return count;
 }
 
-static const hth_lowered_isa *lowered_find(const hth_graph *g, const hth_node *n,
+static const hth_lowered_isa *lowered_find(const hth_graph *graph, const hth_node *node,
                                            const char *algorithm)
 {
     const hth_lowered_isa *list[HTH_LOWERED_NAMES];
     char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME];
-    int i = algorithm == NULL ? -1 : cpu_lowered_names(g, n, names) - 1;
+    int i = algorithm == NULL ? -1 : cpu_lowered_names(graph, node, names) - 1;
     while (i >= 0 && strcmp(algorithm, names[i]) != 0) {
         i--;
     }
-    return i < 0 || lowered_isas(g->values[n->inputs[0]].layout, list) <= i ? NULL : list[i];
+    return i < 0 || lowered_isas(graph->values[node->inputs[0]].layout, list) <= i ? NULL : list[i];
 }
 
-static hth_err lowered_geometry(const hth_graph *g, const hth_node *n, lowered_kernel *k)
+static hth_err lowered_geometry(const hth_graph *graph, const hth_node *node,
+                                lowered_kernel *kernel)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *w = &g->values[n->inputs[1]].shape;
-    const hth_shape *y = &g->values[n->outputs[0]].shape;
+    const hth_shape *x = &graph->values[node->inputs[0]].shape,
+                    *w = &graph->values[node->inputs[1]].shape;
+    const hth_shape *y = &graph->values[node->outputs[0]].shape;
     ref_window win;
-    HTH_TRY(ref_window_init(&win, n, x, y, w->dim + 2, 2));
-    size_t block = k->isa->block;
-    k->images = (size_t)x->dim[0];
-    k->ins = (size_t)x->dim[1];
-    k->outs = (size_t)y->dim[1];
-    k->ob = (k->outs + block - 1) / block;
-    k->panels = (k->ob + HTH_LOWERED_PANEL - 1) / HTH_LOWERED_PANEL;
-    k->grid = (hth_lowered_grid){.ib = (k->ins + block - 1) / block,
-                                 .h = (size_t)x->dim[2],
-                                 .w = (size_t)x->dim[3],
-                                 .oh = (size_t)y->dim[2],
-                                 .ow = (size_t)y->dim[3],
-                                 .kh = (size_t)win.k[1],
-                                 .kw = (size_t)win.k[2],
-                                 .stride_h = (size_t)win.stride[1],
-                                 .stride_w = (size_t)win.stride[2],
-                                 .dilation_h = (size_t)win.dilation[1],
-                                 .dilation_w = (size_t)win.dilation[2],
-                                 .pad_h = (size_t)win.pad[1],
-                                 .pad_w = (size_t)win.pad[2]};
+    HTH_TRY(ref_window_init(&win, node, x, y, w->dim + 2, 2));
+    size_t block = kernel->isa->block;
+    kernel->images = (size_t)x->dim[0];
+    kernel->ins = (size_t)x->dim[1];
+    kernel->outs = (size_t)y->dim[1];
+    kernel->ob = (kernel->outs + block - 1) / block;
+    kernel->panels = (kernel->ob + HTH_LOWERED_PANEL - 1) / HTH_LOWERED_PANEL;
+    kernel->grid = (hth_lowered_grid){.ib = (kernel->ins + block - 1) / block,
+                                      .h = (size_t)x->dim[2],
+                                      .w = (size_t)x->dim[3],
+                                      .oh = (size_t)y->dim[2],
+                                      .ow = (size_t)y->dim[3],
+                                      .kh = (size_t)win.k[1],
+                                      .kw = (size_t)win.k[2],
+                                      .stride_h = (size_t)win.stride[1],
+                                      .stride_w = (size_t)win.stride[2],
+                                      .dilation_h = (size_t)win.dilation[1],
+                                      .dilation_w = (size_t)win.dilation[2],
+                                      .pad_h = (size_t)win.pad[1],
+                                      .pad_w = (size_t)win.pad[2]};
     return HTH_OK;
 }
 
-static void lowered_reserve(lowered_kernel *k)
+static void lowered_reserve(lowered_kernel *kernel)
 {
-    const hth_lowered_grid *g = &k->grid;
-    size_t positions = g->oh * g->ow, rows = k->isa->rows, threads = (size_t)k->n_threads;
-    bool in_place = !k->isa->copies && g->kh * g->kw == 1 && g->stride_h == 1 && g->stride_w == 1 &&
-                    g->pad_h == 0 && g->pad_w == 0 && g->oh == g->h && g->ow == g->w;
-    k->blocks = (g->ib * g->kh * g->kw + k->isa->even - 1) / k->isa->even * k->isa->even;
-    k->tiles = (positions + rows - 1) / rows;
-    size_t patch = rows * k->blocks * k->isa->block, all = k->images * k->tiles;
-    k->by_panel = k->outs > k->images * positions && k->panels >= threads;
-    size_t share = k->by_panel ? all : (all + threads - 1) / threads;
+    const hth_lowered_grid *g = &kernel->grid;
+    size_t positions = g->oh * g->ow, rows = kernel->isa->rows, threads = (size_t)kernel->n_threads;
+    bool in_place = !kernel->isa->copies && g->kh * g->kw == 1 && g->stride_h == 1 &&
+                    g->stride_w == 1 && g->pad_h == 0 && g->pad_w == 0 && g->oh == g->h &&
+                    g->ow == g->w;
+    kernel->blocks =
+        (g->ib * g->kh * g->kw + kernel->isa->even - 1) / kernel->isa->even * kernel->isa->even;
+    kernel->tiles = (positions + rows - 1) / rows;
+    size_t patch = rows * kernel->blocks * kernel->isa->block, all = kernel->images * kernel->tiles;
+    kernel->by_panel = kernel->outs > kernel->images * positions && kernel->panels >= threads;
+    size_t share = kernel->by_panel ? all : (all + threads - 1) / threads;
     size_t most = LOWERED_CACHED / sizeof(float) / patch;
     size_t chunks = most > 0 ? (share + most - 1) / most : share;
-    k->chunk = (share + chunks - 1) / chunks;
-    k->patch = in_place ? 0 : patch;
-    k->base.workspace_bytes = threads * k->chunk * k->patch * sizeof(float);
+    kernel->chunk = (share + chunks - 1) / chunks;
+    kernel->patch = in_place ? 0 : patch;
+    kernel->base.workspace_bytes = threads * kernel->chunk * kernel->patch * sizeof(float);
 }
 
-hth_err cpu_lowered_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_lowered_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
-    const hth_lowered_isa *isa = lowered_find(g, n, algorithm);
+    const hth_lowered_isa *isa = lowered_find(graph, node, algorithm);
     if (isa == NULL) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': no such lowered convolution", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': no such lowered convolution", node->name);
     }
     lowered_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->isa = isa;
     strcpy(k->name, algorithm);
-    k->n_threads = d->props.n_threads;
+    k->n_threads = device->props.n_threads;
     k->base = (hth_kernel){.run = lowered_run_kernel,
                            .close = lowered_close,
                            .implementation = k->name,
                            .packings = &k->packing,
                            .n_packings = 1};
-    hth_err err = lowered_geometry(g, n, k);
+    hth_err err = lowered_geometry(graph, node, k);
     if (err == HTH_OK) {
-        err = hth_conv_last_open(d, g, n, &k->last);
+        err = hth_conv_last_open(device, graph, node, &k->last);
     }
     if (err != HTH_OK) {
         hth_free(k);

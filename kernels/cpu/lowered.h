@@ -49,9 +49,10 @@ typedef struct hth_lowered_isa {
     void (*begin)(void);
     void (*end)(void);
     // The tile's results at `rows` positions of `vecs` vectors of channels.
-    void (*product)(const hth_lowered_tile *t, size_t rows, size_t vecs);
+    void (*product)(const hth_lowered_tile *tile, size_t rows, size_t vecs);
     // Copies what results first.. read: v[block][tap][of hth_lowered_isa.rows positions][channel].
-    void (*patches)(const hth_lowered_grid *g, const float *x, size_t first, size_t rows, float *v);
+    void (*patches)(const hth_lowered_grid *grid, const float *x, size_t first, size_t rows,
+                    float *v);
     // Turns a panel of `blocks` blocks and `vecs` vectors into the form that product reads, of the
     // same size; NULL: it is that.
     void (*pack)(const float *panel, size_t blocks, size_t vecs, float *u);
@@ -66,20 +67,20 @@ typedef struct hth_lowered_filter {
 
 // hth_lowered_pack makes the form of a plain filter, [out][in][taps], at u, on the calling thread's
 // team.
-hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *f, const float *w,
-                         float *u);
+hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *filter,
+                         const float *w, float *u);
 
 #define HTH_LOWERED_NAMES 2 // most algorithms of a node
 
 // cpu_lowered_prepare makes the kernel of a Conv. HTH_ENOTSUP: another algorithm's name than
 // "lowered:ISA", an instruction set that is not there, groups, a filter that is not constant, or
 // not f32 in blocks.
-hth_err cpu_lowered_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_lowered_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out);
 // cpu_lowered_names writes the algorithms for the node and returns their number.
-int cpu_lowered_names(const hth_graph *g, const hth_node *n,
+int cpu_lowered_names(const hth_graph *graph, const hth_node *node,
                       char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME]);
-// cpu_lowered_fits says whether there is one once its image and its result are in layout `l`.
-bool cpu_lowered_fits(const hth_graph *g, const hth_node *n, hth_layout l);
+// cpu_lowered_fits says whether there is one once its image and its result are in layout `layout`.
+bool cpu_lowered_fits(const hth_graph *graph, const hth_node *node, hth_layout layout);
 
 #endif

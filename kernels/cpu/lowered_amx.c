@@ -56,24 +56,25 @@ static inline void amx_parts(__m512 x, __m256i *high, __m256i *low)
     *low = (__m256i)_mm512_cvtneps_pbh(_mm512_sub_ps(x, rounded));
 }
 
-static void amx_patches(const hth_lowered_grid *g, const float *x, size_t first, size_t rows,
+static void amx_patches(const hth_lowered_grid *grid, const float *x, size_t first, size_t rows,
                         float *v)
 {
     size_t top[2 * AMX_ROWS], left[2 * AMX_ROWS]; // wrap below zero
-    size_t taps = g->kh * g->kw, count = g->ib * taps;
+    size_t taps = grid->kh * grid->kw, count = grid->ib * taps;
     for (size_t r = 0; r < rows; r++) {
-        top[r] = (first + r) / g->ow * g->stride_h - g->pad_h;
-        left[r] = (first + r) % g->ow * g->stride_w - g->pad_w;
+        top[r] = (first + r) / grid->ow * grid->stride_h - grid->pad_h;
+        left[r] = (first + r) % grid->ow * grid->stride_w - grid->pad_w;
     }
     for (size_t i = 0; i < count + count % 2; i++) {
-        const float *from = x + i / taps * g->h * g->w * AMX_LANES;
+        const float *from = x + i / taps * grid->h * grid->w * AMX_LANES;
         float *to = v + i / 2 * AMX_STEP + i % 2 * (AMX_LANES / 2);
-        size_t down = i % taps / g->kw * g->dilation_h, right = i % taps % g->kw * g->dilation_w;
+        size_t down = i % taps / grid->kw * grid->dilation_h,
+               right = i % taps % grid->kw * grid->dilation_w;
         for (size_t r = 0; r < rows; r++, to += AMX_LANES) {
             size_t row = top[r] + down, col = left[r] + right;
             __m512 value = _mm512_setzero_ps();
-            if (i < count && row < g->h && col < g->w) {
-                value = _mm512_loadu_ps(from + (row * g->w + col) * AMX_LANES);
+            if (i < count && row < grid->h && col < grid->w) {
+                value = _mm512_loadu_ps(from + (row * grid->w + col) * AMX_LANES);
             }
             __m256i high, low;
             amx_parts(value, &high, &low);
@@ -109,14 +110,14 @@ static void amx_pack(const float *panel, size_t blocks, size_t vecs, float *u)
 }
 
 // Sums of two vectors of results to c, tile by tile: positions' halves, of each the vectors.
-static void amx_sum_two(const hth_lowered_tile *t, float *c)
+static void amx_sum_two(const hth_lowered_tile *tile, float *c)
 {
-    const float *u = t->u, *v = t->v, *ahead = t->u_ahead;
+    const float *u = tile->u, *v = tile->v, *ahead = tile->u_ahead;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (size_t b = 0; b < t->blocks; b += 2, u += 4 * AMX_TILE, v += AMX_STEP) {
+    for (size_t b = 0; b < tile->blocks; b += 2, u += 4 * AMX_TILE, v += AMX_STEP) {
         for (int i = 0; i < 32; i++, ahead += 16) {
             __builtin_prefetch(ahead, 0, 2);
         }
@@ -147,12 +148,12 @@ static void amx_sum_two(const hth_lowered_tile *t, float *c)
     _tile_stored(3, c + 3 * AMX_TILE, 64);
 }
 
-static void amx_sum_one(const hth_lowered_tile *t, float *c)
+static void amx_sum_one(const hth_lowered_tile *tile, float *c)
 {
-    const float *u = t->u, *v = t->v;
+    const float *u = tile->u, *v = tile->v;
     _tile_zero(0);
     _tile_zero(2);
-    for (size_t b = 0; b < t->blocks; b += 2, u += 2 * AMX_TILE, v += AMX_STEP) {
+    for (size_t b = 0; b < tile->blocks; b += 2, u += 2 * AMX_TILE, v += AMX_STEP) {
         _tile_loadd(4, v, 64);
         _tile_loadd(5, v + AMX_TILE, 64);
         _tile_loadd(6, u, 64);
@@ -170,30 +171,30 @@ static void amx_sum_one(const hth_lowered_tile *t, float *c)
     _tile_stored(2, c + AMX_TILE, 64);
 }
 
-static void amx_product(const hth_lowered_tile *t, size_t rows, size_t vecs)
+static void amx_product(const hth_lowered_tile *tile, size_t rows, size_t vecs)
 {
     _Alignas(64) float c[4 * AMX_TILE]; // [vector][position][channel]
     if (vecs == 2) {
-        amx_sum_two(t, c);
+        amx_sum_two(tile, c);
     } else {
-        amx_sum_one(t, c);
+        amx_sum_one(tile, c);
     }
-    __m512 low = _mm512_set1_ps(t->low), high = _mm512_set1_ps(t->high);
-    __m512 scale = _mm512_set1_ps(t->add_scale);
+    __m512 low = _mm512_set1_ps(tile->low), high = _mm512_set1_ps(tile->high);
+    __m512 scale = _mm512_set1_ps(tile->add_scale);
     for (size_t o = 0; o < vecs; o++) {
-        size_t left = t->outs > o * AMX_LANES ? t->outs - o * AMX_LANES : 0;
+        size_t left = tile->outs > o * AMX_LANES ? tile->outs - o * AMX_LANES : 0;
         __mmask16 there = (__mmask16)((1U << (left < AMX_LANES ? left : AMX_LANES)) - 1);
-        __m512 bias = t->bias == NULL ? _mm512_setzero_ps()
-                                      : _mm512_maskz_loadu_ps(there, t->bias + o * AMX_LANES);
+        __m512 bias = tile->bias == NULL ? _mm512_setzero_ps()
+                                         : _mm512_maskz_loadu_ps(there, tile->bias + o * AMX_LANES);
         const float *sums = c + o * 2 * AMX_TILE;
         for (size_t r = 0; r < rows; r++) {
-            size_t at = o * t->plane + r * AMX_LANES;
+            size_t at = o * tile->plane + r * AMX_LANES;
             __m512 y = _mm512_add_ps(_mm512_load_ps(sums + r * AMX_LANES), bias);
-            if (t->add != NULL) {
-                y = _mm512_fmadd_ps(scale, _mm512_loadu_ps(t->add + at), y);
+            if (tile->add != NULL) {
+                y = _mm512_fmadd_ps(scale, _mm512_loadu_ps(tile->add + at), y);
             }
             // operands in this order let a NaN through
-            _mm512_storeu_ps(t->y + at, _mm512_min_ps(high, _mm512_max_ps(low, y)));
+            _mm512_storeu_ps(tile->y + at, _mm512_min_ps(high, _mm512_max_ps(low, y)));
         }
     }
 }

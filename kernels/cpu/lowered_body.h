@@ -17,29 +17,29 @@
 // What is read later goes to the second-level cache, lines that are written to the first.
 #define LOWERED_LINE 16 // floats of a cache line
 
-WINO_INLINE wino_vec lowered_bias(const hth_lowered_tile *t, size_t at)
+WINO_INLINE wino_vec lowered_bias(const hth_lowered_tile *tile, size_t at)
 {
     wino_vec b = {0};
-    if (t->bias != NULL && t->outs > at) {
-        size_t left = t->outs - at;
-        memcpy(&b, t->bias + at, (left < WINO_LANES ? left : WINO_LANES) * sizeof(float));
+    if (tile->bias != NULL && tile->outs > at) {
+        size_t left = tile->outs - at;
+        memcpy(&b, tile->bias + at, (left < WINO_LANES ? left : WINO_LANES) * sizeof(float));
     }
     return b;
 }
 
-WINO_INLINE void lowered_product(const hth_lowered_tile *t, int rows, int vecs)
+WINO_INLINE void lowered_product(const hth_lowered_tile *tile, int rows, int vecs)
 {
     wino_vec acc[HTH_LOWERED_PANEL][LOWERED_ROWS];
-    const float *u = t->u, *v = t->v, *u_ahead = t->u_ahead, *v_ahead = t->v_ahead;
+    const float *u = tile->u, *v = tile->v, *u_ahead = tile->u_ahead, *v_ahead = tile->v_ahead;
     WINO_UNROLL
     for (int o = 0; o < vecs; o++) {
-        wino_vec b = lowered_bias(t, (size_t)o * WINO_LANES);
+        wino_vec b = lowered_bias(tile, (size_t)o * WINO_LANES);
         for (int r = 0; r < rows; r++) {
             acc[o][r] = b;
         }
     }
-    for (size_t b = 0; b < t->blocks; b++, v += t->next, v_ahead += t->next) {
-        const float *written = b < (size_t)vecs ? t->y + b * t->plane : v;
+    for (size_t b = 0; b < tile->blocks; b++, v += tile->next, v_ahead += tile->next) {
+        const float *written = b < (size_t)vecs ? tile->y + b * tile->plane : v;
         for (size_t l = 0; l < WINO_LANES; l++, u += vecs * WINO_LANES, u_ahead += LOWERED_LINE) {
             wino_vec u0 = wino_load(u), u1 = vecs == 2 ? wino_load(u + WINO_LANES) : u0;
             __builtin_prefetch(u_ahead, 0, 2);
@@ -54,12 +54,12 @@ WINO_INLINE void lowered_product(const hth_lowered_tile *t, int rows, int vecs)
             }
         }
     }
-    const float *add = t->add;
-    float *y = t->y, scale = t->add_scale, low = t->low, high = t->high;
+    const float *add = tile->add;
+    float *y = tile->y, scale = tile->add_scale, low = tile->low, high = tile->high;
     WINO_UNROLL
     for (int o = 0; o < vecs; o++) {
         for (int r = 0; r < rows; r++) {
-            size_t at = (size_t)o * t->plane + (size_t)r * WINO_LANES;
+            size_t at = (size_t)o * tile->plane + (size_t)r * WINO_LANES;
             wino_vec sum = acc[o][r];
             if (add != NULL) {
                 sum += scale * wino_load(add + at);
@@ -102,22 +102,24 @@ static void lowered_rows(const hth_lowered_tile *t, size_t rows, size_t vecs)
     }
 }
 
-static void lowered_patches(const hth_lowered_grid *g, const float *x, size_t first, size_t rows,
+static void lowered_patches(const hth_lowered_grid *grid, const float *x, size_t first, size_t rows,
                             float *v)
 {
     size_t top[LOWERED_ROWS], left[LOWERED_ROWS]; // wrap below zero
     for (size_t r = 0; r < rows; r++) {
-        top[r] = (first + r) / g->ow * g->stride_h - g->pad_h;
-        left[r] = (first + r) % g->ow * g->stride_w - g->pad_w;
+        top[r] = (first + r) / grid->ow * grid->stride_h - grid->pad_h;
+        left[r] = (first + r) % grid->ow * grid->stride_w - grid->pad_w;
     }
-    for (size_t b = 0; b < g->ib; b++, x += g->h * g->w * WINO_LANES) {
-        for (size_t tap = 0; tap < g->kh * g->kw; tap++, v += LOWERED_ROWS * WINO_LANES) {
-            size_t down = tap / g->kw * g->dilation_h, right = tap % g->kw * g->dilation_w;
+    for (size_t b = 0; b < grid->ib; b++, x += grid->h * grid->w * WINO_LANES) {
+        for (size_t tap = 0; tap < grid->kh * grid->kw; tap++, v += LOWERED_ROWS * WINO_LANES) {
+            size_t down = tap / grid->kw * grid->dilation_h,
+                   right = tap % grid->kw * grid->dilation_w;
             for (size_t r = 0; r < rows; r++) {
                 size_t row = top[r] + down, col = left[r] + right;
-                wino_store(v + r * WINO_LANES, row < g->h && col < g->w
-                                                   ? wino_load(x + (row * g->w + col) * WINO_LANES)
-                                                   : (wino_vec){0});
+                wino_store(v + r * WINO_LANES,
+                           row < grid->h && col < grid->w
+                               ? wino_load(x + (row * grid->w + col) * WINO_LANES)
+                               : (wino_vec){0});
             }
         }
     }

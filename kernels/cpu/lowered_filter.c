@@ -13,26 +13,26 @@ typedef struct filter_pack {
     size_t whole;     // channels of results of a panel that is not the last
 } filter_pack;
 
-static size_t pack_panels(const filter_pack *p)
+static size_t pack_panels(const filter_pack *pack)
 {
-    return (p->f->outs + p->whole - 1) / p->whole;
+    return (pack->f->outs + pack->whole - 1) / pack->whole;
 }
 
-static size_t pack_width(const filter_pack *p, size_t panel)
+static size_t pack_width(const filter_pack *pack, size_t panel)
 {
-    size_t left = p->f->outs - panel * p->whole, block = p->isa->block;
-    return left < p->whole ? (left + block - 1) / block * block : p->whole;
+    size_t left = pack->f->outs - panel * pack->whole, block = pack->isa->block;
+    return left < pack->whole ? (left + block - 1) / block * block : pack->whole;
 }
 
-static void pack_panel(const filter_pack *p, size_t panel, size_t width, float *u)
+static void pack_panel(const filter_pack *pack, size_t panel, size_t width, float *u)
 {
-    const hth_lowered_filter *f = p->f;
-    size_t block = p->isa->block, taps = f->taps, out = panel * p->whole;
+    const hth_lowered_filter *f = pack->f;
+    size_t block = pack->isa->block, taps = f->taps, out = panel * pack->whole;
     for (size_t row = 0; row < f->blocks * block; row++, u += width) {
         size_t tap = row / block % taps, in = row / block / taps * block + row % block;
         for (size_t o = 0; o < width; o++) {
             bool there = in < f->ins && out + o < f->outs;
-            u[o] = there ? p->w[((out + o) * f->ins + in) * taps + tap] : 0;
+            u[o] = there ? pack->w[((out + o) * f->ins + in) * taps + tap] : 0;
         }
     }
 }
@@ -53,13 +53,13 @@ static void pack_share(void *arg, int i, int n)
     }
 }
 
-hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *f, const float *w,
-                         float *u)
+hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *filter,
+                         const float *w, float *u)
 {
-    filter_pack p = {.isa = isa, .f = f, .w = w, .u = u};
+    filter_pack p = {.isa = isa, .f = filter, .w = w, .u = u};
     p.whole = HTH_LOWERED_PANEL * isa->block;
     if (isa->pack != NULL) {
-        size_t floats = (size_t)hth_team_size() * f->blocks * isa->block * p.whole;
+        size_t floats = (size_t)hth_team_size() * filter->blocks * isa->block * p.whole;
         p.panel = hth_alloc_aligned(floats * sizeof(float), 64);
         if (p.panel == NULL) {
             return hth_fail(HTH_ENOMEM, "out of memory for a filter");

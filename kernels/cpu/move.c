@@ -41,10 +41,10 @@ static void move_share(void *arg, int i, int n)
     }
 }
 
-static hth_err move_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err move_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const move_kernel *k = (const move_kernel *)base;
-    move_job j = {.k = k, .src = a->in[0], .dst = a->out[0]};
+    move_job j = {.k = k, .src = args->in[0], .dst = args->out[0]};
     hth_cpu_share(k->n_threads, k->count, move_share, &j);
     return HTH_OK;
 }
@@ -57,21 +57,21 @@ static void view_share(void *arg, int i, int n)
     memcpy(j->dst + begin, j->src + begin, end - begin);
 }
 
-static hth_err view_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err view_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const move_kernel *k = (const move_kernel *)base;
-    move_job j = {.k = k, .src = a->in[0], .dst = a->out[0]};
+    move_job j = {.k = k, .src = args->in[0], .dst = args->out[0]};
     if (j.src != j.dst) {
         hth_cpu_share(k->n_threads, k->count, view_share, &j);
     }
     return HTH_OK;
 }
 
-static int64_t gather_index(const move_kernel *k, const char *indices, int64_t i)
+static int64_t gather_index(const move_kernel *kernel, const char *indices, int64_t i)
 {
     int64_t at =
-        k->index == HTH_DT_I64 ? ((const int64_t *)indices)[i] : ((const int32_t *)indices)[i];
-    return at < 0 ? at + k->along : at;
+        kernel->index == HTH_DT_I64 ? ((const int64_t *)indices)[i] : ((const int32_t *)indices)[i];
+    return at < 0 ? at + kernel->along : at;
 }
 
 static void gather_share(void *arg, int i, int n)
@@ -91,55 +91,58 @@ static void gather_share(void *arg, int i, int n)
     }
 }
 
-static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const move_kernel *k = (const move_kernel *)base;
-    move_job j = {.k = k, .src = a->in[0], .indices = a->in[1], .dst = a->out[0]};
+    move_job j = {.k = k, .src = args->in[0], .indices = args->in[1], .dst = args->out[0]};
     hth_cpu_share(k->n_threads, k->count, gather_share, &j);
     return j.failed ? hth_fail(HTH_EINVAL, "Gather: an index is out of range") : HTH_OK;
 }
 
-static bool move_plain(const hth_graph *g, const hth_node *n, move_kernel *k)
+static bool move_plain(const hth_graph *graph, const hth_node *node, move_kernel *kernel)
 {
-    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
-    k->elem = hth_dtype_bytes(x->dtype);
-    k->count = (size_t)hth_shape_elements(&y->shape);
-    return x->layout == HTH_LAYOUT_PLAIN && y->layout == HTH_LAYOUT_PLAIN && n->n_post == 0 &&
-           k->elem > 0 && k->count > 0 && n->n_outputs == 1 && x->dtype == y->dtype &&
+    const hth_value *x = &graph->values[node->inputs[0]], *y = &graph->values[node->outputs[0]];
+    kernel->elem = hth_dtype_bytes(x->dtype);
+    kernel->count = (size_t)hth_shape_elements(&y->shape);
+    return x->layout == HTH_LAYOUT_PLAIN && y->layout == HTH_LAYOUT_PLAIN && node->n_post == 0 &&
+           kernel->elem > 0 && kernel->count > 0 && node->n_outputs == 1 && x->dtype == y->dtype &&
            hth_shape_elements(&x->shape) > 0;
 }
 
 // Strides of the source per dimension of the result.
-static bool move_transpose(const hth_node *n, const hth_shape *x, move_kernel *k)
+static bool move_transpose(const hth_node *node, const hth_shape *shape, move_kernel *kernel)
 {
     int64_t perm[HTH_MAX_RANK], step[HTH_MAX_RANK];
-    int count = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
-    ref_steps(x, step);
-    for (int d = 0; d < x->rank; d++) {
-        int64_t p = count < 0 ? x->rank - 1 - d : perm[d];
-        p += p < 0 ? x->rank : 0;
-        if ((count >= 0 && count != x->rank) || p < 0 || p >= x->rank || x->dim[p] != k->dim[d]) {
+    int count = hth_node_ints(node, "perm", perm, HTH_MAX_RANK);
+    ref_steps(shape, step);
+    for (int d = 0; d < shape->rank; d++) {
+        int64_t p = count < 0 ? shape->rank - 1 - d : perm[d];
+        p += p < 0 ? shape->rank : 0;
+        if ((count >= 0 && count != shape->rank) || p < 0 || p >= shape->rank ||
+            shape->dim[p] != kernel->dim[d]) {
             return false;
         }
-        k->from[d] = step[p];
+        kernel->from[d] = step[p];
     }
     return true;
 }
 
-static bool move_expand(const hth_shape *x, move_kernel *k)
+static bool move_expand(const hth_shape *shape, move_kernel *kernel)
 {
     int64_t step[HTH_MAX_RANK];
-    int lead = k->rank - x->rank;
-    ref_steps(x, step);
-    for (int d = 0; d < k->rank && lead >= 0; d++) {
-        k->from[d] = d < lead || x->dim[d - lead] == 1 ? 0 : step[d - lead];
+    int lead = kernel->rank - shape->rank;
+    ref_steps(shape, step);
+    for (int d = 0; d < kernel->rank && lead >= 0; d++) {
+        kernel->from[d] = d < lead || shape->dim[d - lead] == 1 ? 0 : step[d - lead];
     }
     return lead >= 0;
 }
 
-static const int64_t *move_ints(const hth_graph *g, const hth_node *n, int input, int64_t *count)
+static const int64_t *move_ints(const hth_graph *graph, const hth_node *node, int input,
+                                int64_t *count)
 {
-    const hth_const *c = n->inputs[input] < 0 ? NULL : g->values[n->inputs[input]].constant;
+    const hth_const *c =
+        node->inputs[input] < 0 ? NULL : graph->values[node->inputs[input]].constant;
     if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64) {
         return NULL;
     }
@@ -148,56 +151,62 @@ static const int64_t *move_ints(const hth_graph *g, const hth_node *n, int input
 }
 
 // Slices by constants with positive steps; shape inference has clamped the result's size already.
-static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x, move_kernel *k)
+static bool move_slice(const hth_graph *graph, const hth_node *node, const hth_shape *shape,
+                       move_kernel *kernel)
 {
     int64_t count = 0, axes_count = 0, steps_count = 0;
-    const int64_t *starts = move_ints(g, n, 1, &count), *axes = NULL, *steps = NULL;
-    if (n->n_inputs > 3 && n->inputs[3] >= 0 && !(axes = move_ints(g, n, 3, &axes_count))) {
+    const int64_t *starts = move_ints(graph, node, 1, &count), *axes = NULL, *steps = NULL;
+    if (node->n_inputs > 3 && node->inputs[3] >= 0 &&
+        !(axes = move_ints(graph, node, 3, &axes_count))) {
         return false;
     }
-    if (n->n_inputs > 4 && n->inputs[4] >= 0 && !(steps = move_ints(g, n, 4, &steps_count))) {
+    if (node->n_inputs > 4 && node->inputs[4] >= 0 &&
+        !(steps = move_ints(graph, node, 4, &steps_count))) {
         return false;
     }
     if (starts == NULL || (axes && axes_count != count) || (steps && steps_count != count)) {
         return false;
     }
-    ref_steps(x, k->from);
+    ref_steps(shape, kernel->from);
     for (int64_t i = 0; i < count; i++) {
         int64_t a = axes ? axes[i] : i, start = starts[i];
         int64_t step = steps ? steps[i] : 1;
-        a += a < 0 ? x->rank : 0;
-        if (a < 0 || a >= x->rank || step <= 0) {
+        a += a < 0 ? shape->rank : 0;
+        if (a < 0 || a >= shape->rank || step <= 0) {
             return false;
         }
-        start += start < 0 ? x->dim[a] : 0;
+        start += start < 0 ? shape->dim[a] : 0;
         start = start < 0 ? 0 : start;
-        if (k->dim[a] == 0 || (k->dim[a] - 1) > (x->dim[a] - 1 - start) / step) {
+        if (kernel->dim[a] == 0 || (kernel->dim[a] - 1) > (shape->dim[a] - 1 - start) / step) {
             return false;
         }
-        k->first += start * k->from[a];
-        k->from[a] *= k->dim[a] > 1 ? step : 0; // the step of one element may be of any size
+        kernel->first += start * kernel->from[a];
+        kernel->from[a] *=
+            kernel->dim[a] > 1 ? step : 0; // the step of one element may be of any size
     }
     return true;
 }
 
 // The strides of what the node does; false: it is not known beforehand, or no strided copy.
-static bool move_strides(const hth_graph *g, const hth_node *n, const hth_shape *x, move_kernel *k)
+static bool move_strides(const hth_graph *graph, const hth_node *node, const hth_shape *shape,
+                         move_kernel *kernel)
 {
-    switch (n->op) {
+    switch (node->op) {
     case HTH_OP_TRANSPOSE:
-        return move_transpose(n, x, k);
+        return move_transpose(node, shape, kernel);
     case HTH_OP_EXPAND:
-        return move_expand(x, k);
+        return move_expand(shape, kernel);
     default:
-        return move_slice(g, n, x, k);
+        return move_slice(graph, node, shape, kernel);
     }
 }
 
-hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_move_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
-    move_kernel k = {.n_threads = d->props.n_threads};
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    move_kernel k = {.n_threads = device->props.n_threads};
+    const hth_shape *x = &graph->values[node->inputs[0]].shape,
+                    *y = &graph->values[node->outputs[0]].shape;
     k.base = (hth_kernel){.run = move_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "move",
@@ -205,8 +214,8 @@ hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     k.rank = y->rank;
     memcpy(k.dim, y->dim, sizeof k.dim);
     ref_steps(y, k.to);
-    if (algorithm != NULL || !move_plain(g, n, &k) || !move_strides(g, n, x, &k)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not a strided copy known beforehand", n->name);
+    if (algorithm != NULL || !move_plain(graph, node, &k) || !move_strides(graph, node, x, &k)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a strided copy known beforehand", node->name);
     }
     bool same = k.count == (size_t)hth_shape_elements(x);
     for (int i = 0; i < k.rank; i++) {
@@ -217,31 +226,31 @@ hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         k.base.run = view_run;
         k.base.inplace_input = 0;
     }
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }
 
-hth_err cpu_view_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_view_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
-    move_kernel k = {.n_threads = d->props.n_threads};
+    move_kernel k = {.n_threads = device->props.n_threads};
     k.base = (hth_kernel){.run = view_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "view",
                           .inplace_input = 0};
-    if (algorithm != NULL || !move_plain(g, n, &k) ||
-        k.count != (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not a view", n->name);
+    if (algorithm != NULL || !move_plain(graph, node, &k) ||
+        k.count != (size_t)hth_shape_elements(&graph->values[node->inputs[0]].shape)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a view", node->name);
     }
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }
 
-hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_gather_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const char *algorithm, hth_kernel **out)
 {
-    move_kernel k = {.n_threads = d->props.n_threads, .outer = 1, .inner = 1};
-    const hth_shape *x = &g->values[n->inputs[0]].shape;
-    const hth_value *indices = &g->values[n->inputs[1]];
-    int64_t axis = hth_node_int(n, "axis", 0);
+    move_kernel k = {.n_threads = device->props.n_threads, .outer = 1, .inner = 1};
+    const hth_shape *x = &graph->values[node->inputs[0]].shape;
+    const hth_value *indices = &graph->values[node->inputs[1]];
+    int64_t axis = hth_node_int(node, "axis", 0);
     axis += axis < 0 ? x->rank : 0;
     k.base = (hth_kernel){.run = gather_run,
                           .close = hth_cpu_kernel_free,
@@ -249,9 +258,9 @@ hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                           .inplace_input = -1};
     k.index = indices->dtype;
     k.rows = hth_shape_elements(&indices->shape);
-    if (algorithm != NULL || !move_plain(g, n, &k) || axis < 0 || axis >= x->rank ||
+    if (algorithm != NULL || !move_plain(graph, node, &k) || axis < 0 || axis >= x->rank ||
         indices->layout != HTH_LAYOUT_PLAIN || (k.index != HTH_DT_I64 && k.index != HTH_DT_I32)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not a gathering of rows", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a gathering of rows", node->name);
     }
     for (int i = 0; i < x->rank; i++) {
         if (i != axis) {
@@ -259,5 +268,5 @@ hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         }
     }
     k.along = x->dim[axis];
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

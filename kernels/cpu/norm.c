@@ -46,28 +46,28 @@ HTH_VECTOR(norm_line, (const float *x, float *y, size_t n, float a, float b), (x
     }
 }
 
-static void norm_row(const norm_job *j, size_t r)
+static void norm_row(const norm_job *job, size_t r)
 {
-    const norm_kernel *k = j->k;
-    const float *x = j->x + r * k->size;
-    float *y = j->y + r * k->size, n = (float)k->size;
+    const norm_kernel *k = job->k;
+    const float *x = job->x + r * k->size;
+    float *y = job->y + r * k->size, n = (float)k->size;
     float mean = k->center ? hth_row_sum(x, k->size) / n : 0;
     float inv = 1.0F / sqrtf(hth_row_squares(x, k->size, mean) / n + k->epsilon);
-    if (j->mean != NULL) {
-        j->mean[r] = mean;
+    if (job->mean != NULL) {
+        job->mean[r] = mean;
     }
-    if (j->inv != NULL) {
-        j->inv[r] = inv;
+    if (job->inv != NULL) {
+        job->inv[r] = inv;
     }
     if (k->runs == 0) {
-        norm_scale(x, y, k->size, mean, inv, j->scale, j->bias);
+        norm_scale(x, y, k->size, mean, inv, job->scale, job->bias);
         return;
     }
     size_t run = k->size / k->runs, first = r * k->runs % k->channels;
     for (size_t c = 0; c < k->runs; c++) {
         size_t p = (first + c) / k->per_group;
-        float a = inv * j->scale[p];
-        norm_line(x + c * run, y + c * run, run, a, j->bias[p] - mean * a);
+        float a = inv * job->scale[p];
+        norm_line(x + c * run, y + c * run, run, a, job->bias[p] - mean * a);
     }
 }
 
@@ -81,86 +81,87 @@ static void norm_share(void *arg, int i, int n)
     }
 }
 
-static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const norm_kernel *k = (const norm_kernel *)base;
-    norm_job j = {k, a->in[0], a->in[1], k->has_bias ? a->in[2] : NULL, a->out[0], NULL, NULL};
+    norm_job j = {k,    args->in[0], args->in[1], k->has_bias ? args->in[2] : NULL, args->out[0],
+                  NULL, NULL};
     if (k->runs == 0 && k->center) {
-        j.mean = k->has_mean ? a->out[1] : NULL;
-        j.inv = k->has_inv ? a->out[2] : NULL;
+        j.mean = k->has_mean ? args->out[1] : NULL;
+        j.inv = k->has_inv ? args->out[2] : NULL;
     }
     hth_cpu_share(k->n_threads, k->rows * k->size * 2, norm_share, &j);
     return HTH_OK;
 }
 
-static size_t norm_span(const hth_shape *s, int from, int to)
+static size_t norm_span(const hth_shape *shape, int from, int to)
 {
     size_t n = 1;
     for (int d = from; d < to; d++) {
-        n *= (size_t)s->dim[d];
+        n *= (size_t)shape->dim[d];
     }
     return n;
 }
 
-static bool norm_layer(const hth_graph *g, const hth_node *n, norm_kernel *k)
+static bool norm_layer(const hth_graph *graph, const hth_node *node, norm_kernel *kernel)
 {
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
-    int64_t axis = hth_node_int(n, "axis", -1);
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
+    int64_t axis = hth_node_int(node, "axis", -1);
     axis += axis < 0 ? s->rank : 0;
     if (axis < 0 || axis >= s->rank) {
         return false;
     }
-    k->rows = norm_span(s, 0, (int)axis);
-    k->size = norm_span(s, (int)axis, s->rank);
-    k->center = n->op == HTH_OP_LAYER_NORMALIZATION;
-    k->has_bias = n->n_inputs > 2 && n->inputs[2] >= 0;
-    k->has_mean = n->n_outputs > 1 && n->outputs[1] >= 0;
-    k->has_inv = n->n_outputs > 2 && n->outputs[2] >= 0;
-    for (int i = 1; i < 2 + k->has_bias; i++) {
-        if ((size_t)hth_shape_elements(&g->values[n->inputs[i]].shape) != k->size) {
+    kernel->rows = norm_span(s, 0, (int)axis);
+    kernel->size = norm_span(s, (int)axis, s->rank);
+    kernel->center = node->op == HTH_OP_LAYER_NORMALIZATION;
+    kernel->has_bias = node->n_inputs > 2 && node->inputs[2] >= 0;
+    kernel->has_mean = node->n_outputs > 1 && node->outputs[1] >= 0;
+    kernel->has_inv = node->n_outputs > 2 && node->outputs[2] >= 0;
+    for (int i = 1; i < 2 + kernel->has_bias; i++) {
+        if ((size_t)hth_shape_elements(&graph->values[node->inputs[i]].shape) != kernel->size) {
             return false;
         }
     }
-    return k->center || n->n_outputs == 1;
+    return kernel->center || node->n_outputs == 1;
 }
 
-static bool norm_group(const hth_graph *g, const hth_node *n, norm_kernel *k)
+static bool norm_group(const hth_graph *graph, const hth_node *node, norm_kernel *kernel)
 {
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
     if (s->rank < 2) {
         return false;
     }
     size_t c = (size_t)s->dim[1], groups = c;
-    if (n->op == HTH_OP_GROUP_NORMALIZATION) {
-        groups = (size_t)hth_node_int(n, "num_groups", 0);
+    if (node->op == HTH_OP_GROUP_NORMALIZATION) {
+        groups = (size_t)hth_node_int(node, "num_groups", 0);
     }
-    size_t params = (size_t)hth_shape_elements(&g->values[n->inputs[1]].shape);
+    size_t params = (size_t)hth_shape_elements(&graph->values[node->inputs[1]].shape);
     if (groups == 0 || c % groups != 0 || (params != c && params != groups) ||
-        (size_t)hth_shape_elements(&g->values[n->inputs[2]].shape) != params) {
+        (size_t)hth_shape_elements(&graph->values[node->inputs[2]].shape) != params) {
         return false;
     }
-    k->rows = (size_t)s->dim[0] * groups;
-    k->runs = c / groups;
-    k->channels = c;
-    k->per_group = c / params;
-    k->size = k->runs * norm_span(s, 2, s->rank);
-    k->center = k->has_bias = true;
+    kernel->rows = (size_t)s->dim[0] * groups;
+    kernel->runs = c / groups;
+    kernel->channels = c;
+    kernel->per_group = c / params;
+    kernel->size = kernel->runs * norm_span(s, 2, s->rank);
+    kernel->center = kernel->has_bias = true;
     return true;
 }
 
-hth_err cpu_norm_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_norm_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
-    norm_kernel k = {.n_threads = d->props.n_threads,
-                     .epsilon = hth_node_float(n, "epsilon", 1e-5F)};
-    bool layer = n->op == HTH_OP_LAYER_NORMALIZATION || n->op == HTH_OP_RMSNORMALIZATION;
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, n->n_inputs) ||
-        !(layer ? norm_layer(g, n, &k) : norm_group(g, n, &k))) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or parameters", n->name);
+    norm_kernel k = {.n_threads = device->props.n_threads,
+                     .epsilon = hth_node_float(node, "epsilon", 1e-5F)};
+    bool layer = node->op == HTH_OP_LAYER_NORMALIZATION || node->op == HTH_OP_RMSNORMALIZATION;
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, node->n_inputs) ||
+        !(layer ? norm_layer(graph, node, &k) : norm_group(graph, node, &k))) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or parameters", node->name);
     }
     k.base = (hth_kernel){.run = norm_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "rows",
                           .inplace_input = 0};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

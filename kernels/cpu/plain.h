@@ -17,16 +17,16 @@ HTH_CPU_PREPARE(cpu_view_prepare);    // Reshape and its kin: the same bytes
 HTH_CPU_PREPARE(cpu_gather_prepare);
 HTH_CPU_PREPARE(cpu_rnn_prepare); // LSTM, GRU
 // cpu_epilogue_can_fuse: post ops of all operators that use kernels/cpu/epilogue.h.
-bool cpu_epilogue_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+bool cpu_epilogue_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_post_op *post, int operand);
 
 // cpu_reduce_axes returns the axes that a Reduce* node reduces as bits, 0 when they are computed or
 // none.
-unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank);
+unsigned cpu_reduce_axes(const hth_graph *graph, const hth_node *node, int rank);
 
 // cpu_plain_f32 says whether all tensors of a node (`inputs` of its inputs) are plain, f32, not
 // empty.
-bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs);
+bool cpu_plain_f32(const hth_graph *graph, const hth_node *node, int inputs);
 
 // hth_cpu_floats returns the floats `bytes` after `base`: a place in a workspace.
 static inline float *hth_cpu_floats(const void *base, size_t bytes)

@@ -89,73 +89,75 @@ static dnnl_alg_kind_t post_binary_alg(hth_op op)
 
 // Whether post_operand can describe it: a blocked tensor of lower rank blocks another axis than the
 // output's channels.
-static bool post_operand_fits(const hth_shape *s, hth_layout l, int rank)
+static bool post_operand_fits(const hth_shape *shape, hth_layout layout, int rank)
 {
-    return s->rank == rank || (s->rank < rank && l == HTH_LAYOUT_PLAIN);
+    return shape->rank == rank || (shape->rank < rank && layout == HTH_LAYOUT_PLAIN);
 }
 
 // An operand, with ones in front up to `rank` dimensions.
-static hth_dn_md post_operand(const hth_shape *s, hth_layout l, int rank)
+static hth_dn_md post_operand(const hth_shape *shape, hth_layout layout, int rank)
 {
-    if (s->rank == rank) {
-        return hth_dn_md_of(HTH_DT_F32, s, l);
+    if (shape->rank == rank) {
+        return hth_dn_md_of(HTH_DT_F32, shape, layout);
     }
     int64_t dims[HTH_MAX_RANK];
     for (int i = 0; i < rank; i++) {
-        int from = i - (rank - s->rank);
-        dims[i] = from < 0 ? 1 : s->dim[from];
+        int from = i - (rank - shape->rank);
+        dims[i] = from < 0 ? 1 : shape->dim[from];
     }
     return hth_dn_md_plain(HTH_DT_F32, rank, dims);
 }
 
-static hth_err post_binary(const hth_graph *g, const hth_node *n, const hth_post_op *p,
+static hth_err post_binary(const hth_graph *graph, const hth_node *node, const hth_post_op *op,
                            hth_layout out_layout, bool placed, hth_cpu_post *to, int *sum)
 {
-    const hth_value *out = &g->values[n->outputs[0]], *v = &g->values[n->inputs[p->input]];
+    const hth_value *out = &graph->values[node->outputs[0]],
+                    *v = &graph->values[node->inputs[op->input]];
     bool alone = v->constant == NULL, alike = hth_shape_equal(&v->shape, &out->shape);
-    for (int i = 0; i < n->n_inputs; i++) {
-        alone = alone && (i == p->input || n->inputs[i] != n->inputs[p->input]);
+    for (int i = 0; i < node->n_inputs; i++) {
+        alone = alone && (i == op->input || node->inputs[i] != node->inputs[op->input]);
     }
     hth_layout l = placed ? v->layout : HTH_LAYOUT_PLAIN;
     if (!placed && v->constant == NULL && v->shape.rank == out->shape.rank && v->shape.rank > 1 &&
         v->shape.dim[1] == out->shape.dim[1]) {
         l = out_layout;
     }
-    to->input = p->input;
-    if (p->op == HTH_OP_ADD && *sum < 0 && alone && alike && l == out_layout) {
-        *sum = p->input;
-        to->dn = (hth_dn_post){.kind = dnnl_sum, .alpha = p->alpha};
+    to->input = op->input;
+    if (op->op == HTH_OP_ADD && *sum < 0 && alone && alike && l == out_layout) {
+        *sum = op->input;
+        to->dn = (hth_dn_post){.kind = dnnl_sum, .alpha = op->alpha};
         return HTH_OK;
     }
-    bool minus = p->op == HTH_OP_ADD && p->alpha == -1;
-    to->dn = (hth_dn_post){.kind = dnnl_binary, .alg = post_binary_alg(minus ? HTH_OP_SUB : p->op)};
+    bool minus = op->op == HTH_OP_ADD && op->alpha == -1;
+    to->dn =
+        (hth_dn_post){.kind = dnnl_binary, .alg = post_binary_alg(minus ? HTH_OP_SUB : op->op)};
     if (v->dtype != HTH_DT_F32 || !post_operand_fits(&v->shape, l, out->shape.rank) ||
-        to->dn.alg == dnnl_alg_kind_undef || (p->op == HTH_OP_ADD && p->alpha != 1 && !minus)) {
-        return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), n->name);
+        to->dn.alg == dnnl_alg_kind_undef || (op->op == HTH_OP_ADD && op->alpha != 1 && !minus)) {
+        return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(op->op), node->name);
     }
     to->dn.src1 = post_operand(&v->shape, l, out->shape.rank);
     return HTH_OK;
 }
 
-hth_err hth_cpu_posts(const hth_graph *g, const hth_node *n, hth_layout out_layout, bool placed,
-                      hth_cpu_post *list, int *count, int *sum)
+hth_err hth_cpu_posts(const hth_graph *graph, const hth_node *node, hth_layout out_layout,
+                      bool placed, hth_cpu_post *list, int *count, int *sum)
 {
     *count = 0;
     *sum = -1;
-    for (int i = 0; i < n->n_post; i++) {
-        const hth_post_op *p = &n->post[i];
+    for (int i = 0; i < node->n_post; i++) {
+        const hth_post_op *p = &node->post[i];
         if (*count + 2 > HTH_DN_MAX_POST) {
-            return hth_fail(HTH_ENOTSUP, "too many post ops on node '%s'", n->name);
+            return hth_fail(HTH_ENOTSUP, "too many post ops on node '%s'", node->name);
         }
         if (p->input >= 0) {
-            HTH_TRY(post_binary(g, n, p, out_layout, placed, &list[*count], sum));
+            HTH_TRY(post_binary(graph, node, p, out_layout, placed, &list[*count], sum));
             (*count)++;
             continue;
         }
         hth_dn_post dn[2];
         int made = hth_cpu_eltwise(p->op, p->alpha, p->beta, dn);
         if (made == 0) {
-            return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), n->name);
+            return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), node->name);
         }
         for (int k = 0; k < made; k++) {
             list[(*count)++] = (hth_cpu_post){dn[k], -1};
@@ -164,34 +166,35 @@ hth_err hth_cpu_posts(const hth_graph *g, const hth_node *n, hth_layout out_layo
     return HTH_OK;
 }
 
-static hth_err tail_step(hth_seq *s, const hth_cpu_post *p, const hth_dn_md *md)
+static hth_err tail_step(hth_seq *seq, const hth_cpu_post *post, const hth_dn_md *md)
 {
-    bool unary = p->dn.kind == dnnl_eltwise;
+    bool unary = post->dn.kind == dnnl_eltwise;
     hth_dn_op op = {.kind = unary ? HTH_DN_ELTWISE : HTH_DN_BINARY, .src = *md, .dst = *md};
-    op.alg = p->dn.alg;
-    if (p->dn.kind == dnnl_sum) {
-        op.alg = p->dn.alpha < 0 ? dnnl_binary_sub : dnnl_binary_add;
+    op.alg = post->dn.alg;
+    if (post->dn.kind == dnnl_sum) {
+        op.alg = post->dn.alpha < 0 ? dnnl_binary_sub : dnnl_binary_add;
     }
-    op.alpha = p->dn.alpha;
-    op.beta = p->dn.beta;
+    op.alpha = post->dn.alpha;
+    op.beta = post->dn.beta;
     if (!unary) {
-        op.src1 = p->dn.kind == dnnl_sum ? *md : p->dn.src1;
+        op.src1 = post->dn.kind == dnnl_sum ? *md : post->dn.src1;
     }
-    if (p->dn.kind == dnnl_sum && p->dn.alpha != 1 && p->dn.alpha != -1) {
+    if (post->dn.kind == dnnl_sum && post->dn.alpha != 1 && post->dn.alpha != -1) {
         return hth_fail(HTH_ENOTSUP, "a scaled sum after the primitive");
     }
     hth_dn_prim *prim;
     HTH_TRY(hth_dn_prim_open(&op, 0, &prim));
-    HTH_TRY(hth_seq_add(s, prim));
-    HTH_TRY(hth_seq_bind(s, DNNL_ARG_SRC, HTH_SEQ_OUT, 0));
-    HTH_TRY(hth_seq_bind(s, DNNL_ARG_DST, HTH_SEQ_OUT, 0));
-    return unary ? HTH_OK : hth_seq_bind(s, DNNL_ARG_SRC_1, HTH_SEQ_IN, (size_t)p->input);
+    HTH_TRY(hth_seq_add(seq, prim));
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_SRC, HTH_SEQ_OUT, 0));
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_DST, HTH_SEQ_OUT, 0));
+    return unary ? HTH_OK : hth_seq_bind(seq, DNNL_ARG_SRC_1, HTH_SEQ_IN, (size_t)post->input);
 }
 
-hth_err hth_cpu_tail(hth_seq *s, const hth_cpu_post *list, int from, int count, const hth_dn_md *md)
+hth_err hth_cpu_tail(hth_seq *seq, const hth_cpu_post *list, int from, int count,
+                     const hth_dn_md *md)
 {
     for (int i = from; i < count; i++) {
-        HTH_TRY(tail_step(s, &list[i], md));
+        HTH_TRY(tail_step(seq, &list[i], md));
     }
     return HTH_OK;
 }

@@ -16,15 +16,15 @@ typedef struct hth_cpu_post {
 // hth_post_op.
 int hth_cpu_eltwise(hth_op op, float alpha, float beta, hth_dn_post out[2]);
 
-// hth_cpu_posts translates the post ops of `n`, whose output 0 is stored in `out_layout`. Operands
-// are taken in the layout of their value when `placed`, else (before layouts are chosen) in the
-// output's if their rank is the same and they are not broadcast along the channels. Stores at most
-// HTH_DN_MAX_POST and their number; HTH_ENOTSUP: names the post op.
+// hth_cpu_posts translates the post ops of `node`, whose output 0 is stored in `out_layout`.
+// Operands are taken in the layout of their value when `placed`, else (before layouts are chosen)
+// in the output's if their rank is the same and they are not broadcast along the channels. Stores
+// at most HTH_DN_MAX_POST and their number; HTH_ENOTSUP: names the post op.
 // `*sum` is the input that a dnnl_sum post op adds, -1: none.
-hth_err hth_cpu_posts(const hth_graph *g, const hth_node *n, hth_layout out_layout, bool placed,
-                      hth_cpu_post *list, int *count, int *sum);
+hth_err hth_cpu_posts(const hth_graph *graph, const hth_node *node, hth_layout out_layout,
+                      bool placed, hth_cpu_post *list, int *count, int *sum);
 // hth_cpu_tail appends steps that apply list[from..count) to output 0 in place.
-hth_err hth_cpu_tail(hth_seq *s, const hth_cpu_post *list, int from, int count,
+hth_err hth_cpu_tail(hth_seq *seq, const hth_cpu_post *list, int from, int count,
                      const hth_dn_md *md);
 
 #endif

@@ -9,12 +9,13 @@
 #include <string.h>
 
 // Both tensors as they lie; HTH_ENOTSUP for what oneDNN's f32 primitives cannot take.
-static hth_err prim_describe(const hth_graph *g, const hth_node *n, hth_dn_kind kind, hth_dn_op *op)
+static hth_err prim_describe(const hth_graph *graph, const hth_node *node, hth_dn_kind kind,
+                             hth_dn_op *op)
 {
-    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    const hth_value *x = &graph->values[node->inputs[0]], *y = &graph->values[node->outputs[0]];
     if (x->dtype != HTH_DT_F32 || y->dtype != HTH_DT_F32 || x->shape.rank < 1 ||
-        x->shape.rank > 6 || n->n_post > 0 || hth_shape_elements(&x->shape) == 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, rank, post ops or empty", n->name);
+        x->shape.rank > 6 || node->n_post > 0 || hth_shape_elements(&x->shape) == 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, rank, post ops or empty", node->name);
     }
     *op = (hth_dn_op){.kind = kind,
                       .src = hth_dn_md_of(HTH_DT_F32, &x->shape, x->layout),
@@ -22,19 +23,19 @@ static hth_err prim_describe(const hth_graph *g, const hth_node *n, hth_dn_kind 
     return HTH_OK;
 }
 
-static hth_err prim_step(hth_seq *s, const hth_dn_op *op, hth_seq_from from)
+static hth_err prim_step(hth_seq *seq, const hth_dn_op *op, hth_seq_from from)
 {
     hth_dn_prim *p;
     HTH_TRY(hth_dn_prim_open(op, 0, &p));
-    HTH_TRY(hth_seq_add(s, p));
-    HTH_TRY(hth_seq_bind(s, DNNL_ARG_SRC, from, 0));
-    return hth_seq_bind(s, DNNL_ARG_DST, HTH_SEQ_OUT, 0);
+    HTH_TRY(hth_seq_add(seq, p));
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_SRC, from, 0));
+    return hth_seq_bind(seq, DNNL_ARG_DST, HTH_SEQ_OUT, 0);
 }
 
 // A sequence of op[0] from input to output and, where there is a second one, op[1] in place on the
 // output. Plain-loop implementations are left to the project's reference, except reorders (all
 // formats) when `ref_too`.
-static hth_err prim_steps(hth_device *d, const hth_dn_op *op, int n_ops, bool ref_too,
+static hth_err prim_steps(hth_device *device, const hth_dn_op *op, int n_ops, bool ref_too,
                           hth_seq **out)
 {
     hth_seq *s = NULL;
@@ -44,7 +45,7 @@ static hth_err prim_steps(hth_device *d, const hth_dn_op *op, int n_ops, bool re
     if (!ref_too && strncmp(name, "ref", 3) == 0) {
         return hth_fail(HTH_ENOTSUP, "oneDNN has only '%s'", name);
     }
-    HTH_TRY(hth_seq_open(d, &s));
+    HTH_TRY(hth_seq_open(device, &s));
     for (int i = 0; i < n_ops; i++) {
         hth_err err = prim_step(s, &op[i], i == 0 ? HTH_SEQ_IN : HTH_SEQ_OUT);
         if (err != HTH_OK) {
@@ -56,26 +57,26 @@ static hth_err prim_steps(hth_device *d, const hth_dn_op *op, int n_ops, bool re
     return HTH_OK;
 }
 
-static hth_err prim_kernel(hth_device *d, const hth_dn_op *op, bool ref_too, hth_kernel **out)
+static hth_err prim_kernel(hth_device *device, const hth_dn_op *op, bool ref_too, hth_kernel **out)
 {
     hth_seq *s = NULL;
-    HTH_TRY(prim_steps(d, op, 1, ref_too, &s));
+    HTH_TRY(prim_steps(device, op, 1, ref_too, &s));
     return hth_seq_finish(s, NULL, out);
 }
 
 // Attributes as post ops have them: Clip's bounds are inputs and must be constant.
-static bool unary_params(const hth_graph *g, const hth_node *n, float *alpha, float *beta)
+static bool unary_params(const hth_graph *graph, const hth_node *node, float *alpha, float *beta)
 {
-    *alpha = hth_cpu_alpha(n, n->op);
-    *beta = hth_node_float(n, "beta", 0.5F);
-    if (n->op == HTH_OP_GELU) {
-        *alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
+    *alpha = hth_cpu_alpha(node, node->op);
+    *beta = hth_node_float(node, "beta", 0.5F);
+    if (node->op == HTH_OP_GELU) {
+        *alpha = strcmp(hth_node_str(node, "approximate", "none"), "tanh") == 0;
     }
-    for (int i = 1; n->op == HTH_OP_CLIP && i <= 2; i++) {
+    for (int i = 1; node->op == HTH_OP_CLIP && i <= 2; i++) {
         float *to = i == 1 ? alpha : beta;
         *to = i == 1 ? -__FLT_MAX__ : __FLT_MAX__;
-        if (i < n->n_inputs && n->inputs[i] >= 0) {
-            const hth_const *c = g->values[n->inputs[i]].constant;
+        if (i < node->n_inputs && node->inputs[i] >= 0) {
+            const hth_const *c = graph->values[node->inputs[i]].constant;
             if (c == NULL || c->data == NULL || c->dtype != HTH_DT_F32) {
                 return false;
             }
@@ -87,25 +88,25 @@ static bool unary_params(const hth_graph *g, const hth_node *n, float *alpha, fl
 
 // An activation does not care where an element stands: the tensor is one row of numbers, padding
 // included, which is zeroed afterwards where the function does not keep zero.
-hth_err cpu_unary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_unary_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                           const char *algorithm, hth_kernel **out)
 {
     hth_dn_op op[2];
     hth_dn_post post[2];
     float alpha, beta;
-    HTH_TRY(prim_describe(g, n, HTH_DN_ELTWISE, &op[0]));
-    int count = algorithm == NULL && unary_params(g, n, &alpha, &beta)
-                    ? hth_cpu_eltwise(n->op, alpha, beta, post)
+    HTH_TRY(prim_describe(graph, node, HTH_DN_ELTWISE, &op[0]));
+    int count = algorithm == NULL && unary_params(graph, node, &alpha, &beta)
+                    ? hth_cpu_eltwise(node->op, alpha, beta, post)
                     : 0;
     if (count == 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': no such activation", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': no such activation", node->name);
     }
-    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    const hth_value *x = &graph->values[node->inputs[0]], *y = &graph->values[node->outputs[0]];
     size_t bytes;
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     int64_t elements = (int64_t)(bytes / sizeof(float));
     if (x->layout != y->layout) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': layouts differ", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': layouts differ", node->name);
     }
     op[0].src = op[0].dst = hth_dn_md_plain(HTH_DT_F32, 1, &elements);
     op[1] = op[0];
@@ -115,66 +116,68 @@ hth_err cpu_unary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         op[i].beta = post[i].beta;
     }
     hth_seq *s = NULL;
-    HTH_TRY(prim_steps(d, op, count, false, &s));
+    HTH_TRY(prim_steps(device, op, count, false, &s));
     hth_seq_clear(s, &y->shape, y->layout);
     HTH_TRY(hth_seq_finish(s, NULL, out));
     (*out)->inplace_input = 0;
     return HTH_OK;
 }
 
-hth_err cpu_lrn_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out)
+hth_err cpu_lrn_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                        const char *algorithm, hth_kernel **out)
 {
     hth_dn_op op;
-    HTH_TRY(prim_describe(g, n, HTH_DN_LRN, &op));
+    HTH_TRY(prim_describe(graph, node, HTH_DN_LRN, &op));
     op.alg = dnnl_lrn_across_channels;
-    op.size = hth_node_int(n, "size", 1);
-    op.alpha = hth_node_float(n, "alpha", 1e-4F);
-    op.beta = hth_node_float(n, "beta", 0.75F);
-    op.k = hth_node_float(n, "bias", 1.0F);
+    op.size = hth_node_int(node, "size", 1);
+    op.alpha = hth_node_float(node, "alpha", 1e-4F);
+    op.beta = hth_node_float(node, "beta", 0.75F);
+    op.k = hth_node_float(node, "bias", 1.0F);
     if (op.size % 2 == 0 || algorithm != NULL) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': an even window is not centered", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': an even window is not centered", node->name);
     }
-    return prim_kernel(d, &op, true, out);
+    return prim_kernel(device, &op, true, out);
 }
 
-hth_err cpu_softmax_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_softmax_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
     hth_dn_op op;
-    HTH_TRY(
-        prim_describe(g, n, n->op == HTH_OP_SOFTMAX ? HTH_DN_SOFTMAX : HTH_DN_LOG_SOFTMAX, &op));
-    int rank = g->values[n->inputs[0]].shape.rank, axis = (int)hth_node_int(n, "axis", -1);
+    HTH_TRY(prim_describe(graph, node,
+                          node->op == HTH_OP_SOFTMAX ? HTH_DN_SOFTMAX : HTH_DN_LOG_SOFTMAX, &op));
+    int rank = graph->values[node->inputs[0]].shape.rank,
+        axis = (int)hth_node_int(node, "axis", -1);
     op.axis = axis < 0 ? axis + rank : axis;
     if (op.src.block != 0 || algorithm != NULL) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': softmax of a blocked tensor", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': softmax of a blocked tensor", node->name);
     }
-    return prim_kernel(d, &op, false, out);
+    return prim_kernel(device, &op, false, out);
 }
 
-hth_err cpu_reorder_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_reorder_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
     hth_dn_op op;
-    HTH_TRY(prim_describe(g, n, HTH_DN_REORDER, &op));
-    return algorithm != NULL ? HTH_ENOTSUP : prim_kernel(d, &op, true, out);
+    HTH_TRY(prim_describe(graph, node, HTH_DN_REORDER, &op));
+    return algorithm != NULL ? HTH_ENOTSUP : prim_kernel(device, &op, true, out);
 }
 
 // Padding at the end is what the output's size implies. An average that counts padding must not
 // count the part that ceil_mode added.
-static hth_err pool_geometry(const hth_graph *g, const hth_node *n, hth_dn_op *op)
+static hth_err pool_geometry(const hth_graph *graph, const hth_node *node, hth_dn_op *op)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    const hth_shape *x = &graph->values[node->inputs[0]].shape,
+                    *y = &graph->values[node->outputs[0]].shape;
     int64_t kernel[6] = {0};
-    int nsp = x->rank - 2, n_kernel = hth_node_ints(n, "kernel_shape", kernel, 6);
+    int nsp = x->rank - 2, n_kernel = hth_node_ints(node, "kernel_shape", kernel, 6);
     ref_window w;
-    HTH_TRY(ref_window_init(&w, n, x, y, kernel, n_kernel));
+    HTH_TRY(ref_window_init(&w, node, x, y, kernel, n_kernel));
     for (int i = 0; i < nsp; i++) {
         int s = i + 3 - nsp;
         int64_t span = (w.k[s] - 1) * w.dilation[s] + 1;
         int64_t end = (w.out[s] - 1) * w.stride[s] + span - w.in[s] - w.pad[s];
         if (op->alg == dnnl_pooling_avg_include_padding && end > w.pad_end[s]) {
-            return hth_fail(HTH_ENOTSUP, "node '%s': ceil_mode with counted padding", n->name);
+            return hth_fail(HTH_ENOTSUP, "node '%s': ceil_mode with counted padding", node->name);
         }
         op->kernel[i] = w.k[s];
         op->strides[i] = w.stride[s];
@@ -194,10 +197,10 @@ static void pool_global(const hth_dn_md *x, hth_dn_op *op)
 }
 
 // ReduceMean over all spatial dimensions is what exporters make of global average pooling.
-static bool reduces_all_spatial(const hth_graph *g, const hth_node *n, int rank)
+static bool reduces_all_spatial(const hth_graph *graph, const hth_node *node, int rank)
 {
     const hth_const *c =
-        n->n_inputs > 1 && n->inputs[1] >= 0 ? g->values[n->inputs[1]].constant : NULL;
+        node->n_inputs > 1 && node->inputs[1] >= 0 ? graph->values[node->inputs[1]].constant : NULL;
     if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64 ||
         c->bytes != sizeof(int64_t) * (size_t)(rank - 2)) {
         return false;
@@ -210,25 +213,25 @@ static bool reduces_all_spatial(const hth_graph *g, const hth_node *n, int rank)
     return seen == (1U << rank) - 4;
 }
 
-hth_err cpu_pool_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_pool_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
     hth_dn_op op;
-    HTH_TRY(prim_describe(g, n, HTH_DN_POOL, &op));
-    bool indices = n->n_outputs > 1 && n->outputs[1] >= 0;
+    HTH_TRY(prim_describe(graph, node, HTH_DN_POOL, &op));
+    bool indices = node->n_outputs > 1 && node->outputs[1] >= 0;
     if (algorithm != NULL || indices || op.src.ndims < 3 || op.src.ndims > 5) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': indices or rank", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': indices or rank", node->name);
     }
-    bool max = n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_GLOBAL_MAX_POOL;
+    bool max = node->op == HTH_OP_MAX_POOL || node->op == HTH_OP_GLOBAL_MAX_POOL;
     op.alg = dnnl_pooling_max;
     if (!max) {
-        op.alg = hth_node_int(n, "count_include_pad", 0) != 0 ? dnnl_pooling_avg_include_padding
-                                                              : dnnl_pooling_avg_exclude_padding;
+        op.alg = hth_node_int(node, "count_include_pad", 0) != 0 ? dnnl_pooling_avg_include_padding
+                                                                 : dnnl_pooling_avg_exclude_padding;
     }
-    if (n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_AVERAGE_POOL) {
-        HTH_TRY(pool_geometry(g, n, &op));
-    } else if (n->op == HTH_OP_REDUCE_MEAN && !reduces_all_spatial(g, n, op.src.ndims)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not a global average", n->name);
+    if (node->op == HTH_OP_MAX_POOL || node->op == HTH_OP_AVERAGE_POOL) {
+        HTH_TRY(pool_geometry(graph, node, &op));
+    } else if (node->op == HTH_OP_REDUCE_MEAN && !reduces_all_spatial(graph, node, op.src.ndims)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a global average", node->name);
     } else {
         if (op.dst.ndims == 2) { // keepdims 0: the same numbers
             int64_t dims[5] = {op.src.dims[0], op.src.dims[1], 1, 1, 1};
@@ -236,22 +239,24 @@ hth_err cpu_pool_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         }
         pool_global(&op.src, &op);
     }
-    return prim_kernel(d, &op, false, out);
+    return prim_kernel(device, &op, false, out);
 }
 
-hth_layout cpu_any_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+hth_layout cpu_any_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                          bool *any)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape;
-    *any = g->values[n->inputs[0]].dtype == HTH_DT_F32 && x->rank >= 3 && x->rank <= 5;
+    const hth_shape *x = &graph->values[node->inputs[0]].shape;
+    *any = graph->values[node->inputs[0]].dtype == HTH_DT_F32 && x->rank >= 3 && x->rank <= 5;
     return HTH_LAYOUT_PLAIN;
 }
 
-hth_layout cpu_pool_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+hth_layout cpu_pool_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                           bool *any)
 {
-    hth_layout l = cpu_any_layout(d, g, n, any);
-    *any = *any && (n->n_outputs < 2 || n->outputs[1] < 0) &&
-           (n->op != HTH_OP_REDUCE_MEAN ||
-            (hth_node_int(n, "keepdims", 1) != 0 &&
-             reduces_all_spatial(g, n, g->values[n->inputs[0]].shape.rank)));
+    hth_layout l = cpu_any_layout(device, graph, node, any);
+    *any = *any && (node->n_outputs < 2 || node->outputs[1] < 0) &&
+           (node->op != HTH_OP_REDUCE_MEAN ||
+            (hth_node_int(node, "keepdims", 1) != 0 &&
+             reduces_all_spatial(graph, node, graph->values[node->inputs[0]].shape.rank)));
     return l;
 }

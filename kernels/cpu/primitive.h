@@ -17,7 +17,9 @@ HTH_CPU_PREPARE(cpu_pool_prepare); // MaxPool, AveragePool, their global forms, 
                                    // spatial dimensions
 
 // Layouts: whatever the input has.
-hth_layout cpu_any_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
-hth_layout cpu_pool_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+hth_layout cpu_any_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                          bool *any);
+hth_layout cpu_pool_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                           bool *any);
 
 #endif

@@ -40,14 +40,14 @@ HTH_VECTOR(rows_finish, (float *y, size_t n, float scale, bool root), (y, n, sca
     }
 }
 
-static void rows_one(const rows_job *j, size_t r)
+static void rows_one(const rows_job *job, size_t r)
 {
-    const rows_kernel *k = j->k;
-    const float *x = j->x + r * k->along * k->inner;
+    const rows_kernel *k = job->k;
+    const float *x = job->x + r * k->along * k->inner;
     bool square = k->op == HTH_OP_REDUCE_L2 || k->op == HTH_OP_REDUCE_SUM_SQUARE;
-    float *y = j->y + r * k->inner;
+    float *y = job->y + r * k->inner;
     if (k->op == HTH_OP_SOFTMAX) {
-        hth_softmax_row(x, j->y + r * k->along, k->along, NAN);
+        hth_softmax_row(x, job->y + r * k->along, k->along, NAN);
         return;
     }
     if (k->inner == 1) {
@@ -73,27 +73,27 @@ static void rows_share(void *arg, int i, int n)
     }
 }
 
-static hth_err rows_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err rows_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const rows_kernel *k = (const rows_kernel *)base;
-    rows_job j = {k, a->in[0], a->out[0]};
+    rows_job j = {k, args->in[0], args->out[0]};
     size_t cost = k->op == HTH_OP_SOFTMAX ? 8 : 1;
     hth_cpu_share(k->n_threads, k->outer * k->along * k->inner * cost, rows_share, &j);
     return HTH_OK;
 }
 
 // The axes that are reduced, as a bit each; 0: not known now.
-unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank)
+unsigned cpu_reduce_axes(const hth_graph *graph, const hth_node *node, int rank)
 {
     unsigned all = (1U << rank) - 1, mask = 0;
-    if (n->op == HTH_OP_SOFTMAX) {
-        int64_t axis = hth_node_int(n, "axis", -1);
+    if (node->op == HTH_OP_SOFTMAX) {
+        int64_t axis = hth_node_int(node, "axis", -1);
         return 1U << (axis < 0 ? axis + rank : axis);
     }
-    if (n->n_inputs < 2 || n->inputs[1] < 0) {
-        return hth_node_int(n, "noop_with_empty_axes", 0) != 0 ? 0 : all;
+    if (node->n_inputs < 2 || node->inputs[1] < 0) {
+        return hth_node_int(node, "noop_with_empty_axes", 0) != 0 ? 0 : all;
     }
-    const hth_const *c = g->values[n->inputs[1]].constant;
+    const hth_const *c = graph->values[node->inputs[1]].constant;
     if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64) {
         return 0;
     }
@@ -108,15 +108,16 @@ unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank)
     return mask;
 }
 
-hth_err cpu_rows_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_rows_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
     rows_kernel k = {
-        .n_threads = d->props.n_threads, .op = n->op, .outer = 1, .along = 1, .inner = 1};
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
-    unsigned axes = algorithm == NULL && n->n_post == 0 && s->rank > 0 && cpu_plain_f32(g, n, 1)
-                        ? cpu_reduce_axes(g, n, s->rank)
-                        : 0;
+        .n_threads = device->props.n_threads, .op = node->op, .outer = 1, .along = 1, .inner = 1};
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
+    unsigned axes =
+        algorithm == NULL && node->n_post == 0 && s->rank > 0 && cpu_plain_f32(graph, node, 1)
+            ? cpu_reduce_axes(graph, node, s->rank)
+            : 0;
     for (int i = 0; i < s->rank && axes != 0; i++) {
         size_t dim = (size_t)s->dim[i];
         if ((axes >> i & 1) != 0) {
@@ -130,13 +131,13 @@ hth_err cpu_rows_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
             k.inner *= dim;
         }
     }
-    if (axes == 0 || (n->op == HTH_OP_SOFTMAX && k.inner != 1)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or axes", n->name);
+    if (axes == 0 || (node->op == HTH_OP_SOFTMAX && k.inner != 1)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or axes", node->name);
     }
     k.base = (hth_kernel){.run = rows_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "rows",
                           .inplace_input = -1};
-    k.base.inplace_input = n->op == HTH_OP_SOFTMAX ? 0 : -1;
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    k.base.inplace_input = node->op == HTH_OP_SOFTMAX ? 0 : -1;
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

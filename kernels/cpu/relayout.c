@@ -49,14 +49,14 @@ static void relayout_rows(void *arg, int i, int n)
     }
 }
 
-void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src,
+void hth_cpu_relayout(size_t elem, const hth_shape *shape, hth_layout from, const void *src,
                       hth_layout to, void *dst)
 {
     relayout_job j = {
         .elem = elem, .n = 1, .c = 1, .s = 1, .from = from, .to = to, .src = src, .dst = dst};
     size_t *const extent[] = {&j.n, &j.c, &j.s};
-    for (int k = 0; k < s->rank; k++) {
-        *extent[k < 2 ? k : 2] *= (size_t)s->dim[k];
+    for (int k = 0; k < shape->rank; k++) {
+        *extent[k < 2 ? k : 2] *= (size_t)shape->dim[k];
     }
     size_t b = (size_t)hth_layout_block(to);
     j.rows_c = b == 0 ? j.c : (j.c + b - 1) / b * b;

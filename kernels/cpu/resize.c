@@ -46,20 +46,20 @@ typedef struct resize_job {
     resize_tap *h, *w; // the tables, out_h and out_w of them
 } resize_job;
 
-static inline __attribute__((always_inline)) void resize_line(const resize_kernel *k,
-                                                              const resize_tap *t, const float *top,
-                                                              const float *bottom, float v,
-                                                              float *y, size_t B)
+static inline __attribute__((always_inline)) void resize_line(const resize_kernel *kernel,
+                                                              const resize_tap *tap,
+                                                              const float *top, const float *bottom,
+                                                              float v, float *y, size_t B)
 {
-    for (size_t i = 0; i < k->out_w && !k->linear; i++) {
+    for (size_t i = 0; i < kernel->out_w && !kernel->linear; i++) {
         for (size_t l = 0; l < B; l++) {
-            y[i * B + l] = top[t[i].first * B + l];
+            y[i * B + l] = top[tap[i].first * B + l];
         }
     }
-    for (size_t i = 0; i < k->out_w && k->linear; i++) {
-        const float *a = top + t[i].first * B, *b = top + t[i].second * B;
-        const float *c = bottom + t[i].first * B, *d = bottom + t[i].second * B;
-        float u = t[i].weight;
+    for (size_t i = 0; i < kernel->out_w && kernel->linear; i++) {
+        const float *a = top + tap[i].first * B, *b = top + tap[i].second * B;
+        const float *c = bottom + tap[i].first * B, *d = bottom + tap[i].second * B;
+        float u = tap[i].weight;
         for (size_t l = 0; l < B; l++) {
             float upper = a[l] + u * (b[l] - a[l]), lower = c[l] + u * (d[l] - c[l]);
             y[i * B + l] = upper + v * (lower - upper);
@@ -90,23 +90,23 @@ static void resize_part(void *arg, int i, int n)
 }
 
 // What output line i read from lines `top` and `bottom` gets its share of dy.
-static inline __attribute__((always_inline)) void grad_line(const resize_kernel *k,
-                                                            const resize_tap *t, const float *dy,
+static inline __attribute__((always_inline)) void grad_line(const resize_kernel *kernel,
+                                                            const resize_tap *tap, const float *dy,
                                                             float v, float *top, float *bottom,
                                                             size_t B)
 {
-    for (size_t i = 0; i < k->out_w; i++, t++) {
-        float u = t->weight;
+    for (size_t i = 0; i < kernel->out_w; i++, tap++) {
+        float u = tap->weight;
         for (size_t l = 0; l < B; l++) {
             float g = dy[i * B + l], lower = v * g, upper = g - lower;
-            if (!k->linear) {
-                top[t->first * B + l] += g;
+            if (!kernel->linear) {
+                top[tap->first * B + l] += g;
                 continue;
             }
-            top[t->first * B + l] += (1 - u) * upper;
-            top[t->second * B + l] += u * upper;
-            bottom[t->first * B + l] += (1 - u) * lower;
-            bottom[t->second * B + l] += u * lower;
+            top[tap->first * B + l] += (1 - u) * upper;
+            top[tap->second * B + l] += u * upper;
+            bottom[tap->first * B + l] += (1 - u) * lower;
+            bottom[tap->second * B + l] += u * lower;
         }
     }
 }
@@ -166,16 +166,16 @@ static double resize_nearest(enum nearest mode, double x)
     }
 }
 
-static void resize_taps(const resize_kernel *k, size_t in, double scale, size_t begin, size_t end,
-                        resize_tap *t)
+static void resize_taps(const resize_kernel *kernel, size_t in, double scale, size_t begin,
+                        size_t end, resize_tap *tap)
 {
     for (size_t i = begin; i < end; i++) {
-        double x = resize_source(k->coordinates, (double)i, scale, (double)in);
+        double x = resize_source(kernel->coordinates, (double)i, scale, (double)in);
         double top = (double)in - 1;
-        x = fmin(fmax(k->linear ? x : resize_nearest(k->nearest, x), 0), top);
-        t[i].first = (uint32_t)x;
-        t[i].second = (uint32_t)fmin(floor(x) + 1, top);
-        t[i].weight = (float)(x - floor(x));
+        x = fmin(fmax(kernel->linear ? x : resize_nearest(kernel->nearest, x), 0), top);
+        tap[i].first = (uint32_t)x;
+        tap[i].second = (uint32_t)fmin(floor(x) + 1, top);
+        tap[i].weight = (float)(x - floor(x));
     }
 }
 
@@ -190,10 +190,10 @@ static void resize_tables(void *arg, int i, int n)
     resize_taps(k, k->in_w, k->scale_w, begin, end, j->w);
 }
 
-static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const resize_kernel *k = (const resize_kernel *)base;
-    resize_job j = {k, a->in[0], a->out[0], a->workspace, NULL};
+    resize_job j = {k, args->in[0], args->out[0], args->workspace, NULL};
     j.w = j.h + k->out_h;
     hth_cpu_share(k->n_threads, (k->out_h + k->out_w) * RESIZE_TAP, resize_tables, &j);
     hth_team_set(k->n_threads);
@@ -202,37 +202,38 @@ static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
 }
 
 // The factor of dimension `dim`: as the node says it, or from the sizes.
-static double resize_scale(const hth_graph *g, const hth_node *n, int dim, double from_sizes)
+static double resize_scale(const hth_graph *graph, const hth_node *node, int dim, double from_sizes)
 {
-    int at = n->n_inputs > 2 ? 2 : 1; // Upsample has (x, scales)
-    const hth_const *c =
-        n->n_inputs > at && n->inputs[at] >= 0 ? g->values[n->inputs[at]].constant : NULL;
+    int at = node->n_inputs > 2 ? 2 : 1; // Upsample has (x, scales)
+    const hth_const *c = node->n_inputs > at && node->inputs[at] >= 0
+                             ? graph->values[node->inputs[at]].constant
+                             : NULL;
     bool whole = c != NULL && c->data != NULL && c->dtype == HTH_DT_F32 &&
-                 c->bytes == sizeof(float) * (size_t)g->values[n->inputs[0]].shape.rank;
+                 c->bytes == sizeof(float) * (size_t)graph->values[node->inputs[0]].shape.rank;
     return whole ? (double)((const float *)c->data)[dim] : from_sizes;
 }
 
 // The image that is or was resized, and what became of it: ResizeGrad goes from the second to the
 // first.
-static const hth_value *resize_image(const hth_graph *g, const hth_node *n)
+static const hth_value *resize_image(const hth_graph *graph, const hth_node *node)
 {
-    return &g->values[n->op == HTH_OP_RESIZE_GRAD ? n->outputs[0] : n->inputs[0]];
+    return &graph->values[node->op == HTH_OP_RESIZE_GRAD ? node->outputs[0] : node->inputs[0]];
 }
 
-static const hth_value *resize_result(const hth_graph *g, const hth_node *n)
+static const hth_value *resize_result(const hth_graph *graph, const hth_node *node)
 {
-    return &g->values[n->op == HTH_OP_RESIZE_GRAD ? n->inputs[0] : n->outputs[0]];
+    return &graph->values[node->op == HTH_OP_RESIZE_GRAD ? node->inputs[0] : node->outputs[0]];
 }
 
 // Taps are numbers of 32 bits, and each needs an element to be one of.
-static bool resize_counts(const hth_shape *s)
+static bool resize_counts(const hth_shape *shape)
 {
-    for (int i = 2; i < s->rank; i++) {
-        if (s->dim[i] < 1 || s->dim[i] > UINT32_MAX) {
+    for (int i = 2; i < shape->rank; i++) {
+        if (shape->dim[i] < 1 || shape->dim[i] > UINT32_MAX) {
             return false;
         }
     }
-    return hth_shape_elements(s) > 0;
+    return hth_shape_elements(shape) > 0;
 }
 
 // Which of the names the attribute has, the first where it is missing; n: another.
@@ -246,58 +247,61 @@ static int resize_named(const hth_node *node, const char *attr, const char *cons
     return i;
 }
 
-static bool resize_takes(const hth_graph *g, const hth_node *n)
+static bool resize_takes(const hth_graph *graph, const hth_node *node)
 {
-    const hth_shape *x = &resize_image(g, n)->shape, *y = &resize_result(g, n)->shape;
-    const char *mode = hth_node_str(n, "mode", "nearest");
-    return resize_named(n, "coordinate_transformation_mode", coordinate_names, N_COORDINATES) <
+    const hth_shape *x = &resize_image(graph, node)->shape, *y = &resize_result(graph, node)->shape;
+    const char *mode = hth_node_str(node, "mode", "nearest");
+    return resize_named(node, "coordinate_transformation_mode", coordinate_names, N_COORDINATES) <
                N_COORDINATES &&
-           (strcmp(mode, "nearest") == 0 || strcmp(mode, "linear") == 0) && n->n_post == 0 &&
-           g->values[n->inputs[0]].dtype == HTH_DT_F32 && (x->rank == 3 || x->rank == 4) &&
-           x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] && hth_node_attr(n, "axes") == NULL &&
-           hth_node_int(n, "antialias", 0) == 0 && resize_counts(x) && resize_counts(y) &&
-           strcmp(hth_node_str(n, "keep_aspect_ratio_policy", "stretch"), "stretch") == 0;
+           (strcmp(mode, "nearest") == 0 || strcmp(mode, "linear") == 0) && node->n_post == 0 &&
+           graph->values[node->inputs[0]].dtype == HTH_DT_F32 && (x->rank == 3 || x->rank == 4) &&
+           x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] &&
+           hth_node_attr(node, "axes") == NULL && hth_node_int(node, "antialias", 0) == 0 &&
+           resize_counts(x) && resize_counts(y) &&
+           strcmp(hth_node_str(node, "keep_aspect_ratio_policy", "stretch"), "stretch") == 0;
 }
 
 // What the node's attributes say, and its scales.
-static void resize_read(resize_kernel *k, const hth_graph *g, const hth_node *n, int last)
+static void resize_read(resize_kernel *kernel, const hth_graph *graph, const hth_node *node,
+                        int last)
 {
-    int nearest = resize_named(n, "nearest_mode", nearest_names, N_NEAREST);
-    k->nearest = nearest < N_NEAREST ? (enum nearest)nearest : PREFER_FLOOR;
-    k->coordinates = (enum coordinates)resize_named(n, "coordinate_transformation_mode",
-                                                    coordinate_names, N_COORDINATES);
-    k->linear = strcmp(hth_node_str(n, "mode", "nearest"), "linear") == 0;
-    k->grad = n->op == HTH_OP_RESIZE_GRAD;
-    k->scale_h = (double)k->out_h / (double)k->in_h;
-    k->scale_h = last == 3 ? resize_scale(g, n, 2, k->scale_h) : k->scale_h;
-    k->scale_w = resize_scale(g, n, last, (double)k->out_w / (double)k->in_w);
+    int nearest = resize_named(node, "nearest_mode", nearest_names, N_NEAREST);
+    kernel->nearest = nearest < N_NEAREST ? (enum nearest)nearest : PREFER_FLOOR;
+    kernel->coordinates = (enum coordinates)resize_named(node, "coordinate_transformation_mode",
+                                                         coordinate_names, N_COORDINATES);
+    kernel->linear = strcmp(hth_node_str(node, "mode", "nearest"), "linear") == 0;
+    kernel->grad = node->op == HTH_OP_RESIZE_GRAD;
+    kernel->scale_h = (double)kernel->out_h / (double)kernel->in_h;
+    kernel->scale_h = last == 3 ? resize_scale(graph, node, 2, kernel->scale_h) : kernel->scale_h;
+    kernel->scale_w = resize_scale(graph, node, last, (double)kernel->out_w / (double)kernel->in_w);
 }
 
-hth_err cpu_resize_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_resize_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const char *algorithm, hth_kernel **out)
 {
-    const hth_value *x = resize_image(g, n), *y = resize_result(g, n);
-    resize_kernel k = {.n_threads = d->props.n_threads};
-    if (algorithm != NULL || !resize_takes(g, n) || x->layout != y->layout ||
+    const hth_value *x = resize_image(graph, node), *y = resize_result(graph, node);
+    resize_kernel k = {.n_threads = device->props.n_threads};
+    if (algorithm != NULL || !resize_takes(graph, node) || x->layout != y->layout ||
         !hth_rows_of(&y->shape, y->layout, &k.rows)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': mode, axes or layout", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': mode, axes or layout", node->name);
     }
     int last = x->shape.rank - 1;
     k.in_h = last == 3 ? (size_t)x->shape.dim[2] : 1;
     k.out_h = last == 3 ? (size_t)y->shape.dim[2] : 1;
     k.in_w = (size_t)x->shape.dim[last];
     k.out_w = (size_t)y->shape.dim[last];
-    resize_read(&k, g, n, last);
+    resize_read(&k, graph, node, last);
     k.base = (hth_kernel){.run = resize_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "resize",
                           .workspace_bytes = (k.out_h + k.out_w) * sizeof(resize_tap),
                           .inplace_input = -1};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }
 
-hth_layout cpu_resize_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+hth_layout cpu_resize_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                             bool *any)
 {
-    *any = resize_takes(g, n);
+    *any = resize_takes(graph, node);
     return HTH_LAYOUT_PLAIN;
 }

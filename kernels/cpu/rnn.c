@@ -78,31 +78,31 @@ static void rnn_cells(void *arg, int i, int n)
 }
 
 // c = a (m x depth) times direction `dir` of packed weights, plus the half `half` of the bias.
-static void rnn_multiply(rnn_job *j, const hth_kernel_args *args, const float *a, size_t m,
+static void rnn_multiply(rnn_job *job, const hth_kernel_args *args, const float *a, size_t m,
                          int half, size_t dir, float *c)
 {
-    const rnn_kernel *k = j->k;
+    const rnn_kernel *k = job->k;
     size_t depth = half == 0 ? k->in : k->hid, n = k->gates * k->hid;
     hth_epilogue bias = {.n = k->has_bias, .step = {{.op = HTH_OP_ADD, .alpha = 1, .col = 1}}};
     bias.step[0].operand =
         k->has_bias ? (const float *)args->in[3] + (2 * dir + (size_t)half) * n : NULL;
-    j->gemm = (hth_gemm){.m = m,
-                         .n = n,
-                         .k = depth,
-                         .a = a,
-                         .a_row = depth,
-                         .a_col = 1,
-                         .b = hth_cpu_floats(args->in[1 + half], dir * k->packed[half]),
-                         .c = c,
-                         .c_row = n,
-                         .alpha = 1,
-                         .post = &bias};
-    hth_cpu_share(k->n_threads, m * n * depth / 2, rnn_product, j);
+    job->gemm = (hth_gemm){.m = m,
+                           .n = n,
+                           .k = depth,
+                           .a = a,
+                           .a_row = depth,
+                           .a_col = 1,
+                           .b = hth_cpu_floats(args->in[1 + half], dir * k->packed[half]),
+                           .c = c,
+                           .c_row = n,
+                           .alpha = 1,
+                           .post = &bias};
+    hth_cpu_share(k->n_threads, m * n * depth / 2, rnn_product, job);
 }
 
-static void rnn_start(const rnn_kernel *k, float *state, const float *initial, size_t dir)
+static void rnn_start(const rnn_kernel *kernel, float *state, const float *initial, size_t dir)
 {
-    size_t n = k->batch * k->hid;
+    size_t n = kernel->batch * kernel->hid;
     if (initial != NULL) {
         memcpy(state, initial + dir * n, n * sizeof *state);
     } else {
@@ -110,28 +110,28 @@ static void rnn_start(const rnn_kernel *k, float *state, const float *initial, s
     }
 }
 
-static void rnn_direction(const rnn_kernel *k, const hth_kernel_args *a, size_t dir)
+static void rnn_direction(const rnn_kernel *kernel, const hth_kernel_args *args, size_t dir)
 {
-    char *ws = a->workspace;
-    size_t state = k->batch * k->hid, wide = k->batch * k->gates * k->hid;
+    char *ws = args->workspace;
+    size_t state = kernel->batch * kernel->hid, wide = kernel->batch * kernel->gates * kernel->hid;
     float *xw = hth_cpu_floats(ws, 0), *out[3] = {NULL, NULL, NULL};
-    rnn_job j = {.k = k,
-                 .scratch = ws + k->at_scratch,
-                 .hr = hth_cpu_floats(ws, k->at_hr),
-                 .h = hth_cpu_floats(ws, k->at_h),
-                 .c = hth_cpu_floats(ws, k->at_c)};
-    for (size_t i = 0; i < k->n_out; i++) {
-        out[i] = a->out[i];
+    rnn_job j = {.k = kernel,
+                 .scratch = ws + kernel->at_scratch,
+                 .hr = hth_cpu_floats(ws, kernel->at_hr),
+                 .h = hth_cpu_floats(ws, kernel->at_h),
+                 .c = hth_cpu_floats(ws, kernel->at_c)};
+    for (size_t i = 0; i < kernel->n_out; i++) {
+        out[i] = args->out[i];
     }
-    rnn_start(k, j.h, k->has_h ? a->in[5] : NULL, dir);
-    rnn_start(k, j.c, k->has_c ? a->in[6] : NULL, dir);
-    rnn_multiply(&j, a, a->in[0], k->steps * k->batch, 0, dir, xw);
-    for (size_t s = 0; s < k->steps; s++) {
-        size_t t = k->reverse || dir == 1 ? k->steps - 1 - s : s;
-        rnn_multiply(&j, a, j.h, k->batch, 1, dir, j.hr);
+    rnn_start(kernel, j.h, kernel->has_h ? args->in[5] : NULL, dir);
+    rnn_start(kernel, j.c, kernel->has_c ? args->in[6] : NULL, dir);
+    rnn_multiply(&j, args, args->in[0], kernel->steps * kernel->batch, 0, dir, xw);
+    for (size_t s = 0; s < kernel->steps; s++) {
+        size_t t = kernel->reverse || dir == 1 ? kernel->steps - 1 - s : s;
+        rnn_multiply(&j, args, j.h, kernel->batch, 1, dir, j.hr);
         j.x = xw + t * wide;
-        j.y = out[0] == NULL ? NULL : out[0] + (t * k->dirs + dir) * state;
-        hth_cpu_share(k->n_threads, wide * 16, rnn_cells, &j);
+        j.y = out[0] == NULL ? NULL : out[0] + (t * kernel->dirs + dir) * state;
+        hth_cpu_share(kernel->n_threads, wide * 16, rnn_cells, &j);
     }
     if (out[1] != NULL) {
         memcpy(out[1] + dir * state, j.h, state * sizeof(float));
@@ -141,19 +141,20 @@ static void rnn_direction(const rnn_kernel *k, const hth_kernel_args *a, size_t 
     }
 }
 
-static hth_err rnn_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err rnn_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const rnn_kernel *k = (const rnn_kernel *)base;
     for (size_t dir = 0; dir < k->dirs; dir++) {
-        rnn_direction(k, a, dir);
+        rnn_direction(k, args, dir);
     }
     return HTH_OK;
 }
 
-static hth_err rnn_pack(const hth_kernel *base, const hth_packing *p, const void *plain, void *dst)
+static hth_err rnn_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
+                        void *dst)
 {
     const rnn_kernel *k = (const rnn_kernel *)base;
-    int half = p->input - 1;
+    int half = packing->input - 1;
     size_t depth = half == 0 ? k->in : k->hid, n = k->gates * k->hid;
     for (size_t dir = 0; dir < k->dirs; dir++) {
         hth_gemm_pack((const float *)plain + dir * n * depth, 1, depth, depth, n, 0,
@@ -162,78 +163,83 @@ static hth_err rnn_pack(const hth_kernel *base, const hth_packing *p, const void
     return HTH_OK;
 }
 
-static bool rnn_given(const hth_node *n, int input)
+static bool rnn_given(const hth_node *node, int input)
 {
-    return input < n->n_inputs && n->inputs[input] >= 0;
+    return input < node->n_inputs && node->inputs[input] >= 0;
 }
 
-static bool rnn_takes(const hth_graph *g, const hth_node *n)
+static bool rnn_takes(const hth_graph *graph, const hth_node *node)
 {
-    bool lstm = n->op == HTH_OP_LSTM;
-    return n->n_post == 0 && cpu_plain_f32(g, n, n->n_inputs) && !rnn_given(n, 4) &&
-           !(lstm && rnn_given(n, 7)) && hth_node_attr(n, "activations") == NULL &&
-           hth_node_attr(n, "clip") == NULL && hth_node_int(n, "layout", 0) == 0 &&
-           hth_node_int(n, "input_forget", 0) == 0 &&
-           (lstm || hth_node_int(n, "linear_before_reset", 0) != 0) &&
-           g->values[n->inputs[1]].constant != NULL && g->values[n->inputs[2]].constant != NULL;
+    bool lstm = node->op == HTH_OP_LSTM;
+    return node->n_post == 0 && cpu_plain_f32(graph, node, node->n_inputs) && !rnn_given(node, 4) &&
+           !(lstm && rnn_given(node, 7)) && hth_node_attr(node, "activations") == NULL &&
+           hth_node_attr(node, "clip") == NULL && hth_node_int(node, "layout", 0) == 0 &&
+           hth_node_int(node, "input_forget", 0) == 0 &&
+           (lstm || hth_node_int(node, "linear_before_reset", 0) != 0) &&
+           graph->values[node->inputs[1]].constant != NULL &&
+           graph->values[node->inputs[2]].constant != NULL;
 }
 
-static size_t rnn_reserve(rnn_kernel *k, size_t bytes)
+static size_t rnn_reserve(rnn_kernel *kernel, size_t bytes)
 {
-    size_t at = k->base.workspace_bytes;
-    k->base.workspace_bytes += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    size_t at = kernel->base.workspace_bytes;
+    kernel->base.workspace_bytes +=
+        (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
     return at;
 }
 
-static void rnn_describe(rnn_kernel *k, const hth_graph *g, const hth_node *n)
+static void rnn_describe(rnn_kernel *kernel, const hth_graph *graph, const hth_node *node)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *r = &g->values[n->inputs[2]].shape;
-    k->lstm = n->op == HTH_OP_LSTM;
-    k->gates = k->lstm ? 4 : 3;
-    k->reverse = hth_node_str(n, "direction", "forward")[0] == 'r';
-    k->steps = (size_t)x->dim[0];
-    k->batch = (size_t)x->dim[1];
-    k->in = (size_t)x->dim[2];
-    k->dirs = (size_t)r->dim[0];
-    k->hid = (size_t)r->dim[2];
-    k->has_bias = rnn_given(n, 3);
-    k->has_h = rnn_given(n, 5);
-    k->has_c = k->lstm && rnn_given(n, 6);
-    k->n_out = (size_t)n->n_outputs;
-    size_t wide = k->batch * k->gates * k->hid * sizeof(float),
-           state = k->batch * k->hid * sizeof(float), rows = k->steps * k->batch;
-    rnn_reserve(k, k->steps * wide); // the inputs' product, at offset 0
-    k->at_hr = rnn_reserve(k, wide);
-    k->at_h = rnn_reserve(k, state);
-    k->at_c = rnn_reserve(k, state);
-    k->scratch = hth_gemm_scratch_bytes(rows);
-    k->at_scratch = rnn_reserve(k, (size_t)k->n_threads * k->scratch);
+    const hth_shape *x = &graph->values[node->inputs[0]].shape,
+                    *r = &graph->values[node->inputs[2]].shape;
+    kernel->lstm = node->op == HTH_OP_LSTM;
+    kernel->gates = kernel->lstm ? 4 : 3;
+    kernel->reverse = hth_node_str(node, "direction", "forward")[0] == 'r';
+    kernel->steps = (size_t)x->dim[0];
+    kernel->batch = (size_t)x->dim[1];
+    kernel->in = (size_t)x->dim[2];
+    kernel->dirs = (size_t)r->dim[0];
+    kernel->hid = (size_t)r->dim[2];
+    kernel->has_bias = rnn_given(node, 3);
+    kernel->has_h = rnn_given(node, 5);
+    kernel->has_c = kernel->lstm && rnn_given(node, 6);
+    kernel->n_out = (size_t)node->n_outputs;
+    size_t wide = kernel->batch * kernel->gates * kernel->hid * sizeof(float),
+           state = kernel->batch * kernel->hid * sizeof(float),
+           rows = kernel->steps * kernel->batch;
+    rnn_reserve(kernel, kernel->steps * wide); // the inputs' product, at offset 0
+    kernel->at_hr = rnn_reserve(kernel, wide);
+    kernel->at_h = rnn_reserve(kernel, state);
+    kernel->at_c = rnn_reserve(kernel, state);
+    kernel->scratch = hth_gemm_scratch_bytes(rows);
+    kernel->at_scratch = rnn_reserve(kernel, (size_t)kernel->n_threads * kernel->scratch);
     for (int half = 0; half < 2; half++) {
-        size_t depth = half == 0 ? k->in : k->hid;
-        k->packed[half] = hth_gemm_packed_bytes(depth, k->gates * k->hid);
-        hth_packing *p = &k->packing[half];
-        *p = (hth_packing){.input = 1 + half, .bytes = k->dirs * k->packed[half], .pack = rnn_pack};
-        snprintf(p->form, sizeof p->form, "panels%d:%zux(%zux%zu)^T", hth_gemm_width(), k->dirs,
-                 k->gates * k->hid, depth);
+        size_t depth = half == 0 ? kernel->in : kernel->hid;
+        kernel->packed[half] = hth_gemm_packed_bytes(depth, kernel->gates * kernel->hid);
+        hth_packing *p = &kernel->packing[half];
+        *p = (hth_packing){
+            .input = 1 + half, .bytes = kernel->dirs * kernel->packed[half], .pack = rnn_pack};
+        snprintf(p->form, sizeof p->form, "panels%d:%zux(%zux%zu)^T", hth_gemm_width(),
+                 kernel->dirs, kernel->gates * kernel->hid, depth);
     }
 }
 
-hth_err cpu_rnn_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out)
+hth_err cpu_rnn_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                        const char *algorithm, hth_kernel **out)
 {
-    if (algorithm != NULL || !rnn_takes(g, n)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': a rare form of recurrent network", n->name);
+    if (algorithm != NULL || !rnn_takes(graph, node)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': a rare form of recurrent network", node->name);
     }
     rnn_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     k->base = (hth_kernel){.run = rnn_run,
                            .close = hth_cpu_kernel_free,
                            .implementation = "gemm+cells",
                            .inplace_input = -1};
-    k->n_threads = d->props.n_threads;
-    rnn_describe(k, g, n);
+    k->n_threads = device->props.n_threads;
+    rnn_describe(k, graph, node);
     k->base.packings = k->packing;
     k->base.n_packings = 2;
     *out = &k->base;

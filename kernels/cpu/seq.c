@@ -88,12 +88,12 @@ static void seq_clear_part(void *arg, int i, int n)
     }
 }
 
-static void *seq_resolve(const hth_kernel_args *a, hth_seq_ref r)
+static void *seq_resolve(const hth_kernel_args *args, hth_seq_ref ref)
 {
-    if (r.from == HTH_SEQ_IN) {
-        return a->in[r.at];
+    if (ref.from == HTH_SEQ_IN) {
+        return args->in[ref.at];
     }
-    return r.from == HTH_SEQ_OUT ? a->out[r.at] : (char *)a->workspace + r.at;
+    return ref.from == HTH_SEQ_OUT ? args->out[ref.at] : (char *)args->workspace + ref.at;
 }
 
 static bool seq_runs(hth_seq_when when, size_t chunk, int split)
@@ -103,131 +103,132 @@ static bool seq_runs(hth_seq_when when, size_t chunk, int split)
            (when == HTH_SEQ_LAST && (int)chunk + 1 == split);
 }
 
-static hth_err seq_chunk(const hth_seq *s, const hth_kernel_args *a, size_t chunk)
+static hth_err seq_chunk(const hth_seq *seq, const hth_kernel_args *args, size_t chunk)
 {
     int b = 0;
-    for (int i = 0; i < s->n_steps; i++) {
-        bool runs = seq_runs(s->steps[i].when, chunk, s->split);
-        for (; b < s->n_binds && s->binds[b].step == i; b++) {
-            const char *at = seq_resolve(a, s->binds[b].ref);
-            at = at == NULL ? NULL : at + chunk * s->binds[b].chunk;
-            HTH_TRY(runs ? hth_dn_prim_set(s->steps[i].prim, s->binds[b].arg, at) : HTH_OK);
+    for (int i = 0; i < seq->n_steps; i++) {
+        bool runs = seq_runs(seq->steps[i].when, chunk, seq->split);
+        for (; b < seq->n_binds && seq->binds[b].step == i; b++) {
+            const char *at = seq_resolve(args, seq->binds[b].ref);
+            at = at == NULL ? NULL : at + chunk * seq->binds[b].chunk;
+            HTH_TRY(runs ? hth_dn_prim_set(seq->steps[i].prim, seq->binds[b].arg, at) : HTH_OK);
         }
-        HTH_TRY(runs ? hth_dn_prim_run(s->steps[i].prim) : HTH_OK);
+        HTH_TRY(runs ? hth_dn_prim_run(seq->steps[i].prim) : HTH_OK);
     }
-    if (s->mask >= 0) {
-        size_t n = s->mask_floats / (size_t)s->split;
-        float *y = (float *)a->out[0] + chunk * n;
-        hth_cpu_relu_grad(s->n_threads, y, (const float *)a->in[s->mask] + chunk * n, NULL, y, n,
-                          s->low, s->high);
+    if (seq->mask >= 0) {
+        size_t n = seq->mask_floats / (size_t)seq->split;
+        float *y = (float *)args->out[0] + chunk * n;
+        hth_cpu_relu_grad(seq->n_threads, y, (const float *)args->in[seq->mask] + chunk * n, NULL,
+                          y, n, seq->low, seq->high);
     }
     return HTH_OK;
 }
 
-static hth_err seq_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err seq_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const hth_seq *s = (const hth_seq *)base;
     hth_team_set(s->n_threads);
-    if (s->accumulate >= 0 && a->in[s->accumulate] != a->out[0]) {
-        seq_copy c = {a->out[0], a->in[s->accumulate], s->accumulate_bytes};
+    if (s->accumulate >= 0 && args->in[s->accumulate] != args->out[0]) {
+        seq_copy c = {args->out[0], args->in[s->accumulate], s->accumulate_bytes};
         hth_team_run(seq_copy_part, &c);
     }
     for (int c = 0; c < s->split; c++) {
-        HTH_TRY(seq_chunk(s, a, (size_t)c));
+        HTH_TRY(seq_chunk(s, args, (size_t)c));
     }
     if (s->clear.b > 1) {
-        seq_padding p = {&s->clear, a->out[0]};
+        seq_padding p = {&s->clear, args->out[0]};
         hth_team_run(seq_clear_part, &p);
     }
     return HTH_OK;
 }
 
-hth_err hth_seq_open(hth_device *d, hth_seq **out)
+hth_err hth_seq_open(hth_device *device, hth_seq **out)
 {
     hth_seq *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
     s->base = (hth_kernel){.run = seq_run, .close = seq_close, .inplace_input = -1};
-    s->n_threads = d->props.n_threads;
+    s->n_threads = device->props.n_threads;
     s->accumulate = s->mask = -1;
     s->split = 1;
     *out = s;
     return HTH_OK;
 }
 
-void hth_seq_abort(hth_seq *s)
+void hth_seq_abort(hth_seq *seq)
 {
-    if (s != NULL) {
-        seq_close(&s->base);
+    if (seq != NULL) {
+        seq_close(&seq->base);
     }
 }
 
-hth_err hth_seq_add(hth_seq *s, hth_dn_prim *p)
+hth_err hth_seq_add(hth_seq *seq, hth_dn_prim *prim)
 {
-    if (HTH_GROW(s->steps, s->n_steps, s->cap_steps) != 0) {
-        hth_dn_prim_close(p);
+    if (HTH_GROW(seq->steps, seq->n_steps, seq->cap_steps) != 0) {
+        hth_dn_prim_close(prim);
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
-    s->steps[s->n_steps++] = (seq_step){p, HTH_SEQ_ALWAYS};
-    if (hth_dn_prim_scratchpad(p) > s->scratchpad) {
-        s->scratchpad = hth_dn_prim_scratchpad(p);
+    seq->steps[seq->n_steps++] = (seq_step){prim, HTH_SEQ_ALWAYS};
+    if (hth_dn_prim_scratchpad(prim) > seq->scratchpad) {
+        seq->scratchpad = hth_dn_prim_scratchpad(prim);
     }
     return HTH_OK;
 }
 
-hth_err hth_seq_bind(hth_seq *s, int arg, hth_seq_from from, size_t at)
+hth_err hth_seq_bind(hth_seq *seq, int arg, hth_seq_from from, size_t at)
 {
-    if (HTH_GROW(s->binds, s->n_binds, s->cap_binds) != 0) {
+    if (HTH_GROW(seq->binds, seq->n_binds, seq->cap_binds) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
-    s->binds[s->n_binds++] = (seq_bind){s->n_steps - 1, arg, {from, at}, 0};
+    seq->binds[seq->n_binds++] = (seq_bind){seq->n_steps - 1, arg, {from, at}, 0};
     return HTH_OK;
 }
 
-void hth_seq_split(hth_seq *s, int n)
+void hth_seq_split(hth_seq *seq, int n)
 {
-    s->split = n;
+    seq->split = n;
 }
 
-void hth_seq_step(hth_seq *s, size_t bytes)
+void hth_seq_step(hth_seq *seq, size_t bytes)
 {
-    s->binds[s->n_binds - 1].chunk = bytes;
+    seq->binds[seq->n_binds - 1].chunk = bytes;
 }
 
-void hth_seq_only(hth_seq *s, hth_seq_when when)
+void hth_seq_only(hth_seq *seq, hth_seq_when when)
 {
-    s->steps[s->n_steps - 1].when = when;
+    seq->steps[seq->n_steps - 1].when = when;
 }
 
-size_t hth_seq_last_bytes(const hth_seq *s, int arg)
+size_t hth_seq_last_bytes(const hth_seq *seq, int arg)
 {
-    return hth_dn_prim_bytes(s->steps[s->n_steps - 1].prim, arg);
+    return hth_dn_prim_bytes(seq->steps[seq->n_steps - 1].prim, arg);
 }
 
-size_t hth_seq_reserve(hth_seq *s, size_t bytes)
+size_t hth_seq_reserve(hth_seq *seq, size_t bytes)
 {
-    size_t at = s->reserved;
-    s->reserved += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    size_t at = seq->reserved;
+    seq->reserved += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
     return at;
 }
 
-static float *seq_widen(const hth_seq_widen *w, const float *plain)
+static float *seq_widen(const hth_seq_widen *widen, const float *plain)
 {
-    size_t row = (size_t)(w->in * w->taps), outs = (size_t)(w->groups * w->out);
-    float *wide = hth_calloc(outs * (size_t)w->merge, row * sizeof *wide);
+    size_t row = (size_t)(widen->in * widen->taps), outs = (size_t)(widen->groups * widen->out);
+    float *wide = hth_calloc(outs * (size_t)widen->merge, row * sizeof *wide);
     for (size_t o = 0; wide != NULL && o < outs; o++) {
-        size_t slot = o / (size_t)w->out %
-                      (size_t)w->merge; // which of the merged groups this output belongs to
-        memcpy(wide + (o * (size_t)w->merge + slot) * row, plain + o * row, row * sizeof *wide);
+        size_t slot = o / (size_t)widen->out %
+                      (size_t)widen->merge; // which of the merged groups this output belongs to
+        memcpy(wide + (o * (size_t)widen->merge + slot) * row, plain + o * row, row * sizeof *wide);
     }
     return wide;
 }
 
-static hth_err seq_pack(const hth_kernel *k, const hth_packing *p, const void *plain, void *dst)
+static hth_err seq_pack(const hth_kernel *kernel, const hth_packing *packing, const void *plain,
+                        void *dst)
 {
-    const hth_seq *s = (const hth_seq *)k;
-    const seq_packing *src = &s->sources[p - k->packings];
+    const hth_seq *s = (const hth_seq *)kernel;
+    const seq_packing *src = &s->sources[packing - kernel->packings];
     hth_team_set(s->n_threads);
     if (src->widen.merge <= 1) {
         return hth_dn_prim_pack(src->prim, src->arg, &src->md, plain, dst);
@@ -239,88 +240,89 @@ static hth_err seq_pack(const hth_kernel *k, const hth_packing *p, const void *p
     return err;
 }
 
-hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_value *v, int input,
-                        const hth_dn_md *md, const hth_seq_widen *widen, hth_seq_ref *out)
+hth_err hth_seq_weights(hth_seq *seq, const hth_dn_prim *prim, int arg, const hth_value *value,
+                        int input, const hth_dn_md *md, const hth_seq_widen *widen,
+                        hth_seq_ref *out)
 {
-    if (v->constant == NULL) {
+    if (value->constant == NULL) {
         hth_dn_prim *reorder;
-        size_t at = hth_seq_reserve(s, hth_dn_prim_bytes(p, arg));
-        HTH_TRY(hth_dn_prim_reorder(p, arg, md, &reorder));
-        HTH_TRY(hth_seq_add(s, reorder));
-        hth_seq_only(s, HTH_SEQ_FIRST);
-        HTH_TRY(hth_seq_bind(s, DNNL_ARG_FROM, HTH_SEQ_IN, (size_t)input));
+        size_t at = hth_seq_reserve(seq, hth_dn_prim_bytes(prim, arg));
+        HTH_TRY(hth_dn_prim_reorder(prim, arg, md, &reorder));
+        HTH_TRY(hth_seq_add(seq, reorder));
+        hth_seq_only(seq, HTH_SEQ_FIRST);
+        HTH_TRY(hth_seq_bind(seq, DNNL_ARG_FROM, HTH_SEQ_IN, (size_t)input));
         *out = (hth_seq_ref){HTH_SEQ_WORKSPACE, at};
-        return hth_seq_bind(s, DNNL_ARG_TO, HTH_SEQ_WORKSPACE, at);
+        return hth_seq_bind(seq, DNNL_ARG_TO, HTH_SEQ_WORKSPACE, at);
     }
-    if (HTH_GROW(s->base.packings, s->base.n_packings, s->cap_packings) != 0 ||
-        HTH_GROW(s->sources, s->base.n_packings, s->cap_sources) != 0) {
+    if (HTH_GROW(seq->base.packings, seq->base.n_packings, seq->cap_packings) != 0 ||
+        HTH_GROW(seq->sources, seq->base.n_packings, seq->cap_sources) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
-    hth_packing *k = &s->base.packings[s->base.n_packings];
-    *k = (hth_packing){.input = input, .bytes = hth_dn_prim_bytes(p, arg), .pack = seq_pack};
-    hth_dn_prim_form(p, arg, k->form);
+    hth_packing *k = &seq->base.packings[seq->base.n_packings];
+    *k = (hth_packing){.input = input, .bytes = hth_dn_prim_bytes(prim, arg), .pack = seq_pack};
+    hth_dn_prim_form(prim, arg, k->form);
     if (widen->merge > 1) {
         size_t n = strlen(k->form);
         snprintf(k->form + n, sizeof k->form - n, ":groups=%d", (int)widen->groups);
     }
-    s->sources[s->base.n_packings++] = (seq_packing){arg, *md, *widen, p};
+    seq->sources[seq->base.n_packings++] = (seq_packing){arg, *md, *widen, prim};
     *out = (hth_seq_ref){HTH_SEQ_IN, (size_t)input};
     return HTH_OK;
 }
 
-void hth_seq_accumulate(hth_seq *s, int input, size_t bytes)
+void hth_seq_accumulate(hth_seq *seq, int input, size_t bytes)
 {
-    s->accumulate = input;
-    s->accumulate_bytes = bytes;
-    s->base.inplace_input = input;
+    seq->accumulate = input;
+    seq->accumulate_bytes = bytes;
+    seq->base.inplace_input = input;
 }
 
-void hth_seq_mask(hth_seq *s, int input, size_t bytes, float low, float high)
+void hth_seq_mask(hth_seq *seq, int input, size_t bytes, float low, float high)
 {
-    s->mask = input;
-    s->mask_floats = bytes / sizeof(float);
-    s->low = low;
-    s->high = high;
+    seq->mask = input;
+    seq->mask_floats = bytes / sizeof(float);
+    seq->low = low;
+    seq->high = high;
 }
 
-void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l)
+void hth_seq_clear(hth_seq *seq, const hth_shape *shape, hth_layout layout)
 {
-    if (!hth_rows_of(shape, l, &s->clear) || s->clear.c % s->clear.b == 0) {
-        s->clear.b = 0;
+    if (!hth_rows_of(shape, layout, &seq->clear) || seq->clear.c % seq->clear.b == 0) {
+        seq->clear.b = 0;
     }
 }
 
 // Scratchpads are bound last, when the reserved places are all known; the binds stay sorted by
 // step.
-static hth_err seq_bind_scratchpads(hth_seq *s)
+static hth_err seq_bind_scratchpads(hth_seq *seq)
 {
-    for (int i = 0; i < s->n_steps; i++) {
-        if (hth_dn_prim_scratchpad(s->steps[i].prim) == 0) {
+    for (int i = 0; i < seq->n_steps; i++) {
+        if (hth_dn_prim_scratchpad(seq->steps[i].prim) == 0) {
             continue;
         }
-        HTH_TRY(hth_seq_bind(s, DNNL_ARG_SCRATCHPAD, HTH_SEQ_WORKSPACE, s->reserved));
-        seq_bind last = s->binds[s->n_binds - 1];
+        HTH_TRY(hth_seq_bind(seq, DNNL_ARG_SCRATCHPAD, HTH_SEQ_WORKSPACE, seq->reserved));
+        seq_bind last = seq->binds[seq->n_binds - 1];
         last.step = i;
-        int at = s->n_binds - 1;
-        for (; at > 0 && s->binds[at - 1].step > i; at--) {
-            s->binds[at] = s->binds[at - 1];
+        int at = seq->n_binds - 1;
+        for (; at > 0 && seq->binds[at - 1].step > i; at--) {
+            seq->binds[at] = seq->binds[at - 1];
         }
-        s->binds[at] = last;
+        seq->binds[at] = last;
     }
     return HTH_OK;
 }
 
-hth_err hth_seq_finish(hth_seq *s, const char *name, hth_kernel **out)
+hth_err hth_seq_finish(hth_seq *seq, const char *name, hth_kernel **out)
 {
-    hth_err err = seq_bind_scratchpads(s);
+    hth_err err = seq_bind_scratchpads(seq);
     if (err != HTH_OK) {
-        hth_seq_abort(s);
+        hth_seq_abort(seq);
         return err;
     }
-    snprintf(s->name, sizeof s->name, "%s",
-             name != NULL ? name : hth_dn_prim_impl(s->steps[0].prim));
-    s->base.implementation = s->name;
-    s->base.workspace_bytes = s->reserved + s->scratchpad;
-    *out = &s->base;
+    snprintf(seq->name, sizeof seq->name, "%s",
+             name != NULL ? name : hth_dn_prim_impl(seq->steps[0].prim));
+    seq->base.implementation = seq->name;
+    seq->base.workspace_bytes = seq->reserved + seq->scratchpad;
+    *out = &seq->base;
     return HTH_OK;
 }

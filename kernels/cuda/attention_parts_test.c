@@ -92,12 +92,12 @@ static void parts_open(fixture *f, const parts_case *c, uint64_t seed)
 }
 
 // Buffers of all values: what is a constant or an input filled, the rest garbage.
-static hth_tensor *parts_tensors(fixture *f, const hth_graph *g)
+static hth_tensor *parts_tensors(fixture *f, const hth_graph *graph)
 {
-    hth_tensor *v = hth_calloc((size_t)g->n_values, sizeof *v);
+    hth_tensor *v = hth_calloc((size_t)graph->n_values, sizeof *v);
     assert_non_null(v);
-    for (int i = 0; i < g->n_values; i++) {
-        const hth_value *x = &g->values[i];
+    for (int i = 0; i < graph->n_values; i++) {
+        const hth_value *x = &graph->values[i];
         const void *data;
         v[i] = (hth_tensor){.dtype = x->dtype, .shape = x->shape};
         assert_int_equal(hth_tensor_bytes(x->dtype, &x->shape, x->layout, &v[i].bytes), HTH_OK);
@@ -108,8 +108,8 @@ static hth_tensor *parts_tensors(fixture *f, const hth_graph *g)
             hth_const_unmap(x->constant);
         }
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        hth_tensor *x = &v[g->inputs[i]];
+    for (int i = 0; i < graph->n_inputs; i++) {
+        hth_tensor *x = &v[graph->inputs[i]];
         float *p = fixture_fill(f, &x->shape);
         memcpy(x->data, p, x->bytes);
         hth_free(p);
@@ -117,34 +117,34 @@ static hth_tensor *parts_tensors(fixture *f, const hth_graph *g)
     return v;
 }
 
-static void parts_free(hth_tensor *v, int n)
+static void parts_free(hth_tensor *tensor, int n)
 {
     for (int i = 0; i < n; i++) {
-        hth_free(v[i].data);
+        hth_free(tensor[i].data);
     }
-    hth_free(v);
+    hth_free(tensor);
 }
 
-static void parts_run(const hth_graph *g, hth_tensor *v, bool reference)
+static void parts_run(const hth_graph *graph, hth_tensor *tensor, bool reference)
 {
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
         hth_tensor in[16] = {{0}}, out[8] = {{0}};
         void *from[16] = {NULL}, *to[8] = {NULL};
         hth_kernel *k;
         for (int j = 0; j < n->n_inputs; j++) {
-            in[j] = n->inputs[j] < 0 ? in[j] : v[n->inputs[j]];
+            in[j] = n->inputs[j] < 0 ? in[j] : tensor[n->inputs[j]];
             from[j] = in[j].data;
         }
         for (int j = 0; j < n->n_outputs; j++) {
-            out[j] = n->outputs[j] < 0 ? out[j] : v[n->outputs[j]];
+            out[j] = n->outputs[j] < 0 ? out[j] : tensor[n->outputs[j]];
             to[j] = out[j].data;
         }
         if (reference) {
-            assert_int_equal(hth_ref_eval(NULL, g, n, in, out), HTH_OK);
+            assert_int_equal(hth_ref_eval(NULL, graph, n, in, out), HTH_OK);
             continue;
         }
-        if (cuda_test_prepare(g, n, NULL, &k) != HTH_OK) {
+        if (cuda_test_prepare(graph, n, NULL, &k) != HTH_OK) {
             fail_msg("%s: %s", n->name, hth_err_detail());
         }
         void *workspace = fixture_buffer(k->workspace_bytes);
@@ -169,25 +169,25 @@ static void parts_compare(const hth_graph *g, const hth_tensor *got, const hth_g
     }
 }
 
-static void parts_ends(hth_graph *g, const hth_node *n)
+static void parts_ends(hth_graph *graph, const hth_node *node)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0 && g->values[n->inputs[i]].constant == NULL) {
-            assert_int_equal(hth_graph_add_input(g, n->inputs[i]), HTH_OK);
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0 && graph->values[node->inputs[i]].constant == NULL) {
+            assert_int_equal(hth_graph_add_input(graph, node->inputs[i]), HTH_OK);
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            assert_int_equal(hth_graph_add_output(g, n->outputs[i]), HTH_OK);
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0) {
+            assert_int_equal(hth_graph_add_output(graph, node->outputs[i]), HTH_OK);
         }
     }
 }
 
-static int parts_count(const hth_graph *g, hth_op op)
+static int parts_count(const hth_graph *graph, hth_op op)
 {
     int count = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        count += g->nodes[i].op == op;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        count += graph->nodes[i].op == op;
     }
     return count;
 }

@@ -81,19 +81,20 @@ static bool blas_parse(const char *name, int *id, uint32_t v[BLAS_CONFIG])
 }
 
 // The algorithm that a name spells out, checked by the library.
-static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const char *name,
+static hth_err blas_make(const hth_cuda *cuda, const hth_blas_product *product, const char *name,
                          hth_blas_algo *out)
 {
-    const hth_cuda_api *api = d->api;
-    cublasLtHandle_t handle = hth_cuda_site_of(d)->blas;
+    const hth_cuda_api *api = cuda->api;
+    cublasLtHandle_t handle = hth_cuda_site_of(cuda)->blas;
     cublasLtMatmulHeuristicResult_t found;
     uint32_t v[BLAS_CONFIG];
     int id;
     if (!blas_parse(name, &id, v)) {
         return hth_fail(HTH_ENOTSUP, "'%s' is not an algorithm's name", name);
     }
-    HTH_TRY(BLAS(api, cublasLtMatmulAlgoInit, handle, p->compute, CUDA_R_32F, p->factors,
-                 p->factors, p->result, p->result, id, &out->algo));
+    HTH_TRY(BLAS(api, cublasLtMatmulAlgoInit, handle, product->compute, CUDA_R_32F,
+                 product->factors, product->factors, product->result, product->result, id,
+                 &out->algo));
     for (int i = 0; i < BLAS_CONFIG; i++) {
         uint16_t half = (uint16_t)v[i];
         bool whole = blas_config[i].bytes == 4;
@@ -101,21 +102,21 @@ static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const cha
                      blas_config[i].attribute, whole ? (void *)&v[i] : (void *)&half,
                      blas_config[i].bytes));
     }
-    HTH_TRY(BLAS(api, cublasLtMatmulAlgoCheck, handle, p->desc, p->b, p->a, p->c, p->c, &out->algo,
-                 &found));
+    HTH_TRY(BLAS(api, cublasLtMatmulAlgoCheck, handle, product->desc, product->b, product->a,
+                 product->c, product->c, &out->algo, &found));
     out->workspace_bytes = found.workspaceSize;
     return HTH_OK;
 }
 
 // What the heuristics are told: at most `limit` bytes of workspace, sums in an order, alignments.
-static hth_err blas_preference(const hth_cuda *d, const hth_blas_product *p, size_t limit,
+static hth_err blas_preference(const hth_cuda *cuda, const hth_blas_product *product, size_t limit,
                                cublasLtMatmulPreference_t preference)
 {
     const uint32_t ordered =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-    const uint32_t b = p->align_b > 0 ? p->align_b : HTH_DEVICE_ALIGN;
-    const uint32_t a = p->align_a > 0 ? p->align_a : HTH_DEVICE_ALIGN;
-    const uint32_t c = p->align_c > 0 ? p->align_c : HTH_DEVICE_ALIGN;
+    const uint32_t b = product->align_b > 0 ? product->align_b : HTH_DEVICE_ALIGN;
+    const uint32_t a = product->align_a > 0 ? product->align_a : HTH_DEVICE_ALIGN;
+    const uint32_t c = product->align_c > 0 ? product->align_c : HTH_DEVICE_ALIGN;
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
@@ -129,38 +130,38 @@ static hth_err blas_preference(const hth_cuda *d, const hth_blas_product *p, siz
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
     for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
-        HTH_TRY(BLAS(d->api, cublasLtMatmulPreferenceSetAttribute, preference, set[i].name,
+        HTH_TRY(BLAS(cuda->api, cublasLtMatmulPreferenceSetAttribute, preference, set[i].name,
                      set[i].value, set[i].bytes));
     }
     return HTH_OK;
 }
 
 // The library's choices with at most `limit` bytes of workspace.
-static hth_err blas_ask(const hth_cuda *d, const hth_blas_product *p, size_t limit, int cap,
-                        cublasLtMatmulHeuristicResult_t *found, int *n)
+static hth_err blas_ask(const hth_cuda *cuda, const hth_blas_product *product, size_t limit,
+                        int cap, cublasLtMatmulHeuristicResult_t *found, int *n)
 {
-    const hth_cuda_api *api = d->api;
+    const hth_cuda_api *api = cuda->api;
     cublasLtMatmulPreference_t preference;
     *n = 0;
     HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &preference));
-    hth_err err = blas_preference(d, p, limit, preference);
+    hth_err err = blas_preference(cuda, product, limit, preference);
     if (err == HTH_OK) {
-        err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(d)->blas, p->desc, p->b,
-                   p->a, p->c, p->c, preference, cap, found, n);
+        err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(cuda)->blas, product->desc,
+                   product->b, product->a, product->c, product->c, preference, cap, found, n);
     }
     (void)api->cublasLtMatmulPreferenceDestroy(preference);
     return err;
 }
 
-hth_err hth_blas_choose(const hth_cuda *d, const hth_blas_product *p, const char *name,
+hth_err hth_blas_choose(const hth_cuda *cuda, const hth_blas_product *product, const char *name,
                         hth_blas_algo *out)
 {
     cublasLtMatmulHeuristicResult_t found;
     int n;
     if (name != NULL) {
-        return blas_make(d, p, name, out);
+        return blas_make(cuda, product, name, out);
     }
-    HTH_TRY(blas_ask(d, p, blas_limits[0], 1, &found, &n));
+    HTH_TRY(blas_ask(cuda, product, blas_limits[0], 1, &found, &n));
     if (n == 0) {
         return hth_fail(HTH_ENOTSUP, "cublasLt has no algorithm for this product");
     }
@@ -168,7 +169,7 @@ hth_err hth_blas_choose(const hth_cuda *d, const hth_blas_product *p, const char
     return HTH_OK;
 }
 
-static void blas_keep(const hth_cuda *d, const cublasLtMatmulHeuristicResult_t *found,
+static void blas_keep(const hth_cuda *cuda, const cublasLtMatmulHeuristicResult_t *found,
                       hth_choice *list, int cap, int *count)
 {
     hth_choice c = {.workspace_bytes = hth_blas_reserved(found->workspaceSize),
@@ -177,7 +178,7 @@ static void blas_keep(const hth_cuda *d, const cublasLtMatmulHeuristicResult_t *
                     .split = 1,
                     .deterministic = true};
     if (found->state != CUBLAS_STATUS_SUCCESS || *count == cap ||
-        !blas_name(d->api, &found->algo, c.name, sizeof c.name)) {
+        !blas_name(cuda->api, &found->algo, c.name, sizeof c.name)) {
         return;
     }
     for (int i = 0; i < *count; i++) {
@@ -188,17 +189,17 @@ static void blas_keep(const hth_cuda *d, const cublasLtMatmulHeuristicResult_t *
     list[(*count)++] = c;
 }
 
-hth_err hth_blas_list(const hth_cuda *d, const hth_blas_product *p, bool few, hth_choice *list,
-                      int cap, int *count)
+hth_err hth_blas_list(const hth_cuda *cuda, const hth_blas_product *product, bool few,
+                      hth_choice *list, int cap, int *count)
 {
     cublasLtMatmulHeuristicResult_t found[BLAS_RESULTS];
     *count = 0;
     for (int i = 0; i < BLAS_LIMITS; i++) {
         int n = 0;
-        hth_err err = blas_ask(d, p, blas_limits[i], few ? 1 : BLAS_RESULTS, found, &n);
+        hth_err err = blas_ask(cuda, product, blas_limits[i], few ? 1 : BLAS_RESULTS, found, &n);
         HTH_TRY(err == HTH_ENOTSUP && *count > 0 ? HTH_OK : err);
         for (int k = 0; k < n; k++) {
-            blas_keep(d, &found[k], list, cap, count);
+            blas_keep(cuda, &found[k], list, cap, count);
         }
     }
     return *count > 0 ? HTH_OK

@@ -40,11 +40,11 @@ hth_err hth_blas_status(cublasStatus_t r, const char *call);
 
 // hth_blas_choose finds the algorithm called `name`, NULL: the library's first choice. HTH_ENOTSUP:
 // it cannot compute this product.
-hth_err hth_blas_choose(const hth_cuda *d, const hth_blas_product *p, const char *name,
+hth_err hth_blas_choose(const hth_cuda *cuda, const hth_blas_product *product, const char *name,
                         hth_blas_algo *out);
 // hth_blas_list stores the library's choices for several limits of workspace, each name once, its
 // first choice first. `few`: one for each limit.
-hth_err hth_blas_list(const hth_cuda *d, const hth_blas_product *p, bool few, hth_choice *list,
-                      int cap, int *count);
+hth_err hth_blas_list(const hth_cuda *cuda, const hth_blas_product *product, bool few,
+                      hth_choice *list, int cap, int *count);
 
 #endif

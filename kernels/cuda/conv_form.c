@@ -10,24 +10,24 @@
 
 #define CONV_SPLIT_ALIGN 16 // bytes: what dnn.c promises of addresses
 
-static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_shape *w,
-                             const hth_shape *y, hth_dnn_conv *c)
+static hth_err conv_geometry(const hth_node *node, const hth_shape *x, const hth_shape *w,
+                             const hth_shape *y, hth_dnn_conv *conv)
 {
     hth_cuda_window win;
-    HTH_TRY(hth_cuda_window_get(n, x, y, w->dim + 2, &win));
-    c->n_spatial = win.n_spatial == 3 ? 3 : 2; // of one dimension a second one of size 1
-    int first = 3 - c->n_spatial;
+    HTH_TRY(hth_cuda_window_get(node, x, y, w->dim + 2, &win));
+    conv->n_spatial = win.n_spatial == 3 ? 3 : 2; // of one dimension a second one of size 1
+    int first = 3 - conv->n_spatial;
     const hth_shape *from[] = {x, w, y};
-    int64_t *to[] = {c->x, c->w, c->y};
+    int64_t *to[] = {conv->x, conv->w, conv->y};
     const int32_t *sizes[] = {win.in, win.k, win.out};
     for (int i = 0; i < 3; i++) {
         to[i][0] = from[i]->dim[0];
         to[i][1] = from[i]->dim[1];
-        for (int k = 0; k < c->n_spatial; k++) {
+        for (int k = 0; k < conv->n_spatial; k++) {
             to[i][2 + k] = sizes[i][first + k];
         }
     }
-    for (int k = 0; k < c->n_spatial; k++) {
+    for (int k = 0; k < conv->n_spatial; k++) {
         int s = first + k;
         int64_t span = (int64_t)(win.k[s] - 1) * win.dilation[s] + 1, end = win.pad_end[s];
         if ((win.in[s] + win.pad[s] + end - span) / win.stride[s] + 1 != win.out[s]) {
@@ -36,10 +36,10 @@ static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_sh
         if (win.pad[s] < 0 || end < 0) {
             return hth_fail(HTH_ENOTSUP, "negative pads");
         }
-        c->pre[k] = win.pad[s];
-        c->post[k] = end;
-        c->stride[k] = win.stride[s];
-        c->dilation[k] = win.dilation[s];
+        conv->pre[k] = win.pad[s];
+        conv->post[k] = end;
+        conv->stride[k] = win.stride[s];
+        conv->dilation[k] = win.dilation[s];
     }
     return HTH_OK;
 }
@@ -50,86 +50,89 @@ static bool conv_alike(const hth_value *a, const hth_value *b)
 }
 
 // Which post ops a fused graph takes: a sum, then a ReLU, or one of them.
-static void conv_fusion(const hth_graph *g, const hth_node *n, const hth_value *y,
-                        hth_cuda_conv_form *f)
+static void conv_fusion(const hth_graph *graph, const hth_node *node, const hth_value *value,
+                        hth_cuda_conv_form *form)
 {
     int at = 0;
-    f->sum = -1;
-    if (at < n->n_post && n->post[at].op == HTH_OP_ADD && n->post[at].alpha == 1 &&
-        conv_alike(&g->values[n->inputs[n->post[at].input]], y)) {
-        f->sum = n->post[at++].input;
+    form->sum = -1;
+    if (at < node->n_post && node->post[at].op == HTH_OP_ADD && node->post[at].alpha == 1 &&
+        conv_alike(&graph->values[node->inputs[node->post[at].input]], value)) {
+        form->sum = node->post[at++].input;
     }
-    at += at < n->n_post && n->post[at].op == HTH_OP_RELU;
-    bool any = f->bias >= 0 || at > 0;
-    f->n_fused = f->dnn.kind == HTH_DNN_FORWARD && any ? at : -1;
+    at += at < node->n_post && node->post[at].op == HTH_OP_RELU;
+    bool any = form->bias >= 0 || at > 0;
+    form->n_fused = form->dnn.kind == HTH_DNN_FORWARD && any ? at : -1;
 }
 
-hth_err hth_cuda_conv_describe(const hth_graph *g, const hth_node *n, hth_cuda_conv_form *f)
+hth_err hth_cuda_conv_describe(const hth_graph *graph, const hth_node *node,
+                               hth_cuda_conv_form *form)
 {
-    const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1),
-                    *r = hth_cuda_out(g, n, 0);
-    *f = (hth_cuda_conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
+    const hth_value *a = hth_cuda_in(graph, node, 0), *b = hth_cuda_in(graph, node, 1),
+                    *r = hth_cuda_out(graph, node, 0);
+    *form = (hth_cuda_conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
     // cuda_layout has a convolution's images plain where the precision has no engine else
-    f->dnn.nhwc = a->layout == HTH_LAYOUT_NHWC;
-    f->dnn.precision =
-        f->dnn.nhwc || g->precision == HTH_PRECISION_FP32 ? g->precision : HTH_PRECISION_TF32;
-    HTH_TRY(hth_cuda_need_float(g, n, 3, 2));
+    form->dnn.nhwc = a->layout == HTH_LAYOUT_NHWC;
+    form->dnn.precision = form->dnn.nhwc || graph->precision == HTH_PRECISION_FP32
+                              ? graph->precision
+                              : HTH_PRECISION_TF32;
+    HTH_TRY(hth_cuda_need_float(graph, node, 3, 2));
     if (a->shape.rank < 3 || hth_cuda_count(r) == 0 || hth_cuda_count(a) == 0) {
         return hth_fail(HTH_ENOTSUP, "%d dimensions, or empty", a->shape.rank);
     }
-    switch (n->op) {
+    switch (node->op) {
     case HTH_OP_CONV:
-        HTH_TRY(conv_geometry(n, &a->shape, &b->shape, &r->shape, &f->dnn));
+        HTH_TRY(conv_geometry(node, &a->shape, &b->shape, &r->shape, &form->dnn));
         break;
     case HTH_OP_CONV_GRAD_FILTER: // x, dy -> dw
-        f->dnn.kind = HTH_DNN_FILTER;
-        f->w_in = -1;
-        f->y_in = 1;
-        HTH_TRY(conv_geometry(n, &a->shape, &r->shape, &b->shape, &f->dnn));
+        form->dnn.kind = HTH_DNN_FILTER;
+        form->w_in = -1;
+        form->y_in = 1;
+        HTH_TRY(conv_geometry(node, &a->shape, &r->shape, &b->shape, &form->dnn));
         break;
     default: // dy, w -> dx
-        f->dnn.kind = HTH_DNN_DATA;
-        f->x_in = -1;
-        f->y_in = 0;
-        HTH_TRY(conv_geometry(n, &r->shape, &b->shape, &a->shape, &f->dnn));
+        form->dnn.kind = HTH_DNN_DATA;
+        form->x_in = -1;
+        form->y_in = 0;
+        HTH_TRY(conv_geometry(node, &r->shape, &b->shape, &a->shape, &form->dnn));
     }
-    if ((n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && hth_cuda_in(g, n, 2) != NULL) {
-        f->bias = 2;
+    if ((node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_TRANSPOSE) &&
+        hth_cuda_in(graph, node, 2) != NULL) {
+        form->bias = 2;
     }
-    conv_fusion(g, n, r, f);
+    conv_fusion(graph, node, r, form);
     return HTH_OK;
 }
 
-hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *f)
+hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *form)
 {
-    hth_dnn_conv c = f->dnn;
-    c.bias = f->bias >= 0;
-    c.sum = f->sum >= 0;
-    c.relu = f->n_fused > (f->sum >= 0 ? 1 : 0);
+    hth_dnn_conv c = form->dnn;
+    c.bias = form->bias >= 0;
+    c.sum = form->sum >= 0;
+    c.relu = form->n_fused > (form->sum >= 0 ? 1 : 0);
     return c;
 }
 
-static int64_t conv_elements(const hth_dnn_conv *c, const int64_t *dims)
+static int64_t conv_elements(const hth_dnn_conv *conv, const int64_t *dims)
 {
     int64_t n = 1;
-    for (int i = 0; i < c->n_spatial + 2; i++) {
+    for (int i = 0; i < conv->n_spatial + 2; i++) {
         n *= dims[i];
     }
     return n;
 }
 
-size_t hth_cuda_conv_image_bytes(const hth_dnn_conv *c, const int64_t *dims)
+size_t hth_cuda_conv_image_bytes(const hth_dnn_conv *conv, const int64_t *dims)
 {
-    bool half = c->precision == HTH_PRECISION_BF16;
-    return (size_t)conv_elements(c, dims) * (half ? sizeof(uint16_t) : sizeof(float));
+    bool half = conv->precision == HTH_PRECISION_BF16;
+    return (size_t)conv_elements(conv, dims) * (half ? sizeof(uint16_t) : sizeof(float));
 }
 
-bool hth_cuda_conv_part(const hth_dnn_conv *c, int k, hth_dnn_conv *part)
+bool hth_cuda_conv_part(const hth_dnn_conv *conv, int k, hth_dnn_conv *part)
 {
-    *part = *c;
+    *part = *conv;
     part->x[0] /= k;
     part->y[0] /= k;
-    return k == 1 || (c->kind != HTH_DNN_FILTER && c->x[0] % k == 0 &&
+    return k == 1 || (conv->kind != HTH_DNN_FILTER && conv->x[0] % k == 0 &&
                       hth_cuda_conv_image_bytes(part, part->x) % CONV_SPLIT_ALIGN == 0 &&
                       hth_cuda_conv_image_bytes(part, part->y) % CONV_SPLIT_ALIGN == 0);
 }

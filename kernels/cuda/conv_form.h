@@ -16,9 +16,10 @@ typedef struct hth_cuda_conv_form {
 } hth_cuda_conv_form;
 
 // HTH_ENOTSUP: cuDNN is not asked for such a one.
-hth_err hth_cuda_conv_describe(const hth_graph *g, const hth_node *n, hth_cuda_conv_form *f);
-// hth_cuda_conv_fused is the convolution with what f->n_fused says.
-hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *f);
+hth_err hth_cuda_conv_describe(const hth_graph *graph, const hth_node *node,
+                               hth_cuda_conv_form *form);
+// hth_cuda_conv_fused is the convolution with what form->n_fused says.
+hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *form);
 
 // An algorithm that runs chunks of the batch one after the other is "ENGINE/k": the plan is one of
 // a chunk, and so is its workspace. Of a filter's gradient chunks would have to be added up, which
@@ -28,8 +29,8 @@ hth_dnn_conv hth_cuda_conv_fused(const hth_cuda_conv_form *f);
 int hth_cuda_conv_parse(const char *name, char engine[sizeof((hth_choice *)0)->name]);
 // hth_cuda_conv_part makes the k-th part of a convolution; false: it has none whose images begin
 // where they may.
-bool hth_cuda_conv_part(const hth_dnn_conv *c, int k, hth_dnn_conv *part);
-// hth_cuda_conv_image_bytes: of the whole batch, dims as c->x or c->y.
-size_t hth_cuda_conv_image_bytes(const hth_dnn_conv *c, const int64_t *dims);
+bool hth_cuda_conv_part(const hth_dnn_conv *conv, int k, hth_dnn_conv *part);
+// hth_cuda_conv_image_bytes: of the whole batch, dims as conv->x or conv->y.
+size_t hth_cuda_conv_image_bytes(const hth_dnn_conv *conv, const int64_t *dims);
 
 #endif

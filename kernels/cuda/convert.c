@@ -10,29 +10,29 @@
 #define CONVERT_THREADS (HTH_TILE * HTH_TILE / 4)
 
 // [N, C, ..] as N matrices of C rows: how many rows and columns.
-static void convert_matrix(const hth_shape *s, uint32_t *rows, uint32_t *cols)
+static void convert_matrix(const hth_shape *shape, uint32_t *rows, uint32_t *cols)
 {
-    *rows = s->rank > 1 ? (uint32_t)s->dim[1] : 1;
+    *rows = shape->rank > 1 ? (uint32_t)shape->dim[1] : 1;
     *cols = 1;
-    for (int d = 2; d < s->rank; d++) {
-        *cols *= (uint32_t)s->dim[d];
+    for (int d = 2; d < shape->rank; d++) {
+        *cols *= (uint32_t)shape->dim[d];
     }
 }
 
 // Whether a tensor lies differently in the two layouts.
-static bool convert_turns(const hth_shape *s, hth_layout a, hth_layout b)
+static bool convert_turns(const hth_shape *shape, hth_layout a, hth_layout b)
 {
     uint32_t rows, cols;
-    convert_matrix(s, &rows, &cols);
+    convert_matrix(shape, &rows, &cols);
     return a != b && rows > 1 && cols > 1;
 }
 
-static size_t convert_bytes(const hth_shape *s, bool half)
+static size_t convert_bytes(const hth_shape *shape, bool half)
 {
-    return (size_t)hth_shape_elements(s) * (half ? sizeof(uint16_t) : sizeof(float));
+    return (size_t)hth_shape_elements(shape) * (half ? sizeof(uint16_t) : sizeof(float));
 }
 
-void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_place *from,
+void hth_cuda_convert(hth_cuda_seq *seq, const hth_shape *shape, const hth_cuda_place *from,
                       const hth_cuda_place *to)
 {
     uint32_t n = (uint32_t)hth_shape_elements(shape), rows, cols;
@@ -46,37 +46,37 @@ void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_pl
                                   .half_out = to->half};
         uint64_t tiles =
             (uint64_t)((rows + HTH_TILE - 1) / HTH_TILE) * ((cols + HTH_TILE - 1) / HTH_TILE);
-        hth_cuda_launch_add(s, HTH_CUDA_hth_transpose, n / rows / cols * tiles, CONVERT_THREADS,
+        hth_cuda_launch_add(seq, HTH_CUDA_hth_transpose, n / rows / cols * tiles, CONVERT_THREADS,
                             HTH_TILE * (HTH_TILE + 1) * sizeof(float), &p, sizeof p);
         at[0] = offsetof(hth_transpose_params, in);
         at[1] = offsetof(hth_transpose_params, out);
     } else {
         hth_convert_params p = {.n = n, .half_in = from->half, .half_out = to->half};
-        hth_cuda_launch_add(s, HTH_CUDA_hth_convert, hth_cuda_blocks(s, (n + 3u) / 4u, true), 0, 0,
-                            &p, sizeof p);
+        hth_cuda_launch_add(seq, HTH_CUDA_hth_convert, hth_cuda_blocks(seq, (n + 3u) / 4u, true), 0,
+                            0, &p, sizeof p);
         at[0] = offsetof(hth_convert_params, in);
         at[1] = offsetof(hth_convert_params, out);
     }
-    hth_cuda_bind(s, at[0], from->from, from->index, from->offset);
-    hth_cuda_bind(s, at[1], to->from, to->index, to->offset);
-    s->moved_bytes += convert_bytes(shape, from->half) + convert_bytes(shape, to->half);
+    hth_cuda_bind(seq, at[0], from->from, from->index, from->offset);
+    hth_cuda_bind(seq, at[1], to->from, to->index, to->offset);
+    seq->moved_bytes += convert_bytes(shape, from->half) + convert_bytes(shape, to->half);
 }
 
-static hth_cuda_place convert_value(const hth_value *v, hth_cuda_from from)
+static hth_cuda_place convert_value(const hth_value *value, hth_cuda_from from)
 {
-    return (hth_cuda_place){from, 0, 0, v->layout, hth_cuda_half(v)};
+    return (hth_cuda_place){from, 0, 0, value->layout, hth_cuda_half(value)};
 }
 
-hth_err hth_cuda_reorder(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_reorder(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                          const char *algorithm)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     if (x->dtype == y->dtype && !convert_turns(&x->shape, x->layout, y->layout)) {
-        return hth_cuda_view(s, g, n, algorithm);
+        return hth_cuda_view(seq, graph, node, algorithm);
     }
-    if (hth_cuda_need_float(g, n, 1, 1) == HTH_OK) {
+    if (hth_cuda_need_float(graph, node, 1, 1) == HTH_OK) {
         hth_cuda_place from = convert_value(x, HTH_CUDA_IN), to = convert_value(y, HTH_CUDA_OUT);
-        hth_cuda_convert(s, &x->shape, &from, &to);
+        hth_cuda_convert(seq, &x->shape, &from, &to);
         return HTH_OK;
     }
     if (x->dtype != y->dtype) {
@@ -87,23 +87,26 @@ hth_err hth_cuda_reorder(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     hth_cuda_loop_begin(&l, &x->shape, y->layout);
     (void)hth_cuda_loop_add(&l, &x->shape, x->layout);
     (void)hth_cuda_loop_add(&l, &x->shape, y->layout);
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
-hth_err hth_cuda_cast(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+hth_err hth_cuda_cast(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                      const char *algorithm)
 {
-    bool plain = hth_cuda_in(g, n, 0)->layout == HTH_LAYOUT_PLAIN;
-    return !plain || hth_cuda_need_float(g, n, 1, 1) == HTH_OK
-               ? hth_cuda_reorder(s, g, n, algorithm)
-               : hth_cuda_typed(s, g, n, algorithm);
+    bool plain = hth_cuda_in(graph, node, 0)->layout == HTH_LAYOUT_PLAIN;
+    return !plain || hth_cuda_need_float(graph, node, 1, 1) == HTH_OK
+               ? hth_cuda_reorder(seq, graph, node, algorithm)
+               : hth_cuda_typed(seq, graph, node, algorithm);
 }
 
 // Packing of f32 content, on the host.
-static hth_err convert_pack(const hth_kernel *k, const hth_packing *p, const void *plain, void *dst)
+static hth_err convert_pack(const hth_kernel *kernel, const hth_packing *packing, const void *plain,
+                            void *dst)
 {
-    const hth_cuda_seq *s = (const hth_cuda_seq *)k;
-    const hth_shape *shape = &s->packed[p - s->packing];
-    bool last = strncmp(p->form, "last", 4) == 0, half = strstr(p->form, "bf16") != NULL;
+    const hth_cuda_seq *s = (const hth_cuda_seq *)kernel;
+    const hth_shape *shape = &s->packed[packing - s->packing];
+    bool last = strncmp(packing->form, "last", 4) == 0,
+         half = strstr(packing->form, "bf16") != NULL;
     uint32_t rows, cols;
     convert_matrix(shape, &rows, &cols);
     for (int64_t i = 0; i < hth_shape_elements(shape); i++) {
@@ -115,33 +118,35 @@ static hth_err convert_pack(const hth_kernel *k, const hth_packing *p, const voi
 }
 
 // Whether constant input `input` is packed; it is then where the kernel finds it.
-static bool convert_packs(hth_cuda_seq *s, const hth_value *v, int input, bool turns, bool half)
+static bool convert_packs(hth_cuda_seq *seq, const hth_value *value, int input, bool turns,
+                          bool half)
 {
-    if (v->constant == NULL || v->dtype != HTH_DT_F32 || s->base.n_packings == HTH_CUDA_PACKINGS) {
+    if (value->constant == NULL || value->dtype != HTH_DT_F32 ||
+        seq->base.n_packings == HTH_CUDA_PACKINGS) {
         return false;
     }
-    int k = s->base.n_packings++;
-    s->packed[k] = v->shape;
-    s->packing[k] = (hth_packing){
-        .input = input, .bytes = convert_bytes(&v->shape, half), .pack = convert_pack};
+    int k = seq->base.n_packings++;
+    seq->packed[k] = value->shape;
+    seq->packing[k] = (hth_packing){
+        .input = input, .bytes = convert_bytes(&value->shape, half), .pack = convert_pack};
     const char *order = turns ? "last" : "plain";
     const char *type = half ? ",bf16" : "";
-    snprintf(s->packing[k].form, sizeof s->packing[k].form, "%s%s", order, type);
-    s->base.packings = s->packing;
+    snprintf(seq->packing[k].form, sizeof seq->packing[k].form, "%s%s", order, type);
+    seq->base.packings = seq->packing;
     return true;
 }
 
-hth_cuda_place hth_cuda_operand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, int input,
-                                hth_layout lies, bool half)
+hth_cuda_place hth_cuda_operand(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                                int input, hth_layout lies, bool half)
 {
-    const hth_value *v = &g->values[n->inputs[input]];
+    const hth_value *v = &graph->values[node->inputs[input]];
     hth_cuda_place from = {HTH_CUDA_IN, input, 0, v->layout, hth_cuda_half(v)}, to = from;
     bool turns = convert_turns(&v->shape, v->layout, lies);
-    if ((!turns && from.half == half) || convert_packs(s, v, input, turns, half)) {
+    if ((!turns && from.half == half) || convert_packs(seq, v, input, turns, half)) {
         return from;
     }
-    to = (hth_cuda_place){HTH_CUDA_WS, 0, hth_cuda_workspace(s, convert_bytes(&v->shape, half)),
+    to = (hth_cuda_place){HTH_CUDA_WS, 0, hth_cuda_workspace(seq, convert_bytes(&v->shape, half)),
                           lies, half};
-    hth_cuda_convert(s, &v->shape, &from, &to);
+    hth_cuda_convert(seq, &v->shape, &from, &to);
     return to;
 }

@@ -93,40 +93,41 @@ const char *hth_cuda_refusal(hth_op op)
     return cuda_table[op].build != NULL ? NULL : cuda_table[op].why;
 }
 
-static bool cuda_keeps_channels(const hth_graph *g, const hth_node *n)
+static bool cuda_keeps_channels(const hth_graph *graph, const hth_node *node)
 {
-    const hth_shape *x = &hth_cuda_in(g, n, 0)->shape, *y = &hth_cuda_out(g, n, 0)->shape;
+    const hth_shape *x = &hth_cuda_in(graph, node, 0)->shape,
+                    *y = &hth_cuda_out(graph, node, 0)->shape;
     return x->rank >= 3 && x->rank <= 5 && x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1];
 }
 
 // Which operators work on images with their channels last as well as on plain ones.
-static bool cuda_any_layout(const hth_graph *g, const hth_node *n)
+static bool cuda_any_layout(const hth_graph *graph, const hth_node *node)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
-    const hth_value *y = n->outputs[0] >= 0 ? &g->values[n->outputs[0]] : NULL;
+    hth_cuda_build *b = cuda_table[node->op].build;
+    const hth_value *y = node->outputs[0] >= 0 ? &graph->values[node->outputs[0]] : NULL;
     bool real = y == NULL || y->dtype == HTH_DT_F32 || y->dtype == HTH_DT_BF16;
     if (b == hth_cuda_pool) {
-        return n->op == HTH_OP_MAX_POOL_TRAIN || hth_cuda_out(g, n, 1) == NULL;
+        return node->op == HTH_OP_MAX_POOL_TRAIN || hth_cuda_out(graph, node, 1) == NULL;
     }
     return (b == hth_cuda_element && real) || b == hth_cuda_scale_shift ||
            b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
            b == hth_cuda_pool_grad || b == hth_cuda_global_pool || b == hth_cuda_concat ||
-           b == hth_cuda_split || (b == hth_cuda_resize && cuda_keeps_channels(g, n));
+           b == hth_cuda_split || (b == hth_cuda_resize && cuda_keeps_channels(graph, node));
 }
 
-static bool cuda_takes_last(const hth_graph *g, const hth_node *n)
+static bool cuda_takes_last(const hth_graph *graph, const hth_node *node)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
+    hth_cuda_build *b = cuda_table[node->op].build;
     return b == hth_cuda_conv || b == hth_cuda_reorder || b == hth_cuda_cast ||
-           b == hth_cuda_step_op || cuda_any_layout(g, n);
+           b == hth_cuda_step_op || cuda_any_layout(graph, node);
 }
 
-static hth_err cuda_check_value(const hth_graph *g, int v, bool last)
+static hth_err cuda_check_value(const hth_graph *graph, int v, bool last)
 {
     if (v < 0) {
         return HTH_OK;
     }
-    const hth_value *x = &g->values[v];
+    const hth_value *x = &graph->values[v];
     int64_t n = hth_shape_elements(&x->shape);
     if (x->layout != HTH_LAYOUT_PLAIN && !(last && x->layout == HTH_LAYOUT_NHWC)) {
         return hth_fail(HTH_ENOTSUP, "layout %s", hth_layout_name(x->layout));
@@ -138,45 +139,45 @@ static hth_err cuda_check_value(const hth_graph *g, int v, bool last)
 }
 
 // Post ops that a builder left over: one more kernel over the result.
-static hth_err cuda_posts(hth_cuda_seq *s, const hth_graph *g, const hth_node *n)
+static hth_err cuda_posts(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node)
 {
     hth_cuda_chain c;
-    if (n->n_post == 0 || s->posts_done) {
+    if (node->n_post == 0 || seq->posts_done) {
         return HTH_OK;
     }
-    const hth_value *y = hth_cuda_out(g, n, 0);
+    const hth_value *y = hth_cuda_out(graph, node, 0);
     hth_cuda_chain_begin(&c, y);
     (void)hth_cuda_chain_value(&c, y, HTH_CUDA_OUT, 0);
-    hth_cuda_chain_posts(&c, g, n);
-    return hth_cuda_chain_end(s, &c, 0);
+    hth_cuda_chain_posts(&c, graph, node);
+    return hth_cuda_chain_end(seq, &c, 0);
 }
 
-static hth_err cuda_build(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+static hth_err cuda_build(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                           const char *algorithm)
 {
-    bool made = false, last = cuda_takes_last(g, n);
-    for (int i = 0; i < n->n_inputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->inputs[i], last));
+    bool made = false, last = cuda_takes_last(graph, node);
+    for (int i = 0; i < node->n_inputs; i++) {
+        HTH_TRY(cuda_check_value(graph, node->inputs[i], last));
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->outputs[i], last));
-        made = made || (n->outputs[i] >= 0 && hth_cuda_count(hth_cuda_out(g, n, i)) > 0);
+    for (int i = 0; i < node->n_outputs; i++) {
+        HTH_TRY(cuda_check_value(graph, node->outputs[i], last));
+        made = made || (node->outputs[i] >= 0 && hth_cuda_count(hth_cuda_out(graph, node, i)) > 0);
     }
     if (!made) { // empty results: nothing to do
         return HTH_OK;
     }
-    HTH_TRY(cuda_table[n->op].build(s, g, n, algorithm));
-    HTH_TRY(s->err);
-    HTH_TRY(cuda_posts(s, g, n));
-    return s->err;
+    HTH_TRY(cuda_table[node->op].build(seq, graph, node, algorithm));
+    HTH_TRY(seq->err);
+    HTH_TRY(cuda_posts(seq, graph, node));
+    return seq->err;
 }
 
-static hth_err cuda_refuse(const hth_device *d, const hth_node *n, hth_err err)
+static hth_err cuda_refuse(const hth_device *device, const hth_node *node, hth_err err)
 {
     char why[512];
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    return hth_fail(err, "node '%s' (%s) on %s: %s", n->name, hth_op_name(n->op), d->props.name,
-                    why);
+    return hth_fail(err, "node '%s' (%s) on %s: %s", node->name, hth_op_name(node->op),
+                    device->props.name, why);
 }
 
 // What lists an operator's alternatives, NULL: it has none.
@@ -189,48 +190,48 @@ static hth_cuda_lists *cuda_lists(hth_op op)
     return build == hth_cuda_matmul ? hth_cuda_matmul_algorithms : NULL;
 }
 
-hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
     *out = NULL;
-    if (cuda_table[n->op].build == NULL) {
-        (void)hth_fail(HTH_ENOTSUP, "%s", cuda_table[n->op].why);
-        return cuda_refuse(d, n, HTH_ENOTSUP);
+    if (cuda_table[node->op].build == NULL) {
+        (void)hth_fail(HTH_ENOTSUP, "%s", cuda_table[node->op].why);
+        return cuda_refuse(device, node, HTH_ENOTSUP);
     }
     bool named = algorithm != NULL && strcmp(algorithm, "default") != 0;
-    if (named && cuda_lists(n->op) == NULL) {
-        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name,
-                        hth_op_name(n->op), algorithm, d->props.name);
+    if (named && cuda_lists(node->op) == NULL) {
+        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", node->name,
+                        hth_op_name(node->op), algorithm, device->props.name);
     }
     hth_cuda_seq *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    s->d = (hth_cuda *)d;
+    s->d = (hth_cuda *)device;
     s->base =
         (hth_kernel){.run = hth_cuda_seq_run, .close = hth_cuda_seq_close, .inplace_input = -1};
     snprintf(s->name, sizeof s->name, "cuda");
     s->base.implementation = s->name;
-    hth_err err = cuda_build(s, g, n, named ? algorithm : NULL);
+    hth_err err = cuda_build(s, graph, node, named ? algorithm : NULL);
     if (err != HTH_OK) {
         hth_cuda_seq_close(&s->base);
-        return cuda_refuse(d, n, err);
+        return cuda_refuse(device, node, err);
     }
     *out = &s->base;
     return HTH_OK;
 }
 
-hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, bool first,
-                            hth_choice *list, int cap, int *count)
+hth_err hth_cuda_algorithms(hth_device *device, const hth_graph *graph, const hth_node *node,
+                            bool first, hth_choice *list, int cap, int *count)
 {
     hth_kernel *k;
     *count = 0;
-    hth_cuda_lists *lists = cuda_lists(n->op);
+    hth_cuda_lists *lists = cuda_lists(node->op);
     if (lists != NULL) {
-        hth_err err = lists((hth_cuda *)d, g, n, first, list, cap, count);
-        return err == HTH_OK ? HTH_OK : cuda_refuse(d, n, err);
+        hth_err err = lists((hth_cuda *)device, graph, node, first, list, cap, count);
+        return err == HTH_OK ? HTH_OK : cuda_refuse(device, node, err);
     }
-    HTH_TRY(hth_cuda_prepare(d, g, n, NULL, &k));
+    HTH_TRY(hth_cuda_prepare(device, graph, node, NULL, &k));
     if (cap > 0) {
         list[0] = (hth_choice){.workspace_bytes = k->workspace_bytes,
                                .time_us = -1,
@@ -244,52 +245,53 @@ hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n
     return HTH_OK;
 }
 
-static bool cuda_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
-                          int operand)
+static bool cuda_can_fuse(void *ctx, const hth_graph *graph, const hth_node *node,
+                          const hth_post_op *post, int operand)
 {
-    const hth_value *y = n->n_outputs > 0 && n->outputs[0] >= 0 ? &g->values[n->outputs[0]] : NULL;
+    const hth_value *y =
+        node->n_outputs > 0 && node->outputs[0] >= 0 ? &graph->values[node->outputs[0]] : NULL;
     hth_post_op p = *post;
     p.input = operand >= 0 ? 0 : -1;
     // An operator of several inputs may fill a chain's operands.
-    return y != NULL && cuda_table[n->op].fuses && hth_cuda_chain_takes(&p) &&
-           y->dtype == HTH_DT_F32 && n->n_inputs < HTH_CHAIN_OPERANDS - 2 &&
-           n->n_post + 5 < HTH_CHAIN_STEPS;
+    return y != NULL && cuda_table[node->op].fuses && hth_cuda_chain_takes(&p) &&
+           y->dtype == HTH_DT_F32 && node->n_inputs < HTH_CHAIN_OPERANDS - 2 &&
+           node->n_post + 5 < HTH_CHAIN_STEPS;
 }
 
 // FP32 is fastest as it comes, TF32 and BF16 with channels last: what lies between convolutions
 // follows them.
-static hth_layout cuda_layout(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+static hth_layout cuda_layout(void *ctx, const hth_graph *graph, const hth_node *node, bool *any)
 {
     *any = false;
-    if (g->precision == HTH_PRECISION_FP32) {
+    if (graph->precision == HTH_PRECISION_FP32) {
         return HTH_LAYOUT_PLAIN;
     }
-    if (cuda_table[n->op].build == hth_cuda_conv) {
-        return hth_cuda_conv_last(ctx, g, n) ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
+    if (cuda_table[node->op].build == hth_cuda_conv) {
+        return hth_cuda_conv_last(ctx, graph, node) ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
     }
-    *any = cuda_any_layout(g, n);
+    *any = cuda_any_layout(graph, node);
     return HTH_LAYOUT_PLAIN;
 }
 
-const hth_fuse_oracle *hth_cuda_oracle(hth_device *d)
+const hth_fuse_oracle *hth_cuda_oracle(hth_device *device)
 {
     // One per thread: an oracle is used by the thread that asked for it, before it asks for another
     // device's.
     static _Thread_local hth_fuse_oracle oracle;
-    oracle = (hth_fuse_oracle){cuda_can_fuse, cuda_layout, NULL, d};
+    oracle = (hth_fuse_oracle){cuda_can_fuse, cuda_layout, NULL, device};
     return &oracle;
 }
 
 // Tensor cores round to TF32 and take bf16 from Ampere on, which is what kernels are made for, too.
-hth_err hth_cuda_computes(hth_device *d, hth_precision p)
+hth_err hth_cuda_computes(hth_device *device, hth_precision precision)
 {
     return HTH_OK;
 }
 
 // Kernels that only move elements, or whose result is of the input's type.
-static bool cuda_half_alike(const hth_node *n)
+static bool cuda_half_alike(const hth_node *node)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
+    hth_cuda_build *b = cuda_table[node->op].build;
     return b == hth_cuda_pool || b == hth_cuda_pool_grad || b == hth_cuda_resize ||
            b == hth_cuda_concat || b == hth_cuda_split || b == hth_cuda_view ||
            b == hth_cuda_transpose || b == hth_cuda_slice || b == hth_cuda_expand ||
@@ -298,14 +300,14 @@ static bool cuda_half_alike(const hth_node *n)
 }
 
 // Of operators that have parameters, which input is one: those are FP32.
-static bool cuda_half_parameter(const hth_node *n, int k)
+static bool cuda_half_parameter(const hth_node *node, int k)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
+    hth_cuda_build *b = cuda_table[node->op].build;
     if (b == hth_cuda_conv) {
-        return (k == 1 && n->op != HTH_OP_CONV_GRAD_FILTER) ||
-               (k == 2 && (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE));
+        return (k == 1 && node->op != HTH_OP_CONV_GRAD_FILTER) ||
+               (k == 2 && (node->op == HTH_OP_CONV || node->op == HTH_OP_CONV_TRANSPOSE));
     }
-    return (b == hth_cuda_scale_shift && k >= 1 && k <= (n->op == HTH_OP_SCALE_SHIFT ? 2 : 4)) ||
+    return (b == hth_cuda_scale_shift && k >= 1 && k <= (node->op == HTH_OP_SCALE_SHIFT ? 2 : 4)) ||
            (b == hth_cuda_batch_norm_train && k >= 1 && k <= 4) ||
            (b == hth_cuda_batch_norm_grad && k >= 2) || (b == hth_cuda_rows && k >= 1) ||
            (b == hth_cuda_rows_grad && k >= 2);
@@ -318,18 +320,18 @@ static bool cuda_half_periodic(hth_op op)
 }
 
 // Kernels that read each operand and write output 0 in a type of its own.
-static bool cuda_half_each(const hth_graph *g, const hth_node *n, bool in)
+static bool cuda_half_each(const hth_graph *graph, const hth_node *node, bool in)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
-    bool real = n->outputs[0] < 0 || hth_dtype_is_float(g->values[n->outputs[0]].dtype);
+    hth_cuda_build *b = cuda_table[node->op].build;
+    bool real = node->outputs[0] < 0 || hth_dtype_is_float(graph->values[node->outputs[0]].dtype);
     if (b == hth_cuda_element || b == hth_cuda_reduce) { // .. ArgMax compares in f32
-        return real && !(in && cuda_half_periodic(n->op));
+        return real && !(in && cuda_half_periodic(node->op));
     }
     if (b == hth_cuda_gather_grad) { // sums are added up in the result
         return in;
     }
-    if (n->op == HTH_OP_SOFTMAX_XENT_GRAD || n->op == HTH_OP_MSE_GRAD ||
-        n->op == HTH_OP_BCE_GRAD) { // of losses in f32
+    if (node->op == HTH_OP_SOFTMAX_XENT_GRAD || node->op == HTH_OP_MSE_GRAD ||
+        node->op == HTH_OP_BCE_GRAD) { // of losses in f32
         return !in;
     }
     return b == hth_cuda_conv || b == hth_cuda_matmul || b == hth_cuda_scale_shift ||
@@ -340,23 +342,23 @@ static bool cuda_half_each(const hth_graph *g, const hth_node *n, bool in)
 }
 
 // The gradient of a filter is what an optimizer reads: FP32, though it was computed of bf16.
-bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
+bool hth_cuda_takes_half(void *ctx, const hth_graph *graph, const hth_node *node, bool in, int k,
                          bool *alike)
 {
-    hth_cuda_build *b = cuda_table[n->op].build;
+    hth_cuda_build *b = cuda_table[node->op].build;
     if (in) { // operands of post ops are read by a chain, whatever the operator
-        for (int i = 0; i < n->n_post; i++) {
-            if (n->post[i].input == k) {
+        for (int i = 0; i < node->n_post; i++) {
+            if (node->post[i].input == k) {
                 return true;
             }
         }
     }
-    if (cuda_half_alike(n)) {
-        bool where =
-            b == hth_cuda_pool && n->op != HTH_OP_MAX_POOL_TRAIN && hth_cuda_out(g, n, 1) != NULL;
+    if (cuda_half_alike(node)) {
+        bool where = b == hth_cuda_pool && node->op != HTH_OP_MAX_POOL_TRAIN &&
+                     hth_cuda_out(graph, node, 1) != NULL;
         *alike = k == 0 || b == hth_cuda_concat || b == hth_cuda_split;
         return *alike && !where;
     }
-    bool first = in ? !cuda_half_parameter(n, k) : k == 0 && n->op != HTH_OP_CONV_GRAD_FILTER;
-    return first && cuda_half_each(g, n, in);
+    bool first = in ? !cuda_half_parameter(node, k) : k == 0 && node->op != HTH_OP_CONV_GRAD_FILTER;
+    return first && cuda_half_each(graph, node, in);
 }

@@ -7,18 +7,18 @@
 #include "device/cuda/cuda.h"
 #include "kernels/kernel.h"
 
-// hth_cuda_kernels_attach gives device `d` its kernels: loads those of ours, makes the handles of
-// cuDNN and cublasLt. They are closed with the device. On error d stays without kernels.
-hth_err hth_cuda_kernels_attach(hth_cuda *d);
+// hth_cuda_kernels_attach gives device `cuda` its kernels: loads those of ours, makes the handles
+// of cuDNN and cublasLt. They are closed with the device. On error cuda stays without kernels.
+hth_err hth_cuda_kernels_attach(hth_cuda *cuda);
 
-hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out);
-hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, bool first,
-                            hth_choice *list, int cap, int *count);
-const hth_fuse_oracle *hth_cuda_oracle(hth_device *d);
-hth_err hth_cuda_computes(hth_device *d, hth_precision p); // hth_kernel_computes
+hth_err hth_cuda_algorithms(hth_device *device, const hth_graph *graph, const hth_node *node,
+                            bool first, hth_choice *list, int cap, int *count);
+const hth_fuse_oracle *hth_cuda_oracle(hth_device *device);
+hth_err hth_cuda_computes(hth_device *device, hth_precision precision); // hth_kernel_computes
 // hth_cuda_takes_half is an hth_half_fn.
-bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
+bool hth_cuda_takes_half(void *ctx, const hth_graph *graph, const hth_node *node, bool in, int k,
                          bool *alike);
 
 // hth_cuda_refusal says why an operator has no kernel here, NULL: it has one.

@@ -427,27 +427,28 @@ static hth_node *half_open(fixture *f, const half_case *c, hth_layout lies)
 }
 
 // Numbers that bf16 has; of integers 0, 1, 0, ..
-static void half_fill(fixture *f, const hth_value *v, void *p)
+static void half_fill(fixture *f, const hth_value *value, void *p)
 {
-    for (int64_t e = 0; e < hth_shape_elements(&v->shape); e++) {
-        if (v->dtype == HTH_DT_I64 || v->dtype == HTH_DT_U64) {
+    for (int64_t e = 0; e < hth_shape_elements(&value->shape); e++) {
+        if (value->dtype == HTH_DT_I64 || value->dtype == HTH_DT_U64) {
             ((int64_t *)p)[e] = e % 2;
         } else {
             float x = hth_bf16_to_f32(hth_f32_to_bf16(fixture_random(f)));
-            hth_set(p, e, x, v->dtype == HTH_DT_BF16);
+            hth_set(p, e, x, value->dtype == HTH_DT_BF16);
         }
     }
 }
 
 // Runs the node with the images (`rank` dimensions), of inputs only if `reads`, in bf16 or in f32.
-static void half_run(fixture *f, hth_node *n, int rank, bool half, bool reads, void *out[5])
+static void half_run(fixture *f, hth_node *node, int rank, bool half, bool reads, void *out[5])
 {
     void *in[8] = {NULL};
     hth_kernel *k;
     f->seed = 77;
-    for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
-        bool input = i < n->n_inputs;
-        hth_value *v = &f->graph->values[input ? n->inputs[i] : n->outputs[i - n->n_inputs]];
+    for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
+        bool input = i < node->n_inputs;
+        hth_value *v =
+            &f->graph->values[input ? node->inputs[i] : node->outputs[i - node->n_inputs]];
         int64_t count = hth_shape_elements(&v->shape);
         bool image = v->shape.rank == rank && (reads || !input);
         if (hth_dtype_is_float(v->dtype)) {
@@ -457,9 +458,9 @@ static void half_run(fixture *f, hth_node *n, int rank, bool half, bool reads, v
         if (input) {
             half_fill(f, v, p);
         }
-        *(input ? &in[i] : &out[i - n->n_inputs]) = p;
+        *(input ? &in[i] : &out[i - node->n_inputs]) = p;
     }
-    assert_int_equal(cuda_test_prepare(f->graph, n, NULL, &k), HTH_OK);
+    assert_int_equal(cuda_test_prepare(f->graph, node, NULL, &k), HTH_OK);
     void *workspace = fixture_buffer(k->workspace_bytes);
     assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace}), HTH_OK);
     hth_kernel_close(k);
@@ -471,20 +472,20 @@ static void half_run(fixture *f, hth_node *n, int rank, bool half, bool reads, v
 
 // Kernels compute in f32 and round once: from numbers that bf16 has, a result in bf16 is that in
 // f32, rounded, to the bit; one that stays f32 is the same.
-static void half_compare(fixture *f, hth_node *n, int rank, bool reads)
+static void half_compare(fixture *f, hth_node *node, int rank, bool reads)
 {
     void *want[5] = {NULL}, *got[5] = {NULL};
-    half_run(f, n, rank, false, reads, want);
-    half_run(f, n, rank, true, reads, got);
-    for (int o = 0; o < n->n_outputs; o++) {
-        const hth_value *v = &f->graph->values[n->outputs[o]];
+    half_run(f, node, rank, false, reads, want);
+    half_run(f, node, rank, true, reads, got);
+    for (int o = 0; o < node->n_outputs; o++) {
+        const hth_value *v = &f->graph->values[node->outputs[o]];
         for (int64_t e = 0; e < hth_shape_elements(&v->shape); e++) {
             float x = ((const float *)want[o])[e];
             bool same = v->dtype == HTH_DT_BF16
                             ? ((const uint16_t *)got[o])[e] == hth_f32_to_bf16(x)
                             : ((const float *)got[o])[e] == x;
             if (!same) {
-                fail_msg("%s: element %d of output %d", hth_op_name(n->op), (int)e, o);
+                fail_msg("%s: element %d of output %d", hth_op_name(node->op), (int)e, o);
             }
         }
         hth_free(want[o]);

@@ -45,9 +45,9 @@ typedef struct hth_dnn_device {
     cudnnBackendDescriptor_t description;
 } hth_dnn_device;
 
-// hth_dnn_describe makes d->description of a device's JSON; hth_dnn_undescribe ends it.
-hth_err hth_dnn_describe(hth_dnn_device *d, const char *json);
-void hth_dnn_undescribe(hth_dnn_device *d);
+// hth_dnn_describe makes device->description of a device's JSON; hth_dnn_undescribe ends it.
+hth_err hth_dnn_describe(hth_dnn_device *device, const char *json);
+void hth_dnn_undescribe(hth_dnn_device *device);
 
 #define HTH_DNN_DESCRIPTORS 24
 typedef struct hth_dnn_graph {
@@ -60,8 +60,9 @@ typedef struct hth_dnn_graph {
 
 // hth_dnn_graph_open makes the graph; hth_dnn_graph_close ends it, also half made.
 // HTH_ENOTSUP: with cuDNN's sentence.
-hth_err hth_dnn_graph_open(const hth_dnn_device *d, const hth_dnn_conv *c, hth_dnn_graph *out);
-void hth_dnn_graph_close(hth_dnn_graph *g);
+hth_err hth_dnn_graph_open(const hth_dnn_device *device, const hth_dnn_conv *conv,
+                           hth_dnn_graph *out);
+void hth_dnn_graph_close(hth_dnn_graph *graph);
 
 #define HTH_DNN_ENGINES 24 // of a graph, about
 typedef struct hth_dnn_engine {
@@ -72,35 +73,35 @@ typedef struct hth_dnn_engine {
 
 // hth_dnn_list stores at most `cap` engines that compute in the graph's precision, or in a better
 // one, and give the same bits every time, heuristics' first choice first, each name once.
-hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count);
+hth_err hth_dnn_list(const hth_dnn_graph *graph, hth_dnn_engine *list, int cap, int *count);
 // hth_dnn_first is the part of it that takes a millisecond: heuristics' mode A; where that has
 // nothing, or only what wants much workspace, the rest follows, step by step.
-hth_err hth_dnn_first(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count);
+hth_err hth_dnn_first(const hth_dnn_graph *graph, hth_dnn_engine *list, int cap, int *count);
 // hth_dnn_precise says whether an engine with these notes does.
-bool hth_dnn_precise(hth_precision p, uint64_t notes);
+bool hth_dnn_precise(hth_precision precision, uint64_t notes);
 
 // hth_dnn_plan makes the plan of engine `name`. HTH_ENOTSUP: it is not one of this graph.
-hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescriptor_t *out,
+hth_err hth_dnn_plan(const hth_dnn_graph *graph, const char *name, cudnnBackendDescriptor_t *out,
                      int64_t *workspace_bytes);
 // hth_dnn_plan_kept is the same for a convolution without a graph, from `kept` (NULL: none) where
 // it was put by an earlier call, also of another process; `fingerprint`: the device's.
-hth_err hth_dnn_plan_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const char *name,
+hth_err hth_dnn_plan_kept(const hth_dnn_device *device, const hth_dnn_conv *conv, const char *name,
                           const hth_device_kept *kept, const char *fingerprint,
                           cudnnBackendDescriptor_t *out, int64_t *workspace_bytes);
 // hth_dnn_has_kept says whether there is an engine for a convolution; that there is one is kept.
-bool hth_dnn_has_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const hth_device_kept *kept,
-                      const char *fingerprint);
+bool hth_dnn_has_kept(const hth_dnn_device *device, const hth_dnn_conv *conv,
+                      const hth_device_kept *kept, const char *fingerprint);
 // hth_dnn_key writes what it is kept under; false: longer than `cap`.
 #define HTH_DNN_KEY 480
-bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *name, char *out,
+bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *conv, const char *name, char *out,
                  size_t cap);
 // hth_dnn_plan_load makes a plan of its text. HTH_ENOTSUP and others: cuDNN refuses it.
-hth_err hth_dnn_plan_load(const hth_dnn_device *d, const char *json, cudnnBackendDescriptor_t *out,
-                          int64_t *workspace_bytes);
+hth_err hth_dnn_plan_load(const hth_dnn_device *device, const char *json,
+                          cudnnBackendDescriptor_t *out, int64_t *workspace_bytes);
 // hth_dnn_plan_json copies a plan's text, from which cuDNN makes it again; free it with hth_free.
-hth_err hth_dnn_plan_json(const hth_dnn_device *d, cudnnBackendDescriptor_t plan, char **out);
+hth_err hth_dnn_plan_json(const hth_dnn_device *device, cudnnBackendDescriptor_t plan, char **out);
 // hth_dnn_execute issues a plan to the handle's stream.
-hth_err hth_dnn_execute(const hth_dnn_device *d, cudnnBackendDescriptor_t plan, int n,
+hth_err hth_dnn_execute(const hth_dnn_device *device, cudnnBackendDescriptor_t plan, int n,
                         const int64_t *uid, void *const *address, void *workspace);
 
 #endif

@@ -66,15 +66,15 @@ static bool load(void)
     return true;
 }
 
-static void open_device(hth_dnn_device *d)
+static void open_device(hth_dnn_device *device)
 {
     char json[4096] = "";
     FILE *f = fopen(FOLDER "h200-published.json", "r");
     assert_non_null(f);
     assert_true(fread(json, 1, sizeof json - 1, f) > 0);
     fclose(f);
-    *d = (hth_dnn_device){.api = &api};
-    assert_ok(hth_dnn_describe(d, json));
+    *device = (hth_dnn_device){.api = &api};
+    assert_ok(hth_dnn_describe(device, json));
 }
 
 static hth_dnn_conv conv_of(const layer *l, int variant, int kind, bool fused)
@@ -99,36 +99,36 @@ static hth_dnn_conv conv_of(const layer *l, int variant, int kind, bool fused)
 }
 
 // The text of a plan makes it again; that of another version, or what is no plan, is refused.
-static void text_again(const hth_dnn_device *d, char *json, int64_t workspace)
+static void text_again(const hth_dnn_device *device, char *json, int64_t workspace)
 {
     cudnnBackendDescriptor_t again;
     int64_t bytes = -1;
-    assert_ok(hth_dnn_plan_load(d, json, &again, &bytes));
+    assert_ok(hth_dnn_plan_load(device, json, &again, &bytes));
     assert_int_equal(bytes, workspace);
     (void)api.cudnnBackendDestroyDescriptor(again);
     char *version = strstr(json, "\"cudnnVersion\":9");
     assert_non_null(version);
     version[15] = '8';
-    assert_true(hth_dnn_plan_load(d, json, &again, &bytes) != HTH_OK);
+    assert_true(hth_dnn_plan_load(device, json, &again, &bytes) != HTH_OK);
     assert_null(again);
-    assert_true(hth_dnn_plan_load(d, "{}", &again, &bytes) != HTH_OK);
-    assert_true(hth_dnn_plan_load(d, "", &again, &bytes) != HTH_OK);
+    assert_true(hth_dnn_plan_load(device, "{}", &again, &bytes) != HTH_OK);
+    assert_true(hth_dnn_plan_load(device, "", &again, &bytes) != HTH_OK);
 }
 
 // What is known at once begins the whole list.
-static void first_again(const hth_dnn_graph *g, const hth_dnn_engine *list, int count)
+static void first_again(const hth_dnn_graph *graph, const hth_dnn_engine *list, int count)
 {
     hth_dnn_engine first[CAP];
     int n = 0;
-    if (hth_dnn_first(g, first, CAP, &n) == HTH_OK) {
+    if (hth_dnn_first(graph, first, CAP, &n) == HTH_OK) {
         assert_true(n > 0 && n <= count);
         assert_memory_equal(first, list, (size_t)n * sizeof *first);
     }
 }
 
 // "LAYER KIND [PRECISION LAYOUT]: ENGINE WORKSPACE .."
-static int list_line(const hth_dnn_device *d, const layer *l, int variant, int kind, bool fused,
-                     char *line, size_t cap)
+static int list_line(const hth_dnn_device *device, const layer *l, int variant, int kind,
+                     bool fused, char *line, size_t cap)
 {
     hth_dnn_graph g;
     hth_dnn_engine list[CAP];
@@ -136,7 +136,7 @@ static int list_line(const hth_dnn_device *d, const layer *l, int variant, int k
     hth_dnn_conv c = conv_of(l, variant, kind, fused);
     size_t at = (size_t)snprintf(line, cap, "%s %s%s%s:", l->name, kinds[kind],
                                  fused ? "+bias+relu" : "", variants[variant].name);
-    assert_ok(hth_dnn_graph_open(d, &c, &g));
+    assert_ok(hth_dnn_graph_open(device, &c, &g));
     (void)hth_dnn_list(&g, list, CAP, &count);
     first_again(&g, list, count);
     for (int i = 0; i < count; i++) {
@@ -147,8 +147,8 @@ static int list_line(const hth_dnn_device *d, const layer *l, int variant, int k
             char *json;
             if (hth_dnn_plan(&g, list[i].name, &plan, &workspace) == HTH_OK) {
                 assert_int_equal(workspace, list[i].workspace_bytes);
-                assert_ok(hth_dnn_plan_json(d, plan, &json));
-                text_again(d, json, workspace);
+                assert_ok(hth_dnn_plan_json(device, plan, &json));
+                text_again(device, json, workspace);
                 hth_free(json);
                 (void)api.cudnnBackendDestroyDescriptor(plan);
             }

@@ -52,20 +52,20 @@ static int einsum_labels(const einsum *e, const char **text, int rank, int label
     return n;
 }
 
-static hth_err einsum_operand(einsum *e, const char **text, const hth_shape *s, int k)
+static hth_err einsum_operand(einsum *e, const char **text, const hth_shape *shape, int k)
 {
-    int label[EINSUM_LABELS], n = einsum_labels(e, text, s->rank, label);
+    int label[EINSUM_LABELS], n = einsum_labels(e, text, shape->rank, label);
     int64_t step = 1;
-    if (n != s->rank) {
+    if (n != shape->rank) {
         return hth_fail(HTH_ENOTSUP, "the equation does not fit input %d", k);
     }
     for (int i = n - 1; i >= 0; i--) {
         int l = label[i];
-        e->step[k][l] += s->dim[i] == 1 ? 0 : step;
-        e->size[l] = e->seen[l] == 0 || e->size[l] == 1 ? s->dim[i] : e->size[l];
+        e->step[k][l] += shape->dim[i] == 1 ? 0 : step;
+        e->size[l] = e->seen[l] == 0 || e->size[l] == 1 ? shape->dim[i] : e->size[l];
         e->seen[l]++;
         e->ellipsis = l - EINSUM_ELLIPSIS >= e->ellipsis ? l - EINSUM_ELLIPSIS + 1 : e->ellipsis;
-        step *= s->dim[i];
+        step *= shape->dim[i];
     }
     *text += **text == ',';
     return HTH_OK;
@@ -116,7 +116,7 @@ static hth_err einsum_loop(const einsum *e, const int *label, int n, hth_dims *d
     return hth_cuda_loop_store(&l, dims, steps);
 }
 
-static hth_err einsum_loops(const einsum *e, const char *text, hth_einsum_params *p)
+static hth_err einsum_loops(const einsum *e, const char *text, hth_einsum_params *params)
 {
     int label[EINSUM_LABELS], summed[EINSUM_LABELS], n_summed = 0;
     int n = einsum_result(e, text, label);
@@ -132,43 +132,43 @@ static hth_err einsum_loops(const einsum *e, const char *text, hth_einsum_params
             summed[n_summed++] = l;
         }
     }
-    HTH_TRY(einsum_loop(e, label, n, &p->outer, p->outer_steps, &p->n));
-    return einsum_loop(e, summed, n_summed, &p->inner, p->inner_steps, &p->n_sum);
+    HTH_TRY(einsum_loop(e, label, n, &params->outer, params->outer_steps, &params->n));
+    return einsum_loop(e, summed, n_summed, &params->inner, params->inner_steps, &params->n_sum);
 }
 
-hth_err hth_cuda_einsum(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_einsum(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                         const char *algorithm)
 {
-    const char *text = hth_node_str(n, "equation", "");
+    const char *text = hth_node_str(node, "equation", "");
     einsum e = {.n_in = 0};
     hth_einsum_params p = {.n_in = 0};
-    while (hth_cuda_in(g, n, e.n_in) != NULL) {
+    while (hth_cuda_in(graph, node, e.n_in) != NULL) {
         if (e.n_in == HTH_EINSUM_TERMS) {
             return hth_fail(HTH_ENOTSUP, "more than %d operands", HTH_EINSUM_TERMS);
         }
-        HTH_TRY(einsum_operand(&e, &text, &hth_cuda_in(g, n, e.n_in)->shape, e.n_in));
+        HTH_TRY(einsum_operand(&e, &text, &hth_cuda_in(graph, node, e.n_in)->shape, e.n_in));
         e.n_in++;
     }
-    HTH_TRY(hth_cuda_need_f32(g, n, e.n_in, 1));
+    HTH_TRY(hth_cuda_need_f32(graph, node, e.n_in, 1));
     HTH_TRY(einsum_loops(&e, text, &p));
-    if (p.n != hth_cuda_count(hth_cuda_out(g, n, 0))) {
+    if (p.n != hth_cuda_count(hth_cuda_out(graph, node, 0))) {
         return hth_fail(HTH_ENOTSUP, "the equation does not fit the result");
     }
     p.n_in = e.n_in;
     if (p.n < EINSUM_FEW && p.n_sum >= 32) {
         unsigned threads = hth_cuda_row_threads(p.n_sum);
-        hth_cuda_launch_add(s, HTH_CUDA_hth_einsum_block, p.n, threads,
+        hth_cuda_launch_add(seq, HTH_CUDA_hth_einsum_block, p.n, threads,
                             (threads + HTH_FOLD) * sizeof(float), &p, sizeof p);
     } else {
-        hth_cuda_launch_add(s, HTH_CUDA_hth_einsum_thread, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
-                            sizeof p);
+        hth_cuda_launch_add(seq, HTH_CUDA_hth_einsum_thread, hth_cuda_blocks(seq, p.n, true), 0, 0,
+                            &p, sizeof p);
     }
-    hth_cuda_bind(s, offsetof(hth_einsum_params, out), HTH_CUDA_OUT, 0, 0);
+    hth_cuda_bind(seq, offsetof(hth_einsum_params, out), HTH_CUDA_OUT, 0, 0);
     for (int k = 0; k < e.n_in; k++) {
         size_t at = offsetof(hth_einsum_params, in) + (size_t)k * sizeof p.in[0];
-        hth_cuda_bind(s, at, HTH_CUDA_IN, k, 0);
-        s->moved_bytes += hth_cuda_bytes(hth_cuda_in(g, n, k));
+        hth_cuda_bind(seq, at, HTH_CUDA_IN, k, 0);
+        seq->moved_bytes += hth_cuda_bytes(hth_cuda_in(graph, node, k));
     }
-    s->moved_bytes += hth_cuda_bytes(hth_cuda_out(g, n, 0));
-    return s->err;
+    seq->moved_bytes += hth_cuda_bytes(hth_cuda_out(graph, node, 0));
+    return seq->err;
 }

@@ -48,38 +48,38 @@ uint64_t hth_now_ns(void)
     return host->now_ns();
 }
 
-hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
+hth_err hth_device_spec_budget(const hth_device_spec *spec, uint64_t total, const char *dflt,
                                uint64_t *out)
 {
-    return host->budget(s, total, dflt, out);
+    return host->budget(spec, total, dflt, out);
 }
 
-hth_err hth_const_map(hth_const *c, const void **out)
+hth_err hth_const_map(hth_const *constant, const void **out)
 {
-    return graph_host->const_map(c, out);
+    return graph_host->const_map(constant, out);
 }
 
-void hth_const_unmap(hth_const *c)
+void hth_const_unmap(hth_const *constant)
 {
-    graph_host->const_unmap(c);
+    graph_host->const_unmap(constant);
 }
 
-void hth_kernel_close(hth_kernel *k)
+void hth_kernel_close(hth_kernel *kernel)
 {
-    if (k != NULL) {
-        k->close(k);
+    if (kernel != NULL) {
+        kernel->close(kernel);
     }
 }
 
 // What of graph/attr.c changes nodes is linked along and never called here.
 
-void hth_const_rele(hth_const *c)
+void hth_const_rele(hth_const *constant)
 {
 }
 
-hth_const *hth_const_hold(hth_const *c)
+hth_const *hth_const_hold(hth_const *constant)
 {
-    return c;
+    return constant;
 }
 
 void *hth_memdup(const void *p, size_t bytes)
@@ -103,19 +103,20 @@ int hth_mul_bytes(uint64_t a, uint64_t b, uint64_t *out)
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;
 }
 
-static hth_err entry_prepare(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
-                             const hth_node *n, const char *algorithm, hth_kernel **out)
+static hth_err entry_prepare(const hth_kernel_host *host, hth_device *device,
+                             const hth_graph *graph, const hth_node *node, const char *algorithm,
+                             hth_kernel **out)
 {
-    graph_host = h;
-    return hth_cuda_prepare(d, g, n, algorithm, out);
+    graph_host = host;
+    return hth_cuda_prepare(device, graph, node, algorithm, out);
 }
 
-static hth_err entry_algorithms(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
-                                const hth_node *n, bool first, hth_choice *list, int cap,
-                                int *count)
+static hth_err entry_algorithms(const hth_kernel_host *host, hth_device *device,
+                                const hth_graph *graph, const hth_node *node, bool first,
+                                hth_choice *list, int cap, int *count)
 {
-    graph_host = h;
-    return hth_cuda_algorithms(d, g, n, first, list, cap, count);
+    graph_host = host;
+    return hth_cuda_algorithms(device, graph, node, first, list, cap, count);
 }
 
 const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms, hth_cuda_oracle,
@@ -127,10 +128,10 @@ static hth_err entry_probe(const char *dirs, char *about, size_t cap)
     return hth_cuda_about(&api, about, cap);
 }
 
-static hth_err entry_open(const hth_device_spec *s, hth_device **out)
+static hth_err entry_open(const hth_device_spec *spec, hth_device **out)
 {
     hth_device *d;
-    HTH_TRY(hth_cuda_open_device(&api, s, &d));
+    HTH_TRY(hth_cuda_open_device(&api, spec, &d));
     hth_err err = hth_cuda_kernels_attach((hth_cuda *)d);
     if (err != HTH_OK) {
         d->ops->close(d);

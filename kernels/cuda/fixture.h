@@ -52,21 +52,21 @@ static inline hth_err cuda_wrapped_launched(void *arg)
     return w->inner->run(w->inner, &w->args);
 }
 
-static inline hth_err cuda_wrapped_pack(const hth_kernel *k, const hth_packing *p,
+static inline hth_err cuda_wrapped_pack(const hth_kernel *kernel, const hth_packing *packing,
                                         const void *plain, void *dst)
 {
-    const cuda_wrapped *w = (const cuda_wrapped *)k;
-    const hth_packing *inner = &w->inner->packings[p - w->packing];
+    const cuda_wrapped *w = (const cuda_wrapped *)kernel;
+    const hth_packing *inner = &w->inner->packings[packing - w->packing];
     return inner->pack(w->inner, inner, plain, dst);
 }
 
 // input -1: of a value that is not packed
-static inline size_t cuda_wrapped_bytes(const cuda_wrapped *w, int input, int value)
+static inline size_t cuda_wrapped_bytes(const cuda_wrapped *wrapped, int input, int value)
 {
-    const hth_value *v = &w->graph->values[value];
-    for (int i = 0; i < w->inner->n_packings; i++) {
-        if (w->packing[i].input == input) {
-            return w->packing[i].bytes;
+    const hth_value *v = &wrapped->graph->values[value];
+    for (int i = 0; i < wrapped->inner->n_packings; i++) {
+        if (wrapped->packing[i].input == input) {
+            return wrapped->packing[i].bytes;
         }
     }
     return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
@@ -81,18 +81,18 @@ static inline void *cuda_wrapped_take(size_t *at, size_t bytes)
 }
 
 // Copies the operands to the device, outputs' old content too, launches, copies the outputs back.
-static inline hth_err cuda_wrapped_run(const hth_kernel *k, const hth_kernel_args *a)
+static inline hth_err cuda_wrapped_run(const hth_kernel *kernel, const hth_kernel_args *args)
 {
-    cuda_wrapped *w = (cuda_wrapped *)k;
+    cuda_wrapped *w = (cuda_wrapped *)kernel;
     const hth_node *n = w->node;
     void *far[96] = {NULL};
     size_t at = 0;
     for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
         bool in = i < n->n_inputs;
         int value = in ? n->inputs[i] : n->outputs[i - n->n_inputs];
-        const void *host = in ? a->in[i] : a->out[i - n->n_inputs];
+        const void *host = in ? args->in[i] : args->out[i - n->n_inputs];
         for (int b = 0; b < n->n_inputs && value >= 0 && !in; b++) { // in place
-            far[i] = a->in[b] == host && far[i] == NULL ? far[b] : far[i];
+            far[i] = args->in[b] == host && far[i] == NULL ? far[b] : far[i];
         }
         if (value >= 0 && far[i] == NULL) {
             size_t bytes = cuda_wrapped_bytes(w, in ? i : -1, value);
@@ -101,24 +101,25 @@ static inline hth_err cuda_wrapped_run(const hth_kernel *k, const hth_kernel_arg
             HTH_TRY(hth_device_put(cuda_test_device, far[i], host, bytes));
         }
     }
-    void *workspace = k->workspace_bytes > 0 ? cuda_wrapped_take(&at, k->workspace_bytes) : NULL;
-    HTH_TRY(k->workspace_bytes > 0 && workspace == NULL ? HTH_ENOMEM : HTH_OK);
+    void *workspace =
+        kernel->workspace_bytes > 0 ? cuda_wrapped_take(&at, kernel->workspace_bytes) : NULL;
+    HTH_TRY(kernel->workspace_bytes > 0 && workspace == NULL ? HTH_ENOMEM : HTH_OK);
     w->args = (hth_kernel_args){far, far + n->n_inputs, workspace};
     HTH_TRY(hth_stream_launch(cuda_test_stream, cuda_wrapped_launched, w));
     HTH_TRY(hth_stream_sync(cuda_test_stream));
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] >= 0) {
-            HTH_TRY(hth_device_get(cuda_test_device, a->out[i], far[n->n_inputs + i],
+            HTH_TRY(hth_device_get(cuda_test_device, args->out[i], far[n->n_inputs + i],
                                    cuda_wrapped_bytes(w, -1, n->outputs[i])));
         }
     }
     return HTH_OK;
 }
 
-static inline void cuda_wrapped_close(hth_kernel *k)
+static inline void cuda_wrapped_close(hth_kernel *kernel)
 {
-    hth_kernel_close(((cuda_wrapped *)k)->inner);
-    free(k);
+    hth_kernel_close(((cuda_wrapped *)kernel)->inner);
+    free(kernel);
 }
 
 // The fake driver's device, or with HEARTH_GPU=1 in the environment the machine's own.
@@ -153,7 +154,7 @@ static inline int cuda_test_teardown(void **state)
     return 0;
 }
 
-static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
+static inline hth_err cuda_test_prepare(const hth_graph *graph, const hth_node *node,
                                         const char *algorithm, hth_kernel **out)
 {
     hth_kernel *inner;
@@ -162,7 +163,7 @@ static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
         print_message("# no device: %s\n", hth_err_detail());
         exit(1);
     }
-    HTH_TRY(hth_kernel_prepare(cuda_test_device, g, n, algorithm, &inner));
+    HTH_TRY(hth_kernel_prepare(cuda_test_device, graph, node, algorithm, &inner));
     cuda_wrapped *w = calloc(1, sizeof *w);
     if (w == NULL) {
         hth_kernel_close(inner);
@@ -172,8 +173,8 @@ static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
     w->base.run = cuda_wrapped_run;
     w->base.close = cuda_wrapped_close;
     w->inner = inner;
-    w->graph = g;
-    w->node = n;
+    w->graph = graph;
+    w->node = node;
     for (int i = 0; i < inner->n_packings; i++) {
         w->packing[i] = inner->packings[i];
         w->packing[i].pack = cuda_wrapped_pack;

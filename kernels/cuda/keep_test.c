@@ -52,19 +52,19 @@ static void kept_once(void **state)
 }
 
 // Puts `to` where `from` stands in the kept text; `sum`: with a fitting checksum.
-static void texts_change(kept_texts *t, const char *from, char to, bool sum)
+static void texts_change(kept_texts *texts, const char *from, char to, bool sum)
 {
-    char *at = strstr(t->value, from);
+    char *at = strstr(texts->value, from);
     assert_non_null(at);
     at[strlen(from) - 1] = to;
     uint64_t h = 1469598103934665603u;
-    for (const char *s = t->value + 17; sum && *s != '\0'; s++) {
+    for (const char *s = texts->value + 17; sum && *s != '\0'; s++) {
         h = (h ^ (unsigned char)*s) * 1099511628211u;
     }
     if (sum) {
         char digits[17];
         snprintf(digits, sizeof digits, "%016llx", (unsigned long long)h);
-        memcpy(t->value, digits, 16);
+        memcpy(texts->value, digits, 16);
     }
 }
 

@@ -7,21 +7,21 @@
 #include <string.h>
 
 // Doubles the element while every step, base and the innermost run allow it.
-static size_t move_widen(hth_cuda_loop *l, size_t element, int64_t *in_base, int64_t *out_base)
+static size_t move_widen(hth_cuda_loop *loop, size_t element, int64_t *in_base, int64_t *out_base)
 {
-    int d = l->rank - 1;
-    while (d >= 0 && element < 16 && l->step[0][d] == 1 && l->step[1][d] == 1 &&
-           l->dim[d] % 2 == 0 && *in_base % 2 == 0 && *out_base % 2 == 0) {
+    int d = loop->rank - 1;
+    while (d >= 0 && element < 16 && loop->step[0][d] == 1 && loop->step[1][d] == 1 &&
+           loop->dim[d] % 2 == 0 && *in_base % 2 == 0 && *out_base % 2 == 0) {
         for (int k = 0; k < d; k++) {
-            if (l->step[0][k] % 2 != 0 || l->step[1][k] % 2 != 0) {
+            if (loop->step[0][k] % 2 != 0 || loop->step[1][k] % 2 != 0) {
                 return element;
             }
         }
         for (int k = 0; k < d; k++) {
-            l->step[0][k] /= 2;
-            l->step[1][k] /= 2;
+            loop->step[0][k] /= 2;
+            loop->step[1][k] /= 2;
         }
-        l->dim[d] /= 2;
+        loop->dim[d] /= 2;
         *in_base /= 2;
         *out_base /= 2;
         element *= 2;
@@ -29,64 +29,67 @@ static size_t move_widen(hth_cuda_loop *l, size_t element, int64_t *in_base, int
     return element;
 }
 
-hth_err hth_cuda_move_between(hth_cuda_seq *s, hth_cuda_loop *l, size_t element,
+hth_err hth_cuda_move_between(hth_cuda_seq *seq, hth_cuda_loop *loop, size_t element,
                               const hth_cuda_place *from, int64_t in_base, const hth_cuda_place *to,
                               int64_t out_base)
 {
     hth_steps steps[2] = {{{0}}, {{0}}};
-    hth_cuda_loop_fold(l);
-    element = move_widen(l, element, &in_base, &out_base);
+    hth_cuda_loop_fold(loop);
+    element = move_widen(loop, element, &in_base, &out_base);
     hth_move_params p = {.n = 1, .element = (uint32_t)element};
     p.in_base = in_base;
     p.out_base = out_base;
-    HTH_TRY(hth_cuda_loop_store(l, &p.dims, steps));
+    HTH_TRY(hth_cuda_loop_store(loop, &p.dims, steps));
     p.in_steps = steps[0];
     p.out_steps = steps[1];
-    for (int d = 0; d < l->rank; d++) {
+    for (int d = 0; d < loop->rank; d++) {
         p.n *= p.dims.dim[d];
     }
     if (p.n == 0) {
         return HTH_OK;
     }
-    hth_cuda_launch_add(s, HTH_CUDA_hth_move, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
-    hth_cuda_bind(s, offsetof(hth_move_params, in), from->from, from->index, from->offset);
-    hth_cuda_bind(s, offsetof(hth_move_params, out), to->from, to->index, to->offset);
-    s->moved_bytes += 2 * p.n * element;
+    hth_cuda_launch_add(seq, HTH_CUDA_hth_move, hth_cuda_blocks(seq, p.n, true), 0, 0, &p,
+                        sizeof p);
+    hth_cuda_bind(seq, offsetof(hth_move_params, in), from->from, from->index, from->offset);
+    hth_cuda_bind(seq, offsetof(hth_move_params, out), to->from, to->index, to->offset);
+    seq->moved_bytes += 2 * p.n * element;
     return HTH_OK;
 }
 
-hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
-                      int out, int64_t out_base)
+hth_err hth_cuda_move(hth_cuda_seq *seq, hth_cuda_loop *loop, size_t element, int in,
+                      int64_t in_base, int out, int64_t out_base)
 {
     const hth_cuda_place from = {.from = HTH_CUDA_IN, .index = in},
                          to = {.from = HTH_CUDA_OUT, .index = out};
-    return hth_cuda_move_between(s, l, element, &from, in_base, &to, out_base);
+    return hth_cuda_move_between(seq, loop, element, &from, in_base, &to, out_base);
 }
 
-// A loop over `s` whose operand 0 has the steps `in`, operand 1 the steps `out`.
-static void move_loop(hth_cuda_loop *l, const hth_shape *s, const int64_t *in, const int64_t *out)
+// A loop over `shape` whose operand 0 has the steps `in`, operand 1 the steps `out`.
+static void move_loop(hth_cuda_loop *loop, const hth_shape *shape, const int64_t *in,
+                      const int64_t *out)
 {
-    hth_cuda_loop_begin(l, s, HTH_LAYOUT_PLAIN);
-    l->n = 2;
-    memcpy(l->step[0], in, (size_t)s->rank * sizeof *in);
-    memcpy(l->step[1], out, (size_t)s->rank * sizeof *out);
+    hth_cuda_loop_begin(loop, shape, HTH_LAYOUT_PLAIN);
+    loop->n = 2;
+    memcpy(loop->step[0], in, (size_t)shape->rank * sizeof *in);
+    memcpy(loop->step[1], out, (size_t)shape->rank * sizeof *out);
 }
 
-hth_err hth_cuda_view(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+hth_err hth_cuda_view(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                      const char *algorithm)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0);
     hth_cuda_loop l = {.rank = 1, .n = 2, .dim = {hth_cuda_count(x)}, .step = {{1}, {1}}};
-    s->base.inplace_input = 0;
-    s->view = true;
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+    seq->base.inplace_input = 0;
+    seq->view = true;
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
-hth_err hth_cuda_transpose(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_transpose(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                            const char *algorithm)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     int64_t perm[HTH_MAX_RANK], from[HTH_MAX_RANK], in[HTH_MAX_RANK] = {0}, out[HTH_MAX_RANK];
-    int rank = x->shape.rank, have = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
+    int rank = x->shape.rank, have = hth_node_ints(node, "perm", perm, HTH_MAX_RANK);
     hth_cuda_loop l;
     hth_cuda_row_major(&x->shape, from);
     hth_cuda_row_major(&y->shape, out);
@@ -96,26 +99,28 @@ hth_err hth_cuda_transpose(hth_cuda_seq *s, const hth_graph *g, const hth_node *
         in[d] = from[axis];
     }
     move_loop(&l, &y->shape, in, out);
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
-hth_err hth_cuda_expand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_expand(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                         const char *algorithm)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     int64_t out[HTH_MAX_RANK];
     hth_cuda_loop l;
     hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
     hth_cuda_loop_add(&l, &x->shape, HTH_LAYOUT_PLAIN);
     hth_cuda_row_major(&y->shape, out);
     memcpy(l.step[l.n++], out, (size_t)y->shape.rank * sizeof *out);
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
 // Each axis is one of repetitions and one of elements.
-hth_err hth_cuda_tile(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+hth_err hth_cuda_tile(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                      const char *algorithm)
 {
-    const hth_shape *x = &hth_cuda_in(g, n, 0)->shape, *y = &hth_cuda_out(g, n, 0)->shape;
+    const hth_shape *x = &hth_cuda_in(graph, node, 0)->shape,
+                    *y = &hth_cuda_out(graph, node, 0)->shape;
     int64_t in[HTH_MAX_RANK], out[HTH_MAX_RANK];
     hth_cuda_loop l = {.n = 2};
     hth_cuda_row_major(x, in);
@@ -127,7 +132,7 @@ hth_err hth_cuda_tile(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
         l.step[0][l.rank] = in[d];
         l.step[1][l.rank++] = out[d];
     }
-    return hth_cuda_move(s, &l, hth_dtype_bytes(hth_cuda_in(g, n, 0)->dtype), 0, 0, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(hth_cuda_in(graph, node, 0)->dtype), 0, 0, 0, 0);
 }
 
 // First position and count of one axis of a slice; the step is clamped to +-dim.
@@ -145,15 +150,15 @@ static int64_t move_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t
     return distance <= 0 || stride == 0 ? 0 : (distance - 1) / stride + 1;
 }
 
-hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_slice(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                        const char *algorithm)
 {
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     int64_t v[4][HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK], base = 0;
     int count[4];
     hth_cuda_loop l;
     for (int i = 0; i < 4; i++) {
-        HTH_TRY(hth_cuda_ints(g, n, i + 1, v[i], HTH_MAX_RANK, &count[i]));
+        HTH_TRY(hth_cuda_ints(graph, node, i + 1, v[i], HTH_MAX_RANK, &count[i]));
     }
     hth_cuda_row_major(&x->shape, in);
     hth_cuda_row_major(&y->shape, out);
@@ -166,22 +171,23 @@ hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
         in[axis] *= step;
     }
     move_loop(&l, &y->shape, in, out);
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, base, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, base, 0, 0);
 }
 
 // The pieces of `whole` along the node's axis, into it or out of it.
-static hth_err move_chunks(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool into)
+static hth_err move_chunks(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                           bool into)
 {
-    const hth_value *whole = into ? hth_cuda_out(g, n, 0) : hth_cuda_in(g, n, 0);
-    int64_t wide[HTH_MAX_RANK], axis = hth_node_int(n, "axis", 0), at = 0;
+    const hth_value *whole = into ? hth_cuda_out(graph, node, 0) : hth_cuda_in(graph, node, 0);
+    int64_t wide[HTH_MAX_RANK], axis = hth_node_int(node, "axis", 0), at = 0;
     axis += axis < 0 ? whole->shape.rank : 0;
     if (axis < 0 || axis >= whole->shape.rank) {
         return hth_fail(HTH_ENOTSUP, "axis is out of range");
     }
     hth_cuda_steps(&whole->shape, whole->layout, wide);
-    int count = into ? n->n_inputs : n->n_outputs;
+    int count = into ? node->n_inputs : node->n_outputs;
     for (int i = 0; i < count; i++) {
-        const hth_value *chunk = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
+        const hth_value *chunk = into ? hth_cuda_in(graph, node, i) : hth_cuda_out(graph, node, i);
         if (chunk == NULL || chunk->dtype != whole->dtype) {
             return hth_fail(HTH_ENOTSUP, "input %d is absent, or of another type", i);
         }
@@ -200,37 +206,37 @@ static hth_err move_chunks(hth_cuda_seq *s, const hth_graph *g, const hth_node *
         int64_t base = at * wide[axis];
         size_t element = hth_dtype_bytes(whole->dtype);
         if (into) {
-            HTH_TRY(hth_cuda_move(s, &l, element, i, 0, 0, base));
+            HTH_TRY(hth_cuda_move(seq, &l, element, i, 0, 0, base));
         } else {
-            HTH_TRY(hth_cuda_move(s, &l, element, 0, base, i, 0));
+            HTH_TRY(hth_cuda_move(seq, &l, element, 0, base, i, 0));
         }
         at += chunk->shape.dim[axis];
     }
     return HTH_OK;
 }
 
-hth_err hth_cuda_concat(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_concat(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                         const char *algorithm)
 {
-    return move_chunks(s, g, n, true);
+    return move_chunks(seq, graph, node, true);
 }
 
-hth_err hth_cuda_split(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_split(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                        const char *algorithm)
 {
-    return move_chunks(s, g, n, false);
+    return move_chunks(seq, graph, node, false);
 }
 
 // DepthToSpace and SpaceToDepth. The large image is [N, C, H, b, W, b]; the small one has its two
 // b in the channels: [N, b, b, C, H, W], or [N, C, b, b, H, W] (mode CRD).
-hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_blocks_space(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                               const char *algorithm)
 {
-    bool to_space = n->op == HTH_OP_DEPTH_TO_SPACE;
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    bool to_space = node->op == HTH_OP_DEPTH_TO_SPACE;
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     const hth_shape *small = to_space ? &x->shape : &y->shape;
-    int64_t b = hth_node_int(n, "blocksize", 1), c = small->dim[1] / b / b;
-    bool crd = strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
+    int64_t b = hth_node_int(node, "blocksize", 1), c = small->dim[1] / b / b;
+    bool crd = strcmp(hth_node_str(node, "mode", "DCR"), "CRD") == 0;
     const hth_shape large = {6, {small->dim[0], c, small->dim[2], b, small->dim[3], b}};
     int64_t hw = small->dim[2] * small->dim[3], wide[6], deep[6] = {small->dim[1] * hw};
     hth_cuda_loop l;
@@ -248,35 +254,35 @@ hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_nod
     } else {
         move_loop(&l, &large, wide, deep);
     }
-    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
-void hth_cuda_fill(hth_cuda_seq *s, int out, uint32_t words, uint32_t value)
+void hth_cuda_fill(hth_cuda_seq *seq, int out, uint32_t words, uint32_t value)
 {
     const hth_fill_params p = {.n = words, .value = value};
-    hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, p.n / 4, true), 0, 0, &p,
+    hth_cuda_launch_add(seq, HTH_CUDA_hth_fill, hth_cuda_blocks(seq, p.n / 4, true), 0, 0, &p,
                         sizeof p);
-    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, out, 0);
-    s->moved_bytes += (size_t)words * 4;
+    hth_cuda_bind(seq, offsetof(hth_fill_params, out), HTH_CUDA_OUT, out, 0);
+    seq->moved_bytes += (size_t)words * 4;
 }
 
-static void move_fill(hth_cuda_seq *s, const hth_value *y)
+static void move_fill(hth_cuda_seq *seq, const hth_value *value)
 {
-    hth_cuda_fill(s, 0, (uint32_t)((hth_cuda_bytes(y) + 3) / 4), 0);
+    hth_cuda_fill(seq, 0, (uint32_t)((hth_cuda_bytes(value) + 3) / 4), 0);
 }
 
-hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_slice_grad(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                             const char *algorithm)
 {
-    const hth_value *dy = hth_cuda_in(g, n, 0), *dx = hth_cuda_out(g, n, 0);
+    const hth_value *dy = hth_cuda_in(graph, node, 0), *dx = hth_cuda_out(graph, node, 0);
     int64_t starts[HTH_MAX_RANK], steps[HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK];
     int rank = dx->shape.rank;
     int64_t base = 0;
     hth_cuda_loop l;
-    HTH_TRY(dy->dtype == dx->dtype ? hth_cuda_need_float(g, n, 1, 1)
+    HTH_TRY(dy->dtype == dx->dtype ? hth_cuda_need_float(graph, node, 1, 1)
                                    : hth_fail(HTH_ENOTSUP, "gradients of several types"));
-    if (hth_node_ints(n, "starts", starts, HTH_MAX_RANK) != rank ||
-        hth_node_ints(n, "steps", steps, HTH_MAX_RANK) != rank) {
+    if (hth_node_ints(node, "starts", starts, HTH_MAX_RANK) != rank ||
+        hth_node_ints(node, "steps", steps, HTH_MAX_RANK) != rank) {
         return hth_fail(HTH_ENOTSUP, "starts and steps do not fit the shape");
     }
     hth_cuda_row_major(&dy->shape, in);
@@ -285,44 +291,45 @@ hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node 
         base += starts[d] * out[d];
         out[d] *= steps[d];
     }
-    move_fill(s, dx);
+    move_fill(seq, dx);
     move_loop(&l, &dy->shape, in, out);
-    return hth_cuda_move(s, &l, hth_dtype_bytes(dx->dtype), 0, 0, 0, base);
+    return hth_cuda_move(seq, &l, hth_dtype_bytes(dx->dtype), 0, 0, 0, base);
 }
 
-static hth_err pad_amounts(const hth_graph *g, const hth_node *n, hth_pad_params *p,
+static hth_err pad_amounts(const hth_graph *graph, const hth_node *node, hth_pad_params *params,
                            const hth_shape *x, const hth_shape *y)
 {
     int64_t amount[2 * HTH_MAX_RANK], axes[HTH_MAX_RANK], after[HTH_CUDA_RANK] = {0};
     int count, n_axes;
-    HTH_TRY(hth_cuda_ints(g, n, 1, amount, 2 * HTH_MAX_RANK, &count));
-    HTH_TRY(hth_cuda_ints(g, n, 3, axes, HTH_MAX_RANK, &n_axes));
+    HTH_TRY(hth_cuda_ints(graph, node, 1, amount, 2 * HTH_MAX_RANK, &count));
+    HTH_TRY(hth_cuda_ints(graph, node, 3, axes, HTH_MAX_RANK, &n_axes));
     int pairs = count / 2;
     for (int i = 0; i < pairs; i++) {
         int64_t a = n_axes < 0 ? i : axes[i];
         a += a < 0 ? x->rank : 0;
-        p->before[a] = (int32_t)amount[i];
+        params->before[a] = (int32_t)amount[i];
         after[a] = amount[pairs + i];
     }
     for (int d = 0; d < x->rank; d++) {
-        p->first[d] = p->before[d] < 0 ? -p->before[d] : 0;
-        int64_t crop = p->first[d] + (after[d] < 0 ? -after[d] : 0);
-        p->before[d] = p->before[d] > 0 ? p->before[d] : 0;
-        p->kept[d] = (int32_t)(x->dim[d] - crop);
-        p->dims.dim[d] = (uint32_t)y->dim[d];
-        if (p->kept[d] <= 0) {
+        params->first[d] = params->before[d] < 0 ? -params->before[d] : 0;
+        int64_t crop = params->first[d] + (after[d] < 0 ? -after[d] : 0);
+        params->before[d] = params->before[d] > 0 ? params->before[d] : 0;
+        params->kept[d] = (int32_t)(x->dim[d] - crop);
+        params->dims.dim[d] = (uint32_t)y->dim[d];
+        if (params->kept[d] <= 0) {
             return hth_fail(HTH_ENOTSUP, "nothing is left of axis %d", d);
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_cuda_pad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+hth_err hth_cuda_pad(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                     const char *algorithm)
 {
     static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
-    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_value *x = hth_cuda_in(graph, node, 0), *y = hth_cuda_out(graph, node, 0);
     hth_pad_params p = {.n = hth_cuda_count(y), .element = (uint32_t)hth_dtype_bytes(x->dtype)};
-    const char *mode = hth_node_str(n, "mode", "constant");
+    const char *mode = hth_node_str(node, "mode", "constant");
     if (x->shape.rank > HTH_CUDA_RANK || x->shape.rank == 0) {
         return hth_fail(HTH_ENOTSUP, "%d dimensions", x->shape.rank);
     }
@@ -330,14 +337,14 @@ hth_err hth_cuda_pad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
         p.mode++;
     }
     p.dims.rank = x->shape.rank;
-    HTH_TRY(pad_amounts(g, n, &p, &x->shape, &y->shape));
+    HTH_TRY(pad_amounts(graph, node, &p, &x->shape, &y->shape));
     hth_cuda_row_major(&x->shape, p.in_steps.step);
-    hth_cuda_launch_add(s, HTH_CUDA_hth_pad, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
-    hth_cuda_bind(s, offsetof(hth_pad_params, in), HTH_CUDA_IN, 0, 0);
-    hth_cuda_bind(s, offsetof(hth_pad_params, out), HTH_CUDA_OUT, 0, 0);
-    if (hth_cuda_in(g, n, 2) != NULL) {
-        hth_cuda_bind(s, offsetof(hth_pad_params, value), HTH_CUDA_IN, 2, 0);
+    hth_cuda_launch_add(seq, HTH_CUDA_hth_pad, hth_cuda_blocks(seq, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(seq, offsetof(hth_pad_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(seq, offsetof(hth_pad_params, out), HTH_CUDA_OUT, 0, 0);
+    if (hth_cuda_in(graph, node, 2) != NULL) {
+        hth_cuda_bind(seq, offsetof(hth_pad_params, value), HTH_CUDA_IN, 2, 0);
     }
-    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
+    seq->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
     return HTH_OK;
 }

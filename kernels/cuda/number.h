@@ -123,38 +123,38 @@ HTH_FN hth_number hth_number_get(int type, const void *p, int64_t i)
     return v;
 }
 
-HTH_FN void hth_number_set(int type, void *p, uint32_t i, hth_number v)
+HTH_FN void hth_number_set(int type, void *p, uint32_t i, hth_number number)
 {
     switch (type) {
     case HTH_DT_F32:
-        ((float *)p)[i] = (float)v.f;
+        ((float *)p)[i] = (float)number.f;
         break;
     case HTH_DT_F64:
-        ((double *)p)[i] = v.f;
+        ((double *)p)[i] = number.f;
         break;
     case HTH_DT_F16:
-        ((uint16_t *)p)[i] = hth_f16_put((float)v.f);
+        ((uint16_t *)p)[i] = hth_f16_put((float)number.f);
         break;
     case HTH_DT_BF16:
-        ((uint16_t *)p)[i] = hth_bf16_put((float)v.f);
+        ((uint16_t *)p)[i] = hth_bf16_put((float)number.f);
         break;
     case HTH_DT_BOOL:
-        ((uint8_t *)p)[i] = v.i != 0;
+        ((uint8_t *)p)[i] = number.i != 0;
         break;
     case HTH_DT_U8:
     case HTH_DT_I8:
-        ((uint8_t *)p)[i] = (uint8_t)v.i;
+        ((uint8_t *)p)[i] = (uint8_t)number.i;
         break;
     case HTH_DT_U16:
     case HTH_DT_I16:
-        ((uint16_t *)p)[i] = (uint16_t)v.i;
+        ((uint16_t *)p)[i] = (uint16_t)number.i;
         break;
     case HTH_DT_I32:
     case HTH_DT_U32:
-        ((uint32_t *)p)[i] = (uint32_t)v.i;
+        ((uint32_t *)p)[i] = (uint32_t)number.i;
         break;
     default:
-        ((int64_t *)p)[i] = v.i;
+        ((int64_t *)p)[i] = number.i;
         break;
     }
 }

@@ -14,12 +14,12 @@ typedef struct hth_cuda_product_form {
     uint32_t align_a, align_b, align_c;
 } hth_cuda_product_form;
 typedef struct hth_cuda_product hth_cuda_product;
-hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *form,
+hth_err hth_cuda_product_open(const hth_cuda *cuda, const hth_cuda_product_form *form,
                               hth_precision precision, hth_cuda_product **out);
-void hth_cuda_product_close(const hth_cuda *d, hth_cuda_product *p); // NULL is allowed
-size_t hth_cuda_product_workspace(const hth_cuda_product *p);
+void hth_cuda_product_close(const hth_cuda *cuda, hth_cuda_product *product); // NULL is allowed
+size_t hth_cuda_product_workspace(const hth_cuda_product *product);
 // hth_cuda_product_run issues it; workspace: hth_cuda_product_workspace bytes.
-hth_err hth_cuda_product_run(const hth_cuda_seq *s, const hth_cuda_product *p, const float *a,
-                             const float *b, float *c, void *workspace);
+hth_err hth_cuda_product_run(const hth_cuda_seq *seq, const hth_cuda_product *product,
+                             const float *a, const float *b, float *c, void *workspace);
 
 #endif

@@ -3,16 +3,16 @@
 #include "kernels/cuda/fixture.h"
 
 // Coordinates from within the image, on its pixels and border, and far outside.
-static int sample_grid(fixture *f, hth_shape s, bool odd)
+static int sample_grid(fixture *f, hth_shape shape, bool odd)
 {
     static const float marks[] = {-1, 1, 0, 0.5F, -0.5F, 1.0625F, -2.5F, 1e7F};
-    int64_t n = hth_shape_elements(&s);
+    int64_t n = hth_shape_elements(&shape);
     float *p = hth_alloc((size_t)n * sizeof *p);
     for (int64_t i = 0; i < n; i++) {
         float x = 2.2F * fixture_random(f);
         p[i] = odd && i % 7 == 3 ? marks[i / 7 % 8] : x;
     }
-    int v = fixture_const_of(f, HTH_DT_F32, s, p);
+    int v = fixture_const_of(f, HTH_DT_F32, shape, p);
     hth_free(p);
     return v;
 }
@@ -31,13 +31,13 @@ static void sample_open(fixture *f, size_t i, hth_shape *x, hth_shape *grid, hth
     grid->dim[rank + 1] = rank;
 }
 
-static void sample_attributes(hth_node *n, size_t i)
+static void sample_attributes(hth_node *node, size_t i)
 {
     static const char *const modes[] = {"linear", "nearest", "cubic"};
     static const char *const paddings[] = {"zeros", "border", "reflection"};
-    hth_node_set_str(n, "mode", modes[i / 4 % 3]);
-    hth_node_set_str(n, "padding_mode", paddings[i / 12 % 3]);
-    hth_node_set_int(n, "align_corners", i / 36 % 2);
+    hth_node_set_str(node, "mode", modes[i / 4 % 3]);
+    hth_node_set_str(node, "padding_mode", paddings[i / 12 % 3]);
+    hth_node_set_int(node, "align_corners", i / 36 % 2);
 }
 
 // Modes, paddings, corners, one to three dimensions, more channels than a thread takes.
@@ -129,10 +129,10 @@ static void einsum(void **state)
     }
 }
 
-static int typed_value(fixture *f, hth_dtype dt, hth_shape s)
+static int typed_value(fixture *f, hth_dtype dt, hth_shape shape)
 {
     int v;
-    assert_int_equal(hth_graph_add_value(f->graph, NULL, dt, &s, &v), HTH_OK);
+    assert_int_equal(hth_graph_add_value(f->graph, NULL, dt, &shape, &v), HTH_OK);
     return v;
 }
 
@@ -339,10 +339,10 @@ static void empty_chunks(void **state)
 }
 
 // Numbers of every type, from bytes: floats with NaN and infinities among them.
-static int typed_numbers(fixture *f, hth_dtype dt, hth_shape s)
+static int typed_numbers(fixture *f, hth_dtype dt, hth_shape shape)
 {
     static const float marks[] = {0, -2, 3, 3, NAN, 1, -INFINITY, 2.5F, 60000, -0.125F};
-    int64_t n = hth_shape_elements(&s);
+    int64_t n = hth_shape_elements(&shape);
     char *p = hth_calloc((size_t)n, 8);
     for (int64_t i = 0; i < n; i++) {
         float x = i % 5 == 4 && i % 3 != 0 ? marks[i % 10] : marks[(i * 7 + i / 4) % 4];
@@ -359,7 +359,7 @@ static int typed_numbers(fixture *f, hth_dtype dt, hth_shape s)
                                                                   : (const void *)&k;
         memcpy(p + (size_t)i * bytes, from, bytes);
     }
-    int v = fixture_const_of(f, dt, s, p);
+    int v = fixture_const_of(f, dt, shape, p);
     hth_free(p);
     return v;
 }
@@ -495,7 +495,7 @@ static const resize_case resize_cases[] = {
 };
 
 // Case i of the modes, coordinates and ways to round; false: ONNX has no such thing.
-static bool resize_attributes(hth_node *n, size_t i)
+static bool resize_attributes(hth_node *node, size_t i)
 {
     static const char *const modes[] = {"nearest", "linear", "cubic"};
     static const char *const coordinates[] = {"half_pixel",         "pytorch_half_pixel",
@@ -504,13 +504,13 @@ static bool resize_attributes(hth_node *n, size_t i)
     static const char *const nearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor",
                                           "ceil"};
     size_t mode = i % 3, how = i / 18;
-    hth_node_set_str(n, "mode", modes[mode]);
-    hth_node_set_str(n, "coordinate_transformation_mode", coordinates[i / 3 % 6]);
-    hth_node_set_str(n, "nearest_mode", nearest[how % 4]);
-    hth_node_set_int(n, "antialias", mode > 0 && how % 2 == 1);
-    hth_node_set_int(n, "exclude_outside", mode == 2 && how / 2 == 1);
-    hth_node_set_float(n, "extrapolation_value", 3.5F);
-    hth_node_set_float(n, "cubic_coeff_a", how == 3 ? -0.5F : -0.75F);
+    hth_node_set_str(node, "mode", modes[mode]);
+    hth_node_set_str(node, "coordinate_transformation_mode", coordinates[i / 3 % 6]);
+    hth_node_set_str(node, "nearest_mode", nearest[how % 4]);
+    hth_node_set_int(node, "antialias", mode > 0 && how % 2 == 1);
+    hth_node_set_int(node, "exclude_outside", mode == 2 && how / 2 == 1);
+    hth_node_set_float(node, "extrapolation_value", 3.5F);
+    hth_node_set_float(node, "cubic_coeff_a", how == 3 ? -0.5F : -0.75F);
     return mode == 0 || how < (mode == 1 ? 2 : 4);
 }
 

@@ -7,10 +7,10 @@
 
 #include "kernels/cuda/product.h"
 
-hth_err hth_cuda_rnn_launch(const hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks,
+hth_err hth_cuda_rnn_launch(const hth_cuda_seq *seq, hth_cuda_kernel_id id, uint64_t blocks,
                             size_t shared_bytes, const void *params);
-// hth_cuda_rnn_copy copies the rows of a state; p->in NULL: zeros, p->out NULL: nothing.
-hth_err hth_cuda_rnn_copy(const hth_cuda_seq *s, const hth_rnn_state_params *p);
+// hth_cuda_rnn_copy copies the rows of a state; params->in NULL: zeros, params->out NULL: nothing.
+hth_err hth_cuda_rnn_copy(const hth_cuda_seq *seq, const hth_rnn_state_params *params);
 
 // What the address of an operand divides by, `floats` after its beginning.
 uint32_t hth_cuda_rnn_align(size_t floats);

@@ -11,85 +11,86 @@
 #define SEQ_WAVES      16u         // blocks per SM of a kernel whose threads loop
 #define SEQ_MAX_BLOCKS 0x7fffffffu // the grid's limit
 
-static hth_cuda_step *seq_add(hth_cuda_seq *s)
+static hth_cuda_step *seq_add(hth_cuda_seq *seq)
 {
-    if (s->err == HTH_OK && s->n_steps == s->cap) {
-        int cap = s->cap == 0 ? 4 : 2 * s->cap;
+    if (seq->err == HTH_OK && seq->n_steps == seq->cap) {
+        int cap = seq->cap == 0 ? 4 : 2 * seq->cap;
         hth_cuda_step *grown = hth_calloc((size_t)cap, sizeof *grown);
         if (grown == NULL) {
-            s->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+            seq->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
             return NULL;
         }
-        if (s->n_steps > 0) {
-            memcpy(grown, s->steps, (size_t)s->n_steps * sizeof *grown);
+        if (seq->n_steps > 0) {
+            memcpy(grown, seq->steps, (size_t)seq->n_steps * sizeof *grown);
         }
-        hth_free(s->steps);
-        s->steps = grown;
-        s->cap = cap;
+        hth_free(seq->steps);
+        seq->steps = grown;
+        seq->cap = cap;
     }
-    return s->err == HTH_OK ? &s->steps[s->n_steps++] : NULL;
+    return seq->err == HTH_OK ? &seq->steps[seq->n_steps++] : NULL;
 }
 
-static void seq_close_params(hth_cuda_seq *s, hth_cuda_step *step)
+static void seq_close_params(hth_cuda_seq *seq, hth_cuda_step *step)
 {
     hth_free(step->state);
 }
 
-void hth_cuda_launch_add(hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks, unsigned threads,
-                         size_t shared_bytes, const void *params, size_t bytes)
+void hth_cuda_launch_add(hth_cuda_seq *seq, hth_cuda_kernel_id id, uint64_t blocks,
+                         unsigned threads, size_t shared_bytes, const void *params, size_t bytes)
 {
-    if (blocks > SEQ_MAX_BLOCKS && s->err == HTH_OK) {
-        s->err = hth_fail(HTH_ENOTSUP, "a grid of %llu blocks", (unsigned long long)blocks);
+    if (blocks > SEQ_MAX_BLOCKS && seq->err == HTH_OK) {
+        seq->err = hth_fail(HTH_ENOTSUP, "a grid of %llu blocks", (unsigned long long)blocks);
     }
-    hth_cuda_step *step = seq_add(s);
+    hth_cuda_step *step = seq_add(seq);
     if (step == NULL) {
         return;
     }
     void *copy = hth_calloc(1, bytes);
     if (copy == NULL) {
-        s->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+        seq->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
     } else {
         memcpy(copy, params, bytes);
     }
     *step = (hth_cuda_step){.close = seq_close_params,
                             .state = copy,
                             .bytes = bytes,
-                            .kernel = hth_cuda_site_of(s->d)->kernel[id],
+                            .kernel = hth_cuda_site_of(seq->d)->kernel[id],
                             .blocks = (unsigned)blocks,
                             .threads = threads == 0 ? SEQ_THREADS : threads,
                             .shared_bytes = (unsigned)shared_bytes};
 }
 
-void hth_cuda_step_add(hth_cuda_seq *s, hth_cuda_step step)
+void hth_cuda_step_add(hth_cuda_seq *seq, hth_cuda_step step)
 {
-    hth_cuda_step *to = seq_add(s);
+    hth_cuda_step *to = seq_add(seq);
     if (to != NULL) {
         *to = step;
     } else {
-        step.close(s, &step);
+        step.close(seq, &step);
     }
 }
 
-void hth_cuda_bind(hth_cuda_seq *s, size_t at, hth_cuda_from from, int index, size_t offset)
+void hth_cuda_bind(hth_cuda_seq *seq, size_t at, hth_cuda_from from, int index, size_t offset)
 {
-    if (s->err == HTH_OK) {
-        hth_cuda_step *step = &s->steps[s->n_steps - 1];
+    if (seq->err == HTH_OK) {
+        hth_cuda_step *step = &seq->steps[seq->n_steps - 1];
         step->bound[step->n_bound++] = (struct hth_cuda_bound){at, from, index, offset};
     }
 }
 
-size_t hth_cuda_workspace(hth_cuda_seq *s, size_t bytes)
+size_t hth_cuda_workspace(hth_cuda_seq *seq, size_t bytes)
 {
-    size_t at = s->base.workspace_bytes;
-    s->base.workspace_bytes += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    size_t at = seq->base.workspace_bytes;
+    seq->base.workspace_bytes +=
+        (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
     return at;
 }
 
-uint64_t hth_cuda_blocks(const hth_cuda_seq *s, uint64_t n, bool loops)
+uint64_t hth_cuda_blocks(const hth_cuda_seq *seq, uint64_t n, bool loops)
 {
     uint64_t blocks = (n + SEQ_THREADS - 1) / SEQ_THREADS;
     uint64_t enough =
-        (uint64_t)(s->d->base.props.n_threads > 0 ? s->d->base.props.n_threads : 1) * SEQ_WAVES;
+        (uint64_t)(seq->d->base.props.n_threads > 0 ? seq->d->base.props.n_threads : 1) * SEQ_WAVES;
     if (blocks == 0) {
         return 1;
     }
@@ -104,18 +105,18 @@ unsigned hth_cuda_row_threads(uint64_t n)
     return n == 0 ? 32 : (unsigned)(n + 31) / 32 * 32;
 }
 
-static void *seq_address(const struct hth_cuda_bound *b, const hth_kernel_args *a)
+static void *seq_address(const struct hth_cuda_bound *b, const hth_kernel_args *args)
 {
-    char *base = a->workspace;
+    char *base = args->workspace;
     if (b->from == HTH_CUDA_IN) {
-        base = (char *)a->in[b->index];
+        base = (char *)args->in[b->index];
     } else if (b->from == HTH_CUDA_OUT) {
-        base = a->out[b->index];
+        base = args->out[b->index];
     }
     return base == NULL ? NULL : base + b->offset;
 }
 
-static hth_err seq_launch(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
+static hth_err seq_launch(const hth_cuda_seq *seq, const hth_cuda_step *step, void *const *address)
 {
     union {
         char bytes[HTH_CUDA_PARAM_BYTES];
@@ -126,27 +127,27 @@ static hth_err seq_launch(const hth_cuda_seq *s, const hth_cuda_step *step, void
     for (int i = 0; i < step->n_bound; i++) {
         memcpy(params.bytes + step->bound[i].at, &address[i], sizeof address[i]);
     }
-    return HTH_CUDA(s->d, cuLaunchKernel, step->kernel, step->blocks, 1, 1, step->threads, 1, 1,
-                    step->shared_bytes, s->d->current, list, NULL);
+    return HTH_CUDA(seq->d, cuLaunchKernel, step->kernel, step->blocks, 1, 1, step->threads, 1, 1,
+                    step->shared_bytes, seq->d->current, list, NULL);
 }
 
-hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a)
+hth_err hth_cuda_seq_run(const hth_kernel *kernel, const hth_kernel_args *args)
 {
-    const hth_cuda_seq *s = (const hth_cuda_seq *)k;
-    for (int i = 0; i < s->n_steps && !(s->view && a->in[0] == a->out[0]); i++) {
+    const hth_cuda_seq *s = (const hth_cuda_seq *)kernel;
+    for (int i = 0; i < s->n_steps && !(s->view && args->in[0] == args->out[0]); i++) {
         const hth_cuda_step *step = &s->steps[i];
         void *address[HTH_CUDA_BOUND];
         for (int b = 0; b < step->n_bound; b++) {
-            address[b] = seq_address(&step->bound[b], a);
+            address[b] = seq_address(&step->bound[b], args);
         }
         HTH_TRY((step->run != NULL ? step->run : seq_launch)(s, step, address));
     }
     return HTH_OK;
 }
 
-void hth_cuda_seq_close(hth_kernel *k)
+void hth_cuda_seq_close(hth_kernel *kernel)
 {
-    hth_cuda_seq *s = (hth_cuda_seq *)k;
+    hth_cuda_seq *s = (hth_cuda_seq *)kernel;
     for (int i = 0; i < s->n_steps; i++) {
         s->steps[i].close(s, &s->steps[i]);
     }

@@ -19,34 +19,34 @@ static const struct {
 #undef SITE_KERNEL
 };
 
-static void site_close(hth_cuda *d)
+static void site_close(hth_cuda *cuda)
 {
-    hth_cuda_site *s = d->kernels;
-    d->kernels = NULL;
-    d->base.kernels = NULL;
+    hth_cuda_site *s = cuda->kernels;
+    cuda->kernels = NULL;
+    cuda->base.kernels = NULL;
     if (s->blas != NULL) {
-        (void)d->api->cublasLtDestroy(s->blas);
+        (void)cuda->api->cublasLtDestroy(s->blas);
     }
     if (s->dnn != NULL) {
-        (void)d->api->cudnnDestroy(s->dnn);
+        (void)cuda->api->cudnnDestroy(s->dnn);
     }
     for (int i = 0; i < s->n_libraries; i++) {
-        (void)d->api->cuLibraryUnload(s->libraries[i]);
+        (void)cuda->api->cuLibraryUnload(s->libraries[i]);
     }
     hth_free(s->libraries);
     hth_free(s);
 }
 
-static hth_err site_load(hth_cuda *d, hth_cuda_site *s)
+static hth_err site_load(hth_cuda *cuda, hth_cuda_site *site)
 {
-    s->libraries = hth_calloc((size_t)hth_cuda_n_images, sizeof *s->libraries);
-    if (s->libraries == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory for its kernels", d->base.props.name);
+    site->libraries = hth_calloc((size_t)hth_cuda_n_images, sizeof *site->libraries);
+    if (site->libraries == NULL) {
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for its kernels", cuda->base.props.name);
     }
     for (int i = 0; i < hth_cuda_n_images; i++) {
-        HTH_TRY(HTH_CUDA(d, cuLibraryLoadData, &s->libraries[i], hth_cuda_images[i].data, NULL,
-                         NULL, 0, NULL, NULL, 0));
-        s->n_libraries++;
+        HTH_TRY(HTH_CUDA(cuda, cuLibraryLoadData, &site->libraries[i], hth_cuda_images[i].data,
+                         NULL, NULL, 0, NULL, NULL, 0));
+        site->n_libraries++;
     }
     for (int k = 0; k < HTH_CUDA_N_KERNELS; k++) {
         int i = 0;
@@ -56,49 +56,50 @@ static hth_err site_load(hth_cuda *d, hth_cuda_site *s)
             i++;
         }
         if (i == hth_cuda_n_images) {
-            return hth_fail(HTH_ENOTSUP, "device %s: no image has kernel %s", d->base.props.name,
+            return hth_fail(HTH_ENOTSUP, "device %s: no image has kernel %s", cuda->base.props.name,
                             site_kernels[k].name);
         }
-        HTH_TRY(HTH_CUDA(d, cuLibraryGetKernel, &kernel, s->libraries[i], site_kernels[k].name));
-        s->kernel[k] = (CUfunction)kernel; // cuLaunchKernel takes either
+        HTH_TRY(
+            HTH_CUDA(cuda, cuLibraryGetKernel, &kernel, site->libraries[i], site_kernels[k].name));
+        site->kernel[k] = (CUfunction)kernel; // cuLaunchKernel takes either
     }
     return HTH_OK;
 }
 
-static hth_err site_handles(hth_cuda *d, hth_cuda_site *s)
+static hth_err site_handles(hth_cuda *cuda, hth_cuda_site *site)
 {
-    cudnnStatus_t dnn = d->api->cudnnCreate(&s->dnn);
+    cudnnStatus_t dnn = cuda->api->cudnnCreate(&site->dnn);
     if (dnn != CUDNN_STATUS_SUCCESS) {
-        s->dnn = NULL;
-        return hth_fail(HTH_ENOTSUP, "device %s: cudnnCreate answered %d", d->base.props.name,
+        site->dnn = NULL;
+        return hth_fail(HTH_ENOTSUP, "device %s: cudnnCreate answered %d", cuda->base.props.name,
                         (int)dnn);
     }
-    cublasStatus_t blas = d->api->cublasLtCreate(&s->blas);
+    cublasStatus_t blas = cuda->api->cublasLtCreate(&site->blas);
     if (blas != CUBLAS_STATUS_SUCCESS) {
-        s->blas = NULL;
-        return hth_fail(HTH_ENOTSUP, "device %s: cublasLtCreate answered %d", d->base.props.name,
+        site->blas = NULL;
+        return hth_fail(HTH_ENOTSUP, "device %s: cublasLtCreate answered %d", cuda->base.props.name,
                         (int)blas);
     }
     return HTH_OK;
 }
 
-hth_err hth_cuda_kernels_attach(hth_cuda *d)
+hth_err hth_cuda_kernels_attach(hth_cuda *cuda)
 {
     hth_cuda_site *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory for its kernels", d->base.props.name);
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for its kernels", cuda->base.props.name);
     }
-    d->kernels = s;
-    d->kernels_close = NULL;
-    hth_err err = site_load(d, s);
+    cuda->kernels = s;
+    cuda->kernels_close = NULL;
+    hth_err err = site_load(cuda, s);
     if (err == HTH_OK) {
-        err = site_handles(d, s);
+        err = site_handles(cuda, s);
     }
     if (err != HTH_OK) {
-        site_close(d);
+        site_close(cuda);
         return err;
     }
-    d->kernels_close = site_close;
-    d->base.kernels = &hth_cuda_kernel_ops;
+    cuda->kernels_close = site_close;
+    cuda->base.kernels = &hth_cuda_kernel_ops;
     return HTH_OK;
 }

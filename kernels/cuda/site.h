@@ -14,9 +14,9 @@ typedef struct hth_cuda_site {
     cublasLtHandle_t blas;
 } hth_cuda_site;
 
-static inline hth_cuda_site *hth_cuda_site_of(const hth_cuda *d)
+static inline hth_cuda_site *hth_cuda_site_of(const hth_cuda *cuda)
 {
-    return d->kernels;
+    return cuda->kernels;
 }
 
 #endif

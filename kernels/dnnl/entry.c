@@ -32,7 +32,7 @@ void hth_free(void *p)
 
 __attribute__((visibility("default"))) hth_onednn_entry hth_dnnl_plugin;
 
-const hth_onednn *hth_dnnl_plugin(uint32_t abi, const hth_onednn_host *h)
+const hth_onednn *hth_dnnl_plugin(uint32_t abi, const hth_onednn_host *host)
 {
     static char version[32];
     static hth_onednn plugin = {
@@ -42,7 +42,7 @@ const hth_onednn *hth_dnnl_plugin(uint32_t abi, const hth_onednn_host *h)
     }
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
-    hth_dnnl_host = h;
-    plugin.our_threads = hth_dnnl_openmp(h->team);
+    hth_dnnl_host = host;
+    plugin.our_threads = hth_dnnl_openmp(host->team);
     return &plugin;
 }

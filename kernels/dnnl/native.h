@@ -29,7 +29,7 @@ dnnl_status_t hth_dn_native_pd(dnnl_engine_t e, const hth_dn_op *op, dnnl_primit
 dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn_native_md native,
                                     bool back, dnnl_primitive_attr_t attr,
                                     dnnl_primitive_desc_t *out);
-dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p);
+dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *post);
 // hth_dn_native_image returns a digestible image of a descriptor: at most `cap` bytes.
 size_t hth_dn_native_image(hth_dn_native_md md, uint8_t *out, size_t cap);
 

@@ -40,51 +40,53 @@ static dnnl_status_t v2_md(const hth_dn_md *m, dnnl_memory_desc_t *out)
     return dnnl_memory_desc_init_by_strides(out, m->ndims, m->dims, dt, m->strides);
 }
 
-static dnnl_status_t v2_op_desc(const hth_dn_op *o, v2_mds *m, v2_desc *d)
+static dnnl_status_t v2_op_desc(const hth_dn_op *op, v2_mds *mds, v2_desc *desc)
 {
     const dnnl_prop_kind_t fwd = dnnl_forward_inference;
-    dnnl_memory_desc_t *bias = o->bias.ndims != 0 ? &m->bias : NULL;
-    switch (o->kind) {
+    dnnl_memory_desc_t *bias = op->bias.ndims != 0 ? &mds->bias : NULL;
+    switch (op->kind) {
     case HTH_DN_CONV:
-        return dnnl_dilated_convolution_forward_desc_init(&d->conv, fwd, o->alg, &m->src, &m->src1,
-                                                          bias, &m->dst, o->strides, o->dilates,
-                                                          o->pad_l, o->pad_r);
+        return dnnl_dilated_convolution_forward_desc_init(&desc->conv, fwd, op->alg, &mds->src,
+                                                          &mds->src1, bias, &mds->dst, op->strides,
+                                                          op->dilates, op->pad_l, op->pad_r);
     case HTH_DN_CONV_BWD_DATA:
-        return dnnl_dilated_convolution_backward_data_desc_init(&d->conv, o->alg, &m->dst, &m->src1,
-                                                                &m->src, o->strides, o->dilates,
-                                                                o->pad_l, o->pad_r);
+        return dnnl_dilated_convolution_backward_data_desc_init(&desc->conv, op->alg, &mds->dst,
+                                                                &mds->src1, &mds->src, op->strides,
+                                                                op->dilates, op->pad_l, op->pad_r);
     case HTH_DN_CONV_BWD_WEIGHTS:
         return dnnl_dilated_convolution_backward_weights_desc_init(
-            &d->conv, o->alg, &m->src, &m->dst, bias, &m->src1, o->strides, o->dilates, o->pad_l,
-            o->pad_r);
+            &desc->conv, op->alg, &mds->src, &mds->dst, bias, &mds->src1, op->strides, op->dilates,
+            op->pad_l, op->pad_r);
     case HTH_DN_DECONV:
-        return dnnl_dilated_deconvolution_forward_desc_init(&d->deconv, fwd, o->alg, &m->src,
-                                                            &m->src1, bias, &m->dst, o->strides,
-                                                            o->dilates, o->pad_l, o->pad_r);
+        return dnnl_dilated_deconvolution_forward_desc_init(
+            &desc->deconv, fwd, op->alg, &mds->src, &mds->src1, bias, &mds->dst, op->strides,
+            op->dilates, op->pad_l, op->pad_r);
     case HTH_DN_POOL:
-        return dnnl_pooling_v2_forward_desc_init(&d->pool, fwd, o->alg, &m->src, &m->dst,
-                                                 o->strides, o->kernel, o->dilates, o->pad_l,
-                                                 o->pad_r);
+        return dnnl_pooling_v2_forward_desc_init(&desc->pool, fwd, op->alg, &mds->src, &mds->dst,
+                                                 op->strides, op->kernel, op->dilates, op->pad_l,
+                                                 op->pad_r);
     case HTH_DN_BINARY:
-        return dnnl_binary_desc_init(&d->binary, o->alg, &m->src, &m->src1, &m->dst);
+        return dnnl_binary_desc_init(&desc->binary, op->alg, &mds->src, &mds->src1, &mds->dst);
     case HTH_DN_ELTWISE:
-        return dnnl_eltwise_forward_desc_init(&d->eltwise, fwd, o->alg, &m->src, o->alpha, o->beta);
+        return dnnl_eltwise_forward_desc_init(&desc->eltwise, fwd, op->alg, &mds->src, op->alpha,
+                                              op->beta);
     case HTH_DN_MATMUL:
-        return dnnl_matmul_desc_init(&d->matmul, &m->src, &m->src1, bias, &m->dst);
+        return dnnl_matmul_desc_init(&desc->matmul, &mds->src, &mds->src1, bias, &mds->dst);
     case HTH_DN_INNER_PRODUCT:
-        return dnnl_inner_product_forward_desc_init(&d->inner, fwd, &m->src, &m->src1, bias,
-                                                    &m->dst);
+        return dnnl_inner_product_forward_desc_init(&desc->inner, fwd, &mds->src, &mds->src1, bias,
+                                                    &mds->dst);
     case HTH_DN_SOFTMAX:
-        return dnnl_softmax_v2_forward_desc_init(&d->softmax, fwd, dnnl_softmax_accurate, &m->src,
-                                                 &m->dst, o->axis);
+        return dnnl_softmax_v2_forward_desc_init(&desc->softmax, fwd, dnnl_softmax_accurate,
+                                                 &mds->src, &mds->dst, op->axis);
     case HTH_DN_LOG_SOFTMAX:
-        return dnnl_softmax_v2_forward_desc_init(&d->softmax, fwd, dnnl_softmax_log, &m->src,
-                                                 &m->dst, o->axis);
+        return dnnl_softmax_v2_forward_desc_init(&desc->softmax, fwd, dnnl_softmax_log, &mds->src,
+                                                 &mds->dst, op->axis);
     case HTH_DN_LRN:
-        return dnnl_lrn_forward_desc_init(&d->lrn, fwd, o->alg, &m->src, o->size, o->alpha, o->beta,
-                                          o->k);
+        return dnnl_lrn_forward_desc_init(&desc->lrn, fwd, op->alg, &mds->src, op->size, op->alpha,
+                                          op->beta, op->k);
     case HTH_DN_RESAMPLE:
-        return dnnl_resampling_forward_desc_init(&d->resample, fwd, o->alg, NULL, &m->src, &m->dst);
+        return dnnl_resampling_forward_desc_init(&desc->resample, fwd, op->alg, NULL, &mds->src,
+                                                 &mds->dst);
     default:
         return dnnl_unimplemented;
     }
@@ -107,28 +109,28 @@ static dnnl_status_t v2_concat(dnnl_engine_t e, const hth_dn_op *op, dnnl_primit
 }
 
 // The training forward pass is the hint that backward descriptors ask for.
-static dnnl_status_t v2_hint(dnnl_engine_t e, const hth_dn_op *o, v2_mds *m,
+static dnnl_status_t v2_hint(dnnl_engine_t e, const hth_dn_op *op, v2_mds *mds,
                              dnnl_primitive_desc_t *out)
 {
-    bool data = o->kind == HTH_DN_CONV_BWD_DATA;
-    if (!data && o->kind != HTH_DN_CONV_BWD_WEIGHTS) {
+    bool data = op->kind == HTH_DN_CONV_BWD_DATA;
+    if (!data && op->kind != HTH_DN_CONV_BWD_WEIGHTS) {
         return dnnl_success;
     }
     dnnl_convolution_desc_t d;
-    const dnnl_memory_desc_t *x = data ? &m->dst : &m->src;
-    const dnnl_memory_desc_t *w = data ? &m->src1 : &m->dst;
-    const dnnl_memory_desc_t *y = data ? &m->src : &m->src1;
+    const dnnl_memory_desc_t *x = data ? &mds->dst : &mds->src;
+    const dnnl_memory_desc_t *w = data ? &mds->src1 : &mds->dst;
+    const dnnl_memory_desc_t *y = data ? &mds->src : &mds->src1;
     dnnl_status_t st = dnnl_dilated_convolution_forward_desc_init(
-        &d, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, o->strides, o->dilates,
-        o->pad_l, o->pad_r);
+        &d, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, op->strides, op->dilates,
+        op->pad_l, op->pad_r);
     return st != dnnl_success ? st : dnnl_primitive_desc_create(out, &d, NULL, e, NULL);
 }
 
-static dnnl_status_t v2_iterate(dnnl_engine_t e, const v2_desc *d, dnnl_primitive_attr_t attr,
+static dnnl_status_t v2_iterate(dnnl_engine_t e, const v2_desc *desc, dnnl_primitive_attr_t attr,
                                 dnnl_primitive_desc_t hint, int nth, dnnl_primitive_desc_t *out)
 {
     dnnl_primitive_desc_iterator_t it;
-    dnnl_status_t st = dnnl_primitive_desc_iterator_create(&it, d, attr, e, hint);
+    dnnl_status_t st = dnnl_primitive_desc_iterator_create(&it, desc, attr, e, hint);
     if (st != dnnl_success) {
         return st;
     }
@@ -190,17 +192,17 @@ dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn
                 : dnnl_reorder_primitive_desc_create(out, &m, e, native, e, attr);
 }
 
-dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p)
+dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *post)
 {
-    if (p->kind == dnnl_sum) {
-        return dnnl_post_ops_append_sum(ops, p->alpha);
+    if (post->kind == dnnl_sum) {
+        return dnnl_post_ops_append_sum(ops, post->alpha);
     }
-    if (p->kind == dnnl_eltwise) {
-        return dnnl_post_ops_append_eltwise(ops, 1.0F, p->alg, p->alpha, p->beta);
+    if (post->kind == dnnl_eltwise) {
+        return dnnl_post_ops_append_eltwise(ops, 1.0F, post->alg, post->alpha, post->beta);
     }
     dnnl_memory_desc_t m;
-    dnnl_status_t st = v2_md(&p->src1, &m);
-    return st != dnnl_success ? st : dnnl_post_ops_append_binary(ops, p->alg, &m);
+    dnnl_status_t st = v2_md(&post->src1, &m);
+    return st != dnnl_success ? st : dnnl_post_ops_append_binary(ops, post->alg, &m);
 }
 
 static size_t image_add(uint8_t *out, size_t cap, size_t at, const void *data, size_t bytes)

@@ -36,37 +36,37 @@ static void v3_md_close(dnnl_memory_desc_t m)
     }
 }
 
-static dnnl_status_t v3_pd(dnnl_engine_t e, const hth_dn_op *o, const v3_mds *m,
+static dnnl_status_t v3_pd(dnnl_engine_t e, const hth_dn_op *op, const v3_mds *m,
                            dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint,
                            dnnl_primitive_desc_t *out)
 {
     const dnnl_prop_kind_t fwd = dnnl_forward_inference;
-    switch (o->kind) {
+    switch (op->kind) {
     case HTH_DN_CONV:
-        return dnnl_convolution_forward_primitive_desc_create(out, e, fwd, o->alg, m->src, m->src1,
-                                                              m->bias, m->dst, o->strides,
-                                                              o->dilates, o->pad_l, o->pad_r, attr);
+        return dnnl_convolution_forward_primitive_desc_create(
+            out, e, fwd, op->alg, m->src, m->src1, m->bias, m->dst, op->strides, op->dilates,
+            op->pad_l, op->pad_r, attr);
     case HTH_DN_CONV_BWD_DATA:
-        return dnnl_convolution_backward_data_primitive_desc_create(out, e, o->alg, m->dst, m->src1,
-                                                                    m->src, o->strides, o->dilates,
-                                                                    o->pad_l, o->pad_r, hint, attr);
+        return dnnl_convolution_backward_data_primitive_desc_create(
+            out, e, op->alg, m->dst, m->src1, m->src, op->strides, op->dilates, op->pad_l,
+            op->pad_r, hint, attr);
     case HTH_DN_CONV_BWD_WEIGHTS:
         return dnnl_convolution_backward_weights_primitive_desc_create(
-            out, e, o->alg, m->src, m->dst, m->bias, m->src1, o->strides, o->dilates, o->pad_l,
-            o->pad_r, hint, attr);
+            out, e, op->alg, m->src, m->dst, m->bias, m->src1, op->strides, op->dilates, op->pad_l,
+            op->pad_r, hint, attr);
     case HTH_DN_DECONV:
         return dnnl_deconvolution_forward_primitive_desc_create(
-            out, e, fwd, o->alg, m->src, m->src1, m->bias, m->dst, o->strides, o->dilates, o->pad_l,
-            o->pad_r, attr);
+            out, e, fwd, op->alg, m->src, m->src1, m->bias, m->dst, op->strides, op->dilates,
+            op->pad_l, op->pad_r, attr);
     case HTH_DN_POOL:
-        return dnnl_pooling_forward_primitive_desc_create(out, e, fwd, o->alg, m->src, m->dst,
-                                                          o->strides, o->kernel, o->dilates,
-                                                          o->pad_l, o->pad_r, attr);
+        return dnnl_pooling_forward_primitive_desc_create(out, e, fwd, op->alg, m->src, m->dst,
+                                                          op->strides, op->kernel, op->dilates,
+                                                          op->pad_l, op->pad_r, attr);
     case HTH_DN_BINARY:
-        return dnnl_binary_primitive_desc_create(out, e, o->alg, m->src, m->src1, m->dst, attr);
+        return dnnl_binary_primitive_desc_create(out, e, op->alg, m->src, m->src1, m->dst, attr);
     case HTH_DN_ELTWISE:
-        return dnnl_eltwise_forward_primitive_desc_create(out, e, fwd, o->alg, m->src, m->dst,
-                                                          o->alpha, o->beta, attr);
+        return dnnl_eltwise_forward_primitive_desc_create(out, e, fwd, op->alg, m->src, m->dst,
+                                                          op->alpha, op->beta, attr);
     case HTH_DN_REORDER:
         return dnnl_reorder_primitive_desc_create(out, m->src, e, m->dst, e, attr);
     case HTH_DN_MATMUL:
@@ -76,15 +76,15 @@ static dnnl_status_t v3_pd(dnnl_engine_t e, const hth_dn_op *o, const v3_mds *m,
                                                                 m->bias, m->dst, attr);
     case HTH_DN_SOFTMAX:
         return dnnl_softmax_forward_primitive_desc_create(out, e, fwd, dnnl_softmax_accurate,
-                                                          m->src, m->dst, o->axis, attr);
+                                                          m->src, m->dst, op->axis, attr);
     case HTH_DN_LOG_SOFTMAX:
         return dnnl_softmax_forward_primitive_desc_create(out, e, fwd, dnnl_softmax_log, m->src,
-                                                          m->dst, o->axis, attr);
+                                                          m->dst, op->axis, attr);
     case HTH_DN_LRN:
-        return dnnl_lrn_forward_primitive_desc_create(out, e, fwd, o->alg, m->src, m->dst, o->size,
-                                                      o->alpha, o->beta, o->k, attr);
+        return dnnl_lrn_forward_primitive_desc_create(out, e, fwd, op->alg, m->src, m->dst,
+                                                      op->size, op->alpha, op->beta, op->k, attr);
     case HTH_DN_RESAMPLE:
-        return dnnl_resampling_forward_primitive_desc_create(out, e, fwd, o->alg, NULL, m->src,
+        return dnnl_resampling_forward_primitive_desc_create(out, e, fwd, op->alg, NULL, m->src,
                                                              m->dst, attr);
     default:
         return dnnl_unimplemented;
@@ -114,19 +114,19 @@ static dnnl_status_t v3_concat(dnnl_engine_t e, const hth_dn_op *op, dnnl_primit
 }
 
 // The training forward pass is the hint that backward descriptors ask for.
-static dnnl_status_t v3_hint(dnnl_engine_t e, const hth_dn_op *o, const v3_mds *m,
+static dnnl_status_t v3_hint(dnnl_engine_t e, const hth_dn_op *op, const v3_mds *m,
                              dnnl_primitive_desc_t *out)
 {
-    bool data = o->kind == HTH_DN_CONV_BWD_DATA;
-    if (!data && o->kind != HTH_DN_CONV_BWD_WEIGHTS) {
+    bool data = op->kind == HTH_DN_CONV_BWD_DATA;
+    if (!data && op->kind != HTH_DN_CONV_BWD_WEIGHTS) {
         return dnnl_success;
     }
     const_dnnl_memory_desc_t x = data ? m->dst : m->src;
     const_dnnl_memory_desc_t w = data ? m->src1 : m->dst;
     const_dnnl_memory_desc_t y = data ? m->src : m->src1;
     return dnnl_convolution_forward_primitive_desc_create(
-        out, e, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, o->strides,
-        o->dilates, o->pad_l, o->pad_r, NULL);
+        out, e, dnnl_forward_training, dnnl_convolution_direct, x, w, NULL, y, op->strides,
+        op->dilates, op->pad_l, op->pad_r, NULL);
 }
 
 static dnnl_status_t v3_nth(dnnl_engine_t e, const hth_dn_op *op, const v3_mds *m,
@@ -186,18 +186,18 @@ dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn
     return st;
 }
 
-dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p)
+dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *post)
 {
-    if (p->kind == dnnl_sum) {
-        return dnnl_post_ops_append_sum(ops, p->alpha, 0, dnnl_data_type_undef);
+    if (post->kind == dnnl_sum) {
+        return dnnl_post_ops_append_sum(ops, post->alpha, 0, dnnl_data_type_undef);
     }
-    if (p->kind == dnnl_eltwise) {
-        return dnnl_post_ops_append_eltwise(ops, p->alg, p->alpha, p->beta);
+    if (post->kind == dnnl_eltwise) {
+        return dnnl_post_ops_append_eltwise(ops, post->alg, post->alpha, post->beta);
     }
     dnnl_memory_desc_t m;
-    dnnl_status_t st = v3_md(&p->src1, &m);
+    dnnl_status_t st = v3_md(&post->src1, &m);
     if (st == dnnl_success) {
-        st = dnnl_post_ops_append_binary(ops, p->alg, m);
+        st = dnnl_post_ops_append_binary(ops, post->alg, m);
     }
     v3_md_close(m);
     return st;

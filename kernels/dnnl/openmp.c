@@ -82,11 +82,11 @@ int omp_in_parallel(void)
 }
 
 // Another OpenMP may stand before: a program that is itself linked with one.
-bool hth_dnnl_openmp(const hth_team_omp *t)
+bool hth_dnnl_openmp(const hth_team_omp *omp)
 {
     Dl_info ours, found;
     void *at = dlsym(RTLD_DEFAULT, "GOMP_parallel");
-    team = t;
+    team = omp;
     return at != NULL && dladdr((void *)omp_parallel, &ours) != 0 && dladdr(at, &found) != 0 &&
            ours.dli_fbase == found.dli_fbase;
 }

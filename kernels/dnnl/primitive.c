@@ -120,35 +120,35 @@ static dnnl_status_t dn_attr_open(const hth_dn_op *op, dnnl_primitive_attr_t *ou
     return st;
 }
 
-static hth_dn_native_md dn_arg_md(const hth_dn_prim *p, int arg)
+static hth_dn_native_md dn_arg_md(const hth_dn_prim *prim, int arg)
 {
-    return dnnl_primitive_desc_query_md(p->pd, dnnl_query_exec_arg_md, arg);
+    return dnnl_primitive_desc_query_md(prim->pd, dnnl_query_exec_arg_md, arg);
 }
 
-static size_t dn_bytes(const hth_dn_prim *p, int arg)
+static size_t dn_bytes(const hth_dn_prim *prim, int arg)
 {
-    hth_dn_native_md md = dn_arg_md(p, arg);
+    hth_dn_native_md md = dn_arg_md(prim, arg);
     return md == NULL ? 0 : dnnl_memory_desc_get_size(md);
 }
 
-static hth_err dn_arg_add(hth_dn_prim *p, int arg)
+static hth_err dn_arg_add(hth_dn_prim *prim, int arg)
 {
-    if (dn_bytes(p, arg) == 0) {
+    if (dn_bytes(prim, arg) == 0) {
         return HTH_OK;
     }
-    for (int i = 0; i < p->n_args; i++) {
-        if (p->args[i].arg == arg) {
+    for (int i = 0; i < prim->n_args; i++) {
+        if (prim->args[i].arg == arg) {
             return HTH_OK; // DNNL_ARG_SRC and DNNL_ARG_FROM are one number
         }
     }
     dnnl_memory_t m;
-    HTH_TRY(dn_fail(dnnl_memory_create(&m, dn_arg_md(p, arg), dn_engine, DNNL_MEMORY_NONE),
+    HTH_TRY(dn_fail(dnnl_memory_create(&m, dn_arg_md(prim, arg), dn_engine, DNNL_MEMORY_NONE),
                     "memory object"));
-    p->args[p->n_args++] = (dnnl_exec_arg_t){.arg = arg, .memory = m};
+    prim->args[prim->n_args++] = (dnnl_exec_arg_t){.arg = arg, .memory = m};
     return HTH_OK;
 }
 
-static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, const hth_dn_post *post, int n_post)
+static hth_err dn_args_open(hth_dn_prim *prim, int n_srcs, const hth_dn_post *post, int n_post)
 {
     static const int fixed[] = {
         DNNL_ARG_SRC,       DNNL_ARG_SRC_1,     DNNL_ARG_WEIGHTS,  DNNL_ARG_BIAS,
@@ -156,45 +156,45 @@ static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, const hth_dn_post *post,
         DNNL_ARG_DIFF_BIAS, DNNL_ARG_WORKSPACE,
     };
     int n_fixed = (int)(sizeof fixed / sizeof fixed[0]), cap = n_fixed + n_srcs + n_post + 1;
-    p->args = hth_calloc((size_t)cap, sizeof *p->args);
-    p->data = hth_calloc((size_t)cap, sizeof *p->data);
-    if (p->args == NULL || p->data == NULL) {
+    prim->args = hth_calloc((size_t)cap, sizeof *prim->args);
+    prim->data = hth_calloc((size_t)cap, sizeof *prim->data);
+    if (prim->args == NULL || prim->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a oneDNN primitive");
     }
     for (int i = 0; i < n_fixed; i++) {
-        HTH_TRY(dn_arg_add(p, fixed[i]));
+        HTH_TRY(dn_arg_add(prim, fixed[i]));
     }
     for (int i = 0; i < n_srcs; i++) {
-        HTH_TRY(dn_arg_add(p, DNNL_ARG_MULTIPLE_SRC + i));
+        HTH_TRY(dn_arg_add(prim, DNNL_ARG_MULTIPLE_SRC + i));
     }
     for (int i = 0; i < n_post; i++) {
         // Only of a binary post op: of any other, oneDNN 2.6 returns bytes that are no descriptor.
         if (post[i].kind == dnnl_binary) {
-            HTH_TRY(dn_arg_add(p, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1));
+            HTH_TRY(dn_arg_add(prim, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1));
         }
     }
-    p->scratchpad = dn_bytes(p, DNNL_ARG_SCRATCHPAD);
-    return dn_arg_add(p, DNNL_ARG_SCRATCHPAD);
+    prim->scratchpad = dn_bytes(prim, DNNL_ARG_SCRATCHPAD);
+    return dn_arg_add(prim, DNNL_ARG_SCRATCHPAD);
 }
 
-static void dn_close(hth_dn_prim *p)
+static void dn_close(hth_dn_prim *prim)
 {
-    if (p == NULL) {
+    if (prim == NULL) {
         return;
     }
-    for (int i = 0; i < p->n_args; i++) {
-        dnnl_memory_destroy(p->args[i].memory);
+    for (int i = 0; i < prim->n_args; i++) {
+        dnnl_memory_destroy(prim->args[i].memory);
     }
-    if (p->stream != NULL) {
-        dnnl_stream_destroy(p->stream);
+    if (prim->stream != NULL) {
+        dnnl_stream_destroy(prim->stream);
     }
-    if (p->primitive != NULL) {
-        dnnl_primitive_destroy(p->primitive);
+    if (prim->primitive != NULL) {
+        dnnl_primitive_destroy(prim->primitive);
     }
-    dnnl_primitive_desc_destroy(p->pd);
-    hth_free(p->args);
-    hth_free(p->data);
-    hth_free(p);
+    dnnl_primitive_desc_destroy(prim->pd);
+    hth_free(prim->args);
+    hth_free(prim->data);
+    hth_free(prim);
 }
 
 // Makes the primitive of a descriptor, which it takes over also on error.
@@ -257,50 +257,51 @@ static hth_err dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], si
     return HTH_OK;
 }
 
-static const char *dn_impl(const hth_dn_prim *p)
+static const char *dn_impl(const hth_dn_prim *prim)
 {
-    return dn_pd_impl(p->pd);
+    return dn_pd_impl(prim->pd);
 }
 
-static size_t dn_scratchpad(const hth_dn_prim *p)
+static size_t dn_scratchpad(const hth_dn_prim *prim)
 {
-    return p->scratchpad;
+    return prim->scratchpad;
 }
 
-static hth_err dn_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, bool back,
+static hth_err dn_reorder(const hth_dn_prim *prim, int arg, const hth_dn_md *md, bool back,
                           hth_dn_prim **out)
 {
     *out = NULL;
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t pd = NULL;
     HTH_TRY(dn_fail(dn_attr_open(NULL, &attr), "attributes"));
-    dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(p, arg), back, attr, &pd);
+    dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(prim, arg), back, attr, &pd);
     dnnl_primitive_attr_destroy(attr);
     HTH_TRY(dn_fail(st, "reorder"));
     return dn_prim_from(pd, 0, NULL, 0, out);
 }
 
-static hth_err dn_set(hth_dn_prim *p, int arg, const void *data)
+static hth_err dn_set(hth_dn_prim *prim, int arg, const void *data)
 {
-    for (int i = 0; i < p->n_args; i++) {
-        if (p->args[i].arg == arg && p->data[i] != data) {
-            p->data[i] = data;
-            return dn_fail(dnnl_memory_set_data_handle(p->args[i].memory, (void *)(uintptr_t)data),
-                           "memory object");
+    for (int i = 0; i < prim->n_args; i++) {
+        if (prim->args[i].arg == arg && prim->data[i] != data) {
+            prim->data[i] = data;
+            return dn_fail(
+                dnnl_memory_set_data_handle(prim->args[i].memory, (void *)(uintptr_t)data),
+                "memory object");
         }
     }
     return HTH_OK;
 }
 
-static hth_err dn_run(hth_dn_prim *p)
+static hth_err dn_run(hth_dn_prim *prim)
 {
-    return dn_fail(dnnl_primitive_execute(p->primitive, p->stream, p->n_args, p->args),
+    return dn_fail(dnnl_primitive_execute(prim->primitive, prim->stream, prim->n_args, prim->args),
                    "execution");
 }
 
-static size_t dn_image(const hth_dn_prim *p, int arg, uint8_t *out, size_t cap)
+static size_t dn_image(const hth_dn_prim *prim, int arg, uint8_t *out, size_t cap)
 {
-    return hth_dn_native_image(dn_arg_md(p, arg), out, cap);
+    return hth_dn_native_image(dn_arg_md(prim, arg), out, cap);
 }
 
 const hth_dn_calls hth_dnnl_calls = {dn_open,  dn_probe, dn_close,   dn_impl, dn_scratchpad,

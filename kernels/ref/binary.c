@@ -234,21 +234,22 @@ static void binary_pow_mixed(hth_tensor *y, int64_t at, const hth_tensor *a, int
     }
 }
 
-static binary_loop binary_of_node(const hth_node *n, hth_dtype dt)
+static binary_loop binary_of_node(const hth_node *node, hth_dtype dt)
 {
-    if (n->op == HTH_OP_BIT_SHIFT && strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") == 0) {
+    if (node->op == HTH_OP_BIT_SHIFT &&
+        strcmp(hth_node_str(node, "direction", "LEFT"), "RIGHT") == 0) {
         if (dt == HTH_DT_U64) {
             return binary_uint64_t_SHIFT_RIGHT;
         }
         return ref_is_int(dt) ? binary_int64_t_SHIFT_RIGHT : NULL;
     }
-    if (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0 && dt != HTH_DT_U64) {
+    if (node->op == HTH_OP_MOD && hth_node_int(node, "fmod", 0) != 0 && dt != HTH_DT_U64) {
         if (dt == HTH_DT_F32) {
             return binary_float_C_MOD;
         }
         return dt == HTH_DT_F64 ? binary_double_C_MOD : binary_int64_t_C_MOD;
     }
-    return binary_find(n->op, dt);
+    return binary_find(node->op, dt);
 }
 
 REF_KERNEL(ref_binary)

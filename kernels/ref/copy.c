@@ -91,10 +91,10 @@ static void copy_chunk(const hth_tensor *whole, const hth_tensor *chunk, int axi
 }
 
 // copy_chunks checks that the pieces make up `whole` along the node's axis, then moves them.
-static hth_err copy_chunks(const hth_node *n, const hth_tensor *whole, const hth_tensor *chunks,
+static hth_err copy_chunks(const hth_node *node, const hth_tensor *whole, const hth_tensor *chunks,
                            int count, const int *present, bool into_whole)
 {
-    int axis = ref_axis(hth_node_int(n, "axis", 0), whole->shape.rank);
+    int axis = ref_axis(hth_node_int(node, "axis", 0), whole->shape.rank);
     int64_t at = 0;
     for (int pass = 0; pass < 2 && axis >= 0; pass++) {
         at = 0;
@@ -118,7 +118,7 @@ static hth_err copy_chunks(const hth_node *n, const hth_tensor *whole, const hth
         }
     }
     return axis < 0 ? hth_fail(HTH_EINVAL, "there is no axis %lld",
-                               (long long)hth_node_int(n, "axis", 0))
+                               (long long)hth_node_int(node, "axis", 0))
                     : HTH_OK;
 }
 

@@ -99,16 +99,16 @@ REF_KERNEL(ref_gather_elements)
     return HTH_OK;
 }
 
-hth_err ref_tuple(const hth_shape *s, int first, int depth, const hth_tensor *index, int64_t tuple,
-                  int64_t *offset)
+hth_err ref_tuple(const hth_shape *shape, int first, int depth, const hth_tensor *index,
+                  int64_t tuple, int64_t *offset)
 {
     *offset = 0;
     for (int k = 0; k < depth; k++) {
         int64_t at = ref_get_i64(index->dtype, index->data, tuple * depth + k), asked = at;
-        if (!ref_index(&at, s->dim[first + k])) {
-            return ref_bad_index(asked, s->dim[first + k]);
+        if (!ref_index(&at, shape->dim[first + k])) {
+            return ref_bad_index(asked, shape->dim[first + k]);
         }
-        *offset = *offset * s->dim[first + k] + at;
+        *offset = *offset * shape->dim[first + k] + at;
     }
     return HTH_OK;
 }

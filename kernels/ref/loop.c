@@ -52,28 +52,28 @@ bool ref_iter_strided(ref_iter *it, int rank, const int64_t *dim, int n_operands
     return true;
 }
 
-void ref_steps(const hth_shape *s, int64_t *step)
+void ref_steps(const hth_shape *shape, int64_t *step)
 {
     int64_t n = 1;
-    for (int d = s->rank - 1; d >= 0; d--) {
+    for (int d = shape->rank - 1; d >= 0; d--) {
         step[d] = n;
-        n *= s->dim[d];
+        n *= shape->dim[d];
     }
 }
 
-bool ref_iter_broadcast(ref_iter *it, const hth_shape *s, int n_operands,
+bool ref_iter_broadcast(ref_iter *it, const hth_shape *shape, int n_operands,
                         const hth_shape *const *shapes)
 {
     int64_t step[HTH_MAX_RANK][REF_MAX_OPERANDS] = {{0}};
     for (int k = 0; k < n_operands; k++) {
         int64_t own[HTH_MAX_RANK];
         ref_steps(shapes[k], own);
-        int lead = s->rank - shapes[k]->rank;
+        int lead = shape->rank - shapes[k]->rank;
         for (int d = 0; d < shapes[k]->rank; d++) {
             step[lead + d][k] = shapes[k]->dim[d] == 1 ? 0 : own[d];
         }
     }
-    bool any = ref_iter_strided(it, s->rank, s->dim, n_operands, step);
+    bool any = ref_iter_strided(it, shape->rank, shape->dim, n_operands, step);
     it->count = it->count < LOOP_PART ? it->count : LOOP_PART;
     return any;
 }

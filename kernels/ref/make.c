@@ -45,20 +45,20 @@ REF_KERNEL(ref_size)
 }
 
 // make_from_const copies a constant's content; `spread`: its single element to all of the output.
-static hth_err make_from_const(hth_const *c, hth_tensor *y, bool spread)
+static hth_err make_from_const(hth_const *constant, hth_tensor *tensor, bool spread)
 {
     const void *data;
-    int64_t count = hth_shape_elements(&c->shape);
-    if (c->dtype != y->dtype || (spread ? count != 1 : count != ref_count(y))) {
+    int64_t count = hth_shape_elements(&constant->shape);
+    if (constant->dtype != tensor->dtype || (spread ? count != 1 : count != ref_count(tensor))) {
         return make_disagree();
     }
-    HTH_TRY(hth_const_map(c, &data));
+    HTH_TRY(hth_const_map(constant, &data));
     if (spread) {
-        ref_fill(y->data, data, hth_dtype_bytes(y->dtype), ref_count(y));
+        ref_fill(tensor->data, data, hth_dtype_bytes(tensor->dtype), ref_count(tensor));
     } else if (count > 0) {
-        memcpy(y->data, data, (size_t)count * hth_dtype_bytes(y->dtype));
+        memcpy(tensor->data, data, (size_t)count * hth_dtype_bytes(tensor->dtype));
     }
-    hth_const_unmap(c);
+    hth_const_unmap(constant);
     return HTH_OK;
 }
 
@@ -176,20 +176,20 @@ REF_KERNEL(ref_eye_like)
     return HTH_OK;
 }
 
-static bool make_is_zero(const hth_tensor *x, int64_t i)
+static bool make_is_zero(const hth_tensor *tensor, int64_t i)
 {
-    return ref_is_int(x->dtype) ? ref_get_i64(x->dtype, x->data, i) == 0
-                                : ref_get_f64(x->dtype, x->data, i) == 0;
+    return ref_is_int(tensor->dtype) ? ref_get_i64(tensor->dtype, tensor->data, i) == 0
+                                     : ref_get_f64(tensor->dtype, tensor->data, i) == 0;
 }
 
 // make_sized stores the shape that was found, or checks it when memory is there already.
-static hth_err make_sized(hth_tensor *y, const hth_shape *s)
+static hth_err make_sized(hth_tensor *tensor, const hth_shape *shape)
 {
-    if (y->data != NULL) {
-        return hth_shape_equal(&y->shape, s) ? HTH_OK : make_disagree();
+    if (tensor->data != NULL) {
+        return hth_shape_equal(&tensor->shape, shape) ? HTH_OK : make_disagree();
     }
-    y->shape = *s;
-    return hth_tensor_bytes(y->dtype, s, HTH_LAYOUT_PLAIN, &y->bytes);
+    tensor->shape = *shape;
+    return hth_tensor_bytes(tensor->dtype, shape, HTH_LAYOUT_PLAIN, &tensor->bytes);
 }
 
 REF_KERNEL(ref_non_zero)

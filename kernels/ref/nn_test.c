@@ -29,14 +29,14 @@ typedef struct one {
     hth_tensor in[8], out[8];
 } one;
 
-static void one_add(one *o, hth_dtype dt, hth_shape s, bool is_input)
+static void one_add(one *o, hth_dtype dt, hth_shape shape, bool is_input)
 {
     int *n = is_input ? &o->n_in : &o->n_out;
     int *value = is_input ? o->in_value : o->out_value;
     hth_tensor *t = is_input ? &o->in[*n] : &o->out[*n];
-    assert_int_equal(hth_graph_add_value(o->g, NULL, dt, &s, &value[*n]), HTH_OK);
-    *t = (hth_tensor){.dtype = dt, .shape = s};
-    assert_int_equal(hth_tensor_bytes(dt, &s, HTH_LAYOUT_PLAIN, &t->bytes), HTH_OK);
+    assert_int_equal(hth_graph_add_value(o->g, NULL, dt, &shape, &value[*n]), HTH_OK);
+    *t = (hth_tensor){.dtype = dt, .shape = shape};
+    assert_int_equal(hth_tensor_bytes(dt, &shape, HTH_LAYOUT_PLAIN, &t->bytes), HTH_OK);
     t->data = hth_alloc(t->bytes ? t->bytes : 1);
     assert_non_null(t->data);
     memset(t->data, 0x55, t->bytes);
@@ -44,24 +44,24 @@ static void one_add(one *o, hth_dtype dt, hth_shape s, bool is_input)
 }
 
 // A float input by the formula that the script knows too.
-static void one_in(one *o, int seed, hth_shape s)
+static void one_in(one *o, int seed, hth_shape shape)
 {
-    one_add(o, HTH_DT_F32, s, true);
+    one_add(o, HTH_DT_F32, shape, true);
     float *x = o->in[o->n_in - 1].data;
-    for (int64_t i = 0; i < hth_shape_elements(&s); i++) {
+    for (int64_t i = 0; i < hth_shape_elements(&shape); i++) {
         x[i] = (float)((i * 37 + seed * 101 + i / 7 * 13) % 67 - 33) / 32;
     }
 }
 
-static void one_in_data(one *o, hth_dtype dt, hth_shape s, const void *data)
+static void one_in_data(one *o, hth_dtype dt, hth_shape shape, const void *data)
 {
-    one_add(o, dt, s, true);
+    one_add(o, dt, shape, true);
     memcpy(o->in[o->n_in - 1].data, data, o->in[o->n_in - 1].bytes);
 }
 
-static void one_out(one *o, hth_dtype dt, hth_shape s)
+static void one_out(one *o, hth_dtype dt, hth_shape shape)
 {
-    one_add(o, dt, s, false);
+    one_add(o, dt, shape, false);
 }
 
 static void one_absent(one *o)

@@ -99,10 +99,10 @@ static void pad_rows(const hth_tensor *x, hth_tensor *y, int64_t *const *map, co
     }
 }
 
-static hth_err pad_amounts(const hth_node *n, const hth_tensor *in, int rank, int64_t *before,
+static hth_err pad_amounts(const hth_node *node, const hth_tensor *in, int rank, int64_t *before,
                            int64_t *after)
 {
-    const hth_tensor *axes = ref_in(n, in, 3);
+    const hth_tensor *axes = ref_in(node, in, 3);
     int64_t count = axes ? ref_count(axes) : rank;
     if (ref_count(&in[1]) != 2 * count) {
         return hth_fail(HTH_EINVAL, "there must be two amounts per axis");
@@ -118,10 +118,10 @@ static hth_err pad_amounts(const hth_node *n, const hth_tensor *in, int rank, in
     return HTH_OK;
 }
 
-static hth_err pad_mode_of(const hth_node *n, pad_mode *mode)
+static hth_err pad_mode_of(const hth_node *node, pad_mode *mode)
 {
     static const char *const names[] = {"constant", "reflect", "edge", "wrap"};
-    const char *name = hth_node_str(n, "mode", "constant");
+    const char *name = hth_node_str(node, "mode", "constant");
     for (int i = 0; i < 4; i++) {
         if (strcmp(name, names[i]) == 0) {
             *mode = (pad_mode)i;

@@ -127,7 +127,7 @@ static double reduce_neutral(reduce_fold fold)
 }
 
 // reduce_floats folds the whole loop into acc; max: one value per accumulator, for FOLD_EXP.
-static void reduce_floats(ref_iter it, bool more, reduce_fold fold, const hth_tensor *x,
+static void reduce_floats(ref_iter it, bool more, reduce_fold fold, const hth_tensor *tensor,
                           double *acc, int64_t n_acc, const double *max)
 {
     static const double zero = 0;
@@ -138,12 +138,13 @@ static void reduce_floats(ref_iter it, bool more, reduce_fold fold, const hth_te
     for (; more; more = ref_iter_next(&it)) {
         const double *m = max ? max + it.offset[1] : &zero;
         double *a = acc + it.offset[1];
-        if (x->dtype == HTH_DT_F32) {
-            reduce_run_float(fold, neutral, a, it.stride[1], (const float *)x->data + it.offset[0],
-                             it.stride[0], m, max ? it.stride[1] : 0, it.count);
+        if (tensor->dtype == HTH_DT_F32) {
+            reduce_run_float(fold, neutral, a, it.stride[1],
+                             (const float *)tensor->data + it.offset[0], it.stride[0], m,
+                             max ? it.stride[1] : 0, it.count);
         } else {
             reduce_run_double(fold, neutral, a, it.stride[1],
-                              (const double *)x->data + it.offset[0], it.stride[0], m,
+                              (const double *)tensor->data + it.offset[0], it.stride[0], m,
                               max ? it.stride[1] : 0, it.count);
         }
     }
@@ -165,11 +166,11 @@ static double reduce_finish(hth_op op, double a, double max, int64_t folded)
     }
 }
 
-static hth_err reduce_float(const hth_node *n, const hth_tensor *x, hth_tensor *y,
+static hth_err reduce_float(const hth_node *node, const hth_tensor *x, hth_tensor *y,
                             const ref_iter *it, bool more)
 {
     int64_t count = ref_count(y);
-    reduce_fold fold = reduce_fold_of(n->op);
+    reduce_fold fold = reduce_fold_of(node->op);
     double *acc = hth_calloc((size_t)count * 2 + 1, sizeof *acc);
     if (acc == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for %lld accumulators", (long long)count);
@@ -184,7 +185,8 @@ static hth_err reduce_float(const hth_node *n, const hth_tensor *x, hth_tensor *
     reduce_floats(*it, more, fold, x, acc, count, max);
     int64_t folded = count > 0 ? ref_count(x) / count : 0;
     for (int64_t i = 0; i < count; i++) {
-        ref_set_f64(y->dtype, y->data, i, reduce_finish(n->op, acc[i], max ? max[i] : 0, folded));
+        ref_set_f64(y->dtype, y->data, i,
+                    reduce_finish(node->op, acc[i], max ? max[i] : 0, folded));
     }
     hth_free(acc);
     return HTH_OK;
@@ -235,11 +237,11 @@ static int64_t reduce_int_mean(int64_t sum, int64_t n, bool is_unsigned)
     return is_unsigned ? (int64_t)((uint64_t)sum / (uint64_t)n) : sum / n;
 }
 
-static hth_err reduce_int(const hth_node *n, const hth_tensor *x, hth_tensor *y,
+static hth_err reduce_int(const hth_node *node, const hth_tensor *x, hth_tensor *y,
                           const ref_iter *start, bool more)
 {
     int64_t count = ref_count(y);
-    reduce_fold fold = reduce_fold_of(n->op);
+    reduce_fold fold = reduce_fold_of(node->op);
     bool is_unsigned = x->dtype == HTH_DT_U64;
     int64_t neutral = fold == FOLD_PROD;
     if (fold == FOLD_MAX || fold == FOLD_MIN) {
@@ -262,10 +264,10 @@ static hth_err reduce_int(const hth_node *n, const hth_tensor *x, hth_tensor *y,
     }
     int64_t folded = count > 0 ? ref_count(x) / count : 0;
     for (int64_t i = 0; i < count; i++) {
-        if (n->op == HTH_OP_REDUCE_MEAN) {
+        if (node->op == HTH_OP_REDUCE_MEAN) {
             ref_set_i64(y->dtype, y->data, i, reduce_int_mean(acc[i], folded, is_unsigned));
-        } else if (n->op == HTH_OP_REDUCE_L2 || n->op == HTH_OP_REDUCE_LOG_SUM) {
-            ref_set_f64(y->dtype, y->data, i, reduce_finish(n->op, (double)acc[i], 0, folded));
+        } else if (node->op == HTH_OP_REDUCE_L2 || node->op == HTH_OP_REDUCE_LOG_SUM) {
+            ref_set_f64(y->dtype, y->data, i, reduce_finish(node->op, (double)acc[i], 0, folded));
         } else {
             ref_set_i64(y->dtype, y->data, i, acc[i]);
         }
@@ -275,15 +277,15 @@ static hth_err reduce_int(const hth_node *n, const hth_tensor *x, hth_tensor *y,
 }
 
 // reduce_axes finds the axes that are folded: input 1, or all when it is absent or empty.
-static hth_err reduce_axes(const hth_node *n, const hth_tensor *in, int rank,
+static hth_err reduce_axes(const hth_node *node, const hth_tensor *in, int rank,
                            bool mask[HTH_MAX_RANK])
 {
-    const hth_tensor *axes = ref_in(n, in, 1);
+    const hth_tensor *axes = ref_in(node, in, 1);
     if (axes != NULL && ref_count(axes) > 0) {
         return ref_axes(axes, rank, mask);
     }
     for (int d = 0; d < HTH_MAX_RANK; d++) {
-        mask[d] = hth_node_int(n, "noop_with_empty_axes", 0) == 0;
+        mask[d] = hth_node_int(node, "noop_with_empty_axes", 0) == 0;
     }
     return HTH_OK;
 }

@@ -93,11 +93,11 @@ static const ref_row ref_table[HTH_N_OPS] = {
     // clang-format on
 };
 
-int ref_n_inputs(const hth_node *n)
+int ref_n_inputs(const hth_node *node)
 {
-    int count = n->n_inputs;
-    for (int i = 0; i < n->n_post; i++) {
-        int operand = n->post[i].input;
+    int count = node->n_inputs;
+    for (int i = 0; i < node->n_post; i++) {
+        int operand = node->post[i].input;
         if (operand >= 0 && operand < count) {
             count = operand;
         }
@@ -105,14 +105,14 @@ int ref_n_inputs(const hth_node *n)
     return count;
 }
 
-const hth_tensor *ref_in(const hth_node *n, const hth_tensor *in, int i)
+const hth_tensor *ref_in(const hth_node *node, const hth_tensor *in, int i)
 {
-    return i < ref_n_inputs(n) && n->inputs[i] >= 0 ? &in[i] : NULL;
+    return i < ref_n_inputs(node) && node->inputs[i] >= 0 ? &in[i] : NULL;
 }
 
-hth_tensor *ref_out(const hth_node *n, hth_tensor *out, int i)
+hth_tensor *ref_out(const hth_node *node, hth_tensor *out, int i)
 {
-    return i < n->n_outputs && n->outputs[i] >= 0 ? &out[i] : NULL;
+    return i < node->n_outputs && node->outputs[i] >= 0 ? &out[i] : NULL;
 }
 
 int ref_axis(int64_t axis, int rank)
@@ -123,11 +123,11 @@ int ref_axis(int64_t axis, int rank)
     return (int)(axis < 0 ? axis + rank : axis);
 }
 
-hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK])
+hth_err ref_axes(const hth_tensor *tensor, int rank, bool mask[HTH_MAX_RANK])
 {
     memset(mask, 0, HTH_MAX_RANK * sizeof *mask);
-    for (int64_t i = 0; i < ref_count(t); i++) {
-        int64_t axis = ref_get_i64(t->dtype, t->data, i);
+    for (int64_t i = 0; i < ref_count(tensor); i++) {
+        int64_t axis = ref_get_i64(tensor->dtype, tensor->data, i);
         int a = ref_axis(axis, rank);
         if (a < 0 || mask[a]) {
             return hth_fail(HTH_EINVAL, "axis %lld is not one of the %d axes, or listed twice",
@@ -138,15 +138,15 @@ hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK])
     return HTH_OK;
 }
 
-void ref_around(const hth_shape *s, int axis, int64_t *outer, int64_t *along, int64_t *inner)
+void ref_around(const hth_shape *shape, int axis, int64_t *outer, int64_t *along, int64_t *inner)
 {
     *outer = *inner = 1;
-    *along = s->dim[axis];
+    *along = shape->dim[axis];
     for (int d = 0; d < axis; d++) {
-        *outer *= s->dim[d];
+        *outer *= shape->dim[d];
     }
-    for (int d = axis + 1; d < s->rank; d++) {
-        *inner *= s->dim[d];
+    for (int d = axis + 1; d < shape->rank; d++) {
+        *inner *= shape->dim[d];
     }
 }
 
@@ -155,26 +155,27 @@ hth_err ref_no_dtype(hth_dtype dt)
     return hth_fail(HTH_ENOTSUP, "dtype %s is not supported", hth_dtype_name(dt));
 }
 
-static hth_err ref_check(const hth_tensor *t, unsigned flags, bool needs_data, const char *what,
-                         int i)
+static hth_err ref_check(const hth_tensor *tensor, unsigned flags, bool needs_data,
+                         const char *what, int i)
 {
     size_t bytes;
-    if (hth_dtype_bytes(t->dtype) == 0) {
-        return ref_no_dtype(t->dtype);
+    if (hth_dtype_bytes(tensor->dtype) == 0) {
+        return ref_no_dtype(tensor->dtype);
     }
     if (!needs_data) {
         return HTH_OK;
     }
-    if (t->layout != HTH_LAYOUT_PLAIN && !(flags & LAYOUT)) {
-        return hth_fail(HTH_ENOTSUP, "%s %d has layout %s", what, i, hth_layout_name(t->layout));
+    if (tensor->layout != HTH_LAYOUT_PLAIN && !(flags & LAYOUT)) {
+        return hth_fail(HTH_ENOTSUP, "%s %d has layout %s", what, i,
+                        hth_layout_name(tensor->layout));
     }
-    if (!hth_shape_known(&t->shape)) {
+    if (!hth_shape_known(&tensor->shape)) {
         return hth_fail(HTH_EINVAL, "the shape of %s %d is not known", what, i);
     }
-    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, t->layout, &bytes));
-    if (bytes > 0 && (t->data == NULL || t->bytes < bytes)) {
-        return hth_fail(HTH_EINVAL, "%s %d has %zu bytes of %zu", what, i, t->data ? t->bytes : 0,
-                        bytes);
+    HTH_TRY(hth_tensor_bytes(tensor->dtype, &tensor->shape, tensor->layout, &bytes));
+    if (bytes > 0 && (tensor->data == NULL || tensor->bytes < bytes)) {
+        return hth_fail(HTH_EINVAL, "%s %d has %zu bytes of %zu", what, i,
+                        tensor->data ? tensor->bytes : 0, bytes);
     }
     return HTH_OK;
 }
@@ -185,24 +186,24 @@ static bool ref_sizes_itself(hth_op op)
     return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS || op == HTH_OP_NON_MAX_SUPPRESSION;
 }
 
-static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor *in,
+static hth_err ref_check_all(const hth_node *node, unsigned flags, const hth_tensor *in,
                              const hth_tensor *out)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0) {
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0) {
             HTH_TRY(ref_check(&in[i], flags, !(flags & SHAPE), "input", i));
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            bool needed = out[i].data != NULL || !ref_sizes_itself(n->op);
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0) {
+            bool needed = out[i].data != NULL || !ref_sizes_itself(node->op);
             HTH_TRY(ref_check(&out[i], flags, needed, "output", i));
         }
     }
     return HTH_OK;
 }
 
-static void ref_post_binary(const hth_post_op *p, const hth_tensor *b, hth_tensor *y)
+static void ref_post_binary(const hth_post_op *op, const hth_tensor *b, hth_tensor *y)
 {
     const hth_shape *shapes[] = {&y->shape, &b->shape};
     ref_iter it;
@@ -210,25 +211,25 @@ static void ref_post_binary(const hth_post_op *p, const hth_tensor *b, hth_tenso
          more = ref_iter_next(&it)) {
         float *to = (float *)y->data + it.offset[0];
         const float *from = (const float *)b->data + it.offset[1];
-        if (p->op == HTH_OP_ADD) {
+        if (op->op == HTH_OP_ADD) {
             for (int64_t i = 0; i < it.count; i++) {
-                to[i * it.stride[0]] += p->alpha * from[i * it.stride[1]];
+                to[i * it.stride[0]] += op->alpha * from[i * it.stride[1]];
             }
-        } else if (p->op == HTH_OP_RELU_GRAD) {
+        } else if (op->op == HTH_OP_RELU_GRAD) {
             for (int64_t i = 0; i < it.count; i++) {
                 float y = from[i * it.stride[1]], dy = to[i * it.stride[0]];
-                to[i * it.stride[0]] = y > p->alpha && y < p->beta ? dy : 0;
+                to[i * it.stride[0]] = y > op->alpha && y < op->beta ? dy : 0;
             }
         } else {
-            ref_binary_run(p->op, HTH_DT_F32, to, to, it.stride[0], from, it.stride[1], it.count);
+            ref_binary_run(op->op, HTH_DT_F32, to, to, it.stride[0], from, it.stride[1], it.count);
         }
     }
 }
 
-static hth_err ref_post(const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err ref_post(const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
-    for (int i = 0; i < n->n_post; i++) {
-        const hth_post_op *p = &n->post[i];
+    for (int i = 0; i < node->n_post; i++) {
+        const hth_post_op *p = &node->post[i];
         if (out[0].dtype != HTH_DT_F32) {
             return ref_no_dtype(out[0].dtype);
         }
@@ -239,7 +240,7 @@ static hth_err ref_post(const hth_node *n, const hth_tensor *in, hth_tensor *out
             }
             continue;
         }
-        if (p->input >= n->n_inputs || n->inputs[p->input] < 0 ||
+        if (p->input >= node->n_inputs || node->inputs[p->input] < 0 ||
             in[p->input].dtype != HTH_DT_F32) {
             return hth_fail(HTH_EINVAL, "the operand of post operation %d (%s) is not there", i,
                             hth_op_name(p->op));
@@ -254,38 +255,38 @@ static hth_err ref_post(const hth_node *n, const hth_tensor *in, hth_tensor *out
     return HTH_OK;
 }
 
-static bool ref_is_narrow(const hth_tensor *t)
+static bool ref_is_narrow(const hth_tensor *tensor)
 {
-    return t->dtype == HTH_DT_F16 || t->dtype == HTH_DT_BF16;
+    return tensor->dtype == HTH_DT_F16 || tensor->dtype == HTH_DT_BF16;
 }
 
-// ref_widen makes *t an f32 tensor with memory of its own, filled from t's when `fill`.
-static hth_err ref_widen(hth_tensor *t, bool fill)
+// ref_widen makes *tensor an f32 tensor with memory of its own, filled from tensor's when `fill`.
+static hth_err ref_widen(hth_tensor *tensor, bool fill)
 {
-    hth_tensor wide = *t;
+    hth_tensor wide = *tensor;
     wide.dtype = HTH_DT_F32;
-    if (t->data != NULL) {
-        HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &t->shape, HTH_LAYOUT_PLAIN, &wide.bytes));
+    if (tensor->data != NULL) {
+        HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &tensor->shape, HTH_LAYOUT_PLAIN, &wide.bytes));
         HTH_TRY(hth_pace_take(wide.bytes));
-        HTH_TRY(hth_pace_step((uint64_t)ref_count(t)));
+        HTH_TRY(hth_pace_step((uint64_t)ref_count(tensor)));
         wide.data = hth_alloc_aligned(wide.bytes > 0 ? wide.bytes : 64, 64);
         if (wide.data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for %zu bytes in f32", wide.bytes);
         }
         if (fill) {
-            ref_convert(HTH_DT_F32, wide.data, t->dtype, t->data, ref_count(t));
+            ref_convert(HTH_DT_F32, wide.data, tensor->dtype, tensor->data, ref_count(tensor));
         }
     }
-    *t = wide;
+    *tensor = wide;
     return HTH_OK;
 }
 
-static hth_err ref_run(const hth_graph *g, const hth_node *n, ref_fn fn, const hth_tensor *in,
-                       hth_tensor *out)
+static hth_err ref_run(const hth_graph *graph, const hth_node *node, ref_fn fn,
+                       const hth_tensor *in, hth_tensor *out)
 {
-    HTH_TRY(fn(g, n, in, out));
+    HTH_TRY(fn(graph, node, in, out));
     HTH_TRY(hth_pace_step(0)); // loops that ended early return no error
-    return n->n_post > 0 && out[0].data != NULL ? ref_post(n, in, out) : HTH_OK;
+    return node->n_post > 0 && out[0].data != NULL ? ref_post(node, in, out) : HTH_OK;
 }
 
 static void ref_narrow_all(int count, hth_tensor *wide, hth_tensor *out)
@@ -304,19 +305,19 @@ static void ref_narrow_all(int count, hth_tensor *wide, hth_tensor *out)
 }
 
 // ref_run_wide runs the kernel on f32 copies of the 16-bit floats among the operands.
-static hth_err ref_run_wide(const hth_graph *g, const hth_node *n, ref_fn fn, const hth_tensor *in,
-                            hth_tensor *out)
+static hth_err ref_run_wide(const hth_graph *graph, const hth_node *node, ref_fn fn,
+                            const hth_tensor *in, hth_tensor *out)
 {
     hth_err err = HTH_OK;
-    int n_all = n->n_inputs + n->n_outputs, done = 0;
+    int n_all = node->n_inputs + node->n_outputs, done = 0;
     hth_tensor *wide = hth_calloc((size_t)n_all, sizeof *wide);
     if (wide == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for %d operands", n_all);
     }
     for (; done < n_all; done++) {
-        bool is_in = done < n->n_inputs;
-        const hth_tensor *t = is_in ? &in[done] : &out[done - n->n_inputs];
-        bool present = is_in ? n->inputs[done] >= 0 : n->outputs[done - n->n_inputs] >= 0;
+        bool is_in = done < node->n_inputs;
+        const hth_tensor *t = is_in ? &in[done] : &out[done - node->n_inputs];
+        bool present = is_in ? node->inputs[done] >= 0 : node->outputs[done - node->n_inputs] >= 0;
         if (!present) {
             continue;
         }
@@ -325,11 +326,11 @@ static hth_err ref_run_wide(const hth_graph *g, const hth_node *n, ref_fn fn, co
             HTH_GOTO(ref_widen(&wide[done], is_in), done);
         }
     }
-    HTH_GOTO(ref_run(g, n, fn, wide, wide + n->n_inputs), done);
-    ref_narrow_all(n->n_outputs, wide + n->n_inputs, out);
+    HTH_GOTO(ref_run(graph, node, fn, wide, wide + node->n_inputs), done);
+    ref_narrow_all(node->n_outputs, wide + node->n_inputs, out);
 done:
     for (int i = 0; i < done; i++) {
-        const hth_tensor *t = i < n->n_inputs ? &in[i] : &out[i - n->n_inputs];
+        const hth_tensor *t = i < node->n_inputs ? &in[i] : &out[i - node->n_inputs];
         if (wide[i].dtype != HTH_DT_NONE && wide[i].dtype != t->dtype) {
             hth_free(wide[i].data);
         }
@@ -338,15 +339,15 @@ done:
     return err;
 }
 
-static bool ref_any_narrow(const hth_node *n, const hth_tensor *in, const hth_tensor *out)
+static bool ref_any_narrow(const hth_node *node, const hth_tensor *in, const hth_tensor *out)
 {
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0 && ref_is_narrow(&in[i])) {
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0 && ref_is_narrow(&in[i])) {
             return true;
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0 && ref_is_narrow(&out[i])) {
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0 && ref_is_narrow(&out[i])) {
             return true;
         }
     }
@@ -354,52 +355,53 @@ static bool ref_any_narrow(const hth_node *n, const hth_tensor *in, const hth_te
 }
 
 // ref_work counts what any kernel does at least: look at what goes in, write what comes out.
-static hth_err ref_work(const hth_node *n, unsigned flags, const hth_tensor *in,
+static hth_err ref_work(const hth_node *node, unsigned flags, const hth_tensor *in,
                         const hth_tensor *out)
 {
-    uint64_t work = (uint64_t)n->n_inputs + (uint64_t)n->n_outputs;
-    for (int i = 0; i < n->n_inputs && !(flags & SHAPE); i++) {
-        work += n->inputs[i] >= 0 ? (uint64_t)ref_count(&in[i]) : 0;
+    uint64_t work = (uint64_t)node->n_inputs + (uint64_t)node->n_outputs;
+    for (int i = 0; i < node->n_inputs && !(flags & SHAPE); i++) {
+        work += node->inputs[i] >= 0 ? (uint64_t)ref_count(&in[i]) : 0;
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        work += n->outputs[i] >= 0 && out[i].data != NULL ? (uint64_t)ref_count(&out[i]) : 0;
+    for (int i = 0; i < node->n_outputs; i++) {
+        work += node->outputs[i] >= 0 && out[i].data != NULL ? (uint64_t)ref_count(&out[i]) : 0;
     }
     return hth_pace_step(work);
 }
 
 // ref_empty says that nothing comes out. A tensor without elements may have dimensions of any size,
 // over which a kernel would walk for years.
-static bool ref_empty(const hth_node *n, const hth_tensor *out)
+static bool ref_empty(const hth_node *node, const hth_tensor *out)
 {
-    bool empty = !ref_sizes_itself(n->op);
-    for (int i = 0; i < n->n_outputs && empty; i++) {
-        empty = n->outputs[i] < 0 || ref_count(&out[i]) == 0;
+    bool empty = !ref_sizes_itself(node->op);
+    for (int i = 0; i < node->n_outputs && empty; i++) {
+        empty = node->outputs[i] < 0 || ref_count(&out[i]) == 0;
     }
     return empty;
 }
 
-static hth_err ref_dispatch(const hth_graph *g, const hth_node *n, const hth_tensor *in,
+static hth_err ref_dispatch(const hth_graph *graph, const hth_node *node, const hth_tensor *in,
                             hth_tensor *out)
 {
-    const ref_row *row = &ref_table[n->op];
+    const ref_row *row = &ref_table[node->op];
     if (row->fn == NULL) {
         return hth_fail(HTH_ENOTSUP, "there is no reference kernel");
     }
-    HTH_TRY(ref_check_all(n, row->flags, in, out));
-    if (ref_empty(n, out)) {
+    HTH_TRY(ref_check_all(node, row->flags, in, out));
+    if (ref_empty(node, out)) {
         return HTH_OK;
     }
-    HTH_TRY(ref_work(n, row->flags, in, out));
+    HTH_TRY(ref_work(node, row->flags, in, out));
     // Post ops are computed in f32, so a 16-bit result needs widening also where the kernel itself
     // does not.
-    bool wide = (row->flags & WIDE) != 0 || n->n_post > 0;
-    return (wide && ref_any_narrow(n, in, out) ? ref_run_wide : ref_run)(g, n, row->fn, in, out);
+    bool wide = (row->flags & WIDE) != 0 || node->n_post > 0;
+    return (wide && ref_any_narrow(node, in, out) ? ref_run_wide : ref_run)(graph, node, row->fn,
+                                                                            in, out);
 }
 
-hth_err hth_ref_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
+hth_err hth_ref_eval(void *ctx, const hth_graph *graph, const hth_node *node, const hth_tensor *in,
                      hth_tensor *out)
 {
-    hth_err err = ref_dispatch(g, n, in, out);
+    hth_err err = ref_dispatch(graph, node, in, out);
     return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+                         : hth_err_prefix(err, "node '%s' (%s)", node->name, hth_op_name(node->op));
 }

@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-typedef hth_err (*ref_fn)(const hth_graph *g, const hth_node *n, const hth_tensor *in,
+typedef hth_err (*ref_fn)(const hth_graph *graph, const hth_node *node, const hth_tensor *in,
                           hth_tensor *out);
 
 #define REF_KERNEL(name)                                                                           \
@@ -27,21 +27,21 @@ typedef hth_err (*ref_fn)(const hth_graph *g, const hth_node *n, const hth_tenso
 // Inputs and outputs.
 // ref_n_inputs returns how many of the node's inputs are the operator's own (operands of post ops
 // stand after them).
-int ref_n_inputs(const hth_node *n);
+int ref_n_inputs(const hth_node *node);
 // ref_in returns input i, NULL when that optional input is absent; ref_out the same of an output.
-const hth_tensor *ref_in(const hth_node *n, const hth_tensor *in, int i);
-hth_tensor *ref_out(const hth_node *n, hth_tensor *out, int i);
-static inline int64_t ref_count(const hth_tensor *t)
+const hth_tensor *ref_in(const hth_node *node, const hth_tensor *in, int i);
+hth_tensor *ref_out(const hth_node *node, hth_tensor *out, int i);
+static inline int64_t ref_count(const hth_tensor *tensor)
 {
-    return hth_shape_elements(&t->shape);
+    return hth_shape_elements(&tensor->shape);
 }
 // ref_axis returns axis counted from 0 for -rank <= axis < rank, -1 otherwise.
 int ref_axis(int64_t axis, int rank);
-// ref_axes marks the axes that int32/int64 tensor `t` lists. HTH_EINVAL: out of range or listed
-// twice.
-hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK]);
+// ref_axes marks the axes that int32/int64 tensor `tensor` lists. HTH_EINVAL: out of range or
+// listed twice.
+hth_err ref_axes(const hth_tensor *tensor, int rank, bool mask[HTH_MAX_RANK]);
 // ref_around stores the elements before, along and after `axis` (0 <= axis < rank).
-void ref_around(const hth_shape *s, int axis, int64_t *outer, int64_t *along, int64_t *inner);
+void ref_around(const hth_shape *shape, int axis, int64_t *outer, int64_t *along, int64_t *inner);
 // ref_no_dtype says that the operator is not made for `dt`: HTH_ENOTSUP.
 hth_err ref_no_dtype(hth_dtype dt);
 
@@ -90,9 +90,9 @@ typedef struct ref_iter {
 // nothing to visit.
 bool ref_iter_strided(ref_iter *it, int rank, const int64_t *dim, int n_operands,
                       const int64_t (*step)[REF_MAX_OPERANDS]);
-// ref_iter_broadcast starts a loop over shape `s`; the operands' shapes are broadcast to it (they
-// must agree with it, which ref_can_broadcast checks). Long runs are visited in parts.
-bool ref_iter_broadcast(ref_iter *it, const hth_shape *s, int n_operands,
+// ref_iter_broadcast starts a loop over shape `shape`; the operands' shapes are broadcast to it
+// (they must agree with it, which ref_can_broadcast checks). Long runs are visited in parts.
+bool ref_iter_broadcast(ref_iter *it, const hth_shape *shape, int n_operands,
                         const hth_shape *const *shapes);
 // ref_iter_next goes on to the next run; false: there is none, or the work has ended early
 // (base/pace.h), which hth_ref_eval sees.
@@ -104,8 +104,8 @@ hth_err ref_can_broadcast(const hth_shape *from, const hth_shape *to);
 // any sign, 0 repeats the source). dst and src do not overlap.
 void ref_copy(int rank, const int64_t *dim, void *dst, const int64_t *dst_step, const void *src,
               const int64_t *src_step, size_t element_bytes);
-// ref_steps stores the row-major strides of `s`, in elements.
-void ref_steps(const hth_shape *s, int64_t *step);
+// ref_steps stores the row-major strides of `shape`, in elements.
+void ref_steps(const hth_shape *shape, int64_t *step);
 
 // ref_unary_f32 computes y[i] = op(x[i]) for a float operator of one operand; y may be x. alpha and
 // beta: its attributes in the order of the ONNX specification. false when `op` is not such an
@@ -154,8 +154,8 @@ hth_err ref_elements_begin(const hth_shape *data, const hth_shape *index, int ax
                            bool *more);
 // ref_tuple turns tuple number `tuple` of `depth` indices into an offset in the dimensions first ..
 // first + depth - 1.
-hth_err ref_tuple(const hth_shape *s, int first, int depth, const hth_tensor *index, int64_t tuple,
-                  int64_t *offset);
+hth_err ref_tuple(const hth_shape *shape, int first, int depth, const hth_tensor *index,
+                  int64_t tuple, int64_t *offset);
 
 // The kernels, in ref_table (ref.c) by operator.
 REF_KERNEL(ref_unary);

@@ -28,16 +28,16 @@ typedef struct attention {
     double *scores; // (batch, heads, queries, keys), NULL: not wanted
 } attention;
 
-// attention_heads brings x to (batch, heads, past + sequence, size), after the cache.
-static hth_err attention_heads(ref_mem *m, const hth_tensor *x, const hth_tensor *past,
+// attention_heads brings tensor to (batch, heads, past + sequence, size), after the cache.
+static hth_err attention_heads(ref_mem *mem, const hth_tensor *tensor, const hth_tensor *past,
                                int64_t heads, double **out)
 {
-    const hth_shape *s = &x->shape;
+    const hth_shape *s = &tensor->shape;
     bool flat = s->rank == 3;
     int64_t batch = s->dim[0], len = s->dim[flat ? 1 : 2];
     int64_t n_past = past ? past->shape.dim[2] : 0;
     int64_t size = flat ? s->dim[2] / heads : s->dim[3];
-    HTH_TRY(REF_TAKE(m, batch * heads * (n_past + len) * size, out));
+    HTH_TRY(REF_TAKE(mem, batch * heads * (n_past + len) * size, out));
     for (int64_t b = 0; b < batch; b++) {
         for (int64_t h = 0; h < heads; h++) {
             double *to = *out + (b * heads + h) * (n_past + len) * size;
@@ -46,7 +46,7 @@ static hth_err attention_heads(ref_mem *m, const hth_tensor *x, const hth_tensor
             }
             for (int64_t t = 0; t < len; t++) {
                 int64_t from = flat ? (b * len + t) * heads + h : (b * heads + h) * len + t;
-                ref_wide_at(x, from * size, size, to + (n_past + t) * size);
+                ref_wide_at(tensor, from * size, size, to + (n_past + t) * size);
             }
         }
     }
@@ -54,24 +54,24 @@ static hth_err attention_heads(ref_mem *m, const hth_tensor *x, const hth_tensor
 }
 
 // attention_mask makes the additive mask; a mask shorter than the keys excludes the rest.
-static hth_err attention_mask(ref_mem *m, attention *a, const hth_tensor *t)
+static hth_err attention_mask(ref_mem *mem, attention *a, const hth_tensor *tensor)
 {
     hth_shape full = {.rank = 4, .dim = {a->batch, a->heads, a->queries, 0}};
-    int64_t width = t->shape.rank ? t->shape.dim[t->shape.rank - 1] : 1,
+    int64_t width = tensor->shape.rank ? tensor->shape.dim[tensor->shape.rank - 1] : 1,
             rows = a->batch * a->heads * a->queries;
     double *x;
     full.dim[3] = width == 1 ? a->keys : width;
     if (full.dim[3] > a->keys) {
         return hth_fail(HTH_EINVAL, "the mask is longer than the keys");
     }
-    HTH_TRY(ref_expand(m, t, &full, &x));
-    HTH_TRY(REF_TAKE(m, rows * a->keys, &a->mask));
+    HTH_TRY(ref_expand(mem, tensor, &full, &x));
+    HTH_TRY(REF_TAKE(mem, rows * a->keys, &a->mask));
     HTH_TRY(hth_pace_step((uint64_t)(rows * a->keys)));
     for (int64_t i = 0; i < rows * a->keys; i++) {
         int64_t key = i % a->keys;
         double v = key < full.dim[3] ? x[i / a->keys * full.dim[3] + key] : -INFINITY;
-        bool drop = key >= full.dim[3] || (t->dtype == HTH_DT_BOOL && v == 0);
-        double kept = t->dtype == HTH_DT_BOOL ? 0 : v;
+        bool drop = key >= full.dim[3] || (tensor->dtype == HTH_DT_BOOL && v == 0);
+        double kept = tensor->dtype == HTH_DT_BOOL ? 0 : v;
         a->mask[i] = drop ? -INFINITY : kept;
     }
     return HTH_OK;
@@ -122,12 +122,12 @@ static void attention_row(const attention *a, int64_t b, int64_t h, int64_t i, d
     }
 }
 
-static hth_err attention_run(ref_mem *m, attention *a)
+static hth_err attention_run(ref_mem *mem, attention *a)
 {
     double *kt, *s;
-    HTH_TRY(REF_TAKE(m, a->size * a->keys, &kt));
-    HTH_TRY(REF_TAKE(m, a->queries * a->keys, &s));
-    HTH_TRY(REF_TAKE(m, a->batch * a->heads * a->queries * a->v_size, &a->y));
+    HTH_TRY(REF_TAKE(mem, a->size * a->keys, &kt));
+    HTH_TRY(REF_TAKE(mem, a->queries * a->keys, &s));
+    HTH_TRY(REF_TAKE(mem, a->batch * a->heads * a->queries * a->v_size, &a->y));
     for (int64_t i = 0; i < a->batch * a->heads; i++) {
         int64_t b = i / a->heads, h = i % a->heads;
         int64_t kv = b * a->kv_heads + h / (a->heads / a->kv_heads);
@@ -152,10 +152,10 @@ static hth_err attention_run(ref_mem *m, attention *a)
 
 // attention_is: the tensor is (batch, heads, len, size), or the same flat: (batch, len, heads *
 // size).
-static bool attention_is(const hth_tensor *t, int64_t batch, int64_t heads, int64_t len,
+static bool attention_is(const hth_tensor *tensor, int64_t batch, int64_t heads, int64_t len,
                          int64_t size)
 {
-    const hth_shape *s = &t->shape;
+    const hth_shape *s = &tensor->shape;
     bool flat = s->rank == 3;
     if (flat) {
         return s->dim[0] == batch && s->dim[1] == len && s->dim[2] == heads * size;
@@ -164,10 +164,11 @@ static bool attention_is(const hth_tensor *t, int64_t batch, int64_t heads, int6
            s->dim[3] == size;
 }
 
-static hth_err attention_heads_of(attention *a, const hth_node *n, const hth_tensor *in, bool flat)
+static hth_err attention_heads_of(attention *a, const hth_node *node, const hth_tensor *in,
+                                  bool flat)
 {
-    a->heads = flat ? hth_node_int(n, "q_num_heads", 0) : in[0].shape.dim[1];
-    a->kv_heads = flat ? hth_node_int(n, "kv_num_heads", 0) : in[1].shape.dim[1];
+    a->heads = flat ? hth_node_int(node, "q_num_heads", 0) : in[0].shape.dim[1];
+    a->kv_heads = flat ? hth_node_int(node, "kv_num_heads", 0) : in[1].shape.dim[1];
     if (a->heads < 1 || a->kv_heads < 1 || a->heads > INT32_MAX || a->heads % a->kv_heads) {
         return hth_fail(HTH_EINVAL, "%lld heads of Q do not share %lld heads of K and V",
                         (long long)a->heads, (long long)a->kv_heads);
@@ -175,15 +176,15 @@ static hth_err attention_heads_of(attention *a, const hth_node *n, const hth_ten
     return HTH_OK;
 }
 
-static hth_err attention_sizes(attention *a, const hth_node *n, const hth_tensor *in)
+static hth_err attention_sizes(attention *a, const hth_node *node, const hth_tensor *in)
 {
     const hth_shape *q = &in[0].shape, *k = &in[1].shape, *v = &in[2].shape;
-    const hth_tensor *pk = ref_in(n, in, 4), *pv = ref_in(n, in, 5);
+    const hth_tensor *pk = ref_in(node, in, 4), *pv = ref_in(node, in, 5);
     bool flat = q->rank == 3;
     if ((q->rank != 3 && q->rank != 4) || k->rank != q->rank || v->rank != q->rank || !pk != !pv) {
         return hth_fail(HTH_EINVAL, "Q, K and V must have three or four dimensions");
     }
-    HTH_TRY(attention_heads_of(a, n, in, flat));
+    HTH_TRY(attention_heads_of(a, node, in, flat));
     int64_t fresh = flat ? k->dim[1] : k->dim[2];
     a->batch = q->dim[0];
     a->queries = flat ? q->dim[1] : q->dim[2];
@@ -202,52 +203,53 @@ static hth_err attention_sizes(attention *a, const hth_node *n, const hth_tensor
     return HTH_OK;
 }
 
-static void attention_store(const attention *a, hth_tensor *y)
+static void attention_store(const attention *a, hth_tensor *tensor)
 {
-    if (y->shape.rank == 4) {
-        ref_round(a->y, y);
+    if (tensor->shape.rank == 4) {
+        ref_round(a->y, tensor);
         return;
     }
     for (int64_t i = 0; i < a->batch * a->heads * a->queries; i++) {
         int64_t t = i % a->queries, h = i / a->queries % a->heads, b = i / a->queries / a->heads;
         ref_round_at(a->y + i * a->v_size, ((b * a->queries + t) * a->heads + h) * a->v_size,
-                     a->v_size, y);
+                     a->v_size, tensor);
     }
 }
 
-static hth_err attention_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err attention_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                              hth_tensor *out)
 {
-    attention a = {.causal = hth_node_int(n, "is_causal", 0) != 0,
-                   .softcap = hth_node_float(n, "softcap", 0),
-                   .left = hth_node_int(n, "left_window_size", -1),
-                   .right = hth_node_int(n, "right_window_size", -1),
-                   .mode = (int)hth_node_int(n, "qk_matmul_output_mode", 0),
-                   .lengths = ref_in(n, in, 6)};
-    const hth_tensor *mask = ref_in(n, in, 3);
-    HTH_TRY(attention_sizes(&a, n, in));
+    attention a = {.causal = hth_node_int(node, "is_causal", 0) != 0,
+                   .softcap = hth_node_float(node, "softcap", 0),
+                   .left = hth_node_int(node, "left_window_size", -1),
+                   .right = hth_node_int(node, "right_window_size", -1),
+                   .mode = (int)hth_node_int(node, "qk_matmul_output_mode", 0),
+                   .lengths = ref_in(node, in, 6)};
+    const hth_tensor *mask = ref_in(node, in, 3);
+    HTH_TRY(attention_sizes(&a, node, in));
     if (a.lengths && ref_count(a.lengths) != a.batch) {
         return hth_fail(HTH_EINVAL, "nonpad_kv_seqlen must have one element per sample");
     }
-    a.scale = hth_node_float(n, "scale", 0);
-    a.scale = hth_node_attr(n, "scale") ? a.scale : 1 / sqrt((double)a.size);
+    a.scale = hth_node_float(node, "scale", 0);
+    a.scale = hth_node_attr(node, "scale") ? a.scale : 1 / sqrt((double)a.size);
     HTH_TRY(ref_need_count(&out[0], a.batch * a.heads * a.queries * a.v_size));
-    HTH_TRY(ref_need_count(ref_out(n, out, 1), a.batch * a.kv_heads * a.keys * a.size));
-    HTH_TRY(ref_need_count(ref_out(n, out, 2), a.batch * a.kv_heads * a.keys * a.v_size));
-    HTH_TRY(ref_need_count(ref_out(n, out, 3), a.batch * a.heads * a.queries * a.keys));
-    HTH_TRY(attention_heads(m, &in[0], NULL, a.heads, &a.q));
-    HTH_TRY(attention_heads(m, &in[1], ref_in(n, in, 4), a.kv_heads, &a.k));
-    HTH_TRY(attention_heads(m, &in[2], ref_in(n, in, 5), a.kv_heads, &a.v));
+    HTH_TRY(ref_need_count(ref_out(node, out, 1), a.batch * a.kv_heads * a.keys * a.size));
+    HTH_TRY(ref_need_count(ref_out(node, out, 2), a.batch * a.kv_heads * a.keys * a.v_size));
+    HTH_TRY(ref_need_count(ref_out(node, out, 3), a.batch * a.heads * a.queries * a.keys));
+    HTH_TRY(attention_heads(mem, &in[0], NULL, a.heads, &a.q));
+    HTH_TRY(attention_heads(mem, &in[1], ref_in(node, in, 4), a.kv_heads, &a.k));
+    HTH_TRY(attention_heads(mem, &in[2], ref_in(node, in, 5), a.kv_heads, &a.v));
     if (mask) {
-        HTH_TRY(attention_mask(m, &a, mask));
+        HTH_TRY(attention_mask(mem, &a, mask));
     }
-    if (ref_out(n, out, 3)) {
-        HTH_TRY(REF_TAKE(m, a.batch * a.heads * a.queries * a.keys, &a.scores));
+    if (ref_out(node, out, 3)) {
+        HTH_TRY(REF_TAKE(mem, a.batch * a.heads * a.queries * a.keys, &a.scores));
     }
-    HTH_TRY(attention_run(m, &a));
+    HTH_TRY(attention_run(mem, &a));
     attention_store(&a, &out[0]);
     const double *extra[] = {a.k, a.v, a.scores};
     for (int i = 1; i < 4; i++) {
-        if (ref_out(n, out, i)) {
+        if (ref_out(node, out, i)) {
             ref_round(extra[i - 1], &out[i]);
         }
     }
@@ -255,25 +257,27 @@ static hth_err attention_body(ref_mem *m, const hth_node *n, const hth_tensor *i
 }
 
 // attention_gather makes the dense (b0, b1, rows, cols) copy of what an operand's view shows.
-static hth_err attention_gather(ref_mem *m, const hth_tensor *t, const hth_attention_view *v,
-                                const int64_t dim[4], double **out)
+static hth_err attention_gather(ref_mem *mem, const hth_tensor *tensor,
+                                const hth_attention_view *view, const int64_t dim[4], double **out)
 {
-    HTH_TRY(REF_TAKE(m, dim[0] * dim[1] * dim[2] * dim[3], out));
+    HTH_TRY(REF_TAKE(mem, dim[0] * dim[1] * dim[2] * dim[3], out));
     for (int64_t i = 0; i < dim[0] * dim[1] * dim[2]; i++) {
         int64_t row = i % dim[2], b1 = i / dim[2] % dim[1], b0 = i / dim[2] / dim[1];
-        int64_t from = v->offset + b0 * v->stride[0] + b1 * v->stride[1] + row * v->stride[2];
+        int64_t from =
+            view->offset + b0 * view->stride[0] + b1 * view->stride[1] + row * view->stride[2];
         for (int64_t j = 0; j < dim[3]; j++) {
-            (*out)[i * dim[3] + j] = ref_get_f64(t->dtype, t->data, from + j * v->stride[3]);
+            (*out)[i * dim[3] + j] =
+                ref_get_f64(tensor->dtype, tensor->data, from + j * view->stride[3]);
         }
     }
     return HTH_OK;
 }
 
-static hth_err attention_fused_body(ref_mem *m, const hth_graph *g, const hth_node *n,
+static hth_err attention_fused_body(ref_mem *mem, const hth_graph *graph, const hth_node *node,
                                     const hth_tensor *in, hth_tensor *out)
 {
     hth_attention f;
-    HTH_TRY(hth_attention_get(g, n, &f));
+    HTH_TRY(hth_attention_get(graph, node, &f));
     attention a = {.left = -1,
                    .right = -1,
                    .batch = f.b0,
@@ -286,13 +290,13 @@ static hth_err attention_fused_body(ref_mem *m, const hth_graph *g, const hth_no
                    .scale = f.scale};
     const int64_t q[] = {f.b0, f.b1, f.t, f.d}, k[] = {f.b0, f.b1, f.s, f.d};
     const int64_t v[] = {f.b0, f.b1, f.s, f.e}, mask[] = {f.b0, f.b1, f.t, f.s};
-    HTH_TRY(attention_gather(m, &in[0], &f.q, q, &a.q));
-    HTH_TRY(attention_gather(m, &in[1], &f.k, k, &a.k));
-    HTH_TRY(attention_gather(m, &in[2], &f.v, v, &a.v));
+    HTH_TRY(attention_gather(mem, &in[0], &f.q, q, &a.q));
+    HTH_TRY(attention_gather(mem, &in[1], &f.k, k, &a.k));
+    HTH_TRY(attention_gather(mem, &in[2], &f.v, v, &a.v));
     if (f.has_mask) {
-        HTH_TRY(attention_gather(m, &in[3], &f.mask, mask, &a.mask));
+        HTH_TRY(attention_gather(mem, &in[3], &f.mask, mask, &a.mask));
     }
-    HTH_TRY(attention_run(m, &a));
+    HTH_TRY(attention_run(mem, &a));
     for (int64_t i = 0; i < f.b0 * f.b1 * f.t; i++) {
         int64_t t = i % f.t, b1 = i / f.t % f.b1, b0 = i / f.t / f.b1;
         int64_t to =
@@ -321,14 +325,14 @@ typedef struct rotary {
     int64_t rows; // of the tables
 } rotary;
 
-static hth_err rotary_sizes(rotary *r, const hth_node *n, const hth_tensor *in)
+static hth_err rotary_sizes(rotary *r, const hth_node *node, const hth_tensor *in)
 {
     const hth_shape *s = &in[0].shape;
     if (s->rank != 3 && s->rank != 4) {
         return hth_fail(HTH_EINVAL, "the input must have three or four dimensions");
     }
     r->flat = s->rank == 3;
-    r->heads = r->flat ? hth_node_int(n, "num_heads", 0) : s->dim[1];
+    r->heads = r->flat ? hth_node_int(node, "num_heads", 0) : s->dim[1];
     if (r->heads < 1 || r->heads > INT32_MAX || (r->flat && s->dim[2] % r->heads)) {
         return hth_fail(HTH_EINVAL, "the input cannot be split into %lld heads",
                         (long long)r->heads);
@@ -336,10 +340,10 @@ static hth_err rotary_sizes(rotary *r, const hth_node *n, const hth_tensor *in)
     r->batch = s->dim[0];
     r->len = r->flat ? s->dim[1] : s->dim[2];
     r->size = r->flat ? s->dim[2] / r->heads : s->dim[3];
-    r->turned = hth_node_int(n, "rotary_embedding_dim", 0);
+    r->turned = hth_node_int(node, "rotary_embedding_dim", 0);
     r->turned = r->turned ? r->turned : r->size;
-    r->interleaved = hth_node_int(n, "interleaved", 0) != 0;
-    r->positions = ref_in(n, in, 3);
+    r->interleaved = hth_node_int(node, "interleaved", 0) != 0;
+    r->positions = ref_in(node, in, 3);
     int64_t half = r->turned / 2, places = r->batch * r->len;
     if (r->turned < 2 || r->turned > r->size || r->turned % 2 || ref_count(&in[1]) % half ||
         ref_count(&in[1]) != ref_count(&in[2]) ||
@@ -353,16 +357,17 @@ static hth_err rotary_sizes(rotary *r, const hth_node *n, const hth_tensor *in)
     return HTH_OK;
 }
 
-static hth_err rotary_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rotary_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                           hth_tensor *out)
 {
     rotary r = {0};
     double *x, *y;
-    HTH_TRY(rotary_sizes(&r, n, in));
+    HTH_TRY(rotary_sizes(&r, node, in));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_wide(m, &in[0], &y));
-    HTH_TRY(ref_wide(m, &in[1], &r.cos));
-    HTH_TRY(ref_wide(m, &in[2], &r.sin));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &y));
+    HTH_TRY(ref_wide(mem, &in[1], &r.cos));
+    HTH_TRY(ref_wide(mem, &in[2], &r.sin));
     int64_t half = r.turned / 2;
     for (int64_t i = 0; i < r.batch * r.heads * r.len; i++) {
         int64_t b = i / (r.heads * r.len), t = r.flat ? i / r.heads % r.len : i % r.len;

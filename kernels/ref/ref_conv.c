@@ -17,15 +17,15 @@
 #define CONV_TOUCH 8   // the work of finding out what a tap touches
 
 // index[tap * count + p] of `count` positions from `first` of grid `from`, in grid `to`.
-static void conv_indices(const ref_window *w, const int64_t from[3], const int64_t to[3],
+static void conv_indices(const ref_window *window, const int64_t from[3], const int64_t to[3],
                          int64_t first, int64_t count, int64_t *index)
 {
-    for (int64_t p = 0; p < count && !hth_pace_over((uint64_t)w->n_taps * CONV_TOUCH); p++) {
+    for (int64_t p = 0; p < count && !hth_pace_over((uint64_t)window->n_taps * CONV_TOUCH); p++) {
         int64_t at[3], tap[3];
         ref_window_position(from, first + p, at);
-        for (int64_t t = 0; t < w->n_taps; t++) {
-            ref_window_position(w->k, t, tap);
-            index[t * count + p] = ref_window_touch(w, to, at, tap);
+        for (int64_t t = 0; t < window->n_taps; t++) {
+            ref_window_position(window->k, t, tap);
+            index[t * count + p] = ref_window_touch(window, to, at, tap);
         }
     }
 }
@@ -40,14 +40,15 @@ static void conv_gather(const double *x, int64_t n_in, int64_t channels, const i
     }
 }
 
-static hth_err conv_group(const hth_node *n, const hth_tensor *x, const hth_tensor *w,
+static hth_err conv_group(const hth_node *node, const hth_tensor *x, const hth_tensor *w,
                           const hth_tensor *y, int64_t out_channels, int64_t *group)
 {
-    *group = hth_node_int(n, "group", 1);
+    *group = hth_node_int(node, "group", 1);
     if (w->shape.rank != x->shape.rank || *group < 1 || x->shape.dim[1] % *group ||
         out_channels % *group || y->shape.dim[1] != out_channels ||
         y->shape.dim[0] != x->shape.dim[0]) {
-        return hth_fail(HTH_EINVAL, "node '%s': channels, filter and group do not agree", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': channels, filter and group do not agree",
+                        node->name);
     }
     return HTH_OK;
 }
@@ -61,40 +62,41 @@ static void conv_start(double *y, const double *bias, int64_t channels, int64_t 
     }
 }
 
-static hth_err conv_bias(ref_mem *m, const hth_node *n, const hth_tensor *in, int64_t channels,
+static hth_err conv_bias(ref_mem *mem, const hth_node *node, const hth_tensor *in, int64_t channels,
                          double **out)
 {
-    const hth_tensor *b = ref_in(n, in, 2);
+    const hth_tensor *b = ref_in(node, in, 2);
     *out = NULL;
     if (!b) {
         return HTH_OK;
     }
     if (hth_shape_elements(&b->shape) != channels) {
         return hth_fail(HTH_EINVAL, "node '%s': bias does not have one element per channel",
-                        n->name);
+                        node->name);
     }
-    return ref_wide(m, b, out);
+    return ref_wide(mem, b, out);
 }
 
-static hth_err conv_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err conv_body(ref_mem *mem, const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
     int64_t group, outs = f->shape.dim[0], *index;
     double *filter, *bias, *cols, *img, *res;
-    HTH_TRY(conv_group(n, x, f, &out[0], outs, &group));
-    HTH_TRY(ref_window_init(&w, n, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
+    HTH_TRY(conv_group(node, x, f, &out[0], outs, &group));
+    HTH_TRY(
+        ref_window_init(&w, node, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
     int64_t cg = w.channels / group, mg = outs / group, depth = cg * w.n_taps;
     if (f->shape.dim[1] != cg) {
-        return hth_fail(HTH_EINVAL, "node '%s': the filter has %lld channels, not %lld", n->name,
+        return hth_fail(HTH_EINVAL, "node '%s': the filter has %lld channels, not %lld", node->name,
                         (long long)f->shape.dim[1], (long long)cg);
     }
-    HTH_TRY(ref_wide(m, f, &filter));
-    HTH_TRY(conv_bias(m, n, in, outs, &bias));
-    HTH_TRY(REF_TAKE(m, w.n_taps * CONV_TILE, &index));
-    HTH_TRY(REF_TAKE(m, depth * CONV_TILE, &cols));
-    HTH_TRY(REF_TAKE(m, w.channels * w.n_in, &img));
-    HTH_TRY(REF_TAKE(m, outs * w.n_out, &res));
+    HTH_TRY(ref_wide(mem, f, &filter));
+    HTH_TRY(conv_bias(mem, node, in, outs, &bias));
+    HTH_TRY(REF_TAKE(mem, w.n_taps * CONV_TILE, &index));
+    HTH_TRY(REF_TAKE(mem, depth * CONV_TILE, &cols));
+    HTH_TRY(REF_TAKE(mem, w.channels * w.n_in, &img));
+    HTH_TRY(REF_TAKE(mem, outs * w.n_out, &res));
     for (int64_t b = 0; b < w.batch; b++) {
         ref_wide_at(x, b * w.channels * w.n_in, w.channels * w.n_in, img);
         conv_start(res, bias, outs, w.n_out);
@@ -127,49 +129,50 @@ static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64
 
 // Pads of a transposed convolution follow from the output's size when output_shape or auto_pad
 // fixes it.
-static hth_err conv_transpose_pads(ref_window *w, const hth_node *n, int nsp)
+static hth_err conv_transpose_pads(ref_window *window, const hth_node *node, int nsp)
 {
-    const char *mode = hth_node_str(n, "auto_pad", "NOTSET");
+    const char *mode = hth_node_str(node, "auto_pad", "NOTSET");
     int64_t extra[HTH_MAX_RANK] = {0}, shape[HTH_MAX_RANK];
-    bool fixed = hth_node_ints(n, "output_shape", shape, HTH_MAX_RANK) > 0;
-    hth_node_ints(n, "output_padding", extra, HTH_MAX_RANK);
+    bool fixed = hth_node_ints(node, "output_shape", shape, HTH_MAX_RANK) > 0;
+    hth_node_ints(node, "output_padding", extra, HTH_MAX_RANK);
     if (!fixed && strncmp(mode, "SAME", 4) != 0) {
         return HTH_OK;
     }
     for (int i = 3 - nsp; i < 3; i++) {
         if (extra[i - (3 - nsp)] < 0 || extra[i - (3 - nsp)] > INT32_MAX) {
-            return hth_fail(HTH_EINVAL, "node '%s': output_padding is out of range", n->name);
+            return hth_fail(HTH_EINVAL, "node '%s': output_padding is out of range", node->name);
         }
-        int64_t total = w->stride[i] * (w->in[i] - 1) + extra[i - (3 - nsp)] +
-                        (w->k[i] - 1) * w->dilation[i] + 1 - w->out[i];
+        int64_t total = window->stride[i] * (window->in[i] - 1) + extra[i - (3 - nsp)] +
+                        (window->k[i] - 1) * window->dilation[i] + 1 - window->out[i];
         total = total < 0 ? 0 : total;
-        w->pad[i] = strcmp(mode, "SAME_UPPER") == 0 ? total / 2 : total - total / 2;
+        window->pad[i] = strcmp(mode, "SAME_UPPER") == 0 ? total / 2 : total - total / 2;
     }
     return HTH_OK;
 }
 
-static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err conv_transpose_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                    hth_tensor *out)
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
     int64_t group, outs = out[0].shape.dim[1], *index;
     double *filter, *turned, *bias, *cols, *img, *res;
-    HTH_TRY(conv_group(n, x, f, &out[0], outs, &group));
-    HTH_TRY(ref_window_init(&w, n, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
-    HTH_TRY(conv_transpose_pads(&w, n, x->shape.rank - 2));
+    HTH_TRY(conv_group(node, x, f, &out[0], outs, &group));
+    HTH_TRY(
+        ref_window_init(&w, node, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
+    HTH_TRY(conv_transpose_pads(&w, node, x->shape.rank - 2));
     int64_t cg = w.channels / group, mg = outs / group, rows = mg * w.n_taps;
     if (f->shape.dim[0] != w.channels || f->shape.dim[1] != mg) {
-        return hth_fail(HTH_EINVAL, "node '%s': the filter is for %lld and %lld channels", n->name,
-                        (long long)f->shape.dim[0], (long long)f->shape.dim[1]);
+        return hth_fail(HTH_EINVAL, "node '%s': the filter is for %lld and %lld channels",
+                        node->name, (long long)f->shape.dim[0], (long long)f->shape.dim[1]);
     }
-    HTH_TRY(ref_wide(m, f, &filter));
-    HTH_TRY(conv_bias(m, n, in, outs, &bias));
-    HTH_TRY(REF_TAKE(m, w.n_taps * CONV_TILE, &index));
-    HTH_TRY(REF_TAKE(m, rows * CONV_TILE, &cols));
-    HTH_TRY(REF_TAKE(m, w.channels * w.n_in, &img));
-    HTH_TRY(REF_TAKE(m, outs * w.n_out, &res));
-    HTH_TRY(REF_TAKE(m, w.channels * rows, &turned));
+    HTH_TRY(ref_wide(mem, f, &filter));
+    HTH_TRY(conv_bias(mem, node, in, outs, &bias));
+    HTH_TRY(REF_TAKE(mem, w.n_taps * CONV_TILE, &index));
+    HTH_TRY(REF_TAKE(mem, rows * CONV_TILE, &cols));
+    HTH_TRY(REF_TAKE(mem, w.channels * w.n_in, &img));
+    HTH_TRY(REF_TAKE(mem, outs * w.n_out, &res));
+    HTH_TRY(REF_TAKE(mem, w.channels * rows, &turned));
     for (int64_t g = 0; g < group; g++) {
         ref_transpose_f64(filter + g * cg * rows, cg, rows, turned + g * cg * rows);
     }

@@ -41,23 +41,23 @@ static int einsum_letter(char c)
 
 // einsum_labels reads one side of the equation up to ',', '-' or the end; `rank` < 0: take the
 // known ellipsis.
-static hth_err einsum_labels(const einsum *e, const char **text, int rank, einsum_term *t)
+static hth_err einsum_labels(const einsum *e, const char **text, int rank, einsum_term *term)
 {
     int letters = 0;
     for (const char *p = *text; *p && *p != ',' && *p != '-'; p++) {
         letters += einsum_letter(*p) >= 0;
     }
     int ellipsis = rank < 0 ? e->ellipsis : rank - letters;
-    t->n = 0;
+    term->n = 0;
     for (; **text && **text != ',' && **text != '-'; (*text)++) {
         int label = einsum_letter(**text);
-        if (strncmp(*text, "...", 3) == 0 && t->n + ellipsis <= EINSUM_LABELS) {
+        if (strncmp(*text, "...", 3) == 0 && term->n + ellipsis <= EINSUM_LABELS) {
             for (int i = ellipsis - 1; i >= 0; i--) {
-                t->label[t->n++] = EINSUM_ELLIPSIS + i;
+                term->label[term->n++] = EINSUM_ELLIPSIS + i;
             }
             *text += 2;
-        } else if (label >= 0 && t->n < EINSUM_LABELS) {
-            t->label[t->n++] = label;
+        } else if (label >= 0 && term->n < EINSUM_LABELS) {
+            term->label[term->n++] = label;
         } else if (**text != ' ') {
             return hth_fail(HTH_EINVAL, "the equation cannot be read at '%.20s'", *text);
         }
@@ -65,16 +65,18 @@ static hth_err einsum_labels(const einsum *e, const char **text, int rank, einsu
     return HTH_OK;
 }
 
-static hth_err einsum_read_input(einsum *e, const char **text, const hth_tensor *x, einsum_term *t)
+static hth_err einsum_read_input(einsum *e, const char **text, const hth_tensor *tensor,
+                                 einsum_term *term)
 {
-    HTH_TRY(einsum_labels(e, text, x->shape.rank, t));
-    if (t->n != x->shape.rank) {
-        return hth_fail(HTH_EINVAL, "the equation does not fit an input of rank %d", x->shape.rank);
+    HTH_TRY(einsum_labels(e, text, tensor->shape.rank, term));
+    if (term->n != tensor->shape.rank) {
+        return hth_fail(HTH_EINVAL, "the equation does not fit an input of rank %d",
+                        tensor->shape.rank);
     }
-    for (int i = 0; i < t->n; i++) {
-        int l = t->label[i];
-        int64_t d = x->shape.dim[i];
-        t->dim[i] = d;
+    for (int i = 0; i < term->n; i++) {
+        int l = term->label[i];
+        int64_t d = tensor->shape.dim[i];
+        term->dim[i] = d;
         if (e->seen[l]++ == 0 || e->size[l] == 1) {
             e->size[l] = d;
         } else if (d != 1 && d != e->size[l]) {
@@ -84,40 +86,40 @@ static hth_err einsum_read_input(einsum *e, const char **text, const hth_tensor 
             e->ellipsis = l - EINSUM_ELLIPSIS + 1;
         }
     }
-    return ref_wide(e->m, x, &t->data);
+    return ref_wide(e->m, tensor, &term->data);
 }
 
-static void einsum_implicit(const einsum *e, einsum_term *t)
+static void einsum_implicit(const einsum *e, einsum_term *term)
 {
-    t->n = 0;
+    term->n = 0;
     for (int i = e->ellipsis - 1; i >= 0; i--) {
-        t->label[t->n++] = EINSUM_ELLIPSIS + i;
+        term->label[term->n++] = EINSUM_ELLIPSIS + i;
     }
     // numpy's order: capital letters first.
     for (int i = 0; i < EINSUM_ELLIPSIS; i++) {
         int l = (i + 26) % EINSUM_ELLIPSIS;
         if (e->seen[l] == 1) {
-            t->label[t->n++] = l;
+            term->label[term->n++] = l;
         }
     }
 }
 
 // The step that one more of `label` makes in the term's data; 0 when the term does not depend on
 // it.
-static int64_t einsum_step(const einsum_term *t, int label)
+static int64_t einsum_step(const einsum_term *term, int label)
 {
     int64_t step = 1, sum = 0;
-    for (int i = t->n - 1; i >= 0; i--) {
-        sum += t->label[i] == label && t->dim[i] != 1 ? step : 0;
-        step *= t->dim[i];
+    for (int i = term->n - 1; i >= 0; i--) {
+        sum += term->label[i] == label && term->dim[i] != 1 ? step : 0;
+        step *= term->dim[i];
     }
     return sum;
 }
 
-static bool einsum_depends(const einsum_term *t, int label)
+static bool einsum_depends(const einsum_term *term, int label)
 {
-    for (int i = 0; i < t->n; i++) {
-        if (t->label[i] == label && t->dim[i] != 1) {
+    for (int i = 0; i < term->n; i++) {
+        if (term->label[i] == label && term->dim[i] != 1) {
             return true;
         }
     }
@@ -136,8 +138,8 @@ static int64_t einsum_product(const einsum *e, const int *labels, int n)
     return p;
 }
 
-// einsum_arrange makes the data of `t` over exactly `labels`, row-major, everything else summed.
-static hth_err einsum_arrange(einsum *e, const einsum_term *t, const int *labels, int n,
+// einsum_arrange makes the data of `term` over exactly `labels`, row-major, everything else summed.
+static hth_err einsum_arrange(einsum *e, const einsum_term *term, const int *labels, int n,
                               double **out)
 {
     int all[EINSUM_LABELS], count = n;
@@ -149,12 +151,12 @@ static hth_err einsum_arrange(einsum *e, const einsum_term *t, const int *labels
         for (int i = 0; i < n; i++) {
             listed |= labels[i] == l;
         }
-        if (!listed && einsum_depends(t, l)) {
+        if (!listed && einsum_depends(term, l)) {
             all[count++] = l;
         }
     }
     for (int i = 0; i < count; i++) {
-        step[i] = einsum_step(t, all[i]);
+        step[i] = einsum_step(term, all[i]);
         to_step[i] = i < n ? einsum_product(e, labels + i + 1, n - i - 1) : 0;
     }
     HTH_TRY(REF_TAKE(e->m, einsum_product(e, labels, n), out));
@@ -162,7 +164,7 @@ static hth_err einsum_arrange(einsum *e, const einsum_term *t, const int *labels
         if (left % EINSUM_PART == 0 && hth_pace_over(EINSUM_PART * EINSUM_STEP)) {
             break;
         }
-        (*out)[to] += t->data[from];
+        (*out)[to] += term->data[from];
         for (int d = count - 1; d >= 0; d--) {
             from += step[d];
             to += to_step[d];
@@ -198,9 +200,9 @@ typedef struct einsum_split {
 enum { BATCH, ROWS, COLS, DEPTH };
 
 static void einsum_sort(const einsum_term *a, const einsum_term *b, const einsum_term *rest,
-                        int n_rest, const einsum_term *result, einsum_split *s)
+                        int n_rest, const einsum_term *result, einsum_split *split)
 {
-    memset(s->n, 0, sizeof s->n);
+    memset(split->n, 0, sizeof split->n);
     for (int l = 0; l < EINSUM_LABELS; l++) {
         bool in_a = einsum_depends(a, l), in_b = einsum_depends(b, l);
         bool needed = einsum_needed(rest, n_rest, result, l);
@@ -209,17 +211,17 @@ static void einsum_sort(const einsum_term *a, const einsum_term *b, const einsum
             kind = needed ? BATCH : DEPTH;
         }
         if ((in_a || in_b) && (needed || kind == DEPTH)) {
-            s->label[kind][s->n[kind]++] = l;
+            split->label[kind][split->n[kind]++] = l;
         }
     }
 }
 
-static int einsum_join(const einsum_split *s, int a, int b, int c, int *out)
+static int einsum_join(const einsum_split *split, int a, int b, int c, int *out)
 {
     int kinds[] = {a, b, c}, n = 0;
     for (int k = 0; k < 3; k++) {
-        memcpy(out + n, s->label[kinds[k]], (size_t)s->n[kinds[k]] * sizeof *out);
-        n += s->n[kinds[k]];
+        memcpy(out + n, split->label[kinds[k]], (size_t)split->n[kinds[k]] * sizeof *out);
+        n += split->n[kinds[k]];
     }
     return n;
 }
@@ -255,10 +257,10 @@ static hth_err einsum_contract(einsum *e, einsum_term *a, const einsum_term *b,
     return HTH_OK;
 }
 
-static hth_err einsum_read(einsum *e, const hth_node *n, const hth_tensor *in, einsum_term *terms,
-                           int n_terms, einsum_term *result)
+static hth_err einsum_read(einsum *e, const hth_node *node, const hth_tensor *in,
+                           einsum_term *terms, int n_terms, einsum_term *result)
 {
-    const char *text = hth_node_str(n, "equation", "");
+    const char *text = hth_node_str(node, "equation", "");
     for (int i = 0; i < n_terms; i++) {
         HTH_TRY(einsum_read_input(e, &text, &in[i], &terms[i]));
         if (*text == ',') {
@@ -284,15 +286,16 @@ static hth_err einsum_read(einsum *e, const hth_node *n, const hth_tensor *in, e
     return HTH_OK;
 }
 
-static hth_err einsum_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err einsum_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                           hth_tensor *out)
 {
-    einsum e = {.m = m};
-    int n_terms = ref_n_inputs(n);
+    einsum e = {.m = mem};
+    int n_terms = ref_n_inputs(node);
     einsum_term *terms, *result;
     double *y;
-    HTH_TRY(REF_TAKE(m, n_terms + 1, &terms));
+    HTH_TRY(REF_TAKE(mem, n_terms + 1, &terms));
     result = terms + n_terms;
-    HTH_TRY(einsum_read(&e, n, in, terms, n_terms, result));
+    HTH_TRY(einsum_read(&e, node, in, terms, n_terms, result));
     for (int i = 1; i < n_terms; i++) {
         HTH_TRY(einsum_contract(&e, terms, &terms[i], terms + i + 1, n_terms - i - 1, result));
     }

@@ -6,15 +6,15 @@
 #include "kernels/ref/ref_num.h"
 
 // The operand in double; turned: each of its matrices transposed.
-static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, int64_t rows, int64_t cols,
+static hth_err gemm_operand(ref_mem *mem, const hth_tensor *tensor, int64_t rows, int64_t cols,
                             bool turned, double **out)
 {
     double *x;
-    HTH_TRY(ref_wide(m, t, &x));
+    HTH_TRY(ref_wide(mem, tensor, &x));
     *out = x;
     if (turned) {
-        HTH_TRY(REF_TAKE(m, ref_count(t), out));
-        for (int64_t at = 0; at < ref_count(t); at += rows * cols) {
+        HTH_TRY(REF_TAKE(mem, ref_count(tensor), out));
+        for (int64_t at = 0; at < ref_count(tensor); at += rows * cols) {
             ref_transpose_f64(x + at, rows, cols, *out + at);
         }
     }
@@ -22,33 +22,33 @@ static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, int64_t rows, int64
 }
 
 // All dimensions but the last as rows (attribute flatten; a matrix stays as it is).
-static hth_shape gemm_matrix(const hth_shape *s)
+static hth_shape gemm_matrix(const hth_shape *shape)
 {
-    return (hth_shape){2, {ref_span(s, 0, s->rank - 1), s->dim[s->rank - 1]}};
+    return (hth_shape){2, {ref_span(shape, 0, shape->rank - 1), shape->dim[shape->rank - 1]}};
 }
 
-static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err gemm_body(ref_mem *mem, const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
-    const hth_tensor *bias = ref_in(n, in, 2);
-    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
-    double alpha = hth_node_float(n, "alpha", 1), beta = hth_node_float(n, "beta", 1), *a, *b,
+    const hth_tensor *bias = ref_in(node, in, 2);
+    bool ta = hth_node_int(node, "transA", 0) != 0, tb = hth_node_int(node, "transB", 0) != 0;
+    double alpha = hth_node_float(node, "alpha", 1), beta = hth_node_float(node, "beta", 1), *a, *b,
            *c = NULL, *y;
     const hth_shape *sy = &out[0].shape;
-    bool flat = hth_node_int(n, "flatten", 0) != 0;
+    bool flat = hth_node_int(node, "flatten", 0) != 0;
     HTH_TRY(ref_need_rank(&in[0], 2));
     HTH_TRY(ref_need_rank(&in[1], 2));
     hth_shape ma = flat ? gemm_matrix(&in[0].shape) : in[0].shape;
     hth_shape mb = flat ? gemm_matrix(&in[1].shape) : in[1].shape, *sa = &ma, *sb = &mb;
     if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
         sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
-        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", node->name);
     }
     int64_t rows = sy->dim[0], cols = sy->dim[1], k = sb->dim[tb];
-    HTH_TRY(gemm_operand(m, &in[0], sa->dim[0], sa->dim[1], ta, &a));
-    HTH_TRY(gemm_operand(m, &in[1], sb->dim[0], sb->dim[1], tb, &b));
-    HTH_TRY(REF_TAKE(m, rows * cols, &y));
+    HTH_TRY(gemm_operand(mem, &in[0], sa->dim[0], sa->dim[1], ta, &a));
+    HTH_TRY(gemm_operand(mem, &in[1], sb->dim[0], sb->dim[1], tb, &b));
+    HTH_TRY(REF_TAKE(mem, rows * cols, &y));
     if (bias) {
-        HTH_TRY(ref_expand(m, bias, sy, &c));
+        HTH_TRY(ref_expand(mem, bias, sy, &c));
     }
     ref_gemm_f64(rows, cols, k, a, k, b, cols, y, cols);
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -64,61 +64,61 @@ typedef struct gemm_pair {
     int64_t rows, cols, k, a, b, y;
 } gemm_pair;
 
-static void gemm_pair_u64(const gemm_pair *p, const uint64_t *a, const uint64_t *b, uint64_t *y)
+static void gemm_pair_u64(const gemm_pair *pair, const uint64_t *a, const uint64_t *b, uint64_t *y)
 {
-    for (int64_t i = 0; i < p->rows; i++) {
-        for (int64_t k = 0; k < p->k && !hth_pace_over((uint64_t)p->cols); k++) {
-            uint64_t v = a[p->a + i * p->k + k];
-            for (int64_t j = 0; j < p->cols; j++) {
-                y[p->y + i * p->cols + j] += v * b[p->b + k * p->cols + j];
+    for (int64_t i = 0; i < pair->rows; i++) {
+        for (int64_t k = 0; k < pair->k && !hth_pace_over((uint64_t)pair->cols); k++) {
+            uint64_t v = a[pair->a + i * pair->k + k];
+            for (int64_t j = 0; j < pair->cols; j++) {
+                y[pair->y + i * pair->cols + j] += v * b[pair->b + k * pair->cols + j];
             }
         }
     }
 }
 
-static hth_err gemm_load_int(ref_mem *m, const hth_tensor *t, uint64_t **out)
+static hth_err gemm_load_int(ref_mem *mem, const hth_tensor *tensor, uint64_t **out)
 {
-    HTH_TRY(REF_TAKE(m, ref_count(t), out));
-    ref_load_i64(t->dtype, t->data, 1, ref_count(t), (int64_t *)*out);
+    HTH_TRY(REF_TAKE(mem, ref_count(tensor), out));
+    ref_load_i64(tensor->dtype, tensor->data, 1, ref_count(tensor), (int64_t *)*out);
     return HTH_OK;
 }
 
 // The batch dimensions of an operand, as numbers of matrices.
-static hth_shape gemm_batch(const hth_shape *s)
+static hth_shape gemm_batch(const hth_shape *shape)
 {
-    hth_shape batch = {.rank = s->rank > 2 ? s->rank - 2 : 0};
+    hth_shape batch = {.rank = shape->rank > 2 ? shape->rank - 2 : 0};
     for (int i = 0; i < batch.rank; i++) {
-        batch.dim[i] = s->dim[i];
+        batch.dim[i] = shape->dim[i];
     }
     return batch;
 }
 
 // MatMul's own attributes; vectors are left alone.
-static int gemm_turned(const hth_node *n, const char *name, const hth_shape *s)
+static int gemm_turned(const hth_node *node, const char *name, const hth_shape *shape)
 {
-    return s->rank > 1 && hth_node_int(n, name, 0) != 0;
+    return shape->rank > 1 && hth_node_int(node, name, 0) != 0;
 }
 
-static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const hth_shape *b,
-                                  const hth_tensor *y, gemm_pair *p, hth_shape *batch)
+static hth_err gemm_matmul_shapes(const hth_node *node, const hth_shape *a, const hth_shape *b,
+                                  const hth_tensor *tensor, gemm_pair *pair, hth_shape *batch)
 {
     hth_shape ba = gemm_batch(a), bb = gemm_batch(b);
     if (a->rank < 1 || b->rank < 1) {
-        return hth_fail(HTH_EINVAL, "node '%s': operands must not be scalars", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': operands must not be scalars", node->name);
     }
-    int ta = gemm_turned(n, "transA", a), tb = gemm_turned(n, "transB", b);
-    *p = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2 + ta] : 1,
-                     .cols = b->rank > 1 ? b->dim[b->rank - 1 - tb] : 1,
-                     .k = a->dim[a->rank - 1 - ta]};
+    int ta = gemm_turned(node, "transA", a), tb = gemm_turned(node, "transB", b);
+    *pair = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2 + ta] : 1,
+                        .cols = b->rank > 1 ? b->dim[b->rank - 1 - tb] : 1,
+                        .k = a->dim[a->rank - 1 - ta]};
     HTH_TRY(hth_shape_broadcast(&ba, &bb, batch));
-    if (b->dim[b->rank > 1 ? b->rank - 2 + tb : 0] != p->k ||
-        hth_shape_elements(batch) * p->rows * p->cols != ref_count(y)) {
-        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
+    if (b->dim[b->rank > 1 ? b->rank - 2 + tb : 0] != pair->k ||
+        hth_shape_elements(batch) * pair->rows * pair->cols != ref_count(tensor)) {
+        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", node->name);
     }
     return HTH_OK;
 }
 
-static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err gemm_matmul_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                 hth_tensor *out)
 {
     gemm_pair p = {0};
@@ -127,19 +127,20 @@ static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor 
     bool ints = ref_is_int(out[0].dtype);
     double *a = NULL, *b = NULL, *y = NULL;
     uint64_t *ia = NULL, *ib = NULL, *iy = NULL;
-    HTH_TRY(gemm_matmul_shapes(n, &in[0].shape, &in[1].shape, &out[0], &p, &batch));
-    bool ta = gemm_turned(n, "transA", &in[0].shape), tb = gemm_turned(n, "transB", &in[1].shape);
+    HTH_TRY(gemm_matmul_shapes(node, &in[0].shape, &in[1].shape, &out[0], &p, &batch));
+    bool ta = gemm_turned(node, "transA", &in[0].shape),
+         tb = gemm_turned(node, "transB", &in[1].shape);
     if (ints) {
         if (ta || tb) {
-            return hth_fail(HTH_ENOTSUP, "node '%s': integers with transA or transB", n->name);
+            return hth_fail(HTH_ENOTSUP, "node '%s': integers with transA or transB", node->name);
         }
-        HTH_TRY(gemm_load_int(m, &in[0], &ia));
-        HTH_TRY(gemm_load_int(m, &in[1], &ib));
-        HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &iy));
+        HTH_TRY(gemm_load_int(mem, &in[0], &ia));
+        HTH_TRY(gemm_load_int(mem, &in[1], &ib));
+        HTH_TRY(REF_TAKE(mem, ref_count(&out[0]), &iy));
     } else {
-        HTH_TRY(gemm_operand(m, &in[0], p.k, p.rows, ta, &a));
-        HTH_TRY(gemm_operand(m, &in[1], p.cols, p.k, tb, &b));
-        HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
+        HTH_TRY(gemm_operand(mem, &in[0], p.k, p.rows, ta, &a));
+        HTH_TRY(gemm_operand(mem, &in[1], p.cols, p.k, tb, &b));
+        HTH_TRY(REF_TAKE(mem, ref_count(&out[0]), &y));
     }
     ref_iter it;
     for (bool more = ref_iter_broadcast(&it, &batch, 2, shapes); more; more = ref_iter_next(&it)) {

@@ -10,17 +10,17 @@
 #include <string.h>
 
 // y[n, c, h * b + i, w * b + j] = x[n, channel(i, j, c), h, w]: the copy of both operators, with
-// dimensions in the order n, c, i, j, h, w. For SpaceToDepth x and y change places.
-static hth_err misc_blocks(const hth_node *n, const hth_tensor *deep, const hth_tensor *wide,
+// dimensions in the order node, c, i, j, h, w. For SpaceToDepth x and y change places.
+static hth_err misc_blocks(const hth_node *node, const hth_tensor *deep, const hth_tensor *wide,
                            bool to_wide, void *dst, const void *src)
 {
-    int64_t b = hth_node_int(n, "blocksize", 0);
+    int64_t b = hth_node_int(node, "blocksize", 0);
     const int64_t *d = deep->shape.dim, *w = wide->shape.dim;
     if (deep->shape.rank != 4 || wide->shape.rank != 4 || b < 1 || b > INT16_MAX || w[0] != d[0] ||
         d[1] != w[1] * b * b || w[2] != d[2] * b || w[3] != d[3] * b) {
         return hth_fail(HTH_EINVAL, "the shapes do not agree with blocksize %lld", (long long)b);
     }
-    bool crd = strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
+    bool crd = strcmp(hth_node_str(node, "mode", "DCR"), "CRD") == 0;
     int64_t image = d[2] * d[3];
     int64_t channel = crd ? image * b * b : image;
     int64_t block = crd ? image : image * w[1];
@@ -122,7 +122,8 @@ static double misc_det(double *a, int64_t n)
     return det;
 }
 
-static hth_err misc_det_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err misc_det_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     double *x;
@@ -130,7 +131,7 @@ static hth_err misc_det_body(ref_mem *m, const hth_node *n, const hth_tensor *in
         return hth_fail(HTH_EINVAL, "the matrices are not square");
     }
     HTH_TRY(ref_need_count(&out[0], ref_span(s, 0, s->rank - 2)));
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     int64_t size = s->dim[s->rank - 1];
     for (int64_t i = 0; i < ref_count(&out[0]); i++) {
         double det = misc_det(x + i * size * size, size);
@@ -155,7 +156,7 @@ static double misc_cofactor(const double *a, int64_t n, int64_t row, int64_t col
     return (row + column) % 2 != 0 ? -det : det;
 }
 
-static hth_err misc_det_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err misc_det_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                   hth_tensor *out)
 {
     const hth_shape *s = &in[1].shape;
@@ -166,10 +167,10 @@ static hth_err misc_det_grad_body(ref_mem *m, const hth_node *n, const hth_tenso
     }
     HTH_TRY(ref_need_count(&in[0], ref_span(s, 0, s->rank - 2)));
     HTH_TRY(ref_need_same(&out[0], &in[1]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &x));
-    HTH_TRY(REF_TAKE(m, cells, &minor));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[1]), &dx));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &x));
+    HTH_TRY(REF_TAKE(mem, cells, &minor));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[1]), &dx));
     for (int64_t i = 0; i < ref_count(&in[1]) && !hth_pace_over((uint64_t)cells); i++) {
         int64_t at = i % cells;
         dx[i] = dy[i / cells] * misc_cofactor(x + i - at, size, at / size, at % size, minor);
@@ -189,13 +190,13 @@ static double misc_random(uint64_t seed, uint64_t i)
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-static hth_err misc_dropout_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err misc_dropout_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                  hth_tensor *out)
 {
-    const hth_tensor *ratio_in = ref_in(n, in, 1), *training = ref_in(n, in, 2);
-    hth_tensor *mask = ref_out(n, out, 1);
+    const hth_tensor *ratio_in = ref_in(node, in, 1), *training = ref_in(node, in, 2);
+    hth_tensor *mask = ref_out(node, out, 1);
     double ratio = ratio_in ? ref_f64_at(ratio_in, 0) : 0.5, *x;
-    uint64_t seed = (uint64_t)hth_node_int(n, "seed", 0);
+    uint64_t seed = (uint64_t)hth_node_int(node, "seed", 0);
     int64_t count = ref_count(&in[0]);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_need_count(mask, count));
@@ -209,7 +210,7 @@ static hth_err misc_dropout_body(ref_mem *m, const hth_node *n, const hth_tensor
     if (!(ratio > 0 && ratio < 1)) {
         return hth_fail(HTH_EINVAL, "ratio %g is not in [0, 1)", ratio);
     }
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t i = 0; i < count; i++) {
         bool keep = misc_random(seed, (uint64_t)i) >= ratio;
         x[i] = keep ? x[i] / (1 - ratio) : 0;
@@ -224,11 +225,11 @@ static hth_err misc_dropout_body(ref_mem *m, const hth_node *n, const hth_tensor
 REF_OP(ref_dropout, misc_dropout_body)
 
 // Where image (b, c) starts in a layout, and the step between its positions, in elements.
-static int64_t misc_image(hth_layout l, const hth_shape *s, int64_t size, int64_t b, int64_t c,
-                          int64_t *step)
+static int64_t misc_image(hth_layout layout, const hth_shape *shape, int64_t size, int64_t b,
+                          int64_t c, int64_t *step)
 {
-    int64_t channels = s->dim[1], block = l == HTH_LAYOUT_C8 ? 8 : 16;
-    switch (l) {
+    int64_t channels = shape->dim[1], block = layout == HTH_LAYOUT_C8 ? 8 : 16;
+    switch (layout) {
     case HTH_LAYOUT_C8:
     case HTH_LAYOUT_C16:
         *step = block;

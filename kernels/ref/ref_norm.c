@@ -32,23 +32,23 @@ static void norm_affine(double *x, int64_t n, double a, double b)
     }
 }
 
-static hth_err norm_channels(const hth_node *n, const hth_tensor *in, int from, int to,
+static hth_err norm_channels(const hth_node *node, const hth_tensor *in, int from, int to,
                              int64_t channels)
 {
     for (int i = from; i <= to; i++) {
         if (ref_count(&in[i]) != channels) {
-            return hth_fail(HTH_EINVAL, "node '%s': input %d must have %lld elements", n->name, i,
-                            (long long)channels);
+            return hth_fail(HTH_EINVAL, "node '%s': input %d must have %lld elements", node->name,
+                            i, (long long)channels);
         }
     }
     return HTH_OK;
 }
 
 // Moments of channel c over the batch and all positions of x (N, C, size).
-static void norm_batch_moments(const double *x, const hth_shape *s, int64_t c, int64_t size,
+static void norm_batch_moments(const double *x, const hth_shape *shape, int64_t c, int64_t size,
                                double *mean, double *var)
 {
-    int64_t channels = s->dim[1], batch = s->dim[0];
+    int64_t channels = shape->dim[1], batch = shape->dim[0];
     double sum = 0, squares = 0, count = (double)(batch * size);
     for (int64_t b = 0; b < batch; b++) {
         for (int64_t i = 0; i < size; i++) {
@@ -65,34 +65,35 @@ static void norm_batch_moments(const double *x, const hth_shape *s, int64_t c, i
     *var = squares / count;
 }
 
-static void norm_store(hth_tensor *t, int64_t i, double v)
+static void norm_store(hth_tensor *tensor, int64_t i, double v)
 {
-    if (t) {
-        ref_round_at(&v, i, 1, t);
+    if (tensor) {
+        ref_round_at(&v, i, 1, tensor);
     }
 }
 
-static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_batch_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                               hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     HTH_TRY(ref_need_rank(&in[0], 1));
     int64_t channels = s->rank > 1 ? s->dim[1] : 1;
     int64_t size = ref_span(s, 2, s->rank), batch = s->dim[0];
-    double eps = hth_node_float(n, "epsilon", 1e-5f),
-           momentum = hth_node_float(n, "momentum", 0.9f), *x;
-    bool training = hth_node_int(n, "training_mode", 0) != 0;
-    HTH_TRY(norm_channels(n, in, 1, 4, channels));
+    double eps = hth_node_float(node, "epsilon", 1e-5f),
+           momentum = hth_node_float(node, "momentum", 0.9f), *x;
+    bool training = hth_node_int(node, "training_mode", 0) != 0;
+    HTH_TRY(norm_channels(node, in, 1, 4, channels));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_need_count(ref_out(n, out, 1), channels));
-    HTH_TRY(ref_need_count(ref_out(n, out, 2), channels));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_need_count(ref_out(node, out, 1), channels));
+    HTH_TRY(ref_need_count(ref_out(node, out, 2), channels));
     for (int64_t c = 0; c < channels && !hth_pace_over((uint64_t)(batch * size)); c++) {
         double mean = ref_f64_at(&in[3], c), var = ref_f64_at(&in[4], c);
         if (training) {
             double old_mean = mean, old_var = var;
             norm_batch_moments(x, s, c, size, &mean, &var);
-            norm_store(ref_out(n, out, 1), c, old_mean * momentum + mean * (1 - momentum));
-            norm_store(ref_out(n, out, 2), c, old_var * momentum + var * (1 - momentum));
+            norm_store(ref_out(node, out, 1), c, old_mean * momentum + mean * (1 - momentum));
+            norm_store(ref_out(node, out, 2), c, old_var * momentum + var * (1 - momentum));
         }
         double a = ref_f64_at(&in[1], c) / sqrt(var + eps);
         for (int64_t b = 0; b < batch; b++) {
@@ -103,15 +104,15 @@ static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *
     return HTH_OK;
 }
 
-static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err norm_scale_shift_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                      hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     double *x;
     HTH_TRY(ref_need_rank(&in[0], 2));
-    HTH_TRY(norm_channels(n, in, 1, 2, s->dim[1]));
+    HTH_TRY(norm_channels(node, in, 1, 2, s->dim[1]));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     int64_t size = ref_span(s, 2, s->rank);
     for (int64_t i = 0; i < s->dim[0] * s->dim[1] && !hth_pace_over((uint64_t)size); i++) {
         int64_t c = i % s->dim[1];
@@ -123,19 +124,20 @@ static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_te
 
 // Instance and group normalisation: moments per (sample, group of channels). Scale and bias belong
 // to channels, or (as opset 18 had it) to groups.
-static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out,
-                            int64_t groups)
+static hth_err norm_grouped(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                            hth_tensor *out, int64_t groups)
 {
     const hth_shape *s = &in[0].shape;
     HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t channels = s->dim[1], size = ref_span(s, 2, s->rank), n_scale = ref_count(&in[1]);
-    double eps = hth_node_float(n, "epsilon", 1e-5f), *x;
+    double eps = hth_node_float(node, "epsilon", 1e-5f), *x;
     if (groups < 1 || channels % groups || (n_scale != channels && n_scale != groups)) {
-        return hth_fail(HTH_EINVAL, "node '%s': channels, groups and scale do not agree", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': channels, groups and scale do not agree",
+                        node->name);
     }
-    HTH_TRY(norm_channels(n, in, 2, 2, n_scale));
+    HTH_TRY(norm_channels(node, in, 2, 2, n_scale));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     int64_t per = channels / groups;
     for (int64_t g = 0; g < s->dim[0] * groups && !hth_pace_over((uint64_t)(per * size)); g++) {
         double mean, var, *first = x + g * per * size;
@@ -150,30 +152,31 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
     return HTH_OK;
 }
 
-static hth_err norm_instance_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err norm_instance_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                   hth_tensor *out)
 {
     HTH_TRY(ref_need_rank(&in[0], 2));
-    return norm_grouped(m, n, in, out, in[0].shape.dim[1]);
+    return norm_grouped(mem, node, in, out, in[0].shape.dim[1]);
 }
 
-static hth_err norm_group_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_group_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                               hth_tensor *out)
 {
-    return norm_grouped(m, n, in, out, hth_node_int(n, "num_groups", 1));
+    return norm_grouped(mem, node, in, out, hth_node_int(node, "num_groups", 1));
 }
 
-// Scale or bias of layer normalisation: `*period` elements that repeat along x, which is the
+// Scale or bias of layer normalisation: `*period` elements that repeat along shape, which is the
 // normalised size when the parameter does not depend on the outer dimensions.
-static hth_err norm_parameter(ref_mem *m, const hth_tensor *t, const hth_shape *x, int axis,
-                              double **out, int64_t *period)
+static hth_err norm_parameter(ref_mem *mem, const hth_tensor *tensor, const hth_shape *shape,
+                              int axis, double **out, int64_t *period)
 {
-    hth_shape inner = {.rank = x->rank - axis};
+    hth_shape inner = {.rank = shape->rank - axis};
     for (int i = 0; i < inner.rank; i++) {
-        inner.dim[i] = x->dim[axis + i];
+        inner.dim[i] = shape->dim[axis + i];
     }
-    bool fits = t->shape.rank <= inner.rank;
-    *period = hth_shape_elements(fits ? &inner : x);
-    return ref_expand(m, t, fits ? &inner : x, out);
+    bool fits = tensor->shape.rank <= inner.rank;
+    *period = hth_shape_elements(fits ? &inner : shape);
+    return ref_expand(mem, tensor, fits ? &inner : shape, out);
 }
 
 static void norm_row(double *row, int64_t n, bool centre, double eps, double *mean, double *inv)
@@ -193,28 +196,29 @@ static void norm_row(double *row, int64_t n, bool centre, double eps, double *me
 }
 
 // LayerNormalization and RMSNormalization, which is the same without centring and bias.
-static hth_err norm_layer_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_layer_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                               hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    const hth_tensor *b = ref_in(n, in, 2);
-    int axis = ref_axis(hth_node_int(n, "axis", -1), s->rank);
-    double eps = hth_node_float(n, "epsilon", 1e-5f), *x, *scale, *bias = NULL;
+    const hth_tensor *b = ref_in(node, in, 2);
+    int axis = ref_axis(hth_node_int(node, "axis", -1), s->rank);
+    double eps = hth_node_float(node, "epsilon", 1e-5f), *x, *scale, *bias = NULL;
     int64_t n_scale, n_bias = 1;
     if (axis < 0) {
-        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
     }
     int64_t rows = ref_span(s, 0, axis), size = ref_span(s, axis, s->rank);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_need_count(ref_out(n, out, 1), rows));
-    HTH_TRY(ref_need_count(ref_out(n, out, 2), rows));
-    HTH_TRY(norm_parameter(m, &in[1], s, axis, &scale, &n_scale));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_need_count(ref_out(node, out, 1), rows));
+    HTH_TRY(ref_need_count(ref_out(node, out, 2), rows));
+    HTH_TRY(norm_parameter(mem, &in[1], s, axis, &scale, &n_scale));
     if (b) {
-        HTH_TRY(norm_parameter(m, b, s, axis, &bias, &n_bias));
+        HTH_TRY(norm_parameter(mem, b, s, axis, &bias, &n_bias));
     }
     for (int64_t r = 0; r < rows && !hth_pace_over((uint64_t)size); r++) {
         double mean, inv, *row = x + r * size;
-        norm_row(row, size, n->op == HTH_OP_LAYER_NORMALIZATION, eps, &mean, &inv);
+        norm_row(row, size, node->op == HTH_OP_LAYER_NORMALIZATION, eps, &mean, &inv);
         if (size > 0) { // rows of nothing have no parameters, either
             const double *a = scale + r * size % n_scale;
             const double *c = bias ? bias + r * size % n_bias : NULL;
@@ -222,25 +226,26 @@ static hth_err norm_layer_body(ref_mem *m, const hth_node *n, const hth_tensor *
                 row[i] = row[i] * a[i] + (c ? c[i] : 0);
             }
         }
-        norm_store(ref_out(n, out, 1), r, mean);
-        norm_store(ref_out(n, out, 2), r, inv);
+        norm_store(ref_out(node, out, 1), r, mean);
+        norm_store(ref_out(node, out, 2), r, inv);
     }
     ref_round(x, &out[0]);
     return HTH_OK;
 }
 
-static hth_err norm_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_lp_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                            hth_tensor *out)
 {
-    int axis = ref_axis(hth_node_int(n, "axis", -1), in[0].shape.rank);
-    bool l1 = hth_node_int(n, "p", 2) == 1;
+    int axis = ref_axis(hth_node_int(node, "axis", -1), in[0].shape.rank);
+    bool l1 = hth_node_int(node, "p", 2) == 1;
     int64_t outer, along, inner;
     double *x;
     if (axis < 0) {
-        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
     }
     ref_around(&in[0].shape, axis, &outer, &along, &inner);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t i = 0; i < outer * inner && !hth_pace_over((uint64_t)along); i++) {
         double *first = x + i / inner * along * inner + i % inner, norm = 0;
         for (int64_t k = 0; k < along; k++) {
@@ -256,28 +261,28 @@ static hth_err norm_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
     return HTH_OK;
 }
 
-static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err norm_mean_variance_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                        hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     int64_t axes[HTH_MAX_RANK] = {0, 2, 3}, total = ref_count(&in[0]);
-    int n_axes = hth_node_ints(n, "axes", axes, HTH_MAX_RANK);
+    int n_axes = hth_node_ints(node, "axes", axes, HTH_MAX_RANK);
     n_axes = n_axes < 0 ? 3 : (int)hth_clamp(n_axes, 0, HTH_MAX_RANK);
     hth_shape kept = *s;
     double *x, *mean, *var;
     for (int i = 0; i < n_axes; i++) {
         int a = ref_axis(axes[i], s->rank);
         if (a < 0) {
-            return hth_fail(HTH_EINVAL, "node '%s': axis out of range", n->name);
+            return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
         }
         kept.dim[a] = 1;
     }
     int64_t groups = hth_shape_elements(&kept);
     const hth_shape *shapes[] = {s, &kept};
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(REF_TAKE(m, groups, &mean));
-    HTH_TRY(REF_TAKE(m, groups, &var));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(REF_TAKE(mem, groups, &mean));
+    HTH_TRY(REF_TAKE(mem, groups, &var));
     for (int pass = 0; pass < 3; pass++) {
         ref_iter it;
         for (bool more = ref_iter_broadcast(&it, s, 2, shapes); more; more = ref_iter_next(&it)) {
@@ -298,22 +303,23 @@ static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_
     return HTH_OK;
 }
 
-static hth_err norm_lrn_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_lrn_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t channels = s->dim[1], inner = ref_span(s, 2, s->rank),
-            size = hth_node_int(n, "size", 1);
-    double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size,
-           beta = hth_node_float(n, "beta", 0.75f);
-    double k = hth_node_float(n, "bias", 1), *x, *y, *sum;
+            size = hth_node_int(node, "size", 1);
+    double alpha = hth_node_float(node, "alpha", 1e-4f) / (double)size,
+           beta = hth_node_float(node, "beta", 0.75f);
+    double k = hth_node_float(node, "bias", 1), *x, *y, *sum;
     if (size < 1 || size > INT32_MAX) {
-        return hth_fail(HTH_EINVAL, "node '%s': size of %lld", n->name, (long long)size);
+        return hth_fail(HTH_EINVAL, "node '%s': size of %lld", node->name, (long long)size);
     }
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[0]), &y));
-    HTH_TRY(REF_TAKE(m, inner, &sum));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[0]), &y));
+    HTH_TRY(REF_TAKE(mem, inner, &sum));
     for (int64_t i = 0; i < s->dim[0] * channels; i++) {
         int64_t c = i % channels, lo = c - (size - 1) / 2, hi = c + size / 2;
         lo = lo < 0 ? 0 : lo;

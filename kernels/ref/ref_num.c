@@ -15,7 +15,7 @@
 
 #define MEM_HEAD 64 // room for the link; keeps the alignment of what follows
 
-void *ref_take(ref_mem *m, int64_t n, size_t size)
+void *ref_take(ref_mem *mem, int64_t n, size_t size)
 {
     uint64_t bytes;
     char *p = NULL;
@@ -29,8 +29,8 @@ void *ref_take(ref_mem *m, int64_t n, size_t size)
         hth_fail(HTH_ENOMEM, "no memory for %lld scratch elements", (long long)n);
         return NULL;
     }
-    memcpy(p, &m->last, sizeof m->last);
-    m->last = p;
+    memcpy(p, &mem->last, sizeof mem->last);
+    mem->last = p;
     return p + MEM_HEAD;
 }
 
@@ -40,20 +40,20 @@ hth_err ref_untaken(void)
     return p != NULL && p->err != HTH_OK ? p->err : HTH_ENOMEM;
 }
 
-void ref_mem_fini(ref_mem *m)
+void ref_mem_fini(ref_mem *mem)
 {
-    while (m->last) {
-        void *p = m->last;
-        memcpy(&m->last, p, sizeof m->last);
+    while (mem->last) {
+        void *p = mem->last;
+        memcpy(&mem->last, p, sizeof mem->last);
         hth_free(p);
     }
 }
 
-hth_err ref_need_rank(const hth_tensor *t, int rank)
+hth_err ref_need_rank(const hth_tensor *tensor, int rank)
 {
-    if (t->shape.rank < rank) {
+    if (tensor->shape.rank < rank) {
         return hth_fail(HTH_EINVAL, "a tensor of rank %d, where at least %d are needed",
-                        t->shape.rank, rank);
+                        tensor->shape.rank, rank);
     }
     return HTH_OK;
 }
@@ -65,38 +65,38 @@ hth_err ref_need_same(const hth_tensor *a, const hth_tensor *b)
                : hth_fail(HTH_EINVAL, "input and output have different shapes");
 }
 
-hth_err ref_need_count(const hth_tensor *t, int64_t count)
+hth_err ref_need_count(const hth_tensor *tensor, int64_t count)
 {
-    if (t && ref_count(t) != count) {
+    if (tensor && ref_count(tensor) != count) {
         return hth_fail(HTH_EINVAL, "a tensor of %lld elements, where %lld are needed",
-                        (long long)ref_count(t), (long long)count);
+                        (long long)ref_count(tensor), (long long)count);
     }
     return HTH_OK;
 }
 
-int64_t ref_span(const hth_shape *s, int from, int to)
+int64_t ref_span(const hth_shape *shape, int from, int to)
 {
     int64_t n = 1;
     for (int i = from; i < to; i++) {
-        n *= s->dim[i];
+        n *= shape->dim[i];
     }
     return n;
 }
 
-void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out)
+void ref_wide_at(const hth_tensor *tensor, int64_t first, int64_t count, double *out)
 {
-    const char *from = t->data;
+    const char *from = tensor->data;
     if (count > 0 && !hth_pace_over((uint64_t)count)) { // of no elements the data may be NULL
-        ref_convert(HTH_DT_F64, out, t->dtype, from + (size_t)first * hth_dtype_bytes(t->dtype),
-                    count);
+        ref_convert(HTH_DT_F64, out, tensor->dtype,
+                    from + (size_t)first * hth_dtype_bytes(tensor->dtype), count);
     }
 }
 
-hth_err ref_wide(ref_mem *m, const hth_tensor *t, double **out)
+hth_err ref_wide(ref_mem *mem, const hth_tensor *tensor, double **out)
 {
-    int64_t count = ref_count(t);
-    HTH_TRY(REF_TAKE(m, count, out));
-    ref_wide_at(t, 0, count, *out);
+    int64_t count = ref_count(tensor);
+    HTH_TRY(REF_TAKE(mem, count, out));
+    ref_wide_at(tensor, 0, count, *out);
     return HTH_OK;
 }
 
@@ -110,41 +110,41 @@ static void num_range(hth_dtype dt, double *lo, double *hi)
     *hi = bits == 64 ? nextafter(span, 0) : span - 1;
 }
 
-void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *t)
+void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *tensor)
 {
     if (count == 0) {
         return; // the data may be NULL
     }
-    char *to = (char *)t->data + (size_t)first * hth_dtype_bytes(t->dtype);
-    if (!ref_is_int(t->dtype) || t->dtype == HTH_DT_BOOL) {
-        ref_convert(t->dtype, to, HTH_DT_F64, v, count);
+    char *to = (char *)tensor->data + (size_t)first * hth_dtype_bytes(tensor->dtype);
+    if (!ref_is_int(tensor->dtype) || tensor->dtype == HTH_DT_BOOL) {
+        ref_convert(tensor->dtype, to, HTH_DT_F64, v, count);
         return;
     }
     double lo, hi;
-    num_range(t->dtype, &lo, &hi);
+    num_range(tensor->dtype, &lo, &hi);
     for (int64_t i = 0; i < count; i++) {
         double x = v[i] != v[i] ? 0 : fmin(fmax(trunc(v[i]), lo), hi);
-        ref_set_f64(t->dtype, to, i, x);
+        ref_set_f64(tensor->dtype, to, i, x);
     }
 }
 
-void ref_round(const double *v, hth_tensor *t)
+void ref_round(const double *v, hth_tensor *tensor)
 {
-    ref_round_at(v, 0, ref_count(t), t);
+    ref_round_at(v, 0, ref_count(tensor), tensor);
 }
 
-hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, double **out)
+hth_err ref_expand(ref_mem *mem, const hth_tensor *tensor, const hth_shape *shape, double **out)
 {
     double *src;
-    const hth_shape *shapes[] = {&t->shape};
+    const hth_shape *shapes[] = {&tensor->shape};
     ref_iter it;
-    HTH_TRY(ref_wide(m, t, &src));
+    HTH_TRY(ref_wide(mem, tensor, &src));
     *out = src;
-    if (hth_shape_equal(&t->shape, shape)) {
+    if (hth_shape_equal(&tensor->shape, shape)) {
         return HTH_OK;
     }
-    HTH_TRY(ref_can_broadcast(&t->shape, shape));
-    HTH_TRY(REF_TAKE(m, hth_shape_elements(shape), out));
+    HTH_TRY(ref_can_broadcast(&tensor->shape, shape));
+    HTH_TRY(REF_TAKE(mem, hth_shape_elements(shape), out));
     double *to = *out;
     for (bool more = ref_iter_broadcast(&it, shape, 1, shapes); more; more = ref_iter_next(&it)) {
         for (int64_t i = 0; i < it.count; i++) {
@@ -154,14 +154,14 @@ hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, doub
     return HTH_OK;
 }
 
-double ref_f64_at(const hth_tensor *t, int64_t i)
+double ref_f64_at(const hth_tensor *tensor, int64_t i)
 {
-    return t && i < ref_count(t) ? ref_get_f64(t->dtype, t->data, i) : 0;
+    return tensor && i < ref_count(tensor) ? ref_get_f64(tensor->dtype, tensor->data, i) : 0;
 }
 
-int64_t ref_i64_at(const hth_tensor *t, int64_t i)
+int64_t ref_i64_at(const hth_tensor *tensor, int64_t i)
 {
-    return t && i < ref_count(t) ? ref_get_i64(t->dtype, t->data, i) : 0;
+    return tensor && i < ref_count(tensor) ? ref_get_i64(tensor->dtype, tensor->data, i) : 0;
 }
 
 #define GEMM_TILE 128 // columns: a row of c (1 KiB) times four stays in the first-level cache

@@ -18,8 +18,8 @@ typedef struct ref_mem {
 
 // ref_take returns n elements of `size` bytes (zeroed) that live until ref_mem_fini, or NULL (the
 // sentence is set).
-void *ref_take(ref_mem *m, int64_t n, size_t size);
-void ref_mem_fini(ref_mem *m);
+void *ref_take(ref_mem *mem, int64_t n, size_t size);
+void ref_mem_fini(ref_mem *mem);
 #define REF_TAKE(m, n, out)                                                                        \
     ((*(out) = ref_take(m, n, sizeof **(out))) != NULL ? HTH_OK : ref_untaken())
 hth_err ref_untaken(void); // why the last ref_take failed: HTH_ENOMEM, or the work is to end
@@ -35,18 +35,18 @@ hth_err ref_untaken(void); // why the last ref_take failed: HTH_ENOMEM, or the w
     }
 
 // ref_wide stores the tensor's elements as double (bool: 0 or 1) in scratch.
-hth_err ref_wide(ref_mem *m, const hth_tensor *t, double **out);
+hth_err ref_wide(ref_mem *mem, const hth_tensor *tensor, double **out);
 // ref_wide_at is the same for elements [first, first + count), into memory of the caller's.
-void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out);
+void ref_wide_at(const hth_tensor *tensor, int64_t first, int64_t count, double *out);
 // ref_round rounds `v` into the tensor: floats to nearest even, integers towards zero and
 // saturated.
-void ref_round(const double *v, hth_tensor *t);
-void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *t);
+void ref_round(const double *v, hth_tensor *tensor);
+void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *tensor);
 // ref_expand is ref_wide broadcast (numpy's rule) to `shape`.
-hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, double **out);
+hth_err ref_expand(ref_mem *mem, const hth_tensor *tensor, const hth_shape *shape, double **out);
 // ref_f64_at and ref_i64_at read one element; 0 when the tensor (may be NULL) does not have it.
-double ref_f64_at(const hth_tensor *t, int64_t i);
-int64_t ref_i64_at(const hth_tensor *t, int64_t i);
+double ref_f64_at(const hth_tensor *tensor, int64_t i);
+int64_t ref_i64_at(const hth_tensor *tensor, int64_t i);
 
 // Sanitizers do not check what these loops touch: they would take most of the kernels' tests.
 #define REF_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
@@ -71,12 +71,12 @@ void ref_softmax_row(double *row, int64_t n);
 // of 2.
 double ref_cubic(double distance, double a);
 // ref_need_rank: HTH_EINVAL when the tensor has fewer than `rank` dimensions.
-hth_err ref_need_rank(const hth_tensor *t, int rank);
+hth_err ref_need_rank(const hth_tensor *tensor, int rank);
 // ref_need_same: HTH_EINVAL when the tensors have different shapes.
 hth_err ref_need_same(const hth_tensor *a, const hth_tensor *b);
 // ref_need_count: HTH_EINVAL when the tensor (NULL: absent, fine) does not have `count` elements.
-hth_err ref_need_count(const hth_tensor *t, int64_t count);
+hth_err ref_need_count(const hth_tensor *tensor, int64_t count);
 // ref_span returns the product of dimensions [from, to).
-int64_t ref_span(const hth_shape *s, int from, int to);
+int64_t ref_span(const hth_shape *shape, int from, int to);
 
 #endif

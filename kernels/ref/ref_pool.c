@@ -21,12 +21,13 @@ typedef struct pool {
 } pool;
 
 // Taps [lo, hi) of dimension i at output position `o` that lie in [0, size).
-static void pool_taps(const ref_window *w, int i, int64_t o, int64_t size, int64_t *lo, int64_t *hi)
+static void pool_taps(const ref_window *window, int i, int64_t o, int64_t size, int64_t *lo,
+                      int64_t *hi)
 {
-    int64_t base = o * w->stride[i] - w->pad[i], d = w->dilation[i];
+    int64_t base = o * window->stride[i] - window->pad[i], d = window->dilation[i];
     *lo = base < 0 ? (-base + d - 1) / d : 0;
     *hi = base >= size ? 0 : (size - base + d - 1) / d;
-    *hi = *hi > w->k[i] ? w->k[i] : *hi;
+    *hi = *hi > window->k[i] ? window->k[i] : *hi;
     *lo = *lo > *hi ? *hi : *lo;
 }
 
@@ -35,22 +36,24 @@ typedef struct pool_walk {
     int64_t taps;
 } pool_walk;
 
-static pool_walk pool_start(const ref_window *w, const int64_t at[3])
+static pool_walk pool_start(const ref_window *window, const int64_t at[3])
 {
     pool_walk k = {.taps = 1};
     for (int i = 0; i < 3; i++) {
-        pool_taps(w, i, at[i], w->in[i], &k.lo[i], &k.hi[i]);
-        k.base[i] = at[i] * w->stride[i] - w->pad[i];
+        pool_taps(window, i, at[i], window->in[i], &k.lo[i], &k.hi[i]);
+        k.base[i] = at[i] * window->stride[i] - window->pad[i];
         k.taps *= k.hi[i] - k.lo[i];
     }
     return k;
 }
 
 // Index of the first tap of row (z, y) of the window.
-static int64_t pool_row(const ref_window *w, const pool_walk *k, int64_t z, int64_t y)
+static int64_t pool_row(const ref_window *window, const pool_walk *walk, int64_t z, int64_t y)
 {
-    int64_t iz = k->base[0] + z * w->dilation[0], iy = k->base[1] + y * w->dilation[1];
-    return (iz * w->in[1] + iy) * w->in[2] + k->base[2] + k->lo[2] * w->dilation[2];
+    int64_t iz = walk->base[0] + z * window->dilation[0],
+            iy = walk->base[1] + y * window->dilation[1];
+    return (iz * window->in[1] + iy) * window->in[2] + walk->base[2] +
+           walk->lo[2] * window->dilation[2];
 }
 
 #define POOL_FOR_ROWS(k, z, y)                                                                     \
@@ -146,15 +149,16 @@ static void pool_image(const pool *p, int64_t image, const double *x, double *y)
     }
 }
 
-static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_tensor *y, pool *p)
+static hth_err pool_run(ref_mem *mem, const hth_node *node, const hth_tensor *x, hth_tensor *y,
+                        pool *p)
 {
     int64_t kernel[HTH_MAX_RANK];
-    int n_kernel = hth_node_ints(n, "kernel_shape", kernel, HTH_MAX_RANK);
+    int n_kernel = hth_node_ints(node, "kernel_shape", kernel, HTH_MAX_RANK);
     double *from, *to;
-    HTH_TRY(ref_window_init(&p->w, n, &x->shape, &y->shape, kernel, n_kernel));
+    HTH_TRY(ref_window_init(&p->w, node, &x->shape, &y->shape, kernel, n_kernel));
     HTH_TRY(ref_need_count(y, p->w.batch * p->w.channels * p->w.n_out));
-    HTH_TRY(REF_TAKE(m, p->w.n_in, &from));
-    HTH_TRY(REF_TAKE(m, p->w.n_out, &to));
+    HTH_TRY(REF_TAKE(mem, p->w.n_in, &from));
+    HTH_TRY(REF_TAKE(mem, p->w.n_out, &to));
     for (int64_t i = 0; i < p->w.batch * p->w.channels && !hth_pace_over(1); i++) {
         ref_wide_at(x, i * p->w.n_in, p->w.n_in, from);
         pool_image(p, i, from, to);
@@ -163,27 +167,30 @@ static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_
     return HTH_OK;
 }
 
-static hth_err pool_average_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err pool_average_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                  hth_tensor *out)
 {
-    pool p = {.reduce = pool_average, .count_pads = hth_node_int(n, "count_include_pad", 0) != 0};
-    return pool_run(m, n, &in[0], &out[0], &p);
+    pool p = {.reduce = pool_average,
+              .count_pads = hth_node_int(node, "count_include_pad", 0) != 0};
+    return pool_run(mem, node, &in[0], &out[0], &p);
 }
 
-static hth_err pool_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err pool_lp_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                            hth_tensor *out)
 {
-    pool p = {.reduce = pool_lp, .p = (double)hth_node_int(n, "p", 2)};
-    return pool_run(m, n, &in[0], &out[0], &p);
+    pool p = {.reduce = pool_lp, .p = (double)hth_node_int(node, "p", 2)};
+    return pool_run(mem, node, &in[0], &out[0], &p);
 }
 
-static hth_err pool_max_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err pool_max_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
-    hth_tensor *indices = ref_out(n, out, 1);
+    hth_tensor *indices = ref_out(node, out, 1);
     pool p = {.reduce = pool_max,
               .indices = indices ? indices->data : NULL,
-              .column_major = hth_node_int(n, "storage_order", 0) != 0};
+              .column_major = hth_node_int(node, "storage_order", 0) != 0};
     HTH_TRY(ref_need_count(indices, ref_count(&out[0])));
-    return pool_run(m, n, &in[0], &out[0], &p);
+    return pool_run(mem, node, &in[0], &out[0], &p);
 }
 
 // Global pooling: one value per image, whatever the number of spatial dimensions.
@@ -216,13 +223,13 @@ static double pool_global_lp(const double *x, int64_t n, double p)
     return pow(sum, 1 / p);
 }
 
-static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err pool_global_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                 hth_tensor *out)
 {
     pool_global_fn *fn = pool_global_average;
-    if (n->op == HTH_OP_GLOBAL_MAX_POOL) {
+    if (node->op == HTH_OP_GLOBAL_MAX_POOL) {
         fn = pool_global_max;
-    } else if (n->op == HTH_OP_GLOBAL_LP_POOL) {
+    } else if (node->op == HTH_OP_GLOBAL_LP_POOL) {
         fn = pool_global_lp;
     }
     HTH_TRY(ref_need_rank(&in[0], 2));
@@ -230,10 +237,10 @@ static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor 
             size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     double *x;
     HTH_TRY(ref_need_count(&out[0], images));
-    HTH_TRY(REF_TAKE(m, size, &x));
+    HTH_TRY(REF_TAKE(mem, size, &x));
     for (int64_t i = 0; i < images; i++) {
         ref_wide_at(&in[0], i * size, size, x);
-        double v = fn(x, size, (double)hth_node_int(n, "p", 2));
+        double v = fn(x, size, (double)hth_node_int(node, "p", 2));
         ref_round_at(&v, i, 1, &out[0]);
     }
     return HTH_OK;

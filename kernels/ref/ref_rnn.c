@@ -36,19 +36,19 @@ static const struct {
 };
 #define RNN_N_ACTS ((int)(sizeof rnn_acts / sizeof rnn_acts[0]))
 
-static double rnn_apply(const rnn_act *f, double x)
+static double rnn_apply(const rnn_act *act, double x)
 {
     // clang-format off
-    switch (f->kind) {
+    switch (act->kind) {
     case 't': return tanh(x);
     case 's': return 1 / (1 + exp(-x));
     case 'r': return x > 0 ? x : 0;
-    case 'a': return f->alpha * x + f->beta;
-    case 'l': return x >= 0 ? x : f->alpha * x;
-    case 'h': return x >= f->alpha ? x : 0;
-    case 'c': return f->alpha * tanh(f->beta * x);
-    case 'g': return fmin(fmax(f->alpha * x + f->beta, 0), 1);
-    case 'e': return x >= 0 ? x : f->alpha * (exp(x) - 1);
+    case 'a': return act->alpha * x + act->beta;
+    case 'l': return x >= 0 ? x : act->alpha * x;
+    case 'h': return x >= act->alpha ? x : 0;
+    case 'c': return act->alpha * tanh(act->beta * x);
+    case 'g': return fmin(fmax(act->alpha * x + act->beta, 0), 1);
+    case 'e': return x >= 0 ? x : act->alpha * (exp(x) - 1);
     case 'n': return x / (1 + fabs(x));
     default: return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
     }
@@ -197,16 +197,16 @@ static int64_t rnn_length(const rnn *k, int64_t b)
     return hth_clamp(n, 0, k->steps);
 }
 
-static hth_err rnn_take(rnn *k, ref_mem *m)
+static hth_err rnn_take(rnn *k, ref_mem *mem)
 {
     int64_t gh = k->gates * k->hid;
-    HTH_TRY(REF_TAKE(m, k->in * gh, &k->w));
-    HTH_TRY(REF_TAKE(m, k->hid * gh, &k->r));
-    HTH_TRY(REF_TAKE(m, k->steps * k->batch * gh, &k->xw));
-    HTH_TRY(REF_TAKE(m, k->batch * k->hid, &k->h));
-    HTH_TRY(REF_TAKE(m, k->batch * k->hid, &k->c));
-    HTH_TRY(REF_TAKE(m, k->batch * gh, &k->hr));
-    return REF_TAKE(m, 4 * k->hid, &k->tmp);
+    HTH_TRY(REF_TAKE(mem, k->in * gh, &k->w));
+    HTH_TRY(REF_TAKE(mem, k->hid * gh, &k->r));
+    HTH_TRY(REF_TAKE(mem, k->steps * k->batch * gh, &k->xw));
+    HTH_TRY(REF_TAKE(mem, k->batch * k->hid, &k->h));
+    HTH_TRY(REF_TAKE(mem, k->batch * k->hid, &k->c));
+    HTH_TRY(REF_TAKE(mem, k->batch * gh, &k->hr));
+    return REF_TAKE(mem, 4 * k->hid, &k->tmp);
 }
 
 // Where (direction, sample) stands in an initial or final state.
@@ -215,18 +215,18 @@ static int64_t rnn_state_at(const rnn *k, int64_t d, int64_t b)
     return (k->batch_first ? b * k->dirs + d : d * k->batch + b) * k->hid;
 }
 
-static void rnn_load_state(const rnn *k, const hth_tensor *t, int64_t d, double *state)
+static void rnn_load_state(const rnn *k, const hth_tensor *tensor, int64_t d, double *state)
 {
     memset(state, 0, (size_t)(k->batch * k->hid) * sizeof *state);
-    for (int64_t b = 0; t && b < k->batch; b++) {
-        ref_wide_at(t, rnn_state_at(k, d, b), k->hid, state + b * k->hid);
+    for (int64_t b = 0; tensor && b < k->batch; b++) {
+        ref_wide_at(tensor, rnn_state_at(k, d, b), k->hid, state + b * k->hid);
     }
 }
 
-static void rnn_store_state(const rnn *k, hth_tensor *t, int64_t d, const double *state)
+static void rnn_store_state(const rnn *k, hth_tensor *tensor, int64_t d, const double *state)
 {
-    for (int64_t b = 0; t && b < k->batch; b++) {
-        ref_round_at(state + b * k->hid, rnn_state_at(k, d, b), k->hid, t);
+    for (int64_t b = 0; tensor && b < k->batch; b++) {
+        ref_round_at(state + b * k->hid, rnn_state_at(k, d, b), k->hid, tensor);
     }
 }
 
@@ -249,26 +249,27 @@ static void rnn_steps(rnn *k, bool reverse, int64_t d, double *y)
     }
 }
 
-static hth_err rnn_run(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rnn_run(ref_mem *mem, rnn *k, const hth_node *node, const hth_tensor *in,
+                       hth_tensor *out)
 {
-    const char *direction = hth_node_str(n, "direction", "forward");
-    const hth_tensor *b = ref_in(n, in, 3), *p = ref_in(n, in, 7);
+    const char *direction = hth_node_str(node, "direction", "forward");
+    const hth_tensor *b = ref_in(node, in, 3), *p = ref_in(node, in, 7);
     double *x, *w, *r, *bias, *peep = NULL, *y;
-    k->node = n;
-    k->clip = hth_node_float(n, "clip", 0);
-    k->lengths = ref_in(n, in, 4);
+    k->node = node;
+    k->clip = hth_node_float(node, "clip", 0);
+    k->lengths = ref_in(node, in, 4);
     HTH_TRY(rnn_sizes(k, in, out));
     HTH_TRY(rnn_activations(k));
-    HTH_TRY(rnn_take(k, m));
+    HTH_TRY(rnn_take(k, mem));
     int64_t gh = k->gates * k->hid, rows = k->steps * k->batch;
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_wide(m, &in[1], &w));
-    HTH_TRY(ref_wide(m, &in[2], &r));
-    HTH_TRY(b ? ref_wide(m, b, &bias) : REF_TAKE(m, k->dirs * 2 * gh, &bias));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[1], &w));
+    HTH_TRY(ref_wide(mem, &in[2], &r));
+    HTH_TRY(b ? ref_wide(mem, b, &bias) : REF_TAKE(mem, k->dirs * 2 * gh, &bias));
     if (p) {
-        HTH_TRY(ref_wide(m, p, &peep));
+        HTH_TRY(ref_wide(mem, p, &peep));
     }
-    HTH_TRY(REF_TAKE(m, rows * k->dirs * k->hid, &y));
+    HTH_TRY(REF_TAKE(mem, rows * k->dirs * k->hid, &y));
     for (int64_t d = 0; d < k->dirs; d++) {
         k->f = k->act + d * k->n_acts;
         k->bias = bias + d * 2 * gh;
@@ -278,36 +279,39 @@ static hth_err rnn_run(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor *
         ref_transpose_f64(r + d * gh * k->hid, gh, k->hid, k->r);
         memset(k->xw, 0, (size_t)(rows * gh) * sizeof *k->xw);
         ref_gemm_f64(rows, gh, k->in, x, k->in, k->w, gh, k->xw, gh);
-        rnn_load_state(k, ref_in(n, in, 5), d, k->h);
-        rnn_load_state(k, k->gates == 4 ? ref_in(n, in, 6) : NULL, d, k->c);
+        rnn_load_state(k, ref_in(node, in, 5), d, k->h);
+        rnn_load_state(k, k->gates == 4 ? ref_in(node, in, 6) : NULL, d, k->c);
         rnn_steps(k, d == 1 || strcmp(direction, "reverse") == 0, d, y);
-        rnn_store_state(k, ref_out(n, out, 1), d, k->h);
-        rnn_store_state(k, ref_out(n, out, 2), d, k->c);
+        rnn_store_state(k, ref_out(node, out, 1), d, k->h);
+        rnn_store_state(k, ref_out(node, out, 2), d, k->c);
     }
-    if (ref_out(n, out, 0)) {
+    if (ref_out(node, out, 0)) {
         ref_round(y, &out[0]);
     }
     return HTH_OK;
 }
 
-static hth_err rnn_rnn_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rnn_rnn_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                            hth_tensor *out)
 {
     rnn k = {.gates = 1, .n_acts = 1, .cell = rnn_cell_rnn};
-    return rnn_run(m, &k, n, in, out);
+    return rnn_run(mem, &k, node, in, out);
 }
 
-static hth_err rnn_gru_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rnn_gru_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                            hth_tensor *out)
 {
     rnn k = {.gates = 3, .n_acts = 2, .cell = rnn_cell_gru};
-    k.linear_before_reset = hth_node_int(n, "linear_before_reset", 0) != 0;
-    return rnn_run(m, &k, n, in, out);
+    k.linear_before_reset = hth_node_int(node, "linear_before_reset", 0) != 0;
+    return rnn_run(mem, &k, node, in, out);
 }
 
-static hth_err rnn_lstm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rnn_lstm_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     rnn k = {.gates = 4, .n_acts = 3, .cell = rnn_cell_lstm};
-    k.input_forget = hth_node_int(n, "input_forget", 0) != 0;
-    return rnn_run(m, &k, n, in, out);
+    k.input_forget = hth_node_int(node, "input_forget", 0) != 0;
+    return rnn_run(mem, &k, node, in, out);
 }
 
 REF_OP(ref_rnn, rnn_rnn_body)

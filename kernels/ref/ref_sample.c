@@ -151,10 +151,10 @@ static void sample_taps(sample *s, const double *grid)
     }
 }
 
-static hth_err sample_init(sample *s, const hth_node *n, const hth_tensor *x,
+static hth_err sample_init(sample *s, const hth_node *node, const hth_tensor *x,
                            const hth_tensor *grid, const hth_tensor *y)
 {
-    const char *mode = hth_node_str(n, "mode", "linear");
+    const char *mode = hth_node_str(node, "mode", "linear");
     int rank = x->shape.rank - 2, last = grid->shape.rank - 1;
     if (rank < 1 || rank > SAMPLE_DIMS) {
         return hth_fail(HTH_ENOTSUP, "%d spatial dimensions are not supported", rank);
@@ -166,8 +166,8 @@ static hth_err sample_init(sample *s, const hth_node *n, const hth_tensor *x,
     }
     *s = (sample){.rank = rank,
                   .width = strstr(mode, "cubic") ? 4 : 2,
-                  .padding = hth_node_str(n, "padding_mode", "zeros")[0],
-                  .corners = hth_node_int(n, "align_corners", 0) != 0};
+                  .padding = hth_node_str(node, "padding_mode", "zeros")[0],
+                  .corners = hth_node_int(node, "align_corners", 0) != 0};
     if (strcmp(mode, "nearest") == 0) {
         s->width = 1;
     }
@@ -178,14 +178,15 @@ static hth_err sample_init(sample *s, const hth_node *n, const hth_tensor *x,
     return HTH_OK;
 }
 
-static hth_err sample_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err sample_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                           hth_tensor *out)
 {
     sample s;
     double *x, *grid, *y;
-    HTH_TRY(sample_init(&s, n, &in[0], &in[1], &out[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_wide(m, &in[1], &grid));
-    HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
+    HTH_TRY(sample_init(&s, node, &in[0], &in[1], &out[0]));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[1], &grid));
+    HTH_TRY(REF_TAKE(mem, ref_count(&out[0]), &y));
     int64_t channels = in[0].shape.dim[1], size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     int64_t places = ref_span(&in[1].shape, 1, in[1].shape.rank - 1);
     uint64_t work = (uint64_t)(channels + 1) * SAMPLE_TAPS;
@@ -215,18 +216,18 @@ static void sample_back(const sample *s, double dy, const double *x, double *dx,
     }
 }
 
-static hth_err sample_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err sample_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                 hth_tensor *out)
 {
     sample s;
     double *dy, *x, *grid, *dx, *dgrid;
-    HTH_TRY(sample_init(&s, n, &in[1], &in[2], &in[0]));
+    HTH_TRY(sample_init(&s, node, &in[1], &in[2], &in[0]));
     s.slopes = true;
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &x));
-    HTH_TRY(ref_wide(m, &in[2], &grid));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[1]), &dx));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[2]), &dgrid));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &x));
+    HTH_TRY(ref_wide(mem, &in[2], &grid));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[1]), &dx));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[2]), &dgrid));
     int64_t channels = in[1].shape.dim[1], size = ref_span(&in[1].shape, 2, in[1].shape.rank);
     int64_t places = ref_span(&in[2].shape, 1, in[2].shape.rank - 1);
     uint64_t work = (uint64_t)(channels + 1) * SAMPLE_TAPS;
@@ -239,7 +240,7 @@ static hth_err sample_grad_body(ref_mem *m, const hth_node *n, const hth_tensor 
     }
     const double *result[] = {dx, dgrid};
     for (int k = 0; k < 2; k++) {
-        if (ref_out(n, out, k)) {
+        if (ref_out(node, out, k)) {
             HTH_TRY(ref_need_same(&out[k], &in[k + 1]));
             ref_round(result[k], &out[k]);
         }

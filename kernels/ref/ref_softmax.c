@@ -32,7 +32,7 @@ static void softmax_hard_row(double *row, int64_t n)
     }
 }
 
-static hth_err softmax_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err softmax_body(ref_mem *mem, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     void (*fn)(double *row, int64_t n) = softmax_hard_row;
     if (n->op == HTH_OP_SOFTMAX) {
@@ -55,8 +55,8 @@ static hth_err softmax_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
         inner = 1;
     }
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(REF_TAKE(m, along, &row));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(REF_TAKE(mem, along, &row));
     for (int64_t i = 0; i < outer * inner && !hth_pace_over((uint64_t)along * 8); i++) {
         double *first = x + i / inner * along * inner + i % inner;
         for (int64_t k = 0; k < along; k++) {

@@ -37,21 +37,22 @@ static int64_t sort_key_of_double(double v)
     return bits < 0 ? INT64_MIN - bits : bits;
 }
 
-static int64_t sort_key(const hth_tensor *t, int64_t i)
+static int64_t sort_key(const hth_tensor *tensor, int64_t i)
 {
-    if (!ref_is_int(t->dtype)) {
-        return sort_key_of_double(ref_get_f64(t->dtype, t->data, i));
+    if (!ref_is_int(tensor->dtype)) {
+        return sort_key_of_double(ref_get_f64(tensor->dtype, tensor->data, i));
     }
-    int64_t v = ref_get_i64(t->dtype, t->data, i);
-    return t->dtype == HTH_DT_U64 ? (int64_t)((uint64_t)v ^ (1ull << 63)) : v;
+    int64_t v = ref_get_i64(tensor->dtype, tensor->data, i);
+    return tensor->dtype == HTH_DT_U64 ? (int64_t)((uint64_t)v ^ (1ull << 63)) : v;
 }
 
-static hth_err sort_topk_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err sort_topk_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                              hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int axis = ref_axis(hth_node_int(n, "axis", -1), s->rank);
-    bool largest = hth_node_int(n, "largest", 1) != 0;
-    hth_tensor *values = ref_out(n, out, 0), *indices = ref_out(n, out, 1);
+    int axis = ref_axis(hth_node_int(node, "axis", -1), s->rank);
+    bool largest = hth_node_int(node, "largest", 1) != 0;
+    hth_tensor *values = ref_out(node, out, 0), *indices = ref_out(node, out, 1);
     size_t bytes = hth_dtype_bytes(in[0].dtype);
     int64_t outer, along, inner, k = ref_i64_at(&in[1], 0);
     sort_item *item;
@@ -65,7 +66,7 @@ static hth_err sort_topk_body(ref_mem *m, const hth_node *n, const hth_tensor *i
             return hth_fail(HTH_EINVAL, "k = %lld does not fit", (long long)k);
         }
     }
-    HTH_TRY(REF_TAKE(m, along, &item));
+    HTH_TRY(REF_TAKE(mem, along, &item));
     for (int64_t r = 0; r < outer * inner && !hth_pace_over((uint64_t)along * SORT_STEPS); r++) {
         int64_t from = r / inner * along * inner + r % inner,
                 to = r / inner * k * inner + r % inner;
@@ -163,10 +164,10 @@ static void nms_class(nms *s, int64_t batch, int64_t n_classes, int64_t c)
     }
 }
 
-static hth_err nms_all(ref_mem *m, const hth_node *n, const hth_tensor *in, int64_t *out,
+static hth_err nms_all(ref_mem *mem, const hth_node *node, const hth_tensor *in, int64_t *out,
                        int64_t *count)
 {
-    const hth_tensor *min_score = ref_in(n, in, 4);
+    const hth_tensor *min_score = ref_in(node, in, 4);
     const hth_shape *b = &in[0].shape, *c = &in[1].shape;
     nms s = {.boxes = &in[0], .scores = &in[1], .out = out};
     if (b->rank != 3 || c->rank != 3 || b->dim[2] != 4 || b->dim[1] != c->dim[2] ||
@@ -174,12 +175,12 @@ static hth_err nms_all(ref_mem *m, const hth_node *n, const hth_tensor *in, int6
         return hth_fail(HTH_EINVAL, "the shapes of boxes and scores do not agree");
     }
     s.n_boxes = b->dim[1];
-    s.max_out = ref_i64_at(ref_in(n, in, 2), 0);
-    s.max_overlap = ref_f64_at(ref_in(n, in, 3), 0);
+    s.max_out = ref_i64_at(ref_in(node, in, 2), 0);
+    s.max_overlap = ref_f64_at(ref_in(node, in, 3), 0);
     s.min_score = min_score && ref_count(min_score) > 0 ? min_score : NULL;
-    s.centre = hth_node_int(n, "center_point_box", 0) != 0;
-    HTH_TRY(REF_TAKE(m, s.n_boxes, &s.item));
-    HTH_TRY(REF_TAKE(m, s.n_boxes, &s.kept));
+    s.centre = hth_node_int(node, "center_point_box", 0) != 0;
+    HTH_TRY(REF_TAKE(mem, s.n_boxes, &s.item));
+    HTH_TRY(REF_TAKE(mem, s.n_boxes, &s.kept));
     for (int64_t i = 0; i < b->dim[0]; i++) {
         for (int64_t k = 0; k < c->dim[1]; k++) {
             nms_class(&s, i, c->dim[1], k);
@@ -189,10 +190,11 @@ static hth_err nms_all(ref_mem *m, const hth_node *n, const hth_tensor *in, int6
     return HTH_OK;
 }
 
-static hth_err sort_nms_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err sort_nms_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     int64_t count;
-    HTH_TRY(nms_all(m, n, in, NULL, &count));
+    HTH_TRY(nms_all(mem, node, in, NULL, &count));
     if (out[0].data == NULL) {
         out[0].shape = (hth_shape){.rank = 2, .dim = {count, 3}};
         out[0].bytes = (size_t)count * 3 * sizeof(int64_t);
@@ -201,7 +203,7 @@ static hth_err sort_nms_body(ref_mem *m, const hth_node *n, const hth_tensor *in
     if (ref_count(&out[0]) != 3 * count) {
         return hth_fail(HTH_EINVAL, "the output must hold exactly %lld boxes", (long long)count);
     }
-    return nms_all(m, n, in, out[0].data, &count);
+    return nms_all(mem, node, in, out[0].data, &count);
 }
 
 REF_OP(ref_topk, sort_topk_body)

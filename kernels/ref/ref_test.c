@@ -200,10 +200,10 @@ static hth_tensor test_tensor(hth_dtype dt, void *data, int rank, int64_t d0, in
     return t;
 }
 
-static hth_err test_eval(const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err test_eval(const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
     hth_graph g = {0};
-    return hth_ref_eval(NULL, &g, n, in, out);
+    return hth_ref_eval(NULL, &g, node, in, out);
 }
 
 // clip(leaky(2 * x + 0.5 * row)) * row, by hand.

@@ -12,56 +12,56 @@ typedef struct conv_grad {
     int64_t group, cg, mg, channels, outs;
 } conv_grad;
 
-static hth_err conv_grad_init(conv_grad *c, const hth_node *n, const hth_shape *x,
+static hth_err conv_grad_init(conv_grad *grad, const hth_node *node, const hth_shape *x,
                               const hth_shape *y, const hth_shape *f)
 {
-    c->group = hth_node_int(n, "group", 1);
-    if (x->rank < 3 || y->rank != x->rank || f->rank != x->rank || c->group < 1 ||
-        x->dim[0] != y->dim[0] || f->dim[0] != y->dim[1] || f->dim[0] % c->group != 0 ||
-        f->dim[1] * c->group != x->dim[1]) {
+    grad->group = hth_node_int(node, "group", 1);
+    if (x->rank < 3 || y->rank != x->rank || f->rank != x->rank || grad->group < 1 ||
+        x->dim[0] != y->dim[0] || f->dim[0] != y->dim[1] || f->dim[0] % grad->group != 0 ||
+        f->dim[1] * grad->group != x->dim[1]) {
         return hth_fail(HTH_EINVAL, "channels, filter and group do not agree");
     }
-    c->channels = x->dim[1];
-    c->outs = y->dim[1];
-    c->cg = c->channels / c->group;
-    c->mg = c->outs / c->group;
-    return ref_window_init(&c->w, n, x, y, f->dim + 2, f->rank - 2);
+    grad->channels = x->dim[1];
+    grad->outs = y->dim[1];
+    grad->cg = grad->channels / grad->group;
+    grad->mg = grad->outs / grad->group;
+    return ref_window_init(&grad->w, node, x, y, f->dim + 2, f->rank - 2);
 }
 
 // One image as (position, channel).
-static void conv_grad_image(const hth_tensor *t, int64_t image, int64_t channels, int64_t size,
+static void conv_grad_image(const hth_tensor *tensor, int64_t image, int64_t channels, int64_t size,
                             double *tmp, double *out)
 {
-    ref_wide_at(t, image * channels * size, channels * size, tmp);
+    ref_wide_at(tensor, image * channels * size, channels * size, tmp);
     ref_transpose_f64(tmp, channels, size, out);
 }
 
 // from[cg], of group g, at the input position that tap `t` of output position `o` touches; -1:
 // none.
-static int64_t conv_grad_touch(const ref_window *w, int64_t o, int64_t t)
+static int64_t conv_grad_touch(const ref_window *window, int64_t o, int64_t t)
 {
     int64_t at[3], tap[3];
-    ref_window_position(w->out, o, at);
-    ref_window_position(w->k, t, tap);
-    return ref_window_touch(w, w->in, at, tap);
+    ref_window_position(window->out, o, at);
+    ref_window_position(window->k, t, tap);
+    return ref_window_touch(window, window->in, at, tap);
 }
 
-static hth_err conv_grad_filter_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err conv_grad_filter_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                      hth_tensor *out)
 {
     const hth_tensor *x = &in[0], *dy = &in[1];
-    hth_tensor *db = ref_out(n, out, 1);
+    hth_tensor *db = ref_out(node, out, 1);
     conv_grad c;
     double *tmp, *xt, *dyt, *dw, *turned, *bias;
-    HTH_TRY(conv_grad_init(&c, n, &x->shape, &dy->shape, &out[0].shape));
+    HTH_TRY(conv_grad_init(&c, node, &x->shape, &dy->shape, &out[0].shape));
     const ref_window *w = &c.w;
     HTH_TRY(ref_need_count(db, c.outs));
-    HTH_TRY(REF_TAKE(m, c.channels * w->n_in + c.outs * w->n_out, &tmp));
-    HTH_TRY(REF_TAKE(m, c.channels * w->n_in, &xt));
-    HTH_TRY(REF_TAKE(m, c.outs * w->n_out, &dyt));
-    HTH_TRY(REF_TAKE(m, c.outs * c.cg * w->n_taps, &dw));
-    HTH_TRY(REF_TAKE(m, c.outs * c.cg * w->n_taps, &turned));
-    HTH_TRY(REF_TAKE(m, c.outs, &bias));
+    HTH_TRY(REF_TAKE(mem, c.channels * w->n_in + c.outs * w->n_out, &tmp));
+    HTH_TRY(REF_TAKE(mem, c.channels * w->n_in, &xt));
+    HTH_TRY(REF_TAKE(mem, c.outs * w->n_out, &dyt));
+    HTH_TRY(REF_TAKE(mem, c.outs * c.cg * w->n_taps, &dw));
+    HTH_TRY(REF_TAKE(mem, c.outs * c.cg * w->n_taps, &turned));
+    HTH_TRY(REF_TAKE(mem, c.outs, &bias));
     for (int64_t b = 0; b < w->batch; b++) {
         conv_grad_image(x, b, c.channels, w->n_in, tmp, xt);
         conv_grad_image(dy, b, c.outs, w->n_out, tmp, dyt);
@@ -92,19 +92,19 @@ static hth_err conv_grad_filter_body(ref_mem *m, const hth_node *n, const hth_te
     return HTH_OK;
 }
 
-static hth_err conv_grad_data_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err conv_grad_data_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                    hth_tensor *out)
 {
     const hth_tensor *dy = &in[0], *f = &in[1];
     conv_grad c;
     double *tmp, *dxt, *dyt, *filter, *turned;
-    HTH_TRY(conv_grad_init(&c, n, &out[0].shape, &dy->shape, &f->shape));
+    HTH_TRY(conv_grad_init(&c, node, &out[0].shape, &dy->shape, &f->shape));
     const ref_window *w = &c.w;
-    HTH_TRY(ref_wide(m, f, &filter));
-    HTH_TRY(REF_TAKE(m, c.outs * c.cg * w->n_taps, &turned));
-    HTH_TRY(REF_TAKE(m, c.channels * w->n_in + c.outs * w->n_out, &tmp));
-    HTH_TRY(REF_TAKE(m, c.channels * w->n_in, &dxt));
-    HTH_TRY(REF_TAKE(m, c.outs * w->n_out, &dyt));
+    HTH_TRY(ref_wide(mem, f, &filter));
+    HTH_TRY(REF_TAKE(mem, c.outs * c.cg * w->n_taps, &turned));
+    HTH_TRY(REF_TAKE(mem, c.channels * w->n_in + c.outs * w->n_out, &tmp));
+    HTH_TRY(REF_TAKE(mem, c.channels * w->n_in, &dxt));
+    HTH_TRY(REF_TAKE(mem, c.outs * w->n_out, &dyt));
     for (int64_t i = 0; i < c.outs; i++) {
         ref_transpose_f64(filter + i * w->n_taps * c.cg, c.cg, w->n_taps,
                           turned + i * w->n_taps * c.cg);

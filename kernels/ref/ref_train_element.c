@@ -10,16 +10,17 @@
 
 #include <math.h>
 
-static hth_err relu_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err relu_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                              hth_tensor *out)
 {
-    float low = hth_node_float(n, "low", 0), high = hth_node_float(n, "high", INFINITY);
+    float low = hth_node_float(node, "low", 0), high = hth_node_float(node, "high", INFINITY);
     double *dy, *y, *more = NULL;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &y));
-    if (ref_in(n, in, 2) != NULL) {
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &y));
+    if (ref_in(node, in, 2) != NULL) {
         HTH_TRY(ref_need_same(&in[2], &in[0]));
-        HTH_TRY(ref_wide(m, &in[2], &more));
+        HTH_TRY(ref_wide(mem, &in[2], &more));
     }
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
         double sum = dy[i] + (more != NULL ? more[i] : 0);
@@ -127,7 +128,7 @@ static double element_slope(hth_op op, double a, double b, double z)
 }
 
 // The operator's attributes in the order of element_slope.
-static void element_attributes(const hth_node *n, hth_op op, double *a, double *b)
+static void element_attributes(const hth_node *node, hth_op op, double *a, double *b)
 {
     static const struct {
         hth_op op;
@@ -143,30 +144,30 @@ static void element_attributes(const hth_node *n, hth_op op, double *a, double *
     *a = *b = 0;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].op == op) {
-            *a = hth_node_float(n, "alpha", table[i].alpha);
-            *b = hth_node_float(n, table[i].second, table[i].beta);
+            *a = hth_node_float(node, "alpha", table[i].alpha);
+            *b = hth_node_float(node, table[i].second, table[i].beta);
         }
     }
     if (op == HTH_OP_GELU) {
-        *a = hth_node_str(n, "approximate", "none")[0] == 't';
+        *a = hth_node_str(node, "approximate", "none")[0] == 't';
     } else if (op == HTH_OP_SHRINK) {
-        *b = hth_node_float(n, "lambd", 0.5f);
+        *b = hth_node_float(node, "lambd", 0.5f);
     }
 }
 
-static hth_err element_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err element_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                  hth_tensor *out)
 {
-    hth_op op = hth_op_find(hth_node_str(n, "of", ""));
+    hth_op op = hth_op_find(hth_node_str(node, "of", ""));
     double *dy, *z, a, b;
-    element_attributes(n, op, &a, &b);
+    element_attributes(node, op, &a, &b);
     if (!hth_grad_is_element(op)) {
         return hth_fail(HTH_ENOTSUP, "operator '%s' has no element-wise gradient",
-                        hth_node_str(n, "of", ""));
+                        hth_node_str(node, "of", ""));
     }
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &z));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &z));
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
         dy[i] *= element_slope(op, a, b, z[i]);
     }
@@ -174,15 +175,16 @@ static hth_err element_grad_body(ref_mem *m, const hth_node *n, const hth_tensor
     return HTH_OK;
 }
 
-static hth_err dropout_train_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err dropout_train_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                   hth_tensor *out)
 {
-    float ratio = hth_node_float(n, "ratio", 0.5f);
-    uint64_t salt = (uint64_t)hth_node_int(n, "salt", 0), threshold = hth_dropout_threshold(ratio);
+    float ratio = hth_node_float(node, "ratio", 0.5f);
+    uint64_t salt = (uint64_t)hth_node_int(node, "salt", 0),
+             threshold = hth_dropout_threshold(ratio);
     uint64_t step = (uint64_t)ref_i64_at(&in[1], 0);
     double *x, scale = ratio < 1 ? 1 / (1 - (double)ratio) : 0;
     hth_philox words = {{0}};
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
         if (i % 4 == 0) {
             words = hth_dropout_words((uint64_t)i / 4, step, salt);

@@ -9,25 +9,25 @@
 
 #include <math.h>
 
-static hth_err softmax_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err softmax_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                  hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int axis = ref_axis(hth_node_int(n, "axis", -1), s->rank);
-    bool logs = n->op == HTH_OP_LOG_SOFTMAX_GRAD;
+    int axis = ref_axis(hth_node_int(node, "axis", -1), s->rank);
+    bool logs = node->op == HTH_OP_LOG_SOFTMAX_GRAD;
     int64_t outer, along, inner;
     double *dy, *y;
     if (axis < 0) {
         return hth_fail(HTH_EINVAL, "axis is out of range");
     }
     ref_around(s, axis, &outer, &along, &inner);
-    if (hth_node_int(n, "flatten", 0)) {
+    if (hth_node_int(node, "flatten", 0)) {
         along *= inner;
         inner = 1;
     }
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &y));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &y));
     for (int64_t i = 0; i < outer * inner; i++) {
         int64_t first = i / inner * along * inner + i % inner;
         double sum = 0;
@@ -63,25 +63,25 @@ static hth_err xent_labels(const hth_tensor *labels, const xent *x, double *sum)
     return HTH_OK;
 }
 
-static hth_err xent_open(ref_mem *m, const hth_node *n, const hth_tensor *in, xent *x,
+static hth_err xent_open(ref_mem *mem, const hth_node *node, const hth_tensor *in, xent *x,
                          int64_t *rows)
 {
-    int axis = ref_axis(hth_node_int(n, "axis", 1), in[0].shape.rank);
+    int axis = ref_axis(hth_node_int(node, "axis", 1), in[0].shape.rank);
     int64_t outer;
     HTH_TRY(ref_need_rank(&in[0], 2));
     if (axis < 0) {
         return hth_fail(HTH_EINVAL, "axis is out of range");
     }
-    x->ignore = hth_node_int(n, "ignore_index", -100);
-    x->smoothing = (double)hth_node_float(n, "smoothing", 0);
+    x->ignore = hth_node_int(node, "ignore_index", -100);
+    x->smoothing = (double)hth_node_float(node, "smoothing", 0);
     ref_around(&in[0].shape, axis, &outer, &x->classes, &x->inner);
     *rows = outer * x->inner;
     HTH_TRY(ref_need_count(&in[1], *rows));
-    if (n->n_inputs > 2 && n->inputs[2] >= 0) {
+    if (node->n_inputs > 2 && node->inputs[2] >= 0) {
         HTH_TRY(ref_need_count(&in[2], x->classes));
-        HTH_TRY(ref_wide(m, &in[2], &x->weights));
+        HTH_TRY(ref_wide(mem, &in[2], &x->weights));
     } else {
-        HTH_TRY(REF_TAKE(m, x->classes, &x->weights));
+        HTH_TRY(REF_TAKE(mem, x->classes, &x->weights));
         for (int64_t k = 0; k < x->classes; k++) {
             x->weights[k] = 1;
         }
@@ -90,7 +90,7 @@ static hth_err xent_open(ref_mem *m, const hth_node *n, const hth_tensor *in, xe
         x->total += x->weights[k];
     }
     HTH_TRY(xent_labels(&in[1], x, &x->norm));
-    if (n->n_inputs > 3 && n->inputs[3] >= 0) {
+    if (node->n_inputs > 3 && node->inputs[3] >= 0) {
         x->norm = ref_f64_at(&in[3], HTH_HYPER_LOSS_NORM);
     }
     return HTH_OK;
@@ -121,15 +121,15 @@ static double xent_row(const xent *x, double *first, double *row, int64_t label)
     return loss;
 }
 
-static hth_err softmax_xent_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err softmax_xent_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                  hth_tensor *out)
 {
     xent x = {.norm = 0};
     int64_t rows = 0;
     double *logits, *row, loss = 0;
-    HTH_TRY(xent_open(m, n, in, &x, &rows));
-    HTH_TRY(ref_wide(m, &in[0], &logits));
-    HTH_TRY(REF_TAKE(m, x.classes, &row));
+    HTH_TRY(xent_open(mem, node, in, &x, &rows));
+    HTH_TRY(ref_wide(mem, &in[0], &logits));
+    HTH_TRY(REF_TAKE(mem, x.classes, &row));
     for (int64_t i = 0; i < rows; i++) {
         double *first = logits + i / x.inner * x.classes * x.inner + i % x.inner;
         int64_t label = ref_get_i64(in[1].dtype, in[1].data, i);
@@ -142,17 +142,17 @@ static hth_err softmax_xent_body(ref_mem *m, const hth_node *n, const hth_tensor
         }
     }
     loss /= x.norm;
-    ref_round(n->op == HTH_OP_SOFTMAX_XENT_GRAD ? logits : &loss, &out[0]);
+    ref_round(node->op == HTH_OP_SOFTMAX_XENT_GRAD ? logits : &loss, &out[0]);
     return HTH_OK;
 }
 
 // Binary cross-entropy of the sigmoid, the positive part weighted. 1 - sigmoid(x) and the logarithm
 // of both come from exp(-|x|), which never overflows.
-static hth_err bce_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err bce_body(ref_mem *mem, const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int axis = ref_axis(hth_node_int(n, "axis", 1), s->rank);
-    bool weighted = n->n_inputs > 2 && n->inputs[2] >= 0;
+    int axis = ref_axis(hth_node_int(node, "axis", 1), s->rank);
+    bool weighted = node->n_inputs > 2 && node->inputs[2] >= 0;
     bool each = weighted && ref_count(&in[2]) > 1;
     int64_t count = ref_count(&in[0]), outer, classes = 1, inner = count;
     double *x, *target, *weights = NULL, loss = 0;
@@ -164,9 +164,9 @@ static hth_err bce_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth
         ref_around(s, axis, &outer, &classes, &inner);
         HTH_TRY(ref_need_count(&in[2], classes));
     }
-    HTH_TRY(ref_wide(m, &in[0], &x));
-    HTH_TRY(ref_wide(m, &in[1], &target));
-    HTH_TRY(weighted ? ref_wide(m, &in[2], &weights) : HTH_OK);
+    HTH_TRY(ref_wide(mem, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[1], &target));
+    HTH_TRY(weighted ? ref_wide(mem, &in[2], &weights) : HTH_OK);
     for (int64_t i = 0; i < count; i++) {
         double w = !weighted ? 1 : weights[each ? i / inner % classes : 0];
         double positive = w * target[i], negative = 1 - target[i], e = exp(-fabs(x[i]));
@@ -176,23 +176,23 @@ static hth_err bce_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth
                 (double)count;
         x[i] = (negative * (1 - under) - positive * under) / (double)count;
     }
-    ref_round(n->op == HTH_OP_BCE_GRAD ? x : &loss, &out[0]);
+    ref_round(node->op == HTH_OP_BCE_GRAD ? x : &loss, &out[0]);
     return HTH_OK;
 }
 
-static hth_err mse_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err mse_body(ref_mem *mem, const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
     int64_t count = ref_count(&in[0]);
     double *y, *target, loss = 0;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &y));
-    HTH_TRY(ref_wide(m, &in[1], &target));
+    HTH_TRY(ref_wide(mem, &in[0], &y));
+    HTH_TRY(ref_wide(mem, &in[1], &target));
     for (int64_t i = 0; i < count; i++) {
         double d = y[i] - target[i];
         loss += d * d / (double)count;
         y[i] = 2 * d / (double)count;
     }
-    ref_round(n->op == HTH_OP_MSE_GRAD ? y : &loss, &out[0]);
+    ref_round(node->op == HTH_OP_MSE_GRAD ? y : &loss, &out[0]);
     return HTH_OK;
 }
 

@@ -13,32 +13,32 @@
     for (int64_t b = 0; b < (s)->dim[0]; b++)                                                      \
         for (int64_t i = 0; i < (size); i++)
 
-static int64_t norm_channels(const hth_shape *s)
+static int64_t norm_channels(const hth_shape *shape)
 {
-    return s->rank > 1 ? s->dim[1] : 1;
+    return shape->rank > 1 ? shape->dim[1] : 1;
 }
 
-static void norm_put(const hth_node *n, hth_tensor *out, int i, int64_t at, double v)
+static void norm_put(const hth_node *node, hth_tensor *out, int i, int64_t at, double v)
 {
-    hth_tensor *t = ref_out(n, out, i);
+    hth_tensor *t = ref_out(node, out, i);
     if (t != NULL) {
         ref_round_at(&v, at, 1, t);
     }
 }
 
-static hth_err batch_norm_train_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err batch_norm_train_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                      hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     int64_t channels = norm_channels(s), size = ref_span(s, 2, s->rank), count = s->dim[0] * size;
-    double eps = hth_node_float(n, "epsilon", 1e-5f), *x;
-    double momentum = hth_node_float(n, "momentum", 0.9f);
+    double eps = hth_node_float(node, "epsilon", 1e-5f), *x;
+    double momentum = hth_node_float(node, "momentum", 0.9f);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     for (int i = 1; i < 5; i++) {
         HTH_TRY(ref_need_count(&in[i], channels));
-        HTH_TRY(ref_need_count(ref_out(n, out, i), channels));
+        HTH_TRY(ref_need_count(ref_out(node, out, i), channels));
     }
-    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t c = 0; c < channels; c++) {
         double mean = 0, var = 0;
         NORM_FOR(b, i, s, size)
@@ -57,20 +57,20 @@ static hth_err batch_norm_train_body(ref_mem *m, const hth_node *n, const hth_te
             *v = (*v - mean) * scale + ref_f64_at(&in[2], c);
         }
         double unbiased = count > 1 ? var * (double)count / (double)(count - 1) : var;
-        norm_put(n, out, 1, c, mean);
-        norm_put(n, out, 2, c, inv);
-        norm_put(n, out, 3, c, momentum * ref_f64_at(&in[3], c) + (1 - momentum) * mean);
-        norm_put(n, out, 4, c, momentum * ref_f64_at(&in[4], c) + (1 - momentum) * unbiased);
+        norm_put(node, out, 1, c, mean);
+        norm_put(node, out, 2, c, inv);
+        norm_put(node, out, 3, c, momentum * ref_f64_at(&in[3], c) + (1 - momentum) * mean);
+        norm_put(node, out, 4, c, momentum * ref_f64_at(&in[4], c) + (1 - momentum) * unbiased);
     }
     ref_round(x, &out[0]);
     return HTH_OK;
 }
 
 // Where the forward pass had a fused Relu or Clip, dy of channel c counts only where that was open.
-static void norm_mask(const hth_node *n, const hth_tensor *in, int64_t c, int64_t size,
+static void norm_mask(const hth_node *node, const hth_tensor *in, int64_t c, int64_t size,
                       const double *x, double *dy)
 {
-    double low = hth_node_float(n, "low", 0), high = hth_node_float(n, "high", INFINITY);
+    double low = hth_node_float(node, "low", 0), high = hth_node_float(node, "high", INFINITY);
     const hth_shape *s = &in[0].shape;
     double mean = ref_f64_at(&in[3], c), bias = ref_f64_at(&in[5], c);
     double scale = ref_f64_at(&in[2], c) * ref_f64_at(&in[4], c);
@@ -82,21 +82,21 @@ static void norm_mask(const hth_node *n, const hth_tensor *in, int64_t c, int64_
     }
 }
 
-static hth_err batch_norm_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err batch_norm_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                     hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     int64_t channels = norm_channels(s), size = ref_span(s, 2, s->rank), count = s->dim[0] * size;
     double *dy, *x;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &x));
-    if (ref_in(n, in, 5) != NULL) {
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &x));
+    if (ref_in(node, in, 5) != NULL) {
         HTH_TRY(ref_need_count(&in[5], channels));
     }
     for (int64_t c = 0; c < channels; c++) {
-        if (ref_in(n, in, 5) != NULL) {
-            norm_mask(n, in, c, size, x, dy);
+        if (ref_in(node, in, 5) != NULL) {
+            norm_mask(node, in, c, size, x, dy);
         }
         double mean = ref_f64_at(&in[3], c), inv = ref_f64_at(&in[4], c), sum = 0, dot = 0;
         double scale = ref_f64_at(&in[2], c) * inv;
@@ -111,10 +111,10 @@ static hth_err batch_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
             int64_t at = (b * channels + c) * size + i;
             x[at] = scale * (dy[at] - (sum + (x[at] - mean) * inv * dot) / (double)count);
         }
-        norm_put(n, out, 1, c, dot);
-        norm_put(n, out, 2, c, sum);
+        norm_put(node, out, 1, c, dot);
+        norm_put(node, out, 2, c, sum);
     }
-    if (ref_out(n, out, 0) != NULL) {
+    if (ref_out(node, out, 0) != NULL) {
         HTH_TRY(ref_need_same(&out[0], &in[0]));
         ref_round(x, &out[0]);
     }
@@ -138,42 +138,42 @@ typedef struct norm_grad {
     double *dy, *x, *dscale, *dbias, *scale;
 } norm_grad;
 
-static hth_err norm_grad_open(ref_mem *m, const hth_tensor *in, norm_grad *g)
+static hth_err norm_grad_open(ref_mem *mem, const hth_tensor *in, norm_grad *grad)
 {
     HTH_TRY(ref_need_same(&in[1], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &g->dy));
-    HTH_TRY(ref_wide(m, &in[1], &g->x));
-    HTH_TRY(ref_wide(m, &in[2], &g->scale));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[2]), &g->dscale));
-    return REF_TAKE(m, ref_count(&in[2]), &g->dbias);
+    HTH_TRY(ref_wide(mem, &in[0], &grad->dy));
+    HTH_TRY(ref_wide(mem, &in[1], &grad->x));
+    HTH_TRY(ref_wide(mem, &in[2], &grad->scale));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[2]), &grad->dscale));
+    return REF_TAKE(mem, ref_count(&in[2]), &grad->dbias);
 }
 
-static void norm_grad_store(const norm_grad *g, const hth_node *n, hth_tensor *out)
+static void norm_grad_store(const norm_grad *grad, const hth_node *node, hth_tensor *out)
 {
-    const double *from[] = {g->x, g->dscale, g->dbias};
+    const double *from[] = {grad->x, grad->dscale, grad->dbias};
     for (int i = 0; i < 3; i++) {
-        if (ref_out(n, out, i) != NULL) {
+        if (ref_out(node, out, i) != NULL) {
             ref_round(from[i], &out[i]);
         }
     }
 }
 
 // `count` elements from x[at] share the parameter number p.
-static void norm_grad_run(norm_grad *g, int64_t at, int64_t count, int64_t p, double mean,
+static void norm_grad_run(norm_grad *grad, int64_t at, int64_t count, int64_t p, double mean,
                           double inv)
 {
     for (int64_t i = at; i < at + count; i++) {
-        g->dscale[p] += g->dy[i] * (g->x[i] - mean) * inv;
-        g->dbias[p] += g->dy[i];
-        g->dy[i] *= g->scale[p];
+        grad->dscale[p] += grad->dy[i] * (grad->x[i] - mean) * inv;
+        grad->dbias[p] += grad->dy[i];
+        grad->dy[i] *= grad->scale[p];
     }
 }
 
-static hth_err layer_norm_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err layer_norm_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                     hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int axis = ref_axis(hth_node_int(n, "axis", -1), s->rank);
+    int axis = ref_axis(hth_node_int(node, "axis", -1), s->rank);
     norm_grad g;
     if (axis < 0) {
         return hth_fail(HTH_EINVAL, "axis is out of range");
@@ -182,7 +182,7 @@ static hth_err layer_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
     HTH_TRY(ref_need_count(&in[2], size));
     HTH_TRY(ref_need_count(&in[3], rows));
     HTH_TRY(ref_need_count(&in[4], rows));
-    HTH_TRY(norm_grad_open(m, in, &g));
+    HTH_TRY(norm_grad_open(mem, in, &g));
     for (int64_t r = 0; r < rows; r++) {
         double mean = ref_f64_at(&in[3], r), inv = ref_f64_at(&in[4], r);
         for (int64_t i = 0; i < size; i++) {
@@ -190,7 +190,7 @@ static hth_err layer_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
         }
         norm_grad_row(g.x + r * size, g.dy + r * size, size, mean, inv);
     }
-    norm_grad_store(&g, n, out);
+    norm_grad_store(&g, node, out);
     return HTH_OK;
 }
 
@@ -207,12 +207,12 @@ static void norm_moments(const double *x, int64_t n, double eps, double *mean, d
     *inv = 1 / sqrt(var + eps);
 }
 
-static hth_err group_norm_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err group_norm_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                     hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int64_t groups = hth_node_int(n, "num_groups", 1), size = ref_span(s, 2, s->rank), channels;
-    double eps = hth_node_float(n, "epsilon", 1e-5f), mean, inv;
+    int64_t groups = hth_node_int(node, "num_groups", 1), size = ref_span(s, 2, s->rank), channels;
+    double eps = hth_node_float(node, "epsilon", 1e-5f), mean, inv;
     norm_grad g;
     HTH_TRY(ref_need_rank(&in[0], 2));
     channels = s->dim[1];
@@ -221,7 +221,7 @@ static hth_err group_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
     }
     int64_t per = channels / groups, n_scale = ref_count(&in[2]);
     HTH_TRY(ref_need_count(&in[2], n_scale == groups ? groups : channels));
-    HTH_TRY(norm_grad_open(m, in, &g));
+    HTH_TRY(norm_grad_open(mem, in, &g));
     for (int64_t k = 0; k < s->dim[0] * groups; k++) {
         int64_t first = k * per * size;
         norm_moments(g.x + first, per * size, eps, &mean, &inv);
@@ -231,25 +231,26 @@ static hth_err group_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
         }
         norm_grad_row(g.x + first, g.dy + first, per * size, mean, inv);
     }
-    norm_grad_store(&g, n, out);
+    norm_grad_store(&g, node, out);
     return HTH_OK;
 }
 
 // y_c = x_c * d_c^-beta with d_c = bias + alpha / size * (sum of x^2 over the window of c).
-static hth_err lrn_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err lrn_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int64_t size = hth_node_int(n, "size", 1), channels, inner = ref_span(s, 2, s->rank);
-    double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size, *dy, *x, *d, *dx;
-    double beta = hth_node_float(n, "beta", 0.75f), bias = hth_node_float(n, "bias", 1);
+    int64_t size = hth_node_int(node, "size", 1), channels, inner = ref_span(s, 2, s->rank);
+    double alpha = hth_node_float(node, "alpha", 1e-4f) / (double)size, *dy, *x, *d, *dx;
+    double beta = hth_node_float(node, "beta", 0.75f), bias = hth_node_float(node, "bias", 1);
     HTH_TRY(ref_need_rank(&in[0], 2));
     channels = s->dim[1];
     HTH_TRY(ref_need_same(&in[1], &in[0]));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(ref_wide(m, &in[1], &x));
-    HTH_TRY(REF_TAKE(m, ref_count(&in[0]), &dx));
-    HTH_TRY(REF_TAKE(m, channels, &d));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(ref_wide(mem, &in[1], &x));
+    HTH_TRY(REF_TAKE(mem, ref_count(&in[0]), &dx));
+    HTH_TRY(REF_TAKE(mem, channels, &d));
     for (int64_t b = 0; b < s->dim[0] * inner; b++) {
         int64_t first = b / inner * channels * inner + b % inner;
         for (int64_t c = 0; c < channels; c++) {

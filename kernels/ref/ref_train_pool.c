@@ -14,49 +14,49 @@ typedef struct pool_grad {
     double *x, *y;
 } pool_grad;
 
-static hth_err pool_grad_init(ref_mem *m, pool_grad *p, const hth_node *n, const hth_shape *x,
-                              const hth_shape *y)
+static hth_err pool_grad_init(ref_mem *mem, pool_grad *grad, const hth_node *node,
+                              const hth_shape *x, const hth_shape *y)
 {
     int64_t kernel[HTH_MAX_RANK];
-    int n_kernel = hth_node_ints(n, "kernel_shape", kernel, HTH_MAX_RANK);
-    HTH_TRY(ref_window_init(&p->w, n, x, y, kernel, n_kernel));
-    if (p->w.batch * p->w.channels * p->w.n_out != hth_shape_elements(y)) {
+    int n_kernel = hth_node_ints(node, "kernel_shape", kernel, HTH_MAX_RANK);
+    HTH_TRY(ref_window_init(&grad->w, node, x, y, kernel, n_kernel));
+    if (grad->w.batch * grad->w.channels * grad->w.n_out != hth_shape_elements(y)) {
         return hth_fail(HTH_EINVAL, "the images of input and output differ");
     }
-    HTH_TRY(REF_TAKE(m, p->w.n_in, &p->x));
-    return REF_TAKE(m, p->w.n_out, &p->y);
+    HTH_TRY(REF_TAKE(mem, grad->w.n_in, &grad->x));
+    return REF_TAKE(mem, grad->w.n_out, &grad->y);
 }
 
 #define POOL_TOUCH 16 // the work of finding out what a tap touches
 
-static int64_t pool_grad_touch(const ref_window *w, int64_t o, int64_t tap)
+static int64_t pool_grad_touch(const ref_window *window, int64_t o, int64_t tap)
 {
     int64_t at[3], k[3];
-    ref_window_position(w->out, o, at);
-    ref_window_position(w->k, tap, k);
-    return ref_window_touch(w, w->in, at, k);
+    ref_window_position(window->out, o, at);
+    ref_window_position(window->k, tap, k);
+    return ref_window_touch(window, window->in, at, k);
 }
 
 // The first maximum, or the first NaN.
-static int64_t pool_grad_max(const pool_grad *p, int64_t o)
+static int64_t pool_grad_max(const pool_grad *grad, int64_t o)
 {
     int64_t best = -1;
     double max = -INFINITY;
-    for (int64_t t = 0; t < p->w.n_taps; t++) {
-        int64_t i = pool_grad_touch(&p->w, o, t);
-        if (i >= 0 && (best < 0 || p->x[i] > max || (isnan(p->x[i]) && !isnan(max)))) {
+    for (int64_t t = 0; t < grad->w.n_taps; t++) {
+        int64_t i = pool_grad_touch(&grad->w, o, t);
+        if (i >= 0 && (best < 0 || grad->x[i] > max || (isnan(grad->x[i]) && !isnan(max)))) {
             best = t;
-            max = p->x[i];
+            max = grad->x[i];
         }
     }
     return best < 0 ? 0 : best;
 }
 
-static hth_err max_pool_train_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err max_pool_train_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                    hth_tensor *out)
 {
     pool_grad p;
-    HTH_TRY(pool_grad_init(m, &p, n, &in[0].shape, &out[0].shape));
+    HTH_TRY(pool_grad_init(mem, &p, node, &in[0].shape, &out[0].shape));
     HTH_TRY(ref_need_same(&out[1], &out[0]));
     for (int64_t i = 0; i < p.w.batch * p.w.channels; i++) {
         uint8_t *index = (uint8_t *)out[1].data + i * p.w.n_out;
@@ -72,11 +72,11 @@ static hth_err max_pool_train_body(ref_mem *m, const hth_node *n, const hth_tens
     return HTH_OK;
 }
 
-static hth_err max_pool_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err max_pool_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                   hth_tensor *out)
 {
     pool_grad p;
-    HTH_TRY(pool_grad_init(m, &p, n, &out[0].shape, &in[0].shape));
+    HTH_TRY(pool_grad_init(mem, &p, node, &out[0].shape, &in[0].shape));
     HTH_TRY(ref_need_same(&in[1], &in[0]));
     for (int64_t i = 0; i < p.w.batch * p.w.channels; i++) {
         const uint8_t *index = (const uint8_t *)in[1].data + i * p.w.n_out;
@@ -94,27 +94,28 @@ static hth_err max_pool_grad_body(ref_mem *m, const hth_node *n, const hth_tenso
 }
 
 // What AveragePool divides by at output position `o`: taps in the image, or in image and pads.
-static double average_divisor(const ref_window *w, int64_t o, bool count_pads)
+static double average_divisor(const ref_window *window, int64_t o, bool count_pads)
 {
     int64_t at[3], n = 1;
-    ref_window_position(w->out, o, at);
+    ref_window_position(window->out, o, at);
     for (int i = 0; i < 3; i++) {
         int64_t count = 0;
-        for (int64_t t = 0; t < w->k[i]; t++) {
-            int64_t x = at[i] * w->stride[i] - w->pad[i] + t * w->dilation[i];
-            count += x < w->in[i] + (count_pads ? w->pad_end[i] : 0) && (count_pads || x >= 0);
+        for (int64_t t = 0; t < window->k[i]; t++) {
+            int64_t x = at[i] * window->stride[i] - window->pad[i] + t * window->dilation[i];
+            count +=
+                x < window->in[i] + (count_pads ? window->pad_end[i] : 0) && (count_pads || x >= 0);
         }
         n *= count;
     }
     return (double)n;
 }
 
-static hth_err average_pool_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err average_pool_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                       hth_tensor *out)
 {
-    bool count_pads = hth_node_int(n, "count_include_pad", 0) != 0;
+    bool count_pads = hth_node_int(node, "count_include_pad", 0) != 0;
     pool_grad p;
-    HTH_TRY(pool_grad_init(m, &p, n, &out[0].shape, &in[0].shape));
+    HTH_TRY(pool_grad_init(mem, &p, node, &out[0].shape, &in[0].shape));
     for (int64_t i = 0; i < p.w.batch * p.w.channels; i++) {
         ref_wide_at(&in[0], i * p.w.n_out, p.w.n_out, p.y);
         memset(p.x, 0, (size_t)p.w.n_in * sizeof *p.x);

@@ -200,10 +200,10 @@ static place place_of(const rnn *k, int64_t d, int64_t s, int64_t t, int64_t b)
     };
 }
 
-static void add_at(const hth_tensor *t, int64_t at, int64_t n, double *tmp, double *to)
+static void add_at(const hth_tensor *tensor, int64_t at, int64_t n, double *tmp, double *to)
 {
-    if (t != NULL) {
-        ref_wide_at(t, at, n, tmp);
+    if (tensor != NULL) {
+        ref_wide_at(tensor, at, n, tmp);
         for (int64_t i = 0; i < n; i++) {
             to[i] += tmp[i];
         }
@@ -244,17 +244,17 @@ static void direction(rnn *k, int64_t d, bool reverse, hth_tensor *dh0, hth_tens
     }
 }
 
-static hth_err rnn_open(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor *in)
+static hth_err rnn_open(ref_mem *mem, rnn *k, const hth_node *node, const hth_tensor *in)
 {
-    hth_op op = hth_op_find(hth_node_str(n, "of", ""));
-    k->node = n;
+    hth_op op = hth_op_find(hth_node_str(node, "of", ""));
+    k->node = node;
     k->gates = op == HTH_OP_GRU ? 3 : 1;
     k->gates = op == HTH_OP_LSTM ? 4 : k->gates;
-    k->batch_first = hth_node_int(n, "layout", 0) != 0;
-    k->relu = hth_node_int(n, "relu", 0) != 0;
-    k->linear_before_reset = hth_node_int(n, "linear_before_reset", 0) != 0;
+    k->batch_first = hth_node_int(node, "layout", 0) != 0;
+    k->relu = hth_node_int(node, "relu", 0) != 0;
+    k->linear_before_reset = hth_node_int(node, "linear_before_reset", 0) != 0;
     for (int i = 0; i < N_INPUTS; i++) {
-        k->in[i] = ref_in(n, in, i);
+        k->in[i] = ref_in(node, in, i);
     }
     const hth_shape *x = &in[X].shape, *w = &in[W].shape, *r = &in[R].shape;
     if (x->rank != 3 || w->rank != 3 || r->rank != 3 || w->dim[2] != x->dim[2] ||
@@ -279,36 +279,37 @@ static hth_err rnn_open(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor 
     for (int i = 0; i < N_INPUTS; i++) {
         HTH_TRY(ref_need_count(k->in[i], count[i]));
     }
-    HTH_TRY(ref_wide(m, &in[X], &k->x));
-    HTH_TRY(ref_wide(m, &in[W], &k->w));
-    HTH_TRY(ref_wide(m, &in[R], &k->r));
-    HTH_TRY(k->in[B] ? ref_wide(m, k->in[B], &k->b) : REF_TAKE(m, count[B], &k->b));
-    HTH_TRY(REF_TAKE(m, count[X], &k->dx));
-    HTH_TRY(REF_TAKE(m, count[W], &k->dw));
-    HTH_TRY(REF_TAKE(m, count[R], &k->dr));
-    HTH_TRY(REF_TAKE(m, count[B], &k->db));
+    HTH_TRY(ref_wide(mem, &in[X], &k->x));
+    HTH_TRY(ref_wide(mem, &in[W], &k->w));
+    HTH_TRY(ref_wide(mem, &in[R], &k->r));
+    HTH_TRY(k->in[B] ? ref_wide(mem, k->in[B], &k->b) : REF_TAKE(mem, count[B], &k->b));
+    HTH_TRY(REF_TAKE(mem, count[X], &k->dx));
+    HTH_TRY(REF_TAKE(mem, count[W], &k->dw));
+    HTH_TRY(REF_TAKE(mem, count[R], &k->dr));
+    HTH_TRY(REF_TAKE(mem, count[B], &k->db));
     int64_t all = (k->steps + 1) * k->batch * k->hid;
-    HTH_TRY(REF_TAKE(m, all, &k->h));
-    HTH_TRY(REF_TAKE(m, all, &k->c));
-    HTH_TRY(REF_TAKE(m, all, &k->cand));
-    HTH_TRY(REF_TAKE(m, k->steps * k->batch * gh, &k->gate));
-    HTH_TRY(REF_TAKE(m, k->batch * k->hid, &k->dh));
-    HTH_TRY(REF_TAKE(m, k->batch * k->hid, &k->dc));
-    HTH_TRY(REF_TAKE(m, gh, &k->da));
-    return REF_TAKE(m, gh + k->hid, &k->dra);
+    HTH_TRY(REF_TAKE(mem, all, &k->h));
+    HTH_TRY(REF_TAKE(mem, all, &k->c));
+    HTH_TRY(REF_TAKE(mem, all, &k->cand));
+    HTH_TRY(REF_TAKE(mem, k->steps * k->batch * gh, &k->gate));
+    HTH_TRY(REF_TAKE(mem, k->batch * k->hid, &k->dh));
+    HTH_TRY(REF_TAKE(mem, k->batch * k->hid, &k->dc));
+    HTH_TRY(REF_TAKE(mem, gh, &k->da));
+    return REF_TAKE(mem, gh + k->hid, &k->dra);
 }
 
-static hth_err rnn_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err rnn_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
     rnn k = {0};
-    HTH_TRY(rnn_open(m, &k, n, in));
-    bool reverse = strcmp(hth_node_str(n, "direction", "forward"), "reverse") == 0;
+    HTH_TRY(rnn_open(mem, &k, node, in));
+    bool reverse = strcmp(hth_node_str(node, "direction", "forward"), "reverse") == 0;
     for (int64_t d = 0; d < k.dirs; d++) {
-        direction(&k, d, reverse || d == 1, ref_out(n, out, 4), ref_out(n, out, 5));
+        direction(&k, d, reverse || d == 1, ref_out(node, out, 4), ref_out(node, out, 5));
     }
     const double *result[] = {k.dx, k.dw, k.dr, k.db};
     for (int i = 0; i < 4; i++) {
-        if (ref_out(n, out, i) != NULL) {
+        if (ref_out(node, out, i) != NULL) {
             ref_round(result[i], &out[i]);
         }
     }

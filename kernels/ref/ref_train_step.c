@@ -9,11 +9,11 @@
 
 #include <math.h>
 
-static hth_err gather_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+static hth_err gather_grad_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                 hth_tensor *out)
 {
     const hth_shape *s = &out[0].shape;
-    int axis = ref_axis(hth_node_int(n, "axis", 0), s->rank);
+    int axis = ref_axis(hth_node_int(node, "axis", 0), s->rank);
     int64_t outer, along, inner, count = ref_count(&in[1]);
     double *dy, *dx;
     if (axis < 0) {
@@ -21,8 +21,8 @@ static hth_err gather_grad_body(ref_mem *m, const hth_node *n, const hth_tensor 
     }
     ref_around(s, axis, &outer, &along, &inner);
     HTH_TRY(ref_need_count(&in[0], outer * count * inner));
-    HTH_TRY(ref_wide(m, &in[0], &dy));
-    HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &dx));
+    HTH_TRY(ref_wide(mem, &in[0], &dy));
+    HTH_TRY(REF_TAKE(mem, ref_count(&out[0]), &dx));
     for (int64_t k = 0; k < outer * count; k++) {
         int64_t at = ref_get_i64(in[1].dtype, in[1].data, k % count);
         if (!ref_index(&at, along)) {
@@ -70,17 +70,18 @@ static double hyper_at(const hth_tensor *hyper, hth_hyper i)
     return ref_f64_at(hyper, i);
 }
 
-static hth_err clip_scale_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err clip_scale_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                               hth_tensor *out)
 {
     double sum = 0, *g;
-    for (int i = 1; i < n->n_inputs; i++) {
-        HTH_TRY(ref_wide(m, &in[i], &g));
+    for (int i = 1; i < node->n_inputs; i++) {
+        HTH_TRY(ref_wide(mem, &in[i], &g));
         for (int64_t k = 0; k < ref_count(&in[i]); k++) {
             sum += g[k] * g[k];
         }
     }
     double norm = sqrt(sum) * hyper_at(&in[0], HTH_HYPER_GRAD_SCALE);
-    double scale = fmin(1, hth_node_float(n, "max_norm", 1) / (norm + 1e-6));
+    double scale = fmin(1, hth_node_float(node, "max_norm", 1) / (norm + 1e-6));
     ref_round(&scale, &out[0]);
     return HTH_OK;
 }
@@ -92,9 +93,9 @@ typedef struct step {
 } step;
 
 // Reads everything; the hyper vector is input h, `n_state` tensors of state start at input 2.
-static hth_err step_open(ref_mem *m, const hth_node *n, const hth_tensor *in, int h, step *s)
+static hth_err step_open(ref_mem *mem, const hth_node *node, const hth_tensor *in, int h, step *s)
 {
-    const hth_tensor *hyper = &in[h], *clip = ref_in(n, in, h + 1);
+    const hth_tensor *hyper = &in[h], *clip = ref_in(node, in, h + 1);
     double **state[] = {&s->p, &s->g, &s->m, &s->v};
     *s = (step){.n = ref_count(&in[0]),
                 .lr = hyper_at(hyper, HTH_HYPER_LR),
@@ -106,9 +107,9 @@ static hth_err step_open(ref_mem *m, const hth_node *n, const hth_tensor *in, in
                 .correct2 = hyper_at(hyper, HTH_HYPER_CORRECT2)};
     HTH_TRY(ref_need_count(hyper, HTH_N_HYPER));
     for (int i = 0; i < h; i++) {
-        if (n->inputs[i] >= 0) {
+        if (node->inputs[i] >= 0) {
             HTH_TRY(ref_need_count(&in[i], s->n));
-            HTH_TRY(ref_wide(m, &in[i], state[i]));
+            HTH_TRY(ref_wide(mem, &in[i], state[i]));
         }
     }
     double scale = hyper_at(hyper, HTH_HYPER_GRAD_SCALE) * (clip ? ref_f64_at(clip, 0) : 1);
@@ -119,19 +120,20 @@ static hth_err step_open(ref_mem *m, const hth_node *n, const hth_tensor *in, in
 }
 
 // The new parameter, and its copy in bf16 (output `copy`), rounded from what the parameter holds.
-static void step_parameter(const hth_node *n, const step *s, hth_tensor *out, int copy)
+static void step_parameter(const hth_node *node, const step *s, hth_tensor *out, int copy)
 {
     ref_round(s->p, &out[0]);
-    if (ref_out(n, out, copy) != NULL) {
+    if (ref_out(node, out, copy) != NULL) {
         ref_convert(HTH_DT_BF16, out[copy].data, out[0].dtype, out[0].data, s->n);
     }
 }
 
-static hth_err sgd_step_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err sgd_step_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                             hth_tensor *out)
 {
-    bool nesterov = hth_node_int(n, "nesterov", 0) != 0;
+    bool nesterov = hth_node_int(node, "nesterov", 0) != 0;
     step s;
-    HTH_TRY(step_open(m, n, in, 3, &s));
+    HTH_TRY(step_open(mem, node, in, 3, &s));
     for (int64_t i = 0; i < s.n; i++) {
         double g = s.g[i] + s.decay * s.p[i];
         if (s.m != NULL) {
@@ -140,18 +142,19 @@ static hth_err sgd_step_body(ref_mem *m, const hth_node *n, const hth_tensor *in
         }
         s.p[i] -= s.lr * g;
     }
-    step_parameter(n, &s, out, 2);
-    if (s.m != NULL && ref_out(n, out, 1) != NULL) {
+    step_parameter(node, &s, out, 2);
+    if (s.m != NULL && ref_out(node, out, 1) != NULL) {
         ref_round(s.m, &out[1]);
     }
     return HTH_OK;
 }
 
-static hth_err adam_step_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err adam_step_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
+                              hth_tensor *out)
 {
-    bool decoupled = hth_node_int(n, "decoupled", 0) != 0;
+    bool decoupled = hth_node_int(node, "decoupled", 0) != 0;
     step s;
-    HTH_TRY(step_open(m, n, in, 4, &s));
+    HTH_TRY(step_open(mem, node, in, 4, &s));
     for (int64_t i = 0; i < s.n; i++) {
         double g = s.g[i] + (decoupled ? 0 : s.decay * s.p[i]);
         s.p[i] *= decoupled ? 1 - s.lr * s.decay : 1;
@@ -159,7 +162,7 @@ static hth_err adam_step_body(ref_mem *m, const hth_node *n, const hth_tensor *i
         s.v[i] = s.beta2 * s.v[i] + (1 - s.beta2) * g * g;
         s.p[i] -= s.lr / s.correct1 * s.m[i] / (sqrt(s.v[i] / s.correct2) + s.eps);
     }
-    step_parameter(n, &s, out, 3);
+    step_parameter(node, &s, out, 3);
     ref_round(s.m, &out[1]);
     ref_round(s.v, &out[2]);
     return HTH_OK;

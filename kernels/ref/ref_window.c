@@ -11,42 +11,42 @@
 // No picture needs more, and no position computed from such numbers overflows.
 #define WINDOW_MAX ((int64_t)1 << 24)
 
-static hth_err window_limit(const hth_node *n, const char *name, int64_t v, int64_t least)
+static hth_err window_limit(const hth_node *node, const char *name, int64_t v, int64_t least)
 {
     if (v < least || v > WINDOW_MAX) {
-        return hth_fail(HTH_EINVAL, "node '%s': %s of %lld", n->name, name, (long long)v);
+        return hth_fail(HTH_EINVAL, "node '%s': %s of %lld", node->name, name, (long long)v);
     }
     return HTH_OK;
 }
 
-static hth_err window_attr(const hth_node *n, const char *name, int64_t fallback, int nsp,
+static hth_err window_attr(const hth_node *node, const char *name, int64_t fallback, int nsp,
                            int64_t out[3])
 {
     int64_t v[6] = {0};
-    int have = hth_node_ints(n, name, v, 6);
+    int have = hth_node_ints(node, name, v, 6);
     if (have >= 0 && have != nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': %s has %d elements for %d dimensions", n->name,
+        return hth_fail(HTH_EINVAL, "node '%s': %s has %d elements for %d dimensions", node->name,
                         name, have, nsp);
     }
     for (int i = 0; i < 3; i++) {
         out[i] = i < 3 - nsp || have < 0 ? fallback : v[i - (3 - nsp)];
-        HTH_TRY(window_limit(n, name, out[i], 1));
+        HTH_TRY(window_limit(node, name, out[i], 1));
     }
     return HTH_OK;
 }
 
-static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
+static hth_err window_pads(ref_window *window, const hth_node *node, int nsp)
 {
-    const char *mode = hth_node_str(n, "auto_pad", "NOTSET");
+    const char *mode = hth_node_str(node, "auto_pad", "NOTSET");
     int64_t v[6] = {0};
-    int have = hth_node_ints(n, "pads", v, 6);
+    int have = hth_node_ints(node, "pads", v, 6);
     if (strncmp(mode, "SAME", 4) == 0) {
         for (int i = 3 - nsp; i < 3; i++) {
-            int64_t total =
-                (w->out[i] - 1) * w->stride[i] + (w->k[i] - 1) * w->dilation[i] + 1 - w->in[i];
+            int64_t total = (window->out[i] - 1) * window->stride[i] +
+                            (window->k[i] - 1) * window->dilation[i] + 1 - window->in[i];
             total = total < 0 ? 0 : total;
-            w->pad[i] = strcmp(mode, "SAME_LOWER") == 0 ? total - total / 2 : total / 2;
-            w->pad_end[i] = total - w->pad[i];
+            window->pad[i] = strcmp(mode, "SAME_LOWER") == 0 ? total - total / 2 : total / 2;
+            window->pad_end[i] = total - window->pad[i];
         }
         return HTH_OK;
     }
@@ -54,46 +54,47 @@ static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
         return HTH_OK;
     }
     if (have != 2 * nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': pads has %d elements for %d dimensions", n->name,
+        return hth_fail(HTH_EINVAL, "node '%s': pads has %d elements for %d dimensions", node->name,
                         have, nsp);
     }
     for (int i = 0; i < nsp; i++) {
-        HTH_TRY(window_limit(n, "pads", v[i], -WINDOW_MAX));
-        HTH_TRY(window_limit(n, "pads", v[nsp + i], -WINDOW_MAX));
-        w->pad[3 - nsp + i] = v[i];
-        w->pad_end[3 - nsp + i] = v[nsp + i];
+        HTH_TRY(window_limit(node, "pads", v[i], -WINDOW_MAX));
+        HTH_TRY(window_limit(node, "pads", v[nsp + i], -WINDOW_MAX));
+        window->pad[3 - nsp + i] = v[i];
+        window->pad_end[3 - nsp + i] = v[nsp + i];
     }
     return HTH_OK;
 }
 
-hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, const hth_shape *out,
-                        const int64_t *kernel, int n_kernel)
+hth_err ref_window_init(ref_window *window, const hth_node *node, const hth_shape *in,
+                        const hth_shape *out, const int64_t *kernel, int n_kernel)
 {
     int nsp = in->rank - 2;
-    *w = (ref_window){.n_in = 1, .n_out = 1, .n_taps = 1};
+    *window = (ref_window){.n_in = 1, .n_out = 1, .n_taps = 1};
     if (nsp < 1 || nsp > 3) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': %d spatial dimensions are not supported", n->name,
-                        nsp);
+        return hth_fail(HTH_ENOTSUP, "node '%s': %d spatial dimensions are not supported",
+                        node->name, nsp);
     }
     if (out->rank != in->rank || n_kernel != nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': ranks of input, output and kernel differ", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': ranks of input, output and kernel differ",
+                        node->name);
     }
-    w->batch = in->dim[0];
-    w->channels = in->dim[1];
+    window->batch = in->dim[0];
+    window->channels = in->dim[1];
     for (int i = 0; i < 3; i++) {
         int s = i - (3 - nsp);
-        w->in[i] = s < 0 ? 1 : in->dim[2 + s];
-        w->out[i] = s < 0 ? 1 : out->dim[2 + s];
-        w->k[i] = s < 0 ? 1 : kernel[s];
-        HTH_TRY(window_limit(n, "kernel_shape", w->k[i], 0));
-        w->n_in *= w->in[i];
-        w->n_out *= w->out[i];
-        w->n_taps *= w->k[i];
-        HTH_TRY(window_limit(n, "window size", w->n_taps, 0));
+        window->in[i] = s < 0 ? 1 : in->dim[2 + s];
+        window->out[i] = s < 0 ? 1 : out->dim[2 + s];
+        window->k[i] = s < 0 ? 1 : kernel[s];
+        HTH_TRY(window_limit(node, "kernel_shape", window->k[i], 0));
+        window->n_in *= window->in[i];
+        window->n_out *= window->out[i];
+        window->n_taps *= window->k[i];
+        HTH_TRY(window_limit(node, "window size", window->n_taps, 0));
     }
-    HTH_TRY(window_attr(n, "strides", 1, nsp, w->stride));
-    HTH_TRY(window_attr(n, "dilations", 1, nsp, w->dilation));
-    return window_pads(w, n, nsp);
+    HTH_TRY(window_attr(node, "strides", 1, nsp, window->stride));
+    HTH_TRY(window_attr(node, "dilations", 1, nsp, window->dilation));
+    return window_pads(window, node, nsp);
 }
 
 void ref_window_position(const int64_t size[3], int64_t p, int64_t at[3])
@@ -103,12 +104,12 @@ void ref_window_position(const int64_t size[3], int64_t p, int64_t at[3])
     at[0] = p / size[2] / size[1];
 }
 
-int64_t ref_window_touch(const ref_window *w, const int64_t to[3], const int64_t at[3],
+int64_t ref_window_touch(const ref_window *window, const int64_t to[3], const int64_t at[3],
                          const int64_t tap[3])
 {
     int64_t index = 0;
     for (int i = 0; i < 3; i++) {
-        int64_t x = at[i] * w->stride[i] - w->pad[i] + tap[i] * w->dilation[i];
+        int64_t x = at[i] * window->stride[i] - window->pad[i] + tap[i] * window->dilation[i];
         if (x < 0 || x >= to[i]) {
             return -1;
         }

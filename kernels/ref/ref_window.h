@@ -16,16 +16,16 @@ typedef struct ref_window {
     int64_t n_in, n_out, n_taps; // products
 } ref_window;
 
-// ref_window_init reads strides, dilations, pads and auto_pad of `n`. `kernel` is the window's
+// ref_window_init reads strides, dilations, pads and auto_pad of `node`. `kernel` is the window's
 // shape: `n_kernel` sizes, one per spatial dimension. HTH_ENOTSUP: more than three spatial
 // dimensions; HTH_EINVAL: sizes do not agree.
-hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, const hth_shape *out,
-                        const int64_t *kernel, int n_kernel);
+hth_err ref_window_init(ref_window *window, const hth_node *node, const hth_shape *in,
+                        const hth_shape *out, const int64_t *kernel, int n_kernel);
 // ref_window_position turns number `p` into a position of a (d, h, w) grid.
 void ref_window_position(const int64_t size[3], int64_t p, int64_t at[3]);
 // ref_window_touch returns the number in grid `to` that tap `tap` of position `at` touches, -1
 // outside.
-int64_t ref_window_touch(const ref_window *w, const int64_t to[3], const int64_t at[3],
+int64_t ref_window_touch(const ref_window *window, const int64_t to[3], const int64_t at[3],
                          const int64_t tap[3]);
 
 #endif

@@ -48,13 +48,13 @@ static int64_t scan_best(const hth_tensor *x, int64_t offset, int64_t step, int6
     }
 }
 
-static hth_err scan_axis(int64_t axis, const hth_tensor *x, int *out)
+static hth_err scan_axis(int64_t axis, const hth_tensor *tensor, int *out)
 {
-    *out = ref_axis(axis, x->shape.rank);
+    *out = ref_axis(axis, tensor->shape.rank);
     if (*out < 0) {
         return hth_fail(HTH_EINVAL, "there is no axis %lld", (long long)axis);
     }
-    return x->dtype == HTH_DT_BOOL ? ref_no_dtype(x->dtype) : HTH_OK;
+    return tensor->dtype == HTH_DT_BOOL ? ref_no_dtype(tensor->dtype) : HTH_OK;
 }
 
 REF_KERNEL(ref_arg)

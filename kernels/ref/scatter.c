@@ -8,10 +8,11 @@
 #include "kernels/ref/ref.h"
 
 // scatter_reduction stores the operator that combines, HTH_OP_NONE for plain writing.
-static hth_err scatter_reduction(const hth_node *n, hth_dtype dt, hth_op *op)
+static hth_err scatter_reduction(const hth_node *node, hth_dtype dt, hth_op *op)
 {
-    if (!hth_scatter_reduction(n, op)) {
-        return hth_fail(HTH_EINVAL, "unknown reduction '%s'", hth_node_str(n, "reduction", "none"));
+    if (!hth_scatter_reduction(node, op)) {
+        return hth_fail(HTH_EINVAL, "unknown reduction '%s'",
+                        hth_node_str(node, "reduction", "none"));
     }
     bool known = *op == HTH_OP_NONE || ref_binary_run(*op, dt, NULL, NULL, 1, NULL, 1, 0);
     return known ? HTH_OK : ref_no_dtype(dt);
@@ -28,9 +29,10 @@ static void scatter_run(hth_op op, hth_dtype dt, void *to, const void *from, int
 }
 
 // scatter_begin checks the dtypes, finds the reduction and fills the output with the data.
-static hth_err scatter_begin(const hth_node *n, const hth_tensor *in, hth_tensor *out, hth_op *op)
+static hth_err scatter_begin(const hth_node *node, const hth_tensor *in, hth_tensor *out,
+                             hth_op *op)
 {
-    HTH_TRY(scatter_reduction(n, in[0].dtype, op));
+    HTH_TRY(scatter_reduction(node, in[0].dtype, op));
     if (in[2].dtype != in[0].dtype || !hth_shape_equal(&in[0].shape, &out[0].shape)) {
         return hth_fail(HTH_EINVAL, "data, updates and output do not agree");
     }

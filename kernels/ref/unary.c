@@ -141,7 +141,7 @@ static hth_err unary_int(hth_op op, const hth_tensor *x, hth_tensor *y)
 }
 
 // The attributes that the formulas call alpha and beta, and their defaults.
-static void unary_params(const hth_node *n, float *alpha, float *beta)
+static void unary_params(const hth_node *node, float *alpha, float *beta)
 {
     static const struct {
         hth_op op;
@@ -159,13 +159,13 @@ static void unary_params(const hth_node *n, float *alpha, float *beta)
     };
     *alpha = *beta = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (table[i].op == n->op) {
-            *alpha = hth_node_float(n, table[i].a, table[i].alpha);
-            *beta = table[i].b ? hth_node_float(n, table[i].b, table[i].beta) : 0;
+        if (table[i].op == node->op) {
+            *alpha = hth_node_float(node, table[i].a, table[i].alpha);
+            *beta = table[i].b ? hth_node_float(node, table[i].b, table[i].beta) : 0;
         }
     }
-    if (n->op == HTH_OP_GELU) {
-        *alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
+    if (node->op == HTH_OP_GELU) {
+        *alpha = strcmp(hth_node_str(node, "approximate", "none"), "tanh") == 0;
     }
 }
 

@@ -69,22 +69,22 @@ static void bound_simplex(double *w, int n, double total)
 
 // Copies slow compute by `copy_interference` of their time at most, so `busy` has that weight at
 // most.
-static void bound_project(hth_bound *b)
+static void bound_project(hth_bound *bound)
 {
-    double most = fmin(b->m->p->copy_interference, 1), w[BOUND_PATHS + 1];
-    int n = b->n_paths;
-    memcpy(w, b->weight, (size_t)n * sizeof *w);
-    w[n] = b->weight[BOUND_BUSY];
+    double most = fmin(bound->m->p->copy_interference, 1), w[BOUND_PATHS + 1];
+    int n = bound->n_paths;
+    memcpy(w, bound->weight, (size_t)n * sizeof *w);
+    w[n] = bound->weight[BOUND_BUSY];
     if (most > 0) {
         bound_simplex(w, n + 1, 1);
     }
     if (most <= 0 || w[n] > most) {
-        memcpy(w, b->weight, (size_t)n * sizeof *w);
+        memcpy(w, bound->weight, (size_t)n * sizeof *w);
         w[n] = fmax(most, 0);
         bound_simplex(w, n, 1 - w[n]);
     }
-    memcpy(b->weight, w, (size_t)n * sizeof *w);
-    b->weight[BOUND_BUSY] = w[n];
+    memcpy(bound->weight, w, (size_t)n * sizeof *w);
+    bound->weight[BOUND_BUSY] = w[n];
 }
 
 // The directions, and the square of their length; `part` of them is new.
@@ -190,109 +190,115 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
     return HTH_OK;
 }
 
-static void bound_fini(hth_bound *b)
+static void bound_fini(hth_bound *bound)
 {
-    void *all[] = {b->fixed,      b->fast_us,    b->last_use,   b->n_made,      b->dead_of,
-                   b->leave,      b->come,       b->leaves,     b->dead,        b->price,
-                   b->sum,        b->in,         b->out,        b->share,       b->in_at,
-                   b->dip,        b->choice,     b->way,        b->use,         b->over,
-                   b->us,         b->us_sum,     b->mean_in,    b->mean_out,    b->mean_us,
-                   b->mean_again, b->way_apart,  b->apart_cost, b->apart_first, b->apart_interval,
-                   b->apart_at,   b->apart_head, b->apart_next};
+    void *all[] = {bound->fixed,      bound->fast_us,     bound->last_use,
+                   bound->n_made,     bound->dead_of,     bound->leave,
+                   bound->come,       bound->leaves,      bound->dead,
+                   bound->price,      bound->sum,         bound->in,
+                   bound->out,        bound->share,       bound->in_at,
+                   bound->dip,        bound->choice,      bound->way,
+                   bound->use,        bound->over,        bound->us,
+                   bound->us_sum,     bound->mean_in,     bound->mean_out,
+                   bound->mean_us,    bound->mean_again,  bound->way_apart,
+                   bound->apart_cost, bound->apart_first, bound->apart_interval,
+                   bound->apart_at,   bound->apart_head,  bound->apart_next};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
 }
 
-static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
+static hth_err bound_init(hth_bound *bound, const hth_step *step, uint64_t budget)
 {
-    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_intervals + 1,
-           nt = (size_t)m->p->n_tensors + 1, na = BOUND_PATHS * BOUND_ARCS;
-    *b = (hth_bound){.m = m,
-                     .budget = (double)budget + 1,
-                     .fixed = hth_calloc(ns, sizeof(double)),
-                     .fast_us = hth_calloc(ns, sizeof(double)),
-                     .last_use = hth_calloc(nt, sizeof(int)),
-                     .n_made = hth_calloc(ns, sizeof(int)),
-                     .dead_of = hth_calloc(ng, sizeof(int)),
-                     .leave = hth_calloc(ng, sizeof(int)),
-                     .come = hth_calloc(ng, sizeof(int)),
-                     .leaves = hth_calloc(ng, sizeof(bool)),
-                     .price = hth_calloc(ns, sizeof(double)),
-                     .sum = hth_calloc(ns, sizeof(double)),
-                     .in = hth_calloc(na, sizeof(hth_arc)),
-                     .out = hth_calloc(na, sizeof(hth_arc)),
-                     .share = hth_calloc(ns, sizeof(double)),
-                     .in_at = hth_calloc(ns, sizeof(double)),
-                     .dip = hth_calloc(ns, sizeof(int)),
-                     .way = hth_calloc(ng, sizeof(hth_way)),
-                     .way_apart = hth_calloc(ng, sizeof(hth_way)),
-                     .apart_cost = hth_calloc(nt, sizeof(double[2])),
-                     .apart_first = hth_calloc(nt, sizeof(int[2])),
-                     .apart_interval = hth_calloc(nt, sizeof(int)),
-                     .apart_at = hth_calloc(nt, sizeof(int)),
-                     .apart_head = hth_calloc(ns, sizeof(int)),
-                     .apart_next = hth_calloc(nt, sizeof(int)),
-                     .choice = hth_calloc(ng, sizeof(hth_choice_of_interval)),
-                     .use = hth_calloc(ns, sizeof(double)),
-                     .over = hth_calloc(ns, sizeof(double)),
-                     .us = hth_calloc(ns, sizeof(double)),
-                     .us_sum = hth_calloc(ns, sizeof(double)),
-                     .mean_in = hth_calloc(ng, sizeof(double)),
-                     .mean_out = hth_calloc(ng, sizeof(double)),
-                     .mean_again = hth_calloc(ng, sizeof(double)),
-                     .mean_us = hth_calloc(ns, sizeof(double))};
-    if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->leave ||
-        !b->come || !b->leaves || !b->price || !b->sum || !b->in || !b->out || !b->share ||
-        !b->in_at || !b->dip || !b->way || !b->choice || !b->use || !b->over || !b->us ||
-        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us || !b->mean_again ||
-        !b->way_apart || !b->apart_cost || !b->apart_first || !b->apart_interval || !b->apart_at ||
-        !b->apart_head || !b->apart_next) {
-        return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+    size_t ns = (size_t)step->n_stages + 2, ng = (size_t)step->n_intervals + 1,
+           nt = (size_t)step->p->n_tensors + 1, na = BOUND_PATHS * BOUND_ARCS;
+    *bound = (hth_bound){.m = step,
+                         .budget = (double)budget + 1,
+                         .fixed = hth_calloc(ns, sizeof(double)),
+                         .fast_us = hth_calloc(ns, sizeof(double)),
+                         .last_use = hth_calloc(nt, sizeof(int)),
+                         .n_made = hth_calloc(ns, sizeof(int)),
+                         .dead_of = hth_calloc(ng, sizeof(int)),
+                         .leave = hth_calloc(ng, sizeof(int)),
+                         .come = hth_calloc(ng, sizeof(int)),
+                         .leaves = hth_calloc(ng, sizeof(bool)),
+                         .price = hth_calloc(ns, sizeof(double)),
+                         .sum = hth_calloc(ns, sizeof(double)),
+                         .in = hth_calloc(na, sizeof(hth_arc)),
+                         .out = hth_calloc(na, sizeof(hth_arc)),
+                         .share = hth_calloc(ns, sizeof(double)),
+                         .in_at = hth_calloc(ns, sizeof(double)),
+                         .dip = hth_calloc(ns, sizeof(int)),
+                         .way = hth_calloc(ng, sizeof(hth_way)),
+                         .way_apart = hth_calloc(ng, sizeof(hth_way)),
+                         .apart_cost = hth_calloc(nt, sizeof(double[2])),
+                         .apart_first = hth_calloc(nt, sizeof(int[2])),
+                         .apart_interval = hth_calloc(nt, sizeof(int)),
+                         .apart_at = hth_calloc(nt, sizeof(int)),
+                         .apart_head = hth_calloc(ns, sizeof(int)),
+                         .apart_next = hth_calloc(nt, sizeof(int)),
+                         .choice = hth_calloc(ng, sizeof(hth_choice_of_interval)),
+                         .use = hth_calloc(ns, sizeof(double)),
+                         .over = hth_calloc(ns, sizeof(double)),
+                         .us = hth_calloc(ns, sizeof(double)),
+                         .us_sum = hth_calloc(ns, sizeof(double)),
+                         .mean_in = hth_calloc(ng, sizeof(double)),
+                         .mean_out = hth_calloc(ng, sizeof(double)),
+                         .mean_again = hth_calloc(ng, sizeof(double)),
+                         .mean_us = hth_calloc(ns, sizeof(double))};
+    if (!bound->fixed || !bound->fast_us || !bound->last_use || !bound->n_made || !bound->dead_of ||
+        !bound->leave || !bound->come || !bound->leaves || !bound->price || !bound->sum ||
+        !bound->in || !bound->out || !bound->share || !bound->in_at || !bound->dip || !bound->way ||
+        !bound->choice || !bound->use || !bound->over || !bound->us || !bound->us_sum ||
+        !bound->mean_in || !bound->mean_out || !bound->mean_us || !bound->mean_again ||
+        !bound->way_apart || !bound->apart_cost || !bound->apart_first || !bound->apart_interval ||
+        !bound->apart_at || !bound->apart_head || !bound->apart_next) {
+        return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", step->n_stages);
     }
-    return hth_bound_facts(b);
+    return hth_bound_facts(bound);
 }
 
 // Behind its last use a tensor is kept for nobody but a recompute.
-static void bound_shares(const hth_bound *b, hth_bound_share *share)
+static void bound_shares(const hth_bound *bound, hth_bound_share *share)
 {
-    for (int g = 0; g < b->m->n_intervals; g++) {
-        const hth_interval *interval = &b->m->interval[g];
-        share[g] = hth_bound_counts(b->m, interval)
-                       ? (hth_bound_share){(float)b->mean_in[g], (float)b->mean_again[g]}
+    for (int g = 0; g < bound->m->n_intervals; g++) {
+        const hth_interval *interval = &bound->m->interval[g];
+        share[g] = hth_bound_counts(bound->m, interval)
+                       ? (hth_bound_share){(float)bound->mean_in[g], (float)bound->mean_again[g]}
                        : (hth_bound_share){0, interval->can_rerun};
     }
 }
 
-void hth_dual_free(hth_dual *d)
+void hth_dual_free(hth_dual *dual)
 {
-    if (d != NULL) {
-        hth_free(d->price);
-        hth_free(d);
+    if (dual != NULL) {
+        hth_free(dual->price);
+        hth_free(dual);
     }
 }
 
-static hth_dual *dual_new(const hth_step *m)
+static hth_dual *dual_new(const hth_step *step)
 {
     hth_dual *d = hth_calloc(1, sizeof *d);
-    if (d != NULL && (d->price = hth_calloc((size_t)m->n_stages + 1, sizeof *d->price)) == NULL) {
+    if (d != NULL &&
+        (d->price = hth_calloc((size_t)step->n_stages + 1, sizeof *d->price)) == NULL) {
         hth_free(d);
         d = NULL;
     }
     return d;
 }
 
-hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
+hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, int iterations,
                        double limit_ms, hth_dual **dual, hth_bound_share *share, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
     uint64_t deadline_ns = limit_ms > 0 ? hth_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
-    hth_err err = bound_init(&b, m, budget);
-    c.down = hth_calloc((size_t)m->n_stages + 1, sizeof *c.down);
-    c.top = dual != NULL && *dual != NULL ? *dual : dual_new(m);
+    hth_err err = bound_init(&b, step, budget);
+    c.down = hth_calloc((size_t)step->n_stages + 1, sizeof *c.down);
+    c.top = dual != NULL && *dual != NULL ? *dual : dual_new(step);
     if (err == HTH_OK && (c.down == NULL || c.top == NULL)) {
-        err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+        err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", step->n_stages);
     }
     if (err == HTH_OK) {
         climb_begin(&c, budget);

@@ -17,8 +17,8 @@ typedef struct hth_dual hth_dual;
 typedef struct hth_bound_share {
     float offload, recompute;
 } hth_bound_share;
-hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
+hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, int iterations,
                        double limit_ms, hth_dual **dual, hth_bound_share *share, double *out);
-void hth_dual_free(hth_dual *d);
+void hth_dual_free(hth_dual *dual);
 
 #endif

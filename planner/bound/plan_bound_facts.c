@@ -11,32 +11,34 @@
 #define FACTS_DEPTH 8    // of chains of recomputes
 #define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
 
-void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_stage, double add)
+void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
+                       double add)
 {
-    if (g->cyclic) { // [0, q) and (p, n)
+    if (interval->cyclic) { // [0, q) and (p, n)
         per_stage[0] += add;
-        per_stage[g->q] -= add;
-        per_stage[g->p + 1] += add;
-        per_stage[m->n_stages] -= add;
+        per_stage[interval->q] -= add;
+        per_stage[interval->p + 1] += add;
+        per_stage[step->n_stages] -= add;
     } else {
-        per_stage[g->p + 1] += add;
-        per_stage[g->q] -= add;
+        per_stage[interval->p + 1] += add;
+        per_stage[interval->q] -= add;
     }
 }
 
 // Adds what tensor t takes whatever the modes: from its first use to its last, less its intervals;
 // an in-place pair once.
-static void facts_tensor(const hth_bound *b, int t, double *d)
+static void facts_tensor(const hth_bound *bound, int t, double *d)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     int n = m->use_start[t + 1] - m->use_start[t], producer = m->p->tensors[t].producer;
     bool whole = !m->arena[t];
-    double bytes = hth_bound_bytes(b, t);
+    double bytes = hth_bound_bytes(bound, t);
     if (m->bytes[t] == 0 || (n == 0 && (producer >= 0 || !whole))) {
         return;
     }
     int first = whole || producer < 0 ? 0 : m->use[m->use_start[t]];
-    int last = whole || m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1 : b->last_use[t];
+    int last =
+        whole || m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1 : bound->last_use[t];
     d[first] += bytes;
     d[last + 1] -= bytes;
     if (m->pair[t] >= 0 && !whole) {
@@ -50,113 +52,114 @@ static void facts_tensor(const hth_bound *b, int t, double *d)
     }
 }
 
-static void facts_stages(hth_bound *b)
+static void facts_stages(hth_bound *bound)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     double live = 0;
-    memset(b->use, 0, ((size_t)m->n_stages + 2) * sizeof *b->use);
+    memset(bound->use, 0, ((size_t)m->n_stages + 2) * sizeof *bound->use);
     for (int t = 0; t < m->p->n_tensors; t++) {
-        facts_tensor(b, t, b->use);
+        facts_tensor(bound, t, bound->use);
     }
     for (int s = 0; s < m->n_stages; s++) {
         const hth_plan_node *n = &m->p->nodes[s];
-        live += b->use[s];
-        b->fixed[s] = live;
-        double workspace = (double)hth_step_smallest(m, s)->workspace / b->budget;
-        b->crest = fmax(b->crest, live + workspace);
-        b->fast_us[s] = INFINITY; // then hth_bound_value says so
+        live += bound->use[s];
+        bound->fixed[s] = live;
+        double workspace = (double)hth_step_smallest(m, s)->workspace / bound->budget;
+        bound->crest = fmax(bound->crest, live + workspace);
+        bound->fast_us[s] = INFINITY; // then hth_bound_value says so
         for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
-            if (hth_bound_room(b, s, (double)m->menu[i].workspace / b->budget)) {
-                b->fast_us[s] = fmin(b->fast_us[s], m->menu[i].time_us);
+            if (hth_bound_room(bound, s, (double)m->menu[i].workspace / bound->budget)) {
+                bound->fast_us[s] = fmin(bound->fast_us[s], m->menu[i].time_us);
             }
         }
         for (int j = 0; j < n->n_outputs; j++) {
-            b->n_made[s] += m->arena[n->outputs[j]];
+            bound->n_made[s] += m->arena[n->outputs[j]];
         }
     }
 }
 
 // Most tensors fit besides everything: one comparison tells.
-static bool facts_fits_all(const hth_bound *b, int t)
+static bool facts_fits_all(const hth_bound *bound, int t)
 {
-    return b->crest + hth_bound_bytes(b, t) <= BOUND_ROOM;
+    return bound->crest + hth_bound_bytes(bound, t) <= BOUND_ROOM;
 }
 
-static bool facts_fits(const hth_bound *b, int t, int s)
+static bool facts_fits(const hth_bound *bound, int t, int s)
 {
-    double workspace = (double)hth_step_smallest(b->m, s)->workspace / b->budget;
-    return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
+    double workspace = (double)hth_step_smallest(bound->m, s)->workspace / bound->budget;
+    return hth_bound_room(bound, s, hth_bound_bytes(bound, t) + workspace);
 }
 
 // The stages in which interval g's tensor finds no room. A cyclic interval's
 // lie before its first use and after its last one.
-static void facts_room(hth_bound *b, int g)
+static void facts_room(hth_bound *bound, int g)
 {
-    const hth_interval *interval = &b->m->interval[g];
-    bool fits = facts_fits_all(b, interval->tensor);
-    b->leave[g] = interval->cyclic ? b->m->n_stages : interval->q - 1;
-    b->come[g] = interval->cyclic ? 0 : interval->p + 1;
-    for (int s = 0; s < b->m->n_stages && !fits; s++) {
+    const hth_interval *interval = &bound->m->interval[g];
+    bool fits = facts_fits_all(bound, interval->tensor);
+    bound->leave[g] = interval->cyclic ? bound->m->n_stages : interval->q - 1;
+    bound->come[g] = interval->cyclic ? 0 : interval->p + 1;
+    for (int s = 0; s < bound->m->n_stages && !fits; s++) {
         bool before = s < interval->q && (interval->cyclic || s > interval->p);
         bool behind = interval->cyclic ? s > interval->p : before;
-        if ((before || behind) && !facts_fits(b, interval->tensor, s)) {
-            b->leaves[g] = true;
-            b->leave[g] = behind && s < b->leave[g] ? s : b->leave[g];
-            b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
+        if ((before || behind) && !facts_fits(bound, interval->tensor, s)) {
+            bound->leaves[g] = true;
+            bound->leave[g] = behind && s < bound->leave[g] ? s : bound->leave[g];
+            bound->come[g] = before && s >= bound->come[g] ? s + 1 : bound->come[g];
         }
     }
 }
 
 // The time that stage s loses if `bytes` more are there: its fastest algorithms find no room.
-static double facts_loss(const hth_bound *b, int s, double bytes)
+static double facts_loss(const hth_bound *bound, int s, double bytes)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     int i = m->menu_start[s];
     while (i < m->menu_end[s] &&
-           !hth_bound_room(b, s, bytes + (double)m->menu[i].workspace / b->budget)) {
+           !hth_bound_room(bound, s, bytes + (double)m->menu[i].workspace / bound->budget)) {
         i++;
     }
-    return i < m->menu_end[s] ? m->menu[i].time_us - b->fast_us[s] : 0;
+    return i < m->menu_end[s] ? m->menu[i].time_us - bound->fast_us[s] : 0;
 }
 
 // Ties tensor t to the stage that would lose most.
-static void facts_tie(hth_bound *b, int t)
+static void facts_tie(hth_bound *bound, int t)
 {
-    const hth_step *m = b->m;
-    double most = 0, bytes = hth_bound_bytes(b, t);
-    b->apart_interval[t] = b->apart_at[t] = -1;
+    const hth_step *m = bound->m;
+    double most = 0, bytes = hth_bound_bytes(bound, t);
+    bound->apart_interval[t] = bound->apart_at[t] = -1;
     for (int g = m->interval_start[t]; bytes >= FACTS_LARGE && g < m->interval_start[t + 1]; g++) {
         const hth_interval *interval = &m->interval[g];
-        bool may = hth_bound_counts(m, interval) && !interval->cyclic && !b->leaves[g];
+        bool may = hth_bound_counts(m, interval) && !interval->cyclic && !bound->leaves[g];
         for (int s = interval->p + 1; may && s < interval->q; s++) {
-            double us = facts_loss(b, s, bytes);
+            double us = facts_loss(bound, s, bytes);
             if (us > most) {
                 most = us;
-                b->apart_interval[t] = g;
-                b->apart_at[t] = s;
+                bound->apart_interval[t] = g;
+                bound->apart_at[t] = s;
             }
         }
     }
     if (most > 0) {
-        b->apart_next[t] = b->apart_head[b->apart_at[t]];
-        b->apart_head[b->apart_at[t]] = t;
+        bound->apart_next[t] = bound->apart_head[bound->apart_at[t]];
+        bound->apart_head[bound->apart_at[t]] = t;
     }
 }
 
 // How many recomputes could read tensor u in one stage.
-static int facts_readers(const hth_step *m, int u)
+static int facts_readers(const hth_step *step, int u)
 {
     int n = 0;
-    for (int k = m->use_start[u]; k < m->use_start[u + 1]; k++) {
-        n += m->use[k] != m->p->tensors[u].producer && m->p->nodes[m->use[k]].recomputable;
+    for (int k = step->use_start[u]; k < step->use_start[u + 1]; k++) {
+        n += step->use[k] != step->p->tensors[u].producer &&
+             step->p->nodes[step->use[k]].recomputable;
     }
     return n > 0 ? n : 1;
 }
 
 // Whether input j of node v is dead after stage p, so that a recompute of v has to see to it.
-static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
+static bool facts_is_dead(const hth_bound *bound, int v, int j, int p)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     const hth_plan_node *n = &m->p->nodes[v];
     int u = n->inputs[j];
     for (int i = 0; i < j; i++) {
@@ -165,39 +168,40 @@ static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
         }
     }
     return m->arena[u] && m->bytes[u] > 0 && m->p->tensors[u].cls != HTH_MEM_OUTPUT &&
-           m->p->tensors[u].producer >= 0 && b->last_use[u] <= p;
+           m->p->tensors[u].producer >= 0 && bound->last_use[u] <= p;
 }
 
 // Lists what a recompute of v after stage p reads that is dead; an interval pays `share` of it,
 // and `save` of a copy out.
-static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save, int depth,
+static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double save, int depth,
                           int *head)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     *head = -1;
     for (int j = 0; j < m->p->nodes[v].n_inputs && depth < FACTS_DEPTH; j++) {
-        if (!facts_is_dead(b, v, j, p)) {
+        if (!facts_is_dead(bound, v, j, p)) {
             continue;
         }
-        if (HTH_GROW(b->dead, b->n_dead, b->cap_dead) != 0) {
+        if (HTH_GROW(bound->dead, bound->n_dead, bound->cap_dead) != 0) {
             return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
         }
-        int u = m->p->nodes[v].inputs[j], at = b->n_dead++, w = m->p->tensors[u].producer, reads;
+        int u = m->p->nodes[v].inputs[j], at = bound->n_dead++, w = m->p->tensors[u].producer,
+            reads;
         double part = 1.0 / facts_readers(m, u);
         bool taken = false;
         for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
             taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
         }
-        int leave = facts_fits_all(b, u) ? m->n_stages : p + 1;
-        while (leave < m->n_stages && facts_fits(b, u, leave)) {
+        int leave = facts_fits_all(bound, u) ? m->n_stages : p + 1;
+        while (leave < m->n_stages && facts_fits(bound, u, leave)) {
             leave++;
         }
-        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, leave, taken};
+        bound->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, leave, taken};
         *head = at;
         if (m->p->nodes[w].recomputable) {
-            part /= b->n_made[w];
-            HTH_TRY(facts_dead(b, w, p, share * part, save * part, depth + 1, &reads));
-            b->dead[at].reads = reads;
+            part /= bound->n_made[w];
+            HTH_TRY(facts_dead(bound, w, p, share * part, save * part, depth + 1, &reads));
+            bound->dead[at].reads = reads;
         }
     }
     return HTH_OK;
@@ -205,38 +209,38 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
 
 // The part of interval g in all intervals of its tensor: what they need once is mostly for the
 // longest.
-static double facts_part(const hth_step *m, int g)
+static double facts_part(const hth_step *step, int g)
 {
-    int t = m->interval[g].tensor;
+    int t = step->interval[g].tensor;
     double all = 0;
-    for (int h = m->interval_start[t]; h < m->interval_start[t + 1]; h++) {
-        bool other = m->interval[h].cyclic || !hth_bound_counts(m, &m->interval[h]);
-        all += other ? 0 : m->interval[h].q - m->interval[h].p;
+    for (int h = step->interval_start[t]; h < step->interval_start[t + 1]; h++) {
+        bool other = step->interval[h].cyclic || !hth_bound_counts(step, &step->interval[h]);
+        all += other ? 0 : step->interval[h].q - step->interval[h].p;
     }
-    return (m->interval[g].q - m->interval[g].p) / all;
+    return (step->interval[g].q - step->interval[g].p) / all;
 }
 
-hth_err hth_bound_facts(hth_bound *b)
+hth_err hth_bound_facts(hth_bound *bound)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     for (int t = 0; t < m->p->n_tensors; t++) {
         int end = m->use_start[t + 1];
-        b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
+        bound->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
     }
-    facts_stages(b);
+    facts_stages(bound);
     for (int g = 0; g < m->n_intervals; g++) {
         const hth_interval *interval = &m->interval[g];
         int v = m->p->tensors[interval->tensor].producer;
-        b->dead_of[g] = -1;
-        facts_room(b, g);
+        bound->dead_of[g] = -1;
+        facts_room(bound, g);
         if (hth_bound_counts(m, interval) && interval->can_rerun) {
-            double share = 1.0 / b->n_made[v], save = share * facts_part(m, g);
-            HTH_TRY(facts_dead(b, v, interval->p, share, save, 0, &b->dead_of[g]));
+            double share = 1.0 / bound->n_made[v], save = share * facts_part(m, g);
+            HTH_TRY(facts_dead(bound, v, interval->p, share, save, 0, &bound->dead_of[g]));
         }
     }
-    memset(b->apart_head, -1, (size_t)m->n_stages * sizeof *b->apart_head);
+    memset(bound->apart_head, -1, (size_t)m->n_stages * sizeof *bound->apart_head);
     for (int t = 0; t < m->p->n_tensors; t++) {
-        facts_tie(b, t);
+        facts_tie(bound, t);
     }
     return HTH_OK;
 }

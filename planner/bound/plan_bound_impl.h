@@ -124,43 +124,44 @@ typedef struct hth_bound {
     double *mean_us; // per stage
 } hth_bound;
 
-static inline bool hth_bound_counts(const hth_step *m, const hth_interval *g)
+static inline bool hth_bound_counts(const hth_step *step, const hth_interval *interval)
 {
-    return g->cyclic || g->q < m->n_stages; // after the last use nothing is needed
+    return interval->cyclic || interval->q < step->n_stages; // after the last use nothing is needed
 }
-static inline double hth_bound_bytes(const hth_bound *b, int t)
+static inline double hth_bound_bytes(const hth_bound *bound, int t)
 {
-    return (double)b->m->bytes[t] / b->budget;
+    return (double)bound->m->bytes[t] / bound->budget;
 }
 // The first stage that arc a leaves out; the last one is a->to - 1.
-static inline int hth_arc_first(const hth_arc *a)
+static inline int hth_arc_first(const hth_arc *arc)
 {
-    return a->in ? a->from : a->from + 1;
+    return arc->in ? arc->from : arc->from + 1;
 }
 // Whether `bytes` (/ budget) find room in stage s besides what is there in every plan.
-static inline bool hth_bound_room(const hth_bound *b, int s, double bytes)
+static inline bool hth_bound_room(const hth_bound *bound, int s, double bytes)
 {
-    return b->fixed[s] + bytes <= BOUND_ROOM;
+    return bound->fixed[s] + bytes <= BOUND_ROOM;
 }
-// hth_bound_between adds to a difference array over the stages inside interval g.
-void hth_bound_between(const hth_step *m, const hth_interval *g, double *per_stage, double add);
+// hth_bound_between adds to a difference array over the stages inside interval.
+void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
+                       double add);
 
 // hth_bound_facts fills the facts; HTH_ENOMEM. hth_bound_value fills everything below `dual` and
 // returns the dual's value: no plan is faster. INFINITY: there is none, a stage does not fit.
-hth_err hth_bound_facts(hth_bound *b);
-double hth_bound_value(hth_bound *b);
+hth_err hth_bound_facts(hth_bound *bound);
+double hth_bound_value(hth_bound *bound);
 
 // hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage
 // that it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
-hth_way hth_bound_way(const hth_bound *b, int g, bool apart);
-hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s);
+hth_way hth_bound_way(const hth_bound *bound, int g, bool apart);
+hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s);
 
 // Paths. hth_bound_path_begin sets the ones to start with; hth_bound_arcs follows the weights;
 // hth_bound_average adds the last minimiser with weight `by` to the averages; hth_bound_path_add
 // adds the longest paths under the averages.
-void hth_bound_path_begin(hth_bound *b);
-void hth_bound_arcs(hth_bound *b);
-void hth_bound_average(hth_bound *b, double by);
-hth_err hth_bound_path_add(hth_bound *b, int iteration);
+void hth_bound_path_begin(hth_bound *bound);
+void hth_bound_arcs(hth_bound *bound);
+void hth_bound_average(hth_bound *bound, double by);
+hth_err hth_bound_path_add(hth_bound *bound, int iteration);
 
 #endif

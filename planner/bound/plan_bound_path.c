@@ -14,14 +14,14 @@
 #define PATH_NEW    2  // at a time
 #define PATH_SEEN   1e-3
 
-void hth_bound_path_begin(hth_bound *b)
+void hth_bound_path_begin(hth_bound *bound)
 {
-    int n = b->m->n_stages;
-    b->path[0] = (hth_bound_path){.n_arcs = 0}; // compute; all copies in; all copies out
-    b->path[1] = (hth_bound_path){.n_arcs = 1, .arc = {{0, n - 1, true, 0}}};
-    b->path[2] = (hth_bound_path){.n_arcs = 1, .arc = {{-1, n, false, 0}}};
-    b->n_paths = 3;
-    b->weight[0] = 1;
+    int n = bound->m->n_stages;
+    bound->path[0] = (hth_bound_path){.n_arcs = 0}; // compute; all copies in; all copies out
+    bound->path[1] = (hth_bound_path){.n_arcs = 1, .arc = {{0, n - 1, true, 0}}};
+    bound->path[2] = (hth_bound_path){.n_arcs = 1, .arc = {{-1, n, false, 0}}};
+    bound->n_paths = 3;
+    bound->weight[0] = 1;
 }
 
 static int path_in_cmp(const void *a, const void *b)
@@ -35,57 +35,58 @@ static int path_out_cmp(const void *a, const void *b)
     return x->to != y->to ? x->to - y->to : x->from - y->from;
 }
 
-void hth_bound_arcs(hth_bound *b)
+void hth_bound_arcs(hth_bound *bound)
 {
-    int n = b->m->n_stages;
-    double all = b->weight[BOUND_BUSY];
-    memset(b->share, 0, ((size_t)n + 2) * sizeof *b->share);
-    memset(b->in_at, 0, ((size_t)n + 2) * sizeof *b->in_at);
-    b->n_in = b->n_out = b->n_dips = 0;
-    for (int k = 0; k < b->n_paths; k++) {
-        double w = b->weight[k];
+    int n = bound->m->n_stages;
+    double all = bound->weight[BOUND_BUSY];
+    memset(bound->share, 0, ((size_t)n + 2) * sizeof *bound->share);
+    memset(bound->in_at, 0, ((size_t)n + 2) * sizeof *bound->in_at);
+    bound->n_in = bound->n_out = bound->n_dips = 0;
+    for (int k = 0; k < bound->n_paths; k++) {
+        double w = bound->weight[k];
         all += w;
-        for (int i = 0; w > 0 && i < b->path[k].n_arcs; i++) {
-            hth_arc a = b->path[k].arc[i];
+        for (int i = 0; w > 0 && i < bound->path[k].n_arcs; i++) {
+            hth_arc a = bound->path[k].arc[i];
             a.weight = w;
             if (hth_arc_first(&a) < a.to) {
-                b->share[hth_arc_first(&a)] -= w;
-                b->share[a.to] += w;
+                bound->share[hth_arc_first(&a)] -= w;
+                bound->share[a.to] += w;
             }
             if (a.in) {
-                b->in_at[a.from] += w;
-                b->in_at[a.to + 1] -= w;
-                b->in[b->n_in++] = a;
+                bound->in_at[a.from] += w;
+                bound->in_at[a.to + 1] -= w;
+                bound->in[bound->n_in++] = a;
             } else {
-                b->out[b->n_out++] = a;
+                bound->out[bound->n_out++] = a;
             }
         }
     }
     double in = 0;
     for (int s = 0; s < n; s++) {
-        all += b->share[s];
-        in += b->in_at[s];
-        b->share[s] = fmax(all, 0);
-        b->in_at[s] = fmax(in, 0);
-        if (s > 0 && b->share[s] > b->share[s - 1]) {
-            b->dip[b->n_dips++] = s - 1;
+        all += bound->share[s];
+        in += bound->in_at[s];
+        bound->share[s] = fmax(all, 0);
+        bound->in_at[s] = fmax(in, 0);
+        if (s > 0 && bound->share[s] > bound->share[s - 1]) {
+            bound->dip[bound->n_dips++] = s - 1;
         }
     }
-    qsort(b->in, (size_t)b->n_in, sizeof *b->in, path_in_cmp);
-    qsort(b->out, (size_t)b->n_out, sizeof *b->out, path_out_cmp);
+    qsort(bound->in, (size_t)bound->n_in, sizeof *bound->in, path_in_cmp);
+    qsort(bound->out, (size_t)bound->n_out, sizeof *bound->out, path_out_cmp);
 }
 
-void hth_bound_average(hth_bound *b, double by)
+void hth_bound_average(hth_bound *bound, double by)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     for (int g = 0; g < m->n_intervals; g++) {
-        bool moves = b->choice[g].mode == HTH_INTERVAL_OFFLOAD;
-        b->mean_in[g] += by * (moves - b->mean_in[g]);
-        b->mean_again[g] += by * ((b->choice[g].mode == HTH_INTERVAL_RECOMPUTE) - b->mean_again[g]);
-        b->mean_out[g] += by * ((moves && b->choice[g].saved) - b->mean_out[g]);
+        bool moves = bound->choice[g].mode == HTH_INTERVAL_OFFLOAD;
+        bound->mean_in[g] += by * (moves - bound->mean_in[g]);
+        bound->mean_again[g] +=
+            by * ((bound->choice[g].mode == HTH_INTERVAL_RECOMPUTE) - bound->mean_again[g]);
+        bound->mean_out[g] += by * ((moves && bound->choice[g].saved) - bound->mean_out[g]);
     }
     for (int s = 0; s < m->n_stages; s++) {
-        b->mean_us[s] += by * (b->us[s] - b->mean_us[s]);
+        bound->mean_us[s] += by * (bound->us[s] - bound->mean_us[s]);
     }
 }
 
@@ -107,21 +108,22 @@ static int path_copy_cmp(const void *a, const void *b)
     return x->key - y->key;
 }
 
-static void path_copies(const hth_bound *b, path_copy *out, int *n_out, path_copy *in, int *n_in)
+static void path_copies(const hth_bound *bound, path_copy *out, int *n_out, path_copy *in,
+                        int *n_in)
 {
-    const hth_step *m = b->m;
+    const hth_step *m = bound->m;
     *n_out = *n_in = 0;
     for (int g = 0; g < m->n_intervals; g++) {
         const hth_interval *interval = &m->interval[g];
-        const hth_choice_of_interval *c = &b->choice[g];
+        const hth_choice_of_interval *c = &bound->choice[g];
         int t = interval->tensor, made = interval->cyclic ? interval->p : m->p->tensors[t].producer;
-        if (b->mean_in[g] > PATH_SEEN) {
+        if (bound->mean_in[g] > PATH_SEEN) {
             int back = c->mode == HTH_INTERVAL_OFFLOAD ? c->back : interval->q;
-            in[(*n_in)++] = (path_copy){interval->q, back, b->mean_in[g] * m->h2d_us[t]};
+            in[(*n_in)++] = (path_copy){interval->q, back, bound->mean_in[g] * m->h2d_us[t]};
         }
-        if (b->mean_out[g] > PATH_SEEN) {
+        if (bound->mean_out[g] > PATH_SEEN) {
             int away = c->mode == HTH_INTERVAL_OFFLOAD ? c->away : interval->p + 1;
-            out[(*n_out)++] = (path_copy){made, away, b->mean_out[g] * m->d2h_us[t]};
+            out[(*n_out)++] = (path_copy){made, away, bound->mean_out[g] * m->d2h_us[t]};
         }
     }
     qsort(out, (size_t)*n_out, sizeof *out, path_copy_cmp);
@@ -171,17 +173,18 @@ static bool path_same(const hth_bound_path *x, const hth_bound_path *y)
 }
 
 // Adds a path, in place of the oldest without weight if there is no room.
-static void path_insert(hth_bound *b, const hth_bound_path *x)
+static void path_insert(hth_bound *bound, const hth_bound_path *path)
 {
-    int at = b->n_paths;
-    for (int k = 0; k < b->n_paths; k++) {
-        if (path_same(&b->path[k], x)) {
+    int at = bound->n_paths;
+    for (int k = 0; k < bound->n_paths; k++) {
+        if (path_same(&bound->path[k], path)) {
             return;
         }
     }
     if (at == BOUND_PATHS) {
         for (int k = 3; k < BOUND_PATHS; k++) {
-            if (b->weight[k] <= 0 && (at == BOUND_PATHS || b->path[k].age < b->path[at].age)) {
+            if (bound->weight[k] <= 0 &&
+                (at == BOUND_PATHS || bound->path[k].age < bound->path[at].age)) {
                 at = k;
             }
         }
@@ -189,13 +192,13 @@ static void path_insert(hth_bound *b, const hth_bound_path *x)
             return;
         }
     } else {
-        b->n_paths++;
+        bound->n_paths++;
     }
-    b->path[at] = *x;
-    b->weight[at] = 0;
+    bound->path[at] = *path;
+    bound->weight[at] = 0;
 }
 
-static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteration)
+static void path_choose(hth_bound *bound, path_turn *turn, int n_turns, int iteration)
 {
     for (int k = 0; k < PATH_NEW; k++) {
         path_turn best = {.us = 0};
@@ -203,7 +206,7 @@ static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteratio
             best = turn[i].us > best.us ? turn[i] : best;
         }
         for (int i = 0; i < n_turns; i++) { // the next one elsewhere
-            turn[i].us = abs(turn[i].s - best.s) < b->m->n_stages / 16 ? 0 : turn[i].us;
+            turn[i].us = abs(turn[i].s - best.s) < bound->m->n_stages / 16 ? 0 : turn[i].us;
         }
         hth_bound_path x = {.age = iteration};
         if (best.us > 0 && best.p > -2) {
@@ -213,31 +216,31 @@ static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteratio
             x.arc[x.n_arcs++] = (hth_arc){best.s + 1, best.q, true, 0};
         }
         if (x.n_arcs > 0) {
-            path_insert(b, &x);
+            path_insert(bound, &x);
         }
     }
 }
 
-hth_err hth_bound_path_add(hth_bound *b, int iteration)
+hth_err hth_bound_path_add(hth_bound *bound, int iteration)
 {
-    int n = b->m->n_stages, n_out, n_in, n_turns = 0;
-    size_t ng = (size_t)b->m->n_intervals + 1;
+    int n = bound->m->n_stages, n_out, n_in, n_turns = 0;
+    size_t ng = (size_t)bound->m->n_intervals + 1;
     path_copy *out = hth_alloc(ng * sizeof *out), *in = hth_alloc(ng * sizeof *in);
     path_turn turn[PATH_STAGES] = {{0}};
     hth_err err = HTH_OK;
     if (out != NULL && in != NULL) {
-        path_copies(b, out, &n_out, in, &n_in);
-        b->us_sum[0] = 0;
+        path_copies(bound, out, &n_out, in, &n_in);
+        bound->us_sum[0] = 0;
         for (int s = 0; s < n; s++) {
-            b->us_sum[s + 1] = b->us_sum[s] + b->mean_us[s];
+            bound->us_sum[s + 1] = bound->us_sum[s] + bound->mean_us[s];
         }
         for (int k = 0; k < PATH_STAGES; k++) {
             int s = (int)((int64_t)(k + 1) * n / (PATH_STAGES + 1));
             if (n_turns == 0 || s > turn[n_turns - 1].s) {
-                turn[n_turns++] = path_longest(s, n, b->us_sum, out, n_out, in, n_in);
+                turn[n_turns++] = path_longest(s, n, bound->us_sum, out, n_out, in, n_in);
             }
         }
-        path_choose(b, turn, n_turns, iteration);
+        path_choose(bound, turn, n_turns, iteration);
     } else {
         err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", n);
     }

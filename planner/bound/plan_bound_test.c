@@ -4,10 +4,10 @@
 
 #include <math.h>
 
-static double bound_of(const hth_step *m, uint64_t budget, double known_us)
+static double bound_of(const hth_step *step, uint64_t budget, double known_us)
 {
     double us;
-    assert_ok(hth_step_bound(m, budget, known_us, 200, 0, NULL, NULL, &us));
+    assert_ok(hth_step_bound(step, budget, known_us, 200, 0, NULL, NULL, &us));
     return us;
 }
 
@@ -70,19 +70,19 @@ static void bounds_hold_on_random_networks(void **state)
 }
 
 // The fastest of all combinations of modes, INFINITY: none fits.
-static double bound_best(const hth_step *m, uint64_t budget)
+static double bound_best(const hth_step *step, uint64_t budget)
 {
     hth_decoder d;
     uint8_t mode[16] = {0};
     double best = INFINITY;
     int total = 1;
-    for (int g = 0; g < m->n_intervals; g++) {
+    for (int g = 0; g < step->n_intervals; g++) {
         total *= HTH_N_INTERVAL_MODES;
     }
-    assert_ok(hth_decoder_init(&d, m, budget));
+    assert_ok(hth_decoder_init(&d, step, budget));
     for (int k = 0; k < total; k++) {
         hth_outcome out;
-        for (int g = 0, rest = k; g < m->n_intervals; g++, rest /= HTH_N_INTERVAL_MODES) {
+        for (int g = 0, rest = k; g < step->n_intervals; g++, rest /= HTH_N_INTERVAL_MODES) {
             mode[g] = (uint8_t)(rest % HTH_N_INTERVAL_MODES);
         }
         hth_decode(&d, mode, &out);

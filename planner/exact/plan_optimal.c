@@ -34,24 +34,24 @@ typedef struct optimal_files {
     char folder[40], model[64], solution[64], log[64];
 } optimal_files;
 
-static hth_err files_open(optimal_files *f)
+static hth_err files_open(optimal_files *files)
 {
-    snprintf(f->folder, sizeof f->folder, "/tmp/hearth-optimal-XXXXXX");
-    if (mkdtemp(f->folder) == NULL) {
+    snprintf(files->folder, sizeof files->folder, "/tmp/hearth-optimal-XXXXXX");
+    if (mkdtemp(files->folder) == NULL) {
         return hth_fail_errno(errno, "cannot make a folder in /tmp for the integer program");
     }
-    snprintf(f->model, sizeof f->model, "%s/step.lp", f->folder);
-    snprintf(f->solution, sizeof f->solution, "%s/solution", f->folder);
-    snprintf(f->log, sizeof f->log, "%s/log", f->folder);
+    snprintf(files->model, sizeof files->model, "%s/step.lp", files->folder);
+    snprintf(files->solution, sizeof files->solution, "%s/solution", files->folder);
+    snprintf(files->log, sizeof files->log, "%s/log", files->folder);
     return HTH_OK;
 }
 
-static void files_close(const optimal_files *f)
+static void files_close(const optimal_files *files)
 {
-    unlink(f->model);
-    unlink(f->solution);
-    unlink(f->log);
-    rmdir(f->folder);
+    unlink(files->model);
+    unlink(files->solution);
+    unlink(files->log);
+    rmdir(files->folder);
 }
 
 // Waits until the child ends; kills it when its own limit is over and more.
@@ -76,7 +76,7 @@ static hth_err child_wait(pid_t pid, double seconds, int *status)
     }
 }
 
-static hth_err child_run(const optimal_files *f, double seconds)
+static hth_err child_run(const optimal_files *files, double seconds)
 {
     char limit[32], allowed[32];
     posix_spawn_file_actions_t to;
@@ -85,7 +85,7 @@ static hth_err child_run(const optimal_files *f, double seconds)
     snprintf(limit, sizeof limit, "%.3f", seconds);
     snprintf(allowed, sizeof allowed, "%g", OPTIMAL_ALLOWED);
     char *const argv[] = {"cbc",
-                          (char *)f->model,
+                          (char *)files->model,
                           "-timeMode",
                           "elapsed",
                           "-seconds",
@@ -98,7 +98,7 @@ static hth_err child_run(const optimal_files *f, double seconds)
                           "normal",
                           "-solve",
                           "-solution",
-                          (char *)f->solution,
+                          (char *)files->solution,
                           "-quit",
                           NULL};
     if (posix_spawn_file_actions_init(&to) != 0) {
@@ -106,7 +106,8 @@ static hth_err child_run(const optimal_files *f, double seconds)
     }
     int rc = posix_spawn_file_actions_addopen(&to, 0, "/dev/null", O_RDONLY, 0);
     rc = rc ? rc
-            : posix_spawn_file_actions_addopen(&to, 1, f->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+            : posix_spawn_file_actions_addopen(&to, 1, files->log, O_WRONLY | O_CREAT | O_TRUNC,
+                                               0600);
     rc = rc ? rc : posix_spawn_file_actions_adddup2(&to, 1, 2);
     rc = rc ? rc : posix_spawnp(&pid, "cbc", &to, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&to);
@@ -136,12 +137,12 @@ static hth_err child_run(const optimal_files *f, double seconds)
 }
 
 // The first line is the verdict, every other "index name value reduced-cost".
-static hth_err solution_read(const hth_step *m, const optimal_files *f, double seconds,
+static hth_err solution_read(const hth_step *step, const optimal_files *files, double seconds,
                              hth_optimal *out)
 {
     char line[256], name[64];
     double value;
-    FILE *in = fopen(f->solution, "re");
+    FILE *in = fopen(files->solution, "re");
     if (in == NULL || fgets(line, sizeof line, in) == NULL) {
         if (in != NULL) {
             fclose(in);
@@ -154,7 +155,7 @@ static hth_err solution_read(const hth_step *m, const optimal_files *f, double s
         strncmp(line, "Infeasible", 10) == 0 || strncmp(line, "Integer infeasible", 18) == 0;
     while (out->feasible && fgets(line, sizeof line, in) != NULL) {
         if (sscanf(line, "%*[* ]%*d %63s %lf", name, &value) == 2) {
-            hth_optimal_value(m, name, value, &out->fixed);
+            hth_optimal_value(step, name, value, &out->fixed);
             out->objective_us = strcmp(name, "T_0_0") == 0 ? value : out->objective_us;
         }
     }
@@ -165,13 +166,13 @@ static hth_err solution_read(const hth_step *m, const optimal_files *f, double s
                           line);
 }
 
-static hth_err optimal_solve(const hth_step *m, uint64_t budget, double horizon_us, double seconds,
-                             hth_optimal *out)
+static hth_err optimal_solve(const hth_step *step, uint64_t budget, double horizon_us,
+                             double seconds, hth_optimal *out)
 {
     optimal_files f;
     HTH_TRY(files_open(&f));
     FILE *file = fopen(f.model, "we");
-    hth_err err = file != NULL ? hth_optimal_write(file, m, budget, horizon_us)
+    hth_err err = file != NULL ? hth_optimal_write(file, step, budget, horizon_us)
                                : hth_fail_errno(errno, "cannot write '%s'", f.model);
     if (file != NULL && (ferror(file) | fclose(file)) != 0 && err == HTH_OK) {
         err = hth_fail_errno(errno ? errno : EIO, "cannot write '%s'", f.model);
@@ -180,91 +181,93 @@ static hth_err optimal_solve(const hth_step *m, uint64_t budget, double horizon_
         goto out;
     }
     HTH_GOTO(child_run(&f, seconds), out);
-    err = solution_read(m, &f, seconds, out);
+    err = solution_read(step, &f, seconds, out);
 out:
     files_close(&f);
     return err;
 }
 
-static void optimal_fini(hth_optimal *o)
+static void optimal_fini(hth_optimal *optimal)
 {
-    hth_free(o->fixed.mode);
-    hth_free(o->fixed.away);
-    hth_free(o->fixed.back);
-    hth_free(o->fixed.item);
+    hth_free(optimal->fixed.mode);
+    hth_free(optimal->fixed.away);
+    hth_free(optimal->fixed.back);
+    hth_free(optimal->fixed.item);
 }
 
-static hth_err optimal_init(const hth_step *m, hth_optimal *o)
+static hth_err optimal_init(const hth_step *step, hth_optimal *optimal)
 {
-    size_t intervals = (size_t)m->n_intervals + 1, stages = (size_t)m->n_stages + 1;
-    *o = (hth_optimal){.fixed = {hth_calloc(intervals, 1), hth_calloc(intervals, sizeof(int)),
-                                 hth_calloc(intervals, sizeof(int)),
-                                 hth_calloc(stages, sizeof(int))}};
-    if (!o->fixed.mode || !o->fixed.away || !o->fixed.back || !o->fixed.item) {
-        optimal_fini(o);
+    size_t intervals = (size_t)step->n_intervals + 1, stages = (size_t)step->n_stages + 1;
+    *optimal = (hth_optimal){.fixed = {hth_calloc(intervals, 1), hth_calloc(intervals, sizeof(int)),
+                                       hth_calloc(intervals, sizeof(int)),
+                                       hth_calloc(stages, sizeof(int))}};
+    if (!optimal->fixed.mode || !optimal->fixed.away || !optimal->fixed.back ||
+        !optimal->fixed.item) {
+        optimal_fini(optimal);
         return hth_fail(HTH_ENOMEM, "no memory for a solution");
     }
-    for (int g = 0; g < m->n_intervals; g++) {
-        o->fixed.away[g] = m->interval[g].p + 1;
-        o->fixed.back[g] = m->interval[g].q;
+    for (int g = 0; g < step->n_intervals; g++) {
+        optimal->fixed.away[g] = step->interval[g].p + 1;
+        optimal->fixed.back[g] = step->interval[g].q;
     }
-    for (int s = 0; s < m->n_stages; s++) {
-        o->fixed.item[s] = m->menu_end[s] - 1;
+    for (int s = 0; s < step->n_stages; s++) {
+        optimal->fixed.item[s] = step->menu_end[s] - 1;
     }
     return HTH_OK;
 }
 
 // A time that the best plan does not exceed: that of a plan that the search finds, or of everything
 // slowest, everything twice, and all copies one by one.
-static double optimal_horizon(hth_search *x, hth_step *m, const hth_plan_options *o, double ms,
-                              bool *known)
+static double optimal_horizon(hth_search *search, hth_step *step, const hth_plan_options *options,
+                              double ms, bool *known)
 {
     hth_outcome out;
-    hth_plan_options hearth = *o;
+    hth_plan_options hearth = *options;
     hearth.policy = HTH_POLICY_HEARTH;
-    hth_search_policy(x, m, &hearth, hth_now_ns() + (uint64_t)(ms * OPTIMAL_KNOWN * 1e6), false,
-                      &out);
+    hth_search_policy(search, step, &hearth, hth_now_ns() + (uint64_t)(ms * OPTIMAL_KNOWN * 1e6),
+                      false, &out);
     *known = out.excess == 0;
     if (*known) {
         return out.time_us * (1 + 1e-6);
     }
     double us = 0, copies = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        us += 2 * m->menu[m->menu_end[s] - 1].time_us;
+    for (int s = 0; s < step->n_stages; s++) {
+        us += 2 * step->menu[step->menu_end[s] - 1].time_us;
     }
-    for (int g = 0; g < m->n_intervals; g++) {
-        int t = m->interval[g].tensor;
-        copies += m->interval[g].can_offload ? m->h2d_us[t] + m->d2h_us[t] : 0;
+    for (int g = 0; g < step->n_intervals; g++) {
+        int t = step->interval[g].tensor;
+        copies += step->interval[g].can_offload ? step->h2d_us[t] + step->d2h_us[t] : 0;
     }
-    return (us + copies) * (1 + m->p->copy_interference) + 1;
+    return (us + copies) * (1 + step->p->copy_interference) + 1;
 }
 
-hth_err hth_search_optimal(hth_search *x, hth_step *m, const hth_plan_options *o, hth_outcome *out)
+hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_options *options,
+                           hth_outcome *out)
 {
     hth_optimal best;
-    double ms = o->limit_ms > 0 ? o->limit_ms : OPTIMAL_MS;
-    if (m->n_stages > HTH_OPTIMAL_NODES || m->n_intervals > HTH_OPTIMAL_GAPS) {
+    double ms = options->limit_ms > 0 ? options->limit_ms : OPTIMAL_MS;
+    if (step->n_stages > HTH_OPTIMAL_NODES || step->n_intervals > HTH_OPTIMAL_GAPS) {
         return hth_fail(HTH_ENOTSUP,
                         "policy optimal is for small steps: at most %d nodes and %d idle "
                         "intervals, this one has %d and %d",
-                        HTH_OPTIMAL_NODES, HTH_OPTIMAL_GAPS, m->n_stages, m->n_intervals);
+                        HTH_OPTIMAL_NODES, HTH_OPTIMAL_GAPS, step->n_stages, step->n_intervals);
     }
     bool known;
-    double horizon_us = optimal_horizon(x, m, o, ms, &known);
-    HTH_TRY(optimal_init(m, &best));
+    double horizon_us = optimal_horizon(search, step, options, ms, &known);
+    HTH_TRY(optimal_init(step, &best));
     uint64_t start_ns = hth_now_ns();
-    hth_err err = optimal_solve(m, x->d.budget, horizon_us, ms / 1e3, &best);
+    hth_err err = optimal_solve(step, search->d.budget, horizon_us, ms / 1e3, &best);
     bool early = (double)(hth_now_ns() - start_ns) < OPTIMAL_EARLY * ms * 1e6;
     if (err == HTH_OK && !best.feasible && (known || !early)) {
         err = hth_fail(HTH_ETIMEDOUT, "cbc proved nothing within %.3g seconds", ms / 1e3);
     } else if (err == HTH_OK && !best.feasible) {
-        err = hth_plan_refuse(m->p, 0, hth_policy_name(o->policy));
+        err = hth_plan_refuse(step->p, 0, hth_policy_name(options->policy));
     }
     if (err == HTH_OK) {
-        hth_decode_fixed(&x->d, &best.fixed, out);
+        hth_decode_fixed(&search->d, &best.fixed, out);
         double us = best.objective_us * horizon_us / 1e3;
-        x->proven_us =
-            x->proven_us > 0 ? x->proven_us : us - 2 * OPTIMAL_ALLOWED / 1e3 * horizon_us;
+        search->proven_us =
+            search->proven_us > 0 ? search->proven_us : us - 2 * OPTIMAL_ALLOWED / 1e3 * horizon_us;
         if (out->excess > 0 || fabs(out->time_us - us) > 1e-4 * us + 1e-3) {
             err = hth_fail(HTH_ENOTSUP,
                            "cbc's solution does not hold when it is simulated: %.6g us for %.6g, "

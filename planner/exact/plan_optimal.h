@@ -19,16 +19,17 @@ typedef struct hth_optimal {
     bool feasible;
 } hth_optimal;
 
-// hth_optimal_write writes the program of step m under `budget` in the LP format. horizon_us: the
+// hth_optimal_write writes the program of step under `budget` in the LP format. horizon_us: the
 // time of a known plan, or of one that is surely slower than the best.
-hth_err hth_optimal_write(FILE *f, const hth_step *m, uint64_t budget, double horizon_us);
+hth_err hth_optimal_write(FILE *file, const hth_step *step, uint64_t budget, double horizon_us);
 // hth_optimal_value takes one variable of a solution into *out; names that say nothing are ignored.
-void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fixed *out);
+void hth_optimal_value(const hth_step *step, const char *name, double value, hth_fixed *out);
 
-// hth_search_optimal puts the best plan under x->d.budget into the decoder, as hth_search_policy
-// does, and its proven time into x->proven_us. Blocks for o->limit_ms (0: a minute) at most.
-// HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc proved that it has no
-// solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
-hth_err hth_search_optimal(hth_search *x, hth_step *m, const hth_plan_options *o, hth_outcome *out);
+// hth_search_optimal puts the best plan under search->d.budget into the decoder, as
+// hth_search_policy does, and its proven time into search->proven_us. Blocks for options->limit_ms
+// (0: a minute) at most. HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc
+// proved that it has no solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
+hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_options *options,
+                           hth_outcome *out);
 
 #endif

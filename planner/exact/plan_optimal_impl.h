@@ -26,37 +26,37 @@ typedef struct hth_ilp {
     double *head; // per stage: least time before it
 } hth_ilp;
 
-static inline bool hth_ilp_tail(const hth_ilp *x, int g)
+static inline bool hth_ilp_tail(const hth_ilp *ilp, int g)
 {
-    return x->m->interval[g].q == x->n;
+    return ilp->m->interval[g].q == ilp->n;
 }
 
-static inline int hth_ilp_first(const hth_ilp *x, int g) // stage of the interval
+static inline int hth_ilp_first(const hth_ilp *ilp, int g) // stage of the interval
 {
-    return x->m->interval[g].cyclic ? 0 : x->m->interval[g].p + 1;
+    return ilp->m->interval[g].cyclic ? 0 : ilp->m->interval[g].p + 1;
 }
 
-// A row is built by terms on its left side; constants go into x->rhs with the other sign.
+// A row is built by terms on its left side; constants go into ilp->rhs with the other sign.
 // hth_ilp_term adds coef times the variable (variables that cannot be are 0), hth_ilp_row ends the
-// row: `sense`, x->rhs + rhs; all divided by `unit`.
-void hth_ilp_term(hth_ilp *x, char kind, int i, int j, double coef);
-void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit);
+// row: `sense`, ilp->rhs + rhs; all divided by `unit`.
+void hth_ilp_term(hth_ilp *ilp, char kind, int i, int j, double coef);
+void hth_ilp_row(hth_ilp *ilp, const char *sense, double rhs, double unit);
 
 // States of interval g in stage s, times coef: its buffer has been taken again, its copy in is
 // released, it is recomputed, it is kept.
-void hth_ilp_back(hth_ilp *x, int g, int s, double coef);
-void hth_ilp_release(hth_ilp *x, int g, int s, double coef);
-void hth_ilp_made(hth_ilp *x, int g, int s, double coef);
-void hth_ilp_keep(hth_ilp *x, int g, double coef);
+void hth_ilp_back(hth_ilp *ilp, int g, int s, double coef);
+void hth_ilp_release(hth_ilp *ilp, int g, int s, double coef);
+void hth_ilp_made(hth_ilp *ilp, int g, int s, double coef);
+void hth_ilp_keep(hth_ilp *ilp, int g, double coef);
 // hth_ilp_alternatives: the time or the workspace of node v.
-void hth_ilp_alternatives(hth_ilp *x, int v, bool time, double coef);
-bool hth_ilp_reads(const hth_ilp *x, int v, int t); // node v reads tensor t
-int hth_ilp_around(const hth_ilp *x, int t, int s); // the interval of t around stage s, -1: none
+void hth_ilp_alternatives(hth_ilp *ilp, int v, bool time, double coef);
+bool hth_ilp_reads(const hth_ilp *ilp, int v, int t); // node v reads tensor t
+int hth_ilp_around(const hth_ilp *ilp, int t, int s); // the interval of t around stage s, -1: none
 
 // The rows: modes, bytes, times. hth_ilp_saves lists the copies out that may be made.
-void hth_ilp_modes(hth_ilp *x);
-void hth_ilp_bytes(hth_ilp *x);
-void hth_ilp_saves(hth_ilp *x);
-void hth_ilp_times(hth_ilp *x);
+void hth_ilp_modes(hth_ilp *ilp);
+void hth_ilp_bytes(hth_ilp *ilp);
+void hth_ilp_saves(hth_ilp *ilp);
+void hth_ilp_times(hth_ilp *ilp);
 
 #endif

@@ -16,11 +16,13 @@
 //   c_g_s      recomputed by stage s, rising
 //   v_g_s      a recompute in stage s reads the tensor of g; P_g_s it is there for that, in mode
 //              again; q_g_s it is computed in s for that
-//   I_g_s J_g  a buffer is taken over: by what is made in interval g, by the heir of tail interval g's tensor
+//   I_g_s J_g  a buffer is taken over: by what is made in interval g, by the heir of tail interval
+// g's tensor
 //   x_v_s      node v runs again in stage s; t_v_s how long that takes
 //   m_v_k      node v uses alternative k of its menu
 //   y_k D_k    copy out k is made; end of the lane after it
-//   u_g_s      something reads the tensor of tail interval g in stage s or later; n_g_s it has a buffer
+//   u_g_s      something reads the tensor of tail interval g in stage s or later; n_g_s it has a
+// buffer
 //   W_s S_s E_s F_s   times of a stage; end of the copies in that were released by then
 //   f_g        end of the copy in of interval g;  L, T: the lanes' time, the step's
 // Implications between a decision and a time use the horizon as the large constant; what makes the
@@ -41,9 +43,9 @@
 
 // Rows.
 
-static bool ilp_allows(const hth_ilp *x, char kind, int i, int j)
+static bool ilp_allows(const hth_ilp *ilp, char kind, int i, int j)
 {
-    const hth_interval *interval = &x->m->interval[i];
+    const hth_interval *interval = &ilp->m->interval[i];
     switch (kind) {
     case 'o':
     case 'a':
@@ -58,112 +60,112 @@ static bool ilp_allows(const hth_ilp *x, char kind, int i, int j)
     case 'q':
         return interval->can_rerun && j > interval->p + 1;
     case 'v':
-        return j > interval->p && x->reads[i * x->n + j];
+        return j > interval->p && ilp->reads[i * ilp->n + j];
     case 'x':
     case 't':
-        return x->may[i * x->n + j];
+        return ilp->may[i * ilp->n + j];
     default:
         return true;
     }
 }
 
-void hth_ilp_term(hth_ilp *x, char kind, int i, int j, double coef)
+void hth_ilp_term(hth_ilp *ilp, char kind, int i, int j, double coef)
 {
-    if (coef == 0 || !ilp_allows(x, kind, i, j)) {
+    if (coef == 0 || !ilp_allows(ilp, kind, i, j)) {
         return;
     }
-    int at = ((int)(strchr(MODEL_KINDS, kind) - MODEL_KINDS) * x->side + i) * x->side + j;
-    if (x->coef[at] == 0) {
-        x->touched[x->n_touched++] = at;
+    int at = ((int)(strchr(MODEL_KINDS, kind) - MODEL_KINDS) * ilp->side + i) * ilp->side + j;
+    if (ilp->coef[at] == 0) {
+        ilp->touched[ilp->n_touched++] = at;
     }
-    x->coef[at] += strchr(MODEL_TIMES, kind) != NULL ? coef * x->unit_us : coef;
-    x->coef[at] = x->coef[at] == 0 ? 1e-300 : x->coef[at]; // stays touched
+    ilp->coef[at] += strchr(MODEL_TIMES, kind) != NULL ? coef * ilp->unit_us : coef;
+    ilp->coef[at] = ilp->coef[at] == 0 ? 1e-300 : ilp->coef[at]; // stays touched
 }
 
-static void ilp_name(const hth_ilp *x, int at)
+static void ilp_name(const hth_ilp *ilp, int at)
 {
-    fprintf(x->f, "%c_%d_%d", MODEL_KINDS[at / x->side / x->side], at / x->side % x->side,
-            at % x->side);
+    fprintf(ilp->f, "%c_%d_%d", MODEL_KINDS[at / ilp->side / ilp->side], at / ilp->side % ilp->side,
+            at % ilp->side);
 }
 
-// Ends the hth_ilp_row: its terms, `sense`, x->rhs + rhs. Everything divided by `unit`.
-void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit)
+// Ends the hth_ilp_row: its terms, `sense`, ilp->rhs + rhs. Everything divided by `unit`.
+void hth_ilp_row(hth_ilp *ilp, const char *sense, double rhs, double unit)
 {
     int printed = 0;
-    for (int i = 0; i < x->n_touched; i++) {
-        int at = x->touched[i];
-        double c = x->coef[at] / unit;
-        x->coef[at] = 0;
+    for (int i = 0; i < ilp->n_touched; i++) {
+        int at = ilp->touched[i];
+        double c = ilp->coef[at] / unit;
+        ilp->coef[at] = 0;
         if (fabs(c) > 1e-12) {
-            fprintf(x->f, "%s %+.14g ", printed++ % MODEL_LINE ? "" : "\n", c);
-            ilp_name(x, at);
-            x->named[at] = true;
+            fprintf(ilp->f, "%s %+.14g ", printed++ % MODEL_LINE ? "" : "\n", c);
+            ilp_name(ilp, at);
+            ilp->named[at] = true;
         }
     }
     if (printed > 0) {
-        fprintf(x->f, " %s %.14g", sense, (rhs + x->rhs) / unit);
+        fprintf(ilp->f, " %s %.14g", sense, (rhs + ilp->rhs) / unit);
     }
-    x->n_touched = 0;
-    x->rhs = 0;
+    ilp->n_touched = 0;
+    ilp->rhs = 0;
 }
 
 // States of an interval in stage s, times coef.
 
-void hth_ilp_back(hth_ilp *x, int g, int s, double coef)
+void hth_ilp_back(hth_ilp *ilp, int g, int s, double coef)
 {
-    const hth_interval *interval = &x->m->interval[g];
-    if (s >= interval->q && !hth_ilp_tail(x, g)) {
-        hth_ilp_term(x, 'o', g, 0, coef);
-    } else if (s >= hth_ilp_first(x, g)) {
-        hth_ilp_term(x, 'b', g, s, coef);
+    const hth_interval *interval = &ilp->m->interval[g];
+    if (s >= interval->q && !hth_ilp_tail(ilp, g)) {
+        hth_ilp_term(ilp, 'o', g, 0, coef);
+    } else if (s >= hth_ilp_first(ilp, g)) {
+        hth_ilp_term(ilp, 'b', g, s, coef);
     }
 }
 
-static void ilp_rerun(hth_ilp *x, int g, int s, double coef)
+static void ilp_rerun(hth_ilp *ilp, int g, int s, double coef)
 {
-    const hth_interval *interval = &x->m->interval[g];
-    if (s >= interval->q && !hth_ilp_tail(x, g)) {
-        hth_ilp_term(x, 'r', g, 0, coef);
-    } else if (s >= hth_ilp_first(x, g)) {
-        hth_ilp_term(x, 'c', g, s, coef);
+    const hth_interval *interval = &ilp->m->interval[g];
+    if (s >= interval->q && !hth_ilp_tail(ilp, g)) {
+        hth_ilp_term(ilp, 'r', g, 0, coef);
+    } else if (s >= hth_ilp_first(ilp, g)) {
+        hth_ilp_term(ilp, 'c', g, s, coef);
     }
 }
 
 // Its copy in is released at s.
-void hth_ilp_release(hth_ilp *x, int g, int s, double coef)
+void hth_ilp_release(hth_ilp *ilp, int g, int s, double coef)
 {
-    hth_ilp_back(x, g, s, coef);
-    hth_ilp_back(x, g, s - 1, -coef);
+    hth_ilp_back(ilp, g, s, coef);
+    hth_ilp_back(ilp, g, s - 1, -coef);
 }
 
 // It is recomputed in s.
-void hth_ilp_made(hth_ilp *x, int g, int s, double coef)
+void hth_ilp_made(hth_ilp *ilp, int g, int s, double coef)
 {
-    hth_ilp_term(x, 'q', g, s, coef);
-    ilp_rerun(x, g, s, coef);
-    ilp_rerun(x, g, s - 1, -coef);
+    hth_ilp_term(ilp, 'q', g, s, coef);
+    ilp_rerun(ilp, g, s, coef);
+    ilp_rerun(ilp, g, s - 1, -coef);
 }
 
-void hth_ilp_keep(hth_ilp *x, int g, double coef)
+void hth_ilp_keep(hth_ilp *ilp, int g, double coef)
 {
-    hth_ilp_term(x, 'o', g, 0, -coef);
-    hth_ilp_term(x, 'r', g, 0, -coef);
-    hth_ilp_term(x, 'g', g, 0, -coef);
-    x->rhs -= coef;
+    hth_ilp_term(ilp, 'o', g, 0, -coef);
+    hth_ilp_term(ilp, 'r', g, 0, -coef);
+    hth_ilp_term(ilp, 'g', g, 0, -coef);
+    ilp->rhs -= coef;
 }
 
-void hth_ilp_alternatives(hth_ilp *x, int v, bool time, double coef)
+void hth_ilp_alternatives(hth_ilp *ilp, int v, bool time, double coef)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     for (int i = m->menu_start[v]; i < m->menu_end[v]; i++) {
         double c = time ? m->menu[i].time_us : (double)m->menu[i].workspace;
-        hth_ilp_term(x, 'm', v, i - m->menu_start[v], coef * c);
+        hth_ilp_term(ilp, 'm', v, i - m->menu_start[v], coef * c);
     }
 }
 
-bool hth_ilp_reads(const hth_ilp *x, int v, int t)
+bool hth_ilp_reads(const hth_ilp *ilp, int v, int t)
 {
-    const hth_plan_node *n = &x->m->p->nodes[v];
+    const hth_plan_node *n = &ilp->m->p->nodes[v];
     for (int j = 0; j < n->n_inputs; j++) {
         if (n->inputs[j] == t) {
             return true;
@@ -173,10 +175,10 @@ bool hth_ilp_reads(const hth_ilp *x, int v, int t)
 }
 
 // The interval of tensor t around stage s, -1: none.
-int hth_ilp_around(const hth_ilp *x, int t, int s)
+int hth_ilp_around(const hth_ilp *ilp, int t, int s)
 {
-    for (int g = x->m->interval_start[t]; g < x->m->interval_start[t + 1]; g++) {
-        if (s > x->m->interval[g].p && s < x->m->interval[g].q && !x->m->interval[g].cyclic) {
+    for (int g = ilp->m->interval_start[t]; g < ilp->m->interval_start[t + 1]; g++) {
+        if (s > ilp->m->interval[g].p && s < ilp->m->interval[g].q && !ilp->m->interval[g].cyclic) {
             return g;
         }
     }
@@ -187,16 +189,16 @@ int hth_ilp_around(const hth_ilp *x, int t, int s)
 
 // Whether running node v again in stage s has a use: an output is missing there that the stage's
 // node reads, or a node that runs again there. may[] of later nodes is known.
-static bool ilp_useful(const hth_ilp *x, int v, int s)
+static bool ilp_useful(const hth_ilp *ilp, int v, int s)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     const hth_plan_node *n = &m->p->nodes[v];
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
         for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
             bool in = m->interval[g].can_rerun && s > m->interval[g].p + 1 && s <= m->interval[g].q;
             for (int w = v + 1; in && w < s; w++) {
-                if (x->may[w * x->n + s] && hth_ilp_reads(x, w, t)) {
+                if (ilp->may[w * ilp->n + s] && hth_ilp_reads(ilp, w, t)) {
                     return true;
                 }
             }
@@ -208,82 +210,82 @@ static bool ilp_useful(const hth_ilp *x, int v, int s)
     return false;
 }
 
-static void ilp_may(hth_ilp *x)
+static void ilp_may(hth_ilp *ilp)
 {
-    for (int v = x->n - 1; v >= 0; v--) {
-        for (int s = v + 1; s < x->n; s++) {
-            x->may[v * x->n + s] = x->m->p->nodes[v].recomputable &&
-                                   hth_step_may_rerun(x->m, v, s) && ilp_useful(x, v, s);
+    for (int v = ilp->n - 1; v >= 0; v--) {
+        for (int s = v + 1; s < ilp->n; s++) {
+            ilp->may[v * ilp->n + s] = ilp->m->p->nodes[v].recomputable &&
+                                       hth_step_may_rerun(ilp->m, v, s) && ilp_useful(ilp, v, s);
         }
     }
 }
 
-static void ilp_rows(hth_ilp *x)
+static void ilp_rows(hth_ilp *ilp)
 {
-    fprintf(x->f, "Minimize\n obj: T_0_0\nSubject To");
-    hth_ilp_times(x);
-    hth_ilp_modes(x);
-    hth_ilp_bytes(x);
+    fprintf(ilp->f, "Minimize\n obj: T_0_0\nSubject To");
+    hth_ilp_times(ilp);
+    hth_ilp_modes(ilp);
+    hth_ilp_bytes(ilp);
 }
 
-static void ilp_ends(hth_ilp *x)
+static void ilp_ends(hth_ilp *ilp)
 {
     static const char whole[] = "orabcxmygv";
-    int size = x->side * x->side;
-    fprintf(x->f, "\nBounds\n T_0_0 <= %.14g\n", x->horizon / x->unit_us);
-    fprintf(x->f, "Binaries");
+    int size = ilp->side * ilp->side;
+    fprintf(ilp->f, "\nBounds\n T_0_0 <= %.14g\n", ilp->horizon / ilp->unit_us);
+    fprintf(ilp->f, "Binaries");
     for (size_t k = 0; k < strlen(MODEL_KINDS); k++) {
         for (int i = 0; i < size; i++) {
-            if (strchr(whole, MODEL_KINDS[k]) != NULL && x->named[(int)k * size + i]) {
-                fprintf(x->f, "\n ");
-                ilp_name(x, (int)k * size + i);
+            if (strchr(whole, MODEL_KINDS[k]) != NULL && ilp->named[(int)k * size + i]) {
+                fprintf(ilp->f, "\n ");
+                ilp_name(ilp, (int)k * size + i);
             }
         }
     }
-    fprintf(x->f, "\nEnd\n");
+    fprintf(ilp->f, "\nEnd\n");
 }
 
-static hth_err ilp_open(hth_ilp *x)
+static hth_err ilp_open(hth_ilp *ilp)
 {
-    const hth_step *m = x->m;
-    size_t n = (size_t)x->n;
-    x->may = hth_calloc(n * n, sizeof *x->may);
-    x->reads = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *x->reads);
-    x->save = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *x->save);
-    x->head = hth_calloc(n, sizeof *x->head);
-    if (!x->may || !x->reads || !x->save || !x->head) {
+    const hth_step *m = ilp->m;
+    size_t n = (size_t)ilp->n;
+    ilp->may = hth_calloc(n * n, sizeof *ilp->may);
+    ilp->reads = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *ilp->reads);
+    ilp->save = hth_calloc((size_t)m->n_intervals * n + 1, sizeof *ilp->save);
+    ilp->head = hth_calloc(n, sizeof *ilp->head);
+    if (!ilp->may || !ilp->reads || !ilp->save || !ilp->head) {
         return HTH_ENOMEM;
     }
-    ilp_may(x);
+    ilp_may(ilp);
     for (int g = 0; g < m->n_intervals; g++) {
-        for (int s = 0; s < x->n; s++) {
+        for (int s = 0; s < ilp->n; s++) {
             for (int w = 0; w < s; w++) {
-                x->reads[g * x->n + s] =
-                    x->reads[g * x->n + s] ||
-                    (x->may[w * x->n + s] && hth_ilp_reads(x, w, m->interval[g].tensor));
+                ilp->reads[g * ilp->n + s] =
+                    ilp->reads[g * ilp->n + s] ||
+                    (ilp->may[w * ilp->n + s] && hth_ilp_reads(ilp, w, m->interval[g].tensor));
             }
         }
     }
-    hth_ilp_saves(x);
-    x->side = x->n > m->n_intervals ? x->n : m->n_intervals;
-    x->side = x->side > x->n_saves ? x->side : x->n_saves;
-    for (int s = 0; s < x->n; s++) {
+    hth_ilp_saves(ilp);
+    ilp->side = ilp->n > m->n_intervals ? ilp->n : m->n_intervals;
+    ilp->side = ilp->side > ilp->n_saves ? ilp->side : ilp->n_saves;
+    for (int s = 0; s < ilp->n; s++) {
         int items = m->menu_end[s] - m->menu_start[s];
-        x->side = items > x->side ? items : x->side;
-        x->head[s] = s > 0 ? x->head[s - 1] + hth_step_fastest(m, s - 1)->time_us : 0;
+        ilp->side = items > ilp->side ? items : ilp->side;
+        ilp->head[s] = s > 0 ? ilp->head[s - 1] + hth_step_fastest(m, s - 1)->time_us : 0;
     }
-    size_t size = strlen(MODEL_KINDS) * (size_t)x->side * (size_t)x->side;
-    x->coef = hth_calloc(size, sizeof *x->coef);
-    x->named = hth_calloc(size, sizeof *x->named);
-    x->touched = hth_calloc(size, sizeof *x->touched);
-    return x->coef && x->named && x->touched ? HTH_OK : HTH_ENOMEM;
+    size_t size = strlen(MODEL_KINDS) * (size_t)ilp->side * (size_t)ilp->side;
+    ilp->coef = hth_calloc(size, sizeof *ilp->coef);
+    ilp->named = hth_calloc(size, sizeof *ilp->named);
+    ilp->touched = hth_calloc(size, sizeof *ilp->touched);
+    return ilp->coef && ilp->named && ilp->touched ? HTH_OK : HTH_ENOMEM;
 }
 
-hth_err hth_optimal_write(FILE *f, const hth_step *m, uint64_t budget, double horizon_us)
+hth_err hth_optimal_write(FILE *file, const hth_step *step, uint64_t budget, double horizon_us)
 {
-    hth_ilp x = {.m = m,
-                 .f = f,
-                 .n = m->n_stages,
+    hth_ilp x = {.m = step,
+                 .f = file,
+                 .n = step->n_stages,
                  .budget = (double)budget,
                  .horizon = horizon_us,
                  .unit_us = horizon_us / MODEL_SCALE,
@@ -300,14 +302,14 @@ hth_err hth_optimal_write(FILE *f, const hth_step *m, uint64_t budget, double ho
     return err == HTH_OK ? HTH_OK : hth_fail(err, "no memory for an integer program");
 }
 
-void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fixed *out)
+void hth_optimal_value(const hth_step *step, const char *name, double value, hth_fixed *out)
 {
     char kind;
     int i, j;
     if (value < 0.5 || sscanf(name, "%c_%d_%d", &kind, &i, &j) != 3 || i < 0 || j < 0) {
         return;
     }
-    bool interval = strchr("orabg", kind) != NULL && i < m->n_intervals && j < m->n_stages;
+    bool interval = strchr("orabg", kind) != NULL && i < step->n_intervals && j < step->n_stages;
     if (interval && kind == 'o') {
         out->mode[i] = HTH_INTERVAL_OFFLOAD;
     } else if (interval && kind == 'r') {
@@ -318,7 +320,7 @@ void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fi
         out->away[i] = j + 1 > out->away[i] ? j + 1 : out->away[i];
     } else if (interval && kind == 'b') {
         out->back[i] = j < out->back[i] ? j : out->back[i];
-    } else if (kind == 'm' && i < m->n_stages && j < m->menu_end[i] - m->menu_start[i]) {
-        out->item[i] = m->menu_start[i] + j;
+    } else if (kind == 'm' && i < step->n_stages && j < step->menu_end[i] - step->menu_start[i]) {
+        out->item[i] = step->menu_start[i] + j;
     }
 }

@@ -3,125 +3,125 @@
 // reader, with its producer, and finds what it reads.
 #include "planner/exact/plan_optimal_impl.h"
 
-static void rows_interval(hth_ilp *x, int g)
+static void rows_interval(hth_ilp *ilp, int g)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     const hth_interval *interval = &m->interval[g];
-    int first = hth_ilp_first(x, g), end = interval->cyclic ? x->n : interval->q;
+    int first = hth_ilp_first(ilp, g), end = interval->cyclic ? ilp->n : interval->q;
     bool owner = !m->arena[interval->tensor] && !interval->cyclic;
-    hth_ilp_term(x, 'o', g, 0, 1);
-    hth_ilp_term(x, 'r', g, 0, 1);
-    hth_ilp_term(x, 'g', g, 0, 1);
-    hth_ilp_row(x, "<=", 1, 1);
+    hth_ilp_term(ilp, 'o', g, 0, 1);
+    hth_ilp_term(ilp, 'r', g, 0, 1);
+    hth_ilp_term(ilp, 'g', g, 0, 1);
+    hth_ilp_row(ilp, "<=", 1, 1);
     if (owner) { // what leaves within the step starts and ends it away
-        hth_ilp_term(x, 'o', g, 0, 1);
-        hth_ilp_term(x, 'o', m->interval_start[interval->tensor + 1] - 1, 0, -1);
-        hth_ilp_row(x, "<=", 0, 1);
+        hth_ilp_term(ilp, 'o', g, 0, 1);
+        hth_ilp_term(ilp, 'o', m->interval_start[interval->tensor + 1] - 1, 0, -1);
+        hth_ilp_row(ilp, "<=", 0, 1);
     }
     for (int s = first; s < end; s++) {
         bool out = !interval->cyclic || s > interval->p, in = !interval->cyclic || s < interval->q;
         if (out && s > interval->p + 1) { // falls
-            hth_ilp_term(x, 'a', g, s, 1);
-            hth_ilp_term(x, 'a', g, s - 1, -1);
-            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_term(ilp, 'a', g, s, 1);
+            hth_ilp_term(ilp, 'a', g, s - 1, -1);
+            hth_ilp_row(ilp, "<=", 0, 1);
         }
         if (in && s > first) { // rise
-            hth_ilp_term(x, 'b', g, s, -1);
-            hth_ilp_term(x, 'b', g, s - 1, 1);
-            hth_ilp_row(x, "<=", 0, 1);
-            hth_ilp_term(x, 'c', g, s, -1);
-            hth_ilp_term(x, 'c', g, s - 1, 1);
-            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_term(ilp, 'b', g, s, -1);
+            hth_ilp_term(ilp, 'b', g, s - 1, 1);
+            hth_ilp_row(ilp, "<=", 0, 1);
+            hth_ilp_term(ilp, 'c', g, s, -1);
+            hth_ilp_term(ilp, 'c', g, s - 1, 1);
+            hth_ilp_row(ilp, "<=", 0, 1);
         }
         if (in || out) {
             if (out) {
-                hth_ilp_term(x, 'a', g, s, 1);
+                hth_ilp_term(ilp, 'a', g, s, 1);
             }
             if (in) {
-                hth_ilp_term(x, 'b', g, s, 1);
+                hth_ilp_term(ilp, 'b', g, s, 1);
             }
-            hth_ilp_term(x, 'o', g, 0, -1);
-            hth_ilp_row(x, "<=", 0, 1);
-            hth_ilp_term(x, 'c', g, s, in);
-            hth_ilp_term(x, 'r', g, 0, -1);
-            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_term(ilp, 'o', g, 0, -1);
+            hth_ilp_row(ilp, "<=", 0, 1);
+            hth_ilp_term(ilp, 'c', g, s, in);
+            hth_ilp_term(ilp, 'r', g, 0, -1);
+            hth_ilp_row(ilp, "<=", 0, 1);
         }
     }
 }
 
 // Whether a recompute reads the tensor of interval g in stage s.
-static void rows_read(hth_ilp *x, int g, int s)
+static void rows_read(hth_ilp *ilp, int g, int s)
 {
-    const hth_interval *interval = &x->m->interval[g];
+    const hth_interval *interval = &ilp->m->interval[g];
     for (int w = 0; w < s; w++) {
-        if (x->may[w * x->n + s] && hth_ilp_reads(x, w, interval->tensor)) {
-            hth_ilp_term(x, 'v', g, s, 1);
-            hth_ilp_term(x, 'x', w, s, -1);
-            hth_ilp_row(x, ">=", 0, 1);
+        if (ilp->may[w * ilp->n + s] && hth_ilp_reads(ilp, w, interval->tensor)) {
+            hth_ilp_term(ilp, 'v', g, s, 1);
+            hth_ilp_term(ilp, 'x', w, s, -1);
+            hth_ilp_row(ilp, ">=", 0, 1);
         }
     }
-    hth_ilp_term(x, 'v', g, s, 1);
+    hth_ilp_term(ilp, 'v', g, s, 1);
     for (int w = 0; w < s; w++) {
-        hth_ilp_term(x, 'x', w, s, hth_ilp_reads(x, w, interval->tensor) ? -1 : 0);
+        hth_ilp_term(ilp, 'x', w, s, hth_ilp_reads(ilp, w, interval->tensor) ? -1 : 0);
     }
-    hth_ilp_row(x, "<=", 0, 1);
+    hth_ilp_row(ilp, "<=", 0, 1);
 }
 
 // Mode again: there while it is read, computed where it was not there the stage before.
-static void rows_again(hth_ilp *x, int g, int s)
+static void rows_again(hth_ilp *ilp, int g, int s)
 {
-    const hth_interval *interval = &x->m->interval[g];
+    const hth_interval *interval = &ilp->m->interval[g];
     if (s < interval->q) {
-        hth_ilp_term(x, 'P', g, s, 1);
-        hth_ilp_term(x, 'g', g, 0, -1);
-        hth_ilp_term(x, 'v', g, s, -1);
-        hth_ilp_row(x, ">=", -1, 1);
+        hth_ilp_term(ilp, 'P', g, s, 1);
+        hth_ilp_term(ilp, 'g', g, 0, -1);
+        hth_ilp_term(ilp, 'v', g, s, -1);
+        hth_ilp_row(ilp, ">=", -1, 1);
     }
     if (s == interval->p + 1) {
         return;
     }
-    hth_ilp_term(x, 'q', g, s, 1);
-    hth_ilp_term(x, 'g', g, 0, -1);
-    hth_ilp_term(x, 'v', g, s - 1, 1);
-    hth_ilp_term(x, 'v', g, s, s < interval->q ? -1 : 0);
-    hth_ilp_row(x, ">=", s < interval->q ? -1 : 0, 1);
-    hth_ilp_term(x, 'q', g, s, 1);
-    hth_ilp_term(x, 'g', g, 0, -1);
-    hth_ilp_row(x, "<=", 0, 1);
-    hth_ilp_term(x, 'q', g, s, 1);
-    hth_ilp_term(x, 'v', g, s - 1, 1);
-    hth_ilp_row(x, "<=", 1, 1);
+    hth_ilp_term(ilp, 'q', g, s, 1);
+    hth_ilp_term(ilp, 'g', g, 0, -1);
+    hth_ilp_term(ilp, 'v', g, s - 1, 1);
+    hth_ilp_term(ilp, 'v', g, s, s < interval->q ? -1 : 0);
+    hth_ilp_row(ilp, ">=", s < interval->q ? -1 : 0, 1);
+    hth_ilp_term(ilp, 'q', g, s, 1);
+    hth_ilp_term(ilp, 'g', g, 0, -1);
+    hth_ilp_row(ilp, "<=", 0, 1);
+    hth_ilp_term(ilp, 'q', g, s, 1);
+    hth_ilp_term(ilp, 'v', g, s - 1, 1);
+    hth_ilp_row(ilp, "<=", 1, 1);
 }
 
 // What is recomputed is recomputed for a reader, and with its producer.
-static void rows_made(hth_ilp *x, int g)
+static void rows_made(hth_ilp *ilp, int g)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     const hth_interval *interval = &m->interval[g];
     int v = m->p->tensors[interval->tensor].producer;
-    for (int s = interval->p + 1; !interval->cyclic && s <= interval->q && s < x->n; s++) {
-        if (s < interval->q && x->reads[g * x->n + s]) {
-            rows_read(x, g, s);
+    for (int s = interval->p + 1; !interval->cyclic && s <= interval->q && s < ilp->n; s++) {
+        if (s < interval->q && ilp->reads[g * ilp->n + s]) {
+            rows_read(ilp, g, s);
         }
         if (!interval->can_rerun) {
             continue;
         }
-        rows_again(x, g, s);
-        hth_ilp_made(x, g, s, 1);
-        hth_ilp_term(x, 'x', v, s, -1);
-        hth_ilp_row(x, "<=", 0, 1);
+        rows_again(ilp, g, s);
+        hth_ilp_made(ilp, g, s, 1);
+        hth_ilp_term(ilp, 'x', v, s, -1);
+        hth_ilp_row(ilp, "<=", 0, 1);
         if (s < interval->q) {
-            hth_ilp_made(x, g, s, 1);
-            hth_ilp_term(x, 'v', g, s, -1);
-            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_made(ilp, g, s, 1);
+            hth_ilp_term(ilp, 'v', g, s, -1);
+            hth_ilp_row(ilp, "<=", 0, 1);
         }
     }
 }
 
 // What node v reads when it runs again in stage s is there; it does so for one of its outputs.
-static void rows_rerun(hth_ilp *x, int v, int s)
+static void rows_rerun(hth_ilp *ilp, int v, int s)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     const hth_plan_node *n = &m->p->nodes[v];
     for (int j = 0; j < n->n_inputs; j++) {
         int t = n->inputs[j];
@@ -131,93 +131,93 @@ static void rows_rerun(hth_ilp *x, int v, int s)
             if (!inside) {
                 continue;
             }
-            hth_ilp_keep(x, g, 1);
-            hth_ilp_term(x, interval->cyclic ? 'a' : 'b', g, s, 1);
-            hth_ilp_term(x, 'c', g, s, !interval->cyclic);
-            hth_ilp_term(x, 'g', g, 0, !interval->cyclic);
-            hth_ilp_term(x, 'x', v, s, -1);
-            hth_ilp_row(x, ">=", 0, 1);
+            hth_ilp_keep(ilp, g, 1);
+            hth_ilp_term(ilp, interval->cyclic ? 'a' : 'b', g, s, 1);
+            hth_ilp_term(ilp, 'c', g, s, !interval->cyclic);
+            hth_ilp_term(ilp, 'g', g, 0, !interval->cyclic);
+            hth_ilp_term(ilp, 'x', v, s, -1);
+            hth_ilp_row(ilp, ">=", 0, 1);
         }
     }
-    hth_ilp_term(x, 'x', v, s, 1);
+    hth_ilp_term(ilp, 'x', v, s, 1);
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
         for (int g = m->interval_start[t]; g < m->interval_start[t + 1]; g++) {
             if (s > m->interval[g].p && s <= m->interval[g].q) {
-                hth_ilp_made(x, g, s, -1);
+                hth_ilp_made(ilp, g, s, -1);
             }
         }
     }
-    hth_ilp_row(x, "<=", 0, 1);
+    hth_ilp_row(ilp, "<=", 0, 1);
     // The algorithm of the first execution.
     double slowest = m->menu[m->menu_end[v] - 1].time_us;
-    hth_ilp_term(x, 't', v, s, 1);
-    hth_ilp_alternatives(x, v, true, -1);
-    hth_ilp_term(x, 'x', v, s, -slowest);
-    hth_ilp_row(x, ">=", -slowest, x->unit_us);
-    hth_ilp_term(x, 't', v, s, 1);
-    hth_ilp_term(x, 'x', v, s, -hth_step_fastest(m, v)->time_us);
-    hth_ilp_row(x, ">=", 0, x->unit_us);
+    hth_ilp_term(ilp, 't', v, s, 1);
+    hth_ilp_alternatives(ilp, v, true, -1);
+    hth_ilp_term(ilp, 'x', v, s, -slowest);
+    hth_ilp_row(ilp, ">=", -slowest, ilp->unit_us);
+    hth_ilp_term(ilp, 't', v, s, 1);
+    hth_ilp_term(ilp, 'x', v, s, -hth_step_fastest(m, v)->time_us);
+    hth_ilp_row(ilp, ">=", 0, ilp->unit_us);
 }
 
 // A tail interval has a buffer until the last reader, if there is one.
-static void rows_tail(hth_ilp *x, int g)
+static void rows_tail(hth_ilp *ilp, int g)
 {
-    const hth_step *m = x->m;
+    const hth_step *m = ilp->m;
     const hth_interval *interval = &m->interval[g];
-    for (int s = interval->p + 1; s < x->n; s++) {
+    for (int s = interval->p + 1; s < ilp->n; s++) {
         for (int w = 0; w < s; w++) {
-            if (x->may[w * x->n + s] && hth_ilp_reads(x, w, interval->tensor)) {
-                hth_ilp_term(x, 'u', g, s, 1);
-                hth_ilp_term(x, 'x', w, s, -1);
-                hth_ilp_row(x, ">=", 0, 1);
+            if (ilp->may[w * ilp->n + s] && hth_ilp_reads(ilp, w, interval->tensor)) {
+                hth_ilp_term(ilp, 'u', g, s, 1);
+                hth_ilp_term(ilp, 'x', w, s, -1);
+                hth_ilp_row(ilp, ">=", 0, 1);
             }
         }
-        if (s + 1 < x->n) {
-            hth_ilp_term(x, 'u', g, s, 1);
-            hth_ilp_term(x, 'u', g, s + 1, -1);
-            hth_ilp_row(x, ">=", 0, 1);
+        if (s + 1 < ilp->n) {
+            hth_ilp_term(ilp, 'u', g, s, 1);
+            hth_ilp_term(ilp, 'u', g, s + 1, -1);
+            hth_ilp_row(ilp, ">=", 0, 1);
         }
-        hth_ilp_term(x, 'n', g, s, 1);
-        hth_ilp_term(x, 'u', g, s, -1);
-        hth_ilp_keep(x, g, -1);
-        hth_ilp_term(x, 'b', g, s, -1);
-        hth_ilp_term(x, 'c', g, s, -1);
-        hth_ilp_row(x, ">=", -1, 1);
-        hth_ilp_term(x, 'n', g, s, 1);
-        hth_ilp_term(x, 'a', g, s, -1);
-        hth_ilp_row(x, ">=", 0, 1);
-        hth_ilp_term(x, 'n', g, s, 1);
-        hth_ilp_term(x, 'P', g, s, -1);
-        hth_ilp_row(x, ">=", 0, 1);
+        hth_ilp_term(ilp, 'n', g, s, 1);
+        hth_ilp_term(ilp, 'u', g, s, -1);
+        hth_ilp_keep(ilp, g, -1);
+        hth_ilp_term(ilp, 'b', g, s, -1);
+        hth_ilp_term(ilp, 'c', g, s, -1);
+        hth_ilp_row(ilp, ">=", -1, 1);
+        hth_ilp_term(ilp, 'n', g, s, 1);
+        hth_ilp_term(ilp, 'a', g, s, -1);
+        hth_ilp_row(ilp, ">=", 0, 1);
+        hth_ilp_term(ilp, 'n', g, s, 1);
+        hth_ilp_term(ilp, 'P', g, s, -1);
+        hth_ilp_row(ilp, ">=", 0, 1);
     }
     // In place: its heir takes the buffer unless it is read later, and was not computed for that.
-    hth_ilp_term(x, 'J', g, 0, 1);
-    hth_ilp_term(x, 'u', g, interval->p + 1, 1);
-    hth_ilp_term(x, 'r', g, 0, -1);
-    hth_ilp_term(x, 'g', g, 0, -1);
-    hth_ilp_row(x, "<=", 1, 1);
-    hth_ilp_term(x, 'J', g, 0, 1);
-    hth_ilp_term(x, 'v', g, interval->p + 1, 1);
-    hth_ilp_term(x, 'g', g, 0, 1);
-    hth_ilp_row(x, "<=", 2, 1);
-    hth_ilp_term(x, 'J', g, 0, 1);
-    hth_ilp_row(x, "<=", 1, 1);
+    hth_ilp_term(ilp, 'J', g, 0, 1);
+    hth_ilp_term(ilp, 'u', g, interval->p + 1, 1);
+    hth_ilp_term(ilp, 'r', g, 0, -1);
+    hth_ilp_term(ilp, 'g', g, 0, -1);
+    hth_ilp_row(ilp, "<=", 1, 1);
+    hth_ilp_term(ilp, 'J', g, 0, 1);
+    hth_ilp_term(ilp, 'v', g, interval->p + 1, 1);
+    hth_ilp_term(ilp, 'g', g, 0, 1);
+    hth_ilp_row(ilp, "<=", 2, 1);
+    hth_ilp_term(ilp, 'J', g, 0, 1);
+    hth_ilp_row(ilp, "<=", 1, 1);
 }
 
-void hth_ilp_modes(hth_ilp *x)
+void hth_ilp_modes(hth_ilp *ilp)
 {
-    for (int g = 0; g < x->m->n_intervals; g++) {
-        rows_interval(x, g);
-        rows_made(x, g);
-        if (hth_ilp_tail(x, g)) {
-            rows_tail(x, g);
+    for (int g = 0; g < ilp->m->n_intervals; g++) {
+        rows_interval(ilp, g);
+        rows_made(ilp, g);
+        if (hth_ilp_tail(ilp, g)) {
+            rows_tail(ilp, g);
         }
     }
-    for (int s = 0; s < x->n; s++) {
+    for (int s = 0; s < ilp->n; s++) {
         for (int v = 0; v < s; v++) {
-            if (x->may[v * x->n + s]) {
-                rows_rerun(x, v, s);
+            if (ilp->may[v * ilp->n + s]) {
+                rows_rerun(ilp, v, s);
             }
         }
     }

@@ -22,44 +22,44 @@
 // What the networks are made of, a letter each: c conv 3x3, C the same with twice the channels, k
 // conv 1x1, d depthwise conv, s strided conv, b batch norm, r relu, p pool, u upsampling, ( marks a
 // value, + adds the marked one, & concatenates it.
-static int oracle_layers(pg_net *n, int x, const char *what)
+static int oracle_layers(pg_net *net, int x, const char *what)
 {
     int mark[8], n_marks = 0;
     for (; *what != '\0'; what++) {
-        int c = n->value[x].c;
+        int c = net->value[x].c;
         switch (*what) {
         case 'c':
-            x = pg_conv(n, x, c < 16 ? 64 : c, 3, 1, false);
+            x = pg_conv(net, x, c < 16 ? 64 : c, 3, 1, false);
             break;
         case 'C':
-            x = pg_conv(n, x, 2 * c, 3, 1, false);
+            x = pg_conv(net, x, 2 * c, 3, 1, false);
             break;
         case 'k':
-            x = pg_conv(n, x, c, 1, 1, false);
+            x = pg_conv(net, x, c, 1, 1, false);
             break;
         case 'd':
-            x = pg_conv(n, x, c, 3, 1, true);
+            x = pg_conv(net, x, c, 3, 1, true);
             break;
         case 's':
-            x = pg_conv(n, x, c, 3, 2, false);
+            x = pg_conv(net, x, c, 3, 2, false);
             break;
         case 'b':
-            x = pg_same(n, PG_BN, x);
+            x = pg_same(net, PG_BN, x);
             break;
         case 'r':
-            x = pg_same(n, PG_RELU, x);
+            x = pg_same(net, PG_RELU, x);
             break;
         case 'p':
-            x = pg_pool(n, x);
+            x = pg_pool(net, x);
             break;
         case 'u':
-            x = pg_up(n, x);
+            x = pg_up(net, x);
             break;
         case '(':
             mark[n_marks++] = x;
             break;
         default:
-            x = pg_join(n, *what == '+' ? PG_ADD : PG_CONCAT, mark[--n_marks], x);
+            x = pg_join(net, *what == '+' ? PG_ADD : PG_CONCAT, mark[--n_marks], x);
         }
     }
     return x;

@@ -30,20 +30,20 @@ static hth_err no_memory(void)
 }
 
 // A training step has its own patterns and folds no batch norm: autodiff saw to that.
-static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
+static hth_err compile_passes(hth_device *device, hth_graph *graph, bool training)
 {
-    const hth_fuse_oracle *oracle = hth_kernel_oracle(d);
-    HTH_TRY(hth_pass_attention_parts(g));
-    HTH_TRY(hth_pass_simplify(g));
+    const hth_fuse_oracle *oracle = hth_kernel_oracle(device);
+    HTH_TRY(hth_pass_attention_parts(graph));
+    HTH_TRY(hth_pass_simplify(graph));
     if (!training) {
-        HTH_TRY(hth_pass_pattern(g));
-        HTH_TRY(hth_pass_fold_norm(g));
+        HTH_TRY(hth_pass_pattern(graph));
+        HTH_TRY(hth_pass_fold_norm(graph));
     }
-    HTH_TRY(hth_pass_fuse(g, oracle));
-    HTH_TRY(hth_pass_layout(g, oracle));
-    HTH_TRY(hth_graph_compact(g));
-    HTH_TRY(hth_kernel_half(d, g));
-    return hth_graph_check(g);
+    HTH_TRY(hth_pass_fuse(graph, oracle));
+    HTH_TRY(hth_pass_layout(graph, oracle));
+    HTH_TRY(hth_graph_compact(graph));
+    HTH_TRY(hth_kernel_half(device, graph));
+    return hth_graph_check(graph);
 }
 
 // Prices of a byte in microseconds: from less than a layer ever saves by larger filters to more.
@@ -51,25 +51,27 @@ static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
 #define PRICE_LAST  0x1p+10
 #define PRICE_STEP  32
 
-static hth_err compile_rounds(hth_site *site, hth_program *p, hth_menu *menus)
+static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *menus)
 {
     bool changed = true;
     for (int round = 0; round < 2 && changed; round++) {
-        HTH_TRY(hth_compile_problem(site, p, menus));
-        hth_plan_free(p->plan);
-        p->plan = NULL;
-        HTH_TRY(p->train != NULL ? hth_plan_train(&p->problem, &p->options, &p->plan)
-                                 : hth_plan_inference(&p->problem, &p->plan));
-        HTH_TRY(hth_compile_choose(site, p, menus, &changed));
+        HTH_TRY(hth_compile_problem(site, program, menus));
+        hth_plan_free(program->plan);
+        program->plan = NULL;
+        HTH_TRY(program->train != NULL
+                    ? hth_plan_train(&program->problem, &program->options, &program->plan)
+                    : hth_plan_inference(&program->problem, &program->plan));
+        HTH_TRY(hth_compile_choose(site, program, menus, &changed));
     }
     return HTH_OK;
 }
 
-static bool compile_streams(const hth_program *p)
+static bool compile_streams(const hth_program *program)
 {
     bool any = false;
-    for (int w = 0; w < p->n_weights; w++) {
-        any = any || (p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]]);
+    for (int w = 0; w < program->n_weights; w++) {
+        any = any || (program->plan->streamed != NULL &&
+                      program->plan->streamed[program->weight_tensor[w]]);
     }
     return any;
 }
@@ -77,56 +79,57 @@ static bool compile_streams(const hth_program *p)
 // Winograd's filters are up to seven times as large as the plain ones. Where the fastest
 // candidates' weights do not fit, or have to be streamed, candidates are chosen at a rising price
 // of bytes; the fastest plan is kept.
-static hth_err compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, hth_err first)
+static hth_err compile_lighter(hth_site *site, hth_program *program, hth_menu *menus, hth_err first)
 {
-    double best_us = first == HTH_OK ? p->plan->predicted_us : INFINITY, best = 0, last = 0;
+    double best_us = first == HTH_OK ? program->plan->predicted_us : INFINITY, best = 0, last = 0;
     hth_err err = first;
     bool changed;
     for (double price = PRICE_FIRST; price <= PRICE_LAST; price *= PRICE_STEP) {
-        HTH_TRY(hth_compile_lighter(site, p, menus, price, &changed));
-        err = changed ? compile_rounds(site, p, menus) : err;
+        HTH_TRY(hth_compile_lighter(site, program, menus, price, &changed));
+        err = changed ? compile_rounds(site, program, menus) : err;
         HTH_TRY(err == HTH_ETOOBIG ? HTH_OK : err);
         last = price;
-        if (err == HTH_OK && p->plan->predicted_us < best_us) {
-            best_us = p->plan->predicted_us;
+        if (err == HTH_OK && program->plan->predicted_us < best_us) {
+            best_us = program->plan->predicted_us;
             best = price;
         }
     }
     if (best_us < INFINITY && best < last) {
-        HTH_TRY(hth_compile_lighter(site, p, menus, best, &changed));
-        err = compile_rounds(site, p, menus);
+        HTH_TRY(hth_compile_lighter(site, program, menus, best, &changed));
+        err = compile_rounds(site, program, menus);
     }
     return err;
 }
 
 // A step's weights have one form, and its plan knows all candidates: what does not fit is tried
 // with the smallest.
-static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
+static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menus)
 {
-    bool records = p->train != NULL && !p->plan_only, known = false, changed;
+    bool records = program->train != NULL && !program->plan_only, known = false, changed;
     if (records) {
-        HTH_TRY(hth_compile_repeat(site, p, menus, &known));
+        HTH_TRY(hth_compile_repeat(site, program, menus, &known));
     }
-    hth_err err = compile_rounds(site, p, menus);
+    hth_err err = compile_rounds(site, program, menus);
     if (known && err == HTH_ETOOBIG) { // its memory is not found again
-        HTH_TRY(hth_compile_lighter(site, p, menus, 0, &changed));
-        err = compile_rounds(site, p, menus);
+        HTH_TRY(hth_compile_lighter(site, program, menus, 0, &changed));
+        err = compile_rounds(site, program, menus);
         known = false;
     }
     if (err == HTH_OK && records && !known) {
-        hth_compile_record(site, p, menus);
+        hth_compile_record(site, program, menus);
     }
-    if (p->train != NULL && err == HTH_ETOOBIG) {
-        HTH_TRY(hth_compile_lighter(site, p, menus, PRICE_LAST, &changed));
-        err = changed ? compile_rounds(site, p, menus) : err;
-    } else if (p->train == NULL && (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(p)))) {
-        err = compile_lighter(site, p, menus, err);
+    if (program->train != NULL && err == HTH_ETOOBIG) {
+        HTH_TRY(hth_compile_lighter(site, program, menus, PRICE_LAST, &changed));
+        err = changed ? compile_rounds(site, program, menus) : err;
+    } else if (program->train == NULL &&
+               (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(program)))) {
+        err = compile_lighter(site, program, menus, err);
     }
     HTH_TRY(err);
-    HTH_TRY(hth_plan_verify(&p->problem, p->plan));
-    for (int w = 0; w < p->n_weights; w++) {
-        p->weights[w].streamed =
-            p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]];
+    HTH_TRY(hth_plan_verify(&program->problem, program->plan));
+    for (int w = 0; w < program->n_weights; w++) {
+        program->weights[w].streamed =
+            program->plan->streamed != NULL && program->plan->streamed[program->weight_tensor[w]];
     }
     return HTH_OK;
 }
@@ -140,15 +143,16 @@ typedef struct evaluation {
 } evaluation;
 
 // compile_eval is hth_ref_eval, but memory for a computed size is asked for first.
-static hth_err compile_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
-                            hth_tensor *out)
+static hth_err compile_eval(void *ctx, const hth_graph *graph, const hth_node *node,
+                            const hth_tensor *in, hth_tensor *out)
 {
     evaluation *e = ctx;
     bool asks = out[0].data == NULL;
-    HTH_TRY(hth_ref_eval(NULL, g, n, in, out));
+    HTH_TRY(hth_ref_eval(NULL, graph, node, in, out));
     if (asks) {
         HTH_TRY(hth_host_take(e->site, HTH_HOST_CONTENTS, out[0].bytes,
-                              "the result of node '%.60s' (%s)", n->name, hth_op_name(n->op)));
+                              "the result of node '%.60s' (%s)", node->name,
+                              hth_op_name(node->op)));
         e->bytes += out[0].bytes;
     }
     return HTH_OK;
@@ -161,11 +165,11 @@ static int by_pointer(const void *a, const void *b)
 }
 
 // constants_of lists the constants of a graph that own their bytes; returns how many.
-static size_t constants_of(const hth_graph *g, hth_const **to)
+static size_t constants_of(const hth_graph *graph, hth_const **to)
 {
     size_t n = 0;
-    for (int v = 0; g != NULL && v < g->n_values; v++) {
-        hth_const *c = g->values[v].constant;
+    for (int v = 0; graph != NULL && v < graph->n_values; v++) {
+        hth_const *c = graph->values[v].constant;
         if (c != NULL && c->owner != NULL) {
             to[n++] = c;
         }
@@ -173,12 +177,12 @@ static size_t constants_of(const hth_graph *g, hth_const **to)
     return n;
 }
 
-// compile_count finds out how many bytes of constants p has that its model has not: contents of
-// inputs, and what was folded from those and from the inputs' shapes.
-static hth_err compile_count(const hth_program *p, const hth_graph *model, uint64_t *bytes)
+// compile_count finds out how many bytes of constants program has that its model has not: contents
+// of inputs, and what was folded from those and from the inputs' shapes.
+static hth_err compile_count(const hth_program *program, const hth_graph *model, uint64_t *bytes)
 {
-    const hth_graph *rest = p->rest.graph;
-    size_t all = (size_t)p->graph->n_values + (rest != NULL ? (size_t)rest->n_values : 0);
+    const hth_graph *rest = program->rest.graph;
+    size_t all = (size_t)program->graph->n_values + (rest != NULL ? (size_t)rest->n_values : 0);
     hth_const **own = hth_calloc(all + 1, sizeof *own);
     hth_const **theirs = hth_calloc((size_t)model->n_values + 1, sizeof *theirs);
     *bytes = 0;
@@ -187,7 +191,7 @@ static hth_err compile_count(const hth_program *p, const hth_graph *model, uint6
         hth_free(theirs);
         return no_memory();
     }
-    size_t n = constants_of(p->graph, own);
+    size_t n = constants_of(program->graph, own);
     n += constants_of(rest, own + n);
     size_t m = constants_of(model, theirs);
     qsort(own, n, sizeof *own, by_pointer);
@@ -198,8 +202,8 @@ static hth_err compile_count(const hth_program *p, const hth_graph *model, uint6
             *bytes += own[i]->bytes;
         }
     }
-    for (int i = 0; i < p->n_contents; i++) { // of which the graph may have no use any more
-        const hth_const *c = p->contents[i];
+    for (int i = 0; i < program->n_contents; i++) { // of which the graph may have no use any more
+        const hth_const *c = program->contents[i];
         if (c != NULL && bsearch(&c, own, n, sizeof *own, by_pointer) == NULL) {
             *bytes += c->bytes;
         }
@@ -209,115 +213,118 @@ static hth_err compile_count(const hth_program *p, const hth_graph *model, uint6
     return HTH_OK;
 }
 
-// compile_keeps counts what p keeps of contents.
-static hth_err compile_keeps(hth_site *site, hth_program *p, const hth_source *source)
+// compile_keeps counts what program keeps of contents.
+static hth_err compile_keeps(hth_site *site, hth_program *program, const hth_source *source)
 {
     const char *name = source->account != NULL ? source->account->name : "";
     uint64_t bytes;
-    HTH_TRY(compile_count(p, source->graph, &bytes));
+    HTH_TRY(compile_count(program, source->graph, &bytes));
     HTH_TRY(bytes > 0 ? hth_host_take(site, HTH_HOST_CONTENTS, bytes,
                                       "a program for these inputs of model '%.60s'", name)
                       : HTH_OK);
-    p->content_bytes = bytes;
+    program->content_bytes = bytes;
     return HTH_OK;
 }
 
-// compile_key notes what p was made for. Contents that counted are those that the stage was made
-// of: the inputs may lie in a client's memory, and hold something else by now.
-static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_tensor *inputs,
+// compile_key notes what program was made for. Contents that counted are those that the stage was
+// made of: the inputs may lie in a client's memory, and hold something else by now.
+static hth_err compile_key(hth_program *program, const hth_graph *model, const hth_tensor *inputs,
                            hth_stage *stage)
 {
-    p->key = hth_calloc((size_t)model->n_inputs, sizeof *p->key);
-    if (p->key == NULL) {
+    program->key = hth_calloc((size_t)model->n_inputs, sizeof *program->key);
+    if (program->key == NULL) {
         return no_memory();
     }
     for (int i = 0; i < model->n_inputs; i++) {
-        p->key[i] = inputs[i];
-        p->key[i].data = NULL;
+        program->key[i] = inputs[i];
+        program->key[i].data = NULL;
         if (stage->contents[i] != NULL) {
-            p->key[i].data = (void *)stage->contents[i]->data; // never written
+            program->key[i].data = (void *)stage->contents[i]->data; // never written
         }
     }
-    p->contents = stage->contents;
-    p->n_contents = stage->n_contents;
+    program->contents = stage->contents;
+    program->n_contents = stage->n_contents;
     stage->contents = NULL;
     stage->n_contents = 0;
     return HTH_OK;
 }
 
-static hth_err compile_arrays(hth_program *p)
+static hth_err compile_arrays(hth_program *program)
 {
-    size_t nodes = (size_t)p->graph->n_nodes, values = (size_t)p->graph->n_values;
-    p->kernels = hth_calloc(nodes, sizeof *p->kernels);
-    p->node_in = hth_calloc(nodes, sizeof *p->node_in);
-    p->node_out = hth_calloc(nodes, sizeof *p->node_out);
-    p->n_in = hth_calloc(nodes, sizeof *p->n_in);
-    p->n_out = hth_calloc(nodes, sizeof *p->n_out);
-    p->value_tensor = hth_calloc(values, sizeof *p->value_tensor);
-    p->same_output = hth_calloc((size_t)p->graph->n_outputs, sizeof *p->same_output);
+    size_t nodes = (size_t)program->graph->n_nodes, values = (size_t)program->graph->n_values;
+    program->kernels = hth_calloc(nodes, sizeof *program->kernels);
+    program->node_in = hth_calloc(nodes, sizeof *program->node_in);
+    program->node_out = hth_calloc(nodes, sizeof *program->node_out);
+    program->n_in = hth_calloc(nodes, sizeof *program->n_in);
+    program->n_out = hth_calloc(nodes, sizeof *program->n_out);
+    program->value_tensor = hth_calloc(values, sizeof *program->value_tensor);
+    program->same_output =
+        hth_calloc((size_t)program->graph->n_outputs, sizeof *program->same_output);
     int *first = hth_calloc(values, sizeof *first); // 1 + the first output that is this value
-    bool made = p->kernels != NULL && p->node_in != NULL && p->node_out != NULL &&
-                p->n_in != NULL && p->n_out != NULL && p->value_tensor != NULL &&
-                p->same_output != NULL && first != NULL;
-    for (int i = 0; i < p->graph->n_outputs && made; i++) {
-        int *at = &first[p->graph->outputs[i]];
+    bool made = program->kernels != NULL && program->node_in != NULL && program->node_out != NULL &&
+                program->n_in != NULL && program->n_out != NULL && program->value_tensor != NULL &&
+                program->same_output != NULL && first != NULL;
+    for (int i = 0; i < program->graph->n_outputs && made; i++) {
+        int *at = &first[program->graph->outputs[i]];
         *at = *at != 0 ? *at : i + 1;
-        p->same_output[i] = *at - 1;
+        program->same_output[i] = *at - 1;
     }
     hth_free(first);
     return made ? HTH_OK : no_memory();
 }
 
 // compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
-static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_step_spec *spec,
+static hth_err compile_step_budget(hth_site *site, hth_program *program, const hth_step_spec *spec,
                                    const hth_menu *menus)
 {
-    uint64_t whole =
-        p->plan_only ? hth_profile_memory(p->profile) : (uint64_t)site->device->props.budget_bytes;
+    uint64_t whole = program->plan_only ? hth_profile_memory(program->profile)
+                                        : (uint64_t)site->device->props.budget_bytes;
     uint64_t available = spec->available_bytes > 0 ? spec->available_bytes : whole;
-    p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : available;
-    HTH_TRY(hth_compile_problem(site, p, menus));
-    HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
-    p->peak_bytes += spec->retained_bytes;
+    program->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : available;
+    HTH_TRY(hth_compile_problem(site, program, menus));
+    HTH_TRY(hth_plan_train_peak(&program->problem, &program->peak_bytes));
+    program->peak_bytes += spec->retained_bytes;
     if (*spec->budget_bytes == 0 && spec->budget != NULL) {
-        HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
-        if (p->budget == 0) {
+        HTH_TRY(hth_parse_size(spec->budget, program->peak_bytes, &program->budget));
+        if (program->budget == 0) {
             return hth_fail(HTH_EINVAL, "a budget of '%.40s' is zero bytes", spec->budget);
         }
-        if (p->budget > whole) {
+        if (program->budget > whole) {
             hth_size asked, there;
-            hth_size_pair(p->budget, whole, &asked, &there);
+            hth_size_pair(program->budget, whole, &asked, &there);
             return hth_fail(HTH_ETOOBIG, "a budget of %s is more than the device's %s", asked.text,
                             there.text);
         }
-        if (p->budget > available) {
+        if (program->budget > available) {
             hth_size asked, left;
-            hth_size_pair(p->budget, available, &asked, &left);
+            hth_size_pair(program->budget, available, &asked, &left);
             return hth_fail(HTH_ENODEVMEM, "a budget of %s: other jobs leave %s of the device's %s",
                             asked.text, left.text, hth_size_of(whole).text);
         }
     }
-    *spec->budget_bytes = p->budget;
-    p->budget -= spec->retained_bytes < p->budget ? spec->retained_bytes : p->budget;
+    *spec->budget_bytes = program->budget;
+    program->budget -=
+        spec->retained_bytes < program->budget ? spec->retained_bytes : program->budget;
     return HTH_OK;
 }
 
-// compile_graph makes kernels, plan and run for p->graph, which is concrete.
-static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec *step, bool tune,
-                             hth_request *progress)
+// compile_graph makes kernels, plan and run for program->graph, which is concrete.
+static hth_err compile_graph(hth_site *site, hth_program *program, const hth_step_spec *step,
+                             bool tune, hth_request *progress)
 {
-    HTH_TRY(hth_kernel_computes(site->device, p->graph->precision));
-    HTH_TRY(compile_passes(site->device, p->graph, step != NULL));
-    HTH_TRY(compile_arrays(p));
-    int n = p->graph->n_nodes;
+    HTH_TRY(hth_kernel_computes(site->device, program->graph->precision));
+    HTH_TRY(compile_passes(site->device, program->graph, step != NULL));
+    HTH_TRY(compile_arrays(program));
+    int n = program->graph->n_nodes;
     hth_menu *menus = hth_calloc((size_t)n, sizeof *menus);
-    hth_err err = menus == NULL ? no_memory() : hth_compile_kernels(site, p, tune, progress, menus);
+    hth_err err =
+        menus == NULL ? no_memory() : hth_compile_kernels(site, program, tune, progress, menus);
     if (err == HTH_OK && step != NULL) {
-        err = compile_step_budget(site, p, step, menus);
+        err = compile_step_budget(site, program, step, menus);
     }
     if (step == NULL || !step->problem_only) {
-        err = err == HTH_OK ? compile_plan(site, p, menus) : err;
-        err = err == HTH_OK && !p->plan_only ? hth_compile_run(site, p) : err;
+        err = err == HTH_OK ? compile_plan(site, program, menus) : err;
+        err = err == HTH_OK && !program->plan_only ? hth_compile_run(site, program) : err;
     }
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
@@ -381,39 +388,39 @@ out:
     return err;
 }
 
-// The forms of weights that `p` wants are ones that `whole` has.
-static bool compile_same_forms(const hth_program *whole, const hth_program *p)
+// The forms of weights that `program` wants are ones that `whole` has.
+static bool compile_same_forms(const hth_program *whole, const hth_program *program)
 {
     bool same = true;
-    for (int i = 0; i < p->n_weights && same; i++) {
-        const hth_weight *w = &p->weights[i];
+    for (int i = 0; i < program->n_weights && same; i++) {
+        const hth_weight *w = &program->weights[i];
         same = w->in_place ||
                (!w->streamed && hth_compile_has(whole, &w->content->id, w->form) == HTH_LIKE_SAME);
     }
     return same;
 }
 
-static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program *p)
+static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program *program)
 {
     hth_stage stage = {0};
     const hth_graph *model = whole->source->graph;
-    p->like[p->n_like++] = whole; // held by who calls
+    program->like[program->n_like++] = whole; // held by who calls
     hth_err err = hth_specialize(model, whole->key, hth_ref_eval, NULL, &stage);
     if (err == HTH_OK) {
-        p->graph = stage.graph;
-        p->n_final = stage.n_final;
-        p->final_index = stage.final_index;
+        program->graph = stage.graph;
+        program->n_final = stage.n_final;
+        program->final_index = stage.final_index;
         stage.graph = NULL;
         stage.final_index = NULL;
-        err = compile_key(p, model, whole->key, &stage);
+        err = compile_key(program, model, whole->key, &stage);
     }
     hth_stage_fini(&stage);
-    err = err == HTH_OK ? compile_graph(site, p, NULL, false, NULL) : err;
-    p->n_like = 0;
+    err = err == HTH_OK ? compile_graph(site, program, NULL, false, NULL) : err;
+    program->n_like = 0;
     HTH_TRY(err);
-    return compile_same_forms(whole, p)
+    return compile_same_forms(whole, program)
                ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "different packed weights for %d threads", p->threads);
+               : hth_fail(HTH_ENOTSUP, "different packed weights for %d threads", program->threads);
 }
 
 hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int threads)

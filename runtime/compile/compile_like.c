@@ -35,35 +35,38 @@ static like_rank like_rank_of(const hth_program *p, const hth_program *q)
                       : LIKE_ANY;
 }
 
-void hth_compile_hold(hth_program *p, hth_source *source)
+void hth_compile_hold(hth_program *program, hth_source *source)
 {
     int n = source->graph->n_inputs;
     like_rank most = LIKE_NONE;
     for (hth_program *q = source->programs; q != NULL; q = q->next) {
-        like_rank rank = hth_program_takes(q, p->key, n) ? LIKE_NONE : like_rank_of(p, q);
+        like_rank rank =
+            hth_program_takes(q, program->key, n) ? LIKE_NONE : like_rank_of(program, q);
         most = rank > most ? rank : most;
     }
-    for (hth_program *q = source->programs; q != NULL && p->n_like < HTH_PROGRAMS; q = q->next) {
-        if (most != LIKE_NONE && like_rank_of(p, q) == most && !hth_program_takes(q, p->key, n)) {
+    for (hth_program *q = source->programs; q != NULL && program->n_like < HTH_PROGRAMS;
+         q = q->next) {
+        if (most != LIKE_NONE && like_rank_of(program, q) == most &&
+            !hth_program_takes(q, program->key, n)) {
             q->held++;
-            p->like[p->n_like++] = q;
+            program->like[program->n_like++] = q;
         }
     }
-    p->leads = p->tuned && most == LIKE_NONE;
+    program->leads = program->tuned && most == LIKE_NONE;
 }
 
-void hth_compile_release(hth_program *p)
+void hth_compile_release(hth_program *program)
 {
-    while (p->n_like > 0) {
-        p->like[--p->n_like]->held--;
+    while (program->n_like > 0) {
+        program->like[--program->n_like]->held--;
     }
 }
 
-hth_like hth_compile_has(const hth_program *q, const hth_id *content, const char *form)
+hth_like hth_compile_has(const hth_program *program, const hth_id *content, const char *form)
 {
     hth_like has = HTH_LIKE_UNKNOWN;
-    for (int i = 0; i < q->n_weights; i++) {
-        const hth_weight *w = &q->weights[i];
+    for (int i = 0; i < program->n_weights; i++) {
+        const hth_weight *w = &program->weights[i];
         if (!w->in_place && hth_id_equal(&w->content->id, content)) {
             has = strcmp(w->form, form) == 0 ? HTH_LIKE_SAME : has;
             has = has == HTH_LIKE_UNKNOWN ? HTH_LIKE_OTHER : has;
@@ -85,32 +88,33 @@ static uint64_t like_extra(const hth_program *p, const hth_program *q)
     return bytes;
 }
 
-uint64_t hth_program_extra(const hth_program *p)
+uint64_t hth_program_extra(const hth_program *program)
 {
     uint64_t most = 0;
-    for (const hth_program *q = p->source->programs; q != NULL; q = q->next) {
-        uint64_t bytes = q == p || q->stale ? 0 : like_extra(p, q);
+    for (const hth_program *q = program->source->programs; q != NULL; q = q->next) {
+        uint64_t bytes = q == program || q->stale ? 0 : like_extra(program, q);
         most = bytes > most ? bytes : most;
     }
     return most;
 }
 
-bool hth_program_room(const hth_site *site, const hth_program *p)
+bool hth_program_room(const hth_site *site, const hth_program *program)
 {
     hth_pool_ledger l;
     hth_pool_ledger_get(site->pool, &l);
-    uint64_t arena = p->plan->arena_bytes,
+    uint64_t arena = program->plan->arena_bytes,
              more = arena > site->arena_bytes ? arena - site->arena_bytes : 0;
-    return more + hth_program_extra(p) <= l.free_bytes;
+    return more + hth_program_extra(program) <= l.free_bytes;
 }
 
 // Those that are made again serve until then, where both sets have room for so long.
-void hth_compile_lead(hth_site *site, const hth_program *p)
+void hth_compile_lead(hth_site *site, const hth_program *program)
 {
-    bool room = p->leads && site->shares == NULL && hth_program_room(site, p) &&
-                hth_quota_limit(site, p->account) == UINT64_MAX;
-    for (hth_program *q = p->source->programs; p->leads && q != NULL; q = q->next) {
-        if (q == p || q->pinned || q->budget > p->budget || like_extra(q, p) == 0) {
+    bool room = program->leads && site->shares == NULL && hth_program_room(site, program) &&
+                hth_quota_limit(site, program->account) == UINT64_MAX;
+    for (hth_program *q = program->source->programs; program->leads && q != NULL; q = q->next) {
+        if (q == program || q->pinned || q->budget > program->budget ||
+            like_extra(q, program) == 0) {
             continue;
         }
         q->stale = true;
@@ -122,21 +126,22 @@ void hth_compile_lead(hth_site *site, const hth_program *p)
 
 // ---- the fastest of the algorithms that read what is there
 
-static bool like_tolerated(const hth_site *site, const hth_graph *g, const hth_choice *c)
+static bool like_tolerated(const hth_site *site, const hth_graph *graph, const hth_choice *choice)
 {
-    return !isnan(c->error) && !(c->error > hth_convsel_tolerance(g, site->tolerance));
+    return !isnan(choice->error) &&
+           !(choice->error > hth_convsel_tolerance(graph, site->tolerance));
 }
 
 // like_known lists all measured algorithms of a node that may be taken, fastest first; 0: not
 // measured. A menu has less: what another form undercuts is not on the front.
-static int like_known(const hth_site *site, const hth_graph *g, int i, hth_choice *list)
+static int like_known(const hth_site *site, const hth_graph *graph, int i, hth_choice *list)
 {
     char key[HTH_CONVSEL_KEY];
     int kept = 0;
-    hth_convsel_key(site->device, g, &g->nodes[i], NULL, key, sizeof key);
+    hth_convsel_key(site->device, graph, &graph->nodes[i], NULL, key, sizeof key);
     int n = hth_convsel_alone(site->timings, key, list, HTH_MAX_CHOICES);
     for (int k = 0; k < n; k++) {
-        if (like_tolerated(site, g, &list[k])) {
+        if (like_tolerated(site, graph, &list[k])) {
             list[kept++] = list[k];
         }
     }
@@ -145,16 +150,16 @@ static int like_known(const hth_site *site, const hth_graph *g, int i, hth_choic
 
 // like_menu lists what node i may take, fastest first; runs alongside each other the same as the
 // whole one's before all.
-static int like_menu(const hth_site *site, const hth_program *p, int i, const hth_menu *m,
+static int like_menu(const hth_site *site, const hth_program *program, int i, const hth_menu *menu,
                      hth_choice *list)
 {
-    int n = like_known(site, p->graph, i, list);
+    int n = like_known(site, program->graph, i, list);
     if (n == 0) {
-        n = m->n;
-        memcpy(list, m->list, (size_t)n * sizeof *list);
+        n = menu->n;
+        memcpy(list, menu->list, (size_t)n * sizeof *list);
     }
-    for (int k = 1; k < n && p->threads > 0; k++) {
-        if (strcmp(list[k].name, p->like[0]->problem.nodes[i].alternatives[0].name) == 0) {
+    for (int k = 1; k < n && program->threads > 0; k++) {
+        if (strcmp(list[k].name, program->like[0]->problem.nodes[i].alternatives[0].name) == 0) {
             hth_choice c = list[0];
             list[0] = list[k];
             list[k] = c;
@@ -164,15 +169,16 @@ static int like_menu(const hth_site *site, const hth_program *p, int i, const ht
 }
 
 // like_there says that fellows have the forms of constants that node i's prepared kernel reads.
-static bool like_there(const hth_site *site, const hth_program *p, int i)
+static bool like_there(const hth_site *site, const hth_program *program, int i)
 {
-    const hth_node *n = &p->graph->nodes[i];
+    const hth_node *n = &program->graph->nodes[i];
     for (int s = 0; s < n->n_inputs; s++) {
-        const hth_const *c = n->inputs[s] < 0 ? NULL : p->graph->values[n->inputs[s]].constant;
-        const char *form = hth_compile_form(p->kernels[i], s);
+        const hth_const *c =
+            n->inputs[s] < 0 ? NULL : program->graph->values[n->inputs[s]].constant;
+        const char *form = hth_compile_form(program->kernels[i], s);
         bool has = c == NULL || hth_compile_in_place(site, c, form), other = false;
-        for (int k = 0; k < p->n_like && !has; k++) {
-            hth_like like = hth_compile_has(p->like[k], &c->id, form);
+        for (int k = 0; k < program->n_like && !has; k++) {
+            hth_like like = hth_compile_has(program->like[k], &c->id, form);
             has = like == HTH_LIKE_SAME;
             other = other || like == HTH_LIKE_OTHER;
         }
@@ -183,28 +189,28 @@ static bool like_there(const hth_site *site, const hth_program *p, int i)
     return true;
 }
 
-static bool like_asks(const hth_program *p, int i, const hth_menu *m)
+static bool like_asks(const hth_program *program, int i, const hth_menu *menu)
 {
-    const hth_node *n = &p->graph->nodes[i];
+    const hth_node *n = &program->graph->nodes[i];
     bool constant = false;
     for (int s = 0; s < n->n_inputs; s++) {
-        constant =
-            constant || (n->inputs[s] >= 0 && p->graph->values[n->inputs[s]].constant != NULL);
+        constant = constant ||
+                   (n->inputs[s] >= 0 && program->graph->values[n->inputs[s]].constant != NULL);
     }
-    return constant && strcmp(m->list[0].name, "default") != 0;
+    return constant && strcmp(menu->list[0].name, "default") != 0;
 }
 
 // like_find prepares the fastest choice of node i that reads what is there; *found: there is one.
-static hth_err like_find(hth_site *site, hth_program *p, int i, const hth_menu *m, hth_choice *out,
-                         bool *found)
+static hth_err like_find(hth_site *site, hth_program *program, int i, const hth_menu *menu,
+                         hth_choice *out, bool *found)
 {
     hth_choice list[HTH_MAX_CHOICES];
-    int n = like_menu(site, p, i, m, list);
+    int n = like_menu(site, program, i, menu, list);
     *found = false;
     for (int k = 0; k < n && !*found; k++) {
-        hth_err err = hth_compile_kernel(site, p, i, list[k].name);
+        hth_err err = hth_compile_kernel(site, program, i, list[k].name);
         HTH_TRY(err == HTH_ENOTSUP ? HTH_OK : err);
-        *found = err == HTH_OK && like_there(site, p, i);
+        *found = err == HTH_OK && like_there(site, program, i);
         *out = list[k];
     }
     return HTH_OK;
@@ -245,121 +251,124 @@ typedef struct like_list { // of a node of one program
     hth_choice list[HTH_MAX_CHOICES];
 } like_list;
 
-static double like_samples(const hth_program *p)
+static double like_samples(const hth_program *program)
 {
-    return p->graph->n_inputs > 0 && p->key[0].shape.rank > 0 && p->key[0].shape.dim[0] > 0
-               ? (double)p->key[0].shape.dim[0]
+    return program->graph->n_inputs > 0 && program->key[0].shape.rank > 0 &&
+                   program->key[0].shape.dim[0] > 0
+               ? (double)program->key[0].shape.dim[0]
                : 1;
 }
 
-// Fellows count for the samples that they ran, all of them together for at least one; p for as many
-// as its fellows: the more it gains, the more will be joined in it.
-static void like_mix(const hth_program *p, like_list *x)
+// Fellows count for the samples that they ran, all of them together for at least one; program for
+// as many as its fellows: the more it gains, the more will be joined in it.
+static void like_mix(const hth_program *program, like_list *list)
 {
     double all = 0;
-    for (int k = 0; k < p->n_like; k++) {
-        all += (double)p->like[k]->runs * like_samples(p->like[k]);
+    for (int k = 0; k < program->n_like; k++) {
+        all += (double)program->like[k]->runs * like_samples(program->like[k]);
     }
-    for (int k = 0; k < p->n_like; k++) {
-        x[k + 1].runs = all > 0 ? (double)p->like[k]->runs : 1 / like_samples(p->like[k]);
+    for (int k = 0; k < program->n_like; k++) {
+        list[k + 1].runs =
+            all > 0 ? (double)program->like[k]->runs : 1 / like_samples(program->like[k]);
     }
-    x[0].runs = (all > 0 ? all : p->n_like) / like_samples(p);
+    list[0].runs = (all > 0 ? all : program->n_like) / like_samples(program);
 }
 
 // like_gain is what the mix gains in node i when it is read in the form of `other`.
-static double like_gain(const like_list *x, int n, const hth_choice *shared,
+static double like_gain(const like_list *list, int n, const hth_choice *shared,
                         const hth_choice *other)
 {
-    double gain = x[0].runs * (shared->time_us - other->time_us);
+    double gain = list[0].runs * (shared->time_us - other->time_us);
     for (int k = 1; k <= n; k++) {
-        double then = like_time(x[k].list, x[k].n, other);
-        double now = like_time(x[k].list, x[k].n, shared);
-        if (x[k].n > 0 && isinf(then)) {
+        double then = like_time(list[k].list, list[k].n, other);
+        double now = like_time(list[k].list, list[k].n, shared);
+        if (list[k].n > 0 && isinf(then)) {
             return -INFINITY;
         }
-        gain += x[k].n > 0 && !isinf(now) ? x[k].runs * (now - then) : 0;
+        gain += list[k].n > 0 && !isinf(now) ? list[k].runs * (now - then) : 0;
     }
     return gain;
 }
 
 // like_weigh finds the form that is best for node i of the whole mix; *total: the mix's time in it
 // as it is.
-static void like_weigh(const hth_site *site, const hth_program *p, int i, like_list *x,
+static void like_weigh(const hth_site *site, const hth_program *program, int i, like_list *list,
                        like_node *node, double *total)
 {
-    x[0].n = like_known(site, p->graph, i, x[0].list);
-    for (int k = 1; k <= p->n_like; k++) {
-        const hth_program *q = p->like[k - 1];
-        bool alike = q->graph->n_nodes == p->graph->n_nodes &&
-                     q->graph->nodes[i].op == p->graph->nodes[i].op;
-        x[k].n = alike ? like_known(site, q->graph, i, x[k].list) : 0;
-        double now = like_time(x[k].list, x[k].n, &node->shared);
-        *total += x[k].n > 0 && !isinf(now) ? x[k].runs * now : 0;
+    list[0].n = like_known(site, program->graph, i, list[0].list);
+    for (int k = 1; k <= program->n_like; k++) {
+        const hth_program *q = program->like[k - 1];
+        bool alike = q->graph->n_nodes == program->graph->n_nodes &&
+                     q->graph->nodes[i].op == program->graph->nodes[i].op;
+        list[k].n = alike ? like_known(site, q->graph, i, list[k].list) : 0;
+        double now = like_time(list[k].list, list[k].n, &node->shared);
+        *total += list[k].n > 0 && !isinf(now) ? list[k].runs * now : 0;
     }
-    *total += x[0].runs * node->shared.time_us;
-    for (int k = 0; k < x[0].n; k++) {
-        double gain = like_form(&x[0].list[k], &node->shared)
+    *total += list[0].runs * node->shared.time_us;
+    for (int k = 0; k < list[0].n; k++) {
+        double gain = like_form(&list[0].list[k], &node->shared)
                           ? 0
-                          : like_gain(x, p->n_like, &node->shared, &x[0].list[k]);
+                          : like_gain(list, program->n_like, &node->shared, &list[0].list[k]);
         if (gain > node->gain) {
             node->gain = gain;
-            node->other = x[0].list[k];
+            node->other = list[0].list[k];
         }
     }
 }
 
-// like_reconsider has p take other forms where that makes the mix faster by LIKE_GAIN as a whole.
-static hth_err like_reconsider(hth_site *site, hth_program *p, like_node *node)
+// like_reconsider has program take other forms where that makes the mix faster by LIKE_GAIN as a
+// whole.
+static hth_err like_reconsider(hth_site *site, hth_program *program, like_node *node)
 {
     double total = 0, gain = 0;
-    like_list *x = hth_calloc((size_t)p->n_like + 1, sizeof *x);
+    like_list *x = hth_calloc((size_t)program->n_like + 1, sizeof *x);
     if (x == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
-    like_mix(p, x);
-    for (int i = 0; i < p->graph->n_nodes; i++) {
+    like_mix(program, x);
+    for (int i = 0; i < program->graph->n_nodes; i++) {
         if (node[i].found && node[i].shared.time_us > 0) {
-            like_weigh(site, p, i, x, &node[i], &total);
+            like_weigh(site, program, i, x, &node[i], &total);
             gain += node[i].gain;
         }
     }
     hth_free(x);
-    p->leads = gain > 0 && gain >= LIKE_GAIN * total;
-    for (int i = 0; i < p->graph->n_nodes && p->leads; i++) {
+    program->leads = gain > 0 && gain >= LIKE_GAIN * total;
+    for (int i = 0; i < program->graph->n_nodes && program->leads; i++) {
         if (node[i].gain > 0) {
-            HTH_TRY(hth_compile_kernel(site, p, i, node[i].other.name));
+            HTH_TRY(hth_compile_kernel(site, program, i, node[i].other.name));
             node[i].shared = node[i].other;
         }
     }
     return HTH_OK;
 }
 
-// like_free says that p may change the set: none of its fellows stays, or has more memory.
-static bool like_free(const hth_program *p)
+// like_free says that program may change the set: none of its fellows stays, or has more memory.
+static bool like_free(const hth_program *program)
 {
-    bool may = p->tuned && p->threads == 0 && p->n_like > 0;
-    for (int k = 0; k < p->n_like; k++) {
-        may = may && !p->like[k]->pinned && p->like[k]->budget <= p->budget;
+    bool may = program->tuned && program->threads == 0 && program->n_like > 0;
+    for (int k = 0; k < program->n_like; k++) {
+        may = may && !program->like[k]->pinned && program->like[k]->budget <= program->budget;
     }
     return may;
 }
 
-hth_err hth_compile_like(hth_site *site, hth_program *p, hth_menu *menus)
+hth_err hth_compile_like(hth_site *site, hth_program *program, hth_menu *menus)
 {
-    int n = p->graph->n_nodes;
-    if (p->n_like == 0) {
+    int n = program->graph->n_nodes;
+    if (program->n_like == 0) {
         return HTH_OK;
     }
     like_node *node = hth_calloc((size_t)n + 1, sizeof *node);
     hth_err err = node == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : HTH_OK;
     for (int i = 0; i < n && err == HTH_OK; i++) {
         (void)hth_work_point(site->queue);
-        if (like_asks(p, i, &menus[i])) {
-            err = like_find(site, p, i, &menus[i], &node[i].shared, &node[i].found);
+        if (like_asks(program, i, &menus[i])) {
+            err = like_find(site, program, i, &menus[i], &node[i].shared, &node[i].found);
         }
     }
-    if (err == HTH_OK && like_free(p)) {
-        err = like_reconsider(site, p, node);
+    if (err == HTH_OK && like_free(program)) {
+        err = like_reconsider(site, program, node);
     }
     for (int i = 0; i < n && err == HTH_OK; i++) {
         if (node[i].found) {

@@ -154,11 +154,11 @@ static bool rig_has(const rig *r, const char *family)
     return has;
 }
 
-static bool uses(const hth_program *p, const char *family)
+static bool uses(const hth_program *program, const char *family)
 {
     bool any = false;
-    for (int i = 0; i < p->problem.n_nodes; i++) {
-        any = any || family_is(p->problem.nodes[i].alternatives[0].name, family);
+    for (int i = 0; i < program->problem.n_nodes; i++) {
+        any = any || family_is(program->problem.nodes[i].alternatives[0].name, family);
     }
     return any;
 }

@@ -18,11 +18,11 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a program");
 }
 
-static const hth_packing *packing_of(const hth_kernel *k, int input)
+static const hth_packing *packing_of(const hth_kernel *kernel, int input)
 {
-    for (int i = 0; i < k->n_packings; i++) {
-        if (k->packings[i].input == input) {
-            return &k->packings[i];
+    for (int i = 0; i < kernel->n_packings; i++) {
+        if (kernel->packings[i].input == input) {
+            return &kernel->packings[i];
         }
     }
     return NULL;
@@ -33,42 +33,43 @@ static const char *packing_form(const hth_packing *pack)
     return pack != NULL && pack->pack != NULL ? pack->form : "plain";
 }
 
-const char *hth_compile_form(const hth_kernel *k, int input)
+const char *hth_compile_form(const hth_kernel *kernel, int input)
 {
-    return packing_form(packing_of(k, input));
+    return packing_form(packing_of(kernel, input));
 }
 
-bool hth_compile_in_place(const hth_site *site, const hth_const *c, const char *form)
+bool hth_compile_in_place(const hth_site *site, const hth_const *constant, const char *form)
 {
     return strcmp(form, "plain") == 0 && site->device->props.host_visible &&
-           c->materialize == NULL && c->data != NULL && (uintptr_t)c->data % 16 == 0;
+           constant->materialize == NULL && constant->data != NULL &&
+           (uintptr_t)constant->data % 16 == 0;
 }
 
 // weight_find returns the program's weight for this content in this form, adding it when new.
-static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *c,
-                           const hth_kernel *k, const hth_packing *pack, int *out)
+static hth_err weight_find(hth_site *site, hth_program *program, int *cap, hth_const *constant,
+                           const hth_kernel *kernel, const hth_packing *pack, int *out)
 {
     const char *form = packing_form(pack);
-    for (int i = 0; i < p->n_weights; i++) {
-        if (hth_id_equal(&p->weights[i].content->id, &c->id) &&
-            strcmp(p->weights[i].form, form) == 0) {
+    for (int i = 0; i < program->n_weights; i++) {
+        if (hth_id_equal(&program->weights[i].content->id, &constant->id) &&
+            strcmp(program->weights[i].form, form) == 0) {
             *out = i;
             return HTH_OK;
         }
     }
-    if (HTH_GROW(p->weights, p->n_weights, *cap) != 0) {
+    if (HTH_GROW(program->weights, program->n_weights, *cap) != 0) {
         return no_memory();
     }
-    hth_weight *w = &p->weights[p->n_weights];
-    *w = (hth_weight){.content = c, .bytes = c->bytes};
+    hth_weight *w = &program->weights[program->n_weights];
+    *w = (hth_weight){.content = constant, .bytes = constant->bytes};
     snprintf(w->form, sizeof w->form, "%s", form);
     if (strcmp(form, "plain") != 0) {
-        w->kernel = k;
+        w->kernel = kernel;
         w->packing = pack;
         w->bytes = pack->bytes;
     }
-    w->in_place = hth_compile_in_place(site, c, form);
-    *out = p->n_weights++;
+    w->in_place = hth_compile_in_place(site, constant, form);
+    *out = program->n_weights++;
     return HTH_OK;
 }
 
@@ -88,31 +89,31 @@ static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, u
     return HTH_OK;
 }
 
-void hth_program_drop_problem(hth_program *p)
+void hth_program_drop_problem(hth_program *program)
 {
-    hth_problem_fini(&p->problem);
-    hth_free(p->weights);
-    hth_free(p->weight_tensor);
-    p->weights = NULL;
-    p->weight_tensor = NULL;
-    p->n_weights = 0;
-    for (int i = 0; p->node_in != NULL && i < p->graph->n_nodes; i++) {
-        hth_free(p->node_in[i]);
-        p->node_in[i] = NULL;
+    hth_problem_fini(&program->problem);
+    hth_free(program->weights);
+    hth_free(program->weight_tensor);
+    program->weights = NULL;
+    program->weight_tensor = NULL;
+    program->n_weights = 0;
+    for (int i = 0; program->node_in != NULL && i < program->graph->n_nodes; i++) {
+        hth_free(program->node_in[i]);
+        program->node_in[i] = NULL;
     }
-    for (int i = 0; p->node_out != NULL && i < p->graph->n_nodes; i++) {
-        hth_free(p->node_out[i]);
-        p->node_out[i] = NULL;
+    for (int i = 0; program->node_out != NULL && i < program->graph->n_nodes; i++) {
+        hth_free(program->node_out[i]);
+        program->node_out[i] = NULL;
     }
 }
 
 // problem_values makes a plan tensor of every value that is computed or given.
-static hth_err problem_values(hth_program *p, bool host_visible, int *cap)
+static hth_err problem_values(hth_program *program, bool host_visible, int *cap)
 {
-    const hth_graph *g = p->graph;
+    const hth_graph *g = program->graph;
     for (int v = 0; v < g->n_values; v++) {
         const hth_value *val = &g->values[v];
-        p->value_tensor[v] = -1;
+        program->value_tensor[v] = -1;
         if (val->constant != NULL) {
             continue;
         }
@@ -122,29 +123,29 @@ static hth_err problem_values(hth_program *p, bool host_visible, int *cap)
                             : val->is_output ? HTH_MEM_OUTPUT
                                              : HTH_MEM_ACTIVATION;
         bool external = host_visible && cls != HTH_MEM_ACTIVATION;
-        HTH_TRY(problem_add_tensor(&p->problem, cap, val->name, bytes, cls, external,
-                                   &p->value_tensor[v]));
-        p->problem.tensors[p->value_tensor[v]].producer = val->producer;
+        HTH_TRY(problem_add_tensor(&program->problem, cap, val->name, bytes, cls, external,
+                                   &program->value_tensor[v]));
+        program->problem.tensors[program->value_tensor[v]].producer = val->producer;
     }
     return HTH_OK;
 }
 
 // Slots are state that stays from step to step; their new values take the old ones' places.
-static void problem_slots(hth_program *p)
+static void problem_slots(hth_program *program)
 {
-    const hth_graph *g = p->graph;
-    for (int i = 0; p->train != NULL && i < p->train->n_slots; i++) {
-        const hth_train_slot *s = &p->train->slots[i];
-        int in = p->value_tensor[g->inputs[s->input]];
-        int out = s->output < 0 ? -1 : p->value_tensor[g->outputs[s->output]];
+    const hth_graph *g = program->graph;
+    for (int i = 0; program->train != NULL && i < program->train->n_slots; i++) {
+        const hth_train_slot *s = &program->train->slots[i];
+        int in = program->value_tensor[g->inputs[s->input]];
+        int out = s->output < 0 ? -1 : program->value_tensor[g->outputs[s->output]];
         if (in < 0) {
             continue;
         }
-        p->problem.tensors[in].cls = HTH_MEM_STATE;
-        p->problem.tensors[in].external = p->retained != NULL && p->retained[i];
+        program->problem.tensors[in].cls = HTH_MEM_STATE;
+        program->problem.tensors[in].external = program->retained != NULL && program->retained[i];
         if (out >= 0 && out != in) {
-            p->problem.tensors[out].external = true;
-            p->problem.tensors[out].replaces = in + 1;
+            program->problem.tensors[out].external = true;
+            program->problem.tensors[out].replaces = in + 1;
         }
     }
 }
@@ -158,131 +159,134 @@ static const char *problem_op(hth_op op)
 }
 
 // A node that nobody measured costs the traffic of its tensors, at the speed of a copy.
-static double problem_guess(const hth_site *site, const hth_problem *p, const hth_plan_node *pn)
+static double problem_guess(const hth_site *site, const hth_problem *problem,
+                            const hth_plan_node *pn)
 {
     double bytes = 0;
     for (int j = 0; j < pn->n_inputs + pn->n_outputs; j++) {
         int t = j < pn->n_inputs ? pn->inputs[j] : pn->outputs[j - pn->n_inputs];
-        bytes += (double)p->tensors[t].bytes;
+        bytes += (double)problem->tensors[t].bytes;
     }
     return site->link_bytes_per_s > 0 ? 1 + bytes / site->link_bytes_per_s * 1e6 : 1;
 }
 
-static hth_err problem_node(hth_site *site, hth_program *p, int i, const hth_menu *m,
+static hth_err problem_node(hth_site *site, hth_program *program, int i, const hth_menu *menu,
                             int *cap_tensors, int *cap_weights)
 {
-    const hth_graph *g = p->graph;
+    const hth_graph *g = program->graph;
     const hth_node *n = &g->nodes[i];
-    const hth_kernel *k = p->kernels[i];
-    hth_plan_node *pn = &p->problem.nodes[i];
+    const hth_kernel *k = program->kernels[i];
+    hth_plan_node *pn = &program->problem.nodes[i];
     *pn = (hth_plan_node){0};
     pn->name = hth_strdup(n->name);
     pn->op = hth_strdup(problem_op(n->op));
     pn->recomputable = n->op != HTH_OP_SGD_STEP && n->op != HTH_OP_ADAM_STEP;
     pn->inputs = hth_calloc((size_t)n->n_inputs, sizeof(int));
     pn->outputs = hth_calloc((size_t)n->n_outputs, sizeof(int));
-    pn->alternatives = hth_memdup(m->list, (size_t)m->n * sizeof *m->list);
-    pn->n_alternatives = m->n;
-    p->node_in[i] = hth_calloc((size_t)n->n_inputs, sizeof(int));
-    p->node_out[i] = hth_calloc((size_t)n->n_outputs, sizeof(int));
+    pn->alternatives = hth_memdup(menu->list, (size_t)menu->n * sizeof *menu->list);
+    pn->n_alternatives = menu->n;
+    program->node_in[i] = hth_calloc((size_t)n->n_inputs, sizeof(int));
+    program->node_out[i] = hth_calloc((size_t)n->n_outputs, sizeof(int));
     if (pn->name == NULL || pn->op == NULL || pn->inputs == NULL || pn->outputs == NULL ||
-        pn->alternatives == NULL || p->node_in[i] == NULL || p->node_out[i] == NULL) {
+        pn->alternatives == NULL || program->node_in[i] == NULL || program->node_out[i] == NULL) {
         return no_memory();
     }
-    p->n_in[i] = n->n_inputs;
-    p->n_out[i] = n->n_outputs;
+    program->n_in[i] = n->n_inputs;
+    program->n_out[i] = n->n_outputs;
     for (int s = 0; s < n->n_inputs; s++) {
         int v = n->inputs[s], t = -1;
         if (v >= 0 && g->values[v].constant == NULL) {
-            t = p->value_tensor[v];
+            t = program->value_tensor[v];
         } else if (v >= 0) {
-            int before = p->n_weights, w = 0;
-            HTH_TRY(
-                weight_find(site, p, cap_weights, g->values[v].constant, k, packing_of(k, s), &w));
-            if (p->n_weights > before) {
-                hth_weight *weight = &p->weights[w];
-                int *grown = hth_realloc(p->weight_tensor, (size_t)p->n_weights, sizeof(int));
+            int before = program->n_weights, w = 0;
+            HTH_TRY(weight_find(site, program, cap_weights, g->values[v].constant, k,
+                                packing_of(k, s), &w));
+            if (program->n_weights > before) {
+                hth_weight *weight = &program->weights[w];
+                int *grown =
+                    hth_realloc(program->weight_tensor, (size_t)program->n_weights, sizeof(int));
                 if (grown == NULL) {
                     return no_memory();
                 }
-                p->weight_tensor = grown;
-                HTH_TRY(problem_add_tensor(&p->problem, cap_tensors, g->values[v].name,
+                program->weight_tensor = grown;
+                HTH_TRY(problem_add_tensor(&program->problem, cap_tensors, g->values[v].name,
                                            weight->bytes, HTH_MEM_WEIGHT, weight->in_place,
-                                           &p->weight_tensor[w]));
+                                           &program->weight_tensor[w]));
             }
-            t = p->weight_tensor[w];
+            t = program->weight_tensor[w];
         }
-        p->node_in[i][s] = t;
+        program->node_in[i][s] = t;
         if (t >= 0) {
             pn->inputs[pn->n_inputs++] = t;
         }
     }
     for (int s = 0; s < n->n_outputs; s++) {
-        int t = n->outputs[s] < 0 ? -1 : p->value_tensor[n->outputs[s]];
-        p->node_out[i][s] = t;
+        int t = n->outputs[s] < 0 ? -1 : program->value_tensor[n->outputs[s]];
+        program->node_out[i][s] = t;
         if (t >= 0) {
             pn->outputs[pn->n_outputs++] = t;
         }
     }
-    if (k->inplace_input >= 0 && k->inplace_input < n->n_inputs && p->node_out[i][0] >= 0) {
-        int pair[2] = {p->node_in[i][k->inplace_input], p->node_out[i][0]};
+    if (k->inplace_input >= 0 && k->inplace_input < n->n_inputs && program->node_out[i][0] >= 0) {
+        int pair[2] = {program->node_in[i][k->inplace_input], program->node_out[i][0]};
         pn->n_inplace = pair[0] >= 0;
         pn->inplace = pn->n_inplace ? hth_memdup(pair, sizeof pair) : NULL;
         if (pn->n_inplace && pn->inplace == NULL) {
             return no_memory();
         }
     }
-    for (int a = 0; p->train != NULL && a < pn->n_alternatives; a++) {
+    for (int a = 0; program->train != NULL && a < pn->n_alternatives; a++) {
         if (pn->alternatives[a].time_us < 0) {
             bool slow = strcmp(pn->alternatives[a].name, "ref") == 0;
             pn->alternatives[a].time_us =
-                problem_guess(site, &p->problem, pn) * (slow ? PROBLEM_SLOW : 1);
+                problem_guess(site, &program->problem, pn) * (slow ? PROBLEM_SLOW : 1);
         }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
-    if (!p->plan_only) {
+    if (!program->plan_only) {
         pn->alternatives[0].workspace_bytes = k->workspace_bytes;
     }
     return HTH_OK;
 }
 
-hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menus)
+hth_err hth_compile_problem(hth_site *site, hth_program *program, const hth_menu *menus)
 {
     const hth_device_props *props = &site->device->props;
     int cap_tensors = 0, cap_weights = 0;
-    hth_program_drop_problem(p);
-    p->problem = (hth_problem){.budget = p->budget,
-                               .h2d_bytes_per_s = site->link_bytes_per_s,
-                               .d2h_bytes_per_s = site->link_back_bytes_per_s,
-                               .latency_us = site->link_latency_us,
-                               .copy_interference = site->copy_interference,
-                               .loose = true};
-    if (p->profile != NULL) {
-        const hth_link *link = hth_profile_link(p->profile);
-        p->problem.h2d_bytes_per_s = link->h2d_bytes_per_s;
-        p->problem.d2h_bytes_per_s = link->d2h_bytes_per_s;
-        p->problem.latency_us = link->latency_us;
-        p->problem.copy_interference = link->interference;
+    hth_program_drop_problem(program);
+    program->problem = (hth_problem){.budget = program->budget,
+                                     .h2d_bytes_per_s = site->link_bytes_per_s,
+                                     .d2h_bytes_per_s = site->link_back_bytes_per_s,
+                                     .latency_us = site->link_latency_us,
+                                     .copy_interference = site->copy_interference,
+                                     .loose = true};
+    if (program->profile != NULL) {
+        const hth_link *link = hth_profile_link(program->profile);
+        program->problem.h2d_bytes_per_s = link->h2d_bytes_per_s;
+        program->problem.d2h_bytes_per_s = link->d2h_bytes_per_s;
+        program->problem.latency_us = link->latency_us;
+        program->problem.copy_interference = link->interference;
     }
-    if (p->spill != NULL) {
-        p->problem.h2d_bytes_per_s = p->spill_speed.read_bytes_per_s;
-        p->problem.d2h_bytes_per_s = p->spill_speed.write_bytes_per_s;
-        p->problem.latency_us = p->spill_speed.latency_us;
+    if (program->spill != NULL) {
+        program->problem.h2d_bytes_per_s = program->spill_speed.read_bytes_per_s;
+        program->problem.d2h_bytes_per_s = program->spill_speed.write_bytes_per_s;
+        program->problem.latency_us = program->spill_speed.latency_us;
         // What processors do of it is a copy to or from the block that the disk reads or writes.
-        p->problem.copy_interference *=
-            fmin(1, p->spill_speed.read_bytes_per_s / fmax(1, site->link_bytes_per_s));
+        program->problem.copy_interference *=
+            fmin(1, program->spill_speed.read_bytes_per_s / fmax(1, site->link_bytes_per_s));
     }
-    snprintf(p->problem.device, sizeof p->problem.device, "%s",
-             p->profile != NULL ? hth_profile_device(p->profile) : props->fingerprint);
-    p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);
-    if (p->problem.nodes == NULL) {
+    snprintf(program->problem.device, sizeof program->problem.device, "%s",
+             program->profile != NULL ? hth_profile_device(program->profile) : props->fingerprint);
+    program->problem.nodes =
+        hth_calloc((size_t)program->graph->n_nodes, sizeof *program->problem.nodes);
+    if (program->problem.nodes == NULL) {
         return no_memory();
     }
-    HTH_TRY(problem_values(p, props->host_visible, &cap_tensors));
-    problem_slots(p);
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        p->problem.n_nodes = i + 1;
-        HTH_TRY(problem_node(site, p, i, &menus[i], &cap_tensors, &cap_weights));
+    HTH_TRY(problem_values(program, props->host_visible, &cap_tensors));
+    problem_slots(program);
+    for (int i = 0; i < program->graph->n_nodes; i++) {
+        program->problem.n_nodes = i + 1;
+        HTH_TRY(problem_node(site, program, i, &menus[i], &cap_tensors, &cap_weights));
     }
     return HTH_OK;
 }

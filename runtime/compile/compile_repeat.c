@@ -26,19 +26,19 @@ typedef struct repeat_row { // what decides of one alternative or tensor; hashed
     char name[48];
 } repeat_row;
 
-static int repeat_rows(const hth_problem *q)
+static int repeat_rows(const hth_problem *problem)
 {
-    int n = q->n_tensors + 5;
-    for (int i = 0; i < q->n_nodes; i++) {
-        n += q->nodes[i].n_alternatives + 1;
+    int n = problem->n_tensors + 5;
+    for (int i = 0; i < problem->n_nodes; i++) {
+        n += problem->nodes[i].n_alternatives + 1;
     }
     return n;
 }
 
-static void repeat_fill(const hth_program *p, repeat_row *row)
+static void repeat_fill(const hth_program *program, repeat_row *row)
 {
-    const hth_problem *q = &p->problem;
-    const hth_plan_options *o = &p->options;
+    const hth_problem *q = &program->problem;
+    const hth_plan_options *o = &program->options;
     *row++ = (repeat_row){.b = o->seed, .us = o->limit_ms, .split = (int)o->policy};
     *row++ = (repeat_row){.a = o->limit_decodes, .us = q->latency_us};
     *row++ = (repeat_row){.us = q->h2d_bytes_per_s};
@@ -70,15 +70,15 @@ static void repeat_fill(const hth_program *p, repeat_row *row)
 // reason.
 _Static_assert(sizeof(repeat_row) == 80, "a row has no gaps");
 
-static hth_err repeat_key(const hth_program *p, char out[REPEAT_KEY])
+static hth_err repeat_key(const hth_program *program, char out[REPEAT_KEY])
 {
     char hex[HTH_ID_HEX];
-    size_t n = (size_t)repeat_rows(&p->problem);
+    size_t n = (size_t)repeat_rows(&program->problem);
     repeat_row *row = hth_calloc(n, sizeof *row);
     if (row == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
-    repeat_fill(p, row);
+    repeat_fill(program, row);
     const hth_id id = hth_id_of(&(hth_chunk){row, n * sizeof *row}, 1);
     hth_free(row);
     snprintf(out, REPEAT_KEY, "algorithms2 %s", hth_id_hex(&id, hex));
@@ -117,44 +117,44 @@ static bool repeat_find(const char *text, uint64_t budget, const hth_menu *menus
     return false;
 }
 
-static size_t repeat_cap(const hth_program *p)
+static size_t repeat_cap(const hth_program *program)
 {
-    return REPEAT_BUDGETS * (REPEAT_HEAD + (size_t)p->graph->n_nodes * REPEAT_DIGITS) + 1;
+    return REPEAT_BUDGETS * (REPEAT_HEAD + (size_t)program->graph->n_nodes * REPEAT_DIGITS) + 1;
 }
 
-static hth_err repeat_fix(hth_site *site, hth_program *p, hth_menu *menus, const char *text,
+static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus, const char *text,
                           bool *known)
 {
-    int n = p->graph->n_nodes, *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
+    int n = program->graph->n_nodes, *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
     hth_err err = alt == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : HTH_OK;
-    *known = err == HTH_OK && repeat_find(text, p->budget, menus, n, alt);
+    *known = err == HTH_OK && repeat_find(text, program->budget, menus, n, alt);
     for (int i = 0; *known && i < n && err == HTH_OK; i++) {
-        err = hth_compile_fix(site, p, i, &menus[i], alt[i]);
+        err = hth_compile_fix(site, program, i, &menus[i], alt[i]);
     }
     hth_free(alt);
     return err;
 }
 
-hth_err hth_compile_repeat(hth_site *site, hth_program *p, hth_menu *menus, bool *known)
+hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus, bool *known)
 {
-    char key[REPEAT_KEY], *text = hth_alloc(repeat_cap(p));
+    char key[REPEAT_KEY], *text = hth_alloc(repeat_cap(program));
     *known = false;
     hth_err err =
-        text == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : repeat_key(p, key);
+        text == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : repeat_key(program, key);
     if (err == HTH_OK && site->timings != NULL &&
-        site->timings->get(site->timings->ctx, key, text, repeat_cap(p)) == HTH_OK) {
-        err = repeat_fix(site, p, menus, text, known);
+        site->timings->get(site->timings->ctx, key, text, repeat_cap(program)) == HTH_OK) {
+        err = repeat_fix(site, program, menus, text, known);
     }
     hth_free(text);
     return err;
 }
 
-static size_t repeat_line(const hth_program *p, const hth_menu *menus, char *text, size_t cap)
+static size_t repeat_line(const hth_program *program, const hth_menu *menus, char *text, size_t cap)
 {
-    size_t used =
-        (size_t)snprintf(text, cap, "%llu %llu ", (unsigned long long)p->budget,
-                         (unsigned long long)(p->plan->resident_bytes + p->plan->arena_bytes));
-    for (int i = 0; i < p->graph->n_nodes; i++) {
+    size_t used = (size_t)snprintf(
+        text, cap, "%llu %llu ", (unsigned long long)program->budget,
+        (unsigned long long)(program->plan->resident_bytes + program->plan->arena_bytes));
+    for (int i = 0; i < program->graph->n_nodes; i++) {
         int k = 0;
         while (k < menus[i].n_every && strcmp(menus[i].every[k].name, menus[i].list[0].name) != 0) {
             k++;
@@ -166,12 +166,12 @@ static size_t repeat_line(const hth_program *p, const hth_menu *menus, char *tex
 
 // The newest line first; the oldest of more than REPEAT_BUDGETS goes. Where a list cannot be kept,
 // the next job chooses again: no reason to refuse this one.
-void hth_compile_record(hth_site *site, const hth_program *p, const hth_menu *menus)
+void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus)
 {
-    size_t cap = repeat_cap(p);
+    size_t cap = repeat_cap(program);
     char key[REPEAT_KEY], *text = site->timings != NULL ? hth_alloc(2 * cap) : NULL;
-    if (text != NULL && repeat_key(p, key) == HTH_OK) {
-        size_t used = repeat_line(p, menus, text, cap);
+    if (text != NULL && repeat_key(program, key) == HTH_OK) {
+        size_t used = repeat_line(program, menus, text, cap);
         char *rest = text + used;
         *rest++ = '\n';
         if (site->timings->get(site->timings->ctx, key, rest, cap) != HTH_OK) {

@@ -14,21 +14,21 @@ static hth_err no_memory(void)
 }
 
 // Where streamed weights come from: memory, or a file.
-static hth_err compile_weights_far(hth_site *site, hth_program *p)
+static hth_err compile_weights_far(hth_site *site, hth_program *program)
 {
     uint64_t end = 0;
     hth_err err = HTH_OK;
-    for (int w = 0; err == HTH_OK && w < p->n_weights; w++) {
-        hth_weight *weight = &p->weights[w];
+    for (int w = 0; err == HTH_OK && w < program->n_weights; w++) {
+        hth_weight *weight = &program->weights[w];
         if (!weight->streamed) {
             continue;
         }
         if (weight->far.memory != NULL || weight->far.file != NULL) { // from an earlier plan
-            p->far_of[p->weight_tensor[w]] = &weight->far;
+            program->far_of[program->weight_tensor[w]] = &weight->far;
             continue;
         }
-        p->far_of[p->weight_tensor[w]] = &weight->far;
-        if (p->spill != NULL) {
+        program->far_of[program->weight_tensor[w]] = &weight->far;
+        if (program->spill != NULL) {
             weight->far.at = end;
             end += (weight->bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
             continue;
@@ -36,38 +36,38 @@ static hth_err compile_weights_far(hth_site *site, hth_program *p)
         err = hth_device_reserve_host(site->device, weight->bytes, &weight->far.memory);
     }
     if (err == HTH_OK && end > 0) {
-        err = hth_spill_open(p->spill, end, &p->spill_weights);
+        err = hth_spill_open(program->spill, end, &program->spill_weights);
     }
-    for (int w = 0; w < p->n_weights; w++) {
-        p->weights[w].far.file = p->weights[w].streamed ? p->spill_weights : NULL;
+    for (int w = 0; w < program->n_weights; w++) {
+        program->weights[w].far.file = program->weights[w].streamed ? program->spill_weights : NULL;
     }
     return err;
 }
 
-hth_err hth_compile_run(hth_site *site, hth_program *p)
+hth_err hth_compile_run(hth_site *site, hth_program *program)
 {
-    p->far_of = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->far_of);
-    p->fixed = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->fixed);
-    hth_err err = p->far_of == NULL || p->fixed == NULL ? no_memory() : HTH_OK;
-    for (int i = 0; err == HTH_OK && p->train != NULL && i < p->train->n_slots; i++) {
-        int t = hth_program_slot(p, i);
-        if (t >= 0 && p->plan->streamed[t]) {
-            p->far_of[t] = &p->far[i];
+    program->far_of = hth_calloc((size_t)program->problem.n_tensors, sizeof *program->far_of);
+    program->fixed = hth_calloc((size_t)program->problem.n_tensors, sizeof *program->fixed);
+    hth_err err = program->far_of == NULL || program->fixed == NULL ? no_memory() : HTH_OK;
+    for (int i = 0; err == HTH_OK && program->train != NULL && i < program->train->n_slots; i++) {
+        int t = hth_program_slot(program, i);
+        if (t >= 0 && program->plan->streamed[t]) {
+            program->far_of[t] = &program->far[i];
         }
     }
-    err = err == HTH_OK ? compile_weights_far(site, p) : err;
+    err = err == HTH_OK ? compile_weights_far(site, program) : err;
     if (err == HTH_OK) {
         hth_run_spec spec = {.device = site->device,
-                             .problem = &p->problem,
-                             .plan = p->plan,
-                             .kernels = p->kernels,
-                             .node_in = (const int *const *)p->node_in,
-                             .n_in = p->n_in,
-                             .node_out = (const int *const *)p->node_out,
-                             .n_out = p->n_out,
-                             .far = p->far_of,
-                             .spill_dir = p->spill};
-        err = hth_run_open(&spec, &p->run);
+                             .problem = &program->problem,
+                             .plan = program->plan,
+                             .kernels = program->kernels,
+                             .node_in = (const int *const *)program->node_in,
+                             .n_in = program->n_in,
+                             .node_out = (const int *const *)program->node_out,
+                             .n_out = program->n_out,
+                             .far = program->far_of,
+                             .spill_dir = program->spill};
+        err = hth_run_open(&spec, &program->run);
     }
     return err;
 }
@@ -81,58 +81,59 @@ typedef struct run_parts {
     void **fixed;
 } run_parts;
 
-static run_parts parts_take(hth_program *p)
+static run_parts parts_take(hth_program *program)
 {
-    run_parts x = {p->problem, p->plan, p->run, p->far_of, p->fixed};
-    p->run = NULL;
-    p->far_of = NULL;
-    p->fixed = NULL;
+    run_parts x = {program->problem, program->plan, program->run, program->far_of, program->fixed};
+    program->run = NULL;
+    program->far_of = NULL;
+    program->fixed = NULL;
     return x;
 }
 
-static void parts_free(run_parts *x)
+static void parts_free(run_parts *parts)
 {
-    hth_run_close(x->run);
-    hth_plan_free(x->plan);
-    hth_problem_fini(&x->problem);
-    hth_free(x->far_of);
-    hth_free(x->fixed);
+    hth_run_close(parts->run);
+    hth_plan_free(parts->plan);
+    hth_problem_fini(&parts->problem);
+    hth_free(parts->far_of);
+    hth_free(parts->fixed);
 }
 
-static bool replan_streams(const hth_program *p, const hth_plan *plan)
+static bool replan_streams(const hth_program *program, const hth_plan *plan)
 {
-    for (int w = 0; w < p->n_weights; w++) {
-        if (plan->streamed[p->weight_tensor[w]] != p->weights[w].streamed) {
+    for (int w = 0; w < program->n_weights; w++) {
+        if (plan->streamed[program->weight_tensor[w]] != program->weights[w].streamed) {
             return true;
         }
     }
     return false;
 }
 
-hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem, hth_plan **plan)
+hth_err hth_program_replan(hth_site *site, hth_program *program, hth_problem *problem,
+                           hth_plan **plan)
 {
-    if (replan_streams(p, *plan)) {
+    if (replan_streams(program, *plan)) {
         return hth_fail(HTH_ENOTSUP, "the plan streams other frozen weights");
     }
-    run_parts old = parts_take(p), new;
-    p->problem = *problem;
-    p->plan = *plan;
-    hth_err err = hth_compile_run(site, p);
-    new = parts_take(p);
+    run_parts old = parts_take(program), new;
+    program->problem = *problem;
+    program->plan = *plan;
+    hth_err err = hth_compile_run(site, program);
+    new = parts_take(program);
     run_parts *keep = err == HTH_OK ? &new : &old;
-    p->problem = keep->problem;
-    p->plan = keep->plan;
-    p->run = keep->run;
-    p->far_of = keep->far_of;
-    p->fixed = keep->fixed;
+    program->problem = keep->problem;
+    program->plan = keep->plan;
+    program->run = keep->run;
+    program->far_of = keep->far_of;
+    program->fixed = keep->fixed;
     if (err != HTH_OK) {
         new.problem = (hth_problem){.n_nodes = 0}; // still the caller's
         new.plan = NULL;
         parts_free(&new);
         return err;
     }
-    for (int w = 0; w < p->n_weights; w++) { // resident ones: what was bound stays bound
-        p->fixed[p->weight_tensor[w]] = old.fixed[p->weight_tensor[w]];
+    for (int w = 0; w < program->n_weights; w++) { // resident ones: what was bound stays bound
+        program->fixed[program->weight_tensor[w]] = old.fixed[program->weight_tensor[w]];
     }
     parts_free(&old);
     *problem = (hth_problem){.n_nodes = 0};
@@ -140,83 +141,85 @@ hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem,
     return HTH_OK;
 }
 
-int hth_program_slot(const hth_program *p, int i)
+int hth_program_slot(const hth_program *program, int i)
 {
-    int t = p->value_tensor[p->graph->inputs[p->train->slots[i].input]];
-    return t >= 0 && p->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
+    int t = program->value_tensor[program->graph->inputs[program->train->slots[i].input]];
+    return t >= 0 && program->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
 }
 
 // Leaves the site: its list, and the device, where nobody else holds what it brought there.
-static void program_leave(hth_site *site, hth_program *p)
+static void program_leave(hth_site *site, hth_program *program)
 {
     hth_program **at = &site->programs;
-    hth_program_pin(site, p, false);
-    hth_program_evict(site, p);
-    while (*at != NULL && *at != p) {
+    hth_program_pin(site, program, false);
+    hth_program_evict(site, program);
+    while (*at != NULL && *at != program) {
         at = &(*at)->site_next;
     }
-    if (*at == p) {
-        *at = p->site_next;
+    if (*at == program) {
+        *at = program->site_next;
     }
 }
 
-void hth_program_free(hth_site *site, hth_program *p)
+void hth_program_free(hth_site *site, hth_program *program)
 {
-    if (p == NULL) {
+    if (program == NULL) {
         return;
     }
-    while (p->n_instances > 0) {
-        hth_program_free(site, p->instance[--p->n_instances]);
+    while (program->n_instances > 0) {
+        hth_program_free(site, program->instance[--program->n_instances]);
     }
-    program_leave(site, p);
-    site->arena_owner = site->arena_owner == p->account ? NULL : site->arena_owner;
-    if (p->source != NULL) {
-        hth_program **at = &p->source->programs;
-        while (*at != p) {
+    program_leave(site, program);
+    site->arena_owner = site->arena_owner == program->account ? NULL : site->arena_owner;
+    if (program->source != NULL) {
+        hth_program **at = &program->source->programs;
+        while (*at != program) {
             at = &(*at)->next;
         }
-        *at = p->next;
-        p->source->n_programs--;
+        *at = program->next;
+        program->source->n_programs--;
     }
-    hth_source_fini(site, &p->rest);
-    hth_run_close(p->run);
-    for (int i = 0; p->graph != NULL && p->kernels != NULL && i < p->graph->n_nodes; i++) {
-        hth_kernel_close(p->kernels[i]);
+    hth_source_fini(site, &program->rest);
+    hth_run_close(program->run);
+    for (int i = 0;
+         program->graph != NULL && program->kernels != NULL && i < program->graph->n_nodes; i++) {
+        hth_kernel_close(program->kernels[i]);
     }
-    for (int i = 0; i < p->n_contents; i++) {
-        hth_const_rele(p->contents[i]);
+    for (int i = 0; i < program->n_contents; i++) {
+        hth_const_rele(program->contents[i]);
     }
-    hth_free(p->contents);
-    hth_host_give(site, HTH_HOST_CONTENTS, p->content_bytes);
-    for (int w = 0; w < p->n_weights; w++) {
-        hth_device_release_host(site->device, p->weights[w].far.memory, p->weights[w].bytes);
+    hth_free(program->contents);
+    hth_host_give(site, HTH_HOST_CONTENTS, program->content_bytes);
+    for (int w = 0; w < program->n_weights; w++) {
+        hth_device_release_host(site->device, program->weights[w].far.memory,
+                                program->weights[w].bytes);
     }
-    hth_spill_close(p->spill_weights);
-    hth_free(p->far_of);
-    if (p->graph != NULL) {
-        hth_program_drop_problem(p);
+    hth_spill_close(program->spill_weights);
+    hth_free(program->far_of);
+    if (program->graph != NULL) {
+        hth_program_drop_problem(program);
     }
-    hth_plan_free(p->plan);
-    hth_free(p->key);
-    hth_free(p->final_index);
-    hth_free(p->same_output);
-    hth_free(p->kernels);
-    hth_free(p->node_in);
-    hth_free(p->node_out);
-    hth_free(p->n_in);
-    hth_free(p->n_out);
-    hth_free(p->value_tensor);
-    hth_cache_model_fini(&p->heat);
-    hth_free(p->fixed);
-    hth_graph_free(p->graph);
-    hth_free(p);
+    hth_plan_free(program->plan);
+    hth_free(program->key);
+    hth_free(program->final_index);
+    hth_free(program->same_output);
+    hth_free(program->kernels);
+    hth_free(program->node_in);
+    hth_free(program->node_out);
+    hth_free(program->n_in);
+    hth_free(program->n_out);
+    hth_free(program->value_tensor);
+    hth_cache_model_fini(&program->heat);
+    hth_free(program->fixed);
+    hth_graph_free(program->graph);
+    hth_free(program);
 }
 
-void hth_source_fini(hth_site *site, hth_source *s)
+void hth_source_fini(hth_site *site, hth_source *source)
 {
-    while (s->programs != NULL) {
-        hth_program_free(site, s->programs);
+    while (source->programs != NULL) {
+        hth_program_free(site, source->programs);
     }
-    hth_graph_free(s->graph);
-    s->graph = NULL;
+    hth_graph_free(source->graph);
+    source->graph = NULL;
 }

@@ -18,13 +18,13 @@
 
 #define CONTENT_CHUNK ((size_t)256 << 10)
 
-static hth_manifest_tensor content_tensor(const hth_content_object *o)
+static hth_manifest_tensor content_tensor(const hth_content_object *object)
 {
-    return (hth_manifest_tensor){.name = (char *)o->name,
-                                 .id = o->id,
-                                 .dtype = o->dtype,
-                                 .shape = o->shape,
-                                 .bytes = o->bytes};
+    return (hth_manifest_tensor){.name = (char *)object->name,
+                                 .id = object->id,
+                                 .dtype = object->dtype,
+                                 .shape = object->shape,
+                                 .bytes = object->bytes};
 }
 
 static hth_err content_tensors(const hth_content_object *objects, int n, hth_manifest_tensor **out)
@@ -45,30 +45,30 @@ static bool content_sees(void *ctx, const char *name, int version)
     return hth_dataset_named(name, who->owner, &mine) ? mine : who->models && name[0] != '.';
 }
 
-hth_err hth_content_have(hth_store *s, const hth_content_who *who,
+hth_err hth_content_have(hth_store *store, const hth_content_who *who,
                          const hth_content_object *objects, int n, uint64_t *there)
 {
     hth_manifest_tensor *t;
     HTH_TRY(content_tensors(objects, n, &t));
-    hth_err err = hth_upload_have(s, who->owner, content_sees, (void *)who, t, n, there);
+    hth_err err = hth_upload_have(store, who->owner, content_sees, (void *)who, t, n, there);
     hth_free(t);
     return err;
 }
 
-hth_err hth_content_put(hth_store *s, const char *owner, uint64_t most,
+hth_err hth_content_put(hth_store *store, const char *owner, uint64_t most,
                         const hth_content_object *object, uint64_t at, const void *data, size_t n,
                         uint64_t *there)
 {
     hth_manifest_tensor t = content_tensor(object);
-    return hth_upload_put(s, owner, most, &t, at, data, n, there);
+    return hth_upload_put(store, owner, most, &t, at, data, n, there);
 }
 
-hth_err hth_content_discard(hth_store *s, const char *owner, const hth_content_object *objects,
+hth_err hth_content_discard(hth_store *store, const char *owner, const hth_content_object *objects,
                             int n)
 {
     hth_manifest_tensor *t;
     HTH_TRY(content_tensors(objects, n, &t));
-    hth_err err = hth_upload_discard(s, owner, t, n);
+    hth_err err = hth_upload_discard(store, owner, t, n);
     hth_free(t);
     return err;
 }
@@ -98,33 +98,33 @@ static hth_err commit_read(void *ctx, uint64_t at, void *dst, size_t n)
     return hth_upload_read(t->s, t->owner, &t->object, at, dst, n);
 }
 
-static hth_err commit_init(commit_job *j)
+static hth_err commit_init(commit_job *job)
 {
-    size_t n = (size_t)j->m->n;
-    j->put = hth_calloc(n, sizeof *j->put);
-    j->look = hth_calloc(n, sizeof *j->look);
-    j->from = hth_calloc(n, sizeof *j->from);
-    j->asked = hth_calloc(n, sizeof *j->asked);
-    j->there = hth_calloc(n, sizeof *j->there);
-    return j->put != NULL && j->look != NULL && j->from != NULL && j->asked != NULL &&
-                   j->there != NULL
+    size_t n = (size_t)job->m->n;
+    job->put = hth_calloc(n, sizeof *job->put);
+    job->look = hth_calloc(n, sizeof *job->look);
+    job->from = hth_calloc(n, sizeof *job->from);
+    job->asked = hth_calloc(n, sizeof *job->asked);
+    job->there = hth_calloc(n, sizeof *job->there);
+    return job->put != NULL && job->look != NULL && job->from != NULL && job->asked != NULL &&
+                   job->there != NULL
                ? HTH_OK
                : hth_fail(HTH_ENOMEM, "out of memory for %zu tensors", n);
 }
 
-static void commit_fini(commit_job *j)
+static void commit_fini(commit_job *job)
 {
-    hth_free(j->put);
-    hth_free(j->look);
-    hth_free(j->from);
-    hth_free(j->asked);
-    hth_free(j->there);
+    hth_free(job->put);
+    hth_free(job->look);
+    hth_free(job->from);
+    hth_free(job->asked);
+    hth_free(job->there);
 }
 
 // commit_fill describes the tensors: those that came along by their bytes, the others by their ids.
-static hth_err commit_fill(commit_job *j)
+static hth_err commit_fill(commit_job *job)
 {
-    const hth_content_model *m = j->m;
+    const hth_content_model *m = job->m;
     uint64_t at = 0, all = m->skeleton_bytes, most = hth_catalog_limits().max_model_bytes;
     hth_size have, limit;
     for (int i = 0; i < m->n; i++) {
@@ -133,84 +133,85 @@ static hth_err commit_fill(commit_job *j)
             return hth_fail(HTH_ECORRUPT, "tensor '%s' is to come along, and does not", o->name);
         }
         all = o->bytes > UINT64_MAX - all ? UINT64_MAX : all + o->bytes;
-        j->from[i] = (commit_tensor){j->s, m->who.owner, content_tensor(o)};
-        j->put[i] = (hth_put_tensor){.name = o->name,
-                                     .dtype = o->dtype,
-                                     .shape = o->shape,
-                                     .data = o->here ? m->here + at : NULL,
-                                     .bytes = o->bytes,
-                                     .id = &o->id,
-                                     .owner = m->who.owner};
-        j->look[i] = j->put[i];
-        j->look[i].read = commit_read;
-        j->look[i].read_ctx = &j->from[i];
+        job->from[i] = (commit_tensor){job->s, m->who.owner, content_tensor(o)};
+        job->put[i] = (hth_put_tensor){.name = o->name,
+                                       .dtype = o->dtype,
+                                       .shape = o->shape,
+                                       .data = o->here ? m->here + at : NULL,
+                                       .bytes = o->bytes,
+                                       .id = &o->id,
+                                       .owner = m->who.owner};
+        job->look[i] = job->put[i];
+        job->look[i].read = commit_read;
+        job->look[i].read_ctx = &job->from[i];
         at += o->here ? o->bytes : 0;
         if (!o->here) {
-            j->asked[j->n_asked++] = content_tensor(o);
+            job->asked[job->n_asked++] = content_tensor(o);
         }
     }
     hth_size_pair(all, most, &have, &limit);
     if (at != m->here_bytes) {
         return hth_fail(HTH_ECORRUPT, "bytes came along that belong to no tensor");
     }
-    return all <= most || j->unlimited
+    return all <= most || job->unlimited
                ? HTH_OK
                : hth_fail(HTH_ETOOBIG, "the model has %s; limits.model_bytes is %s", have.text,
                           limit.text);
 }
 
 // commit_there looks whether all that did not come along is there.
-static hth_err commit_there(commit_job *j)
+static hth_err commit_there(commit_job *job)
 {
-    HTH_TRY(hth_upload_have(j->s, j->m->who.owner, content_sees, (void *)&j->m->who, j->asked,
-                            j->n_asked, j->there));
-    for (int i = 0; i < j->n_asked; i++) {
-        const hth_manifest_tensor *t = &j->asked[i];
-        if (j->there[i] != HTH_UPLOAD_WHOLE) {
+    HTH_TRY(hth_upload_have(job->s, job->m->who.owner, content_sees, (void *)&job->m->who,
+                            job->asked, job->n_asked, job->there));
+    for (int i = 0; i < job->n_asked; i++) {
+        const hth_manifest_tensor *t = &job->asked[i];
+        if (job->there[i] != HTH_UPLOAD_WHOLE) {
             char hex[HTH_ID_HEX];
             return hth_fail(HTH_ENOENT,
                             "tensor '%s' is not in the store, and %llu of its %llu bytes were "
                             "uploaded; its id is %s",
-                            t->name, (unsigned long long)j->there[i], (unsigned long long)t->bytes,
-                            hth_id_hex(&t->id, hex));
+                            t->name, (unsigned long long)job->there[i],
+                            (unsigned long long)t->bytes, hth_id_hex(&t->id, hex));
         }
     }
     return HTH_OK;
 }
 
-static hth_err commit_bool(const hth_put_tensor *t, void *chunk)
+static hth_err commit_bool(const hth_put_tensor *tensor, void *chunk)
 {
-    for (uint64_t at = 0; at < t->bytes; at += CONTENT_CHUNK) {
-        size_t n = t->bytes - at < CONTENT_CHUNK ? (size_t)(t->bytes - at) : CONTENT_CHUNK;
-        const uint8_t *p = t->data != NULL ? (const uint8_t *)t->data + at : chunk;
-        HTH_TRY(t->data != NULL ? HTH_OK : t->read(t->read_ctx, at, chunk, n));
+    for (uint64_t at = 0; at < tensor->bytes; at += CONTENT_CHUNK) {
+        size_t n =
+            tensor->bytes - at < CONTENT_CHUNK ? (size_t)(tensor->bytes - at) : CONTENT_CHUNK;
+        const uint8_t *p = tensor->data != NULL ? (const uint8_t *)tensor->data + at : chunk;
+        HTH_TRY(tensor->data != NULL ? HTH_OK : tensor->read(tensor->read_ctx, at, chunk, n));
         for (size_t i = 0; i < n; i++) {
             if (p[i] > 1) {
-                return hth_fail(HTH_ECORRUPT, "tensor '%s': element %llu of a BOOL is %u", t->name,
-                                (unsigned long long)(at + i), p[i]);
+                return hth_fail(HTH_ECORRUPT, "tensor '%s': element %llu of a BOOL is %u",
+                                tensor->name, (unsigned long long)(at + i), p[i]);
             }
         }
     }
     return HTH_OK;
 }
 
-static hth_err commit_bools(const commit_job *j)
+static hth_err commit_bools(const commit_job *job)
 {
     void *chunk = hth_alloc(CONTENT_CHUNK);
     hth_err err = chunk != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a commit");
-    for (int i = 0; i < j->m->n && err == HTH_OK; i++) {
-        err = j->look[i].dtype == HTH_DT_BOOL ? commit_bool(&j->look[i], chunk) : HTH_OK;
+    for (int i = 0; i < job->m->n && err == HTH_OK; i++) {
+        err = job->look[i].dtype == HTH_DT_BOOL ? commit_bool(&job->look[i], chunk) : HTH_OK;
     }
     hth_free(chunk);
     return err;
 }
 
 // commit_meta is what of a version's meta may come from outside; NULL: no memory.
-static char *commit_meta(const hth_content_model *m)
+static char *commit_meta(const hth_content_model *model)
 {
-    json_t *had = json_loads(m->meta, 0, NULL), *meta = json_object();
+    json_t *had = json_loads(model->meta, 0, NULL), *meta = json_object();
     json_t *batch = json_object_get(had, "max_batch");
-    json_int_t most = json_is_integer(batch) ? json_integer_value(batch) : m->max_batch;
+    json_int_t most = json_is_integer(batch) ? json_integer_value(batch) : model->max_batch;
     if (most >= 0 && most < INT32_MAX) {
         json_object_set_new(meta, "max_batch", json_integer(most));
     }
@@ -224,58 +225,59 @@ static char *commit_meta(const hth_content_model *m)
     return out;
 }
 
-static hth_err commit_run(commit_job *j, hth_progress_fn progress, void *ctx, hth_put_result *out)
+static hth_err commit_run(commit_job *job, hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
-    const hth_content_model *m = j->m;
-    HTH_TRY(commit_init(j));
-    HTH_TRY(commit_fill(j));
-    HTH_TRY(commit_there(j));
-    HTH_TRY(commit_bools(j));
-    HTH_TRY(hth_catalog_check_graph(m->skeleton, m->skeleton_bytes, j->look, m->n, NULL));
+    const hth_content_model *m = job->m;
+    HTH_TRY(commit_init(job));
+    HTH_TRY(commit_fill(job));
+    HTH_TRY(commit_there(job));
+    HTH_TRY(commit_bools(job));
+    HTH_TRY(hth_catalog_check_graph(m->skeleton, m->skeleton_bytes, job->look, m->n, NULL));
     char *meta = commit_meta(m);
     if (meta == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a version");
     }
-    hth_err err = hth_store_put(j->s, m->name, m->skeleton, m->skeleton_bytes, meta, j->put, m->n,
-                                progress, ctx, out);
+    hth_err err = hth_store_put(job->s, m->name, m->skeleton, m->skeleton_bytes, meta, job->put,
+                                m->n, progress, ctx, out);
     hth_free(meta);
     return err;
 }
 
-hth_err hth_content_commit(hth_store *s, const hth_content_model *m, hth_progress_fn progress,
-                           void *ctx, hth_put_result *out)
+hth_err hth_content_commit(hth_store *store, const hth_content_model *model,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
-    commit_job j = {.s = s, .m = m};
+    commit_job j = {.s = store, .m = model};
     memset(out, 0, sizeof *out);
-    hth_err err = hth_store_check_new(m->name);
-    err = err == HTH_OK ? hth_dataset_model(m->name) : err;
+    hth_err err = hth_store_check_new(model->name);
+    err = err == HTH_OK ? hth_dataset_model(model->name) : err;
     err = err == HTH_OK ? commit_run(&j, progress, ctx, out) : err;
     commit_fini(&j);
     return err;
 }
 
-static hth_err dataset_run(commit_job *j, int64_t store_bytes, hth_progress_fn progress, void *ctx,
-                           hth_put_result *out)
+static hth_err dataset_run(commit_job *job, int64_t store_bytes, hth_progress_fn progress,
+                           void *ctx, hth_put_result *out)
 {
-    const hth_content_model *m = j->m;
+    const hth_content_model *m = job->m;
     hth_dataset_put put = {.name = m->name, .tenant = m->who.owner, .store_bytes = store_bytes};
-    j->unlimited = true;
-    HTH_TRY(commit_init(j));
-    HTH_TRY(commit_fill(j));
-    HTH_TRY(commit_there(j));
+    job->unlimited = true;
+    HTH_TRY(commit_init(job));
+    HTH_TRY(commit_fill(job));
+    HTH_TRY(commit_there(job));
     json_t *about = json_loads(m->meta, 0, NULL);
     put.about = about;
-    put.tensors = j->put;
+    put.tensors = job->put;
     put.n = m->n;
-    hth_err err = hth_dataset_store(j->s, &put, progress, ctx, out);
+    hth_err err = hth_dataset_store(job->s, &put, progress, ctx, out);
     json_decref(about);
     return err;
 }
 
-hth_err hth_content_dataset_put(hth_store *s, const hth_content_model *m, int64_t store_bytes,
-                                hth_progress_fn progress, void *ctx, hth_put_result *out)
+hth_err hth_content_dataset_put(hth_store *store, const hth_content_model *model,
+                                int64_t store_bytes, hth_progress_fn progress, void *ctx,
+                                hth_put_result *out)
 {
-    commit_job j = {.s = s, .m = m};
+    commit_job j = {.s = store, .m = model};
     memset(out, 0, sizeof *out);
     hth_err err = dataset_run(&j, store_bytes, progress, ctx, out);
     commit_fini(&j);
@@ -284,20 +286,20 @@ hth_err hth_content_dataset_put(hth_store *s, const hth_content_model *m, int64_
 
 // ---- what a version has
 
-static hth_err content_version(hth_store *s, const char *model, hth_manifest *out)
+static hth_err content_version(hth_store *store, const char *model, hth_manifest *out)
 {
     char name[201];
     int version;
     HTH_TRY(hth_catalog_parse(model, name, &version));
-    HTH_TRY(hth_dataset_is_not(s, name));
-    return hth_store_get(s, name, version, out);
+    HTH_TRY(hth_dataset_is_not(store, name));
+    return hth_store_get(store, name, version, out);
 }
 
-hth_err hth_content_manifest(hth_store *s, const char *model, hth_manifest *out,
+hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,
                              hth_content_object **objects)
 {
     *objects = NULL;
-    HTH_TRY(content_version(s, model, out));
+    HTH_TRY(content_version(store, model, out));
     hth_content_object *o = hth_calloc((size_t)out->n_tensors, sizeof *o);
     if (o == NULL) {
         hth_manifest_fini(out);
@@ -312,17 +314,17 @@ hth_err hth_content_manifest(hth_store *s, const char *model, hth_manifest *out,
     return HTH_OK;
 }
 
-hth_err hth_content_get(hth_store *s, const char *model, const hth_id *id, uint64_t at, void *dst,
-                        size_t n)
+hth_err hth_content_get(hth_store *store, const char *model, const hth_id *id, uint64_t at,
+                        void *dst, size_t n)
 {
     hth_manifest m;
     char hex[HTH_ID_HEX];
-    HTH_TRY(content_version(s, model, &m));
+    HTH_TRY(content_version(store, model, &m));
     const hth_manifest_tensor *found = NULL;
     for (int i = 0; i < m.n_tensors && found == NULL; i++) {
         found = hth_id_equal(&m.tensors[i].id, id) ? &m.tensors[i] : NULL;
     }
-    hth_err err = found != NULL ? hth_upload_read(s, NULL, found, at, dst, n)
+    hth_err err = found != NULL ? hth_upload_read(store, NULL, found, at, dst, n)
                                 : hth_fail(HTH_ENOENT, "model '%s' has no object %s", model,
                                            hth_id_hex(id, hex));
     hth_manifest_fini(&m);

@@ -19,12 +19,12 @@ typedef struct hth_content_who {
 
 // hth_content_have, hth_content_put and hth_content_discard are those of modelstore/upload.h, for
 // objects of the wire.
-hth_err hth_content_have(hth_store *s, const hth_content_who *who,
+hth_err hth_content_have(hth_store *store, const hth_content_who *who,
                          const hth_content_object *objects, int n, uint64_t *there);
-hth_err hth_content_put(hth_store *s, const char *owner, uint64_t most,
+hth_err hth_content_put(hth_store *store, const char *owner, uint64_t most,
                         const hth_content_object *object, uint64_t at, const void *data, size_t n,
                         uint64_t *there);
-hth_err hth_content_discard(hth_store *s, const char *owner, const hth_content_object *objects,
+hth_err hth_content_discard(hth_store *store, const char *owner, const hth_content_object *objects,
                             int n);
 
 typedef struct hth_content_model {
@@ -42,21 +42,22 @@ typedef struct hth_content_model {
 
 // hth_content_commit makes a version of it: what an import of the file would have done. HTH_ENOENT:
 // an object is neither in the store nor was it uploaded.
-hth_err hth_content_commit(hth_store *s, const hth_content_model *m, hth_progress_fn progress,
-                           void *ctx, hth_put_result *out);
+hth_err hth_content_commit(hth_store *store, const hth_content_model *model,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out);
 
-// hth_content_dataset_put makes a dataset of it (runtime/content/dataset_index.h), store_bytes: what its owner's
-// may have.
-hth_err hth_content_dataset_put(hth_store *s, const hth_content_model *m, int64_t store_bytes,
-                                hth_progress_fn progress, void *ctx, hth_put_result *out);
+// hth_content_dataset_put makes a dataset of it (runtime/content/dataset_index.h), store_bytes:
+// what its owner's may have.
+hth_err hth_content_dataset_put(hth_store *store, const hth_content_model *model,
+                                int64_t store_bytes, hth_progress_fn progress, void *ctx,
+                                hth_put_result *out);
 
 // hth_content_manifest reads what a version ("name" or "name:version") is made of;
 // hth_manifest_fini. *objects points into it, and is freed by hth_free.
-hth_err hth_content_manifest(hth_store *s, const char *model, hth_manifest *out,
+hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,
                              hth_content_object **objects);
 // hth_content_get stores `n` bytes, from `at` on, of an object of a version. HTH_ENOENT: it has no
 // such object.
-hth_err hth_content_get(hth_store *s, const char *model, const hth_id *id, uint64_t at, void *dst,
-                        size_t n);
+hth_err hth_content_get(hth_store *store, const char *model, const hth_id *id, uint64_t at,
+                        void *dst, size_t n);
 
 #endif

@@ -82,9 +82,9 @@ hth_err hth_dataset_model(const char *name)
 }
 
 // dataset_meta reads the meta of a version; NULL: it is no dataset.
-static json_t *dataset_meta(const hth_manifest *m)
+static json_t *dataset_meta(const hth_manifest *manifest)
 {
-    json_t *doc = json_loads(m->meta, 0, NULL);
+    json_t *doc = json_loads(manifest->meta, 0, NULL);
     if (!json_is_string(json_object_get(doc, "dataset")) ||
         !json_is_string(json_object_get(doc, "tenant"))) {
         json_decref(doc);
@@ -152,7 +152,7 @@ hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant,
 
 // ---- all of them
 
-typedef hth_err (*dataset_fn)(void *ctx, const hth_manifest *m, const json_t *meta);
+typedef hth_err (*dataset_fn)(void *ctx, const hth_manifest *manifest, const json_t *meta);
 
 // dataset_each calls fn for the newest version of each dataset.
 static hth_err dataset_each(hth_store *store, dataset_fn fn, void *ctx)
@@ -177,11 +177,11 @@ static hth_err dataset_each(hth_store *store, dataset_fn fn, void *ctx)
     return err;
 }
 
-static uint64_t manifest_bytes(const hth_manifest *m)
+static uint64_t manifest_bytes(const hth_manifest *manifest)
 {
     uint64_t bytes = 0;
-    for (int i = 0; i < m->n_tensors; i++) {
-        bytes += m->tensors[i].bytes;
+    for (int i = 0; i < manifest->n_tensors; i++) {
+        bytes += manifest->tensors[i].bytes;
     }
     return bytes;
 }
@@ -196,11 +196,11 @@ static bool meta_is(const json_t *meta, const char *key, const char *text)
     return text != NULL && strcmp(json_string_value(json_object_get(meta, key)), text) == 0;
 }
 
-static hth_err dataset_add(void *ctx, const hth_manifest *m, const json_t *meta)
+static hth_err dataset_add(void *ctx, const hth_manifest *manifest, const json_t *meta)
 {
     dataset_sum *s = ctx;
     if (meta_is(meta, "tenant", s->tenant) && !meta_is(meta, "dataset", s->but)) {
-        s->bytes += manifest_bytes(m);
+        s->bytes += manifest_bytes(manifest);
     }
     return HTH_OK;
 }
@@ -218,17 +218,17 @@ typedef struct dataset_rows {
     json_t *list;
 } dataset_rows;
 
-static json_t *dataset_tensor(const hth_manifest_tensor *t)
+static json_t *dataset_tensor(const hth_manifest_tensor *tensor)
 {
     json_t *shape = json_array();
-    for (int d = 0; d < t->shape.rank; d++) {
-        json_array_append_new(shape, json_integer(t->shape.dim[d]));
+    for (int d = 0; d < tensor->shape.rank; d++) {
+        json_array_append_new(shape, json_integer(tensor->shape.dim[d]));
     }
-    return json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype", hth_dtype_name(t->dtype), "shape",
-                     shape);
+    return json_pack("{s:s, s:s, s:o}", "name", tensor->name, "dtype",
+                     hth_dtype_name(tensor->dtype), "shape", shape);
 }
 
-static hth_err dataset_row(void *ctx, const hth_manifest *m, const json_t *meta)
+static hth_err dataset_row(void *ctx, const hth_manifest *manifest, const json_t *meta)
 {
     dataset_rows *r = ctx;
     const json_t *about = json_object_get(meta, "about"),
@@ -237,15 +237,15 @@ static hth_err dataset_row(void *ctx, const hth_manifest *m, const json_t *meta)
         return HTH_OK;
     }
     json_t *tensors = json_array(), *format = json_object_get(about, "format");
-    for (int i = 0; i < m->n_tensors; i++) {
-        json_array_append_new(tensors, dataset_tensor(&m->tensors[i]));
+    for (int i = 0; i < manifest->n_tensors; i++) {
+        json_array_append_new(tensors, dataset_tensor(&manifest->tensors[i]));
     }
-    json_t *row =
-        json_pack("{s:O, s:O, s:I, s:I, s:O, s:I, s:o}", "name", json_object_get(meta, "dataset"),
-                  "tenant", json_object_get(meta, "tenant"), "bytes", (json_int_t)manifest_bytes(m),
-                  "samples", (json_int_t)(m->n_tensors > 0 ? m->tensors[0].shape.dim[0] : 0),
-                  "format", json_is_string(format) ? format : json_object_get(meta, "format"),
-                  "created_ns", (json_int_t)m->created_ns, "tensors", tensors);
+    json_t *row = json_pack(
+        "{s:O, s:O, s:I, s:I, s:O, s:I, s:o}", "name", json_object_get(meta, "dataset"), "tenant",
+        json_object_get(meta, "tenant"), "bytes", (json_int_t)manifest_bytes(manifest), "samples",
+        (json_int_t)(manifest->n_tensors > 0 ? manifest->tensors[0].shape.dim[0] : 0), "format",
+        json_is_string(format) ? format : json_object_get(meta, "format"), "created_ns",
+        (json_int_t)manifest->created_ns, "tensors", tensors);
     if (json_is_array(classes)) {
         json_object_set(row, "classes", (json_t *)classes);
     }
@@ -312,64 +312,64 @@ void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tena
 
 // ---- put
 
-static hth_err put_check(const hth_dataset_put *p)
+static hth_err put_check(const hth_dataset_put *put)
 {
-    if (p->n == 0) {
+    if (put->n == 0) {
         return hth_fail(HTH_EINVAL, "there are no tensors");
     }
-    for (int i = 0; i < p->n; i++) {
-        const hth_put_tensor *t = &p->tensors[i];
+    for (int i = 0; i < put->n; i++) {
+        const hth_put_tensor *t = &put->tensors[i];
         if (t->shape.rank < 1) {
             return hth_fail(HTH_EINVAL, "tensor '%s' is a single value, not a list of samples",
                             t->name);
         }
-        if (t->shape.dim[0] != p->tensors[0].shape.dim[0]) {
+        if (t->shape.dim[0] != put->tensors[0].shape.dim[0]) {
             return hth_fail(HTH_EINVAL, "'%s' has %lld samples, but '%s' has %lld",
-                            p->tensors[0].name, (long long)p->tensors[0].shape.dim[0], t->name,
+                            put->tensors[0].name, (long long)put->tensors[0].shape.dim[0], t->name,
                             (long long)t->shape.dim[0]);
         }
     }
-    return p->tensors[0].shape.dim[0] > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
+    return put->tensors[0].shape.dim[0] > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
 }
 
 // put_quota compares what the tenant would have with what it may.
-static hth_err put_quota(hth_store *store, const hth_dataset_put *p, const char *tenant)
+static hth_err put_quota(hth_store *store, const hth_dataset_put *put, const char *tenant)
 {
-    dataset_sum had = {tenant, p->name, 0};
+    dataset_sum had = {tenant, put->name, 0};
     uint64_t bytes = 0;
-    if (p->store_bytes == HTH_TENANT_NEVER) {
+    if (put->store_bytes == HTH_TENANT_NEVER) {
         return HTH_OK;
     }
-    for (int i = 0; i < p->n; i++) {
-        bytes += p->tensors[i].bytes;
+    for (int i = 0; i < put->n; i++) {
+        bytes += put->tensors[i].bytes;
     }
     HTH_TRY(dataset_each(store, dataset_add, &had));
-    if (had.bytes + bytes <= (uint64_t)p->store_bytes) {
+    if (had.bytes + bytes <= (uint64_t)put->store_bytes) {
         return HTH_OK;
     }
     return hth_fail(HTH_EDENIED,
                     "tenant '%s' has %s of datasets in the store and may have %s (store=, "
                     "tenant.file): %s more do not fit",
-                    tenant, hth_size_of(had.bytes).text, hth_size_of((uint64_t)p->store_bytes).text,
-                    hth_size_of(bytes).text);
+                    tenant, hth_size_of(had.bytes).text,
+                    hth_size_of((uint64_t)put->store_bytes).text, hth_size_of(bytes).text);
 }
 
 // put_replace removes what a dataset was before, where nobody uses it; else the new version goes.
-static hth_err put_replace(hth_store *store, const hth_dataset_put *p, const char *tenant,
-                           const char *key, const hth_put_result *r)
+static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const char *tenant,
+                           const char *key, const hth_put_result *result)
 {
     int *versions, n, fd;
     uint64_t files, bytes;
     HTH_TRY(hth_store_versions(store, key, &versions, &n));
-    hth_err err = n > 1 ? dataset_free(store, p->name, tenant, &fd) : HTH_OK;
+    hth_err err = n > 1 ? dataset_free(store, put->name, tenant, &fd) : HTH_OK;
     if (err != HTH_OK) {
         char why[600];
         snprintf(why, sizeof why, "%s", hth_err_detail());
-        (void)hth_store_rm(store, key, r->version);
+        (void)hth_store_rm(store, key, result->version);
         hth_fail(err, "%s", why);
     }
     for (int i = 0; i < n && err == HTH_OK && n > 1; i++) {
-        err = versions[i] != r->version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
+        err = versions[i] != result->version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
     }
     if (n > 1 && err == HTH_OK) {
         hth_store_let_go(fd);

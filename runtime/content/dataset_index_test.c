@@ -14,7 +14,7 @@ static hth_store *store;
 static float values[64];
 
 static hth_err put(const char *name, const char *tenant, float first, int samples, int64_t most,
-                   hth_put_result *r)
+                   hth_put_result *result)
 {
     values[0] = first;
     const hth_put_tensor t[] = {{.name = "x",
@@ -29,7 +29,7 @@ static hth_err put(const char *name, const char *tenant, float first, int sample
                                  .bytes = (size_t)samples * 4}};
     json_t *about = json_pack("{s:s, s:[s,s]}", "format", "images", "classes", "cat", "dog");
     const hth_dataset_put p = {name, tenant, about, t, 2, most};
-    hth_err err = hth_dataset_store(store, &p, NULL, NULL, r);
+    hth_err err = hth_dataset_store(store, &p, NULL, NULL, result);
     json_decref(about);
     return err;
 }

@@ -14,9 +14,9 @@
 #include "runtime/program.h"
 
 // hth_quota_limit is what an account's tenant (NULL: nobody's) may hold; UINT64_MAX: all.
-uint64_t hth_quota_limit(const hth_site *site, const hth_account *a);
+uint64_t hth_quota_limit(const hth_site *site, const hth_account *account);
 // hth_quota_models is what the device has for a program of the account, within its tenant's limit.
-uint64_t hth_quota_models(const hth_site *site, const hth_account *a);
+uint64_t hth_quota_models(const hth_site *site, const hth_account *account);
 // hth_quota_rest is what is left of the limit for a job, besidess the tenant's other jobs and pins.
 uint64_t hth_quota_rest(const hth_site *site, const hth_job_memory *mine);
 // hth_quota_job adds to the result of planning a job, where it is the tenant's limit that it does
@@ -24,13 +24,13 @@ uint64_t hth_quota_rest(const hth_site *site, const hth_job_memory *mine);
 hth_err hth_quota_job(const hth_site *site, const hth_job_memory *mine, hth_err err);
 // hth_quota_owner makes `tenant`, who asks for something of the account that has to be brought to
 // the device, its owner, where it may hold more than the one who is.
-void hth_quota_owner(const hth_site *site, hth_account *a, const char *tenant);
-// hth_quota_room lets go of the tenant's programs until p can be made active within the limit.
-// HTH_ENODEVMEM: that cannot be now, and site->refused_over is set.
-hth_err hth_quota_room(hth_site *site, const hth_program *p);
-// hth_quota_holds: HTH_ENODEVMEM: with what is active and resident now the tenant of `a` has more
-// than it may, and nothing of it can go; site->refused_over is set. keep: a program that stays; may
-// be NULL.
-hth_err hth_quota_holds(hth_site *site, const hth_account *a, const hth_program *keep);
+void hth_quota_owner(const hth_site *site, hth_account *account, const char *tenant);
+// hth_quota_room lets go of the tenant's programs until program can be made active within the
+// limit. HTH_ENODEVMEM: that cannot be now, and site->refused_over is set.
+hth_err hth_quota_room(hth_site *site, const hth_program *program);
+// hth_quota_holds: HTH_ENODEVMEM: with what is active and resident now the tenant of `account` has
+// more than it may, and nothing of it can go; site->refused_over is set. keep: a program that
+// stays; may be NULL.
+hth_err hth_quota_holds(hth_site *site, const hth_account *account, const hth_program *keep);
 
 #endif

@@ -9,88 +9,91 @@
 #include <stdio.h>
 #include <string.h>
 
-static void tenant_limit(const hth_tenants *all, hth_tenant *t)
+static void tenant_limit(const hth_tenants *all, hth_tenant *tenant)
 {
-    t->limits = hth_tenant_rules_of(&all->rules, t->name);
-    t->flow.weight = t->limits.weight;
+    tenant->limits = hth_tenant_rules_of(&all->rules, tenant->name);
+    tenant->flow.weight = tenant->limits.weight;
 }
 
-hth_err hth_tenants_read(hth_tenants *t)
+hth_err hth_tenants_read(hth_tenants *tenants)
 {
     char path[HTH_SETTING_TEXT];
     hth_tenant_rules fresh;
     HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, path), &fresh));
-    hth_tenant_rules_fini(&t->rules);
-    t->rules = fresh;
-    t->by_memory = false;
+    hth_tenant_rules_fini(&tenants->rules);
+    tenants->rules = fresh;
+    tenants->by_memory = false;
     for (int i = 0; i < fresh.n; i++) {
-        t->by_memory = t->by_memory || fresh.list[i].limits.memory_bytes != HTH_TENANT_NEVER;
+        tenants->by_memory =
+            tenants->by_memory || fresh.list[i].limits.memory_bytes != HTH_TENANT_NEVER;
     }
-    for (hth_tenant *x = t->list; x != NULL; x = x->next) {
-        tenant_limit(t, x);
+    for (hth_tenant *x = tenants->list; x != NULL; x = x->next) {
+        tenant_limit(tenants, x);
     }
     hth_log(INFO, SERVER, "tenants", "file=%s n=%d", path, fresh.n);
     return HTH_OK;
 }
 
-void hth_tenants_fini(hth_tenants *t)
+void hth_tenants_fini(hth_tenants *tenants)
 {
-    for (hth_tenant *x = t->list, *next; x != NULL; x = next) {
+    for (hth_tenant *x = tenants->list, *next; x != NULL; x = next) {
         next = x->next;
         hth_free(x);
     }
-    hth_tenant_rules_fini(&t->rules);
-    *t = (hth_tenants){.list = NULL};
+    hth_tenant_rules_fini(&tenants->rules);
+    *tenants = (hth_tenants){.list = NULL};
 }
 
-static hth_tenant *tenant_find(const hth_tenants *t, const char *name)
+static hth_tenant *tenant_find(const hth_tenants *tenants, const char *name)
 {
-    hth_tenant *x = t->list;
+    hth_tenant *x = tenants->list;
     while (x != NULL && strcmp(x->name, name) != 0) {
         x = x->next;
     }
     return x;
 }
 
-hth_tenant *hth_tenant_of(hth_tenants *t, const char *name)
+hth_tenant *hth_tenant_of(hth_tenants *tenants, const char *name)
 {
     name = name != NULL ? name : HTH_TENANT_OWN;
-    hth_tenant *x = t != NULL ? tenant_find(t, name) : NULL;
-    if (t == NULL || x != NULL) {
+    hth_tenant *x = tenants != NULL ? tenant_find(tenants, name) : NULL;
+    if (tenants == NULL || x != NULL) {
         return x;
     }
-    if (t->n >= HTH_TENANTS_MOST && strcmp(name, "others") != 0) {
-        return hth_tenant_of(t, "others");
+    if (tenants->n >= HTH_TENANTS_MOST && strcmp(name, "others") != 0) {
+        return hth_tenant_of(tenants, "others");
     }
     x = hth_calloc(1, sizeof *x);
     if (x != NULL) {
         snprintf(x->name, sizeof x->name, "%s", name);
-        tenant_limit(t, x);
-        x->next = t->list;
-        t->list = x;
-        t->n++;
+        tenant_limit(tenants, x);
+        x->next = tenants->list;
+        tenants->list = x;
+        tenants->n++;
     }
     return x;
 }
 
-static hth_err tenant_limited(hth_tenant *t, const char *what, int64_t used, int64_t limit)
+static hth_err tenant_limited(hth_tenant *tenant, const char *what, int64_t used, int64_t limit)
 {
     if (used < limit) {
         return HTH_OK;
     }
-    t->refused++;
-    return hth_fail(HTH_EBUSY, "tenant '%s' has %lld %s, its limit is %lld", t->name,
+    tenant->refused++;
+    return hth_fail(HTH_EBUSY, "tenant '%s' has %lld %s, its limit is %lld", tenant->name,
                     (long long)used, what, (long long)limit);
 }
 
-hth_err hth_tenant_waits(hth_tenant *t)
+hth_err hth_tenant_waits(hth_tenant *tenant)
 {
-    return t == NULL
+    return tenant == NULL
                ? HTH_OK
-               : tenant_limited(t, "requests waiting", t->flow.n + t->flow.away, t->limits.waiting);
+               : tenant_limited(tenant, "requests waiting", tenant->flow.n + tenant->flow.away,
+                                tenant->limits.waiting);
 }
 
-hth_err hth_tenant_trains(hth_tenant *t)
+hth_err hth_tenant_trains(hth_tenant *tenant)
 {
-    return t == NULL || t->limits.jobs > 0 ? HTH_OK : tenant_limited(t, "jobs", 0, 0);
+    return tenant == NULL || tenant->limits.jobs > 0 ? HTH_OK
+                                                     : tenant_limited(tenant, "jobs", 0, 0);
 }

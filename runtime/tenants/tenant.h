@@ -38,14 +38,14 @@ typedef struct hth_tenants {
 
 // hth_tenants_read takes the rules of the file that tenant.file names; on error they stay as they
 // are.
-hth_err hth_tenants_read(hth_tenants *t);
-void hth_tenants_fini(hth_tenants *t);
-// hth_tenant_of finds or makes a tenant; NULL: `t` is, or out of memory: without limits then. name
-// NULL: the server itself.
-hth_tenant *hth_tenant_of(hth_tenants *t, const char *name);
+hth_err hth_tenants_read(hth_tenants *tenants);
+void hth_tenants_fini(hth_tenants *tenants);
+// hth_tenant_of finds or makes a tenant; NULL: `tenants` is, or out of memory: without limits then.
+// name NULL: the server itself.
+hth_tenant *hth_tenant_of(hth_tenants *tenants, const char *name);
 // hth_tenant_waits: HTH_EBUSY: as many of its requests wait as may. hth_tenant_trains: HTH_EBUSY:
 // it may have no job at work, ever; one that is above the limit waits. NULL may always.
-hth_err hth_tenant_waits(hth_tenant *t);
-hth_err hth_tenant_trains(hth_tenant *t);
+hth_err hth_tenant_waits(hth_tenant *tenant);
+hth_err hth_tenant_trains(hth_tenant *tenant);
 
 #endif

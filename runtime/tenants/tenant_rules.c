@@ -45,28 +45,28 @@ static hth_err rule_memory(const char *text, int64_t *out)
     return HTH_OK;
 }
 
-static hth_err rule_word(char *word, hth_tenant_limits *l)
+static hth_err rule_word(char *word, hth_tenant_limits *limits)
 {
     char *value = strchr(word, '=');
     if (value != NULL) {
         *value++ = 0;
         if (strcmp(word, "weight") == 0) {
-            return rule_number(word, value, 1 / RULES_WEIGHT, RULES_WEIGHT, &l->weight);
+            return rule_number(word, value, 1 / RULES_WEIGHT, RULES_WEIGHT, &limits->weight);
         }
         if (strcmp(word, "memory") == 0) {
-            return rule_memory(value, &l->memory_bytes);
+            return rule_memory(value, &limits->memory_bytes);
         }
         if (strcmp(word, "uploads") == 0) {
-            return rule_memory(value, &l->upload_bytes);
+            return rule_memory(value, &limits->upload_bytes);
         }
         if (strcmp(word, "waiting") == 0) {
-            return rule_count(word, value, &l->waiting);
+            return rule_count(word, value, &limits->waiting);
         }
         if (strcmp(word, "jobs") == 0) {
-            return rule_count(word, value, &l->jobs);
+            return rule_count(word, value, &limits->jobs);
         }
         if (strcmp(word, "store") == 0) {
-            return rule_memory(value, &l->store_bytes);
+            return rule_memory(value, &limits->store_bytes);
         }
     }
     return hth_fail(
@@ -156,20 +156,20 @@ hth_err hth_tenant_rules_read(const char *path, hth_tenant_rules *out)
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
 }
 
-void hth_tenant_rules_fini(hth_tenant_rules *r)
+void hth_tenant_rules_fini(hth_tenant_rules *rules)
 {
-    hth_free(r->list);
-    *r = (hth_tenant_rules){NULL, 0};
+    hth_free(rules->list);
+    *rules = (hth_tenant_rules){NULL, 0};
 }
 
-hth_tenant_limits hth_tenant_rules_of(const hth_tenant_rules *r, const char *name)
+hth_tenant_limits hth_tenant_rules_of(const hth_tenant_rules *rules, const char *name)
 {
     hth_tenant_limits all = rules_none;
-    for (int i = 0; i < r->n; i++) {
-        if (strcmp(r->list[i].name, name) == 0) {
-            return r->list[i].limits;
+    for (int i = 0; i < rules->n; i++) {
+        if (strcmp(rules->list[i].name, name) == 0) {
+            return rules->list[i].limits;
         }
-        all = strcmp(r->list[i].name, "*") == 0 ? r->list[i].limits : all;
+        all = strcmp(rules->list[i].name, "*") == 0 ? rules->list[i].limits : all;
     }
     return all;
 }

@@ -2,9 +2,10 @@
 // runtime/tenants/tenant_rules.h - what tenants may have of a server: the file that tenant.file
 // names.
 //
-// A line is NAME and any of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE, store=SIZE; # starts a comment. NAME is a
-// token's name, uid:N of a user behind a Unix socket, http, network, embedded, hearth (the server's
-// own), or * for each tenant without a line. What a line does not name is not limited. Any thread.
+// A line is NAME and any of weight=N, memory=SIZE, waiting=N, jobs=N, uploads=SIZE, store=SIZE; #
+// starts a comment. NAME is a token's name, uid:N of a user behind a Unix socket, http, network,
+// embedded, hearth (the server's own), or * for each tenant without a line. What a line does not
+// name is not limited. Any thread.
 #ifndef HTH_RUNTIME_TENANTS_TENANT_RULES_H
 #define HTH_RUNTIME_TENANTS_TENANT_RULES_H
 
@@ -40,8 +41,8 @@ typedef struct hth_tenant_rules {
 // has the line. On success the caller owns *out, until hth_tenant_rules_fini; on error it is empty.
 hth_err hth_tenant_rules_parse(const char *text, size_t n, hth_tenant_rules *out);
 hth_err hth_tenant_rules_read(const char *path, hth_tenant_rules *out);
-void hth_tenant_rules_fini(hth_tenant_rules *r);
+void hth_tenant_rules_fini(hth_tenant_rules *rules);
 // hth_tenant_rules_of is what holds for `name`.
-hth_tenant_limits hth_tenant_rules_of(const hth_tenant_rules *r, const char *name);
+hth_tenant_limits hth_tenant_rules_of(const hth_tenant_rules *rules, const char *name);
 
 #endif

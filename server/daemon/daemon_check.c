@@ -17,13 +17,14 @@
 
 #define URL_PATH_BYTES 107 // of a socket's address
 
-// check_wrong says who set `s` to something that cannot be.
-static bool check_wrong(const hth_daemon_options *o, hth_setting s, const char *sentence)
+// check_wrong says who set `setting` to something that cannot be.
+static bool check_wrong(const hth_daemon_options *options, hth_setting setting,
+                        const char *sentence)
 {
     char origin[300];
-    hth_config_origin(&o->config, s, origin, sizeof origin);
-    const char *name = hth_setting_get_info(s)->name;
-    if (hth_config_text(&o->config, s) == NULL) {
+    hth_config_origin(&options->config, setting, origin, sizeof origin);
+    const char *name = hth_setting_get_info(setting)->name;
+    if (hth_config_text(&options->config, setting) == NULL) {
         fprintf(stderr, "hearthd: %s: %s\n", name, sentence);
     } else if (origin[0] == '-') { // a flag, which is the name already
         fprintf(stderr, "hearthd: %s: %s\n", origin, sentence);
@@ -33,7 +34,7 @@ static bool check_wrong(const hth_daemon_options *o, hth_setting s, const char *
     return false;
 }
 
-static bool check_url(const hth_daemon_options *o, const char *url)
+static bool check_url(const hth_daemon_options *options, const char *url)
 {
     char sentence[300];
     const char *port = strrchr(url, ':');
@@ -53,11 +54,11 @@ static bool check_url(const hth_daemon_options *o, const char *url)
         wrong = "has no port from 1 to 65534 after the host";
     }
     snprintf(sentence, sizeof sentence, "'%.150s' %s", url, wrong);
-    return check_wrong(o, HTH_SET_LISTEN, sentence);
+    return check_wrong(options, HTH_SET_LISTEN, sentence);
 }
 
 // check_prefix: a path is compared as it is sent, so only what is never percent-encoded.
-static bool check_prefix(const hth_daemon_options *o)
+static bool check_prefix(const hth_daemon_options *options)
 {
     static const char allowed[] = "/abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                   "-._~";
@@ -66,25 +67,25 @@ static bool check_prefix(const hth_daemon_options *o)
     return n == 0 || (prefix[0] == '/' && prefix[n - 1] != '/' && strspn(prefix, allowed) == n &&
                       strstr(prefix, "//") == NULL)
                ? true
-               : check_wrong(o, HTH_SET_HTTP_PREFIX, "is not a path such as /base/path");
+               : check_wrong(options, HTH_SET_HTTP_PREFIX, "is not a path such as /base/path");
 }
 
 // check_http looks at the addresses of HTTP.
-static bool check_http(const hth_daemon_options *o)
+static bool check_http(const hth_daemon_options *options)
 {
-    if (o->http[0] != 0 && hth_http_check(o->http) != HTH_OK) {
-        return check_wrong(o, HTH_SET_HTTP, hth_err_detail());
+    if (options->http[0] != 0 && hth_http_check(options->http) != HTH_OK) {
+        return check_wrong(options, HTH_SET_HTTP, hth_err_detail());
     }
-    if (o->metrics[0] != 0 && o->http[0] == 0) {
-        return check_wrong(o, HTH_SET_METRICS, "it needs --http, too");
+    if (options->metrics[0] != 0 && options->http[0] == 0) {
+        return check_wrong(options, HTH_SET_METRICS, "it needs --http, too");
     }
-    return o->metrics[0] == 0 || hth_http_check(o->metrics) == HTH_OK
+    return options->metrics[0] == 0 || hth_http_check(options->metrics) == HTH_OK
                ? true
-               : check_wrong(o, HTH_SET_METRICS, hth_err_detail());
+               : check_wrong(options, HTH_SET_METRICS, hth_err_detail());
 }
 
 // check_twice looks for two addresses on which only one thing can listen.
-static bool check_twice(const hth_daemon_options *o)
+static bool check_twice(const hth_daemon_options *options)
 {
     struct {
         hth_setting setting;
@@ -93,14 +94,14 @@ static bool check_twice(const hth_daemon_options *o)
         int port;
     } at[HTH_DAEMON_MAX_LISTEN + 2];
     int n = 0;
-    for (int i = 0; i < o->n_listen + 2; i++) {
-        if (i < o->n_listen) {
+    for (int i = 0; i < options->n_listen + 2; i++) {
+        if (i < options->n_listen) {
             at[n].setting = HTH_SET_LISTEN;
-            at[n].text = o->listen[i];
+            at[n].text = options->listen[i];
         } else {
-            bool http = i == o->n_listen;
+            bool http = i == options->n_listen;
             at[n].setting = http ? HTH_SET_HTTP : HTH_SET_METRICS;
-            at[n].text = http ? o->http : o->metrics;
+            at[n].text = http ? options->http : options->metrics;
         }
         n += strncmp(at[n].text, "ipc://", 6) != 0 &&
              hth_address_split(at[n].text, at[n].host, &at[n].port) == HTH_OK && at[n].port > 0;
@@ -111,7 +112,7 @@ static bool check_twice(const hth_daemon_options *o)
                 char sentence[400];
                 snprintf(sentence, sizeof sentence, "'%.120s' is taken by %s '%.120s'", at[i].text,
                          hth_setting_get_info(at[k].setting)->name, at[k].text);
-                return check_wrong(o, at[i].setting, sentence);
+                return check_wrong(options, at[i].setting, sentence);
             }
         }
     }
@@ -119,37 +120,38 @@ static bool check_twice(const hth_daemon_options *o)
 }
 
 // check_store: what is not there yet is made, as a folder.
-static bool check_store(const hth_daemon_options *o)
+static bool check_store(const hth_daemon_options *options)
 {
     struct stat st;
     char sentence[HTH_SETTING_TEXT + 40];
-    if (o->store[0] == 0) {
-        return check_wrong(o, HTH_SET_STORE, "--store DIR is missing");
+    if (options->store[0] == 0) {
+        return check_wrong(options, HTH_SET_STORE, "--store DIR is missing");
     }
-    if (stat(o->store, &st) == 0 && !S_ISDIR(st.st_mode)) {
-        snprintf(sentence, sizeof sentence, "'%s' is not a folder", o->store);
-        return check_wrong(o, HTH_SET_STORE, sentence);
+    if (stat(options->store, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        snprintf(sentence, sizeof sentence, "'%s' is not a folder", options->store);
+        return check_wrong(options, HTH_SET_STORE, sentence);
     }
     return true;
 }
 
 // check_tls reads the certificate where something needs one, and the tokens.
-static bool check_tls(const hth_daemon_options *o)
+static bool check_tls(const hth_daemon_options *options)
 {
-    bool needed = strncmp(o->http, "https://", 8) == 0 || strncmp(o->metrics, "https://", 8) == 0;
+    bool needed =
+        strncmp(options->http, "https://", 8) == 0 || strncmp(options->metrics, "https://", 8) == 0;
     char file[HTH_SETTING_TEXT];
     hth_tokens tokens;
     hth_tls *tls;
-    for (int i = 0; i < o->n_listen; i++) {
-        needed = needed || strncmp(o->listen[i], "tls+tcp://", 10) == 0;
+    for (int i = 0; i < options->n_listen; i++) {
+        needed = needed || strncmp(options->listen[i], "tls+tcp://", 10) == 0;
     }
     if (needed && hth_tls_open(&tls) != HTH_OK) {
-        return check_wrong(o, HTH_SET_TLS_CERT, hth_err_detail());
+        return check_wrong(options, HTH_SET_TLS_CERT, hth_err_detail());
     }
     hth_tls_close(needed ? tls : NULL);
     if (hth_setting_text(HTH_SET_AUTH_TOKENS_FILE, file)[0] != 0) {
         if (hth_tokens_read(file, &tokens) != HTH_OK) {
-            return check_wrong(o, HTH_SET_AUTH_TOKENS_FILE, hth_err_detail());
+            return check_wrong(options, HTH_SET_AUTH_TOKENS_FILE, hth_err_detail());
         }
         hth_tokens_fini(&tokens);
     }
@@ -157,31 +159,31 @@ static bool check_tls(const hth_daemon_options *o)
 }
 
 // check_devices opens each device, one after the other.
-static bool check_devices(const hth_daemon_options *o)
+static bool check_devices(const hth_daemon_options *options)
 {
     char list[HTH_SETTING_TEXT], why[1200], *save;
     hth_device *device;
-    if (hth_router_check(o->device) != HTH_OK) {
-        return check_wrong(o, HTH_SET_DEVICE, hth_err_detail());
+    if (hth_router_check(options->device) != HTH_OK) {
+        return check_wrong(options, HTH_SET_DEVICE, hth_err_detail());
     }
-    bool several = hth_router_several(o->device);
-    snprintf(list, sizeof list, "%s", o->device);
+    bool several = hth_router_several(options->device);
+    snprintf(list, sizeof list, "%s", options->device);
     for (char *spec = strtok_r(list, " ", &save); spec != NULL; spec = strtok_r(NULL, " ", &save)) {
         if (hth_device_open(spec, &device) != HTH_OK) {
             snprintf(why, sizeof why, "%.100s: %s", spec, hth_err_detail());
-            return check_wrong(o, HTH_SET_DEVICE, several ? why : hth_err_detail());
+            return check_wrong(options, HTH_SET_DEVICE, several ? why : hth_err_detail());
         }
         hth_device_close(device);
     }
     return true;
 }
 
-static bool check_tenants(const hth_daemon_options *o)
+static bool check_tenants(const hth_daemon_options *options)
 {
     char file[HTH_SETTING_TEXT];
     hth_tenant_rules rules;
     if (hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules) != HTH_OK) {
-        return check_wrong(o, HTH_SET_TENANT_FILE, hth_err_detail());
+        return check_wrong(options, HTH_SET_TENANT_FILE, hth_err_detail());
     }
     hth_tenant_rules_fini(&rules);
     return true;

@@ -77,15 +77,15 @@ static json_t *field_value(const char *value, int n)
                : json_stringn(value, (size_t)n);
 }
 
-static void line_json(const hth_log_record *r, const char *time, char *out, size_t cap)
+static void line_json(const hth_log_record *record, const char *time, char *out, size_t cap)
 {
     json_t *o =
-        json_pack("{s:s, s:s, s:s, s:s}", "time", time, "level", hth_log_level_name(r->level),
-                  "subsystem", hth_subsystem_name(r->subsystem), "event", r->event);
+        json_pack("{s:s, s:s, s:s, s:s}", "time", time, "level", hth_log_level_name(record->level),
+                  "subsystem", hth_subsystem_name(record->subsystem), "event", record->event);
     if (log_process != NULL) {
         json_object_set_new(o, "process", json_string(log_process));
     }
-    const char *p = r->text, *value;
+    const char *p = record->text, *value;
     int key = 0, n = 0;
     char name[64];
     if (!text_is_fields(p)) {
@@ -140,12 +140,12 @@ const char *hth_daemon_log_line(const hth_log_record *record, const struct times
     return out;
 }
 
-static void log_sink(void *ctx, const hth_log_record *r)
+static void log_sink(void *ctx, const hth_log_record *record)
 {
     char line[LOG_LINE + 1];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    hth_daemon_log_line(r, &now, atomic_load(&log_json), line, LOG_LINE);
+    hth_daemon_log_line(record, &now, atomic_load(&log_json), line, LOG_LINE);
     size_t n = strlen(line);
     line[n] = '\n';
     if (write(STDERR_FILENO, line, n + 1) < 0) {

@@ -34,9 +34,10 @@ static const char *kind_value(hth_setting_kind kind)
     return names[kind];
 }
 
-static const char *flag_value(hth_setting s)
+static const char *flag_value(hth_setting setting)
 {
-    return hth_setting_is_switch(s) ? "[true|false]" : kind_value(hth_setting_get_info(s)->kind);
+    return hth_setting_is_switch(setting) ? "[true|false]"
+                                          : kind_value(hth_setting_get_info(setting)->kind);
 }
 
 static int options_help(void)
@@ -81,36 +82,36 @@ static hth_err options_default_url(const char *runtime_dir)
 }
 
 // options_take copies what a server is opened with.
-static hth_err options_take(hth_daemon_options *o, const char *runtime_dir)
+static hth_err options_take(hth_daemon_options *options, const char *runtime_dir)
 {
     char *save, *url;
-    hth_setting_text(HTH_SET_STORE, o->store);
-    hth_setting_text(HTH_SET_DEVICE, o->device);
-    hth_setting_text(HTH_SET_HTTP, o->http);
-    hth_setting_text(HTH_SET_METRICS, o->metrics);
+    hth_setting_text(HTH_SET_STORE, options->store);
+    hth_setting_text(HTH_SET_DEVICE, options->device);
+    hth_setting_text(HTH_SET_HTTP, options->http);
+    hth_setting_text(HTH_SET_METRICS, options->metrics);
     char word[HTH_SETTING_TEXT];
-    o->client_shm = strcmp(hth_setting_text(HTH_SET_ALLOW_CLIENT_SHM, word), "true") == 0;
-    o->child = strcmp(hth_setting_text(HTH_SET_ENGINE_PROCESS, word), "child") == 0;
-    if (hth_setting_text(HTH_SET_LISTEN, o->urls)[0] == 0) {
+    options->client_shm = strcmp(hth_setting_text(HTH_SET_ALLOW_CLIENT_SHM, word), "true") == 0;
+    options->child = strcmp(hth_setting_text(HTH_SET_ENGINE_PROCESS, word), "child") == 0;
+    if (hth_setting_text(HTH_SET_LISTEN, options->urls)[0] == 0) {
         HTH_TRY(options_default_url(runtime_dir));
-        hth_setting_text(HTH_SET_LISTEN, o->urls);
+        hth_setting_text(HTH_SET_LISTEN, options->urls);
     }
-    for (url = strtok_r(o->urls, " ", &save); url != NULL; url = strtok_r(NULL, " ", &save)) {
-        if (o->n_listen == HTH_DAEMON_MAX_LISTEN) {
+    for (url = strtok_r(options->urls, " ", &save); url != NULL; url = strtok_r(NULL, " ", &save)) {
+        if (options->n_listen == HTH_DAEMON_MAX_LISTEN) {
             return hth_fail(HTH_EINVAL, "listen: more than %d urls", HTH_DAEMON_MAX_LISTEN);
         }
-        o->listen[o->n_listen++] = url;
+        options->listen[options->n_listen++] = url;
     }
     return HTH_OK;
 }
 
-static void options_print(const hth_daemon_options *o)
+static void options_print(const hth_daemon_options *options)
 {
     char value[HTH_SETTING_TEXT], origin[300], line[HTH_SETTING_TEXT + 64], *save;
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         const hth_setting_info *t = hth_setting_get_info((hth_setting)i);
         hth_setting_get(t->name, value, sizeof value);
-        hth_config_origin(&o->config, (hth_setting)i, origin, sizeof origin);
+        hth_config_origin(&options->config, (hth_setting)i, origin, sizeof origin);
         char *item = t->kind == HTH_KIND_LIST ? strtok_r(value, " ", &save) : value;
         while (item != NULL) {
             snprintf(line, sizeof line, "%s = %s", t->name, item);
@@ -122,7 +123,7 @@ static void options_print(const hth_daemon_options *o)
 
 // ---- the command line
 
-static void flags_init(daemon_flags *f)
+static void flags_init(daemon_flags *flags)
 {
     static const struct option own[] = {{"config", required_argument, NULL, OPTION_CONFIG},
                                         {"check-config", no_argument, NULL, OPTION_CHECK},
@@ -131,23 +132,23 @@ static void flags_init(daemon_flags *f)
                                         {"version", no_argument, NULL, OPTION_VERSION},
                                         {NULL, 0, NULL, 0}};
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
-        hth_config_flag_name((hth_setting)i, f->name[i], OPTION_NAME);
+        hth_config_flag_name((hth_setting)i, flags->name[i], OPTION_NAME);
         int value = hth_setting_is_switch((hth_setting)i) ? optional_argument : required_argument;
-        f->options[i] = (struct option){f->name[i], value, NULL, OPTION_SETTING + i};
+        flags->options[i] = (struct option){flags->name[i], value, NULL, OPTION_SETTING + i};
     }
     for (int i = 0; i < HTH_N_RENAMED_SETTINGS; i++) {
         const hth_setting_rename *r = hth_setting_get_rename(i);
-        char *name = f->name[HTH_N_SETTINGS + i];
+        char *name = flags->name[HTH_N_SETTINGS + i];
         hth_config_flag_spelling(r->was, name, OPTION_NAME);
-        f->options[HTH_N_SETTINGS + i] = f->options[r->setting];
-        f->options[HTH_N_SETTINGS + i].name = name;
-        f->options[HTH_N_SETTINGS + i].val = OPTION_RENAMED + i;
+        flags->options[HTH_N_SETTINGS + i] = flags->options[r->setting];
+        flags->options[HTH_N_SETTINGS + i].name = name;
+        flags->options[HTH_N_SETTINGS + i].val = OPTION_RENAMED + i;
     }
-    memcpy(f->options + N_FLAGS, own, sizeof own);
+    memcpy(flags->options + N_FLAGS, own, sizeof own);
 }
 
 // flag_set takes "NAME=VALUE".
-static hth_err flag_set(hth_config *c, const char *text)
+static hth_err flag_set(hth_config *config, const char *text)
 {
     char name[OPTION_NAME];
     const char *equals = strchr(text, '=');
@@ -155,12 +156,12 @@ static hth_err flag_set(hth_config *c, const char *text)
         return hth_fail(HTH_EINVAL, "'%.80s' is not NAME=VALUE", text);
     }
     snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
-    return hth_config_flag(c, name, equals + 1);
+    return hth_config_flag(config, name, equals + 1);
 }
 
 // flag_setting takes a setting's value. A switch alone is on; getopt leaves its value, where there
 // is one, to us.
-static hth_err flag_setting(hth_config *c, const char *name, int argc, char **argv)
+static hth_err flag_setting(hth_config *config, const char *name, int argc, char **argv)
 {
     const char *value = optarg;
     if (value == NULL) {
@@ -169,11 +170,11 @@ static hth_err flag_setting(hth_config *c, const char *name, int argc, char **ar
         value = given ? next : "true";
         optind += given;
     }
-    return hth_config_flag(c, name, value);
+    return hth_config_flag(config, name, value);
 }
 
 // flags_fail says what is wrong with an option that getopt did not take.
-static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
+static hth_err flags_fail(const daemon_flags *flags, const char *arg, bool no_value)
 {
     const char *name = arg + strspn(arg, "-"), *best = NULL;
     int distance = 4, n = (int)strcspn(name, "="), starts = 0;
@@ -182,7 +183,7 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
         return hth_fail(HTH_EINVAL, "%s needs a value", arg);
     }
     snprintf(word, sizeof word, "%.*s", n < OPTION_NAME ? n : 0, name);
-    for (const struct option *o = f->options; o->name != NULL; o++) {
+    for (const struct option *o = flags->options; o->name != NULL; o++) {
         if (o->val >= OPTION_RENAMED && o->val < OPTION_CONFIG) {
             continue; // a name that nobody should learn
         }
@@ -191,7 +192,7 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
     }
     const char *means = hth_setting_means(word);
     if (means != NULL) {
-        best = f->name[hth_setting_find(means)];
+        best = flags->name[hth_setting_find(means)];
     } else if (starts > 1) {
         return hth_fail(HTH_EINVAL, "--%s begins %d options; hearthd --help lists them", word,
                         starts);
@@ -204,22 +205,22 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
                     best);
 }
 
-static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv, int *code)
+static hth_err flags_read(daemon_flags *flags, hth_config *config, int argc, char **argv, int *code)
 {
     hth_err err = HTH_OK;
     opterr = 0;
-    for (int v; err == HTH_OK && (v = getopt_long(argc, argv, ":h", f->options, NULL)) != -1;) {
+    for (int v; err == HTH_OK && (v = getopt_long(argc, argv, ":h", flags->options, NULL)) != -1;) {
         if (v >= OPTION_SETTING && v < OPTION_RENAMED) {
             const char *name = hth_setting_get_info((hth_setting)(v - OPTION_SETTING))->name;
-            err = flag_setting(c, name, argc, argv);
+            err = flag_setting(config, name, argc, argv);
         } else if (v >= OPTION_RENAMED && v < OPTION_CONFIG) {
-            err = flag_setting(c, hth_setting_get_rename(v - OPTION_RENAMED)->was, argc, argv);
+            err = flag_setting(config, hth_setting_get_rename(v - OPTION_RENAMED)->was, argc, argv);
         } else if (v == OPTION_CONFIG) {
-            c->path = optarg;
+            config->path = optarg;
         } else if (v == OPTION_CHECK) {
-            f->check = true;
+            flags->check = true;
         } else if (v == OPTION_SET) {
-            err = flag_set(c, optarg);
+            err = flag_set(config, optarg);
         } else if (v == OPTION_HELP || v == 'h') {
             *code = options_help();
             return HTH_OK;
@@ -228,7 +229,7 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
             *code = 0;
             return HTH_OK;
         } else {
-            err = flags_fail(f, argv[optind - 1], v == ':');
+            err = flags_fail(flags, argv[optind - 1], v == ':');
         }
     }
     if (err == HTH_OK && optind < argc) {

@@ -64,7 +64,7 @@ static hth_err http_bind(const char *address, const char *host, int port, int *o
     return HTH_OK;
 }
 
-static hth_err http_serve(hth_http *h, hth_http_listener *listener, const char *address)
+static hth_err http_serve(hth_http *http, hth_http_listener *listener, const char *address)
 {
     const unsigned how = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC;
     char host[HTH_ADDRESS_HOST];
@@ -72,14 +72,14 @@ static hth_err http_serve(hth_http *h, hth_http_listener *listener, const char *
     HTH_TRY(hth_address_split(address, host, &port));
     HTH_TRY(hth_address_resolve(host));
     HTH_TRY(http_bind(address, host, port, &fd));
-    listener->h = h;
+    listener->h = http;
     listener->tls = strncmp(address, "https://", 8) == 0;
-    listener->accepting = evconnlistener_new(h->base, hth_http_accepted, listener, how, 0, fd);
+    listener->accepting = evconnlistener_new(http->base, hth_http_accepted, listener, how, 0, fd);
     if (listener->accepting == NULL) {
         close(fd);
         return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
     }
-    HTH_TRY(hth_accept_guard_open(h->base, listener->accepting, address, &listener->guard));
+    HTH_TRY(hth_accept_guard_open(http->base, listener->accepting, address, &listener->guard));
     hth_log(INFO, SERVER, "listening", "url=%s%s", strstr(address, "://") != NULL ? "" : "http://",
             address);
     return HTH_OK;
@@ -97,11 +97,11 @@ void hth_http_listener_close(hth_http_listener *listener)
 
 // http_poll takes what the engine has answered to the loop's requests, on the loop's thread where
 // the engine is another process; `on`: it looks again before the loop sleeps.
-static bool http_poll(hth_http *h, bool on)
+static bool http_poll(hth_http *http, bool on)
 {
-    atomic_store(&h->polling, on); // before the look: what is completed after it wakes the loop
-    bool came = hth_engine_poll(h->engine, on);
-    return hth_http_complete(h) || came;
+    atomic_store(&http->polling, on); // before the look: what is completed after it wakes the loop
+    bool came = hth_engine_poll(http->engine, on);
+    return hth_http_complete(http) || came;
 }
 
 // http_main has the loop look for spin_ns before it sleeps: for requests, and for answers, which
@@ -144,31 +144,32 @@ static struct event_base *http_loop(void)
     return base;
 }
 
-static hth_err http_start(hth_http *h, const hth_http_config *config)
+static hth_err http_start(hth_http *http, const hth_http_config *config)
 {
     struct timeval tick = {.tv_usec = HTH_HTTP_TICK_US};
-    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    http->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     char file[HTH_SETTING_TEXT];
-    HTH_TRY(hth_shm_open(config->client_shm, config->engine, &h->shm));
-    HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
-    HTH_TRY(hth_http_dashboard_page_open(h));
-    h->base = http_loop();
-    if (h->base != NULL) {
-        h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
-        h->tick = event_new(h->base, -1, EV_PERSIST, hth_http_ticked, h);
+    HTH_TRY(hth_shm_open(config->client_shm, config->engine, &http->shm));
+    HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &http->tracer));
+    HTH_TRY(hth_http_dashboard_page_open(http));
+    http->base = http_loop();
+    if (http->base != NULL) {
+        http->wake =
+            event_new(http->base, http->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, http);
+        http->tick = event_new(http->base, -1, EV_PERSIST, hth_http_ticked, http);
     }
-    if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || event_add(h->wake, NULL) != 0 ||
-        event_add(h->tick, &tick) != 0) {
+    if (http->wake_fd < 0 || http->wake == NULL || http->tick == NULL ||
+        event_add(http->wake, NULL) != 0 || event_add(http->tick, &tick) != 0) {
         return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
     }
-    HTH_TRY(http_serve(h, &h->api, config->address));
+    HTH_TRY(http_serve(http, &http->api, config->address));
     if (config->metrics != NULL) {
-        h->metrics.metrics = true;
-        HTH_TRY(http_serve(h, &h->metrics, config->metrics));
+        http->metrics.metrics = true;
+        HTH_TRY(http_serve(http, &http->metrics, config->metrics));
     }
-    hth_machine_read(&h->machine); // the first answer is about the time from here on
-    HTH_TRY(hth_thread_start("hth-http", http_main, h, &h->thread));
-    h->running = true;
+    hth_machine_read(&http->machine); // the first answer is about the time from here on
+    HTH_TRY(hth_thread_start("hth-http", http_main, http, &http->thread));
+    http->running = true;
     return HTH_OK;
 }
 
@@ -245,12 +246,12 @@ void hth_http_count(const hth_http *http, uint64_t *answered, uint64_t *refused)
     *refused = http->n_refused;
 }
 
-static void http_disconnect(hth_http *h)
+static void http_disconnect(hth_http *http)
 {
-    hth_http_listener_close(&h->api);
-    hth_http_listener_close(&h->metrics);
-    while (h->conns != NULL) {
-        hth_http_conn_free(h->conns);
+    hth_http_listener_close(&http->api);
+    hth_http_listener_close(&http->metrics);
+    while (http->conns != NULL) {
+        hth_http_conn_free(http->conns);
     }
 }
 

@@ -64,15 +64,16 @@ static void answer_size(hth_text *out, size_t bytes)
     hth_text_put(out, "}}");
 }
 
-static void answer_classes(answer *a, const hth_request_tensor *t, const hth_infer_wanted *w)
+static void answer_classes(answer *a, const hth_request_tensor *tensor,
+                           const hth_infer_wanted *wanted)
 {
     hth_infer_classes classes;
-    if (hth_infer_classify(&t->t, a->c->c.r.batched, w->classes, &classes) != HTH_OK) {
+    if (hth_infer_classify(&tensor->t, a->c->c.r.batched, wanted->classes, &classes) != HTH_OK) {
         a->head.failed = true;
         return;
     }
-    answer_begin(&a->head, t->name, "BYTES", &classes.shape);
-    if (w->binary) {
+    answer_begin(&a->head, tensor->name, "BYTES", &classes.shape);
+    if (wanted->binary) {
         answer_size(&a->head, classes.binary.n);
         a->piece[a->n_pieces++].text = classes.binary;
         classes.binary = (hth_text){.p = NULL};
@@ -84,16 +85,16 @@ static void answer_classes(answer *a, const hth_request_tensor *t, const hth_inf
     hth_infer_classes_fini(&classes);
 }
 
-static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
+static void answer_output(answer *a, const hth_request_tensor *tensor, bool binary)
 {
     hth_text *out = &a->head;
-    answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
+    answer_begin(out, tensor->name, hth_dtype_name(tensor->t.dtype), &tensor->t.shape);
     if (binary) {
-        answer_size(out, t->t.bytes);
-        a->piece[a->n_pieces++].tensor = &t->t;
+        answer_size(out, tensor->t.bytes);
+        a->piece[a->n_pieces++].tensor = &tensor->t;
     } else {
         hth_text_put(out, ",\"data\":");
-        hth_json_write(out, &t->t);
+        hth_json_write(out, &tensor->t);
         hth_text_put(out, "}");
     }
 }
@@ -152,25 +153,26 @@ static void text_sent(const void *data, size_t bytes, void *ctx)
 }
 
 // answer_text adds text to a body: long text without a copy.
-static bool answer_text(struct evbuffer *body, hth_text *t)
+static bool answer_text(struct evbuffer *body, hth_text *text)
 {
-    if (t->n < ANSWER_SMALL_BYTES) {
-        return evbuffer_add(body, t->p, t->n) == 0;
+    if (text->n < ANSWER_SMALL_BYTES) {
+        return evbuffer_add(body, text->p, text->n) == 0;
     }
-    bool added = evbuffer_add_reference(body, t->p, t->n, text_sent, NULL) == 0;
+    bool added = evbuffer_add_reference(body, text->p, text->n, text_sent, NULL) == 0;
     if (added) {
-        *t = (hth_text){.p = NULL};
+        *text = (hth_text){.p = NULL};
     }
     return added;
 }
 
-static bool answer_tensor(struct evbuffer *body, const hth_tensor *t, hth_infer_result *r)
+static bool answer_tensor(struct evbuffer *body, const hth_tensor *tensor, hth_infer_result *result)
 {
-    if (t->bytes < ANSWER_SMALL_BYTES) {
-        return evbuffer_add(body, t->data, t->bytes) == 0;
+    if (tensor->bytes < ANSWER_SMALL_BYTES) {
+        return evbuffer_add(body, tensor->data, tensor->bytes) == 0;
     }
-    bool added = evbuffer_add_reference(body, t->data, t->bytes, reference_sent, r) == 0;
-    r->refs += added;
+    bool added =
+        evbuffer_add_reference(body, tensor->data, tensor->bytes, reference_sent, result) == 0;
+    result->refs += added;
     return added;
 }
 

@@ -13,13 +13,13 @@
 
 // head_host copies the name that the server was called by, without its port; "": none. A name that
 // is not sound was refused before.
-static void head_host(const hth_http_head *q, char out[HOST_BYTES])
+static void head_host(const hth_http_head *head, char out[HOST_BYTES])
 {
     size_t n = 0;
-    if (q->host != NULL && q->host_bytes < HOST_BYTES) {
-        const char *end = q->host[0] == '[' ? "]" : ":";
-        memcpy(out, q->host + (q->host[0] == '['), q->host_bytes);
-        n = q->host_bytes - (q->host_bytes > 0 && q->host[0] == '[');
+    if (head->host != NULL && head->host_bytes < HOST_BYTES) {
+        const char *end = head->host[0] == '[' ? "]" : ":";
+        memcpy(out, head->host + (head->host[0] == '['), head->host_bytes);
+        n = head->host_bytes - (head->host_bytes > 0 && head->host[0] == '[');
         out[n] = 0;
         n = strcspn(out, end);
     }
@@ -53,22 +53,22 @@ static bool host_is_listed(const char *host)
 // Origin, and with any other header that it likes; therefore the name is looked at also then, over
 // loopback. One without a dot is of this machine or its network: nobody else can make it point
 // here.
-static bool head_is_own(const hth_http_conn *c, const hth_http_head *q, const char *host)
+static bool head_is_own(const hth_http_conn *conn, const hth_http_head *head, const char *host)
 {
     bool own = host_is_own(host) || host_is_listed(host);
-    if (q->origin == NULL) {
-        return c->peer != HTH_PEER_LOOPBACK || own || strchr(host, '.') == NULL;
+    if (head->origin == NULL) {
+        return conn->peer != HTH_PEER_LOOPBACK || own || strchr(host, '.') == NULL;
     }
-    const char *at = strstr(q->origin, "://");
-    return own && at != NULL && q->host != NULL && strlen(at + 3) == q->host_bytes &&
-           strncasecmp(at + 3, q->host, q->host_bytes) == 0;
+    const char *at = strstr(head->origin, "://");
+    return own && at != NULL && head->host != NULL && strlen(at + 3) == head->host_bytes &&
+           strncasecmp(at + 3, head->host, head->host_bytes) == 0;
 }
 
 // head_peer is who asks: what a proxy passes on comes from elsewhere.
-static hth_peer head_peer(const hth_http_conn *c, const hth_http_head *q, const char *host)
+static hth_peer head_peer(const hth_http_conn *conn, const hth_http_head *head, const char *host)
 {
-    bool loopback = c->peer == HTH_PEER_LOOPBACK;
-    bool passed = q->forwarded || (!host_is_own(host) && host_is_listed(host));
+    bool loopback = conn->peer == HTH_PEER_LOOPBACK;
+    bool passed = head->forwarded || (!host_is_own(host) && host_is_listed(host));
     return loopback && !passed ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
 }
 
@@ -84,9 +84,9 @@ bool hth_http_is_near(const hth_http_req *req)
     return req_peer(req) == HTH_PEER_LOOPBACK;
 }
 
-static const char *bearer(const hth_http_head *q)
+static const char *bearer(const hth_http_head *head)
 {
-    const char *t = q->authorization;
+    const char *t = head->authorization;
     if (t == NULL || strncasecmp(t, "Bearer", 6) != 0 || t[6] != ' ') {
         return NULL;
     }

@@ -19,22 +19,22 @@ void hth_http_block_rele(hth_http_block *block)
     }
 }
 
-static hth_http_block *block_new(hth_http *h, uint64_t bytes, uint64_t head_bytes)
+static hth_http_block *block_new(hth_http *http, uint64_t bytes, uint64_t head_bytes)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
     uint64_t front = (HTH_INFER_ALIGN - head_bytes % HTH_INFER_ALIGN) % HTH_INFER_ALIGN;
-    if (h->reserved > most || bytes > most - h->reserved) {
+    if (http->reserved > most || bytes > most - http->reserved) {
         return NULL;
     }
     hth_http_block *b = hth_calloc(1, sizeof *b);
-    char *memory = b != NULL ? hth_engine_alloc(h->engine, front + bytes) : NULL;
+    char *memory = b != NULL ? hth_engine_alloc(http->engine, front + bytes) : NULL;
     if (memory == NULL) {
         hth_free(b);
         return NULL;
     }
     *b = (hth_http_block){
-        .h = h, .refs = 1, .bytes = bytes, .memory = memory, .body = memory + front};
-    h->reserved += bytes;
+        .h = http, .refs = 1, .bytes = bytes, .memory = memory, .body = memory + front};
+    http->reserved += bytes;
     return b;
 }
 

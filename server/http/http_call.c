@@ -35,11 +35,11 @@ void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *
     return c;
 }
 
-static void call_unwatch(hth_http_call *c)
+static void call_unwatch(hth_http_call *call)
 {
-    if (c->closed != NULL) {
-        event_free(c->closed);
-        c->closed = NULL;
+    if (call->closed != NULL) {
+        event_free(call->closed);
+        call->closed = NULL;
     }
 }
 
@@ -61,9 +61,9 @@ void hth_http_wake(hth_http *http)
 }
 
 // call_done runs on the engine's thread.
-static void call_done(hth_request *r)
+static void call_done(hth_request *request)
 {
-    hth_http_call *c = r->ctx;
+    hth_http_call *c = request->ctx;
     hth_http *h = c->h; // c may be gone once it is on the list
     hth_http_call *first = atomic_load(&h->completed);
     do {
@@ -74,43 +74,43 @@ static void call_done(hth_request *r)
     }
 }
 
-static void call_unlink(hth_http_call *c)
+static void call_unlink(hth_http_call *call)
 {
-    if (c->next != NULL) {
-        c->next->prev = c->prev;
+    if (call->next != NULL) {
+        call->next->prev = call->prev;
     }
-    if (c->prev != NULL) {
-        c->prev->next = c->next;
+    if (call->prev != NULL) {
+        call->prev->next = call->next;
     } else {
-        c->h->pending = c->next;
+        call->h->pending = call->next;
     }
-    atomic_fetch_sub(&c->h->n_pending, 1);
+    atomic_fetch_sub(&call->h->n_pending, 1);
 }
 
 // call_answer gives the trace to whoever answers now.
-static void call_answer(hth_http_call *c)
+static void call_answer(hth_http_call *call)
 {
-    c->h->tracing = c->trace;
-    c->trace = NULL;
+    call->h->tracing = call->trace;
+    call->trace = NULL;
 }
 
-static void call_begin(hth_http_call *c)
+static void call_begin(hth_http_call *call)
 {
-    hth_http *h = c->h;
-    c->begun = true;
-    c->r.ctx = c;
-    c->r.done = call_done;
-    if (c->trace == NULL) { // of a call that is handed on
-        c->trace = h->tracing;
+    hth_http *h = call->h;
+    call->begun = true;
+    call->r.ctx = call;
+    call->r.done = call_done;
+    if (call->trace == NULL) { // of a call that is handed on
+        call->trace = h->tracing;
         h->tracing = NULL;
     }
-    c->since_ns = hth_now_ns();
-    c->prev = NULL; // one that is handed on was in the list before
-    c->next = h->pending;
+    call->since_ns = hth_now_ns();
+    call->prev = NULL; // one that is handed on was in the list before
+    call->next = h->pending;
     if (h->pending != NULL) {
-        h->pending->prev = c;
+        h->pending->prev = call;
     }
-    h->pending = c;
+    h->pending = call;
     atomic_fetch_add(&h->n_pending, 1);
 }
 
@@ -123,32 +123,32 @@ void hth_http_call_refuse(hth_http_call *call, hth_err err)
 
 // call_times takes the times over that the engine has kept. A question before the request itself
 // has none that count, nor has what was not submitted, because it could not be read.
-static void call_times(const hth_http_call *c)
+static void call_times(const hth_http_call *call)
 {
-    uint64_t *ns = c->trace->ns;
-    if (c->r.command == HTH_COMMAND_NONE && ns[HTH_TRACE_REQUEST_START] != 0) {
-        ns[HTH_TRACE_QUEUE_START] = c->r.submitted_ns;
-        ns[HTH_TRACE_COMPUTE_START] = c->r.started_ns;
+    uint64_t *ns = call->trace->ns;
+    if (call->r.command == HTH_COMMAND_NONE && ns[HTH_TRACE_REQUEST_START] != 0) {
+        ns[HTH_TRACE_QUEUE_START] = call->r.submitted_ns;
+        ns[HTH_TRACE_COMPUTE_START] = call->r.started_ns;
         ns[HTH_TRACE_COMPUTE_OUTPUT_START] =
-            ns[HTH_TRACE_COMPUTE_INPUT_END] != 0 ? c->r.finished_ns : 0;
-        ns[HTH_TRACE_COMPUTE_END] = c->r.started_ns != 0 ? c->r.finished_ns : 0;
-        ns[HTH_TRACE_INFER_RESPONSE_COMPLETE] = c->r.finished_ns;
+            ns[HTH_TRACE_COMPUTE_INPUT_END] != 0 ? call->r.finished_ns : 0;
+        ns[HTH_TRACE_COMPUTE_END] = call->r.started_ns != 0 ? call->r.finished_ns : 0;
+        ns[HTH_TRACE_INFER_RESPONSE_COMPLETE] = call->r.finished_ns;
         ns[HTH_TRACE_REQUEST_END] = hth_now_ns();
     }
 }
 
-static void call_finish(hth_http_call *c)
+static void call_finish(hth_http_call *call)
 {
-    call_unlink(c);
-    call_unwatch(c);
-    if (c->trace != NULL) {
-        call_times(c);
+    call_unlink(call);
+    call_unwatch(call);
+    if (call->trace != NULL) {
+        call_times(call);
     }
-    call_answer(c);
-    c->begun = false;
-    c->finish(c);
-    if (!c->begun) {
-        hth_http_call_free(c);
+    call_answer(call);
+    call->begun = false;
+    call->finish(call);
+    if (!call->begun) {
+        hth_http_call_free(call);
     }
 }
 
@@ -173,7 +173,7 @@ void hth_http_call_submit(hth_http_call *call)
 }
 
 void hth_http_call_run(hth_http_call *call, hth_store_worker *jobs, hth_store_task *job,
-                       void (*run)(hth_store_task *j))
+                       void (*run)(hth_store_task *task))
 {
     call_begin(call);
     job->run = run;
@@ -193,18 +193,18 @@ static void call_worked(hth_http_task *t)
 }
 
 // call_turn stores whose turn a task takes.
-static void call_turn(hth_http_call *c)
+static void call_turn(hth_http_call *call)
 {
-    const hth_http_conn *conn = c->req->conn;
+    const hth_http_conn *conn = call->req->conn;
     uint64_t group = 0;
-    for (const char *p = c->tenant; *p != 0; p++) {
+    for (const char *p = call->tenant; *p != 0; p++) {
         group = group * 31 + (unsigned char)*p;
     }
-    if (strcmp(c->tenant, HTH_HTTP_NOBODY) == 0) {
+    if (strcmp(call->tenant, HTH_HTTP_NOBODY) == 0) {
         group = (uintptr_t)conn->address;
     }
-    c->task.group = group;
-    c->task.one = (uintptr_t)conn;
+    call->task.group = group;
+    call->task.one = (uintptr_t)conn;
 }
 
 void hth_http_call_work(hth_http_call *call, hth_err (*work)(hth_http_call *call),
@@ -228,16 +228,16 @@ void hth_http_call_work(hth_http_call *call, hth_err (*work)(hth_http_call *call
     }
 }
 
-static void http_maybe_end(hth_http *h)
+static void http_maybe_end(hth_http *http)
 {
-    if (!atomic_load(&h->ending) || h->pending != NULL || hth_http_lists_wait(h)) {
+    if (!atomic_load(&http->ending) || http->pending != NULL || hth_http_lists_wait(http)) {
         return;
     }
     uint64_t now = hth_now_ns();
-    h->stop_ns = h->stop_ns != 0 ? h->stop_ns : now + CALL_LINGER_NS;
-    if (h->n_sending == 0 || now >= h->stop_ns) {
-        h->ended = true;
-        event_base_loopbreak(h->base);
+    http->stop_ns = http->stop_ns != 0 ? http->stop_ns : now + CALL_LINGER_NS;
+    if (http->n_sending == 0 || now >= http->stop_ns) {
+        http->ended = true;
+        event_base_loopbreak(http->base);
     }
 }
 
@@ -287,13 +287,13 @@ static void call_closed(evutil_socket_t fd, short what, void *arg)
 }
 
 // call_late has a call answered before the engine has done so.
-static void call_late(hth_http_call *c)
+static void call_late(hth_http_call *call)
 {
-    call_unwatch(c);
-    call_answer(c);
-    c->late(c, HTH_ETIMEDOUT);
-    c->late = NULL;
-    c->req = NULL;
+    call_unwatch(call);
+    call_answer(call);
+    call->late(call, HTH_ETIMEDOUT);
+    call->late = NULL;
+    call->req = NULL;
 }
 
 void hth_http_ticked(evutil_socket_t fd, short what, void *arg)

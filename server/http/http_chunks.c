@@ -20,22 +20,23 @@ static bool is_control(char c)
     return ((unsigned char)c < 32 && c != '\t') || c == 127;
 }
 
-static const char *take_size(hth_chunks *k, char *c)
+static const char *take_size(hth_chunks *chunks, char *c)
 {
-    int digit = k->at == HTH_CHUNKS_BLANK ? -1 : digit_of(*c);
+    int digit = chunks->at == HTH_CHUNKS_BLANK ? -1 : digit_of(*c);
     if (digit >= 0) {
-        k->left = k->at == HTH_CHUNKS_FIRST ? 0 : k->left;
-        k->left = k->left < CHUNKS_MOST ? k->left << 4 | (uint64_t)digit : CHUNKS_MOST;
-        k->at = HTH_CHUNKS_SIZE;
-    } else if (k->at == HTH_CHUNKS_FIRST) {
+        chunks->left = chunks->at == HTH_CHUNKS_FIRST ? 0 : chunks->left;
+        chunks->left =
+            chunks->left < CHUNKS_MOST ? chunks->left << 4 | (uint64_t)digit : CHUNKS_MOST;
+        chunks->at = HTH_CHUNKS_SIZE;
+    } else if (chunks->at == HTH_CHUNKS_FIRST) {
         return "a chunk's size is no hexadecimal number";
     } else if (*c == '\r') {
-        k->at = HTH_CHUNKS_SIZE_END;
+        chunks->at = HTH_CHUNKS_SIZE_END;
     } else if (*c == ';') {
-        k->at = HTH_CHUNKS_EXTENSION;
+        chunks->at = HTH_CHUNKS_EXTENSION;
         *c = ' ';
     } else if (*c == ' ' || *c == '\t') {
-        k->at = HTH_CHUNKS_BLANK;
+        chunks->at = HTH_CHUNKS_BLANK;
         *c = ' ';
     } else {
         return "a chunk's size is followed by neither an extension nor the end of its line";
@@ -43,10 +44,10 @@ static const char *take_size(hth_chunks *k, char *c)
     return NULL;
 }
 
-static const char *take_extension(hth_chunks *k, char *c)
+static const char *take_extension(hth_chunks *chunks, char *c)
 {
     if (*c == '\r') {
-        k->at = HTH_CHUNKS_SIZE_END;
+        chunks->at = HTH_CHUNKS_SIZE_END;
         return NULL;
     }
     if (is_control(*c)) {
@@ -57,54 +58,55 @@ static const char *take_extension(hth_chunks *k, char *c)
 }
 
 // take_end takes the '\n' after a '\r'.
-static const char *take_end(hth_chunks *k, char c)
+static const char *take_end(hth_chunks *chunks, char c)
 {
     if (c != '\n') {
         return "a line of a body in chunks does not end in CR LF";
     }
-    if (k->at == HTH_CHUNKS_DATA_END) {
-        k->at = HTH_CHUNKS_FIRST;
-    } else if (k->at == HTH_CHUNKS_END) {
-        k->at = HTH_CHUNKS_NONE;
+    if (chunks->at == HTH_CHUNKS_DATA_END) {
+        chunks->at = HTH_CHUNKS_FIRST;
+    } else if (chunks->at == HTH_CHUNKS_END) {
+        chunks->at = HTH_CHUNKS_NONE;
     } else {
-        bool data = k->at == HTH_CHUNKS_SIZE_END && k->left > 0;
-        k->at = data ? HTH_CHUNKS_DATA : HTH_CHUNKS_TRAILER;
+        bool data = chunks->at == HTH_CHUNKS_SIZE_END && chunks->left > 0;
+        chunks->at = data ? HTH_CHUNKS_DATA : HTH_CHUNKS_TRAILER;
     }
     return NULL;
 }
 
-static const char *take_trailer(hth_chunks *k, char c)
+static const char *take_trailer(hth_chunks *chunks, char c)
 {
-    if (c == '\r' && k->at != HTH_CHUNKS_NAME) {
-        k->at = k->at == HTH_CHUNKS_TRAILER ? HTH_CHUNKS_END : HTH_CHUNKS_TRAILER_END;
-    } else if (k->at == HTH_CHUNKS_VALUE ? is_control(c) : is_control(c) || c == ' ' || c == '\t') {
+    if (c == '\r' && chunks->at != HTH_CHUNKS_NAME) {
+        chunks->at = chunks->at == HTH_CHUNKS_TRAILER ? HTH_CHUNKS_END : HTH_CHUNKS_TRAILER_END;
+    } else if (chunks->at == HTH_CHUNKS_VALUE ? is_control(c)
+                                              : is_control(c) || c == ' ' || c == '\t') {
         return "a trailer after a body in chunks is not well-formed";
-    } else if (c == ':' && k->at == HTH_CHUNKS_TRAILER) {
+    } else if (c == ':' && chunks->at == HTH_CHUNKS_TRAILER) {
         return "a trailer after a body in chunks has no name";
-    } else if (k->at != HTH_CHUNKS_VALUE) {
-        k->at = c == ':' ? HTH_CHUNKS_VALUE : HTH_CHUNKS_NAME;
+    } else if (chunks->at != HTH_CHUNKS_VALUE) {
+        chunks->at = c == ':' ? HTH_CHUNKS_VALUE : HTH_CHUNKS_NAME;
     }
     return NULL;
 }
 
-static const char *take_byte(hth_chunks *k, char *c)
+static const char *take_byte(hth_chunks *chunks, char *c)
 {
-    switch (k->at) {
+    switch (chunks->at) {
     case HTH_CHUNKS_FIRST:
     case HTH_CHUNKS_SIZE:
     case HTH_CHUNKS_BLANK:
-        return take_size(k, c);
+        return take_size(chunks, c);
     case HTH_CHUNKS_EXTENSION:
-        return take_extension(k, c);
+        return take_extension(chunks, c);
     case HTH_CHUNKS_DATA_CR:
-        k->at = HTH_CHUNKS_DATA_END;
+        chunks->at = HTH_CHUNKS_DATA_END;
         return *c == '\r' ? NULL : "a chunk's data is not of the size that was said";
     case HTH_CHUNKS_TRAILER:
     case HTH_CHUNKS_NAME:
     case HTH_CHUNKS_VALUE:
-        return take_trailer(k, *c);
+        return take_trailer(chunks, *c);
     default:
-        return take_end(k, *c);
+        return take_end(chunks, *c);
     }
 }
 

@@ -9,10 +9,10 @@
 #include <string.h>
 
 // generate_span is where the member `key` stands that may be a tensor; NULL: it is none.
-static const hth_json_span *generate_span(const hth_infer_call *c, const char *key)
+static const hth_json_span *generate_span(const hth_infer_call *call, const char *key)
 {
-    const json_t *v = json_object_get(c->head, key);
-    return json_is_array(v) ? &c->spans[json_integer_value(json_array_get(v, 0))] : NULL;
+    const json_t *v = json_object_get(call->head, key);
+    return json_is_array(v) ? &call->spans[json_integer_value(json_array_get(v, 0))] : NULL;
 }
 
 // generate_shape gives `n` elements the shape of the input: what it leaves open takes what the
@@ -42,14 +42,15 @@ static hth_err generate_shape(const json_t *dims, int64_t n, hth_request_tensor 
                           in->name);
 }
 
-static hth_err generate_input(const hth_infer_call *c, const json_t *input, hth_request_tensor *in)
+static hth_err generate_input(const hth_infer_call *call, const json_t *input,
+                              hth_request_tensor *in)
 {
     const char *type = json_string_value(json_object_get(input, "datatype"));
     const char *name = json_string_value(json_object_get(input, "name"));
     const hth_json_span *span;
-    in->name = json_object_iter_key(json_object_iter_at(c->head, name)); // which stays
+    in->name = json_object_iter_key(json_object_iter_at(call->head, name)); // which stays
     in->t.dtype = hth_infer_dtype_named(type != NULL ? type : "");
-    span = generate_span(c, in->name);
+    span = generate_span(call, in->name);
     if (span == NULL) {
         return hth_fail(HTH_EINVAL, "input '%s' is neither a number, a truth value, nor an array",
                         in->name);
@@ -62,39 +63,40 @@ static hth_err generate_input(const hth_infer_call *c, const json_t *input, hth_
 }
 
 // generate_data reads all inputs' elements into one block.
-static hth_err generate_data(hth_infer_call *c)
+static hth_err generate_data(hth_infer_call *call)
 {
     size_t bytes = 0, at = 0;
-    for (int i = 0; i < c->n_in; i++) {
-        bytes += hth_infer_aligned(c->in[i].t.bytes);
+    for (int i = 0; i < call->n_in; i++) {
+        bytes += hth_infer_aligned(call->in[i].t.bytes);
     }
-    HTH_TRY(hth_infer_count(c, bytes));
-    c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
-    if (c->data == NULL) {
+    HTH_TRY(hth_infer_count(call, bytes));
+    call->data = hth_engine_alloc(call->c.h->engine, bytes + HTH_INFER_ALIGN);
+    if (call->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
     }
-    for (int i = 0; i < c->n_in; i++) {
-        c->in[i].t.data = c->data + at;
-        at += hth_infer_aligned(c->in[i].t.bytes);
-        hth_err err = hth_json_read(generate_span(c, c->in[i].name), &c->in[i].t, &c->c.r.canceled);
+    for (int i = 0; i < call->n_in; i++) {
+        call->in[i].t.data = call->data + at;
+        at += hth_infer_aligned(call->in[i].t.bytes);
+        hth_err err = hth_json_read(generate_span(call, call->in[i].name), &call->in[i].t,
+                                    &call->c.r.canceled);
         if (err != HTH_OK) {
-            return hth_err_prefix(err, "Unable to parse input '%s'", c->in[i].name);
+            return hth_err_prefix(err, "Unable to parse input '%s'", call->in[i].name);
         }
     }
     return HTH_OK;
 }
 
 // generate_parameter checks a member that is no input: it has no effect.
-static hth_err generate_parameter(const hth_infer_call *c, const char *key, const json_t *v)
+static hth_err generate_parameter(const hth_infer_call *call, const char *key, const json_t *json)
 {
-    const hth_json_span *span = generate_span(c, key);
+    const hth_json_span *span = generate_span(call, key);
     if (strcmp(key, "parameters") == 0 || strcmp(key, "id") == 0) {
         return HTH_OK;
     }
     json_t *value = span != NULL && span->p[0] != '['
                         ? json_loadb(span->p, span->n, JSON_DECODE_ANY, NULL)
                         : NULL;
-    bool scalar = json_is_string(v) || value != NULL;
+    bool scalar = json_is_string(json) || value != NULL;
     json_decref(value);
     return scalar
                ? HTH_OK
@@ -104,22 +106,22 @@ static hth_err generate_parameter(const hth_infer_call *c, const char *key, cons
                           key);
 }
 
-static hth_err generate_inputs(hth_infer_call *c)
+static hth_err generate_inputs(hth_infer_call *call)
 {
-    const json_t *list = json_object_get(c->model, "inputs");
+    const json_t *list = json_object_get(call->model, "inputs");
     json_t *v, *input;
     const char *key;
     size_t i;
-    c->in = hth_calloc(json_array_size(list), sizeof *c->in);
-    if (c->in == NULL) {
+    call->in = hth_calloc(json_array_size(list), sizeof *call->in);
+    if (call->in == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    json_t *others = json_copy(c->head);
+    json_t *others = json_copy(call->head);
     json_array_foreach(list, i, input)
     {
         const char *name = json_string_value(json_object_get(input, "name"));
-        if (json_object_get(c->head, name) != NULL) { // a missing one is the engine's to refuse
-            hth_err err = generate_input(c, input, &c->in[c->n_in++]);
+        if (json_object_get(call->head, name) != NULL) { // a missing one is the engine's to refuse
+            hth_err err = generate_input(call, input, &call->in[call->n_in++]);
             if (err != HTH_OK) {
                 json_decref(others);
                 return err;
@@ -131,32 +133,33 @@ static hth_err generate_inputs(hth_infer_call *c)
     json_object_foreach(others, key, v)
     {
         if (err == HTH_OK) {
-            err = generate_parameter(c, key, v);
+            err = generate_parameter(call, key, v);
         }
     }
     json_decref(others);
-    return err == HTH_OK ? generate_data(c) : err;
+    return err == HTH_OK ? generate_data(call) : err;
 }
 
-static hth_err generate_read(hth_infer_call *c)
+static hth_err generate_read(hth_infer_call *call)
 {
-    size_t n = evbuffer_get_length(c->body);
-    const char *text = (const char *)evbuffer_pullup(c->body, -1);
+    size_t n = evbuffer_get_length(call->body);
+    const char *text = (const char *)evbuffer_pullup(call->body, -1);
     json_t *id;
-    c->spans = hth_calloc(HTH_INFER_MAX_TENSORS, sizeof *c->spans);
-    if (text == NULL || c->spans == NULL) {
+    call->spans = hth_calloc(HTH_INFER_MAX_TENSORS, sizeof *call->spans);
+    if (text == NULL || call->spans == NULL) {
         return n == 0 ? hth_fail(HTH_EINVAL, "the request has no body")
                       : hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_json_flat(text, n, c->spans, HTH_INFER_MAX_TENSORS, &c->counted, &c->head));
-    if (!json_is_object(c->head)) {
+    HTH_TRY(
+        hth_json_flat(text, n, call->spans, HTH_INFER_MAX_TENSORS, &call->counted, &call->head));
+    if (!json_is_object(call->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
-    HTH_TRY(hth_json_field(c->head, "id", JSON_STRING, "a string", &id));
-    c->id = id != NULL ? json_string_value(id) : "";
-    HTH_TRY(hth_infer_read_parameters(c));
-    c->all_binary = false;
-    return generate_inputs(c);
+    HTH_TRY(hth_json_field(call->head, "id", JSON_STRING, "a string", &id));
+    call->id = id != NULL ? json_string_value(id) : "";
+    HTH_TRY(hth_infer_read_parameters(call));
+    call->all_binary = false;
+    return generate_inputs(call);
 }
 
 // ---- the answer
@@ -198,18 +201,18 @@ static void generate_described_stream(hth_http_call *question)
     generate_go_on(question, true);
 }
 
-void hth_http_generate(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_generate(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_trace(h, req, a);
-    if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_query(h, req, a, HTH_COMMAND_MODEL, generate_described);
+    hth_http_trace(http, req, args);
+    if (!hth_http_is_unloaded(http, req, args)) {
+        hth_http_query(http, req, args, HTH_COMMAND_MODEL, generate_described);
     }
 }
 
-void hth_http_generate_stream(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_generate_stream(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_trace(h, req, a);
-    if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_query(h, req, a, HTH_COMMAND_MODEL, generate_described_stream);
+    hth_http_trace(http, req, args);
+    if (!hth_http_is_unloaded(http, req, args)) {
+        hth_http_query(http, req, args, HTH_COMMAND_MODEL, generate_described_stream);
     }
 }

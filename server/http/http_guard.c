@@ -47,17 +47,17 @@ static void address_of(const struct sockaddr *a, uint8_t key[16], bool *loopback
     }
 }
 
-static hth_http_address *address_add(hth_http *h, const uint8_t key[16])
+static hth_http_address *address_add(hth_http *http, const uint8_t key[16])
 {
     hth_http_address *a;
-    HASH_FIND(hh, h->addresses, key, sizeof a->key, a);
+    HASH_FIND(hh, http->addresses, key, sizeof a->key, a);
     if (a == NULL) {
         a = hth_calloc(1, sizeof *a);
         if (a == NULL) {
             return NULL;
         }
         memcpy(a->key, key, sizeof a->key);
-        HASH_ADD(hh, h->addresses, key, sizeof a->key, a);
+        HASH_ADD(hh, http->addresses, key, sizeof a->key, a);
         if (!HTH_HASH_ADDED(a)) {
             hth_free(a);
             return NULL;
@@ -67,11 +67,11 @@ static hth_http_address *address_add(hth_http *h, const uint8_t key[16])
     return a;
 }
 
-static void address_leave(hth_http *h, hth_http_address *a)
+static void address_leave(hth_http *http, hth_http_address *address)
 {
-    if (--a->n == 0) {
-        HASH_DEL(h->addresses, a);
-        hth_free(a);
+    if (--address->n == 0) {
+        HASH_DEL(http->addresses, address);
+        hth_free(address);
     }
 }
 
@@ -79,13 +79,14 @@ static void address_leave(hth_http *h, hth_http_address *a)
 // connection has one of the process's descriptors (accept_guard.h). Where no address may have all
 // connections, a few of them have not all together either: the last quarter is for addresses that
 // have few. Programs of this machine have the last sixteenth.
-static const char *guard_crowded(const hth_http *h, const hth_http_address *a, hth_peer peer)
+static const char *guard_crowded(const hth_http *http, const hth_http_address *address,
+                                 hth_peer peer)
 {
     static const char full[] = "the server has too many connections: try again";
     int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS),
             can = hth_accept_limit(HTH_ACCEPT_HTTP);
-    int64_t most = set < can ? set : can, n = h->n_conns + 1;
-    int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS), same = a->n;
+    int64_t most = set < can ? set : can, n = http->n_conns + 1;
+    int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS), same = address->n;
     bool near = peer == HTH_PEER_LOOPBACK, late = each < set && n > most - most / 4;
     if (n > most || (!near && n > most - most / 16)) {
         return full;
@@ -167,44 +168,44 @@ static bool conn_is_over(uint64_t since_ns, uint64_t bytes, uint64_t now)
     return now > since_ns && now - since_ns > seconds * GUARD_SECOND_NS;
 }
 
-static bool conn_is_late(hth_http_conn *c, uint64_t now)
+static bool conn_is_late(hth_http_conn *conn, uint64_t now)
 {
-    bool comes = c->at == HTH_HTTP_AT_HEAD || c->at == HTH_HTTP_AT_BODY;
-    if (c->ssl != NULL && c->bytes == 0 && comes && SSL_is_init_finished(c->ssl)) {
-        c->since_ns = 0; // nothing is asked yet: http.idle_seconds count
+    bool comes = conn->at == HTH_HTTP_AT_HEAD || conn->at == HTH_HTTP_AT_BODY;
+    if (conn->ssl != NULL && conn->bytes == 0 && comes && SSL_is_init_finished(conn->ssl)) {
+        conn->since_ns = 0; // nothing is asked yet: http.idle_seconds count
     }
-    return comes && c->since_ns != 0 && conn_is_over(c->since_ns, c->bytes, now);
+    return comes && conn->since_ns != 0 && conn_is_over(conn->since_ns, conn->bytes, now);
 }
 
 // conn_is_slow tells whether an answer goes too slowly because nobody takes it.
-static bool conn_is_slow(const hth_http_conn *c, uint64_t now)
+static bool conn_is_slow(const hth_http_conn *conn, uint64_t now)
 {
-    size_t rest = evbuffer_get_length(c->out);
-    return c->at == HTH_HTTP_AT_ANSWER &&
-           conn_is_over(c->answer_ns, c->sending > rest ? c->sending - rest : 0, now);
+    size_t rest = evbuffer_get_length(conn->out);
+    return conn->at == HTH_HTTP_AT_ANSWER &&
+           conn_is_over(conn->answer_ns, conn->sending > rest ? conn->sending - rest : 0, now);
 }
 
-static bool conn_is_idle(const hth_http_conn *c, uint64_t now)
+static bool conn_is_idle(const hth_http_conn *conn, uint64_t now)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS) * GUARD_SECOND_NS;
-    return c->at != HTH_HTTP_AT_WORK && now > c->active_ns && now - c->active_ns > most;
+    return conn->at != HTH_HTTP_AT_WORK && now > conn->active_ns && now - conn->active_ns > most;
 }
 
 // conn_check_slow ends a connection that is too slow.
-static void conn_check_slow(hth_http_conn *c, uint64_t now)
+static void conn_check_slow(hth_http_conn *conn, uint64_t now)
 {
-    if (conn_is_late(c, now)) {
-        if (c->ssl == NULL || SSL_is_init_finished(c->ssl)) {
-            hth_http_conn_refuse(c, 408, "the request takes too long to come");
+    if (conn_is_late(conn, now)) {
+        if (conn->ssl == NULL || SSL_is_init_finished(conn->ssl)) {
+            hth_http_conn_refuse(conn, 408, "the request takes too long to come");
         }
-        hth_http_conn_free(c);
-    } else if (conn_is_slow(c, now)) {
+        hth_http_conn_free(conn);
+    } else if (conn_is_slow(conn, now)) {
         hth_log(INFO, SERVER, "http-refused", "status=408 the client reads the reply too slowly");
-        hth_http_conn_free(c);
-    } else if (c->at == HTH_HTTP_AT_LINGER && conn_is_over(c->refused_ns, 0, now)) {
-        hth_http_conn_reset(c); // it was told, and goes on
-    } else if (conn_is_idle(c, now)) {
-        hth_http_conn_free(c);
+        hth_http_conn_free(conn);
+    } else if (conn->at == HTH_HTTP_AT_LINGER && conn_is_over(conn->refused_ns, 0, now)) {
+        hth_http_conn_reset(conn); // it was told, and goes on
+    } else if (conn_is_idle(conn, now)) {
+        hth_http_conn_free(conn);
     }
 }
 

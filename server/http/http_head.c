@@ -179,14 +179,14 @@ static const char *read_request(hth_http_head *out, char *line, char *end)
 
 // ---- headers
 
-static const char *read_length(head_reader *r, const char *value, size_t n)
+static const char *read_length(head_reader *reader, const char *value, size_t n)
 {
-    hth_http_head *out = r->out;
+    hth_http_head *out = reader->out;
     size_t digits = strspn(value, "0123456789");
-    if (digits == 0 || digits != n || r->lengths) {
+    if (digits == 0 || digits != n || reader->lengths) {
         return HTH_HTTP_DIFFER;
     }
-    r->lengths = out->sized = true;
+    reader->lengths = out->sized = true;
     for (size_t i = 0; i < n; i++) {
         uint64_t digit = (uint64_t)(value[i] - '0');
         out->length =
@@ -195,57 +195,58 @@ static const char *read_length(head_reader *r, const char *value, size_t n)
     return NULL;
 }
 
-static const char *read_coding(head_reader *r, const char *value, size_t n)
+static const char *read_coding(head_reader *reader, const char *value, size_t n)
 {
-    if (r->codings) {
+    if (reader->codings) {
         return "the request has more than one Transfer-Encoding header";
     }
     const char *last = memrchr(value, ',', n);
     if (last != NULL && strcasecmp(last + 1 + strspn(last + 1, " \t"), "chunked") != 0) {
         return HTH_HTTP_MALFORMED; // its body has no end
     }
-    r->codings = true;
-    r->out->chunked = is_word(value, n, "chunked");
-    r->out->coded = !r->out->chunked;
+    reader->codings = true;
+    reader->out->chunked = is_word(value, n, "chunked");
+    reader->out->coded = !reader->out->chunked;
     return NULL;
 }
 
-static const char *read_host(head_reader *r, const char *value, size_t n)
+static const char *read_host(head_reader *reader, const char *value, size_t n)
 {
     if (!host_sound(value, n)) {
         return "the Host header is not a host's name or address, with or without a port, of at "
                "most 255 bytes";
     }
-    if (r->host_headers++ > 0) {
+    if (reader->host_headers++ > 0) {
         return "the request has more than one Host header";
     }
-    if (!r->out->absolute) {
-        r->out->host = value;
-        r->out->host_bytes = n;
+    if (!reader->out->absolute) {
+        reader->out->host = value;
+        reader->out->host_bytes = n;
     }
     return NULL;
 }
 
-static const char *read_connection(head_reader *r, const char *value, size_t n)
+static const char *read_connection(head_reader *reader, const char *value, size_t n)
 {
     for (const char *p = value, *end = value + n; p < end; p += strcspn(p, ",")) {
         p += strspn(p, ", \t");
         size_t word = token_bytes(p, end);
-        r->close = r->close || is_word(p, word, "close");
-        r->keep_alive = r->keep_alive || is_word(p, word, "keep-alive");
+        reader->close = reader->close || is_word(p, word, "close");
+        reader->keep_alive = reader->keep_alive || is_word(p, word, "keep-alive");
     }
     return NULL;
 }
 
-static const char *read_expect(head_reader *r, const char *value, size_t n)
+static const char *read_expect(head_reader *reader, const char *value, size_t n)
 {
-    r->out->expect = is_word(value, n, "100-continue") ? HTH_EXPECT_CONTINUE : HTH_EXPECT_OTHER;
+    reader->out->expect =
+        is_word(value, n, "100-continue") ? HTH_EXPECT_CONTINUE : HTH_EXPECT_OTHER;
     return NULL;
 }
 
-static const char *read_forwarded(head_reader *r, const char *value, size_t n)
+static const char *read_forwarded(head_reader *reader, const char *value, size_t n)
 {
-    r->out->forwarded = true;
+    reader->out->forwarded = true;
     return NULL;
 }
 
@@ -268,7 +269,7 @@ static const struct {
 
 static const struct {
     const char *name;
-    const char *(*read)(head_reader *r, const char *value, size_t n);
+    const char *(*read)(head_reader *reader, const char *value, size_t n);
 } read_fields[] = {
     {"Host", read_host},
     {"Content-Length", read_length},
@@ -280,16 +281,16 @@ static const struct {
 };
 
 // read_value keeps what a header says, a text that ends in a zero byte, if that counts here.
-static const char *read_value(head_reader *r, const char *name, size_t name_bytes, char *value,
+static const char *read_value(head_reader *reader, const char *name, size_t name_bytes, char *value,
                               size_t n)
 {
     for (size_t i = 0; i < sizeof read_fields / sizeof read_fields[0]; i++) {
         if (is_word(name, name_bytes, read_fields[i].name)) {
-            return read_fields[i].read(r, value, n);
+            return read_fields[i].read(reader, value, n);
         }
     }
     for (size_t i = 0; i < sizeof once_fields / sizeof once_fields[0]; i++) {
-        const char **at = (const char **)((char *)r->out + once_fields[i].at);
+        const char **at = (const char **)((char *)reader->out + once_fields[i].at);
         if (is_word(name, name_bytes, once_fields[i].name)) {
             const char *wrong = *at != NULL ? once_fields[i].twice : NULL;
             *at = *at != NULL ? *at : value;
@@ -297,13 +298,13 @@ static const char *read_value(head_reader *r, const char *name, size_t name_byte
         }
     }
     if (name_bytes >= 12 && strncasecmp(name, "X-Forwarded-", 12) == 0) {
-        return read_forwarded(r, value, n);
+        return read_forwarded(reader, value, n);
     }
     return NULL;
 }
 
 // read_header reads a line "name: value", up to `end`, which becomes a zero byte.
-static const char *read_header(head_reader *r, char *line, char *end)
+static const char *read_header(head_reader *reader, char *line, char *end)
 {
     if (*line == ' ' || *line == '\t') { // goes on with the line before it for some readers
         return "a line of the head begins with a blank";
@@ -322,7 +323,7 @@ static const char *read_header(head_reader *r, char *line, char *end)
         end--;
     }
     *end = 0;
-    return read_value(r, line, name, value, (size_t)(end - value));
+    return read_value(reader, line, name, value, (size_t)(end - value));
 }
 
 // ---- the whole
@@ -341,23 +342,23 @@ size_t hth_http_head_end(const char *text, size_t bytes, size_t *seen)
 }
 
 // head_together says what is wrong with lines together, each of which is well-formed.
-static const char *head_together(head_reader *r)
+static const char *head_together(head_reader *reader)
 {
-    hth_http_head *out = r->out;
-    bool body = r->codings || out->length > 0;
-    if (r->lengths && r->codings) {
+    hth_http_head *out = reader->out;
+    bool body = reader->codings || out->length > 0;
+    if (reader->lengths && reader->codings) {
         return HTH_HTTP_DIFFER;
     }
-    if (r->host_headers == 0 && out->minor > 0) {
+    if (reader->host_headers == 0 && out->minor > 0) {
         return "the request has no Host header, which HTTP/1.1 needs";
     }
     if (body && (out->verb == HTH_VERB_HEAD || out->verb == HTH_VERB_TRACE)) {
         return "HEAD and TRACE have no body";
     }
     // a proxy's connection, a tunnel, what HTTP/1.0 does not know: none of them goes on
-    bool last = r->close || out->absolute || out->verb == HTH_VERB_CONNECT ||
-                out->verb == HTH_VERB_UNKNOWN || (out->minor == 0 && r->codings);
-    out->keep = !last && (out->minor > 0 || r->keep_alive);
+    bool last = reader->close || out->absolute || out->verb == HTH_VERB_CONNECT ||
+                out->verb == HTH_VERB_UNKNOWN || (out->minor == 0 && reader->codings);
+    out->keep = !last && (out->minor > 0 || reader->keep_alive);
     out->expect = out->minor > 0 ? out->expect : HTH_EXPECT_NOTHING;
     return NULL;
 }

@@ -34,14 +34,14 @@ hth_err hth_infer_count(hth_infer_call *call, uint64_t bytes)
 }
 
 // infer_free_inputs frees the inputs' bytes, which nobody reads after the run.
-static void infer_free_inputs(hth_infer_call *c)
+static void infer_free_inputs(hth_infer_call *call)
 {
-    hth_engine_free(c->c.h->engine, c->data);
-    hth_http_block_rele(c->block);
-    hth_account_give(c->counted);
-    c->data = NULL;
-    c->block = NULL;
-    c->counted = 0;
+    hth_engine_free(call->c.h->engine, call->data);
+    hth_http_block_rele(call->block);
+    hth_account_give(call->counted);
+    call->data = NULL;
+    call->block = NULL;
+    call->counted = 0;
 }
 
 static void infer_drop(hth_http_call *call)
@@ -67,21 +67,21 @@ static void infer_drop(hth_http_call *call)
 
 // ---- on the engine's thread
 
-static const hth_infer_wanted *infer_wanted(const hth_infer_call *c, const char *name)
+static const hth_infer_wanted *infer_wanted(const hth_infer_call *call, const char *name)
 {
-    for (int i = 0; i < c->n_wanted; i++) {
-        if (strcmp(c->wanted[i].name, name) == 0) {
-            return &c->wanted[i];
+    for (int i = 0; i < call->n_wanted; i++) {
+        if (strcmp(call->wanted[i].name, name) == 0) {
+            return &call->wanted[i];
         }
     }
     return NULL;
 }
 
-static hth_err infer_check_output(const hth_infer_call *c, const hth_request_tensor *out)
+static hth_err infer_check_output(const hth_infer_call *call, const hth_request_tensor *out)
 {
-    const hth_infer_wanted *w = infer_wanted(c, out->name);
-    bool sent = c->n_wanted == 0 || w != NULL;
-    bool binary = w != NULL ? w->binary || w->classes > 0 || w->at != NULL : c->all_binary;
+    const hth_infer_wanted *w = infer_wanted(call, out->name);
+    bool sent = call->n_wanted == 0 || w != NULL;
+    bool binary = w != NULL ? w->binary || w->classes > 0 || w->at != NULL : call->all_binary;
     if (w != NULL && w->at != NULL && w->capacity < out->t.bytes) {
         return hth_fail(HTH_EIO,
                         "shared memory size specified with the request for output '%s' should be "
@@ -96,43 +96,43 @@ static hth_err infer_check_output(const hth_infer_call *c, const hth_request_ten
                : HTH_OK;
 }
 
-static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *out, int n)
+static hth_err infer_check(const hth_infer_call *call, const hth_request_tensor *out, int n)
 {
-    for (int w = 0; w < c->n_wanted; w++) {
+    for (int w = 0; w < call->n_wanted; w++) {
         int at = 0;
-        while (at < n && strcmp(out[at].name, c->wanted[w].name) != 0) {
+        while (at < n && strcmp(out[at].name, call->wanted[w].name) != 0) {
             at++;
         }
         if (at == n) {
             return hth_fail(HTH_EINVAL, "unexpected inference output '%.200s' for model '%s'",
-                            c->wanted[w].name, c->c.args.name);
+                            call->wanted[w].name, call->c.args.name);
         }
     }
     for (int i = 0; i < n; i++) {
-        HTH_TRY(infer_check_output(c, &out[i]));
+        HTH_TRY(infer_check_output(call, &out[i]));
     }
     return HTH_OK;
 }
 
 // infer_shared is where an output is written that the client wants in shared memory; NULL: it does
 // not, or infer_share copies it there when it is whole.
-static char *infer_shared(const hth_infer_call *c, const hth_request_tensor *out)
+static char *infer_shared(const hth_infer_call *call, const hth_request_tensor *out)
 {
-    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    const hth_infer_wanted *w = infer_wanted(call, out->name);
     return w != NULL && hth_shared_in_place(&out->t) ? w->at : NULL;
 }
 
 // infer_stays says that an output is sent from where it is offered.
-static bool infer_stays(const hth_infer_call *c, const hth_request_tensor *out)
+static bool infer_stays(const hth_infer_call *call, const hth_request_tensor *out)
 {
-    const hth_infer_wanted *w = infer_wanted(c, out->name);
-    bool sent = w != NULL ? w->binary && w->classes == 0 : c->n_wanted == 0 && c->all_binary;
+    const hth_infer_wanted *w = infer_wanted(call, out->name);
+    bool sent = w != NULL ? w->binary && w->classes == 0 : call->n_wanted == 0 && call->all_binary;
     return out->offered != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
 }
 
-static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err infer_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    hth_infer_call *c = (hth_infer_call *)r->ctx;
+    hth_infer_call *c = (hth_infer_call *)request->ctx;
     HTH_TRY(infer_check(c, out, n));
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
@@ -186,11 +186,11 @@ void hth_infer_name_trace(const hth_infer_call *call)
 }
 
 // infer_share copies outputs to shared memory that were not written there.
-static void infer_share(const hth_infer_call *c)
+static void infer_share(const hth_infer_call *call)
 {
-    for (int i = 0; i < c->n_wanted; i++) {
-        const hth_infer_wanted *w = &c->wanted[i];
-        const hth_tensor *t = w->at != NULL ? &hth_infer_output(c->result, w->name)->t : NULL;
+    for (int i = 0; i < call->n_wanted; i++) {
+        const hth_infer_wanted *w = &call->wanted[i];
+        const hth_tensor *t = w->at != NULL ? &hth_infer_output(call->result, w->name)->t : NULL;
         if (t != NULL && t->data != w->at) {
             memcpy(w->at, t->data, t->bytes); // infer_check has seen that there is room
         }
@@ -216,30 +216,30 @@ static void infer_finish(hth_http_call *call)
 }
 
 // infer_known tells the engine of the outputs that go to shared memory. It may do without.
-static void infer_known(hth_infer_call *c)
+static void infer_known(hth_infer_call *call)
 {
-    c->known = hth_calloc((size_t)c->n_wanted + 1, sizeof *c->known);
-    for (int i = 0; c->known != NULL && i < c->n_wanted; i++) {
-        const hth_infer_wanted *w = &c->wanted[i];
+    call->known = hth_calloc((size_t)call->n_wanted + 1, sizeof *call->known);
+    for (int i = 0; call->known != NULL && i < call->n_wanted; i++) {
+        const hth_infer_wanted *w = &call->wanted[i];
         if (w->at != NULL) {
-            c->known[c->c.r.n_known++] =
+            call->known[call->c.r.n_known++] =
                 (hth_request_tensor){.name = w->name, .t = {.data = w->at, .bytes = w->capacity}};
         }
     }
-    c->c.r.known = c->known;
+    call->c.r.known = call->known;
 }
 
 // infer_submit hands a request that was read to the engine.
-static void infer_submit(hth_infer_call *c)
+static void infer_submit(hth_infer_call *call)
 {
-    c->c.finish = infer_finish;
-    c->c.r.model = c->c.args.spec;
-    c->c.r.inputs = c->in;
-    c->c.r.n_inputs = c->n_in;
-    c->c.r.place = infer_place;
-    c->c.r.keeps = !c->flat;
-    infer_known(c);
-    hth_http_call_submit(&c->c);
+    call->c.finish = infer_finish;
+    call->c.r.model = call->c.args.spec;
+    call->c.r.inputs = call->in;
+    call->c.r.n_inputs = call->n_in;
+    call->c.r.place = infer_place;
+    call->c.r.keeps = !call->flat;
+    infer_known(call);
+    hth_http_call_submit(&call->c);
 }
 
 // ---- reading
@@ -266,23 +266,23 @@ static void infer_read(hth_http_call *call)
 }
 
 // infer_begin notes what a reader needs of the connection, whose it is no more on another thread.
-static void infer_begin(hth_infer_call *c)
+static void infer_begin(hth_infer_call *call)
 {
-    hth_http *h = c->c.h;
-    c->body = c->c.req->body;
-    c->arrived = hth_http_block_of(c->c.req->conn, c->body);
-    c->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(c->c.req);
+    hth_http *h = call->c.h;
+    call->body = call->c.req->body;
+    call->arrived = hth_http_block_of(call->c.req->conn, call->body);
+    call->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(call->c.req);
 }
 
 // infer_take makes the body the call's own. false: out of memory.
-static bool infer_take(hth_infer_call *c, hth_http_conn *conn)
+static bool infer_take(hth_infer_call *call, hth_http_conn *conn)
 {
-    c->taken = evbuffer_new();
-    if (c->taken == NULL || evbuffer_add_buffer(c->taken, c->body) != 0) {
+    call->taken = evbuffer_new();
+    if (call->taken == NULL || evbuffer_add_buffer(call->taken, call->body) != 0) {
         return false;
     }
-    c->body = c->taken;
-    hth_http_block_done(conn, c->c.req->body);
+    call->body = call->taken;
+    hth_http_block_done(conn, call->c.req->body);
     return true;
 }
 

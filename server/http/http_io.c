@@ -41,12 +41,12 @@ bool hth_http_io_secure(hth_http_conn *conn)
 }
 
 // io_failed says what a call of OpenSSL's meant that gave `rv`.
-static int io_failed(hth_http_conn *c, int rv)
+static int io_failed(hth_http_conn *conn, int rv)
 {
-    int why = SSL_get_error(c->ssl, rv);
+    int why = SSL_get_error(conn->ssl, rv);
     ERR_clear_error();
     if (why == SSL_ERROR_WANT_WRITE) {
-        event_add(c->writable, NULL);
+        event_add(conn->writable, NULL);
     }
     return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? HTH_HTTP_AGAIN : 0;
 }
@@ -84,25 +84,26 @@ size_t hth_http_io_send(hth_http_conn *conn, const void *memory, size_t bytes, b
 }
 
 // io_write_tls makes records of what is there: heads are short, and would be one each.
-static bool io_write_tls(hth_http_conn *c)
+static bool io_write_tls(hth_http_conn *conn)
 {
     char record[IO_RECORD];
     bool well = true;
     size_t sent = 1;
-    for (int i = 0; i < IO_WRITE / IO_RECORD && sent > 0 && evbuffer_get_length(c->out) > 0; i++) {
-        ev_ssize_t n = evbuffer_copyout(c->out, record, sizeof record);
-        sent = n > 0 ? hth_http_io_send(c, record, (size_t)n, &well) : 0;
-        evbuffer_drain(c->out, sent);
+    for (int i = 0; i < IO_WRITE / IO_RECORD && sent > 0 && evbuffer_get_length(conn->out) > 0;
+         i++) {
+        ev_ssize_t n = evbuffer_copyout(conn->out, record, sizeof record);
+        sent = n > 0 ? hth_http_io_send(conn, record, (size_t)n, &well) : 0;
+        evbuffer_drain(conn->out, sent);
     }
     return well;
 }
 
-static bool io_write_plain(hth_http_conn *c)
+static bool io_write_plain(hth_http_conn *conn)
 {
-    int n = evbuffer_write_atmost(c->out, c->fd, IO_WRITE);
+    int n = evbuffer_write_atmost(conn->out, conn->fd, IO_WRITE);
     if (n > 0) {
         hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, (uint64_t)n);
-        c->active_ns = hth_now_ns();
+        conn->active_ns = hth_now_ns();
     }
     return n >= 0 || io_again();
 }

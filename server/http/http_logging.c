@@ -9,10 +9,10 @@
 
 #include <string.h>
 
-static void logging_send(hth_http *h, hth_http_req *req)
+static void logging_send(hth_http *http, hth_http_req *req)
 {
     hth_http_send_json(
-        h, req,
+        http, req,
         json_pack("{s:s, s:b, s:b, s:b, s:i, s:s}", "log_file", "", "log_info",
                   hth_log_enabled(HTH_LEVEL_INFO, HTH_SUBSYS_SERVER), "log_warning",
                   hth_log_enabled(HTH_LEVEL_WARN, HTH_SUBSYS_SERVER), "log_error",
@@ -26,9 +26,9 @@ void hth_http_logging_get(hth_http *http, hth_http_req *req, const hth_http_args
 }
 
 // logging_switch reads a switch that stays as it is when the request does not name it.
-static bool logging_switch(const json_t *q, const char *key, hth_log_level level, bool *good)
+static bool logging_switch(const json_t *json, const char *key, hth_log_level level, bool *good)
 {
-    const json_t *v = json_object_get(q, key);
+    const json_t *v = json_object_get(json, key);
     *good = *good && (v == NULL || json_is_boolean(v));
     return v != NULL ? json_is_true(v) : hth_log_enabled(level, HTH_SUBSYS_SERVER);
 }
@@ -48,11 +48,11 @@ static const char *logging_filter(bool debug, bool info, bool warn, bool error)
     return error ? "error" : "none";
 }
 
-void hth_http_logging_set(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_logging_set(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     json_t *q;
     bool good = true;
-    if (!hth_http_body(h, req, &q)) {
+    if (!hth_http_body(http, req, &q)) {
         return;
     }
     const json_t *verbose = json_object_get(q, "log_verbose_level");
@@ -68,15 +68,15 @@ void hth_http_logging_set(hth_http *h, hth_http_req *req, const hth_http_args *a
     good = good && (verbose == NULL || json_is_integer(verbose));
     json_decref(q);
     if (file || other) {
-        hth_http_fail(h, req, 501, "%s",
+        hth_http_fail(http, req, 501, "%s",
                       file ? "log_file may not be set over the network"
                            : "log_format is ISO8601 and cannot be changed");
     } else if (!good) {
-        hth_http_fail(h, req, 400,
+        hth_http_fail(http, req, 400,
                       "Unable to parse the logging settings: switches are true or false, "
                       "log_verbose_level is a whole number");
     } else {
         hth_log_filter(logging_filter(debug, info, warn, error));
-        logging_send(h, req);
+        logging_send(http, req);
     }
 }

@@ -40,16 +40,16 @@ static char *long_json(void)
     return text;
 }
 
-static int send_long(const server_rig *f)
+static int send_long(const server_rig *rig)
 {
     char *json = long_json();
-    int fd = fake_http_send(f, "m", "", json, strlen(json));
+    int fd = fake_http_send(rig, "m", "", json, strlen(json));
     free(json);
     return fd;
 }
 
 // send_packed is the same, compressed: `wbits` is zlib's, 31 for gzip.
-static int send_packed(const server_rig *f, int wbits, const char *more)
+static int send_packed(const server_rig *rig, int wbits, const char *more)
 {
     char *json = long_json();
     unsigned char packed[LONG_TEXT / 8];
@@ -58,7 +58,7 @@ static int send_packed(const server_rig *f, int wbits, const char *more)
     z.avail_out = sizeof packed;
     assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, wbits, 8, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    int fd = fake_http_send(f, "m", more, packed, sizeof packed - z.avail_out);
+    int fd = fake_http_send(rig, "m", more, packed, sizeof packed - z.avail_out);
     deflateEnd(&z);
     free(json);
     return fd;
@@ -73,19 +73,19 @@ static void expect_come(int fd)
 }
 
 // expect_others has health checks and a small request answered.
-static void expect_others(const server_rig *f)
+static void expect_others(const server_rig *rig)
 {
     static const char small[] =
         "{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"FP32\",\"data\":[5]}]}";
     static const char ready[] = "GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n";
-    int fd = dial(f->port);
+    int fd = dial(rig->port);
     push(fd, ready, sizeof ready - 1);
     expect_come(fd);
     reply r = pull(fd, true);
     assert_int_equal(r.status, 200);
     reply_free(&r);
     close(fd);
-    fd = fake_http_send(f, "m", "", small, sizeof small - 1);
+    fd = fake_http_send(rig, "m", "", small, sizeof small - 1);
     expect_come(fd);
     r = pull(fd, true);
     assert_int_equal(r.status, 200);

@@ -64,13 +64,13 @@ static void metric_head(hth_text *out, const char *name, const char *type, const
 }
 
 // metric_labels begins a line about a model: all but the value.
-static void metric_labels(hth_text *out, const char *name, const json_t *m, const char *more)
+static void metric_labels(hth_text *out, const char *name, const json_t *json, const char *more)
 {
     hth_text_put(out, name);
     hth_text_put(out, "{model=");
-    hth_text_quoted(out, json_string_value(json_object_get(m, "name")));
+    hth_text_quoted(out, json_string_value(json_object_get(json, "name")));
     hth_text_put(out, ",version=\"");
-    hth_text_int(out, json_integer_value(json_object_get(m, "version")));
+    hth_text_int(out, json_integer_value(json_object_get(json, "version")));
     hth_text_put(out, "\"");
     hth_text_put(out, more);
     hth_text_put(out, "} ");
@@ -90,21 +90,21 @@ static void metric_real(hth_text *out, double v)
     hth_text_put(out, text);
 }
 
-static void metric_line(hth_text *out, const char *name, const json_t *m, const char *more,
+static void metric_line(hth_text *out, const char *name, const json_t *json, const char *more,
                         json_int_t v)
 {
-    metric_labels(out, name, m, more);
+    metric_labels(out, name, json, more);
     metric_int(out, v);
 }
 
-static json_int_t of_model(const json_t *m, const char *key)
+static json_int_t of_model(const json_t *json, const char *key)
 {
-    return json_integer_value(json_object_get(m, key));
+    return json_integer_value(json_object_get(json, key));
 }
 
-static json_int_t at_index(const json_t *m, const char *key, size_t i)
+static json_int_t at_index(const json_t *json, const char *key, size_t i)
 {
-    return json_integer_value(json_array_get(json_object_get(m, key), i));
+    return json_integer_value(json_array_get(json_object_get(json, key), i));
 }
 
 // metrics_failures: the reasons are in the order of hth_failure.
@@ -124,9 +124,9 @@ static void metrics_failures(hth_text *out, const json_t *models)
     }
 }
 
-static json_int_t successes(const json_t *m)
+static json_int_t successes(const json_t *json)
 {
-    return of_model(m, "requests") - of_model(m, "failures");
+    return of_model(json, "requests") - of_model(json, "failures");
 }
 
 // metrics_answers: a request here has one answer, which is its first.
@@ -228,19 +228,20 @@ static void metrics_one(hth_text *out, const char *name, const char *type, const
     metric_int(out, (json_int_t)v);
 }
 
-static void metrics_machine(hth_text *out, hth_machine *m)
+static void metrics_machine(hth_text *out, hth_machine *machine)
 {
-    hth_machine_read(m);
+    hth_machine_read(machine);
     metric_head(out, "nv_cpu_utilization", "gauge",
                 "of all processors since the last time this was asked, 0.0 to 1.0");
     hth_text_put(out, "nv_cpu_utilization ");
-    metric_real(out, m->utilization);
-    metrics_one(out, "nv_cpu_memory_total_bytes", "gauge", "the machine's memory", m->total_bytes);
+    metric_real(out, machine->utilization);
+    metrics_one(out, "nv_cpu_memory_total_bytes", "gauge", "the machine's memory",
+                machine->total_bytes);
     metrics_one(out, "nv_pinned_memory_pool_total_bytes", "gauge",
                 "host memory registered with a GPU: there is none", 0);
     metrics_one(out, "nv_pinned_memory_pool_used_bytes", "gauge", "what of it is used", 0);
     metrics_one(out, "nv_cpu_memory_used_bytes", "gauge", "what of it is not available",
-                m->used_bytes);
+                machine->used_bytes);
 }
 
 static void metrics_process(hth_text *out)

@@ -101,10 +101,10 @@ static bool reply_cut_last(struct evbuffer *body, char *last)
 
 // reply_trace makes the answer's last byte a reference whose release, when it has left or the
 // connection is gone, ends the trace.
-static void reply_trace(hth_http *h, struct evbuffer *body)
+static void reply_trace(hth_http *http, struct evbuffer *body)
 {
-    hth_trace *t = h->tracing;
-    h->tracing = NULL;
+    hth_trace *t = http->tracing;
+    http->tracing = NULL;
     t->ns[HTH_TRACE_HTTP_SEND_START] = hth_now_ns();
     bool cut = reply_cut_last(body, &t->last);
     if (!cut || evbuffer_add_reference(body, &t->last, 1, reply_traced, t) != 0) {
@@ -122,14 +122,14 @@ static void reply_trace(hth_http *h, struct evbuffer *body)
 #define REPLY_SHORT 4096
 
 // reply_date is the present moment as a header says it.
-static const char *reply_date(hth_http *h)
+static const char *reply_date(hth_http *http)
 {
     time_t now = time(NULL);
-    if (now != h->date_s) {
-        h->date_s = now;
-        evutil_date_rfc1123(h->date, sizeof h->date, NULL);
+    if (now != http->date_s) {
+        http->date_s = now;
+        evutil_date_rfc1123(http->date, sizeof http->date, NULL);
     }
-    return h->date;
+    return http->date;
 }
 
 // reply_put puts `text` at `at`, and returns where it ends: before `end`, where it would be too
@@ -163,7 +163,7 @@ static char *reply_number(char *at, const char *end, uint64_t n)
 #define REPLY_CHUNKED UINT64_MAX
 
 // reply_head writes an answer's head, for a body of `length` bytes, and returns how long it is.
-static size_t reply_head(hth_http *h, const hth_http_req *req, int status, const char *type,
+static size_t reply_head(hth_http *http, const hth_http_req *req, int status, const char *type,
                          uint64_t length, char out[REPLY_HEAD])
 {
     const hth_http_head *d = &req->head;
@@ -175,7 +175,7 @@ static size_t reply_head(hth_http *h, const hth_http_req *req, int status, const
     for (int i = 0; i < req->n_fields; i++) {
         at = reply_field(at, end, req->field[i].name, req->field[i].value);
     }
-    at = reply_field(at, end, "Date", reply_date(h));
+    at = reply_field(at, end, "Date", reply_date(http));
     if (length == REPLY_CHUNKED) {
         at = reply_field(at, end, "Transfer-Encoding", "chunked");
     } else {
@@ -211,43 +211,43 @@ void hth_http_add(hth_http_req *req, const char *name, const char *value)
 
 // reply_short sends a short answer from one piece, `n` bytes with its body: of most answers no
 // memory is taken for that.
-static bool reply_short(hth_http_conn *c, const char *text, size_t n)
+static bool reply_short(hth_http_conn *conn, const char *text, size_t n)
 {
     bool well;
-    size_t sent = hth_http_io_send(c, text, n, &well);
-    return well && (sent == n ||
-                    (evbuffer_add(c->out, text + sent, n - sent) == 0 && hth_http_io_write(c)));
+    size_t sent = hth_http_io_send(conn, text, n, &well);
+    return well && (sent == n || (evbuffer_add(conn->out, text + sent, n - sent) == 0 &&
+                                  hth_http_io_write(conn)));
 }
 
 // reply_send sends an answer whose head is the first `n` of REPLY_SHORT bytes at `text`; `body` may
 // be NULL, and is emptied.
-static void reply_send(hth_http_conn *c, char *text, size_t n, struct evbuffer *body)
+static void reply_send(hth_http_conn *conn, char *text, size_t n, struct evbuffer *body)
 {
-    hth_http *h = c->h;
+    hth_http *h = conn->h;
     size_t bytes = body != NULL ? evbuffer_get_length(body) : 0;
     bool well;
-    hth_http_io_answers(c, bytes);
+    hth_http_io_answers(conn, bytes);
     h->n_sending++;
     h->n_answered++;
-    c->at = HTH_HTTP_AT_ANSWER;
-    if (n + bytes <= REPLY_SHORT && evbuffer_get_length(c->out) == 0) {
+    conn->at = HTH_HTTP_AT_ANSWER;
+    if (n + bytes <= REPLY_SHORT && evbuffer_get_length(conn->out) == 0) {
         if (bytes > 0) {
             evbuffer_copyout(body, text + n, bytes);
         }
-        well = reply_short(c, text, n + bytes);
+        well = reply_short(conn, text, n + bytes);
         if (bytes > 0) {
             evbuffer_drain(body, bytes);
         }
     } else {
-        well = evbuffer_add(c->out, text, n) == 0 &&
-               (bytes == 0 || evbuffer_add_buffer(c->out, body) == 0) && hth_http_io_write(c);
+        well = evbuffer_add(conn->out, text, n) == 0 &&
+               (bytes == 0 || evbuffer_add_buffer(conn->out, body) == 0) && hth_http_io_write(conn);
     }
     if (!well) { // its client has gone
-        c->req.head.keep = c->refused = false;
-        evbuffer_drain(c->out, evbuffer_get_length(c->out));
+        conn->req.head.keep = conn->refused = false;
+        evbuffer_drain(conn->out, evbuffer_get_length(conn->out));
     }
-    if (evbuffer_get_length(c->out) == 0) {
-        hth_http_conn_answered(c);
+    if (evbuffer_get_length(conn->out) == 0) {
+        hth_http_conn_answered(conn);
     }
 }
 
@@ -306,14 +306,14 @@ void hth_http_send_event(hth_http *http, hth_http_req *req, const char *json, si
 }
 
 // reply_json writes `doc`, which may hold anything that came in a request.
-static void reply_json(hth_http *h, hth_http_req *req, int status, const json_t *doc)
+static void reply_json(hth_http *http, hth_http_req *req, int status, const json_t *doc)
 {
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     struct evbuffer *body = evbuffer_new();
     if (text == NULL || body == NULL || evbuffer_add(body, text, strlen(text)) != 0) {
         status = 503; // without a body: there is no memory for one
     }
-    hth_http_send(h, req, status, "application/json", body);
+    hth_http_send(http, req, status, "application/json", body);
     if (body != NULL) {
         evbuffer_free(body);
     }

@@ -66,7 +66,7 @@ static hth_err read_shape(const json_t *list, hth_request_tensor *in)
 }
 
 // read_shared stores where the shared memory is that `parameters` name.
-static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const char *tensor,
+static hth_err read_shared(hth_infer_call *call, const json_t *parameters, const char *tensor,
                            char **at, uint64_t *bytes)
 {
     json_t *region;
@@ -78,12 +78,13 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     if (!sized) {
         return hth_fail(HTH_EINVAL, "'shared_memory_byte_size' of tensor '%s' is missing", tensor);
     }
-    if (HTH_GROW(c->held, c->n_held, c->cap_held) != 0) {
+    if (HTH_GROW(call->held, call->n_held, call->cap_held) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_shm_range(c->c.h->shm, c->near ? c->c.tenant : NULL, json_string_value(region),
-                          offset, *bytes, at, &c->held[c->n_held]));
-    c->n_held++;
+    HTH_TRY(hth_shm_range(call->c.h->shm, call->near ? call->c.tenant : NULL,
+                          json_string_value(region), offset, *bytes, at,
+                          &call->held[call->n_held]));
+    call->n_held++;
     return HTH_OK;
 }
 
@@ -181,9 +182,10 @@ void hth_infer_clean_bools(const hth_tensor *tensor)
 }
 
 // in_place says that an input is used where its client put it, who may write there meanwhile.
-static bool in_place(const hth_tensor *t)
+static bool in_place(const hth_tensor *tensor)
 {
-    return t->data != NULL && hth_shared_in_place(t) && (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
+    return tensor->data != NULL && hth_shared_in_place(tensor) &&
+           (uintptr_t)tensor->data % HTH_INFER_ALIGN == 0;
 }
 
 // read_after_head finds the inputs after the head. Where the body has come to the engine's memory,
@@ -297,7 +299,7 @@ static hth_err read_inputs(reading *s)
 
 // ---- outputs
 
-static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wanted *out)
+static hth_err read_output(hth_infer_call *call, const json_t *output, hth_infer_wanted *out)
 {
     json_t *name, *parameters = json_object_get(output, "parameters");
     if (!json_is_object(output)) {
@@ -305,7 +307,7 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
     }
     HTH_TRY(hth_json_field_needed(output, "name", JSON_STRING, "a string", &name));
     out->name = json_string_value(name);
-    for (const hth_infer_wanted *other = c->wanted; other < out; other++) {
+    for (const hth_infer_wanted *other = call->wanted; other < out; other++) {
         if (strcmp(other->name, out->name) == 0) {
             return hth_fail(HTH_EINVAL, "output '%s' already exists in request", out->name);
         }
@@ -328,14 +330,14 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
                         "classification",
                         out->name);
     }
-    return read_shared(c, parameters, out->name, &out->at, &out->capacity);
+    return read_shared(call, parameters, out->name, &out->at, &out->capacity);
 }
 
-static hth_err read_outputs(hth_infer_call *c)
+static hth_err read_outputs(hth_infer_call *call)
 {
     json_t *list, *output;
     size_t i;
-    HTH_TRY(hth_json_field(c->head, "outputs", JSON_ARRAY, "an array", &list));
+    HTH_TRY(hth_json_field(call->head, "outputs", JSON_ARRAY, "an array", &list));
     size_t n = json_array_size(list);
     if (n == 0) {
         return HTH_OK;
@@ -343,15 +345,15 @@ static hth_err read_outputs(hth_infer_call *c)
     if (n > HTH_INFER_MAX_TENSORS) {
         return hth_fail(HTH_EINVAL, "more than %d outputs", HTH_INFER_MAX_TENSORS);
     }
-    c->wanted = hth_calloc(n, sizeof *c->wanted);
-    if (c->wanted == NULL) {
+    call->wanted = hth_calloc(n, sizeof *call->wanted);
+    if (call->wanted == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
     json_array_foreach(list, i, output)
     {
-        HTH_TRY(read_output(c, output, &c->wanted[i]));
+        HTH_TRY(read_output(call, output, &call->wanted[i]));
     }
-    c->n_wanted = (int)n;
+    call->n_wanted = (int)n;
     return HTH_OK;
 }
 
@@ -359,7 +361,7 @@ static hth_err read_outputs(hth_infer_call *c)
 // effect. Models have no state between requests: a sequence's name, start and end are checked and
 // otherwise ignored.
 
-static hth_err check_parameter(const json_t *all, const char *key, const json_t *v)
+static hth_err check_parameter(const json_t *all, const char *key, const json_t *json)
 {
     static const char *const switches[] = {"sequence_start", "sequence_end", "binary_data_output"};
     uint64_t count;
@@ -373,23 +375,23 @@ static hth_err check_parameter(const json_t *all, const char *key, const json_t 
             return hth_json_field_bool(all, key, &yes);
         }
     }
-    if (strcmp(key, "sequence_id") == 0 && !json_is_string(v)) {
+    if (strcmp(key, "sequence_id") == 0 && !json_is_string(json)) {
         return hth_json_field_count(all, key, &count, &yes);
     }
-    return json_is_object(v) || json_is_array(v) || json_is_null(v)
+    return json_is_object(json) || json_is_array(json) || json_is_null(json)
                ? hth_fail(HTH_EINVAL,
                           "parameter '%.80s' is not a string, a number, or a truth value", key)
                : HTH_OK;
 }
 
 // read_queueing reads where and how long the request may wait.
-static hth_err read_queueing(hth_infer_call *c, const json_t *all)
+static hth_err read_queueing(hth_infer_call *call, const json_t *all)
 {
     uint64_t priority;
     bool given;
     HTH_TRY(hth_json_field_count(all, "priority", &priority, &given));
-    HTH_TRY(hth_json_field_count(all, "timeout", &c->c.r.timeout_us, &given));
-    c->c.r.priority = (uint32_t)priority;
+    HTH_TRY(hth_json_field_count(all, "timeout", &call->c.r.timeout_us, &given));
+    call->c.r.priority = (uint32_t)priority;
     return priority <= UINT32_MAX
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "Unable to parse 'priority': it is larger than %lld",

@@ -198,57 +198,57 @@ static bool name_is_text(const char *name)
 }
 
 // route_name looks at a decoded name. false: answered.
-static bool route_name(hth_http *h, hth_http_req *req, const route *r, const char *name)
+static bool route_name(hth_http *http, hth_http_req *req, const route *r, const char *name)
 {
     // no model has such a name, and ':' would say a version
     bool model = strstr(r->path, "models/*") != NULL, text = name_is_text(name);
     if (model && (!text || strpbrk(name, "/:") != NULL)) {
-        hth_http_fail(h, req, 404, "Request for unknown model: '%s' is not found", name);
+        hth_http_fail(http, req, 404, "Request for unknown model: '%s' is not found", name);
         return false;
     }
     if (!text) {
-        hth_http_fail(h, req, 400, "the name '%s' in the path is not UTF-8", name);
+        hth_http_fail(http, req, 400, "the name '%s' in the path is not UTF-8", name);
     }
     return text;
 }
 
 // route_args decodes what the path says. false: answered.
-static bool route_args(hth_http *h, hth_http_req *req, hth_http_args *a)
+static bool route_args(hth_http *http, hth_http_req *req, hth_http_args *args)
 {
     const segment *name = &req->name, *version = &req->version;
-    a->name[0] = a->spec[0] = 0;
-    a->version = 0;
+    args->name[0] = args->spec[0] = 0;
+    args->version = 0;
     if (name->p == NULL) {
         return true;
     }
-    if (!segment_decode(name, a->name, sizeof a->name)) {
-        hth_http_fail(h, req, name->n > 3 * sizeof a->name ? 404 : 400,
+    if (!segment_decode(name, args->name, sizeof args->name)) {
+        hth_http_fail(http, req, name->n > 3 * sizeof args->name ? 404 : 400,
                       "a name in the path is not percent-encoded as it should be, or too long");
         return false;
     }
-    if (!route_name(h, req, req->route, a->name)) {
+    if (!route_name(http, req, req->route, args->name)) {
         return false;
     }
     if (version->p == NULL) {
-        strcpy(a->spec, a->name);
+        strcpy(args->spec, args->name);
         return true;
     }
     long v = version->n < 10 ? strtol(version->p, NULL, 10) : 0;
     if (v < 1) { // 0, or more than any version
-        hth_http_fail(h, req, 404, "Request for unknown model: '%s' version %.*s is not found",
-                      a->name, (int)(version->n < 40 ? version->n : 40), version->p);
+        hth_http_fail(http, req, 404, "Request for unknown model: '%s' version %.*s is not found",
+                      args->name, (int)(version->n < 40 ? version->n : 40), version->p);
         return false;
     }
-    a->version = (int)v;
-    snprintf(a->spec, sizeof a->spec, "%s:%d", a->name, a->version);
+    args->version = (int)v;
+    snprintf(args->spec, sizeof args->spec, "%s:%d", args->name, args->version);
     return true;
 }
 
 // route_path is the path after http.prefix, or NULL when it has another one.
-static const char *route_path(const hth_http *h, const char *path)
+static const char *route_path(const hth_http *http, const char *path)
 {
-    size_t n = strlen(h->prefix);
-    return path != NULL && strncmp(path, h->prefix, n) == 0 ? path + n : NULL;
+    size_t n = strlen(http->prefix);
+    return path != NULL && strncmp(path, http->prefix, n) == 0 ? path + n : NULL;
 }
 
 // route_allow lists the verbs that are served at a path, as the header Allow does.

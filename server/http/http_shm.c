@@ -81,7 +81,7 @@ hth_err hth_shm_allowed(const hth_shm *shm)
 }
 
 // shm_find looks for a tenant's region. NULL: it has none of that name.
-static hth_shm_region *shm_find(const hth_shm *s, const char *tenant, const char *name)
+static hth_shm_region *shm_find(const hth_shm *shm, const char *tenant, const char *name)
 {
     hth_shm_region *r = NULL;
     shm_id id;
@@ -89,17 +89,17 @@ static hth_shm_region *shm_find(const hth_shm *s, const char *tenant, const char
         memset(&id, 0, sizeof id);
         strcpy(id.tenant, tenant);
         strcpy(id.name, name);
-        HASH_FIND(hh, s->regions, &id, sizeof id, r);
+        HASH_FIND(hh, shm->regions, &id, sizeof id, r);
     }
     return r;
 }
 
-static void region_unmap(const hth_shm_region *r)
+static void region_unmap(const hth_shm_region *region)
 {
-    hth_engine_unshare(r->shm->engine, r->data);
-    munmap(r->data, r->bytes);
-    hth_shm_unguard(r->guard);
-    hth_mapped_give(r->id.tenant, r->bytes);
+    hth_engine_unshare(region->shm->engine, region->data);
+    munmap(region->data, region->bytes);
+    hth_shm_unguard(region->guard);
+    hth_mapped_give(region->id.tenant, region->bytes);
 }
 
 void hth_shm_rele(hth_shm_region *region)
@@ -115,10 +115,10 @@ void hth_shm_rele(hth_shm_region *region)
 }
 
 // region_quota looks at what the tenant has already, and counts the region's bytes.
-static hth_err region_quota(const hth_shm *s, const hth_shm_region *new)
+static hth_err region_quota(const hth_shm *shm, const hth_shm_region *new)
 {
     uint64_t n = 0;
-    for (const hth_shm_region *r = s->regions; r != NULL; r = r->hh.next) {
+    for (const hth_shm_region *r = shm->regions; r != NULL; r = r->hh.next) {
         n += strcmp(r->id.tenant, new->id.tenant) == 0;
     }
     if (n >= (uint64_t)hth_setting_int(HTH_SET_SHM_REGIONS)) {
@@ -130,36 +130,38 @@ static hth_err region_quota(const hth_shm *s, const hth_shm_region *new)
     return hth_mapped_take(new->id.tenant, new->bytes);
 }
 
-static hth_err region_map(hth_shm_region *r, int fd)
+static hth_err region_map(hth_shm_region *region, int fd)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || r->bytes == 0 ||
-        r->offset > (uint64_t)st.st_size || r->bytes > (uint64_t)st.st_size - r->offset) {
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || region->bytes == 0 ||
+        region->offset > (uint64_t)st.st_size ||
+        region->bytes > (uint64_t)st.st_size - region->offset) {
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
-                        r->id.name);
+                        region->id.name);
     }
-    HTH_TRY(region_quota(r->shm, r));
-    r->data = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)r->offset);
-    if (r->data == MAP_FAILED) { // an offset that is no multiple of a page
-        hth_mapped_give(r->id.tenant, r->bytes);
+    HTH_TRY(region_quota(region->shm, region));
+    region->data =
+        mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)region->offset);
+    if (region->data == MAP_FAILED) { // an offset that is no multiple of a page
+        hth_mapped_give(region->id.tenant, region->bytes);
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
-                        r->id.name);
+                        region->id.name);
     }
-    r->guard = hth_shm_guard(r->data, r->bytes);
-    if (r->guard < 0) {
-        munmap(r->data, r->bytes);
-        hth_mapped_give(r->id.tenant, r->bytes);
+    region->guard = hth_shm_guard(region->data, region->bytes);
+    if (region->guard < 0) {
+        munmap(region->data, region->bytes);
+        hth_mapped_give(region->id.tenant, region->bytes);
         return hth_fail(HTH_EBUSY, "too many shared memory regions");
     }
     return HTH_OK;
 }
 
-static hth_err region_closed(const hth_shm_region *r)
+static hth_err region_closed(const hth_shm_region *region)
 {
     return hth_fail(HTH_EIO,
                     "Unable to open shared memory region: '%s': there is no such object, or the "
                     "user whose program asks may not read and write it",
-                    r->key);
+                    region->key);
 }
 
 // object_is_of tells whether a file's mode lets `uid` read and write it: as its owner, or as
@@ -172,10 +174,10 @@ static bool object_is_of(const struct stat *st, uid_t uid)
 
 // region_open looks at the object before it opens it: to open a FIFO is to do something to it. The
 // answer does not tell an object that is not the user's from one that is not there.
-static hth_err region_open(const hth_shm_region *r, uid_t uid, int *out)
+static hth_err region_open(const hth_shm_region *region, uid_t uid, int *out)
 {
     char path[sizeof SHM_FOLDER + SHM_KEY], self[64];
-    const char *name = r->key + strspn(r->key, "/");
+    const char *name = region->key + strspn(region->key, "/");
     struct stat st;
     snprintf(path, sizeof path, SHM_FOLDER "%s", name);
     bool named = name[0] != 0 && strchr(name, '/') == NULL;
@@ -186,28 +188,28 @@ static hth_err region_open(const hth_shm_region *r, uid_t uid, int *out)
     if (at >= 0) {
         close(at);
     }
-    return *out >= 0 ? HTH_OK : region_closed(r);
+    return *out >= 0 ? HTH_OK : region_closed(region);
 }
 
-static hth_err region_add(hth_shm *s, hth_shm_region *r, uid_t uid)
+static hth_err region_add(hth_shm *shm, hth_shm_region *region, uid_t uid)
 {
     int fd;
-    HTH_TRY(region_open(r, uid, &fd));
-    r->shm = s;
-    hth_err err = region_map(r, fd);
+    HTH_TRY(region_open(region, uid, &fd));
+    region->shm = shm;
+    hth_err err = region_map(region, fd);
     if (err == HTH_OK) {
-        hth_engine_share(s->engine, fd, r->offset, r->data, r->bytes);
+        hth_engine_share(shm->engine, fd, region->offset, region->data, region->bytes);
     }
     close(fd);
     if (err != HTH_OK) {
         return err;
     }
-    r->refs = 1;
-    pthread_mutex_lock(&s->lock);
-    HASH_ADD(hh, s->regions, id, sizeof r->id, r);
-    pthread_mutex_unlock(&s->lock);
-    if (!HTH_HASH_ADDED(r)) {
-        region_unmap(r);
+    region->refs = 1;
+    pthread_mutex_lock(&shm->lock);
+    HASH_ADD(hh, shm->regions, id, sizeof region->id, region);
+    pthread_mutex_unlock(&shm->lock);
+    if (!HTH_HASH_ADDED(region)) {
+        region_unmap(region);
         return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
     }
     return HTH_OK;
@@ -241,11 +243,12 @@ hth_err hth_shm_register(hth_shm *shm, const char *tenant, uid_t uid, const char
 
 // asker_sees tells whether a region of that name ("": of any) is the asker's, or `others` and it is
 // one that an admin may see.
-static bool asker_sees(const hth_shm_asker *a, const hth_shm_region *r, const char *name,
+static bool asker_sees(const hth_shm_asker *asker, const hth_shm_region *region, const char *name,
                        bool others)
 {
-    bool own = a->tenant != NULL && strcmp(r->id.tenant, a->tenant) == 0;
-    return (own || (others && a->admin)) && (name[0] == 0 || strcmp(r->id.name, name) == 0);
+    bool own = asker->tenant != NULL && strcmp(region->id.tenant, asker->tenant) == 0;
+    return (own || (others && asker->admin)) &&
+           (name[0] == 0 || strcmp(region->id.name, name) == 0);
 }
 
 void hth_shm_unregister(hth_shm *shm, const hth_shm_asker *asker, const char *name)
@@ -286,19 +289,20 @@ hth_err hth_shm_status(const hth_shm *shm, const hth_shm_asker *asker, const cha
 }
 
 // region_range looks for [offset, offset + bytes), and holds the region.
-static hth_err region_range(hth_shm_region *r, uint64_t offset, uint64_t bytes, const char *name)
+static hth_err region_range(hth_shm_region *region, uint64_t offset, uint64_t bytes,
+                            const char *name)
 {
-    if (r == NULL) {
+    if (region == NULL) {
         return hth_fail(HTH_ENOENT, "Unable to find shared memory region: '%.200s'", name);
     }
-    if (offset >= r->bytes) {
+    if (offset >= region->bytes) {
         return hth_fail(HTH_EINVAL, "Invalid offset for shared memory region: '%s'", name);
     }
-    if (bytes > r->bytes - offset) {
+    if (bytes > region->bytes - offset) {
         return hth_fail(HTH_EINVAL, "Invalid offset + byte size for shared memory region: '%s'",
                         name);
     }
-    r->refs++;
+    region->refs++;
     return HTH_OK;
 }
 
@@ -320,32 +324,32 @@ hth_err hth_shm_range(hth_shm *shm, const char *tenant, const char *name, uint64
 // ---- requests
 
 // region_asker says whose regions a request may see; `tenant` is room for the name.
-static hth_shm_asker region_asker(hth_http *h, hth_http_req *req, char tenant[HTH_TENANT])
+static hth_shm_asker region_asker(hth_http *http, hth_http_req *req, char tenant[HTH_TENANT])
 {
-    hth_http_tenant(h, req, tenant, HTH_TENANT);
+    hth_http_tenant(http, req, tenant, HTH_TENANT);
     return (hth_shm_asker){.tenant = hth_http_is_near(req) ? tenant : NULL,
-                           .admin = hth_http_is_admin(h, req)};
+                           .admin = hth_http_is_admin(http, req)};
 }
 
 // region_register maps an object for who asks.
-static hth_err region_register(hth_http *h, hth_http_req *req, const char *name, const char *key,
+static hth_err region_register(hth_http *http, hth_http_req *req, const char *name, const char *key,
                                uint64_t offset, uint64_t bytes)
 {
     char tenant[HTH_TENANT];
-    const hth_shm_asker a = region_asker(h, req, tenant);
+    const hth_shm_asker a = region_asker(http, req, tenant);
     uid_t uid;
-    HTH_TRY(hth_shm_allowed(h->shm));
+    HTH_TRY(hth_shm_allowed(http->shm));
     if (a.tenant == NULL) {
         return hth_fail(HTH_EDENIED, "shared memory is registered by programs of the server's own "
                                      "machine, over loopback and not through a proxy");
     }
     HTH_TRY(hth_peer_uid(req->conn->fd, &uid));
-    return hth_shm_register(h->shm, a.tenant, uid, name, key, offset, bytes);
+    return hth_shm_register(http->shm, a.tenant, uid, name, key, offset, bytes);
 }
 
-static bool region_count(const json_t *q, const char *key, uint64_t *out, bool needed)
+static bool region_count(const json_t *json, const char *key, uint64_t *out, bool needed)
 {
-    const json_t *v = json_object_get(q, key);
+    const json_t *v = json_object_get(json, key);
     *out = (uint64_t)json_integer_value(v);
     return v == NULL ? !needed : json_is_integer(v) && json_integer_value(v) >= 0;
 }
@@ -374,24 +378,24 @@ void hth_http_shm_register(hth_http *http, hth_http_req *req, const hth_http_arg
     json_decref(q);
 }
 
-void hth_http_shm_unregister(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_shm_unregister(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     char tenant[HTH_TENANT];
-    const hth_shm_asker asker = region_asker(h, req, tenant);
-    hth_shm_unregister(h->shm, &asker, a->name);
-    hth_http_send(h, req, 200, NULL, NULL);
+    const hth_shm_asker asker = region_asker(http, req, tenant);
+    hth_shm_unregister(http->shm, &asker, args->name);
+    hth_http_send(http, req, 200, NULL, NULL);
 }
 
-void hth_http_shm_status(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_shm_status(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     json_t *list;
     char tenant[HTH_TENANT];
-    const hth_shm_asker asker = region_asker(h, req, tenant);
-    hth_err err = hth_shm_status(h->shm, &asker, a->name, &list);
+    const hth_shm_asker asker = region_asker(http, req, tenant);
+    hth_err err = hth_shm_status(http->shm, &asker, args->name, &list);
     if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
+        hth_http_fail_err(http, req, err);
     } else {
-        hth_http_send_json(h, req, list);
+        hth_http_send_json(http, req, list);
     }
 }
 
@@ -400,15 +404,15 @@ void hth_http_shm_unnamed(hth_http *http, hth_http_req *req, const hth_http_args
     hth_http_fail(http, req, 400, "'region' is missing: which one is to be registered?");
 }
 
-void hth_http_cuda_register(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_cuda_register(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_fail(h, req, 400,
+    hth_http_fail(http, req, 400,
                   "failed to register CUDA shared memory region: there is no CUDA device here");
 }
 
-void hth_http_cuda_unregister(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_cuda_unregister(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_send(h, req, 200, NULL, NULL);
+    hth_http_send(http, req, 200, NULL, NULL);
 }
 
 void hth_http_cuda_status(hth_http *http, hth_http_req *req, const hth_http_args *args)

@@ -42,27 +42,27 @@ static size_t share_index(uint64_t who)
     return (who * 0x9e3779b97f4a7c15ull) >> 56;
 }
 
-static uint64_t *share_had(work_share *s, uint64_t who)
+static uint64_t *share_had(work_share *share, uint64_t who)
 {
-    return &s->had[share_index(who)];
+    return &share->had[share_index(who)];
 }
 
 // share_join has who was idle begin at what the last one had.
-static void share_join(work_share *s, uint64_t who)
+static void share_join(work_share *share, uint64_t who)
 {
-    uint64_t *had = share_had(s, who);
-    *had = *had > s->clock ? *had : s->clock;
+    uint64_t *had = share_had(share, who);
+    *had = *had > share->clock ? *had : share->clock;
 }
 
-static bool task_is_long(const hth_http_task *t)
+static bool task_is_long(const hth_http_task *task)
 {
-    return t->cost >= WORK_LONG_BYTES || t->most >= WORK_LONG_BYTES;
+    return task->cost >= WORK_LONG_BYTES || task->most >= WORK_LONG_BYTES;
 }
 
 // work_before tells whether `a` comes before `b`.
-static bool work_before(hth_http_work *w, const hth_http_task *a, const hth_http_task *b)
+static bool work_before(hth_http_work *work, const hth_http_task *a, const hth_http_task *b)
 {
-    uint64_t x = *share_had(&w->groups, a->group), y = *share_had(&w->groups, b->group);
+    uint64_t x = *share_had(&work->groups, a->group), y = *share_had(&work->groups, b->group);
     if (x == y && a->goes_on == b->goes_on) {
         x = a->tag;
         y = b->tag;
@@ -71,38 +71,38 @@ static bool work_before(hth_http_work *w, const hth_http_task *a, const hth_http
 }
 
 // work_take takes the next task out of the list, the oldest of several; NULL: none may run now.
-static hth_http_task *work_take(hth_http_work *w)
+static hth_http_task *work_take(hth_http_work *work)
 {
     hth_http_task **best = NULL;
-    for (hth_http_task **at = &w->first; *at != NULL; at = &(*at)->next) {
-        bool may = !task_is_long(*at) || !w->long_runs[share_index((*at)->group)];
-        best = may && (best == NULL || work_before(w, *at, *best)) ? at : best;
+    for (hth_http_task **at = &work->first; *at != NULL; at = &(*at)->next) {
+        bool may = !task_is_long(*at) || !work->long_runs[share_index((*at)->group)];
+        best = may && (best == NULL || work_before(work, *at, *best)) ? at : best;
     }
     if (best == NULL) {
         return NULL;
     }
     hth_http_task *t = *best;
-    uint64_t *group = share_had(&w->groups, t->group);
+    uint64_t *group = share_had(&work->groups, t->group);
     *best = t->next;
-    w->groups.clock = *group > w->groups.clock ? *group : w->groups.clock;
+    work->groups.clock = *group > work->groups.clock ? *group : work->groups.clock;
     *group += t->cost;
-    w->ones.clock = t->tag > w->ones.clock ? t->tag : w->ones.clock;
-    w->done += t->cost;
+    work->ones.clock = t->tag > work->ones.clock ? t->tag : work->ones.clock;
+    work->done += t->cost;
     return t;
 }
 
 // work_run runs a task that was taken; the lock is held before and after.
-static void work_run(hth_http_work *w, hth_http_task *t)
+static void work_run(hth_http_work *work, hth_http_task *task)
 {
-    bool is_long = task_is_long(t);
-    size_t group = share_index(t->group); // t may be gone then
-    w->long_runs[group] = w->long_runs[group] || is_long;
-    pthread_mutex_unlock(&w->lock);
-    t->run(t);
-    pthread_mutex_lock(&w->lock);
+    bool is_long = task_is_long(task);
+    size_t group = share_index(task->group); // t may be gone then
+    work->long_runs[group] = work->long_runs[group] || is_long;
+    pthread_mutex_unlock(&work->lock);
+    task->run(task);
+    pthread_mutex_lock(&work->lock);
     if (is_long) {
-        w->long_runs[group] = false;
-        pthread_cond_signal(&w->wake); // one that waits for that may run
+        work->long_runs[group] = false;
+        pthread_cond_signal(&work->wake); // one that waits for that may run
     }
 }
 

@@ -16,9 +16,9 @@ typedef struct work_item {
 static atomic_int n_order, n_done, n_waiting;
 static int order[64];
 
-static void item_run(hth_http_task *t)
+static void item_run(hth_http_task *task)
 {
-    work_item *w = (work_item *)t;
+    work_item *w = (work_item *)task;
     if (w->gate != NULL) {
         atomic_fetch_add(&n_waiting, 1);
         pthread_mutex_lock(w->gate);
@@ -36,10 +36,11 @@ static void wait_for(atomic_int *v, int least)
     }
 }
 
-static void submit(hth_http_work *w, work_item *i, uint64_t group, uint64_t one, uint64_t cost)
+static void submit(hth_http_work *work, work_item *item, uint64_t group, uint64_t one,
+                   uint64_t cost)
 {
-    i->task = (hth_http_task){.run = item_run, .group = group, .one = one, .cost = cost};
-    hth_http_work_submit(w, &i->task);
+    item->task = (hth_http_task){.run = item_run, .group = group, .one = one, .cost = cost};
+    hth_http_work_submit(work, &item->task);
 }
 
 // open_held has both threads of the pool wait, each at a gate.
@@ -60,15 +61,15 @@ static hth_http_work *open_held(pthread_mutex_t gate[2], work_item gates[2])
     return w;
 }
 
-static void close_held(hth_http_work *w, pthread_mutex_t gate[2])
+static void close_held(hth_http_work *work, pthread_mutex_t gate[2])
 {
-    hth_http_work_close(w);
+    hth_http_work_close(work);
     pthread_mutex_destroy(&gate[0]);
     pthread_mutex_destroy(&gate[1]);
 }
 
 // expect_order has one thread run all, in that order.
-static void expect_order(hth_http_work *w, pthread_mutex_t gate[2], const int *want, int n)
+static void expect_order(hth_http_work *work, pthread_mutex_t gate[2], const int *want, int n)
 {
     pthread_mutex_unlock(&gate[0]);
     wait_for(&n_done, n);
@@ -76,7 +77,7 @@ static void expect_order(hth_http_work *w, pthread_mutex_t gate[2], const int *w
         assert_int_equal(order[i], want[i]);
     }
     pthread_mutex_unlock(&gate[1]);
-    close_held(w, gate);
+    close_held(work, gate);
 }
 
 // Connections of one group: many large tasks wait; a small one of another connection comes next,

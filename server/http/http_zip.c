@@ -45,22 +45,23 @@ typedef struct zip_call {
     uint64_t received_ns;
 } zip_call;
 
-static hth_err zip_look(zip_watch *w, size_t came)
+static hth_err zip_look(zip_watch *watch, size_t came)
 {
-    if (w->canceled != NULL && atomic_load(w->canceled)) {
+    if (watch->canceled != NULL && atomic_load(watch->canceled)) {
         return hth_fail(HTH_ECANCELED, "the request was canceled");
     }
-    if (w->holds) {
+    if (watch->holds) {
         HTH_TRY(hth_http_hold(came));
-        w->held += came;
+        watch->held += came;
     }
     return HTH_OK;
 }
 
 // zip_run moves all of `in` through `turn` (inflate or deflate) to `out`; `watch` may be NULL.
 // *end: the stream's end was reached.
-static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct evbuffer *in,
-                       struct evbuffer *out, uint64_t limit, zip_watch *watch, bool *end)
+static hth_err zip_run(z_stream *stream, int (*turn)(z_stream *stream, int flush),
+                       struct evbuffer *in, struct evbuffer *out, uint64_t limit, zip_watch *watch,
+                       bool *end)
 {
     *end = false;
     while (!*end) {
@@ -69,15 +70,15 @@ static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct 
         if (evbuffer_reserve_space(out, ZIP_PIECE, &to, 1) != 1) {
             return hth_fail(HTH_ENOMEM, "out of memory for a body");
         }
-        z->next_in = from.iov_base;
-        z->avail_in = (uInt)(from.iov_len < ZIP_PIECE ? from.iov_len : ZIP_PIECE);
-        z->next_out = to.iov_base;
-        z->avail_out = ZIP_PIECE;
-        size_t offered = z->avail_in;
-        int rc = turn(z, more ? Z_NO_FLUSH : Z_FINISH);
-        to.iov_len = ZIP_PIECE - z->avail_out;
+        stream->next_in = from.iov_base;
+        stream->avail_in = (uInt)(from.iov_len < ZIP_PIECE ? from.iov_len : ZIP_PIECE);
+        stream->next_out = to.iov_base;
+        stream->avail_out = ZIP_PIECE;
+        size_t offered = stream->avail_in;
+        int rc = turn(stream, more ? Z_NO_FLUSH : Z_FINISH);
+        to.iov_len = ZIP_PIECE - stream->avail_out;
         evbuffer_commit_space(out, &to, 1);
-        evbuffer_drain(in, offered - z->avail_in);
+        evbuffer_drain(in, offered - stream->avail_in);
         *end = rc == Z_STREAM_END;
         if (watch != NULL) {
             HTH_TRY(zip_look(watch, to.iov_len));
@@ -120,17 +121,17 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, zip_watch *watch
 }
 
 // zip_inflated counts what came out of a body of `packed` bytes. false: answered.
-static bool zip_inflated(hth_http *h, hth_http_req *req, hth_err err, size_t packed)
+static bool zip_inflated(hth_http *http, hth_http_req *req, hth_err err, size_t packed)
 {
     size_t n = evbuffer_get_length(req->body);
     if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
+        hth_http_fail_err(http, req, err);
         return false;
     }
     if (n > packed) {
         hth_http_io_grew(req->conn, n - packed);
         if (hth_account_full()) {
-            hth_http_fail(h, req, 503, "the server holds too much for its clients: try again");
+            hth_http_fail(http, req, 503, "the server holds too much for its clients: try again");
             return false;
         }
     }
@@ -141,54 +142,54 @@ static bool zip_inflated(hth_http *h, hth_http_req *req, hth_err err, size_t pac
 
 // zip_text makes one piece of what is read as text: that takes as long as inflating it, and twice
 // the memory meanwhile.
-static hth_err zip_text(zip_call *z)
+static hth_err zip_text(zip_call *call)
 {
-    size_t n = evbuffer_get_length(z->body), head = z->head < n ? z->head : n;
+    size_t n = evbuffer_get_length(call->body), head = call->head < n ? call->head : n;
     if (head == 0) {
         return HTH_OK;
     }
-    HTH_TRY(zip_look(&z->watch, head));
-    bool made = evbuffer_pullup(z->body, (ev_ssize_t)head) != NULL;
+    HTH_TRY(zip_look(&call->watch, head));
+    bool made = evbuffer_pullup(call->body, (ev_ssize_t)head) != NULL;
     hth_account_give(head);
-    z->watch.held -= head;
+    call->watch.held -= head;
     return made ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a body");
 }
 
-static hth_err zip_work(hth_http_call *c)
+static hth_err zip_work(hth_http_call *call)
 {
-    zip_call *z = (zip_call *)c;
-    HTH_TRY(zip_inflate(z->body, c->h->message_bytes, &z->watch));
+    zip_call *z = (zip_call *)call;
+    HTH_TRY(zip_inflate(z->body, call->h->message_bytes, &z->watch));
     return zip_text(z);
 }
 
-static void zip_finish(hth_http_call *c)
+static void zip_finish(hth_http_call *call)
 {
-    zip_call *z = (zip_call *)c;
-    hth_err err = c->r.err == HTH_OK ? HTH_OK : hth_fail(c->r.err, "%s", c->r.detail);
-    evbuffer_add_buffer(c->req->body, z->body);
-    c->h->received_ns = z->received_ns;
+    zip_call *z = (zip_call *)call;
+    hth_err err = call->r.err == HTH_OK ? HTH_OK : hth_fail(call->r.err, "%s", call->r.detail);
+    evbuffer_add_buffer(call->req->body, z->body);
+    call->h->received_ns = z->received_ns;
     hth_account_give(z->watch.held); // it is the connection's now
     z->watch.held = 0;
-    c->req->conn->inflated = true;
-    if (zip_inflated(c->h, c->req, err, z->packed)) {
-        hth_http_route_on(c->h, c->req);
+    call->req->conn->inflated = true;
+    if (zip_inflated(call->h, call->req, err, z->packed)) {
+        hth_http_route_on(call->h, call->req);
     }
 }
 
-static void zip_drop(hth_http_call *c)
+static void zip_drop(hth_http_call *call)
 {
-    const zip_call *z = (const zip_call *)c;
+    const zip_call *z = (const zip_call *)call;
     hth_account_give(z->watch.held);
     if (z->body != NULL) {
         evbuffer_free(z->body);
     }
 }
 
-static void zip_later(hth_http *h, hth_http_req *req, struct evbuffer *body)
+static void zip_later(hth_http *http, hth_http_req *req, struct evbuffer *body)
 {
     const hth_http_args none = {.version = 0};
     const char *head = req->head.json_bytes;
-    zip_call *z = hth_http_call_new(h, req, &none, sizeof *z);
+    zip_call *z = hth_http_call_new(http, req, &none, sizeof *z);
     if (z == NULL) {
         return; // answered
     }
@@ -196,7 +197,7 @@ static void zip_later(hth_http *h, hth_http_req *req, struct evbuffer *body)
     z->watch = (zip_watch){.canceled = &z->c.r.canceled, .holds = true};
     z->packed = evbuffer_get_length(body);
     z->head = head != NULL ? strtoull(head, NULL, 10) : SIZE_MAX;
-    z->received_ns = h->received_ns;
+    z->received_ns = http->received_ns;
     z->body = evbuffer_new();
     if (z->body == NULL) {
         hth_http_call_refuse(&z->c, hth_fail(HTH_ENOMEM, "out of memory for a body"));

@@ -150,20 +150,20 @@ static int guard_spare(void)
 }
 
 // guard_refuse closes the connections that wait, as far as one descriptor allows that.
-static uint64_t guard_refuse(hth_accept_guard *g)
+static uint64_t guard_refuse(hth_accept_guard *guard)
 {
     uint64_t n = 0;
-    if (g->spare < 0 || g->let_wait) {
+    if (guard->spare < 0 || guard->let_wait) {
         return 0;
     }
-    close(g->spare);
+    close(guard->spare);
     for (int fd = 0; n < ACCEPT_REFUSED && fd >= 0; n += fd >= 0) {
-        fd = accept4(evconnlistener_get_fd(g->listener), NULL, NULL, SOCK_CLOEXEC);
+        fd = accept4(evconnlistener_get_fd(guard->listener), NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
             close(fd);
         }
     }
-    g->spare = guard_spare();
+    guard->spare = guard_spare();
     return n;
 }
 

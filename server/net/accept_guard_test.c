@@ -30,7 +30,7 @@ typedef struct fixture {
 
 static fixture *now;
 
-static void sink(void *ctx, const hth_log_record *r)
+static void sink(void *ctx, const hth_log_record *record)
 {
     now->lines++;
 }

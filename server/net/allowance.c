@@ -85,14 +85,14 @@ void hth_allowances_close(hth_allowances *allowances)
 
 // allowance_find returns the allowance of a peer, made if there is none; NULL: out of memory. Under
 // the lock.
-static hth_allowance *allowance_find(hth_allowances *t, const hth_allowance_key *key)
+static hth_allowance *allowance_find(hth_allowances *allowances, const hth_allowance_key *key)
 {
     hth_allowance *q;
-    HASH_FIND(hh, t->by_key, key, sizeof *key, q);
+    HASH_FIND(hh, allowances->by_key, key, sizeof *key, q);
     if (q == NULL && (q = hth_calloc(1, sizeof *q)) != NULL) {
-        q->t = t;
+        q->t = allowances;
         q->key = *key;
-        HASH_ADD(hh, t->by_key, key, sizeof *key, q);
+        HASH_ADD(hh, allowances->by_key, key, sizeof *key, q);
         if (!HTH_HASH_ADDED(q)) {
             hth_free(q);
             q = NULL;
@@ -101,11 +101,11 @@ static hth_allowance *allowance_find(hth_allowances *t, const hth_allowance_key 
     return q;
 }
 
-static void allowance_drop(hth_allowance *q)
+static void allowance_drop(hth_allowance *allowance)
 {
-    if (q->refs == 0) {
-        HASH_DEL(q->t->by_key, q);
-        hth_free(q);
+    if (allowance->refs == 0) {
+        HASH_DEL(allowance->t->by_key, allowance);
+        hth_free(allowance);
     }
 }
 
@@ -126,28 +126,28 @@ static bool allowance_last(int64_t n, int64_t most, int64_t mine)
 }
 
 // allowance_check says whether a peer may have another connection. Under the lock.
-static hth_err allowance_check(const hth_allowance *q, bool trusted)
+static hth_err allowance_check(const hth_allowance *allowance, bool trusted)
 {
-    const hth_allowances *t = q->t;
-    int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
+    const hth_allowances *t = allowance->t;
+    int64_t most = allowance_most(allowance->key.local != 0), n = t->n[allowance->key.local];
     int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS);
-    const char *who = q->key.local != 0 ? "user" : "address";
+    const char *who = allowance->key.local != 0 ? "user" : "address";
     if (trusted) {
         return HTH_OK;
     }
     if (n >= most) {
         return hth_fail(HTH_EBUSY, "too many connections: %" PRId64 " (limits.connections)", n);
     }
-    if (q->connections >= each) {
+    if (allowance->connections >= each) {
         return hth_fail(HTH_EBUSY,
                         "too many connections from one %s: %d (limits.connections_per_address)",
-                        who, q->connections);
+                        who, allowance->connections);
     }
-    if (allowance_last(n, most, q->connections)) {
+    if (allowance_last(n, most, allowance->connections)) {
         return hth_fail(HTH_EBUSY,
                         "%" PRId64 " of at most %" PRId64
                         " connections (limits.connections, open files), and %d from this %s",
-                        n, most, q->connections, who);
+                        n, most, allowance->connections, who);
     }
     return HTH_OK;
 }

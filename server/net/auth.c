@@ -30,12 +30,12 @@ struct hth_auth {
     gid_t groups[AUTH_MAX_LOCAL];
 };
 
-static hth_err auth_add_user(hth_auth *a, uid_t uid)
+static hth_err auth_add_user(hth_auth *auth, uid_t uid)
 {
-    if (a->n_users == AUTH_MAX_LOCAL) {
+    if (auth->n_users == AUTH_MAX_LOCAL) {
         return hth_fail(HTH_ETOOBIG, "auth.local: more than %d users", AUTH_MAX_LOCAL);
     }
-    a->users[a->n_users++] = uid;
+    auth->users[auth->n_users++] = uid;
     return HTH_OK;
 }
 
@@ -46,35 +46,35 @@ static hth_err auth_nobody(const char *kind, const char *name)
     return HTH_OK;
 }
 
-static hth_err auth_user(hth_auth *a, const char *name)
+static hth_err auth_user(hth_auth *auth, const char *name)
 {
     struct passwd space, *found = NULL;
     char text[AUTH_NAMES];
     if (getpwnam_r(name, &space, text, sizeof text, &found) != 0 || found == NULL) {
         return auth_nobody("user", name);
     }
-    return auth_add_user(a, found->pw_uid);
+    return auth_add_user(auth, found->pw_uid);
 }
 
 // auth_group takes the members that the group lists; a peer whose own group it is is found by that.
-static hth_err auth_group(hth_auth *a, const char *name)
+static hth_err auth_group(hth_auth *auth, const char *name)
 {
     struct group space, *found = NULL;
     char text[AUTH_NAMES];
     if (getgrnam_r(name, &space, text, sizeof text, &found) != 0 || found == NULL) {
         return auth_nobody("group", name);
     }
-    if (a->n_groups == AUTH_MAX_LOCAL) {
+    if (auth->n_groups == AUTH_MAX_LOCAL) {
         return hth_fail(HTH_ETOOBIG, "auth.local: more than %d groups", AUTH_MAX_LOCAL);
     }
-    a->groups[a->n_groups++] = found->gr_gid;
+    auth->groups[auth->n_groups++] = found->gr_gid;
     for (char **member = found->gr_mem; *member != NULL; member++) {
-        HTH_TRY(auth_user(a, *member));
+        HTH_TRY(auth_user(auth, *member));
     }
     return HTH_OK;
 }
 
-static hth_err auth_names(hth_auth *a, const char *local)
+static hth_err auth_names(hth_auth *auth, const char *local)
 {
     char name[128];
     for (const char *p = local; *p != 0;) {
@@ -85,7 +85,7 @@ static hth_err auth_names(hth_auth *a, const char *local)
         memcpy(name, p, n);
         name[n] = 0;
         if (n > 0) {
-            HTH_TRY(name[0] == '@' ? auth_group(a, name + 1) : auth_user(a, name));
+            HTH_TRY(name[0] == '@' ? auth_group(auth, name + 1) : auth_user(auth, name));
         }
         p += n + strspn(p + n, " ");
     }
@@ -197,7 +197,7 @@ static hth_err deny_without_tokens(hth_peer peer, hth_need need)
                     need_role[need], need_role[need]);
 }
 
-static hth_err check_token(const hth_auth *a, const char *token, hth_need need, bool *unknown)
+static hth_err check_token(const hth_auth *auth, const char *token, hth_need need, bool *unknown)
 {
     if (token == NULL || token[0] == 0) {
         *unknown = true;
@@ -206,7 +206,7 @@ static hth_err check_token(const hth_auth *a, const char *token, hth_need need, 
                         "HTTP, $HEARTH_TOKEN or --token-file for hearth",
                         need_role[need]);
     }
-    const hth_token *t = hth_tokens_find(&a->tokens, token);
+    const hth_token *t = hth_tokens_find(&auth->tokens, token);
     if (t == NULL) {
         *unknown = true;
         return hth_fail(HTH_EDENIED, "the server does not know this token");
@@ -237,22 +237,22 @@ void hth_auth_tenant(hth_auth *auth, const char *token, const char *without, cha
     }
 }
 
-static hth_err auth_decide(hth_auth *a, hth_peer peer, const char *token, hth_need need,
+static hth_err auth_decide(hth_auth *auth, hth_peer peer, const char *token, hth_need need,
                            bool *unknown)
 {
     *unknown = false;
     if (need == HTH_NEED_NOTHING || peer == HTH_PEER_TRUSTED) {
         return HTH_OK;
     }
-    if (a->file == NULL) {
+    if (auth->file == NULL) {
         unsigned roles = peer == HTH_PEER_LOOPBACK
                              ? HTH_ROLE_INFER | HTH_ROLE_MODEL | HTH_ROLE_ADMIN
                              : HTH_ROLE_INFER;
         return need_met(roles, need) ? HTH_OK : deny_without_tokens(peer, need);
     }
-    pthread_rwlock_rdlock(&a->lock);
-    hth_err err = check_token(a, token, need, unknown);
-    pthread_rwlock_unlock(&a->lock);
+    pthread_rwlock_rdlock(&auth->lock);
+    hth_err err = check_token(auth, token, need, unknown);
+    pthread_rwlock_unlock(&auth->lock);
     return err;
 }
 

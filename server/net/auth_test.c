@@ -117,12 +117,12 @@ static const hth_need every_need[] = {HTH_NEED_NOTHING, HTH_NEED_ANY, HTH_NEED_I
                                       HTH_NEED_MODEL,   HTH_NEED_JOB, HTH_NEED_ADMIN};
 
 // may writes what a peer may as letters: "naimjA".
-static const char *may(hth_auth *a, hth_peer peer, const char *token)
+static const char *may(hth_auth *auth, hth_peer peer, const char *token)
 {
     static char out[7];
     int n = 0;
     for (int i = 0; i < 6; i++) {
-        hth_err err = hth_auth_check(a, peer, token, every_need[i], NULL);
+        hth_err err = hth_auth_check(auth, peer, token, every_need[i], NULL);
         assert_true(err == HTH_OK || err == HTH_EDENIED);
         if (err == HTH_OK) {
             out[n++] = "naimjA"[i];

@@ -50,14 +50,14 @@ static closer_user *closer_find(uint64_t uid)
     return u;
 }
 
-static void closer_forget(closer_user *u)
+static void closer_forget(closer_user *user)
 {
     closer_user **at = &closer_users;
-    while (*at != u) {
+    while (*at != user) {
         at = &(*at)->next;
     }
-    *at = u->next;
-    hth_free(u);
+    *at = user->next;
+    hth_free(user);
 }
 
 static void closer_main(void *arg)

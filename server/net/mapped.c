@@ -30,10 +30,10 @@ static mapped_row *mapped_find(const char *who)
     return r;
 }
 
-static hth_err mapped_may(const mapped_row *r, uint64_t bytes)
+static hth_err mapped_may(const mapped_row *row, uint64_t bytes)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_SHM_BYTES);
-    uint64_t own = r != NULL ? r->bytes : 0, all = MAPPED_TENANTS * most;
+    uint64_t own = row != NULL ? row->bytes : 0, all = MAPPED_TENANTS * most;
     if (bytes > most || own > most - bytes) {
         return hth_fail(HTH_EBUSY,
                         "%" PRIu64 " bytes of shared memory are mapped, and %" PRIu64
@@ -48,20 +48,20 @@ static hth_err mapped_may(const mapped_row *r, uint64_t bytes)
                           MAPPED_TENANTS, most);
 }
 
-static hth_err mapped_add(mapped_row *r, const char *who, uint64_t bytes)
+static hth_err mapped_add(mapped_row *row, const char *who, uint64_t bytes)
 {
-    if (r == NULL) {
-        if ((r = hth_calloc(1, sizeof *r)) == NULL) {
+    if (row == NULL) {
+        if ((row = hth_calloc(1, sizeof *row)) == NULL) {
             return hth_fail(HTH_ENOMEM, "out of memory for shared memory");
         }
-        snprintf(r->who, sizeof r->who, "%s", who);
-        HASH_ADD_STR(mapped_rows, who, r);
-        if (!HTH_HASH_ADDED(r)) {
-            hth_free(r);
+        snprintf(row->who, sizeof row->who, "%s", who);
+        HASH_ADD_STR(mapped_rows, who, row);
+        if (!HTH_HASH_ADDED(row)) {
+            hth_free(row);
             return hth_fail(HTH_ENOMEM, "out of memory for shared memory");
         }
     }
-    r->bytes += bytes;
+    row->bytes += bytes;
     mapped_all += bytes;
     return HTH_OK;
 }

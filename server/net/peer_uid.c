@@ -42,7 +42,7 @@ static int uid_address(const struct sockaddr_storage *a, __be32 out[4], __be16 *
 }
 
 // uid_ask fills the question about the other end of `fd`.
-static hth_err uid_ask(int fd, uid_question *q)
+static hth_err uid_ask(int fd, uid_question *question)
 {
     struct sockaddr_storage here, there;
     socklen_t n_here = sizeof here, n_there = sizeof there;
@@ -51,12 +51,12 @@ static hth_err uid_ask(int fd, uid_question *q)
         (there.ss_family != AF_INET && there.ss_family != AF_INET6)) {
         return hth_fail(HTH_ENOENT, "the other end of the connection is not on this machine");
     }
-    struct inet_diag_sockid *id = &q->diag.id;
-    *q = (uid_question){.head = {.nlmsg_len = sizeof *q,
-                                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                                 .nlmsg_flags = NLM_F_REQUEST},
-                        .diag = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u}};
-    q->diag.sdiag_family = (uint8_t)uid_address(&there, id->idiag_src, &id->idiag_sport);
+    struct inet_diag_sockid *id = &question->diag.id;
+    *question = (uid_question){.head = {.nlmsg_len = sizeof *question,
+                                        .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                                        .nlmsg_flags = NLM_F_REQUEST},
+                               .diag = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u}};
+    question->diag.sdiag_family = (uint8_t)uid_address(&there, id->idiag_src, &id->idiag_sport);
     (void)uid_address(&here, id->idiag_dst, &id->idiag_dport);
     id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     return HTH_OK;

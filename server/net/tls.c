@@ -48,43 +48,44 @@ static hth_err tls_readable(const char *setting, const char *file)
     return hth_fail(HTH_EINVAL, "%s: %s", setting, why);
 }
 
-static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
+static hth_err context_fill(const hth_tls *tls, SSL_CTX *CTX)
 {
-    int oldest = t->only_13 ? TLS1_3_VERSION : TLS1_2_VERSION;
-    SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
-                               SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
-    if (SSL_CTX_set_min_proto_version(c, oldest) != 1) {
+    int oldest = tls->only_13 ? TLS1_3_VERSION : TLS1_2_VERSION;
+    SSL_CTX_set_options(CTX, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_mode(CTX, SSL_MODE_RELEASE_BUFFERS);
+    if (SSL_CTX_set_min_proto_version(CTX, oldest) != 1) {
         return tls_fail("tls.min_version", "the oldest version", "is not spoken here");
     }
-    HTH_TRY(tls_readable("tls.cert", t->cert));
-    HTH_TRY(tls_readable("tls.key", t->key));
-    if (SSL_CTX_use_certificate_chain_file(c, t->cert) != 1) {
-        return tls_fail("tls.cert", t->cert, "is not a PEM certificate");
+    HTH_TRY(tls_readable("tls.cert", tls->cert));
+    HTH_TRY(tls_readable("tls.key", tls->key));
+    if (SSL_CTX_use_certificate_chain_file(CTX, tls->cert) != 1) {
+        return tls_fail("tls.cert", tls->cert, "is not a PEM certificate");
     }
-    if (SSL_CTX_use_PrivateKey_file(c, t->key, SSL_FILETYPE_PEM) != 1) {
-        return tls_fail("tls.key", t->key, "is not a PEM key that belongs to tls.cert");
+    if (SSL_CTX_use_PrivateKey_file(CTX, tls->key, SSL_FILETYPE_PEM) != 1) {
+        return tls_fail("tls.key", tls->key, "is not a PEM key that belongs to tls.cert");
     }
-    return SSL_CTX_check_private_key(c) == 1
+    return SSL_CTX_check_private_key(CTX) == 1
                ? HTH_OK
-               : tls_fail("tls.key", t->key, "does not belong to tls.cert");
+               : tls_fail("tls.key", tls->key, "does not belong to tls.cert");
 }
 
 // tls_warn says what a server can start with, although its clients or its key suffer from it.
-static void tls_warn(const hth_tls *t, const SSL_CTX *c)
+static void tls_warn(const hth_tls *tls, const SSL_CTX *CTX)
 {
     struct stat key;
-    const X509 *x = SSL_CTX_get0_certificate(c);
+    const X509 *x = SSL_CTX_get0_certificate(CTX);
     if (X509_cmp_current_time(X509_get0_notAfter(x)) < 0) {
         hth_log(WARN, SERVER, "certificate", "tls.cert: %s has expired: clients will refuse it",
-                t->cert);
+                tls->cert);
     } else if (X509_cmp_current_time(X509_get0_notBefore(x)) > 0) {
         hth_log(WARN, SERVER, "certificate",
-                "tls.cert: %s is not valid yet: clients will refuse it", t->cert);
+                "tls.cert: %s is not valid yet: clients will refuse it", tls->cert);
     }
-    if (stat(t->key, &key) == 0 && (key.st_mode & S_IROTH) != 0) {
+    if (stat(tls->key, &key) == 0 && (key.st_mode & S_IROTH) != 0) {
         hth_log(WARN, SERVER, "certificate",
-                "tls.key: %s can be read by every user of this machine: chmod 600, or 640", t->key);
+                "tls.key: %s can be read by every user of this machine: chmod 600, or 640",
+                tls->key);
     }
 }
 

@@ -86,24 +86,24 @@ void hth_conns_share(hth_conns *conns, hth_engine *engine)
     conns->engine = engine;
 }
 
-static void conn_know(hth_conn *c, const hth_conn_who *who)
+static void conn_know(hth_conn *conn, const hth_conn_who *who)
 {
-    c->peer = HTH_PEER_NETWORK;
-    strcpy(c->tenant, "network");
+    conn->peer = HTH_PEER_NETWORK;
+    strcpy(conn->tenant, "network");
     if (who->where == HTH_CONN_EMBEDDED) {
-        c->same_machine = c->names_files = true;
-        c->peer = HTH_PEER_TRUSTED;
-        strcpy(c->tenant, "embedded");
+        conn->same_machine = conn->names_files = true;
+        conn->peer = HTH_PEER_TRUSTED;
+        strcpy(conn->tenant, "embedded");
     } else if (who->where == HTH_CONN_LOCAL) {
-        c->same_machine = true;
-        c->peer = HTH_PEER_LOCAL;
+        conn->same_machine = true;
+        conn->peer = HTH_PEER_LOCAL;
     }
     if (who->where == HTH_CONN_LOCAL && who->known) {
-        c->peer = hth_auth_local(c->table->auth, who->uid, who->gid);
-        c->uid_known = true;
-        c->uid = who->uid;
-        snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, who->uid);
-        c->names_files = who->uid == 0 || who->uid == geteuid();
+        conn->peer = hth_auth_local(conn->table->auth, who->uid, who->gid);
+        conn->uid_known = true;
+        conn->uid = who->uid;
+        snprintf(conn->tenant, sizeof conn->tenant, "uid:%" PRIu64, who->uid);
+        conn->names_files = who->uid == 0 || who->uid == geteuid();
     }
 }
 
@@ -147,10 +147,10 @@ bool hth_conn_is_gone(hth_conn *conn)
     return gone;
 }
 
-static void region_unmap(const hth_conns *t, void *base, size_t bytes)
+static void region_unmap(const hth_conns *conns, void *base, size_t bytes)
 {
-    if (t->engine != NULL) {
-        hth_engine_unshare(t->engine, base);
+    if (conns->engine != NULL) {
+        hth_engine_unshare(conns->engine, base);
     }
     munmap(base, bytes);
 }
@@ -247,27 +247,29 @@ static hth_err conn_check_memfd(int fd, uint64_t bytes)
 
 // conn_add_region stores the number under the lock: afterwards the region may already be gone
 // again.
-static hth_err conn_add_region(hth_conn *c, hth_region *r, uint32_t *id)
+static hth_err conn_add_region(hth_conn *conn, hth_region *region, uint32_t *id)
 {
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&c->table->lock);
-    if (c->n_regions >= CONN_MAX_REGIONS) {
+    pthread_mutex_lock(&conn->table->lock);
+    if (conn->n_regions >= CONN_MAX_REGIONS) {
         err = hth_fail(HTH_ETOOBIG, "a connection can share %d buffers", CONN_MAX_REGIONS);
     } else {
-        r->id = ++c->table->next_region != 0 ? c->table->next_region : ++c->table->next_region;
-        r->next = c->regions;
-        c->regions = r;
-        c->n_regions++;
-        *id = r->id;
+        region->id =
+            ++conn->table->next_region != 0 ? conn->table->next_region : ++conn->table->next_region;
+        region->next = conn->regions;
+        conn->regions = region;
+        conn->n_regions++;
+        *id = region->id;
     }
-    pthread_mutex_unlock(&c->table->lock);
+    pthread_mutex_unlock(&conn->table->lock);
     return err;
 }
 
-static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool write, void **out)
+static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, bool write,
+                        void **out)
 {
     int fd;
-    HTH_TRY(hth_conn_take(c, handle, &fd));
+    HTH_TRY(hth_conn_take(conn, handle, &fd));
     hth_err err = conn_check_memfd(fd, bytes);
     if (err == HTH_OK) {
         int may = write ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -278,10 +280,10 @@ static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool
             *out = p;
         }
     }
-    if (err == HTH_OK && !write && c->table->engine != NULL) { // a ring's messages are copied
-        hth_engine_share(c->table->engine, fd, 0, *out, bytes);
+    if (err == HTH_OK && !write && conn->table->engine != NULL) { // a ring's messages are copied
+        hth_engine_share(conn->table->engine, fd, 0, *out, bytes);
     }
-    hth_conn_close_taken(c, fd);
+    hth_conn_close_taken(conn, fd);
     return err;
 }
 
@@ -291,19 +293,19 @@ hth_err hth_conn_map_ring(hth_conn *conn, uint64_t handle, uint64_t bytes, void 
     return conn_map(conn, handle, bytes, true, out);
 }
 
-static hth_err conn_map_region(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
+static hth_err conn_map_region(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region)
 {
     void *p;
-    HTH_TRY(conn_map(c, handle, bytes, false, &p));
+    HTH_TRY(conn_map(conn, handle, bytes, false, &p));
     hth_region *r = hth_calloc(1, sizeof *r);
     hth_err err = HTH_ENOMEM;
     if (r != NULL) {
-        *r = (hth_region){.table = c->table, .refs = 1, .base = p, .bytes = bytes};
-        memcpy(r->tenant, c->tenant, sizeof r->tenant);
-        err = conn_add_region(c, r, region);
+        *r = (hth_region){.table = conn->table, .refs = 1, .base = p, .bytes = bytes};
+        memcpy(r->tenant, conn->tenant, sizeof r->tenant);
+        err = conn_add_region(conn, r, region);
     }
     if (err != HTH_OK) {
-        region_unmap(c->table, p, bytes);
+        region_unmap(conn->table, p, bytes);
         hth_free(r);
         return err == HTH_ENOMEM ? hth_fail(err, "out of memory for a shared buffer") : err;
     }

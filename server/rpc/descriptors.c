@@ -53,10 +53,10 @@ hth_err hth_descriptors_open(hth_descriptors **out)
 }
 
 // waiting_drop closes one, and takes it out of the list; under the lock.
-static void waiting_drop(hth_descriptors *d, int i)
+static void waiting_drop(hth_descriptors *descriptors, int i)
 {
-    hth_closer_close(d->w[i].uid, d->w[i].fd, true);
-    d->w[i] = d->w[--d->n];
+    hth_closer_close(descriptors->w[i].uid, descriptors->w[i].fd, true);
+    descriptors->w[i] = descriptors->w[--descriptors->n];
 }
 
 void hth_descriptors_close(hth_descriptors *descriptors)
@@ -72,16 +72,16 @@ void hth_descriptors_close(hth_descriptors *descriptors)
 }
 
 // waiting_check says whether another of a user's may wait. Under the lock.
-static bool waiting_check(const hth_descriptors *d, uint64_t uid, const void *owner)
+static bool waiting_check(const hth_descriptors *descriptors, uint64_t uid, const void *owner)
 {
     bool admin = uid == 0 || uid == geteuid();
     int of_owner = 0, of_user = 0;
-    for (int i = 0; i < d->n; i++) {
-        of_owner += d->w[i].owner == owner;
-        of_user += d->w[i].uid == uid;
+    for (int i = 0; i < descriptors->n; i++) {
+        of_owner += descriptors->w[i].owner == owner;
+        of_user += descriptors->w[i].uid == uid;
     }
     return of_owner < DESCRIPTORS_EACH && (admin || of_user < DESCRIPTORS_USER) &&
-           d->n < DESCRIPTORS_ALL + (admin ? DESCRIPTORS_ADMIN : 0);
+           descriptors->n < DESCRIPTORS_ALL + (admin ? DESCRIPTORS_ADMIN : 0);
 }
 
 hth_err hth_descriptors_put(hth_descriptors *descriptors, uint64_t uid, const void *owner, int fd,
@@ -146,36 +146,36 @@ bool hth_rpc_pass_hello(const uint8_t *hello)
 
 // pass_receive takes one message; *fd gets its descriptor, if it has one and no more. Returns as
 // hth_rpc_io_read does.
-static ssize_t pass_receive(hth_rpc_conn *c, uint8_t *bytes, int *fd)
+static ssize_t pass_receive(hth_rpc_conn *conn, uint8_t *bytes, int *fd)
 {
     int came[HTH_RPC_FDS], n_came;
-    ssize_t n = hth_rpc_io_receive(c, bytes, PASS_BYTES, came, &n_came);
+    ssize_t n = hth_rpc_io_receive(conn, bytes, PASS_BYTES, came, &n_came);
     *fd = n_came == 1 ? came[0] : -1;
     if (n_came > 1) {
         while (n_came > 0) {
-            hth_closer_close(c->uid, came[--n_came], false);
+            hth_closer_close(conn->uid, came[--n_came], false);
         }
     }
     return n;
 }
 
-static void pass_answer(hth_rpc_conn *c, int fd)
+static void pass_answer(hth_rpc_conn *conn, int fd)
 {
     uint64_t handle = 0;
     uint8_t answer[PASS_BYTES];
-    if (hth_descriptors_put(c->r->config.descriptors, c->uid, c, fd, &handle) != HTH_OK) {
-        hth_closer_close(c->uid, fd, false);
+    if (hth_descriptors_put(conn->r->config.descriptors, conn->uid, conn, fd, &handle) != HTH_OK) {
+        hth_closer_close(conn->uid, fd, false);
         handle = 0;
     }
     for (int i = 0; i < PASS_BYTES; i++) {
         answer[i] = (uint8_t)(handle >> (8 * i));
     }
-    hth_rpc_out *o = hth_rpc_out_new(c, answer, sizeof answer, NULL);
+    hth_rpc_out *o = hth_rpc_out_new(conn, answer, sizeof answer, NULL);
     if (o == NULL) {
-        c->dead = true;
+        conn->dead = true;
         return;
     }
-    hth_rpc_out_add(c, o, true);
+    hth_rpc_out_add(conn, o, true);
 }
 
 void hth_rpc_pass(hth_rpc_conn *conn)

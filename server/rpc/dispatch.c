@@ -21,53 +21,53 @@
 
 // ---- lists
 
-static void slot_list(hth_rpc_slot *s)
+static void slot_list(hth_rpc_slot *slot)
 {
-    hth_dispatch *d = s->d;
-    hth_rpc_slot **mine = hth_conn_slots(s->conn);
-    s->newer = *mine;
-    s->older = mine;
+    hth_dispatch *d = slot->d;
+    hth_rpc_slot **mine = hth_conn_slots(slot->conn);
+    slot->newer = *mine;
+    slot->older = mine;
     if (*mine != NULL) {
-        (*mine)->older = &s->newer;
+        (*mine)->older = &slot->newer;
     }
-    *mine = s;
-    s->after = d->slots;
-    s->before = &d->slots;
+    *mine = slot;
+    slot->after = d->slots;
+    slot->before = &d->slots;
     if (d->slots != NULL) {
-        d->slots->before = &s->after;
+        d->slots->before = &slot->after;
     }
-    d->slots = s;
+    d->slots = slot;
 }
 
 // slot_unlist_mine takes the slot out of its connection's list.
-static void slot_unlist_mine(hth_rpc_slot *s)
+static void slot_unlist_mine(hth_rpc_slot *slot)
 {
-    *s->older = s->newer;
-    if (s->newer != NULL) {
-        s->newer->older = s->older;
+    *slot->older = slot->newer;
+    if (slot->newer != NULL) {
+        slot->newer->older = slot->older;
     }
 }
 
-static void slot_unlist(hth_rpc_slot *s)
+static void slot_unlist(hth_rpc_slot *slot)
 {
-    if (!s->detached) {
-        slot_unlist_mine(s);
+    if (!slot->detached) {
+        slot_unlist_mine(slot);
     }
-    *s->before = s->after;
-    if (s->after != NULL) {
-        s->after->before = s->before;
+    *slot->before = slot->after;
+    if (slot->after != NULL) {
+        slot->after->before = slot->before;
     }
 }
 
 // ---- places
 
 // slot_give gives the slot's place back; under the lock. True: it had one.
-static bool slot_give(hth_rpc_slot *s)
+static bool slot_give(hth_rpc_slot *slot)
 {
-    bool placed = s->placed;
-    s->d->n_placed[s->kind] -= placed && !s->reserved;
-    s->d->n_reserved -= s->reserved;
-    s->placed = s->reserved = false;
+    bool placed = slot->placed;
+    slot->d->n_placed[slot->kind] -= placed && !slot->reserved;
+    slot->d->n_reserved -= slot->reserved;
+    slot->placed = slot->reserved = false;
     return placed;
 }
 
@@ -88,15 +88,15 @@ bool hth_rpc_slot_place(hth_rpc_slot *slot)
     return slot->placed;
 }
 
-static void dispatch_freed(hth_dispatch *d)
+static void dispatch_freed(hth_dispatch *dispatch)
 {
-    pthread_rwlock_rdlock(&d->watching);
+    pthread_rwlock_rdlock(&dispatch->watching);
     for (int i = 0; i < HTH_DISPATCH_WATCHES; i++) {
-        if (d->watch[i].freed != NULL) {
-            d->watch[i].freed(d->watch[i].ctx);
+        if (dispatch->watch[i].freed != NULL) {
+            dispatch->watch[i].freed(dispatch->watch[i].ctx);
         }
     }
-    pthread_rwlock_unlock(&d->watching);
+    pthread_rwlock_unlock(&dispatch->watching);
 }
 
 void hth_dispatch_watch(hth_dispatch *dispatch, void (*freed)(void *ctx), void *ctx)
@@ -132,15 +132,15 @@ typedef struct slot_front {
 } slot_front;
 
 // slot_leave frees the message, and takes connection and front end from the slot.
-static slot_front slot_leave(hth_rpc_slot *s)
+static slot_front slot_leave(hth_rpc_slot *slot)
 {
-    slot_front at = {s->conn, s->front, s->back};
+    slot_front at = {slot->conn, slot->front, slot->back};
     if (at.front != NULL) {
-        s->message.free(s->message.owner);
+        slot->message.free(slot->message.owner);
     }
-    s->conn = NULL;
-    s->front = NULL;
-    s->back = NULL;
+    slot->conn = NULL;
+    slot->front = NULL;
+    slot->back = NULL;
     return at;
 }
 
@@ -180,23 +180,24 @@ void hth_rpc_slot_detach(hth_rpc_slot *slot, const char *state)
 
 // slot_end takes the slot out of everything, gives its memory back, then hands the reply over: what
 // was charged for it is the front end's to give back.
-static void slot_end(hth_rpc_slot *s, nng_msg *reply)
+static void slot_end(hth_rpc_slot *slot, nng_msg *reply)
 {
-    hth_dispatch *d = s->d;
-    assert(s->state != HTH_RPC_SLOT_ENDED);
+    hth_dispatch *d = slot->d;
+    assert(slot->state != HTH_RPC_SLOT_ENDED);
     pthread_mutex_lock(&d->lock);
-    slot_unlist(s); // before it is cleared: requests about others look into those that are listed
-    s->state = HTH_RPC_SLOT_ENDED;
-    bool placed = slot_give(s);
-    d->n_detached -= s->detached;
+    slot_unlist(
+        slot); // before it is cleared: requests about others look into those that are listed
+    slot->state = HTH_RPC_SLOT_ENDED;
+    bool placed = slot_give(slot);
+    d->n_detached -= slot->detached;
     pthread_mutex_unlock(&d->lock);
-    hth_rpc_tensors_inputs_fini(&s->in);
-    hth_rpc_slot_close_files(s);
-    hth_wire_free_request(s->q);
-    free(s->changed);
-    slot_front at = slot_leave(s);
+    hth_rpc_tensors_inputs_fini(&slot->in);
+    hth_rpc_slot_close_files(slot);
+    hth_wire_free_request(slot->q);
+    free(slot->changed);
+    slot_front at = slot_leave(slot);
     bool answered = reply != NULL;
-    hth_free(s);
+    hth_free(slot);
     slot_hand(&at, reply);
     if (placed) {
         dispatch_freed(d);
@@ -219,25 +220,25 @@ void hth_rpc_slot_drop(hth_rpc_slot *slot)
     slot_end(slot, NULL);
 }
 
-static void slot_finished(hth_rpc_slot *s, hth_err err)
+static void slot_finished(hth_rpc_slot *slot, hth_err err)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Done body = HEARTH__DONE__INIT;
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
     r.body_case = HEARTH__REPLY__BODY_FINISHED;
     r.finished = &body;
-    hth_rpc_slot_reply(s, &r);
+    hth_rpc_slot_reply(slot, &r);
 }
 
 // ---- requests about other requests: found by connection and call id
 
 // dispatch_find is under the lock.
-static hth_rpc_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_rpc_slot *other)
+static hth_rpc_slot *dispatch_find(hth_conn *conn, uint64_t call, const hth_rpc_slot *other)
 {
-    for (hth_rpc_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+    for (hth_rpc_slot *s = *hth_conn_slots(conn); s != NULL; s = s->newer) {
         if (s != other && s->q != NULL && s->q->call == call) {
             return s;
         }
@@ -245,37 +246,37 @@ static hth_rpc_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_rpc_slo
     return NULL;
 }
 
-static void slot_cancel(hth_rpc_slot *s, uint64_t call)
+static void slot_cancel(hth_rpc_slot *slot, uint64_t call)
 {
-    pthread_mutex_lock(&s->d->lock);
-    hth_rpc_slot *other = dispatch_find(s->conn, call, s);
+    pthread_mutex_lock(&slot->d->lock);
+    hth_rpc_slot *other = dispatch_find(slot->conn, call, slot);
     if (other != NULL) {
         other->r.canceled = 1;
     }
-    pthread_mutex_unlock(&s->d->lock);
-    hth_job_watches_look(s->d->watches);
-    hth_rings_cancel(s->d->rings, s->conn, call);
-    slot_finished(s, HTH_OK);
+    pthread_mutex_unlock(&slot->d->lock);
+    hth_job_watches_look(slot->d->watches);
+    hth_rings_cancel(slot->d->rings, slot->conn, call);
+    slot_finished(slot, HTH_OK);
 }
 
-static void slot_progress(hth_rpc_slot *s, uint64_t call)
+static void slot_progress(hth_rpc_slot *slot, uint64_t call)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Progressed body = HEARTH__PROGRESSED__INIT;
     hth_progress p = {.what = ""};
-    pthread_mutex_lock(&s->d->lock);
-    const hth_rpc_slot *other = dispatch_find(s->conn, call, s);
+    pthread_mutex_lock(&slot->d->lock);
+    const hth_rpc_slot *other = dispatch_find(slot->conn, call, slot);
     if (other != NULL) {
         p = other->progress;
         body.active = p.what[0] != 0;
     }
-    pthread_mutex_unlock(&s->d->lock);
+    pthread_mutex_unlock(&slot->d->lock);
     body.what = p.what;
     body.done = p.done;
     body.total = p.total;
     r.body_case = HEARTH__REPLY__BODY_PROGRESSED;
     r.progressed = &body;
-    hth_rpc_slot_reply(s, &r);
+    hth_rpc_slot_reply(slot, &r);
 }
 
 void hth_rpc_slot_set_progress(hth_rpc_slot *slot, const char *what, uint64_t done, uint64_t total)
@@ -299,52 +300,52 @@ void hth_dispatch_gone(hth_dispatch *dispatch, hth_conn *conn)
 
 // ---- taking requests
 
-static void slot_map(hth_rpc_slot *s)
+static void slot_map(hth_rpc_slot *slot)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Mapped body = HEARTH__MAPPED__INIT;
-    hth_err err = hth_conn_map(s->conn, s->q->map->handle, s->q->map->bytes, &body.region);
+    hth_err err = hth_conn_map(slot->conn, slot->q->map->handle, slot->q->map->bytes, &body.region);
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
     r.body_case = HEARTH__REPLY__BODY_MAPPED;
     r.mapped = &body;
-    hth_rpc_slot_reply(s, &r);
+    hth_rpc_slot_reply(slot, &r);
 }
 
-static void slot_fetch(hth_rpc_slot *s)
+static void slot_fetch(hth_rpc_slot *slot)
 {
     nng_msg *reply;
-    hth_err err = hth_rings_fetch(s->d->rings, s->conn, s->q->fetch->call, &reply);
+    hth_err err = hth_rings_fetch(slot->d->rings, slot->conn, slot->q->fetch->call, &reply);
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
-    hth_rpc_slot_send(s, reply);
+    hth_rpc_slot_send(slot, reply);
 }
 
 // slot_answer_now answers what needs no engine; false: it does.
-static bool slot_answer_now(hth_rpc_slot *s)
+static bool slot_answer_now(hth_rpc_slot *slot)
 {
-    switch (s->q->body_case) {
+    switch (slot->q->body_case) {
     case HEARTH__REQUEST__BODY_CANCEL:
-        slot_cancel(s, s->q->cancel->call);
+        slot_cancel(slot, slot->q->cancel->call);
         return true;
     case HEARTH__REQUEST__BODY_PROGRESS:
-        slot_progress(s, s->q->progress->call);
+        slot_progress(slot, slot->q->progress->call);
         return true;
     case HEARTH__REQUEST__BODY_MAP:
-        slot_map(s);
+        slot_map(slot);
         return true;
     case HEARTH__REQUEST__BODY_UNMAP:
-        slot_finished(s, hth_conn_unmap(s->conn, s->q->unmap->region));
+        slot_finished(slot, hth_conn_unmap(slot->conn, slot->q->unmap->region));
         return true;
     case HEARTH__REQUEST__BODY_ATTACH:
-        slot_finished(s, hth_rings_attach(s->d->rings, s->conn, s->q->attach));
+        slot_finished(slot, hth_rings_attach(slot->d->rings, slot->conn, slot->q->attach));
         return true;
     case HEARTH__REQUEST__BODY_FETCH:
-        slot_fetch(s);
+        slot_fetch(slot);
         return true;
     default:
         return false;
@@ -390,34 +391,34 @@ void hth_rpc_slot_run(hth_rpc_slot *slot)
     }
 }
 
-static bool slot_is_about_others(const hth_rpc_slot *s)
+static bool slot_is_about_others(const hth_rpc_slot *slot)
 {
-    return s->q->body_case == HEARTH__REQUEST__BODY_PROGRESS ||
-           s->q->body_case == HEARTH__REQUEST__BODY_CANCEL ||
-           s->q->body_case == HEARTH__REQUEST__BODY_FETCH ||
-           s->q->body_case == HEARTH__REQUEST__BODY_UNMAP;
+    return slot->q->body_case == HEARTH__REQUEST__BODY_PROGRESS ||
+           slot->q->body_case == HEARTH__REQUEST__BODY_CANCEL ||
+           slot->q->body_case == HEARTH__REQUEST__BODY_FETCH ||
+           slot->q->body_case == HEARTH__REQUEST__BODY_UNMAP;
 }
 
 // slot_judge answers a request that may not be, or that need not wait; false: it is to be run.
-static bool slot_judge(hth_rpc_slot *s, hth_err decoded)
+static bool slot_judge(hth_rpc_slot *slot, hth_err decoded)
 {
-    hth_dispatch *d = s->d;
+    hth_dispatch *d = slot->d;
     pthread_mutex_lock(&d->lock);
-    bool refused = decoded == HTH_OK && d->stopping && !slot_is_about_others(s);
+    bool refused = decoded == HTH_OK && d->stopping && !slot_is_about_others(slot);
     d->n_refused += refused;
     pthread_mutex_unlock(&d->lock);
     hth_err err = decoded;
     if (refused) {
         err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     } else if (err == HTH_OK) {
-        err = hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token,
-                             hth_auth_need(s->q, s->command), NULL);
+        err = hth_auth_check(d->auth, hth_conn_peer(slot->conn), slot->q->token,
+                             hth_auth_need(slot->q, slot->command), NULL);
     }
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
         return true;
     }
-    return slot_answer_now(s);
+    return slot_answer_now(slot);
 }
 
 hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_message *message,
@@ -464,22 +465,22 @@ bool hth_rpc_slot_is_admin(const hth_rpc_slot *slot)
 
 // ---- lifetime
 
-static hth_err dispatch_threads(hth_dispatch *d)
+static hth_err dispatch_threads(hth_dispatch *dispatch)
 {
-    HTH_TRY(hth_store_worker_open(&d->lists));
-    HTH_TRY(hth_store_worker_open(&d->checks));
+    HTH_TRY(hth_store_worker_open(&dispatch->lists));
+    HTH_TRY(hth_store_worker_open(&dispatch->checks));
     for (int i = 0; i < HTH_DISPATCH_CONTENT; i++) {
-        HTH_TRY(hth_store_worker_open(&d->content[i]));
+        HTH_TRY(hth_store_worker_open(&dispatch->content[i]));
     }
     return HTH_OK;
 }
 
-static void dispatch_end_threads(hth_dispatch *d)
+static void dispatch_end_threads(hth_dispatch *dispatch)
 {
-    hth_store_worker_close(d->lists);
-    hth_store_worker_close(d->checks);
+    hth_store_worker_close(dispatch->lists);
+    hth_store_worker_close(dispatch->checks);
     for (int i = 0; i < HTH_DISPATCH_CONTENT; i++) {
-        hth_store_worker_close(d->content[i]);
+        hth_store_worker_close(dispatch->content[i]);
     }
 }
 
@@ -558,14 +559,14 @@ void hth_dispatch_count(hth_dispatch *dispatch, uint64_t *answered, uint64_t *re
 
 // dispatch_wait waits, under the lock, for the end of the last request, or until it is time to look
 // at the time: that is hth_now_ns's, not the system's.
-static void dispatch_wait(hth_dispatch *d)
+static void dispatch_wait(hth_dispatch *dispatch)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     t.tv_nsec += DISPATCH_LOOK_NS;
     t.tv_sec += t.tv_nsec / 1000000000;
     t.tv_nsec %= 1000000000;
-    (void)pthread_cond_timedwait(&d->idle, &d->lock, &t);
+    (void)pthread_cond_timedwait(&dispatch->idle, &dispatch->lock, &t);
 }
 
 hth_err hth_dispatch_stop(hth_dispatch *dispatch, uint64_t limit_ns)

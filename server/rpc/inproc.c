@@ -44,17 +44,17 @@ struct hth_inproc {
 
 // ---- clients
 
-static void client_add(hth_inproc *i, nng_pipe p)
+static void client_add(hth_inproc *inproc, nng_pipe p)
 {
     static const hth_conn_who who = {.where = HTH_CONN_EMBEDDED};
     inproc_client *c = hth_calloc(1, sizeof *c);
-    bool added = c != NULL && hth_conn_open(i->conns, &who, &c->conn) == HTH_OK;
+    bool added = c != NULL && hth_conn_open(inproc->conns, &who, &c->conn) == HTH_OK;
     if (added) {
         c->pipe = (uint32_t)nng_pipe_id(p);
-        pthread_mutex_lock(&i->lock);
-        HASH_ADD(hh, i->clients, pipe, sizeof c->pipe, c);
+        pthread_mutex_lock(&inproc->lock);
+        HASH_ADD(hh, inproc->clients, pipe, sizeof c->pipe, c);
         added = HTH_HASH_ADDED(c);
-        pthread_mutex_unlock(&i->lock);
+        pthread_mutex_unlock(&inproc->lock);
     }
     if (!added) {
         if (c != NULL && c->conn != NULL) {
@@ -67,26 +67,26 @@ static void client_add(hth_inproc *i, nng_pipe p)
 }
 
 // client_find is under the lock.
-static inproc_client *client_find(hth_inproc *i, nng_pipe p)
+static inproc_client *client_find(hth_inproc *inproc, nng_pipe p)
 {
     uint32_t id = (uint32_t)nng_pipe_id(p);
     inproc_client *c;
-    HASH_FIND(hh, i->clients, &id, sizeof id, c);
+    HASH_FIND(hh, inproc->clients, &id, sizeof id, c);
     return c;
 }
 
-static void client_remove(hth_inproc *i, nng_pipe p)
+static void client_remove(hth_inproc *inproc, nng_pipe p)
 {
-    pthread_mutex_lock(&i->lock);
-    inproc_client *c = client_find(i, p);
+    pthread_mutex_lock(&inproc->lock);
+    inproc_client *c = client_find(inproc, p);
     if (c != NULL) {
-        HASH_DELETE(hh, i->clients, c);
+        HASH_DELETE(hh, inproc->clients, c);
     }
-    pthread_mutex_unlock(&i->lock);
+    pthread_mutex_unlock(&inproc->lock);
     if (c != NULL) {
         hth_conn_close(c->conn);
-        hth_dispatch_gone(i->dispatch, c->conn);
-        hth_rings_gone(i->rings, c->conn);
+        hth_dispatch_gone(inproc->dispatch, c->conn);
+        hth_rings_gone(inproc->rings, c->conn);
         hth_conn_rele(c->conn);
         hth_free(c);
     }
@@ -101,24 +101,24 @@ static void inproc_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
     }
 }
 
-static hth_conn *client_conn(hth_inproc *i, nng_pipe p)
+static hth_conn *client_conn(hth_inproc *inproc, nng_pipe p)
 {
-    pthread_mutex_lock(&i->lock);
-    const inproc_client *c = client_find(i, p);
+    pthread_mutex_lock(&inproc->lock);
+    const inproc_client *c = client_find(inproc, p);
     hth_conn *conn = c != NULL ? c->conn : NULL;
     if (conn != NULL) {
         hth_conn_hold(conn);
     }
-    pthread_mutex_unlock(&i->lock);
+    pthread_mutex_unlock(&inproc->lock);
     return conn;
 }
 
 // ---- requests
 
-static void inproc_receive(inproc_context *c)
+static void inproc_receive(inproc_context *context)
 {
-    c->sending = false;
-    nng_ctx_recv(c->ctx, c->aio);
+    context->sending = false;
+    nng_ctx_recv(context->ctx, context->aio);
 }
 
 static void inproc_answer(void *back, nng_msg *reply)
@@ -141,32 +141,32 @@ static void inproc_free(void *msg)
 }
 
 // inproc_watch leaves half of the contexts to other requests.
-static void inproc_watch(inproc_context *c, hth_rpc_slot *s)
+static void inproc_watch(inproc_context *context, hth_rpc_slot *slot)
 {
-    c->watches = atomic_fetch_add(&c->i->n_watches, 1) < INPROC_WATCHES;
-    if (c->watches) {
-        hth_rpc_slot_run(s);
+    context->watches = atomic_fetch_add(&context->i->n_watches, 1) < INPROC_WATCHES;
+    if (context->watches) {
+        hth_rpc_slot_run(slot);
         return;
     }
-    atomic_fetch_sub(&c->i->n_watches, 1);
-    hth_rpc_slot_fail(s, HTH_EBUSY, "too many training jobs are watched in this process");
+    atomic_fetch_sub(&context->i->n_watches, 1);
+    hth_rpc_slot_fail(slot, HTH_EBUSY, "too many training jobs are watched in this process");
 }
 
-static void inproc_take(inproc_context *c, nng_msg *msg)
+static void inproc_take(inproc_context *context, nng_msg *msg)
 {
     static const hth_front front = {.answer = inproc_answer};
-    hth_conn *conn = client_conn(c->i, nng_msg_get_pipe(msg));
+    hth_conn *conn = client_conn(context->i, nng_msg_get_pipe(msg));
     const hth_message m = {nng_msg_body(msg), nng_msg_len(msg), msg, inproc_free};
     hth_rpc_slot *s = NULL;
     if (conn == NULL) { // gone
         nng_msg_free(msg);
-        inproc_receive(c);
+        inproc_receive(context);
         return;
     }
-    if (hth_dispatch_take(c->i->dispatch, conn, &m, &front, c, &s) != HTH_OK) {
-        inproc_receive(c);
+    if (hth_dispatch_take(context->i->dispatch, conn, &m, &front, context, &s) != HTH_OK) {
+        inproc_receive(context);
     } else if (s != NULL && hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_WATCH) {
-        inproc_watch(c, s);
+        inproc_watch(context, s);
     } else if (s != NULL) {
         hth_rpc_slot_run(s);
     }
@@ -192,30 +192,33 @@ static void inproc_ready(void *arg)
 
 // ---- lifetime
 
-static hth_err inproc_start(hth_inproc *i)
+static hth_err inproc_start(hth_inproc *inproc)
 {
-    int rv = nng_rep0_open(&i->socket);
+    int rv = nng_rep0_open(&inproc->socket);
     if (rv != 0) {
         return hth_wire_fail(rv, "cannot open a socket");
     }
-    i->socket_open = true;
-    rv = nng_socket_set_size(i->socket, NNG_OPT_RECVMAXSZ, 0);
-    rv = rv == 0 ? nng_pipe_notify(i->socket, NNG_PIPE_EV_ADD_PRE, inproc_pipe_changed, i) : rv;
-    rv = rv == 0 ? nng_pipe_notify(i->socket, NNG_PIPE_EV_REM_POST, inproc_pipe_changed, i) : rv;
+    inproc->socket_open = true;
+    rv = nng_socket_set_size(inproc->socket, NNG_OPT_RECVMAXSZ, 0);
+    rv = rv == 0 ? nng_pipe_notify(inproc->socket, NNG_PIPE_EV_ADD_PRE, inproc_pipe_changed, inproc)
+                 : rv;
+    rv = rv == 0
+             ? nng_pipe_notify(inproc->socket, NNG_PIPE_EV_REM_POST, inproc_pipe_changed, inproc)
+             : rv;
     for (int n = 0; n < INPROC_CONTEXTS && rv == 0; n++) {
-        inproc_context *c = &i->context[n];
-        c->i = i;
+        inproc_context *c = &inproc->context[n];
+        c->i = inproc;
         rv = nng_aio_alloc(&c->aio, inproc_ready, c);
-        if (rv == 0 && (rv = nng_ctx_open(&c->ctx, i->socket)) != 0) {
+        if (rv == 0 && (rv = nng_ctx_open(&c->ctx, inproc->socket)) != 0) {
             nng_aio_free(c->aio);
         }
-        i->n_contexts += rv == 0;
+        inproc->n_contexts += rv == 0;
     }
     if (rv != 0) {
         return hth_wire_fail(rv, "cannot set up a socket");
     }
-    for (int n = 0; n < i->n_contexts; n++) {
-        inproc_receive(&i->context[n]);
+    for (int n = 0; n < inproc->n_contexts; n++) {
+        inproc_receive(&inproc->context[n]);
     }
     return HTH_OK;
 }

@@ -53,22 +53,22 @@ struct hth_job_watches {
 
 // ---- events; under the lock
 
-static watch_event *job_event(watch_job *j, int i)
+static watch_event *job_event(watch_job *job, int i)
 {
-    return &j->events[(j->first + i) % HTH_JOB_EVENTS];
+    return &job->events[(job->first + i) % HTH_JOB_EVENTS];
 }
 
-static void job_drop_oldest(watch_job *j)
+static void job_drop_oldest(watch_job *job)
 {
-    j->dropped = job_event(j, 0)->n;
-    hth_free(job_event(j, 0)->what);
-    j->first = (j->first + 1) % HTH_JOB_EVENTS;
-    j->n--;
+    job->dropped = job_event(job, 0)->n;
+    hth_free(job_event(job, 0)->what);
+    job->first = (job->first + 1) % HTH_JOB_EVENTS;
+    job->n--;
 }
 
-static uint64_t job_last(watch_job *j)
+static uint64_t job_last(watch_job *job)
 {
-    return j->n > 0 ? job_event(j, j->n - 1)->n : j->dropped;
+    return job->n > 0 ? job_event(job, job->n - 1)->n : job->dropped;
 }
 
 // What is not JSON would spoil the whole answer: an engine's process may have gone mad.
@@ -80,19 +80,19 @@ static char *event_text(const char *what)
 }
 
 // job_events writes the events after number `after` as the elements of an array. NULL: no memory.
-static char *job_events(watch_job *j, uint64_t after)
+static char *job_events(watch_job *job, uint64_t after)
 {
     size_t cap = 1, at = 0;
-    for (int i = 0; i < j->n; i++) {
-        cap += strlen(job_event(j, i)->what) + WATCH_EVENT;
+    for (int i = 0; i < job->n; i++) {
+        cap += strlen(job_event(job, i)->what) + WATCH_EVENT;
     }
     char *out = hth_alloc(cap);
     if (out == NULL) {
         return NULL;
     }
     out[0] = 0;
-    for (int i = 0; i < j->n; i++) {
-        const watch_event *e = job_event(j, i);
+    for (int i = 0; i < job->n; i++) {
+        const watch_event *e = job_event(job, i);
         if (e->n > after) {
             at += (size_t)snprintf(out + at, cap - at,
                                    "%s{\"n\":%" PRIu64 ",\"done\":%" PRIu64 ",\"total\":%" PRIu64
@@ -113,63 +113,63 @@ char *hth_job_watches_text(const char *job, const char *events, uint64_t last, b
 
 // ---- jobs; under the lock
 
-static watch_job *jobs_find(hth_job_watches *t, const char *name, uint64_t id)
+static watch_job *jobs_find(hth_job_watches *watches, const char *name, uint64_t id)
 {
-    watch_job *j = t->jobs;
+    watch_job *j = watches->jobs;
     while (j != NULL && (name != NULL ? strcmp(j->name, name) != 0 : j->id != id)) {
         j = j->next;
     }
     return j;
 }
 
-static void jobs_remove(hth_job_watches *t, watch_job *j)
+static void jobs_remove(hth_job_watches *watches, watch_job *job)
 {
-    watch_job **at = &t->jobs;
-    while (*at != j) {
+    watch_job **at = &watches->jobs;
+    while (*at != job) {
         at = &(*at)->next;
     }
-    *at = j->next;
-    t->n_jobs--;
-    while (j->n > 0) {
-        job_drop_oldest(j);
+    *at = job->next;
+    watches->n_jobs--;
+    while (job->n > 0) {
+        job_drop_oldest(job);
     }
-    hth_free(j);
+    hth_free(job);
 }
 
 // jobs_use has a job be the last one that is forgotten.
-static void jobs_use(hth_job_watches *t, watch_job *j)
+static void jobs_use(hth_job_watches *watches, watch_job *job)
 {
-    watch_job **at = &t->jobs;
-    while (*at != j) {
+    watch_job **at = &watches->jobs;
+    while (*at != job) {
         at = &(*at)->next;
     }
-    *at = j->next;
-    j->next = t->jobs;
-    t->jobs = j;
+    *at = job->next;
+    job->next = watches->jobs;
+    watches->jobs = job;
 }
 
 // jobs_room forgets the job that nobody has asked about for longest; false: all are asked about.
-static bool jobs_room(hth_job_watches *t)
+static bool jobs_room(hth_job_watches *watches)
 {
     watch_job *idle = NULL;
-    for (watch_job *j = t->jobs; j != NULL; j = j->next) {
+    for (watch_job *j = watches->jobs; j != NULL; j = j->next) {
         idle = j->n_beginning == 0 && j->n_waiting == 0 ? j : idle;
     }
-    if (t->n_jobs >= WATCH_JOBS && idle != NULL) {
-        jobs_remove(t, idle);
+    if (watches->n_jobs >= WATCH_JOBS && idle != NULL) {
+        jobs_remove(watches, idle);
     }
-    return t->n_jobs < WATCH_JOBS;
+    return watches->n_jobs < WATCH_JOBS;
 }
 
-static watch_job *jobs_add(hth_job_watches *t, const char *name)
+static watch_job *jobs_add(hth_job_watches *watches, const char *name)
 {
-    watch_job *j = jobs_room(t) ? hth_calloc(1, sizeof *j) : NULL;
+    watch_job *j = jobs_room(watches) ? hth_calloc(1, sizeof *j) : NULL;
     if (j != NULL) {
         snprintf(j->name, sizeof j->name, "%s", name);
-        j->dropped = t->last;
-        j->next = t->jobs;
-        t->jobs = j;
-        t->n_jobs++;
+        j->dropped = watches->last;
+        j->next = watches->jobs;
+        watches->jobs = j;
+        watches->n_jobs++;
     }
     return j;
 }
@@ -232,31 +232,34 @@ void hth_job_watches_end(hth_job_watches *watches, const char *name, uint64_t id
 
 // ---- waiting; under the lock
 
-static bool waiter_canceled(const hth_job_watches *t, const hth_job_waiter *w)
+static bool waiter_canceled(const hth_job_watches *watches, const hth_job_waiter *waiter)
 {
-    return t->stopping || atomic_load(w->canceled) != 0;
+    return watches->stopping || atomic_load(waiter->canceled) != 0;
 }
 
-static bool waiter_due(const hth_job_watches *t, const hth_job_waiter *w, uint64_t now_ns)
+static bool waiter_due(const hth_job_watches *watches, const hth_job_waiter *waiter,
+                       uint64_t now_ns)
 {
-    watch_job *j = w->job;
-    return waiter_canceled(t, w) || j->id != w->id || job_last(j) > w->after ||
-           w->after > t->last || now_ns >= w->end_ns;
+    watch_job *j = waiter->job;
+    return waiter_canceled(watches, waiter) || j->id != waiter->id || job_last(j) > waiter->after ||
+           waiter->after > watches->last || now_ns >= waiter->end_ns;
 }
 
 // waiter_text is what a waiter is answered with.
-static hth_err waiter_text(const hth_job_watches *t, const hth_job_waiter *w, char **json)
+static hth_err waiter_text(const hth_job_watches *watches, const hth_job_waiter *waiter,
+                           char **json)
 {
-    watch_job *j = w->job;
+    watch_job *j = waiter->job;
     *json = NULL;
-    if (waiter_canceled(t, w)) {
-        return hth_fail(HTH_ECANCELED, t->stopping
+    if (waiter_canceled(watches, waiter)) {
+        return hth_fail(HTH_ECANCELED, watches->stopping
                                            ? "the server is stopping: it takes no new requests"
                                            : "the watch was canceled by its client");
     }
-    bool missed = j->id != w->id || w->after < j->dropped || w->after > t->last;
-    uint64_t after = w->after > t->last ? j->dropped : w->after;
-    char *events = j->id == w->id ? job_events(j, after) : hth_strdup("");
+    bool missed =
+        j->id != waiter->id || waiter->after < j->dropped || waiter->after > watches->last;
+    uint64_t after = waiter->after > watches->last ? j->dropped : waiter->after;
+    char *events = j->id == waiter->id ? job_events(j, after) : hth_strdup("");
     uint64_t last = job_last(j) > after ? job_last(j) : after;
     if (events != NULL) {
         *json = hth_job_watches_text(NULL, events, last, missed);
@@ -297,16 +300,16 @@ hth_err hth_job_watches_wait(hth_job_watches *watches, hth_job_waiter *waiter, c
 
 // watches_due takes a waiter out that is to be answered; NULL: there is none. *next_ns becomes when
 // the next one's time is over.
-static hth_job_waiter *watches_due(hth_job_watches *t, uint64_t *next_ns)
+static hth_job_waiter *watches_due(hth_job_watches *watches, uint64_t *next_ns)
 {
     uint64_t now_ns = hth_now_ns();
     *next_ns = UINT64_MAX;
-    for (hth_job_waiter **at = &t->waiters; *at != NULL; at = &(*at)->next) {
+    for (hth_job_waiter **at = &watches->waiters; *at != NULL; at = &(*at)->next) {
         hth_job_waiter *w = *at;
-        if (waiter_due(t, w, now_ns)) {
+        if (waiter_due(watches, w, now_ns)) {
             *at = w->next;
             ((watch_job *)w->job)->n_waiting--;
-            t->n_waiting--;
+            watches->n_waiting--;
             return w;
         }
         *next_ns = w->end_ns < *next_ns ? w->end_ns : *next_ns;
@@ -315,11 +318,11 @@ static hth_job_waiter *watches_due(hth_job_watches *t, uint64_t *next_ns)
 }
 
 // watches_sleep waits for something to happen; times are hth_now_ns's, not the system's.
-static void watches_sleep(hth_job_watches *t, uint64_t next_ns)
+static void watches_sleep(hth_job_watches *watches, uint64_t next_ns)
 {
     struct timespec at;
     if (next_ns == UINT64_MAX) {
-        pthread_cond_wait(&t->wake, &t->lock);
+        pthread_cond_wait(&watches->wake, &watches->lock);
         return;
     }
     uint64_t now = hth_now_ns(), ns = next_ns > now ? next_ns - now : 0;
@@ -327,7 +330,7 @@ static void watches_sleep(hth_job_watches *t, uint64_t next_ns)
     ns = (ns < WATCH_LOOK_NS ? ns : WATCH_LOOK_NS) + (uint64_t)at.tv_nsec;
     at.tv_sec += (time_t)(ns / 1000000000u);
     at.tv_nsec = (long)(ns % 1000000000u);
-    (void)pthread_cond_timedwait(&t->wake, &t->lock, &at);
+    (void)pthread_cond_timedwait(&watches->wake, &watches->lock, &at);
 }
 
 static void watches_main(void *arg)

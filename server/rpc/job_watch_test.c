@@ -33,9 +33,9 @@ typedef struct asked {
     char *json;
 } asked;
 
-static void answer(hth_job_waiter *w, hth_err err, char *json)
+static void answer(hth_job_waiter *waiter, hth_err err, char *json)
 {
-    asked *a = (asked *)w;
+    asked *a = (asked *)waiter;
     a->err = err;
     snprintf(a->detail, sizeof a->detail, "%s", err != HTH_OK ? hth_err_detail() : "");
     a->json = json;
@@ -238,14 +238,14 @@ static void test_limits(void **state)
 }
 
 // Without memory an event is missed, and an answer is an error.
-static hth_err fail_events(hth_job_watches *t)
+static hth_err fail_events(hth_job_watches *watches)
 {
     asked a = {.w = {.id = 17, .tenant = "alice", .canceled = &a.canceled, .answer = answer}};
     char *json;
-    hth_job_watches_begin(t, "fails", &a.w.after);
-    hth_job_watches_end(t, "fails", 17, "alice");
-    hth_job_watches_event(t, "fails", "{\"step\":1}", 1, 9);
-    hth_err err = hth_job_watches_wait(t, &a.w, &json);
+    hth_job_watches_begin(watches, "fails", &a.w.after);
+    hth_job_watches_end(watches, "fails", 17, "alice");
+    hth_job_watches_event(watches, "fails", "{\"step\":1}", 1, 9);
+    hth_err err = hth_job_watches_wait(watches, &a.w, &json);
     if (err == HTH_ENOENT) { // there was no room for the job
         return HTH_ENOMEM;
     }

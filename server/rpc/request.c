@@ -68,16 +68,16 @@ void hth_rpc_slot_fail(hth_rpc_slot *slot, hth_err err, const char *sentence)
     hth_rpc_slot_reply(slot, &r);
 }
 
-static hth_err request_document(const hth_rpc_slot *s, const char *json, nng_msg **msg)
+static hth_err request_document(const hth_rpc_slot *slot, const char *json, nng_msg **msg)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Document body = HEARTH__DOCUMENT__INIT;
     uint8_t *data;
     body.bytes = strlen(json);
-    r.call = s->q->call;
+    r.call = slot->q->call;
     r.body_case = HEARTH__REPLY__BODY_DOCUMENT;
     r.document = &body;
-    HTH_TRY(hth_wire_message(&r.base, NULL, 0, body.bytes, &s->d->limits, msg, &data));
+    HTH_TRY(hth_wire_message(&r.base, NULL, 0, body.bytes, &slot->d->limits, msg, &data));
     memcpy(data, json, body.bytes);
     return HTH_OK;
 }
@@ -110,15 +110,16 @@ nng_msg *hth_rpc_slot_taken(const hth_rpc_slot *slot, const char *state)
 // ---- to the engine
 
 // request_frame makes the reply's message, whose data section is *data.
-static hth_err request_frame(hth_rpc_slot *s, const Hearth__Reply *r, uint8_t **data)
+static hth_err request_frame(hth_rpc_slot *slot, const Hearth__Reply *Reply, uint8_t **data)
 {
-    const Hearth__Outputs *o = r->outputs;
+    const Hearth__Outputs *o = Reply->outputs;
     uint64_t bytes;
     HTH_TRY(hth_wire_place(o->outputs, o->n_outputs, &bytes));
-    if (s->front->reserve != NULL) {
-        HTH_TRY(s->front->reserve(s->back, bytes));
+    if (slot->front->reserve != NULL) {
+        HTH_TRY(slot->front->reserve(slot->back, bytes));
     }
-    return hth_wire_message(&r->base, o->outputs, o->n_outputs, 0, &s->d->limits, &s->reply, data);
+    return hth_wire_message(&Reply->base, o->outputs, o->n_outputs, 0, &slot->d->limits,
+                            &slot->reply, data);
 }
 
 // request_place makes a frame for the outputs, and sets where their bytes go.
@@ -183,12 +184,12 @@ void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence)
 }
 
 // request_left ends a job that nobody waits for: its record says how it went.
-static void request_left(hth_rpc_slot *s)
+static void request_left(hth_rpc_slot *slot)
 {
-    hth_log(
-        INFO, SERVER, "train", "job %" PRIu64 " '%s' %s%s", s->job_id, s->job_name,
-        s->r.err == HTH_OK ? "has finished" : "has ended: ", s->r.err == HTH_OK ? "" : s->r.detail);
-    hth_rpc_slot_drop(s);
+    hth_log(INFO, SERVER, "train", "job %" PRIu64 " '%s' %s%s", slot->job_id, slot->job_name,
+            slot->r.err == HTH_OK ? "has finished" : "has ended: ",
+            slot->r.err == HTH_OK ? "" : slot->r.detail);
+    hth_rpc_slot_drop(slot);
 }
 
 static void request_done(hth_request *req)
@@ -237,12 +238,12 @@ void hth_rpc_slot_know(hth_rpc_slot *slot)
                  hth_auth_allows(s->d->auth, hth_conn_peer(s->conn), s->q->token, HTH_NEED_ADMIN);
 }
 
-static void request_submit(hth_rpc_slot *s)
+static void request_submit(hth_rpc_slot *slot)
 {
-    s->r.done = request_done;
-    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    slot->r.done = request_done;
+    hth_err err = hth_engine_submit(slot->d->engine, &slot->r);
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
     }
 }
 
@@ -301,12 +302,13 @@ void hth_rpc_slot_close_files(hth_rpc_slot *slot)
 
 // request_path looks at an argument that is a file: its path may be named by some, and with a
 // descriptor by others.
-static hth_err request_path(const hth_rpc_slot *s, const char *key, const json_t *v, int n_files)
+static hth_err request_path(const hth_rpc_slot *slot, const char *key, const json_t *json,
+                            int n_files)
 {
-    const json_t *which = json_object_get(v, "descriptor");
+    const json_t *which = json_object_get(json, "descriptor");
     json_int_t i = json_integer_value(which);
-    if (json_is_string(v) || json_object_get(v, "path") != NULL) {
-        HTH_TRY(hth_rpc_slot_may_name(s));
+    if (json_is_string(json) || json_object_get(json, "path") != NULL) {
+        HTH_TRY(hth_rpc_slot_may_name(slot));
     }
     return which == NULL || (json_is_integer(which) && i >= 0 && i < n_files)
                ? HTH_OK
@@ -315,16 +317,16 @@ static hth_err request_path(const hth_rpc_slot *s, const char *key, const json_t
 
 // request_paths looks for paths in a query's arguments. Documents that a client reads and writes
 // itself are no paths here.
-static hth_err request_paths(const hth_rpc_slot *s, const json_t *args, int n_files)
+static hth_err request_paths(const hth_rpc_slot *slot, const json_t *args, int n_files)
 {
     static const char *const path[] = {"data", "eval", "spill"};
     static const char *const document[] = {"out", "trace", "problem", "profile", "write-profile"};
     for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) {
-        HTH_TRY(request_path(s, path[i], json_object_get(args, path[i]), n_files));
+        HTH_TRY(request_path(slot, path[i], json_object_get(args, path[i]), n_files));
     }
     for (size_t i = 0; i < sizeof document / sizeof document[0]; i++) {
         if (json_is_string(json_object_get(args, document[i]))) {
-            HTH_TRY(hth_rpc_slot_may_name(s));
+            HTH_TRY(hth_rpc_slot_may_name(slot));
             return hth_fail(HTH_EINVAL, "'%s' is a document here: its file is the client's",
                             document[i]);
         }
@@ -333,17 +335,17 @@ static hth_err request_paths(const hth_rpc_slot *s, const json_t *args, int n_fi
 }
 
 // request_take takes over what the client has passed for a query.
-static hth_err request_take(hth_rpc_slot *s)
+static hth_err request_take(hth_rpc_slot *slot)
 {
-    const Hearth__Query *q = s->q->query;
+    const Hearth__Query *q = slot->q->query;
     if (q->n_handles > HTH_REQUEST_FILES) {
         return hth_fail(HTH_EINVAL, "%zu descriptors for one question", q->n_handles);
     }
     for (size_t i = 0; i < q->n_handles; i++) {
         hth_file f;
-        HTH_TRY(hth_conn_take(s->conn, q->handles[i], &s->r.files[i]));
-        s->r.n_files++;
-        HTH_TRY(hth_file_take(s->r.files[i], "what was passed", &f));
+        HTH_TRY(hth_conn_take(slot->conn, q->handles[i], &slot->r.files[i]));
+        slot->r.n_files++;
+        HTH_TRY(hth_file_take(slot->r.files[i], "what was passed", &f));
     }
     return HTH_OK;
 }
@@ -351,9 +353,10 @@ static hth_err request_take(hth_rpc_slot *s)
 // ---- training jobs by their numbers: a new one gets its own before the engine sees it, so that it
 // keeps it wherever it runs, and goes on; a question about number 7 becomes one about its name
 
-static hth_err job_check_capacity(hth_dispatch *d)
+static hth_err job_check_capacity(hth_dispatch *dispatch)
 {
-    int n = hth_dispatch_detached(d), most = (int)hth_setting_int(HTH_SET_LIMIT_DETACHED_JOBS);
+    int n = hth_dispatch_detached(dispatch),
+        most = (int)hth_setting_int(HTH_SET_LIMIT_DETACHED_JOBS);
     return n < most ? HTH_OK
                     : hth_fail(HTH_EBUSY,
                                "%d training jobs that clients have left have not ended, and "
@@ -362,53 +365,54 @@ static hth_err job_check_capacity(hth_dispatch *d)
 }
 
 // job_begins gives a new job its number. One that goes on has it in its checkpoint.
-static hth_err job_begins(hth_rpc_slot *s, json_t *args)
+static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
 {
     const char *again = json_string_value(json_object_get(args, "job"));
-    s->leaves = json_is_true(json_object_get(args, "detach"));
-    HTH_TRY(s->leaves ? job_check_capacity(s->d) : HTH_OK);
+    slot->leaves = json_is_true(json_object_get(args, "detach"));
+    HTH_TRY(slot->leaves ? job_check_capacity(slot->d) : HTH_OK);
     json_object_del(args, "id"); // is given here, to nobody who asks for one
     if (again != NULL) {
         json_t *doc = NULL;
-        snprintf(s->job_name, sizeof s->job_name, "%s", again);
-        (void)hth_checkpoint_find(s->d->store, again, &doc);
+        snprintf(slot->job_name, sizeof slot->job_name, "%s", again);
+        (void)hth_checkpoint_find(slot->d->store, again, &doc);
         const json_t *asked = json_object_get(doc, "job");
-        s->job_id = (uint64_t)json_integer_value(json_object_get(asked, "id"));
+        slot->job_id = (uint64_t)json_integer_value(json_object_get(asked, "id"));
         json_decref(doc);
         return HTH_OK;
     }
-    hth_err err = hth_job_index_begin(s->d->store, args, s->tenant, s->job_name, &s->job_id);
-    return s->leaves ? err : HTH_OK; // a store that cannot be written to trains nothing anyway
+    hth_err err =
+        hth_job_index_begin(slot->d->store, args, slot->tenant, slot->job_name, &slot->job_id);
+    return slot->leaves ? err : HTH_OK; // a store that cannot be written to trains nothing anyway
 }
 
 // request_arguments reads what a question says about jobs by their numbers: it gives a new job its
-// own, and finds the name of the one that is asked about. Sets s->changed.
-static hth_err request_arguments(hth_rpc_slot *s, json_t *args)
+// own, and finds the name of the one that is asked about. Sets slot->changed.
+static hth_err request_arguments(hth_rpc_slot *slot, json_t *args)
 {
-    bool train = s->command == HTH_COMMAND_TRAIN;
-    bool asked = (hth_command_get(s->command)->required & HTH_TAKES(JOB)) != 0;
+    bool train = slot->command == HTH_COMMAND_TRAIN;
+    bool asked = (hth_command_get(slot->command)->required & HTH_TAKES(JOB)) != 0;
     if (!train && !asked) {
         return HTH_OK;
     }
     if (train) {
-        HTH_TRY(job_begins(s, args));
+        HTH_TRY(job_begins(slot, args));
     } else {
-        const char *tenant = s->r.admin ? NULL : s->tenant;
-        HTH_TRY(hth_job_index_resolve(s->d->store, args, tenant));
+        const char *tenant = slot->r.admin ? NULL : slot->tenant;
+        HTH_TRY(hth_job_index_resolve(slot->d->store, args, tenant));
     }
-    s->changed = json_dumps(args, JSON_COMPACT);
-    return s->changed != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a question");
+    slot->changed = json_dumps(args, JSON_COMPACT);
+    return slot->changed != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a question");
 }
 
 // ---- questions
 
-static hth_err request_check(hth_rpc_slot *s, json_t *args)
+static hth_err request_check(hth_rpc_slot *slot, json_t *args)
 {
-    HTH_TRY(request_take(s));
-    HTH_TRY(request_paths(s, args, s->r.n_files));
-    HTH_TRY(request_arguments(s, args));
-    HTH_TRY(hth_arguments_check(s->command, args));
-    return hth_job_paths_keep(s->d->store, args);
+    HTH_TRY(request_take(slot));
+    HTH_TRY(request_paths(slot, args, slot->r.n_files));
+    HTH_TRY(request_arguments(slot, args));
+    HTH_TRY(hth_arguments_check(slot->command, args));
+    return hth_job_paths_keep(slot->d->store, args);
 }
 
 hth_err hth_rpc_slot_files(hth_rpc_slot *slot)
@@ -444,9 +448,9 @@ void hth_rpc_slot_query(hth_rpc_slot *slot)
     request_submit(slot);
 }
 
-static void request_train(hth_store_task *j)
+static void request_train(hth_store_task *task)
 {
-    hth_rpc_slot_query((hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job)));
+    hth_rpc_slot_query((hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job)));
 }
 
 // A job's number is written to the store: not by a loop that others wait for.

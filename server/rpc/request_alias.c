@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command "alias". A moved alias gets requests at once, so the engine loads the new target first:
-// no request waits for the load, or fails because of it.
+// The command "alias". A moved alias gets requests at once, so the engine loads the new target
+// first: no request waits for the load, or fails because of it.
 //
 //     store thread (is it moved?) --> engine ("load") --> store thread (moved)
 //                  \--------------------------------------^
@@ -12,41 +12,41 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void alias_fail(hth_rpc_slot *s, hth_err err, const char *why)
+static void alias_fail(hth_rpc_slot *slot, hth_err err, const char *why)
 {
     char sentence[800];
     snprintf(sentence, sizeof sentence, "the alias was not moved: %s", why);
-    hth_rpc_slot_fail(s, err, sentence);
+    hth_rpc_slot_fail(slot, err, sentence);
 }
 
-static void alias_move(hth_rpc_slot *s)
+static void alias_move(hth_rpc_slot *slot)
 {
     hth_alias_change change;
     char *json = NULL;
-    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it was done")
-                                : hth_alias_read(s->q->query->arguments, &change);
-    err = err == HTH_OK ? hth_alias_answer(s->d->store, &change, &json) : err;
+    hth_err err = slot->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it was done")
+                                   : hth_alias_read(slot->q->query->arguments, &change);
+    err = err == HTH_OK ? hth_alias_answer(slot->d->store, &change, &json) : err;
     if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
     } else {
-        hth_rpc_slot_told(s, json, true);
+        hth_rpc_slot_told(slot, json, true);
     }
 }
 
-static void alias_move_task(hth_store_task *j)
+static void alias_move_task(hth_store_task *task)
 {
-    alias_move((hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job)));
+    alias_move((hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job)));
 }
 
-static void alias_loaded(hth_request *r)
+static void alias_loaded(hth_request *request)
 {
-    hth_rpc_slot *s = r->ctx;
-    hth_free(r->json);
-    r->json = NULL;
+    hth_rpc_slot *s = request->ctx;
+    hth_free(request->json);
+    request->json = NULL;
     hth_free(s->arguments);
     s->arguments = NULL;
-    if (r->err != HTH_OK) {
-        alias_fail(s, r->err, r->detail);
+    if (request->err != HTH_OK) {
+        alias_fail(s, request->err, request->detail);
         return;
     }
     s->job.run = alias_move_task; // not here: the engine's thread waits for no disk
@@ -54,36 +54,37 @@ static void alias_loaded(hth_request *r)
 }
 
 // alias_load has the engine load the new target.
-static hth_err alias_load(hth_rpc_slot *s, const hth_alias_change *change)
+static hth_err alias_load(hth_rpc_slot *slot, const hth_alias_change *change)
 {
     char target[HTH_STORE_TARGET];
     hth_store_alias_target(&change->alias, target);
     json_t *args = json_pack("{s:s, s:b}", "model", target, "wait", 0);
     char *text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
-    s->arguments = text != NULL ? hth_strdup(text) : NULL;
+    slot->arguments = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(args);
-    if (s->arguments == NULL) {
+    if (slot->arguments == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an alias");
     }
-    hth_rpc_slot_set_progress(s, "loading", 0, 0);
-    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
-    s->r.tenant = s->tenant;
-    s->r.command = HTH_COMMAND_LOAD;
-    s->r.arguments = s->arguments;
-    s->r.done = alias_loaded;
-    s->r.ctx = s;
-    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    hth_rpc_slot_set_progress(slot, "loading", 0, 0);
+    hth_auth_tenant(slot->d->auth, slot->q->token, hth_conn_tenant(slot->conn), slot->tenant,
+                    sizeof slot->tenant);
+    slot->r.tenant = slot->tenant;
+    slot->r.command = HTH_COMMAND_LOAD;
+    slot->r.arguments = slot->arguments;
+    slot->r.done = alias_loaded;
+    slot->r.ctx = slot;
+    hth_err err = hth_engine_submit(slot->d->engine, &slot->r);
     if (err != HTH_OK) {
-        hth_free(s->arguments);
-        s->arguments = NULL;
+        hth_free(slot->arguments);
+        slot->arguments = NULL;
     }
     return err;
 }
 
-static void alias_begin(hth_store_task *j)
+static void alias_begin(hth_store_task *task)
 {
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     hth_alias_change change;
     hth_err err = hth_alias_read(s->q->query->arguments, &change);
     if (err != HTH_OK) {

@@ -10,20 +10,20 @@
 #include <inttypes.h>
 #include <string.h>
 
-static hth_rpc_slot *content_slot(hth_store_task *j)
+static hth_rpc_slot *content_slot(hth_store_task *task)
 {
-    return (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    return (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
 }
 
-static void content_refuse(hth_rpc_slot *s, hth_err err)
+static void content_refuse(hth_rpc_slot *slot, hth_err err)
 {
-    hth_rpc_slot_fail(s, err, hth_err_detail());
+    hth_rpc_slot_fail(slot, err, hth_err_detail());
 }
 
 // content_list reads the list of a request, which has to fill the whole data section.
-static hth_err content_list(const hth_rpc_slot *s, uint32_t n, hth_content_object **out)
+static hth_err content_list(const hth_rpc_slot *slot, uint32_t n, hth_content_object **out)
 {
-    return hth_content_list_read(s->data, s->data_bytes, n, out);
+    return hth_content_list_read(slot->data, slot->data_bytes, n, out);
 }
 
 static hth_err content_id(const ProtobufCBinaryData *from, hth_id *id)
@@ -36,41 +36,41 @@ static hth_err content_id(const ProtobufCBinaryData *from, hth_id *id)
 }
 
 // content_reply makes a reply with a data section of `bytes`, counted as its front end's.
-static hth_err content_reply(const hth_rpc_slot *s, Hearth__Reply *r, uint64_t bytes, nng_msg **msg,
-                             uint8_t **data)
+static hth_err content_reply(const hth_rpc_slot *slot, Hearth__Reply *Reply, uint64_t bytes,
+                             nng_msg **msg, uint8_t **data)
 {
-    r->call = s->q->call;
-    if (s->front->reserve != NULL) {
-        HTH_TRY(s->front->reserve(s->back, bytes));
+    Reply->call = slot->q->call;
+    if (slot->front->reserve != NULL) {
+        HTH_TRY(slot->front->reserve(slot->back, bytes));
     }
-    return hth_wire_message(&r->base, NULL, 0, bytes, &s->d->limits, msg, data);
+    return hth_wire_message(&Reply->base, NULL, 0, bytes, &slot->d->limits, msg, data);
 }
 
-static hth_content_who content_who(const hth_rpc_slot *s)
+static hth_content_who content_who(const hth_rpc_slot *slot)
 {
-    hth_peer peer = hth_conn_peer(s->conn);
-    return (hth_content_who){s->tenant,
-                             hth_auth_allows(s->d->auth, peer, s->q->token, HTH_NEED_MODEL)};
+    hth_peer peer = hth_conn_peer(slot->conn);
+    return (hth_content_who){slot->tenant,
+                             hth_auth_allows(slot->d->auth, peer, slot->q->token, HTH_NEED_MODEL)};
 }
 
 // ---- have, discard
 
-static hth_err content_have(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_have(hth_rpc_slot *slot, nng_msg **msg)
 {
-    uint32_t n = s->q->have->objects;
-    const hth_content_who who = content_who(s);
+    uint32_t n = slot->q->have->objects;
+    const hth_content_who who = content_who(slot);
     hth_content_object *objects;
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Held body = HEARTH__HELD__INIT;
     uint8_t *data;
-    HTH_TRY(content_list(s, n, &objects));
+    HTH_TRY(content_list(slot, n, &objects));
     uint64_t *there = hth_calloc(n, sizeof *there);
     hth_err err = there != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %u objects", n);
-    err = err == HTH_OK ? hth_content_have(s->d->store, &who, objects, (int)n, there) : err;
+    err = err == HTH_OK ? hth_content_have(slot->d->store, &who, objects, (int)n, there) : err;
     body.objects = n;
     r.body_case = HEARTH__REPLY__BODY_HELD;
     r.held = &body;
-    err = err == HTH_OK ? content_reply(s, &r, n * sizeof *there, msg, &data) : err;
+    err = err == HTH_OK ? content_reply(slot, &r, n * sizeof *there, msg, &data) : err;
     if (err == HTH_OK && n > 0) {
         memcpy(data, there, n * sizeof *there);
     }
@@ -79,54 +79,54 @@ static hth_err content_have(hth_rpc_slot *s, nng_msg **msg)
     return err;
 }
 
-static hth_err content_discard(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_discard(hth_rpc_slot *slot, nng_msg **msg)
 {
-    uint32_t n = s->q->discard->objects;
+    uint32_t n = slot->q->discard->objects;
     hth_content_object *objects;
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Done body = HEARTH__DONE__INIT;
     uint8_t *data;
-    HTH_TRY(content_list(s, n, &objects));
-    hth_err err = hth_content_discard(s->d->store, s->tenant, objects, (int)n);
+    HTH_TRY(content_list(slot, n, &objects));
+    hth_err err = hth_content_discard(slot->d->store, slot->tenant, objects, (int)n);
     hth_free(objects);
     HTH_TRY(err);
     r.body_case = HEARTH__REPLY__BODY_FINISHED;
     r.finished = &body;
-    return content_reply(s, &r, 0, msg, &data);
+    return content_reply(slot, &r, 0, msg, &data);
 }
 
 // ---- put
 
-static hth_err put_object(const hth_rpc_slot *s, hth_content_object *o)
+static hth_err put_object(const hth_rpc_slot *slot, hth_content_object *object)
 {
-    const Hearth__Put *q = s->q->put;
-    if (q->piece != s->data_bytes || q->n_shape > HTH_MAX_RANK) {
+    const Hearth__Put *q = slot->q->put;
+    if (q->piece != slot->data_bytes || q->n_shape > HTH_MAX_RANK) {
         return q->n_shape > HTH_MAX_RANK
                    ? hth_fail(HTH_ETOOBIG, "an object of rank %zu; limits.rank is %d", q->n_shape,
                               HTH_MAX_RANK)
                    : hth_fail(HTH_EINVAL,
                               "a piece claims %" PRIu64 " bytes, its message has %" PRIu64,
-                              q->piece, s->data_bytes);
+                              q->piece, slot->data_bytes);
     }
-    *o = (hth_content_object){.name = "", .dtype = (hth_dtype)q->dtype, .bytes = q->bytes};
-    o->shape.rank = (int)q->n_shape;
+    *object = (hth_content_object){.name = "", .dtype = (hth_dtype)q->dtype, .bytes = q->bytes};
+    object->shape.rank = (int)q->n_shape;
     for (size_t i = 0; i < q->n_shape; i++) {
-        o->shape.dim[i] = q->shape[i];
+        object->shape.dim[i] = q->shape[i];
     }
-    return content_id(&q->id, &o->id);
+    return content_id(&q->id, &object->id);
 }
 
 // put_most is how much the caller may have uploaded that no version uses.
-static uint64_t put_most(hth_rpc_slot *s)
+static uint64_t put_most(hth_rpc_slot *slot)
 {
-    hth_dispatch *d = s->d;
+    hth_dispatch *d = slot->d;
     pthread_mutex_lock(&d->lock);
-    int64_t most = hth_tenant_rules_of(&d->tenants, s->tenant).upload_bytes;
+    int64_t most = hth_tenant_rules_of(&d->tenants, slot->tenant).upload_bytes;
     pthread_mutex_unlock(&d->lock);
     return (uint64_t)most;
 }
 
-static hth_err content_put(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_put(hth_rpc_slot *slot, nng_msg **msg)
 {
     hth_content_object o;
     Hearth__Reply r = HEARTH__REPLY__INIT;
@@ -134,59 +134,60 @@ static hth_err content_put(hth_rpc_slot *s, nng_msg **msg)
     Hearth__Error failed = HEARTH__ERROR__INIT;
     uint8_t *data;
     uint64_t there;
-    HTH_TRY(put_object(s, &o));
-    hth_err err = hth_content_put(s->d->store, s->tenant, put_most(s), &o, s->q->put->offset,
-                                  s->data, (size_t)s->data_bytes, &there);
+    HTH_TRY(put_object(slot, &o));
+    hth_err err =
+        hth_content_put(slot->d->store, slot->tenant, put_most(slot), &o, slot->q->put->offset,
+                        slot->data, (size_t)slot->data_bytes, &there);
     body.there = there == HTH_CONTENT_WHOLE ? o.bytes : there;
     body.whole = there == HTH_CONTENT_WHOLE;
     char sentence[1024];
     if (err != HTH_OK) {
-        hth_rpc_slot_plain(s, hth_err_detail(), sentence, sizeof sentence);
+        hth_rpc_slot_plain(slot, hth_err_detail(), sentence, sizeof sentence);
         failed.code = (uint32_t)err;
         failed.sentence = sentence;
         body.failed = &failed;
     }
     r.body_case = HEARTH__REPLY__BODY_STORED;
     r.stored = &body;
-    return content_reply(s, &r, 0, msg, &data);
+    return content_reply(slot, &r, 0, msg, &data);
 }
 
 // ---- manifest, get
 
-static hth_err manifest_message(hth_rpc_slot *s, const hth_manifest *m,
+static hth_err manifest_message(hth_rpc_slot *slot, const hth_manifest *manifest,
                                 const hth_content_object *objects, nng_msg **msg)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Version body = HEARTH__VERSION__INIT;
     uint8_t *data;
-    HTH_TRY(hth_content_list_bytes(objects, m->n_tensors, &body.list_bytes));
-    body.name = m->name;
-    body.version = m->version;
-    body.meta = m->meta;
-    body.objects = (uint32_t)m->n_tensors;
-    body.skeleton_bytes = m->skeleton_bytes;
+    HTH_TRY(hth_content_list_bytes(objects, manifest->n_tensors, &body.list_bytes));
+    body.name = manifest->name;
+    body.version = manifest->version;
+    body.meta = manifest->meta;
+    body.objects = (uint32_t)manifest->n_tensors;
+    body.skeleton_bytes = manifest->skeleton_bytes;
     r.body_case = HEARTH__REPLY__BODY_VERSION;
     r.version = &body;
-    HTH_TRY(content_reply(s, &r, body.list_bytes + body.skeleton_bytes, msg, &data));
-    hth_content_list_write(objects, m->n_tensors, data);
-    memcpy(data + body.list_bytes, m->skeleton, m->skeleton_bytes);
+    HTH_TRY(content_reply(slot, &r, body.list_bytes + body.skeleton_bytes, msg, &data));
+    hth_content_list_write(objects, manifest->n_tensors, data);
+    memcpy(data + body.list_bytes, manifest->skeleton, manifest->skeleton_bytes);
     return HTH_OK;
 }
 
-static hth_err content_manifest(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_manifest(hth_rpc_slot *slot, nng_msg **msg)
 {
     hth_manifest m;
     hth_content_object *objects;
-    HTH_TRY(hth_content_manifest(s->d->store, s->q->manifest->model, &m, &objects));
-    hth_err err = manifest_message(s, &m, objects, msg);
+    HTH_TRY(hth_content_manifest(slot->d->store, slot->q->manifest->model, &m, &objects));
+    hth_err err = manifest_message(slot, &m, objects, msg);
     hth_free(objects);
     hth_manifest_fini(&m);
     return err;
 }
 
-static hth_err content_get(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_get(hth_rpc_slot *slot, nng_msg **msg)
 {
-    const Hearth__Get *q = s->q->get;
+    const Hearth__Get *q = slot->q->get;
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Piece body = HEARTH__PIECE__INIT;
     uint8_t *data;
@@ -199,8 +200,8 @@ static hth_err content_get(hth_rpc_slot *s, nng_msg **msg)
     body.bytes = q->bytes;
     r.body_case = HEARTH__REPLY__BODY_PIECE;
     r.piece = &body;
-    HTH_TRY(content_reply(s, &r, q->bytes, msg, &data));
-    hth_err err = hth_content_get(s->d->store, q->model, &id, q->offset, data, (size_t)q->bytes);
+    HTH_TRY(content_reply(slot, &r, q->bytes, msg, &data));
+    hth_err err = hth_content_get(slot->d->store, q->model, &id, q->offset, data, (size_t)q->bytes);
     if (err != HTH_OK) {
         nng_msg_free(*msg);
         *msg = NULL;
@@ -217,30 +218,30 @@ static int commit_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-static bool content_is_dataset(const Hearth__Commit *q)
+static bool content_is_dataset(const Hearth__Commit *Commit)
 {
-    return strcmp(q->kind, "dataset") == 0;
+    return strcmp(Commit->kind, "dataset") == 0;
 }
 
-static hth_err content_commit(hth_rpc_slot *s)
+static hth_err content_commit(hth_rpc_slot *slot)
 {
-    const Hearth__Commit *q = s->q->commit;
+    const Hearth__Commit *q = slot->q->commit;
     hth_content_object *objects;
     bool dataset = content_is_dataset(q), known = dataset || strcmp("model", q->kind) == 0;
     if (!known) {
         return hth_fail(HTH_ENOTSUP, "content of the kind '%.40s': there are models and datasets",
                         q->kind);
     }
-    if (q->list_bytes > s->data_bytes || q->skeleton_bytes > s->data_bytes - q->list_bytes) {
+    if (q->list_bytes > slot->data_bytes || q->skeleton_bytes > slot->data_bytes - q->list_bytes) {
         return hth_fail(HTH_ECORRUPT,
                         "a list of %" PRIu64 " bytes and a graph of %" PRIu64
                         " in a message with %" PRIu64,
-                        q->list_bytes, q->skeleton_bytes, s->data_bytes);
+                        q->list_bytes, q->skeleton_bytes, slot->data_bytes);
     }
-    HTH_TRY(hth_content_list_read(s->data, q->list_bytes, q->objects, &objects));
-    const uint8_t *skeleton = s->data + q->list_bytes;
+    HTH_TRY(hth_content_list_read(slot->data, q->list_bytes, q->objects, &objects));
+    const uint8_t *skeleton = slot->data + q->list_bytes;
     const hth_content_model m = {.name = q->name,
-                                 .who = content_who(s),
+                                 .who = content_who(slot),
                                  .meta = q->meta,
                                  .max_batch = q->max_batch,
                                  .skeleton = skeleton,
@@ -248,19 +249,21 @@ static hth_err content_commit(hth_rpc_slot *s)
                                  .objects = objects,
                                  .n = (int)q->objects,
                                  .here = skeleton + q->skeleton_bytes,
-                                 .here_bytes = s->data_bytes - q->list_bytes - q->skeleton_bytes};
+                                 .here_bytes =
+                                     slot->data_bytes - q->list_bytes - q->skeleton_bytes};
     int64_t most;
-    hth_rpc_slot_store_bytes(s, &most);
-    hth_err err = dataset
-                      ? hth_content_dataset_put(s->d->store, &m, most, commit_progress, s, &s->put)
-                      : hth_content_commit(s->d->store, &m, commit_progress, s, &s->put);
+    hth_rpc_slot_store_bytes(slot, &most);
+    hth_err err =
+        dataset
+            ? hth_content_dataset_put(slot->d->store, &m, most, commit_progress, slot, &slot->put)
+            : hth_content_commit(slot->d->store, &m, commit_progress, slot, &slot->put);
     hth_free(objects);
     return err;
 }
 
-static void content_run_commit(hth_store_task *j)
+static void content_run_commit(hth_store_task *task)
 {
-    hth_rpc_slot *s = content_slot(j);
+    hth_rpc_slot *s = content_slot(task);
     hth_err err =
         s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began") : content_commit(s);
     if (err != HTH_OK) {
@@ -273,25 +276,25 @@ static void content_run_commit(hth_store_task *j)
 
 // ---- all but commits
 
-static hth_err content_answer(hth_rpc_slot *s, nng_msg **msg)
+static hth_err content_answer(hth_rpc_slot *slot, nng_msg **msg)
 {
-    switch (s->q->body_case) {
+    switch (slot->q->body_case) {
     case HEARTH__REQUEST__BODY_HAVE:
-        return content_have(s, msg);
+        return content_have(slot, msg);
     case HEARTH__REQUEST__BODY_PUT:
-        return content_put(s, msg);
+        return content_put(slot, msg);
     case HEARTH__REQUEST__BODY_DISCARD:
-        return content_discard(s, msg);
+        return content_discard(slot, msg);
     case HEARTH__REQUEST__BODY_MANIFEST:
-        return content_manifest(s, msg);
+        return content_manifest(slot, msg);
     default:
-        return content_get(s, msg);
+        return content_get(slot, msg);
     }
 }
 
-static void content_run(hth_store_task *j)
+static void content_run(hth_store_task *task)
 {
-    hth_rpc_slot *s = content_slot(j);
+    hth_rpc_slot *s = content_slot(task);
     nng_msg *msg = NULL;
     hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
                                 : content_answer(s, &msg);
@@ -312,14 +315,14 @@ bool hth_rpc_slot_is_content(const Hearth__Request *request)
 }
 
 // content_worker spreads requests over the threads.
-static hth_store_worker *content_worker(const hth_rpc_slot *s)
+static hth_store_worker *content_worker(const hth_rpc_slot *slot)
 {
-    const Hearth__Request *q = s->q;
+    const Hearth__Request *q = slot->q;
     uint64_t which = q->call;
     if (q->body_case == HEARTH__REQUEST__BODY_PUT && q->put->id.len > 0) {
         which = q->put->id.data[0];
     }
-    return s->d->content[which % HTH_DISPATCH_CONTENT];
+    return slot->d->content[which % HTH_DISPATCH_CONTENT];
 }
 
 void hth_rpc_slot_content(hth_rpc_slot *slot)

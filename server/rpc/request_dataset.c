@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-static hth_rpc_slot *dataset_slot(hth_store_task *j)
+static hth_rpc_slot *dataset_slot(hth_store_task *task)
 {
-    return (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    return (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
 }
 
 bool hth_rpc_slot_is_dataset(const hth_rpc_slot *slot)
@@ -36,7 +36,7 @@ void hth_rpc_slot_store_bytes(hth_rpc_slot *slot, int64_t *bytes)
     pthread_mutex_unlock(&d->lock);
 }
 
-static hth_err dataset_put(hth_rpc_slot *s, const json_t *args, json_t **doc)
+static hth_err dataset_put(hth_rpc_slot *slot, const json_t *args, json_t **doc)
 {
     const json_t *data = json_object_get(args, "data"),
                  *which = json_object_get(data, "descriptor");
@@ -44,47 +44,48 @@ static hth_err dataset_put(hth_rpc_slot *s, const json_t *args, json_t **doc)
                                             : json_string_value(data);
     int i = json_is_integer(which) ? (int)json_integer_value(which) : -1;
     hth_dataset_put put = {.name = json_string_value(json_object_get(args, "name")),
-                           .tenant = s->tenant,
+                           .tenant = slot->tenant,
                            .about = json_object_get(args, "about")};
     uint64_t bytes;
-    if (file == NULL || (json_is_object(data) && (i < 0 || i >= s->r.n_files))) {
+    if (file == NULL || (json_is_object(data) && (i < 0 || i >= slot->r.n_files))) {
         return hth_fail(HTH_EINVAL, "'data' is not a file");
     }
-    hth_rpc_slot_store_bytes(s, &put.store_bytes);
-    HTH_TRY(hth_dataset_file(s->d->store, &put, i >= 0 ? s->r.files[i] : -1, file, dataset_progress,
-                             s, &s->put, &bytes));
+    hth_rpc_slot_store_bytes(slot, &put.store_bytes);
+    HTH_TRY(hth_dataset_file(slot->d->store, &put, i >= 0 ? slot->r.files[i] : -1, file,
+                             dataset_progress, slot, &slot->put, &bytes));
     *doc = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", put.name, "bytes", (json_int_t)bytes,
-                     "moved", (json_int_t)s->put.bytes_new, "tensors_new",
-                     (json_int_t)s->put.tensors_new, "tensors_shared",
-                     (json_int_t)s->put.tensors_shared);
+                     "moved", (json_int_t)slot->put.bytes_new, "tensors_new",
+                     (json_int_t)slot->put.tensors_new, "tensors_shared",
+                     (json_int_t)slot->put.tensors_shared);
     return HTH_OK;
 }
 
-static hth_err dataset_rm(const hth_rpc_slot *s, const json_t *args, json_t **doc)
+static hth_err dataset_rm(const hth_rpc_slot *slot, const json_t *args, json_t **doc)
 {
     const char *name = json_string_value(json_object_get(args, "name"));
-    HTH_TRY(hth_dataset_remove(s->d->store, name,
+    HTH_TRY(hth_dataset_remove(slot->d->store, name,
                                json_string_value(json_object_get(args, "tenant")),
-                               (hth_dataset_who){s->tenant, s->r.admin}));
+                               (hth_dataset_who){slot->tenant, slot->r.admin}));
     *doc = json_pack("{s:s}", "removed", name);
     return HTH_OK;
 }
 
-static hth_err dataset_answer(hth_rpc_slot *s, const json_t *args, json_t **doc)
+static hth_err dataset_answer(hth_rpc_slot *slot, const json_t *args, json_t **doc)
 {
-    switch (s->command) {
+    switch (slot->command) {
     case HTH_COMMAND_DATASET_PUT:
-        return dataset_put(s, args, doc);
+        return dataset_put(slot, args, doc);
     case HTH_COMMAND_DATASET_RM:
-        return dataset_rm(s, args, doc);
+        return dataset_rm(slot, args, doc);
     default:
-        return hth_dataset_list(s->d->store, (hth_dataset_who){s->tenant, s->r.admin}, doc);
+        return hth_dataset_list(slot->d->store, (hth_dataset_who){slot->tenant, slot->r.admin},
+                                doc);
     }
 }
 
-static void dataset_run(hth_store_task *j)
+static void dataset_run(hth_store_task *task)
 {
-    hth_rpc_slot *s = dataset_slot(j);
+    hth_rpc_slot *s = dataset_slot(task);
     json_t *args = NULL, *doc = NULL;
     hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
                                 : hth_arguments_read(s->command, s->q->query->arguments, &args);

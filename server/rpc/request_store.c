@@ -14,9 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void request_list(hth_store_task *j)
+static void request_list(hth_store_task *task)
 {
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     char *json;
     hth_err err = hth_catalog_list(s->d->store, &json);
     if (err != HTH_OK) {
@@ -40,9 +40,9 @@ static int request_verify_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-static void request_verify(hth_store_task *j)
+static void request_verify(hth_store_task *task)
 {
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     char *json = NULL;
     hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
                                 : hth_verify_answer(s->d->store, s->q->query->arguments,
@@ -67,9 +67,9 @@ static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-static void request_imported(hth_rpc_slot *s)
+static void request_imported(hth_rpc_slot *slot)
 {
-    const hth_put_result *r = &s->put;
+    const hth_put_result *r = &slot->put;
     Hearth__Reply reply = HEARTH__REPLY__INIT;
     Hearth__Imported body = HEARTH__IMPORTED__INIT;
     body.version = r->version;
@@ -83,16 +83,16 @@ static void request_imported(hth_rpc_slot *s)
     body.record_repaired = r->record_repaired;
     reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
     reply.imported = &body;
-    hth_rpc_slot_reply(s, &reply);
+    hth_rpc_slot_reply(slot, &reply);
 }
 
 // request_stored says what became of a version that is in the store, but does not answer.
-static void request_stored(hth_rpc_slot *s, hth_err err, const char *why)
+static void request_stored(hth_rpc_slot *slot, hth_err err, const char *why)
 {
     char sentence[800];
-    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->made, s->put.version,
-             why);
-    hth_rpc_slot_fail(s, err, sentence);
+    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", slot->made,
+             slot->put.version, why);
+    hth_rpc_slot_fail(slot, err, sentence);
 }
 
 static void request_serves(hth_request *req)
@@ -116,29 +116,30 @@ static void request_serves(hth_request *req)
 
 // request_serve waits until the version that was imported answers by its name, where the name is
 // served.
-static void request_serve(hth_rpc_slot *s)
+static void request_serve(hth_rpc_slot *slot)
 {
     char text[32];
-    json_t *args = json_pack("{s:s}", "model", s->made);
+    json_t *args = json_pack("{s:s}", "model", slot->made);
     char *arguments = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
-    s->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
+    slot->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
     free(arguments);
     json_decref(args);
-    if (s->arguments == NULL) {
-        request_stored(s, HTH_ENOMEM, "out of memory");
+    if (slot->arguments == NULL) {
+        request_stored(slot, HTH_ENOMEM, "out of memory");
         return;
     }
-    snprintf(text, sizeof text, "loading version %d", s->put.version);
-    hth_rpc_slot_set_progress(s, text, 0, 0);
-    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
-    s->r.tenant = s->tenant;
-    s->r.command = HTH_COMMAND_SERVING;
-    s->r.arguments = s->arguments;
-    s->r.done = request_serves;
-    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    snprintf(text, sizeof text, "loading version %d", slot->put.version);
+    hth_rpc_slot_set_progress(slot, text, 0, 0);
+    hth_auth_tenant(slot->d->auth, slot->q->token, hth_conn_tenant(slot->conn), slot->tenant,
+                    sizeof slot->tenant);
+    slot->r.tenant = slot->tenant;
+    slot->r.command = HTH_COMMAND_SERVING;
+    slot->r.arguments = slot->arguments;
+    slot->r.done = request_serves;
+    hth_err err = hth_engine_submit(slot->d->engine, &slot->r);
     if (err != HTH_OK) {
-        hth_free(s->arguments);
-        request_stored(s, err, hth_err_detail());
+        hth_free(slot->arguments);
+        request_stored(slot, err, hth_err_detail());
     }
 }
 
@@ -152,34 +153,34 @@ void hth_rpc_slot_stored(hth_rpc_slot *slot, const char *name, bool no_wait)
     }
 }
 
-static void request_wanted(hth_rpc_slot *s, hth_onnx_wanted *w)
+static void request_wanted(hth_rpc_slot *slot, hth_onnx_wanted *wanted)
 {
     Hearth__Reply reply = HEARTH__REPLY__INIT;
     Hearth__Wanted body = HEARTH__WANTED__INIT;
-    body.locations = w->location;
-    body.n_locations = (size_t)w->n;
+    body.locations = wanted->location;
+    body.n_locations = (size_t)wanted->n;
     reply.body_case = HEARTH__REPLY__BODY_WANTED;
     reply.wanted = &body;
-    hth_rpc_slot_reply(s, &reply);
+    hth_rpc_slot_reply(slot, &reply);
 }
 
-static void request_import(hth_rpc_slot *s)
+static void request_import(hth_rpc_slot *slot)
 {
-    const Hearth__Import *q = s->q->import_model;
+    const Hearth__Import *q = slot->q->import_model;
     hth_onnx_wanted wanted = {NULL, 0, 0};
     bool no_wait = q->no_wait;
-    hth_err err =
-        s->n_given > 0
-            ? hth_catalog_import_given(s->d->store, q->name, q->path, s->given, s->n_given,
-                                       q->max_batch, request_put_progress, s, &wanted, &s->put)
-            : hth_catalog_import(s->d->store, q->name, q->path, q->max_batch, request_put_progress,
-                                 s, &s->put);
+    hth_err err = slot->n_given > 0
+                      ? hth_catalog_import_given(slot->d->store, q->name, q->path, slot->given,
+                                                 slot->n_given, q->max_batch, request_put_progress,
+                                                 slot, &wanted, &slot->put)
+                      : hth_catalog_import(slot->d->store, q->name, q->path, q->max_batch,
+                                           request_put_progress, slot, &slot->put);
     if (err == HTH_ENOENT && wanted.n > 0) {
-        request_wanted(s, &wanted);
+        request_wanted(slot, &wanted);
     } else if (err != HTH_OK) {
-        hth_rpc_slot_fail(s, err, hth_err_detail());
+        hth_rpc_slot_fail(slot, err, hth_err_detail());
     } else {
-        hth_rpc_slot_stored(s, q->name, no_wait);
+        hth_rpc_slot_stored(slot, q->name, no_wait);
     }
     hth_onnx_wanted_fini(&wanted);
 }
@@ -199,9 +200,9 @@ static hth_err request_gc(hth_store *store, Hearth__Collected *out)
     return hth_store_gc(store, &out->files, &out->bytes);
 }
 
-static void request_run_job(hth_store_task *j)
+static void request_run_job(hth_store_task *task)
 {
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)j - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Collected collected = HEARTH__COLLECTED__INIT;
     Hearth__Done finished = HEARTH__DONE__INIT;
@@ -231,35 +232,36 @@ static void request_run_job(hth_store_task *j)
 }
 
 // request_given takes over the files of an import.
-static hth_err request_given(hth_rpc_slot *s)
+static hth_err request_given(hth_rpc_slot *slot)
 {
-    const Hearth__Import *q = s->q->import_model;
+    const Hearth__Import *q = slot->q->import_model;
     if (q->files[0]->location[0] != 0 || q->n_files > HTH_ONNX_WANTED + 1) {
         return hth_fail(HTH_EINVAL, "the model comes first of what is passed");
     }
-    s->given = hth_calloc(q->n_files, sizeof *s->given);
-    if (s->given == NULL) {
+    slot->given = hth_calloc(q->n_files, sizeof *slot->given);
+    if (slot->given == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an import");
     }
     for (size_t i = 0; i < q->n_files; i++) {
-        s->given[i].location = q->files[i]->location;
-        HTH_TRY(hth_conn_take(s->conn, q->files[i]->handle, &s->given[i].fd));
-        s->n_given++;
+        slot->given[i].location = q->files[i]->location;
+        HTH_TRY(hth_conn_take(slot->conn, q->files[i]->handle, &slot->given[i].fd));
+        slot->n_given++;
     }
     return HTH_OK;
 }
 
 // request_job_files takes over what an import or export was passed, or looks whether it may name
 // paths.
-static hth_err request_job_files(hth_rpc_slot *s)
+static hth_err request_job_files(hth_rpc_slot *slot)
 {
-    const Hearth__Request *q = s->q;
+    const Hearth__Request *q = slot->q;
     if (q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
-        return q->import_model->n_files > 0 ? request_given(s) : hth_rpc_slot_may_name(s);
+        return q->import_model->n_files > 0 ? request_given(slot) : hth_rpc_slot_may_name(slot);
     }
     if (q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
         uint64_t handle = q->export_model->handle;
-        return handle != 0 ? hth_conn_take(s->conn, handle, &s->file) : hth_rpc_slot_may_name(s);
+        return handle != 0 ? hth_conn_take(slot->conn, handle, &slot->file)
+                           : hth_rpc_slot_may_name(slot);
     }
     return HTH_OK;
 }

@@ -15,9 +15,9 @@
 
 #define WATCH_MOST_MS 60000 // that a request waits
 
-static hth_rpc_slot *watch_slot(hth_job_waiter *w)
+static hth_rpc_slot *watch_slot(hth_job_waiter *waiter)
 {
-    return (hth_rpc_slot *)((char *)w - offsetof(hth_rpc_slot, watch));
+    return (hth_rpc_slot *)((char *)waiter - offsetof(hth_rpc_slot, watch));
 }
 
 static void watch_answer(hth_job_waiter *waiter, hth_err err, char *json)
@@ -45,14 +45,14 @@ static bool watch_goes_on(const json_t *row)
 }
 
 // watch_known notes which job the row is about, so that its events are kept.
-static void watch_known(hth_rpc_slot *s, const json_t *row)
+static void watch_known(hth_rpc_slot *slot, const json_t *row)
 {
     const char *name = json_string_value(json_object_get(row, "job"));
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
     json_int_t id = json_integer_value(json_object_get(row, "id"));
-    bool same = name != NULL && strcmp(name, s->job_name) == 0 && tenant != NULL && id > 0;
+    bool same = name != NULL && strcmp(name, slot->job_name) == 0 && tenant != NULL && id > 0;
     uint64_t known = same && watch_goes_on(row) ? (uint64_t)id : 0;
-    hth_job_watches_end(s->d->watches, s->job_name, known, tenant != NULL ? tenant : "");
+    hth_job_watches_end(slot->d->watches, slot->job_name, known, tenant != NULL ? tenant : "");
 }
 
 static void watch_done(hth_request *req)
@@ -73,23 +73,23 @@ static void watch_done(hth_request *req)
 }
 
 // watch_ask has the engine say where the job stands; its row needs no losses.
-static hth_err watch_ask(hth_rpc_slot *s, json_t *args)
+static hth_err watch_ask(hth_rpc_slot *slot, json_t *args)
 {
     json_object_del(args, "after");
     json_object_del(args, "wait_ms");
     json_object_set_new(args, "points", json_integer(1));
-    free(s->changed);
-    s->changed = json_dumps(args, JSON_COMPACT);
-    if (s->changed == NULL) {
+    free(slot->changed);
+    slot->changed = json_dumps(args, JSON_COMPACT);
+    if (slot->changed == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a question");
     }
-    s->r.command = HTH_COMMAND_JOB;
-    s->r.arguments = s->changed;
-    s->r.done = watch_done;
-    hth_job_watches_begin(s->d->watches, s->job_name, &s->watch_last);
-    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    slot->r.command = HTH_COMMAND_JOB;
+    slot->r.arguments = slot->changed;
+    slot->r.done = watch_done;
+    hth_job_watches_begin(slot->d->watches, slot->job_name, &slot->watch_last);
+    hth_err err = hth_engine_submit(slot->d->engine, &slot->r);
     if (err != HTH_OK) {
-        hth_job_watches_end(s->d->watches, s->job_name, 0, "");
+        hth_job_watches_end(slot->d->watches, slot->job_name, 0, "");
     }
     return err;
 }
@@ -108,23 +108,23 @@ static hth_err watch_count(const json_t *args, const char *key, uint64_t most, u
 }
 
 // watch_begin answers, or has the slot wait for an event or the engine; on error it has not.
-static hth_err watch_begin(hth_rpc_slot *s, json_t *args)
+static hth_err watch_begin(hth_rpc_slot *slot, json_t *args)
 {
     uint64_t wait_ms;
     char *json = NULL;
-    hth_job_waiter *w = &s->watch;
+    hth_job_waiter *w = &slot->watch;
     HTH_TRY(watch_count(args, "after", UINT64_MAX, &w->after));
     HTH_TRY(watch_count(args, "wait_ms", WATCH_MOST_MS, &wait_ms));
-    snprintf(s->job_name, sizeof s->job_name, "%s",
+    snprintf(slot->job_name, sizeof slot->job_name, "%s",
              json_string_value(json_object_get(args, "job")));
     w->id = (uint64_t)json_integer_value(json_object_get(args, "id"));
-    w->tenant = s->r.admin ? NULL : s->tenant;
+    w->tenant = slot->r.admin ? NULL : slot->tenant;
     w->end_ns = hth_now_ns() + wait_ms * 1000000;
-    w->canceled = &s->r.canceled;
+    w->canceled = &slot->r.canceled;
     w->answer = watch_answer;
-    hth_err err = w->after > 0 ? hth_job_watches_wait(s->d->watches, w, &json) : HTH_ENOENT;
+    hth_err err = w->after > 0 ? hth_job_watches_wait(slot->d->watches, w, &json) : HTH_ENOENT;
     if (err == HTH_ENOENT) {
-        return watch_ask(s, args);
+        return watch_ask(slot, args);
     }
     if (json != NULL) {
         watch_answer(w, HTH_OK, json);

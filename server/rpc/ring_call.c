@@ -42,42 +42,42 @@ hth_err hth_ring_message(const hth_ring_layout *layout, const hth_channel_head *
 // ---- replies
 
 // call_channel makes a channel's message with room for a record, which goes to *record.
-static hth_err call_channel(hth_ring_call *k, size_t bytes, uint8_t **record)
+static hth_err call_channel(hth_ring_call *call, size_t bytes, uint8_t **record)
 {
-    const hth_channel_head head = {.call = k->head.call};
-    hth_free(k->reply);
-    k->reply_bytes = sizeof head + bytes;
-    k->reply = hth_alloc_aligned(k->reply_bytes, HTH_IPC_RECORD_ALIGN);
-    if (k->reply == NULL) {
-        k->reply_bytes = 0;
+    const hth_channel_head head = {.call = call->head.call};
+    hth_free(call->reply);
+    call->reply_bytes = sizeof head + bytes;
+    call->reply = hth_alloc_aligned(call->reply_bytes, HTH_IPC_RECORD_ALIGN);
+    if (call->reply == NULL) {
+        call->reply_bytes = 0;
         return hth_fail(HTH_ENOMEM, "out of memory for a reply");
     }
-    memset(k->reply, 0, sizeof head);
-    memcpy(k->reply, &head, sizeof head);
-    *record = k->reply + sizeof head;
+    memset(call->reply, 0, sizeof head);
+    memcpy(call->reply, &head, sizeof head);
+    *record = call->reply + sizeof head;
     return HTH_OK;
 }
 
 // call_large makes a message of the socket's with room for a record.
-static hth_err call_large(hth_ring_call *k, size_t bytes, uint8_t **record)
+static hth_err call_large(hth_ring_call *call, size_t bytes, uint8_t **record)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Kept body = HEARTH__KEPT__INIT;
-    r.call = k->head.call;
+    r.call = call->head.call;
     r.body_case = HEARTH__REPLY__BODY_KEPT;
     r.kept = &body;
-    if (k->large != NULL) { // of an inference that failed
-        nng_msg_free(k->large);
-        k->large = NULL;
+    if (call->large != NULL) { // of an inference that failed
+        nng_msg_free(call->large);
+        call->large = NULL;
     }
-    return hth_wire_message(&r.base, NULL, 0, bytes, &k->c->t->limits, &k->large, record);
+    return hth_wire_message(&r.base, NULL, 0, bytes, &call->c->t->limits, &call->large, record);
 }
 
 // call_outputs makes the reply's record and sets where the outputs' bytes go.
-static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *out, int n)
+static hth_err call_outputs(hth_ring_call *call, int version, hth_request_tensor *out, int n)
 {
-    const char *const texts[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_SERVED] =
-                                                         k->r.target[0] != 0 ? k->r.target : NULL};
+    const char *const texts[HTH_IPC_RECORD_TEXTS] = {
+        [HTH_IPC_RECORD_SERVED] = call->r.target[0] != 0 ? call->r.target : NULL};
     size_t names = 0;
     uint64_t data = 0;
     uint8_t *at;
@@ -86,8 +86,9 @@ static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *o
         data += out[i].t.bytes + hth_ipc_record_pad(out[i].t.bytes); // of memory that there is
     }
     size_t head = hth_ipc_record_room(texts, (size_t)n, names);
-    bool fits = sizeof(hth_channel_head) + head + data <= hth_ring_max(k->c->layout.channel_bytes);
-    HTH_TRY(fits ? call_channel(k, head + data, &at) : call_large(k, head + data, &at));
+    bool fits =
+        sizeof(hth_channel_head) + head + data <= hth_ring_max(call->c->layout.channel_bytes);
+    HTH_TRY(fits ? call_channel(call, head + data, &at) : call_large(call, head + data, &at));
     hth_ipc_record *r = (hth_ipc_record *)(void *)at;
     hth_ipc_record_begin(r, texts, (size_t)n);
     r->version = version;
@@ -104,41 +105,41 @@ static hth_err call_outputs(hth_ring_call *k, int version, hth_request_tensor *o
     return HTH_OK;
 }
 
-static hth_err call_place(hth_request *r, hth_request_tensor *out, int n_out)
+static hth_err call_place(hth_request *request, hth_request_tensor *out, int n_out)
 {
-    return call_outputs(r->ctx, r->version, out, n_out);
+    return call_outputs(request->ctx, request->version, out, n_out);
 }
 
 // call_free frees a call that is in no list. Its ring goes with the last one.
-static void call_free(hth_ring_call *k)
+static void call_free(hth_ring_call *call)
 {
-    hth_ring_client *c = k->c;
-    hth_rpc_tensors_inputs_fini(&k->in);
-    hth_engine_free(c->t->engine, k->request);
-    hth_free(k->reply);
-    if (k->large != NULL) {
-        nng_msg_free(k->large);
+    hth_ring_client *c = call->c;
+    hth_rpc_tensors_inputs_fini(&call->in);
+    hth_engine_free(c->t->engine, call->request);
+    hth_free(call->reply);
+    if (call->large != NULL) {
+        nng_msg_free(call->large);
     }
-    hth_free(k);
+    hth_free(call);
     hth_ring_client_rele(c);
 }
 
-static void call_unlink(hth_ring_call **at, const hth_ring_call *k)
+static void call_unlink(hth_ring_call **at, const hth_ring_call *call)
 {
-    while (*at != k) {
+    while (*at != call) {
         at = &(*at)->next;
     }
-    *at = k->next;
+    *at = call->next;
 }
 
 // call_error makes the reply an error; where there is no memory for that the client gives up some
 // time.
-static void call_error(hth_ring_call *k, hth_err err, const char *sentence)
+static void call_error(hth_ring_call *call, hth_err err, const char *sentence)
 {
     const char *const text[HTH_IPC_RECORD_TEXTS] = {
         [HTH_IPC_RECORD_DETAIL] = sentence[0] != 0 ? sentence : hth_strerror(err)};
     uint8_t *at;
-    if (call_channel(k, hth_ipc_record_room(text, 0, 0), &at) == HTH_OK) {
+    if (call_channel(call, hth_ipc_record_room(text, 0, 0), &at) == HTH_OK) {
         hth_ipc_record *r = (hth_ipc_record *)(void *)at;
         hth_ipc_record_begin(r, text, 0);
         r->err = (uint32_t)err;
@@ -147,44 +148,44 @@ static void call_error(hth_ring_call *k, hth_err err, const char *sentence)
 }
 
 // call_in_channel puts the reply into its channel; false: the channel has no room.
-static bool call_in_channel(hth_ring_call *k)
+static bool call_in_channel(hth_ring_call *call)
 {
-    hth_ring_part part = {k->reply, k->reply_bytes};
+    hth_ring_part part = {call->reply, call->reply_bytes};
     hth_err err = HTH_OK;
-    if (k->reply != NULL && k->reply_bytes > 0) {
-        err = hth_ring_send(k->c->replies[k->head.channel], &part, 1, 0);
-        k->c->t->n_answered += err == HTH_OK;
+    if (call->reply != NULL && call->reply_bytes > 0) {
+        err = hth_ring_send(call->c->replies[call->head.channel], &part, 1, 0);
+        call->c->t->n_answered += err == HTH_OK;
     }
     return err != HTH_EBUSY;
 }
 
 // call_enlarge makes the channel's message one of the socket's. False: no memory, or too many wait.
-static bool call_enlarge(hth_ring_call *k)
+static bool call_enlarge(hth_ring_call *call)
 {
-    size_t bytes = k->reply_bytes - sizeof k->head;
+    size_t bytes = call->reply_bytes - sizeof call->head;
     uint8_t *record;
-    if (k->c->n_calls > (int)(k->c->layout.channels * CALL_PER_CHANNEL) ||
-        call_large(k, bytes, &record) != HTH_OK) {
+    if (call->c->n_calls > (int)(call->c->layout.channels * CALL_PER_CHANNEL) ||
+        call_large(call, bytes, &record) != HTH_OK) {
         return false;
     }
-    memcpy(record, k->reply + sizeof k->head, bytes);
+    memcpy(record, call->reply + sizeof call->head, bytes);
     return true;
 }
 
 // call_send ends the call: its reply goes into the channel, and the call into the list of those
 // that are fetched, or nowhere.
-static void call_send(hth_ring_call *k, bool keep, bool refused)
+static void call_send(hth_ring_call *call, bool keep, bool refused)
 {
-    hth_ring_client *c = k->c;
+    hth_ring_client *c = call->c;
     hth_rings *t = c->t;
     pthread_mutex_lock(&c->lock);
-    call_unlink(&c->calls, k);
-    bool in_channel = call_in_channel(k);
-    if (!c->ended && !k->given_up && (keep || (!in_channel && call_enlarge(k)))) {
+    call_unlink(&c->calls, call);
+    bool in_channel = call_in_channel(call);
+    if (!c->ended && !call->given_up && (keep || (!in_channel && call_enlarge(call)))) {
         keep = true;
         t->n_answered += !in_channel;
-        k->next = c->retained;
-        c->retained = k;
+        call->next = c->retained;
+        c->retained = call;
         atomic_fetch_add(&t->n_retained, 1);
     } else {
         keep = false;
@@ -193,17 +194,17 @@ static void call_send(hth_ring_call *k, bool keep, bool refused)
     pthread_mutex_unlock(&c->lock);
     t->n_refused += refused;
     if (!keep) {
-        call_free(k);
+        call_free(call);
     }
     atomic_fetch_sub(&t->n_working, 1);
 }
 
-static void call_done(hth_request *r)
+static void call_done(hth_request *request)
 {
-    hth_ring_call *k = r->ctx;
+    hth_ring_call *k = request->ctx;
     bool keep = false;
-    if (r->err != HTH_OK) {
-        call_error(k, r->err, r->detail);
+    if (request->err != HTH_OK) {
+        call_error(k, request->err, request->detail);
     } else if (k->large != NULL) {
         uint8_t *none;
         keep = true;
@@ -217,13 +218,13 @@ static void call_done(hth_request *r)
 // ---- requests
 
 // call_list lists a call as one in progress. HTH_EBUSY: there are too many.
-static hth_err call_list(hth_ring_call *k)
+static hth_err call_list(hth_ring_call *call)
 {
-    hth_ring_client *c = k->c;
+    hth_ring_client *c = call->c;
     pthread_mutex_lock(&c->lock);
     bool busy = c->n_calls >= (int)(c->layout.channels * CALL_PER_CHANNEL);
-    k->next = c->calls;
-    c->calls = k;
+    call->next = c->calls;
+    c->calls = call;
     c->n_calls++;
     pthread_mutex_unlock(&c->lock);
     return busy ? hth_fail(HTH_EBUSY, "a ring of %u channels has that many requests in progress",
@@ -231,30 +232,30 @@ static hth_err call_list(hth_ring_call *k)
                 : HTH_OK;
 }
 
-static hth_err call_submit(hth_ring_call *k, const char *token)
+static hth_err call_submit(hth_ring_call *call, const char *token)
 {
-    const hth_ipc_record *q = k->request;
-    hth_auth *auth = k->c->t->auth;
-    HTH_TRY(hth_auth_check(auth, hth_conn_peer(k->c->conn), token, HTH_NEED_INFER, NULL));
-    HTH_TRY(hth_rpc_tensors_inputs_record(&k->in, k->c->conn, q));
-    hth_auth_tenant(auth, token, hth_conn_tenant(k->c->conn), k->tenant, sizeof k->tenant);
-    k->r.model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
-    k->r.inputs = k->in.list;
-    k->r.n_inputs = k->in.n;
-    k->r.record = k->request;
-    k->r.priority = q->priority;
-    k->r.timeout_us = q->timeout_us;
-    k->r.tenant = k->tenant;
-    k->r.place = call_place;
-    k->r.done = call_done;
-    k->r.ctx = k;
-    return hth_engine_submit(k->c->t->engine, &k->r);
+    const hth_ipc_record *q = call->request;
+    hth_auth *auth = call->c->t->auth;
+    HTH_TRY(hth_auth_check(auth, hth_conn_peer(call->c->conn), token, HTH_NEED_INFER, NULL));
+    HTH_TRY(hth_rpc_tensors_inputs_record(&call->in, call->c->conn, q));
+    hth_auth_tenant(auth, token, hth_conn_tenant(call->c->conn), call->tenant, sizeof call->tenant);
+    call->r.model = hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL);
+    call->r.inputs = call->in.list;
+    call->r.n_inputs = call->in.n;
+    call->r.record = call->request;
+    call->r.priority = q->priority;
+    call->r.timeout_us = q->timeout_us;
+    call->r.tenant = call->tenant;
+    call->r.place = call_place;
+    call->r.done = call_done;
+    call->r.ctx = call;
+    return hth_engine_submit(call->c->t->engine, &call->r);
 }
 
-static hth_err call_check(const hth_ring_call *k, size_t bytes)
+static hth_err call_check(const hth_ring_call *call, size_t bytes)
 {
-    const hth_ipc_record *q = k->request;
-    HTH_TRY(hth_wire_check_record(q, bytes, &k->c->t->limits));
+    const hth_ipc_record *q = call->request;
+    HTH_TRY(hth_wire_check_record(q, bytes, &call->c->t->limits));
     bool infers = q->text[HTH_IPC_RECORD_MODEL] != 0 && q->text[HTH_IPC_RECORD_QUERY] == 0 &&
                   q->text[HTH_IPC_RECORD_ARGUMENTS] == 0 && q->n_known == 0;
     return infers ? HTH_OK : hth_fail(HTH_ENOTSUP, "a ring carries inferences only");
@@ -262,55 +263,55 @@ static hth_err call_check(const hth_ring_call *k, size_t bytes)
 
 // call_start submits the request, whose record has so many bytes if it could be read, or answers at
 // once. An error is the ring's: its client does not speak this language.
-static hth_err call_start(hth_ring_call *k, hth_err read, size_t bytes, const char *token)
+static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const char *token)
 {
-    hth_rings *t = k->c->t;
-    hth_err err = read == HTH_OK ? call_check(k, bytes) : read;
+    hth_rings *t = call->c->t;
+    hth_err err = read == HTH_OK ? call_check(call, bytes) : read;
     hth_err bad = err == HTH_ENOTSUP || err == HTH_ENOMEM ? HTH_OK : err;
-    k->head.call = bad == HTH_OK ? k->head.call : 0;
+    call->head.call = bad == HTH_OK ? call->head.call : 0;
     atomic_fetch_add(&t->n_working, 1);
-    hth_err listed = call_list(k);
+    hth_err listed = call_list(call);
     bool refused = err == HTH_OK && t->stopping;
     err = err != HTH_OK ? err : listed;
     if (refused) {
         err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     }
-    err = err == HTH_OK ? call_submit(k, token) : err;
+    err = err == HTH_OK ? call_submit(call, token) : err;
     if (err != HTH_OK) {
-        call_error(k, err, hth_err_detail());
-        call_send(k, false, refused);
+        call_error(call, err, hth_err_detail());
+        call_send(call, false, refused);
     }
     return bad;
 }
 
 // call_take takes the message of `bytes` out of the ring, each byte once: the head and the token to
 // this process, the record to where the engine's may read it.
-static hth_err call_take(hth_ring_client *c, size_t bytes)
+static hth_err call_take(hth_ring_client *client, size_t bytes)
 {
     char token[HTH_CHANNEL_TOKEN + 1];
     hth_ring_call *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    k->c = c;
-    atomic_fetch_add(&c->refs, 1);
-    hth_ring_read(c->requests, 0, &k->head, bytes < sizeof k->head ? bytes : sizeof k->head);
-    hth_err err = hth_ring_message(&c->layout, &k->head, bytes);
+    k->c = client;
+    atomic_fetch_add(&client->refs, 1);
+    hth_ring_read(client->requests, 0, &k->head, bytes < sizeof k->head ? bytes : sizeof k->head);
+    hth_err err = hth_ring_message(&client->layout, &k->head, bytes);
     if (err == HTH_ECORRUPT) { // nobody can be answered
         call_free(k);
         return err;
     }
     size_t at = hth_channel_record(&k->head), rest = err == HTH_OK ? bytes - at : 0;
     if (err == HTH_OK) {
-        hth_ring_read(c->requests, sizeof k->head, token, k->head.token_bytes);
+        hth_ring_read(client->requests, sizeof k->head, token, k->head.token_bytes);
         token[k->head.token_bytes] = 0;
-        k->request = hth_engine_alloc(c->t->engine, rest);
+        k->request = hth_engine_alloc(client->t->engine, rest);
         err = k->request != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
     if (err == HTH_OK) {
-        hth_ring_read(c->requests, at, k->request, rest);
+        hth_ring_read(client->requests, at, k->request, rest);
     }
-    hth_ring_drop(c->requests);
+    hth_ring_drop(client->requests);
     return call_start(k, err, rest, token);
 }
 

@@ -46,32 +46,32 @@ void hth_ring_client_rele(hth_ring_client *client)
 // ---- looking
 
 // rings_served gives the consumer's side back. A ring that is to end is stopped, for its thread.
-static void rings_served(hth_ring_client *c, hth_err err)
+static void rings_served(hth_ring_client *client, hth_err err)
 {
-    pthread_mutex_unlock(&c->taking);
+    pthread_mutex_unlock(&client->taking);
     if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
-        hth_ring_stop(c->requests);
+        hth_ring_stop(client->requests);
     }
 }
 
 // rings_take serves a ring unless another thread does.
-static void rings_take(hth_ring_client *c)
+static void rings_take(hth_ring_client *client)
 {
-    if (pthread_mutex_trylock(&c->taking) == 0) {
-        rings_served(c, hth_ring_serve(c));
+    if (pthread_mutex_trylock(&client->taking) == 0) {
+        rings_served(client, hth_ring_serve(client));
     }
 }
 
 // rings_take_all serves a ring until nothing is in it, once nobody else does: what was sent before
 // is a call from then on. A client that goes on sending is left at some time.
-static void rings_take_all(hth_ring_client *c)
+static void rings_take_all(hth_ring_client *client)
 {
     hth_err err = HTH_OK;
-    pthread_mutex_lock(&c->taking);
-    for (uint32_t i = 0; err == HTH_OK && i < c->layout.channels; i++) {
-        err = hth_ring_serve(c);
+    pthread_mutex_lock(&client->taking);
+    for (uint32_t i = 0; err == HTH_OK && i < client->layout.channels; i++) {
+        err = hth_ring_serve(client);
     }
-    rings_served(c, err);
+    rings_served(client, err);
 }
 
 // rings_poll is the engine's thread's look into all rings.
@@ -109,17 +109,17 @@ static void rings_leave(void *ctx)
 }
 
 // rings_unlist takes a ring out of the list; false: it was not there.
-static bool rings_unlist(hth_ring_client *c)
+static bool rings_unlist(hth_ring_client *client)
 {
-    hth_rings *t = c->t;
+    hth_rings *t = client->t;
     pthread_mutex_lock(&t->lock);
     hth_ring_client **at = &t->clients;
-    while (*at != NULL && *at != c) {
+    while (*at != NULL && *at != client) {
         at = &(*at)->next;
     }
-    bool listed = *at == c;
+    bool listed = *at == client;
     if (listed) {
-        *at = c->next;
+        *at = client->next;
         atomic_fetch_sub(&t->n_listed, 1);
     }
     pthread_mutex_unlock(&t->lock);
@@ -156,13 +156,14 @@ static void rings_main(void *ctx)
 
 // ---- attaching
 
-static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
+static hth_err rings_layout(const Hearth__Attach *Attach, hth_ring_layout *layout)
 {
-    *l = (hth_ring_layout){q->request_bytes, q->channel_bytes, q->channels};
-    uint64_t bytes = hth_ring_layout_bytes(l), most = (uint64_t)hth_setting_int(HTH_SET_RING_BYTES);
-    if (bytes == 0 || bytes != q->bytes) {
+    *layout = (hth_ring_layout){Attach->request_bytes, Attach->channel_bytes, Attach->channels};
+    uint64_t bytes = hth_ring_layout_bytes(layout),
+             most = (uint64_t)hth_setting_int(HTH_SET_RING_BYTES);
+    if (bytes == 0 || bytes != Attach->bytes) {
         return hth_fail(HTH_EINVAL, "%" PRIu64 " bytes are no ring with %" PRIu32 " channels",
-                        q->bytes, q->channels);
+                        Attach->bytes, Attach->channels);
     }
     return bytes <= most
                ? HTH_OK
@@ -170,29 +171,31 @@ static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
                           most);
 }
 
-static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
+static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *Attach)
 {
-    HTH_TRY(hth_conn_map_ring(c->conn, q->handle, c->bytes, &c->memory));
-    HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
-    c->replies = hth_calloc(c->layout.channels, sizeof *c->replies);
-    if (c->replies == NULL) {
+    HTH_TRY(hth_conn_map_ring(client->conn, Attach->handle, client->bytes, &client->memory));
+    HTH_TRY(hth_ring_open(client->memory, client->layout.request_bytes, HTH_RING_CONSUMER, 0,
+                          &client->requests));
+    client->replies = hth_calloc(client->layout.channels, sizeof *client->replies);
+    if (client->replies == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a ring");
     }
-    for (uint32_t i = 0; i < c->layout.channels; i++) {
-        uint8_t *at = (uint8_t *)c->memory + hth_ring_layout_channel(&c->layout, i);
-        HTH_TRY(hth_ring_open(at, c->layout.channel_bytes, HTH_RING_PRODUCER, 0, &c->replies[i]));
+    for (uint32_t i = 0; i < client->layout.channels; i++) {
+        uint8_t *at = (uint8_t *)client->memory + hth_ring_layout_channel(&client->layout, i);
+        HTH_TRY(hth_ring_open(at, client->layout.channel_bytes, HTH_RING_PRODUCER, 0,
+                              &client->replies[i]));
     }
     return HTH_OK;
 }
 
 // rings_list lists a ring, which is served from then on.
-static hth_err rings_list(hth_ring_client *c)
+static hth_err rings_list(hth_ring_client *client)
 {
-    hth_rings *t = c->t;
+    hth_rings *t = client->t;
     hth_err err = HTH_OK;
     pthread_mutex_lock(&t->lock);
     for (const hth_ring_client *o = t->clients; o != NULL && err == HTH_OK; o = o->next) {
-        if (o->conn == c->conn) {
+        if (o->conn == client->conn) {
             err = hth_fail(HTH_EEXIST, "this connection has a ring");
         }
     }
@@ -205,13 +208,13 @@ static hth_err rings_list(hth_ring_client *c)
     }
     pthread_t thread;
     if (err == HTH_OK) {
-        err = hth_thread_start("ring", rings_main, c, &thread);
+        err = hth_thread_start("ring", rings_main, client, &thread);
     }
     if (err == HTH_OK) {
         pthread_detach(thread);
-        c->refs += 2; // of the list and the thread
-        c->next = t->clients;
-        t->clients = c;
+        client->refs += 2; // of the list and the thread
+        client->next = t->clients;
+        t->clients = client;
         atomic_fetch_add(&t->n_listed, 1);
     }
     pthread_mutex_unlock(&t->lock);
@@ -247,17 +250,17 @@ hth_err hth_rings_attach(hth_rings *rings, hth_conn *conn, const Hearth__Attach 
 // ---- by connection
 
 // rings_find returns the ring of a connection, held; NULL: it has none.
-static hth_ring_client *rings_find(hth_rings *t, const hth_conn *conn)
+static hth_ring_client *rings_find(hth_rings *rings, const hth_conn *conn)
 {
-    pthread_mutex_lock(&t->lock);
-    hth_ring_client *c = t->clients;
+    pthread_mutex_lock(&rings->lock);
+    hth_ring_client *c = rings->clients;
     while (c != NULL && c->conn != conn) {
         c = c->next;
     }
     if (c != NULL) {
         atomic_fetch_add(&c->refs, 1);
     }
-    pthread_mutex_unlock(&t->lock);
+    pthread_mutex_unlock(&rings->lock);
     return c;
 }
 

@@ -35,11 +35,11 @@ static int setup(void **state)
     return 0;
 }
 
-static void serve(server_rig *r)
+static void serve(server_rig *rig)
 {
-    const char *urls[] = {r->ipc};
-    hth_server_config config = {.store = r->store, .listen = urls, .n_listen = 1};
-    assert_ok(hth_server_open(&config, &r->server));
+    const char *urls[] = {rig->ipc};
+    hth_server_config config = {.store = rig->store, .listen = urls, .n_listen = 1};
+    assert_ok(hth_server_open(&config, &rig->server));
 }
 
 static int teardown(void **state)
@@ -81,12 +81,12 @@ static void wait_count(atomic_int *v, int want)
     assert_true(atomic_load(v) >= want);
 }
 
-static hearth *connect_to(const server_rig *r, const hearth_options *o)
+static hearth *connect_to(const server_rig *rig, const hearth_options *options)
 {
     hearth *h;
-    hearth_status s = hearth_open(r->ipc, o, &h);
+    hearth_status s = hearth_open(rig->ipc, options, &h);
     if (s != HEARTH_OK) {
-        fail_msg("%s: %s", r->ipc, hearth_error());
+        fail_msg("%s: %s", rig->ipc, hearth_error());
     }
     return h;
 }
@@ -341,15 +341,15 @@ typedef struct raw {
 } raw;
 
 // raw_ask sends a request over the socket; the error's code comes back, HTH_OK when it is none.
-static hth_err raw_ask(nng_socket s, Hearth__Request *q)
+static hth_err raw_ask(nng_socket s, Hearth__Request *request)
 {
     nng_msg *m;
     uint8_t *data;
     const uint8_t *section;
     uint64_t section_bytes;
     Hearth__Reply *r;
-    q->call = 7;
-    assert_ok(hth_wire_message(&q->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
+    request->call = 7;
+    assert_ok(hth_wire_message(&request->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
     assert_int_equal(nng_sendmsg(s, m, 0), 0);
     assert_int_equal(nng_recvmsg(s, &m, 0), 0);
     assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,

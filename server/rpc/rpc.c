@@ -73,35 +73,35 @@ static void rpc_freed(void *ctx)
 
 // ---- on the loop
 
-static bool rpc_sending(const hth_rpc *r)
+static bool rpc_sending(const hth_rpc *rpc)
 {
-    const hth_rpc_conn *c = r->conns;
+    const hth_rpc_conn *c = rpc->conns;
     while (c != NULL && atomic_load(&c->out_bytes) == 0) {
         c = c->next;
     }
     return c != NULL;
 }
 
-static void rpc_disconnect(hth_rpc *r)
+static void rpc_disconnect(hth_rpc *rpc)
 {
-    while (r->conns != NULL) {
-        hth_rpc_conn_close(r->conns);
+    while (rpc->conns != NULL) {
+        hth_rpc_conn_close(rpc->conns);
     }
 }
 
 // rpc_stopping ends the loop once nothing goes out any more, or too long.
-static void rpc_stopping(hth_rpc *r)
+static void rpc_stopping(hth_rpc *rpc)
 {
-    if (r->stop_ns == 0) {
+    if (rpc->stop_ns == 0) {
         return;
     }
-    for (int i = 0; i < r->n_listeners; i++) {
-        evconnlistener_disable(r->listener[i].listener);
+    for (int i = 0; i < rpc->n_listeners; i++) {
+        evconnlistener_disable(rpc->listener[i].listener);
     }
-    if (!rpc_sending(r) || hth_now_ns() >= r->stop_ns) {
-        rpc_disconnect(r);
-        r->ended = true;
-        event_base_loopbreak(r->base);
+    if (!rpc_sending(rpc) || hth_now_ns() >= rpc->stop_ns) {
+        rpc_disconnect(rpc);
+        rpc->ended = true;
+        event_base_loopbreak(rpc->base);
     }
 }
 

@@ -73,18 +73,18 @@ bool hth_rpc_conn_full(const hth_rpc_conn *conn)
 }
 
 // conn_pause has nothing read; the peer's end is noticed all the same.
-static void conn_pause(hth_rpc_conn *c)
+static void conn_pause(hth_rpc_conn *conn)
 {
-    event_del(c->read);
-    event_add(c->closed, NULL);
-    atomic_store(&c->paused, true); // who ends a request from here on sees it
+    event_del(conn->read);
+    event_add(conn->closed, NULL);
+    atomic_store(&conn->paused, true); // who ends a request from here on sees it
 }
 
-static void conn_resume(hth_rpc_conn *c)
+static void conn_resume(hth_rpc_conn *conn)
 {
-    atomic_store(&c->paused, false);
-    event_del(c->closed);
-    event_add(c->read, NULL);
+    atomic_store(&conn->paused, false);
+    event_del(conn->closed);
+    event_add(conn->read, NULL);
 }
 
 void hth_rpc_conn_settle(hth_rpc_conn *conn)
@@ -155,59 +155,60 @@ static void conn_ended(evutil_socket_t fd, short what, void *arg)
 
 // conn_out_late is when its answers are taken too slowly. What the kernel holds counts as taken
 // when the peer's has it: else one that reads steadily would seem to pause for a whole buffer.
-static uint64_t conn_out_late(hth_rpc_conn *c, uint64_t now_ns)
+static uint64_t conn_out_late(hth_rpc_conn *conn, uint64_t now_ns)
 {
     int held = 0;
-    pthread_mutex_lock(&c->lock);
-    if (c->out != NULL && ioctl(c->fd, SIOCOUTQ, &held) == 0) {
-        if (held < c->out_held) {
-            hth_rpc_moved(&c->out_late_ns, (uint64_t)(c->out_held - held), now_ns);
+    pthread_mutex_lock(&conn->lock);
+    if (conn->out != NULL && ioctl(conn->fd, SIOCOUTQ, &held) == 0) {
+        if (held < conn->out_held) {
+            hth_rpc_moved(&conn->out_late_ns, (uint64_t)(conn->out_held - held), now_ns);
         }
-        c->out_held = held;
+        conn->out_held = held;
     }
-    uint64_t late_ns = c->out_late_ns;
-    pthread_mutex_unlock(&c->lock);
+    uint64_t late_ns = conn->out_late_ns;
+    pthread_mutex_unlock(&conn->lock);
     return late_ns;
 }
 
 // conn_is_late says why a connection is to be ended; NULL: it is not.
-static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
+static const char *conn_is_late(hth_rpc_conn *conn, uint64_t now_ns)
 {
-    uint64_t open_ns = now_ns - c->opened_ns;
-    uint64_t out_late_ns = conn_out_late(c, now_ns);
-    if ((c->state == HTH_RPC_TLS || c->state == HTH_RPC_GREETING) &&
+    uint64_t open_ns = now_ns - conn->opened_ns;
+    uint64_t out_late_ns = conn_out_late(conn, now_ns);
+    if ((conn->state == HTH_RPC_TLS || conn->state == HTH_RPC_GREETING) &&
         open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_HANDSHAKE_SECONDS) * SECOND_NS) {
         return "no handshake (limits.handshake_seconds)";
     }
-    if (c->late_ns != 0 && now_ns > c->late_ns) {
+    if (conn->late_ns != 0 && now_ns > conn->late_ns) {
         return "its request comes too slowly (http.request_seconds)";
     }
     if (out_late_ns != 0 && now_ns > out_late_ns) {
         return "it takes its answers too slowly (http.request_seconds)";
     }
-    if (!c->local && !c->proven &&
+    if (!conn->local && !conn->proven &&
         open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_TOKEN_SECONDS) * SECOND_NS) {
         return "no token (limits.token_seconds)";
     }
-    if (atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0) {
-        c->since_ns = now_ns;
+    if (atomic_load(&conn->n_pending) > 0 || atomic_load(&conn->out_bytes) > 0) {
+        conn->since_ns = now_ns;
     }
-    if (!c->local && now_ns > c->since_ns &&
-        now_ns - c->since_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_IDLE_SECONDS) * SECOND_NS) {
+    if (!conn->local && now_ns > conn->since_ns &&
+        now_ns - conn->since_ns >
+            (uint64_t)hth_setting_int(HTH_SET_LIMIT_IDLE_SECONDS) * SECOND_NS) {
         return "no request (limits.idle_seconds)";
     }
     return NULL;
 }
 
 // conn_disconnect closes a connection, and says why.
-static void conn_disconnect(hth_rpc_conn *c, const char *why)
+static void conn_disconnect(hth_rpc_conn *conn, const char *why)
 {
     uint64_t unsaid;
-    if (hth_seldom_now(&c->r->endings, &unsaid)) {
+    if (hth_seldom_now(&conn->r->endings, &unsaid)) {
         hth_log(INFO, SERVER, "disconnected", "tenant=%s not_logged=%" PRIu64 " reason=%s",
-                hth_conn_tenant(c->conn), unsaid, why);
+                hth_conn_tenant(conn->conn), unsaid, why);
     }
-    hth_rpc_conn_close(c);
+    hth_rpc_conn_close(conn);
 }
 
 void hth_rpc_conn_look(hth_rpc_conn *conn, uint64_t now_ns)
@@ -253,14 +254,14 @@ void hth_rpc_conn_close(hth_rpc_conn *conn)
 // conn_worth says how little is lost by closing a connection, the least first; 0: it stays. Without
 // a token, or idle: its client connects again when it needs to. Slow: it has a while, but not the
 // place of others.
-static int conn_worth(const hth_rpc_conn *c)
+static int conn_worth(const hth_rpc_conn *conn)
 {
-    bool busy = atomic_load(&c->n_pending) > 0;
-    bool moving = c->late_ns != 0 || atomic_load(&c->out_bytes) > 0;
-    if (c->trusted || (c->proven && busy)) {
+    bool busy = atomic_load(&conn->n_pending) > 0;
+    bool moving = conn->late_ns != 0 || atomic_load(&conn->out_bytes) > 0;
+    if (conn->trusted || (conn->proven && busy)) {
         return 0;
     }
-    if (!c->proven) {
+    if (!conn->proven) {
         return 1;
     }
     return moving ? 3 : 2;
@@ -268,11 +269,11 @@ static int conn_worth(const hth_rpc_conn *c)
 
 // conn_evict makes room: it closes the connection that is worth least, of equal ones that which
 // has been so for longest; false: there is none.
-static bool conn_evict(hth_rpc *r)
+static bool conn_evict(hth_rpc *rpc)
 {
     hth_rpc_conn *least = NULL;
     int worth = 0;
-    for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) {
+    for (hth_rpc_conn *c = rpc->conns; c != NULL; c = c->next) {
         int w = conn_worth(c);
         if (w != 0 &&
             (least == NULL || w < worth || (w == worth && c->since_ns < least->since_ns))) {
@@ -286,21 +287,22 @@ static bool conn_evict(hth_rpc *r)
     return least != NULL;
 }
 
-static void conn_refused(hth_rpc *r)
+static void conn_refused(hth_rpc *rpc)
 {
     uint64_t unsaid;
-    if (hth_seldom_now(&r->refusals, &unsaid)) {
+    if (hth_seldom_now(&rpc->refusals, &unsaid)) {
         hth_log(WARN, SERVER, "refused", "not_logged=%" PRIu64 " %s", unsaid, hth_err_detail());
     }
 }
 
 // conn_know finds out who is at the other end of a socket.
-static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
+static hth_conn_who conn_know(const hth_rpc_listener *listener, int fd)
 {
-    hth_conn_who who = {.where = l->local ? HTH_CONN_LOCAL : HTH_CONN_NETWORK, .uid = UINT64_MAX};
+    hth_conn_who who = {.where = listener->local ? HTH_CONN_LOCAL : HTH_CONN_NETWORK,
+                        .uid = UINT64_MAX};
     struct ucred cred;
     socklen_t n = sizeof cred;
-    if (l->local && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
+    if (listener->local && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
         who.known = true;
         who.uid = cred.uid;
         who.gid = cred.gid;
@@ -308,74 +310,77 @@ static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
     return who;
 }
 
-static hth_err conn_join(hth_rpc_conn *c, const hth_rpc_listener *l, const struct sockaddr *a)
+static hth_err conn_join(hth_rpc_conn *conn, const hth_rpc_listener *listener,
+                         const struct sockaddr *a)
 {
-    hth_rpc *r = c->r;
+    hth_rpc *r = conn->r;
     const hth_allowance_key key =
-        l->local ? hth_allowance_key_user(c->uid) : hth_allowance_key_address(a);
-    hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, &c->allowance);
-    if (err == HTH_EBUSY && hth_allowance_full(r->config.allowances, l->local) && conn_evict(r)) {
-        err = hth_allowance_join(r->config.allowances, &key, c->trusted, &c->allowance);
+        listener->local ? hth_allowance_key_user(conn->uid) : hth_allowance_key_address(a);
+    hth_err err = hth_allowance_join(r->config.allowances, &key, conn->trusted, &conn->allowance);
+    if (err == HTH_EBUSY && hth_allowance_full(r->config.allowances, listener->local) &&
+        conn_evict(r)) {
+        err = hth_allowance_join(r->config.allowances, &key, conn->trusted, &conn->allowance);
     }
     return err;
 }
 
-static hth_err conn_events(hth_rpc_conn *c)
+static hth_err conn_events(hth_rpc_conn *conn)
 {
-    struct event_base *base = c->r->base;
-    c->read = event_new(base, c->fd, EV_READ | EV_PERSIST, conn_readable, c);
-    c->write = event_new(base, c->fd, EV_WRITE, conn_writable, c);
-    c->closed = event_new(base, c->fd, EV_CLOSED | EV_PERSIST, conn_ended, c);
-    return c->read != NULL && c->write != NULL && c->closed != NULL && event_add(c->read, NULL) == 0
+    struct event_base *base = conn->r->base;
+    conn->read = event_new(base, conn->fd, EV_READ | EV_PERSIST, conn_readable, conn);
+    conn->write = event_new(base, conn->fd, EV_WRITE, conn_writable, conn);
+    conn->closed = event_new(base, conn->fd, EV_CLOSED | EV_PERSIST, conn_ended, conn);
+    return conn->read != NULL && conn->write != NULL && conn->closed != NULL &&
+                   event_add(conn->read, NULL) == 0
                ? HTH_OK
                : hth_fail(HTH_ENOMEM, "out of memory for a connection");
 }
 
-static void conn_options(const hth_rpc_conn *c)
+static void conn_options(const hth_rpc_conn *conn)
 {
     int one = 1, idle = CONN_PROBE, probes = CONN_PROBES;
-    if (!c->local) {
-        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    if (!conn->local) {
+        setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(conn->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        setsockopt(conn->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+        setsockopt(conn->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     }
 }
 
 // conn_open makes everything of a connection; on error what it has is conn_undo's.
-static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_conn_who *who,
-                         const struct sockaddr *a)
+static hth_err conn_open(hth_rpc_conn *conn, const hth_rpc_listener *listener,
+                         const hth_conn_who *who, const struct sockaddr *a)
 {
-    hth_rpc *r = c->r;
-    HTH_TRY(conn_join(c, l, a));
-    HTH_TRY(hth_conn_open(r->config.conns, who, &c->conn));
-    c->proven = c->trusted || !r->tokens;
-    if (l->tls) {
-        HTH_TRY(hth_rpc_io_secure(c));
+    hth_rpc *r = conn->r;
+    HTH_TRY(conn_join(conn, listener, a));
+    HTH_TRY(hth_conn_open(r->config.conns, who, &conn->conn));
+    conn->proven = conn->trusted || !r->tokens;
+    if (listener->tls) {
+        HTH_TRY(hth_rpc_io_secure(conn));
     }
-    return conn_events(c);
+    return conn_events(conn);
 }
 
-static void conn_leave(hth_rpc *r, int i)
+static void conn_leave(hth_rpc *rpc, int i)
 {
-    if (r->leaving[i] >= 0) {
-        hth_closer_socket(r->leaving_uid[i], r->leaving[i], false);
-        r->leaving[i] = -1;
+    if (rpc->leaving[i] >= 0) {
+        hth_closer_socket(rpc->leaving_uid[i], rpc->leaving[i], false);
+        rpc->leaving[i] = -1;
     }
 }
 
 // conn_show_out ends a connection that is not taken. nng 1.5 gives an address up for good when its
 // greeting meets a closed socket, but tries again when it reads an end: so that is sent at once,
 // and the socket closed a moment later.
-static void conn_show_out(hth_rpc *r, int fd, uint64_t uid)
+static void conn_show_out(hth_rpc *rpc, int fd, uint64_t uid)
 {
-    int i = r->next_leaving;
+    int i = rpc->next_leaving;
     shutdown(fd, SHUT_WR);
-    conn_leave(r, i);
-    r->leaving[i] = fd;
-    r->leaving_uid[i] = uid;
-    r->left[i] = false;
-    r->next_leaving = (i + 1) % HTH_RPC_LEAVING;
+    conn_leave(rpc, i);
+    rpc->leaving[i] = fd;
+    rpc->leaving_uid[i] = uid;
+    rpc->left[i] = false;
+    rpc->next_leaving = (i + 1) % HTH_RPC_LEAVING;
 }
 
 void hth_rpc_conn_shut_out(hth_rpc *rpc, bool all)
@@ -388,27 +393,27 @@ void hth_rpc_conn_shut_out(hth_rpc *rpc, bool all)
     }
 }
 
-static void conn_undo(hth_rpc_conn *c)
+static void conn_undo(hth_rpc_conn *conn)
 {
-    hth_accept_give(c->kind);
-    struct event *events[] = {c->read, c->write, c->closed};
+    hth_accept_give(conn->kind);
+    struct event *events[] = {conn->read, conn->write, conn->closed};
     for (int i = 0; i < 3; i++) {
         if (events[i] != NULL) {
             event_free(events[i]);
         }
     }
-    if (c->conn != NULL) {
-        hth_conn_close(c->conn);
+    if (conn->conn != NULL) {
+        hth_conn_close(conn->conn);
     }
-    conn_show_out(c->r, c->fd, c->local ? c->uid : 0);
-    c->fd = -1;
-    hth_rpc_io_fini(c);
-    if (c->allowance != NULL) {
-        hth_allowance_leave(c->allowance);
-        hth_rpc_conn_rele(c);
+    conn_show_out(conn->r, conn->fd, conn->local ? conn->uid : 0);
+    conn->fd = -1;
+    hth_rpc_io_fini(conn);
+    if (conn->allowance != NULL) {
+        hth_allowance_leave(conn->allowance);
+        hth_rpc_conn_rele(conn);
     } else {
-        pthread_mutex_destroy(&c->lock);
-        hth_free(c);
+        pthread_mutex_destroy(&conn->lock);
+        hth_free(conn);
     }
 }
 

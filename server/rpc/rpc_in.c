@@ -50,133 +50,133 @@ void hth_rpc_in_forget(hth_rpc_conn *conn)
 }
 
 // in_skip drops what has come of the message, and what is to come.
-static void in_skip(hth_rpc_conn *c)
+static void in_skip(hth_rpc_conn *conn)
 {
-    c->skip = c->want - c->have;
-    hth_rpc_in_forget(c);
-    c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
+    conn->skip = conn->want - conn->have;
+    hth_rpc_in_forget(conn);
+    conn->state = conn->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
 }
 
 // in_counted counts a message of this round.
-static void in_counted(hth_rpc_conn *c)
+static void in_counted(hth_rpc_conn *conn)
 {
-    c->round_over = c->round_over || ++c->n_round >= IN_REQUESTS;
+    conn->round_over = conn->round_over || ++conn->n_round >= IN_REQUESTS;
 }
 
-static void in_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
+static void in_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence)
 {
-    hth_rpc_request_refuse(c, err, sentence);
-    in_skip(c);
-    in_counted(c);
+    hth_rpc_request_refuse(conn, err, sentence);
+    in_skip(conn);
+    in_counted(conn);
 }
 
 // in_reserve has memory for n bytes more; false: the message was refused.
-static bool in_reserve(hth_rpc_conn *c, size_t n)
+static bool in_reserve(hth_rpc_conn *conn, size_t n)
 {
-    uint64_t need = c->have + n;
-    if (need > c->charged && c->charged < c->want) {
-        uint64_t more = need - c->charged > IN_CHARGE ? need - c->charged : IN_CHARGE;
-        more = more < c->want - c->charged ? more : c->want - c->charged;
-        if (c->charged == 0 && need <= IN_FREE) {
-            more = c->want < IN_FREE ? c->want : IN_FREE;
-            hth_allowance_add(c->allowance, more);
+    uint64_t need = conn->have + n;
+    if (need > conn->charged && conn->charged < conn->want) {
+        uint64_t more = need - conn->charged > IN_CHARGE ? need - conn->charged : IN_CHARGE;
+        more = more < conn->want - conn->charged ? more : conn->want - conn->charged;
+        if (conn->charged == 0 && need <= IN_FREE) {
+            more = conn->want < IN_FREE ? conn->want : IN_FREE;
+            hth_allowance_add(conn->allowance, more);
         } else {
-            hth_err err = hth_allowance_take(c->allowance, more);
+            hth_err err = hth_allowance_take(conn->allowance, more);
             if (err != HTH_OK) {
-                in_refuse(c, err, hth_err_detail());
+                in_refuse(conn, err, hth_err_detail());
                 return false;
             }
         }
-        c->charged += more;
+        conn->charged += more;
     }
-    if (need > c->capacity) {
-        uint64_t capacity = 4 * (uint64_t)c->capacity;
-        if (c->capacity == 0) {
-            capacity = c->proven ? IN_CAPACITY : IN_UNPROVEN;
+    if (need > conn->capacity) {
+        uint64_t capacity = 4 * (uint64_t)conn->capacity;
+        if (conn->capacity == 0) {
+            capacity = conn->proven ? IN_CAPACITY : IN_UNPROVEN;
         }
         capacity = capacity > need ? capacity : need;
-        capacity = capacity < c->want ? capacity : c->want;
+        capacity = capacity < conn->want ? capacity : conn->want;
         uint8_t *fresh = hth_alloc_aligned(capacity, 64);
         if (fresh == NULL) {
-            in_refuse(c, HTH_ENOMEM, "out of memory for a request");
+            in_refuse(conn, HTH_ENOMEM, "out of memory for a request");
             return false;
         }
-        if (c->have > 0) {
-            memcpy(fresh, c->message, c->have);
+        if (conn->have > 0) {
+            memcpy(fresh, conn->message, conn->have);
         }
-        hth_free(c->message);
-        c->message = fresh;
-        c->capacity = capacity;
+        hth_free(conn->message);
+        conn->message = fresh;
+        conn->capacity = capacity;
     }
     return true;
 }
 
 // ---- greetings
 
-static void in_greeted(hth_rpc_conn *c)
+static void in_greeted(hth_rpc_conn *conn)
 {
     static const uint8_t sp[4] = {0, 'S', 'P', 0};
     static const uint8_t mine[HTH_RPC_HELLO] = {0, 'S', 'P', 0, 0, IN_PROTO_REP, 0, 0};
-    const uint8_t *hello = c->head;
-    c->since_ns = hth_now_ns();
-    c->n_head = 0;
-    if (c->local && hth_rpc_pass_hello(hello)) {
-        c->state = HTH_RPC_PASSING;
+    const uint8_t *hello = conn->head;
+    conn->since_ns = hth_now_ns();
+    conn->n_head = 0;
+    if (conn->local && hth_rpc_pass_hello(hello)) {
+        conn->state = HTH_RPC_PASSING;
         return;
     }
     int proto = hello[4] << 8 | hello[5];
     if (memcmp(hello, sp, sizeof sp) != 0 || proto != IN_PROTO_REQ || hello[6] != 0 ||
         hello[7] != 0) {
-        c->dead = true;
+        conn->dead = true;
         return;
     }
-    hth_rpc_out *o = hth_rpc_out_new(c, mine, sizeof mine, NULL);
+    hth_rpc_out *o = hth_rpc_out_new(conn, mine, sizeof mine, NULL);
     if (o == NULL) {
-        c->dead = true;
+        conn->dead = true;
         return;
     }
-    hth_rpc_out_add(c, o, true);
-    c->state = HTH_RPC_LENGTH;
+    hth_rpc_out_add(conn, o, true);
+    conn->state = HTH_RPC_LENGTH;
 }
 
 // ---- messages
 
-static void in_begin(hth_rpc_conn *c)
+static void in_begin(hth_rpc_conn *conn)
 {
-    const uint8_t *p = c->head;
-    bool good = !c->local || *p++ == 1;
-    c->want = 0;
+    const uint8_t *p = conn->head;
+    bool good = !conn->local || *p++ == 1;
+    conn->want = 0;
     for (int i = 0; i < 8; i++) {
-        c->want = c->want << 8 | p[i];
+        conn->want = conn->want << 8 | p[i];
     }
-    c->n_head = 0;
-    if (!good || c->want < 4) { // it does not speak this
-        c->dead = true;
+    conn->n_head = 0;
+    if (!good || conn->want < 4) { // it does not speak this
+        conn->dead = true;
         return;
     }
-    c->state = HTH_RPC_BODY;
-    c->may = c->want;
-    if (c->want > c->r->config.message_bytes + HTH_RPC_ROUTE) {
-        c->may = HTH_RPC_ROUTE; // who it is from, to answer
-    } else if (!c->proven && c->want > IN_UNPROVEN) {
-        c->may = IN_UNPROVEN; // the token, to answer it or to go on
+    conn->state = HTH_RPC_BODY;
+    conn->may = conn->want;
+    if (conn->want > conn->r->config.message_bytes + HTH_RPC_ROUTE) {
+        conn->may = HTH_RPC_ROUTE; // who it is from, to answer
+    } else if (!conn->proven && conn->want > IN_UNPROVEN) {
+        conn->may = IN_UNPROVEN; // the token, to answer it or to go on
     }
 }
 
 // in_judge looks at what may be there of a message that may not be received yet as a whole.
-static void in_judge(hth_rpc_conn *c)
+static void in_judge(hth_rpc_conn *conn)
 {
     char text[160];
-    if (c->want > c->r->config.message_bytes + HTH_RPC_ROUTE) {
+    if (conn->want > conn->r->config.message_bytes + HTH_RPC_ROUTE) {
         snprintf(text, sizeof text,
-                 "a message of %" PRIu64 " bytes; limits.message_bytes is %" PRIu64, c->want,
-                 c->r->config.message_bytes);
-        in_refuse(c, HTH_ETOOBIG, text);
+                 "a message of %" PRIu64 " bytes; limits.message_bytes is %" PRIu64, conn->want,
+                 conn->r->config.message_bytes);
+        in_refuse(conn, HTH_ETOOBIG, text);
         return;
     }
-    hth_err err = hth_rpc_request_prove(c);
+    hth_err err = hth_rpc_request_prove(conn);
     if (err == HTH_OK) {
-        c->may = c->want;
+        conn->may = conn->want;
         return;
     }
     if (err == HTH_EBUSY) {
@@ -184,94 +184,94 @@ static void in_judge(hth_rpc_conn *c)
                        "no token in the first %" PRIu64 " bytes of a connection's first request",
                        IN_UNPROVEN);
     }
-    in_refuse(c, err, hth_err_detail());
+    in_refuse(conn, err, hth_err_detail());
 }
 
-static void in_whole(hth_rpc_conn *c)
+static void in_whole(hth_rpc_conn *conn)
 {
-    c->state = HTH_RPC_LENGTH;
-    c->late_ns = 0;
-    c->since_ns = hth_now_ns();
-    hth_rpc_request_take(c);
-    in_counted(c);
+    conn->state = HTH_RPC_LENGTH;
+    conn->late_ns = 0;
+    conn->since_ns = hth_now_ns();
+    hth_rpc_request_take(conn);
+    in_counted(conn);
 }
 
 // in_body takes bytes of a message; returns how many.
-static size_t in_body(hth_rpc_conn *c, const uint8_t *p, size_t n)
+static size_t in_body(hth_rpc_conn *conn, const uint8_t *p, size_t n)
 {
-    size_t more = c->may - c->have < n ? (size_t)(c->may - c->have) : n;
-    if (!in_reserve(c, more)) {
+    size_t more = conn->may - conn->have < n ? (size_t)(conn->may - conn->have) : n;
+    if (!in_reserve(conn, more)) {
         return 0;
     }
-    memcpy(c->message + c->have, p, more);
-    c->have += more;
+    memcpy(conn->message + conn->have, p, more);
+    conn->have += more;
     return more;
 }
 
-static void in_body_came(hth_rpc_conn *c)
+static void in_body_came(hth_rpc_conn *conn)
 {
-    if (c->have == c->want) {
-        in_whole(c);
-    } else if (c->have == c->may) {
-        in_judge(c);
+    if (conn->have == conn->want) {
+        in_whole(conn);
+    } else if (conn->have == conn->may) {
+        in_judge(conn);
     }
 }
 
-static size_t in_head(hth_rpc_conn *c, const uint8_t *p, size_t n, size_t whole)
+static size_t in_head(hth_rpc_conn *conn, const uint8_t *p, size_t n, size_t whole)
 {
-    size_t more = whole - c->n_head < n ? whole - c->n_head : n;
-    memcpy(c->head + c->n_head, p, more);
-    c->n_head += more;
+    size_t more = whole - conn->n_head < n ? whole - conn->n_head : n;
+    memcpy(conn->head + conn->n_head, p, more);
+    conn->n_head += more;
     return more;
 }
 
 // in_step takes some of n bytes; returns how many.
-static size_t in_step(hth_rpc_conn *c, const uint8_t *p, size_t n)
+static size_t in_step(hth_rpc_conn *conn, const uint8_t *p, size_t n)
 {
-    size_t took = n, head = c->local ? HTH_RPC_HEAD : HTH_RPC_HEAD - 1;
-    switch (c->state) {
+    size_t took = n, head = conn->local ? HTH_RPC_HEAD : HTH_RPC_HEAD - 1;
+    switch (conn->state) {
     case HTH_RPC_GREETING:
-        took = in_head(c, p, n, HTH_RPC_HELLO);
-        if (c->n_head == HTH_RPC_HELLO) {
-            in_greeted(c);
+        took = in_head(conn, p, n, HTH_RPC_HELLO);
+        if (conn->n_head == HTH_RPC_HELLO) {
+            in_greeted(conn);
         }
         break;
     case HTH_RPC_LENGTH:
-        took = in_head(c, p, n, head);
-        if (c->n_head == head) {
-            in_begin(c);
+        took = in_head(conn, p, n, head);
+        if (conn->n_head == head) {
+            in_begin(conn);
         }
         break;
     case HTH_RPC_BODY:
-        took = in_body(c, p, n);
-        if (c->state == HTH_RPC_BODY) {
-            in_body_came(c);
+        took = in_body(conn, p, n);
+        if (conn->state == HTH_RPC_BODY) {
+            in_body_came(conn);
         }
         break;
     case HTH_RPC_SKIP:
-        took = c->skip < n ? (size_t)c->skip : n;
-        c->skip -= took;
-        c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
+        took = conn->skip < n ? (size_t)conn->skip : n;
+        conn->skip -= took;
+        conn->state = conn->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
         break;
     default: // nobody who only listens has anything to say
-        c->dead = true;
+        conn->dead = true;
         break;
     }
     return took;
 }
 
 // in_stops: others are next, or between two messages, while there is too much already.
-static bool in_stops(hth_rpc_conn *c)
+static bool in_stops(hth_rpc_conn *conn)
 {
-    return c->dead || hth_rpc_conn_full(c);
+    return conn->dead || hth_rpc_conn_full(conn);
 }
 
 // in_take takes what it may of n bytes; returns how many.
-static size_t in_take(hth_rpc_conn *c, const uint8_t *p, size_t n)
+static size_t in_take(hth_rpc_conn *conn, const uint8_t *p, size_t n)
 {
     size_t at = 0;
-    while (at < n && !in_stops(c)) {
-        at += in_step(c, p + at, n - at);
+    while (at < n && !in_stops(conn)) {
+        at += in_step(conn, p + at, n - at);
     }
     return at;
 }
@@ -279,70 +279,71 @@ static size_t in_take(hth_rpc_conn *c, const uint8_t *p, size_t n)
 // ---- reading
 
 // in_keep keeps what was read and could not be taken.
-static void in_keep(hth_rpc_conn *c, const uint8_t *p, size_t n)
+static void in_keep(hth_rpc_conn *conn, const uint8_t *p, size_t n)
 {
-    c->rest = hth_memdup(p, n);
-    c->rest_at = 0;
-    c->rest_bytes = n;
-    if (c->rest == NULL) {
-        c->dead = true;
+    conn->rest = hth_memdup(p, n);
+    conn->rest_at = 0;
+    conn->rest_bytes = n;
+    if (conn->rest == NULL) {
+        conn->dead = true;
         return;
     }
-    hth_allowance_add(c->allowance, n);
+    hth_allowance_add(conn->allowance, n);
 }
 
-static void in_drop_remainder(hth_rpc_conn *c)
+static void in_drop_remainder(hth_rpc_conn *conn)
 {
-    if (c->rest != NULL) {
-        hth_allowance_give(c->allowance, c->rest_bytes);
-        hth_free(c->rest);
-        c->rest = NULL;
+    if (conn->rest != NULL) {
+        hth_allowance_give(conn->allowance, conn->rest_bytes);
+        hth_free(conn->rest);
+        conn->rest = NULL;
     }
 }
 
 // in_take_remainder takes what was kept; false: some is left.
-static bool in_take_remainder(hth_rpc_conn *c)
+static bool in_take_remainder(hth_rpc_conn *conn)
 {
-    if (c->rest != NULL) {
-        c->rest_at += in_take(c, c->rest + c->rest_at, c->rest_bytes - c->rest_at);
-        if (c->rest_at < c->rest_bytes) {
+    if (conn->rest != NULL) {
+        conn->rest_at +=
+            in_take(conn, conn->rest + conn->rest_at, conn->rest_bytes - conn->rest_at);
+        if (conn->rest_at < conn->rest_bytes) {
             return false;
         }
-        in_drop_remainder(c);
+        in_drop_remainder(conn);
     }
     return true;
 }
 
 // in_read reads once; returns what hth_rpc_io_read does.
-static ssize_t in_read(hth_rpc_conn *c, size_t most)
+static ssize_t in_read(hth_rpc_conn *conn, size_t most)
 {
-    ssize_t got = hth_rpc_io_read(c, c->r->scratch, most);
+    ssize_t got = hth_rpc_io_read(conn, conn->r->scratch, most);
     if (got > 0) {
-        size_t took = in_take(c, c->r->scratch, (size_t)got);
-        if (took < (size_t)got && !c->dead) {
-            in_keep(c, c->r->scratch + took, (size_t)got - took);
+        size_t took = in_take(conn, conn->r->scratch, (size_t)got);
+        if (took < (size_t)got && !conn->dead) {
+            in_keep(conn, conn->r->scratch + took, (size_t)got - took);
         }
     }
     return got;
 }
 
 // in_read_here reads n bytes of a message, for which there is room, where they stay.
-static ssize_t in_read_here(hth_rpc_conn *c, size_t n)
+static ssize_t in_read_here(hth_rpc_conn *conn, size_t n)
 {
-    ssize_t got = hth_rpc_io_read(c, c->message + c->have, n);
+    ssize_t got = hth_rpc_io_read(conn, conn->message + conn->have, n);
     if (got > 0) {
-        c->have += (size_t)got;
-        in_body_came(c);
+        conn->have += (size_t)got;
+        in_body_came(conn);
     }
     return got;
 }
 
-static size_t in_most(const hth_rpc_conn *c)
+static size_t in_most(const hth_rpc_conn *conn)
 {
-    if (c->state == HTH_RPC_GREETING) { // what comes after it may bring descriptors
-        return HTH_RPC_HELLO - c->n_head;
+    if (conn->state == HTH_RPC_GREETING) { // what comes after it may bring descriptors
+        return HTH_RPC_HELLO - conn->n_head;
     }
-    return c->proven ? HTH_RPC_SCRATCH : IN_READ;
+    return conn->proven ? HTH_RPC_SCRATCH : IN_READ;
 }
 
 void hth_rpc_in(hth_rpc_conn *conn)

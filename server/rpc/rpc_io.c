@@ -60,15 +60,15 @@ hth_err hth_rpc_io_secure(hth_rpc_conn *conn)
 }
 
 // io_failed says what a call of OpenSSL's meant that gave `rv`.
-static int io_failed(hth_rpc_conn *c, int rv)
+static int io_failed(hth_rpc_conn *conn, int rv)
 {
-    int why = SSL_get_error(c->ssl, rv);
+    int why = SSL_get_error(conn->ssl, rv);
     ERR_clear_error();
     if (why == SSL_ERROR_WANT_READ) {
         return HTH_RPC_AGAIN;
     }
     if (why == SSL_ERROR_WANT_WRITE) {
-        event_add(c->write, NULL);
+        event_add(conn->write, NULL);
         return HTH_RPC_AGAIN;
     }
     return why == SSL_ERROR_ZERO_RETURN ? 0 : HTH_RPC_FAILED;
@@ -139,7 +139,7 @@ ssize_t hth_rpc_io_read(hth_rpc_conn *conn, void *memory, size_t bytes)
 }
 
 // io_write_tls makes one record of what is there: heads are short, and would be one each.
-static ssize_t io_write_tls(hth_rpc_conn *c, const struct iovec *v, int n)
+static ssize_t io_write_tls(hth_rpc_conn *conn, const struct iovec *v, int n)
 {
     uint8_t record[IO_RECORD];
     size_t bytes = 0;
@@ -148,11 +148,11 @@ static ssize_t io_write_tls(hth_rpc_conn *c, const struct iovec *v, int n)
         memcpy(record + bytes, v[i].iov_base, part);
         bytes += part;
     }
-    int rv = SSL_write(c->ssl, record, (int)bytes);
+    int rv = SSL_write(conn->ssl, record, (int)bytes);
     if (rv > 0) {
         return rv;
     }
-    return io_failed(c, rv) == HTH_RPC_AGAIN ? HTH_RPC_AGAIN : HTH_RPC_FAILED;
+    return io_failed(conn, rv) == HTH_RPC_AGAIN ? HTH_RPC_AGAIN : HTH_RPC_FAILED;
 }
 
 ssize_t hth_rpc_io_write(hth_rpc_conn *conn, const struct iovec *parts, int count)
@@ -204,20 +204,20 @@ size_t hth_rpc_head(const hth_rpc_conn *conn, uint64_t bytes, uint8_t *head)
     return n;
 }
 
-static size_t out_bytes(const hth_rpc_out *o)
+static size_t out_bytes(const hth_rpc_out *out)
 {
-    return o->n_head + (o->msg != NULL ? nng_msg_len(o->msg) : 0);
+    return out->n_head + (out->msg != NULL ? nng_msg_len(out->msg) : 0);
 }
 
-static void out_free(hth_rpc_conn *c, hth_rpc_out *o)
+static void out_free(hth_rpc_conn *conn, hth_rpc_out *out)
 {
-    if (o->charged > 0) {
-        hth_allowance_give(c->allowance, o->charged);
+    if (out->charged > 0) {
+        hth_allowance_give(conn->allowance, out->charged);
     }
-    if (o->msg != NULL) {
-        nng_msg_free(o->msg);
+    if (out->msg != NULL) {
+        nng_msg_free(out->msg);
     }
-    hth_free(o);
+    hth_free(out);
 }
 
 hth_rpc_out *hth_rpc_out_new(hth_rpc_conn *conn, const void *head, size_t n_head, nng_msg *msg)
@@ -235,10 +235,10 @@ hth_rpc_out *hth_rpc_out_new(hth_rpc_conn *conn, const void *head, size_t n_head
 }
 
 // out_parts gathers what the list begins with.
-static int out_parts(const hth_rpc_conn *c, struct iovec *v)
+static int out_parts(const hth_rpc_conn *conn, struct iovec *v)
 {
     int n = 0;
-    for (hth_rpc_out *o = c->out; o != NULL && n + 2 <= OUT_PARTS; o = o->next) {
+    for (hth_rpc_out *o = conn->out; o != NULL && n + 2 <= OUT_PARTS; o = o->next) {
         size_t in_msg = o->sent > o->n_head ? o->sent - o->n_head : 0;
         if (o->sent < o->n_head) {
             v[n++] = (struct iovec){o->head + o->sent, o->n_head - o->sent};
@@ -252,43 +252,43 @@ static int out_parts(const hth_rpc_conn *c, struct iovec *v)
 }
 
 // out_sent takes n bytes off the list.
-static void out_sent(hth_rpc_conn *c, size_t n)
+static void out_sent(hth_rpc_conn *conn, size_t n)
 {
-    atomic_fetch_sub(&c->out_bytes, n);
-    while (c->out != NULL) {
-        hth_rpc_out *o = c->out;
+    atomic_fetch_sub(&conn->out_bytes, n);
+    while (conn->out != NULL) {
+        hth_rpc_out *o = conn->out;
         size_t left = out_bytes(o) - o->sent;
         if (n < left) {
             o->sent += n;
             return;
         }
         n -= left;
-        c->out = o->next;
-        c->last_out = c->out != NULL ? c->last_out : &c->out;
-        out_free(c, o);
+        conn->out = o->next;
+        conn->last_out = conn->out != NULL ? conn->last_out : &conn->out;
+        out_free(conn, o);
     }
 }
 
 // out_send sends until the socket takes no more, or `most` bytes have gone. Under the lock.
-static void out_send(hth_rpc_conn *c, size_t most)
+static void out_send(hth_rpc_conn *conn, size_t most)
 {
     struct iovec v[OUT_PARTS];
-    while (c->out != NULL && most > 0 && !c->broken) {
-        ssize_t n = hth_rpc_io_write(c, v, out_parts(c, v));
+    while (conn->out != NULL && most > 0 && !conn->broken) {
+        ssize_t n = hth_rpc_io_write(conn, v, out_parts(conn, v));
         if (n < 0) {
-            c->broken = n != HTH_RPC_AGAIN;
+            conn->broken = n != HTH_RPC_AGAIN;
             break;
         }
-        out_sent(c, (size_t)n);
+        out_sent(conn, (size_t)n);
         most -= (size_t)n < most ? (size_t)n : most;
-        if (c->out_late_ns != 0) {
-            hth_rpc_moved(&c->out_late_ns, (uint64_t)n, hth_now_ns());
+        if (conn->out_late_ns != 0) {
+            hth_rpc_moved(&conn->out_late_ns, (uint64_t)n, hth_now_ns());
         }
     }
-    if (c->out == NULL) {
-        c->out_late_ns = 0;
-    } else if (c->out_late_ns == 0) {
-        hth_rpc_moved(&c->out_late_ns, 0, hth_now_ns());
+    if (conn->out == NULL) {
+        conn->out_late_ns = 0;
+    } else if (conn->out_late_ns == 0) {
+        hth_rpc_moved(&conn->out_late_ns, 0, hth_now_ns());
     }
 }
 
@@ -375,20 +375,20 @@ void hth_rpc_shake_forget(hth_rpc_conn *conn)
 }
 
 // shake_before tells whether a handshake goes before another, which is younger.
-static bool shake_before(const hth_rpc_conn *c, const hth_rpc_conn *other, uint64_t second)
+static bool shake_before(const hth_rpc_conn *conn, const hth_rpc_conn *other, uint64_t second)
 {
-    bool later = c->n_shakes > 0, other_later = other->n_shakes > 0;
+    bool later = conn->n_shakes > 0, other_later = other->n_shakes > 0;
     if (later != other_later) {
         return later;
     }
-    return hth_allowance_shakes(c->allowance, second) <=
+    return hth_allowance_shakes(conn->allowance, second) <=
            hth_allowance_shakes(other->allowance, second);
 }
 
-static hth_rpc_conn *shake_next(const hth_rpc *r, uint64_t second)
+static hth_rpc_conn *shake_next(const hth_rpc *rpc, uint64_t second)
 {
     hth_rpc_conn *next = NULL;
-    for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) { // the youngest first
+    for (hth_rpc_conn *c = rpc->conns; c != NULL; c = c->next) { // the youngest first
         if (c->shaking && (next == NULL || shake_before(c, next, second))) {
             next = c;
         }
@@ -396,24 +396,24 @@ static hth_rpc_conn *shake_next(const hth_rpc *r, uint64_t second)
     return next;
 }
 
-static void shake_step(hth_rpc_conn *c)
+static void shake_step(hth_rpc_conn *conn)
 {
-    hth_rpc_conn_hold(c);
-    hth_rpc_shake_forget(c);
-    hth_rpc_conn_schedule(c);
-    c->n_shakes++;
-    int rv = hth_rpc_io_shake(c);
+    hth_rpc_conn_hold(conn);
+    hth_rpc_shake_forget(conn);
+    hth_rpc_conn_schedule(conn);
+    conn->n_shakes++;
+    int rv = hth_rpc_io_shake(conn);
     if (rv == HTH_RPC_FAILED) {
-        c->dead = true;
+        conn->dead = true;
     } else {
-        event_add(c->read, NULL);
+        event_add(conn->read, NULL);
     }
     if (rv == 1) {
-        c->state = HTH_RPC_GREETING;
-        hth_rpc_in(c);
+        conn->state = HTH_RPC_GREETING;
+        hth_rpc_in(conn);
     }
-    hth_rpc_conn_settle(c);
-    hth_rpc_conn_rele(c);
+    hth_rpc_conn_settle(conn);
+    hth_rpc_conn_rele(conn);
 }
 
 void hth_rpc_shake_run(hth_rpc *rpc)

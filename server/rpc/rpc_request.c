@@ -31,10 +31,10 @@ size_t hth_rpc_route(const uint8_t *message, size_t have)
 
 // ---- replies
 
-static size_t request_head(const hth_rpc_conn *c, const uint8_t *route, size_t n_route,
+static size_t request_head(const hth_rpc_conn *conn, const uint8_t *route, size_t n_route,
                            const nng_msg *msg, uint8_t *head)
 {
-    size_t n = hth_rpc_head(c, n_route + nng_msg_len(msg), head);
+    size_t n = hth_rpc_head(conn, n_route + nng_msg_len(msg), head);
     memcpy(head + n, route, n_route);
     return n + n_route;
 }
@@ -96,7 +96,7 @@ static hth_err request_reserve(void *back, uint64_t bytes)
 }
 
 // request_error answers the request of which these are the words.
-static void request_error(hth_rpc_conn *c, const uint8_t *route, size_t n_route, hth_err err,
+static void request_error(hth_rpc_conn *conn, const uint8_t *route, size_t n_route, hth_err err,
                           const char *sentence)
 {
     uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE], *data;
@@ -109,17 +109,17 @@ static void request_error(hth_rpc_conn *c, const uint8_t *route, size_t n_route,
     r.error = &body;
     hth_rpc_out *o = NULL;
     if (hth_wire_message(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data) == HTH_OK) {
-        size_t n = request_head(c, route, n_route, msg, head);
-        o = hth_rpc_out_new(c, head, n, msg);
+        size_t n = request_head(conn, route, n_route, msg, head);
+        o = hth_rpc_out_new(conn, head, n, msg);
     }
     if (o == NULL) {
         if (msg != NULL) {
             nng_msg_free(msg);
         }
-        c->dead = true;
+        conn->dead = true;
         return;
     }
-    hth_rpc_out_add(c, o, true);
+    hth_rpc_out_add(conn, o, true);
 }
 
 void hth_rpc_request_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence)
@@ -157,72 +157,72 @@ typedef enum request_start {
     REQUEST_ALL_FULL,
 } request_start;
 
-static request_start request_try(hth_rpc_request *q)
+static request_start request_try(hth_rpc_request *request)
 {
-    hth_rpc_slot *s = q->slot;
+    hth_rpc_slot *s = request->slot;
     bool admin = hth_rpc_slot_is_admin(s);
-    if (!admin && hth_allowance_request(q->c->allowance, q->kind) != HTH_OK) {
+    if (!admin && hth_allowance_request(request->c->allowance, request->kind) != HTH_OK) {
         return REQUEST_PEER_FULL;
     }
     if (!hth_rpc_slot_place(s)) {
         if (!admin) {
-            hth_allowance_answered(q->c->allowance, q->kind);
+            hth_allowance_answered(request->c->allowance, request->kind);
         }
         hth_fail(HTH_EBUSY, "the server has as many requests of this kind as it takes: try again");
         return REQUEST_ALL_FULL;
     }
-    q->counted = !admin;
-    atomic_fetch_add(&q->c->n_long, q->kind == HTH_ALLOWANCE_LONG && q->counted);
-    q->slot = NULL;
+    request->counted = !admin;
+    atomic_fetch_add(&request->c->n_long, request->kind == HTH_ALLOWANCE_LONG && request->counted);
+    request->slot = NULL;
     hth_rpc_slot_run(s);
     return REQUEST_STARTED;
 }
 
-static void waiter_link(hth_rpc_conn *c)
+static void waiter_link(hth_rpc_conn *conn)
 {
-    hth_rpc *r = c->r;
-    c->prev_waiter = r->last_waiter;
-    c->next_waiter = NULL;
-    *r->last_waiter = c;
-    r->last_waiter = &c->next_waiter;
+    hth_rpc *r = conn->r;
+    conn->prev_waiter = r->last_waiter;
+    conn->next_waiter = NULL;
+    *r->last_waiter = conn;
+    r->last_waiter = &conn->next_waiter;
     atomic_fetch_add(&r->n_waiters, 1);
 }
 
-static void request_wait(hth_rpc_request *q)
+static void request_wait(hth_rpc_request *request)
 {
-    hth_rpc_conn *c = q->c;
-    *c->last_waiting = q;
-    c->last_waiting = &q->next;
+    hth_rpc_conn *c = request->c;
+    *c->last_waiting = request;
+    c->last_waiting = &request->next;
     if (c->prev_waiter == NULL) {
         waiter_link(c);
     }
 }
 
 // request_long starts a request that may last, or refuses it: it does not wait.
-static void request_long(hth_rpc_request *q)
+static void request_long(hth_rpc_request *request)
 {
-    hth_rpc_conn *c = q->c;
+    hth_rpc_conn *c = request->c;
     int most = (int)hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) / REQUEST_LONG;
-    hth_rpc_slot *s = q->slot;
+    hth_rpc_slot *s = request->slot;
     if (atomic_load(&c->n_long) >= most) {
         hth_fail(HTH_EBUSY,
                  "%d long requests are in progress on this connection (half of "
                  "limits.requests_per_connection)",
                  most);
         hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
-    } else if (request_try(q) != REQUEST_STARTED) {
+    } else if (request_try(request) != REQUEST_STARTED) {
         hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
     }
 }
 
 // request_watch starts a request that waits for a training job, which takes nobody's place, or
 // refuses it: of a connection's requests half may, so that others get through.
-static void request_watch(hth_rpc_request *q)
+static void request_watch(hth_rpc_request *request)
 {
-    hth_rpc_conn *c = q->c;
+    hth_rpc_conn *c = request->c;
     int most = (int)hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) / REQUEST_LONG;
-    hth_rpc_slot *s = q->slot;
-    q->slot = NULL;
+    hth_rpc_slot *s = request->slot;
+    request->slot = NULL;
     if (atomic_load(&c->n_watches) >= most) {
         hth_fail(HTH_EBUSY,
                  "this connection watches %d training jobs (half of "
@@ -233,8 +233,8 @@ static void request_watch(hth_rpc_request *q)
                hth_allowance_request(c->allowance, HTH_ALLOWANCE_WATCH) != HTH_OK) {
         hth_rpc_slot_fail(s, HTH_EBUSY, hth_err_detail());
     } else {
-        q->counted = !hth_rpc_slot_is_admin(s);
-        q->watches = true;
+        request->counted = !hth_rpc_slot_is_admin(s);
+        request->watches = true;
         atomic_fetch_add(&c->n_watches, 1);
         hth_rpc_slot_run(s);
     }
@@ -293,34 +293,34 @@ void hth_rpc_request_take(hth_rpc_conn *conn)
 
 // ---- those that wait
 
-static void waiter_unlink(hth_rpc_conn *c)
+static void waiter_unlink(hth_rpc_conn *conn)
 {
-    hth_rpc *r = c->r;
-    *c->prev_waiter = c->next_waiter;
-    if (c->next_waiter != NULL) {
-        c->next_waiter->prev_waiter = c->prev_waiter;
+    hth_rpc *r = conn->r;
+    *conn->prev_waiter = conn->next_waiter;
+    if (conn->next_waiter != NULL) {
+        conn->next_waiter->prev_waiter = conn->prev_waiter;
     } else {
-        r->last_waiter = c->prev_waiter;
+        r->last_waiter = conn->prev_waiter;
     }
-    c->prev_waiter = NULL;
-    c->next_waiter = NULL;
+    conn->prev_waiter = NULL;
+    conn->next_waiter = NULL;
     atomic_fetch_sub(&r->n_waiters, 1);
 }
 
 // waiter_start starts the oldest request of a connection, and has the connection wait for its next
 // turn, if it has more.
-static request_start waiter_start(hth_rpc_conn *c)
+static request_start waiter_start(hth_rpc_conn *conn)
 {
-    hth_rpc_request *next = c->waiting->next;
-    request_start how = request_try(c->waiting);
+    hth_rpc_request *next = conn->waiting->next;
+    request_start how = request_try(conn->waiting);
     if (how == REQUEST_STARTED) {
-        c->waiting = next;
-        c->last_waiting = next != NULL ? c->last_waiting : &c->waiting;
+        conn->waiting = next;
+        conn->last_waiting = next != NULL ? conn->last_waiting : &conn->waiting;
     }
     if (how != REQUEST_ALL_FULL) {
-        waiter_unlink(c);
-        if (c->waiting != NULL) {
-            waiter_link(c);
+        waiter_unlink(conn);
+        if (conn->waiting != NULL) {
+            waiter_link(conn);
         }
     }
     return how;

@@ -35,21 +35,22 @@ static hth_err tensors_charge(hth_rpc_tensors_inputs *in, uint64_t bytes)
     return HTH_OK;
 }
 
-static hth_err tensors_shared(hth_conn *c, const hth_ipc_record_tensor *t,
+static hth_err tensors_shared(hth_conn *conn, const hth_ipc_record_tensor *tensor,
                               hth_rpc_tensors_inputs *in, hth_rpc_tensors_held *held,
                               const void **data)
 {
-    HTH_TRY(hth_conn_range(c, t->region, t->at, t->bytes, data, &held->region));
-    if (hth_shared_in_place(&(hth_tensor){.dtype = (hth_dtype)t->dtype, .bytes = t->bytes})) {
+    HTH_TRY(hth_conn_range(conn, tensor->region, tensor->at, tensor->bytes, data, &held->region));
+    if (hth_shared_in_place(
+            &(hth_tensor){.dtype = (hth_dtype)tensor->dtype, .bytes = tensor->bytes})) {
         return HTH_OK;
     }
-    HTH_TRY(tensors_charge(in, t->bytes));
-    held->copy = hth_alloc_aligned(t->bytes, 64);
+    HTH_TRY(tensors_charge(in, tensor->bytes));
+    held->copy = hth_alloc_aligned(tensor->bytes, 64);
     if (held->copy == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an input of %llu bytes",
-                        (unsigned long long)t->bytes);
+                        (unsigned long long)tensor->bytes);
     }
-    *data = memcpy(held->copy, *data, t->bytes);
+    *data = memcpy(held->copy, *data, tensor->bytes);
     return HTH_OK;
 }
 
@@ -64,22 +65,23 @@ static hth_err tensors_begin(hth_rpc_tensors_inputs *in, size_t n)
 
 // tensors_add describes the next input; where it does not lie in a region it is `t->at` bytes after
 // `base`.
-static hth_err tensors_add(hth_rpc_tensors_inputs *in, hth_conn *c, const hth_ipc_record_tensor *t,
-                           const char *name, const uint8_t *base)
+static hth_err tensors_add(hth_rpc_tensors_inputs *in, hth_conn *conn,
+                           const hth_ipc_record_tensor *tensor, const char *name,
+                           const uint8_t *base)
 {
     hth_request_tensor *one = &in->list[in->n];
-    const void *data = base + t->at;
+    const void *data = base + tensor->at;
     in->n++;
-    if (t->region != HTH_IPC_RECORD_HERE) {
-        HTH_TRY(tensors_shared(c, t, in, &in->held[in->n - 1], &data));
+    if (tensor->region != HTH_IPC_RECORD_HERE) {
+        HTH_TRY(tensors_shared(conn, tensor, in, &in->held[in->n - 1], &data));
     }
     one->name = name;
-    one->t = (hth_tensor){.dtype = (hth_dtype)t->dtype,
+    one->t = (hth_tensor){.dtype = (hth_dtype)tensor->dtype,
                           .layout = HTH_LAYOUT_PLAIN,
-                          .shape = {.rank = (int)t->rank},
+                          .shape = {.rank = (int)tensor->rank},
                           .data = (void *)data,
-                          .bytes = t->bytes};
-    memcpy(one->t.shape.dim, t->dim, sizeof t->dim);
+                          .bytes = tensor->bytes};
+    memcpy(one->t.shape.dim, tensor->dim, sizeof tensor->dim);
     return HTH_OK;
 }
 

@@ -40,9 +40,9 @@ static void fail(const char *what)
     exit(1);
 }
 
-static hth_err client_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err client_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    client *c = r->ctx;
+    client *c = request->ctx;
     for (int i = 0; i < n && i < 8; i++) {
         c->out[i] = c->out[i] != NULL ? c->out[i] : hth_alloc_aligned(out[i].t.bytes, 64);
         out[i].t.data = c->out[i];
@@ -50,9 +50,9 @@ static hth_err client_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-static void client_done(hth_request *r)
+static void client_done(hth_request *request)
 {
-    client *c = r->ctx;
+    client *c = request->ctx;
     pthread_mutex_lock(&c->lock);
     c->done = true;
     pthread_cond_signal(&c->changed);
@@ -87,9 +87,9 @@ static void *client_main(void *arg)
     return NULL;
 }
 
-static json_t *ask(hth_engine *e, const char *what, const char *arguments)
+static json_t *ask(hth_engine *engine, const char *what, const char *arguments)
 {
-    client c = {.engine = e, .r = {.command = hth_command_find(what), .arguments = arguments}};
+    client c = {.engine = engine, .r = {.command = hth_command_find(what), .arguments = arguments}};
     pthread_mutex_init(&c.lock, NULL);
     pthread_cond_init(&c.changed, NULL);
     if (client_ask(&c) != HTH_OK) {
@@ -105,9 +105,9 @@ typedef struct counts {
     json_int_t executions, concurrent, weights, arena; // arena: of a further concurrent run
 } counts;
 
-static counts count(hth_engine *e)
+static counts count(hth_engine *engine)
 {
-    json_t *doc = ask(e, "stats", "{\"model\":\"m\"}");
+    json_t *doc = ask(engine, "stats", "{\"model\":\"m\"}");
     const json_t *m = json_array_get(json_object_get(doc, "models"), 0);
     counts c = {json_integer_value(json_object_get(m, "executions")),
                 json_integer_value(json_object_get(m, "concurrent_runs")),
@@ -118,7 +118,7 @@ static counts count(hth_engine *e)
     return c;
 }
 
-static void phase(hth_engine *e, const hth_tensor *input, int clients, double seconds,
+static void phase(hth_engine *engine, const hth_tensor *input, int clients, double seconds,
                   const char *max, const char *spaces)
 {
     static client c[MAX_CLIENTS];
@@ -126,10 +126,10 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
         hth_setting_set("compute.instances", spaces) != HTH_OK) {
         fail("settings");
     }
-    counts before = count(e);
+    counts before = count(engine);
     uint64_t start_ns = hth_now_ns();
     for (int i = 0; i < clients; i++) {
-        c[i] = (client){.engine = e,
+        c[i] = (client){.engine = engine,
                         .input = input,
                         .until_ns = start_ns + (uint64_t)(seconds * 1e9),
                         .ms = malloc(MAX_SAMPLES * sizeof(double))};
@@ -152,7 +152,7 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
     }
     double took = (double)(hth_now_ns() - start_ns) / 1e9;
     qsort(all, (size_t)n, sizeof *all, hth_compare_double);
-    counts after = count(e);
+    counts after = count(engine);
     double runs = (double)(after.executions - before.executions);
     printf("%2d clients, batch.max %2s, compute.instances %s: %9.1f samples/s, p50 %8.3f ms, p99 "
            "%8.3f "
@@ -165,9 +165,9 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
     free(all);
 }
 
-static hth_tensor sample(hth_engine *e)
+static hth_tensor sample(hth_engine *engine)
 {
-    json_t *doc = ask(e, "model", "{\"model\":\"m\"}"),
+    json_t *doc = ask(engine, "model", "{\"model\":\"m\"}"),
            *in = json_array_get(json_object_get(doc, "inputs"), 0), *d;
     hth_tensor t = {.dtype = HTH_DT_F32};
     size_t i;

@@ -113,9 +113,9 @@ static int curves_read(curve *c)
 
 // Nodes: lists by the number of jobs and by whole GiB that are free.
 
-static int *node_list(sim *s, const bench_node *n)
+static int *node_list(sim *s, const bench_node *node)
 {
-    return &s->first[n->n][(int)(n->free / (1 << 30))];
+    return &s->first[node->n][(int)(node->free / (1 << 30))];
 }
 
 static void node_in(sim *s, int i)
@@ -189,14 +189,14 @@ static double node_slows(const sim *s, int n)
 }
 
 // node_turns sets when the jobs of a node end, from its number of jobs on now, `before` until now.
-static void node_turns(sim *s, bench_node *n, int before)
+static void node_turns(sim *s, bench_node *node, int before)
 {
-    for (int i = 0; i < n->n; i++) {
-        bench_job *j = n->job[i];
+    for (int i = 0; i < node->n; i++) {
+        bench_job *j = node->job[i];
         j->left_ns =
             fmax(0, j->left_ns - (double)(s->now_ns - j->since_ns) / node_slows(s, before));
         j->since_ns = s->now_ns;
-        j->ended_ns = s->now_ns + (uint64_t)(j->left_ns * node_slows(s, n->n)) + 1;
+        j->ended_ns = s->now_ns + (uint64_t)(j->left_ns * node_slows(s, node->n)) + 1;
         if (j->place == 0) {
             sim_need(hth_fair_heap_push(&s->ends, j), "events");
         } else {
@@ -206,9 +206,9 @@ static void node_turns(sim *s, bench_node *n, int before)
     }
 }
 
-static void sim_start(sim *s, bench_job *j)
+static void sim_start(sim *s, bench_job *job)
 {
-    double bytes = j->job.demand[j->job.with].of[MEMORY];
+    double bytes = job->job.demand[job->job.with].of[MEMORY];
     int i = node_find(s, bytes);
     if (i < 0) {
         fprintf(stderr, "a job of %.0f bytes has no node\n", bytes);
@@ -216,49 +216,49 @@ static void sim_start(sim *s, bench_job *j)
     }
     bench_node *n = &s->nodes[i];
     node_out(s, i);
-    j->node = i;
-    j->starts_ns = j->since_ns = s->now_ns;
-    j->left_ns = j->alone_ns * j->curve->step_us[j->job.with] / j->curve->step_us[0];
-    n->job[n->n++] = j;
+    job->node = i;
+    job->starts_ns = job->since_ns = s->now_ns;
+    job->left_ns = job->alone_ns * job->curve->step_us[job->job.with] / job->curve->step_us[0];
+    n->job[n->n++] = job;
     n->free -= bytes;
     node_in(s, i);
     node_turns(s, n, n->n - 1);
 }
 
 // sim_grow gives the jobs of a node what is free there, if nobody waits for it.
-static void sim_grow(sim *s, bench_node *n)
+static void sim_grow(sim *s, bench_node *node)
 {
-    for (int i = 0; i < n->n; i++) {
-        bench_job *j = n->job[i];
-        const hth_fair_amounts hole = {{n->free, 1}};
+    for (int i = 0; i < node->n; i++) {
+        bench_job *j = node->job[i];
+        const hth_fair_amounts hole = {{node->free, 1}};
         int with;
         hth_fair_queue_hole(s->q, &hole);
         if (hth_fair_queue_better(s->q, &j->job, &with)) {
-            n->free += j->job.demand[j->job.with].of[MEMORY] - j->job.demand[with].of[MEMORY];
+            node->free += j->job.demand[j->job.with].of[MEMORY] - j->job.demand[with].of[MEMORY];
             j->left_ns *= j->curve->step_us[with] / j->curve->step_us[j->job.with];
             hth_fair_queue_resize(s->q, &j->job, with, j->ended_ns);
         }
     }
 }
 
-static void sim_end(sim *s, bench_job *j)
+static void sim_end(sim *s, bench_job *job)
 {
-    bench_node *n = &s->nodes[j->node];
-    double bytes = j->job.demand[j->job.with].of[MEMORY];
+    bench_node *n = &s->nodes[job->node];
+    double bytes = job->job.demand[job->job.with].of[MEMORY];
     int k = 0;
-    hth_fair_heap_remove(&s->ends, j);
+    hth_fair_heap_remove(&s->ends, job);
     uint64_t from_ns = hth_now_ns();
-    hth_fair_queue_remove(s->q, &j->job);
+    hth_fair_queue_remove(s->q, &job->job);
     s->spent_ns += hth_now_ns() - from_ns;
-    node_out(s, j->node);
-    while (n->job[k] != j) {
+    node_out(s, job->node);
+    while (n->job[k] != job) {
         k++;
     }
     n->job[k] = n->job[--n->n];
     n->free += bytes;
     node_turns(s, n, n->n + 1);
     sim_grow(s, n);
-    node_in(s, j->node);
+    node_in(s, job->node);
     node_turns(s, n, n->n);
     s->ended++;
 }

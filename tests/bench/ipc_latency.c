@@ -289,10 +289,10 @@ static void import_models(hearth *h)
 }
 
 // connect_when_up connects to a server that is starting.
-static hearth *connect_when_up(const char *url, const hearth_options *o)
+static hearth *connect_when_up(const char *url, const hearth_options *options)
 {
     hearth *h = NULL;
-    for (int i = 0; i < 500 && hearth_open(url, o, &h) != HEARTH_OK; i++) {
+    for (int i = 0; i < 500 && hearth_open(url, options, &h) != HEARTH_OK; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
     check(h == NULL, "connect");

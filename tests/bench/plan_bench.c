@@ -52,14 +52,14 @@ static int bench_slower(const void *a, const void *b)
 
 // The plan of median time under one policy, over n seeds; NULL: none. ms[]: how long planning took,
 // ascending.
-static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy policy, double *ms,
-                            int n)
+static hth_plan *bench_plan(const bench *b, const hth_problem *problem, hth_policy policy,
+                            double *ms, int n)
 {
     hth_plan *plan[BENCH_REPEAT] = {NULL};
     for (int i = 0; i < n; i++) {
         hth_plan_options o = {.policy = policy, .seed = (uint64_t)i, .limit_ms = b->ms};
         uint64_t start_ns = hth_now_ns();
-        if (hth_plan_train(p, &o, &plan[i]) != HTH_OK) {
+        if (hth_plan_train(problem, &o, &plan[i]) != HTH_OK) {
             plan[i] = NULL;
         }
         ms[i] = (double)(hth_now_ns() - start_ns) / 1e6;
@@ -75,11 +75,11 @@ static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy pol
 }
 
 // How long it takes to plan again from `from`, for a hundredth less: the median of n.
-static double bench_warm(const bench *b, const hth_problem *p, const hth_plan *from, int n)
+static double bench_warm(const bench *b, const hth_problem *problem, const hth_plan *from, int n)
 {
     double ms[BENCH_REPEAT] = {0};
-    hth_problem less = *p;
-    less.budget = p->budget / 100 * 99;
+    hth_problem less = *problem;
+    less.budget = problem->budget / 100 * 99;
     for (int i = 0; i < n; i++) {
         hth_plan_options o = {.seed = (uint64_t)i, .limit_ms = b->ms / 3, .from = from};
         hth_plan *plan;
@@ -92,19 +92,19 @@ static double bench_warm(const bench *b, const hth_problem *p, const hth_plan *f
     return ms[n / 2];
 }
 
-static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor, double ratio,
+static void bench_ratio(bench *b, hth_problem *problem, uint64_t peak, uint64_t floor, double ratio,
                         double unconstrained)
 {
     double ms[BENCH_REPEAT] = {0};
-    p->budget = (uint64_t)((double)peak * ratio);
+    problem->budget = (uint64_t)((double)peak * ratio);
     printf("| %.2f | %.2f |", ratio,
-           ((double)p->budget - (double)floor) / ((double)peak - (double)floor));
-    hth_plan *hearth = bench_plan(b, p, HTH_POLICY_HEARTH, ms, b->repeat);
+           ((double)problem->budget - (double)floor) / ((double)peak - (double)floor));
+    hth_plan *hearth = bench_plan(b, problem, HTH_POLICY_HEARTH, ms, b->repeat);
     for (int k = 0; k < HTH_N_POLICIES; k++) {
         double other[BENCH_REPEAT] = {0};
         hth_plan *plan = k == HTH_POLICY_HEARTH ? hearth
-                         : b->policy[k]         ? bench_plan(b, p, (hth_policy)k, other, b->repeat)
-                                                : NULL;
+                         : b->policy[k] ? bench_plan(b, problem, (hth_policy)k, other, b->repeat)
+                                        : NULL;
         if (b->policy[k] && plan != NULL) {
             printf(" %.3f |", plan->predicted_us / unconstrained);
         } else if (b->policy[k]) {
@@ -119,7 +119,7 @@ static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor,
         double arena = (double)hearth->arena_bytes / fmax((double)hearth->live_peak_bytes, 1);
         printf(" %.3f | %.2f %% | %.4f | %.0f | %.0f | %.0f |\n",
                hearth->lower_bound_us / unconstrained, gap * 100, arena, ms[b->repeat / 2],
-               ms[(int)((b->repeat - 1) * 0.95 + 0.5)], bench_warm(b, p, hearth, b->repeat));
+               ms[(int)((b->repeat - 1) * 0.95 + 0.5)], bench_warm(b, problem, hearth, b->repeat));
         b->worst_arena = fmax(b->worst_arena, arena);
         b->worst_gap = fmax(b->worst_gap, gap);
     } else {
@@ -130,20 +130,20 @@ static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor,
     fflush(stdout);
 }
 
-static void bench_step(bench *b, const char *name, hth_problem *p)
+static void bench_step(bench *b, const char *name, hth_problem *problem)
 {
     uint64_t peak, floor;
     hth_plan *plan;
     hth_curve curve;
     if (b->only == NULL || strstr(name, b->only) != NULL) {
-        check(hth_plan_train_peak(p, &peak), name);
-        check(hth_plan_train_floor(p, &floor), name);
-        hth_problem whole = *p;
+        check(hth_plan_train_peak(problem, &peak), name);
+        check(hth_plan_train_floor(problem, &floor), name);
+        hth_problem whole = *problem;
         whole.budget = peak;
         check(hth_plan_train(&whole, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan), name);
         printf("\n### %s: %d nodes, %d tensors; peak %.1f MiB, floor %.2f of it, %.1f ms a step\n",
-               name, p->n_nodes, p->n_tensors, (double)peak / 1048576, (double)floor / (double)peak,
-               plan->predicted_us / 1e3);
+               name, problem->n_nodes, problem->n_tensors, (double)peak / 1048576,
+               (double)floor / (double)peak, plan->predicted_us / 1e3);
         printf("| ratio | above floor |");
         for (int k = 0; k < HTH_N_POLICIES; k++) {
             if (b->policy[k]) {
@@ -156,16 +156,16 @@ static void bench_step(bench *b, const char *name, hth_problem *p)
         }
         printf("---|---|---|---|---|---|\n");
         for (int i = 0; i < b->n_ratios; i++) {
-            bench_ratio(b, p, peak, floor, b->ratio[i], plan->predicted_us);
+            bench_ratio(b, problem, peak, floor, b->ratio[i], plan->predicted_us);
         }
         uint64_t start_ns = hth_now_ns();
-        p->budget = peak;
-        hth_err err = hth_plan_curve(p, &(hth_plan_options){.limit_ms = b->ms}, &curve);
+        problem->budget = peak;
+        hth_err err = hth_plan_curve(problem, &(hth_plan_options){.limit_ms = b->ms}, &curve);
         double s = (double)(hth_now_ns() - start_ns) / 1e9;
         printf("\ncurve of %d points: %.1f s\n", err == HTH_OK ? curve.n : 0, s);
         hth_plan_free(plan);
     }
-    hth_problem_fini(p);
+    hth_problem_fini(problem);
 }
 
 static void bench_file(bench *b, const char *path)

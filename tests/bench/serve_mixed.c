@@ -54,23 +54,23 @@ static void shared_map(const char *path)
     close(fd);
 }
 
-static hearth_tensor shared_input(const shared_model *m, int k)
+static hearth_tensor shared_input(const shared_model *model, int k)
 {
-    hearth_tensor t = {.name = m->input,
+    hearth_tensor t = {.name = model->input,
                        .dtype = HEARTH_F32,
-                       .rank = m->rank,
-                       .data = shared_at(m->in[k]),
-                       .bytes = m->in_bytes};
-    memcpy(t.shape, m->shape, sizeof t.shape);
+                       .rank = model->rank,
+                       .data = shared_at(model->in[k]),
+                       .bytes = model->in_bytes};
+    memcpy(t.shape, model->shape, sizeof t.shape);
     return t;
 }
 
-static void compare(const shared_model *m, int k, const void *got, size_t bytes)
+static void compare(const shared_model *model, int k, const void *got, size_t bytes)
 {
-    const float *want = shared_at(m->out[k]), *is = got;
+    const float *want = shared_at(model->out[k]), *is = got;
     float most = 0, off = 0;
-    bool wrong = bytes != m->out_bytes;
-    for (size_t i = 0; i < m->out_bytes / sizeof(float) && !wrong; i++) {
+    bool wrong = bytes != model->out_bytes;
+    for (size_t i = 0; i < model->out_bytes / sizeof(float) && !wrong; i++) {
         most = fmaxf(most, fabsf(want[i]));
         off = fmaxf(off, fabsf(is[i] - want[i]));
         wrong = isnan(is[i]);
@@ -80,31 +80,31 @@ static void compare(const shared_model *m, int k, const void *got, size_t bytes)
 
 // ---- a client, until it is killed
 
-static void ask(hearth *h, const shared_model *m, int k)
+static void ask(hearth *h, const shared_model *model, int k)
 {
-    hearth_tensor *y, x = shared_input(m, k);
+    hearth_tensor *y, x = shared_input(model, k);
     int n;
-    if (hearth_infer(h, m->name, &x, 1, &y, &n) != HEARTH_OK) {
+    if (hearth_infer(h, model->name, &x, 1, &y, &n) != HEARTH_OK) {
         fprintf(stderr, "%s\n", hearth_error());
         all->errors++;
         return;
     }
-    compare(m, k, y[0].data, y[0].bytes);
+    compare(model, k, y[0].data, y[0].bytes);
     hearth_tensors_free(y, n);
 }
 
-static void ask_http(http_client *c, const shared_model *m, int k)
+static void ask_http(http_client *client, const shared_model *model, int k)
 {
     const void *out;
     size_t bytes;
-    int status = http_infer(c, shared_at(m->in[k]), &out, &bytes);
+    int status = http_infer(client, shared_at(model->in[k]), &out, &bytes);
     if (status != 200) {
         fprintf(stderr, "HTTP %d\n", status);
         all->errors++;
         pause_ns(1e8);
         return;
     }
-    compare(m, k, out, bytes);
+    compare(model, k, out, bytes);
 }
 
 static _Noreturn void client(int door, unsigned seed)

@@ -278,10 +278,10 @@ typedef struct bench {
     round_ round[ROUNDS];
 } bench;
 
-static double stolen(hth_machine *m)
+static double stolen(hth_machine *machine)
 {
-    hth_machine_read(m);
-    return m->stolen;
+    hth_machine_read(machine);
+    return machine->stolen;
 }
 
 static window window_of(series *one, series *all, parts p, double taken)

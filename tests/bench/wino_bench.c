@@ -84,48 +84,48 @@ typedef struct candidate {
     double us;
 } candidate;
 
-static int value(hth_graph *g, int64_t a, int64_t b, int64_t h, int64_t w)
+static int value(hth_graph *graph, int64_t a, int64_t b, int64_t h, int64_t w)
 {
     hth_shape s = {.rank = 4, .dim = {a, b, h, w}};
     int v;
-    check(hth_graph_add_value(g, NULL, HTH_DT_F32, &s, &v), "value");
+    check(hth_graph_add_value(graph, NULL, HTH_DT_F32, &s, &v), "value");
     return v;
 }
 
 // The layer's graph: one node.
-static const hth_node *make(const bench *b, const layer *l, hth_op op, hth_graph *g)
+static const hth_node *make(const bench *b, const layer *l, hth_op op, hth_graph *graph)
 {
-    int x = value(g, b->batch, l->in, l->size, l->size),
-        y = value(g, b->batch, l->out, l->size, l->size);
+    int x = value(graph, b->batch, l->in, l->size, l->size),
+        y = value(graph, b->batch, l->out, l->size, l->size);
     int w, node;
     hth_layout blocked = b->device.props.vector_bytes >= 64 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
-    g->values[x].layout = g->values[y].layout = blocked;
+    graph->values[x].layout = graph->values[y].layout = blocked;
     if (op == HTH_OP_CONV) {
         hth_shape s = {.rank = 4, .dim = {l->out, l->in, 3, 3}};
         hth_const *c;
         check(hth_const_adopt(HTH_DT_F32, &s, memory((size_t)hth_shape_elements(&s) * 4), NULL, &c),
               "filter");
-        check(hth_graph_add_const(g, NULL, c, &w), "filter");
+        check(hth_graph_add_const(graph, NULL, c, &w), "filter");
     } else {
-        w = value(g, l->out, l->in, 3, 3);
+        w = value(graph, l->out, l->in, 3, 3);
     }
     int in[2] = {op == HTH_OP_CONV_GRAD_DATA ? y : x, op == HTH_OP_CONV_GRAD_FILTER ? y : w};
     int out = op == HTH_OP_CONV ? y : op == HTH_OP_CONV_GRAD_DATA ? x : w;
-    check(hth_graph_add_node(g, op, "layer", in, 2, &out, 1, &node), "node");
+    check(hth_graph_add_node(graph, op, "layer", in, 2, &out, 1, &node), "node");
     const int64_t pads[4] = {1, 1, 1, 1};
-    check(hth_node_set_ints(&g->nodes[node], "pads", pads, 4), "pads");
-    return &g->nodes[node];
+    check(hth_node_set_ints(&graph->nodes[node], "pads", pads, 4), "pads");
+    return &graph->nodes[node];
 }
 
-static size_t bytes_of(const hth_value *v)
+static size_t bytes_of(const hth_value *value)
 {
     size_t bytes = 0;
-    check(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes), "tensor");
+    check(hth_tensor_bytes(value->dtype, &value->shape, value->layout, &bytes), "tensor");
     return bytes;
 }
 
 // Every candidate in turn, `rounds` times, fewer for what is hopeless.
-static void measure(const bench *b, const hth_graph *g, const hth_node *n, hth_choice *list,
+static void measure(const bench *b, const hth_graph *graph, const hth_node *node, hth_choice *list,
                     int count)
 {
     candidate c[HTH_MAX_CHOICES] = {{0}};
@@ -133,11 +133,11 @@ static void measure(const bench *b, const hth_graph *g, const hth_node *n, hth_c
     uint64_t most = 64;
     double best = INFINITY;
     for (int i = 0; i < 2; i++) {
-        in[i] = memory(bytes_of(&g->values[n->inputs[i]]));
+        in[i] = memory(bytes_of(&graph->values[node->inputs[i]]));
     }
-    out[0] = memory(bytes_of(&g->values[n->outputs[0]]));
+    out[0] = memory(bytes_of(&graph->values[node->outputs[0]]));
     for (int i = 0; i < count; i++) {
-        check(hth_kernel_prepare((hth_device *)&b->device, g, n, list[i].name, &c[i].kernel),
+        check(hth_kernel_prepare((hth_device *)&b->device, graph, node, list[i].name, &c[i].kernel),
               "kernel");
         const hth_kernel *k = c[i].kernel;
         most = k->workspace_bytes > most ? k->workspace_bytes : most;
@@ -173,14 +173,14 @@ static void measure(const bench *b, const hth_graph *g, const hth_node *n, hth_c
     hth_free(ws);
 }
 
-static bool ours(const hth_choice *c)
+static bool ours(const hth_choice *choice)
 {
-    return strncmp(c->name, "winograd", 8) == 0;
+    return strncmp(choice->name, "winograd", 8) == 0;
 }
 
-static bool onednn_winograd(const hth_choice *c)
+static bool onednn_winograd(const hth_choice *choice)
 {
-    return !ours(c) && strstr(c->name, "wino") != NULL;
+    return !ours(choice) && strstr(choice->name, "wino") != NULL;
 }
 
 // The fastest of ours (1), of oneDNN's Winograd (2), of the rest (0), with at most `most` MiB.
@@ -197,15 +197,16 @@ static const hth_choice *fastest(const hth_choice *list, int n, int kind, double
     return best;
 }
 
-static void cell(const hth_choice *c, double gflop, bool name)
+static void cell(const hth_choice *choice, double gflop, bool name)
 {
-    if (c == NULL) {
+    if (choice == NULL) {
         printf(" - |");
     } else if (name) {
-        printf(" %.0f (%.3s%s, %.1f MiB) |", gflop / c->time_us * 1e6, c->name + 9,
-               strstr(c->name, ":run") ? " run" : "", (double)c->workspace_bytes / MIB);
+        printf(" %.0f (%.3s%s, %.1f MiB) |", gflop / choice->time_us * 1e6, choice->name + 9,
+               strstr(choice->name, ":run") ? " run" : "", (double)choice->workspace_bytes / MIB);
     } else {
-        printf(" %.0f (%.1f MiB) |", gflop / c->time_us * 1e6, (double)c->workspace_bytes / MIB);
+        printf(" %.0f (%.1f MiB) |", gflop / choice->time_us * 1e6,
+               (double)choice->workspace_bytes / MIB);
     }
 }
 
@@ -268,10 +269,11 @@ static void front(bench *b, const layer *l, hth_choice *list, int n)
 }
 
 // Algorithms of the menu, and those added by name.
-static int candidates(bench *b, const hth_graph *g, const hth_node *n, hth_choice *list)
+static int candidates(bench *b, const hth_graph *graph, const hth_node *node, hth_choice *list)
 {
     int count, kept = 0;
-    check(hth_kernel_algorithms(&b->device, g, n, list, HTH_MAX_CHOICES, &count), "algorithms");
+    check(hth_kernel_algorithms(&b->device, graph, node, list, HTH_MAX_CHOICES, &count),
+          "algorithms");
     for (int i = 0; i < count; i++) {
         if (strchr(list[i].name, '/') == NULL) { // oneDNN's chunks: the same in slices
             list[kept++] = list[i];
@@ -279,7 +281,7 @@ static int candidates(bench *b, const hth_graph *g, const hth_node *n, hth_choic
     }
     for (int i = 0; i < b->n_added && kept < HTH_MAX_CHOICES; i++) {
         hth_kernel *k;
-        check(hth_kernel_prepare(&b->device, g, n, b->added[i], &k), b->added[i]);
+        check(hth_kernel_prepare(&b->device, graph, node, b->added[i], &k), b->added[i]);
         list[kept] = (hth_choice){.workspace_bytes = k->workspace_bytes};
         snprintf(list[kept].name, sizeof list[kept].name, "%s", b->added[i]);
         kept++;

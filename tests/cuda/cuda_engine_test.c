@@ -30,9 +30,9 @@ static void engine_close(fixture *f)
     hth_cuda_fake_close();
 }
 
-static hth_err infer(fixture *f, const char *name, const hth_tensor *x, call *c)
+static hth_err infer(fixture *f, const char *name, const hth_tensor *tensor, call *c)
 {
-    hth_request_tensor in = {.name = NULL, .t = *x};
+    hth_request_tensor in = {.name = NULL, .t = *tensor};
     *c = (call){.r = {.model = name, .inputs = &in, .n_inputs = 1}};
     return call_run(f->engine, c);
 }

@@ -219,12 +219,12 @@ static hth_err issued_run(void *job)
 
 static hth_cuda *issuing;
 
-static hth_err mix_issue(const hth_kernel *k, const hth_kernel_args *a)
+static hth_err mix_issue(const hth_kernel *kernel, const hth_kernel_args *args)
 {
-    issued i = {.m = (const mix *)k, .workspace = a->workspace};
+    issued i = {.m = (const mix *)kernel, .workspace = args->workspace};
     const hth_plan_node *n = &i.m->p->nodes[i.m->node];
-    memcpy(i.in, a->in, (size_t)n->n_inputs * sizeof *i.in);
-    memcpy(i.out, a->out, (size_t)n->n_outputs * sizeof *i.out);
+    memcpy(i.in, args->in, (size_t)n->n_inputs * sizeof *i.in);
+    memcpy(i.out, args->out, (size_t)n->n_outputs * sizeof *i.out);
     return hth_cuda_status(issuing, hth_cuda_fake_issue(issuing->current, issued_run, &i, sizeof i),
                            "a kernel");
 }
@@ -454,7 +454,7 @@ static void engine_close(fixture *f)
     driver_close();
 }
 
-static void infer_both(const char *model, const hth_tensor *x)
+static void infer_both(const char *model, const hth_tensor *tensor)
 {
     void *first = NULL;
     for (int graphs = 0; graphs < 2; graphs++) {
@@ -464,7 +464,7 @@ static void infer_both(const char *model, const hth_tensor *x)
         snprintf(path, sizeof path, "tests/data/passes/%s.onnx", model);
         put(f.store, model, path);
         for (int round = 0; round < 12; round++) {
-            hth_request_tensor in = {.name = NULL, .t = *x};
+            hth_request_tensor in = {.name = NULL, .t = *tensor};
             call c = {.r = {.model = model, .inputs = &in, .n_inputs = 1}};
             if (call_run(f.engine, &c) != HTH_OK) {
                 fail_msg("%s: %s", model, hth_err_detail());

@@ -58,27 +58,27 @@ static hth_node *conv_open(fixture *f, hth_op op, bool sum, bool relu)
 }
 
 // As pass_half leaves images: in bf16 with their channels last, `half_out` also the result.
-static void conv_halve(fixture *f, const hth_node *n, bool half_out)
+static void conv_halve(fixture *f, const hth_node *node, bool half_out)
 {
     hth_graph *g = f->graph;
-    bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
+    bool filter = node->op == HTH_OP_CONV_GRAD_FILTER;
     g->precision = HTH_PRECISION_BF16;
     for (int i = 0; i < (filter ? 2 : 1); i++) {
-        g->values[n->inputs[i]].dtype = HTH_DT_BF16;
-        g->values[n->inputs[i]].layout = HTH_LAYOUT_NHWC;
+        g->values[node->inputs[i]].dtype = HTH_DT_BF16;
+        g->values[node->inputs[i]].layout = HTH_LAYOUT_NHWC;
     }
     if (!filter) {
-        g->values[n->outputs[0]].layout = HTH_LAYOUT_NHWC;
-        g->values[n->outputs[0]].dtype = half_out ? HTH_DT_BF16 : HTH_DT_F32;
+        g->values[node->outputs[0]].layout = HTH_LAYOUT_NHWC;
+        g->values[node->outputs[0]].dtype = half_out ? HTH_DT_BF16 : HTH_DT_F32;
     }
 }
 
-static int measure(const fixture *f, const hth_node *n, hth_choice *list)
+static int measure(const fixture *f, const hth_node *node, hth_choice *list)
 {
     int count;
     taken = 0;
     times.key[0] = '\0';
-    if (hth_convsel_measure(cuda_test_device, f->graph, n, NULL, &cache, list, HTH_MAX_CHOICES,
+    if (hth_convsel_measure(cuda_test_device, f->graph, node, NULL, &cache, list, HTH_MAX_CHOICES,
                             &count) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }

@@ -19,9 +19,9 @@ static void expect_line(const reply *r, const char *name, uint64_t value)
     }
 }
 
-static void expect_says(const server_rig *f, const char *path, const char *words)
+static void expect_says(const server_rig *rig, const char *path, const char *words)
 {
-    reply r = get(hth_server_http_port(f->server), path);
+    reply r = get(hth_server_http_port(rig->server), path);
     expect_200(&r);
     if (strstr(r.body, words) == NULL) {
         fail_msg("no %s in %s", words, r.body);

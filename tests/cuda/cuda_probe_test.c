@@ -32,9 +32,9 @@ static const char triple_ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\
                                  "st.global.u32 [%rd3+1024], %r3;\n"
                                  "ret;\n}\n";
 
-static hth_cuda *device_of(hth_device *d)
+static hth_cuda *device_of(hth_device *device)
 {
-    return (hth_cuda *)d;
+    return (hth_cuda *)device;
 }
 
 static CUlibrary library; // of the device that was used last
@@ -206,17 +206,17 @@ static void test_captures(void **state)
 
 #define LAUNCHES 200
 
-static hth_err launches_plain(hth_stream *s, void *arg)
+static hth_err launches_plain(hth_stream *stream, void *arg)
 {
     for (int i = 0; i < LAUNCHES; i++) {
-        HTH_TRY(hth_stream_launch(s, pipeline_triple, arg));
+        HTH_TRY(hth_stream_launch(stream, pipeline_triple, arg));
     }
     return HTH_OK;
 }
 
-static hth_err launches_captured(hth_stream *s, void *capture)
+static hth_err launches_captured(hth_stream *stream, void *capture)
 {
-    return hth_capture_launch(capture, s);
+    return hth_capture_launch(capture, stream);
 }
 
 static void test_launches(void **state)
@@ -243,10 +243,10 @@ typedef struct transfer {
     size_t bytes;
 } transfer;
 
-static hth_err transfer_issue(hth_stream *s, void *arg)
+static hth_err transfer_issue(hth_stream *stream, void *arg)
 {
     const transfer *t = arg;
-    return hth_stream_copy(s, t->dst, t->src, t->bytes);
+    return hth_stream_copy(stream, t->dst, t->src, t->bytes);
 }
 
 static void rates(pipeline *p, size_t bytes, char *far, char *pinned, char *pageable)
@@ -378,21 +378,21 @@ static void test_device_json(void **state)
 
 #define CHUNK (2 * MIB)
 
-static CUmemAllocationProp chunk_prop(const hth_cuda *d, bool exported)
+static CUmemAllocationProp chunk_prop(const hth_cuda *cuda, bool exported)
 {
     CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
+                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = cuda->device}};
     p.requestedHandleTypes = exported ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
     return p;
 }
 
-static CUresult chunk_map(const hth_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle h,
+static CUresult chunk_map(const hth_cuda *cuda, CUdeviceptr at, CUmemGenericAllocationHandle h,
                           CUmemAccess_flags access)
 {
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device},
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = cuda->device},
                             .flags = access};
-    CUresult r = d->api->cuMemMap(at, CHUNK, 0, h, 0);
-    return r == CUDA_SUCCESS ? d->api->cuMemSetAccess(at, CHUNK, &desc, 1) : r;
+    CUresult r = cuda->api->cuMemMap(at, CHUNK, 0, h, 0);
+    return r == CUDA_SUCCESS ? cuda->api->cuMemSetAccess(at, CHUNK, &desc, 1) : r;
 }
 
 // One handle at two addresses, then as a file descriptor at a third, then without the right to

@@ -83,19 +83,20 @@ static inline double rig_median(double *list, int n)
     return list[n / 2];
 }
 
-// Microseconds that issue(arg) takes on stream `s` of the device, by events: the median of `n`.
-static inline double rig_time_us(hth_stream *s, hth_err (*issue)(hth_stream *s, void *arg),
-                                 void *arg, int n)
+// Microseconds that issue(arg) takes on stream `stream` of the device, by events: the median of
+// `n`.
+static inline double rig_time_us(hth_stream *stream,
+                                 hth_err (*issue)(hth_stream *stream, void *arg), void *arg, int n)
 {
     hth_event *from, *to;
     double us[64];
-    assert_int_equal(hth_event_open(s->device, &from), HTH_OK);
-    assert_int_equal(hth_event_open(s->device, &to), HTH_OK);
+    assert_int_equal(hth_event_open(stream->device, &from), HTH_OK);
+    assert_int_equal(hth_event_open(stream->device, &to), HTH_OK);
     for (int i = -2; i < n && i < 64; i++) { // two to warm up
-        assert_int_equal(hth_stream_record(s, from), HTH_OK);
-        assert_int_equal(issue(s, arg), HTH_OK);
-        assert_int_equal(hth_stream_record(s, to), HTH_OK);
-        if (hth_stream_sync(s) != HTH_OK) {
+        assert_int_equal(hth_stream_record(stream, from), HTH_OK);
+        assert_int_equal(issue(stream, arg), HTH_OK);
+        assert_int_equal(hth_stream_record(stream, to), HTH_OK);
+        if (hth_stream_sync(stream) != HTH_OK) {
             fail_msg("%s", hth_err_detail());
         }
         us[i < 0 ? 0 : i] =

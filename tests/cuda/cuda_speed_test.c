@@ -32,9 +32,9 @@ static hth_err job_launched(void *arg)
     return j->kernel->run(j->kernel, &j->args);
 }
 
-static hth_err job_issue(hth_stream *s, void *arg)
+static hth_err job_issue(hth_stream *stream, void *arg)
 {
-    return hth_stream_launch(s, job_launched, arg);
+    return hth_stream_launch(stream, job_launched, arg);
 }
 
 // An operator to be timed: shapes of inputs and the output, and attributes by `set`.
@@ -43,7 +43,7 @@ typedef struct subject {
     hth_op op;
     int n_in;
     hth_shape in[4], out;
-    void (*set)(hth_node *n);
+    void (*set)(hth_node *node);
     double flops; // 0: it moves bytes
 } subject;
 
@@ -68,9 +68,9 @@ static hth_graph *graph_of(const subject *x)
     return g;
 }
 
-static size_t bytes_of(const hth_shape *s)
+static size_t bytes_of(const hth_shape *shape)
 {
-    return (size_t)hth_shape_elements(s) * sizeof(float);
+    return (size_t)hth_shape_elements(shape) * sizeof(float);
 }
 
 static uint32_t random_bf16(uint64_t *seed)
@@ -96,10 +96,10 @@ static void bench_fill(bench *b)
     hth_free(host);
 }
 
-static hth_err copy_issue(hth_stream *s, void *arg)
+static hth_err copy_issue(hth_stream *stream, void *arg)
 {
     const bench *b = arg;
-    return hth_stream_copy(s, b->memory + b->bytes / 2, b->memory, b->bytes / 4);
+    return hth_stream_copy(stream, b->memory + b->bytes / 2, b->memory, b->bytes / 4);
 }
 
 static void bench_open(bench *b)
@@ -122,7 +122,7 @@ static void bench_close(bench *b)
 }
 
 // Places operands one behind the other; false: there is not that much memory.
-static bool job_place(const bench *b, const subject *x, const hth_kernel *k, job *j)
+static bool job_place(const bench *b, const subject *x, const hth_kernel *kernel, job *j)
 {
     size_t at = 0, rest;
     for (int i = 0; i < x->n_in; i++) {
@@ -132,16 +132,16 @@ static bool job_place(const bench *b, const subject *x, const hth_kernel *k, job
     j->out[0] = b->memory + at;
     at += (bytes_of(&x->out) + 255) / 256 * 256;
     rest = at < b->bytes ? b->bytes - at : 0;
-    j->kernel = k;
-    j->args = (hth_kernel_args){j->in, j->out, k->workspace_bytes > 0 ? b->memory + at : NULL};
-    return k->workspace_bytes < rest;
+    j->kernel = kernel;
+    j->args = (hth_kernel_args){j->in, j->out, kernel->workspace_bytes > 0 ? b->memory + at : NULL};
+    return kernel->workspace_bytes < rest;
 }
 
 // The last word and one in the middle must have been written.
-static void job_check(const bench *b, const subject *x, const hth_graph *g, job *j)
+static void job_check(const bench *b, const subject *x, const hth_graph *graph, job *j)
 {
     static const uint32_t poison = 0x7fc0dead;
-    const hth_value *out = &g->values[g->nodes[0].outputs[0]];
+    const hth_value *out = &graph->values[graph->nodes[0].outputs[0]];
     size_t words = (size_t)hth_shape_elements(&out->shape) * hth_dtype_bytes(out->dtype) / 4;
     size_t last = words - 1, places[2] = {last / 2, last};
     for (int i = 0; i < 2; i++) {
@@ -161,18 +161,18 @@ static void job_check(const bench *b, const subject *x, const hth_graph *g, job 
 }
 
 // Microseconds; < 0: refused, or no room.
-static double time_of(const bench *b, const subject *x, const hth_graph *g, const char *algorithm,
-                      size_t *moved)
+static double time_of(const bench *b, const subject *x, const hth_graph *graph,
+                      const char *algorithm, size_t *moved)
 {
     hth_kernel *k;
     job j = {.kernel = NULL};
-    if (hth_kernel_prepare(b->device, g, &g->nodes[0], algorithm, &k) != HTH_OK) {
+    if (hth_kernel_prepare(b->device, graph, &graph->nodes[0], algorithm, &k) != HTH_OK) {
         print_message("# %s %s: %s\n", x->name, algorithm ? algorithm : "", hth_err_detail());
         return -1;
     }
     double us = -1;
     if (job_place(b, x, k, &j)) {
-        job_check(b, x, g, &j);
+        job_check(b, x, graph, &j);
         us = rig_time_us(b->stream, job_issue, &j, rig_real() ? 15 : 1);
         *moved = ((const hth_cuda_seq *)k)->moved_bytes;
     }
@@ -180,20 +180,20 @@ static double time_of(const bench *b, const subject *x, const hth_graph *g, cons
     return us;
 }
 
-static void set_softmax(hth_node *n)
+static void set_softmax(hth_node *node)
 {
-    assert_int_equal(hth_node_set_int(n, "axis", -1), HTH_OK);
+    assert_int_equal(hth_node_set_int(node, "axis", -1), HTH_OK);
 }
 
-static void set_transpose(hth_node *n)
+static void set_transpose(hth_node *node)
 {
-    assert_int_equal(hth_node_set_ints(n, "perm", (int64_t[]){0, 2, 3, 1}, 4), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "perm", (int64_t[]){0, 2, 3, 1}, 4), HTH_OK);
 }
 
-static void set_pool(hth_node *n)
+static void set_pool(hth_node *node)
 {
-    assert_int_equal(hth_node_set_ints(n, "kernel_shape", (int64_t[]){2, 2}, 2), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "strides", (int64_t[]){2, 2}, 2), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "kernel_shape", (int64_t[]){2, 2}, 2), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "strides", (int64_t[]){2, 2}, 2), HTH_OK);
 }
 
 static void test_bandwidth(void **state)
@@ -236,22 +236,22 @@ static void test_bandwidth(void **state)
     bench_close(&b);
 }
 
-static void set_conv(hth_node *n)
+static void set_conv(hth_node *node)
 {
-    assert_int_equal(hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "kernel_shape", (int64_t[]){3, 3}, 2), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "pads", (int64_t[]){1, 1, 1, 1}, 4), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "kernel_shape", (int64_t[]){3, 3}, 2), HTH_OK);
 }
 
 // What lies between the nodes of a program in this precision, as the layout pass and hth_pass_half
 // leave it: images with their channels last, activations in bf16. A filter or a matrix of weights
 // is a parameter: plain, FP32.
-static void as_in_programs(hth_graph *g, hth_precision precision)
+static void as_in_programs(hth_graph *graph, hth_precision precision)
 {
-    const hth_node *n = &g->nodes[0];
+    const hth_node *n = &graph->nodes[0];
     const int between[] = {n->inputs[0], n->outputs[0]};
-    g->precision = precision;
+    graph->precision = precision;
     for (int i = 0; i < 2 && precision != HTH_PRECISION_FP32; i++) {
-        hth_value *v = &g->values[between[i]];
+        hth_value *v = &graph->values[between[i]];
         v->layout = v->shape.rank > 2 ? HTH_LAYOUT_NHWC : v->layout;
         v->dtype = precision == HTH_PRECISION_BF16 ? HTH_DT_BF16 : v->dtype;
     }

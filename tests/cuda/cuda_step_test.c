@@ -22,40 +22,40 @@ static hth_graph *load(const char *name)
     return g;
 }
 
-static void build(hth_graph *model, hth_precision precision, hth_train_graph *t)
+static void build(hth_graph *model, hth_precision precision, hth_train_graph *graph)
 {
     const hth_value *v = &model->values[model->inputs[0]];
     hth_tensor x = {.dtype = v->dtype, .shape = v->shape};
     hth_train_options o = {.optimizer = HTH_OPTIMIZER_ADAM, .precision = precision};
     x.shape.dim[0] = 4;
-    assert_int_equal(hth_train_build(model, &x, &o, hth_ref_eval, NULL, t), HTH_OK);
+    assert_int_equal(hth_train_build(model, &x, &o, hth_ref_eval, NULL, graph), HTH_OK);
 }
 
 // As a program is compiled for the device.
-static void passes(hth_graph *g)
+static void passes(hth_graph *graph)
 {
     const hth_fuse_oracle *o = hth_kernel_oracle(cuda_test_device);
-    assert_int_equal(hth_pass_simplify(g), HTH_OK);
-    assert_int_equal(hth_pass_fuse(g, o), HTH_OK);
-    assert_int_equal(hth_pass_layout(g, o), HTH_OK);
-    assert_int_equal(hth_graph_compact(g), HTH_OK);
-    assert_int_equal(hth_kernel_half(cuda_test_device, g), HTH_OK);
-    assert_int_equal(hth_graph_check(g), HTH_OK);
+    assert_int_equal(hth_pass_simplify(graph), HTH_OK);
+    assert_int_equal(hth_pass_fuse(graph, o), HTH_OK);
+    assert_int_equal(hth_pass_layout(graph, o), HTH_OK);
+    assert_int_equal(hth_graph_compact(graph), HTH_OK);
+    assert_int_equal(hth_kernel_half(cuda_test_device, graph), HTH_OK);
+    assert_int_equal(hth_graph_check(graph), HTH_OK);
 }
 
 // A parameter's copy with more positions than one.
-static bool filter_copy(const hth_value *v)
+static bool filter_copy(const hth_value *value)
 {
-    return v->is_input && v->dtype == HTH_DT_BF16 && v->shape.rank > 2 &&
-           hth_shape_elements(&v->shape) > v->shape.dim[0] * v->shape.dim[1];
+    return value->is_input && value->dtype == HTH_DT_BF16 && value->shape.rank > 2 &&
+           hth_shape_elements(&value->shape) > value->shape.dim[0] * value->shape.dim[1];
 }
 
-// Steps of node n's kernel that copy a filter's copy into the workspace.
-static int node_turns(const hth_graph *g, const hth_node *n)
+// Steps of node's kernel that copy a filter's copy into the workspace.
+static int node_turns(const hth_graph *graph, const hth_node *node)
 {
     hth_kernel *k;
     int turns = 0;
-    if (hth_kernel_prepare(cuda_test_device, g, n, NULL, &k) != HTH_OK) {
+    if (hth_kernel_prepare(cuda_test_device, graph, node, NULL, &k) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
     const hth_cuda_seq *s = (const hth_cuda_seq *)k;
@@ -66,24 +66,24 @@ static int node_turns(const hth_graph *g, const hth_node *n)
                                             step->kernel == site->kernel[HTH_CUDA_hth_convert]);
         for (int b = 0; b < step->n_bound && copies; b++) {
             turns += step->bound[b].from == HTH_CUDA_IN &&
-                     filter_copy(&g->values[n->inputs[step->bound[b].index]]);
+                     filter_copy(&graph->values[node->inputs[step->bound[b].index]]);
         }
     }
     hth_kernel_close(k);
     return turns;
 }
 
-static int step_turns(const hth_graph *g, int *copies)
+static int step_turns(const hth_graph *graph, int *copies)
 {
     int turns = 0;
     *copies = 0;
-    for (int i = 0; i < g->n_inputs; i++) {
-        *copies += filter_copy(&g->values[g->inputs[i]]);
+    for (int i = 0; i < graph->n_inputs; i++) {
+        *copies += filter_copy(&graph->values[graph->inputs[i]]);
     }
-    for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
-        turns += n->op == HTH_OP_REORDER && filter_copy(&g->values[n->inputs[0]]);
-        turns += node_turns(g, n);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const hth_node *n = &graph->nodes[i];
+        turns += n->op == HTH_OP_REORDER && filter_copy(&graph->values[n->inputs[0]]);
+        turns += node_turns(graph, n);
     }
     return turns;
 }
@@ -141,21 +141,23 @@ static family family_of(hth_op op)
     }
 }
 
-// Prepares node n by its default and by every algorithm of its list.
-static void node_honours(const hth_graph *g, const hth_node *n)
+// Prepares node by its default and by every algorithm of its list.
+static void node_honours(const hth_graph *graph, const hth_node *node)
 {
-    family is = family_of(n->op);
-    bool strict = g->precision == HTH_PRECISION_FP32;
+    family is = family_of(node->op);
+    bool strict = graph->precision == HTH_PRECISION_FP32;
     hth_choice list[HTH_MAX_CHOICES];
     int count = 0;
     unsigned before[3];
     memcpy(before, hth_cuda_fake_products, sizeof before);
-    assert_int_equal(hth_kernel_algorithms(cuda_test_device, g, n, list, HTH_MAX_CHOICES, &count),
-                     HTH_OK);
+    assert_int_equal(
+        hth_kernel_algorithms(cuda_test_device, graph, node, list, HTH_MAX_CHOICES, &count),
+        HTH_OK);
     for (int i = -1; i < count; i++) {
         hth_kernel *k;
-        if (hth_kernel_prepare(cuda_test_device, g, n, i < 0 ? NULL : list[i].name, &k) != HTH_OK) {
-            fail_msg("%s: %s", n->name, hth_err_detail());
+        if (hth_kernel_prepare(cuda_test_device, graph, node, i < 0 ? NULL : list[i].name, &k) !=
+            HTH_OK) {
+            fail_msg("%s: %s", node->name, hth_err_detail());
         }
         // engine 2 of the fake cuDNN rounds, 0 and 1 do not; 3 and 4 must never be
         int engine = is == CONVOLUTION ? k->implementation[strlen("cudnn:e")] - '0' : 0;
@@ -163,11 +165,11 @@ static void node_honours(const hth_graph *g, const hth_node *n)
         assert_true(strict || is != CONVOLUTION || engine == 2 || i > 0);
         hth_kernel_close(k);
     }
-    hth_precision in = is == RECURRENCE && !strict ? HTH_PRECISION_TF32 : g->precision;
+    hth_precision in = is == RECURRENCE && !strict ? HTH_PRECISION_TF32 : graph->precision;
     for (int p = 0; p < 3; p++) { // in the order of hth_precision
         bool asked = hth_cuda_fake_products[p] > before[p];
         if (asked != (is != CONVOLUTION && p == (int)in)) {
-            fail_msg("%s: products in %s: %d", n->name, hth_precision_name((hth_precision)p),
+            fail_msg("%s: products in %s: %d", node->name, hth_precision_name((hth_precision)p),
                      asked);
         }
     }

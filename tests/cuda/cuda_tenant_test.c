@@ -36,10 +36,10 @@ static bool is_mark(float v)
     return fabsf(v) > 1e20F && isfinite(v);
 }
 
-static hth_err place_and_cancel(hth_request *r, hth_request_tensor *out, int n)
+static hth_err place_and_cancel(hth_request *request, hth_request_tensor *out, int n)
 {
-    r->canceled = 1;
-    return call_place(r, out, n);
+    request->canceled = 1;
+    return call_place(request, out, n);
 }
 
 // A batch of images, all of one number. canceled: in front of the first operator, when the arena is

@@ -10,12 +10,12 @@
 #include <string.h>
 
 // An engine whose memory is malloc's; more is not asked of it.
-static void *memory_alloc(hth_engine *e, size_t bytes)
+static void *memory_alloc(hth_engine *engine, size_t bytes)
 {
     return NULL;
 }
 
-static bool memory_free(hth_engine *e, void *p)
+static bool memory_free(hth_engine *engine, void *p)
 {
     return false;
 }
@@ -65,28 +65,29 @@ static void must(bool right)
 
 // unchunk leaves the chunks' data, as far as they are well-formed. In pieces they are the same as
 // byte by byte.
-static void unchunk(fuzz_body *b)
+static void unchunk(fuzz_body *body)
 {
-    char *once = malloc(b->n + 1), *data = malloc(b->n + 1);
+    char *once = malloc(body->n + 1), *data = malloc(body->n + 1);
     hth_chunks one = {HTH_CHUNKS_FIRST, 0}, some = one;
     const char *wrong = NULL, *wrong_too = NULL;
     size_t n = 0;
-    memcpy(once, b->p, b->n);
-    for (size_t i = 0; i < b->n && wrong == NULL; i++) {
+    memcpy(once, body->p, body->n);
+    for (size_t i = 0; i < body->n && wrong == NULL; i++) {
         bool is_data = one.at == HTH_CHUNKS_DATA;
-        wrong = hth_chunks_take(&one, &b->p[i], 1);
-        data[n] = b->p[i];
+        wrong = hth_chunks_take(&one, &body->p[i], 1);
+        data[n] = body->p[i];
         n += is_data;
     }
-    for (size_t i = 0; i < b->n && wrong_too == NULL; i += b->piece) {
-        wrong_too = hth_chunks_take(&some, once + i, b->n - i < b->piece ? b->n - i : b->piece);
+    for (size_t i = 0; i < body->n && wrong_too == NULL; i += body->piece) {
+        wrong_too =
+            hth_chunks_take(&some, once + i, body->n - i < body->piece ? body->n - i : body->piece);
     }
     must(wrong == wrong_too && one.at == some.at && one.left == some.left);
-    must(memcmp(once, b->p, b->n) == 0);
+    must(memcmp(once, body->p, body->n) == 0);
     free(once);
-    free(b->p);
-    b->p = data;
-    b->n = n;
+    free(body->p);
+    body->p = data;
+    body->n = n;
 }
 
 static void block_sent(const void *data, size_t bytes, void *block)
@@ -95,120 +96,125 @@ static void block_sent(const void *data, size_t bytes, void *block)
 }
 
 // put_block has the body lie where http_block.c puts a large one.
-static void put_block(hth_http *h, hth_http_conn *conn, const fuzz_body *b, struct evbuffer *in)
+static void put_block(hth_http *http, hth_http_conn *conn, const fuzz_body *body,
+                      struct evbuffer *in)
 {
-    size_t front =
-        (HTH_INFER_ALIGN - strtoull(b->head_bytes, NULL, 10) % HTH_INFER_ALIGN) % HTH_INFER_ALIGN;
+    size_t front = (HTH_INFER_ALIGN - strtoull(body->head_bytes, NULL, 10) % HTH_INFER_ALIGN) %
+                   HTH_INFER_ALIGN;
     hth_http_block *block = hth_calloc(1, sizeof *block);
-    char *memory = hth_engine_alloc(h->engine, front + b->n);
-    *block = (hth_http_block){
-        .h = h, .refs = 2, .bytes = b->n, .come = b->n, .memory = memory, .body = memory + front};
-    memcpy(block->body, b->p, b->n);
-    h->reserved += b->n;
+    char *memory = hth_engine_alloc(http->engine, front + body->n);
+    *block = (hth_http_block){.h = http,
+                              .refs = 2,
+                              .bytes = body->n,
+                              .come = body->n,
+                              .memory = memory,
+                              .body = memory + front};
+    memcpy(block->body, body->p, body->n);
+    http->reserved += body->n;
     conn->block = block;
-    evbuffer_add_reference(in, block->body, b->n, block_sent, block);
+    evbuffer_add_reference(in, block->body, body->n, block_sent, block);
 }
 
-static void put(hth_http *h, hth_http_conn *conn, const fuzz_body *b, struct evbuffer *in)
+static void put(hth_http *http, hth_http_conn *conn, const fuzz_body *body, struct evbuffer *in)
 {
-    if (b->come == COME_BLOCK && b->n > 0) {
-        put_block(h, conn, b, in);
-    } else if (b->come == COME_PIECES) {
-        for (size_t i = 0; i < b->n; i += b->piece) {
-            size_t some = b->n - i < b->piece ? b->n - i : b->piece;
-            evbuffer_add_reference(in, b->p + i, some, NULL, NULL);
+    if (body->come == COME_BLOCK && body->n > 0) {
+        put_block(http, conn, body, in);
+    } else if (body->come == COME_PIECES) {
+        for (size_t i = 0; i < body->n; i += body->piece) {
+            size_t some = body->n - i < body->piece ? body->n - i : body->piece;
+            evbuffer_add_reference(in, body->p + i, some, NULL, NULL);
         }
     } else {
-        evbuffer_add(in, b->p, b->n);
+        evbuffer_add(in, body->p, body->n);
     }
 }
 
-static void check_tensor(const hth_tensor *t)
+static void check_tensor(const hth_tensor *tensor)
 {
     size_t bytes = 0;
-    must(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes) == HTH_OK);
-    must(bytes == t->bytes && t->data != NULL);
+    must(hth_tensor_bytes(tensor->dtype, &tensor->shape, HTH_LAYOUT_PLAIN, &bytes) == HTH_OK);
+    must(bytes == tensor->bytes && tensor->data != NULL);
     for (uint64_t i = 0; i < bytes; i++) {
-        uint8_t v = ((const uint8_t *)t->data)[i];
-        must(t->dtype != HTH_DT_BOOL || v < 2);
+        uint8_t v = ((const uint8_t *)tensor->data)[i];
+        must(tensor->dtype != HTH_DT_BOOL || v < 2);
         fuzz_sink ^= v;
     }
 }
 
 // is_copy: the tensor has these bytes, truth values as 0 and 1.
-static bool is_copy(const hth_tensor *t, const char *p)
+static bool is_copy(const hth_tensor *tensor, const char *p)
 {
-    const uint8_t *is = t->data;
-    for (uint64_t i = 0; t->dtype == HTH_DT_BOOL && i < t->bytes; i++) {
+    const uint8_t *is = tensor->data;
+    for (uint64_t i = 0; tensor->dtype == HTH_DT_BOOL && i < tensor->bytes; i++) {
         must(is[i] == (p[i] != 0));
     }
-    return t->dtype == HTH_DT_BOOL || memcmp(is, p, t->bytes) == 0;
+    return tensor->dtype == HTH_DT_BOOL || memcmp(is, p, tensor->bytes) == 0;
 }
 
 // check compares what was read with the body: all of it belongs to the JSON or to one tensor.
-static void check(const hth_infer_call *c, const fuzz_body *b, bool raw)
+static void check(const hth_infer_call *call, const fuzz_body *body, bool raw)
 {
-    size_t at = raw ? 0 : b->head_bytes[0] != 0 ? strtoull(b->head_bytes, NULL, 10) : b->n;
-    must(at <= b->n && c->n_in > 0);
-    for (int i = 0; i < c->n_in; i++) {
-        const json_t *in = json_array_get(json_object_get(c->head, "inputs"), (size_t)i);
+    size_t at = raw ? 0 : body->head_bytes[0] != 0 ? strtoull(body->head_bytes, NULL, 10) : body->n;
+    must(at <= body->n && call->n_in > 0);
+    for (int i = 0; i < call->n_in; i++) {
+        const json_t *in = json_array_get(json_object_get(call->head, "inputs"), (size_t)i);
         const json_t *parameters = json_object_get(in, "parameters");
-        check_tensor(&c->in[i].t);
+        check_tensor(&call->in[i].t);
         if (raw || json_object_get(parameters, "binary_data_size") != NULL) {
-            must(c->in[i].t.bytes <= b->n - at && is_copy(&c->in[i].t, b->p + at));
-            at += c->in[i].t.bytes;
+            must(call->in[i].t.bytes <= body->n - at && is_copy(&call->in[i].t, body->p + at));
+            at += call->in[i].t.bytes;
         }
     }
-    must(at == b->n);
-    for (int i = 0; i < c->n_wanted; i++) {
-        must(c->wanted[i].name != NULL && c->wanted[i].at == NULL);
+    must(at == body->n);
+    for (int i = 0; i < call->n_wanted; i++) {
+        must(call->wanted[i].name != NULL && call->wanted[i].at == NULL);
     }
 }
 
-static hth_err decode(hth_http *h, const fuzz_body *b)
+static hth_err decode(hth_http *http, const fuzz_body *body)
 {
     static const hth_http_args args = {.name = "m", .spec = "m"};
-    hth_http_conn conn = {.h = h};
+    hth_http_conn conn = {.h = http};
     hth_http_req *req = &conn.req;
     struct evbuffer *in = evbuffer_new();
     *req = (hth_http_req){.conn = &conn, .body = in};
-    req->head.json_bytes = b->head_bytes[0] != 0 ? b->head_bytes : NULL;
-    put(h, &conn, b, in);
-    hth_infer_call *c = hth_infer_new(h, req, &args);
+    req->head.json_bytes = body->head_bytes[0] != 0 ? body->head_bytes : NULL;
+    put(http, &conn, body, in);
+    hth_infer_call *c = hth_infer_new(http, req, &args);
     bool raw = hth_infer_is_raw(req);
-    c->model = raw ? json_loads(b->model, 0, NULL) : NULL;
+    c->model = raw ? json_loads(body->model, 0, NULL) : NULL;
     c->arrived = hth_http_block_of(&conn, in);
     c->body = in;
     hth_err err = raw ? HTH_OK : hth_infer_head(c);
-    if (b->taken) { // as for another thread
+    if (body->taken) { // as for another thread
         c->body = c->taken = evbuffer_new();
         evbuffer_add_buffer(c->taken, in);
     }
     err = err != HTH_OK ? err : raw ? hth_infer_read_raw(c) : hth_infer_read(c);
     hth_http_block_done(&conn, in);
     if (err == HTH_OK) {
-        check(c, b, raw);
+        check(c, body, raw);
     }
     hth_http_call_free(&c->c);
     evbuffer_free(in);
-    must(h->reserved == 0);
+    must(http->reserved == 0);
     return err;
 }
 
-static bool take(const uint8_t *bytes, size_t n, fuzz_body *b)
+static bool take(const uint8_t *bytes, size_t n, fuzz_body *body)
 {
     const uint8_t *line = n > 2 ? memchr(bytes + 2, '\n', n - 2) : NULL;
     size_t head = line != NULL ? (size_t)(line - bytes) - 2 : 0;
-    if (line == NULL || head >= sizeof b->head_bytes || n > FUZZ_BODY ||
+    if (line == NULL || head >= sizeof body->head_bytes || n > FUZZ_BODY ||
         memchr(bytes + 2, '\r', head) != NULL) { // no header has such a value
         return false;
     }
-    *b = (fuzz_body){.come = bytes[0] & 3, .piece = (size_t)bytes[1] + 1};
-    b->model = models[(bytes[0] >> 2) % N_MODELS];
-    memcpy(b->head_bytes, bytes + 2, head);
-    b->n = n - head - 3;
-    b->p = malloc(b->n + 1);
-    memcpy(b->p, line + 1, b->n);
+    *body = (fuzz_body){.come = bytes[0] & 3, .piece = (size_t)bytes[1] + 1};
+    body->model = models[(bytes[0] >> 2) % N_MODELS];
+    memcpy(body->head_bytes, bytes + 2, head);
+    body->n = n - head - 3;
+    body->p = malloc(body->n + 1);
+    memcpy(body->p, line + 1, body->n);
     return true;
 }
 

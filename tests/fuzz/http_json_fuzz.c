@@ -11,17 +11,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 #define FUZZ_INPUTS 4
 
-static void read_as(const hth_json_span *s, hth_dtype dtype, hth_shape shape)
+static void read_as(const hth_json_span *span, hth_dtype dtype, hth_shape shape)
 {
     hth_tensor t = {.dtype = dtype, .shape = shape};
-    if (!hth_json_fits(s, hth_shape_elements(&shape)) ||
+    if (!hth_json_fits(span, hth_shape_elements(&shape)) ||
         hth_tensor_bytes(dtype, &shape, HTH_LAYOUT_PLAIN, &t.bytes) != HTH_OK) {
         return;
     }
     hth_tensor again = t;
     t.data = hth_alloc(t.bytes + 1);
     again.data = hth_alloc(t.bytes + 1);
-    if (hth_json_read(s, &t, NULL) == HTH_OK) {
+    if (hth_json_read(span, &t, NULL) == HTH_OK) {
         hth_text text = {.p = NULL};
         hth_json_write(&text, &t);
         const hth_json_span written = {text.p, text.n};

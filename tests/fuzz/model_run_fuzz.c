@@ -78,7 +78,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigne
 
 // ---- requests
 
-static hth_err fuzz_place(hth_request *r, hth_request_tensor *out, int n)
+static hth_err fuzz_place(hth_request *request, hth_request_tensor *out, int n)
 {
     for (int i = 0; i < n; i++) {
         out[i].t.data = hth_alloc_aligned(out[i].t.bytes, 64);
@@ -95,14 +95,14 @@ static int onnx_type_of(hth_dtype dt)
 }
 
 // Inputs as the model's signature has them, open dimensions small; false: too large.
-static bool fuzz_inputs(const hth_graph *g, hth_request_tensor *in)
+static bool fuzz_inputs(const hth_graph *graph, hth_request_tensor *in)
 {
     int64_t symbol[16];
     for (int i = 0; i < 16; i++) {
         symbol[i] = (int64_t)mut_below(6);
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        const hth_value *v = &g->values[g->inputs[i]];
+    for (int i = 0; i < graph->n_inputs; i++) {
+        const hth_value *v = &graph->values[graph->inputs[i]];
         hth_tensor *t = &in[i].t;
         in[i].name = v->name;
         *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
@@ -123,15 +123,15 @@ static bool fuzz_inputs(const hth_graph *g, hth_request_tensor *in)
     return true;
 }
 
-static void fuzz_request(hth_model *m)
+static void fuzz_request(hth_model *model)
 {
-    const hth_graph *g = m->source.graph;
+    const hth_graph *g = model->source.graph;
     hth_request_tensor *in = hth_calloc((size_t)g->n_inputs + 1, sizeof *in);
     hth_infer_request *w;
     request = (hth_request){
         .model = "m", .inputs = in, .n_inputs = g->n_inputs, .place = fuzz_place, .at_once = true};
     turns = 0;
-    if (fuzz_inputs(g, in) && hth_infer_request_open(&models, m, &request, &w) == HTH_OK) {
+    if (fuzz_inputs(g, in) && hth_infer_request_open(&models, model, &request, &w) == HTH_OK) {
         hth_infer_request_result(w, hth_infer(&models, w));
         hth_infer_request_close(&models, w);
     }
@@ -176,15 +176,15 @@ static hth_err fuzz_import(const uint8_t *data, size_t bytes, hth_graph **out)
     return err;
 }
 
-static void fuzz_model(hth_graph *g)
+static void fuzz_model(hth_graph *graph)
 {
     hth_model *m = hth_calloc(1, sizeof *m);
     hth_program *p;
     bool made;
-    *m = (hth_model){.name = "m", .version = 1, .max_batch = -1, .source = {.graph = g}};
+    *m = (hth_model){.name = "m", .version = 1, .max_batch = -1, .source = {.graph = graph}};
     strcpy(m->account.name, "m");
     m->source.account = &m->account;
-    must(hth_independence_prove(g, &m->independence));
+    must(hth_independence_prove(graph, &m->independence));
     m->source.batched = m->independence.proven;
     m->next = models.list;
     models.list = m;
@@ -209,7 +209,7 @@ static void fuzz_begin(hth_paced *paced)
 }
 
 // The graph of a training step is a model like another: its parameters are inputs.
-static void fuzz_train(const hth_graph *g)
+static void fuzz_train(const hth_graph *graph)
 {
     hth_train_options o = {.loss = mut_below(3) > 0 ? HTH_LOSS_MSE : HTH_LOSS_SOFTMAX_XENT,
                            .phase = (hth_train_phase)mut_below(3),
@@ -217,18 +217,18 @@ static void fuzz_train(const hth_graph *g)
                            .nesterov = mut_below(2) > 0,
                            .clip_norm = mut_below(2) > 0 ? 1 : 0,
                            .keep_outputs = mut_below(2) > 0};
-    hth_request_tensor *in = hth_calloc((size_t)g->n_inputs + 1, sizeof *in);
-    hth_tensor *t = hth_calloc((size_t)g->n_inputs + 1, sizeof *t);
+    hth_request_tensor *in = hth_calloc((size_t)graph->n_inputs + 1, sizeof *in);
+    hth_tensor *t = hth_calloc((size_t)graph->n_inputs + 1, sizeof *t);
     hth_train_graph step;
-    bool fits = fuzz_inputs(g, in);
-    for (int i = 0; i < g->n_inputs; i++) {
+    bool fits = fuzz_inputs(graph, in);
+    for (int i = 0; i < graph->n_inputs; i++) {
         t[i] = in[i].t;
         t[i].data = NULL;
         hth_free(in[i].t.data);
     }
     hth_paced paced;
     fuzz_begin(&paced);
-    bool built = fits && hth_train_build(g, t, &o, hth_ref_eval, NULL, &step) == HTH_OK;
+    bool built = fits && hth_train_build(graph, t, &o, hth_ref_eval, NULL, &step) == HTH_OK;
     hth_paced_end(&paced);
     trained += built;
     if (built) {

@@ -13,24 +13,24 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 // Says of all inputs that they hold samples, and follows those.
-static void fuzz_follow(hth_graph *g)
+static void fuzz_follow(hth_graph *graph)
 {
     hth_independence found;
-    if (g->n_symbols == 0) {
-        g->symbols = hth_realloc(g->symbols, 1, sizeof *g->symbols);
-        if (g->symbols == NULL || (g->symbols[0] = hth_strdup("N")) == NULL) {
+    if (graph->n_symbols == 0) {
+        graph->symbols = hth_realloc(graph->symbols, 1, sizeof *graph->symbols);
+        if (graph->symbols == NULL || (graph->symbols[0] = hth_strdup("N")) == NULL) {
             abort();
         }
-        g->n_symbols = 1;
+        graph->n_symbols = 1;
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        hth_shape *s = &g->values[g->inputs[i]].shape;
+    for (int i = 0; i < graph->n_inputs; i++) {
+        hth_shape *s = &graph->values[graph->inputs[i]].shape;
         if (s->rank > 0) {
             s->dim[0] = HTH_DIM_SYMBOL(0);
         }
     }
-    if (hth_independence_prove(g, &found) != HTH_OK || found.proven != (found.why[0] == 0) ||
-        found.node >= g->n_nodes) {
+    if (hth_independence_prove(graph, &found) != HTH_OK || found.proven != (found.why[0] == 0) ||
+        found.node >= graph->n_nodes) {
         abort();
     }
 }
@@ -77,35 +77,35 @@ static hth_err fuzz_export(fuzz_file *to, const void *skeleton, size_t bytes, in
 }
 
 // Of a model that loads.
-static void fuzz_round_trip(const hth_onnx_file *f)
+static void fuzz_round_trip(const hth_onnx_file *file)
 {
     size_t bytes, again_bytes;
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
-    fuzz_file to = {.from = f};
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
+    fuzz_file to = {.from = file};
     hth_onnx_file *again;
-    (void)fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(f), true);
-    if (fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(f), false) != HTH_OK ||
+    (void)fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(file), true);
+    if (fuzz_export(&to, skeleton, bytes, hth_onnx_n_tensors(file), false) != HTH_OK ||
         hth_onnx_open_bytes(to.data, to.bytes, NULL, &again) != HTH_OK) {
         abort();
     }
     const void *same = hth_onnx_skeleton(again, &again_bytes);
     if (bytes != again_bytes || memcmp(skeleton, same, bytes) != 0 ||
-        hth_onnx_n_tensors(f) != hth_onnx_n_tensors(again)) {
+        hth_onnx_n_tensors(file) != hth_onnx_n_tensors(again)) {
         abort();
     }
     hth_onnx_close(again);
     free(to.data);
 }
 
-static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
+static void fuzz_load(const hth_onnx_file *file, const hth_onnx_limits *limits)
 {
     size_t bytes;
-    int n = hth_onnx_n_tensors(f);
-    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    int n = hth_onnx_n_tensors(file);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     hth_graph *g = NULL;
     for (int i = 0; i < n; i++) {
-        const hth_onnx_tensor *t = hth_onnx_tensor_at(f, i);
+        const hth_onnx_tensor *t = hth_onnx_tensor_at(file, i);
         if (hth_const_new(t->dtype, &t->shape, t->data, &c[i]) != HTH_OK) {
             abort();
         }
@@ -115,7 +115,7 @@ static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
             abort();
         }
         fuzz_follow(g);
-        fuzz_round_trip(f);
+        fuzz_round_trip(file);
     }
     hth_graph_free(g);
     for (int i = 0; i < n; i++) {

@@ -263,58 +263,58 @@ static inline void *mut_zeroed(size_t bytes)
 
 // ---- attributes
 
-static inline void mut_attr_value(mut_attr *a)
+static inline void mut_attr_value(mut_attr *attr)
 {
     size_t n = mut_below(7);
-    a->has_type = 1;
+    attr->has_type = 1;
     switch (mut_below(5)) {
     case 0:
-        a->type = 1;
-        a->has_f = 1;
-        a->f = (float)MUT_PICK(mut_reals);
+        attr->type = 1;
+        attr->has_f = 1;
+        attr->f = (float)MUT_PICK(mut_reals);
         break;
     case 1:
-        a->type = 3;
-        if (a->has_s) {
-            free(a->s.data);
+        attr->type = 3;
+        if (attr->has_s) {
+            free(attr->s.data);
         }
-        a->has_s = 1;
-        a->s.data = (uint8_t *)mut_text(MUT_PICK(mut_words));
-        a->s.len = strlen((char *)a->s.data);
+        attr->has_s = 1;
+        attr->s.data = (uint8_t *)mut_text(MUT_PICK(mut_words));
+        attr->s.len = strlen((char *)attr->s.data);
         break;
     case 2:
-        a->type = 2;
-        a->has_i = 1;
-        a->i = mut_int();
+        attr->type = 2;
+        attr->has_i = 1;
+        attr->i = mut_int();
         break;
     case 3:
-        if (a->n_ints > 0 && mut_below(2) > 0) { // one of them
-            a->ints[mut_below(a->n_ints)] = mut_int();
+        if (attr->n_ints > 0 && mut_below(2) > 0) { // one of them
+            attr->ints[mut_below(attr->n_ints)] = mut_int();
             break;
         }
-        a->type = 7;
-        free(a->ints);
-        a->ints = mut_zeroed((n + 1) * sizeof *a->ints);
-        a->n_ints = n;
+        attr->type = 7;
+        free(attr->ints);
+        attr->ints = mut_zeroed((n + 1) * sizeof *attr->ints);
+        attr->n_ints = n;
         for (size_t i = 0; i < n; i++) {
-            a->ints[i] = mut_int();
+            attr->ints[i] = mut_int();
         }
         break;
     default:
-        a->type = 6;
-        free(a->floats);
-        a->floats = mut_zeroed((n + 1) * sizeof *a->floats);
-        a->n_floats = n;
+        attr->type = 6;
+        free(attr->floats);
+        attr->floats = mut_zeroed((n + 1) * sizeof *attr->floats);
+        attr->n_floats = n;
         for (size_t i = 0; i < n; i++) {
-            a->floats[i] = (float)MUT_PICK(mut_reals);
+            attr->floats[i] = (float)MUT_PICK(mut_reals);
         }
     }
 }
 
-static inline void mut_attribute(mut_node *n)
+static inline void mut_attribute(mut_node *node)
 {
-    if (n->n_attribute > 0 && mut_below(3) > 0) {
-        mut_attr *a = n->attribute[mut_below(n->n_attribute)];
+    if (node->n_attribute > 0 && mut_below(3) > 0) {
+        mut_attr *a = node->attribute[mut_below(node->n_attribute)];
         if (mut_below(2) > 0 && a->type == 2) { // as it is
             a->i = mut_int();
         } else {
@@ -326,8 +326,8 @@ static inline void mut_attribute(mut_node *n)
     hth__onnx__attribute_proto__init(a);
     mut_set(&a->name, MUT_PICK(mut_names));
     mut_attr_value(a);
-    n->attribute = mut_more(n->attribute, n->n_attribute);
-    n->attribute[n->n_attribute++] = a;
+    node->attribute = mut_more(node->attribute, node->n_attribute);
+    node->attribute[node->n_attribute++] = a;
 }
 
 // ---- tensors
@@ -356,7 +356,7 @@ static inline void mut_elements(int type, uint8_t *to, size_t n)
     }
 }
 
-static inline void mut_add_tensor(mut_graph *g, const char *name, int type, const int64_t *dim,
+static inline void mut_add_tensor(mut_graph *graph, const char *name, int type, const int64_t *dim,
                                   int rank)
 {
     hth_wire_buffer t = {0};
@@ -371,24 +371,25 @@ static inline void mut_add_tensor(mut_graph *g, const char *name, int type, cons
     hth_wire_put_bytes(&t, 8, (hth_span){(const uint8_t *)name, strlen(name)});
     mut_elements(type, raw, n);
     hth_wire_put_bytes(&t, 9, (hth_span){raw, n * mut_type_bytes(type)});
-    ProtobufCBinaryData *grown = realloc(g->initializer, (g->n_initializer + 1) * sizeof *grown);
+    ProtobufCBinaryData *grown =
+        realloc(graph->initializer, (graph->n_initializer + 1) * sizeof *grown);
     if (grown == NULL || t.data == NULL) {
         abort();
     }
-    g->initializer = grown;
-    grown[g->n_initializer].data = mut_zeroed(t.bytes + 1);
-    memcpy(grown[g->n_initializer].data, t.data, t.bytes);
-    grown[g->n_initializer++].len = t.bytes;
+    graph->initializer = grown;
+    grown[graph->n_initializer].data = mut_zeroed(t.bytes + 1);
+    memcpy(grown[graph->n_initializer].data, t.data, t.bytes);
+    grown[graph->n_initializer++].len = t.bytes;
     hth_free(t.data);
 }
 
 // Other elements in an initializer's raw data, in place.
-static inline void mut_tensor(mut_graph *g)
+static inline void mut_tensor(mut_graph *graph)
 {
-    if (g->n_initializer == 0) {
+    if (graph->n_initializer == 0) {
         return;
     }
-    ProtobufCBinaryData *t = &g->initializer[mut_below(g->n_initializer)];
+    ProtobufCBinaryData *t = &graph->initializer[mut_below(graph->n_initializer)];
     hth_span rest = {t->data, t->len};
     hth_wire_field field;
     int type = 1;
@@ -403,15 +404,15 @@ static inline void mut_tensor(mut_graph *g)
 
 // ---- inputs
 
-static inline Hth__Onnx__TensorTypeProto *mut_tensor_type(mut_info *v)
+static inline Hth__Onnx__TensorTypeProto *mut_tensor_type(mut_info *info)
 {
-    return v->type != NULL ? v->type->tensor_type : NULL;
+    return info->type != NULL ? info->type->tensor_type : NULL;
 }
 
-static inline void mut_input(mut_graph *g)
+static inline void mut_input(mut_graph *graph)
 {
     Hth__Onnx__TensorTypeProto *t =
-        g->n_input > 0 ? mut_tensor_type(g->input[mut_below(g->n_input)]) : NULL;
+        graph->n_input > 0 ? mut_tensor_type(graph->input[mut_below(graph->n_input)]) : NULL;
     if (t == NULL) {
         return;
     }
@@ -429,13 +430,13 @@ static inline void mut_input(mut_graph *g)
 }
 
 // An input becomes a constant of a few elements.
-static inline void mut_constant(mut_graph *g)
+static inline void mut_constant(mut_graph *graph)
 {
-    if (g->n_input == 0) {
+    if (graph->n_input == 0) {
         return;
     }
-    size_t at = mut_below(g->n_input);
-    mut_info *v = g->input[at];
+    size_t at = mut_below(graph->n_input);
+    mut_info *v = graph->input[at];
     const Hth__Onnx__TensorTypeProto *t = mut_tensor_type(v);
     int64_t dim[8];
     int rank = 0;
@@ -444,20 +445,21 @@ static inline void mut_constant(mut_graph *g)
         dim[rank++] = d->has_dim_value && d->dim_value >= 0 && d->dim_value < 5 ? d->dim_value : 2;
     }
     if (v->name != NULL) {
-        mut_add_tensor(g, v->name, t != NULL ? t->elem_type : 1, dim, rank);
+        mut_add_tensor(graph, v->name, t != NULL ? t->elem_type : 1, dim, rank);
     }
     hth__onnx__value_info_proto__free_unpacked(v, NULL);
-    memmove(g->input + at, g->input + at + 1, (--g->n_input - at) * sizeof *g->input);
+    memmove(graph->input + at, graph->input + at + 1,
+            (--graph->n_input - at) * sizeof *graph->input);
 }
 
 // ---- nodes
 
 // Any name that stands somewhere in the graph.
-static inline const char *mut_some_name(const mut_graph *g)
+static inline const char *mut_some_name(const mut_graph *graph)
 {
-    const mut_node *n = g->n_node > 0 ? g->node[mut_below(g->n_node)] : NULL;
-    if (g->n_input > 0 && mut_below(2) > 0) {
-        return g->input[mut_below(g->n_input)]->name;
+    const mut_node *n = graph->n_node > 0 ? graph->node[mut_below(graph->n_node)] : NULL;
+    if (graph->n_input > 0 && mut_below(2) > 0) {
+        return graph->input[mut_below(graph->n_input)]->name;
     }
     if (n != NULL && n->n_input > 0 && mut_below(3) > 0) {
         return n->input[mut_below(n->n_input)];
@@ -466,14 +468,14 @@ static inline const char *mut_some_name(const mut_graph *g)
                                                             : "";
 }
 
-static inline void mut_connect(mut_graph *g, mut_node *n)
+static inline void mut_connect(mut_graph *graph, mut_node *node)
 {
-    const char *name = mut_some_name(g);
-    if (n->n_input == 0 || mut_below(4) == 0) {
-        n->input = mut_more(n->input, n->n_input);
-        n->input[n->n_input++] = mut_text(name != NULL ? name : "");
+    const char *name = mut_some_name(graph);
+    if (node->n_input == 0 || mut_below(4) == 0) {
+        node->input = mut_more(node->input, node->n_input);
+        node->input[node->n_input++] = mut_text(name != NULL ? name : "");
     } else {
-        mut_set(&n->input[mut_below(n->n_input)], name != NULL ? name : "");
+        mut_set(&node->input[mut_below(node->n_input)], name != NULL ? name : "");
     }
 }
 
@@ -486,14 +488,14 @@ static inline mut_info *mut_open_info(const char *name)
 }
 
 // One more node, of any operator, whose result is one of the model's.
-static inline void mut_node_more(mut_graph *g)
+static inline void mut_node_more(mut_graph *graph)
 {
     mut_node *n = mut_zeroed(sizeof *n);
     char name[32];
     hth__onnx__node_proto__init(n);
     mut_set(&n->op_type, hth_op_name((hth_op)(1 + mut_below(HTH_N_OPS - 1))));
     for (size_t i = 0, inputs = 1 + mut_below(3); i < inputs; i++) {
-        const char *from = mut_some_name(g);
+        const char *from = mut_some_name(graph);
         n->input = mut_more(n->input, n->n_input);
         n->input[n->n_input++] = mut_text(from != NULL ? from : "");
     }
@@ -503,15 +505,15 @@ static inline void mut_node_more(mut_graph *g)
     if (mut_below(2) > 0) {
         mut_attribute(n);
     }
-    g->node = mut_more(g->node, g->n_node);
-    g->node[g->n_node++] = n;
-    g->output = mut_more(g->output, g->n_output);
-    g->output[g->n_output++] = mut_open_info(name);
+    graph->node = mut_more(graph->node, graph->n_node);
+    graph->node[graph->n_node++] = n;
+    graph->output = mut_more(graph->output, graph->n_output);
+    graph->output[graph->n_output++] = mut_open_info(name);
 }
 
-static inline void mut_once(mut_model *m)
+static inline void mut_once(mut_model *model)
 {
-    mut_graph *g = m->graph;
+    mut_graph *g = model->graph;
     mut_node *n = g->n_node > 0 ? g->node[mut_below(g->n_node)] : NULL;
     switch (mut_below(n != NULL ? 16 : 4)) {
     case 0:
@@ -524,8 +526,9 @@ static inline void mut_once(mut_model *m)
         mut_node_more(g);
         break;
     case 3:
-        if (m->n_opset_import > 0 && mut_below(4) == 0) {
-            m->opset_import[mut_below(m->n_opset_import)]->version = 7 + (int64_t)mut_below(22);
+        if (model->n_opset_import > 0 && mut_below(4) == 0) {
+            model->opset_import[mut_below(model->n_opset_import)]->version =
+                7 + (int64_t)mut_below(22);
         } else {
             mut_input(g);
         }

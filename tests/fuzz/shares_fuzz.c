@@ -18,39 +18,39 @@ static void need(bool ok)
     }
 }
 
-static void check_whole(const hth_fair_problem *p, const hth_fair_shares *s)
+static void check_whole(const hth_fair_problem *problem, const hth_fair_shares *shares)
 {
-    hth_fair_amounts sum = s->left;
-    for (int i = 0; i < p->n_tenants; i++) {
-        need(s->of[i].tasks <= p->tenants[i].tasks);
-        need(s->of[i].dominant_share >= 0 && s->of[i].dominant_share <= 1 + 1e-9);
-        for (int r = 0; r < p->n_resources; r++) {
-            sum.of[r] += s->of[i].used.of[r];
+    hth_fair_amounts sum = shares->left;
+    for (int i = 0; i < problem->n_tenants; i++) {
+        need(shares->of[i].tasks <= problem->tenants[i].tasks);
+        need(shares->of[i].dominant_share >= 0 && shares->of[i].dominant_share <= 1 + 1e-9);
+        for (int r = 0; r < problem->n_resources; r++) {
+            sum.of[r] += shares->of[i].used.of[r];
         }
     }
-    for (int r = 0; r < p->n_resources; r++) {
-        need(s->left.of[r] >= 0);
-        need(fabs(sum.of[r] - p->capacity.of[r]) <= 1e-9 * p->capacity.of[r]);
+    for (int r = 0; r < problem->n_resources; r++) {
+        need(shares->left.of[r] >= 0);
+        need(fabs(sum.of[r] - problem->capacity.of[r]) <= 1e-9 * problem->capacity.of[r]);
     }
-    json_t *doc = hth_fair_shares_json(p, s);
+    json_t *doc = hth_fair_shares_json(problem, shares);
     need(doc != NULL);
     json_decref(doc);
 }
 
-static void check_parts(const hth_fair_problem *p)
+static void check_parts(const hth_fair_problem *problem)
 {
-    double *tasks = calloc((size_t)p->n_tenants, sizeof *tasks);
+    double *tasks = calloc((size_t)problem->n_tenants, sizeof *tasks);
     hth_fair_amounts used = {{0}};
-    need(hth_fair_divide(p, tasks) == HTH_OK);
-    for (int i = 0; i < p->n_tenants; i++) {
-        need(tasks[i] >= 0 && tasks[i] <= (double)p->tenants[i].tasks * (1 + 1e-9));
-        for (int r = 0; r < p->n_resources; r++) {
-            double amount = p->tenants[i].demand[0].of[r];
+    need(hth_fair_divide(problem, tasks) == HTH_OK);
+    for (int i = 0; i < problem->n_tenants; i++) {
+        need(tasks[i] >= 0 && tasks[i] <= (double)problem->tenants[i].tasks * (1 + 1e-9));
+        for (int r = 0; r < problem->n_resources; r++) {
+            double amount = problem->tenants[i].demand[0].of[r];
             used.of[r] += amount > 0 ? amount * tasks[i] : 0;
         }
     }
-    for (int r = 0; r < p->n_resources; r++) {
-        need(used.of[r] <= p->capacity.of[r] * (1 + 1e-6));
+    for (int r = 0; r < problem->n_resources; r++) {
+        need(used.of[r] <= problem->capacity.of[r] * (1 + 1e-6));
     }
     free(tasks);
 }

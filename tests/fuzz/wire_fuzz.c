@@ -40,14 +40,15 @@ static void fuzz_list(const uint8_t *list, uint64_t bytes, uint32_t n)
     hth_free(o);
 }
 
-static void fuzz_lists(const Hearth__Request *q, const uint8_t *data, uint64_t bytes)
+static void fuzz_lists(const Hearth__Request *request, const uint8_t *data, uint64_t bytes)
 {
-    if (q->body_case == HEARTH__REQUEST__BODY_HAVE) {
-        fuzz_list(data, bytes, q->have->objects);
-    } else if (q->body_case == HEARTH__REQUEST__BODY_DISCARD) {
-        fuzz_list(data, bytes, q->discard->objects);
-    } else if (q->body_case == HEARTH__REQUEST__BODY_COMMIT && q->commit->list_bytes <= bytes) {
-        fuzz_list(data, q->commit->list_bytes, q->commit->objects);
+    if (request->body_case == HEARTH__REQUEST__BODY_HAVE) {
+        fuzz_list(data, bytes, request->have->objects);
+    } else if (request->body_case == HEARTH__REQUEST__BODY_DISCARD) {
+        fuzz_list(data, bytes, request->discard->objects);
+    } else if (request->body_case == HEARTH__REQUEST__BODY_COMMIT &&
+               request->commit->list_bytes <= bytes) {
+        fuzz_list(data, request->commit->list_bytes, request->commit->objects);
     }
 }
 

@@ -78,9 +78,9 @@ typedef struct call {
     char name[4][32];
 } call;
 
-static inline hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
+static inline hth_err call_place(hth_request *request, hth_request_tensor *out, int n)
 {
-    call *c = r->ctx;
+    call *c = request->ctx;
     assert_true(n <= 4);
     for (int i = 0; i < n; i++) {
         assert_null(out[i].t.data); // the submitter's, not the engine's
@@ -92,9 +92,9 @@ static inline hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-static inline void call_done(hth_request *r)
+static inline void call_done(hth_request *request)
 {
-    call *c = r->ctx;
+    call *c = request->ctx;
     pthread_mutex_lock(&c->lock);
     c->finished = true;
     pthread_cond_signal(&c->changed);
@@ -112,10 +112,10 @@ static inline void call_init(call *c)
     c->r.ctx = c;
 }
 
-static inline void call_start(hth_engine *e, call *c)
+static inline void call_start(hth_engine *engine, call *c)
 {
     call_init(c);
-    assert_ok(hth_engine_submit(e, &c->r));
+    assert_ok(hth_engine_submit(engine, &c->r));
 }
 
 static inline bool call_finished(call *c)
@@ -136,9 +136,9 @@ static inline hth_err call_wait(call *c)
     return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
 }
 
-static inline hth_err call_run(hth_engine *e, call *c)
+static inline hth_err call_run(hth_engine *engine, call *c)
 {
-    call_start(e, c);
+    call_start(engine, c);
     return call_wait(c);
 }
 

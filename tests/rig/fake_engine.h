@@ -57,49 +57,49 @@ static void fake_nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-static hth_err fake_hold(hth_request *r)
+static hth_err fake_hold(hth_request *request)
 {
     atomic_fetch_add(&fake_held, 1);
-    bool deaf = strcmp(r->model, "stuck") == 0;
-    while (!atomic_load(&fake_released) && (deaf || !r->canceled)) {
+    bool deaf = strcmp(request->model, "stuck") == 0;
+    while (!atomic_load(&fake_released) && (deaf || !request->canceled)) {
         fake_nap();
     }
     atomic_fetch_sub(&fake_held, 1);
-    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+    return request->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
 }
 
-static hth_err fake_infer(hth_request *r)
+static hth_err fake_infer(hth_request *request)
 {
-    atomic_store(&fake_last_priority, r->priority);
-    atomic_store(&fake_last_timeout_us, r->timeout_us);
-    if (strcmp(r->model, "missing") == 0) {
+    atomic_store(&fake_last_priority, request->priority);
+    atomic_store(&fake_last_timeout_us, request->timeout_us);
+    if (strcmp(request->model, "missing") == 0) {
         return hth_fail(HTH_ENOENT, "there is no model 'missing'; there are: strict, hold");
     }
-    if (strcmp(r->model, "strict") == 0 && r->inputs[0].t.dtype != HTH_DT_F32) {
+    if (strcmp(request->model, "strict") == 0 && request->inputs[0].t.dtype != HTH_DT_F32) {
         return hth_fail(HTH_EINVAL, "input 'x': the model wants FP32, not %s",
-                        hth_dtype_name(r->inputs[0].t.dtype));
+                        hth_dtype_name(request->inputs[0].t.dtype));
     }
-    if (strcmp(r->model, "hold") == 0 || strcmp(r->model, "stuck") == 0) {
-        HTH_TRY(fake_hold(r));
+    if (strcmp(request->model, "hold") == 0 || strcmp(request->model, "stuck") == 0) {
+        HTH_TRY(fake_hold(request));
     }
     hth_request_tensor out[64];
-    for (int i = 0; i < r->n_inputs; i++) {
-        out[i] = r->inputs[i];
-        out[i].name = r->inputs[i].name != NULL ? r->inputs[i].name : "y";
-        fake_last_input = r->inputs[i].t.data;
+    for (int i = 0; i < request->n_inputs; i++) {
+        out[i] = request->inputs[i];
+        out[i].name = request->inputs[i].name != NULL ? request->inputs[i].name : "y";
+        fake_last_input = request->inputs[i].t.data;
     }
-    HTH_TRY(r->place(r, out, r->n_inputs));
-    if (strcmp(r->model, "late") == 0) {
+    HTH_TRY(request->place(request, out, request->n_inputs));
+    if (strcmp(request->model, "late") == 0) {
         return hth_fail(HTH_EIO, "failed after the outputs were placed");
     }
-    for (int i = 0; i < r->n_inputs; i++) {
-        memcpy(out[i].t.data, r->inputs[i].t.data, out[i].t.bytes);
+    for (int i = 0; i < request->n_inputs; i++) {
+        memcpy(out[i].t.data, request->inputs[i].t.data, out[i].t.bytes);
     }
     return HTH_OK;
 }
 
 // fake_list tells of models, with as much about each as the real engine has.
-static hth_err fake_list(hth_request *r)
+static hth_err fake_list(hth_request *request)
 {
     static const char row[] =
         "{\"name\":\"m%d\",\"version\":1,\"device\":\"cpu:0\",\"state\":\"READY\",\"reason\":\"\","
@@ -120,7 +120,7 @@ static hth_err fake_list(hth_request *r)
         at += (size_t)snprintf(text + at, cap - at, row, i, asked, i + 1 < n ? "," : "");
     }
     snprintf(text + at, cap - at, "]}");
-    r->json = text;
+    request->json = text;
     return HTH_OK;
 }
 
@@ -131,22 +131,22 @@ static void fake_text(const json_t *args, const char *key, char out[64])
 }
 
 // fake_train takes a job, whose answer is fake_job_end's.
-static void fake_train(hth_request *r)
+static void fake_train(hth_request *request)
 {
-    json_t *args = json_loads(r->arguments, 0, NULL);
+    json_t *args = json_loads(request->arguments, 0, NULL);
     fake_text(args, "save-as", fake_job_name);
-    snprintf(fake_job_tenant, sizeof fake_job_tenant, "%s", r->tenant);
+    snprintf(fake_job_tenant, sizeof fake_job_tenant, "%s", request->tenant);
     atomic_store(&fake_job_id, (int)json_integer_value(json_object_get(args, "id")));
     json_decref(args);
     atomic_store(&fake_job_state, "running");
-    r->progress(r, "{\"state\":\"running\"}", 0, 1);
-    atomic_store(&fake_job, r); // from here on it may end
+    request->progress(request, "{\"state\":\"running\"}", 0, 1);
+    atomic_store(&fake_job, request); // from here on it may end
 }
 
-static hth_err fake_query_job(hth_request *r)
+static hth_err fake_query_job(hth_request *request)
 {
     char name[64];
-    json_t *args = json_loads(r->arguments, 0, NULL);
+    json_t *args = json_loads(request->arguments, 0, NULL);
     fake_text(args, "job", name);
     json_decref(args);
     atomic_fetch_add(&fake_job_asked, 1);
@@ -154,10 +154,10 @@ static hth_err fake_query_job(hth_request *r)
         return hth_fail(HTH_ENOENT, "there is no job '%s'; `hearth jobs` lists what there is",
                         name);
     }
-    if (!r->admin && strcmp(r->tenant, fake_job_tenant) != 0) {
+    if (!request->admin && strcmp(request->tenant, fake_job_tenant) != 0) {
         return hth_fail(HTH_EDENIED, "job '%s' belongs to another tenant", name);
     }
-    r->json = hth_asprintf(
+    request->json = hth_asprintf(
         "{\"id\":%d,\"job\":\"%s\",\"tenant\":\"%s\",\"state\":\"%s\",\"step\":1,"
         "\"steps\":1000,\"loss\":0.5,\"why\":null}",
         atomic_load(&fake_job_id), fake_job_name, fake_job_tenant, atomic_load(&fake_job_state));
@@ -184,27 +184,27 @@ static inline void fake_job_end(const char *state)
     r->done(r);
 }
 
-static hth_err fake_query(hth_request *r)
+static hth_err fake_query(hth_request *request)
 {
-    if (r->command == HTH_COMMAND_JOB) {
-        return fake_query_job(r);
+    if (request->command == HTH_COMMAND_JOB) {
+        return fake_query_job(request);
     }
-    if (r->command == HTH_COMMAND_DEVICES) {
-        r->json = hth_strdup(FAKE_DEVICES);
+    if (request->command == HTH_COMMAND_DEVICES) {
+        request->json = hth_strdup(FAKE_DEVICES);
         return HTH_OK;
     }
-    if (r->command == HTH_COMMAND_STATS || r->command == HTH_COMMAND_LOADED) {
-        return fake_list(r);
+    if (request->command == HTH_COMMAND_STATS || request->command == HTH_COMMAND_LOADED) {
+        return fake_list(request);
     }
-    if (r->command != HTH_COMMAND_BENCH) {
-        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", hth_command_name(r->command));
+    if (request->command != HTH_COMMAND_BENCH) {
+        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", hth_command_name(request->command));
     }
-    for (int i = 0; i < 400 && !r->canceled; i++) {
-        r->progress(r, "measuring", (uint64_t)i + 1, 400);
+    for (int i = 0; i < 400 && !request->canceled; i++) {
+        request->progress(request, "measuring", (uint64_t)i + 1, 400);
         fake_nap();
     }
-    r->json = hth_asprintf("{\"arguments\":%s}", r->arguments);
-    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+    request->json = hth_asprintf("{\"arguments\":%s}", request->arguments);
+    return request->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
 }
 
 static void *fake_main(void *arg)
@@ -239,42 +239,42 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
-void hth_engine_set_poll_hook(hth_engine *e, const hth_poll_hook *w)
+void hth_engine_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
-    hth_mailbox_set_poll(e->mailbox, w);
+    hth_mailbox_set_poll(engine->mailbox, hook);
 }
 
-bool hth_engine_poll(hth_engine *e, bool on)
+bool hth_engine_poll(hth_engine *engine, bool on)
 {
     return false;
 }
 
-void hth_engine_drain(hth_engine *e)
+void hth_engine_drain(hth_engine *engine)
 {
 }
 
-void hth_engine_stop(hth_engine *e)
+void hth_engine_stop(hth_engine *engine)
 {
-    if (e->running) {
-        hth_mailbox_stop(e->mailbox);
-        pthread_join(e->thread, NULL);
-        e->running = false;
+    if (engine->running) {
+        hth_mailbox_stop(engine->mailbox);
+        pthread_join(engine->thread, NULL);
+        engine->running = false;
     }
 }
 
-void hth_engine_close(hth_engine *e)
+void hth_engine_close(hth_engine *engine)
 {
-    if (e != NULL) {
-        hth_engine_stop(e);
-        hth_mailbox_close(e->mailbox);
-        hth_free(e);
+    if (engine != NULL) {
+        hth_engine_stop(engine);
+        hth_mailbox_close(engine->mailbox);
+        hth_free(engine);
     }
 }
 
-hth_err hth_engine_submit(hth_engine *e, hth_request *r)
+hth_err hth_engine_submit(hth_engine *engine, hth_request *request)
 {
-    bool hold = r->model != NULL && strcmp(r->model, "hold") == 0;
-    hth_err err = hth_mailbox_send(e->mailbox, r); // which may be answered then
+    bool hold = request->model != NULL && strcmp(request->model, "hold") == 0;
+    hth_err err = hth_mailbox_send(engine->mailbox, request); // which may be answered then
     atomic_fetch_add(&fake_taken, err == HTH_OK && hold);
     return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
 }
@@ -283,25 +283,25 @@ void hth_engine_release(hth_retained *retained) // this engine leaves no outputs
 {
 }
 
-uint64_t hth_engine_stalled_ns(hth_engine *e)
+uint64_t hth_engine_stalled_ns(hth_engine *engine)
 {
     return 0;
 }
 
-bool hth_engine_ready(hth_engine *e)
+bool hth_engine_ready(hth_engine *engine)
 {
     return true;
 }
 
-void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+void hth_engine_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes)
 {
 }
 
-void hth_engine_unshare(hth_engine *e, const void *base)
+void hth_engine_unshare(hth_engine *engine, const void *base)
 {
 }
 
-void *hth_engine_alloc(hth_engine *e, size_t bytes)
+void *hth_engine_alloc(hth_engine *engine, size_t bytes)
 {
     size_t hold = atomic_load(&fake_hold_bytes);
     if (hold > 0 && bytes >= hold) {
@@ -314,7 +314,7 @@ void *hth_engine_alloc(hth_engine *e, size_t bytes)
     return hth_alloc_aligned(bytes, 64);
 }
 
-void hth_engine_free(hth_engine *e, void *p)
+void hth_engine_free(hth_engine *engine, void *p)
 {
     hth_free(p);
 }

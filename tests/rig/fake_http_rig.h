@@ -46,11 +46,11 @@ static inline void fake_wait(atomic_int *v, int want)
 
 // fake_http_send asks `model` for an inference, and does not wait for the answer; `more` are lines
 // of the head. Returns the connection.
-static inline int fake_http_send(const server_rig *f, const char *model, const char *more,
+static inline int fake_http_send(const server_rig *rig, const char *model, const char *more,
                                  const void *body, size_t bytes)
 {
     char head[300];
-    int fd = dial(f->port);
+    int fd = dial(rig->port);
     int n = snprintf(head, sizeof head,
                      "POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\n%sContent-Length: "
                      "%zu\r\n\r\n",
@@ -61,21 +61,21 @@ static inline int fake_http_send(const server_rig *f, const char *model, const c
 }
 
 // fake_http_seven is the same for one element, a seven, and a request with `parameters`.
-static inline int fake_http_seven(const server_rig *f, const char *model, const char *parameters)
+static inline int fake_http_seven(const server_rig *rig, const char *model, const char *parameters)
 {
     char json[300];
     int n = snprintf(json, sizeof json,
                      "{\"parameters\":{%s},\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":"
                      "\"FP32\",\"data\":[7]}]}",
                      parameters);
-    return fake_http_send(f, model, "", json, (size_t)n);
+    return fake_http_send(rig, model, "", json, (size_t)n);
 }
 
 // fake_http_hold has the engine inside a request until fake_released; returns the connection, which
 // fake_http_release ends when the request is answered.
-static inline int fake_http_hold(const server_rig *f)
+static inline int fake_http_hold(const server_rig *rig)
 {
-    int fd = fake_http_seven(f, "hold", "");
+    int fd = fake_http_seven(rig, "hold", "");
     fake_wait(&fake_held, 1);
     return fd;
 }

@@ -64,12 +64,12 @@ static inline int read_numbers(const char **p, double *out)
     return n;
 }
 
-static inline int add_constant(grad_case *c, hth_dtype dt, const hth_shape *s, const double *v)
+static inline int add_constant(grad_case *c, hth_dtype dt, const hth_shape *shape, const double *v)
 {
     int64_t ints[64];
     float floats[64];
     hth_const *k;
-    int value, n = (int)hth_shape_elements(s);
+    int value, n = (int)hth_shape_elements(shape);
     for (int i = 0; i < n; i++) {
         ints[i] = dt == HTH_DT_I64 ? (int64_t)v[i] : 0;
         floats[i] = (float)v[i];
@@ -80,21 +80,21 @@ static inline int add_constant(grad_case *c, hth_dtype dt, const hth_shape *s, c
         bits[i] = v[i] != 0;
         data = bits;
     }
-    assert_int_equal(hth_const_new(dt, s, data, &k), HTH_OK);
+    assert_int_equal(hth_const_new(dt, shape, data, &k), HTH_OK);
     assert_int_equal(hth_graph_add_const(c->g, NULL, k, &value), HTH_OK);
     return value;
 }
 
-static inline int add_parameter(grad_case *c, const hth_shape *s, char kind)
+static inline int add_parameter(grad_case *c, const hth_shape *shape, char kind)
 {
     hth_const *k;
     int value;
-    float *data = malloc((size_t)hth_shape_elements(s) * sizeof *data + 1);
+    float *data = malloc((size_t)hth_shape_elements(shape) * sizeof *data + 1);
     assert_non_null(data);
-    for (int64_t i = 0; i < hth_shape_elements(s); i++) {
+    for (int64_t i = 0; i < hth_shape_elements(shape); i++) {
         data[i] = next_value(c, kind);
     }
-    assert_int_equal(hth_const_new(HTH_DT_F32, s, data, &k), HTH_OK);
+    assert_int_equal(hth_const_new(HTH_DT_F32, shape, data, &k), HTH_OK);
     free(data);
     assert_int_equal(hth_graph_add_const(c->g, NULL, k, &value), HTH_OK);
     c->g->values[value].initializer = value + 1;
@@ -127,7 +127,7 @@ static inline int read_operand(grad_case *c, const char **p)
                         &s, v);
 }
 
-static inline void read_attribute(hth_node *n, const char **p)
+static inline void read_attribute(hth_node *node, const char **p)
 {
     char name[64], text[64];
     int64_t v[16];
@@ -138,12 +138,12 @@ static inline void read_attribute(hth_node *n, const char **p)
         len = (int)strcspn(++*p, "'");
         snprintf(text, sizeof text, "%.*s", len, *p);
         *p += len + 1;
-        assert_int_equal(hth_node_set_str(n, name, text), HTH_OK);
+        assert_int_equal(hth_node_set_str(node, name, text), HTH_OK);
         return;
     }
     len = (int)strcspn(*p, " ");
     if (memchr(*p, '.', (size_t)len) != NULL) {
-        assert_int_equal(hth_node_set_float(n, name, strtof(*p, (char **)p)), HTH_OK);
+        assert_int_equal(hth_node_set_float(node, name, strtof(*p, (char **)p)), HTH_OK);
         return;
     }
     bool list = memchr(*p, ',', (size_t)len) != NULL;
@@ -154,7 +154,8 @@ static inline void read_attribute(hth_node *n, const char **p)
             list = true;
         }
     }
-    assert_int_equal(list ? hth_node_set_ints(n, name, v, count) : hth_node_set_int(n, name, v[0]),
+    assert_int_equal(list ? hth_node_set_ints(node, name, v, count)
+                          : hth_node_set_int(node, name, v[0]),
                      HTH_OK);
 }
 

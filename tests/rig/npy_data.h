@@ -9,18 +9,18 @@
 
 // npy_data reads `path`; false when there is no such file, anything else wrong fails the test.
 // hth_free the data.
-static inline bool npy_data(const char *path, hth_tensor *t)
+static inline bool npy_data(const char *path, hth_tensor *tensor)
 {
     hearth_tensor f;
-    memset(t, 0, sizeof *t);
+    memset(tensor, 0, sizeof *tensor);
     hth_err err = hth_npy_read(path, &f);
     if (err == HTH_ENOENT) {
         return false;
     }
     assert_ok(err);
-    *t = (hth_tensor){
+    *tensor = (hth_tensor){
         .dtype = (hth_dtype)f.dtype, .shape = {.rank = f.rank}, .data = f.data, .bytes = f.bytes};
-    memcpy(t->shape.dim, f.shape, sizeof f.shape);
+    memcpy(tensor->shape.dim, f.shape, sizeof f.shape);
     return true;
 }
 

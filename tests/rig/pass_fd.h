@@ -11,10 +11,10 @@ typedef struct pass_fd {
     hearth h;
 } pass_fd;
 
-static inline void pass_begin(pass_fd *p, const char *url)
+static inline void pass_begin(pass_fd *fd, const char *url)
 {
-    *p = (pass_fd){.h = {.url = (char *)url, .passing_fd = -1}};
-    pthread_mutex_init(&p->h.passing, NULL);
+    *fd = (pass_fd){.h = {.url = (char *)url, .passing_fd = -1}};
+    pthread_mutex_init(&fd->h.passing, NULL);
 }
 
 // pass_one returns the handle of `fd`; 0: it was not taken.
@@ -24,10 +24,10 @@ static inline uint64_t pass_one(pass_fd *p, int fd)
     return hth_descriptor_pass(&p->h, fd, &handle) == HTH_OK ? handle : 0;
 }
 
-static inline void pass_end(pass_fd *p)
+static inline void pass_end(pass_fd *fd)
 {
-    hth_descriptor_fini(&p->h);
-    pthread_mutex_destroy(&p->h.passing);
+    hth_descriptor_fini(&fd->h);
+    pthread_mutex_destroy(&fd->h.passing);
 }
 
 #endif

@@ -36,121 +36,121 @@ typedef struct ref_cases {
     bool bad; // the file ended early or is not such a file
 } ref_cases;
 
-static inline void ref_cases_get(ref_cases *f, void *out, size_t bytes)
+static inline void ref_cases_get(ref_cases *cases, void *out, size_t bytes)
 {
     memset(out, 0, bytes);
-    f->bad = f->bad || bytes > f->bytes - f->at;
-    if (!f->bad && bytes > 0) {
-        memcpy(out, f->data + f->at, bytes);
-        f->at += bytes;
+    cases->bad = cases->bad || bytes > cases->bytes - cases->at;
+    if (!cases->bad && bytes > 0) {
+        memcpy(out, cases->data + cases->at, bytes);
+        cases->at += bytes;
     }
 }
 
-static inline int32_t ref_cases_i32(ref_cases *f)
+static inline int32_t ref_cases_i32(ref_cases *cases)
 {
     int32_t v;
-    ref_cases_get(f, &v, sizeof v);
+    ref_cases_get(cases, &v, sizeof v);
     return v;
 }
 
-static inline char *ref_cases_text(ref_cases *f)
+static inline char *ref_cases_text(ref_cases *cases)
 {
     uint16_t n;
-    ref_cases_get(f, &n, sizeof n);
+    ref_cases_get(cases, &n, sizeof n);
     char *s = hth_calloc(1, (size_t)n + 1);
-    f->bad = f->bad || s == NULL;
-    if (!f->bad) {
-        ref_cases_get(f, s, n);
+    cases->bad = cases->bad || s == NULL;
+    if (!cases->bad) {
+        ref_cases_get(cases, s, n);
     }
     return s;
 }
 
-static inline void *ref_cases_block(ref_cases *f, size_t bytes)
+static inline void *ref_cases_block(ref_cases *cases, size_t bytes)
 {
-    f->bad = f->bad || bytes > f->bytes - f->at;
-    void *p = f->bad ? NULL : hth_alloc_aligned(bytes > 0 ? bytes : 64, 64);
-    f->bad = f->bad || p == NULL;
+    cases->bad = cases->bad || bytes > cases->bytes - cases->at;
+    void *p = cases->bad ? NULL : hth_alloc_aligned(bytes > 0 ? bytes : 64, 64);
+    cases->bad = cases->bad || p == NULL;
     if (p != NULL) {
-        ref_cases_get(f, p, bytes);
+        ref_cases_get(cases, p, bytes);
     }
     return p;
 }
 
-static inline bool ref_cases_tensor(ref_cases *f, hth_tensor *t)
+static inline bool ref_cases_tensor(ref_cases *cases, hth_tensor *tensor)
 {
     uint64_t bytes;
-    *t = (hth_tensor){.dtype = (hth_dtype)ref_cases_i32(f)};
-    if (t->dtype == HTH_DT_NONE) {
+    *tensor = (hth_tensor){.dtype = (hth_dtype)ref_cases_i32(cases)};
+    if (tensor->dtype == HTH_DT_NONE) {
         return false;
     }
-    t->shape.rank = ref_cases_i32(f);
-    f->bad = f->bad || t->shape.rank < 0 || t->shape.rank > HTH_MAX_RANK;
-    for (int d = 0; !f->bad && d < t->shape.rank; d++) {
-        ref_cases_get(f, &t->shape.dim[d], sizeof t->shape.dim[d]);
+    tensor->shape.rank = ref_cases_i32(cases);
+    cases->bad = cases->bad || tensor->shape.rank < 0 || tensor->shape.rank > HTH_MAX_RANK;
+    for (int d = 0; !cases->bad && d < tensor->shape.rank; d++) {
+        ref_cases_get(cases, &tensor->shape.dim[d], sizeof tensor->shape.dim[d]);
     }
-    ref_cases_get(f, &bytes, sizeof bytes);
-    t->bytes = (size_t)bytes;
-    t->data = ref_cases_block(f, t->bytes);
+    ref_cases_get(cases, &bytes, sizeof bytes);
+    tensor->bytes = (size_t)bytes;
+    tensor->data = ref_cases_block(cases, tensor->bytes);
     return true;
 }
 
-static inline void ref_cases_attr(ref_cases *f, hth_attr *a)
+static inline void ref_cases_attr(ref_cases *cases, hth_attr *attr)
 {
     hth_tensor t;
-    a->name = ref_cases_text(f);
-    a->type = (hth_attr_type)ref_cases_i32(f);
-    bool list = a->type == HTH_ATTR_INTS || a->type == HTH_ATTR_FLOATS;
-    a->n = list ? ref_cases_i32(f) : 0;
-    switch (a->type) {
+    attr->name = ref_cases_text(cases);
+    attr->type = (hth_attr_type)ref_cases_i32(cases);
+    bool list = attr->type == HTH_ATTR_INTS || attr->type == HTH_ATTR_FLOATS;
+    attr->n = list ? ref_cases_i32(cases) : 0;
+    switch (attr->type) {
     case HTH_ATTR_INT:
-        ref_cases_get(f, &a->u.i, sizeof a->u.i);
+        ref_cases_get(cases, &attr->u.i, sizeof attr->u.i);
         break;
     case HTH_ATTR_FLOAT:
-        ref_cases_get(f, &a->u.f, sizeof a->u.f);
+        ref_cases_get(cases, &attr->u.f, sizeof attr->u.f);
         break;
     case HTH_ATTR_STRING:
-        a->u.s = ref_cases_text(f);
+        attr->u.s = ref_cases_text(cases);
         break;
     case HTH_ATTR_INTS:
-        a->u.ints = ref_cases_block(f, (size_t)a->n * sizeof *a->u.ints);
+        attr->u.ints = ref_cases_block(cases, (size_t)attr->n * sizeof *attr->u.ints);
         break;
     case HTH_ATTR_FLOATS:
-        a->u.floats = ref_cases_block(f, (size_t)a->n * sizeof *a->u.floats);
+        attr->u.floats = ref_cases_block(cases, (size_t)attr->n * sizeof *attr->u.floats);
         break;
     default:
-        f->bad = f->bad || !ref_cases_tensor(f, &t) ||
-                 hth_const_new(t.dtype, &t.shape, t.data, &a->u.tensor) != HTH_OK;
+        cases->bad = cases->bad || !ref_cases_tensor(cases, &t) ||
+                     hth_const_new(t.dtype, &t.shape, t.data, &attr->u.tensor) != HTH_OK;
         hth_free(t.data);
     }
 }
 
 // ref_cases_open reads the file; false (and nothing held) when it is not there or not such a file.
-static inline bool ref_cases_open(ref_cases *f, const char *path)
+static inline bool ref_cases_open(ref_cases *cases, const char *path)
 {
     char magic[8];
     long size = 0;
-    *f = (ref_cases){.data = NULL};
+    *cases = (ref_cases){.data = NULL};
     FILE *file = fopen(path, "rb");
     if (file != NULL && fseek(file, 0, SEEK_END) == 0 && (size = ftell(file)) > 0) {
         rewind(file);
-        f->data = hth_alloc((size_t)size);
-        f->bytes = f->data ? fread(f->data, 1, (size_t)size, file) : 0;
+        cases->data = hth_alloc((size_t)size);
+        cases->bytes = cases->data ? fread(cases->data, 1, (size_t)size, file) : 0;
     }
     if (file != NULL) {
         fclose(file);
     }
-    ref_cases_get(f, magic, sizeof magic);
-    ref_cases_get(f, &f->left, sizeof f->left);
-    if (f->bad || memcmp(magic, "HTHREF1", 8) != 0) {
-        hth_free(f->data);
+    ref_cases_get(cases, magic, sizeof magic);
+    ref_cases_get(cases, &cases->left, sizeof cases->left);
+    if (cases->bad || memcmp(magic, "HTHREF1", 8) != 0) {
+        hth_free(cases->data);
         return false;
     }
     return true;
 }
 
-static inline void ref_cases_close(ref_cases *f)
+static inline void ref_cases_close(ref_cases *cases)
 {
-    hth_free(f->data);
+    hth_free(cases->data);
 }
 
 // ref_case_clear frees what ref_cases_next stored.
@@ -170,39 +170,39 @@ static inline void ref_case_clear(ref_case *c)
 }
 
 // ref_cases_next stores the next case, to be cleared by the caller in any case; false at the end,
-// or with f->bad.
-static inline bool ref_cases_next(ref_cases *f, ref_case *c)
+// or with cases->bad.
+static inline bool ref_cases_next(ref_cases *cases, ref_case *c)
 {
     memset(c, 0, sizeof *c);
-    if (f->bad || f->left-- <= 0) {
+    if (cases->bad || cases->left-- <= 0) {
         return false;
     }
     hth_node *n = &c->node;
-    n->name = ref_cases_text(f);
-    char *op = ref_cases_text(f);
+    n->name = ref_cases_text(cases);
+    char *op = ref_cases_text(cases);
     if (n->name != NULL && op != NULL) {
         snprintf(c->name, sizeof c->name, "%s", n->name);
         n->op = hth_op_find(op);
     }
     hth_free(op);
-    n->n_inputs = ref_cases_i32(f);
-    n->n_outputs = ref_cases_i32(f);
-    n->n_attrs = ref_cases_i32(f);
+    n->n_inputs = ref_cases_i32(cases);
+    n->n_outputs = ref_cases_i32(cases);
+    n->n_attrs = ref_cases_i32(cases);
     n->inputs = c->index;
     n->outputs = c->out_index;
     n->attrs = c->attrs;
-    f->bad = f->bad || n->n_inputs > REF_CASE_TENSORS || n->n_outputs > REF_CASE_TENSORS ||
-             n->n_attrs > REF_CASE_TENSORS;
-    for (int i = 0; !f->bad && i < n->n_inputs; i++) {
-        c->index[i] = ref_cases_tensor(f, &c->in[i]) ? i : -1;
+    cases->bad = cases->bad || n->n_inputs > REF_CASE_TENSORS || n->n_outputs > REF_CASE_TENSORS ||
+                 n->n_attrs > REF_CASE_TENSORS;
+    for (int i = 0; !cases->bad && i < n->n_inputs; i++) {
+        c->index[i] = ref_cases_tensor(cases, &c->in[i]) ? i : -1;
     }
-    for (int i = 0; !f->bad && i < n->n_outputs; i++) {
-        c->out_index[i] = ref_cases_tensor(f, &c->want[i]) ? i : -1;
+    for (int i = 0; !cases->bad && i < n->n_outputs; i++) {
+        c->out_index[i] = ref_cases_tensor(cases, &c->want[i]) ? i : -1;
     }
-    for (int i = 0; !f->bad && i < n->n_attrs; i++) {
-        ref_cases_attr(f, &c->attrs[i]);
+    for (int i = 0; !cases->bad && i < n->n_attrs; i++) {
+        ref_cases_attr(cases, &c->attrs[i]);
     }
-    return !f->bad;
+    return !cases->bad;
 }
 
 #endif

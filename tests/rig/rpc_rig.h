@@ -165,12 +165,12 @@ static inline void ended(peer p)
 
 // framed makes a request with everything in front of it that its transport wants; returns its
 // bytes. The n tensors get zeros.
-static inline size_t framed(peer p, const Hearth__Request *q, Hearth__Tensor *const *t, size_t n,
-                            uint8_t **out)
+static inline size_t framed(peer p, const Hearth__Request *request, Hearth__Tensor *const *t,
+                            size_t n, uint8_t **out)
 {
     nng_msg *m;
     uint8_t *data;
-    assert_ok(hth_wire_message(&q->base, t, n, 0, &hth_wire_default_limits, &m, &data));
+    assert_ok(hth_wire_message(&request->base, t, n, 0, &hth_wire_default_limits, &m, &data));
     for (size_t i = 0; i < n; i++) {
         memset(data + t[i]->offset, 0, t[i]->bytes);
     }

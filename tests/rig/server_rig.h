@@ -14,19 +14,19 @@ typedef struct server_rig {
     int port, metrics_port; // HTTP's
 } server_rig;
 
-static inline void server_rig_make(server_rig *r)
+static inline void server_rig_make(server_rig *rig)
 {
-    strcpy(r->dir, "/tmp/hearth-test-XXXXXX");
-    assert_non_null(mkdtemp(r->dir));
-    snprintf(r->store, sizeof r->store, "%s/store", r->dir);
-    snprintf(r->ipc, sizeof r->ipc, "ipc://%s/sock", r->dir);
+    strcpy(rig->dir, "/tmp/hearth-test-XXXXXX");
+    assert_non_null(mkdtemp(rig->dir));
+    snprintf(rig->store, sizeof rig->store, "%s/store", rig->dir);
+    snprintf(rig->ipc, sizeof rig->ipc, "ipc://%s/sock", rig->dir);
 }
 
 // server_rig_end closes the server and removes the folder.
-static inline void server_rig_end(server_rig *r)
+static inline void server_rig_end(server_rig *rig)
 {
-    hth_server_close(r->server);
-    assert_int_equal(test_remove(r->dir), 0);
+    hth_server_close(rig->server);
+    assert_int_equal(test_remove(rig->dir), 0);
 }
 
 #endif

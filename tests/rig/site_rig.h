@@ -17,30 +17,31 @@ typedef struct site_rig {
 } site_rig;
 
 // site_rig_open: measurements go to `cache`, the caller's.
-static inline void site_rig_open(site_rig *r, const hth_timing_cache *cache)
+static inline void site_rig_open(site_rig *rig, const hth_timing_cache *cache)
 {
-    memset(r, 0, sizeof *r);
-    strcpy(r->dir, "/tmp/hearth-site-XXXXXX");
-    assert_non_null(mkdtemp(r->dir));
-    assert_ok(hth_store_open(r->dir, true, false, &r->store));
-    assert_ok(hth_device_open("cpu:mem=64MiB,threads=1", &r->site.device));
-    assert_ok(hth_pool_open(r->site.device, r->site.device->props.budget_bytes, &r->site.pool));
-    assert_ok(hth_residency_open(r->site.pool, &r->site.residency));
-    r->site.tolerance = 1e-3;
-    r->site.timings = cache;
-    r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models =
-        (hth_models){.store = r->store, .site = &r->site, .changed = hth_version_swap_check};
+    memset(rig, 0, sizeof *rig);
+    strcpy(rig->dir, "/tmp/hearth-site-XXXXXX");
+    assert_non_null(mkdtemp(rig->dir));
+    assert_ok(hth_store_open(rig->dir, true, false, &rig->store));
+    assert_ok(hth_device_open("cpu:mem=64MiB,threads=1", &rig->site.device));
+    assert_ok(
+        hth_pool_open(rig->site.device, rig->site.device->props.budget_bytes, &rig->site.pool));
+    assert_ok(hth_residency_open(rig->site.pool, &rig->site.residency));
+    rig->site.tolerance = 1e-3;
+    rig->site.timings = cache;
+    rig->site.link_bytes_per_s = rig->site.link_back_bytes_per_s = 2e9;
+    rig->models =
+        (hth_models){.store = rig->store, .site = &rig->site, .changed = hth_version_swap_check};
 }
 
-static inline void site_rig_close(site_rig *r)
+static inline void site_rig_close(site_rig *rig)
 {
-    hth_models_fini(&r->models);
-    hth_residency_close(r->site.residency);
-    hth_pool_close(r->site.pool);
-    hth_device_close(r->site.device);
-    hth_store_close(r->store);
-    assert_int_equal(test_remove(r->dir), 0);
+    hth_models_fini(&rig->models);
+    hth_residency_close(rig->site.residency);
+    hth_pool_close(rig->site.pool);
+    hth_device_close(rig->site.device);
+    hth_store_close(rig->store);
+    assert_int_equal(test_remove(rig->dir), 0);
 }
 
 #endif

@@ -165,21 +165,21 @@ static inline void prepare(fixture *f, const training *t, char *data)
 }
 
 // Trains as tests/data/train/NAME.txt says; `more`: JSON members to add. want[]: PyTorch's losses.
-static inline void arguments_loss(FILE *file, const char *loss, json_t *q)
+static inline void arguments_loss(FILE *file, const char *loss, json_t *json)
 {
     double smoothing, w;
     int ignored, axis, n = 0;
     json_t *weights = json_array();
     bool bce = strcmp(loss, "bce") == 0;
     if (fscanf(file, " options %lf %d %d %d", &smoothing, &ignored, &axis, &n) == 4 && !bce) {
-        json_object_set_new(q, "label-smoothing", json_real(smoothing));
+        json_object_set_new(json, "label-smoothing", json_real(smoothing));
     }
     for (int i = 0; i < n; i++) {
         assert_int_equal(fscanf(file, "%lf", &w), 1);
         json_array_append_new(weights, json_real(w));
     }
     if (n > 0) {
-        json_object_set(q, bce ? "pos-weight" : "class-weights", weights);
+        json_object_set(json, bce ? "pos-weight" : "class-weights", weights);
     }
     json_decref(weights);
 }
@@ -221,9 +221,9 @@ static inline json_t *arguments_of(const training *t, const char *data, const ch
 }
 
 // Asks; the answer's document, or NULL with the error left in *err.
-static inline json_t *train(fixture *f, json_t *q, hth_err *err)
+static inline json_t *train(fixture *f, json_t *json, hth_err *err)
 {
-    char *text = json_dumps(q, JSON_COMPACT);
+    char *text = json_dumps(json, JSON_COMPACT);
     call c = {.r = {.command = HTH_COMMAND_TRAIN,
                     .arguments = text,
                     .tenant = as_tenant,
@@ -232,7 +232,7 @@ static inline json_t *train(fixture *f, json_t *q, hth_err *err)
     json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
     hth_free(c.r.json);
     free(text);
-    json_decref(q);
+    json_decref(json);
     return doc;
 }
 
@@ -285,14 +285,15 @@ static inline void witness_let_go(void)
     witness_held = NULL;
 }
 
-static inline void witness_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static inline void witness_progress(hth_request *request, const char *what, uint64_t done,
+                                    uint64_t total)
 {
-    witness *w = r->ctx;
+    witness *w = request->ctx;
     if (what[0] != '{' || (int)done < w->stop_at) {
         return;
     }
     if (!w->wait) {
-        r->canceled = (int)done == w->stop_at ? 1 : r->canceled;
+        request->canceled = (int)done == w->stop_at ? 1 : request->canceled;
         return;
     }
     pthread_mutex_lock(&w->c.lock);
@@ -306,15 +307,15 @@ static inline void witness_progress(hth_request *r, const char *what, uint64_t d
 }
 
 // Trains up to `stop_at`, and leaves.
-static inline void train_and_leave(fixture *f, json_t *q, int stop_at)
+static inline void train_and_leave(fixture *f, json_t *json, int stop_at)
 {
-    char *text = json_dumps(q, JSON_COMPACT);
+    char *text = json_dumps(json, JSON_COMPACT);
     witness w = {
         .stop_at = stop_at,
         .c.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = witness_progress}};
     assert_int_equal(call_run(f->engine, &w.c), HTH_ECANCELED);
     free(text);
-    json_decref(q);
+    json_decref(json);
 }
 
 // A job that is held goes on with the question behind it: that is answered before its next step.
@@ -388,10 +389,10 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     }
 }
 
-static inline void probe_done(hth_request *r)
+static inline void probe_done(hth_request *request)
 {
-    hth_free(r->json);
-    free(r);
+    hth_free(request->json);
+    free(request);
 }
 
 // A thread's: the job that is held goes on when the engine takes no more requests.

@@ -35,11 +35,11 @@ static void run_convert(hth_dtype to, void *dst, hth_dtype from, const void *src
 }
 
 // Every value gets a zeroed buffer; parameters and statistics start with their content.
-static train_run run_open(const hth_train_graph *t)
+static train_run run_open(const hth_train_graph *graph)
 {
-    train_run r = {t, calloc((size_t)t->graph->n_values & 0xffffff, sizeof(hth_tensor))};
-    for (int i = 0; i < t->graph->n_values; i++) {
-        const hth_value *v = &t->graph->values[i];
+    train_run r = {graph, calloc((size_t)graph->graph->n_values & 0xffffff, sizeof(hth_tensor))};
+    for (int i = 0; i < graph->graph->n_values; i++) {
+        const hth_value *v = &graph->graph->values[i];
         r.value[i] = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
         assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &r.value[i].bytes),
                          HTH_OK);
@@ -52,11 +52,11 @@ static train_run run_open(const hth_train_graph *t)
             hth_const_unmap(v->constant);
         }
     }
-    for (int s = 0; s < t->n_slots; s++) {
-        hth_const *c = t->slots[s].content;
+    for (int s = 0; s < graph->n_slots; s++) {
+        hth_const *c = graph->slots[s].content;
         const void *data;
         if (c != NULL) {
-            hth_tensor *to = &r.value[t->graph->inputs[t->slots[s].input]];
+            hth_tensor *to = &r.value[graph->graph->inputs[graph->slots[s].input]];
             assert_int_equal(hth_const_map(c, &data), HTH_OK);
             run_convert(to->dtype, to->data, c->dtype, data, hth_shape_elements(&c->shape));
             hth_const_unmap(c);
@@ -65,35 +65,35 @@ static train_run run_open(const hth_train_graph *t)
     return r;
 }
 
-static void run_close(train_run *r)
+static void run_close(train_run *run)
 {
-    for (int i = 0; i < r->t->graph->n_values; i++) {
-        free(r->value[i].data);
+    for (int i = 0; i < run->t->graph->n_values; i++) {
+        free(run->value[i].data);
     }
-    free(r->value);
+    free(run->value);
 }
 
-static hth_tensor *run_input(const train_run *r, int position)
+static hth_tensor *run_input(const train_run *run, int position)
 {
-    return &r->value[r->t->graph->inputs[position]];
+    return &run->value[run->t->graph->inputs[position]];
 }
 
-static hth_tensor *run_output(const train_run *r, int position)
+static hth_tensor *run_output(const train_run *run, int position)
 {
-    return &r->value[r->t->graph->outputs[position]];
+    return &run->value[run->t->graph->outputs[position]];
 }
 
-static void run_node(const train_run *r, const hth_node *n)
+static void run_node(const train_run *run, const hth_node *node)
 {
-    hth_tensor *in = calloc((size_t)n->n_inputs + 1, sizeof *in);
-    hth_tensor *out = calloc((size_t)n->n_outputs + 1, sizeof *out);
-    for (int k = 0; k < n->n_inputs; k++) {
-        in[k] = n->inputs[k] < 0 ? in[k] : r->value[n->inputs[k]];
+    hth_tensor *in = calloc((size_t)node->n_inputs + 1, sizeof *in);
+    hth_tensor *out = calloc((size_t)node->n_outputs + 1, sizeof *out);
+    for (int k = 0; k < node->n_inputs; k++) {
+        in[k] = node->inputs[k] < 0 ? in[k] : run->value[node->inputs[k]];
     }
-    for (int k = 0; k < n->n_outputs; k++) {
-        out[k] = n->outputs[k] < 0 ? out[k] : r->value[n->outputs[k]];
+    for (int k = 0; k < node->n_outputs; k++) {
+        out[k] = node->outputs[k] < 0 ? out[k] : run->value[node->outputs[k]];
     }
-    if (hth_ref_eval(NULL, r->t->graph, n, in, out) != HTH_OK) {
+    if (hth_ref_eval(NULL, run->t->graph, node, in, out) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
     free(in);
@@ -101,23 +101,23 @@ static void run_node(const train_run *r, const hth_node *n)
 }
 
 // Computes all nodes; returns the loss.
-__attribute__((unused)) static double run_step(train_run *r)
+__attribute__((unused)) static double run_step(train_run *run)
 {
-    const hth_graph *g = r->t->graph;
+    const hth_graph *g = run->t->graph;
     for (int i = 0; i < g->n_nodes; i++) {
-        run_node(r, &g->nodes[i]);
+        run_node(run, &g->nodes[i]);
     }
-    const hth_tensor *loss = run_output(r, 0);
+    const hth_tensor *loss = run_output(run, 0);
     return loss->dtype == HTH_DT_F64 ? *(double *)loss->data : (double)*(float *)loss->data;
 }
 
 // The new parameters, state and statistics become the old ones.
-__attribute__((unused)) static void run_commit(train_run *r)
+__attribute__((unused)) static void run_commit(train_run *run)
 {
-    for (int s = 0; s < r->t->n_slots; s++) {
-        if (r->t->slots[s].output >= 0) {
-            hth_tensor *to = run_input(r, r->t->slots[s].input);
-            memcpy(to->data, run_output(r, r->t->slots[s].output)->data, to->bytes);
+    for (int s = 0; s < run->t->n_slots; s++) {
+        if (run->t->slots[s].output >= 0) {
+            hth_tensor *to = run_input(run, run->t->slots[s].input);
+            memcpy(to->data, run_output(run, run->t->slots[s].output)->data, to->bytes);
         }
     }
 }

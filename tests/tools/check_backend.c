@@ -27,73 +27,73 @@ static hth_tensor check_results[MAX_TENSORS];
 static void *check_blocks[MAX_TENSORS * 16];
 static int check_n_blocks;
 
-static hth_err check_room(hth_tensor *t)
+static hth_err check_room(hth_tensor *tensor)
 {
-    t->data = hth_alloc_aligned(t->bytes ? t->bytes : 64, 64);
-    if (!t->data || check_n_blocks == (int)(sizeof check_blocks / sizeof check_blocks[0])) {
-        hth_free(t->data);
-        return hth_fail(HTH_ENOMEM, "no memory for %zu bytes", t->bytes);
+    tensor->data = hth_alloc_aligned(tensor->bytes ? tensor->bytes : 64, 64);
+    if (!tensor->data || check_n_blocks == (int)(sizeof check_blocks / sizeof check_blocks[0])) {
+        hth_free(tensor->data);
+        return hth_fail(HTH_ENOMEM, "no memory for %zu bytes", tensor->bytes);
     }
-    check_blocks[check_n_blocks++] = t->data;
+    check_blocks[check_n_blocks++] = tensor->data;
     return HTH_OK;
 }
 
-static hth_err check_value(const hth_value *v, hth_tensor *t)
+static hth_err check_value(const hth_value *value, hth_tensor *tensor)
 {
-    *t = (hth_tensor){.dtype = v->dtype, .layout = v->layout, .shape = v->shape};
-    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &t->bytes));
-    if (!v->constant) {
-        return check_room(t);
+    *tensor = (hth_tensor){.dtype = value->dtype, .layout = value->layout, .shape = value->shape};
+    HTH_TRY(hth_tensor_bytes(value->dtype, &value->shape, value->layout, &tensor->bytes));
+    if (!value->constant) {
+        return check_room(tensor);
     }
     const void *data;
-    HTH_TRY(hth_const_map(v->constant, &data));
-    t->data = (void *)data;
+    HTH_TRY(hth_const_map(value->constant, &data));
+    tensor->data = (void *)data;
     return HTH_OK;
 }
 
-static hth_err check_node(const hth_graph *g, const hth_node *n, hth_tensor *values)
+static hth_err check_node(const hth_graph *graph, const hth_node *node, hth_tensor *values)
 {
     hth_tensor in[64] = {0}, out[64] = {0};
-    if (n->n_inputs > 64 || n->n_outputs > 64) {
-        return hth_fail(HTH_ENOTSUP, "node '%s' has too many operands", n->name);
+    if (node->n_inputs > 64 || node->n_outputs > 64) {
+        return hth_fail(HTH_ENOTSUP, "node '%s' has too many operands", node->name);
     }
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] >= 0) {
-            in[i] = values[n->inputs[i]];
+    for (int i = 0; i < node->n_inputs; i++) {
+        if (node->inputs[i] >= 0) {
+            in[i] = values[node->inputs[i]];
         }
     }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            out[i] = values[n->outputs[i]];
+    for (int i = 0; i < node->n_outputs; i++) {
+        if (node->outputs[i] >= 0) {
+            out[i] = values[node->outputs[i]];
         }
     }
-    return hth_ref_eval(NULL, g, n, in, out);
+    return hth_ref_eval(NULL, graph, node, in, out);
 }
 
 // Values of a concrete graph from its inputs; `values` has room for all of them.
-static hth_err check_graph(const hth_graph *g, const hth_tensor *inputs, hth_tensor *values)
+static hth_err check_graph(const hth_graph *graph, const hth_tensor *inputs, hth_tensor *values)
 {
-    for (int i = 0; i < g->n_values; i++) {
-        if (!g->values[i].is_input) {
-            HTH_TRY(check_value(&g->values[i], &values[i]));
+    for (int i = 0; i < graph->n_values; i++) {
+        if (!graph->values[i].is_input) {
+            HTH_TRY(check_value(&graph->values[i], &values[i]));
         }
     }
-    for (int i = 0; i < g->n_inputs; i++) {
-        values[g->inputs[i]] = inputs[i];
+    for (int i = 0; i < graph->n_inputs; i++) {
+        values[graph->inputs[i]] = inputs[i];
     }
-    for (int i = 0; i < g->n_nodes; i++) {
-        HTH_TRY(check_node(g, &g->nodes[i], values));
+    for (int i = 0; i < graph->n_nodes; i++) {
+        HTH_TRY(check_node(graph, &graph->nodes[i], values));
     }
     return HTH_OK;
 }
 
-static hth_err check_passes(hth_graph *g)
+static hth_err check_passes(hth_graph *graph)
 {
-    HTH_TRY(hth_pass_attention_parts(g));
-    HTH_TRY(hth_pass_simplify(g));
-    HTH_TRY(hth_pass_pattern(g));
-    HTH_TRY(hth_pass_fold_norm(g));
-    return hth_graph_check(g);
+    HTH_TRY(hth_pass_attention_parts(graph));
+    HTH_TRY(hth_pass_simplify(graph));
+    HTH_TRY(hth_pass_pattern(graph));
+    HTH_TRY(hth_pass_fold_norm(graph));
+    return hth_graph_check(graph);
 }
 
 // One stage and what waits for it. place[i]: the model's output that output i is.

@@ -230,9 +230,9 @@ static hth_err fake_probe(const char *dirs, char *about, size_t cap)
     return hth_cuda_about(&fake.api, about, cap);
 }
 
-static hth_err fake_open(const hth_device_spec *s, hth_device **out)
+static hth_err fake_open(const hth_device_spec *spec, hth_device **out)
 {
-    return hth_cuda_open_device(&fake.api, s, out);
+    return hth_cuda_open_device(&fake.api, spec, out);
 }
 
 const hth_plugin *hth_cuda_fake_plugin(void)

@@ -53,7 +53,8 @@ void *hth_cuda_fake_symbol(const char *name);
 void hth_cuda_fake_bodies(const hth_cuda_body *const *list, int n);
 // hth_cuda_fake_issue runs fn on a copy of `job` in the stream's order; its failure is a bad
 // access.
-CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes);
+CUresult hth_cuda_fake_issue(CUstream stream, hth_err (*fn)(void *job), const void *job,
+                             size_t bytes);
 // hth_cuda_fake_count counts the floats in all device memory that `is` says yes to.
 uint64_t hth_cuda_fake_count(bool (*is)(float value));
 // hth_cuda_fake_plugin is the plug-in over this driver, for hth_plugin_use.

@@ -47,31 +47,31 @@ void hth_cuda_fake_captures_open(uint64_t seed)
     capture.random = seed * 2654435761u + 1;
 }
 
-static void graph_free(fake_graph *g)
+static void graph_free(fake_graph *graph)
 {
-    for (int i = 0; g != NULL && i < g->n; i++) {
-        free(g->nodes[i].job);
+    for (int i = 0; graph != NULL && i < graph->n; i++) {
+        free(graph->nodes[i].job);
     }
-    if (g != NULL) {
-        free(g->nodes);
-        free(g);
+    if (graph != NULL) {
+        free(graph->nodes);
+        free(graph);
     }
 }
 
 // Returns the node's number, -1: no memory.
-static int graph_add(fake_graph *g, int a, int b, hth_err (*fn)(void *job), const void *job,
+static int graph_add(fake_graph *graph, int a, int b, hth_err (*fn)(void *job), const void *job,
                      size_t bytes)
 {
-    if (g->n == g->cap) {
-        int cap = g->cap == 0 ? 64 : 2 * g->cap;
-        fake_node *nodes = realloc(g->nodes, (size_t)cap * sizeof *nodes);
+    if (graph->n == graph->cap) {
+        int cap = graph->cap == 0 ? 64 : 2 * graph->cap;
+        fake_node *nodes = realloc(graph->nodes, (size_t)cap * sizeof *nodes);
         if (nodes == NULL) {
             return -1;
         }
-        g->nodes = nodes;
-        g->cap = cap;
+        graph->nodes = nodes;
+        graph->cap = cap;
     }
-    fake_node *x = &g->nodes[g->n];
+    fake_node *x = &graph->nodes[graph->n];
     *x = (fake_node){{a, b}, fn, bytes, malloc(bytes + 1)};
     if (x->job == NULL) {
         return -1;
@@ -79,14 +79,14 @@ static int graph_add(fake_graph *g, int a, int b, hth_err (*fn)(void *job), cons
     if (bytes > 0) {
         memcpy(x->job, job, bytes);
     }
-    return g->n++;
+    return graph->n++;
 }
 
-static fake_graph *graph_copy(const fake_graph *g)
+static fake_graph *graph_copy(const fake_graph *graph)
 {
     fake_graph *c = calloc(1, sizeof *c);
-    for (int i = 0; c != NULL && i < g->n; i++) {
-        const fake_node *x = &g->nodes[i];
+    for (int i = 0; c != NULL && i < graph->n; i++) {
+        const fake_node *x = &graph->nodes[i];
         if (graph_add(c, x->from[0], x->from[1], x->fn, x->job, x->bytes) < 0) {
             graph_free(c);
             c = NULL;
@@ -103,16 +103,16 @@ bool hth_cuda_fake_capture_spoil(void)
     return capture.on;
 }
 
-bool hth_cuda_fake_capturing(CUstream s)
+bool hth_cuda_fake_capturing(CUstream stream)
 {
-    int i = hth_cuda_fake_slot(s);
+    int i = hth_cuda_fake_slot(stream);
     return capture.on && i >= 0 && capture.last[i] >= 0;
 }
 
-static CUresult capture_node(CUstream s, int other, hth_err (*fn)(void *job), const void *job,
+static CUresult capture_node(CUstream stream, int other, hth_err (*fn)(void *job), const void *job,
                              size_t bytes)
 {
-    int *last = &capture.last[hth_cuda_fake_slot(s)];
+    int *last = &capture.last[hth_cuda_fake_slot(stream)];
     int node = graph_add(capture.graph, *last, other, fn, job, bytes);
     if (node < 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -121,45 +121,45 @@ static CUresult capture_node(CUstream s, int other, hth_err (*fn)(void *job), co
     return CUDA_SUCCESS;
 }
 
-CUresult hth_cuda_fake_capture_add(CUstream s, hth_err (*fn)(void *job), const void *job,
+CUresult hth_cuda_fake_capture_add(CUstream stream, hth_err (*fn)(void *job), const void *job,
                                    size_t bytes)
 {
     return capture.spoiled ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                           : capture_node(s, -1, fn, job, bytes);
+                           : capture_node(stream, -1, fn, job, bytes);
 }
 
-CUresult hth_cuda_fake_capture_wait(CUstream s, const fake_event *e, bool *taken)
+CUresult hth_cuda_fake_capture_wait(CUstream stream, const fake_event *event, bool *taken)
 {
-    bool inside = capture.on && e->capture == capture.id;
+    bool inside = capture.on && event->capture == capture.id;
     *taken = true;
-    if (inside && !hth_cuda_fake_capturing(s)) {
-        capture.last[hth_cuda_fake_slot(s)] = e->node;
+    if (inside && !hth_cuda_fake_capturing(stream)) {
+        capture.last[hth_cuda_fake_slot(stream)] = event->node;
         return CUDA_SUCCESS;
     }
     if (inside) {
-        return capture_node(s, e->node, NULL, NULL, 0);
+        return capture_node(stream, event->node, NULL, NULL, 0);
     }
-    if (hth_cuda_fake_capturing(s)) {
+    if (hth_cuda_fake_capturing(stream)) {
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    *taken = e->capture != 0;
+    *taken = event->capture != 0;
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-CUresult hth_cuda_fake_capture_record(CUstream s, fake_event *e, bool *taken)
+CUresult hth_cuda_fake_capture_record(CUstream stream, fake_event *event, bool *taken)
 {
-    *taken = hth_cuda_fake_capturing(s);
-    e->capture = *taken ? capture.id : 0;
-    e->node = *taken ? capture.last[hth_cuda_fake_slot(s)] : -1;
+    *taken = hth_cuda_fake_capturing(stream);
+    event->capture = *taken ? capture.id : 0;
+    event->node = *taken ? capture.last[hth_cuda_fake_slot(stream)] : -1;
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_begin(CUstream s, CUstreamCaptureMode mode)
+static CUresult fake_begin(CUstream stream, CUstreamCaptureMode mode)
 {
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
-    if (capture.on || hth_cuda_fake_slot(s) < 0) {
+    if (capture.on || hth_cuda_fake_slot(stream) < 0) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     fake_graph *g = calloc(1, sizeof *g);
@@ -172,11 +172,11 @@ static CUresult fake_begin(CUstream s, CUstreamCaptureMode mode)
     memset(&capture, 0xFF, sizeof capture); // no stream is captured
     capture.on = true;
     capture.spoiled = false;
-    capture.origin = s;
+    capture.origin = stream;
     capture.id = id;
     capture.graph = g;
     capture.random = random;
-    capture.last[hth_cuda_fake_slot(s)] = 0;
+    capture.last[hth_cuda_fake_slot(stream)] = 0;
     return CUDA_SUCCESS;
 }
 
@@ -201,14 +201,14 @@ static bool capture_joined(void)
     return joined;
 }
 
-static CUresult fake_end(CUstream s, CUgraph *out)
+static CUresult fake_end(CUstream stream, CUgraph *out)
 {
     CUresult r = hth_cuda_fake_enter();
     *out = NULL;
-    if (!hth_cuda_fake_capturing(s)) {
+    if (!hth_cuda_fake_capturing(stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    if (s != capture.origin) {
+    if (stream != capture.origin) {
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
@@ -300,9 +300,10 @@ static int ready_take(int *ready, int *n, uint64_t how)
     return node;
 }
 
-static int missing_of(const fake_node *x, const bool *done)
+static int missing_of(const fake_node *node, const bool *done)
 {
-    return (x->from[0] >= 0 && !done[x->from[0]]) + (x->from[1] >= 0 && !done[x->from[1]]);
+    return (node->from[0] >= 0 && !done[node->from[0]]) +
+           (node->from[1] >= 0 && !done[node->from[1]]);
 }
 
 static hth_err graph_run(void *job)
@@ -328,16 +329,16 @@ static hth_err graph_run(void *job)
     return err;
 }
 
-static CUresult fake_graph_launch(CUgraphExec exec, CUstream s)
+static CUresult fake_graph_launch(CUgraphExec exec, CUstream stream)
 {
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
-    if (hth_cuda_fake_capturing(s)) {
+    if (hth_cuda_fake_capturing(stream)) {
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     hth_cuda_fake_state()->graph_launches++;
-    return hth_cuda_fake_run(s, graph_run, &exec, sizeof exec);
+    return hth_cuda_fake_run(stream, graph_run, &exec, sizeof exec);
 }
 
 void hth_cuda_fake_fill_graphs(hth_cuda_api *api)

@@ -40,7 +40,7 @@
 // hth_cuda_fake_current is this thread's current context. hth_cuda_fake_here: it is that of a
 // stream (of the default stream's: any).
 CUcontext hth_cuda_fake_current(void);
-bool hth_cuda_fake_here(CUstream s);
+bool hth_cuda_fake_here(CUstream stream);
 
 // hth_cuda_fake_enter counts a call; what it returns, unless CUDA_SUCCESS, is the call's answer.
 CUresult hth_cuda_fake_enter(void);
@@ -68,19 +68,20 @@ typedef struct fake_event {
     unsigned capture; // in which it was recorded last; 0: in none
     int node;
 } fake_event;
-int hth_cuda_fake_slot(CUstream s); // -1: no such stream
-CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes);
+int hth_cuda_fake_slot(CUstream stream); // -1: no such stream
+CUresult hth_cuda_fake_run(CUstream stream, hth_err (*fn)(void *job), const void *job,
+                           size_t bytes);
 
 // Captures (graph.c). spoil: a call came that ends the capture under way; whether there is one.
 // add makes a node after what `s` has captured; wait and record are the events' share of it, and
 // are called for any stream: *taken says whether the capture took it.
 void hth_cuda_fake_captures_open(uint64_t seed);
 bool hth_cuda_fake_capture_spoil(void);
-bool hth_cuda_fake_capturing(CUstream s);
-CUresult hth_cuda_fake_capture_add(CUstream s, hth_err (*fn)(void *job), const void *job,
+bool hth_cuda_fake_capturing(CUstream stream);
+CUresult hth_cuda_fake_capture_add(CUstream stream, hth_err (*fn)(void *job), const void *job,
                                    size_t bytes);
-CUresult hth_cuda_fake_capture_wait(CUstream s, const fake_event *e, bool *taken);
-CUresult hth_cuda_fake_capture_record(CUstream s, fake_event *e, bool *taken);
+CUresult hth_cuda_fake_capture_wait(CUstream stream, const fake_event *event, bool *taken);
+CUresult hth_cuda_fake_capture_record(CUstream stream, fake_event *event, bool *taken);
 void hth_cuda_fake_fill_graphs(hth_cuda_api *api);
 
 #endif

@@ -87,7 +87,7 @@ static hth_err grid_run(void *job)
 }
 
 static CUresult grid_launch(const hth_cuda_body *body, unsigned blocks, unsigned threads,
-                            unsigned shared_bytes, CUstream s, void **params)
+                            unsigned shared_bytes, CUstream stream, void **params)
 {
     fake_grid g = {body, blocks, threads, shared_bytes, {0}};
     if (blocks == 0 || threads == 0 || threads > FAKE_MAX_THREADS ||
@@ -96,7 +96,7 @@ static CUresult grid_launch(const hth_cuda_body *body, unsigned blocks, unsigned
     }
     memcpy(g.params, params[0], body->param_bytes);
     hth_cuda_fake_state()->launches++;
-    return hth_cuda_fake_issue(s, grid_run, &g, sizeof g);
+    return hth_cuda_fake_issue(stream, grid_run, &g, sizeof g);
 }
 
 // A function of a test's, with its pointer.
@@ -112,19 +112,20 @@ static hth_err call_run(void *job)
 }
 
 static CUresult fake_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                            unsigned by, unsigned bz, unsigned shared, CUstream s, void **params,
-                            void **extra)
+                            unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                            void **params, void **extra)
 {
     FAKE_ENTER();
     for (int i = 0; i < bodies.n; i++) {
         if ((const void *)f == bodies.list[i]) {
-            return gy * gz * by * bz == 1 ? grid_launch(bodies.list[i], gx, bx, shared, s, params)
-                                          : CUDA_ERROR_INVALID_VALUE;
+            return gy * gz * by * bz == 1
+                       ? grid_launch(bodies.list[i], gx, bx, shared, stream, params)
+                       : CUDA_ERROR_INVALID_VALUE;
         }
     }
     fake_call call = {.arg = *(void **)params[0]};
     memcpy(&call.kernel, &f, sizeof call.kernel);
-    return hth_cuda_fake_issue(s, call_run, &call, sizeof call);
+    return hth_cuda_fake_issue(stream, call_run, &call, sizeof call);
 }
 
 void hth_cuda_fake_fill_kernels(hth_cuda_api *api)

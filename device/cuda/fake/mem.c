@@ -46,9 +46,9 @@ static fake_item *item_new(fake_kind kind, uintptr_t at, size_t bytes)
     return NULL;
 }
 
-static void item_end(fake_item *i)
+static void item_end(fake_item *item)
 {
-    i->kind = FAKE_NONE;
+    item->kind = FAKE_NONE;
     hth_cuda_fake_state()->live--;
 }
 
@@ -165,16 +165,16 @@ static CUresult fake_create(CUmemGenericAllocationHandle *out, size_t bytes,
     return CUDA_SUCCESS;
 }
 
-static void handle_settle(fake_item *h)
+static void handle_settle(fake_item *item)
 {
-    fake_item *origin = &items[h->of];
-    if (!h->released || h->n_mappings > 0) {
+    fake_item *origin = &items[item->of];
+    if (!item->released || item->n_mappings > 0) {
         return;
     }
-    close((int)h->at);
-    item_end(h);
+    close((int)item->at);
+    item_end(item);
     if (origin == items) {
-        hth_cuda_fake_take(-(int64_t)h->bytes);
+        hth_cuda_fake_take(-(int64_t)item->bytes);
     } else if (--origin->n_mappings == 0) {
         handle_settle(origin);
     }
@@ -298,12 +298,12 @@ static bool each_mapping(CUdeviceptr at, size_t bytes, void (*each)(fake_item *,
     return true;
 }
 
-static void mapping_end(fake_item *m, int unused)
+static void mapping_end(fake_item *item, int unused)
 {
-    fake_item *h = &items[m->of];
-    (void)mmap((void *)m->at, m->bytes, PROT_NONE,
+    fake_item *h = &items[item->of];
+    (void)mmap((void *)item->at, item->bytes, PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    item_end(m);
+    item_end(item);
     h->n_mappings--;
     handle_settle(h);
 }
@@ -315,9 +315,9 @@ static CUresult fake_unmap(CUdeviceptr at, size_t bytes)
     return each_mapping(at, bytes, mapping_end, 0) ? r : CUDA_ERROR_INVALID_VALUE;
 }
 
-static void mapping_protect(fake_item *m, int access)
+static void mapping_protect(fake_item *item, int access)
 {
-    (void)mprotect((void *)m->at, m->bytes, access);
+    (void)mprotect((void *)item->at, item->bytes, access);
 }
 
 static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *desc, size_t n)

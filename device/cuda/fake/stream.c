@@ -41,32 +41,32 @@ static void kernel_fault(void)
     hth_cuda_fake_state()->sticky = true;
 }
 
-static CUresult fake_stream_drain(CUstream s)
+static CUresult fake_stream_drain(CUstream stream)
 {
-    if (hth_stream_sync((hth_stream *)(void *)s) != HTH_OK) {
+    if (hth_stream_sync((hth_stream *)(void *)stream) != HTH_OK) {
         kernel_fault();
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     return CUDA_SUCCESS;
 }
 
-static int stream_slot(const hth_stream *s)
+static int stream_slot(const hth_stream *stream)
 {
     int i = 0;
-    while (i < FAKE_STREAMS && fake.streams[i] != s) {
+    while (i < FAKE_STREAMS && fake.streams[i] != stream) {
         i++;
     }
     return i < FAKE_STREAMS ? i : -1;
 }
 
-int hth_cuda_fake_slot(CUstream s)
+int hth_cuda_fake_slot(CUstream stream)
 {
-    return s != NULL ? stream_slot((hth_stream *)(void *)s) : -1;
+    return stream != NULL ? stream_slot((hth_stream *)(void *)stream) : -1;
 }
 
-bool hth_cuda_fake_here(CUstream s)
+bool hth_cuda_fake_here(CUstream stream)
 {
-    int i = hth_cuda_fake_slot(s);
+    int i = hth_cuda_fake_slot(stream);
     CUcontext current = hth_cuda_fake_current();
     return current != NULL && (i < 0 || fake.context[i] == current);
 }
@@ -86,21 +86,21 @@ static CUresult fake_stream_create(CUstream *out, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_stream_destroy(CUstream s)
+static CUresult fake_stream_destroy(CUstream stream)
 {
-    FAKE_HERE(s);
-    fake.streams[stream_slot((hth_stream *)(void *)s)] = NULL;
-    hth_stream_close((hth_stream *)(void *)s);
+    FAKE_HERE(stream);
+    fake.streams[stream_slot((hth_stream *)(void *)stream)] = NULL;
+    hth_stream_close((hth_stream *)(void *)stream);
     hth_cuda_fake_state()->live--;
     return hth_cuda_fake_enter();
 }
 
-static CUresult fake_stream_sync(CUstream s)
+static CUresult fake_stream_sync(CUstream stream)
 {
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_UNSAFE();
     FAKE_ENTER();
-    return fake_stream_drain(s);
+    return fake_stream_drain(stream);
 }
 
 static fake_event *event_of(CUevent e)
@@ -136,22 +136,23 @@ static CUresult as_result(hth_err err)
     return err == HTH_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult fake_stream_wait(CUstream s, CUevent e, unsigned flags)
+static CUresult fake_stream_wait(CUstream stream, CUevent e, unsigned flags)
 {
     bool taken;
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
-    CUresult r = hth_cuda_fake_capture_wait(s, event_of(e), &taken);
-    return taken ? r : as_result(hth_stream_wait((hth_stream *)(void *)s, event_of(e)->event));
+    CUresult r = hth_cuda_fake_capture_wait(stream, event_of(e), &taken);
+    return taken ? r : as_result(hth_stream_wait((hth_stream *)(void *)stream, event_of(e)->event));
 }
 
-static CUresult fake_event_record(CUevent e, CUstream s)
+static CUresult fake_event_record(CUevent e, CUstream stream)
 {
     bool taken;
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
-    CUresult r = hth_cuda_fake_capture_record(s, event_of(e), &taken);
-    return taken ? r : as_result(hth_stream_record((hth_stream *)(void *)s, event_of(e)->event));
+    CUresult r = hth_cuda_fake_capture_record(stream, event_of(e), &taken);
+    return taken ? r
+                 : as_result(hth_stream_record((hth_stream *)(void *)stream, event_of(e)->event));
 }
 
 static CUresult fake_event_query(CUevent e)
@@ -214,25 +215,26 @@ static fake_job *job_new(hth_err (*fn)(void *job), size_t bytes)
     return t;
 }
 
-CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
+CUresult hth_cuda_fake_run(CUstream stream, hth_err (*fn)(void *job), const void *job, size_t bytes)
 {
     fake_job *t = job_new(fn, bytes);
     if (t == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memcpy(t->data, job, bytes);
-    return as_result(hth_stream_launch((hth_stream *)(void *)s, job_run, t));
+    return as_result(hth_stream_launch((hth_stream *)(void *)stream, job_run, t));
 }
 
-CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
+CUresult hth_cuda_fake_issue(CUstream stream, hth_err (*fn)(void *job), const void *job,
+                             size_t bytes)
 {
-    FAKE_HERE(s);
-    if (hth_cuda_fake_slot(s) < 0) { // the default stream, which all others would wait for
+    FAKE_HERE(stream);
+    if (hth_cuda_fake_slot(stream) < 0) { // the default stream, which all others would wait for
         return hth_cuda_fake_capture_spoil() ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
                                              : CUDA_ERROR_INVALID_HANDLE;
     }
-    return hth_cuda_fake_capturing(s) ? hth_cuda_fake_capture_add(s, fn, job, bytes)
-                                      : hth_cuda_fake_run(s, fn, job, bytes);
+    return hth_cuda_fake_capturing(stream) ? hth_cuda_fake_capture_add(stream, fn, job, bytes)
+                                           : hth_cuda_fake_run(stream, fn, job, bytes);
 }
 
 // A copy that reads when it runs.
@@ -249,10 +251,10 @@ static hth_err transfer_run(void *job)
     return HTH_OK;
 }
 
-static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream s)
+static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream stream)
 {
     fake_transfer t = {dst, src, bytes};
-    return hth_cuda_fake_issue(s, transfer_run, &t, sizeof t);
+    return hth_cuda_fake_issue(stream, transfer_run, &t, sizeof t);
 }
 
 typedef struct fake_fill {
@@ -268,11 +270,11 @@ static hth_err fill_run(void *job)
     return HTH_OK;
 }
 
-static CUresult fake_memset(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream s)
+static CUresult fake_memset(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)
 {
     FAKE_ENTER();
     fake_fill t = {(void *)(uintptr_t)dst, bytes, value};
-    return hth_cuda_fake_issue(s, fill_run, &t, sizeof t);
+    return hth_cuda_fake_issue(stream, fill_run, &t, sizeof t);
 }
 
 // What a copy from pageable memory has read.
@@ -288,14 +290,14 @@ static hth_err staged_arrive(void *job)
     return HTH_OK;
 }
 
-static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUstream s)
+static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
     if (hth_cuda_fake_pinned(src)) {
-        return fake_copy((void *)(uintptr_t)dst, src, bytes, s);
+        return fake_copy((void *)(uintptr_t)dst, src, bytes, stream);
     }
-    if (hth_cuda_fake_capturing(s)) {
+    if (hth_cuda_fake_capturing(stream)) {
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -306,25 +308,25 @@ static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUst
     fake_staged *head = (void *)t->data;
     *head = (fake_staged){(void *)(uintptr_t)dst, bytes};
     memcpy(head + 1, src, bytes);
-    return as_result(hth_stream_launch((hth_stream *)(void *)s, job_run, t));
+    return as_result(hth_stream_launch((hth_stream *)(void *)stream, job_run, t));
 }
 
-static CUresult fake_download(void *dst, CUdeviceptr src, size_t bytes, CUstream s)
+static CUresult fake_download(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    FAKE_HERE(s);
+    FAKE_HERE(stream);
     FAKE_ENTER();
-    if (hth_cuda_fake_capturing(s) && !hth_cuda_fake_pinned(dst)) {
+    if (hth_cuda_fake_capturing(stream) && !hth_cuda_fake_pinned(dst)) {
         (void)hth_cuda_fake_capture_spoil();
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    CUresult r = fake_copy(dst, (void *)(uintptr_t)src, bytes, s);
-    return r == CUDA_SUCCESS && !hth_cuda_fake_pinned(dst) ? fake_stream_drain(s) : r;
+    CUresult r = fake_copy(dst, (void *)(uintptr_t)src, bytes, stream);
+    return r == CUDA_SUCCESS && !hth_cuda_fake_pinned(dst) ? fake_stream_drain(stream) : r;
 }
 
-static CUresult fake_move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream s)
+static CUresult fake_move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     FAKE_ENTER();
-    return fake_copy((void *)(uintptr_t)dst, (void *)(uintptr_t)src, bytes, s);
+    return fake_copy((void *)(uintptr_t)dst, (void *)(uintptr_t)src, bytes, stream);
 }
 
 static CUresult fake_context_sync(void)

@@ -15,7 +15,7 @@
 static char dir[64];
 
 // What one device does: jobs "DEVICE.JOB", whose loss says which they are.
-static hth_err end_jobs(hth_store *s, int device)
+static hth_err end_jobs(hth_store *store, int device)
 {
     hth_err err = HTH_OK;
     for (int i = 0; i < JOBS && err == HTH_OK; i++) {
@@ -23,19 +23,19 @@ static hth_err end_jobs(hth_store *s, int device)
         snprintf(name, sizeof name, "%d.%d", device, i);
         json_t *row = json_pack("{s:s}", "job", name);
         json_t *state = json_pack("{s:[[i, i]]}", "history", device * JOBS + i, 1);
-        err = hth_ended_add(s, row, state);
+        err = hth_ended_add(store, row, state);
         json_decref(row);
         json_decref(state);
     }
     return err;
 }
 
-static void check(hth_store *s)
+static void check(hth_store *store)
 {
     bool seen[DEVICES * JOBS + 1] = {false};
     json_t *list = json_array(), *row;
     size_t i;
-    assert_ok(hth_ended_list(s, list));
+    assert_ok(hth_ended_list(store, list));
     assert_int_equal(json_array_size(list), DEVICES * JOBS);
     json_array_foreach(list, i, row)
     {
@@ -47,7 +47,7 @@ static void check(hth_store *s)
     for (int k = 0; k < DEVICES * JOBS; k++) {
         char name[32];
         snprintf(name, sizeof name, "%d.%d", k / JOBS, k % JOBS);
-        assert_ok(hth_ended_find(s, name, true, &row));
+        assert_ok(hth_ended_find(store, name, true, &row));
         const json_t *loss = json_array_get(json_object_get(row, "history"), 0);
         assert_int_equal(json_integer_value(json_array_get(loss, 0)), k);
         json_decref(row);

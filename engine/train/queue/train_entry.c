@@ -30,12 +30,12 @@ void hth_train_entry_free(hth_train_entry *entry)
     }
 }
 
-static void own_done(hth_request *r)
+static void own_done(hth_request *request)
 {
-    if (r->err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "resumed job failed: %s", r->detail);
+    if (request->err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "resumed job failed: %s", request->detail);
     }
-    hth_free(r->json);
+    hth_free(request->json);
 }
 
 void hth_train_entry_release(hth_train_entry *entry)
@@ -56,33 +56,33 @@ void hth_train_entry_adopt(hth_train_entry *entry)
 }
 
 // entry_read reads of a job's arguments what the queue needs to know.
-static void entry_read(hth_train_entry *e, const json_t *args)
+static void entry_read(hth_train_entry *entry, const json_t *args)
 {
     const json_t *after = json_object_get(args, "after"), *id;
     size_t i;
-    e->id = json_integer_value(json_object_get(args, "id"));
-    e->leaves = json_is_true(json_object_get(args, "detach"));
-    e->retries = (int)json_integer_value(json_object_get(args, "retries"));
-    e->attempt = e->attempt > 0 ? e->attempt : 1;
-    e->n_after = 0;
+    entry->id = json_integer_value(json_object_get(args, "id"));
+    entry->leaves = json_is_true(json_object_get(args, "detach"));
+    entry->retries = (int)json_integer_value(json_object_get(args, "retries"));
+    entry->attempt = entry->attempt > 0 ? entry->attempt : 1;
+    entry->n_after = 0;
     json_array_foreach(after, i, id)
     {
-        if (e->n_after < HTH_TRAIN_AFTER) {
-            e->after[e->n_after++] = (uint64_t)json_integer_value(id);
+        if (entry->n_after < HTH_TRAIN_AFTER) {
+            entry->after[entry->n_after++] = (uint64_t)json_integer_value(id);
         }
     }
 }
 
 // entry_keep makes `args` the arguments of the job's request.
-static hth_err entry_keep(hth_train_entry *e, const json_t *args)
+static hth_err entry_keep(hth_train_entry *entry, const json_t *args)
 {
     char *text = json_dumps(args, JSON_COMPACT);
     if (text == NULL) {
         return no_memory();
     }
-    free(e->arguments);
-    e->arguments = text;
-    e->r->arguments = text;
+    free(entry->arguments);
+    entry->arguments = text;
+    entry->r->arguments = text;
     return HTH_OK;
 }
 
@@ -137,37 +137,41 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
 
 // entry_replaced keeps a record of a job whose checkpoint goes, because another one of its name
 // begins. One that ended with it has one.
-static void entry_replaced(const hth_train_queue *q, const hth_train_entry *e, const json_t *doc)
+static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *entry,
+                           const json_t *doc)
 {
     char note[HTH_CHECKPOINT_NOTE], why[80];
     const json_t *id = json_object_get(json_object_get(doc, "job"), "id");
-    hth_checkpoint_note_get(q->ms->store, e->job, note);
-    if (json_integer_value(id) != e->id && (note[0] == 0 || strcmp(note, HTH_TRAIN_PAUSED) == 0)) {
-        snprintf(why, sizeof why, "job %lld of the same name began", (long long)e->id);
-        hth_train_queue_replaced(q, e->job, doc, why);
+    hth_checkpoint_note_get(queue->ms->store, entry->job, note);
+    if (json_integer_value(id) != entry->id &&
+        (note[0] == 0 || strcmp(note, HTH_TRAIN_PAUSED) == 0)) {
+        snprintf(why, sizeof why, "job %lld of the same name began", (long long)entry->id);
+        hth_train_queue_replaced(queue, entry->job, doc, why);
     }
 }
 
 // entry_accept stores the job before anybody is told that it is taken. One that goes on from its
 // checkpoint is there already; of one whose client waits, nothing is stored before there is a step,
 // but the checkpoint of an older job goes, too.
-static hth_err entry_accept(const hth_train_queue *q, hth_train_entry *e)
+static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry)
 {
-    json_t *args = e->work != NULL
-                       ? json_deep_copy(hth_train_job_arguments(e->work))
-                       : json_loads(e->r->arguments != NULL ? e->r->arguments : "", 0, NULL);
+    json_t *args =
+        entry->work != NULL
+            ? json_deep_copy(hth_train_job_arguments(entry->work))
+            : json_loads(entry->r->arguments != NULL ? entry->r->arguments : "", 0, NULL);
     json_t *doc = NULL;
-    bool there = hth_checkpoint_find(q->ms->store, e->job, &doc) == HTH_OK;
-    bool goes_on = there && (json_is_true(json_object_get(args, "resume")) || e->r->crashes > 0);
+    bool there = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;
+    bool goes_on =
+        there && (json_is_true(json_object_get(args, "resume")) || entry->r->crashes > 0);
     hth_err err = HTH_OK;
-    json_object_set_new(args, "tenant", json_string(e->of));
+    json_object_set_new(args, "tenant", json_string(entry->of));
     if (there && !goes_on) {
-        entry_replaced(q, e, doc);
+        entry_replaced(queue, entry, doc);
     }
-    if (e->leaves && !goes_on) {
-        err = hth_checkpoint_accept(q->ms->store, e->job, args);
-    } else if (there && !goes_on && e->work != NULL) {
-        err = hth_checkpoint_rm(q->ms->store, e->job);
+    if (entry->leaves && !goes_on) {
+        err = hth_checkpoint_accept(queue->ms->store, entry->job, args);
+    } else if (there && !goes_on && entry->work != NULL) {
+        err = hth_checkpoint_rm(queue->ms->store, entry->job);
     }
     json_decref(doc);
     json_decref(args);
@@ -196,57 +200,60 @@ hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, con
 // ---- into the queue
 
 // entry_named reads which job a request is about, and refuses what is another tenant's.
-static hth_err entry_named(hth_train_queue *q, hth_train_entry *e, json_t *args)
+static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
 {
     const char *name = json_string_value(json_object_get(args, "job"));
     hth_err err;
     if (name != NULL) {
-        snprintf(e->job, sizeof e->job, "%s", name);
-        err = hth_train_queue_may(q, e->job, e->r);
-        return err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_resume(q, e, args) : err;
+        snprintf(entry->job, sizeof entry->job, "%s", name);
+        err = hth_train_queue_may(queue, entry->job, entry->r);
+        return err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_resume(queue, entry, args)
+                                                  : err;
     }
-    if (hth_checkpoint_job(args, e->job) != HTH_OK) {
-        e->job[0] = 0; // what can be no name is refused when it is its turn
+    if (hth_checkpoint_job(args, entry->job) != HTH_OK) {
+        entry->job[0] = 0; // what can be no name is refused when it is its turn
         return HTH_OK;
     }
-    err = hth_train_queue_may(q, e->job, e->r);
+    err = hth_train_queue_may(queue, entry->job, entry->r);
     return err == HTH_ENOENT ? HTH_OK : err; // nobody's so far
 }
 
 // entry_begin names a job whose result nobody has named, where that was not done before.
-static hth_err entry_begin(const hth_train_queue *q, const hth_request *r, json_t *args)
+static hth_err entry_begin(const hth_train_queue *queue, const hth_request *request, json_t *args)
 {
     char job[HTH_CHECKPOINT_JOB];
     uint64_t id;
     bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
                  json_object_get(args, "model") == NULL;
     return named ? HTH_OK
-                 : hth_job_index_begin(q->ms->store, args,
-                                       r->tenant != NULL ? r->tenant : HTH_TENANT_OWN, job, &id);
+                 : hth_job_index_begin(queue->ms->store, args,
+                                       request->tenant != NULL ? request->tenant : HTH_TENANT_OWN,
+                                       job, &id);
 }
 
-// Names the entry of request `r`. Arguments that name no model are refused when it is its turn.
-static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r)
+// Names the entry of request `request`. Arguments that name no model are refused when it is its
+// turn.
+static hth_err entry_open(hth_train_queue *queue, hth_train_entry *entry, hth_request *request)
 {
-    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
-    e->r = r;
-    e->given = r->arguments;
-    e->left_s = NAN;
-    hth_err err = entry_begin(q, r, args);
-    entry_read(e, args);
-    e->fresh = e->id > 0 && json_object_get(args, "job") == NULL;
-    err = err == HTH_OK ? hth_train_wait_read(q, r, args) : err;
-    err = err == HTH_OK && json_is_object(args) ? entry_keep(e, args) : err;
-    entry_read(e, args);
-    err = err == HTH_OK ? entry_named(q, e, args) : err;
-    const hth_train_entry *same = hth_train_queue_find(q, e->job);
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    entry->r = request;
+    entry->given = request->arguments;
+    entry->left_s = NAN;
+    hth_err err = entry_begin(queue, request, args);
+    entry_read(entry, args);
+    entry->fresh = entry->id > 0 && json_object_get(args, "job") == NULL;
+    err = err == HTH_OK ? hth_train_wait_read(queue, request, args) : err;
+    err = err == HTH_OK && json_is_object(args) ? entry_keep(entry, args) : err;
+    entry_read(entry, args);
+    err = err == HTH_OK ? entry_named(queue, entry, args) : err;
+    const hth_train_entry *same = hth_train_queue_find(queue, entry->job);
     bool taken =
         same != NULL && (!hth_train_entry_own(same) || (same->paused && same->work != NULL));
-    if (err == HTH_OK && e->job[0] != 0 && taken) {
+    if (err == HTH_OK && entry->job[0] != 0 && taken) {
         const char *state = same->work != NULL ? "running" : "waiting";
         state = same->paused ? "paused" : state;
         err = hth_fail(HTH_EBUSY, "job '%s' is %s already; --save-as gives this job another name",
-                       e->job, state);
+                       entry->job, state);
     }
     json_decref(args);
     return err;
@@ -255,62 +262,63 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
 // entry_again is for a job whose process died while it was at work: one that was paused stays so,
 // and one with which process after process died is tried again as often as was asked for, or is
 // left for somebody to look at.
-static void entry_again(hth_train_queue *q, hth_train_entry *e)
+static void entry_again(hth_train_queue *queue, hth_train_entry *entry)
 {
     char note[HTH_CHECKPOINT_NOTE];
-    hth_checkpoint_note_get(q->ms->store, e->job, note);
-    e->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
-    if (!e->paused && e->r->crashes >= ENTRY_MAX_CRASHES) {
-        hth_train_entry_number(q, e);
+    hth_checkpoint_note_get(queue->ms->store, entry->job, note);
+    entry->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
+    if (!entry->paused && entry->r->crashes >= ENTRY_MAX_CRASHES) {
+        hth_train_entry_number(queue, entry);
         hth_err err = hth_fail(
             HTH_EIO,
             "the engine process died %u times while job '%s' was at work: it is not retried",
-            (unsigned)e->r->crashes, e->job);
+            (unsigned)entry->r->crashes, entry->job);
         hth_log(ERROR, SERVER, "train", "%s", hth_err_detail());
-        if (!hth_train_wait_again(q, e, err)) {
-            hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+        if (!hth_train_wait_again(queue, entry, err)) {
+            hth_train_queue_end(queue, entry, err, hth_train_queue_failed(queue, entry, err));
         }
     }
 }
 
 // entry_refused looks whether a job may come into the queue.
-static hth_err entry_refused(hth_train_queue *q, const hth_train_entry *e, const hth_request *r,
-                             const hth_train_entry *same)
+static hth_err entry_refused(hth_train_queue *queue, const hth_train_entry *entry,
+                             const hth_request *request, const hth_train_entry *same)
 {
-    hth_tenant *tenant = hth_tenant_of(q->ms->site->tenants, r->tenant);
-    bool counted = r->own || (same != NULL && hth_train_entry_own(same) && same->tenant == tenant);
+    hth_tenant *tenant = hth_tenant_of(queue->ms->site->tenants, request->tenant);
+    bool counted =
+        request->own || (same != NULL && hth_train_entry_own(same) && same->tenant == tenant);
     HTH_TRY(counted ? HTH_OK : hth_tenant_trains(tenant));
-    return q->draining
+    return queue->draining
                ? hth_fail(HTH_ECANCELED,
                           "the server is stopping and job '%s' had not started: submit it again",
-                          e->job)
+                          entry->job)
                : HTH_OK;
 }
 
 // entry_never drops what does not come into the queue: a new job has a number perhaps, and is none.
-static void entry_never(hth_train_queue *q, hth_train_entry *e, hth_err err)
+static void entry_never(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
 {
     char why[HTH_CHECKPOINT_NOTE];
-    if (e != NULL && e->fresh) {
+    if (entry != NULL && entry->fresh) {
         snprintf(why, sizeof why, "%s", hth_err_detail());
-        hth_train_entry_state(q, e, "failed", why);
+        hth_train_entry_state(queue, entry, "failed", why);
         hth_fail(err, "%s", why);
     }
-    if (e != NULL) {
-        hth_train_entry_release(e);
+    if (entry != NULL) {
+        hth_train_entry_release(entry);
     }
-    hth_train_entry_free(e);
+    hth_train_entry_free(entry);
 }
 
 // entry_waits tells who leaves a job here that it is taken, where it does not begin at once.
-static hth_err entry_waits(hth_train_queue *q, hth_train_entry *e, bool later)
+static hth_err entry_waits(hth_train_queue *queue, hth_train_entry *entry, bool later)
 {
-    HTH_TRY(hth_train_wait_look(q, e));
-    if (!later && e->gate == HTH_TRAIN_GATE_NONE) {
+    HTH_TRY(hth_train_wait_look(queue, entry));
+    if (!later && entry->gate == HTH_TRAIN_GATE_NONE) {
         return HTH_OK;
     }
-    return hth_train_entry_take(q, e,
-                                e->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
+    return hth_train_entry_take(
+        queue, entry, entry->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
 }
 
 void hth_train_queue_add(hth_train_queue *queue, hth_request *request)

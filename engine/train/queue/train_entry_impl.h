@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/queue/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c
-// (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c (why
-// they wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept of
-// them), train_row.c (what is told of them), train_query.c (what is asked).
+// (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c
+// (why they wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept
+// of them), train_row.c (what is told of them), train_query.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 
@@ -108,8 +108,8 @@ void hth_train_entry_free(hth_train_entry *entry); // it is in no queue
 
 // train_wait.c
 // hth_train_wait_read reads which jobs the arguments name as "after": numbers and names become the
-// list of numbers that the job keeps. `r`: who asks. HTH_ENOENT, HTH_EINVAL.
-hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *r, json_t *args);
+// list of numbers that the job keeps. `request`: who asks. HTH_ENOENT, HTH_EINVAL.
+hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *request, json_t *args);
 // hth_train_wait_look finds out what an entry waits for (entry->gate). HTH_ECANCELED: a job that it
 // was to follow has not finished, and never will.
 hth_err hth_train_wait_look(hth_train_queue *queue, hth_train_entry *entry);
@@ -140,15 +140,15 @@ hth_train_entry *hth_train_turn_next(hth_train_queue *queue);
 void hth_train_turn_ran(hth_train_queue *queue, hth_train_entry *entry, uint64_t took_ns);
 
 // train_row.c
-// hth_train_row_mine tells whether a job of that tenant's is one that `r` may be told about, and
-// may change.
-bool hth_train_row_mine(const hth_request *r, const char *tenant);
+// hth_train_row_mine tells whether a job of that tenant's is one that `request` may be told about,
+// and may change.
+bool hth_train_row_mine(const hth_request *request, const char *tenant);
 // hth_train_row_word is the state of a job in the queue.
-const char *hth_train_row_word(const hth_train_entry *e);
+const char *hth_train_row_word(const hth_train_entry *entry);
 // hth_train_row_get describes the job of that name: at work, waiting, in the store only, or ended;
 // with `history` its losses. *out is the caller's. HTH_ENOENT; HTH_EDENIED: another tenant's.
-hth_err hth_train_row_get(hth_train_queue *q, const hth_request *r, const char *job, bool history,
-                          json_t **out);
+hth_err hth_train_row_get(hth_train_queue *queue, const hth_request *request, const char *job,
+                          bool history, json_t **out);
 // hth_train_queue_may: HTH_EDENIED, the job (in the queue, or its checkpoint) is another tenant's
 // than who asks; HTH_ENOENT: there is none of that name.
 hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,

@@ -16,9 +16,9 @@
 #include <string.h>
 
 // query_may: what has no checkpoint and is not in the queue is nobody's so far.
-static hth_err query_may(const hth_train_queue *q, const char *job, const hth_request *r)
+static hth_err query_may(const hth_train_queue *queue, const char *job, const hth_request *request)
 {
-    hth_err err = hth_train_queue_may(q, job, r);
+    hth_err err = hth_train_queue_may(queue, job, request);
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
@@ -26,11 +26,11 @@ static hth_err query_may(const hth_train_queue *q, const char *job, const hth_re
 
 // jobs_unnamed is all that is told of others' jobs: that there is one, its state, and what it holds
 // of the device.
-static json_t *jobs_unnamed(const hth_train_entry *e)
+static json_t *jobs_unnamed(const hth_train_entry *entry)
 {
-    json_t *times = e->work != NULL ? hth_train_job_times(e->work) : NULL;
+    json_t *times = entry->work != NULL ? hth_train_job_times(entry->work) : NULL;
     json_t *row = json_pack("{s:n, s:n, s:n, s:s, s:O?, s:n}", "id", "job", "tenant", "state",
-                            hth_train_row_word(e), "memory_bytes",
+                            hth_train_row_word(entry), "memory_bytes",
                             json_object_get(times, "memory_bytes"), "ended_ns");
     json_decref(times);
     return row;
@@ -69,27 +69,27 @@ static void jobs_ended(json_t *list, const json_t *ended, const json_t *kept,
 
 // jobs_stored adds the jobs that are in the store only. What ended with a checkpoint is told of
 // from its record, which has no losses to read; those go to `kept`.
-static void jobs_stored(hth_train_queue *q, const hth_request *asks, const json_t *ended,
+static void jobs_stored(hth_train_queue *queue, const hth_request *asks, const json_t *ended,
                         json_t *list, json_t *kept)
 {
     size_t i;
     json_t *names, *name, *args, *row;
     char note[HTH_CHECKPOINT_NOTE];
-    if (hth_checkpoint_list(q->ms->store, &names) != HTH_OK) {
+    if (hth_checkpoint_list(queue->ms->store, &names) != HTH_OK) {
         return;
     }
     json_array_foreach(names, i, name)
     {
         const char *job = json_string_value(name);
-        if (hth_train_queue_find(q, job) != NULL ||
-            hth_checkpoint_args(q->ms->store, job, &args) != HTH_OK) {
+        if (hth_train_queue_find(queue, job) != NULL ||
+            hth_checkpoint_args(queue->ms->store, job, &args) != HTH_OK) {
             continue;
         }
         const json_t *id = json_object_get(args, "id");
-        hth_checkpoint_note_get(q->ms->store, job, note);
+        hth_checkpoint_note_get(queue->ms->store, job, note);
         if (note[0] != 0 && strcmp(note, HTH_TRAIN_PAUSED) != 0 && jobs_has(ended, id)) {
             json_array_append_new(kept, json_pack("{s:O}", "id", id));
-        } else if (hth_train_row_get(q, asks, job, false, &row) == HTH_OK) {
+        } else if (hth_train_row_get(queue, asks, job, false, &row) == HTH_OK) {
             json_array_append_new(list, row);
         }
         json_decref(args);
@@ -99,24 +99,24 @@ static void jobs_stored(hth_train_queue *q, const hth_request *asks, const json_
 
 // "mine": only the caller's own, also where it may see others'. "all": of others', too, that they
 // are there.
-static hth_err query_jobs(hth_train_queue *q, const hth_request *r, const char *none, json_t *args,
-                          json_t **out)
+static hth_err query_jobs(hth_train_queue *queue, const hth_request *request, const char *none,
+                          json_t *args, json_t **out)
 {
     json_t *row, *ended = json_array(), *kept = json_array();
     bool all = json_is_true(json_object_get(args, "all"));
-    hth_request asks = *r; // by what it is to be told
-    asks.admin = r->admin && !json_is_true(json_object_get(args, "mine"));
+    hth_request asks = *request; // by what it is to be told
+    asks.admin = request->admin && !json_is_true(json_object_get(args, "mine"));
     *out = json_array();
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
-        if (hth_train_row_get(q, &asks, e->job, false, &row) == HTH_OK) {
+    for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        if (hth_train_row_get(queue, &asks, e->job, false, &row) == HTH_OK) {
             json_array_append_new(*out, row);
         } else if (all) {
             json_array_append_new(*out, jobs_unnamed(e));
         }
     }
-    hth_err err = hth_ended_list(q->ms->store, ended);
+    hth_err err = hth_ended_list(queue->ms->store, ended);
     if (err == HTH_OK) {
-        jobs_stored(q, &asks, ended, *out, kept);
+        jobs_stored(queue, &asks, ended, *out, kept);
         jobs_ended(*out, ended, kept, &asks);
     } else {
         json_decref(*out);
@@ -129,9 +129,10 @@ static hth_err query_jobs(hth_train_queue *q, const hth_request *r, const char *
 // ---- changes
 
 // The row of a job that has not ended, or can be resumed.
-static hth_err job_live(hth_train_queue *q, const hth_request *r, const char *job, json_t **out)
+static hth_err job_live(hth_train_queue *queue, const hth_request *request, const char *job,
+                        json_t **out)
 {
-    HTH_TRY(hth_train_row_get(q, r, job, false, out));
+    HTH_TRY(hth_train_row_get(queue, request, job, false, out));
     if (json_is_null(json_object_get(*out, "ended_ns")) ||
         json_is_true(json_object_get(*out, "resumable"))) {
         return HTH_OK;
@@ -141,27 +142,27 @@ static hth_err job_live(hth_train_queue *q, const hth_request *r, const char *jo
 }
 
 // cancel_stored cancels a job that is nothing but its checkpoint.
-static hth_err cancel_stored(hth_train_queue *q, const char *job, const json_t *row,
+static hth_err cancel_stored(hth_train_queue *queue, const char *job, const json_t *row,
                              const char *why)
 {
     json_int_t id = json_integer_value(json_object_get(row, "id"));
-    HTH_TRY(hth_job_index_set(q->ms->store, (uint64_t)id,
+    HTH_TRY(hth_job_index_set(queue->ms->store, (uint64_t)id,
                               json_pack("{s:s, s:s, s:I}", "state", "canceled", "why", why, "ended",
                                         (json_int_t)hth_job_index_now())));
-    hth_train_queue_record(q, job, "canceled", why);
-    hth_checkpoint_note_set(q->ms->store, job, why);
+    hth_train_queue_record(queue, job, "canceled", why);
+    hth_checkpoint_note_set(queue->ms->store, job, why);
     return json_integer_value(json_object_get(row, "step")) > 0
                ? HTH_OK
-               : hth_checkpoint_rm(q->ms->store, job);
+               : hth_checkpoint_rm(queue->ms->store, job);
 }
 
 // A canceled job keeps a checkpoint of where it stands.
-static hth_err query_cancel(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                            json_t **out)
+static hth_err query_cancel(hth_train_queue *queue, const hth_request *request, const char *job,
+                            json_t *args, json_t **out)
 {
     char why[HTH_CHECKPOINT_JOB + 80];
-    hth_train_entry *e = hth_train_queue_find(q, job);
-    HTH_TRY(job_live(q, r, job, out));
+    hth_train_entry *e = hth_train_queue_find(queue, job);
+    HTH_TRY(job_live(queue, request, job, out));
     json_int_t step = json_integer_value(json_object_get(*out, "step"));
     if (strcmp(json_string_value(json_object_get(*out, "state")), "canceled") == 0) {
         json_decref(*out);
@@ -178,87 +179,87 @@ static hth_err query_cancel(hth_train_queue *q, const hth_request *r, const char
              job, (long long)step);
     json_object_set_new(*out, "state", json_string("canceled"));
     if (e == NULL) {
-        hth_err err = cancel_stored(q, job, *out, why);
+        hth_err err = cancel_stored(queue, job, *out, why);
         if (err != HTH_OK) {
             json_decref(*out);
         }
         return err;
     }
     hth_err err = hth_fail(HTH_ECANCELED, "%s", why);
-    hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+    hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
     return HTH_OK;
 }
 
 // A job at work becomes its checkpoint; one that waits just does not have its turn.
-static hth_err query_pause(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                           json_t **out)
+static hth_err query_pause(hth_train_queue *queue, const hth_request *request, const char *job,
+                           json_t *args, json_t **out)
 {
-    hth_train_entry *e = hth_train_queue_find(q, job);
-    HTH_TRY(query_may(q, job, r));
+    hth_train_entry *e = hth_train_queue_find(queue, job);
+    HTH_TRY(query_may(queue, job, request));
     if (e == NULL || e->paused) {
-        HTH_TRY(job_live(q, r, job, out));
+        HTH_TRY(job_live(queue, request, job, out));
         const char *word = json_string_value(json_object_get(*out, "state"));
         hth_fail(HTH_EINVAL, "job '%s' is %s", job, word);
         json_decref(*out);
         return HTH_EINVAL;
     }
-    if (hth_train_entry_works(q, e)) {
+    if (hth_train_entry_works(queue, e)) {
         HTH_TRY(hth_train_job_save(e->work));
-        hth_checkpoint_note_set(q->ms->store, job, HTH_TRAIN_PAUSED);
+        hth_checkpoint_note_set(queue->ms->store, job, HTH_TRAIN_PAUSED);
         hth_train_job_free(e->work);
         e->work = NULL;
-        q->freed++;
+        queue->freed++;
     }
     e->paused = true;
-    hth_train_entry_number(q, e);
-    hth_train_entry_state(q, e, HTH_TRAIN_PAUSED, NULL);
-    hth_train_queue_event(q, job, HTH_TRAIN_PAUSED);
+    hth_train_entry_number(queue, e);
+    hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, NULL);
+    hth_train_queue_event(queue, job, HTH_TRAIN_PAUSED);
     if (e->r->progress != NULL) {
         e->r->progress(e->r, HTH_TRAIN_PAUSED, 0, 1);
     }
-    return hth_train_row_get(q, r, job, false, out);
+    return hth_train_row_get(queue, request, job, false, out);
 }
 
-static hth_err query_resume(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                            json_t **out)
+static hth_err query_resume(hth_train_queue *queue, const hth_request *request, const char *job,
+                            json_t *args, json_t **out)
 {
-    hth_train_entry *e = hth_train_queue_find(q, job);
+    hth_train_entry *e = hth_train_queue_find(queue, job);
     json_t *meta;
-    HTH_TRY(query_may(q, job, r));
+    HTH_TRY(query_may(queue, job, request));
     if (e != NULL && !e->paused) {
         return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e->work != NULL ? "running" : "waiting");
     }
-    hth_err err = hth_checkpoint_find(q->ms->store, job, &meta);
+    hth_err err = hth_checkpoint_find(queue->ms->store, job, &meta);
     if (err == HTH_OK) {
         json_decref(meta);
-        HTH_TRY(e != NULL ? hth_train_entry_resume(q, e, args)
-                          : hth_train_queue_own(q, job, args, true));
-        hth_checkpoint_note_set(q->ms->store, job, "");
+        HTH_TRY(e != NULL ? hth_train_entry_resume(queue, e, args)
+                          : hth_train_queue_own(queue, job, args, true));
+        hth_checkpoint_note_set(queue->ms->store, job, "");
     } else if (e == NULL) {
-        HTH_TRY(job_live(q, r, job, out)); // ended, or never was
+        HTH_TRY(job_live(queue, request, job, out)); // ended, or never was
         json_decref(*out);
         return err;
     }
-    e = hth_train_queue_find(q, job);
+    e = hth_train_queue_find(queue, job);
     if (e != NULL) {
         e->paused = false;
-        hth_train_entry_number(q, e);
-        hth_train_entry_state(q, e, "waiting", "resumed");
+        hth_train_entry_number(queue, e);
+        hth_train_entry_state(queue, e, "waiting", "resumed");
     }
-    hth_train_queue_event(q, job, "waiting");
-    return hth_train_row_get(q, r, job, false, out);
+    hth_train_queue_event(queue, job, "waiting");
+    return hth_train_row_get(queue, request, job, false, out);
 }
 
 // A job at work is planned again; one that waits will be planned so.
-static hth_err job_budget(hth_train_queue *q, const char *job, const char *budget)
+static hth_err job_budget(hth_train_queue *queue, const char *job, const char *budget)
 {
-    hth_train_entry *e = hth_train_queue_find(q, job);
+    hth_train_entry *e = hth_train_queue_find(queue, job);
     if (e == NULL || e->paused) {
         return hth_fail(HTH_EINVAL, "job '%s' does not run; `hearth resume %s --budget %s`", job,
                         job, budget);
     }
-    if (hth_train_entry_works(q, e)) {
-        q->freed++;
+    if (hth_train_entry_works(queue, e)) {
+        queue->freed++;
         return hth_train_job_budget(e->work, budget);
     }
     HTH_TRY(hth_train_entry_set(e, "budget", json_string(budget)));
@@ -276,21 +277,21 @@ static void job_thin(json_t *doc, size_t most)
     json_object_set_new(doc, "every", json_integer((before > 0 ? before : 1) * (json_int_t)every));
 }
 
-static hth_err query_job(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                         json_t **out)
+static hth_err query_job(hth_train_queue *queue, const hth_request *request, const char *job,
+                         json_t *args, json_t **out)
 {
     const char *budget = json_string_value(json_object_get(args, "budget"));
     if (budget != NULL) {
-        HTH_TRY(job_live(q, r, job, out));
+        HTH_TRY(job_live(queue, request, job, out));
         json_decref(*out);
-        HTH_TRY(job_budget(q, job, budget));
+        HTH_TRY(job_budget(queue, job, budget));
     }
-    HTH_TRY(hth_train_row_get(q, r, job, true, out));
-    if (hth_train_entry_works(q, hth_train_queue_find(q, job))) {
-        const json_t *m = hth_train_job_memory(hth_train_queue_find(q, job)->work);
+    HTH_TRY(hth_train_row_get(queue, request, job, true, out));
+    if (hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
+        const json_t *m = hth_train_job_memory(hth_train_queue_find(queue, job)->work);
         json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
         json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
-        json_t *times = hth_train_job_times(hth_train_queue_find(q, job)->work);
+        json_t *times = hth_train_job_times(hth_train_queue_find(queue, job)->work);
         json_object_update(*out, times);
         json_decref(times);
     }
@@ -302,23 +303,23 @@ static hth_err query_job(hth_train_queue *q, const hth_request *r, const char *j
 }
 
 // "after": the number of the last line that the caller has; "max": how many it wants.
-static hth_err query_logs(hth_train_queue *q, const hth_request *r, const char *job, json_t *args,
-                          json_t **out)
+static hth_err query_logs(hth_train_queue *queue, const hth_request *request, const char *job,
+                          json_t *args, json_t **out)
 {
     json_t *row;
     const json_t *most = json_object_get(args, "max");
     json_int_t after = json_integer_value(json_object_get(args, "after"));
-    HTH_TRY(hth_train_row_get(q, r, job, false, &row));
+    HTH_TRY(hth_train_row_get(queue, request, job, false, &row));
     json_int_t id = json_integer_value(json_object_get(row, "id"));
     json_decref(row);
     if (most != NULL && json_integer_value(most) < 1) {
         return hth_fail(HTH_EINVAL, "'max' must be a number of lines, 1 at least");
     }
     size_t max = most != NULL ? (size_t)json_integer_value(most) : SIZE_MAX;
-    const hth_train_entry *e = hth_train_queue_find(q, job);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
     hth_job_log *log = NULL;
     if (e == NULL || e->log == NULL) {
-        HTH_TRY(hth_job_log_open(q->ms->store, (uint64_t)id, &log));
+        HTH_TRY(hth_job_log_open(queue->ms->store, (uint64_t)id, &log));
     }
     *out = hth_job_log_lines(log != NULL ? log : e->log, after, max);
     hth_job_log_close(log);
@@ -326,14 +327,14 @@ static hth_err query_logs(hth_train_queue *q, const hth_request *r, const char *
 }
 
 // The job that had a step measured last. There may be none: then there are no bars.
-static hth_err query_timeline(hth_train_queue *q, const hth_request *r, const char *none,
+static hth_err query_timeline(hth_train_queue *queue, const hth_request *request, const char *none,
                               json_t *args, json_t **out)
 {
-    bool mine = q->timeline != NULL && hth_train_row_mine(r, q->timeline_tenant);
-    const hth_timeline *last = mine ? q->timeline : NULL;
-    const char *job = q->timeline_job;
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
-        if (e->timeline != NULL && hth_train_row_mine(r, e->of) &&
+    bool mine = queue->timeline != NULL && hth_train_row_mine(request, queue->timeline_tenant);
+    const hth_timeline *last = mine ? queue->timeline : NULL;
+    const char *job = queue->timeline_job;
+    for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        if (e->timeline != NULL && hth_train_row_mine(request, e->of) &&
             hth_timeline_ns(e->timeline) > (last != NULL ? hth_timeline_ns(last) : 0)) {
             last = e->timeline;
             job = e->job;
@@ -346,14 +347,14 @@ static hth_err query_timeline(hth_train_queue *q, const hth_request *r, const ch
 
 // query_id is the number of the job of that name which has not ended, 0: it has none, or there is
 // none.
-static json_int_t query_id(const hth_train_queue *q, const char *job)
+static json_int_t query_id(const hth_train_queue *queue, const char *job)
 {
-    const hth_train_entry *e = hth_train_queue_find(q, job);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
     json_t *args = NULL;
     if (e != NULL) {
         return e->id;
     }
-    (void)hth_checkpoint_args(q->ms->store, job, &args);
+    (void)hth_checkpoint_args(queue->ms->store, job, &args);
     json_int_t id = json_integer_value(json_object_get(args, "id"));
     json_decref(args);
     return id;

@@ -14,30 +14,30 @@ typedef struct job_test {
 } job_test;
 
 // A job after its third step of 15 or more, and the summary of one like it.
-static void begin(job_test *t, const training *model, const char *more)
+static void begin(job_test *test, const training *model, const char *more)
 {
     char all[300];
     double want[STEPS];
     hth_err err;
-    fixture_open(&t->f, "cpu:mem=256MiB,threads=2");
-    prepare(&t->f, model, t->data);
+    fixture_open(&test->f, "cpu:mem=256MiB,threads=2");
+    prepare(&test->f, model, test->data);
     snprintf(all, sizeof all, "{%s%s, \"save-as\": \"whole\"}", common, more);
-    t->whole = train(&t->f, arguments_of(model, t->data, all, want), &err);
-    assert_non_null(t->whole);
+    test->whole = train(&test->f, arguments_of(model, test->data, all, want), &err);
+    assert_non_null(test->whole);
     snprintf(all, sizeof all, "{%s%s}", common, more);
-    json_t *q = arguments_of(model, t->data, all, want);
-    t->text = json_dumps(q, JSON_COMPACT);
+    json_t *q = arguments_of(model, test->data, all, want);
+    test->text = json_dumps(q, JSON_COMPACT);
     json_decref(q);
-    train_three_steps(&t->f, &t->w, t->text);
+    train_three_steps(&test->f, &test->w, test->text);
 }
 
-static void end(job_test *t)
+static void end(job_test *test)
 {
     witness_let_go(); // the witness is on its caller's stack
-    json_decref(t->whole);
-    free(t->text);
-    hth_free(t->w.c.r.json);
-    fixture_close(&t->f);
+    json_decref(test->whole);
+    free(test->text);
+    hth_free(test->w.c.r.json);
+    fixture_close(&test->f);
 }
 
 static void expect_state(fixture *f, const char *query, const char *arguments, const char *word)

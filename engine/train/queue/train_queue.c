@@ -72,23 +72,23 @@ void hth_train_queue_append(hth_train_queue *queue, hth_train_entry *entry)
 }
 
 // queue_keep keeps the timeline of a job that ends in the place of an older one.
-static void queue_keep(hth_train_queue *q, hth_train_entry *e)
+static void queue_keep(hth_train_queue *queue, hth_train_entry *entry)
 {
-    if (e->timeline == NULL || hth_timeline_ns(e->timeline) == 0) {
-        hth_timeline_close(e->timeline);
+    if (entry->timeline == NULL || hth_timeline_ns(entry->timeline) == 0) {
+        hth_timeline_close(entry->timeline);
         return;
     }
-    hth_timeline_close(q->timeline);
-    q->timeline = e->timeline;
-    snprintf(q->timeline_job, sizeof q->timeline_job, "%s", e->job);
-    snprintf(q->timeline_tenant, sizeof q->timeline_tenant, "%s", e->of);
+    hth_timeline_close(queue->timeline);
+    queue->timeline = entry->timeline;
+    snprintf(queue->timeline_job, sizeof queue->timeline_job, "%s", entry->job);
+    snprintf(queue->timeline_tenant, sizeof queue->timeline_tenant, "%s", entry->of);
 }
 
 // queue_drop_own removes datasets that came with the job, unless it is to go on with them.
-static void queue_drop_own(hth_train_queue *q, const hth_train_entry *e)
+static void queue_drop_own(hth_train_queue *queue, const hth_train_entry *entry)
 {
-    json_t *args = e->r->arguments != NULL ? json_loads(e->r->arguments, 0, NULL) : NULL;
-    hth_dataset_drop_own(q->ms->store, args, e->of);
+    json_t *args = entry->r->arguments != NULL ? json_loads(entry->r->arguments, 0, NULL) : NULL;
+    hth_dataset_drop_own(queue->ms->store, args, entry->of);
     json_decref(args);
 }
 
@@ -122,10 +122,10 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
 }
 
 // queue_kept tells whether a job that ends has a checkpoint to go on from.
-static bool queue_kept(const hth_train_queue *q, const char *job)
+static bool queue_kept(const hth_train_queue *queue, const char *job)
 {
     json_t *doc = NULL;
-    bool kept = hth_checkpoint_find(q->ms->store, job, &doc) == HTH_OK &&
+    bool kept = hth_checkpoint_find(queue->ms->store, job, &doc) == HTH_OK &&
                 json_integer_value(json_object_get(doc, "step")) > 0;
     json_decref(doc);
     return kept;
@@ -171,53 +171,54 @@ hth_train_entry *hth_train_queue_ahead(const hth_train_queue *queue)
 // Work.
 
 // queue_adopt has a job whose result is nowhere but in memory wait for room without its client.
-static void queue_adopt(hth_train_queue *q, hth_train_entry *e)
+static void queue_adopt(hth_train_queue *queue, hth_train_entry *entry)
 {
-    hth_request *r = e->r;
+    hth_request *r = entry->r;
     char *text = r->arguments != NULL ? strdup(r->arguments) : NULL;
-    snprintf(e->owner, sizeof e->owner, "%s", e->of);
-    free(e->arguments);
-    e->arguments = text;
-    hth_train_entry_adopt(e);
-    hth_train_job_for(e->work, e->r);
-    q->answer(r, hth_fail(HTH_ECANCELED, "job '%s': %s", e->job, hth_train_job_trouble(e->work)));
+    snprintf(entry->owner, sizeof entry->owner, "%s", entry->of);
+    free(entry->arguments);
+    entry->arguments = text;
+    hth_train_entry_adopt(entry);
+    hth_train_job_for(entry->work, entry->r);
+    queue->answer(
+        r, hth_fail(HTH_ECANCELED, "job '%s': %s", entry->job, hth_train_job_trouble(entry->work)));
 }
 
 // Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store.
-static void queue_drop_left(hth_train_queue *q)
+static void queue_drop_left(hth_train_queue *queue)
 {
-    hth_train_entry *e = q->first, *next;
+    hth_train_entry *e = queue->first, *next;
     for (; e != NULL; e = next) {
         next = e->next;
         if (e->work != NULL && e->paused && e->r->canceled && e->r != &e->own) {
-            queue_adopt(q, e);
+            queue_adopt(queue, e);
         } else if (e->paused && e->r->canceled) {
-            hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
+            hth_train_queue_end(queue, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
                                 NULL);
         } else if (e->work == NULL && e->r->canceled) {
             hth_err err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
-            hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+            hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
         }
     }
 }
 
 // queue_look finds out who may begin, and ends those that never will.
-static void queue_look(hth_train_queue *q)
+static void queue_look(hth_train_queue *queue)
 {
-    hth_train_entry *e = q->first, *next;
+    hth_train_entry *e = queue->first, *next;
     for (; e != NULL; e = next) {
         next = e->next;
-        hth_err err = hth_train_entry_waits(e) ? hth_train_wait_look(q, e) : HTH_OK;
+        hth_err err = hth_train_entry_waits(e) ? hth_train_wait_look(queue, e) : HTH_OK;
         if (err != HTH_OK) {
-            hth_train_entry_number(q, e);
-            hth_train_queue_end(q, e, err, hth_train_queue_failed(q, e, err));
+            hth_train_entry_number(queue, e);
+            hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
         }
     }
 }
 
-static bool queue_works(const hth_train_queue *q)
+static bool queue_works(const hth_train_queue *queue)
 {
-    const hth_train_entry *e = q->first;
+    const hth_train_entry *e = queue->first;
     while (e != NULL && e->work == NULL) {
         e = e->next;
     }
@@ -226,69 +227,70 @@ static bool queue_works(const hth_train_queue *q)
 
 // The one that waits longest may begin, unless nothing has changed since it was tried. The others
 // take turns.
-static hth_train_entry *queue_next(hth_train_queue *q)
+static hth_train_entry *queue_next(hth_train_queue *queue)
 {
-    hth_train_entry *waits = hth_train_queue_ahead(q);
-    bool begins = waits != NULL && (waits->tried != q->freed + 1 || !queue_works(q));
-    return begins ? waits : hth_train_turn_next(q);
+    hth_train_entry *waits = hth_train_queue_ahead(queue);
+    bool begins = waits != NULL && (waits->tried != queue->freed + 1 || !queue_works(queue));
+    return begins ? waits : hth_train_turn_next(queue);
 }
 
 // queue_step has the job whose turn it is make a step, and charges it.
-static hth_err queue_step(hth_train_queue *q, hth_train_entry *e, bool *done)
+static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *done)
 {
     uint64_t start_ns = hth_now_ns();
-    hth_err err = hth_train_job_slice(e->work, done);
-    hth_train_turn_ran(q, e, hth_now_ns() - start_ns);
+    hth_err err = hth_train_job_slice(entry->work, done);
+    hth_train_turn_ran(queue, entry, hth_now_ns() - start_ns);
     return err;
 }
 
 // queue_began tells that a job is at work: after a death of its process, or another attempt, also
 // from which step it goes on (-1: it begins anew).
-static hth_err queue_began(hth_train_queue *q, hth_train_entry *e)
+static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
 {
     char text[160];
-    const json_t *m = hth_train_job_memory(e->work);
-    HTH_TRY(hth_train_entry_take(q, e, "running"));
+    const json_t *m = hth_train_job_memory(entry->work);
+    HTH_TRY(hth_train_entry_take(queue, entry, "running"));
     snprintf(text, sizeof text, "planned: %.1f MiB of %.1f MiB, %.3g ms a step predicted",
              json_number_value(json_object_get(m, "peak_bytes")) / 1048576,
              json_number_value(json_object_get(m, "budget_bytes")) / 1048576,
              json_number_value(json_object_get(m, "predicted_ms")));
-    hth_train_entry_log(e, "info", text);
-    hth_train_queue_event(q, e->job, "running");
-    if (e->r->crashes > 0 && q->event != NULL) {
+    hth_train_entry_log(entry, "info", text);
+    hth_train_queue_event(queue, entry->job, "running");
+    if (entry->r->crashes > 0 && queue->event != NULL) {
         snprintf(text, sizeof text, "{\"state\":\"running\",\"%s\":%u,\"from_step\":%lld}",
-                 e->retried ? "attempt" : "deaths",
-                 e->retried ? (unsigned)e->attempt : (unsigned)e->r->crashes,
-                 (long long)hth_train_job_saved(e->work));
-        q->event(q->event_ctx, e->job, text, 0, 1);
+                 entry->retried ? "attempt" : "deaths",
+                 entry->retried ? (unsigned)entry->attempt : (unsigned)entry->r->crashes,
+                 (long long)hth_train_job_saved(entry->work));
+        queue->event(queue->event_ctx, entry->job, text, 0, 1);
     }
-    e->r->crashes = 0; // paused and resumed, it goes on as any other
-    e->retried = false;
-    e->not_before_ns = 0;
-    hth_checkpoint_note_set(q->ms->store, e->job, "");
+    entry->r->crashes = 0; // paused and resumed, it goes on as any other
+    entry->retried = false;
+    entry->not_before_ns = 0;
+    hth_checkpoint_note_set(queue->ms->store, entry->job, "");
     return HTH_OK;
 }
 
 // Makes a job ready. Where there is too little memory now, it waits for a job to give some back.
-static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
+static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
 {
-    if (e->timeline == NULL) {
-        (void)hth_timeline_open(&e->timeline); // a job works without
+    if (entry->timeline == NULL) {
+        (void)hth_timeline_open(&entry->timeline); // a job works without
     }
     hth_err err = hth_train_job_open(
-        q->ms, e->r, (hth_train_events){queue_event, q, e->timeline, queue_log}, &e->work);
+        queue->ms, entry->r, (hth_train_events){queue_event, queue, entry->timeline, queue_log},
+        &entry->work);
     if (err == HTH_OK) {
-        return queue_began(q, e);
+        return queue_began(queue, entry);
     }
-    if (err != HTH_ENODEVMEM || !queue_works(q)) {
+    if (err != HTH_ENODEVMEM || !queue_works(queue)) {
         return err;
     }
-    bool reported = e->tried > 0;
-    e->tried = q->freed + 1;
-    snprintf(e->why, sizeof e->why, "%s", hth_err_detail());
+    bool reported = entry->tried > 0;
+    entry->tried = queue->freed + 1;
+    snprintf(entry->why, sizeof entry->why, "%s", hth_err_detail());
     if (!reported) {
-        HTH_TRY(hth_train_entry_take(q, e, HTH_TRAIN_QUEUED));
-        hth_train_queue_event(q, e->job, HTH_TRAIN_QUEUED);
+        HTH_TRY(hth_train_entry_take(queue, entry, HTH_TRAIN_QUEUED));
+        hth_train_queue_event(queue, entry->job, HTH_TRAIN_QUEUED);
     }
     return HTH_OK;
 }
@@ -335,31 +337,31 @@ void hth_train_queue_stop(hth_train_queue *queue)
 }
 
 // What becomes of a job whose server stops in good order.
-static hth_err queue_drained(const hth_train_queue *q, hth_train_entry *e)
+static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entry)
 {
     char why[HTH_CHECKPOINT_NOTE];
     json_t *doc = NULL;
-    if (e->paused && e->work == NULL) {
-        return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", e->job);
+    if (entry->paused && entry->work == NULL) {
+        return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", entry->job);
     }
-    if (e->work == NULL) {
-        bool stored = hth_checkpoint_find(q->ms->store, e->job, &doc) == HTH_OK;
+    if (entry->work == NULL) {
+        bool stored = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;
         json_decref(doc);
         return hth_fail(HTH_ECANCELED,
                         stored ? "the server is stopping: job '%s' waits, and begins when hearthd "
                                  "starts again"
                                : "the server is stopping and job '%s' had not started: submit it "
                                  "again",
-                        e->job);
+                        entry->job);
     }
-    if (hth_train_job_save(e->work) == HTH_OK) {
+    if (hth_train_job_save(entry->work) == HTH_OK) {
         return hth_fail(HTH_ECANCELED,
                         "the server is stopping: job '%s' is saved after step %lld and resumes "
                         "when hearthd starts again",
-                        e->job, (long long)hth_train_job_saved(e->work));
+                        entry->job, (long long)hth_train_job_saved(entry->work));
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    return hth_fail(HTH_EIO, "the server is stopping: job '%s' could not be saved: %s", e->job,
+    return hth_fail(HTH_EIO, "the server is stopping: job '%s' could not be saved: %s", entry->job,
                     why);
 }
 

@@ -14,7 +14,7 @@
 
 #define RECORD_STEP_NS 10000000000u // from one step in the log to the next, at least
 
-static json_t *record_after(const hth_train_entry *e, const json_t *args)
+static json_t *record_after(const hth_train_entry *entry, const json_t *args)
 {
     const json_t *after = json_object_get(args, "after");
     return json_is_array(after) ? json_deep_copy(after) : json_null();
@@ -22,26 +22,26 @@ static json_t *record_after(const hth_train_entry *e, const json_t *args)
 
 // record_begin completes the record of a job that comes into the queue, for the first time or again
 // after a restart, and reads which attempt is at work.
-static void record_begin(const hth_train_queue *q, hth_train_entry *e)
+static void record_begin(const hth_train_queue *queue, hth_train_entry *entry)
 {
-    json_t *record, *args = json_loads(e->r->arguments, 0, NULL);
+    json_t *record, *args = json_loads(entry->r->arguments, 0, NULL);
     const char *model = json_string_value(json_object_get(args, "model"));
     char text[HTH_TRAIN_LOG_LINE];
-    if (hth_job_index_get(q->ms->store, (uint64_t)e->id, &record) == HTH_OK) {
+    if (hth_job_index_get(queue->ms->store, (uint64_t)entry->id, &record) == HTH_OK) {
         json_int_t attempt = json_integer_value(json_object_get(record, "attempt"));
-        e->attempt = attempt > e->attempt ? (int)attempt : e->attempt;
+        entry->attempt = attempt > entry->attempt ? (int)attempt : entry->attempt;
         json_decref(record);
     }
-    (void)hth_job_index_set(q->ms->store, (uint64_t)e->id,
-                            json_pack("{s:i, s:o, s:O?}", "attempts", e->retries + 1, "after",
-                                      record_after(e, args), "time_limit",
+    (void)hth_job_index_set(queue->ms->store, (uint64_t)entry->id,
+                            json_pack("{s:i, s:o, s:O?}", "attempts", entry->retries + 1, "after",
+                                      record_after(entry, args), "time_limit",
                                       json_object_get(args, "time-limit")));
-    if (hth_job_log_open(q->ms->store, (uint64_t)e->id, &e->log) == HTH_OK) {
-        json_t *lines = hth_job_log_lines(e->log, 0, 1);
+    if (hth_job_log_open(queue->ms->store, (uint64_t)entry->id, &entry->log) == HTH_OK) {
+        json_t *lines = hth_job_log_lines(entry->log, 0, 1);
         if (json_array_size(json_object_get(lines, "lines")) == 0) {
-            snprintf(text, sizeof text, "submitted by '%s': trains '%.200s'", e->of,
-                     model != NULL ? model : e->job);
-            hth_job_log_add(e->log, "info", text);
+            snprintf(text, sizeof text, "submitted by '%s': trains '%.200s'", entry->of,
+                     model != NULL ? model : entry->job);
+            hth_job_log_add(entry->log, "info", text);
         }
         json_decref(lines);
     }

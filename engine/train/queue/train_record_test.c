@@ -120,9 +120,9 @@ typedef struct left {
     bool stored, numbered;
 } left;
 
-static void left_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void left_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
-    left *l = r->ctx;
+    left *l = request->ctx;
     uint64_t id;
     if (strstr(what, "\"state\"") == NULL) {
         return;
@@ -311,7 +311,7 @@ static void time_is_limited(void **state)
 
 static int faults; // that are still to come
 
-static void fail_result(hth_request *r, const char *what, uint64_t done, uint64_t total)
+static void fail_result(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     if (strstr(what, "\"step\"") != NULL && done == total && faults-- > 0) {
         hth_store_file_fault(1, ENOSPC);

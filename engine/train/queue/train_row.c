@@ -14,9 +14,10 @@
 
 // ---- whose jobs
 
-bool hth_train_row_mine(const hth_request *r, const char *tenant)
+bool hth_train_row_mine(const hth_request *request, const char *tenant)
 {
-    return r->admin || r->tenant == NULL || (tenant != NULL && strcmp(tenant, r->tenant) == 0);
+    return request->admin || request->tenant == NULL ||
+           (tenant != NULL && strcmp(tenant, request->tenant) == 0);
 }
 
 static hth_err row_others(const char *job)
@@ -45,21 +46,21 @@ hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
 }
 
 // row_ended_may is the same for the row of a job that has ended.
-static hth_err row_ended_may(const json_t *row, const char *job, const hth_request *r)
+static hth_err row_ended_may(const json_t *row, const char *job, const hth_request *request)
 {
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
-    return hth_train_row_mine(r, tenant) ? HTH_OK : row_others(job);
+    return hth_train_row_mine(request, tenant) ? HTH_OK : row_others(job);
 }
 
 // ---- rows
 
 // Where a job stands: at work, or when it made its last checkpoint. HTH_ENOENT: neither.
-static hth_err row_state(const hth_train_queue *q, const char *job, json_t **out)
+static hth_err row_state(const hth_train_queue *queue, const char *job, json_t **out)
 {
-    if (!hth_train_entry_works(q, hth_train_queue_find(q, job))) {
-        return hth_checkpoint_find(q->ms->store, job, out);
+    if (!hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
+        return hth_checkpoint_find(queue->ms->store, job, out);
     }
-    *out = hth_train_job_state(hth_train_queue_find(q, job)->work);
+    *out = hth_train_job_state(hth_train_queue_find(queue, job)->work);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
 }
 
@@ -82,10 +83,10 @@ static json_t *job_row(const char *job, const char *tenant, const char *word, co
 }
 
 // row_tenant is whose a job is that is in the queue, or stands like this.
-static void row_tenant(const hth_train_entry *e, const json_t *state, char out[HTH_TENANT])
+static void row_tenant(const hth_train_entry *entry, const json_t *state, char out[HTH_TENANT])
 {
-    if (e != NULL) {
-        snprintf(out, HTH_TENANT, "%s", e->of);
+    if (entry != NULL) {
+        snprintf(out, HTH_TENANT, "%s", entry->of);
     } else {
         hth_checkpoint_tenant(json_object_get(state, "job"), out);
     }
@@ -110,12 +111,12 @@ static void row_record(hth_store *store, json_t *row)
     json_decref(record);
 }
 
-static void row_keep(const hth_train_queue *q, const char *job, const char *tenant,
+static void row_keep(const hth_train_queue *queue, const char *job, const char *tenant,
                      const char *word, const json_t *state, const char *why)
 {
     json_t *row = job_row(job, tenant, word, state, why);
-    row_record(q->ms->store, row);
-    hth_err err = hth_ended_add(q->ms->store, row, state);
+    row_record(queue->ms->store, row);
+    hth_err err = hth_ended_add(queue->ms->store, row, state);
     json_decref(row);
     if (err != HTH_OK) {
         hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
@@ -177,75 +178,75 @@ static const char *row_stored(hth_store *store, const char *job, const json_t *s
     return canceled ? "canceled" : "failed";
 }
 
-const char *hth_train_row_word(const hth_train_entry *e)
+const char *hth_train_row_word(const hth_train_entry *entry)
 {
-    if (e->paused) {
+    if (entry->paused) {
         return "paused";
     }
-    if (e->work != NULL) {
+    if (entry->work != NULL) {
         return "running";
     }
-    bool queued =
-        e->gate == HTH_TRAIN_GATE_TENANT || (e->gate == HTH_TRAIN_GATE_NONE && e->tried > 0);
+    bool queued = entry->gate == HTH_TRAIN_GATE_TENANT ||
+                  (entry->gate == HTH_TRAIN_GATE_NONE && entry->tried > 0);
     return queued ? HTH_TRAIN_QUEUED : "waiting";
 }
 
 // row_live describes a job in the queue: where it stands, which may be NULL, and what it waits for.
-static json_t *row_live(const hth_train_queue *q, const hth_train_entry *e, const char *tenant,
-                        const json_t *state)
+static json_t *row_live(const hth_train_queue *queue, const hth_train_entry *entry,
+                        const char *tenant, const json_t *state)
 {
     char why[HTH_CHECKPOINT_NOTE] = "";
     double seconds = NAN;
-    if (e->work != NULL) {
-        snprintf(why, sizeof why, "%s", hth_train_job_trouble(e->work));
-    } else if (!e->paused) {
-        seconds = hth_train_wait_why(q, e, why);
+    if (entry->work != NULL) {
+        snprintf(why, sizeof why, "%s", hth_train_job_trouble(entry->work));
+    } else if (!entry->paused) {
+        seconds = hth_train_wait_why(queue, entry, why);
     }
-    json_t *row = job_row(e->job, tenant, hth_train_row_word(e), state, why);
-    if (e->id > 0) { // has no step yet, perhaps
-        json_object_set_new(row, "id", json_integer(e->id));
+    json_t *row = job_row(entry->job, tenant, hth_train_row_word(entry), state, why);
+    if (entry->id > 0) { // has no step yet, perhaps
+        json_object_set_new(row, "id", json_integer(entry->id));
     }
-    row_record(q->ms->store, row);
+    row_record(queue->ms->store, row);
     json_object_set_new(row, "ended", json_null());
     json_object_set_new(row, "ended_ns", json_null());
-    json_object_set_new(row, "resumable", json_boolean(e->paused));
+    json_object_set_new(row, "resumable", json_boolean(entry->paused));
     json_object_set_new(row, "wait_seconds",
                         isnan(seconds) || isinf(seconds) ? json_null() : json_real(seconds));
     return row;
 }
 
-static hth_err row_ended(hth_train_queue *q, const hth_request *r, const char *job, bool history,
-                         json_t **out)
+static hth_err row_ended(hth_train_queue *queue, const hth_request *request, const char *job,
+                         bool history, json_t **out)
 {
-    HTH_TRY(hth_ended_find(q->ms->store, job, history, out));
-    hth_err err = row_ended_may(*out, job, r);
+    HTH_TRY(hth_ended_find(queue->ms->store, job, history, out));
+    hth_err err = row_ended_may(*out, job, request);
     if (err != HTH_OK) {
         json_decref(*out);
     }
     return err;
 }
 
-hth_err hth_train_row_get(hth_train_queue *q, const hth_request *r, const char *job, bool history,
-                          json_t **out)
+hth_err hth_train_row_get(hth_train_queue *queue, const hth_request *request, const char *job,
+                          bool history, json_t **out)
 {
     json_t *state = NULL;
     char note[HTH_CHECKPOINT_NOTE] = "", tenant[HTH_TENANT];
-    const hth_train_entry *e = hth_train_queue_find(q, job);
-    hth_err err = row_state(q, job, &state);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
+    hth_err err = row_state(queue, job, &state);
     if (err != HTH_OK && e == NULL) {
-        return err == HTH_ENOENT ? row_ended(q, r, job, history, out) : err;
+        return err == HTH_ENOENT ? row_ended(queue, request, job, history, out) : err;
     }
     row_tenant(e, state, tenant);
-    if (!hth_train_row_mine(r, tenant)) {
+    if (!hth_train_row_mine(request, tenant)) {
         json_decref(state);
         return row_others(job);
     }
     if (e != NULL) {
-        *out = row_live(q, e, tenant, state);
+        *out = row_live(queue, e, tenant, state);
     } else {
-        const char *word = row_stored(q->ms->store, job, state, note);
+        const char *word = row_stored(queue->ms->store, job, state, note);
         *out = job_row(job, tenant, word, state, note);
-        row_record(q->ms->store, *out);
+        row_record(queue->ms->store, *out);
         json_object_set_new(*out, "resumable", json_true());
     }
     if (history && state != NULL) {

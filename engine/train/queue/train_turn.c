@@ -10,27 +10,27 @@
 #define TURN_MOST_NS 60000000000u
 
 // turn_steps tells that a job makes steps; one that is stuck (hth_train_job_stuck) is paused.
-static bool turn_steps(const hth_train_entry *e)
+static bool turn_steps(const hth_train_entry *entry)
 {
-    return e->work != NULL && !e->paused;
+    return entry->work != NULL && !entry->paused;
 }
 
-static hth_train_share *turn_share(hth_train_queue *q, const hth_train_entry *e)
+static hth_train_share *turn_share(hth_train_queue *queue, const hth_train_entry *entry)
 {
-    return e->tenant != NULL ? &e->tenant->steps : &q->nobodys;
+    return entry->tenant != NULL ? &entry->tenant->steps : &queue->nobodys;
 }
 
-static double turn_weight(const hth_train_entry *e)
+static double turn_weight(const hth_train_entry *entry)
 {
-    return e->tenant != NULL ? e->tenant->limits.weight : 1;
+    return entry->tenant != NULL ? entry->tenant->limits.weight : 1;
 }
 
 // turn_least returns the least virtual time of the tenant's other jobs at work; of none, its own.
-static double turn_least(const hth_train_queue *q, const hth_train_entry *entry)
+static double turn_least(const hth_train_queue *queue, const hth_train_entry *entry)
 {
     double least = entry->turn.at;
     bool other = false;
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+    for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         if (e != entry && turn_steps(e) && e->in_turn && e->tenant == entry->tenant) {
             least = !other || e->turn.at < least ? e->turn.at : least;
             other = true;
@@ -39,9 +39,9 @@ static double turn_least(const hth_train_queue *q, const hth_train_entry *entry)
     return least;
 }
 
-static bool turn_others(const hth_train_queue *q, const hth_train_entry *entry)
+static bool turn_others(const hth_train_queue *queue, const hth_train_entry *entry)
 {
-    const hth_train_entry *e = q->first;
+    const hth_train_entry *e = queue->first;
     while (e != NULL &&
            (e == entry || !turn_steps(e) || !e->in_turn || e->tenant != entry->tenant)) {
         e = e->next;
@@ -50,21 +50,21 @@ static bool turn_others(const hth_train_queue *q, const hth_train_entry *entry)
 }
 
 // turn_enter has a job take part from now on, and its tenant, if none of its jobs did.
-static void turn_enter(hth_train_queue *q, hth_train_entry *e)
+static void turn_enter(hth_train_queue *queue, hth_train_entry *entry)
 {
-    hth_train_share *s = turn_share(q, e);
-    double least = turn_least(q, e);
-    if (!turn_others(q, e)) {
-        s->at = s->at > q->turn_at ? s->at : q->turn_at;
+    hth_train_share *s = turn_share(queue, entry);
+    double least = turn_least(queue, entry);
+    if (!turn_others(queue, entry)) {
+        s->at = s->at > queue->turn_at ? s->at : queue->turn_at;
     }
-    e->turn.at = e->turn.at > least ? e->turn.at : least;
-    e->in_turn = true;
+    entry->turn.at = entry->turn.at > least ? entry->turn.at : least;
+    entry->in_turn = true;
 }
 
 // turn_before orders by the tenant's time, then the job's, then by who ran longest ago.
-static bool turn_before(hth_train_queue *q, const hth_train_entry *a, const hth_train_entry *b)
+static bool turn_before(hth_train_queue *queue, const hth_train_entry *a, const hth_train_entry *b)
 {
-    double at = turn_share(q, a)->at, bt = turn_share(q, b)->at;
+    double at = turn_share(queue, a)->at, bt = turn_share(queue, b)->at;
     if (a->tenant != b->tenant && at != bt) {
         return at < bt;
     }

@@ -28,7 +28,7 @@ static hth_err wait_unknown(const char *name)
 
 // wait_find stores the number of the job that `name` means, a number or a name; `own` is the number
 // of who asks. Of others' jobs nobody learns whether they are there.
-static hth_err wait_find(const hth_train_queue *q, const hth_request *r, const char *name,
+static hth_err wait_find(const hth_train_queue *queue, const hth_request *request, const char *name,
                          uint64_t own, uint64_t *id)
 {
     json_t *record = NULL;
@@ -36,22 +36,22 @@ static hth_err wait_find(const hth_train_queue *q, const hth_request *r, const c
     hth_err err = HTH_ENOENT;
     if (name[0] != 0 && name[strspn(name, "0123456789")] == 0) {
         *id = strtoull(name, NULL, 10);
-        err = hth_job_index_get(q->ms->store, *id, &record);
+        err = hth_job_index_get(queue->ms->store, *id, &record);
     }
     if (err == HTH_ENOENT) {
-        err = hth_job_index_named(q->ms->store, name, own > 0 ? own : UINT64_MAX, id);
-        err = err == HTH_OK ? hth_job_index_get(q->ms->store, *id, &record) : err;
+        err = hth_job_index_named(queue->ms->store, name, own > 0 ? own : UINT64_MAX, id);
+        err = err == HTH_OK ? hth_job_index_get(queue->ms->store, *id, &record) : err;
     }
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? wait_unknown(name) : err;
     }
     hth_checkpoint_tenant(record, tenant);
     json_decref(record);
-    bool mine = r->admin || r->tenant == NULL || strcmp(tenant, r->tenant) == 0;
+    bool mine = request->admin || request->tenant == NULL || strcmp(tenant, request->tenant) == 0;
     return mine && *id != own ? HTH_OK : wait_unknown(name);
 }
 
-hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *r, json_t *args)
+hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *request, json_t *args)
 {
     const json_t *after = json_object_get(args, "after");
     uint64_t own = (uint64_t)json_integer_value(json_object_get(args, "id")), id;
@@ -70,7 +70,7 @@ hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *r, 
     hth_err err = HTH_OK;
     for (char *name = strtok_r(all, ",", &save); name != NULL && err == HTH_OK;
          name = strtok_r(NULL, ",", &save)) {
-        err = wait_find(queue, r, name, own, &id);
+        err = wait_find(queue, request, name, own, &id);
         json_array_append_new(list, json_integer((json_int_t)id));
     }
     if (err == HTH_OK && json_array_size(list) > HTH_TRAIN_AFTER) {
@@ -85,11 +85,11 @@ hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *r, 
 }
 
 // wait_ended tells whether job number `id` has finished. HTH_ECANCELED: it never will.
-static hth_err wait_ended(const hth_train_queue *q, uint64_t id, bool *finished)
+static hth_err wait_ended(const hth_train_queue *queue, uint64_t id, bool *finished)
 {
     json_t *record;
     *finished = false;
-    hth_err err = hth_job_index_get(q->ms->store, id, &record);
+    hth_err err = hth_job_index_get(queue->ms->store, id, &record);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? hth_fail(HTH_ECANCELED,
                                             "nothing is known any more of job %llu, which it was "
@@ -112,16 +112,16 @@ static hth_err wait_ended(const hth_train_queue *q, uint64_t id, bool *finished)
     return err;
 }
 
-static hth_err wait_after(hth_train_queue *q, hth_train_entry *e)
+static hth_err wait_after(hth_train_queue *queue, hth_train_entry *entry)
 {
     uint64_t now = hth_now_ns();
     bool finished;
-    if (e->looked_ns > 0 && now - e->looked_ns < WAIT_LOOK_NS) {
+    if (entry->looked_ns > 0 && now - entry->looked_ns < WAIT_LOOK_NS) {
         return HTH_OK;
     }
-    e->looked_ns = now;
-    while (e->n_after > 0) {
-        hth_err err = wait_ended(q, e->after[e->n_after - 1], &finished);
+    entry->looked_ns = now;
+    while (entry->n_after > 0) {
+        hth_err err = wait_ended(queue, entry->after[entry->n_after - 1], &finished);
         if (err == HTH_OK && !finished) {
             return HTH_OK;
         }
@@ -129,10 +129,10 @@ static hth_err wait_after(hth_train_queue *q, hth_train_entry *e)
             return err;
         }
         if (err != HTH_OK) { // the store cannot be read now
-            hth_log(WARN, SERVER, "train", "job '%s': %s", e->job, hth_err_detail());
+            hth_log(WARN, SERVER, "train", "job '%s': %s", entry->job, hth_err_detail());
             return HTH_OK;
         }
-        e->n_after--;
+        entry->n_after--;
     }
     return HTH_OK;
 }
@@ -140,10 +140,10 @@ static hth_err wait_after(hth_train_queue *q, hth_train_entry *e)
 // ---- gates
 
 // wait_running counts the tenant's jobs that are at work.
-static int64_t wait_running(const hth_train_queue *q, const hth_tenant *tenant)
+static int64_t wait_running(const hth_train_queue *queue, const hth_tenant *tenant)
 {
     int64_t n = 0;
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+    for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         n += e->tenant == tenant && e->work != NULL;
     }
     return n;
@@ -205,10 +205,10 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
 
 // wait_first is when the first of the jobs at work ends, of one tenant's (NULL: of all); NAN: there
 // is none, or it is not known.
-static double wait_first(const hth_train_queue *q, const hth_tenant *tenant)
+static double wait_first(const hth_train_queue *queue, const hth_tenant *tenant)
 {
     double first = NAN;
-    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+    for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         if (e->work != NULL && !e->paused && (tenant == NULL || e->tenant == tenant)) {
             first = fmin(first, hth_train_job_seconds_left(e->work)); // of a number and NAN: that
         }
@@ -217,11 +217,11 @@ static double wait_first(const hth_train_queue *q, const hth_tenant *tenant)
 }
 
 // wait_turn is how long a job waits that comes next, after those before it.
-static double wait_turn(const hth_train_queue *q, const hth_train_entry *entry, int *ahead)
+static double wait_turn(const hth_train_queue *queue, const hth_train_entry *entry, int *ahead)
 {
-    double seconds = wait_first(q, NULL);
+    double seconds = wait_first(queue, NULL);
     *ahead = 0;
-    for (const hth_train_entry *e = q->first; e != entry; e = e->next) {
+    for (const hth_train_entry *e = queue->first; e != entry; e = e->next) {
         if (hth_train_entry_waits(e) && e->gate == HTH_TRAIN_GATE_NONE) {
             seconds += e->left_s;
             ++*ahead;
@@ -231,18 +231,18 @@ static double wait_turn(const hth_train_queue *q, const hth_train_entry *entry, 
 }
 
 // wait_followed is how long the jobs take that this one is to follow: all that is known here.
-static double wait_followed(const hth_train_queue *q, const hth_train_entry *entry,
+static double wait_followed(const hth_train_queue *queue, const hth_train_entry *entry,
                             char why[HTH_CHECKPOINT_NOTE])
 {
     double seconds = 0;
     int n = snprintf(why, HTH_CHECKPOINT_NOTE, "waits for");
     for (int i = 0; i < entry->n_after; i++) {
-        const hth_train_entry *e = q->first;
+        const hth_train_entry *e = queue->first;
         char name[HTH_CHECKPOINT_JOB] = "", tenant[HTH_TENANT];
         while (e != NULL && (uint64_t)e->id != entry->after[i]) {
             e = e->next;
         }
-        (void)hth_job_index_find(q->ms->store, entry->after[i], name, tenant);
+        (void)hth_job_index_find(queue->ms->store, entry->after[i], name, tenant);
         if (n < HTH_CHECKPOINT_NOTE) {
             n += snprintf(why + n, (size_t)(HTH_CHECKPOINT_NOTE - n), "%s job '%s' (%llu)",
                           i > 0 ? "," : "", name, (unsigned long long)entry->after[i]);

@@ -23,7 +23,7 @@ static const grad_case cases[] = {
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 
-static void case_attrs(hth_node *n, const grad_case *c)
+static void case_attrs(hth_node *node, const grad_case *c)
 {
     int64_t v[3] = {c->stride, c->stride, c->stride}, p[6],
             k[3] = {c->kernel, c->kernel, c->kernel};
@@ -31,14 +31,14 @@ static void case_attrs(hth_node *n, const grad_case *c)
         p[i] = c->pad;
     }
     int sp = c->rank - 2;
-    assert_int_equal(hth_node_set_int(n, "group", c->groups), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "strides", v, sp), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "pads", p, 2 * sp), HTH_OK);
-    assert_int_equal(hth_node_set_ints(n, "kernel_shape", k, sp), HTH_OK);
+    assert_int_equal(hth_node_set_int(node, "group", c->groups), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "strides", v, sp), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "pads", p, 2 * sp), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "kernel_shape", k, sp), HTH_OK);
     for (int i = 0; i < 3; i++) {
         v[i] = c->dilation;
     }
-    assert_int_equal(hth_node_set_ints(n, "dilations", v, sp), HTH_OK);
+    assert_int_equal(hth_node_set_ints(node, "dilations", v, sp), HTH_OK);
 }
 
 // Conv or one of its gradients, with everything computed.

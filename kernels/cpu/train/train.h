@@ -28,14 +28,15 @@ HTH_CPU_PREPARE(cpu_softmax_grad_prepare); // and LogSoftmaxGrad, over the last 
 HTH_CPU_PREPARE(cpu_gather_grad_prepare);  // along axis 0
 HTH_CPU_PREPARE(cpu_element_grad_prepare);
 HTH_CPU_PREPARE(cpu_channel_sum_prepare); // ReduceSum over all axes but 1
-hth_layout cpu_channel_sum_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+hth_layout cpu_channel_sum_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                                  bool *any);
 
 // cpu_batch_norm_can_fuse: one Add of a tensor like the output, then one Relu or Clip.
-bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+bool cpu_batch_norm_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const hth_post_op *post, int operand);
 
 // cpu_pool_grad_can_fuse: one ReluGrad.
-bool cpu_pool_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+bool cpu_pool_grad_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_post_op *post, int operand);
 
 // hth_cpu_relu_grad writes dy, plus `more` where there is such a tensor, where low < y < high, and
@@ -50,10 +51,10 @@ typedef int32_t hth_v16i __attribute__((vector_size(64), aligned(4), may_alias))
 
 // hth_open16 leaves *dy where low < *y < high, else 0. Bits in the place of a comparison: of those
 // gcc 12 makes scalar code, and of a plain loop loads that wait for one another. low - y and y -
-// high are both negative where y is open.
-HTH_INLINE void hth_open16(hth_v16 *dy, const hth_v16 *y, float low, float high)
+// high are both negative where v16 is open.
+HTH_INLINE void hth_open16(hth_v16 *dy, const hth_v16 *v16, float low, float high)
 {
-    hth_v16 above = low - *y, below = *y - high;
+    hth_v16 above = low - *v16, below = *v16 - high;
     // cppcheck-suppress shiftTooManyBitsSigned ; of a vector's 32-bit lanes
     hth_v16i both = ((hth_v16i)above & (hth_v16i)below) >> 31;
     *dy = (hth_v16)((hth_v16i)*dy & both);

@@ -65,24 +65,24 @@ HTH_VECTOR(bce_grad,
 }
 
 // A run of elements that share a weight, or whose weights lie like them.
-static double bce_run_of(const bce_job *j, size_t at, size_t n)
+static double bce_run_of(const bce_job *job, size_t at, size_t n)
 {
-    const bce_kernel *k = j->k;
+    const bce_kernel *k = job->k;
     float one = 1, each[256];
     const float *w = NULL;
     double sum = 0;
     if (k->weights > 0 && k->inner == 1) {
-        w = j->weights + at % k->weights;
+        w = job->weights + at % k->weights;
     } else if (k->weights > 0) {
-        one = j->weights[at / k->inner % k->weights];
+        one = job->weights[at / k->inner % k->weights];
     }
     if (k->grad) {
-        bce_grad(j->x + at, j->target + at, w, one, n, 1.0F / (float)k->n, j->dx + at);
+        bce_grad(job->x + at, job->target + at, w, one, n, 1.0F / (float)k->n, job->dx + at);
         return 0;
     }
     for (size_t i = 0; i < n; i += 256) {
         size_t m = n - i < 256 ? n - i : 256;
-        bce_sum(j->x + at + i, j->target + at + i, w != NULL ? w + i : NULL, one, m, each);
+        bce_sum(job->x + at + i, job->target + at + i, w != NULL ? w + i : NULL, one, m, each);
         for (size_t e = 0; e < m; e++) {
             sum += (double)each[e];
         }
@@ -111,63 +111,63 @@ static void bce_part(void *arg, int i, int n)
     }
 }
 
-static hth_err bce_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err bce_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const bce_kernel *k = (const bce_kernel *)base;
     bce_job j = {.k = k,
-                 .x = a->in[0],
-                 .target = a->in[1],
-                 .weights = k->weights > 0 ? a->in[2] : NULL,
-                 .dx = a->out[0],
-                 .sums = a->workspace};
+                 .x = args->in[0],
+                 .target = args->in[1],
+                 .weights = k->weights > 0 ? args->in[2] : NULL,
+                 .dx = args->out[0],
+                 .sums = args->workspace};
     hth_cpu_share(k->n_threads, k->n * 16, bce_part, &j);
     if (!k->grad) {
         double loss = 0;
         for (size_t p = 0; p < (k->n + PIECE - 1) / PIECE; p++) {
             loss += j.sums[p];
         }
-        *(float *)a->out[0] = (float)(loss / (double)k->n);
+        *(float *)args->out[0] = (float)(loss / (double)k->n);
     }
     return HTH_OK;
 }
 
 // How many weights there are, and how many elements in a row share one.
-static hth_err bce_weights(bce_kernel *k, const hth_graph *g, const hth_node *n)
+static hth_err bce_weights(bce_kernel *kernel, const hth_graph *graph, const hth_node *node)
 {
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
-    int64_t axis = hth_node_int(n, "axis", 1);
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
+    int64_t axis = hth_node_int(node, "axis", 1);
     axis += axis < 0 ? s->rank : 0;
-    k->inner = k->n;
-    if (n->n_inputs < 3 || n->inputs[2] < 0) {
+    kernel->inner = kernel->n;
+    if (node->n_inputs < 3 || node->inputs[2] < 0) {
         return HTH_OK;
     }
-    k->weights = (size_t)hth_shape_elements(&g->values[n->inputs[2]].shape);
-    if (k->weights > 1) {
-        k->inner = 1;
+    kernel->weights = (size_t)hth_shape_elements(&graph->values[node->inputs[2]].shape);
+    if (kernel->weights > 1) {
+        kernel->inner = 1;
         for (int64_t i = axis + 1; i < s->rank; i++) {
-            k->inner *= (size_t)s->dim[i];
+            kernel->inner *= (size_t)s->dim[i];
         }
     }
-    bool agree =
-        k->weights == 1 || (axis >= 0 && axis < s->rank && (size_t)s->dim[axis] == k->weights);
+    bool agree = kernel->weights == 1 ||
+                 (axis >= 0 && axis < s->rank && (size_t)s->dim[axis] == kernel->weights);
     return agree ? HTH_OK
-                 : hth_fail(HTH_EINVAL, "node '%s': weights and logits do not agree", n->name);
+                 : hth_fail(HTH_EINVAL, "node '%s': weights and logits do not agree", node->name);
 }
 
-hth_err cpu_bce_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out)
+hth_err cpu_bce_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                        const char *algorithm, hth_kernel **out)
 {
-    bce_kernel k = {.n_threads = d->props.n_threads, .grad = n->op == HTH_OP_BCE_GRAD};
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, n->n_inputs)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+    bce_kernel k = {.n_threads = device->props.n_threads, .grad = node->op == HTH_OP_BCE_GRAD};
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, node->n_inputs)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", node->name);
     }
-    k.n = (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape);
-    HTH_TRY(bce_weights(&k, g, n));
+    k.n = (size_t)hth_shape_elements(&graph->values[node->inputs[0]].shape);
+    HTH_TRY(bce_weights(&k, graph, node));
     k.base =
         (hth_kernel){.run = bce_run,
                      .close = hth_cpu_kernel_free,
                      .implementation = "pieces",
                      .workspace_bytes = k.grad ? 0 : (k.n + PIECE - 1) / PIECE * sizeof(double),
                      .inplace_input = k.grad ? 0 : -1};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

@@ -99,32 +99,32 @@ HTH_VECTOR(back_gru,
     }
 }
 
-void hth_cell_rnn(const hth_cell *p, size_t n, bool relu)
+void hth_cell_rnn(const hth_cell *cell, size_t n, bool relu)
 {
-    cell_rnn(p->gate, p->state, p->bias, p->h, n, n, relu);
+    cell_rnn(cell->gate, cell->state, cell->bias, cell->h, n, n, relu);
 }
 
-void hth_cell_lstm(const hth_cell *p, size_t n)
+void hth_cell_lstm(const hth_cell *cell, size_t n)
 {
-    cell_lstm(p->gate, p->state, p->bias, p->c0, p->c, p->h, n, 4 * n);
+    cell_lstm(cell->gate, cell->state, cell->bias, cell->c0, cell->c, cell->h, n, 4 * n);
 }
 
-void hth_cell_gru(const hth_cell *p, size_t n)
+void hth_cell_gru(const hth_cell *cell, size_t n)
 {
-    cell_gru(p->gate, p->state, p->bias, p->h0, p->h, p->cand, n, 3 * n);
+    cell_gru(cell->gate, cell->state, cell->bias, cell->h0, cell->h, cell->cand, n, 3 * n);
 }
 
-void hth_cell_rnn_back(const hth_cell *p, size_t n, bool relu)
+void hth_cell_rnn_back(const hth_cell *cell, size_t n, bool relu)
 {
-    back_rnn(p->gate, p->dh, n, relu);
+    back_rnn(cell->gate, cell->dh, n, relu);
 }
 
-void hth_cell_lstm_back(const hth_cell *p, size_t n)
+void hth_cell_lstm_back(const hth_cell *cell, size_t n)
 {
-    back_lstm(p->gate, p->c0, p->c, p->dh, p->dc, n);
+    back_lstm(cell->gate, cell->c0, cell->c, cell->dh, cell->dc, n);
 }
 
-void hth_cell_gru_back(const hth_cell *p, size_t n)
+void hth_cell_gru_back(const hth_cell *cell, size_t n)
 {
-    back_gru(p->gate, p->h0, p->cand, p->dh, p->dstate, n);
+    back_gru(cell->gate, cell->h0, cell->cand, cell->dh, cell->dstate, n);
 }

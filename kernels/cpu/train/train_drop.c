@@ -69,29 +69,29 @@ static void drop_part(void *arg, int i, int n)
     }
 }
 
-static hth_err drop_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err drop_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const drop_kernel *k = (const drop_kernel *)base;
-    drop_job j = {k, a->in[0], a->out[0], *(const uint64_t *)a->in[1]};
+    drop_job j = {k, args->in[0], args->out[0], *(const uint64_t *)args->in[1]};
     hth_cpu_share(k->n_threads, k->n * 8, drop_part, &j);
     return HTH_OK;
 }
 
-hth_err cpu_dropout_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_dropout_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
-    float ratio = hth_node_float(n, "ratio", 0.5F);
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, 1)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+    float ratio = hth_node_float(node, "ratio", 0.5F);
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, 1)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", node->name);
     }
-    drop_kernel k = {.n_threads = d->props.n_threads,
-                     .salt = (uint64_t)hth_node_int(n, "salt", 0),
+    drop_kernel k = {.n_threads = device->props.n_threads,
+                     .salt = (uint64_t)hth_node_int(node, "salt", 0),
                      .threshold = hth_dropout_threshold(ratio),
                      .scale = ratio < 1 ? 1.0F / (1.0F - ratio) : 0,
-                     .n = (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape)};
+                     .n = (size_t)hth_shape_elements(&graph->values[node->inputs[0]].shape)};
     k.base = (hth_kernel){.run = drop_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "philox",
                           .inplace_input = 0};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

@@ -106,34 +106,34 @@ static void slope_part(void *arg, int i, int n)
                     j->k->b);
 }
 
-static hth_err slope_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err slope_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const slope_kernel *k = (const slope_kernel *)base;
-    slope_job j = {k, a->in[0], a->in[1], a->out[0]};
+    slope_job j = {k, args->in[0], args->in[1], args->out[0]};
     hth_cpu_share(k->n_threads, k->n * 4, slope_part, &j);
     return HTH_OK;
 }
 
-hth_err cpu_element_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_element_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                  const char *algorithm, hth_kernel **out)
 {
-    slope_kernel k = {.n_threads = d->props.n_threads,
-                      .of = hth_op_find(hth_node_str(n, "of", "")),
-                      .b = hth_node_float(n, "beta", 0.5F)};
-    k.a = hth_cpu_alpha(n, k.of);
+    slope_kernel k = {.n_threads = device->props.n_threads,
+                      .of = hth_op_find(hth_node_str(node, "of", "")),
+                      .b = hth_node_float(node, "beta", 0.5F)};
+    k.a = hth_cpu_alpha(node, k.of);
     if (k.of == HTH_OP_GELU) {
-        k.a = hth_node_str(n, "approximate", "none")[0] == 't';
+        k.a = hth_node_str(node, "approximate", "none")[0] == 't';
     }
-    const hth_value *x = &g->values[n->inputs[0]];
-    bool alike = algorithm == NULL && n->n_post == 0 && slope_known(k.of);
+    const hth_value *x = &graph->values[node->inputs[0]];
+    bool alike = algorithm == NULL && node->n_post == 0 && slope_known(k.of);
     for (int i = 0; i < 3; i++) {
-        const hth_value *v = &g->values[i < 2 ? n->inputs[i] : n->outputs[0]];
+        const hth_value *v = &graph->values[i < 2 ? node->inputs[i] : node->outputs[0]];
         alike = alike && v->dtype == HTH_DT_F32 && v->layout == x->layout &&
                 hth_shape_equal(&v->shape, &x->shape);
     }
     size_t bytes;
     if (!alike) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': operator, dtype or layout", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': operator, dtype or layout", node->name);
     }
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     k.n = bytes / sizeof(float);
@@ -141,5 +141,5 @@ hth_err cpu_element_grad_prepare(hth_device *d, const hth_graph *g, const hth_no
                           .close = hth_cpu_kernel_free,
                           .implementation = "elements",
                           .inplace_input = 0};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

@@ -40,9 +40,10 @@ typedef struct xent_job {
     double *sums;
 } xent_job;
 
-static int64_t xent_label(const xent_kernel *k, const void *labels, size_t i)
+static int64_t xent_label(const xent_kernel *kernel, const void *labels, size_t i)
 {
-    return k->labels == HTH_DT_I32 ? ((const int32_t *)labels)[i] : ((const int64_t *)labels)[i];
+    return kernel->labels == HTH_DT_I32 ? ((const int32_t *)labels)[i]
+                                        : ((const int64_t *)labels)[i];
 }
 
 // Per position: the largest logit, the sum of exp(logit - largest).
@@ -182,79 +183,80 @@ typedef struct xent_piece {
     float max[PIECE], sum[PIECE];
 } xent_piece;
 
-static void xent_loss(const xent_job *j, size_t unit, const xent_piece *p)
+static void xent_loss(const xent_job *job, size_t unit, const xent_piece *piece)
 {
-    const xent_kernel *k = j->k;
-    const float *x = j->x + p->at;
+    const xent_kernel *k = job->k;
+    const float *x = job->x + piece->at;
     float even[PIECE];
     double loss = 0;
     if (k->smoothing > 0 && k->inner == 1) {
-        xent_row_even(x, j->weights, k->classes, p->max[0], even);
+        xent_row_even(x, job->weights, k->classes, piece->max[0], even);
     } else if (k->smoothing > 0) {
-        xent_columns_even(x, j->weights, k->classes, k->inner, p->n, p->max, even);
+        xent_columns_even(x, job->weights, k->classes, k->inner, piece->n, piece->max, even);
     }
-    for (size_t i = 0; i < p->n; i++) {
-        int64_t label = xent_label(k, j->labels, p->label + i);
+    for (size_t i = 0; i < piece->n; i++) {
+        int64_t label = xent_label(k, job->labels, piece->label + i);
         if (label == k->ignore) {
             continue;
         }
-        double log_sum = (double)logf(p->sum[i]);
-        double w = j->weights != NULL ? (double)j->weights[label] : 1;
-        loss +=
-            (double)j->own * w * (log_sum + (double)(p->max[i] - x[(size_t)label * k->inner + i]));
+        double log_sum = (double)logf(piece->sum[i]);
+        double w = job->weights != NULL ? (double)job->weights[label] : 1;
+        loss += (double)job->own * w *
+                (log_sum + (double)(piece->max[i] - x[(size_t)label * k->inner + i]));
         if (k->smoothing > 0) {
-            loss += (double)j->even * (j->total * log_sum - (double)even[i]);
+            loss += (double)job->even * (job->total * log_sum - (double)even[i]);
         }
     }
-    j->sums[unit] = loss;
+    job->sums[unit] = loss;
 }
 
-static void xent_grad(const xent_job *j, const xent_piece *p)
+static void xent_grad(const xent_job *job, const xent_piece *piece)
 {
-    const xent_kernel *k = j->k;
-    const float *x = j->x + p->at;
-    float *dx = j->dx + p->at, factor[PIECE], even[PIECE], own[PIECE];
-    for (size_t i = 0; i < p->n; i++) {
-        int64_t label = xent_label(k, j->labels, p->label + i);
+    const xent_kernel *k = job->k;
+    const float *x = job->x + piece->at;
+    float *dx = job->dx + piece->at, factor[PIECE], even[PIECE], own[PIECE];
+    for (size_t i = 0; i < piece->n; i++) {
+        int64_t label = xent_label(k, job->labels, piece->label + i);
         bool counts = label != k->ignore;
-        own[i] = counts ? j->own * (j->weights != NULL ? j->weights[label] : 1) * j->share : 0;
-        even[i] = counts ? j->even * j->share : 0;
-        factor[i] = (own[i] + even[i] * (float)j->total) / p->sum[i];
+        own[i] =
+            counts ? job->own * (job->weights != NULL ? job->weights[label] : 1) * job->share : 0;
+        even[i] = counts ? job->even * job->share : 0;
+        factor[i] = (own[i] + even[i] * (float)job->total) / piece->sum[i];
     }
     if (k->inner == 1) {
-        xent_row_grad(x, dx, k->classes, p->max[0], factor[0]);
+        xent_row_grad(x, dx, k->classes, piece->max[0], factor[0]);
     } else {
-        xent_columns_grad(x, dx, k->classes, k->inner, p->n, p->max, factor);
+        xent_columns_grad(x, dx, k->classes, k->inner, piece->n, piece->max, factor);
     }
     if (k->smoothing > 0 && k->inner == 1) {
-        xent_row_even_grad(dx, j->weights, k->classes, even[0]);
+        xent_row_even_grad(dx, job->weights, k->classes, even[0]);
     } else if (k->smoothing > 0) {
-        xent_columns_even_grad(dx, j->weights, k->classes, k->inner, p->n, even);
+        xent_columns_even_grad(dx, job->weights, k->classes, k->inner, piece->n, even);
     }
-    for (size_t i = 0; i < p->n; i++) {
-        int64_t label = xent_label(k, j->labels, p->label + i);
+    for (size_t i = 0; i < piece->n; i++) {
+        int64_t label = xent_label(k, job->labels, piece->label + i);
         if (label != k->ignore) {
             dx[(size_t)label * k->inner + i] -= own[i];
         }
     }
 }
 
-static void xent_unit(const xent_job *j, size_t unit)
+static void xent_unit(const xent_job *job, size_t unit)
 {
-    const xent_kernel *k = j->k;
+    const xent_kernel *k = job->k;
     size_t image = unit / k->chunks, first = unit % k->chunks * PIECE;
     xent_piece p = {.n = k->inner - first < PIECE ? k->inner - first : PIECE,
                     .at = image * k->classes * k->inner + first,
                     .label = image * k->inner + first};
     if (k->inner == 1) {
-        xent_row(j->x + p.at, k->classes, p.max, p.sum);
+        xent_row(job->x + p.at, k->classes, p.max, p.sum);
     } else {
-        xent_columns(j->x + p.at, k->classes, k->inner, p.n, p.max, p.sum);
+        xent_columns(job->x + p.at, k->classes, k->inner, p.n, p.max, p.sum);
     }
     if (k->grad) {
-        xent_grad(j, &p);
+        xent_grad(job, &p);
     } else {
-        xent_loss(j, unit, &p);
+        xent_loss(job, unit, &p);
     }
 }
 
@@ -269,39 +271,39 @@ static void xent_part(void *arg, int i, int n)
 }
 
 // The weights of the labels that count; a label that is no class is an error of the data.
-static hth_err xent_norm(const xent_kernel *k, const xent_job *j, double *sum)
+static hth_err xent_norm(const xent_kernel *kernel, const xent_job *job, double *sum)
 {
     *sum = 0;
-    for (size_t i = 0; i < k->n * k->inner; i++) {
-        int64_t label = xent_label(k, j->labels, i);
-        if (label == k->ignore) {
+    for (size_t i = 0; i < kernel->n * kernel->inner; i++) {
+        int64_t label = xent_label(kernel, job->labels, i);
+        if (label == kernel->ignore) {
             continue;
         }
-        if (label < 0 || label >= (int64_t)k->classes) {
+        if (label < 0 || label >= (int64_t)kernel->classes) {
             return hth_fail(HTH_EINVAL, "label %" PRId64 " is outside of %zu classes", label,
-                            k->classes);
+                            kernel->classes);
         }
-        *sum += j->weights != NULL ? (double)j->weights[label] : 1;
+        *sum += job->weights != NULL ? (double)job->weights[label] : 1;
     }
     return HTH_OK;
 }
 
-static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const xent_kernel *k = (const xent_kernel *)base;
     xent_job j = {.k = k,
-                  .x = a->in[0],
-                  .labels = a->in[1],
-                  .weights = k->weighted ? a->in[2] : NULL,
-                  .dx = a->out[0],
+                  .x = args->in[0],
+                  .labels = args->in[1],
+                  .weights = k->weighted ? args->in[2] : NULL,
+                  .dx = args->out[0],
                   .own = 1 - k->smoothing,
                   .even = k->smoothing / (float)k->classes,
                   .total = (double)k->classes,
-                  .sums = a->workspace};
+                  .sums = args->workspace};
     double norm;
     HTH_TRY(xent_norm(k, &j, &norm));
     if (k->part) {
-        norm = (double)((const float *)a->in[3])[HTH_HYPER_LOSS_NORM];
+        norm = (double)((const float *)args->in[3])[HTH_HYPER_LOSS_NORM];
     }
     if (k->weighted) {
         j.total = 0;
@@ -316,58 +318,61 @@ static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *a)
         for (size_t u = 0; u < k->n * k->chunks; u++) {
             loss += j.sums[u];
         }
-        *(float *)a->out[0] = (float)(loss / norm);
+        *(float *)args->out[0] = (float)(loss / norm);
     }
     return HTH_OK;
 }
 
-static bool xent_has(const hth_node *n, int input)
+static bool xent_has(const hth_node *node, int input)
 {
-    return input < n->n_inputs && n->inputs[input] >= 0;
+    return input < node->n_inputs && node->inputs[input] >= 0;
 }
 
 // Images, classes and positions of the logits.
-static hth_err xent_shape(xent_kernel *k, const hth_graph *g, const hth_node *n)
+static hth_err xent_shape(xent_kernel *kernel, const hth_graph *graph, const hth_node *node)
 {
-    const hth_value *x = &g->values[n->inputs[0]], *labels = &g->values[n->inputs[1]];
-    int64_t axis = hth_node_int(n, "axis", 1);
+    const hth_value *x = &graph->values[node->inputs[0]], *labels = &graph->values[node->inputs[1]];
+    int64_t axis = hth_node_int(node, "axis", 1);
     axis += axis < 0 ? x->shape.rank : 0;
-    k->n = k->inner = 1;
+    kernel->n = kernel->inner = 1;
     for (int i = 0; i < x->shape.rank; i++) {
-        *(i < axis ? &k->n : i > axis ? &k->inner : &k->classes) *= (size_t)x->shape.dim[i];
+        *(i < axis   ? &kernel->n
+          : i > axis ? &kernel->inner
+                     : &kernel->classes) *= (size_t)x->shape.dim[i];
     }
-    k->chunks = (k->inner + PIECE - 1) / PIECE;
-    bool agree = (size_t)hth_shape_elements(&labels->shape) == k->n * k->inner;
-    if (k->weighted) {
-        const hth_value *w = &g->values[n->inputs[2]];
-        agree = agree && (size_t)hth_shape_elements(&w->shape) == k->classes;
+    kernel->chunks = (kernel->inner + PIECE - 1) / PIECE;
+    bool agree = (size_t)hth_shape_elements(&labels->shape) == kernel->n * kernel->inner;
+    if (kernel->weighted) {
+        const hth_value *w = &graph->values[node->inputs[2]];
+        agree = agree && (size_t)hth_shape_elements(&w->shape) == kernel->classes;
     }
     return agree ? HTH_OK
-                 : hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", n->name);
+                 : hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", node->name);
 }
 
-hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_xent_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
-    const hth_value *x = &g->values[n->inputs[0]], *labels = &g->values[n->inputs[1]];
-    xent_kernel k = {.n_threads = d->props.n_threads,
-                     .grad = n->op == HTH_OP_SOFTMAX_XENT_GRAD,
-                     .weighted = xent_has(n, 2),
-                     .part = xent_has(n, 3),
-                     .smoothing = hth_node_float(n, "smoothing", 0),
+    const hth_value *x = &graph->values[node->inputs[0]], *labels = &graph->values[node->inputs[1]];
+    xent_kernel k = {.n_threads = device->props.n_threads,
+                     .grad = node->op == HTH_OP_SOFTMAX_XENT_GRAD,
+                     .weighted = xent_has(node, 2),
+                     .part = xent_has(node, 3),
+                     .smoothing = hth_node_float(node, "smoothing", 0),
                      .labels = labels->dtype,
-                     .ignore = hth_node_int(n, "ignore_index", -100),
+                     .ignore = hth_node_int(node, "ignore_index", -100),
                      .classes = 1};
-    if (algorithm != NULL || n->n_post > 0 || x->shape.rank < 2 || !cpu_plain_f32(g, n, 1) ||
-        (k.weighted && g->values[n->inputs[2]].dtype != HTH_DT_F32) ||
+    if (algorithm != NULL || node->n_post > 0 || x->shape.rank < 2 ||
+        !cpu_plain_f32(graph, node, 1) ||
+        (k.weighted && graph->values[node->inputs[2]].dtype != HTH_DT_F32) ||
         (labels->dtype != HTH_DT_I32 && labels->dtype != HTH_DT_I64)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", node->name);
     }
-    HTH_TRY(xent_shape(&k, g, n));
+    HTH_TRY(xent_shape(&k, graph, node));
     k.base = (hth_kernel){.run = xent_run,
                           .close = hth_cpu_kernel_free,
                           .implementation = "pieces",
                           .workspace_bytes = k.grad ? 0 : k.n * k.chunks * sizeof(double),
                           .inplace_input = k.grad ? 0 : -1};
-    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
+    return hth_cpu_kernel_made(node, &k.base, sizeof k, out);
 }

@@ -88,10 +88,11 @@ HTH_VECTOR(lrn_apply, (float *dy, const float *x, const float *share, size_t row
 }
 
 // Channel c's row of the piece at `first`, `count` positions, between tensor and scratch.
-static void lrn_move(const lrn_kernel *k, size_t image, size_t c, size_t first, size_t count,
+static void lrn_move(const lrn_kernel *kernel, size_t image, size_t c, size_t first, size_t count,
                      const float *from, float *to, bool out)
 {
-    size_t step, base = hth_layout_at(k->layout, k->channels, k->positions, image, c, &step);
+    size_t step,
+        base = hth_layout_at(kernel->layout, kernel->channels, kernel->positions, image, c, &step);
     for (size_t i = 0; i < count; i++) {
         size_t at = base + (first + i) * step;
         if (out) {
@@ -105,15 +106,15 @@ static void lrn_move(const lrn_kernel *k, size_t image, size_t c, size_t first, 
     }
 }
 
-static void lrn_chunk(const lrn_job *j, size_t image, size_t first, float *scratch)
+static void lrn_chunk(const lrn_job *job, size_t image, size_t first, float *scratch)
 {
-    const lrn_kernel *k = j->k;
+    const lrn_kernel *k = job->k;
     size_t channels = k->channels, n = channels * PIECE, left = k->positions - first;
     size_t count = left < PIECE ? left : PIECE;
     float *x = scratch, *dy = x + n, *d = dy + n, *power = d + n, *share = power + n;
     for (size_t c = 0; c < channels; c++) {
-        lrn_move(k, image, c, first, count, j->x, x + c * PIECE, false);
-        lrn_move(k, image, c, first, count, j->dy, dy + c * PIECE, false);
+        lrn_move(k, image, c, first, count, job->x, x + c * PIECE, false);
+        lrn_move(k, image, c, first, count, job->dy, dy + c * PIECE, false);
     }
     lrn_square(x, share, n, k->alpha);
     for (size_t c = 0; c < channels; c++) {
@@ -137,7 +138,7 @@ static void lrn_chunk(const lrn_job *j, size_t image, size_t first, float *scrat
                   2 * k->alpha * k->beta);
     }
     for (size_t c = 0; c < channels; c++) {
-        lrn_move(k, image, c, first, count, dy + c * PIECE, j->dx, true);
+        lrn_move(k, image, c, first, count, dy + c * PIECE, job->dx, true);
     }
 }
 
@@ -154,57 +155,58 @@ static void lrn_part(void *arg, int i, int n)
 }
 
 // Lanes after the last channel.
-static void lrn_clear(const lrn_kernel *k, float *dx)
+static void lrn_clear(const lrn_kernel *kernel, float *dx)
 {
     hth_rows r;
-    const hth_shape s = {3, {(int64_t)k->images, (int64_t)k->channels, (int64_t)k->positions}};
-    bool blocked = hth_rows_of(&s, k->layout, &r) && r.b > 1 && r.c % r.b != 0;
+    const hth_shape s = {
+        3, {(int64_t)kernel->images, (int64_t)kernel->channels, (int64_t)kernel->positions}};
+    bool blocked = hth_rows_of(&s, kernel->layout, &r) && r.b > 1 && r.c % r.b != 0;
     for (size_t b = 0; blocked && b < r.n; b++) {
         hth_rows_clear(&r, r.blocks - 1, dx + ((b + 1) * r.blocks - 1) * r.s * r.b);
     }
 }
 
-static hth_err lrn_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err lrn_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const lrn_kernel *k = (const lrn_kernel *)base;
-    lrn_job j = {k, a->in[0], a->in[1], a->out[0], a->workspace};
+    lrn_job j = {k, args->in[0], args->in[1], args->out[0], args->workspace};
     lrn_clear(k, j.dx);
     hth_cpu_share(k->n_threads, k->images * k->channels * k->positions * 16, lrn_part, &j);
     return HTH_OK;
 }
 
-hth_err cpu_lrn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_lrn_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const char *algorithm, hth_kernel **out)
 {
-    const hth_value *dy = &g->values[n->inputs[0]], *x = &g->values[n->inputs[1]],
-                    *dx = &g->values[n->outputs[0]];
-    int64_t size = hth_node_int(n, "size", 1);
+    const hth_value *dy = &graph->values[node->inputs[0]], *x = &graph->values[node->inputs[1]],
+                    *dx = &graph->values[node->outputs[0]];
+    int64_t size = hth_node_int(node, "size", 1);
     hth_rows rows;
-    if (algorithm != NULL || n->n_post > 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
+    if (algorithm != NULL || node->n_post > 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
         size < 1 || dy->layout != x->layout || dx->layout != x->layout ||
         hth_shape_elements(&x->shape) <= 0 || !hth_rows_of(&x->shape, x->layout, &rows)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype or layout", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype or layout", node->name);
     }
     lrn_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    *k = (lrn_kernel){
-        .base = {.run = lrn_run,
-                 .close = hth_cpu_kernel_free,
-                 .implementation = "windows",
-                 .workspace_bytes = (size_t)d->props.n_threads * 5 * PIECE * rows.c * sizeof(float),
-                 .inplace_input = 0},
-        .n_threads = d->props.n_threads,
-        .layout = x->layout,
-        .images = rows.n,
-        .channels = rows.c,
-        .positions = rows.s,
-        .before = (size_t)(size - 1) / 2,
-        .after = (size_t)size / 2,
-        .alpha = hth_node_float(n, "alpha", 1e-4F) / (float)size,
-        .beta = hth_node_float(n, "beta", 0.75F),
-        .bias = hth_node_float(n, "bias", 1)};
+    *k = (lrn_kernel){.base = {.run = lrn_run,
+                               .close = hth_cpu_kernel_free,
+                               .implementation = "windows",
+                               .workspace_bytes = (size_t)device->props.n_threads * 5 * PIECE *
+                                                  rows.c * sizeof(float),
+                               .inplace_input = 0},
+                      .n_threads = device->props.n_threads,
+                      .layout = x->layout,
+                      .images = rows.n,
+                      .channels = rows.c,
+                      .positions = rows.s,
+                      .before = (size_t)(size - 1) / 2,
+                      .after = (size_t)size / 2,
+                      .alpha = hth_node_float(node, "alpha", 1e-4F) / (float)size,
+                      .beta = hth_node_float(node, "beta", 0.75F),
+                      .bias = hth_node_float(node, "bias", 1)};
     *out = &k->base;
     return HTH_OK;
 }

@@ -68,35 +68,35 @@ static void mse_part(void *arg, int i, int n)
     }
 }
 
-static hth_err mse_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err mse_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const mse_kernel *k = (const mse_kernel *)base;
-    mse_job j = {k, a->in[0], a->in[1], a->out[0], a->workspace};
+    mse_job j = {k, args->in[0], args->in[1], args->out[0], args->workspace};
     hth_cpu_share(k->n_threads, k->n, mse_part, &j);
     if (!k->grad) {
         double loss = 0;
         for (size_t p = 0; p < (k->n + PIECE - 1) / PIECE; p++) {
             loss += j.sums[p];
         }
-        *(float *)a->out[0] = (float)(loss / (double)k->n);
+        *(float *)args->out[0] = (float)(loss / (double)k->n);
     }
     return HTH_OK;
 }
 
-hth_err cpu_mse_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                        hth_kernel **out)
+hth_err cpu_mse_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                        const char *algorithm, hth_kernel **out)
 {
-    bool grad = n->op == HTH_OP_MSE_GRAD;
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, 2)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+    bool grad = node->op == HTH_OP_MSE_GRAD;
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, 2)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", node->name);
     }
     mse_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    k->n_threads = d->props.n_threads;
+    k->n_threads = device->props.n_threads;
     k->grad = grad;
-    k->n = (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape);
+    k->n = (size_t)hth_shape_elements(&graph->values[node->inputs[0]].shape);
     k->base =
         (hth_kernel){.run = mse_run,
                      .close = hth_cpu_kernel_free,

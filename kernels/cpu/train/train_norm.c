@@ -69,16 +69,17 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
 
 // Leaves *dy where the forward's line y = *x a + b lies between low and high, else 0. Pointers:
 // a vector by value has another ABI in each HTH_VECTOR version.
-HTH_INLINE void norm_open(hth_v16 *dy, const hth_v16 *x, const norm_lanes *l, float low, float high)
+HTH_INLINE void norm_open(hth_v16 *dy, const hth_v16 *v16, const norm_lanes *lanes, float low,
+                          float high)
 {
-    hth_v16 y = *x * *(const hth_v16 *)l->open_a + *(const hth_v16 *)l->open_b;
+    hth_v16 y = *v16 * *(const hth_v16 *)lanes->open_a + *(const hth_v16 *)lanes->open_b;
     hth_open16(dy, &y, low, high);
 }
 
-HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,
+HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *lanes,
                                float low, float high)
 {
-    float y = x[i] * l->open_a[i % LANES] + l->open_b[i % LANES];
+    float y = x[i] * lanes->open_a[i % LANES] + lanes->open_b[i % LANES];
     return y > low && y < high ? dy[i] : 0;
 }
 
@@ -199,179 +200,183 @@ typedef struct norm_chunk {
     size_t at, n; // first float, number of floats
 } norm_chunk;
 
-static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, norm_chunk *p)
+static bool norm_next(const hth_rows *rows, size_t block, size_t *from, size_t to,
+                      norm_chunk *chunk)
 {
     if (*from >= to) {
         return false;
     }
-    size_t image = *from / r->s, first = *from % r->s, left = to - *from;
-    size_t count = left < r->s - first ? left : r->s - first;
-    count = count < PIECE / r->b ? count : PIECE / r->b;
-    p->at = ((image * r->blocks + block) * r->s + first) * r->b;
-    p->n = count * r->b;
+    size_t image = *from / rows->s, first = *from % rows->s, left = to - *from;
+    size_t count = left < rows->s - first ? left : rows->s - first;
+    count = count < PIECE / rows->b ? count : PIECE / rows->b;
+    chunk->at = ((image * rows->blocks + block) * rows->s + first) * rows->b;
+    chunk->n = count * rows->b;
     *from += count;
     return true;
 }
 
-static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l,
-                     norm_sums *s)
+static void norm_sum(const norm_job *job, size_t block, size_t from, size_t to,
+                     const norm_lanes *lanes, norm_sums *sums)
 {
-    const norm_kernel *k = j->k;
+    const norm_kernel *k = job->k;
     norm_chunk p;
     float part[2 * LANES];
-    memset(s, 0, sizeof *s);
+    memset(sums, 0, sizeof *sums);
     while (norm_next(&k->rows, block, &from, to, &p)) {
-        const float *first = (const float *)j->in[0] + p.at;
+        const float *first = (const float *)job->in[0] + p.at;
         if (k->masked) {
-            norm_open_dots(first, (const float *)j->in[1] + p.at, p.n, l, k->low, k->high, part);
+            norm_open_dots(first, (const float *)job->in[1] + p.at, p.n, lanes, k->low, k->high,
+                           part);
         } else if (k->grad) {
-            norm_dots(first, (const float *)j->in[1] + p.at, p.n, l->pivot, part);
+            norm_dots(first, (const float *)job->in[1] + p.at, p.n, lanes->pivot, part);
         } else {
-            norm_moments(first, p.n, l->pivot, part);
+            norm_moments(first, p.n, lanes->pivot, part);
         }
         for (size_t i = 0; i < LANES; i++) {
-            s->first[i] += part[i];
-            s->second[i] += part[LANES + i];
+            sums->first[i] += part[i];
+            sums->second[i] += part[LANES + i];
         }
     }
 }
 
-static void norm_write(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l)
+static void norm_write(const norm_job *job, size_t block, size_t from, size_t to,
+                       const norm_lanes *lanes)
 {
-    const norm_kernel *k = j->k;
+    const norm_kernel *k = job->k;
     norm_chunk p;
-    while (j->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
-        float *to0 = (float *)j->out[0] + p.at;
-        const float *first = (const float *)j->in[0] + p.at;
+    while (job->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
+        float *to0 = (float *)job->out[0] + p.at;
+        const float *first = (const float *)job->in[0] + p.at;
         if (k->masked) {
-            norm_open_apply(first, (const float *)j->in[1] + p.at, to0, p.n, l, k->low, k->high);
+            norm_open_apply(first, (const float *)job->in[1] + p.at, to0, p.n, lanes, k->low,
+                            k->high);
         } else if (k->grad) {
-            norm_apply_grad(first, (const float *)j->in[1] + p.at, to0, p.n, l);
+            norm_apply_grad(first, (const float *)job->in[1] + p.at, to0, p.n, lanes);
         } else {
-            norm_apply(first, k->add < 0 ? NULL : (const float *)j->in[k->add] + p.at, to0, p.n, l,
-                       k->add_scale, k->low, k->high);
+            norm_apply(first, k->add < 0 ? NULL : (const float *)job->in[k->add] + p.at, to0, p.n,
+                       lanes, k->add_scale, k->low, k->high);
         }
     }
 }
 
 // Lanes that belong to one channel are joined; then lane c holds channel c of the block.
-static void norm_join(const hth_rows *r, norm_sums *s)
+static void norm_join(const hth_rows *rows, norm_sums *sums)
 {
-    for (size_t i = r->b; i < LANES; i++) {
-        s->first[i % r->b] += s->first[i];
-        s->second[i % r->b] += s->second[i];
+    for (size_t i = rows->b; i < LANES; i++) {
+        sums->first[i % rows->b] += sums->first[i];
+        sums->second[i % rows->b] += sums->second[i];
     }
 }
 
-static size_t norm_channels(const hth_rows *r, size_t block)
+static size_t norm_channels(const hth_rows *rows, size_t block)
 {
-    size_t left = r->c - block * r->b;
-    return left < r->b ? left : r->b;
+    size_t left = rows->c - block * rows->b;
+    return left < rows->b ? left : rows->b;
 }
 
-static void norm_repeat(const hth_rows *r, float *lanes)
+static void norm_repeat(const hth_rows *rows, float *lanes)
 {
-    for (size_t i = r->b; i < LANES; i++) {
-        lanes[i] = lanes[i % r->b];
+    for (size_t i = rows->b; i < LANES; i++) {
+        lanes[i] = lanes[i % rows->b];
     }
 }
 
 // Before the sums: the pivot of each channel (forward), or its mean and what the forward pass made
 // of x, for the mask of a fused Relu (backward): y itself need not be read again.
-static void norm_begin(const norm_job *j, size_t block, norm_lanes *l)
+static void norm_begin(const norm_job *job, size_t block, norm_lanes *lanes)
 {
-    const hth_rows *r = &j->k->rows;
+    const hth_rows *r = &job->k->rows;
     size_t n = norm_channels(r, block);
-    memset(l, 0, sizeof *l);
+    memset(lanes, 0, sizeof *lanes);
     for (size_t c = 0; c < n; c++) {
-        l->pivot[c] = j->k->grad ? ((const float *)j->in[3])[block * r->b + c]
-                                 : ((const float *)j->in[0])[block * r->s * r->b + c];
+        lanes->pivot[c] = job->k->grad ? ((const float *)job->in[3])[block * r->b + c]
+                                       : ((const float *)job->in[0])[block * r->s * r->b + c];
     }
-    norm_repeat(r, l->pivot);
-    for (size_t c = 0; j->k->masked && c < n; c++) {
+    norm_repeat(r, lanes->pivot);
+    for (size_t c = 0; job->k->masked && c < n; c++) {
         size_t at = block * r->b + c;
-        double a = (double)((const float *)j->in[2])[at] * ((const float *)j->in[4])[at];
-        l->open_a[c] = (float)a;
-        l->open_b[c] = (float)(((const float *)j->in[5])[at] - l->pivot[c] * a);
+        double a = (double)((const float *)job->in[2])[at] * ((const float *)job->in[4])[at];
+        lanes->open_a[c] = (float)a;
+        lanes->open_b[c] = (float)(((const float *)job->in[5])[at] - lanes->pivot[c] * a);
     }
-    norm_repeat(r, l->open_a);
-    norm_repeat(r, l->open_b);
+    norm_repeat(r, lanes->open_a);
+    norm_repeat(r, lanes->open_b);
 }
 
-static void norm_put(const norm_job *j, int i, size_t c, double v)
+static void norm_put(const norm_job *job, int i, size_t c, double v)
 {
-    if (j->out[i] != NULL) {
-        ((float *)j->out[i])[c] = (float)v;
+    if (job->out[i] != NULL) {
+        ((float *)job->out[i])[c] = (float)v;
     }
 }
 
 // From the sums of a channel to its line y = a x + b, its statistics, and the running ones.
-static void norm_line(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+static void norm_line(const norm_job *job, size_t block, norm_sums *sums, norm_lanes *lanes)
 {
-    const norm_kernel *k = j->k;
+    const norm_kernel *k = job->k;
     const hth_rows *r = &k->rows;
     double count = (double)(r->n * r->s);
     size_t n = norm_channels(r, block);
-    norm_join(r, s);
+    norm_join(r, sums);
     for (size_t i = 0; i < n; i++) {
         size_t c = block * r->b + i;
-        double off = s->first[i] / count, mean = (double)l->pivot[i] + off;
-        double var = s->second[i] / count - off * off;
+        double off = sums->first[i] / count, mean = (double)lanes->pivot[i] + off;
+        double var = sums->second[i] / count - off * off;
         var = var < 0 ? 0 : var;
         double inv = 1 / sqrt(var + (double)k->epsilon);
         double unbiased = count > 1 ? var * count / (count - 1) : var;
-        double a = ((const float *)j->in[1])[c] * inv, m = k->momentum;
-        l->a[i] = (float)a;
-        l->b[i] = (float)(((const float *)j->in[2])[c] - mean * a);
-        norm_put(j, 1, c, mean);
-        norm_put(j, 2, c, inv);
-        norm_put(j, 3, c, m * ((const float *)j->in[3])[c] + (1 - m) * mean);
-        norm_put(j, 4, c, m * ((const float *)j->in[4])[c] + (1 - m) * unbiased);
+        double a = ((const float *)job->in[1])[c] * inv, m = k->momentum;
+        lanes->a[i] = (float)a;
+        lanes->b[i] = (float)(((const float *)job->in[2])[c] - mean * a);
+        norm_put(job, 1, c, mean);
+        norm_put(job, 2, c, inv);
+        norm_put(job, 3, c, m * ((const float *)job->in[3])[c] + (1 - m) * mean);
+        norm_put(job, 4, c, m * ((const float *)job->in[4])[c] + (1 - m) * unbiased);
     }
-    norm_repeat(r, l->a);
-    norm_repeat(r, l->b);
+    norm_repeat(r, lanes->a);
+    norm_repeat(r, lanes->b);
 }
 
 // dx = a dy + b (x - mean) + c with a = scale inv, b = -a inv^2 sum(dy (x - mean)) / n, c = -a
 // sum(dy) / n.
-static void norm_line_grad(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+static void norm_line_grad(const norm_job *job, size_t block, norm_sums *sums, norm_lanes *lanes)
 {
-    const hth_rows *r = &j->k->rows;
+    const hth_rows *r = &job->k->rows;
     double count = (double)(r->n * r->s);
     size_t n = norm_channels(r, block);
-    norm_join(r, s);
+    norm_join(r, sums);
     for (size_t i = 0; i < n; i++) {
         size_t c = block * r->b + i;
-        double inv = ((const float *)j->in[4])[c], dot = s->second[i] * inv;
-        double a = ((const float *)j->in[2])[c] * inv;
-        l->a[i] = (float)a;
-        l->b[i] = (float)(-a * inv * dot / count);
-        l->c[i] = (float)(-a * s->first[i] / count);
-        norm_put(j, 1, c, dot);
-        norm_put(j, 2, c, s->first[i]);
+        double inv = ((const float *)job->in[4])[c], dot = sums->second[i] * inv;
+        double a = ((const float *)job->in[2])[c] * inv;
+        lanes->a[i] = (float)a;
+        lanes->b[i] = (float)(-a * inv * dot / count);
+        lanes->c[i] = (float)(-a * sums->first[i] / count);
+        norm_put(job, 1, c, dot);
+        norm_put(job, 2, c, sums->first[i]);
     }
-    norm_repeat(r, l->a);
-    norm_repeat(r, l->b);
-    norm_repeat(r, l->c);
+    norm_repeat(r, lanes->a);
+    norm_repeat(r, lanes->b);
+    norm_repeat(r, lanes->c);
 }
 
-static void norm_solve(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+static void norm_solve(const norm_job *job, size_t block, norm_sums *sums, norm_lanes *lanes)
 {
-    if (j->k->grad) {
-        norm_line_grad(j, block, s, l);
+    if (job->k->grad) {
+        norm_line_grad(job, block, sums, lanes);
     } else {
-        norm_line(j, block, s, l);
+        norm_line(job, block, sums, lanes);
     }
 }
 
 // Padding lanes: the forward's line would leave them at the lower bound where that is above zero;
 // its a and b are 0 there, so only such a clamp matters.
-static void norm_clear(const norm_job *j, size_t block, size_t from, size_t to)
+static void norm_clear(const norm_job *job, size_t block, size_t from, size_t to)
 {
-    const hth_rows *r = &j->k->rows;
-    bool lifted = !j->k->grad && (j->k->low > 0 || j->k->high < 0);
+    const hth_rows *r = &job->k->rows;
+    bool lifted = !job->k->grad && (job->k->low > 0 || job->k->high < 0);
     for (size_t p = from; p < to && lifted && norm_channels(r, block) < r->b; p++) {
-        float *y = (float *)j->out[0] + ((p / r->s * r->blocks + block) * r->s + p % r->s) * r->b;
+        float *y = (float *)job->out[0] + ((p / r->s * r->blocks + block) * r->s + p % r->s) * r->b;
         for (size_t c = norm_channels(r, block); c < r->b; c++) {
             y[c] = 0;
         }
@@ -421,29 +426,29 @@ static void norm_shared_write(void *arg, int i, int n)
     norm_clear(s->j, s->j->block, begin, end);
 }
 
-static void norm_shared(norm_job *j, size_t block)
+static void norm_shared(norm_job *job, size_t block)
 {
     norm_sums parts[NORM_SHARED] = {0}, *s = &parts[0];
     norm_lanes l;
-    j->block = block;
-    j->parts = parts[0].first;
-    hth_team_run(norm_shared_sum, j);
-    for (int i = 1; i < j->k->n_threads; i++) {
+    job->block = block;
+    job->parts = parts[0].first;
+    hth_team_run(norm_shared_sum, job);
+    for (int i = 1; i < job->k->n_threads; i++) {
         for (size_t c = 0; c < LANES; c++) {
             s->first[c] += parts[i].first[c];
             s->second[c] += parts[i].second[c];
         }
     }
-    norm_begin(j, block, &l);
-    norm_solve(j, block, s, &l);
-    norm_share share = {j, &l};
+    norm_begin(job, block, &l);
+    norm_solve(job, block, s, &l);
+    norm_share share = {job, &l};
     hth_team_run(norm_shared_write, &share);
 }
 
-static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const norm_kernel *k = (const norm_kernel *)base;
-    norm_job j = {.k = k, .in = a->in, .out = a->out};
+    norm_job j = {.k = k, .in = args->in, .out = args->out};
     size_t rest = k->rows.blocks % (size_t)k->n_threads;
     hth_team_set(k->n_threads);
     if (rest < k->rows.blocks) {
@@ -455,92 +460,95 @@ static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static bool norm_bounds(const hth_post_op *p, float *low, float *high)
+static bool norm_bounds(const hth_post_op *op, float *low, float *high)
 {
-    *low = p->op == HTH_OP_CLIP ? p->alpha : 0;
-    *high = p->op == HTH_OP_CLIP ? p->beta : INFINITY;
-    return p->input < 0 && (p->op == HTH_OP_RELU || p->op == HTH_OP_CLIP);
+    *low = op->op == HTH_OP_CLIP ? op->alpha : 0;
+    *high = op->op == HTH_OP_CLIP ? op->beta : INFINITY;
+    return op->input < 0 && (op->op == HTH_OP_RELU || op->op == HTH_OP_CLIP);
 }
 
-bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+bool cpu_batch_norm_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const hth_post_op *post, int operand)
 {
     float low, high;
     if (operand >= 0) {
-        return n->n_post == 0 && post->op == HTH_OP_ADD &&
-               hth_shape_equal(&g->values[operand].shape, &g->values[n->outputs[0]].shape);
+        return node->n_post == 0 && post->op == HTH_OP_ADD &&
+               hth_shape_equal(&graph->values[operand].shape,
+                               &graph->values[node->outputs[0]].shape);
     }
-    return norm_bounds(post, &low, &high) && (n->n_post == 0 || n->post[n->n_post - 1].input >= 0);
+    return norm_bounds(post, &low, &high) &&
+           (node->n_post == 0 || node->post[node->n_post - 1].input >= 0);
 }
 
 // At most one Add of a tensor like the output, then at most one clamp.
-static bool norm_posts(const hth_graph *g, const hth_node *n, norm_kernel *k)
+static bool norm_posts(const hth_graph *graph, const hth_node *node, norm_kernel *kernel)
 {
-    const hth_value *y = &g->values[n->outputs[0]];
+    const hth_value *y = &graph->values[node->outputs[0]];
     int i = 0;
-    if (i < n->n_post && n->post[i].op == HTH_OP_ADD && n->post[i].input >= 0) {
-        const hth_value *v = &g->values[n->inputs[n->post[i].input]];
-        k->add = n->post[i].input;
-        k->add_scale = n->post[i++].alpha;
+    if (i < node->n_post && node->post[i].op == HTH_OP_ADD && node->post[i].input >= 0) {
+        const hth_value *v = &graph->values[node->inputs[node->post[i].input]];
+        kernel->add = node->post[i].input;
+        kernel->add_scale = node->post[i++].alpha;
         if (!hth_shape_equal(&v->shape, &y->shape) || v->layout != y->layout ||
             v->dtype != HTH_DT_F32) {
             return false;
         }
     }
-    return i == n->n_post || (i + 1 == n->n_post && norm_bounds(&n->post[i], &k->low, &k->high));
+    return i == node->n_post ||
+           (i + 1 == node->n_post && norm_bounds(&node->post[i], &kernel->low, &kernel->high));
 }
 
-static hth_err norm_make(hth_device *d, const hth_graph *g, const hth_node *n, norm_kernel *k,
-                         hth_kernel **out)
+static hth_err norm_make(hth_device *device, const hth_graph *graph, const hth_node *node,
+                         norm_kernel *kernel, hth_kernel **out)
 {
-    const hth_value *x = &g->values[n->inputs[k->grad ? 1 : 0]];
-    bool fits = hth_rows_of(&x->shape, x->layout, &k->rows) && x->dtype == HTH_DT_F32 &&
-                hth_shape_elements(&x->shape) > 0 && d->props.n_threads <= NORM_SHARED;
-    for (int i = 0; i < n->n_inputs + n->n_outputs && fits; i++) {
-        int at = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
-        const hth_value *v = at < 0 ? x : &g->values[at];
+    const hth_value *x = &graph->values[node->inputs[kernel->grad ? 1 : 0]];
+    bool fits = hth_rows_of(&x->shape, x->layout, &kernel->rows) && x->dtype == HTH_DT_F32 &&
+                hth_shape_elements(&x->shape) > 0 && device->props.n_threads <= NORM_SHARED;
+    for (int i = 0; i < node->n_inputs + node->n_outputs && fits; i++) {
+        int at = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
+        const hth_value *v = at < 0 ? x : &graph->values[at];
         bool param = v->shape.rank == 1;
-        fits =
-            v->dtype == HTH_DT_F32 &&
-            (param ? hth_shape_elements(&v->shape) == (int64_t)k->rows.c : v->layout == x->layout);
+        fits = v->dtype == HTH_DT_F32 &&
+               (param ? hth_shape_elements(&v->shape) == (int64_t)kernel->rows.c
+                      : v->layout == x->layout);
     }
     if (!fits) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", node->name);
     }
-    k->n_threads = d->props.n_threads;
-    k->base.run = norm_run;
-    k->base.close = hth_cpu_kernel_free;
-    k->base.implementation = "blocks";
-    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+    kernel->n_threads = device->props.n_threads;
+    kernel->base.run = norm_run;
+    kernel->base.close = hth_cpu_kernel_free;
+    kernel->base.implementation = "blocks";
+    return hth_cpu_kernel_made(node, &kernel->base, sizeof *kernel, out);
 }
 
-hth_err cpu_batch_norm_train_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                                     const char *algorithm, hth_kernel **out)
+hth_err cpu_batch_norm_train_prepare(hth_device *device, const hth_graph *graph,
+                                     const hth_node *node, const char *algorithm, hth_kernel **out)
 {
     norm_kernel k = {.add = -1,
                      .add_scale = 1,
                      .low = -INFINITY,
                      .high = INFINITY,
-                     .epsilon = hth_node_float(n, "epsilon", 1e-5F),
-                     .momentum = hth_node_float(n, "momentum", 0.9F)};
-    if (algorithm != NULL || !norm_posts(g, n, &k)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+                     .epsilon = hth_node_float(node, "epsilon", 1e-5F),
+                     .momentum = hth_node_float(node, "momentum", 0.9F)};
+    if (algorithm != NULL || !norm_posts(graph, node, &k)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", node->name);
     }
     k.base.inplace_input = k.add; // the backward pass reads x again
-    return norm_make(d, g, n, &k, out);
+    return norm_make(device, graph, node, &k, out);
 }
 
-hth_err cpu_batch_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                                    const char *algorithm, hth_kernel **out)
+hth_err cpu_batch_norm_grad_prepare(hth_device *device, const hth_graph *graph,
+                                    const hth_node *node, const char *algorithm, hth_kernel **out)
 {
     norm_kernel k = {.grad = true,
                      .add = -1,
-                     .masked = n->n_inputs > 5 && n->inputs[5] >= 0,
-                     .low = hth_node_float(n, "low", 0),
-                     .high = hth_node_float(n, "high", INFINITY)};
-    if (algorithm != NULL || n->n_post > 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+                     .masked = node->n_inputs > 5 && node->inputs[5] >= 0,
+                     .low = hth_node_float(node, "low", 0),
+                     .high = hth_node_float(node, "high", INFINITY)};
+    if (algorithm != NULL || node->n_post > 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", node->name);
     }
-    k.base.inplace_input = n->outputs[0] >= 0 ? 0 : -1;
-    return norm_make(d, g, n, &k, out);
+    k.base.inplace_input = node->outputs[0] >= 0 ? 0 : -1;
+    return norm_make(device, graph, node, &k, out);
 }

@@ -10,9 +10,9 @@ static const hth_shape images[] = {{4, {2, 32, 9, 7}}, {4, {3, 19, 6, 6}},    {4
                                    {3, {2, 5, 17}}};
 #define N_IMAGES (sizeof images / sizeof images[0])
 
-static int channels(fixture *f, const hth_shape *s)
+static int channels(fixture *f, const hth_shape *shape)
 {
-    return fixture_value(f, SHAPE(s->dim[1]));
+    return fixture_value(f, SHAPE(shape->dim[1]));
 }
 
 // inv and scale are anything: the reference reads the same.
@@ -70,13 +70,13 @@ static void batch_norm_grad(void **state)
     }
 }
 
-static void window(hth_node *n, int rank, int64_t kernel, int64_t stride, int64_t pad)
+static void window(hth_node *node, int rank, int64_t kernel, int64_t stride, int64_t pad)
 {
     int64_t k[3] = {kernel, kernel, kernel}, s[3] = {stride, stride, stride},
             p[6] = {pad, pad, pad, pad, pad, pad};
-    hth_node_set_ints(n, "kernel_shape", k, rank);
-    hth_node_set_ints(n, "strides", s, rank);
-    hth_node_set_ints(n, "pads", p, 2 * rank);
+    hth_node_set_ints(node, "kernel_shape", k, rank);
+    hth_node_set_ints(node, "strides", s, rank);
+    hth_node_set_ints(node, "pads", p, 2 * rank);
 }
 
 static const int64_t windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {2, 1, 0}};

@@ -31,7 +31,7 @@ typedef struct pool_job {
 } pool_job;
 
 // One window: the taps that lie inside, in row-major order.
-HTH_INLINE void pool_max(const ref_window *w, const float *x, const int64_t *o, float *y,
+HTH_INLINE void pool_max(const ref_window *window, const float *x, const int64_t *o, float *y,
                          uint8_t *index, size_t b)
 {
     float best[16];
@@ -41,16 +41,17 @@ HTH_INLINE void pool_max(const ref_window *w, const float *x, const int64_t *o, 
         at[l] = -1;
     }
     int32_t tap = 0;
-    for (int64_t d = 0; d < w->k[0]; d++) {
-        int64_t z = o[0] * w->stride[0] - w->pad[0] + d * w->dilation[0];
-        for (int64_t h = 0; h < w->k[1]; h++) {
-            int64_t r = o[1] * w->stride[1] - w->pad[1] + h * w->dilation[1];
-            for (int64_t c = 0; c < w->k[2]; c++, tap++) {
-                int64_t i = o[2] * w->stride[2] - w->pad[2] + c * w->dilation[2];
-                if (z < 0 || z >= w->in[0] || r < 0 || r >= w->in[1] || i < 0 || i >= w->in[2]) {
+    for (int64_t d = 0; d < window->k[0]; d++) {
+        int64_t z = o[0] * window->stride[0] - window->pad[0] + d * window->dilation[0];
+        for (int64_t h = 0; h < window->k[1]; h++) {
+            int64_t r = o[1] * window->stride[1] - window->pad[1] + h * window->dilation[1];
+            for (int64_t c = 0; c < window->k[2]; c++, tap++) {
+                int64_t i = o[2] * window->stride[2] - window->pad[2] + c * window->dilation[2];
+                if (z < 0 || z >= window->in[0] || r < 0 || r >= window->in[1] || i < 0 ||
+                    i >= window->in[2]) {
                     continue;
                 }
-                const float *v = x + (size_t)((z * w->in[1] + r) * w->in[2] + i) * b;
+                const float *v = x + (size_t)((z * window->in[1] + r) * window->in[2] + i) * b;
                 for (size_t l = 0; l < b; l++) { // greater, or the first, or the first NaN
                     int take =
                         (v[l] > best[l]) | (at[l] < 0) | ((v[l] != v[l]) & (best[l] == best[l]));
@@ -98,13 +99,13 @@ static void pool_forward(void *arg, int i, int n)
 }
 
 // Adds what the windows of one row send through taps [tap, tap + k[2]) to one row of the image.
-HTH_INLINE void pool_send_row(const ref_window *w, const float *dy, const uint8_t *index,
+HTH_INLINE void pool_send_row(const ref_window *window, const float *dy, const uint8_t *index,
                               const float *share, float scale, int32_t tap, float *row, size_t b)
 {
-    for (int64_t o = 0; o < w->out[2]; o++, dy += b) {
-        for (int64_t c = 0; c < w->k[2]; c++) {
-            int64_t i = o * w->stride[2] - w->pad[2] + c * w->dilation[2];
-            if (i < 0 || i >= w->in[2]) {
+    for (int64_t o = 0; o < window->out[2]; o++, dy += b) {
+        for (int64_t c = 0; c < window->k[2]; c++) {
+            int64_t i = o * window->stride[2] - window->pad[2] + c * window->dilation[2];
+            if (i < 0 || i >= window->in[2]) {
                 continue;
             }
             float *to = row + (size_t)i * b;
@@ -126,18 +127,18 @@ HTH_INLINE void pool_mask(float *row, const float *y, size_t n, float low, float
 }
 
 // Windows that touch position `at` of a dimension by tap `t`: the output position, -1: none.
-HTH_INLINE int64_t pool_window(const ref_window *w, int d, int64_t at, int64_t t)
+HTH_INLINE int64_t pool_window(const ref_window *window, int d, int64_t at, int64_t t)
 {
-    int64_t from = at + w->pad[d] - t * w->dilation[d];
-    return from >= 0 && from % w->stride[d] == 0 && from / w->stride[d] < w->out[d]
-               ? from / w->stride[d]
+    int64_t from = at + window->pad[d] - t * window->dilation[d];
+    return from >= 0 && from % window->stride[d] == 0 && from / window->stride[d] < window->out[d]
+               ? from / window->stride[d]
                : -1;
 }
 
-HTH_INLINE void pool_gather_row(const pool_kernel *k, const float *dy, const uint8_t *index,
+HTH_INLINE void pool_gather_row(const pool_kernel *kernel, const float *dy, const uint8_t *index,
                                 int64_t z, int64_t r, float *row, size_t b)
 {
-    const ref_window *w = &k->w;
+    const ref_window *w = &kernel->w;
     memset(row, 0, (size_t)w->in[2] * b * sizeof *row);
     for (int64_t d = 0; d < w->k[0]; d++) {
         int64_t od = pool_window(w, 0, z, d);
@@ -145,8 +146,8 @@ HTH_INLINE void pool_gather_row(const pool_kernel *k, const float *dy, const uin
             int64_t oh = pool_window(w, 1, r, h);
             size_t at = (size_t)((od * w->out[1] + oh) * w->out[2]) * b;
             if (oh >= 0) {
-                pool_send_row(w, dy + at, index == NULL ? NULL : index + at, k->share[2],
-                              index == NULL ? k->share[0][od] * k->share[1][oh] : 1,
+                pool_send_row(w, dy + at, index == NULL ? NULL : index + at, kernel->share[2],
+                              index == NULL ? kernel->share[0][od] * kernel->share[1][oh] : 1,
                               (int32_t)((d * w->k[1] + h) * w->k[2]), row, b);
             }
         }
@@ -185,20 +186,21 @@ static void pool_backward(void *arg, int i, int n)
     }
 }
 
-static hth_err pool_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err pool_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const pool_kernel *k = (const pool_kernel *)base;
-    pool_job j = {.k = k, .x = a->in[0], .from = k->max ? a->in[1] : NULL, .out = a->out[0]};
-    j.y = k->mask < 0 ? NULL : a->in[k->mask];
+    pool_job j = {
+        .k = k, .x = args->in[0], .from = k->max ? args->in[1] : NULL, .out = args->out[0]};
+    j.y = k->mask < 0 ? NULL : args->in[k->mask];
     hth_team_set(k->n_threads);
     hth_team_run(pool_backward, &j);
     return HTH_OK;
 }
 
-static hth_err pool_train_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err pool_train_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const pool_kernel *k = (const pool_kernel *)base;
-    pool_job j = {.k = k, .x = a->in[0], .out = a->out[0], .index = a->out[1]};
+    pool_job j = {.k = k, .x = args->in[0], .out = args->out[0], .index = args->out[1]};
     hth_team_set(k->n_threads);
     hth_team_run(pool_forward, &j);
     return HTH_OK;
@@ -212,15 +214,15 @@ static void pool_close(hth_kernel *base)
 }
 
 // 1 / the number of taps that count, along each dimension.
-static hth_err pool_shares(pool_kernel *k, bool count_pads)
+static hth_err pool_shares(pool_kernel *kernel, bool count_pads)
 {
-    const ref_window *w = &k->w;
+    const ref_window *w = &kernel->w;
     float *p = hth_alloc((size_t)(w->out[0] + w->out[1] + w->out[2]) * sizeof *p);
     if (p == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a pool");
     }
     for (int d = 0; d < 3; d++) {
-        k->share[d] = p;
+        kernel->share[d] = p;
         for (int64_t o = 0; o < w->out[d]; o++) {
             int64_t count = 0;
             for (int64_t t = 0; t < w->k[d]; t++) {
@@ -233,25 +235,25 @@ static hth_err pool_shares(pool_kernel *k, bool count_pads)
     return HTH_OK;
 }
 
-static hth_err pool_open(hth_device *d, const hth_graph *g, const hth_node *n, int big, int small,
-                         int index, pool_kernel *k)
+static hth_err pool_open(hth_device *device, const hth_graph *graph, const hth_node *node, int big,
+                         int small, int index, pool_kernel *k)
 {
-    const hth_value *x = &g->values[big], *y = &g->values[small];
+    const hth_value *x = &graph->values[big], *y = &graph->values[small];
     int64_t kernel[6] = {0};
-    int n_kernel = hth_node_ints(n, "kernel_shape", kernel, 6);
-    bool indices =
-        index < 0 || (g->values[index].layout == y->layout && g->values[index].dtype == HTH_DT_U8);
+    int n_kernel = hth_node_ints(node, "kernel_shape", kernel, 6);
+    bool indices = index < 0 || (graph->values[index].layout == y->layout &&
+                                 graph->values[index].dtype == HTH_DT_U8);
     if (x->dtype != HTH_DT_F32 || x->layout != y->layout || !indices ||
         !hth_rows_of(&x->shape, x->layout, &k->big) ||
         !hth_rows_of(&y->shape, y->layout, &k->small) || n_kernel != x->shape.rank - 2 ||
         x->shape.rank < 3) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or rank", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or rank", node->name);
     }
-    HTH_TRY(ref_window_init(&k->w, n, &x->shape, &y->shape, kernel, n_kernel));
+    HTH_TRY(ref_window_init(&k->w, node, &x->shape, &y->shape, kernel, n_kernel));
     if (k->big.n != k->small.n || k->big.c != k->small.c || (size_t)k->w.n_out != k->small.s) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': images differ", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': images differ", node->name);
     }
-    k->n_threads = d->props.n_threads;
+    k->n_threads = device->props.n_threads;
     k->mask = -1;
     k->base.close = pool_close;
     k->base.implementation = "rows";
@@ -259,55 +261,57 @@ static hth_err pool_open(hth_device *d, const hth_graph *g, const hth_node *n, i
     return HTH_OK;
 }
 
-static hth_err pool_make(const pool_kernel *k, const hth_node *n, hth_kernel **out)
+static hth_err pool_make(const pool_kernel *kernel, const hth_node *node, hth_kernel **out)
 {
-    pool_kernel *made = hth_memdup(k, sizeof *k);
+    pool_kernel *made = hth_memdup(kernel, sizeof *kernel);
     if (made == NULL) {
-        hth_free(k->share[0]);
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        hth_free(kernel->share[0]);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
     *out = &made->base;
     return HTH_OK;
 }
 
-hth_err cpu_max_pool_train_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_max_pool_train_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                    const char *algorithm, hth_kernel **out)
 {
     pool_kernel k = {.max = true};
-    if (algorithm != NULL || n->n_post > 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+    if (algorithm != NULL || node->n_post > 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", node->name);
     }
-    HTH_TRY(pool_open(d, g, n, n->inputs[0], n->outputs[0], n->outputs[1], &k));
+    HTH_TRY(
+        pool_open(device, graph, node, node->inputs[0], node->outputs[0], node->outputs[1], &k));
     k.base.run = pool_train_run;
-    return pool_make(&k, n, out);
+    return pool_make(&k, node, out);
 }
 
-hth_err cpu_pool_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_pool_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                               const char *algorithm, hth_kernel **out)
 {
-    pool_kernel k = {.max = n->op == HTH_OP_MAX_POOL_GRAD};
-    if (algorithm != NULL || n->n_post > 1 ||
-        (n->n_post == 1 && n->post[0].op != HTH_OP_RELU_GRAD)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+    pool_kernel k = {.max = node->op == HTH_OP_MAX_POOL_GRAD};
+    if (algorithm != NULL || node->n_post > 1 ||
+        (node->n_post == 1 && node->post[0].op != HTH_OP_RELU_GRAD)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", node->name);
     }
-    HTH_TRY(pool_open(d, g, n, n->outputs[0], n->inputs[0], k.max ? n->inputs[1] : -1, &k));
+    HTH_TRY(pool_open(device, graph, node, node->outputs[0], node->inputs[0],
+                      k.max ? node->inputs[1] : -1, &k));
     k.base.run = pool_run;
-    if (n->n_post == 1) {
-        k.mask = n->post[0].input;
-        k.low = n->post[0].alpha;
-        k.high = n->post[0].beta;
-        if (g->values[n->inputs[k.mask]].layout != g->values[n->outputs[0]].layout) {
-            return hth_fail(HTH_ENOTSUP, "node '%s': the mask lies otherwise", n->name);
+    if (node->n_post == 1) {
+        k.mask = node->post[0].input;
+        k.low = node->post[0].alpha;
+        k.high = node->post[0].beta;
+        if (graph->values[node->inputs[k.mask]].layout != graph->values[node->outputs[0]].layout) {
+            return hth_fail(HTH_ENOTSUP, "node '%s': the mask lies otherwise", node->name);
         }
     }
     if (!k.max) {
-        HTH_TRY(pool_shares(&k, hth_node_int(n, "count_include_pad", 0) != 0));
+        HTH_TRY(pool_shares(&k, hth_node_int(node, "count_include_pad", 0) != 0));
     }
-    return pool_make(&k, n, out);
+    return pool_make(&k, node, out);
 }
 
-bool cpu_pool_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+bool cpu_pool_grad_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_post_op *post, int operand)
 {
-    return n->n_post == 0 && post->op == HTH_OP_RELU_GRAD && operand >= 0;
+    return node->n_post == 0 && post->op == HTH_OP_RELU_GRAD && operand >= 0;
 }

@@ -23,11 +23,11 @@ typedef struct hth_cell {
     float *dstate; // GRU: the gradient of the state's product; gates * n
 } hth_cell;
 
-void hth_cell_rnn(const hth_cell *p, size_t n, bool relu);
-void hth_cell_lstm(const hth_cell *p, size_t n);
-void hth_cell_gru(const hth_cell *p, size_t n); // reset after the product
-void hth_cell_rnn_back(const hth_cell *p, size_t n, bool relu);
-void hth_cell_lstm_back(const hth_cell *p, size_t n);
-void hth_cell_gru_back(const hth_cell *p, size_t n);
+void hth_cell_rnn(const hth_cell *cell, size_t n, bool relu);
+void hth_cell_lstm(const hth_cell *cell, size_t n);
+void hth_cell_gru(const hth_cell *cell, size_t n); // reset after the product
+void hth_cell_rnn_back(const hth_cell *cell, size_t n, bool relu);
+void hth_cell_lstm_back(const hth_cell *cell, size_t n);
+void hth_cell_gru_back(const hth_cell *cell, size_t n);
 
 #endif

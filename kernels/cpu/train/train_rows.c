@@ -96,25 +96,26 @@ static void layer_part(void *arg, int i, int n)
     }
 }
 
-static void parts_join(const grad_job *j, size_t stride, size_t at, size_t n, int count, float *out)
+static void parts_join(const grad_job *job, size_t stride, size_t at, size_t n, int count,
+                       float *out)
 {
     for (size_t i = 0; i < n && out != NULL; i++) {
         double sum = 0;
         for (int p = 0; p < count; p++) {
-            sum += (double)j->parts[(size_t)p * stride + at + i];
+            sum += (double)job->parts[(size_t)p * stride + at + i];
         }
         out[i] = (float)sum;
     }
 }
 
-static hth_err layer_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err layer_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const grad_kernel *k = (const grad_kernel *)base;
-    grad_job j = {.k = k, .in = a->in, .out = a->out, .parts = a->workspace};
-    memset(a->workspace, 0, base->workspace_bytes);
+    grad_job j = {.k = k, .in = args->in, .out = args->out, .parts = args->workspace};
+    memset(args->workspace, 0, base->workspace_bytes);
     hth_cpu_share(k->n_threads, k->rows * k->size * 4, layer_part, &j);
-    parts_join(&j, 2 * k->size, 0, k->size, k->n_threads, a->out[1]);
-    parts_join(&j, 2 * k->size, k->size, k->size, k->n_threads, a->out[2]);
+    parts_join(&j, 2 * k->size, 0, k->size, k->n_threads, args->out[1]);
+    parts_join(&j, 2 * k->size, k->size, k->size, k->n_threads, args->out[2]);
     return HTH_OK;
 }
 
@@ -176,10 +177,10 @@ static void softmax_part(void *arg, int i, int n)
     }
 }
 
-static hth_err softmax_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err softmax_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const grad_kernel *k = (const grad_kernel *)base;
-    grad_job j = {.k = k, .in = a->in, .out = a->out};
+    grad_job j = {.k = k, .in = args->in, .out = args->out};
     hth_cpu_share(k->n_threads, k->rows * k->size * 4, softmax_part, &j);
     return HTH_OK;
 }
@@ -204,13 +205,13 @@ static void gather_part(void *arg, int i, int n)
     }
 }
 
-static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const grad_kernel *k = (const grad_kernel *)base;
-    grad_job j = {.k = k, .in = a->in, .out = a->out, .slots = a->workspace};
+    grad_job j = {.k = k, .in = args->in, .out = args->out, .slots = args->workspace};
     for (size_t r = 0; r < k->rows; r++) {
-        int64_t at = k->index_dtype == HTH_DT_I32 ? ((const int32_t *)a->in[1])[r]
-                                                  : ((const int64_t *)a->in[1])[r];
+        int64_t at = k->index_dtype == HTH_DT_I32 ? ((const int32_t *)args->in[1])[r]
+                                                  : ((const int64_t *)args->in[1])[r];
         j.slots[r] = at < 0 ? at + (int64_t)k->table : at;
         if (j.slots[r] < 0 || j.slots[r] >= (int64_t)k->table) {
             return hth_fail(HTH_EINVAL, "index %" PRId64 " is outside of %zu slices", at, k->table);
@@ -250,84 +251,87 @@ static void channel_part(void *arg, int i, int n)
     }
 }
 
-static hth_err channel_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err channel_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const grad_kernel *k = (const grad_kernel *)base;
     const hth_rows *r = &k->channels;
-    grad_job j = {.k = k, .in = a->in, .out = a->out, .parts = a->workspace};
+    grad_job j = {.k = k, .in = args->in, .out = args->out, .parts = args->workspace};
     hth_cpu_share(k->n_threads, r->n * r->blocks * r->s * r->b, channel_part, &j);
-    parts_join(&j, r->blocks * r->b, 0, r->c, (int)r->n, a->out[0]);
+    parts_join(&j, r->blocks * r->b, 0, r->c, (int)r->n, args->out[0]);
     return HTH_OK;
 }
 
-static hth_err grad_make(hth_device *d, const hth_node *n, grad_kernel *k, const char *name,
-                         hth_err (*run)(const hth_kernel *k, const hth_kernel_args *a),
+static hth_err grad_make(hth_device *device, const hth_node *node, grad_kernel *kernel,
+                         const char *name,
+                         hth_err (*run)(const hth_kernel *kernel, const hth_kernel_args *args),
                          hth_kernel **out)
 {
-    k->n_threads = d->props.n_threads;
-    k->op = n->op;
-    k->base.run = run;
-    k->base.close = hth_cpu_kernel_free;
-    k->base.implementation = name;
-    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+    kernel->n_threads = device->props.n_threads;
+    kernel->op = node->op;
+    kernel->base.run = run;
+    kernel->base.close = hth_cpu_kernel_free;
+    kernel->base.implementation = name;
+    return hth_cpu_kernel_made(node, &kernel->base, sizeof *kernel, out);
 }
 
-static hth_err grad_refuse(const hth_node *n)
+static hth_err grad_refuse(const hth_node *node)
 {
-    return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or axis", n->name);
+    return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or axis", node->name);
 }
 
 // Rows of what lies from `axis` on; with `flatten` false that must be the last axis.
-static bool grad_rows(const hth_graph *g, const hth_node *n, bool flatten, grad_kernel *k)
+static bool grad_rows(const hth_graph *graph, const hth_node *node, bool flatten,
+                      grad_kernel *kernel)
 {
-    const hth_shape *s = &g->values[n->inputs[0]].shape;
-    int64_t axis = hth_node_int(n, "axis", -1);
+    const hth_shape *s = &graph->values[node->inputs[0]].shape;
+    int64_t axis = hth_node_int(node, "axis", -1);
     axis += axis < 0 ? s->rank : 0;
     if (axis < 0 || axis >= s->rank || (!flatten && axis + 1 != s->rank)) {
         return false;
     }
-    k->rows = k->size = 1;
+    kernel->rows = kernel->size = 1;
     for (int i = 0; i < s->rank; i++) {
-        *(i < axis ? &k->rows : &k->size) *= (size_t)s->dim[i];
+        *(i < axis ? &kernel->rows : &kernel->size) *= (size_t)s->dim[i];
     }
     return true;
 }
 
-hth_err cpu_layer_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                                    const char *algorithm, hth_kernel **out)
+hth_err cpu_layer_norm_grad_prepare(hth_device *device, const hth_graph *graph,
+                                    const hth_node *node, const char *algorithm, hth_kernel **out)
 {
-    grad_kernel k = {.base.inplace_input = n->outputs[0] < 0 ? -1 : 0};
-    if (algorithm != NULL || n->n_post > 0 || n->n_outputs != 3 ||
-        !cpu_plain_f32(g, n, n->n_inputs) || !grad_rows(g, n, true, &k) ||
-        (size_t)hth_shape_elements(&g->values[n->inputs[2]].shape) != k.size ||
-        (size_t)hth_shape_elements(&g->values[n->inputs[3]].shape) != k.rows) {
-        return grad_refuse(n);
+    grad_kernel k = {.base.inplace_input = node->outputs[0] < 0 ? -1 : 0};
+    if (algorithm != NULL || node->n_post > 0 || node->n_outputs != 3 ||
+        !cpu_plain_f32(graph, node, node->n_inputs) || !grad_rows(graph, node, true, &k) ||
+        (size_t)hth_shape_elements(&graph->values[node->inputs[2]].shape) != k.size ||
+        (size_t)hth_shape_elements(&graph->values[node->inputs[3]].shape) != k.rows) {
+        return grad_refuse(node);
     }
-    k.base.workspace_bytes = (size_t)d->props.n_threads * 2 * k.size * sizeof(float);
-    return grad_make(d, n, &k, "rows", layer_run, out);
+    k.base.workspace_bytes = (size_t)device->props.n_threads * 2 * k.size * sizeof(float);
+    return grad_make(device, node, &k, "rows", layer_run, out);
 }
 
-hth_err cpu_softmax_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_softmax_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                  const char *algorithm, hth_kernel **out)
 {
     grad_kernel k = {.base.inplace_input = 0};
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, 2) ||
-        !grad_rows(g, n, hth_node_int(n, "flatten", 0) != 0, &k)) {
-        return grad_refuse(n);
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, 2) ||
+        !grad_rows(graph, node, hth_node_int(node, "flatten", 0) != 0, &k)) {
+        return grad_refuse(node);
     }
-    return grad_make(d, n, &k, "rows", softmax_run, out);
+    return grad_make(device, node, &k, "rows", softmax_run, out);
 }
 
-hth_err cpu_gather_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_gather_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                 const char *algorithm, hth_kernel **out)
 {
-    const hth_value *index = &g->values[n->inputs[1]], *dx = &g->values[n->outputs[0]];
+    const hth_value *index = &graph->values[node->inputs[1]],
+                    *dx = &graph->values[node->outputs[0]];
     grad_kernel k = {.base.inplace_input = -1, .size = 1, .index_dtype = index->dtype};
-    int64_t axis = hth_node_int(n, "axis", 0), rows = hth_shape_elements(&index->shape);
-    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, 1) || rows <= 0 ||
+    int64_t axis = hth_node_int(node, "axis", 0), rows = hth_shape_elements(&index->shape);
+    if (algorithm != NULL || node->n_post > 0 || !cpu_plain_f32(graph, node, 1) || rows <= 0 ||
         (axis != 0 && axis != -dx->shape.rank) || dx->shape.rank < 1 ||
         (index->dtype != HTH_DT_I32 && index->dtype != HTH_DT_I64)) {
-        return grad_refuse(n);
+        return grad_refuse(node);
     }
     k.rows = (size_t)rows;
     k.table = (size_t)dx->shape.dim[0];
@@ -335,34 +339,36 @@ hth_err cpu_gather_grad_prepare(hth_device *d, const hth_graph *g, const hth_nod
         k.size *= (size_t)dx->shape.dim[i];
     }
     k.base.workspace_bytes = k.rows * sizeof(int64_t);
-    return (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape) != k.rows * k.size
-               ? grad_refuse(n)
-               : grad_make(d, n, &k, "columns", gather_run, out);
+    return (size_t)hth_shape_elements(&graph->values[node->inputs[0]].shape) != k.rows * k.size
+               ? grad_refuse(node)
+               : grad_make(device, node, &k, "columns", gather_run, out);
 }
 
 // All axes but that of the channels.
-static bool channel_axes(const hth_graph *g, const hth_node *n)
+static bool channel_axes(const hth_graph *graph, const hth_node *node)
 {
-    int rank = g->values[n->inputs[0]].shape.rank;
-    return rank >= 3 && rank <= 5 && hth_node_int(n, "keepdims", 1) == 0 &&
-           cpu_reduce_axes(g, n, rank) == (1U << rank) - 1 - 2;
+    int rank = graph->values[node->inputs[0]].shape.rank;
+    return rank >= 3 && rank <= 5 && hth_node_int(node, "keepdims", 1) == 0 &&
+           cpu_reduce_axes(graph, node, rank) == (1U << rank) - 1 - 2;
 }
 
-hth_err cpu_channel_sum_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_channel_sum_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                 const char *algorithm, hth_kernel **out)
 {
-    const hth_value *x = &g->values[n->inputs[0]];
+    const hth_value *x = &graph->values[node->inputs[0]];
     grad_kernel k = {.base.inplace_input = -1};
-    if (algorithm != NULL || n->n_post > 0 || x->dtype != HTH_DT_F32 || !channel_axes(g, n) ||
-        hth_shape_elements(&x->shape) <= 0 || !hth_rows_of(&x->shape, x->layout, &k.channels)) {
-        return grad_refuse(n);
+    if (algorithm != NULL || node->n_post > 0 || x->dtype != HTH_DT_F32 ||
+        !channel_axes(graph, node) || hth_shape_elements(&x->shape) <= 0 ||
+        !hth_rows_of(&x->shape, x->layout, &k.channels)) {
+        return grad_refuse(node);
     }
     k.base.workspace_bytes = k.channels.n * k.channels.blocks * k.channels.b * sizeof(float);
-    return grad_make(d, n, &k, "channels", channel_run, out);
+    return grad_make(device, node, &k, "channels", channel_run, out);
 }
 
-hth_layout cpu_channel_sum_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+hth_layout cpu_channel_sum_layout(hth_device *device, const hth_graph *graph, const hth_node *node,
+                                  bool *any)
 {
-    *any = channel_axes(g, n) && g->values[n->inputs[0]].dtype == HTH_DT_F32;
+    *any = channel_axes(graph, node) && graph->values[node->inputs[0]].dtype == HTH_DT_F32;
     return HTH_LAYOUT_PLAIN;
 }

@@ -98,14 +98,14 @@ HTH_VECTOR(step_adam,
     }
 }
 
-static const float *step_in(const step_job *j, int i, size_t at)
+static const float *step_in(const step_job *job, int i, size_t at)
 {
-    return j->in[i] == NULL ? NULL : (const float *)j->in[i] + at;
+    return job->in[i] == NULL ? NULL : (const float *)job->in[i] + at;
 }
 
-static float *step_out(const step_job *j, int i, size_t at)
+static float *step_out(const step_job *job, int i, size_t at)
 {
-    return (float *)j->out[i] + at;
+    return (float *)job->out[i] + at;
 }
 
 typedef struct step_relu_job {
@@ -141,16 +141,17 @@ HTH_VECTOR(step_bad, (const float *x, size_t n, uint32_t *bad), (x, n, bad))
     *bad = any;
 }
 
-static void step_chunk(const step_job *j, size_t at, size_t n)
+static void step_chunk(const step_job *job, size_t at, size_t n)
 {
-    if (j->k->op == HTH_OP_SGD_STEP) {
-        const float *m = step_in(j, 2, at);
-        step_sgd(step_in(j, 0, at), step_in(j, 1, at), m, step_out(j, 0, at),
-                 m == NULL ? NULL : step_out(j, 1, at), n, j->hyper, j->scale, j->k->nesterov);
+    if (job->k->op == HTH_OP_SGD_STEP) {
+        const float *m = step_in(job, 2, at);
+        step_sgd(step_in(job, 0, at), step_in(job, 1, at), m, step_out(job, 0, at),
+                 m == NULL ? NULL : step_out(job, 1, at), n, job->hyper, job->scale,
+                 job->k->nesterov);
     } else {
-        step_adam(step_in(j, 0, at), step_in(j, 1, at), step_in(j, 2, at), step_in(j, 3, at),
-                  step_out(j, 0, at), step_out(j, 1, at), step_out(j, 2, at), n, j->hyper, j->scale,
-                  j->k->decoupled);
+        step_adam(step_in(job, 0, at), step_in(job, 1, at), step_in(job, 2, at),
+                  step_in(job, 3, at), step_out(job, 0, at), step_out(job, 1, at),
+                  step_out(job, 2, at), n, job->hyper, job->scale, job->k->decoupled);
     }
 }
 
@@ -173,18 +174,19 @@ static void step_part(void *arg, int i, int n)
     }
 }
 
-static hth_err step_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err step_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const step_kernel *k = (const step_kernel *)base;
     int h = k->op == HTH_OP_ADAM_STEP ? 4 : 3;
-    step_job j = {.k = k, .in = a->in, .out = a->out};
+    step_job j = {.k = k, .in = args->in, .out = args->out};
     if (k->op == HTH_OP_RELU_GRAD) {
-        hth_cpu_relu_grad(k->n_threads, a->in[0], a->in[1], k->n_inputs > 2 ? a->in[2] : NULL,
-                          a->out[0], k->n, k->low, k->high);
+        hth_cpu_relu_grad(k->n_threads, args->in[0], args->in[1],
+                          k->n_inputs > 2 ? args->in[2] : NULL, args->out[0], k->n, k->low,
+                          k->high);
         return HTH_OK;
     }
-    j.hyper = a->in[h];
-    j.scale = j.hyper[HTH_HYPER_GRAD_SCALE] * (k->clip ? *(const float *)a->in[h + 1] : 1);
+    j.hyper = args->in[h];
+    j.scale = j.hyper[HTH_HYPER_GRAD_SCALE] * (k->clip ? *(const float *)args->in[h + 1] : 1);
     hth_cpu_share(k->n_threads, k->n, step_part, &j);
     return !j.lost ? HTH_OK
                    : hth_fail(HTH_EINVAL, "'%s' gets elements that are not finite", k->parameter);
@@ -206,19 +208,19 @@ static void clip_part(void *arg, int i, int n)
     j->sum[i] = sum;
 }
 
-static hth_err clip_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err clip_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const step_kernel *k = (const step_kernel *)base;
-    const float *hyper = a->in[0];
-    double *sum = a->workspace, all = 0;
-    step_job j = {.k = k, .in = a->in, .sum = sum};
+    const float *hyper = args->in[0];
+    double *sum = args->workspace, all = 0;
+    step_job j = {.k = k, .in = args->in, .sum = sum};
     memset(sum, 0, k->base.workspace_bytes);
     hth_cpu_share(k->n_threads, k->n, clip_part, &j);
     for (int i = 0; i < k->n_threads; i++) {
         all += sum[i];
     }
     double norm = sqrt(all) * (double)hyper[HTH_HYPER_GRAD_SCALE];
-    *(float *)a->out[0] = (float)fmin(1, (double)k->max_norm / (norm + 1e-6));
+    *(float *)args->out[0] = (float)fmin(1, (double)k->max_norm / (norm + 1e-6));
     return HTH_OK;
 }
 
@@ -231,12 +233,12 @@ static void step_close(hth_kernel *base)
 }
 
 // All tensors of more than the parameters' count look alike: f32, same layout, same shape.
-static bool step_alike(const hth_graph *g, const hth_node *n, int inputs)
+static bool step_alike(const hth_graph *graph, const hth_node *node, int inputs)
 {
-    const hth_value *x = &g->values[n->inputs[0]];
-    for (int i = 0; i < inputs + n->n_outputs; i++) {
-        int at = i < inputs ? n->inputs[i] : n->outputs[i - inputs];
-        const hth_value *v = at < 0 ? x : &g->values[at];
+    const hth_value *x = &graph->values[node->inputs[0]];
+    for (int i = 0; i < inputs + node->n_outputs; i++) {
+        int at = i < inputs ? node->inputs[i] : node->outputs[i - inputs];
+        const hth_value *v = at < 0 ? x : &graph->values[at];
         if (v->dtype != HTH_DT_F32 || v->layout != x->layout ||
             !hth_shape_equal(&v->shape, &x->shape)) {
             return false;
@@ -245,69 +247,69 @@ static bool step_alike(const hth_graph *g, const hth_node *n, int inputs)
     return true;
 }
 
-static hth_err step_make(hth_device *d, const hth_graph *g, const hth_node *n, int inputs,
-                         const char *algorithm, step_kernel *k, hth_kernel **out)
+static hth_err step_make(hth_device *device, const hth_graph *graph, const hth_node *node,
+                         int inputs, const char *algorithm, step_kernel *kernel, hth_kernel **out)
 {
-    const hth_value *x = &g->values[n->inputs[0]];
+    const hth_value *x = &graph->values[node->inputs[0]];
     size_t bytes;
-    if (algorithm != NULL || n->n_post > 0 || !step_alike(g, n, inputs)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layouts or post ops", n->name);
+    if (algorithm != NULL || node->n_post > 0 || !step_alike(graph, node, inputs)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layouts or post ops", node->name);
     }
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
-    k->parameter = hth_strdup(x->name != NULL ? x->name : n->name);
-    if (k->parameter == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    kernel->parameter = hth_strdup(x->name != NULL ? x->name : node->name);
+    if (kernel->parameter == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    k->op = n->op;
-    k->n_inputs = n->n_inputs;
-    k->n = bytes / sizeof(float);
-    k->n_threads = d->props.n_threads;
-    k->base.run = step_run;
-    k->base.close = step_close;
-    k->base.implementation = "elements";
-    hth_err err = hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+    kernel->op = node->op;
+    kernel->n_inputs = node->n_inputs;
+    kernel->n = bytes / sizeof(float);
+    kernel->n_threads = device->props.n_threads;
+    kernel->base.run = step_run;
+    kernel->base.close = step_close;
+    kernel->base.implementation = "elements";
+    hth_err err = hth_cpu_kernel_made(node, &kernel->base, sizeof *kernel, out);
     if (err != HTH_OK) {
-        hth_free(k->parameter);
+        hth_free(kernel->parameter);
     }
     return err;
 }
 
-hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_relu_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                               const char *algorithm, hth_kernel **out)
 {
-    step_kernel k = {.low = hth_node_float(n, "low", 0),
-                     .high = hth_node_float(n, "high", INFINITY)};
-    return step_make(d, g, n, n->n_inputs, algorithm, &k, out);
+    step_kernel k = {.low = hth_node_float(node, "low", 0),
+                     .high = hth_node_float(node, "high", INFINITY)};
+    return step_make(device, graph, node, node->n_inputs, algorithm, &k, out);
 }
 
-hth_err cpu_step_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_step_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                          const char *algorithm, hth_kernel **out)
 {
-    int copy = n->op == HTH_OP_ADAM_STEP ? 3 : 2, h = copy + 1;
-    if (n->n_outputs > copy && n->outputs[copy] >= 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': a copy of the parameter in bf16", n->name);
+    int copy = node->op == HTH_OP_ADAM_STEP ? 3 : 2, h = copy + 1;
+    if (node->n_outputs > copy && node->outputs[copy] >= 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': a copy of the parameter in bf16", node->name);
     }
-    step_kernel k = {.nesterov = hth_node_int(n, "nesterov", 0) != 0,
-                     .decoupled = hth_node_int(n, "decoupled", 0) != 0,
-                     .clip = n->n_inputs > h + 1 && n->inputs[h + 1] >= 0};
-    return step_make(d, g, n, h, algorithm, &k, out);
+    step_kernel k = {.nesterov = hth_node_int(node, "nesterov", 0) != 0,
+                     .decoupled = hth_node_int(node, "decoupled", 0) != 0,
+                     .clip = node->n_inputs > h + 1 && node->inputs[h + 1] >= 0};
+    return step_make(device, graph, node, h, algorithm, &k, out);
 }
 
-hth_err cpu_clip_scale_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_clip_scale_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                                const char *algorithm, hth_kernel **out)
 {
     step_kernel *k = hth_calloc(1, sizeof *k);
-    size_t *sizes = hth_calloc((size_t)n->n_inputs, sizeof *sizes);
+    size_t *sizes = hth_calloc((size_t)node->n_inputs, sizeof *sizes);
     hth_err err = k == NULL || sizes == NULL
-                      ? hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name)
+                      ? hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name)
                       : HTH_OK;
-    for (int i = 1; i < n->n_inputs && err == HTH_OK; i++) {
-        const hth_value *v = &g->values[n->inputs[i]];
+    for (int i = 1; i < node->n_inputs && err == HTH_OK; i++) {
+        const hth_value *v = &graph->values[node->inputs[i]];
         err = hth_tensor_bytes(HTH_DT_F32, &v->shape, v->layout, &sizes[i]);
         sizes[i] /= sizeof(float);
         k->n += sizes[i];
-        if (v->dtype != HTH_DT_F32 || algorithm != NULL || n->n_post > 0) {
-            err = hth_fail(HTH_ENOTSUP, "node '%s': dtype or post ops", n->name);
+        if (v->dtype != HTH_DT_F32 || algorithm != NULL || node->n_post > 0) {
+            err = hth_fail(HTH_ENOTSUP, "node '%s': dtype or post ops", node->name);
         }
     }
     if (err != HTH_OK) {
@@ -318,12 +320,12 @@ hth_err cpu_clip_scale_prepare(hth_device *d, const hth_graph *g, const hth_node
     k->base = (hth_kernel){.run = clip_run,
                            .close = step_close,
                            .implementation = "elements",
-                           .workspace_bytes = (size_t)d->props.n_threads * sizeof(double),
+                           .workspace_bytes = (size_t)device->props.n_threads * sizeof(double),
                            .inplace_input = -1};
-    k->n_threads = d->props.n_threads;
-    k->n_inputs = n->n_inputs;
+    k->n_threads = device->props.n_threads;
+    k->n_inputs = node->n_inputs;
     k->sizes = sizes;
-    k->max_norm = hth_node_float(n, "max_norm", 1);
+    k->max_norm = hth_node_float(node, "max_norm", 1);
     *out = &k->base;
     return HTH_OK;
 }

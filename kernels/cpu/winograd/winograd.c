@@ -37,38 +37,38 @@ typedef struct wino_run {
     float *u, *v, *m;       // u: of a computed filter; rolling, a block for each thread
 } wino_run;
 
-static void run_chunk(wino_run *r, size_t first, size_t end)
+static void run_chunk(wino_run *run, size_t first, size_t end)
 {
-    const hth_wino_kernel *k = r->k;
+    const hth_wino_kernel *k = run->k;
     size_t left = end - first;
-    r->j.at.first = first;
-    r->j.at.count = left < k->chunk ? left : k->chunk;
-    r->j.at.step = k->v_step;
-    r->j.at.blocks = k->p.grid.ib;
+    run->j.at.first = first;
+    run->j.at.count = left < k->chunk ? left : k->chunk;
+    run->j.at.step = k->v_step;
+    run->j.at.blocks = k->p.grid.ib;
 }
 
-static void run_inputs(const wino_run *r, size_t panel, size_t first, size_t blocks, float *u)
+static void run_inputs(const wino_run *run, size_t panel, size_t first, size_t blocks, float *u)
 {
-    const hth_wino_plan *p = &r->k->p;
+    const hth_wino_plan *p = &run->k->p;
     size_t block = p->isa->block;
-    p->isa->filter[p->pairs - 1](&p->filter, r->w, u, r->j.at.group, panel, first * block,
+    p->isa->filter[p->pairs - 1](&p->filter, run->w, u, run->j.at.group, panel, first * block,
                                  (first + blocks) * block);
 }
 
 // Thread i: tiles from..to of the chunk times a panel. Rolling, sums of all the tiles wait in M
 // for the next blocks of inputs; the filter's block stays in the core's cache meanwhile.
-static void run_panel(const wino_run *r, int i, size_t panel, size_t from, size_t to)
+static void run_panel(const wino_run *run, int i, size_t panel, size_t from, size_t to)
 {
-    const hth_wino_kernel *k = r->k;
+    const hth_wino_kernel *k = run->k;
     const hth_wino_isa *isa = k->p.isa;
     size_t ib = k->p.grid.ib, parts = (to - from + k->part - 1) / k->part;
-    float *m = r->m + (size_t)i * k->m_parts * k->m_floats;
-    float *block = r->u + (size_t)i * k->block_floats;
-    const float *u = k->rolling ? block : r->whole + panel * k->panel_floats;
+    float *m = run->m + (size_t)i * k->m_parts * k->m_floats;
+    float *block = run->u + (size_t)i * k->block_floats;
+    const float *u = k->rolling ? block : run->whole + panel * k->panel_floats;
     for (size_t first = 0; first < ib; first += k->depth) {
         size_t blocks = hth_wino_min(k->depth, ib - first);
         if (k->rolling) {
-            run_inputs(r, panel, first, blocks, block);
+            run_inputs(run, panel, first, blocks, block);
         }
         for (size_t p = 0; p < parts; p++) {
             hth_wino_part part = {.panel = panel,
@@ -77,9 +77,9 @@ static void run_panel(const wino_run *r, int i, size_t panel, size_t from, size_
                                   .block = first,
                                   .blocks = blocks,
                                   .m = m + (k->m_parts > 1 ? p * k->m_floats : 0)};
-            isa->products(&r->j, &part, u);
+            isa->products(&run->j, &part, u);
             if (first + blocks == ib) {
-                isa->results[k->p.pairs - 1](&r->j, &part);
+                isa->results[k->p.pairs - 1](&run->j, &part);
             }
         }
     }
@@ -116,10 +116,10 @@ static void run_patches(void *arg, int i, int n)
 
 // How many parts the chunk's tiles make: as many as M wants, more when there would be less to do
 // for some threads. Rolling, each part transforms the filter again, and M wants but one.
-static size_t run_parts(const wino_run *r, size_t n)
+static size_t run_parts(const wino_run *run, size_t n)
 {
-    const hth_wino_kernel *k = r->k;
-    size_t count = r->j.at.count, panels = k->panels;
+    const hth_wino_kernel *k = run->k;
+    size_t count = run->j.at.count, panels = k->panels;
     size_t parts = k->rolling ? 1 : (count + k->part - 1) / k->part;
     while (panels * parts < 4 * n && panels * parts % n != 0 && parts < count) {
         parts++;
@@ -148,43 +148,43 @@ static void run_filter(void *arg, int i, int n)
     }
 }
 
-static void run_group(wino_run *r)
+static void run_group(wino_run *run)
 {
-    const hth_wino_kernel *k = r->k;
+    const hth_wino_kernel *k = run->k;
     size_t tiles = k->p.grid.tiles;
     if (!k->packed && !k->rolling) {
-        hth_team_run(run_filter, r);
+        hth_team_run(run_filter, run);
     }
     if (k->apart) {
-        hth_team_run(run_apart, r);
+        hth_team_run(run_apart, run);
         return;
     }
-    r->j.at.v = r->v;
-    for (size_t first = 0; first < tiles; first += r->j.at.count) {
-        run_chunk(r, first, tiles);
-        hth_team_run(run_patches, r);
-        hth_team_run(run_panels, r);
+    run->j.at.v = run->v;
+    for (size_t first = 0; first < tiles; first += run->j.at.count) {
+        run_chunk(run, first, tiles);
+        hth_team_run(run_patches, run);
+        hth_team_run(run_panels, run);
     }
 }
 
-static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *args)
 {
     const hth_wino_kernel *k = (const hth_wino_kernel *)base;
-    float *ws = a->workspace;
+    float *ws = args->workspace;
     wino_run r = {.k = k,
                   .j = {.grid = &k->p.grid,
                         .filter = &k->p.filter,
-                        .x = a->in[0],
-                        .bias = k->last.bias < 0 ? NULL : a->in[k->last.bias],
-                        .add = k->last.add < 0 ? NULL : a->in[k->last.add],
-                        .mask = k->mask < 0 ? NULL : a->in[k->mask],
-                        .y = a->out[0],
+                        .x = args->in[0],
+                        .bias = k->last.bias < 0 ? NULL : args->in[k->last.bias],
+                        .add = k->last.add < 0 ? NULL : args->in[k->last.add],
+                        .mask = k->mask < 0 ? NULL : args->in[k->mask],
+                        .y = args->out[0],
                         .add_scale = k->last.add_scale,
                         .low = k->last.low,
                         .high = k->last.high,
                         .mask_low = k->mask_low,
                         .mask_high = k->mask_high},
-                  .w = a->in[1],
+                  .w = args->in[1],
                   .u = ws};
     size_t threads = (size_t)k->n_threads;
     hth_team_set(k->n_threads);
@@ -195,7 +195,7 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
         r.whole = k->packed ? r.w + group * k->u_floats : r.u;
         run_group(&r);
     }
-    return hth_conv_last_run(&k->last, a);
+    return hth_conv_last_run(&k->last, args);
 }
 
 // ---- preparing
@@ -218,65 +218,67 @@ static hth_err wino_pack(const hth_kernel *base, const hth_packing *packing, con
 }
 
 // Behind a data gradient there may be one ReluGrad.
-static hth_err wino_mask(const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
+static hth_err wino_mask(const hth_graph *graph, const hth_node *node, hth_wino_kernel *kernel)
 {
-    const hth_post_op *p = &n->post[0];
-    if (n->n_post == 0) {
+    const hth_post_op *p = &node->post[0];
+    if (node->n_post == 0) {
         return HTH_OK;
     }
-    if (n->n_post > 1 || p->op != HTH_OP_RELU_GRAD ||
-        g->values[n->inputs[p->input]].layout != g->values[n->outputs[0]].layout) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': post ops", n->name);
+    if (node->n_post > 1 || p->op != HTH_OP_RELU_GRAD ||
+        graph->values[node->inputs[p->input]].layout != graph->values[node->outputs[0]].layout) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': post ops", node->name);
     }
-    k->mask = p->input;
-    k->mask_low = p->alpha;
-    k->mask_high = p->beta;
+    kernel->mask = p->input;
+    kernel->mask_low = p->alpha;
+    kernel->mask_high = p->beta;
     return HTH_OK;
 }
 
-static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
+static hth_err wino_finish(hth_device *device, const hth_graph *graph, const hth_node *node,
+                           hth_wino_kernel *kernel)
 {
     static const char *const points[] = HTH_WINO_POINTS_TEXT;
-    const hth_wino_plan *p = &k->p;
+    const hth_wino_plan *p = &kernel->p;
     size_t panel = HTH_WINO_PANEL * p->isa->lanes;
-    bool constant = g->values[n->inputs[1]].constant != NULL && n->op == HTH_OP_CONV;
-    HTH_TRY(n->op == HTH_OP_CONV_GRAD_DATA ? wino_mask(g, n, k) : HTH_OK);
-    HTH_TRY(hth_conv_last_open(d, g, n, &k->last));
-    k->u_floats = hth_wino_filter_floats(p->isa, p->pairs, &p->filter);
-    k->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
-    k->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
-    k->packed = constant && !p->run;
-    hth_wino_reserve(k);
-    hth_conv_last_finish(&k->last, &k->base);
-    if (k->packed) {
-        k->base.n_packings = 1;
-        k->packing = (hth_packing){
-            .input = 1, .bytes = p->grid.groups * k->u_floats * sizeof(float), .pack = wino_pack};
-        snprintf(k->packing.form, sizeof k->packing.form, "winograd:%s:%zu:%zu/%zu",
+    bool constant = graph->values[node->inputs[1]].constant != NULL && node->op == HTH_OP_CONV;
+    HTH_TRY(node->op == HTH_OP_CONV_GRAD_DATA ? wino_mask(graph, node, kernel) : HTH_OK);
+    HTH_TRY(hth_conv_last_open(device, graph, node, &kernel->last));
+    kernel->u_floats = hth_wino_filter_floats(p->isa, p->pairs, &p->filter);
+    kernel->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
+    kernel->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
+    kernel->packed = constant && !p->run;
+    hth_wino_reserve(kernel);
+    hth_conv_last_finish(&kernel->last, &kernel->base);
+    if (kernel->packed) {
+        kernel->base.n_packings = 1;
+        kernel->packing = (hth_packing){.input = 1,
+                                        .bytes = p->grid.groups * kernel->u_floats * sizeof(float),
+                                        .pack = wino_pack};
+        snprintf(kernel->packing.form, sizeof kernel->packing.form, "winograd:%s:%zu:%zu/%zu",
                  points[p->pairs - 1], panel, p->filter.groups, p->filter.merge);
     }
     return HTH_OK;
 }
 
-hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_winograd_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const char *algorithm, hth_kernel **out)
 {
     hth_wino_plan p;
-    HTH_TRY(hth_wino_describe(d, g, n, algorithm, &p));
-    if (n->op == HTH_OP_CONV_GRAD_FILTER) {
-        return hth_wino_grad_prepare(d, g, n, &p, out);
+    HTH_TRY(hth_wino_describe(device, graph, node, algorithm, &p));
+    if (node->op == HTH_OP_CONV_GRAD_FILTER) {
+        return hth_wino_grad_prepare(device, graph, node, &p, out);
     }
     hth_wino_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    *k = (hth_wino_kernel){.p = p, .n_threads = d->props.n_threads, .mask = -1};
+    *k = (hth_wino_kernel){.p = p, .n_threads = device->props.n_threads, .mask = -1};
     k->base = (hth_kernel){.run = wino_run_kernel,
                            .close = wino_close,
                            .implementation = k->p.name,
                            .packings = &k->packing,
                            .inplace_input = -1};
-    hth_err err = wino_finish(d, g, n, k);
+    hth_err err = wino_finish(device, graph, node, k);
     if (err != HTH_OK) {
         wino_close(&k->base);
         return err;

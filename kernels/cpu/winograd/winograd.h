@@ -29,20 +29,20 @@ typedef struct hth_wino_plan {
 
 // cpu_winograd_prepare makes the kernel of a Conv or of one of its gradients. HTH_ENOTSUP: another
 // algorithm's name, or not 3x3 of stride and dilation 1 in f32 and blocks.
-hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+hth_err cpu_winograd_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const char *algorithm, hth_kernel **out);
 // cpu_winograd_names writes the algorithms that are worth trying on the node; returns their number,
 // at most `cap`.
-int cpu_winograd_names(hth_device *d, const hth_graph *g, const hth_node *n,
+int cpu_winograd_names(hth_device *device, const hth_graph *graph, const hth_node *node,
                        char (*names)[HTH_WINO_NAME], int cap);
 // cpu_winograd_fits says whether there is an algorithm for the node (a Conv, ConvTranspose or
-// gradient) once its image and its result are in layout `l`.
-bool cpu_winograd_fits(const hth_graph *g, const hth_node *n, hth_layout l);
+// gradient) once its image and its result are in layout `layout`.
+bool cpu_winograd_fits(const hth_graph *graph, const hth_node *node, hth_layout layout);
 
 // Between winograd*.c.
-hth_err hth_wino_describe(hth_device *d, const hth_graph *g, const hth_node *n,
-                          const char *algorithm, hth_wino_plan *p);
-hth_err hth_wino_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                              const hth_wino_plan *p, hth_kernel **out);
+hth_err hth_wino_describe(hth_device *device, const hth_graph *graph, const hth_node *node,
+                          const char *algorithm, hth_wino_plan *plan);
+hth_err hth_wino_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                              const hth_wino_plan *plan, hth_kernel **out);
 
 #endif

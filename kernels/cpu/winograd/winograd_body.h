@@ -120,19 +120,19 @@ WINO_INLINE double wino_norm(int pairs, int q)
     return 1 / (2 * z * at);
 }
 
-WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, hth_wino_tile at,
+WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *grid, const float *x, hth_wino_tile at,
                             float *v, size_t step)
 {
     enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
     int side = WINO_SIDE(pairs);
     wino_vec d[MOST * MOST], half[MOST * MOST], o[MOST];
-    size_t top = at.row - g->pad_h, left = at.col - g->pad_w; // wrap: larger than any size
-    bool inside =
-        top < g->h && g->h - top >= (size_t)side && left < g->w && g->w - left >= (size_t)side;
+    size_t top = at.row - grid->pad_h, left = at.col - grid->pad_w; // wrap: larger than any size
+    bool inside = top < grid->h && grid->h - top >= (size_t)side && left < grid->w &&
+                  grid->w - left >= (size_t)side;
     for (int r = 0; r < side; r++) {
         size_t row = top + (size_t)r;
         if (inside) {
-            const float *from = x + (row * g->w + left) * WINO_BLOCK;
+            const float *from = x + (row * grid->w + left) * WINO_BLOCK;
             for (int c = 0; c < side; c++) {
                 d[r * side + c] = wino_load(from + (size_t)c * WINO_BLOCK);
             }
@@ -140,8 +140,8 @@ WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, h
         }
         for (int c = 0; c < side; c++) {
             size_t col = left + (size_t)c;
-            d[r * side + c] = row < g->h && col < g->w
-                                  ? wino_load(x + (row * g->w + col) * WINO_BLOCK)
+            d[r * side + c] = row < grid->h && col < grid->w
+                                  ? wino_load(x + (row * grid->w + col) * WINO_BLOCK)
                                   : (wino_vec){0};
         }
     }
@@ -157,16 +157,17 @@ WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, h
     }
 }
 
-WINO_INLINE void wino_patches(int pairs, const hth_wino_grid *g, const float *x,
-                              const hth_wino_chunk *c, size_t begin, size_t end)
+WINO_INLINE void wino_patches(int pairs, const hth_wino_grid *grid, const float *x,
+                              const hth_wino_chunk *chunk, size_t begin, size_t end)
 {
-    size_t all = g->groups * g->ib, plane = g->h * g->w * WINO_BLOCK;
+    size_t all = grid->groups * grid->ib, plane = grid->h * grid->w * WINO_BLOCK;
     for (size_t u = begin; u < end; u++) {
-        size_t tile = u % c->count, block = u / c->count;
-        hth_wino_tile at = hth_wino_where(g, c->first + tile);
-        const float *from = x + (at.image * all + c->group * g->ib + c->block + block) * plane;
+        size_t tile = u % chunk->count, block = u / chunk->count;
+        hth_wino_tile at = hth_wino_where(grid, chunk->first + tile);
+        const float *from =
+            x + (at.image * all + chunk->group * grid->ib + chunk->block + block) * plane;
         for (size_t l = 0; l < WINO_BLOCK; l += WINO_LANES) {
-            wino_patch(pairs, g, from + l, at, c->v + u * WINO_BLOCK + l, c->step);
+            wino_patch(pairs, grid, from + l, at, chunk->v + u * WINO_BLOCK + l, chunk->step);
         }
     }
 }
@@ -239,20 +240,20 @@ static void wino_rows(const float *u, const float *v, size_t blocks, size_t next
 }
 
 // Results of one tile, one vector of channels: `channel` is its first within the group.
-WINO_INLINE void wino_result(int pairs, const hth_wino_job *j, size_t tile, size_t channel,
+WINO_INLINE void wino_result(int pairs, const hth_wino_job *job, size_t tile, size_t channel,
                              const float *m, size_t mstep)
 {
     enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
-    const hth_wino_grid *g = j->grid;
+    const hth_wino_grid *g = job->grid;
     int side = WINO_SIDE(pairs), size = 2 * pairs;
     hth_wino_tile at = hth_wino_where(g, tile);
-    size_t block = j->at.group * g->ob + channel / WINO_BLOCK;
+    size_t block = job->at.group * g->ob + channel / WINO_BLOCK;
     size_t image =
         (at.image * g->groups * g->ob + block) * g->oh * g->ow * WINO_BLOCK + channel % WINO_BLOCK;
     wino_vec d[MOST], half[MOST * MOST], o[MOST], b = {0};
-    if (j->bias != NULL) {
-        size_t left = channel < j->filter->out ? j->filter->out - channel : 0;
-        memcpy(&b, j->bias + j->at.group * j->filter->out + channel,
+    if (job->bias != NULL) {
+        size_t left = channel < job->filter->out ? job->filter->out - channel : 0;
+        memcpy(&b, job->bias + job->at.group * job->filter->out + channel,
                (left < WINO_LANES ? left : WINO_LANES) * sizeof(float));
     }
     for (int c = 0; c < side; c++) {
@@ -267,28 +268,28 @@ WINO_INLINE void wino_result(int pairs, const hth_wino_job *j, size_t tile, size
         for (int c = 0; c < size && at.col + (size_t)c < g->ow; c++) {
             size_t to = image + ((at.row + (size_t)r) * g->ow + at.col + (size_t)c) * WINO_BLOCK;
             wino_vec y = o[c] + b;
-            if (j->add != NULL) {
-                y += j->add_scale * wino_load(j->add + to);
+            if (job->add != NULL) {
+                y += job->add_scale * wino_load(job->add + to);
             }
-            y = wino_clamp(y, j->low, j->high);
-            if (j->mask != NULL) {
-                y = wino_open(y, wino_load(j->mask + to), j->mask_low, j->mask_high);
+            y = wino_clamp(y, job->low, job->high);
+            if (job->mask != NULL) {
+                y = wino_open(y, wino_load(job->mask + to), job->mask_low, job->mask_high);
             }
-            wino_store(j->y + to, y);
+            wino_store(job->y + to, y);
         }
     }
 }
 
-static size_t wino_vecs(const hth_wino_grid *g, size_t panel)
+static size_t wino_vecs(const hth_wino_grid *grid, size_t panel)
 {
-    size_t left = g->ob * WINO_BLOCK / WINO_LANES - panel * HTH_WINO_PANEL;
+    size_t left = grid->ob * WINO_BLOCK / WINO_LANES - panel * HTH_WINO_PANEL;
     return left < HTH_WINO_PANEL ? left : HTH_WINO_PANEL;
 }
 
-static void wino_products(const hth_wino_job *j, const hth_wino_part *part, const float *u)
+static void wino_products(const hth_wino_job *job, const hth_wino_part *part, const float *u)
 {
-    const hth_wino_grid *g = j->grid;
-    const hth_wino_chunk *c = &j->at;
+    const hth_wino_grid *g = job->grid;
+    const hth_wino_chunk *c = &job->at;
     size_t vecs = wino_vecs(g, part->panel), n = part->to - part->from;
     size_t ustep = hth_wino_point(part->blocks * WINO_BLOCK, vecs * WINO_LANES);
     size_t mstep = n * WINO_LANES, mpoint = HTH_WINO_PANEL * mstep + HTH_WINO_LINE;
@@ -305,13 +306,13 @@ static void wino_products(const hth_wino_job *j, const hth_wino_part *part, cons
     }
 }
 
-WINO_INLINE void wino_results(int pairs, const hth_wino_job *j, const hth_wino_part *part)
+WINO_INLINE void wino_results(int pairs, const hth_wino_job *job, const hth_wino_part *part)
 {
-    size_t vecs = wino_vecs(j->grid, part->panel), n = part->to - part->from;
+    size_t vecs = wino_vecs(job->grid, part->panel), n = part->to - part->from;
     size_t mstep = n * WINO_LANES, mpoint = HTH_WINO_PANEL * mstep + HTH_WINO_LINE;
     for (size_t o = 0; o < vecs; o++) {
         for (size_t t = 0; t < n; t++) {
-            wino_result(pairs, j, j->at.first + part->from + t,
+            wino_result(pairs, job, job->at.first + part->from + t,
                         (part->panel * HTH_WINO_PANEL + o) * WINO_LANES,
                         part->m + o * mstep + t * WINO_LANES, mpoint);
         }

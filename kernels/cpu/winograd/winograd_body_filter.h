@@ -71,28 +71,28 @@ WINO_INLINE wino_vec wino_quads(const float *p, size_t step)
 
 // Columns 0..3 of WINO_LANES rows of floats, a vector each: transposed in squares of four, which
 // is several times faster than gathering.
-WINO_INLINE void wino_columns(const float *p, size_t step, wino_vec *o)
+WINO_INLINE void wino_columns(const float *p, size_t step, wino_vec *vec)
 {
     wino_vec a = wino_quads(p, step), b = wino_quads(p + step, step);
     wino_vec c = wino_quads(p + 2 * step, step), d = wino_quads(p + 3 * step, step);
     wino_vec ab = WINO_LOW(a, b), cd = WINO_LOW(c, d);
-    o[0] = WINO_PAIRS_LOW(ab, cd);
-    o[1] = WINO_PAIRS_HIGH(ab, cd);
+    vec[0] = WINO_PAIRS_LOW(ab, cd);
+    vec[1] = WINO_PAIRS_HIGH(ab, cd);
     ab = WINO_HIGH(a, b);
     cd = WINO_HIGH(c, d);
-    o[2] = WINO_PAIRS_LOW(ab, cd);
-    o[3] = WINO_PAIRS_HIGH(ab, cd);
+    vec[2] = WINO_PAIRS_LOW(ab, cd);
+    vec[3] = WINO_PAIRS_HIGH(ab, cd);
 }
 #endif
 
 // Taps of WINO_LANES outputs, a vector per tap.
-WINO_INLINE void wino_taps(const hth_wino_filter *f, const float *w, size_t group, size_t out,
+WINO_INLINE void wino_taps(const hth_wino_filter *filter, const float *w, size_t group, size_t out,
                            size_t c, wino_vec *tap)
 {
-    const float *first = hth_wino_taps(f, w, group, out, c);
+    const float *first = hth_wino_taps(filter, w, group, out, c);
 #if defined(__x86_64__)
-    if (f->merge == 1 && first != NULL && f->out - out >= WINO_LANES) {
-        size_t step = f->back ? 9 : f->in * 9;
+    if (filter->merge == 1 && first != NULL && filter->out - out >= WINO_LANES) {
+        size_t step = filter->back ? 9 : filter->in * 9;
         wino_vec plain[9], last[4];
         wino_columns(first, step, plain);
         wino_columns(first + 4, step, plain + 4);
@@ -100,7 +100,7 @@ WINO_INLINE void wino_taps(const hth_wino_filter *f, const float *w, size_t grou
         plain[8] = last[3];
         WINO_UNROLL
         for (int t = 0; t < 9; t++) {
-            tap[t] = plain[f->back ? 8 - t : t];
+            tap[t] = plain[filter->back ? 8 - t : t];
         }
         return;
     }
@@ -108,9 +108,9 @@ WINO_INLINE void wino_taps(const hth_wino_filter *f, const float *w, size_t grou
     (void)first;
     float plain[9][WINO_LANES] = {{0}};
     for (size_t l = 0; l < WINO_LANES; l++) {
-        const float *from = hth_wino_taps(f, w, group, out + l, c);
+        const float *from = hth_wino_taps(filter, w, group, out + l, c);
         for (int t = 0; from != NULL && t < 9; t++) {
-            plain[t][l] = from[f->back ? 8 - t : t];
+            plain[t][l] = from[filter->back ? 8 - t : t];
         }
     }
     for (int t = 0; t < 9; t++) {
@@ -118,22 +118,22 @@ WINO_INLINE void wino_taps(const hth_wino_filter *f, const float *w, size_t grou
     }
 }
 
-WINO_INLINE void wino_filter(int pairs, const hth_wino_filter *f, const float *w, float *u,
+WINO_INLINE void wino_filter(int pairs, const hth_wino_filter *filter, const float *w, float *u,
                              size_t group, size_t panel, size_t begin, size_t end)
 {
     enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
     int side = WINO_SIDE(pairs);
-    size_t all = (f->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
+    size_t all = (filter->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
     size_t first = panel * HTH_WINO_PANEL;
     size_t vecs = all - first < HTH_WINO_PANEL ? all - first : HTH_WINO_PANEL;
     size_t width = vecs * WINO_LANES, step = hth_wino_point(end - begin, width);
     for (size_t k = 0; k < (end - begin) * vecs; k++) {
         // along what is contiguous in memory
-        size_t vec = f->back ? k % vecs : k / (end - begin);
-        size_t c = f->back ? k / vecs : k % (end - begin);
+        size_t vec = filter->back ? k % vecs : k / (end - begin);
+        size_t c = filter->back ? k / vecs : k % (end - begin);
         float *to = u + (c * vecs + vec) * WINO_LANES;
         wino_vec tap[9], half[3 * MOST], row[MOST];
-        wino_taps(f, w, group, (first + vec) * WINO_LANES, begin + c, tap);
+        wino_taps(filter, w, group, (first + vec) * WINO_LANES, begin + c, tap);
         for (int i = 0; i < 3; i++) {
             wino_row_filter(pairs, tap + i, 3, half + i, 3);
         }
@@ -170,11 +170,11 @@ WINO_INLINE void wino_constant_half(int pairs, const float *taps, float *to, siz
     }
 }
 
-WINO_INLINE void wino_constant(int pairs, const hth_wino_filter *f, const float *w, float *u,
+WINO_INLINE void wino_constant(int pairs, const hth_wino_filter *filter, const float *w, float *u,
                                size_t group, size_t panel, size_t begin, size_t end)
 {
-    size_t ins = (f->in + WINO_BLOCK - 1) / WINO_BLOCK * WINO_BLOCK;
-    size_t all = (f->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
+    size_t ins = (filter->in + WINO_BLOCK - 1) / WINO_BLOCK * WINO_BLOCK;
+    size_t all = (filter->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
     size_t first = panel * HTH_WINO_PANEL;
     size_t vecs = all - first < HTH_WINO_PANEL ? all - first : HTH_WINO_PANEL;
     size_t step = hth_wino_point(ins, vecs * WINO_LANES);
@@ -182,7 +182,7 @@ WINO_INLINE void wino_constant(int pairs, const hth_wino_filter *f, const float 
         size_t c = begin + k / vecs, vec = k % vecs;
         float *to = u + (c * vecs + vec) * WINO_LANES, taps[9 * WINO_LANES];
         wino_vec tap[9];
-        wino_taps(f, w, group, (first + vec) * WINO_LANES, c, tap);
+        wino_taps(filter, w, group, (first + vec) * WINO_LANES, c, tap);
         for (int t = 0; t < 9; t++) {
             wino_store(taps + t * WINO_LANES, tap[t]);
         }

@@ -47,7 +47,7 @@ WINO_INLINE void wino_row_taps(int pairs, const wino_vec *m, int in, wino_vec *o
 }
 
 // dy is zero outside of the image. sums: of WINO_LANES channels.
-WINO_INLINE void wino_tile(int pairs, const hth_wino_grid *g, const float *dy, hth_wino_tile at,
+WINO_INLINE void wino_tile(int pairs, const hth_wino_grid *grid, const float *dy, hth_wino_tile at,
                            float *z, size_t step, double *sums)
 {
     enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
@@ -55,10 +55,10 @@ WINO_INLINE void wino_tile(int pairs, const hth_wino_grid *g, const float *dy, h
     wino_vec y[(MOST - 2) * (MOST - 2)], half[MOST * (MOST - 2)], o[MOST], sum = {0};
     for (int r = 0; r < size; r++) {
         for (int c = 0; c < size; c++) {
-            bool inside = at.row + (size_t)r < g->oh && at.col + (size_t)c < g->ow;
+            bool inside = at.row + (size_t)r < grid->oh && at.col + (size_t)c < grid->ow;
             y[r * size + c] =
-                inside ? wino_load(dy +
-                                   ((at.row + (size_t)r) * g->ow + at.col + (size_t)c) * WINO_BLOCK)
+                inside ? wino_load(dy + ((at.row + (size_t)r) * grid->ow + at.col + (size_t)c) *
+                                            WINO_BLOCK)
                        : (wino_vec){0};
             sum += y[r * size + c];
         }
@@ -78,26 +78,27 @@ WINO_INLINE void wino_tile(int pairs, const hth_wino_grid *g, const float *dy, h
     }
 }
 
-WINO_INLINE void wino_tiles(int pairs, const hth_wino_grid *g, const float *dy,
-                            const hth_wino_chunk *c, size_t begin, size_t end, double *sums)
+WINO_INLINE void wino_tiles(int pairs, const hth_wino_grid *grid, const float *dy,
+                            const hth_wino_chunk *chunk, size_t begin, size_t end, double *sums)
 {
-    size_t all = g->groups * g->ob, plane = g->oh * g->ow * WINO_BLOCK;
+    size_t all = grid->groups * grid->ob, plane = grid->oh * grid->ow * WINO_BLOCK;
     for (size_t u = begin; u < end; u++) {
-        size_t tile = u % c->count, block = c->group * g->ob + c->block + u / c->count;
-        hth_wino_tile at = hth_wino_where(g, c->first + tile);
+        size_t tile = u % chunk->count,
+               block = chunk->group * grid->ob + chunk->block + u / chunk->count;
+        hth_wino_tile at = hth_wino_where(grid, chunk->first + tile);
         for (size_t l = 0; l < WINO_BLOCK; l += WINO_LANES) {
-            wino_tile(pairs, g, dy + (at.image * all + block) * plane + l, at,
-                      c->v + u * WINO_BLOCK + l, c->step,
+            wino_tile(pairs, grid, dy + (at.image * all + block) * plane + l, at,
+                      chunk->v + u * WINO_BLOCK + l, chunk->step,
                       sums == NULL ? NULL : sums + block * WINO_BLOCK + l);
         }
     }
 }
 
 // Where vector `vec` of a chunk's channels begins.
-WINO_INLINE const float *wino_vector(const hth_wino_chunk *c, size_t vec)
+WINO_INLINE const float *wino_vector(const hth_wino_chunk *chunk, size_t vec)
 {
     size_t channel = vec * WINO_LANES;
-    return c->v + channel / WINO_BLOCK * c->count * WINO_BLOCK + channel % WINO_BLOCK;
+    return chunk->v + channel / WINO_BLOCK * chunk->count * WINO_BLOCK + channel % WINO_BLOCK;
 }
 
 // WINO_HALF input channels times `vecs` vectors of results, over all tiles of the chunk.
@@ -136,34 +137,35 @@ WINO_INLINE void wino_sum_product(size_t tiles, const float *v, const float *con
 }
 
 // Unit = (point, group of vectors of results).
-static void wino_sum(const hth_wino_sums *s, size_t begin, size_t end, bool fresh)
+static void wino_sum(const hth_wino_sums *sums, size_t begin, size_t end, bool fresh)
 {
-    size_t vectors = s->dy.blocks * WINO_BLOCK / WINO_LANES, ins = s->x.blocks * WINO_BLOCK;
+    size_t vectors = sums->dy.blocks * WINO_BLOCK / WINO_LANES, ins = sums->x.blocks * WINO_BLOCK;
     size_t groups = (vectors + WINO_VECS - 1) / WINO_VECS, mstep = ins * WINO_LANES;
     for (size_t u = begin; u < end; u++) {
         size_t k = u / groups, from = vectors * (u % groups) / groups,
                to = vectors * (u % groups + 1) / groups;
         const float *z[WINO_VECS];
-        float *m = s->m + k * s->step + from * mstep;
+        float *m = sums->m + k * sums->step + from * mstep;
         for (size_t o = 0; o < WINO_VECS; o++) {
-            z[o] = wino_vector(&s->dy, from + o < to ? from + o : from) + k * s->dy.step;
+            z[o] = wino_vector(&sums->dy, from + o < to ? from + o : from) + k * sums->dy.step;
         }
         for (size_t c = 0; c < ins; c += WINO_HALF, m += WINO_HALF * WINO_LANES) {
-            const float *v =
-                s->x.v + k * s->x.step + c / WINO_BLOCK * s->x.count * WINO_BLOCK + c % WINO_BLOCK;
+            const float *v = sums->x.v + k * sums->x.step +
+                             c / WINO_BLOCK * sums->x.count * WINO_BLOCK + c % WINO_BLOCK;
             if (to - from == 1) {
-                wino_sum_product(s->x.count, v, z, m, mstep, fresh, 1);
+                wino_sum_product(sums->x.count, v, z, m, mstep, fresh, 1);
             } else if (to - from == 2) {
-                wino_sum_product(s->x.count, v, z, m, mstep, fresh, 2);
+                wino_sum_product(sums->x.count, v, z, m, mstep, fresh, 2);
             } else {
-                wino_sum_product(s->x.count, v, z, m, mstep, fresh, WINO_VECS);
+                wino_sum_product(sums->x.count, v, z, m, mstep, fresh, WINO_VECS);
             }
         }
     }
 }
 
 // One vector of results and one input channel's taps.
-WINO_INLINE void wino_gradient_taps(int pairs, const hth_wino_sums *s, const float *m, wino_vec *o)
+WINO_INLINE void wino_gradient_taps(int pairs, const hth_wino_sums *sums, const float *m,
+                                    wino_vec *vec)
 {
     enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
     int side = WINO_SIDE(pairs);
@@ -171,36 +173,36 @@ WINO_INLINE void wino_gradient_taps(int pairs, const hth_wino_sums *s, const flo
     for (int c = 0; c < side; c++) {
         WINO_UNROLL
         for (int r = 0; r < side; r++) {
-            d[r] = wino_load(m + (size_t)(r * side + c) * s->step);
+            d[r] = wino_load(m + (size_t)(r * side + c) * sums->step);
         }
         wino_row_taps(pairs, d, 1, half + c, side);
     }
     for (int r = 0; r < 3; r++) {
-        wino_row_taps(pairs, half + r * side, 1, o + r * 3, 1);
+        wino_row_taps(pairs, half + r * side, 1, vec + r * 3, 1);
     }
 }
 
-WINO_INLINE void wino_gradient(int pairs, const hth_wino_sums *s, size_t begin, size_t end)
+WINO_INLINE void wino_gradient(int pairs, const hth_wino_sums *sums, size_t begin, size_t end)
 {
-    size_t ins = s->x.blocks * WINO_BLOCK;
+    size_t ins = sums->x.blocks * WINO_BLOCK;
     for (size_t u = begin; u < end; u++) {
-        size_t vec = u / s->x.blocks, block = u % s->x.blocks;
-        size_t out = s->dy.block * WINO_BLOCK + vec * WINO_LANES;
+        size_t vec = u / sums->x.blocks, block = u % sums->x.blocks;
+        size_t out = sums->dy.block * WINO_BLOCK + vec * WINO_LANES;
         float tap[WINO_BLOCK * 9][WINO_LANES]; // of all inputs of the block
         for (size_t c = 0; c < WINO_BLOCK; c++) {
             wino_vec o[9];
-            wino_gradient_taps(pairs, s, s->m + (vec * ins + block * WINO_BLOCK + c) * WINO_LANES,
-                               o);
+            wino_gradient_taps(pairs, sums,
+                               sums->m + (vec * ins + block * WINO_BLOCK + c) * WINO_LANES, o);
             for (int i = 0; i < 9; i++) {
                 wino_store(tap[c * 9 + (size_t)i], o[i]);
             }
         }
         for (size_t l = 0; l < WINO_LANES; l++) {
             for (size_t c = 0; c < WINO_BLOCK; c++) {
-                const float *to = hth_wino_taps(s->filter, s->dw, s->x.group, out + l,
-                                                (s->x.block + block) * WINO_BLOCK + c);
+                const float *to = hth_wino_taps(sums->filter, sums->dw, sums->x.group, out + l,
+                                                (sums->x.block + block) * WINO_BLOCK + c);
                 for (size_t i = 0; to != NULL && i < 9; i++) {
-                    s->dw[(size_t)(to - s->dw) + i] = tap[c * 9 + i][l];
+                    sums->dw[(size_t)(to - sums->dw) + i] = tap[c * 9 + i][l];
                 }
             }
         }

@@ -18,18 +18,18 @@ static size_t filter_points(int pairs)
     return side * side;
 }
 
-size_t hth_wino_filter_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f)
+size_t hth_wino_filter_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *filter)
 {
-    size_t whole = HTH_WINO_PANEL * isa->lanes, ins = filter_up(f->in, isa->block);
-    size_t outs = filter_up(f->out, isa->block), rest = outs % whole;
+    size_t whole = HTH_WINO_PANEL * isa->lanes, ins = filter_up(filter->in, isa->block);
+    size_t outs = filter_up(filter->out, isa->block), rest = outs % whole;
     return filter_points(pairs) *
            (outs / whole * hth_wino_point(ins, whole) + (rest > 0 ? hth_wino_point(ins, rest) : 0));
 }
 
-size_t hth_wino_panel_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f)
+size_t hth_wino_panel_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *filter)
 {
     return filter_points(pairs) *
-           hth_wino_point(filter_up(f->in, isa->block), HTH_WINO_PANEL * isa->lanes);
+           hth_wino_point(filter_up(filter->in, isa->block), HTH_WINO_PANEL * isa->lanes);
 }
 
 typedef struct filter_pack {
@@ -42,15 +42,17 @@ typedef struct filter_pack {
 } filter_pack;
 
 // Input channels begin..end of a panel, and with its last ones what lies between its points.
-static void pack_panel(const filter_pack *p, size_t group, size_t panel, size_t begin, size_t end)
+static void pack_panel(const filter_pack *pack, size_t group, size_t panel, size_t begin,
+                       size_t end)
 {
-    size_t points = filter_points(p->pairs), first = panel * p->whole;
-    size_t width = p->outs - first < p->whole ? p->outs - first : p->whole;
-    size_t step = hth_wino_point(p->ins, width);
-    float *u = p->u + group * p->floats + panel * points * hth_wino_point(p->ins, p->whole);
-    p->isa->constant[p->pairs - 1](p->f, p->w, u, group, panel, begin, end);
-    for (size_t k = 0; end == p->ins && k < points; k++) {
-        memset(u + k * step + p->ins * width, 0, HTH_WINO_LINE * sizeof *u);
+    size_t points = filter_points(pack->pairs), first = panel * pack->whole;
+    size_t width = pack->outs - first < pack->whole ? pack->outs - first : pack->whole;
+    size_t step = hth_wino_point(pack->ins, width);
+    float *u =
+        pack->u + group * pack->floats + panel * points * hth_wino_point(pack->ins, pack->whole);
+    pack->isa->constant[pack->pairs - 1](pack->f, pack->w, u, group, panel, begin, end);
+    for (size_t k = 0; end == pack->ins && k < points; k++) {
+        memset(u + k * step + pack->ins * width, 0, HTH_WINO_LINE * sizeof *u);
     }
 }
 
@@ -68,14 +70,14 @@ static void pack_share(void *arg, int i, int n)
     }
 }
 
-void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
+void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_filter *filter,
                           const float *w, float *u)
 {
-    filter_pack p = {.isa = isa, .pairs = pairs, .f = f, .w = w, .u = u};
-    p.ins = filter_up(f->in, isa->block);
-    p.outs = filter_up(f->out, isa->block);
+    filter_pack p = {.isa = isa, .pairs = pairs, .f = filter, .w = w, .u = u};
+    p.ins = filter_up(filter->in, isa->block);
+    p.outs = filter_up(filter->out, isa->block);
     p.whole = HTH_WINO_PANEL * isa->lanes;
     p.panels = (p.outs + p.whole - 1) / p.whole;
-    p.floats = hth_wino_filter_floats(isa, pairs, f);
+    p.floats = hth_wino_filter_floats(isa, pairs, filter);
     hth_team_run(pack_share, &p);
 }

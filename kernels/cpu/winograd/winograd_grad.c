@@ -44,9 +44,9 @@ typedef struct grad_job {
     bool same_x;  // V is there from the region before
 } grad_job;
 
-static size_t grad_channels(const grad_kernel *k)
+static size_t grad_channels(const grad_kernel *kernel)
 {
-    return k->p.grid.groups * k->p.grid.ob * k->p.isa->block;
+    return kernel->p.grid.groups * kernel->p.grid.ob * kernel->p.isa->block;
 }
 
 static void grad_transforms(void *arg, int i, int n)
@@ -83,11 +83,11 @@ static void grad_results(void *arg, int i, int n)
 }
 
 // Narrows a chunk to `most` blocks from `first`, counted from its own.
-static void grad_part(hth_wino_chunk *c, size_t first, size_t most, size_t block)
+static void grad_part(hth_wino_chunk *chunk, size_t first, size_t most, size_t block)
 {
-    c->v += first * c->count * block;
-    c->block += first;
-    c->blocks = c->blocks - first < most ? c->blocks - first : most;
+    chunk->v += first * chunk->count * block;
+    chunk->block += first;
+    chunk->blocks = chunk->blocks - first < most ? chunk->blocks - first : most;
 }
 
 // Parts of the region's M, each from the products to the gradient.
@@ -110,65 +110,65 @@ static void grad_parts(void *arg, int i, int n)
     }
 }
 
-static void grad_region(grad_job *j)
+static void grad_region(grad_job *job)
 {
-    const grad_kernel *k = j->k;
+    const grad_kernel *k = job->k;
     size_t tiles = k->p.grid.tiles;
     for (size_t first = 0; first < tiles; first += k->chunk) {
-        j->s.x.first = j->s.dy.first = first;
-        j->s.x.count = j->s.dy.count = tiles - first < k->chunk ? tiles - first : k->chunk;
-        hth_team_run(grad_transforms, j);
-        hth_team_run(k->parts ? grad_parts : grad_products, j);
+        job->s.x.first = job->s.dy.first = first;
+        job->s.x.count = job->s.dy.count = tiles - first < k->chunk ? tiles - first : k->chunk;
+        hth_team_run(grad_transforms, job);
+        hth_team_run(k->parts ? grad_parts : grad_products, job);
     }
     if (!k->parts) {
-        hth_team_run(grad_results, j);
+        hth_team_run(grad_results, job);
     }
 }
 
-static void grad_group(grad_job *j, size_t group, double *sums)
+static void grad_group(grad_job *job, size_t group, double *sums)
 {
-    const grad_kernel *k = j->k;
+    const grad_kernel *k = job->k;
     const hth_wino_grid *g = &k->p.grid;
-    j->s.x.group = j->s.dy.group = group;
+    job->s.x.group = job->s.dy.group = group;
     for (size_t out = 0; out < g->ob; out += k->outs) {
-        j->s.dy.block = out;
-        j->s.dy.blocks = g->ob - out < k->outs ? g->ob - out : k->outs;
+        job->s.dy.block = out;
+        job->s.dy.blocks = g->ob - out < k->outs ? g->ob - out : k->outs;
         for (size_t in = 0; in < g->ib; in += k->ins) {
-            j->s.x.block = in;
-            j->s.x.blocks = g->ib - in < k->ins ? g->ib - in : k->ins;
-            j->sums = in == 0 ? sums : NULL;
-            j->same_x = out > 0 && k->ins == g->ib && k->chunk >= g->tiles;
-            grad_region(j);
+            job->s.x.block = in;
+            job->s.x.blocks = g->ib - in < k->ins ? g->ib - in : k->ins;
+            job->sums = in == 0 ? sums : NULL;
+            job->same_x = out > 0 && k->ins == g->ib && k->chunk >= g->tiles;
+            grad_region(job);
         }
     }
 }
 
 // The node's channels of the merged groups, in order: only the last group has some to spare.
-static void grad_bias(const grad_kernel *k, const double *sums, float *db)
+static void grad_bias(const grad_kernel *kernel, const double *sums, float *db)
 {
-    for (size_t c = 0; c < k->p.filter.groups * k->p.filter.out; c++) {
+    for (size_t c = 0; c < kernel->p.filter.groups * kernel->p.filter.out; c++) {
         double sum = 0;
-        for (int i = 0; i < k->n_threads; i++) {
-            sum += sums[(size_t)i * grad_channels(k) + c];
+        for (int i = 0; i < kernel->n_threads; i++) {
+            sum += sums[(size_t)i * grad_channels(kernel) + c];
         }
         db[c] = (float)sum;
     }
 }
 
-static hth_err grad_run(const hth_kernel *base, const hth_kernel_args *a)
+static hth_err grad_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const grad_kernel *k = (const grad_kernel *)base;
-    float *ws = a->workspace;
+    float *ws = args->workspace;
     double *sums = k->bias ? (double *)(void *)(ws + k->at_sums) : NULL;
     grad_job j = {.k = k,
-                  .x = a->in[0],
-                  .dy = a->in[1],
+                  .x = args->in[0],
+                  .dy = args->in[1],
                   .s = {.grid = &k->p.grid,
                         .filter = &k->p.filter,
                         .x = {.v = ws + k->at_x, .step = k->x_step},
                         .dy = {.v = ws + k->at_dy, .step = k->dy_step},
                         .m = ws,
-                        .dw = a->out[0],
+                        .dw = args->out[0],
                         .step = k->m_step}};
     if (sums != NULL) {
         memset(sums, 0, (size_t)k->n_threads * grad_channels(k) * sizeof *sums);
@@ -178,7 +178,7 @@ static hth_err grad_run(const hth_kernel *base, const hth_kernel_args *a)
         grad_group(&j, group, sums);
     }
     if (sums != NULL) {
-        grad_bias(k, sums, a->out[1]);
+        grad_bias(k, sums, args->out[1]);
     }
     return HTH_OK;
 }
@@ -195,90 +195,92 @@ static size_t grad_min(size_t a, size_t b)
 
 // Regions whose M takes half of the workspace: first fewer result channels, then fewer of both.
 // What is left goes to chunks.
-static void grad_reserve_regions(grad_kernel *k, size_t budget)
+static void grad_reserve_regions(grad_kernel *kernel, size_t budget)
 {
-    const hth_wino_plan *p = &k->p;
+    const hth_wino_plan *p = &kernel->p;
     size_t block = p->isa->block, points = p->points;
     size_t least = (p->isa->vecs * p->isa->lanes + block - 1) / block; // blocks of results
-    k->ins = p->grid.ib;
-    k->outs = p->grid.ob;
-    while (points * k->ins * k->outs * block * block > budget / 2 &&
-           (k->outs > least || k->ins > least)) {
-        if (k->outs >= k->ins && k->outs > least) {
-            k->outs = (k->outs + 1) / 2;
+    kernel->ins = p->grid.ib;
+    kernel->outs = p->grid.ob;
+    while (points * kernel->ins * kernel->outs * block * block > budget / 2 &&
+           (kernel->outs > least || kernel->ins > least)) {
+        if (kernel->outs >= kernel->ins && kernel->outs > least) {
+            kernel->outs = (kernel->outs + 1) / 2;
         } else {
-            k->ins = (k->ins + 1) / 2;
+            kernel->ins = (kernel->ins + 1) / 2;
         }
     }
-    k->m_step = k->ins * k->outs * block * block + HTH_WINO_LINE;
-    k->m_floats = points * k->m_step;
-    size_t row = points * block * (k->ins + k->outs);
-    size_t most = budget > k->m_floats ? (budget - k->m_floats) / row : 0;
+    kernel->m_step = kernel->ins * kernel->outs * block * block + HTH_WINO_LINE;
+    kernel->m_floats = points * kernel->m_step;
+    size_t row = points * block * (kernel->ins + kernel->outs);
+    size_t most = budget > kernel->m_floats ? (budget - kernel->m_floats) / row : 0;
     most = most < GRAD_MIN ? GRAD_MIN : most;
     size_t chunks = (p->grid.tiles + most - 1) / most;
-    k->chunk = (p->grid.tiles + chunks - 1) / chunks; // equal chunks
+    kernel->chunk = (p->grid.tiles + chunks - 1) / chunks; // equal chunks
 }
 
 // Parts of M for each thread, V and Z of all tiles: V of all inputs, so that nothing is transformed
 // twice, or, for few tiles, of as many as fit. False: regions are better.
-static bool grad_reserve_parts(grad_kernel *k, size_t budget)
+static bool grad_reserve_parts(grad_kernel *kernel, size_t budget)
 {
-    const hth_wino_plan *p = &k->p;
-    size_t block = p->isa->block, threads = (size_t)k->n_threads,
+    const hth_wino_plan *p = &kernel->p;
+    size_t block = p->isa->block, threads = (size_t)kernel->n_threads,
            square = p->points * block * block;
     size_t ib = p->grid.ib, ob = p->grid.ob, row = p->points * block * p->grid.tiles;
     size_t fits = grad_min(budget / 8 / threads, GRAD_PART / sizeof(float)) / square;
-    k->out_part = grad_min(ob, (p->isa->vecs * p->isa->lanes + block - 1) / block);
-    k->in_part = grad_min(ib, fits / k->out_part > 0 ? fits / k->out_part : 1);
-    while (k->in_part > 2 * k->out_part && k->out_part * 2 <= ob) {
-        k->out_part *= 2;
-        k->in_part /= 2;
+    kernel->out_part = grad_min(ob, (p->isa->vecs * p->isa->lanes + block - 1) / block);
+    kernel->in_part = grad_min(ib, fits / kernel->out_part > 0 ? fits / kernel->out_part : 1);
+    while (kernel->in_part > 2 * kernel->out_part && kernel->out_part * 2 <= ob) {
+        kernel->out_part *= 2;
+        kernel->in_part /= 2;
     }
-    k->m_step = k->in_part * k->out_part * block * block + HTH_WINO_LINE;
-    k->m_floats = p->points * k->m_step;
-    size_t left = budget > threads * k->m_floats ? (budget - threads * k->m_floats) / row : 0;
-    bool all = left >= ib + k->out_part;
-    if (square * ib * ob <= budget / 2 || left < k->in_part + k->out_part ||
+    kernel->m_step = kernel->in_part * kernel->out_part * block * block + HTH_WINO_LINE;
+    kernel->m_floats = p->points * kernel->m_step;
+    size_t left =
+        budget > threads * kernel->m_floats ? (budget - threads * kernel->m_floats) / row : 0;
+    bool all = left >= ib + kernel->out_part;
+    if (square * ib * ob <= budget / 2 || left < kernel->in_part + kernel->out_part ||
         (!all && p->grid.tiles > GRAD_FEW)) {
         return false;
     }
-    size_t half = left / 2 > k->in_part ? left / 2 : k->in_part;
-    k->ins = all ? ib : grad_min(ib, half);
-    k->outs = grad_min(ob, left - k->ins);
-    k->chunk = p->grid.tiles;
+    size_t half = left / 2 > kernel->in_part ? left / 2 : kernel->in_part;
+    kernel->ins = all ? ib : grad_min(ib, half);
+    kernel->outs = grad_min(ob, left - kernel->ins);
+    kernel->chunk = p->grid.tiles;
     return true;
 }
 
-static void grad_reserve(grad_kernel *k)
+static void grad_reserve(grad_kernel *kernel)
 {
-    const hth_wino_plan *p = &k->p;
+    const hth_wino_plan *p = &kernel->p;
     size_t block = p->isa->block, budget = p->bytes / sizeof(float);
-    k->parts = grad_reserve_parts(k, budget);
-    if (!k->parts) {
-        grad_reserve_regions(k, budget);
+    kernel->parts = grad_reserve_parts(kernel, budget);
+    if (!kernel->parts) {
+        grad_reserve_regions(kernel, budget);
     }
-    k->x_step = k->ins * block * k->chunk + HTH_WINO_LINE;
-    k->dy_step = k->outs * block * k->chunk + HTH_WINO_LINE;
-    k->at_x = k->m_floats * (k->parts ? (size_t)k->n_threads : 1);
-    k->at_dy = k->at_x + p->points * k->x_step;
-    k->at_sums = k->at_dy + p->points * k->dy_step;
-    size_t sums = k->bias ? (size_t)k->n_threads * grad_channels(k) * 2 : 0; // doubles
-    k->base.workspace_bytes = (k->at_sums + sums) * sizeof(float);
+    kernel->x_step = kernel->ins * block * kernel->chunk + HTH_WINO_LINE;
+    kernel->dy_step = kernel->outs * block * kernel->chunk + HTH_WINO_LINE;
+    kernel->at_x = kernel->m_floats * (kernel->parts ? (size_t)kernel->n_threads : 1);
+    kernel->at_dy = kernel->at_x + p->points * kernel->x_step;
+    kernel->at_sums = kernel->at_dy + p->points * kernel->dy_step;
+    size_t sums =
+        kernel->bias ? (size_t)kernel->n_threads * grad_channels(kernel) * 2 : 0; // doubles
+    kernel->base.workspace_bytes = (kernel->at_sums + sums) * sizeof(float);
 }
 
-hth_err hth_wino_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                              const hth_wino_plan *p, hth_kernel **out)
+hth_err hth_wino_grad_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
+                              const hth_wino_plan *plan, hth_kernel **out)
 {
-    if (n->n_post > 0 || p->run) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not for %s", n->name, p->name);
+    if (node->n_post > 0 || plan->run) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not for %s", node->name, plan->name);
     }
     grad_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
     }
-    k->p = *p;
-    k->n_threads = d->props.n_threads;
-    k->bias = n->n_outputs > 1 && n->outputs[1] >= 0;
+    k->p = *plan;
+    k->n_threads = device->props.n_threads;
+    k->bias = node->n_outputs > 1 && node->outputs[1] >= 0;
     k->base = (hth_kernel){
         .run = grad_run, .close = grad_close, .implementation = k->p.name, .inplace_input = -1};
     grad_reserve(k);

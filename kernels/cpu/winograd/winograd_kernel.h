@@ -33,6 +33,6 @@ static inline size_t hth_wino_min(size_t a, size_t b)
 
 // hth_wino_reserve divides the workspace that the plan allows, from `packed`, `panels`, `u_floats`
 // and `panel_floats`: sets the sizes of chunks, parts and blocks, and base.workspace_bytes.
-void hth_wino_reserve(hth_wino_kernel *k);
+void hth_wino_reserve(hth_wino_kernel *kernel);
 
 #endif

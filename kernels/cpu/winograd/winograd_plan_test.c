@@ -6,7 +6,7 @@
 #include "planner/plan_test.h"
 
 // Adds the layer's alternatives of F(4x4) to node `node`: less workspace, a little more time.
-static void add_dial(hth_problem *p, int node, int64_t channels, int64_t size)
+static void add_dial(hth_problem *problem, int node, int64_t channels, int64_t size)
 {
     char names[16][HTH_WINO_NAME];
     fixture f;
@@ -27,8 +27,8 @@ static void add_dial(hth_problem *p, int node, int64_t channels, int64_t size)
         }
         assert_int_equal(cpu_winograd_prepare(&f.device, f.graph, n, names[i], &k), HTH_OK);
         if (k->workspace_bytes < before) {
-            pt_choice(p, node, time_us, k->workspace_bytes);
-            hth_plan_node *at = &p->nodes[node];
+            pt_choice(problem, node, time_us, k->workspace_bytes);
+            hth_plan_node *at = &problem->nodes[node];
             memcpy(at->alternatives[at->n_alternatives - 1].name, names[i], HTH_WINO_NAME);
             before = k->workspace_bytes;
             time_us *= 1.1;
@@ -38,16 +38,16 @@ static void add_dial(hth_problem *p, int node, int64_t channels, int64_t size)
     fixture_close(&f);
 }
 
-static const hth_choice *chosen(const hth_problem *p, const hth_plan *plan, int node)
+static const hth_choice *chosen(const hth_problem *problem, const hth_plan *plan, int node)
 {
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         if (in->kind == HTH_INSTR_COMPUTE && in->node == node) {
-            return &p->nodes[node].alternatives[in->alt];
+            return &problem->nodes[node].alternatives[in->alt];
         }
     }
     fail_msg("node %d is not computed", node);
-    return &p->nodes[node].alternatives[0];
+    return &problem->nodes[node].alternatives[0];
 }
 
 static void budget_gives_two_layers_different_blocks(void **state)

@@ -53,13 +53,13 @@ static wino_case case_draw(uint64_t *seed, int i)
     return c;
 }
 
-static void case_posts(fixture *f, const wino_case *c, int vy, int vx, hth_layout l)
+static void case_posts(fixture *f, const wino_case *c, int vy, int vx, hth_layout layout)
 {
     hth_node *n = &f->graph->nodes[f->node];
     int of = c->op == HTH_OP_CONV ? vy : vx;
     if (c->op == HTH_OP_CONV && c->sum) {
         int add = fixture_value(f, f->graph->values[of].shape);
-        f->graph->values[add].layout = l;
+        f->graph->values[add].layout = layout;
         assert_int_equal(hth_node_add_input(n, add), HTH_OK);
         n->post[n->n_post++] = (hth_post_op){HTH_OP_ADD, n->n_inputs - 1, 0, 0};
     }
@@ -68,7 +68,7 @@ static void case_posts(fixture *f, const wino_case *c, int vy, int vx, hth_layou
     }
     if (c->op == HTH_OP_CONV_GRAD_DATA && c->post) {
         int y = fixture_value(f, f->graph->values[of].shape);
-        f->graph->values[y].layout = l;
+        f->graph->values[y].layout = layout;
         assert_int_equal(hth_node_add_input(n, y), HTH_OK);
         n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU_GRAD, 2, -0.1F, 0.8F};
     }

@@ -80,25 +80,26 @@ typedef struct hth_wino_isa {
     const char *name;
     size_t block, lanes, rows, half, vecs;
     // Input channels begin..end of a panel of group `group`, to u.
-    void (*filter[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u, size_t group,
-                                   size_t panel, size_t begin, size_t end);
+    void (*filter[HTH_WINO_PAIRS])(const hth_wino_filter *filter, const float *w, float *u,
+                                   size_t group, size_t panel, size_t begin, size_t end);
     // The same of a constant filter, in double; u: of all the panel's inputs.
-    void (*constant[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u,
+    void (*constant[HTH_WINO_PAIRS])(const hth_wino_filter *filter, const float *w, float *u,
                                      size_t group, size_t panel, size_t begin, size_t end);
     // (tile, block) begin..end of a chunk.
-    void (*patches[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,
-                                    size_t begin, size_t end);
+    void (*patches[HTH_WINO_PAIRS])(const hth_wino_grid *grid, const float *x,
+                                    const hth_wino_chunk *chunk, size_t begin, size_t end);
     // The products of a part, u: of its panel and inputs; their way back to results.
-    void (*products)(const hth_wino_job *j, const hth_wino_part *part, const float *u);
-    void (*results[HTH_WINO_PAIRS])(const hth_wino_job *j, const hth_wino_part *part);
+    void (*products)(const hth_wino_job *job, const hth_wino_part *part, const float *u);
+    void (*results[HTH_WINO_PAIRS])(const hth_wino_job *job, const hth_wino_part *part);
     // The same as patches of dy; sums of dy per channel, NULL: none.
-    void (*tiles[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *dy, const hth_wino_chunk *c,
-                                  size_t begin, size_t end, double *sums);
+    void (*tiles[HTH_WINO_PAIRS])(const hth_wino_grid *grid, const float *dy,
+                                  const hth_wino_chunk *chunk, size_t begin, size_t end,
+                                  double *sums);
     // Adds the products of points begin..end (counted with groups of vectors of results) to m;
     // `fresh`: it has no content yet.
-    void (*sum)(const hth_wino_sums *s, size_t begin, size_t end, bool fresh);
+    void (*sum)(const hth_wino_sums *sums, size_t begin, size_t end, bool fresh);
     // dw of (vector of results, block of inputs) begin..end.
-    void (*gradient[HTH_WINO_PAIRS])(const hth_wino_sums *s, size_t begin, size_t end);
+    void (*gradient[HTH_WINO_PAIRS])(const hth_wino_sums *sums, size_t begin, size_t end);
 } hth_wino_isa;
 
 extern const hth_wino_isa hth_wino_avx512, hth_wino_avx2, hth_wino_sse2;
@@ -113,23 +114,24 @@ typedef struct hth_wino_tile {
     size_t image, row, col; // of the tile's first result
 } hth_wino_tile;
 
-static inline hth_wino_tile hth_wino_where(const hth_wino_grid *g, size_t tile)
+static inline hth_wino_tile hth_wino_where(const hth_wino_grid *grid, size_t tile)
 {
-    size_t per = g->tiles_h * g->tiles_w, in = tile % per;
-    return (hth_wino_tile){tile / per, in / g->tiles_w * g->size, in % g->tiles_w * g->size};
+    size_t per = grid->tiles_h * grid->tiles_w, in = tile % per;
+    return (hth_wino_tile){tile / per, in / grid->tiles_w * grid->size,
+                           in % grid->tiles_w * grid->size};
 }
 
 // The tap (0, 0) of an output's and an input's channel, as plain filters have them; NULL: they are
 // of different groups of the node.
-static inline const float *hth_wino_taps(const hth_wino_filter *f, const float *w, size_t group,
-                                         size_t o, size_t c)
+static inline const float *hth_wino_taps(const hth_wino_filter *filter, const float *w,
+                                         size_t group, size_t o, size_t c)
 {
-    size_t outs = f->out / f->merge, ins = f->in / f->merge;
-    if (o >= f->out || c >= f->in || o / outs != c / ins) {
+    size_t outs = filter->out / filter->merge, ins = filter->in / filter->merge;
+    if (o >= filter->out || c >= filter->in || o / outs != c / ins) {
         return NULL;
     }
-    return f->back ? w + ((group * f->in + c) * outs + o % outs) * 9
-                   : w + ((group * f->out + o) * ins + c % ins) * 9;
+    return filter->back ? w + ((group * filter->in + c) * outs + o % outs) * 9
+                        : w + ((group * filter->out + o) * ins + c % ins) * 9;
 }
 
 #endif

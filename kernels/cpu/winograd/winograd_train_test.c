@@ -8,34 +8,35 @@
 
 #define STEPS 50
 
-// Runs node n by Winograd with tiles of `size`; false: it is none of Winograd's.
-static bool run_winograd(const train_run *r, hth_node *n, int size)
+// Runs node by Winograd with tiles of `size`; false: it is none of Winograd's.
+static bool run_winograd(const train_run *run, hth_node *node, int size)
 {
-    hth_graph *g = r->t->graph;
+    hth_graph *g = run->t->graph;
     hth_device d = fixture_device();
-    bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
+    bool filter = node->op == HTH_OP_CONV_GRAD_FILTER;
     char name[HTH_WINO_NAME];
     hth_kernel *k;
-    if (n->op != HTH_OP_CONV && n->op != HTH_OP_CONV_GRAD_DATA && !filter) {
+    if (node->op != HTH_OP_CONV && node->op != HTH_OP_CONV_GRAD_DATA && !filter) {
         return false;
     }
-    hth_value *x = &g->values[n->inputs[0]], *y = &g->values[filter ? n->inputs[1] : n->outputs[0]];
+    hth_value *x = &g->values[node->inputs[0]],
+              *y = &g->values[filter ? node->inputs[1] : node->outputs[0]];
     int bytes = d.props.vector_bytes;
     snprintf(name, sizeof name, "winograd_%dx%d:%s:1M", size, size,
              bytes == 64   ? "avx512"
              : bytes == 32 ? "avx2"
                            : "sse2");
     x->layout = y->layout = bytes == 64 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
-    bool takes = cpu_winograd_prepare(&d, g, n, name, &k) == HTH_OK;
+    bool takes = cpu_winograd_prepare(&d, g, node, name, &k) == HTH_OK;
     void *in[8] = {NULL}, *out[2] = {NULL};
-    for (int i = 0; takes && i < n->n_inputs && i < 8; i++) {
-        in[i] = n->inputs[i] < 0
+    for (int i = 0; takes && i < node->n_inputs && i < 8; i++) {
+        in[i] = node->inputs[i] < 0
                     ? NULL
-                    : fixture_place(&g->values[n->inputs[i]], r->value[n->inputs[i]].data);
+                    : fixture_place(&g->values[node->inputs[i]], run->value[node->inputs[i]].data);
     }
-    for (int i = 0; takes && i < n->n_outputs; i++) {
+    for (int i = 0; takes && i < node->n_outputs; i++) {
         size_t size_bytes;
-        const hth_value *v = &g->values[n->outputs[i]];
+        const hth_value *v = &g->values[node->outputs[i]];
         assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &size_bytes), HTH_OK);
         out[i] = fixture_buffer(size_bytes);
     }
@@ -45,10 +46,10 @@ static bool run_winograd(const train_run *r, hth_node *n, int size)
         hth_free(ws);
         hth_kernel_close(k);
     }
-    for (int i = 0; takes && i < n->n_outputs; i++) {
-        const hth_value *v = &g->values[n->outputs[i]];
+    for (int i = 0; takes && i < node->n_outputs; i++) {
+        const hth_value *v = &g->values[node->outputs[i]];
         hth_cpu_relayout(4, &v->shape, v->layout, out[i], HTH_LAYOUT_PLAIN,
-                         r->value[n->outputs[i]].data);
+                         run->value[node->outputs[i]].data);
     }
     for (int i = 0; i < 8; i++) {
         hth_free(in[i]);
@@ -60,25 +61,25 @@ static bool run_winograd(const train_run *r, hth_node *n, int size)
 }
 
 // Returns how many nodes Winograd took.
-static int step(train_run *r, int size, double *loss)
+static int step(train_run *run, int size, double *loss)
 {
-    hth_graph *g = r->t->graph;
+    hth_graph *g = run->t->graph;
     int taken = 0;
     for (int i = 0; i < g->n_nodes; i++) {
-        if (size > 0 && run_winograd(r, &g->nodes[i], size)) {
+        if (size > 0 && run_winograd(run, &g->nodes[i], size)) {
             taken++;
         } else {
-            run_node(r, &g->nodes[i]);
+            run_node(run, &g->nodes[i]);
         }
     }
-    *loss = (double)*(float *)run_output(r, 0)->data;
+    *loss = (double)*(float *)run_output(run, 0)->data;
     return taken;
 }
 
-static void set_inputs(train_run *r, int i, int64_t classes)
+static void set_inputs(train_run *run, int i, int64_t classes)
 {
-    hth_tensor *x = run_input(r, 0), *y = run_input(r, r->t->target);
-    float *h = run_input(r, r->t->hyper)->data;
+    hth_tensor *x = run_input(run, 0), *y = run_input(run, run->t->target);
+    float *h = run_input(run, run->t->hyper)->data;
     for (int64_t k = 0; k < hth_shape_elements(&x->shape); k++) {
         ((float *)x->data)[k] = (float)((k * 37 + i % 4 * 101 + k / 7 * 13) % 67 - 33) / 32;
     }

@@ -185,27 +185,28 @@ static const fake_algo fake_algos[] = {{{4, 1, 8, CUBLASLT_REDUCTION_SCHEME_INPL
                                        {{3, 18, 1, 0, 0, 0, 7}}};
 #define FAKE_ALGOS ((int)(sizeof fake_algos / sizeof *fake_algos))
 
-static size_t algo_workspace(const fake_algo *a)
+static size_t algo_workspace(const fake_algo *algo)
 {
-    if (a->setting[0] == 2) {
+    if (algo->setting[0] == 2) {
         return 4 * FAKE_WORKSPACE;
     }
-    return a->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
+    return algo->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
 }
 
 // How it wants operands aligned.
-static uint32_t algo_align(const fake_algo *a)
+static uint32_t algo_align(const fake_algo *algo)
 {
     static const uint32_t align[] = {4, 64, 16, 4, 4, 256};
-    return align[a->setting[0]];
+    return align[algo->setting[0]];
 }
 
-static bool algo_fits(const fake_algo *a, const fake_preference *w)
+static bool algo_fits(const fake_algo *algo, const fake_preference *preference)
 {
-    uint16_t scheme = a->setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
-    bool fits = (scheme & ~w->reductions) == 0 && algo_workspace(a) <= w->limit;
+    uint16_t scheme = algo->setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
+    bool fits =
+        (scheme & ~preference->reductions) == 0 && algo_workspace(algo) <= preference->limit;
     for (int i = 0; i < 4; i++) {
-        fits = fits && algo_align(a) <= w->align[i];
+        fits = fits && algo_align(algo) <= preference->align[i];
     }
     return fits;
 }
@@ -286,12 +287,14 @@ static cublasStatus_t fake_algo_check(cublasLtHandle_t h, cublasLtMatmulDesc_t d
     return known != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static double product_at(const fake_product *p, int f, int64_t batch, uint64_t i, uint64_t k)
+static double product_at(const fake_product *product, int f, int64_t batch, uint64_t i, uint64_t k)
 {
-    const fake_matrix *m = &p->m[f];
-    uint64_t row = p->op[f] == CUBLAS_OP_T ? k : i, col = p->op[f] == CUBLAS_OP_T ? i : k;
-    float v = hth_get(p->in[f], batch * m->stride + (int64_t)col * m->ld + (int64_t)row, m->half);
-    return p->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? hth_cuda_fake_tf32(v) : v;
+    const fake_matrix *m = &product->m[f];
+    uint64_t row = product->op[f] == CUBLAS_OP_T ? k : i,
+             col = product->op[f] == CUBLAS_OP_T ? i : k;
+    float v =
+        hth_get(product->in[f], batch * m->stride + (int64_t)col * m->ld + (int64_t)row, m->half);
+    return product->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? hth_cuda_fake_tf32(v) : v;
 }
 
 static hth_err product_run(void *job)

@@ -56,25 +56,26 @@ static size_t attr_size(cudnnBackendAttributeType_t type)
     }
 }
 
-static const fake_attr *attr_of(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+static const fake_attr *attr_of(const fake_descriptor *descriptor, cudnnBackendAttributeName_t name)
 {
-    for (int i = 0; d != NULL && i < d->n; i++) {
-        if (d->attr[i].name == name) {
-            return &d->attr[i];
+    for (int i = 0; descriptor != NULL && i < descriptor->n; i++) {
+        if (descriptor->attr[i].name == name) {
+            return &descriptor->attr[i];
         }
     }
     return NULL;
 }
 
-static int64_t attr_int(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+static int64_t attr_int(const fake_descriptor *descriptor, cudnnBackendAttributeName_t name)
 {
-    const fake_attr *a = attr_of(d, name);
+    const fake_attr *a = attr_of(descriptor, name);
     return a != NULL ? a->value[0] : 0;
 }
 
-static fake_descriptor *attr_descriptor(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+static fake_descriptor *attr_descriptor(const fake_descriptor *descriptor,
+                                        cudnnBackendAttributeName_t name)
 {
-    return (fake_descriptor *)(intptr_t)attr_int(d, name);
+    return (fake_descriptor *)(intptr_t)attr_int(descriptor, name);
 }
 
 static cudnnStatus_t fake_create(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
@@ -99,13 +100,13 @@ static cudnnStatus_t fake_destroy(cudnnBackendDescriptor_t d)
 
 // A plan's text: the version and all of the problem. Another version's is refused, as is what is
 // not of this form.
-static cudnnStatus_t text_write(const fake_problem *p, int64_t cap, int64_t *n, void *out)
+static cudnnStatus_t text_write(const fake_problem *problem, int64_t cap, int64_t *n, void *out)
 {
     char text[FAKE_TEXT];
     int at = snprintf(text, sizeof text, "{\"cudnnVersion\":%zu,\"problem\":\"",
                       hth_cuda_fake_api()->cudnnGetVersion());
-    for (size_t i = 0; i < sizeof *p; i++) {
-        at += snprintf(text + at, sizeof text - (size_t)at, "%02x", ((const uint8_t *)p)[i]);
+    for (size_t i = 0; i < sizeof *problem; i++) {
+        at += snprintf(text + at, sizeof text - (size_t)at, "%02x", ((const uint8_t *)problem)[i]);
     }
     *n = at + snprintf(text + at, sizeof text - (size_t)at, "\"}") + 1;
     if (cap >= *n) {
@@ -114,22 +115,22 @@ static cudnnStatus_t text_write(const fake_problem *p, int64_t cap, int64_t *n, 
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t text_read(const char *text, int64_t bytes, fake_problem *p)
+static cudnnStatus_t text_read(const char *text, int64_t bytes, fake_problem *problem)
 {
     size_t version = 0;
     int at = 0;
     if (bytes >= FAKE_TEXT ||
         sscanf(text, "{\"cudnnVersion\":%zu,\"problem\":\"%n", &version, &at) != 1 || at == 0 ||
         version != hth_cuda_fake_api()->cudnnGetVersion() ||
-        bytes != at + 2 * (int64_t)sizeof *p + 2) {
+        bytes != at + 2 * (int64_t)sizeof *problem + 2) {
         return CUDNN_STATUS_BAD_PARAM;
     }
-    for (size_t i = 0; i < sizeof *p; i++) {
+    for (size_t i = 0; i < sizeof *problem; i++) {
         unsigned byte;
         if (sscanf(text + at + 2 * i, "%2x", &byte) != 1) {
             return CUDNN_STATUS_BAD_PARAM;
         }
-        ((uint8_t *)p)[i] = (uint8_t)byte;
+        ((uint8_t *)problem)[i] = (uint8_t)byte;
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -182,19 +183,19 @@ static bool problem_dense(const fake_descriptor *tensor, bool nhwc)
 }
 
 // All tensors in memory have one type and lie alike; what is only between operations is f32.
-static bool problem_tensors(const fake_descriptor *const *tensor, int n, fake_problem *p)
+static bool problem_tensors(const fake_descriptor *const *tensor, int n, fake_problem *problem)
 {
     bool plain = true, last = true, alike = true;
-    p->half = attr_int(tensor[0], CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_BFLOAT16;
+    problem->half = attr_int(tensor[0], CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_BFLOAT16;
     for (int i = 0; i < n; i++) {
         bool between = attr_int(tensor[i], CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0;
         int64_t type = attr_int(tensor[i], CUDNN_ATTR_TENSOR_DATA_TYPE);
         alike = alike && attr_int(tensor[i], CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) == 16 &&
-                type == (p->half && !between ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT);
+                type == (problem->half && !between ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT);
         plain = plain && problem_dense(tensor[i], false);
         last = last && problem_dense(tensor[i], true);
     }
-    p->nhwc = !plain;
+    problem->nhwc = !plain;
     return alike && (plain || last);
 }
 
@@ -203,13 +204,14 @@ static bool problem_half(const fake_descriptor *tensor)
     return attr_int(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_BFLOAT16;
 }
 
-static void problem_list(const fake_descriptor *d, cudnnBackendAttributeName_t name, int64_t *out)
+static void problem_list(const fake_descriptor *descriptor, cudnnBackendAttributeName_t name,
+                         int64_t *out)
 {
-    const fake_attr *a = attr_of(d, name);
+    const fake_attr *a = attr_of(descriptor, name);
     memcpy(out, a->value, (size_t)a->count * sizeof *out);
 }
 
-static bool problem_convolution(const fake_descriptor *op, fake_problem *p)
+static bool problem_convolution(const fake_descriptor *op, fake_problem *problem)
 {
     static const struct {
         cudnnBackendDescriptorType_t type;
@@ -233,22 +235,22 @@ static bool problem_convolution(const fake_descriptor *op, fake_problem *p)
         if (op->type == kinds[i].type) {
             const fake_descriptor *c = attr_descriptor(op, kinds[i].conv);
             int64_t n = attr_int(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
-            p->op = kinds[i].op;
+            problem->op = kinds[i].op;
             const fake_descriptor *const tensor[] = {attr_descriptor(op, kinds[i].x),
                                                      attr_descriptor(op, kinds[i].w),
                                                      attr_descriptor(op, kinds[i].y)};
             if (attr_int(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT ||
-                !problem_tensors(tensor, 3, p)) {
+                !problem_tensors(tensor, 3, problem)) {
                 return false;
             }
-            p->rank = (int)n + 2;
-            problem_shape(attr_descriptor(op, kinds[i].x), &p->x);
-            problem_shape(attr_descriptor(op, kinds[i].w), &p->w);
-            problem_shape(attr_descriptor(op, kinds[i].y), &p->y);
-            problem_list(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->pads);
-            problem_list(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->pads + n);
-            problem_list(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p->stride);
-            problem_list(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, p->dilation);
+            problem->rank = (int)n + 2;
+            problem_shape(attr_descriptor(op, kinds[i].x), &problem->x);
+            problem_shape(attr_descriptor(op, kinds[i].w), &problem->w);
+            problem_shape(attr_descriptor(op, kinds[i].y), &problem->y);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, problem->pads);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, problem->pads + n);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, problem->stride);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, problem->dilation);
             return true;
         }
     }
@@ -256,26 +258,27 @@ static bool problem_convolution(const fake_descriptor *op, fake_problem *p)
 }
 
 // The sizes of an output as cuDNN computes them.
-static bool problem_fits(const fake_problem *p)
+static bool problem_fits(const fake_problem *problem)
 {
-    bool ok = p->x.dim[0] == p->y.dim[0] && p->w.dim[0] == p->y.dim[1] && p->w.dim[1] > 0 &&
-              p->x.dim[1] % p->w.dim[1] == 0;
-    for (int i = 0; i < p->rank - 2; i++) {
-        int64_t span = (p->w.dim[2 + i] - 1) * p->dilation[i] + 1;
-        int64_t room = p->x.dim[2 + i] + p->pads[i] + p->pads[p->rank - 2 + i] - span;
-        ok = ok && room >= 0 && room / p->stride[i] + 1 == p->y.dim[2 + i];
+    bool ok = problem->x.dim[0] == problem->y.dim[0] && problem->w.dim[0] == problem->y.dim[1] &&
+              problem->w.dim[1] > 0 && problem->x.dim[1] % problem->w.dim[1] == 0;
+    for (int i = 0; i < problem->rank - 2; i++) {
+        int64_t span = (problem->w.dim[2 + i] - 1) * problem->dilation[i] + 1;
+        int64_t room =
+            problem->x.dim[2 + i] + problem->pads[i] + problem->pads[problem->rank - 2 + i] - span;
+        ok = ok && room >= 0 && room / problem->stride[i] + 1 == problem->y.dim[2 + i];
     }
     return ok;
 }
 
-static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
+static bool problem_of_graph(const fake_descriptor *graph, fake_problem *problem)
 {
     const fake_attr *ops = attr_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-    *p = (fake_problem){.op = HTH_OP_NONE};
+    *problem = (fake_problem){.op = HTH_OP_NONE};
     for (int64_t i = 0; i < ops->count; i++) {
         const fake_descriptor *op = (const fake_descriptor *)(intptr_t)ops->value[i];
         if (op->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
-            if (!problem_convolution(op, p)) {
+            if (!problem_convolution(op, problem)) {
                 return false;
             }
             continue;
@@ -286,37 +289,39 @@ static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
         int64_t mode = attr_int(how, CUDNN_ATTR_POINTWISE_MODE);
         const fake_descriptor *y = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
         if (attr_int(how, CUDNN_ATTR_POINTWISE_MATH_PREC) != CUDNN_DATA_FLOAT ||
-            (b != NULL && (!problem_dense(b, p->nhwc) || problem_half(b) != p->half)) ||
-            !problem_dense(y, p->nhwc)) {
+            (b != NULL && (!problem_dense(b, problem->nhwc) || problem_half(b) != problem->half)) ||
+            !problem_dense(y, problem->nhwc)) {
             return false;
         }
-        p->relu = p->relu || mode == CUDNN_POINTWISE_RELU_FWD;
-        p->bias = p->bias || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 'b');
-        p->sum = p->sum || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 's');
+        problem->relu = problem->relu || mode == CUDNN_POINTWISE_RELU_FWD;
+        problem->bias =
+            problem->bias || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 'b');
+        problem->sum =
+            problem->sum || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 's');
     }
-    return problem_fits(p);
+    return problem_fits(problem);
 }
 
-static bool problem_takes(const fake_problem *p, int64_t engine, bool fused)
+static bool problem_takes(const fake_problem *problem, int64_t engine, bool fused)
 {
-    return engine == 2 || (!p->half && (engine == 0 || !fused));
+    return engine == 2 || (!problem->half && (engine == 0 || !fused));
 }
 
-static bool problem_engine(const fake_descriptor *engine, fake_problem *p)
+static bool problem_engine(const fake_descriptor *engine, fake_problem *problem)
 {
-    *p = attr_descriptor(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)->problem;
-    p->engine = attr_int(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-    bool fused = p->bias || p->sum || p->relu;
-    return p->engine >= 0 && p->engine < HTH_CUDA_FAKE_ENGINES &&
-           problem_takes(p, p->engine, fused);
+    *problem = attr_descriptor(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)->problem;
+    problem->engine = attr_int(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+    bool fused = problem->bias || problem->sum || problem->relu;
+    return problem->engine >= 0 && problem->engine < HTH_CUDA_FAKE_ENGINES &&
+           problem_takes(problem, problem->engine, fused);
 }
 
-static bool problem_config(const fake_descriptor *config, fake_problem *p)
+static bool problem_config(const fake_descriptor *config, fake_problem *problem)
 {
     const fake_descriptor *knob = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
-    *p = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_ENGINE)->problem;
-    p->knob = knob != NULL ? attr_int(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) : 0;
-    return knob == NULL || (p->engine == 1 && p->knob >= 0 && p->knob <= 1);
+    *problem = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_ENGINE)->problem;
+    problem->knob = knob != NULL ? attr_int(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) : 0;
+    return knob == NULL || (problem->engine == 1 && problem->knob >= 0 && problem->knob <= 1);
 }
 
 static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
@@ -350,7 +355,8 @@ static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
 
 // What heuristics answer: mode A the engines that must not be taken and the one with workspace, B
 // that one with its knob, the fall-back the one that takes everything.
-static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *n, void *out)
+static cudnnStatus_t heuristics(const fake_descriptor *descriptor, int64_t cap, int64_t *n,
+                                void *out)
 {
     static const struct {
         int64_t mode, engine, knob;
@@ -358,11 +364,11 @@ static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *
                    {CUDNN_HEUR_MODE_A, 4, 0}, {CUDNN_HEUR_MODE_A, 1, 0},
                    {CUDNN_HEUR_MODE_B, 1, 1}, {CUDNN_HEUR_MODE_FALLBACK, 0, 0}};
     fake_descriptor **to = out;
-    const fake_problem *p = &h->problem;
+    const fake_problem *p = &descriptor->problem;
     *n = 0;
     for (size_t i = 0; i < sizeof answers / sizeof *answers && *n < cap; i++) {
         bool fused = p->bias || p->sum || p->relu;
-        if (answers[i].mode == attr_int(h, CUDNN_ATTR_ENGINEHEUR_MODE) &&
+        if (answers[i].mode == attr_int(descriptor, CUDNN_ATTR_ENGINEHEUR_MODE) &&
             problem_takes(p, answers[i].engine, fused)) {
             to[*n]->problem = *p;
             to[*n]->problem.engine = answers[i].engine;

@@ -26,7 +26,7 @@ typedef struct fake_run {
     void *workspace;
 } fake_run;
 
-int64_t hth_cuda_fake_workspace(const fake_problem *p);
+int64_t hth_cuda_fake_workspace(const fake_problem *problem);
 // hth_cuda_fake_convolve computes a fake_run: what is issued to a stream.
 hth_err hth_cuda_fake_convolve(void *run);
 

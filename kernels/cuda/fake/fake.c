@@ -25,16 +25,17 @@ const hth_cuda_image hth_cuda_images[] = {
     {"make", ""},          {"line_norm", ""}, {"rotary", ""},   {"det", ""}};
 const int hth_cuda_n_images = sizeof hth_cuda_images / sizeof *hth_cuda_images;
 
-static hth_err fake_prepare(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
-                            const hth_node *n, const char *algorithm, hth_kernel **out)
+static hth_err fake_prepare(const hth_kernel_host *host, hth_device *device, const hth_graph *graph,
+                            const hth_node *node, const char *algorithm, hth_kernel **out)
 {
-    return hth_cuda_prepare(d, g, n, algorithm, out);
+    return hth_cuda_prepare(device, graph, node, algorithm, out);
 }
 
-static hth_err fake_algorithms(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
-                               const hth_node *n, bool first, hth_choice *list, int cap, int *count)
+static hth_err fake_algorithms(const hth_kernel_host *host, hth_device *device,
+                               const hth_graph *graph, const hth_node *node, bool first,
+                               hth_choice *list, int cap, int *count)
 {
-    return hth_cuda_algorithms(d, g, n, first, list, cap, count);
+    return hth_cuda_algorithms(device, graph, node, first, list, cap, count);
 }
 
 const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle,
@@ -45,10 +46,10 @@ static hth_err fake_probe(const char *dirs, char *about, size_t cap)
     return hth_cuda_about(hth_cuda_fake_api(), about, cap);
 }
 
-static hth_err fake_open(const hth_device_spec *s, hth_device **out)
+static hth_err fake_open(const hth_device_spec *spec, hth_device **out)
 {
     hth_device *d;
-    HTH_TRY(hth_cuda_open_device(hth_cuda_fake_api(), s, &d));
+    HTH_TRY(hth_cuda_open_device(hth_cuda_fake_api(), spec, &d));
     hth_err err = hth_cuda_kernels_attach((hth_cuda *)d);
     if (err != HTH_OK) {
         hth_device_close(d);

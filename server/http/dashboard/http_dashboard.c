@@ -35,11 +35,11 @@ typedef struct view_call {
     char *arguments; // NULL: there are none
 } view_call;
 
-static void view_free(hth_http_dashboard *v)
+static void view_free(hth_http_dashboard *dashboard)
 {
-    hth_free(v->text);
-    hth_free(v->public);
-    hth_free(v);
+    hth_free(dashboard->text);
+    hth_free(dashboard->public);
+    hth_free(dashboard);
 }
 
 void hth_http_views_close(hth_http *http)
@@ -52,9 +52,9 @@ void hth_http_views_close(hth_http *http)
 }
 
 // view_forget removes the one that nobody asked for longest, when there are too many.
-static void view_forget(hth_http *h)
+static void view_forget(hth_http *http)
 {
-    hth_http_dashboard **at = &h->views, **last = NULL;
+    hth_http_dashboard **at = &http->views, **last = NULL;
     int n = 0;
     for (; *at != NULL; at = &(*at)->next, n++) {
         last = (*at)->asking == 0 ? at : last;
@@ -67,10 +67,10 @@ static void view_forget(hth_http *h)
 }
 
 // view_find makes the view the first of the list. NULL: no memory.
-static hth_http_dashboard *view_find(hth_http *h, hth_command_id command, const char *job,
+static hth_http_dashboard *view_find(hth_http *http, hth_command_id command, const char *job,
                                      const char *who)
 {
-    hth_http_dashboard **at = &h->views, *v;
+    hth_http_dashboard **at = &http->views, *v;
     while (*at != NULL && ((*at)->command != command || strcmp((*at)->job, job) != 0 ||
                            strcmp((*at)->who, who) != 0)) {
         at = &(*at)->next;
@@ -84,47 +84,47 @@ static hth_http_dashboard *view_find(hth_http *h, hth_command_id command, const 
     } else {
         return NULL;
     }
-    v->next = h->views;
-    h->views = v;
+    v->next = http->views;
+    http->views = v;
     return v;
 }
 
 // ---- answers
 
 // view_state says why an answer is an older one.
-static const char *view_state(hth_http *h, hth_err err)
+static const char *view_state(hth_http *http, hth_err err)
 {
     if (err == HTH_OK) {
         return "ready";
     }
-    if (err == HTH_EDEVLOST || !hth_engine_ready(h->engine)) {
+    if (err == HTH_EDEVLOST || !hth_engine_ready(http->engine)) {
         return "restarting";
     }
     return err == HTH_ECANCELED ? "stopping" : "busy";
 }
 
 // view_send answers with what is known; nothing is null.
-static void view_send(hth_http *h, hth_http_req *req, hth_http_dashboard *v, hth_err err)
+static void view_send(hth_http *http, hth_http_req *req, hth_http_dashboard *dashboard, hth_err err)
 {
     struct evbuffer *body = evbuffer_new();
-    bool far = hth_command_is(v->command, HTH_COMMAND_REDACTED) && !hth_http_is_near(req);
-    if (far && v->public == NULL && v->text != NULL) {
-        v->public = hth_redact_jobs(v->text);
+    bool far = hth_command_is(dashboard->command, HTH_COMMAND_REDACTED) && !hth_http_is_near(req);
+    if (far && dashboard->public == NULL && dashboard->text != NULL) {
+        dashboard->public = hth_redact_jobs(dashboard->text);
     }
-    const char *text = far ? v->public : v->text;
+    const char *text = far ? dashboard->public : dashboard->text;
     bool sent = body != NULL;
     if (text == NULL) {
         sent = sent && evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":null,\"data\":null}",
-                                           view_state(h, err)) > 0;
+                                           view_state(http, err)) > 0;
     } else {
         sent = sent &&
-               evbuffer_add_printf(
-                   body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":", view_state(h, err),
-                   (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
+               evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":",
+                                   view_state(http, err),
+                                   (hth_now_ns() - dashboard->answered_ns) / 1000000u) > 0 &&
                evbuffer_add(body, text, strlen(text)) == 0 && evbuffer_add(body, "}", 1) == 0;
     }
     hth_http_add(req, "Cache-Control", "no-store");
-    hth_http_send(h, req, sent ? 200 : 503, "application/json", body);
+    hth_http_send(http, req, sent ? 200 : 503, "application/json", body);
     if (body != NULL) {
         evbuffer_free(body);
     }
@@ -136,126 +136,128 @@ static const char *view_who(hth_command_id command, const char *tenant, bool adm
     return hth_command_is(command, HTH_COMMAND_OWN_JOBS) && !admin ? tenant : "";
 }
 
-static hth_http_dashboard *view_of(hth_http_call *c)
+static hth_http_dashboard *view_of(hth_http_call *call)
 {
-    return view_find(c->h, c->r.command, c->args.name,
-                     view_who(c->r.command, c->tenant, c->r.admin));
+    return view_find(call->h, call->r.command, call->args.name,
+                     view_who(call->r.command, call->tenant, call->r.admin));
 }
 
-static void view_late(hth_http_call *c, hth_err err)
+static void view_late(hth_http_call *call, hth_err err)
 {
-    hth_http_dashboard *v = view_of(c);
+    hth_http_dashboard *v = view_of(call);
     if (err != HTH_ETIMEDOUT) {
         v->asking--;
     }
-    view_send(c->h, c->req, v, err);
+    view_send(call->h, call->req, v, err);
 }
 
 // view_text replaces the answer that is kept; takes `text`, which may be NULL.
-static void view_text(hth_http_dashboard *v, char *text)
+static void view_text(hth_http_dashboard *dashboard, char *text)
 {
-    hth_free(v->text);
-    hth_free(v->public);
-    v->text = text;
-    v->public = NULL;
+    hth_free(dashboard->text);
+    hth_free(dashboard->public);
+    dashboard->text = text;
+    dashboard->public = NULL;
 }
 
-static void view_finish(hth_http_call *c)
+static void view_finish(hth_http_call *call)
 {
-    hth_http_dashboard *v = view_of(c);
+    hth_http_dashboard *v = view_of(call);
     v->asking--;
-    if (c->r.err == HTH_OK) {
-        view_text(v, c->r.json);
-        c->r.json = NULL;
+    if (call->r.err == HTH_OK) {
+        view_text(v, call->r.json);
+        call->r.json = NULL;
         v->answered_ns = hth_now_ns();
-    } else if (c->r.err == HTH_ENOENT) { // there was one, perhaps
+    } else if (call->r.err == HTH_ENOENT) { // there was one, perhaps
         view_text(v, NULL);
     }
-    if (c->req == NULL) {
+    if (call->req == NULL) {
         return;
     }
-    if (c->r.err == HTH_OK || v->text != NULL) {
-        view_send(c->h, c->req, v, c->r.err);
-    } else if (c->r.err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, 404, "%s", c->r.detail);
+    if (call->r.err == HTH_OK || v->text != NULL) {
+        view_send(call->h, call->req, v, call->r.err);
+    } else if (call->r.err == HTH_ENOENT) {
+        hth_http_fail(call->h, call->req, 404, "%s", call->r.detail);
     } else {
-        hth_http_fail_call(c, NULL);
+        hth_http_fail_call(call, NULL);
     }
 }
 
-static void view_drop(hth_http_call *c)
+static void view_drop(hth_http_call *call)
 {
-    free(((view_call *)c)->arguments);
+    free(((view_call *)call)->arguments);
 }
 
 // view_arguments makes what the engine is asked about a job, which the path names or numbers;
 // *out is NULL where the view is about none. HTH_ENOENT: the number of another tenant's job.
-static hth_err view_arguments(hth_http *h, const hth_http_dashboard *v, char **out)
+static hth_err view_arguments(hth_http *http, const hth_http_dashboard *dashboard, char **out)
 {
     *out = NULL;
-    if (v->job[0] == 0) {
+    if (dashboard->job[0] == 0) {
         return HTH_OK;
     }
-    json_t *args = json_pack("{s:i, s:s}", "points", VIEW_POINTS, "job", v->job);
-    hth_err err = hth_job_index_resolve(h->store, args, v->who[0] != 0 ? v->who : NULL);
+    json_t *args = json_pack("{s:i, s:s}", "points", VIEW_POINTS, "job", dashboard->job);
+    hth_err err =
+        hth_job_index_resolve(http->store, args, dashboard->who[0] != 0 ? dashboard->who : NULL);
     *out = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;
     json_decref(args);
     return err != HTH_OK || *out != NULL ? err : hth_fail(HTH_ENOMEM, "out of memory for a query");
 }
 
-static void view_ask(hth_http *h, hth_http_req *req, const hth_http_args *a, hth_http_dashboard *v)
+static void view_ask(hth_http *http, hth_http_req *req, const hth_http_args *args,
+                     hth_http_dashboard *dashboard)
 {
     char *arguments;
-    hth_err err = view_arguments(h, v, &arguments);
+    hth_err err = view_arguments(http, dashboard, &arguments);
     if (err != HTH_OK) {
-        hth_http_fail(h, req, err == HTH_ENOENT ? 404 : 503, "%s", hth_err_detail());
+        hth_http_fail(http, req, err == HTH_ENOENT ? 404 : 503, "%s", hth_err_detail());
         return;
     }
-    view_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    view_call *c = hth_http_call_new(http, req, args, sizeof *c);
     if (c == NULL) {
         free(arguments);
         return;
     }
     c->arguments = arguments;
-    c->c.r.command = v->command;
-    c->c.r.admin = v->who[0] == 0;
+    c->c.r.command = dashboard->command;
+    c->c.r.admin = dashboard->who[0] == 0;
     c->c.r.arguments = c->arguments != NULL ? c->arguments : "{}";
     c->c.finish = view_finish;
     c->c.late = view_late;
     c->c.drop = view_drop;
-    v->asking++;
+    dashboard->asking++;
     hth_http_call_submit(&c->c);
 }
 
-static void view_serve(hth_http *h, hth_http_req *req, const hth_http_args *a,
+static void view_serve(hth_http *http, hth_http_req *req, const hth_http_args *args,
                        hth_command_id command)
 {
     char tenant[HTH_TENANT];
-    view_forget(h);
-    hth_http_tenant(h, req, tenant, sizeof tenant);
-    bool admin = hth_http_is_admin(h, req);
-    hth_http_dashboard *v = view_find(h, command, a->name, view_who(command, tenant, admin));
+    view_forget(http);
+    hth_http_tenant(http, req, tenant, sizeof tenant);
+    bool admin = hth_http_is_admin(http, req);
+    hth_http_dashboard *v = view_find(http, command, args->name, view_who(command, tenant, admin));
     if (v == NULL) {
-        hth_http_fail(h, req, 503, "out of memory for a request");
+        hth_http_fail(http, req, 503, "out of memory for a request");
     } else if (v->text != NULL && hth_now_ns() - v->answered_ns < VIEW_FRESH_NS) {
-        view_send(h, req, v, HTH_OK);
+        view_send(http, req, v, HTH_OK);
     } else if (v->text != NULL && v->asking > 0) { // the engine has the question already
-        view_send(h, req, v, HTH_EBUSY);
+        view_send(http, req, v, HTH_EBUSY);
     } else {
-        view_ask(h, req, a, v);
+        view_ask(http, req, args, v);
     }
 }
 
 // ---- handlers
 
-void hth_http_dashboard_devices(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_dashboard_devices(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, HTH_COMMAND_DEVICES);
+    view_serve(http, req, args, HTH_COMMAND_DEVICES);
 }
 
-void hth_http_dashboard_stats(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_dashboard_stats(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, HTH_COMMAND_STATS);
+    view_serve(http, req, args, HTH_COMMAND_STATS);
 }
 
 void hth_http_dashboard_latency(hth_http *http, hth_http_req *req, const hth_http_args *args)
@@ -263,14 +265,14 @@ void hth_http_dashboard_latency(hth_http *http, hth_http_req *req, const hth_htt
     view_serve(http, req, args, HTH_COMMAND_LATENCY);
 }
 
-void hth_http_dashboard_jobs(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_dashboard_jobs(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, HTH_COMMAND_JOBS);
+    view_serve(http, req, args, HTH_COMMAND_JOBS);
 }
 
-void hth_http_dashboard_job(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_dashboard_job(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    view_serve(h, req, a, HTH_COMMAND_JOB);
+    view_serve(http, req, args, HTH_COMMAND_JOB);
 }
 
 void hth_http_dashboard_timeline(hth_http *http, hth_http_req *req, const hth_http_args *args)
@@ -278,11 +280,11 @@ void hth_http_dashboard_timeline(hth_http *http, hth_http_req *req, const hth_ht
     view_serve(http, req, args, HTH_COMMAND_TIMELINE);
 }
 
-hth_err hth_http_write_models(hth_http *h, const json_t *doc, bool far, hth_text *out)
+hth_err hth_http_write_models(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
     hth_store_entry *e;
     int n;
-    HTH_TRY(hth_store_list(h->store, &e, &n));
+    HTH_TRY(hth_store_list(http->store, &e, &n));
     hth_text_put(out, "{\"state\":\"ready\",\"age_ms\":0,\"data\":[");
     for (int i = 0; i < n; i++) {
         hth_text_put(out, i > 0 ? ",{\"name\":" : "{\"name\":");
@@ -291,15 +293,15 @@ hth_err hth_http_write_models(hth_http *h, const json_t *doc, bool far, hth_text
         hth_text_int(out, e[i].version);
         hth_text_put(out, ",\"bytes\":");
         hth_text_int(out, (int64_t)e[i].bytes);
-        hth_text_put(out, hth_http_unloaded_has(h, e[i].name) ? ",\"unloaded\":true}"
-                                                              : ",\"unloaded\":false}");
+        hth_text_put(out, hth_http_unloaded_has(http, e[i].name) ? ",\"unloaded\":true}"
+                                                                 : ",\"unloaded\":false}");
     }
     hth_text_put(out, "]}");
     hth_free(e);
     return HTH_OK;
 }
 
-void hth_http_dashboard_models(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_dashboard_models(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_list_request(h, req, HTH_HTTP_LIST_MODELS);
+    hth_http_list_request(http, req, HTH_HTTP_LIST_MODELS);
 }

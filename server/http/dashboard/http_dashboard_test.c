@@ -8,11 +8,11 @@
 
 #define FRESH_NS 200000000u // of http_dashboard.c
 
-static json_t *view(const server_rig *f, const char *name)
+static json_t *view(const server_rig *rig, const char *name)
 {
     char path[100];
     snprintf(path, sizeof path, "/v2/hearth/%s", name);
-    reply r = get(f->port, path);
+    reply r = get(rig->port, path);
     json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
     assert_int_equal(r.status, 200);
     assert_non_null(doc);
@@ -33,13 +33,13 @@ static void expect_devices(json_t *doc, const char *state)
     json_decref(want);
 }
 
-static void wait_ready(const server_rig *f)
+static void wait_ready(const server_rig *rig)
 {
-    json_t *doc = view(f, "devices");
+    json_t *doc = view(rig, "devices");
     while (strcmp(word(doc, "state"), "ready") != 0) {
         json_decref(doc);
         fake_nap();
-        doc = view(f, "devices");
+        doc = view(rig, "devices");
     }
     expect_devices(doc, "ready");
     json_decref(doc);

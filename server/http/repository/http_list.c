@@ -72,26 +72,27 @@ static void text_rele(const void *data, size_t n, void *text)
     }
 }
 
-static void list_send(const hth_http_list *l, hth_http_req *req, list_text *t)
+static void list_send(const hth_http_list *list, hth_http_req *req, list_text *text)
 {
     struct evbuffer *body = evbuffer_new();
-    if (body == NULL || evbuffer_add_reference(body, t->text.p, t->text.n, text_rele, t) != 0) {
-        hth_http_fail(l->h, req, 503, "out of memory for an answer");
+    if (body == NULL ||
+        evbuffer_add_reference(body, text->text.p, text->text.n, text_rele, text) != 0) {
+        hth_http_fail(list->h, req, 503, "out of memory for an answer");
     } else {
-        t->refs++;
-        if (l->kind->private) {
+        text->refs++;
+        if (list->kind->private) {
             hth_http_add(req, "Cache-Control", "no-store");
         }
-        hth_http_send(l->h, req, 200, l->kind->type, body);
+        hth_http_send(list->h, req, 200, list->kind->type, body);
     }
     if (body != NULL) {
         evbuffer_free(body);
     }
 }
 
-static void list_drop(hth_http_call *c)
+static void list_drop(hth_http_call *call)
 {
-    hth_text_fini(&((list_call *)c)->text);
+    hth_text_fini(&((list_call *)call)->text);
 }
 
 // list_over answers all for whom the document was made, with it or with the call's error.
@@ -154,44 +155,44 @@ static void list_write(hth_http_call *c)
     hth_http_call_work(c, list_work, list_over);
 }
 
-static void list_answered(hth_http_call *c)
+static void list_answered(hth_http_call *call)
 {
-    if (c->r.err != HTH_OK) {
-        list_over(c);
+    if (call->r.err != HTH_OK) {
+        list_over(call);
     } else {
-        list_write(c);
+        list_write(call);
     }
 }
 
-static void list_refuse(hth_http_list *l)
+static void list_refuse(hth_http_list *list)
 {
-    while (l->asked != NULL) {
-        list_waiter *w = l->asked;
-        l->asked = w->next;
-        hth_http_fail(l->h, w->req, 503, "out of memory for a request");
+    while (list->asked != NULL) {
+        list_waiter *w = list->asked;
+        list->asked = w->next;
+        hth_http_fail(list->h, w->req, 503, "out of memory for a request");
         hth_free(w);
     }
 }
 
 // list_start has the document made for all that wait. Whoever asked first hanging up ends nothing:
 // it is no client's call.
-static void list_start(hth_http_list *l)
+static void list_start(hth_http_list *list)
 {
-    l->asked = l->waiting;
-    l->waiting = NULL;
-    l->last = &l->waiting;
+    list->asked = list->waiting;
+    list->waiting = NULL;
+    list->last = &list->waiting;
     list_call *call = hth_calloc(1, sizeof *call);
     if (call == NULL) {
-        list_refuse(l);
+        list_refuse(list);
         return;
     }
-    call->list = l;
-    call->c.h = l->h;
+    call->list = list;
+    call->c.h = list->h;
     call->c.drop = list_drop;
-    call->c.r.command = l->kind->command;
-    l->making = true;
-    l->requested_ns = hth_now_ns();
-    if (l->kind->command == HTH_COMMAND_MODELS) {
+    call->c.r.command = list->kind->command;
+    list->making = true;
+    list->requested_ns = hth_now_ns();
+    if (list->kind->command == HTH_COMMAND_MODELS) {
         list_write(&call->c);
         return;
     }
@@ -228,11 +229,11 @@ void hth_http_lists_close(hth_http *http)
     }
 }
 
-static hth_http_list *list_of(hth_http *h, hth_http_listed kind, bool far)
+static hth_http_list *list_of(hth_http *http, hth_http_listed kind, bool far)
 {
-    hth_http_list **at = &h->lists[kind * 2 + far];
+    hth_http_list **at = &http->lists[kind * 2 + far];
     if (*at == NULL && (*at = hth_calloc(1, sizeof **at)) != NULL) {
-        **at = (hth_http_list){.h = h, .kind = &list_kinds[kind], .far = far};
+        **at = (hth_http_list){.h = http, .kind = &list_kinds[kind], .far = far};
         (*at)->last = &(*at)->waiting;
     }
     return *at;

@@ -47,9 +47,9 @@ typedef struct load_call {
     char sentence[512];
 } load_call;
 
-static void load_drop(hth_http_call *c)
+static void load_drop(hth_http_call *call)
 {
-    load_call *l = (load_call *)c;
+    load_call *l = (load_call *)call;
     if (l->body != NULL) {
         evbuffer_free(l->body);
     }
@@ -143,12 +143,12 @@ static hth_err load_files(const json_t *all, load_file *file, int *n)
     return HTH_OK;
 }
 
-static hth_err load_import(load_call *l, const load_file *f, hth_model_config *config)
+static hth_err load_import(load_call *call, const load_file *file, hth_model_config *config)
 {
     const hth_catalog_check check = {hth_model_config_accept, config};
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
     hth_put_result r;
-    size_t bytes, chars = json_string_length(f->base64);
+    size_t bytes, chars = json_string_length(file->base64);
     if (chars / 4 > most / 3) {
         return hth_fail(HTH_ETOOBIG,
                         "the model exceeds the maximum allowed input size of %llu bytes "
@@ -159,59 +159,61 @@ static hth_err load_import(load_call *l, const load_file *f, hth_model_config *c
     if (data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a model of %zu bytes", chars / 4 * 3);
     }
-    bool decoded = base64_decode(json_string_value(f->base64), chars, data, &bytes);
-    json_string_set(f->base64, ""); // its memory is not held while the model is read
-    hth_err err = decoded ? hth_catalog_import_bytes(l->c.h->store, l->c.args.name, data, bytes,
-                                                     config->max_batch, &check, &r)
-                          : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", f->version);
+    bool decoded = base64_decode(json_string_value(file->base64), chars, data, &bytes);
+    json_string_set(file->base64, ""); // its memory is not held while the model is read
+    hth_err err = decoded
+                      ? hth_catalog_import_bytes(call->c.h->store, call->c.args.name, data, bytes,
+                                                 config->max_batch, &check, &r)
+                      : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", file->version);
     hth_free(data);
     if (err == HTH_OK && !r.unchanged) {
-        l->made[l->n_made++] = r.version;
+        call->made[call->n_made++] = r.version;
     }
     return err;
 }
 
-static hth_err load_put(load_call *l, const json_t *all)
+static hth_err load_put(load_call *call, const json_t *all)
 {
     load_file file[LOAD_MAX_FILES];
     hth_model_config config;
     hth_put_result r;
     int n;
     HTH_TRY(load_files(all, file, &n));
-    l->files = n > 0;
-    HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")), l->c.args.name,
-                                  &config));
+    call->files = n > 0;
+    HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")),
+                                  call->c.args.name, &config));
     const hth_catalog_check check = {hth_model_config_accept, &config};
     hth_err err = HTH_OK;
     if (n == 0) {
-        err = hth_catalog_rebatch(l->c.h->store, l->c.args.name, config.max_batch, &check, &r);
+        err =
+            hth_catalog_rebatch(call->c.h->store, call->c.args.name, config.max_batch, &check, &r);
         if (err == HTH_OK && !r.unchanged) {
-            l->made[l->n_made++] = r.version;
+            call->made[call->n_made++] = r.version;
         }
     }
-    for (int i = 0; i < n && err == HTH_OK && !l->c.r.canceled; i++) {
-        err = load_import(l, &file[i], &config);
+    for (int i = 0; i < n && err == HTH_OK && !call->c.r.canceled; i++) {
+        err = load_import(call, &file[i], &config);
     }
     if (err == HTH_OK && config.batching != NULL) {
-        hth_batching_load(l->c.h->store, l->c.args.name, &l->batching);
-        hth_batching b = l->batching;
-        err = hth_batching_change(l->c.h->store, l->c.args.name, config.batching, &b);
-        l->rebatched = err == HTH_OK;
+        hth_batching_load(call->c.h->store, call->c.args.name, &call->batching);
+        hth_batching b = call->batching;
+        err = hth_batching_change(call->c.h->store, call->c.args.name, config.batching, &b);
+        call->rebatched = err == HTH_OK;
     }
     if (err == HTH_OK && config.precision != NULL) {
-        hth_precision_get(l->c.h->store, l->c.args.name, l->precision);
-        err = hth_precision_set(l->c.h->store, l->c.args.name, config.precision);
-        l->respelled = err == HTH_OK;
+        hth_precision_get(call->c.h->store, call->c.args.name, call->precision);
+        err = hth_precision_set(call->c.h->store, call->c.args.name, config.precision);
+        call->respelled = err == HTH_OK;
     }
     hth_model_config_fini(&config);
-    return err == HTH_OK && l->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
-                                            : err;
+    return err == HTH_OK && call->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
+                                               : err;
 }
 
 // load_parameters checks the parameters of a load. *brings: a configuration, and perhaps files.
-static hth_err load_parameters(const json_t *q, bool *brings)
+static hth_err load_parameters(const json_t *json, bool *brings)
 {
-    json_t *all = json_object_get(q, "parameters"), *v;
+    json_t *all = json_object_get(json, "parameters"), *v;
     const char *key;
     *brings = json_object_get(all, "config") != NULL;
     if (all != NULL && !json_is_object(all)) {
@@ -233,21 +235,21 @@ static hth_err load_parameters(const json_t *q, bool *brings)
     return HTH_OK;
 }
 
-static hth_err load_read(load_call *l)
+static hth_err load_read(load_call *call)
 {
     json_t *q = NULL;
     bool brings;
-    size_t n = evbuffer_get_length(l->body);
-    const char *text = (const char *)evbuffer_pullup(l->body, -1);
+    size_t n = evbuffer_get_length(call->body);
+    const char *text = (const char *)evbuffer_pullup(call->body, -1);
     hth_err err = text != NULL ? hth_json_parse(text, n, &q)
                                : hth_fail(HTH_ENOMEM, "out of memory for a request");
-    evbuffer_free(l->body); // the files are in `q` now
-    l->body = NULL;
+    evbuffer_free(call->body); // the files are in `q` now
+    call->body = NULL;
     if (err == HTH_OK) {
         err = load_parameters(q, &brings);
     }
     if (err == HTH_OK && brings) {
-        err = load_put(l, json_object_get(q, "parameters"));
+        err = load_put(call, json_object_get(q, "parameters"));
     }
     json_decref(q);
     return err;
@@ -255,42 +257,42 @@ static hth_err load_read(load_call *l)
 
 // load_undo removes what was made, with its bytes, and puts back what was set; then it looks for
 // what is left.
-static void load_undo(load_call *l)
+static void load_undo(load_call *call)
 {
     uint64_t files, bytes;
     int latest = 0;
-    bool made = l->n_made > 0;
-    if (l->rebatched) {
-        (void)hth_batching_change(l->c.h->store, l->c.args.name, NULL, &l->batching);
+    bool made = call->n_made > 0;
+    if (call->rebatched) {
+        (void)hth_batching_change(call->c.h->store, call->c.args.name, NULL, &call->batching);
     }
-    if (l->respelled) {
-        (void)hth_precision_set(l->c.h->store, l->c.args.name, l->precision);
+    if (call->respelled) {
+        (void)hth_precision_set(call->c.h->store, call->c.args.name, call->precision);
     }
-    while (l->n_made > 0) {
-        (void)hth_store_rm(l->c.h->store, l->c.args.name, l->made[--l->n_made]);
+    while (call->n_made > 0) {
+        (void)hth_store_rm(call->c.h->store, call->c.args.name, call->made[--call->n_made]);
     }
     if (made) {
-        (void)hth_store_gc(l->c.h->store, &files, &bytes);
+        (void)hth_store_gc(call->c.h->store, &files, &bytes);
     }
-    (void)hth_store_latest(l->c.h->store, l->c.args.name, &latest);
-    l->left = latest > 0 && !hth_http_unloaded_has(l->c.h, l->c.args.name);
+    (void)hth_store_latest(call->c.h->store, call->c.args.name, &latest);
+    call->left = latest > 0 && !hth_http_unloaded_has(call->c.h, call->c.args.name);
 }
 
-static void load_done(load_call *l, hth_err err, const char *sentence)
+static void load_done(load_call *call, hth_err err, const char *sentence)
 {
-    l->c.r.err = err;
-    snprintf(l->c.r.detail, sizeof l->c.r.detail, "%s", err != HTH_OK ? sentence : "");
-    l->c.r.done(&l->c.r);
+    call->c.r.err = err;
+    snprintf(call->c.r.detail, sizeof call->c.r.detail, "%s", err != HTH_OK ? sentence : "");
+    call->c.r.done(&call->c.r);
 }
 
-static load_call *load_of(hth_store_task *j)
+static load_call *load_of(hth_store_task *task)
 {
-    return (load_call *)((char *)j - offsetof(load_call, job));
+    return (load_call *)((char *)task - offsetof(load_call, job));
 }
 
-static void load_run(hth_store_task *j)
+static void load_run(hth_store_task *task)
 {
-    load_call *l = load_of(j);
+    load_call *l = load_of(task);
     char sentence[512] = "";
     hth_err err = load_read(l);
     if (err != HTH_OK) {
@@ -300,19 +302,19 @@ static void load_run(hth_store_task *j)
     load_done(l, err, sentence);
 }
 
-static void load_run_undo(hth_store_task *j)
+static void load_run_undo(hth_store_task *task)
 {
-    load_call *l = load_of(j);
+    load_call *l = load_of(task);
     load_undo(l);
     load_done(l, l->why, l->sentence);
 }
 
 // ---- to the device, and the answer (loop's thread)
 
-static load_call *load_new(hth_http *h, hth_http_req *req, const hth_http_args *a,
-                           void (*finish)(hth_http_call *c))
+static load_call *load_new(hth_http *http, hth_http_req *req, const hth_http_args *args,
+                           void (*finish)(hth_http_call *call))
 {
-    load_call *l = hth_http_call_new(h, req, a, sizeof *l);
+    load_call *l = hth_http_call_new(http, req, args, sizeof *l);
     if (l != NULL) {
         l->c.drop = load_drop;
         l->c.finish = finish;
@@ -322,96 +324,97 @@ static load_call *load_new(hth_http *h, hth_http_req *req, const hth_http_args *
 
 // `files`: the client's own were read; else the store's. A model with a version that answers, or
 // may do so with the next request, is not without one.
-static void load_refuse(hth_http_call *c, bool files)
+static void load_refuse(hth_http_call *call, bool files)
 {
-    const char *name = c->args.name;
-    hth_err err = c->r.err;
-    bool none = c->r.version == 0 && !((const load_call *)c)->left;
+    const char *name = call->args.name;
+    hth_err err = call->r.err;
+    bool none = call->r.version == 0 && !((const load_call *)call)->left;
     bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
     if (err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, 500,
+        hth_http_fail(call->h, call->req, 500,
                       "failed to load '%s', failed to poll from model repository", name);
     } else if (err == HTH_ETOOBIG) {
-        hth_http_fail(c->h, c->req, 413, "failed to load '%s': %s", name, c->r.detail);
+        hth_http_fail(call->h, call->req, 413, "failed to load '%s': %s", name, call->r.detail);
     } else {
         const char *left = none ? ", no version is available" : "";
-        hth_http_fail(c->h, c->req, wrong ? 400 : 500, "failed to load '%s'%s: %s", name, left,
-                      c->r.detail);
+        hth_http_fail(call->h, call->req, wrong ? 400 : 500, "failed to load '%s'%s: %s", name,
+                      left, call->r.detail);
     }
 }
 
-static void load_undone(hth_http_call *c)
+static void load_undone(hth_http_call *call)
 {
-    load_refuse(c, false);
+    load_refuse(call, false);
 }
 
 // load_keep has `next` know what would have to be undone.
-static void load_keep(load_call *next, const load_call *l)
+static void load_keep(load_call *next, const load_call *call)
 {
-    memcpy(next->made, l->made, sizeof next->made);
-    next->n_made = l->n_made;
-    next->c.r.version = l->c.r.version;
-    next->rebatched = l->rebatched;
-    next->batching = l->batching;
-    next->respelled = l->respelled;
-    memcpy(next->precision, l->precision, sizeof next->precision);
+    memcpy(next->made, call->made, sizeof next->made);
+    next->n_made = call->n_made;
+    next->c.r.version = call->c.r.version;
+    next->rebatched = call->rebatched;
+    next->batching = call->batching;
+    next->respelled = call->respelled;
+    memcpy(next->precision, call->precision, sizeof next->precision);
 }
 
-static void load_loaded(hth_http_call *c)
+static void load_loaded(hth_http_call *call)
 {
-    const load_call *l = (const load_call *)c;
-    if (c->r.err == HTH_OK) {
-        hth_http_unloaded_forget(c->h, c->args.name);
-        hth_http_send(c->h, c->req, 200, NULL, NULL);
+    const load_call *l = (const load_call *)call;
+    if (call->r.err == HTH_OK) {
+        hth_http_unloaded_forget(call->h, call->args.name);
+        hth_http_send(call->h, call->req, 200, NULL, NULL);
         return;
     }
     bool changed = l->n_made > 0 || l->rebatched || l->respelled;
-    load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_undone) : NULL;
+    load_call *undo = changed ? load_new(call->h, call->req, &call->args, load_undone) : NULL;
     if (!changed) {
-        load_refuse(c, false);
+        load_refuse(call, false);
     } else if (undo != NULL) { // else it is answered
         load_keep(undo, l);
-        undo->why = c->r.err;
-        snprintf(undo->sentence, sizeof undo->sentence, "%s", c->r.detail);
-        hth_http_call_run(&undo->c, c->h->jobs, &undo->job, load_run_undo);
+        undo->why = call->r.err;
+        snprintf(undo->sentence, sizeof undo->sentence, "%s", call->r.detail);
+        hth_http_call_run(&undo->c, call->h->jobs, &undo->job, load_run_undo);
     }
 }
 
 // load_submit has the engine bring the model to the device.
-static void load_submit(load_call *l)
+static void load_submit(load_call *call)
 {
-    hth_text_put(&l->text, "{\"model\":");
-    hth_text_quoted(&l->text, l->c.args.spec);
-    hth_text_add(&l->text, "}", 2);
-    l->c.r.command = HTH_COMMAND_LOAD;
-    l->c.r.arguments = l->text.failed ? "{}" : l->text.p;
-    hth_http_call_submit(&l->c);
+    hth_text_put(&call->text, "{\"model\":");
+    hth_text_quoted(&call->text, call->c.args.spec);
+    hth_text_add(&call->text, "}", 2);
+    call->c.r.command = HTH_COMMAND_LOAD;
+    call->c.r.arguments = call->text.failed ? "{}" : call->text.p;
+    hth_http_call_submit(&call->c);
 }
 
-static void load_stored(hth_http_call *c)
+static void load_stored(hth_http_call *call)
 {
-    const load_call *l = (const load_call *)c;
-    load_call *next = c->r.err == HTH_OK ? load_new(c->h, c->req, &c->args, load_loaded) : NULL;
-    if (c->r.err != HTH_OK) {
-        load_refuse(c, l->files);
+    const load_call *l = (const load_call *)call;
+    load_call *next =
+        call->r.err == HTH_OK ? load_new(call->h, call->req, &call->args, load_loaded) : NULL;
+    if (call->r.err != HTH_OK) {
+        load_refuse(call, l->files);
     } else if (next != NULL) {
         load_keep(next, l);
         load_submit(next);
     }
 }
 
-void hth_http_repo_load(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_repo_load(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     struct evbuffer *body = req->body;
     size_t n = evbuffer_get_length(body);
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
     if (n / 4 > most / 3 + LOAD_JSON_BYTES / 4) {
-        hth_http_fail(h, req, 413,
+        hth_http_fail(http, req, 413,
                       "the request exceeds the maximum allowed input size of a model, %llu bytes",
                       (unsigned long long)most);
         return;
     }
-    load_call *l = load_new(h, req, a, n > 0 ? load_stored : load_loaded);
+    load_call *l = load_new(http, req, args, n > 0 ? load_stored : load_loaded);
     if (l == NULL) {
         return;
     }

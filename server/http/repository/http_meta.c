@@ -17,31 +17,31 @@ void hth_http_live(hth_http *http, hth_http_req *req, const hth_http_args *args)
     hth_http_send_text(http, req, "{\"live\":true}");
 }
 
-static const char *meta_unready(hth_http *h)
+static const char *meta_unready(hth_http *http)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_STALL_SECONDS) * 1000000000u;
-    if (!hth_engine_ready(h->engine)) {
+    if (!hth_engine_ready(http->engine)) {
         return "the engine process is being restarted";
     }
-    return hth_engine_stalled_ns(h->engine) > most
+    return hth_engine_stalled_ns(http->engine) > most
                ? "the engine has not looked for requests for engine.stall_seconds"
                : NULL;
 }
 
-void hth_http_ready(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_ready(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    const char *why = meta_unready(h);
+    const char *why = meta_unready(http);
     if (why != NULL) {
-        hth_http_fail(h, req, 503, "%s", why);
+        hth_http_fail(http, req, 503, "%s", why);
     } else {
-        hth_http_send_text(h, req, "{\"ready\":true}");
+        hth_http_send_text(http, req, "{\"ready\":true}");
     }
 }
 
-void hth_http_server_metadata(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_server_metadata(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     hth_http_send_json(
-        h, req,
+        http, req,
         json_pack("{s:s, s:s, s:[s, s, s, s, s, s, s, s, s, s, s]}", "name", "hearth", "version",
                   HEARTH_VERSION, "extensions", "classification", "model_repository",
                   "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
@@ -56,13 +56,13 @@ typedef struct meta_call {
     hth_text text; // of the arguments
 } meta_call;
 
-static void meta_drop(hth_http_call *c)
+static void meta_drop(hth_http_call *call)
 {
-    hth_text_fini(&((meta_call *)c)->text);
+    hth_text_fini(&((meta_call *)call)->text);
 }
 
 void hth_http_query(hth_http *http, hth_http_req *req, const hth_http_args *args,
-                    hth_command_id command, void (*finish)(hth_http_call *c))
+                    hth_command_id command, void (*finish)(hth_http_call *call))
 {
     meta_call *m = hth_http_call_new(http, req, args, sizeof *m);
     if (m == NULL) {
@@ -82,11 +82,11 @@ void hth_http_query(hth_http *http, hth_http_req *req, const hth_http_args *args
     hth_http_call_submit(&m->c);
 }
 
-static void meta_ask(hth_http *h, hth_http_req *req, const hth_http_args *a,
-                     void (*finish)(hth_http_call *c))
+static void meta_ask(hth_http *http, hth_http_req *req, const hth_http_args *args,
+                     void (*finish)(hth_http_call *call))
 {
-    if (!hth_http_is_unloaded(h, req, a)) {
-        hth_http_query(h, req, a, HTH_COMMAND_MODEL, finish);
+    if (!hth_http_is_unloaded(http, req, args)) {
+        hth_http_query(http, req, args, HTH_COMMAND_MODEL, finish);
     }
 }
 
@@ -104,13 +104,13 @@ json_t *hth_http_answer(hth_http_call *call)
 }
 
 // meta_versions lists the versions of a model that the store has, or the one that was asked about.
-static json_t *meta_versions(const hth_http_call *c, int version)
+static json_t *meta_versions(const hth_http_call *call, int version)
 {
     int *numbers = NULL, n = 0;
     char text[16];
     json_t *list = json_array();
-    if (c->args.version == 0 &&
-        hth_store_versions(c->h->store, c->args.name, &numbers, &n) != HTH_OK) {
+    if (call->args.version == 0 &&
+        hth_store_versions(call->h->store, call->args.name, &numbers, &n) != HTH_OK) {
         n = 0;
     }
     for (int i = 0; i < n; i++) {
@@ -126,49 +126,50 @@ static json_t *meta_versions(const hth_http_call *c, int version)
 }
 
 // meta_parameters says whether the model's samples are independent, and if not, why.
-static json_t *meta_parameters(const json_t *m)
+static json_t *meta_parameters(const json_t *json)
 {
-    json_t *why = json_object_get(m, "dependent_because");
-    json_t *doc = json_pack("{s:O}", "independent", json_object_get(m, "independent"));
+    json_t *why = json_object_get(json, "dependent_because");
+    json_t *doc = json_pack("{s:O}", "independent", json_object_get(json, "independent"));
     if (why != NULL) {
         json_object_set(doc, "dependent_because", why);
     }
     return doc;
 }
 
-static void meta_metadata(hth_http_call *c)
+static void meta_metadata(hth_http_call *call)
 {
-    json_t *m = hth_http_answer(c);
+    json_t *m = hth_http_answer(call);
     if (m != NULL) {
         int version = (int)json_integer_value(json_object_get(m, "version"));
         hth_http_send_json(
-            c->h, c->req,
+            call->h, call->req,
             json_pack("{s:O, s:o, s:s, s:O, s:O, s:o}", "name", json_object_get(m, "name"),
-                      "versions", meta_versions(c, version), "platform", "onnx_hearth", "inputs",
+                      "versions", meta_versions(call, version), "platform", "onnx_hearth", "inputs",
                       json_object_get(m, "inputs"), "outputs", json_object_get(m, "outputs"),
                       "parameters", meta_parameters(m)));
         json_decref(m);
     }
 }
 
-static void meta_ready(hth_http_call *c)
+static void meta_ready(hth_http_call *call)
 {
-    if (c->r.err != HTH_OK) {
-        hth_http_fail_call(c, NULL);
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, NULL);
     } else {
-        hth_http_send_json(c->h, c->req, json_pack("{s:s, s:b}", "name", c->args.name, "ready", 1));
+        hth_http_send_json(call->h, call->req,
+                           json_pack("{s:s, s:b}", "name", call->args.name, "ready", 1));
     }
 }
 
-json_int_t hth_http_max_batch(const json_t *m)
+json_int_t hth_http_max_batch(const json_t *json)
 {
-    json_int_t most = json_integer_value(json_object_get(m, "max_batch"));
+    json_int_t most = json_integer_value(json_object_get(json, "max_batch"));
     size_t i;
     json_t *input;
-    if (!json_is_true(json_object_get(m, "batched"))) {
+    if (!json_is_true(json_object_get(json, "batched"))) {
         return 0;
     }
-    json_array_foreach(json_object_get(m, "inputs"), i, input)
+    json_array_foreach(json_object_get(json, "inputs"), i, input)
     {
         if (json_array_size(json_object_get(input, "shape")) < 2) {
             return 0;
@@ -184,12 +185,12 @@ int hth_http_gpu(const json_t *row)
 }
 
 // config_group says where the model runs; how many runs there are at a time, hearth decides.
-static json_t *config_group(const json_t *m)
+static json_t *config_group(const json_t *json)
 {
-    int gpu = hth_http_gpu(m);
+    int gpu = hth_http_gpu(json);
     json_t *gpus = gpu >= 0 ? json_pack("[i]", gpu) : json_array();
     const char *kind = gpu >= 0 ? "KIND_GPU" : "KIND_CPU";
-    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(m, "name"), "kind", kind,
+    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(json, "name"), "kind", kind,
                      "count", 1, "gpus", gpus);
 }
 
@@ -214,22 +215,22 @@ static json_t *config_tensors(const json_t *tensors, bool batch)
 }
 
 // config_batching says in a ModelConfig's terms how requests wait and are joined.
-static json_t *config_batching(const json_t *b)
+static json_t *config_batching(const json_t *json)
 {
     return json_pack("{s:O, s:O, s:b, s:I, s:O, s:{s:s, s:O, s:b, s:O}}", "preferred_batch_size",
-                     json_object_get(b, "preferred"), "max_queue_delay_microseconds",
-                     json_object_get(b, "delay_us"), "preserve_ordering", 0, "priority_levels",
+                     json_object_get(json, "preferred"), "max_queue_delay_microseconds",
+                     json_object_get(json, "delay_us"), "preserve_ordering", 0, "priority_levels",
                      (json_int_t)UINT32_MAX, "default_priority_level",
-                     json_object_get(b, "priority"), "default_queue_policy", "timeout_action",
-                     "REJECT", "default_timeout_microseconds", json_object_get(b, "timeout_us"),
-                     "allow_timeout_override", 1, "max_queue_size", json_object_get(b, "queue"));
+                     json_object_get(json, "priority"), "default_queue_policy", "timeout_action",
+                     "REJECT", "default_timeout_microseconds", json_object_get(json, "timeout_us"),
+                     "allow_timeout_override", 1, "max_queue_size", json_object_get(json, "queue"));
 }
 
 // config_parameters says what a ModelConfig has no field for.
-static void config_parameters(const json_t *m, json_t *to)
+static void config_parameters(const json_t *json, json_t *to)
 {
-    json_t *precision = json_object_get(m, "precision");
-    json_t *why = json_object_get(m, "dependent_because");
+    json_t *precision = json_object_get(json, "precision");
+    json_t *why = json_object_get(json, "dependent_because");
     if (precision != NULL) {
         json_object_set_new(to, "precision", json_pack("{s:O}", "string_value", precision));
     }
@@ -240,9 +241,9 @@ static void config_parameters(const json_t *m, json_t *to)
     }
 }
 
-static void meta_config(hth_http_call *c)
+static void meta_config(hth_http_call *call)
 {
-    json_t *m = hth_http_answer(c);
+    json_t *m = hth_http_answer(call);
     if (m != NULL) {
         json_int_t max_batch = hth_http_max_batch(m);
         const json_t *batching = json_object_get(m, "batching");
@@ -257,7 +258,7 @@ static void meta_config(hth_http_call *c)
         if (max_batch > 0 && json_integer_value(json_object_get(batching, "max")) > 1) {
             json_object_set_new(config, "dynamic_batching", config_batching(batching));
         }
-        hth_http_send_json(c->h, c->req, config);
+        hth_http_send_json(call->h, call->req, config);
         json_decref(m);
     }
 }
@@ -267,12 +268,12 @@ void hth_http_model_metadata(hth_http *http, hth_http_req *req, const hth_http_a
     meta_ask(http, req, args, meta_metadata);
 }
 
-void hth_http_model_config(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_model_config(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    meta_ask(h, req, a, meta_config);
+    meta_ask(http, req, args, meta_config);
 }
 
-void hth_http_model_ready(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_model_ready(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    meta_ask(h, req, a, meta_ready);
+    meta_ask(http, req, args, meta_ready);
 }

@@ -47,9 +47,9 @@ void hth_http_unloaded_forget(hth_http *http, const char *name)
     }
 }
 
-static bool repo_unload(hth_http *h, const char *name)
+static bool repo_unload(hth_http *http, const char *name)
 {
-    if (hth_http_unloaded_find(h, name) != NULL) {
+    if (hth_http_unloaded_find(http, name) != NULL) {
         return true;
     }
     hth_http_unloaded *u = hth_calloc(1, sizeof *u);
@@ -57,9 +57,9 @@ static bool repo_unload(hth_http *h, const char *name)
         return false;
     }
     strcpy(u->name, name);
-    pthread_mutex_lock(&h->unloaded_lock);
-    HASH_ADD_STR(h->unloaded, name, u);
-    pthread_mutex_unlock(&h->unloaded_lock);
+    pthread_mutex_lock(&http->unloaded_lock);
+    HASH_ADD_STR(http->unloaded, name, u);
+    pthread_mutex_unlock(&http->unloaded_lock);
     if (!HTH_HASH_ADDED(u)) {
         hth_free(u);
         return false;
@@ -70,9 +70,9 @@ static bool repo_unload(hth_http *h, const char *name)
 // ---- index
 
 // index_reason is why a version is not loaded, as the one who asks may know it.
-static const char *index_reason(const json_t *m, bool far, char out[512])
+static const char *index_reason(const json_t *json, bool far, char out[512])
 {
-    const char *reason = json_string_value(json_object_get(m, "reason"));
+    const char *reason = json_string_value(json_object_get(json, "reason"));
     if (!far || reason == NULL) {
         return reason != NULL ? reason : "";
     }
@@ -80,30 +80,30 @@ static const char *index_reason(const json_t *m, bool far, char out[512])
     return out;
 }
 
-// index_row writes what is known of a version. `m`: what the engine says of it; NULL: it is not
+// index_row writes what is known of a version. `json`: what the engine says of it; NULL: it is not
 // loaded, and nothing is against loading it.
-static void index_row(hth_http *h, const json_t *m, const hth_store_entry *e, bool far,
+static void index_row(hth_http *http, const json_t *json, const hth_store_entry *entry, bool far,
                       bool only_ready, hth_text *out)
 {
     char cleared[512];
     const char *state = "READY", *reason = "";
-    if (hth_http_unloaded_has(h, e->name)) {
+    if (hth_http_unloaded_has(http, entry->name)) {
         state = "UNAVAILABLE";
         reason = "unloaded";
-    } else if (e->damaged) {
+    } else if (entry->damaged) {
         state = "UNAVAILABLE";
         reason = "damaged in the store: importing the same file repairs it";
-    } else if (m != NULL) {
-        state = json_string_value(json_object_get(m, "state"));
-        reason = index_reason(m, far, cleared);
+    } else if (json != NULL) {
+        state = json_string_value(json_object_get(json, "state"));
+        reason = index_reason(json, far, cleared);
     }
     if (only_ready && strcmp(state, "READY") != 0) {
         return;
     }
     hth_text_put(out, out->n > 1 ? ",{\"name\":" : "{\"name\":");
-    hth_text_quoted(out, e->name);
+    hth_text_quoted(out, entry->name);
     hth_text_put(out, ",\"version\":\"");
-    hth_text_int(out, e->version);
+    hth_text_int(out, entry->version);
     hth_text_put(out, "\",\"state\":");
     hth_text_quoted(out, state);
     hth_text_put(out, ",\"reason\":");
@@ -136,46 +136,47 @@ static json_t *index_loaded(const json_t *doc)
 }
 
 // index_version is the version that an alias resolves to now.
-static int index_version(hth_http *h, const hth_store_alias *a)
+static int index_version(hth_http *http, const hth_store_alias *alias)
 {
-    int version = a->version;
-    if (version == 0 && hth_store_latest(h->store, a->name, &version) != HTH_OK) {
+    int version = alias->version;
+    if (version == 0 && hth_store_latest(http->store, alias->name, &version) != HTH_OK) {
         version = 0;
     }
     return version;
 }
 
 // index_aliases writes a row for each alias, with the state of its target.
-static hth_err index_aliases(hth_http *h, const json_t *loaded, bool far, bool only_ready,
+static hth_err index_aliases(hth_http *http, const json_t *loaded, bool far, bool only_ready,
                              hth_text *out)
 {
     hth_store_alias *a;
     int n;
     char key[240];
-    HTH_TRY(hth_store_alias_list(h->store, &a, &n));
+    HTH_TRY(hth_store_alias_list(http->store, &a, &n));
     for (int i = 0; i < n; i++) {
-        hth_store_entry e = {.version = index_version(h, &a[i])};
+        hth_store_entry e = {.version = index_version(http, &a[i])};
         const json_t *m = json_object_get(loaded, index_key(a[i].name, e.version, key));
         memcpy(e.name, a[i].alias, sizeof e.name);
-        index_row(h, m, &e, far, only_ready, out);
+        index_row(http, m, &e, far, only_ready, out);
     }
     hth_free(a);
     return HTH_OK;
 }
 
-static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_ready, hth_text *out)
+static hth_err index_write(hth_http *http, const json_t *doc, bool far, bool only_ready,
+                           hth_text *out)
 {
     hth_store_entry *e;
     int n;
     char key[240];
-    HTH_TRY(hth_store_list(h->store, &e, &n));
+    HTH_TRY(hth_store_list(http->store, &e, &n));
     json_t *loaded = index_loaded(doc);
     hth_text_put(out, "[");
     for (int i = 0; i < n && loaded != NULL; i++) {
         const json_t *m = json_object_get(loaded, index_key(e[i].name, e[i].version, key));
-        index_row(h, m, &e[i], far, only_ready, out);
+        index_row(http, m, &e[i], far, only_ready, out);
     }
-    hth_err err = loaded != NULL ? index_aliases(h, loaded, far, only_ready, out)
+    hth_err err = loaded != NULL ? index_aliases(http, loaded, far, only_ready, out)
                                  : hth_fail(HTH_ENOMEM, "out of memory for the index");
     hth_text_put(out, "]");
     hth_free(e);
@@ -188,9 +189,9 @@ hth_err hth_http_write_index(hth_http *http, const json_t *doc, bool far, hth_te
     return index_write(http, doc, far, false, out);
 }
 
-hth_err hth_http_write_index_ready(hth_http *h, const json_t *doc, bool far, hth_text *out)
+hth_err hth_http_write_index_ready(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
-    return index_write(h, doc, far, true, out);
+    return index_write(http, doc, far, true, out);
 }
 
 void hth_http_repo_index(hth_http *http, hth_http_req *req, const hth_http_args *args)
@@ -211,19 +212,19 @@ void hth_http_repo_index(hth_http *http, hth_http_req *req, const hth_http_args 
 
 // ---- unload
 
-static void unload_finish(hth_http_call *c)
+static void unload_finish(hth_http_call *call)
 {
-    if (c->r.err != HTH_OK) {
-        hth_http_fail_call(c, NULL);
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, NULL);
     } else {
-        hth_http_send(c->h, c->req, 200, NULL, NULL);
+        hth_http_send(call->h, call->req, 200, NULL, NULL);
     }
 }
 
-void hth_http_repo_unload(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_repo_unload(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     json_t *q;
-    if (!hth_http_body(h, req, &q)) {
+    if (!hth_http_body(http, req, &q)) {
         return;
     }
     json_t *all = json_object_get(q, "parameters"), *v = json_object_get(all, "unload_dependents");
@@ -231,16 +232,16 @@ void hth_http_repo_unload(hth_http *h, hth_http_req *req, const hth_http_args *a
     json_decref(q);
     hth_manifest m;
     if (wrong) {
-        hth_http_fail(h, req, 400,
+        hth_http_fail(http, req, 400,
                       "Unable to parse 'parameters': unload_dependents is true or false");
-    } else if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
-        hth_http_send(h, req, 200, NULL, NULL); // not there: as good as unloaded
+    } else if (hth_store_get(http->store, args->name, 0, &m) != HTH_OK) {
+        hth_http_send(http, req, 200, NULL, NULL); // not there: as good as unloaded
     } else {
         hth_manifest_fini(&m);
-        if (!repo_unload(h, a->name)) {
-            hth_http_fail(h, req, 503, "out of memory for a name");
+        if (!repo_unload(http, args->name)) {
+            hth_http_fail(http, req, 503, "out of memory for a name");
         } else {
-            hth_http_query(h, req, a, HTH_COMMAND_UNLOAD, unload_finish);
+            hth_http_query(http, req, args, HTH_COMMAND_UNLOAD, unload_finish);
         }
     }
 }

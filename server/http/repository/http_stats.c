@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-static json_int_t number(const json_t *m, const char *key)
+static json_int_t number(const json_t *json, const char *key)
 {
-    return json_integer_value(json_object_get(m, key));
+    return json_integer_value(json_object_get(json, key));
 }
 
 // stats_int writes a member; `key` with its quotes, its colon, and what stands before it.
@@ -26,12 +26,12 @@ static void stats_duration(hth_text *out, const char *key, json_int_t count, jso
     hth_text_put(out, "}");
 }
 
-static void stats_batches(hth_text *out, const json_t *m)
+static void stats_batches(hth_text *out, const json_t *json)
 {
     const json_t *b;
     size_t i;
     hth_text_put(out, ",\"batch_stats\":[");
-    json_array_foreach(json_object_get(m, "batches"), i, b)
+    json_array_foreach(json_object_get(json, "batches"), i, b)
     {
         json_int_t runs = number(b, "runs");
         stats_int(out, i > 0 ? ",{\"batch_size\":" : "{\"batch_size\":", number(b, "samples"));
@@ -43,13 +43,13 @@ static void stats_batches(hth_text *out, const json_t *m)
     hth_text_put(out, "]");
 }
 
-static void stats_inference(hth_text *out, const json_t *m)
+static void stats_inference(hth_text *out, const json_t *json)
 {
-    const json_t *t = json_object_get(m, "times");
-    json_int_t failed = number(m, "failures"), ok = number(m, "requests") - failed;
+    const json_t *t = json_object_get(json, "times");
+    json_int_t failed = number(json, "failures"), ok = number(json, "requests") - failed;
     stats_int(out, ",\"last_inference\":", number(t, "last_ms"));
     stats_int(out, ",\"inference_count\":", number(t, "samples"));
-    stats_int(out, ",\"execution_count\":", number(m, "executions"));
+    stats_int(out, ",\"execution_count\":", number(json, "executions"));
     stats_duration(out, ",\"inference_stats\":{\"success\":", ok, number(t, "success_ns"));
     stats_duration(out, ",\"fail\":", failed, number(t, "failure_ns"));
     stats_duration(out, ",\"queue\":", ok, number(t, "queue_ns"));
@@ -61,17 +61,17 @@ static void stats_inference(hth_text *out, const json_t *m)
     hth_text_put(out, "},\"response_stats\":{}");
 }
 
-static void stats_of(hth_text *out, const json_t *m)
+static void stats_of(hth_text *out, const json_t *json)
 {
-    json_int_t bytes = number(m, "resident_private_bytes") + number(m, "resident_shared_bytes") +
-                       number(m, "arena_bytes");
-    int gpu = hth_http_gpu(m);
+    json_int_t bytes = number(json, "resident_private_bytes") +
+                       number(json, "resident_shared_bytes") + number(json, "arena_bytes");
+    int gpu = hth_http_gpu(json);
     hth_text_put(out, "{\"name\":");
-    hth_text_quoted(out, json_string_value(json_object_get(m, "name")));
-    stats_int(out, ",\"version\":\"", number(m, "version"));
+    hth_text_quoted(out, json_string_value(json_object_get(json, "name")));
+    stats_int(out, ",\"version\":\"", number(json, "version"));
     hth_text_put(out, "\"");
-    stats_inference(out, m);
-    stats_batches(out, m);
+    stats_inference(out, json);
+    stats_batches(out, json);
     hth_text_put(out, gpu >= 0 ? ",\"memory_usage\":[{\"type\":\"GPU\""
                                : ",\"memory_usage\":[{\"type\":\"CPU\"");
     stats_int(out, ",\"id\":", gpu >= 0 ? gpu : 0);
@@ -79,7 +79,7 @@ static void stats_of(hth_text *out, const json_t *m)
     hth_text_put(out, "}]}");
 }
 
-hth_err hth_http_write_stats(hth_http *h, const json_t *doc, bool far, hth_text *out)
+hth_err hth_http_write_stats(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
     const json_t *m;
     size_t i;
@@ -93,21 +93,22 @@ hth_err hth_http_write_stats(hth_http *h, const json_t *doc, bool far, hth_text 
     return HTH_OK;
 }
 
-static void stats_finish(hth_http_call *c)
+static void stats_finish(hth_http_call *call)
 {
-    if (c->r.err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, 400, "requested model '%s' is not available", c->args.name);
+    if (call->r.err == HTH_ENOENT) {
+        hth_http_fail(call->h, call->req, 400, "requested model '%s' is not available",
+                      call->args.name);
         return;
     }
-    json_t *doc = hth_http_answer(c);
+    json_t *doc = hth_http_answer(call);
     struct evbuffer *body = evbuffer_new();
     hth_text out = {.p = NULL};
     if (doc != NULL) {
-        (void)hth_http_write_stats(c->h, doc, false, &out);
+        (void)hth_http_write_stats(call->h, doc, false, &out);
         if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
-            hth_http_fail(c->h, c->req, 503, "out of memory for an answer");
+            hth_http_fail(call->h, call->req, 503, "out of memory for an answer");
         } else {
-            hth_http_send(c->h, c->req, 200, "application/json", body);
+            hth_http_send(call->h, call->req, 200, "application/json", body);
         }
     }
     if (body != NULL) {
@@ -126,7 +127,7 @@ void hth_http_model_stats(hth_http *http, hth_http_req *req, const hth_http_args
     }
 }
 
-void hth_http_all_stats(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_all_stats(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    hth_http_list_request(h, req, HTH_HTTP_LIST_STATS);
+    hth_http_list_request(http, req, HTH_HTTP_LIST_STATS);
 }

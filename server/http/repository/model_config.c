@@ -129,11 +129,12 @@ void hth_model_config_fini(hth_model_config *config)
 
 // ---- against the graph
 
-static const hth_value *config_find(const hth_graph *g, const int *list, int n, const char *name)
+static const hth_value *config_find(const hth_graph *graph, const int *list, int n,
+                                    const char *name)
 {
     for (int i = 0; i < n; i++) {
-        if (strcmp(g->values[list[i]].name, name) == 0) {
-            return &g->values[list[i]];
+        if (strcmp(graph->values[list[i]].name, name) == 0) {
+            return &graph->values[list[i]];
         }
     }
     return NULL;
@@ -141,16 +142,16 @@ static const hth_value *config_find(const hth_graph *g, const int *list, int n, 
 
 // config_dims says whether dims without the batch are the value's; -1 fits all, and so does what
 // the model leaves open.
-static bool config_dims(const json_t *dims, const hth_value *v, bool batch)
+static bool config_dims(const json_t *dims, const hth_value *value, bool batch)
 {
     size_t i, skip = batch;
     json_t *d;
-    if (!json_is_array(dims) || json_array_size(dims) + skip != (size_t)v->shape.rank) {
+    if (!json_is_array(dims) || json_array_size(dims) + skip != (size_t)value->shape.rank) {
         return false;
     }
     json_array_foreach(dims, i, d)
     {
-        int64_t have = v->shape.dim[i + skip], said = json_integer_value(d);
+        int64_t have = value->shape.dim[i + skip], said = json_integer_value(d);
         if (!json_is_integer(d) || (said >= 0 && have >= 0 && said != have)) {
             return false;
         }
@@ -158,10 +159,10 @@ static bool config_dims(const json_t *dims, const hth_value *v, bool batch)
     return true;
 }
 
-static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, const char *key,
-                              const int *list, int n)
+static hth_err config_tensors(const hth_model_config *config, const hth_graph *graph,
+                              const char *key, const int *list, int n)
 {
-    const json_t *all = json_object_get(c->doc, key);
+    const json_t *all = json_object_get(config->doc, key);
     json_t *t;
     size_t i;
     if (all != NULL && !json_is_array(all)) {
@@ -171,7 +172,7 @@ static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, con
     {
         const char *name = json_string_value(json_object_get(t, "name"));
         const char *type = json_string_value(json_object_get(t, "data_type"));
-        const hth_value *v = name != NULL ? config_find(g, list, n, name) : NULL;
+        const hth_value *v = name != NULL ? config_find(graph, list, n, name) : NULL;
         char want[32];
         if (v == NULL) {
             return hth_fail(HTH_EINVAL,
@@ -184,7 +185,7 @@ static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, con
                             name, want, type != NULL ? type : "nothing");
         }
         if (json_object_get(t, "dims") != NULL &&
-            !config_dims(json_object_get(t, "dims"), v, c->max_batch > 0)) {
+            !config_dims(json_object_get(t, "dims"), v, config->max_batch > 0)) {
             return hth_fail(HTH_EINVAL,
                             "the model's dims of %s '%.80s' differ from its configuration's", key,
                             name);

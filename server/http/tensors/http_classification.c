@@ -40,13 +40,13 @@ static int largest_first(const void *a, const void *b)
 }
 
 // top stores the `n` largest of `count` elements from `first` on, in order.
-static void top(const hth_tensor *t, int64_t first, int64_t count, entry *heap, int64_t n)
+static void top(const hth_tensor *tensor, int64_t first, int64_t count, entry *heap, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         heap[i] = (entry){-INFINITY, INT64_MAX};
     }
     for (int64_t i = 0; i < count; i++) {
-        double v = hth_dtype_value((int)t->dtype, t->data, (size_t)(first + i));
+        double v = hth_dtype_value((int)tensor->dtype, tensor->data, (size_t)(first + i));
         entry e = {isnan(v) ? -INFINITY : v, i};
         if (below(&heap[0], &e)) {
             heap[0] = e;
@@ -56,10 +56,10 @@ static void top(const hth_tensor *t, int64_t first, int64_t count, entry *heap, 
     qsort(heap, (size_t)n, sizeof *heap, largest_first);
 }
 
-static void class_string(const hth_tensor *t, int64_t first, const entry *e, char out[400])
+static void class_string(const hth_tensor *tensor, int64_t first, const entry *e, char out[400])
 {
-    double v = hth_dtype_value((int)t->dtype, t->data, (size_t)(first + e->index));
-    snprintf(out, 400, hth_dtype_is_float(t->dtype) ? "%f:%lld" : "%.0f:%lld", v,
+    double v = hth_dtype_value((int)tensor->dtype, tensor->data, (size_t)(first + e->index));
+    snprintf(out, 400, hth_dtype_is_float(tensor->dtype) ? "%f:%lld" : "%.0f:%lld", v,
              (long long)e->index);
 }
 

@@ -303,9 +303,9 @@ static bool seen_recurs(const json_t *doc, const hth_json_span *data, int max)
     return true;
 }
 
-static void seen_keep(hth_json_cache *s, const char *text, size_t n, json_t *doc)
+static void seen_keep(hth_json_cache *cache, const char *text, size_t n, json_t *doc)
 {
-    hth_json_cached *h = &s->head[s->next++ % HTH_JSON_CACHE_HEADS];
+    hth_json_cached *h = &cache->head[cache->next++ % HTH_JSON_CACHE_HEADS];
     char *copy = hth_memdup(text, n);
     if (copy == NULL) {
         return; // it is parsed again

@@ -10,11 +10,11 @@
 
 #define MAX 4
 
-static json_t *ask(hth_json_cache *s, const char *text, hth_json_span data[MAX])
+static json_t *ask(hth_json_cache *cache, const char *text, hth_json_span data[MAX])
 {
     json_t *doc;
     memset(data, 0, MAX * sizeof data[0]);
-    assert_ok(hth_json_cache_request(s, text, strlen(text), data, MAX, NULL, &doc));
+    assert_ok(hth_json_cache_request(cache, text, strlen(text), data, MAX, NULL, &doc));
     return doc;
 }
 

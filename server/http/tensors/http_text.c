@@ -14,23 +14,23 @@
 // The longest element: a sign, 17 digits, a point, "e-308", a comma.
 #define TEXT_ELEMENT 32
 
-static bool text_reserve(hth_text *t, size_t n)
+static bool text_reserve(hth_text *text, size_t n)
 {
-    if (!t->failed && t->most > 0 && n > t->most - t->n) {
-        t->failed = t->over = true;
+    if (!text->failed && text->most > 0 && n > text->most - text->n) {
+        text->failed = text->over = true;
     }
-    if (t->failed || t->cap - t->n >= n) {
-        return !t->failed;
+    if (text->failed || text->cap - text->n >= n) {
+        return !text->failed;
     }
-    size_t cap = t->cap > 0 ? t->cap : TEXT_FIRST;
-    while (cap - t->n < n) {
+    size_t cap = text->cap > 0 ? text->cap : TEXT_FIRST;
+    while (cap - text->n < n) {
         cap *= 2;
     }
-    char *p = hth_realloc(t->p, cap, 1);
-    t->failed = p == NULL;
+    char *p = hth_realloc(text->p, cap, 1);
+    text->failed = p == NULL;
     if (p != NULL) {
-        t->p = p;
-        t->cap = cap;
+        text->p = p;
+        text->cap = cap;
     }
     return p != NULL;
 }
@@ -48,7 +48,7 @@ void hth_text_put(hth_text *text, const char *chars)
     hth_text_add(text, chars, strlen(chars));
 }
 
-static void text_unsigned(hth_text *t, uint64_t v)
+static void text_unsigned(hth_text *text, uint64_t v)
 {
     char buf[20]; // the largest has 20 digits
     char *end = buf + sizeof buf, *p = end;
@@ -56,7 +56,7 @@ static void text_unsigned(hth_text *t, uint64_t v)
         *--p = (char)('0' + v % 10);
         v /= 10;
     } while (v != 0);
-    hth_text_add(t, p, (size_t)(end - p));
+    hth_text_add(text, p, (size_t)(end - p));
 }
 
 void hth_text_int(hth_text *text, int64_t value)
@@ -103,22 +103,22 @@ void hth_text_fini(hth_text *text)
     *text = (hth_text){.p = NULL};
 }
 
-static void text_real(hth_text *t, double v, int precision)
+static void text_real(hth_text *text, double v, int precision)
 {
     char buf[TEXT_ELEMENT];
     if (isnan(v)) {
-        hth_text_put(t, "NaN");
+        hth_text_put(text, "NaN");
     } else if (isinf(v)) {
-        hth_text_put(t, v < 0 ? "-Infinity" : "Infinity");
+        hth_text_put(text, v < 0 ? "-Infinity" : "Infinity");
     } else if (fabs(v) < 1e9 && v == (double)(int64_t)v && !signbit(v)) {
-        text_unsigned(t, (uint64_t)v);
-        hth_text_put(t, ".0");
+        text_unsigned(text, (uint64_t)v);
+        hth_text_put(text, ".0");
     } else {
         int n = snprintf(buf, sizeof buf, "%.*g", precision, v);
         if (strcspn(buf, ".e") == (size_t)n) {
             strcpy(buf + n, ".0");
         }
-        hth_text_put(t, buf);
+        hth_text_put(text, buf);
     }
 }
 

@@ -44,17 +44,17 @@ static const trace_settings trace_defaults = {.rate = 1000, .count = -1};
 
 // ---- which requests
 
-static trace_settings *trace_of(const hth_tracer *t, const char *model)
+static trace_settings *trace_of(const hth_tracer *tracer, const char *model)
 {
     trace_settings *s;
-    HASH_FIND_STR(t->models, model, s);
+    HASH_FIND_STR(tracer->models, model, s);
     return s;
 }
 
 // trace_owner is whose value of `setting` holds for the model whose own settings are `own`.
-static trace_settings *trace_owner(hth_tracer *t, trace_settings *own, unsigned setting)
+static trace_settings *trace_owner(hth_tracer *tracer, trace_settings *own, unsigned setting)
 {
-    return own != NULL && (own->given & setting) != 0 ? own : &t->all;
+    return own != NULL && (own->given & setting) != 0 ? own : &tracer->all;
 }
 
 bool hth_tracer_on(const hth_tracer *tracer)
@@ -106,13 +106,13 @@ void hth_tracer_flush(hth_tracer *tracer)
 // ---- settings
 
 // set_number reads a setting that is a number or, as clients send it, a number's text.
-static hth_err set_number(const json_t *v, const char *key, int64_t least, int64_t *out)
+static hth_err set_number(const json_t *json, const char *key, int64_t least, int64_t *out)
 {
-    const char *text = json_string_value(v);
+    const char *text = json_string_value(json);
     char *end = NULL;
     errno = 0;
-    *out = text != NULL ? strtoll(text, &end, 10) : json_integer_value(v);
-    bool number = text != NULL ? end != text && *end == 0 && errno == 0 : json_is_integer(v);
+    *out = text != NULL ? strtoll(text, &end, 10) : json_integer_value(json);
+    bool number = text != NULL ? end != text && *end == 0 && errno == 0 : json_is_integer(json);
     return number && *out >= least
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
@@ -122,15 +122,15 @@ static hth_err set_number(const json_t *v, const char *key, int64_t least, int64
 
 static const char *const trace_level[] = {"TIMESTAMPS", "TENSORS"}; // by their bits
 
-static hth_err set_level(const hth_tracer *t, const json_t *v, unsigned *out)
+static hth_err set_level(const hth_tracer *tracer, const json_t *json, unsigned *out)
 {
     const json_t *level;
     size_t i;
     unsigned on = 0;
-    if (!json_is_array(v)) {
+    if (!json_is_array(json)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'trace_level': it is not an array");
     }
-    json_array_foreach(v, i, level)
+    json_array_foreach(json, i, level)
     {
         const char *name = json_string_value(level);
         int bit = 0;
@@ -143,7 +143,7 @@ static hth_err set_level(const hth_tracer *t, const json_t *v, unsigned *out)
         }
         on |= bit < 2 ? 1u << bit : 0;
     }
-    if (on != 0 && t->file == NULL) {
+    if (on != 0 && tracer->file == NULL) {
         return hth_fail(HTH_EINVAL,
                         "Attempting to set invalid trace setting: trace file name is not "
                         "given (hearthd's setting trace.file)");
@@ -153,47 +153,48 @@ static hth_err set_level(const hth_tracer *t, const json_t *v, unsigned *out)
 }
 
 // set_one takes over the setting `key`; `dflt` is what null makes of it.
-static hth_err set_one(const hth_tracer *t, const char *key, const json_t *v, trace_settings *s)
+static hth_err set_one(const hth_tracer *tracer, const char *key, const json_t *json,
+                       trace_settings *settings)
 {
-    bool clear = json_is_null(v);
+    bool clear = json_is_null(json);
     int64_t number = 0;
     unsigned setting;
     if (strcmp(key, "trace_level") == 0) {
         setting = TRACE_LEVEL;
-        s->level = trace_defaults.level;
-        HTH_TRY(clear ? HTH_OK : set_level(t, v, &s->level));
+        settings->level = trace_defaults.level;
+        HTH_TRY(clear ? HTH_OK : set_level(tracer, json, &settings->level));
     } else if (strcmp(key, "trace_rate") == 0) {
         setting = TRACE_RATE;
-        HTH_TRY(clear ? HTH_OK : set_number(v, key, 1, &number));
-        s->rate = clear ? trace_defaults.rate : (uint64_t)number;
-        s->seen = 0;
+        HTH_TRY(clear ? HTH_OK : set_number(json, key, 1, &number));
+        settings->rate = clear ? trace_defaults.rate : (uint64_t)number;
+        settings->seen = 0;
     } else if (strcmp(key, "trace_count") == 0) {
         setting = TRACE_COUNT;
-        HTH_TRY(clear ? HTH_OK : set_number(v, key, -1, &number));
-        s->count = clear ? trace_defaults.count : number;
+        HTH_TRY(clear ? HTH_OK : set_number(json, key, -1, &number));
+        settings->count = clear ? trace_defaults.count : number;
     } else if (strcmp(key, "log_frequency") == 0) {
         setting = TRACE_FREQUENCY;
-        HTH_TRY(clear ? HTH_OK : set_number(v, key, 0, &number));
-        s->log_frequency = clear ? trace_defaults.log_frequency : (uint64_t)number;
+        HTH_TRY(clear ? HTH_OK : set_number(json, key, 0, &number));
+        settings->log_frequency = clear ? trace_defaults.log_frequency : (uint64_t)number;
     } else if (strcmp(key, "trace_file") == 0) {
         return hth_fail(HTH_ENOTSUP,
                         "trace file location can not be updated through network protocol");
     } else {
         return HTH_OK; // other versions of the protocol have others
     }
-    s->given = clear ? s->given & ~setting : s->given | setting;
+    settings->given = clear ? settings->given & ~setting : settings->given | setting;
     return HTH_OK;
 }
 
 // trace_keep puts changed settings in the place of the model's.
-static hth_err trace_keep(hth_tracer *t, const trace_settings *changed)
+static hth_err trace_keep(hth_tracer *tracer, const trace_settings *changed)
 {
-    trace_settings *s = trace_of(t, changed->model);
-    if (s == NULL && HASH_COUNT(t->models) >= TRACE_MAX_MODELS) {
+    trace_settings *s = trace_of(tracer, changed->model);
+    if (s == NULL && HASH_COUNT(tracer->models) >= TRACE_MAX_MODELS) {
         return hth_fail(HTH_EBUSY, "%d models have trace settings of their own", TRACE_MAX_MODELS);
     }
     if (s != NULL) {
-        HASH_DEL(t->models, s);
+        HASH_DEL(tracer->models, s);
     } else if ((s = hth_calloc(1, sizeof *s)) == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
     }
@@ -202,7 +203,7 @@ static hth_err trace_keep(hth_tracer *t, const trace_settings *changed)
         hth_free(s);
         return HTH_OK;
     }
-    HASH_ADD_STR(t->models, model, s);
+    HASH_ADD_STR(tracer->models, model, s);
     if (!HTH_HASH_ADDED(s)) {
         hth_free(s);
         return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
@@ -296,40 +297,40 @@ void hth_tracer_close(hth_tracer *tracer)
 // ---- over HTTP
 
 // trace_unknown answers when the path names a model that the store does not have.
-static bool trace_unknown(hth_http *h, hth_http_req *req, const hth_http_args *a)
+static bool trace_unknown(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     hth_manifest m;
-    if (a->name[0] == 0) {
+    if (args->name[0] == 0) {
         return false;
     }
-    if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
-        hth_http_fail(h, req, 400, "Request for unknown model: '%s' is not found", a->name);
+    if (hth_store_get(http->store, args->name, 0, &m) != HTH_OK) {
+        hth_http_fail(http, req, 400, "Request for unknown model: '%s' is not found", args->name);
         return true;
     }
     hth_manifest_fini(&m);
     return false;
 }
 
-void hth_http_trace_get(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_trace_get(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
-    if (!trace_unknown(h, req, a)) {
-        hth_http_send_json(h, req, hth_tracer_get(h->tracer, a->name));
+    if (!trace_unknown(http, req, args)) {
+        hth_http_send_json(http, req, hth_tracer_get(http->tracer, args->name));
     }
 }
 
-void hth_http_trace_set(hth_http *h, hth_http_req *req, const hth_http_args *a)
+void hth_http_trace_set(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     json_t *q;
-    if (trace_unknown(h, req, a) || !hth_http_body(h, req, &q)) {
+    if (trace_unknown(http, req, args) || !hth_http_body(http, req, &q)) {
         return;
     }
     hth_err err = q == NULL || json_is_object(q)
-                      ? hth_tracer_set(h->tracer, a->name, q)
+                      ? hth_tracer_set(http->tracer, args->name, q)
                       : hth_fail(HTH_EINVAL, "the trace settings are not a JSON object");
     json_decref(q);
     if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
+        hth_http_fail_err(http, req, err);
     } else {
-        hth_http_send_json(h, req, hth_tracer_get(h->tracer, a->name));
+        hth_http_send_json(http, req, hth_tracer_get(http->tracer, args->name));
     }
 }

@@ -34,36 +34,37 @@ struct hth_trace_file {
     bool failed;
 };
 
-static void array_close(trace_array *a)
+static void array_close(trace_array *array)
 {
-    if (a->fd >= 0) {
-        close(a->fd);
-        a->fd = -1;
+    if (array->fd >= 0) {
+        close(array->fd);
+        array->fd = -1;
     }
 }
 
-static hth_err array_open(trace_array *a, const char *path)
+static hth_err array_open(trace_array *array, const char *path)
 {
-    a->end = 1;
+    array->end = 1;
     struct stat st;
-    a->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
-    if (a->fd >= 0 && fstat(a->fd, &st) == 0 && !S_ISREG(st.st_mode)) {
-        array_close(a);
+    array->fd =
+        open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (array->fd >= 0 && fstat(array->fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        array_close(array);
         return hth_fail(HTH_EINVAL, "the file of traces is not a regular file");
     }
-    return a->fd >= 0 && ftruncate(a->fd, 0) == 0 && write(a->fd, "[]\n", 3) == 3
+    return array->fd >= 0 && ftruncate(array->fd, 0) == 0 && write(array->fd, "[]\n", 3) == 3
                ? HTH_OK
                : hth_fail_errno(errno, "cannot write the file of traces");
 }
 
-static bool array_write(trace_array *a, const char *s, size_t n)
+static bool array_write(trace_array *array, const char *s, size_t n)
 {
     while (n > 0) {
-        ssize_t done = pwrite(a->fd, s, n, a->end);
+        ssize_t done = pwrite(array->fd, s, n, array->end);
         if (done <= 0) {
             return false;
         }
-        a->end += done;
+        array->end += done;
         s += done;
         n -= (size_t)done;
     }
@@ -92,22 +93,22 @@ void hth_trace_file_flush(hth_trace_file *file)
 }
 
 // file_place finds the file of a trace, and writes what waits for another one first.
-static void file_place(hth_trace_file *f, uint64_t log_frequency)
+static void file_place(hth_trace_file *file, uint64_t log_frequency)
 {
     char path[HTH_TRACE_PATH + 24];
-    trace_array *a = log_frequency > 0 ? &f->part : &f->whole;
-    if (log_frequency > 0 && (f->part.fd < 0 || f->in_part >= log_frequency)) {
-        hth_trace_file_flush(f);
-        array_close(&f->part);
-        snprintf(path, sizeof path, "%s.%llu", f->path, (unsigned long long)f->index++);
-        (void)array_open(&f->part, path); // the flush says so
-        f->in_part = 0;
+    trace_array *a = log_frequency > 0 ? &file->part : &file->whole;
+    if (log_frequency > 0 && (file->part.fd < 0 || file->in_part >= log_frequency)) {
+        hth_trace_file_flush(file);
+        array_close(&file->part);
+        snprintf(path, sizeof path, "%s.%llu", file->path, (unsigned long long)file->index++);
+        (void)array_open(&file->part, path); // the flush says so
+        file->in_part = 0;
     }
-    if (f->pending != a) {
-        hth_trace_file_flush(f);
-        f->pending = a;
+    if (file->pending != a) {
+        hth_trace_file_flush(file);
+        file->pending = a;
     }
-    f->in_part += log_frequency > 0;
+    file->in_part += log_frequency > 0;
 }
 
 // text_inner adds what is between a list's brackets.

@@ -172,14 +172,14 @@ static void test_trace_rate(void **state)
     json_decref(traces(1, 2));
 }
 
-static void expect_tensor(const json_t *o, const char *activity, const char *name, const char *data,
-                          const char *shape, const char *dtype)
+static void expect_tensor(const json_t *json, const char *activity, const char *name,
+                          const char *data, const char *shape, const char *dtype)
 {
-    json_t *want =
-        json_pack("{s:O, s:s, s:{s:s, s:s, s:s, s:s}}", "id", json_object_get(o, "id"), "activity",
-                  activity, "tensor", "name", name, "data", data, "shape", shape, "dtype", dtype);
-    if (!json_equal(o, want)) {
-        char *text = json_dumps(o, 0);
+    json_t *want = json_pack("{s:O, s:s, s:{s:s, s:s, s:s, s:s}}", "id",
+                             json_object_get(json, "id"), "activity", activity, "tensor", "name",
+                             name, "data", data, "shape", shape, "dtype", dtype);
+    if (!json_equal(json, want)) {
+        char *text = json_dumps(json, 0);
         fail_msg("%s", text);
     }
     json_decref(want);
@@ -248,7 +248,7 @@ static void test_trace_large(void **state)
     json_decref(doc);
 }
 
-static void unheard(void *ctx, const hth_log_record *r)
+static void unheard(void *ctx, const hth_log_record *record)
 {
 }
 
