@@ -178,14 +178,36 @@ class Embedded(unittest.TestCase):
         self.h.import_model('doomed', DATA + '/digits-parity.onnx')
         self.assertIn('inputs', self.h.model('doomed'))
         path = os.path.join(FOLDER, 'doomed.safetensors')
-        self.h.export('doomed', path)
-        self.assertGreater(os.path.getsize(path), 100000)
+        written = self.h.export('doomed', path)
+        self.assertEqual(written, hearth.Exported(os.path.getsize(path), 0))
+        self.assertGreater(written.bytes, 100000)
+        self.assertEqual(self.h.verify('doomed')['damaged'], [])
+        self.assertIsNone(self.h.alias('fate', 'doomed', wait=False)['before'])
+        self.assertEqual(self.h.aliases(), {'fate': 'doomed'})
+        self.h.remove_alias('fate')
+        self.assertEqual(self.h.aliases(), {})
         self.h.remove('doomed')
         with self.assertRaises(hearth.NotFound):
             self.h.model('doomed')
         files, size = self.h.gc()
         self.assertGreaterEqual(files, 0)
         self.assertGreaterEqual(size, 0)
+
+
+class Push(unittest.TestCase):
+    def test_push(self):
+        server = Server('other')
+        with hearth.Client(FOLDER + '/pushed') as h, hearth.Client(server.url) as there:
+            h.import_model('digits', DATA + '/digits.onnx')
+            pushed = h.push('digits:1', there)
+            self.assertEqual((pushed.version, pushed.unchanged, pushed.tensors_new), (1, False, 20))
+            self.assertGreater(pushed.bytes_moved, 100000)
+            again = h.push('digits', there, wait=False)
+            self.assertEqual((again.unchanged, again.bytes_moved), (True, 0))
+            self.assertGreater(accuracy(there.infer('digits', IMAGES)), 0.97)
+            with self.assertRaises(hearth.NotFound):
+                h.push('nobody', there)
+        self.assertEqual(server.stop(), 0)
 
 
 class Daemon(unittest.TestCase):
@@ -376,7 +398,7 @@ class Documents(unittest.TestCase):
 
 def main():
     os.chdir(ROOT)
-    code = tap.run((Embedded, Daemon, Documents))
+    code = tap.run((Embedded, Push, Daemon, Documents))
     shutil.rmtree(FOLDER, ignore_errors=True)
     return code
 

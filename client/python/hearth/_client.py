@@ -14,7 +14,7 @@ import numpy as np
 from . import _memory
 from ._errors import Denied, InvalidArgument, NotFound
 from ._jobs import Job, JobStatus
-from ._library import PROGRESS, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
+from ._library import PROGRESS, ExportReport, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
@@ -34,6 +34,19 @@ class Imported:
     bytes_repaired: int = 0
     graph_repaired: bool = False
     bytes_moved: int = 0
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The bytes of a file that an export wrote, and those of them that came over the network."""
+    bytes: int
+    moved: int
+
+
+def _imported(report: ImportReport) -> Imported:
+    r = report.result
+    return Imported(r.version, bool(r.unchanged), r.tensors_new, r.tensors_shared, r.bytes_new, r.bytes_shared, report.tensors_repaired,
+                    report.bytes_repaired, bool(report.record_repaired), report.bytes_moved)
 
 
 class _Watcher:
@@ -178,10 +191,7 @@ class Client:
         watch.check(handle.library, handle.library.hearth_import_with(
             handle.pointer, name.encode(), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch,
             C.byref(options), watch.callback, None, C.byref(report)))
-        result = report.result
-        return Imported(result.version, bool(result.unchanged), result.tensors_new, result.tensors_shared, result.bytes_new,
-                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired, bool(report.record_repaired),
-                        report.bytes_moved)
+        return _imported(report)
 
     def models(self) -> list[dict[str, Any]]:
         """The models and their versions."""
@@ -211,10 +221,39 @@ class Client:
         check(handle.library, handle.library.hearth_gc(handle.pointer, C.byref(files), C.byref(size)))
         return files.value, size.value
 
-    def export(self, model: str, path: str | os.PathLike[str]) -> None:
+    def export(self, model: str, path: str | os.PathLike[str], *, progress: Progress | None = None) -> Exported:
         """Writes a version to a file of this machine: PATH.onnx the model, as it is served, PATH.safetensors its tensors."""
-        handle = self._open()
-        check(handle.library, handle.library.hearth_export(handle.pointer, model.encode(), os.fsencode(os.path.abspath(path))))
+        handle, report = self._open(), ExportReport()
+        watch = _Watcher(handle, progress)
+        watch.check(handle.library, handle.library.hearth_export_with(
+            handle.pointer, model.encode(), os.fsencode(os.path.abspath(path)), watch.callback, None, C.byref(report)))
+        return Exported(report.bytes, report.moved)
+
+    def push(self, model: str, to: Client, *, wait: bool = True, progress: Progress | None = None) -> Imported:
+        """Copies a version to another client's server, as a new version of the same name, through this process: the tensors that
+        the other server lacks. Returns when that version is the one that answers there; with wait=False when it is stored."""
+        handle, other, report = self._open(), to._open(), ImportReport()  # pylint: disable=protected-access
+        watch = _Watcher(handle, progress)
+        watch.check(handle.library, handle.library.hearth_push(
+            handle.pointer, model.encode(), other.pointer, 0 if wait else 1, watch.callback, None, C.byref(report)))
+        return _imported(report)
+
+    def verify(self, model: str | None = None, *, progress: Progress | None = None) -> dict[str, Any]:
+        """Reads what is stored of a version, or of all, and compares it with its ids: what is damaged."""
+        return self.query('verify', progress=progress, model=model)
+
+    def alias(self, name: str, model: str, *, wait: bool = True) -> dict[str, Any]:
+        """Has the alias `name` stand for a model or a version ("digits:3"), at once for all requests; returns what it stood for
+        before. wait: until the new target is loaded."""
+        return self.query('alias', alias=name, model=model, no_wait=not wait)
+
+    def aliases(self) -> dict[str, str]:
+        """What each alias stands for."""
+        return {a['alias']: a['model'] for a in self.query('models')['aliases']}
+
+    def remove_alias(self, name: str) -> None:
+        """Removes an alias; the model stays."""
+        self.query('alias', alias=name, remove=True)
 
     # ---- datasets of the store
 
@@ -229,9 +268,9 @@ class Client:
         """The caller's datasets."""
         return self.query('datasets')['datasets']
 
-    def remove_data(self, name: str) -> None:
-        """Removes a dataset."""
-        self.query('dataset_rm', name=name)
+    def remove_data(self, name: str, *, tenant: str | None = None) -> None:
+        """Removes a dataset; an administrator says whose (`tenant`)."""
+        self.query('dataset_rm', name=name, tenant=tenant)
 
     # ---- questions
 

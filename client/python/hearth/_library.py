@@ -43,6 +43,10 @@ class ImportReport(C.Structure):
                 ('bytes_moved', C.c_uint64)]
 
 
+class ExportReport(C.Structure):
+    _fields_ = [('bytes', C.c_uint64), ('moved', C.c_uint64)]
+
+
 class JobId(C.Structure):
     _fields_ = [('id', C.c_uint64)]
 
@@ -78,7 +82,8 @@ _SIGNATURES = {
     'hearth_free': (None, [C.c_void_p]),
     'hearth_remove': (C.c_int, [C.c_void_p, C.c_char_p]),
     'hearth_gc': (C.c_int, [C.c_void_p, C.POINTER(C.c_uint64), C.POINTER(C.c_uint64)]),
-    'hearth_export': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p]),
+    'hearth_export_with': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, PROGRESS, C.c_void_p, C.POINTER(ExportReport)]),
+    'hearth_push': (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p, C.c_int, PROGRESS, C.c_void_p, C.POINTER(ImportReport)]),
 }
 
 
