@@ -79,8 +79,10 @@ static hth_err plain_send(hth_plain *plain, nng_msg *msg, uint64_t until_ns)
     }
     plain_put(head + at, n + HTH_WIRE_ID_BYTES, 8);
     plain_put(head + at + 8, plain->id, HTH_WIRE_ID_BYTES);
-    hth_err err = hth_socket_write(plain->stream, head, at + 8 + HTH_WIRE_ID_BYTES, until_ns);
-    err = err == HTH_OK ? hth_socket_write(plain->stream, nng_msg_body(msg), n, until_ns) : err;
+    hth_err err = hth_socket_head(plain->stream, head, at + 8 + HTH_WIRE_ID_BYTES, until_ns);
+    if (err == HTH_OK) {
+        err = hth_socket_write(plain->stream, nng_msg_body(msg), n, until_ns);
+    }
     nng_msg_free(msg);
     return err;
 }

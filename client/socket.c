@@ -15,6 +15,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,13 +24,14 @@
 #include <unistd.h>
 
 #define SOCKET_HOST  256
-#define SOCKET_CHUNK 16384 // bytes between OpenSSL and the socket
+#define SOCKET_CHUNK 65536 // bytes between OpenSSL and the socket: four records to a system call
 
 struct hth_socket {
     int fd;
     SSL_CTX *context; // NULL: no TLS
     SSL *ssl;
-    BIO *in, *out; // the SSL's: what came, what goes
+    BIO *in, *out;  // the SSL's: what came, what goes
+    uint8_t *chunk; // SOCKET_CHUNK bytes that came, with TLS
 };
 
 typedef struct socket_place { // of a url
@@ -131,13 +133,18 @@ static hth_err socket_remote(const socket_place *place, uint64_t until_ns, int *
         err = socket_connect(a->ai_addr, a->ai_addrlen, until_ns, out);
     }
     freeaddrinfo(list);
+    if (err == HTH_OK) {
+        // a request's last, short segment must not wait for an acknowledgment of the one before it
+        const int one = 1;
+        (void)setsockopt(*out, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    }
     return err;
 }
 
-static hth_err socket_send(int fd, const uint8_t *data, size_t n, uint64_t until_ns)
+static hth_err socket_send(int fd, const uint8_t *data, size_t n, int flags, uint64_t until_ns)
 {
     while (n > 0) {
-        ssize_t w = send(fd, data, n, MSG_NOSIGNAL);
+        ssize_t w = send(fd, data, n, MSG_NOSIGNAL | flags);
         if (w < 0 && (errno == EAGAIN || errno == EINTR)) {
             HTH_TRY(socket_poll(fd, POLLOUT, until_ns));
         } else if (w < 0) {
@@ -181,10 +188,11 @@ static const char *tls_reason(void)
 // tls_flush sends what OpenSSL has for the other side.
 static hth_err tls_flush(hth_socket *socket, uint64_t until_ns)
 {
-    uint8_t chunk[SOCKET_CHUNK];
-    int n;
-    while ((n = BIO_read(socket->out, chunk, sizeof chunk)) > 0) {
-        HTH_TRY(socket_send(socket->fd, chunk, (size_t)n, until_ns));
+    char *data;
+    long n = BIO_get_mem_data(socket->out, &data);
+    if (n > 0) {
+        HTH_TRY(socket_send(socket->fd, (const uint8_t *)data, (size_t)n, 0, until_ns));
+        (void)BIO_reset(socket->out);
     }
     return HTH_OK;
 }
@@ -192,8 +200,7 @@ static hth_err tls_flush(hth_socket *socket, uint64_t until_ns)
 // tls_go_on does what OpenSSL waits for after a call that returned rv <= 0.
 static hth_err tls_go_on(hth_socket *socket, int rv, uint64_t until_ns)
 {
-    uint8_t chunk[SOCKET_CHUNK];
-    size_t n = sizeof chunk;
+    size_t n = SOCKET_CHUNK;
     int why = SSL_get_error(socket->ssl, rv);
     HTH_TRY(tls_flush(socket, until_ns)); // an alert, perhaps
     if (why == SSL_ERROR_ZERO_RETURN) {
@@ -202,8 +209,8 @@ static hth_err tls_go_on(hth_socket *socket, int rv, uint64_t until_ns)
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) {
         return hth_fail(HTH_EIO, "TLS failed (%s)", tls_reason());
     }
-    HTH_TRY(socket_receive(socket->fd, chunk, &n, until_ns));
-    return BIO_write(socket->in, chunk, (int)n) == (int)n
+    HTH_TRY(socket_receive(socket->fd, socket->chunk, &n, until_ns));
+    return BIO_write(socket->in, socket->chunk, (int)n) == (int)n
                ? HTH_OK
                : hth_fail(HTH_ENOMEM, "out of memory for TLS");
 }
@@ -292,7 +299,8 @@ static hth_err tls_prepare(hth_socket *socket, const socket_place *place, const 
     socket->ssl = SSL_new(socket->context);
     socket->in = BIO_new(BIO_s_mem());
     socket->out = BIO_new(BIO_s_mem());
-    if (socket->ssl == NULL || socket->in == NULL || socket->out == NULL) {
+    socket->chunk = hth_alloc(SOCKET_CHUNK);
+    if (socket->ssl == NULL || socket->in == NULL || socket->out == NULL || socket->chunk == NULL) {
         BIO_free(socket->in);
         BIO_free(socket->out);
         socket->in = socket->out = NULL;
@@ -370,14 +378,24 @@ void hth_socket_close(hth_socket *socket)
         close(socket->fd);
     }
     ERR_clear_error();
+    hth_free(socket->chunk);
     hth_free(socket);
+}
+
+hth_err hth_socket_head(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns)
+{
+    if (socket->ssl == NULL) {
+        return socket_send(socket->fd, data, bytes, MSG_MORE, until_ns);
+    }
+    int rv = SSL_write(socket->ssl, data, (int)bytes); // to memory
+    return rv > 0 ? HTH_OK : tls_go_on(socket, rv, until_ns);
 }
 
 hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns)
 {
     const uint8_t *p = data;
     if (socket->ssl == NULL) {
-        return socket_send(socket->fd, p, bytes, until_ns);
+        return socket_send(socket->fd, p, bytes, 0, until_ns);
     }
     while (bytes > 0) { // by pieces: what is encrypted waits in memory
         int piece = bytes < SOCKET_CHUNK ? (int)bytes : SOCKET_CHUNK;

@@ -25,6 +25,8 @@ void hth_socket_close(hth_socket *socket); // NULL is allowed
 // stream is good for nothing but closing. HTH_EIO: the other side is gone; HTH_ETIMEDOUT.
 hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns);
 hth_err hth_socket_read(hth_socket *socket, void *data, size_t bytes, uint64_t until_ns);
+// hth_socket_head writes a few bytes that may go with what is written next.
+hth_err hth_socket_head(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns);
 // hth_socket_wait tells whether something can be read before `until_ns`; the end of the stream is
 // something, too.
 bool hth_socket_wait(hth_socket *socket, uint64_t until_ns);
