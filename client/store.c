@@ -33,16 +33,7 @@ static hth_err store_import(hearth *h, Hearth__Import *body, const char *path,
                       : hth_exchange_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
     hth_free(body->path);
     HTH_TRY(err);
-    const Hearth__Imported *i = r.head->imported;
-    *out = (hearth_import_report){.result = {.version = i->version,
-                                             .unchanged = i->unchanged,
-                                             .tensors_new = i->tensors_new,
-                                             .tensors_shared = i->tensors_shared,
-                                             .bytes_new = i->bytes_new,
-                                             .bytes_shared = i->bytes_shared},
-                                  .tensors_repaired = i->tensors_repaired,
-                                  .bytes_repaired = i->bytes_repaired,
-                                  .record_repaired = i->record_repaired};
+    hth_content_report(r.head->imported, 0, out);
     hth_reply_fini(&r);
     return HTH_OK;
 }

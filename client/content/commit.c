@@ -72,6 +72,21 @@ static void commit_pause(int tries)
     nanosleep(&t, NULL);
 }
 
+void hth_content_report(const Hearth__Imported *imported, uint64_t moved, hearth_import_report *out)
+{
+    const Hearth__Imported *i = imported;
+    *out = (hearth_import_report){.result = {.version = i->version,
+                                             .unchanged = i->unchanged,
+                                             .tensors_new = i->tensors_new,
+                                             .tensors_shared = i->tensors_shared,
+                                             .bytes_new = i->bytes_new,
+                                             .bytes_shared = i->bytes_shared},
+                                  .tensors_repaired = i->tensors_repaired,
+                                  .bytes_repaired = i->bytes_repaired,
+                                  .record_repaired = i->record_repaired,
+                                  .bytes_moved = moved};
+}
+
 hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
                                  const hth_content_version *version, const hth_watch *watch,
                                  hearth_import_report *out)
@@ -94,21 +109,11 @@ hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
         strncpy(sentence, hth_err_detail(), sizeof sentence - 1);
         sentence[sizeof sentence - 1] = 0;
         if (source->refused || !hth_content_lost(err)) {
-            hth_content_discard_sent(handle, source->objects, source->n);
+            hth_content_discard_sent(handle, source->objects, source->known);
         }
         return hth_fail(err, "%s", sentence);
     }
-    const Hearth__Imported *i = r.head->imported;
-    *out = (hearth_import_report){.result = {.version = i->version,
-                                             .unchanged = i->unchanged,
-                                             .tensors_new = i->tensors_new,
-                                             .tensors_shared = i->tensors_shared,
-                                             .bytes_new = i->bytes_new,
-                                             .bytes_shared = i->bytes_shared},
-                                  .tensors_repaired = i->tensors_repaired,
-                                  .bytes_repaired = i->bytes_repaired,
-                                  .record_repaired = i->record_repaired,
-                                  .bytes_moved = moved};
+    hth_content_report(r.head->imported, moved, out);
     hth_reply_fini(&r);
     return HTH_OK;
 }

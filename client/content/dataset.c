@@ -4,13 +4,14 @@
 #include "client/content/dataset.h"
 
 #include "base/alloc.h"
+#include "client/content/hash.h"
 #include "client/safetensors.h"
 #include "graph/graph.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define DATASET_PIECE ((size_t)1 << 20)
+#define DATASET_WAIT_MS 1000
 
 typedef struct dataset_job {
     const hth_file *file;
@@ -25,42 +26,23 @@ static hth_err dataset_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
     return hth_file_read(j->file, j->shown, j->entry[i].at + at, dst, n);
 }
 
-static hth_err dataset_hash(dataset_job *job, int i, void *piece)
+static hth_err dataset_objects(dataset_job *job, uint64_t *bytes)
 {
-    const hth_safetensors_entry *e = &job->entry[i];
-    hth_content_object *o = &job->source.objects[i];
-    *o = (hth_content_object){.name = e->name,
-                              .dtype = (hth_dtype)e->dtype,
-                              .shape = {.rank = e->rank},
-                              .bytes = e->bytes};
-    memcpy(o->shape.dim, e->shape, sizeof e->shape);
-    hth_id_sum *sum = hth_content_sum(o->dtype, &o->shape);
-    hth_err err = HTH_OK;
-    for (uint64_t at = 0; at < e->bytes && err == HTH_OK;) {
-        size_t n = e->bytes - at < DATASET_PIECE ? (size_t)(e->bytes - at) : DATASET_PIECE;
-        err = dataset_read(job, i, at, piece, n);
-        if (err == HTH_OK) {
-            hth_id_sum_add(sum, piece, n);
-        }
-        at += n;
-    }
-    o->id = hth_id_sum_end(sum);
-    return err;
-}
-
-static hth_err dataset_ids(dataset_job *job, uint64_t *bytes)
-{
-    void *piece = hth_alloc(DATASET_PIECE);
     job->source.objects = hth_calloc((size_t)job->source.n + 1, sizeof *job->source.objects);
-    hth_err err = piece != NULL && job->source.objects != NULL
-                      ? HTH_OK
-                      : hth_fail(HTH_ENOMEM, "out of memory for a dataset");
-    for (int i = 0; i < job->source.n && err == HTH_OK; i++) {
-        err = dataset_hash(job, i, piece);
-        *bytes += job->entry[i].bytes;
+    if (job->source.objects == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
     }
-    hth_free(piece);
-    return err;
+    for (int i = 0; i < job->source.n; i++) {
+        const hth_safetensors_entry *e = &job->entry[i];
+        hth_content_object *o = &job->source.objects[i];
+        *o = (hth_content_object){.name = e->name,
+                                  .dtype = (hth_dtype)e->dtype,
+                                  .shape = {.rank = e->rank},
+                                  .bytes = e->bytes};
+        memcpy(o->shape.dim, e->shape, sizeof e->shape);
+        *bytes += e->bytes;
+    }
+    return HTH_OK;
 }
 
 // dataset_name calls a dataset after its tensors' names and ids.
@@ -82,6 +64,15 @@ static hth_err dataset_name(const dataset_job *job, char out[HTH_CONTENT_UPLOAD]
     return HTH_OK;
 }
 
+// dataset_named waits until all of a dataset has been read, for its name says what it is.
+static hth_err dataset_named(const dataset_job *job, char upload[HTH_CONTENT_UPLOAD])
+{
+    for (int known = 0; known < job->source.n;) {
+        HTH_TRY(hth_content_ids_wait(job->source.ids, known, DATASET_WAIT_MS, &known));
+    }
+    return dataset_name(job, upload);
+}
+
 hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
                             const hth_file *file, const char *shown, const hth_watch *watch,
                             char upload[HTH_CONTENT_UPLOAD], hth_content_dataset_result *out)
@@ -98,12 +89,18 @@ hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
     HTH_TRY(hth_safetensors_look(file, shown, &j.entry, &j.source.n));
     j.source.read = dataset_read;
     j.source.ctx = &j;
-    hth_err err = dataset_ids(&j, &out->bytes);
+    hth_err err = dataset_objects(&j, &out->bytes);
+    if (err == HTH_OK) {
+        err = hth_content_ids_begin(j.source.objects, j.source.n, dataset_read, &j, &j.source.ids);
+    }
     if (err == HTH_OK && name[0] == 0) {
-        err = dataset_name(&j, upload);
+        err = dataset_named(&j, upload);
         v.name = upload;
     }
-    err = err == HTH_OK ? hth_content_send_version(handle, &j.source, &v, watch, &report) : err;
+    if (err == HTH_OK) {
+        err = hth_content_send_version(handle, &j.source, &v, watch, &report);
+    }
+    hth_content_ids_end(j.source.ids);
     out->moved = err == HTH_OK ? report.bytes_moved : 0;
     hth_free(j.source.objects);
     hth_safetensors_looked(j.entry, j.source.n);

@@ -1,56 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // One lock guards the whole state; it is held for moments, never while anything is read or sent.
-// The caller's thread only watches: it tells how far things are, and ends them.
-#include "client/content/send.h"
+#include "client/content/send_impl.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
-#include "base/hash.h"
-#include "base/thread.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
-#define SEND_PIECE   ((size_t)512 << 10)
 #define SEND_AHEAD   ((uint64_t)2 << 20) // HTH_UPLOAD_AHEAD of the store's
-#define SEND_THREADS 4
 #define SEND_TRIES   10
 #define SEND_WAIT_MS 100 // before the first new attempt; each other one takes twice as long
 #define SEND_WAIT_UP 5   // .. up to so many
-#define SEND_SMALL   ((uint64_t)64 << 10)
-#define SEND_HERE    ((uint64_t)1 << 20)
-#define SEND_LOOK_MS 100
-// An upload that nobody asks for expires, by default in an hour.
-#define SEND_ALIVE_NS ((uint64_t)300 * 1000000000)
-
-typedef struct send_object {
-    int i;               // of the source
-    uint64_t there;      // what the server has of its first bytes
-    uint64_t next;       // where the next piece begins
-    int under_way;       // pieces
-    bool whole, lost;    // lost: a piece was, so it is asked for anew
-    bool asking, failed; // .. which somebody does; it was whole and wrong before
-    UT_hash_handle hh;   // by its id
-} send_object;
-
-typedef struct send_job {
-    hearth *h;
-    hth_content_source *source;
-    const hth_watch *watch;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    send_object *objects, *by_id;
-    int n, first; // those before `first` are whole
-    int running;
-    int tries; // without a piece that arrived
-    uint64_t moved, done, total;
-    bool stop;
-    hth_err err;
-    char detail[1024];
-} send_job;
 
 typedef struct send_piece {
-    send_object *o;
+    hth_send_object *o;
     uint64_t at;
     size_t n;
 } send_piece;
@@ -80,8 +45,7 @@ hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,
     return HTH_OK;
 }
 
-// send_have asks how far `n` objects are.
-static hth_err send_have(hearth *h, const hth_content_object *objects, int n, uint64_t *there)
+hth_err hth_send_have(hearth *handle, const hth_content_object *objects, int n, uint64_t *there)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Have body = HEARTH__HAVE__INIT;
@@ -92,11 +56,11 @@ static hth_err send_have(hearth *h, const hth_content_object *objects, int n, ui
     q.body_case = HEARTH__REQUEST__BODY_HAVE;
     q.have = &body;
     HTH_TRY(hth_content_list(objects, n, 0, &section, &bytes));
-    hth_err err = hth_exchange(h, &q, &section, NULL, &r);
+    hth_err err = hth_exchange(handle, &q, &section, NULL, &r);
     hth_free(section.data);
     HTH_TRY(err);
     if (r.head->body_case != HEARTH__REPLY__BODY_HELD || r.data_bytes != (uint64_t)n * 8) {
-        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", h->url);
+        err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", handle->url);
     } else if (n > 0) {
         memcpy(there, r.data, (size_t)n * 8);
     }
@@ -104,7 +68,7 @@ static hth_err send_have(hearth *h, const hth_content_object *objects, int n, ui
     return err;
 }
 
-static void send_fail(send_job *job, hth_err err) // under the lock
+void hth_send_fail(hth_send_job *job, hth_err err) // under the lock
 {
     if (job->err == HTH_OK) {
         job->err = err;
@@ -114,8 +78,7 @@ static void send_fail(send_job *job, hth_err err) // under the lock
     pthread_cond_broadcast(&job->changed);
 }
 
-// send_wait waits on the lock's condition for at most `ms`.
-static void send_wait(send_job *job, uint64_t ms)
+void hth_send_wait(hth_send_job *job, uint64_t ms)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -126,17 +89,16 @@ static void send_wait(send_job *job, uint64_t ms)
 }
 
 // send_pause waits before another attempt, under the lock.
-static void send_pause(send_job *job)
+static void send_pause(hth_send_job *job)
 {
     int up = job->tries < SEND_WAIT_UP ? job->tries : SEND_WAIT_UP;
     uint64_t until = hth_now_ns() + ((uint64_t)SEND_WAIT_MS << up) * 1000000u;
     for (uint64_t now = hth_now_ns(); !job->stop && now < until; now = hth_now_ns()) {
-        send_wait(job, (until - now) / 1000000u + 1);
+        hth_send_wait(job, (until - now) / 1000000u + 1);
     }
 }
 
-// send_found takes what the server said of an object.
-static void send_found(send_object *object, uint64_t bytes, uint64_t there)
+void hth_send_found(hth_send_object *object, uint64_t bytes, uint64_t there)
 {
     object->whole = there == HTH_CONTENT_WHOLE;
     object->there = object->next = object->whole || there > bytes ? bytes : there;
@@ -145,7 +107,7 @@ static void send_found(send_object *object, uint64_t bytes, uint64_t there)
 
 // send_ask has an object's state asked for anew, when none of its pieces is under way. Under the
 // lock, which it gives up meanwhile.
-static void send_ask(send_job *job, send_object *o)
+static void send_ask(hth_send_job *job, hth_send_object *o)
 {
     const hth_content_object *object = &job->source->objects[o->i];
     o->asking = true;
@@ -153,12 +115,12 @@ static void send_ask(send_job *job, send_object *o)
         uint64_t there = 0;
         send_pause(job);
         pthread_mutex_unlock(&job->lock);
-        hth_err err = send_have(job->h, object, 1, &there);
+        hth_err err = hth_send_have(job->h, object, 1, &there);
         pthread_mutex_lock(&job->lock);
         if (err == HTH_OK) {
-            send_found(o, object->bytes, there);
+            hth_send_found(o, object->bytes, there);
         } else if (!hth_content_lost(err) || ++job->tries > SEND_TRIES) {
-            send_fail(job, err);
+            hth_send_fail(job, err);
         }
     }
     pthread_cond_broadcast(&job->changed);
@@ -168,15 +130,15 @@ static void send_ask(send_job *job, send_object *o)
 
 // send_next finds a piece that may go now. One object is sent after the other, the next one's
 // pieces with the last one's: what is begun of many would be sent again of many. Under the lock.
-static bool send_next(send_job *job, send_piece *piece)
+static bool send_next(hth_send_job *job, send_piece *piece)
 {
     while (job->first < job->n && job->objects[job->first].whole) {
         job->first++;
     }
     for (int k = job->first; k < job->n; k++) {
-        send_object *o = &job->objects[k];
+        hth_send_object *o = &job->objects[k];
         uint64_t left = job->source->objects[o->i].bytes - o->next;
-        size_t n = left < SEND_PIECE ? (size_t)left : SEND_PIECE;
+        size_t n = left < HTH_SEND_PIECE ? (size_t)left : HTH_SEND_PIECE;
         if (!o->whole && (o->lost || left > 0)) {
             *piece = (send_piece){o, o->next, n};
             return !o->lost && (o->next == o->there || o->next + n <= o->there + SEND_AHEAD);
@@ -186,7 +148,7 @@ static bool send_next(send_job *job, send_piece *piece)
 }
 
 // send_put sends a piece. *verdict: the server has judged it, and not the connection.
-static hth_err send_put(send_job *job, const send_piece *piece, void *chunk, uint64_t *there,
+static hth_err send_put(hth_send_job *job, const send_piece *piece, void *chunk, uint64_t *there,
                         bool *verdict)
 {
     const hth_content_object *o = &job->source->objects[piece->o->i];
@@ -223,7 +185,7 @@ static hth_err send_put(send_job *job, const send_piece *piece, void *chunk, uin
 
 // send_again tells whether a piece that failed is worth another attempt. Under the lock. What the
 // server has as a whole, and is wrong, may have been damaged there: it is sent once more.
-static bool send_again(send_job *job, send_object *object, hth_err err, bool verdict)
+static bool send_again(hth_send_job *job, hth_send_object *object, hth_err err, bool verdict)
 {
     if (verdict && err == HTH_ECORRUPT && !object->failed) {
         object->failed = true;
@@ -236,19 +198,19 @@ static bool send_again(send_job *job, send_object *object, hth_err err, bool ver
 
 // send_lose has all objects asked for anew of which a part was sent: the connection, and perhaps
 // the server, is another one now. Under the lock.
-static void send_lose(send_job *job)
+static void send_lose(hth_send_job *job)
 {
     for (int k = job->first; k < job->n; k++) {
-        send_object *o = &job->objects[k];
+        hth_send_object *o = &job->objects[k];
         o->lost = o->lost || (!o->whole && o->next > 0);
     }
 }
 
 // send_ended takes what became of a piece. Under the lock.
-static void send_ended(send_job *job, const send_piece *piece, hth_err err, bool verdict,
+static void send_ended(hth_send_job *job, const send_piece *piece, hth_err err, bool verdict,
                        uint64_t there)
 {
-    send_object *o = piece->o;
+    hth_send_object *o = piece->o;
     o->under_way--;
     if (err == HTH_OK) {
         job->tries = 0;
@@ -263,16 +225,16 @@ static void send_ended(send_job *job, const send_piece *piece, hth_err err, bool
     } else if (!o->whole) {
         hth_err_prefix(err, "tensor '%s'", job->source->objects[o->i].name);
         job->source->refused = verdict;
-        send_fail(job, err);
+        hth_send_fail(job, err);
     }
     pthread_cond_broadcast(&job->changed);
 }
 
 // send_asks finds the next object that a free worker must query. Under the lock.
-static bool send_asks(send_job *job, send_object **out)
+static bool send_asks(hth_send_job *job, hth_send_object **out)
 {
     for (int k = job->first; k < job->n; k++) {
-        send_object *o = &job->objects[k];
+        hth_send_object *o = &job->objects[k];
         if (o->lost && o->under_way == 0 && !o->asking) {
             *out = o;
             return true;
@@ -281,7 +243,7 @@ static bool send_asks(send_job *job, send_object **out)
     return false;
 }
 
-static void send_one(send_job *job, send_piece *piece, void *chunk)
+static void send_one(hth_send_job *job, send_piece *piece, void *chunk)
 {
     uint64_t there = 0;
     bool verdict = false;
@@ -294,187 +256,34 @@ static void send_one(send_job *job, send_piece *piece, void *chunk)
     pthread_mutex_lock(&job->lock);
     job->moved += read ? piece->n : 0;
     if (!read) {
-        send_fail(job, err);
+        hth_send_fail(job, err);
     }
     send_ended(job, piece, err, verdict, there);
 }
 
-static void send_thread(void *arg)
+void hth_send_thread(void *arg)
 {
-    send_job *j = arg;
+    hth_send_job *j = arg;
     send_piece p;
-    send_object *o;
-    void *chunk = hth_alloc(SEND_PIECE);
+    hth_send_object *o;
+    void *chunk = hth_alloc(HTH_SEND_PIECE);
     pthread_mutex_lock(&j->lock);
     if (chunk == NULL) {
-        send_fail(j, no_memory());
+        hth_send_fail(j, no_memory());
     }
     while (!j->stop) {
         if (send_asks(j, &o)) {
             send_ask(j, o);
         } else if (send_next(j, &p)) {
             send_one(j, &p, chunk);
-        } else if (j->first == j->n) {
+        } else if (j->first == j->n && !j->grows) {
             break;
         } else {
-            send_wait(j, SEND_LOOK_MS);
+            hth_send_wait(j, HTH_SEND_LOOK_MS);
         }
     }
     j->running--;
     pthread_cond_broadcast(&j->changed);
     pthread_mutex_unlock(&j->lock);
     hth_free(chunk);
-}
-
-// ---- the whole
-
-// send_alive asks for all objects again, so that none expires while others are sent.
-static void send_alive(send_job *job)
-{
-    uint64_t *there = hth_calloc((size_t)job->source->n, sizeof *there);
-    if (there != NULL) {
-        (void)send_have(job->h, job->source->objects, job->source->n, there);
-    }
-    hth_free(there);
-}
-
-// send_watch waits for the threads' end.
-static void send_watch(send_job *job)
-{
-    uint64_t alive_ns = hth_now_ns();
-    pthread_mutex_lock(&job->lock);
-    while (job->running > 0) {
-        send_wait(job, SEND_LOOK_MS);
-        uint64_t done = job->done < job->total ? job->done : job->total;
-        bool alive = !job->stop && hth_now_ns() - alive_ns > SEND_ALIVE_NS;
-        pthread_mutex_unlock(&job->lock);
-        bool ends = job->watch != NULL && job->watch->fn != NULL &&
-                    job->watch->fn(job->watch->ctx, "uploading", done, job->total) != 0;
-        if (alive) {
-            send_alive(job);
-            alive_ns = hth_now_ns();
-        }
-        pthread_mutex_lock(&job->lock);
-        if (ends) {
-            send_fail(job, hth_fail(HTH_ECANCELED, "canceled"));
-        }
-    }
-    pthread_mutex_unlock(&job->lock);
-}
-
-static void send_run(send_job *job)
-{
-    pthread_t thread[SEND_THREADS];
-    bool started[SEND_THREADS] = {false};
-    uint64_t pieces = 0;
-    for (int k = 0; k < job->n; k++) {
-        pieces += job->source->objects[job->objects[k].i].bytes / SEND_PIECE + 1;
-    }
-    int n = pieces < SEND_THREADS ? (int)pieces : SEND_THREADS;
-    job->running = n;
-    for (int k = 0; k < n; k++) {
-        hth_err err = hth_thread_start("hth-send", send_thread, job, &thread[k]);
-        started[k] = err == HTH_OK;
-        if (!started[k]) {
-            pthread_mutex_lock(&job->lock);
-            job->running--;
-            if (k == 0) {
-                send_fail(job, err);
-            }
-            pthread_mutex_unlock(&job->lock);
-        }
-    }
-    send_watch(job);
-    for (int k = 0; k < n; k++) {
-        if (started[k]) {
-            hth_thread_join(thread[k]);
-        }
-    }
-}
-
-// send_add lists an object to be sent; one whose content another one has is sent with that.
-static void send_add(send_job *job, int i, uint64_t there)
-{
-    const hth_content_object *o = &job->source->objects[i];
-    send_object *to = &job->objects[job->n], *same;
-    HASH_FIND(hh, job->by_id, &o->id, sizeof o->id, same);
-    if (same != NULL) {
-        return;
-    }
-    to->i = i;
-    send_found(to, o->bytes, there);
-    HASH_ADD_KEYPTR(hh, job->by_id, &o->id, sizeof o->id, to); // or it is sent twice
-    job->total += o->bytes - to->there;
-    job->n++;
-}
-
-// send_plan chooses what comes along with the commit, and lists what has to be sent.
-static void send_plan(send_job *job, const uint64_t *there)
-{
-    hth_content_source *s = job->source;
-    uint64_t here = 0;
-    for (int i = 0; i < s->n; i++) {
-        hth_content_object *o = &s->objects[i];
-        bool whole = there[i] == HTH_CONTENT_WHOLE;
-        o->here =
-            !whole && o->bytes <= SEND_SMALL && (o->bytes == 0 || here + o->bytes <= SEND_HERE);
-        here += o->here ? o->bytes : 0;
-        if (!whole && !o->here) {
-            send_add(job, i, there[i]);
-        }
-    }
-    HASH_CLEAR(hh, job->by_id);
-}
-
-void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Discard body = HEARTH__DISCARD__INIT;
-    hearth_tensor section;
-    uint64_t bytes;
-    hth_reply r;
-    body.objects = (uint32_t)n;
-    q.body_case = HEARTH__REQUEST__BODY_DISCARD;
-    q.discard = &body;
-    if (hth_content_list(objects, n, 0, &section, &bytes) == HTH_OK) {
-        if (hth_exchange(handle, &q, &section, NULL, &r) == HTH_OK) {
-            hth_reply_fini(&r);
-        }
-        hth_free(section.data);
-    }
-}
-
-static void send_init(send_job *job)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&job->lock, NULL);
-    pthread_cond_init(&job->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
-hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_watch *watch,
-                         uint64_t *moved)
-{
-    size_t n = (size_t)source->n;
-    send_job j = {
-        .h = handle, .source = source, .watch = watch, .objects = hth_calloc(n, sizeof *j.objects)};
-    uint64_t *there = hth_calloc(n, sizeof *there);
-    hth_err err = j.objects != NULL && there != NULL ? HTH_OK : no_memory();
-    err = err == HTH_OK ? send_have(handle, source->objects, source->n, there) : err;
-    if (err == HTH_OK) {
-        send_plan(&j, there);
-        send_init(&j);
-        if (j.n > 0) {
-            send_run(&j);
-        }
-        *moved += j.moved;
-        err = j.err == HTH_OK ? HTH_OK : hth_fail(j.err, "%s", j.detail);
-        pthread_cond_destroy(&j.changed);
-        pthread_mutex_destroy(&j.lock);
-    }
-    hth_free(there);
-    hth_free(j.objects);
-    return err;
 }

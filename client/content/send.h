@@ -15,6 +15,7 @@
 #ifndef HTH_CLIENT_CONTENT_SEND_H
 #define HTH_CLIENT_CONTENT_SEND_H
 
+#include "client/content/hash.h"
 #include "client/content/objects.h"
 #include "client/exchange.h"
 
@@ -24,7 +25,9 @@ typedef struct hth_content_source {
     // read stores `n` bytes, from `at` on, of the i-th object. Several threads at a time.
     hth_err (*read)(void *ctx, int i, uint64_t at, void *dst, size_t n);
     void *ctx;
-    bool refused; // set by the sender: by the server's store, for good
+    hth_content_ids *ids; // are being found; NULL: they are known
+    int known;            // set by the sender: how many are
+    bool refused;         // .. by the server's store, for good
 } hth_content_source;
 
 // hth_content_send brings to the server what it lacks of the source's objects, but for those that
@@ -52,6 +55,10 @@ hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
 // hth_content_import imports an ONNX file that the client reads.
 hth_err hth_content_import(hearth *handle, const char *path, hth_content_version *version,
                            const hth_watch *watch, hearth_import_report *out);
+
+// hth_content_report is what a server said of an import.
+void hth_content_report(const Hearth__Imported *imported, uint64_t moved,
+                        hearth_import_report *out);
 
 // ---- for who transfers content
 
