@@ -50,15 +50,15 @@ room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda
 room convsel base graph graph/passes graph/autodiff device device/cpu kernels kernels/cpu/cpu.h kernels/ref/ref_window.h
 for d in planner planner/bound planner/exact; do room $d base convsel/choice.h planner planner/bound planner/exact; done
 room memmgr $base graph device kernels convsel planner
-room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/export_format.h client/atomic_file.h runtime/content/dataset_index.h
+room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/atomic_file.h runtime/content/dataset_index.h runtime/content/dataset_own.h
 room runtime/compile $below_runtime runtime runtime/tenants
 room runtime/tenants $below_runtime runtime client/token.h
-room runtime/content $below_runtime runtime runtime/tenants client/content/objects.h client/safetensors.h
+room runtime/content $below_runtime runtime runtime/tenants client/content/objects.h client/content/export_write.h client/safetensors.h client/export_format.h client/atomic_file.h
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
 room engine/local $below_engine engine engine/serve engine/train engine/train/queue engine/query
 room engine/serve $below_engine
 room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h
-room engine/train/queue $below_engine engine/train runtime/content/dataset_index.h
+room engine/train/queue $below_engine engine/train runtime/content/dataset_own.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine

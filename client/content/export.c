@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// An export that the client writes, of pieces that it fetches.
+// An export that the client writes, of pieces that it fetches. What a killed one has left of the
+// same file is used: each tensor's bytes are summed up, wherever they come from, so that what was
+// another version's, or was never written, is noticed, and then all of it is fetched.
 #include "client/content/fetch.h"
 
 #include "base/hash.h"
 #include "base/thread.h"
-#include "client/atomic_file.h"
-#include "client/export_format.h"
-#include "client/safetensors.h"
+#include "client/content/export_write.h"
+#include "client/content/send.h"
+#include "client/content/partial_file.h"
 #include "graph/graph.h"
-#include "graph/onnx/onnx.h"
 
 #include <jansson.h>
 
@@ -28,11 +29,14 @@ typedef struct export_job {
     hearth *h;
     hth_content_made made;
     const hth_watch *watch;
-    const char *shown;
-    int fd;
-    uint64_t written, moved, total;
-    hth_id_sum *sum;      // of the object that is read
-    size_t used;          // bytes of the present slot that were read
+    hth_partial_file file;
+    uint64_t moved, done, total;
+    hth_id_sum *sum;     // of the object that is read
+    bool reuses, there;  // what is read next may be in the file; the last that was read is
+    bool mixed, spoiled; // some of the object was; it was wrong
+    size_t used;         // bytes of the present slot that were read
+    pthread_t thread[EXPORT_THREADS];
+    int n_threads;
     pthread_mutex_t lock; // guards what follows
     pthread_cond_t changed;
     export_slot slot[EXPORT_SLOTS]; // of piece p: p % EXPORT_SLOTS
@@ -76,29 +80,57 @@ static bool export_take(export_job *job, int *object, uint64_t *at, export_slot 
 
 static void export_thread(void *arg)
 {
-    export_job *j = arg;
+    export_job *job = arg;
     int object;
     uint64_t at;
     export_slot *s;
-    pthread_mutex_lock(&j->lock);
-    while (!j->stop && j->object < j->made.n) {
-        if (!export_take(j, &object, &at, &s)) {
-            if (j->object < j->made.n) {
-                pthread_cond_wait(&j->changed, &j->lock);
+    pthread_mutex_lock(&job->lock);
+    while (!job->stop && job->object < job->made.n) {
+        if (!export_take(job, &object, &at, &s)) {
+            if (job->object < job->made.n) {
+                pthread_cond_wait(&job->changed, &job->lock);
             }
             continue;
         }
-        pthread_mutex_unlock(&j->lock);
-        hth_err err = hth_content_piece(j->h, &j->made, object, at, s->bytes, s->n);
-        pthread_mutex_lock(&j->lock);
+        pthread_mutex_unlock(&job->lock);
+        hth_err err = hth_content_piece(job->h, &job->made, object, at, s->bytes, s->n);
+        pthread_mutex_lock(&job->lock);
         if (err != HTH_OK) {
-            export_fail(j, err);
+            export_fail(job, err);
         }
         s->ready = true;
-        pthread_cond_broadcast(&j->changed);
+        pthread_cond_broadcast(&job->changed);
     }
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+}
+
+// export_start has the threads fetch what begins at `at` of the i-th object.
+static hth_err export_start(export_job *job, int i, uint64_t at)
+{
+    hth_err err = HTH_OK;
+    job->object = i;
+    job->at = at;
+    while (job->n_threads < EXPORT_THREADS && err == HTH_OK) {
+        err = hth_thread_start("hth-fetch", export_thread, job, &job->thread[job->n_threads]);
+        job->n_threads += err == HTH_OK;
+    }
+    return job->n_threads > 0 ? HTH_OK : err;
+}
+
+static void export_stop(export_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    job->stop = true;
+    pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+    while (job->n_threads > 0) {
+        hth_thread_join(job->thread[--job->n_threads]);
+    }
+    if (job->sum != NULL) {
+        (void)hth_id_sum_end(job->sum);
+        job->sum = NULL;
+    }
 }
 
 // ---- reading
@@ -117,62 +149,81 @@ static hth_err export_slot_get(export_job *job, export_slot **out)
     return err;
 }
 
-static void export_slot_done(export_job *job, export_slot *slot)
+static void export_slot_done(export_job *job, export_slot *s)
 {
     pthread_mutex_lock(&job->lock);
-    slot->ready = false;
+    s->ready = false;
     job->read++;
     job->used = 0;
     pthread_cond_broadcast(&job->changed);
     pthread_mutex_unlock(&job->lock);
 }
 
-static hth_err export_checked(export_job *job, const hth_content_object *object)
+static hth_err export_fetched(export_job *job, void *dst, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        export_slot *s;
+        HTH_TRY(export_slot_get(job, &s));
+        size_t some = s->n - job->used < n - done ? s->n - job->used : n - done;
+        memcpy((uint8_t *)dst + done, s->bytes + job->used, some);
+        done += some;
+        job->used += some;
+        if (job->used == s->n) {
+            export_slot_done(job, s);
+        }
+    }
+    job->moved += n;
+    return HTH_OK;
+}
+
+static hth_err export_checked(export_job *job, const hth_content_object *o)
 {
     hth_id id = hth_id_sum_end(job->sum);
     job->sum = NULL;
-    return hth_id_equal(&id, &object->id)
+    job->spoiled = !hth_id_equal(&id, &o->id) && job->mixed;
+    return hth_id_equal(&id, &o->id)
                ? HTH_OK
                : hth_fail(HTH_ECORRUPT, "tensor '%s': %s sent bytes that are not what its id says",
-                          object->name, job->h->url);
+                          o->name, job->h->url);
 }
 
-// export_read is what a format reads with: objects in order, each from front to back.
+// export_read is what a format reads with: from what is there already as long as that goes.
 static hth_err export_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
 {
-    export_job *j = ctx;
-    const hth_content_object *o = &j->made.objects[i];
-    if (at == 0 && j->sum == NULL) {
-        j->sum = hth_content_sum(o->dtype, &o->shape);
+    export_job *job = ctx;
+    const hth_content_object *o = &job->made.objects[i];
+    if (at == 0) {
+        job->sum = hth_content_sum(o->dtype, &o->shape);
+        job->mixed = false;
     }
-    for (size_t done = 0; done < n;) {
-        export_slot *s;
-        HTH_TRY(export_slot_get(j, &s));
-        size_t some = s->n - j->used < n - done ? s->n - j->used : n - done;
-        memcpy((uint8_t *)dst + done, s->bytes + j->used, some);
-        done += some;
-        j->used += some;
-        if (j->used == s->n) {
-            export_slot_done(j, s);
-        }
+    job->there = job->reuses && hth_partial_file_read(&job->file, dst, n);
+    job->mixed = job->mixed || job->there;
+    if (job->reuses && !job->there) {
+        job->reuses = false;
+        HTH_TRY(export_start(job, i, at));
     }
-    hth_id_sum_add(j->sum, dst, n);
-    j->moved += n;
-    return at + n == o->bytes ? export_checked(j, o) : HTH_OK;
+    if (!job->there) {
+        HTH_TRY(export_fetched(job, dst, n));
+    }
+    hth_id_sum_add(job->sum, dst, n);
+    job->done += n;
+    return at + n == o->bytes ? export_checked(job, o) : HTH_OK;
 }
 
 static hth_err export_write(void *ctx, const void *data, size_t n)
 {
-    export_job *j = ctx;
-    HTH_TRY(hth_atomic_file_put(j->fd, j->shown, &(hth_atomic_file_piece){data, n}, 1));
-    j->written += n;
-    return j->watch->fn != NULL &&
-                   j->watch->fn(j->watch->ctx, "downloading", j->moved, j->total) != 0
-               ? hth_fail(HTH_ECANCELED, "canceled while %s was written", j->shown)
+    export_job *job = ctx;
+    if (!job->there) {
+        HTH_TRY(hth_partial_file_write(&job->file, data, n));
+    }
+    job->there = false;
+    return job->watch->fn != NULL &&
+                   job->watch->fn(job->watch->ctx, "downloading", job->done, job->total) != 0
+               ? hth_fail(HTH_ECANCELED, "canceled while %s was written", job->file.file.path)
                : HTH_OK;
 }
 
-// ---- formats
+// ---- the whole
 
 static bool export_trained(const hth_content_made *made)
 {
@@ -182,100 +233,55 @@ static bool export_trained(const hth_content_made *made)
     return trained;
 }
 
-static hth_err export_onnx(export_job *job)
+static void export_begin(export_job *job, uint8_t *bytes)
 {
-    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = job->made.skeleton,
-                                                    .skeleton_bytes = job->made.skeleton_bytes,
-                                                    .n_tensors = job->made.n,
-                                                    .inference = export_trained(&job->made),
-                                                    .read = export_read,
-                                                    .write = export_write,
-                                                    .ctx = job});
+    job->reuses = true;
+    job->there = job->spoiled = job->stop = false;
+    job->used = 0;
+    job->read = job->fetched = job->done = 0;
+    job->err = HTH_OK;
+    for (int i = 0; i < EXPORT_SLOTS; i++) {
+        job->slot[i] = (export_slot){.bytes = bytes + (size_t)i * EXPORT_PIECE};
+    }
 }
 
-static hth_err export_head(export_job *job)
+// export_run writes the file, on the caller's thread while others fetch.
+static hth_err export_run(export_job *job, hth_export_format format, uint8_t *bytes)
 {
-    char *head = NULL;
-    size_t bytes;
-    hearth_tensor *t = hth_calloc((size_t)job->made.n, sizeof *t);
-    if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", job->made.n);
-    }
-    for (int i = 0; i < job->made.n; i++) {
-        const hth_content_object *o = &job->made.objects[i];
-        t[i] = (hearth_tensor){.name = o->name,
-                               .dtype = (hearth_dtype)o->dtype,
-                               .rank = o->shape.rank,
-                               .bytes = (size_t)o->bytes};
-        memcpy(t[i].shape, o->shape.dim, sizeof t[i].shape);
-    }
-    hth_err err = hth_safetensors_head(t, job->made.n, &head, &bytes);
-    err = err == HTH_OK ? export_write(job, head, bytes) : err;
-    hth_free(head);
-    hth_free(t);
-    return err;
-}
-
-static hth_err export_safetensors(export_job *job)
-{
-    uint8_t *piece = hth_alloc(EXPORT_PIECE);
-    hth_err err =
-        piece != NULL ? export_head(job) : hth_fail(HTH_ENOMEM, "out of memory for an export");
-    for (int i = 0; i < job->made.n && err == HTH_OK; i++) {
-        uint64_t bytes = job->made.objects[i].bytes;
-        for (uint64_t at = 0; at < bytes && err == HTH_OK; at += EXPORT_PIECE) {
-            size_t n = bytes - at < EXPORT_PIECE ? (size_t)(bytes - at) : EXPORT_PIECE;
-            err = export_read(job, i, at, piece, n);
-            err = err == HTH_OK ? export_write(job, piece, n) : err;
-        }
-    }
-    hth_free(piece);
-    return err;
-}
-
-// export_run fetches on its threads while the caller's writes.
-static hth_err export_run(export_job *job, hth_export_format format)
-{
-    pthread_t thread[EXPORT_THREADS];
-    int started = 0;
-    hth_err err = HTH_OK;
-    while (started < EXPORT_THREADS && err == HTH_OK) {
-        err = hth_thread_start("hth-fetch", export_thread, job, &thread[started]);
-        started += err == HTH_OK;
-    }
-    err = started > 0 ? HTH_OK : err;
-    if (err == HTH_OK) {
-        err = format == HTH_EXPORT_ONNX ? export_onnx(job) : export_safetensors(job);
-    }
-    pthread_mutex_lock(&job->lock);
-    job->stop = true;
-    pthread_cond_broadcast(&job->changed);
-    pthread_mutex_unlock(&job->lock);
-    for (int i = 0; i < started; i++) {
-        hth_thread_join(thread[i]);
-    }
-    if (job->sum != NULL) {
-        (void)hth_id_sum_end(job->sum);
+    const hth_content_made *m = &job->made;
+    const hth_export_source source = {.objects = m->objects,
+                                      .n = m->n,
+                                      .skeleton = m->skeleton,
+                                      .skeleton_bytes = m->skeleton_bytes,
+                                      .trained = export_trained(m),
+                                      .read = export_read,
+                                      .write = export_write,
+                                      .ctx = job};
+    export_begin(job, bytes);
+    hth_err err = hth_export_write(&source, format);
+    export_stop(job);
+    if (err != HTH_OK && job->spoiled) {
+        hth_partial_file_again(&job->file);
+        export_begin(job, bytes);
+        err = hth_export_write(&source, format);
+        export_stop(job);
     }
     return err;
 }
 
-static hth_err export_file(export_job *job, hth_export_format format)
+static hth_err export_file(export_job *job, const char *path, hth_export_format format)
 {
-    hth_atomic_file w;
     uint8_t *bytes = hth_alloc(EXPORT_SLOTS * EXPORT_PIECE);
     if (bytes == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an export");
     }
-    for (int i = 0; i < EXPORT_SLOTS; i++) {
-        job->slot[i].bytes = bytes + (size_t)i * EXPORT_PIECE;
-    }
-    hth_err err = hth_atomic_file_begin(job->shown, &w);
+    hth_err err = hth_partial_file_begin(path, &job->file);
     if (err == HTH_OK) {
-        job->fd = w.fd;
-        err = export_run(job, format);
-        hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
-        err = err != HTH_OK ? err : end;
+        err = export_run(job, format, bytes);
+        hth_partial_end end = err == HTH_OK ? HTH_PARTIAL_WHOLE : HTH_PARTIAL_REMOVED;
+        bool lost = job->err != HTH_OK && hth_content_lost(job->err); // not our disk, which is full
+        hth_err ended = hth_partial_file_end(&job->file, lost ? HTH_PARTIAL_LEFT : end);
+        err = err != HTH_OK ? err : ended;
     }
     hth_free(bytes);
     return err;
@@ -284,21 +290,21 @@ static hth_err export_file(export_job *job, hth_export_format format)
 hth_err hth_content_export(hearth *handle, const char *model, const char *path,
                            const hth_watch *watch, hearth_export_report *out)
 {
-    export_job j = {.h = handle, .watch = watch, .shown = path, .fd = -1};
+    export_job job = {.h = handle, .watch = watch};
     hth_export_format format;
     HTH_TRY(hth_export_format_of(path, &format));
-    hth_err err = hth_content_made_get(handle, model, &j.made);
-    for (int i = 0; i < j.made.n; i++) {
-        j.total += j.made.objects[i].bytes;
+    hth_err err = hth_content_made_get(handle, model, &job.made);
+    for (int i = 0; i < job.made.n; i++) {
+        job.total += job.made.objects[i].bytes;
     }
     if (err == HTH_OK) {
-        pthread_mutex_init(&j.lock, NULL);
-        pthread_cond_init(&j.changed, NULL);
-        err = export_file(&j, format);
-        pthread_cond_destroy(&j.changed);
-        pthread_mutex_destroy(&j.lock);
+        pthread_mutex_init(&job.lock, NULL);
+        pthread_cond_init(&job.changed, NULL);
+        err = export_file(&job, path, format);
+        pthread_cond_destroy(&job.changed);
+        pthread_mutex_destroy(&job.lock);
     }
-    *out = (hearth_export_report){.bytes = j.written, .moved = j.moved};
-    hth_content_made_fini(&j.made);
+    *out = (hearth_export_report){.bytes = job.file.at, .moved = job.moved};
+    hth_content_made_fini(&job.made);
     return err;
 }

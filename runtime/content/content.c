@@ -295,23 +295,29 @@ static hth_err content_version(hth_store *store, const char *model, hth_manifest
     return hth_store_get(store, name, version, out);
 }
 
+hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **out)
+{
+    hth_content_object *o = hth_calloc((size_t)manifest->n_tensors, sizeof *o);
+    for (int i = 0; o != NULL && i < manifest->n_tensors; i++) {
+        const hth_manifest_tensor *t = &manifest->tensors[i];
+        o[i] = (hth_content_object){
+            .name = t->name, .id = t->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+    }
+    *out = o;
+    return o != NULL ? HTH_OK
+                     : hth_fail(HTH_ENOMEM, "out of memory for %d objects", manifest->n_tensors);
+}
+
 hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,
                              hth_content_object **objects)
 {
     *objects = NULL;
     HTH_TRY(content_version(store, model, out));
-    hth_content_object *o = hth_calloc((size_t)out->n_tensors, sizeof *o);
-    if (o == NULL) {
+    hth_err err = hth_content_objects(out, objects);
+    if (err != HTH_OK) {
         hth_manifest_fini(out);
-        return hth_fail(HTH_ENOMEM, "out of memory for %d objects", out->n_tensors);
     }
-    for (int i = 0; i < out->n_tensors; i++) {
-        const hth_manifest_tensor *t = &out->tensors[i];
-        o[i] = (hth_content_object){
-            .name = t->name, .id = t->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
-    }
-    *objects = o;
-    return HTH_OK;
+    return err;
 }
 
 hth_err hth_content_get(hth_store *store, const char *model, const hth_id *id, uint64_t at,

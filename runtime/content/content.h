@@ -51,6 +51,9 @@ hth_err hth_content_dataset_put(hth_store *store, const hth_content_model *model
                                 int64_t store_bytes, hth_progress_fn progress, void *ctx,
                                 hth_put_result *out);
 
+// hth_content_objects names what a version is made of as the wire does: *out points into the
+// manifest, and is freed by hth_free.
+hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **out);
 // hth_content_manifest reads what a version ("name" or "name:version") is made of;
 // hth_manifest_fini. *objects points into it, and is freed by hth_free.
 hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,

@@ -6,14 +6,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "client/atomic_file.h"
-#include "client/export_format.h"
-#include "client/safetensors.h"
+#include "client/content/export_write.h"
+#include "runtime/content/content.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
-
-#include <string.h>
-
-#define EXPORT_PIECE ((size_t)1 << 20)
 
 typedef struct export_job {
     hth_store *store;
@@ -49,65 +45,22 @@ static hth_err export_write(void *ctx, const void *data, size_t n)
                : HTH_OK;
 }
 
-// ---- formats
-
-static hth_err export_onnx(export_job *job)
-{
-    const hth_manifest *m = &job->manifest;
-    return hth_onnx_export_write(&(hth_onnx_export){.skeleton = m->skeleton,
-                                                    .skeleton_bytes = m->skeleton_bytes,
-                                                    .n_tensors = m->n_tensors,
-                                                    .inference = hth_model_trained(m),
-                                                    .read = export_read,
-                                                    .write = export_write,
-                                                    .ctx = job});
-}
-
-static hth_err export_safetensors_head(export_job *job)
-{
-    const hth_manifest *m = &job->manifest;
-    char *head = NULL;
-    size_t bytes;
-    hearth_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
-    if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m->n_tensors);
-    }
-    for (int i = 0; i < m->n_tensors; i++) {
-        const hth_manifest_tensor *from = &m->tensors[i];
-        t[i] = (hearth_tensor){.name = from->name,
-                               .dtype = (hearth_dtype)from->dtype,
-                               .rank = from->shape.rank,
-                               .bytes = from->bytes};
-        memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
-    }
-    hth_err err = hth_safetensors_head(t, m->n_tensors, &head, &bytes);
-    err = err == HTH_OK ? export_write(job, head, bytes) : err;
-    hth_free(head);
-    hth_free(t);
-    return err;
-}
-
-static hth_err export_safetensors(export_job *job)
-{
-    void *piece = hth_alloc(EXPORT_PIECE);
-    hth_err err = piece != NULL ? export_safetensors_head(job)
-                                : hth_fail(HTH_ENOMEM, "out of memory for an export");
-    for (int i = 0; i < job->manifest.n_tensors && err == HTH_OK; i++) {
-        uint64_t bytes = job->manifest.tensors[i].bytes;
-        for (uint64_t at = 0; at < bytes && err == HTH_OK; at += EXPORT_PIECE) {
-            size_t n = bytes - at < EXPORT_PIECE ? (size_t)(bytes - at) : EXPORT_PIECE;
-            err = export_read(job, i, at, piece, n);
-            err = err == HTH_OK ? export_write(job, piece, n) : err;
-        }
-    }
-    hth_free(piece);
-    return err;
-}
-
 static hth_err export_to(export_job *job, hth_export_format format)
 {
-    hth_err err = format == HTH_EXPORT_ONNX ? export_onnx(job) : export_safetensors(job);
+    const hth_manifest *m = &job->manifest;
+    hth_content_object *objects;
+    HTH_TRY(hth_content_objects(m, &objects));
+    hth_err err = hth_export_write(&(hth_export_source){.objects = objects,
+                                                        .n = m->n_tensors,
+                                                        .skeleton = m->skeleton,
+                                                        .skeleton_bytes = m->skeleton_bytes,
+                                                        .trained = hth_model_trained(m),
+                                                        .read = export_read,
+                                                        .write = export_write,
+                                                        .ctx = job},
+                                   format);
     hth_store_bytes_close(&job->bytes);
+    hth_free(objects);
     return err;
 }
 
@@ -143,7 +96,9 @@ hth_err hth_catalog_export(hth_store *store, const char *model, const char *path
         j.total += j.manifest.tensors[i].bytes;
     }
     hth_err err = hth_store_check(store, &j.manifest);
-    err = err != HTH_OK ? err : fd >= 0 ? export_to(&j, format) : export_to_path(&j, format);
+    if (err == HTH_OK) {
+        err = fd >= 0 ? export_to(&j, format) : export_to_path(&j, format);
+    }
     if (err == HTH_ETOOBIG) {
         hth_err_prefix(err, "'%s:%d'", name, j.manifest.version);
     }
