@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "runtime/catalog.h"
-#include "runtime/content/dataset_index.h"
+#include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
 #include "runtime/request.h"
 

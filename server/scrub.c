@@ -6,8 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "base/thread.h"
 #include "modelstore/scrub.h"
+#include "runtime/content/dataset_own.h"
+#include "runtime/job_index.h"
 
 #include <linux/ioprio.h>
 #include <stdbool.h>
@@ -56,6 +59,15 @@ static uint64_t scrub_rest(const hth_scrub_result *result)
     return ns < SCRUB_LEAST_NS ? SCRUB_LEAST_NS : ns;
 }
 
+// scrub_datasets removes those that came with jobs which nobody submitted.
+static void scrub_datasets(hth_store *store)
+{
+    uint64_t age = (uint64_t)hth_setting_int(HTH_SET_STORE_UPLOAD_SECONDS) * 1000000000u;
+    if (hth_dataset_own_expire(store, hth_job_index_now(), age) != HTH_OK) {
+        hth_log(WARN, STORE, "scrub", "%s", hth_err_detail());
+    }
+}
+
 static void scrub_main(void *ctx)
 {
     hth_scrub *c = ctx;
@@ -64,6 +76,7 @@ static void scrub_main(void *ctx)
     // where the system does not do that, the rate alone is what keeps it from others' way
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
     do {
+        scrub_datasets(c->store);
         hth_err err = hth_scrub_pass(c->store, scrub_wait, c, &r);
         if (err != HTH_OK && err != HTH_ECANCELED) {
             hth_log(WARN, STORE, "scrub", "%s", hth_err_detail());

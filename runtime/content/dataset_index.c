@@ -298,18 +298,6 @@ hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner
     return err == HTH_OK ? hth_store_gc(store, &files, &bytes) : err;
 }
 
-void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant)
-{
-    static const char *const keys[] = {"data", "eval"};
-    for (int i = 0; i < 2; i++) {
-        const json_t *data = json_object_get(args, keys[i]);
-        const char *name = json_string_value(json_object_get(data, "dataset"));
-        if (name != NULL && json_is_true(json_object_get(data, "own"))) {
-            (void)hth_dataset_remove(store, name, NULL, (hth_dataset_who){tenant, false});
-        }
-    }
-}
-
 // ---- put
 
 static hth_err put_check(const hth_dataset_put *put)

@@ -33,10 +33,6 @@ hth_err hth_dataset_is_not(hth_store *store, const char *model);
 // dataset's.
 hth_err hth_dataset_model(const char *name);
 
-// hth_dataset_drop_own removes those datasets that came with a job ({"dataset", "own": true}) and
-// that nothing needs any more, given its arguments; others stay.
-void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant);
-
 // What is put: `about` is the client's description, a JSON object or NULL; store_bytes: what the
 // tenant may have in datasets.
 typedef struct hth_dataset_put {

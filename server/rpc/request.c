@@ -168,10 +168,15 @@ void hth_rpc_slot_told(hth_rpc_slot *slot, char *json, bool tells)
     hth_free(json);
 }
 
+// request_about_job tells whether the command is about one that there is.
+static bool request_about_job(const hth_rpc_slot *slot)
+{
+    return (hth_command_get(slot->command)->required & HTH_TAKES(JOB)) != 0;
+}
+
 void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence)
 {
-    bool job = (hth_command_get(slot->command)->required & HTH_TAKES(JOB)) != 0;
-    if (err != HTH_EDENIED || !job) {
+    if (err != HTH_EDENIED || !request_about_job(slot)) {
         hth_rpc_slot_fail(slot, err, sentence);
         return;
     }
@@ -181,6 +186,15 @@ void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence)
              name != NULL ? name : "");
     json_decref(args);
     hth_rpc_slot_fail(slot, HTH_ENOENT, hth_err_detail());
+}
+
+// request_undo removes what was stored for a job that was refused, and answers: not on the engine's
+// thread, which waits for no disk.
+static void request_undo(hth_store_task *task)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot_drop_data(s);
+    hth_rpc_slot_refused(s, s->r.err, s->r.detail);
 }
 
 // request_left ends a job that nobody waits for: its record says how it went.
@@ -201,6 +215,9 @@ static void request_done(hth_request *req)
         request_left(s);
     } else if (s->leaves && req->err == HTH_OK) { // sooner than anything was told about it
         hth_rpc_slot_send(s, hth_rpc_slot_taken(s, "finished"));
+    } else if (req->err != HTH_OK && s->keeps_data) {
+        s->job.run = request_undo;
+        hth_store_worker_submit(s->d->lists, &s->job);
     } else if (req->err != HTH_OK) {
         hth_rpc_slot_refused(s, req->err, req->detail);
         if (reply != NULL) {
@@ -243,6 +260,7 @@ static void request_submit(hth_rpc_slot *slot)
     slot->r.done = request_done;
     hth_err err = hth_engine_submit(slot->d->engine, &slot->r);
     if (err != HTH_OK) {
+        hth_rpc_slot_drop_data(slot);
         hth_rpc_slot_fail(slot, err, hth_err_detail());
     }
 }
@@ -386,19 +404,21 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
 }
 
 // request_arguments reads what a question says about jobs by their numbers: it gives a new job its
-// own, and finds the name of the one that is asked about. Sets slot->changed.
+// own, and finds the name of the one that is asked about.
 static hth_err request_arguments(hth_rpc_slot *slot, json_t *args)
 {
-    bool train = slot->command == HTH_COMMAND_TRAIN;
-    bool asked = (hth_command_get(slot->command)->required & HTH_TAKES(JOB)) != 0;
-    if (!train && !asked) {
-        return HTH_OK;
+    if (slot->command == HTH_COMMAND_TRAIN) {
+        return job_begins(slot, args);
     }
-    if (train) {
-        HTH_TRY(job_begins(slot, args));
-    } else {
-        const char *tenant = slot->r.admin ? NULL : slot->tenant;
-        HTH_TRY(hth_job_index_resolve(slot->d->store, args, tenant));
+    const char *tenant = slot->r.admin ? NULL : slot->tenant;
+    return request_about_job(slot) ? hth_job_index_resolve(slot->d->store, args, tenant) : HTH_OK;
+}
+
+// request_changed keeps arguments that are not as they came.
+static hth_err request_changed(hth_rpc_slot *slot, const json_t *args)
+{
+    if (slot->command != HTH_COMMAND_TRAIN && !request_about_job(slot)) {
+        return HTH_OK;
     }
     slot->changed = json_dumps(args, JSON_COMPACT);
     return slot->changed != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a question");
@@ -412,6 +432,10 @@ static hth_err request_check(hth_rpc_slot *slot, json_t *args)
     HTH_TRY(request_paths(slot, args, slot->r.n_files));
     HTH_TRY(request_arguments(slot, args));
     HTH_TRY(hth_arguments_check(slot->command, args));
+    if (slot->command == HTH_COMMAND_TRAIN) {
+        HTH_TRY(hth_rpc_slot_keep_data(slot, args));
+    }
+    HTH_TRY(request_changed(slot, args));
     return hth_job_paths_keep(slot->d->store, args);
 }
 
@@ -438,6 +462,7 @@ void hth_rpc_slot_query(hth_rpc_slot *slot)
 {
     hth_err err = hth_rpc_slot_read(slot);
     if (err != HTH_OK) {
+        hth_rpc_slot_drop_data(slot);
         hth_rpc_slot_fail(slot, err, hth_err_detail());
         return;
     }
@@ -453,9 +478,11 @@ static void request_train(hth_store_task *task)
     hth_rpc_slot_query((hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job)));
 }
 
-// A job's number is written to the store: not by a loop that others wait for.
+// A job's number is written to the store: not by a loop that others wait for. One that brings files
+// waits where imports do, for they are stored as well.
 void hth_rpc_slot_train(hth_rpc_slot *slot)
 {
+    bool brings = slot->q->query->n_handles > 0;
     slot->job.run = request_train;
-    hth_store_worker_submit(slot->d->lists, &slot->job);
+    hth_store_worker_submit(brings ? slot->d->jobs : slot->d->lists, &slot->job);
 }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/settings.h"
 #include "runtime/catalog.h"
+#include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
 #include "runtime/verify.h"
 
@@ -192,11 +193,14 @@ static int request_export_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-// request_gc also ends the time in which a canceled job can be resumed.
+// request_gc also ends the time in which a canceled job can be resumed, and removes datasets whose
+// clients have died.
 static hth_err request_gc(hth_store *store, Hearth__Collected *out)
 {
     uint64_t days = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CANCELED_DAYS);
+    uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_STORE_UPLOAD_SECONDS);
     HTH_TRY(hth_checkpoint_expire(store, hth_job_index_now(), days * 86400u * 1000000000u));
+    HTH_TRY(hth_dataset_own_expire(store, hth_job_index_now(), seconds * 1000000000u));
     return hth_store_gc(store, &out->files, &out->bytes);
 }
 

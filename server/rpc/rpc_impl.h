@@ -184,6 +184,8 @@ void hth_rpc_request_take(hth_rpc_conn *conn);
 // hth_rpc_request_prove looks for a valid token in what has come of the message: HTH_OK, and the
 // connection is proven; HTH_EBUSY: more has to come; else it is refused, as it is answered.
 hth_err hth_rpc_request_prove(hth_rpc_conn *conn);
+// hth_rpc_request_is_put tells whether what has come of it is of a piece of an upload.
+bool hth_rpc_request_is_put(const hth_rpc_conn *conn);
 // hth_rpc_request_refuse answers a message of which its words have come, and drops it.
 void hth_rpc_request_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence);
 void hth_rpc_request_drop_all(hth_rpc_conn *conn); // those that wait for a place

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
+#include "runtime/content/content.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,9 +16,10 @@
 #define IN_PROTO_REQ 0x30
 #define IN_PROTO_REP 0x31
 
-#define IN_UNPROVEN ((uint64_t)32 << 10) // of a message, before there is a token
-#define IN_READ     ((size_t)4 << 10)    // .. read at once
-#define IN_CAPACITY ((uint64_t)1 << 20)  // memory for a message at first
+#define IN_UNPROVEN ((uint64_t)32 << 10)             // of a message, before there is a token
+#define IN_READ     ((size_t)4 << 10)                // .. read at once
+#define IN_CAPACITY ((uint64_t)1 << 20)              // memory for a message at first
+#define IN_LOOK     (HTH_CONTENT_PIECE_BYTES + 4096) // above that it is no piece of an upload
 #define IN_FREE     ((uint64_t)64 << 10) // of a message that is counted, but always let in
 #define IN_CHARGE   ((uint64_t)256 << 10)
 #define IN_DIRECT   ((size_t)8 << 10) // what is missing of a message from here on is read in place
@@ -158,8 +160,8 @@ static void in_begin(hth_rpc_conn *conn)
     conn->may = conn->want;
     if (conn->want > conn->r->config.message_bytes + HTH_RPC_ROUTE) {
         conn->may = HTH_RPC_ROUTE; // who it is from, to answer
-    } else if (!conn->proven && conn->want > IN_UNPROVEN) {
-        conn->may = IN_UNPROVEN; // the token, to answer it or to go on
+    } else if (conn->want > (conn->proven ? IN_LOOK : IN_UNPROVEN)) {
+        conn->may = IN_UNPROVEN; // the token and the request's kind, to answer it or to go on
     }
 }
 
@@ -174,7 +176,14 @@ static void in_judge(hth_rpc_conn *conn)
         in_refuse(conn, HTH_ETOOBIG, text);
         return;
     }
-    hth_err err = hth_rpc_request_prove(conn);
+    hth_err err = conn->proven ? HTH_OK : hth_rpc_request_prove(conn);
+    if (err == HTH_OK && conn->want > IN_LOOK && hth_rpc_request_is_put(conn)) {
+        snprintf(text, sizeof text,
+                 "a piece of an upload has 1 to %zu bytes, and the message of this one %" PRIu64,
+                 HTH_CONTENT_PIECE_BYTES, conn->want);
+        in_refuse(conn, HTH_ETOOBIG, text);
+        return;
+    }
     if (err == HTH_OK) {
         conn->may = conn->want;
         return;

@@ -150,6 +150,20 @@ hth_err hth_rpc_request_prove(hth_rpc_conn *conn)
     return err;
 }
 
+bool hth_rpc_request_is_put(const hth_rpc_conn *conn)
+{
+    Hearth__Request *q;
+    size_t route = hth_rpc_route(conn->message, conn->have);
+    if (route == 0 || route > HTH_RPC_ROUTE ||
+        hth_wire_peek_request(conn->message + route, conn->have - route, &hth_wire_default_limits,
+                              &q) != HTH_OK) {
+        return false;
+    }
+    bool put = q->body_case == HEARTH__REQUEST__BODY_PUT;
+    hth_wire_free_request(q);
+    return put;
+}
+
 // What became of an attempt to start a request.
 typedef enum request_start {
     REQUEST_STARTED,

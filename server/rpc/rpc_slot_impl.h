@@ -58,6 +58,7 @@ struct hth_rpc_slot {
     bool detached;        // .. it is: no connection, no front end, no place; under d->lock
     uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
     char job_name[HTH_CHECKPOINT_JOB];
+    bool keeps_data;      // a training job whose data was stored for it (request_data.c)
     int losses;           // of the engine's process while it was asked
     hth_job_waiter watch; // of a watch
     uint64_t watch_last;  // .. the event after which its job's are kept
@@ -124,6 +125,10 @@ void hth_rpc_slot_store_bytes(hth_rpc_slot *slot, int64_t *bytes);
 // its arguments.
 void hth_rpc_slot_know(hth_rpc_slot *slot);
 hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
+// hth_rpc_slot_keep_data stores the datasets that were passed with a training job, and names them in
+// its arguments; hth_rpc_slot_drop_data removes them, where no job needs them. They block.
+hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
+void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.

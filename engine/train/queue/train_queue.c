@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/train/queue/train_entry_impl.h"
-#include "runtime/content/dataset_index.h"
+#include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
 
 #include <stdio.h>

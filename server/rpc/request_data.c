@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Datasets that a client passes with a training job, as descriptors, which nobody can open again:
+// they become datasets of the store that go with the job. So a job goes on after a restart whoever
+// submitted it, what it keeps counts for its tenant, and a file that its owner changes meanwhile
+// changes nothing.
+#include "server/rpc/rpc_slot_impl.h"
+
+#include "runtime/content/dataset_own.h"
+
+#include <jansson.h>
+
+static int data_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_rpc_slot *s = ctx;
+    hth_rpc_slot_set_progress(s, "storing", done, total);
+    return s->r.canceled;
+}
+
+// data_passed finds the descriptor of an argument that is nothing else; -1: it is no such one.
+static int data_passed(const hth_rpc_slot *s, const json_t *v)
+{
+    const json_t *which = json_object_get(v, "descriptor");
+    json_int_t i = json_is_integer(which) ? json_integer_value(which) : -1;
+    bool named = json_object_get(v, "path") != NULL;
+    return !named && i >= 0 && i < s->r.n_files ? s->r.files[i] : -1;
+}
+
+static hth_err data_store(hth_rpc_slot *s, json_t *args, const char *key, int fd)
+{
+    char name[HTH_DATASET_OWN];
+    hth_put_result result;
+    uint64_t bytes;
+    const char *file = json_string_value(json_object_get(json_object_get(args, key), "file"));
+    hth_dataset_own_name(s->job_id, key, name);
+    hth_dataset_put put = {.name = name, .tenant = s->tenant};
+    hth_rpc_slot_store_bytes(s, &put.store_bytes);
+    HTH_TRY(hth_dataset_file(s->d->store, &put, fd, file != NULL ? file : "what was passed",
+                             data_progress, s, &result, &bytes));
+    s->keeps_data = true;
+    json_t *v = json_pack("{s:s, s:b}", "dataset", name, "own", 1);
+    return v != NULL && json_object_set_new(args, key, v) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+}
+
+hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args)
+{
+    static const char *const keys[] = {"data", "eval"};
+    for (int i = 0; i < 2; i++) {
+        int fd = data_passed(slot, json_object_get(args, keys[i]));
+        if (fd >= 0) {
+            HTH_TRY(data_store(slot, args, keys[i], fd));
+        }
+    }
+    return HTH_OK;
+}
+
+void hth_rpc_slot_drop_data(hth_rpc_slot *slot)
+{
+    static const char *const keys[] = {"data", "eval"};
+    char name[HTH_DATASET_OWN];
+    for (int i = 0; slot->keeps_data && i < 2; i++) {
+        hth_dataset_own_name(slot->job_id, keys[i], name);
+        hth_dataset_own_drop(slot->d->store, name, slot->tenant);
+    }
+    slot->keeps_data = false;
+}
