@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard $(foreach d,tests tests/security tests/gpu,$d/*_test.sh $d/*_test.py))
+SCRIPTS  := $(wildcard $(foreach d,tests tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
@@ -36,8 +36,8 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,alias clients content cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
-            shares terminal train_log versions $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
+            shares terminal train_log versions $(addprefix remote/,content kill network) $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests

@@ -346,13 +346,8 @@ class Owners(unittest.TestCase):
     def step(self, job):
         return self.ok('alice', 'job', job)['step'] or 0
 
-    def test_what_a_job_uses_stays(self):
-        self.ok('alice', 'data', 'put', 'digits', DATA + '/digits/train.safetensors')
-        self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--epochs', '100000', '--save-as', 'long',
-                '--checkpoint-every', '3', '--detach')
-        self.denied("dataset 'digits'", 'alice', 'data', 'rm', 'digits')
-        while not any(r['checkpoint'] for r in self.ok('root', 'ls', '--all')['models']):
-            pass
+    def again(self):
+        """kill -9 of hearthd, and another one on its store."""
         folder = self.d.folder
         self.d.process.kill()
         self.d.process.wait()
@@ -361,6 +356,32 @@ class Owners(unittest.TestCase):
         self.d.process = subprocess.Popen([BUILD + '/hearthd', '--store', folder + '/store', '--listen', self.url, *self.flags],
                                           stdout=subprocess.PIPE, text=True)
         self.assertIn(' ready: ', self.d.process.stdout.readline())
+
+    def test_a_passed_file_outlives_hearthd(self):
+        """A file that only the client can open is stored with its job, counts for its tenant, and goes with it."""
+        data = load(DATA + '/digits/train.safetensors')
+        np.savez(self.folder + '/passed.npz', x=data['image'], y=data['y'])
+        train = ['train', 'new', '--data', self.folder + '/passed.npz', '--loss', 'softmax-xent', '--batch', '64', '--seed', '1', '--epochs', '20']
+        self.ok('alice', *train, '--save-as', 'whole')
+        self.ok('alice', *train, '--save-as', 'cut', '--checkpoint-every', '20', '--detach')
+        self.assertEqual(len(self.names('alice')), 1)
+        self.again()
+        self.assertEqual(self.ok('alice', 'wait', 'cut')['state'], 'finished')
+        whole, cut = ([h[0] for h in self.ok('alice', 'job', name)['history']] for name in ('whole', 'cut'))
+        self.assertEqual(cut, whole)
+        self.assertEqual(self.names('root'), [])
+        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', *train, '--save-as', 'never')
+        self.denied('loss', 'alice', *train, '--loss', 'guess', '--save-as', 'never')
+        self.assertEqual(self.names('root'), [])
+
+    def test_what_a_job_uses_stays(self):
+        self.ok('alice', 'data', 'put', 'digits', DATA + '/digits/train.safetensors')
+        self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--epochs', '100000', '--save-as', 'long',
+                '--checkpoint-every', '3', '--detach')
+        self.denied("dataset 'digits'", 'alice', 'data', 'rm', 'digits')
+        while not any(r['checkpoint'] for r in self.ok('root', 'ls', '--all')['models']):
+            pass
+        self.again()
         before = self.step('long')
         while self.step('long') <= before + 2:  # it goes on from its checkpoint
             pass

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """An import and an export over a link of one gigabit: two network namespaces, veth, `tbf rate 1gbit`, tls+tcp. A network of VGG19's tensors
-with random bytes; how much of the link's rate is used, by how much hearthd grows, and what a variant moves. usage: tests/bench/link.py
-BUILD_DIR [RUNS], from the root; as root, with iproute2 and openssl."""
+with random bytes: how much of the link's rate is used, by how much hearthd grows, and what a variant moves; besides what `openssl s_client`
+makes of the same link with the same bytes. usage: tests/bench/link.py BUILD_DIR [RUNS], from the root; as root, with iproute2 and openssl."""
 import json
 import os
 import random
@@ -13,42 +13,42 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), os.path.dirname(HERE) + '/remote']
+import network  # noqa: E402
 import onnx_small  # noqa: E402
 
-BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 RATE = 1e9 / 8
-SERVER, CLIENT = 'hearth-bench-s', 'hearth-bench-c'
 CHANNELS = [64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0]
 
 
-def sh(*words, check=True):
-    return subprocess.run(words, check=check, capture_output=True, text=True).stdout
-
-
-def inside(space, *words):
-    return ['ip', 'netns', 'exec', space, *words]
-
-
-def vgg19(location):
-    """The network, and its tensors."""
-    nodes, tensors, x, now = [], [], 'x', 3
-    for i, n in enumerate(CHANNELS):
+def graph(channels, side, layers):
+    """A network of convolutions of 3 x 3 (0: a pooling), and of matrix products; its tensors. The file beside it: weights.bin."""
+    nodes, tensors, x, now, left = [], [], 'x', 3, side
+    for i, n in enumerate(channels):
         if n:
             tensors += [(f'w{i}', (n, now, 3, 3)), (f'b{i}', (n,))]
             nodes += [('Conv', [x, f'w{i}', f'b{i}'], [f'c{i}'], {'kernel_shape': (3, 3), 'pads': (1, 1, 1, 1)}), ('Relu', [f'c{i}'], [f'r{i}'], {})]
             x, now = f'r{i}', n
         else:
             nodes.append(('MaxPool', [x], [f'p{i}'], {'kernel_shape': (2, 2), 'strides': (2, 2)}))
-            x = f'p{i}'
+            x, left = f'p{i}', left // 2
     nodes.append(('Flatten', [x], ['f'], {}))
-    x, now = 'f', 512 * 7 * 7
-    for i, n in enumerate((4096, 4096, 1000)):
+    x, now = 'f', now * left * left
+    for i, n in enumerate(layers):
         tensors += [(f'fw{i}', (n, now)), (f'fb{i}', (n,))]
-        nodes.append(('Gemm', [x, f'fw{i}', f'fb{i}'], [f'g{i}' if i < 2 else 'y'], {'transB': 1}))
+        nodes.append(('Gemm', [x, f'fw{i}', f'fb{i}'], [f'g{i}' if i + 1 < len(layers) else 'y'], {'transB': 1}))
         x, now = f'g{i}', n
-    return onnx_small.external_graph(nodes, [('x', 'FP32', ('n', 3, 224, 224))], [('y', 'FP32', ('n', 1000))], tensors, location), tensors
+    return onnx_small.external_graph(nodes, [('x', 'FP32', ('n', 3, side, side))], [('y', 'FP32', ('n', layers[-1]))], tensors, 'weights.bin'), tensors
+
+
+def vgg19():
+    return graph(CHANNELS, 224, (4096, 4096, 1000))
+
+
+def small():
+    """40 MB."""
+    return graph([64, 0, 256, 0], 32, (512, 1024, 1000))
 
 
 def size_of(tensor):
@@ -81,86 +81,97 @@ class Most:
         return self.most
 
 
-def network():
-    for space in (SERVER, CLIENT):
-        sh('ip', 'netns', 'add', space)
-        sh('ip', '-n', space, 'link', 'set', 'lo', 'up')
-    sh('ip', 'link', 'add', 'hb-s', 'netns', SERVER, 'type', 'veth', 'peer', 'name', 'hb-c', 'netns', CLIENT)
-    for space, device, address in ((SERVER, 'hb-s', '10.99.7.1/24'), (CLIENT, 'hb-c', '10.99.7.2/24')):
-        sh('ip', '-n', space, 'address', 'add', address, 'dev', device)
-        sh('ip', '-n', space, 'link', 'set', device, 'up')
-        sh(*inside(space, 'tc', 'qdisc', 'add', 'dev', device, 'root', 'tbf', 'rate', '1gbit', 'burst', '256k', 'latency', '50ms'))
+def processor_seconds():
+    """That all processes have used."""
+    with open('/proc/stat', encoding='ascii') as f:
+        user, nice, system, _, _, irq, softirq = map(int, f.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf('SC_CLK_TCK')
 
 
-def no_network():
-    for space in (SERVER, CLIENT):
-        sh('ip', 'netns', 'del', space, check=False)
+def raw(net, folder, path, to):
+    """Seconds that OpenSSL's own client takes for a file, to the machine `to`."""
+    fro = network.CLIENT if to == network.SERVER else network.SERVER
+    with open(path, 'rb') as f:
+        server = subprocess.Popen(net.inside(to, 'openssl', 's_server', '-quiet', '-accept', to + ':7301', '-cert', folder + '/ca', '-key', folder + '/key',
+                                             '-naccept', '1'), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while 'LISTEN' not in network.sh(*net.inside(to, 'ss', '-ltn', 'sport = :7301')):
+            time.sleep(0.01)
+        began = time.monotonic()
+        subprocess.run(net.inside(fro, 'openssl', 's_client', '-quiet', '-no_ign_eof', '-nocommands', '-connect', to + ':7301'), stdin=f,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        server.stdin.close()
+        server.wait()
+        return time.monotonic() - began
 
 
-def measure(folder):
-    path = f'{folder}/vgg19.onnx'
-    model, tensors = vgg19('vgg19.bin')
-    total, rng = sum(map(size_of, tensors)), random.Random(1)
-    with open(path, 'wb') as f:
+def write(folder, model, tensors):
+    rng = random.Random(1)
+    with open(folder + '/net.onnx', 'wb') as f:
         f.write(model)
-    with open(f'{folder}/vgg19.bin', 'wb') as f:
+    with open(folder + '/weights.bin', 'wb') as f:
         for t in tensors:
             for at in range(0, size_of(t), 1 << 24):
                 f.write(rng.randbytes(min(1 << 24, size_of(t) - at)))
-    token = sh(BUILD + '/hearth', 'token', 'new', 'bench', '--roles', 'infer,model', '--file', folder + '/tokens').strip().split()[-1]
-    sh('openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj', '/CN=bench', '-addext',
-       'subjectAltName=IP:10.99.7.1', '-keyout', folder + '/key', '-out', folder + '/ca')
-    server = subprocess.Popen(inside(SERVER, BUILD + '/hearthd', '--store', folder + '/store', '--listen', 'tls+tcp://10.99.7.1:7300', '--tls-cert',
-                                     folder + '/ca', '--tls-key', folder + '/key', '--auth-tokens-file', folder + '/tokens', '--device',
-                                     'cpu:mem=1GiB,threads=1'), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert ' ready: ' in server.stdout.readline()
-    base = resident(server.pid)
 
-    def hearth(*words):
-        began = time.monotonic()
-        out = subprocess.run(inside(CLIENT, BUILD + '/hearth', '--json', '--server', 'tls+tcp://10.99.7.1:7300', '--ca', folder + '/ca', *words), check=True,
-                             capture_output=True, text=True, env={**os.environ, 'HEARTH_TOKEN': token}).stdout
-        return time.monotonic() - began, json.loads(out)
 
-    def row(what, seconds, moved, grew):
-        print(f'{what:24} {moved / 1e6:8.1f} MB  {seconds:6.2f} s  {moved / seconds / RATE * 100:5.1f} % of the link  hearthd +{grew / 2**20:5.1f} MiB', flush=True)
+def runs(net, s, folder, tensors, n):
+    rng, total = random.Random(2), sum(map(size_of, tensors))
+    base = resident(s.process.pid)
+
+    def hearth(what, moves, *words):
+        most, began, used = Most(s.process.pid), time.monotonic(), processor_seconds()
+        moved = json.loads(s.client(*words))['moved']
+        return {'what': what, 'seconds': time.monotonic() - began, 'processor': processor_seconds() - used, 'moved': moved, 'moves': moves,
+                'grew': most.end() - base}
+    for _ in range(n):
+        for what, to in (('openssl, to the server', network.SERVER), ('openssl, from it', network.CLIENT)):
+            used = processor_seconds()
+            yield {'what': what, 'seconds': raw(net, folder, folder + '/weights.bin', to), 'processor': processor_seconds() - used, 'moved': total}
+        yield hearth('import', total, 'import', 'm', folder + '/net.onnx', '--no-wait')
+        yield hearth('export', total, 'export', 'm', folder + '/out.safetensors')
+        last = size_of(tensors[-2])
+        with open(folder + '/weights.bin', 'r+b') as f:  # another last layer
+            f.seek(total - size_of(tensors[-1]) - last)
+            f.write(rng.randbytes(last))
+        yield hearth('import of a variant', last, 'import', 'm', folder + '/net.onnx', '--no-wait')
+        yield hearth('import of the same', 0, 'import', 'm', folder + '/net.onnx', '--no-wait')
+        s.here('rm', 'm', '--yes')
+        s.here('gc')
+
+
+def measure(build, folder, model, n):
+    """Rows of what was done, one by one."""
+    write(folder, *model)
+    net = network.Network('1gbit')
     try:
-        for _ in range(RUNS):
-            most = Most(server.pid)
-            seconds, r = hearth('import', 'vgg', path, '--no-wait')
-            row('import', seconds, r['moved'], most.end() - base)
-            assert r['moved'] == total
-            most = Most(server.pid)
-            seconds, r = hearth('export', 'vgg', folder + '/out.safetensors')
-            row('export', seconds, r['moved'], most.end() - base)
-            with open(f'{folder}/vgg19.bin', 'r+b') as f:  # another last layer
-                f.seek(total - size_of(tensors[-1]) - size_of(tensors[-2]))
-                f.write(rng.randbytes(size_of(tensors[-2])))
-            seconds, r = hearth('import', 'vgg', path, '--no-wait')
-            row('import of a variant', seconds, r['moved'], resident(server.pid) - base)
-            assert r['moved'] == size_of(tensors[-2])
-            seconds, r = hearth('import', 'vgg', path, '--no-wait')
-            row('import of the same', seconds, r['moved'], resident(server.pid) - base)
-            assert r['moved'] == 0
-            hearth('rm', 'vgg', '--yes')
-            hearth('gc')
+        s = network.Server(net, build, folder, '--device', 'cpu:mem=1GiB,threads=1')
+        try:
+            yield from runs(net, s, folder, model[1], n)
+        finally:
+            s.stop()
     finally:
-        server.terminate()
-        server.wait()
+        net.close()
+
+
+def text(row):
+    rate = f'{row["moved"] / row["seconds"] / RATE * 100:5.1f} % of the link' if row['moved'] else ''
+    grew = f'hearthd +{row["grew"] / 2**20:5.1f} MiB' if 'grew' in row else ''
+    return f'{row["what"]:24} {row["moved"] / 1e6:7.1f} MB {row["seconds"]:6.2f} s {rate:18}  processors {row["processor"]:5.2f} s  {grew}'
 
 
 def main():
-    if os.geteuid() != 0 or not all(map(shutil.which, ('ip', 'tc', 'openssl'))):
-        print('SKIP: needs root, iproute2 and openssl')
+    why = network.missing()
+    if why is not None:
+        print('SKIP: ' + why)
         return
+    build, n = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build'), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     folder = tempfile.mkdtemp(prefix='hearth-link-')
-    no_network()
     try:
-        network()
-        measure(folder)
+        for row in measure(build, folder, vgg19(), n):
+            print(text(row), flush=True)
     finally:
-        no_network()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-main()
+if __name__ == '__main__':
+    main()
