@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Honest and hostile clients at one hearthd, all at once. Every honest answer is compared with one that was computed alone, root's
 questions over the local socket must always be answered, and afterwards descriptors, mappings, requests and memory must be back where
-they were after a first round of the same clients. usage: tests/tools/soak.py [--seconds S] [--build DIR] [--seed N], from the root.
+they were after a first round of the same clients. usage: tests/tools/soak.py [--seconds S] [--build DIR] [--library FILE] [--seed N], from the root.
 Needs NumPy. Sends to 127.0.0.1 and to a socket in a folder of its own."""
 import argparse
 import collections
@@ -450,9 +450,9 @@ def io_zip(server):
     return path
 
 
-def soak(build, seconds, seed, flags=()):
+def soak(build, seconds, seed, flags=(), library=None):
     """Returns what was not as it must be, as sentences."""
-    os.environ['HEARTH_LIBRARY'] = os.path.abspath(build) + '/libhearth.so'
+    os.environ['HEARTH_LIBRARY'] = os.path.abspath(library or build + '/libhearth.so')
     server = Server(build, flags)
     try:
         run = Soak(server, seed)
@@ -490,9 +490,10 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('--seconds', type=float, default=1800)
     p.add_argument('--build', default='build')
+    p.add_argument('--library', help='of the clients (default: libhearth.so of the build); a sanitizer\'s build needs another')
     p.add_argument('--seed', type=int, default=1)
     a, flags = p.parse_known_args()
-    bad = soak(a.build, a.seconds, a.seed, flags)
+    bad = soak(a.build, a.seconds, a.seed, flags, a.library)
     print('\n'.join(bad) if bad else 'all held')
     return 1 if bad else 0
 
