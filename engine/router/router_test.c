@@ -531,7 +531,8 @@ static void killed(void **state)
     expect_where(&f, "digits", "cpu:1");
     json_decref(told(&f, "load", "{\"model\":\"mlp\",\"on\":\"cpu:0\",\"pin\":true}"));
     assert_int_equal(children_of(getpid(), pid, 8), 2);
-    pid_t stays = pid[0] < pid[1] ? pid[0] : pid[1]; // the first device's was the first
+    qsort(pid, 2, sizeof *pid, child_by_start);
+    pid_t stays = pid[0]; // the first device's was the first
     kill_others(stays);
     infer(&f, "digits");
     json_decref(told(&f, "model", "{\"model\":\"mlp\"}"));
@@ -591,8 +592,8 @@ static void killed_while_it_trains(void **state)
     bool first = strcmp(text(doc, "device"), "cpu:0") == 0;
     json_decref(doc);
     assert_int_equal(children_of(getpid(), pid, 8), 2);
-    pid_t low = pid[0] < pid[1] ? pid[0] : pid[1], high = pid[0] < pid[1] ? pid[1] : pid[0];
-    kill(first ? low : high, SIGKILL);
+    qsort(pid, 2, sizeof *pid, child_by_start);
+    kill(first ? pid[0] : pid[1], SIGKILL);
     assert_ok(call_wait(&c)); // goes on by itself, to its end
     hth_free(c.r.json);
     call whole = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args[1]}};

@@ -117,11 +117,6 @@ static void kill_until(const fixture *f, const pid_t *spared, int n_spared, cons
     assert_true(infer(f));
 }
 
-static int by_pid(const void *a, const void *b)
-{
-    return *(const pid_t *)a - *(const pid_t *)b;
-}
-
 static void devices(void **state)
 {
     fixture f;
@@ -136,7 +131,7 @@ static void devices(void **state)
     config.device = DEVICES;
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
     assert_int_equal(children_of(getpid(), pid, 8), 3);
-    qsort(pid, 3, sizeof *pid, by_pid); // in the order of the devices
+    qsort(pid, 3, sizeof *pid, child_by_start); // in the order of the devices
 
     put(f.store, "residual", "tests/data/passes/residual.onnx");
     put(f.store, "mlp", "tests/data/passes/mlp.onnx");

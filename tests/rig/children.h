@@ -5,6 +5,7 @@
 #define HTH_TESTS_RIG_CHILDREN_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -37,6 +38,15 @@ static inline int children_of(pid_t pid, pid_t *out, int cap)
         closedir(d);
     }
     return n;
+}
+
+// child_by_start is for qsort: of two that started at nearly the same time the elder comes first.
+// Process ids go up, and begin anew at the end of their range.
+static inline int child_by_start(const void *a, const void *b)
+{
+    pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;
+    bool wrapped = x - y > 16384 || y - x > 16384;
+    return wrapped ? y - x : x - y;
 }
 
 // child_of is one child of `pid`; 0: it has none at this moment.
