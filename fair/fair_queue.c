@@ -163,6 +163,11 @@ void hth_fair_queue_capacity(hth_fair_queue *queue, const hth_fair_amounts *capa
     }
 }
 
+void hth_fair_queue_patience(hth_fair_queue *queue, uint64_t patience_ns)
+{
+    queue->o.patience_ns = patience_ns;
+}
+
 void hth_fair_queue_hole(hth_fair_queue *queue, const hth_fair_amounts *hole)
 {
     queue->holes = hole != NULL;
@@ -229,8 +234,8 @@ hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
 static void queue_hold(hth_fair_queue *queue, queue_tenant *tenant, const hth_fair_job *job,
                        double sign)
 {
-    hth_queue_sum(queue, &queue->free, &job->demand[job->with], -sign);
-    hth_queue_sum(queue, &tenant->used, &job->demand[job->with], sign);
+    hth_queue_sum(queue, &queue->free, &job->held, -sign);
+    hth_queue_sum(queue, &tenant->used, &job->held, sign);
     if (tenant->running == 0) {
         tenant->used = (hth_fair_amounts){{0}};
     }
@@ -299,6 +304,7 @@ void hth_fair_queue_start(hth_fair_queue *queue, hth_fair_job *job, int with, ui
     queue->reserved = queue->reserved == job ? NULL : queue->reserved;
     job->state = HTH_FAIR_RUNS;
     job->with = with;
+    job->held = job->demand[with];
     job->began_ns = now_ns;
     job->ends_ns = job->run_ns != NULL ? now_ns + job->run_ns[with] : HTH_FAIR_NEVER;
     t->under_since_ns = 0; // its patience begins anew
@@ -319,19 +325,39 @@ void hth_fair_queue_resize(hth_fair_queue *queue, hth_fair_job *job, int with, u
 {
     queue_tenant *t = queue_of(queue, job);
     assert(job->state == HTH_FAIR_RUNS && with >= 0 && with < job->n_demands);
-    hth_queue_sum(queue, &queue->free, &job->demand[job->with], 1);
-    hth_queue_sum(queue, &t->used, &job->demand[job->with], -1);
+    queue_hold(queue, t, job, -1);
     job->with = with;
+    job->held = job->demand[with];
     job->ends_ns = ends_ns;
     queue_hold(queue, t, job, 1);
     hth_fair_heap_moved(&queue->ends, job);
     queue_changed(queue, t);
 }
 
+void hth_fair_queue_holds(hth_fair_queue *queue, hth_fair_job *job, const hth_fair_amounts *held)
+{
+    queue_tenant *t = queue_of(queue, job);
+    assert(job->state == HTH_FAIR_RUNS);
+    queue_hold(queue, t, job, -1);
+    job->held = *held;
+    queue_hold(queue, t, job, 1);
+    queue_changed(queue, t);
+}
+
+void hth_fair_queue_ends(hth_fair_queue *queue, hth_fair_job *job, uint64_t ends_ns)
+{
+    assert(job->state == HTH_FAIR_RUNS);
+    job->ends_ns = ends_ns;
+    hth_fair_heap_moved(&queue->ends, job);
+}
+
 hth_fair_standing hth_fair_queue_standing(const hth_fair_queue *queue, int tenant)
 {
     const queue_tenant *t = queue->tenants[tenant];
-    hth_fair_standing s = {.used = t->used, .waiting = t->waiting.n, .running = t->running};
+    hth_fair_standing s = {.used = t->used,
+                           .waiting = t->waiting.n,
+                           .running = t->running,
+                           .under_since_ns = t->under_since_ns};
     s.share = hth_fair_dominant(&t->used, &queue->o.capacity, queue->o.n_resources, &s.dominant);
     s.entitlement = s.waiting + s.running > 0 ? t->weight / queue->weights : 0;
     return s;

@@ -22,7 +22,8 @@
 //    ran for patience_ns: only if that tenant stays ahead of the waiting one, or the waiting one
 //    has nothing. A job that keeps its turn need not be heeded then, unless its tenant is below
 //    its entitlement as well. So tenants whose jobs need the whole device take turns of
-//    patience_ns.
+//    patience_ns. Where the device's time is shared by slices, a tenant with a job that runs has
+//    its part of it: only one without is below its entitlement, and all others are above theirs.
 //
 // Hence nobody starves: rule 3 bounds the wait by what runs, and rule 5 a tenant's by its patience.
 // A decision looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted ends.
@@ -47,9 +48,11 @@ typedef struct hth_fair_job {
     const hth_fair_amounts *demand; // n_demands, from best to least; outlive it
     const uint64_t *run_ns;         // predicted with each demand, from the start; NULL: not known
     int n_demands;
+    uint64_t least_ns; // it runs for so long before it is paused for another; may change
     // The queue's.
     hth_fair_state state;
     int with;                   // the demand it runs with
+    hth_fair_amounts held;      // what it really holds while it runs
     uint64_t began_ns, ends_ns; // while it runs; ends_ns is predicted, HTH_FAIR_NEVER: not known
     uint64_t order;             // of arrival
     int64_t key;                // its turn within its tenant
@@ -63,6 +66,7 @@ typedef struct hth_fair_queue_options {
     uint64_t patience_ns; // HTH_FAIR_NEVER: no job is paused for another
     uint64_t priority_ns; // of waiting, that a level of priority counts as; at most a day
     bool no_backfill;     // nobody passes a job that waits
+    bool sliced;          // jobs that run also share the device's time, by their tenants' weights
 } hth_fair_queue_options;
 
 typedef enum hth_fair_action {
@@ -87,6 +91,7 @@ typedef struct hth_fair_standing {
     int dominant;       // the resource; -1: nothing is used
     double entitlement; // of the dominant resource; 0 while the tenant has no jobs
     int waiting, running;
+    uint64_t under_since_ns; // it waits below its entitlement; 0: it does not, as far as is known
 } hth_fair_standing;
 
 // hth_fair_queue_open: on error *out is NULL. HTH_ENOMEM.
@@ -99,6 +104,7 @@ hth_err hth_fair_queue_weigh(hth_fair_queue *queue, int tenant, double weight);
 // hth_fair_queue_capacity: what there is to share has changed. What runs keeps what it has, also
 // where that is more than there is now.
 void hth_fair_queue_capacity(hth_fair_queue *queue, const hth_fair_amounts *capacity);
+void hth_fair_queue_patience(hth_fair_queue *queue, uint64_t patience_ns);
 // hth_fair_queue_hole sets the most of each resource that one job can get now, where what is free
 // lies in pieces; NULL: all that is free.
 void hth_fair_queue_hole(hth_fair_queue *queue, const hth_fair_amounts *hole);
@@ -122,6 +128,10 @@ bool hth_fair_queue_better(const hth_fair_queue *queue, const hth_fair_job *job,
 // hth_fair_queue_resize: the job, which runs, has another demand from now on, with which it is
 // predicted to end at ends_ns.
 void hth_fair_queue_resize(hth_fair_queue *queue, hth_fair_job *job, int with, uint64_t ends_ns);
+// hth_fair_queue_holds: the job, which runs, holds so much, whatever its demand says.
+void hth_fair_queue_holds(hth_fair_queue *queue, hth_fair_job *job, const hth_fair_amounts *held);
+// hth_fair_queue_ends: the job, which runs, is predicted to end at ends_ns.
+void hth_fair_queue_ends(hth_fair_queue *queue, hth_fair_job *job, uint64_t ends_ns);
 // hth_fair_queue_predict is when enough of what runs will have ended for the job to start, whoever
 // else waits; HTH_FAIR_NEVER: not known.
 uint64_t hth_fair_queue_predict(const hth_fair_queue *queue, const hth_fair_job *job,

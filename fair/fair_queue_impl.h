@@ -47,6 +47,8 @@ typedef struct queue_shadow {
 
 queue_shadow hth_queue_shadow(const hth_fair_queue *queue, const hth_fair_job *job,
                               uint64_t now_ns);
+// hth_queue_room is what one job can get now.
+hth_fair_amounts hth_queue_room(const hth_fair_queue *queue);
 // hth_queue_point is the demand with which a job may start in `room` (rule 2), and beside a
 // reservation (rule 4; shadow NULL: there is none); -1: none.
 int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,

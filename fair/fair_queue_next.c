@@ -7,7 +7,7 @@
 
 // What one job can get now. A hole is as large as it is: what hth_queue_fits allows for rounding in
 // the sum of all that is free is taken off.
-static hth_fair_amounts next_room(const hth_fair_queue *queue)
+hth_fair_amounts hth_queue_room(const hth_fair_queue *queue)
 {
     hth_fair_amounts room = queue->free;
     for (int r = 0; r < queue->o.n_resources && queue->holes; r++) {
@@ -43,7 +43,7 @@ queue_shadow hth_queue_shadow(const hth_fair_queue *queue, const hth_fair_job *j
             return s;
         }
         s.at_ns = ends->ends_ns > now_ns ? ends->ends_ns : now_ns;
-        hth_queue_sum(queue, &s.extra, &ends->demand[ends->with], 1);
+        hth_queue_sum(queue, &s.extra, &ends->held, 1);
         k = next_fits(queue, job, &s.extra);
     }
     hth_queue_sum(queue, &s.extra, &job->demand[k], -1);
@@ -111,7 +111,7 @@ static bool next_start(hth_fair_decision *out, hth_fair_job *job, int with, bool
 // one's jobs in their order. Where there is too little for that one by now, nobody delays it.
 static bool next_backfill(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)
 {
-    hth_fair_amounts room = next_room(queue);
+    hth_fair_amounts room = hth_queue_room(queue);
     bool ever = next_fits(queue, queue->reserved, &queue->o.capacity) >= 0;
     queue_shadow shadow = hth_queue_shadow(queue, queue->reserved, now_ns);
     hth_fair_walk tenants, jobs;
@@ -136,7 +136,7 @@ static bool next_backfill(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decis
 
 void hth_fair_queue_next(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)
 {
-    hth_fair_amounts room = next_room(queue);
+    hth_fair_amounts room = hth_queue_room(queue);
     const queue_tenant *least = hth_fair_heap_first(&queue->by_level);
     *out = (hth_fair_decision){.action = HTH_FAIR_NOTHING, .until_ns = HTH_FAIR_NEVER};
     if (least == NULL) {
@@ -155,11 +155,11 @@ void hth_fair_queue_next(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decisi
 
 bool hth_fair_queue_better(const hth_fair_queue *queue, const hth_fair_job *job, int *with)
 {
-    hth_fair_amounts room = next_room(queue);
+    hth_fair_amounts room = hth_queue_room(queue);
     if (queue->by_level.n > 0 || job->state != HTH_FAIR_RUNS) {
         return false;
     }
-    hth_queue_sum(queue, &room, &job->demand[job->with], 1);
+    hth_queue_sum(queue, &room, &job->held, 1);
     *with = next_fits(queue, job, &room);
     return *with >= 0 && *with < job->with;
 }

@@ -12,7 +12,8 @@ static void preempt_note(hth_fair_queue *queue, uint64_t now_ns, uint64_t *until
 {
     for (int i = 0; i < queue->n_tenants; i++) {
         queue_tenant *t = queue->tenants[i];
-        bool under = t->waiting.n > 0 && t->level * queue->weights * PREEMPT_OVER < 1;
+        bool below = t->level * queue->weights * PREEMPT_OVER < 1;
+        bool under = t->waiting.n > 0 && below && (!queue->o.sliced || t->running == 0);
         uint64_t since_ns = t->under_since_ns > 0 ? t->under_since_ns : now_ns;
         t->under_since_ns = under ? since_ns : 0;
         if (under && since_ns + queue->o.patience_ns > now_ns &&
@@ -43,14 +44,20 @@ static double preempt_level(const hth_fair_queue *queue, const queue_tenant *ten
     hth_fair_amounts used = tenant->used;
     for (int i = 0; i < decision->n_victims; i++) {
         if (decision->victim[i]->tenant == tenant->index) {
-            hth_queue_sum(queue, &used, &decision->victim[i]->demand[decision->victim[i]->with],
-                          -1);
+            hth_queue_sum(queue, &used, &decision->victim[i]->held, -1);
         }
     }
     if (more != NULL) {
-        hth_queue_sum(queue, &used, &more->demand[more->with], -1);
+        hth_queue_sum(queue, &used, &more->held, -1);
     }
     return hth_queue_level(queue, tenant, &used);
+}
+
+// preempt_ripe is when a job that runs may be paused.
+static uint64_t preempt_ripe(const hth_fair_queue *queue, const hth_fair_job *job)
+{
+    uint64_t least_ns = queue->o.patience_ns;
+    return job->began_ns + (job->least_ns > least_ns ? job->least_ns : least_ns);
 }
 
 // preempt_job is the job of tenant that started last and has run for long enough; NULL: none has.
@@ -59,13 +66,19 @@ static hth_fair_job *preempt_job(const hth_fair_queue *queue, const queue_tenant
                                  uint64_t *until_ns)
 {
     hth_fair_job *job = tenant->newest;
-    while (job != NULL &&
-           (preempt_chosen(decision, job) || now_ns - job->began_ns < queue->o.patience_ns)) {
-        uint64_t ripe_ns = job->began_ns + queue->o.patience_ns;
+    while (job != NULL && (preempt_chosen(decision, job) || preempt_ripe(queue, job) > now_ns)) {
+        uint64_t ripe_ns = preempt_ripe(queue, job);
         *until_ns = ripe_ns > now_ns && ripe_ns < *until_ns ? ripe_ns : *until_ns;
         job = job->older;
     }
     return job;
+}
+
+// preempt_over: a tenant that has `level` is above its entitlement. With slices its jobs also have
+// their part of the time, which is more than that while another tenant has none.
+static bool preempt_over(const hth_fair_queue *queue, const queue_tenant *tenant, double level)
+{
+    return tenant->running > 0 && (queue->o.sliced || level * queue->weights > PREEMPT_OVER);
 }
 
 // preempt_victim is the next job to pause for tenant `tenant`: of the tenant with the most over its
@@ -74,11 +87,11 @@ static hth_fair_job *preempt_victim(const hth_fair_queue *queue, const queue_ten
                                     hth_fair_decision *decision, uint64_t now_ns)
 {
     hth_fair_job *victim = NULL;
-    double most = 0;
+    double most = -1;
     for (int i = 0; i < queue->n_tenants; i++) {
         const queue_tenant *v = queue->tenants[i];
         double level = v != tenant && v->running > 0 ? preempt_level(queue, v, decision, NULL) : 0;
-        hth_fair_job *job = level * queue->weights > PREEMPT_OVER && level > most
+        hth_fair_job *job = v != tenant && preempt_over(queue, v, level) && level > most
                                 ? preempt_job(queue, v, decision, now_ns, &decision->until_ns)
                                 : NULL;
         if (job != NULL &&
@@ -95,7 +108,7 @@ static void preempt_spare(const hth_fair_queue *queue, const hth_fair_amounts *n
                           hth_fair_amounts *room, hth_fair_decision *decision)
 {
     for (int i = decision->n_victims - 1; i >= 0; i--) {
-        const hth_fair_amounts *gives = &decision->victim[i]->demand[decision->victim[i]->with];
+        const hth_fair_amounts *gives = &decision->victim[i]->held;
         hth_fair_amounts less = *room;
         hth_queue_sum(queue, &less, gives, -1);
         if (hth_queue_fits(queue, need, &less)) {
@@ -120,13 +133,16 @@ static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant,
             return false;
         }
         decision->victim[decision->n_victims++] = victim;
-        hth_queue_sum(queue, &room, &victim->demand[victim->with], 1);
+        hth_queue_sum(queue, &room, &victim->held, 1);
     }
     preempt_spare(queue, need, &room, decision);
-    decision->action = HTH_FAIR_PREEMPT;
-    decision->job = job;
+    if (decision->n_victims == 0) {
+        room = hth_queue_room(queue); // nobody holds what it lacks: it lies in pieces
+    }
     decision->with = hth_queue_point(queue, job, &room, NULL, now_ns);
-    return true;
+    decision->job = decision->with >= 0 ? job : NULL;
+    decision->action = decision->with >= 0 ? HTH_FAIR_PREEMPT : HTH_FAIR_NOTHING;
+    return decision->with >= 0;
 }
 
 bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)

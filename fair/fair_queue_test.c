@@ -338,6 +338,74 @@ static void test_memory(void **state)
     FAULT_LOOP(queue_once());
 }
 
+// Where time is sliced, who runs has its part of it: a tenant is paused for one that has nothing,
+// and for no more, whatever the memory.
+static void test_sliced(void **state)
+{
+    hth_fair_queue_options o = {.n_resources = 2,
+                                .capacity = {{100, 100}},
+                                .patience_ns = 2ull * S,
+                                .priority_ns = 60ull * S,
+                                .sliced = true};
+    hth_fair_queue *q;
+    elastic big, small, more, third;
+    int t;
+    assert_ok(hth_fair_queue_open(&o, &q));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(hth_fair_queue_tenant(q, 1, &t));
+    }
+    add(q, &big, 0, 90, 100);
+    starts(q, 1, &big, 0, false);
+    add(q, &small, 1, 10, 100);
+    starts(q, 1, &small, 0, false);
+    add(q, &more, 1, 20, 100); // has time; below its part of the memory
+    for (uint64_t s = 1; s < 50; s++) {
+        waits(q, s);
+    }
+    assert_true(hth_fair_queue_standing(q, 1).under_since_ns == 0);
+    add(q, &third, 2, 10, 100);
+    waits(q, 50);
+    assert_true(hth_fair_queue_standing(q, 2).under_since_ns == 50ull * S);
+    waits(q, 51);
+    hth_fair_decision d = next(q, 52);
+    assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+    assert_ptr_equal(d.job, &third.job);
+    assert_int_equal(d.n_victims, 1);
+    assert_ptr_equal(d.victim[0], &big.job);
+    big.job.least_ns = 60ull * S; // it costs more to pause
+    d = next(q, 52);
+    assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+    assert_ptr_equal(d.victim[0], &small.job);
+    small.job.least_ns = 60ull * S;
+    d = next(q, 52);
+    assert_int_equal(d.action, HTH_FAIR_NOTHING);
+    assert_true(d.until_ns == 61ull * S);
+    hth_fair_queue_close(q);
+}
+
+// What a job really holds counts, and memory that lies in pieces is nobody's fault.
+static void test_holds(void **state)
+{
+    hth_fair_queue *q = queue_of(2ull * S, 2);
+    hth_fair_amounts less = {{30, 0}}, hole = {{20, 100}};
+    elastic a, b;
+    add(q, &a, 0, 80, 100);
+    starts(q, 1, &a, 0, false);
+    hth_fair_queue_holds(q, &a.job, &less);
+    assert_true(hth_fair_queue_standing(q, 0).share == 0.3);
+    add(q, &b, 1, 40, 100);
+    hth_fair_queue_hole(q, &hole);
+    for (uint64_t s = 1; s < 9; s++) {
+        waits(q, s);
+    }
+    hth_fair_queue_hole(q, NULL);
+    starts(q, 9, &b, 0, false);
+    hth_fair_queue_ends(q, &a.job, 20ull * S);
+    hth_fair_queue_remove(q, &a.job);
+    assert_true(hth_fair_queue_standing(q, 0).share == 0);
+    hth_fair_queue_close(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,7 +413,8 @@ int main(void)
         cmocka_unit_test(test_point),  cmocka_unit_test(test_backfill),
         cmocka_unit_test(test_turns),  cmocka_unit_test(test_victims),
         cmocka_unit_test(test_hole),   cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_sliced),
+        cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FLOW_OWED_NS 1e9 // of other runs, that one is delayed for what its tenant computed
+
 #define BATCHING_TEXT 1024
 #define BATCHING_KEY  256
 
@@ -263,4 +265,14 @@ json_t *hth_batching_json(const hth_batch_policy *policy)
                      (json_int_t)(policy->timeout_ns / 1000), "queue",
                      (json_int_t)policy->max_queue, "priority", (json_int_t)policy->priority,
                      "preferred", preferred_json(policy->preferred, policy->n_preferred));
+}
+
+void hth_batch_flow_charge(hth_batch_flow *flow, uint64_t took_ns)
+{
+    double more = (double)took_ns / flow->weight, room = FLOW_OWED_NS / flow->weight - flow->owed;
+    more = more < room ? more : room;
+    if (flow->n > 0 && more > 0) {
+        flow->at += more;
+        flow->owed += more;
+    }
 }

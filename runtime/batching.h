@@ -18,6 +18,7 @@ typedef struct hth_batch_flow { // all zero but for the weight at first
     struct hth_batch_flow *next;   // of those with items
     int n;                         // its items
     double at;                     // virtual time, in nanoseconds
+    double owed;                   // of that, since its last run (hth_batch_flow_charge)
     uint64_t run_ns;               // what its runs took, in all
     double waiting_ns, longest_ns; // of its items, while waits are predicted
 } hth_batch_flow;
@@ -54,6 +55,10 @@ typedef struct hth_batching { // -1: as the settings say
     int n_preferred;
     int64_t preferred[HTH_BATCH_PREFERRED];
 } hth_batching;
+
+// hth_batch_flow_charge charges a flow that has items for what its tenant computed otherwise: from
+// one of its runs to the next for a second at most.
+void hth_batch_flow_charge(hth_batch_flow *flow, uint64_t took_ns);
 
 // hth_batching_load reads what was set for model `name`; nothing, where that is nothing.
 void hth_batching_load(hth_store *store, const char *name, hth_batching *out);

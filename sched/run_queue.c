@@ -173,6 +173,26 @@ void hth_run_queue_ran(hth_run_queue *queue, hth_run_item *item, uint64_t took_n
     queue->at = item->at > queue->at ? item->at : queue->at;
     item->at += (double)took_ns / item->weight;
     item->ran = ++queue->slices;
+    item->charged = 0;
     item->held_since_ns = 0;
     item->rests_until_ns = item->rests > 0 ? now_ns + took_ns * item->rests : 0;
+}
+
+// What is charged is bounded since the item's last slice, and not by how far it is ahead of the
+// others: they move on, and it would never have its turn.
+void hth_run_queue_charge(hth_run_queue *queue, hth_run_item *item, uint64_t took_ns,
+                          uint64_t most_ns)
+{
+    assert(item->weight > 0);
+    if (!item->queued && item->at < queue->at) { // one that wants nothing may be far behind
+        item->at = queue->at;
+        item->charged = 0;
+    }
+    double more = (double)took_ns / item->weight;
+    double room = (double)most_ns / item->weight - item->charged;
+    more = more < room ? more : room;
+    if (more > 0) {
+        item->at += more;
+        item->charged += more;
+    }
 }

@@ -47,6 +47,7 @@ typedef struct hth_run_item {
     struct hth_run_item *next;
     bool queued;
     double at;              // virtual time
+    double charged;         // of that, since its last slice (hth_run_queue_charge)
     uint64_t ran;           // number of its last slice
     uint64_t held_since_ns; // since when deadlines hold it up; 0: they do not
     uint64_t rests_until_ns;
@@ -72,6 +73,10 @@ hth_run_item *hth_run_queue_next(hth_run_queue *queue, uint64_t now_ns, uint64_t
 // as most_ns at most: nobody pays for minutes because of a clock that leaps, or a machine that was
 // stopped.
 void hth_run_queue_ran(hth_run_queue *queue, hth_run_item *item, uint64_t took_ns, uint64_t now_ns);
+// hth_run_queue_charge charges an item, queued or not, for what it computed without being asked for
+// here: from one slice to the next, most_ns at most.
+void hth_run_queue_charge(hth_run_queue *queue, hth_run_item *item, uint64_t took_ns,
+                          uint64_t most_ns);
 // hth_run_queue_renew has an item that is not queued stand for something else from now on, which
 // owes nothing for what it took before.
 void hth_run_queue_renew(hth_run_item *item);

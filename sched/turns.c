@@ -4,6 +4,8 @@
 #include <stddef.h>
 
 #define TURNS_SLICE_NS 1000000000u
+// What a tenant may owe for what it computed beside its jobs: they wait for no longer than that.
+#define TURNS_OWED_NS 1000000000u
 
 void hth_turns_add(hth_turns *turns, hth_turns_job *job)
 {
@@ -28,26 +30,19 @@ hth_turns_job *hth_turns_next(hth_turns *turns)
     return t != NULL ? (hth_turns_job *)hth_run_queue_next(&t->jobs, 0, &wake_ns) : NULL;
 }
 
-static void turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_ns,
-                         uint64_t most_ns)
-{
-    tenant->item.most_ns = most_ns;
-    tenant->ran_ns += took_ns < most_ns ? took_ns : most_ns;
-    hth_run_queue_ran(&turns->tenants, &tenant->item, took_ns, 0);
-}
-
 void hth_turns_ran(hth_turns *turns, hth_turns_job *job, uint64_t took_ns)
 {
+    hth_turns_tenant *t = job->tenant;
     uint64_t twice_ns = job->item.slice_ns * 2;
-    job->item.most_ns = twice_ns > TURNS_SLICE_NS ? twice_ns : TURNS_SLICE_NS;
-    hth_run_queue_ran(&job->tenant->jobs, &job->item, took_ns, 0);
-    turns_charge(turns, job->tenant, took_ns, job->item.most_ns);
+    uint64_t most_ns = twice_ns > TURNS_SLICE_NS ? twice_ns : TURNS_SLICE_NS;
+    job->item.most_ns = t->item.most_ns = most_ns;
+    t->ran_ns += took_ns < most_ns ? took_ns : most_ns;
+    hth_run_queue_ran(&t->jobs, &job->item, took_ns, 0);
+    hth_run_queue_ran(&turns->tenants, &t->item, took_ns, 0);
 }
 
-// One that does not want the device may be far behind by now, where nothing would be charged.
 void hth_turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_ns)
 {
-    double at = turns->tenants.at;
-    tenant->item.at = tenant->item.queued || tenant->item.at > at ? tenant->item.at : at;
-    turns_charge(turns, tenant, took_ns, TURNS_SLICE_NS);
+    tenant->ran_ns += took_ns;
+    hth_run_queue_charge(&turns->tenants, &tenant->item, took_ns, TURNS_OWED_NS);
 }

@@ -460,6 +460,7 @@ hth_err hth_local_open(const hth_engine_config *config, hth_store *store, hth_en
                            .wake = engine_wake,
                            .due = engine_due,
                            .job = engine_job,
+                           .turns = &e->training.turns,
                            .ctx = e};
     e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     e->serve.queue = e->queue;

@@ -147,7 +147,7 @@ static json_t *stats_tenant(const hth_ledger *ledger, const char *name, const ht
                            tenant->flow.n + tenant->flow.away, "waiting_limit",
                            stats_limit(tenant->limits.waiting), "jobs", tenant->jobs, "jobs_limit",
                            stats_limit(tenant->limits.jobs), "weight", tenant->limits.weight,
-                           "run_ns", (json_int_t)(tenant->flow.run_ns + tenant->steps.run_ns),
+                           "run_ns", (json_int_t)tenant->turns.ran_ns,
                            "refused", (json_int_t)tenant->refused));
     }
     return doc;

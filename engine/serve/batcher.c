@@ -344,6 +344,7 @@ static hth_batch_item *batch_take(hth_batcher *batcher, const hth_batch_choice *
         margin_learn(batcher, i, now_ns);
         i->charged = hth_batch_item_ns(i);
         i->flow->at += i->charged / i->flow->weight;
+        i->flow->owed = 0;
         item_unlink(batcher, i);
     }
     for (int k = 0; k + 1 < choice->n; k++) {

@@ -210,6 +210,24 @@ static void serve_joined(hth_serve *serve, hth_infer_request **work, int n, int6
     }
 }
 
+void hth_serve_settle(hth_serve *serve, const hth_batch_bill *bill, uint64_t took_ns,
+                      uint64_t now_ns)
+{
+    hth_batch_bill_settle(bill, took_ns);
+    for (int i = 0; i < bill->n; i++) {
+        hth_batch_flow *flow = bill->part[i].flow;
+        double part = (double)bill->part[i].samples / (double)bill->samples;
+        uint64_t ns = (uint64_t)((double)took_ns * part);
+        if (flow != &serve->batcher.nobodys) {
+            hth_tenant *tenant = hth_tenant_of_flow(flow);
+            if (serve->turns != NULL) {
+                hth_turns_charge(serve->turns, &tenant->turns, ns);
+            }
+            hth_tenant_ran(tenant, ns, 0, now_ns);
+        }
+    }
+}
+
 bool hth_serve_pick(hth_serve *serve, hth_batch_filter filter, hth_pick *out, uint64_t *wake_ns)
 {
     out->n = 0;
@@ -251,7 +269,7 @@ static void serve_run(hth_serve *serve, hth_pick *pick)
     uint64_t now_ns = hth_now_ns(), took_ns = now_ns - pick->start_ns;
     hth_batcher_end(&serve->batcher, &m->queue, pick->samples, took_ns);
     hth_batcher_note_stall(&serve->batcher, expected_ns, took_ns, now_ns);
-    hth_batch_bill_settle(&pick->bill, took_ns);
+    hth_serve_settle(serve, &pick->bill, took_ns, now_ns);
     hth_model_rele(serve->ms, m);
 }
 

@@ -21,6 +21,8 @@
 #include "engine/serve/batch_run.h"
 #include "engine/serve/instances.h"
 #include "engine/serve/train_overlap.h"
+#include "runtime/tenants/tenant.h"
+#include "sched/turns.h"
 #include "sched/work.h"
 
 // What the batcher chose to be run at once.
@@ -65,6 +67,7 @@ typedef struct hth_serve {
     bool (*job)(void *ctx);
     void *ctx;
     int queue;          // requests that may wait; half of them for memory
+    hth_turns *turns;   // the tenants' accounts, for runs as for steps; NULL: nobody trains
     atomic_int waiting; // requests that were submitted and neither begun nor refused; any thread
     // its own
     hth_batcher batcher;
@@ -99,6 +102,9 @@ void hth_serve_fini(hth_serve *serve);
 
 // hth_serve_pick takes the next from the queues; false: there is none before *wake_ns.
 bool hth_serve_pick(hth_serve *serve, hth_batch_filter filter, hth_pick *out, uint64_t *wake_ns);
+// hth_serve_settle charges the tenants of a run what it took until now.
+void hth_serve_settle(hth_serve *serve, const hth_batch_bill *bill, uint64_t took_ns,
+                      uint64_t now_ns);
 // hth_serve_ran answers a request whose result stands in it, or has it wait for memory.
 void hth_serve_ran(hth_serve *serve, hth_infer_request *infer);
 // hth_serve_poll takes what has arrived and drops what waits no longer.

@@ -104,6 +104,9 @@ int hth_trainer_swaps(const hth_trainer *trainer);
 bool hth_trainer_plans(const hth_trainer *trainer);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
 double hth_trainer_stall_ms(const hth_trainer *trainer);
+// hth_trainer_link is which part of an update's time its copies keep the busier direction of the
+// link busy, as planned.
+double hth_trainer_link(const hth_trainer *trainer);
 // hth_trainer_memory_bytes is what the job holds of the device now.
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer);
 // hth_trainer_timeline has one step in a while measured into `timeline`, which outlives the
@@ -186,6 +189,9 @@ json_t *hth_train_job_state(const hth_train_job *job);
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
+// hth_train_job_predicted_ns is what a step is planned to take, and hth_train_job_link hth_trainer_link.
+uint64_t hth_train_job_predicted_ns(const hth_train_job *job);
+double hth_train_job_link(const hth_train_job *job);
 // hth_train_job_seconds_left is for how long it will be at work, by what its steps took so far, or
 // are planned to take.
 double hth_train_job_seconds_left(const hth_train_job *job);

@@ -227,6 +227,16 @@ double hth_train_job_seconds_left(const hth_train_job *job)
     return (double)(hth_now_ns() - job->first_ns) / 1e9 / (double)steps * left;
 }
 
+uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
+{
+    return (uint64_t)(hth_trainer_predicted_us(job->trainer) * 1e3);
+}
+
+double hth_train_job_link(const hth_train_job *job)
+{
+    return hth_trainer_link(job->trainer);
+}
+
 static json_t *job_seconds_left(const hth_train_job *job)
 {
     return job->first_ns > 0 && job->step > job->first ? json_real(hth_train_job_seconds_left(job))

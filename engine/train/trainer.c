@@ -220,6 +220,13 @@ double hth_trainer_stall_ms(const hth_trainer *trainer)
     return (double)trainer->stall_ns / 1e6;
 }
 
+double hth_trainer_link(const hth_trainer *trainer)
+{
+    const hth_curve_point *point = &trainer->share.point;
+    double busy_us = point->h2d_us > point->d2h_us ? point->h2d_us : point->d2h_us;
+    return point->time_us > 0 ? fmin(1, busy_us / point->time_us) : 0;
+}
+
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer)
 {
     return trainer->memory_bytes;

@@ -6,6 +6,8 @@
 #include "base/settings.h"
 #include "runtime/request.h"
 
+#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +15,7 @@ static void tenant_limit(const hth_tenants *all, hth_tenant *tenant)
 {
     tenant->limits = hth_tenant_rules_of(&all->rules, tenant->name);
     tenant->flow.weight = tenant->limits.weight;
+    tenant->turns.item.weight = tenant->limits.weight;
 }
 
 hth_err hth_tenants_read(hth_tenants *tenants)
@@ -96,4 +99,32 @@ hth_err hth_tenant_trains(hth_tenant *tenant)
 {
     return tenant == NULL || tenant->limits.jobs > 0 ? HTH_OK
                                                      : tenant_limited(tenant, "jobs", 0, 0);
+}
+
+hth_tenant *hth_tenant_of_flow(hth_batch_flow *flow)
+{
+    return (hth_tenant *)((char *)flow - offsetof(hth_tenant, flow));
+}
+
+// lately_left is how much of what was counted then still counts.
+static double lately_left(const hth_tenant_lately *lately, uint64_t now_ns)
+{
+    double ago_ns = now_ns > lately->at_ns ? (double)(now_ns - lately->at_ns) : 0;
+    return exp(-ago_ns / HTH_TENANT_LATELY_NS);
+}
+
+void hth_tenant_ran(hth_tenant *tenant, uint64_t device_ns, uint64_t link_ns, uint64_t now_ns)
+{
+    hth_tenant_lately *l = &tenant->lately;
+    double left = lately_left(l, now_ns);
+    l->device_ns = l->device_ns * left + (double)device_ns;
+    l->link_ns = l->link_ns * left + (double)link_ns;
+    l->at_ns = now_ns;
+}
+
+void hth_tenant_share(const hth_tenant *tenant, uint64_t now_ns, double *device, double *link)
+{
+    double left = lately_left(&tenant->lately, now_ns) / HTH_TENANT_LATELY_NS;
+    *device = fmin(1, tenant->lately.device_ns * left);
+    *link = fmin(1, tenant->lately.link_ns * left);
 }

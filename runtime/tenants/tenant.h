@@ -9,23 +9,25 @@
 
 #include "runtime/batching.h"
 #include "runtime/tenants/tenant_rules.h"
+#include "sched/turns.h"
 
 #define HTH_TENANTS_MOST 1024
 
-// What training steps took: of a tenant, or of one job.
-typedef struct hth_train_share {
-    double at;       // virtual time
-    uint64_t ran;    // number of the last step
-    uint64_t run_ns; // in all
-} hth_train_share;
+// What a tenant had lately: a moving average over HTH_TENANT_LATELY_NS.
+#define HTH_TENANT_LATELY_NS 10000000000u
+typedef struct hth_tenant_lately {
+    double device_ns, link_ns; // of that time, at at_ns
+    uint64_t at_ns;
+} hth_tenant_lately;
 
 typedef struct hth_tenant {
     struct hth_tenant *next;
     char name[HTH_TENANT];
     hth_tenant_limits limits;
-    hth_batch_flow flow; // its turns, and its requests that wait
-    int jobs;            // in the queue of jobs
-    hth_train_share steps;
+    hth_batch_flow flow;    // its turns among requests, and those that wait
+    int jobs;               // in the queue of jobs
+    hth_turns_tenant turns; // its account: what its requests and its jobs took
+    hth_tenant_lately lately;
     uint64_t refused; // requests and jobs, for a limit
 } hth_tenant;
 
@@ -47,5 +49,12 @@ hth_tenant *hth_tenant_of(hth_tenants *tenants, const char *name);
 // it may have no job at work, ever; one that is above the limit waits. NULL may always.
 hth_err hth_tenant_waits(hth_tenant *tenant);
 hth_err hth_tenant_trains(hth_tenant *tenant);
+
+// hth_tenant_of_flow is whose flow that is, which is a tenant's.
+hth_tenant *hth_tenant_of_flow(hth_batch_flow *flow);
+// hth_tenant_ran counts what it had of the device until now, and of its link, for its share of late.
+void hth_tenant_ran(hth_tenant *tenant, uint64_t device_ns, uint64_t link_ns, uint64_t now_ns);
+// hth_tenant_share stores its shares of the device's and the link's time of late, 0 to 1.
+void hth_tenant_share(const hth_tenant *tenant, uint64_t now_ns, double *device, double *link);
 
 #endif

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits of tenants: the file, and what an engine does with it.
 #include "base/settings.h"
+#include "runtime/tenants/tenant.h"
 #include "runtime/tenants/tenant_rules.h"
 #include "tests/rig/train_job.h"
+
+#include <math.h>
 
 #define DIGITS "tests/data/digits/digits.onnx"
 #define MLP    "tests/data/passes/mlp.onnx"
@@ -482,12 +485,33 @@ static void test_job_weights(void **state)
     rig_close(&f);
 }
 
+// Shares of late: half of the last 10 s is half, and fades when nothing more comes.
+static void shares_of_late(void **state)
+{
+    hth_tenant t = {.name = "alice"};
+    double device, link;
+    uint64_t now_ns = 1;
+    for (int i = 0; i < 10000; i++) { // 100 s
+        now_ns += 10000000u;
+        hth_tenant_ran(&t, 5000000u, 1000000u, now_ns);
+    }
+    hth_tenant_share(&t, now_ns, &device, &link);
+    assert_true(fabs(device - 0.5) < 0.001 && fabs(link - 0.1) < 0.001);
+    hth_tenant_share(&t, now_ns + HTH_TENANT_LATELY_NS, &device, &link);
+    assert_true(fabs(device - 0.5 * exp(-1)) < 0.001);
+    hth_tenant_ran(&t, 3600000000000u, 0, now_ns);
+    hth_tenant_share(&t, now_ns, &device, &link);
+    assert_true(device == 1);
+    assert_ptr_equal(hth_tenant_of_flow(&t.flow), &t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_weights), cmocka_unit_test(test_rules),
         cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_waiting),
         cmocka_unit_test(test_memory),      cmocka_unit_test(test_behind_own_pin),
-        cmocka_unit_test(test_jobs),        cmocka_unit_test(test_jobs_that_go_on)};
+        cmocka_unit_test(test_jobs),        cmocka_unit_test(test_jobs_that_go_on),
+        cmocka_unit_test(shares_of_late)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,8 +47,8 @@ struct hth_train_entry {
     uint64_t not_before_ns; // of the next attempt
     hth_job_log *log;       // NULL: it has no number, or no memory
     uint64_t logged_ns;     // when its last step was logged
-    hth_train_share turn;   // of its own steps
-    bool in_turn;           // it takes part
+    hth_turns_job turn;     // its steps among those of other jobs
+    double link;            // of a step's time its copies take so much, as planned
     double left_s;          // what its steps will take, by those that it made before; NAN: unknown
     const char *given;      // the request's own arguments, which it gets back with its answer
     char *arguments;        // in place of the request's, from json_dumps
@@ -135,8 +135,9 @@ void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t do
 // train_turn.c
 // hth_train_turn_next returns the job whose step comes next, NULL: none is at work.
 hth_train_entry *hth_train_turn_next(hth_train_queue *queue);
-// hth_train_turn_ran charges a step of the job that took took_ns. One of more than a minute counts
-// as a minute: nobody pays for a clock that leaps, or a machine that was stopped.
+// hth_train_turn_leave: the entry goes.
+void hth_train_turn_leave(hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_turn_ran charges a step of the job that took took_ns (hth_turns_ran).
 void hth_train_turn_ran(hth_train_queue *queue, hth_train_entry *entry, uint64_t took_ns);
 
 // train_row.c

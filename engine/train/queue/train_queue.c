@@ -105,6 +105,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
         at = &(*at)->next;
     }
     *at = entry->next;
+    hth_train_turn_leave(queue, entry);
     if (entry->tenant != NULL) {
         entry->tenant->jobs--;
     }
@@ -238,6 +239,8 @@ static hth_train_entry *queue_next(hth_train_queue *queue)
 static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *done)
 {
     uint64_t start_ns = hth_now_ns();
+    entry->turn.item.slice_ns = hth_train_job_predicted_ns(entry->work);
+    entry->link = hth_train_job_link(entry->work);
     hth_err err = hth_train_job_slice(entry->work, done);
     hth_train_turn_ran(queue, entry, hth_now_ns() - start_ns);
     return err;

@@ -13,9 +13,8 @@ typedef struct hth_train_queue {
     hth_models *ms;
     void (*answer)(hth_request *request, hth_err err); // gives a request back with its result
     hth_train_entry *first, *active; // active: whose turn it is or was, NULL: none
-    double turn_at;                  // virtual time (train_turn.c): where the last step began
-    uint64_t turns;                  // steps so far
-    hth_train_share nobodys;         // of jobs without a tenant
+    hth_turns turns;                 // whose step is next (train_turn.c)
+    hth_turns_tenant nobodys;        // of jobs without a tenant
     bool draining;                   // no job begins any more
     uint64_t freed;                  // counts the times that memory was given back
     uint64_t awaited_bytes;          // by requests, when that was last looked at
