@@ -208,6 +208,8 @@ typedef enum hth_setting_change {
     X(TRAIN_CANCELED_DAYS, "train.canceled_days", COUNT, 7, 0, 36500, LIVE,                        \
       "days in which a canceled training job can be resumed; then `hearth gc` removes its "        \
       "checkpoint")                                                                                \
+    X(FAIR_PATIENCE, "fair.patience", REAL, 2, 0, 86400, LIVE,                                     \
+      "seconds that a tenant without a running job waits before another's is paused; 0: forever")  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "max relative error of a convolution algorithm against direct convolution; at least 2^-8 "   \
       "in TF32 and 2^-5 in bf16; 1e-6 excludes AMX for fp32 and large Winograd tiles")             \

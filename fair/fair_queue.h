@@ -12,8 +12,9 @@
 // 2. The point of an elastic job: the best demand that fits and, while other tenants wait, keeps
 //    the tenant within its entitlement (its weight among those of all tenants with jobs); where
 //    none does, the last that fits.
-// 3. Reservation: the first job that is next and does not fit keeps its turn until it starts. Its
-//    predicted start is when enough of what runs will have ended.
+// 3. Reservation: the first job that is next and does not fit keeps its turn until it starts; only
+//    one of its own tenant's that comes to be ahead of it takes that over. Its predicted start is
+//    when enough of what runs will have ended.
 // 4. Backfill (EASY, Lifka 1995): another job may pass it, if it is predicted to end before that
 //    start, or takes nothing that the waiting job will need then. Where an end that matters is not
 //    known, nobody passes.

@@ -142,8 +142,10 @@ void hth_fair_queue_next(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decisi
     if (least == NULL) {
         return;
     }
-    hth_fair_job *job =
-        queue->reserved != NULL ? queue->reserved : hth_fair_heap_first(&least->waiting);
+    if (queue->reserved != NULL) {
+        least = queue->tenants[queue->reserved->tenant]; // its turn, and the first of its jobs
+    }
+    hth_fair_job *job = hth_fair_heap_first(&least->waiting);
     if (next_start(out, job, hth_queue_point(queue, job, &room, NULL, now_ns), false)) {
         return;
     }

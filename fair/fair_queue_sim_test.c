@@ -160,12 +160,13 @@ static void sim_job_of(sim *s, sim_job *job, uint64_t arrives_ns)
     }
 }
 
-static sim *sim_of(uint64_t seed, uint64_t patience_ns, bool exact)
+static sim *sim_of(uint64_t seed, uint64_t patience_ns, bool exact, bool sliced)
 {
     hth_fair_queue_options o = {.n_resources = 2,
                                 .capacity = {{100, 100}},
                                 .patience_ns = patience_ns,
-                                .priority_ns = 60 * S};
+                                .priority_ns = 60 * S,
+                                .sliced = sliced};
     sim *s = hth_calloc(1, sizeof *s);
     int t;
     s->seed = seed * 2654435761u + 88172645463325252u;
@@ -195,7 +196,7 @@ static void test_hour(void **state)
 {
     uint64_t preempted = 0, passed = 0;
     for (uint64_t seed = 1; seed <= 20; seed += 1 + TEST_STRIDE / 4) {
-        sim *s = sim_of(seed, 30 * S, false);
+        sim *s = sim_of(seed, 30 * S, false, false);
         while (sim_step(s)) {
         }
         assert_true(s->n > 90 && s->ended == s->n);
@@ -207,11 +208,28 @@ static void test_hour(void **state)
     assert_true(preempted > 20 && passed > 20);
 }
 
+// With slices nobody has nothing for longer than it takes that each other tenant has its turn: of
+// its patience, and of that of the job that is paused.
+static void test_slices(void **state)
+{
+    uint64_t preempted = 0;
+    for (uint64_t seed = 1; seed <= 20; seed += 1 + TEST_STRIDE / 4) {
+        sim *s = sim_of(seed, 30 * S, false, true);
+        while (sim_step(s)) {
+        }
+        assert_int_equal(s->ended, s->n);
+        assert_true(s->hungriest_ns <= 2 * (TENANTS - 1) * 30 * S);
+        preempted += s->preempted;
+        sim_close(s);
+    }
+    assert_true(preempted > 20);
+}
+
 // Where small jobs of others keep a device full, large ones start all the same: no tenant has
 // nothing for longer than the small ones may take and two patiences.
 static void test_stream(void **state)
 {
-    sim *s = sim_of(5, 30 * S, false);
+    sim *s = sim_of(5, 30 * S, false, false);
     s->n = 0;
     for (int i = 0; i < 1000;
          i++) { // 20 of 100 for a minute each, every six seconds: twice too much
@@ -232,7 +250,7 @@ static void test_backfill(void **state)
 {
     uint64_t passed = 0;
     for (uint64_t seed = 1; seed <= 40; seed += 1 + TEST_STRIDE / 4) {
-        sim *s = sim_of(seed, HTH_FAIR_NEVER, true);
+        sim *s = sim_of(seed, HTH_FAIR_NEVER, true, false);
         while (sim_step(s)) {
         }
         assert_int_equal(s->preempted, 0);
@@ -244,7 +262,8 @@ static void test_backfill(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hour), cmocka_unit_test(test_stream),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hour), cmocka_unit_test(test_slices),
+                                       cmocka_unit_test(test_stream),
                                        cmocka_unit_test(test_backfill)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

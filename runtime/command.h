@@ -229,7 +229,11 @@ enum {
     X(PAUSE, pause, HTH_NEED_JOB, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED, job, first,            \
       HTH_TAKES_JOB, HTH_TAKES(JOB))                                                               \
     X(RESUME, resume, HTH_NEED_JOB, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED, job, first,          \
-      HTH_TAKES_STEP | HTH_TAKES_JOB | HTH_TAKES(TIME_LIMIT), HTH_TAKES(JOB))                      \
+      HTH_TAKES_STEP | HTH_TAKES_JOB | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                \
+      HTH_TAKES(JOB))                      \
+    X(SHARES, shares, HTH_NEED_ANY,                                                                \
+      HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE | HTH_COMMAND_REDACTED | HTH_COMMAND_OWN_JOBS,       \
+      all, devices, HTH_TAKES(ON), 0)                                                              \
     X(TIMELINE, timeline, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_OWN_JOBS, all, timeline,   \
       HTH_TAKES(ON), 0)
 
@@ -239,7 +243,7 @@ enum {
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |                     \
-          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT),                                              \
+          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                                              \
       0)
 // clang-format on
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth shares`: who gets which share of what a node has.
+// `hearth shares`: who has which share of a server's devices, or would have by a problem in a file.
 #include "client/cli/cmd.h"
 
 #include "base/alloc.h"
@@ -75,14 +75,79 @@ static int shares_print(const hth_cli *cli, const hth_fair_problem *problem,
     return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
 }
 
+// ---- of a server
+
+// A share of a resource as people read it; "-": not known.
+static json_t *live_share(const json_t *tenant, const char *resource)
+{
+    char text[24] = "-";
+    const json_t *share = json_object_get(json_object_get(tenant, "share"), resource);
+    if (json_is_number(share)) {
+        snprintf(text, sizeof text, "%.0f %%", json_number_value(share) * 100);
+    }
+    return json_string(text);
+}
+
+static json_t *live_row(const json_t *device, const json_t *tenant)
+{
+    static const char *const resources[][2] = {{"device_time", "time"},
+                                               {"device_memory", "memory"},
+                                               {"host_memory", "host memory"},
+                                               {"threads", "threads"},
+                                               {"link", "link"}};
+    const json_t *first = json_array_get(json_object_get(tenant, "waiting"), 0);
+    const json_t *why = json_object_get(first, "why");
+    json_t *row =
+        json_pack("{s:O, s:O, s:O}", "device", json_object_get(device, "device"), "tenant",
+                  json_object_get(tenant, "tenant"), "weight", json_object_get(tenant, "weight"));
+    for (size_t i = 0; i < sizeof resources / sizeof *resources; i++) {
+        json_object_set_new(row, resources[i][1], live_share(tenant, resources[i][0]));
+    }
+    json_object_set(row, "dominant", json_object_get(tenant, "dominant"));
+    json_object_set(row, "running", json_object_get(tenant, "jobs_running"));
+    json_object_set(row, "waiting", json_object_get(tenant, "jobs_waiting"));
+    json_object_set_new(row, "why",
+                        json_is_string(why) ? json_incref((json_t *)why) : json_string(""));
+    return row;
+}
+
+// shares_live asks the server: a row for each tenant of each device.
+static int shares_live(hth_cli *cli)
+{
+    char *json;
+    size_t i, k;
+    json_t *device, *tenant;
+    int rv = hth_cmd_request(cli, "shares", json_object(), NULL, &json);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    if (hth_cli_json(cli)) {
+        rv = hth_cli_print(cli, json);
+        hearth_free(json);
+        return rv;
+    }
+    json_t *doc = json_loads(json, 0, NULL), *rows = json_array();
+    json_array_foreach(json_object_get(doc, "devices"), i, device)
+    {
+        json_array_foreach(json_object_get(device, "tenants"), k, tenant)
+        {
+            json_array_append_new(rows, live_row(device, tenant));
+        }
+    }
+    hth_table_print(stdout, rows);
+    json_decref(rows);
+    json_decref(doc);
+    hearth_free(json);
+    return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
+}
+
 static int cmd_shares(hth_cli *cli)
 {
     const char *path = hth_cli_text(cli, "problem");
     hth_fair_problem problem;
     hth_fair_shares shares;
     if (path == NULL) {
-        return hth_cli_usage("--problem FILE is missing\nusage: hearth shares %s",
-                             cli->command->usage);
+        return shares_live(cli);
     }
     hth_err err = shares_read(path, &problem);
     if (err != HTH_OK) {
@@ -104,11 +169,13 @@ static const hth_option shares_options[] = {
 
 const hth_command hth_cmd_shares = {
     "shares",
-    "--problem FILE",
-    "share resources among tenants\n"
-    "Dominant Resource Fairness with whole tasks, given one at a time to the tenant with the "
-    "least\n"
-    "dominant share by weight whose next task fits. No server is asked. The file:\n"
+    "[--problem FILE]",
+    "show what each tenant has of each device, and why its jobs wait\n"
+    "time, threads and link: of the last seconds. With --problem no server is asked: Dominant "
+    "Resource\n"
+    "Fairness with whole tasks, given one at a time to the tenant with the least dominant share "
+    "by weight\n"
+    "whose next task fits. The file:\n"
     "  {\"capacity\": {\"cpu\": 9, \"memory\": 18},\n"
     "   \"tenants\": [{\"name\": \"A\", \"weight\": 1, \"tasks\": null,\n"
     "                \"demand\": {\"cpu\": 1, \"memory\": 4}}]}\n"

@@ -215,6 +215,8 @@ static const hth_option train_options[] = {
      "begin when these jobs have finished; canceled if one fails or is canceled"},
     {"time-limit", HTH_OPTION_REAL, "S",
      "stop after S seconds of running, with a checkpoint to resume from"},
+    {"priority", HTH_OPTION_INT, "N",
+     "among your own jobs that wait: a minute of waiting for each level, -100 to 100"},
     {"retries", HTH_OPTION_INT, "N",
      "continue from the last checkpoint, up to N times, after the engine, a disk or memory failed"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},

@@ -53,6 +53,19 @@ static void jobs_set_progress(json_t *out, const json_t *row)
     }
 }
 
+// jobs_set_wait adds to why a job waits for about how long.
+static void jobs_set_wait(json_t *out, const json_t *row)
+{
+    char text[700], age[40];
+    const char *why = json_string_value(json_object_get(row, "why"));
+    const json_t *seconds = json_object_get(row, "wait_seconds");
+    if (why != NULL && json_is_number(seconds)) {
+        jobs_age(json_number_value(seconds), age, sizeof age);
+        snprintf(text, sizeof text, "%.600s (about %s)", why, age);
+        json_object_set_new(out, "why", json_string(text));
+    }
+}
+
 static json_t *jobs_row(const json_t *row, uint64_t now_ns)
 {
     json_t *out = json_object();
@@ -68,6 +81,7 @@ static json_t *jobs_row(const json_t *row, uint64_t now_ns)
     jobs_set_progress(out, row);
     json_object_set(out, "loss", json_object_get(row, "loss"));
     json_object_set(out, "why", json_object_get(row, "why"));
+    jobs_set_wait(out, row);
     return out;
 }
 

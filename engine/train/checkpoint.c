@@ -122,9 +122,9 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
 static bool key_is_free(const char *key)
 {
     static const char *const names[] = {
-        "budget", "policy", "plan-ms", "checkpoint-every", "threads", "resume",
-        "trace",  "replan", "parts",   "profile",          "tenant",  "id",
-        "detach", "after",  "retries", "time-limit",       "named"};
+        "budget",  "policy",     "plan-ms", "checkpoint-every", "threads",    "resume", "trace",
+        "replan",  "parts",      "profile", "tenant",           "id",         "detach", "after",
+        "retries", "time-limit", "named",   "priority",         HTH_TRAIN_HAD};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;

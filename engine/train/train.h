@@ -13,6 +13,9 @@
 
 #define HTH_TRAIN_MAX_FREEZE 16
 #define HTH_TRAIN_STEPS      5 // most that are measured one by one
+// Of a job's arguments: {"need_bytes", "host_bytes", "budget_bytes"} that it had when it was paused
+// for another one, and goes on with.
+#define HTH_TRAIN_HAD "had"
 
 // How the learning rate goes on from spec->lr.
 typedef enum hth_schedule_kind {
@@ -77,6 +80,18 @@ typedef struct hth_train_spec {
 // loss and the like may be missing. HTH_EINVAL says which key is wrong.
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *out);
 
+// What a job that begins gets of the device. All zero: what is spare.
+typedef struct hth_train_admission {
+    // ask is called with what the job could have, unless it is alone: *budget_bytes is what it is
+    // planned for, 0: whatever there is. HTH_ENODEVMEM: nothing now. NULL: not asked
+    hth_err (*ask)(void *ctx, const hth_curve *curve, int64_t steps, uint64_t *budget_bytes);
+    void *ctx;
+    int64_t steps;         // that it makes in all
+    uint64_t budget_bytes; // not 0: it was asked before, and is planned for these ..
+    uint64_t need_bytes;   // .. if it has so many
+    bool exact;            // it goes on as it was: another budget would have other bits
+} hth_train_admission;
+
 // A job at work: slots on the device or far from it, and a compiled step per batch size.
 typedef struct hth_trainer hth_trainer;
 
@@ -86,6 +101,8 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
                          hth_trainer **out);
 void hth_trainer_close(hth_trainer *trainer); // NULL is allowed
 
+// hth_trainer_admission is set before the first hth_trainer_prepare.
+void hth_trainer_set_admission(hth_trainer *trainer, const hth_train_admission *admission);
 // hth_trainer_prepare makes the step for one batch shape the current one.
 hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
                             const hth_tensor *target);
@@ -107,8 +124,10 @@ double hth_trainer_stall_ms(const hth_trainer *trainer);
 // hth_trainer_link is which part of an update's time its copies keep the busier direction of the
 // link busy, as planned.
 double hth_trainer_link(const hth_trainer *trainer);
-// hth_trainer_memory_bytes is what the job holds of the device now.
+// hth_trainer_memory_bytes is what the job holds of the device now, hth_trainer_budget_bytes what it
+// was planned for.
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer);
+uint64_t hth_trainer_budget_bytes(const hth_trainer *trainer);
 // hth_trainer_timeline has one step in a while measured into `timeline`, which outlives the
 // trainer.
 void hth_trainer_timeline(hth_trainer *trainer, hth_timeline *timeline);
@@ -174,6 +193,7 @@ typedef struct hth_train_events {
     hth_timeline *timeline; // gets a step now and then; NULL: none
     // gets the lines of the job's log; NULL: nobody. level: "info", "warning", "error"
     void (*log)(void *ctx, const char *level, const char *text);
+    hth_train_admission admission; // without steps
 } hth_train_events;
 // hth_train_job_open reads the specification in request->arguments and makes everything ready: what
 // can be wrong is told here, before any step runs. `request` must outlive the job.
@@ -203,6 +223,13 @@ void hth_train_job_number(hth_train_job *job, uint64_t id);
 const json_t *hth_train_job_memory(const hth_train_job *job);
 // hth_train_job_save makes a checkpoint of where the job stands.
 hth_err hth_train_job_save(hth_train_job *job);
+// hth_train_job_leave begins a checkpoint of where the job stands, with what it needs to go on as it
+// is (HTH_TRAIN_HAD). It makes no step until hth_train_job_left says what became of that, or all
+// the same goes on. HTH_EBUSY: an earlier one is being written.
+hth_err hth_train_job_leave(hth_train_job *job);
+bool hth_train_job_left(hth_train_job *job, hth_err *err); // false: it is being written
+// hth_train_job_device_bytes is what the job holds of the device.
+uint64_t hth_train_job_device_bytes(const hth_train_job *job);
 // hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the
 // job stays as it is.
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget);

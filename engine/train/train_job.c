@@ -98,6 +98,46 @@ hth_err hth_train_job_save(hth_train_job *job)
     return HTH_OK;
 }
 
+static double job_memory(const hth_train_job *job, const char *key)
+{
+    return json_number_value(json_object_get(job->memory, key));
+}
+
+hth_err hth_train_job_leave(hth_train_job *job)
+{
+    if (job->writing) {
+        return hth_fail(HTH_EBUSY, "a checkpoint is being written");
+    }
+    // A plan that nothing was short for is found again wherever it fits, any other within its budget.
+    bool short_of = job_memory(job, "peak_bytes") < job_memory(job, "unconstrained_bytes");
+    json_t *had = json_pack(
+        "{s:I, s:O?, s:I}", "need_bytes",
+        (json_int_t)(short_of ? hth_trainer_budget_bytes(job->trainer)
+                              : hth_trainer_memory_bytes(job->trainer)),
+        "host_bytes", job->spec.spill == NULL ? json_object_get(job->memory, "host_bytes") : NULL,
+        "budget_bytes", (json_int_t)hth_trainer_budget_bytes(job->trainer));
+    if (had == NULL || json_object_set_new(job->args, HTH_TRAIN_HAD, had) != 0) {
+        return no_memory();
+    }
+    HTH_TRY(job_save(job));
+    job->writing = true;
+    return HTH_OK;
+}
+
+bool hth_train_job_left(hth_train_job *job, hth_err *err)
+{
+    int64_t saved;
+    *err = HTH_OK;
+    if (job->writing && !hth_checkpointer_poll(job->writer, &saved, err)) {
+        return false;
+    }
+    if (job->writing && *err == HTH_OK) {
+        job_saved(job, saved);
+    }
+    job->writing = false;
+    return true;
+}
+
 // job_warn says something about the job to who waits for it and who listens; without paths, for
 // some of them are elsewhere.
 static void job_warn(const hth_train_job *job, const char *text)
@@ -225,6 +265,11 @@ double hth_train_job_seconds_left(const hth_train_job *job)
         return hth_trainer_predicted_us(job->trainer) / 1e6 * left;
     }
     return (double)(hth_now_ns() - job->first_ns) / 1e9 / (double)steps * left;
+}
+
+uint64_t hth_train_job_device_bytes(const hth_train_job *job)
+{
+    return hth_trainer_memory_bytes(job->trainer);
 }
 
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
@@ -395,11 +440,6 @@ static hth_err job_limited(hth_train_job *job)
     return hth_fail(HTH_ETIMEDOUT, "time limit: %g s are over after step %lld of %lld; %s",
                     job->spec.time_limit, (long long)job->step, (long long)job->steps,
                     job_kept(job, kept));
-}
-
-static double job_memory(const hth_train_job *job, const char *key)
-{
-    return json_number_value(json_object_get(job->memory, key));
 }
 
 static void job_tell(const hth_train_job *job, const char *text)

@@ -87,6 +87,7 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
     char detail[512];
     json_t *before = json_incref(json_object_get(job->args, "budget"));
     json_object_set_new(job->args, "budget", json_string(budget));
+    json_object_del(job->args, HTH_TRAIN_HAD);
     job->spec.budget = json_string_value(json_object_get(job->args, "budget"));
     HTH_TRY(hth_trainer_replan(job->trainer));
     hth_err err = job_plan(job);
@@ -262,6 +263,9 @@ static hth_err job_open(hth_train_job *job)
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(job->ms, s, job->r, &job->trainer));
     hth_trainer_timeline(job->trainer, job->events.timeline);
+    job->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
+    job->events.admission.steps = job->steps;
+    hth_trainer_set_admission(job->trainer, &job->events.admission);
     HTH_TRY(job_class_axis(job));
     HTH_TRY(job_plan(job));
     HTH_TRY(s->keep != HTH_KEEP_LAST ? hth_trainer_keep_open(job->trainer) : HTH_OK);
@@ -270,7 +274,6 @@ static hth_err job_open(hth_train_job *job)
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(job->trainer)));
     }
-    job->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
     part.held = true;
     HTH_TRY(s->hold_out > 0 ? job_evaluator(job, &part, m, "hold-out") : HTH_OK);
     if (s->eval.name != NULL) {

@@ -233,7 +233,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
 {
     static const char *const switches[] = {"off", "on"};
     const char *text = hth_spec_text(args, "precision");
-    double batch, epochs, seed, limit, checkpoint, retries;
+    double batch, epochs, seed, limit, checkpoint, retries, priority;
     int replan;
     *spec = (hth_train_spec){.model = hth_spec_text(args, "model"),
                              .save_as = hth_spec_text(args, "save-as"),
@@ -270,6 +270,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
     HTH_TRY(hth_spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
     HTH_TRY(hth_spec_number(args, "retries", 0, 0, 1000, &retries)); // the queue's
+    HTH_TRY(hth_spec_number(args, "priority", 0, -100, 100, &priority));
     HTH_TRY(hth_spec_number(args, "time-limit", 0, 0, 1e9, &spec->time_limit));
     HTH_TRY(hth_spec_number(args, "hold-out", 0, 0, 1, &spec->hold_out));
     HTH_TRY(hth_train_spec_keep(args, spec));

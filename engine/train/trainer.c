@@ -81,7 +81,8 @@ hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
                                    : hth_trainer_shape_make(trainer, inputs, target, s));
     trainer->current = trainer->n_shapes++;
     hth_err err = hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
-    if (err == HTH_ENODEVMEM && trainer->n_shapes == 1 && trainer->spec->budget == NULL) {
+    if (err == HTH_ENODEVMEM && trainer->n_shapes == 1 && trainer->spec->budget == NULL &&
+        !trainer->admission.exact) {
         err = trainer_smaller(trainer, inputs, target);
     }
     if (err == HTH_OK) {
@@ -102,6 +103,7 @@ hth_err hth_trainer_replan(hth_trainer *trainer)
     trainer->memory = NULL;
     trainer->retained = NULL;
     trainer->memory_bytes = trainer->budget_bytes = 0;
+    trainer->admission = (hth_train_admission){.ask = NULL};
     trainer->current = -1;
     hth_trainer_share(trainer);
     return HTH_OK;
@@ -225,6 +227,16 @@ double hth_trainer_link(const hth_trainer *trainer)
     const hth_curve_point *point = &trainer->share.point;
     double busy_us = point->h2d_us > point->d2h_us ? point->h2d_us : point->d2h_us;
     return point->time_us > 0 ? fmin(1, busy_us / point->time_us) : 0;
+}
+
+void hth_trainer_set_admission(hth_trainer *trainer, const hth_train_admission *admission)
+{
+    trainer->admission = *admission;
+}
+
+uint64_t hth_trainer_budget_bytes(const hth_trainer *trainer)
+{
+    return trainer->budget_bytes;
 }
 
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer)

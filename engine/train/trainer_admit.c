@@ -4,6 +4,7 @@
 // occupy; with other jobs the point of its curve that the rest of the device can give.
 #include "engine/train/trainer_impl.h"
 
+#include "base/size.h"
 #include "runtime/tenants/quota.h"
 
 #define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
@@ -11,20 +12,39 @@
 // With other jobs. HTH_ENODEVMEM: not now.
 static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
 {
+    const hth_train_admission *admission = &trainer->admission;
+    hth_site *site = trainer->ms->site;
     hth_curve curve;
-    hth_curve_point point;
+    hth_curve_point point = {.budget_bytes = 0};
     hth_train_spec quick = *trainer->spec;
     quick.plan.limit_ms = ADMIT_PLAN_MS;
     quick.accumulate = trainer->parts;
-    HTH_TRY(hth_trainer_curve(trainer->ms, &quick, trainer->progress, inputs, &curve));
-    if (curve.n == 0 ||
-        curve.point[0].device_bytes > trainer->ms->site->device->props.budget_bytes) {
+    HTH_TRY(hth_trainer_demands(trainer->ms, &quick, trainer->progress, inputs, &curve));
+    if (curve.n == 0 || curve.point[0].device_bytes > site->device->props.budget_bytes) {
         return HTH_OK; // never: which planning it finds out, and says
     }
-    HTH_TRY(hth_job_memory_admit(trainer->ms->site, &curve, &point));
-    trainer->budget_bytes = point.budget_bytes;
-    uint64_t rest = hth_job_memory_rest(trainer->ms->site, &trainer->share);
-    trainer->budget_bytes = trainer->budget_bytes < rest ? trainer->budget_bytes : rest;
+    if (admission->ask != NULL) {
+        HTH_TRY(admission->ask(admission->ctx, &curve, admission->steps, &point.budget_bytes));
+    } else {
+        HTH_TRY(hth_job_memory_admit(site, &curve, &point));
+    }
+    uint64_t rest = hth_job_memory_rest(site, &trainer->share);
+    trainer->budget_bytes = point.budget_bytes < rest ? point.budget_bytes : rest;
+    return HTH_OK;
+}
+
+// What it was given before, which may not be there any more.
+static hth_err admit_granted(hth_trainer *trainer)
+{
+    const hth_train_admission *admission = &trainer->admission;
+    uint64_t rest = trainer->available_bytes;
+    if (rest < admission->need_bytes) {
+        hth_size needs, left;
+        hth_size_pair(admission->need_bytes, rest, &needs, &left);
+        return hth_fail(HTH_ENODEVMEM, "waits for %s of device memory, of which %s are free",
+                        needs.text, left.text);
+    }
+    trainer->budget_bytes = admission->budget_bytes < rest ? admission->budget_bytes : rest;
     return HTH_OK;
 }
 
@@ -32,8 +52,12 @@ hth_err hth_trainer_admit(hth_trainer *trainer, const hth_tensor *inputs)
 {
     hth_site *site = trainer->ms->site;
     bool alone = hth_job_memory_alone(site, &trainer->share);
+    bool asks = trainer->admission.ask != NULL && !alone;
     trainer->available_bytes = hth_job_memory_rest(site, &trainer->share);
-    if (trainer->spec->budget != NULL || trainer->budget_bytes > 0) {
+    if (trainer->admission.budget_bytes > 0 && trainer->budget_bytes == 0) {
+        return admit_granted(trainer);
+    }
+    if ((trainer->spec->budget != NULL && !asks) || trainer->budget_bytes > 0) {
         return HTH_OK;
     }
     hth_program_evict_stale(site, NULL); // they are made again after the job only
@@ -45,7 +69,8 @@ hth_err hth_trainer_admit(hth_trainer *trainer, const hth_tensor *inputs)
 bool hth_trainer_admit_more(hth_trainer *trainer)
 {
     uint64_t rest = hth_job_memory_rest(trainer->ms->site, &trainer->share);
-    if (trainer->spec->budget != NULL || rest <= trainer->available_bytes) {
+    if (trainer->spec->budget != NULL || trainer->admission.exact ||
+        rest <= trainer->available_bytes) {
         return false;
     }
     trainer->available_bytes = trainer->budget_bytes = rest;

@@ -221,6 +221,31 @@ hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_reques
     return err;
 }
 
+// curve_asked plans for the budget that was asked for: a share of it is one of what the batch takes
+// as a whole.
+static hth_err curve_asked(curve_jobs *jobs, hth_curve *out)
+{
+    bool fits;
+    uint64_t budget = jobs->trial[0].t->budget_bytes;
+    *out = (hth_curve){.n = 0};
+    HTH_TRY(jobs_plan(jobs, budget, &out->point[0], &fits));
+    out->point[0].budget_bytes = budget;
+    out->n = fits;
+    return HTH_OK;
+}
+
+hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                            const hth_tensor *inputs, hth_curve *out)
+{
+    curve_jobs x = {.n = 0};
+    hth_err err = curve_compile(ms, spec, request, inputs, &x);
+    if (err == HTH_OK) {
+        err = spec->budget != NULL ? curve_asked(&x, out) : curve_plan(&x, out);
+    }
+    curve_close(&x);
+    return err;
+}
+
 static hth_err curve_least(curve_jobs *jobs, hth_trainer_need *out)
 {
     int node;

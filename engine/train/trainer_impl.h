@@ -59,19 +59,20 @@ struct hth_trainer {
     uint64_t retained_bytes;
     void *memory; // on the device: slots, and after them the arena of the step at work
     uint64_t memory_bytes;
-    hth_job_memory share;     // of the device: that memory
-    hth_account account;      // whose it is
-    hth_replan replan;        // of the first shape
-    hth_timeline *timeline;   // gets a step now and then; NULL: nobody looks
-    bool measured;            // .. and it gets the present one
-    int64_t part;             // samples in a part of a whole batch; 0: not known yet
-    int64_t parts;            // .. of which a whole batch has so many; 0: not known yet
-    uint64_t budget_bytes;    // of all steps; 0: not known yet
-    uint64_t available_bytes; // what it may be at most
-    uint64_t counter;         // steps done
-    uint64_t stall_ns;        // of the last one
-    uint64_t run_ns;          // that the last update's runs took
-    uint64_t part_ns;         // .. and the last one with the plan that is watched
+    hth_job_memory share;          // of the device: that memory
+    hth_train_admission admission; // .. and how it gets it
+    hth_account account;           // whose it is
+    hth_replan replan;             // of the first shape
+    hth_timeline *timeline;        // gets a step now and then; NULL: nobody looks
+    bool measured;                 // .. and it gets the present one
+    int64_t part;                  // samples in a part of a whole batch; 0: not known yet
+    int64_t parts;                 // .. of which a whole batch has so many; 0: not known yet
+    uint64_t budget_bytes;         // of all steps; 0: not known yet
+    uint64_t available_bytes;      // what it may be at most
+    uint64_t counter;              // steps done
+    uint64_t stall_ns;             // of the last one
+    uint64_t run_ns;               // that the last update's runs took
+    uint64_t part_ns;              // .. and the last one with the plan that is watched
     uint64_t step_input;
     double lr;
     float hyper[HTH_N_HYPER];
@@ -115,6 +116,10 @@ hth_err hth_trainer_kept_set(hth_trainer *trainer, int slot, const void *content
 void hth_trainer_kept_close(hth_trainer *trainer);
 
 // trainer_curve.c
+// hth_trainer_demands is hth_trainer_curve of a job that begins: with spec->budget the one point that
+// was asked for; none, where no plan was found for it.
+hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                            const hth_tensor *inputs, hth_curve *out);
 // hth_trainer_least looks for the least memory that an update on batches like `inputs` in `parts`
 // parts can be planned for, for a second or two.
 typedef struct hth_trainer_need {

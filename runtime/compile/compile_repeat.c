@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define REPEAT_KEY     96
-#define REPEAT_BUDGETS 4  // whose lists are kept
+#define REPEAT_BUDGETS 16 // whose lists are kept: the points of a curve
 #define REPEAT_HEAD    44 // of a list: two numbers and the line's end
 #define REPEAT_DIGITS  4  // of a number in the list, its space included
 

@@ -64,6 +64,8 @@ static void entry_read(hth_train_entry *entry, const json_t *args)
     entry->leaves = json_is_true(json_object_get(args, "detach"));
     entry->retries = (int)json_integer_value(json_object_get(args, "retries"));
     entry->attempt = entry->attempt > 0 ? entry->attempt : 1;
+    entry->priority = (int)json_number_value(json_object_get(args, "priority"));
+    entry->spills = json_is_string(json_object_get(args, "spill"));
     entry->n_after = 0;
     json_array_foreach(after, i, id)
     {
@@ -127,6 +129,11 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
     }
     entry_read(entry, args);
     entry->left_s = entry_left(doc);
+    hth_train_fair_forget(queue, entry);
+    if (json_object_get(given, "budget") != NULL) {
+        json_object_del(args, HTH_TRAIN_HAD);
+    }
+    hth_train_fair_exact(entry, args);
     entry->tried = 0;
     hth_err err = entry_keep(entry, args);
     json_decref(doc);

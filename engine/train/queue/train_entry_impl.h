@@ -8,6 +8,7 @@
 
 #include "engine/train/checkpoint.h"
 #include "engine/train/queue/job_log.h"
+#include "engine/train/queue/train_fair.h"
 #include "engine/train/queue/train_queue.h"
 #include "runtime/tenants/tenant.h"
 
@@ -20,8 +21,16 @@ typedef enum hth_train_gate {
     HTH_TRAIN_GATE_NONE,
     HTH_TRAIN_GATE_AFTER,  // a job that it is to follow
     HTH_TRAIN_GATE_TENANT, // as many of its tenant's jobs are at work as may be
+    HTH_TRAIN_GATE_QUOTA,  // its tenant's jobs hold as much memory as may be
     HTH_TRAIN_GATE_RETRY,  // the time until it is tried again
 } hth_train_gate;
+
+// A job that is paused for another makes no more steps, and goes when its state is written.
+typedef enum hth_train_leaving {
+    HTH_TRAIN_STAYS,
+    HTH_TRAIN_WRITES,
+    HTH_TRAIN_WRITTEN
+} hth_train_leaving;
 
 struct hth_train_entry {
     hth_train_entry *next;
@@ -48,7 +57,16 @@ struct hth_train_entry {
     hth_job_log *log;       // NULL: it has no number, or no memory
     uint64_t logged_ns;     // when its last step was logged
     hth_turns_job turn;     // its steps among those of other jobs
-    double link;            // of a step's time its copies take so much, as planned
+    // of what is shared (train_fair.h)
+    hth_fair_job fair;
+    hth_train_offer offer;
+    int priority;       // what was asked for
+    bool spills;        // what leaves the device goes to a file
+    uint64_t since_ns;  // when it came into the queue
+    uint64_t opened_ns; // what it took to be made ready
+    hth_train_leaving leaving;
+    char favoured[HTH_TENANT]; // for whom it was paused, until it goes on
+    double link;               // of a step's time its copies take so much, as planned
     double left_s;          // what its steps will take, by those that it made before; NAN: unknown
     const char *given;      // the request's own arguments, which it gets back with its answer
     char *arguments;        // in place of the request's, from json_dumps
@@ -131,6 +149,31 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
 void hth_train_entry_log(hth_train_entry *entry, const char *level, const char *text);
 // hth_train_entry_step logs a step, now and then.
 void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t done, uint64_t total);
+
+// train_fair.c
+// hth_train_fair_quota says whether the least that the job could have is within its tenant's limit
+// of memory, with what its other jobs hold; hth_train_fair_capacity what jobs can have in all.
+bool hth_train_fair_quota(const hth_train_queue *queue, const hth_train_entry *entry);
+uint64_t hth_train_fair_capacity(const hth_site *site);
+
+// train_reason.c
+// hth_train_reason says in one sentence why a planned job waits, and returns for about how many
+// seconds; NAN: that is not known.
+double hth_train_reason(const hth_train_queue *queue, const hth_train_entry *entry, char *why,
+                        size_t cap);
+// hth_train_waits_word is what a job waits for, for counting: "turn" (those before it), "memory",
+// "share" (it was paused for another tenant), "job" (that it is to follow), "tenant" (its limits),
+// "retry" (until it is tried again).
+const char *hth_train_waits_word(const hth_train_queue *queue, const hth_train_entry *entry);
+
+// train_shares.c
+// hth_train_shares answers "shares": {"devices": [{"device", "patience_seconds", "capacity", "free",
+// "tenants": [{"tenant", "weight", "used", "share", "dominant", "dominant_share", "entitlement",
+// "under", "run_ns", "jobs_running", "jobs_waiting", "running": [job], "waiting": [job]}]}]}, where
+// a job is {"id", "job", "state", "priority", "memory_bytes", "why", "waits_for", "wait_seconds"}.
+// Amounts are objects by resource: "threads", "host_memory" and "device_memory" in bytes,
+// "device_time" and "link" in seconds per second; null: not known on this device.
+hth_err hth_train_shares(const hth_train_queue *queue, const hth_request *request, json_t **out);
 
 // train_turn.c
 // hth_train_turn_next returns the job whose step comes next, NULL: none is at work.

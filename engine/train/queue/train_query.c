@@ -210,6 +210,7 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
         e->work = NULL;
         queue->freed++;
     }
+    hth_train_fair_forget(queue, e);
     e->paused = true;
     hth_train_entry_number(queue, e);
     hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, NULL);
@@ -260,8 +261,11 @@ static hth_err job_budget(hth_train_queue *queue, const char *job, const char *b
     }
     if (hth_train_entry_works(queue, e)) {
         queue->freed++;
-        return hth_train_job_budget(e->work, budget);
+        hth_err err = hth_train_job_budget(e->work, budget);
+        hth_train_fair_began(queue, e);
+        return err;
     }
+    hth_train_fair_forget(queue, e);
     HTH_TRY(hth_train_entry_set(e, "budget", json_string(budget)));
     e->tried = 0;
     return HTH_OK;
@@ -343,6 +347,13 @@ static hth_err query_timeline(hth_train_queue *queue, const hth_request *request
     *out = last != NULL ? hth_timeline_json(last, hth_now_ns()) : json_pack("{s:[]}", "bars");
     json_object_set_new(*out, "job", last != NULL ? json_string(job) : json_null());
     return HTH_OK;
+}
+
+// What each tenant has of the device, and what its jobs wait for.
+static hth_err query_shares(hth_train_queue *queue, const hth_request *request, const char *none,
+                            json_t *args, json_t **out)
+{
+    return hth_train_shares(queue, request, out);
 }
 
 // query_id is the number of the job of that name which has not ended, 0: it has none, or there is

@@ -64,6 +64,7 @@ void hth_train_queue_append(hth_train_queue *queue, hth_train_entry *entry)
         last = &(*last)->next;
     }
     *last = e;
+    e->since_ns = hth_now_ns();
     snprintf(e->of, sizeof e->of, "%s", e->r->tenant != NULL ? e->r->tenant : HTH_TENANT_OWN);
     e->tenant = e->tenant != NULL ? e->tenant : hth_tenant_of(q->ms->site->tenants, e->r->tenant);
     if (e->tenant != NULL) {
@@ -106,6 +107,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     }
     *at = entry->next;
     hth_train_turn_leave(queue, entry);
+    hth_train_fair_leave(queue, entry);
     if (entry->tenant != NULL) {
         entry->tenant->jobs--;
     }
@@ -226,13 +228,11 @@ static bool queue_works(const hth_train_queue *queue)
     return e != NULL;
 }
 
-// The one that waits longest may begin, unless nothing has changed since it was tried. The others
-// take turns.
+// What may begin now comes first. The others take turns, with steps, or to be planned.
 static hth_train_entry *queue_next(hth_train_queue *queue)
 {
-    hth_train_entry *waits = hth_train_queue_ahead(queue);
-    bool begins = waits != NULL && (waits->tried != queue->freed + 1 || !queue_works(queue));
-    return begins ? waits : hth_train_turn_next(queue);
+    hth_train_entry *begins = hth_train_fair_next(queue);
+    return begins != NULL ? begins : hth_train_turn_next(queue);
 }
 
 // queue_step has the job whose turn it is make a step, and charges it.
@@ -273,29 +273,45 @@ static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
     return HTH_OK;
 }
 
+// queue_blocked has a job wait that there is too little memory for.
+static hth_err queue_blocked(hth_train_queue *queue, hth_train_entry *entry)
+{
+    bool reported = entry->tried > 0;
+    snprintf(entry->why, sizeof entry->why, "%s", hth_err_detail());
+    if (entry->fair.state == HTH_FAIR_RUNS) {
+        hth_train_fair_blocked(queue, entry);
+    }
+    entry->tried = queue->freed + 1;
+    if (!reported) {
+        HTH_TRY(hth_train_entry_take(queue, entry, HTH_TRAIN_QUEUED));
+        hth_train_queue_event(queue, entry->job, HTH_TRAIN_QUEUED);
+    }
+    return HTH_OK;
+}
+
 // Makes a job ready. Where there is too little memory now, it waits for a job to give some back.
 static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
 {
     if (entry->timeline == NULL) {
         (void)hth_timeline_open(&entry->timeline); // a job works without
     }
-    hth_err err = hth_train_job_open(
-        queue->ms, entry->r, (hth_train_events){queue_event, queue, entry->timeline, queue_log},
-        &entry->work);
+    hth_train_events events = {.fn = queue_event,
+                               .ctx = queue,
+                               .timeline = entry->timeline,
+                               .log = queue_log,
+                               .admission = {.ask = hth_train_fair_ask, .ctx = queue}};
+    events.admission.exact = entry->offer.exact;
+    events.admission.need_bytes = hth_train_fair_granted(entry, &events.admission.budget_bytes);
+    uint64_t from_ns = hth_now_ns();
+    hth_err err = hth_train_job_open(queue->ms, entry->r, events, &entry->work);
+    entry->opened_ns = hth_now_ns() - from_ns;
     if (err == HTH_OK) {
+        hth_train_fair_began(queue, entry);
+        entry->favoured[0] = 0;
         return queue_began(queue, entry);
     }
-    if (err != HTH_ENODEVMEM || !queue_works(queue)) {
-        return err;
-    }
-    bool reported = entry->tried > 0;
-    entry->tried = queue->freed + 1;
-    snprintf(entry->why, sizeof entry->why, "%s", hth_err_detail());
-    if (!reported) {
-        HTH_TRY(hth_train_entry_take(queue, entry, HTH_TRAIN_QUEUED));
-        hth_train_queue_event(queue, entry->job, HTH_TRAIN_QUEUED);
-    }
-    return HTH_OK;
+    bool waits = err == HTH_ENODEVMEM && queue_works(queue);
+    return waits ? queue_blocked(queue, entry) : err;
 }
 
 bool hth_train_queue_slice(hth_train_queue *queue)
@@ -337,6 +353,7 @@ void hth_train_queue_stop(hth_train_queue *queue)
     }
     hth_timeline_close(queue->timeline);
     queue->timeline = NULL;
+    hth_train_fair_fini(&queue->fair);
 }
 
 // What becomes of a job whose server stops in good order.

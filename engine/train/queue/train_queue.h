@@ -5,14 +5,15 @@
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_QUEUE_H
 
 #include "engine/train/checkpoint.h"
+#include "engine/train/queue/train_fair.h"
 #include "engine/train/train.h"
 #include "runtime/tenants/tenant.h"
 
-typedef struct hth_train_entry hth_train_entry;
-typedef struct hth_train_queue {
+struct hth_train_queue {
     hth_models *ms;
     void (*answer)(hth_request *request, hth_err err); // gives a request back with its result
     hth_train_entry *first, *active; // active: whose turn it is or was, NULL: none
+    hth_train_fair fair;             // who begins next, with how much memory
     hth_turns turns;                 // whose step is next (train_turn.c)
     hth_turns_tenant nobodys;        // of jobs without a tenant
     bool draining;                   // no job begins any more
@@ -23,7 +24,7 @@ typedef struct hth_train_queue {
     void *event_ctx;
     hth_timeline *timeline; // of the last job that ended or was paused; NULL: none
     char timeline_job[HTH_CHECKPOINT_JOB], timeline_tenant[HTH_TENANT];
-} hth_train_queue;
+};
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends. With {"detach"}
 // its progress tells {"state":..} once, as soon as the job works or waits for memory: who asked for

@@ -8,10 +8,25 @@
 
 #include <stddef.h>
 
-// turn_wants says that a job has a step to make; one that is stuck (hth_train_job_stuck) is paused.
-static bool turn_wants(const hth_train_entry *entry)
+// Of a tenant's jobs that wait so many are planned; the next one when one of them begins. So jobs
+// can be passed by others, and hundreds of them do not keep the device from computing.
+#define TURN_PLANNED 4
+
+// turn_plans says that a job is to be planned: it was not yet, or too little memory was free for any
+// plan, and some was given back since.
+static bool turn_plans(const hth_train_queue *queue, const hth_train_entry *entry)
 {
-    return entry->work != NULL && !entry->paused;
+    return hth_train_entry_waits(entry) && entry->gate == HTH_TRAIN_GATE_NONE &&
+           entry->offer.n == 0 && entry->tried != queue->freed + 1 &&
+           hth_train_fair_standing(&queue->fair, entry->tenant).waiting < TURN_PLANNED;
+}
+
+// turn_wants says that a job has a step to make, or is to be planned. One that is stuck
+// (hth_train_job_stuck) is paused.
+static bool turn_wants(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    bool steps = entry->work != NULL && !entry->paused && entry->leaving == HTH_TRAIN_STAYS;
+    return steps || turn_plans(queue, entry);
 }
 
 static void turn_enter(hth_train_queue *queue, hth_train_entry *entry)
@@ -33,7 +48,7 @@ void hth_train_turn_leave(hth_train_queue *queue, hth_train_entry *entry)
 hth_train_entry *hth_train_turn_next(hth_train_queue *queue)
 {
     for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
-        bool wants = turn_wants(e);
+        bool wants = turn_wants(queue, e);
         if (wants && !e->turn.item.queued) {
             turn_enter(queue, e);
         } else if (!wants) {

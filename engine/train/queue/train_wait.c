@@ -163,6 +163,8 @@ hth_err hth_train_wait_look(hth_train_queue *queue, hth_train_entry *entry)
     } else if (t != NULL && t->limits.jobs > 0 && wait_running(queue, t) >= t->limits.jobs) {
         // where none may be at work, those that a server's end interrupted go on in any case
         entry->gate = HTH_TRAIN_GATE_TENANT;
+    } else if (!hth_train_fair_quota(queue, entry)) {
+        entry->gate = HTH_TRAIN_GATE_QUOTA;
     }
     return HTH_OK;
 }
@@ -187,6 +189,7 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
     queue->freed += entry->work != NULL;
     hth_train_job_free(entry->work);
     entry->work = NULL;
+    hth_train_fair_forget(queue, entry);
     entry->retried = true;
     entry->attempt++;
     entry->not_before_ns = hth_now_ns() + ((uint64_t)WAIT_RETRY_NS << doubled);
@@ -273,6 +276,16 @@ double hth_train_wait_why(const hth_train_queue *queue, const hth_train_entry *e
         snprintf(why, HTH_CHECKPOINT_NOTE, "attempt %d of %d follows: %.400s", entry->attempt,
                  entry->retries + 1, entry->why);
         return entry->not_before_ns > now ? (double)(entry->not_before_ns - now) / 1e9 : 0;
+    }
+    if (entry->gate == HTH_TRAIN_GATE_QUOTA) {
+        snprintf(why, HTH_CHECKPOINT_NOTE,
+                 "tenant '%s': its other jobs leave too little of its "
+                 "limit of device memory",
+                 entry->of);
+        return wait_first(queue, entry->tenant);
+    }
+    if (entry->offer.n > 0 && queue->fair.jobs != NULL) {
+        return hth_train_reason(queue, entry, why, HTH_CHECKPOINT_NOTE);
     }
     double seconds = wait_turn(queue, entry, &ahead);
     if (entry->tried > 0) {

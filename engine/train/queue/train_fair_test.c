@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of several tenants on a device that has too little memory for all of them: who begins, who
+// passes whom, who is paused for whom, and that a paused job ends as one that was left alone.
+#include "base/clock.h"
+#include "base/settings.h"
+#include "tests/rig/train_job.h"
+
+#include <time.h>
+
+// A clock that can be put forward.
+static atomic_uint_fast64_t clock_ahead_ns;
+
+static uint64_t clock_ahead(void *ctx)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + clock_ahead_ns;
+}
+
+static int setup(void **state)
+{
+    clock_ahead_ns = 0;
+    hth_clock_inject(clock_ahead, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    hth_clock_inject(NULL, NULL);
+    hth_setting_reset();
+    as_tenant = NULL;
+    as_admin = false;
+    return 0;
+}
+
+typedef struct rig {
+    fixture f;
+    char data[200];
+    const training *model;
+    json_t *whole;  // summary of a job that was left alone
+    uint64_t bytes; // that it took
+} rig;
+
+static const char common[] =
+    "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 8, \"plan-ms\": 50";
+
+static char *rig_text(const rig *r, const char *more)
+{
+    char all[400];
+    double want[STEPS];
+    snprintf(all, sizeof all, "{%s%s}", common, more);
+    json_t *q = arguments_of(r->model, r->data, all, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    return text;
+}
+
+// rig_open has a device with memory for `times` such jobs.
+static void rig_open(rig *r, const training *model, double times)
+{
+    char device[80], all[400];
+    double want[STEPS];
+    hth_err err;
+    *r = (rig){.model = model};
+    fixture_open(&r->f, "cpu:mem=256MiB,threads=2");
+    prepare(&r->f, model, r->data);
+    snprintf(all, sizeof all, "{%s, \"save-as\": \"whole\"}", common);
+    r->whole = train(&r->f, arguments_of(model, r->data, all, want), &err);
+    assert_non_null(r->whole);
+    r->bytes = (uint64_t)json_integer_value(json_object_get(r->whole, "peak_bytes"));
+    hth_engine_close(r->f.engine);
+    snprintf(device, sizeof device, "cpu:mem=%.0fKiB,threads=2", (double)r->bytes * times / 1024);
+    hth_engine_config config = {.device = device};
+    assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
+}
+
+static void rig_close(rig *r)
+{
+    witness_let_go();
+    json_decref(r->whole);
+    fixture_close(&r->f);
+}
+
+// Whose job it is, and what it has of the device: a budget of so many bytes.
+typedef struct job {
+    call c;
+    char *text;
+} job;
+
+static void job_start(rig *r, job *j, const char *tenant, const char *name, const char *more)
+{
+    char all[200];
+    snprintf(all, sizeof all, ", \"save-as\": \"%s\"%s", name, more);
+    j->text = rig_text(r, all);
+    j->c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = j->text, .tenant = tenant}};
+    call_start(r->f.engine, &j->c);
+}
+
+static json_t *job_end(job *j)
+{
+    assert_ok(call_wait(&j->c));
+    json_t *doc = json_loads(j->c.r.json, 0, NULL);
+    hth_free(j->c.r.json);
+    free(j->text);
+    return doc;
+}
+
+static json_t *row_of(rig *r, const char *name)
+{
+    char args[100];
+    hth_err err;
+    snprintf(args, sizeof args, "{\"job\": \"%s\"}", name);
+    as_admin = true;
+    json_t *row = ask(&r->f, "job", args, &err);
+    assert_ok(err);
+    return row;
+}
+
+static void until_state(rig *r, const char *name, const char *state)
+{
+    for (bool is = false; !is;) {
+        json_t *row = row_of(r, name);
+        is = strcmp(json_string_value(json_object_get(row, "state")), state) == 0;
+        json_decref(row);
+    }
+}
+
+static void expect_why(rig *r, const char *name, const char *words)
+{
+    json_t *row = row_of(r, name);
+    const char *why = json_string_value(json_object_get(row, "why"));
+    if (why == NULL || strstr(why, words) == NULL) {
+        fail_msg("%s: '%s' is not in: %s", name, words, json_dumps(row, JSON_COMPACT));
+    }
+    json_decref(row);
+}
+
+static bool logged(rig *r, const char *name, const char *words)
+{
+    char args[100];
+    hth_err err;
+    bool found = false;
+    size_t i;
+    json_t *line;
+    snprintf(args, sizeof args, "{\"job\": \"%s\"}", name);
+    json_t *doc = ask(&r->f, "logs", args, &err);
+    assert_ok(err);
+    json_array_foreach(json_object_get(doc, "lines"), i, line)
+    {
+        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
+    }
+    json_decref(doc);
+    return found;
+}
+
+// The first device of "shares", as that tenant is told.
+static json_t *shares_of(rig *r, const char *tenant)
+{
+    hth_err err;
+    as_tenant = tenant;
+    as_admin = false;
+    json_t *doc = ask(&r->f, "shares", "{}", &err);
+    as_tenant = NULL;
+    as_admin = true;
+    assert_ok(err);
+    json_t *device = json_incref(json_array_get(json_object_get(doc, "devices"), 0));
+    json_decref(doc);
+    return device;
+}
+
+static const json_t *tenant_in(const json_t *device, const char *name)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(device, "tenants"), i, row)
+    {
+        if (strcmp(json_string_value(json_object_get(row, "tenant")), name) == 0) {
+            return row;
+        }
+    }
+    fail_msg("no tenant '%s' in %s", name, json_dumps(device, JSON_COMPACT));
+    return NULL;
+}
+
+static double number_in(const json_t *row, const char *object, const char *key)
+{
+    const json_t *o = object != NULL ? json_object_get(row, object) : row;
+    assert_true(json_is_number(json_object_get(o, key)));
+    return json_number_value(json_object_get(o, key));
+}
+
+static const json_t *job_in(const json_t *tenant, const char *list)
+{
+    const json_t *jobs = json_object_get(tenant, list);
+    assert_int_equal(json_array_size(jobs), 1);
+    return json_array_get(jobs, 0);
+}
+
+// What is told of alice, whose job holds the device, and of bob, whose job waits for it.
+static void expect_shares(rig *r)
+{
+    json_t *device = shares_of(r, "bob");
+    const json_t *alice = tenant_in(device, "alice"), *bob = tenant_in(device, "bob");
+    double bytes = number_in(alice, "used", "device_memory");
+    assert_true(bytes >= (double)r->bytes && bytes <= (double)r->bytes * 1.3);
+    assert_true(number_in(job_in(alice, "running"), NULL, "memory_bytes") == bytes);
+    assert_true(json_is_null(json_object_get(job_in(alice, "running"), "job")));
+    assert_true(number_in(alice, NULL, "dominant_share") >=
+                bytes / number_in(device, "capacity", "device_memory"));
+    assert_true(number_in(alice, NULL, "entitlement") == 0.5);
+    assert_false(json_is_true(json_object_get(alice, "under")));
+    assert_true(number_in(bob, "used", "device_memory") == 0);
+    assert_true(json_is_true(json_object_get(bob, "under")));
+    const json_t *waits = job_in(bob, "waiting");
+    assert_string_equal(json_string_value(json_object_get(waits, "job")), "other");
+    assert_string_equal(json_string_value(json_object_get(waits, "waits_for")), "memory");
+    json_t *row = row_of(r, "other");
+    assert_non_null(strstr(json_string_value(json_object_get(row, "why")), "of device memory"));
+    json_decref(row);
+    json_decref(device);
+}
+
+// bob has nothing; after his patience alice's job is paused for his, and goes on behind it. Its
+// losses and its result are those of a job that was left alone.
+static void paused_for_another(void **state)
+{
+    static const training *const all[] = {&mobile, &encoder};
+    for (int i = 0; i < 2; i++) {
+        rig r;
+        witness w;
+        job other;
+        char budget[100];
+        rig_open(&r, all[i], 1.5);
+        char *text = rig_text(&r, "");
+        as_tenant = "alice";
+        train_three_steps(&r.f, &w, text);
+        as_tenant = NULL;
+        as_admin = true;
+        snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
+        strcat(budget, ", \"epochs\": 400");
+        job_start(&r, &other, "bob", "other", budget);
+        until_state(&r, "other", "queued");
+        expect_why(&r, "other", "of device memory");
+        expect_why(&r, "other", "tenant 'bob' is under its share");
+        expect_shares(&r);
+        clock_ahead_ns += 10000000000u;
+        until_state(&r, "result", "queued");
+        expect_why(&r, "result", "paused in favour of tenant 'bob'");
+        assert_true(logged(&r, "result", "in favour of tenant 'bob', which is under its share"));
+        witness_let_go(); // from here on they may take turns
+        json_decref(job_end(&other));
+        assert_ok(call_wait(&w.c));
+        json_t *doc = json_loads(w.c.r.json, 0, NULL);
+        same_losses(r.whole, doc, json_array_size(json_object_get(r.whole, "history")));
+        same_tensors(&r.f, "whole", "result");
+        json_decref(doc);
+        hth_free(w.c.r.json);
+        free(text);
+        rig_close(&r);
+    }
+}
+
+// Without patience nobody is paused. A small job passes one that waits for much, whose turn it is
+// when there is room, and among a tenant's own jobs priority is time that they have waited.
+static void who_is_next(void **state)
+{
+    rig r;
+    witness w;
+    job large, urgent, small;
+    char budget[100];
+    assert_ok(hth_setting_set("fair.patience", "0"));
+    rig_open(&r, &mobile, 1.5);
+    char *text = rig_text(&r, ", \"epochs\": 1000000");
+    as_tenant = "alice";
+    train_three_steps(&r.f, &w, text);
+    as_tenant = NULL;
+    as_admin = true;
+    snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
+    job_start(&r, &large, "bob", "large", budget);
+    until_state(&r, "large", "queued");
+    strcat(budget, ", \"priority\": 5");
+    job_start(&r, &urgent, "bob", "urgent", budget);
+    until_state(&r, "urgent", "queued");
+    expect_why(&r, "urgent", "of device memory");
+    snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\", \"accumulate\": 5",
+             (double)r.bytes * 0.45 / 1024);
+    clock_ahead_ns += 100000000000u;
+    job_start(&r, &small, "carol", "small", budget);
+    until_state(&r, "small", "finished");
+    json_decref(job_end(&small));
+    until_state(&r, "large", "queued");
+    until_state(&r, "urgent", "queued");
+    w.c.r.canceled = 1;
+    witness_let_go();
+    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
+    json_decref(job_end(&large));
+    json_decref(job_end(&urgent));
+    json_t *first = row_of(&r, "urgent"), *then = row_of(&r, "large");
+    assert_true(json_integer_value(json_object_get(first, "started")) <
+                json_integer_value(json_object_get(then, "started")));
+    json_decref(first);
+    json_decref(then);
+    free(text);
+    rig_close(&r);
+}
+
+// A job without a budget of its own takes the point of its curve that the others leave.
+static void elastic_jobs_share_memory(void **state)
+{
+    rig r;
+    witness w;
+    job other;
+    rig_open(&r, &mobile, 1.6);
+    char *text = rig_text(&r, ", \"epochs\": 1000000");
+    as_tenant = "alice";
+    train_three_steps(&r.f, &w, text);
+    as_tenant = NULL;
+    as_admin = true;
+    job_start(&r, &other, "bob", "other", "");
+    until_state(&r, "other", "finished"); // while alice's job holds what it had
+    json_t *doc = job_end(&other);
+    assert_true(json_integer_value(json_object_get(doc, "peak_bytes")) < (json_int_t)r.bytes);
+    json_decref(doc);
+    json_t *row = row_of(&r, "result");
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "running");
+    json_decref(row);
+    w.c.r.canceled = 1;
+    witness_let_go();
+    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
+    free(text);
+    rig_close(&r);
+}
+
+static void mistakes(void **state)
+{
+    rig r;
+    rig_open(&r, &mobile, 2);
+    expect(&r.f, &mobile, r.data, "{\"priority\": 101}", "priority");
+    expect(&r.f, &mobile, r.data, "{\"priority\": \"high\"}", "priority");
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(paused_for_another, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_is_next, setup, teardown),
+        cmocka_unit_test_setup_teardown(elastic_jobs_share_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(mistakes, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

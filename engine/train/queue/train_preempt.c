@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that leave in favour of a tenant without a job at work. Between two steps the state is copied
+// to host memory, and the checkpoint's thread writes it to the store while others work; then the
+// job's memory is free, and it waits in its old turn. One whose state cannot be written goes on.
+#include "engine/train/queue/train_fair.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/train/queue/train_entry_impl.h"
+
+#include <stdio.h>
+
+// Until a job is asked again whose state could not be written.
+#define PREEMPT_AGAIN_NS 60000000000u
+
+static void preempt_failed(hth_train_queue *queue, hth_train_entry *entry)
+{
+    char text[HTH_CHECKPOINT_NOTE];
+    snprintf(text, sizeof text, "not paused for another tenant: %.500s", hth_err_detail());
+    hth_log(WARN, SERVER, "train", "job '%s': %s", entry->job, text);
+    hth_train_entry_log(entry, "warning", text);
+    entry->leaving = HTH_TRAIN_STAYS;
+    entry->fair.least_ns = hth_now_ns() - entry->fair.began_ns + PREEMPT_AGAIN_NS;
+    queue->fair.changed = true;
+}
+
+// preempt_begin has a job make no more steps, and its state written. While an earlier one is still
+// being written it goes on.
+static void preempt_begin(hth_train_queue *queue, hth_train_entry *entry)
+{
+    hth_err err = hth_train_job_leave(entry->work);
+    if (err == HTH_OK) {
+        entry->leaving = HTH_TRAIN_WRITES;
+    } else if (err != HTH_EBUSY) {
+        preempt_failed(queue, entry);
+    }
+}
+
+bool hth_train_preempt_poll(hth_train_queue *queue)
+{
+    bool any = false;
+    for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        hth_err err;
+        if (e->leaving == HTH_TRAIN_WRITES && hth_train_job_left(e->work, &err)) {
+            e->leaving = HTH_TRAIN_WRITTEN;
+            if (err != HTH_OK) {
+                preempt_failed(queue, e);
+            }
+        }
+        any = any || e->leaving != HTH_TRAIN_STAYS;
+    }
+    return any;
+}
+
+static bool preempt_chosen(const hth_fair_decision *decision, const hth_train_entry *entry)
+{
+    bool chosen = false;
+    for (int i = 0; i < decision->n_victims; i++) {
+        chosen = chosen || decision->victim[i] == &entry->fair;
+    }
+    return chosen;
+}
+
+void hth_train_preempt_stay(hth_train_queue *queue, const hth_fair_decision *decision)
+{
+    for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        if (e->leaving != HTH_TRAIN_STAYS && !preempt_chosen(decision, e)) {
+            e->leaving = HTH_TRAIN_STAYS;
+        }
+    }
+}
+
+// preempt_pause gives the memory of a job back whose state is in the store.
+static void preempt_pause(hth_train_queue *queue, hth_train_entry *entry,
+                          const hth_train_entry *favoured)
+{
+    char why[HTH_CHECKPOINT_NOTE];
+    json_t *nothing = json_object();
+    snprintf(why, sizeof why,
+             "paused after step %lld in favour of tenant '%s', which is under its share",
+             (long long)hth_train_job_saved(entry->work), favoured->of);
+    snprintf(entry->favoured, sizeof entry->favoured, "%s", favoured->of);
+    hth_train_fair_leave(queue, entry);
+    hth_train_job_free(entry->work);
+    entry->work = NULL;
+    queue->freed++;
+    if (hth_train_entry_resume(queue, entry, nothing) != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "job '%s': %s", entry->job, hth_err_detail());
+        entry->r->crashes = 1; // it goes on from its checkpoint all the same
+        entry->retried = true;
+    }
+    json_decref(nothing);
+    entry->tried = queue->freed + 1;
+    hth_train_entry_state(queue, entry, HTH_TRAIN_QUEUED, why);
+    hth_train_queue_event(queue, entry->job, HTH_TRAIN_QUEUED);
+}
+
+bool hth_train_preempt(hth_train_queue *queue, const hth_fair_decision *decision)
+{
+    bool all = true;
+    for (int i = 0; i < decision->n_victims; i++) {
+        hth_train_entry *e = hth_train_fair_entry(decision->victim[i]);
+        if (e->leaving == HTH_TRAIN_STAYS) {
+            preempt_begin(queue, e);
+        }
+        all = all && e->leaving == HTH_TRAIN_WRITTEN;
+    }
+    for (int i = 0; i < decision->n_victims && all; i++) {
+        preempt_pause(queue, hth_train_fair_entry(decision->victim[i]),
+                      hth_train_fair_entry(decision->job));
+    }
+    return all;
+}
