@@ -20,7 +20,7 @@ import tap  # noqa: E402
 BUILD = os.path.abspath(sys.argv[1])
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', 'digits')
 DEADLINE = 240
-EPOCHS = 300
+EPOCHS = 100
 FOLDER = tempfile.TemporaryDirectory(prefix='hearth-shares-')
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith('HEARTH_')}
 FILE = FOLDER.name + '/problem.json'
@@ -241,7 +241,7 @@ class Tenants(unittest.TestCase):
         self.start(f'cpu:mem={peak * 3 // 2 // 1024}KiB,threads=2')
         self.train('alice', 'long', EPOCHS, '--detach')
         self.until(lambda: self.row('long'), lambda row: row['state'] == 'running')
-        self.train('bob', 'short', EPOCHS // 10, '--budget', str(peak), '--detach')
+        self.train('bob', 'short', EPOCHS // 5, '--budget', str(peak), '--detach')
         waits = self.until(lambda: self.tenant('bob'), lambda bob: bob['waiting'] and bob['waiting'][0]['waits_for'] == 'memory')
         self.assertIn('of device memory', waits['waiting'][0]['why'])
         self.assertIn("tenant 'bob' is under its share", waits['waiting'][0]['why'])

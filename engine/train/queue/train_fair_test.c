@@ -205,8 +205,9 @@ static void expect_shares(rig *r)
     assert_true(bytes >= (double)r->bytes && bytes <= (double)r->bytes * 1.3);
     assert_true(number_in(job_in(alice, "running"), NULL, "memory_bytes") == bytes);
     assert_true(json_is_null(json_object_get(job_in(alice, "running"), "job")));
-    assert_true(number_in(alice, NULL, "dominant_share") >=
-                bytes / number_in(device, "capacity", "device_memory"));
+    double share = bytes / number_in(device, "capacity", "device_memory");
+    assert_true(fabs(number_in(alice, "share", "device_memory") - share) < 1e-9);
+    assert_true(number_in(alice, NULL, "dominant_share") >= share);
     assert_true(number_in(alice, NULL, "entitlement") == 0.5);
     assert_false(json_is_true(json_object_get(alice, "under")));
     assert_true(number_in(bob, "used", "device_memory") == 0);

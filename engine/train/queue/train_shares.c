@@ -42,11 +42,13 @@ static bool shares_bytes(int resource)
     return resource == SHARES_HOST_MEMORY || resource == SHARES_DEVICE_MEMORY;
 }
 
-static json_t *shares_doc(const shares_amounts *amounts)
+// whole: of memory the numbers are bytes.
+static json_t *shares_doc(const shares_amounts *amounts, bool whole)
 {
     json_t *doc = json_object();
     for (int i = 0; i < SHARES_RESOURCES; i++) {
-        json_object_set_new(doc, shares_name[i], shares_number(amounts->of[i], shares_bytes(i)));
+        json_object_set_new(doc, shares_name[i],
+                            shares_number(amounts->of[i], whole && shares_bytes(i)));
     }
     return doc;
 }
@@ -173,8 +175,8 @@ static json_t *shares_tenant(const hth_train_queue *queue, const hth_tenant *ten
     shares_list(queue, tenant, request, &jobs);
     size_t running = json_array_size(jobs.running), waiting = json_array_size(jobs.waiting);
     return json_pack("{s:s, s:f, s:o, s:o, s:s?, s:f, s:o, s:b, s:I, s:I, s:I, s:o, s:o}", "tenant",
-                     tenant->name, "weight", weight, "used", shares_doc(&used), "share",
-                     shares_doc(&share), "dominant", most >= 0 ? shares_name[most] : NULL,
+                     tenant->name, "weight", weight, "used", shares_doc(&used, true), "share",
+                     shares_doc(&share, false), "dominant", most >= 0 ? shares_name[most] : NULL,
                      "dominant_share", most >= 0 ? share.of[most] : 0.0, "entitlement",
                      shares_number(counts ? weight / shares_weights(queue) : NAN, false), "under",
                      waiting > 0 && running == 0, "run_ns", (json_int_t)tenant->turns.ran_ns,
@@ -207,10 +209,10 @@ hth_err hth_train_shares(const hth_train_queue *queue, const hth_request *reques
             json_array_append_new(tenants, row);
         }
     }
-    *out =
-        json_pack("{s:[{s:s, s:f, s:o, s:o, s:o}]}", "devices", "device",
-                  queue->ms->site->device->props.name, "patience_seconds",
-                  patience_ns == HTH_FAIR_NEVER ? 0.0 : (double)patience_ns / 1e9, "capacity",
-                  shares_doc(&capacity), "free", shares_free(queue, &capacity), "tenants", tenants);
+    *out = json_pack("{s:[{s:s, s:f, s:o, s:o, s:o}]}", "devices", "device",
+                     queue->ms->site->device->props.name, "patience_seconds",
+                     patience_ns == HTH_FAIR_NEVER ? 0.0 : (double)patience_ns / 1e9, "capacity",
+                     shares_doc(&capacity, true), "free", shares_free(queue, &capacity), "tenants",
+                     tenants);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }
