@@ -36,8 +36,8 @@ hth_turns_job *hth_turns_next(hth_turns *turns);
 // hth_turns_ran charges a step that took took_ns. One of more than a second, and of more than twice
 // what was predicted, counts as that: nobody pays for a clock that leaps.
 void hth_turns_ran(hth_turns *turns, hth_turns_job *job, uint64_t took_ns);
-// hth_turns_charge charges a tenant for something else than its jobs, whether it has any or not. For
-// that they wait for a second of the others' time, divided by its weight, at most.
+// hth_turns_charge charges a tenant for something else than its jobs, whether it has any or not.
+// For that they wait for a second of the others' time, divided by its weight, at most.
 void hth_turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_ns);
 
 #endif

@@ -142,13 +142,13 @@ static json_t *stats_tenant(const hth_ledger *ledger, const char *name, const ht
         (json_int_t)(has->private_bytes + has->job_bytes + has->arena_bytes));
     if (tenant != NULL) {
         json_object_update_new(
-            doc, json_pack("{s:o, s:i, s:o, s:i, s:o, s:f, s:I, s:I}", "memory_limit",
-                           stats_limit(tenant->limits.memory_bytes), "waiting",
-                           tenant->flow.n + tenant->flow.away, "waiting_limit",
-                           stats_limit(tenant->limits.waiting), "jobs", tenant->jobs, "jobs_limit",
-                           stats_limit(tenant->limits.jobs), "weight", tenant->limits.weight,
-                           "run_ns", (json_int_t)tenant->turns.ran_ns,
-                           "refused", (json_int_t)tenant->refused));
+            doc,
+            json_pack("{s:o, s:i, s:o, s:i, s:o, s:f, s:I, s:I}", "memory_limit",
+                      stats_limit(tenant->limits.memory_bytes), "waiting",
+                      tenant->flow.n + tenant->flow.away, "waiting_limit",
+                      stats_limit(tenant->limits.waiting), "jobs", tenant->jobs, "jobs_limit",
+                      stats_limit(tenant->limits.jobs), "weight", tenant->limits.weight, "run_ns",
+                      (json_int_t)tenant->turns.ran_ns, "refused", (json_int_t)tenant->refused));
     }
     return doc;
 }

@@ -124,8 +124,8 @@ double hth_trainer_stall_ms(const hth_trainer *trainer);
 // hth_trainer_link is which part of an update's time its copies keep the busier direction of the
 // link busy, as planned.
 double hth_trainer_link(const hth_trainer *trainer);
-// hth_trainer_memory_bytes is what the job holds of the device now, hth_trainer_budget_bytes what it
-// was planned for.
+// hth_trainer_memory_bytes is what the job holds of the device now, hth_trainer_budget_bytes what
+// it was planned for.
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer);
 uint64_t hth_trainer_budget_bytes(const hth_trainer *trainer);
 // hth_trainer_timeline has one step in a while measured into `timeline`, which outlives the
@@ -209,7 +209,8 @@ json_t *hth_train_job_state(const hth_train_job *job);
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
-// hth_train_job_predicted_ns is what a step is planned to take, and hth_train_job_link hth_trainer_link.
+// hth_train_job_predicted_ns is what a step is planned to take, and hth_train_job_link
+// hth_trainer_link.
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job);
 double hth_train_job_link(const hth_train_job *job);
 // hth_train_job_seconds_left is for how long it will be at work, by what its steps took so far, or
@@ -223,8 +224,8 @@ void hth_train_job_number(hth_train_job *job, uint64_t id);
 const json_t *hth_train_job_memory(const hth_train_job *job);
 // hth_train_job_save makes a checkpoint of where the job stands.
 hth_err hth_train_job_save(hth_train_job *job);
-// hth_train_job_leave begins a checkpoint of where the job stands, with what it needs to go on as it
-// is (HTH_TRAIN_HAD). It makes no step until hth_train_job_left says what became of that, or all
+// hth_train_job_leave begins a checkpoint of where the job stands, with what it needs to go on as
+// it is (HTH_TRAIN_HAD). It makes no step until hth_train_job_left says what became of that, or all
 // the same goes on. HTH_EBUSY: an earlier one is being written.
 hth_err hth_train_job_leave(hth_train_job *job);
 bool hth_train_job_left(hth_train_job *job, hth_err *err); // false: it is being written
@@ -244,7 +245,8 @@ bool hth_train_job_stuck(const hth_train_job *job);
 void hth_train_job_for(hth_train_job *job, hth_request *request);
 void hth_train_job_free(hth_train_job *job); // NULL is allowed
 
-// hth_train_synthetic is hth_model_synthetic for a step: with spec->options.scale an input is bytes.
+// hth_train_synthetic is hth_model_synthetic for a step: with spec->options.scale an input is
+// bytes.
 hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, bool whole,
                             hth_tensor *inputs);
 // hth_train_bench measures steps on synthetic data: for `seconds`, or, with `steps` > 0 (at most

@@ -108,7 +108,8 @@ hth_err hth_train_job_leave(hth_train_job *job)
     if (job->writing) {
         return hth_fail(HTH_EBUSY, "a checkpoint is being written");
     }
-    // A plan that nothing was short for is found again wherever it fits, any other within its budget.
+    // A plan that nothing was short for is found again wherever it fits, any other within its
+    // budget.
     bool short_of = job_memory(job, "peak_bytes") < job_memory(job, "unconstrained_bytes");
     json_t *had = json_pack(
         "{s:I, s:O?, s:I}", "need_bytes",

@@ -52,7 +52,8 @@ hth_err hth_tenant_trains(hth_tenant *tenant);
 
 // hth_tenant_of_flow is whose flow that is, which is a tenant's.
 hth_tenant *hth_tenant_of_flow(hth_batch_flow *flow);
-// hth_tenant_ran counts what it had of the device until now, and of its link, for its share of late.
+// hth_tenant_ran counts what it had of the device until now, and of its link, for its share of
+// late.
 void hth_tenant_ran(hth_tenant *tenant, uint64_t device_ns, uint64_t link_ns, uint64_t now_ns);
 // hth_tenant_share stores its shares of the device's and the link's time of late, 0 to 1.
 void hth_tenant_share(const hth_tenant *tenant, uint64_t now_ns, double *device, double *link);

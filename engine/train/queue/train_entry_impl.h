@@ -166,13 +166,13 @@ double hth_train_reason(const hth_train_queue *queue, const hth_train_entry *ent
 // "retry" (until it is tried again).
 const char *hth_train_waits_word(const hth_train_queue *queue, const hth_train_entry *entry);
 
-// train_shares.c
-// hth_train_shares answers "shares": {"devices": [{"device", "patience_seconds", "capacity", "free",
-// "tenants": [{"tenant", "weight", "used", "share", "dominant", "dominant_share", "entitlement",
-// "under", "run_ns", "jobs_running", "jobs_waiting", "running": [job], "waiting": [job]}]}]}, where
-// a job is {"id", "job", "state", "priority", "memory_bytes", "why", "waits_for", "wait_seconds"}.
-// Amounts are objects by resource: "threads", "host_memory" and "device_memory" in bytes,
-// "device_time" and "link" in seconds per second; null: not known on this device.
+// train_shares.c hth_train_shares answers "shares": {"devices": [{"device", "patience_seconds",
+// "capacity", "free", "tenants": [{"tenant", "weight", "used", "share", "dominant",
+// "dominant_share", "entitlement", "under", "run_ns", "jobs_running", "jobs_waiting", "running":
+// [job], "waiting": [job]}]}]}, where a job is {"id", "job", "state", "priority", "memory_bytes",
+// "why", "waits_for", "wait_seconds"}. Amounts are objects by resource: "threads", "host_memory"
+// and "device_memory" in bytes, "device_time" and "link" in seconds per second; null: not known on
+// this device.
 hth_err hth_train_shares(const hth_train_queue *queue, const hth_request *request, json_t **out);
 
 // train_turn.c

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue is asked after each step while jobs wait: where nothing changed since, that costs a walk
-// over the jobs.
+// The queue is asked after each step while jobs wait: where nothing changed since, that costs a
+// walk over the jobs.
 #include "engine/train/queue/train_fair.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that leave in favour of a tenant without a job at work. Between two steps the state is copied
-// to host memory, and the checkpoint's thread writes it to the store while others work; then the
-// job's memory is free, and it waits in its old turn. One whose state cannot be written goes on.
+// Jobs that leave in favour of a tenant without a job at work. Between two steps the state is
+// copied to host memory, and the checkpoint's thread writes it to the store while others work; then
+// the job's memory is free, and it waits in its old turn. One whose state cannot be written goes
+// on.
 #include "engine/train/queue/train_fair.h"
 
 #include "base/clock.h"

@@ -12,8 +12,8 @@
 // can be passed by others, and hundreds of them do not keep the device from computing.
 #define TURN_PLANNED 4
 
-// turn_plans says that a job is to be planned: it was not yet, or too little memory was free for any
-// plan, and some was given back since.
+// turn_plans says that a job is to be planned: it was not yet, or too little memory was free for
+// any plan, and some was given back since.
 static bool turn_plans(const hth_train_queue *queue, const hth_train_entry *entry)
 {
     return hth_train_entry_waits(entry) && entry->gate == HTH_TRAIN_GATE_NONE &&
