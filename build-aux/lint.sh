@@ -6,6 +6,8 @@ bad=0
 step() { printf '  %-8s %s\n' LINT "$*"; }
 step layers
 sh build-aux/layers.sh || bad=1
+step 'layers: each kind of violation is refused'
+sh build-aux/layers_test.sh || bad=1
 step 'headers compile alone'
 sh build-aux/headers.sh "$1" || bad=1
 step 'names in the CUDA table'
