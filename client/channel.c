@@ -152,9 +152,7 @@ static void channels_renew(hearth *h)
         old = channels_drop(a);
         a = NULL;
     }
-    bool first = h->inferences++ == 0;
-    bool make =
-        a == NULL && !first && h->channels_tried != generation && atomic_load(&h->pipes) > 0;
+    bool make = a == NULL && h->channels_tried != generation && atomic_load(&h->pipes) > 0;
     h->channels_tried = make ? generation : h->channels_tried;
     pthread_mutex_unlock(&h->lock);
     if (old != NULL) {

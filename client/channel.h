@@ -2,11 +2,12 @@
 // client/channel.h - inferences through memory that a local server shares, instead of its socket.
 //
 // Design notes
-// From its second inference on a connection over ipc:// asks the server once to map a ring
-// (wire.h). Where that is refused (a server without it, another PID namespace, another user, the
-// server's limits), and for whatever does not fit, requests go over the socket as before: nobody
-// notices. The ring belongs to one connection (its generation) and ends with it: calls that wait in
-// a channel then fail as those on the socket do, and the next connection gets its own.
+// At its first inference a connection over ipc:// asks the server once to map a ring (wire.h), so a
+// program that makes one call goes the same way as one that makes many. Where that is refused (a
+// server without it, another PID namespace, another user, the server's limits), and for whatever
+// does not fit, requests go over the socket: nobody notices. The ring belongs to one connection
+// (its generation) and ends with it: calls that wait in a channel then fail as those on the socket
+// do, and the next connection gets its own.
 #ifndef HTH_CLIENT_CHANNEL_H
 #define HTH_CLIENT_CHANNEL_H
 

@@ -50,7 +50,6 @@ struct hearth {
     hth_buffer *buffers;
     hth_channels *channels;  // of the present connection; NULL: none
     uint64_t channels_tried; // the last connection that was asked for some
-    uint64_t inferences;
     pthread_mutex_t passing; // guards `passing_fd`
     int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
     int *spooled;            // files without names that an embedded engine reads, until the end
