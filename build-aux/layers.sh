@@ -65,7 +65,8 @@ room engine/router $below_engine engine
 room client $base client/content client/data/data.h
 room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
-room client/cli $base client client/content client/data/data.h fair
+room client/cli $base client client/content client/data/data.h
+room client/cli/commands $base client client/content client/data/data.h client/cli fair
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'

@@ -4,6 +4,7 @@
 #include "client/cli/cli.h"
 
 #include "client/cli/correct.h"
+#include "client/cli/help.h"
 #include "client/default_url.h"
 #include "client/cli/table.h"
 #include "client/terminal.h"
@@ -45,44 +46,6 @@ int hth_cli_error(void)
 {
     fprintf(stderr, "hearth: %s\n", hearth_error());
     return HTH_CLI_ERROR;
-}
-
-// ---- help
-
-static void cli_print_options(const char *title, const hth_option *option)
-{
-    printf("%s", option->name != NULL ? title : "");
-    for (; option->name != NULL; option++) {
-        char left[64];
-        int n = snprintf(left, sizeof left, "--%s", option->name);
-        if (option->value != NULL) {
-            snprintf(left + n, sizeof left - (size_t)n, " %s", option->value);
-        }
-        printf("  %-24s %s\n", left, option->help);
-    }
-}
-
-static int cli_help(const hth_cli *cli, const hth_command *command)
-{
-    if (command != NULL) {
-        printf("usage: hearth %s%s%s\n\n%s\n", command->name, command->usage[0] != 0 ? " " : "",
-               command->usage, command->help);
-        cli_print_options("\nOptions:\n", command->options);
-    } else {
-        printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
-        for (int i = 0; cli->commands[i] != NULL; i++) {
-            const char *help = cli->commands[i]->help;
-            printf("  %-9s %.*s\n", cli->commands[i]->name, (int)strcspn(help, "\n"), help);
-        }
-        printf("\n"
-               "Without --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
-               "$HEARTH_TOKEN: the token, unless --token-file is given.\n"
-               "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
-               "$CUDA_HOME: folders searched first for CUDA libraries.\n"
-               "`hearth help COMMAND` shows details.\n");
-    }
-    cli_print_options("\nEverywhere:\n", hth_cli_global);
-    return HTH_CLI_OK;
 }
 
 static const hth_command *cli_command(const hth_cli *cli, const char *name)
@@ -234,7 +197,7 @@ static int cli_dispatch(hth_cli *cli)
         return HTH_CLI_OK;
     }
     if (json_is_true(json_object_get(cli->options, "help"))) {
-        return cli_help(cli, cli->command);
+        return hth_help_print(cli, cli->command);
     }
     if (cli->command == NULL) {
         return hth_cli_usage("a command is missing; `hearth help` lists them");
@@ -242,7 +205,7 @@ static int cli_dispatch(hth_cli *cli)
     if (cli->command->helps) {
         const hth_command *about = cli->n_args > 0 ? cli_command(cli, cli->args[0]) : NULL;
         return about == NULL && cli->n_args > 0 ? hth_correct_command(cli, cli->args[0])
-                                                : cli_help(cli, about);
+                                                : hth_help_print(cli, about);
     }
     if (cli->n_args < cli->command->least) {
         return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", cli->command->name,

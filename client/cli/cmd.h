@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/cmd.h - the commands' rows; each is defined in the file that implements it.
+// client/cli/cmd.h - the commands' rows, each defined in the file of commands/ that has its name,
+// and what they share.
 #ifndef HTH_CLIENT_CLI_CMD_H
 #define HTH_CLIENT_CLI_CMD_H
 
@@ -10,29 +11,13 @@
 
 extern const hth_option hth_cmd_no_options[];
 extern const hth_command *const hth_commands[]; // all, NULL-terminated: commands.c
-extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
-    hth_cmd_export, hth_cmd_load, hth_cmd_unload;        // cmd_store.c
-extern const hth_command hth_cmd_alias;                  // cmd_alias.c
-extern const hth_command hth_cmd_push;                   // cmd_push.c
-extern const hth_command hth_cmd_infer;                  // cmd_infer.c
-extern const hth_command hth_cmd_verify;                 // cmd_verify.c
-extern const hth_command hth_cmd_data;                   // cmd_data.c
-extern const hth_command hth_cmd_plan;                   // cmd_plan.c
-extern const hth_command hth_cmd_shares;                 // cmd_shares.c
-extern const hth_command hth_cmd_bench;                  // cmd_bench.c
-extern const hth_command hth_cmd_convsel;                // cmd_convsel.c
-extern const hth_command hth_cmd_devices, hth_cmd_stats; // cmd_query.c
-extern const hth_command hth_cmd_batching;               // cmd_batching.c
-extern const hth_command hth_cmd_precision;              // cmd_precision.c
-extern const hth_command hth_cmd_train;                  // cmd_train.c
-extern const hth_command hth_cmd_curve;                  // cmd_curve.c
-extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resume,
-    hth_cmd_cancel;                        // cmd_jobs.c
-extern const hth_command hth_cmd_wait;     // cmd_wait.c
-extern const hth_command hth_cmd_logs;     // cmd_logs.c
-extern const hth_command hth_cmd_token;    // cmd_token.c
-extern const hth_command hth_cmd_complete; // cmd_complete.c, not in hth_commands
-extern const hth_command hth_cmd_top;      // cmd_top.c
+// The row of each command is in commands/NAME.c. `complete` is not in hth_commands: shells call it.
+extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd_cancel,
+    hth_cmd_complete, hth_cmd_convsel, hth_cmd_curve, hth_cmd_data, hth_cmd_devices, hth_cmd_export,
+    hth_cmd_gc, hth_cmd_import, hth_cmd_infer, hth_cmd_job, hth_cmd_jobs, hth_cmd_load,
+    hth_cmd_logs, hth_cmd_ls, hth_cmd_pause, hth_cmd_plan, hth_cmd_precision, hth_cmd_push,
+    hth_cmd_resume, hth_cmd_rm, hth_cmd_shares, hth_cmd_show, hth_cmd_stats, hth_cmd_token,
+    hth_cmd_top, hth_cmd_train, hth_cmd_unload, hth_cmd_verify, hth_cmd_wait;
 
 // clang-format off
 #define OPTION_ON                                                                                  \
@@ -40,6 +25,9 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
 #define OPTION_BATCH     {"batch", HTH_OPTION_INT, "N", "samples in a batch"}
 #define OPTION_BUDGET                                                                              \
     {"budget", HTH_OPTION_TEXT, "BYTES", "memory budget: 512MiB, or 60% of what is needed"}
+#define OPTION_NEW_BUDGET                                                                          \
+    {"budget", HTH_OPTION_TEXT, "BYTES",                                                           \
+     "continue with another memory budget: 512MiB, or 60% of what the step needs"}
 #define OPTION_PRECISION                                                                           \
     {"precision", HTH_OPTION_TEXT, "P",                                                            \
      "precision: fp32, tf32 or bf16, the last two on CUDA (the model's)"}
@@ -58,7 +46,6 @@ extern const hth_command hth_cmd_top;      // cmd_top.c
 // The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
     OPTIONS_SCALE,                                                                                  \
-    {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent or mse"},                     \
     {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent, bce or mse"},                \
     OPTION_CLASS_AXIS,                                                                                 \
     {"optimizer", HTH_OPTION_TEXT, "O", "optimizer of the training step: sgd, momentum, adam or adamw"},       \
@@ -82,6 +69,11 @@ int hth_cmd_request_shown(hth_cli *cli, const char *what, json_t *arguments,
 int hth_cmd_query(hth_cli *cli, const char *what, json_t *arguments);
 // hth_cmd_query_itself does so for the query that is called as the command is.
 int hth_cmd_query_itself(hth_cli *cli);
+// hth_cmd_about makes the arguments of a question about the model that the command names, which is
+// not loaded for it.
+json_t *hth_cmd_about(const hth_cli *cli);
+// hth_cmd_print prints a document as hth_cli_print does, and frees it.
+int hth_cmd_print(const hth_cli *cli, json_t *doc);
 // hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.
 void hth_cmd_held_out(json_t *doc);
 // hth_cmd_log_asked: --log-csv or --log-tensorboard was given. hth_cmd_log_open opens what they name

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/jobs.h"
 
+#include "client/cli/cmd.h"
+#include "client/cli/progress.h"
 #include "client/terminal.h"
 
 #include <ctype.h>
@@ -193,4 +195,28 @@ void hth_jobs_suggest(hth_cli *cli, const char *name)
     }
     json_decref(rows);
     hearth_free(json);
+}
+
+int hth_jobs_ask(hth_cli *cli, const char *what, char **json)
+{
+    json_t *q = json_pack("{s:s}", "job", cli->args[0]);
+    if (hth_cli_text(cli, "budget") != NULL) {
+        json_object_set_new(q, "budget", json_string(hth_cli_text(cli, "budget")));
+    }
+    int rv = hth_cmd_request(cli, what, q, hth_progress_show, json);
+    if (rv != HTH_CLI_OK) {
+        hth_jobs_suggest(cli, cli->args[0]);
+    }
+    return rv;
+}
+
+int hth_jobs_change(hth_cli *cli)
+{
+    char *json;
+    int rv = hth_jobs_ask(cli, cli->command->name, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_print(cli, json);
+        hearth_free(json);
+    }
+    return rv;
 }

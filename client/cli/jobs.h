@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/jobs.h - training jobs for people: a table of them, and which one a misspelt name means.
+// client/cli/jobs.h - training jobs for people: a table of them, which one a misspelt name means,
+// and queries about one.
 #ifndef HTH_CLIENT_CLI_JOBS_H
 #define HTH_CLIENT_CLI_JOBS_H
 
@@ -16,5 +17,13 @@ const char *hth_jobs_nearest(const json_t *rows, const char *name);
 // hth_jobs_suggest says which job may be meant, on stderr, after a command has failed: if there is
 // no job `name`, and one that is called nearly so.
 void hth_jobs_suggest(hth_cli *cli, const char *name);
+
+// hth_jobs_ask sends the query `what` about the job that the command's argument names, with the
+// budget that it was given. *json is freed by hearth_free. An exit code; errors are printed, and
+// which job may be meant.
+int hth_jobs_ask(hth_cli *cli, const char *what, char **json);
+// hth_jobs_change is what `hearth pause`, `resume` and `cancel` run: the query of the command's
+// name; prints the job's row as it is then.
+int hth_jobs_change(hth_cli *cli);
 
 #endif

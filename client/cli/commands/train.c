@@ -13,21 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void hth_cmd_held_out(json_t *doc)
-{
-    json_t *list = json_object_get(doc, "held_out");
-    const json_t *last = json_array_get(list, json_array_size(list) - 1);
-    json_t *step = json_incref(json_object_get(last, "step"));
-    while (json_array_size(list) > 0 &&
-           !json_equal(json_object_get(json_array_get(list, 0), "step"), step)) {
-        json_array_remove(list, 0);
-    }
-    json_decref(step);
-    if (json_array_size(list) == 0) {
-        json_object_del(doc, "held_out");
-    }
-}
-
 // train_taken prints which job the server has taken, for who does not follow it.
 static int train_taken(const hth_cli *cli, const json_t *taken)
 {

@@ -89,18 +89,6 @@ static void curve_svg(FILE *file, const json_t *points)
     hth_svg_close(file);
 }
 
-int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))
-{
-    FILE *f = fopen(path, "w");
-    if (f != NULL) {
-        write(f, doc);
-    }
-    if (f == NULL || ferror(f) || fclose(f) != 0) {
-        return hth_cli_usage("cannot write %s: %s", path, strerror(errno));
-    }
-    return HTH_CLI_OK;
-}
-
 static int cmd_curve(hth_cli *cli)
 {
     char *json;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth jobs`, `job`, `pause`, `resume` and `cancel`: training jobs by the model that they make.
+// `hearth job`: one training job, its losses as a picture, its steps as they happen.
 #include "client/cli/cmd.h"
 
 #include "client/cli/follow.h"
@@ -132,41 +132,6 @@ static void loss_svg(FILE *file, const json_t *job)
     hth_svg_close(file);
 }
 
-// Asks `what` of the job that is named, with the budget that is given; points > 0: for so many of
-// its losses.
-static int job_ask(hth_cli *cli, const char *what, int points, char **json)
-{
-    json_t *q = json_pack("{s:s}", "job", cli->args[0]);
-    if (points > 0) {
-        json_object_set_new(q, "points", json_integer(points));
-    }
-    if (hth_cli_text(cli, "budget") != NULL) {
-        json_object_set_new(q, "budget", json_string(hth_cli_text(cli, "budget")));
-    }
-    int rv = hth_cmd_request(cli, what, q, hth_progress_show, json);
-    if (rv != HTH_CLI_OK) {
-        hth_jobs_suggest(cli, cli->args[0]);
-    }
-    return rv;
-}
-
-static int cmd_jobs(hth_cli *cli)
-{
-    char *json;
-    bool mine = json_is_true(json_object_get(cli->options, "mine"));
-    bool all = json_is_true(json_object_get(cli->options, "all"));
-    if (mine && all) {
-        return hth_cli_usage("--mine or --all, not both");
-    }
-    json_t *q = mine || all ? json_pack("{s:b}", mine ? "mine" : "all", 1) : json_object();
-    int rv = hth_cmd_request(cli, "jobs", q, hth_progress_show, &json);
-    if (rv == HTH_CLI_OK) {
-        rv = hth_jobs_print(cli, json);
-        hearth_free(json);
-    }
-    return rv;
-}
-
 // Prints a job's document; the losses only for programs, and the picture.
 static int job_print(const hth_cli *cli, json_t *doc)
 {
@@ -185,10 +150,10 @@ static int job_print(const hth_cli *cli, json_t *doc)
     return rv;
 }
 
-static int job_get(hth_cli *cli, int points, json_t **doc)
+static int job_get(hth_cli *cli, json_t **doc)
 {
     char *json;
-    int rv = job_ask(cli, "job", points, &json);
+    int rv = hth_jobs_ask(cli, "job", &json);
     if (rv == HTH_CLI_OK) {
         *doc = json_loads(json, 0, NULL);
         hearth_free(json);
@@ -231,14 +196,14 @@ static int job_follow(hth_cli *cli, hth_train_log *log, json_t **doc)
     }
     json_decref(*doc);
     *doc = NULL;
-    return job_get(cli, 0, doc);
+    return job_get(cli, doc);
 }
 
 static int cmd_job(hth_cli *cli)
 {
     json_t *doc = NULL;
     hth_train_log *log = NULL;
-    int rv = job_get(cli, 0, &doc);
+    int rv = job_get(cli, &doc);
     rv = rv == HTH_CLI_OK ? hth_cmd_log_open(cli, &log) : rv;
     if (rv == HTH_CLI_OK && json_is_true(json_object_get(cli->options, "follow"))) {
         json_object_del(cli->options, "budget"); // is changed once
@@ -253,55 +218,6 @@ static int cmd_job(hth_cli *cli)
     return rv;
 }
 
-bool hth_cmd_log_asked(const hth_cli *cli)
-{
-    return hth_cli_text(cli, "log-csv") != NULL || hth_cli_text(cli, "log-tensorboard") != NULL;
-}
-
-static int log_error(void)
-{
-    fprintf(stderr, "hearth: %s\n", hth_err_detail());
-    return HTH_CLI_ERROR;
-}
-
-int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out)
-{
-    const char *csv = hth_cli_text(cli, "log-csv"), *tb = hth_cli_text(cli, "log-tensorboard");
-    return hth_train_log_open(csv, tb, out) == HTH_OK ? HTH_CLI_OK : log_error();
-}
-
-int hth_cmd_log_end(hth_train_log *log, const char *json)
-{
-    json_t *doc = json != NULL && log != NULL ? json_loads(json, 0, NULL) : NULL;
-    hth_err err = hth_train_log_end(log, doc);
-    json_decref(doc);
-    return err == HTH_OK ? HTH_CLI_OK : log_error();
-}
-
-// pause, resume, cancel: the job's row as it is then.
-static int cmd_change(hth_cli *cli)
-{
-    char *json;
-    int rv = job_ask(cli, cli->command->name, 0, &json);
-    if (rv == HTH_CLI_OK) {
-        rv = hth_cli_print(cli, json);
-        hearth_free(json);
-    }
-    return rv;
-}
-
-#define OPTION_NEW_BUDGET                                                                          \
-    {                                                                                              \
-        "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
-            "continue with another memory budget: 512MiB, or 60% of what the step needs"           \
-    }
-
-static const hth_option jobs_options[] = {
-    {"mine", HTH_OPTION_FLAG, NULL, "only jobs of the caller's own"},
-    {"all", HTH_OPTION_FLAG, NULL, "all jobs; of others' only that they are there"},
-    {NULL, HTH_OPTION_FLAG, NULL, NULL},
-};
-
 static const hth_option job_options[] = {
     {"follow", HTH_OPTION_FLAG, NULL,
      "follow its steps until it ends; with --json one event per line, {\"missed\": true} for gaps"},
@@ -311,22 +227,6 @@ static const hth_option job_options[] = {
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
-static const hth_option resume_options[] = {
-    OPTION_NEW_BUDGET,
-    {NULL, HTH_OPTION_FLAG, NULL, NULL},
-};
-
-const hth_command hth_cmd_jobs = {
-    "jobs",
-    "[--mine|--all]",
-    "list training jobs: running, queued, paused, and the last 100 that ended\n"
-    "Ended jobs are finished, failed or canceled, newest first. A job is named after the model "
-    "that it\n"
-    "produces, and has a number. Times say how long ago; --json has them in ns since 1970.",
-    0,
-    0,
-    jobs_options,
-    .run = cmd_jobs};
 const hth_command hth_cmd_job = {"job",
                                  "JOB [--follow] [--svg FILE] [--budget BYTES]",
                                  "show a training job's progress or result\n"
@@ -338,29 +238,3 @@ const hth_command hth_cmd_job = {"job",
                                  job_options,
                                  .run = cmd_job,
                                  .own_budget = true};
-const hth_command hth_cmd_pause = {
-    "pause",
-    "JOB",
-    "pause a training job after the current step, with a checkpoint, until `hearth resume`\n"
-    "Its memory is released. It stays paused when hearthd restarts; `hearth train` waits for it.",
-    1,
-    1,
-    hth_cmd_no_options,
-    .run = cmd_change};
-const hth_command hth_cmd_resume = {
-    "resume",
-    "JOB [--budget BYTES]",
-    "resume a paused or stopped training job; losses are those of an uninterrupted run\n"
-    "The command returns immediately; `hearth train --resume JOB` waits for the job to end.",
-    1,
-    1,
-    resume_options,
-    .run = cmd_change,
-    .own_budget = true};
-const hth_command hth_cmd_cancel = {"cancel",
-                                    "JOB",
-                                    "cancel a training job and remove its checkpoint",
-                                    1,
-                                    1,
-                                    hth_cmd_no_options,
-                                    .run = cmd_change};
