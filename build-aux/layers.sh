@@ -28,7 +28,7 @@ base='base base/ipc'
 graph='graph graph/onnx graph/passes graph/autodiff'
 below_kernels="$base graph graph/passes graph/autodiff device device/cpu kernels kernels/ref convsel/choice.h"
 below_runtime="$base sched $graph device device/cpu kernels convsel planner memmgr modelstore"
-below_engine="$below_runtime runtime runtime/tenants engine/engine.h"
+below_engine="$below_runtime runtime runtime/tenants runtime/compile/compile.h engine/engine.h"
 front="$base graph runtime runtime/tenants runtime/content engine client server/net"
 room base base/ipc
 room base/ipc base
@@ -50,7 +50,7 @@ room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda
 room convsel base graph graph/passes graph/autodiff device device/cpu kernels kernels/cpu/cpu.h kernels/ref/ref_window.h
 for d in planner planner/bound planner/exact; do room $d base convsel/choice.h planner planner/bound planner/exact; done
 room memmgr $base graph device kernels convsel planner
-room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/atomic_file.h runtime/content/dataset_index.h runtime/content/dataset_own.h
+room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/atomic_file.h runtime/content/dataset_index.h runtime/content/dataset_own.h runtime/content/alias.h
 room runtime/compile $below_runtime runtime runtime/tenants
 room runtime/tenants $below_runtime runtime client/token.h
 room runtime/content $below_runtime runtime runtime/tenants client/content/objects.h client/content/export_write.h client/safetensors.h client/export_format.h client/atomic_file.h

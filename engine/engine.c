@@ -1,40 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the implementation that a configuration asks for, and calls it through its table.
+// Calls the implementation of an engine through its table (engine_ops.h). Which there are is known
+// to engine_open.c alone.
 #include "engine/engine.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "device/device.h"
 #include "engine/engine_ops.h"
-#include "engine/local/local.h"
-#include "engine/process/proxy.h"
-#include "engine/router/router.h"
 
 #include <assert.h>
 #include <jansson.h>
 
 #include <string.h>
-
-hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
-{
-    hth_engine *e = NULL;
-    *out = NULL;
-    if (hth_router_several(config->device)) {
-        HTH_TRY(hth_router_open(config, store, &e));
-    } else if (config->child_store != NULL) {
-        HTH_TRY(hth_proxy_open(config, &e));
-    } else {
-        HTH_TRY(hth_local_open(config, store, &e));
-    }
-    const char *device = config->device != NULL ? config->device : "cpu";
-    if (hth_router_several(config->device) || config->inner ||
-        hth_device_name(device, e->name, sizeof e->name) != HTH_OK) {
-        e->name[0] = 0;
-    }
-    e->store = config->inner ? NULL : store;
-    *out = e;
-    return HTH_OK;
-}
 
 // engine_alias resolves an inference's alias once, at submission, so that moving the alias later
 // changes nothing for it. Commands resolve aliases where they are answered.
@@ -140,7 +116,7 @@ void hth_engine_free(hth_engine *engine, void *memory)
 void hth_engine_release(hth_retained *retained)
 {
     if (retained != NULL) {
-        hth_proxy_release(retained); // only a child process keeps outputs
+        retained->release(retained);
     }
 }
 

@@ -31,6 +31,11 @@ struct hth_engine {
     hth_store *store; // where aliases are looked up; NULL: requests come from who has done so
 };
 
+// The head of what keeps outputs that a request has left (hth_engine_release).
+struct hth_retained {
+    void (*release)(hth_retained *retained);
+};
+
 // hth_poll_age_ns is how long ago a turn was noted; 0: none was.
 uint64_t hth_poll_age_ns(const _Atomic uint64_t *polled_ns);
 

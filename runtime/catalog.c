@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/settings.h"
-#include "runtime/alias.h"
+#include "runtime/content/alias.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/model.h"

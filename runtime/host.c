@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/host.h"
 
+#include "runtime/program.h"
+
 #include "base/alloc.h"
 #include "base/settings.h"
 #include "base/size.h"

@@ -12,7 +12,8 @@
 #ifndef HTH_RUNTIME_HOST_H
 #define HTH_RUNTIME_HOST_H
 
-#include "runtime/program.h"
+#include "runtime/request.h"
+#include "runtime/site.h"
 
 uint64_t hth_host_limit(hth_site *site);
 uint64_t hth_host_used(const hth_site *site); // all uses together

@@ -11,7 +11,7 @@
 #define HTH_RUNTIME_JOB_MEMORY_H
 
 #include "planner/plan_curve.h"
-#include "runtime/program.h"
+#include "runtime/site.h"
 
 struct hth_job_memory {
     hth_job_memory *next;       // in the site's list

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "runtime/job_memory.h"
+#include "runtime/program.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #define HTH_RUNTIME_LEDGER_H
 
 #include "base/hash.h"
-#include "runtime/program.h"
+#include "runtime/site.h"
 
 typedef struct hth_ledger_row {
     const hth_account *account; // NULL: nobody's

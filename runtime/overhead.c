@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/overhead.h"
 
+#include "runtime/program.h"
+
 #define OVERHEAD_NODE  4096 // measured: 1.3 to 5 KiB ..
 #define OVERHEAD_CONV  4    // .. and so many times as much where a library prepares a primitive
 #define OVERHEAD_SHARE 4    // of the device's memory

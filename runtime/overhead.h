@@ -10,7 +10,7 @@
 #ifndef HTH_RUNTIME_OVERHEAD_H
 #define HTH_RUNTIME_OVERHEAD_H
 
-#include "runtime/program.h"
+#include "runtime/site.h"
 
 // hth_overhead_bytes is about what a program of concrete graph `graph` takes.
 uint64_t hth_overhead_bytes(const hth_graph *graph);

@@ -11,7 +11,8 @@
 #define HTH_RUNTIME_PACED_H
 
 #include "base/pace.h"
-#include "runtime/program.h"
+#include "runtime/request.h"
+#include "runtime/site.h"
 
 typedef struct hth_paced {
     hth_pace pace, *before;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs at work: found by their inputs, made active (weights and arena in device memory), made
-// inactive. What an active one does with a request: program_run.c.
+// inactive, freed. What an active one does with a request: program_run.c.
 //
 // Room is made in this order: idle weights that no program holds (residency's own LRU), then the
 // arena when it is larger than needed, then the least recently used other active programs, except
@@ -9,6 +9,7 @@
 #include "runtime/program.h"
 
 #include "base/alloc.h"
+#include "runtime/host.h"
 #include "runtime/tenants/quota.h"
 
 #include <string.h>
@@ -132,106 +133,6 @@ bool hth_program_evict_stale(hth_site *site, const hth_program *keep)
     return any;
 }
 
-// room_make deactivates what is to be made again anyway, else the least recently used other
-// program; false when there is none left. pinned: those, too.
-static bool room_make(hth_site *site, const hth_program *keep, bool pinned)
-{
-    hth_program *victim = NULL;
-    if (hth_program_evict_stale(site, keep)) {
-        return true;
-    }
-    for (hth_program *p = site->active; p != NULL; p = p->active_next) {
-        bool free = p != keep && !p->running && (pinned || !p->pinned);
-        if (free && (victim == NULL || p->used_at < victim->used_at)) {
-            victim = p;
-        }
-    }
-    if (victim == NULL) {
-        return false;
-    }
-    hth_program_deactivate(site, victim);
-    return true;
-}
-
-static void arena_drop(hth_site *site)
-{
-    hth_pool_free(site->pool, site->arena);
-    site->arena = NULL;
-    site->arena_owner = NULL;
-    site->arena_owned = 0;
-    site->arena_bytes = 0;
-}
-
-// Drops an arena of more than `need` bytes; false: there is none.
-static bool arena_give(hth_site *site, size_t need)
-{
-    bool more = site->arena_bytes > need;
-    if (more) {
-        arena_drop(site);
-    }
-    return more;
-}
-
-hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out)
-{
-    hth_err err;
-    do {
-        err = hth_residency_alloc(site->residency, bytes, use, out);
-    } while (err == HTH_ENODEVMEM && (arena_give(site, 0) || room_make(site, NULL, false)));
-    if (err == HTH_OK && site->arena_cleared) { // it may have been another tenant's
-        err = hth_device_zero(site->device, *out, bytes);
-        if (err != HTH_OK) {
-            hth_pool_free(site->pool, *out);
-            *out = NULL;
-        }
-    }
-    return err;
-}
-
-// A larger arena takes the other's place: next to it, where there is room, so that a failure leaves
-// what was there.
-static hth_err arena_ensure(hth_site *site, const hth_program *program)
-{
-    size_t need = program->plan->arena_bytes;
-    void *larger;
-    if (program->arena != NULL || site->arena_bytes >= need) {
-        return HTH_OK;
-    }
-    hth_err err = hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &larger);
-    if (err == HTH_ENODEVMEM) {
-        arena_drop(site);
-        do {
-            err = hth_residency_alloc(site->residency, need, HTH_POOL_ARENA, &larger);
-        } while (err == HTH_ENODEVMEM && room_make(site, program, false));
-    }
-    if (err == HTH_OK) {
-        arena_drop(site);
-        site->arena = larger;
-        site->arena_bytes = need;
-    }
-    return err;
-}
-
-void hth_site_trim(hth_site *site)
-{
-    size_t need = 0;
-    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
-        bool mine = p->train == NULL && p->arena == NULL && p->run != NULL;
-        if (mine && p->running) { // in the arena: between two of its operators, a model was let go
-            site->trim = true;
-            return;
-        }
-        if (mine && p->plan->arena_bytes > need) {
-            need = p->plan->arena_bytes;
-        }
-    }
-    site->trim = false;
-    if (arena_give(site, need) && need > 0 &&
-        hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &site->arena) == HTH_OK) {
-        site->arena_bytes = need;
-    }
-}
-
 static hth_err weight_hold(hth_site *site, hth_program *program, hth_weight *weight)
 {
     hth_residency_stats before, after;
@@ -241,8 +142,8 @@ static hth_err weight_hold(hth_site *site, hth_program *program, hth_weight *wei
     do {
         err = hth_residency_hold(site->residency, &weight->content->id, weight->form, weight->bytes,
                                  weight_fill, &filling, &weight->entry);
-    } while (err == HTH_ENODEVMEM &&
-             (arena_give(site, program->plan->arena_bytes) || room_make(site, program, false)));
+    } while (err == HTH_ENODEVMEM && (hth_site_shrink_arena(site, program->plan->arena_bytes) ||
+                                      hth_site_make_room(site, program, false)));
     hth_residency_stats_get(site->residency, &after);
     weight->fresh = after.fills > before.fills;
     return err;
@@ -299,8 +200,8 @@ static void active_link(hth_site *site, hth_program *program)
 static hth_err activate_again(hth_site *site, hth_program *program)
 {
     weights_drop(site, program, true);
-    arena_drop(site);
-    while (room_make(site, program, true)) {
+    hth_site_drop_arena(site);
+    while (hth_site_make_room(site, program, true)) {
     }
     hth_residency_evict(site->residency, UINT64_MAX);
     for (hth_program *q = site->programs; q != NULL; q = q->site_next) {
@@ -310,19 +211,19 @@ static hth_err activate_again(hth_site *site, hth_program *program)
         }
     }
     HTH_TRY(weights_hold(site, program));
-    return arena_ensure(site, program);
+    return hth_site_ensure_arena(site, program);
 }
 
 hth_err hth_program_activate(hth_site *site, hth_program *program)
 {
     program->used_at = ++site->clock;
     if (program->active) {
-        return arena_ensure(site, program);
+        return hth_site_ensure_arena(site, program);
     }
     HTH_TRY(hth_quota_room(site, program)); // before anything of anybody's moves
     hth_err err = weights_hold(site, program);
     err = err == HTH_OK ? streams_fill(program) : err;
-    err = err == HTH_OK ? arena_ensure(site, program) : err;
+    err = err == HTH_OK ? hth_site_ensure_arena(site, program) : err;
     if (err == HTH_ENODEVMEM) {
         err = activate_again(site, program);
         err = err == HTH_OK ? streams_fill(program) : err;
@@ -378,4 +279,101 @@ void hth_program_ledger(const hth_program *program, uint64_t *weight_bytes, uint
                              ? 0
                              : program->weights[w].bytes;
     }
+}
+
+// ---- the end
+
+void hth_program_drop_problem(hth_program *program)
+{
+    hth_problem_fini(&program->problem);
+    hth_free(program->weights);
+    hth_free(program->weight_tensor);
+    program->weights = NULL;
+    program->weight_tensor = NULL;
+    program->n_weights = 0;
+    for (int i = 0; program->node_in != NULL && i < program->graph->n_nodes; i++) {
+        hth_free(program->node_in[i]);
+        program->node_in[i] = NULL;
+    }
+    for (int i = 0; program->node_out != NULL && i < program->graph->n_nodes; i++) {
+        hth_free(program->node_out[i]);
+        program->node_out[i] = NULL;
+    }
+}
+
+// Leaves the site: its list, and the device, where nobody else holds what it brought there.
+static void program_leave(hth_site *site, hth_program *program)
+{
+    hth_program **at = &site->programs;
+    hth_program_pin(site, program, false);
+    hth_program_evict(site, program);
+    while (*at != NULL && *at != program) {
+        at = &(*at)->site_next;
+    }
+    if (*at == program) {
+        *at = program->site_next;
+    }
+}
+
+void hth_program_free(hth_site *site, hth_program *program)
+{
+    if (program == NULL) {
+        return;
+    }
+    while (program->n_instances > 0) {
+        hth_program_free(site, program->instance[--program->n_instances]);
+    }
+    program_leave(site, program);
+    site->arena_owner = site->arena_owner == program->account ? NULL : site->arena_owner;
+    if (program->source != NULL) {
+        hth_program **at = &program->source->programs;
+        while (*at != program) {
+            at = &(*at)->next;
+        }
+        *at = program->next;
+        program->source->n_programs--;
+    }
+    hth_source_fini(site, &program->rest);
+    hth_run_close(program->run);
+    for (int i = 0;
+         program->graph != NULL && program->kernels != NULL && i < program->graph->n_nodes; i++) {
+        hth_kernel_close(program->kernels[i]);
+    }
+    for (int i = 0; i < program->n_contents; i++) {
+        hth_const_rele(program->contents[i]);
+    }
+    hth_free(program->contents);
+    hth_host_give(site, HTH_HOST_CONTENTS, program->content_bytes);
+    for (int w = 0; w < program->n_weights; w++) {
+        hth_device_release_host(site->device, program->weights[w].far.memory,
+                                program->weights[w].bytes);
+    }
+    hth_spill_close(program->spill_weights);
+    hth_free(program->far_of);
+    if (program->graph != NULL) {
+        hth_program_drop_problem(program);
+    }
+    hth_plan_free(program->plan);
+    hth_free(program->key);
+    hth_free(program->final_index);
+    hth_free(program->same_output);
+    hth_free(program->kernels);
+    hth_free(program->node_in);
+    hth_free(program->node_out);
+    hth_free(program->n_in);
+    hth_free(program->n_out);
+    hth_free(program->value_tensor);
+    hth_cache_model_fini(&program->heat);
+    hth_free(program->fixed);
+    hth_graph_free(program->graph);
+    hth_free(program);
+}
+
+void hth_source_fini(hth_site *site, hth_source *source)
+{
+    while (source->programs != NULL) {
+        hth_program_free(site, source->programs);
+    }
+    hth_graph_free(source->graph);
+    source->graph = NULL;
 }

@@ -12,31 +12,15 @@
 #define HTH_RUNTIME_PROGRAM_H
 
 #include "convsel/in_step_times.h"
-#include "convsel/profile.h"
-#include "runtime/quiet.h"
-#include "graph/specialize.h"
-#include "memmgr/residency.h"
 #include "graph/autodiff/train.h"
-#include "planner/plan_train.h"
+#include "graph/specialize.h"
 #include "memmgr/run.h"
 #include "memmgr/spill.h"
+#include "planner/plan_train.h"
 #include "runtime/request.h"
-#include "runtime/tenants/tenant_rules.h"
-#include "sched/work.h"
+#include "runtime/site.h"
 
 #define HTH_PROGRAMS 16 // of one graph
-
-typedef struct hth_program hth_program;
-typedef struct hth_job_memory hth_job_memory; // job_memory.h
-typedef struct hth_tenants hth_tenants;       // tenants/tenant.h
-
-// Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
-typedef struct hth_account {
-    char name[208];
-    int version;
-    char tenant[HTH_TENANT]; // whose request had it loaded, or submitted the job
-    bool job;
-} hth_account;
 
 // Where programs of one graph come from: a model, or what is left of one after a stage.
 typedef struct hth_source {
@@ -46,55 +30,6 @@ typedef struct hth_source {
     bool batched; // its samples are proven independent, and nobody forbids runs of several requests
     const hth_account *account; // of its programs; outlives them. NULL: nobody's
 } hth_source;
-
-// What host memory outside of the device is for (host.h).
-typedef enum hth_host_use {
-    HTH_HOST_OUTPUTS,  // of requests, until they are answered
-    HTH_HOST_STAGES,   // what a stage of a model gives, until the last one has run
-    HTH_HOST_BATCHES,  // joined requests', benchmarks' and evaluations' inputs and outputs
-    HTH_HOST_CONTENTS, // of programs: inputs' contents that they were made of, and what followed
-    HTH_HOST_N_USES
-} hth_host_use;
-
-// What programs share on one device.
-typedef struct hth_site {
-    hth_device *device;
-    hth_pool *pool;
-    hth_residency *residency;
-    const hth_timing_cache *timings;
-    double tolerance;        // of convolution algorithms: largest error / largest output
-    double link_bytes_per_s; // host to device, measured
-    double link_back_bytes_per_s, link_latency_us;
-    double copy_interference; // hth_problem's
-    void *arena;
-    size_t arena_bytes;
-    // since when disturbed timings wait to be taken again (0: there were none), and until when they
-    // do in any case; what the machine did when it was looked at last
-    uint64_t disturbed_ns, again_ns;
-    hth_quiet quiet;
-    bool trim; // the arena could be smaller, but was in use when that was seen
-    // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
-    bool arena_cleared;
-    const hth_account *arena_owner; // NULL: nobody's
-    size_t arena_owned;
-    hth_program *active;                 // list of active programs, most recently used first
-    hth_program *programs;               // all there are, active or not
-    uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
-    uint64_t clock;                      // counts runs: recency
-    // requests that wait for memory (memory_wait.h): how often some was given back; the bytes for
-    // models that the last was refused for (0: they were not what it lacked) and what it would take
-    // of what others hold (0: only its own tenant is in its way); what the oldest of those that
-    // would needs; how many wait
-    uint64_t freed, refused_over, refused_bytes, awaited_bytes;
-    int awaiting;
-    uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
-    bool host_refused; // the last compilation was refused for memory of the host, not the device's
-    hth_job_memory *shares; // of training jobs
-    hth_tenants *tenants;   // NULL: nobody has limits
-    // who computes next; NULL: whoever calls has the device for itself. Loading, compiling and
-    // measuring have points there (hth_work_point); runs in the site's arena hold the device
-    hth_work_queue *queue;
-} hth_site;
 
 #define HTH_INSTANCES 4 // runs of one program at a time, at most
 
@@ -182,76 +117,17 @@ struct hth_program {
 hth_program *hth_source_match(hth_source *source, const hth_tensor *inputs);
 void hth_source_fini(hth_site *site, hth_source *source);
 
-// hth_program_compile makes a program for concrete inputs (data needed where the model asks for
-// values) under `budget` bytes and puts it at the head of the source's list. tune: measure
-// convolution candidates that the cache lacks. progress may be NULL.
-hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
-                            uint64_t budget, bool tune, hth_request *progress, hth_program **out);
-// hth_program_compile_instance makes another program->instance[], for a team of so many threads.
-// HTH_ENOTSUP: program has stages or streams weights, or other forms of weights would be wanted.
-hth_err hth_program_compile_instance(hth_site *site, hth_program *program, int threads);
-// What a training step is compiled for.
-typedef struct hth_step_spec {
-    const hth_train_graph *train; // must outlive the program
-    const hth_account *account;   // .. too; may be NULL
-    const char *budget;       // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
-    uint64_t *budget_bytes;   // what `budget` comes to is left here; not 0: counts in its place
-    uint64_t available_bytes; // without `budget` this; one that is more is HTH_ENODEVMEM. 0: all
-    hth_plan_options options;
-    // slots that are on the device whatever the plan says, in the caller's memory, which is
-    // retained_bytes of the budget; NULL: none. Outlive the program, like far
-    const bool *retained;
-    uint64_t retained_bytes;
-    const hth_run_far *far;     // per slot: where it is when it is not on the device
-    const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
-    bool problem_only;          // stop before planning: no plan, no run
-    const hth_profile *profile; // where costs and link come from; what it lacks is measured here.
-                                // NULL: all is. Outlives the program
-    bool plan_only; // with profile: for problem and plan only; what it lacks is an error, and its
-                    // memory the limit
-} hth_step_spec;
-
-// hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
-// are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away),
-// its arena is p->arena. p->budget is without retained_bytes.
-// Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
-hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
-                                 hth_request *progress, hth_program **out);
-// hth_program_replan gives a step another plan for a problem with the same tensors and nodes, where
-// every node has only the algorithm that it has now. Takes *problem and *plan over; on error the
-// program is as before.
-hth_err hth_program_replan(hth_site *site, hth_program *program, hth_problem *problem,
-                           hth_plan **plan);
-// hth_program_remember keeps what the nodes of a step took, seen[i] of node i, and the problem's
-// speeds of copies out and in where copied[way] > 0 ({in, out}), for steps that are compiled from
-// now on. What is planned for another device or a disk says nothing about this one's link.
-hth_err hth_program_remember(hth_site *site, const hth_program *program,
-                             const hth_in_step_times *seen, const double copied[2]);
-// hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
-int hth_program_slot(const hth_program *program, int i);
-
-// hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
-// their timings are known.
-bool hth_program_measured(hth_site *site, const hth_graph *graph, int i);
 // hth_program_takes says that program was made for these n inputs, values where they count
 // included.
 bool hth_program_takes(const hth_program *program, const hth_tensor *inputs, int n);
-// hth_program_extra is how many bytes program's weights take in forms that the other programs of
-// its source do not have, while they have the same weights in others.
-uint64_t hth_program_extra(const hth_program *program);
-// hth_program_room says that program, which is not active, runs without driving others out of the
-// device's memory.
-bool hth_program_room(const hth_site *site, const hth_program *program);
 // hth_program_evict_stale has stale programs but `keep` leave the device that do not run; false:
 // none did.
 bool hth_program_evict_stale(hth_site *site, const hth_program *keep);
 // hth_program_free also removes it from its source and the site, and from the device those of its
 // weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *program);
-
-// hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
-// hth_pool_free gives it back.
-hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
+// hth_program_drop_problem drops what planning has made, which is made again for each plan.
+void hth_program_drop_problem(hth_program *program);
 
 // hth_program_activate makes a program ready to run: its weights and an arena are in device memory
 // when it returns. On error no byte is there that was not before. hth_program_run does it, too.
@@ -261,9 +137,6 @@ void hth_program_deactivate(hth_site *site, hth_program *program);
 void hth_program_evict(hth_site *site, hth_program *program);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *program, bool on);
-// hth_site_trim gives back what of the arena no program needs any more, after the run that uses
-// it.
-void hth_site_trim(hth_site *site);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of program->graph
 // goes.

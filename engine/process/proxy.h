@@ -15,6 +15,5 @@
 // hth_proxy_open starts the process and waits until it has opened config->child_store and the
 // device; its error is this one's.
 hth_err hth_proxy_open(const hth_engine_config *config, hth_engine **out);
-void hth_proxy_release(hth_retained *retained); // as hth_engine_release
 
 #endif

@@ -155,18 +155,19 @@ void proxy_call_free(hth_proxy *proxy, proxy_call *call)
     }
 }
 
-void hth_proxy_release(hth_retained *retained)
+static void call_release(hth_retained *retained)
 {
-    hth_proxy *p = retained->p;
+    proxy_retained *kept = (proxy_retained *)retained;
+    hth_proxy *p = kept->p;
     pthread_mutex_lock(&p->lock);
-    if (retained->out == p->out) { // else there is no child any more that would use it again
-        atomic_store(&p->link.control->entry[retained->entry].released, true);
+    if (kept->out == p->out) { // else there is no child any more that would use it again
+        atomic_store(&p->link.control->entry[kept->entry].released, true);
     }
-    call_give_back(p, &p->calls[retained->entry]);
+    call_give_back(p, &p->calls[kept->entry]);
     p->n_retained--;
     pthread_mutex_unlock(&p->lock);
-    proxy_out_rele(p, retained->out);
-    hth_free(retained);
+    proxy_out_rele(p, kept->out);
+    hth_free(kept);
 }
 
 // call_files passes a request's descriptors on, in front of it. Where it is tried again they come
@@ -312,17 +313,17 @@ static void call_end(hth_proxy *proxy, proxy_call *call, hth_err err)
 // answer_keep has outputs stay where the child put them until they are given up.
 static hth_err answer_keep(hth_proxy *proxy, hth_request *request, proxy_call *call)
 {
-    hth_retained *k = hth_alloc(sizeof *k);
+    proxy_retained *k = hth_alloc(sizeof *k);
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an answer");
     }
     pthread_mutex_lock(&proxy->lock);
-    *k = (hth_retained){proxy, proxy->out, (int)(call - proxy->calls)};
+    *k = (proxy_retained){{call_release}, proxy, proxy->out, (int)(call - proxy->calls)};
     proxy->out->refs++;
     call->state = PROXY_RETAINED;
     proxy->n_retained++;
     pthread_mutex_unlock(&proxy->lock);
-    request->retained = k;
+    request->retained = &k->head;
     return HTH_OK;
 }
 

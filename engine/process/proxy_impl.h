@@ -40,11 +40,12 @@ typedef struct proxy_out {
     int fd, refs;
 } proxy_out;
 
-struct hth_retained {
+typedef struct proxy_retained {
+    hth_retained head;
     hth_proxy *p;
     proxy_out *out;
     int entry;
-};
+} proxy_retained;
 
 typedef struct proxy_call {
     proxy_state state;

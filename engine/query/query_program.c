@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 #include "engine/serve/infer.h"
+#include "runtime/compile/compile.h"
 #include "runtime/precision.h"
 
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "engine/serve/capacity_error.h"
 
 #include "base/size.h"
+#include "runtime/compile/compile.h"
 #include "runtime/tenants/quota.h"
 #include "runtime/job_memory.h"
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "engine/serve/capacity_error.h"
+#include "runtime/compile/compile.h"
 #include "runtime/host.h"
 #include "runtime/tenants/quota.h"
 #include "engine/serve/microbatch.h"

@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "engine/serve/infer.h"
 #include "engine/serve/serve.h"
+#include "runtime/compile/compile.h"
 
 #include <string.h>
 

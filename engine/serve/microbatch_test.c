@@ -2,6 +2,7 @@
 // A batch is compared with its slices only where samples are proven independent.
 #include "engine/serve/microbatch.h"
 
+#include "runtime/compile/compile.h"
 #include "tests/rig/site_rig.h"
 
 #define SAMPLES 16

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/serve/infer.h"
+#include "runtime/compile/compile.h"
 
 // A larger program is made after so many runs that would have used it, or when the engine is idle.
 #define DEMAND_TIMES 8

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "engine/serve/load.h"
+#include "runtime/compile/compile.h"
 #include "runtime/tenants/quota.h"
 #include "runtime/job_memory.h"
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "planner/plan_walk.h"
+#include "runtime/compile/compile.h"
 
 #include <math.h>
 #include <stdlib.h>

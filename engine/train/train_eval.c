@@ -3,6 +3,7 @@
 #include "engine/train/train_score.h"
 
 #include "base/alloc.h"
+#include "runtime/compile/compile.h"
 #include "runtime/host.h"
 
 #include <string.h>

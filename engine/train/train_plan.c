@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "convsel/profile.h"
 #include "planner/plan_curve.h"
+#include "runtime/compile/compile.h"
 #include "runtime/paced.h"
 
 // With a scale the largest input that reads floats is made of bytes.

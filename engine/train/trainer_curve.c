@@ -7,6 +7,7 @@
 #include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
+#include "runtime/compile/compile.h"
 
 #include <math.h>
 #include <stdio.h>

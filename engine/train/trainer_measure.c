@@ -9,6 +9,7 @@
 #include "base/compare.h"
 #include "base/thread.h"
 #include "planner/plan_walk.h"
+#include "runtime/compile/compile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 // optimizer state and running statistics are compared after several steps.
 #include "planner/plan_decode.h"
 #include "planner/plan_test.h"
+#include "runtime/compile/compile.h"
 #include "tests/rig/trainer_rig.h"
 
 #define SAMPLES      6

@@ -4,7 +4,7 @@
 #ifndef HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
 #define HTH_RUNTIME_COMPILE_COMPILE_IMPL_H
 
-#include "runtime/program.h"
+#include "runtime/compile/compile.h"
 
 typedef struct hth_menu { // the candidates of one node; the first one's kernel is prepared
     int n;
@@ -40,7 +40,6 @@ bool hth_compile_in_place(const hth_site *site, const hth_const *constant, const
 // hth_compile_problem makes program->problem, weights and tables from the graph, the prepared
 // kernels and the menus.
 hth_err hth_compile_problem(hth_site *site, hth_program *program, const hth_menu *menus);
-void hth_program_drop_problem(hth_program *program);
 
 // ---- compile_menu.c: candidates
 

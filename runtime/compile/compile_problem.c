@@ -89,24 +89,6 @@ static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, u
     return HTH_OK;
 }
 
-void hth_program_drop_problem(hth_program *program)
-{
-    hth_problem_fini(&program->problem);
-    hth_free(program->weights);
-    hth_free(program->weight_tensor);
-    program->weights = NULL;
-    program->weight_tensor = NULL;
-    program->n_weights = 0;
-    for (int i = 0; program->node_in != NULL && i < program->graph->n_nodes; i++) {
-        hth_free(program->node_in[i]);
-        program->node_in[i] = NULL;
-    }
-    for (int i = 0; program->node_out != NULL && i < program->graph->n_nodes; i++) {
-        hth_free(program->node_out[i]);
-        program->node_out[i] = NULL;
-    }
-}
-
 // problem_values makes a plan tensor of every value that is computed or given.
 static hth_err problem_values(hth_program *program, bool host_visible, int *cap)
 {

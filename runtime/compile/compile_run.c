@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a plan to what runs it: where everything is while it is away, and the run; another plan for
-// the same kernels; and the end of a program.
+// the same kernels.
 #include "runtime/compile/compile_impl.h"
-#include "runtime/host.h"
 
 #include "base/alloc.h"
 
@@ -145,81 +144,4 @@ int hth_program_slot(const hth_program *program, int i)
 {
     int t = program->value_tensor[program->graph->inputs[program->train->slots[i].input]];
     return t >= 0 && program->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
-}
-
-// Leaves the site: its list, and the device, where nobody else holds what it brought there.
-static void program_leave(hth_site *site, hth_program *program)
-{
-    hth_program **at = &site->programs;
-    hth_program_pin(site, program, false);
-    hth_program_evict(site, program);
-    while (*at != NULL && *at != program) {
-        at = &(*at)->site_next;
-    }
-    if (*at == program) {
-        *at = program->site_next;
-    }
-}
-
-void hth_program_free(hth_site *site, hth_program *program)
-{
-    if (program == NULL) {
-        return;
-    }
-    while (program->n_instances > 0) {
-        hth_program_free(site, program->instance[--program->n_instances]);
-    }
-    program_leave(site, program);
-    site->arena_owner = site->arena_owner == program->account ? NULL : site->arena_owner;
-    if (program->source != NULL) {
-        hth_program **at = &program->source->programs;
-        while (*at != program) {
-            at = &(*at)->next;
-        }
-        *at = program->next;
-        program->source->n_programs--;
-    }
-    hth_source_fini(site, &program->rest);
-    hth_run_close(program->run);
-    for (int i = 0;
-         program->graph != NULL && program->kernels != NULL && i < program->graph->n_nodes; i++) {
-        hth_kernel_close(program->kernels[i]);
-    }
-    for (int i = 0; i < program->n_contents; i++) {
-        hth_const_rele(program->contents[i]);
-    }
-    hth_free(program->contents);
-    hth_host_give(site, HTH_HOST_CONTENTS, program->content_bytes);
-    for (int w = 0; w < program->n_weights; w++) {
-        hth_device_release_host(site->device, program->weights[w].far.memory,
-                                program->weights[w].bytes);
-    }
-    hth_spill_close(program->spill_weights);
-    hth_free(program->far_of);
-    if (program->graph != NULL) {
-        hth_program_drop_problem(program);
-    }
-    hth_plan_free(program->plan);
-    hth_free(program->key);
-    hth_free(program->final_index);
-    hth_free(program->same_output);
-    hth_free(program->kernels);
-    hth_free(program->node_in);
-    hth_free(program->node_out);
-    hth_free(program->n_in);
-    hth_free(program->n_out);
-    hth_free(program->value_tensor);
-    hth_cache_model_fini(&program->heat);
-    hth_free(program->fixed);
-    hth_graph_free(program->graph);
-    hth_free(program);
-}
-
-void hth_source_fini(hth_site *site, hth_source *source)
-{
-    while (source->programs != NULL) {
-        hth_program_free(site, source->programs);
-    }
-    hth_graph_free(source->graph);
-    source->graph = NULL;
 }

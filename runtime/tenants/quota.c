@@ -4,6 +4,7 @@
 
 #include "runtime/ledger.h"
 #include "runtime/job_memory.h"
+#include "runtime/program.h"
 #include "runtime/tenants/tenant.h"
 
 #include <stdio.h>

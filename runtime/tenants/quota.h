@@ -11,7 +11,7 @@
 #ifndef HTH_RUNTIME_TENANTS_QUOTA_H
 #define HTH_RUNTIME_TENANTS_QUOTA_H
 
-#include "runtime/program.h"
+#include "runtime/site.h"
 
 // hth_quota_limit is what an account's tenant (NULL: nobody's) may hold; UINT64_MAX: all.
 uint64_t hth_quota_limit(const hth_site *site, const hth_account *account);

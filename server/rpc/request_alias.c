@@ -7,7 +7,7 @@
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
-#include "runtime/alias.h"
+#include "runtime/content/alias.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
-#include "runtime/verify.h"
+#include "runtime/content/verify.h"
 
 #include <jansson.h>
 

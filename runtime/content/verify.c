@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/verify.h"
+#include "runtime/content/verify.h"
 
 #include "base/alloc.h"
 #include "runtime/arguments.h"

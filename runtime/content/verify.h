@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/verify.h - the question "verify": whether what is stored is what was.
-#ifndef HTH_RUNTIME_VERIFY_H
-#define HTH_RUNTIME_VERIFY_H
+// runtime/content/verify.h - the question "verify": whether what is stored is what was.
+#ifndef HTH_RUNTIME_CONTENT_VERIFY_H
+#define HTH_RUNTIME_CONTENT_VERIFY_H
 
 #include "modelstore/store.h"
 

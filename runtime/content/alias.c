@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/alias.h"
+#include "runtime/content/alias.h"
 
 #include "base/alloc.h"
 #include "runtime/arguments.h"

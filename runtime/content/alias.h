@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/alias.h - hearth's command "alias": second names of models (modelstore/store.h).
-#ifndef HTH_RUNTIME_ALIAS_H
-#define HTH_RUNTIME_ALIAS_H
+// runtime/content/alias.h - hearth's command "alias": second names of models (modelstore/store.h).
+#ifndef HTH_RUNTIME_CONTENT_ALIAS_H
+#define HTH_RUNTIME_CONTENT_ALIAS_H
 
 #include "modelstore/store.h"
 
