@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator is the C library's, or what a thread keeps of it (keep.h); what is added is a
-// count, so that a test can fail the N-th allocation for N = 1, 2, .. until the tested call
+// The allocator is the C library's, or what a thread keeps of it (thread_cache.h); what is added is
+// a count, so that a test can fail the N-th allocation for N = 1, 2, .. until the tested call
 // succeeds, and see that nothing stays behind.
 #include "base/alloc.h"
 
-#include "base/keep.h"
+#include "base/thread_cache.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -49,7 +49,7 @@ void *hth_alloc(size_t bytes)
     if (alloc_refused()) {
         return NULL;
     }
-    void *p = alloc_counted(hth_keep_malloc(bytes ? bytes : 1));
+    void *p = alloc_counted(hth_thread_cache_malloc(bytes ? bytes : 1));
 #ifdef HTH_DEBUG
     if (p != NULL) {
         memset(p, 0xA5, bytes < 4096 ? bytes : 4096);
@@ -68,7 +68,7 @@ void *hth_calloc(size_t n, size_t size)
     if (bytes > HTH_KEEP_LARGE) {
         return alloc_counted(calloc(1, bytes)); // fresh pages are zero already
     }
-    void *p = hth_keep_malloc(bytes);
+    void *p = hth_thread_cache_malloc(bytes);
     return alloc_counted(p != NULL ? memset(p, 0, bytes) : NULL);
 }
 
@@ -78,7 +78,7 @@ void *hth_realloc(void *p, size_t n, size_t size)
     if (alloc_refused() || hth_mul_bytes(n, size, &bytes) != 0) {
         return NULL;
     }
-    void *q = hth_keep_realloc(p, bytes ? bytes : 1);
+    void *q = hth_thread_cache_realloc(p, bytes ? bytes : 1);
     return p == NULL ? alloc_counted(q) : q;
 }
 
@@ -87,7 +87,7 @@ void *hth_alloc_aligned(size_t bytes, size_t align)
     if (alloc_refused()) {
         return NULL;
     }
-    return alloc_counted(hth_keep_aligned(bytes ? bytes : 1, align));
+    return alloc_counted(hth_thread_cache_aligned(bytes ? bytes : 1, align));
 }
 
 void *hth_alloc_large(size_t bytes)
@@ -144,7 +144,7 @@ void hth_free(void *p)
 {
     if (p != NULL) {
         atomic_fetch_sub_explicit(&alloc_live, 1, memory_order_relaxed);
-        hth_keep_free(p);
+        hth_thread_cache_free(p);
     }
 }
 

@@ -4,7 +4,7 @@
 #include "base/settings.h"
 
 #include "base/log.h"
-#include "base/word.h"
+#include "base/spelling.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -254,11 +254,11 @@ static const hth_synonym setting_synonyms[] = {
 const char *hth_setting_means(const char *name)
 {
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
-        if (hth_word_same(name, setting_table[i].name)) {
+        if (hth_spelling_same(name, setting_table[i].name)) {
             return setting_table[i].name;
         }
     }
-    return hth_word_means(setting_synonyms, name, NULL, NULL);
+    return hth_spelling_means(setting_synonyms, name, NULL, NULL);
 }
 
 // setting_unknown says what may have been meant, or the closest name when it is close.
@@ -267,7 +267,7 @@ static hth_err setting_unknown(const char *name)
     const char *best = NULL, *means = hth_setting_means(name);
     int distance = 4;
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
-        hth_word_closer(name, setting_table[i].name, &distance, &best);
+        hth_spelling_closer(name, setting_table[i].name, &distance, &best);
     }
     best = means != NULL ? means : best;
     return best != NULL ? hth_fail(HTH_ENOENT, "no setting '%.80s'; did you mean %s?", name, best)

@@ -94,7 +94,7 @@ names=$(sed -n 's/^    X([A-Z]*, \([a-z]*\), HTH_NEED.*/\1/p' runtime/command.h 
 [ -n "$names" ] || { echo "$0 finds no rows in runtime/command.h"; bad=1; }
 compared=$(git ls-files '*.c' '*.h' | grep -vE '^(tests|client)/|_test\.c$|^runtime/command\.c$' |
     xargs grep -nHE "cmp\([^;]*(->|\.)(query|what)\b|cmp\((query|what|command)\b|cmp\([^;\"]*\"($names)\"" |
-    grep -vE '^runtime/tenants/tenant_rules\.c:.*"jobs"|^server/rpc/request_content\.c:.*"model"' || true
+    grep -vE '^runtime/tenants/tenant_rules\.c:.*"jobs"|^server/rpc/rpc_slot_content\.c:.*"model"' || true
     git ls-files 'client/*.c' 'client/*.h' | xargs grep -nHE 'cmp\([^;]*[^_]command->name' || true)
 [ -z "$compared" ] || { echo "commands that are compared by their names:"; echo "$compared"; bad=1; }
 crowded=$(git ls-files | awk -F/ -v most=60 '{ d = "."; for (i = 1; i <= NF; i++) { e = i == 1 ? $1 : d "/" $i; if (!(e in known)) { known[e]; n[d]++ } d = e } }

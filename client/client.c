@@ -6,14 +6,14 @@
 
 #include "base/alloc.h"
 #include "client/buffer.h"
-#include "client/channel.h"
+#include "client/ring_exchange.h"
 #include "client/default_url.h"
 #include "client/descriptor.h"
 #include "client/documents.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
-#include "client/passed.h"
-#include "client/plain.h"
+#include "client/passed_files.h"
+#include "client/socket_exchange.h"
 #include "client/wire.h"
 
 #include <jansson.h>
@@ -55,7 +55,7 @@ static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
         atomic_fetch_add(&h->pipes, 1);
     } else {
         atomic_fetch_sub(&h->pipes, 1);
-        hth_channels_lost(h);
+        hth_ring_exchange_lost(h);
     }
 }
 
@@ -119,7 +119,7 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
     bool embedded = strcmp(url, "inproc://") == 0, tls = client_is(url, "tls+tcp://");
     hth_forked_begin();
     h->forks = hth_forks();
-    h->plain = tls || h->forks > 0;
+    h->by_socket = tls || h->forks > 0;
     bool inside = client_is(url, "inproc://");
     if (!inside && !tls && !client_is(url, "ipc://") && !client_is(url, "tcp://")) {
         return client_not_url(url);
@@ -133,8 +133,8 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
         options != NULL && options->timeout_ms != 0 ? options->timeout_ms : CLIENT_TIMEOUT_MS;
     h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
     h->same_machine = client_is(url, "ipc://") || client_is(url, "inproc://");
-    h->shared_memory =
-        !h->plain && client_is(url, "ipc://") && (options == NULL || !options->no_shared_memory);
+    h->shared_memory = !h->by_socket && client_is(url, "ipc://") &&
+                       (options == NULL || !options->no_shared_memory);
     h->rings = h->shared_memory && (options == NULL || !options->no_ring);
     h->limits = hth_wire_default_limits;
     if (embedded) {
@@ -152,7 +152,7 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
     if (h->url == NULL || h->ca_file == NULL || (token && h->token == NULL)) {
         return hth_fail(HTH_ENOMEM, "out of memory for a connection");
     }
-    return h->plain ? hth_plain_open(h) : client_dial(h, url);
+    return h->by_socket ? hth_socket_exchange_open(h) : client_dial(h, url);
 }
 
 hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
@@ -185,9 +185,9 @@ void hearth_close(hearth *h)
         pthread_cond_wait(&h->idle, &h->lock);
     }
     pthread_mutex_unlock(&h->lock);
-    hth_channels_fini(h);
+    hth_ring_exchange_fini(h);
     hth_exchange_fini(h);
-    hth_plain_fini(h);
+    hth_socket_exchange_fini(h);
     if (h->socket_open) {
         nng_close(h->socket);
     }
@@ -346,7 +346,7 @@ static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor
     q.body_case = HEARTH__REQUEST__BODY_INFER;
     q.infer = body;
     bool used = false;
-    hth_err err = h->rings ? hth_channel_exchange(h, &q, inputs, reply, &used) : HTH_OK;
+    hth_err err = h->rings ? hth_ring_exchange(h, &q, inputs, reply, &used) : HTH_OK;
     return used ? err : hth_exchange(h, &q, inputs, NULL, reply);
 }
 

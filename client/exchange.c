@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "client/plain.h"
+#include "client/socket_exchange.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -394,8 +394,8 @@ hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tens
     HTH_TRY(hth_exchange_check(handle));
     request->call = atomic_fetch_add(&handle->next_call, 1) + 1;
     request->token = handle->token != NULL ? handle->token : request->token;
-    if (handle->plain) {
-        return hth_plain_exchange(handle, request, inputs, watch, out);
+    if (handle->by_socket) {
+        return hth_socket_exchange(handle, request, inputs, watch, out);
     }
     hth_err err = call_get(handle, &c);
     if (err == HTH_OK) {

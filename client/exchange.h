@@ -19,10 +19,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct hth_call hth_call;         // a context and its aio, reused
-typedef struct hth_buffer hth_buffer;     // what hearth_buffer_alloc gave out (buffer.h)
-typedef struct hth_channels hth_channels; // a ring in shared memory (channel.h)
-typedef struct hth_plain hth_plain;       // a stream (plain.h)
+typedef struct hth_call hth_call;               // a context and its aio, reused
+typedef struct hth_buffer hth_buffer;           // what hearth_buffer_alloc gave out (buffer.h)
+typedef struct hth_channels hth_channels;       // a ring in shared memory (ring_exchange.h)
+typedef struct hth_socket_call hth_socket_call; // a stream
 
 struct hearth {
     nng_socket socket;
@@ -35,7 +35,7 @@ struct hearth {
     char *token; // NULL: none
     char *ca_file;
     unsigned forks; // hth_forks where it was opened
-    bool plain;     // over streams, without nng
+    bool by_socket; // over streams of our own, without nng (socket_exchange.h)
     hth_embedded *embedded;
     hth_wire_limits limits;
     uint64_t timeout_ms;
@@ -46,7 +46,7 @@ struct hearth {
     pthread_cond_t idle;
     int in_flight;
     hth_call *free_calls;
-    hth_plain *plain_free;
+    hth_socket_call *socket_free;
     hth_buffer *buffers;
     hth_channels *channels;  // of the present connection; NULL: none
     uint64_t channels_tried; // the last connection that was asked for some

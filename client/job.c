@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/exchange.h"
-#include "client/passed.h"
+#include "client/passed_files.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The datasets that a question names: passed to a server on this machine, sent to one elsewhere, or
 // left as the name of one that is stored.
-#include "client/passed.h"
+#include "client/passed_files.h"
 
 #include "base/alloc.h"
 #include "base/file.h"

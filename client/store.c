@@ -4,7 +4,7 @@
 #include "client/content/send.h"
 #include "client/exchange.h"
 #include "client/export_format.h"
-#include "client/passed.h"
+#include "client/passed_files.h"
 
 #include "base/alloc.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/word.h"
+#include "base/spelling.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct version_job {
 static void versions_similar(version_job *job, const char *name)
 {
     const char *best = NULL;
-    hth_word_closer(job->name, name, &job->distance, &best);
+    hth_spelling_closer(job->name, name, &job->distance, &best);
     if (best != NULL) {
         snprintf(job->similar, sizeof job->similar, "%s", name);
     }

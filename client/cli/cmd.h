@@ -76,9 +76,9 @@ json_t *hth_cmd_about(const hth_cli *cli);
 int hth_cmd_print(const hth_cli *cli, json_t *doc);
 // hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.
 void hth_cmd_held_out(json_t *doc);
-// hth_cmd_log_asked: --log-csv or --log-tensorboard was given. hth_cmd_log_open opens what they name
-// (*out NULL: nothing), hth_cmd_log_end ends it with a job's document (may be NULL). Exit codes;
-// errors are printed.
+// hth_cmd_log_asked: --log-csv or --log-tensorboard was given. hth_cmd_log_open opens what they
+// name (*out NULL: nothing), hth_cmd_log_end ends it with a job's document (may be NULL). Exit
+// codes; errors are printed.
 bool hth_cmd_log_asked(const hth_cli *cli);
 int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out);
 int hth_cmd_log_end(hth_train_log *log, const char *json);

@@ -3,7 +3,7 @@
 // the one that is meant.
 #include "client/cli/correct.h"
 
-#include "base/word.h"
+#include "base/spelling.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -264,20 +264,20 @@ static const hth_synonym correct_options[] = {
 
 int hth_correct_command(const hth_cli *cli, const char *name)
 {
-    const char *best = NULL, *means = hth_word_means(correct_commands, name, NULL, NULL);
+    const char *best = NULL, *means = hth_spelling_means(correct_commands, name, NULL, NULL);
     int distance = CORRECT_FAR;
     for (int i = 0; cli->commands[i] != NULL && means == NULL; i++) {
         if (!cli->commands[i]->destroys) {
-            hth_word_closer(name, cli->commands[i]->name, &distance, &best);
+            hth_spelling_closer(name, cli->commands[i]->name, &distance, &best);
         }
     }
     for (const hth_synonym *s = correct_commands; s->word != NULL && means == NULL; s++) {
         if (strlen(s->word) >= CORRECT_LONG) {
-            hth_word_closer(name, s->word, &distance, &best);
+            hth_spelling_closer(name, s->word, &distance, &best);
         }
     }
     if (best != NULL) {
-        means = hth_word_means(correct_commands, best, NULL, NULL);
+        means = hth_spelling_means(correct_commands, best, NULL, NULL);
     }
     if (means != NULL && strchr(means, ' ') != NULL) {
         return hth_cli_usage("there is no command '%s'; %s", name, means);
@@ -291,7 +291,7 @@ int hth_correct_command(const hth_cli *cli, const char *name)
 
 static const hth_option *correct_in(const hth_option *option, const char *name)
 {
-    while (option->name != NULL && !hth_word_same(option->name, name)) {
+    while (option->name != NULL && !hth_spelling_same(option->name, name)) {
         option++;
     }
     return option->name != NULL ? option : NULL;
@@ -314,19 +314,19 @@ static const char *correct_spelling(const hth_cli *cli, const char *name)
     const char *best = NULL;
     int distance = CORRECT_FAR;
     for (const hth_option *o = hth_cli_global; o->name != NULL; o++) {
-        hth_word_closer(name, o->name, &distance, &best);
+        hth_spelling_closer(name, o->name, &distance, &best);
     }
     for (const hth_option *o = cli->command != NULL ? cli->command->options : hth_cli_global;
          o->name != NULL; o++) {
-        hth_word_closer(name, o->name, &distance, &best);
+        hth_spelling_closer(name, o->name, &distance, &best);
     }
     for (const hth_synonym *s = correct_options; s->word != NULL; s++) {
         if (strlen(s->word) >= CORRECT_LONG && correct_known(cli, s->means)) {
-            hth_word_closer(name, s->word, &distance, &best);
+            hth_spelling_closer(name, s->word, &distance, &best);
         }
     }
     const char *means =
-        best != NULL ? hth_word_means(correct_options, best, correct_known, cli) : NULL;
+        best != NULL ? hth_spelling_means(correct_options, best, correct_known, cli) : NULL;
     return best != NULL && correct_find(cli, best) == NULL ? means : best;
 }
 
@@ -353,7 +353,8 @@ int hth_correct_option(const hth_cli *cli, const char *name)
     const char *where = cli->command != NULL ? cli->command->name : "hearth", *best, *owner;
     const hth_option *same = correct_find(cli, correct_word(name, word));
     owner = correct_owner(cli, word);
-    best = same != NULL ? same->name : hth_word_means(correct_options, word, correct_known, cli);
+    best =
+        same != NULL ? same->name : hth_spelling_means(correct_options, word, correct_known, cli);
     if (best == NULL && owner == NULL) {
         best = correct_spelling(cli, word);
     }
@@ -381,7 +382,7 @@ int hth_correct_dash(const hth_cli *cli, const char *text)
     const char *name = correct_word(text + 1, word);
     const hth_option *o = correct_find(cli, name);
     const char *best =
-        o != NULL ? o->name : hth_word_means(correct_options, name, correct_known, cli);
+        o != NULL ? o->name : hth_spelling_means(correct_options, name, correct_known, cli);
     if (best != NULL) {
         return hth_cli_usage("there is no option %s; did you mean --%s?", text, best);
     }

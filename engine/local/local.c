@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/keep.h"
+#include "base/thread_cache.h"
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/settings.h"
@@ -309,7 +309,7 @@ static void engine_loop(local_engine *engine)
 static void *engine_main(void *arg)
 {
     local_engine *e = arg;
-    hth_keep_begin();
+    hth_thread_cache_begin();
     hth_err err = site_open(e);
     pthread_mutex_lock(&e->lock);
     e->ready = true;
@@ -327,7 +327,7 @@ static void *engine_main(void *arg)
     hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
     site_close(e);
-    hth_keep_end();
+    hth_thread_cache_end();
     return NULL;
 }
 

@@ -11,7 +11,7 @@
 // the whole machine stood still, no tick was missed.
 #include "engine/process/proxy_impl.h"
 
-#include "base/keep.h"
+#include "base/thread_cache.h"
 #include "base/ipc/memfd.h"
 #include "base/settings.h"
 #include "base/thread.h"
@@ -378,12 +378,12 @@ static void supervisor_start(hth_proxy *proxy)
 static void supervisor_main(void *arg)
 {
     hth_proxy *p = arg;
-    hth_keep_begin();
+    hth_thread_cache_begin();
     while (supervisor_iterate(p)) {
         supervisor_start(p);
     }
     proxy_bury(p, "the server is stopping, and the engine process is not there", true);
-    hth_keep_end();
+    hth_thread_cache_end();
 }
 
 // ---- lifetime

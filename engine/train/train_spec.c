@@ -2,7 +2,7 @@
 // What a training job is asked to do: a JSON object of its options, read and checked.
 #include "engine/train/train_spec_impl.h"
 
-#include "base/word.h"
+#include "base/spelling.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
         }
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
         if (v != NULL) {
-            hth_word_closer(v, names[i], &distance, &meant);
+            hth_spelling_closer(v, names[i], &distance, &meant);
         }
     }
     if (meant != NULL) {

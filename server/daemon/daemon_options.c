@@ -4,7 +4,7 @@
 // same.
 #include "server/daemon/daemon_options.h"
 
-#include "base/word.h"
+#include "base/spelling.h"
 #include "client/hearth.h"
 #include "client/default_url.h"
 
@@ -188,7 +188,7 @@ static hth_err flags_fail(const daemon_flags *flags, const char *arg, bool no_va
             continue; // a name that nobody should learn
         }
         starts += n > 0 && strncmp(o->name, name, (size_t)n) == 0;
-        hth_word_closer(word, o->name, &distance, &best);
+        hth_spelling_closer(word, o->name, &distance, &best);
     }
     const char *means = hth_setting_means(word);
     if (means != NULL) {

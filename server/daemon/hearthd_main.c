@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/isa.h"
-#include "base/keep.h"
+#include "base/thread_cache.h"
 #include "base/thread.h"
 #include "client/hearth.h"
 
@@ -310,8 +310,9 @@ int main(int argc, char **argv)
         return hth_child_run(&(hth_child_config){hth_daemon_log_open, daemon_orphaned});
     }
     daemon_files();
-    event_set_mem_functions(hth_keep_malloc, hth_keep_realloc, hth_keep_free);
-    json_set_alloc_funcs(hth_keep_malloc, hth_keep_free);
+    event_set_mem_functions(hth_thread_cache_malloc, hth_thread_cache_realloc,
+                            hth_thread_cache_free);
+    json_set_alloc_funcs(hth_thread_cache_malloc, hth_thread_cache_free);
     event_set_log_callback(daemon_libevent); // else it writes to stderr by itself
     d.manager = getenv("NOTIFY_SOCKET");
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {

@@ -2,7 +2,7 @@
 // The listeners and the loop's thread: opened, asked to stop, closed.
 #include "server/http/http_call.h"
 
-#include "base/keep.h"
+#include "base/thread_cache.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/spin.h"
@@ -110,7 +110,7 @@ static void http_main(void *arg)
 {
     hth_http *h = arg;
     uint64_t until_ns = 0;
-    hth_keep_begin();
+    hth_thread_cache_begin();
     while (!h->ended) {
         uint64_t events = h->events, now_ns = hth_real_ns();
         bool on = now_ns < until_ns && now_ns >= hth_spin_suspended_until(),
@@ -126,7 +126,7 @@ static void http_main(void *arg)
         }
     }
     (void)http_poll(h, false);
-    hth_keep_end();
+    hth_thread_cache_end();
 }
 
 // http_loop makes a loop that gathers what is to be watched until it waits: that changes several

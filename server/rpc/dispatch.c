@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots' state machine (dispatch.h) and the requests that are answered without engine or job
-// thread. What goes to the engine is prepared in request.c, what a thread answers from the store in
-// request_store.c.
+// thread. What goes to the engine is prepared in rpc_slot.c, what a thread answers from the store
+// in rpc_slot_store.c.
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/rpc/rpc_slot_impl.h - the inside of the dispatcher: shared by dispatch.c (the state
-// machine), request.c (what the engine answers) and request_store.c (what a thread answers from the
-// store).
+// machine), rpc_slot.c (what the engine answers) and rpc_slot_store.c (what a thread answers from
+// the store).
 #ifndef HTH_SERVER_RPC_RPC_SLOT_IMPL_H
 #define HTH_SERVER_RPC_RPC_SLOT_IMPL_H
 

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
-#include "client/passed.h"
+#include "client/passed_files.h"
 #include "client/terminal.h"
 
 #include <string.h>

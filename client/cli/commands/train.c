@@ -7,7 +7,7 @@
 #include "client/cli/follow.h"
 #include "client/cli/numbers.h"
 #include "client/cli/train_watch.h"
-#include "client/passed.h"
+#include "client/passed_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

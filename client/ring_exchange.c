@@ -6,7 +6,7 @@
 // Spinning before sleeping (CHANNEL_SPIN_NS) saves the wake-up, and costs a processor
 // that the engine may need: on a single one calls sleep at once, and elsewhere a channel whose
 // answers take longer does, trying again ever more rarely.
-#include "client/channel.h"
+#include "client/ring_exchange.h"
 
 #include "base/alloc.h"
 #include "base/ipc/memfd.h"
@@ -402,8 +402,8 @@ static hth_err channel_receive(hearth *h, channel *l, uint64_t call, hth_reply *
     return err == HTH_ECANCELED ? hth_exchange_lost(h) : err;
 }
 
-hth_err hth_channel_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
-                             hth_reply *out, bool *used)
+hth_err hth_ring_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
+                          hth_reply *out, bool *used)
 {
     hth_channels *a;
     channel *l;
@@ -427,7 +427,7 @@ hth_err hth_channel_exchange(hearth *handle, Hearth__Request *request, const hea
     return err;
 }
 
-void hth_channels_lost(hearth *handle)
+void hth_ring_exchange_lost(hearth *handle)
 {
     pthread_mutex_lock(&handle->lock);
     if (handle->channels != NULL) {
@@ -436,7 +436,7 @@ void hth_channels_lost(hearth *handle)
     pthread_mutex_unlock(&handle->lock);
 }
 
-void hth_channels_fini(hearth *handle)
+void hth_ring_exchange_fini(hearth *handle)
 {
     pthread_mutex_lock(&handle->lock); // the connection may be lost at this moment
     hth_channels *a = handle->channels;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a server wants of a model's external data is opened here like the server would: below the
 // model's folder, whatever the names say. Else a server could ask for any file of its clients'.
-#include "client/passed.h"
+#include "client/passed_files.h"
 
 #include "base/alloc.h"
 #include "base/file.h"

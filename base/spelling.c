@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/word.h"
+#include "base/spelling.h"
 
 #include <ctype.h>
 #include <string.h>
 
-int hth_word_distance(const char *a, const char *b)
+int hth_spelling_distance(const char *a, const char *b)
 {
     enum { MOST = 32 };
     int d[MOST + 1][MOST + 1], n = (int)strnlen(a, MOST), m = (int)strnlen(b, MOST);
@@ -27,9 +27,9 @@ int hth_word_distance(const char *a, const char *b)
     return d[n][m];
 }
 
-void hth_word_closer(const char *word, const char *candidate, int *distance, const char **best)
+void hth_spelling_closer(const char *word, const char *candidate, int *distance, const char **best)
 {
-    int d = hth_word_distance(word, candidate);
+    int d = hth_spelling_distance(word, candidate);
     if (d < *distance && 2 * d <= (int)strlen(word)) { // of 'foo' and 'job' only the o is one
         *distance = d;
         *best = candidate;
@@ -41,7 +41,7 @@ static int word_letter(char c)
     return c == '_' || c == '.' ? '-' : tolower((unsigned char)c);
 }
 
-bool hth_word_same(const char *a, const char *b)
+bool hth_spelling_same(const char *a, const char *b)
 {
     while (*a != '\0' && word_letter(*a) == word_letter(*b)) {
         a++;
@@ -50,11 +50,11 @@ bool hth_word_same(const char *a, const char *b)
     return *a == '\0' && *b == '\0';
 }
 
-const char *hth_word_means(const hth_synonym *table, const char *word,
-                           bool (*known)(const void *ctx, const char *name), const void *ctx)
+const char *hth_spelling_means(const hth_synonym *table, const char *word,
+                               bool (*known)(const void *ctx, const char *name), const void *ctx)
 {
     for (; table->word != NULL; table++) {
-        if (hth_word_same(table->word, word) && (known == NULL || known(ctx, table->means))) {
+        if (hth_spelling_same(table->word, word) && (known == NULL || known(ctx, table->means))) {
             return table->means;
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replies, and the requests that go to the engine: inferences and questions. What the store answers
-// is in request_store.c.
+// is in rpc_slot_store.c.
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"

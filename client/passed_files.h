@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/passed.h - files that the client opens and the server reads or writes: their descriptors
-// are passed (descriptor.h), so that a server of another user needs no rights to them, and opens
-// nothing by its name.
-#ifndef HTH_CLIENT_PASSED_H
-#define HTH_CLIENT_PASSED_H
+// client/passed_files.h - files that the client opens and the server reads or writes: their
+// descriptors are passed (descriptor.h), so that a server of another user needs no rights to them,
+// and opens nothing by its name.
+#ifndef HTH_CLIENT_PASSED_FILES_H
+#define HTH_CLIENT_PASSED_FILES_H
 
 #include "client/exchange.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/keep.h"
+#include "base/thread_cache.h"
 
 #include "base/sanitized.h"
 
@@ -41,7 +41,7 @@ static size_t class_of(void *p)
     return c < KEEP_CLASSES ? c : 0;
 }
 
-void hth_keep_begin(void)
+void hth_thread_cache_begin(void)
 {
 #if !defined(HTH_DEBUG) && !HTH_SANITIZED
     keep_mine = keep_mine != NULL ? keep_mine : calloc(1, sizeof *keep_mine);
@@ -60,7 +60,7 @@ static void keep_empty(keep *k)
     k->bytes = 0;
 }
 
-void hth_keep_end(void)
+void hth_thread_cache_end(void)
 {
     keep *k = keep_mine;
     keep_mine = NULL;
@@ -70,7 +70,7 @@ void hth_keep_end(void)
     }
 }
 
-size_t hth_keep_kept(void)
+size_t hth_thread_cache_kept(void)
 {
     return keep_mine != NULL ? keep_mine->bytes : 0;
 }
@@ -84,7 +84,7 @@ static void *keep_take(keep *k, size_t c)
     return p;
 }
 
-void *hth_keep_malloc(size_t bytes)
+void *hth_thread_cache_malloc(size_t bytes)
 {
     keep *k = keep_mine;
     size_t c = k != NULL && bytes <= HTH_KEEP_LARGE ? class_for(bytes) : 0;
@@ -93,7 +93,7 @@ void *hth_keep_malloc(size_t bytes)
 
 // Where the block that was kept last is aligned, it was often made by this very call. The C library
 // makes some a little larger than they were asked for.
-void *hth_keep_aligned(size_t bytes, size_t align)
+void *hth_thread_cache_aligned(size_t bytes, size_t align)
 {
     keep *k = keep_mine;
     void *p;
@@ -106,12 +106,12 @@ void *hth_keep_aligned(size_t bytes, size_t align)
     return posix_memalign(&p, align, bytes) == 0 ? p : NULL;
 }
 
-void *hth_keep_realloc(void *p, size_t bytes)
+void *hth_thread_cache_realloc(void *p, size_t bytes)
 {
-    return p != NULL ? realloc(p, bytes) : hth_keep_malloc(bytes);
+    return p != NULL ? realloc(p, bytes) : hth_thread_cache_malloc(bytes);
 }
 
-void hth_keep_free(void *p)
+void hth_thread_cache_free(void *p)
 {
     keep *k = keep_mine;
     size_t c = k != NULL && p != NULL ? class_of(p) : 0;
