@@ -88,8 +88,8 @@ static hth_err call_send(hth_socket_call *call, nng_msg *msg, uint64_t until_ns)
 }
 
 // call_receive reads the next message; *id: what it answers.
-static hth_err call_receive(const hearth *h, hth_socket_call *call, uint64_t until_ns,
-                            uint32_t *id, nng_msg **out)
+static hth_err call_receive(const hearth *h, hth_socket_call *call, uint64_t until_ns, uint32_t *id,
+                            nng_msg **out)
 {
     uint8_t head[9];
     size_t at = call->local ? 1 : 0;
@@ -114,9 +114,9 @@ static hth_err call_receive(const hearth *h, hth_socket_call *call, uint64_t unt
 
 // ---- streams
 
-static void socket_free(hth_socket_call *call)
+static void call_free(hth_socket_call *call)
 {
-    if (plain != NULL) {
+    if (call != NULL) {
         hth_socket_close(call->stream);
         hth_free(call);
     }
@@ -133,7 +133,7 @@ static hth_err call_new(hearth *h, hth_socket_call **out)
     hth_err err = hth_socket_open(h->url, h->ca_file, until_ns, &p->stream);
     err = err == HTH_OK ? call_greet(p, until_ns) : err;
     if (err != HTH_OK) {
-        socket_free(p);
+        call_free(p);
         bool absent = err == HTH_EIO || err == HTH_ETIMEDOUT;
         return hth_err_prefix(err, "%s%s", absent ? "no server at " : "", h->url);
     }
@@ -171,7 +171,7 @@ static hth_err call_take(hearth *h, hth_socket_call **out)
             *out = p;
             return HTH_OK;
         }
-        socket_free(p);
+        call_free(p);
     }
 }
 
@@ -179,9 +179,9 @@ static hth_err call_take(hearth *h, hth_socket_call **out)
 static void call_leave(hearth *h, hth_socket_call *call)
 {
     pthread_mutex_lock(&h->lock);
-    if (plain != NULL) {
+    if (call != NULL) {
         call->next = h->socket_free;
-        h->socket_free = plain;
+        h->socket_free = call;
     }
     if (--h->in_flight == 0) {
         pthread_cond_broadcast(&h->idle);
@@ -202,7 +202,7 @@ void hth_socket_exchange_fini(hearth *handle)
     while (handle->socket_free != NULL) {
         hth_socket_call *p = handle->socket_free;
         handle->socket_free = p->next;
-        socket_free(p);
+        call_free(p);
     }
 }
 
@@ -343,7 +343,7 @@ hth_err hth_socket_exchange(hearth *handle, Hearth__Request *request, const hear
     if (c.answer != NULL) {
         nng_msg_free(c.answer);
     }
-    socket_free(c.p);
+    call_free(c.p);
     call_leave(handle, NULL);
     return err;
 }

@@ -21,11 +21,4 @@ hth_err hth_infer_timed(hth_models *ms, hth_program *program, const hth_tensor *
 hth_err hth_infer_program(hth_models *ms, hth_source *source, const hth_tensor *inputs, bool tune,
                           hth_request *progress, hth_program **out);
 
-// hth_infer_tune_idle takes one step towards measured algorithms: for a stale program, which is
-// made again, else for the most used one that has none: measures one convolution, or, when all are
-// measured, swaps in a program compiled with them. false: nothing left to do.
-bool hth_infer_tune_idle(hth_models *ms);
-// hth_infer_tunes says whether something is left.
-bool hth_infer_tunes(const hth_models *ms);
-
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "engine/serve/infer.h"
+#include "engine/serve/tune.h"
 
 #include <string.h>
 
@@ -166,7 +167,7 @@ static void compile_main(void *arg)
 static void measure_main(void *arg)
 {
     hth_serve *s = arg;
-    if (!hth_infer_tune_idle(s->ms)) {
+    if (!hth_tune_step(s->ms)) {
         s->measured_ns = hth_now_ns() + MEASURE_POLL_NS;
     }
 }
@@ -255,7 +256,7 @@ static bool measure_wants(hth_serve *serve, uint64_t now_ns)
         (now_ns < serve->measured_ns || somebody_waits(serve) || serve->demanded != NULL)) {
         return false;
     }
-    bool wants = hth_infer_tunes(serve->ms);
+    bool wants = hth_tune_pending(serve->ms);
     serve->measured_ns = wants ? serve->measured_ns : now_ns + MEASURE_POLL_NS;
     return wants;
 }

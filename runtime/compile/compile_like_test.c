@@ -3,6 +3,7 @@
 // the fastest for each.
 #include "runtime/compile/compile_impl.h"
 #include "engine/serve/infer.h"
+#include "engine/serve/tune.h"
 #include "runtime/ledger.h"
 #include "tests/rig/site_rig.h"
 
@@ -258,9 +259,9 @@ static void test_follows(void **state)
     uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
     rig_program(&r, SMALL, true);
     rig_program(&r, LARGE, true);
-    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.s.models); i++) {
+    for (int i = 0; i < 100 && hth_tune_step(&r.s.models); i++) {
     }
-    assert_false(hth_infer_tune_idle(&r.s.models));
+    assert_false(hth_tune_step(&r.s.models));
     assert_int_equal(r.model->source.n_programs, 2);
     for (hth_program *p = r.model->source.programs; p != NULL; p = p->next) {
         assert_true(p->tuned && !p->stale && uses(p, "winograd_2x2"));
@@ -289,7 +290,7 @@ static void test_pinned(void **state)
     small = rig_program(&r, SMALL, false);
     small->runs = 1000;
     hth_program_pin(&r.s.site, small, true);
-    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.s.models); i++) {
+    for (int i = 0; i < 100 && hth_tune_step(&r.s.models); i++) {
     }
     small = r.model->source.programs;
     assert_true(small->tuned && small->pinned && small->active && small->next == NULL);

@@ -35,7 +35,7 @@ static int menu_front(hth_choice *list, int n)
     return kept;
 }
 
-// A program for inference is made again after timings that were disturbed (hth_infer_tune_idle).
+// A program for inference is made again after timings that were disturbed (hth_tune_step).
 static void menu_disturbed(hth_site *site, hth_program *program, const hth_choice *list, int n)
 {
     bool disturbed = program->train == NULL && n > 0 && list[0].disturbed;

@@ -58,7 +58,7 @@ struct hth_rpc_slot {
     bool detached;        // .. it is: no connection, no front end, no place; under d->lock
     uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
     char job_name[HTH_CHECKPOINT_JOB];
-    bool keeps_data;      // a training job whose data was stored for it (request_data.c)
+    bool keeps_data;      // a training job whose data was stored for it (rpc_slot_data.c)
     int losses;           // of the engine's process while it was asked
     hth_job_waiter watch; // of a watch
     uint64_t watch_last;  // .. the event after which its job's are kept
