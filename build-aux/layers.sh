@@ -62,7 +62,8 @@ room engine/train/queue $below_engine engine/train runtime/content/dataset_own.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine
-room client $base client/content client/data/data.h
+room client $base client/content client/data/data.h client/jobs/job_document.h
+room client/jobs $base client
 room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
 room client/cli $base client client/content client/data/data.h

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public functions that put models into a store and take them out.
+// The public functions that put models and datasets into a store and take them out.
 #include "client/content/fetch.h"
 #include "client/content/send.h"
 #include "client/exchange.h"
 #include "client/export_format.h"
+#include "client/jobs/job_document.h"
 #include "client/passed_files.h"
+#include "client/query.h"
 
 #include "base/alloc.h"
 
@@ -161,4 +163,38 @@ hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
 hearth_status hearth_export(hearth *h, const char *model, const char *path)
 {
     return hearth_export_with(h, model, path, NULL, NULL, NULL);
+}
+
+// ---- datasets
+
+hearth_status hearth_data_put(hearth *h, const char *name, const char *path,
+                              const hearth_data_options *options, hearth_data_result *out)
+{
+    hearth_data_options o = {.size = sizeof o};
+    json_t *doc = NULL;
+    char *whole;
+    if (options != NULL && hth_options_read(options, &o, sizeof o, sizeof o) != HTH_OK) {
+        return HEARTH_ENOTSUP;
+    }
+    hth_err err = hth_passed_path(path, &whole);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    json_t *args = json_pack("{s:s, s:s, s:s*, s:s*}", "name", name, "data", whole, "label",
+                             o.label, "size", o.image_size);
+    hth_free(whole);
+    err = hth_query_document(h, "dataset_put", args, &doc);
+    if (err == HTH_OK && out != NULL) {
+        *out = (hearth_data_result){hth_query_count(doc, "bytes"), hth_query_count(doc, "moved")};
+    }
+    json_decref(doc);
+    return (hearth_status)err;
+}
+
+hearth_status hearth_data_remove(hearth *h, const char *name)
+{
+    json_t *doc;
+    hth_err err = hth_query_document(h, "dataset_rm", json_pack("{s:s}", "name", name), &doc);
+    json_decref(doc);
+    return (hearth_status)err;
 }

@@ -7,7 +7,8 @@
 // difference.
 //
 // A server that goes away is tried again for a while: it may be starting anew, and the job with it.
-#include "client/job_impl.h"
+#include "client/jobs/job_document.h"
+#include "client/query.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -209,7 +210,7 @@ static hth_err watch_look(job_watch *watch)
 {
     json_t *args = watch_arguments(watch), *doc;
     json_object_set_new(args, "points", json_integer(1));
-    HTH_TRY(hth_job_ask(watch->h, "job", args, &doc));
+    HTH_TRY(hth_query_document(watch->h, "job", args, &doc));
     return watch_row(watch, doc);
 }
 
@@ -269,7 +270,7 @@ static hth_err watch_ask(job_watch *watch)
         json_object_set_new(args, "after", json_integer((json_int_t)watch->after));
         json_object_set_new(args, "wait_ms", json_integer((json_int_t)ms));
     }
-    hth_err err = hth_job_ask(watch->h, "watch", args, &doc);
+    hth_err err = hth_query_document(watch->h, "watch", args, &doc);
     if (err == HTH_ENOENT || err == HTH_EDENIED || err == HTH_EBUSY) {
         return watch_refused(watch, err);
     }

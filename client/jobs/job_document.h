@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/job_document.h - what hearth.h says of training jobs, read from and written to the documents that
-// servers speak: job.c has the calls.
-#ifndef HTH_CLIENT_JOB_DOCUMENT_H
-#define HTH_CLIENT_JOB_DOCUMENT_H
+// client/jobs/job_document.h - what hearth.h says of training jobs, read from and written to the
+// documents that servers speak: job.c has the calls.
+#ifndef HTH_CLIENT_JOBS_JOB_DOCUMENT_H
+#define HTH_CLIENT_JOBS_JOB_DOCUMENT_H
 
 #include "client/hearth.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is handed out is one block: structures first, then the numbers and the strings that they
 // point to.
-#include "client/job_document.h"
+#include "client/jobs/job_document.h"
 
 #include "base/alloc.h"
 

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// hearth_infer: its inputs described, the request sent through the ring or the socket, and its
+// outputs handed out in place: the array that the caller gets has the reply in front of it.
+#include "client/hearth.h"
+
+#include "base/alloc.h"
+#include "client/buffer.h"
+#include "client/dtype.h"
+#include "client/exchange.h"
+#include "client/ring_exchange.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct infer_outputs {
+    hth_reply reply;
+    void *copy; // of the data section, when it was not aligned
+    int version;
+    char model[208]; // its name
+    hearth_tensor t[];
+} infer_outputs;
+
+static hth_err infer_describe(const hearth_tensor *in, Hearth__Tensor *tensor)
+{
+    uint64_t bytes;
+    hth_err err = hth_dtype_bytes_of((int)in->dtype, in->rank, in->shape, &bytes);
+    if (err == HTH_OK && (bytes != in->bytes || (bytes > 0 && in->data == NULL))) {
+        err = hth_fail(HTH_EINVAL, "%zu bytes at %s, but its shape and type make %llu", in->bytes,
+                       in->data == NULL ? "NULL" : "data", (unsigned long long)bytes);
+    }
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "input '%s'", in->name != NULL ? in->name : "");
+    }
+    hearth__tensor__init(tensor);
+    tensor->name = in->name != NULL ? (char *)in->name : tensor->name;
+    tensor->dtype = (uint32_t)in->dtype;
+    tensor->n_shape = (size_t)in->rank;
+    tensor->shape = (int64_t *)in->shape;
+    tensor->bytes = bytes;
+    return HTH_OK;
+}
+
+// infer_outputs_new makes an array for n outputs, which keeps the reply once it is filled.
+static infer_outputs *infer_outputs_new(size_t n)
+{
+    infer_outputs *o = hth_calloc(1, sizeof *o + n * sizeof o->t[0]);
+    if (o == NULL) {
+        (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", n);
+    }
+    return o;
+}
+
+// infer_outputs_named keeps whose outputs they are: of "name:version" the name. "": not said.
+static void infer_outputs_named(infer_outputs *outputs, const char *spec)
+{
+    snprintf(outputs->model, sizeof outputs->model, "%.*s", (int)strcspn(spec, ":"), spec);
+}
+
+static void infer_output(const char *name, uint32_t dtype, size_t rank, const int64_t *shape,
+                         const void *data, uint64_t bytes, hearth_tensor *out)
+{
+    *out = (hearth_tensor){.name = name,
+                           .dtype = (hearth_dtype)dtype,
+                           .rank = (int)rank,
+                           .data = (void *)data,
+                           .bytes = bytes};
+    if (rank > 0) { // a scalar's is NULL
+        memcpy(out->shape, shape, rank * sizeof shape[0]);
+    }
+}
+
+// infer_record_outputs makes outputs of a record, infer_frame_outputs of a frame: NULL, and why.
+static infer_outputs *infer_record_outputs(const hth_ipc_record *record)
+{
+    infer_outputs *o = infer_outputs_new(record->n_tensors);
+    for (uint32_t i = 0; o != NULL && i < record->n_tensors; i++) {
+        const hth_ipc_record_tensor *t = &record->tensor[i];
+        const char *name = hth_ipc_record_name(record, t);
+        infer_output(name != NULL ? name : "", t->dtype, t->rank, t->dim,
+                     (const uint8_t *)record + t->at, t->bytes, &o->t[i]);
+    }
+    if (o != NULL) {
+        const char *served = hth_ipc_record_text(record, HTH_IPC_RECORD_SERVED);
+        o->version = record->version;
+        infer_outputs_named(o, served != NULL ? served : "");
+    }
+    return o;
+}
+
+static infer_outputs *infer_frame_outputs(const hth_reply *reply)
+{
+    const Hearth__Outputs *all = reply->head->outputs;
+    infer_outputs *o = infer_outputs_new(all->n_outputs);
+    const uint8_t *data =
+        o != NULL ? hth_wire_aligned(reply->data, reply->data_bytes, &o->copy) : NULL;
+    if (data == NULL && reply->data_bytes > 0) {
+        hth_free(o);
+        (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", all->n_outputs);
+        return NULL;
+    }
+    for (size_t i = 0; o != NULL && i < all->n_outputs; i++) {
+        const Hearth__Tensor *t = all->outputs[i];
+        infer_output(t->name, t->dtype, t->n_shape, t->shape, data + t->offset, t->bytes, &o->t[i]);
+    }
+    if (o != NULL) {
+        o->version = all->version;
+        infer_outputs_named(o, all->model);
+    }
+    return o;
+}
+
+// infer_outputs_take hands the reply over to a fresh array; on error the caller keeps it. `model`:
+// whose outputs they are, if the server does not say so.
+static hth_err infer_outputs_take(hth_reply *reply, const char *model, hearth_tensor **out,
+                                  int *n_out)
+{
+    if (reply->record == NULL && reply->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
+        return hth_fail(HTH_ECORRUPT, "the server's answer has no outputs");
+    }
+    bool framed = reply->record == NULL;
+    infer_outputs *o = framed ? infer_frame_outputs(reply) : infer_record_outputs(reply->record);
+    if (o == NULL) {
+        return HTH_ENOMEM;
+    }
+    o->reply = *reply;
+    *out = o->t;
+    if (o->model[0] == 0) {
+        infer_outputs_named(o, model);
+    }
+    *n_out = framed ? (int)reply->head->outputs->n_outputs : (int)reply->record->n_tensors;
+    return HTH_OK;
+}
+
+// infer_try sends the request once; *shared tells whether inputs were passed through shared
+// memory.
+static hth_err infer_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor,
+                         const hearth_tensor *inputs, bool *shared, hth_reply *reply)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    bool may_share = *shared;
+    *shared = false;
+    for (size_t i = 0; i < body->n_inputs; i++) {
+        body->inputs[i] = &tensor[i];
+        HTH_TRY(infer_describe(&inputs[i], &tensor[i]));
+        if (may_share && tensor[i].bytes > 0) {
+            hth_buffer_find(h, inputs[i].data, inputs[i].bytes, &tensor[i].region,
+                            &tensor[i].offset);
+            *shared = *shared || tensor[i].region != 0;
+        }
+    }
+    q.body_case = HEARTH__REQUEST__BODY_INFER;
+    q.infer = body;
+    bool used = false;
+    hth_err err = h->rings ? hth_ring_exchange(h, &q, inputs, reply, &used) : HTH_OK;
+    return used ? err : hth_exchange(h, &q, inputs, NULL, reply);
+}
+
+hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tensor *inputs,
+                                int n_inputs, const hearth_infer_options *options,
+                                hearth_tensor **outputs, int *n_outputs)
+{
+    Hearth__Infer body = HEARTH__INFER__INIT;
+    hth_reply r;
+    bool shared = h->shared_memory;
+    *outputs = NULL;
+    *n_outputs = 0;
+    if (hth_exchange_check(h) != HTH_OK) {
+        return HEARTH_EINVAL;
+    }
+    if (n_inputs < 0 || n_inputs > (int)h->limits.tensors) {
+        return (hearth_status)hth_fail(HTH_EINVAL, "%d inputs in one request", n_inputs);
+    }
+    size_t n = (size_t)n_inputs;
+    Hearth__Tensor *t = hth_alloc(n * (sizeof *t + sizeof(Hearth__Tensor *)));
+    if (t == NULL) {
+        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    body.inputs = (Hearth__Tensor **)(t + n);
+    body.n_inputs = n;
+    body.model = (char *)model;
+    if (options != NULL) {
+        body.priority = options->priority;
+        body.timeout_us = options->timeout_us;
+    }
+    hth_err err = infer_try(h, &body, t, inputs, &shared, &r);
+    if (err == HTH_EIO &&
+        shared) { // the connection changed between looking a buffer up and using it
+        shared = false;
+        err = infer_try(h, &body, t, inputs, &shared, &r);
+    }
+    if (err == HTH_OK && (err = infer_outputs_take(&r, model, outputs, n_outputs)) != HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    hth_free(t);
+    return (hearth_status)err;
+}
+
+hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs, int n_inputs,
+                           hearth_tensor **outputs, int *n_outputs)
+{
+    return hearth_infer_with(h, model, inputs, n_inputs, NULL, outputs, n_outputs);
+}
+
+int hearth_outputs_version(const hearth_tensor *outputs)
+{
+    const infer_outputs *o =
+        (const infer_outputs *)((const char *)outputs - offsetof(infer_outputs, t));
+    return o->version;
+}
+
+const char *hearth_outputs_model(const hearth_tensor *outputs)
+{
+    const infer_outputs *o =
+        (const infer_outputs *)((const char *)outputs - offsetof(infer_outputs, t));
+    return o->model;
+}
+
+void hearth_tensors_free(hearth_tensor *tensor, int n)
+{
+    if (tensor == NULL) {
+        return;
+    }
+    infer_outputs *o = (infer_outputs *)((char *)tensor - offsetof(infer_outputs, t));
+    hth_reply_fini(&o->reply);
+    hth_free(o->copy);
+    hth_free(o);
+}

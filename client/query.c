@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queries: arguments and documents are the caller's JSON, but for the files that they name.
+#include "client/query.h"
+
+#include "base/alloc.h"
+#include "client/documents.h"
+#include "client/passed_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// query_arguments turns "model NAME" into {"model":"NAME"}; *what_end is where the query's word
+// ends.
+static hth_err query_arguments(const char *what, size_t word, char **out)
+{
+    json_t *j = json_pack("{s:s}", "model", what + word + 1);
+    char *text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    *out = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a query", what);
+}
+
+hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json,
+                           hearth_progress progress, void *ctx, char **json)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Query body = HEARTH__QUERY__INIT;
+    hth_watch watch = {progress, ctx};
+    hth_reply r;
+    char *arguments = NULL, *passed = NULL, *answer = NULL;
+    uint64_t handles[HTH_PASSED_FILES];
+    hth_documents documents;
+    size_t word = strcspn(what, " ");
+    *json = NULL;
+    hth_err err = hth_documents_read(what, arguments_json, &documents, &arguments);
+    err = err == HTH_OK && what[word] == ' ' ? query_arguments(what, word, &arguments) : err;
+    body.what = err == HTH_OK ? hth_strndup(what, word) : NULL;
+    if (err == HTH_OK && body.what == NULL) {
+        err = hth_fail(HTH_ENOMEM, "out of memory for a query");
+    }
+    if (err == HTH_OK) {
+        body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
+        body.arguments = body.arguments != NULL ? body.arguments : "";
+        err = hth_passed_query(h, body.what, body.arguments, &watch, &passed, handles,
+                               &body.n_handles, &answer);
+        *json = answer;
+    }
+    if (err == HTH_OK && answer == NULL) {
+        body.arguments = passed != NULL ? passed : body.arguments;
+        body.handles = handles;
+        q.body_case = HEARTH__REQUEST__BODY_QUERY;
+        q.query = &body;
+        err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
+        if (err != HTH_OK && err != HTH_EIO && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+            hth_passed_undo(h, passed);
+        }
+    }
+    if (err == HTH_OK && answer == NULL) {
+        *json = hth_strndup((const char *)r.data, r.head->document->bytes);
+        err = *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a document");
+        hth_reply_fini(&r);
+        err = err == HTH_OK ? hth_documents_write(&documents, *json, json) : err;
+    }
+    hth_documents_fini(&documents);
+    hth_free(passed);
+    hth_free(arguments);
+    hth_free(body.what);
+    return (hearth_status)err;
+}
+
+hth_err hth_query_document(hearth *h, const char *what, json_t *args, json_t **doc)
+{
+    char *text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL, *json = NULL;
+    json_decref(args);
+    *doc = NULL;
+    if (text == NULL) {
+        return hth_fail(HTH_EINVAL, "an argument of '%s' is not UTF-8", what);
+    }
+    hth_err err = (hth_err)hearth_query(h, what, text, NULL, NULL, &json);
+    free(text);
+    HTH_TRY(err);
+    *doc = json_loads(json, 0, NULL);
+    hth_free(json);
+    return *doc != NULL ? HTH_OK
+                        : hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", h->url);
+}
+
+uint64_t hth_query_count(const json_t *doc, const char *key)
+{
+    json_int_t v = json_integer_value(json_object_get(doc, key));
+    return v > 0 ? (uint64_t)v : 0;
+}
