@@ -43,6 +43,24 @@ hth_err hth_fail(hth_err err, const char *fmt, ...)
     return err;
 }
 
+hth_err hth_no_memory(const char *fmt, ...)
+{
+    static const char begin[] = "out of memory for ";
+    size_t n = sizeof begin - 1;
+    memcpy(err_detail, begin, n);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err_detail + n, sizeof err_detail - n, fmt, ap);
+    va_end(ap);
+    hth_utf8_plain(err_detail);
+    return HTH_ENOMEM;
+}
+
+hth_err hth_err_restore(hth_err err, const char *detail)
+{
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", detail);
+}
+
 static hth_err err_from_errno(int errnum)
 {
     switch (errnum) {
@@ -82,6 +100,9 @@ hth_err hth_fail_errno(int errnum, const char *fmt, ...)
 
 hth_err hth_err_prefix(hth_err err, const char *fmt, ...)
 {
+    if (err == HTH_OK) {
+        return HTH_OK;
+    }
     char old[sizeof err_detail];
     memcpy(old, err_detail, sizeof old);
     va_list ap;

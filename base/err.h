@@ -37,8 +37,16 @@ hth_err hth_fail(hth_err err, const char *fmt, ...) __attribute__((format(printf
 // as ": No space left on device".
 hth_err hth_fail_errno(int errnum, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// hth_no_memory is hth_fail with HTH_ENOMEM and "out of memory for " in front of what the memory was
+// for ("a request", "node 'conv_17'").
+hth_err hth_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// hth_err_restore sets a detail that was stored with `err` before, maybe by another thread; does
+// nothing when `err` is HTH_OK. Returns `err`.
+hth_err hth_err_restore(hth_err err, const char *detail);
+
 // hth_err_prefix puts "text: " in front of the calling thread's detail (context added on the way
-// up); returns `err`.
+// up); does nothing when `err` is HTH_OK. Returns `err`.
 hth_err hth_err_prefix(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // hth_err_json cuts the names of the JSON library's flags off what it says is wrong, which is for

@@ -38,6 +38,8 @@ static void test_detail(void **state)
     hth_err_prefix(HTH_EINVAL, "model '%s'", "\a");
     assert_string_equal(hth_err_detail(), "model '?': node 'n?[2J????? \xc3\xa9'");
     assert_err(hth_fail_errno(ENOENT, "'%s'", "\033c"), HTH_ENOENT, "'?c': No such file");
+    assert_int_equal(hth_err_prefix(HTH_OK, "'%s'", "x"), HTH_OK);
+    assert_string_equal(hth_err_detail(), "'?c': No such file or directory");
     char big[3000];
     memset(big, 'x', sizeof big - 1);
     big[sizeof big - 1] = '\0';
@@ -45,6 +47,25 @@ static void test_detail(void **state)
     assert_int_equal(strlen(hth_err_detail()), 1023);
     hth_err_prefix(HTH_EIO, "%s", big);
     assert_int_equal(strlen(hth_err_detail()), 1023);
+}
+
+static void test_no_memory(void **state)
+{
+    assert_int_equal(hth_no_memory("node '%s'", "n\n"), HTH_ENOMEM);
+    assert_string_equal(hth_err_detail(), "out of memory for node 'n?'");
+    char big[3000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    hth_no_memory("%s", big);
+    assert_int_equal(strlen(hth_err_detail()), 1023);
+}
+
+static void test_restore(void **state)
+{
+    hth_fail(HTH_EIO, "what comes in between");
+    assert_int_equal(hth_err_restore(HTH_OK, "nothing was stored"), HTH_OK);
+    assert_string_equal(hth_err_detail(), "what comes in between");
+    assert_err(hth_err_restore(HTH_EBUSY, "100% stored"), HTH_EBUSY, "100% stored");
 }
 
 static void test_errno(void **state)
@@ -95,8 +116,10 @@ static void test_clock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings), cmocka_unit_test(test_detail), cmocka_unit_test(test_errno),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_json),   cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_strings), cmocka_unit_test(test_detail),
+        cmocka_unit_test(test_errno),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_restore), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
