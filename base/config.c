@@ -59,7 +59,7 @@ static hth_err config_put(hth_config_value *value, const char *name, const char 
     }
     char *all = more ? hth_asprintf("%s %s", value[i].text, text) : hth_strdup(text);
     if (all == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for settings");
+        return hth_no_memory("settings");
     }
     hth_err err = hth_setting_check(name, all);
     if (err != HTH_OK) {

@@ -319,7 +319,7 @@ hth_err hth_file_load_open(const hth_file *file, const char *shown, size_t most,
     size_t n = (size_t)file->bytes;
     char *p = hth_alloc_aligned(n + 1, 64);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, shown);
+        return hth_no_memory("the %zu bytes of %s", n, shown);
     }
     hth_err err = hth_file_read(file, shown, 0, p, n);
     if (err != HTH_OK) {
@@ -353,7 +353,7 @@ static hth_err own_room(own_bytes *bytes, size_t cap, const char *shown)
 {
     char *data = hth_alloc_aligned(cap + 1, 64);
     if (data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %zu bytes of %s", cap, shown);
+        return hth_no_memory("%zu bytes of %s", cap, shown);
     }
     if (bytes->n > 0) {
         memcpy(data, bytes->data, bytes->n);

@@ -39,7 +39,7 @@ hth_err hth_mailbox_open(size_t capacity, uint64_t spin_ns, hth_mailbox **out)
     if (m == NULL || ring == NULL) {
         hth_free(m);
         hth_free(ring);
-        return hth_fail(HTH_ENOMEM, "out of memory for a queue of %zu messages", capacity);
+        return hth_no_memory("a queue of %zu messages", capacity);
     }
     m->ring = ring;
     m->capacity = capacity;

@@ -32,7 +32,7 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
 {
     thread_start *start = hth_alloc(sizeof *start);
     if (start == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory starting thread '%s'", name);
+        return hth_no_memory("starting thread '%s'", name);
     }
     start->fn = fn;
     start->ctx = ctx;

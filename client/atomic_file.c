@@ -31,9 +31,7 @@ hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *file)
     static atomic_uint serial;
     *file = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
     file->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
-    hth_err err = file->path == NULL || file->tmp == NULL
-                      ? hth_fail(HTH_ENOMEM, "out of memory for a path")
-                      : HTH_OK;
+    hth_err err = file->path == NULL || file->tmp == NULL ? hth_no_memory("a path") : HTH_OK;
     if (err == HTH_OK &&
         (file->fd = open(file->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
         err = hth_fail_errno(errno, "cannot write %s", path);
@@ -77,5 +75,6 @@ hth_err hth_atomic_file_write(const char *path, const hth_atomic_file_piece *pie
     HTH_TRY(hth_atomic_file_begin(path, &w));
     hth_err err = hth_atomic_file_put(w.fd, path, piece, count);
     hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
-    return err != HTH_OK ? err : end;
+    HTH_TRY(err);
+    return end;
 }

@@ -65,9 +65,7 @@ static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *buffer)
         buffer_release(buffer);
     }
     buffer->data = hth_alloc_aligned(bytes, BUFFER_ALIGN);
-    return buffer->data != NULL
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for a buffer of %zu bytes", bytes);
+    return buffer->data != NULL ? HTH_OK : hth_no_memory("a buffer of %zu bytes", bytes);
 }
 
 hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out)
@@ -78,7 +76,7 @@ hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out)
     }
     hth_buffer *b = hth_calloc(1, sizeof *b);
     if (b == NULL) {
-        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a buffer");
+        return (hearth_status)hth_no_memory("a buffer");
     }
     hth_err err = buffer_fill(h, bytes, b);
     if (err != HTH_OK) {

@@ -147,7 +147,7 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
     h->ca_file =
         hth_strdup(options != NULL && options->ca_file != NULL ? options->ca_file : CLIENT_CA_FILE);
     if (h->url == NULL || h->ca_file == NULL || (token && h->token == NULL)) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+        return hth_no_memory("a connection");
     }
     return h->by_socket ? hth_socket_exchange_open(h) : client_dial(h, url);
 }
@@ -157,7 +157,7 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
     *out = NULL;
     hearth *h = hth_calloc(1, sizeof *h);
     if (h == NULL) {
-        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a connection");
+        return (hearth_status)hth_no_memory("a connection");
     }
     pthread_mutex_init(&h->lock, NULL);
     pthread_mutex_init(&h->passing, NULL);

@@ -72,7 +72,9 @@ hth_err hth_descriptor_pass(hearth *connection, int fd, uint64_t *handle)
     }
     if (err == HTH_EIO) {
         err = descriptor_connect(connection);
-        err = err == HTH_OK ? descriptor_exchange(connection, fd, handle) : err;
+        if (err == HTH_OK) {
+            err = descriptor_exchange(connection, fd, handle);
+        }
     }
     pthread_mutex_unlock(&connection->passing);
     return err;

@@ -27,11 +27,6 @@ static const struct {
 } documents_written[] = {
     {"plan", "out"}, {"plan", "trace"}, {"plan", "write-profile"}, {"bench", "trace"}};
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a document");
-}
-
 // document_begins ends the reading of what cannot become JSON: it may have no end.
 static hth_err document_begins(const void *data, size_t n, size_t *end)
 {
@@ -77,7 +72,7 @@ static hth_err document_may(const char *path)
     }
     char *folder = slash == NULL ? hth_strdup(".") : hth_strndup(path, (size_t)(slash - path) + 1);
     if (folder == NULL) {
-        return no_memory();
+        return hth_no_memory("a document");
     }
     int rc = access(folder, W_OK | X_OK), e = errno;
     hth_free(folder);
@@ -95,7 +90,7 @@ static hth_err documents_note(hth_documents *documents, const char *what, json_t
         documents->key[documents->n] = key;
         documents->path[documents->n] = document_target(path);
         if (documents->path[documents->n] == NULL) {
-            return no_memory();
+            return hth_no_memory("a document");
         }
         HTH_TRY(document_may(documents->path[documents->n++]));
         json_object_set_new(args, key, json_true());
@@ -138,10 +133,12 @@ hth_err hth_documents_read(const char *what, const char *arguments, hth_document
         return HTH_OK;
     }
     hth_err err = documents_fill(args, &any);
-    err = err == HTH_OK ? documents_note(documents, what, args, &any) : err;
+    if (err == HTH_OK) {
+        err = documents_note(documents, what, args, &any);
+    }
     if (err == HTH_OK && any) {
         *changed = document_text(args);
-        err = *changed != NULL ? HTH_OK : no_memory();
+        err = *changed != NULL ? HTH_OK : hth_no_memory("a document");
     }
     json_decref(args);
     return err;
@@ -163,7 +160,7 @@ static hth_err document_write(const char *path, const json_t *doc)
     char *text = doc != NULL ? document_text(doc) : NULL;
     if (text == NULL) {
         return doc == NULL ? hth_fail(HTH_ENOTSUP, "the server sent nothing to write to '%s'", path)
-                           : no_memory();
+                           : hth_no_memory("a document");
     }
     bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
     hth_atomic_file_piece piece[] = {{text, strlen(text)}, {"\n", 1}};
@@ -188,7 +185,10 @@ hth_err hth_documents_write(const hth_documents *documents, char *json, char **o
     hth_free(json);
     *out = err == HTH_OK ? document_text(doc) : NULL;
     json_decref(doc);
-    return err == HTH_OK && *out == NULL ? no_memory() : err;
+    if (err == HTH_OK && *out == NULL) {
+        return hth_no_memory("a document");
+    }
+    return err;
 }
 
 void hth_documents_fini(hth_documents *documents)

@@ -38,7 +38,7 @@ static hth_err call_new(hearth *h, hth_call **out)
 {
     hth_call *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a call");
+        return hth_no_memory("a call");
     }
     int rv = nng_ctx_open(&c->ctx, h->socket);
     if (rv == 0 && (rv = nng_aio_alloc(&c->aio, NULL, NULL)) != 0) {

@@ -141,7 +141,7 @@ hth_err hth_npy_describe(const void *file, size_t bytes, hearth_tensor *out, boo
     HTH_TRY(npy_locate(file, bytes, &at, &length));
     char *text = hth_strndup((const char *)file + at, length);
     if (text == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a .npy header");
+        return hth_no_memory("a .npy header");
     }
     bool good = npy_dictionary(text, &h);
     hth_free(text);
@@ -223,7 +223,7 @@ hth_err hth_npy_read(const char *path, hearth_tensor *out)
     if (err != HTH_OK) {
         err = hth_err_prefix(err, "%s", path);
     } else if (data == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for the array in %s", path);
+        err = hth_no_memory("the array in %s", path);
     } else if (fortran) {
         hth_npy_transpose(out, data);
     } else {

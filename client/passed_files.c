@@ -13,16 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory for a request");
-}
-
 hth_err hth_passed_data(const char *data, char **out)
 {
     if (strchr(data, '/') == NULL && access(data, F_OK) != 0) {
         *out = hth_strdup(data);
-        return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a name");
+        return *out != NULL ? HTH_OK : hth_no_memory("a name");
     }
     return hth_passed_path(data, out);
 }
@@ -37,7 +32,7 @@ hth_err hth_passed_path(const char *path, char **out)
     } else {
         *out = hth_asprintf("%s/%s", cwd, path);
     }
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a path");
+    return *out != NULL ? HTH_OK : hth_no_memory("a path");
 }
 
 bool hth_passed_to(hearth *handle)
@@ -63,7 +58,7 @@ static hth_err import_folder(passed_import *import)
     char *folder = slash == NULL ? hth_strdup(".")
                                  : hth_strndup(import->path, (size_t)(slash - import->path) + 1);
     if (folder == NULL) {
-        return no_memory();
+        return hth_no_memory("a request");
     }
     import->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     hth_err err = import->folder >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot open '%s'", folder);
@@ -92,7 +87,7 @@ static hth_err import_list(passed_import *import, size_t n, char *const *locatio
     import->files = hth_calloc(n, sizeof *import->files);
     import->lists = hth_calloc(n, sizeof(Hearth__File *));
     if (import->files == NULL || import->lists == NULL) {
-        return no_memory();
+        return hth_no_memory("a request");
     }
     for (size_t i = 0; i < n; i++) {
         hearth__file__init(&import->files[i]);
@@ -140,9 +135,10 @@ hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path
         wanted = *reply;
         memset(reply, 0, sizeof *reply);
         hth_err err = import_folder(&p);
-        err = err == HTH_OK ? import_try(&p, body, wanted.head->wanted->n_locations + 1,
-                                         wanted.head->wanted->locations, watch, reply)
-                            : err;
+        if (err == HTH_OK) {
+            err = import_try(&p, body, wanted.head->wanted->n_locations + 1,
+                             wanted.head->wanted->locations, watch, reply);
+        }
         hth_reply_fini(&wanted);
         if (p.folder >= 0) {
             close(p.folder);
@@ -168,10 +164,13 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
     hth_err err = hth_descriptor_pass(handle, w.fd, &body->handle);
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
     q.export_model = body;
-    err = err == HTH_OK ? hth_exchange(handle, &q, NULL, watch, &r) : err;
+    if (err == HTH_OK) {
+        err = hth_exchange(handle, &q, NULL, watch, &r);
+    }
     if (err == HTH_OK) {
         hth_reply_fini(&r);
     }
     hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
-    return err != HTH_OK ? err : end;
+    HTH_TRY(err);
+    return end;
 }

@@ -16,11 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory for a request");
-}
-
 typedef struct passed_query {
     hearth *h;
     json_t *args;
@@ -72,7 +67,9 @@ static hth_err query_spool(passed_query *query, const char *path, int *fd)
     }
     HTH_TRY(hth_data_open(path, &query->options, &data));
     err = query_about(query, data);
-    err = err == HTH_OK ? hth_data_spool(data, fd, NULL) : err;
+    if (err == HTH_OK) {
+        err = hth_data_spool(data, fd, NULL);
+    }
     hth_data_close(data);
     return err;
 }
@@ -91,9 +88,11 @@ static hth_err query_here(passed_query *query, const char *key, int fd)
     pthread_mutex_unlock(&h->passing);
     if (!grown) {
         close(fd);
-        return no_memory();
+        return hth_no_memory("a request");
     }
-    return json_object_set_new(query->args, key, json_string(name)) == 0 ? HTH_OK : no_memory();
+    return json_object_set_new(query->args, key, json_string(name)) == 0
+               ? HTH_OK
+               : hth_no_memory("a request");
 }
 
 // query_name makes a name of a stored dataset of what is no file: hth_passed_data left it as it
@@ -105,7 +104,8 @@ static hth_err query_name(passed_query *query, const char *key)
         return HTH_OK;
     }
     json_t *v = json_pack("{s:s}", "dataset", text);
-    return v != NULL && json_object_set_new(query->args, key, v) == 0 ? HTH_OK : no_memory();
+    return v != NULL && json_object_set_new(query->args, key, v) == 0 ? HTH_OK
+                                                                      : hth_no_memory("a request");
 }
 
 // query_pass passes the file that one argument names.
@@ -122,13 +122,15 @@ static hth_err query_pass(passed_query *query, const char *key)
     } else if (err == HTH_OK && text != NULL && query->local) {
         f.fd = spooled;
         err = spooled >= 0 ? HTH_OK : hth_file_open(text, text, &f);
-        err = err == HTH_OK ? hth_descriptor_pass(query->h, f.fd, &query->handles[query->n]) : err;
+        if (err == HTH_OK) {
+            err = hth_descriptor_pass(query->h, f.fd, &query->handles[query->n]);
+        }
         json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)query->n);
         if (query->again && spooled < 0) {
             json_object_set_new(v, "path", json_string(text));
         }
         if (err == HTH_OK && (v == NULL || json_object_set(query->args, key, v) != 0)) {
-            err = no_memory();
+            err = hth_no_memory("a request");
         }
         query->n += err == HTH_OK;
         json_decref(v);
@@ -147,13 +149,15 @@ static hth_err query_sent(passed_query *query, const char *key, const char *name
                                 "moved", (json_int_t)result->moved)
                     : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
     if (v == NULL || !query->put) {
-        return v != NULL && json_object_set_new(query->args, key, v) == 0 ? HTH_OK : no_memory();
+        return v != NULL && json_object_set_new(query->args, key, v) == 0
+                   ? HTH_OK
+                   : hth_no_memory("a request");
     }
     char *text = json_dumps(v, JSON_COMPACT);
     *query->answer = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(v);
-    return *query->answer != NULL ? HTH_OK : no_memory();
+    return *query->answer != NULL ? HTH_OK : hth_no_memory("a request");
 }
 
 // query_send sends the dataset that one argument names to a server that is elsewhere.
@@ -173,12 +177,14 @@ static hth_err query_send(passed_query *query, const char *key)
     if (err == HTH_OK && text != NULL) {
         json_t *about = json_object_get(query->args, "about");
         char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
+        const hth_watch *watch = query->put ? query->watch : NULL;
         name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
-        err = name != NULL ? hth_content_dataset(query->h, name, meta, &f, text,
-                                                 query->put ? query->watch : NULL, upload, &r)
+        err = name != NULL ? hth_content_dataset(query->h, name, meta, &f, text, watch, upload, &r)
                            : hth_fail(HTH_EINVAL, "the argument 'name' is missing");
         free(meta);
-        err = err == HTH_OK ? query_sent(query, key, query->put ? name : upload, &r) : err;
+        if (err == HTH_OK) {
+            err = query_sent(query, key, query->put ? name : upload, &r);
+        }
     }
     hth_file_close(&f);
     if (spooled >= 0) {
@@ -227,13 +233,13 @@ hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments
     }
     q.args = any ? json_copy(args) : NULL;
     if (any) {
-        err = q.args != NULL ? query_files(&q, args, keys) : no_memory();
+        err = q.args != NULL ? query_files(&q, args, keys) : hth_no_memory("a request");
     }
     if (err == HTH_OK && any && !json_equal(args, q.args)) {
         char *text = json_dumps(q.args, JSON_COMPACT);
         *changed = text != NULL ? hth_strdup(text) : NULL;
         free(text);
-        err = *changed != NULL ? HTH_OK : no_memory();
+        err = *changed != NULL ? HTH_OK : hth_no_memory("a request");
     }
     *count = q.n;
     json_decref(q.args);

@@ -122,7 +122,9 @@ static hth_channels *channels_make(hearth *h, uint64_t generation)
     hth_err err = hth_memfd_make("hearth-ring", a->bytes, &fd, &a->memory);
     if (err == HTH_OK) {
         err = channels_open(a, &layout);
-        err = err == HTH_OK ? channels_attach(h, &layout, fd) : err;
+        if (err == HTH_OK) {
+            err = channels_attach(h, &layout, fd);
+        }
         hth_memfd_drop(fd, NULL, 0);
     }
     if (err != HTH_OK) {
@@ -305,7 +307,9 @@ static hth_err channel_wait(channel *l, uint64_t until_ns, size_t *bytes)
     hth_ring_spin(l->replies, spin ? l->spin_ns : 0);
     do {
         err = hth_ring_wait(l->replies, until_ns > now ? until_ns - now : 0);
-        err = err == HTH_OK ? hth_ring_next(l->replies, bytes) : err;
+        if (err == HTH_OK) {
+            err = hth_ring_next(l->replies, bytes);
+        }
         now = hth_real_ns();
     } while (err == HTH_ETIMEDOUT && now < until_ns);
     if (now - start <= CHANNEL_SPIN_NS) {
@@ -327,7 +331,7 @@ static hth_err channel_take(hearth *h, channel *l, uint64_t until_ns, hth_reply 
     HTH_TRY(channel_wait(l, until_ns, &bytes));
     uint8_t *copy = hth_alloc_aligned(bytes, HTH_IPC_RECORD_ALIGN);
     if (copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an answer of %zu bytes", bytes);
+        return hth_no_memory("an answer of %zu bytes", bytes);
     }
     hth_ring_take(l->replies, copy);
     out->copy = copy;
@@ -352,7 +356,7 @@ static hth_err channel_fetch(hearth *h, uint64_t call, hth_reply *out)
     const uint8_t *record = hth_wire_aligned(out->data, out->data_bytes, &out->copy);
     hth_err err;
     if (record == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for an answer");
+        err = hth_no_memory("an answer");
     } else if (out->head->body_case != HEARTH__REPLY__BODY_KEPT) {
         err = hth_fail(HTH_ECORRUPT, "%s sent an unexpected kind of reply", h->url);
     } else {

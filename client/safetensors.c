@@ -39,7 +39,10 @@ static hth_err safetensors_header(const hearth_tensor *tensor, int n, char **out
     }
     *out = err == HTH_OK ? json_dumps(head, JSON_COMPACT) : NULL;
     json_decref(head);
-    return err == HTH_OK && *out == NULL ? hth_fail(HTH_ENOMEM, "out of memory for a header") : err;
+    if (err == HTH_OK && *out == NULL) {
+        return hth_no_memory("a header");
+    }
+    return err;
 }
 
 #define SAFETENSORS_LENGTH 8
@@ -61,7 +64,7 @@ hth_err hth_safetensors_head(const hearth_tensor *tensors, int count, char **hea
         *bytes = SAFETENSORS_LENGTH + padded;
     }
     free(json);
-    return out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a header");
+    return out != NULL ? HTH_OK : hth_no_memory("a header");
 }
 
 hth_err hth_safetensors_write(const char *path, const hearth_tensor *tensors, int count)
@@ -70,7 +73,7 @@ hth_err hth_safetensors_write(const char *path, const hearth_tensor *tensors, in
     size_t bytes;
     HTH_TRY(hth_safetensors_head(tensors, count, &head, &bytes));
     hth_atomic_file_piece *piece = hth_calloc(1 + (size_t)count, sizeof *piece);
-    hth_err err = hth_fail(HTH_ENOMEM, "out of memory to write %s", path);
+    hth_err err = hth_no_memory("writing %s", path);
     if (piece != NULL) {
         piece[0] = (hth_atomic_file_piece){head, bytes};
         for (int i = 0; i < count; i++) {

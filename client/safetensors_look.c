@@ -12,11 +12,6 @@
 
 #define SAFETENSORS_MAX_HEADER ((uint64_t)100 << 20) // the format's own limit
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for the header of a dataset");
-}
-
 static hth_err look_shape(const char *name, const json_t *shape, hth_safetensors_entry *out)
 {
     size_t i;
@@ -60,7 +55,7 @@ static hth_err look_tensor(const char *name, const json_t *json, uint64_t data, 
     }
     out->at = data + (uint64_t)from;
     out->name = hth_strdup(name);
-    return out->name != NULL ? HTH_OK : no_memory();
+    return out->name != NULL ? HTH_OK : hth_no_memory("the header of a dataset");
 }
 
 static hth_err look_tensors(const json_t *head, uint64_t data, uint64_t bytes,
@@ -70,7 +65,7 @@ static hth_err look_tensors(const json_t *head, uint64_t data, uint64_t bytes,
     json_t *o;
     *entries = hth_calloc(json_object_size(head) + 1, sizeof **entries);
     if (*entries == NULL) {
-        return no_memory();
+        return hth_no_memory("the header of a dataset");
     }
     json_object_foreach((json_t *)head, name, o)
     {
@@ -119,10 +114,12 @@ static hth_err look_file(const hth_file *file, const char *shown, hth_safetensor
     }
     char *text = hth_alloc((size_t)bytes + 1);
     if (text == NULL) {
-        return no_memory();
+        return hth_no_memory("the header of a dataset");
     }
     hth_err err = hth_file_read(file, shown, 8, text, (size_t)bytes);
-    err = err == HTH_OK ? look_text(file, text, (size_t)bytes, entries, n) : err;
+    if (err == HTH_OK) {
+        err = look_text(file, text, (size_t)bytes, entries, n);
+    }
     hth_free(text);
     return err;
 }

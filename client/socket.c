@@ -210,9 +210,7 @@ static hth_err tls_go_on(hth_socket *socket, int rv, uint64_t until_ns)
         return hth_fail(HTH_EIO, "TLS failed (%s)", tls_reason());
     }
     HTH_TRY(socket_receive(socket->fd, socket->chunk, &n, until_ns));
-    return BIO_write(socket->in, socket->chunk, (int)n) == (int)n
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for TLS");
+    return BIO_write(socket->in, socket->chunk, (int)n) == (int)n ? HTH_OK : hth_no_memory("TLS");
 }
 
 // tls_names lists whom a certificate is for.
@@ -304,7 +302,7 @@ static hth_err tls_prepare(hth_socket *socket, const socket_place *place, const 
         BIO_free(socket->in);
         BIO_free(socket->out);
         socket->in = socket->out = NULL;
-        return hth_fail(HTH_ENOMEM, "out of memory for TLS");
+        return hth_no_memory("TLS");
     }
     SSL_set_bio(socket->ssl, socket->in, socket->out); // the SSL's from now on
     SSL_set_verify(socket->ssl, SSL_VERIFY_NONE, NULL);
@@ -339,7 +337,7 @@ hth_err hth_socket_open(const char *url, const char *ca_file, uint64_t until_ns,
     *out = NULL;
     hth_socket *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+        return hth_no_memory("a connection");
     }
     s->fd = -1;
     hth_err err;
@@ -347,7 +345,9 @@ hth_err hth_socket_open(const char *url, const char *ca_file, uint64_t until_ns,
         err = socket_local(url + 6, until_ns, &s->fd);
     } else if (place.tls || socket_is(url, "tcp://")) {
         err = socket_host(strstr(url, "://") + 3, &place);
-        err = err == HTH_OK ? socket_remote(&place, until_ns, &s->fd) : err;
+        if (err == HTH_OK) {
+            err = socket_remote(&place, until_ns, &s->fd);
+        }
     } else {
         err = hth_fail(HTH_EINVAL, "a server is at ipc://PATH, tcp://HOST:PORT or "
                                    "tls+tcp://HOST:PORT");

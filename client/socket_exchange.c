@@ -99,7 +99,7 @@ static hth_err call_receive(const hearth *h, hth_socket_call *call, uint64_t unt
         return hth_fail(HTH_ECORRUPT, "an answer of %llu bytes", (unsigned long long)n);
     }
     if (nng_msg_alloc(out, n) != 0) {
-        return hth_fail(HTH_ENOMEM, "no memory for an answer of %llu bytes", (unsigned long long)n);
+        return hth_no_memory("an answer of %llu bytes", (unsigned long long)n);
     }
     hth_err err = hth_socket_read(call->stream, nng_msg_body(*out), n, until_ns);
     if (err != HTH_OK) {
@@ -127,7 +127,7 @@ static hth_err call_new(hearth *h, hth_socket_call **out)
     uint64_t until_ns = call_after(CALL_CONNECT_NS);
     hth_socket_call *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+        return hth_no_memory("a connection");
     }
     p->local = strncmp(h->url, "ipc://", 6) == 0;
     hth_err err = hth_socket_open(h->url, h->ca_file, until_ns, &p->stream);

@@ -135,29 +135,41 @@ static hth_err store_exported(const char *path, hearth_export_report *out)
     return HTH_OK;
 }
 
+// store_export_here has a server of this machine write the file.
+static hth_err store_export_here(hearth *h, const char *model, const char *path,
+                                 const hth_watch *watch)
+{
+    Hearth__Export body = HEARTH__EXPORT__INIT;
+    HTH_TRY(store_path(h, path, &body.path));
+    body.model = (char *)model;
+    hth_err err = store_export(h, &body, path, watch);
+    hth_free(body.path);
+    return err;
+}
+
+static hth_err store_export_any(hearth *h, const char *model, const char *path,
+                                const hth_watch *watch, hearth_export_report *out)
+{
+    hth_export_format format;
+    hearth_export_report report;
+    HTH_TRY(hth_export_format_of(path, &format));
+    HTH_TRY(hth_exchange_check(h));
+    if (h->same_machine) {
+        HTH_TRY(store_export_here(h, model, path, watch));
+        return out != NULL ? store_exported(path, out) : HTH_OK;
+    }
+    HTH_TRY(hth_content_export(h, model, path, watch, &report));
+    if (out != NULL) {
+        *out = report;
+    }
+    return HTH_OK;
+}
+
 hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
                                  hearth_progress progress, void *ctx, hearth_export_report *out)
 {
-    Hearth__Export body = HEARTH__EXPORT__INIT;
-    hth_export_format format;
     hth_watch watch = {progress, ctx};
-    hth_err err = hth_export_format_of(path, &format);
-    err = err == HTH_OK ? hth_exchange_check(h) : err;
-    if (err == HTH_OK && !h->same_machine) {
-        hearth_export_report report;
-        err = hth_content_export(h, model, path, &watch, &report);
-        if (err == HTH_OK && out != NULL) {
-            *out = report;
-        }
-        return (hearth_status)err;
-    }
-    err = err == HTH_OK ? store_path(h, path, &body.path) : err;
-    if (err == HTH_OK) {
-        body.model = (char *)model;
-        err = store_export(h, &body, path, &watch);
-        hth_free(body.path);
-    }
-    return (hearth_status)(err == HTH_OK && out != NULL ? store_exported(path, out) : err);
+    return (hearth_status)store_export_any(h, model, path, &watch, out);
 }
 
 hearth_status hearth_export(hearth *h, const char *model, const char *path)

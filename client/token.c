@@ -144,7 +144,7 @@ static hth_err tokens_add(hth_tokens *out, int *cap, const char *p, const char *
         return hth_fail(HTH_EINVAL, "'%s' has two tokens", t.name);
     }
     if (HTH_GROW(out->list, out->n, *cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tokens");
+        return hth_no_memory("tokens");
     }
     out->list[out->n++] = t;
     return HTH_OK;
@@ -215,7 +215,7 @@ static hth_err file_read(int fd, char **out, size_t *n)
     HTH_TRY(file_check(fd));
     char *text = hth_alloc(TOKEN_FILE_BYTES);
     if (text == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tokens");
+        return hth_no_memory("tokens");
     }
     *n = 0;
     for (ssize_t got = 1; got > 0 && *n < TOKEN_FILE_BYTES; *n += (size_t)got) {
@@ -249,7 +249,7 @@ hth_err hth_tokens_read(const char *path, hth_tokens *out)
     }
     hth_err err = tokens_take(fd, out);
     close(fd);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
+    return hth_err_prefix(err, "%s", path);
 }
 
 static void hex_write(const uint8_t *p, size_t n, char *out)
@@ -312,7 +312,7 @@ hth_err hth_token_new(const char *path, const char *name, const char *roles,
     }
     hth_err err = token_enter(fd, name, roles, out);
     close(fd);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
+    return hth_err_prefix(err, "%s", path);
 }
 
 hth_err hth_token_load(const char *path, char out[HTH_TOKEN_TEXT])

@@ -66,8 +66,8 @@ static hth_err bench_content(hth_bench *bench, const hth_value *value, void *pla
         hth_const_unmap(value->constant);
     } else if (value->dtype == HTH_DT_F32) {
         bool positive = bench_positive(bench->node);
-        bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1, positive ? 0.5F : -1,
-                   positive ? 0.25F : 1);
+        float low = positive ? 0.5F : -1;
+        bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1, low, positive ? 0.25F : 1);
     } else if (value->dtype == HTH_DT_BF16) {
         bench_fill_half(plain, bytes / sizeof(uint16_t), (uint64_t)i + 1);
     } else {
@@ -78,9 +78,10 @@ static hth_err bench_content(hth_bench *bench, const hth_value *value, void *pla
 
 static void *bench_take(const hth_bench *bench, size_t bytes)
 {
-    return bench->cache != NULL && bench->cache->take != NULL
-               ? bench->cache->take(bench->cache->owner, bytes > 0 ? bytes : 1)
-               : hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+    if (bench->cache != NULL && bench->cache->take != NULL) {
+        return bench->cache->take(bench->cache->owner, bytes > 0 ? bytes : 1);
+    }
+    return hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
 }
 
 static void bench_give(const hth_bench *bench, void *p)
@@ -92,11 +93,6 @@ static void bench_give(const hth_bench *bench, void *p)
     }
 }
 
-static hth_err bench_no_memory(const hth_bench *bench)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bench->node->name);
-}
-
 // Input i's content, in its layout.
 static hth_err bench_make_input(hth_bench *bench, const hth_value *value, int i)
 {
@@ -105,7 +101,7 @@ static hth_err bench_make_input(hth_bench *bench, const hth_value *value, int i)
     HTH_TRY(hth_tensor_bytes(value->dtype, &value->shape, HTH_LAYOUT_PLAIN, &bytes));
     in->plain = value->layout == HTH_LAYOUT_PLAIN ? in->placed : bench_take(bench, bytes);
     if (in->plain == NULL) {
-        return bench_no_memory(bench);
+        return hth_no_memory("measuring node '%s'", bench->node->name);
     }
     HTH_TRY(bench_content(bench, value, in->plain, bytes, i));
     if (value->layout != HTH_LAYOUT_PLAIN) {
@@ -157,7 +153,9 @@ static hth_err bench_make(hth_bench *bench)
         if (round == 0) {
             bench->operand_bytes = at;
             bench->operands = bench_take(bench, at);
-            HTH_TRY(bench->operands == NULL ? bench_no_memory(bench) : HTH_OK);
+            HTH_TRY(bench->operands == NULL
+                        ? hth_no_memory("measuring node '%s'", bench->node->name)
+                        : HTH_OK);
         }
     }
     return HTH_OK;
@@ -171,7 +169,7 @@ hth_err hth_bench_open(hth_device *device, const hth_graph *graph, const hth_nod
     hth_err err = HTH_OK;
     *out = NULL;
     if (b == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", node->name);
+        return hth_no_memory("measuring node '%s'", node->name);
     }
     b->device = device;
     b->cache = cache;
@@ -184,7 +182,7 @@ hth_err hth_bench_open(hth_device *device, const hth_graph *graph, const hth_nod
     b->packed = hth_calloc((size_t)node->n_inputs, sizeof *b->packed);
     b->out = hth_calloc((size_t)node->n_outputs, sizeof *b->out);
     if (b->in == NULL || b->args_in == NULL || b->packed == NULL || b->out == NULL) {
-        err = bench_no_memory(b);
+        err = hth_no_memory("measuring node '%s'", node->name);
     } else {
         err = bench_make(b);
     }
@@ -253,7 +251,7 @@ hth_err hth_bench_forms(hth_bench *bench, const hth_kernel *kernel)
         return HTH_OK;
     }
     hth_bench_unload(bench, kernel);
-    return err == HTH_ENOMEM ? bench_no_memory(bench) : err;
+    return err == HTH_ENOMEM ? hth_no_memory("measuring node '%s'", bench->node->name) : err;
 }
 
 hth_err hth_bench_load(hth_bench *bench, const hth_kernel *kernel)
@@ -267,7 +265,8 @@ hth_err hth_bench_load(hth_bench *bench, const hth_kernel *kernel)
                    bench->workspace_bytes); // its pages are there before the first run
         }
     }
-    return bench->workspace == NULL ? bench_no_memory(bench) : hth_bench_forms(bench, kernel);
+    return bench->workspace == NULL ? hth_no_memory("measuring node '%s'", bench->node->name)
+                                    : hth_bench_forms(bench, kernel);
 }
 
 // How often a thread of this process had to make room for another process so far.
@@ -363,13 +362,16 @@ hth_err hth_bench_turn(hth_bench *bench, hth_choice *choice, hth_samples *sample
     hth_kernel *k;
     HTH_TRY(hth_kernel_prepare(bench->device, bench->graph, bench->node, choice->name, &k));
     void **out = hth_memdup(bench->out, (size_t)bench->node->n_outputs * sizeof *out);
-    hth_err err = out == NULL ? bench_no_memory(bench) : hth_bench_load(bench, k);
+    hth_err err = out == NULL ? hth_no_memory("measuring node '%s'", bench->node->name)
+                              : hth_bench_load(bench, k);
     if (err == HTH_OK) {
         hth_kernel_args a = {bench->args_in, out, bench->workspace};
         (void)hth_bench_between(bench->cache);
         bench_in_place(bench, k->inplace_input, out);
         err = bench_runs(bench, k, &a, samples);
-        err = err == HTH_OK ? bench_error_of_run(bench, out, choice) : err;
+        if (err == HTH_OK) {
+            err = bench_error_of_run(bench, out, choice);
+        }
         choice->workspace_bytes = k->workspace_bytes;
         hth_bench_unload(bench, k);
     }

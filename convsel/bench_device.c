@@ -60,7 +60,7 @@ static hth_err device_make(hth_bench_device *device, hth_device *d)
     device->packed = hth_calloc((size_t)n->n_inputs + 1, sizeof *device->packed);
     device->out = hth_calloc((size_t)n->n_outputs + 1, sizeof *device->out);
     if (device->in == NULL || device->packed == NULL || device->out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
+        return hth_no_memory("measuring node '%s'", n->name);
     }
     device->operands = device_take(device, device->host->operand_bytes);
     HTH_TRY(device->operands == NULL ? device_no_room(device) : HTH_OK);
@@ -84,7 +84,7 @@ hth_err hth_bench_device_open(hth_device *device, const hth_graph *graph, const 
     }
     hth_bench_device *f = hth_calloc(1, sizeof *f);
     if (f == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", node->name);
+        return hth_no_memory("measuring node '%s'", node->name);
     }
     f->cache = cache;
     f->device = device;
@@ -136,8 +136,9 @@ static hth_err device_workspace(hth_bench_device *device, size_t bytes)
 // The inputs as `kernel` wants them: its own forms of constants are copied, too.
 static hth_err device_load(hth_bench_device *device, const hth_kernel *kernel)
 {
-    hth_err err = device_workspace(device, kernel->workspace_bytes);
-    HTH_TRY(err == HTH_OK ? hth_bench_forms(device->host, kernel) : err);
+    hth_err err = HTH_OK;
+    HTH_TRY(device_workspace(device, kernel->workspace_bytes));
+    HTH_TRY(hth_bench_forms(device->host, kernel));
     for (int i = 0; i < device->host->node->n_inputs; i++) {
         device->in[i] = device_of(device, device->host->in[i].placed);
     }

@@ -42,12 +42,12 @@ static void sample_part(void *arg, int i, int n)
     const int64_t *index = b->index + begin;
     int points = (int)(end - begin);
     bool bias = j->bare->n_inputs > 2 && j->bare->inputs[2] >= 0;
-    hth_err err =
-        j->bare->op == HTH_OP_CONV_GRAD_FILTER
-            ? hth_sample_filter_grad(b->graph, j->bare, b->in[0].placed, b->in[1].placed, index,
-                                     points, b->want + begin)
-            : hth_sample_conv(b->graph, j->bare, b->in[0].placed, b->in[1].plain,
-                              bias ? b->in[2].plain : NULL, index, points, b->want + begin);
+    const void *bias_plain = bias ? b->in[2].plain : NULL;
+    hth_err err = j->bare->op == HTH_OP_CONV_GRAD_FILTER
+                      ? hth_sample_filter_grad(b->graph, j->bare, b->in[0].placed, b->in[1].placed,
+                                               index, points, b->want + begin)
+                      : hth_sample_conv(b->graph, j->bare, b->in[0].placed, b->in[1].plain,
+                                        bias_plain, index, points, b->want + begin);
     if (err != HTH_OK) {
         atomic_store(&j->err, err);
     }
@@ -65,7 +65,7 @@ hth_err hth_bench_samples(hth_bench *bench, const hth_node *bare)
     bench->index = hth_alloc((size_t)bench->n_points * sizeof *bench->index);
     bench->want = hth_alloc((size_t)bench->n_points * sizeof *bench->want);
     if (bench->index == NULL || bench->want == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bare->name);
+        return hth_no_memory("measuring node '%s'", bare->name);
     }
     for (int i = 0; i < bench->n_points; i++) {
         bench->index[i] =
@@ -155,7 +155,9 @@ hth_err hth_bench_error(hth_bench *bench, hth_choice *choice)
         (void)hth_bench_between(bench->cache);
         err = hth_bench_samples(bench, &bare);
         (void)hth_bench_between(bench->cache);
-        err = err != HTH_OK ? err : k->run(k, &a);
+        if (err == HTH_OK) {
+            err = k->run(k, &a);
+        }
         if (err == HTH_OK) {
             hth_bench_compare(bench, false, choice);
         }

@@ -128,7 +128,7 @@ static hth_err cache_state_texts(cache_state_walk *walk, hth_cache_model *out)
             if (round == 1) {
                 text = hth_calloc((size_t)(n->n_inputs + n->n_outputs) + 3, 1);
                 if (text == NULL) {
-                    return hth_fail(HTH_ENOMEM, "no memory to describe a step");
+                    return hth_no_memory("describing a step");
                 }
                 text[1 + n->n_inputs] = '>';
                 out->of[i] = text++;
@@ -165,7 +165,7 @@ hth_err hth_cache_model_make(const hth_device_props *props, const hth_graph *gra
                           .touched = hth_calloc(values, sizeof *w.touched),
                           .last = hth_calloc(values, sizeof *w.last)};
     hth_err err = out->of == NULL || w.touched == NULL || w.last == NULL
-                      ? hth_fail(HTH_ENOMEM, "no memory to describe a step")
+                      ? hth_no_memory("describing a step")
                       : HTH_OK;
     for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
         for (int k = 0; k < graph->nodes[i].n_inputs; k++) {

@@ -48,9 +48,9 @@ static void key_values(text *t, const hth_graph *graph, const int *values, int n
         }
         const hth_value *v = &graph->values[values[i]];
         char shape[128];
+        const char *layout = v->layout == HTH_LAYOUT_PLAIN ? "" : hth_layout_name(v->layout);
         text_add(t, " %s%s%s%s", hth_dtype_name(v->dtype),
-                 hth_shape_str(&v->shape, shape, sizeof shape),
-                 v->layout == HTH_LAYOUT_PLAIN ? "" : hth_layout_name(v->layout),
+                 hth_shape_str(&v->shape, shape, sizeof shape), layout,
                  v->constant != NULL ? "!" : "");
     }
 }
@@ -129,8 +129,10 @@ void hth_convsel_key(hth_device *device, const hth_graph *graph, const hth_node 
     text t = {.n = 0};
     text_add(&t, "convsel4 ");
     key_node(&t, graph, node);
-    text_add(&t, " | %s%s%s", device->props.fingerprint, caches == NULL ? "" : "; ",
-             caches == NULL ? "" : caches);
+    text_add(&t, " | %s", device->props.fingerprint);
+    if (caches != NULL) {
+        text_add(&t, "; %s", caches);
+    }
     key_fit(&t, out,
             cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is
 }

@@ -192,8 +192,7 @@ hth_err hth_in_step_times_learn(hth_device *device, const hth_graph *graph,
                                 const hth_in_step_times *seen)
 {
     in_step_row *rows = hth_calloc((size_t)graph->n_nodes + 1, sizeof *rows);
-    hth_err err =
-        rows == NULL ? hth_fail(HTH_ENOMEM, "no memory for the measured times of nodes") : HTH_OK;
+    hth_err err = rows == NULL ? hth_no_memory("the measured times of nodes") : HTH_OK;
     int n = 0;
     for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
         if (seen[i].name != NULL && seen[i].time_us > 0) {

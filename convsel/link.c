@@ -94,7 +94,7 @@ static hth_err link_buffer(const hth_graph *graph, int v, void **out)
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &graph->values[v].shape, HTH_LAYOUT_PLAIN, &bytes));
     *out = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure the link");
+        return hth_no_memory("measuring the link");
     }
     memset(*out, 0, bytes);
     return HTH_OK;
@@ -119,8 +119,7 @@ static hth_err link_compute_open(link_bench *bench)
     HTH_TRY(link_buffer(bench->graph, in[1], &bench->in[1]));
     HTH_TRY(link_buffer(bench->graph, y, &bench->out[0]));
     bench->workspace = hth_alloc_aligned(bench->kernel->workspace_bytes + 1, HTH_DEVICE_ALIGN);
-    return bench->workspace == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure the link")
-                                    : HTH_OK;
+    return bench->workspace == NULL ? hth_no_memory("measuring the link") : HTH_OK;
 }
 
 static hth_err link_runs(link_bench *bench, int n, uint64_t *ns)

@@ -30,11 +30,6 @@ struct hth_profile {
     int n, cap;
 };
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a cost table");
-}
-
 void hth_profile_close(hth_profile *profile)
 {
     if (profile == NULL) {
@@ -54,7 +49,7 @@ hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link 
 {
     hth_profile *p = *out = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return no_memory();
+        return hth_no_memory("a cost table");
     }
     snprintf(p->device, sizeof p->device, "%s", name);
     p->memory_bytes = memory_bytes;
@@ -91,7 +86,7 @@ static void profile_plain(char *text)
 static hth_err profile_put(hth_profile *profile, const char *node, const hth_choice *list, int n)
 {
     if (HTH_GROW(profile->entry, profile->n, profile->cap) != 0) {
-        return no_memory();
+        return hth_no_memory("a cost table");
     }
     profile_entry *e = &profile->entry[profile->n];
     *e = (profile_entry){.node = hth_strdup(node),
@@ -100,7 +95,7 @@ static hth_err profile_put(hth_profile *profile, const char *node, const hth_cho
                          .n = n};
     profile->n++; // closing frees what is there
     if (e->node == NULL || e->plain == NULL || e->list == NULL) {
-        return no_memory();
+        return hth_no_memory("a cost table");
     }
     profile_plain(e->plain);
     return HTH_OK;

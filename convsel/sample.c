@@ -86,8 +86,8 @@ hth_err hth_sample_conv(const hth_graph *graph, const hth_node *node, const void
                      .type_x = vx->dtype,
                      .type_w = vw->dtype};
     hth_dtype type_bias = bias != NULL ? graph->values[node->inputs[2]].dtype : HTH_DT_F32;
-    const hth_shape *big = c.transposed ? &vy->shape : &vx->shape,
-                    *small = c.transposed ? &vx->shape : &vy->shape;
+    const hth_shape *big = c.transposed ? &vy->shape : &vx->shape;
+    const hth_shape *small = c.transposed ? &vx->shape : &vy->shape;
     HTH_TRY(ref_window_init(&c.win, node, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
     c.groups = hth_node_int(node, "group", 1);
     c.channels = (size_t)vx->shape.dim[1];

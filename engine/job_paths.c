@@ -53,8 +53,7 @@ hth_err hth_job_paths_begin(hth_store *store)
     {
         n += list != NULL ? hth_job_paths(json_object_get(doc, "job"), list + n) : 0;
     }
-    err = list != NULL ? hth_paths_begin(store, list, n)
-                       : hth_fail(HTH_ENOMEM, "out of memory for the paths of jobs");
+    err = list != NULL ? hth_paths_begin(store, list, n) : hth_no_memory("the paths of jobs");
     hth_free(list);
     json_decref(docs);
     json_decref(names);

@@ -109,7 +109,7 @@ hth_err hth_fair_divide(const hth_fair_problem *problem, double *tasks)
     HTH_TRY(hth_fair_check(problem));
     divide_tenant *t = hth_calloc((size_t)n + 1, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the shares of %d tenants", n);
+        return hth_no_memory("the shares of %d tenants", n);
     }
     for (int i = 0; i < n; i++) {
         const hth_fair_tenant *x = &problem->tenants[i];

@@ -12,7 +12,7 @@
 
 static hth_err file_memory(void)
 {
-    return hth_fail(HTH_ENOMEM, "no memory for a problem of shares");
+    return hth_no_memory("a problem of shares");
 }
 
 // What JSON calls a value.

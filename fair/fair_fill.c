@@ -161,7 +161,7 @@ static hth_err fill_begin(fill *f)
     f->heap = hth_calloc((size_t)n + 1, sizeof *f->heap);
     f->out->of = hth_calloc((size_t)n + 1, sizeof *f->out->of);
     if (f->tenants == NULL || f->heap == NULL || f->out->of == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the shares of %d tenants", n);
+        return hth_no_memory("the shares of %d tenants", n);
     }
     for (int i = 0; i < n; i++) { // all keys are 0: in the order of the file they are a heap
         double weight = f->p->tenants[i].weight;
@@ -197,9 +197,11 @@ hth_err hth_fair_fill(const hth_fair_problem *problem, uint64_t most, hth_fair_s
 {
     *out = (hth_fair_shares){.left = problem->capacity};
     fill f = {.p = problem, .most = most, .out = out};
-    hth_err err = hth_fair_check(problem);
-    err = err == HTH_OK ? fill_begin(&f) : err;
-    err = err == HTH_OK ? fill_run(&f) : err;
+    hth_err err;
+    HTH_GOTO(hth_fair_check(problem), done);
+    HTH_GOTO(fill_begin(&f), done);
+    err = fill_run(&f);
+done:
     hth_free(f.heap);
     hth_free(f.tenants);
     if (err != HTH_OK) {

@@ -55,7 +55,7 @@ hth_err hth_fair_heap_room(hth_fair_heap *heap, int n)
     int cap = heap->cap < INT_MAX / 2 && n < heap->cap * 2 ? heap->cap * 2 : n;
     void **item = hth_realloc(heap->item, (size_t)cap, sizeof *item);
     if (item == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to put %d in order", cap);
+        return hth_no_memory("%d entries of a heap", cap);
     }
     heap->item = item;
     heap->cap = cap;

@@ -63,7 +63,7 @@ hth_err hth_fair_queue_open(const hth_fair_queue_options *options, hth_fair_queu
     hth_fair_queue *q = hth_calloc(1, sizeof *q);
     *out = q;
     if (q == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a queue of jobs");
+        return hth_no_memory("a queue of jobs");
     }
     q->o = *options;
     q->o.priority_ns = q->o.priority_ns < QUEUE_DAY_NS ? q->o.priority_ns : QUEUE_DAY_NS;
@@ -103,7 +103,7 @@ hth_err hth_fair_queue_tenant(hth_fair_queue *queue, double weight, int *out)
     queue_tenant *t = hth_calloc(1, sizeof *t);
     if (t == NULL || HTH_GROW(queue->tenants, queue->n_tenants, queue->cap) != 0) {
         hth_free(t);
-        return hth_fail(HTH_ENOMEM, "no memory for a tenant of a queue");
+        return hth_no_memory("a tenant of a queue");
     }
     *t = (queue_tenant){.weight = weight,
                         .index = queue->n_tenants,

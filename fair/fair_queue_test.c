@@ -322,9 +322,15 @@ static hth_err queue_once(void)
     int a = 0, b = 1;
     HTH_TRY(hth_fair_queue_open(&o, &q));
     hth_err err = hth_fair_queue_tenant(q, 1, &a);
-    err = err == HTH_OK ? hth_fair_queue_tenant(q, 1, &b) : err;
-    err = err == HTH_OK ? hth_fair_queue_add(q, &job[0]) : err;
-    err = err == HTH_OK ? hth_fair_queue_add(q, &job[1]) : err;
+    if (err == HTH_OK) {
+        err = hth_fair_queue_tenant(q, 1, &b);
+    }
+    if (err == HTH_OK) {
+        err = hth_fair_queue_add(q, &job[0]);
+    }
+    if (err == HTH_OK) {
+        err = hth_fair_queue_add(q, &job[1]);
+    }
     if (err == HTH_OK) { // from here on nothing can fail
         hth_fair_queue_start(q, &job[0], 0, 1);
         hth_fair_queue_pause(q, &job[0]);

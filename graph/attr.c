@@ -106,7 +106,7 @@ hth_err hth_node_put_attr(hth_node *node, hth_attr attr)
     hth_attr *grown = hth_realloc(node->attrs, (size_t)node->n_attrs + 1, sizeof *grown);
     if (grown == NULL) {
         hth_attr_clear(&attr);
-        return hth_fail(HTH_ENOMEM, "no memory for an attribute");
+        return hth_no_memory("an attribute");
     }
     node->attrs = grown;
     grown[node->n_attrs++] = attr;
@@ -129,7 +129,7 @@ static hth_err attr_put_named(hth_node *node, const char *name, hth_attr attr)
     attr.name = hth_strdup(name);
     if (attr.name == NULL) {
         hth_attr_clear(&attr);
-        return hth_fail(HTH_ENOMEM, "no memory for an attribute");
+        return hth_no_memory("an attribute");
     }
     return hth_node_put_attr(node, attr);
 }
@@ -147,7 +147,7 @@ hth_err hth_node_set_float(hth_node *node, const char *name, float v)
 hth_err hth_node_set_str(hth_node *node, const char *name, const char *v)
 {
     char *s = hth_strdup(v);
-    return s == NULL ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
+    return s == NULL ? hth_no_memory("an attribute")
                      : attr_put_named(node, name, (hth_attr){.type = HTH_ATTR_STRING, .u.s = s});
 }
 
@@ -155,7 +155,7 @@ hth_err hth_node_set_ints(hth_node *node, const char *name, const int64_t *v, in
 {
     int64_t *copy = hth_memdup(v, (size_t)count * sizeof *v);
     return copy == NULL
-               ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
+               ? hth_no_memory("an attribute")
                : attr_put_named(node, name,
                                 (hth_attr){.type = HTH_ATTR_INTS, .n = count, .u.ints = copy});
 }
@@ -185,13 +185,12 @@ static hth_err attr_copy(hth_node *to, const hth_attr *attr)
             c.u.strings[c.n] = hth_strdup(attr->u.strings[c.n]);
             if (c.u.strings[c.n] == NULL) {
                 hth_attr_clear(&c);
-                return hth_fail(HTH_ENOMEM, "no memory for an attribute");
+                return hth_no_memory("an attribute");
             }
         }
         break;
     }
-    return c.u.floats == NULL ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
-                              : attr_put_named(to, attr->name, c);
+    return c.u.floats == NULL ? hth_no_memory("an attribute") : attr_put_named(to, attr->name, c);
 }
 
 hth_err hth_node_copy_attrs(hth_node *to, const hth_node *from)

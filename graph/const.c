@@ -41,7 +41,7 @@ hth_err hth_const_adopt(hth_dtype dt, const hth_shape *shape, void *data, const 
     HTH_TRY(hth_tensor_bytes(dt, shape, HTH_LAYOUT_PLAIN, &bytes));
     hth_const *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a constant");
+        return hth_no_memory("a constant");
     }
     atomic_init(&c->refs, 1);
     c->dtype = dt;
@@ -62,7 +62,7 @@ hth_err hth_const_new(hth_dtype dt, const hth_shape *shape, const void *data, ht
     HTH_TRY(hth_tensor_bytes(dt, shape, HTH_LAYOUT_PLAIN, &bytes));
     void *copy = hth_alloc_aligned(bytes, 64);
     if (copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a constant of %zu bytes", bytes);
+        return hth_no_memory("a constant of %zu bytes", bytes);
     }
     memcpy(copy, data, bytes);
     hth_err err = hth_const_adopt(dt, shape, copy, NULL, out);
@@ -108,8 +108,7 @@ hth_err hth_const_map(hth_const *constant, const void **out)
     if (!have) {
         void *dst = hth_alloc_aligned(constant->bytes, 64);
         if (dst == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for a derived constant of %zu bytes",
-                            constant->bytes);
+            return hth_no_memory("a derived constant of %zu bytes", constant->bytes);
         }
         err = constant->materialize(constant, dst);
         if (err != HTH_OK) {

@@ -7,15 +7,10 @@
 
 #include <string.h>
 
-static hth_err graph_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a graph");
-}
-
 hth_err hth_graph_new(hth_graph **out)
 {
     *out = hth_calloc(1, sizeof **out);
-    return *out == NULL ? graph_no_memory() : HTH_OK;
+    return *out == NULL ? hth_no_memory("a graph") : HTH_OK;
 }
 
 static void value_clear(hth_value *value)
@@ -50,12 +45,12 @@ hth_err hth_graph_add_value(hth_graph *graph, const char *name, hth_dtype dt,
                             const hth_shape *shape, int *out)
 {
     if (HTH_GROW(graph->values, graph->n_values, graph->cap_values) != 0) {
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     hth_value v = {.dtype = dt, .shape = *shape, .producer = -1};
     v.name = name != NULL ? hth_strdup(name) : hth_asprintf("value_%d", graph->n_values);
     if (v.name == NULL) {
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     *out = graph->n_values;
     graph->values[graph->n_values++] = v;
@@ -73,7 +68,7 @@ hth_err hth_graph_add_node(hth_graph *graph, hth_op op, const char *name, const 
                            int n_inputs, const int *outputs, int n_outputs, int *out)
 {
     if (HTH_GROW(graph->nodes, graph->n_nodes, graph->cap_nodes) != 0) {
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     hth_node n = {.op = op, .n_inputs = n_inputs, .n_outputs = n_outputs};
     n.name =
@@ -82,7 +77,7 @@ hth_err hth_graph_add_node(hth_graph *graph, hth_op op, const char *name, const 
     n.outputs = hth_memdup(outputs, (size_t)n_outputs * sizeof *outputs);
     if (n.name == NULL || n.inputs == NULL || n.outputs == NULL) {
         hth_node_clear(&n);
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     int index = graph->n_nodes;
     graph->nodes[graph->n_nodes++] = n;
@@ -101,7 +96,7 @@ static hth_err index_append(int **list, int *n, int value)
 {
     int *grown = hth_realloc(*list, (size_t)*n + 1, sizeof *grown);
     if (grown == NULL) {
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     *list = grown;
     grown[(*n)++] = value;
@@ -167,10 +162,10 @@ hth_err hth_graph_clone(const hth_graph *graph, hth_graph **out)
         HTH_GOTO(hth_graph_add_output(c, graph->outputs[i]), fail);
     }
     c->symbols = hth_calloc((size_t)graph->n_symbols, sizeof *c->symbols);
-    err = c->symbols == NULL ? graph_no_memory() : HTH_OK;
+    err = c->symbols == NULL ? hth_no_memory("a graph") : HTH_OK;
     for (int i = 0; err == HTH_OK && i < graph->n_symbols; i++) {
         c->symbols[i] = hth_strdup(graph->symbols[i]);
-        err = c->symbols[i] == NULL ? graph_no_memory() : HTH_OK;
+        err = c->symbols[i] == NULL ? hth_no_memory("a graph") : HTH_OK;
         c->n_symbols += err == HTH_OK;
     }
     if (err == HTH_OK) {
@@ -205,7 +200,7 @@ hth_err hth_graph_sort(hth_graph *graph)
     hth_err err = HTH_OK;
     int placed = 0;
     if (state == NULL || stack == NULL || next == NULL || order == NULL) {
-        err = graph_no_memory();
+        err = hth_no_memory("a graph");
         goto out;
     }
     for (int root = 0; root < graph->n_nodes; root++) {
@@ -259,7 +254,7 @@ hth_err hth_graph_compact(hth_graph *graph)
     int *map = hth_calloc((size_t)graph->n_values,
                           sizeof *map); // first: is the value needed; then: its new index
     if (map == NULL) {
-        return graph_no_memory();
+        return hth_no_memory("a graph");
     }
     for (int i = 0; i < graph->n_inputs; i++) {
         map[graph->inputs[i]] = 1;

@@ -11,11 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to follow the samples through a model");
-}
-
 // How many bytes the UTF-8 character that begins with `first` has; 0: none does.
 static int character_bytes(unsigned char first)
 {
@@ -350,7 +345,7 @@ static hth_err prove(hth_follow *follow, hth_independence *out)
         }
     }
     if (follow->failed || hth_sizes_failed(follow->sizes)) {
-        return no_memory();
+        return hth_no_memory("following the samples through a model");
     }
     for (int i = 0; i < g->n_outputs && out->why[0] == 0; i++) {
         check_output(follow, g->outputs[i], out);
@@ -368,7 +363,9 @@ hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out)
     }
     hth_follow f = {.g = graph, .sizes = hth_sizes_open()};
     f.track = hth_calloc((size_t)graph->n_values + 1, sizeof *f.track);
-    hth_err err = f.sizes != NULL && f.track != NULL ? prove(&f, out) : no_memory();
+    hth_err err = f.sizes != NULL && f.track != NULL
+                      ? prove(&f, out)
+                      : hth_no_memory("following the samples through a model");
     for (int i = 0; f.track != NULL && i < graph->n_values; i++) {
         hth_free(f.track[i].element);
     }

@@ -514,5 +514,6 @@ hth_err hth_infer_node(hth_graph *graph, int node, int *wait)
     HTH_TRY(check_inputs(&c));
     hth_err err = rule(&c);
     *wait = c.wait;
-    return err == HTH_OK ? check_outputs(&c) : err;
+    HTH_TRY(err);
+    return check_outputs(&c);
 }

@@ -96,7 +96,7 @@ static hth_err bind_inputs(walk *w)
     hth_err err = HTH_OK;
     int64_t *symbols = hth_calloc((size_t)g->n_symbols + 1, sizeof *symbols);
     if (symbols == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+        return hth_no_memory("specializing a model");
     }
     memset(symbols, 0xff, (size_t)g->n_symbols * sizeof *symbols);
     for (int i = 0; err == HTH_OK && i < g->n_inputs; i++) {
@@ -248,7 +248,7 @@ static hth_err find_cut(walk *w)
     bool *listed = hth_calloc((size_t)g->n_values, sizeof *listed);
     int n = 0;
     if (listed == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+        return hth_no_memory("specializing a model");
     }
     for (int i = 0; i < w->n_cut; i++) {
         if (!listed[w->cut[i]]) {
@@ -313,7 +313,7 @@ static hth_err finish(walk *w)
     hth_stage *s = w->out;
     s->final_index = hth_calloc((size_t)g->n_outputs + 1, sizeof *s->final_index);
     if (s->final_index == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+        return hth_no_memory("specializing a model");
     }
     for (int i = 0; i < g->n_outputs; i++) {
         if (!(flags_of(w, g->outputs[i]) & WAITING)) {
@@ -340,7 +340,7 @@ static hth_err walk_all(walk *w)
     w->cut = hth_calloc(n + (size_t)w->g->n_nodes, sizeof *w->cut);
     w->out->contents = hth_calloc((size_t)w->g->n_inputs + 1, sizeof *w->out->contents);
     if (w->flags == NULL || w->content == NULL || w->cut == NULL || w->out->contents == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+        return hth_no_memory("specializing a model");
     }
     w->out->n_contents = w->g->n_inputs;
     HTH_TRY(bind_inputs(w));
@@ -437,5 +437,6 @@ hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx)
     HTH_TRY(hth_fold_open(&f, model, 0, eval, ctx));
     hth_err err = fold_constants(model, &f);
     hth_fold_close(&f);
-    return err == HTH_OK ? hth_graph_compact(model) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(model);
 }

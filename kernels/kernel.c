@@ -61,7 +61,7 @@ static hth_err kernel_nothing(const hth_node *node, hth_kernel **out)
 {
     *out = hth_calloc(1, sizeof **out);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     **out = (hth_kernel){.run = kernel_nothing_run,
                          .close = kernel_nothing_close,

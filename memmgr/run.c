@@ -189,7 +189,7 @@ hth_err run_drain(hth_run *run, hth_err err)
             snprintf(detail, sizeof detail, "%s", hth_err_detail());
         }
     }
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", detail);
+    return hth_err_restore(err, detail);
 }
 
 // What measuring needs, made before the first measured execution.
@@ -210,7 +210,7 @@ static hth_err run_prepare_times(hth_run *run)
         }
     }
     run->times = hth_calloc((size_t)run->spec.plan->n_instrs, sizeof *run->times);
-    return run->times ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the times of a plan");
+    return run->times ? HTH_OK : hth_no_memory("the times of a plan");
 }
 
 static void run_collect_times(hth_run *run, uint64_t origin_ns)

@@ -36,7 +36,7 @@ static hth_err capture_prepare(hth_run *run)
         }
     }
     c->far = c->far != NULL ? c->far : hth_calloc((size_t)run->n_steps + 1, sizeof *c->far);
-    return c->far != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to capture a plan");
+    return c->far != NULL ? HTH_OK : hth_no_memory("capturing a plan");
 }
 
 static hth_err capture_issue(hth_run *run)

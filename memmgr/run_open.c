@@ -204,8 +204,7 @@ static hth_err run_alloc(hth_run *run)
     }
     bool complete = run->steps && run->slots && run->pointers && run->waits && run->bound &&
                     run->first && run->last;
-    return complete ? HTH_OK
-                    : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
+    return complete ? HTH_OK : hth_no_memory("running a plan of %zu instructions", n);
 }
 
 static hth_err run_build(hth_run *run)
@@ -220,7 +219,7 @@ static hth_err run_build(hth_run *run)
     memset(b.seen, -1, sizeof b.seen);
     hth_err err = b.place && b.host && b.spill && b.filled && b.step_of
                       ? HTH_OK
-                      : hth_fail(HTH_ENOMEM, "no memory to run a plan");
+                      : hth_no_memory("running a plan");
     if (err == HTH_OK) {
         memset(b.place, 0xFF, n_tensors * sizeof *b.place);
         memset(b.host, 0xFF, n_tensors * sizeof *b.host);
@@ -246,7 +245,7 @@ hth_err hth_run_open(const hth_run_spec *spec, hth_run **out)
     *out = NULL;
     hth_run *r = hth_calloc(1, sizeof *r);
     if (r == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to run a plan");
+        return hth_no_memory("running a plan");
     }
     r->spec = *spec;
     r->inline_compute = spec->device->props.inline_compute;

@@ -51,7 +51,7 @@ hth_err hth_spill_open(const char *dir, uint64_t bytes, hth_spill **out)
     *out = NULL;
     hth_spill *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to spill to '%s'", dir);
+        return hth_no_memory("spilling to '%s'", dir);
     }
     hth_err err;
     s->fd = -1;
@@ -59,7 +59,7 @@ hth_err hth_spill_open(const char *dir, uint64_t bytes, hth_spill **out)
     s->out = hth_alloc_aligned(SPILL_BLOCK, HTH_SPILL_ALIGN);
     s->in = hth_alloc_aligned(SPILL_BLOCK, HTH_SPILL_ALIGN);
     if (s->out == NULL || s->in == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory to spill to '%s'", dir);
+        err = hth_no_memory("spilling to '%s'", dir);
         goto fail;
     }
     HTH_GOTO(hth_open_scratch(dir, &s->fd), fail);
@@ -235,8 +235,8 @@ hth_err hth_spill_measure(const char *dir, uint64_t bytes, hth_spill_speed *out)
     *out = (hth_spill_speed){0};
     HTH_TRY(hth_spill_open(dir, bytes, &s));
     char *part = hth_calloc(1, SPILL_PART);
-    hth_err err = part ? spill_measure_rounds(s, part, bytes, out)
-                       : hth_fail(HTH_ENOMEM, "no memory to measure '%s'", dir);
+    hth_err err =
+        part ? spill_measure_rounds(s, part, bytes, out) : hth_no_memory("measuring '%s'", dir);
     hth_free(part);
     hth_spill_close(s);
     return err;

@@ -76,11 +76,11 @@ hth_err hth_alias_taken(hth_txn *txn, const char *name)
 {
     hth_store_alias a;
     hth_err err = hth_alias_find(txn, name, &a);
-    return err == HTH_OK       ? hth_fail(HTH_EEXIST,
-                                          "'%s' is an alias of '%s', and no new model can have that name",
-                                          name, hth_alias_target(&a).text)
-           : err == HTH_ENOENT ? HTH_OK
-                               : err;
+    if (err == HTH_OK) {
+        return hth_fail(HTH_EEXIST, "'%s' is an alias of '%s', and no new model can have that name",
+                        name, hth_alias_target(&a).text);
+    }
+    return err == HTH_ENOENT ? HTH_OK : err;
 }
 
 // ---- all of them
@@ -144,7 +144,7 @@ static hth_err alias_add(const hth_store_alias *alias, void *ctx)
 {
     alias_job *j = ctx;
     if (HTH_GROW(j->list, j->n, j->cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory listing the store");
+        return hth_no_memory("listing the store");
     }
     j->list[j->n++] = *alias;
     return HTH_OK;
@@ -208,10 +208,10 @@ static hth_err alias_target_there(hth_txn *txn, const hth_store_alias *alias)
                         hth_alias_target(&other).text);
     }
     HTH_TRY(hth_store_last(txn, alias->name, &last));
-    hth_err err = last == 0 ? HTH_ENOENT
-                  : alias->version > 0
-                      ? hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v)
-                      : HTH_OK;
+    hth_err err = last == 0 ? HTH_ENOENT : HTH_OK;
+    if (err == HTH_OK && alias->version > 0) {
+        err = hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
+    }
     return err == HTH_ENOENT ? hth_fail(err, "there is no model '%s' for the alias '%s'",
                                         hth_alias_target(alias).text, alias->alias)
                              : err;

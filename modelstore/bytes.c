@@ -29,8 +29,10 @@ hth_err hth_store_bytes_open(hth_store *store, const hth_manifest_tensor *tensor
     if (err == HTH_ENOENT || (err == HTH_OK && !file)) { // the view says what is not there
         return hth_store_view(store, tensor, &out->view);
     }
-    err = err == HTH_OK ? bytes_open_file(store, tensor, &out->fd) : err;
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", tensor->name);
+    if (err == HTH_OK) {
+        err = bytes_open_file(store, tensor, &out->fd);
+    }
+    return hth_err_prefix(err, "tensor '%s'", tensor->name);
 }
 
 hth_err hth_store_bytes_read(const hth_store_bytes *bytes, uint64_t at, void *dst, size_t n)

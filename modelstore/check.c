@@ -204,9 +204,7 @@ static hth_err check_sum_lacks(hth_txn *txn, void *ctx, const MDB_val *key, cons
     hth_version_key k = hth_version_key_of(name, version);
     hth_err err = hth_check_sum_get(txn, &k, &sum);
     if (err == HTH_ENOENT) {
-        err = HTH_GROW(l->key, l->n, l->cap) == 0
-                  ? HTH_OK
-                  : hth_fail(HTH_ENOMEM, "out of memory for a list of versions");
+        err = HTH_GROW(l->key, l->n, l->cap) == 0 ? HTH_OK : hth_no_memory("a list of versions");
         if (err == HTH_OK) {
             l->key[l->n++] = k;
         }
@@ -458,5 +456,6 @@ hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_se
     if (err == HTH_ECORRUPT) {
         hth_check_found(store, &object->id, seen, true);
     }
-    return err == HTH_OK ? check_needed(store, &object->id, seen, needed) : err;
+    HTH_TRY(err);
+    return check_needed(store, &object->id, seen, needed);
 }

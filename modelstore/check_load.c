@@ -62,7 +62,9 @@ static hth_err load_look(load_job *job)
         hth_object_seen seen;
         bool file = false, needed = false;
         hth_err err = hth_object_is_file(job->s, &t->id, &file);
-        err = err == HTH_OK && file ? hth_check_look(job->s, &o, &seen, &needed) : err;
+        if (err == HTH_OK && file) {
+            err = hth_check_look(job->s, &o, &seen, &needed);
+        }
         if (err != HTH_OK && err != HTH_ENOENT) { // the view says what is not there
             return hth_err_prefix(err, "tensor '%s'", t->name);
         }
@@ -95,7 +97,7 @@ hth_err hth_store_check(hth_store *store, const hth_manifest *manifest)
     load_job j = {.s = store, .m = manifest};
     j.todo = hth_calloc((size_t)manifest->n_tensors + 1, sizeof *j.todo);
     if (j.todo == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of %d tensors", manifest->n_tensors);
+        return hth_no_memory("a list of %d tensors", manifest->n_tensors);
     }
     hth_err err = load_look(&j);
     if (err == HTH_OK && j.n > 0) {
@@ -103,7 +105,7 @@ hth_err hth_store_check(hth_store *store, const hth_manifest *manifest)
         load_read(&j);
         pthread_mutex_destroy(&j.lock);
         hth_check_flush(store);
-        err = j.err != HTH_OK ? hth_fail(j.err, "%s", j.detail) : HTH_OK;
+        err = hth_err_restore(j.err, j.detail);
     }
     hth_free(j.todo);
     return err;

@@ -147,8 +147,8 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
 hth_err hth_store_file_part_open(int dir, const char *path, bool make, int *fd)
 {
     int fault = make ? file_fault() : 0;
-    *fd = fault ? file_strike(fault)
-                : openat(dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0), 0666);
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0);
+    *fd = fault ? file_strike(fault) : openat(dir, path, flags, 0666);
     return *fd >= 0 ? HTH_OK : hth_fail_errno(errno, "opening '%s'", path);
 }
 

@@ -37,7 +37,7 @@ typedef struct gc_job {
 static hth_err gc_wrong(gc_job *job, const hth_id *id, hth_tensor_row row, uint32_t uses)
 {
     if (HTH_GROW(job->wrong, job->n_wrong, job->cap_wrong) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
+        return hth_no_memory("collecting garbage");
     }
     row.refs = uses;
     job->wrong[job->n_wrong++] = (gc_count){*id, row};
@@ -59,7 +59,7 @@ static hth_err gc_find_dead(hth_txn *txn, void *ctx, const MDB_val *key, const M
         return row.refs == uses ? HTH_OK : gc_wrong(j, &id, row, uses);
     }
     if (HTH_GROW(j->dead, j->n_dead, j->cap_dead) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
+        return hth_no_memory("collecting garbage");
     }
     memcpy(&j->dead[j->n_dead++], key->mv_data, sizeof(hth_id));
     j->inlined += row.inlined;

@@ -80,8 +80,9 @@ static hth_err index_try(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx
     t.rc = mdb_txn_begin(ix->env, NULL, flags, &t.txn);
     if (t.rc == 0) {
         err = fn(&t, ctx);
-        err =
-            err == HTH_OK && write ? hth_store_file_point("committing to the store's index") : err;
+        if (err == HTH_OK && write) {
+            err = hth_store_file_point("committing to the store's index");
+        }
         if (!write || err != HTH_OK) {
             mdb_txn_abort(t.txn);
         } else {
@@ -149,7 +150,7 @@ static hth_err index_is_there(const char *path)
     struct stat st;
     char *file = hth_asprintf("%s/data.mdb", path);
     if (file == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+        return hth_no_memory("a path");
     }
     int rc = stat(file, &st);
     int errnum = errno;
@@ -159,10 +160,10 @@ static hth_err index_is_there(const char *path)
                                 : hth_fail_errno(errnum, "reading the store's index");
     }
     bool whole = st.st_size >= 2 * sysconf(_SC_PAGESIZE); // its first two pages are always read
-    return S_ISREG(st.st_mode) && whole
-               ? HTH_OK
-               : hth_fail(HTH_ECORRUPT, "the store's index is damaged: it is %s",
-                          S_ISREG(st.st_mode) ? "cut" : "not a regular file");
+    if (!S_ISREG(st.st_mode)) {
+        return hth_fail(HTH_ECORRUPT, "the store's index is damaged: it is not a regular file");
+    }
+    return whole ? HTH_OK : hth_fail(HTH_ECORRUPT, "the store's index is damaged: it is cut");
 }
 
 hth_err hth_index_pages(hth_index *ix)
@@ -205,7 +206,9 @@ hth_err hth_index_copy(hth_index *ix, int dir)
 {
     static const char fresh[] = HTH_INDEX_COPY ".new";
     hth_err err = index_copy_to(ix, dir, fresh);
-    err = err == HTH_OK ? hth_store_file_rename(dir, fresh, HTH_INDEX_COPY) : err;
+    if (err == HTH_OK) {
+        err = hth_store_file_rename(dir, fresh, HTH_INDEX_COPY);
+    }
     if (err != HTH_OK) {
         (void)unlinkat(dir, fresh, 0);
         return err;
@@ -257,8 +260,7 @@ static int index_open_env(hth_index *ix, const char *path, hth_err *err)
         return mdb_env_open(ix->env, path, MDB_NOTLS | MDB_RDONLY, 0666);
     }
     char *file = hth_asprintf("%s/data.mdb", path);
-    *err = file != NULL ? hth_snapshot_take(file, &fd)
-                        : hth_fail(HTH_ENOMEM, "out of memory for a path");
+    *err = file != NULL ? hth_snapshot_take(file, &fd) : hth_no_memory("a path");
     hth_free(file);
     if (*err != HTH_OK) {
         return MDB_SUCCESS;
@@ -287,11 +289,15 @@ hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fre
     if (rc == 0 && err == HTH_OK) { // slots of killed processes would keep old pages for ever
         rc = mdb_reader_check(ix->env, &dead);
     }
-    err = err == HTH_OK ? index_fail(rc, "opening the store's index") : err;
+    if (err == HTH_OK) {
+        err = index_fail(rc, "opening the store's index");
+    }
     if (rc == MDB_NOTFOUND || rc == ENOENT) {
         err = hth_fail(HTH_ECORRUPT, "the store has no index");
     }
-    err = err == HTH_OK ? hth_index_pages(ix) : err;
+    if (err == HTH_OK) {
+        err = hth_index_pages(ix);
+    }
     if (err == HTH_OK) {
         err = index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL);
     }

@@ -48,13 +48,18 @@ static hth_err object_is(const struct stat *st, const hth_path *path, uint64_t b
 // object_absent is for a file that could not be looked at or opened.
 static hth_err object_absent(int errnum, const hth_path *path)
 {
-    return errnum == ENOENT || errnum == ENOTDIR
-               ? hth_fail(HTH_ECORRUPT, "its file '%s' is missing", path->text)
-           : errnum == ELOOP
-               ? hth_fail(HTH_ECORRUPT, "its file '%s' is not a regular file", path->text)
-           : errnum == EIO || errnum == EUCLEAN
-               ? hth_fail(HTH_ECORRUPT, "its file '%s': %s", path->text, strerror(errnum))
-               : hth_fail_errno(errnum, "opening '%s'", path->text);
+    switch (errnum) {
+    case ENOENT:
+    case ENOTDIR:
+        return hth_fail(HTH_ECORRUPT, "its file '%s' is missing", path->text);
+    case ELOOP:
+        return hth_fail(HTH_ECORRUPT, "its file '%s' is not a regular file", path->text);
+    case EIO:
+    case EUCLEAN:
+        return hth_fail(HTH_ECORRUPT, "its file '%s': %s", path->text, strerror(errnum));
+    default:
+        return hth_fail_errno(errnum, "opening '%s'", path->text);
+    }
 }
 
 hth_err hth_object_look(const hth_store *store, const hth_id *id, uint64_t bytes,
@@ -114,7 +119,7 @@ hth_err hth_object_read(int fd, const hth_id *id, uint64_t bytes, hth_object_tak
     hth_path path = hth_path_of_tensor(id);
     char *buffer = hth_alloc_aligned(OBJECT_CHUNK, OBJECT_ALIGN);
     if (buffer == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory reading '%s'", path.text);
+        return hth_no_memory("reading '%s'", path.text);
     }
     hth_err err = HTH_OK;
     for (uint64_t at = 0; at < bytes && err == HTH_OK;) {

@@ -109,8 +109,10 @@ static hth_err pages_read(const pages_job *job, uint64_t page, void *out, size_t
     if (n < 0 && errno != EIO) {
         return hth_fail_errno(errno, "reading the store's index");
     }
-    return n == (ssize_t)bytes ? HTH_OK
-                               : pages_bad(page, n < 0 ? "cannot be read" : "lies beyond its end");
+    if (n < 0) {
+        return pages_bad(page, "cannot be read");
+    }
+    return n == (ssize_t)bytes ? HTH_OK : pages_bad(page, "lies beyond its end");
 }
 
 // pages_use notes that `n` pages from `page` on are in use, or free.
@@ -147,7 +149,8 @@ static hth_err pages_node_at(const pages_job *job, const pages_page *p, uint64_t
                         .key_bytes = u16(n + 6),
                         .key = n + PAGES_NODE};
     bool big = leaf && (out->flags & NODE_BIG) != 0;
-    uint64_t data = leaf ? big ? sizeof(uint64_t) : out->low : 0;
+    uint64_t own = big ? sizeof(uint64_t) : out->low;
+    uint64_t data = leaf ? own : 0;
     uint64_t bytes = PAGES_NODE + (uint64_t)out->key_bytes + data;
     bytes += bytes % 2;
     if (bytes > job->page_bytes - at) {
@@ -175,7 +178,7 @@ static int pages_offsets(const void *a, const void *b)
 static hth_err pages_packed(const pages_job *job, const pages_page *p, uint64_t page)
 {
     uint32_t(*span)[2] = hth_alloc((size_t)p->n * sizeof *span);
-    hth_err err = span != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a page's nodes");
+    hth_err err = span != NULL ? HTH_OK : hth_no_memory("a page's nodes");
     for (int i = 0; i < p->n && err == HTH_OK; i++) {
         pages_node n;
         err = pages_node_at(job, p, page, i, &n);
@@ -193,8 +196,8 @@ static hth_err pages_packed(const pages_job *job, const pages_page *p, uint64_t 
         end += span[i][1];
     }
     hth_free(span);
-    return err != HTH_OK || end == job->page_bytes ? err
-                                                   : pages_bad(page, "is not filled to its end");
+    HTH_TRY(err);
+    return end == job->page_bytes ? HTH_OK : pages_bad(page, "is not filled to its end");
 }
 
 // pages_ordered: each key is above the one before it.
@@ -283,7 +286,7 @@ static hth_err pages_free_big(pages_job *job, uint64_t page, uint64_t first, uin
 {
     uint8_t *all = hth_alloc(bytes);
     if (all == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of free pages");
+        return hth_no_memory("a list of free pages");
     }
     ssize_t got = pread(job->fd, all, bytes, (off_t)(first * job->page_bytes + PAGES_HEAD));
     hth_err err = got == (ssize_t)bytes ? pages_free(job, page, all, bytes)
@@ -342,10 +345,12 @@ static hth_err pages_below(pages_job *job, uint64_t page, int level, bool tables
     pages_page p;
     uint8_t *buffer = hth_alloc(job->page_bytes);
     if (buffer == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a page");
+        return hth_no_memory("a page");
     }
     hth_err err = pages_use(job, page, 1);
-    err = err == HTH_OK ? pages_load(job, page, level == 1, buffer, &p) : err;
+    if (err == HTH_OK) {
+        err = pages_load(job, page, level == 1, buffer, &p);
+    }
     if (err == HTH_OK && level == 1) {
         err = pages_leaf(job, page, &p, tables);
     }
@@ -404,7 +409,7 @@ static hth_err pages_run(pages_job *job, const pages_meta *meta)
     }
     job->used = hth_calloc(meta->last_page / 8 + 1, 1);
     if (job->used == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of pages");
+        return hth_no_memory("a list of pages");
     }
     HTH_TRY(pages_tree_check(job, &meta->tree[1]));
     job->free_pages = true;

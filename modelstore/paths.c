@@ -45,7 +45,8 @@ static hth_err path_put(hth_store *store, const char *folder, hth_named_path pat
     if (err != HTH_OK && path_is_there(store, file.text)) {
         return HTH_OK; // another thread was first
     }
-    return err == HTH_OK ? hth_store_file_sync(store->dir, folder) : err;
+    HTH_TRY(err);
+    return hth_store_file_sync(store->dir, folder);
 }
 
 static hth_err paths_drop_other(void *ctx, const char *name)

@@ -125,8 +125,8 @@ static hth_err put_number(hth_txn *txn, const hth_put_job *job, int last, uint32
     if (err == HTH_OK && v.mv_size == sizeof *number) {
         memcpy(number, v.mv_data, sizeof *number);
     } else if (err != HTH_ENOENT) {
-        return err == HTH_OK ? hth_fail(HTH_ECORRUPT, "the store's list of models is damaged")
-                             : err;
+        HTH_TRY(err);
+        return hth_fail(HTH_ECORRUPT, "the store's list of models is damaged");
     }
     *number = *number > (uint32_t)last ? *number : (uint32_t)last; // never over one that exists
     ++*number;
@@ -211,10 +211,11 @@ static hth_err put_record(hth_put_job *job, const void *skeleton, size_t skeleto
         HASH_FIND(hh, seen, &it->id, sizeof it->id, first);
         if (first == NULL) {
             HASH_ADD(hh, seen, id, sizeof it->id, it);
-            err = HTH_HASH_ADDED(it) ? HTH_OK
-                                     : hth_fail(HTH_ENOMEM, "out of memory for a version's record");
+            err = HTH_HASH_ADDED(it) ? HTH_OK : hth_no_memory("a version's record");
         }
-        err = err == HTH_OK ? hth_record_add(&job->record, it->t, &it->id, first != NULL) : err;
+        if (err == HTH_OK) {
+            err = hth_record_add(&job->record, it->t, &it->id, first != NULL);
+        }
         bool shared = first != NULL || !it->fresh;
         job->result.tensors_new += !shared;
         job->result.tensors_shared += shared;

@@ -59,7 +59,7 @@ static hth_err mend_file(hth_put_job *job, hth_put_item *it)
     hth_object_seen seen;
     mend_compare c = {.j = job, .it = it, .first = UINT64_MAX};
     if (hth_put_bytes(it) == NULL && (c.chunk = hth_alloc(HTH_STORE_CHUNK)) == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to compare tensor '%s'", it->t->name);
+        return hth_no_memory("comparing tensor '%s'", it->t->name);
     }
     hth_err err = hth_object_open(job->s, &it->id, it->t->bytes, false, &fd, &seen);
     if (err == HTH_OK) {
@@ -160,7 +160,8 @@ hth_err hth_put_mend(hth_txn *txn, hth_put_job *job)
         }
     }
     hth_uses_fini(&uses);
-    return err == HTH_OK ? hth_check_event(txn) : err;
+    HTH_TRY(err);
+    return hth_check_event(txn);
 }
 
 typedef struct mend_record {

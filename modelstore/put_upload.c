@@ -21,7 +21,7 @@ static hth_err given_hold(const hth_put_job *job, hth_put_item *it, const hth_pa
     it->held = hth_alloc(it->t->bytes + 1);
     it->stays = it->held != NULL;
     if (it->held == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name);
+        return hth_no_memory("tensor '%s'", it->t->name);
     }
     HTH_TRY(hth_store_file_part_open(job->s->dir, path->text, false, &fd));
     for (ssize_t n = 1; n > 0 && done<it->t->bytes; done += n> 0 ? (size_t)n : 0) {

@@ -63,9 +63,7 @@ static hth_err put_claim(hth_put_job *job, hth_put_item *it)
     it->repeated = first != NULL;
     if (first == NULL) {
         HASH_ADD(hh, job->by_id, id, sizeof it->id, it);
-        err = HTH_HASH_ADDED(it)
-                  ? HTH_OK
-                  : hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
+        err = HTH_HASH_ADDED(it) ? HTH_OK : hth_no_memory("a version's list of tensors");
     }
     pthread_mutex_unlock(&job->lock);
     return err;
@@ -87,7 +85,7 @@ hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n)
 {
     const hth_put_tensor *t = it->t;
     hth_err err = n > 0 ? t->read(t->read_ctx, at, dst, n) : HTH_OK;
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", t->name);
+    return hth_err_prefix(err, "tensor '%s'", t->name);
 }
 
 // put_streams tells whether an item is too large to be held: it is read in pieces.
@@ -134,9 +132,7 @@ static hth_err put_hold(const hth_put_job *job, put_room *room, hth_put_item *it
     it->stays = bytes <= job->inline_max;
     if (it->stays) {
         it->held = hth_alloc(bytes + 1);
-        HTH_TRY(it->held != NULL
-                    ? HTH_OK
-                    : hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name));
+        HTH_TRY(it->held != NULL ? HTH_OK : hth_no_memory("tensor '%s'", it->t->name));
     } else {
         HTH_TRY(room_get(room, it, bytes, &it->held));
     }
@@ -189,7 +185,9 @@ static hth_err stream_hash(hth_put_job *job, put_room *room, hth_put_item *it)
     for (size_t at = 0; at < it->t->bytes && err == HTH_OK; at += HTH_STORE_CHUNK) {
         size_t left = it->t->bytes - at, n = left < HTH_STORE_CHUNK ? left : HTH_STORE_CHUNK;
         err = stream_chunk(&s, at, n, &data);
-        err = err == HTH_OK ? put_tick(job, n) : err;
+        if (err == HTH_OK) {
+            err = put_tick(job, n);
+        }
     }
     it->id = hth_id_sum_end(s.sum);
     return err;
@@ -282,7 +280,9 @@ static void put_worker(void *ctx)
     for (int i; !atomic_load(&j->stop) && (i = atomic_fetch_add(&j->next, 1)) < j->n_tasks;) {
         const hth_put_task *task = &j->tasks[i];
         hth_err err = task->hash ? put_hash(j, &room, task->item) : HTH_OK;
-        err = err == HTH_OK && task->write ? put_write(j, &room, task->item) : err;
+        if (err == HTH_OK && task->write) {
+            err = put_write(j, &room, task->item);
+        }
         put_release(task->item);
         if (err != HTH_OK) {
             put_set_failure(j, err);
@@ -300,7 +300,7 @@ hth_err hth_put_work(hth_put_job *job)
     if (two) {
         hth_thread_join(helper);
     }
-    return job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
+    return hth_err_restore(job->err, job->detail);
 }
 
 static int put_larger_first(const void *a, const void *b)
@@ -349,7 +349,7 @@ hth_err hth_put_work_init(hth_put_job *job, const hth_put_tensor *tensors, int n
     job->items = hth_calloc((size_t)n, sizeof *job->items);
     job->tasks = hth_calloc((size_t)n, 2 * sizeof *job->tasks);
     if (job->items == NULL || job->tasks == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of %d tensors", n);
+        return hth_no_memory("a list of %d tensors", n);
     }
     for (int i = 0; i < n; i++) {
         job->items[i].t = &tensors[i];

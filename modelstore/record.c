@@ -27,7 +27,7 @@ static hth_err buffer_add(hth_buffer *buffer, const void *data, size_t bytes)
         size_t cap = (buffer->n + bytes) * 3 / 2 + 256;
         void *p = hth_realloc(buffer->data, cap, 1);
         if (p == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a version's record of %zu bytes", cap);
+            return hth_no_memory("a version's record of %zu bytes", cap);
         }
         buffer->data = p;
         buffer->cap = cap;

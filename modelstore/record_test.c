@@ -11,8 +11,12 @@ static hth_err build(hth_buffer *buffer)
     hth_id id = {{1, 2, 3}};
     *buffer = (hth_buffer){0};
     hth_err err = hth_record_head(buffer, 123456789, "{\"a\":1}", "skeleton", 8, 2);
-    err = err == HTH_OK ? hth_record_add(buffer, &t[0], &id, false) : err;
-    err = err == HTH_OK ? hth_record_add(buffer, &t[1], &id, true) : err;
+    if (err == HTH_OK) {
+        err = hth_record_add(buffer, &t[0], &id, false);
+    }
+    if (err == HTH_OK) {
+        err = hth_record_add(buffer, &t[1], &id, true);
+    }
     if (err != HTH_OK) {
         hth_free(buffer->data);
     }

@@ -53,7 +53,7 @@ static hth_err scrub_version_row(hth_txn *txn, void *ctx, const MDB_val *key, co
 {
     scrub_versions *l = ctx;
     if (HTH_GROW(l->v, l->n, l->cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of versions");
+        return hth_no_memory("a list of versions");
     }
     l->n += hth_version_key_parse(key, l->v[l->n].name, &l->v[l->n].version) == HTH_OK;
     return HTH_OK;
@@ -80,7 +80,7 @@ static hth_err scrub_add(scrub_job *job, const hth_manifest_tensor *tensor)
             x = NULL;
         }
     }
-    return x != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
+    return x != NULL ? HTH_OK : hth_no_memory("a list of tensors");
 }
 
 static void scrub_damaged(scrub_job *job, const char *what)
@@ -185,7 +185,7 @@ static hth_err scrub_due(scrub_job *job)
 {
     job->due = hth_calloc(HASH_COUNT(job->tensors) + 1u, sizeof *job->due);
     if (job->due == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
+        return hth_no_memory("a list of tensors");
     }
     for (scrub_tensor *x = job->tensors; x != NULL; x = x->hh.next) {
         HTH_TRY(scrub_look(job, x));

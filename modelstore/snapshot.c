@@ -102,9 +102,11 @@ hth_err hth_snapshot_take(const char *path, int *fd)
     s.head = hth_alloc(SNAPSHOT_HEAD);
     s.chunk = hth_alloc(SNAPSHOT_CHUNK);
     if (s.to < 0 || s.head == NULL || s.chunk == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for a copy of the store's index");
+        err = hth_no_memory("a copy of the store's index");
     }
-    err = err == HTH_OK ? snapshot_run(&s) : err;
+    if (err == HTH_OK) {
+        err = snapshot_run(&s);
+    }
     if (err == HTH_OK) {
         *fd = s.to;
     } else if (s.to >= 0) {

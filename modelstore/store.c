@@ -28,7 +28,7 @@ static hth_err store_mkdirs(const char *path)
 {
     char *p = hth_strdup(path);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+        return hth_no_memory("a path");
     }
     hth_err err = HTH_OK;
     for (char *slash = p; err == HTH_OK && slash != NULL;) {
@@ -91,7 +91,7 @@ static hth_err store_open_index(hth_store *store, const char *path, bool fresh)
 {
     char *index = hth_asprintf("%s/index", path);
     if (index == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+        return hth_no_memory("a path");
     }
     hth_err err = hth_index_open(&store->index, index, store->read_only, fresh);
     hth_free(index);
@@ -470,7 +470,7 @@ static hth_err store_text_load(hth_txn *txn, void *ctx)
     MDB_val v;
     HTH_TRY(store_text_find(txn, x->key, &v));
     x->out = hth_strndup(v.mv_data, v.mv_size);
-    return x->out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a text of the store");
+    return x->out != NULL ? HTH_OK : hth_no_memory("a text of the store");
 }
 
 hth_err hth_store_text_put(hth_store *store, const char *key, const char *value)

@@ -220,11 +220,12 @@ static hth_err another_name(hth_txn *txn, void *ctx)
     size_t bytes = v.mv_size;
     void *copy = hth_memdup(v.mv_data, bytes);
     hth_err err = hth_txn_put(txn, HTH_TABLE_VERSIONS, to.text, to.bytes, copy, bytes);
-    err = err == HTH_OK ? hth_check_sum_put(txn, &to, copy, bytes) : err;
+    if (err == HTH_OK) {
+        err = hth_check_sum_put(txn, &to, copy, bytes);
+    }
     hth_free(copy);
-    return err == HTH_OK ? hth_txn_put(txn, HTH_TABLE_MODELS, OLD_NAME, strlen(OLD_NAME), &number,
-                                       sizeof number)
-                         : err;
+    HTH_TRY(err);
+    return hth_txn_put(txn, HTH_TABLE_MODELS, OLD_NAME, strlen(OLD_NAME), &number, sizeof number);
 }
 
 // Versions that have such a name are read, listed, told of, and removed; they get no newer one.

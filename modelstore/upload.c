@@ -86,7 +86,7 @@ static hth_err upload_add(hth_store *store, const hth_upload_key *key, uint64_t 
         }
     }
     *out = u;
-    return u != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an upload");
+    return u != NULL ? HTH_OK : hth_no_memory("an upload");
 }
 
 static void upload_remove(hth_store *store, hth_upload *upload)
@@ -274,7 +274,9 @@ static hth_err upload_put(hth_store *store, hth_upload *upload, const hth_manife
     hth_err err = atomic_load(&upload->gone)
                       ? hth_fail(HTH_EBUSY, "it was removed meanwhile: begin again")
                       : hth_upload_look(store, upload, object);
-    err = err == HTH_OK ? hth_upload_write(store, upload, object, at, data, n) : err;
+    if (err == HTH_OK) {
+        err = hth_upload_write(store, upload, object, at, data, n);
+    }
     atomic_store(&upload->touched_ns, hth_store_wall_ns());
     *there = upload->whole ? HTH_UPLOAD_WHOLE : upload->there;
     // what failed leaves nothing, nor does what was begun with a piece that is refused
@@ -308,7 +310,7 @@ hth_err hth_upload_put(hth_store *store, const char *owner, uint64_t most,
     }
     close(lock);
     char hex[HTH_ID_HEX];
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "object %.12s", hth_id_hex(&key.id, hex));
+    return hth_err_prefix(err, "object %.12s", hth_id_hex(&key.id, hex));
 }
 
 hth_err hth_upload_discard(hth_store *store, const char *owner, const hth_manifest_tensor *objects,

@@ -45,7 +45,7 @@ static hth_err file_state(int fd, const char *path, hth_object_seen *out)
 static hth_err file_hash(hth_upload *upload, int fd, const char *path, uint64_t to)
 {
     char *chunk = hth_alloc(FILE_CHUNK);
-    hth_err err = chunk != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an upload");
+    hth_err err = chunk != NULL ? HTH_OK : hth_no_memory("an upload");
     while (err == HTH_OK && upload->there < to) {
         uint64_t left = to - upload->there;
         ssize_t n =
@@ -169,7 +169,8 @@ static hth_err file_write(hth_upload *upload, int fd, const char *path, uint64_t
     }
     hth_err err = file_catch_up(upload, fd, path);
     hth_err state = file_state(fd, path, &upload->seen);
-    return err != HTH_OK ? err : state;
+    HTH_TRY(err);
+    return state;
 }
 
 hth_err hth_upload_write(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object,

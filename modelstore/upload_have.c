@@ -63,7 +63,9 @@ static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_v
     }
     hth_version_key k = hth_version_key_of(name, version);
     hth_err err = hth_check_record(txn, &k, value);
-    err = err == HTH_OK ? hth_record_open(&r, value->mv_data, value->mv_size) : err;
+    if (err == HTH_OK) {
+        err = hth_record_open(&r, value->mv_data, value->mv_size);
+    }
     for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
         err = hth_record_next(&r, &x);
         if (err == HTH_OK) {
@@ -91,9 +93,11 @@ static hth_err have_find(hth_store *store, have_job *job, const hth_manifest_ten
             continue;
         }
         HASH_ADD_KEYPTR(hh, job->by_id, &objects[i].id, sizeof objects[i].id, w);
-        err = HTH_HASH_ADDED(w) ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+        err = HTH_HASH_ADDED(w) ? HTH_OK : hth_no_memory("%d objects", n);
     }
-    err = err == HTH_OK ? hth_index_read(&store->index, have_rows, job) : err;
+    if (err == HTH_OK) {
+        err = hth_index_read(&store->index, have_rows, job);
+    }
     HASH_CLEAR(hh, job->by_id);
     return err;
 }
@@ -179,14 +183,14 @@ hth_err hth_upload_have(hth_store *store, const char *owner, hth_store_sees sees
     int lock;
     for (int i = 0; i < n; i++) {
         hth_err err = hth_upload_check(&objects[i]);
-        HTH_TRY(err == HTH_OK ? HTH_OK : hth_err_prefix(err, "object %d", i));
+        HTH_TRY(hth_err_prefix(err, "object %d", i));
     }
     if (store->read_only) {
         return hth_store_read_only();
     }
     have_job j = {.sees = sees, .ctx = ctx, .want = hth_calloc((size_t)n, sizeof *j.want)};
     if (j.want == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+        return hth_no_memory("%d objects", n);
     }
     hth_err err = hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock);
     if (err == HTH_OK) {

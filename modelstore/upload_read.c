@@ -68,8 +68,12 @@ static hth_err read_upload(hth_store *store, const char *owner, const read_job *
     hth_path path = hth_upload_path(&u->key);
     pthread_mutex_lock(&u->lock);
     hth_err err = hth_upload_look(store, u, job->object);
-    err = err == HTH_OK && !u->whole ? hth_fail(HTH_ENOENT, "it was not uploaded as a whole") : err;
-    err = err == HTH_OK ? hth_store_file_part_open(store->dir, path.text, false, &fd) : err;
+    if (err == HTH_OK && !u->whole) {
+        err = hth_fail(HTH_ENOENT, "it was not uploaded as a whole");
+    }
+    if (err == HTH_OK) {
+        err = hth_store_file_part_open(store->dir, path.text, false, &fd);
+    }
     if (err == HTH_OK) {
         err = read_file(fd, path.text, job->at, job->dst, job->n);
         close(fd);
@@ -110,6 +114,5 @@ hth_err hth_upload_read(hth_store *store, const char *owner, const hth_manifest_
                       ? read_object(store, owner, &j)
                       : hth_fail(HTH_EINVAL, "it has %llu bytes, %zu from %llu on were asked for",
                                  (unsigned long long)object->bytes, n, (unsigned long long)at);
-    return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "object %.12s", hth_id_hex(&object->id, hex));
+    return hth_err_prefix(err, "object %.12s", hth_id_hex(&object->id, hex));
 }

@@ -482,9 +482,11 @@ static hth_err in_memory(void **state)
     hth_put_result r;
     hth_store *s;
     HTH_TRY(hth_store_open(((test_dir *)*state)->path, true, false, &s));
-    hth_err err = put_piece(s, "a", SMALL, 500, 500, &(uint64_t){0});
-    err = err == HTH_OK ? upload_all(s, "a", &r) : err;
-    err = err == HTH_OK ? hth_store_rm(s, "m", 0) : err;
+    hth_err err;
+    HTH_GOTO(put_piece(s, "a", SMALL, 500, 500, &(uint64_t){0}), done);
+    HTH_GOTO(upload_all(s, "a", &r), done);
+    err = hth_store_rm(s, "m", 0);
+done:
     hth_store_close(s);
     return err;
 }
@@ -515,7 +517,9 @@ static void *write_all(void *arg)
         for (int i = 0; i < N_OBJECTS && w->err == HTH_OK; i++) {
             w->err = upload(w->s, "a", i, w->step);
         }
-        w->err = w->err == HTH_OK ? commit(w->s, "a", "m", &r) : w->err;
+        if (w->err == HTH_OK) {
+            w->err = commit(w->s, "a", "m", &r);
+        }
         if (w->err != HTH_ENOENT && w->err != HTH_EBUSY && w->err != HTH_EINVAL) {
             break;
         }

@@ -25,7 +25,7 @@ static hth_err uses_add(hth_uses *uses, const hth_id *id)
         }
     }
     if (x == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory counting the uses of tensors");
+        return hth_no_memory("counting the uses of tensors");
     }
     x->n++;
     return HTH_OK;
@@ -57,7 +57,9 @@ static hth_err uses_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_v
         k = hth_version_key_of(name, version);
         err = hth_check_record(txn, &k, value);
     }
-    err = err == HTH_OK ? uses_record(u, value) : err;
+    if (err == HTH_OK) {
+        err = uses_record(u, value);
+    }
     if (err == HTH_ECORRUPT) {
         u->unreadable++;
         snprintf(u->example, sizeof u->example, "%s:%d", name, version);

@@ -68,7 +68,7 @@ static hth_err verify_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB
         return HTH_OK;
     }
     if (HTH_GROW(j->versions, j->n, j->cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of versions");
+        return hth_no_memory("a list of versions");
     }
     j->versions[j->n++] = v;
     return HTH_OK;
@@ -96,7 +96,7 @@ static hth_err verify_add(verify_job *job, const hth_manifest_tensor *tensor)
         }
     }
     job->total += tensor->bytes;
-    return v != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a list of tensors");
+    return v != NULL ? HTH_OK : hth_no_memory("a list of tensors");
 }
 
 // verify_records reads the versions' records and makes the list of their tensors.
@@ -139,12 +139,12 @@ static hth_err verify_read(verify_job *job, verify_tensor *tensor)
     bool inlined;
     hth_object_seen seen;
     hth_err err = hth_object_inlined(job->s, &tensor->o, &inlined);
-    err = err == HTH_OK && !inlined
-              ? hth_check_read(job->s, &tensor->o, true, verify_tick, job, &seen)
-              : err;
+    if (err == HTH_OK && !inlined) {
+        err = hth_check_read(job->s, &tensor->o, true, verify_tick, job, &seen);
+    }
     if (err == HTH_ECORRUPT) {
         tensor->what = hth_strdup(hth_err_detail());
-        err = tensor->what != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a sentence");
+        err = tensor->what != NULL ? HTH_OK : hth_no_memory("a sentence");
     }
     HTH_TRY(err);
     job->out->tensors++;
@@ -229,7 +229,7 @@ hth_err hth_store_verify_all(hth_store *store, const char *name, int version,
     strncpy(detail, hth_err_detail(), sizeof detail - 1);
     detail[sizeof detail - 1] = 0;
     hth_check_flush(store);
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", detail);
+    return hth_err_restore(err, detail);
 }
 
 // ---- one version

@@ -109,7 +109,7 @@ static hth_err versions_copy_tensors(hth_record *record, hth_manifest *manifest)
 {
     manifest->tensors = hth_calloc((size_t)record->n_tensors, sizeof *manifest->tensors);
     if (manifest->tensors == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
+        return hth_no_memory("a version's list of tensors");
     }
     for (int i = 0; i < record->n_tensors; i++) {
         hth_record_tensor t;
@@ -118,7 +118,7 @@ static hth_err versions_copy_tensors(hth_record *record, hth_manifest *manifest)
                                                      t.dtype, t.shape, t.bytes};
         manifest->n_tensors++;
         if (manifest->tensors[i].name == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a tensor's name");
+            return hth_no_memory("a tensor's name");
         }
     }
     return HTH_OK;
@@ -135,7 +135,9 @@ static hth_err versions_get(hth_txn *txn, void *ctx)
     HTH_TRY(versions_find(txn, j->name, &m->version, &v));
     hth_version_key key = hth_version_key_of(j->name, m->version);
     hth_err err = hth_check_record(txn, &key, &v);
-    err = err == HTH_OK ? hth_record_open(&r, v.mv_data, v.mv_size) : err;
+    if (err == HTH_OK) {
+        err = hth_record_open(&r, v.mv_data, v.mv_size);
+    }
     if (err != HTH_OK) {
         return hth_err_prefix(err, "'%s:%d'", j->name, m->version);
     }
@@ -145,7 +147,7 @@ static hth_err versions_get(hth_txn *txn, void *ctx)
     m->skeleton_bytes = r.skeleton_bytes;
     m->meta = hth_strndup(r.meta, r.meta_bytes);
     if (m->name == NULL || m->skeleton == NULL || m->meta == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory reading model '%s'", j->name);
+        return hth_no_memory("reading model '%s'", j->name);
     }
     return versions_copy_tensors(&r, m);
 }
@@ -221,7 +223,7 @@ static hth_err versions_number_row(hth_txn *txn, void *ctx, const MDB_val *key,
         return HTH_ECANCELED; // another model's begin
     }
     if (HTH_GROW(j->numbers, j->n, j->cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the versions of model '%s'", name);
+        return hth_no_memory("the versions of model '%s'", name);
     }
     j->numbers[j->n++] = version;
     return HTH_OK;
@@ -297,7 +299,7 @@ static hth_err versions_list_row(hth_txn *txn, void *ctx, const MDB_val *key, co
         return err;
     }
     if (HTH_GROW(j->entries, j->n, j->cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory listing the store");
+        return hth_no_memory("listing the store");
     }
     j->entries[j->n++] = e;
     return HTH_OK;
@@ -333,7 +335,9 @@ static hth_err versions_unref(hth_txn *txn, const hth_version_key *key, const vo
 {
     hth_record r;
     hth_err err = hth_check_record(txn, key, &(MDB_val){bytes, (void *)data});
-    err = err == HTH_OK ? hth_record_open(&r, data, bytes) : err;
+    if (err == HTH_OK) {
+        err = hth_record_open(&r, data, bytes);
+    }
     for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
         hth_record_tensor x;
         hth_tensor_row row;
@@ -355,7 +359,7 @@ static hth_err versions_rm_one(hth_txn *txn, const char *name, int version)
     size_t bytes = v.mv_size;
     void *copy = hth_memdup(v.mv_data, bytes);
     if (copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory removing '%s:%d'", name, version);
+        return hth_no_memory("removing '%s:%d'", name, version);
     }
     hth_version_key key = hth_version_key_of(name, version);
     hth_err err = versions_unref(txn, &key, copy, bytes);

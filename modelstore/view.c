@@ -104,7 +104,7 @@ static hth_err view_copy(view_job *job, const MDB_val *val)
     hth_free(job->copy);
     job->copy = hth_alloc_aligned(val->mv_size, 64);
     if (job->copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", t->name);
+        return hth_no_memory("tensor '%s'", t->name);
     }
     memcpy(job->copy, val->mv_data, val->mv_size);
     return HTH_OK;
@@ -180,8 +180,7 @@ static hth_err view_make(hth_store *store, const hth_manifest_tensor *tensor, ht
     hth_const *c = hth_calloc(1, sizeof *c);
     hth_err err = HTH_OK;
     if (v == NULL || c == NULL) {
-        HTH_GOTO(hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", tensor->name),
-                 fail);
+        HTH_GOTO(hth_no_memory("a view of tensor '%s'", tensor->name), fail);
     }
     HTH_GOTO(hth_index_read(&store->index, view_read_row, &j), fail);
     v->copy = j.copy;
@@ -226,7 +225,7 @@ static hth_err view_check(hth_store *store, const hth_manifest_tensor *tensor,
     if (err == HTH_OK && needed) {
         err = hth_check_read(store, &o, false, NULL, NULL, seen);
     }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", tensor->name);
+    return hth_err_prefix(err, "tensor '%s'", tensor->name);
 }
 
 hth_err hth_store_view(hth_store *store, const hth_manifest_tensor *tensor, hth_const **out)
@@ -252,7 +251,7 @@ hth_err hth_store_view(hth_store *store, const hth_manifest_tensor *tensor, hth_
     if (!listed) {
         hth_const_rele(*out); // a second view of the id would be a second mapping
         *out = NULL;
-        return hth_fail(HTH_ENOMEM, "out of memory for a view of tensor '%s'", tensor->name);
+        return hth_no_memory("a view of tensor '%s'", tensor->name);
     }
     return err;
 }

@@ -64,7 +64,7 @@ hth_err hth_problem_copy(const hth_problem *problem, const int *only, hth_proble
     }
     if (!ok) {
         hth_problem_fini(out);
-        return hth_fail(HTH_ENOMEM, "no memory to copy a problem of %d nodes", problem->n_nodes);
+        return hth_no_memory("a copy of a problem of %d nodes", problem->n_nodes);
     }
     return HTH_OK;
 }
@@ -306,7 +306,7 @@ hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *buffers)
                              .last_use = hth_calloc(n, sizeof(int))};
     if (!buffers->rect || !buffers->of_tensor || !buffers->first_use || !buffers->last_use) {
         hth_buffers_fini(buffers);
-        return hth_fail(HTH_ENOMEM, "no memory for the liveness of %d tensors", problem->n_tensors);
+        return hth_no_memory("the liveness of %d tensors", problem->n_tensors);
     }
     buffers_lives(problem, buffers);
     for (int t = 0; t < problem->n_tensors; t++) { // what is there from the start
@@ -349,7 +349,7 @@ hth_err hth_plan_add(hth_plan_builder *builder, hth_instr in, const int *waits, 
     if ((n_waits && in.waits == NULL) ||
         HTH_GROW(plan->instrs, plan->n_instrs, builder->cap) != 0) {
         hth_free(in.waits);
-        return hth_fail(HTH_ENOMEM, "no memory for a plan of %d instructions", plan->n_instrs + 1);
+        return hth_no_memory("a plan of %d instructions", plan->n_instrs + 1);
     }
     if (index != NULL) {
         *index = plan->n_instrs;
@@ -442,8 +442,7 @@ hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uin
     if (at == NULL || filled == NULL) {
         hth_free(at);
         hth_free(filled);
-        return hth_fail(HTH_ENOMEM, "no memory for the live bytes of %d tensors",
-                        problem->n_tensors);
+        return hth_no_memory("the live bytes of %d tensors", problem->n_tensors);
     }
     memset(filled, true, (size_t)problem->n_tensors * sizeof *filled);
     *peak = 0;

@@ -47,7 +47,7 @@ static hth_err address_sort(const hth_address *address, int *order)
 {
     address_item *item = hth_alloc((size_t)address->n * sizeof *item);
     if (item == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to sort %d buffers", address->n);
+        return hth_no_memory("sorting %d buffers", address->n);
     }
     for (int i = 0; i < address->n; i++) {
         item[i] = (address_item){address->key[i], address->r[i].bytes, i};
@@ -104,8 +104,7 @@ static hth_err address_count(const hth_address *address, uint64_t *sum)
     bool done = born != NULL && died != NULL;
     hth_free(born);
     hth_free(died);
-    return done ? HTH_OK
-                : hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
+    return done ? HTH_OK : hth_no_memory("the neighbours of %d buffers", address->n);
 }
 
 static hth_err address_sort_stages(hth_address *address, bool by_last, int *order)
@@ -121,7 +120,7 @@ static hth_err address_adjacency(hth_address *address)
 {
     size_t n = (size_t)address->n;
     int *active = hth_alloc(n * sizeof *active), *fill = hth_calloc(n, sizeof *fill);
-    hth_err err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
+    hth_err err = hth_no_memory("the neighbours of %d buffers", address->n);
     if (active == NULL || fill == NULL) {
         goto out;
     }
@@ -136,7 +135,7 @@ static hth_err address_adjacency(hth_address *address)
     address->start[address->n] = (int)sum;
     address->neighbour = sum < INT32_MAX ? hth_alloc((size_t)sum * sizeof(int)) : NULL;
     if (address->neighbour == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", address->n);
+        err = hth_no_memory("the neighbours of %d buffers", address->n);
         goto out;
     }
     address_pairs(address, address->order, active, fill);
@@ -243,7 +242,7 @@ static hth_err address_many(hth_address *address)
 {
     int *by_last = hth_alloc((size_t)address->n * sizeof *by_last);
     if (by_last == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
+        return hth_no_memory("placing %d buffers", address->n);
     }
     hth_err err;
     HTH_GOTO(address_sort_stages(address, true, by_last), out);
@@ -277,7 +276,7 @@ static hth_err rect_load(const hth_rect *rect, int n, int n_stages, uint64_t **o
 {
     uint64_t *load = hth_calloc((size_t)n_stages + 1, sizeof *load), sum = 0;
     if (load == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the load of %d stages", n_stages);
+        return hth_no_memory("the load of %d stages", n_stages);
     }
     for (int i = 0; i < n; i++) {
         load[rect[i].first] += rect[i].bytes;

@@ -274,7 +274,7 @@ hth_err hth_address_skyline(hth_address *address)
     if (x.r && x.start && x.of && x.large && x.full && x.sky && x.left && mark && small) {
         skyline_search(&x, mark, small);
     } else {
-        err = hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
+        err = hth_no_memory("placing %d buffers", address->n);
     }
     hth_free(x.r);
     hth_free(x.start);

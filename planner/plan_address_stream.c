@@ -171,7 +171,7 @@ hth_err hth_address_stream(hth_address *address, const int *by_first, const int 
     if (of == NULL || s.block == NULL) {
         hth_free(of);
         hth_free(s.block);
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", address->n);
+        return hth_no_memory("placing %d buffers", address->n);
     }
     for (int k = 0; k < address->n; k++) {
         hth_rect *r = &address->r[by_first[k]];

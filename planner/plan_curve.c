@@ -225,7 +225,7 @@ hth_err hth_curve_admit(const hth_curve *const *curves, const double *weight, in
     double *best = hth_calloc(rows * row, sizeof *best);
     int8_t *from = hth_calloc(rows * row, sizeof *from);
     int *first = hth_calloc(rows, sizeof *first);
-    hth_err err = best && from && first ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to admit jobs");
+    hth_err err = best && from && first ? HTH_OK : hth_no_memory("admitting jobs");
     while (err == HTH_OK) {
         if (!admit_solve(curves, weight, n, device_bytes, first, best, from, chosen)) {
             err = hth_fail(HTH_ETOOBIG, "%d jobs do not fit %llu bytes and their share of the link",

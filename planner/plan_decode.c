@@ -91,7 +91,8 @@ static void decode_fetches(hth_decoder *decoder)
             while (before > 0 && decoder->begin_us[before] > latest) {
                 before--;
             }
-            int first = m->interval[g].cyclic ? 0 : decoder->away[g], c = before < s ? before : s;
+            int first = m->interval[g].cyclic ? 0 : decoder->away[g];
+            int c = before < s ? before : s;
             decoder->back[g] = c > first ? c : first;
         }
     }
@@ -330,7 +331,7 @@ hth_err hth_decoder_init(hth_decoder *decoder, const hth_step *step, uint64_t bu
         void *block = hth_calloc(all[i].n, all[i].size);
         if (block == NULL) {
             hth_decoder_fini(decoder);
-            return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", step->n_stages);
+            return hth_no_memory("planning a step of %d nodes", step->n_stages);
         }
         memcpy(all[i].at, &block, sizeof block);
     }

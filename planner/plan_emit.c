@@ -56,7 +56,7 @@ static hth_err emit_sort_by_last(const hth_placement *placement, int *by_last)
 {
     int *count = hth_calloc((size_t)placement->p->n_nodes + 1, sizeof *count);
     if (count == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", placement->p->n_nodes);
+        return hth_no_memory("planning %d nodes", placement->p->n_nodes);
     }
     for (int i = 0; i < placement->n_rects; i++) {
         count[placement->rect[i].last + 1]++;

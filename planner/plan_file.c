@@ -145,13 +145,14 @@ static json_t *file_instr(const hth_instr *in, int i)
 hth_err hth_plan_json_save(json_t *root, const char *path)
 {
     if (root == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to write '%s'", path);
+        return hth_no_memory("writing '%s'", path);
     }
     errno = 0;
     int rc = json_dump_file(root, path, JSON_COMPACT);
     int errnum = errno;
     json_decref(root);
-    return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
+    errnum = errnum ? errnum : EIO;
+    return rc == 0 ? HTH_OK : hth_fail_errno(errnum, "cannot write '%s'", path);
 }
 
 json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan)
@@ -222,7 +223,7 @@ static hth_err file_string(const json_t *json, const char *key, char **out)
 {
     const char *s = json_string_value(json_object_get(json, key));
     *out = hth_strdup(s ? s : "");
-    return *out ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the problem's names");
+    return *out ? HTH_OK : hth_no_memory("the problem's names");
 }
 
 static hth_err file_indices(const json_t *json, const char *key, int **out, int *n)
@@ -234,7 +235,7 @@ static hth_err file_indices(const json_t *json, const char *key, int **out, int 
     }
     *out = hth_alloc(json_array_size(a) * sizeof **out);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the problem's lists");
+        return hth_no_memory("the problem's lists");
     }
     json_array_foreach(a, i, v)
     {
@@ -298,7 +299,7 @@ static hth_err file_read_pairs(const json_t *json, hth_plan_node *node)
     }
     node->inplace = hth_calloc(json_array_size(list), sizeof *node->inplace);
     if (node->inplace == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the problem's in-place pairs");
+        return hth_no_memory("the problem's in-place pairs");
     }
     json_array_foreach(list, i, v)
     {
@@ -330,7 +331,7 @@ static hth_err file_read_node(const json_t *json, hth_plan_node *node)
     }
     node->alternatives = hth_calloc(json_array_size(list), sizeof *node->alternatives);
     if (node->alternatives == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the problem's alternatives");
+        return hth_no_memory("the problem's alternatives");
     }
     json_array_foreach(list, i, v)
     {
@@ -353,7 +354,7 @@ static hth_err file_read_list(const json_t *root, const char *key, size_t size,
     *out = hth_calloc(count, size);
     bool *seen = hth_calloc(count, sizeof *seen);
     *n = *out ? (int)count : 0;
-    hth_err err = *out && seen ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for %zu %s", count, key);
+    hth_err err = *out && seen ? HTH_OK : hth_no_memory("%zu %s", count, key);
     for (i = 0; err == HTH_OK && i < count; i++) {
         int64_t id = 0;
         o = json_array_get(list, i);
@@ -454,5 +455,5 @@ hth_err hth_problem_read(const char *path, hth_problem *out)
     }
     hth_err err = hth_problem_from_json(root, out);
     json_decref(root);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "'%s'", path);
+    return hth_err_prefix(err, "'%s'", path);
 }

@@ -96,7 +96,7 @@ static hth_err inference_plan(hth_placement *placement, hth_plan *plan)
 {
     plan->streamed = hth_calloc((size_t)placement->p->n_tensors, sizeof *plan->streamed);
     if (plan->streamed == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a plan of %d tensors", placement->p->n_tensors);
+        return hth_no_memory("a plan of %d tensors", placement->p->n_tensors);
     }
     for (int t = 0; t < placement->p->n_tensors;
          t++) { // a weight that nobody reads is never brought in
@@ -124,7 +124,7 @@ hth_err hth_plan_inference(const hth_problem *problem, hth_plan **out)
     *out = NULL;
     HTH_TRY(hth_place_open(problem, &x));
     hth_plan *plan = hth_calloc(1, sizeof *plan);
-    hth_err err = plan ? inference_decide(&x) : hth_fail(HTH_ENOMEM, "no memory for a plan");
+    hth_err err = plan ? inference_decide(&x) : hth_no_memory("a plan");
     if (err == HTH_OK) {
         err = inference_plan(&x, plan);
     }

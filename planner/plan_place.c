@@ -33,7 +33,7 @@ hth_err hth_place_open(const hth_problem *problem, hth_placement *placement)
     if (placement->rect != NULL && placement->of_stage != NULL && placement->of_use != NULL) {
         return HTH_OK;
     }
-    err = hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", problem->n_nodes);
+    err = hth_no_memory("planning %d nodes", problem->n_nodes);
 fail:
     hth_place_close(placement);
     return err;
@@ -92,7 +92,7 @@ static hth_err place_stages(const hth_placement *placement, int **start, int **l
     *start = hth_calloc((size_t)n + 2, sizeof **start);
     *list = sum < INT32_MAX ? hth_alloc(sum * sizeof **list) : NULL;
     if (*start == NULL || *list == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", n);
+        return hth_no_memory("planning %d nodes", n);
     }
     for (int pass = 0; pass < 2;
          pass++) { // count, then fill: start[s + 1] is where stage s goes on
@@ -185,7 +185,7 @@ hth_err hth_place_polish(hth_placement *placement)
     }
     hth_rect *near = err == HTH_OK ? hth_alloc(((size_t)widest + 1) * sizeof *near) : NULL;
     if (err == HTH_OK && near == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", placement->p->n_nodes);
+        err = hth_no_memory("planning %d nodes", placement->p->n_nodes);
     }
     for (int s = 0; err == HTH_OK && s < placement->p->n_nodes; s++) {
         place_polish_stage(placement, s, list + start[s], start[s + 1] - start[s], limit, near);

@@ -64,8 +64,7 @@ static hth_err lay_init(hth_lay *lay, const hth_problem *problem, hth_schedule *
         void *block = hth_alloc(all[i].bytes);
         if (block == NULL) {
             lay_fini(lay);
-            return hth_fail(HTH_ENOMEM, "no memory to lay out a plan of %d nodes",
-                            schedule->n_stages);
+            return hth_no_memory("laying out a plan of %d nodes", schedule->n_stages);
         }
         memset(block, -1, all[i].bytes);
         memcpy(all[i].at, &block, sizeof block);
@@ -296,7 +295,7 @@ static hth_err lay_plan(hth_lay *lay, bool hasty, hth_plan *plan)
     const hth_problem *p = lay->p;
     plan->streamed = hth_calloc((size_t)p->n_tensors + 1, sizeof *plan->streamed);
     if (plan->streamed == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a plan of %d tensors", p->n_tensors);
+        return hth_no_memory("a plan of %d tensors", p->n_tensors);
     }
     lay_lists(lay);
     lay_rects(lay);
@@ -327,7 +326,7 @@ hth_err hth_plan_emit(const hth_problem *problem, hth_schedule *schedule, bool h
     *out = NULL;
     HTH_TRY(lay_init(&x, problem, schedule));
     hth_plan *plan = hth_calloc(1, sizeof *plan);
-    hth_err err = plan ? lay_plan(&x, hasty, plan) : hth_fail(HTH_ENOMEM, "no memory for a plan");
+    hth_err err = plan ? lay_plan(&x, hasty, plan) : hth_no_memory("a plan");
     lay_fini(&x);
     if (err != HTH_OK) {
         hth_plan_free(plan);

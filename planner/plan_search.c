@@ -240,7 +240,7 @@ hth_err hth_search_open(hth_search *search, const hth_step *step, uint64_t budge
          !search->banned || !search->step || !search->item || !search->end || !search->late ||
          !search->span || !search->lane || !search->share || !search->best || !search->kept ||
          !search->first || !search->order || !search->cover || !search->rank)) {
-        err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", step->n_stages);
+        err = hth_no_memory("planning a step of %d nodes", step->n_stages);
     }
     if (err != HTH_OK) {
         hth_search_close(search);

@@ -87,7 +87,7 @@ hth_err hth_address_squeeze(hth_rect *rect, const bool *soft, int n, uint64_t ro
     if (placed == NULL || near == NULL) {
         hth_free(placed);
         hth_free(near);
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", n);
+        return hth_no_memory("placing %d buffers", n);
     }
     *fits = squeeze_hard(rect, soft, placed, n, room, near);
     for (int i = 0; *fits && i < n; i++) {
@@ -195,7 +195,7 @@ static hth_err soft_init(const hth_lay *lay, lay_soft *soft)
     if (!soft->soft || !soft->rect || !soft->least || !soft->load || !soft->alt || !soft->rerun ||
         !soft->menu) {
         soft_fini(soft);
-        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", lay->n_rects);
+        return hth_no_memory("placing %d buffers", lay->n_rects);
     }
     memcpy(soft->rerun, s->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
     soft_stages(lay, soft);

@@ -238,7 +238,7 @@ hth_err hth_decode_schedule(const hth_decoder *decoder, const hth_outcome *outco
     if (!out->alt || !out->segment || !out->rerun || !from) {
         hth_free(from);
         hth_schedule_fini(out);
-        return hth_fail(HTH_ENOMEM, "no memory for a schedule of %d nodes", m->n_stages);
+        return hth_no_memory("a schedule of %d nodes", m->n_stages);
     }
     for (int s = 0; s < m->n_stages; s++) {
         out->alt[s] = m->menu[decoder->item[s]].alt;

@@ -55,8 +55,7 @@ static hth_err step_arrays(hth_step *step)
               step->menu_start && step->menu_end && step->menu_whole && step->menu && step->pair &&
               step->updated && step->dirty && step->bytes && step->arena && step->backward &&
               step->heir && step->first && step->last && step->kept && step->h2d_us && step->d2h_us;
-    return ok ? HTH_OK
-              : hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", step->p->n_nodes);
+    return ok ? HTH_OK : hth_no_memory("planning a step of %d nodes", step->p->n_nodes);
 }
 
 static void step_tensors(hth_step *step)

@@ -383,7 +383,7 @@ hth_err hth_stream_search(hth_stream_model *model, uint64_t budget, uint64_t see
     hth_stream_decision x;
     stream_rank *rank = hth_alloc((size_t)model->n_weights * sizeof *rank);
     if (rank == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", model->n_stages);
+        return hth_no_memory("planning %d nodes", model->n_stages);
     }
     hth_err err = hth_stream_decision_init(model, &x);
     if (err == HTH_OK) {

@@ -18,7 +18,7 @@ static hth_err model_menus(hth_stream_model *model)
     }
     model->menu = hth_alloc(total * sizeof *model->menu);
     if (model->menu == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for %zu alternatives", total);
+        return hth_no_memory("%zu alternatives", total);
     }
     model->menu_start[0] = 0;
     for (int i = 0; i < model->n_stages; i++) {
@@ -148,7 +148,7 @@ hth_err hth_stream_decision_init(const hth_stream_model *model, hth_stream_decis
         .time_us = INFINITY};
     if (!decision->stream || !decision->item || !decision->fetched || !decision->begin) {
         hth_stream_decision_fini(decision);
-        return hth_fail(HTH_ENOMEM, "no memory to plan %d nodes", model->n_stages);
+        return hth_no_memory("planning %d nodes", model->n_stages);
     }
     return HTH_OK;
 }

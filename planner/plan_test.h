@@ -82,9 +82,10 @@ static inline hth_problem pt_random_problem(uint64_t seed, int n)
         int in[3] = {previous, -1, -1}, n_in = 1;
         if (pt_random(3) > 0) {
             bool shared = last_weight >= 0 && pt_random(10) == 0;
-            last_weight = shared ? last_weight
-                                 : pt_tensor(&p, HTH_MEM_WEIGHT,
-                                             64 + pt_random(pt_random(4) ? 60000 : 600000), -1);
+            if (!shared) {
+                last_weight = pt_tensor(&p, HTH_MEM_WEIGHT,
+                                        64 + pt_random(pt_random(4) ? 60000 : 600000), -1);
+            }
             in[n_in++] = last_weight;
         }
         if (i > 1 && pt_random(4) == 0) {

@@ -21,8 +21,8 @@ static json_t *trace_args(const hth_problem *problem, const hth_instr *in, int i
                          (json_int_t)problem->tensors[in->tensor].bytes);
     }
     const hth_plan_node *n = &problem->nodes[in->node];
-    const char *op = n->op ? n->op : "",
-               *algorithm = in->alt < n->n_alternatives ? n->alternatives[in->alt].name : "";
+    const char *op = n->op ? n->op : "";
+    const char *algorithm = in->alt < n->n_alternatives ? n->alternatives[in->alt].name : "";
     return json_pack("{s:i, s:s, s:s, s:I}", "instruction", i, "op", op, "algorithm", algorithm,
                      "workspace", (json_int_t)hth_plan_workspace(n, in->alt));
 }
@@ -48,8 +48,8 @@ static void trace_process_events(json_t *events, int process, const hth_problem 
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
             continue;
         }
-        double start = measured_us ? measured_us[i][0] : in->start_us,
-               end = measured_us ? measured_us[i][1] : in->end_us;
+        double start = measured_us ? measured_us[i][0] : in->start_us;
+        double end = measured_us ? measured_us[i][1] : in->end_us;
         json_array_append_new(events,
                               json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name",
                                         trace_name(problem, in), "ph", "X", "ts", start, "dur",

@@ -72,7 +72,7 @@ static hth_err train_lay(const hth_problem *problem, const hth_search *search,
         if (try->plan->mode == NULL) {
             hth_plan_free(try->plan);
             try->plan = NULL;
-            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", search->m->n_stages);
+            err = hth_no_memory("a plan of %d nodes", search->m->n_stages);
         }
     }
     return err;
@@ -138,7 +138,7 @@ static hth_err train_nearest(const hth_problem *problem, const hth_plan_options 
     // every interval HTH_INTERVAL_KEEP, which is 0
     uint8_t *keep = hth_calloc((size_t)search->m->n_intervals + 1, sizeof *keep);
     if (keep == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a plan");
+        return hth_no_memory("a plan");
     }
     hth_err err;
     HTH_GOTO(train_measure(problem, search, search->best, &found, best), out);
@@ -165,7 +165,7 @@ static hth_err train_round(const hth_problem *problem, hth_step *step,
         hth_search_policy(search, step, options, deadline_ns, warm, &out);
     }
     if (search->d.failed) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", step->n_stages);
+        return hth_no_memory("planning a step of %d nodes", step->n_stages);
     }
     if (out.excess > 0) {
         return train_nearest(problem, options, search, best);

@@ -100,9 +100,8 @@ static inline void pg_menu(hth_problem *problem, int node, const pg_net *net, co
         2.0 * net->batch * y->c * y->h * y->w * layer->k * layer->k * (layer->depthwise ? 1 : x->c);
     double us = flops / (PG_FLOPS * (way ? 0.9 : 1)) + io / PG_BYTES + 4;
     hth_free(problem->nodes[node].op);
-    problem->nodes[node].op = hth_strdup(way == 0   ? "conv_fwd"
-                                         : way == 1 ? "conv_bwd_data"
-                                                    : "conv_bwd_filter");
+    static const char *const ops[] = {"conv_fwd", "conv_bwd_data", "conv_bwd_filter"};
+    problem->nodes[node].op = hth_strdup(ops[way]);
     pt_choice(problem, node, us * 1.35, 0);
     if (!layer->depthwise) {
         pt_choice(problem, node, us, (uint64_t)(io / 8));

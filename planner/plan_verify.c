@@ -130,7 +130,7 @@ static hth_err map_put(verify_map *map, uint64_t lo, uint64_t hi, int buffer)
     int grow = n - (b - a);
     while (map->n + grow > map->cap) {
         if (hth_grow_((void **)&map->span, &map->cap, sizeof *map->span) != 0) {
-            return hth_fail(HTH_ENOMEM, "no memory to verify a plan");
+            return hth_no_memory("verifying a plan");
         }
     }
     if (b < map->n) {
@@ -144,7 +144,7 @@ static hth_err map_put(verify_map *map, uint64_t lo, uint64_t hi, int buffer)
 static hth_err verify_new_buffer(verify *v, int tensor, int *out)
 {
     if (HTH_GROW(v->buffer, v->n_buffers, v->cap_buffers) != 0) {
-        return hth_fail(HTH_ENOMEM, "no memory to verify a plan");
+        return hth_no_memory("verifying a plan");
     }
     *out = v->n_buffers++;
     v->buffer[*out] = (verify_buffer){.tensor = tensor, .live = true};
@@ -507,9 +507,8 @@ hth_err hth_plan_verify(const hth_problem *problem, const hth_plan *plan)
                 .done = hth_calloc((size_t)plan->n_instrs, sizeof *v.done),
                 .tensor = hth_calloc((size_t)problem->n_tensors, sizeof *v.tensor),
                 .computed = hth_calloc((size_t)problem->n_nodes, sizeof *v.computed)};
-    hth_err err = v.done && v.tensor && v.computed
-                      ? verify_replay(&v)
-                      : hth_fail(HTH_ENOMEM, "no memory to verify a plan");
+    hth_err err =
+        v.done && v.tensor && v.computed ? verify_replay(&v) : hth_no_memory("verifying a plan");
     hth_free(v.done);
     hth_free(v.tensor);
     hth_free(v.computed);

@@ -29,9 +29,10 @@ static inline uint64_t hth_plan_workspace(const hth_plan_node *node, int alt)
 typedef enum hth_lane { HTH_LANE_COMPUTE, HTH_LANE_H2D, HTH_LANE_D2H, HTH_N_LANES } hth_lane;
 static inline hth_lane hth_instr_lane(const hth_instr *in)
 {
-    return in->kind == HTH_INSTR_PREFETCH  ? HTH_LANE_H2D
-           : in->kind == HTH_INSTR_OFFLOAD ? HTH_LANE_D2H
-                                           : HTH_LANE_COMPUTE;
+    if (in->kind == HTH_INSTR_PREFETCH) {
+        return HTH_LANE_H2D;
+    }
+    return in->kind == HTH_INSTR_OFFLOAD ? HTH_LANE_D2H : HTH_LANE_COMPUTE;
 }
 
 // hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO

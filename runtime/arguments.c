@@ -18,11 +18,20 @@ static bool is_texts(const json_t *json)
 
 static const char *type_name(const json_t *json)
 {
-    return json_is_string(json)    ? "a string"
-           : json_is_number(json)  ? "a number"
-           : json_is_boolean(json) ? "true or false"
-           : json_is_object(json)  ? "an object"
-                                   : "a list";
+    switch (json_typeof(json)) {
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "true or false";
+    case JSON_OBJECT:
+        return "an object";
+    default:
+        return "a list";
+    }
 }
 
 static hth_err argument_check(hth_argument argument, const json_t *json)

@@ -10,7 +10,9 @@ static hth_err check(const char *query, const char *text)
     json_t *args;
     hth_command_id command = hth_command_find(query);
     hth_err err = hth_arguments_read(command, text, &args);
-    err = err == HTH_OK ? hth_arguments_check(command, args) : err;
+    if (err == HTH_OK) {
+        err = hth_arguments_check(command, args);
+    }
     json_decref(args);
     return err;
 }
@@ -43,9 +45,8 @@ static void test_types(void **state)
         {"{\"freeze\":[\"a\",1]}", "'freeze' must be a list of strings, not a list of others"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const char *command = strstr(bad[i][0], "pin") != NULL      ? "load"
-                              : strstr(bad[i][0], "points") != NULL ? "job"
-                                                                    : "train";
+        const char *command = strstr(bad[i][0], "points") != NULL ? "job" : "train";
+        command = strstr(bad[i][0], "pin") != NULL ? "load" : command;
         assert_err(check(command, bad[i][0]), HTH_EINVAL, bad[i][1]);
     }
     static const char *const good[] = {

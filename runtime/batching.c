@@ -130,8 +130,8 @@ hth_err hth_batching_change(hth_store *store, const char *name, const json_t *do
     }
     char *text = json_dumps(kept, JSON_COMPACT);
     snprintf(key, sizeof key, "batching/%s", name);
-    hth_err err = text != NULL ? hth_store_text_put(store, key, text)
-                               : hth_fail(HTH_ENOMEM, "out of memory for a model's settings");
+    hth_err err =
+        text != NULL ? hth_store_text_put(store, key, text) : hth_no_memory("a model's settings");
     free(text);
     json_decref(kept);
     if (err == HTH_OK) {

@@ -99,11 +99,13 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
         err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
         if (err == HTH_OK && check != NULL) {
             err = hth_independence_prove(g, &samples);
-            err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
+            if (err == HTH_OK) {
+                err = check->accept(check->ctx, g, &samples);
+            }
         }
         hth_graph_free(g);
     } else {
-        err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+        err = hth_no_memory("%d tensors", n);
     }
     for (int i = 0; c != NULL && i < n; i++) {
         hth_const_rele(c[i]);
@@ -124,7 +126,7 @@ static hth_err catalog_put(hth_store *store, const char *name, const hth_onnx_fi
     char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
     hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
     catalog_tensor *from = hth_calloc((size_t)n, sizeof *from);
-    hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+    hth_err err = hth_no_memory("%d tensors", n);
     if (meta != NULL && t != NULL && from != NULL) {
         for (int i = 0; i < n; i++) {
             const hth_onnx_tensor *o = hth_onnx_tensor_at(file, i);
@@ -209,7 +211,7 @@ static char *catalog_meta(const hth_manifest *manifest, int max_batch, hth_err *
     if (!same) {
         text = json_dumps(meta, JSON_COMPACT);
         out = text != NULL ? hth_strdup(text) : NULL;
-        *err = out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
+        *err = out != NULL ? HTH_OK : hth_no_memory("a version");
     }
     free(text);
     json_decref(meta);
@@ -236,9 +238,8 @@ static hth_err catalog_again(hth_store *store, const hth_manifest *manifest, con
 {
     hth_put_tensor *t = hth_calloc((size_t)manifest->n_tensors, sizeof *t);
     hth_const **view = hth_calloc((size_t)manifest->n_tensors, sizeof(hth_const *));
-    hth_err err = t != NULL && view != NULL
-                      ? catalog_put_again(store, manifest, meta, t, view, out)
-                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", manifest->n_tensors);
+    hth_err err = t != NULL && view != NULL ? catalog_put_again(store, manifest, meta, t, view, out)
+                                            : hth_no_memory("%d tensors", manifest->n_tensors);
     for (int i = 0; i < manifest->n_tensors && view != NULL && t != NULL; i++) {
         if (t[i].data != NULL) {
             hth_const_unmap(view[i]);
@@ -271,7 +272,9 @@ hth_err hth_catalog_rebatch(hth_store *store, const char *name, int max_batch,
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_store_get(store, name, 0, &m));
     hth_err err = hth_model_serves(store, &m, &g, &samples);
-    err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
+    if (err == HTH_OK) {
+        err = check->accept(check->ctx, g, &samples);
+    }
     bool said =
         err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g, &samples)));
     hth_graph_free(g);
@@ -328,9 +331,9 @@ hth_err hth_catalog_list(hth_store *store, char **json)
     free(text);
     json_decref(doc);
     hth_free(e);
-    err = err == HTH_OK && *json == NULL
-              ? hth_fail(HTH_ENOMEM, "out of memory for the list of models")
-              : err;
+    if (err == HTH_OK && *json == NULL) {
+        err = hth_no_memory("the list of models");
+    }
     if (err != HTH_OK) {
         hth_free(*json);
         *json = NULL;

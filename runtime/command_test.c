@@ -66,13 +66,16 @@ static void print_arguments(FILE *file, const hth_command_row *row)
         for (int i = 0; i < HTH_ARGUMENTS; i++) {
             bool required = (row->required >> i & 1) != 0;
             if ((takes >> i & 1) != 0 && required == (pass == 0)) {
-                fprintf(file, "%s%s`%s`%s", n > 0 ? ", " : "", required ? "**" : "",
-                        hth_argument_name((hth_argument)i), required ? "**" : "");
+                const char *bold = required ? "**" : "";
+                fprintf(file, "%s%s`%s`%s", n > 0 ? ", " : "", bold,
+                        hth_argument_name((hth_argument)i), bold);
                 n++;
             }
         }
     }
-    fprintf(file, "%s", !step ? "" : n > 0 ? ", a step's" : "a step's");
+    if (step) {
+        fprintf(file, "%sa step's", n > 0 ? ", " : "");
+    }
 }
 
 static void print_types(FILE *file)

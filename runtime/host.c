@@ -163,7 +163,7 @@ static hth_err host_outputs(const hth_program *program, const hth_request *reque
     hth_request_tensor *out = hth_calloc((size_t)program->n_final + 1, sizeof *out);
     uint64_t bytes;
     if (out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a program");
+        return hth_no_memory("a program");
     }
     for (int i = 0; i < program->n_final; i++) {
         out[i] =

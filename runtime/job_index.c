@@ -60,7 +60,7 @@ static hth_err index_write(hth_store *store, uint64_t id, const json_t *record)
     char key[INDEX_KEY];
     char *text = json_dumps(record, JSON_COMPACT);
     hth_err err = text != NULL ? hth_store_text_put(store, index_key(id, key), text)
-                               : hth_fail(HTH_ENOMEM, "no memory for a job's record");
+                               : hth_no_memory("a job's record");
     free(text);
     return err;
 }
@@ -113,9 +113,8 @@ hth_err hth_job_index_set(hth_store *store, uint64_t id, json_t *changes)
     json_t *record;
     hth_err err = hth_job_index_get(store, id, &record);
     if (err == HTH_OK) {
-        err = json_object_update(record, changes) == 0
-                  ? index_write(store, id, record)
-                  : hth_fail(HTH_ENOMEM, "no memory for a job's record");
+        err = json_object_update(record, changes) == 0 ? index_write(store, id, record)
+                                                       : hth_no_memory("a job's record");
         json_decref(record);
     }
     json_decref(changes);
@@ -219,7 +218,7 @@ hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
     }
     return json_object_set_new(args, "id", json_integer((json_int_t)*id)) == 0
                ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "no memory for a job's number");
+               : hth_no_memory("a job's number");
 }
 
 // index_number reads which number is meant, 0: none.

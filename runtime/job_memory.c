@@ -98,9 +98,7 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
     const hth_curve **curves = hth_calloc((size_t)n + 1, sizeof *curves);
     double *weight = hth_calloc((size_t)n + 1, sizeof *weight);
     int *chosen = hth_calloc((size_t)n + 1, sizeof *chosen);
-    hth_err err = fixed && curves && weight && chosen
-                      ? HTH_OK
-                      : hth_fail(HTH_ENOMEM, "no memory to admit a job");
+    hth_err err = fixed && curves && weight && chosen ? HTH_OK : hth_no_memory("admitting a job");
     if (err == HTH_OK) {
         const hth_job_memory *s = site->shares;
         for (int i = 0; i < n; i++, s = s->next) {

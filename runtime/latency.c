@@ -41,7 +41,7 @@ hth_err hth_latency_open(uint64_t slot_ns, int slots, uint64_t now_ns, hth_laten
     hth_latency *l = hth_calloc(1, sizeof *l + (size_t)slots * sizeof l->slot[0]);
     *out = l;
     if (l == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to count requests");
+        return hth_no_memory("counting requests");
     }
     l->slot_ns = slot_ns;
     l->since_ns = now_ns;

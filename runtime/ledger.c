@@ -111,9 +111,8 @@ static void ledger_copy(hth_ledger *ledger, const ledger_item *item, int n)
         r->held_bytes += held ? item->bytes : 0;
         r->pinned_bytes += pinned ? item->bytes : 0;
     }
-    *(!item->resident ? &ledger->mapped_bytes
-      : shared        ? &ledger->shared_bytes
-                      : &ledger->private_bytes) += item->bytes;
+    uint64_t *sum = shared ? &ledger->shared_bytes : &ledger->private_bytes;
+    *(item->resident ? sum : &ledger->mapped_bytes) += item->bytes;
 }
 
 // Whether an item before x[i] is of the same tenant.
@@ -168,14 +167,14 @@ static hth_err ledger_gather(const hth_site *site, hth_ledger *out, ledger_item 
     for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
         int row = ledger_row(out, p->account);
         if (row < 0) {
-            return hth_fail(HTH_ENOMEM, "no memory for the ledger");
+            return hth_no_memory("the ledger");
         }
         *n += ledger_program(site, p, out, row, item + *n);
     }
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
         int row = ledger_row(out, s->account);
         if (row < 0) {
-            return hth_fail(HTH_ENOMEM, "no memory for the ledger");
+            return hth_no_memory("the ledger");
         }
         hth_ledger_row *r = &out->rows[row];
         r->job_bytes += s->point.device_bytes;
@@ -202,7 +201,7 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
     ledger_item *x = hth_calloc(n_items, sizeof *x);
     hth_err err = x != NULL && out->rows != NULL && out->tenants != NULL
                       ? ledger_gather(site, out, x, &n)
-                      : hth_fail(HTH_ENOMEM, "no memory for the ledger");
+                      : hth_no_memory("the ledger");
     if (err != HTH_OK) {
         hth_free(x);
         hth_ledger_fini(out);

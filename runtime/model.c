@@ -30,7 +30,7 @@ hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_grap
     *out = NULL;
     hth_const **view = hth_calloc((size_t)manifest->n_tensors, sizeof *view);
     if (view == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
+        return hth_no_memory("loading model '%s'", manifest->name);
     }
     HTH_GOTO(hth_store_check(store, manifest), out);
     for (int i = 0; i < manifest->n_tensors; i++) {
@@ -212,7 +212,9 @@ hth_err hth_model_serves(hth_store *store, const hth_manifest *manifest, hth_gra
 {
     HTH_TRY(hth_model_graph(store, manifest, out));
     hth_err err = hth_model_trained(manifest) ? hth_train_off(*out) : HTH_OK;
-    err = err == HTH_OK ? hth_independence_prove(*out, samples) : err;
+    if (err == HTH_OK) {
+        err = hth_independence_prove(*out, samples);
+    }
     if (err != HTH_OK) {
         hth_graph_free(*out);
         *out = NULL;
@@ -224,7 +226,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
 {
     hth_model *m = hth_calloc(1, sizeof *m);
     if (m == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
+        return hth_no_memory("loading model '%s'", manifest->name);
     }
     uint64_t start_ns = hth_now_ns();
     hth_paced paced;
@@ -234,7 +236,9 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
         m->source.graph->precision = hth_precision_of(ms->store, manifest->name);
         err = hth_kernel_computes(ms->site->device, m->source.graph->precision);
     }
-    err = err == HTH_OK ? hth_fold_model(m->source.graph, hth_ref_eval, NULL) : err;
+    if (err == HTH_OK) {
+        err = hth_fold_model(m->source.graph, hth_ref_eval, NULL);
+    }
     hth_paced_end(&paced);
     if (err != HTH_OK) {
         hth_graph_free(m->source.graph);
@@ -297,7 +301,7 @@ static hth_err model_serve(hth_models *ms, const char *name, hth_model **out)
     hth_name *n = hth_calloc(1, sizeof *n);
     const hth_model *before = ms->list;
     if (n == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", name);
+        return hth_no_memory("loading model '%s'", name);
     }
     hth_err err = hth_model_version(ms, name, 0, out);
     if (err != HTH_OK) {

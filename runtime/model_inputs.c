@@ -15,8 +15,8 @@ static const char *bind_expects(const hth_shape *shape, char *out, size_t cap)
 {
     int n = snprintf(out, cap, "[");
     for (int d = 0; d < shape->rank && n < (int)cap; d++) {
-        n += snprintf(out + n, cap - (size_t)n, d > 0 ? ",%lld" : "%lld",
-                      (long long)(shape->dim[d] < 0 ? -1 : shape->dim[d]));
+        long long dim = shape->dim[d] < 0 ? -1 : shape->dim[d];
+        n += snprintf(out + n, cap - (size_t)n, d > 0 ? ",%lld" : "%lld", dim);
     }
     if (n < (int)cap) {
         snprintf(out + n, cap - (size_t)n, "]");
@@ -172,7 +172,7 @@ hth_err hth_model_bind(const hth_model *model, const hth_request_tensor *in, int
     if (list == NULL || symbols == NULL) {
         hth_free(list);
         hth_free(symbols);
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     memset(symbols, -1, ((size_t)g->n_symbols + 1) * sizeof *symbols);
     hth_err err = HTH_OK;
@@ -256,11 +256,15 @@ static void synthetic_fill(hth_tensor *tensor, int64_t limit, uint64_t *state)
         double d = f;
         int64_t k = (int64_t)(r % (uint64_t)limit);
         uint16_t half = tensor->dtype == HTH_DT_F16 ? hth_f32_to_f16(f) : hth_f32_to_bf16(f);
-        const void *from = tensor->dtype == HTH_DT_F32         ? (const void *)&f
-                           : tensor->dtype == HTH_DT_F64       ? (const void *)&d
-                           : hth_dtype_is_float(tensor->dtype) ? (const void *)&half
-                                                               : (const void *)&k;
-        memcpy(at, from, size);
+        if (tensor->dtype == HTH_DT_F32) {
+            memcpy(at, &f, size);
+        } else if (tensor->dtype == HTH_DT_F64) {
+            memcpy(at, &d, size);
+        } else if (hth_dtype_is_float(tensor->dtype)) {
+            memcpy(at, &half, size);
+        } else {
+            memcpy(at, &k, size);
+        }
     }
 }
 
@@ -275,7 +279,8 @@ static hth_err synthetic_shape(const hth_model *model, const hth_value *value, i
     }
     for (int d = 0; d < tensor->shape.rank; d++) {
         if (tensor->shape.dim[d] < 0) { // batch, image side, or sequence length
-            tensor->shape.dim[d] = d == 0 ? batch : tensor->shape.rank >= 4 ? 224 : 128;
+            int64_t side = tensor->shape.rank >= 4 ? 224 : 128;
+            tensor->shape.dim[d] = d == 0 ? batch : side;
         } else if (d == 0 && batch != tensor->shape.dim[0] && model->max_batch != 0 && batch > 1 &&
                    tensor->shape.rank > 1) {
             return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", model->name,
@@ -316,7 +321,7 @@ static hth_err synthetic_inputs(const hth_model *model, int64_t batch, bool whol
         }
         t->data = hth_alloc_aligned(t->bytes, HTH_DEVICE_ALIGN);
         if (t->data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for a synthetic input of %zu bytes", t->bytes);
+            return hth_no_memory("a synthetic input of %zu bytes", t->bytes);
         }
         int64_t limit = limits[g->inputs[i]];
         synthetic_fill(t, limit < INT64_MAX ? limit : SYNTHETIC_LIMIT, &state);
@@ -328,7 +333,7 @@ hth_err hth_model_synthetic(const hth_model *model, int64_t batch, bool whole, h
 {
     int64_t *limits = index_limits(model->source.graph);
     hth_err err = limits != NULL ? synthetic_inputs(model, batch, whole, limits, inputs)
-                                 : hth_fail(HTH_ENOMEM, "no memory for synthetic inputs");
+                                 : hth_no_memory("synthetic inputs");
     hth_free(limits);
     return err;
 }

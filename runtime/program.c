@@ -71,9 +71,10 @@ static hth_err weight_fill(void *ctx, void *dst, size_t bytes)
         return weight_write(f->weight, dst);
     }
     void *form = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
-    hth_err err = form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight")
-                               : weight_write(f->weight, form);
-    err = err == HTH_OK ? hth_device_put(f->device, dst, form, bytes) : err;
+    hth_err err = form == NULL ? hth_no_memory("a weight") : weight_write(f->weight, form);
+    if (err == HTH_OK) {
+        err = hth_device_put(f->device, dst, form, bytes);
+    }
     hth_free(form);
     return err;
 }
@@ -170,10 +171,10 @@ static hth_err stream_fill(const hth_weight *weight)
         return weight_write(weight, weight->far.memory);
     }
     void *form = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
-    hth_err err =
-        form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight") : weight_write(weight, form);
-    err = err == HTH_OK ? hth_spill_write(weight->far.file, weight->far.at, form, weight->bytes)
-                        : err;
+    hth_err err = form == NULL ? hth_no_memory("a weight") : weight_write(weight, form);
+    if (err == HTH_OK) {
+        err = hth_spill_write(weight->far.file, weight->far.at, form, weight->bytes);
+    }
     hth_free(form);
     return err;
 }
@@ -226,7 +227,9 @@ hth_err hth_program_activate(hth_site *site, hth_program *program)
     err = err == HTH_OK ? hth_site_ensure_arena(site, program) : err;
     if (err == HTH_ENODEVMEM) {
         err = activate_again(site, program);
-        err = err == HTH_OK ? streams_fill(program) : err;
+        if (err == HTH_OK) {
+            err = streams_fill(program);
+        }
     }
     if (err != HTH_OK) {
         weights_drop(site, program, true);

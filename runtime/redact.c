@@ -45,7 +45,7 @@ void hth_redact(const char *sentence, char *out, size_t cap)
     for (const char *p = sentence; *p != 0 && n + 16 < cap;) {
         bool begins = strchr(" '\"(=:,", before) != NULL;
         size_t path = begins && path_begins(p) ? word_bytes(p, before) : 0;
-        size_t skip = path > 0 ? path : begins ? address_bytes(p) : 0;
+        size_t address = begins && path == 0 ? address_bytes(p) : 0, skip = path + address;
         if (skip > 0) {
             const char *word = path > 0 ? "(path)" : "(address)";
             memcpy(out + n, word, strlen(word));

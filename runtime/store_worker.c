@@ -44,7 +44,7 @@ hth_err hth_store_worker_open(hth_store_worker **out)
     hth_store_worker *q = hth_calloc(1, sizeof *q);
     *out = NULL;
     if (q == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the job queue");
+        return hth_no_memory("the job queue");
     }
     q->last = &q->first;
     pthread_mutex_init(&q->lock, NULL);

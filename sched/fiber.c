@@ -93,7 +93,7 @@ hth_err hth_fiber_open(size_t stack, hth_fiber **out)
             munmap(map, bytes);
         }
         hth_free(f);
-        return hth_fail(HTH_ENOMEM, "no memory for a stack of %zu bytes", stack);
+        return hth_no_memory("a stack of %zu bytes", stack);
     }
     f->map = map;
     f->map_bytes = bytes;

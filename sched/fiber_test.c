@@ -214,7 +214,7 @@ static void test_overflow(void **state)
 static void test_no_memory(void **state)
 {
     hth_fiber *f;
-    assert_err(hth_fiber_open(SIZE_MAX / 4, &f), HTH_ENOMEM, "no memory for a stack");
+    assert_err(hth_fiber_open(SIZE_MAX / 4, &f), HTH_ENOMEM, "out of memory for a stack");
     assert_null(f);
 }
 

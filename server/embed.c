@@ -25,7 +25,7 @@ hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out
     *out = NULL;
     hth_embedded *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an embedded server");
+        return hth_no_memory("an embedded server");
     }
     snprintf(e->url, sizeof e->url, "inproc://hearth-%d-%u", (int)getpid(),
              atomic_fetch_add(&count, 1));
@@ -57,14 +57,16 @@ void hth_embed_close(hth_embedded *embedded)
 hth_err hth_embed_plan(const char *arguments, char **json)
 {
     json_t *args, *doc = NULL;
-    hth_err err = hth_arguments_read(HTH_COMMAND_PLAN, arguments, &args);
-    err = err == HTH_OK ? hth_arguments_check(HTH_COMMAND_PLAN, args) : err;
-    err = err == HTH_OK ? hth_query_problem(args, &doc) : err;
-    char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+    char *text = NULL;
+    hth_err err;
+    *json = NULL;
+    HTH_GOTO(hth_arguments_read(HTH_COMMAND_PLAN, arguments, &args), done);
+    HTH_GOTO(hth_arguments_check(HTH_COMMAND_PLAN, args), done);
+    HTH_GOTO(hth_query_problem(args, &doc), done);
+    text = json_dumps(doc, JSON_COMPACT);
     *json = text != NULL ? hth_strdup(text) : NULL;
-    if (err == HTH_OK && *json == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for a plan");
-    }
+    err = *json != NULL ? HTH_OK : hth_no_memory("a plan");
+done:
     free(text);
     json_decref(doc);
     json_decref(args);

@@ -91,7 +91,7 @@ hth_err hth_scrub_open(hth_store *store, hth_scrub **out)
     hth_scrub *c = hth_calloc(1, sizeof *c);
     *out = NULL;
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the store's reader");
+        return hth_no_memory("the store's reader");
     }
     c->store = store;
     pthread_condattr_init(&monotonic);

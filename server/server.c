@@ -100,7 +100,7 @@ static hth_err server_listen(hth_server *server, const char *url)
     l->claim = -1;
     l->url = hth_strdup(url);
     if (l->url == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a url");
+        return hth_no_memory("a url");
     }
     HTH_TRY(hth_sockfile_claim(url, &l->claim));
     if (strncmp(url, "inproc://", 9) == 0) {
@@ -121,7 +121,7 @@ static hth_err server_claim(hth_server *server, const char *store)
     char *taken = hth_asprintf("another hearthd uses the store %s", store);
     hth_err err = path != NULL && taken != NULL
                       ? hth_sockfile_lock(path, taken, &server->store_claim)
-                      : hth_fail(HTH_ENOMEM, "out of memory for a path");
+                      : hth_no_memory("a path");
     hth_free(path);
     hth_free(taken);
     return err;
@@ -222,7 +222,7 @@ hth_err hth_server_open(const hth_server_config *config, hth_server **out)
     *out = NULL;
     hth_server *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a server");
+        return hth_no_memory("a server");
     }
     s->store_claim = -1;
     hth_err err = server_start(s, config);
@@ -277,8 +277,12 @@ static hth_err server_tenants(hth_server *server)
 hth_err hth_server_reload(hth_server *server)
 {
     hth_err err = hth_auth_reload(server->auth);
-    err = err == HTH_OK ? server_tenants(server) : err;
-    err = err == HTH_OK ? hth_dispatch_reload(server->dispatch) : err;
+    if (err == HTH_OK) {
+        err = server_tenants(server);
+    }
+    if (err == HTH_OK) {
+        err = hth_dispatch_reload(server->dispatch);
+    }
     if (err != HTH_OK || server->tls == NULL) {
         return err;
     }
@@ -341,7 +345,9 @@ static hth_err server_answer(hth_server *server, uint64_t limit_ns)
 {
     uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
     hth_err err = server_drain_rpc(server, start_ns, cancel_ns);
-    err = err == HTH_OK ? server_drain_http(server, start_ns + cancel_ns) : err;
+    if (err == HTH_OK) {
+        err = server_drain_http(server, start_ns + cancel_ns);
+    }
     if (err == HTH_ETIMEDOUT) {
         int n = hth_dispatch_cancel(server->dispatch) + hth_rings_cancel_all(server->rings);
         if (server->http != NULL) {
@@ -350,7 +356,9 @@ static hth_err server_answer(hth_server *server, uint64_t limit_ns)
         hth_log(WARN, SERVER, "canceling", "requests=%d", n);
         server_save(server); // a request for training ends with its job
         err = server_drain_rpc(server, start_ns, limit_ns);
-        err = err == HTH_OK ? server_drain_http(server, start_ns + limit_ns) : err;
+        if (err == HTH_OK) {
+            err = server_drain_http(server, start_ns + limit_ns);
+        }
     }
     return err;
 }

@@ -80,7 +80,7 @@ hth_err hth_ring_open(void *memory, size_t capacity, hth_ring_side side, uint64_
     }
     hth_ring *r = hth_calloc(1, sizeof *r);
     if (r == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a ring");
+        return hth_no_memory("a ring");
     }
     r->m = memory;
     r->capacity = capacity;

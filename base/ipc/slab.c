@@ -73,7 +73,7 @@ hth_err hth_slab_open(int fd, uint64_t bytes, bool owner, hth_slab **out)
     }
     hth_slab *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a slab");
+        return hth_no_memory("a slab");
     }
     s->base =
         mmap(NULL, bytes, PROT_READ | (owner ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, fd, 0);

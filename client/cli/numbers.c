@@ -23,9 +23,8 @@ static hth_err numbers_add(json_t *list, const char *from, const char *word)
     if (json_array_size(list) >= NUMBERS_MOST) {
         return hth_fail(HTH_EINVAL, "'%.80s' has more than %d numbers", from, NUMBERS_MOST);
     }
-    return json_array_append_new(list, json_real(v)) == 0
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "no memory for a list of numbers");
+    return json_array_append_new(list, json_real(v)) == 0 ? HTH_OK
+                                                          : hth_no_memory("a list of numbers");
 }
 
 static hth_err numbers_text(FILE *file, const char *from, json_t *list)
@@ -80,9 +79,10 @@ static hth_err numbers_file(const char *path, json_t *list)
     }
     hth_err err = numbers_text(f, path, list);
     fclose(f);
-    return err == HTH_OK && json_array_size(list) == 0
-               ? hth_fail(HTH_EINVAL, "'%.80s' has no numbers", path)
-               : err;
+    if (err == HTH_OK && json_array_size(list) == 0) {
+        return hth_fail(HTH_EINVAL, "'%.80s' has no numbers", path);
+    }
+    return err;
 }
 
 hth_err hth_cli_numbers(const char *text, json_t **out)

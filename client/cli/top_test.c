@@ -139,17 +139,17 @@ static void test_text(void **state)
 {
     json_t *o = look(stats(0, 0, 0), NULL, 1000);
     char *text = hth_top_text(o, INT_MAX, 102);
+    static const struct {
+        char letter;
+        size_t n;
+    } parts[] = {{'P', 30}, {'S', 10}, {'K', 5}, {'A', 20}, {'J', 1}, {'o', 4}, {'.', 30}};
     char bar[103] = "[";
-    for (int i = 0; i < 100; i++) { // 30 P, 10 S, 5 K, 20 A, a J that is less than one, 4 o
-        bar[1 + i] = i < 30   ? 'P'
-                     : i < 40 ? 'S'
-                     : i < 45 ? 'K'
-                     : i < 65 ? 'A'
-                     : i < 66 ? 'J'
-                     : i < 70 ? 'o'
-                              : '.';
+    size_t at = 1;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) { // the J is less than one
+        memset(bar + at, parts[i].letter, parts[i].n);
+        at += parts[i].n;
     }
-    bar[101] = ']';
+    bar[at] = ']';
     assert_non_null(strstr(text, bar));
     assert_non_null(strstr(text, "per_second"));
     assert_non_null(strstr(text, "uid:7"));
@@ -183,10 +183,11 @@ static void test_fits(void **state)
     char name[100];
     for (int i = 0; i < 40; i++) {
         snprintf(name, sizeof name, "a-model-with-a-name-of-some-length-%02d", i);
-        json_array_append_new(models,
-                              json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "name", name, "version",
-                                        1, "requests", i == 33 ? 1000 : 0, "failures", 0, "queued",
-                                        i == 37 ? 5 : 0, "executions", i == 33 ? 10 : 0));
+        int runs = i == 33 ? 10 : 0;
+        int queued = i == 37 ? 5 : 0;
+        json_array_append_new(models, json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "name", name,
+                                                "version", 1, "requests", 100 * runs, "failures", 0,
+                                                "queued", queued, "executions", runs));
     }
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "job-%d", i);

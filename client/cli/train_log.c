@@ -242,7 +242,7 @@ static hth_err file_open(log_file *file, char *path)
 {
     file->path = path;
     if (path == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a log");
+        return hth_no_memory("a log");
     }
     file->f = fopen(path, "we");
     if (file->f == NULL || !file_begin(file, file->f, log_now()) || fflush(file->f) != 0) {
@@ -272,10 +272,12 @@ hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_l
     }
     hth_train_log *log = hth_calloc(1, sizeof *log);
     if (log == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a log");
+        return hth_no_memory("a log");
     }
     hth_err err = csv != NULL ? file_open(&log->file[0], hth_strdup(csv)) : HTH_OK;
-    err = err == HTH_OK && tensorboard != NULL ? events_open(&log->file[1], tensorboard) : err;
+    if (err == HTH_OK && tensorboard != NULL) {
+        err = events_open(&log->file[1], tensorboard);
+    }
     if (err == HTH_OK) {
         *out = log;
         return HTH_OK;

@@ -96,7 +96,9 @@ hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
     hth_err err = HTH_OK;
     for (int tries = 0;; tries++) {
         err = hth_content_send(handle, source, watch, &moved);
-        err = err == HTH_OK ? commit_once(handle, source, version, watch, &moved, &r) : err;
+        if (err == HTH_OK) {
+            err = commit_once(handle, source, version, watch, &moved, &r);
+        }
         // ENOENT: what was there has expired, or went with the last version that had it
         bool again = (err == HTH_EIO && !source->refused) || err == HTH_ENOENT;
         if (!again || tries == COMMIT_TRIES) {

@@ -30,7 +30,7 @@ static hth_err dataset_objects(dataset_job *job, uint64_t *bytes)
 {
     job->source.objects = hth_calloc((size_t)job->source.n + 1, sizeof *job->source.objects);
     if (job->source.objects == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+        return hth_no_memory("a dataset");
     }
     for (int i = 0; i < job->source.n; i++) {
         const hth_safetensors_entry *e = &job->entry[i];
@@ -51,7 +51,7 @@ static hth_err dataset_name(const dataset_job *job, char out[HTH_CONTENT_UPLOAD]
     char hex[HTH_ID_HEX];
     hth_chunk *chunk = hth_calloc(2 * (size_t)job->source.n + 1, sizeof *chunk);
     if (chunk == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+        return hth_no_memory("a dataset");
     }
     for (int i = 0; i < job->source.n; i++) {
         const hth_content_object *o = &job->source.objects[i];

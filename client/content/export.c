@@ -143,7 +143,7 @@ static hth_err export_slot_get(export_job *job, export_slot **out)
     while (!s->ready && !job->stop) {
         pthread_cond_wait(&job->changed, &job->lock);
     }
-    hth_err err = job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
+    hth_err err = hth_err_restore(job->err, job->detail);
     pthread_mutex_unlock(&job->lock);
     *out = s;
     return err;
@@ -273,7 +273,7 @@ static hth_err export_file(export_job *job, const char *path, hth_export_format 
 {
     uint8_t *bytes = hth_alloc(EXPORT_SLOTS * EXPORT_PIECE);
     if (bytes == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an export");
+        return hth_no_memory("an export");
     }
     hth_err err = hth_partial_file_begin(path, &job->file);
     if (err == HTH_OK) {
@@ -281,7 +281,9 @@ static hth_err export_file(export_job *job, const char *path, hth_export_format 
         hth_partial_end end = err == HTH_OK ? HTH_PARTIAL_WHOLE : HTH_PARTIAL_REMOVED;
         bool lost = job->err != HTH_OK && hth_content_lost(job->err); // not our disk, which is full
         hth_err ended = hth_partial_file_end(&job->file, lost ? HTH_PARTIAL_LEFT : end);
-        err = err != HTH_OK ? err : ended;
+        if (err == HTH_OK) {
+            err = ended;
+        }
     }
     hth_free(bytes);
     return err;

@@ -26,7 +26,7 @@ static hth_err write_head(const hth_export_source *x)
     size_t bytes;
     hearth_tensor *t = hth_calloc((size_t)x->n, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d tensors", x->n);
+        return hth_no_memory("%d tensors", x->n);
     }
     for (int i = 0; i < x->n; i++) {
         const hth_content_object *from = &x->objects[i];
@@ -60,7 +60,7 @@ static hth_err write_safetensors(const hth_export_source *x)
 {
     HTH_TRY(write_head(x));
     void *piece = hth_alloc(EXPORT_PIECE);
-    hth_err err = piece != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an export");
+    hth_err err = piece != NULL ? HTH_OK : hth_no_memory("an export");
     for (int i = 0; i < x->n && err == HTH_OK; i++) {
         err = write_tensor(x, i, piece);
     }

@@ -31,7 +31,7 @@ static hth_err made_read(const hearth *h, hth_content_made *made)
     made->skeleton = made->reply.data + v->list_bytes;
     made->skeleton_bytes = (size_t)v->skeleton_bytes;
     made->model = hth_asprintf("%s:%d", v->name, v->version);
-    return made->model != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
+    return made->model != NULL ? HTH_OK : hth_no_memory("a version");
 }
 
 hth_err hth_content_made_get(hearth *handle, const char *model, hth_content_made *out)
@@ -85,5 +85,5 @@ hth_err hth_content_piece(hearth *handle, const hth_content_made *made, int i, u
         nanosleep(&t, NULL);
         err = fetch_once(handle, made, i, at, dst, n);
     }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", made->objects[i].name);
+    return hth_err_prefix(err, "tensor '%s'", made->objects[i].name);
 }

@@ -79,7 +79,7 @@ static void ids_thread(void *arg)
     void *piece = hth_alloc(IDS_PIECE);
     pthread_mutex_lock(&ids->lock);
     if (piece == NULL) {
-        ids_fail(ids, hth_fail(HTH_ENOMEM, "out of memory to read what is sent"));
+        ids_fail(ids, hth_no_memory("reading what is sent"));
     }
     while (!ids->stop && ids->next < ids->n) {
         int i = ids->next++;
@@ -108,7 +108,7 @@ hth_err hth_content_ids_begin(hth_content_object *objects, int n,
     if (ids == NULL || done == NULL) {
         hth_free(ids);
         hth_free(done);
-        return hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+        return hth_no_memory("%d objects", n);
     }
     *ids = (hth_content_ids){.objects = objects, .n = n, .read = read, .ctx = ctx, .done = done};
     pthread_condattr_t monotonic;
@@ -144,7 +144,7 @@ hth_err hth_content_ids_wait(hth_content_ids *ids, int had, uint64_t ms, int *kn
            pthread_cond_timedwait(&ids->changed, &ids->lock, &until) == 0) {
     }
     *known = ids->known;
-    hth_err err = ids->err == HTH_OK ? HTH_OK : hth_fail(ids->err, "%s", ids->detail);
+    hth_err err = hth_err_restore(ids->err, ids->detail);
     pthread_mutex_unlock(&ids->lock);
     return err;
 }

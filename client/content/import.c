@@ -21,7 +21,7 @@ static hth_err import_objects(const hth_onnx_file *file, hth_content_source *sou
         source->objects[i] = (hth_content_object){
             .name = t->name, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
     }
-    return source->objects != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an import");
+    return source->objects != NULL ? HTH_OK : hth_no_memory("an import");
 }
 
 hth_err hth_content_import(hearth *handle, const char *path, hth_content_version *version,

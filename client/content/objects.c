@@ -98,7 +98,7 @@ hth_err hth_content_list_read(const uint8_t *list, uint64_t bytes, uint32_t n,
                         n, bytes);
     }
     hth_content_object *o = hth_calloc(n, sizeof *o);
-    hth_err err = o != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %u objects", n);
+    hth_err err = o != NULL ? HTH_OK : hth_no_memory("%u objects", n);
     for (uint32_t i = 0; i < n && err == HTH_OK; i++) {
         err = content_read(&at, (uint64_t)(end - at), &o[i]);
     }

@@ -15,14 +15,19 @@ static hth_err push_read(void *ctx, int i, uint64_t at, void *dst, size_t n)
     return hth_content_piece(p->h, p->made, i, at, dst, n);
 }
 
+static hth_err push_check(hearth *from, hearth *to)
+{
+    HTH_TRY(hth_exchange_check(from));
+    return hth_exchange_check(to);
+}
+
 hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
                           hearth_progress progress, void *ctx, hearth_import_report *out)
 {
     hth_content_made made;
     hearth_import_report report;
     hth_watch watch = {progress, ctx};
-    hth_err err = hth_exchange_check(h);
-    err = err == HTH_OK ? hth_exchange_check(to) : err;
+    hth_err err = push_check(h, to);
     if (err != HTH_OK) {
         return (hearth_status)err;
     }

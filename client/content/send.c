@@ -25,11 +25,6 @@ bool hth_content_lost(hth_err err)
     return err == HTH_EIO || err == HTH_EBUSY || err == HTH_ECANCELED;
 }
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory to send content");
-}
-
 // ---- asking
 
 hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,
@@ -39,7 +34,7 @@ hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,
     *section = (hearth_tensor){.bytes = (size_t)*list_bytes + more};
     section->data = hth_alloc(section->bytes + 1);
     if (section->data == NULL) {
-        return no_memory();
+        return hth_no_memory("sending content");
     }
     hth_content_list_write(objects, n, section->data);
     return HTH_OK;
@@ -269,7 +264,7 @@ void hth_send_thread(void *arg)
     void *chunk = hth_alloc(HTH_SEND_PIECE);
     pthread_mutex_lock(&j->lock);
     if (chunk == NULL) {
-        hth_send_fail(j, no_memory());
+        hth_send_fail(j, hth_no_memory("sending content"));
     }
     while (!j->stop) {
         if (send_asks(j, &o)) {

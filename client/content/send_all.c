@@ -229,13 +229,13 @@ hth_err hth_content_send(hearth *handle, hth_content_source *source, const hth_w
     job->objects = hth_calloc(n, sizeof *job->objects);
     hth_err err = HTH_OK;
     if (job->objects == NULL || all.there == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory to send content");
+        err = hth_no_memory("sending content");
     } else {
         send_init(job);
         send_run(&all);
         HASH_CLEAR(hh, job->by_id);
         *moved += job->moved;
-        err = job->err == HTH_OK ? HTH_OK : hth_fail(job->err, "%s", job->detail);
+        err = hth_err_restore(job->err, job->detail);
         pthread_cond_destroy(&job->changed);
         pthread_mutex_destroy(&job->lock);
     }

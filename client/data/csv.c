@@ -184,7 +184,7 @@ static hth_err csv_header(csv_table *table, const char *label)
     table->header = hth_strdup(line);
     table->column = hth_calloc((size_t)table->n_columns, sizeof *table->column);
     if (table->header == NULL || table->column == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     char *rest = table->header;
     bool numbers = true;
@@ -212,7 +212,7 @@ static hth_err csv_more(csv_table *table)
     double *y = x != NULL ? hth_realloc(table->y, cap, sizeof *y) : NULL;
     table->y = y != NULL ? y : table->y;
     table->cap = y != NULL ? cap : table->cap;
-    return y != NULL ? HTH_OK : hth_data_no_memory();
+    return y != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
 static hth_err csv_value(const csv_table *table, int column, const char *cell, double *out)
@@ -262,7 +262,7 @@ static hth_err csv_labels(hth_data *data, csv_table *table)
     const int64_t shape[] = {(int64_t)table->rows, 1};
     table->labels = hth_calloc(table->rows + 1, sizeof(int64_t));
     if (table->labels == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     for (size_t i = 0; i < table->rows; i++) {
         if (table->whole) {
@@ -271,8 +271,8 @@ static hth_err csv_labels(hth_data *data, csv_table *table)
             ((float *)table->labels)[i] = (float)table->y[i];
         }
     }
-    return hth_data_add(data, "y", table->whole ? HEARTH_I64 : HEARTH_F32, table->whole ? 1 : 2,
-                        shape);
+    return table->whole ? hth_data_add(data, "y", HEARTH_I64, 1, shape)
+                        : hth_data_add(data, "y", HEARTH_F32, 2, shape);
 }
 
 static hth_err csv_open(hth_data *data, const hth_data_options *options)
@@ -280,13 +280,13 @@ static hth_err csv_open(hth_data *data, const hth_data_options *options)
     char *line;
     csv_table *t = data->of = hth_calloc(1, sizeof *t);
     if (t == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     *t = (csv_table){.file = {.fd = -1}, .path = data->path, .whole = true};
     t->buffer = hth_alloc(CSV_LINE + 1);
     t->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (t->buffer == NULL || t->c_locale == (locale_t)0) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     HTH_TRY(hth_file_open(data->path, data->path, &t->file));
     HTH_TRY(csv_header(t, options->label));

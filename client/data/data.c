@@ -16,11 +16,6 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-hth_err hth_data_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
-}
-
 hth_err hth_data_add(hth_data *data, const char *name, int dtype, int rank, const int64_t *shape)
 {
     if (data->n_tensors == HTH_DATA_TENSORS) {
@@ -40,7 +35,7 @@ hth_err hth_data_add(hth_data *data, const char *name, int dtype, int rank, cons
     memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
     t->name = hth_strdup(name);
     data->n_tensors += t->name != NULL;
-    return t->name != NULL ? HTH_OK : hth_data_no_memory();
+    return t->name != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
 // ---- folders
@@ -75,12 +70,12 @@ static hth_err names_read(DIR *dir, char ***names, size_t *n)
             cap = cap > 0 ? 2 * cap : 64;
             char **more = hth_realloc(*names, cap, sizeof *more);
             if (more == NULL) {
-                return hth_data_no_memory();
+                return hth_no_memory("a dataset");
             }
             *names = more;
         }
         if (((*names)[*n] = hth_strdup(e->d_name)) == NULL) {
-            return hth_data_no_memory();
+            return hth_no_memory("a dataset");
         }
         ++*n;
     }
@@ -242,7 +237,7 @@ hth_err hth_data_open(const char *path, const hth_data_options *options, hth_dat
     hth_data *d = hth_calloc(1, sizeof *d);
     if (d == NULL || (d->path = hth_strdup(path)) == NULL) {
         hth_free(d);
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     hth_err err = data_fill(d, options != NULL ? options : &none);
     if (err != HTH_OK) {
@@ -260,7 +255,7 @@ hth_err hth_data_read(hth_data *data, int i, uint64_t at, void *out, size_t n)
         return hth_fail(HTH_EINVAL, "dataset %s: bytes outside of a tensor", data->path);
     }
     hth_err err = n > 0 ? data->reader->read(data, i, at, out, n) : HTH_OK;
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "dataset %s", data->path);
+    return hth_err_prefix(err, "dataset %s", data->path);
 }
 
 void hth_data_close(hth_data *data)

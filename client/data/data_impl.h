@@ -34,6 +34,4 @@ hth_err hth_data_names(const char *folder, char ***names, size_t *n);
 void hth_data_names_free(char **names, size_t n);
 bool hth_data_is_folder(const char *path);
 
-hth_err hth_data_no_memory(void);
-
 #endif

@@ -41,7 +41,10 @@ static bool idx_ends(const char *name, const char *tail)
 // What a name says the file is: 0 images, 1 labels, -1 neither.
 static int idx_role(const char *name)
 {
-    return strstr(name, idx_words[0]) != NULL ? 0 : strstr(name, idx_words[1]) != NULL ? 1 : -1;
+    if (strstr(name, idx_words[0]) != NULL) {
+        return 0;
+    }
+    return strstr(name, idx_words[1]) != NULL ? 1 : -1;
 }
 
 bool hth_data_is_idx(const char *name)
@@ -103,13 +106,17 @@ static hth_err idx_images(char *const *names, size_t n, const char **out)
         pairs++;
     }
     *out = pairs == 1 ? first : train;
-    return *out != NULL ? HTH_OK
-           : pairs == 0 ? hth_fail(HTH_EINVAL, "the folder has no pair of IDX files: one named "
-                                               "..images.., one ..labels..")
-                        : hth_fail(HTH_EINVAL,
-                                   "the folder has %d pairs of IDX files, and none is "
-                                   "named train..; name one of the files",
-                                   pairs);
+    if (pairs == 0) {
+        return hth_fail(HTH_EINVAL, "the folder has no pair of IDX files: one named ..images.., "
+                                    "one ..labels..");
+    }
+    if (*out == NULL) {
+        return hth_fail(HTH_EINVAL,
+                        "the folder has %d pairs of IDX files, and none is named train..; name one "
+                        "of the files",
+                        pairs);
+    }
+    return HTH_OK;
 }
 
 static hth_err idx_choose(hth_data *data, char *const *names, size_t n, const char *folder,
@@ -134,7 +141,7 @@ static hth_err idx_choose(hth_data *data, char *const *names, size_t n, const ch
     for (int k = 0; k < 2; k++) {
         p->of[k].path = hth_asprintf("%s/%s", folder, pair[k]);
         if (p->of[k].path == NULL) {
-            return hth_data_no_memory();
+            return hth_no_memory("a dataset");
         }
     }
     return HTH_OK;
@@ -154,7 +161,7 @@ static hth_err idx_find(hth_data *data, idx_pair *pair)
         name = slash != NULL ? slash + 1 : data->path;
     }
     if (folder == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     hth_err err = hth_data_names(*folder != 0 ? folder : "/", &names, &n);
     if (err == HTH_OK) {
@@ -197,10 +204,9 @@ static hth_err idx_size(idx_file *file, uint64_t bytes)
     uint64_t all = file->start + bytes, packed = file->file.bytes;
     bool stored = file->stream.kind == HTH_STREAM_STORED;
     if (stored ? all != packed : all / HTH_STREAM_RATIO > packed) {
+        unsigned long long has = stored ? packed - file->start : packed;
         return hth_fail(HTH_ECORRUPT, "'%s' claims %llu bytes of elements, but the file has %llu%s",
-                        file->path, (unsigned long long)bytes,
-                        (unsigned long long)(stored ? packed - file->start : packed),
-                        stored ? "" : " compressed");
+                        file->path, (unsigned long long)bytes, has, stored ? "" : " compressed");
     }
     file->stream.bytes = all;
     return HTH_OK;
@@ -241,7 +247,7 @@ static hth_err idx_open(hth_data *data, const hth_data_options *options)
 {
     idx_pair *p = data->of = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     p->of[0].file.fd = p->of[1].file.fd = -1;
     HTH_TRY(idx_find(data, p));

@@ -49,15 +49,26 @@ bool hth_data_is_image(const char *name)
 
 static hth_err image_look(const void *data, size_t n, hth_image *out)
 {
-    return hth_png_is(data, n)    ? hth_png_look(data, n, out)
-           : hth_jpeg_is(data, n) ? hth_jpeg_look(data, n, out)
-                                  : hth_fail(HTH_EINVAL, "it is neither PNG nor JPEG");
+    if (hth_png_is(data, n)) {
+        return hth_png_look(data, n, out);
+    }
+    return hth_jpeg_is(data, n) ? hth_jpeg_look(data, n, out)
+                                : hth_fail(HTH_EINVAL, "it is neither PNG nor JPEG");
+}
+
+static hth_err image_decode(const void *data, size_t n, const hth_image *image, uint8_t *out)
+{
+    if (hth_png_is(data, n)) {
+        return hth_png_decode(data, n, image, out);
+    }
+    return hth_jpeg_is(data, n) ? hth_jpeg_decode(data, n, image, out)
+                                : hth_fail(HTH_EIO, "it changed while it was read");
 }
 
 static hth_err image_path(const hth_data *data, const char *name, char **out)
 {
     *out = hth_asprintf("%s/%s", data->path, name);
-    return *out != NULL ? HTH_OK : hth_data_no_memory();
+    return *out != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
 // image_load reads the first `most` bytes of a file, or all: *n.
@@ -77,9 +88,11 @@ static hth_err image_load(const hth_data *data, const char *name, size_t most, u
     }
     *n = f.bytes < most ? (size_t)f.bytes : most;
     if (err == HTH_OK && (*out = hth_alloc(*n + 1)) == NULL) {
-        err = hth_data_no_memory();
+        err = hth_no_memory("a dataset");
     }
-    err = err == HTH_OK ? hth_file_read(&f, name, 0, *out, *n) : err;
+    if (err == HTH_OK) {
+        err = hth_file_read(&f, name, 0, *out, *n);
+    }
     hth_file_close(&f);
     if (err != HTH_OK) {
         hth_free(*out);
@@ -102,7 +115,7 @@ static hth_err image_header(const hth_data *d, const char *name, hth_image *out)
             break;
         }
     }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "'%s'", name);
+    return hth_err_prefix(err, "'%s'", name);
 }
 
 // ---- the folder
@@ -110,7 +123,7 @@ static hth_err image_header(const hth_data *d, const char *name, hth_image *out)
 static hth_err images_add(hth_data *data, images_set *set, char *name)
 {
     if (name == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     if (set->n == set->cap) {
         size_t cap = set->cap > 0 ? 2 * set->cap : 256;
@@ -120,7 +133,7 @@ static hth_err images_add(hth_data *data, images_set *set, char *name)
         set->label = label != NULL ? label : set->label;
         if (label == NULL) {
             hth_free(name);
-            return hth_data_no_memory();
+            return hth_no_memory("a dataset");
         }
         set->cap = cap;
     }
@@ -143,9 +156,10 @@ static hth_err images_class(hth_data *data, images_set *set, const char *class)
                 : hth_fail(HTH_EINVAL, "'%s/%s' is neither .png, .jpg nor .jpeg", class, names[i]);
     }
     hth_data_names_free(names, n);
-    return err != HTH_OK || set->n > before
-               ? err
-               : hth_fail(HTH_EINVAL, "the folder of class '%s' has no images", class);
+    if (err == HTH_OK && set->n == before) {
+        return hth_fail(HTH_EINVAL, "the folder of class '%s' has no images", class);
+    }
+    return err;
 }
 
 static hth_err images_classes(hth_data *data, images_set *set)
@@ -154,7 +168,7 @@ static hth_err images_classes(hth_data *data, images_set *set)
     size_t n;
     HTH_TRY(hth_data_names(data->path, &names, &n));
     data->classes = hth_calloc(n + 1, sizeof *data->classes);
-    hth_err err = data->classes != NULL ? HTH_OK : hth_data_no_memory();
+    hth_err err = data->classes != NULL ? HTH_OK : hth_no_memory("a dataset");
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
         char *path;
         err = image_path(data, names[i], &path);
@@ -167,10 +181,12 @@ static hth_err images_classes(hth_data *data, images_set *set)
         hth_free(path);
         if (err == HTH_OK) {
             data->classes[data->n_classes] = hth_strdup(names[i]);
-            err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_data_no_memory();
+            err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_no_memory("a dataset");
             data->n_classes += err == HTH_OK;
         }
-        err = err == HTH_OK ? images_class(data, set, names[i]) : err;
+        if (err == HTH_OK) {
+            err = images_class(data, set, names[i]);
+        }
     }
     hth_data_names_free(names, n);
     return err;
@@ -203,7 +219,7 @@ static hth_err images_open(hth_data *data, const hth_data_options *options)
 {
     images_set *s = data->of = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     s->kept = -1;
     HTH_TRY(images_classes(data, s));
@@ -215,7 +231,7 @@ static hth_err images_open(hth_data *data, const hth_data_options *options)
     s->planes = hth_alloc(bytes);
     s->pixels = hth_alloc(bytes);
     if (s->planes == NULL || s->pixels == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     const int64_t shape[] = {(int64_t)s->n, s->channels, s->height, s->width};
     HTH_TRY(hth_data_add(data, "x", HEARTH_U8, 4, shape));
@@ -234,11 +250,9 @@ static hth_err images_decode(images_set *set, const images_file *file, const uin
         same ? set->pixels
              : hth_alloc((size_t)image.width * (size_t)image.height * (size_t)image.channels);
     if (own == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
-    hth_err err = hth_png_is(data, n)    ? hth_png_decode(data, n, &image, own)
-                  : hth_jpeg_is(data, n) ? hth_jpeg_decode(data, n, &image, own)
-                                         : hth_fail(HTH_EIO, "it changed while it was read");
+    hth_err err = image_decode(data, n, &image, own);
     if (err == HTH_OK && !same) {
         err = hth_image_resample(own, &image, set->width, set->height, set->pixels);
     }

@@ -56,7 +56,7 @@ static void jpeg_scans(j_common_ptr info)
 static hth_err jpeg_damaged(const jpeg_file *file)
 {
     return file->code == JERR_OUT_OF_MEMORY
-               ? hth_fail(HTH_ENOMEM, "out of memory for an image")
+               ? hth_no_memory("an image")
                : hth_fail(HTH_ECORRUPT, "a damaged JPEG: %s", file->why);
 }
 

@@ -42,7 +42,7 @@ static hth_err npz_turn(npz_array *array, const hearth_tensor *tensor)
     hth_err err =
         array->turned != NULL && whole.data != NULL
             ? hth_stream_read(&array->stream, array->start, whole.data, (size_t)tensor->bytes)
-            : hth_data_no_memory();
+            : hth_no_memory("a dataset");
     if (err == HTH_OK && tensor->bytes > 0) {
         hth_npy_transpose(&whole, array->turned);
     }
@@ -59,9 +59,11 @@ static hth_err npz_array_open(hth_data *data, const char *name, uint64_t bytes)
     bool fortran;
     size_t got, start = 0;
     uint8_t *head = hth_alloc(NPZ_HEAD);
-    hth_err err =
-        head != NULL ? hth_stream_some(&a->stream, head, NPZ_HEAD, &got) : hth_data_no_memory();
-    err = err == HTH_OK ? hth_npy_describe(head, got, &t, &fortran, &start) : err;
+    hth_err err = head != NULL ? hth_stream_some(&a->stream, head, NPZ_HEAD, &got)
+                               : hth_no_memory("a dataset");
+    if (err == HTH_OK) {
+        err = hth_npy_describe(head, got, &t, &fortran, &start);
+    }
     if (err == HTH_OK) {
         hth_stream_head(&a->stream, head, start);
     }
@@ -82,7 +84,7 @@ static hth_err npz_array_open(hth_data *data, const char *name, uint64_t bytes)
 static hth_err npz_set_new(hth_data *data, npz_set **out)
 {
     *out = data->of = hth_calloc(1, sizeof(npz_set));
-    return *out != NULL ? HTH_OK : hth_data_no_memory();
+    return *out != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
 // npz_shown keeps a text for as long as the dataset is open.
@@ -90,7 +92,7 @@ static hth_err npz_shown(npz_set *set, char *text, const char **out)
 {
     *out = text;
     if (text == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     set->shown[set->n_shown++] = text;
     return HTH_OK;

@@ -53,7 +53,7 @@ static hth_err png_begin(png_file *file, const void *data, size_t bytes)
     file->info = file->png != NULL ? png_create_info_struct(file->png) : NULL;
     if (file->info == NULL) {
         png_destroy_read_struct(&file->png, NULL, NULL);
-        return hth_fail(HTH_ENOMEM, "out of memory for an image");
+        return hth_no_memory("an image");
     }
     png_set_read_fn(file->png, file, png_feed);
     png_set_user_limits(file->png, HTH_IMAGE_SIDE, HTH_IMAGE_SIDE);
@@ -117,26 +117,32 @@ static int png_pixels(png_file *file, const hth_image *image)
     return 0;
 }
 
+static hth_err png_decode(png_file *file, const hth_image *image, uint8_t *out)
+{
+    hth_image now = {0, 0, 0};
+    if (png_header(file, &now) != 0) {
+        return png_damaged(file);
+    }
+    if (now.width != image->width || now.height != image->height ||
+        now.channels > image->channels) {
+        return hth_fail(HTH_EIO, "the image changed while it was read");
+    }
+    file->rows = hth_calloc((size_t)now.height, sizeof *file->rows);
+    if (file->rows == NULL) {
+        return hth_no_memory("an image");
+    }
+    for (int y = 0; y < now.height; y++) {
+        file->rows[y] = out + (size_t)y * (size_t)now.width * (size_t)image->channels;
+    }
+    return png_pixels(file, image) == 0 ? HTH_OK : png_damaged(file);
+}
+
 hth_err hth_png_decode(const void *data, size_t bytes, const hth_image *image, uint8_t *out)
 {
     png_file f;
-    hth_image now = {0, 0, 0};
     HTH_TRY(png_begin(&f, data, bytes));
-    hth_err err = png_header(&f, &now) == 0 ? HTH_OK : png_damaged(&f);
-    if (err == HTH_OK && (now.width != image->width || now.height != image->height ||
-                          now.channels > image->channels)) {
-        err = hth_fail(HTH_EIO, "the image changed while it was read");
-    }
-    f.rows = err == HTH_OK ? hth_calloc((size_t)now.height, sizeof *f.rows) : NULL;
-    if (err == HTH_OK && f.rows == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for an image");
-    }
-    for (int y = 0; err == HTH_OK && y < now.height; y++) {
-        f.rows[y] = out + (size_t)y * (size_t)now.width * (size_t)image->channels;
-    }
-    if (err == HTH_OK && png_pixels(&f, image) != 0) {
-        err = png_damaged(&f);
-    }
+    f.rows = NULL;
+    hth_err err = png_decode(&f, image, out);
     png_end(&f);
     return err;
 }

@@ -65,7 +65,7 @@ static hth_err axis_make(resample_axis *axis, int in, int out)
     axis->count = hth_calloc((size_t)out, sizeof *axis->count);
     axis->weight = hth_calloc((size_t)out * (size_t)axis->taps, sizeof *axis->weight);
     if (axis->first == NULL || axis->count == NULL || axis->weight == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to resample an image");
+        return hth_no_memory("resampling an image");
     }
     for (int i = 0; i < out; i++) {
         axis_weights(axis, i, in, scale, wide);
@@ -84,7 +84,10 @@ static uint8_t axis_sum(const resample_axis *axis, int i, const uint8_t *from, s
         sum += (int64_t)*from * w[k];
     }
     sum >>= RESAMPLE_BITS;
-    return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+    if (sum < 0) {
+        return 0;
+    }
+    return (uint8_t)(sum > UINT8_MAX ? UINT8_MAX : sum);
 }
 
 static void resample_rows(const resample_axis *axis, const uint8_t *from, const hth_image *image,
@@ -116,15 +119,15 @@ hth_err hth_image_resample(const uint8_t *from, const hth_image *image, int widt
     resample_axis x = {.taps = 0}, y = {.taps = 0};
     size_t row = (size_t)width * (size_t)image->channels;
     uint8_t *between = NULL;
-    hth_err err = axis_make(&x, image->width, width);
-    err = err == HTH_OK ? axis_make(&y, image->height, height) : err;
-    if (err == HTH_OK && (between = hth_alloc(row * (size_t)image->height)) == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory to resample an image");
-    }
-    if (err == HTH_OK) { // over an axis of the same size each weight is 1
-        resample_rows(&x, from, image, width, between);
-        resample_columns(&y, between, row, height, out);
-    }
+    hth_err err;
+    HTH_GOTO(axis_make(&x, image->width, width), done);
+    HTH_GOTO(axis_make(&y, image->height, height), done);
+    between = hth_alloc(row * (size_t)image->height);
+    HTH_GOTO(between != NULL ? HTH_OK : hth_no_memory("resampling an image"), done);
+    resample_rows(&x, from, image, width,
+                  between); // over an axis of the same size each weight is 1
+    resample_columns(&y, between, row, height, out);
+done:
     hth_free(between);
     axis_free(&x);
     axis_free(&y);

@@ -16,7 +16,7 @@ static hth_err safetensors_open(hth_data *data, const hth_data_options *options)
 {
     safetensors_set *s = data->of = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_data_no_memory();
+        return hth_no_memory("a dataset");
     }
     s->file.fd = -1;
     HTH_TRY(hth_file_open(data->path, data->path, &s->file));

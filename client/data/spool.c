@@ -51,7 +51,7 @@ static hth_err spool_header(const hth_data *data, char **out)
     }
     *out = all ? json_dumps(head, JSON_COMPACT) : NULL;
     json_decref(head);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a header");
+    return *out != NULL ? HTH_OK : hth_no_memory("a header");
 }
 
 static hth_err spool_head(const hth_data *data, int fd, uint64_t *bytes)
@@ -63,9 +63,11 @@ static hth_err spool_head(const hth_data *data, int fd, uint64_t *bytes)
     for (int i = 0; i < 8; i++) {
         length[i] = (uint8_t)(padded >> (8 * i));
     }
-    hth_err err = spool_put(fd, length, sizeof length);
-    err = err == HTH_OK ? spool_put(fd, head, n) : err;
-    err = err == HTH_OK ? spool_put(fd, "        ", padded - n) : err;
+    hth_err err;
+    HTH_GOTO(spool_put(fd, length, sizeof length), done);
+    HTH_GOTO(spool_put(fd, head, n), done);
+    err = spool_put(fd, "        ", padded - n);
+done:
     free(head);
     *bytes = 8 + padded;
     return err;
@@ -74,13 +76,15 @@ static hth_err spool_head(const hth_data *data, int fd, uint64_t *bytes)
 static hth_err spool_tensors(hth_data *data, int fd, uint64_t *bytes)
 {
     uint8_t *piece = hth_alloc(SPOOL_PIECE);
-    hth_err err = piece != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+    hth_err err = piece != NULL ? HTH_OK : hth_no_memory("a dataset");
     for (int i = 0; i < data->n_tensors && err == HTH_OK; i++) {
         uint64_t all = data->tensors[i].bytes;
         for (uint64_t at = 0; at < all && err == HTH_OK;) {
             size_t n = all - at < SPOOL_PIECE ? (size_t)(all - at) : SPOOL_PIECE;
             err = hth_data_read(data, i, at, piece, n);
-            err = err == HTH_OK ? spool_put(fd, piece, n) : err;
+            if (err == HTH_OK) {
+                err = spool_put(fd, piece, n);
+            }
             at += n;
         }
         *bytes += all;
@@ -97,7 +101,9 @@ hth_err hth_data_spool(hth_data *data, int *fd, uint64_t *bytes)
         return hth_fail_errno(errno, "cannot make a file below /tmp for the dataset");
     }
     hth_err err = spool_head(data, *fd, &n);
-    err = err == HTH_OK ? spool_tensors(data, *fd, &n) : err;
+    if (err == HTH_OK) {
+        err = spool_tensors(data, *fd, &n);
+    }
     if (err != HTH_OK) {
         close(*fd);
         *fd = -1;

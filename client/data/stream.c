@@ -38,7 +38,7 @@ static hth_err stream_damaged(const hth_stream *stream)
 static hth_err stream_begin(hth_stream *stream)
 {
     if (stream->in == NULL && (stream->in = hth_alloc(STREAM_IN)) == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to read '%s'", stream->shown);
+        return hth_no_memory("reading '%s'", stream->shown);
     }
     if (stream->begun) {
         inflateEnd(&stream->z);
@@ -48,8 +48,7 @@ static hth_err stream_begin(hth_stream *stream)
         inflateInit2(&stream->z, stream->kind == HTH_STREAM_GZIP ? 15 + 16 : -15) == Z_OK;
     stream->ended = false;
     stream->fed = stream->at = 0;
-    return stream->begun ? HTH_OK
-                         : hth_fail(HTH_ENOMEM, "out of memory to read '%s'", stream->shown);
+    return stream->begun ? HTH_OK : hth_no_memory("reading '%s'", stream->shown);
 }
 
 static hth_err stream_feed(hth_stream *stream)

@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory for a job");
-}
-
 // ---- states
 
 static const char *const job_words[] = {
@@ -118,7 +113,7 @@ hth_err hth_job_rows(const json_t *rows, hearth_job_info **out)
     }
     hearth_job_info *list = n > 0 ? hth_calloc(1, bytes) : NULL;
     if (list == NULL) {
-        return n > 0 ? no_memory() : HTH_OK;
+        return n > 0 ? hth_no_memory("a job") : HTH_OK;
     }
     char *at = (char *)(list + n);
     json_array_foreach(rows, i, row)
@@ -135,7 +130,7 @@ hth_err hth_job_row(const json_t *row, const char *event, hearth_job_info **out)
     event = event != NULL ? event : "";
     *out = hth_calloc(1, row_bytes(row) + strlen(event) + 1);
     if (*out == NULL) {
-        return no_memory();
+        return hth_no_memory("a job");
     }
     char *at = (char *)(*out + 1);
     **out = row_read(row, &at);
@@ -190,7 +185,7 @@ hth_err hth_job_result(const json_t *doc, hearth_train_result **out)
     }
     hearth_train_result *r = hth_calloc(1, bytes);
     if (r == NULL) {
-        return no_memory();
+        return hth_no_memory("a job");
     }
     double *losses = (double *)(r + 1), *step_ms = losses + n;
     double *top5 = step_ms + n, *perplexity = top5 + n_held;
@@ -260,7 +255,7 @@ static hth_err arguments_more(json_t *args, const char *more)
         err = hth_fail(HTH_EINVAL, "more is not a JSON object%s%s", why.text[0] != 0 ? ": " : "",
                        hth_err_json(why.text));
     } else if (json_object_update(args, v) != 0) {
-        err = no_memory();
+        err = hth_no_memory("a job");
     }
     json_decref(v);
     return err;
@@ -271,7 +266,8 @@ hth_err hth_options_read(const void *given, void *out, size_t bytes, size_t firs
     size_t size;
     memcpy(&size, given, sizeof size);
     memset(out, 0, bytes);
-    memcpy(out, given, size == 0 ? first : size > bytes ? bytes : size);
+    size_t said = size == 0 ? first : size;
+    memcpy(out, given, said < bytes ? said : bytes);
     for (size_t i = bytes; i < size; i++) {
         if (((const uint8_t *)given)[i] != 0) {
             return hth_fail(HTH_ENOTSUP, "the options use a field of a newer hearth.h: this is "
@@ -342,5 +338,8 @@ hth_err hth_job_arguments(const char *model, const char *data, const hearth_trai
     *text = dumped != NULL ? hth_strdup(dumped) : NULL;
     free(dumped);
     json_decref(args);
-    return err == HTH_OK && *text == NULL ? no_memory() : err;
+    if (err == HTH_OK && *text == NULL) {
+        return hth_no_memory("a job");
+    }
+    return err;
 }

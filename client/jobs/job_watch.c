@@ -229,12 +229,15 @@ static hth_err watch_answer(job_watch *watch, json_t *doc)
     }
     json_array_foreach(events, i, e)
     {
-        err = err == HTH_OK && watch_goes_on(watch) ? watch_event(watch, e) : err;
+        if (err == HTH_OK && watch_goes_on(watch)) {
+            err = watch_event(watch, e);
+        }
     }
     if (err == HTH_OK && json_is_object(row)) {
         err = watch_row(watch, json_incref(row));
-        err = err == HTH_OK && again && watch_goes_on(watch) ? watch_pause(watch)
-                                                             : err; // not at once again
+        if (err == HTH_OK && again && watch_goes_on(watch)) { // not at once again
+            err = watch_pause(watch);
+        }
     } else if (err == HTH_OK && missed) {
         err = watch_look(watch);
     } else if (err == HTH_OK && json_array_size(events) == 0) {
@@ -274,7 +277,8 @@ static hth_err watch_ask(job_watch *watch)
     if (err == HTH_ENOENT || err == HTH_EDENIED || err == HTH_EBUSY) {
         return watch_refused(watch, err);
     }
-    return err == HTH_OK ? watch_answer(watch, doc) : err;
+    HTH_TRY(err);
+    return watch_answer(watch, doc);
 }
 
 // ---- a server that goes away

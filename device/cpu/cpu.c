@@ -234,7 +234,7 @@ static hth_err cpu_sync(hth_stream *base)
     hth_err err = s->err;
     s->err = HTH_OK;
     pthread_mutex_unlock(&d->lock);
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", s->detail);
+    return hth_err_restore(err, s->detail);
 }
 
 // Streams and events.

@@ -66,7 +66,9 @@ hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)
     if (kept->err == HTH_OK) {
         kept->err = hth_cuda_enter(d);
         d->current = s->cu;
-        kept->err = kept->err == HTH_OK ? fn(arg) : kept->err;
+        if (kept->err == HTH_OK) {
+            kept->err = fn(arg);
+        }
         d->current = d->own_stream;
         if (kept->err != HTH_OK) {
             snprintf(kept->detail, sizeof kept->detail, "%s", hth_err_detail());
@@ -125,5 +127,5 @@ hth_err hth_cuda_sync(hth_stream *base)
     s->kept.err = HTH_OK;
     HTH_TRY(hth_cuda_enter(d));
     HTH_TRY(HTH_CUDA(d, cuStreamSynchronize, s->cu));
-    return kept == HTH_OK ? HTH_OK : hth_fail(kept, "%s", s->kept.detail);
+    return hth_err_restore(kept, s->kept.detail);
 }

@@ -242,7 +242,7 @@ static hth_err fake_sync(hth_stream *base)
     fake_drain(fake_of(base->device), s, NULL, 0);
     hth_err err = s->err;
     s->err = HTH_OK;
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", s->detail);
+    return hth_err_restore(err, s->detail);
 }
 
 static hth_err fake_stream_open(hth_device *device, hth_stream_kind kind, hth_stream **out)

@@ -437,7 +437,7 @@ hth_err hth_local_open(const hth_engine_config *config, hth_store *store, hth_en
 {
     local_engine *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for an engine");
+        return hth_no_memory("an engine");
     }
     e->engine.ops = &local_ops;
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");

@@ -215,7 +215,7 @@ static hth_err child_map(child *c)
     HTH_TRY(hth_slab_open(HTH_CHILD_FD_OUT, b->out_bytes, true, &c->link.out));
     c->calls = hth_calloc(b->n_entries, sizeof *c->calls);
     if (c->calls == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for requests");
+        return hth_no_memory("requests");
     }
     for (uint64_t i = 0; i < b->n_entries; i++) {
         c->calls[i].c = c;

@@ -239,7 +239,7 @@ static hth_err call_inputs(child *c, child_call *call, hth_request *request)
     uint32_t n = q->n_tensors - q->n_known;
     call->inputs = hth_calloc(q->n_tensors + 1u, sizeof *call->inputs);
     if (call->inputs == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     for (uint32_t i = 0; i < q->n_tensors; i++) {
         const hth_ipc_record_tensor *w = &q->tensor[i];

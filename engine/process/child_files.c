@@ -149,7 +149,7 @@ bool child_is_confined(void)
 static hth_err place_take(confine_places *places, hth_sandbox_may may, char *path)
 {
     if (path == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to confine the engine process");
+        return hth_no_memory("confining the engine process");
     }
     if (places->n == CONFINE_PLACES) {
         hth_free(path);

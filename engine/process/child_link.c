@@ -71,7 +71,7 @@ hth_err hth_child_link_receive(hth_child_link *link, uint64_t timeout_ns, hth_ch
     if (n + 1 > link->cap) {
         char *more = hth_realloc(link->message, n + 1, 1);
         if (more == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", n);
+            return hth_no_memory("a message of %zu bytes", n);
         }
         link->message = more;
         link->cap = n + 1;
@@ -102,7 +102,7 @@ hth_err hth_child_link_answer(const hth_child_head *head, const char *body, size
         *copy = hth_memdup(far, bytes);
         *out = *copy;
         if (*copy == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
+            return hth_no_memory("a message of %zu bytes", bytes);
         }
     }
     hth_err err = hth_ipc_record_check(*out, bytes);

@@ -400,7 +400,7 @@ static hth_err proxy_init(hth_proxy *proxy, const hth_engine_config *config)
     proxy->event = config->event;
     proxy->event_ctx = config->event_ctx;
     if (proxy->device == NULL || proxy->store == NULL || proxy->calls == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an engine");
+        return hth_no_memory("an engine");
     }
     HTH_TRY(hth_slab_make("hearth-in", IN_BYTES, &proxy->in_fd, &proxy->in_bytes));
     HTH_TRY(hth_slab_open(proxy->in_fd, proxy->in_bytes, true, &proxy->in));
@@ -502,7 +502,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_engine **out)
     *out = NULL;
     hth_proxy *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an engine");
+        return hth_no_memory("an engine");
     }
     p->engine.ops = &proxy_ops;
     p->in_fd = p->in_reader = p->link.socket = p->link.control_fd = p->files = -1;
@@ -516,7 +516,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_engine **out)
             pthread_cond_wait(&p->changed, &p->lock);
         }
         pthread_mutex_unlock(&p->lock);
-        err = p->open_err != HTH_OK ? hth_fail(p->open_err, "%s", p->open_detail) : HTH_OK;
+        err = hth_err_restore(p->open_err, p->open_detail);
     }
     if (err != HTH_OK) {
         char detail[1024];

@@ -105,7 +105,7 @@ static hth_err call_record(hth_proxy *proxy, proxy_call *call)
     size_t bytes = hth_ipc_record_room(text, n, names);
     hth_ipc_record *record = bytes > 0 ? hth_slab_alloc(proxy->in, bytes) : NULL;
     if (record == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
+        return hth_no_memory("a message of %zu bytes", bytes);
     }
     hth_ipc_record_begin(record, text, n);
     record->priority = r->priority;
@@ -315,7 +315,7 @@ static hth_err answer_keep(hth_proxy *proxy, hth_request *request, proxy_call *c
 {
     proxy_retained *k = hth_alloc(sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an answer");
+        return hth_no_memory("an answer");
     }
     pthread_mutex_lock(&proxy->lock);
     *k = (proxy_retained){{call_release}, proxy, proxy->out, (int)(call - proxy->calls)};
@@ -345,7 +345,7 @@ static hth_err answer_outputs(hth_proxy *proxy, proxy_call *call, const hth_ipc_
     bool keep = false, may = r->keeps && answer_may_stay(proxy);
     r->outputs = hth_calloc((size_t)n + 1, sizeof *r->outputs);
     if (r->outputs == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
+        return hth_no_memory("%d outputs", n);
     }
     for (int i = 0; i < n; i++) {
         size_t bytes = 0;
@@ -391,8 +391,7 @@ static hth_err answer_read(hth_proxy *proxy, proxy_call *call, const hth_ipc_rec
         return answer_outputs(proxy, call, record);
     }
     r->json = json != NULL ? hth_strdup(json) : NULL;
-    return json != NULL && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
-                                           : HTH_OK;
+    return json != NULL && r->json == NULL ? hth_no_memory("an answer") : HTH_OK;
 }
 
 static void answer_take(hth_proxy *proxy, const hth_child_head *head, proxy_call *call,

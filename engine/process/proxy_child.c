@@ -43,7 +43,7 @@ static hth_err child_share(hth_proxy *proxy, int theirs[2])
     theirs[0] = theirs[1] = -1;
     proxy_out *out = hth_calloc(1, sizeof *out);
     if (out == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the engine process");
+        return hth_no_memory("the engine process");
     }
     *out = (proxy_out){.fd = -1, .refs = 1};
     pthread_mutex_lock(&proxy->lock);

@@ -156,7 +156,7 @@ static hth_err query_tenants(query *q, json_t **out)
     HTH_TRY(hth_query_stats(q->ms, NULL, &stats));
     *out = json_pack("{s:O}", "tenants", json_object_get(stats, "tenants"));
     json_decref(stats);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return *out != NULL ? HTH_OK : hth_no_memory("an answer");
 }
 
 bool hth_query_at_once(hth_models *ms, const hth_request *request)
@@ -200,7 +200,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *request)
     char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
     request->json = text != NULL ? hth_strdup(text) : NULL;
     if (err == HTH_OK && request->json == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for an answer");
+        err = hth_no_memory("an answer");
     }
     free(text);
     json_decref(doc);

@@ -49,7 +49,7 @@ static hth_err bench_outputs(query *q, const hth_program *program, hth_tensor *o
     for (int i = 0; i < program->graph->n_outputs; i++) {
         out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
         if (out[i].data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for an output of %zu bytes", out[i].bytes);
+            return hth_no_memory("an output of %zu bytes", out[i].bytes);
         }
     }
     return HTH_OK;
@@ -75,7 +75,7 @@ hth_err query_bench(query *call, json_t **out)
     double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
     int n = 0, n_outputs = 0;
     uint64_t bytes = 0;
-    hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
+    hth_err err = ms == NULL ? hth_no_memory("a benchmark") : HTH_OK;
     if (err == HTH_OK) {
         err = query_program(call, &s);
     }
@@ -94,8 +94,7 @@ hth_err query_bench(query *call, json_t **out)
     }
     n_outputs = p->graph->n_outputs;
     outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
-    err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark")
-                          : bench_outputs(call, p, outputs, &bytes);
+    err = outputs == NULL ? hth_no_memory("a benchmark") : bench_outputs(call, p, outputs, &bytes);
     if (err == HTH_OK) {
         err = bench_runs(call, p, s.inputs, outputs, seconds, ms, &n);
     }

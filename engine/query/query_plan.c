@@ -17,9 +17,8 @@ static hth_err plan_add(json_t *out, const char *key, json_t *doc)
         files = json_object();
         json_object_set_new(out, "files", files);
     }
-    return doc != NULL && json_object_set_new(files, key, doc) == 0
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "no memory for a document");
+    return doc != NULL && json_object_set_new(files, key, doc) == 0 ? HTH_OK
+                                                                    : hth_no_memory("a document");
 }
 
 static hth_err plan_files(const query *q, const hth_problem *problem, const hth_plan *plan,
@@ -177,7 +176,7 @@ static hth_err convsel_drop(convsel_answer *answer, const hth_program *program,
         }
     }
     if (HTH_GROW(answer->key, answer->n_keys, answer->cap_keys) != 0) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure again");
+        return hth_no_memory("measuring again");
     }
     memcpy(answer->key[answer->n_keys++], key, sizeof key);
     return hth_convsel_forget(answer->site->device, program->graph, node, &program->heat,

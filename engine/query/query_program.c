@@ -70,7 +70,7 @@ static hth_err query_make(query *q, query_subject *out)
     hth_model *m = out->model;
     out->inputs = hth_calloc((size_t)m->source.graph->n_inputs, sizeof *out->inputs);
     if (out->inputs == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a query");
+        return hth_no_memory("a query");
     }
     double batch = query_number(q, "batch", 1);
     if (!(batch >= 1 && batch <= INT32_MAX)) {

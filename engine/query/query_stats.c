@@ -242,5 +242,5 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
     if (gpu != NULL) {
         json_object_set_new(*out, "gpu", gpu);
     }
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return *out != NULL ? HTH_OK : hth_no_memory("an answer");
 }

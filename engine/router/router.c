@@ -237,7 +237,7 @@ hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_e
     *out = NULL;
     hth_router *n = hth_calloc(1, sizeof *n);
     if (n == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a machine's engines");
+        return hth_no_memory("a machine's engines");
     }
     n->engine.ops = &router_ops;
     n->store = store;

@@ -319,5 +319,6 @@ hth_err router_job_train(hth_router *router, hth_request *request)
                       ? hth_fail(HTH_EINVAL, "there is no device '%.60s' here", on)
                       : HTH_OK;
     json_decref(args);
-    return err == HTH_OK ? train_send(router, request) : err;
+    HTH_TRY(err);
+    return train_send(router, request);
 }

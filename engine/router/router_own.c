@@ -30,7 +30,7 @@ hth_err router_own_make(hth_router *router, int device, const char *tenant, hth_
     if (o == NULL || text == NULL) {
         hth_free(o);
         free(text);
-        return hth_fail(HTH_ENOMEM, "no memory for a question to a device");
+        return hth_no_memory("a question to a device");
     }
     *o = (router_own){.router = router, .device = device, .then = then, .arguments = text};
     o->r = (hth_request){.command = command,

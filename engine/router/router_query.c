@@ -167,7 +167,7 @@ static hth_err all_ask(hth_router *router, hth_request *request, uint32_t mask,
     router_all *a = hth_calloc(1, sizeof *a);
     hth_err err = HTH_OK;
     if (a == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a question to all devices");
+        return hth_no_memory("a question to all devices");
     }
     a->router = router;
     a->r = request;

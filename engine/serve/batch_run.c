@@ -45,7 +45,7 @@ static hth_err join_tensors(hth_batch_run *run, hth_site *site, const hth_progra
         run->memory = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
         if (run->memory == NULL) {
             hth_host_give(site, HTH_HOST_BATCHES, bytes);
-            return hth_fail(HTH_ENOMEM, "no memory for a joined run of %zu bytes", bytes);
+            return hth_no_memory("a joined run of %zu bytes", bytes);
         }
         run->bytes = bytes;
         run->site = site;
@@ -101,7 +101,7 @@ static hth_err join_alone(hth_models *ms, hth_infer_request *request,
     HTH_TRY(hth_infer_program(ms, &request->model->source, request->inputs, false, request->r, &p));
     hth_tensor *out = hth_calloc((size_t)p->graph->n_outputs, sizeof *out);
     if (out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     for (int i = 0; i < p->n_final; i++) {
         out[i] = request->r->outputs[p->final_index[i]].t;
@@ -126,7 +126,9 @@ static hth_err join_place(hth_models *ms, hth_infer_request **work, int n, joine
         x->samples[k] = work[k]->item.samples;
         x->total += x->samples[k];
         hth_err err = hth_infer_request_outputs(work[k]);
-        err = err == HTH_OK ? hth_infer_request_place(ms, work[k], x->p, NULL, x->samples[k]) : err;
+        if (err == HTH_OK) {
+            err = hth_infer_request_place(ms, work[k], x->p, NULL, x->samples[k]);
+        }
         hth_infer_request_result(work[k], err);
         any = any || work[k]->r->err == HTH_OK;
     }
@@ -189,9 +191,8 @@ hth_err hth_batch_run_run(hth_batch_run *run, hth_models *ms, hth_infer_request 
     x.p->held++; // others' programs may be let go of for the run's memory
     x.t = hth_calloc((size_t)(x.p->graph->n_inputs + x.p->graph->n_outputs), sizeof *x.t);
     x.samples = hth_calloc((size_t)count, sizeof *x.samples);
-    hth_err made = x.t == NULL || x.samples == NULL
-                       ? hth_fail(HTH_ENOMEM, "no memory for a joined run")
-                       : join_tensors(run, ms->site, x.p, x.t);
+    hth_err made = x.t == NULL || x.samples == NULL ? hth_no_memory("a joined run")
+                                                    : join_tensors(run, ms->site, x.p, x.t);
     if (made == HTH_OK) {
         run->work = work;
         run->n = count;

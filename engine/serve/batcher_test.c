@@ -330,7 +330,8 @@ static void shop_run(shop *s, const int *depth)
         c->longest_ns = waited > c->longest_ns ? waited : c->longest_ns;
         done[samples++] = i;
     }
-    uint64_t took = s->r.time_ns[bucket > 0 ? bucket : 1] * (q == &s->r.other ? 10 : 1);
+    uint64_t took = s->r.time_ns[bucket > 0 ? bucket : 1];
+    took *= q == &s->r.other ? 10 : 1;
     hth_batcher_begin(&s->r.b, q, samples, s->now);
     s->now += took;
     hth_batcher_end(&s->r.b, q, samples, took);

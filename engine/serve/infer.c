@@ -111,7 +111,7 @@ static hth_err infer_last_stage(infer_state *st, hth_program *program, const hth
     int n = program->graph->n_outputs;
     hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
     if (out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     hth_err err = hth_infer_request_place(st->ms, st->w, program, output_map, -1);
     st->t.input_ns = hth_now_ns();
@@ -146,7 +146,7 @@ static hth_err infer_stage_alloc(infer_state *st, const hth_program *program, ht
     for (int i = 0; i < n; i++) {
         out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
         if (out[i].data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for a result of %zu bytes", out[i].bytes);
+            return hth_no_memory("a result of %zu bytes", out[i].bytes);
         }
     }
     return HTH_OK;
@@ -166,7 +166,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *program, const h
     hth_tensor *next = hth_calloc((size_t)rest->n_inputs, sizeof *next);
     int *map = hth_calloc((size_t)rest->n_outputs, sizeof *map);
     if (out == NULL || next == NULL || map == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for a request");
+        err = hth_no_memory("a request");
         goto out;
     }
     HTH_GOTO(infer_stage_alloc(st, program, out, &bytes), out);
@@ -225,8 +225,7 @@ hth_err hth_infer(hth_models *ms, hth_infer_request *infer)
     infer_state st = {.ms = ms, .w = infer, .r = infer->r, .t = {.start_ns = infer->r->started_ns}};
     int n = m->source.graph->n_outputs;
     int *map = hth_calloc((size_t)n, sizeof *map);
-    hth_err err = map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request")
-                              : hth_infer_request_outputs(infer);
+    hth_err err = map == NULL ? hth_no_memory("a request") : hth_infer_request_outputs(infer);
     if (err == HTH_OK) {
         for (int i = 0; i < n; i++) {
             map[i] = i;

@@ -26,7 +26,7 @@ hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *re
     request->version = model->version;
     request->batched = model->source.batched;
     request->started_ns = request->submitted_ns;
-    hth_err err = w == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request")
+    hth_err err = w == NULL ? hth_no_memory("a request")
                             : hth_model_bind(model, request->inputs, request->n_inputs, w->inputs);
     if (err != HTH_OK) {
         hth_free(w);
@@ -91,7 +91,7 @@ hth_err hth_infer_request_outputs(hth_infer_request *infer)
     infer->r->outputs =
         hth_calloc((size_t)g->n_outputs, sizeof *infer->r->outputs); // freed by the engine
     if (infer->r->outputs == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     for (int i = 0; i < g->n_outputs; i++) {
         infer->r->outputs[i].name = g->values[g->outputs[i]].name;
@@ -148,7 +148,9 @@ hth_err hth_infer_request_place(hth_models *ms, hth_infer_request *infer,
     }
     r->n_outputs = infer->model->source.graph->n_outputs;
     hth_err err = work_check_capacity(ms, infer);
-    err = err == HTH_OK ? r->place(r, r->outputs, r->n_outputs) : err;
+    if (err == HTH_OK) {
+        err = r->place(r, r->outputs, r->n_outputs);
+    }
     infer->placed = err == HTH_OK;
     return err;
 }

@@ -74,7 +74,7 @@ hth_err hth_instance_open(const hth_instance_config *config, hth_instance **out)
     *out = NULL;
     hth_instance *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a model instance");
+        return hth_no_memory("a model instance");
     }
     s->config = *config;
     pthread_mutex_init(&s->lock, NULL);
@@ -143,5 +143,5 @@ hth_err hth_instance_wait(hth_instance *instance)
         pthread_cond_wait(&instance->changed, &instance->lock);
     }
     pthread_mutex_unlock(&instance->lock);
-    return instance->err == HTH_OK ? HTH_OK : hth_fail(instance->err, "%s", instance->detail);
+    return hth_err_restore(instance->err, instance->detail);
 }

@@ -189,7 +189,7 @@ static hth_err run_prepare(hth_serve *serve, hth_instance_run *run, hth_infer_re
 {
     run->out = hth_calloc((size_t)run->p->graph->n_outputs, sizeof *run->out);
     if (run->out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     HTH_TRY(hth_infer_request_outputs(request));
     HTH_TRY(hth_infer_request_place(serve->ms, request, run->p, NULL, -1));
@@ -258,8 +258,9 @@ static int instances_collect(hth_serve *serve, int n, bool all)
             busy++;
         } else if (x->work != NULL) {
             hth_err err = hth_instance_wait(x->instance);
-            err = err == HTH_OK ? hth_program_end(serve->ms->site, x->p, x->work->inputs, x->out)
-                                : err;
+            if (err == HTH_OK) {
+                err = hth_program_end(serve->ms->site, x->p, x->work->inputs, x->out);
+            }
             run_answer(serve, x, x->work, err, n);
         }
     }

@@ -59,7 +59,7 @@ static hth_err load_answer(hth_request *request, json_t *doc)
     request->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
-    return request->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return request->json != NULL ? HTH_OK : hth_no_memory("an answer");
 }
 
 // ---- load
@@ -84,11 +84,13 @@ hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request,
     }
     hth_tensor *in = hth_calloc((size_t)model->source.graph->n_inputs + 1, sizeof *in);
     if (in == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", model->name);
+        return hth_no_memory("loading model '%s'", model->name);
     }
     hth_err err = hth_model_synthetic(model, 1, false, in);
     *made = err == HTH_OK && hth_source_match(&model->source, in) == NULL;
-    err = err == HTH_OK ? hth_infer_program(ms, &model->source, in, false, request, out) : err;
+    if (err == HTH_OK) {
+        err = hth_infer_program(ms, &model->source, in, false, request, out);
+    }
     load_inputs_free(model, in);
     return err;
 }
@@ -309,7 +311,7 @@ static hth_err load_loaded(const hth_loads *loads, hth_request *request)
         if (n->coming != NULL) {
             if (HTH_GROW(coming, n_coming, cap) != 0) {
                 hth_free(coming);
-                return hth_fail(HTH_ENOMEM, "no memory for an answer");
+                return hth_no_memory("an answer");
             }
             coming[n_coming++] = n;
         }

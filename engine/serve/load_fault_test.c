@@ -174,7 +174,9 @@ static hth_err rig_infer(rig *r, const char *model, const hth_tensor *tensor, vo
     hth_model *m;
     hth_infer_request *w = NULL;
     hth_err err = hth_model_find(&r->models, model, &m);
-    err = err == HTH_OK ? hth_infer_request_open(&r->models, m, &q, &w) : err;
+    if (err == HTH_OK) {
+        err = hth_infer_request_open(&r->models, m, &q, &w);
+    }
     if (err == HTH_OK) {
         err = hth_infer(&r->models, w);
         hth_infer_request_close(&r->models, w);

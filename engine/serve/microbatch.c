@@ -31,7 +31,7 @@ static hth_err slice_find(hth_models *ms, hth_program *program, int64_t samples,
     int n = program->graph->n_inputs;
     hth_tensor *key = hth_calloc((size_t)n, sizeof *key);
     if (key == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a request");
+        return hth_no_memory("a request");
     }
     for (int k = 0; k < n; k++) {
         key[k] = slice_tensor(&program->key[k], program->key[k].shape.dim[0], samples, 0);
@@ -50,7 +50,7 @@ static hth_err slice_run_as(hth_models *ms, hth_program *program, int64_t sample
     int64_t batch = program->key[0].shape.dim[0];
     HTH_TRY(slice_find(ms, program, samples, false, NULL, &q));
     hth_tensor *part = hth_calloc((size_t)(n_in + n_out), sizeof *part);
-    hth_err err = part == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request") : HTH_OK;
+    hth_err err = part == NULL ? hth_no_memory("a request") : HTH_OK;
     for (int64_t i = 0; i < batch / samples && err == HTH_OK; i++) {
         for (int k = 0; k < n_in; k++) {
             part[k] = slice_tensor(&inputs[k], batch, samples, i);
@@ -172,7 +172,7 @@ static hth_err slice_alloc(hth_site *site, const hth_program *program, hth_tenso
     for (int i = 0; i < n; i++) {
         tensor[i].data = hth_alloc_aligned(tensor[i].bytes, HTH_DEVICE_ALIGN);
         if (tensor[i].data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory to measure slices");
+            return hth_no_memory("measuring slices");
         }
         memset(tensor[i].data, 0,
                tensor[i].bytes); // a value that every model takes, indices included
@@ -190,11 +190,15 @@ hth_err hth_microbatch_choose(hth_models *ms, hth_program *program, hth_request 
         return HTH_OK;
     }
     hth_tensor *t = hth_calloc((size_t)n, sizeof *t);
-    hth_err err = t == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure slices") : HTH_OK;
+    hth_err err = t == NULL ? hth_no_memory("measuring slices") : HTH_OK;
     uint64_t bytes = 0;
     program->held++;
-    err = err == HTH_OK ? slice_alloc(ms->site, program, t, &bytes) : err;
-    err = err == HTH_OK ? slice_compare(ms, program, t, t + n_in, progress) : err;
+    if (err == HTH_OK) {
+        err = slice_alloc(ms->site, program, t, &bytes);
+    }
+    if (err == HTH_OK) {
+        err = slice_compare(ms, program, t, t + n_in, progress);
+    }
     program->held--;
     hth_host_give(ms->site, HTH_HOST_BATCHES, bytes);
     for (int i = 0; t != NULL && i < n; i++) {

@@ -47,7 +47,7 @@ static void serve_drop(hth_serve *serve, hth_infer_request *request)
 static void serve_finish(hth_serve *serve, hth_infer_request *request)
 {
     hth_request *r = request->r;
-    serve->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
+    serve->answer(r, hth_err_restore(r->err, r->detail));
     hth_infer_request_close(serve->ms, request);
 }
 
@@ -100,8 +100,9 @@ static void serve_accept(hth_serve *serve, hth_request *request, hth_model *mode
         bool timed = w->item.timeout_ns > 0 || model->queue.policy.timeout_ns > 0;
         uint64_t now_ns = timed ? hth_now_ns() : request->submitted_ns;
         err = hth_tenant_waits(tenant);
-        err =
-            err == HTH_OK ? hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns) : err;
+        if (err == HTH_OK) {
+            err = hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns);
+        }
         if (err == HTH_OK) {
             return;
         }

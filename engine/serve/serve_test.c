@@ -296,9 +296,10 @@ static void test_errors(void **state)
         together(&f, w, spoil);
         w[3].in.t.shape.dim[3]++;
         for (int i = 0; i < CALLERS; i++) {
-            hth_err err = i == 3 ? HTH_EINVAL : i == 5 ? HTH_ENOMEM : HTH_ECANCELED;
-            if (i == 3 || i == 5 || i == 7) {
-                assert_int_equal(w[i].c.r.err, err);
+            static const hth_err spoiled[CALLERS] = {
+                [3] = HTH_EINVAL, [5] = HTH_ENOMEM, [7] = HTH_ECANCELED};
+            if (spoiled[i] != HTH_OK) {
+                assert_int_equal(w[i].c.r.err, spoiled[i]);
             } else {
                 expect_answer(&w[i]);
             }
@@ -388,6 +389,7 @@ static void test_priority(void **state)
 
 static void test_timeout(void **state)
 {
+    static const uint64_t timeout_us[3] = {1000, 3600000000u, 0};
     fixture f;
     waiting w[3], first;
     digits_open(&f);
@@ -396,7 +398,7 @@ static void test_timeout(void **state)
     hold(&f, &first);
     for (int i = 0; i < 3; i++) {
         waiting_init(&w[i], "digits", &x);
-        w[i].c.r.timeout_us = i == 0 ? 1000 : i == 1 ? 3600000000u : 0;
+        w[i].c.r.timeout_us = timeout_us[i];
         assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
     }
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);

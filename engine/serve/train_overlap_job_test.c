@@ -40,8 +40,8 @@ static hth_err ask_rows(load *l, int64_t first, int64_t rows, call *c)
     in.t.data = (char *)l->images.data + row * (size_t)first;
     *c = (call){.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
     call_init(c);
-    hth_err err = hth_engine_submit(l->f.engine, &c->r);
-    return err != HTH_OK ? err : call_wait(c);
+    HTH_TRY(hth_engine_submit(l->f.engine, &c->r));
+    return call_wait(c);
 }
 
 static bool same_answer(const float *got, const float *want, int64_t n)

@@ -86,7 +86,7 @@ static hth_err reload_inputs(const hth_name *name, const hth_program *program, h
     *out = hth_calloc(most, sizeof **out);
     if (in == NULL || *out == NULL) {
         hth_free(in);
-        return hth_fail(HTH_ENOMEM, "no memory for a program");
+        return hth_no_memory("a program");
     }
     for (int i = 0; i < g->n_inputs; i++) {
         in[i] = (hth_request_tensor){.name = g->values[g->inputs[i]].name, .t = program->key[i]};

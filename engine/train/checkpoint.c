@@ -44,8 +44,8 @@ hth_err hth_checkpoint_accept(hth_store *store, const char *job, const json_t *a
                             "history", "held_out");
     char *meta = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
-    hth_err err = meta != NULL ? hth_checkpoint_put(store, name, meta, NULL, 0)
-                               : hth_fail(HTH_ENOMEM, "no memory for a job");
+    hth_err err =
+        meta != NULL ? hth_checkpoint_put(store, name, meta, NULL, 0) : hth_no_memory("a job");
     free(meta);
     HTH_TRY(err);
     hth_checkpoint_note_set(store, job, "");
@@ -85,37 +85,39 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
     return hth_checkpoint_forget(store, name, version);
 }
 
-hth_err hth_checkpoint_result(const hth_train_spec *spec)
+// checkpoint_result_name checks the name `as` of a result, and that of its checkpoints.
+static hth_err checkpoint_result_name(const char *as, bool chosen)
 {
     char name[HTH_CHECKPOINT_JOB], checkpoint[HTH_CHECKPOINT_NAME];
     int version;
-    const char *as = spec->save_as != NULL ? spec->save_as : spec->model;
-    size_t tail = strlen(HTH_CHECKPOINT_TAIL);
-    hth_err err = hth_catalog_parse(as, name, &version);
-    err = err == HTH_OK ? hth_store_check_new(name) : err;
-    err = err == HTH_OK ? hth_dataset_model(name) : err;
-    size_t n = err == HTH_OK ? strlen(name) : 0;
-    if (err == HTH_OK && spec->save_as != NULL && version > 0) {
-        err = hth_fail(HTH_EINVAL,
-                       "'%s': the result becomes the next version of '%s', do not name one", as,
-                       name);
-    } else if (err == HTH_OK && n > tail && strcmp(name + n - tail, HTH_CHECKPOINT_TAIL) == 0) {
-        err = hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
-                       name, HTH_CHECKPOINT_TAIL);
-    } else if (err == HTH_OK) {
-        snprintf(checkpoint, sizeof checkpoint, "%s" HTH_CHECKPOINT_TAIL, name);
-        err = hth_store_check_name(checkpoint);
-        err = err == HTH_OK ? HTH_OK
-                            : hth_fail(HTH_EINVAL,
-                                       "'%.32s..' has %zu bytes: with the '%s' of a job's "
-                                       "checkpoints it is too long for a model's name",
-                                       name, n, HTH_CHECKPOINT_TAIL);
+    HTH_TRY(hth_catalog_parse(as, name, &version));
+    HTH_TRY(hth_store_check_new(name));
+    HTH_TRY(hth_dataset_model(name));
+    size_t n = strlen(name), tail = strlen(HTH_CHECKPOINT_TAIL);
+    if (chosen && version > 0) {
+        return hth_fail(HTH_EINVAL,
+                        "'%s': the result becomes the next version of '%s', do not name one", as,
+                        name);
     }
-    if (err == HTH_OK) {
-        return HTH_OK;
+    if (n > tail && strcmp(name + n - tail, HTH_CHECKPOINT_TAIL) == 0) {
+        return hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
+                        name, HTH_CHECKPOINT_TAIL);
     }
-    return hth_err_prefix(err, spec->save_as != NULL ? "--save-as"
-                                                     : "the model trained, without --save-as");
+    snprintf(checkpoint, sizeof checkpoint, "%s" HTH_CHECKPOINT_TAIL, name);
+    if (hth_store_check_name(checkpoint) != HTH_OK) {
+        return hth_fail(HTH_EINVAL,
+                        "'%.32s..' has %zu bytes: with the '%s' of a job's "
+                        "checkpoints it is too long for a model's name",
+                        name, n, HTH_CHECKPOINT_TAIL);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_checkpoint_result(const hth_train_spec *spec)
+{
+    bool chosen = spec->save_as != NULL;
+    hth_err err = checkpoint_result_name(chosen ? spec->save_as : spec->model, chosen);
+    return hth_err_prefix(err, chosen ? "--save-as" : "the model trained, without --save-as");
 }
 
 // The losses of a job do not depend on these.
@@ -185,9 +187,8 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *manifest, h
         checkpoint->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
         json_array_extend(checkpoint->held_out,
                           json_object_get(doc, "held_out")); // -1: there is none
-        err = json_array_extend(checkpoint->history, history) == 0
-                  ? HTH_OK
-                  : hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
+        err = json_array_extend(checkpoint->history, history) == 0 ? HTH_OK
+                                                                   : hth_no_memory("a checkpoint");
     }
     json_decref(doc);
     return err;

@@ -91,7 +91,7 @@ hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out)
     *out = NULL;
     hth_checkpointer *w = hth_calloc(1, sizeof *w);
     if (w == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for checkpoints");
+        return hth_no_memory("checkpoints");
     }
     w->store = store;
     w->saved = -1;
@@ -130,7 +130,7 @@ hth_err hth_checkpointer_wait(hth_checkpointer *checkpointer, int64_t *saved)
     hth_err err = checkpointer->err;
     checkpointer->err = HTH_OK;
     pthread_mutex_unlock(&checkpointer->lock);
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", checkpointer->detail);
+    return hth_err_restore(err, checkpointer->detail);
 }
 
 bool hth_checkpointer_poll(hth_checkpointer *checkpointer, int64_t *saved, hth_err *err)
@@ -185,7 +185,7 @@ hth_err hth_checkpointer_save(hth_checkpointer *checkpointer, const hth_train_sp
     checkpointer->meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);
     if (checkpointer->meta == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
+        return hth_no_memory("a checkpoint");
     }
     HTH_TRY(hth_trainer_state(trainer, &checkpointer->put, &checkpointer->n));
     checkpointer->step = checkpoint->step;

@@ -46,8 +46,8 @@ static hth_err dataset_read(hth_dataset *dataset)
     int n;
     HTH_TRY(hth_safetensors_look(&dataset->file, dataset->name, &entry, &n));
     dataset->tensors = hth_calloc((size_t)n + 1, sizeof *dataset->tensors);
-    hth_err err = dataset->tensors != NULL ? dataset_tensors(dataset, entry, n)
-                                           : hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    hth_err err =
+        dataset->tensors != NULL ? dataset_tensors(dataset, entry, n) : hth_no_memory("a dataset");
     hth_safetensors_looked(entry, n);
     return err;
 }
@@ -63,8 +63,8 @@ static hth_err dataset_keep(hth_dataset *dataset)
         }
         t->data = hth_alloc(t->bytes + 1);
         if (t->data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for the %zu bytes of tensor '%s'", t->bytes,
-                            dataset->tensors[i].name);
+            return hth_no_memory("the %zu bytes of tensor '%s'", t->bytes,
+                                 dataset->tensors[i].name);
         }
         HTH_TRY(hth_file_read(&dataset->file, dataset->name, dataset->tensors[i].at, t->data,
                               t->bytes));
@@ -75,7 +75,7 @@ static hth_err dataset_keep(hth_dataset *dataset)
 static hth_err dataset_fill(const char *path, int fd, hth_dataset *dataset)
 {
     if (dataset->name == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+        return hth_no_memory("a dataset");
     }
     HTH_TRY(fd >= 0 ? hth_file_again(fd, path, &dataset->file)
                     : hth_open_data(path, &dataset->file));
@@ -88,7 +88,7 @@ static hth_err dataset_map(hth_store *store, const hth_manifest *manifest, hth_d
 {
     dataset->tensors = hth_calloc((size_t)manifest->n_tensors + 1, sizeof *dataset->tensors);
     if (dataset->tensors == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+        return hth_no_memory("a dataset");
     }
     HTH_TRY(hth_store_check(store, manifest));
     for (int i = 0; i < manifest->n_tensors; i++) {
@@ -99,7 +99,7 @@ static hth_err dataset_map(hth_store *store, const hth_manifest *manifest, hth_d
             (hth_tensor){.dtype = from->dtype, .shape = from->shape, .bytes = (size_t)from->bytes};
         t->name = hth_strdup(from->name);
         if (t->name == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for a dataset");
+            return hth_no_memory("a dataset");
         }
         HTH_TRY(hth_store_view(store, from, &t->view));
         HTH_TRY(hth_const_map(t->view, &data));
@@ -114,8 +114,10 @@ hth_err hth_dataset_open_stored(hth_store *store, const char *name, const char *
 {
     hth_manifest m;
     *out = (hth_dataset){.name = hth_strdup(name), .file = {.fd = -1}, .hold = -1};
-    hth_err err = out->name != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a dataset");
-    err = err == HTH_OK ? hth_dataset_hold(store, name, tenant, &m, &out->hold) : err;
+    hth_err err = out->name != NULL ? HTH_OK : hth_no_memory("a dataset");
+    if (err == HTH_OK) {
+        err = hth_dataset_hold(store, name, tenant, &m, &out->hold);
+    }
     if (err == HTH_OK) {
         err = dataset_map(store, &m, out);
         hth_manifest_fini(&m);

@@ -38,7 +38,7 @@ hth_err hth_timeline_open(hth_timeline **out)
 {
     *out = hth_calloc(1, sizeof **out);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a timeline");
+        return hth_no_memory("a timeline");
     }
     (*out)->draft = &(*out)->step[0];
     (*out)->last = &(*out)->step[1];

@@ -27,11 +27,6 @@ typedef struct bench {
     uint64_t used_bytes, anon_bytes; // before the trainer: the device's, and bench_anonymous
 } bench;
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a synthetic batch");
-}
-
 static void bench_close(bench *b)
 {
     hth_trainer_close(b->trainer);
@@ -48,7 +43,7 @@ static hth_err bench_target(bench *b)
     HTH_TRY(hth_trainer_target(b->trainer, b->inputs, &b->target));
     b->target.data = hth_alloc_aligned(b->target.bytes, HTH_DEVICE_ALIGN);
     if (b->target.data == NULL) {
-        return no_memory();
+        return hth_no_memory("a synthetic batch");
     }
     memset(b->target.data, 0, b->target.bytes);
     HTH_TRY(hth_trainer_prepare(b->trainer, b->inputs, &b->target));
@@ -92,7 +87,8 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     HTH_TRY(hth_model_find(ms, spec->model, &b->model));
     b->n_inputs = b->model->source.graph->n_inputs;
     b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
-    HTH_TRY(b->inputs == NULL ? no_memory() : hth_train_synthetic(b->model, spec, true, b->inputs));
+    HTH_TRY(b->inputs == NULL ? hth_no_memory("a synthetic batch")
+                              : hth_train_synthetic(b->model, spec, true, b->inputs));
     b->used_bytes = bench_used(ms);
     b->anon_bytes = bench_anonymous();
     HTH_TRY(hth_trainer_open(ms, spec, request, &b->trainer));
@@ -159,7 +155,7 @@ static hth_err bench_trace(bench *b, json_t **out)
     hth_run_measure(p->run, true);
     HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
     *out = hth_plan_trace_json(&p->problem, p->plan, hth_run_times(p->run));
-    return *out != NULL ? HTH_OK : no_memory();
+    return *out != NULL ? HTH_OK : hth_no_memory("a synthetic batch");
 }
 
 // What the job has of the device, as the device's ledger counts it, and the process's own pages
@@ -204,22 +200,23 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
     bench b;
     int n = 0;
     double *took = hth_calloc(BENCH_MAX_RUNS, sizeof *took);
-    hth_err err = bench_open(ms, spec, request, &b);
-    err = err == HTH_OK && took == NULL ? no_memory() : err;
-    double planned_us = err == HTH_OK ? hth_trainer_predicted_us(b.trainer) : 0;
-    if (err == HTH_OK) {
-        err = steps > 0 ? bench_count(&b, steps, request, took, &n)
-                        : bench_seconds(&b, seconds, request, took, &n);
-    }
-    err = err == HTH_OK ? hth_replan_remember(b.trainer) : err;
     json_t *trace = NULL;
-    err = err == HTH_OK && spec->trace ? bench_trace(&b, &trace) : err;
-    if (err == HTH_OK) {
-        *out = bench_document(&b, spec, took, n, planned_us);
-        if (trace != NULL) {
-            json_object_set_new(*out, "files", json_pack("{s:O}", "trace", trace));
-        }
+    hth_err err;
+    HTH_GOTO(bench_open(ms, spec, request, &b), done);
+    HTH_GOTO(took != NULL ? HTH_OK : hth_no_memory("a benchmark"), done);
+    double planned_us = hth_trainer_predicted_us(b.trainer);
+    HTH_GOTO(steps > 0 ? bench_count(&b, steps, request, took, &n)
+                       : bench_seconds(&b, seconds, request, took, &n),
+             done);
+    HTH_GOTO(hth_replan_remember(b.trainer), done);
+    if (spec->trace) {
+        HTH_GOTO(bench_trace(&b, &trace), done);
     }
+    *out = bench_document(&b, spec, took, n, planned_us);
+    if (trace != NULL) {
+        json_object_set_new(*out, "files", json_pack("{s:O}", "trace", trace));
+    }
+done:
     json_decref(trace);
     bench_close(&b);
     hth_free(took);
@@ -234,7 +231,9 @@ hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request 
         return hth_train_elsewhere(ms, spec, request, visit, ctx);
     }
     hth_err err = bench_open(ms, spec, request, &b);
-    err = err == HTH_OK ? visit(ctx, hth_trainer_program(b.trainer)) : err;
+    if (err == HTH_OK) {
+        err = visit(ctx, hth_trainer_program(b.trainer));
+    }
     bench_close(&b);
     return err;
 }

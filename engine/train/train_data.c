@@ -11,11 +11,6 @@
 #define TRAIN_DATA_HELD (-1) // the "epoch" whose order says what is held out
 #define DATA_LABEL_ROWS 512  // samples whose labels are looked at at a time
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a batch");
-}
-
 void hth_train_data_close(hth_train_data *data)
 {
     for (int i = 0; i < data->n_inputs; i++) {
@@ -64,7 +59,7 @@ static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, in
     out->bytes = source->t.bytes / (size_t)samples * (size_t)batch;
     out->shape.dim[0] = batch;
     out->data = hth_alloc_aligned(out->bytes, HTH_DEVICE_ALIGN);
-    return out->data != NULL ? HTH_OK : no_memory();
+    return out->data != NULL ? HTH_OK : hth_no_memory("a batch");
 }
 
 // Chooses the samples: the first of an order of their own are held out.
@@ -83,7 +78,7 @@ static hth_err data_part(hth_train_data *data, const hth_train_part *part)
     }
     data->used = hth_calloc((size_t)n, sizeof *data->used);
     if (data->used == NULL) {
-        return no_memory();
+        return hth_no_memory("a batch");
     }
     hth_dataset_order(n, true, part->seed, TRAIN_DATA_HELD, data->used);
     data->n_samples = part->held ? held : n - held;
@@ -306,7 +301,7 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
     HTH_TRY(data_target(data));
     HTH_TRY(data_target_buffer(data, batch));
     data->rows = hth_calloc((size_t)samples, sizeof *data->rows);
-    return data->rows != NULL ? HTH_OK : no_memory();
+    return data->rows != NULL ? HTH_OK : hth_no_memory("a batch");
 }
 
 // data_labels looks at all labels, a piece of the file at a time.
@@ -317,7 +312,7 @@ static hth_err data_labels(void *arg)
     const hth_tensor *t = &d->target_source->t;
     size_t row = t->bytes / (size_t)d->set.n_samples, per = row / hth_dtype_bytes(t->dtype);
     hth_tensor piece = {.dtype = t->dtype, .data = hth_alloc(DATA_LABEL_ROWS * row + 1)};
-    hth_err err = piece.data != NULL ? HTH_OK : no_memory();
+    hth_err err = piece.data != NULL ? HTH_OK : hth_no_memory("a batch");
     bool any = false;
     for (int64_t at = 0, n; err == HTH_OK && at < d->set.n_samples; at += n) {
         n = d->set.n_samples - at < DATA_LABEL_ROWS ? d->set.n_samples - at : DATA_LABEL_ROWS;
@@ -332,10 +327,11 @@ static hth_err data_labels(void *arg)
         }
     }
     hth_free(piece.data);
-    return err != HTH_OK || any || d->classes == 0
-               ? err
-               : hth_fail(HTH_EINVAL, "none of the %lld samples has a label: all are %d",
-                          (long long)d->set.n_samples, HTH_TRAIN_IGNORED);
+    if (err == HTH_OK && !any && d->classes != 0) {
+        return hth_fail(HTH_EINVAL, "none of the %lld samples has a label: all are %d",
+                        (long long)d->set.n_samples, HTH_TRAIN_IGNORED);
+    }
+    return err;
 }
 
 // Labels out of range are told before anything runs.

@@ -26,11 +26,6 @@ struct hth_evaluator {
     hth_score score;          // of what was seen
 };
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to evaluate");
-}
-
 // The trainer's parameters and statistics become inputs after the model's.
 static hth_err eval_bind(hth_evaluator *evaluator)
 {
@@ -97,7 +92,7 @@ static hth_err eval_result_alloc(hth_evaluator *evaluator)
         hth_host_take(evaluator->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
     evaluator->result_bytes = most;
     evaluator->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
-    return evaluator->result != NULL ? HTH_OK : no_memory();
+    return evaluator->result != NULL ? HTH_OK : hth_no_memory("an evaluation");
 }
 
 static hth_err eval_programs(hth_evaluator *evaluator)
@@ -133,7 +128,8 @@ static hth_err eval_prepare(hth_evaluator *evaluator)
         evaluator->batch /= 2;
         err = eval_programs(evaluator);
     }
-    return err == HTH_OK ? eval_result_alloc(evaluator) : err;
+    HTH_TRY(err);
+    return eval_result_alloc(evaluator);
 }
 
 hth_err hth_evaluator_refit(hth_evaluator *evaluator)
@@ -163,7 +159,7 @@ static hth_err eval_open(hth_evaluator *evaluator)
     HTH_TRY(hth_train_forward(hth_trainer_model(evaluator->trainer), g, &evaluator->source.graph));
     evaluator->in =
         hth_calloc((size_t)evaluator->source.graph->n_inputs + 1, sizeof *evaluator->in);
-    HTH_TRY(evaluator->in == NULL ? no_memory() : eval_bind(evaluator));
+    HTH_TRY(evaluator->in == NULL ? hth_no_memory("an evaluation") : eval_bind(evaluator));
     return eval_prepare(evaluator);
 }
 
@@ -174,7 +170,7 @@ hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_train
     hth_evaluator *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         hth_train_data_close(data);
-        return no_memory();
+        return hth_no_memory("an evaluation");
     }
     *e = (hth_evaluator){.ms = ms,
                          .spec = spec,
@@ -225,7 +221,7 @@ hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **resul
         evaluator->at = 0;
         *done = true;
         *result = hth_score_result(&evaluator->score, &evaluator->o);
-        return *result != NULL ? HTH_OK : no_memory();
+        return *result != NULL ? HTH_OK : hth_no_memory("an evaluation");
     }
     return HTH_OK;
 }

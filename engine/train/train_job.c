@@ -17,11 +17,6 @@
 
 #define JOB_TEXT (HTH_CHECKPOINT_NOTE + HTH_CHECKPOINT_JOB + 16) // what is said about a job
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to train");
-}
-
 json_t *hth_train_memory(const hth_program *program)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
@@ -415,7 +410,7 @@ static hth_err job_answer(hth_train_job *job, bool *done)
     json_decref(doc);
     job->r->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
-    return job->r->json != NULL ? HTH_OK : no_memory();
+    return job->r->json != NULL ? HTH_OK : hth_no_memory("a training job");
 }
 
 // job_canceled ends a job. whole: between two steps, so that a checkpoint can be made of it.
@@ -519,7 +514,7 @@ static hth_err job_evaluate(hth_train_job *job, bool *done)
                             (json_int_t)job->epoch, "set", job->set[job->evaluating]);
     json_object_update_new(row, found);
     if (json_array_append_new(job->held_out, row) != 0) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     job_event(job);
     return ++job->evaluating == job->n_evaluators ? job_epoch(job, done) : HTH_OK;
@@ -590,7 +585,7 @@ static hth_err job_step(hth_train_job *job, bool *done)
     job_event(job);
     if (json_array_append_new(job->history,
                               json_pack("[f, f, f]", job->loss, job->step_ms, job->lr)) != 0) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     job->at += job->spec.batch;
     if (job->at < d->n_samples) {

@@ -14,11 +14,6 @@
 // Of the index's pages, in addition to the tensors.
 #define ROOM_INDEX ((uint64_t)64 << 10)
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to train");
-}
-
 // The version that is trained goes with the arguments: a job asked for by name stays with it, and
 // the checkpoint of another one is of another job.
 static hth_err job_pin(hth_train_job *job, hth_model **out)
@@ -36,7 +31,7 @@ static hth_err job_pin(hth_train_job *job, hth_model **out)
     HTH_TRY(hth_model_find(job->ms, job->spec.model, out));
     return json_object_set_new(job->args, "version", json_integer((*out)->version)) == 0
                ? HTH_OK
-               : no_memory();
+               : hth_no_memory("a training job");
 }
 
 // Data that are evaluated after each epoch. They must be of the dtypes and shapes that are trained
@@ -79,7 +74,7 @@ static hth_err job_plan(hth_train_job *job)
     }
     json_decref(job->memory);
     job->memory = hth_trainer_memory(job->trainer);
-    return job->memory != NULL ? HTH_OK : no_memory();
+    return job->memory != NULL ? HTH_OK : hth_no_memory("a training job");
 }
 
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
@@ -93,7 +88,7 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
     hth_err err = job_plan(job);
     for (int i = 0; i < job->n_evaluators && err == HTH_OK; i++) {
         err = hth_evaluator_refit(job->evaluator[i]);
-        err = err == HTH_OK ? HTH_OK : hth_err_prefix(err, "held-out data");
+        err = hth_err_prefix(err, "held-out data");
     }
     if (err != HTH_OK) {
         snprintf(detail, sizeof detail, "%s", hth_err_detail());
@@ -295,7 +290,7 @@ static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events e
     *out = NULL;
     hth_train_job *j = hth_calloc(1, sizeof *j);
     if (j == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     *j = (hth_train_job){.ms = ms,
                          .r = request,

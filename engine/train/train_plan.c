@@ -36,6 +36,19 @@ hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, 
     return HTH_OK;
 }
 
+// elsewhere_step reads the model's graph and builds the step that `spec` describes.
+static hth_err elsewhere_step(hth_models *ms, const hth_model *model, const hth_train_spec *spec,
+                              hth_request *request, const hth_tensor *inputs, hth_graph **graph,
+                              hth_train_graph *step)
+{
+    hth_paced paced;
+    HTH_TRY(hth_model_graph(ms->store, &model->manifest, graph));
+    hth_paced_begin(&paced, ms->site, request);
+    hth_err err = hth_train_build(*graph, inputs, &spec->options, hth_ref_eval, NULL, step);
+    hth_paced_end(&paced);
+    return err;
+}
+
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                             hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
@@ -45,35 +58,30 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     hth_program *p = NULL;
     hth_train_graph step = {.graph = NULL};
     uint64_t budget = 0;
-    int n = 0;
     HTH_TRY(hth_model_find(ms, spec->model, &model));
-    n = model->source.graph->n_inputs;
+    int n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
-    hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
-                                 : hth_train_synthetic(model, spec, false, inputs);
-    err = err == HTH_OK ? hth_profile_from_json(spec->profile, &profile) : err;
-    err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
-    if (err == HTH_OK) {
-        hth_paced paced;
-        hth_paced_begin(&paced, ms->site, request);
-        err = hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step);
-        hth_paced_end(&paced);
+    if (inputs == NULL) {
+        return hth_no_memory("a synthetic batch");
     }
-    if (err == HTH_OK) {
-        hth_step_spec s = {.train = &step,
-                           .budget = spec->budget,
-                           .budget_bytes = &budget,
-                           .options = spec->plan,
-                           .profile = profile,
-                           .plan_only = true};
-        err = hth_program_compile_step(ms->site, &s, false, request, &p);
-    }
-    err = err == HTH_OK ? visit(ctx, p) : err;
+    hth_err err;
+    HTH_GOTO(hth_train_synthetic(model, spec, false, inputs), done);
+    HTH_GOTO(hth_profile_from_json(spec->profile, &profile), done);
+    HTH_GOTO(elsewhere_step(ms, model, spec, request, inputs, &graph, &step), done);
+    hth_step_spec s = {.train = &step,
+                       .budget = spec->budget,
+                       .budget_bytes = &budget,
+                       .options = spec->plan,
+                       .profile = profile,
+                       .plan_only = true};
+    HTH_GOTO(hth_program_compile_step(ms->site, &s, false, request, &p), done);
+    err = visit(ctx, p);
+done:
     hth_program_free(ms->site, p);
     hth_train_graph_fini(&step);
     hth_graph_free(graph);
     hth_profile_close(profile);
-    for (int i = 0; inputs != NULL && i < n; i++) {
+    for (int i = 0; i < n; i++) {
         hth_free(inputs[i].data);
     }
     hth_free(inputs);
@@ -94,12 +102,12 @@ static hth_err plan_profile(const hth_site *site, const hth_program *program, js
         int n;
         err = hth_convsel_measure(site->device, program->graph, &program->graph->nodes[i],
                                   &program->heat, site->timings, list, HTH_MAX_CHOICES, &n);
-        err = err == HTH_OK
-                  ? hth_profile_add(profile, program->graph, &program->graph->nodes[i], list, n)
-                  : err;
+        if (err == HTH_OK) {
+            err = hth_profile_add(profile, program->graph, &program->graph->nodes[i], list, n);
+        }
     }
     if (err == HTH_OK && (*out = hth_profile_json(profile)) == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for a profile");
+        err = hth_no_memory("a profile");
     }
     hth_profile_close(profile);
     return err;
@@ -154,9 +162,11 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     HTH_TRY(hth_model_find(ms, spec->model, &model));
     int n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
-    hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
+    hth_err err = inputs == NULL ? hth_no_memory("a synthetic batch")
                                  : hth_train_synthetic(model, spec, false, inputs);
-    err = err == HTH_OK ? hth_trainer_curve(ms, spec, request, inputs, out) : err;
+    if (err == HTH_OK) {
+        err = hth_trainer_curve(ms, spec, request, inputs, out);
+    }
     for (int i = 0; inputs != NULL && i < n; i++) {
         hth_free(inputs[i].data);
     }

@@ -161,10 +161,11 @@ static hth_err spec_channel(const char *key, double v, bool zero, float *list, i
         return hth_fail(HTH_EINVAL, "%s has more than %d values", key, HTH_SCALE_CHANNELS);
     }
     list[(*n)++] = (float)v;
-    return isfinite((float)v) && (zero || (float)v != 0)
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "value %d of %s is %g, which is no %s", *n, key, v,
-                          zero ? "number" : "deviation");
+    if (!isfinite((float)v) || (!zero && (float)v == 0)) {
+        return hth_fail(HTH_EINVAL, "value %d of %s is %g, which is no %s", *n, key, v,
+                        zero ? "number" : "deviation");
+    }
+    return HTH_OK;
 }
 
 // A number, a list of them, or a list as text: 0.48,0.46,0.41.
@@ -194,9 +195,8 @@ static hth_err spec_channels(const json_t *args, const char *key, bool zero, flo
 
 static hth_err spec_scaling(const json_t *args, hth_train_scale *scale)
 {
-    const char *other = json_object_get(args, "mean") != NULL  ? "mean"
-                        : json_object_get(args, "std") != NULL ? "std"
-                                                               : NULL;
+    const char *other = json_object_get(args, "std") != NULL ? "std" : NULL;
+    other = json_object_get(args, "mean") != NULL ? "mean" : other;
     if (json_object_get(args, "scale") == NULL) {
         return other == NULL ? HTH_OK
                              : hth_fail(HTH_EINVAL,

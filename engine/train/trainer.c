@@ -13,11 +13,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to train");
-}
-
 static hth_err trainer_make(hth_trainer *trainer, const hth_tensor *inputs,
                             const hth_tensor *target, hth_trainer_shape *shape)
 {
@@ -116,7 +111,8 @@ static double trainer_norm(const hth_trainer *trainer, const hth_tensor *labels)
     for (int64_t i = 0; i < hth_shape_elements(&labels->shape); i++) {
         int64_t label = hth_train_data_label(labels, (size_t)i);
         bool weighs = trainer->weights != NULL && label >= 0 && label < trainer->n_weights;
-        sum += label == HTH_TRAIN_IGNORED ? 0 : weighs ? (double)trainer->weights[label] : 1;
+        double weight = weighs ? (double)trainer->weights[label] : 1;
+        sum += label == HTH_TRAIN_IGNORED ? 0 : weight;
     }
     return sum;
 }
@@ -370,7 +366,7 @@ static hth_err trainer_weights(hth_trainer *trainer)
     }
     trainer->weights = hth_calloc(n, sizeof *trainer->weights);
     if (trainer->weights == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     trainer->n_weights = (int)n;
     for (size_t i = 0; i < n; i++) {
@@ -378,6 +374,18 @@ static hth_err trainer_weights(hth_trainer *trainer)
             (float)json_number_value(json_is_array(list) ? json_array_get(list, i) : list);
     }
     return HTH_OK;
+}
+
+// trainer_read reads the model, and what of the job depends on it.
+static hth_err trainer_read(hth_trainer *trainer, const char *name, int version)
+{
+    hth_store *store = trainer->ms->store;
+    const json_t *profile = trainer->spec->profile;
+    HTH_TRY(hth_store_get(store, name, version, &trainer->manifest));
+    HTH_TRY(hth_model_graph(store, &trainer->manifest, &trainer->model));
+    HTH_TRY(trainer_divides(trainer));
+    HTH_TRY(trainer_weights(trainer));
+    return profile != NULL ? hth_profile_from_json(profile, &trainer->profile) : HTH_OK;
 }
 
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
@@ -389,7 +397,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     HTH_TRY(hth_catalog_parse(spec->model, name, &version));
     hth_trainer *t = hth_calloc(1, sizeof *t);
     if (t == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     *t = (hth_trainer){.ms = ms,
                        .spec = spec,
@@ -404,15 +412,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
              spec->save_as != NULL ? spec->save_as : name);
     snprintf(t->account.tenant, sizeof t->account.tenant, "%s",
              progress != NULL && progress->tenant != NULL ? progress->tenant : HTH_TENANT_OWN);
-    hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
-    if (err == HTH_OK) {
-        err = hth_model_graph(ms->store, &t->manifest, &t->model);
-    }
-    err = err == HTH_OK ? trainer_divides(t) : err;
-    err = err == HTH_OK ? trainer_weights(t) : err;
-    if (err == HTH_OK && spec->profile != NULL) {
-        err = hth_profile_from_json(spec->profile, &t->profile);
-    }
+    hth_err err = trainer_read(t, name, version);
     if (err != HTH_OK) {
         hth_trainer_close(t);
         return err;

@@ -29,11 +29,6 @@ typedef struct curve_jobs {
     curve_trial trial[CURVE_NUMBERS];
 } curve_jobs;
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a curve");
-}
-
 static bool trial_keeps(const hth_program *program, const hth_plan *plan, int slot)
 {
     int t = hth_program_slot(program, slot);
@@ -64,7 +59,7 @@ static hth_err trial_problem(const curve_trial *trial, const hth_plan *apply, ht
     *out = add->problem;
     out->tensors = hth_memdup(out->tensors, (size_t)out->n_tensors * sizeof *out->tensors);
     if (out->tensors == NULL) {
-        return no_memory();
+        return hth_no_memory("a curve");
     }
     *retained_bytes = 0;
     for (int i = 0; i < trial->t->slots.n; i++) {
@@ -112,8 +107,8 @@ static hth_err trial_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool
     HTH_TRY(hth_curve_point_of(&x->s->apply.program->problem, x->o, budget, out, fits, &plan));
     if (*fits && x->s->parts > 1) {
         bool *retained = hth_calloc((size_t)x->t->slots.n + 1, sizeof *retained);
-        hth_err err =
-            retained == NULL ? no_memory() : trial_add(x, budget, plan, retained, out, fits);
+        hth_err err = retained == NULL ? hth_no_memory("a curve")
+                                       : trial_add(x, budget, plan, retained, out, fits);
         hth_free(retained);
         hth_plan_free(plan);
         out->parts = (int)x->s->parts;

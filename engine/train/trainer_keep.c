@@ -10,11 +10,6 @@
 
 #define KEPT_NOT UINT64_MAX
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to keep the best parameters");
-}
-
 static void *kept_memory(const hth_trainer_kept *kept, int slot)
 {
     return (char *)kept->memory + kept->at[slot];
@@ -29,14 +24,14 @@ hth_err hth_trainer_keep_open(hth_trainer *trainer)
     k->at = hth_calloc((size_t)k->n + 1, sizeof *k->at);
     k->name = hth_calloc((size_t)k->n + 1, sizeof *k->name);
     if (k->at == NULL || k->name == NULL) {
-        return no_memory();
+        return hth_no_memory("the best parameters");
     }
     for (int i = 0; i < k->n; i++) {
         bool kept = hth_slot_of_model(g->slots[i].kind);
         k->at[i] = kept ? bytes : KEPT_NOT;
         k->name[i] = kept ? hth_asprintf("%s/kept", g->slots[i].name) : NULL;
         if (kept && k->name[i] == NULL) {
-            return no_memory();
+            return hth_no_memory("the best parameters");
         }
         uint64_t end = trainer->slots.bytes[i] + HTH_SPILL_ALIGN - 1;
         bytes += kept ? end / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN : 0;
@@ -45,7 +40,7 @@ hth_err hth_trainer_keep_open(hth_trainer *trainer)
         return hth_spill_open(trainer->spec->spill, bytes, &k->file);
     }
     k->memory = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
-    return k->memory != NULL ? HTH_OK : no_memory();
+    return k->memory != NULL ? HTH_OK : hth_no_memory("the best parameters");
 }
 
 bool hth_trainer_keeps(const hth_trainer *trainer)
@@ -73,7 +68,8 @@ hth_err hth_trainer_keep(hth_trainer *trainer)
     if (k->file != NULL) {
         hth_spill_unmap(k->file);
     }
-    hth_err err = view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
+    hth_err err = view != NULL ? hth_trainer_slots_view(&trainer->slots, view)
+                               : hth_no_memory("the best parameters");
     for (int i = 0; err == HTH_OK && i < k->n; i++) {
         err = hth_trainer_kept_set(trainer, i, view[i]);
     }

@@ -32,7 +32,7 @@ hth_err hth_replan_choices(const hth_program *program, int **out)
 {
     *out = hth_calloc((size_t)program->problem.n_nodes + 1, sizeof **out);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to plan again");
+        return hth_no_memory("a new plan");
     }
     for (int i = 0; i < program->plan->n_instrs; i++) {
         const hth_instr *in = &program->plan->instrs[i];
@@ -66,7 +66,7 @@ hth_err hth_replan_measure(hth_trainer *trainer, int steps)
     }
     if (!all) {
         hth_replan_samples_free(w);
-        return hth_fail(HTH_ENOMEM, "no memory to measure a step");
+        return hth_no_memory("measuring a step");
     }
     for (int i = 0; i < p->plan->n_instrs; i++) {
         const hth_instr *in = &p->plan->instrs[i];
@@ -174,13 +174,15 @@ hth_err hth_replan_remember(hth_trainer *trainer)
     }
     HTH_TRY(hth_replan_choices(p, &alt));
     hth_in_step_times *seen = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof *seen);
-    hth_err err = seen == NULL ? hth_fail(HTH_ENOMEM, "no memory for what nodes took") : HTH_OK;
+    hth_err err = seen == NULL ? hth_no_memory("what nodes took") : HTH_OK;
     for (int i = 0; err == HTH_OK && i < p->problem.n_nodes; i++) {
         const hth_choice *c = &p->problem.nodes[i].alternatives[alt[i]];
         seen[i] = (hth_in_step_times){c->name, c->time_us};
     }
     hth_free(alt);
-    err = err == HTH_OK ? hth_program_remember(trainer->ms->site, p, seen, w->busy_us) : err;
+    if (err == HTH_OK) {
+        err = hth_program_remember(trainer->ms->site, p, seen, w->busy_us);
+    }
     hth_free(seen);
     return err;
 }

@@ -148,9 +148,8 @@ hth_err hth_trainer_choose(hth_trainer *trainer, const hth_tensor *inputs, const
     if (err != HTH_OK || best.parts == 0) {
         trial_free(trainer, &best);
         trainer->parts = 0;
-        return err != HTH_OK ? err
-                             : hth_fail(HTH_ETOOBIG, "%s; nor with --accumulate up to %d", why,
-                                        HTH_TRAINER_PARTS);
+        HTH_TRY(err);
+        return hth_fail(HTH_ETOOBIG, "%s; nor with --accumulate up to %d", why, HTH_TRAINER_PARTS);
     }
     shape_move(out, &best.shape);
     trainer->slots = best.slots;

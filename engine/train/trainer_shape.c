@@ -12,11 +12,6 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to train");
-}
-
 static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)
 {
     hth_program_free(trainer->ms->site, phase->program);
@@ -38,7 +33,7 @@ static hth_err step_keep(hth_trainer *trainer, const hth_program *program)
 {
     trainer->retained = hth_calloc((size_t)trainer->slots.n + 1, sizeof *trainer->retained);
     if (trainer->retained == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     trainer->retained_bytes = 0;
     for (int i = 0; i < trainer->slots.n; i++) {
@@ -94,7 +89,7 @@ static hth_err step_tensors(const hth_trainer *trainer, hth_trainer_phase *phase
     phase->out = hth_calloc((size_t)g->n_outputs + 1, sizeof *phase->out);
     phase->place = hth_calloc((size_t)trainer->slots.n + 1, sizeof *phase->place);
     if (phase->in == NULL || phase->out == NULL || phase->place == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     for (int i = 0; i < g->n_inputs; i++) {
         const hth_value *v = &g->values[g->inputs[i]];
@@ -202,7 +197,7 @@ static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const
     int n = trainer->model->n_inputs;
     hth_tensor *part = hth_memdup(inputs, (size_t)n * sizeof *inputs);
     if (part == NULL) {
-        return no_memory();
+        return hth_no_memory("a training job");
     }
     for (int i = 0; i < n; i++) {
         part[i] = shape_part(inputs[i], shape->parts);
@@ -224,7 +219,8 @@ hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
     *out = (hth_trainer_shape){.parts = 1};
     HTH_TRY(shape_parts(trainer, inputs[0].shape.dim[0], &out->parts));
     out->inputs = hth_memdup(inputs, (size_t)trainer->model->n_inputs * sizeof *inputs);
-    hth_err err = out->inputs == NULL ? no_memory() : shape_steps(trainer, inputs, target, out);
+    hth_err err = out->inputs == NULL ? hth_no_memory("a training job")
+                                      : shape_steps(trainer, inputs, target, out);
     if (err != HTH_OK) {
         hth_trainer_shape_free(trainer, out);
     }

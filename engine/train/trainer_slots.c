@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for parameters and optimizer state");
-}
-
 static uint64_t slot_range(size_t bytes)
 {
     return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
@@ -47,7 +42,7 @@ hth_err hth_trainer_slots_open(hth_trainer_slots *slots, hth_device *device,
                                  .far = hth_calloc(n, sizeof *slots->far)};
     if (!slots->bytes || !slots->initial || !slots->rounded || !slots->last || !slots->resident ||
         !slots->stored || !slots->far || !slots->copy) {
-        return no_memory();
+        return hth_no_memory("parameters and optimizer state");
     }
     for (int i = 0; i < slots->n; i++) {
         const hth_value *v = &graph->graph->values[graph->graph->inputs[graph->slots[i].input]];
@@ -122,7 +117,7 @@ static hth_err slot_fill(hth_trainer_slots *slots, int i, const void *content, v
     if (slots->rounded[i]) {
         rounded = hth_alloc(slots->bytes[i]);
         if (rounded == NULL) {
-            return no_memory();
+            return hth_no_memory("parameters and optimizer state");
         }
         for (size_t k = 0; k < slots->bytes[i] / sizeof *rounded; k++) {
             size_t to = slots->last[i].rank > 0 ? slot_last(&slots->last[i], k) : k;
@@ -218,7 +213,7 @@ static hth_err slot_copy(hth_trainer_slots *slots, int i)
 {
     slots->copy[i] = hth_alloc_aligned(slots->bytes[i], HTH_DEVICE_ALIGN);
     return slots->copy[i] == NULL
-               ? no_memory()
+               ? hth_no_memory("parameters and optimizer state")
                : hth_device_get(slots->device, slots->copy[i], slots->resident[i], slots->bytes[i]);
 }
 

@@ -13,11 +13,6 @@
 // Of a file system: what a file's last one leaves empty, at most.
 #define STORE_BLOCK 4096u
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
-}
-
 // What slot i has in a checkpoint, under `name`.
 static hth_put_tensor state_tensor(const hth_trainer *trainer, int i, const char *name,
                                    const void *data)
@@ -38,9 +33,11 @@ hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count
     const void **view = hth_calloc(2 * n + 1, sizeof *view);
     *count = 0;
     *out = hth_calloc(2 * n + 1, sizeof **out);
-    hth_err err =
-        *out != NULL && view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
-    err = err == HTH_OK ? hth_trainer_kept_view(trainer, view + n) : err;
+    hth_err err = *out != NULL && view != NULL ? hth_trainer_slots_view(&trainer->slots, view)
+                                               : hth_no_memory("the trained model");
+    if (err == HTH_OK) {
+        err = hth_trainer_kept_view(trainer, view + n);
+    }
     for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
         if (g->slots[i].kind != HTH_SLOT_COPY) {
             (*out)[(*count)++] = state_tensor(trainer, i, g->slots[i].name, view[i]);
@@ -155,7 +152,8 @@ hth_err hth_trainer_finite(hth_trainer *trainer)
 {
     const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
     const void **view = hth_calloc((size_t)trainer->slots.n + 1, sizeof *view);
-    hth_err err = view != NULL ? hth_trainer_slots_view(&trainer->slots, view) : no_memory();
+    hth_err err = view != NULL ? hth_trainer_slots_view(&trainer->slots, view)
+                               : hth_no_memory("the trained model");
     for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
         bool floats = g->graph->values[g->graph->inputs[g->slots[i].input]].dtype == HTH_DT_F32;
         if (floats && trainer->slots.initial[i] != NULL) {
@@ -184,8 +182,11 @@ static hth_err trainer_tensors(hth_trainer *trainer, hth_put_tensor *put, hth_co
     const hth_manifest *m = &trainer->manifest;
     const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
     const void **content = hth_calloc((size_t)trainer->slots.n + 1, sizeof *content);
-    hth_err err = content != NULL ? hth_trainer_slots_view(&trainer->slots, content) : no_memory();
-    err = err == HTH_OK ? hth_trainer_kept_view(trainer, content) : err;
+    hth_err err = content != NULL ? hth_trainer_slots_view(&trainer->slots, content)
+                                  : hth_no_memory("the trained model");
+    if (err == HTH_OK) {
+        err = hth_trainer_kept_view(trainer, content);
+    }
     for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
         const hth_manifest_tensor *x = &m->tensors[i];
         put[i] = (hth_put_tensor){
@@ -233,11 +234,14 @@ hth_err hth_trainer_publish(hth_trainer *trainer, int *version)
     hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
     hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
     hth_put_result result;
-    hth_err err = put != NULL && view != NULL ? trainer_tensors(trainer, put, view) : no_memory();
-    err = err == HTH_OK ? hth_catalog_parse(as, name, &ignored) : err;
+    hth_err err = put != NULL && view != NULL ? trainer_tensors(trainer, put, view)
+                                              : hth_no_memory("the trained model");
+    if (err == HTH_OK) {
+        err = hth_catalog_parse(as, name, &ignored);
+    }
     char *meta = trainer_meta(m->meta);
     if (err == HTH_OK) {
-        err = meta == NULL ? no_memory()
+        err = meta == NULL ? hth_no_memory("the trained model")
                            : hth_store_put(trainer->ms->store, name, m->skeleton, m->skeleton_bytes,
                                            meta, put, m->n_tensors, NULL, NULL, &result);
     }

@@ -49,8 +49,9 @@ static int whole_indices(hth_grad *grad, int indices, int batch)
     each.dim[s.rank - 1] = full.dim[s.rank - 1] = batch;
     at = hth_calloc((size_t)(samples * batch), sizeof *at);
     if (at == NULL) {
-        grad->err =
-            grad->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : grad->err;
+        if (grad->err == HTH_OK) {
+            grad->err = hth_no_memory("a gradient");
+        }
         return -1;
     }
     for (int64_t i = 0; i < samples; i++) {
@@ -100,8 +101,9 @@ void hth_grad_compress(hth_grad *grad, const hth_node *node)
     }
     hth_const_unmap(condition);
     if (index == NULL) {
-        grad->err =
-            grad->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : grad->err;
+        if (grad->err == HTH_OK) {
+            grad->err = hth_no_memory("a gradient");
+        }
         return;
     }
     const hth_shape s = flat ? (hth_shape){1, {hth_shape_elements(&x)}} : x;

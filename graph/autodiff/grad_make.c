@@ -10,7 +10,9 @@
 
 static void keep(hth_grad *grad, hth_err err)
 {
-    grad->err = grad->err == HTH_OK ? err : grad->err;
+    if (grad->err == HTH_OK) {
+        grad->err = err;
+    }
 }
 
 void hth_grad_fail(hth_grad *grad, const char *sentence)
@@ -53,7 +55,7 @@ void hth_grad_begin(hth_grad *grad, hth_op op, const int *in, int n_in, int n_ou
     int out[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, *list = out;
     if (n_out > 8) { // a Split
         list = hth_calloc((size_t)n_out, sizeof *list);
-        keep(grad, list == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+        keep(grad, list == NULL ? hth_no_memory("a gradient") : HTH_OK);
     }
     for (int i = 0; i < n_out && grad->err == HTH_OK; i++) {
         keep(grad, hth_graph_add_value(grad->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &list[i]));
@@ -62,7 +64,7 @@ void hth_grad_begin(hth_grad *grad, hth_op op, const int *in, int n_in, int n_ou
                      ? hth_asprintf("%s.%s", grad->g->nodes[grad->forward].name, grad->kind)
                      : hth_asprintf("%s.%s.%d", grad->g->nodes[grad->forward].name, grad->kind,
                                     grad->made + 1);
-    keep(grad, name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+    keep(grad, name == NULL ? hth_no_memory("a gradient") : HTH_OK);
     if (grad->err == HTH_OK) {
         keep(grad, hth_graph_add_node(grad->g, op, name, in, n_in, list, n_out, &grad->node));
         grad->made++;
@@ -266,7 +268,7 @@ int hth_grad_extend(hth_grad *c, int k)
                         ? NULL
                         : hth_realloc(n->outputs, (size_t)n->n_outputs + 1, sizeof *more);
         if (more == NULL) {
-            keep(c, hth_fail(HTH_ENOMEM, "no memory for a gradient"));
+            keep(c, hth_no_memory("a gradient"));
             return -1;
         }
         n->outputs = more;

@@ -66,8 +66,9 @@ void hth_grad_concat(hth_grad *grad, const hth_node *node)
     int axis = axis_of(grad, node), *part = NULL;
     int64_t *size = hth_calloc((size_t)node->n_inputs, sizeof *size);
     if (size == NULL || (part = hth_calloc((size_t)node->n_inputs, sizeof *part)) == NULL) {
-        grad->err =
-            grad->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : grad->err;
+        if (grad->err == HTH_OK) {
+            grad->err = hth_no_memory("a gradient");
+        }
         hth_free(size);
         return;
     }
@@ -93,8 +94,9 @@ void hth_grad_split(hth_grad *grad, const hth_node *node)
 {
     int axis = axis_of(grad, node), *part = hth_calloc((size_t)node->n_outputs, sizeof *part);
     if (part == NULL) {
-        grad->err =
-            grad->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : grad->err;
+        if (grad->err == HTH_OK) {
+            grad->err = hth_no_memory("a gradient");
+        }
         return;
     }
     for (int k = 0; k < node->n_outputs; k++) {
@@ -176,7 +178,7 @@ static int pad_scatter(hth_grad *grad, const char *mode, int v, const hth_shape 
         }
         int64_t *index = hth_calloc((size_t)s.dim[a] + 1, sizeof *index);
         if (index == NULL) {
-            grad->err = hth_fail(HTH_ENOMEM, "no memory for a gradient");
+            grad->err = hth_no_memory("a gradient");
             return -1;
         }
         for (int64_t i = 0; i < s.dim[a]; i++) {

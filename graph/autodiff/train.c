@@ -18,11 +18,6 @@
 
 #include <string.h>
 
-hth_err train_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a training step");
-}
-
 // The position of the output that the loss compares.
 static hth_err find_output(const hth_graph *graph, const char *name, int *out)
 {
@@ -56,7 +51,7 @@ static hth_err specialize(train_build *build, const hth_tensor *inputs, hth_eval
     hth_stage stage;
     hth_tensor *all = hth_calloc((size_t)g->n_inputs, sizeof *all);
     if (all == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     for (int i = 0; i < g->n_inputs; i++) {
         const hth_value *v = &g->values[g->inputs[i]];
@@ -111,7 +106,7 @@ static hth_err set_order(train_build *build, hth_train_graph *out)
     if (in == NULL || to == NULL) {
         hth_free(in);
         hth_free(to);
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     memcpy(in, g->inputs, (size_t)build->n_data * sizeof *in);
     in[out->target = build->n_data] = build->target;
@@ -188,7 +183,7 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
     out->scale = options->scale;
     out->slots = hth_calloc((size_t)t.n_slots + 1, sizeof *out->slots);
     if (out->slots == NULL && err == HTH_OK) {
-        err = train_no_memory();
+        err = hth_no_memory("a training step");
     }
     for (int s = 0; s < t.n_slots; s++) {
         if (out->slots != NULL) {

@@ -223,7 +223,7 @@ hth_err train_backward(train_build *build, int output)
     hth_err err;
     if (b.c.of == NULL || b.wants == NULL || b.reached == NULL || b.slot == NULL ||
         (build->o->clip_norm > 0 && build->gradients == NULL)) {
-        err = hth_fail(HTH_ENOMEM, "no memory for a training step");
+        err = hth_no_memory("a training step");
     } else {
         memset(b.c.of, -1, n * sizeof *b.c.of);
         memset(b.slot, -1, n * sizeof *b.slot);

@@ -25,9 +25,6 @@ typedef struct train_build {
     hth_uses uses;                 // of the model's values, in train_prepare
 } train_build;
 
-// train.c
-hth_err train_no_memory(void);
-
 // train_prepare.c
 // train_prepare turns parameters and statistics into inputs, batch norm and dropout into what they
 // are in training. Inputs are then: the model's, step, hyper, slots.

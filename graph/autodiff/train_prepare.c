@@ -32,7 +32,7 @@ static hth_err to_input(train_build *build, int value, hth_slot_kind kind)
     hth_value *v = &build->g->values[value];
     char *name = hth_strdup(v->name);
     if (name == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     HTH_TRY(train_add_slot(build, kind, name, value, v->initializer - 1, v->constant));
     hth_const_rele(v->constant);
@@ -52,7 +52,7 @@ static hth_err take_parameters(train_build *build)
 {
     hth_graph *g = build->g;
     bool *read = hth_calloc((size_t)g->n_values + 1, sizeof *read);
-    hth_err err = read == NULL ? train_no_memory() : HTH_OK;
+    hth_err err = read == NULL ? hth_no_memory("a training step") : HTH_OK;
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
         for (int k = 0; k < g->nodes[i].n_inputs; k++) {
             if (g->nodes[i].inputs[k] >= 0 && hth_grad_passes(g, &g->nodes[i], k)) {
@@ -92,7 +92,7 @@ static hth_err take_statistic(train_build *build, int node, int k)
     }
     char *name = hth_asprintf("%s/%d", g->values[value].name, node);
     hth_err err = name == NULL
-                      ? train_no_memory()
+                      ? hth_no_memory("a training step")
                       : hth_graph_add_value(g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &out);
     hth_free(name);
     HTH_TRY(err);
@@ -123,7 +123,7 @@ static hth_err train_batch_norm(train_build *build, int i)
     }
     int *outputs = hth_memdup(out, sizeof out);
     if (outputs == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     hth_node *n = &g->nodes[i];
     hth_free(n->outputs);

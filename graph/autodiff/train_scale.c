@@ -9,11 +9,6 @@
 
 #define SCALE_NODES 4
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a training step");
-}
-
 // scale_const adds n numbers that are broadcast along axis 1 of a value of `rank` dimensions.
 static hth_err scale_const(hth_graph *graph, const float *v, int n, int rank, int *out)
 {
@@ -71,8 +66,12 @@ static hth_err scale_front(hth_graph *graph, int first)
     memmove(graph->nodes + n, graph->nodes, (size_t)first * sizeof *moved);
     memcpy(graph->nodes, moved, (size_t)n * sizeof *moved);
     for (int v = 0; v < graph->n_values; v++) {
-        int p = graph->values[v].producer;
-        graph->values[v].producer = p >= first ? p - first : p >= 0 ? p + n : p;
+        int *p = &graph->values[v].producer;
+        if (*p >= first) {
+            *p -= first;
+        } else if (*p >= 0) {
+            *p += n;
+        }
     }
     return HTH_OK;
 }
@@ -107,8 +106,8 @@ hth_err hth_train_scale_add(hth_graph *graph, int i, const hth_train_scale *scal
     HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, "--mean"));
     HTH_TRY(scale_channels(&graph->values[input], scale->n_std, "--std"));
     char *name = hth_asprintf("%s/uint8", graph->values[input].name);
-    hth_err err =
-        name != NULL ? hth_graph_add_value(graph, name, HTH_DT_U8, &shape, &raw) : no_memory();
+    hth_err err = name != NULL ? hth_graph_add_value(graph, name, HTH_DT_U8, &shape, &raw)
+                               : hth_no_memory("a training step");
     hth_free(name);
     HTH_TRY(err);
     HTH_TRY(scale_nodes(graph, input, raw, scale));

@@ -198,7 +198,10 @@ static hth_err shorten_gathers(hth_graph *graph)
         err = n > 0 ? split_gathers(graph, x, part, n, axis) : err;
     }
     hth_uses_close(&u);
-    return err == HTH_OK && graph->n_nodes > n_nodes ? hth_graph_sort(graph) : err;
+    if (err == HTH_OK && graph->n_nodes > n_nodes) {
+        return hth_graph_sort(graph);
+    }
+    return err;
 }
 
 // A maximum commutes with Relu and Clip, which are monotone: after the pool they work on what is
@@ -244,7 +247,8 @@ hth_err train_shorten(hth_graph *graph)
         }
     }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(graph) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(graph);
 }
 
 hth_err train_shorten_backward(hth_graph *graph)

@@ -11,7 +11,7 @@ hth_err train_add_slot(train_build *build, hth_slot_kind kind, char *name, int v
 {
     if (HTH_GROW(build->slots, build->n_slots, build->cap_slots) != 0) {
         hth_free(name);
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     build->slots[build->n_slots++] = (train_slot){
         .slot = {.kind = kind,
@@ -34,7 +34,10 @@ static hth_err infer(hth_graph *graph, int node)
 static int class_axis(const train_build *build, int output)
 {
     int rank = build->g->values[output].shape.rank;
-    return build->o->class_axis < 0 ? rank - 1 : rank > 1 ? 1 : -1;
+    if (build->o->class_axis < 0) {
+        return rank - 1;
+    }
+    return rank > 1 ? 1 : -1;
 }
 
 // Labels are like the logits without the axis of the classes; another target is like the output.
@@ -74,10 +77,11 @@ static hth_err add_weights(train_build *build, int output, int *out)
     int64_t classes = axis >= 0 ? y->shape.dim[axis] : 1;
     if (n != classes && (xent || n != 1)) {
         char text[128];
-        return hth_fail(
-            HTH_EINVAL, "there are %d %s weights, but output '%s' %s has %lld classes in axis %d",
-            n, xent ? "class" : "positive", y->name, hth_shape_str(&y->shape, text, sizeof text),
-            (long long)classes, axis >= 0 ? axis : 0);
+        const char *kind = xent ? "class" : "positive";
+        return hth_fail(HTH_EINVAL,
+                        "there are %d %s weights, but output '%s' %s has %lld classes in axis %d",
+                        n, kind, y->name, hth_shape_str(&y->shape, text, sizeof text),
+                        (long long)classes, axis >= 0 ? axis : 0);
     }
     HTH_TRY(hth_const_new(HTH_DT_F32, &(hth_shape){1, {n}}, build->o->weights, &c));
     hth_err err = hth_graph_add_const(build->g, "hearth.loss.weights", c, out);
@@ -90,7 +94,8 @@ static hth_err add_weights(train_build *build, int output, int *out)
 static hth_err add_loss_node(train_build *build, hth_op op, const char *name, const int in[4],
                              int *value)
 {
-    int node, n_in = in[3] >= 0 ? 4 : in[2] >= 0 ? 3 : 2;
+    int node, n_in = in[2] >= 0 ? 3 : 2;
+    n_in = in[3] >= 0 ? 4 : n_in;
     bool xent = build->o->loss == HTH_LOSS_SOFTMAX_XENT;
     HTH_TRY(hth_graph_add_value(build->g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, value));
     HTH_TRY(hth_graph_add_node(build->g, op, name, in, n_in, value, 1, &node));
@@ -172,7 +177,7 @@ static hth_err add_state(train_build *build, int s, hth_slot_kind kind, const ch
     const hth_shape shape = build->g->values[build->slots[s].value].shape;
     char *name = hth_asprintf("%s/%s", p->name, what);
     if (name == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     hth_err err =
         hth_graph_add_value(build->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
@@ -194,8 +199,8 @@ static hth_err new_value(train_build *build, int slot, int *out)
     const hth_layout layout = v->layout;
     hth_dtype dt = v->dtype;
     char *name = hth_asprintf("%s/new", s->name);
-    hth_err err =
-        name == NULL ? train_no_memory() : hth_graph_add_value(build->g, name, dt, &shape, out);
+    hth_err err = name == NULL ? hth_no_memory("a training step")
+                               : hth_graph_add_value(build->g, name, dt, &shape, out);
     hth_free(name);
     HTH_TRY(err);
     build->g->values[*out].layout = layout;
@@ -299,7 +304,7 @@ hth_err train_update(train_build *build, int s, int gradient, int clip)
     int n_in = copy >= 0 ? hyper + 3 : hyper + 1 + (clip >= 0);
     char *name = hth_asprintf("%s/step", build->slots[s].slot.name);
     if (name == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     hth_op op = is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP;
     hth_err err = hth_graph_add_node(build->g, op, name, in, n_in, out, n_out, &node);
@@ -317,7 +322,7 @@ hth_err train_clip(train_build *build, const int *gradients, int n, int *out)
 {
     int node, *in = hth_calloc((size_t)n + 1, sizeof *in);
     if (in == NULL) {
-        return train_no_memory();
+        return hth_no_memory("a training step");
     }
     in[0] = build->hyper;
     memcpy(in + 1, gradients, (size_t)n * sizeof *in);

@@ -38,11 +38,6 @@ typedef struct export_file {
     uint64_t bytes; // of all tensors
 } export_file;
 
-static hth_err export_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to export the model");
-}
-
 static hth_err export_damaged(void)
 {
     return hth_fail(HTH_ECORRUPT, "the stored graph is damaged");
@@ -98,7 +93,7 @@ static hth_err export_tensor(export_file *file, hth_span message, hth_wire_buffe
     hth_wire_buffer b = {0};
     HTH_TRY(hth_onnx_head_read(message, &hth_onnx_default_limits, &t));
     if (HTH_GROW(file->cuts, file->n, file->cap) != 0) {
-        return export_no_memory();
+        return hth_no_memory("exporting the model");
     }
     hth_onnx_head_write(&t, &b);
     hth_wire_put_head(&b, HTH_ONNX_T_RAW_DATA, t.bytes);
@@ -112,7 +107,7 @@ static hth_err export_tensor(export_file *file, hth_span message, hth_wire_buffe
     hth_free(b.data);
     file->cuts[file->n++] = (export_cut){graph->bytes, t.bytes};
     file->bytes += t.bytes;
-    return graph->failed ? export_no_memory() : HTH_OK;
+    return graph->failed ? hth_no_memory("exporting the model") : HTH_OK;
 }
 
 static hth_err export_graph_fields(export_file *file, hth_span message, hth_wire_buffer *graph)
@@ -129,7 +124,10 @@ static hth_err export_graph_fields(export_file *file, hth_span message, hth_wire
             hth_wire_put(graph, field.whole);
         }
     }
-    return err == HTH_OK && more < 0 ? export_damaged() : err;
+    if (err == HTH_OK && more < 0) {
+        return export_damaged();
+    }
+    return err;
 }
 
 static hth_err export_graph(export_file *file, hth_span message)
@@ -166,7 +164,10 @@ static hth_err export_text(export_file *file)
     if (err == HTH_OK && (more < 0 || !graph || file->n != file->x->n_tensors)) {
         err = export_damaged();
     }
-    return err == HTH_OK && file->text.failed ? export_no_memory() : err;
+    if (err == HTH_OK && file->text.failed) {
+        return hth_no_memory("exporting the model");
+    }
+    return err;
 }
 
 static hth_err export_fits(const export_file *file)
@@ -202,23 +203,28 @@ static hth_err export_write(const export_file *file)
     hth_err err = HTH_OK;
     void *piece = hth_alloc(EXPORT_PIECE);
     if (piece == NULL) {
-        return export_no_memory();
+        return hth_no_memory("exporting the model");
     }
     for (int i = 0; i < file->n && err == HTH_OK; i++) {
         err = file->x->write(file->x->ctx, text + from, file->cuts[i].at - from);
-        err = err == HTH_OK ? export_write_tensor(file, i, piece) : err;
+        if (err == HTH_OK) {
+            err = export_write_tensor(file, i, piece);
+        }
         from = file->cuts[i].at;
     }
     hth_free(piece);
-    return err == HTH_OK ? file->x->write(file->x->ctx, text + from, file->text.bytes - from) : err;
+    HTH_TRY(err);
+    return file->x->write(file->x->ctx, text + from, file->text.bytes - from);
 }
 
 hth_err hth_onnx_export_write(const hth_onnx_export *export)
 {
     export_file f = {.x = export};
-    hth_err err = export_text(&f);
-    err = err == HTH_OK ? export_fits(&f) : err;
-    err = err == HTH_OK ? export_write(&f) : err;
+    hth_err err;
+    HTH_GOTO(export_text(&f), done);
+    HTH_GOTO(export_fits(&f), done);
+    err = export_write(&f);
+done:
     hth_free(f.text.data);
     hth_free(f.cuts);
     return err;

@@ -10,7 +10,7 @@ static hth_err file_constants(const hth_onnx_file *file, hth_const **c, int n)
         const hth_onnx_tensor *t = hth_onnx_tensor_at(file, i);
         void *data = hth_alloc_aligned(t->bytes + 1, 64);
         if (data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for tensor '%s'", t->name);
+            return hth_no_memory("tensor '%s'", t->name);
         }
         hth_err err = hth_onnx_tensor_read(file, i, 0, data, t->bytes);
         if (err == HTH_OK) {
@@ -31,7 +31,7 @@ static hth_err file_load(const hth_onnx_file *file, hth_graph **out)
     const void *skeleton = hth_onnx_skeleton(file, &bytes);
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the model's tensors");
+        return hth_no_memory("the model's tensors");
     }
     hth_err err = file_constants(file, c, n);
     if (err == HTH_OK) {
@@ -51,5 +51,5 @@ hth_err hth_onnx_load_file(const char *path, hth_graph **out)
     HTH_TRY(hth_onnx_open(path, NULL, &f));
     hth_err err = file_load(f, out);
     hth_onnx_close(f);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "'%s'", path);
+    return hth_err_prefix(err, "'%s'", path);
 }

@@ -35,9 +35,8 @@ static inference_kind inference_kind_of(hth_span node)
             return KIND_OTHER;
         }
         if (f.number == HTH_ONNX_N_OP_TYPE) {
-            kind = hth_span_is(f.payload, "BatchNormalization") ? KIND_BATCH_NORM
-                   : hth_span_is(f.payload, "Dropout")          ? KIND_DROPOUT
-                                                                : KIND_OTHER;
+            kind = hth_span_is(f.payload, "Dropout") ? KIND_DROPOUT : KIND_OTHER;
+            kind = hth_span_is(f.payload, "BatchNormalization") ? KIND_BATCH_NORM : kind;
         }
     }
     return kind;
@@ -79,7 +78,10 @@ static hth_err inference_body(hth_span body, uint32_t nodes, int depth, uint32_t
         }
     }
     inference_wrap(&made, number, out);
-    return err == HTH_OK && more < 0 ? inference_damaged() : err;
+    if (err == HTH_OK && more < 0) {
+        return inference_damaged();
+    }
+    return err;
 }
 
 // inference_attribute appends an attribute, which may be a branch.
@@ -97,7 +99,10 @@ static hth_err inference_attribute(hth_span attribute, int depth, hth_wire_buffe
         }
     }
     inference_wrap(&made, HTH_ONNX_N_ATTRIBUTE, out);
-    return err == HTH_OK && more < 0 ? inference_damaged() : err;
+    if (err == HTH_OK && more < 0) {
+        return inference_damaged();
+    }
+    return err;
 }
 
 // inference_stands_in appends a node that gives a result that batch norm does not have any more:
@@ -157,7 +162,10 @@ hth_err hth_onnx_inference_node(hth_span node, uint32_t number, int depth, hth_w
             inference_stands_in(statistic, outputs.name[k], number, out);
         }
     }
-    return err == HTH_OK && more < 0 ? inference_damaged() : err;
+    if (err == HTH_OK && more < 0) {
+        return inference_damaged();
+    }
+    return err;
 }
 
 hth_err hth_onnx_inference_function(hth_span function, uint32_t number, hth_wire_buffer *out)

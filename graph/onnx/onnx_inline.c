@@ -41,7 +41,7 @@ static hth_err inline_scope(const onnx_scope *scope, const onnx_node *node, onnx
     out->outer = scope;
     out->depth = scope->depth + 1;
     out->prefix = hth_asprintf("%s%.100s/", scope->prefix, onnx_label(node));
-    return out->prefix == NULL ? onnx_no_memory() : HTH_OK;
+    return out->prefix == NULL ? hth_no_memory("a graph") : HTH_OK;
 }
 
 static void inline_scope_fini(onnx_scope *scope)

@@ -34,14 +34,9 @@ static void load_free(void *ctx, void *p)
     hth_free(p);
 }
 
-hth_err onnx_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to build the graph");
-}
-
 hth_err onnx_unpack_failed(const onnx_load *ld, const char *what)
 {
-    return ld->out_of_memory ? onnx_no_memory()
+    return ld->out_of_memory ? hth_no_memory("a graph")
                              : hth_fail(HTH_ECORRUPT, "not an ONNX model: %s is damaged", what);
 }
 
@@ -78,7 +73,7 @@ hth_err onnx_scope_opset(onnx_scope *scope)
 static hth_err load_unique_name(onnx_load *ld, const char *prefix, const char *name, char **out)
 {
     char *s = hth_asprintf("%s%s", prefix, name);
-    hth_err err = s == NULL ? onnx_no_memory() : onnx_made(ld, strlen(s) + LOAD_NAME);
+    hth_err err = s == NULL ? hth_no_memory("a graph") : onnx_made(ld, strlen(s) + LOAD_NAME);
     if (err == HTH_OK) {
         err = hth_names_put(&ld->taken, s, 0);
     }
@@ -87,7 +82,7 @@ static hth_err load_unique_name(onnx_load *ld, const char *prefix, const char *n
     while (err == HTH_EEXIST) {
         hth_free(s);
         s = hth_asprintf("%s%s~%d", prefix, name, ++*number);
-        err = s == NULL ? onnx_no_memory() : hth_names_put(&ld->taken, s, 0);
+        err = s == NULL ? hth_no_memory("a graph") : hth_names_put(&ld->taken, s, 0);
     }
     if (err != HTH_OK) {
         hth_free(s);
@@ -117,7 +112,8 @@ static hth_err load_declare(onnx_load *ld, onnx_scope *scope, const char *name, 
     if (err == HTH_EEXIST) {
         return hth_fail(HTH_EINVAL, "the name '%s%s' is given to two values", scope->prefix, name);
     }
-    return err != HTH_OK ? err : load_add_value(ld, scope->prefix, name, constant, out);
+    HTH_TRY(err);
+    return load_add_value(ld, scope->prefix, name, constant, out);
 }
 
 bool onnx_resolve(const onnx_scope *scope, const char *name, int *out)
@@ -132,7 +128,8 @@ hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_
                        int *out)
 {
     char *name = hth_asprintf("%s.%s", node, suffix);
-    hth_err err = name == NULL ? onnx_no_memory() : load_add_value(ld, "", name, constant, out);
+    hth_err err =
+        name == NULL ? hth_no_memory("a graph") : load_add_value(ld, "", name, constant, out);
     hth_free(name);
     return err;
 }
@@ -258,7 +255,8 @@ hth_err onnx_load_branch(onnx_load *ld, onnx_scope *scope, const onnx_graph *gra
         hth_span message = {graph->initializer[i].data, graph->initializer[i].len};
         HTH_TRY(onnx_tensor_const(ld, message, &head, &c));
         char *name = hth_strndup((const char *)head.name.data, head.name.bytes);
-        hth_err err = name == NULL ? onnx_no_memory() : load_declare(ld, scope, name, c, &value);
+        hth_err err =
+            name == NULL ? hth_no_memory("a graph") : load_declare(ld, scope, name, c, &value);
         hth_free(name);
         if (err != HTH_OK) {
             hth_const_rele(c);
@@ -282,7 +280,7 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *scope, const Protobuf
     }
     char *name = hth_strndup((const char *)head.name.data, head.name.bytes);
     if (name == NULL) {
-        return onnx_no_memory();
+        return hth_no_memory("a graph");
     }
     hth_const_hold(constant);
     hth_err err = name[0] == '\0' ? hth_fail(HTH_EINVAL, "an initializer has no name")
@@ -362,7 +360,8 @@ static hth_err load_functions(onnx_load *ld)
         const char *name = f->name != NULL ? f->name : "";
         const char *overload = f->overload != NULL ? f->overload : "";
         char *key = hth_asprintf("%s:%s:%s", domain, name, overload);
-        hth_err err = key == NULL ? onnx_no_memory() : hth_names_put(&ld->functions, key, (int)i);
+        hth_err err =
+            key == NULL ? hth_no_memory("a graph") : hth_names_put(&ld->functions, key, (int)i);
         if (err == HTH_EEXIST) {
             hth_fail(HTH_EINVAL, "function '%s' is defined twice", key);
             err = HTH_EINVAL;

@@ -51,8 +51,6 @@ struct onnx_scope {
     const onnx_scope *call_scope;  // .. and the scope where that stands
 };
 
-// onnx_load.c
-hth_err onnx_no_memory(void);
 hth_err onnx_unpack_failed(const onnx_load *ld, const char *what);
 // onnx_made counts bytes that are made for a node, a name or an attribute: functions and branches
 // are read once for each call, however large they are. HTH_ETOOBIG: more than is in proportion.

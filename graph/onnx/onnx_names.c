@@ -79,14 +79,14 @@ hth_err hth_names_put(hth_names *names, const char *name, int index)
     }
     e = hth_alloc(sizeof *e + n + 1);
     if (e == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a name");
+        return hth_no_memory("a name");
     }
     e->index = index;
     memcpy(e->name, name, n + 1);
     HASH_ADD_KEYPTR(hh, names->head, e->name, n, e);
     if (e->hh.tbl == NULL) {
         hth_free(e);
-        return hth_fail(HTH_ENOMEM, "no memory for a name");
+        return hth_no_memory("a name");
     }
     return HTH_OK;
 }

@@ -94,13 +94,13 @@ static hth_err attribute_strings(const onnx_attribute *attribute, hth_attr *to)
 {
     to->u.strings = hth_calloc(attribute->n_strings, sizeof *to->u.strings);
     if (to->u.strings == NULL) {
-        return onnx_no_memory();
+        return hth_no_memory("a graph");
     }
     for (size_t i = 0; i < attribute->n_strings; i++) {
         to->u.strings[i] = attribute_text(&attribute->strings[i]);
         to->n = (int)i + 1; // a NULL in the list can be freed, too
         if (to->u.strings[i] == NULL) {
-            return onnx_no_memory();
+            return hth_no_memory("a graph");
         }
     }
     return HTH_OK;
@@ -121,7 +121,7 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *attribute, h
     case A_STRING:
         to->type = HTH_ATTR_STRING;
         to->u.s = attribute_text(&attribute->s);
-        return to->u.s == NULL ? onnx_no_memory() : HTH_OK;
+        return to->u.s == NULL ? hth_no_memory("a graph") : HTH_OK;
     case A_TENSOR:
         to->type = HTH_ATTR_TENSOR;
         return onnx_tensor_const(ld, (hth_span){attribute->t.data, attribute->t.len}, &head,
@@ -131,12 +131,12 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *attribute, h
         to->n = (int)attribute->n_floats;
         to->u.floats =
             hth_memdup(attribute->floats, attribute->n_floats * sizeof *attribute->floats);
-        return to->u.floats == NULL ? onnx_no_memory() : HTH_OK;
+        return to->u.floats == NULL ? hth_no_memory("a graph") : HTH_OK;
     case A_INTS:
         to->type = HTH_ATTR_INTS;
         to->n = (int)attribute->n_ints;
         to->u.ints = hth_memdup(attribute->ints, attribute->n_ints * sizeof *attribute->ints);
-        return to->u.ints == NULL ? onnx_no_memory() : HTH_OK;
+        return to->u.ints == NULL ? hth_no_memory("a graph") : HTH_OK;
     case A_STRINGS:
         to->type = HTH_ATTR_STRINGS;
         return attribute_strings(attribute, to);
@@ -226,7 +226,7 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *scope, hth_no
     HTH_TRY(attribute_check(a, from->name));
     HTH_TRY(onnx_made(ld, attribute_bytes(a)));
     hth_attr to = {.name = hth_strdup(from->name)};
-    hth_err err = to.name == NULL ? onnx_no_memory() : attribute_value(ld, a, &to);
+    hth_err err = to.name == NULL ? hth_no_memory("a graph") : attribute_value(ld, a, &to);
     if (err != HTH_OK) {
         hth_attr_clear(&to);
         return err;
@@ -261,26 +261,27 @@ static hth_err constant_value(onnx_load *ld, const onnx_attribute *attribute, ht
     }
 }
 
+// constant_made reads exactly one of value, value_float, value_ints, ..; its type says which.
+static hth_err constant_made(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
+                             hth_const **out)
+{
+    const onnx_attribute *a = NULL;
+    for (size_t i = 0; i < node->n_attribute && a == NULL; i++) {
+        a = node->attribute[i];
+        HTH_TRY(attribute_follow(scope, &a));
+    }
+    if (a == NULL) {
+        return hth_fail(HTH_EINVAL, "it has no value");
+    }
+    HTH_TRY(onnx_made(ld, attribute_bytes(a)));
+    return constant_value(ld, a, out);
+}
+
 hth_err onnx_constant(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
                       hth_const **out)
 {
-    const onnx_attribute *a = NULL;
-    hth_err err = HTH_OK;
-    for (size_t i = 0; i < node->n_attribute && a == NULL && err == HTH_OK; i++) {
-        a = node->attribute[i]; // exactly one of value, value_float, value_ints, ..; its type says
-                                // which
-        err = attribute_follow(scope, &a);
-    }
-    if (err == HTH_OK && a == NULL) {
-        err = hth_fail(HTH_EINVAL, "it has no value");
-    }
-    if (err == HTH_OK) {
-        err = onnx_made(ld, attribute_bytes(a));
-    }
-    if (err == HTH_OK) {
-        err = constant_value(ld, a, out);
-    }
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(node));
+    hth_err err = constant_made(ld, scope, node, out);
+    return hth_err_prefix(err, "node '%s' (Constant)", onnx_label(node));
 }
 
 // Operators.
@@ -290,7 +291,7 @@ hth_err onnx_inputs(const onnx_scope *scope, const onnx_node *node, int **out)
     int *index = hth_calloc(node->n_input, sizeof *index);
     *out = NULL;
     if (index == NULL) {
-        return onnx_no_memory();
+        return hth_no_memory("a graph");
     }
     for (size_t i = 0; i < node->n_input; i++) {
         index[i] = -1;
@@ -334,7 +335,7 @@ static hth_err node_outputs(const onnx_scope *scope, const onnx_node *node, int 
 {
     int *index = hth_calloc(node->n_output, sizeof *index);
     if (index == NULL) {
-        return onnx_no_memory();
+        return hth_no_memory("a graph");
     }
     for (size_t i = 0; i < node->n_output; i++) {
         index[i] = -1;
@@ -357,7 +358,7 @@ static hth_err node_add(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
     }
     if (err == HTH_OK && node->name != NULL && node->name[0] != '\0') {
         name = hth_asprintf("%s%s", scope->prefix, node->name);
-        err = name == NULL ? onnx_no_memory() : onnx_made(ld, strlen(name));
+        err = name == NULL ? hth_no_memory("a graph") : onnx_made(ld, strlen(name));
     }
     if (err == HTH_OK) {
         err = hth_graph_add_node(ld->g, op, name, inputs, (int)node->n_input, outputs,
@@ -385,6 +386,5 @@ hth_err onnx_add_operator(onnx_load *ld, onnx_scope *scope, const onnx_node *nod
     int index;
     HTH_TRY(node_add(ld, scope, node, op, &index));
     hth_err err = node_finish(ld, scope, node, index, since);
-    return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "node '%s' (%s)", onnx_label(node), node->op_type);
+    return hth_err_prefix(err, "node '%s' (%s)", onnx_label(node), node->op_type);
 }

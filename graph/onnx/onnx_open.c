@@ -58,11 +58,6 @@ struct hth_onnx_file {
     hth_wire_buffer skeleton;
 };
 
-static hth_err open_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to read the model");
-}
-
 static hth_err open_corrupt(const char *what)
 {
     return hth_fail(HTH_ECORRUPT, "not an ONNX model: %s", what);
@@ -81,7 +76,7 @@ static hth_err open_in_file(hth_onnx_file *file, const hth_onnx_head *head, int 
     }
     void *owned = hth_alloc_aligned((size_t)bytes + 1, 64);
     if (owned == NULL) {
-        return open_no_memory();
+        return hth_no_memory("reading the model");
     }
     hth_err err = hth_onnx_parts_read(&file->parts, part, at, owned, (size_t)bytes);
     if (err == HTH_OK) {
@@ -104,8 +99,10 @@ static hth_err open_content(hth_onnx_file *file, const hth_onnx_head *head, int 
     file->owned[i] = NULL;
     if (head->external) {
         hth_err err = hth_onnx_parts_external(&file->parts, head, &part, &at, &bytes);
-        err = err == HTH_OK && part >= 0 ? open_in_file(file, head, i, part, at, bytes) : err;
-        return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(head->name));
+        if (err == HTH_OK && part >= 0) {
+            err = open_in_file(file, head, i, part, at, bytes);
+        }
+        return hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(head->name));
     }
     if (initializer && head->has_raw && head->raw.bytes > HTH_ONNX_KEPT_BYTES &&
         file->parts.n > 0) {
@@ -122,7 +119,7 @@ static hth_err open_tensor(hth_onnx_file *file, hth_onnx_head *t, bool initializ
     hth_wire_buffer head = {0};
     if (HTH_GROW(file->tensors, file->n_tensors, file->cap_tensors) != 0 ||
         HTH_GROW(file->owned, file->n_tensors, file->cap_owned) != 0) {
-        return open_no_memory();
+        return hth_no_memory("reading the model");
     }
     hth_onnx_tensor *to = &file->tensors[file->n_tensors];
     *to = (hth_onnx_tensor){.dtype = t->dtype, .shape = t->shape, .bytes = (size_t)t->bytes};
@@ -132,7 +129,7 @@ static hth_err open_tensor(hth_onnx_file *file, hth_onnx_head *t, bool initializ
     hth_onnx_head_write(t, &head);
     hth_wire_put_bytes(graph, G_INITIALIZER, (hth_span){head.data, head.bytes});
     hth_free(head.data);
-    return to->name == NULL || head.failed ? open_no_memory() : HTH_OK;
+    return to->name == NULL || head.failed ? hth_no_memory("reading the model") : HTH_OK;
 }
 
 // open_attribute_tensor returns the tensor of an attribute named "value", an empty span otherwise.
@@ -202,7 +199,7 @@ static hth_err open_node(hth_onnx_file *file, const hth_wire_field *node, hth_wi
     if (more < 0) {
         return open_corrupt("a node is damaged");
     }
-    return kept.failed ? open_no_memory() : HTH_OK;
+    return kept.failed ? hth_no_memory("reading the model") : HTH_OK;
 }
 
 static hth_err open_initializer(hth_onnx_file *file, const hth_wire_field *field,
@@ -249,7 +246,7 @@ static hth_err open_graph(hth_onnx_file *file, hth_span message)
     }
     if (err == HTH_OK) {
         hth_wire_put_bytes(&file->skeleton, M_GRAPH, (hth_span){graph.data, graph.bytes});
-        err = graph.failed || file->skeleton.failed ? open_no_memory() : HTH_OK;
+        err = graph.failed || file->skeleton.failed ? hth_no_memory("reading the model") : HTH_OK;
     }
     hth_free(graph.data);
     return err;
@@ -276,7 +273,7 @@ static hth_err open_walk(hth_onnx_file *file, hth_span message)
     if (n_graphs == 0) {
         return open_corrupt("it has no graph");
     }
-    return file->skeleton.failed ? open_no_memory() : HTH_OK;
+    return file->skeleton.failed ? hth_no_memory("reading the model") : HTH_OK;
 }
 
 // open_model reads the model; of what is none it says what it is instead.
@@ -291,7 +288,7 @@ static hth_err open_new(const hth_onnx_limits *limits, hth_onnx_file **out)
 {
     *out = hth_calloc(1, sizeof **out);
     if (*out == NULL) {
-        return open_no_memory();
+        return hth_no_memory("reading the model");
     }
     (*out)->limits = limits != NULL ? *limits : hth_onnx_default_limits;
     return HTH_OK;

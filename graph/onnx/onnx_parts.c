@@ -17,11 +17,6 @@
 #define PARTS_AHEAD 65536 // bytes that are read at once, at least
 #define PARTS_FIELD 20    // of a field in front of its payload, at most: two numbers
 
-static hth_err parts_no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory to read the model");
-}
-
 // parts_add takes over an open file; on an error it is the caller's.
 static hth_err parts_add(hth_onnx_parts *parts, const hth_file *file, const char *location)
 {
@@ -30,11 +25,11 @@ static hth_err parts_add(hth_onnx_parts *parts, const hth_file *file, const char
                         location, (unsigned long long)parts->max_bytes);
     }
     if (HTH_GROW(parts->part, parts->n, parts->cap) != 0) {
-        return parts_no_memory();
+        return hth_no_memory("reading the model");
     }
     parts->part[parts->n] = (hth_onnx_part){hth_strdup(location), *file};
     if (parts->part[parts->n].location == NULL) {
-        return parts_no_memory();
+        return hth_no_memory("reading the model");
     }
     parts->bytes += file->bytes;
     parts->n++;
@@ -166,8 +161,8 @@ static hth_err parts_read_model(hth_onnx_parts *parts)
     void *m = mmap(NULL, part->file.bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m == MAP_FAILED) {
-        return hth_fail(HTH_ENOMEM, "no memory for the %llu bytes of '%s'",
-                        (unsigned long long)part->file.bytes, part->location);
+        return hth_no_memory("the %llu bytes of '%s'", (unsigned long long)part->file.bytes,
+                             part->location);
     }
     parts->model = m;
     parts->model_bytes = (size_t)part->file.bytes;
@@ -183,7 +178,7 @@ static hth_err parts_folder(hth_onnx_parts *parts, const char *path)
     const char *slash = strrchr(path, '/');
     char *folder = slash == NULL ? hth_strdup(".") : hth_strndup(path, (size_t)(slash - path) + 1);
     if (folder == NULL) {
-        return parts_no_memory();
+        return hth_no_memory("reading the model");
     }
     parts->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int errnum = errno;
@@ -251,7 +246,7 @@ static hth_err parts_want(hth_onnx_wanted *wanted, const char *location)
     }
     if (HTH_GROW(wanted->location, wanted->n, wanted->cap) != 0 ||
         (wanted->location[wanted->n] = hth_strdup(location)) == NULL) {
-        return parts_no_memory();
+        return hth_no_memory("reading the model");
     }
     wanted->n++;
     return HTH_OK;
@@ -307,7 +302,7 @@ hth_err hth_onnx_parts_external(hth_onnx_parts *parts, const hth_onnx_head *head
     }
     char *location = hth_strndup((const char *)head->location.data, head->location.bytes);
     if (location == NULL) {
-        return parts_no_memory();
+        return hth_no_memory("reading the model");
     }
     int i = parts->n - 1; // tensors of one file follow each other: look from the newest on
     while (i >= 1 && strcmp(parts->part[i].location, location) != 0) {

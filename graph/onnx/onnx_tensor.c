@@ -296,7 +296,7 @@ hth_err hth_onnx_content(const hth_onnx_head *head, const void **data, void **ow
     }
     uint8_t *dst = hth_alloc_aligned((size_t)head->bytes, 64);
     if (dst == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for tensor '%.*s'", HTH_SPAN(head->name));
+        return hth_no_memory("tensor '%.*s'", HTH_SPAN(head->name));
     }
     hth_err err = typed_convert(head, number, type, dst);
     if (err != HTH_OK) {

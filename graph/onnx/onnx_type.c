@@ -12,12 +12,12 @@ static hth_err type_symbol(onnx_load *ld, const char *name, int64_t *dim)
         number = g->n_symbols;
         char **grown = hth_realloc(g->symbols, (size_t)number + 1, sizeof *grown);
         if (grown == NULL) {
-            return onnx_no_memory();
+            return hth_no_memory("a graph");
         }
         g->symbols = grown;
         grown[number] = hth_strdup(name);
         if (grown[number] == NULL) {
-            return onnx_no_memory();
+            return hth_no_memory("a graph");
         }
         g->n_symbols++;
         HTH_TRY(hth_names_put(&ld->symbols, name, number));

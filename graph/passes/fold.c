@@ -196,7 +196,7 @@ hth_err hth_fold_open(hth_fold *fold, const hth_graph *graph, uint64_t more, hth
     fold->seen = hth_calloc((size_t)graph->n_values + 1, sizeof *fold->seen);
     if (fold->users == NULL || fold->seen == NULL) {
         hth_fold_close(fold);
-        return hth_fail(HTH_ENOMEM, "no memory to fold a model");
+        return hth_no_memory("folding a model");
     }
     for (int v = 0; v < graph->n_values; v++) {
         // Of the file: what was folded, or shares such a constant, is no reason to fold more.
@@ -313,7 +313,7 @@ static hth_err evaluation_open(evaluation *e, const hth_graph *graph, const hth_
     e->in = hth_calloc((size_t)node->n_inputs + 1, sizeof *e->in);
     e->out = hth_calloc((size_t)node->n_outputs, sizeof *e->out);
     if (e->in == NULL || e->out == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to fold node '%s'", node->name);
+        return hth_no_memory("folding node '%s'", node->name);
     }
     for (; e->n_mapped < node->n_inputs; e->n_mapped++) {
         if (node->inputs[e->n_mapped] < 0) {
@@ -372,8 +372,7 @@ static hth_err evaluate(evaluation *e, const hth_graph *graph, const hth_node *n
         }
         t->data = hth_alloc_aligned(t->bytes, 64);
         if (t->data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory to fold node '%s': %zu bytes", node->name,
-                            t->bytes);
+            return hth_no_memory("folding node '%s': %zu bytes", node->name, t->bytes);
         }
     }
     return fold->eval(fold->ctx, graph, node, e->in, e->out);
@@ -406,7 +405,8 @@ static hth_err evaluate_within(evaluation *e, const hth_graph *graph, const hth_
                        "(limits.fold_operations, limits.fold_bytes)",
                        node->name, hth_op_name(node->op), own.detail);
     }
-    return err == HTH_OK ? hth_pace_step(own.work) : err;
+    HTH_TRY(err);
+    return hth_pace_step(own.work);
 }
 
 static hth_err adopt_outputs(evaluation *e, hth_graph *graph, hth_node *node, hth_fold *fold)

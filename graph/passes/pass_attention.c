@@ -413,7 +413,7 @@ static hth_err mask_from_where(hth_graph *graph, const hth_node *node, int *out)
     int64_t count = hth_shape_elements(&cond->shape);
     float *f = hth_alloc((size_t)count * sizeof *f);
     if (f == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for an attention mask");
+        return hth_no_memory("an attention mask");
     }
     hth_err err = hth_const_map(cond, &data);
     for (int64_t i = 0; err == HTH_OK && i < count; i++) {
@@ -535,7 +535,7 @@ static hth_err attention_replace(hth_graph *graph, const hth_uses *uses, const f
     hth_node *n = &graph->nodes[f->result];
     int *inputs = hth_memdup(in, (a.has_mask ? 4 : 3) * sizeof in[0]);
     if (inputs == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for an attention");
+        return hth_no_memory("an attention");
     }
     hth_free(n->inputs);
     n->inputs = inputs;

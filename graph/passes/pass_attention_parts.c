@@ -86,9 +86,12 @@ static int constant(attention *a, hth_dtype dt, int64_t rows, int64_t columns, c
     hth_const *k = NULL;
     int v = -1;
     hth_grad *c = a->c;
-    c->err =
-        c->err == HTH_OK ? hth_const_new(dt, &(hth_shape){2, {rows, columns}}, data, &k) : c->err;
-    c->err = c->err == HTH_OK ? hth_graph_add_const(c->g, NULL, k, &v) : c->err;
+    if (c->err == HTH_OK) {
+        c->err = hth_const_new(dt, &(hth_shape){2, {rows, columns}}, data, &k);
+    }
+    if (c->err == HTH_OK) {
+        c->err = hth_graph_add_const(c->g, NULL, k, &v);
+    }
     if (c->err != HTH_OK) {
         hth_const_rele(k);
     }
@@ -99,7 +102,7 @@ static void *room(attention *a, int64_t n, size_t size)
 {
     void *p = a->c->err == HTH_OK ? hth_calloc((size_t)n, size) : NULL;
     if (p == NULL && a->c->err == HTH_OK) {
-        a->c->err = hth_fail(HTH_ENOMEM, "no memory for an attention");
+        a->c->err = hth_no_memory("an attention");
     }
     return p;
 }

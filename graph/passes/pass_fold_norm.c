@@ -37,7 +37,7 @@ static hth_err affine_init(affine *a, int64_t n)
         return HTH_OK;
     }
     affine_fini(a);
-    return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
+    return hth_no_memory("folding a batch norm");
 }
 
 // read_channels copies a constant f32 that is one value, or one per channel (axis 1 of a value of
@@ -143,7 +143,7 @@ static hth_err fold_bias(hth_graph *graph, int node, const affine *a)
     int bias = -1;
     float *b = hth_calloc((size_t)a->n, sizeof *b);
     if (b == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
+        return hth_no_memory("folding a batch norm");
     }
     if (n->n_inputs > 2 && n->inputs[2] >= 0) {
         (void)read_channels(graph, n->inputs[2], 2, a->n, b); // was read before: fold_into
@@ -253,5 +253,6 @@ hth_err hth_pass_fold_norm(hth_graph *graph)
         err = fold_node(graph, &u, i);
     }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(graph) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(graph);
 }

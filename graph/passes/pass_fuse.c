@@ -127,5 +127,6 @@ hth_err hth_pass_fuse(hth_graph *graph, const hth_fuse_oracle *oracle)
         }
     }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(graph) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(graph);
 }

@@ -61,7 +61,7 @@ hth_err hth_pass_half(hth_graph *graph, hth_half_fn fn, void *ctx)
     half_state st = {.g = graph, .fn = fn, .ctx = ctx, .changed = true};
     st.half = hth_calloc((size_t)graph->n_values + 1, sizeof *st.half);
     if (st.half == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for the pass that keeps values in bf16");
+        return hth_no_memory("the pass that keeps values in bf16");
     }
     for (int v = 0; v < graph->n_values; v++) {
         st.half[v] = half_candidate(&graph->values[v]);

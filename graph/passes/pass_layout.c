@@ -19,15 +19,10 @@ typedef struct layout_state {
     int n_values; // values that the arrays cover
 } layout_state;
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for the layout pass");
-}
-
 static hth_err emit(layout_state *st, hth_node node)
 {
     if (HTH_GROW(st->nodes, st->n_nodes, st->cap_nodes) != 0) {
-        return no_memory();
+        return hth_no_memory("the layout pass");
     }
     for (int k = 0; k < node.n_outputs; k++) {
         if (node.outputs[k] >= 0) {
@@ -45,8 +40,9 @@ static hth_err emit_reorder(layout_state *st, int from, int to)
                           hth_layout_name(st->from->values[to].layout));
     r.inputs = hth_memdup(&from, sizeof from);
     r.outputs = hth_memdup(&to, sizeof to);
-    hth_err err =
-        r.name == NULL || r.inputs == NULL || r.outputs == NULL ? no_memory() : emit(st, r);
+    hth_err err = r.name == NULL || r.inputs == NULL || r.outputs == NULL
+                      ? hth_no_memory("the layout pass")
+                      : emit(st, r);
     if (err != HTH_OK) {
         hth_node_clear(&r);
     }
@@ -68,8 +64,8 @@ static hth_err in_layout(layout_state *st, int v, hth_layout layout, int *out)
     }
     hth_value copy = g->values[v];
     char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(layout));
-    hth_err err =
-        name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, out);
+    hth_err err = name == NULL ? hth_no_memory("the layout pass")
+                               : hth_graph_add_value(g, name, copy.dtype, &copy.shape, out);
     hth_free(name);
     HTH_TRY(err);
     g->values[*out].layout = layout;
@@ -99,7 +95,7 @@ static hth_err plain_output(layout_state *st, hth_node *node, int k, int y)
     hth_value copy = g->values[y];
     int blocked;
     char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(l));
-    hth_err err = name == NULL ? no_memory()
+    hth_err err = name == NULL ? hth_no_memory("the layout pass")
                                : hth_graph_add_value(g, name, copy.dtype, &copy.shape, &blocked);
     hth_free(name);
     HTH_TRY(err);
@@ -180,7 +176,7 @@ hth_err hth_pass_layout(hth_graph *graph, const hth_fuse_oracle *oracle)
     for (int l = 0; l <= HTH_LAYOUT_NHWC; l++) {
         st.twin[l] = hth_alloc((size_t)graph->n_values * sizeof(int));
         if (st.twin[l] == NULL) {
-            err = no_memory();
+            err = hth_no_memory("the layout pass");
             goto out;
         }
         memset(st.twin[l], -1, (size_t)graph->n_values * sizeof(int));

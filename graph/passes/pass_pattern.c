@@ -56,7 +56,7 @@ static hth_err become(hth_graph *graph, int at, hth_op op, const int *inputs, in
     hth_node *n = &graph->nodes[at];
     int *copy = hth_memdup(inputs, (size_t)n_inputs * sizeof *inputs);
     if (copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
+        return hth_no_memory("a graph pass");
     }
     for (int i = 0; i < n->n_attrs; i++) {
         n->attrs[i].name[0] = '\0'; // the old operator's attributes mean nothing to the new one
@@ -307,9 +307,12 @@ static hth_err pattern(hth_graph *graph, bool attention)
     for (int i = 0; i < graph->n_nodes && err == HTH_OK; i++) {
         err = pattern_node(graph, &u, i);
     }
-    err = err == HTH_OK && attention ? hth_pass_attention(graph, &u) : err;
+    if (err == HTH_OK && attention) {
+        err = hth_pass_attention(graph, &u);
+    }
     hth_uses_close(&u);
-    return err == HTH_OK ? hth_graph_compact(graph) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(graph);
 }
 
 hth_err hth_pass_pattern(hth_graph *graph)

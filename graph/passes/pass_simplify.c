@@ -201,7 +201,7 @@ static hth_err merge_reshapes(simplify *p, hth_node *node)
     int shape;
     char *name = hth_asprintf("%s.shape", node->name);
     if (name == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
+        return hth_no_memory("a graph pass");
     }
     hth_err err = hth_pass_const_ints(g, name, s.dim, s.rank, &shape);
     hth_free(name);
@@ -295,7 +295,7 @@ static hth_err simplify_open(simplify *p, hth_graph *graph)
     p->key = hth_calloc((size_t)graph->n_nodes + 1, sizeof *p->key);
     p->table = hth_calloc(slots, sizeof *p->table);
     if (p->alias == NULL || p->key == NULL || p->table == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
+        return hth_no_memory("a graph pass");
     }
     for (int i = 0; i < graph->n_values; i++) {
         p->alias[i] = i;
@@ -309,7 +309,9 @@ hth_err hth_pass_simplify(hth_graph *graph)
     hth_err err = simplify_open(&p, graph);
     for (int i = 0; err == HTH_OK && i < graph->n_nodes; i++) {
         err = hth_pace_step(VISIT_WORK);
-        err = err != HTH_OK || graph->nodes[i].deleted ? err : visit(&p, i);
+        if (err == HTH_OK && !graph->nodes[i].deleted) {
+            err = visit(&p, i);
+        }
     }
     for (int i = 0; err == HTH_OK && i < graph->n_outputs; i++) {
         graph->outputs[i] =
@@ -319,5 +321,6 @@ hth_err hth_pass_simplify(hth_graph *graph)
     hth_free(p.key);
     hth_free(p.table);
     hth_uses_close(&p.uses);
-    return err == HTH_OK ? hth_graph_compact(graph) : err;
+    HTH_TRY(err);
+    return hth_graph_compact(graph);
 }

@@ -12,7 +12,7 @@ hth_err hth_uses_open(const hth_graph *graph, hth_uses *out)
     out->node = hth_alloc((size_t)graph->n_values * sizeof(int));
     if (out->count == NULL || out->node == NULL) {
         hth_uses_close(out);
-        return hth_fail(HTH_ENOMEM, "no memory for a graph pass");
+        return hth_no_memory("a graph pass");
     }
     memset(out->node, -1, (size_t)graph->n_values * sizeof(int));
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -179,7 +179,7 @@ hth_err hth_pass_scaled(hth_const *constant, hth_const *scale, int axis, int gro
     if (c == NULL || s == NULL) {
         hth_free(c);
         hth_free(s);
-        return hth_fail(HTH_ENOMEM, "no memory for a derived constant");
+        return hth_no_memory("a derived constant");
     }
     *s = (scaled){hth_const_hold(constant), hth_const_hold(scale), axis, groups};
     int32_t how[2] = {axis, groups};

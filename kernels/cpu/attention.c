@@ -177,7 +177,7 @@ hth_err cpu_attention_prepare(hth_device *device, const hth_graph *graph, const 
     }
     attention_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->base = (hth_kernel){.run = attention_run,
                            .close = hth_cpu_kernel_free,

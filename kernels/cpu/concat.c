@@ -162,7 +162,7 @@ static hth_err concat_open(hth_device *device, const hth_graph *graph, const hth
     }
     concat_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->base = (hth_kernel){
         .run = concat_run, .close = concat_close, .implementation = "copy", .inplace_input = -1};

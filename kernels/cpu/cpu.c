@@ -101,7 +101,7 @@ hth_err hth_cpu_kernel_made(const hth_node *node, const hth_kernel *kernel, size
                             hth_kernel **out)
 {
     *out = hth_memdup(kernel, bytes);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+    return *out != NULL ? HTH_OK : hth_no_memory("node '%s'", node->name);
 }
 
 void hth_cpu_kernel_free(hth_kernel *kernel)

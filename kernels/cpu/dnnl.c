@@ -98,7 +98,7 @@ hth_err hth_dn_prim_pack(const hth_dn_prim *prim, int arg, const hth_dn_md *md, 
     if (hth_dn_prim_scratchpad(r) > 0) {
         scratch = hth_alloc_aligned(hth_dn_prim_scratchpad(r), 64);
         if (scratch == NULL) {
-            err = hth_fail(HTH_ENOMEM, "out of memory to reorder a constant");
+            err = hth_no_memory("reordering a constant");
             goto done;
         }
         HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_SCRATCHPAD, scratch), done);

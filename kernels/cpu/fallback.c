@@ -83,7 +83,7 @@ hth_err cpu_fallback_prepare(hth_device *device, const hth_graph *graph, const h
 {
     fallback_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->base = (hth_kernel){
         .run = fallback_run, .close = fallback_close, .implementation = "ref", .inplace_input = -1};
@@ -95,7 +95,7 @@ hth_err cpu_fallback_prepare(hth_device *device, const hth_graph *graph, const h
     k->at = hth_calloc((size_t)(node->n_inputs + node->n_outputs), sizeof *k->at);
     hth_err err = HTH_OK;
     if (k->in == NULL || k->out == NULL || k->at == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        err = hth_no_memory("node '%s'", node->name);
         goto fail;
     }
     for (int i = 0; i < node->n_inputs; i++) {

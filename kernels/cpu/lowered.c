@@ -287,7 +287,7 @@ hth_err cpu_lowered_prepare(hth_device *device, const hth_graph *graph, const ht
     }
     lowered_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->isa = isa;
     strcpy(k->name, algorithm);

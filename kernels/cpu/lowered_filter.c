@@ -62,7 +62,7 @@ hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *f
         size_t floats = (size_t)hth_team_size() * filter->blocks * isa->block * p.whole;
         p.panel = hth_alloc_aligned(floats * sizeof(float), 64);
         if (p.panel == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a filter");
+            return hth_no_memory("a filter");
         }
     }
     hth_team_run(pack_share, &p);

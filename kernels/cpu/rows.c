@@ -31,7 +31,7 @@ HTH_VECTOR(softmax_row, (const float *x, float *y, size_t n, float hidden), (x, 
     for (size_t i = whole; i < n; i++) {
         max = x[i] > max ? x[i] : max;
     }
-    ROW_JOIN(lane[l] > lane[l + w] ? lane[l] : lane[l + w])
+    ROW_JOIN(lane[l] > lane[l + w] ? lane[l] : lane[l + w]);
     max = lane[0] > max ? lane[0] : max;
     if (max == -INFINITY) {
         for (size_t i = 0; i < n; i++) {
@@ -53,7 +53,7 @@ HTH_VECTOR(softmax_row, (const float *x, float *y, size_t n, float hidden), (x, 
         y[i] = hth_expf(x[i] - max);
         sum += y[i];
     }
-    ROW_JOIN(lane[l] + lane[l + w])
+    ROW_JOIN(lane[l] + lane[l + w]);
     sum += lane[0];
     float scale = 1.0F / sum;
     for (size_t i = 0; i < n; i++) {

@@ -146,7 +146,7 @@ hth_err hth_seq_open(hth_device *device, hth_seq **out)
 {
     hth_seq *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+        return hth_no_memory("a kernel");
     }
     s->base = (hth_kernel){.run = seq_run, .close = seq_close, .inplace_input = -1};
     s->n_threads = device->props.n_threads;
@@ -167,7 +167,7 @@ hth_err hth_seq_add(hth_seq *seq, hth_dn_prim *prim)
 {
     if (HTH_GROW(seq->steps, seq->n_steps, seq->cap_steps) != 0) {
         hth_dn_prim_close(prim);
-        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+        return hth_no_memory("a kernel");
     }
     seq->steps[seq->n_steps++] = (seq_step){prim, HTH_SEQ_ALWAYS};
     if (hth_dn_prim_scratchpad(prim) > seq->scratchpad) {
@@ -179,7 +179,7 @@ hth_err hth_seq_add(hth_seq *seq, hth_dn_prim *prim)
 hth_err hth_seq_bind(hth_seq *seq, int arg, hth_seq_from from, size_t at)
 {
     if (HTH_GROW(seq->binds, seq->n_binds, seq->cap_binds) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+        return hth_no_memory("a kernel");
     }
     seq->binds[seq->n_binds++] = (seq_bind){seq->n_steps - 1, arg, {from, at}, 0};
     return HTH_OK;
@@ -234,7 +234,7 @@ static hth_err seq_pack(const hth_kernel *kernel, const hth_packing *packing, co
         return hth_dn_prim_pack(src->prim, src->arg, &src->md, plain, dst);
     }
     float *wide = seq_widen(&src->widen, plain);
-    hth_err err = wide == NULL ? hth_fail(HTH_ENOMEM, "out of memory to pack a filter")
+    hth_err err = wide == NULL ? hth_no_memory("packing a filter")
                                : hth_dn_prim_pack(src->prim, src->arg, &src->md, wide, dst);
     hth_free(wide);
     return err;
@@ -256,7 +256,7 @@ hth_err hth_seq_weights(hth_seq *seq, const hth_dn_prim *prim, int arg, const ht
     }
     if (HTH_GROW(seq->base.packings, seq->base.n_packings, seq->cap_packings) != 0 ||
         HTH_GROW(seq->sources, seq->base.n_packings, seq->cap_sources) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+        return hth_no_memory("a kernel");
     }
     hth_packing *k = &seq->base.packings[seq->base.n_packings];
     *k = (hth_packing){.input = input, .bytes = hth_dn_prim_bytes(prim, arg), .pack = seq_pack};

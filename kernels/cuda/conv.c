@@ -102,7 +102,7 @@ static hth_err conv_add(hth_cuda_seq *seq, const hth_graph *graph, const hth_nod
     conv_plan *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
         (void)device->api->cudnnBackendDestroyDescriptor(plan);
-        return hth_fail(HTH_ENOMEM, "no memory to prepare a convolution");
+        return hth_no_memory("preparing a convolution");
     }
     p->plan = plan;
     p->split = split;

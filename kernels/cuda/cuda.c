@@ -205,7 +205,7 @@ hth_err hth_cuda_prepare(hth_device *device, const hth_graph *graph, const hth_n
     }
     hth_cuda_seq *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     s->d = (hth_cuda *)device;
     s->base =

@@ -275,7 +275,7 @@ hth_err hth_dnn_plan_json(const hth_dnn_device *device, cudnnBackendDescriptor_t
                 CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &bytes, NULL));
     char *text = hth_calloc(1, (size_t)bytes + 1);
     if (text == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a plan of %lld bytes", (long long)bytes);
+        return hth_no_memory("a plan of %lld bytes", (long long)bytes);
     }
     hth_err err =
         DNN(device->api, cudnnBackendGetAttribute, plan,
@@ -294,18 +294,19 @@ hth_err hth_dnn_execute(const hth_dnn_device *device, cudnnBackendDescriptor_t p
     const hth_cuda_api *api = device->api;
     cudnnBackendDescriptor_t pack;
     HTH_TRY(DNN(api, cudnnBackendCreateDescriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
-    hth_err err = DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                      CUDNN_TYPE_INT64, n, uid);
-    err = err != HTH_OK
-              ? err
-              : DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                    CUDNN_TYPE_VOID_PTR, n, address);
-    err = err != HTH_OK
-              ? err
-              : DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                    CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    err = err != HTH_OK ? err : DNN(api, cudnnBackendFinalize, pack);
-    err = err != HTH_OK ? err : DNN(api, cudnnBackendExecute, device->handle, plan, pack);
+    hth_err err;
+    HTH_GOTO(DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                 CUDNN_TYPE_INT64, n, uid),
+             done);
+    HTH_GOTO(DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                 CUDNN_TYPE_VOID_PTR, n, address),
+             done);
+    HTH_GOTO(DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                 CUDNN_TYPE_VOID_PTR, 1, &workspace),
+             done);
+    HTH_GOTO(DNN(api, cudnnBackendFinalize, pack), done);
+    err = DNN(api, cudnnBackendExecute, device->handle, plan, pack);
+done:
     (void)api->cudnnBackendDestroyDescriptor(pack);
     return err;
 }

@@ -28,6 +28,21 @@ hth_err hth_fail(hth_err err, const char *fmt, ...)
     return host->fail(err, text);
 }
 
+hth_err hth_no_memory(const char *fmt, ...)
+{
+    char what[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return hth_fail(HTH_ENOMEM, "out of memory for %s", what);
+}
+
+hth_err hth_err_restore(hth_err err, const char *detail)
+{
+    return err == HTH_OK ? HTH_OK : host->fail(err, detail);
+}
+
 const char *hth_err_detail(void)
 {
     return host->detail();

@@ -255,7 +255,7 @@ hth_err hth_cuda_product_open(const hth_cuda *cuda, const hth_cuda_product_form 
     hth_cuda_product *p = hth_calloc(1, sizeof *p);
     *out = NULL;
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
+        return hth_no_memory("preparing a product");
     }
     p->alpha = 1;
     p->beta = form->adds ? 1 : 0;
@@ -327,7 +327,7 @@ hth_err hth_cuda_matmul(hth_cuda_seq *seq, const hth_graph *graph, const hth_nod
     matmul_form f;
     hth_cuda_product *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
+        return hth_no_memory("preparing a product");
     }
     hth_err err = matmul_ask(seq->d->api, graph, node, &f, &c->product);
     if (err == HTH_OK) {

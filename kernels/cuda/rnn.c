@@ -308,7 +308,7 @@ static hth_err rnn_direction(hth_cuda_seq *seq, const hth_graph *graph, const ht
     int64_t in = hth_cuda_in(graph, node, X)->shape.dim[2];
     rnn_dir *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to prepare a recurrence");
+        return hth_no_memory("preparing a recurrence");
     }
     d->p = rnn_params(graph, node, gates, dir);
     d->state_row = (int64_t)d->p.hid * (d->p.batch_first ? d->p.dirs : 1);

@@ -334,7 +334,7 @@ static hth_err grad_direction(hth_cuda_seq *seq, const hth_graph *graph, const h
                     *r = &hth_cuda_in(graph, node, R)->shape;
     grad_dir *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to prepare a recurrence");
+        return hth_no_memory("preparing a recurrence");
     }
     d->steps = (uint32_t)x->dim[0];
     d->in = x->dim[2];

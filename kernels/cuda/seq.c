@@ -17,7 +17,7 @@ static hth_cuda_step *seq_add(hth_cuda_seq *seq)
         int cap = seq->cap == 0 ? 4 : 2 * seq->cap;
         hth_cuda_step *grown = hth_calloc((size_t)cap, sizeof *grown);
         if (grown == NULL) {
-            seq->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+            seq->err = hth_no_memory("preparing an operator");
             return NULL;
         }
         if (seq->n_steps > 0) {
@@ -47,7 +47,7 @@ void hth_cuda_launch_add(hth_cuda_seq *seq, hth_cuda_kernel_id id, uint64_t bloc
     }
     void *copy = hth_calloc(1, bytes);
     if (copy == NULL) {
-        seq->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+        seq->err = hth_no_memory("preparing an operator");
     } else {
         memcpy(copy, params, bytes);
     }

@@ -153,7 +153,8 @@ hth_err hth_cuda_bce(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *
     HTH_TRY(bce_params(graph, node, &p));
     bool grad = node->op == HTH_OP_BCE_GRAD;
     uint32_t blocks = (p.n + TRAIN_THREADS - 1) / TRAIN_THREADS;
-    blocks = blocks == 0 ? 1 : blocks > TRAIN_PARTS ? TRAIN_PARTS : blocks;
+    blocks = blocks > TRAIN_PARTS ? TRAIN_PARTS : blocks;
+    blocks += blocks == 0;
     size_t parts = grad ? 0 : hth_cuda_workspace(seq, TRAIN_PARTS * sizeof(float));
     seq->moved_bytes += 2 * (size_t)p.n * sizeof(float);
     if (grad) {

@@ -20,6 +20,16 @@ hth_err hth_fail(hth_err err, const char *fmt, ...)
     return hth_dnnl_host->fail(err, text);
 }
 
+hth_err hth_no_memory(const char *fmt, ...)
+{
+    char what[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return hth_fail(HTH_ENOMEM, "out of memory for %s", what);
+}
+
 void *hth_calloc(size_t n, size_t size)
 {
     return hth_dnnl_host->calloc(n, size);

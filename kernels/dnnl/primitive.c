@@ -159,7 +159,7 @@ static hth_err dn_args_open(hth_dn_prim *prim, int n_srcs, const hth_dn_post *po
     prim->args = hth_calloc((size_t)cap, sizeof *prim->args);
     prim->data = hth_calloc((size_t)cap, sizeof *prim->data);
     if (prim->args == NULL || prim->data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a oneDNN primitive");
+        return hth_no_memory("a oneDNN primitive");
     }
     for (int i = 0; i < n_fixed; i++) {
         HTH_TRY(dn_arg_add(prim, fixed[i]));
@@ -205,7 +205,7 @@ static hth_err dn_prim_from(dnnl_primitive_desc_t pd, int n_srcs, const hth_dn_p
     hth_dn_prim *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
         dnnl_primitive_desc_destroy(pd);
-        return hth_fail(HTH_ENOMEM, "out of memory for a oneDNN primitive");
+        return hth_no_memory("a oneDNN primitive");
     }
     p->pd = pd;
     HTH_GOTO(dn_fail(dnnl_primitive_create(&p->primitive, pd), "primitive"), fail);

@@ -157,7 +157,7 @@ REF_KERNEL(ref_pad)
     }
     int64_t *maps = hth_calloc((size_t)total + 1, sizeof *maps);
     if (maps == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for %lld positions", (long long)total);
+        return hth_no_memory("%lld positions", (long long)total);
     }
     int64_t *next = maps;
     for (int d = 0; d < rank; d++) {

@@ -173,7 +173,7 @@ static hth_err reduce_float(const hth_node *node, const hth_tensor *x, hth_tenso
     reduce_fold fold = reduce_fold_of(node->op);
     double *acc = hth_calloc((size_t)count * 2 + 1, sizeof *acc);
     if (acc == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for %lld accumulators", (long long)count);
+        return hth_no_memory("%lld accumulators", (long long)count);
     }
     double *max = fold == FOLD_EXP ? acc + count : NULL;
     if (max != NULL) {
@@ -250,7 +250,7 @@ static hth_err reduce_int(const hth_node *node, const hth_tensor *x, hth_tensor 
     ref_iter it = *start;
     int64_t *acc = hth_calloc((size_t)count + 1, sizeof *acc);
     if (acc == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for %lld accumulators", (long long)count);
+        return hth_no_memory("%lld accumulators", (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         acc[i] = neutral;

@@ -271,7 +271,7 @@ static hth_err ref_widen(hth_tensor *tensor, bool fill)
         HTH_TRY(hth_pace_step((uint64_t)ref_count(tensor)));
         wide.data = hth_alloc_aligned(wide.bytes > 0 ? wide.bytes : 64, 64);
         if (wide.data == NULL) {
-            return hth_fail(HTH_ENOMEM, "no memory for %zu bytes in f32", wide.bytes);
+            return hth_no_memory("%zu bytes in f32", wide.bytes);
         }
         if (fill) {
             ref_convert(HTH_DT_F32, wide.data, tensor->dtype, tensor->data, ref_count(tensor));
@@ -312,7 +312,7 @@ static hth_err ref_run_wide(const hth_graph *graph, const hth_node *node, ref_fn
     int n_all = node->n_inputs + node->n_outputs, done = 0;
     hth_tensor *wide = hth_calloc((size_t)n_all, sizeof *wide);
     if (wide == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for %d operands", n_all);
+        return hth_no_memory("%d operands", n_all);
     }
     for (; done < n_all; done++) {
         bool is_in = done < node->n_inputs;
@@ -402,6 +402,5 @@ hth_err hth_ref_eval(void *ctx, const hth_graph *graph, const hth_node *node, co
                      hth_tensor *out)
 {
     hth_err err = ref_dispatch(graph, node, in, out);
-    return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "node '%s' (%s)", node->name, hth_op_name(node->op));
+    return hth_err_prefix(err, "node '%s' (%s)", node->name, hth_op_name(node->op));
 }

@@ -26,7 +26,7 @@ void *ref_take(ref_mem *mem, int64_t n, size_t size)
         p = hth_calloc(1, bytes + MEM_HEAD);
     }
     if (!p) {
-        hth_fail(HTH_ENOMEM, "no memory for %lld scratch elements", (long long)n);
+        hth_no_memory("%lld scratch elements", (long long)n);
         return NULL;
     }
     memcpy(p, &mem->last, sizeof mem->last);
@@ -37,7 +37,8 @@ void *ref_take(ref_mem *mem, int64_t n, size_t size)
 hth_err ref_untaken(void)
 {
     const hth_pace *p = hth_pace_now();
-    return p != NULL && p->err != HTH_OK ? p->err : HTH_ENOMEM;
+    bool ended = p != NULL && p->err != HTH_OK;
+    return ended ? p->err : HTH_ENOMEM;
 }
 
 void ref_mem_fini(ref_mem *mem)

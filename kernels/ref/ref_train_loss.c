@@ -168,7 +168,8 @@ static hth_err bce_body(ref_mem *mem, const hth_node *node, const hth_tensor *in
     HTH_TRY(ref_wide(mem, &in[1], &target));
     HTH_TRY(weighted ? ref_wide(mem, &in[2], &weights) : HTH_OK);
     for (int64_t i = 0; i < count; i++) {
-        double w = !weighted ? 1 : weights[each ? i / inner % classes : 0];
+        int64_t class = each ? i / inner % classes : 0;
+        double w = weighted ? weights[class] : 1;
         double positive = w * target[i], negative = 1 - target[i], e = exp(-fabs(x[i]));
         double under = x[i] < 0 ? 1 / (1 + e) : e / (1 + e); // 1 - sigmoid
         loss += (negative * fmax(x[i], 0) + positive * fmax(-x[i], 0) +

@@ -253,7 +253,7 @@ static hth_err bound_init(hth_bound *bound, const hth_step *step, uint64_t budge
         !bound->mean_in || !bound->mean_out || !bound->mean_us || !bound->mean_again ||
         !bound->way_apart || !bound->apart_cost || !bound->apart_first || !bound->apart_interval ||
         !bound->apart_at || !bound->apart_head || !bound->apart_next) {
-        return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", step->n_stages);
+        return hth_no_memory("bounding a step of %d nodes", step->n_stages);
     }
     return hth_bound_facts(bound);
 }
@@ -298,7 +298,7 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
     c.down = hth_calloc((size_t)step->n_stages + 1, sizeof *c.down);
     c.top = dual != NULL && *dual != NULL ? *dual : dual_new(step);
     if (err == HTH_OK && (c.down == NULL || c.top == NULL)) {
-        err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", step->n_stages);
+        err = hth_no_memory("bounding a step of %d nodes", step->n_stages);
     }
     if (err == HTH_OK) {
         climb_begin(&c, budget);

@@ -183,7 +183,7 @@ static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double s
             continue;
         }
         if (HTH_GROW(bound->dead, bound->n_dead, bound->cap_dead) != 0) {
-            return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+            return hth_no_memory("bounding a step of %d nodes", m->n_stages);
         }
         int u = m->p->nodes[v].inputs[j], at = bound->n_dead++, w = m->p->tensors[u].producer,
             reads;

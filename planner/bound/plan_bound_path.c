@@ -242,7 +242,7 @@ hth_err hth_bound_path_add(hth_bound *bound, int iteration)
         }
         path_choose(bound, turn, n_turns, iteration);
     } else {
-        err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", n);
+        err = hth_no_memory("bounding a step of %d nodes", n);
     }
     hth_free(out);
     hth_free(in);

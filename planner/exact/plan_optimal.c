@@ -102,7 +102,7 @@ static hth_err child_run(const optimal_files *files, double seconds)
                           "-quit",
                           NULL};
     if (posix_spawn_file_actions_init(&to) != 0) {
-        return hth_fail(HTH_ENOMEM, "no memory to start cbc");
+        return hth_no_memory("starting cbc");
     }
     int rc = posix_spawn_file_actions_addopen(&to, 0, "/dev/null", O_RDONLY, 0);
     rc = rc ? rc
@@ -204,7 +204,7 @@ static hth_err optimal_init(const hth_step *step, hth_optimal *optimal)
     if (!optimal->fixed.mode || !optimal->fixed.away || !optimal->fixed.back ||
         !optimal->fixed.item) {
         optimal_fini(optimal);
-        return hth_fail(HTH_ENOMEM, "no memory for a solution");
+        return hth_no_memory("a solution");
     }
     for (int g = 0; g < step->n_intervals; g++) {
         optimal->fixed.away[g] = step->interval[g].p + 1;

@@ -100,7 +100,11 @@ static void rows_fetch(hth_ilp *ilp, int g, int s)
         }
         double large = ilp->horizon;
         hth_ilp_term(ilp, 'f', g, 0, 1);
-        hth_ilp_term(ilp, lane ? 'F' : 'W', lane ? s - 1 : s, 0, -1);
+        if (lane) {
+            hth_ilp_term(ilp, 'F', s - 1, 0, -1);
+        } else {
+            hth_ilp_term(ilp, 'W', s, 0, -1);
+        }
         for (int h = 0; h < m->n_intervals; h++) {
             const hth_interval *interval = &m->interval[h];
             if (s >= hth_ilp_first(ilp, h) && s <= interval->q && s < ilp->n &&
@@ -120,7 +124,11 @@ static void rows_fetches(hth_ilp *ilp)
     for (int s = 0; s < ilp->n; s++) {
         for (int lane = 0; lane < 2; lane++) {
             hth_ilp_term(ilp, 'F', s, 0, 1);
-            hth_ilp_term(ilp, lane ? 'F' : 'W', lane ? s - 1 : s, 0, lane && s == 0 ? 0 : -1);
+            if (lane) {
+                hth_ilp_term(ilp, 'F', s - 1, 0, s == 0 ? 0 : -1);
+            } else {
+                hth_ilp_term(ilp, 'W', s, 0, -1);
+            }
             for (int g = 0; g < m->n_intervals; g++) {
                 const hth_interval *interval = &m->interval[g];
                 if (s >= hth_ilp_first(ilp, g) && s <= interval->q && interval->can_offload) {
@@ -246,8 +254,11 @@ static void rows_time(hth_ilp *ilp)
             const hth_interval *interval = &m->interval[g];
             if (interval->can_offload) {
                 double us = -share * m->h2d_us[interval->tensor];
-                hth_ilp_term(ilp, hth_ilp_tail(ilp, g) ? 'b' : 'o', g,
-                             hth_ilp_tail(ilp, g) ? ilp->n - 1 : 0, us);
+                if (hth_ilp_tail(ilp, g)) {
+                    hth_ilp_term(ilp, 'b', g, ilp->n - 1, us);
+                } else {
+                    hth_ilp_term(ilp, 'o', g, 0, us);
+                }
             }
         }
         for (int s = 0; s < ilp->n; s++) {

@@ -24,11 +24,6 @@
 
 #define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a program");
-}
-
 // A training step has its own patterns and folds no batch norm: autodiff saw to that.
 static hth_err compile_passes(hth_device *device, hth_graph *graph, bool training)
 {
@@ -189,7 +184,7 @@ static hth_err compile_count(const hth_program *program, const hth_graph *model,
     if (own == NULL || theirs == NULL) {
         hth_free(own);
         hth_free(theirs);
-        return no_memory();
+        return hth_no_memory("a program");
     }
     size_t n = constants_of(program->graph, own);
     n += constants_of(rest, own + n);
@@ -233,7 +228,7 @@ static hth_err compile_key(hth_program *program, const hth_graph *model, const h
 {
     program->key = hth_calloc((size_t)model->n_inputs, sizeof *program->key);
     if (program->key == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     for (int i = 0; i < model->n_inputs; i++) {
         program->key[i] = inputs[i];
@@ -270,7 +265,7 @@ static hth_err compile_arrays(hth_program *program)
         program->same_output[i] = *at - 1;
     }
     hth_free(first);
-    return made ? HTH_OK : no_memory();
+    return made ? HTH_OK : hth_no_memory("a program");
 }
 
 // compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
@@ -317,14 +312,18 @@ static hth_err compile_graph(hth_site *site, hth_program *program, const hth_ste
     HTH_TRY(compile_arrays(program));
     int n = program->graph->n_nodes;
     hth_menu *menus = hth_calloc((size_t)n, sizeof *menus);
-    hth_err err =
-        menus == NULL ? no_memory() : hth_compile_kernels(site, program, tune, progress, menus);
+    hth_err err = menus == NULL ? hth_no_memory("a program")
+                                : hth_compile_kernels(site, program, tune, progress, menus);
     if (err == HTH_OK && step != NULL) {
         err = compile_step_budget(site, program, step, menus);
     }
     if (step == NULL || !step->problem_only) {
-        err = err == HTH_OK ? compile_plan(site, program, menus) : err;
-        err = err == HTH_OK && !program->plan_only ? hth_compile_run(site, program) : err;
+        if (err == HTH_OK) {
+            err = compile_plan(site, program, menus);
+        }
+        if (err == HTH_OK && !program->plan_only) {
+            err = hth_compile_run(site, program);
+        }
     }
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
@@ -343,7 +342,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     *out = NULL;
     hth_program *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     p->budget = budget;
     p->tuned = tune;
@@ -415,7 +414,9 @@ static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program 
         err = compile_key(program, model, whole->key, &stage);
     }
     hth_stage_fini(&stage);
-    err = err == HTH_OK ? compile_graph(site, program, NULL, false, NULL) : err;
+    if (err == HTH_OK) {
+        err = compile_graph(site, program, NULL, false, NULL);
+    }
     program->n_like = 0;
     HTH_TRY(err);
     return compile_same_forms(whole, program)
@@ -435,7 +436,7 @@ hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int thr
     }
     hth_program *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     p->budget = whole->budget;
     p->tuned = whole->tuned;
@@ -457,6 +458,20 @@ hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int thr
     return HTH_OK;
 }
 
+static hth_err compile_step(hth_site *site, hth_program *program, const hth_step_spec *spec,
+                            hth_request *progress)
+{
+    HTH_TRY(hth_graph_clone(spec->train->graph, &program->graph));
+    if (!program->plan_only) {
+        HTH_TRY(hth_host_sizes(site, program, NULL));
+    }
+    if (program->spill != NULL) {
+        HTH_TRY(hth_spill_measure(program->spill, COMPILE_SPILL_BYTES, &program->spill_speed));
+    }
+    HTH_TRY(hth_overhead_room(site, program));
+    return compile_graph(site, program, spec, program->tuned, progress);
+}
+
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out)
 {
@@ -464,7 +479,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     *out = NULL;
     hth_program *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     p->tuned = tune;
     p->train = spec->train;
@@ -476,13 +491,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->plan_only = spec->plan_only;
     hth_paced paced;
     hth_paced_begin(&paced, site, progress);
-    hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
-    err = err == HTH_OK && !p->plan_only ? hth_host_sizes(site, p, NULL) : err;
-    if (err == HTH_OK && p->spill != NULL) {
-        err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
-    }
-    err = err == HTH_OK ? hth_overhead_room(site, p) : err;
-    err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
+    hth_err err = compile_step(site, p, spec, progress);
     hth_paced_end(&paced);
     if (err != HTH_OK) {
         hth_program_free(site, p);

@@ -28,11 +28,16 @@ typedef enum like_rank { LIKE_NONE, LIKE_ANY, LIKE_TUNED, LIKE_PINNED } like_ran
 
 static like_rank like_rank_of(const hth_program *p, const hth_program *q)
 {
-    return q->pinned  ? LIKE_PINNED
-           : q->stale ? LIKE_NONE
-           : q->tuned ? LIKE_TUNED
-           : p->tuned ? LIKE_NONE
-                      : LIKE_ANY;
+    if (q->pinned) {
+        return LIKE_PINNED;
+    }
+    if (q->stale) {
+        return LIKE_NONE;
+    }
+    if (q->tuned) {
+        return LIKE_TUNED;
+    }
+    return p->tuned ? LIKE_NONE : LIKE_ANY;
 }
 
 void hth_compile_hold(hth_program *program, hth_source *source)
@@ -323,7 +328,7 @@ static hth_err like_reconsider(hth_site *site, hth_program *program, like_node *
     double total = 0, gain = 0;
     like_list *x = hth_calloc((size_t)program->n_like + 1, sizeof *x);
     if (x == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a program");
+        return hth_no_memory("a program");
     }
     like_mix(program, x);
     for (int i = 0; i < program->graph->n_nodes; i++) {
@@ -360,7 +365,7 @@ hth_err hth_compile_like(hth_site *site, hth_program *program, hth_menu *menus)
         return HTH_OK;
     }
     like_node *node = hth_calloc((size_t)n + 1, sizeof *node);
-    hth_err err = node == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : HTH_OK;
+    hth_err err = node == NULL ? hth_no_memory("a program") : HTH_OK;
     for (int i = 0; i < n && err == HTH_OK; i++) {
         (void)hth_work_point(site->queue);
         if (like_asks(program, i, &menus[i])) {

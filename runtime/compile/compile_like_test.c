@@ -134,7 +134,8 @@ static void rig_say(rig *r, int64_t samples, const char *a, double a_us, const c
             }
             assert_int_equal(
                 sscanf(line, "%47s %llu %llu %*f%n", name, &workspace, &resident, &used), 3);
-            double us = family_is(name, a) ? a_us : family_is(name, b) ? b_us : 200;
+            double us = family_is(name, b) ? b_us : 200;
+            us = family_is(name, a) ? a_us : us;
             at += (size_t)snprintf(text + at, sizeof text - at, "%s %llu %llu %.3f%s\n", name,
                                    workspace, resident, us, line + used);
         }

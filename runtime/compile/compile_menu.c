@@ -11,11 +11,6 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a program");
-}
-
 bool hth_program_measured(hth_site *site, const hth_graph *graph, int i)
 {
     const hth_node *n = &graph->nodes[i];
@@ -86,7 +81,7 @@ static hth_err compile_menu(hth_site *site, hth_program *program, int i, bool tu
     menu->list = hth_memdup(list, (size_t)kept * sizeof *list);
     menu->every = hth_memdup(list, (size_t)kept * sizeof *list);
     menu->n = menu->n_every = kept;
-    return menu->list == NULL || menu->every == NULL ? no_memory() : HTH_OK;
+    return menu->list == NULL || menu->every == NULL ? hth_no_memory("a program") : HTH_OK;
 }
 
 // A kernel is made for the team that its device has, and that the calling thread has.
@@ -117,8 +112,7 @@ hth_err hth_compile_kernel(hth_site *site, hth_program *program, int i, const ch
     const hth_node *n = &program->graph->nodes[i];
     const char *name = strcmp(algorithm, "default") == 0 ? NULL : algorithm;
     hth_err err = kernel_prepare(site, program, n, name, &program->kernels[i]);
-    return err == HTH_OK ? HTH_OK
-                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+    return hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
 }
 
 hth_err hth_compile_fix(hth_site *site, hth_program *program, int i, hth_menu *menu, int k)
@@ -191,7 +185,7 @@ static hth_err compile_heat(const hth_site *site, hth_program *program)
     const hth_graph *g = program->graph;
     int *replaces = hth_alloc((size_t)(g->n_values + 1) * sizeof *replaces);
     if (replaces == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     memset(replaces, -1, (size_t)(g->n_values + 1) * sizeof *replaces);
     for (int i = 0; i < program->train->n_slots; i++) {
@@ -254,9 +248,9 @@ hth_err hth_program_remember(hth_site *site, const hth_program *program,
     }
     hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s, site->link_latency_us,
                      site->copy_interference};
-    HTH_TRY(hth_link_learn(site->device, site->timings,
-                           copied[0] > 0 ? program->problem.h2d_bytes_per_s : 0,
-                           copied[1] > 0 ? program->problem.d2h_bytes_per_s : 0, &link));
+    double up = copied[0] > 0 ? program->problem.h2d_bytes_per_s : 0;
+    double down = copied[1] > 0 ? program->problem.d2h_bytes_per_s : 0;
+    HTH_TRY(hth_link_learn(site->device, site->timings, up, down, &link));
     site->link_bytes_per_s = link.h2d_bytes_per_s;
     site->link_back_bytes_per_s = link.d2h_bytes_per_s;
     return HTH_OK;

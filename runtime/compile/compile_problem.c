@@ -13,11 +13,6 @@
 
 #define PROBLEM_SLOW 30 // times that the reference takes longer
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a program");
-}
-
 static const hth_packing *packing_of(const hth_kernel *kernel, int input)
 {
     for (int i = 0; i < kernel->n_packings; i++) {
@@ -58,7 +53,7 @@ static hth_err weight_find(hth_site *site, hth_program *program, int *cap, hth_c
         }
     }
     if (HTH_GROW(program->weights, program->n_weights, *cap) != 0) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     hth_weight *w = &program->weights[program->n_weights];
     *w = (hth_weight){.content = constant, .bytes = constant->bytes};
@@ -77,12 +72,12 @@ static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, u
                                   hth_mem_class cls, bool external, int *out)
 {
     if (HTH_GROW(pr->tensors, pr->n_tensors, *cap) != 0) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     hth_plan_tensor t = {
         .name = hth_strdup(name), .bytes = bytes, .cls = cls, .producer = -1, .external = external};
     if (t.name == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     *out = pr->n_tensors;
     pr->tensors[pr->n_tensors++] = t;
@@ -101,9 +96,8 @@ static hth_err problem_values(hth_program *program, bool host_visible, int *cap)
         }
         size_t bytes;
         HTH_TRY(hth_tensor_bytes(val->dtype, &val->shape, val->layout, &bytes));
-        hth_mem_class cls = val->is_input    ? HTH_MEM_INPUT
-                            : val->is_output ? HTH_MEM_OUTPUT
-                                             : HTH_MEM_ACTIVATION;
+        hth_mem_class cls = val->is_output ? HTH_MEM_OUTPUT : HTH_MEM_ACTIVATION;
+        cls = val->is_input ? HTH_MEM_INPUT : cls;
         bool external = host_visible && cls != HTH_MEM_ACTIVATION;
         HTH_TRY(problem_add_tensor(&program->problem, cap, val->name, bytes, cls, external,
                                    &program->value_tensor[v]));
@@ -134,10 +128,16 @@ static void problem_slots(hth_program *program)
 
 static const char *problem_op(hth_op op)
 {
-    return op == HTH_OP_CONV               ? "conv_fwd"
-           : op == HTH_OP_CONV_GRAD_DATA   ? "conv_bwd_data"
-           : op == HTH_OP_CONV_GRAD_FILTER ? "conv_bwd_filter"
-                                           : hth_op_name(op);
+    switch (op) {
+    case HTH_OP_CONV:
+        return "conv_fwd";
+    case HTH_OP_CONV_GRAD_DATA:
+        return "conv_bwd_data";
+    case HTH_OP_CONV_GRAD_FILTER:
+        return "conv_bwd_filter";
+    default:
+        return hth_op_name(op);
+    }
 }
 
 // A node that nobody measured costs the traffic of its tensors, at the speed of a copy.
@@ -171,7 +171,7 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
     program->node_out[i] = hth_calloc((size_t)n->n_outputs, sizeof(int));
     if (pn->name == NULL || pn->op == NULL || pn->inputs == NULL || pn->outputs == NULL ||
         pn->alternatives == NULL || program->node_in[i] == NULL || program->node_out[i] == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     program->n_in[i] = n->n_inputs;
     program->n_out[i] = n->n_outputs;
@@ -188,7 +188,7 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
                 int *grown =
                     hth_realloc(program->weight_tensor, (size_t)program->n_weights, sizeof(int));
                 if (grown == NULL) {
-                    return no_memory();
+                    return hth_no_memory("a program");
                 }
                 program->weight_tensor = grown;
                 HTH_TRY(problem_add_tensor(&program->problem, cap_tensors, g->values[v].name,
@@ -214,7 +214,7 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
         pn->n_inplace = pair[0] >= 0;
         pn->inplace = pn->n_inplace ? hth_memdup(pair, sizeof pair) : NULL;
         if (pn->n_inplace && pn->inplace == NULL) {
-            return no_memory();
+            return hth_no_memory("a program");
         }
     }
     for (int a = 0; program->train != NULL && a < pn->n_alternatives; a++) {
@@ -262,7 +262,7 @@ hth_err hth_compile_problem(hth_site *site, hth_program *program, const hth_menu
     program->problem.nodes =
         hth_calloc((size_t)program->graph->n_nodes, sizeof *program->problem.nodes);
     if (program->problem.nodes == NULL) {
-        return no_memory();
+        return hth_no_memory("a program");
     }
     HTH_TRY(problem_values(program, props->host_visible, &cap_tensors));
     problem_slots(program);

@@ -76,7 +76,7 @@ static hth_err repeat_key(const hth_program *program, char out[REPEAT_KEY])
     size_t n = (size_t)repeat_rows(&program->problem);
     repeat_row *row = hth_calloc(n, sizeof *row);
     if (row == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a program");
+        return hth_no_memory("a program");
     }
     repeat_fill(program, row);
     const hth_id id = hth_id_of(&(hth_chunk){row, n * sizeof *row}, 1);
@@ -126,7 +126,7 @@ static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus,
                           bool *known)
 {
     int n = program->graph->n_nodes, *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
-    hth_err err = alt == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : HTH_OK;
+    hth_err err = alt == NULL ? hth_no_memory("a program") : HTH_OK;
     *known = err == HTH_OK && repeat_find(text, program->budget, menus, n, alt);
     for (int i = 0; *known && i < n && err == HTH_OK; i++) {
         err = hth_compile_fix(site, program, i, &menus[i], alt[i]);
@@ -139,8 +139,7 @@ hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus
 {
     char key[REPEAT_KEY], *text = hth_alloc(repeat_cap(program));
     *known = false;
-    hth_err err =
-        text == NULL ? hth_fail(HTH_ENOMEM, "no memory for a program") : repeat_key(program, key);
+    hth_err err = text == NULL ? hth_no_memory("a program") : repeat_key(program, key);
     if (err == HTH_OK && site->timings != NULL &&
         site->timings->get(site->timings->ctx, key, text, repeat_cap(program)) == HTH_OK) {
         err = repeat_fix(site, program, menus, text, known);

@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a program");
-}
-
 // Where streamed weights come from: memory, or a file.
 static hth_err compile_weights_far(hth_site *site, hth_program *program)
 {
@@ -47,14 +42,17 @@ hth_err hth_compile_run(hth_site *site, hth_program *program)
 {
     program->far_of = hth_calloc((size_t)program->problem.n_tensors, sizeof *program->far_of);
     program->fixed = hth_calloc((size_t)program->problem.n_tensors, sizeof *program->fixed);
-    hth_err err = program->far_of == NULL || program->fixed == NULL ? no_memory() : HTH_OK;
+    hth_err err =
+        program->far_of == NULL || program->fixed == NULL ? hth_no_memory("a program") : HTH_OK;
     for (int i = 0; err == HTH_OK && program->train != NULL && i < program->train->n_slots; i++) {
         int t = hth_program_slot(program, i);
         if (t >= 0 && program->plan->streamed[t]) {
             program->far_of[t] = &program->far[i];
         }
     }
-    err = err == HTH_OK ? compile_weights_far(site, program) : err;
+    if (err == HTH_OK) {
+        err = compile_weights_far(site, program);
+    }
     if (err == HTH_OK) {
         hth_run_spec spec = {.device = site->device,
                              .problem = &program->problem,

@@ -82,7 +82,7 @@ hth_err hth_alias_answer(hth_store *store, const hth_alias_change *change, char 
     *json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
-    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an answer");
+    return *json != NULL ? HTH_OK : hth_no_memory("an answer");
 }
 
 hth_err hth_alias_rows(hth_store *store, json_t **out)

@@ -34,7 +34,7 @@ static hth_err content_tensors(const hth_content_object *objects, int n, hth_man
         t[i] = content_tensor(&objects[i]);
     }
     *out = t;
-    return t != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %d objects", n);
+    return t != NULL ? HTH_OK : hth_no_memory("%d objects", n);
 }
 
 // content_sees: names with a dot in front are no models'.
@@ -109,7 +109,7 @@ static hth_err commit_init(commit_job *job)
     return job->put != NULL && job->look != NULL && job->from != NULL && job->asked != NULL &&
                    job->there != NULL
                ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for %zu tensors", n);
+               : hth_no_memory("%zu tensors", n);
 }
 
 static void commit_fini(commit_job *job)
@@ -198,7 +198,7 @@ static hth_err commit_bool(const hth_put_tensor *tensor, void *chunk)
 static hth_err commit_bools(const commit_job *job)
 {
     void *chunk = hth_alloc(CONTENT_CHUNK);
-    hth_err err = chunk != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a commit");
+    hth_err err = chunk != NULL ? HTH_OK : hth_no_memory("a commit");
     for (int i = 0; i < job->m->n && err == HTH_OK; i++) {
         err = job->look[i].dtype == HTH_DT_BOOL ? commit_bool(&job->look[i], chunk) : HTH_OK;
     }
@@ -235,7 +235,7 @@ static hth_err commit_run(commit_job *job, hth_progress_fn progress, void *ctx, 
     HTH_TRY(hth_catalog_check_graph(m->skeleton, m->skeleton_bytes, job->look, m->n, NULL));
     char *meta = commit_meta(m);
     if (meta == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a version");
+        return hth_no_memory("a version");
     }
     hth_err err = hth_store_put(job->s, m->name, m->skeleton, m->skeleton_bytes, meta, job->put,
                                 m->n, progress, ctx, out);
@@ -248,9 +248,11 @@ hth_err hth_content_commit(hth_store *store, const hth_content_model *model,
 {
     commit_job j = {.s = store, .m = model};
     memset(out, 0, sizeof *out);
-    hth_err err = hth_store_check_new(model->name);
-    err = err == HTH_OK ? hth_dataset_model(model->name) : err;
-    err = err == HTH_OK ? commit_run(&j, progress, ctx, out) : err;
+    hth_err err;
+    HTH_GOTO(hth_store_check_new(model->name), done);
+    HTH_GOTO(hth_dataset_model(model->name), done);
+    err = commit_run(&j, progress, ctx, out);
+done:
     commit_fini(&j);
     return err;
 }
@@ -304,8 +306,7 @@ hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **o
             .name = t->name, .id = t->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
     }
     *out = o;
-    return o != NULL ? HTH_OK
-                     : hth_fail(HTH_ENOMEM, "out of memory for %d objects", manifest->n_tensors);
+    return o != NULL ? HTH_OK : hth_no_memory("%d objects", manifest->n_tensors);
 }
 
 hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,

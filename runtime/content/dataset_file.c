@@ -26,7 +26,7 @@ static hth_err file_store(hth_store *store, hth_dataset_put put, const hth_file 
 {
     hth_put_tensor *t = hth_calloc((size_t)put.n + 1, sizeof *t);
     dataset_range *r = hth_calloc((size_t)put.n + 1, sizeof *r);
-    hth_err err = hth_fail(HTH_ENOMEM, "out of memory for a dataset");
+    hth_err err = hth_no_memory("a dataset");
     if (t != NULL && r != NULL) {
         for (int i = 0; i < put.n; i++) {
             r[i] = (dataset_range){file, shown, entry[i].at};
@@ -64,5 +64,5 @@ hth_err hth_dataset_file(hth_store *store, const hth_dataset_put *put, int fd, c
         hth_safetensors_looked(entry, p.n);
     }
     hth_file_close(&file);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "dataset %s", shown);
+    return hth_err_prefix(err, "dataset %s", shown);
 }

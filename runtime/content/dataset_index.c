@@ -13,11 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "out of memory for a dataset");
-}
-
 static const char *tenant_of(const char *tenant)
 {
     return tenant != NULL ? tenant : HTH_TENANT_OWN;
@@ -240,16 +235,17 @@ static hth_err dataset_row(void *ctx, const hth_manifest *manifest, const json_t
     for (int i = 0; i < manifest->n_tensors; i++) {
         json_array_append_new(tensors, dataset_tensor(&manifest->tensors[i]));
     }
-    json_t *row = json_pack(
-        "{s:O, s:O, s:I, s:I, s:O, s:I, s:o}", "name", json_object_get(meta, "dataset"), "tenant",
-        json_object_get(meta, "tenant"), "bytes", (json_int_t)manifest_bytes(manifest), "samples",
-        (json_int_t)(manifest->n_tensors > 0 ? manifest->tensors[0].shape.dim[0] : 0), "format",
-        json_is_string(format) ? format : json_object_get(meta, "format"), "created_ns",
-        (json_int_t)manifest->created_ns, "tensors", tensors);
+    format = json_is_string(format) ? format : json_object_get(meta, "format");
+    json_int_t samples = manifest->n_tensors > 0 ? manifest->tensors[0].shape.dim[0] : 0;
+    json_t *row =
+        json_pack("{s:O, s:O, s:I, s:I, s:O, s:I, s:o}", "name", json_object_get(meta, "dataset"),
+                  "tenant", json_object_get(meta, "tenant"), "bytes",
+                  (json_int_t)manifest_bytes(manifest), "samples", samples, "format", format,
+                  "created_ns", (json_int_t)manifest->created_ns, "tensors", tensors);
     if (json_is_array(classes)) {
         json_object_set(row, "classes", (json_t *)classes);
     }
-    return json_array_append_new(r->list, row) == 0 ? HTH_OK : no_memory();
+    return json_array_append_new(r->list, row) == 0 ? HTH_OK : hth_no_memory("a dataset");
 }
 
 hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out)
@@ -258,7 +254,8 @@ hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out)
     hth_err err = dataset_each(store, dataset_row, &r);
     *out = err == HTH_OK ? json_pack("{s:O}", "datasets", r.list) : NULL;
     json_decref(r.list);
-    return err != HTH_OK || *out != NULL ? err : no_memory();
+    HTH_TRY(err);
+    return *out != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
 // ---- remove
@@ -295,7 +292,8 @@ hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner
     HTH_TRY(dataset_free(store, name, tenant, &fd));
     hth_err err = hth_store_rm(store, key, 0);
     hth_store_let_go(fd);
-    return err == HTH_OK ? hth_store_gc(store, &files, &bytes) : err;
+    HTH_TRY(err);
+    return hth_store_gc(store, &files, &bytes);
 }
 
 // ---- put
@@ -384,8 +382,11 @@ hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_prog
     char *text = meta != NULL ? json_dumps(meta, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     hth_err err = text != NULL ? hth_store_put(store, key, "", 0, text, put->tensors, put->n,
                                                progress, ctx, out)
-                               : no_memory();
+                               : hth_no_memory("a dataset");
     free(text);
     json_decref(meta);
-    return err == HTH_OK && !out->unchanged ? put_replace(store, put, tenant, key, out) : err;
+    if (err == HTH_OK && !out->unchanged) {
+        return put_replace(store, put, tenant, key, out);
+    }
+    return err;
 }

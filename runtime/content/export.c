@@ -71,7 +71,8 @@ static hth_err export_to_path(export_job *job, hth_export_format format)
     job->fd = w.fd;
     hth_err err = export_to(job, format);
     hth_err end = hth_atomic_file_end(&w, err == HTH_OK);
-    return err != HTH_OK ? err : end;
+    HTH_TRY(err);
+    return end;
 }
 
 hth_err hth_catalog_export(hth_store *store, const char *model, const char *path, int fd,

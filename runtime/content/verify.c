@@ -56,7 +56,9 @@ hth_err hth_verify_answer(hth_store *store, const char *arguments, hth_progress_
     json_t *args;
     *json = NULL;
     hth_err err = hth_arguments_read(HTH_COMMAND_VERIFY, arguments, &args);
-    err = err == HTH_OK ? verify_run(store, args, &a, &v) : err;
+    if (err == HTH_OK) {
+        err = verify_run(store, args, &a, &v);
+    }
     json_decref(args);
     if (err != HTH_OK) {
         json_decref(a.damaged);
@@ -69,5 +71,5 @@ hth_err hth_verify_answer(hth_store *store, const char *arguments, hth_progress_
     *json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
     json_decref(doc);
-    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for an answer");
+    return *json != NULL ? HTH_OK : hth_no_memory("an answer");
 }

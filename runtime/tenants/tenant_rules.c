@@ -106,7 +106,7 @@ static hth_err rules_add(hth_tenant_rules *out, int *cap, char *line)
         }
     }
     if (HTH_GROW(out->list, out->n, *cap) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tenants");
+        return hth_no_memory("tenants");
     }
     out->list[out->n++] = rule;
     return HTH_OK;
@@ -153,7 +153,7 @@ hth_err hth_tenant_rules_read(const char *path, hth_tenant_rules *out)
     HTH_TRY(err);
     err = hth_tenant_rules_parse(text, n, out);
     hth_free(text);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
+    return hth_err_prefix(err, "%s", path);
 }
 
 void hth_tenant_rules_fini(hth_tenant_rules *rules)

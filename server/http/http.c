@@ -178,7 +178,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     *out = NULL;
     hth_http *h = hth_calloc(1, sizeof *h);
     if (h == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an HTTP server");
+        return hth_no_memory("an HTTP server");
     }
     pthread_mutex_init(&h->unloaded_lock, NULL);
     h->engine = config->engine;

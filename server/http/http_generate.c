@@ -72,7 +72,7 @@ static hth_err generate_data(hth_infer_call *call)
     HTH_TRY(hth_infer_count(call, bytes));
     call->data = hth_engine_alloc(call->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (call->data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
+        return hth_no_memory("inputs of %zu bytes", bytes);
     }
     for (int i = 0; i < call->n_in; i++) {
         call->in[i].t.data = call->data + at;
@@ -114,7 +114,7 @@ static hth_err generate_inputs(hth_infer_call *call)
     size_t i;
     call->in = hth_calloc(json_array_size(list), sizeof *call->in);
     if (call->in == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     json_t *others = json_copy(call->head);
     json_array_foreach(list, i, input)
@@ -137,7 +137,8 @@ static hth_err generate_inputs(hth_infer_call *call)
         }
     }
     json_decref(others);
-    return err == HTH_OK ? generate_data(call) : err;
+    HTH_TRY(err);
+    return generate_data(call);
 }
 
 static hth_err generate_read(hth_infer_call *call)
@@ -148,7 +149,7 @@ static hth_err generate_read(hth_infer_call *call)
     call->spans = hth_calloc(HTH_INFER_MAX_TENSORS, sizeof *call->spans);
     if (text == NULL || call->spans == NULL) {
         return n == 0 ? hth_fail(HTH_EINVAL, "the request has no body")
-                      : hth_fail(HTH_ENOMEM, "out of memory for a request");
+                      : hth_no_memory("a request");
     }
     HTH_TRY(
         hth_json_flat(text, n, call->spans, HTH_INFER_MAX_TENSORS, &call->counted, &call->head));

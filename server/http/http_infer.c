@@ -143,7 +143,7 @@ static hth_err infer_place(hth_request *request, hth_request_tensor *out, int n)
     hth_infer_result *result =
         hth_engine_alloc(c->c.h->engine, hth_infer_aligned(head + names) + data);
     if (result == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for outputs of %zu bytes", data);
+        return hth_no_memory("outputs of %zu bytes", data);
     }
     char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
     result->engine = c->c.h->engine;
@@ -298,7 +298,7 @@ void hth_infer_start(hth_infer_call *call, size_t text_bytes, hth_err (*read)(ht
         if (infer_take(call, conn)) {
             hth_http_call_work(&call->c, infer_work, infer_read);
         } else {
-            hth_http_call_refuse(&call->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+            hth_http_call_refuse(&call->c, hth_no_memory("a request"));
         }
         return;
     }

@@ -79,7 +79,7 @@ static hth_err read_shared(hth_infer_call *call, const json_t *parameters, const
         return hth_fail(HTH_EINVAL, "'shared_memory_byte_size' of tensor '%s' is missing", tensor);
     }
     if (HTH_GROW(call->held, call->n_held, call->cap_held) != 0) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     HTH_TRY(hth_shm_range(call->c.h->shm, call->near ? call->c.tenant : NULL,
                           json_string_value(region), offset, *bytes, at,
@@ -254,7 +254,7 @@ static hth_err read_data(reading *s)
     }
     c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
+        return hth_no_memory("inputs of %zu bytes", bytes);
     }
     HTH_TRY(read_elsewhere(s, c->data));
     evbuffer_drain(s->body, s->head_bytes);
@@ -287,7 +287,7 @@ static hth_err read_inputs(reading *s)
     }
     c->in = hth_calloc(n, sizeof *c->in);
     if (c->in == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     c->n_in = (int)n;
     json_array_foreach(list, i, input)
@@ -347,7 +347,7 @@ static hth_err read_outputs(hth_infer_call *call)
     }
     call->wanted = hth_calloc(n, sizeof *call->wanted);
     if (call->wanted == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     json_array_foreach(list, i, output)
     {
@@ -459,7 +459,7 @@ hth_err hth_infer_read(hth_infer_call *call)
     }
     const char *text = (const char *)evbuffer_pullup(s.body, (ev_ssize_t)s.head_bytes);
     if (text == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     HTH_TRY(read_text(&s, text));
     if (!json_is_object(call->head)) {
@@ -534,7 +534,7 @@ hth_err hth_infer_read_raw(hth_infer_call *call)
     }
     void *at = call->block != NULL ? call->block->body : call->data;
     if (call->in == NULL || at == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an input of %zu bytes", bytes);
+        return hth_no_memory("an input of %zu bytes", bytes);
     }
     call->id = "";
     call->all_binary = true;

@@ -318,8 +318,7 @@ bool hth_http_body(hth_http *http, hth_http_req *req, json_t **out)
         return false;
     }
     const char *text = (const char *)evbuffer_pullup(in, -1);
-    hth_err err = text != NULL ? hth_json_parse(text, n, out)
-                               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    hth_err err = text != NULL ? hth_json_parse(text, n, out) : hth_no_memory("a request");
     if (err != HTH_OK) {
         hth_http_fail_err(http, req, err);
     }

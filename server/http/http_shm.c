@@ -56,7 +56,7 @@ hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out)
 {
     *out = hth_calloc(1, sizeof **out);
     if (*out == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for shared regions");
+        return hth_no_memory("shared regions");
     }
     pthread_mutex_init(&(*out)->lock, NULL);
     (*out)->allowed = allowed;
@@ -210,7 +210,7 @@ static hth_err region_add(hth_shm *shm, hth_shm_region *region, uid_t uid)
     pthread_mutex_unlock(&shm->lock);
     if (!HTH_HASH_ADDED(region)) {
         region_unmap(region);
-        return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
+        return hth_no_memory("a shared region");
     }
     return HTH_OK;
 }
@@ -227,7 +227,7 @@ hth_err hth_shm_register(hth_shm *shm, const char *tenant, uid_t uid, const char
     }
     hth_shm_region *r = hth_calloc(1, sizeof *r);
     if (r == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
+        return hth_no_memory("a shared region");
     }
     strcpy(r->id.tenant, tenant);
     strcpy(r->id.name, name);

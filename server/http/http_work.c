@@ -133,7 +133,7 @@ hth_err hth_http_work_open(hth_http_work **out)
     hth_http_work *w = hth_calloc(1, sizeof *w);
     *out = NULL;
     if (w == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for threads");
+        return hth_no_memory("threads");
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);

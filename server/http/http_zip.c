@@ -68,7 +68,7 @@ static hth_err zip_run(z_stream *stream, int (*turn)(z_stream *stream, int flush
         struct evbuffer_iovec from = {NULL, 0}, to;
         bool more = evbuffer_peek(in, -1, NULL, &from, 1) > 0;
         if (evbuffer_reserve_space(out, ZIP_PIECE, &to, 1) != 1) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a body");
+            return hth_no_memory("a body");
         }
         stream->next_in = from.iov_base;
         stream->avail_in = (uInt)(from.iov_len < ZIP_PIECE ? from.iov_len : ZIP_PIECE);
@@ -106,7 +106,7 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, zip_watch *watch
         if (out != NULL) {
             evbuffer_free(out);
         }
-        return hth_fail(HTH_ENOMEM, "out of memory for a body");
+        return hth_no_memory("a body");
     }
     hth_err err = zip_run(&z, inflate, in, out, limit, watch, &end);
     inflateEnd(&z);
@@ -152,7 +152,7 @@ static hth_err zip_text(zip_call *call)
     bool made = evbuffer_pullup(call->body, (ev_ssize_t)head) != NULL;
     hth_account_give(head);
     call->watch.held -= head;
-    return made ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a body");
+    return made ? HTH_OK : hth_no_memory("a body");
 }
 
 static hth_err zip_work(hth_http_call *call)
@@ -165,7 +165,7 @@ static hth_err zip_work(hth_http_call *call)
 static void zip_finish(hth_http_call *call)
 {
     zip_call *z = (zip_call *)call;
-    hth_err err = call->r.err == HTH_OK ? HTH_OK : hth_fail(call->r.err, "%s", call->r.detail);
+    hth_err err = hth_err_restore(call->r.err, call->r.detail);
     evbuffer_add_buffer(call->req->body, z->body);
     call->h->received_ns = z->received_ns;
     hth_account_give(z->watch.held); // it is the connection's now
@@ -200,7 +200,7 @@ static void zip_later(hth_http *http, hth_http_req *req, struct evbuffer *body)
     z->received_ns = http->received_ns;
     z->body = evbuffer_new();
     if (z->body == NULL) {
-        hth_http_call_refuse(&z->c, hth_fail(HTH_ENOMEM, "out of memory for a body"));
+        hth_http_call_refuse(&z->c, hth_no_memory("a body"));
         return;
     }
     evbuffer_add_buffer(z->body, body);

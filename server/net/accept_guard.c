@@ -208,7 +208,7 @@ hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *li
     hth_accept_guard *g = hth_calloc(1, sizeof *g);
     *out = NULL;
     if (g == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a listener");
+        return hth_no_memory("a listener");
     }
     g->listener = listener;
     g->spare = -1;
@@ -216,7 +216,7 @@ hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *li
     g->rested = evtimer_new(base, guard_rested, g);
     if (g->name == NULL || g->rested == NULL) {
         hth_accept_guard_close(g);
-        return hth_fail(HTH_ENOMEM, "out of memory for a listener");
+        return hth_no_memory("a listener");
     }
     g->spare = guard_spare();
     pthread_mutex_lock(&guards_lock);

@@ -69,7 +69,7 @@ hth_err hth_allowances_open(hth_allowances **out)
     hth_allowances *t = hth_calloc(1, sizeof *t);
     *out = t;
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the table of peers");
+        return hth_no_memory("the table of peers");
     }
     pthread_mutex_init(&t->lock, NULL);
     return HTH_OK;
@@ -158,8 +158,7 @@ hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *
     *out = NULL;
     pthread_mutex_lock(&allowances->lock);
     hth_allowance *q = allowance_find(allowances, key);
-    hth_err err = q != NULL ? allowance_check(q, trusted)
-                            : hth_fail(HTH_ENOMEM, "out of memory for a connection");
+    hth_err err = q != NULL ? allowance_check(q, trusted) : hth_no_memory("a connection");
     if (err == HTH_OK) {
         q->trusted = trusted;
         q->refs++;
@@ -206,15 +205,23 @@ static int64_t allowance_part(hth_setting setting, int64_t parts)
     return (hth_setting_int(setting) + parts - 1) / parts;
 }
 
+static int64_t allowance_requests_limit(hth_allowance_kind kind)
+{
+    switch (kind) {
+    case HTH_ALLOWANCE_SHORT:
+        return hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS);
+    case HTH_ALLOWANCE_LONG:
+        return allowance_part(HTH_SET_LIMIT_LONG_REQUESTS, ALLOWANCE_LONG);
+    default:
+        return allowance_part(HTH_SET_LIMIT_WATCHES, ALLOWANCE_WATCH);
+    }
+}
+
 hth_err hth_allowance_request(hth_allowance *allowance, hth_allowance_kind kind)
 {
     static const char *const why[HTH_ALLOWANCE_KINDS] = {
         "limits.requests_per_peer", "half of limits.long_requests", "a quarter of limits.watches"};
-    int64_t most = kind == HTH_ALLOWANCE_SHORT
-                       ? hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS)
-                       : (kind == HTH_ALLOWANCE_LONG
-                              ? allowance_part(HTH_SET_LIMIT_LONG_REQUESTS, ALLOWANCE_LONG)
-                              : allowance_part(HTH_SET_LIMIT_WATCHES, ALLOWANCE_WATCH));
+    int64_t most = allowance_requests_limit(kind);
     int n = atomic_fetch_add(&allowance->requests[kind], 1);
     if (n < most) {
         return HTH_OK;

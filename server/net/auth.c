@@ -97,14 +97,13 @@ hth_err hth_auth_open(const char *tokens_file, const char *local, hth_auth **out
     *out = NULL;
     hth_auth *a = hth_calloc(1, sizeof *a);
     if (a == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tokens");
+        return hth_no_memory("tokens");
     }
     pthread_rwlock_init(&a->lock, NULL);
     hth_err err = auth_names(a, local);
     if (err == HTH_OK && tokens_file[0] != 0) {
         a->file = hth_strdup(tokens_file);
-        err = a->file == NULL ? hth_fail(HTH_ENOMEM, "out of memory for tokens")
-                              : hth_tokens_read(a->file, &a->tokens);
+        err = a->file == NULL ? hth_no_memory("tokens") : hth_tokens_read(a->file, &a->tokens);
     }
     if (err != HTH_OK) {
         hth_auth_close(a);
@@ -211,10 +210,11 @@ static hth_err check_token(const hth_auth *auth, const char *token, hth_need nee
         *unknown = true;
         return hth_fail(HTH_EDENIED, "the server does not know this token");
     }
-    return need_met(t->roles, need)
-               ? HTH_OK
-               : hth_fail(HTH_EDENIED, "the token of '%s' lacks the role '%s'%s", t->name,
-                          need_role[need], need == HTH_NEED_CONTENT ? " or 'job'" : "");
+    if (!need_met(t->roles, need)) {
+        return hth_fail(HTH_EDENIED, "the token of '%s' lacks the role '%s'%s", t->name,
+                        need_role[need], need == HTH_NEED_CONTENT ? " or 'job'" : "");
+    }
+    return HTH_OK;
 }
 
 static void tenant_copy(const char *name, char *out, size_t cap)

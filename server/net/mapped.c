@@ -52,13 +52,13 @@ static hth_err mapped_add(mapped_row *row, const char *who, uint64_t bytes)
 {
     if (row == NULL) {
         if ((row = hth_calloc(1, sizeof *row)) == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for shared memory");
+            return hth_no_memory("shared memory");
         }
         snprintf(row->who, sizeof row->who, "%s", who);
         HASH_ADD_STR(mapped_rows, who, row);
         if (!HTH_HASH_ADDED(row)) {
             hth_free(row);
-            return hth_fail(HTH_ENOMEM, "out of memory for shared memory");
+            return hth_no_memory("shared memory");
         }
     }
     row->bytes += bytes;
@@ -71,7 +71,9 @@ hth_err hth_mapped_take(const char *who, uint64_t bytes)
     pthread_mutex_lock(&mapped_lock);
     mapped_row *r = mapped_find(who);
     hth_err err = mapped_may(r, bytes);
-    err = err == HTH_OK ? mapped_add(r, who, bytes) : err;
+    if (err == HTH_OK) {
+        err = mapped_add(r, who, bytes);
+    }
     pthread_mutex_unlock(&mapped_lock);
     return err;
 }

@@ -36,7 +36,8 @@ static int uid_address(const struct sockaddr_storage *a, __be32 out[4], __be16 *
     }
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)a;
     bool mapped = IN6_IS_ADDR_V4MAPPED(&six->sin6_addr);
-    memcpy(out, six->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
+    size_t skip = mapped ? 12 : 0;
+    memcpy(out, six->sin6_addr.s6_addr + skip, 16 - skip);
     *port = six->sin6_port;
     return mapped ? AF_INET : AF_INET6;
 }

@@ -77,7 +77,7 @@ hth_err hth_sockfile_claim(const char *url, int *fd)
     char *lock = hth_asprintf("%s.lock", path);
     char *taken = hth_asprintf("another hearthd already listens on %s", url);
     hth_err err = lock != NULL && taken != NULL ? hth_sockfile_lock(lock, taken, fd)
-                                                : hth_fail(HTH_ENOMEM, "out of memory for a path");
+                                                : hth_no_memory("a path");
     hth_free(lock);
     hth_free(taken);
     if (err == HTH_OK) {

@@ -92,8 +92,7 @@ static void tls_warn(const hth_tls *tls, const SSL_CTX *CTX)
 hth_err hth_tls_reload(hth_tls *tls)
 {
     SSL_CTX *fresh = SSL_CTX_new(TLS_server_method());
-    hth_err err =
-        fresh == NULL ? hth_fail(HTH_ENOMEM, "out of memory for TLS") : context_fill(tls, fresh);
+    hth_err err = fresh == NULL ? hth_no_memory("TLS") : context_fill(tls, fresh);
     if (err != HTH_OK) {
         SSL_CTX_free(fresh);
         return err;
@@ -113,7 +112,7 @@ hth_err hth_tls_open(hth_tls **out)
     *out = NULL;
     hth_tls *t = hth_calloc(1, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for TLS");
+        return hth_no_memory("TLS");
     }
     pthread_mutex_init(&t->lock, NULL);
     hth_setting_text(HTH_SET_TLS_CERT, t->cert);

@@ -63,7 +63,7 @@ hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_c
     hth_conns *c = hth_calloc(1, sizeof *c);
     *out = c;
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the table of connections");
+        return hth_no_memory("the table of connections");
     }
     pthread_mutex_init(&c->lock, NULL);
     c->auth = auth;
@@ -112,7 +112,7 @@ hth_err hth_conn_open(hth_conns *conns, const hth_conn_who *who, hth_conn **out)
     hth_conn *c = hth_calloc(1, sizeof *c);
     *out = c;
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+        return hth_no_memory("a connection");
     }
     c->table = conns;
     c->refs = 1;

@@ -46,7 +46,7 @@ hth_err hth_descriptors_open(hth_descriptors **out)
     hth_descriptors *d = hth_calloc(1, sizeof *d);
     *out = d;
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for passed descriptors");
+        return hth_no_memory("passed descriptors");
     }
     pthread_mutex_init(&d->lock, NULL);
     return HTH_OK;

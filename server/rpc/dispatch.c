@@ -428,7 +428,7 @@ hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_mess
     *out = NULL;
     if (s == NULL) {
         message->free(message->owner);
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     hth_conn_hold(conn);
     s->d = dispatch;
@@ -507,10 +507,12 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     hth_dispatch *d = hth_calloc(1, sizeof *d);
     *out = NULL;
     if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for requests");
+        return hth_no_memory("requests");
     }
     hth_err err = dispatch_threads(d);
-    err = err == HTH_OK ? dispatch_rules(&d->tenants) : err;
+    if (err == HTH_OK) {
+        err = dispatch_rules(&d->tenants);
+    }
     if (err != HTH_OK) {
         dispatch_end_threads(d);
         hth_free(d);

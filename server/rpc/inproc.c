@@ -229,7 +229,7 @@ hth_err hth_inproc_open(hth_dispatch *dispatch, hth_conns *conns, hth_rings *rin
     hth_inproc *i = hth_calloc(1, sizeof *i);
     *out = NULL;
     if (i == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a socket");
+        return hth_no_memory("a socket");
     }
     i->dispatch = dispatch;
     i->conns = conns;

@@ -105,10 +105,14 @@ static char *job_events(watch_job *job, uint64_t after)
 
 char *hth_job_watches_text(const char *job, const char *events, uint64_t last, bool missed)
 {
-    return hth_asprintf("{%s%s%s\"events\":[%s],\"next\":%" PRIu64 ",\"missed\":%s}",
-                        job != NULL ? "\"job\":" : "", job != NULL ? job : "",
-                        job != NULL ? "," : "", events != NULL ? events : "", last,
-                        missed ? "true" : "false");
+    static const char *const word[] = {"false", "true"};
+    events = events != NULL ? events : "";
+    if (job == NULL) {
+        return hth_asprintf("{\"events\":[%s],\"next\":%" PRIu64 ",\"missed\":%s}", events, last,
+                            word[missed]);
+    }
+    return hth_asprintf("{\"job\":%s,\"events\":[%s],\"next\":%" PRIu64 ",\"missed\":%s}", job,
+                        events, last, word[missed]);
 }
 
 // ---- jobs; under the lock
@@ -265,7 +269,7 @@ static hth_err waiter_text(const hth_job_watches *watches, const hth_job_waiter 
         *json = hth_job_watches_text(NULL, events, last, missed);
     }
     hth_free(events);
-    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for events of a job");
+    return *json != NULL ? HTH_OK : hth_no_memory("events of a job");
 }
 
 hth_err hth_job_watches_wait(hth_job_watches *watches, hth_job_waiter *waiter, char **json)
@@ -381,7 +385,7 @@ hth_err hth_job_watches_open(hth_job_watches **out)
     *out = NULL;
     hth_job_watches *t = hth_calloc(1, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for events of jobs");
+        return hth_no_memory("events of jobs");
     }
     clock_gettime(CLOCK_REALTIME, &now);
     t->last = (uint64_t)now.tv_sec << WATCH_NUMBERS;

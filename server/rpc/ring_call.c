@@ -50,7 +50,7 @@ static hth_err call_channel(hth_ring_call *call, size_t bytes, uint8_t **record)
     call->reply = hth_alloc_aligned(call->reply_bytes, HTH_IPC_RECORD_ALIGN);
     if (call->reply == NULL) {
         call->reply_bytes = 0;
-        return hth_fail(HTH_ENOMEM, "out of memory for a reply");
+        return hth_no_memory("a reply");
     }
     memset(call->reply, 0, sizeof head);
     memcpy(call->reply, &head, sizeof head);
@@ -266,17 +266,24 @@ static hth_err call_check(const hth_ring_call *call, size_t bytes)
 static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const char *token)
 {
     hth_rings *t = call->c->t;
-    hth_err err = read == HTH_OK ? call_check(call, bytes) : read;
+    hth_err err = read;
+    if (err == HTH_OK) {
+        err = call_check(call, bytes);
+    }
     hth_err bad = err == HTH_ENOTSUP || err == HTH_ENOMEM ? HTH_OK : err;
     call->head.call = bad == HTH_OK ? call->head.call : 0;
     atomic_fetch_add(&t->n_working, 1);
     hth_err listed = call_list(call);
     bool refused = err == HTH_OK && t->stopping;
-    err = err != HTH_OK ? err : listed;
+    if (err == HTH_OK) {
+        err = listed;
+    }
     if (refused) {
         err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     }
-    err = err == HTH_OK ? call_submit(call, token) : err;
+    if (err == HTH_OK) {
+        err = call_submit(call, token);
+    }
     if (err != HTH_OK) {
         call_error(call, err, hth_err_detail());
         call_send(call, false, refused);
@@ -291,7 +298,7 @@ static hth_err call_take(hth_ring_client *client, size_t bytes)
     char token[HTH_CHANNEL_TOKEN + 1];
     hth_ring_call *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     k->c = client;
     atomic_fetch_add(&client->refs, 1);
@@ -306,7 +313,7 @@ static hth_err call_take(hth_ring_client *client, size_t bytes)
         hth_ring_read(client->requests, sizeof k->head, token, k->head.token_bytes);
         token[k->head.token_bytes] = 0;
         k->request = hth_engine_alloc(client->t->engine, rest);
-        err = k->request != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a request");
+        err = k->request != NULL ? HTH_OK : hth_no_memory("a request");
     }
     if (err == HTH_OK) {
         hth_ring_read(client->requests, at, k->request, rest);

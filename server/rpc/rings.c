@@ -178,7 +178,7 @@ static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *Attach)
                           &client->requests));
     client->replies = hth_calloc(client->layout.channels, sizeof *client->replies);
     if (client->replies == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a ring");
+        return hth_no_memory("a ring");
     }
     for (uint32_t i = 0; i < client->layout.channels; i++) {
         uint8_t *at = (uint8_t *)client->memory + hth_ring_layout_channel(&client->layout, i);
@@ -227,7 +227,7 @@ hth_err hth_rings_attach(hth_rings *rings, hth_conn *conn, const Hearth__Attach 
     HTH_TRY(rings_layout(attach, &layout));
     hth_ring_client *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a ring");
+        return hth_no_memory("a ring");
     }
     hth_conn_hold(conn);
     c->t = rings;
@@ -239,7 +239,9 @@ hth_err hth_rings_attach(hth_rings *rings, hth_conn *conn, const Hearth__Attach 
     pthread_mutex_init(&c->lock, NULL);
     atomic_fetch_add(&rings->n_clients, 1);
     hth_err err = rings_map(c, attach);
-    err = err == HTH_OK ? rings_list(c) : err;
+    if (err == HTH_OK) {
+        err = rings_list(c);
+    }
     if (err == HTH_OK && hth_conn_is_gone(conn)) { // and hth_rings_gone came too early
         hth_ring_stop(c->requests);
     }
@@ -307,7 +309,7 @@ hth_err hth_rings_open(hth_engine *engine, hth_auth *auth, const hth_wire_limits
     hth_rings *t = hth_calloc(1, sizeof *t);
     *out = t;
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the table of rings");
+        return hth_no_memory("the table of rings");
     }
     t->engine = engine;
     t->auth = auth;

@@ -499,7 +499,9 @@ static void ends_ring(server_rig *rig, hearth *other, const uint8_t *message, si
     hth_err err = HTH_OK;
     while (err == HTH_OK) {
         err = hth_ring_wait(a.replies, 20000000000u);
-        err = err == HTH_OK ? hth_ring_next(a.replies, &n) : err;
+        if (err == HTH_OK) {
+            err = hth_ring_next(a.replies, &n);
+        }
     }
     assert_int_equal(err, HTH_ECANCELED);
     Hearth__Request q = HEARTH__REQUEST__INIT;
@@ -548,7 +550,9 @@ static void test_malformed(void **state)
     hth_err err = HTH_OK;
     while (err == HTH_OK) {
         err = hth_ring_wait(a.replies, 20000000000u);
-        err = err == HTH_OK ? hth_ring_next(a.replies, &n) : err;
+        if (err == HTH_OK) {
+            err = hth_ring_next(a.replies, &n);
+        }
     }
     assert_int_equal(err, HTH_ECANCELED);
     raw_close(&a);

@@ -265,7 +265,7 @@ hth_err hth_rpc_listen(hth_rpc *rpc, const char *url)
             event_free(l->again);
         }
         close(fd);
-        return hth_fail(HTH_ENOMEM, "out of memory for a listener");
+        return hth_no_memory("a listener");
     }
     rpc->n_listeners++;
     HTH_TRY(hth_accept_guard_open(rpc->base, l->listener, url, &l->guard));
@@ -281,7 +281,7 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     hth_rpc *r = hth_calloc(1, sizeof *r);
     *out = NULL;
     if (r == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a front end");
+        return hth_no_memory("a front end");
     }
     r->config = *config;
     r->tokens = config->auth != NULL && hth_auth_has_tokens(config->auth);
@@ -298,7 +298,7 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     if (r->wake == NULL || r->tick == NULL || r->shake == NULL || event_add(r->wake, NULL) != 0 ||
         event_add(r->tick, &tick) != 0) {
         hth_rpc_close(r);
-        return hth_fail(HTH_ENOMEM, "out of memory for a front end");
+        return hth_no_memory("a front end");
     }
     *out = r;
     return HTH_OK;

@@ -333,7 +333,7 @@ static hth_err conn_events(hth_rpc_conn *conn)
     return conn->read != NULL && conn->write != NULL && conn->closed != NULL &&
                    event_add(conn->read, NULL) == 0
                ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for a connection");
+               : hth_no_memory("a connection");
 }
 
 static void conn_options(const hth_rpc_conn *conn)

@@ -50,7 +50,7 @@ hth_err hth_rpc_io_secure(hth_rpc_conn *conn)
     conn->ssl = hth_tls_session(conn->r->config.tls);
     if (conn->ssl == NULL || SSL_set_fd(conn->ssl, conn->fd) != 1) {
         ERR_clear_error();
-        return hth_fail(HTH_ENOMEM, "out of memory for TLS");
+        return hth_no_memory("TLS");
     }
     BIO_set_callback_arg(SSL_get_rbio(conn->ssl), (char *)conn);
     BIO_set_callback_ex(SSL_get_rbio(conn->ssl), io_budget);

@@ -131,7 +131,7 @@ static hth_err request_place(hth_request *req, hth_request_tensor *out, int n)
     uint8_t *data;
     Hearth__Tensor *t = hth_alloc((size_t)n * (sizeof *t + sizeof(Hearth__Tensor *)));
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a reply");
+        return hth_no_memory("a reply");
     }
     body.outputs = (Hearth__Tensor **)(t + n);
     body.n_outputs = (size_t)n;
@@ -200,9 +200,13 @@ static void request_undo(hth_store_task *task)
 // request_left ends a job that nobody waits for: its record says how it went.
 static void request_left(hth_rpc_slot *slot)
 {
-    hth_log(INFO, SERVER, "train", "job %" PRIu64 " '%s' %s%s", slot->job_id, slot->job_name,
-            slot->r.err == HTH_OK ? "has finished" : "has ended: ",
-            slot->r.err == HTH_OK ? "" : slot->r.detail);
+    if (slot->r.err == HTH_OK) {
+        hth_log(INFO, SERVER, "train", "job %" PRIu64 " '%s' has finished", slot->job_id,
+                slot->job_name);
+    } else {
+        hth_log(INFO, SERVER, "train", "job %" PRIu64 " '%s' has ended: %s", slot->job_id,
+                slot->job_name, slot->r.detail);
+    }
     hth_rpc_slot_drop(slot);
 }
 
@@ -421,7 +425,7 @@ static hth_err request_changed(hth_rpc_slot *slot, const json_t *args)
         return HTH_OK;
     }
     slot->changed = json_dumps(args, JSON_COMPACT);
-    return slot->changed != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a question");
+    return slot->changed != NULL ? HTH_OK : hth_no_memory("a question");
 }
 
 // ---- questions

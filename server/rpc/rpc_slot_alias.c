@@ -25,7 +25,9 @@ static void alias_move(hth_rpc_slot *slot)
     char *json = NULL;
     hth_err err = slot->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it was done")
                                    : hth_alias_read(slot->q->query->arguments, &change);
-    err = err == HTH_OK ? hth_alias_answer(slot->d->store, &change, &json) : err;
+    if (err == HTH_OK) {
+        err = hth_alias_answer(slot->d->store, &change, &json);
+    }
     if (err != HTH_OK) {
         hth_rpc_slot_fail(slot, err, hth_err_detail());
     } else {
@@ -64,7 +66,7 @@ static hth_err alias_load(hth_rpc_slot *slot, const hth_alias_change *change)
     free(text);
     json_decref(args);
     if (slot->arguments == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an alias");
+        return hth_no_memory("an alias");
     }
     hth_rpc_slot_set_progress(slot, "loading", 0, 0);
     hth_auth_tenant(slot->d->auth, slot->q->token, hth_conn_tenant(slot->conn), slot->tenant,

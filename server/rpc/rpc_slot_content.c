@@ -65,12 +65,16 @@ static hth_err content_have(hth_rpc_slot *slot, nng_msg **msg)
     uint8_t *data;
     HTH_TRY(content_list(slot, n, &objects));
     uint64_t *there = hth_calloc(n, sizeof *there);
-    hth_err err = there != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for %u objects", n);
-    err = err == HTH_OK ? hth_content_have(slot->d->store, &who, objects, (int)n, there) : err;
+    hth_err err = there != NULL ? HTH_OK : hth_no_memory("%u objects", n);
+    if (err == HTH_OK) {
+        err = hth_content_have(slot->d->store, &who, objects, (int)n, there);
+    }
     body.objects = n;
     r.body_case = HEARTH__REPLY__BODY_HELD;
     r.held = &body;
-    err = err == HTH_OK ? content_reply(slot, &r, n * sizeof *there, msg, &data) : err;
+    if (err == HTH_OK) {
+        err = content_reply(slot, &r, n * sizeof *there, msg, &data);
+    }
     if (err == HTH_OK && n > 0) {
         memcpy(data, there, n * sizeof *there);
     }

@@ -38,9 +38,8 @@ static hth_err data_store(hth_rpc_slot *s, json_t *args, const char *key, int fd
                              data_progress, s, &result, &bytes));
     s->keeps_data = true;
     json_t *v = json_pack("{s:s, s:b}", "dataset", name, "own", 1);
-    return v != NULL && json_object_set_new(args, key, v) == 0
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    return v != NULL && json_object_set_new(args, key, v) == 0 ? HTH_OK
+                                                               : hth_no_memory("a request");
 }
 
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args)

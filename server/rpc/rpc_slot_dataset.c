@@ -89,10 +89,12 @@ static void dataset_run(hth_store_task *task)
     json_t *args = NULL, *doc = NULL;
     hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
                                 : hth_arguments_read(s->command, s->q->query->arguments, &args);
-    err = err == HTH_OK ? dataset_answer(s, args, &doc) : err;
+    if (err == HTH_OK) {
+        err = dataset_answer(s, args, &doc);
+    }
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     if (err == HTH_OK && text == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for an answer");
+        err = hth_no_memory("an answer");
     }
     json_decref(args);
     json_decref(doc);

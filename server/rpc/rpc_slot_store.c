@@ -244,7 +244,7 @@ static hth_err request_given(hth_rpc_slot *slot)
     }
     slot->given = hth_calloc(q->n_files, sizeof *slot->given);
     if (slot->given == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an import");
+        return hth_no_memory("an import");
     }
     for (size_t i = 0; i < q->n_files; i++) {
         slot->given[i].location = q->files[i]->location;

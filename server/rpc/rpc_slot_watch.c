@@ -67,7 +67,7 @@ static void watch_done(hth_request *req)
     } else {
         bool missed = s->watch.after > 0; // whatever has come after it is in the row
         char *text = hth_job_watches_text(row, NULL, s->watch_last, missed);
-        watch_answer(&s->watch, text != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory"), text);
+        watch_answer(&s->watch, text != NULL ? HTH_OK : hth_no_memory("an answer"), text);
     }
     hth_free(row);
 }
@@ -81,7 +81,7 @@ static hth_err watch_ask(hth_rpc_slot *slot, json_t *args)
     free(slot->changed);
     slot->changed = json_dumps(args, JSON_COMPACT);
     if (slot->changed == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a question");
+        return hth_no_memory("a question");
     }
     slot->r.command = HTH_COMMAND_JOB;
     slot->r.arguments = slot->changed;
@@ -138,8 +138,7 @@ void hth_rpc_slot_watch(hth_rpc_slot *slot)
     hth_err err = hth_rpc_slot_read(slot);
     if (err == HTH_OK) {
         args = json_loads(slot->changed, 0, NULL);
-        err = args != NULL ? watch_begin(slot, args)
-                           : hth_fail(HTH_ENOMEM, "out of memory for a question");
+        err = args != NULL ? watch_begin(slot, args) : hth_no_memory("a question");
     }
     json_decref(args);
     if (err != HTH_OK) {

@@ -47,8 +47,7 @@ static hth_err tensors_shared(hth_conn *conn, const hth_ipc_record_tensor *tenso
     HTH_TRY(tensors_charge(in, tensor->bytes));
     held->copy = hth_alloc_aligned(tensor->bytes, 64);
     if (held->copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an input of %llu bytes",
-                        (unsigned long long)tensor->bytes);
+        return hth_no_memory("an input of %llu bytes", (unsigned long long)tensor->bytes);
     }
     *data = memcpy(held->copy, *data, tensor->bytes);
     return HTH_OK;
@@ -58,9 +57,7 @@ static hth_err tensors_begin(hth_rpc_tensors_inputs *in, size_t n)
 {
     *in = (hth_rpc_tensors_inputs){.list = hth_calloc(n, sizeof *in->list),
                                    .held = hth_calloc(n, sizeof *in->held)};
-    return in->list != NULL && in->held != NULL
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    return in->list != NULL && in->held != NULL ? HTH_OK : hth_no_memory("a request");
 }
 
 // tensors_add describes the next input; where it does not lie in a region it is `t->at` bytes after
@@ -92,7 +89,7 @@ hth_err hth_rpc_tensors_inputs_init(hth_rpc_tensors_inputs *in, hth_conn *conn,
     HTH_TRY(tensors_begin(in, infer->n_inputs));
     data = hth_wire_aligned(data, data_bytes, &in->copy);
     if (data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        return hth_no_memory("a request");
     }
     for (size_t i = 0; i < infer->n_inputs; i++) {
         const Hearth__Tensor *t = infer->inputs[i];

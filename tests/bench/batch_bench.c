@@ -71,7 +71,8 @@ static hth_err client_ask(client *c)
         pthread_cond_wait(&c->changed, &c->lock);
     }
     pthread_mutex_unlock(&c->lock);
-    return err == HTH_OK ? c->r.err : err;
+    HTH_TRY(err);
+    return c->r.err;
 }
 
 static void *client_main(void *arg)

@@ -190,7 +190,9 @@ static hth_err decode(hth_http *http, const fuzz_body *body)
         c->body = c->taken = evbuffer_new();
         evbuffer_add_buffer(c->taken, in);
     }
-    err = err != HTH_OK ? err : raw ? hth_infer_read_raw(c) : hth_infer_read(c);
+    if (err == HTH_OK) {
+        err = raw ? hth_infer_read_raw(c) : hth_infer_read(c);
+    }
     hth_http_block_done(&conn, in);
     if (err == HTH_OK) {
         check(c, body, raw);

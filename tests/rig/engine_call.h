@@ -133,7 +133,7 @@ static inline hth_err call_wait(call *c)
         pthread_cond_wait(&c->changed, &c->lock);
     }
     pthread_mutex_unlock(&c->lock);
-    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+    return hth_err_restore(c->r.err, c->r.detail);
 }
 
 static inline hth_err call_run(hth_engine *engine, call *c)

@@ -32,7 +32,7 @@ static hth_err check_room(hth_tensor *tensor)
     tensor->data = hth_alloc_aligned(tensor->bytes ? tensor->bytes : 64, 64);
     if (!tensor->data || check_n_blocks == (int)(sizeof check_blocks / sizeof check_blocks[0])) {
         hth_free(tensor->data);
-        return hth_fail(HTH_ENOMEM, "no memory for %zu bytes", tensor->bytes);
+        return hth_no_memory("%zu bytes", tensor->bytes);
     }
     check_blocks[check_n_blocks++] = tensor->data;
     return HTH_OK;
@@ -149,7 +149,10 @@ EXPORT int check_load(const char *path)
     hth_graph_free(check_model);
     check_model = NULL;
     hth_err err = hth_onnx_load_file(path, &check_model);
-    return err == HTH_OK && check_model->n_outputs > MAX_TENSORS ? HTH_ENOTSUP : err;
+    if (err == HTH_OK && check_model->n_outputs > MAX_TENSORS) {
+        return HTH_ENOTSUP;
+    }
+    return err;
 }
 
 EXPORT int check_run(const hth_tensor *inputs, int passes)

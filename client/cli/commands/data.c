@@ -42,7 +42,8 @@ static json_t *data_rows(const json_t *doc)
         {
             char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT);
             size_t at = strlen(text);
-            snprintf(text + at, sizeof text - at, "%s%s %s %s", at > 0 ? ", " : "",
+            const char *comma = at > 0 ? ", " : "";
+            snprintf(text + at, sizeof text - at, "%s%s %s %s", comma,
                      json_string_value(json_object_get(t, "name")),
                      json_string_value(json_object_get(t, "dtype")), shape != NULL ? shape : "");
             free(shape);

@@ -29,7 +29,8 @@ static void logs_line(const hth_cli *cli, const json_t *line)
     const char *level = json_string_value(json_object_get(line, "level"));
     const char *text = json_string_value(json_object_get(line, "text"));
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
-    printf("%s  %-5s  %s\n", when, level != NULL ? level : "", text != NULL ? text : "");
+    level = level != NULL ? level : "";
+    printf("%s  %-5s  %s\n", when, level, text != NULL ? text : "");
 }
 
 // logs_page prints the lines after number *after, which becomes the last one's; *n: how many.

@@ -27,9 +27,11 @@ static int plan_problem(hth_cli *cli)
         return hth_cli_usage("the arguments are not valid UTF-8");
     }
     hth_documents d;
-    hth_err err = hth_documents_read("plan", text, &d, &changed);
-    err = err == HTH_OK ? hth_embed_plan(changed != NULL ? changed : text, &json) : err;
-    err = err == HTH_OK ? hth_documents_write(&d, json, &json) : err;
+    hth_err err;
+    HTH_GOTO(hth_documents_read("plan", text, &d, &changed), done);
+    HTH_GOTO(hth_embed_plan(changed != NULL ? changed : text, &json), done);
+    err = hth_documents_write(&d, json, &json);
+done:
     int rv = err == HTH_OK ? hth_cli_print(cli, json) : hth_cli_error();
     hth_documents_fini(&d);
     hth_free(changed);

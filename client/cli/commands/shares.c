@@ -19,7 +19,7 @@ static hth_err shares_read(const char *path, hth_fair_problem *out)
     HTH_TRY(hth_file_load_own(path, SHARES_FILE, NULL, &text, &n));
     hth_err err = hth_fair_problem_read(text, n, out);
     hth_free(text);
-    return err == HTH_OK ? err : hth_err_prefix(err, "'%s'", path);
+    return hth_err_prefix(err, "'%s'", path);
 }
 
 // A row for each tenant, and one for what is left, with a column for each resource.

@@ -66,7 +66,7 @@ hth_err hth_job_log_open(hth_store *store, uint64_t id, hth_job_log **out)
     hth_job_log *log = hth_calloc(1, sizeof *log);
     *out = NULL;
     if (log == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory for a job's log");
+        return hth_no_memory("a job's log");
     }
     *log = (hth_job_log){.store = store, .id = id, .lines = json_array()};
     hth_err err = log_load(log);
@@ -121,7 +121,7 @@ void hth_job_log_flush(hth_job_log *log)
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     hth_err err = text != NULL ? hth_store_text_put(log->store, log_key(log->id, key), text)
-                               : hth_fail(HTH_ENOMEM, "no memory for a job's log");
+                               : hth_no_memory("a job's log");
     free(text);
     log->changed = err != HTH_OK; // is tried again with the next line
     if (err != HTH_OK) {

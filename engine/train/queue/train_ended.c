@@ -17,11 +17,6 @@
 #define ENDED_KEY  40
 #define ENDED_LAST "train/ended/last"
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for the record of a job");
-}
-
 static const char *ended_key(json_int_t index, const char *tail, char key[ENDED_KEY])
 {
     snprintf(key, ENDED_KEY, "train/ended/%lld%s", (long long)index, tail);
@@ -48,8 +43,8 @@ static hth_err ended_write(hth_store *store, json_int_t index, const char *tail,
 {
     char key[ENDED_KEY];
     char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    hth_err err =
-        text != NULL ? hth_store_text_put(store, ended_key(index, tail, key), text) : no_memory();
+    hth_err err = text != NULL ? hth_store_text_put(store, ended_key(index, tail, key), text)
+                               : hth_no_memory("the record of a job");
     free(text);
     return err;
 }
@@ -159,7 +154,8 @@ hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
     }
     hth_err err = ended_write(store, index, "/history", kept);
     json_decref(kept);
-    return err == HTH_OK ? ended_write(store, index, "", row) : err;
+    HTH_TRY(err);
+    return ended_write(store, index, "", row);
 }
 
 hth_err hth_ended_list(hth_store *store, json_t *out)

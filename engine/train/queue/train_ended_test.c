@@ -70,9 +70,13 @@ static void device_process(int gate, int device)
 {
     hth_store *s;
     char none;
-    hth_err err = hth_store_open(dir, true, false, &s);
-    err = err == HTH_OK && read(gate, &none, 1) != 0 ? HTH_EIO : err;
-    err = err == HTH_OK ? end_jobs(s, device) : err;
+    hth_err err;
+    HTH_GOTO(hth_store_open(dir, true, false, &s), done);
+    if (read(gate, &none, 1) != 0) {
+        HTH_GOTO(HTH_EIO, done);
+    }
+    err = end_jobs(s, device);
+done:
     hth_store_close(s);
     _exit(err);
 }

@@ -16,11 +16,6 @@
 // Deaths of the engine's process while it was at work on a job: more are no accident.
 #define ENTRY_MAX_CRASHES 3
 
-static hth_err no_memory(void)
-{
-    return hth_fail(HTH_ENOMEM, "no memory for a job");
-}
-
 void hth_train_entry_free(hth_train_entry *entry)
 {
     if (entry != NULL) {
@@ -80,7 +75,7 @@ static hth_err entry_keep(hth_train_entry *entry, const json_t *args)
 {
     char *text = json_dumps(args, JSON_COMPACT);
     if (text == NULL) {
-        return no_memory();
+        return hth_no_memory("a job");
     }
     free(entry->arguments);
     entry->arguments = text;
@@ -92,8 +87,8 @@ hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *val
 {
     const char *before = entry->r->arguments != NULL ? entry->r->arguments : "";
     json_t *args = json_loads(before, 0, NULL);
-    hth_err err =
-        json_object_set_new(args, key, value) == 0 ? entry_keep(entry, args) : no_memory();
+    hth_err err = json_object_set_new(args, key, value) == 0 ? entry_keep(entry, args)
+                                                             : hth_no_memory("a job");
     json_decref(args);
     return err;
 }
@@ -162,10 +157,9 @@ static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *
 // but the checkpoint of an older job goes, too.
 static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry)
 {
-    json_t *args =
-        entry->work != NULL
-            ? json_deep_copy(hth_train_job_arguments(entry->work))
-            : json_loads(entry->r->arguments != NULL ? entry->r->arguments : "", 0, NULL);
+    const char *given = entry->r->arguments != NULL ? entry->r->arguments : "";
+    json_t *args = entry->work != NULL ? json_deep_copy(hth_train_job_arguments(entry->work))
+                                       : json_loads(given, 0, NULL);
     json_t *doc = NULL;
     bool there = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;
     bool goes_on =
@@ -182,7 +176,7 @@ static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry
     }
     json_decref(doc);
     json_decref(args);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "the job cannot be stored");
+    return hth_err_prefix(err, "the job cannot be stored");
 }
 
 hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word)
@@ -232,10 +226,8 @@ static hth_err entry_begin(const hth_train_queue *queue, const hth_request *requ
     uint64_t id;
     bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
                  json_object_get(args, "model") == NULL;
-    return named ? HTH_OK
-                 : hth_job_index_begin(queue->ms->store, args,
-                                       request->tenant != NULL ? request->tenant : HTH_TENANT_OWN,
-                                       job, &id);
+    const char *tenant = request->tenant != NULL ? request->tenant : HTH_TENANT_OWN;
+    return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, job, &id);
 }
 
 // Names the entry of request `request`. Arguments that name no model are refused when it is its
@@ -249,10 +241,16 @@ static hth_err entry_open(hth_train_queue *queue, hth_train_entry *entry, hth_re
     hth_err err = entry_begin(queue, request, args);
     entry_read(entry, args);
     entry->fresh = entry->id > 0 && json_object_get(args, "job") == NULL;
-    err = err == HTH_OK ? hth_train_wait_read(queue, request, args) : err;
-    err = err == HTH_OK && json_is_object(args) ? entry_keep(entry, args) : err;
+    if (err == HTH_OK) {
+        err = hth_train_wait_read(queue, request, args);
+    }
+    if (err == HTH_OK && json_is_object(args)) {
+        err = entry_keep(entry, args);
+    }
     entry_read(entry, args);
-    err = err == HTH_OK ? entry_named(queue, entry, args) : err;
+    if (err == HTH_OK) {
+        err = entry_named(queue, entry, args);
+    }
     const hth_train_entry *same = hth_train_queue_find(queue, entry->job);
     bool taken =
         same != NULL && (!hth_train_entry_own(same) || (same->paused && same->work != NULL));
@@ -331,9 +329,11 @@ static hth_err entry_waits(hth_train_queue *queue, hth_train_entry *entry, bool 
 void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
-    hth_err err = e != NULL ? entry_open(queue, e, request) : no_memory();
+    hth_err err = e != NULL ? entry_open(queue, e, request) : hth_no_memory("a job");
     same = e != NULL ? hth_train_queue_find(queue, e->job) : NULL;
-    err = err == HTH_OK ? entry_refused(queue, e, request, same) : err;
+    if (err == HTH_OK) {
+        err = entry_refused(queue, e, request, same);
+    }
     if (err != HTH_OK) {
         entry_never(queue, e, err);
         queue->answer(request, err);
@@ -356,13 +356,15 @@ hth_err hth_train_queue_own(hth_train_queue *queue, const char *job, json_t *giv
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
-        return no_memory();
+        return hth_no_memory("a job");
     }
     snprintf(e->job, sizeof e->job, "%s", job);
     hth_train_entry_adopt(e);
     hth_err err = hth_train_entry_resume(queue, e, given);
     e->tenant = hth_tenant_of(queue->ms->site->tenants, e->owner);
-    err = err == HTH_OK && requested ? hth_tenant_trains(e->tenant) : err;
+    if (err == HTH_OK && requested) {
+        err = hth_tenant_trains(e->tenant);
+    }
     if (err != HTH_OK) {
         hth_train_entry_free(e);
         return err;

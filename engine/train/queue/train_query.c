@@ -327,7 +327,7 @@ static hth_err query_logs(hth_train_queue *queue, const hth_request *request, co
     }
     *out = hth_job_log_lines(log != NULL ? log : e->log, after, max);
     hth_job_log_close(log);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job's log");
+    return *out != NULL ? HTH_OK : hth_no_memory("a job's log");
 }
 
 // The job that had a step measured last. There may be none: then there are no bars.
@@ -395,5 +395,5 @@ hth_err hth_train_queue_query(hth_train_queue *queue, hth_request *request)
     json_decref(doc);
     request->json = text != NULL ? hth_strdup(text) : NULL;
     free(text);
-    return request->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return request->json != NULL ? HTH_OK : hth_no_memory("an answer");
 }

@@ -119,7 +119,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     }
     queue_drop_own(queue, entry);
     hth_train_entry_release(entry);
-    queue->answer(entry->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
+    queue->answer(entry->r, hth_err_restore(err, detail));
     queue_keep(queue, entry);
     hth_train_entry_free(entry);
 }
@@ -260,9 +260,9 @@ static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
     hth_train_entry_log(entry, "info", text);
     hth_train_queue_event(queue, entry->job, "running");
     if (entry->r->crashes > 0 && queue->event != NULL) {
+        unsigned n = entry->retried ? (unsigned)entry->attempt : (unsigned)entry->r->crashes;
         snprintf(text, sizeof text, "{\"state\":\"running\",\"%s\":%u,\"from_step\":%lld}",
-                 entry->retried ? "attempt" : "deaths",
-                 entry->retried ? (unsigned)entry->attempt : (unsigned)entry->r->crashes,
+                 entry->retried ? "attempt" : "deaths", n,
                  (long long)hth_train_job_saved(entry->work));
         queue->event(queue->event_ctx, entry->job, text, 0, 1);
     }

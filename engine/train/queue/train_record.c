@@ -81,16 +81,17 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
     char text[HTH_TRAIN_LOG_LINE];
     json_t *record;
     bool some = why != NULL && why[0] != 0, ended = record_ended(word);
-    snprintf(text, sizeof text, "%s%s%s", word, some ? ": " : "", some ? why : "");
+    const char *colon = some ? ": " : "";
+    snprintf(text, sizeof text, "%s%s%s", word, colon, some ? why : "");
     hth_job_log_add(entry->log, strcmp(word, "failed") == 0 ? "error" : "info", text);
     hth_job_log_flush(entry->log);
     if (entry->id == 0 ||
         hth_job_index_get(queue->ms->store, (uint64_t)entry->id, &record) != HTH_OK) {
         return;
     }
-    json_t *changes = json_pack(
-        "{s:s, s:s?, s:i, s:o}", "state", word, "why", some ? why : NULL, "attempt", entry->attempt,
-        "ended", ended ? json_integer((json_int_t)hth_job_index_now()) : json_null());
+    json_t *when = ended ? json_integer((json_int_t)hth_job_index_now()) : json_null();
+    json_t *changes = json_pack("{s:s, s:s?, s:i, s:o}", "state", word, "why", some ? why : NULL,
+                                "attempt", entry->attempt, "ended", when);
     bool begins =
         strcmp(word, "running") == 0 && !json_is_integer(json_object_get(record, "started"));
     if (begins) {

@@ -42,7 +42,10 @@ hth_err hth_train_queue_may(const hth_train_queue *queue, const char *job,
         hth_checkpoint_tenant(args, tenant);
     }
     json_decref(args);
-    return err == HTH_OK && !hth_train_row_mine(request, tenant) ? row_others(job) : err;
+    if (err == HTH_OK && !hth_train_row_mine(request, tenant)) {
+        return row_others(job);
+    }
+    return err;
 }
 
 // row_ended_may is the same for the row of a job that has ended.
@@ -61,7 +64,7 @@ static hth_err row_state(const hth_train_queue *queue, const char *job, json_t *
         return hth_checkpoint_find(queue->ms->store, job, out);
     }
     *out = hth_train_job_state(hth_train_queue_find(queue, job)->work);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
+    return *out != NULL ? HTH_OK : hth_no_memory("describing a job");
 }
 
 // A job's row from where it stands, which may be NULL. All rows have the same keys.

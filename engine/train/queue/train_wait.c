@@ -40,7 +40,9 @@ static hth_err wait_find(const hth_train_queue *queue, const hth_request *reques
     }
     if (err == HTH_ENOENT) {
         err = hth_job_index_named(queue->ms->store, name, own > 0 ? own : UINT64_MAX, id);
-        err = err == HTH_OK ? hth_job_index_get(queue->ms->store, *id, &record) : err;
+        if (err == HTH_OK) {
+            err = hth_job_index_get(queue->ms->store, *id, &record);
+        }
     }
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? wait_unknown(name) : err;
@@ -102,11 +104,11 @@ static hth_err wait_ended(const hth_train_queue *queue, uint64_t id, bool *finis
     state = state != NULL ? state : "";
     *finished = strcmp(state, "finished") == 0;
     if (strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0) {
-        bool failed = state[0] == 'f';
+        const char *end = state[0] == 'f' ? "has failed" : "was canceled";
+        const char *colon = why != NULL ? ": " : "";
         err = hth_fail(HTH_ECANCELED, "job '%s' (%llu), which it was to follow, %s%s%.300s",
                        json_string_value(json_object_get(record, "job")), (unsigned long long)id,
-                       failed ? "has failed" : "was canceled", why != NULL ? ": " : "",
-                       why != NULL ? why : "");
+                       end, colon, why != NULL ? why : "");
     }
     json_decref(record);
     return err;
@@ -250,9 +252,8 @@ static double wait_followed(const hth_train_queue *queue, const hth_train_entry 
             n += snprintf(why + n, (size_t)(HTH_CHECKPOINT_NOTE - n), "%s job '%s' (%llu)",
                           i > 0 ? "," : "", name, (unsigned long long)entry->after[i]);
         }
-        double one = e != NULL && e->work != NULL ? hth_train_job_seconds_left(e->work)
-                     : e != NULL                  ? e->left_s
-                                                  : NAN;
+        double one = e != NULL ? e->left_s : NAN;
+        one = e != NULL && e->work != NULL ? hth_train_job_seconds_left(e->work) : one;
         seconds = isnan(one) || isnan(seconds) ? NAN : fmax(seconds, one);
     }
     return seconds;

@@ -45,7 +45,8 @@ HTH_VECTOR(bce_sum,
 {
     for (size_t i = 0; i < n; i++) {
         float positive = (w != NULL ? w[i] : one) * y[i], negative = 1 - y[i];
-        float high = x[i] < 0 ? 0 : x[i], low = x[i] < 0 ? -x[i] : 0;
+        float high = x[i] < 0 ? 0 : x[i];
+        float low = x[i] < 0 ? -x[i] : 0;
         float e = hth_expf(-(high + low));
         lane[i] = negative * high + positive * low + (negative + positive) * bce_log1p(e);
     }
@@ -59,7 +60,8 @@ HTH_VECTOR(bce_grad,
     for (size_t i = 0; i < n; i++) {
         float positive = (w != NULL ? w[i] : one) * y[i], negative = 1 - y[i];
         float e = hth_expf(x[i] < 0 ? x[i] : -x[i]), q = 1 / (1 + e);
-        float over = x[i] < 0 ? e * q : q, under = x[i] < 0 ? q : e * q; // sigmoid, and 1 - it
+        float over = x[i] < 0 ? e * q : q;  // the sigmoid
+        float under = x[i] < 0 ? q : e * q; // 1 - the sigmoid
         dx[i] = scale * (negative * over - positive * under);
     }
 }
@@ -95,7 +97,8 @@ static void bce_part(void *arg, int i, int n)
     const bce_job *j = arg;
     const bce_kernel *k = j->k;
     size_t begin, end, chunks = (k->n + PIECE - 1) / PIECE;
-    size_t run = k->weights == 0 ? k->n : k->inner == 1 ? k->weights : k->inner;
+    size_t run = k->inner == 1 ? k->weights : k->inner;
+    run = k->weights == 0 ? k->n : run;
     hth_team_range(chunks, i, n, &begin, &end);
     for (size_t p = begin; p < end; p++) {
         size_t at = p * PIECE, last = k->n - at < PIECE ? k->n : at + PIECE;

@@ -140,7 +140,7 @@ hth_err cpu_group_norm_grad_prepare(hth_device *device, const hth_graph *graph,
     }
     group_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     *k = (group_kernel){
         .base = {.run = group_run,

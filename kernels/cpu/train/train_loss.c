@@ -218,8 +218,8 @@ static void xent_grad(const xent_job *job, const xent_piece *piece)
     for (size_t i = 0; i < piece->n; i++) {
         int64_t label = xent_label(k, job->labels, piece->label + i);
         bool counts = label != k->ignore;
-        own[i] =
-            counts ? job->own * (job->weights != NULL ? job->weights[label] : 1) * job->share : 0;
+        float weight = counts && job->weights != NULL ? job->weights[label] : 1;
+        own[i] = counts ? job->own * weight * job->share : 0;
         even[i] = counts ? job->even * job->share : 0;
         factor[i] = (own[i] + even[i] * (float)job->total) / piece->sum[i];
     }
@@ -336,9 +336,8 @@ static hth_err xent_shape(xent_kernel *kernel, const hth_graph *graph, const hth
     axis += axis < 0 ? x->shape.rank : 0;
     kernel->n = kernel->inner = 1;
     for (int i = 0; i < x->shape.rank; i++) {
-        *(i < axis   ? &kernel->n
-          : i > axis ? &kernel->inner
-                     : &kernel->classes) *= (size_t)x->shape.dim[i];
+        size_t *count = i < axis ? &kernel->n : &kernel->inner;
+        *(i == axis ? &kernel->classes : count) *= (size_t)x->shape.dim[i];
     }
     kernel->chunks = (kernel->inner + PIECE - 1) / PIECE;
     bool agree = (size_t)hth_shape_elements(&labels->shape) == kernel->n * kernel->inner;

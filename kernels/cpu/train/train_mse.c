@@ -92,7 +92,7 @@ hth_err cpu_mse_prepare(hth_device *device, const hth_graph *graph, const hth_no
     }
     mse_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->n_threads = device->props.n_threads;
     k->grad = grad;

@@ -146,9 +146,9 @@ HTH_INLINE void pool_gather_row(const pool_kernel *kernel, const float *dy, cons
             int64_t oh = pool_window(w, 1, r, h);
             size_t at = (size_t)((od * w->out[1] + oh) * w->out[2]) * b;
             if (oh >= 0) {
+                float share = index == NULL ? kernel->share[0][od] * kernel->share[1][oh] : 1;
                 pool_send_row(w, dy + at, index == NULL ? NULL : index + at, kernel->share[2],
-                              index == NULL ? kernel->share[0][od] * kernel->share[1][oh] : 1,
-                              (int32_t)((d * w->k[1] + h) * w->k[2]), row, b);
+                              share, (int32_t)((d * w->k[1] + h) * w->k[2]), row, b);
             }
         }
     }
@@ -219,7 +219,7 @@ static hth_err pool_shares(pool_kernel *kernel, bool count_pads)
     const ref_window *w = &kernel->w;
     float *p = hth_alloc((size_t)(w->out[0] + w->out[1] + w->out[2]) * sizeof *p);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a pool");
+        return hth_no_memory("a pool");
     }
     for (int d = 0; d < 3; d++) {
         kernel->share[d] = p;
@@ -266,7 +266,7 @@ static hth_err pool_make(const pool_kernel *kernel, const hth_node *node, hth_ke
     pool_kernel *made = hth_memdup(kernel, sizeof *kernel);
     if (made == NULL) {
         hth_free(kernel->share[0]);
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     *out = &made->base;
     return HTH_OK;

@@ -258,7 +258,7 @@ static hth_err step_make(hth_device *device, const hth_graph *graph, const hth_n
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     kernel->parameter = hth_strdup(x->name != NULL ? x->name : node->name);
     if (kernel->parameter == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     kernel->op = node->op;
     kernel->n_inputs = node->n_inputs;
@@ -300,9 +300,7 @@ hth_err cpu_clip_scale_prepare(hth_device *device, const hth_graph *graph, const
 {
     step_kernel *k = hth_calloc(1, sizeof *k);
     size_t *sizes = hth_calloc((size_t)node->n_inputs, sizeof *sizes);
-    hth_err err = k == NULL || sizes == NULL
-                      ? hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name)
-                      : HTH_OK;
+    hth_err err = k == NULL || sizes == NULL ? hth_no_memory("node '%s'", node->name) : HTH_OK;
     for (int i = 1; i < node->n_inputs && err == HTH_OK; i++) {
         const hth_value *v = &graph->values[node->inputs[i]];
         err = hth_tensor_bytes(HTH_DT_F32, &v->shape, v->layout, &sizes[i]);

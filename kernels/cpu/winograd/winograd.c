@@ -270,7 +270,7 @@ hth_err cpu_winograd_prepare(hth_device *device, const hth_graph *graph, const h
     }
     hth_wino_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     *k = (hth_wino_kernel){.p = p, .n_threads = device->props.n_threads, .mask = -1};
     k->base = (hth_kernel){.run = wino_run_kernel,

@@ -276,7 +276,7 @@ hth_err hth_wino_grad_prepare(hth_device *device, const hth_graph *graph, const 
     }
     grad_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", node->name);
+        return hth_no_memory("node '%s'", node->name);
     }
     k->p = *plan;
     k->n_threads = device->props.n_threads;

@@ -263,7 +263,8 @@ static cublasStatus_t fake_algo_get(const cublasLtMatmulAlgo_t *algo,
     memset(value, 0, bytes);
     memcpy(value, &((const fake_algo *)(const void *)algo)->setting[name], sizeof(uint16_t));
     *written = bytes;
-    return bytes == (half ? 2u : 4u) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    unsigned want = half ? 2 : 4;
+    return bytes == want ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 static const fake_algo *algo_known(const cublasLtMatmulAlgo_t *algo)
@@ -290,8 +291,8 @@ static cublasStatus_t fake_algo_check(cublasLtHandle_t h, cublasLtMatmulDesc_t d
 static double product_at(const fake_product *product, int f, int64_t batch, uint64_t i, uint64_t k)
 {
     const fake_matrix *m = &product->m[f];
-    uint64_t row = product->op[f] == CUBLAS_OP_T ? k : i,
-             col = product->op[f] == CUBLAS_OP_T ? i : k;
+    uint64_t row = product->op[f] == CUBLAS_OP_T ? k : i;
+    uint64_t col = product->op[f] == CUBLAS_OP_T ? i : k;
     float v =
         hth_get(product->in[f], batch * m->stride + (int64_t)col * m->ld + (int64_t)row, m->half);
     return product->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? hth_cuda_fake_tf32(v) : v;
@@ -347,8 +348,9 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, co
     memcpy(&p.beta, beta, sizeof p.beta);
     bool types = p.m[0].half == p.m[1].half && (p.m[0].half || !p.m[2].half) &&
                  (!p.m[0].half || p.compute == CUBLAS_COMPUTE_32F);
-    bool fits = (p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows) == p.m[2].rows &&
-                (p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols) == p.m[2].cols;
+    uint64_t rows = p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows;
+    uint64_t cols = p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols;
+    bool fits = rows == p.m[2].rows && cols == p.m[2].cols;
     bool aligned = known != NULL && ((uintptr_t)workspace & 255) == 0 &&
                    ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % algo_align(known) == 0;
     if (!fits || !types || !aligned || c != out || p.workspace_bytes > bytes ||

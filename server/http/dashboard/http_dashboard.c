@@ -201,7 +201,8 @@ static hth_err view_arguments(hth_http *http, const hth_http_dashboard *dashboar
         hth_job_index_resolve(http->store, args, dashboard->who[0] != 0 ? dashboard->who : NULL);
     *out = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;
     json_decref(args);
-    return err != HTH_OK || *out != NULL ? err : hth_fail(HTH_ENOMEM, "out of memory for a query");
+    HTH_TRY(err);
+    return *out != NULL ? HTH_OK : hth_no_memory("a query");
 }
 
 static void view_ask(hth_http *http, hth_http_req *req, const hth_http_args *args,

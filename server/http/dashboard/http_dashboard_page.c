@@ -59,9 +59,7 @@ hth_err hth_http_dashboard_page_open(hth_http *http)
              "require-trusted-types-for 'script'",
              page_digest(page_css, sizeof page_css, css), page_digest(page_js, sizeof page_js, js));
     http->page = evbuffer_new();
-    return http->page != NULL && page_fill(http->page)
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "no memory for the page");
+    return http->page != NULL && page_fill(http->page) ? HTH_OK : hth_no_memory("the page");
 }
 
 void hth_http_dashboard_page_close(hth_http *http)

@@ -139,9 +139,10 @@ static hth_err list_work(hth_http_call *c)
     }
     hth_err err = k->write(c->h, doc, call->list->far, &call->text);
     json_decref(doc);
-    return err == HTH_OK && call->text.failed
-               ? hth_fail(HTH_ENOMEM, "out of memory for a list of all models")
-               : err;
+    if (err == HTH_OK && call->text.failed) {
+        return hth_no_memory("a list of all models");
+    }
+    return err;
 }
 
 static void list_write(hth_http_call *c)

@@ -157,7 +157,7 @@ static hth_err load_import(load_call *call, const load_file *file, hth_model_con
     }
     char *data = hth_alloc_aligned(chars / 4 * 3 + 3, 64);
     if (data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a model of %zu bytes", chars / 4 * 3);
+        return hth_no_memory("a model of %zu bytes", chars / 4 * 3);
     }
     bool decoded = base64_decode(json_string_value(file->base64), chars, data, &bytes);
     json_string_set(file->base64, ""); // its memory is not held while the model is read
@@ -206,8 +206,10 @@ static hth_err load_put(load_call *call, const json_t *all)
         call->respelled = err == HTH_OK;
     }
     hth_model_config_fini(&config);
-    return err == HTH_OK && call->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
-                                               : err;
+    if (err == HTH_OK && call->c.r.canceled) {
+        return hth_fail(HTH_ECANCELED, "canceled by its client");
+    }
+    return err;
 }
 
 // load_parameters checks the parameters of a load. *brings: a configuration, and perhaps files.
@@ -241,8 +243,7 @@ static hth_err load_read(load_call *call)
     bool brings;
     size_t n = evbuffer_get_length(call->body);
     const char *text = (const char *)evbuffer_pullup(call->body, -1);
-    hth_err err = text != NULL ? hth_json_parse(text, n, &q)
-                               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    hth_err err = text != NULL ? hth_json_parse(text, n, &q) : hth_no_memory("a request");
     evbuffer_free(call->body); // the files are in `q` now
     call->body = NULL;
     if (err == HTH_OK) {
@@ -424,7 +425,7 @@ void hth_http_repo_load(hth_http *http, hth_http_req *req, const hth_http_args *
     }
     l->body = evbuffer_new();
     if (l->body == NULL || evbuffer_add_buffer(l->body, body) != 0) {
-        hth_http_call_refuse(&l->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+        hth_http_call_refuse(&l->c, hth_no_memory("a request"));
         return;
     }
     hth_http_block_done(req->conn, body);

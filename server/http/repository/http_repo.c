@@ -177,7 +177,7 @@ static hth_err index_write(hth_http *http, const json_t *doc, bool far, bool onl
         index_row(http, m, &e[i], far, only_ready, out);
     }
     hth_err err = loaded != NULL ? index_aliases(http, loaded, far, only_ready, out)
-                                 : hth_fail(HTH_ENOMEM, "out of memory for the index");
+                                 : hth_no_memory("the index");
     hth_text_put(out, "]");
     hth_free(e);
     json_decref(loaded);

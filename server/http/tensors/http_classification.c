@@ -74,7 +74,7 @@ hth_err hth_infer_classify(const hth_tensor *tensor, bool batched, int64_t count
                                              : (hth_shape){1, {count}}};
     entry *heap = hth_calloc((size_t)count + 1, sizeof *heap);
     if (heap == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)count);
+        return hth_no_memory("%lld classes", (long long)count);
     }
     hth_text_put(&out->json, "[");
     for (int64_t r = 0; r < n_rows && count > 0; r++) {
@@ -94,7 +94,7 @@ hth_err hth_infer_classify(const hth_tensor *tensor, bool batched, int64_t count
     hth_free(heap);
     if (out->json.failed || out->binary.failed) {
         hth_infer_classes_fini(out);
-        return hth_fail(HTH_ENOMEM, "out of memory for %lld classes", (long long)count);
+        return hth_no_memory("%lld classes", (long long)count);
     }
     return HTH_OK;
 }

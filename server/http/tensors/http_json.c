@@ -260,8 +260,7 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
     }
     if (err == HTH_OK && s.copied > 0) {
         hth_text_add(&s.rest, text + s.copied, n - s.copied);
-        err = s.rest.failed ? hth_fail(HTH_ENOMEM, "out of memory for a request")
-                            : json_load(s.rest.p, s.rest.n, out);
+        err = s.rest.failed ? hth_no_memory("a request") : json_load(s.rest.p, s.rest.n, out);
     } else if (err == HTH_OK) {
         err = json_load(text, n, out);
     }

@@ -196,7 +196,7 @@ static hth_err trace_keep(hth_tracer *tracer, const trace_settings *changed)
     if (s != NULL) {
         HASH_DEL(tracer->models, s);
     } else if ((s = hth_calloc(1, sizeof *s)) == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
+        return hth_no_memory("trace settings");
     }
     *s = *changed;
     if (s->given == 0) {
@@ -206,7 +206,7 @@ static hth_err trace_keep(hth_tracer *tracer, const trace_settings *changed)
     HASH_ADD_STR(tracer->models, model, s);
     if (!HTH_HASH_ADDED(s)) {
         hth_free(s);
-        return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
+        return hth_no_memory("trace settings");
     }
     return HTH_OK;
 }
@@ -266,7 +266,7 @@ hth_err hth_tracer_open(const char *file, hth_tracer **out)
     *out = NULL;
     hth_tracer *t = hth_calloc(1, sizeof *t);
     if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for traces");
+        return hth_no_memory("traces");
     }
     t->all = trace_defaults;
     hth_err err = file[0] != 0 ? hth_trace_file_open(file, &t->file) : HTH_OK;

@@ -208,7 +208,7 @@ hth_err hth_trace_file_open(const char *path, hth_trace_file **out)
     }
     hth_trace_file *f = hth_calloc(1, sizeof *f);
     if (f == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for traces");
+        return hth_no_memory("traces");
     }
     strcpy(f->path, path);
     f->part.fd = -1;
