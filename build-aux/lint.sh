@@ -16,6 +16,8 @@ step 'exports of the libraries'
 sh build-aux/exports.sh "$1" || bad=1
 step 'documentation: length, lines, links, files'
 python3 build-aux/docs.py || bad=1
+step 'chains of errors, two ?: in one statement'
+python3 build-aux/idiom.py || bad=1
 step 'SPDX lines'
 git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' '*.js' '*.css' '*.html' Makefile '*.mk' | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1
 step 'format (clang-format 14)'

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Two habits that C allows and this project does not. usage: build-aux/idiom.py [FILE..], from the root; without files
+all of git's. Prints each violation; exit 1 if there is any.
+
+- A chain of errors: `err = err == HTH_OK ? f() : err`, and the like after `return`. HTH_TRY, in a helper where something
+  is held, or HTH_GOTO into the cleanup say the same in the order in which it happens.
+- Two `?:` in one statement, but in tests, which compose cases. In a list in braces each element may have one.
+"""
+import re
+import subprocess
+import sys
+
+HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+PLACE = r'\*?[A-Za-z_][\w.\[\]]*(?:->[\w.\[\]]+)*'  # err, *err, job->err
+CHAINS = (
+    re.compile(r'(' + PLACE + r') == HTH_OK(?: && [^?;]*)? \?.* : \1\)*$'),
+    re.compile(r'(' + PLACE + r') != HTH_OK(?: \|\| [^?;]*)? \? \1 :'),
+)
+TEST = re.compile(r'_test\.[ch]$|^tests/|^docs/')
+LIST = re.compile(r'[=,(]$|(?:[=(,?:]|\breturn) ?\([\w *\[\]]+\)$')  # before the brace that opens a list
+
+
+def hide(match):
+    """Comments become blanks and texts zeros, line by line: both may hold any character."""
+    fill = ' ' if match.group()[0] == '/' else '0'
+    return ''.join(c if c == '\n' else fill for c in match.group())
+
+
+def end_lines(match):
+    """A macro may be a table of calls without semicolons: each of its lines is a statement."""
+    return match.group().replace('\\\n', ';\n') + ';'
+
+
+def statements(text):
+    """(offset, text) of each statement, and of each element of a list in braces."""
+    lists, depth, begin = [False], [0], 0  # of each open brace: is it a list, how many parentheses are open in it
+    for at, c in enumerate(text):
+        if c == '{':
+            lists.append(lists[-1] or LIST.search(' '.join(text[max(0, at - 90):at].split())) is not None)
+            depth.append(0)
+        elif c == '}' and len(lists) > 1:
+            lists.pop()
+            depth.pop()
+        elif c in '()':
+            depth[-1] += 1 if c == '(' else -1
+        if c in ';{}' or c == ',' and lists[-1] and depth[-1] == 0:
+            yield begin, text[begin:at]
+            begin = at + 1
+
+
+def faults(path):
+    with open(path, encoding='utf-8') as f:
+        text = HIDDEN.sub(hide, f.read())
+    text = re.sub(r'^\s*#(?:.*\\\n)*.*$', end_lines, text, flags=re.M)
+    text = re.sub(r'^[A-Z]\w+\(.*\)$', r'\g<0>;', text, flags=re.M)  # a call of a macro that makes a function
+    for begin, statement in statements(text):
+        line = text.count('\n', 0, begin + len(statement) - len(statement.lstrip())) + 1
+        if any(chain.search(' '.join(statement.split())) for chain in CHAINS):
+            yield f'{path}:{line}: a chain of errors: use HTH_TRY or HTH_GOTO'
+        elif statement.count('?') > 1 and not TEST.search(path):
+            yield f'{path}:{line}: two ?: in one statement'
+
+
+def main():
+    files = sys.argv[1:] or subprocess.run(['git', 'ls-files', '*.c', '*.h'], check=True, text=True,
+                                           capture_output=True).stdout.split()
+    found = [fault for path in files for fault in faults(path)]
+    print(''.join(fault + '\n' for fault in found), end='')
+    return 1 if found else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
