@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -141,6 +142,7 @@ hth_err hth_mailbox_receive(hth_mailbox *mailbox, uint64_t timeout_ns, void **ou
     if (mailbox->n > 0) {
         *out = mailbox->ring[mailbox->head];
         mailbox->head = (mailbox->head + 1) % mailbox->capacity;
+        assert(mailbox->n > 0);
         mailbox->n--;
     } else {
         *out = NULL;

@@ -14,6 +14,7 @@
 #include "client/descriptor.h"
 #include "client/wire.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -138,6 +139,7 @@ static hth_channels *channels_make(hearth *h, uint64_t generation)
 // it.
 static hth_channels *channels_drop(hth_channels *channels)
 {
+    assert(channels == NULL || channels->refs > 0);
     return channels != NULL && --channels->refs == 0 ? channels : NULL;
 }
 

@@ -256,6 +256,7 @@ static void queue_stop(hth_fair_queue *queue, hth_fair_job *job)
     if (job->older != NULL) {
         job->older->newer = job->newer;
     }
+    assert(t->running > 0);
     t->running--;
     queue_hold(queue, t, job, -1);
     queue_changed(queue, t);
@@ -275,6 +276,7 @@ void hth_fair_queue_remove(hth_fair_queue *queue, hth_fair_job *job)
         queue_changed(queue, t);
     }
     job->state = HTH_FAIR_OUT;
+    assert(queue->jobs > 0);
     queue->jobs--;
     if (t->running + t->waiting.n == 0) {
         queue_weights(queue);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -135,6 +136,7 @@ void hth_const_unmap(hth_const *constant)
     }
     pthread_mutex_lock(&const_lock);
     void *drop = NULL;
+    assert(constant->maps > 0);
     if (--constant->maps == 0) {
         drop = (void *)constant->data;
         constant->data = NULL;

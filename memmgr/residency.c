@@ -124,6 +124,7 @@ static uint64_t residency_evict_idle(hth_residency *residency, hth_resident *res
     uint64_t bytes = resident->bytes;
     assert(resident->state == RESIDENT_IDLE);
     DL_DELETE(residency->idle, resident);
+    assert(residency->stats.entries > 0);
     residency->stats.entries--;
     residency->stats.resident_bytes -= bytes;
     residency->stats.evictions++;
@@ -258,6 +259,7 @@ void hth_residency_rele(hth_residency *residency, hth_resident *resident)
 {
     resident_check(residency);
     assert(resident == NULL || (resident->state == RESIDENT_HELD && resident->holders > 0));
+    assert(resident == NULL || resident->holders > 0);
     if (resident != NULL && --resident->holders == 0) {
         resident->state = RESIDENT_IDLE;
         DL_APPEND(residency->idle, resident);

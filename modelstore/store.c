@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -232,6 +233,7 @@ void hth_store_close(hth_store *store)
         return;
     }
     pthread_mutex_lock(&open_lock);
+    assert(store->refs > 0);
     if (--store->refs == 0) {
         hth_store **p = &open_stores;
         while (*p != store) {

@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -222,6 +223,7 @@ hth_err hth_upload_find(hth_store *store, const char *owner, const hth_id *id, h
 void hth_upload_rele(hth_store *store, hth_upload *upload)
 {
     pthread_mutex_lock(&store->uploads.lock);
+    assert(upload->refs > 0);
     bool last = --upload->refs == 0 && atomic_load(&upload->gone);
     pthread_mutex_unlock(&store->uploads.lock);
     if (last) {

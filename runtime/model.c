@@ -8,6 +8,7 @@
 #include "runtime/paced.h"
 #include "runtime/precision.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,7 @@ void hth_model_hold(hth_model *model)
 
 void hth_model_rele(hth_models *ms, hth_model *model)
 {
+    assert(model->refs > 0);
     if (--model->refs == 0 && model->gone) {
         model_free(ms, model);
     }

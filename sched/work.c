@@ -132,6 +132,7 @@ void hth_work_let(hth_work_queue *queue)
 {
     if (queue != NULL) {
         assert(queue->held > 0);
+        assert(queue->held > 0);
         queue->held--;
     }
 }

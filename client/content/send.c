@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -206,6 +207,7 @@ static void send_ended(hth_send_job *job, const send_piece *piece, hth_err err, 
                        uint64_t there)
 {
     hth_send_object *o = piece->o;
+    assert(o->under_way > 0);
     o->under_way--;
     if (err == HTH_OK) {
         job->tries = 0;
@@ -277,6 +279,7 @@ void hth_send_thread(void *arg)
             hth_send_wait(j, HTH_SEND_LOOK_MS);
         }
     }
+    assert(j->running > 0);
     j->running--;
     pthread_cond_broadcast(&j->changed);
     pthread_mutex_unlock(&j->lock);

@@ -16,6 +16,7 @@
 #include "device/cpu/team.h"
 #include "device/spec.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -165,6 +166,7 @@ static void *cpu_lane_main(void *arg)
         cpu_op op = l->ring[l->head % CPU_RING];
         cpu_execute(d, &op);
         l->head++;
+        assert(op.stream->pending > 0);
         op.stream->pending--;
         pthread_cond_broadcast(&d->changed);
     }

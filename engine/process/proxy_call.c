@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -148,6 +149,7 @@ void proxy_call_free(hth_proxy *proxy, proxy_call *call)
 {
     call_unpack(proxy, call);
     call->r = NULL;
+    assert(proxy->in_flight > 0);
     proxy->in_flight--;
     proxy->others -= !call->own;
     if (call->state != PROXY_RETAINED) {
@@ -164,6 +166,7 @@ static void call_release(hth_retained *retained)
         atomic_store(&p->link.control->entry[kept->entry].released, true);
     }
     call_give_back(p, &p->calls[kept->entry]);
+    assert(p->n_retained > 0);
     p->n_retained--;
     pthread_mutex_unlock(&p->lock);
     proxy_out_rele(p, kept->out);

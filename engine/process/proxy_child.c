@@ -16,6 +16,7 @@
 
 #include <jansson.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -73,6 +74,7 @@ static hth_err child_share(hth_proxy *proxy, int theirs[2])
 void proxy_out_rele(hth_proxy *proxy, proxy_out *out)
 {
     pthread_mutex_lock(&proxy->lock);
+    assert(out->refs > 0);
     bool last = --out->refs == 0;
     pthread_mutex_unlock(&proxy->lock);
     if (last) {

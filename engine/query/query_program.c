@@ -10,6 +10,7 @@
 #include "runtime/compile/compile.h"
 #include "runtime/precision.h"
 
+#include <assert.h>
 #include <string.h>
 
 const char *query_text(const query *call, const char *name)
@@ -118,6 +119,7 @@ void query_program_done(query *call, query_subject *subject)
 {
     hth_program *p = subject->program;
     if (p != NULL) {
+        assert(p->held > 0);
         p->held--;
     }
     if (p != NULL && p->budget != call->ms->site->device->props.budget_bytes) {

@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/settings.h"
 
+#include <assert.h>
+
 #define SMOOTH 0.2 // of the newest request's time in the mean
 
 // ---- what is known
@@ -151,8 +153,10 @@ void router_sent(hth_router *router, hth_request *request)
 {
     router_model *m = request->route.model;
     pthread_mutex_lock(&router->lock);
+    assert(router->device[request->route.device].requests > 0);
     router->device[request->route.device].requests--;
     if (m != NULL) {
+        assert(m->on[request->route.device].requests > 0);
         m->on[request->route.device].requests--;
     }
     pthread_mutex_unlock(&router->lock);

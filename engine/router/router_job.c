@@ -11,6 +11,7 @@
 
 #include "runtime/checkpoint_index.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ static void job_put(hth_router *router, const char *name, int device, hth_reques
     }
     if (j != NULL) {
         if (j->r != NULL) {
+            assert(router->device[j->device].jobs > 0);
             router->device[j->device].jobs--;
             j->was = j->r;
             j->was_device = j->device;
@@ -56,6 +58,7 @@ static void job_put(hth_router *router, const char *name, int device, hth_reques
 // again, if the device did not give the job to r.
 static void job_leave(hth_router *router, router_job *job)
 {
+    assert(router->device[job->device].jobs > 0);
     router->device[job->device].jobs--;
     if (job->was != NULL) {
         job->r = job->was;

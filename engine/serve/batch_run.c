@@ -201,6 +201,7 @@ hth_err hth_batch_run_run(hth_batch_run *run, hth_models *ms, hth_infer_request 
         run->work = NULL;
         run->n = 0;
     }
+    assert(x.p->held > 0);
     x.p->held--;
     hth_free(x.t);
     hth_free(x.samples);

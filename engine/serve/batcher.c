@@ -3,6 +3,7 @@
 // batcher_choose.c; which flow is next: batcher_flow.c.
 #include "engine/serve/batcher_choose_impl.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -65,8 +66,11 @@ static void item_unlink(hth_batcher *batcher, hth_batch_item *item)
     *(item->next != NULL ? &item->next->prev : &q->last) = item->prev;
     item->prev = item->next = NULL;
     item->queue = NULL;
+    assert(q->n > 0);
     q->n--;
+    assert(batcher->n > 0);
     batcher->n--;
+    assert(item->flow->n > 0);
     if (--item->flow->n == 0) {
         hth_batch_flow_unlink(batcher, item->flow);
     }

@@ -12,6 +12,7 @@
 #include "runtime/tenants/quota.h"
 #include "engine/serve/microbatch.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -215,6 +216,7 @@ static hth_err infer_stage(infer_state *st, hth_source *source, const hth_tensor
     p->held++;
     hth_err err = p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
                                         : infer_middle_stage(st, p, inputs, output_map);
+    assert(p->held > 0);
     p->held--;
     return err;
 }

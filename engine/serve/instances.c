@@ -12,6 +12,7 @@
 #include "engine/serve/serve.h"
 #include "runtime/compile/compile.h"
 
+#include <assert.h>
 #include <string.h>
 
 // Runs shorter than this are handed over for more than they gain.
@@ -149,6 +150,7 @@ static void instances_leave(hth_site *site, hth_program *program, int n)
             hth_program_deactivate(site, q);
         }
     }
+    assert(program->held > 0);
     program->held--;
     site->freed++;
 }

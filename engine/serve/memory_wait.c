@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "runtime/tenants/quota.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,8 +41,11 @@ static hth_infer_request *await_take(hth_memory_wait *wait, hth_batch_item **at)
     hth_infer_request *w = await_work(i);
     *at = i->next;
     i->next = NULL;
+    assert(wait->n > 0);
     wait->n--;
+    assert(w->model->queue.away > 0);
     w->model->queue.away--;
+    assert(w->item.flow->away > 0);
     w->item.flow->away--;
     await_reserve(wait);
     return w;

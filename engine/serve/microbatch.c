@@ -6,6 +6,7 @@
 #include "runtime/host.h"
 #include "engine/serve/infer.h"
 
+#include <assert.h>
 #include <string.h>
 
 // A slice must be this much faster than the whole: what is within the noise stays whole.
@@ -199,6 +200,7 @@ hth_err hth_microbatch_choose(hth_models *ms, hth_program *program, hth_request 
     if (err == HTH_OK) {
         err = slice_compare(ms, program, t, t + n_in, progress);
     }
+    assert(program->held > 0);
     program->held--;
     hth_host_give(ms->site, HTH_HOST_BATCHES, bytes);
     for (int i = 0; t != NULL && i < n; i++) {

@@ -8,6 +8,7 @@
 #include "runtime/tenants/quota.h"
 #include "runtime/job_memory.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -123,6 +124,7 @@ static hth_err reload_program(hth_models *ms, const hth_name *name, hth_program 
         hth_program_pin(site, made, true);
     }
     program->followed = name->coming;
+    assert(program->held > 0);
     program->held--;
     return other ? HTH_OK : err;
 }

@@ -17,6 +17,7 @@
 #include "runtime/overhead.h"
 #include "runtime/paced.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,6 +447,7 @@ hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int thr
     hth_paced_begin(&paced, site, NULL);
     hth_err err = compile_instance(site, whole, p);
     hth_paced_end(&paced);
+    assert(whole->held > 0);
     whole->held--;
     if (err != HTH_OK) {
         hth_program_free(site, p);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <string.h>
 
 // Where streamed weights come from: memory, or a file.

@@ -8,10 +8,12 @@
 // http.buffered_bytes: memory is only taken by what comes, but room in the slab is taken at once.
 #include "server/http/http_infer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 void hth_http_block_rele(hth_http_block *block)
 {
+    assert(block == NULL || block->refs > 0);
     if (block != NULL && --block->refs == 0) {
         block->h->reserved -= block->bytes;
         hth_engine_free(block->h->engine, block->memory);

@@ -576,6 +576,7 @@ void hth_http_conn_answered(hth_http_conn *conn)
     assert(conn->at == HTH_HTTP_AT_ANSWER);
     hth_account_give(conn->bytes + conn->sending);
     hth_account_add(rest);
+    assert(conn->h->n_sending > 0);
     conn->h->n_sending--;
     conn->bytes = rest;
     conn->sending = conn->answer_ns = 0;

@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "server/net/account.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -69,6 +70,7 @@ static hth_http_address *address_add(hth_http *http, const uint8_t key[16])
 
 static void address_leave(hth_http *http, hth_http_address *address)
 {
+    assert(address->n > 0);
     if (--address->n == 0) {
         HASH_DEL(http->addresses, address);
         hth_free(address);
@@ -145,6 +147,7 @@ void hth_http_accepted(struct evconnlistener *accepting, evutil_socket_t fd, str
 void hth_http_guard_leave(hth_http *http, hth_http_address *address)
 {
     address_leave(http, address);
+    assert(http->n_conns > 0);
     http->n_conns--;
     hth_accept_give(HTH_ACCEPT_HTTP);
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "server/net/account.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@
 
 void hth_infer_result_rele(hth_infer_result *result)
 {
+    assert(result == NULL || result->refs > 0);
     if (result != NULL && --result->refs == 0) {
         hth_engine_release(result->retained);
         hth_engine_free(result->engine, result);

@@ -15,6 +15,7 @@
 #include "server/net/mapped.h"
 #include "server/net/peer_uid.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -106,6 +107,7 @@ void hth_shm_rele(hth_shm_region *region)
 {
     hth_shm *s = region->shm;
     pthread_mutex_lock(&s->lock);
+    assert(region->refs > 0);
     bool last = --region->refs == 0;
     pthread_mutex_unlock(&s->lock);
     if (last) {

@@ -13,6 +13,7 @@
 #include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     hth_train_turn_leave(queue, entry);
     hth_train_fair_leave(queue, entry);
     if (entry->tenant != NULL) {
+        assert(entry->tenant->jobs > 0);
         entry->tenant->jobs--;
     }
     if (word != NULL) {

@@ -11,6 +11,7 @@
 #include "runtime/job_index.h"
 #include "runtime/redact.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,7 @@ static void view_late(hth_http_call *call, hth_err err)
 {
     hth_http_dashboard *v = view_of(call);
     if (err != HTH_ETIMEDOUT) {
+        assert(v->asking > 0);
         v->asking--;
     }
     view_send(call->h, call->req, v, err);
@@ -163,6 +165,7 @@ static void view_text(hth_http_dashboard *dashboard, char *text)
 static void view_finish(hth_http_call *call)
 {
     hth_http_dashboard *v = view_of(call);
+    assert(v->asking > 0);
     v->asking--;
     if (call->r.err == HTH_OK) {
         view_text(v, call->r.json);
