@@ -99,7 +99,8 @@ static hth_err device_item(int kind, char *item, hth_device_spec *spec)
 // Reads "KIND[:ITEM,...]", an ITEM being a device number or option=value.
 static hth_err device_spec_parse(const char *text, hth_device_spec *out)
 {
-    char buf[256], *save = NULL;
+    char buf[256];
+    char *save = NULL;
     if (snprintf(buf, sizeof buf, "%s", text) >= (int)sizeof buf) {
         return hth_fail(HTH_EINVAL, "the device specification is longer than %zu bytes",
                         sizeof buf - 1);

@@ -256,7 +256,8 @@ static void follow_post(hth_follow *follow)
 {
     for (int i = 0; i < follow->n->n_post; i++) {
         int at = follow->n->post[i].input;
-        hth_track *t = &follow->track[follow->n->outputs[0]], joined;
+        hth_track *t = &follow->track[follow->n->outputs[0]];
+        hth_track joined;
         if (at < 0 || t->kind == HTH_TRACK_MIXED) {
             continue;
         }

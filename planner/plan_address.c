@@ -274,7 +274,8 @@ static hth_err address_search(hth_address *address, int effort)
 
 static hth_err rect_load(const hth_rect *rect, int n, int n_stages, uint64_t **out, uint64_t *peak)
 {
-    uint64_t *load = hth_calloc((size_t)n_stages + 1, sizeof *load), sum = 0;
+    uint64_t *load = hth_calloc((size_t)n_stages + 1, sizeof *load);
+    uint64_t sum = 0;
     if (load == NULL) {
         return hth_no_memory("the load of %d stages", n_stages);
     }
@@ -311,7 +312,8 @@ static hth_err address_place(hth_address *address, uint64_t target, int effort)
 hth_err hth_address_assign(hth_rect *rect, int n, uint64_t target, int effort, uint64_t *height)
 {
     int n_stages = 0;
-    uint64_t *load = NULL, peak = 0;
+    uint64_t *load = NULL;
+    uint64_t peak = 0;
     for (int i = 0; i < n; i++) {
         n_stages = rect[i].last >= n_stages ? rect[i].last + 1 : n_stages;
     }

@@ -164,7 +164,8 @@ static void stream_free(stream *s, int b)
 hth_err hth_address_stream(hth_address *address, const int *by_first, const int *by_last)
 {
     stream s = {.top = -1};
-    int *of = hth_alloc((size_t)address->n * sizeof *of), ended = 0;
+    int *of = hth_alloc((size_t)address->n * sizeof *of);
+    int ended = 0;
     s.block =
         hth_alloc(2 * (size_t)address->n * sizeof *s.block); // each placement makes two at most
     memset(s.first, -1, sizeof s.first);

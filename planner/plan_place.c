@@ -176,7 +176,8 @@ static void place_polish_weights(hth_placement *placement)
 
 hth_err hth_place_polish(hth_placement *placement)
 {
-    int *start = NULL, *list = NULL, widest = 0;
+    int *start = NULL, *list = NULL;
+    int widest = 0;
     place_polish_weights(placement);
     uint64_t limit = placement->p->budget - placement->decision.resident_bytes, top;
     hth_err err = place_stages(placement, &start, &list);

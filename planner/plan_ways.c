@@ -105,7 +105,8 @@ static void moves_late(hth_search *search, const hth_outcome *outcome)
     const hth_step *m = search->m;
     const hth_decoder *d = &search->d;
     int n = 0;
-    double end_us = 0, *in = search->late, *out = search->span;
+    double end_us = 0;
+    double *in = search->late, *out = search->span;
     memset(in, 0, (size_t)m->n_intervals * sizeof *in);
     memset(out, 0, (size_t)m->n_intervals * sizeof *out);
     if (outcome->stall_us <= 0) {

@@ -29,7 +29,8 @@ hth_err hth_job_index_take(hth_store *store, uint64_t *id)
 {
     hth_err err;
     do {
-        char *last = NULL, *ended, text[24];
+        char *last = NULL, *ended;
+        char text[24];
         HTH_TRY(index_last(store, INDEX_LAST, &last, id));
         if (last == NULL) {
             HTH_TRY(index_last(store, INDEX_ENDED, &ended, id));
@@ -84,7 +85,8 @@ hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant,
 // index_read stores the record in the place of number `id`, whose it may not be, or NULL.
 static hth_err index_read(hth_store *store, uint64_t id, json_t **record)
 {
-    char key[INDEX_KEY], *text = NULL;
+    char key[INDEX_KEY];
+    char *text = NULL;
     *record = NULL;
     hth_err err = hth_store_text_load(store, index_key(id, key), &text);
     if (err != HTH_OK) {

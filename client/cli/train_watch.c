@@ -97,7 +97,8 @@ static int train_summary(const hth_cli *cli, const json_t *doc)
 // train_ended prints what has become of a job that goes on no more.
 static int train_ended(hth_cli *cli, hearth_job job, hth_train_log *log)
 {
-    char arguments[60], *json;
+    char arguments[60];
+    char *json;
     snprintf(arguments, sizeof arguments, "{\"id\":%" PRIu64 "}", job.id);
     if (hearth_query(cli->h, "job", arguments, NULL, NULL, &json) != HEARTH_OK) {
         (void)hth_cmd_log_end(log, NULL);

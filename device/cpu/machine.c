@@ -50,7 +50,8 @@ static void machine_each_group(void (*fn)(const char *dir, void *arg), void *arg
 static void machine_memory_limit(const char *dir, void *arg)
 {
     char path[700];
-    uint64_t v, unused, *min = arg;
+    uint64_t v, unused;
+    uint64_t *min = arg;
     snprintf(path, sizeof path, "%s/memory.max", dir);
     if (machine_numbers(path, &v, &unused) >= 1 && v < *min) {
         *min = v;

@@ -184,7 +184,8 @@ void router_lost(hth_router *router, int device)
 {
     router_device *d = &router->device[device];
     router_model **moved = NULL;
-    int *to = NULL, n_moved = 0;
+    int *to = NULL;
+    int n_moved = 0;
     pthread_mutex_lock(&router->lock);
     bool newly_dead = !router->child && !d->dead;
     d->dead = !router->child;

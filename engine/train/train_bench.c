@@ -22,7 +22,8 @@
 typedef struct bench {
     hth_trainer *trainer;
     hth_model *model;
-    hth_tensor *inputs, target;
+    hth_tensor *inputs;
+    hth_tensor target;
     int n_inputs;
     uint64_t used_bytes, anon_bytes; // before the trainer: the device's, and bench_anonymous
 } bench;
@@ -47,7 +48,8 @@ static hth_err bench_target(bench *b)
     }
     memset(b->target.data, 0, b->target.bytes);
     HTH_TRY(hth_trainer_prepare(b->trainer, b->inputs, &b->target));
-    int64_t classes = hth_trainer_classes(b->trainer), *label = b->target.data;
+    int64_t classes = hth_trainer_classes(b->trainer);
+    int64_t *label = b->target.data;
     for (size_t i = 0; classes > 0 && i < b->target.bytes / sizeof *label; i++) {
         label[i] = (int64_t)(i * 2654435761u >> 7) % classes;
     }

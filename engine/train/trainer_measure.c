@@ -133,7 +133,8 @@ hth_err hth_replan_learn(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     hth_program *p = hth_replan_program(trainer);
-    int *alt, calm[HTH_REPLAN_SAMPLES], n = watch_calm(w, calm);
+    int *alt;
+    int calm[HTH_REPLAN_SAMPLES], n = watch_calm(w, calm);
     double v[HTH_REPLAN_SAMPLES], factor = 1;
     HTH_TRY(hth_replan_choices(p, &alt));
     for (int k = 0; k < n; k++) {

@@ -41,7 +41,8 @@ static int whole_indices(hth_grad *grad, int indices, int batch)
 {
     const hth_shape s = *hth_grad_shape(grad, indices);
     hth_shape each = {.rank = s.rank}, full = s;
-    int64_t samples = 1, *at;
+    int64_t samples = 1;
+    int64_t *at;
     for (int i = 0; i < s.rank; i++) {
         each.dim[i] = i < batch ? s.dim[i] : 1;
         samples *= each.dim[i];

@@ -63,7 +63,8 @@ static int axis_of(const hth_grad *grad, const hth_node *node)
 
 void hth_grad_concat(hth_grad *grad, const hth_node *node)
 {
-    int axis = axis_of(grad, node), *part = NULL;
+    int axis = axis_of(grad, node);
+    int *part = NULL;
     int64_t *size = hth_calloc((size_t)node->n_inputs, sizeof *size);
     if (size == NULL || (part = hth_calloc((size_t)node->n_inputs, sizeof *part)) == NULL) {
         if (grad->err == HTH_OK) {
@@ -92,7 +93,8 @@ void hth_grad_concat(hth_grad *grad, const hth_node *node)
 
 void hth_grad_split(hth_grad *grad, const hth_node *node)
 {
-    int axis = axis_of(grad, node), *part = hth_calloc((size_t)node->n_outputs, sizeof *part);
+    int axis = axis_of(grad, node);
+    int *part = hth_calloc((size_t)node->n_outputs, sizeof *part);
     if (part == NULL) {
         if (grad->err == HTH_OK) {
             grad->err = hth_no_memory("a gradient");

@@ -320,7 +320,8 @@ hth_err train_update(train_build *build, int s, int gradient, int clip)
 
 hth_err train_clip(train_build *build, const int *gradients, int n, int *out)
 {
-    int node, *in = hth_calloc((size_t)n + 1, sizeof *in);
+    int node;
+    int *in = hth_calloc((size_t)n + 1, sizeof *in);
     if (in == NULL) {
         return hth_no_memory("a training step");
     }

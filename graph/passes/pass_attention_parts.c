@@ -145,7 +145,8 @@ static int where(attention *a, int condition)
 static void bias_of_lengths(attention *a, int lengths)
 {
     hth_grad *c = a->c;
-    int64_t n = a->queries * a->keys, *low = room(a, 2 * n, sizeof *low);
+    int64_t n = a->queries * a->keys;
+    int64_t *low = room(a, 2 * n, sizeof *low);
     for (int64_t i = 0; low != NULL && i < n; i++) {
         int64_t j = i % a->keys, after = j - i / a->keys + a->queries; // L - after = at - j
         low[i] = a->causal && after - 1 > j ? after - 1 : j;

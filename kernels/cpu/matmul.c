@@ -154,8 +154,10 @@ static hth_shape matmul_rows(const hth_shape *shape)
 static void matmul_describe_gemm(matmul_kernel *kernel, const hth_graph *graph,
                                  const hth_node *node)
 {
-    const hth_shape ma = matmul_rows(&graph->values[node->inputs[0]].shape), *a = &ma;
-    const hth_shape mb = matmul_rows(&graph->values[node->inputs[1]].shape), *b = &mb;
+    const hth_shape ma = matmul_rows(&graph->values[node->inputs[0]].shape);
+    const hth_shape *a = &ma;
+    const hth_shape mb = matmul_rows(&graph->values[node->inputs[1]].shape);
+    const hth_shape *b = &mb;
     bool ta = hth_node_int(node, "transA", 0) != 0, tb = hth_node_int(node, "transB", 0) != 0;
     hth_gemm *x = &kernel->gemm;
     x->m = (size_t)a->dim[ta];

@@ -50,7 +50,8 @@ static void norm_row(const norm_job *job, size_t r)
 {
     const norm_kernel *k = job->k;
     const float *x = job->x + r * k->size;
-    float *y = job->y + r * k->size, n = (float)k->size;
+    float *y = job->y + r * k->size;
+    float n = (float)k->size;
     float mean = k->center ? hth_row_sum(x, k->size) / n : 0;
     float inv = 1.0F / sqrtf(hth_row_squares(x, k->size, mean) / n + k->epsilon);
     if (job->mean != NULL) {

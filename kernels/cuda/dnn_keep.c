@@ -104,7 +104,8 @@ hth_err hth_dnn_plan_load(const hth_dnn_device *device, const char *json,
 static hth_err keep_find(const hth_dnn_device *device, const hth_device_kept *kept, const char *key,
                          cudnnBackendDescriptor_t *out, int64_t *workspace_bytes)
 {
-    char *text = hth_calloc(1, KEEP_TEXT), sum[KEEP_SUM + 1];
+    char *text = hth_calloc(1, KEEP_TEXT);
+    char sum[KEEP_SUM + 1];
     bool found = text != NULL && kept->get(kept->ctx, key, text, KEEP_TEXT) == HTH_OK &&
                  strlen(text) > KEEP_SUM;
     if (found) {

@@ -54,8 +54,8 @@ static hth_shape matmul_shape(const hth_graph *graph, const hth_node *node, int 
 
 static hth_err matmul_form_of(const hth_graph *graph, const hth_node *node, matmul_form *form)
 {
-    const hth_shape sa = matmul_shape(graph, node, 0), sb = matmul_shape(graph, node, 1), *a = &sa,
-                    *b = &sb;
+    const hth_shape sa = matmul_shape(graph, node, 0), sb = matmul_shape(graph, node, 1);
+    const hth_shape *a = &sa, *b = &sb;
     bool gemm = node->op == HTH_OP_GEMM;
     *form = (matmul_form){.alpha = gemm ? hth_node_float(node, "alpha", 1) : 1,
                           .batch = 1,

@@ -195,7 +195,8 @@ static hth_err make_sized(hth_tensor *tensor, const hth_shape *shape)
 REF_KERNEL(ref_non_zero)
 {
     const hth_tensor *x = &in[0];
-    int64_t count = ref_count(x), found = 0, at = 0, *y = out[0].data;
+    int64_t count = ref_count(x), found = 0, at = 0;
+    int64_t *y = out[0].data;
     int rank = x->shape.rank > 0 ? x->shape.rank : 1;
     for (int64_t i = 0; i < count; i++) {
         found += !make_is_zero(x, i);

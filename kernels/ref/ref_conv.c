@@ -81,7 +81,8 @@ static hth_err conv_body(ref_mem *mem, const hth_node *node, const hth_tensor *i
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
-    int64_t group, outs = f->shape.dim[0], *index;
+    int64_t group, outs = f->shape.dim[0];
+    int64_t *index;
     double *filter, *bias, *cols, *img, *res;
     HTH_TRY(conv_group(node, x, f, &out[0], outs, &group));
     HTH_TRY(
@@ -155,7 +156,8 @@ static hth_err conv_transpose_body(ref_mem *mem, const hth_node *node, const hth
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
-    int64_t group, outs = out[0].shape.dim[1], *index;
+    int64_t group, outs = out[0].shape.dim[1];
+    int64_t *index;
     double *filter, *turned, *bias, *cols, *img, *res;
     HTH_TRY(conv_group(node, x, f, &out[0], outs, &group));
     HTH_TRY(

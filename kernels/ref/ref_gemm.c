@@ -38,7 +38,8 @@ static hth_err gemm_body(ref_mem *mem, const hth_node *node, const hth_tensor *i
     HTH_TRY(ref_need_rank(&in[0], 2));
     HTH_TRY(ref_need_rank(&in[1], 2));
     hth_shape ma = flat ? gemm_matrix(&in[0].shape) : in[0].shape;
-    hth_shape mb = flat ? gemm_matrix(&in[1].shape) : in[1].shape, *sa = &ma, *sb = &mb;
+    hth_shape mb = flat ? gemm_matrix(&in[1].shape) : in[1].shape;
+    hth_shape *sa = &ma, *sb = &mb;
     if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
         sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
         return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", node->name);

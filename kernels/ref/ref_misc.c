@@ -195,7 +195,8 @@ static hth_err misc_dropout_body(ref_mem *mem, const hth_node *node, const hth_t
 {
     const hth_tensor *ratio_in = ref_in(node, in, 1), *training = ref_in(node, in, 2);
     hth_tensor *mask = ref_out(node, out, 1);
-    double ratio = ratio_in ? ref_f64_at(ratio_in, 0) : 0.5, *x;
+    double ratio = ratio_in ? ref_f64_at(ratio_in, 0) : 0.5;
+    double *x;
     uint64_t seed = (uint64_t)hth_node_int(node, "seed", 0);
     int64_t count = ref_count(&in[0]);
     HTH_TRY(ref_need_same(&out[0], &in[0]));

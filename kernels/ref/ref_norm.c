@@ -140,7 +140,8 @@ static hth_err norm_grouped(ref_mem *mem, const hth_node *node, const hth_tensor
     HTH_TRY(ref_wide(mem, &in[0], &x));
     int64_t per = channels / groups;
     for (int64_t g = 0; g < s->dim[0] * groups && !hth_pace_over((uint64_t)(per * size)); g++) {
-        double mean, var, *first = x + g * per * size;
+        double mean, var;
+        double *first = x + g * per * size;
         norm_moments(first, per * size, &mean, &var);
         for (int64_t c = 0; c < per; c++) {
             int64_t channel = g % groups * per + c, p = n_scale == channels ? channel : g % groups;
@@ -217,7 +218,8 @@ static hth_err norm_layer_body(ref_mem *mem, const hth_node *node, const hth_ten
         HTH_TRY(norm_parameter(mem, b, s, axis, &bias, &n_bias));
     }
     for (int64_t r = 0; r < rows && !hth_pace_over((uint64_t)size); r++) {
-        double mean, inv, *row = x + r * size;
+        double mean, inv;
+        double *row = x + r * size;
         norm_row(row, size, node->op == HTH_OP_LAYER_NORMALIZATION, eps, &mean, &inv);
         if (size > 0) { // rows of nothing have no parameters, either
             const double *a = scale + r * size % n_scale;
@@ -247,7 +249,8 @@ static hth_err norm_lp_body(ref_mem *mem, const hth_node *node, const hth_tensor
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t i = 0; i < outer * inner && !hth_pace_over((uint64_t)along); i++) {
-        double *first = x + i / inner * along * inner + i % inner, norm = 0;
+        double *first = x + i / inner * along * inner + i % inner;
+        double norm = 0;
         for (int64_t k = 0; k < along; k++) {
             double v = first[k * inner];
             norm += l1 ? fabs(v) : v * v;

@@ -74,7 +74,8 @@ static int64_t resize_clamp(double x, int64_t n)
 static void resize_taps(const resize *r, resize_table *table, int64_t o, double x, double stretch)
 {
     int64_t *index = table->index + o * table->taps;
-    double *weight = table->weight + o * table->taps, sum = 0;
+    double *weight = table->weight + o * table->taps;
+    double sum = 0;
     if (table->taps == 1) {
         index[0] = resize_clamp(resize_nearest(r->nearest, x), table->n_in);
         weight[0] = 1;

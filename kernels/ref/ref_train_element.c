@@ -159,7 +159,8 @@ static hth_err element_grad_body(ref_mem *mem, const hth_node *node, const hth_t
                                  hth_tensor *out)
 {
     hth_op op = hth_op_find(hth_node_str(node, "of", ""));
-    double *dy, *z, a, b;
+    double *dy, *z;
+    double a, b;
     element_attributes(node, op, &a, &b);
     if (!hth_grad_is_element(op)) {
         return hth_fail(HTH_ENOTSUP, "operator '%s' has no element-wise gradient",
@@ -182,7 +183,8 @@ static hth_err dropout_train_body(ref_mem *mem, const hth_node *node, const hth_
     uint64_t salt = (uint64_t)hth_node_int(node, "salt", 0),
              threshold = hth_dropout_threshold(ratio);
     uint64_t step = (uint64_t)ref_i64_at(&in[1], 0);
-    double *x, scale = ratio < 1 ? 1 / (1 - (double)ratio) : 0;
+    double *x;
+    double scale = ratio < 1 ? 1 / (1 - (double)ratio) : 0;
     hth_philox words = {{0}};
     HTH_TRY(ref_wide(mem, &in[0], &x));
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {

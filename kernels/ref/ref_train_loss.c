@@ -45,7 +45,8 @@ static hth_err softmax_grad_body(ref_mem *mem, const hth_node *node, const hth_t
 typedef struct xent {
     int64_t classes, inner, ignore;
     double smoothing, norm; // norm: what the sum is divided by
-    double *weights, total; // of the classes, and their sum
+    double *weights;        // of the classes
+    double total;           // their sum
 } xent;
 
 // The weights of the labels; HTH_EINVAL: one is neither a class nor ignored.
@@ -126,7 +127,8 @@ static hth_err softmax_xent_body(ref_mem *mem, const hth_node *node, const hth_t
 {
     xent x = {.norm = 0};
     int64_t rows = 0;
-    double *logits, *row, loss = 0;
+    double *logits, *row;
+    double loss = 0;
     HTH_TRY(xent_open(mem, node, in, &x, &rows));
     HTH_TRY(ref_wide(mem, &in[0], &logits));
     HTH_TRY(REF_TAKE(mem, x.classes, &row));
@@ -155,7 +157,8 @@ static hth_err bce_body(ref_mem *mem, const hth_node *node, const hth_tensor *in
     bool weighted = node->n_inputs > 2 && node->inputs[2] >= 0;
     bool each = weighted && ref_count(&in[2]) > 1;
     int64_t count = ref_count(&in[0]), outer, classes = 1, inner = count;
-    double *x, *target, *weights = NULL, loss = 0;
+    double *x, *target, *weights = NULL;
+    double loss = 0;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
     if (each && axis < 0) {
         return hth_fail(HTH_EINVAL, "axis is out of range");
@@ -184,7 +187,8 @@ static hth_err bce_body(ref_mem *mem, const hth_node *node, const hth_tensor *in
 static hth_err mse_body(ref_mem *mem, const hth_node *node, const hth_tensor *in, hth_tensor *out)
 {
     int64_t count = ref_count(&in[0]);
-    double *y, *target, loss = 0;
+    double *y, *target;
+    double loss = 0;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
     HTH_TRY(ref_wide(mem, &in[0], &y));
     HTH_TRY(ref_wide(mem, &in[1], &target));

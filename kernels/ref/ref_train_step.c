@@ -73,7 +73,8 @@ static double hyper_at(const hth_tensor *hyper, hth_hyper i)
 static hth_err clip_scale_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
                                hth_tensor *out)
 {
-    double sum = 0, *g;
+    double sum = 0;
+    double *g;
     for (int i = 1; i < node->n_inputs; i++) {
         HTH_TRY(ref_wide(mem, &in[i], &g));
         for (int64_t k = 0; k < ref_count(&in[i]); k++) {

@@ -28,7 +28,8 @@
 // The best point that a climb has visited.
 struct hth_dual {
     uint64_t budget;
-    double best, *price;
+    double best;
+    double *price;
     hth_bound_path path[BOUND_PATHS];
     int n_paths;
     double weight[BOUND_PATHS + 1];

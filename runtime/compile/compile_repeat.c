@@ -125,7 +125,8 @@ static size_t repeat_cap(const hth_program *program)
 static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus, const char *text,
                           bool *known)
 {
-    int n = program->graph->n_nodes, *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
+    int n = program->graph->n_nodes;
+    int *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
     hth_err err = alt == NULL ? hth_no_memory("a program") : HTH_OK;
     *known = err == HTH_OK && repeat_find(text, program->budget, menus, n, alt);
     for (int i = 0; *known && i < n && err == HTH_OK; i++) {
@@ -137,7 +138,8 @@ static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus,
 
 hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus, bool *known)
 {
-    char key[REPEAT_KEY], *text = hth_alloc(repeat_cap(program));
+    char key[REPEAT_KEY];
+    char *text = hth_alloc(repeat_cap(program));
     *known = false;
     hth_err err = text == NULL ? hth_no_memory("a program") : repeat_key(program, key);
     if (err == HTH_OK && site->timings != NULL &&
@@ -168,7 +170,8 @@ static size_t repeat_line(const hth_program *program, const hth_menu *menus, cha
 void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus)
 {
     size_t cap = repeat_cap(program);
-    char key[REPEAT_KEY], *text = site->timings != NULL ? hth_alloc(2 * cap) : NULL;
+    char key[REPEAT_KEY];
+    char *text = site->timings != NULL ? hth_alloc(2 * cap) : NULL;
     if (text != NULL && repeat_key(program, key) == HTH_OK) {
         size_t used = repeat_line(program, menus, text, cap);
         char *rest = text + used;

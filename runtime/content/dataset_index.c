@@ -344,7 +344,8 @@ static hth_err put_quota(hth_store *store, const hth_dataset_put *put, const cha
 static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const char *tenant,
                            const char *key, const hth_put_result *result)
 {
-    int *versions, n, fd;
+    int *versions;
+    int n, fd;
     uint64_t files, bytes;
     HTH_TRY(hth_store_versions(store, key, &versions, &n));
     hth_err err = n > 1 ? dataset_free(store, put->name, tenant, &fd) : HTH_OK;

@@ -161,7 +161,8 @@ static bool check_tls(const hth_daemon_options *options)
 // check_devices opens each device, one after the other.
 static bool check_devices(const hth_daemon_options *options)
 {
-    char list[HTH_SETTING_TEXT], why[1200], *save;
+    char list[HTH_SETTING_TEXT], why[1200];
+    char *save;
     hth_device *device;
     if (hth_router_check(options->device) != HTH_OK) {
         return check_wrong(options, HTH_SET_DEVICE, hth_err_detail());

@@ -107,7 +107,8 @@ static hth_err options_take(hth_daemon_options *options, const char *runtime_dir
 
 static void options_print(const hth_daemon_options *options)
 {
-    char value[HTH_SETTING_TEXT], origin[300], line[HTH_SETTING_TEXT + 64], *save;
+    char value[HTH_SETTING_TEXT], origin[300], line[HTH_SETTING_TEXT + 64];
+    char *save;
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         const hth_setting_info *t = hth_setting_get_info((hth_setting)i);
         hth_setting_get(t->name, value, sizeof value);

@@ -38,7 +38,8 @@ static bool host_is_own(const char *host)
 // host_is_listed tells whether http.hosts has it: requests by that name come through a proxy.
 static bool host_is_listed(const char *host)
 {
-    char list[HTH_SETTING_TEXT], *save = NULL;
+    char list[HTH_SETTING_TEXT];
+    char *save = NULL;
     hth_setting_text(HTH_SET_HTTP_HOSTS, list);
     const char *name = strtok_r(list, " ", &save);
     while (name != NULL && strcasecmp(name, host) != 0) {

@@ -99,7 +99,8 @@ static hth_err request_reserve(void *back, uint64_t bytes)
 static void request_error(hth_rpc_conn *conn, const uint8_t *route, size_t n_route, hth_err err,
                           const char *sentence)
 {
-    uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE], *data;
+    uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE];
+    uint8_t *data;
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Error body = HEARTH__ERROR__INIT;
     nng_msg *msg = NULL;

@@ -184,7 +184,8 @@ static CUresult fake_begin(CUstream stream, CUstreamCaptureMode mode)
 static bool capture_joined(void)
 {
     const fake_graph *g = capture.graph;
-    bool joined = true, *before = calloc((size_t)g->n, sizeof *before);
+    bool joined = true;
+    bool *before = calloc((size_t)g->n, sizeof *before);
     int end = capture.last[hth_cuda_fake_slot(capture.origin)];
     for (int i = end; before != NULL && i >= 0; i--) {
         before[i] = before[i] || i == end;
@@ -309,7 +310,8 @@ static int missing_of(const fake_node *node, const bool *done)
 static hth_err graph_run(void *job)
 {
     const fake_graph *g = *(fake_graph **)job;
-    int n = 1, *ready = calloc((size_t)g->n + 1, sizeof *ready); // the root is the first
+    int n = 1; // the root is the first
+    int *ready = calloc((size_t)g->n + 1, sizeof *ready);
     bool *done = calloc((size_t)g->n, sizeof *done);
     uint64_t how = graph_random(3);
     hth_err err = ready != NULL && done != NULL ? HTH_OK : HTH_ENOMEM;

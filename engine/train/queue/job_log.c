@@ -38,7 +38,8 @@ static size_t log_line_bytes(const json_t *line)
 // log_load takes over the lines of the store, if they are this job's.
 static hth_err log_load(hth_job_log *log)
 {
-    char key[LOG_KEY], *text = NULL;
+    char key[LOG_KEY];
+    char *text = NULL;
     hth_err err = hth_store_text_load(log->store, log_key(log->id, key), &text);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;

@@ -30,7 +30,8 @@ static json_int_t ended_id(const json_t *row)
 
 static json_t *ended_read(hth_store *store, json_int_t index, const char *tail)
 {
-    char key[ENDED_KEY], *text;
+    char key[ENDED_KEY];
+    char *text;
     if (hth_store_text_load(store, ended_key(index, tail, key), &text) != HTH_OK) {
         return NULL;
     }
@@ -108,7 +109,8 @@ static hth_err ended_take(hth_store *store, json_int_t *nth)
 {
     hth_err err;
     do {
-        char *last = NULL, text[24];
+        char *last = NULL;
+        char text[24];
         err = hth_store_text_load(store, ENDED_LAST, &last);
         if (err != HTH_OK && err != HTH_ENOENT) {
             return err;

@@ -57,7 +57,8 @@ hth_err hth_train_wait_read(const hth_train_queue *queue, const hth_request *req
 {
     const json_t *after = json_object_get(args, "after");
     uint64_t own = (uint64_t)json_integer_value(json_object_get(args, "id")), id;
-    char all[1024], *save = NULL;
+    char all[1024];
+    char *save = NULL;
     if (after == NULL || json_is_array(after) || json_is_null(after)) {
         return HTH_OK; // nothing, or read before
     }

@@ -61,7 +61,8 @@ static void group_row(const group_job *job, size_t row)
     const group_kernel *k = job->k;
     size_t count = k->per * k->size, group = row % k->groups;
     const float *x = job->x + row * count, *dy = job->dy + row * count;
-    double n = (double)count, first = 0, second = 0, *sums = job->sums + row * k->per * 2;
+    double n = (double)count, first = 0, second = 0;
+    double *sums = job->sums + row * k->per * 2;
     float mean = hth_row_sum(x, count) / (float)count;
     double inv = 1 / sqrt((double)hth_row_squares(x, count, mean) / n + (double)k->epsilon);
     for (size_t c = 0; c < k->per; c++) {

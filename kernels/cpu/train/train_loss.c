@@ -34,9 +34,10 @@ typedef struct xent_job {
     const float *x;
     const void *labels;
     const float *weights; // NULL: all are 1
-    float *dx, share;     // 1 / the labels' weights
-    float own, even;      // what the label's class gets of its weight, and each class
-    double total;         // of the weights
+    float *dx;
+    float share;     // 1 / the labels' weights
+    float own, even; // what the label's class gets of its weight, and each class
+    double total;    // of the weights
     double *sums;
 } xent_job;
 
@@ -214,7 +215,8 @@ static void xent_grad(const xent_job *job, const xent_piece *piece)
 {
     const xent_kernel *k = job->k;
     const float *x = job->x + piece->at;
-    float *dx = job->dx + piece->at, factor[PIECE], even[PIECE], own[PIECE];
+    float *dx = job->dx + piece->at;
+    float factor[PIECE], even[PIECE], own[PIECE];
     for (size_t i = 0; i < piece->n; i++) {
         int64_t label = xent_label(k, job->labels, piece->label + i);
         bool counts = label != k->ignore;

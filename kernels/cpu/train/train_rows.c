@@ -81,7 +81,8 @@ static void layer_part(void *arg, int i, int n)
     const grad_job *j = arg;
     const grad_kernel *k = j->k;
     size_t begin, end;
-    float *dscale = j->parts + (size_t)i * 2 * k->size, *dbias = dscale + k->size, sums[2 * LANES];
+    float *dscale = j->parts + (size_t)i * 2 * k->size, *dbias = dscale + k->size;
+    float sums[2 * LANES];
     hth_team_range(k->rows, i, n, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         const float *dy = (const float *)j->in[0] + r * k->size;
@@ -242,7 +243,8 @@ static void channel_part(void *arg, int i, int n)
     size_t begin, end, row = r->s * r->b;
     hth_team_range(r->n * r->blocks, i, n, &begin, &end);
     for (size_t u = begin; u < end; u++) {
-        float lane[LANES], *part = j->parts + u * r->b;
+        float lane[LANES];
+        float *part = j->parts + u * r->b;
         channel_sums((const float *)j->in[0] + u * row, row, lane);
         for (size_t l = r->b; l < LANES; l++) {
             lane[l % r->b] += lane[l];

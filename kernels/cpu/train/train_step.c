@@ -22,7 +22,8 @@ typedef struct step_kernel {
     hth_kernel base;
     int n_threads, n_inputs;
     hth_op op;
-    size_t n, *sizes; // elements; of each gradient (ClipScale)
+    size_t n;      // elements
+    size_t *sizes; // of each gradient (ClipScale)
     float low, high, max_norm;
     bool nesterov, decoupled, clip;
     char *parameter; // its name
@@ -110,7 +111,8 @@ static float *step_out(const step_job *job, int i, size_t at)
 
 typedef struct step_relu_job {
     const float *dy, *y, *more;
-    float *dx, low, high;
+    float *dx;
+    float low, high;
     size_t n;
 } step_relu_job;
 
@@ -212,7 +214,8 @@ static hth_err clip_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const step_kernel *k = (const step_kernel *)base;
     const float *hyper = args->in[0];
-    double *sum = args->workspace, all = 0;
+    double *sum = args->workspace;
+    double all = 0;
     step_job j = {.k = k, .in = args->in, .sum = sum};
     memset(sum, 0, k->base.workspace_bytes);
     hth_cpu_share(k->n_threads, k->n, clip_part, &j);

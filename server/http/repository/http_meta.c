@@ -106,7 +106,8 @@ json_t *hth_http_answer(hth_http_call *call)
 // meta_versions lists the versions of a model that the store has, or the one that was asked about.
 static json_t *meta_versions(const hth_http_call *call, int version)
 {
-    int *numbers = NULL, n = 0;
+    int *numbers = NULL;
+    int n = 0;
     char text[16];
     json_t *list = json_array();
     if (call->args.version == 0 &&
