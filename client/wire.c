@@ -260,12 +260,12 @@ hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire
     return HTH_OK;
 }
 
-static hth_err wire_check_outputs(const Hearth__Outputs *Outputs, const hth_wire_limits *limits,
+static hth_err wire_check_outputs(const Hearth__Outputs *outputs, const hth_wire_limits *limits,
                                   uint64_t data_bytes)
 {
-    HTH_TRY(wire_check_tensors(Outputs->outputs, Outputs->n_outputs, limits, data_bytes));
-    for (size_t i = 0; i < Outputs->n_outputs; i++) {
-        if (Outputs->outputs[i]->region != 0) {
+    HTH_TRY(wire_check_tensors(outputs->outputs, outputs->n_outputs, limits, data_bytes));
+    for (size_t i = 0; i < outputs->n_outputs; i++) {
+        if (outputs->outputs[i]->region != 0) {
             return hth_fail(HTH_ECORRUPT, "output %zu of a reply lies outside its message", i);
         }
     }
