@@ -222,14 +222,14 @@ static bool channel_reserve(void *p, size_t *have, size_t bytes)
 }
 
 // channel_record describes the inference in the room of hth_ipc_record_room.
-static hth_err channel_record(const Hearth__Infer *Infer, const char *const text[],
+static hth_err channel_record(const Hearth__Infer *infer, const char *const text[],
                               hth_ipc_record *record)
 {
-    hth_ipc_record_begin(record, text, Infer->n_inputs);
-    record->priority = Infer->priority;
-    record->timeout_us = Infer->timeout_us;
-    for (size_t i = 0; i < Infer->n_inputs; i++) {
-        const Hearth__Tensor *t = Infer->inputs[i];
+    hth_ipc_record_begin(record, text, infer->n_inputs);
+    record->priority = infer->priority;
+    record->timeout_us = infer->timeout_us;
+    for (size_t i = 0; i < infer->n_inputs; i++) {
+        const Hearth__Tensor *t = infer->inputs[i];
         const char *name = t->name[0] != 0 ? t->name : NULL;
         hth_ipc_record_tensor *w =
             hth_ipc_record_add(record, name, t->dtype, t->n_shape, t->shape, t->bytes);

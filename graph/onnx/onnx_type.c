@@ -26,20 +26,18 @@ static hth_err type_symbol(onnx_load *ld, const char *name, int64_t *dim)
     return HTH_OK;
 }
 
-static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *TensorShapeProto,
-                          hth_shape *out)
+static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *proto, hth_shape *out)
 {
     *out = HTH_SHAPE_UNKNOWN;
-    if (TensorShapeProto == NULL) {
+    if (proto == NULL) {
         return HTH_OK;
     }
-    if (TensorShapeProto->n_dim > (size_t)ld->limits.max_rank ||
-        TensorShapeProto->n_dim > HTH_MAX_RANK) {
+    if (proto->n_dim > (size_t)ld->limits.max_rank || proto->n_dim > HTH_MAX_RANK) {
         return hth_fail(HTH_ENOTSUP, "%zu dimensions are not supported (at most %d are)",
-                        TensorShapeProto->n_dim, ld->limits.max_rank);
+                        proto->n_dim, ld->limits.max_rank);
     }
-    for (size_t i = 0; i < TensorShapeProto->n_dim; i++) {
-        const Hth__Onnx__DimensionProto *d = TensorShapeProto->dim[i];
+    for (size_t i = 0; i < proto->n_dim; i++) {
+        const Hth__Onnx__DimensionProto *d = proto->dim[i];
         out->dim[i] = HTH_DIM_UNKNOWN;
         if (d->has_dim_value && d->dim_value >= 0) {
             out->dim[i] = d->dim_value;
@@ -47,7 +45,7 @@ static hth_err type_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *Tens
             HTH_TRY(type_symbol(ld, d->dim_param, &out->dim[i]));
         }
     }
-    out->rank = (int)TensorShapeProto->n_dim;
+    out->rank = (int)proto->n_dim;
     return HTH_OK;
 }
 

@@ -156,14 +156,14 @@ static void rings_main(void *ctx)
 
 // ---- attaching
 
-static hth_err rings_layout(const Hearth__Attach *Attach, hth_ring_layout *layout)
+static hth_err rings_layout(const Hearth__Attach *attach, hth_ring_layout *layout)
 {
-    *layout = (hth_ring_layout){Attach->request_bytes, Attach->channel_bytes, Attach->channels};
+    *layout = (hth_ring_layout){attach->request_bytes, attach->channel_bytes, attach->channels};
     uint64_t bytes = hth_ring_layout_bytes(layout),
              most = (uint64_t)hth_setting_int(HTH_SET_RING_BYTES);
-    if (bytes == 0 || bytes != Attach->bytes) {
+    if (bytes == 0 || bytes != attach->bytes) {
         return hth_fail(HTH_EINVAL, "%" PRIu64 " bytes are no ring with %" PRIu32 " channels",
-                        Attach->bytes, Attach->channels);
+                        attach->bytes, attach->channels);
     }
     return bytes <= most
                ? HTH_OK
@@ -171,9 +171,9 @@ static hth_err rings_layout(const Hearth__Attach *Attach, hth_ring_layout *layou
                           most);
 }
 
-static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *Attach)
+static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *attach)
 {
-    HTH_TRY(hth_conn_map_ring(client->conn, Attach->handle, client->bytes, &client->memory));
+    HTH_TRY(hth_conn_map_ring(client->conn, attach->handle, client->bytes, &client->memory));
     HTH_TRY(hth_ring_open(client->memory, client->layout.request_bytes, HTH_RING_CONSUMER, 0,
                           &client->requests));
     client->replies = hth_calloc(client->layout.channels, sizeof *client->replies);

@@ -110,15 +110,15 @@ nng_msg *hth_rpc_slot_taken(const hth_rpc_slot *slot, const char *state)
 // ---- to the engine
 
 // request_frame makes the reply's message, whose data section is *data.
-static hth_err request_frame(hth_rpc_slot *slot, const Hearth__Reply *Reply, uint8_t **data)
+static hth_err request_frame(hth_rpc_slot *slot, const Hearth__Reply *reply, uint8_t **data)
 {
-    const Hearth__Outputs *o = Reply->outputs;
+    const Hearth__Outputs *o = reply->outputs;
     uint64_t bytes;
     HTH_TRY(hth_wire_place(o->outputs, o->n_outputs, &bytes));
     if (slot->front->reserve != NULL) {
         HTH_TRY(slot->front->reserve(slot->back, bytes));
     }
-    return hth_wire_message(&Reply->base, o->outputs, o->n_outputs, 0, &slot->d->limits,
+    return hth_wire_message(&reply->base, o->outputs, o->n_outputs, 0, &slot->d->limits,
                             &slot->reply, data);
 }
 

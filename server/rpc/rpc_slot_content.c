@@ -36,14 +36,14 @@ static hth_err content_id(const ProtobufCBinaryData *from, hth_id *id)
 }
 
 // content_reply makes a reply with a data section of `bytes`, counted as its front end's.
-static hth_err content_reply(const hth_rpc_slot *slot, Hearth__Reply *Reply, uint64_t bytes,
+static hth_err content_reply(const hth_rpc_slot *slot, Hearth__Reply *reply, uint64_t bytes,
                              nng_msg **msg, uint8_t **data)
 {
-    Reply->call = slot->q->call;
+    reply->call = slot->q->call;
     if (slot->front->reserve != NULL) {
         HTH_TRY(slot->front->reserve(slot->back, bytes));
     }
-    return hth_wire_message(&Reply->base, NULL, 0, bytes, &slot->d->limits, msg, data);
+    return hth_wire_message(&reply->base, NULL, 0, bytes, &slot->d->limits, msg, data);
 }
 
 static hth_content_who content_who(const hth_rpc_slot *slot)
@@ -222,9 +222,9 @@ static int commit_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-static bool content_is_dataset(const Hearth__Commit *Commit)
+static bool content_is_dataset(const Hearth__Commit *commit)
 {
-    return strcmp(Commit->kind, "dataset") == 0;
+    return strcmp(commit->kind, "dataset") == 0;
 }
 
 static hth_err content_commit(hth_rpc_slot *slot)
