@@ -91,7 +91,7 @@ static hth_err fair_number(hth_train_fair *fair, const hth_tenant *tenant, int *
         return HTH_OK;
     }
     if (HTH_GROW(fair->tenants, fair->n_tenants, fair->cap_tenants) != 0) {
-        return hth_fail(HTH_ENOMEM, "no memory for a tenant of the queue of jobs");
+        return hth_no_memory("a tenant of the queue of jobs");
     }
     HTH_TRY(hth_fair_queue_tenant(fair->jobs, weight, out));
     fair->tenants[fair->n_tenants++] = (hth_train_fair_tenant){tenant, weight};

@@ -114,12 +114,14 @@ static json_t *shares_row(const hth_train_queue *queue, const hth_train_entry *e
     } else {
         seconds = hth_train_wait_why(queue, entry, why);
     }
-    return json_pack("{s:o, s:s?, s:s, s:i, s:o, s:s?, s:s?, s:o}", "id",
-                     mine && entry->id > 0 ? json_integer(entry->id) : json_null(), "job",
-                     mine ? entry->job : NULL, "state", hth_train_row_word(entry), "priority",
-                     entry->priority, "memory_bytes", shares_number(shares_memory(entry), true),
-                     "why", mine && why[0] != 0 ? why : NULL, "waits_for",
-                     works ? NULL : hth_train_waits_word(queue, entry), "wait_seconds",
+    json_t *id = mine && entry->id > 0 ? json_integer(entry->id) : json_null();
+    const char *name = mine ? entry->job : NULL;
+    const char *reason = mine && why[0] != 0 ? why : NULL;
+    const char *waits_for = works ? NULL : hth_train_waits_word(queue, entry);
+    return json_pack("{s:o, s:s?, s:s, s:i, s:o, s:s?, s:s?, s:o}", "id", id, "job", name, "state",
+                     hth_train_row_word(entry), "priority", entry->priority, "memory_bytes",
+                     shares_number(shares_memory(entry), true), "why", reason, "waits_for",
+                     waits_for, "wait_seconds",
                      shares_number(isinf(seconds) ? NAN : seconds, false));
 }
 
@@ -174,11 +176,13 @@ static json_t *shares_tenant(const hth_train_queue *queue, const hth_tenant *ten
     double weight = tenant->limits.weight;
     shares_list(queue, tenant, request, &jobs);
     size_t running = json_array_size(jobs.running), waiting = json_array_size(jobs.waiting);
+    const char *dominant = most >= 0 ? shares_name[most] : NULL;
+    double dominant_share = most >= 0 ? share.of[most] : 0.0;
+    double entitlement = counts ? weight / shares_weights(queue) : NAN;
     return json_pack("{s:s, s:f, s:o, s:o, s:s?, s:f, s:o, s:b, s:I, s:I, s:I, s:o, s:o}", "tenant",
                      tenant->name, "weight", weight, "used", shares_doc(&used, true), "share",
-                     shares_doc(&share, false), "dominant", most >= 0 ? shares_name[most] : NULL,
-                     "dominant_share", most >= 0 ? share.of[most] : 0.0, "entitlement",
-                     shares_number(counts ? weight / shares_weights(queue) : NAN, false), "under",
+                     shares_doc(&share, false), "dominant", dominant, "dominant_share",
+                     dominant_share, "entitlement", shares_number(entitlement, false), "under",
                      waiting > 0 && running == 0, "run_ns", (json_int_t)tenant->turns.ran_ns,
                      "jobs_running", (json_int_t)running, "jobs_waiting", (json_int_t)waiting,
                      "running", jobs.running, "waiting", jobs.waiting);
@@ -214,5 +218,5 @@ hth_err hth_train_shares(const hth_train_queue *queue, const hth_request *reques
                      patience_ns == HTH_FAIR_NEVER ? 0.0 : (double)patience_ns / 1e9, "capacity",
                      shares_doc(&capacity, true), "free", shares_free(queue, &capacity), "tenants",
                      tenants);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+    return *out != NULL ? HTH_OK : hth_no_memory("an answer");
 }
