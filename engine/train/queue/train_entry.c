@@ -300,15 +300,26 @@ static hth_err entry_refused(hth_train_queue *queue, const hth_train_entry *entr
                : HTH_OK;
 }
 
+// entry_recorded tells whether the record of the entry's number is that of a job which was in the
+// queue before: of one that this request was to go on with, perhaps somebody else's.
+static bool entry_recorded(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    json_t *record = NULL;
+    (void)hth_job_index_get(queue->ms->store, (uint64_t)entry->id, &record);
+    bool recorded = json_object_get(record, "attempts") != NULL;
+    json_decref(record);
+    return recorded;
+}
+
 // entry_never drops what does not come into the queue: a new job has a number perhaps, and is none.
 static void entry_never(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
 {
     char why[HTH_CHECKPOINT_NOTE];
-    if (entry != NULL && entry->fresh) {
-        snprintf(why, sizeof why, "%s", hth_err_detail());
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (entry != NULL && entry->fresh && !entry_recorded(queue, entry)) {
         hth_train_entry_state(queue, entry, "failed", why);
-        hth_fail(err, "%s", why);
     }
+    hth_fail(err, "%s", why);
     if (entry != NULL) {
         hth_train_entry_release(entry);
     }

@@ -4,6 +4,7 @@
 #include "tests/rig/train_job.h"
 
 #include "runtime/checkpoint_index.h"
+#include "runtime/job_index.h"
 
 static void as(const char *tenant, bool admin)
 {
@@ -42,6 +43,20 @@ static void denied(fixture *f, const char *query, const char *arguments)
     assert_err(err, HTH_EDENIED, "job 'result' belongs to another tenant");
 }
 
+// What is refused leaves no trace in the job's record: jobs that are to follow it go by that.
+static void record_stays(fixture *f, const char *arguments, hth_err want)
+{
+    json_t *before, *after;
+    hth_err err;
+    assert_ok(hth_job_index_get(f->store, 1, &before));
+    assert_null(ask(f, "train", arguments, &err));
+    assert_int_equal(err, want);
+    assert_ok(hth_job_index_get(f->store, 1, &after));
+    assert_true(json_equal(before, after));
+    json_decref(before);
+    json_decref(after);
+}
+
 static void nothing_for_others(fixture *f)
 {
     hth_err err;
@@ -55,6 +70,9 @@ static void nothing_for_others(fixture *f)
     denied(f, "logs", "{\"job\": \"result\"}");
     denied(f, "train", "{\"job\": \"result\"}");
     denied(f, "train", "{\"model\": \"mlp_sgd\", \"save-as\": \"result\"}");
+    record_stays(f,
+                 "{\"model\": \"mlp_sgd\", \"save-as\": \"result\", \"resume\": true, \"id\": 1}",
+                 HTH_EDENIED);
     json_t *bars = ask(f, "timeline", "{}", &err);
     assert_true(json_is_null(json_object_get(bars, "job")));
     assert_int_equal(json_array_size(json_object_get(bars, "bars")), 0);
@@ -111,6 +129,9 @@ static void test_states(void **state)
     assert_ok(err);
     assert_true(json_array_size(json_object_get(own, "lines")) > 2);
     json_decref(own);
+    record_stays(&f,
+                 "{\"model\": \"mlp_sgd\", \"save-as\": \"result\", \"resume\": true, \"id\": 1}",
+                 HTH_EBUSY); // it is at work
     allowed(&f, "job", "{\"job\": \"result\", \"budget\": \"90%\"}", "running");
     allowed(&f, "pause", "{\"job\": \"result\"}", "paused");
     nothing_for_others(&f);
