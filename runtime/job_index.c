@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job number N has the text train/job/S, S = N modulo HTH_JOB_INDEX. The last number is swapped, so
-// that of several processes each gets one of its own. A store of before has the numbers of jobs
-// that ended up to train/ended/last: those that are given out come after them.
+// Job number N has the text train/job/S, S = N modulo HTH_JOB_INDEX; numbers whose place is that of
+// a job which has not ended are left out. The last number is swapped, so that of several processes
+// each gets one of its own. A store of before has the numbers of jobs that ended up to
+// train/ended/last: those that are given out come after them.
 #include "runtime/job_index.h"
 
 #include "base/alloc.h"
@@ -25,6 +26,51 @@ static hth_err index_last(hth_store *store, const char *key, char **text, uint64
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
+static const char *index_key(uint64_t id, char key[INDEX_KEY])
+{
+    snprintf(key, INDEX_KEY, "train/job/%" PRIu64, id % HTH_JOB_INDEX);
+    return key;
+}
+
+// index_read stores the record in the place of number `id`, whose it may not be, or NULL.
+static hth_err index_read(hth_store *store, uint64_t id, json_t **record)
+{
+    char key[INDEX_KEY];
+    char *text = NULL;
+    *record = NULL;
+    hth_err err = hth_store_text_load(store, index_key(id, key), &text);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    *record = json_loads(text, 0, NULL);
+    hth_free(text);
+    return HTH_OK;
+}
+
+// index_lives tells whether the place of number `id` has the record of a job that was in a queue
+// and has not ended. Others wait for what becomes of it: it is not overwritten.
+static bool index_lives(hth_store *store, uint64_t id)
+{
+    json_t *record;
+    if (index_read(store, id, &record) != HTH_OK) {
+        return false;
+    }
+    bool lives = json_object_get(record, "attempts") != NULL &&
+                 !json_is_integer(json_object_get(record, "ended"));
+    json_decref(record);
+    return lives;
+}
+
+// index_next is the number after `last` whose place is free; the next one, if none is.
+static uint64_t index_next(hth_store *store, uint64_t last)
+{
+    uint64_t id = last + 1;
+    while (id - last < HTH_JOB_INDEX && index_lives(store, id)) {
+        id++;
+    }
+    return id - last < HTH_JOB_INDEX ? id : last + 1;
+}
+
 hth_err hth_job_index_take(hth_store *store, uint64_t *id)
 {
     hth_err err;
@@ -36,17 +82,12 @@ hth_err hth_job_index_take(hth_store *store, uint64_t *id)
             HTH_TRY(index_last(store, INDEX_ENDED, &ended, id));
             hth_free(ended);
         }
-        snprintf(text, sizeof text, "%" PRIu64, ++*id);
+        *id = index_next(store, *id);
+        snprintf(text, sizeof text, "%" PRIu64, *id);
         err = hth_store_text_swap(store, INDEX_LAST, last, text);
         hth_free(last);
     } while (err == HTH_EEXIST);
     return err;
-}
-
-static const char *index_key(uint64_t id, char key[INDEX_KEY])
-{
-    snprintf(key, INDEX_KEY, "train/job/%" PRIu64, id % HTH_JOB_INDEX);
-    return key;
 }
 
 uint64_t hth_job_index_now(void)
@@ -82,21 +123,6 @@ hth_err hth_job_index_add(hth_store *store, const char *job, const char *tenant,
     return index_begin(store, job, tenant, *id);
 }
 
-// index_read stores the record in the place of number `id`, whose it may not be, or NULL.
-static hth_err index_read(hth_store *store, uint64_t id, json_t **record)
-{
-    char key[INDEX_KEY];
-    char *text = NULL;
-    *record = NULL;
-    hth_err err = hth_store_text_load(store, index_key(id, key), &text);
-    if (err != HTH_OK) {
-        return err == HTH_ENOENT ? HTH_OK : err;
-    }
-    *record = json_loads(text, 0, NULL);
-    hth_free(text);
-    return HTH_OK;
-}
-
 hth_err hth_job_index_get(hth_store *store, uint64_t id, json_t **record)
 {
     HTH_TRY(index_read(store, id, record));
@@ -129,18 +155,25 @@ hth_err hth_job_index_named(hth_store *store, const char *job, uint64_t before, 
     uint64_t last;
     HTH_TRY(index_last(store, INDEX_LAST, &text, &last));
     hth_free(text);
+    uint64_t older = 0; // a job that has not ended for long has the place of a newer number
     for (uint64_t at = last < before ? last : before - 1; at > 0 && last - at < HTH_JOB_INDEX;
          at--) {
         json_t *record;
         HTH_TRY(index_read(store, at, &record));
         const char *name = json_string_value(json_object_get(record, "job"));
-        bool found = name != NULL && strcmp(name, job) == 0 &&
-                     json_integer_value(json_object_get(record, "id")) == (json_int_t)at;
+        json_int_t number = json_integer_value(json_object_get(record, "id"));
+        bool found = name != NULL && strcmp(name, job) == 0;
         json_decref(record);
-        if (found) {
+        if (found && number == (json_int_t)at) {
             *id = at;
             return HTH_OK;
         }
+        older = found && number > (json_int_t)older && number < (json_int_t)at ? (uint64_t)number
+                                                                               : older;
+    }
+    if (older > 0) {
+        *id = older;
+        return HTH_OK;
     }
     return hth_fail(HTH_ENOENT, "there is no job '%s'; `hearth jobs` lists what there is", job);
 }

@@ -10,7 +10,8 @@
 
 #define HTH_JOB_INDEX 1000 // jobs whose names are found by their numbers: the last ones
 
-// hth_job_index_take gives out the next number, from 1.
+// hth_job_index_take gives out the next number, from 1. It leaves out those that would take the
+// place of a job's record which was in a queue ("attempts") and has not ended.
 hth_err hth_job_index_take(hth_store *store, uint64_t *id);
 // A job's record is a JSON object: {"id", "job", "tenant", "submitted", "started", "ended" (ns
 // since 1970), "state", "why", "attempt", "attempts", "after", "time_limit"}, as far as that is

@@ -412,6 +412,7 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
 static hth_err request_arguments(hth_rpc_slot *slot, json_t *args)
 {
     if (slot->command == HTH_COMMAND_TRAIN) {
+        HTH_TRY(hth_arguments_check(slot->command, args)); // before it has a number
         return job_begins(slot, args);
     }
     const char *tenant = slot->r.admin ? NULL : slot->tenant;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of jobs are as many as HTH_JOB_INDEX: the record of one that has not ended stays,
+// however many others are submitted after it.
+#include "base/test.h"
+
+#include "runtime/job_index.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char dir[64];
+
+static int setup(void **state)
+{
+    strcpy(dir, "/tmp/hearth-jobs-XXXXXX");
+    return mkdtemp(dir) == NULL;
+}
+
+static int teardown(void **state)
+{
+    return test_remove(dir);
+}
+
+// round_later has the next number take the place of number `id`, after a whole round.
+static void round_later(hth_store *store, uint64_t id)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)id + HTH_JOB_INDEX - 1);
+    assert_ok(hth_store_text_put(store, "train/job/last", text));
+}
+
+static void of_a_round(void **state)
+{
+    hth_store *s;
+    uint64_t lives, ended, refused, id;
+    json_t *record;
+    assert_ok(hth_store_open(dir, true, false, &s));
+    assert_ok(hth_job_index_add(s, "lives", "bob", &lives));
+    assert_ok(
+        hth_job_index_set(s, lives, json_pack("{s:i, s:s}", "attempts", 1, "state", "running")));
+    assert_ok(hth_job_index_add(s, "ended", "bob", &ended));
+    assert_ok(hth_job_index_set(
+        s, ended,
+        json_pack("{s:i, s:I}", "attempts", 1, "ended", (json_int_t)hth_job_index_now())));
+    assert_ok(hth_job_index_add(s, "refused", "bob", &refused)); // never was in a queue
+    round_later(s, lives);
+    assert_ok(hth_job_index_add(s, "new", "alice", &id));
+    assert_int_equal(id, ended + HTH_JOB_INDEX);
+    assert_ok(hth_job_index_add(s, "newer", "alice", &id));
+    assert_int_equal(id, refused + HTH_JOB_INDEX);
+    assert_ok(hth_job_index_get(s, lives, &record));
+    assert_string_equal(json_string_value(json_object_get(record, "job")), "lives");
+    json_decref(record);
+    assert_int_equal(hth_job_index_get(s, ended, &record), HTH_ENOENT);
+    assert_ok(hth_job_index_named(s, "lives", UINT64_MAX, &id));
+    assert_int_equal(id, lives);
+    assert_ok(hth_job_index_named(s, "new", UINT64_MAX, &id));
+    assert_int_equal(id, ended + HTH_JOB_INDEX);
+    assert_int_equal(hth_job_index_named(s, "ended", UINT64_MAX, &id), HTH_ENOENT);
+    hth_store_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(of_a_round, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
