@@ -221,12 +221,30 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
     return hth_train_row_get(queue, request, job, false, out);
 }
 
+// resume_takes removes what was not checked: the command ignores it, and a job's arguments have
+// members of their own, such as the numbers of the jobs it follows.
+static void resume_takes(json_t *args)
+{
+    const hth_command_row *row = hth_command_get(HTH_COMMAND_RESUME);
+    json_t *taken = json_object();
+    for (int i = 0; i < HTH_ARGUMENTS; i++) {
+        const char *name = hth_argument_name((hth_argument)i);
+        if ((row->takes >> i & 1) != 0) {
+            json_object_set(taken, name, json_object_get(args, name));
+        }
+    }
+    json_object_clear(args);
+    json_object_update(args, taken);
+    json_decref(taken);
+}
+
 static hth_err query_resume(hth_train_queue *queue, const hth_request *request, const char *job,
                             json_t *args, json_t **out)
 {
     hth_train_entry *e = hth_train_queue_find(queue, job);
     json_t *meta;
     HTH_TRY(query_may(queue, job, request));
+    resume_takes(args);
     if (e != NULL && !e->paused) {
         return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e->work != NULL ? "running" : "waiting");
     }
