@@ -121,6 +121,7 @@ static hth_err catalog_put(hth_store *store, const char *name, const hth_onnx_fi
     int n = hth_onnx_n_tensors(file);
     size_t bytes;
     HTH_TRY(hth_dataset_model(name));
+    HTH_TRY(hth_checkpoint_model(name));
     const void *skeleton = hth_onnx_skeleton(file, &bytes);
     bool limit = max_batch >= 0 && max_batch < INT32_MAX;
     char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");

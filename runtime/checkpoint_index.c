@@ -87,6 +87,14 @@ static size_t checkpoint_stem(const char *model)
                                                                                   : 0;
 }
 
+hth_err hth_checkpoint_model(const char *name)
+{
+    return checkpoint_stem(name) > 0
+               ? hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
+                          name, HTH_CHECKPOINT_TAIL)
+               : HTH_OK;
+}
+
 bool hth_checkpoint_is(hth_store *store, const char *model)
 {
     char job[HTH_CHECKPOINT_JOB];

@@ -23,6 +23,9 @@ hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
 void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
 // hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
 bool hth_checkpoint_is(hth_store *store, const char *model);
+// hth_checkpoint_model refuses with HTH_EINVAL what can be no model's name or alias, for a job's
+// checkpoints have, or could have, that name.
+hth_err hth_checkpoint_model(const char *name);
 // hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT: there is none, perhaps
 // because nothing can have such a name.
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);

@@ -80,6 +80,11 @@ class Alias(Case):
                             ('an alias of', ('show', 'prod:1')), ('alias --rm prod', ('rm', 'prod')), ("no alias 'y'", ('alias', '--rm', 'y')),
                             ('no new model can have', ('train', 'm', '--data', f'{DATA}/train.safetensors', '--loss', 'mse', '--save-as', 'prod'))):
             self.assertIn(words, self.hearth(*args, code=1))
+        self.hearth('data', 'put', 'd', f'{DATA}/train.safetensors')
+        for args in (('alias', 'x', 'd@local.dataset'), ('alias', 'x', 'none@local.dataset'), ('alias', 'd@other.dataset', 'm')):  # a tenant's own
+            self.assertIn('are those of datasets', self.hearth(*args, code=1))
+        for args in (('alias', 'x', 'job.checkpoint'), ('alias', 'job.checkpoint', 'm'), ('import', 'job.checkpoint', f'{DATA}/digits.onnx')):
+            self.assertIn("are those of jobs' checkpoints", self.hearth(*args, code=1))
         self.assertIn('usage', self.hearth('alias', 'x', code=2))
         self.hearth('rm', 'm:1')
         self.assertEqual(self.asks('alias', '--rm', 'prod'), {'alias': 'prod', 'model': None, 'before': 'm:2'})

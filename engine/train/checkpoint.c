@@ -93,15 +93,12 @@ static hth_err checkpoint_result_name(const char *as, bool chosen)
     HTH_TRY(hth_catalog_parse(as, name, &version));
     HTH_TRY(hth_store_check_new(name));
     HTH_TRY(hth_dataset_model(name));
-    size_t n = strlen(name), tail = strlen(HTH_CHECKPOINT_TAIL);
+    HTH_TRY(hth_checkpoint_model(name));
+    size_t n = strlen(name);
     if (chosen && version > 0) {
         return hth_fail(HTH_EINVAL,
                         "'%s': the result becomes the next version of '%s', do not name one", as,
                         name);
-    }
-    if (n > tail && strcmp(name + n - tail, HTH_CHECKPOINT_TAIL) == 0) {
-        return hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
-                        name, HTH_CHECKPOINT_TAIL);
     }
     snprintf(checkpoint, sizeof checkpoint, "%s" HTH_CHECKPOINT_TAIL, name);
     if (hth_store_check_name(checkpoint) != HTH_OK) {

@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "runtime/arguments.h"
 #include "runtime/catalog.h"
+#include "runtime/checkpoint_index.h"
+#include "runtime/content/dataset_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,12 +67,22 @@ static json_t *alias_target(const hth_store_alias *alias)
     return json_string(text);
 }
 
+// alias_model refuses names of datasets and of jobs' checkpoints, which belong to a tenant, whether
+// there are such or not.
+static hth_err alias_model(const char *name)
+{
+    HTH_TRY(hth_dataset_model(name));
+    return hth_checkpoint_model(name);
+}
+
 hth_err hth_alias_answer(hth_store *store, const hth_alias_change *change, char **json)
 {
     const hth_store_alias *a = &change->alias;
     hth_store_alias before = {.version = 0};
     *json = NULL;
     if (a->name[0] != 0) {
+        HTH_TRY(alias_model(a->alias));
+        HTH_TRY(alias_model(a->name));
         HTH_TRY(hth_store_alias_set(store, a, &before));
     } else {
         (void)hth_store_alias_get(store, a->alias, &before);

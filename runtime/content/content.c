@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 #include "runtime/catalog.h"
+#include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
 
@@ -251,6 +252,7 @@ hth_err hth_content_commit(hth_store *store, const hth_content_model *model,
     hth_err err;
     HTH_GOTO(hth_store_check_new(model->name), done);
     HTH_GOTO(hth_dataset_model(model->name), done);
+    HTH_GOTO(hth_checkpoint_model(model->name), done);
     err = commit_run(&j, progress, ctx, out);
 done:
     commit_fini(&j);
