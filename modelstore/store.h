@@ -75,6 +75,11 @@ hth_err hth_store_check_name(const char *name);
 // asked for, can be read and removed.
 hth_err hth_store_check_new(const char *name);
 
+// Names with these ends are those of tenants' datasets and of jobs' checkpoints. Who asks for a
+// model that is not there is not told of them.
+#define HTH_STORE_TAIL_DATASET    ".dataset"
+#define HTH_STORE_TAIL_CHECKPOINT ".checkpoint"
+
 typedef struct hth_manifest_tensor {
     char *name;
     hth_id id;

@@ -47,6 +47,11 @@ static void test_versions(void **state)
     assert_true(m.tensors[2].bytes == 8192 && m.tensors[2].shape.dim[0] == 2048);
     hth_manifest_fini(&m);
     assert_err(hth_store_get(s, "vgg", 3, &m), HTH_ENOENT, "no version 3; there are: vgg:1, vgg:2");
+    assert_ok(test_put(s, "vgh@bob.dataset", 1, &r)); // nobody is told of these
+    assert_ok(test_put(s, "vgh.checkpoint", 1, &r));
+    assert_int_equal(hth_store_get(s, "vgh", 0, &m), HTH_ENOENT);
+    assert_string_equal(hth_err_detail(),
+                        "no model 'vgh'; did you mean 'vgg'? There are: other:1, vgg:1, vgg:2");
     assert_err(hth_store_get(s, "vg", 0, &m), HTH_ENOENT,
                "no model 'vg'; did you mean 'vgg'? There are: other:1, vgg:1, vgg:2");
     assert_ok(hth_store_verify(s, "vgg", 1));

@@ -38,6 +38,12 @@ static void versions_similar(version_job *job, const char *name)
     }
 }
 
+static bool versions_ends(const char *name, const char *tail)
+{
+    size_t n = strlen(name), k = strlen(tail);
+    return n >= k && strcmp(name + n - k, tail) == 0;
+}
+
 // versions_name_row appends "vgg:3" for each row to the sentence, as far as there is room, and
 // looks for the name that is meant.
 static hth_err versions_name_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
@@ -48,7 +54,9 @@ static hth_err versions_name_row(hth_txn *txn, void *ctx, const MDB_val *key, co
     HTH_TRY(hth_version_key_parse(key, name, &version));
     size_t n = strlen(j->text);
     bool same = strcmp(name, j->name) == 0;
-    if (j->version != 0 && !same) {
+    bool owned = versions_ends(name, HTH_STORE_TAIL_DATASET) ||
+                 versions_ends(name, HTH_STORE_TAIL_CHECKPOINT);
+    if (!same && (j->version != 0 || owned)) {
         return HTH_OK;
     }
     versions_similar(j, name);

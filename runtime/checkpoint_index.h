@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#define HTH_CHECKPOINT_TAIL ".checkpoint"
+#define HTH_CHECKPOINT_TAIL HTH_STORE_TAIL_CHECKPOINT
 #define HTH_CHECKPOINT_NAME 240 // bytes of a checkpoint's name
 
 // hth_checkpoint_forget removes a version of a checkpoint (0: all), and what only that needed.

@@ -22,6 +22,7 @@
 #define CSV_COLUMNS 100000
 #define CSV_CELL    64                 // most bytes of a number
 #define CSV_WHOLE   9007199254740992.0 // 2^53: whole numbers up to it are exact
+#define CSV_FLOAT   0x1.ffffffp127     // from here on a float32 is infinite
 
 typedef struct csv_table {
     hth_file file;
@@ -226,7 +227,7 @@ static hth_err csv_value(const csv_table *table, int column, const char *cell, d
         return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': '%.40s' is not a finite number",
                         table->line, name, cell);
     }
-    if (column != table->label && fabs(*out) > 3.4028235677973366e38) {
+    if (fabs(*out) >= CSV_FLOAT) {
         return hth_fail(HTH_EINVAL, "line %lld, column '%.64s': %.40s is too large for float32",
                         table->line, name, cell);
     }

@@ -201,6 +201,8 @@ static void bad_tables(void **state)
         {"a,y\n1,nan\n", "line 2, column 'y': 'nan'"},
         {"a,y\n0x10,1\n", "'0x10'"},
         {"a,y\n1e99,1\n", "too large for float32"},
+        {"a,y\n3.4028235677973366e38,1\n", "too large for float32"}, // rounds up to 2^128
+        {"a,y\n1,-1e99\n", "line 2, column 'y': -1e99 is too large for float32"},
         {"a,y\n1 2,1\n", "'1 2'"},
         {"a,y\n1,inf\n", "'inf'"},
     };
@@ -316,6 +318,9 @@ static void bad_pictures(void **state)
     unlink(at("p/cat/a.txt"));
     write_text("p/cat/a.png", "hello");
     refused(at("p"), NULL, HTH_EINVAL, "'cat/a.png': it is neither PNG nor JPEG");
+    mkdir(at("p/a\xe9"), 0700); // Latin 1
+    refused(at("p"), NULL, HTH_EINVAL, "is not UTF-8");
+    rmdir(at("p/a\xe9"));
     copy(DATA "images/cat/a-rgb.png", "p/cat/a.png", 20);
     refused(at("p"), NULL, HTH_ECORRUPT, "'cat/a.png': a damaged PNG: it is cut off");
     copy(DATA "images/cat/a-rgb.png", "p/cat/a.png", 100);

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/utf8.h"
 #include "client/data/image.h"
 
 #include <string.h>
@@ -162,6 +163,21 @@ static hth_err images_class(hth_data *data, images_set *set, const char *class)
     return err;
 }
 
+// images_class_named: a name that is not UTF-8 would be missing in the list of classes, and those
+// after it would have a wrong number there.
+static hth_err images_class_named(const char *class)
+{
+    size_t n = strlen(class), k;
+    for (size_t at = 0; at < n; at += k) {
+        uint32_t code;
+        k = hth_utf8_next(class + at, n - at, &code);
+        if (k == 0 || code == HTH_UTF8_NONE) {
+            return hth_fail(HTH_EINVAL, "the name of class '%s' is not UTF-8", class);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err images_classes(hth_data *data, images_set *set)
 {
     char **names;
@@ -179,6 +195,7 @@ static hth_err images_classes(hth_data *data, images_set *set)
                            names[i]);
         }
         hth_free(path);
+        err = err == HTH_OK ? images_class_named(names[i]) : err;
         if (err == HTH_OK) {
             data->classes[data->n_classes] = hth_strdup(names[i]);
             err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_no_memory("a dataset");

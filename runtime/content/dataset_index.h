@@ -13,7 +13,7 @@
 
 #include <jansson.h>
 
-#define HTH_DATASET_TAIL ".dataset"
+#define HTH_DATASET_TAIL HTH_STORE_TAIL_DATASET
 #define HTH_DATASET_NAME 201 // bytes of a version's name, with its end
 
 // Who asks: a tenant, and whether it may see and remove others' as well.
