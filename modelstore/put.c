@@ -52,7 +52,8 @@ static hth_err put_name_files(hth_put_job *job)
         }
         hth_object_seen seen;
         it->there = hth_object_look(job->s, &it->id, it->t->bytes, &seen) == HTH_OK;
-        HTH_TRY(hth_store_file_replace(job->s->dir, it->temp.text, to.text));
+        HTH_TRY(it->uploaded ? hth_put_given_place(job, it, &to)
+                             : hth_store_file_replace(job->s->dir, it->temp.text, to.text));
         it->renamed = true;
     }
     bool any = false;

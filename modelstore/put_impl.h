@@ -81,6 +81,9 @@ void hth_put_work_fini(hth_put_job *job); // what items hold
 // hth_put_given_end removes uploads that this put was given and has not renamed, after the commit.
 hth_err hth_put_given(hth_put_job *job, hth_put_item *it);
 void hth_put_given_end(hth_put_job *job);
+// hth_put_given_place renames an upload's file to `to`, unless its owner has removed it meanwhile,
+// and perhaps begun another one of that name. HTH_EBUSY.
+hth_err hth_put_given_place(const hth_put_job *job, const hth_put_item *it, const hth_path *to);
 bool hth_put_is_given(const hth_put_item *it);
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.
 bool hth_put_is_file(const hth_put_job *job, const hth_put_item *it);

@@ -33,11 +33,17 @@ static hth_err given_hold(const hth_put_job *job, hth_put_item *it, const hth_pa
                : hth_fail(HTH_EIO, "tensor '%s': '%s' cannot be read", it->t->name, path->text);
 }
 
+static hth_manifest_tensor given_object(const hth_put_item *it)
+{
+    const hth_put_tensor *t = it->t;
+    return (hth_manifest_tensor){
+        .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+}
+
 static hth_err given_take(const hth_put_job *job, hth_put_item *it, hth_upload *upload)
 {
     const hth_put_tensor *t = it->t;
-    const hth_manifest_tensor object = {
-        .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+    const hth_manifest_tensor object = given_object(it);
     hth_path path = hth_upload_path(&upload->key);
     pthread_mutex_lock(&upload->lock);
     hth_err err = hth_upload_look(job->s, upload, &object);
@@ -63,8 +69,7 @@ static hth_err given_take(const hth_put_job *job, hth_put_item *it, hth_upload *
 hth_err hth_put_given(hth_put_job *job, hth_put_item *it)
 {
     const hth_put_tensor *t = it->t;
-    const hth_manifest_tensor object = {
-        .id = it->id, .dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+    const hth_manifest_tensor object = given_object(it);
     bool listed, sound;
     hth_upload *u = NULL;
     char hex[HTH_ID_HEX];
@@ -83,6 +88,28 @@ hth_err hth_put_given(hth_put_job *job, hth_put_item *it)
     hth_err err = given_take(job, it, u);
     hth_upload_rele(job->s, u);
     return err;
+}
+
+hth_err hth_put_given_place(const hth_put_job *job, const hth_put_item *it, const hth_path *to)
+{
+    const hth_manifest_tensor object = given_object(it);
+    hth_upload *u;
+    bool placed = false;
+    HTH_TRY(hth_upload_find(job->s, it->t->owner, &it->id, &u));
+    if (u != NULL) {
+        pthread_mutex_lock(&u->lock);
+        hth_err err = hth_upload_look(job->s, u, &object);
+        if (err == HTH_OK && u->whole && !atomic_load(&u->gone)) {
+            err = hth_store_file_replace(job->s->dir, it->temp.text, to->text);
+            placed = err == HTH_OK;
+        }
+        pthread_mutex_unlock(&u->lock);
+        hth_upload_rele(job->s, u);
+        HTH_TRY(err);
+    }
+    return placed
+               ? HTH_OK
+               : hth_fail(HTH_EBUSY, "tensor '%s': its upload was removed meanwhile", it->t->name);
 }
 
 void hth_put_given_end(hth_put_job *job)

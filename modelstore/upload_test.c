@@ -153,6 +153,38 @@ static void test_commit_of_what_is_missing(void **state)
     hth_store_close(s);
 }
 
+// begins_anew is called while a version is put, after its upload was found whole: it removes that
+// one, and begins another with other bytes, whose file is as long at once.
+static int begins_anew(void *ctx, uint64_t done, uint64_t total)
+{
+    const hth_manifest_tensor *o = &objects[SMALL];
+    uint64_t there;
+    if (done == total) {
+        assert_ok(hth_upload_discard(ctx, "a", o, 1));
+        assert_ok(hth_upload_put(ctx, "a", NEVER, o, 0, big_bytes + 5, 900, &there));
+        assert_ok(hth_upload_put(ctx, "a", NEVER, o, 999, big_bytes, 1, &there));
+    }
+    return 0;
+}
+
+static void test_removed_in_commit(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    const hth_manifest_tensor *o = &objects[SMALL];
+    const hth_put_tensor t = {.name = o->name,
+                              .dtype = o->dtype,
+                              .shape = o->shape,
+                              .bytes = o->bytes,
+                              .id = &o->id,
+                              .owner = "a"};
+    assert_ok(upload(s, "a", SMALL, MIB));
+    assert_err(hth_store_put(s, "m", "graph", 5, "{}", &t, 1, begins_anew, s, &r), HTH_EBUSY,
+               "tensor 'small': its upload was removed meanwhile");
+    assert_int_equal(test_count_files(state, "tensors"), 0);
+    hth_store_close(s);
+}
+
 static void test_pieces_in_another_order(void **state)
 {
     hth_store *s = test_open(state);
@@ -550,6 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_upload_and_commit),
         TEST(test_commit_of_what_is_missing),
+        TEST(test_removed_in_commit),
         TEST(test_pieces_in_another_order),
         TEST(test_bad_pieces),
         TEST(test_restart),
