@@ -124,7 +124,8 @@ hth_err hth_train_off(hth_graph *model);
 
 // hth_train_divides says whether a batch that is taken in parts trains like the whole: whether the
 // samples of the output that the loss compares are proven independent, batch norm and dropout apart
-// (they work per part, which the user is told). HTH_EINVAL: there is no such output; HTH_ENOMEM.
+// (they work per part, which the user is told). HTH_EINVAL: there is no such output; HTH_ENOMEM;
+// HTH_ENOTSUP: hth_train_off refuses the model.
 hth_err hth_train_divides(const hth_graph *model, const hth_train_options *options,
                           hth_independence *out);
 

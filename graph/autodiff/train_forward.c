@@ -54,6 +54,7 @@ static hth_err forward(hth_graph *graph, const hth_train_graph *step)
 static hth_err divides(hth_graph *graph, const hth_train_options *options, hth_independence *out)
 {
     int at = 0;
+    HTH_TRY(hth_train_off(graph)); // of all its results: else what is trained cannot be served
     while (options->output != NULL && at < graph->n_outputs &&
            strcmp(graph->values[graph->outputs[at]].name, options->output) != 0) {
         at++;
@@ -67,7 +68,6 @@ static hth_err divides(hth_graph *graph, const hth_train_options *options, hth_i
     graph->outputs[0] = graph->outputs[at];
     graph->n_outputs = 1;
     HTH_TRY(hth_graph_compact(graph));
-    HTH_TRY(hth_train_off(graph));
     return hth_independence_prove(graph, out);
 }
 
