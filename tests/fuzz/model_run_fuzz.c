@@ -21,6 +21,7 @@
 #define FUZZ_INPUTS  ((size_t)64 << 10) // bytes of an input
 #define FUZZ_TRAINED 4                  // one of so many models
 #define FUZZ_TURNS   40                 // of a run, about a million operations each
+#define FUZZ_WEIGHTS 16                 // of a loss
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -208,15 +209,41 @@ static void fuzz_begin(hth_paced *paced)
     hth_paced_begin(paced, &site, &request);
 }
 
+// Weights of a loss: of as many classes as the first output seems to have, or of another number.
+static int fuzz_weights(const hth_graph *graph, int axis, float weights[FUZZ_WEIGHTS])
+{
+    const hth_shape *shape =
+        graph->n_outputs > 0 ? &graph->values[graph->outputs[0]].shape : &HTH_SHAPE_UNKNOWN;
+    int at = axis < 0 ? shape->rank - 1 : 1, n = 1 + (int)mut_below(FUZZ_WEIGHTS);
+    if (at >= 0 && at < shape->rank && shape->dim[at] > 0 && shape->dim[at] <= FUZZ_WEIGHTS &&
+        mut_below(4) > 0) {
+        n = (int)shape->dim[at];
+    }
+    for (int i = 0; i < n; i++) {
+        weights[i] = (float)mut_below(5) / 2;
+    }
+    return n;
+}
+
 // The graph of a training step is a model like another: its parameters are inputs.
 static void fuzz_train(const hth_graph *graph)
 {
-    hth_train_options o = {.loss = mut_below(3) > 0 ? HTH_LOSS_MSE : HTH_LOSS_SOFTMAX_XENT,
+    static const hth_train_loss losses[] = {HTH_LOSS_MSE, HTH_LOSS_MSE, HTH_LOSS_SOFTMAX_XENT,
+                                            HTH_LOSS_BCE};
+    float weights[FUZZ_WEIGHTS];
+    hth_train_options o = {.loss = MUT_PICK(losses),
                            .phase = (hth_train_phase)mut_below(3),
                            .optimizer = (hth_train_optimizer)mut_below(4),
                            .nesterov = mut_below(2) > 0,
                            .clip_norm = mut_below(2) > 0 ? 1 : 0,
+                           .class_axis = (int)mut_below(3) - 1,
+                           .label_dtype = mut_below(3) > 0 ? HTH_DT_I64 : HTH_DT_I32,
+                           .label_smoothing = mut_below(2) > 0 ? (float)mut_below(11) / 10 : 0,
                            .keep_outputs = mut_below(2) > 0};
+    if (mut_below(2) > 0) {
+        o.weights = weights;
+        o.n_weights = fuzz_weights(graph, o.class_axis, weights);
+    }
     hth_request_tensor *in = hth_calloc((size_t)graph->n_inputs + 1, sizeof *in);
     hth_tensor *t = hth_calloc((size_t)graph->n_inputs + 1, sizeof *t);
     hth_train_graph step;
