@@ -5,6 +5,7 @@
 #include "modelstore/hold.h"
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_index.h"
+#include "runtime/job_index.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -129,6 +130,36 @@ static void what_is_used_stays(void **state)
     assert_err(hth_dataset_hold(store, "a", "alice", &m, &fd), HTH_ENOENT, "no dataset");
 }
 
+// A canceled job's checkpoint is kept for who canceled it by mistake; datasets may go all the same.
+static void canceled_jobs_need_none(void **state)
+{
+    static const char *const states[] = {"paused", "failed", "canceled"};
+    const hth_dataset_who alice = {"alice", false};
+    hth_put_result r;
+    uint64_t id;
+    char meta[200];
+    json_t *checkpoint = NULL;
+    assert_ok(put("c", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_job_index_add(store, "job", "alice", &id));
+    snprintf(meta, sizeof meta,
+             "{\"job\":{\"id\":%llu,\"tenant\":\"alice\",\"data\":{\"dataset\":\"c\"}}}",
+             (unsigned long long)id);
+    assert_ok(hth_store_put(store, "job.checkpoint", "", 0, meta, NULL, 0, NULL, NULL, &r));
+    hth_checkpoint_note_set(store, "job", "why it does not go on by itself");
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        assert_ok(hth_job_index_set(store, id, json_pack("{s:s}", "state", states[i])));
+        if (strcmp(states[i], "canceled") != 0) {
+            assert_err(hth_dataset_remove(store, "c", NULL, alice), HTH_EBUSY,
+                       "job 'job' needs dataset 'c' to resume");
+        } else {
+            assert_ok(hth_dataset_remove(store, "c", NULL, alice));
+        }
+    }
+    assert_ok(hth_checkpoint_find(store, "job", &checkpoint)); // it is still there
+    json_decref(checkpoint);
+    assert_ok(hth_checkpoint_rm(store, "job"));
+}
+
 static void bad_ones_are_refused(void **state)
 {
     hth_put_result r;
@@ -196,8 +227,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_belong_to_tenants),  cmocka_unit_test(they_are_no_models),
         cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
-        cmocka_unit_test(bad_ones_are_refused),    cmocka_unit_test(files_become_datasets),
-        cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(canceled_jobs_need_none), cmocka_unit_test(bad_ones_are_refused),
+        cmocka_unit_test(files_become_datasets),   cmocka_unit_test(allocations_fail_cleanly)};
     char path[100];
     if (mkdtemp(dir) == NULL) {
         return 1;
