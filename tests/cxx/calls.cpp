@@ -243,7 +243,21 @@ void refused(hearth *h, const std::string &data)
     newer.later = 1;
     expect(hearth_train_submit(h, "new", data.c_str(), &newer.known, &job) == HEARTH_ENOTSUP,
            "a field that the library does not know");
+    options = {};
+    options.save_as = "named"; // a refused job leaves its name free at once, refused early or late
+    for (int i = 0; i < 20; i++) {
+        options.budget = i % 2 > 0 ? "1KiB" : nullptr;
+        options.loss = i % 2 > 0 ? nullptr : "none";
+        hearth_status status = hearth_train_submit(h, "new", data.c_str(), &options, &job);
+        expect(status == (i % 2 > 0 ? HEARTH_ETOOBIG : HEARTH_EINVAL) && job.id == 0, "no such job");
+    }
+    options.budget = options.loss = nullptr;
+    must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit after refusals");
     hearth_job_info *info = nullptr;
+    must(hearth_job_wait(h, job, 0, &info), "job_wait");
+    expect(info->state == HEARTH_JOB_FINISHED, "it ends");
+    hearth_free(info);
+    info = nullptr;
     job.id = 4711;
     expect(hearth_job_status(h, job, &info) == HEARTH_ENOENT && info == nullptr, "no such job");
     job.id = 0;
