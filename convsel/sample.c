@@ -7,6 +7,13 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref_window.h"
 
+// sample_inside is where tap `tap` of output position `out` lies along a dimension; -1: outside.
+static int64_t sample_inside(const ref_window *window, int dim, int64_t out, int64_t tap)
+{
+    int64_t x = out * window->stride[dim] - window->pad[dim] + tap * window->dilation[dim];
+    return x >= 0 && x < window->in[dim] ? x : -1;
+}
+
 // Position `at` of tap `tap` seen from output `out` along one dimension; -1: none.
 static int64_t sample_source(const ref_window *window, bool transposed, int dim, int64_t out,
                              int64_t tap)
@@ -22,8 +29,7 @@ static int64_t sample_source(const ref_window *window, bool transposed, int dim,
                    ? x
                    : -1; // the window's `out` is the smaller tensor: our input
     }
-    x = out * window->stride[dim] - window->pad[dim] + tap * window->dilation[dim];
-    return x >= 0 && x < window->in[dim] ? x : -1;
+    return sample_inside(window, dim, out, tap);
 }
 
 float hth_sample_get(const void *p, size_t i, hth_dtype type)
@@ -109,6 +115,44 @@ hth_err hth_sample_conv(const hth_graph *graph, const hth_node *node, const void
     return HTH_OK;
 }
 
+typedef struct sample_plane { // of one channel of one image
+    const void *data;
+    size_t from, step;
+    hth_dtype type;
+} sample_plane;
+
+// sample_filter_row adds the products of a row of outputs with the row of inputs that a tap touches.
+static double sample_filter_row(const ref_window *window, const sample_plane *x, int64_t x_row,
+                                const sample_plane *dy, int64_t dy_row, int64_t tap, double sum)
+{
+    for (int64_t i = 0; i < window->out[2]; i++) {
+        int64_t at = sample_inside(window, 2, i, tap);
+        if (at >= 0) {
+            sum +=
+                (double)hth_sample_get(x->data, x->from + (size_t)(x_row + at) * x->step, x->type) *
+                hth_sample_get(dy->data, dy->from + (size_t)(dy_row + i) * dy->step, dy->type);
+        }
+    }
+    return sum;
+}
+
+// sample_filter_image adds an image's part of the gradient of one tap, `sum` so far.
+static double sample_filter_image(const ref_window *window, const sample_plane *x,
+                                  const sample_plane *dy, const int64_t tap[3], double sum)
+{
+    for (int64_t d = 0; d < window->out[0]; d++) {
+        int64_t plane = sample_inside(window, 0, d, tap[0]);
+        for (int64_t h = 0; plane >= 0 && h < window->out[1]; h++) {
+            int64_t row = sample_inside(window, 1, h, tap[1]);
+            if (row >= 0) {
+                sum = sample_filter_row(window, x, (plane * window->in[1] + row) * window->in[2],
+                                        dy, (d * window->out[1] + h) * window->out[2], tap[2], sum);
+            }
+        }
+    }
+    return sum;
+}
+
 hth_err hth_sample_filter_grad(const hth_graph *graph, const hth_node *node, const void *x,
                                const void *dy, const int64_t *index, int n_points, double *out)
 {
@@ -124,19 +168,12 @@ hth_err hth_sample_filter_grad(const hth_graph *graph, const hth_node *node, con
         ref_window_position(w.k, index[i] % w.n_taps, tap);
         out[i] = 0;
         for (int64_t b = 0; b < w.batch; b++) {
-            size_t xs, ys;
-            size_t from = hth_layout_at(vx->layout, (size_t)w.channels, (size_t)w.n_in, (size_t)b,
-                                        (size_t)c, &xs);
-            size_t d =
-                hth_layout_at(vy->layout, (size_t)outs, (size_t)w.n_out, (size_t)b, (size_t)o, &ys);
-            for (int64_t p = 0; p < w.n_out; p++) {
-                int64_t at[3];
-                ref_window_position(w.out, p, at);
-                int64_t t = ref_window_touch(&w, w.in, at, tap);
-                out[i] += t < 0 ? 0
-                                : (double)hth_sample_get(x, from + (size_t)t * xs, vx->dtype) *
-                                      hth_sample_get(dy, d + (size_t)p * ys, vy->dtype);
-            }
+            sample_plane px = {.data = x, .type = vx->dtype}, py = {.data = dy, .type = vy->dtype};
+            px.from = hth_layout_at(vx->layout, (size_t)w.channels, (size_t)w.n_in, (size_t)b,
+                                    (size_t)c, &px.step);
+            py.from = hth_layout_at(vy->layout, (size_t)outs, (size_t)w.n_out, (size_t)b, (size_t)o,
+                                    &py.step);
+            out[i] = sample_filter_image(&w, &px, &py, tap, out[i]);
         }
     }
     return HTH_OK;
