@@ -137,7 +137,7 @@ static json_t *top_job(const json_t *json, const json_t *docs)
         "device", json_object_get(json, "device"));
 }
 
-static json_t *top_tenant(const json_t *json)
+static json_t *top_tenant(const json_t *json, const json_t *shares)
 {
     static const char *const keys[] = {"name",    "memory_bytes", "job_bytes",
                                        "waiting", "jobs",         "refused"};
@@ -145,6 +145,9 @@ static json_t *top_tenant(const json_t *json)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         json_t *v = json_object_get(json, keys[i]);
         json_object_set_new(out, keys[i], v != NULL ? json_incref(v) : json_null());
+    }
+    if (shares != NULL) {
+        hth_top_share(shares, out);
     }
     return out;
 }
@@ -226,9 +229,10 @@ json_t *hth_top_sample(const hth_top_answers *answers, const json_t *last, uint6
     }
     json_array_foreach(json_object_get(answers->stats, "tenants"), i, v)
     {
-        json_array_append_new(tenants, top_tenant(v));
+        json_array_append_new(tenants, top_tenant(v, answers->shares));
     }
-    return json_pack("{s:I, s:f, s:o, s:o, s:o, s:o}", "monotonic_ns", (json_int_t)now_ns,
+    return json_pack("{s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "monotonic_ns", (json_int_t)now_ns,
                      "seconds", seconds, "devices", devices, "models", top_order(models), "jobs",
-                     top_runs_first(jobs), "tenants", tenants);
+                     top_runs_first(jobs), "waiting",
+                     hth_top_waiting(answers->shares, answers->jobs), "tenants", tenants);
 }

@@ -39,12 +39,25 @@ static json_t *stats(int requests_b, int samples_b, int runs_b)
         "name", "uid:7", "memory_bytes", 300, "jobs", 1);
 }
 
+// Two tenants on a device: one over its share with a job at work, one under it with a job that
+// waits.
+static const char shares[] =
+    "{\"devices\":[{\"device\":\"cpu:0\",\"tenants\":[{\"tenant\":\"uid:7\",\"weight\":3.0,"
+    "\"dominant\":\"device_time\",\"dominant_share\":0.875,\"entitlement\":0.75,"
+    "\"jobs_running\":1,\"jobs_waiting\":1,\"running\":[],\"waiting\":[{\"id\":5,\"job\":\"w\","
+    "\"state\":\"waiting\",\"memory_bytes\":4096,\"wait_seconds\":2.5,\"why\":\"waits for 4.0 KiB "
+    "of device memory, 309 B are free; tenant 'uid:8' is under its share\"}]},"
+    "{\"tenant\":\"uid:8\",\"weight\":1.0,\"dominant\":null,\"dominant_share\":0.0,"
+    "\"entitlement\":0.25,\"jobs_running\":0,\"jobs_waiting\":1,\"running\":[],\"waiting\":["
+    "{\"id\":null,\"job\":null,\"state\":\"queued\",\"memory_bytes\":null,"
+    "\"wait_seconds\":null,\"why\":null,\"waits_for\":\"turn\"}]}]}]}";
+
 static json_t *look(json_t *json, const json_t *last, uint64_t now_ns)
 {
     json_t *d = json_loads(devices, 0, NULL), *l = json_loads(latency, 0, NULL),
            *j = json_loads(jobs, 0, NULL), *docs = json_loads(job, 0, NULL);
     assert_true(d != NULL && l != NULL && j != NULL && docs != NULL && json != NULL);
-    json_t *out = hth_top_sample(&(hth_top_answers){d, json, l, j, docs}, last, now_ns);
+    json_t *out = hth_top_sample(&(hth_top_answers){d, json, l, j, docs, NULL}, last, now_ns);
     assert_non_null(out);
     json_decref(d);
     json_decref(json);
@@ -250,6 +263,52 @@ static void test_fits(void **state)
     json_decref(ledgers);
 }
 
+// A look with shares: tenants have theirs, and jobs that wait have a table of their own, in which
+// another tenant's has no name.
+static void test_shares(void **state)
+{
+    static const int columns[] = {200, 80, 60};
+    json_t *d = json_loads(devices, 0, NULL), *j = json_loads(jobs, 0, NULL),
+           *h = json_loads(shares, 0, NULL), *s = stats(0, 0, 0);
+    assert_non_null(h);
+    json_array_append_new(json_object_get(s, "tenants"), json_pack("{s:s}", "name", "uid:8"));
+    json_t *o = hth_top_sample(&(hth_top_answers){.devices = d, .stats = s, .jobs = j, .shares = h},
+                               NULL, 1000);
+    assert_float_equal(number(row(o, "tenants", 0), "dominant_share"), 0.875, 1e-9);
+    assert_int_equal(number(row(o, "tenants", 0), "jobs_running"), 1);
+    is(row(o, "tenants", 0), "dominant", "device_time");
+    assert_true(json_is_null(json_object_get(row(o, "tenants", 1), "dominant")));
+    assert_int_equal(json_array_size(json_object_get(o, "waiting")), 2);
+    is(row(o, "waiting", 0), "job", "w");
+    assert_float_equal(number(row(o, "waiting", 0), "wait_seconds"), 2.5, 1e-9);
+    assert_true(json_is_null(json_object_get(row(o, "waiting", 1), "job")));
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        char *text = hth_top_text(o, 23, columns[i]);
+        int width, n = lines_of(text, &width);
+        assert_in_range(n, 1, 23);
+        (void)lines_of(strstr(text, "\n\n") + 1, &width); // the tables
+        assert_in_range(width, 1, columns[i]);
+        assert_non_null(strstr(text, "waiting_job"));
+        assert_non_null(strstr(text, "another's"));
+        assert_non_null(strstr(text, "waits for its turn"));
+        assert_non_null(strstr(text, "2.5 s"));
+        assert_non_null(strstr(text, "87.5 %"));
+        assert_non_null(strstr(text, "waits for"));
+        assert_true(columns[i] < 200 || strstr(text, "is under its share\n") != NULL);
+        assert_true(strstr(text, "waiting_job") > strstr(text, "running"));
+        free(text);
+    }
+    json_decref(o);
+    json_decref(h);
+    o = hth_top_sample(&(hth_top_answers){.devices = d, .stats = s, .jobs = j}, NULL, 1000);
+    assert_int_equal(json_array_size(json_object_get(o, "waiting")), 1); // an older server's
+    assert_null(json_object_get(row(o, "tenants", 0), "weight"));
+    json_decref(o);
+    json_decref(d);
+    json_decref(j);
+    json_decref(s);
+}
+
 static void test_cut(void **state)
 {
     char text[] = "12345\nx\xc3\xa4yz\nno\n", odd[] = "a\033[2Jb\tc\xc2\x9b\n", same[] = "ab\ncd";
@@ -272,6 +331,7 @@ int main(void)
         cmocka_unit_test(test_several_devices),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_fits),
+        cmocka_unit_test(test_shares),
         cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 
 #define TOP_ROWS 3  // of a table that others leave it, at least
 #define TOP_NAME 24 // columns of a name where columns are short
+#define TOP_WHY  16 // .. of a reason, at least
 #define TOP_LINE 400
 
 static json_int_t text_int(const json_t *json, const char *key)
@@ -141,36 +142,15 @@ static const char *const drop_jobs[] = {"device",       "peak_bytes", "steps",  
 static const char *const drop_models[] = {"requests",    "shared_bytes", "private_bytes",
                                           "arena_bytes", "batch",        "p50_ms",
                                           "failures",    "queued",       NULL};
-static const char *const drop_tenants[] = {"refused", "job_bytes", "jobs", NULL};
+static const char *const drop_waiting[] = {"device", "tenant", "why", NULL};
+static const char *const drop_tenants[] = {
+    "refused", "job_bytes", "jobs", "requests", "entitled", "memory_bytes", "of", "running", NULL};
 
 static const text_table text_tables[] = {{"jobs", drop_jobs, NULL},
                                          {"models", drop_models, "no model is loaded"},
+                                         {"waiting", drop_waiting, NULL},
                                          {"tenants", drop_tenants, NULL}};
-#define TEXT_TABLES 3
-
-// To three digits, as far as that is shorter: a table prints six.
-static void text_round(json_t *rows, const char *key, double unit)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(rows, i, v)
-    {
-        json_t *x = json_object_get(v, key);
-        if (json_is_real(x)) {
-            json_real_set(x, (double)(long long)(json_real_value(x) / unit + 0.5) * unit);
-        }
-    }
-}
-
-static void text_drop(json_t *rows, const char *key)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(rows, i, v)
-    {
-        json_object_del(v, key);
-    }
-}
+#define TEXT_TABLES 4
 
 // text_shorten takes the middle out of long names: they differ at either end.
 static void text_shorten(json_t *rows, const char *key)
@@ -189,16 +169,28 @@ static void text_shorten(json_t *rows, const char *key)
     }
 }
 
-// text_rows are those of the table, without counters that only the next sample needs.
-static json_t *text_rows(const json_t *sample, const char *key)
+// text_cut_why shortens the sentences in the last column of rows that are `width` columns wide.
+// false: they are short enough, or would say nothing.
+static bool text_cut_why(json_t *rows, int width, int columns)
 {
-    json_t *rows = json_deep_copy(json_object_get(sample, key));
-    text_drop(rows, "samples");
-    text_drop(rows, "runs");
-    text_round(rows, "per_second", 0.1);
-    text_round(rows, "batch", 0.1);
-    text_round(rows, "percent", 0.1);
-    return rows;
+    size_t i;
+    json_t *v;
+    int most = 0;
+    json_array_foreach(rows, i, v)
+    {
+        int n = hth_utf8_columns(text_str(v, "why"));
+        most = n > most ? n : most;
+    }
+    int room = columns - (width - most);
+    json_array_foreach(rows, i, v)
+    {
+        const char *why = text_str(v, "why");
+        if (room >= TOP_WHY && hth_utf8_columns(why) > room) {
+            int n = (int)hth_utf8_fit(why, room - 2);
+            json_object_set_new(v, "why", json_sprintf("%.*s..", n, why));
+        }
+    }
+    return room >= TOP_WHY && most > room;
 }
 
 // text_print makes the table's text; *width is its widest line. The caller frees it.
@@ -227,6 +219,29 @@ static char *text_print(const json_t *rows, int *width)
     return text;
 }
 
+// text_fitted makes the table's text of at most so many columns, if it can.
+static char *text_fitted(const text_table *table, json_t *rows, int columns)
+{
+    int width;
+    char *text = text_print(rows, &width);
+    for (int k = -1; text != NULL && width > columns && (k < 0 || table->drop[k] != NULL); k++) {
+        if (k >= 0) {
+            hth_top_rows_drop(rows, table->drop[k]);
+            text_shorten(rows, "name");
+            text_shorten(rows, "job");
+            text_shorten(rows, "waiting_job");
+            text_shorten(rows, "model");
+            free(text);
+            text = text_print(rows, &width);
+        }
+        if (text != NULL && width > columns && text_cut_why(rows, width, columns)) {
+            free(text);
+            text = text_print(rows, &width);
+        }
+    }
+    return text;
+}
+
 // text_table_write writes the table in `lines` lines, the empty one in front and the head included.
 static void text_table_write(FILE *file, const text_table *table, json_t *rows, int lines,
                              int columns)
@@ -240,15 +255,7 @@ static void text_table_write(FILE *file, const text_table *table, json_t *rows, 
     if (shown <= 0) {
         return;
     }
-    char *text = text_print(rows, &width);
-    for (int k = 0; fit && text != NULL && width > columns && table->drop[k] != NULL; k++) {
-        text_drop(rows, table->drop[k]);
-        text_shorten(rows, "name");
-        text_shorten(rows, "job");
-        text_shorten(rows, "model");
-        free(text);
-        text = text_print(rows, &width);
-    }
+    char *text = fit ? text_fitted(table, rows, columns) : text_print(rows, &width);
     fprintf(file, "\n%s", text != NULL ? text : "");
     if (shown < n) {
         fprintf(file, "and %d more\n", n - shown);
@@ -282,7 +289,7 @@ char *hth_top_text(const json_t *sample, int lines, int columns)
         return NULL;
     }
     for (int k = 0; k < TEXT_TABLES; k++) {
-        rows[k] = text_rows(sample, text_tables[k].key);
+        rows[k] = hth_top_rows(sample, text_tables[k].key);
     }
     int left = lines, taken = text_devices(f, json_object_get(sample, "devices"), lines, columns);
     left -= lines == INT_MAX ? 0 : taken;

@@ -59,8 +59,10 @@ static json_t *top_sample(hth_cli *cli, const json_t *last)
     }
     if (n == 4) {
         json_t *jobs = top_ask_jobs(cli, doc[3]);
-        sample = hth_top_sample(&(hth_top_answers){doc[0], doc[1], doc[2], doc[3], jobs}, last,
-                                hth_now_ns());
+        json_t *shares = top_ask(cli, "shares", json_object()); // NULL: an older server
+        sample = hth_top_sample(&(hth_top_answers){doc[0], doc[1], doc[2], doc[3], jobs, shares},
+                                last, hth_now_ns());
+        json_decref(shares);
         json_decref(jobs);
         json_object_set_new(sample, "time_ms", json_integer((json_int_t)time(NULL) * 1000));
     }
@@ -188,10 +190,13 @@ static const hth_option top_options[] = {
 const hth_command hth_cmd_top = {
     "top",
     "[--interval S] [--count N]",
-    "watch devices, models, jobs and tenants\n"
+    "watch devices, models, jobs, and tenants with their shares\n"
     "A device's memory is a bar: P weights that one model has, S weights that models share, K "
     "cached weights that are not in use, A the models' arenas, J training jobs, o other, "
     ". free.\n"
+    "A tenant's share is the largest of its shares of the device's resources; it is entitled to "
+    "its "
+    "weight among the tenants with jobs.\n"
     "Requests per second and samples per batch are since the previous update, percentiles over the "
     "last minute.\n"
     "q or Ctrl-C quits. Without a terminal each update is a block of text, with --json a line.",
