@@ -9,7 +9,9 @@ import http.client
 import json
 import os
 import re
+import subprocess
 import sys
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -21,6 +23,7 @@ tap.use_python('prometheus_client', tap.clients_folder() + '/bin/python')
 from onnx_small import identity  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+DIGITS = os.path.join(HERE, 'data', 'digits')
 NAME = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*')
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(,|$)')
 VALUE = re.compile(r'NaN|[+-]Inf|-?[0-9]+(\.[0-9]+)?$')  # no exponent: not every reader takes one
@@ -166,6 +169,39 @@ class Metrics(unittest.TestCase):
         q = [self.model(families, 'nv_inference_request_summary_us', quantile=x) for x in ('0.5', '0.9', '0.95', '0.99', '0.999')]
         self.assertEqual(q, sorted(q))
         self.assertGreater(q[0], 0)
+
+    def hearth(self, *words):
+        return subprocess.run([BUILD + '/hearth', '--server', f'ipc://{self.daemon.folder}/sock', *words], check=True, capture_output=True,
+                              text=True).stdout
+
+    def test_shares(self):
+        """Of tenants with jobs: weights, shares, what runs and waits; and of no job its name."""
+        self.hearth('import', 'new', DIGITS + '/untrained.onnx')
+        train = ('train', 'new', '--data', DIGITS + '/train.safetensors', '--loss', 'softmax-xent', '--batch', '64', '--epochs', '100000', '--detach')
+        self.hearth(*train, '--save-as', 'a-job')
+        self.hearth(*train, '--save-as', 'another-job', '--after', 'a-job')
+        me = f'uid:{os.getuid()}'
+
+        def of(families, name, **labels):
+            return families['hearth_tenant_' + name][1].get((
+                'hearth_tenant_' + name, tuple(sorted({'device': 'cpu:0', 'tenant': me, **labels}.items()))))
+        families = parse(self.scrape())
+        self.assertEqual([of(families, name) for name in ('weight', 'entitlement', 'jobs_running')], [1, 1, 1])
+        self.assertEqual([of(families, 'jobs_waiting', **{'for': what}) for what in ('job', 'memory', 'retry', 'share', 'tenant', 'turn')], [1, 0, 0, 0, 0, 0])
+        end = time.monotonic() + 200
+        while not of(families, 'share', resource='device_time'):
+            self.assertLess(time.monotonic(), end)
+            families = parse(self.scrape())
+        parts = {dict(labels)['resource']: v for (_, labels), v in families['hearth_tenant_share'][1].items() if dict(labels)['tenant'] == me}
+        self.assertLessEqual({'device_time', 'device_memory'}, set(parts))
+        for (_, labels), v in families['hearth_tenant_dominant_share'][1].items():
+            if dict(labels)['tenant'] == me:
+                self.assertEqual((v, parts[dict(labels)['resource']]), (max(parts.values()),) * 2)
+        text = ''.join(line for line in self.scrape().splitlines() if line.startswith('hearth_tenant_'))
+        self.assertNotIn('a-job', text)
+        for job in ('another-job', 'a-job'):
+            self.hearth('cancel', job)
+        self.assertIn(of(parse(self.scrape()), 'jobs_running'), (None, 0))
 
     def test_machine(self):
         self.scrape()

@@ -51,8 +51,9 @@ class Server:
         self.process.stdout.close()
         return self.process.wait(300)
 
-    def hearth(self, *words):
-        return subprocess.run([BUILD + '/hearth', '--server', self.url, *words], check=True, capture_output=True, text=True).stdout
+    def hearth(self, *words, token=None):
+        return subprocess.run([BUILD + '/hearth', '--server', self.url, *words], check=True, capture_output=True, text=True,
+                              env={**os.environ, **({'HEARTH_TOKEN': token} if token else {})}).stdout
 
     def background(self, *words):
         return subprocess.Popen([BUILD + '/hearth', '--server', self.url, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -108,6 +109,12 @@ class Server:
             except (FileNotFoundError, ProcessLookupError):
                 pass  # a thread that has ended meanwhile
         return total
+
+
+def token(who, roles):
+    """Of a server that has --auth-tokens-file FOLDER/tokens."""
+    out = subprocess.run([BUILD + '/hearth', 'token', 'new', who, '--roles', roles, '--file', FOLDER + '/tokens'], check=True, capture_output=True, text=True)
+    return out.stdout.split('\n')[0]
 
 
 def infer(server, model):
@@ -237,7 +244,7 @@ class Answers(unittest.TestCase):
         self.assertEqual(doc['history'][-1], whole[-1])
 
     def test_engine_is_busy(self):
-        known = {name: self.server.view(name) for name in ('stats', 'latency', 'jobs', 'devices')}
+        known = {name: self.server.view(name) for name in ('stats', 'latency', 'jobs', 'devices', 'shares')}
         bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '300')
         busy, end = {}, time.monotonic() + 200
         while busy.keys() != known.keys():  # all are answered while the bench goes on
@@ -367,6 +374,51 @@ class Page(unittest.TestCase):
         job.wait()
         self.pictures(tab, 'tenants')
         self.fine(tab, server)
+        self.assertEqual(server.stop(), 0)
+
+    def test_2_shares(self):
+        """Bars to scale, a row for each tenant, and jobs that wait with their reason; of another tenant's only that it waits."""
+        rules = os.path.join(FOLDER, 'share-rules')
+        with open(rules, 'w', encoding='ascii') as f:
+            f.write('alice weight=3\nbob weight=1\n')
+        tokens = {who: token(who, 'job,model') for who in ('alice', 'bob')}
+        server = Server('shares', '--tenant-file', rules, '--auth-tokens-file', FOLDER + '/tokens')
+        server.hearth('import', 'new', DATA + '/untrained.onnx')
+        for who, name, *more in (('alice', 'work'), ('bob', 'toil'), ('alice', 'next', '--after', 'work')):
+            server.hearth(*server.train(name, '--epochs', '100000', '--detach', *more), token=tokens[who])
+        tab = self.open(server, 'lost')
+        tab.wait("!document.getElementById('login').hidden")
+
+        def login(who):
+            tab.run(f"document.getElementById('token').value = '{tokens[who]}'; document.querySelector('#login button').click()")
+            tab.wait(f"{STATE} === 'live'")
+        login('alice')
+        rows = "[...document.querySelectorAll('#shares-table tbody tr')]"
+        tab.wait(f"{rows}.length === 2 && {rows}.every(r => r.cells[3].textContent !== '')")
+        shares = {r[0]: r for r in self.rows(tab, 'shares-table')}
+        self.assertEqual([(shares[who][2], shares[who][5], shares[who][6], shares[who][7]) for who in ('alice', 'bob')],
+                         [('3', '75.0 %', '1', '1'), ('1', '25.0 %', '1', '0')])
+        self.assertRegex(shares['alice'][4], r'^[0-9.]+ %$')
+        self.assertTrue(tab.run("document.querySelector('#shares-table th.device').checkVisibility()") is False)  # there is one
+        tab.wait("document.querySelectorAll('.share .bar > div').length >= 2")
+        for label in tab.run("[...document.querySelectorAll('.share .bar')].map(b => b.getAttribute('aria-label'))"):
+            self.assertRegex(label, r'^(device|host|threads|link).*: ')
+        waiting = self.rows(tab, 'waiting-table')
+        self.assertEqual([(r[0], r[2]) for r in waiting], [('alice', 'next')])
+        self.assertIn('work', waiting[0][6])  # the job that it follows
+        self.pictures(tab, 'shares')
+        tab.run("sessionStorage.clear()")
+        tab.wait("!document.getElementById('login').hidden")
+        login('bob')
+        tab.wait("document.querySelector('#waiting-table tbody tr').cells[2].textContent === 'another\u2019s job'")
+        self.assertEqual([(r[0], r[6]) for r in self.rows(tab, 'waiting-table')], [('alice', 'waits for another job')])
+        self.assertNotIn('next', tab.run("document.querySelector('#h-shares').parentElement.textContent"))
+        complaints = [c for c in tab.complaints() if '401' not in json.dumps(c)]  # it was asked for a token
+        self.assertEqual(complaints, [])
+        for job in ('next', 'work'):
+            server.hearth('cancel', job, token=tokens['alice'])
+        server.hearth('cancel', 'toil', token=tokens['bob'])
+        tab.wait("document.querySelectorAll('#waiting-table tbody tr').length === 0")
         self.assertEqual(server.stop(), 0)
 
     def test_3_job(self):

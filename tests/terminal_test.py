@@ -139,16 +139,18 @@ class Screen(unittest.TestCase):
             cls.ask('import', f'model-with-a-name-{i}', f'{DATA}/digits.onnx', '--no-wait')
             cls.ask('load', f'model-with-a-name-{i}')
         cls.ask('import', 'new', f'{DATA}/untrained.onnx')
-        cls.train = subprocess.Popen([BUILD + '/hearth', '--server', cls.url, 'train', 'new', '--data', f'{DATA}/train.safetensors', '--loss',
-                                      'softmax-xent', '--batch', '64', '--epochs', '100000', '--hold-out', '0.1', '--save-as', 'a-job'],
-                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        train = ('train', 'new', '--data', f'{DATA}/train.safetensors', '--loss', 'softmax-xent', '--batch', '64', '--epochs', '100000', '--hold-out', '0.1')
+        cls.train = subprocess.Popen([BUILD + '/hearth', '--server', cls.url, *train, '--save-as', 'a-job'], stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE
         while 'running' not in cls.ask('jobs'):
             assert time.monotonic() < end
             time.sleep(0.05)
+        cls.ask(*train, '--save-as', 'a-second', '--after', 'a-job', '--detach')
 
     @classmethod
     def tearDownClass(cls):
+        cls.ask('cancel', 'a-second')
         cls.ask('cancel', 'a-job')
         cls.train.wait()
         cls.daemon.stop()
@@ -169,6 +171,10 @@ class Screen(unittest.TestCase):
         self.assertEqual(at['model-with'], at['name-27'])
         self.assertIn('running', lines[at['a-job']])
         self.assertTrue(any(re.match(r'and \d+ more', line) for line in lines), lines)
+        waits = next(i for i, line in enumerate(lines) if line.startswith('waiting_job'))
+        self.assertRegex(lines[waits + 1], r"^a-second .*job 'a-job'")  # the reason
+        tenant = next(line for line in lines if line.startswith(f'uid:{os.getuid()}'))
+        self.assertRegex(tenant, r'^uid:\d+ +1 +[0-9.]+ % +(time|memory|threads) +.*100.0 % +1 +1 ')
 
     def test_progress(self):
         t = Terminal('--server', self.url, 'job', 'a-job', '--follow')

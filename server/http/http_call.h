@@ -424,7 +424,7 @@ hth_http_handler hth_http_logging_get, hth_http_logging_set;
 hth_http_handler hth_http_dashboard_page, hth_http_dashboard_devices, hth_http_dashboard_stats,
     hth_http_dashboard_models;
 hth_http_handler hth_http_dashboard_latency, hth_http_dashboard_jobs, hth_http_dashboard_job;
-hth_http_handler hth_http_dashboard_timeline;
+hth_http_handler hth_http_dashboard_shares, hth_http_dashboard_timeline;
 void hth_http_metrics(hth_http *http, hth_http_req *req); // the other port's only page
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *http, hth_http_req *req, const hth_http_args *args);

@@ -3,6 +3,7 @@
 // know (nv_*, where we have the same thing), the ledger of the device's memory, the process's
 // counters (hearth_*), and the machine's processors and memory.
 #include "server/http/http_call.h"
+#include "server/http/http_metrics_impl.h"
 #include "server/http/tensors/http_json.h"
 #include "runtime/model.h"
 
@@ -50,7 +51,7 @@ static const metric metric_table[] = {
      "arena_bytes", 1},
 };
 
-static void metric_head(hth_text *out, const char *name, const char *type, const char *help)
+void hth_metric_head(hth_text *out, const char *name, const char *type, const char *help)
 {
     hth_text_put(out, "# HELP ");
     hth_text_put(out, name);
@@ -82,8 +83,7 @@ static void metric_int(hth_text *out, json_int_t v)
     hth_text_put(out, "\n");
 }
 
-// metric_real writes `v` without an exponent, which not every reader takes.
-static void metric_real(hth_text *out, double v)
+void hth_metric_real(hth_text *out, double v)
 {
     char text[64];
     snprintf(text, sizeof text, "%.6f\n", v);
@@ -114,7 +114,8 @@ static void metrics_failures(hth_text *out, const json_t *models)
                                          ",reason=\"BACKEND\"", ",reason=\"OTHER\""};
     const json_t *m;
     size_t i;
-    metric_head(out, "nv_inference_request_failure", "counter", "requests answered with an error");
+    hth_metric_head(out, "nv_inference_request_failure", "counter",
+                    "requests answered with an error");
     json_array_foreach(models, i, m)
     {
         for (size_t k = 0; k < sizeof reason / sizeof reason[0]; k++) {
@@ -137,14 +138,14 @@ static void metrics_answers(hth_text *out, const json_t *models)
     const json_t *m;
     char line[80];
     size_t i;
-    metric_head(out, name, "histogram", "latency of successful requests");
+    hth_metric_head(out, name, "histogram", "latency of successful requests");
     json_array_foreach(models, i, m)
     {
         snprintf(line, sizeof line, "%s_count", name);
         metric_line(out, line, m, "", successes(m));
         snprintf(line, sizeof line, "%s_sum", name);
         metric_labels(out, line, m, "");
-        metric_real(out, (double)of_model(json_object_get(m, "times"), "success_ns") / 1e6);
+        hth_metric_real(out, (double)of_model(json_object_get(m, "times"), "success_ns") / 1e6);
         snprintf(line, sizeof line, "%s_bucket", name);
         for (size_t k = 0; k < sizeof bound / sizeof bound[0]; k++) {
             char le[24];
@@ -164,7 +165,8 @@ static void metrics_summaries(hth_text *out, const json_t *models)
     const json_t *m;
     char line[80];
     size_t i;
-    metric_head(out, name, "summary", "latency of successful requests, percentiles over a minute");
+    hth_metric_head(out, name, "summary",
+                    "latency of successful requests, percentiles over a minute");
     json_array_foreach(models, i, m)
     {
         bool any = json_array_size(json_object_get(m, "quantiles_ns")) > 0;
@@ -172,7 +174,7 @@ static void metrics_summaries(hth_text *out, const json_t *models)
             snprintf(line, sizeof line, ",quantile=\"%s\"", quantile[k]);
             metric_labels(out, name, m, line);
             if (any) {
-                metric_real(out, (double)at_index(m, "quantiles_ns", k) / 1e3);
+                hth_metric_real(out, (double)at_index(m, "quantiles_ns", k) / 1e3);
             } else {
                 hth_text_put(out, "NaN\n");
             }
@@ -188,7 +190,8 @@ static void metrics_models(hth_text *out, const json_t *models)
 {
     const json_t *m;
     size_t i;
-    metric_head(out, "nv_inference_request_success", "counter", "requests answered with a result");
+    hth_metric_head(out, "nv_inference_request_success", "counter",
+                    "requests answered with a result");
     json_array_foreach(models, i, m)
     {
         metric_line(out, "nv_inference_request_success", m, "", successes(m));
@@ -196,7 +199,7 @@ static void metrics_models(hth_text *out, const json_t *models)
     metrics_failures(out, models);
     for (size_t k = 0; k < sizeof metric_table / sizeof metric_table[0]; k++) {
         const metric *t = &metric_table[k];
-        metric_head(out, t->name, t->type, t->help);
+        hth_metric_head(out, t->name, t->type, t->help);
         json_array_foreach(models, i, m)
         {
             metric_line(out, t->name, m, "",
@@ -204,11 +207,11 @@ static void metrics_models(hth_text *out, const json_t *models)
                             t->divisor);
         }
     }
-    metric_head(out, "nv_model_load_duration_secs", "gauge", "time to load the model");
+    hth_metric_head(out, "nv_model_load_duration_secs", "gauge", "time to load the model");
     json_array_foreach(models, i, m)
     {
         metric_labels(out, "nv_model_load_duration_secs", m, "");
-        metric_real(out, (double)of_model(m, "load_ns") / 1e9);
+        hth_metric_real(out, (double)of_model(m, "load_ns") / 1e9);
     }
     metrics_answers(out, models);
     char on[HTH_SETTING_TEXT];
@@ -222,7 +225,7 @@ static void metrics_models(hth_text *out, const json_t *models)
 static void metrics_one(hth_text *out, const char *name, const char *type, const char *help,
                         uint64_t v)
 {
-    metric_head(out, name, type, help);
+    hth_metric_head(out, name, type, help);
     hth_text_put(out, name);
     hth_text_put(out, " ");
     metric_int(out, (json_int_t)v);
@@ -231,10 +234,10 @@ static void metrics_one(hth_text *out, const char *name, const char *type, const
 static void metrics_machine(hth_text *out, hth_machine *machine)
 {
     hth_machine_read(machine);
-    metric_head(out, "nv_cpu_utilization", "gauge",
-                "of all processors since the last time this was asked, 0.0 to 1.0");
+    hth_metric_head(out, "nv_cpu_utilization", "gauge",
+                    "of all processors since the last time this was asked, 0.0 to 1.0");
     hth_text_put(out, "nv_cpu_utilization ");
-    metric_real(out, machine->utilization);
+    hth_metric_real(out, machine->utilization);
     metrics_one(out, "nv_cpu_memory_total_bytes", "gauge", "the machine's memory",
                 machine->total_bytes);
     metrics_one(out, "nv_pinned_memory_pool_total_bytes", "gauge",
@@ -272,7 +275,7 @@ static void metrics_owners(hth_text *out, const char *name, const char *kind, co
 {
     const json_t *row;
     size_t i;
-    metric_head(out, name, kind, help);
+    hth_metric_head(out, name, kind, help);
     json_array_foreach(list, i, row)
     {
         const char *tenant = json_string_value(json_object_get(row, "tenant"));
@@ -304,7 +307,7 @@ static void metrics_devices(hth_text *out, const json_t *devices)
     for (size_t k = 0; k < sizeof keys / sizeof keys[0] && json_array_size(devices) > 0; k++) {
         char name[96];
         snprintf(name, sizeof name, "hearth_device_%s", keys[k]);
-        metric_head(out, name, "gauge", "of one device's memory");
+        hth_metric_head(out, name, "gauge", "of one device's memory");
         json_array_foreach(devices, i, row)
         {
             hth_text_put(out, name);
@@ -337,14 +340,14 @@ static void metrics_gpus(hth_text *out, const json_t *doc)
     for (size_t k = 0; k < sizeof table / sizeof table[0]; k++) {
         bool headed = false;
         if (only != NULL) {
-            metric_head(out, table[k].name, "gauge", table[k].help);
+            hth_metric_head(out, table[k].name, "gauge", table[k].help);
             metrics_gpu_line(out, table[k].name, only, table[k].key);
         }
         json_array_foreach(rows, i, row)
         {
             const json_t *gpu = json_object_get(row, "gpu");
             if (gpu != NULL && !headed) {
-                metric_head(out, table[k].name, "gauge", table[k].help);
+                hth_metric_head(out, table[k].name, "gauge", table[k].help);
                 headed = true;
             }
             if (gpu != NULL) {
@@ -406,6 +409,7 @@ hth_err hth_http_write_metrics(hth_http *http, const json_t *doc, bool far, hth_
     metrics_devices(out, json_object_get(doc, "devices"));
     metrics_gpus(out, doc);
     metrics_tenants(out, json_object_get(doc, "tenants"));
+    hth_metrics_shares(out, json_object_get(json_object_get(doc, "further"), "devices"));
     metrics_owners(out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
                    "device_bytes", json_object_get(doc, "jobs"));
     metrics_store(out, json_object_get(doc, "store"));

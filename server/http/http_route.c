@@ -70,6 +70,7 @@ static const route route_table[] = {
     {"v2/hearth/latency", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency},
     {"v2/hearth/jobs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_jobs},
     {"v2/hearth/jobs/*", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_job},
+    {"v2/hearth/shares", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_shares},
     {"v2/hearth/timeline", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline},
     {"v2/models/*", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
     {"v2/models/*/config", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_config},

@@ -279,6 +279,11 @@ void hth_http_dashboard_job(hth_http *http, hth_http_req *req, const hth_http_ar
     view_serve(http, req, args, HTH_COMMAND_JOB);
 }
 
+void hth_http_dashboard_shares(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    view_serve(http, req, args, HTH_COMMAND_SHARES);
+}
+
 void hth_http_dashboard_timeline(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
     view_serve(http, req, args, HTH_COMMAND_TIMELINE);

@@ -3,7 +3,7 @@
 
 const PERIOD_MS = 1000, PATIENCE_MS = 8000, LONGEST_WAIT_MS = 10000;
 const known = {}; // the last answers
-const memory = new Memory(), tenants = new Tenants(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
+const memory = new Memory(), tenants = new Tenants(), shares = new Shares(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
 let turn = 0, failures = 0, timer = null, asking = false;
 
 class Refused extends Error {}
@@ -34,7 +34,7 @@ function say(state, text) {
 
 // What is asked in this turn; the rest is as it was.
 async function ask() {
-  const wanted = ['stats', 'latency', 'jobs'];
+  const wanted = ['stats', 'latency', 'jobs', 'shares'];
   if (turn % 5 === 0 || !known.models) {
     wanted.push('models');
   }
@@ -80,6 +80,9 @@ function show(docs) {
   if (known.stats) {
     memory.show(known.stats);
     tenants.show(known.stats);
+  }
+  if (known.shares) {
+    shares.show(known.shares);
   }
   if (known.stats && known.latency && known.models) {
     showModels(known.models, known.stats, known.latency);

@@ -5,7 +5,7 @@
 // with all others who do, so that an answer is never older than its request. The engine is asked
 // again only after it has had twice the time of its last answer for something else, or a second.
 //
-//     asked first -> engine ("stats", "loaded") -> written (thread) -> answered
+//     asked first -> engine ("stats", then "shares"; "loaded") -> written (thread) -> answered
 //          while one is made: waiting ------------------------------------^ then asked for them
 #include "server/http/http_call.h"
 
@@ -44,20 +44,22 @@ typedef struct list_call {
     hth_http_call c;
     hth_http_list *list;
     hth_text text;
+    char *first; // the answer to the first of two questions
 } list_call;
 
 static const struct list_kind {
     hth_command_id command; // MODELS: the store is read, and no engine asked
     const char *type;
     hth_http_writer *write;
-    bool private; // neither the client nor a proxy is to keep it
+    bool private;           // neither the client nor a proxy is to keep it
+    hth_command_id further; // asked after it: the document's "further"; NONE: nothing
 } list_kinds[HTH_HTTP_LISTS] = {
     [HTH_HTTP_LIST_INDEX] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index, false},
     [HTH_HTTP_LIST_READY] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index_ready,
                              false},
     [HTH_HTTP_LIST_STATS] = {HTH_COMMAND_STATS, "application/json", hth_http_write_stats, false},
     [HTH_HTTP_LIST_METRICS] = {HTH_COMMAND_STATS, "text/plain; charset=utf-8",
-                               hth_http_write_metrics, false},
+                               hth_http_write_metrics, false, HTH_COMMAND_SHARES},
     [HTH_HTTP_LIST_MODELS] = {HTH_COMMAND_MODELS, "application/json", hth_http_write_models, true},
 };
 
@@ -93,6 +95,7 @@ static void list_send(const hth_http_list *list, hth_http_req *req, list_text *t
 static void list_drop(hth_http_call *call)
 {
     hth_text_fini(&((list_call *)call)->text);
+    hth_free(((list_call *)call)->first);
 }
 
 // list_over answers all for whom the document was made, with it or with the call's error.
@@ -128,12 +131,25 @@ static void list_over(hth_http_call *c)
 
 // ---- the document
 
+// list_document reads what the engine has answered. Without the further answer there is the first.
+static json_t *list_document(const list_call *call)
+{
+    const char *last = call->c.r.json;
+    json_t *further = last != NULL ? json_loads(last, 0, NULL) : NULL;
+    if (call->first == NULL) {
+        return further;
+    }
+    json_t *doc = json_loads(call->first, 0, NULL);
+    json_object_set_new(doc, "further", further != NULL ? further : json_null());
+    return doc;
+}
+
 // list_work runs on a thread.
 static hth_err list_work(hth_http_call *c)
 {
     list_call *call = (list_call *)c;
     const struct list_kind *k = call->list->kind;
-    json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
+    json_t *doc = list_document(call);
     if (doc == NULL && k->command != HTH_COMMAND_MODELS) {
         return hth_fail(HTH_EIO, "the engine did not answer");
     }
@@ -156,12 +172,25 @@ static void list_write(hth_http_call *c)
     hth_http_call_work(c, list_work, list_over);
 }
 
-static void list_answered(hth_http_call *call)
+// list_ask_further asks the second question of a document.
+static void list_ask_further(list_call *call)
 {
-    if (call->r.err != HTH_OK) {
-        list_over(call);
+    call->first = call->c.r.json;
+    call->c.r.json = NULL;
+    call->c.r.command = call->list->kind->further;
+    hth_http_call_submit(&call->c);
+}
+
+static void list_answered(hth_http_call *c)
+{
+    list_call *call = (list_call *)c;
+    bool further = call->list->kind->further != HTH_COMMAND_NONE;
+    if (c->r.err != HTH_OK && call->first == NULL) {
+        list_over(c);
+    } else if (further && call->first == NULL && c->r.json != NULL) {
+        list_ask_further(call);
     } else {
-        list_write(call);
+        list_write(c);
     }
 }
 
