@@ -29,7 +29,7 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
 LAYERS   := base base/ipc sched fair graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
-            server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard daemon)
+            server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
 
 # What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the
@@ -78,6 +78,10 @@ $(B)/gen/page.inc: $(PAGE).html $(PAGE).css $(PAGE_JS)
 	$(Q){ $(call bytes,html,$(PAGE).html) && $(call bytes,css,$(PAGE).css) && \
 	    $(call bytes,js,$(PAGE_JS)); } >$@.new && mv $@.new $@
 $(B)/server/http/dashboard/http_dashboard_page.o: $(B)/gen/page.inc
+$(B)/gen/openapi.inc: docs/openapi.json
+	@mkdir -p $(@D)
+	$(Q){ $(call bytes,openapi,$<); } >$@.new && mv $@.new $@
+$(B)/server/http/remote/openapi.o: $(B)/gen/openapi.inc
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
@@ -131,13 +135,14 @@ VERSION  := $(shell sed -n 's/^.define HEARTH_VERSION *"\(.*\)"/\1/p' client/hea
 LIBDIR   ?= $(PREFIX)/lib
 UNITDIR  ?= $(PREFIX)/lib/systemd/system
 MANDIR   ?= $(PREFIX)/share/man
+DOCDIR   ?= $(PREFIX)/share/doc/hearth
 BASHDIR  ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
 INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(PREFIX)/include/hearth.h \
             $(PREFIX)/lib/sysusers.d/hearth.conf \
             $(patsubst %,$(LIBDIR)/libhearth%,.so.0 .so _dnnl.so _cuda.so) $(LIBDIR)/pkgconfig/hearth.pc \
-            $(UNITDIR)/hearthd.service $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
+            $(UNITDIR)/hearthd.service $(DOCDIR)/openapi.json $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
             $(patsubst zsh/%,$(ZSHDIR)/%,$(SHELLS:bash/%=$(BASHDIR)/%))
 fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
             -e 's|@CONFDIR@|$(CONFDIR)|g'
@@ -156,6 +161,7 @@ install: all docs ## installs; PREFIX=/usr/local, DESTDIR= to stage
 	    $(fill) $(B)/man/$$p >$(DESTDIR)$(MANDIR)/man$${p##*.}/$$p || exit 1; done
 	install -D -m 644 -t $(DESTDIR)$(BASHDIR) $(B)/completions/bash/hearth $(B)/completions/bash/hearthd
 	install -D -m 644 -t $(DESTDIR)$(ZSHDIR) $(B)/completions/zsh/_hearth $(B)/completions/zsh/_hearthd
+	install -D -m 644 docs/openapi.json $(DESTDIR)$(DOCDIR)/openapi.json
 	install -D -m 644 server/daemon/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
 	$(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || ldconfig)
 	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || \

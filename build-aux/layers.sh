@@ -70,8 +70,8 @@ room client/cli $base client client/content client/data/data.h
 room client/cli/commands $base client client/content client/data/data.h client/cli fair
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
-http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'
-for d in $http; do room $d $front graph/passes $http page.inc; done
+http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard server/http/remote'
+for d in $http; do room $d $front graph/passes $http server/rpc/dispatch.h client/content/objects.h page.inc openapi.inc; done
 room server $front modelstore engine/query/query.h server/rpc server/http
 room server/daemon $front device engine/process/child.h engine/router/router.h server server/http/http.h
 # Every folder with code has a line above.

@@ -208,6 +208,9 @@ static hth_err server_start(hth_server *server, const hth_server_config *config)
                                 .auth = server->auth,
                                 .tls = server->tls,
                                 .engine = server->engine,
+                                .dispatch = server->dispatch,
+                                .conns = server->conns,
+                                .allowances = server->allowances,
                                 .store = server->store,
                                 .jobs = server->jobs};
         HTH_TRY(hth_http_open(&http, &server->http));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""README's first session and what docs/training.md continues it with, typed as printed, in a folder and at a port of its own; and that
-the pages' links lead somewhere. Speaks TAP. usage: tests/readme_test.py BUILD_DIR, from the root."""
+"""README's first session, what docs/training.md continues it with, and that of docs/http.md, typed as printed, in a folder and at a port of
+its own; and that the pages' links lead somewhere. Speaks TAP. usage: tests/readme_test.py BUILD_DIR, from the root."""
 import glob
 import os
 import re
@@ -44,34 +44,42 @@ def anchors(text):
 
 
 class Readme(unittest.TestCase):
+    def type(self, commands, folder, port):
+        """What each of the commands says, typed in a folder and at a port of this test's own instead of the printed ones."""
+        own, own_port = tempfile.mkdtemp(prefix='hearth-readme-'), str(tap.free_port())
+        self.addCleanup(shutil.rmtree, own, True)
+        script = ['set -e', 'trap \'kill $server; wait $server\' EXIT']
+        for n, (command, _) in enumerate(commands):
+            command = command.replace(folder, own).replace(port, own_port).replace('$PWD/build', BUILD)
+            if command.startswith('hearthd '):  # what follows is typed once it says that it is ready
+                self.assertTrue(command.endswith(' &'), command)
+                command = f'mkfifo {own}/said; {command[:-1]} >{own}/said & server=$!; head -n 1 {own}/said'
+            script.append(f'{{ {command}\n}} >{own}/{n}' if 'server=' not in command else f'{command} >{own}/{n}')
+        run = subprocess.run(['bash', '-c', '\n'.join(script)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        said = []
+        for n, (command, printed) in enumerate(commands):
+            with open(f'{own}/{n}', encoding='utf-8') as f:
+                said.append(f.read())
+            for line in filter(None, printed):
+                line = line.replace(folder, own).replace(port, own_port)
+                if not line.startswith('  top'):  # logits are the processor's to the last digit
+                    self.assertIn(line.split(',"data"')[0], said[-1], command)
+        return said
+
     def test_first_session(self):
         commands = session(read('README.md').split('## A first session\n')[1].split('\n## ')[0])
         self.assertGreater(len(commands), 6)
         more = session(read('docs/training.md').split('\n## ')[0])
         self.assertEqual(len(more), 3)  # import, train, infer
-        commands += more
-        folder, port = tempfile.mkdtemp(prefix='hearth-readme-'), str(tap.free_port())
-        self.addCleanup(shutil.rmtree, folder, True)
-        script = ['set -e', 'trap \'kill $server; wait $server\' EXIT']
-        for n, (command, _) in enumerate(commands):
-            command = command.replace('/tmp/hs', folder).replace('8010', port).replace('$PWD/build', BUILD)
-            if command.startswith('hearthd '):  # what follows is typed once it says that it is ready
-                self.assertTrue(command.endswith(' &'), command)
-                command = f'mkfifo {folder}/said; {command[:-1]} >{folder}/said & server=$!; head -n 1 {folder}/said'
-            script.append(f'{{ {command}\n}} >{folder}/{n}' if '&' not in command or 'server=' in command else command)
-            if 'server=' in command:
-                script[-1] = f'{command} >{folder}/{n}'
-        run = subprocess.run(['bash', '-c', '\n'.join(script)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        for n, (command, printed) in enumerate(commands):
-            with open(f'{folder}/{n}', encoding='utf-8') as f:
-                said = f.read()
-            for line in filter(None, printed):
-                line = line.replace('/tmp/hs', folder).replace('8010', port)
-                if not line.startswith('  top'):  # logits are the processor's to the last digit
-                    self.assertIn(line.split(',"data"')[0], said, command)
+        said = self.type(commands + more, '/tmp/hs', '8010')[-1]
         accuracy = re.search(r'^accuracy ([\d.]+) %', said, re.M)
         self.assertGreater(float(accuracy[1]), 90, said)
+
+    def test_http_session(self):
+        commands = session(read('docs/http.md').split('## Content and jobs\n')[1].split('\n## ')[0])
+        self.assertGreater(len(commands), 15)
+        self.type(commands, '/tmp/hh', '8020')
 
     def test_size(self):
         lines = read('README.md').split('\n')[:-1]

@@ -182,6 +182,9 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     }
     pthread_mutex_init(&h->unloaded_lock, NULL);
     h->engine = config->engine;
+    h->dispatch = config->dispatch;
+    h->callers = config->conns;
+    h->allowances = config->allowances;
     h->store = config->store;
     h->jobs = config->jobs;
     h->auth = config->auth;

@@ -12,7 +12,9 @@
 #include "server/net/auth.h"
 #include "engine/engine.h"
 #include "runtime/store_worker.h"
+#include "server/net/allowance.h"
 #include "server/net/tls.h"
+#include "server/rpc/dispatch.h"
 
 typedef struct hth_http hth_http;
 
@@ -21,6 +23,9 @@ typedef struct hth_http_config {
     const char *metrics; // the same for /metrics; NULL: there is none
     bool client_shm;     // clients may register shared memory
     hth_engine *engine;  // these must outlive the front end
+    hth_dispatch *dispatch;
+    hth_conns *conns;
+    hth_allowances *allowances;
     hth_auth *auth;
     hth_tls *tls; // NULL: neither address is https://
     hth_store *store;

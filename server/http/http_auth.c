@@ -94,6 +94,11 @@ static const char *bearer(const hth_http_head *head)
     return t + 6 + strspn(t + 6, " ");
 }
 
+const char *hth_http_token(const hth_http_req *req)
+{
+    return bearer(&req->head);
+}
+
 bool hth_http_is_admin(hth_http *http, const hth_http_req *req)
 {
     return hth_auth_allows(http->auth, req_peer(req), bearer(&req->head), HTH_NEED_ADMIN);

@@ -18,11 +18,10 @@
 // How long replies may take to leave when everything is answered and the server stops.
 #define CALL_LINGER_NS 1000000000u
 
-void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *args, size_t bytes)
+void *hth_http_call_make(hth_http *http, hth_http_req *req, const hth_http_args *args, size_t bytes)
 {
     hth_http_call *c = hth_calloc(1, bytes);
     if (c == NULL) {
-        hth_http_fail(http, req, 503, "out of memory for a request");
         return NULL;
     }
     c->h = http;
@@ -33,6 +32,15 @@ void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *
     c->trace = http->tracing;
     http->tracing = NULL;
     return c;
+}
+
+void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *args, size_t bytes)
+{
+    hth_http_call *call = hth_http_call_make(http, req, args, bytes);
+    if (call == NULL) {
+        hth_http_fail(http, req, 503, "out of memory for a request");
+    }
+    return call;
 }
 
 static void call_unwatch(hth_http_call *call)
@@ -94,7 +102,7 @@ static void call_answer(hth_http_call *call)
     call->trace = NULL;
 }
 
-static void call_begin(hth_http_call *call)
+void hth_http_call_begin(hth_http_call *call)
 {
     hth_http *h = call->h;
     call->begun = true;
@@ -155,7 +163,7 @@ static void call_finish(hth_http_call *call)
 void hth_http_call_submit(hth_http_call *call)
 {
     hth_http *h = call->h;
-    call_begin(call);
+    hth_http_call_begin(call);
     if (call->trace != NULL) {
         call->trace->ns[HTH_TRACE_REQUEST_START] = call->since_ns;
     }
@@ -175,7 +183,7 @@ void hth_http_call_submit(hth_http_call *call)
 void hth_http_call_run(hth_http_call *call, hth_store_worker *jobs, hth_store_task *job,
                        void (*run)(hth_store_task *task))
 {
-    call_begin(call);
+    hth_http_call_begin(call);
     job->run = run;
     hth_store_worker_submit(jobs, job);
 }
@@ -218,7 +226,7 @@ void hth_http_call_work(hth_http_call *call, hth_err (*work)(hth_http_call *call
     call->finish = finish;
     call->work = work;
     call->task.run = call_worked;
-    call_begin(call);
+    hth_http_call_begin(call);
     if (err == HTH_OK) {
         hth_http_work_submit(http->work, &call->task);
     } else {
@@ -284,6 +292,9 @@ static void call_closed(evutil_socket_t fd, short what, void *arg)
     hth_http_call *c = arg;
     c->r.canceled = 1;
     call_unwatch(c);
+    if (c->gone != NULL) {
+        c->gone(c);
+    }
 }
 
 // call_late has a call answered before the engine has done so.

@@ -37,6 +37,7 @@
 #define HTH_HTTP_PATIENCE_NS 150000000u
 
 typedef struct hth_http_call hth_http_call;
+typedef struct hth_http_stream hth_http_stream;   // http_stream.h
 typedef struct hth_http_address hth_http_address; // of the network: how many connections it has
 
 // A listener: what its connections are made from.
@@ -71,7 +72,8 @@ typedef struct hth_http_req {
     struct evbuffer *body;
     const struct hth_http_route *route; // that serves it, what that needs, and what the path names
     hth_need need;
-    hth_http_segment name, version;
+    uint64_t most; // bytes that its body may have
+    hth_http_segment name, item, version;
     struct {
         const char *name, *value; // must be there until the answer is sent
     } field[HTH_HTTP_FIELDS];     // of the answer
@@ -99,12 +101,14 @@ typedef struct hth_http_conn {
     hth_http_address *address;
     hth_peer peer;
     hth_http_at at;
-    bool paused;    // `readable` is not watched: something came while a request is at work
-    bool advancing; // conn_advance is at work, and goes on itself
-    bool refused;   // the present request ends the connection, and is not read to its end
-    bool judged;    // .. may do what it wants to
-    bool inflated;  // its body was, on a thread
-    char *text;     // the head
+    bool paused;             // `readable` is not watched: something came while a request is at work
+    bool advancing;          // conn_advance is at work, and goes on itself
+    bool refused;            // the present request ends the connection, and is not read to its end
+    bool judged;             // .. may do what it wants to
+    bool inflated;           // its body was, on a thread
+    bool broken;             // its answer cannot leave any more
+    hth_http_stream *stream; // what makes the answer while it goes; NULL: it is there
+    char *text;              // the head
     size_t text_bytes, text_capacity, seen;
     int skipped; // empty lines before it
     char *rest;  // what came after the present request; NULL: nothing
@@ -143,6 +147,9 @@ typedef struct hth_http_unloaded {
 
 struct hth_http {
     hth_engine *engine;
+    hth_dispatch *dispatch; // answers what is asked about content and jobs
+    hth_conns *callers;     // .. by these
+    hth_allowances *allowances;
     hth_store *store;
     hth_store_worker *jobs;
     hth_http_work *work; // threads for what takes long; NULL: nothing did yet
@@ -193,7 +200,8 @@ struct hth_http {
 
 // What the path says: names are percent-decoded.
 typedef struct hth_http_args {
-    char name[201]; // of the model or the region
+    char name[201]; // of the model, the region, the job, ..
+    char item[201]; // of what the path names below it; "": nothing
     int version;    // 0: none given
     char spec[216]; // "name" or "name:version", as the engine takes it
 } hth_http_args;
@@ -209,6 +217,7 @@ struct hth_http_call {
     // it answers, and `finish` comes without a request then
     void (*late)(hth_http_call *call, hth_err err);
     void (*drop)(hth_http_call *call); // frees what a kind of call holds besides; may be NULL
+    void (*gone)(hth_http_call *call); // its client has hung up; may be NULL
     // what hth_http_call_work has done on another thread
     hth_err (*work)(hth_http_call *call);
     hth_http_task task;
@@ -223,6 +232,12 @@ struct hth_http_call {
 // hth_http_call_new makes a call of `bytes` (>= sizeof(hth_http_call), which comes first), or
 // answers 503 and returns NULL.
 void *hth_http_call_new(hth_http *http, hth_http_req *req, const hth_http_args *args, size_t bytes);
+// hth_http_call_make is the same, and answers nothing: NULL: no memory.
+void *hth_http_call_make(hth_http *http, hth_http_req *req, const hth_http_args *args,
+                         size_t bytes);
+// hth_http_call_begin is for what others than the engine answer: they call call->r.done, on any
+// thread, and `finish` follows.
+void hth_http_call_begin(hth_http_call *call);
 // hth_http_call_submit hands the call to the engine; it is freed after `finish`, unless that has
 // handed it on again. Where the engine does not take it, `finish` is called soon.
 void hth_http_call_submit(hth_http_call *call);
@@ -247,8 +262,8 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *http); // every tick
 // Why a request is refused.
 typedef struct hth_http_refusal {
     int status;
-    bool challenge;    // a token would help
-    const char *allow; // of a 405: the verbs that are served there; a literal
+    bool challenge; // a token would help
+    char allow[40]; // of a 405: the verbs that are served there; "": another refusal
     char sentence[700];
 } hth_http_refusal;
 
@@ -276,6 +291,8 @@ void hth_http_conn_free(hth_http_conn *conn);
 void hth_http_conn_refuse(hth_http_conn *conn, int status, const char *sentence);
 void hth_http_conn_reset(
     hth_http_conn *conn); // ends it so that the client notices at once; frees it
+// hth_http_stream_sent: all that was written of a streamed answer has left (http_stream.c).
+void hth_http_stream_sent(hth_http_stream *stream);
 // hth_http_conn_answered goes on after an answer that has left, or cannot.
 void hth_http_conn_answered(hth_http_conn *conn);
 
@@ -290,6 +307,7 @@ bool hth_http_is_near(const hth_http_req *req); // it comes from this machine
 #define HTH_HTTP_NOBODY "http"
 void hth_http_tenant(hth_http *http, const hth_http_req *req, char *out, size_t cap);
 bool hth_http_is_admin(hth_http *http, const hth_http_req *req); // it may do everything
+const char *hth_http_token(const hth_http_req *req);             // NULL: it has none
 
 // ---- http_io.c: sockets, plain or with TLS
 
@@ -327,6 +345,13 @@ void hth_http_block_done(hth_http_conn *conn, struct evbuffer *body);
 // ---- http_reply.c: answers
 
 const char *hth_http_phrase(int status);
+int hth_http_status(hth_err err); // of an error, by the table
+// hth_http_reply_head writes an answer's head, for a body of `length` bytes, and returns how long it
+// is. HTH_HTTP_CHUNKED: it comes in chunks, or, over HTTP/1.0, until the connection ends.
+#define HTH_HTTP_REPLY_HEAD 2048
+#define HTH_HTTP_CHUNKED    UINT64_MAX
+size_t hth_http_reply_head(hth_http *http, const hth_http_req *req, int status, const char *type,
+                           uint64_t length, char out[HTH_HTTP_REPLY_HEAD]);
 // hth_http_error_text writes an answer that is an error and ends its connection, for a client that
 // gets no further. Returns its length.
 size_t hth_http_error_text(hth_http *http, int status, const char *sentence, char *out, size_t cap);
@@ -338,6 +363,8 @@ void hth_http_send(hth_http *http, hth_http_req *req, int status, const char *ty
                    struct evbuffer *body);
 void hth_http_send_text(hth_http *http, hth_http_req *req, const char *json);
 void hth_http_send_json(hth_http *http, hth_http_req *req, json_t *doc); // takes `doc`
+// hth_http_send_doc is the same with another status.
+void hth_http_send_doc(hth_http *http, hth_http_req *req, int status, json_t *doc);
 void hth_http_fail(hth_http *http, hth_http_req *req, int status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 // hth_http_fail_err answers with `err`'s status (the one table) and the calling thread's detail.
@@ -400,13 +427,15 @@ hth_http_writer hth_http_write_metrics, hth_http_write_models;
 
 // ---- handlers
 
+// hth_http_route_at is the i-th route: its path, '*' for a name; NULL: there are not so many.
+const char *hth_http_route_at(size_t i, const char **verb, bool *versioned);
 // hth_http_route_find notes in the request what serves it; false: nothing does, and why is in *no.
 bool hth_http_route_find(const hth_http *http, hth_http_req *req, hth_http_refusal *no);
 void hth_http_route_on(hth_http *http, hth_http_req *req); // has it served
 // hth_http_body reads an optional JSON body, a short one: an empty one is NULL. false: answered.
 bool hth_http_body(hth_http *http, hth_http_req *req, json_t **out);
 #define HTH_HTTP_ALLOW_GET "GET, HEAD"
-#define HTH_HTTP_ALLOW_ALL "GET, HEAD, POST"
+#define HTH_HTTP_ALLOW_ALL "GET, HEAD, POST, PUT, DELETE"
 typedef void hth_http_handler(hth_http *http, hth_http_req *req, const hth_http_args *args);
 hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
 hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;
@@ -425,6 +454,13 @@ hth_http_handler hth_http_dashboard_page, hth_http_dashboard_devices, hth_http_d
     hth_http_dashboard_models;
 hth_http_handler hth_http_dashboard_latency, hth_http_dashboard_jobs, hth_http_dashboard_job;
 hth_http_handler hth_http_dashboard_shares, hth_http_dashboard_timeline;
+// remote/: content and jobs
+hth_http_handler hth_http_tensors_have, hth_http_tensors_discard, hth_http_tensors_put;
+hth_http_handler hth_http_version_commit, hth_http_version_manifest, hth_http_version_tensor;
+hth_http_handler hth_http_dataset_list, hth_http_dataset_put, hth_http_dataset_remove;
+hth_http_handler hth_http_job_list, hth_http_job_submit, hth_http_job_events, hth_http_job_logs;
+hth_http_handler hth_http_job_pause, hth_http_job_resume, hth_http_job_cancel, hth_http_job_result;
+hth_http_handler hth_http_alias_put, hth_http_alias_remove, hth_http_openapi;
 void hth_http_metrics(hth_http *http, hth_http_req *req); // the other port's only page
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *http, hth_http_req *req, const hth_http_args *args);

@@ -10,7 +10,7 @@
 // costs memory: the request is judged when its head is there if the body is large, comes in chunks
 // or waits for "100 Continue", and otherwise when it is whole. A connection that is closed over
 // unread bytes takes its last answer with it; therefore LINGER.
-#include "server/http/http_call.h"
+#include "server/http/http_stream.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -51,7 +51,7 @@ static bool refusal(hth_http_refusal *no, int status, const char *sentence)
 
 static void conn_fail(hth_http_conn *conn, const hth_http_refusal *no)
 {
-    if (no->allow != NULL) {
+    if (no->allow[0] != 0) {
         hth_http_add(&conn->req, "Allow", no->allow);
     }
     if (no->challenge) {
@@ -94,17 +94,26 @@ void hth_http_conn_reset(hth_http_conn *conn)
 
 // ---- judging
 
-// judge_size looks at what the body would cost. false: refused. Nothing that is got reads a body:
-// a small one does no harm.
-static bool judge_size(const hth_http *http, const hth_http_head *head, hth_http_refusal *no)
+// judge_size looks at what the body would cost. false: refused. Nothing that is got or removed
+// reads a body: a small one does no harm.
+static bool judge_size(const hth_http *http, const hth_http_req *req, hth_http_refusal *no)
 {
+    const hth_http_head *head = &req->head;
+    bool none = head->verb == HTH_VERB_GET || head->verb == HTH_VERB_DELETE;
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
     uint64_t held = hth_account_bytes();
-    if (head->verb == HTH_VERB_GET && (head->chunked || head->length > CONN_BODY_BYTES)) {
-        return refusal(no, 413, "a GET has no body of this size, and none in chunks");
+    if (none && (head->chunked || head->length > CONN_BODY_BYTES)) {
+        return refusal(no, 413, "a GET or DELETE has no body of this size, and none in chunks");
     }
     if (head->length > http->message_bytes) {
         return refusal(no, 413, CONN_LARGE);
+    }
+    if (head->length > req->most) {
+        *no = (hth_http_refusal){.status = 413};
+        snprintf(no->sentence, sizeof no->sentence,
+                 "the body of this request has %llu bytes at most, not %llu",
+                 (unsigned long long)req->most, (unsigned long long)head->length);
+        return false;
     }
     return head->length <= CONN_BODY_BYTES || (held <= most && head->length <= most - held) ||
            refusal(no, 503, CONN_HOLDS);
@@ -129,7 +138,7 @@ static bool conn_judge(hth_http_conn *conn, hth_http_refusal *no)
         }
         need = req->need;
     }
-    return hth_http_may(conn->h, req, need, no) && judge_size(conn->h, &req->head, no);
+    return hth_http_may(conn->h, req, need, no) && judge_size(conn->h, req, no);
 }
 
 // conn_stops answers that the server stops, if it does.
@@ -181,7 +190,7 @@ static void head_begin(hth_http_conn *conn)
         refusal(&no, 501, "the only transfer coding here is chunked");
     } else if (d->verb == HTH_VERB_UNKNOWN) {
         refusal(&no, 405, hth_http_phrase(405));
-        no.allow = HTH_HTTP_ALLOW_ALL;
+        strcpy(no.allow, HTH_HTTP_ALLOW_ALL);
     } else if (costly && !conn->listener->metrics && atomic_load(&conn->h->stopping)) {
         conn->refused = true;
         conn->at = HTH_HTTP_AT_WORK;
@@ -260,6 +269,7 @@ static size_t feed_head(hth_http_conn *conn, const char *p, size_t n)
     }
     if (before == 0) {
         conn->req.head = (hth_http_head){.verb = HTH_VERB_UNKNOWN, .minor = 1, .path = ""};
+        conn->req.most = conn->h->message_bytes;
         conn->seen = 0;
         end = hth_http_head_end(p, n, &conn->seen);
         some = end > 0 ? end : n;
@@ -340,8 +350,7 @@ static const char *chunks_wrong(const hth_http_conn *conn)
     if (conn->lines > 2 * chunks + CONN_TRAILERS) {
         return "the request comes in too many chunks";
     }
-    bool large =
-        conn->chunks.at == HTH_CHUNKS_DATA && conn->chunks.left > conn->h->message_bytes - come;
+    bool large = conn->chunks.at == HTH_CHUNKS_DATA && conn->chunks.left > conn->req.most - come;
     return large ? CONN_LARGE : NULL;
 }
 
@@ -561,6 +570,7 @@ static void conn_writable(evutil_socket_t fd, short what, void *conn)
     if (!hth_http_io_write(c)) {
         c->at = c->at == HTH_HTTP_AT_ANSWER ? c->at : HTH_HTTP_AT_END;
         c->req.head.keep = c->refused = false;
+        c->broken = true;
         evbuffer_drain(c->out, evbuffer_get_length(c->out));
     }
     if (c->at == HTH_HTTP_AT_ANSWER && evbuffer_get_length(c->out) == 0) {
@@ -574,6 +584,10 @@ void hth_http_conn_answered(hth_http_conn *conn)
 {
     size_t rest = conn->refused ? 0 : conn->ahead;
     assert(conn->at == HTH_HTTP_AT_ANSWER);
+    if (conn->stream != NULL) { // the answer goes on
+        hth_http_stream_sent(conn->stream);
+        return;
+    }
     hth_account_give(conn->bytes + conn->sending);
     hth_account_add(rest);
     assert(conn->h->n_sending > 0);
@@ -654,6 +668,9 @@ void hth_http_conn_free(hth_http_conn *conn)
         conn->next->prev = conn->prev;
     }
     h->n_sending -= conn->at == HTH_HTTP_AT_ANSWER;
+    if (conn->stream != NULL) {
+        conn->stream->free(conn->stream);
+    }
     hth_account_give(conn->bytes + conn->sending);
     hth_http_guard_leave(h, conn->address);
     hth_http_io_close(conn);

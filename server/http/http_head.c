@@ -108,9 +108,9 @@ static hth_http_verb verb_of(const char *p, size_t n)
         const char *word;
         hth_http_verb verb;
     } verbs[] = {
-        {"GET", HTH_VERB_GET},     {"POST", HTH_VERB_POST},    {"HEAD", HTH_VERB_HEAD},
-        {"PUT", HTH_VERB_KNOWN},   {"DELETE", HTH_VERB_KNOWN}, {"OPTIONS", HTH_VERB_KNOWN},
-        {"PATCH", HTH_VERB_KNOWN}, {"TRACE", HTH_VERB_TRACE},  {"CONNECT", HTH_VERB_CONNECT}};
+        {"GET", HTH_VERB_GET},     {"POST", HTH_VERB_POST},     {"HEAD", HTH_VERB_HEAD},
+        {"PUT", HTH_VERB_PUT},     {"DELETE", HTH_VERB_DELETE}, {"OPTIONS", HTH_VERB_KNOWN},
+        {"PATCH", HTH_VERB_KNOWN}, {"TRACE", HTH_VERB_TRACE},   {"CONNECT", HTH_VERB_CONNECT}};
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
         if (strlen(verbs[i].word) == n && memcmp(p, verbs[i].word, n) == 0) {
             return verbs[i].verb;
@@ -152,6 +152,10 @@ static const char *read_target(hth_http_head *out, char *target)
         }
     }
     size_t n = strcspn(path, "?#");
+    if (path[n] == '?') {
+        path[n + 1 + strcspn(path + n + 1, "#")] = 0;
+        out->query = path + n + 1;
+    }
     path[n] = 0;
     out->path = scheme > 0 && n == 0 ? "/" : path;
     return NULL;
@@ -264,7 +268,11 @@ static const struct {
      "the request has more than one Content-Encoding header"},
     {"Inference-Header-Content-Length", offsetof(hth_http_head, json_bytes),
      "the request has more than one Inference-Header-Content-Length header"},
+    {"Content-Range", offsetof(hth_http_head, content_range),
+     "the request has more than one Content-Range header"},
     {"Accept-Encoding", offsetof(hth_http_head, accept_encoding), NULL},
+    {"Range", offsetof(hth_http_head, range), NULL},
+    {"Last-Event-ID", offsetof(hth_http_head, last_event), NULL},
 };
 
 static const struct {

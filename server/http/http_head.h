@@ -20,6 +20,8 @@ typedef enum hth_http_verb {
     HTH_VERB_GET,
     HTH_VERB_HEAD,
     HTH_VERB_POST,
+    HTH_VERB_PUT,
+    HTH_VERB_DELETE,
     HTH_VERB_TRACE,
     HTH_VERB_CONNECT,
     HTH_VERB_KNOWN,   // another one of HTTP's: nothing is served for it
@@ -38,18 +40,20 @@ typedef struct hth_http_head {
     int minor;           // HTTP/1.0 or HTTP/1.1; a later one of HTTP/1 counts as 1
     size_t target_bytes; // of the request line's target
     const char *path;    // of it, without a host and without what begins with '?' or '#'
+    const char *query;   // what stands after the '?', without what begins with '#'; NULL: none
     // what the server was called by, with its port: the target's host, which counts alone where
     // there is one, or the Host header's; not ended; NULL: neither
     const char *host;
     size_t host_bytes;
     bool absolute; // the host is the target's
     const char *authorization, *origin, *content_encoding, *accept_encoding;
-    const char *json_bytes; // Inference-Header-Content-Length
-    bool forwarded;         // a proxy says that it passes the request on
-    bool keep;              // the connection may be used again
-    bool sized, chunked;    // a body follows: of `length` bytes; .. in chunks
-    bool coded;             // Transfer-Encoding is another one
-    uint64_t length;        // UINT64_MAX: also what is more
+    const char *json_bytes;                         // Inference-Header-Content-Length
+    const char *range, *content_range, *last_event; // Range, Content-Range, Last-Event-ID
+    bool forwarded;                                 // a proxy says that it passes the request on
+    bool keep;                                      // the connection may be used again
+    bool sized, chunked; // a body follows: of `length` bytes; .. in chunks
+    bool coded;          // Transfer-Encoding is another one
+    uint64_t length;     // UINT64_MAX: also what is more
     hth_http_expect expect;
 } hth_http_head;
 

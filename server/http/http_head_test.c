@@ -33,6 +33,8 @@ static void test_read(void **state)
     assert_int_equal(d.verb, HTH_VERB_POST);
     assert_int_equal(d.minor, 1);
     assert_string_equal(d.path, "/v2/models/a");
+    assert_string_equal(d.query, "b");
+    assert_null(d.range);
     assert_int_equal(d.host_bytes, 8);
     assert_memory_equal(d.host, "[::1]:80", 8);
     assert_string_equal(d.authorization, "Bearer t");
@@ -55,6 +57,30 @@ static void test_read(void **state)
     assert_null(head_of("POST / HTTP/1.1\r\nHost:\r\nContent-Length: 99999999999999999999\r\n\r\n",
                         text, &d));
     assert_true(d.length == UINT64_MAX);
+}
+
+static void test_read_ranges(void **state)
+{
+    char text[600];
+    hth_http_head d;
+    assert_null(head_of("PUT /t?a=1?&b#c?d HTTP/1.1\r\nHost: x\r\nContent-Range: bytes 0-1/2\r\n"
+                        "range: bytes=4-\r\nRANGE: bytes=5-\r\nLast-Event-ID: 7\r\n\r\n",
+                        text, &d));
+    assert_int_equal(d.verb, HTH_VERB_PUT);
+    assert_string_equal(d.path, "/t");
+    assert_string_equal(d.query, "a=1?&b");
+    assert_string_equal(d.content_range, "bytes 0-1/2");
+    assert_string_equal(d.range, "bytes=4-");
+    assert_string_equal(d.last_event, "7");
+    assert_null(head_of("DELETE /t#a?b HTTP/1.1\r\nHost: x\r\n\r\n", text, &d));
+    assert_int_equal(d.verb, HTH_VERB_DELETE);
+    assert_null(d.query);
+    assert_null(head_of("GET ?a HTTP/1.1\r\nHost: x\r\n\r\n", text, &d));
+    assert_string_equal(d.query, "a");
+    assert_non_null(strstr(head_of("PUT / HTTP/1.1\r\nHost: x\r\nContent-Range: a\r\n"
+                                   "Content-Range: a\r\n\r\n",
+                                   text, &d),
+                           "more than one Content-Range"));
 }
 
 // ---- the server
@@ -222,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read),
+        cmocka_unit_test(test_read_ranges),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_ambiguous),
     };

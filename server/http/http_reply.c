@@ -27,7 +27,7 @@ static const http_status status_table[] = {
     {HTH_EIO, 500},      {HTH_ETIMEDOUT, 503},
 };
 
-static int status_of(hth_err err)
+int hth_http_status(hth_err err)
 {
     for (size_t i = 0; i < sizeof status_table / sizeof status_table[0]; i++) {
         if (status_table[i].err == err) {
@@ -43,19 +43,24 @@ const char *hth_http_phrase(int status)
         int status;
         const char *phrase;
     } phrase[] = {{200, "OK"},
+                  {201, "Created"},
+                  {206, "Partial Content"},
                   {400, "Bad Request"},
                   {401, "Unauthorized"},
                   {403, "Forbidden"},
                   {404, "Not Found"},
                   {405, "Method Not Allowed"},
                   {408, "Request Timeout"},
+                  {409, "Conflict"},
                   {413, "Payload Too Large"},
                   {414, "URI Too Long"},
+                  {416, "Range Not Satisfiable"},
                   {417, "Expectation Failed"},
                   {431, "Request Header Fields Too Large"},
                   {500, "Internal Server Error"},
                   {501, "Not Implemented"},
-                  {503, "Service Unavailable"}};
+                  {503, "Service Unavailable"},
+                  {507, "Insufficient Storage"}};
     for (size_t i = 0; i < sizeof phrase / sizeof phrase[0]; i++) {
         if (phrase[i].status == status) {
             return phrase[i].phrase;
@@ -117,8 +122,7 @@ static void reply_trace(hth_http *http, struct evbuffer *body)
 
 // ---- replies
 
-// What an answer's head, and a short answer as a whole, takes at most; and the body of a short one.
-#define REPLY_HEAD  2048
+// What a short answer takes at most, with its head.
 #define REPLY_SHORT 4096
 
 // reply_date is the present moment as a header says it.
@@ -159,15 +163,11 @@ static char *reply_number(char *at, const char *end, uint64_t n)
     return reply_put(at, end, p);
 }
 
-// Of an answer that comes in chunks.
-#define REPLY_CHUNKED UINT64_MAX
-
-// reply_head writes an answer's head, for a body of `length` bytes, and returns how long it is.
-static size_t reply_head(hth_http *http, const hth_http_req *req, int status, const char *type,
-                         uint64_t length, char out[REPLY_HEAD])
+size_t hth_http_reply_head(hth_http *http, const hth_http_req *req, int status, const char *type,
+                           uint64_t length, char out[HTH_HTTP_REPLY_HEAD])
 {
     const hth_http_head *d = &req->head;
-    char *at = out, *end = out + REPLY_HEAD;
+    char *at = out, *end = out + HTH_HTTP_REPLY_HEAD;
     at = reply_put(at, end, d->minor > 0 ? "HTTP/1.1 " : "HTTP/1.0 ");
     at = reply_put(reply_number(at, end, (uint64_t)status), end, " ");
     at = reply_put(reply_put(at, end, hth_http_phrase(status)), end, "\r\n");
@@ -176,9 +176,9 @@ static size_t reply_head(hth_http *http, const hth_http_req *req, int status, co
         at = reply_field(at, end, req->field[i].name, req->field[i].value);
     }
     at = reply_field(at, end, "Date", reply_date(http));
-    if (length == REPLY_CHUNKED) {
+    if (length == HTH_HTTP_CHUNKED && d->minor > 0) {
         at = reply_field(at, end, "Transfer-Encoding", "chunked");
-    } else {
+    } else if (length != HTH_HTTP_CHUNKED) {
         at = reply_number(reply_put(at, end, "Content-Length: "), end, length);
         at = reply_put(at, end, "\r\n");
     }
@@ -262,13 +262,14 @@ void hth_http_send(hth_http *http, hth_http_req *req, int status, const char *ty
     if (req->head.verb == HTH_VERB_HEAD && body != NULL) {
         evbuffer_drain(body, length);
     }
-    reply_send(req->conn, text, reply_head(http, req, status, type, length, text), body);
+    reply_send(req->conn, text, hth_http_reply_head(http, req, status, type, length, text), body);
 }
 
 void hth_http_send_text(hth_http *http, hth_http_req *req, const char *json)
 {
     char text[REPLY_SHORT];
-    size_t length = strlen(json), n = reply_head(http, req, 200, "application/json", length, text);
+    size_t length = strlen(json),
+           n = hth_http_reply_head(http, req, 200, "application/json", length, text);
     assert(n + length <= sizeof text);
     memcpy(text + n, json, length);
     reply_send(req->conn, text, n + (req->head.verb != HTH_VERB_HEAD ? length : 0), NULL);
@@ -296,8 +297,9 @@ void hth_http_send_event(hth_http *http, hth_http_req *req, const char *json, si
         if (http->tracing != NULL) {
             reply_trace(http, event);
         }
-        size_t head = reply_head(http, req, 200, "text/event-stream; charset=utf-8",
-                                 chunked ? REPLY_CHUNKED : evbuffer_get_length(event), text);
+        size_t head =
+            hth_http_reply_head(http, req, 200, "text/event-stream; charset=utf-8",
+                                chunked ? HTH_HTTP_CHUNKED : evbuffer_get_length(event), text);
         reply_send(req->conn, text, head, event);
     }
     if (event != NULL) {
@@ -320,10 +322,15 @@ static void reply_json(hth_http *http, hth_http_req *req, int status, const json
     free(text);
 }
 
+void hth_http_send_doc(hth_http *http, hth_http_req *req, int status, json_t *doc)
+{
+    reply_json(http, req, status, doc);
+    json_decref(doc);
+}
+
 void hth_http_send_json(hth_http *http, hth_http_req *req, json_t *doc)
 {
-    reply_json(http, req, 200, doc);
-    json_decref(doc);
+    hth_http_send_doc(http, req, 200, doc);
 }
 
 void hth_http_fail(hth_http *http, hth_http_req *req, int status, const char *fmt, ...)
@@ -353,7 +360,7 @@ void hth_http_fail(hth_http *http, hth_http_req *req, int status, const char *fm
 void hth_http_fail_err(hth_http *http, hth_http_req *req, hth_err err)
 {
     const char *detail = hth_err_detail();
-    int status = err == HTH_ETOOBIG ? 413 : status_of(err); // the request, not a tensor in it
+    int status = err == HTH_ETOOBIG ? 413 : hth_http_status(err); // the request, not a tensor in it
     hth_http_fail(http, req, status, "%s", detail[0] != 0 ? detail : hth_strerror(err));
 }
 
@@ -363,10 +370,11 @@ void hth_http_fail_call(hth_http_call *call, const char *id)
     if (call->r.err != HTH_ENOENT) {
         const char *detail = call->r.detail[0] != 0 ? call->r.detail : hth_strerror(call->r.err);
         if (call->r.command != HTH_COMMAND_NONE) {
-            hth_http_fail(call->h, call->req, status_of(call->r.err), "%s", detail);
+            hth_http_fail(call->h, call->req, hth_http_status(call->r.err), "%s", detail);
         } else {
-            hth_http_fail(call->h, call->req, status_of(call->r.err), "[request id: %.200s] %s",
-                          id != NULL && id[0] != 0 ? id : "<id_unknown>", detail);
+            hth_http_fail(call->h, call->req, hth_http_status(call->r.err),
+                          "[request id: %.200s] %s", id != NULL && id[0] != 0 ? id : "<id_unknown>",
+                          detail);
         }
     } else if (a->version != 0) {
         hth_http_fail(call->h, call->req, 404,

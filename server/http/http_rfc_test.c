@@ -254,7 +254,13 @@ static void test_fields(void **state)
         {"GET /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n\r\n", 405, "POST\r"},
         {"PUT /v2/models/m/versions/1/infer HTTP/1.1\r\nHost: x\r\n\r\n", 405, "POST\r"},
         {"DELETE /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET, HEAD, POST\r"},
-        {"FOO /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET, HEAD, POST\r"},
+        {"FOO /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET, HEAD, POST, PUT, DELETE\r"},
+        {"POST /v2/hearth/datasets/d HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405,
+         "PUT, DELETE\r"},
+        {"PUT /v2/hearth/tensors/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 8388609\r\n\r\n", 413,
+         NULL},
+        {"DELETE /v2/hearth/datasets/d HTTP/1.1\r\nHost: x\r\nContent-Length: 65537\r\n\r\n", 403,
+         NULL}, // without tokens
     };
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
         reply r = ask(port_of(state), c[i].request, strlen(c[i].request), true);

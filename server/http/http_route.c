@@ -4,6 +4,9 @@
 // afterwards, once. "versions/V" after a model's name is taken out before the table is looked at.
 #include "server/http/http_call.h"
 
+#include "client/content/objects.h"
+#include "server/http/http_url.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +14,8 @@
 #define ROUTE_SEGMENTS 10
 // The most JSON of a request that brings no tensors and no model.
 #define ROUTE_BODY_BYTES (64 << 10)
+// .. of one that lists tensors, with a graph in it.
+#define ROUTE_LIST_BYTES (16 << 20)
 
 struct hth_http_route {
     const char *path; // '*': a name
@@ -18,63 +23,95 @@ struct hth_http_route {
     bool versioned; // "versions/V" may stand after the model's name
     hth_need need;  // who may (auth.h)
     hth_http_handler *handler;
+    uint64_t most; // bytes of its body; 0: limits.message_bytes
 };
 
 typedef struct hth_http_route route;
 
 static const route route_table[] = {
-    {"v2/models/*/infer", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_infer},
-    {"v2/models/*/generate", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate},
-    {"v2/models/*/generate_stream", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate_stream},
-    {"v2/health/live", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_live},
-    {"v2/health/ready", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_ready},
-    {"v2", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_server_metadata},
-    {"v2/models/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_all_stats},
-    {"v2/models/*/stats", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_stats},
-    {"v2/repository/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index},
-    {"v2/repository/*/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index},
-    {"v2/repository/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_load},
-    {"v2/repository/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_unload},
-    {"v2/repository/*/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
-    {"v2/repository/*/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
-    {"v2/systemsharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_shm_status},
-    {"v2/systemsharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
+    {"v2/models/*/infer", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_infer, 0},
+    {"v2/models/*/generate", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate, 0},
+    {"v2/models/*/generate_stream", HTH_VERB_POST, true, HTH_NEED_INFER, hth_http_generate_stream,
+     0},
+    {"v2/health/live", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_live, 0},
+    {"v2/health/ready", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_ready, 0},
+    {"v2", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_server_metadata, 0},
+    {"v2/models/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_all_stats, 0},
+    {"v2/models/*/stats", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_stats, 0},
+    {"v2/repository/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index, 0},
+    {"v2/repository/*/index", HTH_VERB_POST, false, HTH_NEED_ANY, hth_http_repo_index, 0},
+    {"v2/repository/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_load, 0},
+    {"v2/repository/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_unload,
+     0},
+    {"v2/repository/*/models/*/load", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named, 0},
+    {"v2/repository/*/models/*/unload", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_repo_named,
+     0},
+    {"v2/systemsharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_shm_status, 0},
+    {"v2/systemsharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed,
+     0},
     {"v2/systemsharedmemory/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_shm_unregister},
+     hth_http_shm_unregister, 0},
     {"v2/systemsharedmemory/region/*/status", HTH_VERB_GET, false, HTH_NEED_ANY,
-     hth_http_shm_status},
+     hth_http_shm_status, 0},
     {"v2/systemsharedmemory/region/*/register", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_shm_register},
+     hth_http_shm_register, 0},
     {"v2/systemsharedmemory/region/*/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_shm_unregister},
-    {"v2/cudasharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_cuda_status},
-    {"v2/cudasharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
+     hth_http_shm_unregister, 0},
+    {"v2/cudasharedmemory/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_cuda_status, 0},
+    {"v2/cudasharedmemory/register", HTH_VERB_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed, 0},
     {"v2/cudasharedmemory/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_unregister},
-    {"v2/cudasharedmemory/region/*/status", HTH_VERB_GET, false, HTH_NEED_ANY,
-     hth_http_cuda_status},
+     hth_http_cuda_unregister, 0},
+    {"v2/cudasharedmemory/region/*/status", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_cuda_status,
+     0},
     {"v2/cudasharedmemory/region/*/register", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_register},
+     hth_http_cuda_register, 0},
     {"v2/cudasharedmemory/region/*/unregister", HTH_VERB_POST, false, HTH_NEED_INFER,
-     hth_http_cuda_unregister},
-    {"v2/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get},
-    {"v2/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
-    {"v2/models/*/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get},
-    {"v2/models/*/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
-    {"v2/logging", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_logging_get},
-    {"v2/logging", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_logging_set},
-    {"", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_dashboard_page}, // without a figure in it
-    {"v2/hearth/devices", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_devices},
-    {"v2/hearth/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_stats},
-    {"v2/hearth/models", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_models},
-    {"v2/hearth/latency", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency},
-    {"v2/hearth/jobs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_jobs},
-    {"v2/hearth/jobs/*", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_job},
-    {"v2/hearth/shares", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_shares},
-    {"v2/hearth/timeline", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline},
-    {"v2/models/*", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
-    {"v2/models/*/config", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_config},
-    {"v2/models/*/ready", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_ready},
+     hth_http_cuda_unregister, 0},
+    {"v2/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get, 0},
+    {"v2/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set, 0},
+    {"v2/models/*/trace/setting", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_trace_get, 0},
+    {"v2/models/*/trace/setting", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_trace_set, 0},
+    {"v2/logging", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_logging_get, 0},
+    {"v2/logging", HTH_VERB_POST, false, HTH_NEED_ADMIN, hth_http_logging_set, 0},
+    {"", HTH_VERB_GET, false, HTH_NEED_NOTHING, hth_http_dashboard_page,
+     0}, // without a figure in it
+    {"v2/hearth/devices", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_devices, 0},
+    {"v2/hearth/stats", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_stats, 0},
+    {"v2/hearth/models", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_models, 0},
+    {"v2/hearth/latency", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency, 0},
+    {"v2/hearth/jobs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_list, 0},
+    {"v2/hearth/jobs", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_submit, 0},
+    {"v2/hearth/jobs/*", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_job, 0},
+    {"v2/hearth/jobs/*/events", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_events, 0},
+    {"v2/hearth/jobs/*/logs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_logs, 0},
+    {"v2/hearth/jobs/*/result", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_result, 0},
+    {"v2/hearth/jobs/*/pause", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_pause, 0},
+    {"v2/hearth/jobs/*/resume", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_resume, 0},
+    {"v2/hearth/jobs/*/cancel", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_cancel, 0},
+    {"v2/hearth/tensors/have", HTH_VERB_POST, false, HTH_NEED_CONTENT, hth_http_tensors_have,
+     ROUTE_LIST_BYTES},
+    {"v2/hearth/tensors/discard", HTH_VERB_POST, false, HTH_NEED_CONTENT, hth_http_tensors_discard,
+     ROUTE_LIST_BYTES},
+    {"v2/hearth/tensors/*", HTH_VERB_PUT, false, HTH_NEED_CONTENT, hth_http_tensors_put,
+     HTH_CONTENT_PIECE_BYTES},
+    {"v2/hearth/models/*", HTH_VERB_POST, false, HTH_NEED_MODEL, hth_http_version_commit,
+     ROUTE_LIST_BYTES},
+    {"v2/hearth/models/*/manifest", HTH_VERB_GET, true, HTH_NEED_MODEL, hth_http_version_manifest,
+     0},
+    {"v2/hearth/models/*/tensors/*", HTH_VERB_GET, true, HTH_NEED_MODEL, hth_http_version_tensor,
+     0},
+    {"v2/hearth/datasets", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dataset_list, 0},
+    {"v2/hearth/datasets/*", HTH_VERB_PUT, false, HTH_NEED_JOB, hth_http_dataset_put,
+     ROUTE_LIST_BYTES},
+    {"v2/hearth/datasets/*", HTH_VERB_DELETE, false, HTH_NEED_JOB, hth_http_dataset_remove, 0},
+    {"v2/hearth/aliases/*", HTH_VERB_PUT, false, HTH_NEED_MODEL, hth_http_alias_put, 0},
+    {"v2/hearth/aliases/*", HTH_VERB_DELETE, false, HTH_NEED_MODEL, hth_http_alias_remove, 0},
+    {"v2/hearth/openapi.json", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_openapi, 0},
+    {"v2/hearth/shares", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_shares, 0},
+    {"v2/hearth/timeline", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline, 0},
+    {"v2/models/*", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_metadata, 0},
+    {"v2/models/*/config", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_config, 0},
+    {"v2/models/*/ready", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_ready, 0},
 };
 
 typedef hth_http_segment segment;
@@ -110,76 +147,52 @@ static bool path_split(const char *path, parts *out)
     }
 }
 
-// path_version takes "versions/V" out of v2/models/M/versions/V...; false: V is no number.
-static bool path_version(parts *s)
+// path_version takes "versions/V" out of v2/models/M/versions/V.. and v2/hearth/models/M/versions/V..
+// false: V is no number.
+static bool path_version(parts *path)
 {
-    if (s->n < 5 || !segment_is(&s->at[1], "models") || !segment_is(&s->at[3], "versions")) {
+    int model = path->n > 1 && segment_is(&path->at[1], "hearth") ? 3 : 2, word = model + 1;
+    if (path->n < word + 2 || !segment_is(&path->at[model - 1], "models") ||
+        !segment_is(&path->at[word], "versions")) {
         return true;
     }
-    s->version = s->at[4];
-    memmove(&s->at[3], &s->at[5], (size_t)(s->n - 5) * sizeof s->at[0]);
-    s->n -= 2;
-    for (size_t i = 0; i < s->version.n; i++) {
-        if (s->version.p[i] < '0' || s->version.p[i] > '9') {
+    path->version = path->at[word + 1];
+    memmove(&path->at[word], &path->at[word + 2],
+            (size_t)(path->n - word - 2) * sizeof path->at[0]);
+    path->n -= 2;
+    for (size_t i = 0; i < path->version.n; i++) {
+        if (path->version.p[i] < '0' || path->version.p[i] > '9') {
             return false;
         }
     }
-    return s->version.n > 0;
+    return path->version.n > 0;
 }
 
-static int hex_digit(char c)
-{
-    int low = c | 32;
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
-}
+// path_names are what a route's path has a '*' for; p NULL: nothing.
+typedef struct path_names {
+    segment name, item;
+} path_names;
 
-// segment_decode undoes percent-encoding. false: it is malformed, or decodes to a NUL.
-static bool segment_decode(const segment *s, char *out, size_t cap)
+static bool route_matches(const route *row, const parts *path, path_names *names)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        char c = s->p[i];
-        if (c == '%') {
-            int high = s->n - i > 2 ? hex_digit(s->p[i + 1]) : -1;
-            int low = s->n - i > 2 ? hex_digit(s->p[i + 2]) : -1;
-            if (high < 0 || low < 0 || high + low == 0) {
-                return false;
-            }
-            c = (char)(high << 4 | low);
-            i += 2;
-        }
-        if (n + 1 >= cap) {
-            return false;
-        }
-        out[n++] = c;
-    }
-    out[n] = 0;
-    return true;
-}
-
-static bool route_matches(const route *r, const parts *s, const segment **name)
-{
-    const char *p = r->path;
-    *name = NULL;
-    if (s->version.p != NULL && !r->versioned) {
+    const char *p = row->path;
+    *names = (path_names){{NULL, 0}, {NULL, 0}};
+    if (path->version.p != NULL && !row->versioned) {
         return false;
     }
-    for (int i = 0; i < s->n; i++) {
+    for (int i = 0; i < path->n; i++) {
         const char *end = strchrnul(p, '/');
-        segment want = {p, (size_t)(end - p)};
-        if (want.n == 1 && *p == '*') {
-            *name = &s->at[i];
-            if (s->at[i].n == 0) {
+        const segment *is = &path->at[i];
+        if (*p == '*') {
+            *(names->name.p == NULL ? &names->name : &names->item) = *is;
+            if (is->n == 0) {
                 return false;
             }
-        } else if (want.n != s->at[i].n || memcmp(want.p, s->at[i].p, want.n) != 0) {
+        } else if ((size_t)(end - p) != is->n || memcmp(p, is->p, is->n) != 0) {
             return false;
         }
         if (*end == 0) {
-            return i == s->n - 1;
+            return i == path->n - 1;
         }
         p = end + 1;
     }
@@ -216,13 +229,14 @@ static bool route_name(hth_http *http, hth_http_req *req, const route *r, const 
 // route_args decodes what the path says. false: answered.
 static bool route_args(hth_http *http, hth_http_req *req, hth_http_args *args)
 {
-    const segment *name = &req->name, *version = &req->version;
-    args->name[0] = args->spec[0] = 0;
+    const segment *name = &req->name, *item = &req->item, *version = &req->version;
+    args->name[0] = args->item[0] = args->spec[0] = 0;
     args->version = 0;
     if (name->p == NULL) {
         return true;
     }
-    if (!segment_decode(name, args->name, sizeof args->name)) {
+    if (!hth_http_decode(name->p, name->n, args->name, sizeof args->name) ||
+        !hth_http_decode(item->p, item->n, args->item, sizeof args->item)) {
         hth_http_fail(http, req, name->n > 3 * sizeof args->name ? 404 : 400,
                       "a name in the path is not percent-encoded as it should be, or too long");
         return false;
@@ -252,46 +266,72 @@ static const char *route_path(const hth_http *http, const char *path)
     return path != NULL && strncmp(path, http->prefix, n) == 0 ? path + n : NULL;
 }
 
-// route_allow lists the verbs that are served at a path, as the header Allow does.
-static const char *route_allow(const parts *s)
+static const struct {
+    hth_http_verb verb;
+    const char *word, *allow;
+} verbs[] = {{HTH_VERB_GET, "get", HTH_HTTP_ALLOW_GET},
+             {HTH_VERB_POST, "post", "POST"},
+             {HTH_VERB_PUT, "put", "PUT"},
+             {HTH_VERB_DELETE, "delete", "DELETE"}};
+
+#define N_ROUTES (sizeof route_table / sizeof route_table[0])
+#define N_VERBS  (sizeof verbs / sizeof verbs[0])
+
+const char *hth_http_route_at(size_t i, const char **verb, bool *versioned)
 {
-    const segment *name;
-    bool get = false, post = false;
-    for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
-        const route *r = &route_table[i];
-        bool here = route_matches(r, s, &name);
-        get = get || (here && r->verb == HTH_VERB_GET);
-        post = post || (here && r->verb == HTH_VERB_POST);
+    if (i >= N_ROUTES) {
+        return NULL;
     }
-    if (!get) {
-        return "POST";
+    for (size_t k = 0; k < N_VERBS; k++) {
+        *verb = verbs[k].verb == route_table[i].verb ? verbs[k].word : *verb;
     }
-    return post ? HTH_HTTP_ALLOW_ALL : HTH_HTTP_ALLOW_GET;
+    *versioned = route_table[i].versioned;
+    return route_table[i].path;
+}
+
+// route_allow lists the verbs that are served at a path, as the header Allow does.
+static void route_allow(const parts *path, char *out)
+{
+    path_names names;
+    out[0] = 0;
+    for (size_t k = 0; k < N_VERBS; k++) {
+        bool served = false;
+        for (size_t i = 0; i < N_ROUTES; i++) {
+            const route *row = &route_table[i];
+            served = served || (row->verb == verbs[k].verb && route_matches(row, path, &names));
+        }
+        if (served) {
+            strcat(out, out[0] != 0 ? ", " : "");
+            strcat(out, verbs[k].allow);
+        }
+    }
 }
 
 bool hth_http_route_find(const hth_http *http, hth_http_req *req, hth_http_refusal *no)
 {
     parts s;
-    const segment *name;
+    path_names names;
     const char *path = route_path(http, req->head.path);
     hth_http_verb verb = req->head.verb == HTH_VERB_HEAD ? HTH_VERB_GET : req->head.verb;
     bool here = false, split = path_split(path, &s) && path_version(&s);
-    for (size_t i = 0; split && i < sizeof route_table / sizeof route_table[0]; i++) {
+    for (size_t i = 0; split && i < N_ROUTES; i++) {
         const route *r = &route_table[i];
-        if (route_matches(r, &s, &name)) {
+        if (route_matches(r, &s, &names)) {
             here = true;
             if (r->verb == verb) {
                 req->route = r;
                 req->need = r->need;
-                req->name = name != NULL ? *name : (segment){NULL, 0};
+                req->most = r->most > 0 ? r->most : http->message_bytes;
+                req->name = names.name;
+                req->item = names.item;
                 req->version = s.version;
                 return true;
             }
         }
     }
-    *no = (hth_http_refusal){.status = 404};
+    *no = (hth_http_refusal){.status = here ? 405 : 404};
     if (here) {
-        *no = (hth_http_refusal){.status = 405, .allow = route_allow(&s)};
+        route_allow(&s, no->allow);
     }
     strcpy(no->sentence, hth_http_phrase(no->status));
     return false;

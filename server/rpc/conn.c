@@ -98,6 +98,11 @@ static void conn_know(hth_conn *conn, const hth_conn_who *who)
         conn->same_machine = true;
         conn->peer = HTH_PEER_LOCAL;
     }
+    if (who->where == HTH_CONN_HTTP) {
+        conn->same_machine = who->loopback;
+        conn->peer = who->loopback ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
+        strcpy(conn->tenant, "http");
+    }
     if (who->where == HTH_CONN_LOCAL && who->known) {
         conn->peer = hth_auth_local(conn->table->auth, who->uid, who->gid);
         conn->uid_known = true;

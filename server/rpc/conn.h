@@ -34,8 +34,9 @@ void hth_conns_share(hth_conns *conns, hth_engine *engine);
 
 // Who is at the other end, as the kernel says.
 typedef struct hth_conn_who {
-    enum { HTH_CONN_NETWORK, HTH_CONN_LOCAL, HTH_CONN_EMBEDDED } where;
-    bool known; // of a local one: its credentials are
+    enum { HTH_CONN_NETWORK, HTH_CONN_LOCAL, HTH_CONN_EMBEDDED, HTH_CONN_HTTP } where;
+    bool loopback; // over HTTP: it is a program of this machine
+    bool known;    // of a local one: its credentials are
     uint64_t uid, gid;
 } hth_conn_who;
 
@@ -49,9 +50,10 @@ bool hth_conn_is_gone(hth_conn *conn);                // it was closed
 struct hth_rpc_slot **hth_conn_slots(hth_conn *conn); // the list of its requests, the dispatcher's
 
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
-// "network".
+// "network", "http".
 const char *hth_conn_tenant(const hth_conn *conn);
-// hth_conn_same_machine: memory of this machine may be named (ipc, inproc).
+// hth_conn_same_machine: its client is on this machine, and sentences may have paths. Only over ipc
+// and inproc may memory be named.
 bool hth_conn_same_machine(const hth_conn *conn);
 // hth_conn_names_files: what the server opens, the peer could open, too: it is the server's own
 // user, root, or the process that embeds the server. Nobody else may name paths.

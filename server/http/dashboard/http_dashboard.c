@@ -179,6 +179,11 @@ static void view_finish(hth_http_call *call)
     }
     if (call->r.err == HTH_OK || v->text != NULL) {
         view_send(call->h, call->req, v, call->r.err);
+    } else if (call->r.err == HTH_EDENIED) { // nobody learns more about jobs of others
+        hth_http_fail(call->h, call->req, 404,
+                      "there is no job '%s'; `hearth jobs` lists what "
+                      "there is",
+                      call->args.name);
     } else if (call->r.err == HTH_ENOENT) {
         hth_http_fail(call->h, call->req, 404, "%s", call->r.detail);
     } else {

@@ -14,7 +14,7 @@
 #include "runtime/batching.h"
 #include "runtime/precision.h"
 #include "runtime/catalog.h"
-#include "server/http/tensors/http_json.h"
+#include "server/http/tensors/http_base64.h"
 #include "server/http/repository/model_config.h"
 
 #include <stdio.h>
@@ -54,52 +54,6 @@ static void load_drop(hth_http_call *call)
         evbuffer_free(l->body);
     }
     hth_text_fini(&l->text);
-}
-
-// ---- base64
-
-static int base64_digit(char c)
-{
-    if (c >= 'A' && c <= 'Z') {
-        return c - 'A';
-    }
-    if (c >= 'a' && c <= 'z') {
-        return c - 'a' + 26;
-    }
-    if (c >= '0' && c <= '9') {
-        return c - '0' + 52;
-    }
-    if (c == '+') {
-        return 62;
-    }
-    return c == '/' ? 63 : -1;
-}
-
-// base64_decode decodes whole groups of four, as RFC 4648 has them; ends of lines may stand
-// anywhere. `out` has room for n / 4 * 3 + 3 bytes.
-static bool base64_decode(const char *s, size_t n, char *out, size_t *bytes)
-{
-    unsigned bits = 0;
-    int held = 0, pads = 0, chars = 0;
-    *bytes = 0;
-    for (size_t i = 0; i < n; i++) {
-        int digit = base64_digit(s[i]);
-        if (s[i] == '\n' || s[i] == '\r') {
-            continue;
-        }
-        if (s[i] != '=' && (digit < 0 || pads > 0)) {
-            return false;
-        }
-        chars++;
-        pads += s[i] == '=';
-        bits = digit >= 0 ? bits << 6 | (unsigned)digit : bits;
-        held += digit >= 0 ? 6 : 0;
-        if (held >= 8) {
-            held -= 8;
-            out[(*bytes)++] = (char)(bits >> held);
-        }
-    }
-    return chars % 4 == 0 && pads <= 2 && held == 2 * pads;
 }
 
 // ---- what the request brings (job thread)
@@ -159,7 +113,7 @@ static hth_err load_import(load_call *call, const load_file *file, hth_model_con
     if (data == NULL) {
         return hth_no_memory("a model of %zu bytes", chars / 4 * 3);
     }
-    bool decoded = base64_decode(json_string_value(file->base64), chars, data, &bytes);
+    bool decoded = hth_base64_decode(json_string_value(file->base64), chars, data, &bytes);
     json_string_set(file->base64, ""); // its memory is not held while the model is read
     hth_err err = decoded
                       ? hth_catalog_import_bytes(call->c.h->store, call->c.args.name, data, bytes,
