@@ -38,7 +38,7 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
-            shares terminal train_log versions $(addprefix remote/,cluster content kill network) $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            shares terminal train_log versions $(addprefix remote/,cluster content http kill network) $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests
@@ -67,7 +67,7 @@ check-asan: ## test under the address and undefined-behaviour sanitizers
 TSAN_NOT := graph/% planner/% kernels/% tests/cuda/% tests/%_values_test.c tests/winograd_% tests/specialize_%
 TSAN_TESTS := $(filter-out $(TSAN_NOT),$(TESTS)) kernels/dnnl/openmp_test.c \
             $(patsubst %,tests/cuda/cuda_%_test.c,devices engine metrics tenant)
-TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,clients metrics security/bodies security/security)
+TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,clients metrics remote/http security/bodies security/security)
 TSAN_BUILD = B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC=
 check-tsan: export HEARTH_TEST_SECONDS = 1800
 check-tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Content and jobs over HTTP: what travels, whose it is, and that bad input leaves nothing. Speaks TAP.
-usage: tests/http_remote_test.py BUILD_DIR, from the root."""
+usage: tests/remote/http_test.py BUILD_DIR, from the root."""
 import base64
 import hashlib
 import http.client
@@ -16,8 +16,9 @@ import sys
 import tempfile
 import unittest
 
-import onnx_small
-import tap
+sys.path.insert(0, 'tests')
+import onnx_small  # noqa: E402
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DIGITS = 'tests/data/digits'

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """docs/openapi.json is valid OpenAPI, is what hearthd serves, and says what it answers. That it names every route, and no other, is
-server/http/remote/openapi_test. Speaks TAP. usage: tests/openapi_test.py BUILD_DIR, from the root."""
+server/http/remote/openapi_test. Speaks TAP. usage: tests/remote/openapi_test.py BUILD_DIR, from the root."""
 import http.client
 import json
 import os
@@ -9,7 +9,8 @@ import re
 import sys
 import unittest
 
-import tap
+sys.path.insert(0, 'tests')
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 if not tap.use_python('openapi_spec_validator', tap.clients_folder() + '/bin/python'):
