@@ -2,7 +2,7 @@
 # What takes measurements.
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-.PHONY: bench bench-fair bench-table bench-train bench-policies bench-winograd conformance
+.PHONY: bench bench-fair bench-jobs bench-table bench-train bench-policies bench-winograd conformance
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS)
@@ -13,6 +13,8 @@ bench: all ## a local socket against a bare one, serving, the planner on network
 	$(Q)[ -z "$(VGG19)" ] || sh tests/spill_test.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
 bench-fair: $(B)/tests/bench/fair_bench ## shares of a simulated cluster: cost of a decision, waits, share error, completion
 	$(Q)$(B)/tests/bench/fair_bench
+bench-jobs: all ## a device shared by tenants' training jobs: weights, first step, elastic budgets
+	$(Q)python3 tests/bench/fair_jobs.py --build $(B)
 bench-table: all ## serving against onnxruntime and OpenVINO (PyPI)
 	$(Q)python3 tests/bench/table.py $(B)/hearth
 bench-train: all ## training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)

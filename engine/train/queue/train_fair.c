@@ -270,7 +270,10 @@ static void fair_refresh(hth_train_queue *queue, uint64_t now_ns)
     hth_fair_amounts capacity;
     fair_weigh(fair);
     hth_fair_queue_patience(fair->jobs, hth_train_fair_patience_ns());
-    fair->changed = fair->changed || rest_bytes != fair->rest_bytes;
+    if (rest_bytes != fair->rest_bytes) {
+        fair->changed = true;
+        fair->piece_bytes = 0;
+    }
     fair->rest_bytes = rest_bytes;
     if (capacity_bytes != fair->capacity_bytes) {
         fair->capacity_bytes = capacity_bytes;

@@ -3,8 +3,10 @@
 // passes whom, who is paused for whom, and that a paused job ends as one that was left alone.
 #include "base/clock.h"
 #include "base/settings.h"
+#include "modelstore/file.h"
 #include "tests/rig/train_job.h"
 
+#include <errno.h>
 #include <time.h>
 
 // A clock that can be put forward.
@@ -261,6 +263,41 @@ static void paused_for_another(void **state)
     }
 }
 
+// A job whose state cannot be written is not paused: it goes on, and is asked again a minute later.
+static void unwritten_state(void **state)
+{
+    rig r;
+    witness w;
+    job other;
+    char budget[100];
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    rig_open(&r, &mobile, 1.5);
+    char *text = rig_text(&r, ", \"epochs\": 1000000");
+    as_tenant = "alice";
+    train_three_steps(&r.f, &w, text);
+    as_tenant = NULL;
+    as_admin = true;
+    snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
+    job_start(&r, &other, "bob", "other", budget);
+    until_state(&r, "other", "queued");
+    hth_store_file_fault(1, ENOSPC);
+    clock_ahead_ns += 10000000000u;
+    while (!logged(&r, "result", "not paused for another tenant: ")) {
+    }
+    hth_store_file_fault(0, 0);
+    until_state(&r, "result", "running");
+    until_state(&r, "other", "queued");
+    clock_ahead_ns += 70000000000u;
+    while (!logged(&r, "result", "in favour of tenant 'bob'")) {
+    }
+    witness_let_go();
+    json_decref(job_end(&other));
+    w.c.r.canceled = 1;
+    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
+    free(text);
+    rig_close(&r);
+}
+
 // Without patience nobody is paused. A small job passes one that waits for much, whose turn it is
 // when there is room, and among a tenant's own jobs priority is time that they have waited.
 static void who_is_next(void **state)
@@ -345,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(paused_for_another, setup, teardown),
+        cmocka_unit_test_setup_teardown(unwritten_state, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_next, setup, teardown),
         cmocka_unit_test_setup_teardown(elastic_jobs_share_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes, setup, teardown),

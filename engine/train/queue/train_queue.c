@@ -312,7 +312,8 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
         entry->favoured[0] = 0;
         return queue_began(queue, entry);
     }
-    bool waits = err == HTH_ENODEVMEM && queue_works(queue);
+    bool planned = entry->fair.state == HTH_FAIR_RUNS; // it was to begin, and waits again
+    bool waits = err == HTH_ENODEVMEM && (planned || queue_works(queue));
     return waits ? queue_blocked(queue, entry) : err;
 }
 
