@@ -38,7 +38,7 @@ SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/eng
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
-            shares terminal train_log versions $(addprefix remote/,cluster content http kill network) $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            shares terminal train_log versions $(addprefix remote/,cluster content http kill network owner) $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests

@@ -50,6 +50,18 @@ static void have_match(have_job *job, const hth_record_tensor *tensor)
     }
 }
 
+static hth_err have_sees(const have_job *job, const char *name, const hth_record *record,
+                         bool *sees)
+{
+    char *meta = hth_strndup(record->meta, record->meta_bytes);
+    if (meta == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a version's text");
+    }
+    *sees = job->sees == NULL || job->sees(job->ctx, name, meta);
+    hth_free(meta);
+    return HTH_OK;
+}
+
 static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     have_job *j = ctx;
@@ -58,15 +70,16 @@ static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_v
     hth_record r;
     hth_record_tensor x;
     HTH_TRY(hth_version_key_parse(key, name, &version));
-    if (j->sees != NULL && !j->sees(j->ctx, name, version)) {
-        return HTH_OK;
-    }
     hth_version_key k = hth_version_key_of(name, version);
     hth_err err = hth_check_record(txn, &k, value);
+    bool sees = false;
     if (err == HTH_OK) {
         err = hth_record_open(&r, value->mv_data, value->mv_size);
     }
-    for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
+    if (err == HTH_OK) {
+        err = have_sees(j, name, &r, &sees);
+    }
+    for (int i = 0; err == HTH_OK && sees && i < r.n_tensors; i++) {
         err = hth_record_next(&r, &x);
         if (err == HTH_OK) {
             have_match(j, &x);

@@ -328,7 +328,7 @@ static void test_two_owners(void **state)
     hth_store_close(s);
 }
 
-static bool sees_other(void *ctx, const char *name, int version)
+static bool sees_other(void *ctx, const char *name, const char *meta)
 {
     return strcmp(name, ctx) == 0;
 }

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,21 +115,53 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
     return err;
 }
 
+// How a file is imported.
+typedef struct catalog_how {
+    int max_batch;
+    const hth_caller *caller;
+    const hth_catalog_check *check;
+    hth_progress_fn progress;
+    void *ctx;
+} catalog_how;
+
+// catalog_store stores what was checked, as the caller's.
+static hth_err catalog_store(hth_store *store, const char *name, const hth_onnx_file *file,
+                             const catalog_how *how, const hth_put_tensor *tensors,
+                             hth_put_result *out)
+{
+    char owner[HTH_TENANT], before[40] = "{}";
+    size_t bytes;
+    int n = hth_onnx_n_tensors(file);
+    const void *skeleton = hth_onnx_skeleton(file, &bytes);
+    HTH_TRY(hth_owner_new(store, name, how->caller, owner));
+    if (how->caller != NULL && !how->caller->admin) {
+        HTH_TRY(hth_owner_room(store, owner, how->caller->store_bytes, NULL, tensors, n));
+    }
+    if (how->max_batch >= 0 && how->max_batch < INT32_MAX) {
+        snprintf(before, sizeof before, "{\"max_batch\":%d}", how->max_batch);
+    }
+    char *meta = hth_owner_meta(before, owner);
+    if (meta == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a version");
+    }
+    hth_err err =
+        hth_store_put(store, name, skeleton, bytes, meta, tensors, n, how->progress, how->ctx, out);
+    hth_free(meta);
+    return err;
+}
+
 static hth_err catalog_put(hth_store *store, const char *name, const hth_onnx_file *file,
-                           int max_batch, const hth_catalog_check *check, hth_progress_fn progress,
-                           void *ctx, hth_put_result *out)
+                           const catalog_how *how, hth_put_result *out)
 {
     int n = hth_onnx_n_tensors(file);
     size_t bytes;
     HTH_TRY(hth_dataset_model(name));
     HTH_TRY(hth_checkpoint_model(name));
     const void *skeleton = hth_onnx_skeleton(file, &bytes);
-    bool limit = max_batch >= 0 && max_batch < INT32_MAX;
-    char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
     hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
     catalog_tensor *from = hth_calloc((size_t)n, sizeof *from);
     hth_err err = hth_no_memory("%d tensors", n);
-    if (meta != NULL && t != NULL && from != NULL) {
+    if (t != NULL && from != NULL) {
         for (int i = 0; i < n; i++) {
             const hth_onnx_tensor *o = hth_onnx_tensor_at(file, i);
             from[i] = (catalog_tensor){file, i};
@@ -140,35 +173,37 @@ static hth_err catalog_put(hth_store *store, const char *name, const hth_onnx_fi
                                     .read = catalog_read,
                                     .read_ctx = &from[i]};
         }
-        err = hth_catalog_check_graph(skeleton, bytes, t, n, check);
+        err = hth_catalog_check_graph(skeleton, bytes, t, n, how->check);
         if (err == HTH_OK) {
-            err = hth_store_put(store, name, skeleton, bytes, meta, t, n, progress, ctx, out);
+            err = catalog_store(store, name, file, how, t, out);
         }
     }
-    hth_free(meta);
     hth_free(t);
     hth_free(from);
     return err;
 }
 
 hth_err hth_catalog_import(hth_store *store, const char *name, const char *path, int max_batch,
-                           hth_progress_fn progress, void *ctx, hth_put_result *out)
+                           const hth_caller *caller, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
 {
     hth_onnx_file *f;
+    const catalog_how how = {max_batch, caller, NULL, progress, ctx};
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_onnx_open(path, &limits, &f));
-    hth_err err = catalog_put(store, name, f, max_batch, NULL, progress, ctx, out);
+    hth_err err = catalog_put(store, name, f, &how, out);
     hth_onnx_close(f);
     return err;
 }
 
 hth_err hth_catalog_import_given(hth_store *store, const char *name, const char *shown,
                                  const hth_onnx_given *given, int n, int max_batch,
-                                 hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
-                                 hth_put_result *out)
+                                 const hth_caller *caller, hth_progress_fn progress, void *ctx,
+                                 hth_onnx_wanted *wanted, hth_put_result *out)
 {
     hth_onnx_file *f;
+    const catalog_how how = {max_batch, caller, NULL, progress, ctx};
     hth_file file;
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
@@ -177,19 +212,21 @@ hth_err hth_catalog_import_given(hth_store *store, const char *name, const char 
         HTH_TRY(hth_file_take(given[i].fd, i == 0 ? shown : given[i].location, &file));
     }
     HTH_TRY(hth_onnx_open_given(shown, given, n, &limits, wanted, &f));
-    hth_err err = catalog_put(store, name, f, max_batch, NULL, progress, ctx, out);
+    hth_err err = catalog_put(store, name, f, &how, out);
     hth_onnx_close(f);
     return err;
 }
 
 hth_err hth_catalog_import_bytes(hth_store *store, const char *name, const void *data, size_t bytes,
-                                 int max_batch, const hth_catalog_check *check, hth_put_result *out)
+                                 int max_batch, const hth_caller *caller,
+                                 const hth_catalog_check *check, hth_put_result *out)
 {
     hth_onnx_file *f;
+    const catalog_how how = {max_batch, caller, check, NULL, NULL};
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_onnx_open_bytes(data, bytes, &limits, &f));
-    hth_err err = catalog_put(store, name, f, max_batch, check, NULL, NULL, out);
+    hth_err err = catalog_put(store, name, f, &how, out);
     hth_onnx_close(f);
     return err;
 }

@@ -7,12 +7,15 @@
 #include "graph/independence.h"
 #include "graph/onnx/onnx.h"
 #include "modelstore/store.h"
+#include "runtime/tenants/owner.h"
 
 // hth_catalog_import reads an ONNX file, checks that every operator in it can run, and only then
 // puts it as a new version. max_batch is kept with it: the largest first dimension of a request, 0:
-// requests never share a run; negative: not said.
+// requests never share a run; negative: not said. caller: whose it is (HTH_EDENIED: the name is another
+// tenant's, or it has no room for it); NULL: nobody's.
 hth_err hth_catalog_import(hth_store *store, const char *name, const char *path, int max_batch,
-                           hth_progress_fn progress, void *ctx, hth_put_result *out);
+                           const hth_caller *caller, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out);
 // A further check of a graph, and of what is proven of it, before it is stored.
 typedef struct hth_catalog_check {
     hth_err (*accept)(void *ctx, const hth_graph *graph, const hth_independence *samples);
@@ -30,11 +33,11 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
 // caller's (graph/onnx/onnx.h). HTH_EDENIED, HTH_EINVAL: one is of no file that can be read.
 hth_err hth_catalog_import_given(hth_store *store, const char *name, const char *shown,
                                  const hth_onnx_given *given, int n, int max_batch,
-                                 hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
-                                 hth_put_result *out);
+                                 const hth_caller *caller, hth_progress_fn progress, void *ctx,
+                                 hth_onnx_wanted *wanted, hth_put_result *out);
 hth_err hth_catalog_import_bytes(hth_store *store, const char *name, const void *data, size_t bytes,
-                                 int max_batch, const hth_catalog_check *check,
-                                 hth_put_result *out);
+                                 int max_batch, const hth_caller *caller,
+                                 const hth_catalog_check *check, hth_put_result *out);
 // hth_catalog_rebatch makes a new version of `name` that differs from the latest in max_batch only
 // (INT32_MAX: no limit); out->unchanged: it has that already, or that is not said.
 hth_err hth_catalog_rebatch(hth_store *store, const char *name, int max_batch,

@@ -304,7 +304,7 @@ class Owners(unittest.TestCase):
         self.denied("digits@alice.dataset", 'bob', 'show', 'digits@alice.dataset', url=tcp)
         self.denied('no model', 'root', 'rm', 'digits@alice.dataset', '--yes', url=tcp)
         self.denied('no model', 'root', 'export', 'digits@alice.dataset', self.folder + '/stolen.safetensors')
-        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data)
+        self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data)
         # from elsewhere: nothing but a name is needed
         done = self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--batch', '64', '--save-as', 'far', url=tcp)
         self.assertEqual(done['version'], 1)
@@ -318,7 +318,7 @@ class Owners(unittest.TestCase):
         self.assertEqual(first['moved'], first['bytes'])
         self.assertEqual(self.ok('alice', 'data', 'put', 'far', data, url=tcp), {**first, 'moved': 0})
         self.assertEqual(self.ok('alice', 'data', 'put', 'near', data)['moved'], 0)
-        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data, url=tcp)
+        self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data, url=tcp)
         self.ok('alice', 'data', 'rm', 'near', url=tcp)
         self.ok('alice', 'data', 'rm', 'far', url=tcp)
         x, y = load(data)['image'], load(data)['y']
@@ -370,7 +370,7 @@ class Owners(unittest.TestCase):
         whole, cut = ([h[0] for h in self.ok('alice', 'job', name)['history']] for name in ('whole', 'cut'))
         self.assertEqual(cut, whole)
         self.assertEqual(self.names('root'), [])
-        self.denied("tenant 'bob' has 0 B of datasets in the store and may have 1.0 KiB", 'bob', *train, '--save-as', 'never')
+        self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', *train, '--save-as', 'never')
         self.denied('loss', 'alice', *train, '--loss', 'guess', '--save-as', 'never')
         self.assertEqual(self.names('root'), [])
 

@@ -49,6 +49,7 @@ typedef struct hth_train_spec {
     const char *model;
     hth_train_file data;       // none: one synthetic batch
     const char *save_as;       // the model that gets the result as a new version; NULL: `model`
+    const char *owner;         // whose that is then; NULL: nobody's (runtime/tenants/owner.h)
     hth_train_options options; // without weights: a trainer has them (hth_trainer_options)
     const json_t *weights;     // of classes or positive targets: numbers. NULL: all are 1
     const char *freeze[HTH_TRAIN_MAX_FREEZE]; // what options.freeze points to

@@ -3,6 +3,7 @@
 #include "engine/train/train_spec_impl.h"
 
 #include "base/spelling.h"
+#include "runtime/tenants/owner.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -237,6 +238,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     int replan;
     *spec = (hth_train_spec){.model = hth_spec_text(args, "model"),
                              .save_as = hth_spec_text(args, "save-as"),
+                             .owner = hth_spec_text(args, HTH_META_OWNER),
                              .spill = hth_spec_text(args, "spill"),
                              .trace = json_is_true(json_object_get(args, "trace")),
                              .profile = json_object_get(args, "profile"),

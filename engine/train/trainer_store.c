@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"
+#include "runtime/tenants/owner.h"
+#include "runtime/tenants/tenant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -164,15 +166,31 @@ hth_err hth_trainer_finite(hth_trainer *trainer)
     return err;
 }
 
-// The version's meta, and that it was trained here. To be freed by free().
-static char *trainer_meta(const char *meta)
+// The version's meta, that it was trained here, and whose it is now. To be freed by hth_free.
+static char *trainer_meta(const char *meta, const char *owner)
 {
     json_t *j = json_loads(meta, 0, NULL);
     j = json_is_object(j) ? j : json_object();
     json_object_set_new(j, HTH_META_TRAINED, json_true());
     char *text = json_dumps(j, JSON_COMPACT);
+    char *owned = text != NULL ? hth_owner_meta(text, owner) : NULL;
+    free(text);
     json_decref(j);
-    return text;
+    return owned;
+}
+
+// trainer_owned finds whose the result is, and whether its owner has room for it.
+static hth_err trainer_owned(const hth_trainer *trainer, const char *name,
+                             const hth_put_tensor *put, char owner[HTH_TENANT])
+{
+    const char *tenant = trainer->spec->owner;
+    const hth_caller caller = {tenant, tenant == NULL, HTH_TENANT_NEVER};
+    hth_store *store = trainer->ms->store;
+    HTH_TRY(hth_owner_new(store, name, &caller, owner));
+    const hth_tenant *t = owner[0] != 0 ? hth_tenant_of(trainer->ms->site->tenants, owner) : NULL;
+    return t != NULL ? hth_owner_room(store, owner, t->limits.store_bytes, NULL, put,
+                                      trainer->manifest.n_tensors)
+                     : HTH_OK;
 }
 
 // The tensors of the version that was trained, with the contents of the slots that belong to them;
@@ -229,7 +247,7 @@ hth_err hth_trainer_publish(hth_trainer *trainer, int *version)
 {
     const hth_manifest *m = &trainer->manifest;
     const char *as = trainer->spec->save_as != NULL ? trainer->spec->save_as : trainer->spec->model;
-    char name[208];
+    char name[208], owner[HTH_TENANT];
     int ignored;
     hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
     hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
@@ -239,13 +257,16 @@ hth_err hth_trainer_publish(hth_trainer *trainer, int *version)
     if (err == HTH_OK) {
         err = hth_catalog_parse(as, name, &ignored);
     }
-    char *meta = trainer_meta(m->meta);
+    if (err == HTH_OK) {
+        err = trainer_owned(trainer, name, put, owner);
+    }
+    char *meta = err == HTH_OK ? trainer_meta(m->meta, owner) : NULL;
     if (err == HTH_OK) {
         err = meta == NULL ? hth_no_memory("the trained model")
                            : hth_store_put(trainer->ms->store, name, m->skeleton, m->skeleton_bytes,
                                            meta, put, m->n_tensors, NULL, NULL, &result);
     }
-    free(meta);
+    hth_free(meta);
     *version = err == HTH_OK ? result.version : 0;
     for (int i = 0; view != NULL && i < m->n_tensors; i++) {
         hth_const_rele(view[i]);

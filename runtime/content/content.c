@@ -39,11 +39,14 @@ static hth_err content_tensors(const hth_content_object *objects, int n, hth_man
 }
 
 // content_sees: names with a dot in front are no models'.
-static bool content_sees(void *ctx, const char *name, int version)
+static bool content_sees(void *ctx, const char *name, const char *meta)
 {
     const hth_content_who *who = ctx;
     bool mine;
-    return hth_dataset_named(name, who->owner, &mine) ? mine : who->models && name[0] != '.';
+    if (hth_dataset_named(name, who->caller.tenant, &mine)) {
+        return mine;
+    }
+    return who->models && name[0] != '.' && hth_owner_is(meta, &who->caller);
 }
 
 hth_err hth_content_have(hth_store *store, const hth_content_who *who,
@@ -51,7 +54,8 @@ hth_err hth_content_have(hth_store *store, const hth_content_who *who,
 {
     hth_manifest_tensor *t;
     HTH_TRY(content_tensors(objects, n, &t));
-    hth_err err = hth_upload_have(store, who->owner, content_sees, (void *)who, t, n, there);
+    hth_err err =
+        hth_upload_have(store, who->caller.tenant, content_sees, (void *)who, t, n, there);
     hth_free(t);
     return err;
 }
@@ -134,14 +138,14 @@ static hth_err commit_fill(commit_job *job)
             return hth_fail(HTH_ECORRUPT, "tensor '%s' is to come along, and does not", o->name);
         }
         all = o->bytes > UINT64_MAX - all ? UINT64_MAX : all + o->bytes;
-        job->from[i] = (commit_tensor){job->s, m->who.owner, content_tensor(o)};
+        job->from[i] = (commit_tensor){job->s, m->who.caller.tenant, content_tensor(o)};
         job->put[i] = (hth_put_tensor){.name = o->name,
                                        .dtype = o->dtype,
                                        .shape = o->shape,
                                        .data = o->here ? m->here + at : NULL,
                                        .bytes = o->bytes,
                                        .id = &o->id,
-                                       .owner = m->who.owner};
+                                       .owner = m->who.caller.tenant};
         job->look[i] = job->put[i];
         job->look[i].read = commit_read;
         job->look[i].read_ctx = &job->from[i];
@@ -163,7 +167,7 @@ static hth_err commit_fill(commit_job *job)
 // commit_there looks whether all that did not come along is there.
 static hth_err commit_there(commit_job *job)
 {
-    HTH_TRY(hth_upload_have(job->s, job->m->who.owner, content_sees, (void *)&job->m->who,
+    HTH_TRY(hth_upload_have(job->s, job->m->who.caller.tenant, content_sees, (void *)&job->m->who,
                             job->asked, job->n_asked, job->there));
     for (int i = 0; i < job->n_asked; i++) {
         const hth_manifest_tensor *t = &job->asked[i];
@@ -208,7 +212,7 @@ static hth_err commit_bools(const commit_job *job)
 }
 
 // commit_meta is what of a version's meta may come from outside; NULL: no memory.
-static char *commit_meta(const hth_content_model *model)
+static char *commit_meta(const hth_content_model *model, const char *owner)
 {
     json_t *had = json_loads(model->meta, 0, NULL), *meta = json_object();
     json_t *batch = json_object_get(had, "max_batch");
@@ -218,6 +222,9 @@ static char *commit_meta(const hth_content_model *model)
     }
     if (json_is_true(json_object_get(had, HTH_META_TRAINED))) {
         json_object_set_new(meta, HTH_META_TRAINED, json_true());
+    }
+    if (owner[0] != 0) {
+        json_object_set_new(meta, HTH_META_OWNER, json_string(owner));
     }
     char *text = json_dumps(meta, JSON_COMPACT), *out = text != NULL ? hth_strdup(text) : NULL;
     free(text);
@@ -229,12 +236,18 @@ static char *commit_meta(const hth_content_model *model)
 static hth_err commit_run(commit_job *job, hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
     const hth_content_model *m = job->m;
+    const hth_caller *caller = &m->who.caller;
+    char owner[HTH_TENANT];
+    HTH_TRY(hth_owner_new(job->s, m->name, caller, owner));
     HTH_TRY(commit_init(job));
     HTH_TRY(commit_fill(job));
     HTH_TRY(commit_there(job));
+    if (!caller->admin) {
+        HTH_TRY(hth_owner_room(job->s, owner, caller->store_bytes, NULL, job->put, m->n));
+    }
     HTH_TRY(commit_bools(job));
     HTH_TRY(hth_catalog_check_graph(m->skeleton, m->skeleton_bytes, job->look, m->n, NULL));
-    char *meta = commit_meta(m);
+    char *meta = commit_meta(m, owner);
     if (meta == NULL) {
         return hth_no_memory("a version");
     }
@@ -259,11 +272,12 @@ done:
     return err;
 }
 
-static hth_err dataset_run(commit_job *job, int64_t store_bytes, hth_progress_fn progress,
-                           void *ctx, hth_put_result *out)
+static hth_err dataset_run(commit_job *job, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
 {
     const hth_content_model *m = job->m;
-    hth_dataset_put put = {.name = m->name, .tenant = m->who.owner, .store_bytes = store_bytes};
+    hth_dataset_put put = {
+        .name = m->name, .tenant = m->who.caller.tenant, .store_bytes = m->who.caller.store_bytes};
     job->unlimited = true;
     HTH_TRY(commit_init(job));
     HTH_TRY(commit_fill(job));
@@ -278,25 +292,30 @@ static hth_err dataset_run(commit_job *job, int64_t store_bytes, hth_progress_fn
 }
 
 hth_err hth_content_dataset_put(hth_store *store, const hth_content_model *model,
-                                int64_t store_bytes, hth_progress_fn progress, void *ctx,
-                                hth_put_result *out)
+                                hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
     commit_job j = {.s = store, .m = model};
     memset(out, 0, sizeof *out);
-    hth_err err = dataset_run(&j, store_bytes, progress, ctx, out);
+    hth_err err = dataset_run(&j, progress, ctx, out);
     commit_fini(&j);
     return err;
 }
 
 // ---- what a version has
 
-static hth_err content_version(hth_store *store, const char *model, hth_manifest *out)
+static hth_err content_version(hth_store *store, const char *model, const hth_caller *caller,
+                               hth_manifest *out)
 {
     char name[201];
     int version;
-    HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_catalog_resolve(store, model, name, &version));
     HTH_TRY(hth_dataset_is_not(store, name));
-    return hth_store_get(store, name, version, out);
+    HTH_TRY(hth_store_get(store, name, version, out));
+    if (!hth_owner_is(out->meta, caller)) {
+        hth_manifest_fini(out);
+        return hth_owner_refuse(name, "export");
+    }
+    return HTH_OK;
 }
 
 hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **out)
@@ -311,11 +330,11 @@ hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **o
     return o != NULL ? HTH_OK : hth_no_memory("%d objects", manifest->n_tensors);
 }
 
-hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,
-                             hth_content_object **objects)
+hth_err hth_content_manifest(hth_store *store, const char *model, const hth_caller *caller,
+                             hth_manifest *out, hth_content_object **objects)
 {
     *objects = NULL;
-    HTH_TRY(content_version(store, model, out));
+    HTH_TRY(content_version(store, model, caller, out));
     hth_err err = hth_content_objects(out, objects);
     if (err != HTH_OK) {
         hth_manifest_fini(out);
@@ -323,12 +342,12 @@ hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *
     return err;
 }
 
-hth_err hth_content_get(hth_store *store, const char *model, const hth_id *id, uint64_t at,
-                        void *dst, size_t n)
+hth_err hth_content_get(hth_store *store, const char *model, const hth_caller *caller,
+                        const hth_id *id, uint64_t at, void *dst, size_t n)
 {
     hth_manifest m;
     char hex[HTH_ID_HEX];
-    HTH_TRY(content_version(store, model, &m));
+    HTH_TRY(content_version(store, model, caller, &m));
     const hth_manifest_tensor *found = NULL;
     for (int i = 0; i < m.n_tensors && found == NULL; i++) {
         found = hth_id_equal(&m.tensors[i].id, id) ? &m.tensors[i] : NULL;

@@ -10,11 +10,12 @@
 
 #include "client/content/objects.h"
 #include "modelstore/upload.h"
+#include "runtime/tenants/owner.h"
 
-// Who asks. Models belong to nobody, and who may import them may export them all: models. Datasets
+// Who asks, and whether its role lets it read models: its own, and those that are nobody's. Datasets
 // are their owner's.
 typedef struct hth_content_who {
-    const char *owner;
+    hth_caller caller;
     bool models;
 } hth_content_who;
 
@@ -46,22 +47,20 @@ typedef struct hth_content_model {
 hth_err hth_content_commit(hth_store *store, const hth_content_model *model,
                            hth_progress_fn progress, void *ctx, hth_put_result *out);
 
-// hth_content_dataset_put makes a dataset of it (runtime/content/dataset_index.h), store_bytes:
-// what its owner's may have.
+// hth_content_dataset_put makes a dataset of it (runtime/content/dataset_index.h).
 hth_err hth_content_dataset_put(hth_store *store, const hth_content_model *model,
-                                int64_t store_bytes, hth_progress_fn progress, void *ctx,
-                                hth_put_result *out);
+                                hth_progress_fn progress, void *ctx, hth_put_result *out);
 
 // hth_content_objects names what a version is made of as the wire does: *out points into the
 // manifest, and is freed by hth_free.
 hth_err hth_content_objects(const hth_manifest *manifest, hth_content_object **out);
 // hth_content_manifest reads what a version ("name" or "name:version") is made of;
 // hth_manifest_fini. *objects points into it, and is freed by hth_free.
-hth_err hth_content_manifest(hth_store *store, const char *model, hth_manifest *out,
-                             hth_content_object **objects);
+hth_err hth_content_manifest(hth_store *store, const char *model, const hth_caller *caller,
+                             hth_manifest *out, hth_content_object **objects);
 // hth_content_get stores `n` bytes, from `at` on, of an object of a version. HTH_ENOENT: it has no
-// such object.
-hth_err hth_content_get(hth_store *store, const char *model, const hth_id *id, uint64_t at,
-                        void *dst, size_t n);
+// such object. HTH_EDENIED, as of hth_content_manifest: it is another tenant's.
+hth_err hth_content_get(hth_store *store, const char *model, const hth_caller *caller,
+                        const hth_id *id, uint64_t at, void *dst, size_t n);
 
 #endif

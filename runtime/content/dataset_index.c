@@ -3,7 +3,6 @@
 #include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
-#include "base/size.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/request.h"
@@ -181,31 +180,9 @@ static uint64_t manifest_bytes(const hth_manifest *manifest)
     return bytes;
 }
 
-typedef struct dataset_sum {
-    const char *tenant, *but; // but: a name that is not counted
-    uint64_t bytes;
-} dataset_sum;
-
 static bool meta_is(const json_t *meta, const char *key, const char *text)
 {
     return text != NULL && strcmp(json_string_value(json_object_get(meta, key)), text) == 0;
-}
-
-static hth_err dataset_add(void *ctx, const hth_manifest *manifest, const json_t *meta)
-{
-    dataset_sum *s = ctx;
-    if (meta_is(meta, "tenant", s->tenant) && !meta_is(meta, "dataset", s->but)) {
-        s->bytes += manifest_bytes(manifest);
-    }
-    return HTH_OK;
-}
-
-hth_err hth_dataset_bytes(hth_store *store, const char *tenant, uint64_t *bytes)
-{
-    dataset_sum s = {tenant_of(tenant), NULL, 0};
-    hth_err err = dataset_each(store, dataset_add, &s);
-    *bytes = s.bytes;
-    return err;
 }
 
 typedef struct dataset_rows {
@@ -318,28 +295,6 @@ static hth_err put_check(const hth_dataset_put *put)
     return put->tensors[0].shape.dim[0] > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
 }
 
-// put_quota compares what the tenant would have with what it may.
-static hth_err put_quota(hth_store *store, const hth_dataset_put *put, const char *tenant)
-{
-    dataset_sum had = {tenant, put->name, 0};
-    uint64_t bytes = 0;
-    if (put->store_bytes == HTH_TENANT_NEVER) {
-        return HTH_OK;
-    }
-    for (int i = 0; i < put->n; i++) {
-        bytes += put->tensors[i].bytes;
-    }
-    HTH_TRY(dataset_each(store, dataset_add, &had));
-    if (had.bytes + bytes <= (uint64_t)put->store_bytes) {
-        return HTH_OK;
-    }
-    return hth_fail(HTH_EDENIED,
-                    "tenant '%s' has %s of datasets in the store and may have %s (store=, "
-                    "tenant.file): %s more do not fit",
-                    tenant, hth_size_of(had.bytes).text,
-                    hth_size_of((uint64_t)put->store_bytes).text, hth_size_of(bytes).text);
-}
-
 // put_replace removes what a dataset was before, where nobody uses it; else the new version goes.
 static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const char *tenant,
                            const char *key, const hth_put_result *result)
@@ -374,7 +329,7 @@ hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_prog
     memset(out, 0, sizeof *out);
     HTH_TRY(put_check(put));
     HTH_TRY(dataset_key(put->name, tenant, key));
-    HTH_TRY(put_quota(store, put, tenant));
+    HTH_TRY(hth_owner_room(store, tenant, put->store_bytes, key, put->tensors, put->n));
     json_t *meta = json_pack("{s:s, s:s, s:s}", "dataset", put->name, "tenant", tenant, "format",
                              "safetensors");
     if (json_is_object(put->about)) {

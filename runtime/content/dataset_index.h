@@ -9,7 +9,7 @@
 #define HTH_RUNTIME_CONTENT_DATASET_INDEX_H
 
 #include "modelstore/store.h"
-#include "runtime/tenants/tenant_rules.h"
+#include "runtime/tenants/owner.h"
 
 #include <jansson.h>
 
@@ -34,7 +34,7 @@ hth_err hth_dataset_is_not(hth_store *store, const char *model);
 hth_err hth_dataset_model(const char *name);
 
 // What is put: `about` is the client's description, a JSON object or NULL; store_bytes: what the
-// tenant may have in datasets.
+// tenant may have in models and datasets.
 typedef struct hth_dataset_put {
     const char *name;
     const char *tenant;
@@ -66,7 +66,5 @@ hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out);
 // HTH_ENOENT; HTH_EBUSY: a job uses it, or needs it to resume, and is named.
 hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
                            hth_dataset_who who);
-// hth_dataset_bytes counts the bytes of a tenant's datasets.
-hth_err hth_dataset_bytes(hth_store *store, const char *tenant, uint64_t *bytes);
 
 #endif

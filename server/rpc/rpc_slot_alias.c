@@ -84,11 +84,24 @@ static hth_err alias_load(hth_rpc_slot *slot, const hth_alias_change *change)
     return err;
 }
 
+// alias_allowed: what the alias stands for, and what it is to stand for, are the caller's.
+static hth_err alias_allowed(hth_rpc_slot *slot, const hth_alias_change *change)
+{
+    const hth_caller caller = hth_rpc_slot_caller(slot);
+    const hth_store_alias *a = &change->alias;
+    HTH_TRY(hth_owner_may(slot->d->store, a->alias, &caller, "move an alias of"));
+    return a->name[0] != 0 ? hth_owner_may(slot->d->store, a->name, &caller, "make an alias of")
+                           : HTH_OK;
+}
+
 static void alias_begin(hth_store_task *task)
 {
     hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     hth_alias_change change;
     hth_err err = hth_alias_read(s->q->query->arguments, &change);
+    if (err == HTH_OK) {
+        err = alias_allowed(s, &change);
+    }
     if (err != HTH_OK) {
         hth_rpc_slot_fail(s, err, hth_err_detail());
     } else if (!change.ready || !hth_alias_moves(s->d->store, &change)) {

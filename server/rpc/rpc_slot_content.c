@@ -46,10 +46,10 @@ static hth_err content_reply(const hth_rpc_slot *slot, Hearth__Reply *reply, uin
     return hth_wire_message(&reply->base, NULL, 0, bytes, &slot->d->limits, msg, data);
 }
 
-static hth_content_who content_who(const hth_rpc_slot *slot)
+static hth_content_who content_who(hth_rpc_slot *slot)
 {
     hth_peer peer = hth_conn_peer(slot->conn);
-    return (hth_content_who){slot->tenant,
+    return (hth_content_who){hth_rpc_slot_caller(slot),
                              hth_auth_allows(slot->d->auth, peer, slot->q->token, HTH_NEED_MODEL)};
 }
 
@@ -182,7 +182,8 @@ static hth_err content_manifest(hth_rpc_slot *slot, nng_msg **msg)
 {
     hth_manifest m;
     hth_content_object *objects;
-    HTH_TRY(hth_content_manifest(slot->d->store, slot->q->manifest->model, &m, &objects));
+    const hth_caller caller = hth_rpc_slot_caller(slot);
+    HTH_TRY(hth_content_manifest(slot->d->store, slot->q->manifest->model, &caller, &m, &objects));
     hth_err err = manifest_message(slot, &m, objects, msg);
     hth_free(objects);
     hth_manifest_fini(&m);
@@ -205,7 +206,9 @@ static hth_err content_get(hth_rpc_slot *slot, nng_msg **msg)
     r.body_case = HEARTH__REPLY__BODY_PIECE;
     r.piece = &body;
     HTH_TRY(content_reply(slot, &r, q->bytes, msg, &data));
-    hth_err err = hth_content_get(slot->d->store, q->model, &id, q->offset, data, (size_t)q->bytes);
+    const hth_caller caller = hth_rpc_slot_caller(slot);
+    hth_err err =
+        hth_content_get(slot->d->store, q->model, &caller, &id, q->offset, data, (size_t)q->bytes);
     if (err != HTH_OK) {
         nng_msg_free(*msg);
         *msg = NULL;
@@ -255,12 +258,9 @@ static hth_err content_commit(hth_rpc_slot *slot)
                                  .here = skeleton + q->skeleton_bytes,
                                  .here_bytes =
                                      slot->data_bytes - q->list_bytes - q->skeleton_bytes};
-    int64_t most;
-    hth_rpc_slot_store_bytes(slot, &most);
     hth_err err =
-        dataset
-            ? hth_content_dataset_put(slot->d->store, &m, most, commit_progress, slot, &slot->put)
-            : hth_content_commit(slot->d->store, &m, commit_progress, slot, &slot->put);
+        dataset ? hth_content_dataset_put(slot->d->store, &m, commit_progress, slot, &slot->put)
+                : hth_content_commit(slot->d->store, &m, commit_progress, slot, &slot->put);
     hth_free(objects);
     return err;
 }

@@ -33,7 +33,7 @@ static hth_err data_store(hth_rpc_slot *s, json_t *args, const char *key, int fd
     const char *file = json_string_value(json_object_get(json_object_get(args, key), "file"));
     hth_dataset_own_name(s->job_id, key, name);
     hth_dataset_put put = {.name = name, .tenant = s->tenant};
-    hth_rpc_slot_store_bytes(s, &put.store_bytes);
+    put.store_bytes = hth_rpc_slot_caller(s).store_bytes;
     HTH_TRY(hth_dataset_file(s->d->store, &put, fd, file != NULL ? file : "what was passed",
                              data_progress, s, &result, &bytes));
     s->keeps_data = true;

@@ -28,12 +28,17 @@ static int dataset_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-void hth_rpc_slot_store_bytes(hth_rpc_slot *slot, int64_t *bytes)
+hth_caller hth_rpc_slot_caller(hth_rpc_slot *slot)
 {
     hth_dispatch *d = slot->d;
+    hth_peer peer = hth_conn_peer(slot->conn);
+    hth_auth_tenant(d->auth, slot->q->token, hth_conn_tenant(slot->conn), slot->tenant,
+                    sizeof slot->tenant);
     pthread_mutex_lock(&d->lock);
-    *bytes = hth_tenant_rules_of(&d->tenants, slot->tenant).store_bytes;
+    int64_t store_bytes = hth_tenant_rules_of(&d->tenants, slot->tenant).store_bytes;
     pthread_mutex_unlock(&d->lock);
+    return (hth_caller){
+        slot->tenant, hth_auth_allows(d->auth, peer, slot->q->token, HTH_NEED_ADMIN), store_bytes};
 }
 
 static hth_err dataset_put(hth_rpc_slot *slot, const json_t *args, json_t **doc)
@@ -50,7 +55,7 @@ static hth_err dataset_put(hth_rpc_slot *slot, const json_t *args, json_t **doc)
     if (file == NULL || (json_is_object(data) && (i < 0 || i >= slot->r.n_files))) {
         return hth_fail(HTH_EINVAL, "'data' is not a file");
     }
-    hth_rpc_slot_store_bytes(slot, &put.store_bytes);
+    put.store_bytes = hth_rpc_slot_caller(slot).store_bytes;
     HTH_TRY(hth_dataset_file(slot->d->store, &put, i >= 0 ? slot->r.files[i] : -1, file,
                              dataset_progress, slot, &slot->put, &bytes));
     *doc = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", put.name, "bytes", (json_int_t)bytes,

@@ -11,7 +11,7 @@
 #include "server/rpc/job_watch.h"
 #include "server/rpc/rpc_tensors.h"
 #include "runtime/checkpoint_index.h"
-#include "runtime/tenants/tenant_rules.h"
+#include "runtime/tenants/owner.h"
 
 #include <pthread.h>
 
@@ -119,8 +119,8 @@ void hth_rpc_slot_plain(const hth_rpc_slot *slot, const char *sentence, char *ou
 // answers.
 bool hth_rpc_slot_is_dataset(const hth_rpc_slot *slot);
 void hth_rpc_slot_dataset(hth_rpc_slot *slot);
-// hth_rpc_slot_store_bytes is how many bytes the slot's tenant may have in datasets.
-void hth_rpc_slot_store_bytes(hth_rpc_slot *slot, int64_t *bytes);
+// hth_rpc_slot_caller finds out who asks for something of the store, and sets slot->tenant.
+hth_caller hth_rpc_slot_caller(hth_rpc_slot *slot);
 // hth_rpc_slot_know finds out who asks; hth_rpc_slot_files takes what came with a query and checks
 // its arguments.
 void hth_rpc_slot_know(hth_rpc_slot *slot);

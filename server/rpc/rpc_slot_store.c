@@ -169,13 +169,17 @@ static void request_import(hth_rpc_slot *slot)
 {
     const Hearth__Import *q = slot->q->import_model;
     hth_onnx_wanted wanted = {NULL, 0, 0};
+    const hth_caller caller = hth_rpc_slot_caller(slot);
     bool no_wait = q->no_wait;
-    hth_err err = slot->n_given > 0
-                      ? hth_catalog_import_given(slot->d->store, q->name, q->path, slot->given,
-                                                 slot->n_given, q->max_batch, request_put_progress,
-                                                 slot, &wanted, &slot->put)
-                      : hth_catalog_import(slot->d->store, q->name, q->path, q->max_batch,
-                                           request_put_progress, slot, &slot->put);
+    hth_err err;
+    if (slot->n_given > 0) {
+        err = hth_catalog_import_given(slot->d->store, q->name, q->path, slot->given, slot->n_given,
+                                       q->max_batch, &caller, request_put_progress, slot, &wanted,
+                                       &slot->put);
+    } else {
+        err = hth_catalog_import(slot->d->store, q->name, q->path, q->max_batch, &caller,
+                                 request_put_progress, slot, &slot->put);
+    }
     if (err == HTH_ENOENT && wanted.n > 0) {
         request_wanted(slot, &wanted);
     } else if (err != HTH_OK) {
@@ -204,6 +208,22 @@ static hth_err request_gc(hth_store *store, Hearth__Collected *out)
     return hth_store_gc(store, &out->files, &out->bytes);
 }
 
+static hth_err request_export(hth_rpc_slot *slot)
+{
+    const Hearth__Export *q = slot->q->export_model;
+    const hth_caller caller = hth_rpc_slot_caller(slot);
+    HTH_TRY(hth_owner_may(slot->d->store, q->model, &caller, "export"));
+    return hth_catalog_export(slot->d->store, q->model, q->path, slot->file,
+                              request_export_progress, slot);
+}
+
+static hth_err request_remove(hth_rpc_slot *slot)
+{
+    const hth_caller caller = hth_rpc_slot_caller(slot);
+    HTH_TRY(hth_owner_may(slot->d->store, slot->q->remove->model, &caller, "remove"));
+    return hth_catalog_remove(slot->d->store, slot->q->remove->model);
+}
+
 static void request_run_job(hth_store_task *task)
 {
     hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
@@ -223,10 +243,9 @@ static void request_run_job(hth_store_task *task)
         r.body_case = HEARTH__REPLY__BODY_COLLECTED;
         r.collected = &collected;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
-        err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path,
-                                 s->file, request_export_progress, s);
+        err = request_export(s);
     } else {
-        err = hth_catalog_remove(s->d->store, s->q->remove->model);
+        err = request_remove(s);
     }
     if (err != HTH_OK) {
         hth_rpc_slot_fail(s, err, hth_err_detail());

@@ -205,7 +205,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (hth_store_open(path, true, false, &store) != HTH_OK ||
-        hth_catalog_import(store, "m", model, -1, NULL, NULL, &put) != HTH_OK ||
+        hth_catalog_import(store, "m", model, -1, NULL, NULL, NULL, &put) != HTH_OK ||
         hth_engine_open(&config, store, &e) != HTH_OK) {
         fail("open");
     }

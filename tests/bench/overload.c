@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     hth_server *server = NULL;
     hth_put_result put;
     if (path == NULL || hth_store_open(path, true, false, &store) != HTH_OK ||
-        hth_catalog_import(store, "m", model, -1, NULL, NULL, &put) != HTH_OK) {
+        hth_catalog_import(store, "m", model, -1, NULL, NULL, NULL, &put) != HTH_OK) {
         fail("store");
     }
     hth_store_close(store);

@@ -318,7 +318,8 @@ class Push(unittest.TestCase):
         self.assertEqual(a.run('push', 'p', '--to', f'tcp://127.0.0.1:{b.port}', '--to-token-file', token)['moved'], 0)
         self.assertEqual(b.run('show', 'p')['max_batch'], 4)
         a.run('export', 'p', FOLDER + '/a.onnx')
-        b.run('export', 'p', FOLDER + '/b.onnx')
+        b.run('export', 'p', FOLDER + '/b.onnx', who='bob')
+        self.assertIn('another tenant', b.run('export', 'p', FOLDER + '/c.onnx', code=1))
         with open(FOLDER + '/a.onnx', 'rb') as x, open(FOLDER + '/b.onnx', 'rb') as y:
             self.assertEqual(x.read(), y.read())
         b.admin('verify')

@@ -58,7 +58,7 @@ class Server:
         self.port = tap.free_port(2)
         self.tls_port = tap.free_port()
         self.tokens = {}
-        for who, roles in (('alice', 'infer,model,job'), ('bob', 'infer,model'), ('guest', 'infer')):
+        for who, roles in (('alice', 'infer,model,job'), ('bob', 'infer,model,job'), ('guest', 'infer'), ('root', 'admin')):
             said = subprocess.run([BUILD + '/hearth', 'token', 'new', who, '--roles', roles, '--file', self.folder + '/tokens'], check=True,
                                   capture_output=True, text=True)
             self.tokens[who] = said.stdout.strip().split()[-1]

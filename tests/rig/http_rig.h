@@ -29,7 +29,7 @@ static inline void rig_import(hth_store *store, const char *name, const char *fi
     char path[96];
     hth_put_result r;
     snprintf(path, sizeof path, "tests/data/http/%s.onnx", file);
-    assert_ok(hth_catalog_import(store, name, path, max_batch, NULL, NULL, &r));
+    assert_ok(hth_catalog_import(store, name, path, max_batch, NULL, NULL, NULL, &r));
 }
 
 static inline int rig_setup(void **state)

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "runtime/job_index.h"
+#include "runtime/tenants/owner.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -200,6 +201,20 @@ hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, con
 
 // ---- into the queue
 
+// entry_owned notes whose the result is to be. Whoever trains a model can have what is in it, so that
+// it must be the caller's, or nobody's.
+static hth_err entry_owned(const hth_train_queue *queue, hth_train_entry *entry, const json_t *args)
+{
+    const hth_caller caller = {entry->r->tenant, entry->r->admin, HTH_TENANT_NEVER};
+    const char *model = json_string_value(json_object_get(args, "model"));
+    char owner[HTH_TENANT];
+    if (model != NULL) {
+        HTH_TRY(hth_owner_may(queue->ms->store, model, &caller, "train"));
+    }
+    HTH_TRY(hth_owner_new(queue->ms->store, entry->job, &caller, owner));
+    return owner[0] != 0 ? hth_train_entry_set(entry, HTH_META_OWNER, json_string(owner)) : HTH_OK;
+}
+
 // entry_named reads which job a request is about, and refuses what is another tenant's.
 static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
 {
@@ -216,7 +231,8 @@ static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_
         return HTH_OK;
     }
     err = hth_train_queue_may(queue, entry->job, entry->r);
-    return err == HTH_ENOENT ? HTH_OK : err; // nobody's so far
+    HTH_TRY(err == HTH_ENOENT ? HTH_OK : err); // nobody's so far
+    return entry_owned(queue, entry, args);
 }
 
 // entry_begin names a job whose result nobody has named, where that was not done before.
@@ -235,6 +251,7 @@ static hth_err entry_begin(const hth_train_queue *queue, const hth_request *requ
 static hth_err entry_open(hth_train_queue *queue, hth_train_entry *entry, hth_request *request)
 {
     json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    json_object_del(args, HTH_META_OWNER); // is said here, to nobody who asks for one
     entry->r = request;
     entry->given = request->arguments;
     entry->left_s = NAN;

@@ -37,6 +37,7 @@ typedef struct load_call {
     struct evbuffer *body;            // job thread only while it has it
     hth_text text;                    // the engine's arguments
     int made[LOAD_MAX_FILES], n_made; // versions that are new
+    bool admin;                       // it is an administrator's
     bool files;                       // it brings some
     bool rebatched;                   // the model's batching was changed
     hth_batching batching;            // .. from this
@@ -97,11 +98,25 @@ static hth_err load_files(const json_t *all, load_file *file, int *n)
     return HTH_OK;
 }
 
+// load_caller is who brings a model, and what it may have in the store.
+static hth_err load_caller(load_call *call, hth_caller *out)
+{
+    char path[HTH_SETTING_TEXT];
+    hth_tenant_rules rules;
+    HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, path), &rules));
+    *out = (hth_caller){call->c.tenant, call->admin,
+                        hth_tenant_rules_of(&rules, call->c.tenant).store_bytes};
+    hth_tenant_rules_fini(&rules);
+    return HTH_OK;
+}
+
 static hth_err load_import(load_call *call, const load_file *file, hth_model_config *config)
 {
     const hth_catalog_check check = {hth_model_config_accept, config};
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
     hth_put_result r;
+    hth_caller caller;
+    HTH_TRY(load_caller(call, &caller));
     size_t bytes, chars = json_string_length(file->base64);
     if (chars / 4 > most / 3) {
         return hth_fail(HTH_ETOOBIG,
@@ -117,7 +132,7 @@ static hth_err load_import(load_call *call, const load_file *file, hth_model_con
     json_string_set(file->base64, ""); // its memory is not held while the model is read
     hth_err err = decoded
                       ? hth_catalog_import_bytes(call->c.h->store, call->c.args.name, data, bytes,
-                                                 config->max_batch, &check, &r)
+                                                 config->max_batch, &caller, &check, &r)
                       : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", file->version);
     hth_free(data);
     if (err == HTH_OK && !r.unchanged) {
@@ -137,8 +152,13 @@ static hth_err load_put(load_call *call, const json_t *all)
     HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")),
                                   call->c.args.name, &config));
     const hth_catalog_check check = {hth_model_config_accept, &config};
-    hth_err err = HTH_OK;
-    if (n == 0) {
+    hth_caller caller;
+    char owner[HTH_TENANT];
+    hth_err err = load_caller(call, &caller);
+    if (err == HTH_OK) {
+        err = hth_owner_new(call->c.h->store, call->c.args.name, &caller, owner);
+    }
+    if (err == HTH_OK && n == 0) {
         err =
             hth_catalog_rebatch(call->c.h->store, call->c.args.name, config.max_batch, &check, &r);
         if (err == HTH_OK && !r.unchanged) {
@@ -271,6 +291,7 @@ static load_call *load_new(hth_http *http, hth_http_req *req, const hth_http_arg
 {
     load_call *l = hth_http_call_new(http, req, args, sizeof *l);
     if (l != NULL) {
+        l->admin = hth_http_is_admin(http, req);
         l->c.drop = load_drop;
         l->c.finish = finish;
     }
@@ -285,7 +306,9 @@ static void load_refuse(hth_http_call *call, bool files)
     hth_err err = call->r.err;
     bool none = call->r.version == 0 && !((const load_call *)call)->left;
     bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
-    if (err == HTH_ENOENT) {
+    if (err == HTH_EDENIED) {
+        hth_http_fail(call->h, call->req, 403, "failed to load '%s': %s", name, call->r.detail);
+    } else if (err == HTH_ENOENT) {
         hth_http_fail(call->h, call->req, 500,
                       "failed to load '%s', failed to poll from model repository", name);
     } else if (err == HTH_ETOOBIG) {
