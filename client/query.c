@@ -34,10 +34,12 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     size_t word = strcspn(what, " ");
     *json = NULL;
     hth_err err = hth_documents_read(what, arguments_json, &documents, &arguments);
-    err = err == HTH_OK && what[word] == ' ' ? query_arguments(what, word, &arguments) : err;
+    if (err == HTH_OK && what[word] == ' ') {
+        err = query_arguments(what, word, &arguments);
+    }
     body.what = err == HTH_OK ? hth_strndup(what, word) : NULL;
     if (err == HTH_OK && body.what == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for a query");
+        err = hth_no_memory("a query");
     }
     if (err == HTH_OK) {
         body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
@@ -58,9 +60,9 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     }
     if (err == HTH_OK && answer == NULL) {
         *json = hth_strndup((const char *)r.data, r.head->document->bytes);
-        err = *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a document");
         hth_reply_fini(&r);
-        err = err == HTH_OK ? hth_documents_write(&documents, *json, json) : err;
+        err = *json != NULL ? hth_documents_write(&documents, *json, json)
+                            : hth_no_memory("a document");
     }
     hth_documents_fini(&documents);
     hth_free(passed);

@@ -131,7 +131,9 @@ static hth_err call_new(hearth *h, hth_socket_call **out)
     }
     p->local = strncmp(h->url, "ipc://", 6) == 0;
     hth_err err = hth_socket_open(h->url, h->ca_file, until_ns, &p->stream);
-    err = err == HTH_OK ? call_greet(p, until_ns) : err;
+    if (err == HTH_OK) {
+        err = call_greet(p, until_ns);
+    }
     if (err != HTH_OK) {
         call_free(p);
         bool absent = err == HTH_EIO || err == HTH_ETIMEDOUT;

@@ -222,9 +222,11 @@ hth_err hth_program_activate(hth_site *site, hth_program *program)
         return hth_site_ensure_arena(site, program);
     }
     HTH_TRY(hth_quota_room(site, program)); // before anything of anybody's moves
-    hth_err err = weights_hold(site, program);
-    err = err == HTH_OK ? streams_fill(program) : err;
-    err = err == HTH_OK ? hth_site_ensure_arena(site, program) : err;
+    hth_err err;
+    HTH_GOTO(weights_hold(site, program), done);
+    HTH_GOTO(streams_fill(program), done);
+    err = hth_site_ensure_arena(site, program);
+done:
     if (err == HTH_ENODEVMEM) {
         err = activate_again(site, program);
         if (err == HTH_OK) {

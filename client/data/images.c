@@ -195,7 +195,9 @@ static hth_err images_classes(hth_data *data, images_set *set)
                            names[i]);
         }
         hth_free(path);
-        err = err == HTH_OK ? images_class_named(names[i]) : err;
+        if (err == HTH_OK) {
+            err = images_class_named(names[i]);
+        }
         if (err == HTH_OK) {
             data->classes[data->n_classes] = hth_strdup(names[i]);
             err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_no_memory("a dataset");

@@ -43,23 +43,23 @@ hearth_status hearth_train_submit(hearth *h, const char *model, const char *data
     hearth_train_options o = {.size = 0};
     char *path = NULL, *eval = NULL, *arguments = NULL, *json = NULL;
     json_t *doc = NULL;
+    hth_err err;
     out->id = 0;
-    hth_err err = hth_passed_data(data, &path);
-    if (err == HTH_OK && options != NULL) {
-        err = hth_options_read(options, &o, sizeof o, offsetof(hearth_train_options, class_axis));
+    HTH_GOTO(hth_passed_data(data, &path), done);
+    if (options != NULL) {
+        HTH_GOTO(
+            hth_options_read(options, &o, sizeof o, offsetof(hearth_train_options, class_axis)),
+            done);
     }
-    if (err == HTH_OK && o.eval != NULL) {
-        err = hth_passed_data(o.eval, &eval);
+    if (o.eval != NULL) {
+        HTH_GOTO(hth_passed_data(o.eval, &eval), done);
         o.eval = eval;
     }
-    err = err == HTH_OK ? hth_job_arguments(model, path, &o, &arguments) : err;
-    if (err == HTH_OK) {
-        err = (hth_err)hearth_query(h, "train", arguments, NULL, NULL, &json);
-    }
-    if (err == HTH_OK) {
-        doc = json_loads(json, 0, NULL);
-        err = job_taken(doc, out);
-    }
+    HTH_GOTO(hth_job_arguments(model, path, &o, &arguments), done);
+    HTH_GOTO((hth_err)hearth_query(h, "train", arguments, NULL, NULL, &json), done);
+    doc = json_loads(json, 0, NULL);
+    err = job_taken(doc, out);
+done:
     json_decref(doc);
     hth_free(json);
     hth_free(arguments);
@@ -74,7 +74,9 @@ hearth_status hearth_job_find(hearth *h, const char *name, hearth_job *out)
     out->id = 0;
     hth_err err =
         hth_query_document(h, "job", json_pack("{s:s, s:i}", "job", name, "points", 1), &doc);
-    err = err == HTH_OK ? job_taken(doc, out) : err;
+    if (err == HTH_OK) {
+        err = job_taken(doc, out);
+    }
     json_decref(doc);
     return (hearth_status)err;
 }
@@ -84,7 +86,9 @@ hearth_status hearth_job_list(hearth *h, hearth_job_info **out)
     json_t *doc;
     *out = NULL;
     hth_err err = hth_query_document(h, "jobs", json_object(), &doc);
-    err = err == HTH_OK ? hth_job_rows(doc, out) : err;
+    if (err == HTH_OK) {
+        err = hth_job_rows(doc, out);
+    }
     json_decref(doc);
     return (hearth_status)err;
 }
@@ -94,7 +98,9 @@ hearth_status hearth_job_status(hearth *h, hearth_job job, hearth_job_info **out
     json_t *doc;
     *out = NULL;
     hth_err err = job_question(h, "job", job, 1, NULL, &doc);
-    err = err == HTH_OK ? hth_job_row(doc, NULL, out) : err;
+    if (err == HTH_OK) {
+        err = hth_job_row(doc, NULL, out);
+    }
     json_decref(doc);
     return (hearth_status)err;
 }
@@ -127,7 +133,9 @@ hearth_status hearth_job_result(hearth *h, hearth_job job, hearth_train_result *
     json_t *doc;
     *out = NULL;
     hth_err err = job_question(h, "job", job, 0, NULL, &doc);
-    err = err == HTH_OK ? hth_job_result(doc, out) : err;
+    if (err == HTH_OK) {
+        err = hth_job_result(doc, out);
+    }
     json_decref(doc);
     return (hearth_status)err;
 }

@@ -103,7 +103,7 @@ static bool judge_size(const hth_http *http, const hth_http_req *req, hth_http_r
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
     uint64_t held = hth_account_bytes();
     if (none && (head->chunked || head->length > CONN_BODY_BYTES)) {
-        return refusal(no, 413, "a GET or DELETE has no body of this size, and none in chunks");
+        return refusal(no, 413, "a GET or DELETE has no body");
     }
     if (head->length > http->message_bytes) {
         return refusal(no, 413, CONN_LARGE);

@@ -13,7 +13,10 @@ static int cmd_jobs(hth_cli *cli)
     if (mine && all) {
         return hth_cli_usage("--mine or --all, not both");
     }
-    json_t *q = mine || all ? json_pack("{s:b}", mine ? "mine" : "all", 1) : json_object();
+    json_t *q = json_object();
+    if (mine || all) {
+        json_object_set_new(q, mine ? "mine" : "all", json_true());
+    }
     int rv = hth_cmd_request(cli, "jobs", q, hth_progress_show, &json);
     if (rv == HTH_CLI_OK) {
         rv = hth_jobs_print(cli, json);

@@ -77,9 +77,9 @@ static void rm_what(const json_t *rows, char *out, size_t cap)
         }
     }
     if (at < cap) {
-        snprintf(out + at, cap - at, "%s (%zu version%s, %s not shared)",
-                 n > RM_LISTED ? ", .." : "", n, n == 1 ? "" : "s",
-                 hth_table_bytes((double)own, bytes, sizeof bytes));
+        const char *more = n > RM_LISTED ? ", .." : "";
+        snprintf(out + at, cap - at, "%s (%zu version%s, %s not shared)", more, n,
+                 n == 1 ? "" : "s", hth_table_bytes((double)own, bytes, sizeof bytes));
     }
     hth_utf8_plain(out);
 }

@@ -305,13 +305,15 @@ static hth_err exchange_parse(hth_exchange *exchange)
     json_t *doc = NULL;
     hth_err err = HTH_OK;
     if (text == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory for a request");
+        err = hth_no_memory("a request");
     } else if (n > 0) {
         err = hth_json_parse(text, n, &doc);
     }
     evbuffer_free(exchange->body);
     exchange->body = NULL;
-    err = err == HTH_OK ? exchange->read(exchange, doc) : err;
+    if (err == HTH_OK) {
+        err = exchange->read(exchange, doc);
+    }
     json_decref(doc);
     return err;
 }
