@@ -127,7 +127,8 @@ class Kills(unittest.TestCase):
         return [h[0] for h in job['history']], content(FOLDER + '/result.safetensors')
 
     def there(self, name):
-        return any(j['job'] == name for j in self.s.admin('jobs'))
+        """Whether the server has accepted the job. One whose client died before it had the answer is canceled."""
+        return any(j['job'] == name and j['state'] != 'canceled' for j in self.s.admin('jobs'))
 
     def test_training(self):
         """Jobs that are submitted over the network, with the client's file."""
