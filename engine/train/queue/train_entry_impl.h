@@ -34,7 +34,8 @@ typedef enum hth_train_leaving {
 
 struct hth_train_entry {
     hth_train_entry *next;
-    hth_tenant *tenant; // who submitted it; NULL: nobody with limits
+    hth_train_queue *queue; // NULL: it was never made ready
+    hth_tenant *tenant;     // who submitted it; NULL: nobody with limits
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
     json_int_t id;                 // 0: it has no number yet

@@ -369,6 +369,29 @@ static void elastic_jobs_share_memory(void **state)
     rig_close(&r);
 }
 
+// A server that stops saves all jobs at work, and each says so in its own log.
+static void stopped_with_several(void **state)
+{
+    static const char *const names[] = {"one", "two"};
+    rig r;
+    job jobs[2];
+    rig_open(&r, &mobile, 4);
+    as_admin = true;
+    for (int i = 0; i < 2; i++) {
+        job_start(&r, &jobs[i], "alice", names[i], ", \"epochs\": 1000000");
+    }
+    for (int i = 0; i < 2; i++) {
+        until_state(&r, names[i], "running");
+    }
+    hth_engine_drain(r.f.engine);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(call_wait(&jobs[i].c), HTH_ECANCELED);
+        assert_true(logged(&r, names[i], "the server is stopping"));
+        free(jobs[i].text);
+    }
+    rig_close(&r);
+}
+
 static void mistakes(void **state)
 {
     rig r;
@@ -385,6 +408,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(unwritten_state, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_next, setup, teardown),
         cmocka_unit_test_setup_teardown(elastic_jobs_share_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(stopped_with_several, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

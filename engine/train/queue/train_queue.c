@@ -38,23 +38,23 @@ void hth_train_queue_event(const hth_train_queue *queue, const char *job, const 
     }
 }
 
-// Steps of the job at work, as often as somebody could look at them, and its last one.
+// Steps of a job, as often as somebody could look at them, and its last one.
 static void queue_event(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
-    const hth_train_queue *q = ctx;
-    hth_train_entry *e = q->active;
+    hth_train_entry *e = ctx;
+    const hth_train_queue *queue = e->queue;
     uint64_t now = hth_now_ns();
     hth_train_entry_step(e, what, done, total);
-    if (q->event != NULL && (now - e->reported_ns >= QUEUE_EVENT_NS || done == total)) {
+    if (queue->event != NULL && (now - e->reported_ns >= QUEUE_EVENT_NS || done == total)) {
         e->reported_ns = now;
-        q->event(q->event_ctx, e->job, what, done, total);
+        queue->event(queue->event_ctx, e->job, what, done, total);
     }
 }
 
+// Not only of the job whose turn it is: others' checkpoints are written meanwhile.
 static void queue_log(void *ctx, const char *level, const char *text)
 {
-    const hth_train_queue *q = ctx;
-    hth_train_entry_log(q->active, level, text);
+    hth_train_entry_log(ctx, level, text);
 }
 
 void hth_train_queue_append(hth_train_queue *queue, hth_train_entry *entry)
@@ -297,8 +297,9 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
     if (entry->timeline == NULL) {
         (void)hth_timeline_open(&entry->timeline); // a job works without
     }
+    entry->queue = queue;
     hth_train_events events = {.fn = queue_event,
-                               .ctx = queue,
+                               .ctx = entry,
                                .timeline = entry->timeline,
                                .log = queue_log,
                                .admission = {.ask = hth_train_fair_ask, .ctx = queue}};
