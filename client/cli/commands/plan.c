@@ -28,11 +28,12 @@ static int plan_problem(hth_cli *cli)
     }
     hth_documents d;
     hth_err err;
+    int rv;
     HTH_GOTO(hth_documents_read("plan", text, &d, &changed), done);
     HTH_GOTO(hth_embed_plan(changed != NULL ? changed : text, &json), done);
     err = hth_documents_write(&d, json, &json);
 done:
-    int rv = err == HTH_OK ? hth_cli_print(cli, json) : hth_cli_error();
+    rv = err == HTH_OK ? hth_cli_print(cli, json) : hth_cli_error();
     hth_documents_fini(&d);
     hth_free(changed);
     hth_free(json);
