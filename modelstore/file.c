@@ -18,6 +18,7 @@
 
 static _Atomic uint64_t file_ops, file_fail_at; // 0: never
 static atomic_int file_errnum;
+static atomic_bool file_full;
 
 void hth_store_file_fault(uint64_t nth, int errnum)
 {
@@ -25,10 +26,18 @@ void hth_store_file_fault(uint64_t nth, int errnum)
     atomic_store(&file_fail_at, nth == 0 ? 0 : atomic_load(&file_ops) + nth);
 }
 
+void hth_store_file_full(bool full)
+{
+    atomic_store(&file_full, full);
+}
+
 // file_fault counts an operation and returns the errno to fail it with, 0 for none.
 static int file_fault(void)
 {
     uint64_t n = atomic_fetch_add_explicit(&file_ops, 1, memory_order_relaxed) + 1;
+    if (atomic_load_explicit(&file_full, memory_order_relaxed)) {
+        return ENOSPC;
+    }
     return n == atomic_load_explicit(&file_fail_at, memory_order_relaxed)
                ? atomic_load(&file_errnum)
                : 0;

@@ -67,5 +67,7 @@ hth_err hth_store_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, 
 // instead. 0 turns it off.
 #define HTH_STORE_FILE_KILL (-1)
 void hth_store_file_fault(uint64_t nth, int errnum);
+// hth_store_file_full has every changing operation fail with ENOSPC until it is turned off.
+void hth_store_file_full(bool full);
 
 #endif

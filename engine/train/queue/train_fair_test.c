@@ -280,11 +280,11 @@ static void unwritten_state(void **state)
     snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
     job_start(&r, &other, "bob", "other", budget);
     until_state(&r, "other", "queued");
-    hth_store_file_fault(1, ENOSPC);
+    hth_store_file_full(true);
     clock_ahead_ns += 10000000000u;
     while (!logged(&r, "result", "not paused for another tenant: ")) {
     }
-    hth_store_file_fault(0, 0);
+    hth_store_file_full(false);
     until_state(&r, "result", "running");
     until_state(&r, "other", "queued");
     clock_ahead_ns += 70000000000u;
