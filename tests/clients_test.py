@@ -326,7 +326,8 @@ class PerfAnalyzer(unittest.TestCase):
     def test_metrics(self):
         # It wants metrics of a GPU: without one it says so and goes on.
         _, said = self.measure('--shape', 'INPUT0:3', '--collect-metrics', '--metrics-url', f'127.0.0.1:{DAEMON.metrics}/metrics',
-                               '--metrics-interval', '200', '-p', '500', pollers=1)
+                               '--metrics-interval', '50', '--request-count', '5000', pollers=1)
+        self.assertIn('Server Prometheus Metrics', said)
         self.assertEqual([line for line in said.split('\n') if 'Unable to parse' in line and "'nv_gpu_" not in line], [])
 
 
