@@ -54,13 +54,16 @@ static const struct list_kind {
     bool private;           // neither the client nor a proxy is to keep it
     hth_command_id further; // asked after it: the document's "further"; NONE: nothing
 } list_kinds[HTH_HTTP_LISTS] = {
-    [HTH_HTTP_LIST_INDEX] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index, false},
+    [HTH_HTTP_LIST_INDEX] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index, false,
+                             HTH_COMMAND_NONE},
     [HTH_HTTP_LIST_READY] = {HTH_COMMAND_LOADED, "application/json", hth_http_write_index_ready,
-                             false},
-    [HTH_HTTP_LIST_STATS] = {HTH_COMMAND_STATS, "application/json", hth_http_write_stats, false},
+                             false, HTH_COMMAND_NONE},
+    [HTH_HTTP_LIST_STATS] = {HTH_COMMAND_STATS, "application/json", hth_http_write_stats, false,
+                             HTH_COMMAND_NONE},
     [HTH_HTTP_LIST_METRICS] = {HTH_COMMAND_STATS, "text/plain; charset=utf-8",
                                hth_http_write_metrics, false, HTH_COMMAND_SHARES},
-    [HTH_HTTP_LIST_MODELS] = {HTH_COMMAND_MODELS, "application/json", hth_http_write_models, true},
+    [HTH_HTTP_LIST_MODELS] = {HTH_COMMAND_MODELS, "application/json", hth_http_write_models, true,
+                              HTH_COMMAND_NONE},
 };
 
 // ---- answers
