@@ -138,15 +138,15 @@ static hth_err link_runs(link_bench *bench, int n, uint64_t *ns)
 static hth_err link_loss(link_bench *bench, int runs, double share, const hth_link *link,
                          double *loss)
 {
-    uint64_t alone, beside;
+    uint64_t alone, together;
     HTH_TRY(link_runs(bench, runs, &alone));
     double one_ns = (double)bench->bytes * 1e9 / link->h2d_bytes_per_s;
     int copies = (int)((double)alone * share / one_ns) + 1;
     for (int i = 0; i < copies; i++) {
         HTH_TRY(hth_stream_copy(bench->h2d, bench->far, bench->host, bench->bytes));
     }
-    HTH_TRY(link_runs(bench, runs, &beside));
-    *loss = ((double)beside - (double)alone) / (copies * one_ns);
+    HTH_TRY(link_runs(bench, runs, &together));
+    *loss = ((double)together - (double)alone) / (copies * one_ns);
     return hth_stream_sync(bench->h2d);
 }
 

@@ -209,9 +209,9 @@ void hth_slab_free(hth_slab *slab, void *block)
         bytes += h->bytes;
     }
     if (at + bytes < slab->top && !slab_at(slab, at + bytes)->used) {
-        const slab_head *behind = slab_at(slab, at + bytes);
-        slab_unlist(slab, behind);
-        bytes += behind->bytes;
+        const slab_head *following = slab_at(slab, at + bytes);
+        slab_unlist(slab, following);
+        bytes += following->bytes;
     }
     if (at + bytes == slab->top) {
         slab->top = at;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/content/export_write.h - the file of an export, from front to back: one writer, for whoever
-// reads the tensors from a store and whoever fetches them.
+// client/content/export_write.h - writes the file of an export from its first byte to its last. The
+// tensors are read from a store or fetched from a server.
 #ifndef HTH_CLIENT_CONTENT_EXPORT_WRITE_H
 #define HTH_CLIENT_CONTENT_EXPORT_WRITE_H
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // hearth_job_watch and hearth_job_wait. The server holds a request ("watch") until something has
 // happened to the job after the event that was heard of last, and answers with all that has. So it
-// works wherever requests do. An answer without a number to go on from, or one that says that
-// events are missing, has the job's row, or has it asked for. A server that knows no "watch", or
-// has too many, is asked where the job stands instead, and the events are made up from the
-// difference.
+// works wherever requests do. Where an answer has no number to go on from, or says that events are
+// missing, the job's row is in it, or is asked for. A server that does not know "watch", or has too
+// many of them, is asked for the job's state instead, and the events are derived from what changed.
 //
 // A server that goes away is tried again for a while: it may be starting anew, and the job with it.
 #include "client/jobs/job_document.h"

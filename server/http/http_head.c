@@ -119,7 +119,7 @@ static hth_http_verb verb_of(const char *p, size_t n)
     return HTH_VERB_UNKNOWN;
 }
 
-// scheme_bytes counts the bytes of a scheme and the "://" behind it; 0: a target begins otherwise.
+// scheme_bytes counts the bytes of a scheme and the "://" after it; 0: a target begins otherwise.
 static size_t scheme_bytes(const char *target)
 {
     size_t n = 0;

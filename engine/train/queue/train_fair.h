@@ -71,7 +71,7 @@ uint64_t hth_train_fair_granted(const hth_train_entry *entry, uint64_t *budget_b
 void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry);
 void hth_train_fair_blocked(hth_train_queue *queue, hth_train_entry *entry);
 // hth_train_fair_leave takes a job out of the queue; one that is not in it stays as it is.
-// hth_train_fair_forget has it planned anew as well, before it begins.
+// hth_train_fair_forget also discards its demands: it is planned again before it begins.
 void hth_train_fair_leave(hth_train_queue *queue, hth_train_entry *entry);
 void hth_train_fair_forget(hth_train_queue *queue, hth_train_entry *entry);
 // hth_train_fair_exact has a job go on with the memory that it had when it was paused for another,

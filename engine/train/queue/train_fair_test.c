@@ -223,7 +223,7 @@ static void expect_shares(rig *r)
     json_decref(device);
 }
 
-// bob has nothing; after his patience alice's job is paused for his, and goes on behind it. Its
+// bob has nothing; after his patience alice's job is paused for his, and goes on after it. Its
 // losses and its result are those of a job that was left alone.
 static void paused_for_another(void **state)
 {
