@@ -92,10 +92,11 @@ format: deps-lint ## formats the C files as lint wants them
 FUZZ_SECONDS ?= 600
 FUZZ_RUNS ?= -1
 FUZZ_LEAST ?= 0
+FUZZ_SEED ?= 0
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 SEEDS    := $(patsubst tests/data/fuzz/%.tar,build-fuzz/seeds/%,$(wildcard tests/data/fuzz/*.tar))
-FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1
-fuzz: deps-lint ## fuzzers of models, requests, rings, bodies, JSON; FUZZ_SECONDS=600 each, FUZZ_RUNS=, FUZZ_LEAST=
+FUZZ_OPTIONS = -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1
+fuzz: deps-lint ## fuzzers of models, requests, rings, bodies, JSON; FUZZ_SECONDS=600 each, FUZZ_SEED=
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link $(CHECKS)'
 	$(Q)$(MAKE) --no-print-directory $(FUZZERS:%=run-%)

@@ -64,12 +64,17 @@ int hth_grad_1(hth_grad *grad, hth_op op, int a);
 int hth_grad_2(hth_grad *grad, hth_op op, int a, int b);
 int hth_grad_3(hth_grad *grad, hth_op op, int a, int b, int d);
 
+// hth_grad_table returns zeroed memory for a constant of count elements that a rule writes itself;
+// hth_free gives it back. More than is left to compute beforehand (limits.folded_bytes) is refused,
+// HTH_ETOOBIG. NULL after an error, also an earlier one.
+void *hth_grad_table(hth_grad *grad, int64_t count, size_t size);
+
 // hth_grad_equal is 1 where a equals b, else 0.
 int hth_grad_equal(hth_grad *grad, int a, int b);
 
 // Constants: a float scalar, a vector of integers, zeros of a shape.
 int hth_grad_scalar(hth_grad *grad, float v);
-int hth_grad_list(hth_grad *grad, const int64_t *v, int n);
+int hth_grad_list(hth_grad *grad, const int64_t *v, int64_t n);
 int hth_grad_zeros(hth_grad *grad, const hth_shape *shape);
 // Forms.
 int hth_grad_reshape(hth_grad *grad, int v, const hth_shape *shape);

@@ -48,11 +48,8 @@ static int whole_indices(hth_grad *grad, int indices, int batch)
         samples *= each.dim[i];
     }
     each.dim[s.rank - 1] = full.dim[s.rank - 1] = batch;
-    at = hth_calloc((size_t)(samples * batch), sizeof *at);
+    at = hth_grad_table(grad, samples * batch, sizeof *at);
     if (at == NULL) {
-        if (grad->err == HTH_OK) {
-            grad->err = hth_no_memory("a gradient");
-        }
         return -1;
     }
     for (int64_t i = 0; i < samples; i++) {
@@ -62,7 +59,7 @@ static int whole_indices(hth_grad *grad, int indices, int batch)
             left /= s.dim[d];
         }
     }
-    int list = hth_grad_list(grad, at, (int)(samples * batch));
+    int list = hth_grad_list(grad, at, samples * batch);
     hth_free(at);
     int own = hth_grad_expand(grad, hth_grad_reshape(grad, list, &each), &full);
     hth_grad_begin(grad, HTH_OP_CONCAT, (int[]){own, indices}, 2, 1);
@@ -94,7 +91,7 @@ void hth_grad_compress(hth_grad *grad, const hth_node *node)
         return;
     }
     axis = axis < 0 ? axis + x.rank : axis;
-    index = hth_calloc((size_t)taken->dim[flat ? 0 : axis] + 1, sizeof *index);
+    index = hth_grad_table(grad, taken->dim[flat ? 0 : axis], sizeof *index);
     for (int64_t i = 0; index != NULL && i < hth_shape_elements(&condition->shape); i++) {
         if (((const uint8_t *)data)[i] != 0) {
             index[found++] = i;
@@ -102,13 +99,10 @@ void hth_grad_compress(hth_grad *grad, const hth_node *node)
     }
     hth_const_unmap(condition);
     if (index == NULL) {
-        if (grad->err == HTH_OK) {
-            grad->err = hth_no_memory("a gradient");
-        }
         return;
     }
     const hth_shape s = flat ? (hth_shape){1, {hth_shape_elements(&x)}} : x;
-    int list = hth_grad_list(grad, index, (int)found);
+    int list = hth_grad_list(grad, index, found);
     hth_free(index);
     hth_grad_begin(grad, HTH_OP_GATHER_GRAD, (int[]){hth_grad_out(grad, node, 0), list}, 2, 1);
     hth_grad_int(grad, "axis", axis);

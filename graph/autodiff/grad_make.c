@@ -2,6 +2,7 @@
 // graph/autodiff/grad_make.c - how gradient functions make nodes, constants and forms.
 #include "graph/autodiff/grad.h"
 
+#include "graph/passes/fold.h"
 #include "graph/passes/pass_util.h"
 
 #include "base/alloc.h"
@@ -171,7 +172,27 @@ int hth_grad_scalar(hth_grad *grad, float v)
     return constant(grad, HTH_DT_F32, &(hth_shape){.rank = 0}, &v);
 }
 
-int hth_grad_list(hth_grad *grad, const int64_t *v, int n)
+void *hth_grad_table(hth_grad *grad, int64_t count, size_t size)
+{
+    const uint64_t most = hth_fold_room();
+    if (grad->err != HTH_OK) {
+        return NULL;
+    }
+    if (count < 0 || (uint64_t)count > most / size) {
+        const hth_node *n = &grad->g->nodes[grad->forward];
+        keep(grad, hth_fail(HTH_ETOOBIG,
+                            "node '%s' (%s): a table of %lld elements would be computed "
+                            "beforehand, and %llu bytes are left for such (limits.folded_bytes)",
+                            n->name, hth_op_name(n->op), (long long)count,
+                            (unsigned long long)most));
+        return NULL;
+    }
+    void *table = hth_calloc((size_t)count + 1, size);
+    keep(grad, table == NULL ? hth_no_memory("a constant of a gradient") : HTH_OK);
+    return table;
+}
+
+int hth_grad_list(hth_grad *grad, const int64_t *v, int64_t n)
 {
     return constant(grad, HTH_DT_I64, &(hth_shape){1, {n}}, v);
 }

@@ -178,15 +178,14 @@ static int pad_scatter(hth_grad *grad, const char *mode, int v, const hth_shape 
         if (s.dim[a] == shape->dim[a] && begin[a] == 0) {
             continue;
         }
-        int64_t *index = hth_calloc((size_t)s.dim[a] + 1, sizeof *index);
+        int64_t *index = hth_grad_table(grad, s.dim[a], sizeof *index);
         if (index == NULL) {
-            grad->err = hth_no_memory("a gradient");
             return -1;
         }
         for (int64_t i = 0; i < s.dim[a]; i++) {
             index[i] = pad_source(mode, i - begin[a], shape->dim[a]);
         }
-        int list = hth_grad_list(grad, index, (int)s.dim[a]);
+        int list = hth_grad_list(grad, index, s.dim[a]);
         hth_free(index);
         s.dim[a] = shape->dim[a];
         hth_grad_begin(grad, HTH_OP_GATHER_GRAD, (int[]){v, list}, 2, 1);

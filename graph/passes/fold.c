@@ -169,8 +169,7 @@ static void fold_free(hth_const *constant)
     hth_free(constant->owner);
 }
 
-// Room for results of all models together.
-static uint64_t fold_room(void)
+uint64_t hth_fold_room(void)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLDED_BYTES), live = fold_live;
     if (most == 0) {
@@ -299,7 +298,7 @@ static bool foldable(const hth_graph *graph, int node, hth_fold *fold, int64_t m
     }
     return size->dynamic || size->tiny ||
            (size->most <= max_elements && (size->out <= FOLD_BYTES || size->out <= size->in) &&
-            size->out <= fold->bytes && size->out <= fold_room());
+            size->out <= fold->bytes && size->out <= hth_fold_room());
 }
 
 // The tensors of one evaluation. Inputs are mapped, outputs owned until they become constants.
@@ -354,7 +353,7 @@ static hth_err fold_too_large(const hth_node *node, uint64_t bytes, uint64_t lef
 static hth_err evaluate(evaluation *e, const hth_graph *graph, const hth_node *node,
                         const hth_fold *fold)
 {
-    uint64_t room = fold_room(), left = fold->bytes < room ? fold->bytes : room;
+    uint64_t room = hth_fold_room(), left = fold->bytes < room ? fold->bytes : room;
     for (int i = 0; i < node->n_outputs; i++) {
         if (node->outputs[i] < 0) {
             continue;

@@ -40,6 +40,8 @@ hth_err hth_fold_node(hth_graph *graph, int node, hth_fold *fold, int64_t max_el
 
 // hth_fold_live is how many bytes of folded results there are in this process.
 uint64_t hth_fold_live(void);
+// hth_fold_room is how many more bytes may be computed beforehand, of all models together.
+uint64_t hth_fold_room(void);
 
 // hth_node_key hashes operator, attributes, post operations and inputs (constants by their ids,
 // others by index): equal for equal computations in one graph; where all inputs are constants, in

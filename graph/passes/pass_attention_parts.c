@@ -98,21 +98,12 @@ static int constant(attention *a, hth_dtype dt, int64_t rows, int64_t columns, c
     return c->err == HTH_OK ? v : -1;
 }
 
-static void *room(attention *a, int64_t n, size_t size)
-{
-    void *p = a->c->err == HTH_OK ? hth_calloc((size_t)n, size) : NULL;
-    if (p == NULL && a->c->err == HTH_OK) {
-        a->c->err = hth_no_memory("an attention");
-    }
-    return p;
-}
-
 // What order and windows hide where every key is valid: a constant, and which rows see nothing.
 static void bias_of_order(attention *a)
 {
     const int64_t rows = a->together * a->queries;
-    float *bias = room(a, rows * a->keys, sizeof *bias),
-          *seen = bias == NULL ? NULL : room(a, rows, sizeof *seen);
+    float *bias = hth_grad_table(a->c, rows * a->keys, sizeof *bias),
+          *seen = bias == NULL ? NULL : hth_grad_table(a->c, rows, sizeof *seen);
     bool any = false, blind = false;
     for (int64_t i = 0; seen != NULL && i < rows * a->keys; i++) {
         int64_t j = i % a->keys, at = i / a->keys % a->queries + a->past;
@@ -146,7 +137,7 @@ static void bias_of_lengths(attention *a, int lengths)
 {
     hth_grad *c = a->c;
     int64_t n = a->queries * a->keys;
-    int64_t *low = room(a, 2 * n, sizeof *low);
+    int64_t *low = hth_grad_table(a->c, 2 * n, sizeof *low);
     for (int64_t i = 0; low != NULL && i < n; i++) {
         int64_t j = i % a->keys, after = j - i / a->keys + a->queries; // L - after = at - j
         low[i] = a->causal && after - 1 > j ? after - 1 : j;

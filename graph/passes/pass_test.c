@@ -3,6 +3,7 @@
 // write them (tests/tools/make_pass_models.py), every pass in turn, evaluated with the reference
 // kernels, against onnxruntime's answers.
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "graph/onnx/onnx.h"
 #include "graph/passes/pass.h"
 #include "graph/specialize.h"
@@ -197,6 +198,21 @@ static void test_attention_operator(void **state)
     hth_graph_free(g);
 }
 
+// The constant of what order hides grows as queries times keys: too large is refused, not tried.
+static void test_attention_table(void **state)
+{
+    hth_tensor x, y;
+    hth_graph *g = prepare("operators", &x, &y);
+    assert_int_equal(hth_setting_set("limits.folded_bytes", "1"), HTH_OK);
+    hth_err err = hth_pass_attention_parts(g);
+    assert_int_equal(hth_setting_set("limits.folded_bytes", "0"), HTH_OK);
+    assert_int_equal(err, HTH_ETOOBIG);
+    assert_non_null(strstr(hth_err_detail(), "limits.folded_bytes"));
+    hth_free(x.data);
+    hth_free(y.data);
+    hth_graph_free(g);
+}
+
 // Recurrences whose batch comes first are the usual ones between transposes.
 static void test_batch_first(void **state)
 {
@@ -257,7 +273,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_residual),           cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_batch_first),
+        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_attention_table), cmocka_unit_test(test_batch_first),
         cmocka_unit_test(test_written_norm),       cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
