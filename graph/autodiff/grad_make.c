@@ -180,11 +180,11 @@ void *hth_grad_table(hth_grad *grad, int64_t count, size_t size)
     }
     if (count < 0 || (uint64_t)count > most / size) {
         const hth_node *n = &grad->g->nodes[grad->forward];
-        keep(grad, hth_fail(HTH_ETOOBIG,
-                            "node '%s' (%s): a table of %lld elements would be computed "
-                            "beforehand, and %llu bytes are left for such (limits.folded_bytes)",
-                            n->name, hth_op_name(n->op), (long long)count,
-                            (unsigned long long)most));
+        keep(grad,
+             hth_fail(HTH_ETOOBIG,
+                      "node '%s' (%s): a table of %lld elements would be computed "
+                      "beforehand, and %llu bytes are left for such (limits.folded_bytes)",
+                      n->name, hth_op_name(n->op), (long long)count, (unsigned long long)most));
         return NULL;
     }
     void *table = hth_calloc((size_t)count + 1, size);

@@ -273,7 +273,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_residual),           cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_attention_table), cmocka_unit_test(test_batch_first),
-        cmocka_unit_test(test_written_norm),       cmocka_unit_test(test_no_memory)};
+        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_attention_table),
+        cmocka_unit_test(test_batch_first),        cmocka_unit_test(test_written_norm),
+        cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
