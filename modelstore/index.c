@@ -5,8 +5,9 @@
 // never waits for long.
 #include "modelstore/index.h"
 
-#include "base/settings.h"
 #include "base/alloc.h"
+#include "base/settings.h"
+#include "base/size.h"
 #include "modelstore/file.h"
 #include "modelstore/pages.h"
 #include "modelstore/snapshot.h"
@@ -16,6 +17,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,27 +52,63 @@ static hth_err index_fail(int rc, const char *what)
         return hth_fail(HTH_EBUSY, "%s: more than %d threads read the store's index", what,
                         INDEX_READERS);
     case MDB_MAP_FULL:
-        return hth_fail(HTH_ETOOBIG, "%s: the store's index cannot grow further", what);
+        return hth_fail(HTH_ETOOBIG, "%s: the store's index is full", what);
     default:
         return rc > 0 ? hth_fail_errno(rc, "%s", what)
                       : hth_fail(HTH_EIO, "%s: %s", what, mdb_strerror(rc));
     }
 }
 
-static int index_resize(hth_index *ix, bool grow)
+// index_fits tells whether a map of `bytes` is to be had. LMDB gives up the map that it has before
+// it asks for another one, and the next transaction of a process with neither would end it.
+static bool index_fits(size_t bytes)
 {
-    MDB_envinfo info;
-    pthread_rwlock_wrlock(&ix->map_lock);
-    int rc = mdb_env_info(ix->env, &info);
-    if (rc == 0) {
-        rc = mdb_env_set_mapsize(ix->env,
-                                 grow ? info.me_mapsize * 2 : 0); // 0: as large as the file says
+    void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED) {
+        return false;
     }
-    pthread_rwlock_unlock(&ix->map_lock);
-    return rc;
+    munmap(probe, bytes);
+    return true;
 }
 
-// index_try runs fn once; *again says that the map's size was in the way and has been mended.
+// index_larger stores how large the map is and has to be: twice as large (grow), or as another
+// process's, which has at most twice what the file has.
+static hth_err index_larger(hth_index *ix, bool grow, size_t *now, size_t *next)
+{
+    MDB_envinfo info;
+    mdb_filehandle_t fd;
+    struct stat st;
+    HTH_TRY(index_fail(mdb_env_info(ix->env, &info), "reading the store's index"));
+    HTH_TRY(index_fail(mdb_env_get_fd(ix->env, &fd), "reading the store's index"));
+    if (fstat(fd, &st) != 0) {
+        return hth_fail_errno(errno, "reading the store's index");
+    }
+    *now = info.me_mapsize;
+    *next = 2 * (grow ? *now : (size_t)st.st_size);
+    return HTH_OK;
+}
+
+static hth_err index_resize(hth_index *ix, bool grow)
+{
+    size_t now = 0, next = 0;
+    pthread_rwlock_wrlock(&ix->map_lock);
+    hth_err err = index_larger(ix, grow, &now, &next);
+    if (err == HTH_OK && !index_fits(next)) {
+        err = hth_fail(HTH_ENOMEM,
+                       "the map of the store's index cannot grow from %s to %s: this process may "
+                       "not have as many addresses (ulimit -v)",
+                       hth_size_of(now).text, hth_size_of(next).text);
+    }
+    if (err == HTH_OK) { // 0: as large as the file says
+        int rc = mdb_env_set_mapsize(ix->env, grow ? next : 0);
+        err = index_fail(rc, "growing the store's index");
+    }
+    pthread_rwlock_unlock(&ix->map_lock);
+    return err;
+}
+
+// index_try runs fn once; *again says that the map's size was in the way and has been mended, else
+// why it could not be is the error.
 static hth_err index_try(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx, bool *again)
 {
     hth_txn t = {.ix = ix};
@@ -93,8 +131,11 @@ static hth_err index_try(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx
         err = index_fail(t.rc, "opening the store's index");
     }
     pthread_rwlock_unlock(&ix->map_lock);
-    *again = err != HTH_OK && (t.rc == MDB_MAP_FULL || t.rc == MDB_MAP_RESIZED) &&
-             index_resize(ix, t.rc == MDB_MAP_FULL) == 0;
+    bool small = err != HTH_OK && (t.rc == MDB_MAP_FULL || t.rc == MDB_MAP_RESIZED);
+    if (small) {
+        err = index_resize(ix, t.rc == MDB_MAP_FULL);
+    }
+    *again = small && err == HTH_OK;
     return err;
 }
 
@@ -178,7 +219,8 @@ hth_err hth_index_pages(hth_index *ix)
             mdb_txn_abort(txn);
         }
         pthread_rwlock_unlock(&ix->map_lock);
-        if (rc == MDB_MAP_RESIZED && index_resize(ix, false) == 0) {
+        if (rc == MDB_MAP_RESIZED) {
+            HTH_TRY(index_resize(ix, false));
             err = HTH_EBUSY;
         }
     }

@@ -2,8 +2,10 @@
 // Many at once: processes, threads, and an index that outgrows its map under them.
 #include "modelstore/store_test.h"
 
+#include "base/sanitized.h"
 #include "base/thread.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define N_PUTS 25
@@ -210,6 +212,54 @@ static void test_growth_elsewhere(void **state)
     close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
 }
 
+// grow_narrowly puts texts until the index would outgrow the addresses that this process may have;
+// returns the failures. The store is as it was then, and goes on once there are more.
+static int grow_narrowly(hth_store *store)
+{
+    static char text[1 << 20], key[40];
+    struct rlimit free_limit, narrow;
+    unsigned long pages = 0;
+    char *again = NULL;
+    hth_err err = HTH_OK;
+    FILE *f = fopen("/proc/self/statm", "r");
+    int bad = f == NULL || fscanf(f, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &free_limit) != 0;
+    memset(text, 'x', sizeof text - 1);
+    narrow = free_limit;
+    narrow.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)24 << 20);
+    bad += setrlimit(RLIMIT_AS, &narrow) != 0;
+    int n = 0;
+    for (; n < 64 && err == HTH_OK; n++) {
+        snprintf(key, sizeof key, "text %d", n);
+        err = hth_store_text_put(store, key, text);
+    }
+    bad += err != HTH_ENOMEM || strstr(hth_err_detail(), "from 16.0 MiB to 32.0 MiB") == NULL;
+    bad += hth_store_text_load(store, "text 0", &again) != HTH_OK || strcmp(again, text) != 0;
+    bad += hth_store_text_load(store, key, &again) != HTH_ENOENT;
+    bad += hth_store_text_put(store, "small", "text") != HTH_OK;
+    bad += setrlimit(RLIMIT_AS, &free_limit) != 0;
+    bad += hth_store_text_put(store, key, text) != HTH_OK;
+    return bad;
+}
+
+static void test_no_addresses(void **state)
+{
+    int status;
+    if (HTH_SANITIZED) {
+        skip(); // what they map is more than any limit
+    }
+    assert_ok(hth_setting_set("store.index_bytes", "16MiB"));
+    pid_t pid = fork();
+    if (pid == 0) {
+        hth_store *s;
+        int bad = hth_store_open(((test_dir *)*state)->path, true, false, &s) != HTH_OK;
+        bad += bad != 0 || grow_narrowly(s) != 0;
+        hth_store_close(s);
+        _exit(bad);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
 
 int main(void)
@@ -217,6 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_two_processes), TEST(test_made_by_many), TEST(test_noticed),
         TEST(test_threads),       TEST(test_growth),       TEST(test_growth_elsewhere),
+        TEST(test_no_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
