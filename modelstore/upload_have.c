@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of some objects is there. A tensor's row in the index has no dtype and shape, and does not
-// say who may read it: both are in the records of the versions that name it, which are gone through
-// once for all objects.
+// say who may read it: both are in the records of the versions that name it. Those are gone through
+// once for all objects, until all that the index lists are found: what is new costs no look at a
+// store of thousands of versions.
 #include "modelstore/check.h"
 #include "modelstore/upload_impl.h"
 
@@ -26,13 +27,14 @@ hth_err hth_upload_check(const hth_manifest_tensor *object)
 // An object that is looked for; several may have one id.
 typedef struct have_want {
     const hth_manifest_tensor *object;
-    bool found;
+    bool listed, found;
     struct have_want *same;
     UT_hash_handle hh;
 } have_want;
 
 typedef struct have_job {
     have_want *want, *by_id;
+    int n, missing; // .. listed and not found yet
     hth_store_sees sees;
     void *ctx;
 } have_job;
@@ -43,10 +45,12 @@ static void have_match(have_job *job, const hth_record_tensor *tensor)
     HASH_FIND(hh, job->by_id, &tensor->id, sizeof tensor->id, w);
     for (; w != NULL; w = w->same) {
         const hth_manifest_tensor *o = w->object;
-        w->found = w->found || (o->dtype == tensor->dtype && o->bytes == tensor->bytes &&
-                                o->shape.rank == tensor->shape.rank &&
-                                memcmp(o->shape.dim, tensor->shape.dim,
-                                       (size_t)o->shape.rank * sizeof o->shape.dim[0]) == 0);
+        bool is = o->dtype == tensor->dtype && o->bytes == tensor->bytes &&
+                  o->shape.rank == tensor->shape.rank &&
+                  memcmp(o->shape.dim, tensor->shape.dim,
+                         (size_t)o->shape.rank * sizeof o->shape.dim[0]) == 0;
+        job->missing -= is && w->listed && !w->found;
+        w->found = w->found || is;
     }
 }
 
@@ -85,17 +89,36 @@ static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_v
             have_match(j, &x);
         }
     }
-    return err == HTH_ECORRUPT ? HTH_OK : err; // a damaged version has nothing for others
+    if (err != HTH_OK && err != HTH_ECORRUPT) { // a damaged version has nothing for others
+        return err;
+    }
+    return j->missing > 0 ? HTH_OK : HTH_ECANCELED; // all are found
 }
 
 static hth_err have_rows(hth_txn *txn, void *ctx)
 {
-    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, have_row, ctx);
+    have_job *j = ctx;
+    hth_tensor_row row;
+    j->missing = 0;
+    for (int i = 0; i < j->n; i++) {
+        have_want *w = &j->want[i];
+        hth_err err = hth_store_row(txn, &w->object->id, &row);
+        HTH_TRY(err == HTH_ENOENT ? HTH_OK : err);
+        w->listed = err == HTH_OK;
+        w->found = false; // of an earlier try
+        j->missing += w->listed;
+    }
+    if (j->missing == 0) {
+        return HTH_OK;
+    }
+    hth_err err = hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, have_row, j);
+    return err == HTH_ECANCELED ? HTH_OK : err;
 }
 
 static hth_err have_find(hth_store *store, have_job *job, const hth_manifest_tensor *objects, int n)
 {
     hth_err err = HTH_OK;
+    job->n = n;
     for (int i = 0; i < n && err == HTH_OK; i++) {
         have_want *w = &job->want[i], *first;
         w->object = &objects[i];

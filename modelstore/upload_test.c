@@ -349,6 +349,37 @@ static void test_have_asks_who_sees(void **state)
     hth_store_close(s);
 }
 
+static bool looks(void *ctx, const char *name, const char *meta)
+{
+    ++*(int *)ctx;
+    return true;
+}
+
+static int looks_at(hth_store *store, int first, int n)
+{
+    uint64_t there[N_OBJECTS];
+    int looked = 0;
+    assert_ok(hth_upload_have(store, "bob", looks, &looked, &objects[first], n, there));
+    return looked;
+}
+
+// With thousands of versions a look at each of them would take longer than what is sent.
+static void test_have_looks_at_few(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    for (int i = 0; i < 9; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "a%d", i);
+        assert_ok(test_put(s, name, i, &r));
+    }
+    assert_int_equal(looks_at(s, 0, N_OBJECTS), 0); // all are new
+    assert_ok(upload_all(s, "alice", &r));          // "m", after the others
+    assert_ok(test_put(s, "z", 100, &r));
+    assert_int_equal(looks_at(s, 0, N_OBJECTS), 10); // not at "z"
+    hth_store_close(s);
+}
+
 static void test_damaged_in_store(void **state)
 {
     char command[300];
@@ -589,6 +620,7 @@ int main(void)
         TEST(test_damaged_partial),
         TEST(test_two_owners),
         TEST(test_have_asks_who_sees),
+        TEST(test_have_looks_at_few),
         TEST(test_damaged_in_store),
         TEST(test_expiry),
         TEST(test_limits),
