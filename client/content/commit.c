@@ -111,7 +111,7 @@ hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
         strncpy(sentence, hth_err_detail(), sizeof sentence - 1);
         sentence[sizeof sentence - 1] = 0;
         if (source->refused || !hth_content_lost(err)) {
-            hth_content_discard_sent(handle, source->objects, source->known);
+            hth_content_discard_sent(handle, source);
         }
         return hth_fail(err, "%s", sentence);
     }

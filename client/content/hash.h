@@ -13,8 +13,11 @@ typedef struct hth_content_ids hth_content_ids;
 hth_err hth_content_ids_begin(hth_content_object *objects, int n,
                               hth_err (*read)(void *ctx, int i, uint64_t at, void *dst, size_t n),
                               void *ctx, hth_content_ids **out);
-// hth_content_ids_wait waits, for `ms` at most, until more than the first `had` objects have their
-// ids, and stores how many have. What reading them fails with is what it fails with.
+// hth_content_ids_at is which object the k-th is, in the order in which they are to be sent.
+int hth_content_ids_at(const hth_content_ids *ids, int k);
+// hth_content_ids_wait waits, for `ms` at most, until more than the first `had` objects of that
+// order have their ids, and stores how many have. What reading them fails with is what it fails
+// with.
 hth_err hth_content_ids_wait(hth_content_ids *ids, int had, uint64_t ms, int *known);
 void hth_content_ids_end(hth_content_ids *ids); // NULL is allowed; blocks for a piece
 

@@ -26,7 +26,7 @@ typedef struct hth_content_source {
     hth_err (*read)(void *ctx, int i, uint64_t at, void *dst, size_t n);
     void *ctx;
     hth_content_ids *ids; // are being found; NULL: they are known
-    int known;            // set by the sender: how many are
+    int known;            // set by the sender: how many are, in the order of ids
     bool refused;         // .. by the server's store, for good
 } hth_content_source;
 
@@ -65,8 +65,8 @@ void hth_content_report(const Hearth__Imported *imported, uint64_t moved,
 // hth_content_lost tells whether an error is one of the connection, or of the moment: what failed
 // may succeed when it is tried again.
 bool hth_content_lost(hth_err err);
-// hth_content_discard_sent has the server forget what was sent of these objects for nothing.
-void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n);
+// hth_content_discard_sent has the server forget what was sent of a source for nothing.
+void hth_content_discard_sent(hearth *handle, const hth_content_source *source);
 // hth_content_list makes the data section that is a list of objects; the caller frees data by
 // hth_free.
 hth_err hth_content_list(const hth_content_object *objects, int n, size_t more,

@@ -22,17 +22,34 @@ typedef struct send_all {
     hth_send_job job;
     pthread_t thread[SEND_THREADS];
     int n_threads;
-    int asked;         // objects, from the first on, of which the server has said how far they are
+    int asked; // objects of the order of sending of which the server has said how far they are
     uint64_t *there;   // .. what
     uint64_t here;     // bytes that come along with the commit
     uint64_t pieces;   // that are to be sent, about
     uint64_t alive_ns; // when all were asked for
 } send_all;
 
+// send_which is the k-th object that is sent.
+static int send_which(const hth_content_source *source, int k)
+{
+    return source->ids != NULL ? hth_content_ids_at(source->ids, k) : k;
+}
+
+// send_some copies the objects from..to of the order of sending, for hth_free; NULL: no memory.
+static hth_content_object *send_some(const hth_content_source *source, int from, int to)
+{
+    hth_content_object *some = hth_calloc((size_t)(to - from) + 1, sizeof *some);
+    for (int k = from; some != NULL && k < to; k++) {
+        some[k - from] = source->objects[send_which(source, k)];
+    }
+    return some;
+}
+
 // send_add lists an object to be sent; one whose content another one has is sent with that.
-static void send_add(send_all *all, int i)
+static void send_add(send_all *all, int k)
 {
     hth_send_job *job = &all->job;
+    int i = send_which(job->source, k);
     const hth_content_object *o = &job->source->objects[i];
     hth_send_object *to = &job->objects[job->n], *same;
     HASH_FIND(hh, job->by_id, &o->id, sizeof o->id, same);
@@ -40,7 +57,7 @@ static void send_add(send_all *all, int i)
         return;
     }
     to->i = i;
-    hth_send_found(to, o->bytes, all->there[i]);
+    hth_send_found(to, o->bytes, all->there[k]);
     HASH_ADD_KEYPTR(hh, job->by_id, &o->id, sizeof o->id, to); // or it is sent twice
     job->total += o->bytes - to->there;
     all->pieces += o->bytes / HTH_SEND_PIECE + 1;
@@ -52,7 +69,8 @@ static void send_add(send_all *all, int i)
 static void send_plan(send_all *all, int known)
 {
     for (; all->asked < known; all->asked++) {
-        hth_content_object *o = &all->job.source->objects[all->asked];
+        hth_content_source *s = all->job.source;
+        hth_content_object *o = &s->objects[send_which(s, all->asked)];
         bool whole = all->there[all->asked] == HTH_CONTENT_WHOLE;
         bool fits = o->bytes == 0 || all->here + o->bytes <= SEND_HERE;
         o->here = !whole && o->bytes <= SEND_SMALL && fits;
@@ -93,8 +111,8 @@ static hth_err send_more(send_all *all)
 static bool send_worth(send_all *all, int known)
 {
     uint64_t bytes = 0;
-    for (int i = all->asked; i < known; i++) {
-        bytes += all->job.source->objects[i].bytes;
+    for (int k = all->asked; k < known; k++) {
+        bytes += all->job.source->objects[send_which(all->job.source, k)].bytes;
     }
     return known == all->job.source->n || bytes >= SEND_WAVE;
 }
@@ -102,8 +120,13 @@ static bool send_worth(send_all *all, int known)
 static hth_err send_wave(send_all *all, int known)
 {
     hth_send_job *job = &all->job;
-    HTH_TRY(hth_send_have(job->h, job->source->objects + all->asked, known - all->asked,
-                          all->there + all->asked));
+    hth_content_object *some = send_some(job->source, all->asked, known);
+    if (some == NULL) {
+        return hth_no_memory("sending content");
+    }
+    hth_err err = hth_send_have(job->h, some, known - all->asked, all->there + all->asked);
+    hth_free(some);
+    HTH_TRY(err);
     pthread_mutex_lock(&job->lock);
     send_plan(all, known);
     pthread_mutex_unlock(&job->lock);
@@ -114,9 +137,11 @@ static hth_err send_wave(send_all *all, int known)
 static void send_alive(send_all *all)
 {
     uint64_t *there = hth_calloc((size_t)all->asked + 1, sizeof *there);
-    if (there != NULL) {
-        (void)hth_send_have(all->job.h, all->job.source->objects, all->asked, there);
+    hth_content_object *some = send_some(all->job.source, 0, all->asked);
+    if (there != NULL && some != NULL) {
+        (void)hth_send_have(all->job.h, some, all->asked, there);
     }
+    hth_free(some);
     hth_free(there);
     all->alive_ns = hth_now_ns();
 }
@@ -190,8 +215,10 @@ static void send_run(send_all *all)
     }
 }
 
-void hth_content_discard_sent(hearth *handle, const hth_content_object *objects, int n)
+void hth_content_discard_sent(hearth *handle, const hth_content_source *source)
 {
+    int n = source->known;
+    hth_content_object *some = send_some(source, 0, n);
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Discard body = HEARTH__DISCARD__INIT;
     hearth_tensor section;
@@ -200,12 +227,13 @@ void hth_content_discard_sent(hearth *handle, const hth_content_object *objects,
     body.objects = (uint32_t)n;
     q.body_case = HEARTH__REQUEST__BODY_DISCARD;
     q.discard = &body;
-    if (hth_content_list(objects, n, 0, &section, &bytes) == HTH_OK) {
+    if (some != NULL && hth_content_list(some, n, 0, &section, &bytes) == HTH_OK) {
         if (hth_exchange(handle, &q, &section, NULL, &r) == HTH_OK) {
             hth_reply_fini(&r);
         }
         hth_free(section.data);
     }
+    hth_free(some);
 }
 
 static void send_init(hth_send_job *job)
