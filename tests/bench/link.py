@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An import and an export over a link of one gigabit: two network namespaces, veth, `tbf rate 1gbit`, tls+tcp. A network of VGG19's tensors
-with random bytes: how much of the link's rate is used, by how much hearthd grows, and what a variant moves; besides what `openssl s_client`
-makes of the same link with the same bytes. usage: tests/bench/link.py BUILD_DIR [RUNS], from the root; as root, with iproute2 and openssl."""
+"""An import and an export over a link of one gigabit: two network namespaces, veth, `tbf rate 1gbit`, tls+tcp, and the same by HTTPS
+(tests/remote/over_http.py). A network of VGG19's tensors with random bytes: how much of the link's rate is used, by how much hearthd grows,
+and what a variant moves; besides what `openssl s_client` makes of the same link with the same bytes.
+usage: tests/bench/link.py BUILD_DIR [RUNS], from the root; as root, with iproute2 and openssl. Several builds (a,b) take turns."""
 import json
 import os
 import random
@@ -118,9 +119,9 @@ def runs(net, s, folder, tensors, n):
     rng, total = random.Random(2), sum(map(size_of, tensors))
     base = resident(s.process.pid)
 
-    def hearth(what, moves, *words):
+    def hearth(what, moves, *words, by=s.client):
         most, began, used = Most(s.process.pid), time.monotonic(), processor_seconds()
-        moved = json.loads(s.client(*words))['moved']
+        moved = json.loads(by(*words))['moved']
         return {'what': what, 'seconds': time.monotonic() - began, 'processor': processor_seconds() - used, 'moved': moved, 'moves': moves,
                 'grew': most.end() - base}
     for _ in range(n):
@@ -135,8 +136,19 @@ def runs(net, s, folder, tensors, n):
             f.write(rng.randbytes(last))
         yield hearth('import of a variant', last, 'import', 'm', folder + '/net.onnx', '--no-wait')
         yield hearth('import of the same', 0, 'import', 'm', folder + '/net.onnx', '--no-wait')
+        yield from by_https(s, folder, total, hearth)
         s.here('rm', 'm', '--yes')
         s.here('gc')
+
+
+def by_https(s, folder, total, measured):
+    """The version `m` goes, comes, and goes once more over HTTPS."""
+    s.over_http('manifest', 'm', folder + '/manifest')
+    yield measured('export by HTTPS', total, 'export', 'm', folder + '/out.bytes', by=s.over_http)
+    s.here('export', 'm', folder + '/out.safetensors')
+    s.here('rm', 'm', '--yes')
+    s.here('gc')
+    yield measured('upload by HTTPS', total, 'upload', 'm', folder + '/manifest', folder + '/out.safetensors', by=s.over_http)
 
 
 def measure(build, folder, model, n):
@@ -164,13 +176,15 @@ def main():
     if why is not None:
         print('SKIP: ' + why)
         return
-    build, n = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build'), int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    folder = tempfile.mkdtemp(prefix='hearth-link-')
-    try:
-        for row in measure(build, folder, vgg19(), n):
-            print(text(row), flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    builds, n = (sys.argv[1] if len(sys.argv) > 1 else 'build').split(','), int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    for _ in range(n):
+        for build in builds:
+            folder = tempfile.mkdtemp(prefix='hearth-link-')
+            try:
+                for row in measure(os.path.abspath(build), folder, vgg19(), 1):
+                    print((build + ': ' if len(builds) > 1 else '') + text(row), flush=True)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of clients elsewhere share: hearthd with tokens over tcp and TLS, which can be killed and started again, a proxy that
+"""What tests of clients elsewhere share: hearthd with tokens over tcp, TLS and HTTP, which can be killed and started again, a proxy that
 does something at a given byte, and models with large tensors."""
 import json
 import os
@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import onnx_small  # noqa: E402
 import tap  # noqa: E402
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DIGITS = 'tests/data/digits'
 PATIENCE = 120
@@ -50,9 +51,9 @@ def model(name, sizes, seed, change=None):
 
 
 class Server:
-    """hearthd with tokens, over tcp and tls, that can be killed and started again."""
+    """hearthd with tokens, over tcp and tls (and over `web`, http or https), that can be killed and started again."""
 
-    def __init__(self, name='server', *flags):
+    def __init__(self, name='server', *flags, web=None):
         self.folder = f'{FOLDER}/{name}'
         os.mkdir(self.folder)
         self.port = tap.free_port(2)
@@ -69,6 +70,11 @@ class Server:
         self.command = [BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock',
                         '--listen', f'tcp://127.0.0.1:{self.port}', '--listen', f'tls+tcp://127.0.0.1:{self.tls_port}', '--tls-cert', self.ca,
                         '--tls-key', key, '--auth-tokens-file', self.folder + '/tokens', '--device', 'cpu:mem=256MiB,threads=1', *flags]
+        self.local = f'ipc://{self.folder}/sock'
+        self.ports = {'tcp': self.port, 'tls+tcp': self.tls_port}
+        if web is not None:
+            self.ports[web] = tap.free_port()
+            self.command += ['--http', ('https://' if web == 'https' else '') + f'127.0.0.1:{self.ports[web]}']
         self.process = None
         self.start()
 
@@ -88,9 +94,11 @@ class Server:
 
     def start_of(self, *words, url=None, who='alice', ca=False):
         url = url or f'tcp://127.0.0.1:{self.port}'
-        more = ['--ca', self.ca] if url.startswith('tls') or ca else []
-        return subprocess.Popen([BUILD + '/hearth', '--json', '--server', url, *more, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, env={**os.environ, 'HEARTH_TOKEN': self.tokens[who]})
+        more = ['--ca', self.ca] if url.startswith(('tls', 'https')) or ca else []
+        command = [sys.executable, HERE + '/over_http.py', *more, url] if url.startswith('http') else \
+            [BUILD + '/hearth', '--json', '--server', url, *more]
+        return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, 'HEARTH_TOKEN': self.tokens[who]})
 
     def run(self, *words, code=0, **more):
         p = self.start_of(*words, **more)

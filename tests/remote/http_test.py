@@ -8,12 +8,14 @@ import http.client
 import json
 import os
 import random
+import resource
 import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 sys.path.insert(0, 'tests')
@@ -205,6 +207,37 @@ class Content(Server):
             self.ask('POST', '/v2/hearth/tensors/discard', {'tensors': [t]}, who)
         self.assertEqual((self.left(), self.lacking([t])), (([], 0), [t]))
 
+    def write_to_end(self, t, data, statuses):
+        """Sends a tensor from where the server is, again and again, in pieces of 256 KiB, until it is whole."""
+        said = {'there': 0, 'whole': False}
+        while not said['whole']:
+            some = data[said['there']:][:256 << 10]
+            r = self.open('PUT', where(t), some, head=part(said['there'], len(some), len(data)).items())
+            said = json.loads(r.read())
+            statuses.append((r.status, said.get('error', '')))
+
+    def test_two_at_once(self):
+        """Several writers of one tensor, at the same time: each ends with the whole, of which there is one. One of them that sends other
+        bytes costs the others an error at the end, and what was there."""
+        t, data = tensor('', 'UINT8', [5 * MIB], random.Random(6).randbytes(5 * MIB))
+        for liar in (False, True):
+            said = [[] for _ in range(4)]
+            threads = [threading.Thread(target=self.write_to_end, args=(t, data, s)) for s in said]
+            for thread in threads:
+                thread.start()
+            if liar:
+                at = self.ask('POST', '/v2/hearth/tensors/have', {'tensors': [t]})['tensors'][0]['there']
+                self.open('PUT', where(t), bytes(MIB)[:len(data) - at], head=part(at, min(MIB, len(data) - at), len(data)).items()).read()
+            for thread in threads:
+                thread.join(PATIENCE)
+            for status, error in (x for s in said for x in s):
+                self.assertIn(status, (200, 409, 400) if liar else (200, 409), error)
+                self.assertRegex(error, '.*' if status != 400 else 'what was uploaded is not what its id says')
+            self.assertEqual(self.lacking([t]), [])
+            self.assertEqual(len(self.left()[0]), 1)
+            self.ask('POST', '/v2/hearth/tensors/discard', {'tensors': [t]})
+            self.assertEqual(self.left(), ([], 0))
+
     def test_bad_pieces(self):
         t, data = tensor('', 'FP32', [2, 3], bytes(range(24)))
         lies = dict(t, id='f' * 64)
@@ -299,6 +332,64 @@ class Full(Server):
         self.assertEqual(self.ask('GET', '/v2/hearth/datasets'), {'datasets': []})
         self.ask('POST', '/v2/hearth/tensors/discard', {'tensors': [v]})
         self.assertEqual(self.left(), ([], 0))
+
+
+class Narrow(Server):
+    FLAGS = ('--store-index-bytes', '16MiB')
+
+    def test_addresses(self):
+        """The store's index outgrows its map while the process gets no more addresses: a sentence, and nothing half there."""
+        with open(f'/proc/{self.d.process.pid}/statm', encoding='ascii') as f:
+            now = int(f.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
+        before = resource.prlimit(self.d.process.pid, resource.RLIMIT_AS, (now + 14 * MIB, resource.RLIM_INFINITY))
+        rng, refused, n = random.Random(9), None, 0
+        while refused is None and n < 60:  # each has 640 KiB, in the index
+            made = [tensor(f'x{i}', 'UINT8', [64 << 10], rng.randbytes(64 << 10)) for i in range(10)]
+            for t, data in made:
+                self.put(t, data)
+            tensors, n = [t for t, _ in made], n + 1
+            r = self.open('PUT', f'/v2/hearth/datasets/d{n}', {'tensors': tensors})
+            refused = json.loads(r.read()) if r.status != 200 else None
+        self.assertEqual(r.status, 503)
+        self.assertRegex(refused['error'], r"the map of the store's index cannot grow from 16\.0 MiB to 32\.0 MiB: [^\n]+$")
+        self.assertEqual(len(self.ask('GET', '/v2/hearth/datasets')['datasets']), n - 1)
+        self.assertEqual(self.local('gc')['files'], 0)
+        resource.prlimit(self.d.process.pid, resource.RLIMIT_AS, before)
+        self.ask('PUT', f'/v2/hearth/datasets/d{n}', {'tensors': tensors})  # what was uploaded has time
+        self.assertEqual(self.left(), ([], 0))
+        self.local('verify')
+
+
+class Disk(Server):
+    """A store on a file system of 4 MiB."""
+    @classmethod
+    def setUpClass(cls):
+        cls.disk = tempfile.mkdtemp(dir=FOLDER)
+        mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', cls.disk], capture_output=True, check=False)
+        if mounted.returncode != 0:
+            raise unittest.SkipTest('no small file system can be mounted here')
+        cls.addClassCleanup(subprocess.run, ['umount', '-l', cls.disk], check=True)
+        cls.FLAGS = ('--store', cls.disk + '/store')
+        super().setUpClass()
+
+    def test_full(self):
+        """The disk becomes full in the middle of an upload: a sentence, nothing of it stays, and it may come again later."""
+        t, data = tensor('x', 'UINT8', [2 * MIB], random.Random(10).randbytes(2 * MIB))
+        self.assertEqual(self.ask('PUT', where(t), data[:MIB], head=part(0, MIB, len(data))), {'there': MIB, 'whole': False})
+        with open(self.disk + '/filler', 'wb', buffering=0) as f:
+            try:
+                while f.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+        said = self.refused(507, 'No space left on device', 'PUT', where(t), data[MIB:], head=part(MIB, MIB, len(data)))
+        self.assertEqual((said['there'], os.listdir(self.disk + '/store/tmp')), (0, []))
+        self.refused(507, r"has 2\.0 MiB, the store's file system has", 'PUT', where(t), data[:MIB], head=part(0, MIB, len(data)))
+        os.unlink(self.disk + '/filler')
+        self.assertEqual(self.local('gc')['files'], 0)
+        self.put(t, data)
+        self.ask('PUT', '/v2/hearth/datasets/late', {'tensors': [t]})
+        self.assertEqual((os.listdir(self.disk + '/store/tmp'), self.local('gc')['files']), ([], 0))
 
 
 class Jobs(Server):
@@ -441,4 +532,4 @@ class Jobs(Server):
 
 
 if __name__ == '__main__':
-    sys.exit(tap.run([Content, Full, Jobs]))
+    sys.exit(tap.run([Content, Full, Narrow, Disk, Jobs]))

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 SERVER, CLIENT = '10.99.7.1', '10.99.7.2'
 
@@ -61,25 +62,33 @@ class Network:
 
 
 class Server:
-    """hearthd with TLS and a token, in the server's namespace; and the hearth command in the client's."""
+    """hearthd with TLS and a token, in the server's namespace; and the hearth command, or a client of its HTTP, in the client's."""
 
     def __init__(self, network, build, folder, *flags):
         self.network, self.build, self.folder = network, build, folder
         self.url, self.local, self.ca = f'tls+tcp://{SERVER}:7300', f'ipc://{folder}/sock', folder + '/ca'
+        self.web = f'https://{SERVER}:7380'
         self.token = sh(build + '/hearth', 'token', 'new', 'alice', '--roles', 'infer,model,job', '--file', folder + '/tokens').split()[-1]
         sh('openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj', '/CN=far', '-addext',
            'subjectAltName=IP:' + SERVER, '-keyout', folder + '/key', '-out', self.ca)
         self.process = subprocess.Popen(
-            network.inside(SERVER, build + '/hearthd', '--store', folder + '/store', '--listen', self.local, '--listen', self.url, '--tls-cert', self.ca,
+            network.inside(SERVER, build + '/hearthd', '--store', folder + '/store', '--listen', self.local, '--listen', self.url, '--http', self.web, '--tls-cert', self.ca,
                            '--tls-key', folder + '/key', '--auth-tokens-file', folder + '/tokens', *flags), stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True)
         assert ' ready: ' in self.process.stdout.readline()
 
     def client(self, *words, **more):
         """A command of the client's, who knows url, token and authority only."""
+        return self.far([self.build + '/hearth', '--ca', self.ca, '--json', *words], **more)
+
+    def over_http(self, *words):
+        """The same by over_http.py."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        return self.far([sys.executable, here + '/over_http.py', '--ca', self.ca, self.web, *words])
+
+    def far(self, words, **more):
         env = {**{k: v for k, v in os.environ.items() if not k.startswith('HEARTH_')}, 'HEARTH_SERVER': self.url, 'HEARTH_TOKEN': self.token}
-        done = subprocess.run(self.network.inside(CLIENT, self.build + '/hearth', '--ca', self.ca, '--json', *words), check=False, capture_output=True,
-                              text=True, env=env, **more)
+        done = subprocess.run(self.network.inside(CLIENT, *words), check=False, capture_output=True, text=True, env=env, **more)
         assert done.returncode == 0, f'{words}: {done.stdout}{done.stderr}'
         return done.stdout
 
