@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/err.h - error codes and the one sentence that goes with them.
 //
+// The folder base/ is the floor: what every other folder includes and what includes none of them.
+// Errors, memory, ids, text, files, clocks, threads and their mailboxes, the tables of settings and
+// counters, the log. It knows of no model, device or client.
+//
 // Every fallible function returns hth_err. The code tells the program what to do; the detail, a
 // thread-local sentence, tells the user what happened ("node 'conv_17' (Conv): dilation 3 is not
 // supported on cpu").

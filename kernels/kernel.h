@@ -2,6 +2,9 @@
 // kernels/kernel.h - a prepared operator: made once per (node, shapes, layouts, algorithm), run
 // many times.
 //
+// The folder kernels/ has this interface; each folder in it implements it once: ref/ in plain C,
+// which the others are compared with, cpu/ (with dnnl/), cuda/.
+//
 // Design notes
 // Preparing may allocate, create primitives and search; running allocates nothing, decides nothing,
 // and may be repeated from the device's owner thread. Constants are *packed*: the kernel says in

@@ -3,6 +3,10 @@
 // for hth_run_execute: on a device with inline_compute any thread that has a compute team may do
 // that, one at a time for each run.
 //
+// The folder memmgr/ executes plans in the bytes of one device: the pool gives them out (pool.h),
+// residency keeps one copy of each weight (residency.h), a run does what its plan says, and spill.h
+// is the disk that offloads may go to. What to do was decided in planner/.
+//
 // Design notes
 // Binding resolves every pointer once: arena base + offset, resident weights, buffers of the
 // caller. Running then is a loop over the instructions: launch, copy, record, wait; it allocates

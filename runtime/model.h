@@ -2,6 +2,11 @@
 // runtime/model.h - the models an engine has loaded: found by name, loaded from the store, dropped
 // when removed from it. Engine's thread only.
 //
+// The folder runtime/ makes models runnable on one device and accounts for what they take there:
+// models, programs (program.h, compile/) and the site they share (site.h), memory by owner
+// (ledger.h, job_memory.h), tenants (tenants/), and the commands (command.h). What runs when is
+// decided in engine/.
+//
 // Design notes
 // A name without a version is served by one version, and by another one only when that is ready
 // (version_swap.h): who asks never waits for an import. A name with a version is that version.

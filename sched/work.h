@@ -3,6 +3,9 @@
 // its own (fiber.h), so a long call can stop at a preemption point in its middle and continue
 // later. One thread: the device's *loop*.
 //
+// The folder sched/ decides which work computes next on a device, and interrupts it: the order is
+// in run_queue.h and turns.h, pure and simulated in tests; fiber.h has the stacks.
+//
 // Design notes
 // Only the loop decides. On its own stack it accepts what arrives, asks the run queue what is next,
 // and runs that: short items there and then, long ones as a *work*. Code that computes for long

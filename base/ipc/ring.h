@@ -2,6 +2,10 @@
 // base/ipc/ring.h - a bounded queue of messages in memory that two processes share and do not
 // trust.
 //
+// The folder base/ipc/ is what two processes of one machine share, and neither trusts: rings, the
+// record of a request (ipc_record.h), slabs, and the descriptors of memory that travel between
+// them.
+//
 // Design notes
 // One producer, one consumer; two rings make a channel. A message is any number of bytes up to
 // hth_ring_max. Sending and receiving are copies and a few atomic accesses: a system call (futex)

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // client/content/send.h - content to a server: what it lacks, in pieces, then a commit.
 //
+// The folder client/content/ carries models and datasets between files and a server that cannot see
+// them: files are read and hashed (import.c, dataset.c, hash.h), what the server lacks is sent, and
+// what it has is fetched and written to files (fetch.h, export_write.h). The server's side is
+// server/rpc/rpc_slot_content.c and runtime/content/.
+//
 // Design notes
 // The objects' ids are known. The server says which it has and how far the others are (Have), and
 // gets what is missing in pieces (Put) of SEND_PIECE bytes. Several threads send, each a piece at a

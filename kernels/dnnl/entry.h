@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/dnnl/entry.h - what the files of libhearth_dnnl.so share.
+//
+// The folder kernels/dnnl/ is the plug-in libhearth_dnnl.so, the only code that calls oneDNN, of
+// version 2 or 3. The kernels that use it are in kernels/cpu/ (dnnl.h there is the table that it
+// fills); device/cpu/onednn.c opens it.
 #ifndef HTH_KERNELS_DNNL_ENTRY_H
 #define HTH_KERNELS_DNNL_ENTRY_H
 

@@ -2,6 +2,9 @@
 // server/daemon/daemon_options.h - what hearthd was asked to do: its flags, which are made from the
 // table of settings, its configuration file, and what must hold beyond the table. Used by the
 // program's main thread.
+//
+// The folder server/daemon/ is the program hearthd: options, log, signals and the service manager
+// around one hth_server (server/server.h).
 #ifndef HTH_SERVER_DAEMON_DAEMON_OPTIONS_H
 #define HTH_SERVER_DAEMON_DAEMON_OPTIONS_H
 

@@ -2,6 +2,10 @@
 // server/http/http_call.h - the inside of the HTTP front end, shared by server/http*.c. Loop's
 // thread only, except where a comment says otherwise.
 //
+// The folders below server/http/ have its handlers, by what they are about: repository/ (models:
+// metadata, load, unload, statistics), remote/ (content and jobs), dashboard/, trace/; tensors/
+// reads and writes JSON. What comes before a handler is here.
+//
 // A handler answers its request at once (hth_http_send, hth_http_fail), or makes a call, submits it
 // to the engine, and answers in the call's `finish`.
 #ifndef HTH_SERVER_HTTP_HTTP_CALL_H

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/net/auth.h - who may do what.
 //
+// The folder server/net/ is what all front ends share before a request is understood: who the peer
+// is and what it may do, limits by peer and in sum, TLS, addresses and socket files.
+//
 // Design notes
 // A request comes from a peer, may carry a token, and needs something. The row of each route of
 // HTTP (http_route.c) and hth_auth_need, for hearth's own clients, say what. One function decides
