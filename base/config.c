@@ -144,12 +144,14 @@ static hth_err config_read_lines(FILE *file, const char *path, hth_config_value 
             snprintf(first, sizeof first, "%s", hth_err_detail());
         }
     }
-    if (all == HTH_OK && ferror(file)) {
+    if (all != HTH_OK) {
+        return hth_fail(all, "%s", first);
+    }
+    if (ferror(file)) {
         all = hth_fail_errno(errno, "cannot read %s", path);
         config_say(report, hth_err_detail());
-        return all;
     }
-    return all == HTH_OK ? HTH_OK : hth_fail(all, "%s", first);
+    return all;
 }
 
 hth_err hth_config_read(hth_config *config, const hth_config_report *report)

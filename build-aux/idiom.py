@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two habits that C allows and this project does not. usage: build-aux/idiom.py [FILE..], from the root; without files
+"""Three habits that C allows and this project does not. usage: build-aux/idiom.py [FILE..], from the root; without files
 all of git's. Prints each violation; exit 1 if there is any.
 
 - A chain of errors: `err = err == HTH_OK ? f() : err`, and the like after `return`. HTH_TRY, in a helper where something
   is held, or HTH_GOTO into the cleanup say the same in the order in which it happens.
+- A ladder of errors: `if (err == HTH_OK) { err = f(); }`, three times of one variable in one function. Say the same with
+  the same macros.
 - Two `?:` in one statement, but in tests, which compose cases. In a list in braces each element may have one.
 """
 import re
@@ -17,6 +19,9 @@ CHAINS = (
     re.compile(r'(' + PLACE + r') == HTH_OK(?: && [^?;]*)? \?.* : \1\)*$'),
     re.compile(r'(' + PLACE + r') != HTH_OK(?: \|\| [^?;]*)? \? \1 :'),
 )
+RUNG = re.compile(r'\bif \((' + PLACE + r') == HTH_OK(?: &&|\))')
+FUNCTION = re.compile(r'^\{.*?^\}', re.M | re.S)
+RUNGS = 3
 TEST = re.compile(r'_test\.[ch]$|^tests/|^docs/')
 LIST = re.compile(r'[=,(]$|(?:[=(,?:]|\breturn) ?\([\w *\[\]]+\)$')  # before the brace that opens a list
 
@@ -49,9 +54,21 @@ def statements(text):
             begin = at + 1
 
 
+def ladders(text):
+    """The offset of the rung that is one too many, in each function that has one."""
+    for function in FUNCTION.finditer(text):
+        seen = {}
+        for rung in RUNG.finditer(text, function.start(), function.end()):
+            seen[rung[1]] = seen.get(rung[1], 0) + 1
+            if seen[rung[1]] == RUNGS:
+                yield rung.start()
+
+
 def faults(path):
     with open(path, encoding='utf-8') as f:
         text = HIDDEN.sub(hide, f.read())
+    for at in ladders(text):
+        yield f'{path}:{text.count(chr(10), 0, at) + 1}: a ladder of errors: use HTH_TRY or HTH_GOTO'
     text = re.sub(r'^\s*#(?:.*\\\n)*.*$', end_lines, text, flags=re.M)
     text = re.sub(r'^[A-Z]\w+\(.*\)$', r'\g<0>;', text, flags=re.M)  # a call of a macro that makes a function
     for begin, statement in statements(text):

@@ -398,21 +398,16 @@ hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tens
         return hth_socket_exchange(handle, request, inputs, watch, out);
     }
     hth_err err = call_get(handle, &c);
-    if (err == HTH_OK) {
-        err = hth_exchange_frame(handle, request, inputs, &msg);
+    if (err != HTH_OK) {
+        goto done;
     }
-    if (err == HTH_OK) {
-        err = exchange_send(handle, c, msg, handle->timeout_ms);
-    }
-    if (err == HTH_OK) {
-        err = exchange_receive(handle, c, request->call, watch, &msg);
-    }
-    if (err == HTH_OK) {
-        // what is fetched is the reply to the call that it was made for
-        uint64_t call = request->body_case == HEARTH__REQUEST__BODY_FETCH ? request->fetch->call
-                                                                          : request->call;
-        err = hth_exchange_decode(handle, msg, call, out);
-    }
+    HTH_GOTO(hth_exchange_frame(handle, request, inputs, &msg), done);
+    HTH_GOTO(exchange_send(handle, c, msg, handle->timeout_ms), done);
+    HTH_GOTO(exchange_receive(handle, c, request->call, watch, &msg), done);
+    // what is fetched is the reply to the call that it was made for
+    bool fetch = request->body_case == HEARTH__REQUEST__BODY_FETCH;
+    err = hth_exchange_decode(handle, msg, fetch ? request->fetch->call : request->call, out);
+done:
     call_put(handle, c); // hearth_close waits until here
     return err;
 }

@@ -108,36 +108,71 @@ static hth_err query_name(passed_query *query, const char *key)
                                                                       : hth_no_memory("a request");
 }
 
+// query_descriptor passes the file at `path`, or what was made of it: `spooled`, which it takes
+// over; -1: it is a file to pass as it is.
+static hth_err query_descriptor(passed_query *query, const char *key, const char *path, int spooled)
+{
+    hth_file file = {.fd = spooled};
+    if (spooled < 0) {
+        HTH_TRY(hth_file_open(path, path, &file));
+    }
+    json_t *v = NULL;
+    hth_err err;
+    HTH_GOTO(hth_descriptor_pass(query->h, file.fd, &query->handles[query->n]), done);
+    v = json_pack("{s:s, s:i}", "file", path, "descriptor", (int)query->n);
+    if (query->again && spooled < 0) {
+        json_object_set_new(v, "path", json_string(path));
+    }
+    if (v == NULL || json_object_set(query->args, key, v) != 0) {
+        err = hth_no_memory("a request");
+        goto done;
+    }
+    query->n++;
+done:
+    json_decref(v);
+    hth_file_close(&file);
+    return err;
+}
+
 // query_pass passes the file that one argument names.
 static hth_err query_pass(passed_query *query, const char *key)
 {
     HTH_TRY(query_name(query, key));
-    hth_file f = {.fd = -1};
     json_t *path = json_incref(json_object_get(query->args, key));
     const char *text = json_string_value(path);
     int spooled = -1;
-    hth_err err = text != NULL ? query_spool(query, text, &spooled) : HTH_OK;
-    if (err == HTH_OK && text != NULL && !query->local && spooled >= 0) {
-        err = query_here(query, key, spooled);
-    } else if (err == HTH_OK && text != NULL && query->local) {
-        f.fd = spooled;
-        err = spooled >= 0 ? HTH_OK : hth_file_open(text, text, &f);
-        if (err == HTH_OK) {
-            err = hth_descriptor_pass(query->h, f.fd, &query->handles[query->n]);
-        }
-        json_t *v = json_pack("{s:s, s:i}", "file", text, "descriptor", (int)query->n);
-        if (query->again && spooled < 0) {
-            json_object_set_new(v, "path", json_string(text));
-        }
-        if (err == HTH_OK && (v == NULL || json_object_set(query->args, key, v) != 0)) {
-            err = hth_no_memory("a request");
-        }
-        query->n += err == HTH_OK;
-        json_decref(v);
-        hth_file_close(&f);
+    hth_err err = HTH_OK;
+    if (text == NULL) {
+        goto done;
     }
+    HTH_GOTO(query_spool(query, text, &spooled), done);
+    if (query->local) {
+        err = query_descriptor(query, key, text, spooled);
+    } else if (spooled >= 0) {
+        err = query_here(query, key, spooled);
+    }
+done:
     json_decref(path);
     return err;
+}
+
+// query_upload sends `file`, a dataset, as what one argument names.
+static hth_err query_upload(passed_query *query, const char *key, const hth_file *file,
+                            const char *shown)
+{
+    char upload[HTH_CONTENT_UPLOAD];
+    hth_content_dataset_result r;
+    const hth_watch *watch = query->put ? query->watch : NULL;
+    const char *name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
+    if (name == NULL) {
+        return hth_fail(HTH_EINVAL, "the argument 'name' is missing");
+    }
+    json_t *about = json_object_get(query->args, "about");
+    char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
+    hth_err err = hth_content_dataset(query->h, name, meta, file, shown, watch, upload, &r);
+    free(meta);
+    HTH_TRY(err);
+    return query_sent(query, key, query->put ? name : upload, &r);
 }
 
 // query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
@@ -163,29 +198,20 @@ static hth_err query_sent(passed_query *query, const char *key, const char *name
 // query_send sends the dataset that one argument names to a server that is elsewhere.
 static hth_err query_send(passed_query *query, const char *key)
 {
-    char upload[HTH_CONTENT_UPLOAD];
-    hth_content_dataset_result r;
     hth_file f = {.fd = -1};
     HTH_TRY(query_name(query, key));
     json_t *path = json_incref(json_object_get(query->args, key));
-    const char *text = json_string_value(path), *name = "";
+    const char *text = json_string_value(path);
     int spooled = -1;
-    hth_err err = text != NULL ? query_spool(query, text, &spooled) : HTH_OK;
-    if (err == HTH_OK && text != NULL) {
-        err = spooled >= 0 ? hth_file_again(spooled, text, &f) : hth_file_open(text, text, &f);
+    hth_err err = HTH_OK;
+    if (text == NULL) {
+        goto done;
     }
-    if (err == HTH_OK && text != NULL) {
-        json_t *about = json_object_get(query->args, "about");
-        char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
-        const hth_watch *watch = query->put ? query->watch : NULL;
-        name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
-        err = name != NULL ? hth_content_dataset(query->h, name, meta, &f, text, watch, upload, &r)
-                           : hth_fail(HTH_EINVAL, "the argument 'name' is missing");
-        free(meta);
-        if (err == HTH_OK) {
-            err = query_sent(query, key, query->put ? name : upload, &r);
-        }
-    }
+    HTH_GOTO(query_spool(query, text, &spooled), done);
+    HTH_GOTO(spooled >= 0 ? hth_file_again(spooled, text, &f) : hth_file_open(text, text, &f),
+             done);
+    err = query_upload(query, key, &f, text);
+done:
     hth_file_close(&f);
     if (spooled >= 0) {
         close(spooled);

@@ -21,49 +21,59 @@ static hth_err query_arguments(const char *what, size_t word, char **out)
     return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a query", what);
 }
 
+// query_ask sends a query and reads the document that answers it. Where that fails for good, what
+// was sent for it (`passed`) is removed again.
+static hth_err query_ask(hearth *h, Hearth__Query *body, const hth_watch *watch, const char *passed,
+                         hth_documents *documents, char **json)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    hth_reply r;
+    q.body_case = HEARTH__REQUEST__BODY_QUERY;
+    q.query = body;
+    hth_err err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, watch, &r);
+    if (err != HTH_OK && err != HTH_EIO && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+        hth_passed_undo(h, passed);
+    }
+    HTH_TRY(err);
+    *json = hth_strndup((const char *)r.data, r.head->document->bytes);
+    hth_reply_fini(&r);
+    return *json != NULL ? hth_documents_write(documents, *json, json)
+                         : hth_no_memory("a document");
+}
+
 hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json,
                            hearth_progress progress, void *ctx, char **json)
 {
-    Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Query body = HEARTH__QUERY__INIT;
     hth_watch watch = {progress, ctx};
-    hth_reply r;
     char *arguments = NULL, *passed = NULL, *answer = NULL;
     uint64_t handles[HTH_PASSED_FILES];
     hth_documents documents;
     size_t word = strcspn(what, " ");
     *json = NULL;
-    hth_err err = hth_documents_read(what, arguments_json, &documents, &arguments);
-    if (err == HTH_OK && what[word] == ' ') {
-        err = query_arguments(what, word, &arguments);
+    body.what = NULL;
+    hth_err err;
+    HTH_GOTO(hth_documents_read(what, arguments_json, &documents, &arguments), done);
+    if (what[word] == ' ') {
+        HTH_GOTO(query_arguments(what, word, &arguments), done);
     }
-    body.what = err == HTH_OK ? hth_strndup(what, word) : NULL;
-    if (err == HTH_OK && body.what == NULL) {
+    body.what = hth_strndup(what, word);
+    if (body.what == NULL) {
         err = hth_no_memory("a query");
+        goto done;
     }
-    if (err == HTH_OK) {
-        body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
-        body.arguments = body.arguments != NULL ? body.arguments : "";
-        err = hth_passed_query(h, body.what, body.arguments, &watch, &passed, handles,
-                               &body.n_handles, &answer);
-        *json = answer;
+    body.arguments = arguments != NULL ? arguments : (char *)arguments_json;
+    body.arguments = body.arguments != NULL ? body.arguments : "";
+    err = hth_passed_query(h, body.what, body.arguments, &watch, &passed, handles, &body.n_handles,
+                           &answer);
+    *json = answer;
+    if (err != HTH_OK || answer != NULL) {
+        goto done;
     }
-    if (err == HTH_OK && answer == NULL) {
-        body.arguments = passed != NULL ? passed : body.arguments;
-        body.handles = handles;
-        q.body_case = HEARTH__REQUEST__BODY_QUERY;
-        q.query = &body;
-        err = hth_exchange_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
-        if (err != HTH_OK && err != HTH_EIO && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
-            hth_passed_undo(h, passed);
-        }
-    }
-    if (err == HTH_OK && answer == NULL) {
-        *json = hth_strndup((const char *)r.data, r.head->document->bytes);
-        hth_reply_fini(&r);
-        err = *json != NULL ? hth_documents_write(&documents, *json, json)
-                            : hth_no_memory("a document");
-    }
+    body.arguments = passed != NULL ? passed : body.arguments;
+    body.handles = handles;
+    err = query_ask(h, &body, &watch, passed, &documents, json);
+done:
     hth_documents_fini(&documents);
     hth_free(passed);
     hth_free(arguments);

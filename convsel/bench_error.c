@@ -150,19 +150,21 @@ hth_err hth_bench_error(hth_bench *bench, hth_choice *choice)
     hth_node bare = hth_bench_bare(bench);
     HTH_TRY(hth_kernel_prepare(bench->device, bench->graph, &bare, choice->name, &k));
     hth_err err = hth_bench_load(bench, k);
-    if (err == HTH_OK) {
-        hth_kernel_args a = {bench->args_in, bench->out, bench->workspace};
-        (void)hth_bench_between(bench->cache);
-        err = hth_bench_samples(bench, &bare);
-        (void)hth_bench_between(bench->cache);
-        if (err == HTH_OK) {
-            err = k->run(k, &a);
-        }
-        if (err == HTH_OK) {
-            hth_bench_compare(bench, false, choice);
-        }
-        hth_bench_unload(bench, k);
+    if (err != HTH_OK) {
+        goto close;
     }
+    hth_kernel_args a = {bench->args_in, bench->out, bench->workspace};
+    (void)hth_bench_between(bench->cache);
+    err = hth_bench_samples(bench, &bare);
+    (void)hth_bench_between(bench->cache);
+    if (err != HTH_OK) {
+        goto unload;
+    }
+    HTH_GOTO(k->run(k, &a), unload);
+    hth_bench_compare(bench, false, choice);
+unload:
+    hth_bench_unload(bench, k);
+close:
     hth_kernel_close(k);
     (void)hth_bench_between(bench->cache);
     return err;

@@ -321,20 +321,14 @@ static hth_err queue_once(void)
     hth_fair_queue *q;
     int a = 0, b = 1;
     HTH_TRY(hth_fair_queue_open(&o, &q));
-    hth_err err = hth_fair_queue_tenant(q, 1, &a);
-    if (err == HTH_OK) {
-        err = hth_fair_queue_tenant(q, 1, &b);
-    }
-    if (err == HTH_OK) {
-        err = hth_fair_queue_add(q, &job[0]);
-    }
-    if (err == HTH_OK) {
-        err = hth_fair_queue_add(q, &job[1]);
-    }
-    if (err == HTH_OK) { // from here on nothing can fail
-        hth_fair_queue_start(q, &job[0], 0, 1);
-        hth_fair_queue_pause(q, &job[0]);
-    }
+    hth_err err;
+    HTH_GOTO(hth_fair_queue_tenant(q, 1, &a), done);
+    HTH_GOTO(hth_fair_queue_tenant(q, 1, &b), done);
+    HTH_GOTO(hth_fair_queue_add(q, &job[0]), done);
+    HTH_GOTO(hth_fair_queue_add(q, &job[1]), done);
+    hth_fair_queue_start(q, &job[0], 0, 1); // from here on nothing can fail
+    hth_fair_queue_pause(q, &job[0]);
+done:
     hth_fair_queue_close(q);
     return err;
 }

@@ -313,39 +313,39 @@ static int index_open_env(hth_index *ix, const char *path, hth_err *err)
     return rc;
 }
 
-hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh)
+// index_env makes the environment.
+static hth_err index_env(hth_index *ix, const char *path)
 {
     int dead = 0;
     hth_err err = HTH_OK;
+    int rc = mdb_env_create(&ix->env);
+    rc = rc ? rc : mdb_env_set_maxdbs(ix->env, HTH_N_TABLES);
+    rc = rc ? rc : mdb_env_set_maxreaders(ix->env, INDEX_READERS);
+    rc = rc ? rc : mdb_env_set_mapsize(ix->env, (size_t)hth_setting_int(HTH_SET_STORE_INDEX_BYTES));
+    rc = rc ? rc : index_open_env(ix, path, &err);
+    HTH_TRY(err);
+    rc = rc ? rc : mdb_reader_check(ix->env, &dead); // killed processes would keep old pages
+    if (rc == MDB_NOTFOUND || rc == ENOENT) {
+        return hth_fail(HTH_ECORRUPT, "the store has no index");
+    }
+    return index_fail(rc, "opening the store's index");
+}
+
+hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh)
+{
     hth_err there = fresh ? HTH_OK : index_is_there(path);
     if (there != HTH_OK) {
         return there == HTH_ECORRUPT ? index_has_copy(path) : there;
     }
     ix->read_only = read_only;
     pthread_rwlock_init(&ix->map_lock, NULL);
-    int rc = mdb_env_create(&ix->env);
-    rc = rc ? rc : mdb_env_set_maxdbs(ix->env, HTH_N_TABLES);
-    rc = rc ? rc : mdb_env_set_maxreaders(ix->env, INDEX_READERS);
-    rc = rc ? rc : mdb_env_set_mapsize(ix->env, (size_t)hth_setting_int(HTH_SET_STORE_INDEX_BYTES));
-    rc = rc ? rc : index_open_env(ix, path, &err);
-    if (rc == 0 && err == HTH_OK) { // slots of killed processes would keep old pages for ever
-        rc = mdb_reader_check(ix->env, &dead);
-    }
-    if (err == HTH_OK) {
-        err = index_fail(rc, "opening the store's index");
-    }
-    if (rc == MDB_NOTFOUND || rc == ENOENT) {
-        err = hth_fail(HTH_ECORRUPT, "the store has no index");
-    }
-    if (err == HTH_OK) {
-        err = hth_index_pages(ix);
-    }
-    if (err == HTH_OK) {
-        err = index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL);
-    }
-    if (err != HTH_OK) {
-        hth_index_close(ix);
-    }
+    hth_err err;
+    HTH_GOTO(index_env(ix, path), fail);
+    HTH_GOTO(hth_index_pages(ix), fail);
+    HTH_GOTO(index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL), fail);
+    return HTH_OK;
+fail:
+    hth_index_close(ix);
     return err == HTH_ECORRUPT ? index_has_copy(path) : err;
 }
 

@@ -347,20 +347,20 @@ static hth_err pages_below(pages_job *job, uint64_t page, int level, bool tables
     if (buffer == NULL) {
         return hth_no_memory("a page");
     }
-    hth_err err = pages_use(job, page, 1);
-    if (err == HTH_OK) {
-        err = pages_load(job, page, level == 1, buffer, &p);
-    }
-    if (err == HTH_OK && level == 1) {
+    hth_err err;
+    HTH_GOTO(pages_use(job, page, 1), done);
+    HTH_GOTO(pages_load(job, page, level == 1, buffer, &p), done);
+    if (level == 1) {
         err = pages_leaf(job, page, &p, tables);
+        goto done;
     }
-    for (int i = 0; err == HTH_OK && level > 1 && i < p.n; i++) {
+    for (int i = 0; i < p.n; i++) {
         pages_node n;
-        err = pages_node_at(job, &p, page, i, &n);
-        if (err == HTH_OK) {
-            err = pages_below(job, (uint64_t)n.low | (uint64_t)n.flags << 32, level - 1, tables);
-        }
+        HTH_GOTO(pages_node_at(job, &p, page, i, &n), done);
+        HTH_GOTO(pages_below(job, (uint64_t)n.low | (uint64_t)n.flags << 32, level - 1, tables),
+                 done);
     }
+done:
     hth_free(buffer);
     return err;
 }

@@ -66,29 +66,31 @@ static hth_err have_sees(const have_job *job, const char *name, const hth_record
     return HTH_OK;
 }
 
+// have_version matches the tensors of a version, if who asks may know of them.
+static hth_err have_version(hth_txn *txn, have_job *job, const char *name, int version,
+                            const MDB_val *value)
+{
+    hth_version_key k = hth_version_key_of(name, version);
+    hth_record r;
+    hth_record_tensor x;
+    bool sees = false;
+    HTH_TRY(hth_check_record(txn, &k, value));
+    HTH_TRY(hth_record_open(&r, value->mv_data, value->mv_size));
+    HTH_TRY(have_sees(job, name, &r, &sees));
+    for (int i = 0; sees && i < r.n_tensors; i++) {
+        HTH_TRY(hth_record_next(&r, &x));
+        have_match(job, &x);
+    }
+    return HTH_OK;
+}
+
 static hth_err have_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     have_job *j = ctx;
     char name[HTH_STORE_NAME_MAX + 1];
     int version;
-    hth_record r;
-    hth_record_tensor x;
     HTH_TRY(hth_version_key_parse(key, name, &version));
-    hth_version_key k = hth_version_key_of(name, version);
-    hth_err err = hth_check_record(txn, &k, value);
-    bool sees = false;
-    if (err == HTH_OK) {
-        err = hth_record_open(&r, value->mv_data, value->mv_size);
-    }
-    if (err == HTH_OK) {
-        err = have_sees(j, name, &r, &sees);
-    }
-    for (int i = 0; err == HTH_OK && sees && i < r.n_tensors; i++) {
-        err = hth_record_next(&r, &x);
-        if (err == HTH_OK) {
-            have_match(j, &x);
-        }
-    }
+    hth_err err = have_version(txn, j, name, version, value);
     if (err != HTH_OK && err != HTH_ECORRUPT) { // a damaged version has nothing for others
         return err;
     }

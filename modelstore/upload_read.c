@@ -67,17 +67,16 @@ static hth_err read_upload(hth_store *store, const char *owner, const read_job *
     }
     hth_path path = hth_upload_path(&u->key);
     pthread_mutex_lock(&u->lock);
-    hth_err err = hth_upload_look(store, u, job->object);
-    if (err == HTH_OK && !u->whole) {
+    hth_err err;
+    HTH_GOTO(hth_upload_look(store, u, job->object), done);
+    if (!u->whole) {
         err = hth_fail(HTH_ENOENT, "it was not uploaded as a whole");
+        goto done;
     }
-    if (err == HTH_OK) {
-        err = hth_store_file_part_open(store->dir, path.text, false, &fd);
-    }
-    if (err == HTH_OK) {
-        err = read_file(fd, path.text, job->at, job->dst, job->n);
-        close(fd);
-    }
+    HTH_GOTO(hth_store_file_part_open(store->dir, path.text, false, &fd), done);
+    err = read_file(fd, path.text, job->at, job->dst, job->n);
+    close(fd);
+done:
     pthread_mutex_unlock(&u->lock);
     hth_upload_rele(store, u);
     return err;

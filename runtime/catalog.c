@@ -72,12 +72,27 @@ static hth_err catalog_materialize(hth_const *constant, void *dst)
     return t->read(t->read_ctx, 0, dst, constant->bytes);
 }
 
-hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *tensor,
-                                int n, const hth_catalog_check *check)
+// catalog_check_load loads a graph of the constants `c` and has it accepted.
+static hth_err catalog_check_load(const void *skeleton, size_t bytes, hth_const **c, int n,
+                                  const hth_catalog_check *check)
 {
     hth_onnx_limits limits = hth_catalog_limits();
     hth_graph *g = NULL;
     hth_independence samples;
+    hth_err err;
+    HTH_GOTO(hth_onnx_load(skeleton, bytes, c, n, &limits, &g), done);
+    if (check != NULL) {
+        HTH_GOTO(hth_independence_prove(g, &samples), done);
+        err = check->accept(check->ctx, g, &samples);
+    }
+done:
+    hth_graph_free(g);
+    return err;
+}
+
+hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_put_tensor *tensor,
+                                int n, const hth_catalog_check *check)
+{
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     hth_err err = c != NULL ? HTH_OK : HTH_ENOMEM;
     for (int i = 0; i < n && err == HTH_OK; i++) {
@@ -96,18 +111,8 @@ hth_err hth_catalog_check_graph(const void *skeleton, size_t bytes, const hth_pu
             c[i]->owner = (void *)&tensor[i];
         }
     }
-    if (err == HTH_OK) {
-        err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
-        if (err == HTH_OK && check != NULL) {
-            err = hth_independence_prove(g, &samples);
-            if (err == HTH_OK) {
-                err = check->accept(check->ctx, g, &samples);
-            }
-        }
-        hth_graph_free(g);
-    } else {
-        err = hth_no_memory("%d tensors", n);
-    }
+    err = err == HTH_OK ? catalog_check_load(skeleton, bytes, c, n, check)
+                        : hth_no_memory("%d tensors", n);
     for (int i = 0; c != NULL && i < n; i++) {
         hth_const_rele(c[i]);
     }

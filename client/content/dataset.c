@@ -89,19 +89,18 @@ hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
     HTH_TRY(hth_safetensors_look(file, shown, &j.entry, &j.source.n));
     j.source.read = dataset_read;
     j.source.ctx = &j;
-    hth_err err = dataset_objects(&j, &out->bytes);
-    if (err == HTH_OK) {
-        err = hth_content_ids_begin(j.source.objects, j.source.n, dataset_read, &j, &j.source.ids);
-    }
-    if (err == HTH_OK && name[0] == 0) {
-        err = dataset_named(&j, upload);
+    hth_err err;
+    HTH_GOTO(dataset_objects(&j, &out->bytes), done);
+    HTH_GOTO(hth_content_ids_begin(j.source.objects, j.source.n, dataset_read, &j, &j.source.ids),
+             done);
+    if (name[0] == 0) {
+        HTH_GOTO(dataset_named(&j, upload), done);
         v.name = upload;
     }
-    if (err == HTH_OK) {
-        err = hth_content_send_version(handle, &j.source, &v, watch, &report);
-    }
+    HTH_GOTO(hth_content_send_version(handle, &j.source, &v, watch, &report), done);
+    out->moved = report.bytes_moved;
+done:
     hth_content_ids_end(j.source.ids);
-    out->moved = err == HTH_OK ? report.bytes_moved : 0;
     hth_free(j.source.objects);
     hth_safetensors_looked(j.entry, j.source.n);
     return err;

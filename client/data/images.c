@@ -178,6 +178,28 @@ static hth_err images_class_named(const char *class)
     return HTH_OK;
 }
 
+// images_class_add reads the folder `name` as the next class.
+static hth_err images_class_add(hth_data *data, images_set *set, const char *name)
+{
+    char *path;
+    HTH_TRY(image_path(data, name, &path));
+    bool folder = hth_data_is_folder(path);
+    hth_free(path);
+    if (!folder) {
+        return hth_fail(HTH_EINVAL,
+                        "'%s' is not a folder: a dataset of images is a folder with a folder of "
+                        "PNG or JPEG files for each class",
+                        name);
+    }
+    HTH_TRY(images_class_named(name));
+    data->classes[data->n_classes] = hth_strdup(name);
+    if (data->classes[data->n_classes] == NULL) {
+        return hth_no_memory("a dataset");
+    }
+    data->n_classes++;
+    return images_class(data, set, name);
+}
+
 static hth_err images_classes(hth_data *data, images_set *set)
 {
     char **names;
@@ -186,26 +208,7 @@ static hth_err images_classes(hth_data *data, images_set *set)
     data->classes = hth_calloc(n + 1, sizeof *data->classes);
     hth_err err = data->classes != NULL ? HTH_OK : hth_no_memory("a dataset");
     for (size_t i = 0; i < n && err == HTH_OK; i++) {
-        char *path;
-        err = image_path(data, names[i], &path);
-        if (err == HTH_OK && !hth_data_is_folder(path)) {
-            err = hth_fail(HTH_EINVAL,
-                           "'%s' is not a folder: a dataset of images is a folder with a folder of "
-                           "PNG or JPEG files for each class",
-                           names[i]);
-        }
-        hth_free(path);
-        if (err == HTH_OK) {
-            err = images_class_named(names[i]);
-        }
-        if (err == HTH_OK) {
-            data->classes[data->n_classes] = hth_strdup(names[i]);
-            err = data->classes[data->n_classes] != NULL ? HTH_OK : hth_no_memory("a dataset");
-            data->n_classes += err == HTH_OK;
-        }
-        if (err == HTH_OK) {
-            err = images_class(data, set, names[i]);
-        }
+        err = images_class_add(data, set, names[i]);
     }
     hth_data_names_free(names, n);
     return err;

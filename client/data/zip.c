@@ -196,19 +196,20 @@ hth_err hth_zip_read(const hth_file *file, const char *shown, int most, hth_zip_
     *n = 0;
     uint8_t *tail = hth_alloc(ZIP_TAIL), *dir = NULL;
     hth_zip_member *m = hth_calloc((size_t)most, sizeof *m);
-    hth_err err = hth_no_memory("the directory of '%s'", shown);
-    if (tail != NULL && m != NULL) {
-        err = zip_find(&z, tail);
-    }
-    if (err == HTH_OK && (dir = hth_alloc((size_t)z.bytes + 1)) == NULL) {
+    hth_err err;
+    if (tail == NULL || m == NULL) {
         err = hth_no_memory("the directory of '%s'", shown);
+        goto done;
     }
-    if (err == HTH_OK) {
-        err = hth_file_read(file, shown, z.at, dir, (size_t)z.bytes);
+    HTH_GOTO(zip_find(&z, tail), done);
+    dir = hth_alloc((size_t)z.bytes + 1);
+    if (dir == NULL) {
+        err = hth_no_memory("the directory of '%s'", shown);
+        goto done;
     }
-    if (err == HTH_OK) {
-        err = zip_members(&z, dir, most, m, n);
-    }
+    HTH_GOTO(hth_file_read(file, shown, z.at, dir, (size_t)z.bytes), done);
+    err = zip_members(&z, dir, most, m, n);
+done:
     hth_free(dir);
     hth_free(tail);
     if (err != HTH_OK) {

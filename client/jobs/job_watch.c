@@ -213,37 +213,30 @@ static hth_err watch_look(job_watch *watch)
     return watch_row(watch, doc);
 }
 
-// watch_answer reads an answer, which it takes over.
-static hth_err watch_answer(job_watch *watch, json_t *doc)
+// watch_answer reads an answer.
+static hth_err watch_answer(job_watch *watch, const json_t *doc)
 {
-    hth_err err = HTH_OK;
-    json_t *events = json_object_get(doc, "events"), *e;
+    const json_t *events = json_object_get(doc, "events"), *e;
     json_t *row = json_object_get(doc, "job");
     bool missed = json_is_true(json_object_get(doc, "missed"));
-    size_t i;
     bool again = watch->row != NULL;
+    size_t i;
     watch->after = watch_count(doc, "next");
     if (missed && again) {
-        err = watch_report(watch, "{\"missed\":true}");
+        HTH_TRY(watch_report(watch, "{\"missed\":true}"));
     }
     json_array_foreach(events, i, e)
     {
-        if (err == HTH_OK && watch_goes_on(watch)) {
-            err = watch_event(watch, e);
-        }
+        HTH_TRY(watch_goes_on(watch) ? watch_event(watch, e) : HTH_OK);
     }
-    if (err == HTH_OK && json_is_object(row)) {
-        err = watch_row(watch, json_incref(row));
-        if (err == HTH_OK && again && watch_goes_on(watch)) { // not at once again
-            err = watch_pause(watch);
-        }
-    } else if (err == HTH_OK && missed) {
-        err = watch_look(watch);
-    } else if (err == HTH_OK && json_array_size(events) == 0) {
-        err = watch_report(watch, NULL);
+    if (json_is_object(row)) {
+        HTH_TRY(watch_row(watch, json_incref(row)));
+        return again && watch_goes_on(watch) ? watch_pause(watch) : HTH_OK; // not at once again
     }
-    json_decref(doc);
-    return err;
+    if (missed) {
+        return watch_look(watch);
+    }
+    return json_array_size(events) == 0 ? watch_report(watch, NULL) : HTH_OK;
 }
 
 // watch_refused finds out what it means that a watch was refused: there is no such job, or the
@@ -277,7 +270,9 @@ static hth_err watch_ask(job_watch *watch)
         return watch_refused(watch, err);
     }
     HTH_TRY(err);
-    return watch_answer(watch, doc);
+    err = watch_answer(watch, doc);
+    json_decref(doc);
+    return err;
 }
 
 // ---- a server that goes away

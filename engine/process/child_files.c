@@ -204,19 +204,19 @@ static hth_err confine(child *c)
 {
     confine_places p = {.n = 0};
     bool gpu = strncmp(c->open.device, "cuda", 4) == 0;
-    hth_err err = places_store(&p, c->open.store);
-    if (err == HTH_OK && gpu) {
-        err = places_cuda(&p, c->open.store);
+    hth_err err;
+    HTH_GOTO(places_store(&p, c->open.store), done);
+    if (gpu) {
+        HTH_GOTO(places_cuda(&p, c->open.store), done);
     }
-    if (err == HTH_OK) {
-        err = hth_sandbox_files(p.list, p.n, gpu, &c->sandbox);
-    }
-    for (int i = 0; i < p.n; i++) {
-        hth_free(p.own[i]);
-    }
-    if (err == HTH_OK && c->sandbox.files && !gpu && access("/dev/nvidiactl", F_OK) == 0) {
+    HTH_GOTO(hth_sandbox_files(p.list, p.n, gpu, &c->sandbox), done);
+    if (c->sandbox.files && !gpu && access("/dev/nvidiactl", F_OK) == 0) {
         hth_plugin_keep_out("there is a GPU, which the sandbox of another device's process hides; "
                             "`hearthd --device cuda:0` uses it");
+    }
+done:
+    for (int i = 0; i < p.n; i++) {
+        hth_free(p.own[i]);
     }
     return err;
 }

@@ -247,6 +247,21 @@ static hth_err call_take(hth_proxy *proxy, proxy_call **out)
     return err;
 }
 
+// call_submit sends a call that is packed, or leaves it to the supervisor's thread while there is
+// no child. Under the lock.
+static hth_err call_submit(hth_proxy *proxy, proxy_call *call)
+{
+    if (proxy->stopping) {
+        return hth_fail(HTH_ECANCELED, "Server exiting");
+    }
+    hth_err err = proxy->phase == PROXY_UP ? call_send(proxy, call) : HTH_EBUSY;
+    if (err == HTH_EBUSY || err == HTH_ECANCELED) { // no room, or the child is about to end
+        call->state = PROXY_WAITING;
+        return HTH_OK;
+    }
+    return err;
+}
+
 hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
 {
     hth_proxy *p = hth_proxy_of(engine);
@@ -256,16 +271,8 @@ hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
     c->r = request;
     hth_err err = call_pack(p, c);
     pthread_mutex_lock(&p->lock);
-    if (err == HTH_OK && p->stopping) {
-        err = hth_fail(HTH_ECANCELED, "Server exiting");
-    } else if (err == HTH_OK && p->phase == PROXY_UP) {
-        err = call_send(p, c);
-        if (err == HTH_EBUSY || err == HTH_ECANCELED) { // no room, or the child is about to end
-            c->state = PROXY_WAITING;
-            err = HTH_OK;
-        }
-    } else if (err == HTH_OK) {
-        c->state = PROXY_WAITING;
+    if (err == HTH_OK) {
+        err = call_submit(p, c);
     }
     if (err != HTH_OK) {
         proxy_call_free(p, c);

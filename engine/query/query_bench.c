@@ -55,6 +55,32 @@ static hth_err bench_outputs(query *q, const hth_program *program, hth_tensor *o
     return HTH_OK;
 }
 
+// bench_train measures steps of a training job.
+static hth_err bench_train(query *call, double seconds, json_t **out)
+{
+    hth_train_spec spec;
+    HTH_TRY(query_spec(call, &spec));
+    double steps = query_number(call, "steps", 0);
+    if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
+        return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
+    }
+    return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
+}
+
+// bench_program makes the program that is measured.
+static hth_err bench_program(query *call, query_subject *subject)
+{
+    HTH_TRY(query_program(call, subject));
+    hth_program *p = subject->program;
+    if (p->rest.graph != NULL) {
+        return hth_fail(
+            HTH_ENOTSUP,
+            "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
+            subject->model->name);
+    }
+    return p->sliced ? HTH_OK : hth_microbatch_choose(call->ms, p, call->r);
+}
+
 hth_err query_bench(query *call, json_t **out)
 {
     double seconds = query_number(call, "seconds", 5), batch = query_number(call, "batch", 1);
@@ -62,45 +88,24 @@ hth_err query_bench(query *call, json_t **out)
         return hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
     }
     if (json_is_true(json_object_get(call->args, "train"))) {
-        hth_train_spec spec;
-        HTH_TRY(query_spec(call, &spec));
-        double steps = query_number(call, "steps", 0);
-        if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
-            return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
-        }
-        return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
+        return bench_train(call, seconds, out);
     }
     query_subject s = {.model = NULL};
     hth_tensor *outputs = NULL;
-    double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
     int n = 0, n_outputs = 0;
     uint64_t bytes = 0;
-    hth_err err = ms == NULL ? hth_no_memory("a benchmark") : HTH_OK;
-    if (err == HTH_OK) {
-        err = query_program(call, &s);
+    double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
+    hth_err err = ms == NULL ? hth_no_memory("a benchmark") : bench_program(call, &s);
+    if (err != HTH_OK) {
+        goto out;
     }
     hth_program *p = s.program;
-    if (err == HTH_OK && p->rest.graph != NULL) {
-        err = hth_fail(
-            HTH_ENOTSUP,
-            "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
-            s.model->name);
-    }
-    if (err == HTH_OK && !p->sliced) {
-        err = hth_microbatch_choose(call->ms, p, call->r);
-    }
-    if (err != HTH_OK) {
-        goto out;
-    }
     n_outputs = p->graph->n_outputs;
     outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
-    err = outputs == NULL ? hth_no_memory("a benchmark") : bench_outputs(call, p, outputs, &bytes);
-    if (err == HTH_OK) {
-        err = bench_runs(call, p, s.inputs, outputs, seconds, ms, &n);
-    }
-    if (err != HTH_OK) {
-        goto out;
-    }
+    HTH_GOTO(outputs == NULL ? hth_no_memory("a benchmark")
+                             : bench_outputs(call, p, outputs, &bytes),
+             out);
+    HTH_GOTO(bench_runs(call, p, s.inputs, outputs, seconds, ms, &n), out);
     uint64_t weights, arena;
     const hth_program *works = hth_microbatch_program(call->ms, p);
     hth_program_ledger(works, &weights, &arena);

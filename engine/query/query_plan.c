@@ -81,20 +81,19 @@ static hth_err plan_problem(const query *q, json_t **out)
     hth_problem problem = {0};
     hth_plan *plan = NULL;
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
-    hth_err err = problem_budget(query_text(q, "budget"), &problem);
+    hth_err err;
+    HTH_GOTO(problem_budget(query_text(q, "budget"), &problem), done);
     hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
                           .seed = (uint64_t)query_number(q, "seed", 0)};
     bool inference =
         query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
-    if (err == HTH_OK && !inference) {
-        err = hth_policy_find(query_text(q, "policy"), &o.policy);
+    if (!inference) {
+        HTH_GOTO(hth_policy_find(query_text(q, "policy"), &o.policy), done);
     }
-    if (err == HTH_OK) {
-        err = inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan);
-    }
-    if (err == HTH_OK) {
-        err = plan_verified(q, &problem, plan, out);
-    }
+    HTH_GOTO(inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan),
+             done);
+    err = plan_verified(q, &problem, plan, out);
+done:
     hth_plan_free(plan);
     hth_problem_fini(&problem);
     return err;
@@ -145,13 +144,11 @@ hth_err query_plan(query *call, json_t **out)
         return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
     }
     query_subject s = {.model = NULL};
-    hth_err err = query_program(call, &s);
-    if (err == HTH_OK) {
-        err = plan_report(call, &s.program->problem, s.program->plan, out);
-    }
-    if (err == HTH_OK) {
-        json_object_set_new(*out, "model", json_string(s.model->name));
-    }
+    hth_err err;
+    HTH_GOTO(query_program(call, &s), done);
+    HTH_GOTO(plan_report(call, &s.program->problem, s.program->plan, out), done);
+    json_object_set_new(*out, "model", json_string(s.model->name));
+done:
     query_program_done(call, &s);
     return err;
 }

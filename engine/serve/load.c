@@ -108,6 +108,24 @@ static hth_err load_leaves(const hth_site *site, const hth_program *program)
                     site->awaiting, (unsigned long long)site->awaited_bytes);
 }
 
+// load_done pins a model that was brought, or no longer, and answers how many bytes were moved.
+// `program` is NULL if it takes what only a request can bring.
+static hth_err load_done(hth_site *site, const hth_model *model, hth_program *program, int pin,
+                         uint64_t moved, hth_request *request)
+{
+    if (program != NULL && pin > 0) {
+        HTH_TRY(load_leaves(site, program));
+    }
+    bool pinned = program != NULL && (pin < 0 ? program->pinned : pin > 0);
+    HTH_TRY(load_answer(request, json_pack("{s:s, s:i, s:b, s:I}", "name", model->name, "version",
+                                           model->version, "pinned", pinned, "moved_bytes",
+                                           (json_int_t)moved)));
+    if (program != NULL && pin >= 0) {
+        hth_program_pin(site, program, pin > 0);
+    }
+    return HTH_OK;
+}
+
 static hth_err load_bring(hth_models *ms, hth_model *model, int pin, hth_request *request)
 {
     hth_site *site = ms->site;
@@ -129,21 +147,15 @@ static hth_err load_bring(hth_models *ms, hth_model *model, int pin, hth_request
     }
     model->load_ns += hth_now_ns() - start_ns;
     hth_residency_stats_get(site->residency, &after);
-    if (err == HTH_OK && p != NULL && pin > 0) {
-        err = load_leaves(site, p);
-    }
     if (err == HTH_OK) {
-        err = load_answer(request,
-                          json_pack("{s:s, s:i, s:b, s:I}", "name", model->name, "version",
-                                    model->version, "pinned",
-                                    p != NULL && (pin < 0 ? p->pinned : pin > 0), "moved_bytes",
-                                    (json_int_t)(after.filled_bytes - before.filled_bytes)));
+        err = load_done(site, model, p, pin, after.filled_bytes - before.filled_bytes, request);
     }
-    if (err == HTH_OK && p != NULL && pin >= 0) {
-        hth_program_pin(site, p, pin > 0);
-    } else if (err != HTH_OK && p != NULL && made) {
+    if (err == HTH_OK || p == NULL) {
+        return err;
+    }
+    if (made) {
         hth_program_free(site, p);
-    } else if (err != HTH_OK && p != NULL && !was_active) {
+    } else if (!was_active) {
         hth_program_evict(site, p);
     }
     return err;

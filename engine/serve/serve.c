@@ -88,21 +88,26 @@ static void serve_sweep(hth_serve *serve, uint64_t now_ns)
 
 // ---- ways in
 
+// serve_add queues a request that is `w`.
+static hth_err serve_add(hth_serve *serve, const hth_request *request, hth_model *model,
+                         hth_infer_request *w)
+{
+    model->queue.policy = hth_model_batch_policy(model);
+    w->item.arrived_ns = request->submitted_ns;
+    hth_tenant *tenant = hth_tenant_of(serve->ms->site->tenants, request->tenant);
+    w->item.flow = tenant != NULL ? &tenant->flow : NULL;
+    bool timed = w->item.timeout_ns > 0 || model->queue.policy.timeout_ns > 0;
+    uint64_t now_ns = timed ? hth_now_ns() : request->submitted_ns;
+    HTH_TRY(hth_tenant_waits(tenant));
+    return hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns);
+}
+
 static void serve_accept(hth_serve *serve, hth_request *request, hth_model *model)
 {
     hth_infer_request *w;
     hth_err err = hth_infer_request_open(serve->ms, model, request, &w);
     if (err == HTH_OK) {
-        model->queue.policy = hth_model_batch_policy(model);
-        w->item.arrived_ns = request->submitted_ns;
-        hth_tenant *tenant = hth_tenant_of(serve->ms->site->tenants, request->tenant);
-        w->item.flow = tenant != NULL ? &tenant->flow : NULL;
-        bool timed = w->item.timeout_ns > 0 || model->queue.policy.timeout_ns > 0;
-        uint64_t now_ns = timed ? hth_now_ns() : request->submitted_ns;
-        err = hth_tenant_waits(tenant);
-        if (err == HTH_OK) {
-            err = hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns);
-        }
+        err = serve_add(serve, request, model, w);
         if (err == HTH_OK) {
             return;
         }

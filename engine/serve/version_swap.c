@@ -108,21 +108,26 @@ static hth_err reload_program(hth_models *ms, const hth_name *name, hth_program 
     program->held++;
     hth_err err = reload_inputs(name, program, &inputs);
     bool other = err == HTH_EINVAL;
-    if (err == HTH_OK) {
-        made = hth_source_match(s, inputs);
-        err = made != NULL
-                  ? HTH_OK
-                  : hth_program_compile(site, s, inputs, hth_quota_models(site, s->account), false,
-                                        NULL, &made);
+    if (err != HTH_OK) {
+        goto done;
+    }
+    made = hth_source_match(s, inputs);
+    if (made == NULL) {
+        uint64_t budget = hth_quota_models(site, s->account);
+        err = hth_program_compile(site, s, inputs, budget, false, NULL, &made);
         other = err == HTH_ENOTSUP && program->value_inputs == 0;
+        if (err != HTH_OK) {
+            goto done;
+        }
     }
-    hth_free(inputs);
-    if (err == HTH_OK && program->active) {
-        err = hth_program_activate(site, made);
+    if (program->active) {
+        HTH_GOTO(hth_program_activate(site, made), done);
     }
-    if (err == HTH_OK && program->pinned) {
+    if (program->pinned) {
         hth_program_pin(site, made, true);
     }
+done:
+    hth_free(inputs);
     program->followed = name->coming;
     assert(program->held > 0);
     program->held--;

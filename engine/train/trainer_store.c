@@ -252,22 +252,24 @@ hth_err hth_trainer_publish(hth_trainer *trainer, int *version)
     hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
     hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
     hth_put_result result;
-    hth_err err = put != NULL && view != NULL ? trainer_tensors(trainer, put, view)
-                                              : hth_no_memory("the trained model");
-    if (err == HTH_OK) {
-        err = hth_catalog_parse(as, name, &ignored);
+    char *meta = NULL;
+    *version = 0;
+    hth_err err;
+    if (put == NULL || view == NULL) {
+        err = hth_no_memory("the trained model");
+        goto done;
     }
-    if (err == HTH_OK) {
-        err = trainer_owned(trainer, name, put, owner);
-    }
-    char *meta = err == HTH_OK ? trainer_meta(m->meta, owner) : NULL;
-    if (err == HTH_OK) {
-        err = meta == NULL ? hth_no_memory("the trained model")
-                           : hth_store_put(trainer->ms->store, name, m->skeleton, m->skeleton_bytes,
-                                           meta, put, m->n_tensors, NULL, NULL, &result);
-    }
+    HTH_GOTO(trainer_tensors(trainer, put, view), done);
+    HTH_GOTO(hth_catalog_parse(as, name, &ignored), done);
+    HTH_GOTO(trainer_owned(trainer, name, put, owner), done);
+    meta = trainer_meta(m->meta, owner);
+    HTH_GOTO(meta == NULL ? hth_no_memory("the trained model")
+                          : hth_store_put(trainer->ms->store, name, m->skeleton, m->skeleton_bytes,
+                                          meta, put, m->n_tensors, NULL, NULL, &result),
+             done);
+    *version = result.version;
+done:
     hth_free(meta);
-    *version = err == HTH_OK ? result.version : 0;
     for (int i = 0; view != NULL && i < m->n_tensors; i++) {
         hth_const_rele(view[i]);
     }

@@ -352,18 +352,16 @@ static hth_err node_add(onnx_load *ld, onnx_scope *scope, const onnx_node *node,
 {
     int *inputs = NULL, *outputs = NULL;
     char *name = NULL;
-    hth_err err = onnx_inputs(scope, node, &inputs);
-    if (err == HTH_OK) {
-        err = node_outputs(scope, node, &outputs);
-    }
-    if (err == HTH_OK && node->name != NULL && node->name[0] != '\0') {
+    hth_err err;
+    HTH_GOTO(onnx_inputs(scope, node, &inputs), done);
+    HTH_GOTO(node_outputs(scope, node, &outputs), done);
+    if (node->name != NULL && node->name[0] != '\0') {
         name = hth_asprintf("%s%s", scope->prefix, node->name);
-        err = name == NULL ? hth_no_memory("a graph") : onnx_made(ld, strlen(name));
+        HTH_GOTO(name == NULL ? hth_no_memory("a graph") : onnx_made(ld, strlen(name)), done);
     }
-    if (err == HTH_OK) {
-        err = hth_graph_add_node(ld->g, op, name, inputs, (int)node->n_input, outputs,
-                                 (int)node->n_output, index);
-    }
+    err = hth_graph_add_node(ld->g, op, name, inputs, (int)node->n_input, outputs,
+                             (int)node->n_output, index);
+done:
     hth_free(name);
     hth_free(inputs);
     hth_free(outputs);

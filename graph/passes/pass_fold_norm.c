@@ -206,6 +206,20 @@ static hth_err fold_into(hth_graph *graph, int node, const affine *a, bool *done
     return HTH_OK;
 }
 
+// fold_alone makes a normalisation that found nothing to fold into a ScaleShift.
+static hth_err fold_alone(hth_graph *graph, int i, const affine *a)
+{
+    int scale, shift;
+    HTH_TRY(hth_pass_const_f32(graph, NULL, a->scale, a->n, &scale));
+    HTH_TRY(hth_pass_const_f32(graph, NULL, a->shift, a->n, &shift));
+    hth_node *n = &graph->nodes[i];
+    n->op = HTH_OP_SCALE_SHIFT;
+    n->inputs[1] = scale;
+    n->inputs[2] = shift;
+    n->n_inputs = 3;
+    return HTH_OK;
+}
+
 static hth_err fold_node(hth_graph *graph, hth_uses *uses, int i)
 {
     hth_node *n = &graph->nodes[i];
@@ -227,17 +241,7 @@ static hth_err fold_node(hth_graph *graph, hth_uses *uses, int i)
         n->deleted = true;
         hth_pass_set_output(graph, from, n->outputs[0]);
     } else if (err == HTH_OK && norm) {
-        int scale, shift;
-        err = hth_pass_const_f32(graph, NULL, a.scale, a.n, &scale);
-        if (err == HTH_OK) {
-            err = hth_pass_const_f32(graph, NULL, a.shift, a.n, &shift);
-        }
-        if (err == HTH_OK) {
-            n->op = HTH_OP_SCALE_SHIFT;
-            n->inputs[1] = scale;
-            n->inputs[2] = shift;
-            n->n_inputs = 3;
-        }
+        err = fold_alone(graph, i, &a);
     }
     affine_fini(&a);
     return err;

@@ -321,6 +321,19 @@ static hth_err matmul_ask(const hth_cuda_api *api, const hth_graph *graph, const
     return matmul_describe(api, form, product);
 }
 
+// matmul_operands says where the operands are, and has those spread out that the product wants so.
+static hth_err matmul_operands(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
+                               const matmul_form *f, hth_cuda_place *a, hth_cuda_place *b,
+                               hth_cuda_place *bias)
+{
+    bool half = f->precision == HTH_PRECISION_BF16;
+    *a = hth_cuda_operand(seq, graph, node, 0, HTH_LAYOUT_PLAIN, half);
+    *b = hth_cuda_operand(seq, graph, node, 1, HTH_LAYOUT_PLAIN, half);
+    *bias = f->bias ? hth_cuda_operand(seq, graph, node, 2, HTH_LAYOUT_PLAIN, f->half) : *a;
+    HTH_TRY(matmul_spread(seq, &hth_cuda_in(graph, node, 0)->shape, f, half, a));
+    return matmul_spread(seq, &hth_cuda_in(graph, node, 1)->shape, f, half, b);
+}
+
 hth_err hth_cuda_matmul(hth_cuda_seq *seq, const hth_graph *graph, const hth_node *node,
                         const char *algorithm)
 {
@@ -333,16 +346,9 @@ hth_err hth_cuda_matmul(hth_cuda_seq *seq, const hth_graph *graph, const hth_nod
     if (err == HTH_OK) {
         err = hth_blas_choose(seq->d, &c->product, algorithm, &c->choice);
     }
-    bool half = f.precision == HTH_PRECISION_BF16;
     hth_cuda_place a = {HTH_CUDA_IN, 0, 0, HTH_LAYOUT_PLAIN, false}, b = a, bias = a;
     if (err == HTH_OK) {
-        a = hth_cuda_operand(seq, graph, node, 0, HTH_LAYOUT_PLAIN, half);
-        b = hth_cuda_operand(seq, graph, node, 1, HTH_LAYOUT_PLAIN, half);
-        bias = f.bias ? hth_cuda_operand(seq, graph, node, 2, HTH_LAYOUT_PLAIN, f.half) : a;
-        err = matmul_spread(seq, &hth_cuda_in(graph, node, 0)->shape, &f, half, &a);
-    }
-    if (err == HTH_OK) {
-        err = matmul_spread(seq, &hth_cuda_in(graph, node, 1)->shape, &f, half, &b);
+        err = matmul_operands(seq, graph, node, &f, &a, &b, &bias);
     }
     hth_cuda_step_add(seq, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
     HTH_TRY(err);

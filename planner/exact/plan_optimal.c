@@ -256,25 +256,26 @@ hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_op
     double horizon_us = optimal_horizon(search, step, options, ms, &known);
     HTH_TRY(optimal_init(step, &best));
     uint64_t start_ns = hth_now_ns();
-    hth_err err = optimal_solve(step, search->d.budget, horizon_us, ms / 1e3, &best);
-    bool early = (double)(hth_now_ns() - start_ns) < OPTIMAL_EARLY * ms * 1e6;
-    if (err == HTH_OK && !best.feasible && (known || !early)) {
-        err = hth_fail(HTH_ETIMEDOUT, "cbc proved nothing within %.3g seconds", ms / 1e3);
-    } else if (err == HTH_OK && !best.feasible) {
-        err = hth_plan_refuse(step->p, 0, hth_policy_name(options->policy));
+    hth_err err;
+    HTH_GOTO(optimal_solve(step, search->d.budget, horizon_us, ms / 1e3, &best), done);
+    if (!best.feasible) {
+        bool early = (double)(hth_now_ns() - start_ns) < OPTIMAL_EARLY * ms * 1e6;
+        err = known || !early
+                  ? hth_fail(HTH_ETIMEDOUT, "cbc proved nothing within %.3g seconds", ms / 1e3)
+                  : hth_plan_refuse(step->p, 0, hth_policy_name(options->policy));
+        goto done;
     }
-    if (err == HTH_OK) {
-        hth_decode_fixed(&search->d, &best.fixed, out);
-        double us = best.objective_us * horizon_us / 1e3;
-        search->proven_us =
-            search->proven_us > 0 ? search->proven_us : us - 2 * OPTIMAL_ALLOWED / 1e3 * horizon_us;
-        if (out->excess > 0 || fabs(out->time_us - us) > 1e-4 * us + 1e-3) {
-            err = hth_fail(HTH_ENOTSUP,
-                           "cbc's solution does not hold when it is simulated: %.6g us for %.6g, "
-                           "%.0f bytes too many",
-                           out->time_us, us, out->excess);
-        }
+    hth_decode_fixed(&search->d, &best.fixed, out);
+    double us = best.objective_us * horizon_us / 1e3;
+    search->proven_us =
+        search->proven_us > 0 ? search->proven_us : us - 2 * OPTIMAL_ALLOWED / 1e3 * horizon_us;
+    if (out->excess > 0 || fabs(out->time_us - us) > 1e-4 * us + 1e-3) {
+        err = hth_fail(HTH_ENOTSUP,
+                       "cbc's solution does not hold when it is simulated: %.6g us for %.6g, "
+                       "%.0f bytes too many",
+                       out->time_us, us, out->excess);
     }
+done:
     optimal_fini(&best);
     return err;
 }

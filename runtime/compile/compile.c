@@ -313,19 +313,18 @@ static hth_err compile_graph(hth_site *site, hth_program *program, const hth_ste
     HTH_TRY(compile_arrays(program));
     int n = program->graph->n_nodes;
     hth_menu *menus = hth_calloc((size_t)n, sizeof *menus);
-    hth_err err = menus == NULL ? hth_no_memory("a program")
-                                : hth_compile_kernels(site, program, tune, progress, menus);
-    if (err == HTH_OK && step != NULL) {
-        err = compile_step_budget(site, program, step, menus);
+    hth_err err;
+    HTH_GOTO(menus == NULL ? hth_no_memory("a program")
+                           : hth_compile_kernels(site, program, tune, progress, menus),
+             done);
+    if (step != NULL) {
+        HTH_GOTO(compile_step_budget(site, program, step, menus), done);
     }
     if (step == NULL || !step->problem_only) {
-        if (err == HTH_OK) {
-            err = compile_plan(site, program, menus);
-        }
-        if (err == HTH_OK && !program->plan_only) {
-            err = hth_compile_run(site, program);
-        }
+        HTH_GOTO(compile_plan(site, program, menus), done);
+        err = program->plan_only ? HTH_OK : hth_compile_run(site, program);
     }
+done:
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
         hth_free(menus[i].every);

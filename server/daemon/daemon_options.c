@@ -248,6 +248,13 @@ static void options_say(void *ctx, const char *sentence)
     fprintf(stderr, "hearthd: %s\n", sentence);
 }
 
+// options_settle makes the settings those of the configuration.
+static hth_err options_settle(hth_daemon_options *options, const char *runtime_dir)
+{
+    HTH_TRY(hth_config_apply(&options->config));
+    return options_take(options, runtime_dir);
+}
+
 int hth_daemon_options_read(hth_daemon_options *options, int argc, char **argv,
                             const char *runtime_dir)
 {
@@ -265,10 +272,7 @@ int hth_daemon_options_read(hth_daemon_options *options, int argc, char **argv,
         return flags.check ? 1 : 2;
     }
     if (err == HTH_OK) {
-        err = hth_config_apply(&options->config);
-    }
-    if (err == HTH_OK) {
-        err = options_take(options, runtime_dir);
+        err = options_settle(options, runtime_dir);
     }
     if (err != HTH_OK) {
         options_say(NULL, hth_err_detail());

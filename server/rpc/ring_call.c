@@ -261,6 +261,16 @@ static hth_err call_check(const hth_ring_call *call, size_t bytes)
     return infers ? HTH_OK : hth_fail(HTH_ENOTSUP, "a ring carries inferences only");
 }
 
+// call_go submits a request that is well-formed and was listed.
+static hth_err call_go(hth_ring_call *call, bool refused, hth_err listed, const char *token)
+{
+    if (refused) {
+        return hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
+    }
+    HTH_TRY(listed);
+    return call_submit(call, token);
+}
+
 // call_start submits the request, whose record has so many bytes if it could be read, or answers at
 // once. An error is the ring's: its client does not speak this language.
 static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const char *token)
@@ -276,13 +286,7 @@ static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const
     hth_err listed = call_list(call);
     bool refused = err == HTH_OK && t->stopping;
     if (err == HTH_OK) {
-        err = listed;
-    }
-    if (refused) {
-        err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
-    }
-    if (err == HTH_OK) {
-        err = call_submit(call, token);
+        err = call_go(call, refused, listed, token);
     }
     if (err != HTH_OK) {
         call_error(call, err, hth_err_detail());

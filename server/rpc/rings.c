@@ -188,35 +188,37 @@ static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *attach)
     return HTH_OK;
 }
 
+// rings_may tells whether a connection may have a ring now. Under the lock.
+static hth_err rings_may(const hth_rings *t, const hth_ring_client *client)
+{
+    for (const hth_ring_client *o = t->clients; o != NULL; o = o->next) {
+        if (o->conn == client->conn) {
+            return hth_fail(HTH_EEXIST, "this connection has a ring");
+        }
+    }
+    if (t->n_listed >= hth_setting_int(HTH_SET_RING_CLIENTS)) {
+        return hth_fail(HTH_ETOOBIG, "%d clients have a ring, and ring.clients is no more",
+                        (int)t->n_listed);
+    }
+    return t->stopping ? hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests")
+                       : HTH_OK;
+}
+
 // rings_list lists a ring, which is served from then on.
 static hth_err rings_list(hth_ring_client *client)
 {
     hth_rings *t = client->t;
-    hth_err err = HTH_OK;
-    pthread_mutex_lock(&t->lock);
-    for (const hth_ring_client *o = t->clients; o != NULL && err == HTH_OK; o = o->next) {
-        if (o->conn == client->conn) {
-            err = hth_fail(HTH_EEXIST, "this connection has a ring");
-        }
-    }
-    if (err == HTH_OK && t->n_listed >= hth_setting_int(HTH_SET_RING_CLIENTS)) {
-        err = hth_fail(HTH_ETOOBIG, "%d clients have a ring, and ring.clients is no more",
-                       (int)t->n_listed);
-    }
-    if (err == HTH_OK && t->stopping) {
-        err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
-    }
     pthread_t thread;
-    if (err == HTH_OK) {
-        err = hth_thread_start("ring", rings_main, client, &thread);
-    }
-    if (err == HTH_OK) {
-        pthread_detach(thread);
-        client->refs += 2; // of the list and the thread
-        client->next = t->clients;
-        t->clients = client;
-        atomic_fetch_add(&t->n_listed, 1);
-    }
+    hth_err err;
+    pthread_mutex_lock(&t->lock);
+    HTH_GOTO(rings_may(t, client), done);
+    HTH_GOTO(hth_thread_start("ring", rings_main, client, &thread), done);
+    pthread_detach(thread);
+    client->refs += 2; // of the list and the thread
+    client->next = t->clients;
+    t->clients = client;
+    atomic_fetch_add(&t->n_listed, 1);
+done:
     pthread_mutex_unlock(&t->lock);
     return err;
 }

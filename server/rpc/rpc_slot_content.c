@@ -65,19 +65,18 @@ static hth_err content_have(hth_rpc_slot *slot, nng_msg **msg)
     uint8_t *data;
     HTH_TRY(content_list(slot, n, &objects));
     uint64_t *there = hth_calloc(n, sizeof *there);
-    hth_err err = there != NULL ? HTH_OK : hth_no_memory("%u objects", n);
-    if (err == HTH_OK) {
-        err = hth_content_have(slot->d->store, &who, objects, (int)n, there);
-    }
+    hth_err err;
+    HTH_GOTO(there != NULL ? hth_content_have(slot->d->store, &who, objects, (int)n, there)
+                           : hth_no_memory("%u objects", n),
+             done);
     body.objects = n;
     r.body_case = HEARTH__REPLY__BODY_HELD;
     r.held = &body;
-    if (err == HTH_OK) {
-        err = content_reply(slot, &r, n * sizeof *there, msg, &data);
-    }
-    if (err == HTH_OK && n > 0) {
+    HTH_GOTO(content_reply(slot, &r, n * sizeof *there, msg, &data), done);
+    if (n > 0) {
         memcpy(data, there, n * sizeof *there);
     }
+done:
     hth_free(there);
     hth_free(objects);
     return err;

@@ -201,8 +201,8 @@ hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, con
 
 // ---- into the queue
 
-// entry_owned notes whose the result is to be. Whoever trains a model can have what is in it, so that
-// it must be the caller's, or nobody's.
+// entry_owned notes whose the result is to be. Whoever trains a model can have what is in it, so
+// that it must be the caller's, or nobody's.
 static hth_err entry_owned(const hth_train_queue *queue, hth_train_entry *entry, const json_t *args)
 {
     const hth_caller caller = {entry->r->tenant, entry->r->admin, HTH_TENANT_NEVER};
@@ -246,6 +246,33 @@ static hth_err entry_begin(const hth_train_queue *queue, const hth_request *requ
     return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, job, &id);
 }
 
+// entry_arguments reads what a request asks for, and stores it with what was added to it.
+static hth_err entry_arguments(hth_train_queue *queue, hth_train_entry *entry, hth_request *request,
+                               json_t *args)
+{
+    hth_err err = entry_begin(queue, request, args);
+    entry_read(entry, args);
+    entry->fresh = entry->id > 0 && json_object_get(args, "job") == NULL;
+    HTH_TRY(err);
+    HTH_TRY(hth_train_wait_read(queue, request, args));
+    return json_is_object(args) ? entry_keep(entry, args) : HTH_OK;
+}
+
+// entry_alone refuses a job whose name another one has that is at work or waits.
+static hth_err entry_alone(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    const hth_train_entry *same = hth_train_queue_find(queue, entry->job);
+    bool taken =
+        same != NULL && (!hth_train_entry_own(same) || (same->paused && same->work != NULL));
+    if (entry->job[0] == 0 || !taken) {
+        return HTH_OK;
+    }
+    const char *state = same->work != NULL ? "running" : "waiting";
+    state = same->paused ? "paused" : state;
+    return hth_fail(HTH_EBUSY, "job '%s' is %s already; --save-as gives this job another name",
+                    entry->job, state);
+}
+
 // Names the entry of request `request`. Arguments that name no model are refused when it is its
 // turn.
 static hth_err entry_open(hth_train_queue *queue, hth_train_entry *entry, hth_request *request)
@@ -255,27 +282,13 @@ static hth_err entry_open(hth_train_queue *queue, hth_train_entry *entry, hth_re
     entry->r = request;
     entry->given = request->arguments;
     entry->left_s = NAN;
-    hth_err err = entry_begin(queue, request, args);
-    entry_read(entry, args);
-    entry->fresh = entry->id > 0 && json_object_get(args, "job") == NULL;
-    if (err == HTH_OK) {
-        err = hth_train_wait_read(queue, request, args);
-    }
-    if (err == HTH_OK && json_is_object(args)) {
-        err = entry_keep(entry, args);
-    }
+    hth_err err = entry_arguments(queue, entry, request, args);
     entry_read(entry, args);
     if (err == HTH_OK) {
         err = entry_named(queue, entry, args);
     }
-    const hth_train_entry *same = hth_train_queue_find(queue, entry->job);
-    bool taken =
-        same != NULL && (!hth_train_entry_own(same) || (same->paused && same->work != NULL));
-    if (err == HTH_OK && entry->job[0] != 0 && taken) {
-        const char *state = same->work != NULL ? "running" : "waiting";
-        state = same->paused ? "paused" : state;
-        err = hth_fail(HTH_EBUSY, "job '%s' is %s already; --save-as gives this job another name",
-                       entry->job, state);
+    if (err == HTH_OK) {
+        err = entry_alone(queue, entry);
     }
     json_decref(args);
     return err;

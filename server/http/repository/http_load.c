@@ -141,44 +141,62 @@ static hth_err load_import(load_call *call, const load_file *file, hth_model_con
     return err;
 }
 
+// load_versions makes versions of the files that came, or of the newest one with another batch
+// limit.
+static hth_err load_versions(load_call *call, const load_file *file, int n,
+                             hth_model_config *config)
+{
+    if (n == 0) {
+        const hth_catalog_check check = {hth_model_config_accept, config};
+        hth_put_result r;
+        HTH_TRY(hth_catalog_rebatch(call->c.h->store, call->c.args.name, config->max_batch, &check,
+                                    &r));
+        if (!r.unchanged) {
+            call->made[call->n_made++] = r.version;
+        }
+    }
+    for (int i = 0; i < n && !call->c.r.canceled; i++) {
+        HTH_TRY(load_import(call, &file[i], config));
+    }
+    return HTH_OK;
+}
+
+// load_settings sets what the configuration says of the model by its name.
+static hth_err load_settings(load_call *call, const hth_model_config *config)
+{
+    hth_store *store = call->c.h->store;
+    const char *name = call->c.args.name;
+    if (config->batching != NULL) {
+        hth_batching_load(store, name, &call->batching);
+        hth_batching b = call->batching;
+        HTH_TRY(hth_batching_change(store, name, config->batching, &b));
+        call->rebatched = true;
+    }
+    if (config->precision != NULL) {
+        hth_precision_get(store, name, call->precision);
+        HTH_TRY(hth_precision_set(store, name, config->precision));
+        call->respelled = true;
+    }
+    return HTH_OK;
+}
+
 static hth_err load_put(load_call *call, const json_t *all)
 {
     load_file file[LOAD_MAX_FILES];
     hth_model_config config;
-    hth_put_result r;
     int n;
     HTH_TRY(load_files(all, file, &n));
     call->files = n > 0;
     HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")),
                                   call->c.args.name, &config));
-    const hth_catalog_check check = {hth_model_config_accept, &config};
     hth_caller caller;
     char owner[HTH_TENANT];
-    hth_err err = load_caller(call, &caller);
-    if (err == HTH_OK) {
-        err = hth_owner_new(call->c.h->store, call->c.args.name, &caller, owner);
-    }
-    if (err == HTH_OK && n == 0) {
-        err =
-            hth_catalog_rebatch(call->c.h->store, call->c.args.name, config.max_batch, &check, &r);
-        if (err == HTH_OK && !r.unchanged) {
-            call->made[call->n_made++] = r.version;
-        }
-    }
-    for (int i = 0; i < n && err == HTH_OK && !call->c.r.canceled; i++) {
-        err = load_import(call, &file[i], &config);
-    }
-    if (err == HTH_OK && config.batching != NULL) {
-        hth_batching_load(call->c.h->store, call->c.args.name, &call->batching);
-        hth_batching b = call->batching;
-        err = hth_batching_change(call->c.h->store, call->c.args.name, config.batching, &b);
-        call->rebatched = err == HTH_OK;
-    }
-    if (err == HTH_OK && config.precision != NULL) {
-        hth_precision_get(call->c.h->store, call->c.args.name, call->precision);
-        err = hth_precision_set(call->c.h->store, call->c.args.name, config.precision);
-        call->respelled = err == HTH_OK;
-    }
+    hth_err err;
+    HTH_GOTO(load_caller(call, &caller), done);
+    HTH_GOTO(hth_owner_new(call->c.h->store, call->c.args.name, &caller, owner), done);
+    HTH_GOTO(load_versions(call, file, n, &config), done);
+    err = load_settings(call, &config);
+done:
     hth_model_config_fini(&config);
     if (err == HTH_OK && call->c.r.canceled) {
         return hth_fail(HTH_ECANCELED, "canceled by its client");

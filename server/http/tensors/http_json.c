@@ -254,16 +254,16 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
               .flat = flat,
               .max = max,
               .deepest = (int)hth_setting_int(HTH_SET_HTTP_JSON_DEPTH)};
-    hth_err err = pass_run(&s);
-    if (err == HTH_OK) {
-        err = pass_hold(&s, counted);
-    }
-    if (err == HTH_OK && s.copied > 0) {
-        hth_text_add(&s.rest, text + s.copied, n - s.copied);
-        err = s.rest.failed ? hth_no_memory("a request") : json_load(s.rest.p, s.rest.n, out);
-    } else if (err == HTH_OK) {
+    hth_err err;
+    HTH_GOTO(pass_run(&s), done);
+    HTH_GOTO(pass_hold(&s, counted), done);
+    if (s.copied == 0) {
         err = json_load(text, n, out);
+        goto done;
     }
+    hth_text_add(&s.rest, text + s.copied, n - s.copied);
+    err = s.rest.failed ? hth_no_memory("a request") : json_load(s.rest.p, s.rest.n, out);
+done:
     hth_text_fini(&s.rest);
     return err;
 }
