@@ -41,8 +41,8 @@ hth_err hth_fail(hth_err err, const char *fmt, ...) __attribute__((format(printf
 // as ": No space left on device".
 hth_err hth_fail_errno(int errnum, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// hth_no_memory is hth_fail with HTH_ENOMEM and "out of memory for " in front of what the memory was
-// for ("a request", "node 'conv_17'").
+// hth_no_memory is hth_fail with HTH_ENOMEM and "out of memory for " in front of what the memory
+// was for ("a request", "node 'conv_17'").
 hth_err hth_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 // hth_err_restore sets a detail that was stored with `err` before, maybe by another thread; does

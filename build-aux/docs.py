@@ -42,6 +42,17 @@ def torn(text):
             yield k + 1
 
 
+def wide_code(text):
+    """Lines of code that are too wide, but for what a program printed in a session."""
+    fence = session = False
+    for number, line in enumerate(text.split('\n'), 1):
+        fence ^= line.startswith('```')
+        session = (session or line.startswith('$ ')) and fence
+        code = line.startswith('    ') or fence and (not session or line.startswith('$ '))
+        if code and len(line) > COLUMNS:
+            yield number
+
+
 def anchors(text):
     """What a link to a page can name after its #."""
     heads = re.findall(r'^#+ (.*)$', re.sub(r'^```.*?^```', '', text, flags=re.M | re.S), re.M)
@@ -114,6 +125,7 @@ def main():
             length = len(' '.join(block).split())
             if length > PARAGRAPH and not text.startswith('<!-- Printed by'):
                 bad.append(f'{page}:{number}: a paragraph of {length} words; {PARAGRAPH} are too many to read at once')
+        bad += [f'{page}:{number}: code of more than {COLUMNS} columns' for number in wide_code(text)]
         bad += [f'{page}:{number}: a table without a head' for number in torn(text)]
         bad += list(links(page, text)) + list(files(page, text, tracked, names)) + list(functions(page, text, known))
     for path in tracked:

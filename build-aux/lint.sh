@@ -16,7 +16,7 @@ step 'exports of the libraries'
 sh build-aux/exports.sh "$1" || bad=1
 step 'documentation: length, lines, links, files'
 python3 build-aux/docs.py || bad=1
-step 'chains of errors, two ?: in one statement'
+step 'chains and ladders of errors, two ?: in one statement, 100 columns'
 python3 build-aux/idiom.py || bad=1
 step 'SPDX lines'
 git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' '*.js' '*.css' '*.html' Makefile '*.mk' | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1

@@ -31,8 +31,8 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 // and "size", and passed as such a file; a name is
 // one of a stored dataset. A server that is elsewhere is sent them by content: as datasets that end
 // with the job, or (the question "dataset_put") as the one that is named, whose answer *answer
-// gets; else that is NULL. `what`: the question. *changed gets the arguments, hth_alloc'd, and handles[0 ..
-// *n) what was passed; NULL: they stay as they are.
+// gets; else that is NULL. `what`: the question. *changed gets the arguments, hth_alloc'd, and
+// handles[0 .. *n) what was passed; NULL: they stay as they are.
 #define HTH_PASSED_FILES 2
 hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
                          const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],

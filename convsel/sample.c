@@ -121,7 +121,8 @@ typedef struct sample_plane { // of one channel of one image
     hth_dtype type;
 } sample_plane;
 
-// sample_filter_row adds the products of a row of outputs with the row of inputs that a tap touches.
+// sample_filter_row adds the products of a row of outputs with the row of inputs that a tap
+// touches.
 static double sample_filter_row(const ref_window *window, const sample_plane *x, int64_t x_row,
                                 const sample_plane *dy, int64_t dy_row, int64_t tap, double sum)
 {

@@ -88,8 +88,8 @@ double hth_fair_dominant(const hth_fair_amounts *used, const hth_fair_amounts *c
 // divided by its weight (among equal ones the first), with the first of its demands that fits. A
 // tenant whose task does not fit is passed over. Comparisons are exact where amounts are whole
 // numbers, weights have at most six decimals, and a capacity times 10^6 times a weight is at most
-// 2^64. Takes n log n for n tasks and tenants. At most `most` tasks (HTH_EINVAL says who has how many). The caller owns *out until
-// hth_fair_shares_fini; on error nothing is held.
+// 2^64. Takes n log n for n tasks and tenants. At most `most` tasks (HTH_EINVAL says who has how
+// many). The caller owns *out until hth_fair_shares_fini; on error nothing is held.
 hth_err hth_fair_fill(const hth_fair_problem *problem, uint64_t most, hth_fair_shares *out);
 void hth_fair_shares_fini(hth_fair_shares *shares);
 

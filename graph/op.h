@@ -165,8 +165,9 @@
 // max_outputs)
 //   Reorder:       layout change of input 0 (layouts stand on the values)
 //   ScaleShift:    y = x * scale[c] + shift[c] along axis 1
-//   FusedAttention: softmax(scale * Q K^T + mask) V. inputs Q [.., T, D], K [.., S, D], V [.., S, E], mask?
-//                  (broadcastable to [.., T, S]); attributes scale (float), heads etc. as pass_attention.c documents
+//   FusedAttention: softmax(scale * Q K^T + mask) V. inputs Q [.., T, D], K [.., S, D],
+//                  V [.., S, E], mask? (broadcastable to [.., T, S]); attributes scale (float),
+//                  heads etc. as pass_attention.c documents
 // Operators of a training step, made by autodiff (docs/design/autodiff.md describes each one).
 // `shape` is an attribute: the result's dimensions, where the inputs do not say them.
 #define HTH_TRAIN_OPS(X) \

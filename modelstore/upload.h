@@ -24,7 +24,8 @@
 // What an object counts at least in what an owner may upload: it costs a file.
 #define HTH_UPLOAD_LEAST_BYTES ((uint64_t)64 << 10)
 
-// hth_store_sees tells by a version's name and meta whether the caller may read its tensors; NULL in its place: any.
+// hth_store_sees tells by a version's name and meta whether the caller may read its tensors; NULL
+// in its place: any.
 typedef bool (*hth_store_sees)(void *ctx, const char *name, const char *meta);
 
 // hth_upload_have stores, for each of n objects (names are ignored), HTH_UPLOAD_WHOLE where a

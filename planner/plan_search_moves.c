@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEARCH_FAILED  10  // moves in a row that free nothing: there is no way down from here
-#define SEARCH_FEW     300 // intervals of a step per interval that is freed before the next decode
-#define SEARCH_BACK    16  // flips that may follow them
-#define SEARCH_SMALL   1000 // part of the budget: intervals with less are flipped when no other helps
-#define SEARCH_GAIN    5e-4  // of the score, that a pass over all intervals has to gain for another
+#define SEARCH_FAILED  10   // moves in a row that free nothing: there is no way down from here
+#define SEARCH_FEW     300  // intervals of a step per interval that is freed before the next decode
+#define SEARCH_BACK    16   // flips that may follow them
+#define SEARCH_SMALL   1000 // part of the budget: intervals with less are flipped last
+#define SEARCH_GAIN    5e-4 // of the score, that a pass over all intervals has to gain for another
 #define SEARCH_WORSE   1.002 // of the best, still gone on from
 #define SEARCH_BLUR    1.5   // of the costs after a kick: factors up to exp(1.5)
 #define SEARCH_RELIEVE 4     // .. fewer of them for faster algorithms

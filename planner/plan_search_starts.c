@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#define SEARCH_DUAL        100 // iterations of the dual for a start
-#define SEARCH_MAX         0.6 // of its solutions: what the dual does more often is done in any case
+#define SEARCH_DUAL        100  // iterations of the dual for a start
+#define SEARCH_MAX         0.6  // of its solutions: what the dual does more often is always done
 #define SEARCH_LOWER       0.12 // part of the budget by which it comes down at once, at most
 #define SEARCH_LOWER_MIN   0.03 // .. below which steps are not halved
 #define SEARCH_LOWER_STEPS 26   // .. of the time is the most for a step, where there are few

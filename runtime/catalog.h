@@ -11,8 +11,8 @@
 
 // hth_catalog_import reads an ONNX file, checks that every operator in it can run, and only then
 // puts it as a new version. max_batch is kept with it: the largest first dimension of a request, 0:
-// requests never share a run; negative: not said. caller: whose it is (HTH_EDENIED: the name is another
-// tenant's, or it has no room for it); NULL: nobody's.
+// requests never share a run; negative: not said. caller: whose it is (HTH_EDENIED: the name is
+// another tenant's, or it has no room for it); NULL: nobody's.
 hth_err hth_catalog_import(hth_store *store, const char *name, const char *path, int max_batch,
                            const hth_caller *caller, hth_progress_fn progress, void *ctx,
                            hth_put_result *out);

@@ -25,8 +25,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// ---- arguments: each means the same in every command, but "keep": whether a model stays loaded, or
-// whose parameters a job's result has
+// ---- arguments: each means the same in every command, but "keep": whether a model stays loaded,
+// or whose parameters a job's result has
 
 // ANY: a document, a file or a number whose reader says what is wrong with it.
 typedef enum hth_argument_type {
@@ -62,7 +62,7 @@ typedef enum hth_argument_type {
     X(HOLD_OUT,         "hold-out",         HTH_ARGUMENT_ANY)                                      \
     X(ID,               "id",               HTH_ARGUMENT_NUMBER)                                   \
     X(JOB,              "job",              HTH_ARGUMENT_TEXT)                                     \
-    X(KEEP,             "keep",             HTH_ARGUMENT_SWITCH | HTH_ARGUMENT_TEXT)                                   \
+    X(KEEP,             "keep",             HTH_ARGUMENT_SWITCH | HTH_ARGUMENT_TEXT)               \
     X(LABEL_SMOOTHING,  "label-smoothing",  HTH_ARGUMENT_ANY)                                      \
     X(LOSS,             "loss",             HTH_ARGUMENT_TEXT)                                     \
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
@@ -243,7 +243,7 @@ enum {
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |                     \
-          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                                              \
+          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                        \
       0)
 // clang-format on
 

@@ -35,22 +35,24 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
     {"class-axis", HTH_OPTION_INT, "1|-1",                                                         \
      "axis of the classes: 1, or -1, the last one (as the labels' shape says)"}
 #define OPTIONS_LOG                                                                                \
-    {"log-csv", HTH_OPTION_PATH, "FILE", "write losses, rates and metrics as CSV"},                  \
+    {"log-csv", HTH_OPTION_PATH, "FILE", "write losses, rates and metrics as CSV"},                \
     {"log-tensorboard", HTH_OPTION_PATH, "DIR", "write them to a TensorBoard event file in DIR"}
 #define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
 // How bytes become a model's floats.
 #define OPTIONS_SCALE                                                                              \
-    {"scale", HTH_OPTION_TEXT, "S", "uint8 inputs become (x * S - mean) / std: 1/255, 1, .."},         \
-    {"mean", HTH_OPTION_TEXT, "M,..", "mean of all channels, or one of each (0)"},                     \
+    {"scale", HTH_OPTION_TEXT, "S", "uint8 inputs become (x * S - mean) / std: 1/255, 1, .."},     \
+    {"mean", HTH_OPTION_TEXT, "M,..", "mean of all channels, or one of each (0)"},                 \
     {"std", HTH_OPTION_TEXT, "D,..", "standard deviation of all channels, or one of each (1)"}
 // The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
-    OPTIONS_SCALE,                                                                                  \
-    {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent, bce or mse"},                \
-    OPTION_CLASS_AXIS,                                                                                 \
-    {"optimizer", HTH_OPTION_TEXT, "O", "optimizer of the training step: sgd, momentum, adam or adamw"},       \
-    {"policy", HTH_OPTION_TEXT, "P", "memory planner of the training step: hearth, keep, vdnn, chen, .."},   \
-    {"plan-ms", HTH_OPTION_REAL, "MS", "time limit for planning a training step (100)"},                 \
+    OPTIONS_SCALE,                                                                                 \
+    {"loss", HTH_OPTION_TEXT, "L", "loss of the training step: softmax-xent, bce or mse"},         \
+    OPTION_CLASS_AXIS,                                                                             \
+    {"optimizer", HTH_OPTION_TEXT, "O",                                                            \
+     "optimizer of the training step: sgd, momentum, adam or adamw"},                              \
+    {"policy", HTH_OPTION_TEXT, "P",                                                               \
+     "memory planner of the training step: hearth, keep, vdnn, chen, .."},                         \
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time limit for planning a training step (100)"},           \
     {"seed", HTH_OPTION_INT, "S", "random seed of the search (0)"}
 // clang-format on
 

@@ -15,8 +15,8 @@
 typedef struct hth_train_log hth_train_log;
 
 // hth_train_log_open makes the files, replacing a CSV file that is there: `csv`, and in the folder
-// `tensorboard`, which is made if it is not there, one file of a new name. Either may be NULL; both:
-// *out is NULL. HTH_EIO names what cannot be made.
+// `tensorboard`, which is made if it is not there, one file of a new name. Either may be NULL;
+// both: *out is NULL. HTH_EIO names what cannot be made.
 hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_log **out);
 // hth_train_log_event takes what was said about the job (JSON); other things than steps are
 // ignored. A failed write is reported at the end. log may be NULL.

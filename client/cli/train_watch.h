@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/train_watch.h - `hearth train` once its job is taken: followed to its end, then printed
-// with all its losses.
+// client/cli/train_watch.h - `hearth train` once its job is taken: followed to its end, then
+// printed with all its losses.
 #ifndef HTH_CLIENT_CLI_TRAIN_WATCH_H
 #define HTH_CLIENT_CLI_TRAIN_WATCH_H
 

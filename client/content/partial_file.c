@@ -15,7 +15,8 @@
 
 #define PARTIAL_EARLY ((uint64_t)8 << 20)
 
-// partial_ours tells whether an open part may be written, and is still called so; it is locked then.
+// partial_ours tells whether an open part may be written, and is still called so; it is locked
+// then.
 static bool partial_ours(int fd, const char *name, uint64_t *bytes)
 {
     struct stat st, now;

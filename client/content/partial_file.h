@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/content/partial_file.h - a file that appears whole, and whose writer may be killed and go on: it is
-// written as PATH.part, which the next writer of the same path finds.
+// client/content/partial_file.h - a file that appears whole, and whose writer may be killed and go
+// on: it is written as PATH.part, which the next writer of the same path finds.
 //
-// Who finds one believes nothing of it: it checks what it uses. A part that is another user's, or no
-// regular file, or that another process writes at the moment, is left alone, and a file of another
-// name is written instead.
+// Who finds one believes nothing of it: it checks what it uses. A part that is another user's, or
+// no regular file, or that another process writes at the moment, is left alone, and a file of
+// another name is written instead.
 #ifndef HTH_CLIENT_CONTENT_PARTIAL_FILE_H
 #define HTH_CLIENT_CONTENT_PARTIAL_FILE_H
 

@@ -50,9 +50,9 @@ typedef struct hth_content_version {
     size_t skeleton_bytes;
 } hth_content_version;
 
-// hth_content_send_version sends the objects and makes a version of a model of them. Blocks for as long
-// as the link and an import take. Of what the server refuses nothing stays there; after HTH_ECANCELED, and
-// where the connection is lost, what was sent stays for a while.
+// hth_content_send_version sends the objects and makes a version of a model of them. Blocks for as
+// long as the link and an import take. Of what the server refuses nothing stays there; after
+// HTH_ECANCELED, and where the connection is lost, what was sent stays for a while.
 hth_err hth_content_send_version(hearth *handle, hth_content_source *source,
                                  const hth_content_version *version, const hth_watch *watch,
                                  hearth_import_report *out);

@@ -14,7 +14,7 @@
 #define SEND_THREADS 4
 #define SEND_SMALL   ((uint64_t)64 << 10)
 #define SEND_HERE    ((uint64_t)1 << 20)
-#define SEND_WAVE    ((uint64_t)4 << 20) // bytes of objects that the server is asked about, at least
+#define SEND_WAVE    ((uint64_t)4 << 20) // bytes of objects that the server is asked about at once
 // An upload that nobody asks for expires, by default in an hour.
 #define SEND_ALIVE_NS ((uint64_t)300 * 1000000000)
 
@@ -64,8 +64,8 @@ static void send_add(send_all *all, int k)
     job->n++;
 }
 
-// send_plan chooses of more objects, up to `known`, what comes along with the commit, and lists what
-// has to be sent. Under the lock.
+// send_plan chooses of more objects, up to `known`, what comes along with the commit, and lists
+// what has to be sent. Under the lock.
 static void send_plan(send_all *all, int known)
 {
     for (; all->asked < known; all->asked++) {

@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 
 #define CPU_HUGE_PAGE ((size_t)2 << 20)
-#define CPU_RING      256u // operations in flight per direction; a plan's prefetches run ahead by less
+#define CPU_RING      256u // operations in flight per direction; a plan's prefetches are fewer
 
 typedef enum cpu_op_kind { CPU_OP_LAUNCH, CPU_OP_COPY, CPU_OP_RECORD, CPU_OP_WAIT } cpu_op_kind;
 

@@ -35,25 +35,30 @@ typedef struct cpu_row {
 
 // clang-format off
 static const cpu_row cpu_table[] = {
-    {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, cpu_conv_reads_plain},
+    {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout,
+     cpu_conv_reads_plain},
     {HTH_OP_CONV, cpu_winograd_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONV, cpu_lowered_prepare, NULL, NULL, NULL, NULL},
-    {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
+    {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse,
+     cpu_conv_layout, NULL},
 #define CPU_CONV_GRAD(op) \
-    {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, cpu_conv_grad_can_fuse, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \
+    {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, \
+     cpu_conv_grad_can_fuse, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \
     {HTH_OP_CONV_GRAD_##op, cpu_winograd_prepare, NULL, NULL, NULL, NULL}
     CPU_CONV_GRAD(DATA), CPU_CONV_GRAD(FILTER),
 #define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}
-    CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL), CPU_POOL(GLOBAL_AVERAGE_POOL),
-    CPU_POOL(REDUCE_MEAN),
+    CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL),
+    CPU_POOL(GLOBAL_AVERAGE_POOL), CPU_POOL(REDUCE_MEAN),
 #define CPU_BINARY(op) {HTH_OP_##op, cpu_binary_prepare, NULL, NULL, cpu_binary_layout, NULL}, \
                        {HTH_OP_##op, cpu_element_prepare, NULL, NULL, NULL, NULL}
-    CPU_BINARY(ADD), CPU_BINARY(SUB), CPU_BINARY(MUL), CPU_BINARY(DIV), CPU_BINARY(MIN), CPU_BINARY(MAX),
+    CPU_BINARY(ADD), CPU_BINARY(SUB), CPU_BINARY(MUL), CPU_BINARY(DIV), CPU_BINARY(MIN),
+    CPU_BINARY(MAX),
 #define CPU_UNARY(op) {HTH_OP_##op, cpu_element_prepare, NULL, NULL, cpu_any_layout, NULL}, \
                       {HTH_OP_##op, cpu_unary_prepare, NULL, NULL, NULL, NULL}
     CPU_UNARY(RELU), CPU_UNARY(LEAKY_RELU), CPU_UNARY(CLIP), CPU_UNARY(SIGMOID), CPU_UNARY(SWISH),
-    CPU_UNARY(HARD_SWISH), CPU_UNARY(HARD_SIGMOID), CPU_UNARY(GELU), CPU_UNARY(TANH), CPU_UNARY(ELU),
-    CPU_UNARY(ABS), CPU_UNARY(NEG), CPU_UNARY(SQRT), CPU_UNARY(EXP), CPU_UNARY(MISH),
+    CPU_UNARY(HARD_SWISH), CPU_UNARY(HARD_SIGMOID), CPU_UNARY(GELU), CPU_UNARY(TANH),
+    CPU_UNARY(ELU), CPU_UNARY(ABS), CPU_UNARY(NEG), CPU_UNARY(SQRT), CPU_UNARY(EXP),
+    CPU_UNARY(MISH),
     {HTH_OP_SCALE_SHIFT, cpu_scale_prepare, NULL, cpu_scale_can_fuse, cpu_any_layout, NULL},
     {HTH_OP_BATCH_NORMALIZATION, cpu_scale_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_LRN, cpu_lrn_prepare, NULL, NULL, cpu_any_layout, NULL},
@@ -68,26 +73,29 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_GEMM, cpu_matmul_prepare, NULL, cpu_epilogue_can_fuse, NULL, NULL},
     {HTH_OP_FUSED_ATTENTION, cpu_attention_prepare, NULL, NULL, NULL, NULL},
 #define CPU_PLAIN(op, how) {HTH_OP_##op, cpu_##how##_prepare, NULL, NULL, NULL, NULL}
-    CPU_PLAIN(LAYER_NORMALIZATION, norm), CPU_PLAIN(RMSNORMALIZATION, norm), CPU_PLAIN(GROUP_NORMALIZATION, norm),
-    CPU_PLAIN(INSTANCE_NORMALIZATION, norm),
-    CPU_PLAIN(ERF, element), CPU_PLAIN(RECIPROCAL, element),
-    CPU_PLAIN(TRANSPOSE, move), CPU_PLAIN(SLICE, move), CPU_PLAIN(EXPAND, move), CPU_PLAIN(GATHER, gather),
-    CPU_PLAIN(RESHAPE, view), CPU_PLAIN(SQUEEZE, view), CPU_PLAIN(UNSQUEEZE, view), CPU_PLAIN(FLATTEN, view),
-    CPU_PLAIN(IDENTITY, view),
-    CPU_PLAIN(LSTM, rnn), CPU_PLAIN(GRU, rnn),
+    CPU_PLAIN(LAYER_NORMALIZATION, norm), CPU_PLAIN(RMSNORMALIZATION, norm),
+    CPU_PLAIN(GROUP_NORMALIZATION, norm), CPU_PLAIN(INSTANCE_NORMALIZATION, norm),
+    CPU_PLAIN(ERF, element), CPU_PLAIN(RECIPROCAL, element), CPU_PLAIN(TRANSPOSE, move),
+    CPU_PLAIN(SLICE, move), CPU_PLAIN(EXPAND, move), CPU_PLAIN(GATHER, gather),
+    CPU_PLAIN(RESHAPE, view), CPU_PLAIN(SQUEEZE, view), CPU_PLAIN(UNSQUEEZE, view),
+    CPU_PLAIN(FLATTEN, view), CPU_PLAIN(IDENTITY, view), CPU_PLAIN(LSTM, rnn), CPU_PLAIN(GRU, rnn),
     {HTH_OP_REDUCE_SUM, cpu_channel_sum_prepare, NULL, NULL, cpu_channel_sum_layout, NULL},
     CPU_PLAIN(REDUCE_SUM, rows), CPU_PLAIN(REDUCE_MEAN, rows), CPU_PLAIN(REDUCE_L2, rows),
     CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
-    {HTH_OP_BATCH_NORM_TRAIN, cpu_batch_norm_train_prepare, NULL, cpu_batch_norm_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_BATCH_NORM_TRAIN, cpu_batch_norm_train_prepare, NULL, cpu_batch_norm_can_fuse,
+     cpu_any_layout, NULL},
     {HTH_OP_BATCH_NORM_GRAD, cpu_batch_norm_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_MAX_POOL_TRAIN, cpu_max_pool_train_prepare, NULL, NULL, cpu_any_layout, NULL},
-    {HTH_OP_MAX_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout, NULL},
-    {HTH_OP_AVERAGE_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_MAX_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout,
+     NULL},
+    {HTH_OP_AVERAGE_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout,
+     NULL},
     {HTH_OP_RELU_GRAD, cpu_relu_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     CPU_PLAIN(SGD_STEP, step), CPU_PLAIN(ADAM_STEP, step), CPU_PLAIN(CLIP_SCALE, clip_scale),
-    CPU_PLAIN(SOFTMAX_XENT, xent), CPU_PLAIN(SOFTMAX_XENT_GRAD, xent), CPU_PLAIN(DROPOUT_TRAIN, dropout),
-    CPU_PLAIN(MSE, mse), CPU_PLAIN(MSE_GRAD, mse), CPU_PLAIN(BCE, bce), CPU_PLAIN(BCE_GRAD, bce),
-    CPU_PLAIN(GROUP_NORM_GRAD, group_norm_grad), CPU_PLAIN(RNN_GRAD, rnn_grad),
+    CPU_PLAIN(SOFTMAX_XENT, xent), CPU_PLAIN(SOFTMAX_XENT_GRAD, xent),
+    CPU_PLAIN(DROPOUT_TRAIN, dropout), CPU_PLAIN(MSE, mse), CPU_PLAIN(MSE_GRAD, mse),
+    CPU_PLAIN(BCE, bce), CPU_PLAIN(BCE_GRAD, bce), CPU_PLAIN(GROUP_NORM_GRAD, group_norm_grad),
+    CPU_PLAIN(RNN_GRAD, rnn_grad),
     {HTH_OP_LRN_GRAD, cpu_lrn_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     CPU_PLAIN(LAYER_NORM_GRAD, layer_norm_grad), CPU_PLAIN(SOFTMAX_GRAD, softmax_grad),
     CPU_PLAIN(LOG_SOFTMAX_GRAD, softmax_grad), CPU_PLAIN(GATHER_GRAD, gather_grad),

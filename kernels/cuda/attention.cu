@@ -23,9 +23,11 @@ HTH_FN float attention_score(const hth_attention_params *p, uint32_t b0, uint32_
                hth_get(p->k, k + (int64_t)i * p->view[VIEW_K][4], p->half[VIEW_K]);
     }
     sum *= p->scale;
-    return p->mask == NULL ? sum
-                           : sum + hth_get(p->mask, attention_at(p->view[VIEW_MASK], b0, b1, row, s),
-                                           p->half[VIEW_MASK]);
+    if (p->mask == NULL) {
+        return sum;
+    }
+    return sum +
+           hth_get(p->mask, attention_at(p->view[VIEW_MASK], b0, b1, row, s), p->half[VIEW_MASK]);
 }
 
 // Shared: a part per thread, two folds, then the scores.
@@ -60,7 +62,8 @@ HTH_KERNEL(hth_attention, hth_attention_params, 5)
                 acc += score[s] *
                        hth_get(p->v, v + (int64_t)s * p->view[VIEW_V][3], p->half[VIEW_V]);
             }
-            hth_set(p->out, attention_at(p->view[VIEW_OUT], b0, b1, row, e), sum == 0 ? 0 : acc / sum, p->half[VIEW_OUT]);
+            hth_set(p->out, attention_at(p->view[VIEW_OUT], b0, b1, row, e),
+                    sum == 0 ? 0 : acc / sum, p->half[VIEW_OUT]);
         }
     }
 }

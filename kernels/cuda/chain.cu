@@ -176,7 +176,8 @@ HTH_FN float chain_apply(const hth_chain_step *s, float x, float y)
 }
 
 // Elements i .. i + 3 of an operand, `n` of them wanted.
-HTH_FN hth_f4 chain_load(const hth_chain_params *p, const hth_chain_operand *o, uint32_t i, uint32_t n)
+HTH_FN hth_f4 chain_load(const hth_chain_params *p, const hth_chain_operand *o, uint32_t i,
+                         uint32_t n)
 {
     hth_f4 r = {{0, 0, 0, 0}};
     if (o->mode == HTH_CHAIN_SAME) {

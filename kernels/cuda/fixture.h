@@ -253,6 +253,7 @@ static inline void cuda_test_own(fixture *f, double tolerance)
 }
 
 #define fixture_check(f, algorithm, in_place, tolerance) cuda_test_case(f, in_place, tolerance)
-#define fixture_check_own(f, layout, tolerance)          ((void)(layout), cuda_test_own(f, tolerance))
+
+#define fixture_check_own(f, layout, tolerance) ((void)(layout), cuda_test_own(f, tolerance))
 
 #endif

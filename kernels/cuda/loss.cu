@@ -20,7 +20,8 @@ HTH_FN const float *xent_row(const hth_xent_params *p, const float *x, uint32_t 
 HTH_FN void xent_moments(const hth_xent_params *p, const hth_grid *t, int phase, float *shared)
 {
     const float *x = xent_row(p, p->x, t->block);
-    float *fold = shared + t->n_threads, *folded = fold + HTH_FOLD, part = phase == 0 ? -INFINITY : 0;
+    float *fold = shared + t->n_threads, *folded = fold + HTH_FOLD;
+    float part = phase == 0 ? -INFINITY : 0;
     if (phase == 0) {
         for (uint32_t i = t->thread; i < p->classes; i += t->n_threads) {
             part = fmaxf(part, x[i * p->inner]);

@@ -32,7 +32,8 @@ HTH_KERNEL(hth_lrn_grad, hth_lrn_params, 1)
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         int32_t c = (int32_t)(i / p->inner % p->channels);
         uint32_t first = i - (uint32_t)c * p->inner;
-        float own = hth_get(p->dy, i, p->half_dy) * powf(lrn_sum(p, first, c), -p->beta), others = 0;
+        float own = hth_get(p->dy, i, p->half_dy) * powf(lrn_sum(p, first, c), -p->beta);
+        float others = 0;
         for (int32_t q = c - p->after; q <= c + p->before; q++) {
             if (q >= 0 && q < (int32_t)p->channels) {
                 uint32_t at = first + (uint32_t)q * p->inner;

@@ -12,14 +12,17 @@
     X(hth_chain, chain) X(hth_typed, typed) \
     X(hth_reduce_block, reduce) X(hth_reduce_thread, reduce) X(hth_arg, reduce) \
     X(hth_softmax, softmax) X(hth_softmax_grad, softmax) \
-    X(hth_channel_stats, batch_norm) X(hth_channel_grad, batch_norm) X(hth_channel_grad_apply, batch_norm) \
+    X(hth_channel_stats, batch_norm) X(hth_channel_grad, batch_norm) \
+    X(hth_channel_grad_apply, batch_norm) \
     X(hth_rows, row_norm) X(hth_rows_grad, row_norm) X(hth_rows_grad_params, row_norm) \
     X(hth_lrn, lrn) X(hth_lrn_grad, lrn) \
     X(hth_pool, pool) X(hth_pool_grad, pool) \
     X(hth_move, move) X(hth_pad, move) X(hth_fill, move) \
     X(hth_gather, gather) X(hth_gather_grad, gather) \
-    X(hth_pick, scatter) X(hth_put, scatter) X(hth_pick_tuples, scatter) X(hth_put_tuples, scatter) \
-    X(hth_topk, topk) X(hth_scan, scan) X(hth_one_hot, select) X(hth_trilu, select) X(hth_reverse, select) \
+    X(hth_pick, scatter) X(hth_put, scatter) X(hth_pick_tuples, scatter) \
+    X(hth_put_tuples, scatter) \
+    X(hth_topk, topk) X(hth_scan, scan) X(hth_one_hot, select) X(hth_trilu, select) \
+    X(hth_reverse, select) \
     X(hth_rnn_cell, rnn) X(hth_rnn_reset, rnn) X(hth_rnn_state, rnn) \
     X(hth_rnn_keep, rnn_grad) X(hth_rnn_keep_reset, rnn_grad) X(hth_rnn_back, rnn_grad) \
     X(hth_rnn_back_reset, rnn_grad) X(hth_rnn_bias, rnn_grad) \
@@ -31,7 +34,8 @@
     X(hth_sample_grad_grid, sample) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
-    X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) X(hth_bce, loss) X(hth_bce_grad, loss) \
+    X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) X(hth_bce, loss) \
+    X(hth_bce_grad, loss) \
     X(hth_convert, convert) X(hth_transpose, convert) \
     X(hth_last_stats, channels_last) X(hth_last_stats_join, channels_last) \
     X(hth_last_sums, channels_last) X(hth_last_sums_join, channels_last) \

@@ -40,7 +40,8 @@ HTH_FN float pool_divisor(const hth_pool_params *p, const int32_t at[3])
         int32_t count = 0;
         for (int32_t k = 0; k < p->k[i]; k++) {
             int32_t x = at[i] * p->stride[i] - p->pad[i] + k * p->dilation[i];
-            count += x < p->in[i] + (p->count_pads ? p->pad_end[i] : 0) && (p->count_pads || x >= 0);
+            count +=
+                x < p->in[i] + (p->count_pads ? p->pad_end[i] : 0) && (p->count_pads || x >= 0);
         }
         n *= count;
     }

@@ -118,8 +118,10 @@ HTH_KERNEL(hth_rnn_reset, hth_rnn_params, 1)
     for (uint32_t k = hth_index(t); k < p->batch * p->hid; k += hth_total(t)) {
         uint32_t b = k / p->hid, i = k % p->hid;
         int64_t time = rnn_time(p, b);
-        float r = time < 0 ? 0
-                           : rnn_gate(p, 0, rnn_input(p, b, i, time, 1) + rnn_recurrent(p, b, i, 1));
+        float r = 0;
+        if (time >= 0) {
+            r = rnn_gate(p, 0, rnn_input(p, b, i, time, 1) + rnn_recurrent(p, b, i, 1));
+        }
         p->rh[k] = r * p->h[k];
     }
 }

@@ -19,7 +19,8 @@ HTH_KERNEL(hth_rotary, hth_rotary_params, 1)
         int64_t place = (int64_t)b * p->len + (p->flat ? row / p->heads % p->len : row % p->len);
         uint32_t pair = p->interleaved ? e / 2 : e % half;
         int second = p->interleaved ? (int)(e % 2) : e >= half;
-        int64_t at = p->positions != NULL ? hth_index_at(p->positions, p->wide, place, p->rows) : place;
+        int64_t at =
+            p->positions != NULL ? hth_index_at(p->positions, p->wide, place, p->rows) : place;
         uint32_t away = p->interleaved ? 1 : half;
         uint32_t other = second ? i - away : i + away;
         float c = at < 0 ? 0 : p->cos[at * half + pair];

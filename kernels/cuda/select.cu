@@ -37,7 +37,8 @@ HTH_KERNEL(hth_reverse, hth_select_params, 1)
         int64_t length = p->wide ? ((const int64_t *)p->index)[row]
                                  : ((const int32_t *)p->index)[row];
         int64_t at = time < length && length <= (int64_t)p->along ? length - 1 - time : time;
-        int64_t from = p->upper ? (at * p->rows + row) * p->inner : (row * (int64_t)p->along + at) * p->inner;
+        int64_t from = p->upper ? (at * p->rows + row) * p->inner
+                                : (row * (int64_t)p->along + at) * p->inner;
         hth_element_copy(p->out, i, p->in, from + inside, p->element);
     }
 }

@@ -37,7 +37,8 @@ HTH_FN void softmax_set(const hth_softmax_params *p, int64_t first, uint32_t i, 
 HTH_KERNEL(hth_softmax, hth_softmax_params, 5)
 {
     int64_t first = softmax_first(p, t->block);
-    float *fold = shared + t->n_threads, *folded = fold + HTH_FOLD, part = phase == 0 ? -INFINITY : 0;
+    float *fold = shared + t->n_threads, *folded = fold + HTH_FOLD;
+    float part = phase == 0 ? -INFINITY : 0;
     if (phase == 0) {
         for (uint32_t i = 4 * t->thread; i < p->along; i += 4 * t->n_threads) {
             hth_f4 x = softmax_get(p, p->x, first, i, p->half_x);

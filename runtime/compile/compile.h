@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/compile/compile.h - makes programs: from a model's graph and concrete inputs, or a training
-// step's graph, to kernels and a plan; another plan for one that is there. Engine's thread only.
+// runtime/compile/compile.h - makes programs: from a model's graph and concrete inputs, or a
+// training step's graph, to kernels and a plan; another plan for one that is there. Engine's thread
+// only.
 #ifndef HTH_RUNTIME_COMPILE_COMPILE_H
 #define HTH_RUNTIME_COMPILE_COMPILE_H
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/content/content.h - content that clients name by ids, checked before it becomes a version
 // of a model. Any thread; all of it blocks. The folder has what else a store holds by other names
-// than a model's: datasets (dataset_index.h), aliases (alias.h), and the check of it all (verify.h).
+// than a model's: datasets (dataset_index.h), aliases (alias.h), and the check of it all
+// (verify.h).
 //
 // An id gives nobody content: a client may name what versions have that its role lets it read, and
 // what it has uploaded itself.
@@ -12,8 +13,8 @@
 #include "modelstore/upload.h"
 #include "runtime/tenants/owner.h"
 
-// Who asks, and whether its role lets it read models: its own, and those that are nobody's. Datasets
-// are their owner's.
+// Who asks, and whether its role lets it read models: its own, and those that are nobody's.
+// Datasets are their owner's.
 typedef struct hth_content_who {
     hth_caller caller;
     bool models;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/content/dataset_index.h - datasets that a store has: versions of "NAME@TENANT.dataset", with a
-// tensor for each of theirs and no graph.
+// runtime/content/dataset_index.h - datasets that a store has: versions of "NAME@TENANT.dataset",
+// with a tensor for each of theirs and no graph.
 //
 // A dataset belongs to a tenant, in whose name space its name is: others neither see it nor can use
 // it, and may call one of their own the same. Tensors are stored by content: the same ones again
@@ -48,7 +48,8 @@ typedef struct hth_dataset_put {
 // HTH_EBUSY: a job uses the one that would be replaced.
 hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_progress_fn progress,
                           void *ctx, hth_put_result *out);
-// hth_dataset_file is hth_dataset_store of the safetensors file that `fd` is open on (the caller's).
+// hth_dataset_file is hth_dataset_store of the safetensors file that `fd` is open on (the
+// caller's).
 hth_err hth_dataset_file(hth_store *store, const hth_dataset_put *put, int fd, const char *shown,
                          hth_progress_fn progress, void *ctx, hth_put_result *out, uint64_t *bytes);
 
@@ -60,7 +61,8 @@ hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, 
 hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant, hth_manifest *out,
                          int *fd);
 // hth_dataset_list describes the datasets that `who` may see: {"datasets": [{"name", "tenant",
-// "bytes", "samples", "format", "created_ns", "tensors": [{"name", "dtype", "shape"}], "classes"}]}.
+// "bytes", "samples", "format", "created_ns", "tensors": [{"name", "dtype", "shape"}],
+// "classes"}]}.
 hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out);
 // hth_dataset_remove removes a dataset and what only it needed. `owner`: whose, NULL: the caller's.
 // HTH_ENOENT; HTH_EBUSY: a job uses it, or needs it to resume, and is named.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/tenants/owner.h - whose a model is, and how much of a store is whose.
 //
-// A version says whose it is in its meta ("owner"), from the moment of its commit. A name is that of
-// the tenant who made its first version: who may add one, keeps it so. What administrators make
+// A version says whose it is in its meta ("owner"), from the moment of its commit. A name is that
+// of the tenant who made its first version: who may add one, keeps it so. What administrators make
 // belongs to nobody, as all does that was stored before versions had owners: every role that may do
 // something with models may do it with those. Any thread; what reads the store blocks.
 #ifndef HTH_RUNTIME_TENANTS_OWNER_H

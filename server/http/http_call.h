@@ -350,8 +350,8 @@ void hth_http_block_done(hth_http_conn *conn, struct evbuffer *body);
 
 const char *hth_http_phrase(int status);
 int hth_http_status(hth_err err); // of an error, by the table
-// hth_http_reply_head writes an answer's head, for a body of `length` bytes, and returns how long it
-// is. HTH_HTTP_CHUNKED: it comes in chunks, or, over HTTP/1.0, until the connection ends.
+// hth_http_reply_head writes an answer's head, for a body of `length` bytes, and returns how long
+// it is. HTH_HTTP_CHUNKED: it comes in chunks, or, over HTTP/1.0, until the connection ends.
 #define HTH_HTTP_REPLY_HEAD 2048
 #define HTH_HTTP_CHUNKED    UINT64_MAX
 size_t hth_http_reply_head(hth_http *http, const hth_http_req *req, int status, const char *type,

@@ -147,8 +147,8 @@ static bool path_split(const char *path, parts *out)
     }
 }
 
-// path_version takes "versions/V" out of v2/models/M/versions/V.. and v2/hearth/models/M/versions/V..
-// false: V is no number.
+// path_version takes "versions/V" out of v2/models/M/versions/V.. and
+// v2/hearth/models/M/versions/V.. false: V is no number.
 static bool path_version(parts *path)
 {
     int model = path->n > 1 && segment_is(&path->at[1], "hearth") ? 3 : 2, word = model + 1;

@@ -35,8 +35,8 @@ hth_allowance_key hth_allowance_key_address(const struct sockaddr *address);
 hth_err hth_allowances_open(hth_allowances **out);
 void hth_allowances_close(hth_allowances *allowances); // without allowances; NULL is allowed
 
-// hth_allowance_join counts a connection of a peer and holds its allowance. HTH_EBUSY: there are too
-// many.
+// hth_allowance_join counts a connection of a peer and holds its allowance. HTH_EBUSY: there are
+// too many.
 hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *key, bool trusted,
                            hth_allowance **out);
 void hth_allowance_leave(hth_allowance *allowance); // the connection ended; it stays held

@@ -18,8 +18,8 @@
 // (inferences, questions) or LONG (training that is waited for, imports, measurements). Both have
 // places: a front end asks for one before it runs a slot. SHORT ones may wait for theirs; LONG ones
 // are refused without, because they may last for hours. Who watches a training job needs none: it
-// waits in a table of its own (job_watch.h), which has its limits. Some places are kept back for what local
-// administrators ask, so that nobody else's requests can keep them out.
+// waits in a table of its own (job_watch.h), which has its limits. Some places are kept back for
+// what local administrators ask, so that nobody else's requests can keep them out.
 //
 // Who moves a slot out of a state owns it: no field is touched by two threads at once, except
 // `canceled`, the progress and the lists, under the dispatcher's lock.

@@ -125,8 +125,8 @@ hth_caller hth_rpc_slot_caller(hth_rpc_slot *slot);
 // its arguments.
 void hth_rpc_slot_know(hth_rpc_slot *slot);
 hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
-// hth_rpc_slot_keep_data stores the datasets that were passed with a training job, and names them in
-// its arguments; hth_rpc_slot_drop_data removes them, where no job needs them. They block.
+// hth_rpc_slot_keep_data stores the datasets that were passed with a training job, and names them
+// in its arguments; hth_rpc_slot_drop_data removes them, where no job needs them. They block.
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.

@@ -4,12 +4,12 @@
 // under three schedulers. Jobs are training steps with recorded memory/time curves
 // (tests/data/curves.txt, made by tests/tools/record_curves.py).
 //
-// A node has 48 GiB and runs at most twelve jobs, which take turns: with n on a node each is n times
-// slower, or, where a job alone keeps a device busy for a quarter of the time, n / 4 times. A job
-// goes to the node with the fewest jobs that has the memory, of these to the one with the least. It
-// takes a minute to two hours alone with its fastest plan (log-uniform). Nine in ten are those of
-// four tenants, who submit in bursts; sixteen submit one now and then. All of them come within
-// three tenths of the time that the nodes need for them.
+// A node has 48 GiB and runs at most twelve jobs, which take turns: with n on a node each is n
+// times slower, or, where a job alone keeps a device busy for a quarter of the time, n / 4 times. A
+// job goes to the node with the fewest jobs that has the memory, of these to the one with the
+// least. It takes a minute to two hours alone with its fastest plan (log-uniform). Nine in ten are
+// those of four tenants, who submit in bursts; sixteen submit one now and then. All of them come
+// within three tenths of the time that the nodes need for them.
 //
 // usage, from the root: fair_bench [--nodes N] [--jobs N]
 // Costs of decisions are measured here, everything else is simulated time.

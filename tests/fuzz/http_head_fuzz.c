@@ -28,7 +28,8 @@ static void check_text(const char *text, const char *p, size_t n)
     }
 }
 
-// check_query looks for a name that there may be: what is found has room, and no NUL before its end.
+// check_query looks for a name that there may be: what is found has room, and no NUL before its
+// end.
 static void check_query(const char *query)
 {
     static const char *const names[] = {"a", "after", "shape", "mine", ""};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A body that lists tensors, and has a graph in base64; the first byte says whether the tensors have
-// names. A list that is accepted is one to the dispatcher's reader, too, and says the same; a graph
-// is the same after it was written again.
+// A body that lists tensors, and has a graph in base64; the first byte says whether the tensors
+// have names. A list that is accepted is one to the dispatcher's reader, too, and says the same; a
+// graph is the same after it was written again.
 #include "base/alloc.h"
 #include "server/http/remote/objects.h"
 #include "server/http/tensors/http_base64.h"

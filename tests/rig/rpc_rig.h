@@ -21,9 +21,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define PATIENCE  20000 // milliseconds until what must come has come
-#define SECRET    "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b" // "secret"'s hash
-#define TOKEN     "secret"
+#define PATIENCE 20000 // milliseconds until what must come has come
+#define TOKEN    "secret"
+// Its hash.
+#define SECRET    "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
 #define MEBIBYTE  ((size_t)1 << 20)
 #define SMALL_BUF 4096
 

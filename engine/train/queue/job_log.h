@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/queue/job_log.h - a job's log: the last HTH_TRAIN_LOG_BYTES of its lines, as a text in
-// the store, by the job's number. A line is {"n", "time", "level", "text"}: its number, from 1, and
-// ns since 1970. Lines are added in memory, and written to the store by hth_job_log_flush.
+// engine/train/queue/job_log.h - a job's log: the last HTH_TRAIN_LOG_BYTES of its lines, as a text
+// in the store, by the job's number. A line is {"n", "time", "level", "text"}: its number, from 1,
+// and ns since 1970. Lines are added in memory, and written to the store by hth_job_log_flush.
 #ifndef HTH_ENGINE_TRAIN_QUEUE_JOB_LOG_H
 #define HTH_ENGINE_TRAIN_QUEUE_JOB_LOG_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/queue/train_queue.h - the training jobs of an engine, at work in turns or waiting for
-// memory; and those in the store that can go on. Engine's thread only.
+// engine/train/queue/train_queue.h - the training jobs of an engine, at work in turns or waiting
+// for memory; and those in the store that can go on. Engine's thread only.
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_QUEUE_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_QUEUE_H
 

@@ -27,7 +27,8 @@ hth_err hth_objects_shaped(const char *datatype, const char *shape, hth_content_
 // empty; hth_objects_fini frees it.
 hth_err hth_objects_read(json_t *doc, bool named, hth_objects *out);
 void hth_objects_fini(hth_objects *objects);
-// hth_objects_write appends the list as the dispatcher's requests have it (client/content/objects.h).
+// hth_objects_write appends the list as the dispatcher's requests have it
+// (client/content/objects.h).
 hth_err hth_objects_write(const hth_objects *objects, struct evbuffer *out, uint64_t *bytes);
 
 #endif
