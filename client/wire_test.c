@@ -103,17 +103,22 @@ static void test_round_trip(void **state)
     hth_wire_free_request(r);
 }
 
+// wire_make_long makes a request whose tensors have long names, and packs it.
+static void wire_make_long(wire_fixture *f)
+{
+    static char longer[2][1400];
+    wire_make(f);
+    for (int i = 0; i < 2; i++) {
+        memset(longer[i], 'x', sizeof longer[i] - 1);
+        f->t[i].name = longer[i];
+    }
+    wire_pack(f, 1);
+}
+
 static void test_truncated(void **state)
 {
     wire_fixture f;
-    char longer[2][1400];
-    wire_make(&f);
-    for (int i = 0; i < 2; i++) {
-        memset(longer[i], 'x', sizeof longer[i]);
-        longer[i][sizeof longer[i] - 1] = 0;
-        f.t[i].name = longer[i];
-    }
-    wire_pack(&f, 1);
+    wire_make_long(&f);
     int64_t live = hth_alloc_live();
     for (size_t n = 0; n < f.bytes - 40; n++) { // 24 bytes of b and its 40 bytes of padding
         assert_int_equal(wire_read(&f, n, &hth_wire_default_limits), HTH_ECORRUPT);
@@ -205,14 +210,7 @@ static void test_limits(void **state)
 static void test_out_of_memory(void **state)
 {
     wire_fixture f;
-    char longer[2][1400];
-    wire_make(&f);
-    for (int i = 0; i < 2; i++) {
-        memset(longer[i], 'x', sizeof longer[i]);
-        longer[i][sizeof longer[i] - 1] = 0;
-        f.t[i].name = longer[i];
-    }
-    wire_pack(&f, 1);
+    wire_make_long(&f);
     int64_t live = hth_alloc_live();
     hth_err err = HTH_ENOMEM;
     int n = 0;

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds are shared or alone, among threads and processes, and end with who has them.
-#include "base/test.h"
 #include "modelstore/hold.h"
+#include "tests/rig/store_rig.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char dir[] = "/tmp/hearth-hold-XXXXXX";
-static hth_store *store;
 
 static void shared_and_alone(void **state)
 {
@@ -55,14 +52,12 @@ static void dead_processes_hold_nothing(void **state)
 static void read_only_stores_are_not_held(void **state)
 {
     hth_store *other;
-    char from[100];
     int fd;
-    snprintf(from, sizeof from, "%s/s", dir);
     hth_store_close(store);
-    assert_ok(hth_store_open(from, false, true, &other));
+    assert_ok(hth_store_open(store_rig_path, false, true, &other));
     assert_err(hth_store_hold(other, "x", false, &fd), HTH_EDENIED, "read-only");
     hth_store_close(other);
-    assert_ok(hth_store_open(from, false, false, &store));
+    assert_ok(hth_store_open(store_rig_path, false, false, &store));
 }
 
 int main(void)
@@ -70,15 +65,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(shared_and_alone),
                                        cmocka_unit_test(dead_processes_hold_nothing),
                                        cmocka_unit_test(read_only_stores_are_not_held)};
-    char path[100];
-    if (mkdtemp(dir) == NULL) {
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/s", dir);
-    if (hth_store_open(path, true, false, &store) != HTH_OK) {
-        return 1;
-    }
-    int rv = cmocka_run_group_tests(tests, NULL, NULL);
-    hth_store_close(store);
-    return test_remove(dir) == 0 ? rv : 1;
+    return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

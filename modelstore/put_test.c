@@ -62,43 +62,13 @@ static void empty(void **state)
 
 static void test_killed_anywhere(void **state)
 {
-    int nth = 1, status = 0;
-    for (;; nth++) {
-        empty(state);
-        pid_t pid = fork();
-        assert_true(pid >= 0);
-        if (pid == 0) {
-            hth_store_file_fault((uint64_t)nth, HTH_STORE_FILE_KILL);
-            _exit(one_life(((test_dir *)*state)->path) == HTH_OK ? 0 : 1);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (!WIFSIGNALED(status)) {
-            break;
-        }
-        assert_int_equal(WTERMSIG(status), SIGKILL);
-        check_whole(state);
-    }
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_true(nth > 60); // the points were really there
+    // the points were really there
+    assert_true(test_kill_anywhere(state, empty, one_life, check_whole) > 60);
 }
 
 static void test_disk_full_anywhere(void **state)
 {
-    int nth = 1;
-    for (;; nth++) {
-        int64_t live = hth_alloc_live();
-        empty(state);
-        hth_store_file_fault((uint64_t)nth, ENOSPC);
-        hth_err err = one_life(((test_dir *)*state)->path);
-        hth_store_file_fault(0, 0);
-        assert_int_equal(hth_alloc_live(), live);
-        if (err == HTH_OK) {
-            break;
-        }
-        assert_err(err, HTH_EIO, "No space left on device");
-        check_whole(state);
-    }
-    assert_true(nth > 60);
+    assert_true(test_fill_disk_anywhere(state, empty, one_life, check_whole) > 60);
 }
 
 // A failed put must itself give the space back, not wait for gc: a full disk would stay full.

@@ -8,9 +8,12 @@
 #include "modelstore/file.h"
 #include "modelstore/store.h"
 
+#include <errno.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define TEST_N_TENSORS 4
@@ -100,6 +103,56 @@ static inline int test_count_files(void **state, const char *folder)
     test_files_found = 0;
     nftw(path, test_count_entry, 16, FTW_PHYS);
     return test_files_found;
+}
+
+// A life is what a process does with a store: it is killed, or has its disk full, at each point of
+// it in turn. `before` empties the directory, `after` looks at the store. Returns how many points
+// there were.
+typedef hth_err (*test_life)(const char *path);
+typedef void (*test_look)(void **state);
+
+static inline int test_kill_anywhere(void **state, test_look before, test_life life,
+                                     test_look after)
+{
+    const char *path = ((test_dir *)*state)->path;
+    int nth = 1, status = 0;
+    for (;; nth++) {
+        before(state);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            hth_store_file_fault((uint64_t)nth, HTH_STORE_FILE_KILL);
+            _exit(life(path) == HTH_OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSIGNALED(status)) {
+            break;
+        }
+        assert_int_equal(WTERMSIG(status), SIGKILL);
+        after(state);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return nth;
+}
+
+static inline int test_fill_disk_anywhere(void **state, test_look before, test_life life,
+                                          test_look after)
+{
+    const char *path = ((test_dir *)*state)->path;
+    int nth = 1;
+    for (;; nth++) {
+        before(state);
+        int64_t live = hth_alloc_live();
+        hth_store_file_fault((uint64_t)nth, ENOSPC);
+        hth_err err = life(path);
+        hth_store_file_fault(0, 0);
+        assert_int_equal(hth_alloc_live(), live);
+        if (err == HTH_OK) {
+            return nth;
+        }
+        assert_err(err, HTH_EIO, "No space left on device");
+        after(state);
+    }
 }
 
 #endif

@@ -3,10 +3,8 @@
 // `build/runtime/command_test --print >docs/commands.md`.
 #include "runtime/command.h"
 
-#include "base/test.h"
+#include "tests/rig/printed_page.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void test_rows(void **state)
@@ -133,19 +131,7 @@ static void print_page(FILE *file)
 
 static void test_page(void **state)
 {
-    char *now = NULL, *committed = NULL;
-    size_t n = 0;
-    FILE *f = open_memstream(&now, &n);
-    print_page(f);
-    fclose(f);
-    f = fopen("docs/commands.md", "rb");
-    assert_non_null(f);
-    committed = calloc(1, n + 2);
-    assert_int_equal(fread(committed, 1, n + 1, f), n);
-    fclose(f);
-    assert_string_equal(committed, now);
-    free(now);
-    free(committed);
+    printed_page_check("docs/commands.md", print_page);
 }
 
 int main(int argc, char **argv)

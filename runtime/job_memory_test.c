@@ -29,7 +29,7 @@ static void shared_reopen(shared *s, double bytes)
     char device[60];
     hth_engine_close(s->f.engine);
     snprintf(device, sizeof device, "cpu:mem=%.0f,threads=2", bytes);
-    hth_engine_config config = {.device = device};
+    hth_engine_config config = {.device = device, .event = events_event};
     assert_ok(hth_engine_open(&config, s->f.store, &s->f.engine));
 }
 
@@ -69,6 +69,7 @@ static void expect_state(shared *s, const char *job, const char *state, char *wh
 {
     char q[60], seen[40] = "";
     snprintf(q, sizeof q, "{\"job\": \"%s\"}", job);
+    uint64_t seen_events = 0;
     for (int i = 0; i < 12000; i++) {
         hth_err err;
         json_t *row = ask(&s->f, "job", q, &err);
@@ -80,7 +81,7 @@ static void expect_state(shared *s, const char *job, const char *state, char *wh
         if (strcmp(seen, state) == 0) {
             return;
         }
-        usleep(10000);
+        events_wait(&seen_events);
     }
     hth_err err;
     json_t *jobs = ask(&s->f, "jobs", "{}", &err);

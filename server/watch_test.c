@@ -311,13 +311,13 @@ static void test_slow(void **state)
 
 // ---- a server that goes away
 
-static void test_restarted(void **state)
+// watch_and_close has a job watched, and closes the server while it is at work.
+static void watch_and_close(fixture *f, watched *w)
 {
-    fixture *f = *state;
-    watched w = {.url = f->rig.ipc, .id = begin(f->rig.ipc, "net")};
-    assert_int_equal(pthread_create(&w.thread, NULL, watched_main, &w), 0);
-    wait_started(&w);
     hth_request *r;
+    *w = (watched){.url = f->rig.ipc, .id = begin(f->rig.ipc, "net")};
+    assert_int_equal(pthread_create(&w->thread, NULL, watched_main, w), 0);
+    wait_started(w);
     while ((r = atomic_exchange(&fake_job, NULL)) == NULL) {
         fake_nap();
     }
@@ -325,6 +325,13 @@ static void test_restarted(void **state)
     r->done(r); // the job is with the next engine
     hth_server_close(f->rig.server);
     f->rig.server = NULL;
+}
+
+static void test_restarted(void **state)
+{
+    fixture *f = *state;
+    watched w;
+    watch_and_close(f, &w);
     fixture_open(f);
     atomic_store(&fake_job_state, "finished");
     pthread_join(w.thread, NULL);
@@ -342,18 +349,8 @@ static uint64_t leaping(void *ctx)
 
 static void test_gone(void **state)
 {
-    fixture *f = *state;
-    watched w = {.url = f->rig.ipc, .id = begin(f->rig.ipc, "net")};
-    assert_int_equal(pthread_create(&w.thread, NULL, watched_main, &w), 0);
-    wait_started(&w);
-    hth_request *r;
-    while ((r = atomic_exchange(&fake_job, NULL)) == NULL) {
-        fake_nap();
-    }
-    r->err = HTH_OK;
-    r->done(r);
-    hth_server_close(f->rig.server);
-    f->rig.server = NULL;
+    watched w;
+    watch_and_close(*state, &w);
     atomic_store(&leaps_ns, hth_now_ns());
     hth_clock_inject(leaping, NULL);
     pthread_join(w.thread, NULL);

@@ -2,13 +2,8 @@
 // docs/onnx.md is printed from the table of operators (`onnx_doc_test --print`); the test compares
 // the committed page with the table.
 #include "graph/autodiff/grad.h"
+#include "tests/rig/printed_page.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct doc_row {
@@ -141,19 +136,7 @@ static void print_page(FILE *file)
 
 static void test_page(void **state)
 {
-    char *now = NULL, *committed = NULL;
-    size_t n = 0;
-    FILE *f = open_memstream(&now, &n);
-    print_page(f);
-    fclose(f);
-    f = fopen("docs/onnx.md", "rb");
-    assert_non_null(f);
-    committed = calloc(1, n + 2);
-    assert_int_equal(fread(committed, 1, n + 1, f), n);
-    fclose(f);
-    assert_string_equal(committed, now);
-    free(now);
-    free(committed);
+    printed_page_check("docs/onnx.md", print_page);
 }
 
 int main(int argc, char **argv)

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Datasets of a store: whose they are, what they cost, what keeps them.
-#include "base/test.h"
 #include "client/safetensors.h"
 #include "modelstore/hold.h"
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/job_index.h"
+#include "tests/rig/store_rig.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/hearth-datasets-XXXXXX";
-static hth_store *store;
 static float values[64];
 
 static hth_err put(const char *name, const char *tenant, float first, int samples, int64_t most,
@@ -188,7 +186,7 @@ static void files_become_datasets(void **state)
     char path[100];
     hth_put_result r;
     uint64_t bytes;
-    snprintf(path, sizeof path, "%s/f.safetensors", dir);
+    snprintf(path, sizeof path, "%s/f.safetensors", store_rig_dir);
     hearth_tensor t = {
         .name = "x", .dtype = HEARTH_F32, .rank = 1, .shape = {16}, .data = values, .bytes = 64};
     assert_ok(hth_safetensors_write(path, &t, 1));
@@ -227,15 +225,5 @@ int main(void)
         cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
         cmocka_unit_test(canceled_jobs_need_none), cmocka_unit_test(bad_ones_are_refused),
         cmocka_unit_test(files_become_datasets),   cmocka_unit_test(allocations_fail_cleanly)};
-    char path[100];
-    if (mkdtemp(dir) == NULL) {
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/s", dir);
-    if (hth_store_open(path, true, false, &store) != HTH_OK) {
-        return 1;
-    }
-    int rv = cmocka_run_group_tests(tests, NULL, NULL);
-    hth_store_close(store);
-    return test_remove(dir) == 0 ? rv : 1;
+    return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

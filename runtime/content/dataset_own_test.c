@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/content/dataset_own.h"
 
-#include "base/test.h"
 #include "modelstore/hold.h"
-#include "modelstore/store_test.h"
 #include "runtime/job_index.h"
+#include "tests/rig/store_rig.h"
 
 #define HOUR ((uint64_t)3600 * 1000000000u)
 
-static hth_store *store;
 static float values[32];
 
 static hth_err put(const char *name, const char *tenant)
@@ -115,15 +113,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_their_own), cmocka_unit_test(orphans_expire),
         cmocka_unit_test(they_go_with_their_job), cmocka_unit_test(allocations_fail_cleanly)};
-    char path[100], dir[] = "/tmp/hearth-own-XXXXXX";
-    if (mkdtemp(dir) == NULL) {
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/s", dir);
-    if (hth_store_open(path, true, false, &store) != HTH_OK) {
-        return 1;
-    }
-    int rv = cmocka_run_group_tests(tests, NULL, NULL);
-    hth_store_close(store);
-    return test_remove(dir) == 0 ? rv : 1;
+    return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

@@ -3,10 +3,8 @@
 #include "runtime/tenants/owner.h"
 
 #include "base/alloc.h"
-#include "base/test.h"
-#include "modelstore/store_test.h"
+#include "tests/rig/store_rig.h"
 
-static hth_store *store;
 static float values[64];
 
 #define ALICE (&(hth_caller){"alice", false, HTH_TENANT_NEVER})
@@ -131,15 +129,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_have_owners), cmocka_unit_test(old_ones_have_none),
         cmocka_unit_test(room_has_numbers), cmocka_unit_test(allocations_fail_cleanly)};
-    char path[100], dir[] = "/tmp/hearth-owner-XXXXXX";
-    if (mkdtemp(dir) == NULL) {
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/s", dir);
-    if (hth_store_open(path, true, false, &store) != HTH_OK) {
-        return 1;
-    }
-    int rv = cmocka_run_group_tests(tests, NULL, NULL);
-    hth_store_close(store);
-    return test_remove(dir) == 0 ? rv : 1;
+    return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

@@ -76,7 +76,8 @@ static void limits_write(const fixture *f, const char *text)
 static void engine_again(fixture *f, const char *device)
 {
     hth_engine_close(f->engine);
-    assert_ok(hth_engine_open(&(hth_engine_config){.device = device}, f->store, &f->engine));
+    assert_ok(hth_engine_open(&(hth_engine_config){.device = device, .event = events_event},
+                              f->store, &f->engine));
 }
 
 static void rig(fixture *f, const char *device, const char *limits)
@@ -320,6 +321,14 @@ static void until_queued(fixture *f, const char *job, const char *why)
 }
 
 // Jobs by number, and by their memory.
+// until_has waits until a tenant's figure is no longer 0, or `job` ends; NULL: none.
+static void until_has(fixture *f, const char *tenant, const char *key, call *job)
+{
+    for (uint64_t seen = 0; has(f, tenant, key) <= 0 && (job == NULL || !call_finished(job));) {
+        events_wait(&seen);
+    }
+}
+
 static void test_jobs(void **state)
 {
     fixture f;
@@ -333,9 +342,7 @@ static void test_jobs(void **state)
     char *text = json_dumps(q, JSON_COMPACT);
     call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "alice"}};
     call_start(f.engine, &job);
-    while (has(&f, "alice", "memory_bytes") <= 0) {
-        usleep(1000);
-    }
+    until_has(&f, "alice", "memory_bytes", NULL);
     assert_int_equal(has(&f, "alice", "jobs"), 1);
     assert_err(request(&f, "alice", "train", text), HTH_EBUSY, ""); // the same one
     json_object_set_new(q, "save-as", json_string("other"));
@@ -348,9 +355,7 @@ static void test_jobs(void **state)
     assert_err(request(&f, "bob", "train", other), HTH_ETOOBIG, "tenant 'bob' may hold 4096 bytes");
     call small = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "carol"}};
     call_start(f.engine, &small); // planned for what it may have
-    while (has(&f, "carol", "memory_bytes") <= 0 && !call_finished(&small)) {
-        usleep(1000);
-    }
+    until_has(&f, "carol", "memory_bytes", &small);
     if (call_finished(&small)) {
         fail_msg("%s", small.r.detail);
     }
@@ -359,9 +364,7 @@ static void test_jobs(void **state)
     uint64_t held = (uint64_t)has(&f, "alice", "memory_bytes");
     job.r.canceled = 1;
     assert_err(call_wait(&job), HTH_ECANCELED, "cancel");
-    while (has(&f, "alice", "memory_bytes") <= 0 && !call_finished(&queued)) { // its turn comes
-        usleep(1000);
-    }
+    until_has(&f, "alice", "memory_bytes", &queued); // its turn comes
     assert_false(call_finished(&queued));
     assert_true((uint64_t)has(&f, "alice", "memory_bytes") <= held);
     small.r.canceled = queued.r.canceled = 1;
@@ -373,13 +376,6 @@ static void test_jobs(void **state)
     free(third);
     json_decref(q);
     rig_close(&f);
-}
-
-static void until_has(fixture *f, const char *tenant, const char *key)
-{
-    while (has(f, tenant, key) <= 0) {
-        usleep(1000);
-    }
 }
 
 // A job that goes on without its client stays its submitter's: what has it go on is refused what
@@ -401,7 +397,7 @@ static void test_jobs_that_go_on(void **state)
     json_decref(q);
     call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "alice"}};
     call_start(f.engine, &job);
-    until_has(&f, "alice", "memory_bytes");
+    until_has(&f, "alice", "memory_bytes", NULL);
     assert_ok(request(&f, "alice", "pause", "{\"job\":\"result\"}"));
     job.r.canceled = 1;
     assert_err(call_wait(&job), HTH_ECANCELED, "stays paused");
@@ -409,8 +405,8 @@ static void test_jobs_that_go_on(void **state)
 
     call second = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "alice"}};
     call_start(f.engine, &second);
-    until_has(&f, "alice", "jobs");
-    until_has(&f, "alice", "memory_bytes");
+    until_has(&f, "alice", "jobs", NULL);
+    until_has(&f, "alice", "memory_bytes", NULL);
     assert_ok(request(&f, "alice", "resume", "{\"job\":\"result\"}"));
     until_queued(&f, "result", "tenant 'alice' has 1 of 1 jobs running");
     assert_ok(request(&f, "alice", "pause", "{\"job\":\"result\"}"));
@@ -420,19 +416,20 @@ static void test_jobs_that_go_on(void **state)
                "another tenant");
     assert_ok(request_admin(&f, "bob", "resume", "{\"job\":\"result\",\"tenant\":\"bob\"}"));
     assert_int_equal(has(&f, "alice", "jobs"), 1);
-    until_has(&f, "alice", "memory_bytes");
+    until_has(&f, "alice", "memory_bytes", NULL);
 
     hth_engine_close(f.engine);
-    hth_engine_config config = {.device = "cpu:mem=64MiB,threads=1", .resume = true};
+    hth_engine_config config = {
+        .device = "cpu:mem=64MiB,threads=1", .resume = true, .event = events_event};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
     assert_int_equal(has(&f, "alice", "jobs"), 1);
-    until_has(&f, "alice", "memory_bytes");
+    until_has(&f, "alice", "memory_bytes", NULL);
     assert_true(has(&f, "hearth", "jobs") <= 0 && has(&f, "hearth", "memory_bytes") <= 0);
     call again = {.r = {.command = HTH_COMMAND_TRAIN,
                         .arguments = "{\"job\":\"result\"}",
                         .tenant = "alice"}};
     call_start(f.engine, &again); // takes it over: no second job
-    until_has(&f, "alice", "jobs");
+    until_has(&f, "alice", "jobs", NULL);
     assert_false(call_finished(&again));
     assert_ok(request(&f, "alice", "cancel", "{\"job\":\"result\"}"));
     assert_err(call_wait(&again), HTH_ECANCELED, "was canceled");
@@ -465,13 +462,12 @@ static void test_job_weights(void **state)
     call two = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = other, .tenant = "bob"}};
     call_start(f.engine, &one);
     call_start(f.engine, &two);
-    until_has(&f, "alice", "run_ns");
-    until_has(&f, "bob", "run_ns");
+    until_has(&f, "alice", "run_ns", NULL);
+    until_has(&f, "bob", "run_ns", NULL);
     int64_t a = has(&f, "alice", "run_ns"), b = has(&f, "bob", "run_ns"), ra = 0, rb = 0;
-    while (ra + rb < 2000000000) {
+    for (uint64_t seen = 0; ra + rb < 2000000000; events_wait(&seen)) {
         ra = has(&f, "alice", "run_ns") - a;
         rb = has(&f, "bob", "run_ns") - b;
-        usleep(10000);
     }
     double share = (double)ra / (double)(ra + rb);
     if (share < 0.72 || share > 0.78) {

@@ -9,13 +9,12 @@
 
 #include <jansson.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define NEVER    UINT64_MAX
-#define PATIENCE 20000 // naps until what must come has come
-#define ALL_JOBS 256   // that the table keeps
+#define ALL_JOBS 256 // that the table keeps
 
 static _Atomic uint64_t clock_now;
 
@@ -27,11 +26,16 @@ static uint64_t clock_read(void *ctx)
 // A request that waits, and what it was answered.
 typedef struct asked {
     hth_job_waiter w;
-    atomic_int canceled, answered;
+    atomic_int canceled;
+    bool answered; // under answers_lock
     hth_err err;
     char detail[200];
     char *json;
 } asked;
+
+static pthread_mutex_t answers_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t answers_more = PTHREAD_COND_INITIALIZER;
+static int answers_due; // requests that wait; under answers_lock
 
 static void answer(hth_job_waiter *waiter, hth_err err, char *json)
 {
@@ -39,7 +43,11 @@ static void answer(hth_job_waiter *waiter, hth_err err, char *json)
     a->err = err;
     snprintf(a->detail, sizeof a->detail, "%s", err != HTH_OK ? hth_err_detail() : "");
     a->json = json;
-    atomic_store(&a->answered, 1);
+    pthread_mutex_lock(&answers_lock);
+    a->answered = true;
+    answers_due--;
+    pthread_cond_signal(&answers_more);
+    pthread_mutex_unlock(&answers_lock);
 }
 
 static hth_job_watches *table;
@@ -56,9 +64,11 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     hth_job_watches_stop(table);
-    for (int i = 0; i < PATIENCE && hth_job_watches_waiting(table) > 0; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    pthread_mutex_lock(&answers_lock);
+    while (answers_due > 0) {
+        pthread_cond_wait(&answers_more, &answers_lock);
     }
+    pthread_mutex_unlock(&answers_lock);
     hth_job_watches_close(table);
     hth_clock_inject(NULL, NULL);
     hth_setting_reset();
@@ -83,15 +93,31 @@ static hth_err ask(asked *a, uint64_t id, uint64_t after, uint64_t end_ns, char 
                             .tenant = "alice",
                             .canceled = &a->canceled,
                             .answer = answer};
-    return hth_job_watches_wait(table, &a->w, json);
+    pthread_mutex_lock(&answers_lock);
+    answers_due++;
+    pthread_mutex_unlock(&answers_lock);
+    hth_err err = hth_job_watches_wait(table, &a->w, json);
+    pthread_mutex_lock(&answers_lock);
+    answers_due -= err != HTH_OK || *json != NULL; // answered, or refused, at once
+    pthread_mutex_unlock(&answers_lock);
+    return err;
+}
+
+static bool is_answered(asked *a)
+{
+    pthread_mutex_lock(&answers_lock);
+    bool answered = a->answered;
+    pthread_mutex_unlock(&answers_lock);
+    return answered;
 }
 
 static void wait_answered(asked *a)
 {
-    for (int i = 0; i < PATIENCE && !atomic_load(&a->answered); i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    pthread_mutex_lock(&answers_lock);
+    while (!a->answered) {
+        pthread_cond_wait(&answers_more, &answers_lock);
     }
-    assert_int_equal(atomic_load(&a->answered), 1);
+    pthread_mutex_unlock(&answers_lock);
 }
 
 // read checks how many events an answer has, and returns what it goes on from.
@@ -202,7 +228,7 @@ static void test_times(void **state)
     hth_job_watches_look(table);
     wait_answered(&a);
     assert_int_equal(read_answer(a.json, 0, false), last);
-    assert_int_equal(atomic_load(&b.answered), 0);
+    assert_false(is_answered(&b));
     atomic_store(&b.canceled, 1);
     hth_job_watches_look(table);
     wait_answered(&b);

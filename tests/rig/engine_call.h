@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct fixture {
@@ -18,6 +19,35 @@ typedef struct fixture {
     hth_store *store;
     hth_engine *engine;
 } fixture;
+
+// What happens to jobs, counted: who waits for a state of one looks again when something happened,
+// or a second later, for not every figure has an event.
+static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t events_more = PTHREAD_COND_INITIALIZER;
+static uint64_t events_count;
+
+// events_event is the `event` of an engine's configuration.
+static inline void events_event(void *ctx, const char *job, const char *what, uint64_t done,
+                                uint64_t total)
+{
+    pthread_mutex_lock(&events_lock);
+    events_count++;
+    pthread_cond_broadcast(&events_more);
+    pthread_mutex_unlock(&events_lock);
+}
+
+// events_wait waits for an event after the first *seen, which it counts.
+static inline void events_wait(uint64_t *seen)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec++;
+    pthread_mutex_lock(&events_lock);
+    while (events_count == *seen && pthread_cond_timedwait(&events_more, &events_lock, &end) == 0) {
+    }
+    *seen = events_count;
+    pthread_mutex_unlock(&events_lock);
+}
 
 static inline void put(hth_store *store, const char *name, const char *path)
 {
@@ -57,7 +87,7 @@ static inline void fixture_open(fixture *f, const char *device)
     strcpy(f->dir, "/tmp/hearth-engine-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
-    hth_engine_config config = {.device = device};
+    hth_engine_config config = {.device = device, .event = events_event};
     assert_ok(hth_engine_open(&config, f->store, &f->engine));
 }
 

@@ -43,8 +43,16 @@ typedef struct rig {
     uint64_t bytes; // that it took
 } rig;
 
+#define ENDLESS ", \"epochs\": 1000000"
+
 static const char common[] =
     "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 8, \"plan-ms\": 50";
+
+// alice's job.
+typedef struct alice {
+    witness w;
+    char *text;
+} alice;
 
 static char *rig_text(const rig *r, const char *more)
 {
@@ -72,7 +80,7 @@ static void rig_open(rig *r, const training *model, double times)
     r->bytes = (uint64_t)json_integer_value(json_object_get(r->whole, "peak_bytes"));
     hth_engine_close(r->f.engine);
     snprintf(device, sizeof device, "cpu:mem=%.0fKiB,threads=2", (double)r->bytes * times / 1024);
-    hth_engine_config config = {.device = device};
+    hth_engine_config config = {.device = device, .event = events_event};
     assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
 }
 
@@ -120,10 +128,13 @@ static json_t *row_of(rig *r, const char *name)
 
 static void until_state(rig *r, const char *name, const char *state)
 {
-    for (bool is = false; !is;) {
+    for (uint64_t seen = 0;; events_wait(&seen)) {
         json_t *row = row_of(r, name);
-        is = strcmp(json_string_value(json_object_get(row, "state")), state) == 0;
+        bool is = strcmp(json_string_value(json_object_get(row, "state")), state) == 0;
         json_decref(row);
+        if (is) {
+            return;
+        }
     }
 }
 
@@ -153,6 +164,13 @@ static bool logged(rig *r, const char *name, const char *words)
     }
     json_decref(doc);
     return found;
+}
+
+static void until_logged(rig *r, const char *name, const char *words)
+{
+    for (uint64_t seen = 0; !logged(r, name, words);) {
+        events_wait(&seen);
+    }
 }
 
 // The first device of "shares", as that tenant is told.
@@ -198,6 +216,34 @@ static const json_t *job_in(const json_t *tenant, const char *list)
     return json_array_get(jobs, 0);
 }
 
+// alice_holds has a device with memory for `times` jobs of alice's, the first of which is held after
+// its third step. From then on the test asks as an administrator.
+static void alice_holds(rig *r, const training *model, double times, const char *more, alice *held)
+{
+    rig_open(r, model, times);
+    held->text = rig_text(r, more);
+    as_tenant = "alice";
+    train_three_steps(&r->f, &held->w, held->text);
+    as_tenant = NULL;
+    as_admin = true;
+}
+
+// alice_is_canceled ends alice's job without a result.
+static void alice_is_canceled(alice *held)
+{
+    held->w.c.r.canceled = 1;
+    witness_let_go();
+    assert_int_equal(call_wait(&held->w.c), HTH_ECANCELED);
+    free(held->text);
+}
+
+// needs_whole is the budget of a job that was left alone, and `more`.
+static const char *needs_whole(const rig *r, const char *more, char out[100])
+{
+    snprintf(out, 100, ", \"budget\": \"%.0fKiB\"%s", (double)r->bytes / 1024 + 1, more);
+    return out;
+}
+
 // What is told of alice, whose job holds the device, and of bob, whose job waits for it.
 static void expect_shares(rig *r)
 {
@@ -230,18 +276,11 @@ static void paused_for_another(void **state)
     static const training *const all[] = {&mobile, &encoder};
     for (int i = 0; i < 2; i++) {
         rig r;
-        witness w;
+        alice held;
         job other;
         char budget[100];
-        rig_open(&r, all[i], 1.5);
-        char *text = rig_text(&r, "");
-        as_tenant = "alice";
-        train_three_steps(&r.f, &w, text);
-        as_tenant = NULL;
-        as_admin = true;
-        snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
-        strcat(budget, ", \"epochs\": 400");
-        job_start(&r, &other, "bob", "other", budget);
+        alice_holds(&r, all[i], 1.5, "", &held);
+        job_start(&r, &other, "bob", "other", needs_whole(&r, ", \"epochs\": 400", budget));
         until_state(&r, "other", "queued");
         expect_why(&r, "other", "of device memory");
         expect_why(&r, "other", "tenant 'bob' is under its share");
@@ -252,13 +291,13 @@ static void paused_for_another(void **state)
         assert_true(logged(&r, "result", "in favour of tenant 'bob', which is under its share"));
         witness_let_go(); // from here on they may take turns
         json_decref(job_end(&other));
-        assert_ok(call_wait(&w.c));
-        json_t *doc = json_loads(w.c.r.json, 0, NULL);
+        assert_ok(call_wait(&held.w.c));
+        json_t *doc = json_loads(held.w.c.r.json, 0, NULL);
         same_losses(r.whole, doc, json_array_size(json_object_get(r.whole, "history")));
         same_tensors(&r.f, "whole", "result");
         json_decref(doc);
-        hth_free(w.c.r.json);
-        free(text);
+        hth_free(held.w.c.r.json);
+        free(held.text);
         rig_close(&r);
     }
 }
@@ -267,34 +306,24 @@ static void paused_for_another(void **state)
 static void unwritten_state(void **state)
 {
     rig r;
-    witness w;
+    alice held;
     job other;
     char budget[100];
     assert_ok(hth_setting_set("store.inline_bytes", "0"));
-    rig_open(&r, &mobile, 1.5);
-    char *text = rig_text(&r, ", \"epochs\": 1000000");
-    as_tenant = "alice";
-    train_three_steps(&r.f, &w, text);
-    as_tenant = NULL;
-    as_admin = true;
-    snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
-    job_start(&r, &other, "bob", "other", budget);
+    alice_holds(&r, &mobile, 1.5, ENDLESS, &held);
+    job_start(&r, &other, "bob", "other", needs_whole(&r, "", budget));
     until_state(&r, "other", "queued");
     hth_store_file_full(true);
     clock_ahead_ns += 10000000000u;
-    while (!logged(&r, "result", "not paused for another tenant: ")) {
-    }
+    until_logged(&r, "result", "not paused for another tenant: ");
     hth_store_file_full(false);
     until_state(&r, "result", "running");
     until_state(&r, "other", "queued");
     clock_ahead_ns += 70000000000u;
-    while (!logged(&r, "result", "in favour of tenant 'bob'")) {
-    }
+    until_logged(&r, "result", "in favour of tenant 'bob'");
     witness_let_go();
     json_decref(job_end(&other));
-    w.c.r.canceled = 1;
-    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
-    free(text);
+    alice_is_canceled(&held);
     rig_close(&r);
 }
 
@@ -303,21 +332,14 @@ static void unwritten_state(void **state)
 static void who_is_next(void **state)
 {
     rig r;
-    witness w;
+    alice held;
     job large, urgent, small;
     char budget[100];
     assert_ok(hth_setting_set("fair.patience", "0"));
-    rig_open(&r, &mobile, 1.5);
-    char *text = rig_text(&r, ", \"epochs\": 1000000");
-    as_tenant = "alice";
-    train_three_steps(&r.f, &w, text);
-    as_tenant = NULL;
-    as_admin = true;
-    snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\"", (double)r.bytes / 1024 + 1);
-    job_start(&r, &large, "bob", "large", budget);
+    alice_holds(&r, &mobile, 1.5, ENDLESS, &held);
+    job_start(&r, &large, "bob", "large", needs_whole(&r, "", budget));
     until_state(&r, "large", "queued");
-    strcat(budget, ", \"priority\": 5");
-    job_start(&r, &urgent, "bob", "urgent", budget);
+    job_start(&r, &urgent, "bob", "urgent", needs_whole(&r, ", \"priority\": 5", budget));
     until_state(&r, "urgent", "queued");
     expect_why(&r, "urgent", "of device memory");
     snprintf(budget, sizeof budget, ", \"budget\": \"%.0fKiB\", \"accumulate\": 5",
@@ -328,9 +350,7 @@ static void who_is_next(void **state)
     json_decref(job_end(&small));
     until_state(&r, "large", "queued");
     until_state(&r, "urgent", "queued");
-    w.c.r.canceled = 1;
-    witness_let_go();
-    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
+    alice_is_canceled(&held);
     json_decref(job_end(&large));
     json_decref(job_end(&urgent));
     json_t *first = row_of(&r, "urgent"), *then = row_of(&r, "large");
@@ -338,7 +358,6 @@ static void who_is_next(void **state)
                 json_integer_value(json_object_get(then, "started")));
     json_decref(first);
     json_decref(then);
-    free(text);
     rig_close(&r);
 }
 
@@ -346,14 +365,9 @@ static void who_is_next(void **state)
 static void elastic_jobs_share_memory(void **state)
 {
     rig r;
-    witness w;
+    alice held;
     job other;
-    rig_open(&r, &mobile, 1.6);
-    char *text = rig_text(&r, ", \"epochs\": 1000000");
-    as_tenant = "alice";
-    train_three_steps(&r.f, &w, text);
-    as_tenant = NULL;
-    as_admin = true;
+    alice_holds(&r, &mobile, 1.6, ENDLESS, &held);
     job_start(&r, &other, "bob", "other", "");
     until_state(&r, "other", "finished"); // while alice's job holds what it had
     json_t *doc = job_end(&other);
@@ -362,10 +376,7 @@ static void elastic_jobs_share_memory(void **state)
     json_t *row = row_of(&r, "result");
     assert_string_equal(json_string_value(json_object_get(row, "state")), "running");
     json_decref(row);
-    w.c.r.canceled = 1;
-    witness_let_go();
-    assert_int_equal(call_wait(&w.c), HTH_ECANCELED);
-    free(text);
+    alice_is_canceled(&held);
     rig_close(&r);
 }
 
@@ -378,7 +389,7 @@ static void stopped_with_several(void **state)
     rig_open(&r, &mobile, 4);
     as_admin = true;
     for (int i = 0; i < 2; i++) {
-        job_start(&r, &jobs[i], "alice", names[i], ", \"epochs\": 1000000");
+        job_start(&r, &jobs[i], "alice", names[i], ENDLESS);
     }
     for (int i = 0; i < 2; i++) {
         until_state(&r, names[i], "running");
