@@ -156,25 +156,6 @@ done:
     return err;
 }
 
-// query_upload sends `file`, a dataset, as what one argument names.
-static hth_err query_upload(passed_query *query, const char *key, const hth_file *file,
-                            const char *shown)
-{
-    char upload[HTH_CONTENT_UPLOAD];
-    hth_content_dataset_result r;
-    const hth_watch *watch = query->put ? query->watch : NULL;
-    const char *name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
-    if (name == NULL) {
-        return hth_fail(HTH_EINVAL, "the argument 'name' is missing");
-    }
-    json_t *about = json_object_get(query->args, "about");
-    char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
-    hth_err err = hth_content_dataset(query->h, name, meta, file, shown, watch, upload, &r);
-    free(meta);
-    HTH_TRY(err);
-    return query_sent(query, key, query->put ? name : upload, &r);
-}
-
 // query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
 static hth_err query_sent(passed_query *query, const char *key, const char *name,
                           const hth_content_dataset_result *result)
@@ -193,6 +174,25 @@ static hth_err query_sent(passed_query *query, const char *key, const char *name
     free(text);
     json_decref(v);
     return *query->answer != NULL ? HTH_OK : hth_no_memory("a request");
+}
+
+// query_upload sends `file`, a dataset, as what one argument names.
+static hth_err query_upload(passed_query *query, const char *key, const hth_file *file,
+                            const char *shown)
+{
+    char upload[HTH_CONTENT_UPLOAD];
+    hth_content_dataset_result r;
+    const hth_watch *watch = query->put ? query->watch : NULL;
+    const char *name = query->put ? json_string_value(json_object_get(query->args, "name")) : "";
+    if (name == NULL) {
+        return hth_fail(HTH_EINVAL, "the argument 'name' is missing");
+    }
+    json_t *about = json_object_get(query->args, "about");
+    char *meta = about != NULL ? json_dumps(about, JSON_COMPACT) : NULL;
+    hth_err err = hth_content_dataset(query->h, name, meta, file, shown, watch, upload, &r);
+    free(meta);
+    HTH_TRY(err);
+    return query_sent(query, key, query->put ? name : upload, &r);
 }
 
 // query_send sends the dataset that one argument names to a server that is elsewhere.

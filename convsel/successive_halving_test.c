@@ -95,7 +95,7 @@ static void menu(track *t, hth_choice *list, uint64_t seed)
         double us = unit * (size == 2 ? 1.5 : 0.9 + 0.4 * draw(&t->seed));
         for (int d = 0; d < 5; d++) {
             double less = d == 1 ? 0.8 + 0.3 * draw(&t->seed) : 0.98 + 0.5 * draw(&t->seed);
-            us = d == 0 ? us : d == 2 ? us * less : d == 1 ? us : us * less;
+            us *= d < 2 ? 1 : less;
             snprintf(name, sizeof name, "tiles_%d%s", size, dial[d]);
             offer(t, list, name, d == 1 ? us * less : us, mib[d] + 0.01 * size, 1);
         }

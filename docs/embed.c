@@ -16,7 +16,7 @@ int main(int argc, char **argv)
                           "  ##### ";
     float image[64];
     for (int i = 0; i < 64; i++) {
-        image[i] = picture[i] == '#' ? 1.0F : picture[i] == '.' ? 0.5F : 0.0F;
+        image[i] = picture[i] == '.' ? 0.5F : (float)(picture[i] == '#');
     }
     hearth_options options = {.store = argc > 2 ? argv[1] : NULL};
     hearth_tensor x = {.dtype = HEARTH_F32,

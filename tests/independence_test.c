@@ -157,9 +157,10 @@ static bool element_is_nan(hth_dtype dt, const void *p)
         memcpy(&d, p, sizeof d);
         return isnan(d);
     }
-    return dt == HTH_DT_F16    ? isnan(hth_f16_to_f32(h))
-           : dt == HTH_DT_BF16 ? isnan(hth_bf16_to_f32(h))
-                               : false;
+    if (dt == HTH_DT_F16) {
+        return isnan(hth_f16_to_f32(h));
+    }
+    return dt == HTH_DT_BF16 && isnan(hth_bf16_to_f32(h));
 }
 
 // Is row i of `all` what `one` holds? One NaN is as good as another.

@@ -139,7 +139,8 @@ static void test_restart(void **state)
         hth_err err = hth_ring_send(in, &(hth_ring_part){got, n}, 1, 0);
         assert_true(err == HTH_OK || (err == HTH_EBUSY && sent > taken));
         sent += err == HTH_OK;
-        n = err == HTH_OK ? 1 + step(&x) % (sent % 10 == 0 ? 150000 : 3000) : n;
+        size_t most = sent % 10 == 0 ? 150000 : 3000;
+        n = err == HTH_OK ? 1 + step(&x) % most : n;
         int leave = err == HTH_OK ? (int)(step(&x) % 4) : sent - taken - 1;
         while (sent - taken > leave) {
             assert_ok(hth_ring_next(out, &got_bytes));

@@ -57,7 +57,8 @@ static void test_budget_bounds_what_is_held(void **state)
     fresh("cuda:0,mem=70MiB");
     for (int round = 0; round < 6; round++) {
         void *p[35];
-        size_t bytes = round % 3 == 0 ? 70 * MIB : round % 3 == 1 ? 2 * MIB : 14 * MIB;
+        static const size_t mib[] = {70, 2, 14};
+        size_t bytes = mib[round % 3] * MIB;
         int n = (int)(70 * MIB / bytes);
         for (int i = 0; i < n; i++) {
             assert_ok(hth_device_reserve(dev, bytes, &p[i]));

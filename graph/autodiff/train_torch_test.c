@@ -89,7 +89,8 @@ static void run_node(torch_case *x, const hth_node *node, int algorithm)
     assert_true(node->n_inputs <= MAX_ARGUMENTS && node->n_outputs <= MAX_ARGUMENTS);
     assert_ok(hth_kernel_algorithms(device, g, node, list, MAX_CHOICES, &count));
     x->n_algorithms = count > x->n_algorithms ? count : x->n_algorithms;
-    const char *name = count > 1 ? list[algorithm < count ? algorithm : 0].name : NULL;
+    algorithm = algorithm < count ? algorithm : 0;
+    const char *name = count > 1 ? list[algorithm].name : NULL;
     if (hth_kernel_prepare(device, g, node, name, &k) != HTH_OK) {
         fail_msg("%s: %s", x->line, hth_err_detail());
     }

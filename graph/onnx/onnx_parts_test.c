@@ -171,7 +171,8 @@ static void test_same_as_bytes(void **state)
             // mostly where messages begin and end: structure is a thousandth of the file
             static const size_t near[] = {0, 200000, 360000, 520000, 680000};
             size_t from = near[(seed >> 33) % 5], at = from + (seed >> 40) % 120;
-            at = (seed >> 60) == 0 ? (seed >> 20) % n : at < n ? at : n - 1;
+            at = at < n ? at : n - 1;
+            at = (seed >> 60) == 0 ? (seed >> 20) % n : at;
             bytes[at] = (uint8_t)(seed >> 50);
         }
         n = round % 7 == 6 ? (seed >> 30) % n : n;

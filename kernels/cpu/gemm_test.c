@@ -11,10 +11,8 @@ static void gemm_case(int64_t m, int64_t n, int64_t k, bool ta, bool tb, int bia
     fixture f;
     fixture_open(&f, (uint64_t)(m * 131 + n * 17 + k));
     hth_shape sb = tb ? SHAPE(n, k) : SHAPE(k, n);
-    hth_shape sc = bias == 1   ? SHAPE(n)
-                   : bias == 2 ? SHAPE(m, 1)
-                   : bias == 3 ? SHAPE(m, n)
-                               : SHAPE(1);
+    const hth_shape biases[] = {SHAPE(1), SHAPE(n), SHAPE(m, 1), SHAPE(m, n), SHAPE(1)};
+    hth_shape sc = biases[bias];
     int in[] = {fixture_value(&f, ta ? SHAPE(k, m) : SHAPE(m, k)),
                 constant ? fixture_const(&f, sb) : fixture_value(&f, sb),
                 bias ? fixture_value(&f, sc) : -1};
@@ -82,7 +80,8 @@ static void matmul_posts(void **state)
             int out[] = {fixture_value(&f, SHAPE(2, 3, 7, 45))};
             hth_node *n = fixture_node(&f, HTH_OP_MAT_MUL, in, 4, out, 1);
             n->post[0] = (hth_post_op){HTH_OP_ADD, 3, 1, 0};
-            n->post[1] = (hth_post_op){unary[i], -1, i == 10 ? 1.0F : i == 8 ? 0.0F : 0.3F, 0.6F};
+            float alpha = i == 10 ? 1.0F : 0.3F;
+            n->post[1] = (hth_post_op){unary[i], -1, i == 8 ? 0.0F : alpha, 0.6F};
             n->post[2] =
                 (hth_post_op){o % 2 ? HTH_OP_ADD : HTH_OP_MUL, 2, o == 3 ? -1.0F : 1.0F, 0};
             n->n_post = 3;

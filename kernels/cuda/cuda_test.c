@@ -180,7 +180,8 @@ static hth_node *conv_open(fixture *f, const conv_case *c, uint64_t seed)
     fixture_open(f, seed);
     bool data = c->op == HTH_OP_CONV_GRAD_DATA, filter = c->op == HTH_OP_CONV_GRAD_FILTER;
     int in[3] = {fixture_value(f, data ? y : x), fixture_value(f, filter ? y : w), -1};
-    int out[2] = {fixture_value(f, data ? x : filter ? w : y), -1};
+    hth_shape of = filter ? w : y;
+    int out[2] = {fixture_value(f, data ? x : of), -1};
     if (c->bias && filter) {
         out[1] = fixture_value(f, SHAPE(c->out));
     } else if (c->bias) {
@@ -364,8 +365,10 @@ static void products_rounded(void **state)
         f.graph->precision = precision;
         hth_shape b = spread ? SHAPE(1, 3, 65, 23) : SHAPE(65, 23);
         int in[3] = {fixture_value(&f, spread ? SHAPE(2, 1, 37, 65) : SHAPE(37, 65)),
-                     (constant ? fixture_const : fixture_value)(&f, b),
-                     !gemm ? -1 : (constant ? fixture_const : fixture_value)(&f, SHAPE(23))};
+                     (constant ? fixture_const : fixture_value)(&f, b), -1};
+        if (gemm) {
+            in[2] = (constant ? fixture_const : fixture_value)(&f, SHAPE(23));
+        }
         int out = fixture_value(&f, spread ? SHAPE(2, 3, 37, 23) : SHAPE(37, 23));
         hth_node *n =
             fixture_node(&f, gemm ? HTH_OP_GEMM : HTH_OP_MAT_MUL, in, gemm ? 3 : 2, &out, 1);
@@ -570,9 +573,8 @@ static void rows_in_halves(void **state)
         fixture_open(&f, i + 1);
         for (int k = 0; k < n_in; k++) {
             in[k] = fixture_value(&f, row_shape(c->in[k], width));
-            f.graph->values[in[k]].dtype = strchr("il", c->in[k]) != NULL ? HTH_DT_I64
-                                           : c->in[k] == 'u'              ? HTH_DT_U64
-                                                                          : HTH_DT_F32;
+            hth_dtype other = c->in[k] == 'u' ? HTH_DT_U64 : HTH_DT_F32;
+            f.graph->values[in[k]].dtype = strchr("il", c->in[k]) != NULL ? HTH_DT_I64 : other;
         }
         for (int k = 0; k < n_out; k++) {
             out[k] = fixture_value(&f, row_shape(c->out[k], width));

@@ -193,15 +193,12 @@ static void makes(void **state)
 static void compress(void **state)
 {
     (void)state;
-    static const int64_t axes[] = {0, 1, -1, 9};
+    static const int64_t axes[] = {0, 1, -1, 9}, sizes[] = {5, 8, 30, 600};
+    static const int dims[] = {0, 1, 2, 0}; // of the result
     for (size_t i = 0; i < 8; i++) {
         fixture f;
         bool keep[700] = {false};
-        int64_t axis = axes[i % 4], taken = 0,
-                n = axis == 0   ? 5
-                    : axis == 1 ? 8
-                    : axis < 0  ? 30
-                                : 600;
+        int64_t axis = axes[i % 4], taken = 0, n = sizes[i % 4];
         hth_shape x = SHAPE(5, 9, 31), y = x;
         for (int64_t k = 0; k < n; k++) {
             keep[k] = (k * 7 + (int64_t)i) % 3 != 0;
@@ -210,7 +207,7 @@ static void compress(void **state)
         fixture_open(&f, i);
         hth_dtype dt = i < 4 ? HTH_DT_F32 : HTH_DT_BOOL;
         y = axis == 9 ? SHAPE(taken) : y;
-        y.dim[axis == 9 ? 0 : axis < 0 ? 2 : axis] = taken;
+        y.dim[dims[i % 4]] = taken;
         int in[2] = {typed_value(&f, dt, x), fixture_const_of(&f, HTH_DT_BOOL, SHAPE(n), keep)};
         int out = typed_value(&f, dt, y);
         f.limit = 2;
@@ -347,16 +344,22 @@ static int typed_numbers(fixture *f, hth_dtype dt, hth_shape shape)
     for (int64_t i = 0; i < n; i++) {
         float x = i % 5 == 4 && i % 3 != 0 ? marks[i % 10] : marks[(i * 7 + i / 4) % 4];
         int64_t k = i * 2654435761 % 251 - (hth_dtype_is_float(dt) ? 0 : 100);
-        k = dt == HTH_DT_U64 && i % 4 == 1 ? (k & INT64_MAX) - INT64_MAX - 1
-            : dt == HTH_DT_BOOL            ? k & 1
-                                           : k;
+        if (dt == HTH_DT_U64 && i % 4 == 1) {
+            k = (k & INT64_MAX) - INT64_MAX - 1;
+        } else if (dt == HTH_DT_BOOL) {
+            k &= 1;
+        }
         double wide = (double)x * 1.0000000001;
         uint16_t half = dt == HTH_DT_F16 ? hth_f32_to_f16(x) : hth_f32_to_bf16(x);
         size_t bytes = hth_dtype_bytes(dt);
-        const void *from = dt == HTH_DT_F32                       ? (const void *)&x
-                           : dt == HTH_DT_F64                     ? (const void *)&wide
-                           : bytes == 2 && hth_dtype_is_float(dt) ? (const void *)&half
-                                                                  : (const void *)&k;
+        const void *from = &k;
+        if (dt == HTH_DT_F32) {
+            from = &x;
+        } else if (dt == HTH_DT_F64) {
+            from = &wide;
+        } else if (bytes == 2 && hth_dtype_is_float(dt)) {
+            from = &half;
+        }
         memcpy(p + (size_t)i * bytes, from, bytes);
     }
     int v = fixture_const_of(f, dt, shape, p);

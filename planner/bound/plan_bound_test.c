@@ -21,8 +21,9 @@ static hth_problem bound_problem(uint64_t seed, int layers)
         p.nodes[i].recomputable = pt_random(4) > 0;
         p.copy_interference = (double)(seed % 3) / 4;
     }
-    p.h2d_bytes_per_s *= seed % 5 == 1 ? 0.05 : seed % 5 == 2 ? 8 : 1;
-    p.d2h_bytes_per_s *= seed % 5 == 1 ? 0.05 : seed % 5 == 2 ? 4 : 1;
+    static const double h2d[] = {1, 0.05, 8, 1, 1}, d2h[] = {1, 0.05, 4, 1, 1};
+    p.h2d_bytes_per_s *= h2d[seed % 5];
+    p.d2h_bytes_per_s *= d2h[seed % 5];
     for (int i = 0; seed % 7 == 3 && i < p.n_nodes; i++) {
         p.nodes[i].recomputable = true;
     }

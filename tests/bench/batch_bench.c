@@ -175,7 +175,8 @@ static hth_tensor sample(hth_engine *engine)
     json_array_foreach(json_object_get(in, "shape"), i, d)
     {
         json_int_t n = json_integer_value(d);
-        t.shape.dim[t.shape.rank++] = n > 0 ? n : i == 0 ? 1 : 224;
+        json_int_t unknown = i == 0 ? 1 : 224;
+        t.shape.dim[t.shape.rank++] = n > 0 ? n : unknown;
     }
     if (hth_tensor_bytes(t.dtype, &t.shape, HTH_LAYOUT_PLAIN, &t.bytes) != HTH_OK ||
         (t.data = hth_alloc_aligned(t.bytes, 64)) == NULL) {

@@ -268,7 +268,8 @@ int main(int argc, char **argv)
     const char *path = own ? mkdtemp(dir) : argv[2];
     double factor = argc > 3 ? atof(argv[3]) : 3, seconds = argc > 4 ? atof(argv[4]) : 5;
     double timeout_ms = argc > 5 ? atof(argv[5]) : 50;
-    int rows = argc > 6 ? atoi(argv[6]) : own ? 64 : 1;
+    int rows = own ? 64 : 1;
+    rows = argc > 6 ? atoi(argv[6]) : rows;
     const char *shape = own ? "1,8,8" : "3,224,224";
     size_t bytes = (size_t)rows * (own ? ROW_BYTES : 3 * 224 * 224 * 4);
     hth_store *store = NULL;

@@ -102,9 +102,10 @@ static void bench_ratio(bench *b, hth_problem *problem, uint64_t peak, uint64_t 
     hth_plan *hearth = bench_plan(b, problem, HTH_POLICY_HEARTH, ms, b->repeat);
     for (int k = 0; k < HTH_N_POLICIES; k++) {
         double other[BENCH_REPEAT] = {0};
-        hth_plan *plan = k == HTH_POLICY_HEARTH ? hearth
-                         : b->policy[k] ? bench_plan(b, problem, (hth_policy)k, other, b->repeat)
-                                        : NULL;
+        hth_plan *plan = k == HTH_POLICY_HEARTH ? hearth : NULL;
+        if (plan == NULL && b->policy[k]) {
+            plan = bench_plan(b, problem, (hth_policy)k, other, b->repeat);
+        }
         if (b->policy[k] && plan != NULL) {
             printf(" %.3f |", plan->predicted_us / unconstrained);
         } else if (b->policy[k]) {
@@ -241,7 +242,8 @@ int main(int argc, char **argv)
             limit = "the given ms";
         } else if (strcmp(argv[i], "--repeat") == 0 && more) {
             b.repeat = atoi(argv[++i]);
-            b.repeat = b.repeat < 1 ? 1 : b.repeat > BENCH_REPEAT ? BENCH_REPEAT : b.repeat;
+            b.repeat = b.repeat < 1 ? 1 : b.repeat;
+            b.repeat = b.repeat > BENCH_REPEAT ? BENCH_REPEAT : b.repeat;
         } else if (strcmp(argv[i], "--only") == 0 && more) {
             b.only = argv[++i];
         } else if (strcmp(argv[i], "--policies") == 0 && more) {

@@ -143,7 +143,8 @@ static inline hearth_tensor serving_input(hearth *h, const char *model, int64_t 
     json_array_foreach(json_object_get(in, "shape"), i, d)
     {
         int64_t v = json_integer_value(d);
-        t.shape[t.rank] = v >= 0 ? v : i == 0 ? batch : 224;
+        int64_t unknown = i == 0 ? batch : 224;
+        t.shape[t.rank] = v >= 0 ? v : unknown;
         n *= (size_t)t.shape[t.rank++];
     }
     const char *type = json_string_value(json_object_get(in, "datatype"));

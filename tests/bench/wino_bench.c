@@ -110,7 +110,7 @@ static const hth_node *make(const bench *b, const layer *l, hth_op op, hth_graph
         w = value(graph, l->out, l->in, 3, 3);
     }
     int in[2] = {op == HTH_OP_CONV_GRAD_DATA ? y : x, op == HTH_OP_CONV_GRAD_FILTER ? y : w};
-    int out = op == HTH_OP_CONV ? y : op == HTH_OP_CONV_GRAD_DATA ? x : w;
+    int grad = op == HTH_OP_CONV_GRAD_DATA ? x : w, out = op == HTH_OP_CONV ? y : grad;
     check(hth_graph_add_node(graph, op, "layer", in, 2, &out, 1, &node), "node");
     const int64_t pads[4] = {1, 1, 1, 1};
     check(hth_node_set_ints(&graph->nodes[node], "pads", pads, 4), "pads");
@@ -188,7 +188,7 @@ static const hth_choice *fastest(const hth_choice *list, int n, int kind, double
 {
     const hth_choice *best = NULL;
     for (int i = 0; i < n; i++) {
-        int is = ours(&list[i]) ? 1 : onednn_winograd(&list[i]) ? 2 : 0;
+        int other = onednn_winograd(&list[i]) ? 2 : 0, is = ours(&list[i]) ? 1 : other;
         if (is == kind && (double)list[i].workspace_bytes <= most * MIB &&
             (best == NULL || list[i].time_us < best->time_us)) {
             best = &list[i];

@@ -41,9 +41,8 @@ static hth_node *conv_open(fixture *f, hth_op op, bool sum, bool relu)
     fixture_open(f, 3);
     int in[4] = {fixture_value(f, op == HTH_OP_CONV_GRAD_DATA ? y : x),
                  fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? y : w), -1, -1};
-    int out = fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? w
-                               : op == HTH_OP_CONV_GRAD_DATA ? x
-                                                             : y);
+    hth_shape of = op == HTH_OP_CONV_GRAD_DATA ? x : y;
+    int out = fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? w : of);
     in[3] = sum ? fixture_value(f, y) : -1; // behind the bias that is not there
     hth_node *n = fixture_node(f, op, in, sum ? 4 : 2, &out, 1);
     hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4);
@@ -175,7 +174,8 @@ static void times_at_a_new_anchor(void **state)
         assert_int_equal(s.n, 1);
         readings = jump == 0 ? clock.readings : readings;
         // five runs; one, where the warm-up seemed long; the jump among those that are timed
-        uint64_t want_ns = jump == 2 ? clock.tick : (jump == 4 ? JUMP_NS : clock.tick) / 5;
+        uint64_t runs_ns = jump == 4 ? JUMP_NS : clock.tick;
+        uint64_t want_ns = jump == 2 ? clock.tick : runs_ns / 5;
         double want_us = (double)want_ns / 1e3;
         if (!(fabs(s.all[0] - want_us) < 10)) {
             fail_msg("jump at reading %d: %g us instead of %g", (int)jump, s.all[0], want_us);

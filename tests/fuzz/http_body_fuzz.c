@@ -154,7 +154,8 @@ static bool is_copy(const hth_tensor *tensor, const char *p)
 // check compares what was read with the body: all of it belongs to the JSON or to one tensor.
 static void check(const hth_infer_call *call, const fuzz_body *body, bool raw)
 {
-    size_t at = raw ? 0 : body->head_bytes[0] != 0 ? strtoull(body->head_bytes, NULL, 10) : body->n;
+    size_t head = body->head_bytes[0] != 0 ? strtoull(body->head_bytes, NULL, 10) : body->n;
+    size_t at = raw ? 0 : head;
     must(at <= body->n && call->n_in > 0);
     for (int i = 0; i < call->n_in; i++) {
         const json_t *in = json_array_get(json_object_get(call->head, "inputs"), (size_t)i);

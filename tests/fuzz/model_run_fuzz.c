@@ -110,9 +110,12 @@ static bool fuzz_inputs(const hth_graph *graph, hth_request_tensor *in)
         t->shape.rank = t->shape.rank < 0 ? (int)mut_below(5) : t->shape.rank;
         for (int d = 0; d < t->shape.rank; d++) {
             int64_t dim = v->shape.rank < 0 ? -1 : v->shape.dim[d];
-            t->shape.dim[d] = dim >= 0    ? dim
-                              : dim <= -2 ? symbol[HTH_DIM_TO_SYMBOL(dim) % 16]
-                                          : (int64_t)mut_below(6);
+            if (dim <= -2) {
+                dim = symbol[HTH_DIM_TO_SYMBOL(dim) % 16];
+            } else if (dim == -1) {
+                dim = (int64_t)mut_below(6);
+            }
+            t->shape.dim[d] = dim;
         }
         if (hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes) != HTH_OK ||
             t->bytes > FUZZ_INPUTS) {

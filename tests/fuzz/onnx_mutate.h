@@ -334,10 +334,23 @@ static inline void mut_attribute(mut_node *node)
 
 static inline size_t mut_type_bytes(int type)
 {
-    return type == 11 || type == 7 || type == 13                ? 8
-           : type == 1 || type == 6 || type == 12               ? 4
-           : type == 10 || type == 16 || type == 4 || type == 5 ? 2
-                                                                : 1;
+    switch (type) {
+    case 7:
+    case 11:
+    case 13:
+        return 8;
+    case 1:
+    case 6:
+    case 12:
+        return 4;
+    case 4:
+    case 5:
+    case 10:
+    case 16:
+        return 2;
+    default:
+        return 1;
+    }
 }
 
 // Bytes of elements of that type: small, or at the type's ends.
@@ -349,10 +362,15 @@ static inline void mut_elements(int type, uint8_t *to, size_t n)
         float f = (float)d;
         int64_t k = mut_int();
         uint64_t raw = mut_random();
-        const void *from = type == 1    ? (const void *)&f
-                           : type == 11 ? (const void *)&d
-                                        : (const void *)&k;
-        memcpy(to + i * size, type == 10 || type == 16 ? (const void *)&raw : from, size);
+        const void *from = &k;
+        if (type == 1) {
+            from = &f;
+        } else if (type == 11) {
+            from = &d;
+        } else if (type == 10 || type == 16) {
+            from = &raw;
+        }
+        memcpy(to + i * size, from, size);
     }
 }
 

@@ -32,7 +32,10 @@ static inline float next_value(grad_case *c, char kind)
 {
     c->seed = c->seed * 1664525u + 1013904223u;
     float v = 0.1f + 0.9f * (float)(c->seed >> 8) / 16777216.0f;
-    return kind == '^' ? 1 + v : kind == '+' || (c->seed & 0x80) ? v : -v;
+    if (kind == '^') {
+        return 1 + v;
+    }
+    return kind == '+' || (c->seed & 0x80) ? v : -v;
 }
 
 // "[2,3]" at *p; a scalar without.
@@ -120,11 +123,8 @@ static inline int read_operand(grad_case *c, const char **p)
         int n = read_numbers(p, v);
         assert_int_equal(n, hth_shape_elements(&s));
     }
-    return add_constant(c,
-                        kind == ':'   ? HTH_DT_I64
-                        : kind == '?' ? HTH_DT_BOOL
-                                      : HTH_DT_F32,
-                        &s, v);
+    hth_dtype dtype = kind == '?' ? HTH_DT_BOOL : HTH_DT_F32;
+    return add_constant(c, kind == ':' ? HTH_DT_I64 : dtype, &s, v);
 }
 
 static inline void read_attribute(hth_node *node, const char **p)

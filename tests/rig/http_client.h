@@ -155,8 +155,9 @@ static inline char *base64(const void *data, size_t n)
     const unsigned char *p = data;
     char *out = malloc(n / 3 * 4 + 5), *to = out;
     for (size_t i = 0; i < n; i += 3) {
-        unsigned v = (unsigned)p[i] << 16 | (i + 1 < n ? (unsigned)p[i + 1] << 8 : 0) |
-                     (i + 2 < n ? p[i + 2] : 0);
+        unsigned v = (unsigned)p[i] << 16;
+        v |= i + 1 < n ? (unsigned)p[i + 1] << 8 : 0;
+        v |= i + 2 < n ? p[i + 2] : 0;
         *to++ = digit[v >> 18];
         *to++ = digit[v >> 12 & 63];
         *to++ = i + 1 < n ? digit[v >> 6 & 63] : '=';

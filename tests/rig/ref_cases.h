@@ -68,7 +68,8 @@ static inline char *ref_cases_text(ref_cases *cases)
 static inline void *ref_cases_block(ref_cases *cases, size_t bytes)
 {
     cases->bad = cases->bad || bytes > cases->bytes - cases->at;
-    void *p = cases->bad ? NULL : hth_alloc_aligned(bytes > 0 ? bytes : 64, 64);
+    size_t most = bytes > 0 ? bytes : 64;
+    void *p = cases->bad ? NULL : hth_alloc_aligned(most, 64);
     cases->bad = cases->bad || p == NULL;
     if (p != NULL) {
         ref_cases_get(cases, p, bytes);

@@ -216,8 +216,8 @@ static const json_t *job_in(const json_t *tenant, const char *list)
     return json_array_get(jobs, 0);
 }
 
-// alice_holds has a device with memory for `times` jobs of alice's, the first of which is held after
-// its third step. From then on the test asks as an administrator.
+// alice_holds has a device with memory for `times` jobs of alice's, the first of which is held
+// after its third step. From then on the test asks as an administrator.
 static void alice_holds(rig *r, const training *model, double times, const char *more, alice *held)
 {
     rig_open(r, model, times);

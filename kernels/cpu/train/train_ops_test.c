@@ -57,9 +57,11 @@ static void batch_norm_grad(void **state)
             in[k] = k < 2 ? fixture_value(&f, s) : channels(&f, &s);
         }
         for (int k = 0; k < 3; k++) {
-            out[k] = i / 6 % 2 && k == (int)(i % 3) ? -1
-                     : k == 0                       ? fixture_value(&f, s)
-                                                    : channels(&f, &s);
+            bool absent = i / 6 % 2 && k == (int)(i % 3);
+            out[k] = -1;
+            if (!absent) {
+                out[k] = k == 0 ? fixture_value(&f, s) : channels(&f, &s);
+            }
         }
         hth_node *n = fixture_node(&f, HTH_OP_BATCH_NORM_GRAD, in, 5 + masked, out, 3);
         // What the norm made of x is exact on this grid, and never at a bound of the mask.
@@ -146,7 +148,8 @@ static void optimizer_steps(void **state)
     for (size_t i = 0; i < 24; i++) {
         fixture f;
         bool adam = i % 2, clip = i / 2 % 2, other = i / 4 % 2;
-        hth_shape s = i / 8 == 0 ? SHAPE(7) : i / 8 == 1 ? SHAPE(40, 33, 3, 3) : SHAPE(64, 1000);
+        static const hth_shape shapes[] = {{1, {7}}, {4, {40, 33, 3, 3}}, {2, {64, 1000}}};
+        hth_shape s = shapes[i / 8];
         fixture_open(&f, 21 + i);
         int in[6], out[3], h = adam ? 4 : 3;
         for (int k = 0; k < h; k++) {
@@ -312,7 +315,8 @@ static void dropout(void **state)
         f.graph->values[in[1]].dtype = HTH_DT_U64;
         hth_node *n = fixture_node(&f, HTH_OP_DROPOUT_TRAIN, in, 2, &out, 1);
         hth_node_set_int(n, "salt", (int64_t)i * 1000003);
-        hth_node_set_float(n, "ratio", i < 4 ? 0.3F : i == 4 ? 0 : 1);
+        float rest = i == 4 ? 0 : 1;
+        hth_node_set_float(n, "ratio", i < 4 ? 0.3F : rest);
         fixture_check_own(&f, HTH_LAYOUT_PLAIN, 1e-6);
     }
 }

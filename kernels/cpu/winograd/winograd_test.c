@@ -88,7 +88,7 @@ static void case_open(fixture *f, const wino_case *c, uint64_t seed)
     int vw = forward && c->constant ? fixture_const(f, w) : fixture_value(f, w);
     int vb = c->bias ? fixture_value(f, SHAPE(c->outs * c->groups)) : -1;
     int in[3] = {forward || filter ? vx : vy, filter ? vy : vw, vb};
-    int out[2] = {forward ? vy : filter ? vw : vx, vb};
+    int grad = filter ? vw : vx, out[2] = {forward ? vy : grad, vb};
     hth_node *n = fixture_node(f, c->op, in, forward ? 3 : 2, out, filter && c->bias ? 2 : 1);
     assert_int_equal(hth_node_set_int(n, "group", c->groups), HTH_OK);
     assert_int_equal(hth_node_set_ints(n, "pads", c->pad, 4), HTH_OK);

@@ -22,10 +22,9 @@ static bool run_winograd(const train_run *run, hth_node *node, int size)
     hth_value *x = &g->values[node->inputs[0]],
               *y = &g->values[filter ? node->inputs[1] : node->outputs[0]];
     int bytes = d.props.vector_bytes;
+    const char *narrow = bytes == 32 ? "avx2" : "sse2";
     snprintf(name, sizeof name, "winograd_%dx%d:%s:1M", size, size,
-             bytes == 64   ? "avx512"
-             : bytes == 32 ? "avx2"
-                           : "sse2");
+             bytes == 64 ? "avx512" : narrow);
     x->layout = y->layout = bytes == 64 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
     bool takes = cpu_winograd_prepare(&d, g, node, name, &k) == HTH_OK;
     void *in[8] = {NULL}, *out[2] = {NULL};
