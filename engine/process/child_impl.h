@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/process/child_impl.h - the inside of the engine's process: child.c (messages, settings,
 // the process), child_call.c (requests and answers), child_region.c (clients' memory),
-// child_files.c (what it may open).
+// child_confine.c (what it may open).
 #ifndef HTH_ENGINE_PROCESS_CHILD_IMPL_H
 #define HTH_ENGINE_PROCESS_CHILD_IMPL_H
 
@@ -61,7 +61,7 @@ void child_take(child *process, const hth_child_head *head, const char *body, si
 // child_release gives the blocks of an answer back; c->lock is held.
 void child_release(child_call *call);
 
-// ---- child_files.c
+// ---- child_confine.c
 
 // child_is_confined tells whether this process is to be confined.
 bool child_is_confined(void);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/process/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread
-// that keeps a child), proxy_call.c (requests and answers), proxy_child.c (one child, from its
-// start to its end, and what it loads again), proxy_region.c (memory that both see).
+// engine/process/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime),
+// proxy_supervisor.c (the thread that keeps a child), proxy_call.c (requests and answers),
+// proxy_child.c (one child, from its start to its end, and what it loads again), proxy_region.c
+// (memory that both see).
 //
 // The supervisor is the one thread that starts children (the kernel ends them when it ends). It
 // receives from them and calls `place`, `progress` and `done` of requests, unless another thread
@@ -141,6 +142,20 @@ void hth_proxy_unshare(hth_engine *engine, const void *base);
 void *hth_proxy_alloc(hth_engine *engine, size_t bytes);
 bool hth_proxy_free(hth_engine *engine, void *block);
 
+// ---- proxy_supervisor.c
+
+// proxy_supervise is the supervisor's thread.
+void proxy_supervise(void *proxy);
+// proxy_tell_end has the child drain and stop, in that order, where that is wished and it was not
+// told: after all that was accepted before. The ring may be full: the next tick tries again. Lock
+// held.
+void proxy_tell_end(hth_proxy *proxy);
+// proxy_take_now is `poll` of the table: takes what the child has sent, on this thread, which goes
+// on polling while `on`.
+bool proxy_take_now(hth_engine *engine, bool on);
+// proxy_stop_polling has the supervisor woken for answers; `lock` is held, and a child is up.
+void proxy_stop_polling(hth_proxy *proxy);
+
 // ---- proxy_call.c
 
 // proxy_call_free gives the entry back, or keeps nothing but that where the state is RETAINED; lock
@@ -151,8 +166,6 @@ void proxy_call_free(hth_proxy *proxy, proxy_call *call);
 hth_err proxy_send_waiting(hth_proxy *proxy);
 // proxy_tick does for requests what only time brings: cancellation, timeouts. Supervisor.
 void proxy_tick(hth_proxy *proxy);
-// proxy_stop_polling has the supervisor woken for answers; `lock` is held, and a child is up.
-void proxy_stop_polling(hth_proxy *proxy);
 // proxy_message takes a message of the child. proxy->taking is held, here and below.
 void proxy_message(hth_proxy *proxy, const hth_child_head *head, const char *body, size_t bytes);
 // proxy_bury answers the requests that a dead child had begun with `sentence`, and has the others
