@@ -59,10 +59,18 @@ bool hth_work_computes(const hth_work_queue *queue, const hth_work *work)
     return work->away && queue->other->busy(queue->other->ctx);
 }
 
+uint64_t hth_work_others_ns(const hth_work_queue *queue)
+{
+    if (queue == NULL) {
+        return 0;
+    }
+    return queue->ran_ns - (queue->now != NULL ? queue->now->ran_ns : 0);
+}
+
 void hth_work_ran(hth_work_queue *queue, uint64_t took_ns)
 {
     queue->slices++;
-    queue->other_ns += took_ns;
+    queue->ran_ns += took_ns;
 }
 
 void hth_work_go(hth_work_queue *queue, hth_work *work)
@@ -80,7 +88,8 @@ void hth_work_go(hth_work_queue *queue, hth_work *work)
         work->fiber = NULL;
         (void)work_slice(queue, work, hth_now_ns(), true);
     }
-    queue->other_ns += work->from_ns - begun_ns;
+    work->ran_ns += work->from_ns - begun_ns;
+    queue->ran_ns += work->from_ns - begun_ns;
 }
 
 void hth_work_begin(hth_work_queue *queue, hth_work *work, void (*fn)(void *arg), void *arg)
@@ -140,15 +149,11 @@ void hth_work_let(hth_work_queue *queue)
 hth_err hth_work_elsewhere(hth_work_queue *queue, hth_err (*fn)(void *arg), void *arg)
 {
     hth_work *w = queue != NULL && queue->other != NULL && queue->held == 0 ? queue->now : NULL;
-    if (queue != NULL) {
-        queue->other_ns = 0;
-    }
     if (w == NULL || !queue->other->start(queue->other->ctx, fn, arg)) {
         return fn(arg);
     }
     (void)work_slice(queue, w, hth_now_ns(), true);
     w->away = true;
-    queue->other_ns = 0;
     hth_fiber_yield(w->fiber);
     assert(!queue->other->busy(queue->other->ctx));
     w->away = false;

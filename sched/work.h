@@ -30,6 +30,7 @@ typedef struct hth_work {
     // its own
     hth_fiber *fiber; // NULL: it is not in progress
     uint64_t from_ns; // when its slice began
+    uint64_t ran_ns;  // of its slices that ended
     bool away;        // what it waits for computes elsewhere
 } hth_work;
 
@@ -58,8 +59,8 @@ typedef struct hth_work_queue {
     hth_fiber *spare[HTH_WORK_STACKS]; // stacks that nobody is on
     hth_work *now;                     // whose stack the thread is on; NULL: the loop's own
     int held;
-    uint64_t slices;   // that were run, of anybody
-    uint64_t other_ns; // what others took while the last work that was away was so
+    uint64_t slices; // that were run, of anybody
+    uint64_t ran_ns; // .. and what they took
 } hth_work_queue;
 
 void hth_work_fini(hth_work_queue *queue); // no work is in progress
@@ -78,6 +79,11 @@ bool hth_work_computes(const hth_work_queue *queue, const hth_work *work);
 void hth_work_ran(hth_work_queue *queue, uint64_t took_ns);
 
 // ---- for what computes. queue NULL: the caller has the device for itself
+
+// hth_work_others_ns counts the time, in ns, in which others computed on the loop's thread while
+// the caller's work was in progress: the difference of two calls is what a measurement of this work
+// takes off what passed. 0 without a queue.
+uint64_t hth_work_others_ns(const hth_work_queue *queue);
 
 // hth_work_point is a preemption point. true: others have computed meanwhile.
 bool hth_work_point(hth_work_queue *queue);

@@ -2,6 +2,7 @@
 // Works are interrupted at their points where others want the device, and nowhere else; what holds
 // the device is left alone; what computes on other threads leaves the loop to others.
 #include "sched/work.h"
+#include "base/clock.h"
 #include "base/test.h"
 #include "base/thread.h"
 
@@ -189,7 +190,20 @@ static void rig_goes(void *arg)
     rig *r = arg;
     hth_err err = hth_work_elsewhere(&r->q, rig_other, r);
     assert_int_equal(err, HTH_EIO);
-    r->met = r->q.other_ns >= 7;
+    r->met = hth_work_others_ns(&r->q) >= 7;
+    r->steps++;
+}
+
+// A slice of its own, long beside what others take, ends as the work goes away.
+static void rig_computes_and_goes(void *arg)
+{
+    rig *r = arg;
+    uint64_t until_ns = hth_now_ns() + 1000000;
+    while (hth_now_ns() < until_ns) {
+    }
+    uint64_t others_ns = hth_work_others_ns(&r->q);
+    assert_int_equal(hth_work_elsewhere(&r->q, rig_other, r), HTH_EIO);
+    r->met = (int)(hth_work_others_ns(&r->q) - others_ns);
     r->steps++;
 }
 
@@ -227,6 +241,26 @@ static void test_elsewhere(void **state)
     hth_work_fini(&r.q);
 }
 
+// What others took is theirs alone: the work's own slices are not among it.
+static void test_others(void **state)
+{
+    rig r;
+    rig_init(&r);
+    sem_init(&r.go, 0, 0);
+    r.other = (hth_work_other){rig_start, rig_busy, rig_wait, &r};
+    r.q.other = &r.other;
+    hth_work_begin(&r.q, &r.w, rig_computes_and_goes, &r);
+    hth_work_ran(&r.q, 7);
+    sem_post(&r.go);
+    while (hth_work_computes(&r.q, &r.w)) {
+        sched_yield();
+    }
+    hth_work_go(&r.q, &r.w);
+    assert_int_equal(r.met, 7);
+    sem_destroy(&r.go);
+    hth_work_fini(&r.q);
+}
+
 // Without a stack of its own a work is done without interruption.
 static void test_no_stack(void **state)
 {
@@ -243,9 +277,9 @@ static void test_no_stack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_points),   cmocka_unit_test(test_hold),
-        cmocka_unit_test(test_loop),     cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_no_stack),
+        cmocka_unit_test(test_points), cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_loop),   cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_others), cmocka_unit_test(test_no_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,10 +171,10 @@ static hth_err trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int6
         (trainer->spec->seed << 32) + trainer->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
     *loss = 0;
     phase->out[0].data = loss;
-    uint64_t from_ns = hth_now_ns();
-    HTH_TRY(trainer_run(trainer, phase));
     const hth_work_queue *queue = trainer->ms->site->queue;
-    uint64_t took_ns = hth_now_ns() - from_ns - (queue != NULL ? queue->other_ns : 0);
+    uint64_t from_ns = hth_now_ns(), others_ns = hth_work_others_ns(queue);
+    HTH_TRY(trainer_run(trainer, phase));
+    uint64_t took_ns = hth_now_ns() - from_ns - (hth_work_others_ns(queue) - others_ns);
     bool watched = phase == &trainer->shapes[0].add || trainer->shapes[0].parts == 1;
     trainer->part_ns = watched ? took_ns : trainer->part_ns;
     trainer->run_ns += took_ns;
