@@ -19,5 +19,9 @@ if [ -n "$left" ]; then
     echo "$*: still running after the test, killed: $left" >&2
     kill -s KILL -- "-$group"
 fi
-sed 's/^not ok \(.*# SKIP\)/ok \1/' "$out"
+sed -i 's/^not ok \(.*# SKIP\)/ok \1/' "$out"
+if [ $rc -ne 0 ] || grep -q '^not ok' "$out"; then # prove counts failures; what they said stands here
+    { echo "$*: failed, exit status $rc:"; grep -A 12 '^not ok' "$out" || tail -n 12 "$out"; } >&2
+fi
+cat "$out"
 exit $rc
