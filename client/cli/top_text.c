@@ -4,7 +4,7 @@
 // wide loses its columns in a fixed order, the names last of all.
 #include "base/utf8.h"
 #include "client/cli/table.h"
-#include "client/cli/top.h"
+#include "client/cli/top_sample.h"
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's thread: opens the device, takes what arrives, and has served, measured and trained
-// what the device's run queue says (serve_queue.c).
+// what the device's run queue says (serve_loop.c).
 #include "engine/local/local.h"
 
 #include "base/alloc.h"

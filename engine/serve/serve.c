@@ -405,7 +405,7 @@ void hth_serve_init(hth_serve *serve)
     serve->memory_wait.ms = serve->ms;
     hth_serve_oracle(serve);
     serve->last = &serve->first;
-    hth_serve_queue_init(serve);
+    hth_serve_loop_init(serve);
 }
 
 void hth_serve_fini(hth_serve *serve)

@@ -77,7 +77,7 @@ typedef struct hth_serve {
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *demanded;        // held: has waited long enough for a larger program; NULL: none
     uint64_t polled_ns;
-    // who computes next (serve_queue.c)
+    // who computes next (serve_loop.c)
     hth_work_queue works;
     hth_run_item runs; // the requests that wait in the batcher
     hth_serve_work work[HTH_SERVE_WORKS];

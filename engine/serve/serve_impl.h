@@ -29,7 +29,7 @@ bool hth_serve_requeue(hth_serve *serve);
 // hth_serve_empty says that nothing waits that could be run.
 bool hth_serve_empty(const hth_serve *serve);
 
-// hth_serve_queue_init makes the device's run queue, and gives it to the site.
-void hth_serve_queue_init(hth_serve *serve);
+// hth_serve_loop_init makes the device's run queue, and gives it to the site.
+void hth_serve_loop_init(hth_serve *serve);
 
 #endif

@@ -7,7 +7,7 @@
 // operator that takes long delays nobody. While none do, steps have normal priority: on a machine
 // that has other work, a job gets what every other process does. Threads cannot be raised again:
 // the instance is made anew then. How much requests may take of a step's time is up to the run
-// queue (serve_queue.c). Engine's thread, like all of it.
+// queue (serve_loop.c). Engine's thread, like all of it.
 #ifndef HTH_ENGINE_SERVE_TRAIN_OVERLAP_H
 #define HTH_ENGINE_SERVE_TRAIN_OVERLAP_H
 

@@ -12,7 +12,7 @@
 #ifndef HTH_KERNELS_CUDA_BLAS_H
 #define HTH_KERNELS_CUDA_BLAS_H
 
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 // What cublasLt is asked: C' = B' A', column-major.
 typedef struct hth_blas_product {

@@ -6,7 +6,7 @@
 // has the filter, which is plain outside: a constant one is packed, others are converted on their
 // way.
 #include "kernels/cuda/conv_form.h"
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include "base/alloc.h"
 

@@ -2,7 +2,7 @@
 // By what a convolution can be computed: engines, with the epilogue fused and without, and chunks
 // of the batch, which need less workspace.
 #include "kernels/cuda/conv_form.h"
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
 // An operator is refused with the reason, never run on the host behind the caller's back.
 #include "kernels/cuda/cuda.h"
 
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include "base/alloc.h"
 

@@ -5,7 +5,7 @@
 // directions take turns, in one workspace.
 #include "kernels/cuda/rnn.h"
 
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences of steps: adding, running, closing. Running copies a step's parameters to the stack,
 // puts the addresses in, and launches on the stream that is being issued to.
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include "base/alloc.h"
 

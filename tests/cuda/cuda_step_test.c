@@ -9,7 +9,7 @@
 #include "graph/passes/pass.h"
 #include "graph/autodiff/train.h"
 #include "kernels/cuda/fixture.h"
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #undef hth_kernel_prepare
 

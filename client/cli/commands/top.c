@@ -6,7 +6,7 @@
 
 #include "client/cli/screen.h"
 #include "client/terminal.h"
-#include "client/cli/top.h"
+#include "client/cli/top_sample.h"
 
 #include "base/clock.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two looks made from documents that are written here, and how they are written and cut.
-#include "client/cli/top.h"
+#include "client/cli/top_sample.h"
 
 #include <limits.h>
 #include <setjmp.h>

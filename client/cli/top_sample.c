@@ -3,7 +3,7 @@
 // carries the counters that rates are made of. The parts of a device's memory add up to its budget
 // to the byte: what the ledger does not name is "other". Lists are ordered for a terminal that cuts
 // them: models by their requests a second.
-#include "client/cli/top.h"
+#include "client/cli/top_sample.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

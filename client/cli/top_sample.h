@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/top.h - what `hearth top` shows: one sample of a server, from the answers to the
-// questions "devices", "stats", "latency", "jobs", "job" and "shares", and how it is written for
-// people.
-#ifndef HTH_CLIENT_CLI_TOP_H
-#define HTH_CLIENT_CLI_TOP_H
+// client/cli/top_sample.h - what `hearth top` shows: one sample of a server, from the answers to
+// the questions "devices", "stats", "latency", "jobs", "job" and "shares", and how it is written
+// for people.
+#ifndef HTH_CLIENT_CLI_TOP_SAMPLE_H
+#define HTH_CLIENT_CLI_TOP_SAMPLE_H
 
 #include <jansson.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/site.h - what the kernels of one device share: the functions of our own kernels, and
-// the libraries' handles.
-#ifndef HTH_KERNELS_CUDA_SITE_H
-#define HTH_KERNELS_CUDA_SITE_H
+// kernels/cuda/handles.h - what the kernels of one device share: the functions of our own kernels,
+// and the libraries' handles.
+#ifndef HTH_KERNELS_CUDA_HANDLES_H
+#define HTH_KERNELS_CUDA_HANDLES_H
 
 #include "kernels/cuda/seq.h"
 

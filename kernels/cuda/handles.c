@@ -2,7 +2,7 @@
 // Giving a device its kernels: the images that nvcc made are loaded and every kernel is looked up
 // by name, so that one that is missing is found here and not in a run; then cuDNN's and cublasLt's
 // handles. All of it goes with the device.
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/handles.h"
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ops.h"

@@ -487,7 +487,7 @@ bool hth_serve_iterate(hth_serve *serve, bool hurry, uint64_t *wake_ns)
     return worked;
 }
 
-void hth_serve_queue_init(hth_serve *serve)
+void hth_serve_loop_init(hth_serve *serve)
 {
     static const hth_serve_kind background[] = {HTH_SERVE_COMPILE, HTH_SERVE_MEASURE};
     const hth_device_props *device = &serve->ms->site->device->props;
