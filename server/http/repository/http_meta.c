@@ -1,42 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients ask before they infer: is the server there, what does it do, which inputs has a
-// model. Models are asked of the engine, which loads them if needed: a model that is ready can be
-// run.
+// What clients ask before they infer: what does the server do, which inputs has a model. Models are
+// asked of the engine, which loads them if needed: a model that is ready can be run.
 #include "server/http/http_call.h"
 
-#include "base/settings.h"
 #include "client/hearth.h"
 #include "server/http/tensors/http_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-void hth_http_live(hth_http *http, hth_http_req *req, const hth_http_args *args)
-{
-    hth_http_send_text(http, req, "{\"live\":true}");
-}
-
-static const char *meta_unready(hth_http *http)
-{
-    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_STALL_SECONDS) * 1000000000u;
-    if (!hth_engine_ready(http->engine)) {
-        return "the engine process is being restarted";
-    }
-    return hth_engine_stalled_ns(http->engine) > most
-               ? "the engine has not looked for requests for engine.stall_seconds"
-               : NULL;
-}
-
-void hth_http_ready(hth_http *http, hth_http_req *req, const hth_http_args *args)
-{
-    const char *why = meta_unready(http);
-    if (why != NULL) {
-        hth_http_fail(http, req, 503, "%s", why);
-    } else {
-        hth_http_send_text(http, req, "{\"ready\":true}");
-    }
-}
 
 void hth_http_server_metadata(hth_http *http, hth_http_req *req, const hth_http_args *args)
 {
