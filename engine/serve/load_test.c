@@ -220,8 +220,8 @@ static void test_job(void **state)
     call job = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .tenant = "uid:7"}};
     call_start(f.engine, &job);
     ledger busy = ledger_of(&f);
-    for (int i = 0; i < 12000 && busy.jobs == 0; i++) {
-        usleep(10000);
+    for (uint64_t seen = 0; busy.jobs == 0;) {
+        events_wait(&seen);
         busy = ledger_of(&f);
     }
     assert_true(busy.jobs > 100000);

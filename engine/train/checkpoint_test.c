@@ -498,16 +498,18 @@ static void engines_go_on_with_jobs(void **state)
     put(f.store, "net_momentum", "tests/data/train/net_clip.onnx"); // not what the job trains
     put(f.store, "net_momentum", "tests/data/train/mlp_sgd.onnx");
     free(text);
-    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+    hth_engine_config config = {
+        .device = "cpu:mem=256MiB,threads=2", .resume = true, .event = events_event};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
     bool ended = false;
-    for (int i = 0; i < 12000 && !ended; i++) {
+    for (uint64_t seen = 0; !ended;) {
         json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
         ended = strcmp(json_string_value(json_object_get(job, "state")), "finished") == 0;
         json_decref(job);
-        usleep(10000);
+        if (!ended) {
+            events_wait(&seen);
+        }
     }
-    assert_true(ended);
     same_tensors(&f, "whole", "result");
     fixture_close(&f);
 }

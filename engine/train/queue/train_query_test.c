@@ -110,7 +110,8 @@ static void paused_jobs_stay_paused(void **state)
     hth_engine_close(t.f.engine);
     assert_true(t.w.c.finished);
     assert_int_equal(t.w.c.r.err, HTH_ECANCELED);
-    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+    hth_engine_config config = {
+        .device = "cpu:mem=256MiB,threads=2", .resume = true, .event = events_event};
     assert_ok(hth_engine_open(&config, t.f.store, &t.f.engine));
     for (int i = 0; i < 5; i++) {
         expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
@@ -118,8 +119,8 @@ static void paused_jobs_stay_paused(void **state)
     }
     json_decref(ask(&t.f, "resume", "{\"job\": \"result\", \"budget\": \"4MiB\"}", &err));
     assert_ok(err);
-    while (hth_store_get(t.f.store, "result", 0, &m) == HTH_ENOENT) {
-        usleep(10000);
+    for (uint64_t seen = 0; hth_store_get(t.f.store, "result", 0, &m) == HTH_ENOENT;) {
+        events_wait(&seen);
     }
     hth_manifest_fini(&m);
     same_tensors(&t.f, "whole", "result");
