@@ -24,21 +24,24 @@ first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 RUN_TESTS = $(Q)HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
 # What check-fast leaves out, by measured time (tests/README.md).
-SLOW     := $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/engine_test \
+SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/engine_test \
             $(B)/engine/process/proxy_test $(B)/engine/router/router_test \
-            $(patsubst %,$(B)/engine/serve/%_test,memory_wait train_overlap_job load serve instance) \
+            $(patsubst %,$(B)/engine/serve/%_test,memory_wait train_overlap_job load serve instance instances batcher_load) \
             $(patsubst %,$(B)/engine/train/%_test,checkpoint train_bad train_eval train_keep train replan) \
-            $(patsubst %,$(B)/engine/train/queue/%_test,train_fair train_query) \
+            $(patsubst %,$(B)/engine/train/queue/%_test,train_fair train_query train_record) \
             $(patsubst %,$(B)/graph/onnx/%_test,onnx_bad onnx_parts onnx) $(B)/graph/specialize_models_test \
             $(B)/kernels/cpu/conv_test \
             $(B)/kernels/cpu/train/conv_grad_test $(patsubst %,$(B)/kernels/cuda/%_test,dnn train_ops) \
-            $(B)/modelstore/put_test $(B)/planner/bound/plan_bound_test \
-            $(patsubst %,$(B)/planner/%_test,plan_curve plan_least plan_limit plan_policy plan_train) \
+            $(patsubst %,$(B)/modelstore/%_test,damage put upload) $(B)/planner/bound/plan_bound_test \
+            $(B)/planner/exact/plan_oracle_test \
+            $(patsubst %,$(B)/planner/%_test,plan_curve plan_inference plan_least plan_limit plan_policy plan_train) \
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner page python rpc soak \
-            shares terminal train_log versions $(addprefix remote/,cluster content http kill network owner) $(addprefix security/,bodies certificate confined files hostile_model security)) \
+            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner \
+            joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
+            $(addprefix remote/,cluster content http kill network owner) \
+            $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time
 	$(Q)$(MAKE) --no-print-directory all-tests
