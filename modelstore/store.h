@@ -102,6 +102,11 @@ typedef struct hth_manifest {
 // hth_store_get reads a version's manifest; version 0: the latest. HTH_ENOENT names what exists.
 hth_err hth_store_get(hth_store *store, const char *name, int version, hth_manifest *out);
 void hth_manifest_fini(hth_manifest *manifest);
+// hth_store_each calls `fn` for each version whose record is sound, by name and version, in one
+// transaction, until it returns other than HTH_OK, which is returned. The manifest has no skeleton,
+// and is there until fn returns; fn asks nothing of a store.
+typedef hth_err (*hth_version_fn)(void *ctx, const hth_manifest *manifest);
+hth_err hth_store_each(hth_store *store, hth_version_fn fn, void *ctx);
 
 // hth_store_view maps a tensor: a constant whose data is the mapping; views of one id are one
 // mapping per process. Any thread. HTH_ECORRUPT: what is stored is not what was: it is missing, of

@@ -84,6 +84,39 @@ static void test_repeated_tensor(void **state)
     hth_store_close(s);
 }
 
+typedef struct seen {
+    char text[200];
+    int stop; // before so many more
+} seen;
+
+static hth_err see(void *ctx, const hth_manifest *manifest)
+{
+    seen *s = ctx;
+    size_t n = strlen(s->text);
+    assert_null(manifest->skeleton);
+    assert_true(manifest->created_ns > 0);
+    snprintf(s->text + n, sizeof s->text - n, "%s:%d %s %d %s %d; ", manifest->name,
+             manifest->version, manifest->meta, manifest->n_tensors, manifest->tensors[0].name,
+             (int)manifest->tensors[0].bytes);
+    return --s->stop == 0 ? hth_fail(HTH_EBUSY, "enough") : HTH_OK;
+}
+
+static void test_each(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    seen all = {"", 9}, some = {"", 2};
+    assert_ok(test_put(s, "b", 1, &r));
+    assert_ok(test_put(s, "b", 2, &r));
+    assert_ok(test_put(s, "a", 1, &r));
+    assert_ok(hth_store_each(s, see, &all));
+    assert_string_equal(all.text, "a:1 {} 4 big0 4096; b:1 {} 4 big0 4096; b:2 {} 4 big0 4096; ");
+    assert_err(hth_store_each(s, see, &some), HTH_EBUSY, "enough");
+    assert_string_equal(some.text, "a:1 {} 4 big0 4096; b:1 {} 4 big0 4096; ");
+    FAULT_LOOP(hth_store_each(s, see, &(seen){"", 9}));
+    hth_store_close(s);
+}
+
 static void test_list_rm_gc(void **state)
 {
     hth_store *s = test_open(state);
@@ -470,12 +503,19 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_versions),      TEST(test_repeated_tensor),
-        TEST(test_list_rm_gc),    TEST(test_names),
-        TEST(test_hidden_names),  TEST(test_old_names),
-        TEST(test_has),           TEST(test_bad_tensors),
-        TEST(test_texts),         TEST(test_refused_directories),
-        TEST(test_read_only),     TEST(test_warm_start),
+        TEST(test_versions),
+        TEST(test_repeated_tensor),
+        TEST(test_each),
+        TEST(test_list_rm_gc),
+        TEST(test_names),
+        TEST(test_hidden_names),
+        TEST(test_old_names),
+        TEST(test_has),
+        TEST(test_bad_tensors),
+        TEST(test_texts),
+        TEST(test_refused_directories),
+        TEST(test_read_only),
+        TEST(test_warm_start),
         TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -160,6 +160,55 @@ static hth_err versions_get(hth_txn *txn, void *ctx)
     return versions_copy_tensors(&r, m);
 }
 
+typedef struct version_each {
+    hth_version_fn fn;
+    void *ctx;
+} version_each;
+
+static hth_err versions_each_manifest(const version_each *each, const char *name, int version,
+                                      hth_record *record)
+{
+    hth_manifest m = {.name = hth_strdup(name),
+                      .version = version,
+                      .created_ns = record->created_ns,
+                      .meta = hth_strndup(record->meta, record->meta_bytes)};
+    hth_err err = m.name != NULL && m.meta != NULL ? versions_copy_tensors(record, &m)
+                                                   : hth_no_memory("reading model '%s'", name);
+    bool damaged = err == HTH_ECORRUPT;
+    if (err == HTH_OK) {
+        err = each->fn(each->ctx, &m);
+    }
+    hth_manifest_fini(&m);
+    return damaged ? HTH_OK : err;
+}
+
+static hth_err versions_each_row(hth_txn *txn, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    hth_record r;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    hth_version_key k = hth_version_key_of(name, version);
+    hth_err err = hth_check_record(txn, &k, value);
+    if (err == HTH_OK) {
+        err = hth_record_open(&r, value->mv_data, value->mv_size);
+    }
+    if (err != HTH_OK) {
+        return err == HTH_ECORRUPT ? HTH_OK : err;
+    }
+    return versions_each_manifest(ctx, name, version, &r);
+}
+
+static hth_err versions_each(hth_txn *txn, void *ctx)
+{
+    return hth_txn_each(txn, HTH_TABLE_VERSIONS, NULL, 0, versions_each_row, ctx);
+}
+
+hth_err hth_store_each(hth_store *store, hth_version_fn fn, void *ctx)
+{
+    return hth_index_read(&store->index, versions_each, &(version_each){fn, ctx});
+}
+
 hth_err hth_store_get(hth_store *store, const char *name, int version, hth_manifest *out)
 {
     memset(out, 0, sizeof *out);

@@ -165,22 +165,16 @@ static hth_err sum_version(owner_sum *sum, const hth_manifest *m, const char *te
     return HTH_OK;
 }
 
-static hth_err sum_store(owner_sum *sum, hth_store *store, const char *tenant, const char *but)
+typedef struct owner_store {
+    owner_sum *sum;
+    const char *tenant, *but;
+} owner_store;
+
+static hth_err sum_stored(void *ctx, const hth_manifest *manifest)
 {
-    hth_store_entry *e;
-    hth_manifest m;
-    int n;
-    HTH_TRY(hth_store_list(store, &e, &n));
-    hth_err err = HTH_OK;
-    for (int i = 0; i < n && err == HTH_OK; i++) {
-        bool counts = but == NULL || strcmp(e[i].name, but) != 0;
-        if (counts && hth_store_get(store, e[i].name, e[i].version, &m) == HTH_OK) {
-            err = sum_version(sum, &m, tenant);
-            hth_manifest_fini(&m);
-        }
-    }
-    hth_free(e);
-    return err;
+    const owner_store *s = ctx;
+    bool counts = s->but == NULL || strcmp(manifest->name, s->but) != 0;
+    return counts ? sum_version(s->sum, manifest, s->tenant) : HTH_OK;
 }
 
 // room_id finds the id of what is put, where it has none.
@@ -230,7 +224,7 @@ hth_err hth_owner_room(hth_store *store, const char *tenant, int64_t most, const
     if (most == HTH_TENANT_NEVER || tenant[0] == 0) {
         return HTH_OK;
     }
-    hth_err err = sum_store(&sum, store, tenant, but);
+    hth_err err = hth_store_each(store, sum_stored, &(owner_store){&sum, tenant, but});
     if (err == HTH_OK) {
         had = sum.bytes;
         err = room_put(&sum, tensors, n);
