@@ -194,12 +194,13 @@ class Upload:
         while not self.failed and not all(o.whole for o in self.objects):
             if self.lost and self.under_way == 0:
                 self.look()
+                self.changed.notify_all()
             piece = None if self.lost else self.piece()
             if piece is None:
                 self.changed.wait(0.1)
             else:
                 self.send(*piece)
-            self.changed.notify_all()
+                self.changed.notify_all()
 
     def send(self, o, at, n):
         self.under_way += 1
