@@ -16,7 +16,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static volatile uint8_t fuzz_sink;
-static char fuzz_dir[] = "/tmp/hearth-dataset-fuzz-XXXXXX";
+static char fuzz_dir[60]; // in memory, where there is a place
 
 static void fuzz_end(void)
 {
@@ -49,6 +49,8 @@ static void fuzz_folder(const char *name)
 
 static void fuzz_begin(void)
 {
+    const char *in = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    snprintf(fuzz_dir, sizeof fuzz_dir, "%s/hearth-dataset-fuzz-XXXXXX", in);
     if (mkdtemp(fuzz_dir) == NULL) {
         abort();
     }
@@ -85,7 +87,7 @@ static void fuzz_read(const char *name, const hth_data_options *options)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static const hth_data_options size = {.height = 5, .width = 7};
+    static const hth_data_options size = {.height = 5, .width = 7}, label = {.label = "a"};
     static int begun;
     const uint8_t *end = memchr(bytes, 0, n < 16 ? n : 16);
     if (end == NULL) {
@@ -104,10 +106,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     } else if (strcmp(name, "idx") == 0) {
         fuzz_put("idx/images-idx2", data, k);
         fuzz_read("idx", NULL);
-    } else {
-        const char *file = strcmp(name, "csv") == 0 ? "f.csv" : "f";
+    } else if (strcmp(name, "csv") == 0 || strcmp(name, "tsv") == 0) {
+        const char *file = name[0] == 'c' ? "f.csv" : "f.tsv";
         fuzz_put(file, data, k);
         fuzz_read(file, NULL);
+        fuzz_read(file, &label);
+    } else {
+        fuzz_put("f", data, k);
+        fuzz_read("f", NULL);
     }
     return 0;
 }
