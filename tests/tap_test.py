@@ -68,7 +68,7 @@ class Tap(unittest.TestCase):
 
 
 class Runner(unittest.TestCase):
-    """build-aux/tap.sh: neither a test that hangs nor what a test leaves running keeps it waiting."""
+    """build-aux/tap.sh: neither a test that hangs nor what a test leaves running keeps it waiting; what failed is told."""
 
     def run_test(self, body, seconds):
         with tempfile.NamedTemporaryFile('w', suffix='_test.py') as f:
@@ -85,7 +85,13 @@ class Runner(unittest.TestCase):
 
     def test_hangs(self):
         r = self.run_test("import time\nprint('ok 1 - a', flush=True)\ntime.sleep(1000)\n", '1')
-        self.assertEqual((r.returncode, r.stdout, r.stderr), (124, 'ok 1 - a\n', ''))
+        self.assertEqual((r.returncode, r.stdout), (124, 'ok 1 - a\n'))
+        self.assertRegex(r.stderr, r'^python3 \S+ build: failed, exit status 124:\nok 1 - a\n$')
+
+    def test_failed(self):
+        r = self.run_test("print('ok 1 - a\\nnot ok 2 - b\\n# 3 != 4\\n1..2')\n", '100')
+        self.assertEqual((r.returncode, r.stdout), (0, 'ok 1 - a\nnot ok 2 - b\n# 3 != 4\n1..2\n'))
+        self.assertRegex(r.stderr, r'failed, exit status 0:\nnot ok 2 - b\n# 3 != 4\n1..2\n$')
 
 
 if __name__ == '__main__':
