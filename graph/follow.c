@@ -240,6 +240,16 @@ bool hth_follow_alike(const hth_track *a, const hth_track *b)
     return same || ((a->equal || b->equal) && a->dim[a->axis] == b->dim[b->axis]);
 }
 
+void hth_follow_settle(hth_track *to, const hth_track *by)
+{
+    bool open = to->kind == HTH_TRACK_SAMPLES && to->equal;
+    if (open && by->kind == HTH_TRACK_SAMPLES && !by->equal) {
+        to->outer = by->outer;
+        to->inner = by->inner;
+        to->equal = false;
+    }
+}
+
 void hth_follow_place(hth_track *to, int axis, const hth_track *track)
 {
     to->kind = HTH_TRACK_SAMPLES;

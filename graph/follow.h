@@ -121,6 +121,9 @@ void hth_follow_set(hth_follow *follow, int i, hth_size *element, int n);
 hth_size hth_follow_dims(hth_follow *follow, const hth_track *track, int from,
                          int to);                              // product of [from, to)
 bool hth_follow_alike(const hth_track *a, const hth_track *b); // the samples lie alike
+// hth_follow_settle has to's samples lie as by's, where all positions along to's axis are equal:
+// then nothing but what they meet says which is whose. `by` is alike.
+void hth_follow_settle(hth_track *to, const hth_track *by);
 // hth_follow_place has the samples lie along `axis` of `to` as along a's; to->dim[axis] is set.
 void hth_follow_place(hth_track *to, int axis, const hth_track *track);
 // hth_follow_join joins `n` tracks as element-wise operators do, by broadcasting; false: the

@@ -11,6 +11,7 @@
 
 #define CONTENT_CAST (HTH_N_OPS + 16) // + dtype: symbols of values in another type
 #define CONTENT_PAIR (HTH_N_OPS + 3)
+#define CONTENT_FMOD (HTH_N_OPS + 64) // + dtype: the rest of a division with the sign of its first
 
 bool follow_whole(hth_dtype dt, const void *data, int64_t k, int64_t *out)
 {
@@ -144,9 +145,10 @@ static hth_size content_cast(hth_follow *follow, hth_size size, hth_dtype from, 
                    : hth_size_made(follow->sizes, how, size, size, true);
     }
     bool fits = number && n >= -FOLLOW_WHOLE && n <= FOLLOW_WHOLE;
-    bool wide = to == HTH_DT_I64 || to == HTH_DT_I32;
-    // Integers stay what they are: no dimension is above INT32_MAX where a model says INT32.
-    if ((content_type(to) && fits) || (whole && wide)) {
+    if (whole && to == HTH_DT_I32) {
+        return hth_size_int32(follow->sizes, size);
+    }
+    if ((content_type(to) && fits) || (whole && to == HTH_DT_I64)) {
         return size;
     }
     return hth_size_made(follow->sizes, how, size, size, hth_size_at_least_0(follow->sizes, size));
@@ -156,7 +158,7 @@ static hth_size content_element(hth_follow *follow, int k)
 {
     const hth_track *x = hth_follow_in(follow, 0);
     hth_op op = follow->n->op;
-    bool real = hth_dtype_is_float(x->dtype);
+    bool rest = op == HTH_OP_MOD && hth_node_int(follow->n, "fmod", 0) != 0;
     if (op == HTH_OP_WHERE) {
         return content_where(follow, k);
     }
@@ -165,15 +167,14 @@ static hth_size content_element(hth_follow *follow, int k)
         return content_cast(follow, a, x->dtype, (hth_dtype)hth_node_int(follow->n, "to", 0));
     }
     if (follow->n_in == 1) {
-        return hth_size_compute(follow->sizes, op, real, a, a);
+        return hth_size_compute(follow->sizes, op, x->dtype, a, a);
     }
     for (int i = 1; i < follow->n_in; i++) {
-        a = hth_size_compute(follow->sizes, op, real, a, content_at(follow, i, k));
+        hth_size b = content_at(follow, i, k);
+        a = rest ? hth_size_made(follow->sizes, CONTENT_FMOD + (int)x->dtype, a, b, false)
+                 : hth_size_compute(follow->sizes, op, x->dtype, a, b);
     }
-    int64_t n;
-    bool wraps = x->dtype == HTH_DT_I32 && hth_size_value(follow->sizes, a, &n) &&
-                 (n > INT32_MAX || n < INT32_MIN);
-    return wraps ? hth_size_fresh(follow->sizes, false) : a;
+    return a;
 }
 
 // Element-wise operators that shape arithmetic is made of.
@@ -416,7 +417,7 @@ static void content_reduce(hth_follow *follow)
     }
     element[0] = hth_follow_element(follow, 0, 0);
     for (int k = 1; k < total; k++) {
-        element[0] = hth_size_compute(follow->sizes, op, hth_dtype_is_float(x->dtype), element[0],
+        element[0] = hth_size_compute(follow->sizes, op, x->dtype, element[0],
                                       hth_follow_element(follow, 0, k));
     }
     hth_follow_set(follow, 0, element, 1);

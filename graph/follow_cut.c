@@ -81,8 +81,8 @@ void hth_through_pad(hth_follow *follow)
             }
             continue;
         }
-        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, false, t.dim[d], before);
-        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, false, t.dim[d], behind);
+        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], before);
+        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], behind);
     }
     t.equal = false; // where the padding is along another axis it still is; nobody needs it
     hth_follow_out(follow, 0, &t);
@@ -135,7 +135,7 @@ static hth_size cut_dim(hth_follow *follow, const cut *c, hth_size dim)
             return dim;
         }
         if (hth_size_at_least_0(s, c->end)) {
-            return hth_size_compute(s, HTH_OP_MIN, false, c->end, dim);
+            return hth_size_compute(s, HTH_OP_MIN, HTH_DT_I64, c->end, dim);
         }
     }
     hth_size ends = hth_size_made(s, CUT_PARTS, c->start, c->end, false);
@@ -177,11 +177,11 @@ void hth_through_slice(hth_follow *follow)
     hth_follow_out(follow, 0, &t);
 }
 
-// Says that input i of a Concat along `axis` has its samples where the first one has them. any: one
-// of the inputs has samples.
-static bool concat_fits(hth_follow *follow, int i, int axis, bool any)
+// Says that input i of a Concat along `axis` has its samples where those before it, `x`, have them.
+// any: one of the inputs has samples.
+static bool concat_fits(hth_follow *follow, int i, int axis, bool any, const hth_track *x)
 {
-    const hth_track *x = hth_follow_in(follow, 0), *y = hth_follow_in(follow, i);
+    const hth_track *y = hth_follow_in(follow, i);
     if (y->rank != x->rank) {
         hth_follow_mixed(follow, "joins tensors of different ranks", -1);
     } else if (y->kind == HTH_TRACK_SAMPLES && y->axis == axis) {
@@ -232,14 +232,12 @@ void hth_through_concat(hth_follow *follow)
     hth_size length = hth_size_number(follow->sizes, 0);
     bool any = hth_follow_any(follow) >= 0;
     for (int i = 0; i < follow->n_in; i++) {
-        if (!hth_follow_has(follow, i) || !concat_fits(follow, i, axis, any)) {
+        if (!hth_follow_has(follow, i) || !concat_fits(follow, i, axis, any, &t)) {
             return; // an absent one: the shape inference refuses it
         }
         const hth_track *x = hth_follow_in(follow, i);
-        length = hth_size_compute(follow->sizes, HTH_OP_ADD, false, length, x->dim[axis]);
-        if (x->kind == HTH_TRACK_SAMPLES && t.equal && !x->equal) {
-            hth_follow_place(&t, x->axis, x);
-        }
+        length = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, length, x->dim[axis]);
+        hth_follow_settle(&t, x);
     }
     concat_numbers(follow, axis, &t);
     t.dim[axis] = length;

@@ -56,6 +56,9 @@ void hth_through_first(hth_follow *follow)
                                            : element_type(follow->n->op, t.dtype);
     bool same = follow->n->op == HTH_OP_IDENTITY || (follow->n->op == HTH_OP_CAST && is_whole(&t));
     t.below = same ? t.below : HTH_SIZE_OTHER;
+    if ((t.index || t.coords) && !is_whole(&t)) { // a type that may not have them all
+        hth_follow_lose(follow, &t, 0);
+    }
     if (hth_follow_only(follow, 1)) {
         hth_follow_out(follow, 0, &t);
     }

@@ -118,7 +118,7 @@ void hth_through_gather_elements(hth_follow *follow)
     } else if ((data && !same_place(x, at)) || (!data && indices && at->axis != axis)) {
         hth_follow_mixed(follow, lie_apart, -1);
     } else {
-        t.equal = t.equal && (!data || x->equal);
+        hth_follow_settle(&t, x);
         hth_follow_out(follow, 0, &t);
     }
 }
@@ -165,6 +165,7 @@ void hth_through_gather_nd(hth_follow *follow)
             return;
         }
         hth_follow_place(&t, at->axis, at);
+        hth_follow_settle(&t, x);
     } else if (data && x->axis < batch + depth) {
         // (sample, ..): only sample n addresses sample n.
         if (batch > 0 || !rows(follow, x) ||
@@ -190,22 +191,25 @@ void hth_through_gather_nd(hth_follow *follow)
 
 void hth_through_scatter_elements(hth_follow *follow)
 {
-    const hth_track *x = hth_follow_in(follow, 0);
+    const hth_track *x = hth_follow_in(follow, 0), *at = hth_follow_in(follow, 1),
+                    *u = hth_follow_in(follow, 2);
     int axis;
     hth_track t = *x;
     if (!hth_follow_axis(follow, hth_node_int(follow->n, "axis", 0), x->rank, &axis)) {
         return;
     }
+    hth_follow_settle(&t, at);
     if (hth_follow_any(follow) >= 0) {
         if (x->kind == HTH_TRACK_SAMPLES && axis == x->axis) {
             hth_follow_mixed(follow, writes, axis);
             return;
         }
-        if (!same_place(x, hth_follow_in(follow, 1)) || !same_place(x, hth_follow_in(follow, 2))) {
+        if (!same_place(x, at) || !same_place(&t, u)) {
             hth_follow_mixed(follow, lie_apart, -1);
             return;
         }
     }
+    hth_follow_settle(&t, u);
     t.equal = false;
     hth_follow_out(follow, 0, &t);
 }
@@ -240,6 +244,7 @@ void hth_through_scatter_nd(hth_follow *follow)
             hth_follow_mixed(follow, writes, x->kind == HTH_TRACK_SAMPLES ? x->axis : -1);
             return;
         }
+        hth_follow_settle(&t, u);
     }
     t.below = HTH_SIZE_OTHER;
     t.equal = false;
@@ -331,6 +336,7 @@ void hth_through_reverse(hth_follow *follow)
                          : data && x->axis == batch) {
         hth_follow_mixed(follow, "has lengths that are not those of the samples along", batch);
     } else {
+        hth_follow_settle(&t, lengths);
         t.equal = false;
         hth_follow_out(follow, 0, &t);
     }

@@ -154,8 +154,11 @@ static bool einsum_term(hth_follow *follow, const char *p, size_t len, int i, ei
                 hth_follow_mixed(follow, "combines each sample with all others", -1);
                 return false;
             }
+            if (e->along < 0) {
+                e->like = *x;
+            }
             e->along = l;
-            e->like = *x;
+            hth_follow_settle(&e->like, x);
         } else if (samples && l == label[x->axis]) {
             hth_follow_mixed(follow, "takes a diagonal through", x->axis);
             return false;
@@ -273,10 +276,11 @@ void hth_through_einsum(hth_follow *follow)
 // ---- attention
 
 // Says that all of the inputs in `list` (absent ones count for nothing) hold samples along axis 0,
-// alike, or none does.
-static bool first_axes(hth_follow *follow, const int *list, int n)
+// alike, or none does. out: input 0's track, whose samples lie as all do.
+static bool first_axes(hth_follow *follow, const int *list, int n, hth_track *out)
 {
     const hth_track *like = NULL;
+    *out = *hth_follow_in(follow, 0);
     for (int i = 0; i < n; i++) {
         like = like == NULL && hth_follow_samples(follow, list[i]) ? hth_follow_in(follow, list[i])
                                                                    : like;
@@ -291,6 +295,7 @@ static bool first_axes(hth_follow *follow, const int *list, int n)
             return false;
         }
         like = like->equal ? x : like;
+        hth_follow_settle(out, x);
     }
     return true;
 }
@@ -318,17 +323,20 @@ static bool split_heads(hth_follow *follow, int i, const char *attr, hth_track *
 void hth_through_attention(hth_follow *follow)
 {
     static const int operands[] = {0, 1, 2, 4, 5, 6};
-    hth_track q, k, v, joined;
-    if (!first_axes(follow, operands, 6) || !split_heads(follow, 0, "q_num_heads", &q) ||
+    hth_track like, q, k, v, joined;
+    if (!first_axes(follow, operands, 6, &like) || !split_heads(follow, 0, "q_num_heads", &q) ||
         !split_heads(follow, 1, "kv_num_heads", &k) ||
         !split_heads(follow, 2, "kv_num_heads", &v)) {
         return;
     }
-    hth_track scores = q, y = q;
+    hth_follow_settle(&q, &like);
+    hth_follow_settle(&k, &like);
+    hth_follow_settle(&v, &like);
+    hth_track scores = q;
     hth_size total = k.dim[2];
     if (hth_follow_has(follow, 4) && hth_follow_in(follow, 4)->rank == 4) {
-        total = hth_size_compute(follow->sizes, HTH_OP_ADD, false, hth_follow_in(follow, 4)->dim[2],
-                                 total);
+        total = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64,
+                                 hth_follow_in(follow, 4)->dim[2], total);
     }
     scores.dim[3] = total;
     if (hth_follow_has(follow, 3)) {
@@ -341,7 +349,10 @@ void hth_through_attention(hth_follow *follow)
             hth_follow_mixed(follow, "has a mask that does not lie along the samples", -1);
             return;
         }
+        hth_follow_settle(&scores, &joined);
+        hth_follow_settle(&q, &joined);
     }
+    hth_track y = q;
     y.dim[3] = v.dim[3];
     if (hth_follow_in(follow, 0)->rank == 3) {
         y.rank = 3;
@@ -361,10 +372,11 @@ void hth_through_rotary(hth_follow *follow)
 {
     static const int with[] = {0, 3}, without[] = {0, 1, 2};
     bool positions = hth_follow_has(follow, 3);
+    const int *operands = positions ? with : without;
+    hth_track t;
     if (positions && (hth_follow_samples(follow, 1) || hth_follow_samples(follow, 2))) {
         hth_follow_mixed(follow, "has caches that depend on the samples", -1);
-    } else if (positions ? first_axes(follow, with, 2) : first_axes(follow, without, 3)) {
-        hth_track t = *hth_follow_in(follow, 0);
+    } else if (first_axes(follow, operands, positions ? 2 : 3, &t)) {
         t.equal = false;
         hth_follow_out(follow, 0, &t);
     }

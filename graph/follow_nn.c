@@ -269,10 +269,10 @@ void hth_through_matrix(hth_follow *follow)
 
 // ---- recurrent layers
 
-// Says that input i (absent: yes) has a row along `axis` for each of input 0's samples.
-static bool rnn_state(hth_follow *follow, int i, int axis)
+// Says that input i (absent: yes) has a row along `axis` for each of the samples of `x`, input 0
+// with what was known of them before.
+static bool rnn_state(hth_follow *follow, int i, int axis, hth_track *x)
 {
-    const hth_track *x = hth_follow_in(follow, 0);
     if (!hth_follow_has(follow, i)) {
         return true;
     }
@@ -282,6 +282,7 @@ static bool rnn_state(hth_follow *follow, int i, int axis)
     if (!fits) {
         hth_follow_mixed(follow, "has lengths or states that do not lie along the samples", -1);
     }
+    hth_follow_settle(x, s);
     return fits;
 }
 
@@ -302,13 +303,15 @@ void hth_through_rnn(hth_follow *follow)
         hth_follow_mixed(follow, "goes along", x->axis);
         return;
     }
-    if (!rnn_state(follow, 4, 0) || !rnn_state(follow, 5, batch) || !rnn_state(follow, 6, batch)) {
+    hth_track y = *x;
+    if (!rnn_state(follow, 4, 0, &y) || !rnn_state(follow, 5, batch, &y) ||
+        !rnn_state(follow, 6, batch, &y)) {
         return;
     }
     hth_size directions = hth_size_number(follow->sizes, both ? 2 : 1), hidden = r->dim[2];
     hth_size steps = x->dim[first ? 1 : 0], rows = x->dim[batch];
-    hth_track y = *x, last = *x;
-    y.equal = last.equal = false;
+    y.equal = false;
+    hth_track last = y;
     y.rank = 4;
     last.rank = 3;
     if (first) {
@@ -391,6 +394,10 @@ void hth_through_resize(hth_follow *follow)
     if (!hth_follow_only(follow, 1)) {
         return;
     }
+    if (hth_follow_has(follow, 1) && hth_follow_in(follow, 1)->kind == HTH_TRACK_COUNT) {
+        hth_follow_mixed(follow, "computes with the number of samples", -1);
+        return;
+    }
     if (n > HTH_MAX_RANK) {
         hth_follow_mixed(follow, "has axes that cannot be followed", -1);
         return;
@@ -425,6 +432,7 @@ void hth_through_grid(hth_follow *follow)
     for (int d = 2; d < t.rank; d++) {
         t.dim[d] = grid->dim[d - 1];
     }
+    hth_follow_settle(&t, grid);
     t.equal = false;
     hth_follow_out(follow, 0, &t);
 }

@@ -11,7 +11,14 @@
 #define SIZE_SYMBOLS 6
 #define SIZE_FRESH   (-1)               // how: equal to no other
 #define SIZE_DIM     (-2)               // how: a symbolic dimension
+#define SIZE_INT32   (-3)               // how: what int32 has of a
+#define SIZE_REAL    4096               // how: + an operator: of floating-point numbers, by type
 #define SIZE_WHOLE   (INT64_C(1) << 24) // whole numbers up to here are exact in single precision
+
+// A size of b bits is less than 2^b, without its sign.
+#define SIZE_DIM_BITS     31
+#define SIZE_SAMPLES_BITS 17 // batch.max is 65536 at most
+#define SIZE_ANY_BITS     64
 
 typedef struct size_row {
     int64_t factor;
@@ -23,6 +30,7 @@ typedef struct size_symbol {
     int how;
     hth_size a, b;
     bool at_least_0;
+    int bits;
 } size_symbol;
 
 struct hth_sizes {
@@ -149,6 +157,89 @@ static hth_size symbol_intern(hth_sizes *sizes, const size_symbol *symbol)
     return row_intern(sizes, &(size_row){.factor = 1, .n = 1, .symbol = {sizes->n_symbols++}});
 }
 
+// ---- how large a size can be
+
+static int number_bits(int64_t n)
+{
+    uint64_t more = n < 0 ? -(uint64_t)n : (uint64_t)n;
+    return more > 1 ? 64 - __builtin_clzll(more - 1) : 0; // a product with n has so many more
+}
+
+static int size_bits(const hth_sizes *sizes, hth_size size)
+{
+    const size_row *r = &sizes->row[size];
+    int bits = number_bits(r->factor) + (r->samples > 0 ? SIZE_SAMPLES_BITS : 0);
+    for (int i = 0; i < r->n; i++) {
+        bits += sizes->symbol[r->symbol[i]].bits;
+    }
+    return size != HTH_SIZE_OTHER ? bits : SIZE_ANY_BITS;
+}
+
+// Is a size itself in 64 bits, whatever N and the symbols are?
+static bool size_fits(const hth_sizes *sizes, hth_size size)
+{
+    const size_row *r = &sizes->row[size];
+    bool alone = r->samples == 0 && r->n == 1 && r->factor == 1;
+    return size != HTH_SIZE_OTHER && (alone || size_bits(sizes, size) < SIZE_ANY_BITS);
+}
+
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int symbol_bits(const hth_sizes *sizes, const size_symbol *symbol)
+{
+    bool known = symbol->how >= 0 && symbol->how < HTH_N_OPS && size_fits(sizes, symbol->a) &&
+                 size_fits(sizes, symbol->b);
+    int a = known ? size_bits(sizes, symbol->a) : SIZE_ANY_BITS;
+    int b = known ? size_bits(sizes, symbol->b) : SIZE_ANY_BITS;
+    int bits = SIZE_ANY_BITS;
+    switch (symbol->how) {
+    case SIZE_DIM:
+        return SIZE_DIM_BITS;
+    case SIZE_FRESH: // those at least 0 are dimensions
+        return symbol->at_least_0 ? SIZE_DIM_BITS : SIZE_ANY_BITS;
+    case SIZE_INT32:
+        return SIZE_DIM_BITS + 1;
+    case HTH_OP_DIV:
+        bits = a;
+        break;
+    case HTH_OP_MIN:
+    case HTH_OP_MAX:
+        bits = larger(a, b);
+        break;
+    case HTH_OP_ADD:
+    case HTH_OP_SUB:
+        bits = larger(a, b) + 1;
+        break;
+    default:
+        break;
+    }
+    return bits < SIZE_ANY_BITS ? bits : SIZE_ANY_BITS;
+}
+
+// Is a size a product of N and one dimension? As that is an input's, a tensor has so many elements.
+static bool size_of_input(const hth_sizes *sizes, const size_row *row)
+{
+    return row->factor == 1 && row->samples == 1 && row->n == 1 &&
+           sizes->symbol[row->symbol[0]].how == SIZE_DIM;
+}
+
+hth_size hth_size_int32(hth_sizes *sizes, hth_size size)
+{
+    const size_row *r = &sizes->row[size];
+    int64_t n;
+    bool fits = size_bits(sizes, size) <= SIZE_DIM_BITS || size_of_input(sizes, r);
+    if (hth_size_value(sizes, size, &n)) {
+        fits = n >= INT32_MIN && n <= INT32_MAX;
+    } else if (r->n == 1 && r->samples == 0 && r->factor == 1) {
+        fits = fits || sizes->symbol[r->symbol[0]].how == SIZE_INT32;
+    }
+    return fits && size != HTH_SIZE_OTHER ? size
+                                          : hth_size_made(sizes, SIZE_INT32, size, size, false);
+}
+
 hth_sizes *hth_sizes_open(void)
 {
     hth_sizes *s = hth_calloc(1, sizeof *s);
@@ -189,19 +280,24 @@ hth_size hth_size_samples(hth_sizes *sizes)
 
 hth_size hth_size_open(hth_sizes *sizes, int dim)
 {
-    return symbol_intern(sizes, &(size_symbol){SIZE_DIM, dim, 0, true});
+    return symbol_intern(sizes, &(size_symbol){SIZE_DIM, dim, 0, true, SIZE_DIM_BITS});
 }
 
 hth_size hth_size_fresh(hth_sizes *sizes, bool at_least_0)
 {
-    return symbol_intern(sizes, &(size_symbol){SIZE_FRESH, sizes->n_symbols, 0, at_least_0});
+    size_symbol fresh = {SIZE_FRESH, sizes->n_symbols, 0, at_least_0, SIZE_ANY_BITS};
+    fresh.bits = at_least_0 ? SIZE_DIM_BITS : SIZE_ANY_BITS; // dimensions are at least 0
+    return symbol_intern(sizes, &fresh);
 }
 
 hth_size hth_size_made(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0)
 {
-    return hth_size_steady(sizes, a) && hth_size_steady(sizes, b)
-               ? symbol_intern(sizes, &(size_symbol){how, a, b, at_least_0})
-               : HTH_SIZE_OTHER;
+    size_symbol made = {how, a, b, at_least_0, SIZE_ANY_BITS};
+    if (!hth_size_steady(sizes, a) || !hth_size_steady(sizes, b)) {
+        return HTH_SIZE_OTHER;
+    }
+    made.bits = symbol_bits(sizes, &made);
+    return symbol_intern(sizes, &made);
 }
 
 bool hth_size_value(const hth_sizes *sizes, hth_size size, int64_t *n)
@@ -225,7 +321,7 @@ bool hth_size_steady(const hth_sizes *sizes, hth_size size)
 bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size)
 {
     const size_row *r = &sizes->row[size];
-    bool yes = size != HTH_SIZE_OTHER && r->factor >= 0;
+    bool yes = size_fits(sizes, size) && r->factor >= 0;
     for (int i = 0; i < r->n; i++) {
         yes = yes && sizes->symbol[r->symbol[i]].at_least_0;
     }
@@ -234,7 +330,7 @@ bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size)
 
 bool hth_size_at_least_1(const hth_sizes *sizes, hth_size size)
 {
-    return size != HTH_SIZE_OTHER && sizes->row[size].factor >= 1 && sizes->row[size].n == 0;
+    return size_fits(sizes, size) && sizes->row[size].factor >= 1 && sizes->row[size].n == 0;
 }
 
 // hth_size_made of an operator whose arguments may change places: b + a is a + b.
@@ -359,7 +455,7 @@ static hth_size compute_sum(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 static hth_size compute_quotient(hth_sizes *sizes, bool real, hth_size a, hth_size b)
 {
     int64_t x, y;
-    hth_size q = hth_size_quotient(sizes, a, b);
+    hth_size q = size_fits(sizes, a) ? hth_size_quotient(sizes, a, b) : HTH_SIZE_OTHER;
     if (q != HTH_SIZE_OTHER) {
         return q;
     }
@@ -498,13 +594,30 @@ static hth_size compute_unary(hth_sizes *sizes, hth_op op, hth_size size)
     }
 }
 
-hth_size hth_size_compute(hth_sizes *sizes, hth_op op, bool real, hth_size a, hth_size b)
+// What floating-point numbers of a type come to, as a symbol.
+static hth_size made_real(hth_sizes *sizes, hth_op op, hth_dtype dt, hth_size a, hth_size b)
+{
+    return hth_size_made(sizes, SIZE_REAL * (1 + (int)dt) + (int)op, a, b, false);
+}
+
+// Is a result of whole floating-point numbers exact? Single precision may have rounded what is
+// larger, and a zero may have a sign.
+static bool real_exact(const hth_sizes *sizes, hth_op op, hth_size result)
+{
+    int64_t n;
+    bool sign = op == HTH_OP_MUL || op == HTH_OP_DIV || op == HTH_OP_NEG;
+    return hth_size_value(sizes, result, &n) && n <= SIZE_WHOLE && n >= -SIZE_WHOLE &&
+           !(sign && n == 0);
+}
+
+hth_size hth_size_compute(hth_sizes *sizes, hth_op op, hth_dtype dt, hth_size a, hth_size b)
 {
     int64_t n;
     hth_size out;
+    bool real = hth_dtype_is_float(dt);
     // Of floating-point numbers only whole ones are followed: the rest is rounded.
     if (real && !(hth_size_value(sizes, a, &n) && hth_size_value(sizes, b, &n))) {
-        return hth_size_made(sizes, op, a, b, false);
+        return made_real(sizes, op, dt, a, b);
     }
     switch (op) {
     case HTH_OP_ADD:
@@ -537,10 +650,10 @@ hth_size hth_size_compute(hth_sizes *sizes, hth_op op, bool real, hth_size a, ht
         out = hth_op_info_of(op)->min_inputs == 1 ? compute_unary(sizes, op, a)
                                                   : hth_size_made(sizes, op, a, b, false);
     }
-    // Single precision may have rounded what is larger, and nobody knows whether.
-    return real && hth_size_value(sizes, out, &n) && (n > SIZE_WHOLE || n < -SIZE_WHOLE)
-               ? hth_size_made(sizes, op, a, b, false)
-               : out;
+    if (real) {
+        return real_exact(sizes, op, out) ? out : made_real(sizes, op, dt, a, b);
+    }
+    return dt == HTH_DT_I32 ? hth_size_int32(sizes, out) : out;
 }
 
 hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b)

@@ -8,10 +8,15 @@
 // once, so that equal sizes have equal numbers, and two nodes that compute the same quotient get
 // the same symbol. Whatever changes with N in another way (N + 1, N / 2) is HTH_SIZE_OTHER: nothing
 // is proven with it. Lack of memory makes a table `failed`, and its results HTH_SIZE_OTHER.
+//
+// Integers wrap around. Sums and products of sizes are those of the wrapped numbers, too; what is
+// not (quotients, comparisons, other types) is only computed of sizes that fit in the type for
+// every N and every symbol. int32 holds nothing else (hth_size_int32).
 #ifndef HTH_GRAPH_FOLLOW_SIZE_H
 #define HTH_GRAPH_FOLLOW_SIZE_H
 
 #include "graph/op.h"
+#include "graph/tensor.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,9 +53,12 @@ hth_size hth_size_quotient(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_quotient_dim is the same of dimensions that the runtime makes sure divide each other:
 // where N stands in both it cancels, and the rest is a symbol at worst.
 hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b);
-// hth_size_compute is what operator `op` (element-wise, of integers; `real`: of floating-point
-// numbers) makes of a and b; of one operand b is a.
-hth_size hth_size_compute(hth_sizes *sizes, hth_op op, bool real, hth_size a, hth_size b);
+// hth_size_compute is what operator `op` (element-wise, of operands of type `dt`; Mod: the one of
+// integers) makes of a and b; of one operand b is a.
+hth_size hth_size_compute(hth_sizes *sizes, hth_op op, hth_dtype dt, hth_size a, hth_size b);
+// hth_size_int32 is what a conversion to int32 makes of an integer: `size` where it always fits,
+// else a symbol.
+hth_size hth_size_int32(hth_sizes *sizes, hth_size size);
 // hth_size_broadcast is the dimension that a and b broadcast to; neither changes with N.
 hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b);
 

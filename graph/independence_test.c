@@ -177,6 +177,21 @@ static const dependent mixed[] = {
     {"x:N,4; z:M,4; y=Relu(x); w=Relu(z); -> y w", "inputs 'x' ('N') and 'z' ('M') are not the"},
     {"x:N,N; y=Relu(x); -> y", "dimension 1 of input 'x' is the number of samples"},
     {"-> ", "the model has no inputs"},
+    // a tensor of equal elements, whose samples lie as those of what it meets
+    {"x:N,2,4; t=Transpose(x) perm=1,0,2; f=Reshape(t #-1,4); s=Shape(f); c=ConstantOfShape(s); "
+     "g=Concat(c f) axis=1; h=Reshape(x #-1,4); k=Concat(c f h) axis=1; y=Reshape(k #-1,24); -> y",
+     "joins tensors whose samples lie along different axes"},
+    {"x:N,2,4; t=Transpose(x) perm=1,0,2; f=Reshape(t #-1,4); s=Shape(f); c=ConstantOfShape(s); "
+     "g=Einsum(f c) equation='ij,ij->ij'; y=Reshape(g #-1,8); -> y",
+     "cuts through axis 0"},
+    // numbers that do not fit in their type
+    {"x:N,4; s=Shape(x) end=1; i=Cast(s) to=6; k=Cast(#1073741824) to=6; m=Mul(i k); d=Div(m k); "
+     "n=Cast(d) to=7; c=Concat(n #-1) axis=0; y=Reshape(x c); -> y",
+     "depends on the number of samples"},
+    {"x:N,4; s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); b=Cast(r) to=2; j=Cast(b) "
+     "to=7; "
+     "y=Gather(x j); -> y",
+     "picks by index along axis 0"},
     // numbers of samples address nothing but themselves
     {"x:N,4; z:N,3; s=Shape(x); n=Gather(s #s0); r=Range(#s0 n #s1); m=Neg(r); y=Gather(x m); -> y",
      "picks by index along axis 0"},
@@ -282,6 +297,12 @@ static const char *const apart[] = {
     "t=Shape(i); c=Concat(t #2,2) axis=0; y=Reshape(a c); -> y",
     "x:N,4; s=Shape(x) end=1; d=Sub(s s); f=Cast(d) to=1; y=Add(x f); -> y",
     "x:N,4; a=CastLike(x x); y=Add(a x); -> y",
+    "x:N,T,8; s=Shape(x) end=2; i=Cast(s) to=6; p=ReduceProd(i) keepdims=1; q=Cast(p) to=7; "
+    "c=Concat(q #8) axis=0; r=Reshape(x c); a=Relu(r); t=Shape(x); y=Reshape(a t); -> y",
+    "x:N,4; s=Shape(x) end=1; i=Cast(s) to=6; k=Cast(#12) to=6; m=Mul(i k); d=Div(m k); "
+    "n=Cast(d) to=7; c=Concat(n #-1) axis=0; y=Reshape(x c); -> y",
+    "x:N,2,4; f=Reshape(x #-1,4); s=Shape(f); c=ConstantOfShape(s); i=Cast(c) to=7; "
+    "g=GatherElements(f i) axis=1; y=Reshape(g #-1,8); -> y",
     // samples that address themselves
     "x:N,T,4; i:N i64; s=Shape(x); n=Gather(s #s0); r=Range(#s0 n #s1); a=Unsqueeze(r #1); "
     "b=Unsqueeze(i #1); c=Concat(a b) axis=1; y=GatherND(x c); -> y",
