@@ -48,7 +48,7 @@ MODELS = {
     'place': (graph(COUNT + [('Squeeze', ['n'], ['k'], {}), ('Range', ['o', 'k', 'i'], ['r'], {}), ('Cast', ['r'], ['f'], {'to': 1}),
                              ('Unsqueeze', ['f', 'one'], ['u'], {}), ('Add', ['x', 'u'], ['y'], {})], X, ROWS,
                     [number('zero', 0), number('one', 1), ('o', 'INT64', (), (0,)), ('i', 'INT64', (), (1,))]),
-              "(Add) computes with the positions of samples"),
+              "(Cast) computes with the positions of samples"),
     'scale': (one('Mul', ['c'], constants=[('c', 'FP32', (4,), (1, 2, 3, 4))]), ""),
     'fold': (graph([('Reshape', ['x', 'flat'], ['f'], {}), ('Neg', ['f'], ['g'], {}), ('Reshape', ['g', 'rows'], ['r'], {}),
                     ('Softmax', ['r'], ['y'], {'axis': -1})], X, ROWS, [number('flat', -1), number('rows', -1, 4)]), ""),
