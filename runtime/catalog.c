@@ -140,7 +140,9 @@ static hth_err catalog_store(hth_store *store, const char *name, const hth_onnx_
     const void *skeleton = hth_onnx_skeleton(file, &bytes);
     HTH_TRY(hth_owner_new(store, name, how->caller, owner));
     if (how->caller != NULL && !how->caller->admin) {
-        HTH_TRY(hth_owner_room(store, owner, how->caller->store_bytes, NULL, tensors, n));
+        const hth_owner_put put = {
+            .graph = skeleton, .graph_bytes = bytes, .tensors = tensors, .n = n};
+        HTH_TRY(hth_owner_room(store, owner, how->caller->store_bytes, NULL, &put));
     }
     if (how->max_batch >= 0 && how->max_batch < INT32_MAX) {
         snprintf(before, sizeof before, "{\"max_batch\":%d}", how->max_batch);

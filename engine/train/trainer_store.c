@@ -188,9 +188,11 @@ static hth_err trainer_owned(const hth_trainer *trainer, const char *name,
     hth_store *store = trainer->ms->store;
     HTH_TRY(hth_owner_new(store, name, &caller, owner));
     const hth_tenant *t = owner[0] != 0 ? hth_tenant_of(trainer->ms->site->tenants, owner) : NULL;
-    return t != NULL ? hth_owner_room(store, owner, t->limits.store_bytes, NULL, put,
-                                      trainer->manifest.n_tensors)
-                     : HTH_OK;
+    const hth_owner_put made = {.graph = trainer->manifest.skeleton,
+                                .graph_bytes = trainer->manifest.skeleton_bytes,
+                                .tensors = put,
+                                .n = trainer->manifest.n_tensors};
+    return t != NULL ? hth_owner_room(store, owner, t->limits.store_bytes, NULL, &made) : HTH_OK;
 }
 
 // The tensors of the version that was trained, with the contents of the slots that belong to them;

@@ -243,7 +243,9 @@ static hth_err commit_run(commit_job *job, hth_progress_fn progress, void *ctx, 
     HTH_TRY(commit_fill(job));
     HTH_TRY(commit_there(job));
     if (!caller->admin) {
-        HTH_TRY(hth_owner_room(job->s, owner, caller->store_bytes, NULL, job->put, m->n));
+        const hth_owner_put put = {
+            .graph = m->skeleton, .graph_bytes = m->skeleton_bytes, .tensors = job->put, .n = m->n};
+        HTH_TRY(hth_owner_room(job->s, owner, caller->store_bytes, NULL, &put));
     }
     HTH_TRY(commit_bools(job));
     HTH_TRY(hth_catalog_check_graph(m->skeleton, m->skeleton_bytes, job->look, m->n, NULL));

@@ -329,16 +329,21 @@ hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_prog
     memset(out, 0, sizeof *out);
     HTH_TRY(put_check(put));
     HTH_TRY(dataset_key(put->name, tenant, key));
-    HTH_TRY(hth_owner_room(store, tenant, put->store_bytes, key, put->tensors, put->n));
     json_t *meta = json_pack("{s:s, s:s, s:s}", "dataset", put->name, "tenant", tenant, "format",
                              "safetensors");
     if (json_is_object(put->about)) {
         json_object_set(meta, "about", (json_t *)put->about);
     }
     char *text = meta != NULL ? json_dumps(meta, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    hth_err err = text != NULL ? hth_store_put(store, key, "", 0, text, put->tensors, put->n,
-                                               progress, ctx, out)
+    const hth_owner_put made = {.graph = "",
+                                .meta_bytes = text != NULL ? strlen(text) : 0,
+                                .tensors = put->tensors,
+                                .n = put->n};
+    hth_err err = text != NULL ? hth_owner_room(store, tenant, put->store_bytes, key, &made)
                                : hth_no_memory("a dataset");
+    if (err == HTH_OK) {
+        err = hth_store_put(store, key, "", 0, text, put->tensors, put->n, progress, ctx, out);
+    }
     free(text);
     json_decref(meta);
     if (err == HTH_OK && !out->unchanged) {

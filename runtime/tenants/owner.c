@@ -153,16 +153,39 @@ static void sum_fini(owner_sum *sum)
     }
 }
 
+// The record of a version, as it is added up. Equal ones are one content.
+typedef struct owner_record {
+    hth_id id;
+    uint64_t bytes;
+} owner_record;
+
+static owner_record record_begin(const void *graph, size_t graph_bytes, size_t meta_bytes)
+{
+    return (owner_record){hth_id_of(&(hth_chunk){graph, graph_bytes}, 1), graph_bytes + meta_bytes};
+}
+
+static void record_tensor(owner_record *record, const char *name, const hth_id *id)
+{
+    const hth_chunk parts[] = {
+        {&record->id, sizeof record->id}, {id, sizeof *id}, {name, strlen(name)}};
+    record->id = hth_id_of(parts, 3);
+    record->bytes += HTH_OWNER_TENSOR + strlen(name);
+}
+
 // sum_version adds a version, if it is the tenant's; a checkpoint is its job's, and ends with it.
 static hth_err sum_version(owner_sum *sum, const hth_manifest *m, const char *tenant)
 {
     char owner[HTH_TENANT];
     owner_of(m->meta, owner);
-    bool counts = strcmp(owner, tenant) == 0 && strncmp(m->meta, "{\"job\":", 7) != 0;
-    for (int i = 0; counts && i < m->n_tensors; i++) {
-        HTH_TRY(sum_add(sum, &m->tensors[i].id, m->tensors[i].bytes));
+    if (strcmp(owner, tenant) != 0 || strncmp(m->meta, "{\"job\":", 7) == 0) {
+        return HTH_OK;
     }
-    return HTH_OK;
+    owner_record record = record_begin(m->skeleton, m->skeleton_bytes, strlen(m->meta));
+    for (int i = 0; i < m->n_tensors; i++) {
+        HTH_TRY(sum_add(sum, &m->tensors[i].id, m->tensors[i].bytes));
+        record_tensor(&record, m->tensors[i].name, &m->tensors[i].id);
+    }
+    return sum_add(sum, &record.id, record.bytes);
 }
 
 typedef struct owner_store {
@@ -201,23 +224,26 @@ static hth_err room_id(const hth_put_tensor *t, void *piece, hth_id *id)
     return err;
 }
 
-static hth_err room_put(owner_sum *sum, const hth_put_tensor *tensors, int n)
+static hth_err room_put(owner_sum *sum, const hth_owner_put *put)
 {
     hth_id id;
+    owner_record record = record_begin(put->graph, put->graph_bytes, put->meta_bytes);
     void *piece = hth_alloc(OWNER_PIECE);
     hth_err err = piece != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a sum of bytes");
-    for (int i = 0; i < n && err == HTH_OK; i++) {
-        err = room_id(&tensors[i], piece, &id);
+    for (int i = 0; i < put->n && err == HTH_OK; i++) {
+        err = room_id(&put->tensors[i], piece, &id);
         if (err == HTH_OK) {
-            err = sum_add(sum, &id, tensors[i].bytes);
+            err = sum_add(sum, &id, put->tensors[i].bytes);
+            record_tensor(&record, put->tensors[i].name, &id);
         }
     }
     hth_free(piece);
-    return err;
+    HTH_TRY(err);
+    return sum_add(sum, &record.id, record.bytes);
 }
 
 hth_err hth_owner_room(hth_store *store, const char *tenant, int64_t most, const char *but,
-                       const hth_put_tensor *tensors, int n)
+                       const hth_owner_put *put)
 {
     owner_sum sum = {NULL, 0};
     uint64_t had = 0;
@@ -227,7 +253,7 @@ hth_err hth_owner_room(hth_store *store, const char *tenant, int64_t most, const
     hth_err err = hth_store_each(store, sum_stored, &(owner_store){&sum, tenant, but});
     if (err == HTH_OK) {
         had = sum.bytes;
-        err = room_put(&sum, tensors, n);
+        err = room_put(&sum, put);
     }
     sum_fini(&sum);
     HTH_TRY(err);

@@ -39,10 +39,22 @@ hth_err hth_owner_new(hth_store *store, const char *name, const hth_caller *call
 // hth_owner_meta is a version's meta with this owner, freed by hth_free; NULL: no memory.
 char *hth_owner_meta(const char *meta, const char *owner);
 
-// hth_owner_room refuses with HTH_EDENIED, and the numbers, tensors for which `tenant` has no room
-// left of the `most` bytes that it may have in models and datasets; each content counts once.
+// What a version is to be made of. meta_bytes: of a text that a client has written.
+typedef struct hth_owner_put {
+    const void *graph;
+    size_t graph_bytes, meta_bytes;
+    const hth_put_tensor *tensors;
+    int n;
+} hth_owner_put;
+
+#define HTH_OWNER_TENSOR 64 // bytes that a tensor counts for in its version's record, with its name
+
+// hth_owner_room refuses with HTH_EDENIED, and the numbers, a version for which `tenant` has no
+// room left of the `most` bytes that it may have in models and datasets; each content counts once.
+// A version's record counts as well: graph, text, list of tensors. A store has less room for
+// records than for tensors.
 // `but`: a name whose versions are not counted, for they are replaced; NULL: none.
 hth_err hth_owner_room(hth_store *store, const char *tenant, int64_t most, const char *but,
-                       const hth_put_tensor *tensors, int n);
+                       const hth_owner_put *put);
 
 #endif

@@ -38,7 +38,8 @@ static hth_err put(const char *name, const char *owner, int seed, size_t n)
 static hth_err room(const char *tenant, int64_t most, const char *but, int seed, size_t n)
 {
     const hth_put_tensor t = tensor(seed, n);
-    return hth_owner_room(store, tenant, most, but, &t, 1);
+    const hth_owner_put put = {.graph = "", .tensors = &t, .n = 1};
+    return hth_owner_room(store, tenant, most, but, &put);
 }
 
 static void names_have_owners(void **state)
@@ -92,18 +93,25 @@ static void old_ones_have_none(void **state)
 
 static void room_has_numbers(void **state)
 {
-    assert_ok(room("alice", 32, NULL, 1, 8));
-    assert_err(room("alice", 31, NULL, 1, 8), HTH_EDENIED,
-               "tenant 'alice' has 0 B of models and datasets in the store and may have 31 B "
-               "(store=, tenant.file): 32 B more do not fit");
+    // 32 bytes of the tensor; 64 (HTH_OWNER_TENSOR) and its name in the record
+    assert_ok(room("alice", 97, NULL, 1, 8));
+    assert_err(room("alice", 96, NULL, 1, 8), HTH_EDENIED,
+               "tenant 'alice' has 0 B of models and datasets in the store and may have 96 B "
+               "(store=, tenant.file): 97 B more do not fit");
     assert_ok(put("a", "alice", 1, 8));
     assert_ok(put("b", "alice", 1, 8)); // the same content
     assert_ok(put("c", "bob", 3, 16));
-    assert_ok(room("alice", 32, NULL, 1, 8));
-    assert_err(room("alice", 63, NULL, 2, 8), HTH_EDENIED, "has 32 B of models");
-    assert_ok(room("alice", 64, NULL, 2, 8));
-    assert_ok(room("bob", 32, "c", 2, 8)); // in its place
+    assert_ok(room("alice", 128, NULL, 1, 8)); // .. and the meta's 31
+    assert_err(room("alice", 224, NULL, 2, 8), HTH_EDENIED, "has 128 B of models");
+    assert_ok(room("alice", 225, NULL, 2, 8));
+    assert_ok(room("bob", 97, "c", 2, 8)); // in its place
     assert_ok(room("bob", HTH_TENANT_NEVER, NULL, 2, 8));
+    // a graph and a text count, too
+    const hth_put_tensor t = tensor(2, 8);
+    const hth_owner_put more = {
+        .graph = "graph", .graph_bytes = 5, .meta_bytes = 7, .tensors = &t, .n = 1};
+    assert_ok(hth_owner_room(store, "bob", 109, "c", &more));
+    assert_err(hth_owner_room(store, "bob", 108, "c", &more), HTH_EDENIED, "109 B more do not fit");
     assert_ok(room("", 1, NULL, 2, 8)); // nobody's
     assert_ok(hth_store_rm(store, "a", 0));
     assert_ok(hth_store_rm(store, "b", 0));

@@ -333,6 +333,21 @@ class Full(Server):
         self.ask('POST', '/v2/hearth/tensors/discard', {'tensors': [v]})
         self.assertEqual(self.left(), ([], 0))
 
+    def test_records(self):
+        """What is no tensor lies in the store's index, and counts: a graph, names, what a dataset says about itself."""
+        graph = onnx_small.identity()
+        doc = b'\x32' + onnx_small.varint(256 << 10) + b'a' * (256 << 10)  # doc_string of the model
+        for name, text in (('one', graph), ('one', graph)):  # the same content counts once
+            self.ask('POST', '/v2/hearth/models/' + name, {'graph': base64.b64encode(text).decode(), 'tensors': []})
+        self.refused(403, r'may have 128.0 KiB \(store=, tenant.file\): 256.1 KiB more do not fit', 'POST', '/v2/hearth/models/two',
+                     {'graph': base64.b64encode(graph + doc).decode(), 'tensors': []})
+        named = [tensor(str(i) * 30000, 'UINT8', [1, 0], b'')[0] for i in range(5)]
+        self.refused(507, 'store=', 'PUT', '/v2/hearth/datasets/names', {'tensors': named})
+        v, small = tensor('x', 'UINT8', [1], b'1')
+        self.put(v, small)
+        self.refused(507, 'store=', 'PUT', '/v2/hearth/datasets/about', {'tensors': [v], 'about': {'format': 'a' * (200 << 10)}})
+        self.ask('POST', '/v2/hearth/tensors/discard', {'tensors': [v]})
+
 
 class Narrow(Server):
     FLAGS = ('--store-index-bytes', '16MiB')

@@ -102,14 +102,14 @@ class Owners(unittest.TestCase):
         """Models and datasets count together, each content once."""
         path, _ = model('large', [100000], 1)
         self.denied('bob', 'import', 'large', path, '--no-wait',
-                    said="tenant 'bob' has 0 B of models and datasets in the store and may have 200.0 KiB (store=, tenant.file): 390.6 KiB more do not fit")
+                    said="tenant 'bob' has 0 B of models and datasets in the store and may have 200.0 KiB (store=, tenant.file): 390.8 KiB more do not fit")
         self.assertEqual(self.s.left(), ([], 0))
         self.s.run('import', 'his', DIGITS + '/digits.onnx', '--no-wait', who='bob')
         self.s.run('import', 'copy', DIGITS + '/digits-parity.onnx', '--no-wait', who='bob')  # all but its head is the same
-        self.denied('bob', 'import', 'other', DIGITS + '/untrained.onnx', '--no-wait', said="tenant 'bob' has 123.7 KiB of models and datasets")
-        self.denied('bob', 'data', 'put', 'd', DIGITS + '/train.safetensors', said="tenant 'bob' has 123.7 KiB of models and datasets")
+        self.denied('bob', 'import', 'other', DIGITS + '/untrained.onnx', '--no-wait', said="tenant 'bob' has 131.5 KiB of models and datasets")
+        self.denied('bob', 'data', 'put', 'd', DIGITS + '/train.safetensors', said="tenant 'bob' has 131.5 KiB of models and datasets")
         status, text = self.load('bob', 'other', DIGITS + '/untrained.onnx')
-        self.assertEqual((status, "tenant 'bob' has 123.7 KiB" in text), (403, True), text)
+        self.assertEqual((status, "tenant 'bob' has 131.5 KiB" in text), (403, True), text)
         self.s.run('import', 'other', DIGITS + '/untrained.onnx', '--no-wait')  # alice has no limit
         for name, who in (('his', 'bob'), ('copy', 'bob'), ('other', 'alice')):
             self.s.run('rm', name, '--yes', who=who)
