@@ -546,5 +546,23 @@ class Jobs(Server):
                 next(stream)
 
 
+class Many(Server):
+    TENANTS = 'alice jobs=1\n'
+    FLAGS = ('--limits-detached-jobs', '4')
+
+    def test_many_jobs(self):
+        """A tenant that submits job after job leaves a quarter of limits.detached_jobs to others."""
+        self.local('import', 'digits', DIGITS + '/untrained.onnx')
+        for who in ('alice', 'bob'):
+            self.dataset('train', who)
+        spec = {**Jobs.SPEC, 'epochs': 1000000}
+        jobs = [self.ask('POST', '/v2/hearth/jobs', {**spec, 'save-as': f'a{i}'}, code=201)['id'] for i in range(3)]
+        self.refused(503, r"tenant 'alice' has 3 .*; it may have 3 \(three quarters of limits.detached_jobs\)", 'POST', '/v2/hearth/jobs', spec)
+        jobs.append(self.ask('POST', '/v2/hearth/jobs', spec, 'bob', code=201)['id'])
+        self.refused(503, 'limits.detached_jobs allows 4', 'POST', '/v2/hearth/jobs', spec, who='bob')
+        for job in jobs:
+            self.ask('POST', f'/v2/hearth/jobs/{job}/cancel', who='root')
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Content, Full, Narrow, Disk, Jobs]))
+    sys.exit(tap.run([Content, Full, Narrow, Disk, Jobs, Many]))
