@@ -38,7 +38,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cud
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export fork job_owner \
+            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow fork job_owner \
             joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
