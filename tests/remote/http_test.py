@@ -354,11 +354,12 @@ class Narrow(Server):
 
     def test_addresses(self):
         """The store's index outgrows its map while the process gets no more addresses: a sentence, and nothing half there."""
-        with open(f'/proc/{self.d.process.pid}/statm', encoding='ascii') as f:
-            now = int(f.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
-        before = resource.prlimit(self.d.process.pid, resource.RLIMIT_AS, (now + 14 * MIB, resource.RLIM_INFINITY))
-        rng, refused, n = random.Random(9), None, 0
+        rng, refused, n, before = random.Random(9), None, 0, None
         while refused is None and n < 60:  # each has 640 KiB, in the index
+            if n == 10:  # its threads have their stacks and their memory by now
+                with open(f'/proc/{self.d.process.pid}/statm', encoding='ascii') as f:
+                    now = int(f.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
+                before = resource.prlimit(self.d.process.pid, resource.RLIMIT_AS, (now + 14 * MIB, resource.RLIM_INFINITY))
             made = [tensor(f'x{i}', 'UINT8', [64 << 10], rng.randbytes(64 << 10)) for i in range(10)]
             for t, data in made:
                 self.put(t, data)
