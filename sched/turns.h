@@ -3,29 +3,39 @@
 //
 // Design notes
 // Two levels of start-time fair queueing (run_queue.h): tenants by their weights, and each one's
-// jobs by theirs. What is charged is the device's time as it was measured, so that a tenant with
-// steps of 45 ms and one with steps of 1 ms have what their weights say, and more jobs get a tenant
-// no more. A tenant has one account: what it computes beside its jobs is charged to it as well
-// (hth_turns_charge). Where it wants nothing for a while it neither saves up nor loses.
+// jobs. Of these the one with the least left (of the highest priority) has HTH_TURNS_FIRST times
+// what each other one has: the mean time to completion is the least where the shortest job comes
+// first (Smith 1956), and a long one still gets on, whatever comes. What is charged is the device's
+// time as it was measured, so that a tenant with steps of 45 ms and one with steps of 1 ms have
+// what their weights say, and more jobs get a tenant no more. A tenant has one account: what it
+// computes beside its jobs is charged to it as well (hth_turns_charge). Where it wants nothing for
+// a while it neither saves up nor loses.
 #ifndef HTH_SCHED_TURNS_H
 #define HTH_SCHED_TURNS_H
 
 #include "sched/run_queue.h"
 
+#define HTH_TURNS_FIRST 16
+
 typedef struct hth_turns { // all zero at first
     hth_run_queue tenants; // with jobs that want the device
 } hth_turns;
 
+typedef struct hth_turns_job hth_turns_job;
+
 typedef struct hth_turns_tenant { // all zero but for the weight at first
     hth_run_item item;            // weight: the owner's, > 0; may change at any time
     hth_run_queue jobs;
-    uint64_t ran_ns; // charged, in all
+    hth_turns_job *first; // of these; NULL: not known
+    uint64_t ran_ns;      // charged, in all
 } hth_turns_tenant;
 
-typedef struct hth_turns_job { // all zero but for the owner's at first
-    hth_run_item item; // weight, and slice_ns, a step as predicted (0: not known): the owner's
+struct hth_turns_job {        // all zero but for the owner's at first
+    hth_run_item item;        // slice_ns, a step as predicted (0: not known): the owner's
     hth_turns_tenant *tenant; // outlives it
-} hth_turns_job;
+    int priority;             // larger is sooner; among its tenant's only
+    uint64_t left_ns;         // what its steps will take, as predicted; 0: not known. May change
+};
 
 // hth_turns_add: the job has a step to run, from now on until hth_turns_remove. The owner keeps
 // both where they are meanwhile.

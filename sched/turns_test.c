@@ -55,7 +55,7 @@ static void test_weights(void **state)
     }
 }
 
-// More jobs get a tenant no more, and share what it gets by time.
+// More jobs get a tenant no more. Its first job has most of that, the others equal parts by time.
 static void test_jobs(void **state)
 {
     rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
@@ -68,8 +68,71 @@ static void test_jobs(void **state)
     }
     assert_true(fabs(part(r.had_ns[0], r.now_ns) - 0.5) < 0.01);
     for (int i = 1; i <= 4; i++) {
-        assert_true(fabs(part(r.had_ns[i], r.now_ns) - 0.125) < 0.01);
+        double parts = i == 1 ? HTH_TURNS_FIRST : 1;
+        assert_true(fabs(part(r.had_ns[i], r.now_ns) - 0.5 * parts / (HTH_TURNS_FIRST + 3)) < 0.01);
     }
+}
+
+// The job of a tenant with the least left comes first, and before that priority counts; one that
+// nothing is known of comes last. None of them stands still.
+static void test_first(void **state)
+{
+    static const uint64_t left_ns[] = {90, 0, 10, 50};
+    rig r = {.a = {.item = {.weight = 1}}};
+    for (int i = 0; i < 4; i++) {
+        rig_job(&r, i, &r.a, 10 * MS);
+        r.job[i].left_ns = left_ns[i] * S;
+    }
+    static const int first[] = {2, 3, 0, 1};
+    for (int k = 0; k < 4; k++) {
+        memset(r.had_ns, 0, sizeof r.had_ns);
+        for (int i = 0; i < 19 * 100; i++) {
+            (void)rig_step(&r);
+        }
+        for (int i = 0; i < 4; i++) {
+            uint64_t want_ns = (i == first[k] ? HTH_TURNS_FIRST : 1) * 1000ull * MS;
+            assert_in_range(r.had_ns[i], want_ns - 200 * MS, want_ns + 200 * MS);
+        }
+        r.job[first[k]].left_ns = 0; // it was wrong; the next one is first
+        r.job[1].priority = k == 2;
+    }
+    assert_int_equal(r.job[1].left_ns, 0);
+}
+
+// Six jobs of one tenant, with so many steps of 10 ms each: what their mean completion takes. Jobs
+// are at work all together.
+static double mean_steps(const uint64_t *steps)
+{
+    rig r = {.a = {.item = {.weight = 1}}};
+    uint64_t left[6], sum = 0, now = 0;
+    for (int i = 0; i < 6; i++) {
+        left[i] = steps[i];
+        rig_job(&r, i, &r.a, 10 * MS);
+        r.job[i].left_ns = left[i] * 10 * MS;
+    }
+    for (int ended = 0; ended < 6;) {
+        int i = (int)(rig_step(&r) - r.job);
+        now++;
+        r.job[i].left_ns = --left[i] * 10 * MS;
+        if (left[i] == 0) {
+            hth_turns_remove(&r.turns, &r.job[i]);
+            sum += now;
+            ended++;
+        }
+    }
+    return (double)sum / 6;
+}
+
+// No order has a mean below that of the shortest first: equal jobs take 3.5 times one of them, in
+// equal parts nearly 6. One after the other, the long one first, the other six take 6.25 times 100.
+static void test_mean(void **state)
+{
+    static const uint64_t equal[6] = {100, 100, 100, 100, 100, 100};
+    static const uint64_t unequal[6] = {500, 50, 50, 50, 50, 50};
+    double mean = mean_steps(equal);
+    assert_true(mean >= 350 && mean < 350 * 1.15);
+    mean = mean_steps(unequal);
+    assert_true(mean >= 250 && mean < 625 * 0.75);
 }
 
 // What a tenant computes beside its jobs is on the same account.
@@ -138,8 +201,10 @@ static void test_leap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights),  cmocka_unit_test(test_jobs), cmocka_unit_test(test_charge),
-        cmocka_unit_test(test_no_claim), cmocka_unit_test(test_leap),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_first),   cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_charge),  cmocka_unit_test(test_no_claim),
+        cmocka_unit_test(test_leap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,9 +210,10 @@ json_t *hth_train_job_state(const hth_train_job *job);
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
-// hth_train_job_predicted_ns is what a step is planned to take, and hth_train_job_link
-// hth_trainer_link.
+// hth_train_job_predicted_ns is what a step is planned to take, hth_train_job_left_ns what those do
+// that are left, and hth_train_job_link hth_trainer_link.
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job);
+uint64_t hth_train_job_left_ns(const hth_train_job *job);
 double hth_train_job_link(const hth_train_job *job);
 // hth_train_job_seconds_left is for how long it will be at work, by what its steps took so far, or
 // are planned to take.

@@ -272,6 +272,11 @@ uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
     return (uint64_t)(hth_trainer_predicted_us(job->trainer) * 1e3);
 }
 
+uint64_t hth_train_job_left_ns(const hth_train_job *job)
+{
+    return hth_train_job_predicted_ns(job) * (uint64_t)(job->steps - job->step);
+}
+
 double hth_train_job_link(const hth_train_job *job)
 {
     return hth_trainer_link(job->trainer);

@@ -201,7 +201,7 @@ static const hth_option train_options[] = {
     {"time-limit", HTH_OPTION_REAL, "S",
      "stop after S seconds of running, with a checkpoint to resume from"},
     {"priority", HTH_OPTION_INT, "N",
-     "among your own jobs that wait: a minute of waiting for each level, -100 to 100"},
+     "among your own jobs: first at work, and a minute of waiting for each level, -100 to 100"},
     {"retries", HTH_OPTION_INT, "N",
      "continue from the last checkpoint, up to N times, after the engine, a disk or memory failed"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},

@@ -242,6 +242,7 @@ static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *
 {
     uint64_t start_ns = hth_now_ns();
     entry->turn.item.slice_ns = hth_train_job_predicted_ns(entry->work);
+    entry->turn.left_ns = hth_train_job_left_ns(entry->work);
     entry->link = hth_train_job_link(entry->work);
     hth_err err = hth_train_job_slice(entry->work, done);
     hth_train_turn_ran(queue, entry, hth_now_ns() - start_ns);
@@ -254,6 +255,7 @@ static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
 {
     char text[160];
     const json_t *m = hth_train_job_memory(entry->work);
+    entry->turn.left_ns = hth_train_job_left_ns(entry->work);
     HTH_TRY(hth_train_entry_take(queue, entry, "running"));
     snprintf(text, sizeof text, "planned: %.1f MiB of %.1f MiB, %.3g ms a step predicted",
              json_number_value(json_object_get(m, "peak_bytes")) / 1048576,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose step comes next, of the jobs at work (sched/turns.h): tenants have the device's time by
-// their weights, and a tenant's jobs have equal parts of its time. A tenant's requests are on the
-// same account: they are charged where they are run, and its steps are charged to them.
+// their weights, and of a tenant's jobs the one with the least left has most of that. A tenant's
+// requests are on the same account: they are charged where they are run, and its steps are charged
+// to them.
 #include "engine/train/queue/train_entry_impl.h"
 
 #include "base/clock.h"
@@ -33,7 +34,7 @@ static void turn_enter(hth_train_queue *queue, hth_train_entry *entry)
 {
     hth_turns_job *job = &entry->turn;
     job->tenant = entry->tenant != NULL ? &entry->tenant->turns : &queue->nobodys;
-    job->item.weight = 1;
+    job->priority = entry->priority;
     queue->nobodys.item.weight = 1;
     hth_turns_add(&queue->turns, job);
 }

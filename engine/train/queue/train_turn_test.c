@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who makes the next step, simulated: tenants have the device's time by their weights, whatever
-// their steps take, and a tenant's jobs have equal parts of it.
+// their steps take, and of a tenant's jobs the one with the least left has most of it.
 #include "base/test.h"
 
 #include "engine/train/queue/train_entry_impl.h"
@@ -74,8 +74,7 @@ static void time_follows_weights(void **state)
     }
 }
 
-// A tenant with more jobs has no more, and its jobs have equal parts; who comes, or comes back,
-// saves nothing up and owes nothing.
+// A tenant with more jobs has no more; who comes, or comes back, saves nothing up and owes nothing.
 static void who_comes_later_begins_anew(void **state)
 {
     simulated s = {.now_ns = 0};
@@ -86,11 +85,13 @@ static void who_comes_later_begins_anew(void **state)
     add(&s, 2, &s.tenant[0], 5 * MS);
     run(&s, 30000 * MS);
     expect_share(s.ran_ns[0], 30000 * MS, 0.25);
-    expect_share(s.ran_ns[1], 30000 * MS, 0.375);
-    expect_share(s.ran_ns[2], 30000 * MS, 0.375);
+    expect_share(s.ran_ns[1], 30000 * MS, 0.75 * 16 / 17);
+    expect_share(s.ran_ns[2], 30000 * MS, 0.75 / 17);
     s.entry[0].paused = true;
+    s.entry[1].turn.left_ns = 100000 * MS;
+    s.entry[2].turn.left_ns = 50000 * MS;
     run(&s, 30000 * MS);
-    expect_share(s.ran_ns[1], 30000 * MS, 0.5);
+    expect_share(s.ran_ns[2], 30000 * MS, 16.0 / 17);
     s.entry[0].paused = false;
     run(&s, 10000 * MS);
     expect_share(s.ran_ns[0], 10000 * MS, 0.25);
