@@ -41,6 +41,17 @@ bool hth_site_shrink_arena(hth_site *site, size_t need)
     return more;
 }
 
+// site_clear: what was taken may have been another tenant's. On error it is given back.
+static hth_err site_clear(hth_site *site, size_t bytes, void **out)
+{
+    hth_err err = site->arena_cleared ? hth_device_zero(site->device, *out, bytes) : HTH_OK;
+    if (err != HTH_OK) {
+        hth_pool_free(site->pool, *out);
+        *out = NULL;
+    }
+    return err;
+}
+
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out)
 {
     hth_err err;
@@ -48,14 +59,14 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
         err = hth_residency_alloc(site->residency, bytes, use, out);
     } while (err == HTH_ENODEVMEM &&
              (hth_site_shrink_arena(site, 0) || hth_site_make_room(site, NULL, false)));
-    if (err == HTH_OK && site->arena_cleared) { // it may have been another tenant's
-        err = hth_device_zero(site->device, *out, bytes);
-        if (err != HTH_OK) {
-            hth_pool_free(site->pool, *out);
-            *out = NULL;
-        }
-    }
-    return err;
+    HTH_TRY(err);
+    return site_clear(site, bytes, out);
+}
+
+hth_err hth_site_alloc_spare(hth_site *site, size_t bytes, hth_pool_use use, void **out)
+{
+    HTH_TRY(hth_pool_alloc(site->pool, bytes, use, out));
+    return site_clear(site, bytes, out);
 }
 
 hth_err hth_site_ensure_arena(hth_site *site, const hth_program *program)

@@ -74,6 +74,8 @@ typedef struct hth_site {
 // hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
 // hth_pool_free gives it back.
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
+// hth_site_alloc_spare is hth_site_alloc of what nothing occupies: nothing is evicted for it.
+hth_err hth_site_alloc_spare(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 // hth_site_trim gives back what of the arena no program needs any more, after the run that uses
 // it.
 void hth_site_trim(hth_site *site);

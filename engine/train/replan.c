@@ -20,14 +20,14 @@
 #define REPLAN_ROUNDS      8    // of a search, each with a seed of its own
 #define REPLAN_ROUND_MS    500
 
-static const hth_trainer_phase *watch_phase(const hth_trainer *trainer)
+const hth_trainer_phase *hth_replan_phase(const hth_trainer *trainer)
 {
     return trainer->shapes[0].parts > 1 ? &trainer->shapes[0].add : &trainer->shapes[0].apply;
 }
 
 hth_program *hth_replan_program(const hth_trainer *trainer)
 {
-    return watch_phase(trainer)->program;
+    return hth_replan_phase(trainer)->program;
 }
 
 double hth_trainer_measured_us(const hth_trainer *trainer)
@@ -58,7 +58,7 @@ static void watch_search(void *ctx)
 {
     hth_replan *w = ctx;
     hth_thread_low();
-    for (int round = 0; round < (w->once ? 1 : REPLAN_ROUNDS) && !w->stop; round++) {
+    for (int round = 0; round < w->rounds && !w->stop; round++) {
         hth_plan *plan;
         w->options.seed++;
         if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
@@ -74,28 +74,39 @@ static void watch_search(void *ctx)
     w->done = 1;
 }
 
-static hth_err watch_begin(hth_trainer *trainer)
+hth_err hth_replan_search(hth_trainer *trainer, uint64_t bytes, int rounds)
 {
     hth_replan *w = &trainer->replan;
-    const hth_program *p = hth_replan_program(trainer);
+    const hth_trainer_phase *s = hth_replan_phase(trainer);
+    const hth_program *p = s->program;
     int *only;
-    w->refined = true;
-    if (p->plan->predicted_us <= p->plan->lower_bound_us * REPLAN_SLACK) {
-        return HTH_OK;
-    }
     HTH_TRY(hth_replan_choices(p, &only));
     hth_err err = hth_problem_copy(&p->problem, only, &w->problem);
     hth_free(only);
     HTH_TRY(err);
-    // What the job has now, and no more: growing could find others in the way.
-    const hth_trainer_phase *s = watch_phase(trainer);
-    w->problem.budget = p->plan->resident_bytes + trainer->memory_bytes - s->slots_bytes;
+    w->problem.budget = p->plan->resident_bytes + bytes - s->slots_bytes;
     w->options = p->options;
     w->options.limit_ms = w->once ? p->options.limit_ms : REPLAN_ROUND_MS;
+    w->rounds = rounds;
     w->done = w->stop = 0;
     err = hth_thread_start("replan", watch_search, w, &w->thread);
     w->searching = err == HTH_OK;
+    if (err != HTH_OK) {
+        hth_problem_fini(&w->problem);
+    }
     return err;
+}
+
+static hth_err watch_begin(hth_trainer *trainer)
+{
+    hth_replan *w = &trainer->replan;
+    const hth_plan *plan = hth_replan_program(trainer)->plan;
+    w->refined = true;
+    if (plan->predicted_us <= plan->lower_bound_us * REPLAN_SLACK) {
+        return HTH_OK;
+    }
+    // What the job has now, and no more: trainer_resize.c asks for more.
+    return hth_replan_search(trainer, trainer->memory_bytes, w->once ? 1 : REPLAN_ROUNDS);
 }
 
 static void watch_join(hth_replan *replan)
@@ -122,12 +133,13 @@ void hth_replan_stop(hth_trainer *trainer)
     hth_replan_samples_free(w);
     w->n_us = 0;
     w->refined = false;
+    w->resizes = w->unwanted = false;
 }
 
 // Swapping.
 
 // The found plan, with the problem that it was found for, in the place of the present one.
-static hth_err watch_swap(hth_trainer *trainer)
+hth_err hth_replan_take(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     hth_program *p = hth_replan_program(trainer);
@@ -140,16 +152,22 @@ static hth_err watch_swap(hth_trainer *trainer)
     return HTH_OK;
 }
 
+void hth_replan_end(hth_trainer *trainer)
+{
+    watch_join(&trainer->replan);
+    watch_forget(&trainer->replan);
+    trainer->replan.resizes = trainer->replan.unwanted = false;
+}
+
 static hth_err watch_finish(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     watch_join(w);
     double now = hth_replan_program(trainer)->plan->predicted_us;
-    hth_err err = w->found != NULL && w->found->predicted_us < now * (1 - REPLAN_GAIN)
-                      ? watch_swap(trainer)
-                      : HTH_OK;
-    watch_forget(w);
-    return err;
+    bool better = w->found != NULL && w->found->predicted_us < now * (1 - REPLAN_GAIN);
+    hth_err err = better ? hth_replan_take(trainer) : HTH_OK;
+    hth_replan_end(trainer);
+    return err == HTH_ENOTSUP ? HTH_OK : err; // the job goes on as it is
 }
 
 static bool watch_is_off(const hth_trainer *trainer)
@@ -194,6 +212,12 @@ hth_err hth_replan_step(hth_trainer *trainer, double us, double one_us)
     w->one_us[w->n_us % HTH_REPLAN_STEPS] = one_us;
     w->n_us++;
     if (!w->on) {
+        return HTH_OK;
+    }
+    if (w->searching && w->resizes) { // hth_trainer_resized ends it
+        if (w->unwanted && w->done) {
+            hth_replan_end(trainer);
+        }
         return HTH_OK;
     }
     if (w->searching) {

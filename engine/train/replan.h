@@ -15,6 +15,8 @@
 // For the same reason a job leaves nothing of this behind: what one took must not choose the
 // algorithms of the next, nor of the same one when it goes on from a checkpoint. `bench`, which is
 // asked to measure, does (hth_replan_remember).
+//
+// The same search gives a job that runs more or less memory (trainer_resize.c).
 #ifndef HTH_ENGINE_TRAIN_REPLAN_H
 #define HTH_ENGINE_TRAIN_REPLAN_H
 
@@ -43,12 +45,15 @@ typedef struct hth_replan {
     bool once;                          // the search is one round, and is waited for
     bool only;                          // no search at all: what is measured is only learned
     bool refined, searching;            // refined: a search with the present times was begun
+    bool resizes, unwanted; // the search is for more or less memory; it is for nothing by now
+    int64_t steps_left;     // .. of a job that makes so many steps more; 0: less
     int corrections, swaps;
     // the search
     pthread_t thread;
     atomic_int done, stop;
     hth_problem problem; // with the algorithms in use only
     hth_plan_options options;
+    int rounds; // each with a seed of its own
     hth_plan *found;
 } hth_replan;
 
@@ -70,6 +75,13 @@ hth_err hth_replan_see(struct hth_trainer *trainer, int steps);
 hth_err hth_replan_remember(struct hth_trainer *trainer);
 // hth_replan_measures says whether every run of `program` is measured now, for the watch.
 bool hth_replan_measures(const struct hth_trainer *trainer, const hth_program *program);
+// hth_replan_search begins a search for a plan with which the job takes `bytes` of the device at
+// most. hth_replan_take has the plan that was found take the place of the present one,
+// hth_replan_end ends a search that is done. On error all is as before; HTH_ENOTSUP: it is no plan
+// for this job.
+hth_err hth_replan_search(struct hth_trainer *trainer, uint64_t bytes, int rounds);
+hth_err hth_replan_take(struct hth_trainer *trainer);
+void hth_replan_end(struct hth_trainer *trainer);
 // hth_replan_stop ends the search; before the program that is watched goes.
 void hth_replan_stop(struct hth_trainer *trainer);
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/replan_impl.h - the inside of watching a job's steps: shared by replan.c
-// and trainer_measure.c only.
+// engine/train/replan_impl.h - the inside of watching a job's steps: shared by replan.c,
+// trainer_measure.c and trainer_resize.c only.
 #ifndef HTH_ENGINE_TRAIN_REPLAN_IMPL_H
 #define HTH_ENGINE_TRAIN_REPLAN_IMPL_H
 
 #include "engine/train/trainer_impl.h"
 
 // The step that is watched.
+const hth_trainer_phase *hth_replan_phase(const hth_trainer *trainer);
 hth_program *hth_replan_program(const hth_trainer *trainer);
 // The middle one of at most HTH_REPLAN_STEPS.
 double hth_replan_median(const double *values, int count);

@@ -113,6 +113,17 @@ hth_err hth_trainer_step(hth_trainer *trainer, const hth_tensor *inputs, const h
 // hth_trainer_replan forgets what was compiled: the next prepare does so under spec->budget as it
 // is then. Slots keep their contents.
 hth_err hth_trainer_replan(hth_trainer *trainer);
+// hth_trainer_more has a plan searched for, while steps go on, that makes use of the memory that is
+// spare: if the `steps` that are left can gain more than changing over costs. hth_trainer_less has
+// one searched for with which the job takes `bytes` at most. HTH_EBUSY: not now, HTH_ENOTSUP: the
+// job keeps what it has. Algorithms and parts stay, so that all bits do. hth_trainer_resized,
+// between two steps, says what became of that; false: it is still searched for. *err: HTH_OK, the
+// job has that memory now; else it goes on as before.
+hth_err hth_trainer_more(hth_trainer *trainer, int64_t steps);
+hth_err hth_trainer_less(hth_trainer *trainer, uint64_t bytes);
+bool hth_trainer_resized(hth_trainer *trainer, hth_err *err);
+// hth_trainer_keep_size: the job is to have neither any more.
+void hth_trainer_keep_size(hth_trainer *trainer);
 // hth_trainer_measured_us is the median of the last updates on whole batches, 0: not known;
 // hth_trainer_predicted_us what they are planned to take; hth_trainer_swaps how often a better plan
 // was taken over; hth_trainer_plans says that one is looked for, or will be soon.
@@ -231,6 +242,13 @@ hth_err hth_train_job_save(hth_train_job *job);
 // the same goes on. HTH_EBUSY: an earlier one is being written.
 hth_err hth_train_job_leave(hth_train_job *job);
 bool hth_train_job_left(hth_train_job *job, hth_err *err); // false: it is being written
+// hth_train_job_more and _less are hth_trainer_more and _less: of a job that is not planned for a
+// budget of its own, and less only of one that evaluates nothing. hth_train_job_resized and
+// _keep_size are those of the trainer.
+hth_err hth_train_job_more(hth_train_job *job);
+hth_err hth_train_job_less(hth_train_job *job, uint64_t bytes);
+bool hth_train_job_resized(hth_train_job *job, hth_err *err);
+void hth_train_job_keep_size(hth_train_job *job);
 // hth_train_job_device_bytes is what the job holds of the device.
 uint64_t hth_train_job_device_bytes(const hth_train_job *job);
 // hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the

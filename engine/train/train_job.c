@@ -103,15 +103,7 @@ hth_err hth_train_job_leave(hth_train_job *job)
     if (job->writing) {
         return hth_fail(HTH_EBUSY, "a checkpoint is being written");
     }
-    // A plan that nothing was short for is found again wherever it fits, any other within its
-    // budget.
-    bool short_of = job_memory(job, "peak_bytes") < job_memory(job, "unconstrained_bytes");
-    uint64_t budget = hth_trainer_budget_bytes(job->trainer);
-    uint64_t need = short_of ? budget : hth_trainer_memory_bytes(job->trainer);
-    json_t *host = job->spec.spill == NULL ? json_object_get(job->memory, "host_bytes") : NULL;
-    json_t *had = json_pack("{s:I, s:O?, s:I}", "need_bytes", (json_int_t)need, "host_bytes", host,
-                            "budget_bytes", (json_int_t)budget);
-    if (had == NULL || json_object_set_new(job->args, HTH_TRAIN_HAD, had) != 0) {
+    if (json_object_set(job->args, HTH_TRAIN_HAD, job->had) != 0) {
         return hth_no_memory("a training job");
     }
     HTH_TRY(job_save(job));

@@ -11,8 +11,9 @@
 struct hth_train_job {
     hth_models *ms;
     hth_request *r;
-    json_t *args;                        // what spec points into
-    json_t *memory;                      // of a whole batch's step
+    json_t *args;   // what spec points into
+    json_t *memory; // of a whole batch's step
+    json_t *had;    // what it was planned for, to go on with after a pause (HTH_TRAIN_HAD)
     char model[HTH_CHECKPOINT_JOB + 16]; // with its version
     hth_train_spec spec;
     hth_train_data data;

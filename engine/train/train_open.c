@@ -59,6 +59,22 @@ static hth_err job_evaluator(hth_train_job *job, const hth_train_part *part, con
     return HTH_OK;
 }
 
+// job_had notes what the job would go on with after a pause. A plan that nothing was short for is
+// found again wherever it fits, any other within its budget.
+static hth_err job_had(hth_train_job *job)
+{
+    const json_t *m = job->memory;
+    bool short_of = json_number_value(json_object_get(m, "peak_bytes")) <
+                    json_number_value(json_object_get(m, "unconstrained_bytes"));
+    uint64_t budget = hth_trainer_budget_bytes(job->trainer);
+    uint64_t need = short_of ? budget : hth_trainer_memory_bytes(job->trainer);
+    json_t *host = job->spec.spill == NULL ? json_object_get(m, "host_bytes") : NULL;
+    json_decref(job->had);
+    job->had = json_pack("{s:I, s:O?, s:I}", "need_bytes", (json_int_t)need, "host_bytes", host,
+                         "budget_bytes", (json_int_t)budget);
+    return job->had != NULL ? HTH_OK : hth_no_memory("a training job");
+}
+
 // The plans of both batch shapes.
 static hth_err job_plan(hth_train_job *job)
 {
@@ -74,7 +90,7 @@ static hth_err job_plan(hth_train_job *job)
     }
     json_decref(job->memory);
     job->memory = hth_trainer_memory(job->trainer);
-    return job->memory != NULL ? HTH_OK : hth_no_memory("a training job");
+    return job->memory != NULL ? job_had(job) : hth_no_memory("a training job");
 }
 
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
@@ -341,6 +357,7 @@ void hth_train_job_free(hth_train_job *job)
     json_decref(job->held_out);
     json_decref(job->history);
     json_decref(job->memory);
+    json_decref(job->had);
     json_decref(job->args);
     hth_free(job);
 }

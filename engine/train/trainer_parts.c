@@ -44,7 +44,7 @@ double hth_trainer_shape_us(const hth_trainer *trainer, const hth_trainer_shape 
 
 json_t *hth_trainer_memory(const hth_trainer *trainer)
 {
-    const hth_trainer_shape *s = hth_trainer_current(trainer);
+    const hth_trainer_shape *s = &trainer->shapes[0];
     json_t *doc = hth_train_memory(s->apply.program);
     uint64_t peak = s->apply.program->plan->arena_bytes + s->apply.program->plan->resident_bytes;
     if (s->parts > 1) {

@@ -188,6 +188,17 @@ hth_err hth_trainer_slots_leave(hth_trainer_slots *slots)
     return HTH_OK;
 }
 
+void hth_trainer_slots_trim(hth_trainer_slots *slots)
+{
+    for (int i = 0; i < slots->n; i++) {
+        if (slots->resident[i] != NULL && slots->far[i].memory != NULL) {
+            hth_device_release_host(slots->device, slots->far[i].memory, slots->bytes[i]);
+            slots->far[i].memory = NULL;
+            slots->stored[i] = false;
+        }
+    }
+}
+
 hth_err hth_trainer_slots_enter(hth_trainer_slots *slots, void *base, const uint64_t *place)
 {
     for (int i = 0; i < slots->n; i++) { // all that go, before any comes

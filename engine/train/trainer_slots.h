@@ -41,6 +41,8 @@ void hth_trainer_slots_close(
 hth_err hth_trainer_slots_enter(hth_trainer_slots *slots, void *base, const uint64_t *place);
 // hth_trainer_slots_leave brings all slots far: their memory on the device is not used any more.
 hth_err hth_trainer_slots_leave(hth_trainer_slots *slots);
+// hth_trainer_slots_trim gives back the far places in memory of slots that are resident.
+void hth_trainer_slots_trim(hth_trainer_slots *slots);
 // hth_trainer_slots_changed tells that slot i was written where it is.
 static inline void hth_trainer_slots_changed(hth_trainer_slots *slots, int index)
 {

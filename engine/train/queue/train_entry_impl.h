@@ -25,9 +25,11 @@ typedef enum hth_train_gate {
     HTH_TRAIN_GATE_RETRY,  // the time until it is tried again
 } hth_train_gate;
 
-// A job that is paused for another makes no more steps, and goes when its state is written.
+// A job that gives memory to another makes no steps until a plan for less of it is found, or its
+// state is written and it goes.
 typedef enum hth_train_leaving {
     HTH_TRAIN_STAYS,
+    HTH_TRAIN_SHRINKS,
     HTH_TRAIN_WRITES,
     HTH_TRAIN_WRITTEN
 } hth_train_leaving;
@@ -66,6 +68,7 @@ struct hth_train_entry {
     uint64_t since_ns;  // when it came into the queue
     uint64_t opened_ns; // what it took to be made ready
     hth_train_leaving leaving;
+    uint64_t more_ns, less_ns; // not before then it is asked again to have more memory, or less
     char favoured[HTH_TENANT]; // for whom it was paused, until it goes on
     double link;               // of a step's time its copies take so much, as planned
     double left_s;          // what its steps will take, by those that it made before; NAN: unknown

@@ -48,12 +48,12 @@ uint64_t hth_train_fair_capacity(const hth_site *site)
     return all > pinned ? all - pinned : 0;
 }
 
-static void fair_amounts(uint64_t device_bytes, hth_fair_amounts *out)
+static hth_fair_amounts fair_amounts(const hth_train_fair *fair, uint64_t device_bytes)
 {
-    uint64_t host_bytes = hth_machine_memory();
-    *out = (hth_fair_amounts){{0}};
-    out->of[HTH_TRAIN_DEVICE_MEMORY] = (double)device_bytes;
-    out->of[HTH_TRAIN_HOST_MEMORY] = host_bytes > 0 ? (double)host_bytes : HTH_FAIR_AMOUNT_MAX;
+    hth_fair_amounts all = {{0}};
+    all.of[HTH_TRAIN_DEVICE_MEMORY] = (double)device_bytes;
+    all.of[HTH_TRAIN_HOST_MEMORY] = fair->host_bytes;
+    return all;
 }
 
 static hth_err fair_open(hth_train_queue *queue)
@@ -65,7 +65,9 @@ static hth_err fair_open(hth_train_queue *queue)
     if (queue->fair.jobs != NULL) {
         return HTH_OK;
     }
-    fair_amounts(queue->ms->site->device->props.budget_bytes, &o.capacity);
+    uint64_t host_bytes = hth_machine_memory();
+    queue->fair.host_bytes = host_bytes > 0 ? (double)host_bytes : HTH_FAIR_AMOUNT_MAX;
+    o.capacity = fair_amounts(&queue->fair, queue->ms->site->device->props.budget_bytes);
     return hth_fair_queue_open(&o, &queue->fair.jobs);
 }
 
@@ -150,7 +152,6 @@ void hth_train_fair_exact(hth_train_entry *entry, const json_t *args)
 static hth_err fair_add(hth_train_queue *queue, hth_train_entry *entry)
 {
     hth_train_fair *fair = &queue->fair;
-    hth_fair_amounts all, now;
     HTH_TRY(fair_open(queue));
     entry->fair = (hth_fair_job){.priority = entry->priority,
                                  .submitted_ns = entry->since_ns,
@@ -160,11 +161,11 @@ static hth_err fair_add(hth_train_queue *queue, hth_train_entry *entry)
     HTH_TRY(fair_number(fair, entry->tenant, &entry->fair.tenant));
     fair->changed = true;
     // A job that fits the device is in the queue, also while pinned models leave too little.
-    fair_amounts(queue->ms->site->device->props.budget_bytes, &all);
+    const hth_fair_amounts all = fair_amounts(fair, queue->ms->site->device->props.budget_bytes);
     hth_fair_queue_capacity(fair->jobs, &all);
     hth_err err = hth_fair_queue_add(fair->jobs, &entry->fair);
     fair->capacity_bytes = hth_train_fair_capacity(queue->ms->site);
-    fair_amounts(fair->capacity_bytes, &now);
+    const hth_fair_amounts now = fair_amounts(fair, fair->capacity_bytes);
     hth_fair_queue_capacity(fair->jobs, &now);
     return err;
 }
@@ -175,6 +176,7 @@ void hth_train_fair_leave(hth_train_queue *queue, hth_train_entry *entry)
         hth_fair_queue_remove(queue->fair.jobs, &entry->fair);
         queue->fair.changed = true;
     }
+    queue->fair.grows = queue->fair.grows == entry ? NULL : queue->fair.grows;
     entry->leaving = HTH_TRAIN_STAYS;
 }
 
@@ -267,7 +269,6 @@ static void fair_refresh(hth_train_queue *queue, uint64_t now_ns)
     hth_train_fair *fair = &queue->fair;
     uint64_t rest_bytes = hth_job_memory_rest(queue->ms->site, NULL);
     uint64_t capacity_bytes = hth_train_fair_capacity(queue->ms->site);
-    hth_fair_amounts capacity;
     fair_weigh(fair);
     hth_fair_queue_patience(fair->jobs, hth_train_fair_patience_ns());
     if (rest_bytes != fair->rest_bytes) {
@@ -278,7 +279,7 @@ static void fair_refresh(hth_train_queue *queue, uint64_t now_ns)
     if (capacity_bytes != fair->capacity_bytes) {
         fair->capacity_bytes = capacity_bytes;
         fair->changed = true;
-        fair_amounts(capacity_bytes, &capacity);
+        const hth_fair_amounts capacity = fair_amounts(fair, capacity_bytes);
         hth_fair_queue_capacity(fair->jobs, &capacity);
     }
     if (now_ns - fair->ends_ns < FAIR_ENDS_NS) {
@@ -383,8 +384,10 @@ hth_train_entry *hth_train_fair_next(hth_train_queue *queue)
     bool writes = hth_train_preempt_poll(queue);
     if (fair_sync(queue) == 0) {
         hth_train_preempt_stay(queue, &d);
+        hth_train_grow(queue, now_ns);
         return NULL;
     }
+    hth_train_grow_stop(queue, now_ns);
     fair_refresh(queue, now_ns);
     if (!fair->changed && !writes && now_ns < fair->until_ns) {
         return NULL;

@@ -46,12 +46,15 @@ typedef struct hth_train_fair {     // all zero at first
     hth_fair_queue *jobs;           // NULL: none was in it yet
     hth_train_fair_tenant *tenants; // by their numbers in it
     int n_tenants, cap_tenants;
+    double host_bytes;                   // of the machine
     uint64_t capacity_bytes, rest_bytes; // that jobs could have when it was asked last
     uint64_t piece_bytes, piece_freed;   // no job gets so much while queue->freed is that: the
                                          // memory lies in pieces; 0: it does not
     uint64_t until_ns;                   // when it is to be asked again although nothing changed
     uint64_t ends_ns;                    // when predicted ends were looked at
     bool changed;                        // since it was asked
+    hth_train_entry *grows;              // a job that is to have more memory; NULL: none
+    uint64_t grow_ns, waited_ns;         // when one is looked for next; when somebody waited last
 } hth_train_fair;
 
 void hth_train_fair_fini(hth_train_fair *fair);
@@ -85,9 +88,18 @@ hth_fair_standing hth_train_fair_standing(const hth_train_fair *fair, const hth_
 // hth_train_fair_patience_ns is the setting fair.patience; HTH_FAIR_NEVER: nobody is paused.
 uint64_t hth_train_fair_patience_ns(void);
 
+// ---- train_grow.c
+
+// hth_train_grow has a job have what memory is spare, where nobody waits for that: the oldest of
+// the tenant with the least, one at a time.
+void hth_train_grow(hth_train_queue *queue, uint64_t now_ns);
+// hth_train_grow_stop: somebody waits.
+void hth_train_grow_stop(hth_train_queue *queue, uint64_t now_ns);
+
 // ---- train_preempt.c
 
-// hth_train_preempt has jobs leave in favour of another one. Their states are written first, while
+// hth_train_preempt has jobs give memory to another one. A job that holds enough for both is
+// planned for less, if that can be done; else jobs leave. Their states are written first, while
 // others work: true, when that is done of all, and they wait.
 bool hth_train_preempt(hth_train_queue *queue, const hth_fair_decision *decision);
 // hth_train_preempt_poll looks what became of states that are being written; false: none is.

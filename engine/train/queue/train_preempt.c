@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that leave in favour of a tenant without a job at work. Between two steps the state is
-// copied to host memory, and the checkpoint's thread writes it to the store while others work; then
-// the job's memory is free, and it waits in its old turn. One whose state cannot be written goes
-// on.
+// Jobs that give memory to a tenant without a job at work. One that holds enough for both is
+// planned for less, and goes on. Where that cannot be done, or more than one would have to, jobs
+// leave: between two steps the state is copied to host memory, and the checkpoint's thread writes
+// it to the store while others work; then the job's memory is free, and it waits in its old turn.
+// One whose state cannot be written goes on.
 #include "engine/train/queue/train_fair.h"
 
 #include "base/clock.h"
@@ -25,10 +26,44 @@ static void preempt_failed(hth_train_queue *queue, hth_train_entry *entry)
     queue->fair.changed = true;
 }
 
-// preempt_begin has a job make no more steps, and its state written. While an earlier one is still
-// being written it goes on.
-static void preempt_begin(hth_train_queue *queue, hth_train_entry *entry)
+// preempt_shrinks has a job planned for less, if what that gives back is enough in one piece.
+static bool preempt_shrinks(const hth_train_queue *queue, hth_train_entry *entry,
+                            const hth_fair_decision *decision)
 {
+    const hth_fair_job *job = decision->job;
+    uint64_t need = (uint64_t)job->demand[job->n_demands - 1].of[HTH_TRAIN_DEVICE_MEMORY];
+    uint64_t has = hth_train_job_device_bytes(entry->work);
+    return decision->n_victims == 1 && queue->fair.grows != entry &&
+           hth_now_ns() >= entry->less_ns && need < has &&
+           hth_train_job_less(entry->work, has - need) == HTH_OK;
+}
+
+// preempt_shrunk looks what became of that. One that has less now is not asked for more soon.
+static void preempt_shrunk(hth_train_queue *queue, hth_train_entry *entry)
+{
+    hth_err err;
+    if (!hth_train_job_resized(entry->work, &err)) {
+        return;
+    }
+    uint64_t now_ns = hth_now_ns();
+    entry->leaving = HTH_TRAIN_STAYS;
+    entry->less_ns = entry->more_ns = now_ns + PREEMPT_AGAIN_NS;
+    queue->fair.changed = true;
+    if (err == HTH_OK) {
+        queue->freed++;
+        hth_train_fair_began(queue, entry);
+    }
+}
+
+// preempt_begin has a job make no more steps, and be planned for less memory or its state written.
+// While an earlier one is still being written it goes on.
+static void preempt_begin(hth_train_queue *queue, hth_train_entry *entry,
+                          const hth_fair_decision *decision)
+{
+    if (preempt_shrinks(queue, entry, decision)) {
+        entry->leaving = HTH_TRAIN_SHRINKS;
+        return;
+    }
     hth_err err = hth_train_job_leave(entry->work);
     if (err == HTH_OK) {
         entry->leaving = HTH_TRAIN_WRITES;
@@ -42,6 +77,9 @@ bool hth_train_preempt_poll(hth_train_queue *queue)
     bool any = false;
     for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         hth_err err;
+        if (e->leaving == HTH_TRAIN_SHRINKS) {
+            preempt_shrunk(queue, e);
+        }
         if (e->leaving == HTH_TRAIN_WRITES && hth_train_job_left(e->work, &err)) {
             e->leaving = HTH_TRAIN_WRITTEN;
             if (err != HTH_OK) {
@@ -65,9 +103,13 @@ static bool preempt_chosen(const hth_fair_decision *decision, const hth_train_en
 void hth_train_preempt_stay(hth_train_queue *queue, const hth_fair_decision *decision)
 {
     for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
-        if (e->leaving != HTH_TRAIN_STAYS && !preempt_chosen(decision, e)) {
-            e->leaving = HTH_TRAIN_STAYS;
+        if (e->leaving == HTH_TRAIN_STAYS || preempt_chosen(decision, e)) {
+            continue;
         }
+        if (e->leaving == HTH_TRAIN_SHRINKS) {
+            hth_train_job_keep_size(e->work);
+        }
+        e->leaving = HTH_TRAIN_STAYS;
     }
 }
 
@@ -102,7 +144,7 @@ bool hth_train_preempt(hth_train_queue *queue, const hth_fair_decision *decision
     for (int i = 0; i < decision->n_victims; i++) {
         hth_train_entry *e = hth_train_fair_entry(decision->victim[i]);
         if (e->leaving == HTH_TRAIN_STAYS) {
-            preempt_begin(queue, e);
+            preempt_begin(queue, e, decision);
         }
         all = all && e->leaving == HTH_TRAIN_WRITTEN;
     }

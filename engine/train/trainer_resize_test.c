@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job gets more memory, and gives it back, between two steps: no bit of a loss or of its state
+// changes, and whatever fails leaves it as it was.
+#include "tests/rig/trainer_rig.h"
+
+#include <limits.h>
+
+#define SAMPLES 16
+#define MANY    INT64_C(1000000000) // steps that are left: any gain is worth it
+
+static void rig_open(rig *r, int64_t parts, bool replan)
+{
+    rig_make(r, &unet, SAMPLES, HTH_POLICY_HEARTH);
+    r->t->parts = parts;
+    r->spec.budget = parts > 1 ? "330000" : "600000";
+    r->spec.replan = r->t->replan.on = replan;
+    rig_prepare(r);
+}
+
+// until_resized waits for the search and says what became of it.
+static hth_err until_resized(rig *r)
+{
+    hth_err err;
+    while (!hth_trainer_resized(r->t, &err)) {
+        usleep(1000);
+    }
+    return err;
+}
+
+static uint64_t used_bytes(const rig *r)
+{
+    hth_pool_ledger ledger;
+    hth_pool_ledger_get(r->site.pool, &ledger);
+    return ledger.used_bytes[HTH_POOL_ARENA];
+}
+
+static void same_steps(rig *a, rig *b, int n)
+{
+    for (int i = 0; i < n; i++) {
+        float x = rig_step(a), y = rig_step(b);
+        assert_memory_equal(&x, &y, sizeof x);
+    }
+}
+
+// No search for better plans stands in the way.
+static void calm(rig *r)
+{
+    r->t->replan.refined = true;
+    r->t->replan.corrections = INT_MAX;
+}
+
+static void check_resized(int64_t parts)
+{
+    rig a, b;
+    rig_open(&a, parts, false);
+    rig_open(&b, parts, true);
+    calm(&b);
+    same_steps(&a, &b, 2);
+    hth_trainer_shape *s = &b.t->shapes[0];
+    hth_plan *plan = parts > 1 ? s->add.program->plan : s->apply.program->plan;
+    plan->predicted_us *= 2; // thought to be so slow that any plan for more memory is worth it
+    uint64_t had_bytes = b.t->memory_bytes;
+    double had_us = hth_trainer_predicted_us(b.t);
+    assert_ok(hth_trainer_more(b.t, MANY));
+    assert_err(hth_trainer_more(b.t, MANY), HTH_EBUSY, "measured or planned");
+    same_steps(&a, &b, 2); // while the search goes on
+    assert_ok(until_resized(&b));
+    assert_true(b.t->memory_bytes > had_bytes && used_bytes(&b) == b.t->memory_bytes);
+    assert_true(hth_trainer_predicted_us(b.t) < had_us);
+    same_steps(&a, &b, 3);
+    if (parts == 1) { // its plan has no copies any more
+        assert_err(hth_trainer_more(b.t, MANY), HTH_ENOTSUP, "would not make the job faster");
+    }
+    hth_err err = HTH_ETOOBIG;
+    while (err == HTH_ETOOBIG) { // where processors are busy a search may find none in its time
+        assert_ok(hth_trainer_less(b.t, had_bytes));
+        err = until_resized(&b);
+    }
+    assert_ok(err);
+    assert_true(b.t->memory_bytes <= had_bytes && used_bytes(&b) == b.t->memory_bytes);
+    same_steps(&a, &b, 3);
+    print_message("# %d parts: %.0f us in %llu bytes, then %llu\n", (int)parts, had_us,
+                  (unsigned long long)had_bytes, (unsigned long long)b.t->memory_bytes);
+    rig_same_state(&a, &b);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+static void same_bits(void **state)
+{
+    check_resized(1);
+    check_resized(2);
+}
+
+static void refused(void **state)
+{
+    rig r;
+    rig_open(&r, 1, false);
+    assert_err(hth_trainer_less(r.t, 1), HTH_ENOTSUP, "--replan off");
+    assert_err(hth_trainer_more(r.t, MANY), HTH_ENOTSUP, "would not make the job faster");
+    rig_close(&r);
+    rig_open(&r, 1, true);
+    calm(&r);
+    assert_err(hth_trainer_more(r.t, 1), HTH_ENOTSUP, "would not make the job faster");
+    assert_err(hth_trainer_less(r.t, r.t->memory_bytes), HTH_ENOTSUP, "need");
+    uint64_t had_bytes = r.t->memory_bytes;
+    assert_ok(hth_trainer_more(r.t, MANY));
+    hth_trainer_keep_size(r.t);
+    assert_int_equal(until_resized(&r), HTH_ENOTSUP);
+    while (r.t->replan.searching) { // a step ends it
+        rig_step(&r);
+    }
+    assert_ok(hth_trainer_less(r.t, HTH_PLAN_ALIGN)); // there is no such plan
+    assert_int_equal(until_resized(&r), HTH_ETOOBIG);
+    assert_true(r.t->memory_bytes == had_bytes);
+    rig_step(&r);
+    rig_close(&r);
+}
+
+// Somebody else has taken the memory when the plan is found: the job has its old block again.
+static void memory_is_gone(void **state)
+{
+    rig a, b;
+    void *other;
+    hth_pool_ledger ledger;
+    rig_open(&a, 1, false);
+    rig_open(&b, 1, true);
+    calm(&b);
+    same_steps(&a, &b, 2);
+    uint64_t had_bytes = b.t->memory_bytes;
+    assert_ok(hth_trainer_more(b.t, MANY));
+    hth_pool_ledger_get(b.site.pool, &ledger);
+    assert_ok(hth_pool_alloc(b.site.pool, ledger.largest_free_bytes, HTH_POOL_WEIGHT, &other));
+    assert_int_equal(until_resized(&b), HTH_ENODEVMEM);
+    assert_true(b.t->memory_bytes == had_bytes && used_bytes(&b) == had_bytes);
+    same_steps(&a, &b, 3);
+    hth_pool_free(b.site.pool, other);
+    assert_ok(hth_trainer_more(b.t, MANY));
+    assert_ok(until_resized(&b));
+    same_steps(&a, &b, 2);
+    rig_same_state(&a, &b);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+// Each allocation of changing over fails once: the job goes on with its bits.
+static void no_host_memory(void **state)
+{
+    rig a, b;
+    hth_err err = HTH_ENOMEM;
+    rig_open(&a, 1, false);
+    rig_open(&b, 1, true);
+    calm(&b);
+    same_steps(&a, &b, 2);
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        assert_ok(hth_trainer_more(b.t, MANY));
+        while (!b.t->replan.done) {
+            usleep(1000);
+        }
+        hth_fault_alloc(nth);
+        assert_true(hth_trainer_resized(b.t, &err));
+        hth_fault_alloc(0);
+        assert_true(err == HTH_OK || err == HTH_ENOMEM);
+        same_steps(&a, &b, 1);
+    }
+    rig_same_state(&a, &b);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(memory_is_gone),
+        cmocka_unit_test(no_host_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
