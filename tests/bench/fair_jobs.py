@@ -128,14 +128,19 @@ def first(args):
 
 
 def complete(s, lengths, batch, *more):
-    """From the first submission to each job's end. The store keeps rows of earlier runs: the names are new."""
-    begun, ended, run = time.time_ns(), [], time.monotonic_ns()
+    """The rows of the jobs when all have ended, and the mean time from the first submission to an end. The store keeps rows of
+    earlier runs: the names are new."""
+    begun, run = time.time_ns(), time.monotonic_ns()
     names = [f'j{run}-{i}' for i in range(len(lengths))]
     for name, epochs in zip(names, lengths):
         s.train('alice', name, batch, epochs, *more)
-    for name in names:
-        ended.append((s.until(name, lambda row: row.get('state') == 'finished')['ended'] - begun) / 1e9)
-    return ended
+    rows = [s.until(name, lambda row: row.get('state') == 'finished') for name in names]
+    return rows, statistics.mean((row['ended'] - begun) / 1e9 for row in rows)
+
+
+def at_once(rows):
+    """How many jobs were at work at a time, at most."""
+    return max(sum(other['started'] <= row['started'] < other['ended'] for other in rows) for row in rows)
 
 
 def elastic(args):
@@ -145,14 +150,17 @@ def elastic(args):
         peak = peak_of(args.build, batch, store)
         device = f'cpu:mem={int(peak / 0.7 / 1024)}KiB,threads=2'
         for name, lengths in mixes.items():
-            mean = {'rigid': [], 'elastic': []}
+            mean, points, most = {'rigid': [], 'elastic': []}, {}, {}
             for _ in range(args.rounds):
                 for kind, more in (('rigid', ['--budget', str(peak)]), ('elastic', [])):
                     with Server(args.build, device, store=store) as s:
-                        mean[kind].append(statistics.mean(complete(s, lengths, batch, *more)))
+                        rows, seconds = complete(s, lengths, batch, *more)
+                        mean[kind].append(seconds)
+                        points[kind] = [round(s.row(row['job'])['memory']['peak_bytes'] / peak, 2) for row in rows]
+                        most[kind] = at_once(rows)
             ratio = [e / r for e, r in zip(mean['elastic'], mean['rigid'])]
             print(json.dumps({'part': 'elastic', 'mix': name, 'lengths': lengths, 'peak_bytes': peak,
-                              'mean_s': {k: [round(x, 2) for x in v] for k, v in mean.items()},
+                              'points': points, 'at_once': most, 'mean_s': {k: [round(x, 2) for x in v] for k, v in mean.items()},
                               'elastic_to_rigid': round(statistics.median(ratio), 3)}), flush=True)
 
 
