@@ -324,13 +324,15 @@ static hth_err server_drain_rpc(hth_server *server, uint64_t start_ns, uint64_t 
     return hth_dispatch_stop(server->dispatch, gone_ns < limit_ns ? limit_ns - gone_ns : 1);
 }
 
+// server_refuse accepts no more requests. The socket's come last: who is refused there is refused
+// everywhere.
 static void server_refuse(hth_server *server)
 {
+    hth_rings_refuse(server->rings);
     if (server->http != NULL) {
         hth_http_refuse(server->http);
     }
     hth_dispatch_refuse(server->dispatch);
-    hth_rings_refuse(server->rings);
 }
 
 // server_save has training jobs saved and ended, once.
