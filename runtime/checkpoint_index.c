@@ -47,6 +47,23 @@ static json_t *meta_args(const char *meta)
     return args;
 }
 
+hth_err hth_checkpoint_none(const char *job)
+{
+    return hth_fail(HTH_ENOENT, "job '%s' has no checkpoint; `hearth jobs` lists what there is",
+                    job);
+}
+
+bool hth_checkpoint_owner(const char *meta, char out[HTH_TENANT])
+{
+    if (strncmp(meta, META_JOB, strlen(META_JOB)) != 0) {
+        return false;
+    }
+    json_t *args = meta_args(meta);
+    hth_checkpoint_tenant(args, out);
+    json_decref(args);
+    return true;
+}
+
 static hth_err checkpoint_read(hth_store *store, const char *job, bool whole, json_t **out)
 {
     char name[HTH_CHECKPOINT_NAME];
@@ -63,10 +80,8 @@ static hth_err checkpoint_read(hth_store *store, const char *job, bool whole, js
         *out = NULL;
         err = HTH_ENOENT;
     }
-    return err == HTH_ENOENT || err == HTH_EINVAL // what can be no name has none
-               ? hth_fail(HTH_ENOENT,
-                          "job '%s' has no checkpoint; `hearth jobs` lists what there is", job)
-               : err;
+    // what can be no name has none
+    return err == HTH_ENOENT || err == HTH_EINVAL ? hth_checkpoint_none(job) : err;
 }
 
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)

@@ -21,6 +21,10 @@ hth_err hth_checkpoint_forget(hth_store *store, const char *name, int version);
 hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
 // hth_checkpoint_tenant is whose job it is by its checkpoint's arguments (NULL: there are none).
 void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
+// hth_checkpoint_owner stores whose the job is by a version's meta; false: that is no checkpoint's.
+bool hth_checkpoint_owner(const char *meta, char out[HTH_TENANT]);
+// hth_checkpoint_none is what is answered about a job without a checkpoint: HTH_ENOENT.
+hth_err hth_checkpoint_none(const char *job);
 // hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
 bool hth_checkpoint_is(hth_store *store, const char *model);
 // hth_checkpoint_model refuses with HTH_EINVAL what can be no model's name or alias, for a job's

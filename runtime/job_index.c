@@ -6,6 +6,7 @@
 #include "runtime/job_index.h"
 
 #include "base/alloc.h"
+#include "runtime/request.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -191,41 +192,51 @@ hth_err hth_job_index_find(hth_store *store, uint64_t id, char job[HTH_CHECKPOIN
 
 // ---- a job that is submitted
 
-// begin_last sets "save-as" to the last job of the model that has a checkpoint, and was given its
-// name here.
-static hth_err begin_last(hth_store *store, json_t *args)
+// begin_mine tells whether the job with these arguments is one that the tenant means when it names
+// none: its own; of an administrator also those that were submitted when jobs had no owners yet.
+static bool begin_mine(const json_t *job, const char *tenant, bool admin)
 {
-    json_t *names, *name, *doc;
+    char of[HTH_TENANT];
+    hth_checkpoint_tenant(job, of);
+    return strcmp(of, tenant) == 0 || (admin && strcmp(of, HTH_TENANT_OWN) == 0);
+}
+
+// begin_last sets "save-as" to the tenant's last job of the model that has a checkpoint, and was
+// given its name here.
+static hth_err begin_last(hth_store *store, json_t *args, const char *tenant, bool admin)
+{
+    json_t *names, *name, *job;
     size_t i;
     HTH_TRY(hth_checkpoint_list(store, &names));
     json_array_foreach(names, i, name) // the last one is the newest
     {
-        if (hth_checkpoint_find(store, json_string_value(name), &doc) != HTH_OK) {
+        if (hth_checkpoint_args(store, json_string_value(name), &job) != HTH_OK) {
             continue;
         }
-        const json_t *job = json_object_get(doc, "job");
-        if (json_is_true(json_object_get(job, "named")) &&
+        if (json_is_true(json_object_get(job, "named")) && begin_mine(job, tenant, admin) &&
             json_equal(json_object_get(job, "model"), json_object_get(args, "model"))) {
             json_object_set(args, "save-as", name);
             json_object_set_new(args, "named", json_true());
         }
-        json_decref(doc);
+        json_decref(job);
     }
     json_decref(names);
     return HTH_OK;
 }
 
-// begin_again finds the number of the job that goes on, 0: it has no checkpoint.
-static uint64_t begin_again(hth_store *store, const char *job)
+// begin_again finds the number of the tenant's job that goes on, 0: it has no such job with a
+// checkpoint.
+static uint64_t begin_again(hth_store *store, const char *job, const char *tenant, bool admin)
 {
-    json_t *doc = NULL;
-    (void)hth_checkpoint_find(store, job, &doc);
-    json_int_t id = json_integer_value(json_object_get(json_object_get(doc, "job"), "id"));
-    json_decref(doc);
-    return id > 0 ? (uint64_t)id : 0;
+    json_t *args = NULL;
+    (void)hth_checkpoint_args(store, job, &args);
+    json_int_t id = json_integer_value(json_object_get(args, "id"));
+    bool mine = begin_mine(args, tenant, admin);
+    json_decref(args);
+    return mine && id > 0 ? (uint64_t)id : 0;
 }
 
-hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
+hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant, bool admin,
                             char job[HTH_CHECKPOINT_JOB], uint64_t *id)
 {
     char named[HTH_CHECKPOINT_JOB];
@@ -234,13 +245,13 @@ hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
     job[0] = 0;
     json_object_del(args, "named");
     if (resume && json_object_get(args, "save-as") == NULL) {
-        HTH_TRY(begin_last(store, args));
+        HTH_TRY(begin_last(store, args, tenant, admin));
     }
     if (hth_checkpoint_job(args, job) != HTH_OK) {
         job[0] = 0;
         return HTH_OK;
     }
-    *id = resume ? begin_again(store, job) : 0;
+    *id = resume ? begin_again(store, job, tenant, admin) : 0;
     if (*id == 0 && json_object_get(args, "save-as") != NULL) {
         HTH_TRY(hth_job_index_add(store, job, tenant, id));
     } else if (*id == 0) {

@@ -24,9 +24,10 @@ hth_err hth_job_index_find(hth_store *store, uint64_t id, char job[HTH_CHECKPOIN
                            char tenant[HTH_TENANT]);
 // hth_job_index_begin names and numbers the job that `args` submit ("id", "save-as"), and begins
 // its record. Without "save-as" its result is called after the model and the number, "digits-job7",
-// so that it is not what is served next. With "resume" it is the job that has a checkpoint: without
-// "save-as" the last one of that model that was named so. *id 0, HTH_OK: it can have no name.
-hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant,
+// so that it is not what is served next. With "resume" it is the tenant's job that has a
+// checkpoint: without "save-as" its last one of that model that was named so. admin: jobs without
+// an owner are its own, too. *id 0, HTH_OK: it can have no name.
+hth_err hth_job_index_begin(hth_store *store, json_t *args, const char *tenant, bool admin,
                             char job[HTH_CHECKPOINT_JOB], uint64_t *id);
 // hth_job_index_get stores the record of job number `id`, the caller's. HTH_ENOENT.
 hth_err hth_job_index_get(hth_store *store, uint64_t id, json_t **record);

@@ -60,10 +60,63 @@ static void of_a_round(void **state)
     hth_store_close(s);
 }
 
+// checkpoint stores one as a job of `tenant` makes it, NULL: of before jobs had owners.
+static void checkpoint(hth_store *store, const char *job, int id, const char *tenant)
+{
+    char name[HTH_CHECKPOINT_NAME];
+    hth_put_result result;
+    json_t *doc = json_pack("{s:{s:s, s:s, s:b, s:i, s:s*}}", "job", "model", "digits", "save-as",
+                            job, "named", 1, "id", id, "tenant", tenant);
+    char *meta = json_dumps(doc, JSON_COMPACT);
+    snprintf(name, sizeof name, "%s" HTH_CHECKPOINT_TAIL, job);
+    assert_ok(hth_store_put(store, name, "none", 4, meta, NULL, 0, NULL, NULL, &result));
+    free(meta);
+    json_decref(doc);
+}
+
+// begins tells which job "resume" of a model, or of a name, goes on with, and its number; "": none.
+static void begins(hth_store *store, const char *as, const char *tenant, bool admin,
+                   const char *want, uint64_t number)
+{
+    char job[HTH_CHECKPOINT_JOB];
+    uint64_t id, last;
+    json_t *args = json_pack("{s:s, s:b, s:s*}", "model", "digits", "resume", 1, "save-as", as);
+    assert_ok(hth_job_index_take(store, &last));
+    assert_ok(hth_job_index_begin(store, args, tenant, admin, job, &id));
+    if (want[0] != 0) {
+        assert_string_equal(job, want);
+        assert_int_equal(id, number);
+    } else {
+        assert_int_equal(id, last + 1); // a number of its own: it has no checkpoint
+    }
+    json_decref(args);
+}
+
+// Who names no job means one of its own: the last one of the model, whoever trained it after that.
+static void last_is_ones_own(void **state)
+{
+    hth_store *s;
+    assert_ok(hth_store_open(dir, true, false, &s));
+    checkpoint(s, "digits-job1", 1, "alice");
+    checkpoint(s, "digits-job2", 2, "alice");
+    checkpoint(s, "digits-job3", 3, "bob");
+    begins(s, NULL, "alice", false, "digits-job2", 2);
+    begins(s, NULL, "bob", false, "digits-job3", 3);
+    begins(s, NULL, "carol", false, "", 0);
+    begins(s, NULL, "root", true, "", 0); // .. also of administrators
+    begins(s, "digits-job2", "alice", false, "digits-job2", 2);
+    begins(s, "digits-job2", "bob", false, "", 0);
+    checkpoint(s, "digits-job4", 4, NULL);
+    begins(s, NULL, "root", true, "digits-job4", 4);
+    begins(s, NULL, "alice", false, "digits-job2", 2);
+    hth_store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(of_a_round, setup, teardown),
+        cmocka_unit_test_setup_teardown(last_is_ones_own, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -312,6 +312,8 @@ static hth_err content_version(hth_store *store, const char *model, const hth_ca
     int version;
     HTH_TRY(hth_catalog_resolve(store, model, name, &version));
     HTH_TRY(hth_dataset_is_not(store, name));
+    HTH_TRY(
+        hth_owner_may(store, name, caller, "export")); // before it tells which versions there are
     HTH_TRY(hth_store_get(store, name, version, out));
     if (!hth_owner_is(out->meta, caller)) {
         hth_manifest_fini(out);

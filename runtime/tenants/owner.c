@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/size.h"
 #include "runtime/catalog.h"
+#include "runtime/checkpoint_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,18 +13,17 @@
 
 #define OWNER_PIECE ((size_t)1 << 20)
 
-// owner_of reads a meta: of a version, of a dataset ("tenant"), or of a job's checkpoint.
+// owner_of reads a meta: of a version, of a dataset ("tenant"), or of a checkpoint, which is its
+// job's tenant's, whoever's the result will be.
 static void owner_of(const char *meta, char owner[HTH_TENANT])
 {
     owner[0] = 0;
-    if (meta == NULL ||
+    if (meta == NULL || hth_checkpoint_owner(meta, owner) ||
         (strstr(meta, "\"" HTH_META_OWNER "\"") == NULL && strstr(meta, "\"tenant\"") == NULL)) {
         return; // most have none: nothing is parsed
     }
     json_t *doc = json_loads(meta, 0, NULL);
-    const json_t *job = json_object_get(doc, "job");
-    const json_t *at = json_is_object(job) ? job : doc;
-    const char *text = json_string_value(json_object_get(at, HTH_META_OWNER));
+    const char *text = json_string_value(json_object_get(doc, HTH_META_OWNER));
     if (text == NULL && json_is_string(json_object_get(doc, "dataset"))) {
         text = json_string_value(json_object_get(doc, "tenant"));
     }
@@ -176,8 +176,11 @@ static void record_tensor(owner_record *record, const char *name, const hth_id *
 static hth_err sum_version(owner_sum *sum, const hth_manifest *m, const char *tenant)
 {
     char owner[HTH_TENANT];
+    if (hth_checkpoint_owner(m->meta, owner)) {
+        return HTH_OK;
+    }
     owner_of(m->meta, owner);
-    if (strcmp(owner, tenant) != 0 || strncmp(m->meta, "{\"job\":", 7) == 0) {
+    if (strcmp(owner, tenant) != 0) {
         return HTH_OK;
     }
     owner_record record = record_begin(m->skeleton, m->skeleton_bytes, strlen(m->meta));

@@ -86,8 +86,13 @@ static void old_ones_have_none(void **state)
     assert_true(hth_owner_is("{}", BOB) && hth_owner_is("", BOB) && hth_owner_is("no JSON", BOB));
     assert_false(hth_owner_is("{\"owner\":\"alice\"}", BOB));
     assert_true(hth_owner_is("{\"owner\":\"bob\"}", BOB));
-    // a checkpoint is its job's, whatever else its meta has
-    assert_false(hth_owner_is("{\"job\":{\"owner\":\"alice\"},\"owner\":\"bob\"}", BOB));
+    // a checkpoint is its job's tenant's, whoever's the result will be, and whatever else it has
+    assert_false(
+        hth_owner_is("{\"job\":{\"tenant\":\"alice\",\"owner\":\"bob\"},\"owner\":\"bob\"}", BOB));
+    assert_false(hth_owner_is("{\"job\":{\"tenant\":\"alice\"}}", BOB)); // of a model of nobody's
+    assert_true(hth_owner_is("{\"job\":{\"tenant\":\"alice\"}}", ALICE));
+    assert_true(hth_owner_is("{\"job\":{\"tenant\":\"alice\"}}", ADMIN));
+    assert_false(hth_owner_is("{\"job\":{}}", BOB)); // of before: the administrators'
     assert_ok(hth_store_rm(store, "old", 0));
 }
 

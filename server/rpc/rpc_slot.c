@@ -411,8 +411,8 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
         json_decref(doc);
         return HTH_OK;
     }
-    hth_err err =
-        hth_job_index_begin(slot->d->store, args, slot->tenant, slot->job_name, &slot->job_id);
+    hth_err err = hth_job_index_begin(slot->d->store, args, slot->tenant, slot->r.admin,
+                                      slot->job_name, &slot->job_id);
     return slot->leaves ? err : HTH_OK; // a store that cannot be written to trains nothing anyway
 }
 

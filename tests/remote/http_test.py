@@ -486,7 +486,7 @@ class Jobs(Server):
         self.refused(404, 'train', 'POST', '/v2/hearth/jobs', self.SPEC, 'bob')
         self.refused(403, 'lacks', 'DELETE', '/v2/hearth/datasets/train', who='eve')
         self.refused(403, 'lacks', 'POST', '/v2/hearth/jobs', self.SPEC, 'eve')
-        self.refused(403, 'another tenant', 'POST', '/v2/hearth/jobs', {**self.SPEC, 'job': 'secret'}, 'bob')
+        self.refused(404, 'has no checkpoint', 'POST', '/v2/hearth/jobs', {**self.SPEC, 'job': 'secret'}, 'bob')
         for path in ('', '/logs', '/events', '/result'):
             self.refused(401, 'token', 'GET', f'/v2/hearth/jobs/{job}{path}', who=None)
         self.refused(409, "needs dataset 'train'|uses", 'DELETE', '/v2/hearth/datasets/train')

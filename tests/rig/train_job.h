@@ -310,9 +310,12 @@ static inline void witness_progress(hth_request *request, const char *what, uint
 static inline void train_and_leave(fixture *f, json_t *json, int stop_at)
 {
     char *text = json_dumps(json, JSON_COMPACT);
-    witness w = {
-        .stop_at = stop_at,
-        .c.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = witness_progress}};
+    witness w = {.stop_at = stop_at,
+                 .c.r = {.command = HTH_COMMAND_TRAIN,
+                         .arguments = text,
+                         .progress = witness_progress,
+                         .tenant = as_tenant,
+                         .admin = as_admin}};
     assert_int_equal(call_run(f->engine, &w.c), HTH_ECANCELED);
     free(text);
     json_decref(json);

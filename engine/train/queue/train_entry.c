@@ -106,12 +106,34 @@ static double entry_left(const json_t *doc)
     return n > 0 ? ms / 1e3 / (double)n * (steps - (double)n) : NAN;
 }
 
+// entry_same refuses what would make another job of one that goes on. Who owns these was looked at
+// when it was submitted: with another model it would learn what that has, and under another name it
+// would have the checkpoints of the job that is called so.
+static hth_err entry_same(const char *job, const json_t *args, const json_t *given)
+{
+    static const char *const keys[] = {"model", "save-as"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *is = json_object_get(args, keys[i]), *asked = json_object_get(given, keys[i]);
+        const char *text = json_string_value(is);
+        if (asked != NULL && !json_equal(is, asked)) {
+            return hth_fail(HTH_EINVAL, "job '%s' goes on as it was submitted: its '%s' stays '%s'",
+                            job, keys[i], text != NULL ? text : "");
+        }
+    }
+    return HTH_OK;
+}
+
 // The arguments of a job asked for by name are its checkpoint's, and what is given with it.
 hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given)
 {
     json_t *doc;
     HTH_TRY(hth_checkpoint_find(queue->ms->store, entry->job, &doc));
     json_t *args = json_object_get(doc, "job");
+    hth_err err = entry_same(entry->job, args, given);
+    if (err != HTH_OK) {
+        json_decref(doc);
+        return err;
+    }
     hth_checkpoint_tenant(args, entry->owner);
     json_object_del(given, "job");
     json_object_del(given, "id");
@@ -131,7 +153,7 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
     }
     hth_train_fair_exact(entry, args);
     entry->tried = 0;
-    hth_err err = entry_keep(entry, args);
+    err = entry_keep(entry, args);
     json_decref(doc);
     return err;
 }
@@ -218,19 +240,27 @@ static hth_err entry_owned(const hth_train_queue *queue, hth_train_entry *entry,
 // entry_named reads which job a request is about, and refuses what is another tenant's.
 static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
 {
+// entry_asked has the job go on that a request names. Another tenant's is none.
+static hth_err entry_asked(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
+{
+    hth_err err = hth_train_queue_may(queue, entry->job, entry->r);
+    if (err == HTH_EDENIED) {
+        return hth_checkpoint_none(entry->job);
+    }
+    HTH_TRY(err == HTH_ENOENT ? HTH_OK : err);
+    return hth_train_entry_resume(queue, entry, args);
+}
+
     const char *name = json_string_value(json_object_get(args, "job"));
-    hth_err err;
     if (name != NULL) {
         snprintf(entry->job, sizeof entry->job, "%s", name);
-        err = hth_train_queue_may(queue, entry->job, entry->r);
-        return err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_resume(queue, entry, args)
-                                                  : err;
+        return entry_asked(queue, entry, args);
     }
     if (hth_checkpoint_job(args, entry->job) != HTH_OK) {
         entry->job[0] = 0; // what can be no name is refused when it is its turn
         return HTH_OK;
     }
-    err = hth_train_queue_may(queue, entry->job, entry->r);
+    hth_err err = hth_train_queue_may(queue, entry->job, entry->r);
     HTH_TRY(err == HTH_ENOENT ? HTH_OK : err); // nobody's so far
     return entry_owned(queue, entry, args);
 }
@@ -243,8 +273,9 @@ static hth_err entry_begin(const hth_train_queue *queue, const hth_request *requ
     bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
                  json_object_get(args, "model") == NULL;
     const char *tenant = request->tenant != NULL ? request->tenant : HTH_TENANT_OWN;
-    return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, job, &id);
+    return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, admin, job, &id);
 }
+    bool admin = request->admin || request->tenant == NULL;
 
 // entry_arguments reads what a request asks for, and stores it with what was added to it.
 static hth_err entry_arguments(hth_train_queue *queue, hth_train_entry *entry, hth_request *request,

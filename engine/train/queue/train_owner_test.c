@@ -5,6 +5,7 @@
 
 #include "runtime/checkpoint_index.h"
 #include "runtime/job_index.h"
+#include "runtime/tenants/owner.h"
 
 static void as(const char *tenant, bool admin)
 {
@@ -68,7 +69,8 @@ static void nothing_for_others(fixture *f)
     denied(f, "resume", "{\"job\": \"result\", \"budget\": \"50%\"}");
     denied(f, "cancel", "{\"job\": \"result\"}");
     denied(f, "logs", "{\"job\": \"result\"}");
-    denied(f, "train", "{\"job\": \"result\"}");
+    assert_null(ask(f, "train", "{\"job\": \"result\"}", &err)); // as of one that there is not
+    assert_err(err, HTH_ENOENT, "job 'result' has no checkpoint");
     denied(f, "train", "{\"model\": \"mlp_sgd\", \"save-as\": \"result\"}");
     record_stays(f,
                  "{\"model\": \"mlp_sgd\", \"save-as\": \"result\", \"resume\": true, \"id\": 1}",
@@ -165,8 +167,72 @@ static void test_states(void **state)
     fixture_close(&f);
 }
 
+static void put_owned(fixture *f, const char *name, const char *owner)
+{
+    hth_manifest m;
+    hth_put_result result;
+    hth_const *view[8];
+    hth_put_tensor t[8];
+    assert_ok(hth_store_get(f->store, "mlp_sgd", 0, &m));
+    assert_true(m.n_tensors <= 8);
+    for (int i = 0; i < m.n_tensors; i++) {
+        const hth_manifest_tensor *x = &m.tensors[i];
+        assert_ok(hth_store_view(f->store, x, &view[i]));
+        t[i] = (hth_put_tensor){.name = x->name,
+                                .dtype = x->dtype,
+                                .shape = x->shape,
+                                .data = view[i]->data,
+                                .bytes = x->bytes};
+    }
+    char *meta = hth_owner_meta(m.meta, owner);
+    assert_ok(hth_store_put(f->store, name, m.skeleton, m.skeleton_bytes, meta, t, m.n_tensors,
+                            NULL, NULL, &result));
+    hth_free(meta);
+    for (int i = 0; i < m.n_tensors; i++) {
+        hth_const_rele(view[i]);
+    }
+    hth_manifest_fini(&m);
+}
+
+// What a job was looked at for when it was submitted, it cannot get by going on: another tenant's
+// model, and the checkpoints of another tenant's job.
+static void stays_the_job_it_was(void **state)
+{
+    static const char *const changes[] = {"\"model\": \"hers\"", "\"save-as\": \"secret\"",
+                                          "\"save-as\": null"};
+    fixture f;
+    char data[200], text[200];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    put_owned(&f, "hers", "alice");
+    as("alice", false);
+    train_and_leave(
+        &f, arguments_of(&mlp, data, "{\"checkpoint-every\": 1, \"save-as\": \"secret\"}", want),
+        2);
+    as("bob", false);
+    assert_null(train(&f, arguments_of(&mlp, data, "{\"model\": \"hers\"}", want), &err));
+    assert_err(err, HTH_EDENIED, "model 'hers' belongs to another tenant");
+    train_and_leave(&f, arguments_of(&mlp, data, "{\"checkpoint-every\": 1}", want), 1);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        snprintf(text, sizeof text, "{\"job\": \"result\", %s}", changes[i]);
+        assert_null(ask(&f, "resume", text, &err));
+        assert_err(err, HTH_EINVAL, "job 'result' goes on as it was submitted");
+        assert_null(ask(&f, "train", text, &err));
+        assert_err(err, HTH_EINVAL, "job 'result' goes on as it was submitted");
+    }
+    json_decref(ask(&f, "train",
+                    "{\"job\": \"result\", \"model\": \"mlp_sgd\", \"save-as\": \"result\"}",
+                    &err));
+    assert_ok(err);
+    as(NULL, false);
+    fixture_close(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states),
+                                       cmocka_unit_test(stays_the_job_it_was)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
