@@ -178,6 +178,29 @@ static void run_passes(hth_graph *graph)
     }
 }
 
+// same_changes checks that what is foreseen to change is what the step has slots for.
+static void same_changes(const char *name, const hth_graph *model, const hth_train_options *options,
+                         const hth_train_graph *graph)
+{
+    bool changed[200], slot[200] = {false};
+    int n = 0;
+    for (int v = 0; v < model->n_values; v++) {
+        n = model->values[v].initializer > n ? model->values[v].initializer : n;
+    }
+    assert_true(n <= 200);
+    assert_int_equal(hth_train_changes(model, options, changed, n), HTH_OK);
+    for (int s = 0; s < graph->n_slots; s++) {
+        if (hth_slot_of_model(graph->slots[s].kind)) {
+            slot[graph->slots[s].initializer] = true;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (changed[i] != slot[i]) {
+            fail_msg("%s: initializer %d: foreseen %d, trained %d", name, i, changed[i], slot[i]);
+        }
+    }
+}
+
 static void train_with(const char *name, int64_t classes_in, int64_t classes, bool passes)
 {
     char path[128], what[256];
@@ -193,6 +216,7 @@ static void train_with(const char *name, int64_t classes_in, int64_t classes, bo
     if (hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t) != HTH_OK) {
         fail_msg("%s: %s", name, hth_err_detail());
     }
+    same_changes(name, g, &o, &t);
     if (passes) {
         run_passes(t.graph);
     }
@@ -411,6 +435,7 @@ static void test_freeze(void **state)
     hth_train_options o = {.freeze = all_but_head, .n_freeze = 1};
     hth_train_graph t;
     assert_int_equal(build(g, &o, &t), HTH_OK);
+    same_changes("net_sgd", g, &o, &t);
     int stats = 0;
     for (int i = 0; i < t.n_slots; i++) {
         stats += t.slots[i].kind == HTH_SLOT_STAT;

@@ -18,8 +18,7 @@
 
 #include <string.h>
 
-// The position of the output that the loss compares.
-static hth_err find_output(const hth_graph *graph, const char *name, int *out)
+hth_err train_find_output(const hth_graph *graph, const char *name, int *out)
 {
     *out = 0;
     while (name != NULL && *out < graph->n_outputs &&
@@ -155,7 +154,7 @@ static hth_err build(train_build *build, const hth_tensor *inputs, hth_eval_fn e
                      hth_train_graph *out)
 {
     int first;
-    HTH_TRY(find_output(build->g, build->o->output, &first));
+    HTH_TRY(train_find_output(build->g, build->o->output, &first));
     order_outputs(build, first);
     HTH_TRY(hth_graph_compact(build->g));
     HTH_TRY(train_prepare(build));

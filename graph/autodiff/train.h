@@ -113,6 +113,13 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
                         hth_train_graph *out);
 void hth_train_graph_fini(hth_train_graph *graph);
 
+// hth_train_changes tells which of the model's `n` initializers training gives other contents:
+// changed[i], of the one with number i (hth_value.initializer - 1). They are those for which
+// hth_train_build makes slots of the model, but no shapes need to be known. HTH_EINVAL: the loss
+// has no output; HTH_ENOMEM.
+hth_err hth_train_changes(const hth_graph *model, const hth_train_options *options, bool *changed,
+                          int n);
+
 // hth_train_class_axis finds out which axis of the logits has the classes, if labels are of shape
 // `labels`: 1 or -1. HTH_EINVAL: they fit both, or the output has no classes.
 hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *labels, int *axis);

@@ -29,6 +29,12 @@ typedef struct train_build {
 // train_prepare turns parameters and statistics into inputs, batch norm and dropout into what they
 // are in training. Inputs are then: the model's, step, hyper, slots.
 hth_err train_prepare(train_build *build);
+// train_frozen tells whether a pattern freezes the parameter of that name.
+bool train_frozen(const hth_train_options *options, const char *name);
+
+// train.c
+// train_find_output stores the position of the output that the loss compares. HTH_EINVAL.
+hth_err train_find_output(const hth_graph *graph, const char *name, int *out);
 
 // train_shorten.c
 // train_shorten says products with transposed matrices by attributes, concatenations of dense

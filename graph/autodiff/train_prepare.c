@@ -16,10 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool frozen(const train_build *build, const char *name)
+bool train_frozen(const hth_train_options *options, const char *name)
 {
-    for (int i = 0; i < build->o->n_freeze; i++) {
-        if (fnmatch(build->o->freeze[i], name, 0) == 0) {
+    for (int i = 0; i < options->n_freeze; i++) {
+        if (fnmatch(options->freeze[i], name, 0) == 0) {
             return true;
         }
     }
@@ -44,7 +44,7 @@ static bool trainable(const train_build *build, int value)
 {
     const hth_value *v = &build->g->values[value];
     return v->initializer > 0 && v->constant != NULL && v->dtype == HTH_DT_F32 &&
-           v->shape.rank > 0 && !frozen(build, v->name);
+           v->shape.rank > 0 && !train_frozen(build->o, v->name);
 }
 
 // Parameters in the order of the file.

@@ -234,12 +234,12 @@ static hth_err entry_owned(const hth_train_queue *queue, hth_train_entry *entry,
         HTH_TRY(hth_owner_may(queue->ms->store, model, &caller, "train"));
     }
     HTH_TRY(hth_owner_new(queue->ms->store, entry->job, &caller, owner));
+    if (entry->r->crashes == 0) { // else it was looked at before
+        HTH_TRY(hth_train_quota(queue, entry->job, owner, args));
+    }
     return owner[0] != 0 ? hth_train_entry_set(entry, HTH_META_OWNER, json_string(owner)) : HTH_OK;
 }
 
-// entry_named reads which job a request is about, and refuses what is another tenant's.
-static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
-{
 // entry_asked has the job go on that a request names. Another tenant's is none.
 static hth_err entry_asked(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
 {
@@ -251,6 +251,9 @@ static hth_err entry_asked(hth_train_queue *queue, hth_train_entry *entry, json_
     return hth_train_entry_resume(queue, entry, args);
 }
 
+// entry_named reads which job a request is about, and refuses what is another tenant's.
+static hth_err entry_named(hth_train_queue *queue, hth_train_entry *entry, json_t *args)
+{
     const char *name = json_string_value(json_object_get(args, "job"));
     if (name != NULL) {
         snprintf(entry->job, sizeof entry->job, "%s", name);
@@ -272,10 +275,10 @@ static hth_err entry_begin(const hth_train_queue *queue, const hth_request *requ
     uint64_t id;
     bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
                  json_object_get(args, "model") == NULL;
+    bool admin = request->admin || request->tenant == NULL;
     const char *tenant = request->tenant != NULL ? request->tenant : HTH_TENANT_OWN;
     return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, admin, job, &id);
 }
-    bool admin = request->admin || request->tenant == NULL;
 
 // entry_arguments reads what a request asks for, and stores it with what was added to it.
 static hth_err entry_arguments(hth_train_queue *queue, hth_train_entry *entry, hth_request *request,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/queue/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c
 // (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c
-// (why they wait, and how long), train_turn.c (whose step comes next), train_record.c (what is kept
+// (why they wait, and how long), train_quota.c (whether their results fit), train_turn.c (whose step comes next), train_record.c (what is kept
 // of them), train_row.c (what is told of them), train_query.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
@@ -127,6 +127,12 @@ void hth_train_entry_release(hth_train_entry *entry);
 // hth_train_entry_adopt has the server itself wait for a job, by its arguments and owner.
 void hth_train_entry_adopt(hth_train_entry *entry);
 void hth_train_entry_free(hth_train_entry *entry); // it is in no queue
+
+// train_quota.c
+// hth_train_quota refuses with HTH_EDENIED, and the numbers, a job with these arguments whose
+// result would not fit in what `owner` ("": nobody) may have of the store.
+hth_err hth_train_quota(const hth_train_queue *queue, const char *job, const char *owner,
+                        const json_t *args);
 
 // train_wait.c
 // hth_train_wait_read reads which jobs the arguments name as "after": numbers and names become the

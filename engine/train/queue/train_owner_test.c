@@ -3,6 +3,7 @@
 // role 'admin'. At work, paused, left behind in the store, and ended.
 #include "tests/rig/train_job.h"
 
+#include "base/settings.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/job_index.h"
 #include "runtime/tenants/owner.h"
@@ -230,9 +231,100 @@ static void stays_the_job_it_was(void **state)
     fixture_close(&f);
 }
 
+// tensors_bytes sums what a version has, each content once; *changed: of that, what another one has
+// not.
+static uint64_t tensors_bytes(fixture *f, const char *name, const char *other, uint64_t *changed)
+{
+    hth_manifest a, b;
+    uint64_t all = 0;
+    *changed = 0;
+    assert_ok(hth_store_get(f->store, name, 0, &a));
+    assert_ok(hth_store_get(f->store, other, 0, &b));
+    for (int i = 0; i < a.n_tensors; i++) {
+        bool same = false, again = false;
+        for (int k = 0; k < b.n_tensors; k++) {
+            same = same || hth_id_equal(&a.tensors[i].id, &b.tensors[k].id);
+        }
+        for (int k = 0; k < i; k++) {
+            again = again || hth_id_equal(&a.tensors[i].id, &a.tensors[k].id);
+        }
+        all += again ? 0 : a.tensors[i].bytes;
+        *changed += same || again ? 0 : a.tensors[i].bytes;
+    }
+    hth_manifest_fini(&a);
+    hth_manifest_fini(&b);
+    return all;
+}
+
+static void limit_store(fixture *f, uint64_t bytes)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/tenants", f->dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "alice store=%llu\n", (unsigned long long)bytes);
+    fclose(file);
+    assert_ok(hth_setting_set("tenant.file", path));
+    hth_engine_close(f->engine);
+    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2"};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+// A result that will not fit is refused when it is asked for, with the numbers: of what training
+// changes, and of what it does not where that is not the owner's yet.
+static void results_have_room(void **state)
+{
+    fixture f;
+    char data[200], text[900];
+    double want[STEPS];
+    uint64_t changed, frozen, all, has;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &image_net, data);
+    const char *few = "{\"save-as\": \"few\", \"freeze\": [\"f.[0-6].*\"]}";
+    json_decref(train(&f, arguments_of(&image_net, data, "{\"save-as\": \"whole\"}", want), &err));
+    assert_ok(err);
+    all = tensors_bytes(&f, "whole", image_net.model, &changed);
+    json_decref(train(&f, arguments_of(&image_net, data, few, want), &err));
+    assert_ok(err);
+    tensors_bytes(&f, "few", image_net.model, &frozen);
+    assert_true(frozen > 0 && frozen < changed && changed <= all);
+    as("alice", false);
+    limit_store(&f, all - 1);
+    json_t *q = arguments_of(&image_net, data, "{\"save-as\": \"hers\"}", want);
+    assert_null(train(&f, json_incref(q), &err));
+    assert_err(err, HTH_EDENIED, "the result of job 'hers' does not fit: tenant 'alice' has 0 B");
+    json_t *jobs = ask(&f, "jobs", "{}", &err);
+    assert_int_equal(json_array_size(jobs), 0); // it never was one
+    json_decref(jobs);
+    limit_store(&f, 2 * all); // some of what changes may stay as it is
+    json_decref(train(&f, json_incref(q), &err));
+    assert_ok(err);
+    has = tensors_bytes(&f, "hers", "whole", &changed);
+    tensors_bytes(&f, "whole", image_net.model, &changed);
+    // the next version of hers has what changes in addition to what she has
+    json_decref(q);
+    q = arguments_of(&image_net, data, "{\"save-as\": \"hers\", \"model\": \"hers\"}", want);
+    limit_store(&f, has + changed - 1);
+    assert_null(train(&f, json_incref(q), &err));
+    assert_err(err, HTH_EDENIED, "(store=, tenant.file)");
+    snprintf(text, sizeof text,
+             "{\"save-as\": \"hers\", \"model\": \"hers\", \"freeze\": [\"f.[0-6].*\"]}");
+    limit_store(&f, has + frozen);
+    json_decref(train(&f, arguments_of(&image_net, data, text, want), &err));
+    assert_ok(err);
+    limit_store(&f, has + frozen + 2 * all);
+    json_decref(train(&f, q, &err));
+    assert_ok(err);
+    as(NULL, false);
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_states),
+                                       cmocka_unit_test(results_have_room),
                                        cmocka_unit_test(stays_the_job_it_was)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
