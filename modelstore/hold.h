@@ -12,5 +12,8 @@
 // read-only. On an error *fd is -1. Any thread, any process.
 hth_err hth_store_hold(hth_store *store, const char *what, bool alone, int *fd);
 void hth_store_let_go(int fd); // -1 is allowed
+// hth_store_hold_end lets go of what is held alone, and which there will be no more: nothing of the
+// lock is left. fd -1 is allowed.
+void hth_store_hold_end(hth_store *store, const char *what, int fd);
 
 #endif

@@ -235,6 +235,50 @@ hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out)
     return *out != NULL ? HTH_OK : hth_no_memory("a dataset");
 }
 
+// ---- claims
+
+// What is held for a job that was submitted and reads it later: apart from the dataset, so that the
+// job itself can remove it.
+#define DATASET_CLAIM "#submitted"
+#define CLAIM_NAME    (HTH_DATASET_NAME + sizeof DATASET_CLAIM)
+
+static void claim_name(const char *key, char out[CLAIM_NAME])
+{
+    snprintf(out, CLAIM_NAME, "%s" DATASET_CLAIM, key);
+}
+
+static hth_err claim_hold(hth_store *store, const char *name, const char *tenant, bool alone,
+                          int *fd)
+{
+    char key[HTH_DATASET_NAME], claim[CLAIM_NAME];
+    *fd = -1;
+    HTH_TRY(dataset_key(name, tenant_of(tenant), key));
+    claim_name(key, claim);
+    return hth_store_hold(store, claim, alone, fd);
+}
+
+hth_err hth_dataset_claim(hth_store *store, const char *name, const char *tenant, int *fd)
+{
+    hth_manifest m;
+    *fd = -1;
+    HTH_TRY(hth_dataset_get(store, name, tenant, &m)); // else it would leave a lock of nothing
+    hth_manifest_fini(&m);
+    HTH_TRY(claim_hold(store, name, tenant, false, fd));
+    hth_err err = hth_dataset_get(store, name, tenant, &m);
+    if (err != HTH_OK) {
+        hth_store_let_go(*fd);
+        *fd = -1;
+        return err;
+    }
+    hth_manifest_fini(&m);
+    return HTH_OK;
+}
+
+void hth_dataset_unclaim(int fd)
+{
+    hth_store_let_go(fd);
+}
+
 // ---- remove
 
 // dataset_free holds a dataset alone: no job runs on it, and none is to go on with it.
@@ -252,25 +296,72 @@ static hth_err dataset_free(hth_store *store, const char *name, const char *tena
                             : err;
 }
 
+// dataset_unclaimed is dataset_free where no job waits for the dataset, either; *claim is held
+// alone as well.
+static hth_err dataset_unclaimed(hth_store *store, const char *name, const char *tenant, int *fd,
+                                 int *claim)
+{
+    *fd = -1;
+    hth_err err = claim_hold(store, name, tenant, true, claim);
+    if (err != HTH_OK) {
+        return err == HTH_EBUSY ? hth_fail(HTH_EBUSY,
+                                           "a job waits to train on dataset '%s': `hearth jobs` "
+                                           "lists it",
+                                           name)
+                                : err;
+    }
+    err = dataset_free(store, name, tenant, fd);
+    if (err != HTH_OK) {
+        hth_store_let_go(*claim);
+        *claim = -1;
+    }
+    return err;
+}
+
+// dataset_rm removes what is held alone, and its locks; claim -1: that is not held.
+static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant, int fd, int claim)
+{
+    char key[HTH_DATASET_NAME], claimed[CLAIM_NAME];
+    uint64_t files, bytes;
+    hth_err err = dataset_key(name, tenant, key);
+    if (err == HTH_OK) {
+        err = hth_store_rm(store, key, 0);
+    }
+    if (err != HTH_OK) {
+        hth_store_let_go(fd);
+        hth_store_let_go(claim);
+        return err;
+    }
+    claim_name(key, claimed);
+    hth_store_hold_end(store, key, fd);
+    hth_store_hold_end(store, claimed, claim);
+    return hth_store_gc(store, &files, &bytes);
+}
+
 hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
                            hth_dataset_who who)
 {
-    char key[HTH_DATASET_NAME];
     hth_manifest m;
-    uint64_t files, bytes;
-    int fd;
+    int fd, claim;
     const char *mine = tenant_of(who.tenant), *tenant = owner != NULL ? owner : mine;
     if (!who.admin && strcmp(tenant, mine) != 0) {
         return dataset_none(name);
     }
     HTH_TRY(hth_dataset_get(store, name, tenant, &m));
     hth_manifest_fini(&m);
-    HTH_TRY(dataset_key(name, tenant, key));
-    HTH_TRY(dataset_free(store, name, tenant, &fd));
-    hth_err err = hth_store_rm(store, key, 0);
-    hth_store_let_go(fd);
-    HTH_TRY(err);
-    return hth_store_gc(store, &files, &bytes);
+    HTH_TRY(dataset_unclaimed(store, name, tenant, &fd, &claim));
+    return dataset_rm(store, name, tenant, fd, claim);
+}
+
+hth_err hth_dataset_drop(hth_store *store, const char *name, const char *tenant)
+{
+    hth_manifest m;
+    int fd, claim;
+    HTH_TRY(hth_dataset_get(store, name, tenant, &m));
+    hth_manifest_fini(&m);
+    HTH_TRY(dataset_free(store, name, tenant_of(tenant), &fd));
+    (void)claim_hold(store, name, tenant, true, &claim); // its own claim may be there yet
+    return dataset_rm(store, name, tenant_of(tenant), fd, claim);
 }
 
 // ---- put
@@ -300,10 +391,10 @@ static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const c
                            const char *key, const hth_put_result *result)
 {
     int *versions;
-    int n, fd;
+    int n, fd = -1, claim = -1;
     uint64_t files, bytes;
     HTH_TRY(hth_store_versions(store, key, &versions, &n));
-    hth_err err = n > 1 ? dataset_free(store, put->name, tenant, &fd) : HTH_OK;
+    hth_err err = n > 1 ? dataset_unclaimed(store, put->name, tenant, &fd, &claim) : HTH_OK;
     if (err != HTH_OK) {
         char why[600];
         snprintf(why, sizeof why, "%s", hth_err_detail());
@@ -313,8 +404,9 @@ static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const c
     for (int i = 0; i < n && err == HTH_OK && n > 1; i++) {
         err = versions[i] != result->version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
     }
+    hth_store_let_go(fd);
+    hth_store_let_go(claim);
     if (n > 1 && err == HTH_OK) {
-        hth_store_let_go(fd);
         err = hth_store_gc(store, &files, &bytes);
     }
     hth_free(versions);

@@ -53,20 +53,27 @@ hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_prog
 hth_err hth_dataset_file(hth_store *store, const hth_dataset_put *put, int fd, const char *shown,
                          hth_progress_fn progress, void *ctx, hth_put_result *out, uint64_t *bytes);
 
-// hth_dataset_find reads the newest version of a dataset. HTH_ENOENT: the tenant has none of that
+// hth_dataset_get reads the newest version of a dataset. HTH_ENOENT: the tenant has none of that
 // name.
 hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, hth_manifest *out);
 // hth_dataset_hold is the same, and keeps it from being removed or replaced until hth_store_let_go
 // (modelstore/hold.h).
 hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant, hth_manifest *out,
                          int *fd);
+// hth_dataset_claim keeps it for a job that was submitted and waits: it is neither removed nor
+// replaced, but by hth_dataset_drop, until hth_dataset_unclaim (-1 is allowed), or the end of the
+// process. HTH_EBUSY: that happens now.
+hth_err hth_dataset_claim(hth_store *store, const char *name, const char *tenant, int *fd);
+void hth_dataset_unclaim(int fd);
 // hth_dataset_list describes the datasets that `who` may see: {"datasets": [{"name", "tenant",
 // "bytes", "samples", "format", "created_ns", "tensors": [{"name", "dtype", "shape"}],
 // "classes"}]}.
 hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out);
 // hth_dataset_remove removes a dataset and what only it needed. `owner`: whose, NULL: the caller's.
-// HTH_ENOENT; HTH_EBUSY: a job uses it, or needs it to resume, and is named.
+// HTH_ENOENT; HTH_EBUSY: a job uses it, waits for it, or needs it to resume, and is named.
 hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
                            hth_dataset_who who);
+// hth_dataset_drop is the same for the job that has claimed it.
+hth_err hth_dataset_drop(hth_store *store, const char *name, const char *tenant);
 
 #endif

@@ -75,6 +75,39 @@ static void orphans_expire(void **state)
     assert_ok(hth_dataset_remove(store, "named", "bob", (hth_dataset_who){NULL, true}));
 }
 
+// A job that waits for hours, and has no checkpoint, has its data when it begins; and can remove them
+// when it ends. Nobody else can, or replace them.
+static void who_waits_has_them(void **state)
+{
+    char own[HTH_DATASET_OWN], left[HTH_DATASET_OWN];
+    int fd[2], none;
+    uint64_t now = hth_job_index_now();
+    hth_dataset_own_name(6, "data", own);
+    hth_dataset_own_name(7, "data", left);
+    assert_ok(put(own, "alice"));
+    assert_ok(put(left, "alice"));
+    assert_ok(put("named", "alice"));
+    assert_ok(hth_dataset_claim(store, own, "alice", &fd[0]));
+    assert_ok(hth_dataset_claim(store, "named", "alice", &fd[1]));
+    assert_err(hth_dataset_claim(store, "nothing", "alice", &none), HTH_ENOENT, "no dataset");
+    assert_int_equal(none, -1);
+    assert_err(hth_dataset_claim(store, own, "bob", &none), HTH_ENOENT, "no dataset"); // not his
+    assert_ok(hth_dataset_own_expire(store, now + 2 * HOUR, HOUR));
+    assert_int_equal(count(), 2);
+    assert_err(hth_dataset_remove(store, "named", "alice", (hth_dataset_who){NULL, true}),
+               HTH_EBUSY, "a job waits to train on dataset 'named': `hearth jobs` lists it");
+    values[0]++;
+    assert_err(put("named", "alice"), HTH_EBUSY, "a job waits to train on dataset 'named'");
+    values[0]--;
+    hth_dataset_own_drop(store, own, "alice"); // the job has ended
+    assert_int_equal(count(), 1);
+    hth_dataset_unclaim(fd[0]);
+    hth_dataset_unclaim(fd[1]);
+    hth_dataset_unclaim(-1);
+    assert_ok(hth_dataset_remove(store, "named", "alice", (hth_dataset_who){NULL, true}));
+    assert_int_equal(count(), 0);
+}
+
 static void they_go_with_their_job(void **state)
 {
     char name[HTH_DATASET_OWN];
@@ -112,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_their_own), cmocka_unit_test(orphans_expire),
-        cmocka_unit_test(they_go_with_their_job), cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(who_waits_has_them), cmocka_unit_test(they_go_with_their_job),
+        cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

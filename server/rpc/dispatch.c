@@ -170,6 +170,7 @@ void hth_rpc_slot_detach(hth_rpc_slot *slot, const char *state)
         nng_msg_free(reply);
         return;
     }
+    hth_rpc_slot_unclaim_data(slot);
     slot->uid = hth_conn_uid(slot->conn, &slot->uid) ? slot->uid : geteuid();
     slot_front at = slot_leave(slot);
     slot_hand(&at, reply);
@@ -194,6 +195,7 @@ static void slot_end(hth_rpc_slot *slot, nng_msg *reply)
     hth_rpc_tensors_inputs_fini(&slot->in);
     hth_rpc_slot_close_files(slot);
     hth_wire_free_request(slot->q);
+    hth_rpc_slot_unclaim_data(slot);
     free(slot->changed);
     slot_front at = slot_leave(slot);
     bool answered = reply != NULL;
@@ -439,6 +441,9 @@ hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_mess
     s->r.ctx = s;
     s->file = -1;
     hth_err err = hth_wire_read_request(message->frame, message->bytes, &dispatch->limits, &s->q,
+    for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
+        s->claim[i] = -1;
+    }
                                         &s->data, &s->data_bytes);
     if (err == HTH_OK && s->q->body_case == HEARTH__REQUEST__BODY_QUERY) {
         s->command = hth_command_find(s->q->query->what);

@@ -9,6 +9,8 @@
 
 #include <jansson.h>
 
+static const char *const data_keys[HTH_RPC_SLOT_DATA] = {"data", "eval"};
+
 static int data_progress(void *ctx, uint64_t done, uint64_t total)
 {
     hth_rpc_slot *s = ctx;
@@ -44,22 +46,40 @@ static hth_err data_store(hth_rpc_slot *s, json_t *args, const char *key, int fd
 
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args)
 {
-    static const char *const keys[] = {"data", "eval"};
-    for (int i = 0; i < 2; i++) {
-        int fd = data_passed(slot, json_object_get(args, keys[i]));
+    for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
+        int fd = data_passed(slot, json_object_get(args, data_keys[i]));
         if (fd >= 0) {
-            HTH_TRY(data_store(slot, args, keys[i], fd));
+            HTH_TRY(data_store(slot, args, data_keys[i], fd));
         }
     }
     return HTH_OK;
 }
 
+// What there is not, or goes at this moment, is refused when it is the job's turn.
+void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args)
+{
+    for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
+        const json_t *data = json_object_get(args, data_keys[i]);
+        const char *name = json_string_value(json_object_get(data, "dataset"));
+        if (name != NULL) {
+            (void)hth_dataset_claim(slot->d->store, name, slot->tenant, &slot->claim[i]);
+        }
+    }
+}
+
+void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot)
+{
+    for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
+        hth_dataset_unclaim(slot->claim[i]);
+        slot->claim[i] = -1;
+    }
+}
+
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot)
 {
-    static const char *const keys[] = {"data", "eval"};
     char name[HTH_DATASET_OWN];
-    for (int i = 0; slot->keeps_data && i < 2; i++) {
-        hth_dataset_own_name(slot->job_id, keys[i], name);
+    for (int i = 0; slot->keeps_data && i < HTH_RPC_SLOT_DATA; i++) {
+        hth_dataset_own_name(slot->job_id, data_keys[i], name);
         hth_dataset_own_drop(slot->d->store, name, slot->tenant);
     }
     slot->keeps_data = false;

@@ -26,6 +26,8 @@ typedef enum hth_rpc_slot_state {
     HTH_RPC_SLOT_ENDED,
 } hth_rpc_slot_state;
 
+#define HTH_RPC_SLOT_DATA 2 // datasets of a training job: those of "data" and "eval"
+
 struct hth_rpc_slot {
     hth_dispatch *d;
     hth_rpc_slot_state state;
@@ -58,10 +60,11 @@ struct hth_rpc_slot {
     bool detached;        // .. it is: no connection, no front end, no place; under d->lock
     uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
     char job_name[HTH_CHECKPOINT_JOB];
-    bool keeps_data;      // a training job whose data was stored for it (rpc_slot_data.c)
-    int losses;           // of the engine's process while it was asked
-    hth_job_waiter watch; // of a watch
-    uint64_t watch_last;  // .. the event after which its job's are kept
+    bool keeps_data;              // a training job whose data was stored for it (rpc_slot_data.c)
+    int claim[HTH_RPC_SLOT_DATA]; // .. its datasets, until the store has it, or it ends; -1: none
+    int losses;                   // of the engine's process while it was asked
+    hth_job_waiter watch;         // of a watch
+    uint64_t watch_last;          // .. the event after which its job's are kept
 };
 
 typedef struct hth_dispatch_watcher {
@@ -131,6 +134,11 @@ hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
+// hth_rpc_slot_claim_data keeps a training job's datasets for it, however long it waits before it
+// reads them: one that its client leaves has them by its checkpoint then, of another nothing else
+// says so.
+void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
+void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.
 hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command);
 
