@@ -199,10 +199,11 @@ typedef enum hth_setting_change {
       "max concurrent long requests of hearth clients (waiting for training, imports, "            \
       "benchmarks); more are refused")                                                             \
     X(LIMIT_WATCHES, "limits.watches", COUNT, 1024, 1, 65536, LIVE,                                \
-      "clients that may wait for events of training jobs; one peer gets a quarter of them")        \
+      "clients that may wait for events of training jobs; one peer gets a quarter of them, and a " \
+      "tenant as many as it leaves free")                                                          \
     X(LIMIT_DETACHED_JOBS, "limits.detached_jobs", COUNT, 256, 1, 65536, LIVE,                     \
-      "max training jobs that clients have left to the server; more are refused. One tenant gets " \
-      "three quarters of them")                                                                    \
+      "max training jobs that clients have left to the server, of a tenant as many as it leaves "  \
+      "free; more are refused")                                                                    \
     X(TRAIN_CHECKPOINT_SECONDS, "train.checkpoint_seconds", COUNT, 60, 0, 1000000, LIVE,           \
       "seconds that a training job runs from one checkpoint to the next; 0: checkpoints only "     \
       "where a job asks for them, is paused, canceled or stopped")                                 \

@@ -191,11 +191,12 @@ static void slot_end(hth_rpc_slot *slot, nng_msg *reply)
     slot->state = HTH_RPC_SLOT_ENDED;
     bool placed = slot_give(slot);
     d->n_detached -= slot->detached;
+    hth_tenant_part_give(slot->part);
     pthread_mutex_unlock(&d->lock);
     hth_rpc_tensors_inputs_fini(&slot->in);
     hth_rpc_slot_close_files(slot);
-    hth_wire_free_request(slot->q);
     hth_rpc_slot_unclaim_data(slot);
+    hth_wire_free_request(slot->q);
     free(slot->changed);
     slot_front at = slot_leave(slot);
     bool answered = reply != NULL;
@@ -440,10 +441,10 @@ hth_err hth_dispatch_take(hth_dispatch *dispatch, hth_conn *conn, const hth_mess
     s->message = *message;
     s->r.ctx = s;
     s->file = -1;
-    hth_err err = hth_wire_read_request(message->frame, message->bytes, &dispatch->limits, &s->q,
     for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
         s->claim[i] = -1;
     }
+    hth_err err = hth_wire_read_request(message->frame, message->bytes, &dispatch->limits, &s->q,
                                         &s->data, &s->data_bytes);
     if (err == HTH_OK && s->q->body_case == HEARTH__REQUEST__BODY_QUERY) {
         s->command = hth_command_find(s->q->query->what);

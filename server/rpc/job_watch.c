@@ -49,6 +49,7 @@ struct hth_job_watches {
     watch_job *jobs;
     int n_jobs, n_waiting;
     hth_job_waiter *waiters;
+    hth_tenant_parts parts; // of them
 };
 
 // ---- events; under the lock
@@ -272,6 +273,14 @@ static hth_err waiter_text(const hth_job_watches *watches, const hth_job_waiter 
     return *json != NULL ? HTH_OK : hth_no_memory("events of a job");
 }
 
+// waiter_count counts a waiter among those of who asks.
+static hth_err waiter_count(hth_job_watches *watches, hth_job_waiter *waiter)
+{
+    const hth_tenant_limited limited = {"watches of training jobs", "limits.watches",
+                                        hth_setting_int(HTH_SET_LIMIT_WATCHES)};
+    return hth_tenant_part_take(&watches->parts, waiter->asks, &limited, &waiter->part);
+}
+
 hth_err hth_job_watches_wait(hth_job_watches *watches, hth_job_waiter *waiter, char **json)
 {
     hth_job_watches *t = watches;
@@ -281,16 +290,13 @@ hth_err hth_job_watches_wait(hth_job_watches *watches, hth_job_waiter *waiter, c
     watch_job *j = jobs_find(t, NULL, waiter->id);
     bool mine = j != NULL && waiter->id > 0 &&
                 (waiter->tenant == NULL || strcmp(waiter->tenant, j->tenant) == 0);
-    int most = (int)hth_setting_int(HTH_SET_LIMIT_WATCHES);
     waiter->job = j;
     if (!mine) {
         err = hth_fail(HTH_ENOENT, "job %" PRIu64 " is not watched", waiter->id);
     } else if (waiter_due(t, waiter, hth_now_ns())) {
         err = waiter_text(t, waiter, json);
         jobs_use(t, j);
-    } else if (t->n_waiting >= most) {
-        err = hth_fail(HTH_EBUSY, "%d clients watch training jobs (limits.watches)", most);
-    } else {
+    } else if ((err = waiter_count(t, waiter)) == HTH_OK) {
         jobs_use(t, j);
         j->n_waiting++;
         t->n_waiting++;
@@ -314,6 +320,7 @@ static hth_job_waiter *watches_due(hth_job_watches *watches, uint64_t *next_ns)
             *at = w->next;
             ((watch_job *)w->job)->n_waiting--;
             watches->n_waiting--;
+            hth_tenant_part_give(w->part);
             return w;
         }
         *next_ns = w->end_ns < *next_ns ? w->end_ns : *next_ns;

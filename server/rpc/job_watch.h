@@ -17,7 +17,7 @@
 #ifndef HTH_SERVER_RPC_JOB_WATCH_H
 #define HTH_SERVER_RPC_JOB_WATCH_H
 
-#include "base/err.h"
+#include "server/net/tenant_parts.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -33,12 +33,14 @@ struct hth_job_waiter {
     uint64_t id;          // of the job
     uint64_t after;       // the event that its client has heard of last
     uint64_t end_ns;      // hth_now_ns: when it is answered without an event
-    const char *tenant;   // who asks; NULL: someone who may see all jobs
+    const char *tenant;   // whose jobs it may see; NULL: all
+    const char *asks;     // the tenant that it counts for
     atomic_int *canceled; // not 0: to be answered with HTH_ECANCELED (hth_job_watches_look)
     // HTH_OK: `json` is the answer, hth_alloc'd and taken over; else the sentence is
     // hth_err_detail's. Must not block.
     void (*answer)(hth_job_waiter *waiter, hth_err err, char *json);
-    void *job; // the table's
+    void *job;             // the table's, as what follows
+    hth_tenant_part *part; // of limits.watches
     hth_job_waiter *next;
 };
 
@@ -62,7 +64,8 @@ void hth_job_watches_end(hth_job_watches *watches, const char *name, uint64_t id
 // hth_job_watches_wait answers with events after waiter->after: stored in *json (to be freed by
 // hth_free) if there are any or the time is over, else *json is NULL and the waiter waits: it may
 // be answered before this returns. HTH_ENOENT: no events of that job are kept for this tenant, and
-// nothing waits: ask the engine. HTH_EBUSY: there are limits.watches.
+// nothing waits: ask the engine. HTH_EBUSY: who asks has its part of limits.watches
+// (server/net/tenant_parts.h).
 hth_err hth_job_watches_wait(hth_job_watches *watches, hth_job_waiter *waiter, char **json);
 // hth_job_watches_look has the thread look who was canceled. Any thread.
 void hth_job_watches_look(hth_job_watches *watches);

@@ -84,13 +84,15 @@ static uint64_t known(const char *name, uint64_t id, const char *tenant)
     return last;
 }
 
-static hth_err ask(asked *a, uint64_t id, uint64_t after, uint64_t end_ns, char **json)
+static hth_err ask_as(asked *a, const char *asks, uint64_t id, uint64_t after, uint64_t end_ns,
+                      char **json)
 {
     memset(a, 0, sizeof *a);
     a->w = (hth_job_waiter){.id = id,
                             .after = after,
                             .end_ns = end_ns,
-                            .tenant = "alice",
+                            .tenant = strcmp(asks, "root") != 0 ? asks : NULL,
+                            .asks = asks,
                             .canceled = &a->canceled,
                             .answer = answer};
     pthread_mutex_lock(&answers_lock);
@@ -109,6 +111,11 @@ static bool is_answered(asked *a)
     bool answered = a->answered;
     pthread_mutex_unlock(&answers_lock);
     return answered;
+}
+
+static hth_err ask(asked *a, uint64_t id, uint64_t after, uint64_t end_ns, char **json)
+{
+    return ask_as(a, "alice", id, after, end_ns, json);
 }
 
 static void wait_answered(asked *a)
@@ -263,10 +270,46 @@ static void test_limits(void **state)
     hth_free(json);
 }
 
+// However many watches a tenant has, there are some for the next one; who may watch others' jobs has
+// them as its own.
+static void test_shares(void **state)
+{
+    static asked of[6];
+    char *json;
+    uint64_t hers = known("hers", 7, "alice"), his = known("his", 8, "bob");
+    assert_ok(hth_setting_set("limits.watches", "6"));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ask(&of[i], 7, hers, NEVER, &json));
+    }
+    assert_err(ask(&of[3], 7, hers, NEVER, &json), HTH_EBUSY,
+               "tenant 'alice' has 3 watches of training jobs, and 3 are free (limits.watches = "
+               "6): it may have as many as it leaves free");
+    assert_ok(ask_as(&of[3], "bob", 8, his, NEVER, &json));
+    assert_ok(ask_as(&of[4], "root", 7, hers, NEVER, &json));
+    assert_err(ask_as(&of[5], "root", 8, his, NEVER, &json), HTH_EBUSY, "tenant 'root' has 1");
+    hth_job_watches_event(table, "hers", "{}", 1, 1);
+    for (int i = 0; i < 5; i++) {
+        if (i != 3) {
+            wait_answered(&of[i]);
+            hth_free(of[i].json);
+        }
+    }
+    assert_ok(ask_as(&of[5], "bob", 8, his, NEVER, &json)); // they went back
+    hth_job_watches_event(table, "his", "{}", 1, 1);
+    wait_answered(&of[3]);
+    hth_free(of[3].json);
+    wait_answered(&of[5]);
+    hth_free(of[5].json);
+}
+
 // Without memory an event is missed, and an answer is an error.
 static hth_err fail_events(hth_job_watches *watches)
 {
-    asked a = {.w = {.id = 17, .tenant = "alice", .canceled = &a.canceled, .answer = answer}};
+    asked a = {.w = {.id = 17,
+                     .tenant = "alice",
+                     .asks = "alice",
+                     .canceled = &a.canceled,
+                     .answer = answer}};
     char *json;
     hth_job_watches_begin(watches, "fails", &a.w.after);
     hth_job_watches_end(watches, "fails", 17, "alice");
@@ -301,13 +344,8 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events),
-        T(test_strangers),
-        T(test_missed),
-        T(test_replaced),
-        T(test_times),
-        T(test_limits),
-        cmocka_unit_test(test_out_of_memory),
+        T(test_events), T(test_strangers), T(test_missed), T(test_replaced),
+        T(test_times),  T(test_limits),    T(test_shares), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

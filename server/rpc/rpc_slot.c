@@ -375,24 +375,16 @@ static hth_err request_take(hth_rpc_slot *slot)
 // ---- training jobs by their numbers: a new one gets its own before the engine sees it, so that it
 // keeps it wherever it runs, and goes on; a question about number 7 becomes one about its name
 
-// job_check_capacity: as `jobs=` of a tenant only says how many are at work, one that submits more
-// and more would leave none of the server's to others.
-static hth_err job_check_capacity(const hth_rpc_slot *slot)
+// job_count counts a job that its client is to leave here, until it ends.
+static hth_err job_count(hth_rpc_slot *slot)
 {
-    int own, n = hth_dispatch_detached(slot->d, slot->tenant, &own);
-    int most = (int)hth_setting_int(HTH_SET_LIMIT_DETACHED_JOBS), most_own = most - most / 4;
-    if (n < most && own >= most_own) {
-        return hth_fail(HTH_EBUSY,
-                        "tenant '%s' has %d training jobs that its clients have left and that have "
-                        "not ended; it may have %d (three quarters of limits.detached_jobs): try "
-                        "again when one has",
-                        slot->tenant, own, most_own);
-    }
-    return n < most ? HTH_OK
-                    : hth_fail(HTH_EBUSY,
-                               "%d training jobs that clients have left have not ended, and "
-                               "limits.detached_jobs allows %d: try again when one has",
-                               n, most);
+    hth_dispatch *d = slot->d;
+    const hth_tenant_limited limited = {"detached training jobs", "limits.detached_jobs",
+                                        hth_setting_int(HTH_SET_LIMIT_DETACHED_JOBS)};
+    pthread_mutex_lock(&d->lock);
+    hth_err err = hth_tenant_part_take(&d->parts, slot->tenant, &limited, &slot->part);
+    pthread_mutex_unlock(&d->lock);
+    return err;
 }
 
 // job_begins gives a new job its number. One that goes on has it in its checkpoint.
@@ -400,7 +392,7 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
 {
     const char *again = json_string_value(json_object_get(args, "job"));
     slot->leaves = json_is_true(json_object_get(args, "detach"));
-    HTH_TRY(slot->leaves ? job_check_capacity(slot) : HTH_OK);
+    HTH_TRY(slot->leaves ? job_count(slot) : HTH_OK);
     json_object_del(args, "id"); // is given here, to nobody who asks for one
     if (again != NULL) {
         json_t *doc = NULL;
@@ -448,8 +440,8 @@ static hth_err request_check(hth_rpc_slot *slot, json_t *args)
     HTH_TRY(hth_arguments_check(slot->command, args));
     if (slot->command == HTH_COMMAND_TRAIN) {
         HTH_TRY(hth_rpc_slot_keep_data(slot, args));
-    }
         hth_rpc_slot_claim_data(slot, args);
+    }
     HTH_TRY(request_changed(slot, args));
     return hth_job_paths_keep(slot->d->store, args);
 }

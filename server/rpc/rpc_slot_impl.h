@@ -52,13 +52,14 @@ struct hth_rpc_slot {
     int file;              // that an export writes to, passed by its client; -1: none
     hth_onnx_given *given; // files of an import that its client has passed
     int n_given;
-    hth_put_result put;   // of an import
-    const char *made;     // .. the name of its model
-    char *arguments;      // .. and of its question to the engine
-    char *changed;        // a query's arguments where they are not as they came, from json_dumps
-    bool leaves;          // a training job that its client leaves as soon as it is taken
-    bool detached;        // .. it is: no connection, no front end, no place; under d->lock
-    uint64_t job_id, uid; // .. its number; whose the files that were passed for it are
+    hth_put_result put;    // of an import
+    const char *made;      // .. the name of its model
+    char *arguments;       // .. and of its question to the engine
+    char *changed;         // a query's arguments where they are not as they came, from json_dumps
+    bool leaves;           // a training job that its client leaves as soon as it is taken
+    bool detached;         // .. it is: no connection, no front end, no place; under d->lock
+    hth_tenant_part *part; // .. of limits.detached_jobs; under d->lock
+    uint64_t job_id, uid;  // .. its number; whose the files that were passed for it are
     char job_name[HTH_CHECKPOINT_JOB];
     bool keeps_data;              // a training job whose data was stored for it (rpc_slot_data.c)
     int claim[HTH_RPC_SLOT_DATA]; // .. its datasets, until the store has it, or it ends; -1: none
@@ -95,6 +96,7 @@ struct hth_dispatch {
     int n_working;                                // of them
     int n_placed[HTH_RPC_SLOT_KINDS], n_reserved; // by kind; administrators' beyond the limits
     int n_detached;
+    hth_tenant_parts parts; // of limits.detached_jobs
     bool stopping;
     uint64_t n_answered, n_refused;
 };
@@ -132,13 +134,13 @@ hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
 // in its arguments; hth_rpc_slot_drop_data removes them, where no job needs them. They block.
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
-// hth_rpc_slot_close_files closes what its client has passed for a request.
-void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_claim_data keeps a training job's datasets for it, however long it waits before it
 // reads them: one that its client leaves has them by its checkpoint then, of another nothing else
 // says so.
 void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
 void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot);
+// hth_rpc_slot_close_files closes what its client has passed for a request.
+void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.
 hth_rpc_slot_kind hth_rpc_slot_kind_of(const Hearth__Request *request, hth_command_id command);
 

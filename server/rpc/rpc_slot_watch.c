@@ -119,6 +119,7 @@ static hth_err watch_begin(hth_rpc_slot *slot, json_t *args)
              json_string_value(json_object_get(args, "job")));
     w->id = (uint64_t)json_integer_value(json_object_get(args, "id"));
     w->tenant = slot->r.admin ? NULL : slot->tenant;
+    w->asks = slot->tenant;
     w->end_ns = hth_now_ns() + wait_ms * 1000000;
     w->canceled = &slot->r.canceled;
     w->answer = watch_answer;
