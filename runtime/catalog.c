@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/settings.h"
-#include "runtime/content/alias.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/model.h"
@@ -335,7 +334,7 @@ hth_err hth_catalog_rebatch(hth_store *store, const char *name, int max_batch,
     return err;
 }
 
-// ---- remove, list
+// ---- remove
 
 hth_err hth_catalog_remove(hth_store *store, const char *model)
 {
@@ -345,43 +344,4 @@ hth_err hth_catalog_remove(hth_store *store, const char *model)
     HTH_TRY(hth_dataset_is_not(store, name));
     HTH_TRY(hth_checkpoint_unused(store, name, version));
     return hth_store_rm(store, name, version);
-}
-
-hth_err hth_catalog_list(hth_store *store, char **json)
-{
-    hth_store_entry *e;
-    int n;
-    *json = NULL;
-    HTH_TRY(hth_store_list(store, &e, &n));
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        if (hth_dataset_is(store, e[i].name)) {
-            continue;
-        }
-        json_t *row = json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
-                                e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",
-                                (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors, "checkpoint",
-                                hth_checkpoint_is(store, e[i].name), "created_ns",
-                                (json_int_t)e[i].created_ns);
-        if (e[i].damaged) {
-            json_object_set_new(row, "damaged", json_true());
-        }
-        json_array_append_new(list, row);
-    }
-    json_t *aliases = NULL;
-    hth_err err = hth_alias_rows(store, &aliases);
-    json_t *doc = json_pack("{s:o, s:o?}", "models", list, "aliases", aliases);
-    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
-    *json = text != NULL ? hth_strdup(text) : NULL;
-    free(text);
-    json_decref(doc);
-    hth_free(e);
-    if (err == HTH_OK && *json == NULL) {
-        err = hth_no_memory("the list of models");
-    }
-    if (err != HTH_OK) {
-        hth_free(*json);
-        *json = NULL;
-    }
-    return err;
 }

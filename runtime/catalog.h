@@ -51,10 +51,11 @@ hth_err hth_catalog_export(hth_store *store, const char *model, const char *path
                            hth_progress_fn progress, void *ctx);
 hth_err hth_catalog_remove(hth_store *store, const char *model);
 // hth_catalog_list stores
-// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}],
+// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns","owner"}],
 // "aliases":[{"alias","model"}]}, freed by hth_free; "damaged": true, where something of it is
-// known to be.
-hth_err hth_catalog_list(hth_store *store, char **json);
+// known to be; "owner": "" of nobody's, null of what is another tenant's than the caller, whose
+// checkpoints are left out.
+hth_err hth_catalog_list(hth_store *store, const hth_caller *caller, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. A version is digits that
 // do not begin with 0. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);

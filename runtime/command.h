@@ -198,7 +198,8 @@ enum {
       HTH_TAKES_STEP | HTH_TAKES(OUT) | HTH_TAKES(PROBLEM), 0)                                     \
     X(PRECISION, precision, HTH_NEED_MODEL, HTH_COMMAND_SHORT, having, first,                      \
       HTH_TAKES_MODEL | HTH_TAKES(PRECISION), HTH_TAKES(MODEL))                                    \
-    X(STATS, stats, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, having, stats,          \
+    X(STATS, stats, HTH_NEED_ANY,                                                                  \
+      HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE | HTH_COMMAND_OWN_JOBS, having, stats,               \
       HTH_TAKES_MODEL, 0)                                                                          \
     X(TENANTS, tenants, HTH_NEED_ADMIN, HTH_COMMAND_SHORT, all, tenants,                           \
       HTH_TAKES(READ) | HTH_TAKES(ON), 0)

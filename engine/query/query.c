@@ -135,7 +135,7 @@ static hth_err query_stats(query *q, json_t **out)
     if (query_text(q, "model") != NULL) {
         HTH_TRY(query_find_model(q, &only));
     }
-    return hth_query_stats(q->ms, only, out);
+    return hth_query_stats(q->ms, only, q->r, out);
 }
 
 static hth_err query_latency(query *q, json_t **out)
@@ -153,7 +153,7 @@ static hth_err query_tenants(query *q, json_t **out)
         HTH_TRY(hth_tenants_read(all));
         q->ms->site->freed++; // a limit may be higher now
     }
-    HTH_TRY(hth_query_stats(q->ms, NULL, &stats));
+    HTH_TRY(hth_query_stats(q->ms, NULL, q->r, &stats));
     *out = json_pack("{s:O}", "tenants", json_object_get(stats, "tenants"));
     json_decref(stats);
     return *out != NULL ? HTH_OK : hth_no_memory("an answer");

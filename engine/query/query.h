@@ -8,8 +8,10 @@
 
 #include <jansson.h>
 
-// hth_query_stats answers "stats", of one model or (NULL) of all. The caller owns *out.
-hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out);
+// hth_query_stats answers "stats", of one model or (NULL) of all, to who asks. The caller owns
+// *out.
+hth_err hth_query_stats(hth_models *ms, const hth_model *only, const hth_request *asks,
+                        json_t **out);
 // hth_query_answer sets request->json, the answer to request->command, which is one of
 // HTH_COMMANDS_QUERY.
 hth_err hth_query_answer(hth_models *ms, hth_request *request);

@@ -107,13 +107,19 @@ static json_t *stats_model(const hth_model *model, const hth_ledger *ledger, con
     return doc;
 }
 
-static json_t *stats_jobs(const hth_ledger *ledger)
+// stats_jobs names nobody's jobs but those of who asks, and to administrators all.
+static json_t *stats_jobs(const hth_ledger *ledger, const hth_request *asks)
 {
     json_t *list = json_array();
     for (int i = 0; i < ledger->n; i++) {
         const hth_ledger_row *r = &ledger->rows[i];
         if (r->account != NULL && r->account->job) {
             json_t *doc = stats_row(r->account, r);
+            if (!asks->admin && asks->tenant != NULL &&
+                strcmp(r->account->tenant, asks->tenant) != 0) {
+                json_object_set_new(doc, "name", json_null());
+                json_object_set_new(doc, "tenant", json_null());
+            }
             json_object_set_new(doc, "job_bytes", json_integer((json_int_t)r->job_bytes));
             json_array_append_new(list, doc);
         }
@@ -213,7 +219,8 @@ static json_t *stats_store(hth_store *store)
                            (json_int_t)h.oldest_ns, "index_read_ns", (json_int_t)h.index_ns);
 }
 
-hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
+hth_err hth_query_stats(hth_models *ms, const hth_model *only, const hth_request *asks,
+                        json_t **out)
 {
     hth_ledger l;
     hth_residency_stats rs;
@@ -225,14 +232,15 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
             json_array_append_new(models, stats_model(m, &l, ms->site->device->props.name));
         }
     }
-    *out = json_pack(
-        "{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}", "ledger",
-        stats_ledger(&l, ms->site), "residency", "entries", (json_int_t)rs.entries,
-        "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
-        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
-        (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models,
-        "jobs", stats_jobs(&l), "tenants", stats_tenants(&l, ms->site->tenants), "memory_waits",
-        "requests", ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
+    *out = json_pack("{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}",
+                     "ledger", stats_ledger(&l, ms->site), "residency", "entries",
+                     (json_int_t)rs.entries, "resident_bytes", (json_int_t)rs.resident_bytes,
+                     "held_bytes", (json_int_t)rs.held_bytes, "fills", (json_int_t)rs.fills,
+                     "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
+                     (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes,
+                     "models", models, "jobs", stats_jobs(&l, asks), "tenants",
+                     stats_tenants(&l, ms->site->tenants), "memory_waits", "requests",
+                     ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
     hth_ledger_fini(&l);
     json_t *gpu = stats_gpu(ms->site->device),
            *store = only == NULL ? stats_store(ms->store) : NULL;

@@ -76,7 +76,7 @@ static void they_are_no_models(void **state)
     assert_ok(put("d", "alice", 1, 4, HTH_TENANT_NEVER, &r));
     assert_true(hth_dataset_is(store, "d@alice.dataset"));
     assert_false(hth_dataset_is(store, "d"));
-    assert_ok(hth_catalog_list(store, &json));
+    assert_ok(hth_catalog_list(store, NULL, &json));
     assert_null(strstr(json, "alice"));
     hth_free(json);
     assert_err(

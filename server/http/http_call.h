@@ -428,6 +428,9 @@ void hth_http_lists_close(hth_http *http);
 typedef hth_err hth_http_writer(hth_http *http, const json_t *doc, bool far, hth_text *out);
 hth_http_writer hth_http_write_index, hth_http_write_index_ready, hth_http_write_stats;
 hth_http_writer hth_http_write_metrics, hth_http_write_models;
+// hth_http_is_model tells a model's name from those of datasets and checkpoints, which their owners
+// are told of by other lists.
+bool hth_http_is_model(const hth_http *http, const char *name);
 
 // ---- handlers
 

@@ -410,8 +410,8 @@ hth_err hth_http_write_metrics(hth_http *http, const json_t *doc, bool far, hth_
     metrics_gpus(out, doc);
     metrics_tenants(out, json_object_get(doc, "tenants"));
     hth_metrics_shares(out, json_object_get(json_object_get(doc, "further"), "devices"));
-    metrics_owners(out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
-                   "device_bytes", json_object_get(doc, "jobs"));
+    metrics_owners(out, "hearth_job_device_bytes", "gauge", "of a tenant's training jobs", "tenant",
+                   "job_bytes", json_object_get(doc, "tenants"));
     metrics_store(out, json_object_get(doc, "store"));
     metrics_process(out);
     metrics_machine(out, &http->machine);

@@ -19,7 +19,8 @@ static void request_list(hth_store_task *task)
 {
     hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
     char *json;
-    hth_err err = hth_catalog_list(s->d->store, &json);
+    const hth_caller caller = hth_rpc_slot_caller(s);
+    hth_err err = hth_catalog_list(s->d->store, &caller, &json);
     if (err != HTH_OK) {
         hth_rpc_slot_fail(s, err, hth_err_detail());
         return;

@@ -74,6 +74,27 @@ static int ls_states(const hth_cli *cli, json_t *list)
     return HTH_CLI_OK;
 }
 
+// ls_owners has a table tell whose models are, where some are anybody's.
+static void ls_owners(json_t *list)
+{
+    json_t *row;
+    size_t i;
+    bool any = false;
+    json_array_foreach(list, i, row)
+    {
+        const json_t *owner = json_object_get(row, "owner");
+        any = any || json_is_null(owner) || json_string_length(owner) > 0;
+    }
+    json_array_foreach(list, i, row)
+    {
+        if (!any) {
+            json_object_del(row, "owner");
+        } else if (json_is_null(json_object_get(row, "owner"))) {
+            json_object_set_new(row, "owner", json_string("(another)"));
+        }
+    }
+}
+
 static void ls_aliases(const json_t *aliases)
 {
     if (json_array_size(aliases) > 0) {
@@ -106,6 +127,7 @@ static int cmd_ls(hth_cli *cli)
     } else if (json_array_size(list) == 0) {
         printf("no models; `hearth import NAME FILE.onnx` adds one\n");
     } else {
+        ls_owners(list);
         hth_table_print(stdout, list);
         ls_aliases(json_object_get(doc, "aliases"));
     }

@@ -297,11 +297,14 @@ void hth_http_dashboard_timeline(hth_http *http, hth_http_req *req, const hth_ht
 hth_err hth_http_write_models(hth_http *http, const json_t *doc, bool far, hth_text *out)
 {
     hth_store_entry *e;
-    int n;
+    int n, written = 0;
     HTH_TRY(hth_store_list(http->store, &e, &n));
     hth_text_put(out, "{\"state\":\"ready\",\"age_ms\":0,\"data\":[");
     for (int i = 0; i < n; i++) {
-        hth_text_put(out, i > 0 ? ",{\"name\":" : "{\"name\":");
+        if (!hth_http_is_model(http, e[i].name)) {
+            continue;
+        }
+        hth_text_put(out, written++ > 0 ? ",{\"name\":" : "{\"name\":");
         hth_text_quoted(out, e[i].name);
         hth_text_put(out, ",\"version\":");
         hth_text_int(out, e[i].version);

@@ -27,9 +27,10 @@ function memoryParts(stats) {
   add('shared', 'Weights that models share: ' + sharers.slice(0, 4).join(', ') + (sharers.length > 4 ? ` and ${sharers.length - 4} more` : ''),
     l.shared_weight_bytes, 'k-shared');
   add('kept', 'Cached weights that are not in use', l.unclaimed_bytes, 'k-kept');
-  for (const j of stats.jobs) {
-    add('job ' + j.name, `Training job ${j.name}`, j.job_bytes + j.resident_private_bytes, 'k-job k-' + colorOf('job ' + j.name));
-  }
+  stats.jobs.forEach((j, i) => { // others' have no names
+    const key = 'job ' + (j.name ?? i), label = j.name ? `Training job ${j.name}` : 'Training job of another tenant';
+    add(key, label, j.job_bytes + j.resident_private_bytes, 'k-job k-' + colorOf(key));
+  });
   add('arena', 'Arena of the models', l.compute_arena_bytes, 'k-arena');
   add('workspace', 'Workspaces', l.workspace_bytes, 'k-workspace');
   add('padding', 'Alignment', l.padding_bytes, 'k-padding');

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models, and the requests that were made to them.
 
-// Versions in the store, with what the engine says about those that it has loaded. Checkpoints of
-// training jobs are versions, too, and nobody's models.
+// Versions in the store, with what the engine says about those that it has loaded.
 function modelRows(store, stats, latency) {
   const loaded = new Map(stats.models.map(m => [specOf(m), m]));
   const times = new Map(latency.models.map(m => [specOf(m), m]));
   const known = new Set(store.map(specOf));
   const gone = stats.models.filter(m => !known.has(specOf(m)));
-  const all = [...store.filter(m => !m.name.endsWith('.checkpoint') || loaded.has(specOf(m))),
+  const all = [...store,
     ...gone.map(m => ({name: m.name, version: m.version, bytes: m.weight_bytes}))];
   return all.map(m => {
     const on = loaded.get(specOf(m)), t = times.get(specOf(m));

@@ -6,6 +6,8 @@
 #include "server/http/http_call.h"
 
 #include "server/http/tensors/http_json.h"
+#include "runtime/checkpoint_index.h"
+#include "runtime/content/dataset_index.h"
 #include "runtime/redact.h"
 
 #include <stdio.h>
@@ -117,6 +119,11 @@ static const char *index_key(const char *name, json_int_t version, char out[240]
     return out;
 }
 
+bool hth_http_is_model(const hth_http *http, const char *name)
+{
+    return !hth_dataset_is(http->store, name) && !hth_checkpoint_is(http->store, name);
+}
+
 // index_loaded has the engine's rows by name and version. NULL: out of memory.
 static json_t *index_loaded(const json_t *doc)
 {
@@ -173,6 +180,9 @@ static hth_err index_write(hth_http *http, const json_t *doc, bool far, bool onl
     json_t *loaded = index_loaded(doc);
     hth_text_put(out, "[");
     for (int i = 0; i < n && loaded != NULL; i++) {
+        if (!hth_http_is_model(http, e[i].name)) {
+            continue;
+        }
         const json_t *m = json_object_get(loaded, index_key(e[i].name, e[i].version, key));
         index_row(http, m, &e[i], far, only_ready, out);
     }
