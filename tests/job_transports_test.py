@@ -65,7 +65,7 @@ class Transports(unittest.TestCase):
                         yield name, c
 
     def refused(self, c, what, **arguments):
-        with self.assertRaisesRegex(hearth.Error, "belongs to another tenant|there is no job|lacks the role 'job'"):
+        with self.assertRaisesRegex(hearth.Error, "belongs to another tenant|there is no job|has no checkpoint|lacks the role 'job'"):
             c.query(what, **arguments)
 
     def test_others_see_that_something_runs(self):
