@@ -171,6 +171,8 @@ static hth_err versions_each_manifest(const version_each *each, const char *name
     hth_manifest m = {.name = hth_strdup(name),
                       .version = version,
                       .created_ns = record->created_ns,
+                      .skeleton = (void *)record->skeleton, // where it lies: not the manifest's own
+                      .skeleton_bytes = record->skeleton_bytes,
                       .meta = hth_strndup(record->meta, record->meta_bytes)};
     hth_err err = m.name != NULL && m.meta != NULL ? versions_copy_tensors(record, &m)
                                                    : hth_no_memory("reading model '%s'", name);
@@ -178,6 +180,7 @@ static hth_err versions_each_manifest(const version_each *each, const char *name
     if (err == HTH_OK) {
         err = each->fn(each->ctx, &m);
     }
+    m.skeleton = NULL;
     hth_manifest_fini(&m);
     return damaged ? HTH_OK : err;
 }

@@ -410,9 +410,8 @@ hth_err hth_server_stop(hth_server *server)
     hth_scrub_close(server->scrub);
     server->scrub = NULL;
     if (server->dispatch != NULL) {
-        int own;
         server_refuse(server);
-        if (hth_dispatch_detached(server->dispatch, "", &own) > 0) { // nobody waits for these
+        if (hth_dispatch_detached(server->dispatch) > 0) { // nobody waits for these
             server_save(server);
         }
         hth_err err = server_answer(server, limit_ns);

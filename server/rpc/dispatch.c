@@ -591,14 +591,10 @@ hth_err hth_dispatch_stop(hth_dispatch *dispatch, uint64_t limit_ns)
     return left == 0 ? HTH_OK : hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", left);
 }
 
-int hth_dispatch_detached(hth_dispatch *dispatch, const char *tenant, int *own)
+int hth_dispatch_detached(hth_dispatch *dispatch)
 {
-    *own = 0;
     pthread_mutex_lock(&dispatch->lock);
     int n = dispatch->n_detached;
-    for (const hth_rpc_slot *s = dispatch->slots; s != NULL && n > 0; s = s->after) {
-        *own += s->detached && strcmp(s->tenant, tenant) == 0;
-    }
     pthread_mutex_unlock(&dispatch->lock);
     return n;
 }

@@ -66,9 +66,8 @@ int hth_dispatch_cancel(hth_dispatch *dispatch);
 void hth_dispatch_close(hth_dispatch *dispatch);
 // hth_dispatch_gone cancels what a connection that ended had asked for.
 void hth_dispatch_gone(hth_dispatch *dispatch, hth_conn *conn);
-// hth_dispatch_detached is how many training jobs are at work or wait without their clients; *own:
-// of them, the tenant's.
-int hth_dispatch_detached(hth_dispatch *dispatch, const char *tenant, int *own);
+// hth_dispatch_detached is how many training jobs are at work or wait without their clients.
+int hth_dispatch_detached(hth_dispatch *dispatch);
 // hth_dispatch_count tells how many requests were answered, and how many of those were refused
 // because the server stops.
 void hth_dispatch_count(hth_dispatch *dispatch, uint64_t *answered, uint64_t *refused);

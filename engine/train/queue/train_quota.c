@@ -9,6 +9,7 @@
 #include "runtime/tenants/owner.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct quota_result {
     hth_manifest base;
@@ -80,7 +81,9 @@ hth_err hth_train_quota(const hth_train_queue *queue, const char *job, const cha
     hth_err err = quota_read(store, &spec, &r);
     if (err == HTH_OK && r.graph != NULL) {
         quota_tensors(&r);
-        err = hth_owner_room(store, owner, t->limits.store_bytes, NULL, r.put, r.base.n_tensors);
+        const hth_owner_put put = {r.base.skeleton, r.base.skeleton_bytes, strlen(r.base.meta),
+                                   r.put, r.base.n_tensors};
+        err = hth_owner_room(store, owner, t->limits.store_bytes, NULL, &put);
         err = hth_err_prefix(err, "the result of job '%s' does not fit", job);
     }
     quota_fini(&r);
