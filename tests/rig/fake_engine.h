@@ -39,7 +39,7 @@ static _Atomic(size_t) fake_hold_bytes; // of memory that is waited for; 0: none
 static atomic_int fake_canceled;        // requests that ended because they were canceled
 static atomic_int fake_models;          // that "stats" and "loaded" tell of
 static atomic_int fake_lists;           // how often it was asked for these
-static const void *volatile fake_last_input;
+static const void *_Atomic fake_last_input;
 static atomic_uint fake_last_priority; // of the last inference
 static _Atomic(uint64_t) fake_last_timeout_us;
 
