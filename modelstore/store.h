@@ -103,8 +103,8 @@ typedef struct hth_manifest {
 hth_err hth_store_get(hth_store *store, const char *name, int version, hth_manifest *out);
 void hth_manifest_fini(hth_manifest *manifest);
 // hth_store_each calls `fn` for each version whose record is sound, by name and version, in one
-// transaction, until it returns other than HTH_OK, which is returned. The manifest is there until fn
-// returns; fn asks nothing of a store.
+// transaction, until it returns other than HTH_OK, which is returned. The manifest is there until
+// fn returns; fn asks nothing of a store.
 typedef hth_err (*hth_version_fn)(void *ctx, const hth_manifest *manifest);
 hth_err hth_store_each(hth_store *store, hth_version_fn fn, void *ctx);
 

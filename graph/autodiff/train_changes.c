@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-// changes_passes tells whether a gradient flows to input k. Dtypes of what is computed are not known
-// yet; batch norm and dropout become what they are in training.
+// changes_passes tells whether a gradient flows to input k. Dtypes of what is computed are not
+// known yet; batch norm and dropout become what they are in training.
 static bool changes_passes(const hth_graph *graph, const hth_node *node, int k)
 {
     const hth_grad_rule *rule = hth_grad_rule_of(node->op);

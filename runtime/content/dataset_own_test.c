@@ -75,8 +75,8 @@ static void orphans_expire(void **state)
     assert_ok(hth_dataset_remove(store, "named", "bob", (hth_dataset_who){NULL, true}));
 }
 
-// A job that waits for hours, and has no checkpoint, has its data when it begins; and can remove them
-// when it ends. Nobody else can, or replace them.
+// A job that waits for hours, and has no checkpoint, has its data when it begins; and can remove
+// them when it ends. Nobody else can, or replace them.
 static void who_waits_has_them(void **state)
 {
     char own[HTH_DATASET_OWN], left[HTH_DATASET_OWN];

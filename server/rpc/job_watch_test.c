@@ -270,8 +270,8 @@ static void test_limits(void **state)
     hth_free(json);
 }
 
-// However many watches a tenant has, there are some for the next one; who may watch others' jobs has
-// them as its own.
+// However many watches a tenant has, there are some for the next one; who may watch others' jobs
+// has them as its own.
 static void test_shares(void **state)
 {
     static asked of[6];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the result of a job will have room in what its owner may have of the store: found out when
-// it is submitted, by the model's graph, and not when all steps are made. The base model's tensors
-// that training does not change are stored once, whoever's they are; the others are new.
+// Whether the result of a job will have room in what its owner may have of the store: found out
+// when it is submitted, by the model's graph, and not when all steps are made. The base model's
+// tensors that training does not change are stored once, whoever's they are; the others are new.
 #include "engine/train/queue/train_entry_impl.h"
 
 #include "base/alloc.h"
