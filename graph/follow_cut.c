@@ -72,17 +72,17 @@ void hth_through_pad(hth_follow *follow)
     }
     for (int i = 0; i < count; i++) {
         hth_size before = hth_follow_element(follow, 1, i),
-                 behind = hth_follow_element(follow, 1, count + i);
+                 after = hth_follow_element(follow, 1, count + i);
         int d = axes[i];
         if (x->kind == HTH_TRACK_SAMPLES && d == x->axis) {
-            if (!hth_size_is(follow->sizes, before, 0) || !hth_size_is(follow->sizes, behind, 0)) {
+            if (!hth_size_is(follow->sizes, before, 0) || !hth_size_is(follow->sizes, after, 0)) {
                 hth_follow_mixed(follow, "pads", d);
                 return;
             }
             continue;
         }
         t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], before);
-        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], behind);
+        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], after);
     }
     t.equal = false; // where the padding is along another axis it still is; nobody needs it
     hth_follow_out(follow, 0, &t);

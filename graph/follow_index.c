@@ -215,7 +215,7 @@ void hth_through_scatter_elements(hth_follow *follow)
 }
 
 // data [.., samples, ..] after what `depth` columns of indices address, updates alike.
-static bool scatter_behind(hth_follow *follow, int depth)
+static bool scatter_after(hth_follow *follow, int depth)
 {
     const hth_track *x = hth_follow_in(follow, 0), *at = hth_follow_in(follow, 1),
                     *u = hth_follow_in(follow, 2);
@@ -240,7 +240,7 @@ void hth_through_scatter_nd(hth_follow *follow)
         bool own = known && rows(follow, x) && depth > 0 && at->kind == HTH_TRACK_SAMPLES &&
                    at->axis < at->rank - 1 &&
                    (at->coords || (hth_follow_rows(follow, 1) && depth == 1)) && same_place(at, u);
-        if (!own && (!known || !scatter_behind(follow, (int)depth))) {
+        if (!own && (!known || !scatter_after(follow, (int)depth))) {
             hth_follow_mixed(follow, writes, x->kind == HTH_TRACK_SAMPLES ? x->axis : -1);
             return;
         }

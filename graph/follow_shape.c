@@ -24,13 +24,13 @@ static bool regroup_split(hth_follow *follow, const hth_track *track, int at, ht
     const hth_track *x = hth_follow_in(follow, 0);
     hth_size samples = hth_size_samples(follow->sizes);
     hth_size before = hth_size_mul(follow->sizes, hth_follow_dims(follow, x, 0, x->axis), x->outer);
-    hth_size behind =
+    hth_size after =
         hth_size_mul(follow->sizes, hth_follow_dims(follow, x, x->axis + 1, x->rank), x->inner);
     *outer = hth_size_quotient(follow->sizes, before, hth_follow_dims(follow, track, 0, at));
     *inner = hth_size_quotient(follow->sizes, track->dim[at],
                                hth_size_mul(follow->sizes, samples, *outer));
     if (*outer == HTH_SIZE_OTHER || *inner == HTH_SIZE_OTHER) {
-        *inner = hth_size_quotient(follow->sizes, behind,
+        *inner = hth_size_quotient(follow->sizes, after,
                                    hth_follow_dims(follow, track, at + 1, track->rank));
         *outer = hth_size_quotient(follow->sizes, track->dim[at],
                                    hth_size_mul(follow->sizes, samples, *inner));

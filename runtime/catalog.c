@@ -71,7 +71,7 @@ static hth_err catalog_materialize(hth_const *constant, void *dst)
     return t->read(t->read_ctx, 0, dst, constant->bytes);
 }
 
-// catalog_check_load loads a graph of the constants `c` and has it accepted.
+// catalog_check_load loads a graph with the constants `c` and asks `check` to accept it.
 static hth_err catalog_check_load(const void *skeleton, size_t bytes, hth_const **c, int n,
                                   const hth_catalog_check *check)
 {

@@ -92,7 +92,8 @@ static void begins(hth_store *store, const char *as, const char *tenant, bool ad
     json_decref(args);
 }
 
-// Who names no job means one of its own: the last one of the model, whoever trained it after that.
+// Without a job's name the caller's own last job of the model is meant, even if others trained it
+// later.
 static void last_is_ones_own(void **state)
 {
     hth_store *s;

@@ -13,8 +13,8 @@
 
 #define OWNER_PIECE ((size_t)1 << 20)
 
-// owner_of reads a meta: of a version, of a dataset ("tenant"), or of a checkpoint, which is its
-// job's tenant's, whoever's the result will be.
+// owner_of reads a meta: of a version, of a dataset ("tenant"), or of a checkpoint, which
+// belongs to its job's tenant, whoever will own the result.
 static void owner_of(const char *meta, char owner[HTH_TENANT])
 {
     owner[0] = 0;

@@ -336,6 +336,25 @@ static inline json_t *ask(fixture *f, const char *query, const char *arguments, 
     return doc;
 }
 
+// logged tells whether a line of a job's log has these words.
+static inline bool logged(fixture *f, const char *job, const char *words)
+{
+    char args[100];
+    hth_err err;
+    bool found = false;
+    size_t i;
+    json_t *line;
+    snprintf(args, sizeof args, "{\"job\": \"%s\"}", job);
+    json_t *doc = ask(f, "logs", args, &err);
+    assert_ok(err);
+    json_array_foreach(json_object_get(doc, "lines"), i, line)
+    {
+        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
+    }
+    json_decref(doc);
+    return found;
+}
+
 static inline void same_losses(json_t *a, json_t *b, size_t n)
 {
     const json_t *x = json_object_get(a, "history"), *y = json_object_get(b, "history");

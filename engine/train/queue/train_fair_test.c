@@ -148,27 +148,9 @@ static void expect_why(rig *r, const char *name, const char *words)
     json_decref(row);
 }
 
-static bool logged(rig *r, const char *name, const char *words)
-{
-    char args[100];
-    hth_err err;
-    bool found = false;
-    size_t i;
-    json_t *line;
-    snprintf(args, sizeof args, "{\"job\": \"%s\"}", name);
-    json_t *doc = ask(&r->f, "logs", args, &err);
-    assert_ok(err);
-    json_array_foreach(json_object_get(doc, "lines"), i, line)
-    {
-        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
-    }
-    json_decref(doc);
-    return found;
-}
-
 static void until_logged(rig *r, const char *name, const char *words)
 {
-    for (uint64_t seen = 0; !logged(r, name, words);) {
+    for (uint64_t seen = 0; !logged(&r->f, name, words);) {
         events_wait(&seen);
     }
 }
@@ -288,7 +270,7 @@ static void paused_for_another(void **state)
         clock_ahead_ns += 10000000000u;
         until_state(&r, "result", "queued");
         expect_why(&r, "result", "paused in favour of tenant 'bob'");
-        assert_true(logged(&r, "result", "in favour of tenant 'bob', which is under its share"));
+        assert_true(logged(&r.f, "result", "in favour of tenant 'bob', which is under its share"));
         witness_let_go(); // from here on they may take turns
         json_decref(job_end(&other));
         assert_ok(call_wait(&held.w.c));
@@ -397,7 +379,7 @@ static void stopped_with_several(void **state)
     hth_engine_drain(r.f.engine);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(call_wait(&jobs[i].c), HTH_ECANCELED);
-        assert_true(logged(&r, names[i], "the server is stopping"));
+        assert_true(logged(&r.f, names[i], "the server is stopping"));
         free(jobs[i].text);
     }
     rig_close(&r);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job that began when memory was short has more of it when others have ended. Only while nobody
-// waits, for whoever does begins with that memory, and may be somebody else's; and not at once, for
-// the next job often comes when one has ended. What a job has then it gives back where a tenant
-// without a job at work needs it (train_preempt.c).
+// A job that began when memory was short gets more when others have ended. It does so only while
+// no job waits, because a waiting job, perhaps another tenant's, has the first claim on free
+// memory. It also waits a little, because the next job often arrives just after one has ended. The
+// job gives the memory back when a tenant without a running job needs it (train_preempt.c).
 #include "engine/train/queue/train_fair.h"
 
 #include "base/clock.h"

@@ -140,24 +140,6 @@ static uint64_t until_runs(rig *r, const char *name)
     return x.bytes;
 }
 
-static bool logged(rig *r, const char *name, const char *words)
-{
-    char args[100];
-    hth_err err;
-    bool found = false;
-    size_t i;
-    json_t *line;
-    snprintf(args, sizeof args, "{\"job\": \"%s\"}", name);
-    json_t *doc = ask(&r->f, "logs", args, &err);
-    assert_ok(err);
-    json_array_foreach(json_object_get(doc, "lines"), i, line)
-    {
-        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
-    }
-    json_decref(doc);
-    return found;
-}
-
 // big_runs has most of the device held by another tenant's job.
 static void big_runs(rig *r, job *big)
 {
@@ -192,7 +174,7 @@ static bool until_grown(rig *r, uint64_t had_bytes)
     }
     bool grown = strcmp(x.state, "running") == 0;
     assert_true(!grown || x.bytes > had_bytes);
-    assert_int_equal(logged(r, "small", "planned again: "), grown);
+    assert_int_equal(logged(&r->f, "small", "planned again: "), grown);
     return grown;
 }
 
@@ -250,8 +232,8 @@ static void shrinks(void **state)
     (void)until_runs(&r, "other");
     row x = row_of(&r, "held");
     // where processors are busy a search may find no plan in its time
-    bool paused = logged(&r, "held", "in favour of tenant 'bob'");
-    assert_true(paused || logged(&r, "held", "planned again: "));
+    bool paused = logged(&r.f, "held", "in favour of tenant 'bob'");
+    assert_true(paused || logged(&r.f, "held", "planned again: "));
     assert_true(paused || (strcmp(x.state, "running") == 0 && x.bytes < had_bytes));
     print_message("# %s\n", paused ? "paused" : "has less memory");
     job_canceled(&other);

@@ -256,7 +256,7 @@ static uint64_t tensors_bytes(fixture *f, const char *name, const char *other, u
     return all;
 }
 
-// What a version counts for beside its tensors: graph, text and names.
+// What counts of a version in addition to its tensors: graph, text and names.
 static uint64_t record_bytes(fixture *f, const char *name)
 {
     hth_manifest m;

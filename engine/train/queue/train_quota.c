@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the result of a job will have room in what its owner may have of the store: found out
-// when it is submitted, by the model's graph, and not when all steps are made. The base model's
-// tensors that training does not change are stored once, whoever's they are; the others are new.
+// Checks at submission, from the model's graph, whether a job's result will fit into its owner's
+// quota of the store; otherwise the job would fail after its last step. Tensors that training
+// leaves as they are count only if the owner does not have them yet; all others are new.
 #include "engine/train/queue/train_entry_impl.h"
 
 #include "base/alloc.h"

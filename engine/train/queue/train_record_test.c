@@ -93,24 +93,6 @@ static int64_t saved_step(hth_store *store, const char *job)
 }
 
 // logged tells whether a line of the job's log has these words.
-static bool logged(fixture *f, const char *job, const char *words)
-{
-    char args[100];
-    hth_err err;
-    bool found = false;
-    size_t i;
-    json_t *line;
-    snprintf(args, sizeof args, "{\"job\": \"%s\"}", job);
-    json_t *doc = ask(f, "logs", args, &err);
-    assert_ok(err);
-    json_array_foreach(json_object_get(doc, "lines"), i, line)
-    {
-        found = found || strstr(json_string_value(json_object_get(line, "text")), words) != NULL;
-    }
-    json_decref(doc);
-    return found;
-}
-
 // A job that its client leaves: what was told, and whether the store had it then.
 typedef struct left {
     call c;
