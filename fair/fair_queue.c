@@ -197,10 +197,19 @@ static hth_err queue_check(const hth_fair_queue *queue, const hth_fair_job *job)
     return HTH_OK;
 }
 
+int64_t hth_queue_key(const hth_fair_queue *queue, const hth_fair_job *job, uint64_t left_ns)
+{
+    int priority = job->priority < QUEUE_PRIORITY ? job->priority : QUEUE_PRIORITY;
+    priority = priority > -QUEUE_PRIORITY ? priority : -QUEUE_PRIORITY;
+    left_ns = left_ns < QUEUE_DAY_NS ? left_ns : QUEUE_DAY_NS;
+    return (int64_t)(job->submitted_ns + left_ns) - priority * (int64_t)queue->o.priority_ns;
+}
+
 // queue_wait has a job wait; there is room for it.
 static void queue_wait(hth_fair_queue *queue, hth_fair_job *job)
 {
     queue_tenant *t = queue_of(queue, job);
+    job->key = hth_queue_key(queue, job, job->run_ns != NULL ? job->run_ns[0] : 0);
     hth_err err = hth_fair_heap_push(&t->waiting, job);
     assert(err == HTH_OK);
     (void)err;
@@ -211,15 +220,12 @@ static void queue_wait(hth_fair_queue *queue, hth_fair_job *job)
 hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
 {
     queue_tenant *t = queue_of(queue, job);
-    int priority = job->priority < QUEUE_PRIORITY ? job->priority : QUEUE_PRIORITY;
-    priority = priority > -QUEUE_PRIORITY ? priority : -QUEUE_PRIORITY;
     assert(job->state == HTH_FAIR_OUT && job->n_demands > 0);
     HTH_TRY(queue_check(queue, job));
     // Starting and pausing cannot fail: there is room for each job where it runs and where it
     // waits.
     HTH_TRY(hth_fair_heap_room(&queue->ends, queue->jobs + 1));
     HTH_TRY(hth_fair_heap_room(&t->waiting, t->waiting.n + t->running + 1));
-    job->key = (int64_t)job->submitted_ns - priority * (int64_t)queue->o.priority_ns;
     job->order = queue->order++;
     queue->jobs++;
     bool active = t->running + t->waiting.n > 0;

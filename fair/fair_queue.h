@@ -6,9 +6,11 @@
 // Jobs are whole and run for long; what they hold comes back when they end. The rules, in order:
 //
 // 1. Shares: the tenant with the least dominant share by weight is next (fair.h); among equal ones
-//    the one served longest ago. Of a tenant's jobs the one submitted first is next, where each
-//    level of priority counts as `priority_ns` of waiting: priorities order a tenant's own jobs,
-//    gain it no share, and starve none of its others.
+//    the one served longest ago. Of a tenant's jobs the one is next whose submission and predicted
+//    time (with its best demand, a day at most) add up to the least: short ones pass long ones, and
+//    a job is passed by those alone that come within the time that it takes. Each level of priority
+//    counts as `priority_ns` of waiting. Both order a tenant's own jobs, gain it no share, and
+//    starve none of its others.
 // 2. The point of an elastic job: the best demand that fits and, while other tenants wait, keeps
 //    the tenant within its entitlement (its weight among those of all tenants with jobs); where
 //    none does, the last that fits.
@@ -25,6 +27,10 @@
 //    its entitlement as well. So tenants whose jobs need the whole device take turns of
 //    patience_ns. Where the device's time is shared by slices, a tenant with a job that runs has
 //    its part of it: only one without is below its entitlement, and all others are above theirs.
+//
+// 6. Shortest first: where the job that is next does not fit, one of its own tenant's is paused for
+//    it that has more than twice as long left to run and would be after it by rule 1, the one with
+//    the most left, after it ran for as long as in rule 5. Only where that makes enough room.
 //
 // Hence nobody starves: rule 3 bounds the wait by what runs, and rule 5 a tenant's by its patience.
 // A decision looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted ends.

@@ -39,6 +39,9 @@ void hth_queue_sum(const hth_fair_queue *queue, hth_fair_amounts *to,
 double hth_queue_level(const hth_fair_queue *queue, const queue_tenant *tenant,
                        const hth_fair_amounts *used);
 
+// hth_queue_key is a job's turn within its tenant, with so long left to run (rule 1).
+int64_t hth_queue_key(const hth_fair_queue *queue, const hth_fair_job *job, uint64_t left_ns);
+
 // When a job will have room, and what will be left then beside it.
 typedef struct queue_shadow {
     uint64_t at_ns; // HTH_FAIR_NEVER: not known
@@ -53,7 +56,7 @@ hth_fair_amounts hth_queue_room(const hth_fair_queue *queue);
 // reservation (rule 4; shadow NULL: there is none); -1: none.
 int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,
                     const hth_fair_amounts *room, const queue_shadow *shadow, uint64_t now_ns);
-// hth_queue_preempt decides rule 5; false: nobody is to be paused. *until_ns: when to look again.
+// hth_queue_preempt decides rules 5 and 6; false: nobody is to be paused. *until_ns: when to look again.
 bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is paused in whose favour (rule 5 of fair_queue.h).
+// Who is paused in whose favour (rules 5 and 6 of fair_queue.h).
 #include "fair/fair_queue_impl.h"
 
 #include <stddef.h>
 
-#define PREEMPT_OVER (1 + 1e-9)
+#define PREEMPT_OVER   (1 + 1e-9)
+#define PREEMPT_LONGER 2 // times what the job of its tenant takes for which a job is paused
 
 // preempt_note notes since when tenants wait below their entitlement, and *until_ns when the next
 // one has waited long enough.
@@ -118,6 +119,17 @@ static void preempt_spare(const hth_fair_queue *queue, const hth_fair_amounts *n
     }
 }
 
+// preempt_decide: the victims make enough room for the least of the job's demands.
+static bool preempt_decide(const hth_fair_queue *queue, hth_fair_job *job,
+                           const hth_fair_amounts *room, uint64_t now_ns,
+                           hth_fair_decision *decision)
+{
+    decision->with = hth_queue_point(queue, job, room, NULL, now_ns);
+    decision->job = decision->with >= 0 ? job : NULL;
+    decision->action = decision->with >= 0 ? HTH_FAIR_PREEMPT : HTH_FAIR_NOTHING;
+    return decision->with >= 0;
+}
+
 static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant, hth_fair_job *job,
                         uint64_t now_ns, hth_fair_decision *decision)
 {
@@ -139,10 +151,44 @@ static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant,
     if (decision->n_victims == 0) {
         room = hth_queue_room(queue); // nobody holds what it lacks: it lies in pieces
     }
-    decision->with = hth_queue_point(queue, job, &room, NULL, now_ns);
-    decision->job = decision->with >= 0 ? job : NULL;
-    decision->action = decision->with >= 0 ? HTH_FAIR_PREEMPT : HTH_FAIR_NOTHING;
-    return decision->with >= 0;
+    return preempt_decide(queue, job, &room, now_ns, decision);
+}
+
+// preempt_longer: a job that runs has so much left that it is better after `job`.
+static bool preempt_longer(const hth_fair_queue *queue, const hth_fair_job *runs,
+                           const hth_fair_job *job, uint64_t now_ns)
+{
+    uint64_t left_ns = runs->ends_ns > now_ns ? runs->ends_ns - now_ns : 0;
+    return runs->ends_ns != HTH_FAIR_NEVER && left_ns / PREEMPT_LONGER > job->run_ns[0] &&
+           hth_queue_key(queue, runs, left_ns) > job->key;
+}
+
+// preempt_own decides rule 6.
+static bool preempt_own(const hth_fair_queue *queue, const queue_tenant *tenant, hth_fair_job *job,
+                        uint64_t now_ns, hth_fair_decision *decision)
+{
+    hth_fair_job *victim = NULL;
+    hth_fair_amounts room;
+    for (hth_fair_job *j = tenant->newest; j != NULL && job->run_ns != NULL; j = j->older) {
+        room = queue->free;
+        hth_queue_sum(queue, &room, &j->held, 1);
+        bool would = preempt_longer(queue, j, job, now_ns) &&
+                     hth_queue_fits(queue, &job->demand[job->n_demands - 1], &room);
+        uint64_t ripe_ns = preempt_ripe(queue, j);
+        if (would && ripe_ns > now_ns) {
+            decision->until_ns = ripe_ns < decision->until_ns ? ripe_ns : decision->until_ns;
+        } else if (would && (victim == NULL || j->ends_ns > victim->ends_ns)) {
+            victim = j;
+        }
+    }
+    if (victim == NULL) {
+        return false;
+    }
+    room = queue->free;
+    hth_queue_sum(queue, &room, &victim->held, 1);
+    decision->n_victims = 1;
+    decision->victim[0] = victim;
+    return preempt_decide(queue, job, &room, now_ns, decision);
 }
 
 bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out)
@@ -154,6 +200,9 @@ bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision
     }
     preempt_note(queue, now_ns, &out->until_ns);
     if (preempt_owed(queue, t, now_ns) && preempt_for(queue, t, queue->reserved, now_ns, out)) {
+        return true;
+    }
+    if (preempt_own(queue, t, queue->reserved, now_ns, out)) {
         return true;
     }
     if (t->under_since_ns > 0) {

@@ -72,6 +72,9 @@ static void sim_start(sim *s, hth_fair_decision *decision)
     }
     s->preempted += (uint64_t)decision->n_victims;
     s->passed += decision->passes;
+    if (!decision->passes && s->reserved != NULL && s->reserved->tenant == decision->job->tenant) {
+        s->reserved = NULL;
+    }
     hth_fair_queue_start(s->q, decision->job, decision->with, s->now_ns);
     double off = s->exact ? 1 : fair_between(&s->seed, 0.5, 2);
     j->really_ns = (uint64_t)((double)j->run_ns[decision->with] * off);
@@ -79,7 +82,7 @@ static void sim_start(sim *s, hth_fair_decision *decision)
 }
 
 // sim_promise: where jobs take what was predicted, and nobody is paused, the predicted start of the
-// job that keeps its turn never moves back.
+// job that keeps its turn never moves back, but for one of its own tenant's that is ahead of it.
 static void sim_promise(sim *s)
 {
     const hth_fair_job *r = hth_fair_queue_reserved(s->q);

@@ -125,6 +125,79 @@ static void test_priority(void **state)
     hth_fair_queue_close(q);
 }
 
+// Of a tenant's jobs the shorter ones pass the longer, but for those that came earlier by more than
+// the difference.
+static void test_shortest(void **state)
+{
+    hth_fair_queue *q = queue_of(HTH_FAIR_NEVER, 1);
+    elastic runs, early, late, quick, unknown;
+    add(q, &runs, 0, 90, 1000);
+    starts(q, 1, &runs, 0, false);
+    job_of(&early, 0, 50, 0, 0, 100);
+    job_of(&late, 0, 50, 0, 0, 95);
+    job_of(&quick, 0, 50, 0, 0, 10);
+    job_of(&unknown, 0, 50, 0, 0, 0);
+    late.job.submitted_ns = 10ull * S;
+    quick.job.submitted_ns = 20ull * S;
+    unknown.job.submitted_ns = 31ull * S;
+    assert_ok(hth_fair_queue_add(q, &early.job)); // 101
+    assert_ok(hth_fair_queue_add(q, &late.job));  // 105
+    assert_ok(hth_fair_queue_add(q, &quick.job)); // 30
+    assert_ok(hth_fair_queue_add(q, &unknown.job));
+    waits(q, 40);
+    hth_fair_queue_remove(q, &runs.job);
+    starts(q, 40, &quick, 0, false);
+    starts(q, 40, &unknown, 0, false);
+    hth_fair_queue_remove(q, &quick.job);
+    starts(q, 41, &early, 0, false);
+    hth_fair_queue_remove(q, &unknown.job);
+    starts(q, 42, &late, 0, false);
+    hth_fair_queue_close(q);
+}
+
+// A job is paused for one of its own tenant's that takes less than half of what it has left, when
+// it has run for the patience; of several the one with the most left; and only one that would be
+// after it in the queue.
+static void test_longer(void **state)
+{
+    hth_fair_queue *q = queue_of(2ull * S, 1);
+    elastic longest, longer, quick, half, late;
+    hth_fair_decision d;
+    add(q, &longest, 0, 40, 1000);
+    starts(q, 1, &longest, 0, false);
+    add(q, &longer, 0, 45, 500);
+    starts(q, 1, &longer, 0, false);
+    add(q, &half, 0, 40, 600);
+    waits(q, 4);
+    add(q, &quick, 0, 40, 10);
+    d = next(q, 2);
+    assert_int_equal(d.action, HTH_FAIR_NOTHING);
+    assert_true(d.until_ns == 3ull * S);
+    d = next(q, 3);
+    assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+    assert_ptr_equal(d.job, &quick.job);
+    assert_int_equal(d.n_victims, 1);
+    assert_ptr_equal(d.victim[0], &longest.job);
+    hth_fair_queue_remove(q, &quick.job);
+    job_of(&late, 0, 57, 0, 0, 10); // 40 would not be enough, 45 are
+    late.job.submitted_ns = 50ull * S;
+    assert_ok(hth_fair_queue_add(q, &late.job));
+    d = next(q, 400); // the one with 101 s left: 102 is after 60
+    assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+    assert_ptr_equal(d.victim[0], &longer.job);
+    hth_fair_queue_ends(q, &longer.job, 419ull * S); // not twice as long as it takes
+    waits(q, 400);
+    hth_fair_queue_ends(q, &longer.job, HTH_FAIR_NEVER);
+    waits(q, 400);
+    hth_fair_queue_remove(q, &late.job);
+    hth_fair_queue_ends(q, &longer.job, 501ull * S);
+    late.job.submitted_ns = 990ull * S; // it came when the other one had waited for so long
+    assert_ok(hth_fair_queue_add(q, &late.job));
+    hth_fair_queue_ends(q, &longer.job, 1100ull * S); // 1 + 100 s left: ahead of 990 + 10
+    waits(q, 1000);
+    hth_fair_queue_close(q);
+}
+
 // Alone a job has its best demand, beside others that wait one within the entitlement, else the
 // last that fits.
 static void test_point(void **state)
@@ -195,7 +268,7 @@ static void test_backfill(void **state)
     add(q, &runs, 0, 60, 0); // nobody knows for how long
     starts(q, 1, &runs, 0, false);
     add(q, &large, 1, 70, 10);
-    add(q, &quick, 1, 1, 1);
+    add(q, &quick, 0, 1, 1);
     waits(q, 1);
     assert_true(hth_fair_queue_predict(q, &large.job, S) == HTH_FAIR_NEVER);
     const hth_fair_amounts less = {{65, 100}};
@@ -409,11 +482,12 @@ static void test_holds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_point),  cmocka_unit_test(test_backfill),
-        cmocka_unit_test(test_turns),  cmocka_unit_test(test_victims),
-        cmocka_unit_test(test_hole),   cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_sliced),
+        cmocka_unit_test(test_shares),   cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_shortest), cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_point),    cmocka_unit_test(test_backfill),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_victims),
+        cmocka_unit_test(test_hole),     cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_memory),   cmocka_unit_test(test_sliced),
         cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

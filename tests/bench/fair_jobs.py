@@ -4,11 +4,13 @@
 usage, from the root: tests/bench/fair_jobs.py [--build DIR] [--base DIR] [--seconds S] [--rounds N] [PART..]
   weights   weights 3 and 1, steps that take differently long: shares of measured time
   first     a full device: from submission to the first step of a tenant without running jobs, of N jobs
-  elastic   six jobs that each want 70 % of the device's memory: mean completion time, elastic against rigid budgets
+  elastic   six jobs that each want 70 % of the device's memory: mean completion time of elastic ones against rigid budgets, one
+            after the other as they came
   overhead  a lone job's steps per second against the server in --base, in turns"""
 import argparse
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -127,13 +129,14 @@ def first(args):
     print(json.dumps({'part': 'first', 'seconds': [round(x, 2) for x in took], 'most': round(max(took), 2)}), flush=True)
 
 
-def complete(s, lengths, batch, *more):
+def complete(s, lengths, batch, *more, fifo=False):
     """The rows of the jobs when all have ended, and the mean time from the first submission to an end. The store keeps rows of
     earlier runs: the names are new."""
     begun, run = time.time_ns(), time.monotonic_ns()
     names = [f'j{run}-{i}' for i in range(len(lengths))]
-    for name, epochs in zip(names, lengths):
-        s.train('alice', name, batch, epochs, *more)
+    for i, (name, epochs) in enumerate(zip(names, lengths)):
+        after = ['--after', names[i - 1]] if fifo and i > 0 else []
+        s.train('alice', name, batch, epochs, *more, *after)
     rows = [s.until(name, lambda row: row.get('state') == 'finished') for name in names]
     return rows, statistics.mean((row['ended'] - begun) / 1e9 for row in rows)
 
@@ -146,15 +149,19 @@ def at_once(rows):
 def elastic(args):
     batch, unit = 256, args.epochs
     mixes = {'equal': [unit] * 6, 'long first': [5 * unit] + [unit // 2] * 5}
+    for seed in range(1, 4):
+        mixes[f'random {seed}'] = [random.Random(seed * 7 + i).randint(1, 10) * unit // 5 for i in range(6)]
     with tempfile.TemporaryDirectory() as store:
         peak = peak_of(args.build, batch, store)
         device = f'cpu:mem={int(peak / 0.7 / 1024)}KiB,threads=2'
         for name, lengths in mixes.items():
+            if args.mixes and name not in args.mixes:
+                continue
             mean, points, most = {'rigid': [], 'elastic': []}, {}, {}
             for _ in range(args.rounds):
                 for kind, more in (('rigid', ['--budget', str(peak)]), ('elastic', [])):
                     with Server(args.build, device, store=store) as s:
-                        rows, seconds = complete(s, lengths, batch, *more)
+                        rows, seconds = complete(s, lengths, batch, *more, fifo=kind == 'rigid')
                         mean[kind].append(seconds)
                         points[kind] = [round(s.row(row['job'])['memory']['peak_bytes'] / peak, 2) for row in rows]
                         most[kind] = at_once(rows)
@@ -195,6 +202,7 @@ def main():
     p.add_argument('--seconds', type=float, default=30)
     p.add_argument('--rounds', type=int, default=3)
     p.add_argument('--epochs', type=int, default=200)
+    p.add_argument('--mixes', nargs='*', help='of elastic: these alone')
     p.add_argument('--pause', type=float, default=3)
     p.add_argument('parts', nargs='*', choices=[[], *PARTS], metavar='PART')
     args = p.parse_args()

@@ -284,6 +284,34 @@ static void paused_for_another(void **state)
     }
 }
 
+// A job of alice's that takes a quarter of hers does not wait for it to end: hers is paused, goes on
+// after the shorter one, and ends as one that was left alone.
+static void paused_for_shorter(void **state)
+{
+    rig r;
+    alice held;
+    job other;
+    char budget[100];
+    alice_holds(&r, &mobile, 1.5, "", &held);
+    job_start(&r, &other, "alice", "other", needs_whole(&r, ", \"epochs\": 2", budget));
+    until_state(&r, "other", "queued");
+    expect_why(&r, "other", "of device memory");
+    clock_ahead_ns += 10000000000u;
+    until_state(&r, "result", "queued");
+    assert_true(logged(&r.f, "result", "in favour of job 'other', which is shorter"));
+    until_state(&r, "other", "finished"); // the first one is still held
+    witness_let_go();
+    json_decref(job_end(&other));
+    assert_ok(call_wait(&held.w.c));
+    json_t *doc = json_loads(held.w.c.r.json, 0, NULL);
+    same_losses(r.whole, doc, json_array_size(json_object_get(r.whole, "history")));
+    same_tensors(&r.f, "whole", "result");
+    json_decref(doc);
+    hth_free(held.w.c.r.json);
+    free(held.text);
+    rig_close(&r);
+}
+
 // A job whose state cannot be written is not paused: it goes on, and is asked again a minute later.
 static void unwritten_state(void **state)
 {
@@ -297,7 +325,7 @@ static void unwritten_state(void **state)
     until_state(&r, "other", "queued");
     hth_store_file_full(true);
     clock_ahead_ns += 10000000000u;
-    until_logged(&r, "result", "not paused for another tenant: ");
+    until_logged(&r, "result", "not paused for another job: ");
     hth_store_file_full(false);
     until_state(&r, "result", "running");
     until_state(&r, "other", "queued");
@@ -398,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(paused_for_another, setup, teardown),
+        cmocka_unit_test_setup_teardown(paused_for_shorter, setup, teardown),
         cmocka_unit_test_setup_teardown(unwritten_state, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_next, setup, teardown),
         cmocka_unit_test_setup_teardown(elastic_jobs_share_memory, setup, teardown),

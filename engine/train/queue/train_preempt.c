@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that give memory to a tenant without a job at work. One that holds enough for both is
+// Jobs that give memory to a tenant without a job at work, or to a shorter job of their own. One that holds enough for both is
 // planned for less, and goes on. Where that cannot be done, or more than one would have to, jobs
 // leave: between two steps the state is copied to host memory, and the checkpoint's thread writes
 // it to the store while others work; then the job's memory is free, and it waits in its old turn.
@@ -18,7 +18,7 @@
 static void preempt_failed(hth_train_queue *queue, hth_train_entry *entry)
 {
     char text[HTH_CHECKPOINT_NOTE];
-    snprintf(text, sizeof text, "not paused for another tenant: %.500s", hth_err_detail());
+    snprintf(text, sizeof text, "not paused for another job: %.500s", hth_err_detail());
     hth_log(WARN, SERVER, "train", "job '%s': %s", entry->job, text);
     hth_train_entry_log(entry, "warning", text);
     entry->leaving = HTH_TRAIN_STAYS;
@@ -113,16 +113,28 @@ void hth_train_preempt_stay(hth_train_queue *queue, const hth_fair_decision *dec
     }
 }
 
+// preempt_why says for whom a job is paused.
+static void preempt_why(hth_train_entry *entry, const hth_train_entry *favoured, char *why,
+                        size_t cap)
+{
+    long long step = (long long)hth_train_job_saved(entry->work);
+    if (favoured->tenant == entry->tenant) {
+        snprintf(why, cap, "paused after step %lld in favour of job '%s', which is shorter", step,
+                 favoured->job);
+        return;
+    }
+    snprintf(why, cap, "paused after step %lld in favour of tenant '%s', which is under its share",
+             step, favoured->of);
+    snprintf(entry->favoured, sizeof entry->favoured, "%s", favoured->of);
+}
+
 // preempt_pause gives the memory of a job back whose state is in the store.
 static void preempt_pause(hth_train_queue *queue, hth_train_entry *entry,
                           const hth_train_entry *favoured)
 {
     char why[HTH_CHECKPOINT_NOTE];
     json_t *nothing = json_object();
-    snprintf(why, sizeof why,
-             "paused after step %lld in favour of tenant '%s', which is under its share",
-             (long long)hth_train_job_saved(entry->work), favoured->of);
-    snprintf(entry->favoured, sizeof entry->favoured, "%s", favoured->of);
+    preempt_why(entry, favoured, why, sizeof why);
     hth_train_fair_leave(queue, entry);
     hth_train_job_free(entry->work);
     entry->work = NULL;
