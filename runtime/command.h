@@ -217,7 +217,7 @@ enum {
     X(UNLOAD, unload, HTH_NEED_MODEL, HTH_COMMAND_LONG, all, unload, HTH_TAKES_LOAD,               \
       HTH_TAKES(MODEL))
 
-// About training jobs: query_NAME in engine/train/queue/train_query.c.
+// About training jobs: query_NAME in engine/train/queue/train_commands.c.
 #define HTH_COMMANDS_JOBS(X)                                                                       \
     X(CANCEL, cancel, HTH_NEED_JOB, HTH_COMMAND_SHORT | HTH_COMMAND_REDACTED, job, first,          \
       HTH_TAKES_JOB, HTH_TAKES(JOB))                                                               \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // client/content/send_impl.h - the inside of send.h: pieces of objects, and the threads that send
-// them (send.c); which objects are sent, and the end of it (send_all.c).
+// them (send.c); which objects are sent, and the end of it (send_missing.c).
 #ifndef HTH_CLIENT_CONTENT_SEND_IMPL_H
 #define HTH_CLIENT_CONTENT_SEND_IMPL_H
 

@@ -36,7 +36,7 @@ bool train_frozen(const hth_train_options *options, const char *name);
 // train_find_output stores the position of the output that the loss compares. HTH_EINVAL.
 hth_err train_find_output(const hth_graph *graph, const char *name, int *out);
 
-// train_shorten.c
+// train_rewrite.c
 // train_shorten says products with transposed matrices by attributes, concatenations of dense
 // blocks by the one before, gathers of all parts by a Split; puts MaxPool before Relu, and fuses
 // batch norm with the Relu or Clip after it.

@@ -3,7 +3,7 @@
 // (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c
 // (why they wait, and how long), train_quota.c (whether their results fit), train_turn.c (whose
 // step comes next), train_record.c (what is kept of them), train_row.c (what is told of them),
-// train_query.c (what is asked).
+// train_commands.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_shorten.c - rewrites of the forward graph that make its gradient short.
+// graph/autodiff/train_rewrite.c - rewrites of the forward graph that make its gradient short.
 //
 // Each says the same computation in a form whose gradient moves fewer bytes. They run when shapes
 // are known and before anything is differentiated.
