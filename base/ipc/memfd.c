@@ -3,7 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 hth_err hth_memfd_make(const char *name, size_t bytes, int *fd, void **out)
@@ -36,4 +40,19 @@ void hth_memfd_drop(int fd, void *p, size_t bytes)
     if (fd >= 0) {
         close(fd);
     }
+}
+
+hth_err hth_memfd_check(int fd, uint64_t bytes)
+{
+    struct stat st;
+    struct statfs fs;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &fs) != 0 ||
+        fs.f_type != TMPFS_MAGIC || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return hth_fail(HTH_EDENIED,
+                        "shared memory must be a memfd that is sealed against shrinking");
+    }
+    return bytes > 0 && (uint64_t)st.st_size >= bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the shared memory is smaller than %" PRIu64 " bytes", bytes);
 }

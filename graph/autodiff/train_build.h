@@ -61,6 +61,9 @@ hth_err train_update(train_build *build, int s, int gradient, int clip);
 // train_accumulate adds the slot that gradients of parameter slot s are added up in; *gradient
 // becomes the sum.
 hth_err train_accumulate(train_build *build, int s, int *gradient);
+
+// train_clip.c
+// train_clip adds the factor that clips n gradients to options' clip_norm; *out is its value.
 hth_err train_clip(train_build *build, const int *gradients, int n, int *out);
 
 #endif

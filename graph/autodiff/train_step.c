@@ -317,24 +317,3 @@ hth_err train_update(train_build *build, int s, int gradient, int clip)
     }
     return infer(build->g, node);
 }
-
-hth_err train_clip(train_build *build, const int *gradients, int n, int *out)
-{
-    int node;
-    int *in = hth_calloc((size_t)n + 1, sizeof *in);
-    if (in == NULL) {
-        return hth_no_memory("a training step");
-    }
-    in[0] = build->hyper;
-    memcpy(in + 1, gradients, (size_t)n * sizeof *in);
-    hth_err err =
-        hth_graph_add_value(build->g, "hearth.clip", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, out);
-    if (err == HTH_OK) {
-        err = hth_graph_add_node(build->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1,
-                                 &node);
-    }
-    hth_free(in);
-    HTH_TRY(err);
-    HTH_TRY(hth_node_set_float(&build->g->nodes[node], "max_norm", build->o->clip_norm));
-    return infer(build->g, node);
-}

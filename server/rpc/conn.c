@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/ipc/memfd.h"
 #include "server/net/closer.h"
 #include "server/rpc/descriptors.h"
 #include "server/net/mapped.h"
@@ -13,13 +14,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define CONN_MAX_REGIONS                                                                           \
@@ -233,23 +231,6 @@ void hth_conn_close_taken(const hth_conn *conn, int fd)
     hth_closer_close(conn->uid_known ? conn->uid : geteuid(), fd, false);
 }
 
-// conn_check_memfd proves that a descriptor is a memfd of `bytes` which cannot shrink. One that is
-// no memfd has no seals: F_GET_SEALS fails on it. Huge pages are refused: holes in them fault.
-static hth_err conn_check_memfd(int fd, uint64_t bytes)
-{
-    struct stat st;
-    struct statfs fs;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &fs) != 0 ||
-        fs.f_type != TMPFS_MAGIC || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        return hth_fail(HTH_EDENIED,
-                        "shared memory must be a memfd that is sealed against shrinking");
-    }
-    return bytes > 0 && (uint64_t)st.st_size >= bytes
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "the shared memory is smaller than %" PRIu64 " bytes", bytes);
-}
-
 // conn_add_region stores the number under the lock: afterwards the region may already be gone
 // again.
 static hth_err conn_add_region(hth_conn *conn, hth_region *region, uint32_t *id)
@@ -275,7 +256,7 @@ static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, b
 {
     int fd;
     HTH_TRY(hth_conn_take(conn, handle, &fd));
-    hth_err err = conn_check_memfd(fd, bytes);
+    hth_err err = hth_memfd_check(fd, bytes);
     if (err == HTH_OK) {
         int may = write ? PROT_READ | PROT_WRITE : PROT_READ;
         void *p = mmap(NULL, bytes, may, MAP_SHARED, fd, 0);
