@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/queue/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c
-// (who is at work, and how jobs end), train_entry.c (how they come into the queue), train_wait.c
-// (why they wait, and how long), train_quota.c (whether their results fit), train_turn.c (whose
-// step comes next), train_record.c (what is kept of them), train_row.c (what is told of them),
-// train_commands.c (what is asked).
+// (who is at work, and how jobs end), train_submit.c and train_resume.c (how they come into the
+// queue), train_entry.c (a job in it), train_wait.c (why they wait, and how long), train_quota.c
+// (whether their results fit), train_turn.c (whose step comes next), train_record.c (what is kept
+// of them), train_row.c (what is told of them), train_commands.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 
@@ -107,13 +107,19 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
 // hth_train_queue_ahead returns the job that may begin next, NULL: none waits, or none may.
 hth_train_entry *hth_train_queue_ahead(const hth_train_queue *queue);
 
-// train_entry.c
+// train_resume.c
 // hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint and in
 // the name of who submitted it. requested: somebody has asked for it, so it counts for the limit;
 // `given` changes its arguments.
 hth_err hth_train_queue_own(hth_train_queue *queue, const char *job, json_t *given, bool requested);
 // hth_train_entry_resume has a job that is in the queue go on from its checkpoint like this.
 hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given);
+
+// train_entry.c
+// hth_train_entry_read reads of a job's arguments what the queue needs to know.
+void hth_train_entry_read(hth_train_entry *entry, const json_t *args);
+// hth_train_entry_keep makes `args` the arguments of the job's request. HTH_ENOMEM.
+hth_err hth_train_entry_keep(hth_train_entry *entry, const json_t *args);
 // hth_train_entry_take tells who leaves its job here that it is taken: from now on it is in the
 // store, and its end is known from its record. On error it is not taken.
 hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word);
