@@ -151,7 +151,8 @@ static hth_size content_cast(hth_follow *follow, hth_size size, hth_dtype from, 
     if ((content_type(to) && fits) || (whole && to == HTH_DT_I64)) {
         return size;
     }
-    return hth_size_made(follow->sizes, how, size, size, hth_size_at_least_0(follow->sizes, size));
+    return hth_size_made(follow->sizes, how, size, size,
+                         false); // what is too large may wrap around
 }
 
 static hth_size content_element(hth_follow *follow, int k)
@@ -454,6 +455,9 @@ static void content_attribute(hth_follow *follow)
 void hth_follow_content(hth_follow *follow)
 {
     hth_op op = follow->n->op;
+    if (op != HTH_OP_SPLIT && follow->n->outputs[0] < 0) {
+        return;
+    }
     if (content_computed(op)) {
         content_elementwise(follow);
         return;

@@ -81,8 +81,11 @@ void hth_through_pad(hth_follow *follow)
             }
             continue;
         }
-        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], before);
-        t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], after);
+        if (!hth_size_is(follow->sizes, before, 0) || !hth_size_is(follow->sizes, after, 0)) {
+            t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], before);
+            t.dim[d] = hth_size_compute(follow->sizes, HTH_OP_ADD, HTH_DT_I64, t.dim[d], after);
+            t.dim[d] = hth_size_length(follow->sizes, t.dim[d]);
+        }
     }
     t.equal = false; // where the padding is along another axis it still is; nobody needs it
     hth_follow_out(follow, 0, &t);
@@ -131,7 +134,7 @@ static hth_size cut_dim(hth_follow *follow, const cut *c, hth_size dim)
         return hth_size_number(s, cut_length(n, start, end, step));
     }
     if (hth_size_is(s, c->start, 0) && hth_size_is(s, c->step, 1)) {
-        if (hth_size_value(s, c->end, &end) && end >= CUT_END) {
+        if (hth_size_value(s, c->end, &end) && end == INT64_MAX) {
             return dim;
         }
         if (hth_size_at_least_0(s, c->end)) {
@@ -268,8 +271,9 @@ void hth_through_split(hth_follow *follow)
     bool along = x->kind == HTH_TRACK_SAMPLES && axis == x->axis;
     for (int i = 0; i < parts; i++) {
         hth_track t = *x;
-        t.dim[axis] = hth_follow_has(follow, 1) ? hth_follow_element(follow, 1, i)
-                                                : split_part(follow, x->dim[axis], parts, i);
+        t.dim[axis] = hth_follow_has(follow, 1)
+                          ? hth_size_length(follow->sizes, hth_follow_element(follow, 1, i))
+                          : split_part(follow, x->dim[axis], parts, i);
         if (along && (parts > 1 || t.dim[axis] != x->dim[axis])) {
             hth_follow_mixed(follow, "cuts", axis);
             return;

@@ -337,7 +337,7 @@ void hth_through_top_k(hth_follow *follow)
         return;
     }
     hth_size length = t.dim[axis];
-    t.dim[axis] = hth_follow_element(follow, 1, 0);
+    t.dim[axis] = hth_size_length(follow->sizes, hth_follow_element(follow, 1, 0));
     t.below = HTH_SIZE_OTHER;
     hth_follow_out(follow, 0, &t);
     t.dtype = HTH_DT_I64;

@@ -299,7 +299,8 @@ void hth_through_one_hot(hth_follow *follow)
     }
     t.rank = (int8_t)(x->rank + 1);
     for (int d = x->rank; d >= axis; d--) {
-        t.dim[d] = d > axis ? x->dim[d - 1] : hth_follow_element(follow, 1, 0);
+        t.dim[d] = d > axis ? x->dim[d - 1]
+                            : hth_size_length(follow->sizes, hth_follow_element(follow, 1, 0));
     }
     t.axis = (int8_t)(x->kind == HTH_TRACK_SAMPLES && x->axis >= axis ? x->axis + 1 : x->axis);
     t.dtype = hth_follow_in(follow, 2)->dtype;
@@ -370,7 +371,7 @@ void hth_through_constant_of_shape(hth_follow *follow)
     }
     t.rank = (int8_t)(n < 0 || n > HTH_MAX_RANK ? -1 : n);
     for (int d = 0; d < t.rank; d++) {
-        t.dim[d] = hth_follow_element(follow, 0, d);
+        t.dim[d] = hth_size_length(follow->sizes, hth_follow_element(follow, 0, d));
         if (hth_size_steady(follow->sizes, t.dim[d]) || t.kind == HTH_TRACK_SAMPLES) {
             continue; // two dimensions that depend on the samples are refused by the walk
         }

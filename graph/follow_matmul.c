@@ -345,7 +345,7 @@ void hth_through_attention(hth_follow *follow)
             hth_follow_mixed(follow, "has a mask that does not lie along the samples", -1);
             return;
         }
-        if (joined.kind == HTH_TRACK_SAMPLES && joined.axis != 0) {
+        if (joined.kind == HTH_TRACK_SAMPLES && (joined.axis != 0 || q.kind != joined.kind)) {
             hth_follow_mixed(follow, "has a mask that does not lie along the samples", -1);
             return;
         }

@@ -37,6 +37,7 @@ static bool window_infer(hth_follow *follow, hth_shape *out)
     n.n_inputs = follow->n_in < 4 ? follow->n_in : 4;
     n.n_outputs = 1;
     n.n_post = 0;
+    bool filter = n.op == HTH_OP_CONV || n.op == HTH_OP_CONV_TRANSPOSE, known = true;
     for (int i = 0; i < n.n_inputs; i++) {
         in[i] = hth_follow_has(follow, i) ? i : -1;
         if (in[i] < 0) {
@@ -50,10 +51,14 @@ static bool window_infer(hth_follow *follow, hth_shape *out)
             bool first = i == 0 && d == 0;
             if (first || !hth_size_value(follow->sizes, x->dim[d], &values[i].shape.dim[d])) {
                 values[i].shape.dim[d] = first ? 1 : SOME_LENGTH;
+                known = known && (i != 1 || d < 2); // a filter decides how long the result is
             }
         }
     }
-    if (follow->n->op == HTH_OP_CONV || follow->n->op == HTH_OP_CONV_TRANSPOSE) {
+    if (filter && !known) {
+        return false;
+    }
+    if (filter) {
         const hth_shape *w = &values[1].shape;
         bool forward = follow->n->op == HTH_OP_CONV;
         int64_t group = hth_node_int(follow->n, "group", 1);
@@ -71,6 +76,13 @@ static bool window_infer(hth_follow *follow, hth_shape *out)
     return out->rank == hth_follow_in(follow, 0)->rank;
 }
 
+// What an operator with a window makes of a length that is not known: of some elements, some.
+static hth_size window_length(hth_follow *follow, hth_size dim)
+{
+    return hth_size_at_least_1(follow->sizes, dim) ? hth_size_fresh_1(follow->sizes)
+                                                   : hth_size_fresh(follow->sizes, true);
+}
+
 // window_dims stores input 0's track with the dimensions of the operator's result.
 static void window_dims(hth_follow *follow, bool channels)
 {
@@ -84,7 +96,7 @@ static void window_dims(hth_follow *follow, bool channels)
         }
         bool number = known && (d == 1 || hth_size_value(follow->sizes, t.dim[d], &n));
         t.dim[d] =
-            number ? hth_size_number(follow->sizes, s.dim[d]) : hth_size_fresh(follow->sizes, true);
+            number ? hth_size_number(follow->sizes, s.dim[d]) : window_length(follow, t.dim[d]);
     }
     t.equal = false;
     hth_follow_out(follow, 0, &t);
@@ -98,7 +110,7 @@ void hth_through_conv(hth_follow *follow)
         bool known = w->rank > 1 && hth_size_value(follow->sizes, w->dim[0], &n) &&
                      hth_size_value(follow->sizes, w->dim[1], &n);
         window_dims(follow, true);
-        if (!known &&
+        if (!known && follow->n->outputs[0] >= 0 &&
             hth_follow_in(follow, 0)->rank > 1) { // as many channels as the filter decides
             hth_track t = follow->track[follow->n->outputs[0]];
             t.dim[1] = hth_size_fresh(follow->sizes, true);
@@ -125,7 +137,7 @@ void hth_through_pool(hth_follow *follow)
     }
     if (t.kind == HTH_TRACK_SAMPLES && t.axis == 1) {
         for (int d = 2; d < t.rank; d++) {
-            t.dim[d] = hth_size_fresh(follow->sizes, true);
+            t.dim[d] = window_length(follow, t.dim[d]);
         }
         hth_follow_out(follow, 0, &t);
     } else {
@@ -371,7 +383,7 @@ static void resize_dims(hth_follow *follow, const int *axes, int n, bool stretch
         }
         bool number = known && d > 0 && hth_size_value(follow->sizes, x->dim[d], &length);
         if (stretch && sizes) {
-            t.dim[d] = hth_follow_element(follow, 3, i);
+            t.dim[d] = hth_size_length(follow->sizes, hth_follow_element(follow, 3, i));
         } else if (stretch && number) {
             t.dim[d] = hth_size_number(follow->sizes, s.dim[d]);
         } else {

@@ -76,6 +76,48 @@ static void regroup(hth_follow *follow, hth_track *track)
     hth_follow_out(follow, 0, track);
 }
 
+// Is `size` a product of some of input 0's dimensions, and at most FEW times that? All of them
+// being at least 1, so is the product, and no more than a tensor can have elements.
+#define FEW 65536
+static bool product_of_dims(hth_follow *follow, hth_size size)
+{
+    const hth_track *x = hth_follow_in(follow, 0);
+    int64_t left;
+    for (int d = 0; d < x->rank; d++) {
+        hth_size rest = hth_size_quotient(follow->sizes, size, x->dim[d]);
+        if (!hth_size_at_least_1(follow->sizes, x->dim[d])) {
+            return false;
+        }
+        size = rest != HTH_SIZE_OTHER ? rest : size;
+    }
+    return hth_size_value(follow->sizes, size, &left) && left >= 1 && left <= FEW;
+}
+
+// reshape_dim is the dimension that element d of Reshape's second input asks for, where it is not
+// known to be -1. What may turn out to be 0 copies a dimension, and what may be -1 is the open one,
+// unless there is another (open). HTH_SIZE_OTHER: nobody knows.
+static hth_size reshape_dim(hth_follow *follow, hth_size size, int d, bool open)
+{
+    const hth_track *x = hth_follow_in(follow, 0);
+    bool copies = hth_node_int(follow->n, "allowzero", 0) == 0 && d < x->rank;
+    bool negative = !open && !hth_size_at_least_0(follow->sizes, size);
+    if (copies && (size == x->dim[d] || hth_size_is(follow->sizes, size, 0))) {
+        return x->dim[d];
+    }
+    if (hth_size_at_least_1(follow->sizes, size) || product_of_dims(follow, size)) {
+        return size;
+    }
+    if (x->kind == HTH_TRACK_SAMPLES &&
+        (negative || (copies && !hth_size_steady(follow->sizes, x->dim[d])))) {
+        return HTH_SIZE_OTHER;
+    }
+    if (!negative && !copies) {
+        return hth_size_length(follow->sizes, size);
+    }
+    return hth_size_steady(follow->sizes, size) ? hth_size_fresh(follow->sizes, true)
+                                                : HTH_SIZE_OTHER;
+}
+
 // The dimensions that Reshape's second input asks for; false: they have been refused.
 static bool reshape_dims(hth_follow *follow, int n, hth_track *track)
 {
@@ -85,17 +127,17 @@ static bool reshape_dims(hth_follow *follow, int n, hth_track *track)
     int open = -1;
     track->rank = (int8_t)n;
     for (int d = 0; d < n; d++) {
-        track->dim[d] = hth_follow_element(follow, 1, d);
-        if (hth_size_is(follow->sizes, track->dim[d], 0) && !zero) {
-            if (d >= x->rank) {
-                hth_follow_mixed(follow, untraceable, -1);
-                return false;
-            }
-            track->dim[d] = x->dim[d];
+        hth_size size = hth_follow_element(follow, 1, d);
+        open = open < 0 && hth_size_is(follow->sizes, size, -1) ? d : open;
+        if (d >= x->rank && hth_size_is(follow->sizes, size, 0) && !zero) {
+            hth_follow_mixed(follow, untraceable, -1);
+            return false;
         }
-        if (hth_size_is(follow->sizes, track->dim[d], -1) && open < 0) {
-            open = d;
-        } else {
+    }
+    for (int d = 0; d < n; d++) {
+        hth_size size = hth_follow_element(follow, 1, d);
+        if (d != open) {
+            track->dim[d] = reshape_dim(follow, size, d, open >= 0);
             known = hth_size_mul(follow->sizes, known, track->dim[d]);
         }
     }
@@ -266,6 +308,7 @@ static bool expand_dim(hth_follow *follow, hth_track *track, int d, int from, ht
         track->dim[d] = have;
         return true;
     }
+    to = hth_size_length(follow->sizes, to);
     if (hth_size_steady(follow->sizes, to)) {
         track->dim[d] = hth_size_broadcast(follow->sizes, have, to);
         return true;
@@ -341,7 +384,7 @@ void hth_through_tile(hth_follow *follow)
         return;
     }
     for (int d = 0; d < x->rank; d++) {
-        hth_size times = hth_follow_element(follow, 1, d);
+        hth_size times = hth_size_length(follow->sizes, hth_follow_element(follow, 1, d));
         bool along = x->kind == HTH_TRACK_SAMPLES && d == x->axis;
         if ((along || !hth_size_steady(follow->sizes, times)) &&
             !tile_along(follow, &t, d, times)) {

@@ -12,11 +12,15 @@
 #define SIZE_FRESH   (-1)               // how: equal to no other
 #define SIZE_DIM     (-2)               // how: a symbolic dimension
 #define SIZE_INT32   (-3)               // how: what int32 has of a
+#define SIZE_MEETS   (-4)               // how: the dimension that a and b broadcast to
+#define SIZE_EXACT   (-5)               // how: a / b, dimensions that divide each other
+#define SIZE_LENGTH  (-6)               // how: an element as a dimension, which is not negative
 #define SIZE_REAL    4096               // how: + an operator: of floating-point numbers, by type
 #define SIZE_WHOLE   (INT64_C(1) << 24) // whole numbers up to here are exact in single precision
 
 // A size of b bits is less than 2^b, without its sign.
-#define SIZE_DIM_BITS     31
+#define SIZE_DIM_BITS     31 // of an input's
+#define SIZE_LENGTH_BITS  63 // of others: a tensor without elements may have any
 #define SIZE_SAMPLES_BITS 17 // batch.max is 65536 at most
 #define SIZE_ANY_BITS     64
 
@@ -29,7 +33,7 @@ typedef struct size_row {
 typedef struct size_symbol {
     int how;
     hth_size a, b;
-    bool at_least_0;
+    bool at_least_0, at_least_1;
     int bits;
 } size_symbol;
 
@@ -190,28 +194,33 @@ static int larger(int a, int b)
 
 static int symbol_bits(const hth_sizes *sizes, const size_symbol *symbol)
 {
-    bool known = symbol->how >= 0 && symbol->how < HTH_N_OPS && size_fits(sizes, symbol->a) &&
-                 size_fits(sizes, symbol->b);
+    bool known = size_fits(sizes, symbol->a) && size_fits(sizes, symbol->b);
     int a = known ? size_bits(sizes, symbol->a) : SIZE_ANY_BITS;
     int b = known ? size_bits(sizes, symbol->b) : SIZE_ANY_BITS;
     int bits = SIZE_ANY_BITS;
     switch (symbol->how) {
-    case SIZE_DIM:
-        return SIZE_DIM_BITS;
-    case SIZE_FRESH: // those at least 0 are dimensions
-        return symbol->at_least_0 ? SIZE_DIM_BITS : SIZE_ANY_BITS;
     case SIZE_INT32:
         return SIZE_DIM_BITS + 1;
+    case SIZE_EXACT:
+        return a < SIZE_LENGTH_BITS ? a : SIZE_LENGTH_BITS;
+    case SIZE_LENGTH:
+        return SIZE_LENGTH_BITS;
     case HTH_OP_DIV:
+    case HTH_OP_ABS:
+    case HTH_OP_RELU:
         bits = a;
         break;
     case HTH_OP_MIN:
     case HTH_OP_MAX:
+    case SIZE_MEETS:
         bits = larger(a, b);
         break;
     case HTH_OP_ADD:
     case HTH_OP_SUB:
         bits = larger(a, b) + 1;
+        break;
+    case HTH_OP_MUL:
+        bits = a + b;
         break;
     default:
         break;
@@ -280,23 +289,53 @@ hth_size hth_size_samples(hth_sizes *sizes)
 
 hth_size hth_size_open(hth_sizes *sizes, int dim)
 {
-    return symbol_intern(sizes, &(size_symbol){SIZE_DIM, dim, 0, true, SIZE_DIM_BITS});
+    return symbol_intern(sizes, &(size_symbol){SIZE_DIM, dim, 0, true, true, SIZE_DIM_BITS});
 }
 
 hth_size hth_size_fresh(hth_sizes *sizes, bool at_least_0)
 {
-    size_symbol fresh = {SIZE_FRESH, sizes->n_symbols, 0, at_least_0, SIZE_ANY_BITS};
-    fresh.bits = at_least_0 ? SIZE_DIM_BITS : SIZE_ANY_BITS; // dimensions are at least 0
+    size_symbol fresh = {SIZE_FRESH, sizes->n_symbols, 0, at_least_0, false, SIZE_ANY_BITS};
+    fresh.bits = at_least_0 ? SIZE_LENGTH_BITS : SIZE_ANY_BITS;
     return symbol_intern(sizes, &fresh);
+}
+
+hth_size hth_size_fresh_1(hth_sizes *sizes)
+{
+    return symbol_intern(
+        sizes, &(size_symbol){SIZE_FRESH, sizes->n_symbols, 0, true, true, SIZE_LENGTH_BITS});
+}
+
+// Is what a symbol stands for at least 1, as its arguments are?
+static bool symbol_at_least_1(hth_sizes *sizes, const size_symbol *symbol)
+{
+    bool a = hth_size_at_least_1(sizes, symbol->a), b = hth_size_at_least_1(sizes, symbol->b);
+    switch (symbol->how) {
+    case HTH_OP_ADD:
+        return symbol->at_least_0 && (a || b);
+    case HTH_OP_MUL:
+        return symbol->at_least_0 && a && b;
+    case HTH_OP_MAX:
+        return a || b;
+    case HTH_OP_MIN:
+    case SIZE_MEETS:
+        return a && b;
+    case SIZE_EXACT:
+        return a;
+    default:
+        return false;
+    }
 }
 
 hth_size hth_size_made(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0)
 {
-    size_symbol made = {how, a, b, at_least_0, SIZE_ANY_BITS};
+    size_symbol made = {how, a, b, at_least_0, false, SIZE_ANY_BITS};
+    bool wraps = how == HTH_OP_ADD || how == HTH_OP_MUL || how == HTH_OP_ABS;
     if (!hth_size_steady(sizes, a) || !hth_size_steady(sizes, b)) {
         return HTH_SIZE_OTHER;
     }
     made.bits = symbol_bits(sizes, &made);
+    made.at_least_0 = at_least_0 && (!wraps || made.bits < SIZE_ANY_BITS);
+    made.at_least_1 = symbol_at_least_1(sizes, &made);
     return symbol_intern(sizes, &made);
 }
 
@@ -330,7 +369,17 @@ bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size)
 
 bool hth_size_at_least_1(const hth_sizes *sizes, hth_size size)
 {
-    return size_fits(sizes, size) && sizes->row[size].factor >= 1 && sizes->row[size].n == 0;
+    const size_row *r = &sizes->row[size];
+    bool yes = size_fits(sizes, size) && r->factor >= 1;
+    for (int i = 0; i < r->n; i++) {
+        yes = yes && sizes->symbol[r->symbol[i]].at_least_1;
+    }
+    return yes;
+}
+
+hth_size hth_size_length(hth_sizes *sizes, hth_size size)
+{
+    return size_fits(sizes, size) ? size : hth_size_made(sizes, SIZE_LENGTH, size, size, true);
 }
 
 // hth_size_made of an operator whose arguments may change places: b + a is a + b.
@@ -413,7 +462,7 @@ hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b)
     size_row x = sizes->row[a], y = sizes->row[b];
     x.samples = y.samples = 0;
     hth_size top = row_intern(sizes, &x), bottom = row_intern(sizes, &y);
-    return hth_size_made(sizes, HTH_OP_DIV, top, bottom, true);
+    return hth_size_made(sizes, SIZE_EXACT, top, bottom, true);
 }
 
 // ---- arithmetic
@@ -455,7 +504,9 @@ static hth_size compute_sum(hth_sizes *sizes, hth_op op, hth_size a, hth_size b)
 static hth_size compute_quotient(hth_sizes *sizes, bool real, hth_size a, hth_size b)
 {
     int64_t x, y;
-    hth_size q = size_fits(sizes, a) ? hth_size_quotient(sizes, a, b) : HTH_SIZE_OTHER;
+    // Of integers, a division by zero gives 0.
+    bool divides = hth_size_at_least_1(sizes, b) || hth_size_value(sizes, b, &y);
+    hth_size q = divides && size_fits(sizes, a) ? hth_size_quotient(sizes, a, b) : HTH_SIZE_OTHER;
     if (q != HTH_SIZE_OTHER) {
         return q;
     }
@@ -493,6 +544,10 @@ static hth_size compute_extreme(hth_sizes *sizes, hth_op op, hth_size a, hth_siz
     if (second &&
         ((y <= 0 && hth_size_at_least_0(sizes, a)) || (y <= 1 && hth_size_at_least_1(sizes, a)))) {
         return max ? a : b;
+    }
+    int bits = size_bits(sizes, a);
+    if (second && y > 0 && bits < SIZE_LENGTH_BITS && (INT64_C(1) << bits) - 1 <= y) {
+        return max ? b : a; // whatever a is
     }
     bool positive = max ? hth_size_at_least_0(sizes, a) || hth_size_at_least_0(sizes, b)
                         : hth_size_at_least_0(sizes, a) && hth_size_at_least_0(sizes, b);
@@ -578,8 +633,9 @@ static hth_size compute_unary(hth_sizes *sizes, hth_op op, hth_size size)
         if (hth_size_at_least_0(sizes, size)) {
             return size;
         }
-        if (!number) {
-            return hth_size_made(sizes, op, size, size, true);
+        if (!number) { // the absolute value of INT64_MIN is itself
+            bool least = op == HTH_OP_ABS && hth_size_is(sizes, size, INT64_MIN);
+            return hth_size_made(sizes, op, size, size, !least);
         }
         return hth_size_number(sizes, op == HTH_OP_ABS ? -x : 0);
     case HTH_OP_NOT:
@@ -668,15 +724,17 @@ hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b)
     if (hth_size_value(sizes, a, &n)) {
         return a;
     }
-    // A minimum of b and something else is b, or 1 while b is 1, too, where it broadcasts at all.
+    // A minimum of b and something that is at least 1 is b, or 1, where it broadcasts at all.
     for (int i = 0; i < 2; i++) {
         hth_size x = i == 0 ? a : b;
         hth_size y = i == 0 ? b : a;
         const size_row *r = &sizes->row[x];
         const size_symbol *m = r->n == 1 && r->factor == 1 ? &sizes->symbol[r->symbol[0]] : NULL;
-        if (m != NULL && m->how == HTH_OP_MIN && (m->a == y || m->b == y)) {
+        if (m != NULL && m->how == HTH_OP_MIN &&
+            ((m->a == y && hth_size_at_least_1(sizes, m->b)) ||
+             (m->b == y && hth_size_at_least_1(sizes, m->a)))) {
             return y;
         }
     }
-    return made_in_order(sizes, HTH_OP_MAX, a, b, true);
+    return made_in_order(sizes, SIZE_MEETS, a, b, true);
 }

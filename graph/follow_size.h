@@ -11,7 +11,8 @@
 //
 // Integers wrap around. Sums and products of sizes are those of the wrapped numbers, too; what is
 // not (quotients, comparisons, other types) is only computed of sizes that fit in the type for
-// every N and every symbol. int32 holds nothing else (hth_size_int32).
+// every N and every symbol. int32 holds nothing else (hth_size_int32). The open dimensions of the
+// inputs are at least 1 and fit in int32, as N does: other requests share no run.
 #ifndef HTH_GRAPH_FOLLOW_SIZE_H
 #define HTH_GRAPH_FOLLOW_SIZE_H
 
@@ -33,8 +34,9 @@ bool hth_sizes_failed(const hth_sizes *sizes); // there was no memory: the resul
 hth_size hth_size_number(hth_sizes *sizes, int64_t n);
 hth_size hth_size_samples(hth_sizes *sizes); // N
 hth_size hth_size_open(hth_sizes *sizes,
-                       int dim); // the model's symbolic dimension `dim`, at least 0
+                       int dim);                            // the model's symbolic dimension `dim`
 hth_size hth_size_fresh(hth_sizes *sizes, bool at_least_0); // equal to no other
+hth_size hth_size_fresh_1(hth_sizes *sizes);                // .. and at least 1
 // hth_size_made is the symbol for `how`(a, b): the same for the same arguments. HTH_SIZE_OTHER when
 // a or b changes with N. how: an operator, or a number of the caller's above HTH_N_OPS.
 hth_size hth_size_made(hth_sizes *sizes, int how, hth_size a, hth_size b, bool at_least_0);
@@ -43,8 +45,10 @@ bool hth_size_is(hth_sizes *sizes, hth_size size, int64_t n);
 bool hth_size_value(const hth_sizes *sizes, hth_size size, int64_t *n); // true: it is that number
 bool hth_size_steady(const hth_sizes *sizes, hth_size size);            // does not change with N
 bool hth_size_at_least_0(const hth_sizes *sizes, hth_size size);
-// hth_size_at_least_1 is only true of numbers and of whole multiples of N.
 bool hth_size_at_least_1(const hth_sizes *sizes, hth_size size);
+// hth_size_length is an element as a dimension: `size`, but a symbol where that may be too large
+// for 64 bits, since dimensions are numbers that did not wrap around.
+hth_size hth_size_length(hth_sizes *sizes, hth_size size);
 
 hth_size hth_size_mul(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_quotient is a / b where that is a size for every N and every symbol; else

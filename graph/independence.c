@@ -355,6 +355,20 @@ static hth_err prove(hth_follow *follow, hth_independence *out)
     return HTH_OK;
 }
 
+bool hth_independence_covers(const hth_tensor *inputs, int n, int64_t samples)
+{
+    bool covers = samples > 0;
+    for (int i = 0; i < n; i++) {
+        int64_t elements = samples;
+        for (int d = 1; d < inputs[i].shape.rank; d++) {
+            int64_t dim = inputs[i].shape.dim[d];
+            covers = covers && dim > 0 && !__builtin_mul_overflow(elements, dim, &elements);
+        }
+        covers = covers && elements <= INT32_MAX;
+    }
+    return covers;
+}
+
 hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out)
 {
     *out = (hth_independence){.node = -1};

@@ -21,11 +21,16 @@ typedef struct hth_independence {
     char why[HTH_DEPENDS_TEXT]; // one sentence that names it and the axis; "": proven
 } hth_independence;
 
-// hth_independence_prove stores whether this holds for all numbers of samples M and N: with M + N
-// samples in the first dimension of every input, the outputs are those for the first M followed by
-// those for the other N, along their first dimension, which has a row for each sample. The first
-// dimension of every input must be one and the same symbol. HTH_OK whatever the answer is;
-// HTH_ENOMEM. Any thread; the graph is only read.
+// hth_independence_prove stores whether this holds for all inputs that hth_independence_covers, and
+// numbers of samples M and N: with M + N samples in the first dimension of every input, the outputs
+// are those for the first M followed by those for the other N, along their first dimension, which
+// has a row for each sample. The first dimension of every input must be one and the same symbol.
+// HTH_OK whatever the answer is; HTH_ENOMEM. Any thread; the graph is only read.
 hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out);
+
+// hth_independence_covers says whether a proof holds for runs of `samples` samples that are like
+// those of `inputs`, n tensors with samples along their first dimension: none is empty, since
+// Reshape copies a dimension where it is told 0, and none has more elements than int32 can count.
+bool hth_independence_covers(const hth_tensor *inputs, int n, int64_t samples);
 
 #endif

@@ -428,13 +428,26 @@ static void test_own_operators(void **state)
     hth_graph_free(g);
 }
 
+// A proof says nothing about runs of no samples, empty inputs, or more elements than int32 has.
+static void test_covers(void **state)
+{
+    const hth_tensor some[] = {{.shape = {2, {3, 4}}}, {.shape = {3, {3, 2, 1 << 20}}}};
+    const hth_tensor empty[] = {{.shape = {2, {3, 4}}}, {.shape = {2, {3, 0}}}};
+    const hth_tensor wide[] = {{.shape = {4, {1, INT64_MAX, 1, 8}}}};
+    assert_true(hth_independence_covers(some, 2, 1));
+    assert_true(hth_independence_covers(some, 2, 1023));
+    assert_false(hth_independence_covers(some, 2, 1024));
+    assert_false(hth_independence_covers(some, 2, 0));
+    assert_false(hth_independence_covers(empty, 2, 3));
+    assert_false(hth_independence_covers(wide, 1, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dependent),
-        cmocka_unit_test(test_independent),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_own_operators),
+        cmocka_unit_test(test_dependent), cmocka_unit_test(test_independent),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_own_operators),
+        cmocka_unit_test(test_covers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

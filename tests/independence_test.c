@@ -787,6 +787,15 @@ static void test_random_graphs(void **state)
     "c=Concat(#-1 e) axis=0; r=Reshape(x c); t=Transpose(r); q=Reshape(t #4,-1); y=Transpose(q); " \
     "-> y"
 
+// u is a vector with a 0, which nothing but the run knows. "e" is 4 if g is true, else 1, or turned
+// round.
+#define HIDDEN_0 "a=Sin(#v0); b=Cast(a) to=7; u=Identity(b); "
+#define THEN_4   "h=Cast(g) to=7; o=Mul(h #3); e=Add(o #1); " BY_E
+#define ELSE_4   "h=Cast(g) to=7; o=Mul(h #3); e=Sub(#4 o); " BY_E
+// m = 2 * u is 4, as u is 2 - 2^63. z has m elements; its half is not u.
+#define HIDDEN_4 "v=BitwiseOr(#-9223372036854775806 #0); u=Identity(v); m=Mul(u #2); "
+#define HALF_Z   "w=Reshape(z #2,-1); s=Shape(w); d=Gather(s #1); g=Equal(d u); " THEN_4
+
 static const char *const close_calls[] = {
     APART_X EQUAL_4 "i=Cast(c) to=7; g=GatherElements(f i) axis=1; " PAIRS_8,
     APART_X EQUAL_4 "i=Cast(c) to=7; g=ScatterElements(c i f) axis=1; " PAIRS_8,
@@ -847,6 +856,51 @@ static const char *const close_calls[] = {
     "i=Cast(g) to=7; j=Cast(h) to=7; d=Sub(j i); m=Mul(d #3); e=Sub(#4 m); " BY_E,
     "x:N,4; z=Neg(#v0); a=Div(#v1 z); b=Div(#v1 #v0); g=Greater(a #v0); h=Greater(b #v0); "
     "i=Cast(g) to=7; j=Cast(h) to=7; d=Sub(j i); m=Mul(d #3); e=Sub(#4 m); " BY_E,
+    // Reshape by 0 copies a dimension, by -1 it is what is left: N becomes 1, what is e is 4
+    "x:N,4; " HIDDEN_0 "s=Shape(x) end=1; p=Mul(s u); m=Mul(p #4); t=Transpose(x); "
+    "c=Concat(m #-1) axis=0; f=Reshape(t c); r=ReduceSum(f #1) keepdims=1; d=Unsqueeze(r #2); "
+    "k=Concat(#4,-1 u) axis=0; h=Reshape(d k); w=Transpose(h) perm=1,0,2; "
+    "v=ReduceSum(w #2) keepdims=0; y=Add(x v); -> y",
+    "x:N,4; " HIDDEN_0 "n=Sub(u #1); s=Shape(x) end=1; k=Concat(s n) axis=0; f=Reshape(x k); "
+    "l=Shape(f); d=Gather(l #1); g=Equal(d n); " THEN_4,
+    // the least integer has no absolute value, and sums become negative
+    "x:N,4; a=Abs(#-9223372036854775808); g=Less(a #-1); " ELSE_4,
+    "x:N,4; u=BitwiseOr(#4611686018427387904 #0); a=Abs(u); v=BitwiseOr(#4611686018427387905 #0); "
+    "b=Abs(v); s=Add(a b); g=Less(s #-1); " ELSE_4,
+    "x:N,4; u=BitwiseOr(#9223372036854775807 #0); a=Relu(u); f=Cast(a) to=1; b=Cast(f) to=7; "
+    "g=Less(b #-1); " ELSE_4,
+    // a filter of a length that is not known
+    "x:N,4; " HIDDEN_0 "k=Add(u #2); l=Concat(#1,1 k) axis=0; w=ConstantOfShape(l); "
+    "i=Reshape(#f3 #1,1,3); z=ConvTranspose(i w); s=Shape(z); d=Gather(s #2); g=Equal(d "
+    "#4098); " THEN_4,
+    // 0 / 0
+    "x:N,4; " HIDDEN_0 "h=Div(u u); o=Mul(h #3); e=Add(o #1); " BY_E,
+    "x:N,4; a=Cast(#0,0) to=9; k=Compress(#5,6 a); u=Shape(k); s=Shape(x) end=1; m=Mul(s u); "
+    "d=Div(m u); g=Equal(d s); " THEN_4,
+    // half of 2^40 is 0 in int32
+    "x:N,4; u=BitwiseOr(#1099511627776 #0); l=Concat(u #0) axis=0; z=ConstantOfShape(l); "
+    "v w=Split(z) axis=0 num_outputs=2; s=Shape(v); d=Gather(s #0); i=Cast(d) to=6; "
+    "j=Cast(i) to=7; g=Equal(d j); " THEN_4,
+    // 0 and 1 broadcast to 0
+    "x:N,4; " HIDDEN_0 "k=Add(u #1); l=Identity(k); v=ConstantOfShape(u); w=ConstantOfShape(l); "
+    "z=Add(v w); s=Shape(z); m=Max(u l); g=Equal(s m); " THEN_4,
+    "x:N,4; " HIDDEN_0 "k=Add(u #1); l=Identity(k); m=Min(u l); v=ConstantOfShape(m); "
+    "w=ConstantOfShape(l); z=Add(v w); s=Shape(z); g=Equal(s l); " THEN_4,
+    // what is never computed holds nothing
+    "x:N,4; " HIDDEN_0 "v=Sub(u #2); k=Identity(v); w=Add(u #6); l=Identity(w); "
+    "z=ConstantOfShape(l); i=Concat(k #-1) axis=0; _=Reshape(z i); d=Div(l k); g=Less(d "
+    "#-1); " ELSE_4,
+    "x:N,4; " HIDDEN_0 "v=Sub(u #2); k=Identity(v); w=Sub(u #6); l=Identity(w); "
+    "z=ConstantOfShape(l); _=Expand(z k); m=Max(k l); g=Less(m #-1); " ELSE_4,
+    // a product that wrapped around is no length
+    "x:N,4; " HIDDEN_4 "z=ConstantOfShape(m); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z=Tile(#f1 m); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z=Expand(#f1 m); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z=Reshape(#f4 m); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z l=TopK(#f4 m); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z=Split(#f4 m) axis=0; " HALF_Z,
+    "x:N,4; " HIDDEN_4 "k=Squeeze(m); z=OneHot(#s1 k #v0,1); " HALF_Z,
+    "x:N,4; " HIDDEN_4 "z=Resize(#f4 _ _ m) mode='nearest'; " HALF_Z,
 };
 
 static void test_close_calls(void **state)

@@ -79,8 +79,9 @@ class Joined(unittest.TestCase):
             return json.load(r)
 
     @staticmethod
-    def infer(connection, name, rows, item='x', shape=(4,)):
+    def infer(connection, name, rows, item='x', shape=(4,), zeros=()):
         body = {'inputs': [{'name': item, 'datatype': 'FP32', 'shape': [len(rows), *shape], 'data': rows}]}
+        body['inputs'] += [{'name': other, 'datatype': 'FP32', 'shape': [len(rows), n], 'data': [0] * n * len(rows)} for other, n in zeros]
         connection.request('POST', f'/v2/models/{name}/infer', json.dumps(body))
         answer = json.loads(connection.getresponse().read())
         return [(o['name'], o['shape'], o['data']) for o in answer['outputs']] if 'outputs' in answer else answer
@@ -90,6 +91,20 @@ class Joined(unittest.TestCase):
         wrong = {name: self.together(name) for name in MODELS}
         self.assertEqual({name: n for name, n in wrong.items() if n > 0}, {},
                          f'of {CLIENTS * ROUNDS} answers each, so many are not those of the requests alone')
+
+    def test_empty(self):
+        """Requests that are empty but for their samples, of which a proof says nothing, share no run: a Reshape copies where it is told 0."""
+        nodes = [('Shape', ['x'], ['s'], {}), ('Gather', ['s', 'zero'], ['n'], {}), ('Shape', ['z'], ['l'], {}), ('Gather', ['l', 'one'], ['d'], {}),
+                 ('Min', ['d', 'one'], ['h'], {}), ('Mul', ['n', 'h'], ['p'], {}), ('Mul', ['p', 'four'], ['m'], {}), ('Transpose', ['x'], ['t'], {}),
+                 ('Concat', ['m', 'rest'], ['c'], {'axis': 0}), ('Reshape', ['t', 'c'], ['f'], {}),
+                 ('ReduceSum', ['f', 'one'], ['r'], {'keepdims': 1}), ('Unsqueeze', ['r', 'two'], ['u'], {}),
+                 ('Concat', ['four', 'rest', 'h'], ['k'], {'axis': 0}), ('Reshape', ['u', 'k'], ['g'], {}),
+                 ('Transpose', ['g'], ['w'], {'perm': (1, 0, 2)}), ('ReduceSum', ['w', 'two'], ['v'], {'keepdims': 0}), ('Add', ['x', 'v'], ['y'], {})]
+        numbers = [number('zero', 0), number('one', 1), number('two', 2), number('four', 4), number('rest', -1)]
+        self.load('empty', graph(nodes, [*X, ('z', 'FP32', ('N', 'H'))], ROWS, numbers))
+        self.assertTrue(self.get('empty')['parameters']['independent'])
+        self.assertEqual(self.together('empty', [('z', 0)]), 0)
+        self.assertEqual(self.together('empty', [('z', 1)]), 0)
 
     def test_said(self):
         """The metadata and the configuration say whether samples are independent, and if not, which node is in the way."""
@@ -167,18 +182,18 @@ class Joined(unittest.TestCase):
             self.load('named', one('Softmax', axis=0, node_name=name))
             self.assertIn('(Softmax) normalizes', self.get('named')['parameters']['dependent_because'])
 
-    def together(self, name):
+    def together(self, name, zeros=()):
         """How many of many clients' answers are not those of the same requests alone."""
         draw = random.Random(name)
         rows = [[[round(draw.uniform(-4, 4), 3) for _ in range(4)] for _ in range(2 * (1 + i % 3))] for i in range(CLIENTS)]
         lines = [http.client.HTTPConnection(self.d.address, timeout=PATIENCE) for _ in rows]
-        alone = [self.infer(c, name, r) for c, r in zip(lines, rows)]
+        alone = [self.infer(c, name, r, zeros=zeros) for c, r in zip(lines, rows)]
         gate, wrong = threading.Barrier(CLIENTS), []
 
         def client(i):
             for _ in range(ROUNDS):
                 gate.wait()
-                if self.infer(lines[i], name, rows[i]) != alone[i]:
+                if self.infer(lines[i], name, rows[i], zeros=zeros) != alone[i]:
                     wrong.append(i)
         threads = [threading.Thread(target=client, args=(i,)) for i in range(CLIENTS)]
         for t in threads:

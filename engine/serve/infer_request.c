@@ -37,7 +37,8 @@ hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *re
     w->model = model;
     w->probe = w->inputs + n;
     w->item.samples = n > 0 ? work_samples(model, w->inputs) : 1;
-    w->item.joins = model->source.batched && !model->alone && w->item.samples > 0;
+    w->item.joins = model->source.batched && !model->alone &&
+                    hth_independence_covers(w->inputs, (int)n, w->item.samples);
     w->item.priority = request->priority;
     w->item.timeout_ns = request->timeout_us < WORK_LONGEST_NS / 1000u ? request->timeout_us * 1000u
                                                                        : WORK_LONGEST_NS;

@@ -187,7 +187,8 @@ hth_err hth_microbatch_choose(hth_models *ms, hth_program *program, hth_request 
     program->slice = 0;
     program->sliced = true;
     if (!program->source->batched || program->value_inputs != 0 || program->rest.graph != NULL ||
-        n_in == 0 || program->key[0].shape.dim[0] < 2) {
+        n_in == 0 || program->key[0].shape.dim[0] < 2 ||
+        !hth_independence_covers(program->key, n_in, program->key[0].shape.dim[0])) {
         return HTH_OK;
     }
     hth_tensor *t = hth_calloc((size_t)n, sizeof *t);

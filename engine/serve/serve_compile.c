@@ -21,13 +21,21 @@ static bool demand_fits(hth_site *site, const hth_program *program)
            (hth_program_evict_stale(site, program) && hth_program_room(site, program));
 }
 
+// Can requests share a run of `program`, of inputs like `key`?
+static bool demand_joins(const hth_model *model, const hth_program *program, const hth_tensor *key,
+                         int64_t samples)
+{
+    return hth_independence_covers(key, model->source.graph->n_inputs, samples) &&
+           hth_batch_run_fits(program);
+}
+
 static uint64_t demand_time_ns(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
     const hth_infer_request *w = (const hth_infer_request *)like;
-    const hth_program *p =
-        hth_infer_ready(s->ms, &w->model->source, hth_infer_request_key(w, samples));
-    if (p == NULL || (samples != like->samples && !hth_batch_run_fits(p)) ||
+    const hth_tensor *key = hth_infer_request_key(w, samples);
+    const hth_program *p = hth_infer_ready(s->ms, &w->model->source, key);
+    if (p == NULL || (samples != like->samples && !demand_joins(w->model, p, key, samples)) ||
         (hth_serve_tuning(s) && !p->active &&
          !hth_program_room(s->ms->site, p))) { // what is measured has its room
         return HTH_BATCH_NONE;
@@ -48,6 +56,9 @@ static bool demand_note(void *ctx, const hth_batch_item *like, int64_t samples)
     hth_batch_demand *demand = &m->demand;
     const hth_tensor *key = hth_infer_request_key(w, samples);
     size_t n = (size_t)m->source.graph->n_inputs;
+    if (!hth_independence_covers(key, (int)n, samples)) {
+        return false;
+    }
     if (m->too_many > 0 && samples >= m->too_many && hth_now_ns() < m->too_many_until_ns) {
         return false;
     }
