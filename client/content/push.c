@@ -4,6 +4,8 @@
 #include "client/content/fetch.h"
 #include "client/content/send.h"
 
+#include <string.h>
+
 typedef struct push_from {
     hearth *h;
     const hth_content_made *made;
@@ -21,6 +23,17 @@ static hth_err push_check(hearth *from, hearth *to)
     return hth_exchange_check(to);
 }
 
+// push_named refuses another name than the caller's: it would be taken, or replaced, at the other
+// server.
+static hth_err push_named(const hearth *from, const char *model, const hth_content_made *made)
+{
+    size_t n = strcspn(model, ":");
+    return strncmp(made->name, model, n) == 0 && made->name[n] == 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%.*s' at %s is '%s': push that", (int)n, model, from->url,
+                          made->name);
+}
+
 hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
                           hearth_progress progress, void *ctx, hearth_import_report *out)
 {
@@ -32,6 +45,9 @@ hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
         return (hearth_status)err;
     }
     err = hth_content_made_get(h, model, &made);
+    if (err == HTH_OK) {
+        err = push_named(h, model, &made);
+    }
     if (err == HTH_OK) {
         push_from from = {h, &made};
         hth_content_source source = {

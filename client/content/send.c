@@ -97,7 +97,10 @@ static void send_pause(hth_send_job *job)
 void hth_send_found(hth_send_object *object, uint64_t bytes, uint64_t there)
 {
     object->whole = there == HTH_CONTENT_WHOLE;
-    object->there = object->next = object->whole || there > bytes ? bytes : there;
+    if (there >= bytes) { // all, and not whole: it is sent again, and the server judges it
+        there = object->whole ? bytes : 0;
+    }
+    object->there = object->next = there;
     object->lost = object->asking = false;
 }
 
@@ -202,6 +205,26 @@ static void send_lose(hth_send_job *job)
     }
 }
 
+// send_stored takes how far the server is with an object, after one of its pieces. When all that
+// were sent have their answers, their bytes are there, or the server says what cannot be. Under the
+// lock.
+static void send_stored(hth_send_job *job, hth_send_object *object, uint64_t there)
+{
+    const hth_content_object *o = &job->source->objects[object->i];
+    object->whole = object->whole || there == HTH_CONTENT_WHOLE;
+    there = there < o->bytes ? there : o->bytes;
+    object->there = there > object->there ? there : object->there;
+    bool open = object->under_way > 0 || object->whole || object->lost;
+    if (!open && (object->there < object->next || object->next == o->bytes)) {
+        hth_send_fail(job,
+                      hth_fail(HTH_ECORRUPT,
+                               "tensor '%s': %s took %llu bytes, and says that it has %llu "
+                               "of %llu",
+                               o->name, job->h->url, (unsigned long long)object->next,
+                               (unsigned long long)object->there, (unsigned long long)o->bytes));
+    }
+}
+
 // send_ended takes what became of a piece. Under the lock.
 static void send_ended(hth_send_job *job, const send_piece *piece, hth_err err, bool verdict,
                        uint64_t there)
@@ -212,8 +235,7 @@ static void send_ended(hth_send_job *job, const send_piece *piece, hth_err err, 
     if (err == HTH_OK) {
         job->tries = 0;
         job->done += piece->n;
-        o->whole = o->whole || there == HTH_CONTENT_WHOLE;
-        o->there = !o->whole && there > o->there ? there : o->there;
+        send_stored(job, o, there);
     } else if (!o->whole && send_again(job, o, err, verdict)) {
         o->lost = true;
         if (!verdict) {
