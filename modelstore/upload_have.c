@@ -24,11 +24,11 @@ hth_err hth_upload_check(const hth_manifest_tensor *object)
                           (unsigned long long)object->bytes, bytes);
 }
 
-// An object that is looked for; several may have one id.
+// An object that is looked for; the same one may be asked for several times.
 typedef struct have_want {
     const hth_manifest_tensor *object;
     bool listed, found;
-    struct have_want *same;
+    int first; // which is the same; itself: none before it
     UT_hash_handle hh;
 } have_want;
 
@@ -43,14 +43,11 @@ static void have_match(have_job *job, const hth_record_tensor *tensor)
 {
     have_want *w;
     HASH_FIND(hh, job->by_id, &tensor->id, sizeof tensor->id, w);
-    for (; w != NULL; w = w->same) {
+    if (w != NULL && !w->found) {
         const hth_manifest_tensor *o = w->object;
-        bool is = o->dtype == tensor->dtype && o->bytes == tensor->bytes &&
-                  o->shape.rank == tensor->shape.rank &&
-                  memcmp(o->shape.dim, tensor->shape.dim,
-                         (size_t)o->shape.rank * sizeof o->shape.dim[0]) == 0;
-        job->missing -= is && w->listed && !w->found;
-        w->found = w->found || is;
+        w->found = o->dtype == tensor->dtype && o->bytes == tensor->bytes &&
+                   hth_shape_equal(&o->shape, &tensor->shape);
+        job->missing -= w->found && w->listed;
     }
 }
 
@@ -104,6 +101,9 @@ static hth_err have_rows(hth_txn *txn, void *ctx)
     j->missing = 0;
     for (int i = 0; i < j->n; i++) {
         have_want *w = &j->want[i];
+        if (w->first != i) {
+            continue;
+        }
         hth_err err = hth_store_row(txn, &w->object->id, &row);
         HTH_TRY(err == HTH_ENOENT ? HTH_OK : err);
         w->listed = err == HTH_OK;
@@ -117,6 +117,12 @@ static hth_err have_rows(hth_txn *txn, void *ctx)
     return err == HTH_ECANCELED ? HTH_OK : err;
 }
 
+// An id is made of the element type and the shape, too: an object with another one is nowhere.
+static bool have_same(const hth_manifest_tensor *a, const hth_manifest_tensor *b)
+{
+    return a->dtype == b->dtype && hth_shape_equal(&a->shape, &b->shape);
+}
+
 static hth_err have_find(hth_store *store, have_job *job, const hth_manifest_tensor *objects, int n)
 {
     hth_err err = HTH_OK;
@@ -124,10 +130,10 @@ static hth_err have_find(hth_store *store, have_job *job, const hth_manifest_ten
     for (int i = 0; i < n && err == HTH_OK; i++) {
         have_want *w = &job->want[i], *first;
         w->object = &objects[i];
+        w->first = i;
         HASH_FIND(hh, job->by_id, &objects[i].id, sizeof objects[i].id, first);
         if (first != NULL) {
-            w->same = first->same;
-            first->same = w;
+            w->first = have_same(&objects[i], first->object) ? first->first : i;
             continue;
         }
         HASH_ADD_KEYPTR(hh, job->by_id, &objects[i].id, sizeof objects[i].id, w);
@@ -207,6 +213,10 @@ static hth_err have_each(hth_store *store, const char *owner, have_job *job,
     HTH_TRY(have_find(store, job, objects, n));
     for (int i = 0; i < n; i++) {
         bool listed, sound = false;
+        if (job->want[i].first != i) {
+            there[i] = there[job->want[i].first];
+            continue;
+        }
         if (job->want[i].found) {
             HTH_TRY(hth_upload_sound(store, &objects[i], &listed, &sound));
         }

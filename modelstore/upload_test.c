@@ -346,6 +346,9 @@ static void test_have_asks_who_sees(void **state)
     assert_true(there[0] == HTH_UPLOAD_WHOLE && there[1] == 0 && there[2] == HTH_UPLOAD_WHOLE);
     assert_ok(hth_upload_have(s, "bob", sees_other, "x", o, 3, there));
     assert_true(there[0] == 0 && there[1] == 0 && there[2] == 0);
+    o[1] = o[2] = o[0];
+    assert_ok(hth_upload_have(s, "bob", sees_other, "m", o, 3, there));
+    assert_true(there[0] == HTH_UPLOAD_WHOLE && there[1] == there[0] && there[2] == there[0]);
     hth_store_close(s);
 }
 

@@ -5,6 +5,7 @@
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "runtime/content/content.h"
 
 #include <inttypes.h>
@@ -20,10 +21,16 @@ static void content_refuse(hth_rpc_slot *slot, hth_err err)
     hth_rpc_slot_fail(slot, err, hth_err_detail());
 }
 
-// content_list reads the list of a request, which has to fill the whole data section.
-static hth_err content_list(const hth_rpc_slot *slot, uint32_t n, hth_content_object **out)
+// content_list reads a list of `n` objects. Each is looked up: no version has as many as this
+// refuses, and one request would keep a thread from others for minutes.
+static hth_err content_list(const hth_rpc_slot *slot, uint64_t bytes, uint32_t n,
+                            hth_content_object **out)
 {
-    return hth_content_list_read(slot->data, slot->data_bytes, n, out);
+    int64_t most = hth_setting_int(HTH_SET_LIMIT_NODES);
+    *out = NULL;
+    return n <= most ? hth_content_list_read(slot->data, bytes, n, out)
+                     : hth_fail(HTH_ETOOBIG, "a list of %" PRIu32 " objects; limits.nodes is %lld",
+                                n, (long long)most);
 }
 
 static hth_err content_id(const ProtobufCBinaryData *from, hth_id *id)
@@ -63,7 +70,7 @@ static hth_err content_have(hth_rpc_slot *slot, nng_msg **msg)
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Held body = HEARTH__HELD__INIT;
     uint8_t *data;
-    HTH_TRY(content_list(slot, n, &objects));
+    HTH_TRY(content_list(slot, slot->data_bytes, n, &objects));
     uint64_t *there = hth_calloc(n, sizeof *there);
     hth_err err;
     HTH_GOTO(there != NULL ? hth_content_have(slot->d->store, &who, objects, (int)n, there)
@@ -89,7 +96,7 @@ static hth_err content_discard(hth_rpc_slot *slot, nng_msg **msg)
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Done body = HEARTH__DONE__INIT;
     uint8_t *data;
-    HTH_TRY(content_list(slot, n, &objects));
+    HTH_TRY(content_list(slot, slot->data_bytes, n, &objects));
     hth_err err = hth_content_discard(slot->d->store, slot->tenant, objects, (int)n);
     hth_free(objects);
     HTH_TRY(err);
@@ -244,7 +251,7 @@ static hth_err content_commit(hth_rpc_slot *slot)
                         " in a message with %" PRIu64,
                         q->list_bytes, q->skeleton_bytes, slot->data_bytes);
     }
-    HTH_TRY(hth_content_list_read(slot->data, q->list_bytes, q->objects, &objects));
+    HTH_TRY(content_list(slot, q->list_bytes, q->objects, &objects));
     const uint8_t *skeleton = slot->data + q->list_bytes;
     const hth_content_model m = {.name = q->name,
                                  .who = content_who(slot),
