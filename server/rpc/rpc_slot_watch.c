@@ -20,10 +20,16 @@ static hth_rpc_slot *watch_slot(hth_job_waiter *waiter)
     return (hth_rpc_slot *)((char *)waiter - offsetof(hth_rpc_slot, watch));
 }
 
+// watch_answer looks at the token again: it may have been revoked while its request waited.
 static void watch_answer(hth_job_waiter *waiter, hth_err err, char *json)
 {
     hth_rpc_slot *s = watch_slot(waiter);
+    if (err == HTH_OK) {
+        err = hth_auth_check(s->d->auth, hth_conn_peer(s->conn), s->q->token,
+                             hth_auth_need(s->q, s->command), NULL);
+    }
     if (err != HTH_OK) {
+        hth_free(json);
         hth_rpc_slot_fail(s, err, hth_err_detail());
         return;
     }
