@@ -44,22 +44,19 @@ hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
     if (err != HTH_OK) {
         return (hearth_status)err;
     }
-    err = hth_content_made_get(h, model, &made);
-    if (err == HTH_OK) {
-        err = push_named(h, model, &made);
-    }
-    if (err == HTH_OK) {
-        push_from from = {h, &made};
-        hth_content_source source = {
-            .objects = made.objects, .n = made.n, .read = push_read, .ctx = &from};
-        const hth_content_version v = {.name = made.name,
-                                       .meta = made.meta,
-                                       .max_batch = -1,
-                                       .no_wait = no_wait != 0,
-                                       .skeleton = made.skeleton,
-                                       .skeleton_bytes = made.skeleton_bytes};
-        err = hth_content_send_version(to, &source, &v, &watch, &report);
-    }
+    HTH_GOTO(hth_content_made_get(h, model, &made), done);
+    HTH_GOTO(push_named(h, model, &made), done);
+    push_from from = {h, &made};
+    hth_content_source source = {
+        .objects = made.objects, .n = made.n, .read = push_read, .ctx = &from};
+    const hth_content_version v = {.name = made.name,
+                                   .meta = made.meta,
+                                   .max_batch = -1,
+                                   .no_wait = no_wait != 0,
+                                   .skeleton = made.skeleton,
+                                   .skeleton_bytes = made.skeleton_bytes};
+    err = hth_content_send_version(to, &source, &v, &watch, &report);
+done:
     hth_content_made_fini(&made);
     if (err == HTH_OK && out != NULL) {
         *out = report;
