@@ -318,9 +318,8 @@ static bool symbol_at_least_1(hth_sizes *sizes, const size_symbol *symbol)
         return a || b;
     case HTH_OP_MIN:
     case SIZE_MEETS:
-        return a && b;
     case SIZE_EXACT:
-        return a;
+        return a && b;
     default:
         return false;
     }
@@ -452,9 +451,20 @@ hth_size hth_size_quotient(hth_sizes *sizes, hth_size a, hth_size b)
     return row_intern(sizes, &out);
 }
 
+// Is a product of dimensions, which did not wrap around, at least 1?
+static bool size_positive(const hth_sizes *sizes, hth_size size)
+{
+    const size_row *r = &sizes->row[size];
+    bool yes = size != HTH_SIZE_OTHER && r->factor >= 1;
+    for (int i = 0; i < r->n; i++) {
+        yes = yes && sizes->symbol[r->symbol[i]].at_least_1;
+    }
+    return yes;
+}
+
 hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b)
 {
-    hth_size exact = hth_size_quotient(sizes, a, b);
+    hth_size exact = size_positive(sizes, b) ? hth_size_quotient(sizes, a, b) : HTH_SIZE_OTHER;
     if (exact != HTH_SIZE_OTHER || a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER ||
         sizes->row[a].samples != sizes->row[b].samples) {
         return exact;

@@ -54,8 +54,8 @@ hth_size hth_size_mul(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_quotient is a / b where that is a size for every N and every symbol; else
 // HTH_SIZE_OTHER.
 hth_size hth_size_quotient(hth_sizes *sizes, hth_size a, hth_size b);
-// hth_size_quotient_dim is the same of dimensions that the runtime makes sure divide each other:
-// where N stands in both it cancels, and the rest is a symbol at worst.
+// hth_size_quotient_dim is the same of dimensions that the runtime makes sure divide each other, 0
+// where b is 0: where N stands in both it cancels, and the rest is a symbol at worst.
 hth_size hth_size_quotient_dim(hth_sizes *sizes, hth_size a, hth_size b);
 // hth_size_compute is what operator `op` (element-wise, of operands of type `dt`; Mod: the one of
 // integers) makes of a and b; of one operand b is a.

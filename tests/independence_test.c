@@ -886,6 +886,11 @@ static const char *const close_calls[] = {
     "z=Add(v w); s=Shape(z); m=Max(u l); g=Equal(s m); " THEN_4,
     "x:N,4; " HIDDEN_0 "k=Add(u #1); l=Identity(k); m=Min(u l); v=ConstantOfShape(m); "
     "w=ConstantOfShape(l); z=Add(v w); s=Shape(z); g=Equal(s l); " THEN_4,
+    // Reshape has no elements left for -1 where there are none
+    "x:N,4; " HIDDEN_0 "z=ConstantOfShape(u); l=Concat(u #-1) axis=0; w=Reshape(z l); s=Shape(w); "
+    "d=Gather(s #1); g=Equal(d #1); " THEN_4,
+    "x:N,4; " HIDDEN_0 "s=Shape(x) end=1; k=Concat(s u) axis=0; z=ConstantOfShape(k); "
+    "l=Concat(#-1 u) axis=0; w=Reshape(z l); d=Shape(w) end=1; g=Equal(d s); " THEN_4,
     // what is never computed holds nothing
     "x:N,4; " HIDDEN_0 "v=Sub(u #2); k=Identity(v); w=Add(u #6); l=Identity(w); "
     "z=ConstantOfShape(l); i=Concat(k #-1) axis=0; _=Reshape(z i); d=Div(l k); g=Less(d "
