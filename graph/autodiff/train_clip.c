@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/autodiff/train_clip.c - gradients clipped to a norm: one node makes a factor of all of them,
-// which each optimizer's node multiplies its own by.
+// graph/autodiff/train_clip.c - gradients clipped to a norm: one node makes a factor of all of
+// them, which each optimizer's node multiplies its own by.
 #include "graph/autodiff/train_build.h"
 
 #include "base/alloc.h"

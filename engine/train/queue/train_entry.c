@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job in the queue: whose request it is, its arguments, and when it is taken. A job that its client
-// leaves here is in the store before that is told, as a checkpoint of step 0: from then on it
-// outlives the client, this process and the server.
+// A job in the queue: whose request it is, its arguments, and when it is taken. A job that its
+// client leaves here is in the store before that is told, as a checkpoint of step 0: from then on
+// it outlives the client, this process and the server.
 #include "engine/train/queue/train_entry_impl.h"
 
 #include "base/alloc.h"

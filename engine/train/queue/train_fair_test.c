@@ -284,8 +284,8 @@ static void paused_for_another(void **state)
     }
 }
 
-// A job of alice's that takes a quarter of hers does not wait for it to end: hers is paused, goes on
-// after the shorter one, and ends as one that was left alone.
+// A job of alice's that takes a quarter of hers does not wait for it to end: hers is paused, goes
+// on after the shorter one, and ends as one that was left alone.
 static void paused_for_shorter(void **state)
 {
     rig r;

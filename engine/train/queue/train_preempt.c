@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that give memory to a tenant without a job at work, or to a shorter job of their own. One that holds enough for both is
-// planned for less, and goes on. Where that cannot be done, or more than one would have to, jobs
-// leave: between two steps the state is copied to host memory, and the checkpoint's thread writes
-// it to the store while others work; then the job's memory is free, and it waits in its old turn.
-// One whose state cannot be written goes on.
+// Jobs that give memory to a tenant without a job at work, or to a shorter job of their own. One
+// that holds enough for both is planned for less, and goes on. Where that cannot be done, or
+// more than one would have to, jobs leave: between two steps the state is copied to host memory,
+// and the checkpoint's thread writes it to the store while others work; then the job's memory is
+// free, and it waits in its old turn. One whose state cannot be written goes on.
 #include "engine/train/queue/train_fair.h"
 
 #include "base/clock.h"

@@ -168,7 +168,8 @@ static bool submit_recorded(const hth_train_queue *queue, const hth_train_entry 
     return recorded;
 }
 
-// submit_never drops what does not come into the queue: a new job has a number perhaps, and is none.
+// submit_never drops what does not come into the queue: a new job has a number perhaps, and is
+// none.
 static void submit_never(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
 {
     char why[HTH_CHECKPOINT_NOTE];
