@@ -30,7 +30,7 @@ import tap  # noqa: E402
 
 LIMIT = 60  # seconds that an honest request may take, beside all the others, on a slow machine
 SETTLE = 60  # seconds until the server must be quiet again
-SPACES = ('space', 'step')  # threads that the engine opens when it first runs something concurrently, and keeps ..
+SPACES = ('instance', 'step')  # threads that the engine opens when it first runs something concurrently, and keeps ..
 MOST_SPACES = 4  # .. one a thread of the device, and as many for the steps of a training job
 RSS_SLACK = 96 << 20  # caches of allocators, threads' stacks: measured at 15 to 60 MiB, and not growing with the time
 DIGITS = ROOT + '/tests/data/digits/'
