@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 import zlib
 
@@ -20,6 +22,7 @@ import pyhearth  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
+PATIENCE = 120
 TRAIN = ['--loss', 'softmax-xent', '--optimizer', 'adam', '--lr', '0.002', '--batch', '64', '--epochs', '2', '--hold-out', '0.1']
 for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
     os.environ.pop(name, None)
@@ -373,6 +376,112 @@ class Owners(unittest.TestCase):
         self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', *train, '--save-as', 'never')
         self.denied('loss', 'alice', *train, '--loss', 'guess', '--save-as', 'never')
         self.assertEqual(self.names('root'), [])
+
+    def age(self):
+        """Until what came before without a job is old, and gone."""
+        name = 'upload-' + 24 * 'f'
+        self.ok('alice', 'data', 'put', name, DATA + '/digits/train.safetensors')
+        self.until(lambda: self.ok('root', 'gc') and ('alice', name) not in self.names('root'))
+
+    def until(self, what):
+        end = time.monotonic() + PATIENCE
+        while not what():
+            self.assertLess(time.monotonic(), end)
+
+    def states(self, *jobs):
+        """None: there is no such job yet."""
+        done = [self.run_('alice', 'job', job) for job in jobs]
+        return [json.loads(d.stdout)['state'] if d.returncode == 0 else None for d in done]
+
+    def own(self):
+        """The datasets without a name."""
+        return [name for _, name in self.names('root') if name.startswith('upload-')]
+
+    def asks(self, answers, url, **arguments):
+        """A client that waits for its job with one request."""
+        try:
+            with pyhearth.hearth.Client(url, token=self.token['alice']) as h:
+                answers.append(h.query('train', model='new', loss='softmax-xent', batch=64, epochs=1, **arguments)['version'])
+        except pyhearth.hearth.Error as e:
+            answers.append(str(e))
+
+    def ask(self, answers, url, **arguments):
+        threading.Thread(target=self.asks, args=(answers, url), kwargs=arguments, daemon=True).start()
+
+    def follows(self, *args, url):
+        """A command of alice's that follows its job; a test that fails does not wait for it."""
+        p = subprocess.Popen([BUILD + '/hearth', '--server', url, '--json', *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, 'HEARTH_TOKEN': self.token['alice']})
+        self.addCleanup(p.communicate)
+        self.addCleanup(p.kill)
+        return p
+
+    def test_jobs_that_wait_have_their_data(self):
+        """However long ago it came: jobs whose clients wait with them, and jobs that were left to the server, which dies."""
+        os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
+        with open(self.folder + '/tenants', 'w', encoding='ascii') as f:
+            f.write('alice jobs=1\n')
+        self.flags += ['--store-upload-seconds', '1']
+        self.again()
+        data, tcp, answers = DATA + '/digits/train.safetensors', f'tcp://127.0.0.1:{self.port}', []
+        train = ['train', 'new', '--loss', 'softmax-xent', '--batch', '64', '--data']
+        for name in ('digits', 'asked', 'left'):
+            self.ok('alice', 'data', 'put', name, data)
+        named = self.names('root')
+        self.ok('alice', *train, 'digits', '--epochs', '1000000', '--save-as', 'long', '--detach')
+        self.ok('alice', *train, 'left', '--epochs', '1', '--save-as', 'left', '--detach')
+        self.ask(answers, self.url, data='asked', save_as='asked')
+        follower = self.follows(*train, data, '--epochs', '1', '--save-as', 'followed', url=tcp)
+        self.until(lambda: self.states('left', 'asked', 'followed') == 3 * ['queued'])
+        own = self.own()
+        self.age()
+        self.assertEqual((self.own(), len(own)), (own, 1))
+        self.denied("a job waits to train on dataset 'asked'", 'alice', 'data', 'rm', 'asked')
+        for job, name in (('left', 'left'), ('followed', own[0])):
+            self.denied(f"job '{job}' needs dataset '{name}'", 'alice', 'data', 'rm', name)
+        self.ok('alice', 'cancel', 'long')
+        for job in ('left', 'asked', 'followed'):
+            self.assertEqual(self.ok('alice', 'wait', job)['state'], 'finished')
+        self.assertEqual(follower.wait(), 0)
+        self.until(lambda: answers and self.names('root') == named)
+        self.assertEqual(answers, [1])
+        digits = load(data)
+        less = save(self.folder + '/less.safetensors', image=digits['image'][:640], y=digits['y'][:640])
+        for job, *file in (('one', data), ('two', less, '--eval', 'left')):
+            self.ok('alice', *train, *file, '--epochs', '1000000', '--save-as', job, '--detach', url=tcp)
+        own = self.own()
+        self.again()
+        self.age()
+        self.assertEqual((self.own(), len(own)), (own, 2))
+        for name in (*own, 'left'):
+            self.denied(f"needs dataset '{name}'", 'alice', 'data', 'rm', name)
+        self.until(lambda: sorted(map(str, self.states('one', 'two'))) == ['queued', 'running'])
+        first, second = ('one', 'two') if self.states('one') == ['running'] else ('two', 'one')
+        self.ok('alice', 'cancel', first)
+        self.until(lambda: self.states(second) == ['running'])
+        self.ok('alice', 'cancel', second)
+        self.until(lambda: self.states('one', 'two') == 2 * ['canceled'])
+        for _, name in named:
+            self.ok('alice', 'data', 'rm', name)
+
+    def test_jobs_with_the_same_data(self):
+        """A file that was sent twice is one dataset: it stays until the last job that came with it has ended."""
+        os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
+        with open(self.folder + '/tenants', 'w', encoding='ascii') as f:
+            f.write('alice jobs=1\n')
+        self.again()
+        data, tcp, answers, jobs = DATA + '/digits/train.safetensors', f'tcp://127.0.0.1:{self.port}', [], ('a', 'b', 'c')
+        self.ok('alice', 'data', 'put', 'digits', data)
+        named = self.names('root')
+        self.ok('alice', 'train', 'new', '--data', 'digits', '--loss', 'softmax-xent', '--epochs', '1000000', '--save-as', 'long', '--detach')
+        for job in jobs:
+            self.ask(answers, tcp, data=data, save_as=job)
+        self.until(lambda: self.states(*jobs) == 3 * ['queued'])
+        self.assertEqual(len(self.own()), 1)
+        self.ok('alice', 'cancel', 'long')
+        self.until(lambda: len(answers) == 3)
+        self.assertEqual(answers, [1, 1, 1])
+        self.until(lambda: self.names('root') == named)
 
     def test_what_a_job_uses_stays(self):
         self.ok('alice', 'data', 'put', 'digits', DATA + '/digits/train.safetensors')

@@ -237,8 +237,8 @@ hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out)
 
 // ---- claims
 
-// What is held for a job that was submitted and reads it later: apart from the dataset, so that the
-// job itself can remove it.
+// What is held for a job that was submitted and reads it later: apart from the dataset, which is
+// held by who reads it.
 #define DATASET_CLAIM "#submitted"
 #define CLAIM_NAME    (HTH_DATASET_NAME + sizeof DATASET_CLAIM)
 
@@ -318,7 +318,7 @@ static hth_err dataset_unclaimed(hth_store *store, const char *name, const char 
     return err;
 }
 
-// dataset_rm removes what is held alone, and its locks; claim -1: that is not held.
+// dataset_rm removes what is held alone, and its locks.
 static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant, int fd, int claim)
 {
     char key[HTH_DATASET_NAME], claimed[CLAIM_NAME];
@@ -351,17 +351,6 @@ hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner
     hth_manifest_fini(&m);
     HTH_TRY(dataset_unclaimed(store, name, tenant, &fd, &claim));
     return dataset_rm(store, name, tenant, fd, claim);
-}
-
-hth_err hth_dataset_drop(hth_store *store, const char *name, const char *tenant)
-{
-    hth_manifest m;
-    int fd, claim;
-    HTH_TRY(hth_dataset_get(store, name, tenant, &m));
-    hth_manifest_fini(&m);
-    HTH_TRY(dataset_free(store, name, tenant_of(tenant), &fd));
-    (void)claim_hold(store, name, tenant, true, &claim); // its own claim may be there yet
-    return dataset_rm(store, name, tenant_of(tenant), fd, claim);
 }
 
 // ---- put

@@ -60,9 +60,9 @@ hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, 
 // (modelstore/hold.h).
 hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant, hth_manifest *out,
                          int *fd);
-// hth_dataset_claim keeps it for a job that was submitted and waits: it is neither removed nor
-// replaced, but by hth_dataset_drop, until hth_dataset_unclaim (-1 is allowed), or the end of the
-// process. HTH_EBUSY: that happens now.
+// hth_dataset_claim keeps it for a job that was submitted and waits, perhaps one of several: it is
+// neither removed nor replaced until hth_dataset_unclaim (-1 is allowed), or the end of the process.
+// HTH_EBUSY: that happens now.
 hth_err hth_dataset_claim(hth_store *store, const char *name, const char *tenant, int *fd);
 void hth_dataset_unclaim(int fd);
 // hth_dataset_list describes the datasets that `who` may see: {"datasets": [{"name", "tenant",
@@ -73,7 +73,5 @@ hth_err hth_dataset_list(hth_store *store, hth_dataset_who who, json_t **out);
 // HTH_ENOENT; HTH_EBUSY: a job uses it, waits for it, or needs it to resume, and is named.
 hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
                            hth_dataset_who who);
-// hth_dataset_drop is the same for the job that has claimed it.
-hth_err hth_dataset_drop(hth_store *store, const char *name, const char *tenant);
 
 #endif

@@ -28,7 +28,7 @@ void hth_dataset_own_drop(hth_store *store, const char *name, const char *tenant
 {
     char sentence[1024];
     snprintf(sentence, sizeof sentence, "%s", hth_err_detail());
-    (void)hth_dataset_drop(store, name, tenant);
+    (void)hth_dataset_remove(store, name, tenant, (hth_dataset_who){tenant, true});
     (void)hth_fail(HTH_OK, "%s", sentence);
 }
 

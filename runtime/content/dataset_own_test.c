@@ -75,12 +75,12 @@ static void orphans_expire(void **state)
     assert_ok(hth_dataset_remove(store, "named", "bob", (hth_dataset_who){NULL, true}));
 }
 
-// A job that waits for hours, and has no checkpoint, has its data when it begins; and can remove
-// them when it ends. Nobody else can, or replace them.
+// Jobs that wait for hours, and have no checkpoint, have their data when they begin; the last one
+// that ends removes them. Nobody else can, or replace them.
 static void who_waits_has_them(void **state)
 {
     char own[HTH_DATASET_OWN], left[HTH_DATASET_OWN];
-    int fd[2], none;
+    int fd[3], none;
     uint64_t now = hth_job_index_now();
     hth_dataset_own_name(6, "data", own);
     hth_dataset_own_name(7, "data", left);
@@ -89,6 +89,7 @@ static void who_waits_has_them(void **state)
     assert_ok(put("named", "alice"));
     assert_ok(hth_dataset_claim(store, own, "alice", &fd[0]));
     assert_ok(hth_dataset_claim(store, "named", "alice", &fd[1]));
+    assert_ok(hth_dataset_claim(store, own, "alice", &fd[2])); // another job, with the same data
     assert_err(hth_dataset_claim(store, "nothing", "alice", &none), HTH_ENOENT, "no dataset");
     assert_int_equal(none, -1);
     assert_err(hth_dataset_claim(store, own, "bob", &none), HTH_ENOENT, "no dataset"); // not his
@@ -99,9 +100,12 @@ static void who_waits_has_them(void **state)
     values[0]++;
     assert_err(put("named", "alice"), HTH_EBUSY, "a job waits to train on dataset 'named'");
     values[0]--;
-    hth_dataset_own_drop(store, own, "alice"); // the job has ended
-    assert_int_equal(count(), 1);
     hth_dataset_unclaim(fd[0]);
+    hth_dataset_own_drop(store, own, "alice"); // the first job has ended
+    assert_int_equal(count(), 2);
+    hth_dataset_unclaim(fd[2]);
+    hth_dataset_own_drop(store, own, "alice");
+    assert_int_equal(count(), 1);
     hth_dataset_unclaim(fd[1]);
     hth_dataset_unclaim(-1);
     assert_ok(hth_dataset_remove(store, "named", "alice", (hth_dataset_who){NULL, true}));

@@ -188,15 +188,6 @@ void hth_rpc_slot_refused(hth_rpc_slot *slot, hth_err err, const char *sentence)
     hth_rpc_slot_fail(slot, HTH_ENOENT, hth_err_detail());
 }
 
-// request_undo removes what was stored for a job that was refused, and answers: not on the engine's
-// thread, which waits for no disk.
-static void request_undo(hth_store_task *task)
-{
-    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
-    hth_rpc_slot_drop_data(s);
-    hth_rpc_slot_refused(s, s->r.err, s->r.detail);
-}
-
 // request_left ends a job that nobody waits for: its record says how it went.
 static void request_left(hth_rpc_slot *slot)
 {
@@ -210,18 +201,14 @@ static void request_left(hth_rpc_slot *slot)
     hth_rpc_slot_drop(slot);
 }
 
-static void request_done(hth_request *req)
+static void request_answer(hth_rpc_slot *slot)
 {
-    hth_rpc_slot *s = req->ctx;
+    hth_rpc_slot *s = slot;
+    const hth_request *req = &s->r;
     nng_msg *reply = s->reply;
     char *json = req->json;
-    if (s->detached) {
-        request_left(s);
-    } else if (s->leaves && req->err == HTH_OK) { // sooner than anything was told about it
+    if (s->leaves && req->err == HTH_OK) { // sooner than anything was told about it
         hth_rpc_slot_send(s, hth_rpc_slot_taken(s, "finished"));
-    } else if (req->err != HTH_OK && s->keeps_data) {
-        s->job.run = request_undo;
-        hth_store_worker_submit(s->d->lists, &s->job);
     } else if (req->err != HTH_OK) {
         hth_rpc_slot_refused(s, req->err, req->detail);
         if (reply != NULL) {
@@ -236,6 +223,28 @@ static void request_done(hth_request *req)
         hth_rpc_slot_fail(s, HTH_ENOTSUP, "the engine gave no outputs");
     }
     hth_free(json);
+}
+
+// request_drop_data lets a job go that has ended, or was refused, with the data that came with it.
+static void request_drop_data(hth_store_task *task)
+{
+    hth_rpc_slot *s = (hth_rpc_slot *)((char *)task - offsetof(hth_rpc_slot, job));
+    hth_rpc_slot_drop_data(s);
+    request_answer(s);
+}
+
+static void request_done(hth_request *req)
+{
+    hth_rpc_slot *s = req->ctx;
+    if (s->detached) {
+        hth_free(req->json);
+        request_left(s);
+    } else if (hth_rpc_slot_has_data(s)) { // not on the engine's thread, which waits for no disk
+        s->job.run = request_drop_data;
+        hth_store_worker_submit(s->d->lists, &s->job);
+    } else {
+        request_answer(s);
+    }
 }
 
 static void request_progress(hth_request *req, const char *what, uint64_t done, uint64_t total)

@@ -75,9 +75,23 @@ void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot)
     }
 }
 
+bool hth_rpc_slot_has_data(const hth_rpc_slot *slot)
+{
+    bool has = slot->keeps_data;
+    for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
+        has = has || slot->claim[i] >= 0;
+    }
+    return has;
+}
+
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot)
 {
     char name[HTH_DATASET_OWN];
+    bool trains = slot->command == HTH_COMMAND_TRAIN && slot->changed != NULL;
+    json_t *args = trains ? json_loads(slot->changed, 0, NULL) : NULL;
+    hth_rpc_slot_unclaim_data(slot);
+    hth_dataset_drop_own(slot->d->store, args, slot->tenant);
+    json_decref(args);
     for (int i = 0; slot->keeps_data && i < HTH_RPC_SLOT_DATA; i++) {
         hth_dataset_own_name(slot->job_id, data_keys[i], name);
         hth_dataset_own_drop(slot->d->store, name, slot->tenant);

@@ -131,14 +131,18 @@ hth_caller hth_rpc_slot_caller(hth_rpc_slot *slot);
 void hth_rpc_slot_know(hth_rpc_slot *slot);
 hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
 // hth_rpc_slot_keep_data stores the datasets that were passed with a training job, and names them
-// in its arguments; hth_rpc_slot_drop_data removes them, where no job needs them. They block.
+// in its arguments. It blocks.
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
-void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_claim_data keeps a training job's datasets for it, however long it waits before it
 // reads them: one that its client leaves has them by its checkpoint then, of another nothing else
 // says so.
 void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
 void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot);
+// hth_rpc_slot_has_data tells whether it has claimed or stored any. hth_rpc_slot_drop_data has it let
+// go of them, when the job was refused or has ended, and removes those that came with it and that no
+// other job needs. It blocks.
+bool hth_rpc_slot_has_data(const hth_rpc_slot *slot);
+void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
 void hth_rpc_slot_close_files(hth_rpc_slot *slot);
 // hth_rpc_slot_kind_of says what a request is that is not answered at once.
