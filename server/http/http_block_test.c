@@ -1,21 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large bodies: in pieces of any size, with tensors at any offset, after other requests on the
 // same connection, and cut off.
+#include "base/spin.h"
+#include "graph/graph.h"
 #include "tests/rig/http_rig.h"
 
 #include <poll.h>
 
 #define FLOATS 50000
 #define ROUNDS 40
+#define LIMIT  60000000000u // no test waits so long
 
 static float values[2 * FLOATS];
+
+static const hth_shape big = {.rank = 1, .dim = {2 * FLOATS}};
+
+static void store_big(hth_store *store)
+{
+    const hth_put_tensor tensor = {
+        .name = "big", .dtype = HTH_DT_F32, .shape = big, .data = values, .bytes = sizeof values};
+    hth_put_result r;
+    assert_ok(hth_store_put(store, "big", "", 0, NULL, &tensor, 1, NULL, NULL, &r));
+}
 
 static int setup(void **state)
 {
     for (int i = 0; i < 2 * FLOATS; i++) {
         values[i] = (float)(i % 8191) - 4095.5f;
     }
-    return rig_setup(state);
+    return rig_setup_with(state, store_big);
 }
 
 // A request to "ident" for its input's own bytes, with `blanks` blanks in its JSON; malloc'd.
@@ -58,6 +71,84 @@ static void expect_values(int fd, size_t n)
 static void pause_ms(int ms)
 {
     poll(NULL, 0, ms); // so that it comes by itself
+}
+
+// A request that puts one of two pieces of `tensor`, of which the first has `cut` bytes; malloc'd.
+static char *piece_of(const float *tensor, size_t cut, bool second, size_t *bytes, size_t *head)
+{
+    static const hth_shape shape = {.rank = 1, .dim = {FLOATS}};
+    size_t whole = (size_t)FLOATS * 4, from = second ? cut : 0, to = second ? whole : cut;
+    char hex[HTH_ID_HEX], *text = malloc(400 + to - from);
+    hth_id id = hth_content_id(HTH_DT_F32, &shape, tensor, whole);
+    int n = snprintf(text, 400,
+                     "PUT /v2/hearth/tensors/%s?datatype=FP32&shape=%d HTTP/1.1\r\nHost: x\r\n"
+                     "Content-Range: bytes %zu-%zu/%zu\r\nContent-Length: %zu\r\n\r\n",
+                     hth_id_hex(&id, hex), FLOATS, from, to - 1, whole, to - from);
+    memcpy(text + n, (const char *)tensor + from, to - from);
+    *head = (size_t)n;
+    *bytes = (size_t)n + to - from;
+    return text;
+}
+
+// expect_suspended waits until nobody spins for longer than until `before`.
+static void expect_suspended(uint64_t before)
+{
+    uint64_t until = hth_real_after(LIMIT);
+    while (hth_spin_suspended_until() == before) {
+        assert_true(hth_real_ns() < until);
+        pause_ms(1);
+    }
+}
+
+// While a large body comes, or a stored tensor goes, nobody spins. The first test, before others
+// send large bodies.
+static void test_nobody_spins(void **state)
+{
+    char path[200], hex[HTH_ID_HEX];
+    size_t bytes, head;
+    char *text = piece_of(values, (size_t)FLOATS * 4, false, &bytes, &head);
+    assert_int_equal(hth_spin_suspended_until(), 0);
+    int fd = dial(port_of(state));
+    push(fd, text, head + 20);
+    pause_ms(5);
+    push(fd, text + head + 20, 100000);
+    expect_suspended(0);
+    close(fd);
+    free(text);
+    hth_id id = hth_content_id(HTH_DT_F32, &big, values, sizeof values);
+    uint64_t before = hth_spin_suspended_until();
+    snprintf(path, sizeof path, "/v2/hearth/models/big/tensors/%s", hth_id_hex(&id, hex));
+    reply r = get(port_of(state), path);
+    expect_200(&r);
+    assert_int_equal(r.bytes, sizeof values);
+    assert_memory_equal(r.body, values, sizeof values);
+    reply_free(&r);
+    expect_suspended(before);
+}
+
+// Pieces of a tensor, large and small, that come at once or in two parts: it is whole, which is
+// compared with its id.
+static void test_put(void **state)
+{
+    static const size_t cuts[] = {1, 1000, (64 << 10) + 1, 150000};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        const float *tensor = values + 1 + i; // another content each
+        int fd = dial(port_of(state));
+        for (int second = 0; second < 2; second++) {
+            size_t bytes, head;
+            char *text = piece_of(tensor, cuts[i], second, &bytes, &head);
+            size_t first = i % 2 == 0 ? bytes : head + (bytes - head) / 2;
+            push(fd, text, first);
+            pause_ms(i % 2 == 0 ? 0 : 5);
+            push(fd, text + first, bytes - first);
+            reply r = pull(fd, true);
+            expect_200(&r);
+            assert_non_null(strstr(r.body, second ? "\"whole\":true" : "\"whole\":false"));
+            reply_free(&r);
+            free(text);
+        }
+        close(fd);
+    }
 }
 
 // The head comes with nothing of its body, with a little, with more than is read at once, whole;
@@ -219,9 +310,10 @@ static void test_reserved(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces),      cmocka_unit_test(test_two_inputs),
-        cmocka_unit_test(test_raw),         cmocka_unit_test(test_behind_others),
-        cmocka_unit_test(test_wrong_sizes), cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_nobody_spins), cmocka_unit_test(test_put),
+        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_two_inputs),
+        cmocka_unit_test(test_raw),          cmocka_unit_test(test_behind_others),
+        cmocka_unit_test(test_wrong_sizes),  cmocka_unit_test(test_gone),
         cmocka_unit_test(test_reserved),
     };
     return cmocka_run_group_tests(tests, setup, rig_teardown);

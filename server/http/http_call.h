@@ -84,12 +84,13 @@ typedef struct hth_http_req {
     int n_fields;
 } hth_http_req;
 
-// A request's body in one piece of the engine's memory.
+// A request's body in one piece of the engine's memory, or (plain) of hth_alloc's.
 typedef struct hth_http_block {
     struct hth_http *h;
     _Atomic int refs;     // the connection's, the evbuffer's, the call's
     uint64_t bytes, come; // of the body
-    char *body, *memory;  // body: where it begins in the memory
+    bool plain;
+    char *body, *memory; // body: where it begins in the memory
 } hth_http_block;
 
 // A connection, from accept to close (http_conn.c).
@@ -324,6 +325,10 @@ size_t hth_http_io_send(hth_http_conn *conn, const void *memory, size_t bytes, b
 // hth_http_io_write sends what is in conn->out as far as that goes at once; the rest follows when
 // the socket has room. false: it never will.
 bool hth_http_io_write(hth_http_conn *conn);
+// hth_http_io_bulk is called when some of a large body came or goes. Nobody spins for a while:
+// processors are needed to decrypt, hash and write, and who yields one gets it back when the others
+// have had their slices, milliseconds later.
+void hth_http_io_bulk(void);
 bool hth_http_io_secure(hth_http_conn *conn); // begins TLS; false: out of memory
 void hth_http_io_finish(hth_http_conn *conn); // says that nothing more is sent
 void hth_http_io_close(hth_http_conn *conn);
@@ -345,6 +350,11 @@ void hth_http_block_rele(hth_http_block *block); // NULL is allowed
 // hth_http_block_done is for a body that has been read, before its request is answered: what is
 // left of it is dropped, and its block, if it has one, is free as soon as no call needs it.
 void hth_http_block_done(hth_http_conn *conn, struct evbuffer *body);
+// hth_http_block_take takes the memory of a body that was PUT, as hth_http_block_of finds it: the
+// place `front` bytes before the body, which may be written. *owner is for hth_free. The body is
+// empty then. NULL: it is not in such a block, or that has less room in front; nothing has changed.
+uint8_t *hth_http_block_take(hth_http_conn *conn, struct evbuffer *body, size_t front,
+                             void **owner);
 
 // ---- http_reply.c: answers
 

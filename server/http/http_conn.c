@@ -212,7 +212,7 @@ static void head_begin(hth_http_conn *conn)
         conn->chunks = (hth_chunks){.at = HTH_CHUNKS_FIRST};
         conn->lines = 0;
         conn->at = d->chunked || conn->left > 0 ? HTH_HTTP_AT_BODY : HTH_HTTP_AT_WHOLE;
-        if (d->length > CONN_BODY_BYTES && d->verb == HTH_VERB_POST) {
+        if (d->length > CONN_BODY_BYTES && (d->verb == HTH_VERB_POST || d->verb == HTH_VERB_PUT)) {
             hth_http_block_begin(conn);
         }
         return;
@@ -470,6 +470,7 @@ static ssize_t read_direct(hth_http_conn *conn, uint64_t most, size_t *asked)
         return 0;
     }
     hth_http_io_came(conn, (size_t)n);
+    hth_http_io_bulk();
     if (conn->at != HTH_HTTP_AT_BODY) { // it was refused: too much is held
         conn->dropped = (uint64_t)n;
     } else if (conn->req.head.chunked) {

@@ -8,6 +8,7 @@
 #include "server/http/http_call.h"
 
 #include "base/clock.h"
+#include "base/spin.h"
 #include "base/stats.h"
 #include "server/net/account.h"
 
@@ -19,9 +20,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IO_WRITE  (1 << 20)  // bytes that are written in one turn of the loop
-#define IO_RECORD 16384      // the most that one record of TLS holds
-#define IO_SMALL  (64 << 10) // of a request: not worth closing a connection for
+#define IO_WRITE   (1 << 20)  // bytes that are written in one turn of the loop
+#define IO_RECORD  16384      // the most that one record of TLS holds
+#define IO_SMALL   (64 << 10) // of a request: not worth closing a connection for
+#define IO_BULK_NS 10000000u  // after some of a large body, more is to be expected for so long
+
+void hth_http_io_bulk(void)
+{
+    hth_spin_suspend(hth_real_after(IO_BULK_NS));
+}
 
 static bool io_again(void)
 {

@@ -73,6 +73,9 @@ void hth_http_stream_write(hth_http_stream *stream, struct evbuffer *piece, bool
         hth_http_stream_break(stream);
         return;
     }
+    if (evbuffer_get_length(piece) > HTH_HTTP_SCRATCH) {
+        hth_http_io_bulk();
+    }
     hth_http_io_answers(conn, evbuffer_get_length(piece));
     conn->h->n_sending++;
     conn->at = HTH_HTTP_AT_ANSWER;

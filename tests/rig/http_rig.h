@@ -32,7 +32,8 @@ static inline void rig_import(hth_store *store, const char *name, const char *fi
     assert_ok(hth_catalog_import(store, name, path, max_batch, NULL, NULL, NULL, &r));
 }
 
-static inline int rig_setup(void **state)
+// rig_setup_with has `more` put more into the store before the server opens it; NULL: nothing.
+static inline int rig_setup_with(void **state, void (*more)(hth_store *store))
 {
     static const char *const plain[] = {"ident", "fixed", "two",  "i8",   "u8",  "i32",
                                         "i64",   "u64",   "bool", "fp16", "fp64"};
@@ -47,6 +48,9 @@ static inline int rig_setup(void **state)
     rig_import(store, "batch2", "batch2", 4);
     rig_import(store, "m", "m", 8);
     rig_import(store, "lm", "ident", 0);
+    if (more != NULL) {
+        more(store);
+    }
     hth_store_close(store);
     assert_ok(hth_setting_set("limits.message_bytes", "128MiB"));
     hth_server_config config = {.store = f->store,
@@ -59,6 +63,11 @@ static inline int rig_setup(void **state)
     f->metrics_port = hth_server_metrics_port(f->server);
     *state = f;
     return 0;
+}
+
+static inline int rig_setup(void **state)
+{
+    return rig_setup_with(state, NULL);
 }
 
 static inline int rig_teardown(void **state)

@@ -132,7 +132,16 @@ static hth_err exchange_frame(hth_exchange *exchange, const Hearth__Request *req
     limits.message_bytes = exchange->call.h->message_bytes;
     HTH_TRY(hth_wire_frame_bytes(&request->base, data_bytes, &limits, &bytes));
     HTH_TRY(exchange_reserve(exchange, bytes));
-    uint8_t *frame = hth_alloc(bytes);
+    void *owner;
+    hth_http_conn *conn = exchange->call.req->conn;
+    uint8_t *frame =
+        data != NULL ? hth_http_block_take(conn, data, bytes - data_bytes, &owner) : NULL;
+    if (frame != NULL) { // the section stands behind the head already
+        (void)hth_wire_write(&request->base, frame);
+        *out = (hth_message){frame, bytes, owner, hth_free};
+        return HTH_OK;
+    }
+    frame = hth_alloc(bytes);
     if (frame == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a message of %zu bytes", bytes);
     }
