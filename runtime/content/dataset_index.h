@@ -61,8 +61,8 @@ hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, 
 hth_err hth_dataset_hold(hth_store *store, const char *name, const char *tenant, hth_manifest *out,
                          int *fd);
 // hth_dataset_claim keeps it for a job that was submitted and waits, perhaps one of several: it is
-// neither removed nor replaced until hth_dataset_unclaim (-1 is allowed), or the end of the process.
-// HTH_EBUSY: that happens now.
+// neither removed nor replaced until hth_dataset_unclaim (-1 is allowed), or the end of the
+// process. HTH_EBUSY: that happens now.
 hth_err hth_dataset_claim(hth_store *store, const char *name, const char *tenant, int *fd);
 void hth_dataset_unclaim(int fd);
 // hth_dataset_list describes the datasets that `who` may see: {"datasets": [{"name", "tenant",

@@ -17,8 +17,8 @@ bool hth_dataset_own_is(const char *name);
 // hth_dataset_own_name is the name of what came with job `id` as this argument ("data", "eval").
 void hth_dataset_own_name(uint64_t id, const char *key, char out[HTH_DATASET_OWN]);
 
-// hth_dataset_own_drop removes one unless a job needs it: what was sent with several is one dataset.
-// A job that has claimed it lets go of it first. The sentence of an earlier error stays.
+// hth_dataset_own_drop removes one unless a job needs it: what was sent with several is one
+// dataset. A job that has claimed it lets go of it first. The sentence of an earlier error stays.
 void hth_dataset_own_drop(hth_store *store, const char *name, const char *tenant);
 // hth_dataset_drop_own does so for those of a job ({"dataset", "own": true}), given its arguments.
 void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant);

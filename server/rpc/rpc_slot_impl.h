@@ -138,9 +138,9 @@ hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
 // says so.
 void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
 void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot);
-// hth_rpc_slot_has_data tells whether it has claimed or stored any. hth_rpc_slot_drop_data has it let
-// go of them, when the job was refused or has ended, and removes those that came with it and that no
-// other job needs. It blocks.
+// hth_rpc_slot_has_data tells whether it has claimed or stored any. hth_rpc_slot_drop_data has it
+// let go of them, when the job was refused or has ended, and removes those that came with it and
+// that no other job needs. It blocks.
 bool hth_rpc_slot_has_data(const hth_rpc_slot *slot);
 void hth_rpc_slot_drop_data(hth_rpc_slot *slot);
 // hth_rpc_slot_close_files closes what its client has passed for a request.
