@@ -73,7 +73,7 @@ class Full(unittest.TestCase):
         self.empty()
         self.fill(1 << 20)
         said = self.hearth(*self.training('--save-as', 'made', '--optimizer', 'adam', '--checkpoint-every', '1'), code=1)
-        self.assertRegex(said, r'the result of this job and its checkpoints: \d+\.\d MiB are needed, .* has \d+\.\d KiB left')
+        self.assertRegex(said, r'the result of this job and its checkpoints: \d+\.\d MiB are needed, .* has \d+\.\d [KM]iB left')
         self.assertEqual(self.jobs(), [])
         self.empty()
         self.hearth(*self.training('--save-as', 'made', '--optimizer', 'adam', '--checkpoint-every', '1'))
