@@ -259,12 +259,13 @@ typedef struct job {
     char *text;
 } job;
 
-static void job_start(fixture *f, job *j, const char *data, json_int_t budget, const char *name)
+static void job_start(fixture *f, job *j, const char *data, int epochs, json_int_t budget,
+                      const char *name)
 {
     char more[120];
     double want[STEPS];
     snprintf(more, sizeof more,
-             "{\"epochs\":100000,\"plan-ms\":50,\"budget\":\"%lld\",\"save-as\":\"%s\"}",
+             "{\"epochs\":%d,\"plan-ms\":50,\"budget\":\"%lld\",\"save-as\":\"%s\"}", epochs,
              (long long)budget, name);
     json_t *q = arguments_of(&unet, data, more, want);
     j->text = json_dumps(q, JSON_COMPACT);
@@ -282,6 +283,20 @@ static json_int_t until_trains(fixture *f)
     return bytes;
 }
 
+// The job makes so many more steps: before each one it is decided who is paused.
+static void until_steps(fixture *f, const char *name, json_int_t more)
+{
+    char args[80];
+    json_int_t first = -1, at;
+    snprintf(args, sizeof args, "{\"job\":\"%s\"}", name);
+    do {
+        json_t *row = told(f, "job", args);
+        at = json_integer_value(json_object_get(row, "step"));
+        json_decref(row);
+        first = first < 0 ? at : first;
+    } while (at < first + more);
+}
+
 static void job_end(job *j)
 {
     j->c.r.canceled = 1;
@@ -289,7 +304,8 @@ static void job_end(job *j)
     free(j->text);
 }
 
-// Beside a job that has nearly all: the request comes before the job that was submitted after it.
+// Beside a job that has nearly all: the request comes before the job that was submitted after it,
+// also where that one is so short that the first would be paused for it.
 static void test_before_the_next_job(void **state)
 {
     fixture f;
@@ -300,20 +316,21 @@ static void test_before_the_next_job(void **state)
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     prepare(&f, &unet, data);
     put(f.store, "mlp", MLP);
-    job_start(&f, &one, data, 32 << 20, "a");
+    job_start(&f, &one, data, 100000, 32 << 20, "a");
     json_int_t bytes = until_trains(&f);
     job_end(&one);
     hth_engine_close(f.engine);
     snprintf(device, sizeof device, "cpu:mem=%lld,threads=2", (long long)bytes + 16 * 1024);
     assert_ok(hth_engine_open(&(hth_engine_config){.device = device}, f.store, &f.engine));
-    job_start(&f, &one, data, bytes, "b");
+    job_start(&f, &one, data, 100000, bytes, "b");
     until_trains(&f);
     call c = call_of("mlp", &in);
     c.r.timeout_us = 3600000000;
     call_start(f.engine, &c);
     until_waiting(&f, 1);
-    job_start(&f, &two, data, bytes, "c");
+    job_start(&f, &two, data, 10000, bytes, "c");
     expires(&f, 2, 300000000, 300, HTH_ETIMEDOUT, "training jobs"); // also between its steps
+    until_steps(&f, "b", 100);
     assert_false(call_finished(&c));
     job_end(&one);
     assert_ok(call_wait(&c));

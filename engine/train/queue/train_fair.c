@@ -393,6 +393,9 @@ hth_train_entry *hth_train_fair_next(hth_train_queue *queue)
         return NULL;
     }
     fair_decide(queue, now_ns, &d);
+    if (!hth_train_preempt_may(queue, &d)) {
+        d = (hth_fair_decision){.action = HTH_FAIR_NOTHING};
+    }
     hth_train_preempt_stay(queue, &d);
     if (d.action == HTH_FAIR_NOTHING ||
         (d.action == HTH_FAIR_PREEMPT && !hth_train_preempt(queue, &d))) {

@@ -102,6 +102,9 @@ void hth_train_grow_stop(hth_train_queue *queue, uint64_t now_ns);
 // planned for less, if that can be done; else jobs leave. Their states are written first, while
 // others work: true, when that is done of all, and they wait.
 bool hth_train_preempt(hth_train_queue *queue, const hth_fair_decision *decision);
+// hth_train_preempt_may says no to pausing a job for a shorter one of its own tenant while requests
+// wait for memory: what it gave back would be theirs.
+bool hth_train_preempt_may(const hth_train_queue *queue, const hth_fair_decision *decision);
 // hth_train_preempt_poll looks what became of states that are being written; false: none is.
 bool hth_train_preempt_poll(hth_train_queue *queue);
 // hth_train_preempt_stay has those go on that do not leave any more, by the last decision.

@@ -150,6 +150,15 @@ static void preempt_pause(hth_train_queue *queue, hth_train_entry *entry,
     hth_train_queue_event(queue, entry->job, HTH_TRAIN_QUEUED);
 }
 
+bool hth_train_preempt_may(const hth_train_queue *queue, const hth_fair_decision *decision)
+{
+    bool own = true;
+    for (int i = 0; i < decision->n_victims; i++) {
+        own = own && decision->victim[i]->tenant == decision->job->tenant;
+    }
+    return !own || decision->n_victims == 0 || queue->ms->site->awaited_bytes == 0;
+}
+
 bool hth_train_preempt(hth_train_queue *queue, const hth_fair_decision *decision)
 {
     bool all = true;
