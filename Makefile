@@ -30,7 +30,7 @@ LAYERS   := base base/ipc sched fair graph $(addprefix graph/,onnx passes autodi
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
-CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
+CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu $(addprefix kernels/cpu/,kmeans winograd train)
 
 # What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the
 # build folder, by RPATH: under the address sanitizer dlopen is called from the sanitizer's library, for which a

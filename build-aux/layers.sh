@@ -43,7 +43,7 @@ for d in device/*/ device/cuda/fake/; do room "${d%/}" $base device device/cuda;
 room modelstore $base graph
 room kernels $below_kernels kernels/cpu/cpu.h
 room kernels/ref $below_kernels
-for d in kernels/cpu kernels/cpu/winograd kernels/cpu/train; do room $d $below_kernels kernels/cpu kernels/cpu/winograd kernels/cpu/train; done
+for d in kernels/cpu kernels/cpu/kmeans kernels/cpu/winograd kernels/cpu/train; do room $d $below_kernels kernels/cpu kernels/cpu/kmeans kernels/cpu/winograd kernels/cpu/train; done
 room kernels/dnnl $below_kernels kernels/cpu
 room kernels/cuda $below_kernels device/cuda
 room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda

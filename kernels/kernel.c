@@ -132,3 +132,9 @@ hth_err hth_kernel_half(hth_device *device, hth_graph *graph)
                ? hth_pass_half(graph, ops->half, device)
                : HTH_OK;
 }
+
+const struct hth_kmeans_ops *hth_kernel_kmeans(const hth_device *device)
+{
+    const hth_kernel_ops *ops = kernel_ops(device);
+    return ops != NULL ? ops->kmeans : NULL;
+}

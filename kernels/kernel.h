@@ -78,6 +78,9 @@ hth_err hth_kernel_computes(hth_device *device, hth_precision precision);
 // hth_kernel_half keeps values of a graph whose precision is bf16 in bf16 as far as `device` can.
 hth_err hth_kernel_half(hth_device *device, hth_graph *graph);
 
+// hth_kernel_kmeans returns what `device` computes K-means with (kernels/kmeans.h); NULL: nothing.
+const struct hth_kmeans_ops *hth_kernel_kmeans(const hth_device *device);
+
 // A device's kernels. The CPU's table is hth_cpu_kernel_ops (kernels/cpu/cpu.h); a device that
 // comes with a plug-in (device/plugin.h) brings its own, to which hth_device.kernels points. A
 // plug-in is linked with nothing of this program: what it calls of graph/ to read constants comes
@@ -94,6 +97,7 @@ typedef struct hth_kernel_ops {
     const hth_fuse_oracle *(*oracle)(hth_device *device);
     hth_err (*computes)(hth_device *device, hth_precision precision);
     hth_half_fn half; // which tensors kernels read and write in bf16; ctx: the device; NULL: none
+    const struct hth_kmeans_ops *kmeans; // NULL: none
 } hth_kernel_ops;
 
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):

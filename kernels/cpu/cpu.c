@@ -9,6 +9,7 @@
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/duration.h"
+#include "kernels/cpu/kmeans/kmeans_cpu.h"
 #include "kernels/cpu/lowered.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/primitive.h"
@@ -306,4 +307,5 @@ static hth_err cpu_computes(hth_device *device, hth_precision precision)
 const hth_kernel_ops hth_cpu_kernel_ops = {.prepare = cpu_prepare,
                                            .algorithms = cpu_algorithms,
                                            .oracle = cpu_oracle,
-                                           .computes = cpu_computes};
+                                           .computes = cpu_computes,
+                                           .kmeans = &hth_kmeans_cpu};

@@ -134,8 +134,8 @@ static hth_err entry_algorithms(const hth_kernel_host *host, hth_device *device,
     return hth_cuda_algorithms(device, graph, node, first, list, cap, count);
 }
 
-const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms, hth_cuda_oracle,
-                                                   hth_cuda_computes, hth_cuda_takes_half};
+const struct hth_kernel_ops hth_cuda_kernel_ops = {
+    entry_prepare, entry_algorithms, hth_cuda_oracle, hth_cuda_computes, hth_cuda_takes_half, NULL};
 
 static hth_err entry_probe(const char *dirs, char *about, size_t cap)
 {

@@ -38,8 +38,8 @@ static hth_err fake_algorithms(const hth_kernel_host *host, hth_device *device,
     return hth_cuda_algorithms(device, graph, node, first, list, cap, count);
 }
 
-const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle,
-                                                   hth_cuda_computes, hth_cuda_takes_half};
+const struct hth_kernel_ops hth_cuda_kernel_ops = {
+    fake_prepare, fake_algorithms, hth_cuda_oracle, hth_cuda_computes, hth_cuda_takes_half, NULL};
 
 static hth_err fake_probe(const char *dirs, char *about, size_t cap)
 {
