@@ -2,7 +2,7 @@
 # What takes measurements.
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-.PHONY: bench bench-fair bench-jobs bench-table bench-train bench-policies bench-winograd conformance
+.PHONY: bench bench-fair bench-jobs bench-table bench-train bench-kmeans bench-policies bench-winograd conformance
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS)
@@ -19,6 +19,8 @@ bench-table: all ## serving against onnxruntime and OpenVINO (PyPI)
 	$(Q)python3 tests/bench/table.py $(B)/hearth
 bench-train: all ## training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)
 	$(Q)python3 tests/bench/train_table.py $(B)/hearth
+bench-kmeans: $(B)/tests/bench/kmeans_bench ## K-means against scikit-learn, scikit-learn-intelex and faiss (PyPI)
+	$(Q)python3 tests/bench/kmeans.py $(B)
 bench-policies: all ## training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)
 	$(Q)python3 tests/bench/train_policies.py $(B)/hearth
 bench-winograd: all ## 3x3 convolutions of well-known networks against oneDNN (10 minutes)

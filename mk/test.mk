@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard $(foreach d,tests tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
+SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
@@ -11,7 +11,7 @@ $(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNN
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS) -lcmocka
 tests: all-tests ## builds all tests, runs none
-all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
+all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN) $(B)/tests/bench/kmeans_bench
 	@:
 
 # More at a time than there are processors, for most tests wait most of the time; under a sanitizer they compute.
