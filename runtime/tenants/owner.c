@@ -14,7 +14,7 @@
 #define OWNER_PIECE ((size_t)1 << 20)
 
 // owner_of reads a meta: of a version, of a dataset ("tenant"), or of a checkpoint, which
-// belongs to its job's tenant, whoever will own the result.
+// belongs to its job's tenant, not to the owner of the result.
 static void owner_of(const char *meta, char owner[HTH_TENANT])
 {
     owner[0] = 0;

@@ -86,7 +86,7 @@ static void old_ones_have_none(void **state)
     assert_true(hth_owner_is("{}", BOB) && hth_owner_is("", BOB) && hth_owner_is("no JSON", BOB));
     assert_false(hth_owner_is("{\"owner\":\"alice\"}", BOB));
     assert_true(hth_owner_is("{\"owner\":\"bob\"}", BOB));
-    // a checkpoint belongs to its job's tenant, whoever will own the result
+    // a checkpoint belongs to its job's tenant, not to the owner of the result
     assert_false(
         hth_owner_is("{\"job\":{\"tenant\":\"alice\",\"owner\":\"bob\"},\"owner\":\"bob\"}", BOB));
     assert_false(hth_owner_is("{\"job\":{\"tenant\":\"alice\"}}", BOB)); // of a model of nobody's

@@ -136,7 +136,7 @@ static hth_err exchange_frame(hth_exchange *exchange, const Hearth__Request *req
     hth_http_conn *conn = exchange->call.req->conn;
     uint8_t *frame =
         data != NULL ? hth_http_block_take(conn, data, bytes - data_bytes, &owner) : NULL;
-    if (frame != NULL) { // the section stands behind the head already
+    if (frame != NULL) { // the section follows the head already
         (void)hth_wire_write(&request->base, frame);
         *out = (hth_message){frame, bytes, owner, hth_free};
         return HTH_OK;
