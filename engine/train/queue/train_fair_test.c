@@ -219,6 +219,19 @@ static void alice_is_canceled(alice *held)
     free(held->text);
 }
 
+// alice_ends_undisturbed: the losses and the result of alice's job are those of one that was left
+// alone.
+static void alice_ends_undisturbed(rig *r, alice *held)
+{
+    assert_ok(call_wait(&held->w.c));
+    json_t *doc = json_loads(held->w.c.r.json, 0, NULL);
+    same_losses(r->whole, doc, json_array_size(json_object_get(r->whole, "history")));
+    same_tensors(&r->f, "whole", "result");
+    json_decref(doc);
+    hth_free(held->w.c.r.json);
+    free(held->text);
+}
+
 // needs_whole is the budget of a job that was left alone, and `more`.
 static const char *needs_whole(const rig *r, const char *more, char out[100])
 {
@@ -273,13 +286,7 @@ static void paused_for_another(void **state)
         assert_true(logged(&r.f, "result", "in favour of tenant 'bob', which is under its share"));
         witness_let_go(); // from here on they may take turns
         json_decref(job_end(&other));
-        assert_ok(call_wait(&held.w.c));
-        json_t *doc = json_loads(held.w.c.r.json, 0, NULL);
-        same_losses(r.whole, doc, json_array_size(json_object_get(r.whole, "history")));
-        same_tensors(&r.f, "whole", "result");
-        json_decref(doc);
-        hth_free(held.w.c.r.json);
-        free(held.text);
+        alice_ends_undisturbed(&r, &held);
         rig_close(&r);
     }
 }
@@ -302,13 +309,7 @@ static void paused_for_shorter(void **state)
     until_state(&r, "other", "finished"); // the first one is still held
     witness_let_go();
     json_decref(job_end(&other));
-    assert_ok(call_wait(&held.w.c));
-    json_t *doc = json_loads(held.w.c.r.json, 0, NULL);
-    same_losses(r.whole, doc, json_array_size(json_object_get(r.whole, "history")));
-    same_tensors(&r.f, "whole", "result");
-    json_decref(doc);
-    hth_free(held.w.c.r.json);
-    free(held.text);
+    alice_ends_undisturbed(&r, &held);
     rig_close(&r);
 }
 
