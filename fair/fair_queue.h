@@ -29,8 +29,12 @@
 //    its part of it: only one without is below its entitlement, and all others are above theirs.
 //
 // 6. Shortest first: where the job that is next does not fit, one of its own tenant's is paused for
-//    it that has more than twice as long left to run and would be after it by rule 1, the one with
-//    the most left, after it ran for as long as in rule 5. Only where that makes enough room.
+//    it that is longer (it has more than twice as long left to run) and would be after it by rule
+//    1, the one with the most left, after it ran for as long as in rule 5. Only where that makes
+//    enough room.
+// 7. Slices: with a demand that makes it slower a job begins beside its tenant's others only if
+//    they are longer or of less priority, or other tenants wait: it would take the device's time
+//    from those that end sooner.
 //
 // Hence nobody starves: rule 3 bounds the wait by what runs, and rule 5 a tenant's by its patience.
 // A decision looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted ends.
@@ -56,6 +60,7 @@ typedef struct hth_fair_job {
     const uint64_t *run_ns;         // predicted with each demand, from the start; NULL: not known
     int n_demands;
     uint64_t least_ns; // it runs for so long before it is paused for another; may change
+    uint64_t left_ns;  // of time of its own while it runs, as run_ns; may change; 0: till ends_ns
     // The queue's.
     hth_fair_state state;
     int with;                   // the demand it runs with

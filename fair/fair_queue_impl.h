@@ -56,6 +56,8 @@ hth_fair_amounts hth_queue_room(const hth_fair_queue *queue);
 // reservation (rule 4; shadow NULL: there is none); -1: none.
 int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,
                     const hth_fair_amounts *room, const queue_shadow *shadow, uint64_t now_ns);
+// hth_queue_longer: a job that runs has so much left that one which takes run_ns better ends first.
+bool hth_queue_longer(const hth_fair_job *runs, uint64_t run_ns, uint64_t now_ns);
 // hth_queue_preempt decides rules 5 and 6; false: nobody is to be paused. *until_ns: when to look
 // again.
 bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision *out);

@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#define NEXT_SLOWER 1.05 // times as long as with the best demand
+
 // What one job can get now. A hole is as large as it is: what hth_queue_fits allows for rounding in
 // the sum of all that is free is taken off.
 hth_fair_amounts hth_queue_room(const hth_fair_queue *queue)
@@ -68,16 +70,40 @@ static bool next_passes(const hth_fair_queue *queue, const hth_fair_job *job, in
     return in_time || hth_queue_fits(queue, &job->demand[k], &shadow->extra);
 }
 
+// next_alone: no other tenant's job waits.
+static bool next_alone(const hth_fair_queue *queue, const queue_tenant *tenant)
+{
+    return queue->by_level.n - (tenant->place > 0) == 0;
+}
+
 // Rule 2: with its demand k the job keeps its tenant within its entitlement, or nobody else waits.
 static bool next_entitled(const hth_fair_queue *queue, const hth_fair_job *job, int k)
 {
     const queue_tenant *t = queue->tenants[job->tenant];
     hth_fair_amounts used = t->used;
-    if (queue->by_level.n - (t->place > 0) == 0) {
+    if (next_alone(queue, t)) {
         return true;
     }
     hth_queue_sum(queue, &used, &job->demand[k], 1);
     return hth_queue_level(queue, t, &used) * queue->weights <= 1 + 1e-9;
+}
+
+// Rule 7: with its demand k the job takes no time of its tenant's that end sooner.
+static bool next_in_turn(const hth_fair_queue *queue, const hth_fair_job *job, int k,
+                         uint64_t now_ns)
+{
+    const queue_tenant *t = queue->tenants[job->tenant];
+    bool slower =
+        job->run_ns != NULL && (double)job->run_ns[k] > NEXT_SLOWER * (double)job->run_ns[0];
+    if (!queue->o.sliced || !slower || !next_alone(queue, t)) {
+        return true;
+    }
+    for (const hth_fair_job *j = t->newest; j != NULL; j = j->older) {
+        if (j->priority >= job->priority && !hth_queue_longer(j, job->run_ns[k], now_ns)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,
@@ -85,7 +111,7 @@ int hth_queue_point(const hth_fair_queue *queue, const hth_fair_job *job,
 {
     int last = -1;
     for (int k = 0; k < job->n_demands; k++) {
-        if (hth_queue_fits(queue, &job->demand[k], room) &&
+        if (hth_queue_fits(queue, &job->demand[k], room) && next_in_turn(queue, job, k, now_ns) &&
             (shadow == NULL || next_passes(queue, job, k, shadow, now_ns))) {
             last = k;
             if (next_entitled(queue, job, k)) {

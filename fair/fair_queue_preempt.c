@@ -127,6 +127,7 @@ static bool preempt_decide(const hth_fair_queue *queue, hth_fair_job *job,
     decision->with = hth_queue_point(queue, job, room, NULL, now_ns);
     decision->job = decision->with >= 0 ? job : NULL;
     decision->action = decision->with >= 0 ? HTH_FAIR_PREEMPT : HTH_FAIR_NOTHING;
+    decision->n_victims = decision->with >= 0 ? decision->n_victims : 0;
     return decision->with >= 0;
 }
 
@@ -154,13 +155,28 @@ static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant,
     return preempt_decide(queue, job, &room, now_ns, decision);
 }
 
-// preempt_longer: a job that runs has so much left that it is better after `job`.
-static bool preempt_longer(const hth_fair_queue *queue, const hth_fair_job *runs,
-                           const hth_fair_job *job, uint64_t now_ns)
+// preempt_left is what a job that runs needs of time of its own; *known: that is known.
+static uint64_t preempt_left(const hth_fair_job *runs, uint64_t now_ns, bool *known)
 {
-    uint64_t left_ns = runs->ends_ns > now_ns ? runs->ends_ns - now_ns : 0;
-    return runs->ends_ns != HTH_FAIR_NEVER && left_ns / PREEMPT_LONGER > job->run_ns[0] &&
-           hth_queue_key(queue, runs, left_ns) > job->key;
+    uint64_t till_ns = runs->ends_ns > now_ns ? runs->ends_ns - now_ns : 0;
+    *known = runs->left_ns > 0 || runs->ends_ns != HTH_FAIR_NEVER;
+    return runs->left_ns > 0 ? runs->left_ns : till_ns;
+}
+
+bool hth_queue_longer(const hth_fair_job *runs, uint64_t run_ns, uint64_t now_ns)
+{
+    bool known;
+    uint64_t left_ns = preempt_left(runs, now_ns, &known);
+    return known && left_ns / PREEMPT_LONGER > run_ns;
+}
+
+// preempt_after: a job that runs has so much left that it is better after `job`.
+static bool preempt_after(const hth_fair_queue *queue, const hth_fair_job *runs,
+                          const hth_fair_job *job, uint64_t now_ns)
+{
+    bool known;
+    return hth_queue_longer(runs, job->run_ns[0], now_ns) &&
+           hth_queue_key(queue, runs, preempt_left(runs, now_ns, &known)) > job->key;
 }
 
 // preempt_own decides rule 6.
@@ -169,15 +185,19 @@ static bool preempt_own(const hth_fair_queue *queue, const queue_tenant *tenant,
 {
     hth_fair_job *victim = NULL;
     hth_fair_amounts room;
+    uint64_t most_ns = 0;
+    bool known;
     for (hth_fair_job *j = tenant->newest; j != NULL && job->run_ns != NULL; j = j->older) {
         room = queue->free;
         hth_queue_sum(queue, &room, &j->held, 1);
-        bool would = preempt_longer(queue, j, job, now_ns) &&
+        uint64_t left_ns = preempt_left(j, now_ns, &known);
+        bool would = preempt_after(queue, j, job, now_ns) &&
                      hth_queue_fits(queue, &job->demand[job->n_demands - 1], &room);
         uint64_t ripe_ns = preempt_ripe(queue, j);
         if (would && ripe_ns > now_ns) {
             decision->until_ns = ripe_ns < decision->until_ns ? ripe_ns : decision->until_ns;
-        } else if (would && (victim == NULL || j->ends_ns > victim->ends_ns)) {
+        } else if (would && left_ns > most_ns) {
+            most_ns = left_ns;
             victim = j;
         }
     }

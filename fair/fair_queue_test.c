@@ -198,6 +198,61 @@ static void test_longer(void **state)
     hth_fair_queue_close(q);
 }
 
+// Where jobs share the device, what counts is the time of its own that a job has left.
+static void test_longer_by_itself(void **state)
+{
+    hth_fair_queue *q = queue_of(2ull * S, 1);
+    elastic longer, quick;
+    hth_fair_decision d;
+    add(q, &longer, 0, 60, 1000);
+    starts(q, 1, &longer, 0, false);
+    add(q, &quick, 0, 60, 10);
+    longer.job.left_ns = 20ull * S;
+    waits(q, 5);
+    longer.job.left_ns = 21ull * S;
+    d = next(q, 5);
+    assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+    assert_ptr_equal(d.victim[0], &longer.job);
+    hth_fair_queue_close(q);
+}
+
+// With slices a job is no slower than it could be only to take time from its tenant's others that
+// end sooner; those of less priority are passed, and where other tenants wait it has what there is.
+static void test_no_slower_beside_shorter(void **state)
+{
+    hth_fair_queue_options o = {
+        .n_resources = 1, .capacity = {{100}}, .patience_ns = HTH_FAIR_NEVER, .sliced = true};
+    hth_fair_queue *q;
+    elastic runs, slower, other;
+    int tenant;
+    assert_ok(hth_fair_queue_open(&o, &q));
+    assert_ok(hth_fair_queue_tenant(q, 1, &tenant));
+    assert_ok(hth_fair_queue_tenant(q, 1, &tenant));
+    add(q, &runs, 0, 60, 30);
+    starts(q, 1, &runs, 0, false);
+    job_of(&slower, 0, 60, 30, 0, 14);
+    slower.run_ns[1] = slower.run_ns[0] * 104 / 100; // as good as the best
+    assert_ok(hth_fair_queue_add(q, &slower.job));
+    starts(q, 1, &slower, 1, false);
+    hth_fair_queue_pause(q, &slower.job);
+    slower.run_ns[1] = 15ull * S;
+    waits(q, 1);
+    runs.job.left_ns = 31ull * S; // more than twice as much
+    starts(q, 1, &slower, 1, false);
+    hth_fair_queue_remove(q, &slower.job);
+    runs.job.left_ns = 30ull * S;
+    slower.job.priority = 1;
+    assert_ok(hth_fair_queue_add(q, &slower.job));
+    starts(q, 1, &slower, 1, false);
+    hth_fair_queue_remove(q, &slower.job);
+    slower.job.priority = 0;
+    assert_ok(hth_fair_queue_add(q, &slower.job));
+    waits(q, 1);
+    add(q, &other, 1, 90, 15);
+    starts(q, 1, &slower, 1, false);
+    hth_fair_queue_close(q);
+}
+
 // Alone a job has its best demand, beside others that wait one within the entitlement, else the
 // last that fits.
 static void test_point(void **state)
@@ -482,12 +537,20 @@ static void test_holds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),   cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_shortest), cmocka_unit_test(test_longer),
-        cmocka_unit_test(test_point),    cmocka_unit_test(test_backfill),
-        cmocka_unit_test(test_turns),    cmocka_unit_test(test_victims),
-        cmocka_unit_test(test_hole),     cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_sliced),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_shortest),
+        cmocka_unit_test(test_longer),
+        cmocka_unit_test(test_longer_by_itself),
+        cmocka_unit_test(test_no_slower_beside_shorter),
+        cmocka_unit_test(test_point),
+        cmocka_unit_test(test_backfill),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_victims),
+        cmocka_unit_test(test_hole),
+        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_sliced),
         cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

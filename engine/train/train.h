@@ -13,8 +13,8 @@
 
 #define HTH_TRAIN_MAX_FREEZE 16
 #define HTH_TRAIN_STEPS      5 // most that are measured one by one
-// Of a job's arguments: {"need_bytes", "host_bytes", "budget_bytes"} that it had when it was paused
-// for another one, and goes on with.
+// Of a job's arguments: {"need_bytes", "host_bytes", "budget_bytes", "step_us"} that it had when it
+// was paused for another one, and goes on with.
 #define HTH_TRAIN_HAD "had"
 
 // How the learning rate goes on from spec->lr.
@@ -221,8 +221,9 @@ json_t *hth_train_job_state(const hth_train_job *job);
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
 // it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
-// hth_train_job_predicted_ns is what a step is planned to take, hth_train_job_left_ns what those do
-// that are left, and hth_train_job_link hth_trainer_link.
+// hth_train_job_predicted_ns is what a step will take, as planned and then measured;
+// hth_train_job_left_ns what those that are left were planned to take; and hth_train_job_link
+// hth_trainer_link.
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job);
 uint64_t hth_train_job_left_ns(const hth_train_job *job);
 double hth_train_job_link(const hth_train_job *job);

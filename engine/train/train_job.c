@@ -266,7 +266,7 @@ uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
 
 uint64_t hth_train_job_left_ns(const hth_train_job *job)
 {
-    return hth_train_job_predicted_ns(job) * (uint64_t)(job->steps - job->step);
+    return (uint64_t)(job_memory(job, "predicted_ms") * 1e6 * (double)(job->steps - job->step));
 }
 
 double hth_train_job_link(const hth_train_job *job)

@@ -70,8 +70,9 @@ static hth_err job_had(hth_train_job *job)
     uint64_t need = short_of ? budget : hth_trainer_memory_bytes(job->trainer);
     json_t *host = job->spec.spill == NULL ? json_object_get(m, "host_bytes") : NULL;
     json_decref(job->had);
-    job->had = json_pack("{s:I, s:O?, s:I}", "need_bytes", (json_int_t)need, "host_bytes", host,
-                         "budget_bytes", (json_int_t)budget);
+    double step_us = json_number_value(json_object_get(m, "predicted_ms")) * 1e3;
+    job->had = json_pack("{s:I, s:O?, s:I, s:f}", "need_bytes", (json_int_t)need, "host_bytes",
+                         host, "budget_bytes", (json_int_t)budget, "step_us", step_us);
     return job->had != NULL ? HTH_OK : hth_no_memory("a training job");
 }
 

@@ -7,8 +7,6 @@
 #include "base/size.h"
 #include "runtime/tenants/quota.h"
 
-#define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
-
 // With other jobs. HTH_ENODEVMEM: not now.
 static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
 {
@@ -17,9 +15,9 @@ static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
     hth_curve curve;
     hth_curve_point point = {.budget_bytes = 0};
     hth_train_spec quick = *trainer->spec;
-    quick.plan.limit_ms = ADMIT_PLAN_MS;
     quick.accumulate = trainer->parts;
-    HTH_TRY(hth_trainer_demands(trainer->ms, &quick, trainer->progress, inputs, &curve));
+    HTH_TRY(hth_trainer_demands(trainer->ms, &quick, trainer->progress, inputs, admission->steps,
+                                &curve));
     if (curve.n == 0 || curve.point[0].device_bytes > site->device->props.budget_bytes) {
         return HTH_OK; // never: which planning it finds out, and says
     }

@@ -13,9 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CURVE_NUMBERS  5  // 1, 2, 4, 8, 16 parts
-#define CURVE_LEAST_MS 30 // for each plan while the least memory is looked for
-#define CURVE_ROOM     32 // a part more than that, so that the next search finds a plan as well
+#define CURVE_NUMBERS   5     // 1, 2, 4, 8, 16 parts
+#define CURVE_LEAST_MS  30    // for each plan while the least memory is looked for
+#define CURVE_ROOM      32    // a part more than that, so that the next search finds a plan as well
+#define CURVE_DEMAND_MS 50    // for each point, at most, of the curve of a job that begins ..
+#define CURVE_SHARE     0.005 // .. and of the time that its steps will take, all points together
 
 // One number of parts, compiled.
 typedef struct curve_trial {
@@ -230,11 +232,32 @@ static hth_err curve_asked(curve_jobs *jobs, hth_curve *out)
     return HTH_OK;
 }
 
+// curve_limit is for how long the search may go on for each point: other jobs wait meanwhile, so
+// the curve of a short job costs a small part of its time.
+static hth_err curve_limit(curve_jobs *jobs, const hth_train_spec *spec, int64_t steps,
+                           double *limit_ms)
+{
+    uint64_t peak, floor;
+    hth_curve_point point = {.time_us = 0};
+    bool fits;
+    double points = spec->budget != NULL ? 1 : HTH_CURVE_POINTS;
+    *limit_ms = 1;
+    HTH_TRY(curve_limits(jobs, &peak, &floor));
+    HTH_TRY(trial_plan(&jobs->trial[0], peak, &point, &fits));
+    double share_ms = CURVE_SHARE * point.time_us / 1e3 * (double)steps / points;
+    *limit_ms = fmin(fmax(share_ms, 1), CURVE_DEMAND_MS);
+    return HTH_OK;
+}
+
 hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            const hth_tensor *inputs, hth_curve *out)
+                            const hth_tensor *inputs, int64_t steps, hth_curve *out)
 {
     curve_jobs x = {.n = 0};
-    hth_err err = curve_compile(ms, spec, request, inputs, &x);
+    hth_train_spec quick = *spec;
+    hth_err err = curve_compile(ms, &quick, request, inputs, &x);
+    if (err == HTH_OK) {
+        err = curve_limit(&x, spec, steps, &quick.plan.limit_ms);
+    }
     if (err == HTH_OK) {
         err = spec->budget != NULL ? curve_asked(&x, out) : curve_plan(&x, out);
     }

@@ -115,10 +115,11 @@ hth_err hth_trainer_kept_view(hth_trainer *trainer, const void **content);
 hth_err hth_trainer_kept_set(hth_trainer *trainer, int slot, const void *content);
 void hth_trainer_kept_close(hth_trainer *trainer);
 
-// trainer_curve.c hth_trainer_demands is hth_trainer_curve of a job that begins: with spec->budget
-// the one point that was asked for; none, where no plan was found for it.
+// trainer_curve.c hth_trainer_demands is hth_trainer_curve of a job that begins, with `steps` to
+// make: the searches take a small part of what those take. With spec->budget the one point that was
+// asked for; none, where no plan was found for it.
 hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            const hth_tensor *inputs, hth_curve *out);
+                            const hth_tensor *inputs, int64_t steps, hth_curve *out);
 // hth_trainer_least looks for the least memory that an update on batches like `inputs` in `parts`
 // parts can be planned for, for a second or two.
 typedef struct hth_trainer_need {

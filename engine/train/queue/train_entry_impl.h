@@ -73,6 +73,7 @@ struct hth_train_entry {
     char favoured[HTH_TENANT]; // for whom it was paused, until it goes on
     double link;               // of a step's time its copies take so much, as planned
     double left_s;          // what its steps will take, by those that it made before; NAN: unknown
+    int64_t left_steps;     // of one that goes on; 0: all
     const char *given;      // the request's own arguments, which it gets back with its answer
     char *arguments;        // in place of the request's, from json_dumps
     char owner[HTH_TENANT]; // who submitted it, as its checkpoint says

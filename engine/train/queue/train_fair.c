@@ -110,12 +110,13 @@ hth_fair_standing hth_train_fair_standing(const hth_train_fair *fair, const hth_
 // ---- what a job could have
 
 // fair_curve makes a job's demands of its curve, but of points that take more memory than another
-// one and no less time. What a job that goes on has left is less than all its steps.
+// one and no less time. What a job that goes on has left is less than all its steps. All times are
+// predicted, those of jobs at work as well (fair_ends): so they can be compared, whatever else the
+// machine does, and however slow first steps are.
 static void fair_curve(hth_train_entry *entry, const hth_curve *curve, int64_t steps)
 {
     hth_train_offer *o = &entry->offer;
-    double best_us = curve->n > 0 ? curve->point[curve->n - 1].time_us : 0;
-    double left = best_us > 0 && entry->left_s > 0 ? entry->left_s * 1e6 / best_us : (double)steps;
+    double left = (double)(entry->left_steps > 0 ? entry->left_steps : steps);
     *o = (hth_train_offer){.n = 0};
     for (int i = curve->n - 1; i >= 0; i--) {
         const hth_curve_point *p = &curve->point[i];
@@ -142,7 +143,8 @@ void hth_train_fair_exact(hth_train_entry *entry, const json_t *args)
     entry->offer.demand[0].of[HTH_TRAIN_DEVICE_MEMORY] = need;
     entry->offer.demand[0].of[HTH_TRAIN_HOST_MEMORY] =
         json_number_value(json_object_get(had, "host_bytes"));
-    entry->offer.run_ns[0] = entry->left_s > 0 ? (uint64_t)(entry->left_s * 1e9) : 0;
+    double step_us = json_number_value(json_object_get(had, "step_us"));
+    entry->offer.run_ns[0] = (uint64_t)(step_us * 1e3 * (double)entry->left_steps);
     entry->offer.budget_bytes[0] =
         (uint64_t)json_integer_value(json_object_get(had, "budget_bytes"));
 }
@@ -200,6 +202,7 @@ static void fair_ends(hth_train_queue *queue, hth_train_entry *entry, uint64_t n
     double left_s = hth_train_job_seconds_left(entry->work);
     uint64_t ends_ns = isfinite(left_s) ? now_ns + (uint64_t)(left_s * 1e9) : HTH_FAIR_NEVER;
     hth_fair_queue_ends(queue->fair.jobs, &entry->fair, ends_ns);
+    entry->fair.left_ns = hth_train_job_left_ns(entry->work);
 }
 
 void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)

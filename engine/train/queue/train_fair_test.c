@@ -292,7 +292,8 @@ static void paused_for_another(void **state)
 }
 
 // A job of alice's that takes a quarter of hers does not wait for it to end: hers is paused, goes
-// on after the shorter one, and ends as one that was left alone.
+// on after the shorter one, and ends as one that was left alone. Both take milliseconds, less than
+// there lie between them: the priority makes up for that.
 static void paused_for_shorter(void **state)
 {
     rig r;
@@ -300,7 +301,8 @@ static void paused_for_shorter(void **state)
     job other;
     char budget[100];
     alice_holds(&r, &mobile, 1.5, "", &held);
-    job_start(&r, &other, "alice", "other", needs_whole(&r, ", \"epochs\": 2", budget));
+    job_start(&r, &other, "alice", "other",
+              needs_whole(&r, ", \"epochs\": 2, \"priority\": 1", budget));
     until_state(&r, "other", "queued");
     expect_why(&r, "other", "of device memory");
     clock_ahead_ns += 10000000000u;

@@ -63,6 +63,8 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
     }
     hth_train_entry_read(entry, args);
     entry->left_s = resume_left(doc);
+    entry->left_steps = json_integer_value(json_object_get(doc, "steps")) -
+                        (int64_t)json_array_size(json_object_get(doc, "history"));
     hth_train_fair_forget(queue, entry);
     if (json_object_get(given, "budget") != NULL) {
         json_object_del(args, HTH_TRAIN_HAD);

@@ -105,6 +105,11 @@ double hth_train_job_seconds_left(const hth_train_job *job)
     return (double)step_ns(job, job->bytes) / 1e9 * job->left;
 }
 
+uint64_t hth_train_job_left_ns(const hth_train_job *job)
+{
+    return step_ns(job, job->bytes) * (uint64_t)job->left;
+}
+
 int64_t hth_train_job_saved(const hth_train_job *job)
 {
     return 1;
@@ -178,9 +183,10 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
 {
     hth_train_job *j = job_of(entry);
     uint64_t bytes = (uint64_t)entry->offer.demand[entry->fair.with].of[HTH_TRAIN_DEVICE_MEMORY];
-    json_t *had = json_pack("{s:{s:I, s:i, s:I}}", HTH_TRAIN_HAD, "need_bytes", (json_int_t)bytes,
-                            "host_bytes", 0, "budget_bytes", (json_int_t)bytes);
-    entry->left_s = (double)step_ns(j, bytes) / 1e9 * j->left;
+    json_t *had = json_pack("{s:{s:I, s:i, s:I, s:f}}", HTH_TRAIN_HAD, "need_bytes",
+                            (json_int_t)bytes, "host_bytes", 0, "budget_bytes", (json_int_t)bytes,
+                            "step_us", (double)step_ns(j, bytes) / 1e3);
+    entry->left_steps = j->left;
     hth_train_fair_forget(queue, entry);
     hth_train_fair_exact(entry, had);
     json_decref(had);
