@@ -2,10 +2,10 @@
 // server/rpc/rpc.h - listeners for hearth's own clients: ipc://, tcp:// and tls+tcp://.
 //
 // Design notes
-// Clients use nng's REQ and SUB sockets; the server speaks their framing itself, on plain sockets
-// and a libevent loop, because nng lets peers hold its memory and its threads as long as they like
+// Clients use nng's REQ sockets; the server speaks their framing itself, on plain sockets and a
+// libevent loop, because nng lets peers hold its memory and its threads as long as they like
 // (docs/rationale.md). On a byte stream each side first sends eight bytes: 0 'S' 'P' 0, its
-// protocol (REQ 0x30, REP 0x31, PUB 0x20, SUB 0x21) in 16 bits, two zeros. Messages follow: 64 bits
+// protocol (REQ 0x30, REP 0x31) in 16 bits, two zeros. Messages follow: 64 bits
 // of length (on ipc with a byte 1 in front), then so many bytes; all big endian. A request begins
 // with words of 32 bits of which the last has its high bit set, the request's number; the reply
 // begins with the same words.
