@@ -8,6 +8,10 @@
 // adds them up per centroid. Sums of all shards are added in the order of the shards; only then are
 // centroids updated, by what is the same for all devices (kmeans.c). There is no n x k matrix.
 //
+// A shard's points lie in memory, or are read *piece* by piece, so that there may be more of them
+// than memory holds. A *run* goes on by so many points at a time (kmeans_run.c), and can be left
+// in between. How points are cut changes no bit of the result.
+//
 // Labels, sums, centroids and the inertia are those of double precision. Most distances are
 // computed in f32, as |c|^2/2 - x c of points and centroids less the mean of all points. On the CPU
 // results do not depend on the number of threads (kernels/cpu/kmeans/).
@@ -25,12 +29,27 @@
 #define HTH_KMEANS_CHUNK      4096u // points whose squared distances are one partial sum, in spread
 #define HTH_KMEANS_CANDIDATES 64    // rows of spread, at most
 
+// Points that are read when they are looked at.
+typedef struct hth_kmeans_points {
+    // rows has *x point to `count` (at most `most`) points from `first`, until the next call.
+    hth_err (*rows)(void *ctx, size_t first, size_t count, const float **x);
+    void *ctx;
+    size_t most; // a multiple of HTH_KMEANS_CHUNK
+} hth_kmeans_points;
+
 typedef struct hth_kmeans_shard {
     const struct hth_kmeans_ops *ops;
-    const float *x; // (n, d) row-major, in host memory
+    const float *x;           // (n, d) row-major, in host memory; NULL: by `points`
+    hth_kmeans_points points; // unused with x
     size_t n, d, k;
     uint32_t *labels; // (n): of the last assignment; UINT32_MAX before the first
 } hth_kmeans_shard;
+
+// Points [first, first + n) of a shard.
+typedef struct hth_kmeans_piece {
+    const float *x; // (n, d)
+    size_t first, n;
+} hth_kmeans_piece;
 
 // Partial sums: of a shard, and of all once they are added.
 typedef struct hth_kmeans_sums {
@@ -49,25 +68,34 @@ typedef struct hth_kmeans_centroids {
 // First looks at the points, less `origin`: sums and sums of squares.
 typedef struct hth_kmeans_moments {
     double *sum, *square; // (d) each
-    size_t bad;           // the first point with a value beyond the limit, or not a number; n: none
+    size_t bad; // the piece's first point with a value beyond the limit, or not a number; n: none
 } hth_kmeans_moments;
 
 // What a device computes of a shard.
 typedef struct hth_kmeans_ops {
     const char *name;
     hth_err (*open)(hth_device *device, const hth_kmeans_shard *shard, hth_kmeans_shard **out);
+    uint64_t (*bytes)(const hth_device *device, const hth_kmeans_shard *shard); // that it takes
     void (*close)(hth_kmeans_shard *shard);
-    void (*moments)(hth_kmeans_shard *shard, const float *origin, float limit,
-                    hth_kmeans_moments *out);
-    // Labels become the nearest centroids, the first of equal ones. Fills sums->sum and count where
-    // sum is not NULL, else sums->inertia (squared differences in double); always `changed`.
-    void (*assign)(hth_kmeans_shard *shard, const hth_kmeans_centroids *to, hth_kmeans_sums *sums);
-    // Squared distances (n) to the centroids of the points' labels.
-    void (*distances)(hth_kmeans_shard *shard, const double *centroids, double *squared);
-    // columns[j][i] = min(nearest[i], |x[i] - rows[j]|^2) for `count` rows (count, d); `sums`
-    // (count, chunks) gets sums of each HTH_KMEANS_CHUNK of a column.
-    void (*spread)(hth_kmeans_shard *shard, const hth_kmeans_centroids *mean, const float *rows,
-                   size_t count, const float *nearest, float *const *columns, double *sums);
+    // Adds the piece's to out->sum and out->square, and sets out->bad.
+    void (*moments)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece, const float *origin,
+                    float limit, hth_kmeans_moments *out);
+    // An assignment: begin, then assign of all points in their order, then end. Labels become the
+    // nearest centroids, the first of equal ones. end fills, after `add`, sums->sum and count, else
+    // sums->inertia (squared differences in double); always `changed`. What `to`
+    // points to is borrowed until then.
+    void (*begin)(hth_kmeans_shard *shard, const hth_kmeans_centroids *to, bool add);
+    void (*assign)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece);
+    void (*end)(hth_kmeans_shard *shard, hth_kmeans_sums *sums);
+    // Squared distances (piece->n) to the centroids of the points' labels.
+    void (*distances)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
+                      const double *centroids, double *squared);
+    // columns[j][i] = min(nearest[i], |x[i] - rows[j]|^2) for `count` rows (count, d), where i is a
+    // point of the piece, which begins at a multiple of HTH_KMEANS_CHUNK; sums[j][..] gets sums of
+    // each HTH_KMEANS_CHUNK of a column.
+    void (*spread)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
+                   const hth_kmeans_centroids *mean, const float *rows, size_t count,
+                   const float *nearest, float *const *columns, double *const *sums);
 } hth_kmeans_ops;
 
 typedef enum hth_kmeans_init {
@@ -99,7 +127,13 @@ typedef struct hth_kmeans_result {
 // the device has no K-means; HTH_ENOMEM.
 hth_err hth_kmeans_open(hth_device *device, const float *x, size_t n, size_t d, size_t k,
                         uint32_t *labels, hth_kmeans_shard **out);
+// hth_kmeans_open_points is the same for points that are read; points->ctx outlives the shard.
+hth_err hth_kmeans_open_points(hth_device *device, const hth_kmeans_points *points, size_t n,
+                               size_t d, size_t k, uint32_t *labels, hth_kmeans_shard **out);
 void hth_kmeans_close(hth_kmeans_shard *shard); // NULL is allowed
+// hth_kmeans_bytes is the memory that a run over one shard takes on `device`, at most, with its
+// labels and without its points; 0: the device has no K-means.
+uint64_t hth_kmeans_bytes(const hth_device *device, const hth_kmeans *what, size_t n, size_t d);
 
 // hth_kmeans_fit finds centroids of the points of all shards, which have the same d and k. Labels
 // and inertia belong to the centroids that it returns. Empty clusters get the points that are
@@ -108,5 +142,42 @@ void hth_kmeans_close(hth_kmeans_shard *shard); // NULL is allowed
 // range; HTH_ENOMEM. On error the result is undefined, and nothing is held.
 hth_err hth_kmeans_fit(const hth_kmeans *what, hth_kmeans_shard *const *shards, size_t n_shards,
                        hth_kmeans_result *result);
+
+// ---- the same, a part at a time
+
+typedef struct hth_kmeans_run hth_kmeans_run;
+typedef enum hth_kmeans_phase {
+    HTH_KMEANS_LOOKS,    // all points are looked at: their mean, and whether they are numbers
+    HTH_KMEANS_SEEDS,    // k-means++: a pass over the points for each centroid
+    HTH_KMEANS_ITERATES, // a pass for each iteration
+    HTH_KMEANS_ENDS,     // labels and inertia of the last centroids
+    HTH_KMEANS_DONE
+} hth_kmeans_phase;
+typedef struct hth_kmeans_at {
+    hth_kmeans_phase phase;
+    size_t iterations;   // that are done, those before a resumption included
+    size_t pass, passes; // points of the present pass that are done, and that it has
+    size_t seeded;       // centroids that k-means++ has chosen
+    double inertia;      // of the centroids before the last iteration; in the end of the last ones
+    bool converged;
+    const double *centroids; // (k, d) the present ones; NULL before the first iteration begins
+} hth_kmeans_at;
+
+// Where a run stood that goes on.
+typedef struct hth_kmeans_saved {
+    const double *centroids; // (k, d)
+    size_t iterations;       // that led to them
+} hth_kmeans_saved;
+
+// hth_kmeans_begin checks the settings. `what` and the shards are borrowed until hth_kmeans_finish;
+// `saved` until this returns; NULL: it begins as what->init says. HTH_EINVAL, HTH_ENOMEM.
+hth_err hth_kmeans_begin(const hth_kmeans *what, hth_kmeans_shard *const *shards, size_t n_shards,
+                         const hth_kmeans_saved *saved, hth_kmeans_run **out);
+// hth_kmeans_go goes on by some `points`, at most to the end of a pass. HTH_EINVAL: a value that is
+// not finite or too large; HTH_ENOMEM; what reading points failed with. After an error the run can
+// only be finished.
+hth_err hth_kmeans_go(hth_kmeans_run *run, size_t points);
+hth_kmeans_at hth_kmeans_where(const hth_kmeans_run *run);
+void hth_kmeans_finish(hth_kmeans_run *run); // NULL is allowed
 
 #endif

@@ -5,27 +5,54 @@
 
 #include "kernels/kmeans.h"
 
-typedef struct kmeans_fit {
+typedef struct kmeans_seeds kmeans_seeds; // kmeans_seed.c
+
+// A pass goes over all points of all shards; `shard` and `point` are where it is.
+struct hth_kmeans_run {
     const hth_kmeans *what;
     hth_kmeans_shard *const *shards;
     size_t n_shards, n, d, k; // n: points of all shards
-    float *mean;              // (d)
-    double variance;          // of a column, in the mean
-    double *memory;           // of all that is (k, d)
-    double *centroids, *next; // (k, d)
+    hth_kmeans_phase phase;
+    size_t shard, point, passed; // passed: points of the pass that are done
+    float *mean;                 // (d)
+    double *exact;               // (d) the mean in double
+    double variance;             // of a column, in the mean
+    float *origin;               // (d) the first point
+    double *moments;             // (2, d) sums and sums of squares
+    double *memory;              // of all that is (k, d)
+    double *centroids, *next;    // (k, d)
     hth_kmeans_sums all, part;
-    size_t draws; // random numbers so far
-} kmeans_fit;
+    kmeans_seeds *seeds; // NULL: no k-means++, or it is over
+    size_t draws;        // random numbers so far
+    bool saved;          // it goes on with centroids that there are
+    size_t iterations;
+    double inertia;
+    bool converged;
+};
 
-// kmeans_row returns point `i` of all.
-const float *kmeans_row(const kmeans_fit *fit, size_t i);
+// kmeans_rows has *x point to `count` points of shard `m`, from `first`, until the next call.
+hth_err kmeans_rows(const hth_kmeans_run *run, size_t m, size_t first, size_t count,
+                    const float **x);
+// kmeans_row does so with point `i` of all.
+hth_err kmeans_row(const hth_kmeans_run *run, size_t i, const float **x);
+// kmeans_bad says what is wrong with a point of that number; HTH_EINVAL.
+hth_err kmeans_bad(const char *what, size_t row, const float *x, size_t d);
+// kmeans_limit is the largest value whose squared distances stay finite in f32, with d columns.
+float kmeans_limit(size_t d);
 
-// kmeans_seed sets fit->centroids as fit->what->init says. HTH_ENOMEM.
-hth_err kmeans_seed(kmeans_fit *fit);
+// kmeans_seed begins: it sets run->centroids, or opens run->seeds, whose passes follow.
+hth_err kmeans_seed(hth_kmeans_run *run);
+// kmeans_seed_piece takes part of a pass; kmeans_seed_passed ends it, *over after the last one.
+void kmeans_seed_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece);
+hth_err kmeans_seed_passed(hth_kmeans_run *run, bool *over);
+void kmeans_seed_close(kmeans_seeds *seeds); // NULL is allowed
+size_t kmeans_seeded(const hth_kmeans_run *run);
+// kmeans_seed_bytes is what k-means++ takes.
+uint64_t kmeans_seed_bytes(size_t n, size_t d, size_t k);
 
-// kmeans_update makes fit->next of the sums fit->all, and stores the sum of the squared moves. An
+// kmeans_update makes run->next of the sums run->all, and stores the sum of the squared moves. An
 // empty cluster takes the point that is farthest from its centroid, away from a cluster that has
 // others; if all points lie on their centroids, it stays where it was. HTH_ENOMEM.
-hth_err kmeans_update(kmeans_fit *fit, double *shift);
+hth_err kmeans_update(hth_kmeans_run *run, double *shift);
 
 #endif

@@ -4,7 +4,9 @@
 // points drawn with chances that grow with their squared distances from the nearest centroid, the
 // one that leaves the smallest sum of them.
 //
-// Random numbers are Philox's, counted: a start depends on seed and points alone.
+// A pass over the points computes the candidates' columns; between two passes one is chosen, and
+// the next are drawn. Random numbers are Philox's, counted: a start depends on seed and points
+// alone.
 #include "kernels/kmeans_impl.h"
 
 #include "base/alloc.h"
@@ -14,185 +16,220 @@
 #include <string.h>
 
 // A number in [0, 1) of 53 random bits.
-static double seed_uniform(kmeans_fit *fit)
+static double seed_uniform(hth_kmeans_run *run)
 {
-    uint64_t n = fit->draws++, seed = fit->what->seed;
+    uint64_t n = run->draws++, seed = run->what->seed;
     const uint32_t counter[4] = {(uint32_t)n, (uint32_t)(n >> 32), 0, 0};
     hth_philox word = hth_philox_at(counter, (uint32_t)seed, (uint32_t)(seed >> 32));
     uint64_t bits = (uint64_t)word.word[0] << 32 | word.word[1];
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-static size_t seed_any(kmeans_fit *fit)
+static size_t seed_any(hth_kmeans_run *run)
 {
-    return (size_t)(seed_uniform(fit) * (double)fit->n);
+    return (size_t)(seed_uniform(run) * (double)run->n);
 }
 
-static void seed_set(kmeans_fit *fit, size_t c, const float *x)
+static void seed_set(hth_kmeans_run *run, size_t c, const float *x)
 {
-    for (size_t j = 0; j < fit->d; j++) {
-        fit->centroids[c * fit->d + j] = (double)x[j];
+    for (size_t j = 0; j < run->d; j++) {
+        run->centroids[c * run->d + j] = (double)x[j];
     }
 }
 
 // Knuth's selection sampling: k of n points, in their order.
-static void seed_random(kmeans_fit *fit)
+static hth_err seed_random(hth_kmeans_run *run)
 {
-    for (size_t i = 0, c = 0; c < fit->k; i++) {
-        if (seed_uniform(fit) * (double)(fit->n - i) < (double)(fit->k - c)) {
-            seed_set(fit, c++, kmeans_row(fit, i));
+    const float *x;
+    for (size_t i = 0, c = 0; c < run->k; i++) {
+        if (seed_uniform(run) * (double)(run->n - i) < (double)(run->k - c)) {
+            HTH_TRY(kmeans_row(run, i, &x));
+            seed_set(run, c++, x);
         }
     }
+    return HTH_OK;
 }
 
 // Squared distances of all points from the nearest centroid, shard after shard. Candidate j's is
 // column[j], which becomes `nearest` when it is chosen.
-typedef struct seed_state {
+struct kmeans_seeds {
     size_t tries, chunks; // chunks: of all shards
+    size_t c, count;      // the centroid that is chosen in this pass; of so many candidates
     float *memory;
     float *column[HTH_KMEANS_CANDIDATES], *nearest;
-    double *sums, *now; // (tries, chunks); (chunks), of `nearest`
-    float *rows;        // (tries, d)
-    double total;       // of `nearest`
-} seed_state;
+    double *sum[HTH_KMEANS_CANDIDATES]; // (chunks) each, of the columns
+    double *sums, *now;                 // now: (chunks), of `nearest`
+    float *rows;                        // (tries, d)
+    double total;                       // of `nearest`
+};
 
 static size_t seed_chunks(const hth_kmeans_shard *shard)
 {
     return (shard->n + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK;
 }
 
-static hth_err seed_open(const kmeans_fit *fit, seed_state *state)
+// 2 + log of any k is less than HTH_KMEANS_CANDIDATES.
+static size_t seed_tries(size_t k)
 {
-    // 2 + log of any k is less than HTH_KMEANS_CANDIDATES.
-    *state = (seed_state){.tries = 2 + (size_t)log((double)fit->k)};
-    for (size_t m = 0; m < fit->n_shards; m++) {
-        state->chunks += seed_chunks(fit->shards[m]);
+    return 2 + (size_t)log((double)k);
+}
+
+uint64_t kmeans_seed_bytes(size_t n, size_t d, size_t k)
+{
+    return (uint64_t)(seed_tries(k) + 1) *
+           (n * sizeof(float) + (n / HTH_KMEANS_CHUNK + 1) * sizeof(double) + d * sizeof(float));
+}
+
+static hth_err seed_open(const hth_kmeans_run *run, kmeans_seeds *seeds)
+{
+    seeds->tries = seed_tries(run->k);
+    for (size_t m = 0; m < run->n_shards; m++) {
+        seeds->chunks += seed_chunks(run->shards[m]);
     }
-    state->memory = hth_alloc((state->tries + 1) * fit->n * sizeof(float));
-    state->sums = hth_calloc((state->tries + 1) * state->chunks, sizeof(double));
-    state->rows = hth_calloc(state->tries * fit->d, sizeof(float));
-    if (state->memory == NULL || state->sums == NULL || state->rows == NULL) {
-        return hth_no_memory("K-means' %zu candidates of %zu points", state->tries, fit->n);
+    seeds->memory = hth_alloc((seeds->tries + 1) * run->n * sizeof(float));
+    seeds->sums = hth_calloc((seeds->tries + 1) * seeds->chunks, sizeof(double));
+    seeds->rows = hth_calloc(seeds->tries * run->d, sizeof(float));
+    if (seeds->memory == NULL || seeds->sums == NULL || seeds->rows == NULL) {
+        return hth_no_memory("K-means' %zu candidates of %zu points", seeds->tries, run->n);
     }
-    state->now = state->sums + state->tries * state->chunks;
-    for (size_t j = 0; j < state->tries; j++) {
-        state->column[j] = state->memory + j * fit->n;
+    seeds->now = seeds->sums + seeds->tries * seeds->chunks;
+    for (size_t j = 0; j < seeds->tries; j++) {
+        seeds->column[j] = seeds->memory + j * run->n;
+        seeds->sum[j] = seeds->sums + j * seeds->chunks;
     }
-    state->nearest = state->memory + state->tries * fit->n;
-    for (size_t i = 0; i < fit->n; i++) {
-        state->nearest[i] = INFINITY;
+    seeds->nearest = seeds->memory + seeds->tries * run->n;
+    for (size_t i = 0; i < run->n; i++) {
+        seeds->nearest[i] = INFINITY;
     }
     return HTH_OK;
 }
 
-static void seed_close(seed_state *state)
+void kmeans_seed_close(kmeans_seeds *seeds)
 {
-    hth_free(state->memory);
-    hth_free(state->sums);
-    hth_free(state->rows);
+    if (seeds != NULL) {
+        hth_free(seeds->memory);
+        hth_free(seeds->sums);
+        hth_free(seeds->rows);
+        hth_free(seeds);
+    }
 }
 
-// seed_try computes the columns of the first `count` rows and keeps the best; returns which it was.
-static size_t seed_try(kmeans_fit *fit, seed_state *state, size_t count)
+size_t kmeans_seeded(const hth_kmeans_run *run)
 {
-    hth_kmeans_centroids mean = {NULL, fit->mean};
+    return run->seeds != NULL ? run->seeds->c : 0;
+}
+
+void kmeans_seed_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)
+{
+    kmeans_seeds *seeds = run->seeds;
+    hth_kmeans_shard *shard = run->shards[run->shard];
+    hth_kmeans_centroids mean = {NULL, run->mean};
     float *column[HTH_KMEANS_CANDIDATES];
-    double total[HTH_KMEANS_CANDIDATES] = {0};
-    size_t first = 0, chunk = 0, best = 0;
-    for (size_t m = 0; m < fit->n_shards; m++) {
-        hth_kmeans_shard *shard = fit->shards[m];
-        for (size_t j = 0; j < count; j++) {
-            column[j] = state->column[j] + first;
-        }
-        double *sums = state->sums + chunk * state->tries;
-        shard->ops->spread(shard, &mean, state->rows, count, state->nearest + first, column, sums);
-        for (size_t j = 0; j < count * seed_chunks(shard); j++) {
-            total[j / seed_chunks(shard)] += sums[j];
-        }
-        first += shard->n;
-        chunk += seed_chunks(shard);
+    double *sums[HTH_KMEANS_CANDIDATES];
+    size_t chunk = run->point / HTH_KMEANS_CHUNK;
+    for (size_t m = 0; m < run->shard; m++) {
+        chunk += seed_chunks(run->shards[m]);
     }
-    for (size_t j = 1; j < count; j++) {
+    for (size_t j = 0; j < seeds->count; j++) {
+        column[j] = seeds->column[j] + run->passed;
+        sums[j] = seeds->sum[j] + chunk;
+    }
+    shard->ops->spread(shard, piece, &mean, seeds->rows, seeds->count, seeds->nearest + run->passed,
+                       column, sums);
+}
+
+// seed_best is which candidate leaves the smallest sum, which becomes the total.
+static size_t seed_best(kmeans_seeds *seeds)
+{
+    double total[HTH_KMEANS_CANDIDATES] = {0};
+    size_t best = 0;
+    for (size_t j = 0; j < seeds->count; j++) {
+        for (size_t q = 0; q < seeds->chunks; q++) {
+            total[j] += seeds->sum[j][q];
+        }
         best = total[j] < total[best] ? j : best;
     }
-    state->total = total[best];
+    seeds->total = total[best];
     return best;
 }
 
-// seed_keep makes candidate `best` the newest centroid c.
-static void seed_keep(kmeans_fit *fit, seed_state *state, size_t c, size_t best)
+// seed_keep makes candidate `best` the newest centroid.
+static void seed_keep(hth_kmeans_run *run, size_t best)
 {
-    float *old = state->nearest;
-    state->nearest = state->column[best];
-    state->column[best] = old;
-    for (size_t m = 0, chunk = 0; m < fit->n_shards; m++) {
-        size_t chunks = seed_chunks(fit->shards[m]);
-        const double *sums = state->sums + chunk * state->tries + best * chunks;
-        memcpy(state->now + chunk, sums, chunks * sizeof *sums);
-        chunk += chunks;
-    }
-    seed_set(fit, c, state->rows + best * fit->d);
+    kmeans_seeds *seeds = run->seeds;
+    float *old = seeds->nearest;
+    seeds->nearest = seeds->column[best];
+    seeds->column[best] = old;
+    memcpy(seeds->now, seeds->sum[best], seeds->chunks * sizeof *seeds->now);
+    seed_set(run, seeds->c++, seeds->rows + best * run->d);
 }
 
 // seed_draw returns a point, drawn with chances as its squared distance.
-static size_t seed_draw(kmeans_fit *fit, const seed_state *state)
+static size_t seed_draw(hth_kmeans_run *run)
 {
-    double at = seed_uniform(fit) * state->total;
-    if (!(state->total > 0)) {
-        return seed_any(fit); // every point is a centroid already
+    const kmeans_seeds *seeds = run->seeds;
+    double at = seed_uniform(run) * seeds->total;
+    if (!(seeds->total > 0)) {
+        return seed_any(run); // every point is a centroid already
     }
-    size_t first = 0, chunk = 0, last = fit->n - 1;
-    for (size_t m = 0; m < fit->n_shards; first += fit->shards[m++]->n) {
-        size_t n = fit->shards[m]->n;
-        for (size_t q = 0; q < seed_chunks(fit->shards[m]); q++, chunk++) {
+    size_t first = 0, chunk = 0, last = run->n - 1;
+    for (size_t m = 0; m < run->n_shards; first += run->shards[m++]->n) {
+        size_t n = run->shards[m]->n;
+        for (size_t q = 0; q < seed_chunks(run->shards[m]); q++, chunk++) {
             size_t begin = q * HTH_KMEANS_CHUNK, end = begin + HTH_KMEANS_CHUNK;
-            if (at >= state->now[chunk]) {
-                at -= state->now[chunk];
+            if (at >= seeds->now[chunk]) {
+                at -= seeds->now[chunk];
                 continue;
             }
             for (size_t i = first + begin; i < first + (end < n ? end : n); i++) {
-                if (at < (double)state->nearest[i]) {
+                if (at < (double)seeds->nearest[i]) {
                     return i;
                 }
-                at -= (double)state->nearest[i];
+                at -= (double)seeds->nearest[i];
             }
         }
     }
-    while (last > 0 && state->nearest[last] == 0) { // rounding: the last that has a chance
+    while (last > 0 && seeds->nearest[last] == 0) { // rounding: the last that has a chance
         last--;
     }
     return last;
 }
 
-static hth_err seed_plus_plus(kmeans_fit *fit)
+// seed_next draws the candidates of the next pass.
+static hth_err seed_next(hth_kmeans_run *run)
 {
-    seed_state state;
-    hth_err err;
-    HTH_GOTO(seed_open(fit, &state), done);
-    for (size_t c = 0; c < fit->k; c++) {
-        size_t tries = c == 0 ? 1 : state.tries;
-        for (size_t j = 0; j < tries; j++) {
-            size_t i = c == 0 ? seed_any(fit) : seed_draw(fit, &state);
-            memcpy(state.rows + j * fit->d, kmeans_row(fit, i), fit->d * sizeof(float));
-        }
-        seed_keep(fit, &state, c, seed_try(fit, &state, tries));
-    }
-done:
-    seed_close(&state);
-    return err;
-}
-
-hth_err kmeans_seed(kmeans_fit *fit)
-{
-    if (fit->what->init == HTH_KMEANS_PLUS_PLUS) {
-        return seed_plus_plus(fit);
-    }
-    if (fit->what->init == HTH_KMEANS_RANDOM) {
-        seed_random(fit);
-        return HTH_OK;
-    }
-    for (size_t c = 0; c < fit->k; c++) {
-        seed_set(fit, c, fit->what->start + c * fit->d);
+    kmeans_seeds *seeds = run->seeds;
+    const float *x;
+    seeds->count = seeds->c == 0 ? 1 : seeds->tries;
+    for (size_t j = 0; j < seeds->count; j++) {
+        HTH_TRY(kmeans_row(run, seeds->c == 0 ? seed_any(run) : seed_draw(run), &x));
+        memcpy(seeds->rows + j * run->d, x, run->d * sizeof *x);
     }
     return HTH_OK;
+}
+
+hth_err kmeans_seed_passed(hth_kmeans_run *run, bool *over)
+{
+    seed_keep(run, seed_best(run->seeds));
+    *over = run->seeds->c == run->k;
+    return *over ? HTH_OK : seed_next(run);
+}
+
+hth_err kmeans_seed(hth_kmeans_run *run)
+{
+    if (run->what->init == HTH_KMEANS_RANDOM) {
+        return seed_random(run);
+    }
+    for (size_t c = 0; run->what->init == HTH_KMEANS_GIVEN && c < run->k; c++) {
+        seed_set(run, c, run->what->start + c * run->d);
+    }
+    if (run->what->init == HTH_KMEANS_GIVEN) {
+        return HTH_OK;
+    }
+    run->seeds = hth_calloc(1, sizeof *run->seeds);
+    if (run->seeds == NULL) {
+        return hth_no_memory("K-means' candidates");
+    }
+    HTH_TRY(seed_open(run, run->seeds));
+    return seed_next(run);
 }

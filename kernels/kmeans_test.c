@@ -365,6 +365,136 @@ static void bad_input_gets_a_sentence(void **state)
     points_free(&p);
 }
 
+// Points as from a file: in one window, which the next call overwrites.
+typedef struct reader {
+    const points *p;
+    float *window;
+    size_t fails; // reading fails at this point
+} reader;
+
+static hth_err reader_rows(void *ctx, size_t first, size_t count, const float **x)
+{
+    reader *r = ctx;
+    size_t d = r->p->d;
+    assert_true(count <= HTH_KMEANS_CHUNK && first + count <= r->p->n);
+    if (r->fails >= first && r->fails < first + count) {
+        return hth_fail(HTH_EIO, "point %zu cannot be read", r->fails);
+    }
+    memset(r->window, 0xFF, HTH_KMEANS_CHUNK * d * sizeof(float));
+    memcpy(r->window, r->p->x + first * d, count * d * sizeof(float));
+    *x = r->window;
+    return HTH_OK;
+}
+
+// run goes on by `step` points until `iterations` are done, or to the end.
+static hth_err run(points *p, reader *r, const hth_kmeans *what, size_t step, size_t iterations,
+                   const hth_kmeans_saved *saved)
+{
+    hth_device device = cpu(2);
+    hth_kmeans_points from = {reader_rows, r, HTH_KMEANS_CHUNK};
+    hth_kmeans_shard *shard;
+    hth_kmeans_run *run = NULL;
+    hth_kmeans_at at = {.phase = HTH_KMEANS_LOOKS};
+    r->window = calloc(HTH_KMEANS_CHUNK * p->d, sizeof(float));
+    assert_non_null(r->window);
+    hth_err err = hth_kmeans_open_points(&device, &from, p->n, p->d, p->k, p->labels, &shard);
+    if (err == HTH_OK) {
+        err = hth_kmeans_begin(what, &shard, 1, saved, &run);
+    }
+    while (err == HTH_OK && at.phase != HTH_KMEANS_DONE && at.iterations < iterations) {
+        err = hth_kmeans_go(run, step);
+        at = hth_kmeans_where(run);
+    }
+    if (err == HTH_OK) {
+        memcpy(p->centroids, at.centroids, p->k * p->d * sizeof *p->centroids);
+        p->result.inertia = at.inertia;
+        p->result.iterations = at.iterations;
+    }
+    hth_kmeans_finish(run);
+    hth_kmeans_close(shard);
+    free(r->window);
+    return err;
+}
+
+// Whether points lie in memory, are read, and in which pieces: the same bits.
+static void pieces_change_no_bit(void **state)
+{
+    static const size_t steps[] = {1000, 4096, 5000, SIZE_MAX};
+    points p;
+    points_make(&p, 20000, 7, 33, 12, 5);
+    double *whole = calloc(p.k * p.d, sizeof *whole);
+    assert_non_null(whole);
+    for (int init = HTH_KMEANS_PLUS_PLUS; init <= HTH_KMEANS_RANDOM; init++) {
+        hth_kmeans what = {.k = p.k, .iterations = 5, .init = (hth_kmeans_init)init, .seed = 4};
+        assert_ok(fit(&p, cpu(2), &what, NULL));
+        double inertia = p.result.inertia;
+        memcpy(whole, p.centroids, p.k * p.d * sizeof *whole);
+        for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+            assert_ok(
+                run(&p, &(reader){.p = &p, .fails = SIZE_MAX}, &what, steps[i], SIZE_MAX, NULL));
+            assert_memory_equal(whole, p.centroids, p.k * p.d * sizeof *whole);
+            assert_true(p.result.inertia == inertia);
+        }
+    }
+    free(whole);
+    points_free(&p);
+}
+
+// Left after any iteration, and begun again by its centroids: the same bits.
+static void a_run_goes_on(void **state)
+{
+    points p;
+    points_make(&p, 9000, 5, 20, 0, 5);
+    reader r = {.p = &p, .fails = SIZE_MAX};
+    hth_kmeans what = {.k = p.k, .iterations = 6, .seed = 4};
+    size_t bytes = p.k * p.d * sizeof(double);
+    double *whole = malloc(bytes), *half = malloc(bytes);
+    assert_true(whole != NULL && half != NULL);
+    assert_ok(fit(&p, cpu(2), &what, NULL));
+    double inertia = p.result.inertia;
+    memcpy(whole, p.centroids, bytes);
+    for (size_t i = 1; i <= 6; i++) {
+        assert_ok(run(&p, &r, &what, 3000, i, NULL));
+        memcpy(half, p.centroids, bytes);
+        assert_ok(run(&p, &r, &what, 3000, SIZE_MAX, &(hth_kmeans_saved){half, i}));
+        assert_int_equal(p.result.iterations, 6);
+        assert_memory_equal(whole, p.centroids, bytes);
+        assert_true(p.result.inertia == inertia);
+    }
+    free(whole);
+    free(half);
+    points_free(&p);
+}
+
+// The inertia of an iteration, from sums, is that of the centroids before it.
+static void inertia_follows_from_sums(void **state)
+{
+    points p;
+    points_make(&p, 9000, 5, 20, 7, 5);
+    reader r = {.p = &p, .fails = SIZE_MAX};
+    for (size_t i = 1; i < 4; i++) {
+        hth_kmeans what = {.k = p.k, .iterations = i, .seed = 4};
+        assert_ok(fit(&p, cpu(2), &what, NULL));
+        double inertia = p.result.inertia;
+        what.iterations = i + 1;
+        assert_ok(run(&p, &r, &what, SIZE_MAX, i + 1, NULL));
+        assert_true(fabs(p.result.inertia - inertia) <= 1e-9 * inertia);
+    }
+    points_free(&p);
+}
+
+static void reading_that_fails_ends_it(void **state)
+{
+    points p;
+    points_make(&p, 9000, 2, 4, 0, 5);
+    for (int init = HTH_KMEANS_PLUS_PLUS; init <= HTH_KMEANS_RANDOM; init++) {
+        hth_kmeans what = {.k = p.k, .iterations = 2, .init = (hth_kmeans_init)init};
+        assert_err(run(&p, &(reader){.p = &p, .fails = 8999}, &what, 5000, SIZE_MAX, NULL), HTH_EIO,
+                   "point 8999 cannot be read");
+    }
+    points_free(&p);
+}
+
 static void memory_that_runs_out_is_said(void **state)
 {
     static const float x[] = {0, 1, 2, 8, 9, 20}, start[] = {0, 1000, 20, -1000};
@@ -393,6 +523,10 @@ int main(void)
         cmocka_unit_test(equal_points_are_one_cluster),
         cmocka_unit_test(tolerance_is_a_share_of_the_variance),
         cmocka_unit_test(bad_input_gets_a_sentence),
+        cmocka_unit_test(pieces_change_no_bit),
+        cmocka_unit_test(a_run_goes_on),
+        cmocka_unit_test(inertia_follows_from_sums),
+        cmocka_unit_test(reading_that_fails_ends_it),
         cmocka_unit_test(memory_that_runs_out_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

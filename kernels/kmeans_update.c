@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define FAR_POINTS ((size_t)1 << 16) // whose distances are looked at together
+
 typedef struct far_point {
     double squared;
     size_t row; // among all points
@@ -39,87 +41,103 @@ static void far_sink(far_point *heap, size_t n, size_t i)
     }
 }
 
+// far_piece looks at the points of a piece that begins at point `first` of all.
+static hth_err far_piece(const hth_kmeans_run *run, size_t m, const hth_kmeans_piece *piece,
+                         size_t first, size_t most, far_point *heap)
+{
+    hth_kmeans_shard *shard = run->shards[m];
+    double *squared = hth_calloc(piece->n, sizeof *squared);
+    if (squared == NULL) {
+        return hth_no_memory("K-means' distances of %zu points", piece->n);
+    }
+    shard->ops->distances(shard, piece, run->centroids, squared);
+    for (size_t i = 0; i < piece->n; i++) {
+        far_point point = {squared[i], first + i, shard->labels[piece->first + i]};
+        if (squared[i] > 0 && far_less(&heap[0], &point)) {
+            heap[0] = point;
+            far_sink(heap, most, 0);
+        }
+    }
+    hth_free(squared);
+    return HTH_OK;
+}
+
 // The `most` farthest points of all shards, farthest first. Points that lie on their centroids do
 // not count: where there are too few, the last have the row SIZE_MAX.
-static hth_err far_find(const kmeans_fit *fit, size_t most, far_point *heap)
+static hth_err far_find(const hth_kmeans_run *run, size_t most, far_point *heap)
 {
     for (size_t i = 0; i < most; i++) {
         heap[i] = (far_point){.squared = 0, .row = SIZE_MAX};
     }
-    for (size_t m = 0, first = 0; m < fit->n_shards; first += fit->shards[m++]->n) {
-        hth_kmeans_shard *shard = fit->shards[m];
-        double *squared = hth_calloc(shard->n, sizeof *squared);
-        if (squared == NULL) {
-            return hth_no_memory("K-means' distances of %zu points", shard->n);
+    for (size_t m = 0, first = 0; m < run->n_shards; first += run->shards[m++]->n) {
+        const hth_kmeans_shard *shard = run->shards[m];
+        size_t count = shard->x == NULL ? shard->points.most : FAR_POINTS;
+        for (size_t i = 0; i < shard->n; i += count) {
+            hth_kmeans_piece piece = {.first = i, .n = shard->n - i < count ? shard->n - i : count};
+            HTH_TRY(kmeans_rows(run, m, i, piece.n, &piece.x));
+            HTH_TRY(far_piece(run, m, &piece, first + i, most, heap));
         }
-        shard->ops->distances(shard, fit->centroids, squared);
-        for (size_t i = 0; i < shard->n; i++) {
-            far_point point = {squared[i], first + i, shard->labels[i]};
-            if (squared[i] > 0 && far_less(&heap[0], &point)) {
-                heap[0] = point;
-                far_sink(heap, most, 0);
-            }
-        }
-        hth_free(squared);
     }
     qsort(heap, most, sizeof *heap, far_first);
     return HTH_OK;
 }
 
-static void far_move(kmeans_fit *fit, const far_point *point, size_t empty)
+static hth_err far_move(hth_kmeans_run *run, const far_point *point, size_t empty)
 {
-    const float *x = kmeans_row(fit, point->row);
-    double *from = fit->all.sum + point->label * fit->d, *to = fit->all.sum + empty * fit->d;
-    for (size_t j = 0; j < fit->d; j++) {
+    const float *x;
+    double *from = run->all.sum + point->label * run->d, *to = run->all.sum + empty * run->d;
+    HTH_TRY(kmeans_row(run, point->row, &x));
+    for (size_t j = 0; j < run->d; j++) {
         from[j] -= (double)x[j];
         to[j] = (double)x[j];
     }
-    fit->all.count[point->label]--;
-    fit->all.count[empty] = 1;
+    run->all.count[point->label]--;
+    run->all.count[empty] = 1;
+    return HTH_OK;
 }
 
 // Twice as many points as clusters are empty: some may be the last of their cluster.
-static hth_err kmeans_relocate(kmeans_fit *fit, size_t empty)
+static hth_err kmeans_relocate(hth_kmeans_run *run, size_t empty)
 {
-    size_t most = 2 * empty < fit->n ? 2 * empty : fit->n, next = 0;
+    size_t most = 2 * empty < run->n ? 2 * empty : run->n, next = 0;
     far_point *far = hth_calloc(most, sizeof *far);
     hth_err err;
     if (far == NULL) {
         return hth_no_memory("K-means' %zu empty clusters", empty);
     }
-    HTH_GOTO(far_find(fit, most, far), done);
-    for (size_t c = 0; c < fit->k; c++) {
-        if (fit->all.count[c] > 0) {
+    HTH_GOTO(far_find(run, most, far), done);
+    for (size_t c = 0; c < run->k; c++) {
+        if (run->all.count[c] > 0) {
             continue;
         }
-        while (next < most && far[next].row != SIZE_MAX && fit->all.count[far[next].label] < 2) {
+        while (next < most && far[next].row != SIZE_MAX && run->all.count[far[next].label] < 2) {
             next++;
         }
         if (next == most || far[next].row == SIZE_MAX) {
             break;
         }
-        far_move(fit, &far[next++], c);
+        HTH_GOTO(far_move(run, &far[next++], c), done);
     }
 done:
     hth_free(far);
     return err;
 }
 
-hth_err kmeans_update(kmeans_fit *fit, double *shift)
+hth_err kmeans_update(hth_kmeans_run *run, double *shift)
 {
     size_t empty = 0;
-    for (size_t c = 0; c < fit->k; c++) {
-        empty += fit->all.count[c] == 0 ? 1 : 0;
+    for (size_t c = 0; c < run->k; c++) {
+        empty += run->all.count[c] == 0 ? 1 : 0;
     }
     if (empty > 0) {
-        HTH_TRY(kmeans_relocate(fit, empty));
+        HTH_TRY(kmeans_relocate(run, empty));
     }
     *shift = 0;
-    for (size_t c = 0; c < fit->k; c++) {
-        double count = (double)fit->all.count[c];
-        for (size_t j = c * fit->d; j < (c + 1) * fit->d; j++) {
-            fit->next[j] = count > 0 ? fit->all.sum[j] / count : fit->centroids[j];
-            double move = fit->next[j] - fit->centroids[j];
+    for (size_t c = 0; c < run->k; c++) {
+        double count = (double)run->all.count[c];
+        for (size_t j = c * run->d; j < (c + 1) * run->d; j++) {
+            run->next[j] = count > 0 ? run->all.sum[j] / count : run->centroids[j];
+            double move = run->next[j] - run->centroids[j];
             *shift += move * move;
         }
     }
