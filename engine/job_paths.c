@@ -9,8 +9,10 @@ int hth_job_paths(const json_t *args, hth_named_path out[HTH_JOB_PATHS])
     static const struct {
         const char *key;
         hth_open_use use;
-    } keys[HTH_JOB_PATHS] = {
-        {"data", HTH_OPEN_DATA}, {"eval", HTH_OPEN_DATA}, {"spill", HTH_OPEN_SCRATCH}};
+    } keys[HTH_JOB_PATHS] = {{"data", HTH_OPEN_DATA},
+                             {"eval", HTH_OPEN_DATA},
+                             {"start", HTH_OPEN_DATA},
+                             {"spill", HTH_OPEN_SCRATCH}};
     int n = 0;
     for (int i = 0; i < HTH_JOB_PATHS; i++) {
         const json_t *v = json_object_get(args, keys[i].key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/job_paths.h - the paths in a request's arguments: samples ("data", "eval") and the folder
-// of a file for what leaves the device ("spill").
+// engine/job_paths.h - the paths in a request's arguments: samples ("data", "eval"), first
+// centroids ("start"), and the folder of a file for what leaves the device ("spill").
 #ifndef HTH_ENGINE_JOB_PATHS_H
 #define HTH_ENGINE_JOB_PATHS_H
 
@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#define HTH_JOB_PATHS 3 // of one request, at most
+#define HTH_JOB_PATHS 4 // of one request, at most
 
 // hth_job_paths stores the paths that `args` names, which must outlive them, and returns how many.
 int hth_job_paths(const json_t *args, hth_named_path out[HTH_JOB_PATHS]);

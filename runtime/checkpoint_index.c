@@ -23,6 +23,7 @@ hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])
     int version;
     const char *name = json_string_value(json_object_get(args, "save-as"));
     name = name != NULL ? name : json_string_value(json_object_get(args, "model"));
+    name = name != NULL ? name : json_string_value(json_object_get(args, "kind"));
     return hth_catalog_parse(name != NULL ? name : "", out, &version);
 }
 
@@ -179,10 +180,10 @@ typedef struct checkpoint_need {
 // *own: the dataset came with the job, and has no other use.
 static bool checkpoint_reads(const json_t *args, const char *dataset, const char *tenant, bool *own)
 {
-    static const char *const keys[] = {"data", "eval"};
+    static const char *const keys[] = {"data", "eval", "start"};
     char whose[HTH_TENANT];
     hth_checkpoint_tenant(args, whose);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const json_t *data = json_object_get(args, keys[i]);
         const char *name = json_string_value(json_object_get(data, "dataset"));
         if (name != NULL && strcmp(name, dataset) == 0 && strcmp(whose, tenant) == 0) {

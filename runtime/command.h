@@ -61,8 +61,12 @@ typedef enum hth_argument_type {
     X(FREEZE,           "freeze",           HTH_ARGUMENT_TEXTS)                                    \
     X(HOLD_OUT,         "hold-out",         HTH_ARGUMENT_ANY)                                      \
     X(ID,               "id",               HTH_ARGUMENT_NUMBER)                                   \
+    X(INIT,             "init",             HTH_ARGUMENT_TEXT)                                     \
+    X(ITERATIONS,       "iterations",       HTH_ARGUMENT_ANY)                                      \
     X(JOB,              "job",              HTH_ARGUMENT_TEXT)                                     \
+    X(K,                "k",                HTH_ARGUMENT_ANY)                                      \
     X(KEEP,             "keep",             HTH_ARGUMENT_SWITCH | HTH_ARGUMENT_TEXT)               \
+    X(KIND,             "kind",             HTH_ARGUMENT_TEXT)                                     \
     X(LABEL_SMOOTHING,  "label-smoothing",  HTH_ARGUMENT_ANY)                                      \
     X(LOSS,             "loss",             HTH_ARGUMENT_TEXT)                                     \
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
@@ -101,10 +105,12 @@ typedef enum hth_argument_type {
     X(SECONDS,          "seconds",          HTH_ARGUMENT_NUMBER)                                   \
     X(SEED,             "seed",             HTH_ARGUMENT_NUMBER)                                   \
     X(SPILL,            "spill",            HTH_ARGUMENT_TEXT)                                     \
+    X(START,            "start",            HTH_ARGUMENT_ANY)                                      \
     X(STD,              "std",              HTH_ARGUMENT_ANY)                                      \
     X(STEPS,            "steps",            HTH_ARGUMENT_NUMBER)                                   \
     X(TIME_LIMIT,       "time-limit",       HTH_ARGUMENT_ANY)                                      \
     X(TIMEOUT_US,       "timeout_us",       HTH_ARGUMENT_ANY)                                      \
+    X(TOLERANCE,        "tolerance",        HTH_ARGUMENT_ANY)                                      \
     X(TRACE,            "trace",            HTH_ARGUMENT_ANY)                                      \
     X(TRAIN,            "train",            HTH_ARGUMENT_SWITCH)                                   \
     X(UNPIN,            "unpin",            HTH_ARGUMENT_SWITCH)                                   \
@@ -150,6 +156,10 @@ _Static_assert(HTH_ARGUMENTS <= 128, "a row's arguments are the bits of a hth_ar
      HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(STD) |                   \
      HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | HTH_TAKES(WEIGHT_DECAY) |           \
      HTH_TAKES(WRITE_PROFILE))
+// Of K-means, in addition to those that every job has.
+#define HTH_TAKES_KMEANS                                                                           \
+    (HTH_TAKES(KIND) | HTH_TAKES(K) | HTH_TAKES(ITERATIONS) | HTH_TAKES(INIT) | HTH_TAKES(START) | \
+     HTH_TAKES(TOLERANCE))
 
 // ---- commands
 
@@ -243,7 +253,7 @@ enum {
 #define HTH_COMMANDS_ENGINE(X)                                                                     \
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
-      HTH_TAKES_STEP | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |                     \
+      HTH_TAKES_STEP | HTH_TAKES_KMEANS | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |  \
           HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                        \
       0)
 // clang-format on

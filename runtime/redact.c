@@ -62,9 +62,9 @@ void hth_redact(const char *sentence, char *out, size_t cap)
 
 static bool key_tells(const char *key)
 {
-    static const char *const keys[] = {"why",   "error",   "reason", "data", "eval",
-                                       "spill", "profile", "trace",  "out",  "path",
-                                       "file",  "problem", "text"};
+    static const char *const keys[] = {"why",   "error", "reason",  "data",  "eval",
+                                       "start", "spill", "profile", "trace", "out",
+                                       "path",  "file",  "problem", "text"};
     size_t i = 0;
     while (i < sizeof keys / sizeof keys[0] && strcmp(keys[i], key) != 0) {
         i++;

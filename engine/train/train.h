@@ -7,6 +7,7 @@
 #include "graph/autodiff/train.h"
 #include "planner/plan_curve.h"
 #include "runtime/model.h"
+#include "engine/train/job.h"
 #include "engine/train/timeline.h"
 
 #include <jansson.h>
@@ -265,6 +266,8 @@ bool hth_train_job_stuck(const hth_train_job *job);
 // hth_train_job_for has a job that is stuck go on for another request than it was made for.
 void hth_train_job_for(hth_train_job *job, hth_request *request);
 void hth_train_job_free(hth_train_job *job); // NULL is allowed
+// hth_train_job_base is the job as the queue has it (job.h).
+hth_job *hth_train_job_base(hth_train_job *job);
 
 // hth_train_synthetic is hth_model_synthetic for a step: with spec->options.scale an input is
 // bytes.

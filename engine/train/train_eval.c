@@ -240,6 +240,8 @@ const json_t *hth_train_held_out(const json_t *list)
 
 void hth_train_details(const json_t *state, json_t *doc)
 {
+    // K-means'
+    static const char *const same[] = {"inertia", "iterations", "ms", "seconds", "converged"};
     const json_t *history = json_object_get(state, "history");
     const json_t *last = json_array_get(history, json_array_size(history) - 1);
     const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
@@ -251,4 +253,7 @@ void hth_train_details(const json_t *state, json_t *doc)
     json_object_set(doc, "held_out_step", json_object_get(held, "step"));
     json_object_set(doc, "top5", json_object_get(held, "top5"));
     json_object_set(doc, "perplexity", json_object_get(held, "perplexity"));
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        json_object_set(doc, same[i], json_object_get(state, same[i]));
+    }
 }

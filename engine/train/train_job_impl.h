@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/train_job_impl.h - the inside of a training job: train_open.c (what it is made of,
-// and its plans), train_job.c (its steps, and what is told of them).
+// and its plans), train_job.c (its steps, and what is told of them), train_job_ops.c (what the
+// queue asks of it).
 #ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 #define HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 
 #include "engine/train/checkpoint_write.h"
+#include "engine/train/job.h"
 #include "engine/train/train_eval.h"
 #include "engine/train/train_score.h"
 
 struct hth_train_job {
+    hth_job job; // first
     hth_models *ms;
     hth_request *r;
     json_t *args;   // what spec points into
@@ -41,6 +44,8 @@ struct hth_train_job {
     hth_train_events events;
     double loss, step_ms, lr; // of the last step
 };
+
+extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
 
 // hth_train_job_best is the best evaluation so far, by what spec.keep compares.
 static inline hth_best hth_train_job_best(const hth_train_job *job)

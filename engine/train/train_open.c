@@ -309,7 +309,8 @@ static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events e
     if (j == NULL) {
         return hth_no_memory("a training job");
     }
-    *j = (hth_train_job){.ms = ms,
+    *j = (hth_train_job){.job.ops = &hth_train_job_ops,
+                         .ms = ms,
                          .r = request,
                          .history = json_array(),
                          .held_out = json_array(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learning rates: the schedule, and the warm-up that its first steps are multiplied with.
-#include "engine/train/train_spec_impl.h"
+#include "engine/train/train_spec.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training job is asked to do: a JSON object of its options, read and checked.
-#include "engine/train/train_spec_impl.h"
+#include "engine/train/train_spec.h"
 
 #include "base/spelling.h"
 #include "runtime/tenants/owner.h"
@@ -211,7 +211,7 @@ static hth_err spec_scaling(const json_t *args, hth_train_scale *scale)
     return spec_channels(args, "std", false, scale->std, &scale->n_std);
 }
 
-static hth_err spec_file(const json_t *args, const char *key, hth_train_file *out)
+hth_err hth_spec_file(const json_t *args, const char *key, hth_train_file *out)
 {
     const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
     *out = (hth_train_file){.passed = -1};
@@ -248,8 +248,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     if (spec->model == NULL) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");
     }
-    HTH_TRY(spec_file(args, "data", &spec->data));
-    HTH_TRY(spec_file(args, "eval", &spec->eval));
+    HTH_TRY(hth_spec_file(args, "data", &spec->data));
+    HTH_TRY(hth_spec_file(args, "eval", &spec->eval));
     if (spec->data.name == NULL && !bench) {
         return hth_fail(HTH_EINVAL, "--data FILE (the argument 'data') is missing");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of the loss, and of what held-out data decide: which parameters are the result, and when
 // a job ends early. An option of another loss would change nothing, so it is refused.
-#include "engine/train/train_spec_impl.h"
+#include "engine/train/train_spec.h"
 
 #include <string.h>
 

@@ -34,8 +34,8 @@ void hth_dataset_own_drop(hth_store *store, const char *name, const char *tenant
 
 void hth_dataset_drop_own(hth_store *store, const json_t *args, const char *tenant)
 {
-    static const char *const keys[] = {"data", "eval"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const keys[] = {"data", "eval", "start"};
+    for (int i = 0; i < 3; i++) {
         const json_t *data = json_object_get(args, keys[i]);
         const char *name = json_string_value(json_object_get(data, "dataset"));
         if (name != NULL && json_is_true(json_object_get(data, "own"))) {

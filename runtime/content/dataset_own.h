@@ -14,7 +14,8 @@
 
 // hth_dataset_own_is tells whether a dataset's name is one of these.
 bool hth_dataset_own_is(const char *name);
-// hth_dataset_own_name is the name of what came with job `id` as this argument ("data", "eval").
+// hth_dataset_own_name is the name of what came with job `id` as this argument ("data", "eval",
+// "start").
 void hth_dataset_own_name(uint64_t id, const char *key, char out[HTH_DATASET_OWN]);
 
 // hth_dataset_own_drop removes one unless a job needs it: what was sent with several is one

@@ -350,7 +350,7 @@ static hth_err request_path(const hth_rpc_slot *slot, const char *key, const jso
 // itself are no paths here.
 static hth_err request_paths(const hth_rpc_slot *slot, const json_t *args, int n_files)
 {
-    static const char *const path[] = {"data", "eval", "spill"};
+    static const char *const path[] = {"data", "eval", "start", "spill"};
     static const char *const document[] = {"out", "trace", "problem", "profile", "write-profile"};
     for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) {
         HTH_TRY(request_path(slot, path[i], json_object_get(args, path[i]), n_files));

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-static const char *const data_keys[HTH_RPC_SLOT_DATA] = {"data", "eval"};
+static const char *const data_keys[HTH_RPC_SLOT_DATA] = {"data", "eval", "start"};
 
 static int data_progress(void *ctx, uint64_t done, uint64_t total)
 {

@@ -26,7 +26,7 @@ typedef enum hth_rpc_slot_state {
     HTH_RPC_SLOT_ENDED,
 } hth_rpc_slot_state;
 
-#define HTH_RPC_SLOT_DATA 2 // datasets of a training job: those of "data" and "eval"
+#define HTH_RPC_SLOT_DATA 3 // datasets of a job: those of "data", "eval" and "start"
 
 struct hth_rpc_slot {
     hth_dispatch *d;

@@ -28,7 +28,7 @@ static hth_err query_may(const hth_train_queue *queue, const char *job, const ht
 // of the device.
 static json_t *jobs_unnamed(const hth_train_entry *entry)
 {
-    json_t *times = entry->work != NULL ? hth_train_job_times(entry->work) : NULL;
+    json_t *times = entry->work != NULL ? hth_job_times(entry->work) : NULL;
     json_t *row = json_pack("{s:n, s:n, s:n, s:s, s:O?, s:n}", "id", "job", "tenant", "state",
                             hth_train_row_word(entry), "memory_bytes",
                             json_object_get(times, "memory_bytes"), "ended_ns");
@@ -168,8 +168,7 @@ static hth_err query_cancel(hth_train_queue *queue, const hth_request *request, 
         json_decref(*out);
         return hth_fail(HTH_EINVAL, "job '%s' has ended already", job);
     }
-    bool saved =
-        step > 0 && (e == NULL || e->work == NULL || hth_train_job_save(e->work) == HTH_OK);
+    bool saved = step > 0 && (e == NULL || e->work == NULL || hth_job_save(e->work) == HTH_OK);
     if (step > 0 && !saved) {
         hth_log(WARN, SERVER, "train", "job '%s' is canceled: %s", job, hth_err_detail());
     }
@@ -204,9 +203,9 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
         return HTH_EINVAL;
     }
     if (hth_train_entry_works(queue, e)) {
-        HTH_TRY(hth_train_job_save(e->work));
+        HTH_TRY(hth_job_save(e->work));
         hth_checkpoint_note_set(queue->ms->store, job, HTH_TRAIN_PAUSED);
-        hth_train_job_free(e->work);
+        hth_job_free(e->work);
         e->work = NULL;
         queue->freed++;
     }
@@ -279,7 +278,7 @@ static hth_err job_budget(hth_train_queue *queue, const char *job, const char *b
     }
     if (hth_train_entry_works(queue, e)) {
         queue->freed++;
-        hth_err err = hth_train_job_budget(e->work, budget);
+        hth_err err = hth_job_budget(e->work, budget);
         hth_train_fair_began(queue, e);
         return err;
     }
@@ -310,10 +309,10 @@ static hth_err query_job(hth_train_queue *queue, const hth_request *request, con
     }
     HTH_TRY(hth_train_row_get(queue, request, job, true, out));
     if (hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
-        const json_t *m = hth_train_job_memory(hth_train_queue_find(queue, job)->work);
+        const json_t *m = hth_job_planned(hth_train_queue_find(queue, job)->work);
         json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
         json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
-        json_t *times = hth_train_job_times(hth_train_queue_find(queue, job)->work);
+        json_t *times = hth_job_times(hth_train_queue_find(queue, job)->work);
         json_object_update(*out, times);
         json_decref(times);
     }

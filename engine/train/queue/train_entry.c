@@ -108,7 +108,7 @@ static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *
 static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry)
 {
     const char *given = entry->r->arguments != NULL ? entry->r->arguments : "";
-    json_t *args = entry->work != NULL ? json_deep_copy(hth_train_job_arguments(entry->work))
+    json_t *args = entry->work != NULL ? json_deep_copy(hth_job_args(entry->work))
                                        : json_loads(given, 0, NULL);
     json_t *doc = NULL;
     bool there = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;

@@ -8,6 +8,7 @@
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 
 #include "engine/train/checkpoint.h"
+#include "engine/train/job.h"
 #include "engine/train/queue/job_log.h"
 #include "engine/train/queue/train_fair.h"
 #include "engine/train/queue/train_queue.h"
@@ -45,7 +46,7 @@ struct hth_train_entry {
     bool fresh;                    // its number is of this request
     bool leaves;                   // its client goes as soon as it is told that the job is taken
     bool taken;                    // that was told: the job works, or waits for memory
-    hth_train_job *work;           // NULL: not at work
+    hth_job *work;                 // NULL: not at work
     hth_timeline *timeline;        // of its last measured step; NULL: never at work, or no memory
     uint64_t reported_ns;          // when its last event was
     bool paused;                   // not taken up until it is resumed; with work: it is stuck

@@ -199,19 +199,19 @@ uint64_t hth_train_fair_granted(const hth_train_entry *entry, uint64_t *budget_b
 
 static void fair_ends(hth_train_queue *queue, hth_train_entry *entry, uint64_t now_ns)
 {
-    double left_s = hth_train_job_seconds_left(entry->work);
+    double left_s = hth_job_seconds_left(entry->work);
     uint64_t ends_ns = isfinite(left_s) ? now_ns + (uint64_t)(left_s * 1e9) : HTH_FAIR_NEVER;
     hth_fair_queue_ends(queue->fair.jobs, &entry->fair, ends_ns);
-    entry->fair.left_ns = hth_train_job_left_ns(entry->work);
+    entry->fair.left_ns = hth_job_left_ns(entry->work);
 }
 
 void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
 {
     hth_fair_amounts held = {{0}};
     uint64_t now_ns = hth_now_ns();
-    const json_t *memory = hth_train_job_memory(entry->work);
+    const json_t *memory = hth_job_planned(entry->work);
     double host_bytes = json_number_value(json_object_get(memory, "host_bytes"));
-    held.of[HTH_TRAIN_DEVICE_MEMORY] = (double)hth_train_job_device_bytes(entry->work);
+    held.of[HTH_TRAIN_DEVICE_MEMORY] = (double)hth_job_device_bytes(entry->work);
     held.of[HTH_TRAIN_HOST_MEMORY] = entry->spills ? 0 : host_bytes;
     if (entry->fair.state == HTH_FAIR_OUT) { // it was alone
         entry->offer = (hth_train_offer){.n = 1, .demand = {held}};

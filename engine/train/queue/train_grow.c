@@ -42,7 +42,7 @@ static void grow_poll(hth_train_queue *queue)
 {
     hth_train_entry *e = queue->fair.grows;
     hth_err err;
-    if (!hth_train_job_resized(e->work, &err)) {
+    if (!hth_job_resized(e->work, &err)) {
         return;
     }
     queue->fair.grows = NULL;
@@ -57,7 +57,7 @@ void hth_train_grow_stop(hth_train_queue *queue, uint64_t now_ns)
     queue->fair.waited_ns = now_ns;
     queue->fair.grows = NULL;
     if (e != NULL) {
-        hth_train_job_keep_size(e->work);
+        hth_job_keep_size(e->work);
         e->more_ns = now_ns;
     }
 }
@@ -79,7 +79,7 @@ void hth_train_grow(hth_train_queue *queue, uint64_t now_ns)
         return;
     }
     while (fair->grows == NULL && (e = grow_next(queue, now_ns)) != NULL) {
-        hth_err err = hth_train_job_more(e->work);
+        hth_err err = hth_job_more(e->work);
         e->more_ns = now_ns + (err == HTH_EBUSY ? GROW_LOOK_NS : GROW_AGAIN_NS);
         fair->grows = err == HTH_OK ? e : NULL;
     }

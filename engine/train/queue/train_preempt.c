@@ -32,17 +32,17 @@ static bool preempt_shrinks(const hth_train_queue *queue, hth_train_entry *entry
 {
     const hth_fair_job *job = decision->job;
     uint64_t need = (uint64_t)job->demand[job->n_demands - 1].of[HTH_TRAIN_DEVICE_MEMORY];
-    uint64_t has = hth_train_job_device_bytes(entry->work);
+    uint64_t has = hth_job_device_bytes(entry->work);
     return decision->n_victims == 1 && queue->fair.grows != entry &&
            hth_now_ns() >= entry->less_ns && need < has &&
-           hth_train_job_less(entry->work, has - need) == HTH_OK;
+           hth_job_less(entry->work, has - need) == HTH_OK;
 }
 
 // preempt_shrunk looks what became of that. One that has less now is not asked for more soon.
 static void preempt_shrunk(hth_train_queue *queue, hth_train_entry *entry)
 {
     hth_err err;
-    if (!hth_train_job_resized(entry->work, &err)) {
+    if (!hth_job_resized(entry->work, &err)) {
         return;
     }
     uint64_t now_ns = hth_now_ns();
@@ -64,7 +64,7 @@ static void preempt_begin(hth_train_queue *queue, hth_train_entry *entry,
         entry->leaving = HTH_TRAIN_SHRINKS;
         return;
     }
-    hth_err err = hth_train_job_leave(entry->work);
+    hth_err err = hth_job_leave(entry->work);
     if (err == HTH_OK) {
         entry->leaving = HTH_TRAIN_WRITES;
     } else if (err != HTH_EBUSY) {
@@ -80,7 +80,7 @@ bool hth_train_preempt_poll(hth_train_queue *queue)
         if (e->leaving == HTH_TRAIN_SHRINKS) {
             preempt_shrunk(queue, e);
         }
-        if (e->leaving == HTH_TRAIN_WRITES && hth_train_job_left(e->work, &err)) {
+        if (e->leaving == HTH_TRAIN_WRITES && hth_job_left(e->work, &err)) {
             e->leaving = HTH_TRAIN_WRITTEN;
             if (err != HTH_OK) {
                 preempt_failed(queue, e);
@@ -107,7 +107,7 @@ void hth_train_preempt_stay(hth_train_queue *queue, const hth_fair_decision *dec
             continue;
         }
         if (e->leaving == HTH_TRAIN_SHRINKS) {
-            hth_train_job_keep_size(e->work);
+            hth_job_keep_size(e->work);
         }
         e->leaving = HTH_TRAIN_STAYS;
     }
@@ -117,7 +117,7 @@ void hth_train_preempt_stay(hth_train_queue *queue, const hth_fair_decision *dec
 static void preempt_why(hth_train_entry *entry, const hth_train_entry *favoured, char *why,
                         size_t cap)
 {
-    long long step = (long long)hth_train_job_saved(entry->work);
+    long long step = (long long)hth_job_saved(entry->work);
     if (favoured->tenant == entry->tenant) {
         snprintf(why, cap, "paused after step %lld in favour of job '%s', which is shorter", step,
                  favoured->job);
@@ -136,7 +136,7 @@ static void preempt_pause(hth_train_queue *queue, hth_train_entry *entry,
     json_t *nothing = json_object();
     preempt_why(entry, favoured, why, sizeof why);
     hth_train_fair_leave(queue, entry);
-    hth_train_job_free(entry->work);
+    hth_job_free(entry->work);
     entry->work = NULL;
     queue->freed++;
     if (hth_train_entry_resume(queue, entry, nothing) != HTH_OK) {

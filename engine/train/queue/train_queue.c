@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/train/queue/train_entry_impl.h"
+#include "engine/train/queue/train_kind.h"
 #include "runtime/content/dataset_own.h"
 #include "runtime/job_index.h"
 
@@ -101,7 +102,7 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     hth_train_entry **at = &queue->first;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
     queue->freed += entry->work != NULL;
-    hth_train_job_free(entry->work);
+    hth_job_free(entry->work);
     queue->active = entry == queue->active ? NULL : queue->active;
     while (*at != entry) {
         at = &(*at)->next;
@@ -147,7 +148,7 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
     bool before = entry->work == NULL && entry->r->crashes > 0; // at work in a process that died
     bool begun = entry->work != NULL || before || entry->taken || entry->paused ||
                  hth_train_entry_own(entry);
-    bool saved = entry->work != NULL ? hth_train_job_saved(entry->work) > 0 : begun;
+    bool saved = entry->work != NULL ? hth_job_saved(entry->work) > 0 : begun;
     if (begun || entry->fresh) {
         hth_train_entry_state(queue, entry, word, detail);
     }
@@ -184,9 +185,9 @@ static void queue_adopt(hth_train_queue *queue, hth_train_entry *entry)
     free(entry->arguments);
     entry->arguments = text;
     hth_train_entry_adopt(entry);
-    hth_train_job_for(entry->work, entry->r);
+    hth_job_serve(entry->work, entry->r);
     queue->answer(
-        r, hth_fail(HTH_ECANCELED, "job '%s': %s", entry->job, hth_train_job_trouble(entry->work)));
+        r, hth_fail(HTH_ECANCELED, "job '%s': %s", entry->job, hth_job_trouble(entry->work)));
 }
 
 // Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store.
@@ -241,10 +242,10 @@ static hth_train_entry *queue_next(hth_train_queue *queue)
 static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *done)
 {
     uint64_t start_ns = hth_now_ns();
-    entry->turn.item.slice_ns = hth_train_job_predicted_ns(entry->work);
-    entry->turn.left_ns = hth_train_job_left_ns(entry->work);
-    entry->link = hth_train_job_link(entry->work);
-    hth_err err = hth_train_job_slice(entry->work, done);
+    entry->turn.item.slice_ns = hth_job_predicted_ns(entry->work);
+    entry->turn.left_ns = hth_job_left_ns(entry->work);
+    entry->link = hth_job_link(entry->work);
+    hth_err err = hth_job_slice(entry->work, done);
     hth_train_turn_ran(queue, entry, hth_now_ns() - start_ns);
     return err;
 }
@@ -254,8 +255,8 @@ static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *
 static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
 {
     char text[160];
-    const json_t *m = hth_train_job_memory(entry->work);
-    entry->turn.left_ns = hth_train_job_left_ns(entry->work);
+    const json_t *m = hth_job_planned(entry->work);
+    entry->turn.left_ns = hth_job_left_ns(entry->work);
     HTH_TRY(hth_train_entry_take(queue, entry, "running"));
     snprintf(text, sizeof text, "planned: %.1f MiB of %.1f MiB, %.3g ms a step predicted",
              json_number_value(json_object_get(m, "peak_bytes")) / 1048576,
@@ -266,8 +267,7 @@ static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
     if (entry->r->crashes > 0 && queue->event != NULL) {
         unsigned n = entry->retried ? (unsigned)entry->attempt : (unsigned)entry->r->crashes;
         snprintf(text, sizeof text, "{\"state\":\"running\",\"%s\":%u,\"from_step\":%lld}",
-                 entry->retried ? "attempt" : "deaths", n,
-                 (long long)hth_train_job_saved(entry->work));
+                 entry->retried ? "attempt" : "deaths", n, (long long)hth_job_saved(entry->work));
         queue->event(queue->event_ctx, entry->job, text, 0, 1);
     }
     entry->r->crashes = 0; // paused and resumed, it goes on as any other
@@ -308,7 +308,7 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
     events.admission.exact = entry->offer.exact;
     events.admission.need_bytes = hth_train_fair_granted(entry, &events.admission.budget_bytes);
     uint64_t from_ns = hth_now_ns();
-    hth_err err = hth_train_job_open(queue->ms, entry->r, events, &entry->work);
+    hth_err err = hth_train_kind_open(queue->ms, entry->r, events, &entry->work);
     entry->opened_ns = hth_now_ns() - from_ns;
     if (err == HTH_OK) {
         hth_train_fair_began(queue, entry);
@@ -342,9 +342,9 @@ bool hth_train_queue_slice(hth_train_queue *queue)
         hth_train_entry_state(queue, e, "finished", NULL);
         hth_train_queue_record(queue, e->job, "finished", NULL);
         hth_train_queue_end(queue, e, HTH_OK, "finished");
-    } else if (e->work != NULL && hth_train_job_stuck(e->work)) {
+    } else if (e->work != NULL && hth_job_stuck(e->work)) {
         e->paused = true; // until there is room, and somebody says so
-        hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, hth_train_job_trouble(e->work));
+        hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, hth_job_trouble(e->work));
         hth_train_queue_event(queue, e->job, HTH_TRAIN_PAUSED);
     }
     return true;
@@ -380,11 +380,11 @@ static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entr
                                  "again",
                         entry->job);
     }
-    if (hth_train_job_save(entry->work) == HTH_OK) {
+    if (hth_job_save(entry->work) == HTH_OK) {
         return hth_fail(HTH_ECANCELED,
                         "the server is stopping: job '%s' is saved after step %lld and resumes "
                         "when hearthd starts again",
-                        entry->job, (long long)hth_train_job_saved(entry->work));
+                        entry->job, (long long)hth_job_saved(entry->work));
     }
     snprintf(why, sizeof why, "%s", hth_err_detail());
     return hth_fail(HTH_EIO, "the server is stopping: job '%s' could not be saved: %s", entry->job,

@@ -3,6 +3,7 @@
 // has its times and its state, and its log (job_log.h). Both are only told here; what the job is
 // to do is in its checkpoint.
 #include "engine/train/queue/train_entry_impl.h"
+#include "engine/train/queue/train_kind.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,8 +26,7 @@ static json_t *record_after(const hth_train_entry *entry, const json_t *args)
 static void record_begin(const hth_train_queue *queue, hth_train_entry *entry)
 {
     json_t *record, *args = json_loads(entry->r->arguments, 0, NULL);
-    const char *model = json_string_value(json_object_get(args, "model"));
-    char text[HTH_TRAIN_LOG_LINE];
+    char text[HTH_TRAIN_LOG_LINE], does[240];
     if (hth_job_index_get(queue->ms->store, (uint64_t)entry->id, &record) == HTH_OK) {
         json_int_t attempt = json_integer_value(json_object_get(record, "attempt"));
         entry->attempt = attempt > entry->attempt ? (int)attempt : entry->attempt;
@@ -39,8 +39,8 @@ static void record_begin(const hth_train_queue *queue, hth_train_entry *entry)
     if (hth_job_log_open(queue->ms->store, (uint64_t)entry->id, &entry->log) == HTH_OK) {
         json_t *lines = hth_job_log_lines(entry->log, 0, 1);
         if (json_array_size(json_object_get(lines, "lines")) == 0) {
-            snprintf(text, sizeof text, "submitted by '%s': trains '%.200s'", entry->of,
-                     model != NULL ? model : entry->job);
+            hth_train_kind_does(args, entry->job, does, sizeof does);
+            snprintf(text, sizeof text, "submitted by '%s': %s", entry->of, does);
             hth_job_log_add(entry->log, "info", text);
         }
         json_decref(lines);
@@ -56,7 +56,7 @@ void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry
         entry->id = (json_int_t)id;
         hth_train_entry_set(entry, "id", json_integer(entry->id));
         if (entry->work != NULL) {
-            hth_train_job_number(entry->work, id);
+            hth_job_number(entry->work, id);
         }
     }
     if (entry->id > 0 && entry->log == NULL) {
@@ -114,9 +114,11 @@ void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t do
     json_t *o = json_loads(event, 0, NULL);
     const json_t *held = json_object_get(o, "held_out_loss");
     if (json_object_get(o, "step") != NULL) {
-        int n = snprintf(text, sizeof text, "step %llu of %llu: loss %.6g, %.3g ms",
-                         (unsigned long long)done, (unsigned long long)total,
-                         json_number_value(json_object_get(o, "loss")),
+        const char *form = json_object_get(o, "inertia") != NULL
+                               ? "iteration %llu of %llu: inertia %.6g, %.3g ms"
+                               : "step %llu of %llu: loss %.6g, %.3g ms";
+        int n = snprintf(text, sizeof text, form, (unsigned long long)done,
+                         (unsigned long long)total, json_number_value(json_object_get(o, "loss")),
                          json_number_value(json_object_get(o, "ms")));
         if (held != NULL) {
             snprintf(text + n, sizeof text - (size_t)n, "; held-out loss %.6g",

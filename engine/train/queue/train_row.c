@@ -63,7 +63,7 @@ static hth_err row_state(const hth_train_queue *queue, const char *job, json_t *
     if (!hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
         return hth_checkpoint_find(queue->ms->store, job, out);
     }
-    *out = hth_train_job_state(hth_train_queue_find(queue, job)->work);
+    *out = hth_job_state(hth_train_queue_find(queue, job)->work);
     return *out != NULL ? HTH_OK : hth_no_memory("describing a job");
 }
 
@@ -140,7 +140,7 @@ void hth_train_queue_record(hth_train_queue *queue, const char *job, const char 
         char tenant[HTH_TENANT];
         row_tenant(e, state, tenant);
         if (hth_train_entry_works(queue, e)) {
-            json_object_set(state, "memory", (json_t *)hth_train_job_memory(e->work));
+            json_object_set(state, "memory", (json_t *)hth_job_planned(e->work));
         }
         row_keep(queue, job, tenant, word, state, why);
     } else {
@@ -201,7 +201,7 @@ static json_t *row_live(const hth_train_queue *queue, const hth_train_entry *ent
     char why[HTH_CHECKPOINT_NOTE] = "";
     double seconds = NAN;
     if (entry->work != NULL) {
-        snprintf(why, sizeof why, "%s", hth_train_job_trouble(entry->work));
+        snprintf(why, sizeof why, "%s", hth_job_trouble(entry->work));
     } else if (!entry->paused) {
         seconds = hth_train_wait_why(queue, entry, why);
     }

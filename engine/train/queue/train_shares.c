@@ -96,7 +96,7 @@ static int shares_of(const shares_amounts *used, const shares_amounts *capacity,
 static double shares_memory(const hth_train_entry *entry)
 {
     if (entry->work != NULL) {
-        return (double)hth_train_job_device_bytes(entry->work);
+        return (double)hth_job_device_bytes(entry->work);
     }
     return entry->offer.n > 0 ? entry->offer.demand[entry->offer.n - 1].of[HTH_TRAIN_DEVICE_MEMORY]
                               : NAN;
@@ -110,7 +110,7 @@ static json_t *shares_row(const hth_train_queue *queue, const hth_train_entry *e
     double seconds = NAN;
     bool works = entry->work != NULL, mine = hth_train_row_mine(request, entry->of);
     if (works) {
-        snprintf(why, sizeof why, "%s", hth_train_job_trouble(entry->work));
+        snprintf(why, sizeof why, "%s", hth_job_trouble(entry->work));
     } else {
         seconds = hth_train_wait_why(queue, entry, why);
     }

@@ -23,7 +23,9 @@
 typedef struct sim sim;
 
 // A job, for as long as it lives; what is at work is part of it.
-struct hth_train_job {
+typedef struct sim_job sim_job;
+struct sim_job {
+    hth_job work; // first
     hth_train_entry entry;
     sim *s;
     uint64_t arrives_ns, step_ns; // with the most memory
@@ -34,7 +36,7 @@ struct hth_train_job {
     uint64_t wants_bytes, written_ns;
     hth_job_memory share;
     uint64_t tenant_ns; // what its tenant had at its last step, or when it began
-    hth_train_job *next;
+    sim_job *next;
 };
 
 typedef struct sim_tenant {
@@ -51,7 +53,7 @@ struct sim {
     hth_models models;
     hth_train_queue queue;
     sim_tenant tenant[TENANTS];
-    hth_train_job job[JOBS];
+    sim_job job[JOBS];
     int n, n_tenants, arrived, ended;
     uint64_t seed, now_ns, stepped_ns; // stepped: that steps took
 };
@@ -65,19 +67,24 @@ static uint64_t sim_clock(void *ctx)
     return ((const sim *)ctx)->now_ns;
 }
 
-static hth_train_job *job_of(hth_train_entry *entry)
+static sim_job *job_of(hth_train_entry *entry)
 {
-    return (hth_train_job *)entry;
+    return (sim_job *)((char *)entry - offsetof(sim_job, entry));
+}
+
+static sim_job *job_at(const hth_job *work)
+{
+    return (sim_job *)work;
 }
 
 // What a step takes with so much memory: up to twice as long with the least.
-static uint64_t step_ns(const hth_train_job *job, uint64_t bytes)
+static uint64_t step_ns(const sim_job *job, uint64_t bytes)
 {
     double part = (double)(job->most_bytes - bytes) / (double)job->most_bytes;
     return (uint64_t)((double)job->step_ns * (1 + fmax(0, part)));
 }
 
-static void job_hold(hth_train_job *job, uint64_t bytes)
+static void job_hold(sim_job *job, uint64_t bytes)
 {
     uint64_t sum = 0;
     job->bytes = bytes;
@@ -90,50 +97,56 @@ static void job_hold(hth_train_job *job, uint64_t bytes)
 
 // ---- what stands for a job's steps, its checkpoint and its records
 
-uint64_t hth_train_job_device_bytes(const hth_train_job *job)
+uint64_t hth_job_device_bytes(const hth_job *work)
 {
+    const sim_job *job = job_at(work);
     return job->bytes;
 }
 
-const json_t *hth_train_job_memory(const hth_train_job *job)
+const json_t *hth_job_planned(const hth_job *work)
 {
     return NULL;
 }
 
-double hth_train_job_seconds_left(const hth_train_job *job)
+double hth_job_seconds_left(const hth_job *work)
 {
+    const sim_job *job = job_at(work);
     return (double)step_ns(job, job->bytes) / 1e9 * job->left;
 }
 
-uint64_t hth_train_job_left_ns(const hth_train_job *job)
+uint64_t hth_job_left_ns(const hth_job *work)
 {
+    const sim_job *job = job_at(work);
     return step_ns(job, job->bytes) * (uint64_t)job->left;
 }
 
-int64_t hth_train_job_saved(const hth_train_job *job)
+int64_t hth_job_saved(const hth_job *work)
 {
     return 1;
 }
 
-hth_err hth_train_job_leave(hth_train_job *job)
+hth_err hth_job_leave(hth_job *work)
 {
+    sim_job *job = job_at(work);
     job->written_ns = job->s->now_ns + fair_below(&job->s->seed, WRITE_NS);
     return HTH_OK;
 }
 
-bool hth_train_job_left(hth_train_job *job, hth_err *err)
+bool hth_job_left(hth_job *work, hth_err *err)
 {
+    sim_job *job = job_at(work);
     *err = HTH_OK;
     return job->s->now_ns >= job->written_ns;
 }
 
-void hth_train_job_free(hth_train_job *job)
+void hth_job_free(hth_job *work)
 {
+    sim_job *job = job_at(work);
     job->plan_ns = 0;
     job_hold(job, 0);
 }
 
-static hth_err job_resize(hth_train_job *job, uint64_t bytes)
+static hth_err job_resize(sim_job *job, uint64_t bytes)
 {
     if (job->plan_ns > 0 || !job->bends) {
         return job->bends ? HTH_EBUSY : HTH_ENOTSUP;
@@ -143,21 +156,24 @@ static hth_err job_resize(hth_train_job *job, uint64_t bytes)
     return HTH_OK;
 }
 
-hth_err hth_train_job_more(hth_train_job *job)
+hth_err hth_job_more(hth_job *work)
 {
+    sim_job *job = job_at(work);
     uint64_t bytes = hth_job_memory_rest(&job->s->site, &job->share);
     bytes = bytes < job->most_bytes ? bytes : job->most_bytes;
     return bytes > job->bytes ? job_resize(job, bytes) : HTH_ENOTSUP;
 }
 
-hth_err hth_train_job_less(hth_train_job *job, uint64_t bytes)
+hth_err hth_job_less(hth_job *work, uint64_t bytes)
 {
+    sim_job *job = job_at(work);
     assert_true(bytes < job->bytes);
     return job_resize(job, bytes);
 }
 
-bool hth_train_job_resized(hth_train_job *job, hth_err *err)
+bool hth_job_resized(hth_job *work, hth_err *err)
 {
+    sim_job *job = job_at(work);
     bool fits = job->wants_bytes >= job->least_bytes &&
                 job->wants_bytes <= hth_job_memory_rest(&job->s->site, &job->share);
     *err = job->plan_ns > 0 && fits ? HTH_OK : HTH_ENOTSUP;
@@ -173,15 +189,16 @@ bool hth_train_job_resized(hth_train_job *job, hth_err *err)
     return true;
 }
 
-void hth_train_job_keep_size(hth_train_job *job)
+void hth_job_keep_size(hth_job *work)
 {
+    sim_job *job = job_at(work);
     job->plan_ns = 0;
 }
 
 // A job goes on from its checkpoint with what it had when it began.
 hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, json_t *given)
 {
-    hth_train_job *j = job_of(entry);
+    sim_job *j = job_of(entry);
     uint64_t bytes = (uint64_t)entry->offer.demand[entry->fair.with].of[HTH_TRAIN_DEVICE_MEMORY];
     json_t *had = json_pack("{s:{s:I, s:i, s:I, s:f}}", HTH_TRAIN_HAD, "need_bytes",
                             (json_int_t)bytes, "host_bytes", 0, "budget_bytes", (json_int_t)bytes,
@@ -220,15 +237,15 @@ hth_train_entry *hth_train_queue_ahead(const hth_train_queue *queue)
 
 // A job of a tenth of the device to all of it, of half a minute to ten; half of them can do with
 // less memory.
-static void sim_job(sim *s, hth_train_job *job, uint64_t at_ns)
+static void sim_make(sim *s, sim_job *job, uint64_t at_ns)
 {
     double most = fair_below(&s->seed, 4) == 0 ? fair_between(&s->seed, 0.6, 1)
                                                : fair_between(&s->seed, 0.1, 0.5);
-    *job = (hth_train_job){.s = s,
-                           .arrives_ns = at_ns,
-                           .most_bytes = (uint64_t)(most * CAPACITY),
-                           .step_ns = (uint64_t)(1e9 * exp(fair_between(&s->seed, 0, 2.07))),
-                           .bends = fair_below(&s->seed, 2) == 0};
+    *job = (sim_job){.s = s,
+                     .arrives_ns = at_ns,
+                     .most_bytes = (uint64_t)(most * CAPACITY),
+                     .step_ns = (uint64_t)(1e9 * exp(fair_between(&s->seed, 0, 2.07))),
+                     .bends = fair_below(&s->seed, 2) == 0};
     hth_train_entry *e = &job->entry;
     hth_train_offer *o = &e->offer;
     o->n = 1 + (int)fair_below(&s->seed, 4);
@@ -262,7 +279,7 @@ static sim *sim_open(uint64_t seed)
     }
     uint64_t at_ns = 2 * S, gap_ns = (20 + fair_below(&s->seed, 200)) * S;
     while (at_ns < 3600 * S && s->n < JOBS) {
-        sim_job(s, &s->job[s->n++], at_ns);
+        sim_make(s, &s->job[s->n++], at_ns);
         at_ns += fair_below(&s->seed, 2 * gap_ns);
     }
     hth_clock_inject(sim_clock, s);
@@ -278,7 +295,7 @@ static void sim_close(sim *s)
     hth_free(s);
 }
 
-static void sim_arrive(sim *s, hth_train_job *job)
+static void sim_arrive(sim *s, sim_job *job)
 {
     hth_train_entry **last = &s->queue.first;
     while (*last != NULL) {
@@ -289,11 +306,11 @@ static void sim_arrive(sim *s, hth_train_job *job)
     s->arrived++;
 }
 
-static void sim_begin(sim *s, hth_train_job *job)
+static void sim_begin(sim *s, sim_job *job)
 {
     uint64_t budget_bytes, bytes = hth_train_fair_granted(&job->entry, &budget_bytes);
     assert_true(bytes >= job->least_bytes && bytes == budget_bytes);
-    job->entry.work = job;
+    job->entry.work = &job->work;
     job->entry.opened_ns = fair_below(&s->seed, OPEN_NS);
     job->tenant_ns = job->entry.tenant->turns.ran_ns;
     job_hold(job, bytes);
@@ -303,14 +320,14 @@ static void sim_begin(sim *s, hth_train_job *job)
     seen.begun++;
 }
 
-static void sim_end(sim *s, hth_train_job *job)
+static void sim_end(sim *s, sim_job *job)
 {
     hth_train_entry **at = &s->queue.first;
     while (*at != &job->entry) {
         at = &(*at)->next;
     }
     *at = job->entry.next;
-    hth_train_job_free(job);
+    hth_job_free(&job->work);
     job->entry.work = NULL;
     s->queue.freed++;
     hth_train_turn_leave(&s->queue, &job->entry);
@@ -320,7 +337,7 @@ static void sim_end(sim *s, hth_train_job *job)
 
 // Of its tenant's time a job at work has a share, whatever other jobs come: the first of them has
 // HTH_TURNS_FIRST times what it has, each other one as much.
-static void sim_turn(sim *s, hth_train_job *job)
+static void sim_turn(sim *s, sim_job *job)
 {
     hth_tenant *t = job->entry.tenant;
     uint64_t without_ns = t->turns.ran_ns - job->tenant_ns;
@@ -328,7 +345,7 @@ static void sim_turn(sim *s, hth_train_job *job)
     assert_true(without_ns <= (HTH_TURNS_FIRST + JOBS / 4) * 2 * STEP_NS);
 }
 
-static void sim_step(sim *s, hth_train_job *job)
+static void sim_step(sim *s, sim_job *job)
 {
     uint64_t took_ns = step_ns(job, job->bytes);
     sim_turn(s, job);

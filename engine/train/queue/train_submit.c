@@ -67,7 +67,7 @@ static hth_err submit_begin(const hth_train_queue *queue, const hth_request *req
     char job[HTH_CHECKPOINT_JOB];
     uint64_t id;
     bool named = json_object_get(args, "save-as") != NULL || json_object_get(args, "job") != NULL ||
-                 json_object_get(args, "model") == NULL;
+                 (json_object_get(args, "model") == NULL && json_object_get(args, "kind") == NULL);
     bool admin = request->admin || request->tenant == NULL;
     const char *tenant = request->tenant != NULL ? request->tenant : HTH_TENANT_OWN;
     return named ? HTH_OK : hth_job_index_begin(queue->ms->store, args, tenant, admin, job, &id);

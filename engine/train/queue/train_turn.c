@@ -23,7 +23,7 @@ static bool turn_plans(const hth_train_queue *queue, const hth_train_entry *entr
 }
 
 // turn_wants says that a job has a step to make, or is to be planned. One that is stuck
-// (hth_train_job_stuck) is paused.
+// (hth_job_stuck) is paused.
 static bool turn_wants(const hth_train_queue *queue, const hth_train_entry *entry)
 {
     bool steps = entry->work != NULL && !entry->paused && entry->leaving == HTH_TRAIN_STAYS;

@@ -24,7 +24,7 @@ static void add(simulated *s, int i, hth_tenant *tenant, uint64_t step_ns)
     }
     *last = &s->entry[i];
     s->entry[i].tenant = tenant;
-    s->entry[i].work = (hth_train_job *)&at_work;
+    s->entry[i].work = (hth_job *)&at_work;
     s->step_ns[i] = step_ns;
 }
 

@@ -190,7 +190,7 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
     }
     int doubled = entry->attempt - 1 < WAIT_RETRY_MAX ? entry->attempt - 1 : WAIT_RETRY_MAX;
     queue->freed += entry->work != NULL;
-    hth_train_job_free(entry->work);
+    hth_job_free(entry->work);
     entry->work = NULL;
     hth_train_fair_forget(queue, entry);
     entry->retried = true;
@@ -216,7 +216,7 @@ static double wait_first(const hth_train_queue *queue, const hth_tenant *tenant)
     double first = NAN;
     for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         if (e->work != NULL && !e->paused && (tenant == NULL || e->tenant == tenant)) {
-            first = fmin(first, hth_train_job_seconds_left(e->work)); // of a number and NAN: that
+            first = fmin(first, hth_job_seconds_left(e->work)); // of a number and NAN: that
         }
     }
     return first;
@@ -254,7 +254,7 @@ static double wait_followed(const hth_train_queue *queue, const hth_train_entry 
                           i > 0 ? "," : "", name, (unsigned long long)entry->after[i]);
         }
         double one = e != NULL ? e->left_s : NAN;
-        one = e != NULL && e->work != NULL ? hth_train_job_seconds_left(e->work) : one;
+        one = e != NULL && e->work != NULL ? hth_job_seconds_left(e->work) : one;
         seconds = isnan(one) || isnan(seconds) ? NAN : fmax(seconds, one);
     }
     return seconds;

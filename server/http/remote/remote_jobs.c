@@ -81,6 +81,7 @@ static hth_err submit_read(hth_exchange *exchange, json_t *doc)
     ((jobs_call *)exchange)->args = json_incref(doc);
     jobs_dataset(doc, "data");
     jobs_dataset(doc, "eval");
+    jobs_dataset(doc, "start");
     json_object_set_new(doc, "detach", json_true()); // it is the server's
     return HTH_OK;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_spec_impl.h - how a specification is read: shared by train_spec*.c and
-// train_rate.c only.
-#ifndef HTH_ENGINE_TRAIN_TRAIN_SPEC_IMPL_H
-#define HTH_ENGINE_TRAIN_TRAIN_SPEC_IMPL_H
+// engine/train/train_spec.h - how the specification of a job is read, of whatever kind.
+#ifndef HTH_ENGINE_TRAIN_TRAIN_SPEC_H
+#define HTH_ENGINE_TRAIN_TRAIN_SPEC_H
 
 #include "engine/train/train.h"
 
@@ -15,6 +14,8 @@ hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double
 // HTH_EINVAL: none of them, with what was probably meant.
 hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
                         const char *const *names, int n, int *out);
+// hth_spec_file reads which file or dataset an argument names; out->name NULL: it is absent.
+hth_err hth_spec_file(const json_t *args, const char *key, hth_train_file *out);
 
 // hth_train_spec_loss reads the loss and its options, hth_train_spec_keep what is kept and when a
 // job ends early (train_spec_loss.c), hth_train_spec_rate schedule and warm-up (train_rate.c).

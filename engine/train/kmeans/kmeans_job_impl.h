@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/train/kmeans/kmeans_job_impl.h - the inside of a K-means job: kmeans_open.c (what it is
+// made of), kmeans_job.c (its iterations), kmeans_checkpoint.c, kmeans_tell.c (what is told of it).
+#ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
+#define HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
+
+#include "engine/train/checkpoint.h"
+#include "engine/train/kmeans/kmeans_job.h"
+#include "engine/train/kmeans/kmeans_source.h"
+#include "engine/train/kmeans/kmeans_spec.h"
+#include "runtime/job_memory.h"
+
+typedef struct kmeans_job {
+    hth_job job; // first
+    hth_models *ms;
+    hth_request *r;
+    json_t *args; // what spec points into
+    hth_kmeans_spec spec;
+    hth_train_events events;
+    char name[HTH_CHECKPOINT_JOB]; // the job's, and the result's
+    hth_kmeans_source source;
+    float *start;     // (k, d); NULL: none was given
+    uint32_t *labels; // (n)
+    hth_kmeans_shard *shard;
+    hth_kmeans_run *run;
+    hth_kmeans_at at;
+    size_t kept;     // iterations before the run that is at work
+    json_t *history; // [[inertia, ms, 0], ..]
+    json_t *planned;
+    double predicted_ns; // an iteration
+    // memory of the device
+    hth_account account;
+    hth_job_memory share;
+    uint64_t bytes;
+    int room; // kept for the result (hth_store_reserve), -1: nothing is
+    // time
+    size_t points;            // that are looked at between two looks at the clock
+    uint64_t first_ns;        // when it made its first slice here, 0: it has not
+    uint64_t part_ns;         // of the present iteration's slices
+    uint64_t ran_ms;          // of its time limit, before its first slice here
+    uint64_t due_ns;          // when the next checkpoint is due
+    double step_ms, total_ms; // of the last iteration; of all that were made here
+    // checkpoints
+    int64_t saved;
+    char trouble[HTH_CHECKPOINT_NOTE];
+    int version; // of the result, 0: there is none yet
+} kmeans_job;
+
+static inline kmeans_job *kmeans_job_of(const hth_job *job)
+{
+    return (kmeans_job *)job;
+}
+
+extern const hth_job_ops kmeans_job_ops; // kmeans_job.c
+void kmeans_free(hth_job *job);          // kmeans_open.c
+
+// kmeans_checkpoint.c
+// kmeans_save makes a checkpoint of where the job stands. kmeans_load reads the last one:
+// *centroids (k, d) is the caller's, NULL: no iteration was made, or (job->r->crashes > 0) there is
+// none.
+hth_err kmeans_save(kmeans_job *job);
+hth_err kmeans_load(kmeans_job *job, double **centroids, size_t *iterations);
+// kmeans_publish stores the centroids as a model.
+hth_err kmeans_publish(kmeans_job *job);
+
+// kmeans_tell.c
+void kmeans_log(const kmeans_job *job, const char *level, const char *text);
+void kmeans_event(const kmeans_job *job); // after an iteration
+json_t *kmeans_state(const hth_job *job);
+json_t *kmeans_times(const hth_job *job);
+double kmeans_seconds_left(const hth_job *job);
+// kmeans_iteration_ms is what one takes, by those that were made here, or as predicted.
+double kmeans_iteration_ms(const kmeans_job *job);
+uint64_t kmeans_ran_ms(const kmeans_job *job);
+// kmeans_summary is the answer to who waits for the job.
+hth_err kmeans_summary(kmeans_job *job);
+
+#endif

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// K-means jobs through an engine: what they find, that their result serves, pauses, checkpoints,
+// windows of points, and what is refused before the first iteration.
+#include "tests/rig/train_job.h"
+
+#include "base/settings.h"
+#include "kernels/kmeans.h"
+#include "runtime/content/dataset_index.h"
+
+#define POINTS  20000
+#define COLUMNS 6
+#define K       12
+
+static float at_random(uint32_t *state)
+{
+    *state = *state * 1664525U + 1013904223U;
+    return (float)(*state >> 8) * 0x1p-24F;
+}
+
+// Points anywhere, so that iterations go on; the first K are the start.
+static float *points(void)
+{
+    uint32_t state = 7;
+    float *x = calloc(POINTS * COLUMNS, sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < POINTS * COLUMNS; i++) {
+        x[i] = at_random(&state);
+    }
+    return x;
+}
+
+static void write_floats(const fixture *f, const char *name, const float *x, int64_t n, int64_t d,
+                         char path[200])
+{
+    writer w = {NULL, NULL, 0};
+    writer_add(&w, "x", "F32", (int64_t[]){n, d}, 2, x, (size_t)(n * d) * sizeof *x);
+    snprintf(path, 200, "%s/%s.safetensors", f->dir, name);
+    writer_close(&w, path);
+}
+
+typedef struct rig {
+    fixture f;
+    float *x;
+    char data[200], start[200];
+} rig;
+
+static void rig_open(rig *r)
+{
+    fixture_open(&r->f, "cpu:mem=256MiB,threads=2");
+    r->x = points();
+    write_floats(&r->f, "points", r->x, POINTS, COLUMNS, r->data);
+    write_floats(&r->f, "start", r->x, K, COLUMNS, r->start);
+}
+
+static void rig_close(rig *r)
+{
+    free(r->x);
+    fixture_close(&r->f);
+}
+
+static json_t *asks(const rig *r, const char *result, const char *more)
+{
+    json_t *q =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s}", "kind", "kmeans", "data", r->data, "start",
+                  r->start, "k", K, "iterations", 8, "tolerance", 0, "save-as", result);
+    json_t *extra = json_loads(more, 0, NULL);
+    assert_non_null(extra);
+    json_object_update(q, extra);
+    json_decref(extra);
+    return q;
+}
+
+static json_t *cluster(rig *r, const char *result, const char *more)
+{
+    hth_err err;
+    json_t *doc = train(&r->f, asks(r, result, more), &err);
+    if (doc == NULL) {
+        fail_msg("%s: %s", more, hth_err_detail());
+    }
+    return doc;
+}
+
+static double number(const json_t *doc, const char *key)
+{
+    return json_number_value(json_object_get(doc, key));
+}
+
+// What kernels/kmeans.h finds, in one call.
+static double inertia_of(const rig *r, uint32_t *labels)
+{
+    hth_device cpu = {.props = {.name = "cpu:0", .n_threads = 2}};
+    hth_kmeans what = {.k = K, .iterations = 8, .init = HTH_KMEANS_GIVEN, .start = r->x};
+    double centroids[K * COLUMNS];
+    hth_kmeans_result result = {.centroids = centroids};
+    hth_kmeans_shard *shard;
+    assert_ok(hth_kmeans_open(&cpu, r->x, POINTS, COLUMNS, K, labels, &shard));
+    assert_ok(hth_kmeans_fit(&what, &shard, 1, &result));
+    hth_kmeans_close(shard);
+    return result.inertia;
+}
+
+static void a_job_finds_what_a_call_finds(void **state)
+{
+    rig r;
+    uint32_t *labels = calloc(POINTS, sizeof *labels);
+    rig_open(&r);
+    double inertia = inertia_of(&r, labels);
+    json_t *doc = cluster(&r, "found", "{}");
+    assert_true(number(doc, "inertia") == inertia);
+    assert_int_equal(number(doc, "iterations"), 8);
+    assert_true(number(doc, "ms") > 0 && number(doc, "seconds") > 0);
+    assert_int_equal(json_array_size(json_object_get(doc, "history")), 8);
+    assert_true(logged(&r.f, "found", "clusters"));
+    assert_true(logged(&r.f, "found", "iteration 8 of 8: inertia"));
+    json_decref(doc);
+    // the result serves
+    const hth_request_tensor in = {.name = "x",
+                                   .t = {.dtype = HTH_DT_F32,
+                                         .shape = {2, {POINTS, COLUMNS}},
+                                         .data = r.x,
+                                         .bytes = POINTS * COLUMNS * sizeof(float)}};
+    call c = {.r = {.model = "found", .inputs = &in, .n_inputs = 1}};
+    assert_ok(call_run(r.f.engine, &c));
+    size_t others = 0;
+    for (int64_t i = 0; i < POINTS; i++) {
+        others += ((int64_t *)c.out[0].data)[i] != labels[i];
+    }
+    assert_string_equal(c.name[0], "label");
+    assert_string_equal(c.name[1], "distance");
+    assert_true(others <= POINTS / 10000);
+    free(c.out[0].data);
+    free(c.out[1].data);
+    free(labels);
+    rig_close(&r);
+}
+
+// A file, a window of it, a stored dataset, and windows of that: the same bits.
+static void windows_change_nothing(void **state)
+{
+    rig r;
+    rig_open(&r);
+    json_decref(cluster(&r, "whole", "{}"));
+    json_t *doc = cluster(&r, "window", "{\"budget\": \"80%\"}");
+    assert_true(number(doc, "peak_bytes") <= 0.8 * number(doc, "unconstrained_bytes"));
+    json_decref(doc);
+    same_tensors(&r.f, "whole", "window");
+    hth_put_result put;
+    uint64_t bytes;
+    FILE *file = fopen(r.data, "r");
+    hth_dataset_put as = {.name = "points", .tenant = HTH_TENANT_OWN};
+    as.store_bytes = HTH_TENANT_NEVER;
+    assert_ok(hth_dataset_file(r.f.store, &as, fileno(file), r.data, NULL, NULL, &put, &bytes));
+    fclose(file);
+    json_decref(cluster(&r, "stored", "{\"data\": {\"dataset\": \"points\"}}"));
+    same_tensors(&r.f, "whole", "stored");
+    json_decref(cluster(&r, "piece", "{\"data\": {\"dataset\": \"points\"}, \"budget\": \"80%\"}"));
+    same_tensors(&r.f, "whole", "piece");
+    rig_close(&r);
+}
+
+static void a_canceled_job_goes_on(void **state)
+{
+    rig r;
+    hth_err err;
+    rig_open(&r);
+    for (int seeds = 0; seeds < 2; seeds++) {
+        const char *more = seeds ? "{\"start\": null, \"seed\": 3}" : "{}";
+        json_t *whole = cluster(&r, "whole", more);
+        train_and_leave(&r.f, asks(&r, "left", more), 3);
+        assert_true(logged(&r.f, "left", "checkpoint of iteration 3 written"));
+        json_t *q = json_pack("{s:s, s:b}", "job", "left", "resume", 1);
+        json_t *left = train(&r.f, q, &err);
+        assert_ok(err);
+        same_tensors(&r.f, "whole", "left");
+        same_losses(whole, left, 8);
+        assert_true(number(whole, "inertia") == number(left, "inertia"));
+        assert_int_equal(number(left, "iterations"), 8);
+        json_decref(whole);
+        json_decref(left);
+    }
+    rig_close(&r);
+}
+
+static void a_paused_job_goes_on(void **state)
+{
+    rig r;
+    witness w;
+    hth_err err;
+    rig_open(&r);
+    json_t *whole = cluster(&r, "whole", "{}");
+    json_t *q = asks(&r, "paused", "{}");
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&r.f, &w, text);
+    json_t *row = ask(&r.f, "pause", "{\"job\": \"paused\"}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "paused");
+    assert_true(number(row, "step") >= 3);
+    json_decref(row);
+    witness_let_go();
+    row = ask(&r.f, "resume", "{\"job\": \"paused\"}", &err);
+    assert_ok(err);
+    json_decref(row);
+    assert_ok(call_wait(&w.c));
+    json_t *doc = json_loads(w.c.r.json, 0, NULL);
+    same_losses(whole, doc, 8);
+    same_tensors(&r.f, "whole", "paused");
+    hth_free(w.c.r.json);
+    json_decref(doc);
+    json_decref(whole);
+    free(text);
+    row = ask(&r.f, "job", "{\"job\": \"paused\"}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "finished");
+    assert_int_equal(number(row, "iterations"), 8);
+    json_decref(row);
+    rig_close(&r);
+}
+
+static void refused(rig *r, const char *more, const char *words)
+{
+    hth_err err;
+    json_t *doc = train(&r->f, asks(r, "bad", more), &err);
+    if (doc != NULL) {
+        fail_msg("%s: not refused", more);
+    }
+    if (strstr(hth_err_detail(), words) == NULL) {
+        fail_msg("%s: '%s' is not in: %s", more, words, hth_err_detail());
+    }
+    bool there;
+    assert_ok(hth_store_has(r->f.store, "bad", 0, &there));
+    assert_false(there);
+}
+
+// write_bad writes a dataset of another kind and says so as {"data": ..}.
+static const char *write_bad(const rig *r, const char *tensor, const char *dtype,
+                             const int64_t *dim, int rank, size_t bytes)
+{
+    static char text[300];
+    writer w = {NULL, NULL, 0};
+    void *zeros = calloc(1, bytes);
+    writer_add(&w, tensor, dtype, dim, rank, zeros, bytes);
+    free(zeros);
+    snprintf(text, sizeof text, "%s/bad.safetensors", r->f.dir);
+    writer_close(&w, text);
+    snprintf(text, sizeof text, "{\"data\": \"%s/bad.safetensors\"}", r->f.dir);
+    return text;
+}
+
+static void bad_input_gets_a_sentence(void **state)
+{
+    rig r;
+    char more[300], path[200];
+    rig_open(&r);
+    refused(&r, "{\"k\": 0}", "k is a whole number from 1 to 4294967295, not 0");
+    refused(&r, "{\"k\": 2.5}", "not 2.5");
+    refused(&r, "{\"k\": null}", "k is a whole number");
+    refused(&r, "{\"iterations\": 0}", "iterations is a whole number from 1 to");
+    refused(&r, "{\"tolerance\": -1}", "tolerance is a number from 0 to");
+    refused(&r, "{\"k\": 20001, \"start\": null}",
+            "k is 20001, and there are 20000 points: there must be as many");
+    refused(&r, "{\"k\": 13}", "holds 12 centroids of 6 columns, and k is 13 with points of 6");
+    refused(&r, "{\"init\": \"random\"}", "by 'init' or by 'start', not by both");
+    refused(&r, "{\"init\": \"randm\", \"start\": null}", "did you mean 'random'?");
+    refused(&r, "{\"data\": \"/nowhere\"}", "/nowhere");
+    refused(&r, "{\"data\": {\"dataset\": \"none\"}}", "none");
+    refused(&r, "{\"kind\": \"kmeens\"}", "there is no kind of job 'kmeens'");
+    refused(&r, "{\"budget\": \"64KiB\"}", "needs at least");
+    refused(&r, "{\"budget\": \"much\"}", "much");
+    refused(&r, write_bad(&r, "x", "F64", (int64_t[]){40, 6}, 2, 1920),
+            "tensor 'x' is FP64: K-means reads FP32");
+    refused(&r, write_bad(&r, "x", "F32", (int64_t[]){40, 6, 2}, 3, 1920),
+            "tensor 'x' has 3 dimensions");
+    refused(&r, write_bad(&r, "x", "F32", (int64_t[]){40}, 1, 160), "tensor 'x' has 1 dimensions");
+    r.x[7 * COLUMNS + 2] = NAN;
+    write_floats(&r.f, "start", r.x, K, COLUMNS, path);
+    refused(&r, "{}", "start centroid 7, column 2 is nan");
+    r.x[7 * COLUMNS + 2] = 0;
+    write_floats(&r.f, "start", r.x, K, COLUMNS, path);
+    r.x[19000 * COLUMNS + 1] = -INFINITY;
+    write_floats(&r.f, "infinite", r.x, POINTS, COLUMNS, path);
+    snprintf(more, sizeof more, "{\"data\": \"%s\"}", path);
+    refused(&r, more, "point 19000, column 1 is -inf: K-means needs finite numbers");
+    rig_close(&r);
+}
+
+// A result that its owner's store has no room for is refused before the first iteration.
+static void results_have_room(void **state)
+{
+    rig r;
+    char path[100];
+    rig_open(&r);
+    snprintf(path, sizeof path, "%s/tenants", r.f.dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "alice store=2000\n");
+    fclose(file);
+    assert_ok(hth_setting_set("tenant.file", path));
+    hth_engine_close(r.f.engine);
+    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2"};
+    assert_ok(hth_engine_open(&config, r.f.store, &r.f.engine));
+    as_tenant = "alice";
+    refused(&r, "{}", "the result of job 'bad' does not fit: tenant 'alice'");
+    as_tenant = NULL;
+    hth_setting_reset();
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_finds_what_a_call_finds), cmocka_unit_test(windows_change_nothing),
+        cmocka_unit_test(a_canceled_job_goes_on),        cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(bad_input_gets_a_sentence),     cmocka_unit_test(results_have_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

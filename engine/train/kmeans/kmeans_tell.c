@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is told of a K-means job: after each iteration, to who asks, and in the end.
+#include "engine/train/kmeans/kmeans_job_impl.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void kmeans_log(const kmeans_job *job, const char *level, const char *text)
+{
+    if (job->events.log != NULL) {
+        job->events.log(job->events.ctx, level, text);
+    }
+}
+
+static double tell_planned(const kmeans_job *job, const char *key)
+{
+    return json_number_value(json_object_get(job->planned, key));
+}
+
+void kmeans_event(const kmeans_job *job)
+{
+    char text[300];
+    uint64_t step = job->at.iterations, steps = job->spec.what.iterations;
+    snprintf(text, sizeof text,
+             "{\"step\":%llu,\"loss\":%.9g,\"inertia\":%.9g,\"ms\":%.3f,\"peak_bytes\":%.0f,"
+             "\"budget_bytes\":%.0f}",
+             (unsigned long long)step, job->at.inertia, job->at.inertia, job->step_ms,
+             tell_planned(job, "peak_bytes"), tell_planned(job, "budget_bytes"));
+    if (job->r->progress != NULL) {
+        job->r->progress(job->r, text, step, steps);
+    }
+    if (job->events.fn != NULL) {
+        job->events.fn(job->events.ctx, text, step, steps);
+    }
+}
+
+uint64_t kmeans_ran_ms(const kmeans_job *job)
+{
+    return job->ran_ms + (job->first_ns > 0 ? (hth_now_ns() - job->first_ns) / 1000000u : 0);
+}
+
+static size_t tell_iterations(const kmeans_job *job)
+{
+    return job->at.iterations > job->kept ? job->at.iterations : job->kept;
+}
+
+double kmeans_iteration_ms(const kmeans_job *job)
+{
+    size_t made = tell_iterations(job) - job->kept;
+    return made > 0 ? job->total_ms / (double)made : job->predicted_ns / 1e6;
+}
+
+double kmeans_seconds_left(const hth_job *base)
+{
+    const kmeans_job *job = kmeans_job_of(base);
+    size_t left = job->spec.what.iterations - tell_iterations(job);
+    return kmeans_iteration_ms(job) / 1e3 * (double)(left + 1); // and the last labels
+}
+
+json_t *kmeans_times(const hth_job *base)
+{
+    const kmeans_job *job = kmeans_job_of(base);
+    json_t *doc = json_pack("{s:f, s:n, s:i, s:b, s:f, s:f, s:I, s:n}", "predicted_ms",
+                            job->predicted_ns / 1e6, "measured_ms", "replans", 0, "planning", 0,
+                            "step_ms", job->step_ms, "stall_ms", 0.0, "memory_bytes",
+                            (json_int_t)job->bytes, "seconds_left");
+    if (job->at.iterations > job->kept) {
+        json_object_set_new(doc, "measured_ms", json_real(kmeans_iteration_ms(job)));
+        json_object_set_new(doc, "seconds_left", json_real(kmeans_seconds_left(base)));
+    }
+    return doc;
+}
+
+// tell_result adds what a job that is done has found. Its time is that of all its iterations.
+static void tell_result(const kmeans_job *job, json_t *doc)
+{
+    double ms = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(job->history, i, row)
+    {
+        ms += json_number_value(json_array_get(row, 1));
+    }
+    double mean_ms = job->at.iterations > 0 ? ms / (double)job->at.iterations : 0;
+    json_object_update_new(doc,
+                           json_pack("{s:f, s:I, s:f, s:f, s:b, s:i}", "inertia", job->at.inertia,
+                                     "iterations", (json_int_t)job->at.iterations, "ms", mean_ms,
+                                     "seconds", (double)kmeans_ran_ms(job) / 1e3, "converged",
+                                     job->at.converged, "version", job->version));
+}
+
+json_t *kmeans_state(const hth_job *base)
+{
+    const kmeans_job *job = kmeans_job_of(base);
+    json_t *held = json_array();
+    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)tell_iterations(job),
+                                                       (int64_t)job->spec.what.iterations,
+                                                       job->history, held, 0});
+    json_decref(held);
+    if (job->version > 0) {
+        tell_result(job, doc);
+    }
+    return doc;
+}
+
+hth_err kmeans_summary(kmeans_job *job)
+{
+    json_t *doc = json_copy(job->planned);
+    tell_result(job, doc);
+    json_object_update_new(doc, json_pack("{s:s, s:I, s:O, s:[]}", "saved_as", job->name, "steps",
+                                          (json_int_t)job->at.iterations, "history", job->history,
+                                          "held_out"));
+    char *text = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    job->r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return job->r->json != NULL ? HTH_OK : hth_no_memory("a K-means job");
+}
