@@ -25,11 +25,11 @@ hth_err hth_passed_import(hearth *handle, Hearth__Import *body, const char *path
 // hth_passed_export has a version written to the file at `path`, which appears whole.
 hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path,
                           const hth_watch *watch);
-// hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
-// open them as well, it also gets their paths, for a job that goes on without its client. Datasets
-// of other formats than safetensors (client/data/data.h) are read here, by the arguments "label"
-// and "size", and passed as such a file; a name is
-// one of a stored dataset. A server that is elsewhere is sent them by content: as datasets that end
+// hth_passed_query passes the files that arguments "data", "eval" and "start" name; where the
+// server may open them as well, it also gets their paths, for a job that goes on without its
+// client. Datasets of other formats than safetensors (client/data/data.h) are read here, by the
+// arguments "label" and "size", and passed as such a file; a name is one of a stored dataset. A
+// server that is elsewhere is sent them by content: as datasets that end
 // with the job, or (the question "dataset_put") as the one that is named, whose answer *answer
 // gets; else that is NULL. `what`: the question. *changed gets the arguments, hth_alloc'd, and
 // handles[0 .. *n) what was passed; NULL: they stay as they are.

@@ -16,6 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
+// The arguments that name datasets; no kind of job has more than HTH_PASSED_FILES of them.
+static const char *const passed_keys[] = {"data", "eval", "start"};
+#define PASSED_KEYS (int)(sizeof passed_keys / sizeof *passed_keys)
+
 typedef struct passed_query {
     hearth *h;
     json_t *args;
@@ -146,7 +150,9 @@ static hth_err query_pass(passed_query *query, const char *key)
         goto done;
     }
     HTH_GOTO(query_spool(query, text, &spooled), done);
-    if (query->local) {
+    if (query->local && query->n == HTH_PASSED_FILES) {
+        err = hth_fail(HTH_EINVAL, "more than %d files for one job", HTH_PASSED_FILES);
+    } else if (query->local) {
         err = query_descriptor(query, key, text, spooled);
     } else if (spooled >= 0) {
         err = query_here(query, key, spooled);
@@ -220,12 +226,12 @@ done:
     return err;
 }
 
-static hth_err query_files(passed_query *query, const json_t *args, const char *const *keys)
+static hth_err query_files(passed_query *query, const json_t *args)
 {
     uint64_t uid = 0;
     HTH_TRY(query_options(query, args));
-    for (int i = 0; i < HTH_PASSED_FILES && !query->here; i++) {
-        HTH_TRY(query_send(query, keys[i]));
+    for (int i = 0; i < PASSED_KEYS && !query->here; i++) {
+        HTH_TRY(query_send(query, passed_keys[i]));
     }
     if (!query->here) {
         return HTH_OK;
@@ -234,8 +240,8 @@ static hth_err query_files(passed_query *query, const json_t *args, const char *
         return HTH_OK; // it takes none: the paths go
     }
     query->again = geteuid() == 0 || geteuid() == uid;
-    for (int i = 0; i < HTH_PASSED_FILES; i++) {
-        HTH_TRY(query_pass(query, keys[i]));
+    for (int i = 0; i < PASSED_KEYS; i++) {
+        HTH_TRY(query_pass(query, passed_keys[i]));
     }
     return HTH_OK;
 }
@@ -244,7 +250,6 @@ hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments
                          const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],
                          size_t *count, char **answer)
 {
-    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
     passed_query q = {.h = handle, .handles = handles, .watch = watch, .answer = answer};
     hth_err err = HTH_OK;
     bool any = false;
@@ -254,12 +259,12 @@ hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments
     q.put = strcmp(what, "dataset_put") == 0;
     q.local = strncmp(handle->url, "ipc://", 6) == 0;
     json_t *args = arguments != NULL ? json_loads(arguments, 0, NULL) : NULL;
-    for (int i = 0; i < HTH_PASSED_FILES; i++) {
-        any = any || json_is_string(json_object_get(args, keys[i]));
+    for (int i = 0; i < PASSED_KEYS; i++) {
+        any = any || json_is_string(json_object_get(args, passed_keys[i]));
     }
     q.args = any ? json_copy(args) : NULL;
     if (any) {
-        err = q.args != NULL ? query_files(&q, args, keys) : hth_no_memory("a request");
+        err = q.args != NULL ? query_files(&q, args) : hth_no_memory("a request");
     }
     if (err == HTH_OK && any && !json_equal(args, q.args)) {
         char *text = json_dumps(q.args, JSON_COMPACT);
@@ -283,12 +288,11 @@ void hth_passed_fini(hearth *handle)
 
 void hth_passed_undo(hearth *handle, const char *changed)
 {
-    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
     char why[1024];
     json_t *args = changed != NULL ? json_loads(changed, 0, NULL) : NULL;
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    for (int i = 0; i < HTH_PASSED_FILES; i++) {
-        const json_t *data = json_object_get(args, keys[i]);
+    for (int i = 0; i < PASSED_KEYS; i++) {
+        const json_t *data = json_object_get(args, passed_keys[i]);
         const char *name = json_string_value(json_object_get(data, "dataset"));
         if (name != NULL && json_is_true(json_object_get(data, "own"))) {
             (void)hearth_data_remove(handle, name);

@@ -59,7 +59,11 @@ static void follow_text(const hth_follow *follow, const json_t *json, uint64_t d
     if (json_object_get(json, "epoch") != NULL) {
         follow_add(out, cap, "epoch %.0f  ", follow_number(json, "epoch"));
     }
-    follow_add(out, cap, "loss %.4f", follow_number(json, "loss"));
+    if (json_object_get(json, "inertia") != NULL) {
+        follow_add(out, cap, "inertia %.6g", follow_number(json, "inertia"));
+    } else {
+        follow_add(out, cap, "loss %.4f", follow_number(json, "loss"));
+    }
     if (json_object_get(json, "held_out_loss") != NULL) {
         follow_add(out, cap, "  held out %.4f", follow_number(json, "held_out_loss"));
     }
@@ -72,8 +76,11 @@ static void follow_text(const hth_follow *follow, const json_t *json, uint64_t d
                     sizeof left);
         follow_add(out, cap, "  %s left", left);
     }
-    follow_add(out, cap, "  %.1f ms, stall %.1f  %s of %s", follow_number(json, "ms"),
-               follow_number(json, "stall_ms"),
+    follow_add(out, cap, "  %.1f ms", follow_number(json, "ms"));
+    if (json_object_get(json, "stall_ms") != NULL) {
+        follow_add(out, cap, ", stall %.1f", follow_number(json, "stall_ms"));
+    }
+    follow_add(out, cap, "  %s of %s",
                hth_table_bytes(follow_number(json, "peak_bytes"), peak, sizeof peak),
                hth_table_bytes(follow_number(json, "budget_bytes"), budget, sizeof budget));
 }

@@ -95,7 +95,7 @@ static int train_summary(const hth_cli *cli, const json_t *doc)
 }
 
 // train_ended prints what has become of a job that goes on no more.
-static int train_ended(hth_cli *cli, hearth_job job, hth_train_log *log)
+static int train_ended(hth_cli *cli, hearth_job job, hth_train_log *log, hth_train_print print)
 {
     char arguments[60];
     char *json;
@@ -110,7 +110,7 @@ static int train_ended(hth_cli *cli, hearth_job job, hth_train_log *log)
     int rv = HTH_CLI_ERROR;
     hearth_free(json);
     if (state != NULL && strcmp(state, "finished") == 0) {
-        rv = train_summary(cli, doc);
+        rv = print != NULL ? print(cli, doc) : train_summary(cli, doc);
     } else {
         hearth_train_result *none = NULL;
         rv = hearth_job_result(cli->h, job, &none) != HEARTH_OK ? hth_cli_error() : HTH_CLI_ERROR;
@@ -166,7 +166,8 @@ static void train_stop(hth_cli *cli, hearth_job job, const char *name)
     }
 }
 
-int hth_train_watch(hth_cli *cli, hth_detach *detach, hth_train_log *log, const json_t *taken)
+int hth_train_watch(hth_cli *cli, hth_detach *detach, hth_train_log *log, const json_t *taken,
+                    hth_train_print print)
 {
     hearth_job job = {(uint64_t)json_integer_value(json_object_get(taken, "id"))};
     const char *name = json_string_value(json_object_get(taken, "job"));
@@ -188,5 +189,5 @@ int hth_train_watch(hth_cli *cli, hth_detach *detach, hth_train_log *log, const 
         }
         return rv;
     }
-    return train_ended(cli, job, log);
+    return train_ended(cli, job, log, print);
 }
