@@ -18,7 +18,7 @@ from ._library import PROGRESS, ExportReport, ImportOptions, ImportReport, Infer
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
-PATHS = ('data', 'eval', 'spill', 'profile', 'trace', 'out', 'problem', 'write-profile')
+PATHS = ('data', 'eval', 'start', 'spill', 'profile', 'trace', 'out', 'problem', 'write-profile')
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
         name = key.replace('_', '-')
         if value is None or value is False:
             continue
-        stored = name in ('data', 'eval') and os.sep not in os.fspath(value) and not os.path.exists(value)  # a dataset's name
+        stored = name in ('data', 'eval', 'start') and os.sep not in os.fspath(value) and not os.path.exists(value)  # a dataset's name
         out[name] = os.path.abspath(value) if name in PATHS and not stored else value
     try:
         return json.dumps(out, default=lambda v: v.item()).encode()
@@ -96,11 +96,11 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
         raise InvalidArgument(f'the arguments are no JSON: {e}') from None
 
 
-def _samples(data: str | os.PathLike[str] | Mapping[str, Any], folder: str) -> str:
+def _samples(data: str | os.PathLike[str] | Mapping[str, Any], folder: str, name: str = 'data') -> str:
     """The file with the samples; arrays are written to one in `folder`."""
     if not isinstance(data, Mapping):
         return os.fspath(data)
-    path = os.path.join(folder, 'data.safetensors')
+    path = os.path.join(folder, name + '.safetensors')
     _memory.write_safetensors(path, data)
     return path
 
@@ -316,6 +316,10 @@ class Client:
                 job._tell(on_step)
             return job
 
+        return self._result(self._submit(self._for_long(), data, {**options, 'model': model, 'loss': loss}), on_step)
+
+    def _result(self, job: Job, on_step: Callable[[dict[str, Any]], Any] | None) -> Any:
+        """Follows a job to its end. What on_step raises cancels it."""
         raised: list[Exception] = []
 
         def told(at: JobStatus) -> None:
@@ -327,7 +331,6 @@ class Client:
                 raised.append(e)
                 raise
 
-        job = self._submit(self._for_long(), model, data, {**options, 'loss': loss})
         try:
             job.watch(told)
         except Exception:
@@ -342,18 +345,39 @@ class Client:
         Arguments are those of `train`. The job belongs to the server and goes on when this program ends. Arrays are written to a file
         that is removed with the client: a job that is to go on after a restart of the server needs a file of its own.
         """
-        return self._submit(self._open(), model, data, {**options, 'loss': loss})
+        return self._submit(self._open(), data, {**options, 'model': model, 'loss': loss})
 
-    def _submit(self, handle: _memory.Handle, model: str, data: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]) -> Job:
-        folder = tempfile.TemporaryDirectory(prefix='hearth-')
-        arguments = {**options, 'model': model, 'data': _samples(data, folder.name), 'detach': True}
+    def _submit(self, handle: _memory.Handle, data: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]) -> Job:
+        folder, start = tempfile.TemporaryDirectory(prefix='hearth-'), options.get('start')
+        arguments = {**options, 'data': _samples(data, folder.name), 'detach': True}
+        if start is not None:
+            arguments['start'] = _samples(start, folder.name, 'start')
         row = self._query(handle, 'train', None, arguments)
         job = Job(self, row['job'], row['id'])
-        if isinstance(data, Mapping):
+        if isinstance(data, Mapping) or isinstance(start, Mapping):
             job._folder = folder
             self._folders.append(folder)
         else:
             folder.cleanup()
+        return job
+
+    def kmeans(self, data: str | os.PathLike[str] | Mapping[str, Any] | Any, *, k: int, init: Any = 'k-means++', wait: bool = True,
+               on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
+        """Finds k clusters of points; the result is a model, of the name `save_as` or like "kmeans-job7", whose `label` of x is the
+        nearest centroid.
+
+        `data` is an array of float32 [points, columns], a file, or the name of a stored dataset; `init` "k-means++", "random", or an
+        array of k rows. `options` are those of `hearth kmeans`: iterations, tolerance, seed, budget, save_as, .. Returns a `Trained`,
+        whose losses are inertias and whose summary has "inertia" and "iterations". With wait=False it returns a `Job`.
+        """
+        points = data if isinstance(data, (str, os.PathLike, Mapping)) else {'x': np.ascontiguousarray(data)}
+        first: dict[str, Any] = {'init': init} if isinstance(init, str) else {'start': {'x': np.ascontiguousarray(init)}}
+        asked = {**options, **first, 'kind': 'kmeans', 'k': k}
+        if wait:
+            return self._result(self._submit(self._for_long(), points, asked), on_step)
+        job = self._submit(self._open(), points, asked)
+        if on_step is not None:
+            job._tell(on_step)
         return job
 
     def jobs(self, mine: bool = False) -> list[dict[str, Any]]:

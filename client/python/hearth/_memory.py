@@ -143,3 +143,13 @@ def write_safetensors(path: str, arrays: Mapping[str, Any]) -> None:
         f.write(struct.pack('<Q', len(text)) + text)
         for a in parts:
             a.tofile(f) if a.nbytes else None
+
+
+def read_safetensors(path: str) -> dict[str, np.ndarray]:
+    """The arrays of a file, of the types that NumPy has."""
+    types = {SAFETENSORS[code]: dtype for dtype, code in CODES.items()}
+    with open(path, 'rb') as f:
+        header = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+        data = f.read()
+    return {name: np.frombuffer(data[slice(*t['data_offsets'])], types[t['dtype']]).reshape(t['shape']).copy()
+            for name, t in header.items() if name != '__metadata__'}
