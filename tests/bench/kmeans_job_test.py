@@ -70,6 +70,13 @@ class Jobs(unittest.TestCase):
         self.assertEqual(out.returncode, rc, (args, out.stdout + out.stderr))
         return [json.loads(line) for line in out.stdout.splitlines()][-1] if rc == 0 else out.stdout + out.stderr
 
+    def test_makes_its_store(self):
+        """Nothing need be imported first."""
+        done = subprocess.run([BUILD + '/hearth', '--store', self.folder + '/new', '--json', 'kmeans', self.folder + '/x.npy', '--k', '2',
+                               '--save-as', 'halves'], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        self.assertEqual(json.loads(done.stdout)['saved_as'], 'halves')
+
     def same(self, row):
         self.assertEqual(row['iterations'], 6)
         self.assertLess(abs(row['inertia'] / self.inertia - 1), 1e-8)  # its record has 9 digits

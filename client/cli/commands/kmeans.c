@@ -108,5 +108,6 @@ const hth_command hth_cmd_kmeans = {
     1,
     kmeans_options,
     .run = cmd_kmeans,
+    .makes_store = true,
     .own_budget = true,
     .timeout_ms = INT32_MAX};
