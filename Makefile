@@ -26,7 +26,7 @@ CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lssl -lz \
             -lseccomp -lpng -ljpeg -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
-LAYERS   := base base/ipc sched fair graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
+LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train train/kmeans train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)

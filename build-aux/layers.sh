@@ -34,6 +34,7 @@ room base base/ipc
 room base/ipc base
 room sched $base
 room fair $base
+room group $base
 room graph base graph/passes/fold.h
 room graph/onnx base graph graph/passes
 room graph/passes base graph graph/autodiff/grad.h

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// The region of a group: who is there. What a member reads of it that decides an address it has
+// computed itself from its own `spec`; a shard is checked where it is read.
+//
+//   header | losses of all steps | what is handed in | an area per member, and the sums | a state
+#include "group/exchange_impl.h"
+
+#include "base/alloc.h"
+#include "base/ipc/memfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXCHANGE_MAGIC 0x70756f7267687468u
+// Of the file, which has holes: what members map of it follows from their model.
+#define EXCHANGE_BYTES ((uint64_t)1 << 40)
+#define EXCHANGE_PAGE  ((size_t)4096)
+
+// ---- the lock, and who is there
+
+static void robust_init(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
+static void robust_lock(pthread_mutex_t *mutex)
+{
+    if (pthread_mutex_lock(mutex) == EOWNERDEAD) {
+        pthread_mutex_consistent(mutex);
+    }
+}
+
+static void event_wake(exchange_region *region)
+{
+    atomic_fetch_add(&region->event, 1);
+    syscall(SYS_futex, &region->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+// seat_dead tells whether who sits there has died; the seat is free then.
+static bool seat_dead(exchange_seat *seat)
+{
+    int got = pthread_mutex_trylock(&seat->alive);
+    if (got == EOWNERDEAD) {
+        pthread_mutex_consistent(&seat->alive);
+    }
+    if (got == 0 || got == EOWNERDEAD) {
+        pthread_mutex_unlock(&seat->alive);
+        return true;
+    }
+    return false;
+}
+
+// seat_free: who sat there takes no part any more. A round that it is part of is broken.
+static void seat_free(exchange_region *region, int member)
+{
+    region->seat[member].joined = region->seat[member].holds = 0;
+    if (exchange_at_work(region) && (region->taking >> member & 1) != 0) {
+        region->broken = region->round;
+    }
+}
+
+void exchange_lock(hth_exchange *exchange)
+{
+    exchange_region *r = exchange->region;
+    bool died = false;
+    exchange->seen = atomic_load(&r->event);
+    robust_lock(&r->lock);
+    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+        if (r->seat[i].joined && &r->seat[i] != exchange->seat && seat_dead(&r->seat[i])) {
+            seat_free(r, i);
+            died = true;
+        }
+    }
+    if (died) {
+        event_wake(r);
+    }
+}
+
+void exchange_unlock(hth_exchange *exchange, bool changed)
+{
+    pthread_mutex_unlock(&exchange->region->lock);
+    if (changed) {
+        event_wake(exchange->region);
+    }
+}
+
+void hth_exchange_wait(hth_exchange *exchange, uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    syscall(SYS_futex, &exchange->region->event, FUTEX_WAIT, exchange->seen, &t, NULL, 0);
+}
+
+// ---- the region
+
+static void region_init(exchange_region *region, int members)
+{
+    region->magic = EXCHANGE_MAGIC;
+    region->members = (uint32_t)members;
+    robust_init(&region->lock);
+    for (int i = 0; i < members; i++) {
+        robust_init(&region->seat[i].alive);
+        region->seat[i].most = INT64_MAX;
+    }
+}
+
+static exchange_region *region_map(int fd, size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return p != MAP_FAILED ? p : NULL;
+}
+
+hth_err hth_exchange_make(int members, int *fd)
+{
+    *fd = memfd_create("hearth-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd < 0) {
+        return hth_fail_errno(errno, "cannot make a group's shared memory");
+    }
+    exchange_region *region = NULL;
+    if (ftruncate(*fd, (off_t)EXCHANGE_BYTES) == 0 &&
+        fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        region = region_map(*fd, sizeof *region);
+    }
+    if (region == NULL) {
+        hth_err err = hth_fail_errno(errno, "cannot make a group's shared memory");
+        close(*fd);
+        *fd = -1;
+        return err;
+    }
+    region_init(region, members);
+    munmap(region, sizeof *region);
+    return HTH_OK;
+}
+
+static bool region_end(int fd, bool begun_too, hth_err err, const char *why)
+{
+    exchange_region *region = region_map(fd, sizeof *region);
+    if (region == NULL) {
+        return false;
+    }
+    robust_lock(&region->lock);
+    bool ends = begun_too || region->committed == 0;
+    if (ends && !region->closed) {
+        region->err = (int32_t)err;
+        snprintf(region->why, sizeof region->why, "%s", why != NULL ? why : "");
+        region->closed = 1;
+    }
+    pthread_mutex_unlock(&region->lock);
+    event_wake(region);
+    munmap(region, sizeof *region);
+    return ends;
+}
+
+void hth_exchange_end(int fd, hth_err err, const char *why)
+{
+    (void)region_end(fd, true, err, why);
+}
+
+bool hth_exchange_refuse(int fd, hth_err err, const char *why)
+{
+    return region_end(fd, false, err, why);
+}
+
+hth_err hth_exchange_over(hth_exchange *exchange)
+{
+    char why[EXCHANGE_WHY];
+    memcpy(why, exchange->region->why, sizeof why);
+    why[sizeof why - 1] = 0;
+    hth_err err = (hth_err)exchange->region->err;
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", why);
+}
+
+// ---- a member
+
+// Where each slot lies. One that is weighted by samples begins a bucket of its own, as does the
+// first that is not: a bucket has one kind of weight.
+static size_t lay_out(hth_exchange *exchange)
+{
+    const hth_exchange_spec *s = &exchange->spec;
+    size_t at = 0;
+    for (int i = 0; i < s->n_slots; i++) {
+        bool turns = i > 0 && s->by_count[i] != s->by_count[i - 1];
+        at = turns ? (at + EXCHANGE_BUCKET - 1) / EXCHANGE_BUCKET * EXCHANGE_BUCKET : at;
+        exchange->at[i] = at;
+        at += (s->floats[i] + 15) / 16 * 16;
+    }
+    exchange->at[s->n_slots] = at;
+    exchange->n_buckets = (at + EXCHANGE_BUCKET - 1) / EXCHANGE_BUCKET;
+    return at;
+}
+
+static size_t pages(size_t bytes)
+{
+    return (bytes + EXCHANGE_PAGE - 1) / EXCHANGE_PAGE * EXCHANGE_PAGE;
+}
+
+// Maps all of the region that the member's model needs.
+static hth_err member_map(hth_exchange *exchange, int fd, uint32_t members, size_t floats)
+{
+    const hth_exchange_spec *s = &exchange->spec;
+    size_t losses = pages(sizeof(exchange_region));
+    size_t ready = losses + pages((size_t)s->steps * sizeof(exchange_loss));
+    size_t area = ready + pages(members * exchange->n_buckets * sizeof(uint32_t));
+    size_t state = area + pages((members + 1) * floats * sizeof(float));
+    exchange->mapped_bytes = state + pages(s->state_bytes);
+    HTH_TRY(hth_memfd_check(fd, exchange->mapped_bytes));
+    exchange->region = region_map(fd, exchange->mapped_bytes);
+    if (exchange->region == NULL) {
+        return hth_fail_errno(errno, "cannot map %zu bytes of a group's shared memory",
+                              exchange->mapped_bytes);
+    }
+    char *base = (char *)exchange->region;
+    exchange->losses = (exchange_loss *)(void *)(base + losses);
+    exchange->ready = (_Atomic uint32_t *)(void *)(base + ready);
+    exchange->area = (float *)(void *)(base + area);
+    exchange->state = base + state;
+    return HTH_OK;
+}
+
+static hth_err member_arrays(hth_exchange *exchange, const hth_exchange_spec *spec)
+{
+    size_t n = (size_t)spec->n_slots + 1;
+    exchange->spec = *spec;
+    exchange->spec.floats = hth_memdup(spec->floats, n * sizeof *spec->floats);
+    exchange->spec.by_count = hth_memdup(spec->by_count, n * sizeof *spec->by_count);
+    exchange->at = hth_calloc(n, sizeof *exchange->at);
+    if (exchange->spec.floats == NULL || exchange->spec.by_count == NULL || exchange->at == NULL) {
+        return hth_no_memory("a group's exchange");
+    }
+    (void)lay_out(exchange);
+    exchange->left = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->left);
+    exchange->summed = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->summed);
+    exchange->count = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->count);
+    if (exchange->left == NULL || exchange->summed == NULL || exchange->count == NULL) {
+        return hth_no_memory("a group's exchange");
+    }
+    for (int i = 0; i < spec->n_slots; i++) {
+        for (size_t b = exchange->at[i] / EXCHANGE_BUCKET;
+             b * EXCHANGE_BUCKET < exchange->at[i] + spec->floats[i]; b++) {
+            exchange->count[b] = spec->by_count[i];
+        }
+    }
+    return HTH_OK;
+}
+
+// Compares what the member brings with what is there, or brings it. The lock is held.
+static hth_err member_agrees(hth_exchange *exchange)
+{
+    const hth_exchange_spec *s = &exchange->spec;
+    exchange_region *r = exchange->region;
+    uint64_t floats = exchange->at[s->n_slots];
+    if (r->floats == 0) {
+        r->fingerprint = s->fingerprint;
+        r->state_bytes = s->state_bytes;
+        r->batch = s->batch;
+        r->steps = s->steps;
+        r->floats = floats;
+    }
+    bool same = r->fingerprint == s->fingerprint && r->state_bytes == s->state_bytes &&
+                r->batch == s->batch && r->steps == s->steps && r->floats == floats;
+    return same ? HTH_OK
+                : hth_fail(HTH_EINVAL,
+                           "member %d of a group has another model, data or options than the "
+                           "others: batches of %lld and %lld samples, %llu and %llu gradients",
+                           s->member, (long long)s->batch, (long long)r->batch,
+                           (unsigned long long)floats, (unsigned long long)r->floats);
+}
+
+// Takes the seat; the lock is held.
+static hth_err member_sit(hth_exchange *exchange)
+{
+    exchange_region *r = exchange->region;
+    int member = exchange->spec.member;
+    exchange_seat *seat = &r->seat[member];
+    HTH_TRY(member_agrees(exchange));
+    int got = pthread_mutex_trylock(&seat->alive);
+    if (got == EOWNERDEAD) {
+        pthread_mutex_consistent(&seat->alive);
+    } else if (got != 0) {
+        return hth_fail(HTH_EBUSY, "member %d of a group is there already", member);
+    }
+    seat_free(r, member);
+    seat->at = exchange->spec.at;
+    seat->arrived = seat->summed = 0;
+    seat->sample_us = 0;
+    seat->joined = 1;
+    exchange->seat = seat;
+    return HTH_OK;
+}
+
+static hth_err member_join(hth_exchange *exchange, int fd, const hth_exchange_spec *spec)
+{
+    HTH_TRY(hth_memfd_check(fd, sizeof(exchange_region)));
+    exchange_region *head = region_map(fd, sizeof *head);
+    if (head == NULL) {
+        return hth_fail_errno(errno, "cannot map a group's shared memory");
+    }
+    uint32_t members = head->members;
+    bool good = head->magic == EXCHANGE_MAGIC && members <= HTH_GROUP_MEMBERS &&
+                spec->member >= 0 && (uint32_t)spec->member < members && spec->steps >= 0 &&
+                spec->steps < INT32_MAX;
+    munmap(head, sizeof *head);
+    if (!good) {
+        return hth_fail(HTH_EINVAL, "there is no member %d in this group of %u", spec->member,
+                        (unsigned)members);
+    }
+    HTH_TRY(member_arrays(exchange, spec));
+    HTH_TRY(member_map(exchange, fd, members, exchange->at[spec->n_slots]));
+    exchange_lock(exchange);
+    hth_err err = member_sit(exchange);
+    exchange_unlock(exchange, err == HTH_OK);
+    return err;
+}
+
+hth_err hth_exchange_join(int fd, const hth_exchange_spec *spec, hth_exchange **out)
+{
+    *out = NULL;
+    hth_exchange *exchange = hth_calloc(1, sizeof *exchange);
+    if (exchange == NULL) {
+        return hth_no_memory("a group's exchange");
+    }
+    hth_err err = member_join(exchange, fd, spec);
+    if (err != HTH_OK) {
+        hth_exchange_leave(exchange);
+        return err;
+    }
+    *out = exchange;
+    return HTH_OK;
+}
+
+void hth_exchange_leave(hth_exchange *exchange)
+{
+    if (exchange == NULL) {
+        return;
+    }
+    if (exchange->seat != NULL) {
+        exchange_lock(exchange);
+        seat_free(exchange->region, exchange->spec.member);
+        pthread_mutex_unlock(&exchange->seat->alive);
+        exchange_unlock(exchange, true);
+    }
+    if (exchange->region != NULL) {
+        munmap(exchange->region, exchange->mapped_bytes);
+    }
+    hth_free((void *)exchange->spec.floats);
+    hth_free((void *)exchange->spec.by_count);
+    hth_free(exchange->at);
+    hth_free(exchange->left);
+    hth_free(exchange->summed);
+    hth_free(exchange->count);
+    hth_free(exchange);
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// group/exchange_impl.h - the region of a group, and a member's view of it: exchange.c (the region,
+// who is there), exchange_round.c (rounds), exchange_sum.c (what is summed).
+#ifndef HTH_GROUP_EXCHANGE_IMPL_H
+#define HTH_GROUP_EXCHANGE_IMPL_H
+
+#include "group/exchange.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define EXCHANGE_BUCKET ((size_t)1 << 18) // floats
+#define EXCHANGE_WHY    400
+
+// A seat, and everything of the region but counters and contents, is written under the lock; the
+// weight also by its member alone, before it hands anything in.
+typedef struct exchange_seat {
+    pthread_mutex_t alive;    // robust; held by its member's thread
+    uint32_t joined, holds;   // holds: it has the group's state
+    int64_t at;               // steps in the state that it came with
+    uint64_t arrived, summed; // for which round, in which
+    double weight, loss, sample_us;
+    int64_t most;
+} exchange_seat;
+
+typedef struct exchange_region {
+    uint64_t magic;
+    uint32_t members;
+    pthread_mutex_t lock;   // robust
+    _Atomic uint32_t event; // counts changes: what is slept on
+    // what the first who joined brought
+    uint64_t fingerprint, floats, state_bytes;
+    int64_t batch, steps;
+    // a round is at work where round is neither committed nor broken
+    uint64_t round, committed, broken;
+    int64_t step; // whole steps before `round`
+    uint64_t began_ns;
+    uint64_t given;  // for which round the state lies there
+    uint32_t taking; // members that take part, as bits
+    int64_t shards[HTH_GROUP_MEMBERS];
+    uint32_t closed;
+    int32_t err;
+    char why[EXCHANGE_WHY];
+    exchange_seat seat[HTH_GROUP_MEMBERS];
+} exchange_region;
+
+typedef struct exchange_loss {
+    double loss, ms;
+} exchange_loss;
+
+struct hth_exchange {
+    exchange_region *region;
+    size_t mapped_bytes;
+    hth_exchange_spec spec;
+    exchange_seat *seat; // its own
+    size_t n_buckets;
+    _Atomic uint32_t *ready; // [member][bucket]: in which round it was handed in
+    exchange_loss *losses;   // [step]
+    float *area;             // [member + 1][floats]: the last one has the sums
+    void *state;
+    size_t *at;     // [slot]: where it begins in an area
+    bool *count;    // [bucket]: weighted by samples
+    size_t *left;   // [bucket]: floats that are not handed in yet
+    bool *summed;   // [bucket]: its segment is
+    size_t n_left;  // buckets whose segment is not
+    uint64_t round; // that it takes part in, or did
+    uint32_t seen;  // event, at the last look
+};
+
+static inline bool exchange_at_work(const exchange_region *region)
+{
+    return region->round != region->committed && region->round != region->broken;
+}
+
+static inline int64_t exchange_step(const exchange_region *region)
+{
+    return region->step + (region->round > 0 && region->round == region->committed);
+}
+
+// exchange_lock takes the region's lock, and notes who has died. Whoever died with it has left
+// nothing half done.
+void exchange_lock(hth_exchange *exchange);
+void exchange_unlock(hth_exchange *exchange, bool changed);
+
+// exchange_sum.c
+void exchange_sum_begin(hth_exchange *exchange); // a round that this member takes part in
+void exchange_sum(hth_exchange *exchange);
+
+#endif

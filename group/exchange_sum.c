@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is summed: buckets of slots, of each of which every member sums a segment of its own. An
+// element's sum is computed once, in the order of the members, and read by all.
+#include "group/exchange_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BLOCK ((size_t)2048) // floats: of all members they fit the cache
+
+static size_t bucket_floats(const hth_exchange *exchange, size_t bucket)
+{
+    size_t end = exchange->at[exchange->spec.n_slots], from = bucket * EXCHANGE_BUCKET;
+    return end - from < EXCHANGE_BUCKET ? end - from : EXCHANGE_BUCKET;
+}
+
+static float *area(const hth_exchange *exchange, size_t member)
+{
+    return exchange->area + member * exchange->at[exchange->spec.n_slots];
+}
+
+void exchange_sum_begin(hth_exchange *exchange)
+{
+    memset(exchange->left, 0, exchange->n_buckets * sizeof *exchange->left);
+    memset(exchange->summed, 0, exchange->n_buckets * sizeof *exchange->summed);
+    exchange->n_left = exchange->n_buckets;
+    for (int i = 0; i < exchange->spec.n_slots; i++) {
+        size_t at = exchange->at[i], end = at + exchange->spec.floats[i];
+        for (size_t to; at < end; at = to) {
+            size_t bucket = at / EXCHANGE_BUCKET;
+            to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
+            exchange->left[bucket] += to - at;
+        }
+    }
+}
+
+void hth_exchange_weigh(hth_exchange *exchange, double weight)
+{
+    exchange->seat->weight = weight;
+}
+
+void hth_exchange_ready(hth_exchange *exchange, int slot, const float *content)
+{
+    size_t at = exchange->at[slot], end = at + exchange->spec.floats[slot];
+    _Atomic uint32_t *ready = exchange->ready + (size_t)exchange->spec.member * exchange->n_buckets;
+    memcpy(area(exchange, (size_t)exchange->spec.member) + at, content,
+           exchange->spec.floats[slot] * sizeof *content);
+    for (size_t to; at < end; at = to) {
+        size_t bucket = at / EXCHANGE_BUCKET;
+        to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
+        exchange->left[bucket] -= to - at;
+        if (exchange->left[bucket] == 0) {
+            atomic_store_explicit(&ready[bucket], (uint32_t)exchange->round, memory_order_release);
+        }
+    }
+}
+
+// What is summed in this round: whose areas, and by which factors. Shards and who takes part do not
+// change while it is at work; a weight was written before what it weighs was handed in.
+typedef struct terms {
+    int n, first, parts; // parts: segments of a bucket; first: which of them is this member's
+    const float *from[HTH_GROUP_MEMBERS];
+    double by_weight[HTH_GROUP_MEMBERS], by_count[HTH_GROUP_MEMBERS];
+    int member[HTH_GROUP_MEMBERS];
+} terms;
+
+static bool terms_ready(const hth_exchange *exchange, const terms *sum, size_t bucket)
+{
+    for (int i = 0; i < sum->n; i++) {
+        const _Atomic uint32_t *ready =
+            exchange->ready + (size_t)sum->member[i] * exchange->n_buckets;
+        if (atomic_load_explicit(&ready[bucket], memory_order_acquire) !=
+            (uint32_t)exchange->round) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void terms_who(const hth_exchange *exchange, terms *sum)
+{
+    const exchange_region *r = exchange->region;
+    *sum = (terms){.n = 0};
+    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+        if ((r->taking >> i & 1) == 0) {
+            continue;
+        }
+        sum->first += i < exchange->spec.member;
+        sum->parts++;
+        if (r->shards[i] > 0) {
+            sum->from[sum->n] = area(exchange, (size_t)i);
+            sum->member[sum->n++] = i;
+        }
+    }
+}
+
+static void terms_factors(const hth_exchange *exchange, terms *sum)
+{
+    const exchange_region *r = exchange->region;
+    double weight = 0, count = 0;
+    for (int i = 0; i < sum->n; i++) {
+        weight += r->seat[sum->member[i]].weight;
+        count += (double)r->shards[sum->member[i]];
+    }
+    for (int i = 0; i < sum->n; i++) {
+        sum->by_weight[i] = weight > 0 ? r->seat[sum->member[i]].weight / weight : 0;
+        sum->by_count[i] = (double)r->shards[sum->member[i]] / count;
+    }
+}
+
+static void sum_segment(const terms *sum, const double *factor, size_t at, size_t end, float *to)
+{
+    for (size_t next; at < end; at = next) {
+        next = at + BLOCK < end ? at + BLOCK : end;
+        float first = (float)factor[0];
+        for (size_t k = at; k < next; k++) {
+            to[k] = first * sum->from[0][k];
+        }
+        for (int i = 1; i < sum->n; i++) {
+            const float *from = sum->from[i];
+            float f = (float)factor[i];
+            for (size_t k = at; k < next; k++) {
+                to[k] += f * from[k];
+            }
+        }
+    }
+}
+
+void exchange_sum(hth_exchange *exchange)
+{
+    terms sum;
+    bool known = false;
+    float *to = area(exchange, exchange->region->members);
+    if (exchange->n_left == 0 || exchange->round == 0) {
+        return;
+    }
+    terms_who(exchange, &sum);
+    for (size_t b = 0; b < exchange->n_buckets && sum.n > 0; b++) {
+        if (exchange->summed[b] || !terms_ready(exchange, &sum, b)) {
+            continue;
+        }
+        if (!known) {
+            terms_factors(exchange, &sum);
+            known = true;
+        }
+        size_t floats = bucket_floats(exchange, b);
+        size_t part = (floats / 16 + (size_t)sum.parts - 1) / (size_t)sum.parts * 16;
+        size_t from = (size_t)sum.first * part, end = from + part;
+        from = from < floats ? from : floats;
+        end = end < floats ? end : floats;
+        sum_segment(&sum, exchange->count[b] ? sum.by_count : sum.by_weight,
+                    b * EXCHANGE_BUCKET + from, b * EXCHANGE_BUCKET + end, to);
+        exchange->summed[b] = true;
+        exchange->n_left--;
+    }
+}
+
+const float *hth_exchange_summed(const hth_exchange *exchange, int slot)
+{
+    return area(exchange, exchange->region->members) + exchange->at[slot];
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group's exchange: sums and states between threads, and between processes that are killed at any
+// moment. What the members learn is known from a formula, whatever their shards.
+#include "group/exchange.h"
+
+#include "base/test.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BATCH   24
+#define MEMBERS 3
+#define SLOTS   4
+#define LARGE   300000 // more than a bucket
+
+static const size_t slot_floats[SLOTS + 1] = {5, LARGE, 70, 3};
+static const bool by_count[SLOTS + 1] = {false, false, false, true};
+#define FLOATS (5 + LARGE + 70 + 3)
+
+typedef struct worker {
+    int fd, member;
+    int64_t steps;
+    bool uneven;
+    _Atomic uint64_t *points; // counts what it does, so that it can be killed anywhere
+    float *learned;           // FLOATS
+    int64_t done;
+    hth_err end;
+    pthread_t thread;
+} worker;
+
+// What sample `sample` adds to each element of its gradient in a step.
+static double sample_value(int64_t step, int64_t sample)
+{
+    return (double)((sample * 37 + step * 11) % 101) / 100;
+}
+
+// A member's mean gradient: its first part by the losses' weights, which here are (sample % 3).
+static double mean_value(int64_t step, int64_t from, int64_t n, bool count, double *weight)
+{
+    double sum = 0;
+    *weight = 0;
+    for (int64_t s = from; s < from + n; s++) {
+        double w = count ? 1 : (double)(s % 3);
+        sum += w * sample_value(step, s);
+        *weight += w;
+    }
+    return *weight > 0 ? sum / *weight : 0;
+}
+
+static void worker_pass(hth_exchange *exchange, const worker *w, const hth_exchange_round *round)
+{
+    float *gradient = hth_alloc(LARGE * sizeof *gradient);
+    double weight, count;
+    assert_non_null(gradient);
+    double mean = mean_value(round->step, round->from, round->n, false, &weight);
+    double plain = mean_value(round->step, round->from, round->n, true, &count);
+    hth_exchange_weigh(exchange, weight);
+    for (int i = SLOTS - 1; i >= 0 && round->n > 0; i--) { // whatever comes first
+        for (size_t k = 0; k < slot_floats[i]; k++) {
+            gradient[k] = (float)(by_count[i] ? plain : mean) + (float)(k % 7);
+        }
+        hth_exchange_ready(exchange, i, gradient);
+        atomic_fetch_add(w->points, 1);
+    }
+    hth_exchange_passed(exchange, mean, 1);
+    hth_free(gradient);
+}
+
+static void worker_apply(hth_exchange *exchange, worker *w, int64_t step)
+{
+    size_t at = 0;
+    for (int i = 0; i < SLOTS; i++) {
+        const float *sum = hth_exchange_summed(exchange, i);
+        for (size_t k = 0; k < slot_floats[i]; k++) {
+            w->learned[at++] += sum[k];
+        }
+    }
+    w->done = step + 1;
+}
+
+static void worker_start(hth_exchange *exchange, const worker *w, int64_t step)
+{
+    hth_exchange_seat seat[HTH_GROUP_MEMBERS];
+    hth_shard_member m[HTH_GROUP_MEMBERS];
+    int64_t n[HTH_GROUP_MEMBERS] = {0};
+    int members = hth_exchange_seats(exchange, seat);
+    for (int i = 0; i < members; i++) {
+        m[i] = (hth_shard_member){.sample_us = w->uneven ? 1 + i + (double)(step % 3) : 1,
+                                  .least = seat[i].joined,
+                                  .most = seat[i].joined ? BATCH : 0};
+    }
+    assert_true(hth_shards_solve(m, members, BATCH, n));
+    (void)hth_exchange_start(exchange, n);
+}
+
+// worker_round takes part in a round until it is certain or broken.
+static void worker_round(hth_exchange *exchange, worker *w, const hth_exchange_round *round)
+{
+    worker_pass(exchange, w, round);
+    for (;;) {
+        hth_exchange_result result = hth_exchange_look(exchange);
+        atomic_fetch_add(w->points, 1);
+        if (result == HTH_EXCHANGE_SUMMED) {
+            worker_apply(exchange, w, round->step);
+            return;
+        }
+        if (result == HTH_EXCHANGE_BROKEN) {
+            return;
+        }
+        hth_exchange_wait(exchange, 1000000);
+    }
+}
+
+static void worker_run(worker *w)
+{
+    hth_exchange *exchange;
+    hth_exchange_spec spec = {.member = w->member,
+                              .batch = BATCH,
+                              .steps = w->steps,
+                              .at = 0,
+                              .n_slots = SLOTS,
+                              .floats = slot_floats,
+                              .by_count = by_count,
+                              .state_bytes = FLOATS * sizeof(float) + sizeof(int64_t),
+                              .fingerprint = 42};
+    assert_ok(hth_exchange_join(w->fd, &spec, &exchange));
+    for (bool over = false; !over;) {
+        hth_exchange_round round;
+        atomic_fetch_add(w->points, 1);
+        switch (hth_exchange_begin(exchange, &round)) {
+        case HTH_EXCHANGE_WAITS:
+            hth_exchange_wait(exchange, 1000000);
+            break;
+        case HTH_EXCHANGE_LEADS:
+            if (w->done == w->steps) {
+                hth_exchange_end(w->fd, HTH_OK, NULL);
+            } else {
+                worker_start(exchange, w, round.step);
+            }
+            break;
+        case HTH_EXCHANGE_ROUND:
+            assert_int_equal(round.step, w->done);
+            worker_round(exchange, w, &round);
+            break;
+        case HTH_EXCHANGE_GIVES:
+            memcpy(hth_exchange_state(exchange), w->learned, FLOATS * sizeof(float));
+            atomic_fetch_add(w->points, 1);
+            hth_exchange_gave(exchange);
+            break;
+        case HTH_EXCHANGE_TAKES:
+            memcpy(w->learned, hth_exchange_state(exchange), FLOATS * sizeof(float));
+            w->done = round.step;
+            atomic_fetch_add(w->points, 1);
+            hth_exchange_took(exchange);
+            break;
+        case HTH_EXCHANGE_OVER:
+            w->end = hth_exchange_over(exchange);
+            over = true;
+            break;
+        }
+    }
+    hth_exchange_leave(exchange);
+}
+
+static void *worker_main(void *arg)
+{
+    worker_run(arg);
+    return NULL;
+}
+
+static void check_learned(const float *learned, int64_t steps)
+{
+    double weight, sum[2] = {0, 0};
+    size_t at = 0;
+    for (int64_t s = 0; s < steps; s++) {
+        sum[0] += mean_value(s, 0, BATCH, false, &weight);
+        sum[1] += mean_value(s, 0, BATCH, true, &weight);
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        for (size_t k = 0; k < slot_floats[i]; k++, at++) {
+            double want = sum[by_count[i]] + (double)steps * (double)(k % 7);
+            if (fabs(learned[at] - want) > 1e-5 * (1 + fabs(want))) {
+                fail_msg("slot %d element %zu is %g, not %g", i, k, (double)learned[at], want);
+            }
+        }
+    }
+}
+
+static void run_threads(int members, bool uneven, float *learned)
+{
+    worker w[MEMBERS];
+    _Atomic uint64_t points = 0;
+    int fd;
+    assert_ok(hth_exchange_make(members, &fd));
+    for (int i = 0; i < members; i++) {
+        w[i] = (worker){.fd = fd,
+                        .member = i,
+                        .steps = 6,
+                        .uneven = uneven,
+                        .points = &points,
+                        .learned = learned + (size_t)i * FLOATS};
+        assert_int_equal(pthread_create(&w[i].thread, NULL, worker_main, &w[i]), 0);
+    }
+    for (int i = 0; i < members; i++) {
+        pthread_join(w[i].thread, NULL);
+        assert_ok(w[i].end);
+        assert_int_equal(w[i].done, 6);
+        assert_memory_equal(w[i].learned, learned, FLOATS * sizeof(float)); // the same bits
+    }
+    check_learned(learned, 6);
+    close(fd);
+}
+
+static void test_threads(void **state)
+{
+    size_t bytes = MEMBERS * FLOATS * sizeof(float);
+    for (int members = 1; members <= MEMBERS; members++) {
+        for (int uneven = 0; uneven < 2; uneven++) {
+            float *a = hth_calloc(1, bytes), *b = hth_calloc(1, bytes);
+            run_threads(members, uneven != 0, a);
+            run_threads(members, uneven != 0, b);
+            assert_memory_equal(a, b, bytes); // and again, of the same shards
+            hth_free(a);
+            hth_free(b);
+        }
+    }
+}
+
+// ---- processes
+
+typedef struct shared {
+    _Atomic uint64_t points;
+    _Atomic int64_t finished; // members that ran to the end
+    float learned[MEMBERS][FLOATS];
+} shared;
+
+static pid_t worker_fork(int fd, int member, int64_t steps, shared *all)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        worker w = {.fd = fd,
+                    .member = member,
+                    .steps = steps,
+                    .uneven = true,
+                    .points = &all->points,
+                    .learned = all->learned[member]};
+        memset(w.learned, 0, FLOATS * sizeof(float)); // it begins anew
+        worker_run(&w);
+        atomic_fetch_add(&all->finished, 1);
+        _exit(w.end == HTH_OK && w.done == steps ? 0 : 1);
+    }
+    return pid;
+}
+
+static uint32_t seed = 1;
+
+static uint32_t draw(uint32_t below)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (seed >> 8) % below;
+}
+
+// Kills one of them after something it did, and has another one come in its place, until the job is
+// done. What they learn is as if nobody had died.
+static void run_killed(int kills, int64_t steps)
+{
+    shared *all =
+        mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid[MEMBERS];
+    int fd, status;
+    assert_ptr_not_equal(all, MAP_FAILED);
+    assert_ok(hth_exchange_make(MEMBERS, &fd));
+    for (int i = 0; i < MEMBERS; i++) {
+        pid[i] = worker_fork(fd, i, steps, all);
+    }
+    for (int k = 0; k < kills; k++) {
+        uint64_t until = atomic_load(&all->points) + 1 + draw(90);
+        int who = (int)draw(MEMBERS);
+        while (atomic_load(&all->points) < until && atomic_load(&all->finished) == 0) {
+            sched_yield();
+        }
+        if (atomic_load(&all->finished) > 0) {
+            break;
+        }
+        kill(pid[who], SIGKILL);
+        waitpid(pid[who], &status, 0);
+        pid[who] = worker_fork(fd, who, steps, all);
+    }
+    for (int i = 0; i < MEMBERS; i++) {
+        waitpid(pid[i], &status, 0);
+        assert_true(WIFEXITED(status));
+    }
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_memory_equal(all->learned[i], all->learned[0], FLOATS * sizeof(float));
+    }
+    check_learned(all->learned[0], steps);
+    close(fd);
+    munmap(all, sizeof *all);
+}
+
+static void test_killed(void **state)
+{
+    for (int round = 0; round < 8; round++) {
+        run_killed(25, 150);
+    }
+}
+
+// ---- one at a time
+
+static hth_exchange_spec spec_of(int member)
+{
+    return (hth_exchange_spec){.member = member,
+                               .batch = BATCH,
+                               .steps = 10,
+                               .n_slots = SLOTS,
+                               .floats = slot_floats,
+                               .by_count = by_count,
+                               .state_bytes = 4096,
+                               .fingerprint = 42};
+}
+
+static void test_refused(void **state)
+{
+    hth_exchange *a, *b;
+    int fd;
+    assert_ok(hth_exchange_make(2, &fd));
+    hth_exchange_spec spec = spec_of(0);
+    assert_ok(hth_exchange_join(fd, &spec, &a));
+    spec = spec_of(1);
+    spec.fingerprint = 43;
+    assert_err(hth_exchange_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
+    spec = spec_of(2);
+    assert_err(hth_exchange_join(fd, &spec, &b), HTH_EINVAL, "no member 2 in this group of 2");
+    assert_null(b);
+    assert_true(hth_exchange_refuse(fd, HTH_ENOTSUP, "device cpu:1 has no Frob"));
+    hth_exchange_round round;
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_OVER);
+    assert_err(hth_exchange_over(a), HTH_ENOTSUP, "cpu:1 has no Frob");
+    hth_exchange_leave(a);
+    hth_exchange_leave(NULL);
+    close(fd);
+    assert_err(hth_exchange_join(0, &spec, &b), HTH_EDENIED, "memfd");
+}
+
+// Nobody begins before all are there; who leaves breaks the round, and the other goes on.
+static void test_leaves(void **state)
+{
+    hth_exchange *a, *b;
+    hth_exchange_round round;
+    int fd, open_fds = test_open_fds();
+    assert_ok(hth_exchange_make(2, &fd));
+    hth_exchange_spec spec = spec_of(0);
+    assert_ok(hth_exchange_join(fd, &spec, &a));
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_WAITS);
+    spec = spec_of(1);
+    assert_ok(hth_exchange_join(fd, &spec, &b));
+    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_WAITS);
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_LEADS);
+    int64_t shards[HTH_GROUP_MEMBERS] = {20, 4};
+    assert_true(hth_exchange_start(a, shards));
+    assert_false(hth_exchange_start(a, shards)); // it is at work
+    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_ROUND);
+    assert_int_equal(round.from, 20);
+    assert_int_equal(round.n, 4);
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_ROUND);
+    assert_int_equal(hth_exchange_look(a), HTH_EXCHANGE_SUMMING);
+    hth_exchange_leave(b);
+    assert_int_equal(hth_exchange_look(a), HTH_EXCHANGE_BROKEN);
+    // before the first step nobody can be spared
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_WAITS);
+    assert_ok(hth_exchange_join(fd, &spec, &b));
+    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_WAITS);
+    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_LEADS);
+    hth_exchange_leave(b);
+    hth_exchange_leave(a);
+    close(fd);
+    assert_int_equal(test_open_fds(), open_fds);
+}
+
+static hth_err join_once(int fd)
+{
+    hth_exchange *a;
+    hth_exchange_spec spec = spec_of(0);
+    HTH_TRY(hth_exchange_join(fd, &spec, &a));
+    hth_exchange_leave(a);
+    return HTH_OK;
+}
+
+static void test_faults(void **state)
+{
+    int fd;
+    assert_ok(hth_exchange_make(1, &fd));
+    FAULT_LOOP(join_once(fd));
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_leaves),
+        cmocka_unit_test(test_faults),  cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_killed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
